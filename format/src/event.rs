@@ -1,0 +1,251 @@
+//! Events: what happened, in file order. Encoded by [`crate::encode`], decoded by the reader.
+
+use crate::{ContextId, DeviceId, PoolId, SiteId, Space, StackId};
+
+/// An event with its place in the file, its time and its thread.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Stamped {
+    /// Byte offset of the record in the file: grows in the true order per address.
+    pub offset: u64,
+    /// Nanoseconds since `Header::start_mono_ns`; resolution 64 ns; may run back a little.
+    pub time_ns: u64,
+    pub thread: crate::ThreadId,
+    pub event: Event,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Alloc {
+    /// Address, or the number that stands for it in its [`Space`].
+    pub key: u64,
+    pub space: Space,
+    /// Requested bytes (real pitch x height for pitched; memory requirements for arrays).
+    pub size: u64,
+    pub site: SiteId,
+    pub stack: StackId,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Event {
+    /// The driver gave memory. Written after the call returned.
+    Alloc(Alloc),
+    /// Written before the driver is asked. `site` 0 = by the natural call on the allocation's own
+    /// stream (the 16-byte form); else the freeing site.
+    Free {
+        key: u64,
+        space: Space,
+        site: SiteId,
+    },
+    /// The free announced before was refused by the driver: the allocation lives on.
+    FreeFailed {
+        key: u64,
+        space: Space,
+        site: SiteId,
+        result: i32,
+    },
+    /// A request that got no memory.
+    Refused(Refused),
+    /// A VMM mapping: `object` is the key of the physical object.
+    Map {
+        address: u64,
+        size: u64,
+        offset: u64,
+        object: u64,
+    },
+    Unmap {
+        address: u64,
+        size: u64,
+    },
+    /// A pool's bytes, read back from the driver. Reserved is what is physical.
+    PoolState {
+        pool: PoolId,
+        reserved: u64,
+        used: u64,
+    },
+    /// A device's graph memory, read back from the driver.
+    GraphState {
+        device: DeviceId,
+        reserved: u64,
+        used: u64,
+    },
+    ContextCreated {
+        context: ContextId,
+        device: DeviceId,
+        stack: StackId,
+    },
+    /// Frees what belongs to the context except VMM objects and pool blocks.
+    ContextDestroyed {
+        context: ContextId,
+    },
+    /// What the driver and NVML say; taken now and then. `None` = not available.
+    Sample(Sample),
+    /// The cap in force from here on; `bytes` `None` = no cap.
+    Cap {
+        device: DeviceId,
+        bytes: Option<u64>,
+    },
+    /// cuCtxSetLimit: `grown` = device bytes that it took (CUlimit 0 = stack size).
+    Limit {
+        context: ContextId,
+        limit: u32,
+        value: u64,
+        grown: u64,
+    },
+    /// A phase mark (reserved for NVTX ranges): `name` is a string id.
+    Mark {
+        name: u32,
+        push: bool,
+    },
+    /// Totals so far of one device, as the ledger counts them (at each new window, and at the end).
+    Counters(Counters),
+    /// A checkpoint starts: the entries with this id are the live set at this place in the file.
+    CheckpointBegin {
+        id: u32,
+    },
+    /// One live allocation of the checkpoint; `time_ns` is when it was made.
+    CheckpointAlloc {
+        id: u32,
+        time_ns: u64,
+        alloc: Alloc,
+    },
+    CheckpointMap {
+        id: u32,
+        address: u64,
+        size: u64,
+        offset: u64,
+        object: u64,
+    },
+    CheckpointPool {
+        id: u32,
+        pool: PoolId,
+        reserved: u64,
+        used: u64,
+    },
+    CheckpointGraph {
+        id: u32,
+        device: DeviceId,
+        reserved: u64,
+        used: u64,
+    },
+    CheckpointContext {
+        id: u32,
+        context: ContextId,
+        device: DeviceId,
+        time_ns: u64,
+        stack: StackId,
+    },
+    CheckpointTotals {
+        id: u32,
+        site: SiteId,
+        stack: StackId,
+        allocations: u64,
+        frees: u64,
+        bytes: u64,
+    },
+    CheckpointCounters {
+        id: u32,
+        counters: Counters,
+    },
+    /// Only a checkpoint with its end is usable.
+    CheckpointEnd {
+        id: u32,
+    },
+    /// Full time, written when no event came for hours, so that 40-bit stamps unwrap.
+    Anchor,
+    /// Recording stopped here; the cap goes on.
+    Stopped {
+        reason: StopReason,
+        errno: i32,
+    },
+    /// The process ended in order (exit handlers ran). Late frees may follow.
+    Ended,
+    /// The ledger met something that should not be (an address allocated while live, ...).
+    Drift {
+        what: Drift,
+        key: u64,
+    },
+    /// A driver call that is counted, not followed: pass-through names (family L and unknown
+    /// allocation-like ones). Written at most once per name.
+    PassedThrough {
+        api: u16,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Refused {
+    pub site: SiteId,
+    pub stack: StackId,
+    /// What was asked for, as it would have been charged.
+    pub size: u64,
+    /// The CUresult that the program got.
+    pub result: i32,
+    pub by: RefusedBy,
+    /// The ledger's count for the device at that moment.
+    pub counted: u64,
+    /// The cap (0 = none).
+    pub limit: u64,
+    /// The driver's own free bytes (0 = not asked).
+    pub driver_free: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum RefusedBy {
+    Driver = 0,
+    Cap = 1,
+    /// The cap could not be understood: everything is refused.
+    BadCap = 2,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sample {
+    pub device: DeviceId,
+    pub driver_free: Option<u64>,
+    pub driver_total: Option<u64>,
+    /// NVML's figure for this process on the device.
+    pub process_bytes: Option<u64>,
+    /// The part of it that contexts took, as measured when they were created.
+    pub context_bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Counters {
+    pub device: u8,
+    /// Physical bytes of allocations, no context, no imports.
+    pub live: u64,
+    pub peak: u64,
+    pub peak_time_ns: u64,
+    /// Requested bytes.
+    pub live_requested: u64,
+    pub live_allocations: u64,
+    pub allocations: u64,
+    pub frees: u64,
+    pub refused_by_cap: u64,
+    pub refused_by_driver: u64,
+    /// What the cap counts: live + context + unattributed.
+    pub counted: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum StopReason {
+    DiskFull = 1,
+    FileSizeLimit = 2,
+    /// The descriptor no longer names our file: the host closed or reused it.
+    DescriptorLost = 3,
+    MapFailed = 4,
+    WriteFailed = 5,
+    Panic = 6,
+    /// `VRAMTRACE_MAX` is reached and the filesystem cannot punch: checkpoints and totals go on.
+    CannotPunch = 7,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Drift {
+    /// Allocated again while live: the earlier one is ended.
+    StillLive = 1,
+    /// A counter would have gone below zero.
+    Underflow = 2,
+    /// Freed with success though never seen.
+    UnknownFree = 3,
+}

@@ -1,0 +1,4 @@
+//! libvramtrace.so: stands between any CUDA program and its driver.
+//!
+//! A call's journey is the reading order: [`entry`] -> [`hooks`] -> [`cap`] -> driver ->
+//! [`ledger`] -> [`capture`] -> [`recorder`].

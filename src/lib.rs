@@ -1,0 +1,1 @@
+//! The reader library behind the `vramtrace` command.
