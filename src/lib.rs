@@ -1,1 +1,3 @@
 //! The reader library behind the `vramtrace` command.
+
+pub mod units;

@@ -1,1 +1,9 @@
-fn main() {}
+//! The `vramtrace` command.
+
+mod cli;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::main()
+}

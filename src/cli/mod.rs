@@ -1,0 +1,100 @@
+//! The command line: one file a command. What every command shares is here: how a failure is
+//! said, and what the exit status means (0 done, 1 the finding asked for was there, 2 bad input).
+
+mod report;
+
+use std::fmt::Display;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(
+    name = "vramtrace",
+    version,
+    about = "A flight recorder and circuit breaker for GPU memory",
+    after_help = "Example:\n  vramtrace run --cap 8GiB -- python train.py\n  vramtrace report",
+    subcommand_required = true,
+    arg_required_else_help = true
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Show what happened: peak, live memory, refusals, per process and device
+    Report(report::Args),
+}
+
+/// The exit status of a command that ran: 0 done, 1 the finding asked for was there, or what a
+/// command that was run ended with.
+pub type Outcome = Result<u8, Failure>;
+
+/// Done, nothing found that the caller asked to be told of.
+#[allow(dead_code)]
+pub const DONE: u8 = 0;
+/// The finding asked for was there.
+#[allow(dead_code)]
+pub const FOUND: u8 = 1;
+
+/// Something was wrong with what we were given. The message names the file, option or variable,
+/// its value, and what would be right.
+#[derive(Debug)]
+pub struct Failure {
+    pub code: u8,
+    pub message: String,
+}
+
+impl Failure {
+    /// Bad input: exit 2.
+    pub fn new(message: impl Display) -> Failure {
+        Failure { code: 2, message: message.to_string() }
+    }
+}
+
+impl<E: std::error::Error> From<E> for Failure {
+    fn from(error: E) -> Failure {
+        Failure::new(error)
+    }
+}
+
+pub fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Report(args) => report::run(args),
+    };
+    match outcome {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            say(&failure.message);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+/// One `vramtrace: ...` line on stderr.
+pub fn say(message: impl Display) {
+    use std::io::Write;
+    // A closed stderr is no reason to die.
+    let _ = writeln!(anstream::stderr(), "vramtrace: {message}");
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent_and_every_command_shows_an_example() {
+        let mut cli = super::Cli::command();
+        cli.clone().debug_assert();
+        for command in cli.get_subcommands_mut() {
+            let help = command.render_long_help().to_string();
+            assert!(
+                help.contains("Example") || command.is_hide_set(),
+                "{} --help shows no example",
+                command.get_name()
+            );
+        }
+    }
+}
