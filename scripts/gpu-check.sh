@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# What only a real GPU proves. Needs: an NVIDIA GPU, the built release binaries, python3; each
+# client that is not installed (torch, CuPy, JAX, numba, Triton, nvcc, a second GPU) is SKIPped by name.
+#
+#   scripts/gpu-check.sh [same] [cap] [cost] [nccl]      default: all
+#
+# VRAMTRACE_BIN=DIR   where vramtrace and libvramtrace.so are (default target/release)
+# VRAMTRACE_LOGS=DIR  where logs and traces go (default a temporary directory)
+set -u
+here=$(cd "$(dirname "$0")" && pwd)
+if ! nvidia-smi -L >/dev/null 2>&1; then
+    echo "SKIP gpu-check: no NVIDIA GPU (nvidia-smi -L finds none)"
+    exit 0
+fi
+bin=${VRAMTRACE_BIN:-$here/../target/release}
+for file in vramtrace libvramtrace.so; do
+    [ -e "$bin/$file" ] || { echo "gpu-check: $bin/$file is missing: cargo build --release --workspace"; exit 2; }
+done
+exec python3 "$here/gpu/check.py" "$(cd "$bin" && pwd)" "$@"

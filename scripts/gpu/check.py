@@ -1,0 +1,281 @@
+"""The GPU check: runs each client bare and under the preload, and prints Markdown tables.
+
+same   every client ends as without us, with a trace; ledger + context against NVML
+nccl   the same for an all-reduce over two GPUs
+cap    fill the card under VRAMTRACE_CAP=8GiB until refused; NVML at that moment
+cost   time of an allocation pair, bare against preloaded, 1 and 8 threads
+
+Exit status 1 if any line says FAIL.
+"""
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+PROGRAMS = HERE / "programs"
+BIN = Path(sys.argv[1])
+SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost"]
+LOGS = Path(os.environ.get("VRAMTRACE_LOGS") or tempfile.mkdtemp(prefix="vramtrace-gpu-"))
+TRACES = Path(tempfile.mkdtemp(prefix="vramtrace-traces-"))
+MIB = 1 << 20
+failed = False
+
+
+def fail(text):
+    global failed
+    failed = True
+    return "**FAIL** " + text
+
+
+def smi(pid=None, field="used_memory"):
+    """NVML's figure in MiB for one process, or the card's used memory."""
+    query = "--query-gpu=memory.used" if pid is None else f"--query-compute-apps=pid,{field}"
+    text = subprocess.run(
+        ["nvidia-smi", query, "--format=csv,noheader,nounits"], capture_output=True, text=True
+    ).stdout
+    if pid is None:
+        return int(text.split()[0])
+    for line in text.splitlines():
+        found, used = (part.strip() for part in line.split(","))
+        if int(found) == pid:
+            return int(used)
+    return None
+
+
+def have(*modules):
+    missing = [m for m in modules if subprocess.run([sys.executable, "-c", f"import importlib.util,sys; sys.exit(importlib.util.find_spec('{m}') is None)"]).returncode]
+    return missing
+
+
+def environment(trace=None, **extra):
+    env = dict(os.environ, PYTHONUNBUFFERED="1", **extra)
+    env["PYTHONPATH"] = f"{PROGRAMS}{os.pathsep}{env.get('PYTHONPATH', '')}"
+    if trace:
+        env["LD_PRELOAD"] = str(BIN / "libvramtrace.so")
+        env["VRAMTRACE_OUT"] = str(trace)
+    return env
+
+
+class Held:
+    """A client that ran until it printed HOLD; `finish` lets it end."""
+
+    def __init__(self, name, command, env):
+        self.name, self.lines, self.notes = name, [], {}
+        self.log = open(LOGS / f"{name}.log", "w")
+        self.process = subprocess.Popen(
+            command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True
+        )
+        self.pids = {}
+        for line in self.process.stdout:
+            self.log.write(line)
+            if line.startswith("RESULT"):
+                self.lines.append(line.strip())
+            if line.startswith("PID"):
+                _, rank, pid = line.split()
+                self.pids[int(rank)] = int(pid)
+            if line.startswith("HOLD"):
+                self.notes = dict(part.split("=", 1) for part in line.split()[1:])
+                break
+        self.pid = self.process.pid
+
+    def finish(self):
+        try:
+            self.process.stdin.write("\n")
+            self.process.stdin.flush()
+            rest, _ = self.process.communicate(timeout=120)
+            self.log.write(rest)
+        except (BrokenPipeError, ValueError, subprocess.TimeoutExpired) as error:
+            self.log.write(f"finish: {error!r}\n")
+            if self.process.poll() is None:
+                self.process.kill()
+        self.log.flush()
+        return self.process.wait()
+
+
+def report(trace):
+    answer = subprocess.run([str(BIN / "vramtrace"), "report", "--json", str(trace)], capture_output=True, text=True)
+    if answer.returncode:
+        raise RuntimeError(answer.stderr.strip()[:200])
+    return json.loads(answer.stdout)["processes"]
+
+
+def the_process(trace, pid):
+    return next(p for p in report(trace) if p["pid"] == pid)
+
+
+def build_c(name, source, *flags):
+    out = TRACES / name
+    built = subprocess.run(["nvcc", "-O2", "-o", str(out), str(PROGRAMS / source), *flags], capture_output=True, text=True)
+    (LOGS / f"build-{name}.log").write_text(built.stdout + built.stderr)
+    return out if built.returncode == 0 else None
+
+
+def clients():
+    """(name, command or None, why not)"""
+    python = sys.executable
+    if shutil.which("nvcc"):
+        for kind in ("static", "shared"):
+            program = build_c(f"cudart-{kind}", "cudart_client.c", "-cudart", kind)
+            yield f"cudart-{kind}", [str(program)] if program else None, "does not build"
+    else:
+        yield "cudart", None, "no nvcc"
+    torch_missing = have("torch")
+    for mode in ("native", "expandable", "async", "graphs", "compile", "gpt2", "resnet"):
+        missing = torch_missing or (have("transformers") if mode == "gpt2" else have("torchvision") if mode == "resnet" else [])
+        yield f"torch-{mode}", None if missing else [python, str(PROGRAMS / "torch_run.py"), mode], f"no {missing}"
+    for name, module in (("cupy", "cupy"), ("jax", "jax"), ("numba", "numba_cuda"), ("triton", "triton")):
+        missing = have(module)
+        yield name, None if missing else [python, str(PROGRAMS / f"{name}_run.py")], f"no {missing}"
+
+
+def section_same():
+    print("\n### Ends as without us; ledger + context against NVML (MiB)\n")
+    print("| client | result | NVML | allocations | context | managed | unattributed | allocations + context | explained |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for name, command, why in clients():
+        if command is None:
+            print(f"| {name} | SKIP {why} | | | | | | | |")
+            continue
+        bare = Held(f"{name}-bare", command, environment())
+        bare_status = bare.finish()
+        trace = TRACES / f"{name}.vtrace"
+        ours = Held(f"{name}-ours", command, environment(trace))
+        used = smi(ours.pid)
+        try:
+            process = the_process(trace, ours.pid)
+        except Exception as error:  # the table must show every client
+            process, problem = None, str(error)
+        status = ours.finish()
+        if (status, ours.lines) != (bare_status, bare.lines):
+            verdict = fail(f"{status} {ours.lines} against {bare_status} {bare.lines}")
+        elif bare_status != 0:
+            verdict = f"both end {status}"
+        else:
+            verdict = "same"
+        if process is None:
+            print(f"| {name} | {fail(problem)} | {used} | | | | | | |")
+            continue
+        print(row(name, verdict, used, process))
+        shutil.copy(trace, LOGS / trace.name) if trace.stat().st_size < 4 * MIB else None
+
+
+def row(name, verdict, used, process):
+    live = managed = context = unattributed = 0
+    for device in process["devices"]:
+        live += device["live_bytes"]
+        managed += device["by_kind"].get("managed", {}).get("live_bytes", 0)
+        context += device["context_bytes"]
+        unattributed += device["unattributed_bytes"] or 0
+    ours = (live - managed + context) / MIB
+    part = f"{100 * ours / used:.1f} %" if used else "?"
+    return (
+        f"| {name} | {verdict} | {used} | {live / MIB:.1f} | {context / MIB:.1f} | {managed / MIB:.1f} "
+        f"| {unattributed / MIB:.1f} | {ours:.1f} | {part} |"
+    )
+
+
+def section_nccl():
+    print("\n### Two-GPU NCCL all-reduce, per rank (MiB)\n")
+    count = len(subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout.splitlines())
+    if count < 2 or have("torch"):
+        print(f"SKIP nccl: {count} GPU(s), needs 2 and torch")
+        return
+    print("| client | result | NVML | allocations | context | managed | unattributed | allocations + context | explained |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    command = [sys.executable, str(PROGRAMS / "nccl_run.py")]
+    bare = Held("nccl-bare", command, environment())
+    bare_status = bare.finish()
+    traces = TRACES / "nccl"
+    ours = Held("nccl-ours", command, environment(f"{traces}/"))
+    measured = {}
+    for rank, pid in sorted(ours.pids.items()):
+        try:
+            measured[rank] = (smi(pid), the_process(traces, pid))
+        except Exception as error:
+            print(f"| rank {rank} | {fail(str(error))} | | | | | | | |")
+    status = ours.finish()
+    same = "same" if (status, ours.lines) == (bare_status, bare.lines) else fail(f"{status} {ours.lines} against {bare_status} {bare.lines}")
+    for rank, (used, process) in measured.items():
+        print(row(f"nccl rank {rank}", same, used, process))
+
+
+def section_cap():
+    cap = 8192
+    print(f"\n### Filled until refused under VRAMTRACE_CAP=8GiB ({cap} MiB)\n")
+    print("| filled by | NVML at the refusal | of the cap | got | the program saw | total shown | verdict |")
+    print("|---|---|---|---|---|---|---|")
+    for how in ("torch", "expandable", "async", "vmm", "pool", "device", "pitched", "array", "graph", "managed"):
+        missing = have("torch") if how in ("torch", "expandable", "async") else have("cuda")
+        if missing:
+            print(f"| {how} | SKIP no {missing} | | | | | |")
+            continue
+        before = smi()
+        trace = TRACES / f"fill-{how}.vtrace"
+        ours = Held(f"fill-{how}", [sys.executable, str(PROGRAMS / "fill.py"), how], environment(trace, VRAMTRACE_CAP="8GiB"))
+        used = smi(ours.pid)
+        if how == "managed":  # NVML's per-process figure leaves managed memory out: judge by the card
+            used = smi() - before
+        ours.finish()
+        good = used is not None and 0.97 * cap <= used <= cap
+        wanted = "OutOfMemoryError" if how in ("torch", "expandable", "async") else "CUDA_ERROR_OUT_OF_MEMORY"
+        if ours.notes.get("verdict") != wanted:
+            good = False
+        verdict = "ok" if good else fail("")
+        print(f"| {how} | {used} | {100 * (used or 0) / cap:.2f} % | {ours.notes.get('got')} | {ours.notes.get('verdict')} | {ours.notes.get('total')} | {verdict} |")
+    if not have("jax"):
+        trace = TRACES / "fill-jax.vtrace"
+        ours = Held("fill-jax", [sys.executable, str(PROGRAMS / "jax_run.py"), "prealloc"], environment(trace, VRAMTRACE_CAP="8GiB"))
+        used, limit = smi(ours.pid), int(ours.notes.get("limit", "0")) // MIB
+        status = ours.finish()
+        good = status == 0 and used is not None and used <= cap and 0 < limit <= cap
+        print(f"| jax (sizes itself) | {used} | {100 * (used or 0) / cap:.2f} % | {limit} | status {status} | | {'ok' if good else fail('')} |")
+
+
+def section_cost():
+    print("\n### Cost of a pair, ns (bare against preloaded, same machine, alternating, best of 3)\n")
+    if not shutil.which("nvcc"):
+        print("SKIP cost: no nvcc")
+        return
+    program = build_c("pairs", "pairs.c", "-lcuda", "-lpthread")
+    if program is None:
+        print("SKIP cost: pairs.c does not build")
+        return
+    best = {}
+    for attempt in range(3):
+        for label, env in (
+            ("bare", environment()),
+            ("preloaded", environment(TRACES / f"pairs-{attempt}.vtrace")),
+            ("no trace", environment("off")),
+            ("cap 100 GiB", environment(TRACES / f"pairs-cap-{attempt}.vtrace", VRAMTRACE_CAP="100GiB")),
+        ):
+            answer = subprocess.run([str(program)], env=env, capture_output=True, text=True)
+            for line in answer.stdout.splitlines():
+                _, what, threads, ns = line.split()
+                key = (what, int(threads))
+                best.setdefault(key, {}).setdefault(label, []).append(float(ns))
+            if answer.returncode:
+                print(fail(f"pairs {label}: {answer.returncode} {answer.stderr[:200]}"))
+    print("| pair | threads | bare | preloaded | no trace | with cap | preloaded / bare |")
+    print("|---|---|---|---|---|---|---|")
+    for (what, threads), by in best.items():
+        least = {label: min(v) for label, v in by.items()}
+        print(f"| {what} | {threads} | {least['bare']:.0f} | {least['preloaded']:.0f} | {least['no trace']:.0f} | {least['cap 100 GiB']:.0f} | {least['preloaded'] / least['bare']:.3f} |")
+
+
+print(f"GPU check, {time.strftime('%Y-%m-%d')}, " + subprocess.run(
+    ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"], capture_output=True, text=True
+).stdout.strip().replace("\n", "; "))
+for section in SECTIONS:
+    started = time.time()
+    try:
+        globals()[f"section_{section}"]()
+    except Exception as error:  # one section must not hide the others
+        print(fail(f"section {section}: {error!r}"))
+    print(f"\n({section}: {time.time() - started:.0f} s)", flush=True)
+shutil.rmtree(TRACES, ignore_errors=True)
+sys.exit(1 if failed else 0)

@@ -1,0 +1,107 @@
+"""fill.py HOW: take 64 MiB at a time until refused, then hold.
+
+HOW: torch | expandable | async | vmm | pool | device | pitched | array | graph | managed.
+Stops by itself at FILL_LIMIT MiB (default 16,384): a cap that does not bite must not fill the card.
+"""
+import os
+import sys
+
+how = sys.argv[1]
+limit = int(os.environ.get("FILL_LIMIT", "16384"))
+if how == "expandable":
+    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+if how == "async":
+    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "backend:cudaMallocAsync"
+from hold import hold
+
+MIB = 1 << 20
+STEP = 64
+got, verdict, keep = 0, "never", []
+
+if how in ("torch", "expandable", "async"):
+    import torch
+
+    try:
+        while got < limit:
+            keep.append(torch.empty(STEP * MIB, dtype=torch.uint8, device="cuda"))
+            got += STEP
+    except torch.OutOfMemoryError:
+        verdict = "OutOfMemoryError"
+    except Exception as error:  # any other error is a finding: the check prints it
+        verdict = type(error).__name__ + ":" + str(error).replace(" ", "_")[:80]
+    hold(got=got, verdict=verdict, total=torch.cuda.mem_get_info()[1] // MIB)
+    sys.exit(0)
+
+from cuda.bindings import driver as cu
+
+
+def ok(answer):
+    if int(answer[0]) != 0:
+        sys.exit(f"fill.py: {answer[0]}")
+    return answer[1] if len(answer) > 1 else None
+
+
+ok(cu.cuInit(0))
+device = ok(cu.cuDeviceGet(0))
+ok(cu.cuCtxSetCurrent(ok(cu.cuDevicePrimaryCtxRetain(device))))
+stream = ok(cu.cuStreamCreate(0))
+free_before = ok(cu.cuMemGetInfo())
+prop = cu.CUmemAllocationProp()
+prop.type = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+prop.location.type = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+prop.location.id = 0
+
+
+def graph_once():
+    """A graph that allocates 64 MiB and frees nothing, uploaded: its memory is reserved."""
+    graph = ok(cu.cuGraphCreate(0))
+    node = cu.CUDA_MEM_ALLOC_NODE_PARAMS()
+    node.poolProps.allocType = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    node.poolProps.location.type = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    node.poolProps.location.id = 0
+    node.bytesize = STEP * MIB
+    answer = cu.cuGraphAddMemAllocNode(graph, None, 0, node)
+    if int(answer[0]) != 0:
+        return answer
+    instance = ok(cu.cuGraphInstantiate(graph, 0))
+    answer = cu.cuGraphLaunch(instance, stream)
+    if int(answer[0]) == 0:
+        answer = cu.cuStreamSynchronize(stream)
+    return (answer[0], (graph, instance))
+
+
+def take():
+    if how == "vmm":
+        return cu.cuMemCreate(STEP * MIB, prop, 0)
+    if how == "pool":
+        return cu.cuMemAllocAsync(STEP * MIB, stream)
+    if how == "device":
+        return cu.cuMemAlloc(STEP * MIB)
+    if how == "pitched":
+        return cu.cuMemAllocPitch(16384, STEP * MIB // 16384, 4)
+    if how == "array":
+        shape = cu.CUDA_ARRAY_DESCRIPTOR()
+        shape.Width, shape.Height, shape.NumChannels = 8192, 2048, 1
+        shape.Format = cu.CUarray_format.CU_AD_FORMAT_FLOAT
+        return cu.cuArrayCreate(shape)
+    if how == "graph":
+        return graph_once()
+    if how == "managed":
+        answer = cu.cuMemAllocManaged(STEP * MIB, 1)
+        if int(answer[0]) == 0:
+            ok(cu.cuMemsetD8(answer[1], 1, STEP * MIB))
+            ok(cu.cuCtxSynchronize())
+        return answer
+    sys.exit(f"fill.py: unknown way {how}")
+
+
+while got < limit:
+    answer = take()
+    if int(answer[0]) != 0:
+        verdict = answer[0].name
+        break
+    keep.append(answer[1:])
+    got += STEP
+ok(cu.cuStreamSynchronize(stream))
+info = cu.cuMemGetInfo()
+hold(got=got, verdict=verdict, total=int(info[2]) // MIB)

@@ -1,0 +1,15 @@
+"""jax_run.py [prealloc]: with prealloc JAX takes its share of what it thinks the card has."""
+import os
+import sys
+
+if "prealloc" not in sys.argv:
+    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+import jax
+import jax.numpy as jnp
+from hold import hold, result
+
+x = jnp.ones((2048, 2048))
+y = (x @ x).sum()
+y.block_until_ready()
+result(y=float(y))
+hold(limit=jax.devices()[0].memory_stats().get("bytes_limit", 0))

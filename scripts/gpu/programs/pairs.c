@@ -1,0 +1,68 @@
+/* Cost of a cuMemAllocAsync + cuMemFreeAsync pair, 1 and 8 threads with own streams, and of a
+   cuMemAlloc + cuMemFree pair. Prints ns a pair: "PAIR async 1 1234". Links libcuda directly. */
+#include <cuda.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+static CUcontext context;
+static int rounds;
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1e9 + t.tv_nsec;
+}
+
+static void ok(CUresult r, const char *what) {
+    if (r) {
+        fprintf(stderr, "%s: %d\n", what, r);
+        exit(1);
+    }
+}
+
+static void *worker(void *unused) {
+    CUstream stream;
+    CUdeviceptr p;
+    ok(cuCtxSetCurrent(context), "cuCtxSetCurrent");
+    ok(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+    for (int k = 0; k < rounds; k++) {
+        ok(cuMemAllocAsync(&p, 65536, stream), "cuMemAllocAsync");
+        ok(cuMemFreeAsync(p, stream), "cuMemFreeAsync");
+        if (k % 200 == 199) cuStreamSynchronize(stream);
+    }
+    cuStreamSynchronize(stream);
+    return unused;
+}
+
+int main(void) {
+    CUdevice device;
+    CUmemoryPool pool;
+    cuuint64_t keep = ~0ull;
+    ok(cuInit(0), "cuInit");
+    ok(cuDeviceGet(&device, 0), "cuDeviceGet");
+    ok(cuDevicePrimaryCtxRetain(&context, device), "retain");
+    ok(cuCtxSetCurrent(context), "current");
+    ok(cuDeviceGetDefaultMemPool(&pool, device), "pool");
+    ok(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep), "threshold");
+    rounds = 2000;
+    worker(0);
+    for (int threads = 1; threads <= 8; threads *= 8) {
+        pthread_t t[8];
+        rounds = threads == 1 ? 100000 : 20000;
+        double start = now();
+        for (int i = 0; i < threads; i++) pthread_create(&t[i], 0, worker, 0);
+        for (int i = 0; i < threads; i++) pthread_join(t[i], 0);
+        printf("PAIR async %d %.0f\n", threads, (now() - start) / rounds);
+    }
+    CUdeviceptr keep_slab, p;
+    ok(cuMemAlloc(&keep_slab, 1024), "cuMemAlloc");
+    double start = now();
+    for (int k = 0; k < 50000; k++) {
+        ok(cuMemAlloc(&p, 1024), "cuMemAlloc");
+        ok(cuMemFree(p), "cuMemFree");
+    }
+    printf("PAIR sync 1 %.0f\n", (now() - start) / 50000);
+    return 0;
+}
