@@ -1,0 +1,218 @@
+//! The cap as it is written: `8GiB`, `50%`, `0=8GiB,1=50%`, `GPU-<uuid>=8GiB`. Parsed here, by the
+//! shim that enforces it and by the command that checks it before a program starts.
+
+use crate::size::{self, Decimal};
+
+/// What a cap looks like, for messages.
+pub const EXAMPLES: &str = "8GiB, 50%, 0=8GiB,1=50% or GPU-<uuid>=8GiB";
+
+/// One rule or more; never empty, no target twice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CapSpec {
+    pub rules: Vec<Rule>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    pub target: Target,
+    pub limit: Limit,
+}
+
+/// Which device a rule is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Target {
+    /// Every device that no other rule names.
+    Others,
+    /// CUDA ordinal, as the process sees it.
+    Ordinal(u32),
+    Gpu([u8; 16]),
+    Mig([u8; 16]),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    Bytes(u64),
+    /// Of the device's total, in millionths of a percent: 50 % is 50,000,000.
+    Share(u64),
+}
+
+const WHOLE: u64 = 100_000_000;
+
+impl Limit {
+    /// Bytes on a device of this size.
+    pub fn bytes(self, device_total: u64) -> u64 {
+        match self {
+            Limit::Bytes(bytes) => bytes,
+            Limit::Share(share) => {
+                (u128::from(device_total) * u128::from(share) / u128::from(WHOLE)) as u64
+            }
+        }
+    }
+}
+
+impl CapSpec {
+    /// The cap of one device; `None` = this device has none. A device named twice, by its ordinal
+    /// and by its UUID, gets the smaller.
+    pub fn limit(&self, ordinal: u32, uuid: &[u8; 16], device_total: u64) -> Option<u64> {
+        let named = |target| match target {
+            Target::Others => false,
+            Target::Ordinal(n) => n == ordinal,
+            Target::Gpu(id) | Target::Mig(id) => id == *uuid,
+        };
+        let smallest = |wanted: &dyn Fn(Target) -> bool| {
+            let rules = self.rules.iter().filter(|rule| wanted(rule.target));
+            rules.map(|rule| rule.limit.bytes(device_total)).min()
+        };
+        smallest(&named).or_else(|| smallest(&|target| target == Target::Others))
+    }
+}
+
+/// The message names the part that is wrong and what would be right.
+pub fn parse(text: &str) -> Result<CapSpec, String> {
+    if text.trim().is_empty() {
+        return Err(format!("the cap is empty; write {EXAMPLES}"));
+    }
+    let mut rules: Vec<Rule> = Vec::new();
+    for part in text.split(',') {
+        let part = part.trim();
+        let rule = rule(part).map_err(|why| format!("`{part}` {why}"))?;
+        if rules.iter().any(|earlier| earlier.target == rule.target) {
+            let what = match rule.target {
+                Target::Others => "gives a second cap for all devices; name the device: 0=8GiB",
+                _ => "names a device a second time; write each device once",
+            };
+            return Err(format!("`{part}` {what}"));
+        }
+        rules.push(rule);
+    }
+    Ok(CapSpec { rules })
+}
+
+fn rule(part: &str) -> Result<Rule, String> {
+    if part.is_empty() {
+        return Err(format!("is empty (a comma too many?); write {EXAMPLES}"));
+    }
+    match part.split_once('=') {
+        Some((device, value)) => {
+            Ok(Rule { target: target(device.trim())?, limit: limit(value.trim())? })
+        }
+        None => Ok(Rule { target: Target::Others, limit: limit(part)? }),
+    }
+}
+
+fn target(text: &str) -> Result<Target, String> {
+    if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
+        let ordinal = text.parse().ok().filter(|n| *n < 255);
+        return ordinal
+            .map(Target::Ordinal)
+            .ok_or_else(|| "names a device that cannot be; ordinals are 0 to 254".into());
+    }
+    let id = |rest: &str| {
+        uuid(rest).ok_or_else(|| {
+            "has a UUID that is not whole; write it as `nvidia-smi -L` shows it, \
+             GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"
+                .to_string()
+        })
+    };
+    match (text.strip_prefix("GPU-"), text.strip_prefix("MIG-")) {
+        (Some(rest), _) => id(rest).map(Target::Gpu),
+        (_, Some(rest)) => id(rest).map(Target::Mig),
+        _ => Err("names no device; write an ordinal (0=8GiB), GPU-<uuid>=8GiB or \
+                  MIG-<uuid>=8GiB"
+            .into()),
+    }
+}
+
+fn limit(text: &str) -> Result<Limit, String> {
+    let Some(percent) = text.strip_suffix('%') else {
+        return size::parse(text).map(Limit::Bytes);
+    };
+    let share = Decimal::parse(percent.trim_end())
+        .and_then(|percent| percent.times(WHOLE / 100))
+        .ok_or("is no share; write a number from above 0 to 100, like 50%")?;
+    match share {
+        0 => Err("is zero; write a share above 0, like 50%".into()),
+        1..=WHOLE => Ok(Limit::Share(share)),
+        _ => Err("is more than 100%; write a share up to 100%".into()),
+    }
+}
+
+/// Sixteen bytes of `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`.
+fn uuid(text: &str) -> Option<[u8; 16]> {
+    let groups: Vec<&str> = text.split('-').collect();
+    let lengths: Vec<usize> = groups.iter().map(|group| group.len()).collect();
+    let digits = groups.concat();
+    if lengths != [8, 4, 4, 4, 12] || !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return None;
+    }
+    Some(u128::from_str_radix(&digits, 16).ok()?.to_be_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+    const ID: &str = "0a1b2c3d-0001-0203-0405-060708090a0b";
+
+    fn bytes(text: &str, ordinal: u32, uuid: [u8; 16]) -> Option<u64> {
+        parse(text).unwrap().limit(ordinal, &uuid, 24 * GIB)
+    }
+
+    #[test]
+    fn every_form_that_is_promised() {
+        let id = uuid(ID).unwrap();
+        assert_eq!(id[..5], [0x0a, 0x1b, 0x2c, 0x3d, 0]);
+        assert_eq!(bytes("8GiB", 3, [0; 16]), Some(8 * GIB));
+        assert_eq!(bytes("8g", 0, [0; 16]), Some(8 * GIB));
+        assert_eq!(bytes("8192m", 0, [0; 16]), Some(8 * GIB));
+        assert_eq!(bytes("8000MB", 0, [0; 16]), Some(8_000_000_000));
+        assert_eq!(bytes("50%", 0, [0; 16]), Some(12 * GIB));
+        assert_eq!(bytes("12.5 %", 0, [0; 16]), Some(3 * GIB));
+        assert_eq!(bytes("100%", 0, [0; 16]), Some(24 * GIB));
+        assert_eq!(bytes("0=8GiB,1=50%", 1, [0; 16]), Some(12 * GIB));
+        assert_eq!(bytes("0=8GiB, 1=50%", 2, [0; 16]), None);
+        assert_eq!(bytes("4g,1=50%", 2, [0; 16]), Some(4 * GIB));
+        assert_eq!(bytes(&format!("GPU-{ID}=8GiB"), 7, id), Some(8 * GIB));
+        assert_eq!(bytes(&format!("MIG-{ID}=8GiB"), 7, id), Some(8 * GIB));
+        assert_eq!(bytes(&format!("GPU-{ID}=8GiB"), 7, [0; 16]), None);
+        assert_eq!(bytes(&format!("0=9g,GPU-{ID}=8GiB"), 0, id), Some(8 * GIB));
+    }
+
+    #[test]
+    fn what_is_not_understood_is_an_error_that_says_what_would_be_right() {
+        for (text, says) in [
+            ("", "8GiB"),
+            ("  ", "8GiB"),
+            ("8", "8GiB"),
+            ("0=8", "8GiB"),
+            ("8GiB,", "comma"),
+            (",", "comma"),
+            ("8GiB,4GiB", "name the device"),
+            ("0=8GiB,0=4GiB", "second time"),
+            ("0=8GiB,00=4GiB", "second time"),
+            ("0%", "zero"),
+            ("0GiB", "zero"),
+            ("101%", "100%"),
+            ("-5%", "50%"),
+            ("-5g", "8GiB"),
+            ("%", "50%"),
+            ("=8GiB", "ordinal"),
+            ("gpu0=8GiB", "ordinal"),
+            ("300=8GiB", "254"),
+            ("99999999999999999999=8GiB", "254"),
+            ("GPU-0a1b=8GiB", "nvidia-smi -L"),
+            ("1=2=3g", "size"),
+            ("8 GiB please", "unit"),
+        ] {
+            let message = parse(text).expect_err(text);
+            assert!(message.contains(says), "{text}: {message}");
+        }
+    }
+
+    #[test]
+    fn the_same_uuid_twice_is_found_in_any_case() {
+        let upper = ID.to_uppercase();
+        assert!(parse(&format!("GPU-{ID}=8g,GPU-{upper}=8g")).is_err());
+    }
+}

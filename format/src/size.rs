@@ -1,0 +1,117 @@
+//! Sizes as people write them: `8GiB`, `8g`, `8192m`, `8000MB`, `13.5GiB`. Used wherever a size is
+//! given in a variable or an option, so that all of them read alike.
+
+/// What a size looks like, for messages.
+pub const EXAMPLES: &str = "8GiB, 8g, 8192m (binary) or 8000MB (decimal)";
+
+/// Units, the longest first where one ends another.
+const UNITS: [(&str, u64); 12] = [
+    ("kib", 1 << 10),
+    ("mib", 1 << 20),
+    ("gib", 1 << 30),
+    ("tib", 1 << 40),
+    ("kb", 1_000),
+    ("mb", 1_000_000),
+    ("gb", 1_000_000_000),
+    ("tb", 1_000_000_000_000),
+    ("k", 1 << 10),
+    ("m", 1 << 20),
+    ("g", 1 << 30),
+    ("t", 1 << 40),
+];
+
+/// Bytes of a size with its unit; k, m, g, t and KiB..TiB are binary, KB..TB decimal, in either
+/// case. A bare number is an error, and so is zero. The message is complete without the value.
+pub fn parse(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let (number, unit) = (text[..split].trim_end(), text[split..].to_ascii_lowercase());
+    let decimal = Decimal::parse(number)
+        .ok_or_else(|| format!("is no size; write a number with its unit, like {EXAMPLES}"))?;
+    if unit.is_empty() {
+        return Err(format!("has no unit; write for example {number}GiB or {number}MiB"));
+    }
+    let Some((_, bytes)) = UNITS.into_iter().find(|(name, _)| *name == unit) else {
+        return Err(format!("has an unknown unit; write a size like {EXAMPLES}"));
+    };
+    match decimal.times(bytes) {
+        Some(0) => Err(format!("is zero; write a size like {EXAMPLES}")),
+        Some(bytes) => Ok(bytes),
+        None => Err("is more than 16 EiB".into()),
+    }
+}
+
+/// A decimal number without sign, exact: `digits / 10^places`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Decimal {
+    digits: u128,
+    places: u32,
+}
+
+impl Decimal {
+    pub(crate) fn parse(text: &str) -> Option<Decimal> {
+        let (whole, part) = text.split_once('.').unwrap_or((text, ""));
+        let all_digits = |s: &str| s.bytes().all(|b| b.is_ascii_digit());
+        let empty_part = text.contains('.') && part.is_empty();
+        if whole.is_empty() || empty_part || !all_digits(whole) || !all_digits(part) {
+            return None;
+        }
+        // 20 digits and 9 places keep every product below 2^128.
+        if whole.len() > 20 || part.len() > 9 {
+            return None;
+        }
+        let digits = format!("{whole}{part}").parse().ok()?;
+        Some(Decimal { digits, places: part.len() as u32 })
+    }
+
+    /// The product, rounded down; `None` beyond 64 bits.
+    pub(crate) fn times(self, factor: u64) -> Option<u64> {
+        let product = self.digits.checked_mul(factor.into())? / 10u128.pow(self.places);
+        u64::try_from(product).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn binary_and_decimal_units() {
+        for (text, bytes) in [
+            ("8GiB", 8 << 30),
+            ("8g", 8 << 30),
+            ("8G", 8 << 30),
+            (" 8192m ", 8 << 30),
+            ("8000MB", 8_000_000_000),
+            ("8 GB", 8_000_000_000),
+            ("13.5GiB", 27 << 29),
+            ("0.5k", 512),
+            ("1TiB", 1 << 40),
+        ] {
+            assert_eq!(parse(text), Ok(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_understood_says_what_would_be_right() {
+        for (text, says) in [
+            ("8", "8GiB"),
+            ("", "8GiB"),
+            ("g", "8GiB"),
+            ("-1g", "8GiB"),
+            ("+1g", "8GiB"),
+            ("1e3m", "8GiB"),
+            ("1.g", "8GiB"),
+            (".5g", "8GiB"),
+            ("8Gi", "unknown unit"),
+            ("8 gigabytes", "unknown unit"),
+            ("0g", "zero"),
+            ("99999999999g", "16 EiB"),
+            ("8GiB8", "unknown unit"),
+            ("८GiB", "8GiB"),
+        ] {
+            let message = parse(text).expect_err(text);
+            assert!(message.contains(says), "{text}: {message}");
+        }
+    }
+}
