@@ -2,3 +2,5 @@
 //!
 //! A call's journey is the reading order: [`entry`] -> [`hooks`] -> [`cap`] -> driver ->
 //! [`ledger`] -> [`capture`] -> [`recorder`].
+
+pub mod vmm;

@@ -1,0 +1,24 @@
+//! Physical memory of the virtual memory management API (cuMemCreate and kin).
+//!
+//! Such memory is reference-counted by the driver: it lives while a handle, a mapping, a multicast
+//! bind or a tile of a sparse array refers to it, and these go in any order. This module repeats
+//! the count. It is pure bookkeeping: it calls nobody, and knows neither ledger nor file; what
+//! must be told to them comes back as a [`Change`].
+//!
+//! A reference is taken away *before* the driver is asked ([`Objects::begin_drop`]) and settled
+//! after its answer ([`Objects::settle`]): else another thread could be given the handle or the
+//! address first. An object is announced as freed when its last reference goes, and its bytes may
+//! be given back to the cap only when no call that took a reference away is still under way.
+
+mod mappings;
+mod objects;
+mod state;
+mod ties;
+
+#[cfg(test)]
+mod model_test;
+
+pub use mappings::Mapping;
+pub use objects::{Change, Object, What};
+pub use state::{Dropped, State};
+pub use ties::{Owner, Region};
