@@ -1,4 +1,15 @@
-//! The header page: who wrote the file, where and when.
+//! The header page: who wrote the file, where and when. The first 4,096 bytes, written once.
+
+use crate::error::Error;
+use crate::word::Check;
+
+/// Length of the header page.
+pub const HEADER_BYTES: usize = 4096;
+/// The first eight bytes of every trace. The first is no text, the last shows newline mangling.
+pub const MAGIC: [u8; 8] = *b"\x8Avtrace\n";
+/// A reader refuses a newer major. A newer minor only adds: what is unknown is skipped.
+pub const MAJOR: u16 = 1;
+pub const MINOR: u16 = 0;
 
 /// Decoded header page. Strings longer than their field are cut at a character boundary.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -29,4 +40,166 @@ pub struct Header {
     pub writer: String,
     /// `VRAMTRACE_MAX` in force; `None` = unlimited.
     pub max_bytes: Option<u64>,
+}
+
+/// Where the strings begin, and the most bytes of each.
+const STRINGS: usize = 128;
+const WRITER_MAX: usize = 64;
+const HOST_MAX: usize = 255;
+const EXECUTABLE_MAX: usize = 1023;
+const DIRECTORY_MAX: usize = 1023;
+
+const HAS_RANK: u32 = 1;
+const HAS_LOCAL_RANK: u32 = 1 << 1;
+const HAS_WORLD_SIZE: u32 = 1 << 2;
+const HAS_DRIVER: u32 = 1 << 3;
+const HAS_MAX: u32 = 1 << 4;
+
+impl Header {
+    /// The first 8 bytes of the uuid, by which windows name their file.
+    pub fn file_tag(&self) -> u64 {
+        u64::from_le_bytes(self.uuid[..8].try_into().unwrap_or_default())
+    }
+
+    /// The page as it stands in the file. `major` and `minor` are this crate's, whatever the
+    /// fields say.
+    pub fn to_page(&self) -> [u8; HEADER_BYTES] {
+        let mut page = Page([0; HEADER_BYTES]);
+        let flag = |bit, value: Option<u32>| if value.is_some() { bit } else { 0 };
+        let flags = flag(HAS_RANK, self.rank)
+            | flag(HAS_LOCAL_RANK, self.local_rank)
+            | flag(HAS_WORLD_SIZE, self.world_size)
+            | flag(HAS_DRIVER, self.driver_version)
+            | if self.max_bytes.is_some() { HAS_MAX } else { 0 };
+        page.put(0, &MAGIC);
+        page.put(8, &MAJOR.to_le_bytes());
+        page.put(10, &MINOR.to_le_bytes());
+        page.put(12, &flags.to_le_bytes());
+        page.put(16, &self.uuid);
+        page.put(32, &self.pid.to_le_bytes());
+        page.put(36, &self.parent_pid.to_le_bytes());
+        page.put(40, &self.process_start_ticks.to_le_bytes());
+        page.put(48, &self.start_unix_ns.to_le_bytes());
+        page.put(56, &self.start_mono_ns.to_le_bytes());
+        page.put(64, &self.rank.unwrap_or(0).to_le_bytes());
+        page.put(68, &self.local_rank.unwrap_or(0).to_le_bytes());
+        page.put(72, &self.world_size.unwrap_or(0).to_le_bytes());
+        page.put(76, &self.driver_version.unwrap_or(0).to_le_bytes());
+        page.put(80, &self.max_bytes.unwrap_or(0).to_le_bytes());
+        let mut at = STRINGS;
+        page.text(&mut at, &self.writer, WRITER_MAX);
+        page.text(&mut at, &self.host, HOST_MAX);
+        page.text(&mut at, &self.executable, EXECUTABLE_MAX);
+        page.text(&mut at, &self.working_directory, DIRECTORY_MAX);
+        let count_at = at;
+        at += 2;
+        let mut count = 0u16;
+        for argument in &self.command {
+            if !page.text(&mut at, argument, HEADER_BYTES) {
+                break;
+            }
+            count += 1;
+        }
+        page.put(count_at, &count.to_le_bytes());
+        page.put(CHECK_AT, &page_check(&page.0).to_le_bytes());
+        page.0
+    }
+
+    /// Reads a page. The flag says whether its check is right; when it is not, the fields are
+    /// what could still be read.
+    pub(crate) fn from_page(page: &[u8; HEADER_BYTES]) -> Result<(Header, bool), Error> {
+        let page = Page(*page);
+        let found: [u8; 8] = page.take(0);
+        let sound = u64::from_le_bytes(page.take(CHECK_AT)) == page_check(&page.0);
+        let major = u16::from_le_bytes(page.take(8));
+        if sound && found == MAGIC && major > MAJOR {
+            return Err(Error::NewerMajor { found: major, known: MAJOR });
+        }
+        if found != MAGIC {
+            return Err(Error::NotATrace);
+        }
+        let flags = u32::from_le_bytes(page.take(12));
+        let u32_at = |at| u32::from_le_bytes(page.take(at));
+        let u64_at = |at| u64::from_le_bytes(page.take(at));
+        let optional = |bit, at| (flags & bit != 0).then(|| u32_at(at));
+        let mut at = STRINGS;
+        let header = Header {
+            major,
+            minor: u16::from_le_bytes(page.take(10)),
+            uuid: page.take(16),
+            pid: u32_at(32),
+            parent_pid: u32_at(36),
+            process_start_ticks: u64_at(40),
+            start_unix_ns: u64_at(48),
+            start_mono_ns: u64_at(56),
+            rank: optional(HAS_RANK, 64),
+            local_rank: optional(HAS_LOCAL_RANK, 68),
+            world_size: optional(HAS_WORLD_SIZE, 72),
+            driver_version: optional(HAS_DRIVER, 76),
+            max_bytes: (flags & HAS_MAX != 0).then(|| u64_at(80)),
+            writer: page.read_text(&mut at),
+            host: page.read_text(&mut at),
+            executable: page.read_text(&mut at),
+            working_directory: page.read_text(&mut at),
+            command: page.read_command(at),
+        };
+        Ok((header, sound))
+    }
+}
+
+const CHECK_AT: usize = 120;
+
+/// Over the whole page with the check taken as 0. This rule outlives every major.
+fn page_check(page: &[u8; HEADER_BYTES]) -> u64 {
+    let words = page.chunks_exact(8).enumerate().map(|(i, bytes)| {
+        if i * 8 == CHECK_AT { 0 } else { bytes.iter().rev().fold(0, |w, b| w << 8 | *b as u64) }
+    });
+    words.fold(Check::new(), Check::word).sum64()
+}
+
+struct Page([u8; HEADER_BYTES]);
+
+impl Page {
+    fn put(&mut self, at: usize, bytes: &[u8]) {
+        self.0[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn take<const N: usize>(&self, at: usize) -> [u8; N] {
+        self.0[at..at + N].try_into().unwrap_or([0; N])
+    }
+
+    /// Length (u16), then bytes, cut to what fits. False: not even the length fits.
+    fn text(&mut self, at: &mut usize, text: &str, most: usize) -> bool {
+        let Some(room) = HEADER_BYTES.checked_sub(*at + 2) else { return false };
+        let mut cut = text.len().min(most).min(room);
+        while !text.is_char_boundary(cut) {
+            cut -= 1;
+        }
+        self.put(*at, &(cut as u16).to_le_bytes());
+        self.put(*at + 2, &text.as_bytes()[..cut]);
+        *at += 2 + cut;
+        true
+    }
+
+    fn read_text(&self, at: &mut usize) -> String {
+        if *at + 2 > HEADER_BYTES {
+            return String::new();
+        }
+        let len = u16::from_le_bytes(self.take(*at)) as usize;
+        let end = HEADER_BYTES.min(*at + 2 + len);
+        let text = String::from_utf8_lossy(&self.0[*at + 2..end]).into_owned();
+        *at = end;
+        text
+    }
+
+    fn read_command(&self, mut at: usize) -> Vec<String> {
+        if at + 2 > HEADER_BYTES {
+            return Vec::new();
+        }
+        let count = u16::from_le_bytes(self.take(at));
+        at += 2;
+        (0..count)
+            .map_while(|_| (at + 2 <= HEADER_BYTES).then(|| self.read_text(&mut at)))
+            .collect()
+    }
 }

@@ -1,0 +1,52 @@
+//! The kind numbers of records: the one place where they stand. Numbers are never reused; a
+//! reader skips those that it does not know.
+
+/// Fills a range in which no record fits. Its check covers word 0 alone.
+pub const PAD: u8 = 0x01;
+/// A piece of a record that is longer than 255 words.
+pub const PART: u8 = 0x02;
+pub const ANCHOR: u8 = 0x03;
+
+/// The 32-byte form.
+pub const ALLOC: u8 = 0x10;
+pub const ALLOC_WIDE: u8 = 0x11;
+/// The 16-byte form.
+pub const FREE: u8 = 0x12;
+pub const FREE_WIDE: u8 = 0x13;
+pub const FREE_FAILED: u8 = 0x14;
+pub const REFUSED: u8 = 0x15;
+pub const MAP: u8 = 0x16;
+pub const UNMAP: u8 = 0x17;
+pub const POOL_STATE: u8 = 0x18;
+pub const GRAPH_STATE: u8 = 0x19;
+pub const CONTEXT_CREATED: u8 = 0x1A;
+pub const CONTEXT_DESTROYED: u8 = 0x1B;
+pub const SAMPLE: u8 = 0x1C;
+pub const CAP: u8 = 0x1D;
+pub const LIMIT: u8 = 0x1E;
+pub const MARK: u8 = 0x1F;
+pub const COUNTERS: u8 = 0x20;
+
+pub const CHECKPOINT_BEGIN: u8 = 0x28;
+pub const CHECKPOINT_ALLOC: u8 = 0x29;
+pub const CHECKPOINT_MAP: u8 = 0x2A;
+pub const CHECKPOINT_POOL: u8 = 0x2B;
+pub const CHECKPOINT_GRAPH: u8 = 0x2C;
+pub const CHECKPOINT_CONTEXT: u8 = 0x2D;
+pub const CHECKPOINT_TOTALS: u8 = 0x2E;
+pub const CHECKPOINT_COUNTERS: u8 = 0x2F;
+pub const CHECKPOINT_END: u8 = 0x30;
+
+pub const STOPPED: u8 = 0x38;
+pub const ENDED: u8 = 0x39;
+pub const DRIFT: u8 = 0x3A;
+pub const PASSED_THROUGH: u8 = 0x3B;
+
+pub const DEFINE_API: u8 = 0x80;
+pub const DEFINE_THREAD: u8 = 0x81;
+pub const DEFINE_DEVICE: u8 = 0x82;
+pub const DEFINE_CONTEXT: u8 = 0x83;
+pub const DEFINE_POOL: u8 = 0x84;
+pub const DEFINE_SITE: u8 = 0x85;
+pub const DEFINE_TEXT: u8 = 0x86;
+pub const DEFINE_NOTE: u8 = 0x87;

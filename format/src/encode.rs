@@ -1,0 +1,355 @@
+//! Events and definitions to records. Nothing here allocates: the shim runs it in hooks.
+
+use crate::code;
+use crate::word::{self, Head, MAX_WORDS, SMALL_BITS, SMALL_MASK, whole_ticks};
+use crate::{Alloc, Counters, Definition, DeviceId, Event, SiteId, Space, StackId};
+
+/// Longest event record, in words.
+pub const EVENT_WORDS: usize = 16;
+
+/// A record before it has time, thread and check.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<const N: usize> {
+    kind: u8,
+    len: usize,
+    words: [u64; N],
+}
+
+impl<const N: usize> Record<N> {
+    #[inline(always)]
+    fn new(kind: u8, small: u64) -> Record<N> {
+        debug_assert!(small <= SMALL_MASK);
+        let mut words = [0; N];
+        words[1] = small & SMALL_MASK;
+        Record { kind, len: 2, words }
+    }
+
+    #[inline(always)]
+    fn with(mut self, word: u64) -> Record<N> {
+        self.words[self.len] = word;
+        self.len += 1;
+        self
+    }
+
+    fn widen(self) -> Record<EVENT_WORDS> {
+        let mut words = [0; EVENT_WORDS];
+        words[..self.len].copy_from_slice(&self.words[..self.len]);
+        Record { kind: self.kind, len: self.len, words }
+    }
+
+    /// Stamps time and thread and computes the check: the finished words.
+    #[inline(always)]
+    pub fn seal(&mut self, thread: u16, time_ns: u64) -> &[u64] {
+        let ticks = word::ticks(time_ns);
+        self.words[0] =
+            Head { time_lo: ticks as u16, kind: self.kind, len: self.len as u8, thread, check: 0 }
+                .pack();
+        self.words[1] |= ticks >> 16 << SMALL_BITS;
+        let words = &mut self.words[..self.len];
+        words[0] |= u64::from(word::check(words));
+        words
+    }
+}
+
+/// The head of a padding record of `len` words.
+pub fn padding(len: usize) -> u64 {
+    debug_assert!((1..=MAX_WORDS).contains(&len));
+    let head = Head { time_lo: 0, kind: code::PAD, len: len as u8, thread: 0, check: 0 }.pack();
+    head | u64::from(word::check(&[head]))
+}
+
+/// Addresses that the short forms can hold: 512-byte aligned and below 2^49.
+#[inline(always)]
+fn short_address(space: Space, key: u64) -> Option<u64> {
+    (space == Space::Device && key & 511 == 0 && key >> 49 == 0).then_some(key >> 9)
+}
+
+/// The 32-byte form of an allocation, where it fits.
+#[inline(always)]
+pub fn short_alloc(alloc: &Alloc) -> Option<Record<4>> {
+    let address = short_address(alloc.space, alloc.key)?;
+    Some(Record::new(code::ALLOC, address).with(alloc.size).with(pair(alloc.site, alloc.stack)))
+}
+
+/// The 16-byte form of a free, where it fits.
+#[inline(always)]
+pub fn short_free(key: u64, space: Space, site: SiteId) -> Option<Record<2>> {
+    let address = short_address(space, key)?;
+    (site.0 == 0).then(|| Record::new(code::FREE, address))
+}
+
+#[inline(always)]
+fn pair(site: SiteId, stack: StackId) -> u64 {
+    u64::from(site.0) << 32 | u64::from(stack.0)
+}
+
+/// Any event. `time_ns` is the event's own time (an [`Event::Anchor`] carries it in full).
+pub fn event(event: &Event, time_ns: u64) -> Record<EVENT_WORDS> {
+    let record = Record::new;
+    match *event {
+        Event::Alloc(ref alloc) => match short_alloc(alloc) {
+            Some(short) => short.widen(),
+            None => record(code::ALLOC_WIDE, alloc.space as u64)
+                .with(alloc.key)
+                .with(alloc.size)
+                .with(pair(alloc.site, alloc.stack)),
+        },
+        Event::Free { key, space, site } => match short_free(key, space, site) {
+            Some(short) => short.widen(),
+            None => record(code::FREE_WIDE, space as u64).with(key).with(u64::from(site.0)),
+        },
+        Event::FreeFailed { key, space, site, result } => record(code::FREE_FAILED, space as u64)
+            .with(key)
+            .with(u64::from(site.0) << 32 | u64::from(result as u32)),
+        Event::Refused(r) => {
+            record(code::REFUSED, u64::from(r.result as u32) | (r.by as u64) << 32)
+                .with(pair(r.site, r.stack))
+                .with(r.size)
+                .with(r.counted)
+                .with(r.limit)
+                .with(r.driver_free)
+        }
+        Event::Map { address, size, offset, object } => {
+            record(code::MAP, 0).with(address).with(size).with(offset).with(object)
+        }
+        Event::Unmap { address, size } => record(code::UNMAP, 0).with(address).with(size),
+        Event::PoolState { pool, reserved, used } => {
+            record(code::POOL_STATE, u64::from(pool.0)).with(reserved).with(used)
+        }
+        Event::GraphState { device, reserved, used } => {
+            record(code::GRAPH_STATE, u64::from(device.0)).with(reserved).with(used)
+        }
+        Event::ContextCreated { context, device, stack } => {
+            record(code::CONTEXT_CREATED, u64::from(context.0) | u64::from(device.0) << 16)
+                .with(u64::from(stack.0))
+        }
+        Event::ContextDestroyed { context } => {
+            record(code::CONTEXT_DESTROYED, u64::from(context.0))
+        }
+        Event::Sample(s) => {
+            let has = u64::from(s.driver_free.is_some())
+                | u64::from(s.driver_total.is_some()) << 1
+                | u64::from(s.process_bytes.is_some()) << 2;
+            record(code::SAMPLE, u64::from(s.device.0) | has << 8)
+                .with(s.driver_free.unwrap_or(0))
+                .with(s.driver_total.unwrap_or(0))
+                .with(s.process_bytes.unwrap_or(0))
+                .with(s.context_bytes)
+        }
+        Event::Cap { device, bytes } => {
+            record(code::CAP, u64::from(device.0) | u64::from(bytes.is_some()) << 8)
+                .with(bytes.unwrap_or(0))
+        }
+        Event::Limit { context, limit, value, grown } => {
+            record(code::LIMIT, u64::from(context.0)).with(u64::from(limit)).with(value).with(grown)
+        }
+        Event::Mark { name, push } => record(code::MARK, u64::from(name) | u64::from(push) << 32),
+        Event::Counters(ref c) => counters(record(code::COUNTERS, u64::from(c.device)), c),
+        Event::CheckpointBegin { id } => record(code::CHECKPOINT_BEGIN, u64::from(id)),
+        Event::CheckpointAlloc { id, time_ns, alloc } => {
+            record(code::CHECKPOINT_ALLOC, u64::from(id) | (alloc.space as u64) << 32)
+                .with(whole_ticks(time_ns))
+                .with(alloc.key)
+                .with(alloc.size)
+                .with(pair(alloc.site, alloc.stack))
+        }
+        Event::CheckpointMap { id, address, size, offset, object } => {
+            record(code::CHECKPOINT_MAP, u64::from(id))
+                .with(address)
+                .with(size)
+                .with(offset)
+                .with(object)
+        }
+        Event::CheckpointPool { id, pool, reserved, used } => {
+            record(code::CHECKPOINT_POOL, u64::from(id))
+                .with(u64::from(pool.0))
+                .with(reserved)
+                .with(used)
+        }
+        Event::CheckpointGraph { id, device, reserved, used } => {
+            record(code::CHECKPOINT_GRAPH, on_device(id, device)).with(reserved).with(used)
+        }
+        Event::CheckpointContext { id, context, device, time_ns, stack } => {
+            record(code::CHECKPOINT_CONTEXT, on_device(id, device))
+                .with(whole_ticks(time_ns))
+                .with(u64::from(context.0) << 32 | u64::from(stack.0))
+        }
+        Event::CheckpointTotals { id, site, stack, allocations, frees, bytes } => {
+            record(code::CHECKPOINT_TOTALS, u64::from(id))
+                .with(pair(site, stack))
+                .with(allocations)
+                .with(frees)
+                .with(bytes)
+        }
+        Event::CheckpointCounters { id, counters: ref c } => {
+            counters(record(code::CHECKPOINT_COUNTERS, on_device(id, DeviceId(c.device))), c)
+        }
+        Event::CheckpointEnd { id } => record(code::CHECKPOINT_END, u64::from(id)),
+        Event::Anchor => record(code::ANCHOR, 0).with(time_ns),
+        Event::Stopped { reason, errno } => {
+            record(code::STOPPED, u64::from(errno as u32) | (reason as u64) << 32)
+        }
+        Event::Ended => record(code::ENDED, 0),
+        Event::Drift { what, key } => record(code::DRIFT, what as u64).with(key),
+        Event::PassedThrough { api } => record(code::PASSED_THROUGH, u64::from(api)),
+    }
+}
+
+fn on_device(id: u32, device: DeviceId) -> u64 {
+    u64::from(id) | u64::from(device.0) << 32
+}
+
+fn counters(record: Record<EVENT_WORDS>, c: &Counters) -> Record<EVENT_WORDS> {
+    record
+        .with(c.live)
+        .with(c.peak)
+        .with(c.peak_time_ns)
+        .with(c.live_requested)
+        .with(c.live_allocations)
+        .with(c.allocations)
+        .with(c.frees)
+        .with(c.refused_by_cap)
+        .with(c.refused_by_driver)
+        .with(c.counted)
+}
+
+/// A definition on its way into the file. It may need several records ([`code::PART`]), and the
+/// window may end between them: the state of the way is kept here.
+#[derive(Clone, Copy, Debug)]
+pub struct Define<'a> {
+    kind: u8,
+    small: u64,
+    fixed: [u64; 4],
+    fixed_len: usize,
+    text: Option<&'a str>,
+    /// Body words and parts written so far.
+    sent: usize,
+    parts: u32,
+    /// File offset of the first part.
+    first: u64,
+    done: bool,
+}
+
+/// Body words of one part: 255 less head, word 1 and the word that names the first part.
+const PART_BODY: usize = MAX_WORDS - 3;
+
+impl<'a> Define<'a> {
+    pub fn new(definition: &'a Definition) -> Define<'a> {
+        let plain = |kind, small, fixed: &[u64], text| {
+            let mut all = [0; 4];
+            all[..fixed.len()].copy_from_slice(fixed);
+            let fixed_len = fixed.len();
+            Define {
+                kind,
+                small,
+                fixed: all,
+                fixed_len,
+                text,
+                sent: 0,
+                parts: 0,
+                first: 0,
+                done: false,
+            }
+        };
+        match *definition {
+            Definition::Api { id, ref name } => {
+                plain(code::DEFINE_API, u64::from(id), &[], Some(name))
+            }
+            Definition::Thread { id, tid, ref name } => {
+                plain(code::DEFINE_THREAD, u64::from(id.0), &[u64::from(tid)], Some(name))
+            }
+            Definition::Device { id, uuid, ref name, total_bytes, mig } => {
+                let [low, high] = uuid_words(&uuid);
+                let small = u64::from(id.0) | u64::from(mig) << 8;
+                plain(code::DEFINE_DEVICE, small, &[low, high, total_bytes], Some(name))
+            }
+            Definition::Context { id, device, handle, primary } => {
+                let small = u64::from(id.0) | u64::from(device.0) << 16 | u64::from(primary) << 24;
+                plain(code::DEFINE_CONTEXT, small, &[handle], None)
+            }
+            Definition::Pool { id, device, handle, origin } => {
+                let small = u64::from(id.0) | u64::from(device.0) << 16 | (origin as u64) << 24;
+                plain(code::DEFINE_POOL, small, &[handle], None)
+            }
+            Definition::Site { id, api, kind, device, context, pool, stream } => {
+                let kind = kind.map_or(0, |kind| kind as u64);
+                let small = u64::from(id.0) | u64::from(device.0) << 32;
+                let place = u64::from(api)
+                    | u64::from(context.0) << 16
+                    | u64::from(pool.0) << 32
+                    | kind << 48;
+                plain(code::DEFINE_SITE, small, &[place, stream], None)
+            }
+            Definition::Text { id, ref text } => {
+                plain(code::DEFINE_TEXT, u64::from(id), &[], Some(text))
+            }
+            Definition::Note { ref text } => plain(code::DEFINE_NOTE, 0, &[], Some(text)),
+        }
+    }
+
+    /// Body: the fixed words, then, with a text, its length in bytes and its bytes.
+    fn body_len(&self) -> usize {
+        self.fixed_len + self.text.map_or(0, |text| 1 + text.len().div_ceil(8))
+    }
+
+    fn body_word(&self, index: usize) -> u64 {
+        if index < self.fixed_len {
+            return self.fixed[index];
+        }
+        let text = self.text.unwrap_or("").as_bytes();
+        match index - self.fixed_len {
+            0 => text.len() as u64,
+            n => {
+                let from = &text[8 * (n - 1)..];
+                let mut bytes = [0; 8];
+                let len = from.len().min(8);
+                bytes[..len].copy_from_slice(&from[..len]);
+                u64::from_le_bytes(bytes)
+            }
+        }
+    }
+
+    /// The next record, or `None` when all are written. It stays the next one until
+    /// [`Define::written`] is called.
+    pub fn next_record(&self) -> Option<Record<MAX_WORDS>> {
+        if self.done {
+            return None;
+        }
+        let body = self.body_len();
+        if body <= MAX_WORDS - 2 {
+            let record = Record::new(self.kind, self.small);
+            return Some((0..body).fold(record, |r, i| r.with(self.body_word(i))));
+        }
+        // In parts: the joined payload is word 1's small field, then the body.
+        let whole = 1 + body;
+        let until = whole.min(self.sent + PART_BODY);
+        let last = until == whole;
+        let small = u64::from(self.kind) | u64::from(last) << 8 | u64::from(self.parts) << 16;
+        let record = Record::new(code::PART, small & SMALL_MASK).with(self.first);
+        Some(
+            (self.sent..until).fold(record, |r, i| {
+                r.with(if i == 0 { self.small } else { self.body_word(i - 1) })
+            }),
+        )
+    }
+
+    /// The record given last stands at this file offset.
+    pub fn written(&mut self, offset: u64) {
+        let body = self.body_len();
+        if body <= MAX_WORDS - 2 {
+            self.done = true;
+            return;
+        }
+        if self.parts == 0 {
+            self.first = offset;
+        }
+        self.parts += 1;
+        self.sent = (1 + body).min(self.sent + PART_BODY);
+        self.done = self.sent == 1 + body;
+    }
+}
+
+fn uuid_words(uuid: &[u8; 16]) -> [u64; 2] {
+    let value = u128::from_le_bytes(*uuid);
+    [value as u64, (value >> 64) as u64]
+}

@@ -1,0 +1,149 @@
+//! The events of a trace, in file order.
+
+use crate::damage::Damage;
+use crate::decode;
+use crate::reader::{Window, published, window_bytes};
+use crate::scan::{Findings, Scan};
+use crate::word::{unwrap_ticks, whole_ticks};
+use crate::{Event, Stamped, ThreadId, code, encode};
+
+/// A place between two events of a file. The default is the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cursor {
+    /// Of the event window.
+    sequence: u64,
+    /// Bytes from the window's start.
+    at: u64,
+    /// The last stamp given, from which the next ones unwrap.
+    last_ns: u64,
+}
+
+/// Gives every whole event once; allocates only to note damage.
+#[derive(Clone, Debug)]
+pub struct Events<'a> {
+    bytes: &'a [u8],
+    windows: &'a [Window],
+    /// Index of the window after the one being read.
+    next_window: usize,
+    scan: Scan<'a>,
+    sequence: u64,
+    last_ns: u64,
+    living: bool,
+    after_gap: bool,
+    findings: Findings,
+}
+
+impl<'a> Events<'a> {
+    pub(crate) fn new(
+        bytes: &'a [u8],
+        windows: &'a [Window],
+        cursor: Cursor,
+        living: bool,
+    ) -> Events<'a> {
+        let first = windows.partition_point(|window| window.header.sequence < cursor.sequence);
+        let mut events = Events {
+            bytes,
+            windows,
+            next_window: first,
+            scan: Scan::empty(),
+            sequence: cursor.sequence,
+            last_ns: cursor.last_ns,
+            living,
+            after_gap: false,
+            findings: Findings::default(),
+        };
+        if let Some(window) = windows.get(first) {
+            events.after_gap = window.header.sequence != cursor.sequence;
+            let resumed = !events.after_gap && cursor.at > 0;
+            events.open(if resumed { cursor.at as usize } else { 0 });
+            if resumed {
+                events.last_ns = cursor.last_ns;
+            }
+        }
+        events
+    }
+
+    /// Broken ranges passed over so far.
+    pub fn damage(&self) -> &[Damage] {
+        &self.findings.damage
+    }
+
+    /// Whole records met so far that this version does not understand.
+    pub fn unknown(&self) -> u64 {
+        self.findings.unknown
+    }
+
+    /// Records met so far that the writer had begun and never finished: it was killed.
+    pub fn unfinished(&self) -> u64 {
+        self.findings.unfinished
+    }
+
+    /// Between the cursor it started from and its first event, windows are missing.
+    pub fn starts_after_gap(&self) -> bool {
+        self.after_gap
+    }
+
+    /// Where a later reader of the same file goes on.
+    pub fn cursor(&self) -> Cursor {
+        Cursor { sequence: self.sequence, at: self.scan.position() as u64, last_ns: self.last_ns }
+    }
+
+    /// Begins to read the next window from this byte on.
+    fn open(&mut self, at: usize) {
+        let window = &self.windows[self.next_window];
+        let bytes = window_bytes(self.bytes, window);
+        let complete = published(bytes) >= window.header.bytes() as u64;
+        self.scan = Scan::new(bytes, window.offset, at, self.living && !complete);
+        self.sequence = window.header.sequence;
+        if !window.guessed {
+            self.last_ns = window.header.base_time_ns;
+        }
+        self.next_window += 1;
+    }
+
+    /// The next window; false when there is none, or when this one will still get records.
+    fn next_window(&mut self) -> bool {
+        if !self.scan.is_at_end() || self.next_window >= self.windows.len() {
+            return false;
+        }
+        self.open(0);
+        true
+    }
+}
+
+impl Iterator for Events<'_> {
+    type Item = Stamped;
+
+    #[inline]
+    fn next(&mut self) -> Option<Stamped> {
+        loop {
+            let Some(raw) = self.scan.next(&mut self.findings) else {
+                if self.next_window() {
+                    continue;
+                }
+                return None;
+            };
+            let mut words = [0; encode::EVENT_WORDS];
+            let mut len = 0;
+            for (word, bytes) in words.iter_mut().zip(raw.body.chunks_exact(8)) {
+                *word = bytes.try_into().map_or(0, u64::from_le_bytes);
+                len += 1;
+            }
+            let Some(event) = decode::event(raw.kind, raw.small, &words[..len]) else {
+                self.findings.unknown += 1;
+                continue;
+            };
+            self.last_ns = match raw.kind {
+                code::ANCHOR => whole_ticks(words[0]),
+                _ => unwrap_ticks(raw.ticks, self.last_ns),
+            };
+            debug_assert!(raw.kind != code::ANCHOR || event == Event::Anchor);
+            return Some(Stamped {
+                offset: self.scan.offset() + raw.at as u64,
+                time_ns: self.last_ns,
+                thread: ThreadId(raw.thread),
+                event,
+            });
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Walks over the records of one window: checks each, passes over padding and what was never
+//! finished, and finds the next whole record after damage.
+
+use crate::code;
+use crate::damage::{Damage, DamageKind};
+use crate::window::{LINE, WINDOW_HEADER};
+use crate::word::{CHECK_MASK, Check, Head, SMALL_BITS, SMALL_MASK};
+
+/// One whole record.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Raw<'a> {
+    /// Byte offset in the window.
+    pub at: usize,
+    pub kind: u8,
+    pub thread: u16,
+    /// 40 bits.
+    pub ticks: u64,
+    pub small: u64,
+    /// The words after word 1, as bytes.
+    pub body: &'a [u8],
+}
+
+/// What was met on the way besides whole records.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Findings {
+    pub damage: Vec<Damage>,
+    /// Whole records that this version does not understand.
+    pub unknown: u64,
+    /// Records that a writer reserved and never finished (its process was killed).
+    pub unfinished: u64,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Scan<'a> {
+    /// The window, from its header on; shorter than it should be if the file is cut.
+    bytes: &'a [u8],
+    at: usize,
+    /// Of the window in the file.
+    offset: u64,
+    /// Stop at the first record that is not published yet, instead of passing over it.
+    living: bool,
+}
+
+#[inline(always)]
+fn word(bytes: &[u8], at: usize) -> u64 {
+    bytes[at..at + 8].try_into().map_or(0, u64::from_le_bytes)
+}
+
+impl<'a> Scan<'a> {
+    pub fn new(bytes: &'a [u8], offset: u64, at: usize, living: bool) -> Scan<'a> {
+        // Half a word at a cut end is no word.
+        let bytes = &bytes[..bytes.len() & !7];
+        Scan { bytes, at: at.max(WINDOW_HEADER), offset, living }
+    }
+
+    pub fn empty() -> Scan<'a> {
+        Scan { bytes: &[], at: 0, offset: 0, living: false }
+    }
+
+    /// Where the next call goes on, in bytes from the window's start.
+    pub fn position(&self) -> usize {
+        self.at
+    }
+
+    /// True when every record was given: false after a stop at one that is not published.
+    pub fn is_at_end(&self) -> bool {
+        self.at >= self.bytes.len()
+    }
+
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    #[inline]
+    pub fn next(&mut self, findings: &mut Findings) -> Option<Raw<'a>> {
+        loop {
+            let at = self.at;
+            if at >= self.bytes.len() {
+                return None;
+            }
+            let first = word(self.bytes, at);
+            let head = Head::unpack(first);
+            let end = at + 8 * head.len as usize;
+            let line_end = (at / LINE + 1) * LINE;
+            if head.kind == 0 || head.len < 2 || end > line_end || end > self.bytes.len() {
+                if self.pass_over(head, findings) {
+                    continue;
+                }
+                return None;
+            }
+            if head.kind == code::PAD {
+                if whole_at(self.bytes, at) == Some(end) {
+                    self.at = end;
+                } else {
+                    self.recover(DamageKind::Record, findings);
+                }
+                continue;
+            }
+            let second = word(self.bytes, at + 8);
+            let body = &self.bytes[at + 16..end];
+            let mut sum = Check::new().word(first & !CHECK_MASK).word(second);
+            for bytes in body.chunks_exact(8) {
+                sum = sum.word(word(bytes, 0));
+            }
+            if sum.sum16() != head.check {
+                self.recover(DamageKind::Record, findings);
+                continue;
+            }
+            self.at = end;
+            return Some(Raw {
+                at,
+                kind: head.kind,
+                thread: head.thread,
+                ticks: second >> SMALL_BITS << 16 | u64::from(head.time_lo),
+                small: second & SMALL_MASK,
+                body,
+            });
+        }
+    }
+
+    /// Anything but a plain record: nothing yet, unfinished, one word of padding, damage. False:
+    /// stop here.
+    #[cold]
+    fn pass_over(&mut self, head: Head, findings: &mut Findings) -> bool {
+        let at = self.at;
+        let end = at + 8 * head.len as usize;
+        let line_end = (at / LINE + 1) * LINE;
+        if head.pack() == 0 {
+            if self.living {
+                return false;
+            }
+            let zeros = self.bytes[at..].chunks_exact(8).take_while(|word| word == &[0; 8]);
+            self.at += 8 * zeros.count();
+            return true;
+        }
+        if head.len > 0 && end <= line_end && end > self.bytes.len() {
+            // The cut is known already.
+            self.at = self.bytes.len();
+            return false;
+        }
+        if head.len == 0 || end > line_end {
+            self.recover(DamageKind::RecordLength, findings);
+        } else if head.kind == 0 && head.check == 0 {
+            if self.living {
+                return false;
+            }
+            findings.unfinished += 1;
+            self.at = end;
+        } else if head.kind != 0 && whole_at(self.bytes, at) == Some(end) {
+            // One word: padding, or a kind of a newer writer.
+            findings.unknown += u64::from(head.kind != code::PAD);
+            self.at = end;
+        } else {
+            self.recover(DamageKind::Record, findings);
+        }
+        true
+    }
+
+    /// Goes to the next place in the line where whole records stand, or to the next line.
+    #[cold]
+    fn recover(&mut self, kind: DamageKind, findings: &mut Findings) {
+        let at = self.at;
+        let line_end = ((at / LINE + 1) * LINE).min(self.bytes.len());
+        let claimed = at + 8 * Head::unpack(word(self.bytes, at)).len as usize;
+        let next = if claimed > at && claimed < line_end && self.follows(claimed, line_end, 1) {
+            claimed
+        } else {
+            // Two more in a row, so that chance makes no record out of the middle of another.
+            let mut candidates = (at + 8..line_end).step_by(8);
+            candidates.find(|at| self.follows(*at, line_end, 3)).unwrap_or(line_end)
+        };
+        findings.damage.push(Damage {
+            offset: self.offset + at as u64,
+            bytes: (next - at) as u64,
+            kind,
+        });
+        self.at = next;
+    }
+
+    /// Do `count` whole records stand here, or fewer up to the end of the line?
+    fn follows(&self, at: usize, line_end: usize, count: usize) -> bool {
+        let mut next = at;
+        for _ in 0..count {
+            match whole_at(self.bytes, next) {
+                Some(end) if end >= line_end => return true,
+                Some(end) => next = end,
+                // The end of what was written.
+                None => return next > at && word(self.bytes, next) == 0,
+            }
+        }
+        true
+    }
+}
+
+/// The end of the whole record that begins here, padding included. `None`: there is none.
+fn whole_at(bytes: &[u8], at: usize) -> Option<usize> {
+    let first = word(bytes, at);
+    let head = Head::unpack(first);
+    let end = at + 8 * head.len as usize;
+    let line_end = (at / LINE + 1) * LINE;
+    if head.kind == 0 || head.len == 0 || end > line_end || end > bytes.len() {
+        return None;
+    }
+    let covered = if head.kind == code::PAD { at + 8 } else { end };
+    let mut sum = Check::new().word(first & !CHECK_MASK);
+    for bytes in bytes[at + 8..covered].chunks_exact(8) {
+        sum = sum.word(word(bytes, 0));
+    }
+    (sum.sum16() == head.check).then_some(end)
+}

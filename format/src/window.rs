@@ -1,0 +1,299 @@
+//! Windows: the pieces of the file that are mapped, filled and (events only) punched out.
+//!
+//! The file is the header page, then a grid of slots; a window takes some slots in a row. Any
+//! number of threads append to one window at once, without locks, allocation or system calls.
+
+use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
+
+use crate::encode::{self, Define};
+use crate::header::HEADER_BYTES;
+use crate::word::{CHECK_MASK, Check, KIND_MASK};
+use crate::{Event, ThreadId};
+
+/// Unit of the grid.
+pub const SLOT: usize = 256 << 10;
+/// No record crosses a line, and every line starts with a record: readers resynchronise there.
+pub const LINE: usize = 64 << 10;
+/// Bytes of a window's own header.
+pub const WINDOW_HEADER: usize = 64;
+/// "vtwindow", little endian.
+pub const WINDOW_MAGIC: u64 = u64::from_le_bytes(*b"vtwindow");
+
+const LINE_WORDS: usize = LINE / 8;
+const HEADER_WORDS: usize = WINDOW_HEADER / 8;
+/// An [`Event::Anchor`] goes first when the last stamp is older than this: stamps wrap at 19.5 h,
+/// and the reader takes the nearest.
+const ANCHOR_AFTER_NS: u64 = 8 * 3_600_000_000_000;
+/// The last stamp is noted this coarsely, so that appending seldom stores it.
+const STAMP_STEP_NS: u64 = 60_000_000_000;
+
+/// File offset of a slot.
+pub const fn slot_offset(slot: u64) -> u64 {
+    HEADER_BYTES as u64 + slot * SLOT as u64
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum WindowKind {
+    Events = 1,
+    /// Never punched.
+    Definitions = 2,
+}
+
+/// What a window's header says. All but the published count is fixed when the window begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowHeader {
+    pub kind: WindowKind,
+    /// Length in slots.
+    pub slots: u16,
+    /// Counts the windows of one kind from 0.
+    pub sequence: u64,
+    /// Where it stands in the grid.
+    pub slot: u32,
+    /// No record of the window is (much) older; stamps unwrap from here.
+    pub base_time_ns: u64,
+    /// First 8 bytes of the file's uuid: a stray window of another file does not belong.
+    pub file: u64,
+}
+
+impl WindowHeader {
+    pub fn bytes(&self) -> usize {
+        self.slots as usize * SLOT
+    }
+
+    /// The fixed words after the magic: word 1 to 6, the last being the check.
+    fn words(&self) -> [u64; 6] {
+        let head = self.kind as u64 | u64::from(self.slots) << 16 | u64::from(self.slot) << 32;
+        let mut words = [head, self.sequence, self.base_time_ns, self.file, 0, 0];
+        words[5] = window_check(&words);
+        words
+    }
+
+    /// Reads the eight header words. `None`: not a sound window header.
+    pub(crate) fn from_words(words: &[u64; HEADER_WORDS]) -> Option<WindowHeader> {
+        let fixed: [u64; 6] = words[1..7].try_into().ok()?;
+        if words[0] != WINDOW_MAGIC || fixed[5] != window_check(&fixed) {
+            return None;
+        }
+        let kind = match fixed[0] as u8 {
+            1 => WindowKind::Events,
+            2 => WindowKind::Definitions,
+            _ => return None,
+        };
+        let slots = (fixed[0] >> 16) as u16;
+        (slots > 0).then_some(WindowHeader {
+            kind,
+            slots,
+            slot: (fixed[0] >> 32) as u32,
+            sequence: fixed[1],
+            base_time_ns: fixed[2],
+            file: fixed[3],
+        })
+    }
+}
+
+fn window_check(words: &[u64; 6]) -> u64 {
+    words[..5].iter().fold(Check::new().word(WINDOW_MAGIC), |sum, word| sum.word(*word)).sum64()
+}
+
+/// What became of an append.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Appended {
+    /// The record stands in the file.
+    At {
+        /// Byte offset in the file.
+        offset: u64,
+        /// Length of the record in bytes.
+        bytes: usize,
+        /// This append passed the middle of the window: the caller readies the next one. Exactly
+        /// one append of a window says so (or `Full` does, where it was the last).
+        middle: bool,
+    },
+    /// No room: nothing was written. The caller rolls to the next window and appends there.
+    Full,
+}
+
+/// The writing end of one mapped window. Shared by all threads.
+#[derive(Debug)]
+pub struct WindowWriter<'m> {
+    words: &'m [AtomicU64],
+    header: WindowHeader,
+    /// Words given out so far, header included. Runs past the end when threads find it full.
+    cursor: AtomicU64,
+    /// A recent stamp, see [`STAMP_STEP_NS`].
+    last_ns: AtomicU64,
+}
+
+impl<'m> WindowWriter<'m> {
+    /// Begins a window over its mapped, zeroed memory: writes the header. `words` must be as long
+    /// as the header says.
+    ///
+    /// # Panics
+    /// When the length is not that of `header.slots`: a mistake of the caller.
+    pub fn begin(words: &'m [AtomicU64], header: WindowHeader) -> WindowWriter<'m> {
+        assert_eq!(words.len() * 8, header.bytes(), "window length");
+        for (to, word) in words[1..].iter().zip(header.words()) {
+            to.store(word.to_le(), Ordering::Relaxed);
+        }
+        words[7].store((WINDOW_HEADER as u64).to_le(), Ordering::Relaxed);
+        // The magic makes it a window: last, so that a kill leaves a whole header or none.
+        words[0].store(WINDOW_MAGIC.to_le(), Ordering::Release);
+        WindowWriter {
+            words,
+            header,
+            cursor: AtomicU64::new(HEADER_WORDS as u64),
+            last_ns: AtomicU64::new(header.base_time_ns),
+        }
+    }
+
+    pub fn header(&self) -> &WindowHeader {
+        &self.header
+    }
+
+    /// Bytes published so far, header and padding included.
+    pub fn published(&self) -> usize {
+        u64::from_le(self.words[7].load(Ordering::Acquire)) as usize
+    }
+
+    /// Nothing will be written here any more: only now may it be unmapped or punched.
+    pub fn is_complete(&self) -> bool {
+        self.published() == self.words.len() * 8
+    }
+
+    /// Fills what is left with padding, so that the window becomes complete as soon as the other
+    /// threads' appends under way have ended. Later appends say [`Appended::Full`].
+    pub fn close(&self) {
+        let total = self.words.len();
+        let at = self.cursor.swap(total as u64, Ordering::Relaxed) as usize;
+        if at < total {
+            self.pad(at, total);
+        }
+    }
+
+    /// Appends an event. `thread` and `time_ns` (since start) go into its head.
+    #[inline]
+    pub fn append(&self, thread: ThreadId, time_ns: u64, event: &Event) -> Appended {
+        if time_ns > self.last_ns.load(Ordering::Relaxed).saturating_add(STAMP_STEP_NS) {
+            self.note_time(thread, time_ns);
+        }
+        match event {
+            Event::Alloc(alloc) => {
+                if let Some(mut record) = encode::short_alloc(alloc) {
+                    return self.put(record.seal(thread.0, time_ns));
+                }
+            }
+            Event::Free { key, space, site } => {
+                if let Some(mut record) = encode::short_free(*key, *space, *site) {
+                    return self.put(record.seal(thread.0, time_ns));
+                }
+            }
+            _ => {}
+        }
+        self.append_wide(thread, time_ns, event)
+    }
+
+    #[inline(never)]
+    fn append_wide(&self, thread: ThreadId, time_ns: u64, event: &Event) -> Appended {
+        self.put(encode::event(event, time_ns).seal(thread.0, time_ns))
+    }
+
+    /// Appends what is left of a definition, in several records if it is long. After
+    /// [`Appended::Full`] call it again with the next window: it goes on where it stopped.
+    /// `bytes` counts from the first to the last record written by this call, padding between
+    /// them included.
+    pub fn define(&self, thread: ThreadId, time_ns: u64, define: &mut Define) -> Appended {
+        let (mut start, mut end, mut passed) = (0, 0, false);
+        while let Some(mut record) = define.next_record() {
+            match self.put(record.seal(thread.0, time_ns)) {
+                Appended::At { offset, bytes, middle } => {
+                    define.written(offset);
+                    if end == 0 {
+                        start = offset;
+                    }
+                    end = offset + bytes as u64;
+                    passed |= middle;
+                }
+                Appended::Full => return Appended::Full,
+            }
+        }
+        Appended::At { offset: start, bytes: (end - start) as usize, middle: passed }
+    }
+
+    /// Anchors first, then notes the time: whoever sees the noted time stands behind the anchor.
+    #[cold]
+    fn note_time(&self, thread: ThreadId, time_ns: u64) {
+        let last = self.last_ns.load(Ordering::Relaxed);
+        if time_ns.saturating_sub(last) > ANCHOR_AFTER_NS {
+            let _ = self.append_wide(thread, time_ns, &Event::Anchor);
+        }
+        self.last_ns.fetch_max(time_ns, Ordering::Relaxed);
+    }
+
+    /// Reserves and stores one sealed record.
+    #[inline(always)]
+    fn put(&self, record: &[u64]) -> Appended {
+        let total = self.words.len();
+        let len = record.len();
+        let mut passed = false;
+        loop {
+            let at = self.cursor.fetch_add(len as u64, Ordering::Relaxed) as usize;
+            let end = at + len;
+            if at >= total {
+                return Appended::Full;
+            }
+            passed |= at < total / 2 && end >= total / 2;
+            let line_end = (at / LINE_WORDS + 1) * LINE_WORDS;
+            if end <= line_end {
+                self.store(at, record);
+                let offset = slot_offset(u64::from(self.header.slot)) + 8 * at as u64;
+                return Appended::At { offset, bytes: 8 * len, middle: passed };
+            }
+            self.pad_around_line(at, line_end, end);
+        }
+    }
+
+    #[inline(always)]
+    fn store(&self, at: usize, record: &[u64]) {
+        let to = &self.words[at..at + record.len()];
+        // A kill from here on leaves a record of known length and kind 0.
+        to[0].store((record[0] & !(KIND_MASK | CHECK_MASK)).to_le(), Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        for (to, word) in to[1..].iter().zip(&record[1..]) {
+            to.store(word.to_le(), Ordering::Relaxed);
+        }
+        to[0].store(record[0].to_le(), Ordering::Release);
+        self.publish(record.len());
+    }
+
+    /// A reservation that crosses a line is given up: both sides become padding.
+    #[cold]
+    fn pad_around_line(&self, at: usize, line_end: usize, end: usize) {
+        self.pad(at, line_end);
+        if line_end < self.words.len() {
+            self.pad(line_end, end);
+        }
+    }
+
+    fn pad(&self, from: usize, to: usize) {
+        let mut at = from;
+        while at < to {
+            let line_end = (at / LINE_WORDS + 1) * LINE_WORDS;
+            let len = (to - at).min(line_end - at).min(crate::word::MAX_WORDS);
+            self.words[at].store(encode::padding(len).to_le(), Ordering::Release);
+            at += len;
+        }
+        self.publish(to - from);
+    }
+
+    #[inline(always)]
+    fn publish(&self, words: usize) {
+        if cfg!(target_endian = "little") {
+            self.words[7].fetch_add(8 * words as u64, Ordering::Release);
+        } else {
+            let _ = self.words[7].fetch_update(Ordering::Release, Ordering::Relaxed, |count| {
+                Some((u64::from_le(count) + 8 * words as u64).to_le())
+            });
+        }
+    }
+}
