@@ -1,6 +1,7 @@
 //! The `vramtrace` command.
 
 mod cli;
+mod launch;
 
 use std::process::ExitCode;
 

@@ -2,6 +2,7 @@
 //! said, and what the exit status means (0 done, 1 the finding asked for was there, 2 bad input).
 
 mod report;
+mod run;
 
 use std::fmt::Display;
 use std::process::ExitCode;
@@ -24,6 +25,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Run a command and record its GPU memory
+    Run(run::Args),
     /// Show what happened: peak, live memory, refusals, per process and device
     Report(report::Args),
 }
@@ -33,10 +36,8 @@ enum Command {
 pub type Outcome = Result<u8, Failure>;
 
 /// Done, nothing found that the caller asked to be told of.
-#[allow(dead_code)]
 pub const DONE: u8 = 0;
 /// The finding asked for was there.
-#[allow(dead_code)]
 pub const FOUND: u8 = 1;
 
 /// Something was wrong with what we were given. The message names the file, option or variable,
@@ -62,6 +63,7 @@ impl<E: std::error::Error> From<E> for Failure {
 
 pub fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
+        Command::Run(args) => run::run(args),
         Command::Report(args) => report::run(args),
     };
     match outcome {

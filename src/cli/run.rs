@@ -1,0 +1,91 @@
+//! `vramtrace run`: a command with the shim in front.
+
+use std::ffi::OsString;
+
+use super::{DONE, FOUND, Outcome, say};
+use crate::launch::child::Status;
+use crate::launch::output::Output;
+use crate::launch::simulate::{self, Simulated};
+use crate::launch::{self, Ended, Launch, elf, signals};
+
+#[derive(clap::Args)]
+#[command(
+    long_about = "Run a command and record its GPU memory.\n\n\
+        The command's exit status is passed through, signals are passed on to it. 127: no such \
+        command; 126: it cannot be run; 2: bad input, nothing was run.",
+    after_help = "Examples:\n  \
+        vramtrace run -- python train.py\n  \
+        vramtrace run --cap 0=8GiB,1=50% --out traces/rank%r.vtrace -- torchrun train.py\n  \
+        vramtrace run --simulate=2x80GiB -- ./uses-the-driver-api"
+)]
+pub struct Args {
+    /// What each process may take: 8GiB, 50%, 0=8GiB,1=50%, GPU-<uuid>=8GiB
+    #[arg(long, value_name = "SPEC", env = "VRAMTRACE_CAP", hide_env_values = true)]
+    cap: Option<String>,
+    /// Where traces go: a directory, a file (.vtrace), with %h host, %p pid, %r rank,
+    /// %e executable, %t start; `off` records nothing [default: a new vramtrace-<date>-<time>/]
+    #[arg(
+        long,
+        value_name = "DIR|FILE|PATTERN",
+        env = "VRAMTRACE_OUT",
+        hide_env_values = true,
+        verbatim_doc_comment
+    )]
+    out: Option<OsString>,
+    /// Put the simulated driver in front: no GPU is needed
+    #[arg(
+        long,
+        value_name = "NxSIZE",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = simulate::DEFAULT
+    )]
+    simulate: Option<String>,
+    /// Exit 1 when a process used the driver without being recorded, or none could be
+    #[arg(long)]
+    require: bool,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+pub fn run(args: Args) -> Outcome {
+    let simulated = args.simulate.as_deref().map(Simulated::new).transpose()?;
+    let executable = elf::examine(&args.command[0]);
+    let escapes = executable.as_ref().map_or(&[][..], |found| &found.escapes);
+    for escape in escapes {
+        say(format_args!("{} {}", args.command[0].display(), escape.explanation()));
+    }
+    let unreachable = escapes.iter().any(|escape| escape.is_whole());
+    let launch = Launch {
+        command: args.command,
+        cap: args.cap,
+        output: Output::new(args.out.as_deref())?,
+        simulated,
+    };
+    let ended = launch.run()?;
+    launch::summary::print(&ended);
+    let missing = if !ended.seen.without_shim.is_empty() {
+        Some("a process used the driver without the shim")
+    } else if unreachable && !ended.seen.with_shim && ended.output.traces().is_empty() {
+        Some("no process of this run could load the shim")
+    } else {
+        None
+    };
+    finish(&ended, missing.filter(|_| args.require))
+}
+
+/// The command's own end rules; what is missing shows where it ended well.
+fn finish(ended: &Ended, missing: Option<&str>) -> Outcome {
+    if let Some(missing) = missing {
+        say(format_args!("--require: {missing}"));
+    }
+    match ended.status {
+        Status::Exited(DONE) if missing.is_some() => Ok(FOUND),
+        Status::Exited(code) => Ok(code),
+        Status::Signalled(signal) => {
+            signals::die_by(signal);
+            Ok(ended.status.code())
+        }
+    }
+}

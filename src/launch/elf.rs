@@ -1,0 +1,235 @@
+//! What kind of executable a command is, and whether a preloaded library can reach it.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use object::read::elf::{ElfFile64, ProgramHeader};
+use object::{Endianness, Object, ObjectSymbol};
+
+/// Why a preloaded library does not reach an executable, or not all of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Escape {
+    /// No dynamic loader runs.
+    Static,
+    /// Static, built by Go without cgo: its children are reached.
+    StaticGo,
+    /// Linked with musl, whose loader cannot load a glibc library.
+    Musl,
+    /// The loader drops LD_PRELOAD when it gains rights.
+    Setuid,
+    /// 32-bit, or another machine.
+    OtherMachine,
+    /// Its sanitizer must be first in LD_PRELOAD.
+    AddressSanitizer,
+    /// It can open namespaces of the loader, in which nothing is preloaded.
+    Dlmopen,
+}
+
+impl Escape {
+    /// Nothing of the executable itself is seen.
+    pub fn is_whole(self) -> bool {
+        !matches!(self, Escape::AddressSanitizer | Escape::Dlmopen)
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Escape::Static => "static",
+            Escape::StaticGo => "static-go",
+            Escape::Musl => "musl",
+            Escape::Setuid => "setuid",
+            Escape::OtherMachine => "other-machine",
+            Escape::AddressSanitizer => "address-sanitizer",
+            Escape::Dlmopen => "dlmopen",
+        }
+    }
+
+    pub fn explanation(self) -> &'static str {
+        match self {
+            Escape::Static => {
+                "is a static executable: the loader that would preload us does not run in it \
+                 (dynamic programs that it starts are seen)"
+            }
+            Escape::StaticGo => {
+                "is a static Go program (built without cgo): it is not seen itself, dynamic \
+                 programs that it starts are"
+            }
+            Escape::Musl => "is linked with musl: a library for glibc cannot be preloaded into it",
+            Escape::Setuid => {
+                "is setuid, setgid or has file capabilities: the loader ignores LD_PRELOAD for it"
+            }
+            Escape::OtherMachine => "is not a 64-bit program of this machine: it is not seen",
+            Escape::AddressSanitizer => {
+                "is built with AddressSanitizer, which must come first: set \
+                 LD_PRELOAD=libasan.so (gcc -print-file-name=libasan.so) before this command"
+            }
+            Escape::Dlmopen => {
+                "uses dlmopen: what it loads in another namespace of the loader is not seen"
+            }
+        }
+    }
+}
+
+/// A command's executable.
+#[derive(Clone, Debug)]
+pub struct Executable {
+    pub path: PathBuf,
+    /// The script that names it in its first line.
+    pub script: Option<PathBuf>,
+    pub escapes: Vec<Escape>,
+}
+
+/// `None`: no such command, or a file that is neither ELF nor a script with `#!`.
+pub fn examine(command: &OsStr) -> Option<Executable> {
+    let path = find_in_path(command)?;
+    let Some(interpreter) = interpreter_of_script(&path) else {
+        return Some(Executable { escapes: escapes(&path)?, path, script: None });
+    };
+    let found = find_in_path(interpreter.as_os_str())?;
+    // A script whose interpreter is a script again is rare; the kernel allows it.
+    Some(Executable { escapes: escapes(&found)?, path: found, script: Some(path) })
+}
+
+/// As execvp does it.
+fn find_in_path(command: &OsStr) -> Option<PathBuf> {
+    let executable = |path: &PathBuf| {
+        fs::metadata(path)
+            .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+    };
+    if command.as_bytes().contains(&b'/') {
+        return Some(PathBuf::from(command)).filter(executable);
+    }
+    let path = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
+    std::env::split_paths(&path).map(|directory| directory.join(command)).find(executable)
+}
+
+/// `#!/usr/bin/env NAME` counts as NAME.
+fn interpreter_of_script(path: &Path) -> Option<PathBuf> {
+    let mut start = [0; 256];
+    let length = File::open(path).ok()?.read(&mut start).ok()?;
+    let line = start[..length].strip_prefix(b"#!")?;
+    let line = line.split(|byte| *byte == b'\n').next()?;
+    let mut words = line
+        .split(|byte| byte.is_ascii_whitespace())
+        .filter(|word| !word.is_empty())
+        .map(|word| Path::new(OsStr::from_bytes(word)));
+    let first = words.next()?;
+    if first.file_name() == Some(OsStr::new("env")) {
+        let is_argument = |word: &&Path| {
+            let bytes = word.as_os_str().as_bytes();
+            !bytes.starts_with(b"-") && !bytes.contains(&b'=')
+        };
+        return words.find(is_argument).map(Path::to_path_buf);
+    }
+    Some(first.into())
+}
+
+/// `None` where the file is no ELF.
+fn escapes(path: &Path) -> Option<Vec<Escape>> {
+    let file = File::open(path).ok()?;
+    let cache = object::ReadCache::new(file);
+    let mut found = Vec::new();
+    if gains_rights(path) {
+        found.push(Escape::Setuid);
+    }
+    let Ok(elf) = ElfFile64::<Endianness, _>::parse(&cache) else {
+        let mut magic = [0; 4];
+        File::open(path).ok()?.read_exact(&mut magic).ok()?;
+        return (magic == *b"\x7fELF").then(|| vec![Escape::OtherMachine]);
+    };
+    let same_machine = match elf.architecture() {
+        object::Architecture::X86_64 => cfg!(target_arch = "x86_64"),
+        object::Architecture::Aarch64 => cfg!(target_arch = "aarch64"),
+        _ => false,
+    };
+    if !same_machine {
+        return Some(vec![Escape::OtherMachine]);
+    }
+    let endian = elf.endian();
+    let interpreter = elf.elf_program_headers().iter().find_map(|header| {
+        header.interpreter(endian, elf.data()).ok().flatten().map(<[u8]>::to_vec)
+    });
+    match interpreter {
+        None if elf.section_by_name(".go.buildinfo").is_some() => found.push(Escape::StaticGo),
+        None => found.push(Escape::Static),
+        Some(loader) if loader.windows(7).any(|part| part == b"ld-musl") => {
+            found.push(Escape::Musl);
+        }
+        Some(_) => {
+            let uses = |name: &str| elf.dynamic_symbols().any(|symbol| symbol.name() == Ok(name));
+            if uses("__asan_init") {
+                found.push(Escape::AddressSanitizer);
+            }
+            if uses("dlmopen") {
+                found.push(Escape::Dlmopen);
+            }
+        }
+    }
+    Some(found)
+}
+
+fn gains_rights(path: &Path) -> bool {
+    let Ok(meta) = fs::metadata(path) else { return false };
+    // SAFETY: cannot fail.
+    let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
+    let setuid = meta.mode() & libc::S_ISUID != 0 && meta.uid() != uid;
+    let setgid = meta.mode() & libc::S_ISGID != 0 && meta.gid() != gid;
+    setuid || setgid || uid != 0 && has_capabilities(path)
+}
+
+fn has_capabilities(path: &Path) -> bool {
+    let Ok(path) = std::ffi::CString::new(path.as_os_str().as_bytes()) else { return false };
+    let name = c"security.capability".as_ptr();
+    // SAFETY: both strings end in NUL; a null buffer of size 0 asks for the length.
+    unsafe { libc::getxattr(path.as_ptr(), name, std::ptr::null_mut(), 0) > 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plain_dynamic_program_is_reached() {
+        let shell = examine(OsStr::new("sh")).unwrap();
+        assert!(shell.path.is_absolute() && shell.escapes.is_empty(), "{shell:?}");
+    }
+
+    #[test]
+    fn a_script_counts_as_its_interpreter() {
+        let place = tempfile::tempdir().unwrap();
+        for line in ["#!/bin/sh", "#! /usr/bin/env sh", "#!/usr/bin/env -S A=1 sh -e"] {
+            let script = place.path().join("script");
+            fs::write(&script, format!("{line}\necho hello\n")).unwrap();
+            fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+            let found = examine(script.as_os_str()).unwrap();
+            assert_eq!(found.path.file_name(), Some(OsStr::new("sh")), "{line}");
+            assert_eq!(found.script, Some(script));
+        }
+    }
+
+    #[test]
+    fn what_is_no_program_is_nothing() {
+        assert!(examine(OsStr::new("no-such-command-here")).is_none());
+        assert!(examine(OsStr::new("/etc/passwd")).is_none());
+    }
+
+    #[test]
+    fn a_static_program_is_told() {
+        let place = tempfile::tempdir().unwrap();
+        let source = place.path().join("static.c");
+        fs::write(&source, "int main(void) { return 0; }").unwrap();
+        let program = place.path().join("static");
+        let built = std::process::Command::new("gcc")
+            .args(["-static", "-o"])
+            .args([&program, &source])
+            .status();
+        if !built.is_ok_and(|status| status.success()) {
+            eprintln!("SKIP: no gcc that links static programs");
+            return;
+        }
+        assert_eq!(examine(program.as_os_str()).unwrap().escapes, [Escape::Static]);
+    }
+}

@@ -1,0 +1,137 @@
+//! Finding our libraries, and naming one in LD_PRELOAD, where spaces and colons separate and `$`
+//! starts a token of the loader.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use crate::cli::Failure;
+
+/// The recorder that is preloaded; `VRAMTRACE_LIB` names another one.
+pub const SHIM: &str = "libvramtrace.so";
+/// The simulated driver.
+pub const SIMULATED: &str = "libvramtrace_sim.so";
+
+/// Beside this executable, or in `../lib` of it.
+pub fn find(name: &str) -> Result<PathBuf, Failure> {
+    let given = (name == SHIM).then(|| std::env::var_os("VRAMTRACE_LIB")).flatten();
+    if let Some(given) = given.filter(|path| !path.is_empty()) {
+        return Path::new(&given).canonicalize().map_err(|error| {
+            Failure::new(format!(
+                "VRAMTRACE_LIB={}: {error}; give the path of {SHIM}, or unset it",
+                given.display()
+            ))
+        });
+    }
+    let executable = std::env::current_exe()?.canonicalize()?;
+    let beside = executable.parent().unwrap_or(Path::new("/"));
+    let places = [beside.join(name), beside.join("../lib").join(name)];
+    let found = places.iter().find_map(|place| place.canonicalize().ok());
+    found.ok_or_else(|| {
+        Failure::new(format!(
+            "{name} is neither in {} nor in ../lib of it; install it there{}",
+            beside.display(),
+            if name == SHIM { ", or name it in VRAMTRACE_LIB" } else { "" }
+        ))
+    })
+}
+
+/// A library under a path that LD_PRELOAD can carry.
+pub struct Preload {
+    path: PathBuf,
+    /// Holds a link to the library when its own path cannot be carried.
+    private: Option<TempDir>,
+}
+
+/// The library's own path, or a link to it in a private directory.
+pub fn preloadable(library: &Path) -> Result<Preload, Failure> {
+    if can_be_preloaded(library) {
+        return Ok(Preload { path: library.into(), private: None });
+    }
+    let private = [std::env::temp_dir(), "/tmp".into()]
+        .into_iter()
+        .filter(|place| can_be_preloaded(place))
+        .find_map(|place| tempfile::Builder::new().prefix("vramtrace-").tempdir_in(place).ok());
+    let Some(private) = private else {
+        return Err(Failure::new(format!(
+            "{}: LD_PRELOAD cannot carry a path with a space, a colon or a dollar sign, and no \
+             temporary directory without one could be made; install vramtrace elsewhere or set \
+             TMPDIR",
+            library.display()
+        )));
+    };
+    let path = private.path().join(SHIM);
+    std::os::unix::fs::symlink(library, &path)?;
+    Ok(Preload { path, private: Some(private) })
+}
+
+impl Preload {
+    /// The value of LD_PRELOAD: ours first, then what is there already.
+    pub fn with_existing(&self, existing: Option<OsString>) -> OsString {
+        let existing = existing.unwrap_or_default();
+        let mut entries = existing.as_bytes().split(|byte| b": ".contains(byte));
+        if entries.any(|entry| entry == self.path.as_os_str().as_bytes()) {
+            return existing;
+        }
+        let mut value = self.path.clone().into_os_string();
+        if !existing.is_empty() {
+            value.push(":");
+            value.push(existing);
+        }
+        value
+    }
+
+    /// Leaves the link in place for processes that still need it.
+    pub fn keep(&mut self) {
+        if let Some(private) = self.private.take() {
+            let _ = private.keep();
+        }
+    }
+}
+
+fn can_be_preloaded(path: &Path) -> bool {
+    let bytes = path.as_os_str().as_bytes();
+    !bytes.iter().any(|byte| byte.is_ascii_whitespace() || b":;$".contains(byte))
+}
+
+/// `LD_LIBRARY_PATH` with a directory of ours in front.
+pub fn library_path(first: &Path, existing: Option<OsString>) -> OsString {
+    let mut value = first.as_os_str().to_os_string();
+    if let Some(existing) = existing.filter(|existing| existing != OsStr::new("")) {
+        value.push(":");
+        value.push(existing);
+    }
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ours_comes_first_and_only_once() {
+        let preload = Preload { path: "/opt/lib/libvramtrace.so".into(), private: None };
+        assert_eq!(preload.with_existing(None), "/opt/lib/libvramtrace.so");
+        let both = preload.with_existing(Some("libasan.so".into()));
+        assert_eq!(both, "/opt/lib/libvramtrace.so:libasan.so");
+        assert_eq!(preload.with_existing(Some(both.clone())), both);
+    }
+
+    #[test]
+    fn a_path_that_the_loader_would_split_goes_through_a_link() {
+        let directory = tempfile::Builder::new().prefix("a b:c").tempdir().unwrap();
+        let library = directory.path().join("libvramtrace.so");
+        std::fs::write(&library, "x").unwrap();
+        let preload = preloadable(&library).unwrap();
+        assert!(can_be_preloaded(&preload.path), "{}", preload.path.display());
+        assert_eq!(std::fs::read(&preload.path).unwrap(), b"x");
+    }
+
+    #[test]
+    fn a_plain_path_is_used_as_it_is() {
+        let preload = preloadable(Path::new("/opt/lib/libvramtrace.so")).unwrap();
+        assert_eq!(preload.path, Path::new("/opt/lib/libvramtrace.so"));
+    }
+}

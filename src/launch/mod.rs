@@ -1,0 +1,77 @@
+//! Running a program with the shim in front: `vramtrace run`, and the parts of it that `doctor`
+//! and `demo` use.
+
+pub mod child;
+pub mod elf;
+pub mod library;
+pub mod output;
+pub mod processes;
+pub mod signals;
+pub mod simulate;
+pub mod summary;
+pub mod watch;
+
+use std::ffi::OsString;
+
+use vramtrace_format::capspec;
+
+use crate::cli::Failure;
+use output::Output;
+use simulate::Simulated;
+
+/// What to run and how.
+pub struct Launch {
+    pub command: Vec<OsString>,
+    pub cap: Option<String>,
+    pub output: Output,
+    pub simulated: Option<Simulated>,
+}
+
+/// What a run was.
+pub struct Ended {
+    pub status: child::Status,
+    pub seen: watch::Seen,
+    /// `VRAMTRACE_OUT` of the run; where its traces are.
+    pub output: Output,
+    pub cap: Option<String>,
+}
+
+impl Launch {
+    /// Runs the command to its end. An error means that it was not started.
+    pub fn run(mut self) -> Result<Ended, Failure> {
+        if let Some(cap) = &self.cap {
+            capspec::parse(cap).map_err(|why| Failure::new(format!("--cap: {why}")))?;
+        }
+        let library = library::find(library::SHIM)?;
+        let mut preload = library::preloadable(&library)?;
+        self.output.create()?;
+        let mut variables = vec![
+            ("LD_PRELOAD", preload.with_existing(std::env::var_os("LD_PRELOAD"))),
+            ("VRAMTRACE_OUT", self.output.variable()),
+            ("VRAMTRACE_RUN", self.output.run_marker()),
+        ];
+        if let Some(cap) = &self.cap {
+            variables.push(("VRAMTRACE_CAP", cap.into()));
+        }
+        if let Some(simulated) = &self.simulated {
+            variables.extend(simulated.variables());
+        }
+        let outside =
+            watch::Watch::new(self.output.run_marker(), library, self.simulated.is_some());
+        let (status, seen) = match child::run(&self.command, &variables, outside) {
+            Ok(ended) => ended,
+            Err(failure) => {
+                self.output.remove_if_empty();
+                return Err(failure);
+            }
+        };
+        if seen.still_running {
+            // Who outlives the command still needs what its environment points to.
+            preload.keep();
+            if let Some(simulated) = self.simulated {
+                simulated.keep();
+            }
+        }
+        Ok(Ended { status, seen, output: self.output, cap: self.cap })
+    }
+}

@@ -1,0 +1,354 @@
+//! Where a run's traces go: `--out DIR|FILE|PATTERN`, and which files are this run's afterwards.
+
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Component, Path, PathBuf};
+
+use crate::cli::Failure;
+
+pub const EXTENSION: &str = "vtrace";
+/// A file a process: host, pid and start tell them apart.
+const NAME: &str = "vramtrace.%h.%p.%t.vtrace";
+
+/// Where the traces of one run go.
+#[derive(Clone, Debug)]
+pub struct Output {
+    place: Place,
+    /// What was there before.
+    earlier: HashSet<PathBuf>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Place {
+    /// Nothing is recorded; a cap still holds.
+    Off,
+    /// A directory of this run alone, made for it.
+    Own(PathBuf),
+    /// Absolute path of a file, with %-codes or without; or of a directory with %-codes.
+    Pattern { pattern: Vec<u8>, file: bool },
+}
+
+impl Output {
+    /// `given` as on the command line; without one, a new directory `vramtrace-<date>-<time>` in
+    /// the working directory.
+    pub fn new(given: Option<&OsStr>) -> Result<Output, Failure> {
+        let place = match given {
+            None => Place::Own(std::path::absolute(dated_name())?),
+            Some(given) if given == "off" => Place::Off,
+            Some(given) => pattern(given)?,
+        };
+        let mut output = Output { place, earlier: HashSet::new() };
+        output.earlier = output.all_traces().into_iter().collect();
+        Ok(output)
+    }
+
+    /// Makes the directory, before anything asks for its name. Two runs of one second take `-2`,
+    /// `-3`, ...
+    pub fn create(&mut self) -> Result<(), Failure> {
+        match &mut self.place {
+            Place::Off => Ok(()),
+            Place::Own(directory) => {
+                let first = directory.clone();
+                for number in 2.. {
+                    match fs::DirBuilder::new().mode(0o700).create(&*directory) {
+                        Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                        Err(error) => return Err(cannot(directory, &error)),
+                        Ok(()) => break,
+                    }
+                    let mut next = first.clone().into_os_string();
+                    next.push(format!("-{number}"));
+                    *directory = next.into();
+                }
+                Ok(())
+            }
+            Place::Pattern { .. } => match self.fixed_directory() {
+                Some(directory) => fs::DirBuilder::new()
+                    .recursive(true)
+                    .create(&directory)
+                    .map_err(|error| cannot(&directory, &error)),
+                None => Ok(()),
+            },
+        }
+    }
+
+    /// The value of VRAMTRACE_OUT.
+    pub fn variable(&self) -> OsString {
+        match &self.place {
+            Place::Off => "off".into(),
+            Place::Own(directory) => {
+                OsString::from_vec(inside(&escaped(directory.as_os_str().as_bytes())))
+            }
+            Place::Pattern { pattern, file: true } => OsString::from_vec(pattern.clone()),
+            Place::Pattern { pattern, file: false } => OsString::from_vec(inside(pattern)),
+        }
+    }
+
+    /// The value of VRAMTRACE_RUN, by which processes of this run know each other.
+    pub fn run_marker(&self) -> OsString {
+        let own = std::process::id();
+        match self.fixed_directory() {
+            Some(directory) if matches!(self.place, Place::Own(_)) => directory.into(),
+            Some(directory) => format!("{}#{own}", directory.display()).into(),
+            None => format!("#{own}").into(),
+        }
+    }
+
+    pub fn is_off(&self) -> bool {
+        self.place == Place::Off
+    }
+
+    /// What to give to `vramtrace report`: the run's directory, or its only file.
+    pub fn shown(&self) -> Option<PathBuf> {
+        match &self.place {
+            Place::Off => None,
+            Place::Own(directory) => Some(directory.clone()),
+            Place::Pattern { .. } => match self.traces().as_slice() {
+                [only] => Some(only.clone()),
+                _ => self.fixed_directory(),
+            },
+        }
+    }
+
+    /// This run's traces.
+    pub fn traces(&self) -> Vec<PathBuf> {
+        let mut traces = self.all_traces();
+        traces.retain(|trace| !self.earlier.contains(trace));
+        traces
+    }
+
+    /// The run's own directory goes when nothing came into it.
+    pub fn remove_if_empty(&self) {
+        if let Place::Own(directory) = &self.place {
+            // Fails where a trace is in it, as it should.
+            let _ = fs::remove_dir(directory);
+        }
+    }
+
+    fn all_traces(&self) -> Vec<PathBuf> {
+        let Some(directory) = self.fixed_directory() else { return Vec::new() };
+        let depth = match &self.place {
+            Place::Pattern { pattern, .. } if pattern.contains(&b'%') => 4,
+            _ => 0,
+        };
+        let mut found = Vec::new();
+        collect(&directory, depth, &mut found);
+        if let Place::Pattern { pattern, file: true } = &self.place {
+            let codes = pattern.contains(&b'%');
+            let name = Path::new(OsStr::from_bytes(pattern));
+            // Without codes further processes get `.2`, `.3`, ... after the name.
+            let stem = name.as_os_str().as_bytes();
+            found.retain(|path| codes || path.as_os_str().as_bytes().starts_with(stem));
+        }
+        found.sort_unstable();
+        found
+    }
+
+    /// The directory up to the first part with a %-code.
+    fn fixed_directory(&self) -> Option<PathBuf> {
+        match &self.place {
+            Place::Off => None,
+            Place::Own(directory) => Some(directory.clone()),
+            Place::Pattern { pattern, file } => {
+                let path = Path::new(OsStr::from_bytes(pattern));
+                let directory = if *file { path.parent()? } else { path };
+                let is_fixed = |part: &Component| {
+                    let bytes = part.as_os_str().as_bytes();
+                    !has_codes(bytes)
+                };
+                let fixed: PathBuf = directory.components().take_while(is_fixed).collect();
+                Some(PathBuf::from(OsString::from_vec(unescaped(fixed.as_os_str().as_bytes()))))
+            }
+        }
+    }
+}
+
+/// The pattern of a file (its name ends in .vtrace) or of a directory (everything else).
+fn pattern(given: &OsStr) -> Result<Place, Failure> {
+    let shown = given.display();
+    if given.is_empty() {
+        return Err(Failure::new("--out is empty; give a directory, a file (.vtrace) or `off`"));
+    }
+    check_codes(given.as_bytes()).map_err(|why| Failure::new(format!("--out {shown}: {why}")))?;
+    let absolute = std::path::absolute(given)?;
+    let pattern = absolute.as_os_str().as_bytes().to_vec();
+    let ends_as_directory = given.as_bytes().ends_with(b"/");
+    let file = absolute.extension() == Some(OsStr::new(EXTENSION)) && !ends_as_directory;
+    if !has_codes(&pattern) {
+        let plain = PathBuf::from(OsString::from_vec(unescaped(&pattern)));
+        match fs::symlink_metadata(&plain) {
+            Ok(_) if file => {
+                return Err(Failure::new(format!(
+                    "--out {shown} exists; nothing is overwritten: give a new name"
+                )));
+            }
+            Ok(_) if !plain.is_dir() => {
+                return Err(Failure::new(format!(
+                    "--out {shown} is no directory; give a directory, or a name that ends in \
+                     .{EXTENSION} for a file"
+                )));
+            }
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(cannot(&plain, &error)),
+        }
+    }
+    Ok(Place::Pattern { pattern, file })
+}
+
+/// %h host, %p pid, %r rank, %e executable, %t start, %% a percent sign.
+fn check_codes(pattern: &[u8]) -> Result<(), String> {
+    let mut bytes = pattern.iter();
+    while let Some(byte) = bytes.next() {
+        if *byte == b'%' {
+            match bytes.next() {
+                Some(b'h' | b'p' | b'r' | b'e' | b't' | b'%') => {}
+                other => {
+                    let code = other.map_or(String::new(), |byte| char::from(*byte).to_string());
+                    return Err(format!(
+                        "%{code} is no code; write %h host, %p pid, %r rank, %e executable, \
+                         %t start, %% for a percent sign"
+                    ));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A code other than `%%`. The pattern was checked.
+fn has_codes(pattern: &[u8]) -> bool {
+    let mut bytes = pattern.iter();
+    while let Some(byte) = bytes.next() {
+        if *byte == b'%' && bytes.next() != Some(&b'%') {
+            return true;
+        }
+    }
+    false
+}
+
+fn escaped(path: &[u8]) -> Vec<u8> {
+    path.iter()
+        .flat_map(|byte| if *byte == b'%' { vec![b'%', b'%'] } else { vec![*byte] })
+        .collect()
+}
+
+fn unescaped(path: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(path.len());
+    let mut bytes = path.iter().peekable();
+    while let Some(byte) = bytes.next() {
+        plain.push(*byte);
+        if *byte == b'%' && bytes.peek() == Some(&&b'%') {
+            bytes.next();
+        }
+    }
+    plain
+}
+
+fn inside(directory: &[u8]) -> Vec<u8> {
+    let mut pattern = directory.to_vec();
+    if !pattern.ends_with(b"/") {
+        pattern.push(b'/');
+    }
+    pattern.extend_from_slice(NAME.as_bytes());
+    pattern
+}
+
+fn collect(directory: &Path, depth: u32, found: &mut Vec<PathBuf>) {
+    let Ok(entries) = fs::read_dir(directory) else { return };
+    for entry in entries.flatten() {
+        let path = entry.path();
+        let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        if is_directory && depth > 0 {
+            collect(&path, depth - 1, found);
+        } else if !is_directory && is_trace(&path) {
+            found.push(path);
+        }
+    }
+}
+
+/// `NAME.vtrace`, or `NAME.vtrace.2` where the name was taken.
+pub fn is_trace(path: &Path) -> bool {
+    let is = |path: &Path| path.extension() == Some(OsStr::new(EXTENSION));
+    let numbered = path.extension().is_some_and(|extension| {
+        let digits = extension.as_bytes();
+        !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
+    });
+    is(path) || numbered && path.file_stem().is_some_and(|stem| is(Path::new(stem)))
+}
+
+fn dated_name() -> String {
+    jiff::Zoned::now().strftime("vramtrace-%Y%m%d-%H%M%S").to_string()
+}
+
+fn cannot(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::new(format!("{}: {error}; --out names another place", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn output(given: &Path) -> Output {
+        Output::new(Some(given.as_os_str())).unwrap()
+    }
+
+    #[test]
+    fn a_directory_a_file_a_pattern_or_nothing() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = output(&place.path().join("50%%"));
+        let shown = place.path().display();
+        assert_eq!(directory.variable(), *format!("{shown}/50%%/{NAME}"));
+        assert_eq!(directory.shown(), Some(place.path().join("50%")));
+        let file = output(&place.path().join("one.vtrace"));
+        assert_eq!(file.variable(), *format!("{shown}/one.vtrace"));
+        let pattern = output(&place.path().join("%h/rank%r.vtrace"));
+        assert_eq!(pattern.variable(), *format!("{shown}/%h/rank%r.vtrace"));
+        assert_eq!(pattern.shown(), Some(place.path().into()));
+        let off = output(Path::new("off"));
+        assert!(off.is_off() && off.variable() == "off");
+    }
+
+    #[test]
+    fn what_is_there_is_refused() {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("taken.vtrace");
+        fs::write(&file, "").unwrap();
+        let refused = Output::new(Some(file.as_os_str())).unwrap_err();
+        assert!(refused.code == 2 && refused.message.contains("exists"), "{}", refused.message);
+        let other = place.path().join("taken.txt");
+        fs::write(&other, "").unwrap();
+        assert!(Output::new(Some(other.as_os_str())).unwrap_err().message.contains("no directory"));
+        for bad in ["a%x.vtrace", "a%", ""] {
+            assert!(Output::new(Some(bad.as_ref())).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn only_new_traces_are_this_runs() {
+        let place = tempfile::tempdir().unwrap();
+        fs::write(place.path().join("old.vtrace"), "").unwrap();
+        let directory = output(place.path());
+        for name in ["new.vtrace", "new.vtrace.2", "new.txt"] {
+            fs::write(place.path().join(name), "").unwrap();
+        }
+        let names = ["new.vtrace", "new.vtrace.2"].map(|name| place.path().join(name));
+        assert_eq!(directory.traces(), names);
+    }
+
+    #[test]
+    fn two_runs_in_one_second_get_two_directories() {
+        let place = tempfile::tempdir().unwrap();
+        let own =
+            || Output { place: Place::Own(place.path().join("run")), earlier: HashSet::new() };
+        let (mut one, mut two) = (own(), own());
+        one.create().unwrap();
+        two.create().unwrap();
+        assert_eq!(two.shown(), Some(place.path().join("run-2")));
+        two.remove_if_empty();
+        assert!(!place.path().join("run-2").exists() && place.path().join("run").exists());
+    }
+}

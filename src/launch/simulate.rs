@@ -1,0 +1,83 @@
+//! `--simulate`: the simulated driver under the real one's names, in front of it.
+
+use std::ffi::OsString;
+use std::os::unix::fs::symlink;
+
+use tempfile::TempDir;
+use vramtrace_format::size;
+
+use super::library;
+use crate::cli::Failure;
+
+/// One device of 24 GiB.
+pub const DEFAULT: &str = "1x24GiB";
+
+/// A private directory with the two libraries and the devices' shared state; removed when dropped.
+pub struct Simulated {
+    devices: String,
+    directory: TempDir,
+}
+
+impl Simulated {
+    /// `devices` is `NxSIZE`.
+    pub fn new(devices: &str) -> Result<Simulated, Failure> {
+        check(devices).map_err(|why| Failure::new(format!("--simulate={devices}: {why}")))?;
+        let library = library::find(library::SIMULATED)?;
+        let directory = tempfile::Builder::new().prefix("vramtrace-sim-").tempdir()?;
+        for name in ["libcuda.so.1", "libnvidia-ml.so.1"] {
+            symlink(&library, directory.path().join(name))?;
+        }
+        Ok(Simulated { devices: devices.into(), directory })
+    }
+
+    pub fn devices(&self) -> &str {
+        &self.devices
+    }
+
+    pub fn variables(&self) -> Vec<(&'static str, OsString)> {
+        let path = std::env::var_os("LD_LIBRARY_PATH");
+        vec![
+            ("LD_LIBRARY_PATH", library::library_path(self.directory.path(), path)),
+            ("VRAMTRACE_SIM", self.devices.clone().into()),
+            ("VRAMTRACE_SIM_STATE", self.directory.path().join("state").into()),
+        ]
+    }
+
+    /// Leaves the directory for processes that outlive the command.
+    pub fn keep(self) {
+        let _ = self.directory.keep();
+    }
+}
+
+fn check(devices: &str) -> Result<(), String> {
+    let right = format!("write count x size, like {DEFAULT} or 2x80GiB");
+    let (count, bytes) = devices.split_once('x').ok_or(format!("is not NxSIZE; {right}"))?;
+    match count.parse::<u32>() {
+        Ok(1..=64) => {}
+        _ => return Err(format!("`{count}` is no count of devices from 1 to 64; {right}")),
+    }
+    size::parse(bytes).map(drop).map_err(|why| format!("`{bytes}` {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check;
+
+    #[test]
+    fn count_and_size() {
+        for good in ["1x24GiB", "8x80g", "64x141GB"] {
+            assert_eq!(check(good), Ok(()), "{good}");
+        }
+        for (bad, says) in [
+            ("", "NxSIZE"),
+            ("24GiB", "NxSIZE"),
+            ("0x24GiB", "count"),
+            ("65x24GiB", "count"),
+            ("2x", "like"),
+            ("2x24", "unit"),
+        ] {
+            let message = check(bad).expect_err(bad);
+            assert!(message.contains(says), "{bad}: {message}");
+        }
+    }
+}
