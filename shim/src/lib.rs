@@ -3,4 +3,7 @@
 //! A call's journey is the reading order: [`entry`] -> [`hooks`] -> [`cap`] -> driver ->
 //! [`ledger`] -> [`capture`] -> [`recorder`].
 
-pub mod vmm;
+pub mod cap;
+pub mod ledger;
+pub mod lock;
+pub mod table;

@@ -1,0 +1,222 @@
+//! One device's budget: what is taken or promised, against the limit. Lock-free; what a request
+//! may take is added by compare-and-swap, so that no two threads win the same byte.
+
+use crate::ledger::add_saturating;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+pub struct Budget {
+    /// `u64::MAX` = no cap.
+    limit: AtomicU64,
+    counted: AtomicU64,
+}
+
+/// A request that does not fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    pub counted: u64,
+    pub limit: u64,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Budget { limit: AtomicU64::new(u64::MAX), counted: AtomicU64::new(0) }
+    }
+}
+
+impl Budget {
+    pub fn limit(&self) -> Option<u64> {
+        Some(self.limit.load(Relaxed)).filter(|limit| *limit != u64::MAX)
+    }
+
+    pub fn set_limit(&self, limit: Option<u64>) {
+        self.limit.store(limit.unwrap_or(u64::MAX), Relaxed);
+    }
+
+    /// Bytes taken and bytes promised to calls that are under way.
+    pub fn counted(&self) -> u64 {
+        self.counted.load(Relaxed)
+    }
+
+    /// Takes `bytes` if the count stays at or under the limit. While the count is above it, even
+    /// a request of 0 bytes is refused: the caller asks only for what needs memory.
+    pub fn try_take(&self, bytes: u64) -> Result<(), Refusal> {
+        let limit = self.limit.load(Relaxed);
+        let mut counted = self.counted.load(Relaxed);
+        loop {
+            let next = counted.checked_add(bytes).filter(|next| *next <= limit);
+            let Some(next) = next else { return Err(Refusal { counted, limit }) };
+            match self.counted.compare_exchange_weak(counted, next, Relaxed, Relaxed) {
+                Ok(_) => return Ok(()),
+                Err(seen) => counted = seen,
+            }
+        }
+    }
+
+    /// Adds or gives back without asking: what the driver has done already. False: the count
+    /// would have gone below zero.
+    pub fn charge(&self, delta: i64) -> bool {
+        delta == 0 || add_saturating(&self.counted, delta)
+    }
+
+    pub fn reserve(&self, bytes: u64) -> Result<Reservation<'_>, Refusal> {
+        self.try_take(bytes)?;
+        Ok(Reservation { budget: Some(self), bytes })
+    }
+}
+
+/// Bytes promised to a call that is under way. Dropped without `commit`: given back.
+#[must_use]
+pub struct Reservation<'a> {
+    budget: Option<&'a Budget>,
+    bytes: u64,
+}
+
+impl Reservation<'_> {
+    /// For a device without a cap: nothing to keep or to give back.
+    pub const fn none() -> Reservation<'static> {
+        Reservation { budget: None, bytes: 0 }
+    }
+
+    /// A cap is in force: the driver must write into locals until the commit.
+    pub fn is_capped(&self) -> bool {
+        self.budget.is_some()
+    }
+
+    /// Sets the promise to what was really taken. More than was promised must fit like a new
+    /// request; if it does not, all is given back and the caller must undo the allocation.
+    pub fn commit(mut self, actual: i64) -> Result<(), Refusal> {
+        let Some(budget) = self.budget else { return Ok(()) };
+        let promised = i64::try_from(self.bytes).unwrap_or(i64::MAX);
+        if actual > promised {
+            // Dropped on the way out with an error: gives the promise back.
+            budget.try_take((actual - promised) as u64)?;
+        } else {
+            budget.charge(actual - promised);
+        }
+        self.budget = None;
+        Ok(())
+    }
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        if let Some(budget) = self.budget {
+            budget.charge(-i64::try_from(self.bytes).unwrap_or(i64::MAX));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    fn capped(limit: u64) -> Budget {
+        let budget = Budget::default();
+        budget.set_limit(Some(limit));
+        budget
+    }
+
+    #[test]
+    fn exactly_full_is_granted_and_one_byte_more_is_not() {
+        let budget = capped(100);
+        budget.reserve(60).unwrap().commit(60).unwrap();
+        let rest = budget.reserve(40).unwrap();
+        assert_eq!(budget.reserve(1).err(), Some(Refusal { counted: 100, limit: 100 }));
+        drop(rest);
+        assert_eq!(budget.counted(), 60);
+    }
+
+    #[test]
+    fn a_commit_sets_the_real_size() {
+        let budget = capped(100);
+        budget.reserve(80).unwrap().commit(10).unwrap();
+        assert_eq!(budget.counted(), 10);
+        budget.reserve(10).unwrap().commit(90).unwrap();
+        assert_eq!(budget.counted(), 100);
+        budget.charge(-90);
+        assert!(budget.reserve(10).unwrap().commit(91).is_err());
+        assert_eq!(budget.counted(), 10);
+    }
+
+    #[test]
+    fn what_shows_afterwards_may_pass_the_limit_and_then_all_is_refused() {
+        let budget = capped(100);
+        budget.charge(150);
+        assert!(budget.try_take(1).is_err() && budget.try_take(0).is_err());
+        budget.charge(-51);
+        assert!(budget.try_take(1).is_ok());
+    }
+
+    #[test]
+    fn huge_requests_do_not_wrap() {
+        let budget = capped(100);
+        budget.charge(1);
+        assert!(budget.try_take(u64::MAX).is_err());
+        assert!(!budget.charge(-2));
+        assert_eq!(budget.counted(), 0);
+        let free = Budget::default();
+        assert!(free.limit().is_none() && free.try_take(1 << 60).is_ok());
+    }
+
+    /// Sixteen threads hammer a full budget; a watcher and every thread look for a byte too many.
+    #[test]
+    fn sixteen_threads_never_pass_it_by_a_byte_and_lose_nothing() {
+        const LIMIT: u64 = 10_000;
+        let budget = capped(LIMIT);
+        let done = AtomicBool::new(false);
+        let (granted, refused) = (AtomicU64::new(0), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Relaxed) {
+                    assert!(budget.counted() <= LIMIT);
+                    std::thread::yield_now();
+                }
+            });
+            let workers: Vec<_> = (0..16u64)
+                .map(|thread| {
+                    let (budget, granted, refused) = (&budget, &granted, &refused);
+                    scope.spawn(move || {
+                        let mut random = thread + 1;
+                        let mut held = Vec::new();
+                        for _ in 0..100_000 {
+                            random ^= random << 13;
+                            random ^= random >> 7;
+                            random ^= random << 17;
+                            let bytes = random % 900 + 1;
+                            match budget.reserve(bytes) {
+                                Ok(promise) => {
+                                    // The real size differs both ways; now and then the call fails.
+                                    let real = (random >> 20) % 1000;
+                                    if random.is_multiple_of(7) {
+                                        drop(promise);
+                                    } else if promise.commit(real as i64).is_ok() {
+                                        held.push(real);
+                                        granted.fetch_add(1, Relaxed);
+                                    }
+                                }
+                                Err(refusal) => {
+                                    assert!(refusal.counted + bytes > LIMIT);
+                                    refused.fetch_add(1, Relaxed);
+                                }
+                            }
+                            assert!(budget.counted() <= LIMIT);
+                            if held.len() > (random >> 50) as usize % 4 {
+                                assert!(budget.charge(-(held.swap_remove(0) as i64)));
+                            }
+                        }
+                        for bytes in held {
+                            assert!(budget.charge(-(bytes as i64)));
+                        }
+                    })
+                })
+                .collect();
+            for worker in workers {
+                worker.join().unwrap();
+            }
+            done.store(true, Relaxed);
+        });
+        assert_eq!(budget.counted(), 0, "nothing lost");
+        assert!(granted.into_inner() > 0 && refused.into_inner() > 0, "it was near the limit");
+    }
+}

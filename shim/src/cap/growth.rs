@@ -1,0 +1,302 @@
+//! Memory that grows in steps behind an allocator of the driver's own: a pool, or the graph memory
+//! of a device. What is charged is what it reserves; a request is forecast to grow it by what it
+//! cannot serve from what it holds.
+
+use super::budget::{Budget, Refusal};
+use crate::lock::Lock;
+use vramtrace_format::physical::{POOL_STEP, round_up};
+
+#[derive(Default)]
+pub struct Growth(Lock<State>);
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct State {
+    /// As last read back from the driver; charged.
+    reserved: u64,
+    /// Bytes of live blocks, as the ledger knows them.
+    used: u64,
+    /// Bytes of requests that are with the driver now.
+    in_flight: u64,
+    /// Growth that those may cause; charged. It belongs to all of them, so that one that fails
+    /// does not take away what another one needs.
+    pending: u64,
+    /// Read-backs started, and the youngest one applied.
+    asked: u64,
+    applied: u64,
+    /// The driver's own figure of used bytes when last read.
+    driver_used: u64,
+}
+
+/// Taken before the driver is asked for the figures: of two threads that read, the one that
+/// started later knows more, whichever comes back first.
+#[derive(Clone, Copy, Debug)]
+pub struct Ticket(u64);
+
+/// The driver's figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    pub reserved: u64,
+    pub used: u64,
+}
+
+/// What changed, for the ledger and the file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// Of the reserved bytes.
+    pub delta: i64,
+    pub reserved: u64,
+    pub used: u64,
+}
+
+impl State {
+    fn needed(&self, used: u64, more: u64) -> u64 {
+        let wanted = used.saturating_add(self.in_flight).saturating_add(more);
+        round_up(wanted.saturating_sub(self.reserved), POOL_STEP)
+    }
+
+    /// The promise shrinks as requests end; it never grows here.
+    fn settle(&mut self) {
+        let needed = if self.in_flight == 0 { 0 } else { self.needed(self.used, 0) };
+        self.pending = self.pending.min(needed);
+    }
+
+    fn charged(&self) -> i64 {
+        self.reserved.saturating_add(self.pending) as i64
+    }
+
+    fn apply(&mut self, ticket: Ticket, reading: Reading) {
+        if ticket.0 > self.applied {
+            self.applied = ticket.0;
+            self.reserved = reading.reserved;
+            self.driver_used = reading.used;
+        }
+    }
+
+    fn change_since(&self, reserved: u64) -> Change {
+        Change {
+            delta: self.reserved as i64 - reserved as i64,
+            reserved: self.reserved,
+            used: self.used,
+        }
+    }
+}
+
+impl Growth {
+    /// Promises the growth that a request of `size` bytes may cause. Must be followed by
+    /// [`Growth::finish`] with the same size.
+    pub fn ask(&self, budget: &Budget, size: u64) -> Result<(), Refusal> {
+        self.ask_from(budget, size, false)
+    }
+
+    /// As `ask`, after the figures were read again: where the driver knows of fewer used bytes
+    /// than the ledger, the driver is right.
+    pub fn ask_again(&self, budget: &Budget, size: u64) -> Result<(), Refusal> {
+        self.ask_from(budget, size, true)
+    }
+
+    fn ask_from(&self, budget: &Budget, size: u64, fresh: bool) -> Result<(), Refusal> {
+        let mut state = self.0.lock();
+        let used = if fresh { state.used.min(state.driver_used) } else { state.used };
+        let needed = state.needed(used, size);
+        let more = needed.saturating_sub(state.pending);
+        if more > 0 {
+            budget.try_take(more)?;
+            state.pending += more;
+        }
+        state.in_flight = state.in_flight.saturating_add(size);
+        Ok(())
+    }
+
+    /// The call came back: `got` = with memory. Without a reading (none may be made during a
+    /// capture) a promise that was needed counts as come true.
+    pub fn finish(
+        &self,
+        budget: &Budget,
+        size: u64,
+        got: bool,
+        reading: Option<(Ticket, Reading)>,
+    ) -> Change {
+        let mut state = self.0.lock();
+        let (reserved, charged) = (state.reserved, state.charged());
+        state.in_flight = state.in_flight.saturating_sub(size);
+        if got {
+            state.used = state.used.saturating_add(size);
+        }
+        match reading {
+            Some((ticket, reading)) => state.apply(ticket, reading),
+            None if got => {
+                let short = round_up(state.used.saturating_sub(state.reserved), POOL_STEP);
+                let grown = short.min(state.pending);
+                state.reserved += grown;
+                state.pending -= grown;
+            }
+            None => {}
+        }
+        state.settle();
+        budget.charge(state.charged().saturating_sub(charged));
+        state.change_since(reserved)
+    }
+
+    /// Memory taken with no cap in force. True: the blocks do not fit into what was last seen
+    /// reserved, so the driver should be asked.
+    #[inline]
+    pub fn took(&self, size: u64) -> bool {
+        let mut state = self.0.lock();
+        state.used = state.used.saturating_add(size);
+        state.used > state.reserved
+    }
+
+    #[inline]
+    pub fn freed(&self, size: u64) {
+        let mut state = self.0.lock();
+        state.used = state.used.saturating_sub(size);
+    }
+
+    /// A free that the driver refused.
+    pub fn unfreed(&self, size: u64) {
+        self.took(size);
+    }
+
+    pub fn ticket(&self) -> Ticket {
+        let mut state = self.0.lock();
+        state.asked += 1;
+        Ticket(state.asked)
+    }
+
+    /// Figures read back outside a request: after a trim, or now and then.
+    pub fn observe(&self, budget: &Budget, ticket: Ticket, reading: Reading) -> Change {
+        let mut state = self.0.lock();
+        let (reserved, charged) = (state.reserved, state.charged());
+        state.apply(ticket, reading);
+        state.settle();
+        budget.charge(state.charged().saturating_sub(charged));
+        state.change_since(reserved)
+    }
+
+    /// (reserved, used) as known.
+    pub fn known(&self) -> (u64, u64) {
+        let state = self.0.lock();
+        (state.reserved, state.used)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vramtrace_format::physical::MIB;
+
+    fn capped(limit: u64) -> Budget {
+        let budget = Budget::default();
+        budget.set_limit(Some(limit));
+        budget
+    }
+
+    fn read(growth: &Growth, reserved: u64, used: u64) -> Option<(Ticket, Reading)> {
+        Some((growth.ticket(), Reading { reserved, used }))
+    }
+
+    #[test]
+    fn growth_goes_in_steps_of_32_mib() {
+        let (budget, pool) = (capped(1 << 30), Growth::default());
+        pool.ask(&budget, 1000).unwrap();
+        assert_eq!(budget.counted(), 32 * MIB);
+        let change = pool.finish(&budget, 1000, true, read(&pool, 32 * MIB, 1000));
+        assert_eq!(change, Change { delta: 32 * MIB as i64, reserved: 32 * MIB, used: 1000 });
+        assert_eq!(budget.counted(), 32 * MIB);
+        pool.ask(&budget, 100 * MIB).unwrap();
+        assert_eq!(budget.counted(), 128 * MIB);
+        pool.finish(&budget, 100 * MIB, false, None);
+        assert_eq!(budget.counted(), 32 * MIB);
+    }
+
+    #[test]
+    fn what_it_holds_is_never_refused() {
+        let (budget, pool) = (capped(32 * MIB), Growth::default());
+        pool.ask(&budget, MIB).unwrap();
+        pool.finish(&budget, MIB, true, read(&pool, 32 * MIB, MIB));
+        budget.charge(MIB as i64); // above the cap now
+        for _ in 0..31 {
+            pool.ask(&budget, MIB).unwrap();
+            pool.finish(&budget, MIB, true, None);
+        }
+        assert!(pool.ask(&budget, 1).is_err());
+        pool.freed(MIB);
+        assert!(pool.ask(&budget, MIB).is_ok());
+    }
+
+    #[test]
+    fn calls_under_way_share_one_step_and_keep_it_when_one_fails() {
+        let (budget, pool) = (capped(32 * MIB), Growth::default());
+        pool.ask(&budget, MIB).unwrap();
+        pool.ask(&budget, MIB).unwrap();
+        assert_eq!(budget.counted(), 32 * MIB);
+        pool.finish(&budget, MIB, false, None);
+        assert_eq!(budget.counted(), 32 * MIB, "the second still needs it");
+        pool.finish(&budget, MIB, true, read(&pool, 32 * MIB, MIB));
+        assert_eq!(budget.counted(), 32 * MIB);
+        let ticket = pool.ticket();
+        pool.observe(&budget, ticket, Reading { reserved: 0, used: 0 });
+        assert_eq!(budget.counted(), 0);
+    }
+
+    #[test]
+    fn an_older_reading_does_not_undo_a_younger_one() {
+        let (budget, pool) = (capped(1 << 30), Growth::default());
+        let (old, young) = (pool.ticket(), pool.ticket());
+        pool.observe(&budget, young, Reading { reserved: 64 * MIB, used: 0 });
+        pool.observe(&budget, old, Reading { reserved: 32 * MIB, used: 0 });
+        assert_eq!((pool.known().0, budget.counted()), (64 * MIB, 64 * MIB));
+    }
+
+    #[test]
+    fn a_low_forecast_is_charged_when_seen() {
+        let (budget, pool) = (capped(32 * MIB), Growth::default());
+        pool.ask(&budget, MIB).unwrap();
+        pool.finish(&budget, MIB, true, read(&pool, 64 * MIB, MIB));
+        assert_eq!(budget.counted(), 64 * MIB);
+        assert!(budget.try_take(0).is_err());
+    }
+
+    #[test]
+    fn when_the_driver_knows_of_fewer_used_bytes_it_is_believed_before_a_refusal() {
+        let (budget, pool) = (capped(32 * MIB), Growth::default());
+        pool.ask(&budget, 32 * MIB).unwrap();
+        pool.finish(&budget, 32 * MIB, true, read(&pool, 32 * MIB, 32 * MIB));
+        assert!(pool.ask(&budget, MIB).is_err());
+        let ticket = pool.ticket();
+        pool.observe(&budget, ticket, Reading { reserved: 32 * MIB, used: 8 * MIB });
+        assert!(pool.ask_again(&budget, MIB).is_ok());
+    }
+
+    #[test]
+    fn threads_lose_nothing() {
+        let (budget, pool) = (capped(96 * MIB), Growth::default());
+        let refused = std::sync::atomic::AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for thread in 0..8u64 {
+                let (budget, pool, refused) = (&budget, &pool, &refused);
+                scope.spawn(move || {
+                    for turn in 0..20_000u64 {
+                        let size = ((turn * 7 + thread) % 20 + 1) * MIB;
+                        match pool.ask(budget, size) {
+                            Err(_) => {
+                                refused.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                            }
+                            Ok(()) => {
+                                assert!(budget.counted() <= 96 * MIB);
+                                let got = turn % 5 != 0;
+                                pool.finish(budget, size, got, None);
+                                if got {
+                                    pool.freed(size);
+                                }
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        let ticket = pool.ticket();
+        pool.observe(&budget, ticket, Reading { reserved: 0, used: 0 });
+        assert_eq!((pool.known(), budget.counted()), ((0, 0), 0));
+    }
+}

@@ -1,0 +1,453 @@
+//! What is live: every allocation by (space, key), slab pages, sums per device, kind and site.
+//!
+//! The ledger changes first, the file follows: an allocation is inserted and then recorded, a free
+//! is removed and then recorded, before the driver is asked. Locks are short and per shard, none
+//! is held across a driver call.
+
+mod checkpoint;
+mod entry;
+mod shard;
+mod totals;
+
+#[cfg(test)]
+mod model;
+
+pub use checkpoint::Cursor;
+pub use entry::Entry;
+pub use totals::{SiteTotals, Sums, add_saturating};
+
+use crate::lock::Lock;
+use crate::table::spread;
+use shard::{Inner, Shard};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use totals::{DEVICES, DeviceTotals, KINDS, device_at, device_index};
+use vramtrace_format::physical::{PAGE, Physical, pages};
+use vramtrace_format::{ContextId, Counters, DeviceId, Drift, Event, Kind, RefusedBy, Space};
+
+const SHARDS: usize = 64;
+
+/// Where the ledger's own events go (drift, entries of a running checkpoint): the recorder.
+/// Called with a shard's lock held; it must not come back into the ledger.
+pub trait Sink {
+    fn emit(&self, event: &Event);
+}
+
+pub struct Ledger {
+    shards: [Shard; SHARDS],
+    devices: [DeviceTotals; DEVICES],
+    /// The last checkpoint that began; 0 before the first.
+    epoch: AtomicU32,
+    /// The checkpoint that is being written; 0 = none.
+    running: AtomicU32,
+    /// Counts and records refusals, so that a checkpoint falls between two of them.
+    refusals: Lock<()>,
+    drifts: AtomicU64,
+}
+
+/// An entry taken out for a free.
+#[derive(Clone, Copy, Debug)]
+pub struct Removed {
+    pub entry: Entry,
+    /// Physical device bytes that went with it (a slab page counts when its last one goes).
+    pub bytes: u64,
+    epoch: u32,
+    written: u32,
+    /// The last checkpoint when it was taken.
+    seen: u32,
+}
+
+/// What went with a context.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ContextTotals {
+    pub allocations: u64,
+    /// Physical device bytes.
+    pub bytes: u64,
+}
+
+impl Default for Ledger {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Ledger {
+    pub fn new() -> Ledger {
+        Ledger {
+            shards: std::array::from_fn(|_| Shard::default()),
+            devices: std::array::from_fn(|_| DeviceTotals::default()),
+            epoch: AtomicU32::new(0),
+            running: AtomicU32::new(0),
+            refusals: Lock::new(()),
+            drifts: AtomicU64::new(0),
+        }
+    }
+
+    /// Keys of one 2 MiB page share a shard, so that a small allocation and its page are changed
+    /// under one lock.
+    #[inline]
+    fn shard(&self, space: Space, key: u64) -> &Shard {
+        let page = (key / PAGE) ^ ((space as u64) << 48);
+        &self.shards[(spread(page) >> 58) as usize % SHARDS]
+    }
+
+    fn totals(&self, device: DeviceId) -> &DeviceTotals {
+        &self.devices[device_index(device)]
+    }
+
+    /// Books a new allocation. Returns the bytes by which the device's physical sum grew (less
+    /// than zero only if an earlier, larger one was still booked at the same key: it ends).
+    pub fn insert(&self, sink: &impl Sink, entry: &Entry) -> i64 {
+        let shard = self.shard(entry.space, entry.key);
+        let mut growth = 0;
+        let mut inner = shard.lock();
+        while inner.entries.find((entry.space, entry.key)).is_some() {
+            drop(inner);
+            if let Some(earlier) = self.remove(sink, entry.space, entry.key) {
+                self.drift(sink, Drift::StillLive, entry.key);
+                growth -= earlier.bytes as i64;
+            }
+            inner = shard.lock();
+        }
+        let epoch = self.epoch.load(Relaxed);
+        growth + self.put(shard, inner, entry, epoch, 0, false)
+    }
+
+    /// Nothing is booked (0) when the kernel gives no pages for it.
+    fn put(
+        &self,
+        shard: &Shard,
+        mut inner: crate::lock::Guard<'_, Inner>,
+        entry: &Entry,
+        epoch: u32,
+        written: u32,
+        again: bool,
+    ) -> i64 {
+        if !inner.put(entry, epoch, written) {
+            return 0;
+        }
+        let now = self.epoch.load(Relaxed);
+        if again {
+            inner.site_add((entry.site, entry.stack), 0, -1, 0, now);
+        } else {
+            inner.site_add((entry.site, entry.stack), 1, 0, entry.size as i64, now);
+        }
+        if let Some(sum) = shard.sum(entry.device, entry.kind as usize) {
+            match again {
+                true => sum.unfreed(entry.size, now),
+                false => sum.allocated(entry.size, now),
+            }
+        }
+        let totals = self.totals(entry.device);
+        if totals.seen.load(Relaxed) == 0 && !entry.kind.is_host() {
+            totals.seen.store(1, Relaxed);
+        }
+        let mut growth = 0;
+        match entry.physical() {
+            Physical::Own(bytes) => growth = bytes,
+            Physical::Shared(_) => {
+                let (first, last) = pages(entry.key, entry.size);
+                if inner.open_page(first, entry.device, entry.kind) {
+                    growth += PAGE;
+                }
+                drop(inner);
+                if last != first {
+                    let mut other = self.shard(Space::Device, last * PAGE).lock();
+                    if other.open_page(last, entry.device, entry.kind) {
+                        growth += PAGE;
+                    }
+                }
+            }
+            Physical::Reserved | Physical::None => return 0,
+        }
+        totals.add(entry.kind, growth as i64, entry.time_ns);
+        growth as i64
+    }
+
+    /// Takes an allocation out, before the driver is asked to free it. The caller records the
+    /// free, asks the driver, and calls [`Ledger::restore`] if the driver refused.
+    pub fn remove(&self, sink: &impl Sink, space: Space, key: u64) -> Option<Removed> {
+        self.remove_if(sink, space, key, |_| true)
+    }
+
+    /// As [`Ledger::remove`], only when `wanted` says so.
+    pub fn remove_if(
+        &self,
+        sink: &impl Sink,
+        space: Space,
+        key: u64,
+        wanted: impl FnOnce(&Entry) -> bool,
+    ) -> Option<Removed> {
+        let shard = self.shard(space, key);
+        let mut inner = shard.lock();
+        let found = inner.entries.get((space, key))?.entry();
+        if !wanted(&found) {
+            return None;
+        }
+        let mut removed = self.take(sink, shard, &mut inner, space, key)?;
+        removed.bytes = if straddles(&removed.entry) {
+            drop(inner);
+            self.physical_gone(sink, &removed.entry)
+        } else {
+            self.page_gone(sink, &mut inner, &removed.entry)
+        };
+        Some(removed)
+    }
+
+    /// Entry and counts; not the physical bytes.
+    fn take(
+        &self,
+        sink: &impl Sink,
+        shard: &Shard,
+        inner: &mut Inner,
+        space: Space,
+        key: u64,
+    ) -> Option<Removed> {
+        let mut slot = inner.take(space, key)?;
+        let epoch = self.epoch.load(Relaxed);
+        let running = self.running.load(Relaxed);
+        let entry = slot.entry();
+        if running != 0 && slot.epoch < running && slot.written != running {
+            sink.emit(&checkpoint_alloc(running, &entry));
+            slot.written = running;
+        }
+        inner.site_add((entry.site, entry.stack), 0, 1, 0, epoch);
+        if let Some(sum) = shard.sum(entry.device, entry.kind as usize) {
+            sum.freed(entry.size, epoch);
+        }
+        Some(Removed { entry, bytes: 0, epoch: slot.epoch, written: slot.written, seen: epoch })
+    }
+
+    /// Physical bytes of an entry whose pages are all in its own, locked shard.
+    fn page_gone(&self, sink: &impl Sink, inner: &mut Inner, entry: &Entry) -> u64 {
+        match entry.physical() {
+            Physical::Shared(_) => {
+                let owner = inner.close_page(entry.key / PAGE);
+                self.page_closed(sink, owner)
+            }
+            Physical::Own(bytes) => {
+                self.gone(sink, entry.device, entry.kind, bytes);
+                bytes
+            }
+            Physical::Reserved | Physical::None => 0,
+        }
+    }
+
+    /// As `page_gone` with no lock held: for an allocation that lies across two pages.
+    fn physical_gone(&self, sink: &impl Sink, entry: &Entry) -> u64 {
+        let (first, last) = pages(entry.key, entry.size);
+        (first..=last)
+            .map(|page| {
+                let owner = self.shard(Space::Device, page * PAGE).lock().close_page(page);
+                self.page_closed(sink, owner)
+            })
+            .sum()
+    }
+
+    fn page_closed(&self, sink: &impl Sink, owner: Option<(DeviceId, Kind)>) -> u64 {
+        let Some((device, kind)) = owner else { return 0 };
+        self.gone(sink, device, kind, PAGE);
+        PAGE
+    }
+
+    fn gone(&self, sink: &impl Sink, device: DeviceId, kind: Kind, bytes: u64) {
+        if !self.totals(device).add(kind, -(bytes as i64), 0) {
+            self.drift(sink, Drift::Underflow, bytes);
+        }
+    }
+
+    /// Puts back what a failed free had taken out. Returns the growth in physical bytes.
+    pub fn restore(&self, sink: &impl Sink, removed: &Removed) -> i64 {
+        let entry = &removed.entry;
+        let shard = self.shard(entry.space, entry.key);
+        let inner = shard.lock();
+        if inner.entries.find((entry.space, entry.key)).is_some() {
+            // The driver gave the address out again: then it was free after all.
+            return 0;
+        }
+        let epoch = self.epoch.load(Relaxed);
+        let mut written = removed.written;
+        if epoch != removed.seen && written != epoch {
+            // A checkpoint began in between and has not seen it.
+            sink.emit(&checkpoint_alloc(epoch, entry));
+            written = epoch;
+        }
+        self.put(shard, inner, entry, removed.epoch, written, true)
+    }
+
+    #[inline]
+    pub fn get(&self, space: Space, key: u64) -> Option<Entry> {
+        self.shard(space, key).lock().entries.get((space, key)).map(|slot| slot.entry())
+    }
+
+    /// One more (`by` = 1) or one fewer open of an imported address. The references that are left;
+    /// `None` when there is no such entry. The last one is not taken: that is a free.
+    pub fn add_refs(&self, space: Space, key: u64, by: i32) -> Option<u32> {
+        let mut inner = self.shard(space, key).lock();
+        let slot = inner.entries.get_mut((space, key))?;
+        let refs = slot.entry().refs.saturating_add_signed(by);
+        slot.set_refs(refs);
+        Some(refs)
+    }
+
+    /// Implicit frees at the end of a context: all that belongs to it, except VMM objects, pool
+    /// blocks and graph memory, which outlive it. The caller records `ContextDestroyed`.
+    pub fn remove_context(&self, sink: &impl Sink, context: ContextId) -> ContextTotals {
+        let mut all = ContextTotals::default();
+        if context == ContextId(0) {
+            return all;
+        }
+        for shard in &self.shards {
+            let mut from = 0;
+            loop {
+                let found = {
+                    let inner = shard.lock();
+                    let capacity = inner.entries.capacity();
+                    (from..capacity).find_map(|index| {
+                        let slot = inner.entries.at(index)?;
+                        let entry = (slot.context() == context).then(|| slot.entry())?;
+                        let outlives = entry.space == Space::Vmm
+                            || matches!(entry.kind, Kind::Pool | Kind::Graph);
+                        (!outlives).then_some((index, entry))
+                    })
+                };
+                let Some((index, entry)) = found else { break };
+                // Removal moves later entries back, into this place at the earliest.
+                from = index;
+                let gone = self.remove_if(sink, entry.space, entry.key, |now| {
+                    now.context == context && now.time_ns == entry.time_ns
+                });
+                match gone {
+                    Some(removed) => {
+                        all.allocations += 1;
+                        all.bytes = all.bytes.saturating_add(removed.bytes);
+                    }
+                    None => from += 1,
+                }
+            }
+        }
+        all
+    }
+
+    /// Reserved bytes of a pool or of a device's graph memory went up or down.
+    pub fn add_reserved(
+        &self,
+        sink: &impl Sink,
+        device: DeviceId,
+        kind: Kind,
+        delta: i64,
+        now_ns: u64,
+    ) {
+        let totals = self.totals(device);
+        totals.seen.store(1, Relaxed);
+        if !totals.add(kind, delta, now_ns) {
+            self.drift(sink, Drift::Underflow, delta.unsigned_abs());
+        }
+    }
+
+    /// Counts a request that got no memory; `record` writes its event in the same breath.
+    pub fn refused(&self, device: DeviceId, by: RefusedBy, record: impl FnOnce()) {
+        let _order = self.refusals.lock();
+        let totals = self.totals(device);
+        totals.seen.store(1, Relaxed);
+        let counter = match by {
+            RefusedBy::Driver => &totals.refused_by_driver,
+            RefusedBy::Cap | RefusedBy::BadCap => &totals.refused_by_cap,
+        };
+        counter.fetch_add(1, Relaxed);
+        record();
+    }
+
+    pub fn drift(&self, sink: &impl Sink, what: Drift, key: u64) {
+        self.drifts.fetch_add(1, Relaxed);
+        sink.emit(&Event::Drift { what, key });
+    }
+
+    /// Times that the ledger met something that should not be.
+    pub fn drifts(&self) -> u64 {
+        self.drifts.load(Relaxed)
+    }
+
+    /// Physical bytes of allocations: all kinds without imports and host memory.
+    #[inline]
+    pub fn live(&self, device: DeviceId) -> u64 {
+        self.totals(device).live.load(Relaxed)
+    }
+
+    /// Physical bytes of one kind.
+    pub fn live_of(&self, device: DeviceId, kind: Kind) -> u64 {
+        self.totals(device).kinds[kind as usize].load(Relaxed)
+    }
+
+    /// Counts and requested bytes of one kind; host kinds have no device: `DeviceId::UNKNOWN`.
+    pub fn sums(&self, device: DeviceId, kind: Kind) -> Sums {
+        let mut all = Sums::default();
+        for shard in &self.shards {
+            if let Some(sum) = shard.sum(device, kind as usize) {
+                all.add(sum.now());
+            }
+        }
+        all
+    }
+
+    /// Walks all shards (about a microsecond): not for every call. `counted` is `live` here; the
+    /// cap knows the rest.
+    pub fn counters(&self, device: DeviceId) -> Counters {
+        let mut sums = Sums::default();
+        for kind in Kind::ALL.into_iter().filter(|kind| counts(*kind)) {
+            sums.add(self.sums(device, kind));
+        }
+        self.with_totals(device, sums)
+    }
+
+    fn with_totals(&self, device: DeviceId, sums: Sums) -> Counters {
+        let totals = self.totals(device);
+        let live = totals.live.load(Relaxed);
+        Counters {
+            device: device.0,
+            live,
+            peak: totals.peak.load(Relaxed),
+            peak_time_ns: totals.peak_time_ns.load(Relaxed),
+            live_requested: sums.requested,
+            live_allocations: sums.allocations.saturating_sub(sums.frees),
+            allocations: sums.allocations,
+            frees: sums.frees,
+            refused_by_cap: totals.refused_by_cap.load(Relaxed),
+            refused_by_driver: totals.refused_by_driver.load(Relaxed),
+            counted: live,
+        }
+    }
+
+    /// Devices on which anything was seen, the unknown one last.
+    pub fn devices(&self) -> impl Iterator<Item = DeviceId> + '_ {
+        (0..DEVICES).filter(|index| self.devices[*index].seen.load(Relaxed) != 0).map(device_at)
+    }
+
+    /// Starts checkpoint `id` (ids grow). `append` writes its `CheckpointBegin`.
+    ///
+    /// What is inserted or removed between the append and the new epoch is in the checkpoint, or
+    /// missing from it, as if it had come before: its `Alloc` further down is then known by key
+    /// and time, its `Free` by an unknown key.
+    pub fn begin_checkpoint(&self, id: u32, append: impl FnOnce()) {
+        let _order = self.refusals.lock();
+        append();
+        self.epoch.store(id, SeqCst);
+        self.running.store(id, SeqCst);
+    }
+}
+
+/// Kinds that count in a device's `allocations`, `frees` and requested bytes.
+fn counts(kind: Kind) -> bool {
+    kind != Kind::Imported && !kind.is_host()
+}
+
+/// A small allocation that lies across two pages, which may be in two shards.
+fn straddles(entry: &Entry) -> bool {
+    let (first, last) = pages(entry.key, entry.size);
+    matches!(entry.physical(), Physical::Shared(_)) && first != last
+}
+
+fn checkpoint_alloc(id: u32, entry: &Entry) -> Event {
+    Event::CheckpointAlloc { id, time_ns: entry.time_ns, alloc: entry.alloc() }
+}
+
+const _: () = assert!(KINDS > Kind::HostRegistered as usize);

@@ -1,0 +1,347 @@
+//! Tests of the ledger against a model that is too simple to be wrong.
+
+use super::*;
+use proptest::prelude::*;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Mutex;
+use vramtrace_format::physical::{GRAIN, MIB, POOL_STEP};
+use vramtrace_format::{Alloc, SiteId, StackId};
+
+#[derive(Default)]
+struct Log(RefCell<Vec<Event>>);
+
+impl Sink for Log {
+    fn emit(&self, event: &Event) {
+        self.0.borrow_mut().push(*event);
+    }
+}
+
+struct Nothing;
+
+impl Sink for Nothing {
+    fn emit(&self, _: &Event) {}
+}
+
+const KINDS_TRIED: [Kind; 8] = [
+    Kind::Device,
+    Kind::Pitched,
+    Kind::Managed,
+    Kind::Pool,
+    Kind::Array,
+    Kind::Vmm,
+    Kind::Imported,
+    Kind::HostPinned,
+];
+
+#[derive(Clone, Debug)]
+enum Step {
+    Insert { place: u8, size: u64, kind: usize, device: u8, context: u16 },
+    Remove { place: u8, kind: usize },
+    FailedFree { place: u8, kind: usize },
+    Context { context: u16 },
+    Reserve { delta: i8 },
+    Begin,
+    Slice { budget: usize },
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let size = prop_oneof![1u64..4 * GRAIN, 1u64..=MIB, MIB..8 * MIB];
+    let step = prop_oneof![
+        8 => (any::<u8>(), size, 0..KINDS_TRIED.len(), 0u8..3, 1u16..4).prop_map(
+            |(place, size, kind, device, context)| Step::Insert { place, size, kind, device, context }
+        ),
+        6 => (any::<u8>(), 0..KINDS_TRIED.len()).prop_map(|(place, kind)| Step::Remove { place, kind }),
+        1 => (any::<u8>(), 0..KINDS_TRIED.len())
+            .prop_map(|(place, kind)| Step::FailedFree { place, kind }),
+        1 => (1u16..4).prop_map(|context| Step::Context { context }),
+        1 => (-2i8..4).prop_map(|delta| Step::Reserve { delta }),
+        1 => Just(Step::Begin),
+        3 => (1usize..9).prop_map(|budget| Step::Slice { budget }),
+    ];
+    prop::collection::vec(step, 1..200)
+}
+
+/// Places lie 256 KiB apart plus an odd bit, so that pages are shared and small ones straddle.
+fn key(place: u8) -> u64 {
+    (1 << 40) + u64::from(place) * (MIB / 4) + u64::from(place % 3) * 7 * GRAIN
+}
+
+/// The physical bytes of a live set, counted afresh.
+fn physical_of(live: &BTreeMap<(u8, u64), Entry>, reserved: i64, device: u8) -> u64 {
+    let mut shared = BTreeSet::new();
+    let mut own = 0;
+    for entry in live.values().filter(|entry| entry.device.0 == device) {
+        match entry.physical() {
+            Physical::Own(bytes) => own += bytes,
+            Physical::Shared(_) => {
+                let (first, last) = pages(entry.key, entry.size);
+                shared.extend(first..=last);
+            }
+            Physical::Reserved | Physical::None => {}
+        }
+    }
+    own + shared.len() as u64 * PAGE + if device == 0 { reserved as u64 } else { 0 }
+}
+
+/// The running checkpoint: its id, what it must hold, and the totals that it must tell.
+struct Expected {
+    cursor: Cursor,
+    live: BTreeMap<(u8, u64), Entry>,
+    totals: BTreeMap<u32, [u64; 3]>,
+}
+
+fn check_checkpoint(expected: &Expected, events: &[Event]) -> Result<(), TestCaseError> {
+    let id = expected.cursor.id;
+    let mut live = BTreeMap::new();
+    let mut totals = BTreeMap::<u32, [u64; 3]>::new();
+    for event in events {
+        match *event {
+            Event::CheckpointAlloc { id: of, time_ns, alloc } if of == id => {
+                let key = (alloc.space as u8, alloc.key);
+                prop_assert!(live.insert(key, (time_ns, alloc)).is_none(), "written twice");
+            }
+            Event::CheckpointTotals { id: of, site, allocations, frees, bytes, .. } if of == id => {
+                let sum = totals.entry(site.0).or_default();
+                for (word, by) in sum.iter_mut().zip([allocations, frees, bytes]) {
+                    *word += by;
+                }
+            }
+            _ => {}
+        }
+    }
+    let wanted: BTreeMap<_, (u64, Alloc)> =
+        expected.live.iter().map(|(key, entry)| (*key, (entry.time_ns, entry.alloc()))).collect();
+    prop_assert_eq!(live, wanted);
+    prop_assert_eq!(&totals, &expected.totals);
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+    #[test]
+    fn the_ledger_agrees_with_a_naive_model(steps in steps()) {
+        let ledger = Ledger::new();
+        let log = Log::default();
+        let mut live = BTreeMap::<(u8, u64), Entry>::new();
+        let mut totals = BTreeMap::<u32, [u64; 3]>::new();
+        let mut reserved = 0i64;
+        let mut peak = 0;
+        let mut checkpoint: Option<Expected> = None;
+        let mut last_id = 0;
+        for (time, step) in steps.iter().enumerate() {
+            let time_ns = time as u64 + 1;
+            let before = ledger.live(DeviceId(0)) + ledger.live(DeviceId(1)) + ledger.live(DeviceId(2));
+            let mut told = None;
+            match *step {
+                Step::Insert { place, size, kind, device, context } => {
+                    let kind = KINDS_TRIED[kind];
+                    // A page of addresses belongs to one device.
+                    let device = if kind.space() == Space::Device { place / 100 } else { device };
+                    let entry = Entry {
+                        context: ContextId(context),
+                        site: SiteId(kind as u32 * 10 + u32::from(device)),
+                        time_ns,
+                        ..Entry::new(kind, key(place), size, DeviceId(device))
+                    };
+                    told = Some(ledger.insert(&log, &entry));
+                    if let Some(earlier) = live.insert((entry.space as u8, entry.key), entry) {
+                        totals.entry(earlier.site.0).or_default()[1] += 1;
+                    }
+                    let sum = totals.entry(entry.site.0).or_default();
+                    sum[0] += 1;
+                    sum[2] += size;
+                }
+                Step::Remove { place, kind } => {
+                    let space = KINDS_TRIED[kind].space();
+                    let gone = ledger.remove(&log, space, key(place));
+                    let expected = live.remove(&(space as u8, key(place)));
+                    prop_assert_eq!(gone.map(|gone| gone.entry), expected);
+                    told = Some(-(gone.map_or(0, |gone| gone.bytes) as i64));
+                    if let Some(entry) = expected {
+                        totals.entry(entry.site.0).or_default()[1] += 1;
+                    }
+                }
+                Step::FailedFree { place, kind } => {
+                    let space = KINDS_TRIED[kind].space();
+                    if let Some(removed) = ledger.remove(&log, space, key(place)) {
+                        prop_assert_eq!(ledger.restore(&log, &removed), removed.bytes as i64);
+                    }
+                }
+                Step::Context { context } => {
+                    let gone = ledger.remove_context(&log, ContextId(context));
+                    let dead: Vec<_> = live
+                        .iter()
+                        .filter(|(_, e)| e.context.0 == context && !matches!(e.kind, Kind::Pool | Kind::Vmm))
+                        .map(|(key, entry)| (*key, *entry))
+                        .collect();
+                    prop_assert_eq!(gone.allocations, dead.len() as u64);
+                    told = Some(-(gone.bytes as i64));
+                    for (key, entry) in dead {
+                        live.remove(&key);
+                        totals.entry(entry.site.0).or_default()[1] += 1;
+                    }
+                }
+                Step::Reserve { delta } => {
+                    let delta = (i64::from(delta) * POOL_STEP as i64).max(-reserved);
+                    ledger.add_reserved(&log, DeviceId(0), Kind::Pool, delta, time_ns);
+                    reserved += delta;
+                }
+                Step::Begin => if checkpoint.is_none() {
+                    last_id += 1;
+                    ledger.begin_checkpoint(last_id, || ());
+                    checkpoint = Some(Expected {
+                        cursor: Cursor::new(last_id),
+                        live: live.clone(),
+                        totals: totals.clone(),
+                    });
+                },
+                Step::Slice { budget } => if let Some(running) = &mut checkpoint {
+                    let done = ledger.checkpoint_slice(&mut running.cursor, budget, &mut |e| log.emit(e));
+                    if done {
+                        check_checkpoint(running, &log.0.borrow())?;
+                        checkpoint = None;
+                    }
+                },
+            }
+            let after = ledger.live(DeviceId(0)) + ledger.live(DeviceId(1)) + ledger.live(DeviceId(2));
+            if let Some(told) = told {
+                prop_assert_eq!(after as i64 - before as i64, told);
+            }
+            for device in 0..3 {
+                prop_assert_eq!(ledger.live(DeviceId(device)), physical_of(&live, reserved, device));
+            }
+            peak = peak.max(ledger.live(DeviceId(0)));
+        }
+        if let Some(mut running) = checkpoint {
+            while !ledger.checkpoint_slice(&mut running.cursor, 3, &mut |e| log.emit(e)) {}
+            check_checkpoint(&running, &log.0.borrow())?;
+        }
+        prop_assert!(ledger.counters(DeviceId(0)).peak >= peak);
+        for device in 0..3 {
+            let counters = ledger.counters(DeviceId(device));
+            let mine = || live.values().filter(|e| e.device.0 == device && counts(e.kind));
+            prop_assert_eq!(counters.live_allocations, mine().count() as u64);
+            prop_assert_eq!(counters.live_requested, mine().map(|e| e.size).sum::<u64>());
+        }
+        let underflow = log.0.borrow().iter().any(|e| matches!(e, Event::Drift { what: Drift::Underflow, .. }));
+        prop_assert!(!underflow);
+    }
+}
+
+/// Eight threads allocate and free their own addresses while checkpoints run: every entry that
+/// lives through a checkpoint is in it once, and at the end all sums are zero.
+#[test]
+fn threads_and_checkpoints() {
+    struct Shared(Mutex<Vec<Event>>);
+    impl Sink for Shared {
+        fn emit(&self, event: &Event) {
+            self.0.lock().unwrap().push(*event);
+        }
+    }
+    let ledger = Ledger::new();
+    let log = Shared(Mutex::new(Vec::new()));
+    // These stay: each checkpoint must have them all.
+    for place in 0..500u64 {
+        ledger.insert(&log, &Entry::new(Kind::Device, (1 << 44) + place * GRAIN, 1, DeviceId(0)));
+    }
+    let kept = ledger.live(DeviceId(0));
+    std::thread::scope(|scope| {
+        for thread in 0..8u64 {
+            let (ledger, log) = (&ledger, &log);
+            scope.spawn(move || {
+                for turn in 0..20_000u64 {
+                    // All threads share the same slab pages.
+                    let key = (1 << 40) + (turn % 64) * 64 * GRAIN + thread * GRAIN;
+                    let kind = if turn % 3 == 0 { Kind::Device } else { Kind::Pool };
+                    ledger.insert(log, &Entry::new(kind, key, 300, DeviceId(0)));
+                    assert_eq!(ledger.get(Space::Device, key).map(|e| e.kind), Some(kind));
+                    assert!(ledger.remove(log, Space::Device, key).is_some());
+                }
+            });
+        }
+        for id in 1..=5 {
+            let mut cursor = Cursor::new(id);
+            ledger.begin_checkpoint(id, || ());
+            while !ledger.checkpoint_slice(&mut cursor, 20, &mut |event| log.emit(event)) {
+                std::thread::yield_now();
+            }
+        }
+    });
+    let mut seen = HashMap::<(u32, u64), u32>::new();
+    for event in log.0.lock().unwrap().iter() {
+        match event {
+            Event::CheckpointAlloc { id, alloc, .. } => {
+                *seen.entry((*id, alloc.key)).or_default() += 1;
+            }
+            Event::Drift { .. } => panic!("{event:?}"),
+            _ => {}
+        }
+    }
+    for id in 1..=5 {
+        for place in 0..500 {
+            assert_eq!(seen.get(&(id, (1 << 44) + place * GRAIN)), Some(&1));
+        }
+    }
+    assert_eq!(ledger.live(DeviceId(0)), kept);
+    let counters = ledger.counters(DeviceId(0));
+    assert_eq!((counters.live_allocations, counters.allocations), (500, 160_500));
+}
+
+#[test]
+fn an_address_that_is_still_live_ends_the_earlier_one() {
+    let ledger = Ledger::new();
+    let log = Log::default();
+    assert_eq!(
+        ledger.insert(&log, &Entry::new(Kind::Device, PAGE, 4 * MIB, DeviceId(0))),
+        4 * MIB as i64
+    );
+    assert_eq!(
+        ledger.insert(&log, &Entry::new(Kind::Device, PAGE, 512, DeviceId(0))),
+        -(2 * MIB as i64)
+    );
+    assert_eq!(log.0.borrow().as_slice(), [Event::Drift { what: Drift::StillLive, key: PAGE }]);
+    assert_eq!(ledger.drifts(), 1);
+    assert_eq!(ledger.live(DeviceId(0)), PAGE);
+    let gone = ledger.remove(&log, Space::Device, PAGE).unwrap();
+    assert_eq!((gone.bytes, ledger.live(DeviceId(0))), (PAGE, 0));
+}
+
+#[test]
+fn an_underflow_is_drift_not_17_terabytes() {
+    let ledger = Ledger::new();
+    let log = Log::default();
+    ledger.add_reserved(&log, DeviceId(1), Kind::Pool, -1, 0);
+    assert_eq!(ledger.live(DeviceId(1)), 0);
+    assert!(matches!(log.0.borrow()[0], Event::Drift { what: Drift::Underflow, .. }));
+}
+
+#[test]
+fn a_failed_free_survives_a_checkpoint_that_began_meanwhile() {
+    let ledger = Ledger::new();
+    let log = Log::default();
+    ledger.insert(&log, &Entry::new(Kind::Device, PAGE, 512, DeviceId(0)));
+    let removed = ledger.remove(&log, Space::Device, PAGE).unwrap();
+    ledger.begin_checkpoint(1, || ());
+    let mut cursor = Cursor::new(1);
+    while !ledger.checkpoint_slice(&mut cursor, 100, &mut |event| log.emit(event)) {}
+    ledger.restore(&log, &removed);
+    let alloc = StackId(0);
+    let written = log
+        .0
+        .borrow()
+        .iter()
+        .filter(|e| matches!(e, Event::CheckpointAlloc { alloc: a, .. } if a.stack == alloc))
+        .count();
+    assert_eq!(written, 1);
+}
+
+#[test]
+fn imports_count_references() {
+    let ledger = Ledger::new();
+    ledger.insert(&Nothing, &Entry::new(Kind::Imported, PAGE, 512, DeviceId(0)));
+    assert_eq!(ledger.add_refs(Space::Device, PAGE, 1), Some(2));
+    assert_eq!(ledger.add_refs(Space::Device, PAGE, -1), Some(1));
+    assert_eq!(ledger.add_refs(Space::Device, 1, 1), None);
+    assert_eq!(ledger.live(DeviceId(0)), 0);
+}

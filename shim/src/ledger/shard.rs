@@ -1,0 +1,168 @@
+//! A shard: the allocations of some 2 MiB pages of addresses, their slab pages, their sums, all
+//! under one short lock.
+
+use super::entry::{Entry, EntrySlot};
+use super::totals::{DEVICES, KINDS, KindSum, SiteSlot, device_index};
+use crate::lock::Lock;
+use crate::table::{Slot, Table, pages, spread};
+use vramtrace_format::{DeviceId, Kind, SiteId, Space, StackId};
+
+/// A 2 MiB page of addresses that holds live small allocations.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct PageSlot {
+    /// Address / 2 MiB, plus 1 so that 0 is the empty slot.
+    page: u64,
+    live: u32,
+    /// Who opened the page: its bytes are booked there until the last one is gone.
+    device: u8,
+    kind: u8,
+}
+
+// SAFETY: plain numbers; page 0 is the empty slot.
+unsafe impl Slot for PageSlot {
+    type Key = u64;
+
+    fn is_empty(&self) -> bool {
+        self.page == 0
+    }
+
+    fn key(&self) -> u64 {
+        self.page - 1
+    }
+
+    fn hash(page: u64) -> u64 {
+        spread(page)
+    }
+}
+
+#[repr(align(128))]
+#[derive(Default)]
+pub(super) struct Shard {
+    lock: Lock<Inner>,
+    sums: SumTable,
+}
+
+#[derive(Default)]
+pub(super) struct Inner {
+    pub entries: Table<EntrySlot>,
+    pages: Table<PageSlot>,
+    pub sites: Table<SiteSlot>,
+    /// Where the running checkpoint goes on, and which one that is.
+    pub entry_cursor: usize,
+    pub site_cursor: usize,
+    pub cursor_epoch: u32,
+}
+
+impl<T: Default> Default for Lock<T> {
+    fn default() -> Self {
+        Lock::new(T::default())
+    }
+}
+
+/// `DEVICES x KINDS` sums on pages that the kernel makes real when touched.
+struct SumTable(*mut KindSum);
+
+// SAFETY: atomics on pages that live as long as the table.
+unsafe impl Send for SumTable {}
+unsafe impl Sync for SumTable {}
+
+impl Default for SumTable {
+    fn default() -> Self {
+        SumTable(
+            pages(DEVICES * KINDS * size_of::<KindSum>())
+                .map_or(std::ptr::null_mut(), |p| p.cast()),
+        )
+    }
+}
+
+impl Shard {
+    pub fn lock(&self) -> crate::lock::Guard<'_, Inner> {
+        self.lock.lock()
+    }
+
+    /// `None` when the kernel gave no pages at the start: nothing is summed then.
+    #[inline]
+    pub fn sum(&self, device: DeviceId, kind: usize) -> Option<&KindSum> {
+        let index = device_index(device) * KINDS + kind;
+        // SAFETY: the index is in range; zero bytes are a valid KindSum.
+        (!self.sums.0.is_null()).then(|| unsafe { &*self.sums.0.add(index) })
+    }
+}
+
+impl Inner {
+    /// Adds to the sums of a (site, stack); a table that cannot grow loses the figure, not the run.
+    #[inline]
+    pub fn site_add(
+        &mut self,
+        (site, stack): (SiteId, StackId),
+        allocations: i64,
+        frees: i64,
+        bytes: i64,
+        epoch: u32,
+    ) {
+        let index = match self.sites.find((site, stack)) {
+            Some(index) => index,
+            None => match self.sites.insert(SiteSlot::new(site, stack, epoch)) {
+                Ok((index, grown)) => {
+                    if grown {
+                        self.site_cursor = 0;
+                    }
+                    index
+                }
+                Err(_) => return,
+            },
+        };
+        if let Some(slot) = self.sites.at_mut(index) {
+            slot.add(allocations, frees, bytes, epoch);
+        }
+    }
+
+    /// False: the kernel gave no pages, the entry is not kept.
+    #[inline]
+    pub fn put(&mut self, entry: &Entry, epoch: u32, written: u32) -> bool {
+        let mut slot = EntrySlot::new(entry, epoch);
+        slot.written = written;
+        match self.entries.insert(slot) {
+            Ok((_, grown)) => {
+                if grown {
+                    self.entry_cursor = 0;
+                }
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    #[inline]
+    pub fn take(&mut self, space: Space, key: u64) -> Option<EntrySlot> {
+        let index = self.entries.find((space, key))?;
+        let mut lowest = usize::MAX;
+        let slot = self.entries.remove_at(index, |to| lowest = lowest.min(to));
+        // An entry that moved behind the cursor would be missed by the running checkpoint.
+        self.entry_cursor = self.entry_cursor.min(lowest);
+        slot
+    }
+
+    /// One more small allocation in the page. True: it is the first, the page counts from now on.
+    pub fn open_page(&mut self, page: u64, device: DeviceId, kind: Kind) -> bool {
+        if let Some(slot) = self.pages.get_mut(page) {
+            slot.live = slot.live.saturating_add(1);
+            return false;
+        }
+        let slot = PageSlot { page: page + 1, live: 1, device: device.0, kind: kind as u8 };
+        self.pages.insert(slot).is_ok()
+    }
+
+    /// One less. The page's owner when it was the last.
+    pub fn close_page(&mut self, page: u64) -> Option<(DeviceId, Kind)> {
+        let slot = self.pages.get_mut(page)?;
+        slot.live = slot.live.saturating_sub(1);
+        if slot.live > 0 {
+            return None;
+        }
+        let owner = (DeviceId(slot.device), Kind::from_u8(slot.kind).unwrap_or(Kind::Device));
+        self.pages.remove(page);
+        Some(owner)
+    }
+}

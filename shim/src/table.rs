@@ -1,0 +1,279 @@
+//! A hash table on pages from the kernel: open addressing, linear probing, removal by moving back
+//! (no tombstones). It never calls the program's malloc. Not synchronised: a lock guards it.
+
+use std::marker::PhantomData;
+
+/// What a table holds.
+///
+/// # Safety
+/// All bytes zero must be a valid value for which `is_empty` is true.
+pub unsafe trait Slot: Copy {
+    type Key: Copy + PartialEq;
+    fn is_empty(&self) -> bool;
+    fn key(&self) -> Self::Key;
+    fn hash(key: Self::Key) -> u64;
+}
+
+/// Spreads a number over 64 bits; the high ones are the good ones.
+#[inline]
+pub fn spread(value: u64) -> u64 {
+    (value ^ (value >> 29)).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+}
+
+pub struct Table<T: Slot> {
+    slots: *mut T,
+    /// Slots, a power of two; 0 before the first insert.
+    capacity: usize,
+    len: usize,
+    owns: PhantomData<T>,
+}
+
+// SAFETY: the pages belong to the table alone.
+unsafe impl<T: Slot + Send> Send for Table<T> {}
+
+/// The kernel gave no pages: the table stays as it is.
+#[derive(Debug, PartialEq, Eq)]
+pub struct NoMemory;
+
+const FIRST_CAPACITY: usize = 64;
+
+impl<T: Slot> Default for Table<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T: Slot> Table<T> {
+    pub const fn new() -> Self {
+        Table { slots: std::ptr::null_mut(), capacity: 0, len: 0, owns: PhantomData }
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Slots to walk with [`Table::at`].
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// The value in slot `index`, if there is one.
+    #[inline]
+    pub fn at(&self, index: usize) -> Option<&T> {
+        debug_assert!(index < self.capacity);
+        // SAFETY: index is below the capacity; zero pages are valid empty slots.
+        let slot = unsafe { &*self.slots.add(index) };
+        (!slot.is_empty()).then_some(slot)
+    }
+
+    #[inline]
+    pub fn at_mut(&mut self, index: usize) -> Option<&mut T> {
+        debug_assert!(index < self.capacity);
+        // SAFETY: as in `at`.
+        let slot = unsafe { &mut *self.slots.add(index) };
+        (!slot.is_empty()).then_some(slot)
+    }
+
+    #[inline]
+    fn home(&self, key: T::Key) -> usize {
+        (T::hash(key) >> 32) as usize & (self.capacity - 1)
+    }
+
+    #[inline]
+    pub fn find(&self, key: T::Key) -> Option<usize> {
+        if self.capacity == 0 {
+            return None;
+        }
+        let mut index = self.home(key);
+        // Ends: at most 3/4 of the slots are taken.
+        loop {
+            match self.at(index) {
+                None => return None,
+                Some(slot) if slot.key() == key => return Some(index),
+                Some(_) => index = (index + 1) & (self.capacity - 1),
+            }
+        }
+    }
+
+    pub fn get(&self, key: T::Key) -> Option<&T> {
+        self.find(key).and_then(|index| self.at(index))
+    }
+
+    pub fn get_mut(&mut self, key: T::Key) -> Option<&mut T> {
+        self.find(key).and_then(|index| self.at_mut(index))
+    }
+
+    /// Adds a value whose key is not there yet. `Ok((index, grown))`: when it grew, every index
+    /// from before is void.
+    #[inline]
+    pub fn insert(&mut self, value: T) -> Result<(usize, bool), NoMemory> {
+        debug_assert!(!value.is_empty());
+        let mut grown = false;
+        if (self.len + 1) * 4 > self.capacity * 3 {
+            self.grow()?;
+            grown = true;
+        }
+        Ok((self.place(value), grown))
+    }
+
+    fn place(&mut self, value: T) -> usize {
+        let mut index = self.home(value.key());
+        while self.at(index).is_some() {
+            index = (index + 1) & (self.capacity - 1);
+        }
+        // SAFETY: index is below the capacity.
+        unsafe { self.slots.add(index).write(value) };
+        self.len += 1;
+        index
+    }
+
+    /// Takes the value out of slot `index`. Values behind it may move to lower places: `moved`
+    /// hears the lowest place that changed, if any.
+    pub fn remove_at(&mut self, index: usize, mut moved: impl FnMut(usize)) -> Option<T> {
+        let taken = *self.at(index)?;
+        let mask = self.capacity - 1;
+        let mut hole = index;
+        let mut next = index;
+        loop {
+            next = (next + 1) & mask;
+            let Some(slot) = self.at(next).copied() else { break };
+            let home = self.home(slot.key());
+            // The slot may move into the hole if its home is not after the hole on its way here.
+            if (next.wrapping_sub(home) & mask) >= (next.wrapping_sub(hole) & mask) {
+                // SAFETY: hole is below the capacity.
+                unsafe { self.slots.add(hole).write(slot) };
+                moved(hole);
+                hole = next;
+            }
+        }
+        // SAFETY: hole is below the capacity; zero is a valid empty slot.
+        unsafe { self.slots.add(hole).write_bytes(0, 1) };
+        self.len -= 1;
+        Some(taken)
+    }
+
+    pub fn remove(&mut self, key: T::Key) -> Option<T> {
+        self.find(key).and_then(|index| self.remove_at(index, |_| ()))
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        (0..self.capacity).filter_map(|index| self.at(index))
+    }
+
+    #[cold]
+    fn grow(&mut self) -> Result<(), NoMemory> {
+        let old = (self.slots, self.capacity);
+        let capacity = if old.1 == 0 { FIRST_CAPACITY } else { old.1 * 2 };
+        self.slots = pages(capacity * size_of::<T>())?.cast();
+        self.capacity = capacity;
+        self.len = 0;
+        for index in 0..old.1 {
+            // SAFETY: the old pages are mapped until the end of this loop.
+            let slot = unsafe { *old.0.add(index) };
+            if !slot.is_empty() {
+                self.place(slot);
+            }
+        }
+        if old.1 > 0 {
+            unmap(old.0.cast(), old.1 * size_of::<T>());
+        }
+        Ok(())
+    }
+}
+
+impl<T: Slot> Drop for Table<T> {
+    fn drop(&mut self) {
+        if self.capacity > 0 {
+            unmap(self.slots.cast(), self.capacity * size_of::<T>());
+        }
+    }
+}
+
+/// Fresh zero pages from the kernel, private to this process.
+pub fn pages(bytes: usize) -> Result<*mut u8, NoMemory> {
+    // SAFETY: a new anonymous mapping touches nothing that exists.
+    let at = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    if at == libc::MAP_FAILED { Err(NoMemory) } else { Ok(at.cast()) }
+}
+
+fn unmap(at: *mut u8, bytes: usize) {
+    // SAFETY: the range came from `pages` and nothing points into it any more.
+    unsafe { libc::munmap(at.cast(), bytes) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    #[derive(Clone, Copy)]
+    struct Pair {
+        key: u64,
+        value: u64,
+    }
+    // SAFETY: zero is empty.
+    unsafe impl Slot for Pair {
+        type Key = u64;
+        fn is_empty(&self) -> bool {
+            self.key == 0
+        }
+        fn key(&self) -> u64 {
+            self.key
+        }
+        fn hash(key: u64) -> u64 {
+            // Bad on purpose: long runs, so that removal has something to move.
+            (key / 4) << 32
+        }
+    }
+
+    #[test]
+    fn it_is_a_map() {
+        let mut table = Table::<Pair>::new();
+        let mut model = HashMap::new();
+        let mut random = 1u64;
+        for _ in 0..50_000 {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let key = (random >> 40) % 500 + 1;
+            if random >> 63 == 0 {
+                match table.get_mut(key) {
+                    Some(pair) => pair.value = random,
+                    None => drop(table.insert(Pair { key, value: random }).unwrap()),
+                }
+                model.insert(key, random);
+            } else {
+                assert_eq!(table.remove(key).map(|p| p.value), model.remove(&key));
+            }
+            assert_eq!(table.len(), model.len());
+        }
+        for key in 1..=500 {
+            assert_eq!(table.get(key).map(|p| p.value), model.get(&key).copied());
+        }
+        assert_eq!(table.iter().count(), model.len());
+    }
+
+    #[test]
+    fn moves_are_told() {
+        let mut table = Table::<Pair>::new();
+        for key in [4, 5, 6] {
+            table.insert(Pair { key, value: key }).unwrap();
+        }
+        let mut lowest = usize::MAX;
+        let at = table.find(4).unwrap();
+        table.remove_at(at, |to| lowest = lowest.min(to));
+        assert_eq!(lowest, at);
+        assert!(table.get(5).is_some() && table.get(6).is_some() && table.get(4).is_none());
+    }
+}
