@@ -7,3 +7,4 @@ pub mod cap;
 pub mod ledger;
 pub mod lock;
 pub mod table;
+pub mod vmm;
