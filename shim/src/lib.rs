@@ -4,7 +4,13 @@
 //! [`ledger`] -> [`capture`] -> [`recorder`].
 
 pub mod cap;
+pub mod config;
+pub mod entry;
+pub mod hooks;
 pub mod ledger;
 pub mod lock;
+pub mod process;
+pub mod recorder;
+pub mod say;
 pub mod table;
 pub mod vmm;

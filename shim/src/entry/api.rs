@@ -1,0 +1,186 @@
+//! Names and properties of the entry points, made from the table.
+
+use super::cuda::*;
+use super::table::table;
+use core::ffi::c_char;
+
+/// The library that holds the real function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Home {
+    Cuda,
+    Nvml,
+}
+
+/// One line of the table, without its types.
+pub struct Line {
+    pub name: &'static str,
+    /// For cuGetProcAddress: 12010 is CUDA 12.1; 0 where there are no versions.
+    pub since: u32,
+    pub family: Family,
+    pub home: Home,
+    /// As written in the table: "pass", "note" or the hook's path.
+    pub hook: &'static str,
+}
+
+macro_rules! define {
+    ($( $title:literal $family:ident in $home:ident { $(
+        $name:ident $since:literal ( $($args:tt)* ) => $hook:ident $(:: $rest:ident)*;
+    )* } )*) => {
+        /// An entry point of the table; its number travels in the trace (`Definition::Api`).
+        #[allow(non_camel_case_types)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u16)]
+        pub enum Api { $($( $name, )*)* }
+
+        /// The table's sections.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Family { $( #[doc = $title] $family, )* }
+
+        impl Family {
+            pub fn title(self) -> &'static str {
+                match self { $( Family::$family => $title, )* }
+            }
+        }
+
+        static LINES: &[Line] = &[ $($( Line {
+            name: stringify!($name),
+            since: $since,
+            family: Family::$family,
+            home: Home::$home,
+            hook: concat!(stringify!($hook) $(, "::", stringify!($rest))*),
+        }, )*)* ];
+
+        const ALL: &[Api] = &[ $($( Api::$name, )*)* ];
+
+        /// One line an entry point: name, since, section, hook; tab separated.
+        const COVERAGE: &str = concat!( $($(
+            stringify!($name), "\t", $since, "\t", $title, "\t",
+            stringify!($hook) $(, "::", stringify!($rest))*, "\n",
+        )*)* "\0");
+    };
+}
+table!(define);
+
+impl Api {
+    pub const ALL: &'static [Api] = ALL;
+    pub const COUNT: usize = ALL.len();
+
+    pub fn line(self) -> &'static Line {
+        &LINES[self as usize]
+    }
+
+    pub fn name(self) -> &'static str {
+        self.line().name
+    }
+
+    pub fn since(self) -> u32 {
+        self.line().since
+    }
+
+    pub fn family(self) -> Family {
+        self.line().family
+    }
+
+    pub fn home(self) -> Home {
+        self.line().home
+    }
+
+    /// What our export answers when `found` says whether the library is there though the function
+    /// is not in it.
+    pub fn missing(self, found: bool) -> CUresult {
+        match (self.home(), found) {
+            (Home::Cuda, false) => CUDA_ERROR_NO_DEVICE,
+            (Home::Cuda, true) => CUDA_ERROR_NOT_SUPPORTED,
+            (Home::Nvml, false) => NVML_ERROR_LIBRARY_NOT_FOUND,
+            (Home::Nvml, true) => NVML_ERROR_FUNCTION_NOT_FOUND,
+        }
+    }
+
+    /// Exact names only. Neither allocates nor locks: every dlsym of the process passes here.
+    pub fn from_name(name: &[u8]) -> Option<Api> {
+        let mut slot = hash(name) as usize % SLOTS;
+        loop {
+            let index = NAMES[slot];
+            if index == EMPTY {
+                return None;
+            }
+            if LINES[index as usize].name.as_bytes() == name {
+                return Some(ALL[index as usize]);
+            }
+            slot = (slot + 1) % SLOTS;
+        }
+    }
+}
+
+/// Open addressing, at most 40 % full.
+const SLOTS: usize = 512;
+const EMPTY: u16 = u16::MAX;
+static NAMES: [u16; SLOTS] = names();
+const _: () = assert!(Api::COUNT * 5 < SLOTS * 2);
+
+/// FNV-1a.
+const fn hash(name: &[u8]) -> u32 {
+    let mut hash = 0x811c_9dc5_u32;
+    let mut i = 0;
+    while i < name.len() {
+        hash = (hash ^ name[i] as u32).wrapping_mul(0x0100_0193);
+        i += 1;
+    }
+    hash ^ (hash >> 15)
+}
+
+const fn names() -> [u16; SLOTS] {
+    let mut slots = [EMPTY; SLOTS];
+    let mut index = 0;
+    while index < LINES_LEN {
+        let mut slot = hash(NAME_BYTES[index]) as usize % SLOTS;
+        while slots[slot] != EMPTY {
+            slot = (slot + 1) % SLOTS;
+        }
+        slots[slot] = index as u16;
+        index += 1;
+    }
+    slots
+}
+
+macro_rules! name_bytes {
+    ($( $title:literal $family:ident in $home:ident { $(
+        $name:ident $since:literal ( $($args:tt)* ) => $hook:ident $(:: $rest:ident)*;
+    )* } )*) => {
+        const NAME_BYTES: &[&[u8]] = &[ $($( stringify!($name).as_bytes(), )*)* ];
+        const LINES_LEN: usize = NAME_BYTES.len();
+    };
+}
+table!(name_bytes);
+
+/// The table as text for `vramtrace doctor` and docs/COVERAGE.md: a line an entry point, with
+/// name, since, section and hook separated by tabs; ends with NUL.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub extern "C" fn vramtrace_coverage() -> *const c_char {
+    COVERAGE.as_ptr().cast()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_is_found_and_nothing_like_it() {
+        for &api in Api::ALL {
+            assert_eq!(Api::from_name(api.name().as_bytes()), Some(api));
+            let longer = format!("{}x", api.name());
+            assert_eq!(Api::from_name(longer.as_bytes()), None);
+        }
+        for other in ["cu", "cudnnCreate", "cuMemAlloc_v", "malloc", "", "cuMemAlloc_v2 "] {
+            assert_eq!(Api::from_name(other.as_bytes()), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let mut names: Vec<_> = Api::ALL.iter().map(|api| api.name()).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), Api::COUNT);
+    }
+}

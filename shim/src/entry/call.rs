@@ -1,0 +1,110 @@
+//! One call on its way to a hook.
+//!
+//! A hook is a function in `hooks/<family>.rs`, named in the table and shaped like this:
+//!
+//! ```ignore
+//! pub unsafe fn mem_alloc(
+//!     p: &'static Process,
+//!     call: &Call<unsafe extern "C" fn(*mut u64, usize) -> CUresult>,
+//!     dptr: *mut u64,
+//!     bytesize: usize,
+//! ) -> CUresult {
+//!     let result = unsafe { call.real(dptr, bytesize) }; // the driver; at most once
+//!     ...
+//!     result
+//! }
+//! ```
+//!
+//! The export around it keeps the depth, errno and panics. `call.real` remembers what the driver
+//! answered, so that a hook that panics AFTER the call still gives the program the driver's answer,
+//! and one that panics BEFORE it passes through. (So a hook which lets the driver write into locals
+//! copies them to the program's outputs before it does anything else.)
+
+use super::api::Api;
+use super::cuda::CUresult;
+use super::{depth, errno};
+use crate::process::{self, Process};
+use core::cell::Cell;
+use core::ffi::c_int;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+pub struct Call<F: Copy> {
+    pub api: Api,
+    real: F,
+    answer: Cell<Option<CUresult>>,
+    errno: Cell<c_int>,
+}
+
+impl<F: Copy> Call<F> {
+    #[inline]
+    pub(super) fn new(api: Api, real: F) -> Call<F> {
+        Call { api, real, answer: Cell::new(None), errno: Cell::new(errno::get()) }
+    }
+
+    /// The real function itself, for a second use of it that is not the program's call (a look at
+    /// another device, say). Not for the program's call: that is [`Call::real`].
+    pub fn pointer(&self) -> F {
+        self.real
+    }
+
+    /// What the driver answered, once it was asked.
+    pub fn answer(&self) -> Option<CUresult> {
+        self.answer.get()
+    }
+}
+
+/// `Call::real` for each number of arguments.
+macro_rules! real {
+    ($( ($($arg:ident: $ty:ident),*) )*) => {$(
+        impl<$($ty),*> Call<unsafe extern "C" fn($($ty),*) -> CUresult> {
+            /// Makes the program's call.
+            ///
+            /// # Safety
+            /// As the driver's function.
+            #[allow(clippy::too_many_arguments)]
+            #[inline]
+            pub unsafe fn real(&self, $($arg: $ty),*) -> CUresult {
+                let result = unsafe { (self.real)($($arg),*) };
+                self.answer.set(Some(result));
+                self.errno.set(errno::get());
+                result
+            }
+        }
+    )*};
+}
+real! {
+    (a: A)
+    (a: A, b: B)
+    (a: A, b: B, c: C)
+    (a: A, b: B, c: C, d: D)
+    (a: A, b: B, c: C, d: D, e: E)
+    (a: A, b: B, c: C, d: D, e: E, f: F)
+    (a: A, b: B, c: C, d: D, e: E, f: F, g: G)
+    (a: A, b: B, c: C, d: D, e: E, f: F, g: G, h: H)
+}
+
+/// Runs a hook: `body` is the hook, `through` the bare call.
+#[inline]
+pub(super) fn run<F: Copy>(
+    call: &Call<F>,
+    _depth: depth::Guard,
+    body: impl FnOnce(&'static Process) -> CUresult,
+    through: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        let process = process::current();
+        process.entry.test_panic(call.api);
+        let result = body(process);
+        process.recorder.after_call(process);
+        result
+    }));
+    let result = match outcome {
+        Ok(result) => result,
+        Err(payload) => {
+            process::panicked(call.api, payload);
+            call.answer().unwrap_or_else(through)
+        }
+    };
+    errno::set(call.errno.get());
+    result
+}

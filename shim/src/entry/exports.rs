@@ -1,0 +1,60 @@
+//! The exported functions, one for each line of the table. A program reaches them by being linked
+//! against the driver (we stand before it in the search order), or by a pointer that a look-up of
+//! ours handed out. They are the only door to the hooks, so that each call passes once.
+#![allow(non_snake_case, clippy::too_many_arguments, clippy::missing_safety_doc)]
+
+use super::api::Api;
+use super::call::{self, Call};
+use super::cuda::*;
+use super::table::table;
+use super::{depth, real};
+use core::ffi::{c_char, c_void};
+
+/// A function's address in a static.
+pub struct Hook(pub *const ());
+unsafe impl Sync for Hook {}
+
+macro_rules! exports {
+    ($( $title:literal $family:ident in $home:ident { $(
+        $name:ident $since:literal ( $($arg:ident: $ty:ty),* ) => $hook:ident $(:: $rest:ident)*;
+    )* } )*) => {
+        $($(
+            #[cfg_attr(not(test), unsafe(no_mangle))]
+            pub unsafe extern "C" fn $name($($arg: $ty),*) -> CUresult {
+                let Some(real) = real::function(Api::$name) else {
+                    return Api::$name.missing(Api::$name.home().is_found());
+                };
+                let real: unsafe extern "C" fn($($ty),*) -> CUresult =
+                    unsafe { core::mem::transmute(real) };
+                let Some(guard) = depth::enter() else { return unsafe { real($($arg),*) } };
+                let call = Call::new(Api::$name, real);
+                call::run(
+                    &call,
+                    guard,
+                    |process| body!(process, &call, ($($arg),*), $hook $(:: $rest)*),
+                    || unsafe { real($($arg),*) },
+                )
+            }
+        )*)*
+
+        /// What is handed out in place of each real function.
+        pub static HOOKS: [Hook; Api::COUNT] = [ $($( Hook($name as *const ()), )*)* ];
+    };
+}
+
+macro_rules! body {
+    ($process:ident, $call:expr, ($($arg:expr),*), pass) => {{
+        $process.entry.count($call.api);
+        unsafe { $call.real($($arg),*) }
+    }};
+    ($process:ident, $call:expr, ($($arg:expr),*), note) => {{
+        $process.entry.note($process, $call.api);
+        unsafe { $call.real($($arg),*) }
+    }};
+    ($process:ident, $call:expr, ($($arg:expr),*), $($hook:tt)+) => {{
+        $process.entry.count($call.api);
+        unsafe { crate::hooks::$($hook)+($process, $call, $($arg),*) }
+    }};
+}
+
+table!(exports);

@@ -1,0 +1,112 @@
+//! The C library's own `dlsym`, `dlvsym` and `dlopen`, behind ours.
+
+use super::elf;
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ops::ControlFlow;
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+
+pub type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+pub type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
+pub type Dlopen = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
+
+static DLSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+static DLVSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+static DLOPEN: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Resolved once, by the first thread that asks; racing ones find the same.
+#[inline]
+fn cached(cache: &AtomicPtr<c_void>, name: &[u8]) -> *mut c_void {
+    let known = cache.load(Ordering::Relaxed);
+    if known.is_null() { find(cache, name) } else { known }
+}
+
+/// The first object after ours that defines it: another interposer behind us keeps its place in
+/// the chain.
+#[cold]
+fn find(cache: &AtomicPtr<c_void>, name: &[u8]) -> *mut c_void {
+    let mut passed_us = false;
+    let mut before = None;
+    let behind = elf::objects(|object| {
+        if is_ours_in(object) {
+            passed_us = true;
+            return ControlFlow::Continue(());
+        }
+        match object.function(name) {
+            Some(address) if passed_us => ControlFlow::Break(address),
+            Some(address) => {
+                before = Some(address);
+                ControlFlow::Continue(())
+            }
+            None => ControlFlow::Continue(()),
+        }
+    });
+    let found = behind.or(before).unwrap_or(0) as *mut c_void;
+    cache.store(found, Ordering::Relaxed);
+    found
+}
+
+/// Address of the real `dlsym`; 0 if the process has none.
+pub fn real_dlsym() -> usize {
+    cached(&DLSYM, b"dlsym") as usize
+}
+
+/// Address of the real `dlvsym`; 0 if the process has none.
+pub fn real_dlvsym() -> usize {
+    cached(&DLVSYM, b"dlvsym") as usize
+}
+
+/// The real look-up. With RTLD_NEXT it means "behind us": the caller that it sees is our code.
+///
+/// # Safety
+/// As dlsym's.
+pub unsafe fn dlsym(handle: *mut c_void, name: &CStr) -> *mut c_void {
+    match real_dlsym() {
+        0 => core::ptr::null_mut(),
+        real => unsafe { core::mem::transmute::<usize, Dlsym>(real)(handle, name.as_ptr()) },
+    }
+}
+
+/// The real look-up with a version.
+///
+/// # Safety
+/// As dlvsym's.
+pub unsafe fn dlvsym(handle: *mut c_void, name: &CStr, version: *const c_char) -> *mut c_void {
+    match real_dlvsym() {
+        0 => core::ptr::null_mut(),
+        real => unsafe {
+            core::mem::transmute::<usize, Dlvsym>(real)(handle, name.as_ptr(), version)
+        },
+    }
+}
+
+/// The real `dlopen`.
+pub fn dlopen(name: &CStr, flags: c_int) -> *mut c_void {
+    let real = cached(&DLOPEN, b"dlopen");
+    if real.is_null() {
+        return core::ptr::null_mut();
+    }
+    unsafe { core::mem::transmute::<*mut c_void, Dlopen>(real)(name.as_ptr(), flags) }
+}
+
+static START: AtomicUsize = AtomicUsize::new(0);
+static END: AtomicUsize = AtomicUsize::new(0);
+
+fn is_ours_in(object: &elf::Object) -> bool {
+    object.contains(find as *const () as usize)
+}
+
+/// Whether this address lies in our library.
+pub fn is_ours(address: usize) -> bool {
+    let mut end = END.load(Ordering::Acquire);
+    if end == 0 {
+        let range = elf::objects(|object| match is_ours_in(object) {
+            true => ControlFlow::Break(object.range()),
+            false => ControlFlow::Continue(()),
+        });
+        let Some((start, found_end)) = range else { return false };
+        START.store(start, Ordering::Relaxed);
+        END.store(found_end, Ordering::Release);
+        end = found_end;
+    }
+    (START.load(Ordering::Relaxed)..end).contains(&address)
+}

@@ -1,0 +1,229 @@
+//! THE table: every entry point that we stand in front of, once.
+//!
+//! A line is
+//!
+//! ```text
+//! name since (arguments) => hook;
+//! ```
+//!
+//! * `name`: the exported symbol, exactly.
+//! * `since`: the version that asks cuGetProcAddress for exactly this variant (3.2 is 3020); 0 for
+//!   NVML, which has no such door.
+//! * `hook`: what happens at the call. `pass` hands it to the driver and does nothing else; `note`
+//!   does so too and leaves one mark in the trace that it was used; anything else is a function in
+//!   [`crate::hooks`], shaped as [`super::call`] says.
+//!
+//! From here come the exports, the real pointers, the map from a driver's pointer to our hook,
+//! the list that `doctor` prints and docs/COVERAGE.md. Adding an API function is one line.
+
+/// Hands the whole table to the macro named by the argument.
+macro_rules! table {
+    ($with:ident) => {
+        $with! {
+            "A. Takes device memory"
+            Create in Cuda {
+                cuMemAlloc_v2 3020 (dptr: *mut u64, bytesize: usize) => pass;
+                cuMemAlloc 2000 (dptr: *mut u32, bytesize: u32) => pass;
+                cuMemAllocPitch_v2 3020 (dptr: *mut u64, pitch: *mut usize, width: usize, height: usize, element: u32) => pass;
+                cuMemAllocPitch 2000 (dptr: *mut u32, pitch: *mut u32, width: u32, height: u32, element: u32) => pass;
+                cuMemAllocManaged 6000 (dptr: *mut u64, bytesize: usize, flags: u32) => pass;
+                cuMemAllocAsync 11020 (dptr: *mut u64, bytesize: usize, stream: Stream) => pass;
+                cuMemAllocAsync_ptsz 11020 (dptr: *mut u64, bytesize: usize, stream: Stream) => pass;
+                cuMemAllocFromPoolAsync 11020 (dptr: *mut u64, bytesize: usize, pool: Pool, stream: Stream) => pass;
+                cuMemAllocFromPoolAsync_ptsz 11020 (dptr: *mut u64, bytesize: usize, pool: Pool, stream: Stream) => pass;
+                cuMemCreate 10020 (handle: *mut u64, size: usize, prop: *const CUmemAllocationProp, flags: u64) => pass;
+                cuArrayCreate_v2 3020 (array: *mut Array, descriptor: *const CUDA_ARRAY_DESCRIPTOR) => pass;
+                cuArrayCreate 2000 (array: *mut Array, descriptor: *const CUDA_ARRAY_DESCRIPTOR_v1) => pass;
+                cuArray3DCreate_v2 3020 (array: *mut Array, descriptor: *const CUDA_ARRAY3D_DESCRIPTOR) => pass;
+                cuArray3DCreate 2000 (array: *mut Array, descriptor: *const CUDA_ARRAY3D_DESCRIPTOR_v1) => pass;
+                cuMipmappedArrayCreate 5000 (array: *mut MArray, descriptor: *const CUDA_ARRAY3D_DESCRIPTOR, levels: u32) => pass;
+                cuMulticastCreate 12010 (handle: *mut u64, prop: *const CUmulticastObjectProp) => pass;
+            }
+            "B. Pins host memory"
+            Host in Cuda {
+                cuMemAllocHost_v2 3020 (pp: *mut *mut c_void, bytesize: usize) => pass;
+                cuMemAllocHost 2000 (pp: *mut *mut c_void, bytesize: u32) => pass;
+                cuMemHostAlloc 2020 (pp: *mut *mut c_void, bytesize: usize, flags: u32) => pass;
+                cuMemHostRegister_v2 6050 (p: *mut c_void, bytesize: usize, flags: u32) => pass;
+                cuMemHostRegister 4000 (p: *mut c_void, bytesize: usize, flags: u32) => pass;
+                cuMemFreeHost 2000 (p: *mut c_void) => pass;
+                cuMemHostUnregister 4000 (p: *mut c_void) => pass;
+            }
+            "C. Frees"
+            Free in Cuda {
+                cuMemFree_v2 3020 (dptr: u64) => pass;
+                cuMemFree 2000 (dptr: u32) => pass;
+                cuMemFreeAsync 11020 (dptr: u64, stream: Stream) => pass;
+                cuMemFreeAsync_ptsz 11020 (dptr: u64, stream: Stream) => pass;
+                cuMemRelease 10020 (handle: u64) => pass;
+                cuMemUnmap 10020 (ptr: u64, size: usize) => pass;
+                cuArrayDestroy 2000 (array: Array) => pass;
+                cuMipmappedArrayDestroy 5000 (array: MArray) => pass;
+            }
+            "D. Virtual memory"
+            Virtual in Cuda {
+                cuMemAddressReserve 10020 (ptr: *mut u64, size: usize, alignment: usize, addr: u64, flags: u64) => pass;
+                cuMemAddressFree 10020 (ptr: u64, size: usize) => pass;
+                cuMemMap 10020 (ptr: u64, size: usize, offset: usize, handle: u64, flags: u64) => pass;
+                cuMemMapArrayAsync 11010 (list: *mut CUarrayMapInfo, count: u32, stream: Stream) => pass;
+                cuMemMapArrayAsync_ptsz 11010 (list: *mut CUarrayMapInfo, count: u32, stream: Stream) => pass;
+                cuMemRetainAllocationHandle 11000 (handle: *mut u64, addr: *mut c_void) => pass;
+                cuMemGetAllocationGranularity 10020 (granularity: *mut usize, prop: *const CUmemAllocationProp, option: CUmemAllocationGranularity_flags) => pass;
+                cuMemGetAllocationPropertiesFromHandle 10020 (prop: *mut CUmemAllocationProp, handle: u64) => pass;
+                cuMulticastBindMem 12010 (mc: u64, mc_offset: usize, handle: u64, offset: usize, size: usize, flags: u64) => pass;
+                cuMulticastBindMem_v2 13010 (mc: u64, dev: i32, mc_offset: usize, handle: u64, offset: usize, size: usize, flags: u64) => pass;
+                cuMulticastBindAddr 12010 (mc: u64, mc_offset: usize, ptr: u64, size: usize, flags: u64) => pass;
+                cuMulticastBindAddr_v2 13010 (mc: u64, dev: i32, mc_offset: usize, ptr: u64, size: usize, flags: u64) => pass;
+                cuMulticastUnbind 12010 (mc: u64, dev: i32, mc_offset: usize, size: usize) => pass;
+            }
+            "E. Imports and exports"
+            Share in Cuda {
+                cuIpcGetMemHandle 4010 (handle: *mut CUipcMemHandle, dptr: u64) => pass;
+                cuIpcOpenMemHandle_v2 11000 (dptr: *mut u64, handle: CUipcMemHandle, flags: u32) => pass;
+                cuIpcOpenMemHandle 4010 (dptr: *mut u64, handle: CUipcMemHandle, flags: u32) => pass;
+                cuIpcCloseMemHandle 4010 (dptr: u64) => pass;
+                cuMemExportToShareableHandle 10020 (shareable: *mut c_void, handle: u64, kind: CUmemAllocationHandleType, flags: u64) => pass;
+                cuMemImportFromShareableHandle 10020 (handle: *mut u64, os_handle: *mut c_void, kind: CUmemAllocationHandleType) => pass;
+                cuMemPoolExportToShareableHandle 11020 (shareable: *mut c_void, pool: Pool, kind: CUmemAllocationHandleType, flags: u64) => pass;
+                cuMemPoolImportFromShareableHandle 11020 (pool: *mut Pool, handle: *mut c_void, kind: CUmemAllocationHandleType, flags: u64) => pass;
+                cuMemPoolExportPointer 11020 (data: *mut CUmemPoolPtrExportData, ptr: u64) => pass;
+                cuMemPoolImportPointer 11020 (ptr: *mut u64, pool: Pool, data: *mut CUmemPoolPtrExportData) => pass;
+                cuImportExternalMemory 10000 (memory: *mut ExtMem, descriptor: *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC) => pass;
+                cuExternalMemoryGetMappedBuffer 10000 (dptr: *mut u64, memory: ExtMem, descriptor: *const CUDA_EXTERNAL_MEMORY_BUFFER_DESC) => pass;
+                cuExternalMemoryGetMappedMipmappedArray 10000 (array: *mut MArray, memory: ExtMem, descriptor: *const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC) => pass;
+                cuDestroyExternalMemory 10000 (memory: ExtMem) => pass;
+                cuGraphicsMapResources 3000 (count: u32, resources: *mut GfxRes, stream: Stream) => pass;
+                cuGraphicsMapResources_ptsz 7000 (count: u32, resources: *mut GfxRes, stream: Stream) => pass;
+                cuGraphicsUnmapResources 3000 (count: u32, resources: *mut GfxRes, stream: Stream) => pass;
+                cuGraphicsUnmapResources_ptsz 7000 (count: u32, resources: *mut GfxRes, stream: Stream) => pass;
+                cuGraphicsResourceGetMappedPointer_v2 3020 (dptr: *mut u64, size: *mut usize, resource: GfxRes) => pass;
+                cuGraphicsUnregisterResource 3000 (resource: GfxRes) => pass;
+                cuMemGetHandleForAddressRange 11070 (handle: *mut c_void, dptr: u64, size: usize, kind: CUmemRangeHandleType, flags: u64) => pass;
+            }
+            "F. Pools"
+            Pools in Cuda {
+                cuMemPoolCreate 11020 (pool: *mut Pool, props: *const CUmemPoolProps) => pass;
+                cuMemPoolDestroy 11020 (pool: Pool) => pass;
+                cuMemPoolTrimTo 11020 (pool: Pool, keep: usize) => pass;
+                cuMemPoolSetAttribute 11020 (pool: Pool, attribute: CUmemPool_attribute, value: *mut c_void) => pass;
+                cuMemPoolGetAttribute 11020 (pool: Pool, attribute: CUmemPool_attribute, value: *mut c_void) => pass;
+                cuDeviceGetDefaultMemPool 11020 (pool: *mut Pool, dev: i32) => pass;
+                cuDeviceGetMemPool 11020 (pool: *mut Pool, dev: i32) => pass;
+                cuDeviceSetMemPool 11020 (dev: i32, pool: Pool) => pass;
+                cuMemGetDefaultMemPool 13000 (pool: *mut Pool, location: *mut CUmemLocation, kind: CUmemAllocationType) => pass;
+                cuMemGetMemPool 13000 (pool: *mut Pool, location: *mut CUmemLocation, kind: CUmemAllocationType) => pass;
+                cuMemSetMemPool 13000 (location: *mut CUmemLocation, kind: CUmemAllocationType, pool: Pool) => pass;
+            }
+            "G. Graph memory"
+            Graphs in Cuda {
+                cuGraphAddMemAllocNode 11040 (node: *mut Node, graph: Graph, dependencies: *const Node, count: usize, params: *mut CUDA_MEM_ALLOC_NODE_PARAMS) => pass;
+                cuGraphAddMemFreeNode 11040 (node: *mut Node, graph: Graph, dependencies: *const Node, count: usize, dptr: u64) => pass;
+                cuGraphAddNode 12020 (node: *mut Node, graph: Graph, dependencies: *const Node, count: usize, params: *mut CUgraphNodeParams) => pass;
+                cuGraphAddNode_v2 12030 (node: *mut Node, graph: Graph, dependencies: *const Node, edges: *const CUgraphEdgeData, count: usize, params: *mut CUgraphNodeParams) => pass;
+                cuGraphAddNode_v3 13040 (node: *mut Node, graph: Graph, dependencies: *const Node, edges: *const CUgraphEdgeData, count: usize, params: *mut CUgraphNodeParams) => pass;
+                cuGraphInstantiate 10000 (exec: *mut GraphExec, graph: Graph, error: *mut Node, log: *mut c_char, size: usize) => pass;
+                cuGraphInstantiate_v2 11000 (exec: *mut GraphExec, graph: Graph, error: *mut Node, log: *mut c_char, size: usize) => pass;
+                cuGraphInstantiateWithFlags 11040 (exec: *mut GraphExec, graph: Graph, flags: u64) => pass;
+                cuGraphInstantiateWithParams 12000 (exec: *mut GraphExec, graph: Graph, params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS) => pass;
+                cuGraphInstantiateWithParams_ptsz 12000 (exec: *mut GraphExec, graph: Graph, params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS) => pass;
+                cuGraphUpload 11010 (exec: GraphExec, stream: Stream) => pass;
+                cuGraphUpload_ptsz 11010 (exec: GraphExec, stream: Stream) => pass;
+                cuGraphLaunch 10000 (exec: GraphExec, stream: Stream) => pass;
+                cuGraphLaunch_ptsz 10000 (exec: GraphExec, stream: Stream) => pass;
+                cuGraphExecDestroy 10000 (exec: GraphExec) => pass;
+                cuGraphDestroy 10000 (graph: Graph) => pass;
+                cuDeviceGraphMemTrim 11040 (device: i32) => pass;
+                cuDeviceGetGraphMemAttribute 11040 (device: i32, attribute: CUgraphMem_attribute, value: *mut c_void) => pass;
+                cuDeviceSetGraphMemAttribute 11040 (device: i32, attribute: CUgraphMem_attribute, value: *mut c_void) => pass;
+            }
+            "H. Frees by implication"
+            Implied in Cuda {
+                cuCtxDestroy_v2 4000 (ctx: Ctx) => pass;
+                cuCtxDestroy 2000 (ctx: Ctx) => pass;
+                cuCtxDetach 2000 (ctx: Ctx) => pass;
+                cuDevicePrimaryCtxRelease_v2 11000 (dev: i32) => pass;
+                cuDevicePrimaryCtxRelease 7000 (dev: i32) => pass;
+                cuDevicePrimaryCtxReset_v2 11000 (dev: i32) => pass;
+                cuDevicePrimaryCtxReset 7000 (dev: i32) => pass;
+                cuModuleUnload 2000 (module: Module) => pass;
+                cuLibraryUnload 12000 (library: Library) => pass;
+                cuGreenCtxDestroy 12040 (ctx: GreenCtx) => pass;
+            }
+            "I. Contexts, code and limits"
+            Contexts in Cuda {
+                cuDevicePrimaryCtxRetain 7000 (ctx: *mut Ctx, dev: i32) => pass;
+                cuCtxCreate 2000 (ctx: *mut Ctx, flags: u32, dev: i32) => pass;
+                cuCtxCreate_v2 3020 (ctx: *mut Ctx, flags: u32, dev: i32) => pass;
+                cuCtxCreate_v3 11040 (ctx: *mut Ctx, params: *mut CUexecAffinityParam, count: i32, flags: u32, dev: i32) => pass;
+                cuCtxCreate_v4 12050 (ctx: *mut Ctx, params: *mut CUctxCreateParams, flags: u32, dev: i32) => pass;
+                cuGreenCtxCreate 12040 (ctx: *mut GreenCtx, descriptor: CUdevResourceDesc, dev: i32, flags: u32) => pass;
+                cuModuleLoadData 2000 (module: *mut Module, image: *const c_void) => pass;
+                cuModuleLoadDataEx 2010 (module: *mut Module, image: *const c_void, count: u32, options: *mut CUjit_option, values: *mut *mut c_void) => pass;
+                cuModuleLoad 2000 (module: *mut Module, file: *const c_char) => pass;
+                cuModuleLoadFatBinary 2000 (module: *mut Module, image: *const c_void) => pass;
+                cuLibraryLoadData 12000 (library: *mut Library, code: *const c_void, jit: *mut CUjit_option, jit_values: *mut *mut c_void, jit_count: u32, options: *mut CUlibraryOption, values: *mut *mut c_void, count: u32) => pass;
+                cuLibraryLoadFromFile 12000 (library: *mut Library, file: *const c_char, jit: *mut CUjit_option, jit_values: *mut *mut c_void, jit_count: u32, options: *mut CUlibraryOption, values: *mut *mut c_void, count: u32) => pass;
+                cuModuleGetGlobal_v2 3020 (dptr: *mut u64, bytes: *mut usize, module: Module, name: *const c_char) => pass;
+                cuLibraryGetGlobal 12000 (dptr: *mut u64, bytes: *mut usize, library: Library, name: *const c_char) => pass;
+                cuLibraryGetManaged 12000 (dptr: *mut u64, bytes: *mut usize, library: Library, name: *const c_char) => pass;
+                cuCtxSetLimit 3010 (limit: CUlimit, value: usize) => pass;
+            }
+            "J. Reports memory"
+            Report in Cuda {
+                cuMemGetInfo_v2 3020 (free: *mut usize, total: *mut usize) => pass;
+                cuMemGetInfo 2000 (free: *mut u32, total: *mut u32) => pass;
+                cuDeviceTotalMem_v2 3020 (bytes: *mut usize, dev: i32) => pass;
+                cuDeviceTotalMem 2000 (bytes: *mut u32, dev: i32) => pass;
+                cuMemGetAddressRange_v2 3020 (base: *mut u64, size: *mut usize, dptr: u64) => pass;
+                cuPointerGetAttribute 4000 (data: *mut c_void, attribute: CUpointer_attribute, ptr: u64) => pass;
+                cuPointerGetAttributes 7000 (count: u32, attributes: *mut CUpointer_attribute, data: *mut *mut c_void, ptr: u64) => pass;
+                cuArrayGetMemoryRequirements 11060 (requirements: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS, array: Array, device: i32) => pass;
+                cuMipmappedArrayGetMemoryRequirements 11060 (requirements: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS, array: MArray, device: i32) => pass;
+                cuMemGetLocationInfo 13040 (ptr: u64, size: usize, summary: usize, sampling: usize, location: *mut CUmemLocation) => pass;
+            }
+            "K. Resolution and lifecycle"
+            Lifecycle in Cuda {
+                cuGetProcAddress 11030 (symbol: *const c_char, pfn: *mut *mut c_void, version: i32, flags: u64) => pass;
+                cuGetProcAddress_v2 12000 (symbol: *const c_char, pfn: *mut *mut c_void, version: i32, flags: u64, status: *mut CUdriverProcAddressQueryResult) => pass;
+                cuGetExportTable 3000 (table: *mut *const c_void, id: *const CUuuid) => pass;
+                cuInit 2000 (flags: u32) => pass;
+                cuDriverGetVersion 2020 (version: *mut i32) => pass;
+                cuStreamBeginCapture 10000 (stream: Stream) => pass;
+                cuStreamBeginCapture_ptsz 10000 (stream: Stream) => pass;
+                cuStreamBeginCapture_v2 10010 (stream: Stream, mode: CUstreamCaptureMode) => pass;
+                cuStreamBeginCapture_v2_ptsz 10010 (stream: Stream, mode: CUstreamCaptureMode) => pass;
+                cuStreamBeginCaptureToGraph 12030 (stream: Stream, graph: Graph, dependencies: *const Node, edges: *const CUgraphEdgeData, count: usize, mode: CUstreamCaptureMode) => pass;
+                cuStreamBeginCaptureToGraph_ptsz 12030 (stream: Stream, graph: Graph, dependencies: *const Node, edges: *const CUgraphEdgeData, count: usize, mode: CUstreamCaptureMode) => pass;
+                cuStreamEndCapture 10000 (stream: Stream, graph: *mut Graph) => pass;
+                cuStreamEndCapture_ptsz 10000 (stream: Stream, graph: *mut Graph) => pass;
+            }
+            "L. Seen, not followed"
+            Noted in Cuda {
+                cuCheckpointProcessCheckpoint 12080 (pid: i32, args: *mut CUcheckpointCheckpointArgs) => note;
+                cuCheckpointProcessRestore 12080 (pid: i32, args: *mut CUcheckpointRestoreArgs) => note;
+                cuLogicalEndpointBindMem 13030 (endpoint: CUlogicalEndpointId, dev: i32, offset: u64, handle: u64, mem_offset: u64, size: u64, flags: u64) => note;
+                cuLogicalEndpointUnbind 13030 (endpoint: CUlogicalEndpointId, dev: i32, offset: u64, size: u64) => note;
+                cuLogicalEndpointDestroy 13030 (endpoint: CUlogicalEndpointId) => note;
+            }
+            "NVML"
+            Nvml in Nvml {
+                nvmlDeviceGetMemoryInfo 0 (device: NvmlDevice, memory: *mut NvmlMemory) => pass;
+                nvmlDeviceGetMemoryInfo_v2 0 (device: NvmlDevice, memory: *mut NvmlMemory_v2) => pass;
+                nvmlDeviceGetBAR1MemoryInfo 0 (device: NvmlDevice, memory: *mut NvmlMemory) => pass;
+                nvmlDeviceGetComputeRunningProcesses 0 (device: NvmlDevice, count: *mut u32, infos: *mut NvmlProcessInfo_v1) => pass;
+                nvmlDeviceGetComputeRunningProcesses_v2 0 (device: NvmlDevice, count: *mut u32, infos: *mut NvmlProcessInfo) => pass;
+                nvmlDeviceGetComputeRunningProcesses_v3 0 (device: NvmlDevice, count: *mut u32, infos: *mut NvmlProcessInfo) => pass;
+                nvmlDeviceGetGraphicsRunningProcesses 0 (device: NvmlDevice, count: *mut u32, infos: *mut NvmlProcessInfo_v1) => pass;
+                nvmlDeviceGetGraphicsRunningProcesses_v2 0 (device: NvmlDevice, count: *mut u32, infos: *mut NvmlProcessInfo) => pass;
+                nvmlDeviceGetGraphicsRunningProcesses_v3 0 (device: NvmlDevice, count: *mut u32, infos: *mut NvmlProcessInfo) => pass;
+                nvmlDeviceGetMPSComputeRunningProcesses 0 (device: NvmlDevice, count: *mut u32, infos: *mut NvmlProcessInfo_v1) => pass;
+                nvmlDeviceGetMPSComputeRunningProcesses_v2 0 (device: NvmlDevice, count: *mut u32, infos: *mut NvmlProcessInfo) => pass;
+                nvmlDeviceGetMPSComputeRunningProcesses_v3 0 (device: NvmlDevice, count: *mut u32, infos: *mut NvmlProcessInfo) => pass;
+                nvmlDeviceGetRunningProcessDetailList 0 (device: NvmlDevice, list: *mut NvmlProcessDetailList) => pass;
+                nvmlDeviceGetMemoryLimits_v1 0 (device: NvmlDevice, limits: *mut NvmlMemoryLimits) => pass;
+                nvmlDeviceSetMemoryLimits_v1 0 (device: NvmlDevice, limits: *mut NvmlMemoryLimits) => pass;
+            }
+        }
+    };
+}
+pub(crate) use table;

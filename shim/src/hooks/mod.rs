@@ -1,0 +1,1 @@
+//! What happens at each call, a file a family. The table names the functions here.

@@ -1,0 +1,162 @@
+//! The state of a traced process: one leaked structure behind one pointer.
+//!
+//! The pointer lies on a page that the kernel empties in a forked child (MADV_WIPEONFORK, which
+//! raw `clone` obeys too): the child finds none, makes its own, and never touches the parent's:
+//! its locks may be held by threads that do not exist here, its windows are the parent's file.
+
+use crate::config::Config;
+use crate::entry::{Api, Entry};
+use crate::recorder::Recorder;
+use crate::say;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::null_mut;
+use std::sync::Once;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use vramtrace_format::StopReason;
+
+pub struct Process {
+    pub config: Config,
+    pub entry: Entry,
+    pub recorder: Recorder,
+}
+
+impl Process {
+    fn new() -> Process {
+        let config = Config::from_environment();
+        Process { entry: Entry::new(&config), recorder: Recorder::new(&config), config }
+    }
+}
+
+/// The page; made with the first process state. Null before.
+static PAGE: AtomicPtr<AtomicPtr<Process>> = AtomicPtr::new(null_mut());
+
+/// This process's state, made at its first use: at the first call of the driver, not before.
+#[inline]
+pub fn current() -> &'static Process {
+    let page = PAGE.load(Ordering::Acquire);
+    if !page.is_null() {
+        let process = unsafe { (*page).load(Ordering::Acquire) };
+        if !process.is_null() {
+            return unsafe { &*process };
+        }
+    }
+    make()
+}
+
+/// As [`current`], but makes none: for whoever only looks.
+pub fn existing() -> Option<&'static Process> {
+    let page = PAGE.load(Ordering::Acquire);
+    if page.is_null() {
+        return None;
+    }
+    unsafe { (*page).load(Ordering::Acquire).as_ref() }
+}
+
+#[cold]
+fn make() -> &'static Process {
+    silence_panics();
+    let page = page();
+    let fresh = Box::into_raw(Box::new(Process::new()));
+    match page.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => unsafe { &*fresh },
+        Err(winner) => unsafe {
+            drop(Box::from_raw(fresh));
+            &*winner
+        },
+    }
+}
+
+fn page() -> &'static AtomicPtr<Process> {
+    let known = PAGE.load(Ordering::Acquire);
+    if !known.is_null() {
+        return unsafe { &*known };
+    }
+    let fresh = map_page();
+    match PAGE.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => unsafe { &*fresh },
+        // The loser's page stays: one page, once.
+        Err(winner) => unsafe { &*winner },
+    }
+}
+
+/// A zeroed page that a child of fork sees zeroed again.
+fn map_page() -> *mut AtomicPtr<Process> {
+    let size = 4096;
+    unsafe {
+        let page = libc::mmap(
+            null_mut(),
+            size,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        );
+        if page != libc::MAP_FAILED && libc::madvise(page, size, libc::MADV_WIPEONFORK) == 0 {
+            return page.cast();
+        }
+    }
+    // No memory, or a kernel before 4.14: a word of ours, emptied by the fork handler
+    // (which raw clone does not run).
+    static WORD: AtomicPtr<Process> = AtomicPtr::new(null_mut());
+    unsafe extern "C" fn forget() {
+        WORD.store(null_mut(), Ordering::Release);
+    }
+    unsafe { libc::pthread_atfork(None, None, Some(forget)) };
+    (&raw const WORD).cast_mut()
+}
+
+/// No panic of ours prints: `std`'s hook writes pages on stderr. We share `std` with nobody (a
+/// cdylib has its own), so this hook is ours alone.
+fn silence_panics() {
+    static ONCE: Once = Once::new();
+    if !cfg!(test) {
+        ONCE.call_once(|| std::panic::set_hook(Box::new(|_| {})));
+    }
+}
+
+/// A hook of ours panicked: recording ends, the cap stays, the program goes on.
+#[cold]
+pub fn panicked(api: Api, payload: Box<dyn Any + Send>) {
+    let _ = catch_unwind(AssertUnwindSafe(|| {
+        let why = payload
+            .downcast_ref::<&str>()
+            .copied()
+            .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+            .unwrap_or("no reason given");
+        let first = existing().is_none_or(|process| process.entry.first_panic());
+        if first {
+            say::line(format_args!(
+                "internal error in {}: {why}; recording ends here, the program goes on",
+                api.name()
+            ));
+        }
+        if let Some(process) = existing() {
+            process.recorder.stop(StopReason::Panic, 0);
+        }
+    }));
+    // Its own drop could panic again.
+    std::mem::forget(payload);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forked_child_has_a_state_of_its_own() {
+        let parent: *const Process = current();
+        assert!(std::ptr::eq(parent, current()));
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let none = existing().is_none();
+            let own: *const Process = current();
+            let good = none && own != parent && std::ptr::eq(own, current());
+            unsafe { libc::_exit(if good { 0 } else { 1 }) };
+        }
+        let mut status = 0;
+        unsafe { libc::waitpid(child, &mut status, 0) };
+        assert_eq!(status, 0);
+        assert!(std::ptr::eq(parent, existing().unwrap()));
+    }
+}
