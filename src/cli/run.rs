@@ -2,7 +2,9 @@
 
 use std::ffi::OsString;
 
-use super::{DONE, FOUND, Outcome, say};
+use vramtrace_format::capspec;
+
+use super::{DONE, FOUND, Failure, Outcome, say};
 use crate::launch::child::Status;
 use crate::launch::output::Output;
 use crate::launch::simulate::{self, Simulated};
@@ -22,15 +24,9 @@ pub struct Args {
     /// What each process may take: 8GiB, 50%, 0=8GiB,1=50%, GPU-<uuid>=8GiB
     #[arg(long, value_name = "SPEC", env = "VRAMTRACE_CAP", hide_env_values = true)]
     cap: Option<String>,
-    /// Where traces go: a directory, a file (.vtrace), with %h host, %p pid, %r rank,
-    /// %e executable, %t start; `off` records nothing [default: a new vramtrace-<date>-<time>/]
-    #[arg(
-        long,
-        value_name = "DIR|FILE|PATTERN",
-        env = "VRAMTRACE_OUT",
-        hide_env_values = true,
-        verbatim_doc_comment
-    )]
+    /// Where traces go: a directory, or a file (.vtrace), with %h host, %p pid, %r rank,
+    /// %e executable, %t start; `off` records nothing [default: a new vramtrace-DATE-TIME/]
+    #[arg(long, value_name = "DIR|FILE|PATTERN", env = "VRAMTRACE_OUT", hide_env_values = true)]
     out: Option<OsString>,
     /// Put the simulated driver in front: no GPU is needed
     #[arg(
@@ -57,6 +53,10 @@ pub fn run(args: Args) -> Outcome {
         say(format_args!("{} {}", args.command[0].display(), escape.explanation()));
     }
     let unreachable = escapes.iter().any(|escape| escape.is_whole());
+    if let Some(cap) = &args.cap {
+        let wrong = |why| Failure::new(format!("--cap (or VRAMTRACE_CAP) `{cap}`: {why}"));
+        capspec::parse(cap).map_err(wrong)?;
+    }
     let launch = Launch {
         command: args.command,
         cap: args.cap,

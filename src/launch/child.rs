@@ -124,7 +124,11 @@ fn not_started(program: &OsString, error: &std::io::Error) -> Failure {
         ErrorKind::NotFound => NOT_FOUND,
         _ => NOT_EXECUTABLE,
     };
-    Failure { code, message: format!("{}: {error}; nothing was run", program.display()) }
+    let why = match error.kind() {
+        ErrorKind::NotFound => "no such command".to_string(),
+        _ => error.to_string(),
+    };
+    Failure { code, message: format!("{}: {why}; nothing was run", program.display()) }
 }
 
 #[cfg(test)]

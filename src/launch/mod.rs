@@ -13,8 +13,6 @@ pub mod watch;
 
 use std::ffi::OsString;
 
-use vramtrace_format::capspec;
-
 use crate::cli::Failure;
 use output::Output;
 use simulate::Simulated;
@@ -22,6 +20,7 @@ use simulate::Simulated;
 /// What to run and how.
 pub struct Launch {
     pub command: Vec<OsString>,
+    /// Checked.
     pub cap: Option<String>,
     pub output: Output,
     pub simulated: Option<Simulated>,
@@ -39,9 +38,6 @@ pub struct Ended {
 impl Launch {
     /// Runs the command to its end. An error means that it was not started.
     pub fn run(mut self) -> Result<Ended, Failure> {
-        if let Some(cap) = &self.cap {
-            capspec::parse(cap).map_err(|why| Failure::new(format!("--cap: {why}")))?;
-        }
         let library = library::find(library::SHIM)?;
         let mut preload = library::preloadable(&library)?;
         self.output.create()?;

@@ -48,7 +48,8 @@ impl Scratch {
     pub fn new() -> Scratch {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
-        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("run-{}-{n}", std::process::id()));
+        let dir =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("run-{}-{n}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         Scratch(dir)
     }
@@ -268,7 +269,8 @@ impl Program {
             }
             std::thread::sleep(Duration::from_millis(2));
         };
-        let text = |path: &Path| String::from_utf8_lossy(&std::fs::read(path).unwrap()).into_owned();
+        let text =
+            |path: &Path| String::from_utf8_lossy(&std::fs::read(path).unwrap()).into_owned();
         Run {
             stdout: text(&out),
             stderr: text(&err),
