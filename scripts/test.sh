@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Installs what the tests need and runs all of them. Needs Rust; on Debian and Ubuntu it installs
+# gcc and Python's venv when they are missing (as root or by sudo). VRAMTRACE_TEST_FULL=1 runs the
+# long forms (16 x 100,000 calls near the cap, 200 kills, 10 minutes of fuzzing).
+set -eu
+cd "$(dirname "$0")/.."
+
+say() { printf '\n== %s\n' "$*"; }
+
+need() { # need COMMAND PACKAGE
+    command -v "$1" >/dev/null && return 0
+    if command -v apt-get >/dev/null; then
+        as_root=
+        [ "$(id -u)" = 0 ] || as_root=sudo
+        $as_root apt-get install -y -q "$2" >/dev/null 2>&1 || {
+            $as_root apt-get update -q >/dev/null && $as_root apt-get install -y -q "$2" >/dev/null
+        }
+    fi
+    command -v "$1" >/dev/null || { echo "test: $1 is needed (package $2)" >&2; exit 2; }
+}
+
+need cargo cargo
+need gcc gcc
+need nm binutils
+need python3 python3-venv
+
+say "format and lints"
+if cargo fmt --version >/dev/null 2>&1; then cargo fmt --all --check; else echo "SKIP cargo fmt: not installed"; fi
+if cargo clippy --version >/dev/null 2>&1; then
+    cargo clippy --quiet --workspace --all-targets -- -D warnings
+else
+    echo "SKIP cargo clippy: not installed"
+fi
+
+say "build"
+cargo build --quiet --workspace
+
+say "unit, property and end-to-end tests"
+cargo test --quiet --workspace
+
+say "Python clients over the simulated driver"
+scripts/test-clients.sh
+
+say "fuzzing the reader"
+if [ -n "${VRAMTRACE_TEST_FULL:-}" ]; then scripts/fuzz.sh 600; else scripts/fuzz.sh 20; fi
+
+say "all tests passed"

@@ -1,0 +1,39 @@
+//! A run that writes ten times `VRAMTRACE_MAX` stays within it on disk, and still answers what an
+//! unlimited one answers: peak, live set, totals, refusals.
+
+mod support;
+use std::os::unix::fs::MetadataExt;
+use support::{Program, Setup};
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn ten_times_the_limit() {
+    let program = Program::c("endings");
+    // A pair is 48 bytes: 1.8 million pairs are some 85 MB.
+    let pairs = 1_800_000;
+    let setup = || Setup::simulated().preload().arg("churn").arg(pairs);
+    let bounded = program.run(setup().env("VRAMTRACE_MAX", "8MiB")).ok();
+    let unlimited = program.run(setup().env("VRAMTRACE_MAX", "unlimited")).ok();
+    assert_eq!(bounded.stderr, "");
+
+    let disk = |run: &support::Run| std::fs::metadata(run.only_trace()).unwrap().blocks() * 512;
+    assert!(disk(&unlimited) > 80 * MIB, "too little was written to prove anything: {}", disk(&unlimited));
+    assert!(disk(&bounded) <= 8 * MIB * 11 / 10, "{} bytes on disk", disk(&bounded));
+
+    let (short, whole) = (bounded.only_report(), unlimited.only_report());
+    assert!(short["history_from_s"].as_f64().unwrap() > 0.0, "the beginning was punched");
+    assert_eq!(whole["history_from_s"].as_f64().unwrap(), 0.0);
+    for key in [
+        "peak_bytes",
+        "live_bytes",
+        "live_allocations",
+        "allocations",
+        "frees",
+        "refused_by_cap",
+        "refused_by_driver",
+        "by_kind",
+    ] {
+        assert_eq!(short["devices"][0][key], whole["devices"][0][key], "{key}");
+    }
+}

@@ -1,0 +1,95 @@
+/* endings.c HOW: one allocation, then an unusual end or an unusual deed.
+   HOW: return | exit | _exit | abort | fork | fork-cuda | exec | outlive | close-all | reuse-fd |
+        panic | fill FILES... ; prints what it saw. */
+#include "door.h"
+#include <fcntl.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static CUcontext context;
+
+static CUdeviceptr take(size_t size) {
+    CUdeviceptr p = 0;
+    SHOW(CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&p, size));
+    fflush(stdout);
+    return p;
+}
+
+static void *late(void *unused) {
+    MUST(CALL(cuCtxSetCurrent, (CUcontext))(context));
+    for (;;) {
+        CUdeviceptr p;
+        if (CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&p, 4096) == 0) CALL(cuMemFree_v2, (CUdeviceptr))(p);
+    }
+    return unused;
+}
+
+static void churn(unsigned long n) {
+    CUresult (*give)(CUdeviceptr) = CALL(cuMemFree_v2, (CUdeviceptr));
+    CUresult (*get)(CUdeviceptr *, size_t) = CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t));
+    for (unsigned long i = 0; i < n; i++) {
+        CUdeviceptr p;
+        MUST(get(&p, 4096));
+        MUST(give(p));
+    }
+}
+
+int main(int count, char **arguments) {
+    const char *how = count > 1 ? arguments[1] : "return";
+    context = begin(0);
+    CUdeviceptr p = take(4 * MIB);
+    (void)p;
+    if (!strcmp(how, "exit")) exit(7);
+    if (!strcmp(how, "_exit")) _exit(8);
+    if (!strcmp(how, "abort")) abort();
+    if (!strcmp(how, "fork")) { /* the child never touches CUDA */
+        int status;
+        pid_t child = fork();
+        if (!child) return 5;
+        waitpid(child, &status, 0);
+        printf("child %d\n", WEXITSTATUS(status));
+    }
+    if (!strcmp(how, "fork-cuda")) { /* CUDA after fork is refused by the driver, with us as without */
+        int status;
+        pid_t child = fork();
+        if (!child) {
+            CUdeviceptr q = 0;
+            int result = CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&q, 1024);
+            _exit(result > 255 ? 255 : result);
+        }
+        waitpid(child, &status, 0);
+        printf("child got %d\n", WEXITSTATUS(status));
+    }
+    if (!strcmp(how, "exec")) {
+        fflush(stdout);
+        execl("/bin/echo", "echo", "replaced", (char *)NULL);
+    }
+    if (!strcmp(how, "outlive")) {
+        pthread_t t;
+        pthread_create(&t, NULL, late, NULL);
+        usleep(20000);
+    }
+    if (!strcmp(how, "close-all")) {
+        for (int fd = 3; fd < 1024; fd++) close(fd);
+        churn(200000);
+        printf("churned\n");
+    }
+    if (!strcmp(how, "reuse-fd")) { /* descriptors closed and their numbers taken by another file */
+        char path[] = "precious-XXXXXX";
+        for (int fd = 3; fd < 64; fd++) close(fd);
+        int mine = mkstemp(path);
+        for (int i = 0; i < 32; i++) dup(mine);
+        if (write(mine, "precious", 8) != 8) return 96;
+        churn(200000);
+        printf("size %ld\n", (long)lseek(mine, 0, SEEK_END));
+        unlink(path);
+    }
+    if (!strcmp(how, "churn")) {
+        churn(count > 2 ? strtoul(arguments[2], NULL, 10) : 100000);
+        printf("churned\n");
+    }
+    printf("end\n");
+    return 0;
+}
