@@ -1,0 +1,81 @@
+/* pairs.c: ns per allocate + free pair, over whatever libcuda.so.1 the loader finds; and per dlsym.
+   Prints "async THREADS NS", "sync THREADS NS", "dlsym 1 NS" (best of several rounds). */
+#include "../tests/programs/door.h"
+#include <pthread.h>
+#include <string.h>
+#include <time.h>
+
+static CUcontext context;
+static int rounds, synchronous;
+static CUresult (*alloc_async)(CUdeviceptr *, size_t, CUstream);
+static CUresult (*free_async)(CUdeviceptr, CUstream);
+static CUresult (*alloc_sync)(CUdeviceptr *, size_t);
+static CUresult (*free_sync)(CUdeviceptr);
+static CUresult (*synchronize)(CUstream);
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1e9 + t.tv_nsec;
+}
+
+static void *worker(void *unused) {
+    CUstream stream;
+    CUdeviceptr p;
+    MUST(CALL(cuCtxSetCurrent, (CUcontext))(context));
+    MUST(CALL(cuStreamCreate, (CUstream *, unsigned))(&stream, 1));
+    for (int k = 0; k < rounds; k++) {
+        if (synchronous) {
+            MUST(alloc_sync(&p, 1024));
+            MUST(free_sync(p));
+        } else {
+            MUST(alloc_async(&p, 65536, stream));
+            MUST(free_async(p, stream));
+            if (k % 200 == 199) synchronize(stream);
+        }
+    }
+    synchronize(stream);
+    return unused;
+}
+
+static void measure(const char *what, int threads) {
+    double best = 1e18;
+    for (int attempt = 0; attempt < 5; attempt++) {
+        pthread_t t[8];
+        double start = now();
+        for (int i = 0; i < threads; i++) pthread_create(&t[i], 0, worker, 0);
+        for (int i = 0; i < threads; i++) pthread_join(t[i], 0);
+        double each = (now() - start) / rounds;
+        if (each < best) best = each;
+    }
+    printf("%s %d %.1f\n", what, threads, best);
+}
+
+int main(void) {
+    CUmemoryPool pool;
+    unsigned long long keep = ~0ull;
+    CUdeviceptr slab;
+    context = begin(0);
+    alloc_async = CALL(cuMemAllocAsync, (CUdeviceptr *, size_t, CUstream));
+    free_async = CALL(cuMemFreeAsync, (CUdeviceptr, CUstream));
+    alloc_sync = CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t));
+    free_sync = CALL(cuMemFree_v2, (CUdeviceptr));
+    synchronize = CALL(cuStreamSynchronize, (CUstream));
+    MUST(CALL(cuDeviceGetDefaultMemPool, (CUmemoryPool *, CUdevice))(&pool, 0));
+    MUST(CALL(cuMemPoolSetAttribute, (CUmemoryPool, int, void *))(pool, 4, &keep));
+    MUST(alloc_sync(&slab, 512)); /* keeps a page: small pairs are served from it */
+    rounds = 20000;
+    for (synchronous = 0; synchronous < 2; synchronous++)
+        for (int threads = 1; threads <= 2; threads++) measure(synchronous ? "sync" : "async", threads);
+    void *self = dlopen(NULL, RTLD_NOW);
+    double best = 1e18;
+    for (int attempt = 0; attempt < 5; attempt++) {
+        double start = now();
+        for (int k = 0; k < 100000; k++)
+            if (!dlsym(self, "malloc")) return 1;
+        double each = (now() - start) / 100000;
+        if (each < best) best = each;
+    }
+    printf("dlsym 1 %.1f\n", best);
+    return 0;
+}
