@@ -18,7 +18,11 @@ fn ten_times_the_limit() {
     assert_eq!(bounded.stderr, "");
 
     let disk = |run: &support::Run| std::fs::metadata(run.only_trace()).unwrap().blocks() * 512;
-    assert!(disk(&unlimited) > 80 * MIB, "too little was written to prove anything: {}", disk(&unlimited));
+    assert!(
+        disk(&unlimited) > 80 * MIB,
+        "too little was written to prove anything: {}",
+        disk(&unlimited)
+    );
     assert!(disk(&bounded) <= 8 * MIB * 11 / 10, "{} bytes on disk", disk(&bounded));
 
     let (short, whole) = (bounded.only_report(), unlimited.only_report());

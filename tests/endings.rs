@@ -60,7 +60,10 @@ fn a_forked_child_is_refused_as_without_us_and_spares_the_parents_file() {
         .find(|p| p["ended_in_order"] == true)
         .expect("the parent's trace");
     assert_eq!(parent["devices"][0]["live_bytes"], 4 << 20);
-    assert_eq!(parent["devices"][0]["refused_by_driver"], 0, "the child's refusal is not the parent's");
+    assert_eq!(
+        parent["devices"][0]["refused_by_driver"], 0,
+        "the child's refusal is not the parent's"
+    );
 }
 
 #[test]
@@ -105,8 +108,9 @@ fn a_full_disk() {
         return support::skip("full disk: mounting a tmpfs needs root");
     }
     let bare = Program::c("endings").run(how("churn").arg(400000));
-    let ours = Program::c("endings")
-        .run(how("churn").arg(400000).preload().env("VRAMTRACE_OUT", format!("{}/", full.display())));
+    let ours = Program::c("endings").run(
+        how("churn").arg(400000).preload().env("VRAMTRACE_OUT", format!("{}/", full.display())),
+    );
     let traces: Vec<_> = std::fs::read_dir(&full).unwrap().map(|e| e.unwrap().path()).collect();
     let report = support::report(&traces);
     let unmounted = Command::new("umount").arg(&full).status().unwrap();
@@ -153,7 +157,11 @@ fn a_panic_in_a_hook_ends_recording_only() {
 #[test]
 fn a_panic_keeps_the_cap() {
     let run = Program::c("hammer").run(
-        Setup::simulated().arg(4).arg(3000).cap("1GiB").env("VRAMTRACE_TEST_PANIC", "cuMemAllocManaged"),
+        Setup::simulated()
+            .arg(4)
+            .arg(3000)
+            .cap("1GiB")
+            .env("VRAMTRACE_TEST_PANIC", "cuMemAllocManaged"),
     );
     assert_eq!(run.status, 0, "{}", run.stderr);
     let total: Vec<(u64, u64)> = run

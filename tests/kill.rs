@@ -65,12 +65,18 @@ fn every_returned_call_survives() {
                 _ => {}
             }
         }
-        assert!(seen >= allocations, "round {round}: {seen} allocations in the trace, {allocations} returned");
+        assert!(
+            seen >= allocations,
+            "round {round}: {seen} allocations in the trace, {allocations} returned"
+        );
         assert!(freed >= frees, "round {round}: {freed} frees in the trace, {frees} returned");
         for thread in &journal {
             for slot in 0..LIVE {
                 let address = word(thread, 2 + slot);
-                assert!(address == 0 || live.contains_key(&address), "round {round}: {address:#x} is lost");
+                assert!(
+                    address == 0 || live.contains_key(&address),
+                    "round {round}: {address:#x} is lost"
+                );
             }
         }
         // The user's own door opens too.
@@ -79,5 +85,8 @@ fn every_returned_call_survives() {
             assert_eq!(report["processes"][0]["ended_in_order"], false);
         }
     }
-    assert!(killed_while_busy > rounds() / 2, "too few kills hit a busy program: {killed_while_busy}");
+    assert!(
+        killed_while_busy > rounds() / 2,
+        "too few kills hit a busy program: {killed_while_busy}"
+    );
 }
