@@ -589,3 +589,151 @@ impl Cache {
         entry.next = swallowed.next;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    impl Cache {
+        /// Every segment is tiled by its blocks, neighbours agree, totals are the sums, and no two
+        /// free neighbours in the same state lie side by side.
+        fn check(&self) {
+            let spare: std::collections::HashSet<BlockId> = self.spare.iter().copied().collect();
+            let (mut reserved, mut allocated) = (0, 0);
+            for (index, block) in self.blocks.iter().enumerate() {
+                let id = BlockId(index as u32);
+                if spare.contains(&id) {
+                    continue;
+                }
+                if block.mapped {
+                    reserved += block.size;
+                }
+                if block.allocated {
+                    allocated += block.size;
+                }
+                if block.next != NONE {
+                    let next = self.at(block.next);
+                    assert_eq!(next.previous, id);
+                    assert_eq!(next.address, block.address + block.size, "a gap or an overlap");
+                    assert!(
+                        block.allocated || next.allocated || block.mapped != next.mapped,
+                        "free neighbours were not merged"
+                    );
+                }
+                let pool = &self.pools[block.pool as usize];
+                let listed = pool.free.contains(&(block.stream, block.size, block.address, id));
+                assert_eq!(listed, block.mapped && !block.allocated);
+                let waiting = pool.unmapped.contains(&(block.stream, block.address, id));
+                assert_eq!(waiting, !block.mapped);
+            }
+            assert_eq!(reserved, self.totals.reserved);
+            assert_eq!(allocated, self.totals.allocated);
+        }
+    }
+
+    /// (block size, bytes reserved) of one request in an empty cache.
+    fn one(requested: u64) -> (u64, u64) {
+        let mut cache = Cache::new(Conf::default(), None);
+        let block = cache.alloc(requested, 0, 0).unwrap();
+        cache.check();
+        (cache.span(block).1, cache.totals().reserved)
+    }
+
+    #[test]
+    fn one_request_in_an_empty_cache() {
+        assert_eq!(one(1), (512, 2 * MIB));
+        assert_eq!(one(MIB), (MIB, 2 * MIB));
+        assert_eq!(one(MIB + 1), (1_049_088, 20 * MIB));
+        assert_eq!(one(10 * MIB - 512), (10 * MIB - 512, 20 * MIB));
+        assert_eq!(one(10 * MIB), (10 * MIB, 10 * MIB));
+        assert_eq!(one(19 * MIB + MIB / 2), (20 * MIB, 20 * MIB), "half a MiB is not split off");
+        assert_eq!(one(21 * MIB + 1), (22 * MIB, 22 * MIB));
+    }
+
+    #[test]
+    fn an_expandable_segment_grows_by_pages() {
+        let conf = Conf { expandable_segments: true, ..Conf::default() };
+        let mut cache = Cache::new(conf, None);
+        cache.alloc(3 * MIB, 0, 0).unwrap();
+        assert_eq!(cache.totals().reserved, 20 * MIB);
+        let second = cache.alloc(30 * MIB, 0, 0).unwrap();
+        assert_eq!(cache.totals().reserved, 40 * MIB);
+        assert_eq!(cache.span(second).1, 30 * MIB);
+        cache.check();
+    }
+
+    #[test]
+    fn streams_and_private_pools_do_not_share() {
+        let mut cache = Cache::new(Conf::default(), None);
+        let block = cache.alloc(MIB, 0, 0).unwrap();
+        cache.free(block);
+        cache.alloc(MIB, 1, 0).unwrap();
+        cache.alloc(MIB, 0, 7).unwrap();
+        assert_eq!(cache.totals().reserved, 6 * MIB);
+    }
+
+    #[test]
+    fn at_the_limit_the_cache_is_emptied_once_then_it_is_out_of_memory() {
+        let mut cache = Cache::new(Conf::default(), Some(40 * MIB));
+        let first = cache.alloc(30 * MIB, 0, 0).unwrap();
+        cache.free(first);
+        cache.alloc(40 * MIB, 0, 0).unwrap();
+        assert_eq!(cache.totals().retries, 1);
+        assert_eq!(cache.alloc(1, 0, 0), Err(OutOfMemory));
+        cache.check();
+    }
+
+    mod properties {
+        use super::*;
+        use proptest::prelude::*;
+
+        fn confs() -> impl Strategy<Value = Conf> {
+            prop_oneof![
+                Just(""),
+                Just("expandable_segments:True"),
+                Just("max_split_size_mb:64"),
+                Just("roundup_power2_divisions:4,max_split_size_mb:20"),
+                Just("large_segment_size_mb:64"),
+                Just("garbage_collection_threshold:0.6"),
+            ]
+            .prop_map(|text| Conf::parse(text).unwrap())
+        }
+
+        proptest! {
+            #[test]
+            fn blocks_tile_segments_and_all_merges_back(
+                conf in confs(),
+                limit in prop_oneof![Just(None), Just(Some(256 * MIB))],
+                steps in prop::collection::vec((0u64..80 * MIB, 0u32..3, any::<prop::sample::Index>(), 0u8..10), 1..200),
+            ) {
+                let mut cache = Cache::new(conf, limit);
+                let mut live: Vec<BlockId> = Vec::new();
+                for (size, stream, which, choice) in steps {
+                    match choice {
+                        0..6 => {
+                            let size = if choice < 3 { size % (2 * MIB) } else { size };
+                            if let Ok(block) = cache.alloc(size, stream, 0) {
+                                prop_assert!(cache.span(block).1 >= size);
+                                live.push(block);
+                            }
+                        }
+                        6..9 if !live.is_empty() => cache.free(live.swap_remove(which.index(live.len()))),
+                        _ => cache.empty(),
+                    }
+                    cache.check();
+                    if let Some(limit) = limit {
+                        prop_assert!(cache.totals().reserved <= limit);
+                    }
+                }
+                for block in live {
+                    cache.free(block);
+                }
+                cache.empty();
+                cache.check();
+                prop_assert_eq!(cache.totals().reserved, 0, "everything merges to whole segments");
+            }
+        }
+    }
+}
