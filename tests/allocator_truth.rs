@@ -10,7 +10,9 @@ const GIB: u64 = 1 << 30;
 fn recorded(name: &str) -> Log {
     let path = format!("{}/tests/data/{name}", env!("CARGO_MANIFEST_DIR"));
     let mut text = String::new();
-    flate2::read::GzDecoder::new(std::fs::File::open(path).unwrap()).read_to_string(&mut text).unwrap();
+    flate2::read::GzDecoder::new(std::fs::File::open(path).unwrap())
+        .read_to_string(&mut text)
+        .unwrap();
     let mut log = Log::default();
     for line in text.lines().skip(1) {
         let fields: Vec<&str> = line.split(',').collect();
@@ -52,7 +54,10 @@ fn random_lengths_under_eight_settings() {
         ranking.push((outcome.peak_reserved, measured));
     }
     ranking.sort();
-    assert!(ranking.is_sorted_by_key(|(_, measured)| *measured), "the ranking is wrong: {ranking:?}");
+    assert!(
+        ranking.is_sorted_by_key(|(_, measured)| *measured),
+        "the ranking is wrong: {ranking:?}"
+    );
 }
 
 /// ResNet-50, 30 training steps of random resolution: (setting, limit in GiB or 0, fits, measured

@@ -397,11 +397,14 @@ impl Cache {
                 return first;
             }
         }
-        let address = self.next_address;
-        self.next_address += EXPANDABLE_SPAN;
+        // Aligned to its pages, so that page borders can be told from addresses alone.
+        let page = self.page(pool);
+        let address = self.next_address.next_multiple_of(page);
+        let span = EXPANDABLE_SPAN.next_multiple_of(page);
+        self.next_address = address + span;
         let block = self.new_block(Block {
             address,
-            size: EXPANDABLE_SPAN,
+            size: span,
             previous: NONE,
             next: NONE,
             pool,
