@@ -5,6 +5,7 @@
 
 pub mod cap;
 pub mod config;
+pub mod contexts;
 pub mod entry;
 pub mod hooks;
 pub mod ledger;

@@ -22,3 +22,26 @@ pub use mappings::Mapping;
 pub use objects::{Change, Object, What};
 pub use state::{Dropped, State};
 pub use ties::{Owner, Region};
+
+use crate::ledger::Removed;
+use crate::lock::{Guard, Lock};
+
+/// The process's objects. Ledger and file are told while the lock is held, so that they see the
+/// steps in this order; the driver never is.
+pub struct Vmm(Lock<State<Removed>>);
+
+impl Default for Vmm {
+    fn default() -> Self {
+        Vmm::new()
+    }
+}
+
+impl Vmm {
+    pub fn new() -> Vmm {
+        Vmm(Lock::new(State::default()))
+    }
+
+    pub fn lock(&self) -> Guard<'_, State<Removed>> {
+        self.0.lock()
+    }
+}

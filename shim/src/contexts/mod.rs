@@ -1,0 +1,161 @@
+//! The contexts of this process: from the driver's handles to our small ids and back to devices.
+//!
+//! * `fast`: handle to id without a lock, for the hooks that run a million times a second.
+//! * `state`: who lives, how often a primary context was retained, what each one took.
+//!
+//! Handles are reused by the driver, ids never are. A context is taken out *before* the driver is
+//! asked to destroy it, since its addresses may be given to another thread at once; a call that
+//! fails puts it back.
+
+mod fast;
+mod state;
+
+pub use state::{Context, Ending};
+
+use crate::lock::Lock;
+use fast::Fast;
+use state::State;
+use vramtrace_format::{ContextId, DeviceId, StackId};
+
+/// A context as the hooks need it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub context: ContextId,
+    pub device: DeviceId,
+}
+
+/// A context that was told of: already known, or met for the first time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Met {
+    pub place: Place,
+    /// To be defined and recorded by the caller.
+    pub new: bool,
+}
+
+pub struct Contexts {
+    fast: Fast,
+    state: Lock<State>,
+}
+
+impl Default for Contexts {
+    fn default() -> Self {
+        Contexts { fast: Fast::default(), state: Lock::new(State::default()) }
+    }
+}
+
+/// What is known of a context when it is met.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival {
+    pub handle: u64,
+    pub device: DeviceId,
+    pub time_ns: u64,
+    pub stack: StackId,
+}
+
+impl Contexts {
+    /// The context behind a handle, without a lock.
+    #[inline]
+    pub fn find(&self, handle: u64) -> Option<Place> {
+        self.fast.get(handle)
+    }
+
+    /// A context was created by cuCtxCreate, or is met as the current one of a thread.
+    pub fn meet(&self, arrival: Arrival) -> Met {
+        let mut state = self.state.lock();
+        let met = state.meet(arrival);
+        self.fast.put(arrival.handle, met.place);
+        met
+    }
+
+    /// cuDevicePrimaryCtxRetain returned this context.
+    pub fn retained(&self, arrival: Arrival) -> Met {
+        let mut state = self.state.lock();
+        let met = state.retained(arrival);
+        self.fast.put(arrival.handle, met.place);
+        met
+    }
+
+    /// cuGreenCtxCreate returned `green`: it keeps the device's primary context alive.
+    pub fn green_created(&self, green: u64, device: DeviceId) {
+        self.state.lock().green_created(green, device);
+    }
+
+    pub fn attached(&self, handle: u64) {
+        self.state.lock().attached(handle);
+    }
+
+    /// Before cuCtxDestroy. `None`: a handle that is not known.
+    pub fn begin_destroy(&self, handle: u64) -> Option<Ending> {
+        self.end(|state| state.begin_destroy(handle))
+    }
+
+    /// Before cuCtxDetach. `None`: it lives on (or is not known).
+    pub fn begin_detach(&self, handle: u64) -> Option<Ending> {
+        self.end(|state| state.begin_detach(handle))
+    }
+
+    /// Before cuDevicePrimaryCtxRelease. `None`: others still retain it.
+    pub fn begin_release(&self, device: DeviceId) -> Option<Ending> {
+        self.end(|state| state.begin_release(device))
+    }
+
+    /// cuDevicePrimaryCtxRelease, cuCtxDetach or cuGreenCtxDestroy failed and had ended nothing.
+    pub fn put_back_reference(&self, reference: Reference) {
+        self.state.lock().put_back_reference(reference);
+    }
+
+    /// Before cuDevicePrimaryCtxReset: its references stay, it itself goes.
+    pub fn begin_reset(&self, device: DeviceId) -> Option<Ending> {
+        self.end(|state| state.begin_reset(device))
+    }
+
+    /// Before cuGreenCtxDestroy.
+    pub fn begin_green_destroy(&self, green: u64) -> Option<Ending> {
+        self.end(|state| state.begin_green_destroy(green))
+    }
+
+    /// The driver refused to end it.
+    pub fn put_back(&self, ending: Ending) {
+        let mut state = self.state.lock();
+        for handle in ending.handles() {
+            self.fast.put(handle, ending.context.place());
+        }
+        state.put_back(ending);
+    }
+
+    /// What the context took, measured when it was made.
+    pub fn set_bytes(&self, context: ContextId, bytes: u64) {
+        self.state.lock().set_bytes(context, bytes);
+    }
+
+    /// Sum of what the live contexts of a device took.
+    pub fn bytes_on(&self, device: DeviceId) -> u64 {
+        self.state.lock().on(device).map(|context| context.bytes).sum()
+    }
+
+    pub fn any_on(&self, device: DeviceId) -> bool {
+        self.state.lock().on(device).next().is_some()
+    }
+
+    /// Live contexts, for a checkpoint.
+    pub fn for_each(&self, mut visit: impl FnMut(&Context)) {
+        self.state.lock().all().for_each(&mut visit);
+    }
+
+    fn end(&self, begin: impl FnOnce(&mut State) -> Option<Ending>) -> Option<Ending> {
+        let mut state = self.state.lock();
+        let ending = begin(&mut state)?;
+        for handle in ending.handles() {
+            self.fast.remove(handle);
+        }
+        Some(ending)
+    }
+}
+
+/// A reference that a failed call did not take after all.
+#[derive(Clone, Copy, Debug)]
+pub enum Reference {
+    Primary(DeviceId),
+    Attached(u64),
+    Green(u64, DeviceId),
+}
