@@ -6,6 +6,7 @@
 pub mod cap;
 pub mod config;
 pub mod contexts;
+pub mod devices;
 pub mod entry;
 pub mod hooks;
 pub mod ledger;

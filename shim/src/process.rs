@@ -5,9 +5,12 @@
 //! its locks may be held by threads that do not exist here, its windows are the parent's file.
 
 use crate::config::Config;
+use crate::contexts::Contexts;
+use crate::devices::Devices;
 use crate::entry::{Api, Entry};
 use crate::recorder::Recorder;
 use crate::say;
+use crate::vmm::Vmm;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
@@ -19,12 +22,22 @@ pub struct Process {
     pub config: Config,
     pub entry: Entry,
     pub recorder: Recorder,
+    pub devices: Devices,
+    pub contexts: Contexts,
+    pub vmm: Vmm,
 }
 
 impl Process {
     fn new() -> Process {
         let config = Config::from_environment();
-        Process { entry: Entry::new(&config), recorder: Recorder::new(&config), config }
+        Process {
+            entry: Entry::new(&config),
+            recorder: Recorder::new(&config),
+            devices: Devices::default(),
+            contexts: Contexts::default(),
+            vmm: Vmm::new(),
+            config,
+        }
     }
 }
 
