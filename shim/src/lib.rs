@@ -11,6 +11,7 @@ pub mod entry;
 pub mod hooks;
 pub mod ledger;
 pub mod lock;
+pub mod pools;
 pub mod process;
 pub mod recorder;
 pub mod say;

@@ -39,10 +39,9 @@ pub struct Reading {
     pub used: u64,
 }
 
-/// What changed, for the ledger and the file.
+/// Reserved bytes that changed, for the ledger and the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Change {
-    /// Of the reserved bytes.
     pub delta: i64,
     pub reserved: u64,
     pub used: u64,
@@ -72,11 +71,21 @@ impl State {
         }
     }
 
-    fn change_since(&self, reserved: u64) -> Change {
-        Change {
-            delta: self.reserved as i64 - reserved as i64,
-            reserved: self.reserved,
-            used: self.used,
+    /// Charges and tells what is different now. Under the lock, so that the file has the changes
+    /// of one allocator in their order.
+    fn tell(
+        &self,
+        budget: Option<&Budget>,
+        reserved: u64,
+        charged: i64,
+        tell: impl FnOnce(Change),
+    ) {
+        if let Some(budget) = budget {
+            budget.charge(self.charged().saturating_sub(charged));
+        }
+        let delta = self.reserved as i64 - reserved as i64;
+        if delta != 0 {
+            tell(Change { delta, reserved: self.reserved, used: self.used });
         }
     }
 }
@@ -84,23 +93,25 @@ impl State {
 impl Growth {
     /// Promises the growth that a request of `size` bytes may cause. Must be followed by
     /// [`Growth::finish`] with the same size.
-    pub fn ask(&self, budget: &Budget, size: u64) -> Result<(), Refusal> {
+    pub fn ask(&self, budget: Option<&Budget>, size: u64) -> Result<(), Refusal> {
         self.ask_from(budget, size, false)
     }
 
     /// As `ask`, after the figures were read again: where the driver knows of fewer used bytes
     /// than the ledger, the driver is right.
-    pub fn ask_again(&self, budget: &Budget, size: u64) -> Result<(), Refusal> {
+    pub fn ask_again(&self, budget: Option<&Budget>, size: u64) -> Result<(), Refusal> {
         self.ask_from(budget, size, true)
     }
 
-    fn ask_from(&self, budget: &Budget, size: u64, fresh: bool) -> Result<(), Refusal> {
+    fn ask_from(&self, budget: Option<&Budget>, size: u64, fresh: bool) -> Result<(), Refusal> {
         let mut state = self.0.lock();
         let used = if fresh { state.used.min(state.driver_used) } else { state.used };
         let needed = state.needed(used, size);
         let more = needed.saturating_sub(state.pending);
         if more > 0 {
-            budget.try_take(more)?;
+            if let Some(budget) = budget {
+                budget.try_take(more)?;
+            }
             state.pending += more;
         }
         state.in_flight = state.in_flight.saturating_add(size);
@@ -108,14 +119,16 @@ impl Growth {
     }
 
     /// The call came back: `got` = with memory. Without a reading (none may be made during a
-    /// capture) a promise that was needed counts as come true.
+    /// capture) a promise that was needed counts as come true. `tell` hears of changed reserved
+    /// bytes, under the lock.
     pub fn finish(
         &self,
-        budget: &Budget,
+        budget: Option<&Budget>,
         size: u64,
         got: bool,
         reading: Option<(Ticket, Reading)>,
-    ) -> Change {
+        tell: impl FnOnce(Change),
+    ) {
         let mut state = self.0.lock();
         let (reserved, charged) = (state.reserved, state.charged());
         state.in_flight = state.in_flight.saturating_sub(size);
@@ -133,8 +146,7 @@ impl Growth {
             None => {}
         }
         state.settle();
-        budget.charge(state.charged().saturating_sub(charged));
-        state.change_since(reserved)
+        state.tell(budget, reserved, charged, tell);
     }
 
     /// Memory taken with no cap in force. True: the blocks do not fit into what was last seen
@@ -146,15 +158,12 @@ impl Growth {
         state.used > state.reserved
     }
 
+    /// Used bytes that are left.
     #[inline]
-    pub fn freed(&self, size: u64) {
+    pub fn freed(&self, size: u64) -> u64 {
         let mut state = self.0.lock();
         state.used = state.used.saturating_sub(size);
-    }
-
-    /// A free that the driver refused.
-    pub fn unfreed(&self, size: u64) {
-        self.took(size);
+        state.used.saturating_add(state.in_flight)
     }
 
     pub fn ticket(&self) -> Ticket {
@@ -164,13 +173,18 @@ impl Growth {
     }
 
     /// Figures read back outside a request: after a trim, or now and then.
-    pub fn observe(&self, budget: &Budget, ticket: Ticket, reading: Reading) -> Change {
+    pub fn observe(
+        &self,
+        budget: Option<&Budget>,
+        ticket: Ticket,
+        reading: Reading,
+        tell: impl FnOnce(Change),
+    ) {
         let mut state = self.0.lock();
         let (reserved, charged) = (state.reserved, state.charged());
         state.apply(ticket, reading);
         state.settle();
-        budget.charge(state.charged().saturating_sub(charged));
-        state.change_since(reserved)
+        state.tell(budget, reserved, charged, tell);
     }
 
     /// (reserved, used) as known.
@@ -198,44 +212,46 @@ mod tests {
     #[test]
     fn growth_goes_in_steps_of_32_mib() {
         let (budget, pool) = (capped(1 << 30), Growth::default());
-        pool.ask(&budget, 1000).unwrap();
+        pool.ask(Some(&budget), 1000).unwrap();
         assert_eq!(budget.counted(), 32 * MIB);
-        let change = pool.finish(&budget, 1000, true, read(&pool, 32 * MIB, 1000));
-        assert_eq!(change, Change { delta: 32 * MIB as i64, reserved: 32 * MIB, used: 1000 });
+        let mut told = None;
+        pool.finish(Some(&budget), 1000, true, read(&pool, 32 * MIB, 1000), |c| told = Some(c));
+        let grown = Change { delta: 32 * MIB as i64, reserved: 32 * MIB, used: 1000 };
+        assert_eq!(told, Some(grown));
         assert_eq!(budget.counted(), 32 * MIB);
-        pool.ask(&budget, 100 * MIB).unwrap();
+        pool.ask(Some(&budget), 100 * MIB).unwrap();
         assert_eq!(budget.counted(), 128 * MIB);
-        pool.finish(&budget, 100 * MIB, false, None);
+        pool.finish(Some(&budget), 100 * MIB, false, None, |_| ());
         assert_eq!(budget.counted(), 32 * MIB);
     }
 
     #[test]
     fn what_it_holds_is_never_refused() {
         let (budget, pool) = (capped(32 * MIB), Growth::default());
-        pool.ask(&budget, MIB).unwrap();
-        pool.finish(&budget, MIB, true, read(&pool, 32 * MIB, MIB));
+        pool.ask(Some(&budget), MIB).unwrap();
+        pool.finish(Some(&budget), MIB, true, read(&pool, 32 * MIB, MIB), |_| ());
         budget.charge(MIB as i64); // above the cap now
         for _ in 0..31 {
-            pool.ask(&budget, MIB).unwrap();
-            pool.finish(&budget, MIB, true, None);
+            pool.ask(Some(&budget), MIB).unwrap();
+            pool.finish(Some(&budget), MIB, true, None, |_| ());
         }
-        assert!(pool.ask(&budget, 1).is_err());
+        assert!(pool.ask(Some(&budget), 1).is_err());
         pool.freed(MIB);
-        assert!(pool.ask(&budget, MIB).is_ok());
+        assert!(pool.ask(Some(&budget), MIB).is_ok());
     }
 
     #[test]
     fn calls_under_way_share_one_step_and_keep_it_when_one_fails() {
         let (budget, pool) = (capped(32 * MIB), Growth::default());
-        pool.ask(&budget, MIB).unwrap();
-        pool.ask(&budget, MIB).unwrap();
+        pool.ask(Some(&budget), MIB).unwrap();
+        pool.ask(Some(&budget), MIB).unwrap();
         assert_eq!(budget.counted(), 32 * MIB);
-        pool.finish(&budget, MIB, false, None);
+        pool.finish(Some(&budget), MIB, false, None, |_| ());
         assert_eq!(budget.counted(), 32 * MIB, "the second still needs it");
-        pool.finish(&budget, MIB, true, read(&pool, 32 * MIB, MIB));
+        pool.finish(Some(&budget), MIB, true, read(&pool, 32 * MIB, MIB), |_| ());
         assert_eq!(budget.counted(), 32 * MIB);
         let ticket = pool.ticket();
-        pool.observe(&budget, ticket, Reading { reserved: 0, used: 0 });
+        pool.observe(Some(&budget), ticket, Reading { reserved: 0, used: 0 }, |_| ());
         assert_eq!(budget.counted(), 0);
     }
 
@@ -243,16 +259,16 @@ mod tests {
     fn an_older_reading_does_not_undo_a_younger_one() {
         let (budget, pool) = (capped(1 << 30), Growth::default());
         let (old, young) = (pool.ticket(), pool.ticket());
-        pool.observe(&budget, young, Reading { reserved: 64 * MIB, used: 0 });
-        pool.observe(&budget, old, Reading { reserved: 32 * MIB, used: 0 });
+        pool.observe(Some(&budget), young, Reading { reserved: 64 * MIB, used: 0 }, |_| ());
+        pool.observe(Some(&budget), old, Reading { reserved: 32 * MIB, used: 0 }, |_| ());
         assert_eq!((pool.known().0, budget.counted()), (64 * MIB, 64 * MIB));
     }
 
     #[test]
     fn a_low_forecast_is_charged_when_seen() {
         let (budget, pool) = (capped(32 * MIB), Growth::default());
-        pool.ask(&budget, MIB).unwrap();
-        pool.finish(&budget, MIB, true, read(&pool, 64 * MIB, MIB));
+        pool.ask(Some(&budget), MIB).unwrap();
+        pool.finish(Some(&budget), MIB, true, read(&pool, 64 * MIB, MIB), |_| ());
         assert_eq!(budget.counted(), 64 * MIB);
         assert!(budget.try_take(0).is_err());
     }
@@ -260,12 +276,12 @@ mod tests {
     #[test]
     fn when_the_driver_knows_of_fewer_used_bytes_it_is_believed_before_a_refusal() {
         let (budget, pool) = (capped(32 * MIB), Growth::default());
-        pool.ask(&budget, 32 * MIB).unwrap();
-        pool.finish(&budget, 32 * MIB, true, read(&pool, 32 * MIB, 32 * MIB));
-        assert!(pool.ask(&budget, MIB).is_err());
+        pool.ask(Some(&budget), 32 * MIB).unwrap();
+        pool.finish(Some(&budget), 32 * MIB, true, read(&pool, 32 * MIB, 32 * MIB), |_| ());
+        assert!(pool.ask(Some(&budget), MIB).is_err());
         let ticket = pool.ticket();
-        pool.observe(&budget, ticket, Reading { reserved: 32 * MIB, used: 8 * MIB });
-        assert!(pool.ask_again(&budget, MIB).is_ok());
+        pool.observe(Some(&budget), ticket, Reading { reserved: 32 * MIB, used: 8 * MIB }, |_| ());
+        assert!(pool.ask_again(Some(&budget), MIB).is_ok());
     }
 
     #[test]
@@ -278,14 +294,14 @@ mod tests {
                 scope.spawn(move || {
                     for turn in 0..20_000u64 {
                         let size = ((turn * 7 + thread) % 20 + 1) * MIB;
-                        match pool.ask(budget, size) {
+                        match pool.ask(Some(budget), size) {
                             Err(_) => {
                                 refused.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                             }
                             Ok(()) => {
                                 assert!(budget.counted() <= 96 * MIB);
                                 let got = turn % 5 != 0;
-                                pool.finish(budget, size, got, None);
+                                pool.finish(Some(budget), size, got, None, |_| ());
                                 if got {
                                     pool.freed(size);
                                 }
@@ -296,7 +312,7 @@ mod tests {
             }
         });
         let ticket = pool.ticket();
-        pool.observe(&budget, ticket, Reading { reserved: 0, used: 0 });
+        pool.observe(Some(&budget), ticket, Reading { reserved: 0, used: 0 }, |_| ());
         assert_eq!((pool.known(), budget.counted()), ((0, 0), 0));
     }
 }

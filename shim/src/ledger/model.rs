@@ -62,9 +62,15 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..200)
 }
 
+fn device_of(place: u8) -> u8 {
+    place / 100
+}
+
 /// Places lie 256 KiB apart plus an odd bit, so that pages are shared and small ones straddle.
 fn key(place: u8) -> u64 {
-    (1 << 40) + u64::from(place) * (MIB / 4) + u64::from(place % 3) * 7 * GRAIN
+    // A page of addresses belongs to one device.
+    let device = u64::from(device_of(place));
+    (1 << 40) + (device << 32) + u64::from(place) * (MIB / 4) + u64::from(place % 3) * 7 * GRAIN
 }
 
 /// The physical bytes of a live set, counted afresh.
@@ -136,8 +142,8 @@ proptest! {
             match *step {
                 Step::Insert { place, size, kind, device, context } => {
                     let kind = KINDS_TRIED[kind];
-                    // A page of addresses belongs to one device.
-                    let device = if kind.space() == Space::Device { place / 100 } else { device };
+                    let device =
+                        if kind.space() == Space::Device { device_of(place) } else { device };
                     let entry = Entry {
                         context: ContextId(context),
                         site: SiteId(kind as u32 * 10 + u32::from(device)),
