@@ -1,6 +1,8 @@
 //! The `vramtrace` command.
 
 mod cli;
+mod doctor;
+mod driver;
 mod launch;
 
 use std::process::ExitCode;

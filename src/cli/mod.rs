@@ -1,9 +1,13 @@
 //! The command line: one file a command. What every command shares is here: how a failure is
 //! said, and what the exit status means (0 done, 1 the finding asked for was there, 2 bad input).
 
+mod demo;
+mod demo_workload;
+mod doctor;
 mod report;
 mod run;
 
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::process::ExitCode;
 
@@ -27,6 +31,13 @@ struct Cli {
 enum Command {
     /// Run a command and record its GPU memory
     Run(run::Args),
+    /// See it work: a small program with a leak and a cap, recorded and shown
+    Demo(demo::Args),
+    /// Say what is there to record with, and what would go past us
+    Doctor(doctor::Args),
+    /// The program of the demo
+    #[command(name = demo::WORKLOAD, hide = true)]
+    DemoWorkload,
     /// Show what happened: peak, live memory, refusals, per process and device
     Report(report::Args),
 }
@@ -62,16 +73,28 @@ impl<E: std::error::Error> From<E> for Failure {
 }
 
 pub fn main() -> ExitCode {
-    let outcome = match Cli::parse().command {
-        Command::Run(args) => run::run(args),
-        Command::Report(args) => report::run(args),
-    };
-    match outcome {
+    match dispatch(Cli::parse()) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
             say(&failure.message);
             ExitCode::from(failure.code)
         }
+    }
+}
+
+/// Runs a command of ours as if it had been typed.
+fn execute(arguments: impl IntoIterator<Item = OsString>) -> Outcome {
+    let program = std::iter::once("vramtrace".into());
+    dispatch(Cli::try_parse_from(program.chain(arguments))?)
+}
+
+fn dispatch(cli: Cli) -> Outcome {
+    match cli.command {
+        Command::Run(args) => run::run(args),
+        Command::Demo(args) => demo::run(args),
+        Command::Doctor(args) => doctor::run(args),
+        Command::DemoWorkload => demo_workload::run(),
+        Command::Report(args) => report::run(args),
     }
 }
 

@@ -62,6 +62,7 @@ pub fn run(args: Args) -> Outcome {
         cap: args.cap,
         output: Output::new(args.out.as_deref())?,
         simulated,
+        quiet_stdout: false,
     };
     let ended = launch.run()?;
     launch::summary::print(&ended);

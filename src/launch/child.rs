@@ -3,6 +3,7 @@
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
+use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
@@ -37,6 +38,7 @@ const NOT_EXECUTABLE: u8 = 126;
 pub fn run(
     command: &[OsString],
     variables: &[(&'static str, OsString)],
+    quiet_stdout: bool,
     mut watch: Watch,
 ) -> Result<(Status, Seen), Failure> {
     let (signal_sender, signals) = unbounded();
@@ -45,6 +47,9 @@ pub fn run(
     let mask = catching.mask_before();
     let mut child = Command::new(&command[0]);
     child.args(&command[1..]).envs(variables.iter().map(|(name, value)| (name, value)));
+    if quiet_stdout {
+        child.stdout(std::io::stderr().as_fd().try_clone_to_owned()?);
+    }
     // SAFETY: one async-signal-safe call between fork and exec.
     unsafe {
         child.pre_exec(move || {

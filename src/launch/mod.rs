@@ -24,6 +24,8 @@ pub struct Launch {
     pub cap: Option<String>,
     pub output: Output,
     pub simulated: Option<Simulated>,
+    /// The command's stdout goes to stderr: ours is for JSON.
+    pub quiet_stdout: bool,
 }
 
 /// What a run was.
@@ -54,7 +56,8 @@ impl Launch {
         }
         let outside =
             watch::Watch::new(self.output.run_marker(), library, self.simulated.is_some());
-        let (status, seen) = match child::run(&self.command, &variables, outside) {
+        let (status, seen) = match child::run(&self.command, &variables, self.quiet_stdout, outside)
+        {
             Ok(ended) => ended,
             Err(failure) => {
                 self.output.remove_if_empty();

@@ -30,10 +30,6 @@ impl Simulated {
         Ok(Simulated { devices: devices.into(), directory })
     }
 
-    pub fn devices(&self) -> &str {
-        &self.devices
-    }
-
     pub fn variables(&self) -> Vec<(&'static str, OsString)> {
         let path = std::env::var_os("LD_LIBRARY_PATH");
         vec![

@@ -16,6 +16,9 @@ pub fn print(ended: &Ended) {
         return;
     };
     say(format_args!("{} in {}", count(traces.len(), "trace"), shown.display()));
+    if let Some(cap) = ended.cap.as_ref().filter(|_| traces.len() > 1) {
+        say(format_args!("the cap of {cap} held for each process by itself, not for all together"));
+    }
 }
 
 fn count(n: usize, what: &str) -> String {

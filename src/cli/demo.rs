@@ -1,0 +1,110 @@
+//! `vramtrace demo`: a small program with phases, a leak, fragmentation and a refusal is run under
+//! the recorder and a cap; then its report, and a timeline to look at.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use super::{DONE, Failure, Outcome, say};
+use crate::driver::Driver;
+use crate::launch::child::Status;
+use crate::launch::output::Output;
+use crate::launch::simulate::{self, Simulated};
+use crate::launch::{Launch, signals};
+use vramtrace_reader::units::gib;
+
+/// The hidden command that is the program.
+pub const WORKLOAD: &str = "__demo-workload";
+/// What the program may take: a little less than it would like to.
+pub const CAP: &str = "4GiB";
+/// A GPU with less free memory than this is left alone.
+const NEEDED: u64 = 5 << 30;
+
+#[derive(clap::Args)]
+#[command(
+    long_about = "Record a small program that trains in phases, leaks, fragments its memory and \
+        meets a cap of 4 GiB; then show its report and write a timeline.\n\n\
+        Runs on the first GPU if there is one with 5 GiB free, else on a simulated one.",
+    after_help = "Example:\n  vramtrace demo"
+)]
+pub struct Args {
+    /// Use the simulated GPU even where there is a real one
+    #[arg(long)]
+    simulate: bool,
+    /// The directory for the trace and the timeline [default: a new vramtrace-DATE-TIME/]
+    #[arg(long, value_name = "DIR")]
+    out: Option<OsString>,
+}
+
+pub fn run(args: Args) -> Outcome {
+    let simulated = match (args.simulate, find_gpu()) {
+        (false, Ok(device)) => {
+            say(format_args!("the demo runs on {device}, under a cap of {CAP}"));
+            None
+        }
+        (asked, found) => {
+            let why = match (asked, found) {
+                (false, Err(why)) => format!(" ({why})"),
+                _ => String::new(),
+            };
+            say(format_args!(
+                "the demo runs on a simulated GPU of 24 GiB{why}, under a cap of {CAP}"
+            ));
+            Some(Simulated::new(simulate::DEFAULT)?)
+        }
+    };
+    let output = Output::new(args.out.as_deref())?;
+    let executable = std::env::current_exe()?;
+    let command = vec![executable.into_os_string(), WORKLOAD.into()];
+    let ended =
+        Launch { command, cap: Some(CAP.into()), output, simulated, quiet_stdout: false }.run()?;
+    match ended.status {
+        Status::Exited(DONE) => {}
+        Status::Exited(code) => {
+            return Err(Failure { code, message: "the demo's program failed".into() });
+        }
+        Status::Signalled(signal) => {
+            signals::die_by(signal);
+            return Ok(ended.status.code());
+        }
+    }
+    let traces = ended.output.traces();
+    let [trace] = traces.as_slice() else {
+        return Err(Failure { code: 1, message: "the demo's program left no trace".into() });
+    };
+    println!();
+    super::execute(["report".into(), trace.into()])?;
+    let timeline: PathBuf = trace.with_extension("perfetto-trace");
+    super::execute([
+        "export".into(),
+        trace.into(),
+        "--format=perfetto".into(),
+        "--force".into(),
+        "-o".into(),
+        timeline.clone().into(),
+    ])?;
+    println!("\nThe trace:      {}", shown(trace));
+    println!("Its timeline:   {}  (open it in https://ui.perfetto.dev)", shown(&timeline));
+    println!("Your program:   vramtrace run --cap 8GiB -- python train.py");
+    Ok(DONE)
+}
+
+/// Relative to where the user is, where that is shorter.
+fn shown(path: &std::path::Path) -> String {
+    let here = std::env::current_dir().unwrap_or_default();
+    path.strip_prefix(&here).unwrap_or(path).display().to_string()
+}
+
+/// The name of a GPU that the demo can use, or why there is none.
+fn find_gpu() -> Result<String, String> {
+    let driver = Driver::open().map_err(|_| "no GPU is found".to_string())?;
+    let devices = driver.devices().map_err(|error| error.to_string())?;
+    let first = devices.first().ok_or("no GPU is found")?;
+    driver.enter().map_err(|error| error.to_string())?;
+    let memory = driver.memory();
+    let _ = driver.leave();
+    let (free, _) = memory.map_err(|error| error.to_string())?;
+    if free < NEEDED {
+        return Err(format!("{} has only {} free", first.name, gib(free)));
+    }
+    Ok(first.name.clone())
+}

@@ -1,0 +1,106 @@
+//! Which entry points the recorder stands in front of, as it says itself.
+
+use std::ffi::{CStr, c_char};
+use std::path::Path;
+
+use libloading::Library;
+
+use crate::driver::loading;
+
+#[derive(Clone, Debug, Default)]
+pub struct Coverage {
+    pub entries: Vec<Entry>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub name: String,
+    pub section: String,
+    pub how: How,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// Recorded, and capped where it takes memory.
+    Followed,
+    /// One mark in the trace says that it was used.
+    Noted,
+    /// Handed to the driver.
+    Passed,
+}
+
+impl How {
+    pub fn name(self) -> &'static str {
+        match self {
+            How::Followed => "followed",
+            How::Noted => "noted",
+            How::Passed => "passed",
+        }
+    }
+}
+
+/// Asks the library itself. It does nothing by being loaded.
+pub fn of(library: &Path) -> Result<Coverage, String> {
+    // SAFETY: our own library, which has no initialiser that touches anything but itself; the
+    // text that it returns is a constant that ends with NUL.
+    let text = unsafe {
+        let library = Library::new(library).map_err(|error| loading(&error))?;
+        let ask = library
+            .get::<extern "C" fn() -> *const c_char>(b"vramtrace_coverage")
+            .map_err(|error| format!("{}; is it of another version?", loading(&error)))?;
+        CStr::from_ptr(ask()).to_string_lossy().into_owned()
+    };
+    Ok(parse(&text))
+}
+
+/// A line an entry point: name, since, section, hook, separated by tabs.
+fn parse(text: &str) -> Coverage {
+    let entries = text.lines().filter_map(|line| {
+        let mut fields = line.split('\t');
+        let (name, _since, section, hook) =
+            (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
+        let how = match hook {
+            "pass" => How::Passed,
+            "note" => How::Noted,
+            _ => How::Followed,
+        };
+        Some(Entry { name: name.into(), section: section.into(), how })
+    });
+    Coverage { entries: entries.collect() }
+}
+
+impl Coverage {
+    pub fn count(&self, how: How) -> usize {
+        self.entries.iter().filter(|entry| entry.how == how).count()
+    }
+
+    /// Sections in the table's order, with how many of their entries are followed, and of how many.
+    pub fn sections(&self) -> Vec<(&str, usize, usize)> {
+        let mut sections: Vec<(&str, usize, usize)> = Vec::new();
+        for entry in &self.entries {
+            if sections.last().is_none_or(|(section, ..)| *section != entry.section) {
+                sections.push((&entry.section, 0, 0));
+            }
+            if let Some((_, followed, all)) = sections.last_mut() {
+                *followed += usize::from(entry.how == How::Followed);
+                *all += 1;
+            }
+        }
+        sections
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sections_are_counted() {
+        let text = "cuMemAlloc_v2\t3020\tA. Takes\talloc::mem_alloc\n\
+                    cuMemCreate\t10020\tA. Takes\tpass\n\
+                    cuNew\t13000\tL. Others\tnote\n";
+        let coverage = parse(text);
+        assert_eq!(coverage.sections(), [("A. Takes", 1, 2), ("L. Others", 0, 1)]);
+        assert_eq!(coverage.count(How::Noted), 1);
+    }
+}

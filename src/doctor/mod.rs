@@ -1,0 +1,204 @@
+//! What is there to record with, and what would go past us. The command prints it.
+
+pub mod coverage;
+pub mod used;
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+
+use vramtrace_format::capspec::{self, CapSpec, Target};
+
+use crate::driver::nvml::{self, Nvml};
+use crate::driver::{Device, Driver};
+use crate::launch::elf::{self, Executable};
+use crate::launch::library;
+use coverage::Coverage;
+use used::Used;
+
+/// Ways past a preloaded library that no look at one executable can tell.
+pub const GENERAL_ESCAPES: [(&str, &str); 3] = [
+    ("dlopen with RTLD_DEEPBIND", "such a plugin binds to the driver before us"),
+    ("dlmopen", "a library opened in another namespace of the loader is not seen"),
+    (
+        "lost environment",
+        "ssh, su, sudo, container and job starters drop LD_PRELOAD: set it inside, by an absolute \
+         path (a path that is not found leaves the program without record and cap)",
+    ),
+];
+
+#[derive(Debug)]
+pub struct Findings {
+    pub driver: Result<DriverFound, String>,
+    pub nvml: Result<Nvml, String>,
+    pub shim: Result<ShimFound, String>,
+    pub cap: Option<CapFound>,
+    pub command: Option<CommandFound>,
+}
+
+#[derive(Debug)]
+pub struct DriverFound {
+    pub version: u32,
+    pub devices: Vec<Device>,
+}
+
+#[derive(Debug)]
+pub struct ShimFound {
+    pub path: PathBuf,
+    pub coverage: Coverage,
+}
+
+/// The cap that VRAMTRACE_CAP or `--cap` would set.
+#[derive(Debug)]
+pub struct CapFound {
+    pub text: String,
+    /// Bytes by ordinal, or what is wrong with the text.
+    pub limits: Result<Vec<(u32, u64)>, String>,
+    /// Devices that it names and that are not visible.
+    pub ignored: Vec<String>,
+}
+
+#[derive(Debug)]
+pub struct CommandFound {
+    pub name: OsString,
+    /// `None`: no such command.
+    pub executable: Option<Executable>,
+    /// What it did when it was run; an error when it could not be.
+    pub used: Option<Used>,
+}
+
+/// Everything that can be found without running anything.
+pub fn look(cap: Option<&str>, command: Option<&OsStr>) -> Findings {
+    let driver = find_driver();
+    let devices = driver.as_ref().map_or(&[][..], |found| &found.devices);
+    Findings {
+        cap: cap.map(|text| judge_cap(text, devices)),
+        command: command.map(|name| CommandFound {
+            name: name.into(),
+            executable: elf::examine(name),
+            used: None,
+        }),
+        nvml: nvml::ask(),
+        shim: find_shim(),
+        driver,
+    }
+}
+
+fn find_driver() -> Result<DriverFound, String> {
+    let driver = Driver::open().map_err(|error| error.to_string())?;
+    let version = driver.version().map_err(|error| error.to_string())?;
+    let devices = driver.devices().map_err(|error| error.to_string())?;
+    Ok(DriverFound { version, devices })
+}
+
+fn find_shim() -> Result<ShimFound, String> {
+    let path = library::find(library::SHIM).map_err(|failure| failure.message)?;
+    let coverage = coverage::of(&path)?;
+    Ok(ShimFound { path, coverage })
+}
+
+fn judge_cap(text: &str, devices: &[Device]) -> CapFound {
+    let spec = capspec::parse(text);
+    let ignored = spec.as_ref().map_or(Vec::new(), |spec| not_visible(spec, devices));
+    let limits = spec.map(|spec| {
+        let limit = |device: &Device| {
+            Some((device.ordinal, spec.limit(device.ordinal, &device.uuid, device.total_bytes)?))
+        };
+        devices.iter().filter_map(limit).collect()
+    });
+    CapFound { text: text.into(), limits, ignored }
+}
+
+fn not_visible(spec: &CapSpec, devices: &[Device]) -> Vec<String> {
+    let name = |target: Target| match target {
+        Target::Others => None,
+        Target::Ordinal(n) => {
+            (!devices.iter().any(|device| device.ordinal == n)).then(|| format!("device {n}"))
+        }
+        Target::Gpu(id) => (!devices.iter().any(|d| d.uuid == id)).then(|| uuid_text("GPU", &id)),
+        Target::Mig(id) => (!devices.iter().any(|d| d.uuid == id)).then(|| uuid_text("MIG", &id)),
+    };
+    spec.rules.iter().filter_map(|rule| name(rule.target)).collect()
+}
+
+/// As nvidia-smi prints it.
+pub fn uuid_text(prefix: &str, uuid: &[u8; 16]) -> String {
+    let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    let (a, b, c, d, e) = (&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]);
+    format!("{prefix}-{a}-{b}-{c}-{d}-{e}")
+}
+
+impl Findings {
+    /// What keeps a program from being recorded and capped, a line each.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        // A command that runs over the simulated driver needs no other.
+        let simulated =
+            self.command.as_ref().and_then(|c| c.used.as_ref()).is_some_and(|used| used.simulated);
+        if let Err(why) = &self.driver
+            && !simulated
+        {
+            problems.push(format!("no driver: {why}"));
+        }
+        if let Err(why) = &self.shim {
+            problems.push(format!("no recorder: {why}"));
+        }
+        if let Some(cap) = &self.cap {
+            if let Err(why) = &cap.limits {
+                problems.push(format!("the cap is not understood: {why}"));
+            }
+            if self.driver.is_ok() {
+                let ignored = cap.ignored.iter();
+                problems.extend(
+                    ignored.map(|device| format!("the cap names {device}, which is not visible")),
+                );
+            }
+        }
+        if let Some(command) = &self.command {
+            command.problems(&mut problems);
+        }
+        problems
+    }
+}
+
+impl CommandFound {
+    fn problems(&self, problems: &mut Vec<String>) {
+        let name = self.name.display();
+        match &self.executable {
+            None => problems.push(format!("{name}: no such command, or no executable")),
+            Some(executable) => problems
+                .extend(executable.escapes.iter().map(|e| format!("{name} {}", e.explanation()))),
+        }
+        let Some(used) = &self.used else { return };
+        for (pid, name) in &used.without_shim {
+            problems.push(format!("process {pid} ({name}) used the driver without the recorder"));
+        }
+        for api in &used.passed {
+            problems.push(format!("{api} was called: it is counted, its memory is not followed"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(ordinal: u32) -> Device {
+        Device { ordinal, name: "GPU".into(), uuid: [ordinal as u8; 16], total_bytes: 24 << 30 }
+    }
+
+    #[test]
+    fn a_cap_for_devices_that_are_not_there_is_told() {
+        let id = uuid_text("GPU", &[9; 16]);
+        let found = judge_cap(&format!("0=50%,3=1g,{id}=1g"), &[device(0), device(1)]);
+        assert_eq!(found.limits, Ok(vec![(0, 12 << 30)]));
+        assert_eq!(found.ignored, ["device 3".to_string(), id]);
+        assert!(judge_cap("8", &[]).limits.unwrap_err().contains("8GiB"));
+    }
+
+    #[test]
+    fn uuids_are_written_as_nvidia_smi_does() {
+        let text = uuid_text("GPU", &[0xab; 16]);
+        assert_eq!(text, "GPU-abababab-abab-abab-abab-abababababab");
+        assert!(capspec::parse(&format!("{text}=1g")).is_ok());
+    }
+}

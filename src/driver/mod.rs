@@ -1,0 +1,240 @@
+//! The driver as a client sees it: opened by name at run time, so that the command starts without
+//! a GPU. `doctor` asks it, the demo's workload uses it.
+
+pub mod nvml;
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+
+use libloading::Library;
+
+type CUresult = c_int;
+pub type DevicePointer = u64;
+pub type Stream = *mut c_void;
+pub type Context = *mut c_void;
+
+pub const OUT_OF_MEMORY: CUresult = 2;
+
+/// A call that the driver answered with something else than success, or a library that is not
+/// there.
+#[derive(Debug)]
+pub enum Error {
+    NotFound(libloading::Error),
+    Call { name: &'static str, result: CUresult },
+}
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Error::NotFound(error) => write!(f, "{}", loading(error)),
+            Error::Call { name, result } => match result_name(*result) {
+                Some(known) => write!(f, "{name}: {known} ({result})"),
+                None => write!(f, "{name}: error {result}"),
+            },
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// What the loader says, with its reason.
+pub fn loading(error: &libloading::Error) -> String {
+    use std::error::Error;
+    error.source().map_or_else(|| error.to_string(), |reason| reason.to_string())
+}
+
+impl Error {
+    pub fn is_out_of_memory(&self) -> bool {
+        matches!(self, Error::Call { result: OUT_OF_MEMORY, .. })
+    }
+}
+
+/// Names of the results that people meet.
+fn result_name(result: CUresult) -> Option<&'static str> {
+    Some(match result {
+        1 => "CUDA_ERROR_INVALID_VALUE",
+        2 => "CUDA_ERROR_OUT_OF_MEMORY",
+        3 => "CUDA_ERROR_NOT_INITIALIZED",
+        34 => "CUDA_ERROR_STUB_LIBRARY",
+        100 => "CUDA_ERROR_NO_DEVICE",
+        101 => "CUDA_ERROR_INVALID_DEVICE",
+        201 => "CUDA_ERROR_INVALID_CONTEXT",
+        801 => "CUDA_ERROR_NOT_SUPPORTED",
+        802 => "CUDA_ERROR_SYSTEM_NOT_READY",
+        803 => "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+        804 => "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
+        999 => "CUDA_ERROR_UNKNOWN",
+        _ => return None,
+    })
+}
+
+/// Declares the functions that we call: a field each, found by name.
+macro_rules! functions {
+    ($($field:ident = $symbol:literal ( $($arg:ty),* );)*) => {
+        struct Functions { $($field: unsafe extern "C" fn($($arg),*) -> CUresult,)* }
+
+        impl Functions {
+            /// # Safety
+            /// The library is libcuda, or one that declares these functions as it does.
+            unsafe fn find(library: &Library) -> Result<Functions, Error> {
+                unsafe {
+                    Ok(Functions {
+                        $($field: *library.get($symbol.as_bytes()).map_err(Error::NotFound)?,)*
+                    })
+                }
+            }
+        }
+
+        #[derive(Clone, Copy)]
+        #[allow(non_camel_case_types)]
+        enum Name { $($field,)* }
+
+        impl Name {
+            fn symbol(self) -> &'static str {
+                match self { $(Name::$field => $symbol,)* }
+            }
+        }
+    };
+}
+
+functions! {
+    init = "cuInit" (c_uint);
+    version = "cuDriverGetVersion" (*mut c_int);
+    count = "cuDeviceGetCount" (*mut c_int);
+    device = "cuDeviceGet" (*mut c_int, c_int);
+    name = "cuDeviceGetName" (*mut c_char, c_int, c_int);
+    uuid = "cuDeviceGetUuid_v2" (*mut [u8; 16], c_int);
+    total = "cuDeviceTotalMem_v2" (*mut usize, c_int);
+    retain = "cuDevicePrimaryCtxRetain" (*mut Context, c_int);
+    release = "cuDevicePrimaryCtxRelease_v2" (c_int);
+    set_current = "cuCtxSetCurrent" (Context);
+    info = "cuMemGetInfo_v2" (*mut usize, *mut usize);
+    alloc = "cuMemAlloc_v2" (*mut DevicePointer, usize);
+    free = "cuMemFree_v2" (DevicePointer);
+    alloc_async = "cuMemAllocAsync" (*mut DevicePointer, usize, Stream);
+    free_async = "cuMemFreeAsync" (DevicePointer, Stream);
+    stream_wait = "cuStreamSynchronize" (Stream);
+}
+
+pub struct Driver {
+    functions: Functions,
+    /// Where it was found, and what keeps the functions valid.
+    _library: Library,
+}
+
+#[derive(Clone, Debug)]
+pub struct Device {
+    pub ordinal: u32,
+    pub name: String,
+    pub uuid: [u8; 16],
+    pub total_bytes: u64,
+}
+
+impl Driver {
+    /// Opens libcuda.so.1 and initialises it.
+    pub fn open() -> Result<Driver, Error> {
+        // SAFETY: the driver's initialisers are those that every CUDA program runs.
+        let library = unsafe { Library::new("libcuda.so.1") }.map_err(Error::NotFound)?;
+        // SAFETY: the name says that it is the driver.
+        let functions = unsafe { Functions::find(&library)? };
+        let driver = Driver { functions, _library: library };
+        // SAFETY: plain call.
+        driver.check(Name::init, unsafe { (driver.functions.init)(0) })?;
+        Ok(driver)
+    }
+
+    fn check(&self, call: Name, result: CUresult) -> Result<(), Error> {
+        match result {
+            0 => Ok(()),
+            result => Err(Error::Call { name: call.symbol(), result }),
+        }
+    }
+
+    /// 13000 is CUDA 13.0.
+    pub fn version(&self) -> Result<u32, Error> {
+        let mut version = 0;
+        // SAFETY: the driver writes one int.
+        self.check(Name::version, unsafe { (self.functions.version)(&mut version) })?;
+        Ok(version as u32)
+    }
+
+    pub fn devices(&self) -> Result<Vec<Device>, Error> {
+        let mut count = 0;
+        // SAFETY: the driver writes one int.
+        self.check(Name::count, unsafe { (self.functions.count)(&mut count) })?;
+        (0..count).map(|ordinal| self.describe(ordinal)).collect()
+    }
+
+    fn describe(&self, ordinal: c_int) -> Result<Device, Error> {
+        let (mut device, mut name, mut uuid, mut total) = (0, [0 as c_char; 128], [0; 16], 0);
+        let room = name.len() as c_int - 1;
+        // SAFETY: each call writes what its pointer has room for; the name keeps its last NUL.
+        unsafe {
+            self.check(Name::device, (self.functions.device)(&mut device, ordinal))?;
+            self.check(Name::name, (self.functions.name)(name.as_mut_ptr(), room, device))?;
+            self.check(Name::uuid, (self.functions.uuid)(&mut uuid, device))?;
+            self.check(Name::total, (self.functions.total)(&mut total, device))?;
+            Ok(Device {
+                ordinal: ordinal as u32,
+                name: CStr::from_ptr(name.as_ptr()).to_string_lossy().into_owned(),
+                uuid,
+                total_bytes: total as u64,
+            })
+        }
+    }
+
+    /// Makes the first device's primary context current, until [`Driver::leave`].
+    pub fn enter(&self) -> Result<(), Error> {
+        let mut context = std::ptr::null_mut();
+        // SAFETY: the driver writes one handle, which is then used as it is.
+        unsafe {
+            self.check(Name::retain, (self.functions.retain)(&mut context, 0))?;
+            self.check(Name::set_current, (self.functions.set_current)(context))
+        }
+    }
+
+    pub fn leave(&self) -> Result<(), Error> {
+        // SAFETY: plain call.
+        self.check(Name::release, unsafe { (self.functions.release)(0) })
+    }
+
+    /// Free and total bytes, of the current context's device.
+    pub fn memory(&self) -> Result<(u64, u64), Error> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: the driver writes two sizes.
+        self.check(Name::info, unsafe { (self.functions.info)(&mut free, &mut total) })?;
+        Ok((free as u64, total as u64))
+    }
+
+    pub fn alloc(&self, bytes: u64) -> Result<DevicePointer, Error> {
+        let mut pointer = 0;
+        // SAFETY: the driver writes one pointer.
+        let result = unsafe { (self.functions.alloc)(&mut pointer, bytes as usize) };
+        self.check(Name::alloc, result).map(|()| pointer)
+    }
+
+    pub fn free(&self, pointer: DevicePointer) -> Result<(), Error> {
+        // SAFETY: a bad pointer is an error of the driver's.
+        self.check(Name::free, unsafe { (self.functions.free)(pointer) })
+    }
+
+    /// From the device's default pool, on the default stream.
+    pub fn alloc_async(&self, bytes: u64) -> Result<DevicePointer, Error> {
+        let mut pointer = 0;
+        let stream = std::ptr::null_mut();
+        // SAFETY: the driver writes one pointer; a null stream is the default one.
+        let result = unsafe { (self.functions.alloc_async)(&mut pointer, bytes as usize, stream) };
+        self.check(Name::alloc_async, result).map(|()| pointer)
+    }
+
+    pub fn free_async(&self, pointer: DevicePointer) -> Result<(), Error> {
+        // SAFETY: as `free`.
+        let result = unsafe { (self.functions.free_async)(pointer, std::ptr::null_mut()) };
+        self.check(Name::free_async, result)
+    }
+
+    pub fn wait(&self) -> Result<(), Error> {
+        // SAFETY: a null stream is the default one.
+        let result = unsafe { (self.functions.stream_wait)(std::ptr::null_mut()) };
+        self.check(Name::stream_wait, result)
+    }
+}
