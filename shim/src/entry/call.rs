@@ -15,7 +15,7 @@
 //! }
 //! ```
 //!
-//! The export around it keeps the depth, errno and panics. `call.real` remembers what the driver
+//! The export around it keeps the depth, errno and panics, and calls `recorder.after_call`. `call.real` remembers what the driver
 //! answered, so that a hook that panics AFTER the call still gives the program the driver's answer,
 //! and one that panics BEFORE it passes through. (So a hook which lets the driver write into locals
 //! copies them to the program's outputs before it does anything else.)
@@ -95,6 +95,7 @@ pub(super) fn run<F: Copy>(
         let process = process::current();
         process.entry.test_panic(call.api);
         let result = body(process);
+        process.entry.tell_escapes(process);
         process.recorder.after_call(process);
         result
     }));

@@ -51,6 +51,9 @@ macro_rules! body {
         $process.entry.note($process, $call.api);
         unsafe { $call.real($($arg),*) }
     }};
+    ($process:ident, $call:expr, ($($arg:expr),*), proc_address::$version:ident) => {{
+        unsafe { super::proc_address::$version($process, $call, $($arg),*) }
+    }};
     ($process:ident, $call:expr, ($($arg:expr),*), $($hook:tt)+) => {{
         $process.entry.count($call.api);
         unsafe { crate::hooks::$($hook)+($process, $call, $($arg),*) }

@@ -12,6 +12,7 @@ pub type Dlopen = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
 static DLSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 static DLVSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 static DLOPEN: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+static DLMOPEN: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Resolved once, by the first thread that asks; racing ones find the same.
 #[inline]
@@ -79,19 +80,45 @@ pub unsafe fn dlvsym(handle: *mut c_void, name: &CStr, version: *const c_char) -
     }
 }
 
-/// The real `dlopen`.
+/// Address of the real `dlopen`; 0 if the process has none.
+pub fn real_dlopen() -> usize {
+    cached(&DLOPEN, b"dlopen") as usize
+}
+
+/// Address of the real `dlmopen`; 0 if the process has none.
+pub fn real_dlmopen() -> usize {
+    cached(&DLMOPEN, b"dlmopen") as usize
+}
+
+/// The real `dlopen`. A failure leaves no text for the program's `dlerror`.
 pub fn dlopen(name: &CStr, flags: c_int) -> *mut c_void {
-    let real = cached(&DLOPEN, b"dlopen");
-    if real.is_null() {
-        return core::ptr::null_mut();
+    let handle = match real_dlopen() {
+        0 => core::ptr::null_mut(),
+        real => unsafe { core::mem::transmute::<usize, Dlopen>(real)(name.as_ptr(), flags) },
+    };
+    if handle.is_null() {
+        clear_error();
     }
-    unsafe { core::mem::transmute::<*mut c_void, Dlopen>(real)(name.as_ptr(), flags) }
+    handle
+}
+
+/// Takes back the error text of a look-up of ours that failed: one that succeeds does.
+pub fn clear_error() {
+    unsafe { dlsym(libc::RTLD_DEFAULT, c"dlsym") };
+}
+
+/// Finds them all before anybody asks.
+pub fn warm() {
+    real_dlsym();
+    real_dlvsym();
+    real_dlopen();
+    real_dlmopen();
 }
 
 static START: AtomicUsize = AtomicUsize::new(0);
 static END: AtomicUsize = AtomicUsize::new(0);
 
-fn is_ours_in(object: &elf::Object) -> bool {
+pub fn is_ours_in(object: &elf::Object) -> bool {
     object.contains(find as *const () as usize)
 }
 

@@ -5,17 +5,21 @@
 //! name is said in one place, the [`table`].
 
 // A test binary exports nothing, so nobody calls the doors there.
-#![allow(dead_code)]
+#![cfg_attr(test, allow(dead_code))]
 
 mod api;
 pub mod call;
 pub mod cuda;
 mod depth;
+mod dlopen;
+mod dlsym;
+mod doorway;
 mod driver;
 mod elf;
 mod errno;
 mod exports;
 pub mod loader;
+mod proc_address;
 mod real;
 mod state;
 mod table;
@@ -25,6 +29,14 @@ pub use call::Call;
 pub use depth::inside;
 pub use driver::{Driver, driver};
 pub use state::Entry;
+
+/// Before the program's first instruction. It only accelerates: everything here is found at first
+/// use too.
+#[cfg(not(test))]
+#[ctor::ctor(unsafe)]
+fn start() {
+    loader::warm();
+}
 
 /// Whether the library is in this process, as far as a call or a look-up has shown.
 pub fn is_loaded(home: Home) -> bool {

@@ -31,7 +31,7 @@ impl Home {
 
     /// A file may serve under both names, and the loader keeps only the first: what counts
     /// is that it is one of the two by name and defines the function without which there is none.
-    fn is_in(self, object: &elf::Object) -> bool {
+    pub fn is_in(self, object: &elf::Object) -> bool {
         let essential: &[u8] = match self {
             Home::Cuda => b"cuDriverGetVersion",
             Home::Nvml => b"nvmlInit_v2",

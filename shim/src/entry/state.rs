@@ -1,10 +1,12 @@
 //! What the doors know of this process: how often each entry point was called, and what went past.
 
 use super::api::Api;
+use super::dlopen::{self, Escape};
 use crate::config::Config;
+use crate::lock::Lock;
 use crate::process::Process;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use vramtrace_format::Event;
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use vramtrace_format::{Definition, Event};
 
 pub struct Entry {
     used: [AtomicBool; Api::COUNT],
@@ -12,7 +14,14 @@ pub struct Entry {
     /// The number of the entry point whose hook is to panic once (a test); else `NEVER`.
     panic_at: AtomicU32,
     panicked: AtomicBool,
+    /// Names like an allocation's that were looked up and that no line of the table knows.
+    passed_by: Lock<Vec<Box<[u8]>>>,
+    escapes_told: AtomicU8,
 }
+
+/// Numbers of `Definition::Api` from here on are such names.
+pub const PASSED_BY: u16 = 0x8000;
+const MOST_PASSED_BY: usize = 256;
 
 const NEVER: u32 = u32::MAX;
 
@@ -25,6 +34,8 @@ impl Entry {
             noted: [const { AtomicBool::new(false) }; Api::COUNT],
             panic_at: AtomicU32::new(panic_at),
             panicked: AtomicBool::new(false),
+            passed_by: Lock::new(Vec::new()),
+            escapes_told: AtomicU8::new(0),
         }
     }
 
@@ -47,6 +58,39 @@ impl Entry {
         self.count(api);
         if !self.noted[api as usize].swap(true, Ordering::Relaxed) {
             process.recorder.record(&Event::PassedThrough { api: api as u16 });
+        }
+    }
+
+    /// A name that may mean memory went past us: defined once in the trace, for `doctor`.
+    #[cold]
+    pub fn passed_by(&self, process: &'static Process, name: &[u8]) {
+        let mut names = self.passed_by.lock();
+        if names.len() == MOST_PASSED_BY || names.iter().any(|known| **known == *name) {
+            return;
+        }
+        names.push(name.into());
+        let id = PASSED_BY + (names.len() - 1) as u16;
+        drop(names);
+        let name = String::from_utf8_lossy(name).into_owned();
+        process.recorder.define(&Definition::Api { id, name });
+    }
+
+    /// Says in the trace, once each, what was opened so that its calls may escape.
+    #[inline]
+    pub fn tell_escapes(&self, process: &'static Process) {
+        let escapes = dlopen::escapes();
+        if escapes != 0 && escapes != self.escapes_told.load(Ordering::Relaxed) {
+            self.tell(process, escapes);
+        }
+    }
+
+    #[cold]
+    fn tell(&self, process: &'static Process, escapes: u8) {
+        let told = self.escapes_told.fetch_or(escapes, Ordering::Relaxed);
+        for escape in Escape::ALL {
+            if escapes & !told & escape as u8 != 0 {
+                process.recorder.define(&Definition::Note { text: escape.text().into() });
+            }
         }
     }
 

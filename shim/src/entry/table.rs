@@ -10,8 +10,8 @@
 //! * `since`: the version that asks cuGetProcAddress for exactly this variant (3.2 is 3020); 0 for
 //!   NVML, which has no such door.
 //! * `hook`: what happens at the call. `pass` hands it to the driver and does nothing else; `note`
-//!   does so too and leaves one mark in the trace that it was used; anything else is a function in
-//!   [`crate::hooks`], shaped as [`super::call`] says.
+//!   does so too and leaves one mark in the trace that it was used; `proc_address::..` is the door
+//!   of that name; anything else is a function in [`crate::hooks`], shaped as [`super::call`] says.
 //!
 //! From here come the exports, the real pointers, the map from a driver's pointer to our hook,
 //! the list that `doctor` prints and docs/COVERAGE.md. Adding an API function is one line.
@@ -183,8 +183,8 @@ macro_rules! table {
             }
             "K. Resolution and lifecycle"
             Lifecycle in Cuda {
-                cuGetProcAddress 11030 (symbol: *const c_char, pfn: *mut *mut c_void, version: i32, flags: u64) => pass;
-                cuGetProcAddress_v2 12000 (symbol: *const c_char, pfn: *mut *mut c_void, version: i32, flags: u64, status: *mut CUdriverProcAddressQueryResult) => pass;
+                cuGetProcAddress 11030 (symbol: *const c_char, pfn: *mut *mut c_void, version: i32, flags: u64) => proc_address::v1;
+                cuGetProcAddress_v2 12000 (symbol: *const c_char, pfn: *mut *mut c_void, version: i32, flags: u64, status: *mut CUdriverProcAddressQueryResult) => proc_address::v2;
                 cuGetExportTable 3000 (table: *mut *const c_void, id: *const CUuuid) => pass;
                 cuInit 2000 (flags: u32) => pass;
                 cuDriverGetVersion 2020 (version: *mut i32) => pass;

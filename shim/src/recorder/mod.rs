@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::process::Process;
-use vramtrace_format::{Event, StopReason};
+use vramtrace_format::{Definition, Event, StopReason};
 
 pub struct Recorder;
 
@@ -12,6 +12,8 @@ impl Recorder {
     }
 
     pub fn record(&self, _: &Event) {}
+
+    pub fn define(&self, _: &Definition) {}
 
     pub fn stop(&self, _: StopReason, _: i32) {}
 

@@ -1,0 +1,9 @@
+//! Linking of libvramtrace.so.
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    // A reference of ours to one of our exports is meant for ourselves, even where another library
+    // in front of us defines the name too.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libvramtrace.so");
+}

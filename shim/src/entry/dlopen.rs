@@ -1,0 +1,79 @@
+//! `dlopen` and `dlmopen`, ours only to see what will escape us: a library opened with
+//! RTLD_DEEPBIND prefers its own dependencies to our exports, and one in another namespace does
+//! not see us at all. Both jump to the real function, so that the caller's search paths and
+//! namespace are the caller's.
+
+use super::doorway::{Verdict, doorway};
+use super::loader;
+use core::ffi::{c_char, c_int, c_long, c_void};
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicU8, Ordering};
+
+/// What was opened so that its calls may escape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Escape {
+    DeepBind = 1,
+    Namespace = 2,
+}
+
+impl Escape {
+    pub const ALL: [Escape; 2] = [Escape::DeepBind, Escape::Namespace];
+
+    pub fn text(self) -> &'static str {
+        match self {
+            Escape::DeepBind => {
+                "a library was opened with RTLD_DEEPBIND: driver calls that it makes may not be seen"
+            }
+            Escape::Namespace => {
+                "a library was opened in a name space of its own (dlmopen): driver calls that it \
+                 makes are not seen"
+            }
+        }
+    }
+}
+
+static ESCAPES: AtomicU8 = AtomicU8::new(0);
+
+/// Bits of [`Escape`].
+pub fn escapes() -> u8 {
+    ESCAPES.load(Ordering::Relaxed)
+}
+
+fn escaped(escape: Escape) {
+    if escapes() & escape as u8 == 0 {
+        ESCAPES.fetch_or(escape as u8, Ordering::Relaxed);
+    }
+}
+
+extern "C" fn opening(_: *const c_char, flags: c_int) -> Verdict {
+    if flags & libc::RTLD_DEEPBIND != 0 {
+        escaped(Escape::DeepBind);
+    }
+    Verdict { jump: loader::real_dlopen(), answer: null_mut() }
+}
+
+extern "C" fn opening_apart(space: c_long, _: *const c_char, flags: c_int) -> Verdict {
+    if space != libc::LM_ID_BASE {
+        escaped(Escape::Namespace);
+    } else if flags & libc::RTLD_DEEPBIND != 0 {
+        escaped(Escape::DeepBind);
+    }
+    Verdict { jump: loader::real_dlmopen(), answer: null_mut() }
+}
+
+/// # Safety
+/// As the C library's.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[unsafe(naked)]
+pub unsafe extern "C" fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void {
+    doorway!(opening)
+}
+
+/// # Safety
+/// As the C library's.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[unsafe(naked)]
+pub unsafe extern "C" fn dlmopen(space: c_long, name: *const c_char, flags: c_int) -> *mut c_void {
+    doorway!(opening_apart)
+}
