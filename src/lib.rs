@@ -1,4 +1,8 @@
 //! The reader library behind the `vramtrace` command.
+//!
+//! An event's journey: file -> [`trace`] -> [`replay`] -> [`analysis`] -> [`report`].
 
 pub mod allocator;
+pub mod replay;
+pub mod trace;
 pub mod units;

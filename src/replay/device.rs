@@ -1,0 +1,265 @@
+//! One device's sums: bytes by kind, shared pages, peak, counts, samples.
+
+use rustc_hash::FxHashMap;
+use vramtrace_format::physical::{PAGE, Physical, pages, physical};
+use vramtrace_format::{Counters, Kind, Sample};
+
+use super::live::{Key, Live};
+
+/// Kinds are numbered from 1: slot 0 stays empty.
+pub const KIND_SLOTS: usize = 12;
+pub type BytesByKind = [u64; KIND_SLOTS];
+
+/// The sums of one kind on one device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KindSums {
+    /// Physical bytes; for imports their size.
+    pub live_bytes: u64,
+    /// Highest `live_bytes` of this kind, at its own time.
+    pub peak_bytes: u64,
+    /// What the program asked for and still holds.
+    pub requested_bytes: u64,
+    pub live_allocations: u64,
+    pub allocations: u64,
+}
+
+/// A highest value, and when it was reached.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Peak {
+    pub bytes: u64,
+    pub time_ns: u64,
+    /// File offset of the event that reached it; `None` where only the recorder's totals tell.
+    pub offset: Option<u64>,
+    /// What it was made of; all zero where only the recorder's totals tell.
+    pub by_kind: BytesByKind,
+}
+
+/// NVML's and the driver's figures, with the ledger's at the same moment.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SampleAt {
+    pub sample: Sample,
+    pub time_ns: u64,
+    pub live_bytes: u64,
+    pub managed_bytes: u64,
+}
+
+impl SampleAt {
+    /// What NVML shows beyond allocations and contexts: kernels, heaps, what libraries took past
+    /// us. Negative when NVML shows less than the ledger. `None` without NVML.
+    pub fn unattributed(&self) -> Option<i64> {
+        let explained =
+            self.live_bytes as i64 - self.managed_bytes as i64 + self.sample.context_bytes as i64;
+        self.sample.process_bytes.map(|process| process as i64 - explained)
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Page {
+    /// Live allocations on it.
+    count: u32,
+    /// The kind that opened it: the page counts there.
+    kind: Kind,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct DeviceState {
+    /// Physical bytes of allocations: all kinds but imports.
+    pub live_bytes: u64,
+    pub peak: Peak,
+    pub kinds: [KindSums; KIND_SLOTS],
+    pub requested_bytes: u64,
+    pub requested_peak_bytes: u64,
+    /// Allocations of this process's own: no imports, no host memory.
+    pub live_allocations: u64,
+    pub allocations: u64,
+    /// Explicit ones and those that came with the end of a context.
+    pub frees: u64,
+    pub refused_by_cap: u64,
+    pub refused_by_driver: u64,
+    pub cap_bytes: Option<u64>,
+    pub graph_reserved: u64,
+    pub graph_used: u64,
+    /// Blocks of pools that are in use, as the driver said last.
+    pub pool_used: u64,
+    pub contexts: u32,
+    /// What contexts took, as measured when they were created.
+    pub context_bytes: u64,
+    pub sample: Option<SampleAt>,
+    /// The sample with the highest process figure.
+    pub peak_sample: Option<SampleAt>,
+    /// The recorder's own totals, as last written.
+    pub counters: Option<Counters>,
+    /// Sums that would have gone below zero.
+    pub underflows: u64,
+    pages: FxHashMap<u64, Page>,
+}
+
+impl DeviceState {
+    pub fn kind(&self, kind: Kind) -> &KindSums {
+        &self.kinds[kind as usize]
+    }
+
+    pub fn bytes_by_kind(&self) -> BytesByKind {
+        self.kinds.map(|sums| sums.live_bytes)
+    }
+
+    /// Bytes that NVML would show for the process now: the last sample carried forward by what
+    /// the ledger saw since. `None` without NVML.
+    pub fn process_bytes(&self) -> Option<u64> {
+        let unattributed = self.sample?.unattributed()?;
+        let bytes = self.live_bytes as i64 - self.kind(Kind::Managed).live_bytes as i64
+            + self.context_bytes as i64
+            + unattributed;
+        u64::try_from(bytes).ok().filter(|bytes| *bytes > 0)
+    }
+
+    /// Takes an allocation into the sums of what is live (not into the counts of calls).
+    pub(super) fn add_live(&mut self, key: Key, live: &Live) {
+        let counted = live.kind != Kind::Imported;
+        self.live_allocations += u64::from(counted);
+        if counted {
+            self.requested_bytes = self.requested_bytes.saturating_add(live.size);
+            self.requested_peak_bytes = self.requested_peak_bytes.max(self.requested_bytes);
+        }
+        let sums = &mut self.kinds[live.kind as usize];
+        sums.live_allocations += 1;
+        sums.requested_bytes = sums.requested_bytes.saturating_add(live.size);
+        match physical(live.kind, live.size) {
+            Physical::Own(bytes) => self.grow(live.kind, bytes),
+            Physical::Shared(_) => {
+                let (first, last) = pages(key.number, live.size);
+                let mut opened = 0;
+                for page in first..=last {
+                    let page = self.pages.entry(page).or_insert(Page { count: 0, kind: live.kind });
+                    opened += u64::from(page.count == 0) * PAGE;
+                    page.count = page.count.saturating_add(1);
+                }
+                self.grow(live.kind, opened);
+            }
+            Physical::Reserved => {}
+            Physical::None => {
+                let sums = &mut self.kinds[live.kind as usize];
+                sums.live_bytes = sums.live_bytes.saturating_add(live.size);
+                sums.peak_bytes = sums.peak_bytes.max(sums.live_bytes);
+            }
+        }
+    }
+
+    pub(super) fn remove_live(&mut self, key: Key, live: &Live) {
+        if live.kind != Kind::Imported {
+            self.live_allocations = self.live_allocations.saturating_sub(1);
+            self.requested_bytes = self.requested_bytes.saturating_sub(live.size);
+        }
+        let sums = &mut self.kinds[live.kind as usize];
+        sums.live_allocations = sums.live_allocations.saturating_sub(1);
+        sums.requested_bytes = sums.requested_bytes.saturating_sub(live.size);
+        match physical(live.kind, live.size) {
+            Physical::Own(bytes) => self.shrink(live.kind, bytes),
+            Physical::Shared(_) => {
+                let (first, last) = pages(key.number, live.size);
+                for number in first..=last {
+                    let Some(page) = self.pages.get_mut(&number) else {
+                        self.underflows += 1;
+                        continue;
+                    };
+                    page.count = page.count.saturating_sub(1);
+                    if page.count == 0 {
+                        let kind = page.kind;
+                        self.pages.remove(&number);
+                        self.shrink(kind, PAGE);
+                    }
+                }
+            }
+            Physical::Reserved => {}
+            Physical::None => {
+                let sums = &mut self.kinds[live.kind as usize];
+                sums.live_bytes = sums.live_bytes.saturating_sub(live.size);
+            }
+        }
+    }
+
+    /// A pool's or the graphs' reservation went from `before` to `after`.
+    pub(super) fn reserve(&mut self, kind: Kind, before: u64, after: u64) {
+        if after >= before {
+            self.grow(kind, after - before);
+        } else {
+            self.shrink(kind, before - after);
+        }
+    }
+
+    fn grow(&mut self, kind: Kind, bytes: u64) {
+        self.live_bytes = self.live_bytes.saturating_add(bytes);
+        let sums = &mut self.kinds[kind as usize];
+        sums.live_bytes = sums.live_bytes.saturating_add(bytes);
+        sums.peak_bytes = sums.peak_bytes.max(sums.live_bytes);
+    }
+
+    fn shrink(&mut self, kind: Kind, bytes: u64) {
+        let sums = &mut self.kinds[kind as usize];
+        if sums.live_bytes < bytes || self.live_bytes < bytes {
+            self.underflows += 1;
+        }
+        sums.live_bytes = sums.live_bytes.saturating_sub(bytes);
+        self.live_bytes = self.live_bytes.saturating_sub(bytes);
+    }
+
+    pub(super) fn note_peak(&mut self, time_ns: u64, offset: u64) {
+        if self.live_bytes > self.peak.bytes {
+            self.peak = Peak {
+                bytes: self.live_bytes,
+                time_ns,
+                offset: Some(offset),
+                by_kind: self.bytes_by_kind(),
+            };
+        }
+    }
+
+    /// The recorder's own peak, where events are missing.
+    pub(super) fn note_told_peak(&mut self, counters: &Counters) {
+        if counters.peak > self.peak.bytes {
+            self.peak = Peak {
+                bytes: counters.peak,
+                time_ns: counters.peak_time_ns,
+                offset: None,
+                by_kind: [0; KIND_SLOTS],
+            };
+        }
+    }
+
+    pub(super) fn note_sample(&mut self, sample: Sample, time_ns: u64) {
+        self.context_bytes = sample.context_bytes;
+        let at = SampleAt {
+            sample,
+            time_ns,
+            live_bytes: self.live_bytes,
+            managed_bytes: self.kind(Kind::Managed).live_bytes,
+        };
+        // A sample without NVML's figure must not hide the last one that had it.
+        if sample.process_bytes.is_some()
+            || self.sample.is_none_or(|last| last.sample.process_bytes.is_none())
+        {
+            self.sample = Some(at);
+        }
+        let peak = self.peak_sample.and_then(|peak| peak.sample.process_bytes);
+        if sample.process_bytes.is_some() && sample.process_bytes > peak {
+            self.peak_sample = Some(at);
+        }
+    }
+
+    /// Forgets what is live; what happened (peaks, counts, samples, the cap) stays.
+    pub(super) fn forget_live(&mut self) {
+        self.live_bytes = 0;
+        self.requested_bytes = 0;
+        self.live_allocations = 0;
+        self.graph_reserved = 0;
+        self.graph_used = 0;
+        self.pool_used = 0;
+        self.contexts = 0;
+        self.pages.clear();
+        for sums in &mut self.kinds {
+            sums.live_bytes = 0;
+            sums.requested_bytes = 0;
+            sums.live_allocations = 0;
+        }
+    }
+}

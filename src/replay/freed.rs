@@ -1,0 +1,72 @@
+//! A free is announced before the driver is asked; should the driver refuse it, the allocation
+//! lives on. So the latest ones are kept for a while.
+
+use super::live::{Key, Live};
+
+/// Frees between an announcement and its refusal, from all threads, are far fewer.
+const KEPT: usize = 1024;
+
+#[derive(Clone, Debug, Default)]
+pub struct RecentlyFreed {
+    ring: Vec<(Key, Live)>,
+    next: usize,
+}
+
+impl RecentlyFreed {
+    pub fn push(&mut self, key: Key, live: Live) {
+        if self.ring.len() < KEPT {
+            self.ring.push((key, live));
+        } else {
+            self.ring[self.next] = (key, live);
+        }
+        self.next = (self.next + 1) % KEPT;
+    }
+
+    /// The latest free of this key.
+    pub fn find(&self, key: Key) -> Option<Live> {
+        let (newer, older) = self.ring.split_at(self.next.min(self.ring.len()));
+        newer.iter().rev().chain(older.iter().rev()).find(|(k, _)| *k == key).map(|(_, l)| *l)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vramtrace_format::{ContextId, DeviceId, Kind, PoolId, SiteId, Space, StackId, ThreadId};
+
+    use super::*;
+
+    fn entry(number: u64, size: u64) -> (Key, Live) {
+        let live = Live {
+            size,
+            time_ns: 0,
+            site: SiteId(0),
+            stack: StackId(0),
+            thread: ThreadId(0),
+            context: ContextId(0),
+            pool: PoolId(0),
+            kind: Kind::Device,
+            device: DeviceId(0),
+            references: 1,
+        };
+        (Key { space: Space::Device, number }, live)
+    }
+
+    #[test]
+    fn the_latest_free_of_a_key_is_found_until_it_is_overwritten() {
+        let mut freed = RecentlyFreed::default();
+        for size in 0..KEPT as u64 + 10 {
+            let (key, live) = entry(size % 7, size);
+            freed.push(key, live);
+        }
+        let (key, _) = entry(3, 0);
+        assert_eq!(freed.find(key).unwrap().size % 7, 3);
+        assert!(freed.find(key).unwrap().size > KEPT as u64);
+        let (first, live) = entry(99, 1);
+        freed.push(first, live);
+        for size in 0..KEPT as u64 {
+            let (key, live) = entry(1, size);
+            freed.push(key, live);
+        }
+        assert_eq!(freed.find(first), None);
+    }
+}

@@ -1,0 +1,110 @@
+//! The live set: what is allocated at one moment.
+
+use rustc_hash::FxHashMap;
+use vramtrace_format::physical::{Physical, physical};
+use vramtrace_format::{ContextId, DeviceId, Kind, PoolId, SiteId, Space, StackId, ThreadId};
+
+/// What names an allocation while it lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    pub space: Space,
+    /// Address, or the number that stands for it in its space.
+    pub number: u64,
+}
+
+/// One live allocation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Live {
+    /// Requested bytes.
+    pub size: u64,
+    /// When it was made, ns since the start of the trace.
+    pub time_ns: u64,
+    pub site: SiteId,
+    pub stack: StackId,
+    /// 0 where it is known from a checkpoint alone.
+    pub thread: ThreadId,
+    pub context: ContextId,
+    pub pool: PoolId,
+    pub kind: Kind,
+    pub device: DeviceId,
+    /// How often it was opened: more than 1 only for imports.
+    pub references: u32,
+}
+
+impl Live {
+    /// Its own share of physical memory: what "who holds it" tables show. Slab allocations: size
+    /// rounded up to 512 B; pool and graph blocks: their size, inside what the pool reserved.
+    pub fn share(&self) -> u64 {
+        match physical(self.kind, self.size) {
+            Physical::Own(bytes) | Physical::Shared(bytes) => bytes,
+            Physical::Reserved | Physical::None => self.size,
+        }
+    }
+
+    /// Same allocation, seen twice (as itself and in a checkpoint)? File times have 64 ns steps.
+    pub fn same_birth(&self, time_ns: u64) -> bool {
+        self.time_ns >> 6 == time_ns >> 6
+    }
+}
+
+/// One map per space: keys of different spaces never meet.
+#[derive(Clone, Debug, Default)]
+pub struct LiveSet {
+    spaces: [FxHashMap<u64, Live>; 4],
+}
+
+impl LiveSet {
+    pub fn get(&self, key: Key) -> Option<&Live> {
+        self.spaces[key.space as usize].get(&key.number)
+    }
+
+    pub(super) fn get_mut(&mut self, key: Key) -> Option<&mut Live> {
+        self.spaces[key.space as usize].get_mut(&key.number)
+    }
+
+    pub(super) fn insert(&mut self, key: Key, live: Live) -> Option<Live> {
+        self.spaces[key.space as usize].insert(key.number, live)
+    }
+
+    pub(super) fn remove(&mut self, key: Key) -> Option<Live> {
+        self.spaces[key.space as usize].remove(&key.number)
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.spaces.iter_mut().for_each(FxHashMap::clear);
+    }
+
+    pub fn len(&self) -> usize {
+        self.spaces.iter().map(FxHashMap::len).sum()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// In no order.
+    pub fn iter(&self) -> impl Iterator<Item = (Key, &Live)> {
+        const SPACES: [Space; 4] = [Space::Device, Space::Vmm, Space::Array, Space::Host];
+        SPACES.into_iter().flat_map(|space| {
+            self.spaces[space as usize]
+                .iter()
+                .map(move |(number, live)| (Key { space, number: *number }, live))
+        })
+    }
+
+    /// What dies with a context: all that belongs to it except VMM objects, pool blocks and graph
+    /// memory.
+    pub(super) fn owned_by(&self, context: ContextId) -> Vec<Key> {
+        if context == ContextId(0) {
+            return Vec::new();
+        }
+        self.iter()
+            .filter(|(key, live)| {
+                live.context == context
+                    && key.space != Space::Vmm
+                    && !matches!(live.kind, Kind::Pool | Kind::Graph)
+            })
+            .map(|(key, _)| key)
+            .collect()
+    }
+}

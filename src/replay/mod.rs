@@ -1,0 +1,553 @@
+//! Replays the events of one trace in file order: the state of memory at any moment.
+//!
+//! Memory used is bounded by the live set. Where events are missing (punched out of a bounded
+//! trace, or damaged), the state is taken from the next checkpoint:
+//!
+//! ```text
+//!  Whole --gap--> Lost --CheckpointBegin--> Resuming --CheckpointEnd--> Resumed --gap--> Lost ..
+//! ```
+
+pub mod device;
+mod freed;
+pub mod live;
+pub mod observer;
+pub mod state;
+
+pub use device::{BytesByKind, DeviceState, KindSums, Peak, SampleAt};
+pub use live::{Key, Live, LiveSet};
+pub use observer::{Birth, Death, Observer};
+pub use state::{Certainty, ContextState, Mapping, PoolSums, RefusalAt, State, Stop};
+
+use rustc_hash::FxHashSet;
+use vramtrace_format::{
+    Alloc, ContextId, Counters, DeviceId, Event, Kind, PoolId, PoolOrigin, Refused, RefusedBy,
+    Space, Stamped, StopReason,
+};
+
+use crate::trace::{Definitions, Site};
+use freed::RecentlyFreed;
+use state::HostSums;
+
+#[derive(Clone, Debug, Default)]
+pub struct Replay {
+    state: State,
+    freed: RecentlyFreed,
+    /// Pools and graphs that were read back since the running checkpoint began: newer than what
+    /// its slices tell.
+    read_back_pools: FxHashSet<PoolId>,
+    read_back_graphs: FxHashSet<DeviceId>,
+    /// Highest live bytes seen since history was lost: they may hold what was freed unseen, so
+    /// they count only if no checkpoint comes.
+    unsure_peaks: Vec<(DeviceId, Peak)>,
+    /// The recorder could not punch: from some place on there are checkpoints and totals only,
+    /// so that each checkpoint tells anew.
+    checkpoints_only: bool,
+}
+
+impl Replay {
+    pub fn new() -> Replay {
+        Replay::default()
+    }
+
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    pub fn into_state(self) -> State {
+        self.state
+    }
+
+    /// Events before the next one are missing.
+    pub fn gap(&mut self) {
+        self.state.certainty = Certainty::Lost;
+        self.unsure_peaks.clear();
+    }
+
+    /// After the last event: fills from the recorder's own totals what missing events took away.
+    pub fn finish(&mut self) {
+        if self.state.certainty == Certainty::Whole {
+            return;
+        }
+        for device in self.state.devices.values_mut() {
+            if let Some(told) = device.counters {
+                device.note_told_peak(&told);
+                device.allocations = device.allocations.max(told.allocations);
+                device.frees = device.frees.max(told.frees);
+                device.refused_by_cap = device.refused_by_cap.max(told.refused_by_cap);
+                device.refused_by_driver = device.refused_by_driver.max(told.refused_by_driver);
+            }
+        }
+        for (id, peak) in std::mem::take(&mut self.unsure_peaks) {
+            let device = self.state.devices.entry(id).or_default();
+            if peak.bytes > device.peak.bytes {
+                device.peak = peak;
+            }
+        }
+    }
+
+    /// Takes one event. `definitions` must hold those that it refers to.
+    pub fn apply(&mut self, definitions: &Definitions, at: &Stamped, observer: &mut impl Observer) {
+        self.state.events += 1;
+        self.state.time_ns = self.state.time_ns.max(at.time_ns);
+        match at.event {
+            Event::Alloc(alloc) => self.alloc(definitions, at, &alloc, observer),
+            Event::Free { key, space, .. } => {
+                let key = Key { space, number: key };
+                match self.end(at, key, Death::Freed, observer) {
+                    Some(live) => self.freed.push(key, live),
+                    None => self.unknown_free(),
+                }
+            }
+            Event::FreeFailed { key, space, .. } => {
+                self.free_failed(at, Key { space, number: key }, observer);
+            }
+            Event::Refused(refused) => self.refuse(definitions, at, refused, observer),
+            Event::Map { address, size, offset, object } => {
+                self.state.mappings.insert(address, Mapping { size, offset, object });
+            }
+            Event::Unmap { address, size } => self.unmap(address, size),
+            Event::PoolState { pool, reserved, used } => {
+                self.read_back_pools.insert(pool);
+                self.pool(definitions, at, pool, reserved, used, observer);
+            }
+            Event::GraphState { device, reserved, used } => {
+                self.read_back_graphs.insert(device);
+                self.graph(at, device, reserved, used, observer);
+            }
+            Event::ContextCreated { context, device, stack } => {
+                let created = ContextState { device, created_ns: at.time_ns, stack };
+                self.context(context, created);
+            }
+            Event::ContextDestroyed { context } => self.end_context(at, context, observer),
+            Event::Sample(sample) => {
+                self.device(sample.device).note_sample(sample, at.time_ns);
+                self.tell_changed(at, sample.device, observer);
+            }
+            Event::Cap { device, bytes } => {
+                self.device(device).cap_bytes = bytes;
+                self.tell_changed(at, device, observer);
+            }
+            Event::Counters(counters) => {
+                self.device(DeviceId(counters.device)).counters = Some(counters);
+            }
+            Event::Stopped { reason, errno } => {
+                self.state.stopped = Some(Stop { time_ns: at.time_ns, reason, errno });
+                if reason == StopReason::CannotPunch {
+                    self.checkpoints_only = true;
+                    self.gap();
+                }
+            }
+            Event::Ended => self.state.ended_ns = Some(at.time_ns),
+            Event::Drift { .. } => self.state.oddities.told += 1,
+            Event::PassedThrough { api } => {
+                self.state.passed_through.insert(api);
+            }
+            Event::CheckpointBegin { .. }
+            | Event::CheckpointAlloc { .. }
+            | Event::CheckpointMap { .. }
+            | Event::CheckpointPool { .. }
+            | Event::CheckpointGraph { .. }
+            | Event::CheckpointContext { .. }
+            | Event::CheckpointTotals { .. }
+            | Event::CheckpointCounters { .. }
+            | Event::CheckpointEnd { .. } => self.checkpoint(definitions, at, observer),
+            Event::Limit { .. } | Event::Mark { .. } | Event::Anchor => {}
+        }
+    }
+
+    fn device(&mut self, id: DeviceId) -> &mut DeviceState {
+        self.state.devices.entry(id).or_default()
+    }
+
+    /// After a device's sums changed: its peak, and the observer.
+    fn tell_changed(&mut self, at: &Stamped, id: DeviceId, observer: &mut impl Observer) {
+        let lost = self.state.certainty == Certainty::Lost;
+        let device = self.state.devices.entry(id).or_default();
+        if !lost {
+            device.note_peak(at.time_ns, at.offset);
+        } else if device.live_bytes > device.peak.bytes {
+            let sure = device.peak;
+            device.note_peak(at.time_ns, at.offset);
+            let unsure = std::mem::replace(&mut device.peak, sure);
+            match self.unsure_peaks.iter_mut().find(|(device, _)| *device == id) {
+                Some((_, peak)) if peak.bytes >= unsure.bytes => {}
+                Some((_, peak)) => *peak = unsure,
+                None => self.unsure_peaks.push((id, unsure)),
+            }
+        }
+        observer.changed(at, id, &self.state.devices[&id]);
+    }
+
+    fn alloc(
+        &mut self,
+        definitions: &Definitions,
+        at: &Stamped,
+        alloc: &Alloc,
+        observer: &mut impl Observer,
+    ) {
+        let key = Key { space: alloc.space, number: alloc.key };
+        let live = self.live_of(definitions, at, at.time_ns, alloc);
+        if let Some(earlier) = self.state.live.get_mut(key) {
+            if earlier.same_birth(at.time_ns) && self.state.certainty != Certainty::Whole {
+                // The checkpoint named it already; its call is recorded only now.
+                earlier.thread = at.thread;
+                return;
+            }
+            if earlier.kind == Kind::Imported && live.kind == Kind::Imported {
+                earlier.references = earlier.references.saturating_add(1);
+                self.count_call(&live);
+                return;
+            }
+            self.state.oddities.replaced += 1;
+            self.end(at, key, Death::Replaced, observer);
+        }
+        self.count_call(&live);
+        self.begin(at, key, live, Birth::Allocated, observer);
+    }
+
+    /// One allocating call, in the totals.
+    fn count_call(&mut self, live: &Live) {
+        match live.kind {
+            Kind::HostPinned => self.state.host_pinned.allocations += 1,
+            Kind::HostRegistered => self.state.host_registered.allocations += 1,
+            kind => {
+                let device = self.device(live.device);
+                device.allocations += u64::from(kind != Kind::Imported);
+                device.kinds[kind as usize].allocations += 1;
+            }
+        }
+    }
+
+    fn live_of(
+        &mut self,
+        definitions: &Definitions,
+        at: &Stamped,
+        time_ns: u64,
+        alloc: &Alloc,
+    ) -> Live {
+        let site = definitions.site(alloc.site);
+        self.state.oddities.unknown_sites += u64::from(site.is_none());
+        let natural = match alloc.space {
+            Space::Device => Kind::Device,
+            Space::Vmm => Kind::Vmm,
+            Space::Array => Kind::Array,
+            Space::Host => Kind::HostPinned,
+        };
+        Live {
+            size: alloc.size,
+            time_ns,
+            site: alloc.site,
+            stack: alloc.stack,
+            thread: at.thread,
+            context: site.map_or(ContextId(0), |site| site.context),
+            pool: site.map_or(PoolId(0), |site| site.pool),
+            kind: site.and_then(|site| site.kind).unwrap_or(natural),
+            device: site.map_or(DeviceId::UNKNOWN, |site| site.device),
+            references: 1,
+        }
+    }
+
+    /// Puts an allocation into the live set and the sums.
+    fn begin(
+        &mut self,
+        at: &Stamped,
+        key: Key,
+        live: Live,
+        how: Birth,
+        observer: &mut impl Observer,
+    ) {
+        self.state.live.insert(key, live);
+        if let Some(host) = self.host(live.kind) {
+            host.add(live.size);
+            observer.born(at, key, &live, how);
+            return;
+        }
+        self.device(live.device).add_live(key, &live);
+        observer.born(at, key, &live, how);
+        self.tell_changed(at, live.device, observer);
+    }
+
+    /// Takes an allocation out, or one of its references. `None`: it is not live.
+    fn end(
+        &mut self,
+        at: &Stamped,
+        key: Key,
+        how: Death,
+        observer: &mut impl Observer,
+    ) -> Option<Live> {
+        let live = self.state.live.get_mut(key)?;
+        if live.references > 1 && how == Death::Freed {
+            live.references -= 1;
+            return Some(Live { references: 1, ..*live });
+        }
+        let live = self.state.live.remove(key)?;
+        if let Some(host) = self.host(live.kind) {
+            host.remove(live.size);
+            observer.died(at, key, &live, how);
+            return Some(live);
+        }
+        let device = self.device(live.device);
+        device.remove_live(key, &live);
+        device.frees += u64::from(live.kind != Kind::Imported);
+        observer.died(at, key, &live, how);
+        self.tell_changed(at, live.device, observer);
+        Some(live)
+    }
+
+    fn host(&mut self, kind: Kind) -> Option<&mut HostSums> {
+        match kind {
+            Kind::HostPinned => Some(&mut self.state.host_pinned),
+            Kind::HostRegistered => Some(&mut self.state.host_registered),
+            _ => None,
+        }
+    }
+
+    fn unknown_free(&mut self) {
+        // Before a checkpoint's place, what was freed may never have been told.
+        if self.state.certainty == Certainty::Whole {
+            self.state.oddities.unknown_frees += 1;
+        }
+    }
+
+    fn unknown_restore(&mut self) {
+        if self.state.certainty == Certainty::Whole {
+            self.state.oddities.unknown_restores += 1;
+        }
+    }
+
+    fn free_failed(&mut self, at: &Stamped, key: Key, observer: &mut impl Observer) {
+        match self.freed.find(key) {
+            Some(live) if self.state.live.get(key).is_none() => {
+                if !live.kind.is_host() && live.kind != Kind::Imported {
+                    let device = self.device(live.device);
+                    device.frees = device.frees.saturating_sub(1);
+                }
+                self.begin(at, key, live, Birth::FreeFailed, observer);
+            }
+            // One reference of several was announced as dropped; or a checkpoint that began in
+            // between put it back already.
+            Some(_) => {
+                if let Some(live) = self.state.live.get_mut(key)
+                    && live.kind == Kind::Imported
+                {
+                    live.references = live.references.saturating_add(1);
+                }
+            }
+            None => self.unknown_restore(),
+        }
+    }
+
+    fn refuse(
+        &mut self,
+        definitions: &Definitions,
+        at: &Stamped,
+        refused: Refused,
+        observer: &mut impl Observer,
+    ) {
+        let site: Option<Site> = definitions.site(refused.site);
+        let device = site.map_or(DeviceId::UNKNOWN, |site| site.device);
+        let sums = self.device(device);
+        match refused.by {
+            RefusedBy::Driver => sums.refused_by_driver += 1,
+            RefusedBy::Cap | RefusedBy::BadCap => sums.refused_by_cap += 1,
+        }
+        self.state.keep_refusal(RefusalAt {
+            time_ns: at.time_ns,
+            thread: at.thread,
+            device,
+            kind: site.and_then(|site| site.kind),
+            refused,
+        });
+        observer.refused(at, &refused, site.as_ref());
+        self.tell_changed(at, device, observer);
+    }
+
+    /// One unmap may cover several mappings.
+    fn unmap(&mut self, address: u64, size: u64) {
+        let end = address.saturating_add(size);
+        while let Some((&start, _)) = self.state.mappings.range(address..end).next() {
+            self.state.mappings.remove(&start);
+        }
+    }
+
+    fn pool(
+        &mut self,
+        definitions: &Definitions,
+        at: &Stamped,
+        id: PoolId,
+        reserved: u64,
+        used: u64,
+        observer: &mut impl Observer,
+    ) {
+        let defined = definitions.pool(id);
+        let device = defined.map_or(DeviceId::UNKNOWN, |pool| pool.device);
+        let imported = defined.is_some_and(|pool| pool.origin == PoolOrigin::Imported);
+        let now = PoolSums { device, reserved, used, imported };
+        let before = self.state.pools.insert(id, now);
+        if imported {
+            return;
+        }
+        let before = before.unwrap_or(PoolSums { device, reserved: 0, used: 0, imported });
+        let sums = self.device(device);
+        sums.pool_used = sums.pool_used.saturating_sub(before.used).saturating_add(used);
+        sums.reserve(Kind::Pool, before.reserved, reserved);
+        self.tell_changed(at, device, observer);
+    }
+
+    fn graph(
+        &mut self,
+        at: &Stamped,
+        id: DeviceId,
+        reserved: u64,
+        used: u64,
+        observer: &mut impl Observer,
+    ) {
+        let device = self.device(id);
+        let before = std::mem::replace(&mut device.graph_reserved, reserved);
+        device.graph_used = used;
+        device.reserve(Kind::Graph, before, reserved);
+        self.tell_changed(at, id, observer);
+    }
+
+    fn context(&mut self, id: ContextId, created: ContextState) {
+        if self.state.contexts.insert(id, created).is_none() {
+            self.device(created.device).contexts += 1;
+        }
+    }
+
+    fn end_context(&mut self, at: &Stamped, id: ContextId, observer: &mut impl Observer) {
+        for key in self.state.live.owned_by(id) {
+            self.end(at, key, Death::WithContext, observer);
+        }
+        if let Some(context) = self.state.contexts.remove(&id) {
+            let device = self.device(context.device);
+            device.contexts = device.contexts.saturating_sub(1);
+            if device.contexts == 0 {
+                device.context_bytes = 0;
+            }
+            self.tell_changed(at, context.device, observer);
+        }
+    }
+
+    /// What checkpoints tell. A whole history needs none of it.
+    fn checkpoint(
+        &mut self,
+        definitions: &Definitions,
+        at: &Stamped,
+        observer: &mut impl Observer,
+    ) {
+        if let Event::CheckpointBegin { id } = at.event {
+            if self.checkpoints_only || !self.state.live_is_known() {
+                self.resume(at, id, observer);
+            }
+            return;
+        }
+        let Certainty::Resuming { checkpoint } = self.state.certainty else { return };
+        match at.event {
+            Event::CheckpointAlloc { id, time_ns, alloc } if id == checkpoint => {
+                self.checkpoint_alloc(definitions, at, time_ns, &alloc, observer);
+            }
+            Event::CheckpointMap { id, address, size, offset, object } if id == checkpoint => {
+                let mapping = Mapping { size, offset, object };
+                self.state.mappings.entry(address).or_insert(mapping);
+            }
+            Event::CheckpointPool { id, pool, reserved, used }
+                if id == checkpoint && !self.read_back_pools.contains(&pool) =>
+            {
+                self.pool(definitions, at, pool, reserved, used, observer);
+            }
+            Event::CheckpointGraph { id, device, reserved, used }
+                if id == checkpoint && !self.read_back_graphs.contains(&device) =>
+            {
+                self.graph(at, device, reserved, used, observer);
+            }
+            Event::CheckpointContext { id, context, device, time_ns, stack }
+                if id == checkpoint && !self.state.contexts.contains_key(&context) =>
+            {
+                self.context(context, ContextState { device, created_ns: time_ns, stack });
+            }
+            Event::CheckpointTotals { id, site, allocations, .. } if id == checkpoint => {
+                if let Some(Site { kind: Some(kind), device, .. }) = definitions.site(site) {
+                    match self.host(kind) {
+                        Some(host) => host.allocations += allocations,
+                        None => self.device(device).kinds[kind as usize].allocations += allocations,
+                    }
+                }
+            }
+            Event::CheckpointCounters { id, counters } if id == checkpoint => {
+                self.take_totals(&counters);
+            }
+            Event::CheckpointEnd { id } if id == checkpoint => {
+                self.state.certainty = Certainty::Resumed;
+                self.unsure_peaks.clear();
+            }
+            _ => {}
+        }
+    }
+
+    /// Begins anew at a checkpoint.
+    fn resume(&mut self, at: &Stamped, checkpoint: u32, observer: &mut impl Observer) {
+        self.state.certainty = Certainty::Resuming { checkpoint };
+        self.state.history_from_ns = at.time_ns;
+        self.state.forget_live();
+        self.read_back_pools.clear();
+        self.read_back_graphs.clear();
+        // The checkpoint tells the totals up to here.
+        for device in self.state.devices.values_mut() {
+            device.allocations = 0;
+            device.frees = 0;
+            device.refused_by_cap = 0;
+            device.refused_by_driver = 0;
+            device.kinds.iter_mut().for_each(|sums| sums.allocations = 0);
+        }
+        self.state.host_pinned.allocations = 0;
+        self.state.host_registered.allocations = 0;
+        observer.reset(at);
+    }
+
+    fn checkpoint_alloc(
+        &mut self,
+        definitions: &Definitions,
+        at: &Stamped,
+        time_ns: u64,
+        alloc: &Alloc,
+        observer: &mut impl Observer,
+    ) {
+        let key = Key { space: alloc.space, number: alloc.key };
+        let live = self.live_of(definitions, at, time_ns, alloc);
+        match self.state.live.get(key) {
+            // Its call was recorded after the checkpoint began, though the checkpoint's totals
+            // count it already: count it once.
+            Some(known) if known.same_birth(time_ns) => self.uncount_call(&live),
+            // A newer one at the same address.
+            Some(_) => {}
+            None => {
+                let live = Live { thread: vramtrace_format::ThreadId(0), ..live };
+                self.begin(at, key, live, Birth::Checkpoint, observer);
+            }
+        }
+    }
+
+    fn uncount_call(&mut self, live: &Live) {
+        match self.host(live.kind) {
+            Some(host) => host.allocations = host.allocations.saturating_sub(1),
+            None => {
+                let device = self.device(live.device);
+                if live.kind != Kind::Imported {
+                    device.allocations = device.allocations.saturating_sub(1);
+                }
+                let sums = &mut device.kinds[live.kind as usize];
+                sums.allocations = sums.allocations.saturating_sub(1);
+            }
+        }
+    }
+
+    fn take_totals(&mut self, counters: &Counters) {
+        let device = self.device(DeviceId(counters.device));
+        device.note_told_peak(counters);
+        device.allocations += counters.allocations;
+        device.frees += counters.frees;
+        device.refused_by_cap += counters.refused_by_cap;
+        device.refused_by_driver += counters.refused_by_driver;
+    }
+}

@@ -1,0 +1,164 @@
+//! The state of one process's memory at one place in its trace.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use rustc_hash::FxHashMap;
+use vramtrace_format::{ContextId, DeviceId, Kind, PoolId, Refused, StackId, StopReason, ThreadId};
+
+use super::device::DeviceState;
+use super::live::LiveSet;
+
+/// Refusals of which the details are kept, first and last ones each.
+pub const REFUSALS_KEPT: usize = 16;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ContextState {
+    pub device: DeviceId,
+    pub created_ns: u64,
+    pub stack: StackId,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PoolSums {
+    pub device: DeviceId,
+    pub reserved: u64,
+    pub used: u64,
+    /// Another process's pool: its bytes count there.
+    pub imported: bool,
+}
+
+/// A mapping of a VMM object at an address.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Mapping {
+    pub size: u64,
+    pub offset: u64,
+    /// Key of the object in `Space::Vmm`.
+    pub object: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RefusalAt {
+    pub time_ns: u64,
+    pub thread: ThreadId,
+    pub device: DeviceId,
+    pub kind: Option<Kind>,
+    pub refused: Refused,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct HostSums {
+    pub live_bytes: u64,
+    pub peak_bytes: u64,
+    pub live_allocations: u64,
+    pub allocations: u64,
+}
+
+impl HostSums {
+    pub(super) fn add(&mut self, size: u64) {
+        self.live_bytes = self.live_bytes.saturating_add(size);
+        self.peak_bytes = self.peak_bytes.max(self.live_bytes);
+        self.live_allocations += 1;
+    }
+
+    pub(super) fn remove(&mut self, size: u64) {
+        self.live_bytes = self.live_bytes.saturating_sub(size);
+        self.live_allocations = self.live_allocations.saturating_sub(1);
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Stop {
+    pub time_ns: u64,
+    pub reason: StopReason,
+    pub errno: i32,
+}
+
+/// What did not fit together. All zero in a sound trace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Oddities {
+    /// Allocated again while live: the earlier one was ended.
+    pub replaced: u64,
+    /// Freed though not live.
+    pub unknown_frees: u64,
+    /// A refused free of something that was not freed just before.
+    pub unknown_restores: u64,
+    /// An allocation whose site is not defined: counted as unknown device.
+    pub unknown_sites: u64,
+    /// What the recorder itself found odd.
+    pub told: u64,
+}
+
+/// How far the live set can be trusted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Certainty {
+    /// Every event since the start was there.
+    #[default]
+    Whole,
+    /// Events are missing and no checkpoint came since.
+    Lost,
+    /// A checkpoint is being read: the live set is filling up.
+    Resuming { checkpoint: u32 },
+    /// Whole since a checkpoint.
+    Resumed,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct State {
+    pub certainty: Certainty,
+    /// Events before this are missing from the file (0: none are).
+    pub history_from_ns: u64,
+    /// Latest time seen.
+    pub time_ns: u64,
+    pub events: u64,
+    pub live: LiveSet,
+    pub devices: BTreeMap<DeviceId, DeviceState>,
+    pub pools: FxHashMap<PoolId, PoolSums>,
+    pub contexts: BTreeMap<ContextId, ContextState>,
+    /// VMM mappings by address.
+    pub mappings: BTreeMap<u64, Mapping>,
+    pub host_pinned: HostSums,
+    pub host_registered: HostSums,
+    pub first_refusals: Vec<RefusalAt>,
+    pub last_refusals: VecDeque<RefusalAt>,
+    pub stopped: Option<Stop>,
+    /// When the process's exit handlers ran.
+    pub ended_ns: Option<u64>,
+    /// APIs that were used and are counted, not followed.
+    pub passed_through: BTreeSet<u16>,
+    pub oddities: Oddities,
+}
+
+impl State {
+    /// Is the live set known, as of the last event?
+    pub fn live_is_known(&self) -> bool {
+        matches!(self.certainty, Certainty::Whole | Certainty::Resumed)
+    }
+
+    /// Refused requests, all devices.
+    pub fn refusals(&self) -> u64 {
+        self.devices.values().map(|d| d.refused_by_cap + d.refused_by_driver).sum()
+    }
+
+    pub(super) fn keep_refusal(&mut self, refusal: RefusalAt) {
+        if self.first_refusals.len() < REFUSALS_KEPT {
+            self.first_refusals.push(refusal);
+        }
+        if self.last_refusals.len() == REFUSALS_KEPT {
+            self.last_refusals.pop_front();
+        }
+        self.last_refusals.push_back(refusal);
+    }
+
+    /// Forgets what is live; what happened stays.
+    pub(super) fn forget_live(&mut self) {
+        self.live.clear();
+        self.pools.clear();
+        self.contexts.clear();
+        self.mappings.clear();
+        self.devices.values_mut().for_each(DeviceState::forget_live);
+        for host in [&mut self.host_pinned, &mut self.host_registered] {
+            host.live_bytes = 0;
+            host.live_allocations = 0;
+        }
+    }
+}

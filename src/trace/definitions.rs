@@ -1,0 +1,151 @@
+//! What the ids of a trace stand for.
+
+use std::collections::{BTreeMap, HashMap};
+
+use rustc_hash::FxHashMap;
+use vramtrace_format::{
+    ContextId, Definition, DeviceId, Kind, PoolId, PoolOrigin, SiteId, StackId, ThreadId,
+};
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Device {
+    pub uuid: [u8; 16],
+    pub name: String,
+    pub total_bytes: u64,
+    pub mig: bool,
+}
+
+impl Device {
+    /// `GPU-xxxxxxxx-xxxx-...`, as nvidia-smi prints it; `MIG-` for a slice of a GPU.
+    pub fn uuid_text(&self) -> String {
+        let hex = |range: std::ops::Range<usize>| -> String {
+            self.uuid[range].iter().map(|byte| format!("{byte:02x}")).collect()
+        };
+        let prefix = if self.mig { "MIG" } else { "GPU" };
+        let parts = [hex(0..4), hex(4..6), hex(6..8), hex(8..10), hex(10..16)];
+        format!("{prefix}-{}", parts.join("-"))
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Context {
+    pub device: DeviceId,
+    pub handle: u64,
+    pub primary: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pool {
+    pub device: DeviceId,
+    pub handle: u64,
+    pub origin: PoolOrigin,
+}
+
+/// Where an allocation or a free came from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Site {
+    pub api: u16,
+    pub kind: Option<Kind>,
+    pub device: DeviceId,
+    pub context: ContextId,
+    pub pool: PoolId,
+    /// The raw handle: 0 legacy default stream, 1 legacy, 2 per-thread.
+    pub stream: u64,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Thread {
+    pub tid: u32,
+    pub name: String,
+}
+
+/// All definitions of one trace. A later definition of the same id replaces the earlier one.
+#[derive(Clone, Debug, Default)]
+pub struct Definitions {
+    apis: HashMap<u16, String>,
+    threads: HashMap<ThreadId, Thread>,
+    devices: BTreeMap<DeviceId, Device>,
+    contexts: HashMap<ContextId, Context>,
+    pools: HashMap<PoolId, Pool>,
+    sites: FxHashMap<SiteId, Site>,
+    texts: HashMap<u32, String>,
+    notes: Vec<String>,
+}
+
+impl Definitions {
+    pub fn add(&mut self, definition: Definition) {
+        match definition {
+            Definition::Api { id, name } => {
+                self.apis.insert(id, name);
+            }
+            Definition::Thread { id, tid, name } => {
+                self.threads.insert(id, Thread { tid, name });
+            }
+            Definition::Device { id, uuid, name, total_bytes, mig } => {
+                self.devices.insert(id, Device { uuid, name, total_bytes, mig });
+            }
+            Definition::Context { id, device, handle, primary } => {
+                self.contexts.insert(id, Context { device, handle, primary });
+            }
+            Definition::Pool { id, device, handle, origin } => {
+                self.pools.insert(id, Pool { device, handle, origin });
+            }
+            Definition::Site { id, api, kind, device, context, pool, stream } => {
+                self.sites.insert(id, Site { api, kind, device, context, pool, stream });
+            }
+            Definition::Text { id, text } => {
+                self.texts.insert(id, text);
+            }
+            Definition::Note { text } => self.notes.push(text),
+        }
+    }
+
+    /// The entry point's name, `api 17` where its definition is missing.
+    pub fn api_name(&self, api: u16) -> String {
+        self.apis.get(&api).cloned().unwrap_or_else(|| format!("api {api}"))
+    }
+
+    /// The name of the entry point that a site stands for, `?` for site 0.
+    pub fn site_api_name(&self, site: SiteId) -> String {
+        self.site(site).map_or_else(|| "?".to_string(), |site| self.api_name(site.api))
+    }
+
+    pub fn thread(&self, id: ThreadId) -> Option<&Thread> {
+        self.threads.get(&id)
+    }
+
+    pub fn device(&self, id: DeviceId) -> Option<&Device> {
+        self.devices.get(&id)
+    }
+
+    /// In order of ordinal.
+    pub fn devices(&self) -> impl Iterator<Item = (DeviceId, &Device)> {
+        self.devices.iter().map(|(id, device)| (*id, device))
+    }
+
+    pub fn context(&self, id: ContextId) -> Option<Context> {
+        self.contexts.get(&id).copied()
+    }
+
+    pub fn pool(&self, id: PoolId) -> Option<Pool> {
+        self.pools.get(&id).copied()
+    }
+
+    pub fn site(&self, id: SiteId) -> Option<Site> {
+        self.sites.get(&id).copied()
+    }
+
+    pub fn text(&self, id: u32) -> Option<&str> {
+        self.texts.get(&id).map(String::as_str)
+    }
+
+    /// The lines that the recorder also put on the program's stderr.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Stacks are not recorded yet: every allocation carries stack 0.
+    pub fn has_stack(&self, id: StackId) -> bool {
+        id != StackId(0)
+    }
+}

@@ -1,0 +1,195 @@
+//! Which traces are meant: files, directories of runs, or the newest run of the working directory.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use super::Trace;
+use super::file::OpenError;
+
+/// Wrong input: names the place, what is wrong there, and what would be right.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceError {
+    #[error("{}: {source}", .path.display())]
+    Open { path: PathBuf, source: OpenError },
+    #[error("{}: cannot be read as a directory: {source}", .path.display())]
+    Directory { path: PathBuf, source: std::io::Error },
+    #[error(
+        "{}: no trace (*.vtrace) in this directory: give a trace file or the directory of a run, \
+         or record one with `vramtrace run -- CMD`",
+        .0.display()
+    )]
+    NoneInDirectory(PathBuf),
+    #[error(
+        "{}: none of the traces in this directory can be read; the first: {first}",
+        .path.display()
+    )]
+    NoneReadable { path: PathBuf, first: String },
+    #[error(
+        "no trace here: {} holds neither vramtrace-<date>-<time>/ nor *.vtrace; give a trace file \
+         or the directory of a run, or record one with `vramtrace run -- CMD`",
+        .0.display()
+    )]
+    NoneHere(PathBuf),
+}
+
+/// The traces that were meant, in order of rank, then start.
+#[derive(Debug)]
+pub struct Loaded {
+    pub traces: Vec<Trace>,
+    /// Files of a directory that could not be read.
+    pub warnings: Vec<String>,
+    /// What was chosen where nothing was named: the run's directory, or its first file.
+    pub chosen: Option<PathBuf>,
+}
+
+/// Opens what `paths` name: trace files, directories of runs. Without any, the newest run in the
+/// working directory, finished or not.
+pub fn load(paths: &[PathBuf]) -> Result<Loaded, TraceError> {
+    let mut loaded = Loaded { traces: Vec::new(), warnings: Vec::new(), chosen: None };
+    if paths.is_empty() {
+        load_newest(Path::new("."), &mut loaded)?;
+    }
+    for path in paths {
+        if path.is_dir() {
+            load_directory(path, &mut loaded)?;
+        } else {
+            loaded.traces.push(open(path)?);
+        }
+    }
+    loaded.traces.sort_by_key(|trace| {
+        let header = trace.header();
+        (header.rank.unwrap_or(u32::MAX), header.start_unix_ns, header.pid)
+    });
+    // The same file named twice, by itself and by its directory.
+    let mut seen = std::collections::HashSet::new();
+    loaded.traces.retain(|trace| {
+        let path = trace.path();
+        seen.insert(fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf()))
+    });
+    Ok(loaded)
+}
+
+fn open(path: &Path) -> Result<Trace, TraceError> {
+    Trace::open(path).map_err(|source| TraceError::Open { path: path.to_path_buf(), source })
+}
+
+fn load_directory(path: &Path, loaded: &mut Loaded) -> Result<(), TraceError> {
+    let files = traces_in(path)
+        .map_err(|source| TraceError::Directory { path: path.to_path_buf(), source })?;
+    if files.is_empty() {
+        return Err(TraceError::NoneInDirectory(path.to_path_buf()));
+    }
+    let before = loaded.traces.len();
+    let mut broken = Vec::new();
+    for file in files {
+        match open(&file) {
+            Ok(trace) => loaded.traces.push(trace),
+            Err(error) => broken.push(error.to_string()),
+        }
+    }
+    if loaded.traces.len() == before {
+        let first = broken.swap_remove(0);
+        return Err(TraceError::NoneReadable { path: path.to_path_buf(), first });
+    }
+    loaded.warnings.extend(broken);
+    Ok(())
+}
+
+/// Trace files directly in a directory, by name.
+fn traces_in(path: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let mut files: Vec<PathBuf> = fs::read_dir(path)?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|e| e == "vtrace") && path.is_file())
+        .collect();
+    files.sort();
+    Ok(files)
+}
+
+/// A run: a directory of its own, or files that lie in the working directory.
+fn load_newest(here: &Path, loaded: &mut Loaded) -> Result<(), TraceError> {
+    let unreadable = |source| TraceError::Directory { path: here.to_path_buf(), source };
+    let mut newest: Option<(u64, PathBuf)> = None;
+    for entry in fs::read_dir(here).map_err(unreadable)?.flatten() {
+        let name = entry.file_name();
+        let path = relative(here, &entry.path());
+        if name.to_string_lossy().starts_with("vramtrace-")
+            && path.is_dir()
+            && let Some(start) = newest_start(&path)
+            && newest.as_ref().is_none_or(|(best, _)| start > *best)
+        {
+            newest = Some((start, path));
+        }
+    }
+    let lone = lone_run(here).map_err(unreadable)?;
+    let lone_start = lone.first().map(|trace| trace.header().start_unix_ns);
+    match newest {
+        Some((start, directory)) if lone_start.is_none_or(|lone| start >= lone) => {
+            load_directory(&directory, loaded)?;
+            loaded.chosen = Some(directory);
+            Ok(())
+        }
+        _ if lone.is_empty() => {
+            let full = fs::canonicalize(here).unwrap_or_else(|_| here.to_path_buf());
+            Err(TraceError::NoneHere(full))
+        }
+        _ => {
+            loaded.chosen = Some(lone[0].path().to_path_buf());
+            loaded.traces = lone;
+            Ok(())
+        }
+    }
+}
+
+/// Paths as a person would type them: without `./`.
+fn relative(here: &Path, path: &Path) -> PathBuf {
+    match here == Path::new(".") {
+        true => path.strip_prefix(here).unwrap_or(path).to_path_buf(),
+        false => path.to_path_buf(),
+    }
+}
+
+fn newest_start(directory: &Path) -> Option<u64> {
+    traces_in(directory)
+        .ok()?
+        .iter()
+        .filter_map(|path| Trace::open(path).ok())
+        .map(|trace| trace.header().start_unix_ns)
+        .max()
+}
+
+/// The newest trace that lies in the directory itself, and before it those of the same run: the
+/// ones that were still written when it began, by its parent, a sibling or another rank.
+fn lone_run(here: &Path) -> std::io::Result<Vec<Trace>> {
+    let mut traces: Vec<Trace> = traces_in(here)?
+        .iter()
+        .filter_map(|path| Trace::open(&relative(here, path)).ok())
+        .collect();
+    traces.sort_by_key(|trace| std::cmp::Reverse(trace.header().start_unix_ns));
+    let Some(newest) = traces.first() else { return Ok(traces) };
+    let of_newest = newest.header().clone();
+    let mut run_of = std::collections::HashSet::from([of_newest.pid]);
+    traces.retain(|trace| {
+        let header = trace.header();
+        let related = header.uuid == of_newest.uuid
+            || header.pid == of_newest.parent_pid
+            || header.parent_pid == of_newest.parent_pid
+            || run_of.contains(&header.parent_pid)
+            || (header.world_size.is_some() && header.world_size == of_newest.world_size);
+        let together = last_written_ns(trace.path()) >= of_newest.start_unix_ns;
+        let belongs = related && together;
+        if belongs {
+            run_of.insert(header.pid);
+        }
+        belongs
+    });
+    Ok(traces)
+}
+
+fn last_written_ns(path: &Path) -> u64 {
+    fs::metadata(path)
+        .and_then(|meta| meta.modified())
+        .ok()
+        .and_then(|time| time.duration_since(UNIX_EPOCH).ok())
+        .map_or(0, |since| since.as_nanos() as u64)
+}

@@ -1,0 +1,9 @@
+//! Trace files: opening one, or all of a run, and reading them through the replay.
+
+mod definitions;
+mod file;
+mod find;
+
+pub use definitions::{Context, Definitions, Device, Pool, Site, Thread};
+pub use file::{DamageFound, Progress, Reading, Trace, Until};
+pub use find::{Loaded, TraceError, load};
