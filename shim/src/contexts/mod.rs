@@ -59,18 +59,30 @@ impl Contexts {
         self.fast.get(handle)
     }
 
-    /// A context was created by cuCtxCreate, or is met as the current one of a thread.
-    pub fn meet(&self, arrival: Arrival) -> Met {
-        let mut state = self.state.lock();
-        let met = state.meet(arrival);
-        self.fast.put(arrival.handle, met.place);
-        met
+    /// A context was created by cuCtxCreate, or is met as the current one of a thread. For a new
+    /// one `announce` defines and records it, before its id is handed to anyone.
+    pub fn meet(&self, arrival: Arrival, announce: impl FnOnce(&Context)) -> Met {
+        self.arrive(arrival, State::meet, announce)
     }
 
     /// cuDevicePrimaryCtxRetain returned this context.
-    pub fn retained(&self, arrival: Arrival) -> Met {
+    pub fn retained(&self, arrival: Arrival, announce: impl FnOnce(&Context)) -> Met {
+        self.arrive(arrival, State::retained, announce)
+    }
+
+    fn arrive(
+        &self,
+        arrival: Arrival,
+        step: impl FnOnce(&mut State, Arrival) -> Met,
+        announce: impl FnOnce(&Context),
+    ) -> Met {
         let mut state = self.state.lock();
-        let met = state.retained(arrival);
+        let met = step(&mut state, arrival);
+        if met.new
+            && let Some(context) = state.get(met.place.context)
+        {
+            announce(context);
+        }
         self.fast.put(arrival.handle, met.place);
         met
     }
@@ -80,52 +92,54 @@ impl Contexts {
         self.state.lock().green_created(green, device);
     }
 
+    /// cuCtxAttach returned this context.
     pub fn attached(&self, handle: u64) {
         self.state.lock().attached(handle);
     }
 
-    /// Before cuCtxDestroy. `None`: a handle that is not known.
-    pub fn begin_destroy(&self, handle: u64) -> Option<Ending> {
+    /// Before cuCtxDestroy.
+    pub fn begin_destroy(&self, handle: u64) -> Step {
         self.end(|state| state.begin_destroy(handle))
     }
 
-    /// Before cuCtxDetach. `None`: it lives on (or is not known).
-    pub fn begin_detach(&self, handle: u64) -> Option<Ending> {
+    /// Before cuCtxDetach.
+    pub fn begin_detach(&self, handle: u64) -> Step {
         self.end(|state| state.begin_detach(handle))
     }
 
-    /// Before cuDevicePrimaryCtxRelease. `None`: others still retain it.
-    pub fn begin_release(&self, device: DeviceId) -> Option<Ending> {
+    /// Before cuDevicePrimaryCtxRelease.
+    pub fn begin_release(&self, device: DeviceId) -> Step {
         self.end(|state| state.begin_release(device))
     }
 
-    /// cuDevicePrimaryCtxRelease, cuCtxDetach or cuGreenCtxDestroy failed and had ended nothing.
-    pub fn put_back_reference(&self, reference: Reference) {
-        self.state.lock().put_back_reference(reference);
-    }
-
     /// Before cuDevicePrimaryCtxReset: its references stay, it itself goes.
-    pub fn begin_reset(&self, device: DeviceId) -> Option<Ending> {
+    pub fn begin_reset(&self, device: DeviceId) -> Step {
         self.end(|state| state.begin_reset(device))
     }
 
     /// Before cuGreenCtxDestroy.
-    pub fn begin_green_destroy(&self, green: u64) -> Option<Ending> {
+    pub fn begin_green_destroy(&self, green: u64) -> Step {
         self.end(|state| state.begin_green_destroy(green))
     }
 
-    /// The driver refused to end it.
-    pub fn put_back(&self, ending: Ending) {
+    /// The driver refused.
+    pub fn put_back(&self, step: Step) {
         let mut state = self.state.lock();
-        for handle in ending.handles() {
-            self.fast.put(handle, ending.context.place());
+        match step {
+            Step::Unknown => {}
+            Step::LivesOn(reference) => state.put_back_reference(reference),
+            Step::Ends(ending) => {
+                for handle in ending.handles() {
+                    self.fast.put(handle, ending.context.place());
+                }
+                state.put_back(*ending);
+            }
         }
-        state.put_back(ending);
     }
 
-    /// What the context took, measured when it was made.
-    pub fn set_bytes(&self, context: ContextId, bytes: u64) {
-        self.state.lock().set_bytes(context, bytes);
+    /// What the context took, measured when it was made, and what it grew by since.
+    pub fn add_bytes(&self, context: ContextId, bytes: u64) {
+        self.state.lock().add_bytes(context, bytes);
     }
 
     /// Sum of what the live contexts of a device took.
@@ -137,23 +151,47 @@ impl Contexts {
         self.state.lock().on(device).next().is_some()
     }
 
+    pub fn any(&self) -> bool {
+        self.state.lock().all().next().is_some()
+    }
+
+    /// The device's primary context, if it lives.
+    pub fn primary_of(&self, device: DeviceId) -> Option<ContextId> {
+        self.state.lock().primary_of(device)
+    }
+
     /// Live contexts, for a checkpoint.
     pub fn for_each(&self, mut visit: impl FnMut(&Context)) {
         self.state.lock().all().for_each(&mut visit);
     }
 
-    fn end(&self, begin: impl FnOnce(&mut State) -> Option<Ending>) -> Option<Ending> {
+    fn end(&self, begin: impl FnOnce(&mut State) -> Step) -> Step {
         let mut state = self.state.lock();
-        let ending = begin(&mut state)?;
-        for handle in ending.handles() {
-            self.fast.remove(handle);
+        let step = begin(&mut state);
+        if let Step::Ends(ending) = &step {
+            for handle in ending.handles() {
+                self.fast.remove(handle);
+            }
         }
-        Some(ending)
+        step
     }
 }
 
-/// A reference that a failed call did not take after all.
-#[derive(Clone, Copy, Debug)]
+/// What a call that takes a reference away will do to the context, if it succeeds. Refused calls
+/// hand it to [`Contexts::put_back`].
+#[must_use]
+#[derive(Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Not known, or nothing to take.
+    Unknown,
+    /// Others still refer to it.
+    LivesOn(Reference),
+    /// It was taken out.
+    Ends(Box<Ending>),
+}
+
+/// A reference that was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reference {
     Primary(DeviceId),
     Attached(u64),

@@ -1,6 +1,6 @@
 //! Which contexts live, and what keeps a primary context alive.
 
-use super::{Arrival, Met, Place, Reference};
+use super::{Arrival, Met, Place, Reference, Step};
 use std::collections::HashMap;
 use vramtrace_format::{ContextId, DeviceId, StackId};
 
@@ -92,40 +92,43 @@ impl State {
         }
     }
 
-    pub fn begin_destroy(&mut self, handle: u64) -> Option<Ending> {
-        let id = *self.by_handle.get(&handle)?;
+    pub fn begin_destroy(&mut self, handle: u64) -> Step {
         // Destroying a primary context by its handle is an error in the driver.
-        if self.live.get(&id)?.primary {
-            return None;
+        match self.created_as(handle) {
+            Some(context) => {
+                let id = context.id;
+                self.take_out(id, 0, None)
+            }
+            None => Step::Unknown,
         }
-        self.take_out(id, 0, None)
     }
 
-    pub fn begin_detach(&mut self, handle: u64) -> Option<Ending> {
-        let id = *self.by_handle.get(&handle)?;
-        let context = self.live.get_mut(&id)?;
-        if context.primary {
-            return None;
+    pub fn begin_detach(&mut self, handle: u64) -> Step {
+        match self.created_as(handle) {
+            Some(context) if context.attached > 0 => {
+                context.attached -= 1;
+                Step::LivesOn(Reference::Attached(handle))
+            }
+            _ => self.begin_destroy(handle),
         }
-        if context.attached > 0 {
-            context.attached -= 1;
-            return None;
-        }
-        self.take_out(id, 0, None)
     }
 
-    pub fn begin_release(&mut self, device: DeviceId) -> Option<Ending> {
+    pub fn begin_release(&mut self, device: DeviceId) -> Step {
         self.drop_primary(device, None)
     }
 
-    pub fn begin_green_destroy(&mut self, green: u64) -> Option<Ending> {
-        let device = self.greens.remove(&green)?;
-        self.drop_primary(device, Some(green))
+    pub fn begin_green_destroy(&mut self, green: u64) -> Step {
+        match self.greens.remove(&green) {
+            Some(device) => self.drop_primary(device, Some(green)),
+            None => Step::Unknown,
+        }
     }
 
-    pub fn begin_reset(&mut self, device: DeviceId) -> Option<Ending> {
-        let id = self.primaries.get_mut(&device)?.live.take()?;
-        self.take_out(id, 0, None)
+    pub fn begin_reset(&mut self, device: DeviceId) -> Step {
+        match self.primary_of(device) {
+            Some(id) => self.take_out(id, 0, None),
+            None => Step::Unknown,
+        }
     }
 
     pub fn put_back(&mut self, ending: Ending) {
@@ -154,10 +157,18 @@ impl State {
         }
     }
 
-    pub fn set_bytes(&mut self, context: ContextId, bytes: u64) {
+    pub fn add_bytes(&mut self, context: ContextId, bytes: u64) {
         if let Some(context) = self.live.get_mut(&context) {
-            context.bytes = bytes;
+            context.bytes = context.bytes.saturating_add(bytes);
         }
+    }
+
+    pub fn get(&self, id: ContextId) -> Option<&Context> {
+        self.live.get(&id)
+    }
+
+    pub fn primary_of(&self, device: DeviceId) -> Option<ContextId> {
+        self.primaries.get(&device)?.live
     }
 
     pub fn on(&self, device: DeviceId) -> impl Iterator<Item = &Context> {
@@ -210,28 +221,38 @@ impl State {
         Some(context.place())
     }
 
-    fn drop_primary(&mut self, device: DeviceId, green: Option<u64>) -> Option<Ending> {
-        let primary = self.primaries.get_mut(&device)?;
-        if primary.references == 0 {
-            return None;
-        }
-        primary.references -= 1;
-        if primary.references > 0 {
-            return None;
-        }
-        let id = primary.live.take()?;
-        self.take_out(id, 1, green)
+    /// The context of this handle, if it was made by cuCtxCreate.
+    fn created_as(&mut self, handle: u64) -> Option<&mut Context> {
+        let id = self.by_handle.get(&handle)?;
+        self.live.get_mut(id).filter(|context| !context.primary)
     }
 
-    fn take_out(&mut self, id: ContextId, released: u32, green: Option<u64>) -> Option<Ending> {
-        let context = self.live.remove(&id)?;
+    fn drop_primary(&mut self, device: DeviceId, green: Option<u64>) -> Step {
+        let reference = match green {
+            Some(green) => Reference::Green(green, device),
+            None => Reference::Primary(device),
+        };
+        match self.primaries.get_mut(&device) {
+            Some(primary) if primary.references > 0 => {
+                primary.references -= 1;
+                match primary.live {
+                    Some(id) if primary.references == 0 => self.take_out(id, 1, green),
+                    _ => Step::LivesOn(reference),
+                }
+            }
+            _ => Step::Unknown,
+        }
+    }
+
+    fn take_out(&mut self, id: ContextId, released: u32, green: Option<u64>) -> Step {
+        let Some(context) = self.live.remove(&id) else { return Step::Unknown };
         self.by_handle.retain(|_, known| *known != id);
         if context.primary
             && let Some(primary) = self.primaries.get_mut(&context.device)
         {
             primary.live = None;
         }
-        Some(Ending { context, released, green })
+        Step::Ends(Box::new(Ending { context, released, green }))
     }
 }
 
@@ -245,16 +266,26 @@ mod tests {
         Arrival { handle, device: GPU, time_ns: 0, stack: StackId(0) }
     }
 
+    fn ends(step: Step) -> Ending {
+        match step {
+            Step::Ends(ending) => *ending,
+            other => panic!("it should end: {other:?}"),
+        }
+    }
+
+    fn lives_on(step: Step) -> bool {
+        matches!(step, Step::LivesOn(_))
+    }
+
     #[test]
     fn a_primary_context_ends_at_the_last_release() {
         let mut s = State::default();
         let first = s.retained(at(10));
         assert!(first.new);
         assert_eq!(s.retained(at(10)), Met { new: false, ..first });
-        assert_eq!(s.begin_release(GPU), None);
-        let ending = s.begin_release(GPU).expect("the last one");
-        assert_eq!(ending.context.id, first.place.context);
-        assert_eq!(s.begin_release(GPU), None);
+        assert!(lives_on(s.begin_release(GPU)));
+        assert_eq!(ends(s.begin_release(GPU)).context.id, first.place.context);
+        assert_eq!(s.begin_release(GPU), Step::Unknown);
         // The same handle again is another context.
         let second = s.retained(at(10));
         assert!(second.new && second.place != first.place);
@@ -264,22 +295,32 @@ mod tests {
     fn a_reset_ends_it_and_keeps_the_references() {
         let mut s = State::default();
         s.retained(at(10));
-        assert!(s.begin_reset(GPU).is_some());
-        assert_eq!(s.begin_reset(GPU), None);
+        ends(s.begin_reset(GPU));
+        assert_eq!(s.begin_reset(GPU), Step::Unknown);
         assert!(s.retained(at(10)).new);
-        assert_eq!(s.begin_release(GPU), None);
-        assert!(s.begin_release(GPU).is_some());
+        assert!(lives_on(s.begin_release(GPU)));
+        ends(s.begin_release(GPU));
+    }
+
+    #[test]
+    fn a_release_after_a_reset_ends_nothing_and_is_counted() {
+        let mut s = State::default();
+        s.retained(at(10));
+        ends(s.begin_reset(GPU));
+        assert!(lives_on(s.begin_release(GPU)));
+        s.retained(at(10));
+        ends(s.begin_release(GPU));
     }
 
     #[test]
     fn a_failed_release_puts_it_back() {
         let mut s = State::default();
         let met = s.retained(at(10));
-        let ending = s.begin_release(GPU).expect("the last one");
+        let ending = ends(s.begin_release(GPU));
         assert_eq!(s.on(GPU).count(), 0);
         s.put_back(ending);
         assert_eq!(s.meet(at(10)), Met { new: false, ..met });
-        assert!(s.begin_release(GPU).is_some());
+        ends(s.begin_release(GPU));
     }
 
     #[test]
@@ -288,11 +329,13 @@ mod tests {
         s.meet(at(10));
         s.meet(at(11));
         assert_eq!(s.on(GPU).count(), 2);
-        assert!(s.begin_destroy(10).is_some());
-        assert_eq!(s.begin_destroy(10), None);
+        ends(s.begin_destroy(10));
+        assert_eq!(s.begin_destroy(10), Step::Unknown);
         s.attached(11);
-        assert_eq!(s.begin_detach(11), None);
-        assert!(s.begin_detach(11).is_some());
+        assert_eq!(s.begin_detach(11), Step::LivesOn(Reference::Attached(11)));
+        s.put_back_reference(Reference::Attached(11));
+        assert!(lives_on(s.begin_detach(11)));
+        ends(s.begin_detach(11));
         assert_eq!(s.on(GPU).count(), 0);
     }
 
@@ -300,7 +343,8 @@ mod tests {
     fn a_primary_context_is_not_destroyed_by_handle() {
         let mut s = State::default();
         s.retained(at(10));
-        assert_eq!(s.begin_destroy(10), None);
+        assert_eq!(s.begin_destroy(10), Step::Unknown);
+        assert_eq!(s.begin_detach(10), Step::Unknown);
         assert_eq!(s.on(GPU).count(), 1);
     }
 
@@ -310,11 +354,11 @@ mod tests {
         let primary = s.retained(at(10));
         s.green_created(77, GPU);
         assert_eq!(s.meet(at(78)).place, primary.place);
-        assert_eq!(s.begin_release(GPU), None);
-        let ending = s.begin_green_destroy(77).expect("the last reference");
+        assert!(lives_on(s.begin_release(GPU)));
+        let ending = ends(s.begin_green_destroy(77));
         assert_eq!(ending.handles().collect::<Vec<_>>(), [10, 78]);
         s.put_back(ending);
-        assert!(s.begin_green_destroy(77).is_some());
+        ends(s.begin_green_destroy(77));
     }
 
     #[test]
@@ -322,7 +366,7 @@ mod tests {
         let mut s = State::default();
         let met = s.meet(at(10));
         assert_eq!(s.retained(at(10)), Met { new: false, ..met });
-        assert!(s.begin_release(GPU).is_some());
+        ends(s.begin_release(GPU));
     }
 
     #[test]
