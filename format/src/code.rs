@@ -42,6 +42,8 @@ pub const ENDED: u8 = 0x39;
 pub const DRIFT: u8 = 0x3A;
 pub const PASSED_THROUGH: u8 = 0x3B;
 
+/// Definitions have numbers from here on.
+pub const FIRST_DEFINITION: u8 = 0x80;
 pub const DEFINE_API: u8 = 0x80;
 pub const DEFINE_THREAD: u8 = 0x81;
 pub const DEFINE_DEVICE: u8 = 0x82;

@@ -82,7 +82,7 @@ impl<'a> Definitions<'a> {
         let window = &self.windows[self.next_window];
         let bytes = window_bytes(self.bytes, window);
         let complete = published(bytes) >= window.header.bytes() as u64;
-        self.scan = Scan::new(bytes, window.offset, at, self.living && !complete);
+        self.scan = Scan::new(bytes, window, at, self.living && !complete);
         self.cursor.sequence = window.header.sequence;
         self.next_window += 1;
     }

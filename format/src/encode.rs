@@ -1,7 +1,7 @@
 //! Events and definitions to records. Nothing here allocates: the shim runs it in hooks.
 
 use crate::code;
-use crate::word::{self, Head, MAX_WORDS, SMALL_BITS, SMALL_MASK, whole_ticks};
+use crate::word::{self, Check, Head, MAX_WORDS, SMALL_BITS, SMALL_MASK, whole_ticks};
 use crate::{Alloc, Counters, Definition, DeviceId, Event, SiteId, Space, StackId};
 
 /// Longest event record, in words.
@@ -37,25 +37,39 @@ impl<const N: usize> Record<N> {
         Record { kind: self.kind, len: self.len, words }
     }
 
-    /// Stamps time and thread and computes the check: the finished words.
+    /// Stamps time and thread: the words, all but the check in place. `file`: [`Check::of_file`].
     #[inline(always)]
-    pub fn seal(&mut self, thread: u16, time_ns: u64) -> &[u64] {
+    pub fn seal(&mut self, file: Check, thread: u16, time_ns: u64) -> Sealed<'_> {
         let ticks = word::ticks(time_ns);
         self.words[0] =
             Head { time_lo: ticks as u16, kind: self.kind, len: self.len as u8, thread, check: 0 }
                 .pack();
         self.words[1] |= ticks >> 16 << SMALL_BITS;
-        let words = &mut self.words[..self.len];
-        words[0] |= u64::from(word::check(words));
-        words
+        let words = &self.words[..self.len];
+        Sealed { words, sum: word::check(file, words) }
     }
 }
 
-/// The head of a padding record of `len` words.
-pub fn padding(len: usize) -> u64 {
+/// A finished record that has no place in the file yet.
+#[derive(Clone, Copy, Debug)]
+pub struct Sealed<'a> {
+    pub(crate) words: &'a [u64],
+    sum: Check,
+}
+
+impl Sealed<'_> {
+    /// Word 0 with the check, for the record at this byte of the file.
+    #[inline(always)]
+    pub fn head_at(&self, offset: u64) -> u64 {
+        self.words[0] | u64::from(self.sum.sum16(offset))
+    }
+}
+
+/// A padding record of `len` words at this byte of the file: word 0, the others stay as they are.
+pub fn padding(file: Check, offset: u64, len: usize) -> u64 {
     debug_assert!((1..=MAX_WORDS).contains(&len));
     let head = Head { time_lo: 0, kind: code::PAD, len: len as u8, thread: 0, check: 0 }.pack();
-    head | u64::from(word::check(&[head]))
+    head | u64::from(word::check(file, &[head]).sum16(offset))
 }
 
 /// Addresses that the short forms can hold: 512-byte aligned and below 2^49.

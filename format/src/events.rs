@@ -93,7 +93,7 @@ impl<'a> Events<'a> {
         let window = &self.windows[self.next_window];
         let bytes = window_bytes(self.bytes, window);
         let complete = published(bytes) >= window.header.bytes() as u64;
-        self.scan = Scan::new(bytes, window.offset, at, self.living && !complete);
+        self.scan = Scan::new(bytes, window, at, self.living && !complete);
         self.sequence = window.header.sequence;
         if !window.guessed {
             self.last_ns = window.header.base_time_ns;

@@ -101,7 +101,7 @@ impl Header {
             count += 1;
         }
         page.put(count_at, &count.to_le_bytes());
-        page.put(CHECK_AT, &page_check(&page.0).to_le_bytes());
+        seal(&mut page.0);
         page.0
     }
 
@@ -148,6 +148,12 @@ impl Header {
 }
 
 const CHECK_AT: usize = 120;
+
+/// Writes the check of a page.
+pub fn seal(page: &mut [u8; HEADER_BYTES]) {
+    let check = page_check(page);
+    page[CHECK_AT..CHECK_AT + 8].copy_from_slice(&check.to_le_bytes());
+}
 
 /// Over the whole page with the check taken as 0. This rule outlives every major.
 fn page_check(page: &[u8; HEADER_BYTES]) -> u64 {

@@ -1,12 +1,14 @@
 //! Reads a trace: what was written whole is given, what is broken is told, nothing panics.
 
+use crate::code;
 use crate::damage::{Damage, DamageKind};
 use crate::definitions::{DefinitionCursor, Definitions};
 use crate::error::Error;
 use crate::events::{Cursor, Events};
 use crate::header::{HEADER_BYTES, Header};
-use crate::scan::Scan;
-use crate::window::{SLOT, WINDOW_HEADER, WindowHeader, WindowKind, slot_offset};
+use crate::scan::{Findings, Scan};
+
+use crate::window::{SLOT, WINDOW_HEADER, WINDOW_MAGIC, WindowHeader, WindowKind, slot_offset};
 
 /// A trace file in memory, finished or as far as it has been written.
 ///
@@ -60,15 +62,17 @@ impl<'a> TraceReader<'a> {
                 (header, None)
             }
             // A trace whose first bytes are broken still has its windows.
-            Err(Error::NotATrace) if first_window(bytes).is_some() => {
+            Err(Error::NotATrace) if any_window(bytes, 0).is_some() => {
                 damage.push(broken);
                 (Header::default(), None)
             }
             Err(error) => return Err(error),
         };
         let windows = find_windows(bytes, tag, &mut damage);
-        let (definitions, events): (Vec<_>, Vec<_>) =
+        let (mut definitions, mut events): (Vec<_>, Vec<_>) =
             windows.into_iter().partition(|w| w.header.kind == WindowKind::Definitions);
+        events.sort_by_key(|window| window.header.sequence);
+        definitions.sort_by_key(|window| window.header.sequence);
         let runs = find_runs(&events);
         let windows = events.into_iter().chain(definitions).collect();
         Ok(TraceReader { bytes, header, windows, runs, damage })
@@ -84,7 +88,7 @@ impl<'a> TraceReader<'a> {
         &self.damage
     }
 
-    /// In file order, which is their sequence.
+    /// In their sequence, which is also their order in the file.
     pub fn event_windows(&self) -> &[Window] {
         let events = self.runs.last().map_or(0, |run| run.first + run.count);
         &self.windows[..events]
@@ -150,112 +154,130 @@ pub(crate) fn window_bytes<'a>(bytes: &'a [u8], window: &Window) -> &'a [u8] {
     &bytes[start..bytes.len().min(start + window.header.bytes())]
 }
 
-enum Slot {
-    Window(WindowHeader),
-    /// Punched out, or never begun.
-    Empty,
-    Stray,
-    Broken,
-}
-
-fn look_at(bytes: &[u8], slot: u64, tag: Option<u64>) -> Slot {
-    let at = slot_offset(slot) as usize;
-    let Some(bytes) = bytes.get(at..at + WINDOW_HEADER) else { return Slot::Empty };
-    let mut words = [0; WINDOW_HEADER / 8];
-    for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
-        *word = bytes.try_into().map_or(0, u64::from_le_bytes);
-    }
-    match WindowHeader::from_words(&words) {
-        Some(header) if u64::from(header.slot) != slot => Slot::Stray,
-        Some(header) if tag.is_some_and(|tag| tag != header.file) => Slot::Stray,
-        Some(header) => Slot::Window(header),
-        // A kill between the header's words and its magic leaves no window either.
-        None if words[0] == 0 => Slot::Empty,
-        None => Slot::Broken,
-    }
-}
-
-fn first_window(bytes: &[u8]) -> Option<WindowHeader> {
-    match look_at(bytes, 0, None) {
-        Slot::Window(header) => Some(header),
-        _ => None,
-    }
-}
-
 /// Walks the grid.
 fn find_windows(bytes: &[u8], tag: Option<u64>, damage: &mut Vec<Damage>) -> Vec<Window> {
-    let mut windows: Vec<Window> = Vec::new();
     let slots = bytes.len().saturating_sub(HEADER_BYTES).div_ceil(SLOT) as u64;
+    // With a broken header page the first sound window tells to which file the others belong.
+    let tag = tag.or_else(|| (0..slots).find_map(|slot| any_window(bytes, slot))).unwrap_or(0);
+    let mut windows: Vec<Window> = Vec::new();
     let mut slot = 0;
     while slot < slots {
         let offset = slot_offset(slot);
-        match look_at(bytes, slot, tag) {
-            Slot::Window(header) => {
-                let end = offset + header.bytes() as u64;
-                if end > bytes.len() as u64 {
-                    damage.push(Damage {
-                        offset: bytes.len() as u64,
-                        bytes: end - bytes.len() as u64,
-                        kind: DamageKind::Cut,
-                    });
-                }
-                windows.push(Window { header, offset, guessed: false });
-                slot += u64::from(header.slots);
+        let (found, kind) = match look_at(bytes, slot, tag) {
+            Slot::Window(header) => (Some(Window { header, offset, guessed: false }), None),
+            Slot::Unmarked(header) => {
+                (Some(Window { header, offset, guessed: false }), Some(DamageKind::WindowHeader))
             }
-            Slot::Empty => slot += 1,
-            Slot::Stray => {
-                note_slot(damage, offset, DamageKind::StrayWindow);
-                slot += 1;
+            Slot::Empty => (None, None),
+            Slot::Stray => (None, Some(DamageKind::StrayWindow)),
+            Slot::Broken { .. } => {
+                (guess(bytes, slot, slots, tag, &windows), Some(DamageKind::WindowHeader))
             }
-            Slot::Broken => {
-                // It reaches as far as no other window begins and nothing is empty.
-                let mut end = slot + 1;
-                while end < slots && matches!(look_at(bytes, end, tag), Slot::Broken) {
-                    end += 1;
-                }
-                damage.push(Damage {
-                    offset,
-                    bytes: WINDOW_HEADER as u64,
-                    kind: DamageKind::WindowHeader,
-                });
-                windows.extend(guess(bytes, slot, end, tag, &windows));
-                slot = end;
-            }
+        };
+        let end = found.map_or(slot_offset(slot + 1), |w| offset + w.header.bytes() as u64);
+        if let Some(kind) = kind {
+            let header_only = found.is_some() && end <= bytes.len() as u64;
+            let bytes = if header_only {
+                WINDOW_HEADER as u64
+            } else {
+                end.min(bytes.len() as u64) - offset
+            };
+            note(damage, Damage { offset, bytes, kind });
         }
+        if found.is_some() && end > bytes.len() as u64 {
+            let offset = bytes.len() as u64;
+            damage.push(Damage { offset, bytes: end - offset, kind: DamageKind::Cut });
+        }
+        slot += found.map_or(1, |window| u64::from(window.header.slots));
+        windows.extend(found);
     }
     windows
 }
 
-fn note_slot(damage: &mut Vec<Damage>, offset: u64, kind: DamageKind) {
-    match damage.last_mut() {
-        Some(last) if last.kind == kind && last.offset + last.bytes == offset => {
-            last.bytes += SLOT as u64;
-        }
-        _ => damage.push(Damage { offset, bytes: SLOT as u64, kind }),
+/// What begins at a slot.
+enum Slot {
+    Window(WindowHeader),
+    /// All is sound but the magic.
+    Unmarked(WindowHeader),
+    /// Punched out, or never begun.
+    Empty,
+    Stray,
+    Broken {
+        /// At least the magic is right.
+        marked: bool,
+    },
+}
+
+fn look_at(bytes: &[u8], slot: u64, tag: u64) -> Slot {
+    let Some((magic, fixed)) = header_words(bytes, slot) else {
+        // A cut header is no window, and no damage as long as nothing was in it.
+        let rest = &bytes[slot_offset(slot) as usize..];
+        let empty = rest.iter().all(|byte| *byte == 0);
+        return if empty { Slot::Empty } else { Slot::Broken { marked: false } };
+    };
+    match WindowHeader::from_words(&fixed) {
+        // A writer that was killed before it stored the magic had put nothing there yet.
+        _ if magic == 0 => Slot::Empty,
+        Some(header) if u64::from(header.slot) != slot || header.file != tag => Slot::Stray,
+        Some(header) if magic == WINDOW_MAGIC => Slot::Window(header),
+        Some(header) => Slot::Unmarked(header),
+        None => Slot::Broken { marked: magic == WINDOW_MAGIC },
     }
 }
 
-/// A window whose header is broken: its kind is that of its first whole record, its sequence the
-/// next one.
-fn guess(bytes: &[u8], slot: u64, end: u64, tag: Option<u64>, before: &[Window]) -> Option<Window> {
-    let offset = slot_offset(slot);
-    let slots = u16::try_from(end - slot).ok()?;
-    let until = bytes.len().min(slot_offset(end) as usize);
-    let mut findings = Default::default();
-    let mut scan = Scan::new(&bytes[offset as usize..until], offset, 0, false);
-    let first = scan.next(&mut findings)?;
-    let definitions = first.kind >= 0x80 || first.kind == crate::code::PART;
-    let kind = if definitions { WindowKind::Definitions } else { WindowKind::Events };
-    let previous = before.iter().rev().find(|window| window.header.kind == kind);
+/// Magic and fixed words of the window header at a slot.
+fn header_words(bytes: &[u8], slot: u64) -> Option<(u64, [u64; 6])> {
+    let at = slot_offset(slot) as usize;
+    let bytes = bytes.get(at..at + WINDOW_HEADER)?;
+    let mut words = [0; 7];
+    for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+        *word = bytes.try_into().map_or(0, u64::from_le_bytes);
+    }
+    let [magic, fixed @ ..] = words;
+    Some((magic, fixed))
+}
+
+/// The file's tag, from a sound window at this slot.
+fn any_window(bytes: &[u8], slot: u64) -> Option<u64> {
+    let (_, fixed) = header_words(bytes, slot)?;
+    let header = WindowHeader::from_words(&fixed)?;
+    (u64::from(header.slot) == slot).then_some(header.file)
+}
+
+/// Adds damage, joined with the one before where they touch.
+fn note(damage: &mut Vec<Damage>, more: Damage) {
+    match damage.last_mut() {
+        Some(last) if last.kind == more.kind && last.offset + last.bytes == more.offset => {
+            last.bytes += more.bytes;
+        }
+        _ => damage.push(more),
+    }
+}
+
+/// A window whose header is broken: it reaches up to where another begins or nothing was written;
+/// its kind is that of its first whole record, its sequence the next one.
+fn guess(bytes: &[u8], slot: u64, slots: u64, tag: u64, before: &[Window]) -> Option<Window> {
+    let mut end = slot + 1;
+    while end < slots && matches!(look_at(bytes, end, tag), Slot::Broken { marked: false }) {
+        end += 1;
+    }
     let header = WindowHeader {
-        kind,
-        slots,
-        sequence: previous.map_or(0, |window| window.header.sequence.saturating_add(1)),
-        slot: slot as u32,
+        kind: WindowKind::Events,
+        slots: u16::try_from(end - slot).unwrap_or(u16::MAX),
+        sequence: 0,
+        slot: u32::try_from(slot).ok()?,
         base_time_ns: 0,
-        file: tag.unwrap_or(0),
+        file: tag,
     };
-    Some(Window { header, offset, guessed: true })
+    let mut window = Window { header, offset: slot_offset(slot), guessed: true };
+    let mut scan = Scan::new(window_bytes(bytes, &window), &window, 0, false);
+    let first = scan.next(&mut Findings::default())?;
+    if first.kind >= code::FIRST_DEFINITION || first.kind == code::PART {
+        window.header.kind = WindowKind::Definitions;
+    }
+    let previous = before.iter().rev().find(|other| other.header.kind == window.header.kind);
+    window.header.sequence = previous.map_or(0, |w| w.header.sequence.saturating_add(1));
+    Some(window)
 }
 
 fn find_runs(events: &[Window]) -> Vec<Run> {

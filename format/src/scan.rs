@@ -3,6 +3,7 @@
 
 use crate::code;
 use crate::damage::{Damage, DamageKind};
+use crate::reader::Window;
 use crate::window::{LINE, WINDOW_HEADER};
 use crate::word::{CHECK_MASK, Check, Head, SMALL_BITS, SMALL_MASK};
 
@@ -39,6 +40,8 @@ pub(crate) struct Scan<'a> {
     offset: u64,
     /// Stop at the first record that is not published yet, instead of passing over it.
     living: bool,
+    /// Where the check of each record begins.
+    check: Check,
 }
 
 #[inline(always)]
@@ -47,14 +50,16 @@ fn word(bytes: &[u8], at: usize) -> u64 {
 }
 
 impl<'a> Scan<'a> {
-    pub fn new(bytes: &'a [u8], offset: u64, at: usize, living: bool) -> Scan<'a> {
+    /// Over a window's bytes, from byte `at` of it on.
+    pub fn new(bytes: &'a [u8], window: &Window, at: usize, living: bool) -> Scan<'a> {
         // Half a word at a cut end is no word.
         let bytes = &bytes[..bytes.len() & !7];
-        Scan { bytes, at: at.max(WINDOW_HEADER), offset, living }
+        let at = at.max(WINDOW_HEADER).next_multiple_of(8);
+        Scan { bytes, at, offset: window.offset, living, check: window.header.check() }
     }
 
     pub fn empty() -> Scan<'a> {
-        Scan { bytes: &[], at: 0, offset: 0, living: false }
+        Scan { bytes: &[], at: 0, offset: 0, living: false, check: Check::new() }
     }
 
     /// Where the next call goes on, in bytes from the window's start.
@@ -89,7 +94,7 @@ impl<'a> Scan<'a> {
                 return None;
             }
             if head.kind == code::PAD {
-                if whole_at(self.bytes, at) == Some(end) {
+                if self.whole_at(at) == Some(end) {
                     self.at = end;
                 } else {
                     self.recover(DamageKind::Record, findings);
@@ -98,11 +103,11 @@ impl<'a> Scan<'a> {
             }
             let second = word(self.bytes, at + 8);
             let body = &self.bytes[at + 16..end];
-            let mut sum = Check::new().word(first & !CHECK_MASK).word(second);
+            let mut sum = self.check.word(first & !CHECK_MASK).word(second);
             for bytes in body.chunks_exact(8) {
                 sum = sum.word(word(bytes, 0));
             }
-            if sum.sum16() != head.check {
+            if sum.sum16(self.offset + at as u64) != head.check {
                 self.recover(DamageKind::Record, findings);
                 continue;
             }
@@ -129,8 +134,11 @@ impl<'a> Scan<'a> {
             if self.living {
                 return false;
             }
-            let zeros = self.bytes[at..].chunks_exact(8).take_while(|word| word == &[0; 8]);
-            self.at += 8 * zeros.count();
+            // Most of a last window may be unwritten: in big steps first.
+            let blocks = self.bytes[at..].chunks_exact(512).take_while(|block| **block == [0; 512]);
+            self.at += 512 * blocks.count();
+            let words = self.bytes[self.at..].chunks_exact(8).take_while(|word| **word == [0; 8]);
+            self.at += 8 * words.count();
             return true;
         }
         if head.len > 0 && end <= line_end && end > self.bytes.len() {
@@ -146,7 +154,7 @@ impl<'a> Scan<'a> {
             }
             findings.unfinished += 1;
             self.at = end;
-        } else if head.kind != 0 && whole_at(self.bytes, at) == Some(end) {
+        } else if head.kind != 0 && self.whole_at(at) == Some(end) {
             // One word: padding, or a kind of a newer writer.
             findings.unknown += u64::from(head.kind != code::PAD);
             self.at = end;
@@ -162,13 +170,13 @@ impl<'a> Scan<'a> {
         let at = self.at;
         let line_end = ((at / LINE + 1) * LINE).min(self.bytes.len());
         let claimed = at + 8 * Head::unpack(word(self.bytes, at)).len as usize;
-        let next = if claimed > at && claimed < line_end && self.follows(claimed, line_end, 1) {
-            claimed
-        } else {
-            // Two more in a row, so that chance makes no record out of the middle of another.
-            let mut candidates = (at + 8..line_end).step_by(8);
-            candidates.find(|at| self.follows(*at, line_end, 3)).unwrap_or(line_end)
-        };
+        let claimed =
+            Some(claimed).filter(|to| *to > at && *to < line_end && self.follows(*to, line_end, 1));
+        // Two in a row, so that chance makes no record out of the middle of another. Nearest
+        // first: a broken length may point past whole records.
+        let until = claimed.unwrap_or(line_end);
+        let mut candidates = (at + 8..until).step_by(8);
+        let next = candidates.find(|to| self.follows(*to, line_end, 2)).unwrap_or(until);
         findings.damage.push(Damage {
             offset: self.offset + at as u64,
             bytes: (next - at) as u64,
@@ -177,34 +185,35 @@ impl<'a> Scan<'a> {
         self.at = next;
     }
 
-    /// Do `count` whole records stand here, or fewer up to the end of the line?
+    /// Do `count` whole records stand here, in this line?
     fn follows(&self, at: usize, line_end: usize, count: usize) -> bool {
         let mut next = at;
-        for _ in 0..count {
-            match whole_at(self.bytes, next) {
-                Some(end) if end >= line_end => return true,
-                Some(end) => next = end,
-                // The end of what was written.
-                None => return next > at && word(self.bytes, next) == 0,
+        (0..count).all(|_| match self.whole_at(next) {
+            Some(end) if next < line_end => {
+                next = end;
+                true
             }
-        }
-        true
+            _ => false,
+        })
     }
-}
 
-/// The end of the whole record that begins here, padding included. `None`: there is none.
-fn whole_at(bytes: &[u8], at: usize) -> Option<usize> {
-    let first = word(bytes, at);
-    let head = Head::unpack(first);
-    let end = at + 8 * head.len as usize;
-    let line_end = (at / LINE + 1) * LINE;
-    if head.kind == 0 || head.len == 0 || end > line_end || end > bytes.len() {
-        return None;
+    /// The end of the whole record that begins here, padding included. `None`: there is none.
+    fn whole_at(&self, at: usize) -> Option<usize> {
+        if at >= self.bytes.len() {
+            return None;
+        }
+        let first = word(self.bytes, at);
+        let head = Head::unpack(first);
+        let end = at + 8 * head.len as usize;
+        let line_end = (at / LINE + 1) * LINE;
+        if head.kind == 0 || head.len == 0 || end > line_end || end > self.bytes.len() {
+            return None;
+        }
+        let covered = if head.kind == code::PAD { at + 8 } else { end };
+        let mut sum = self.check.word(first & !CHECK_MASK);
+        for bytes in self.bytes[at + 8..covered].chunks_exact(8) {
+            sum = sum.word(word(bytes, 0));
+        }
+        (sum.sum16(self.offset + at as u64) == head.check).then_some(end)
     }
-    let covered = if head.kind == code::PAD { at + 8 } else { end };
-    let mut sum = Check::new().word(first & !CHECK_MASK);
-    for bytes in bytes[at + 8..covered].chunks_exact(8) {
-        sum = sum.word(word(bytes, 0));
-    }
-    (sum.sum16() == head.check).then_some(end)
 }

@@ -5,9 +5,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
-use crate::encode::{self, Define};
+use crate::encode::{self, Define, Sealed};
 use crate::header::HEADER_BYTES;
-use crate::word::{CHECK_MASK, Check, KIND_MASK};
+use crate::word::{Check, KIND_MASK};
 use crate::{Event, ThreadId};
 
 /// Unit of the grid.
@@ -69,10 +69,14 @@ impl WindowHeader {
         words
     }
 
-    /// Reads the eight header words. `None`: not a sound window header.
-    pub(crate) fn from_words(words: &[u64; HEADER_WORDS]) -> Option<WindowHeader> {
-        let fixed: [u64; 6] = words[1..7].try_into().ok()?;
-        if words[0] != WINDOW_MAGIC || fixed[5] != window_check(&fixed) {
+    /// Where the check of each record begins.
+    pub fn check(&self) -> Check {
+        Check::of_file(self.file)
+    }
+
+    /// Reads words 1 to 6 of a window. `None`: not a sound window header.
+    pub(crate) fn from_words(fixed: &[u64; 6]) -> Option<WindowHeader> {
+        if fixed[5] != window_check(fixed) {
             return None;
         }
         let kind = match fixed[0] as u8 {
@@ -119,6 +123,8 @@ pub enum Appended {
 pub struct WindowWriter<'m> {
     words: &'m [AtomicU64],
     header: WindowHeader,
+    /// Where the check of each record begins.
+    check: Check,
     /// Words given out so far, header included. Runs past the end when threads find it full.
     cursor: AtomicU64,
     /// A recent stamp, see [`STAMP_STEP_NS`].
@@ -142,6 +148,7 @@ impl<'m> WindowWriter<'m> {
         WindowWriter {
             words,
             header,
+            check: header.check(),
             cursor: AtomicU64::new(HEADER_WORDS as u64),
             last_ns: AtomicU64::new(header.base_time_ns),
         }
@@ -180,12 +187,12 @@ impl<'m> WindowWriter<'m> {
         match event {
             Event::Alloc(alloc) => {
                 if let Some(mut record) = encode::short_alloc(alloc) {
-                    return self.put(record.seal(thread.0, time_ns));
+                    return self.put(record.seal(self.check, thread.0, time_ns));
                 }
             }
             Event::Free { key, space, site } => {
                 if let Some(mut record) = encode::short_free(*key, *space, *site) {
-                    return self.put(record.seal(thread.0, time_ns));
+                    return self.put(record.seal(self.check, thread.0, time_ns));
                 }
             }
             _ => {}
@@ -195,7 +202,7 @@ impl<'m> WindowWriter<'m> {
 
     #[inline(never)]
     fn append_wide(&self, thread: ThreadId, time_ns: u64, event: &Event) -> Appended {
-        self.put(encode::event(event, time_ns).seal(thread.0, time_ns))
+        self.put(encode::event(event, time_ns).seal(self.check, thread.0, time_ns))
     }
 
     /// Appends what is left of a definition, in several records if it is long. After
@@ -205,7 +212,7 @@ impl<'m> WindowWriter<'m> {
     pub fn define(&self, thread: ThreadId, time_ns: u64, define: &mut Define) -> Appended {
         let (mut start, mut end, mut passed) = (0, 0, false);
         while let Some(mut record) = define.next_record() {
-            match self.put(record.seal(thread.0, time_ns)) {
+            match self.put(record.seal(self.check, thread.0, time_ns)) {
                 Appended::At { offset, bytes, middle } => {
                     define.written(offset);
                     if end == 0 {
@@ -232,9 +239,9 @@ impl<'m> WindowWriter<'m> {
 
     /// Reserves and stores one sealed record.
     #[inline(always)]
-    fn put(&self, record: &[u64]) -> Appended {
+    fn put(&self, record: Sealed) -> Appended {
         let total = self.words.len();
-        let len = record.len();
+        let len = record.words.len();
         let mut passed = false;
         loop {
             let at = self.cursor.fetch_add(len as u64, Ordering::Relaxed) as usize;
@@ -245,8 +252,8 @@ impl<'m> WindowWriter<'m> {
             passed |= at < total / 2 && end >= total / 2;
             let line_end = (at / LINE_WORDS + 1) * LINE_WORDS;
             if end <= line_end {
-                self.store(at, record);
-                let offset = slot_offset(u64::from(self.header.slot)) + 8 * at as u64;
+                let offset = self.offset(at);
+                self.store(at, record.words, record.head_at(offset));
                 return Appended::At { offset, bytes: 8 * len, middle: passed };
             }
             self.pad_around_line(at, line_end, end);
@@ -254,15 +261,20 @@ impl<'m> WindowWriter<'m> {
     }
 
     #[inline(always)]
-    fn store(&self, at: usize, record: &[u64]) {
+    fn offset(&self, at: usize) -> u64 {
+        slot_offset(u64::from(self.header.slot)) + 8 * at as u64
+    }
+
+    #[inline(always)]
+    fn store(&self, at: usize, record: &[u64], head: u64) {
         let to = &self.words[at..at + record.len()];
         // A kill from here on leaves a record of known length and kind 0.
-        to[0].store((record[0] & !(KIND_MASK | CHECK_MASK)).to_le(), Ordering::Relaxed);
+        to[0].store((record[0] & !KIND_MASK).to_le(), Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
         for (to, word) in to[1..].iter().zip(&record[1..]) {
             to.store(word.to_le(), Ordering::Relaxed);
         }
-        to[0].store(record[0].to_le(), Ordering::Release);
+        to[0].store(head.to_le(), Ordering::Release);
         self.publish(record.len());
     }
 
@@ -280,7 +292,10 @@ impl<'m> WindowWriter<'m> {
         while at < to {
             let line_end = (at / LINE_WORDS + 1) * LINE_WORDS;
             let len = (to - at).min(line_end - at).min(crate::word::MAX_WORDS);
-            self.words[at].store(encode::padding(len).to_le(), Ordering::Release);
+            self.words[at].store(
+                encode::padding(self.check, self.offset(at), len).to_le(),
+                Ordering::Release,
+            );
             at += len;
         }
         self.publish(to - from);

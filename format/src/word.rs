@@ -84,13 +84,19 @@ const SEED: u64 = 0x7672_616D_7472_6163;
 
 /// Running check over words: one multiplication a word, so that 32 bytes cost a few ns. It finds
 /// damage, not malice.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Check(u64);
 
 impl Check {
     #[inline(always)]
     pub const fn new() -> Check {
         Check(SEED)
+    }
+
+    /// Where the check of each record of a file begins: `file` is its tag.
+    #[inline(always)]
+    pub const fn of_file(file: u64) -> Check {
+        Check(SEED ^ file)
     }
 
     #[inline(always)]
@@ -104,9 +110,12 @@ impl Check {
         (h ^ h >> 32).wrapping_mul(MIX)
     }
 
+    /// The check of a record that stands at this byte of the file: moved elsewhere, or into
+    /// another file, it does not check. The place comes last, so that a writer can do the rest
+    /// before it has one.
     #[inline(always)]
-    pub const fn sum16(self) -> u16 {
-        (self.sum64() >> 48) as u16
+    pub const fn sum16(self, offset: u64) -> u16 {
+        (Check(self.0 ^ offset.rotate_left(40)).sum64() >> 48) as u16
     }
 }
 
@@ -116,14 +125,15 @@ impl Default for Check {
     }
 }
 
-/// Check of a whole record; the check field of `words[0]` is taken as 0.
+/// The running check of a whole record, from its file's [`Check::of_file`]; the check field of
+/// `words[0]` is taken as 0.
 #[inline(always)]
-pub fn check(words: &[u64]) -> u16 {
-    let mut sum = Check::new().word(words[0] & !CHECK_MASK);
+pub fn check(file: Check, words: &[u64]) -> Check {
+    let mut sum = file.word(words[0] & !CHECK_MASK);
     for word in &words[1..] {
         sum = sum.word(*word);
     }
-    sum.sum16()
+    sum
 }
 
 #[cfg(test)]
@@ -155,14 +165,18 @@ mod tests {
     #[test]
     fn a_flipped_bit_shows() {
         let mut words = [0x0000_1004_0001_0000, 0x7F00_0000_0001, 4096, 0x1_0000_0001];
-        let good = check(&words);
+        let at = |offset, words: &[u64]| check(Check::of_file(77), words).sum16(offset);
+        let good = at(4160, &words);
+        assert_ne!(at(4168, &words), good);
+        assert_ne!(at(4160 + (1 << 18), &words), good);
+        assert_ne!(check(Check::of_file(78), &words).sum16(4160), good);
         for word in 0..4 {
             for bit in 0..64 {
                 if word == 0 && bit < 16 {
                     continue;
                 }
                 words[word] ^= 1 << bit;
-                assert_ne!(check(&words), good, "word {word} bit {bit}");
+                assert_ne!(at(4160, &words), good, "word {word} bit {bit}");
                 words[word] ^= 1 << bit;
             }
         }

@@ -1,6 +1,8 @@
 //! A trace file in memory, written with the crate's own writer.
 #![allow(dead_code)]
 
+pub mod any;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use vramtrace_format::*;
@@ -77,4 +79,82 @@ pub fn alloc(key: u64, size: u64) -> Event {
 
 pub fn free(key: u64) -> Event {
     Event::Free { key, space: Space::Device, site: SiteId(0) }
+}
+
+/// Appends definitions to the windows in turn, rolling on `Full`.
+pub fn define_all(windows: &[Window], definitions: &[Definition]) {
+    let mut windows = windows.iter().filter(|w| w.header.kind == WindowKind::Definitions);
+    let mut writer = windows.next().expect("a definition window").writer();
+    for definition in definitions {
+        let mut define = Define::new(definition);
+        while writer.define(ThreadId(1), 0, &mut define) == Appended::Full {
+            writer = windows.next().expect("another definition window").writer();
+        }
+    }
+}
+
+/// Appends events `(thread, time, event)` to the windows in turn; what the reader should give.
+pub fn append_all(windows: &[Window], events: &[(u16, u64, Event)]) -> Vec<Stamped> {
+    let mut windows = windows.iter().filter(|w| w.header.kind == WindowKind::Events);
+    let mut writer = windows.next().expect("an event window").writer();
+    let mut written = Vec::new();
+    for (thread, time_ns, event) in events {
+        loop {
+            match writer.append(ThreadId(*thread), *time_ns, event) {
+                Appended::At { offset, .. } => {
+                    let (thread, time_ns) = (ThreadId(*thread), *time_ns);
+                    written.push(Stamped { offset, time_ns, thread, event: *event });
+                    break;
+                }
+                Appended::Full => writer = windows.next().expect("another event window").writer(),
+            }
+        }
+    }
+    written
+}
+
+pub type Found = (Vec<Definition>, Vec<Stamped>, Vec<Damage>);
+
+/// Everything that a reader gives for these bytes: definitions, events, damage.
+pub fn read(bytes: &[u8]) -> Result<Found, Error> {
+    let reader = TraceReader::new(bytes)?;
+    let mut damage = reader.damage().to_vec();
+    let mut definitions = reader.definitions();
+    let found = definitions.by_ref().collect();
+    damage.extend(definitions.damage());
+    let mut events = reader.events();
+    let given = events.by_ref().collect();
+    damage.extend(events.damage());
+    Ok((found, given, damage))
+}
+
+/// A small trace of one definition and one event window, with every form of record in it.
+pub fn small() -> (Vec<u8>, Vec<Definition>, Vec<Stamped>) {
+    let windows = grid(&[(WindowKind::Definitions, 1, 0), (WindowKind::Events, 1, 0)]);
+    let definitions = vec![
+        Definition::Api { id: 1, name: "cuMemAlloc_v2".into() },
+        Definition::Thread { id: ThreadId(1), tid: 4711, name: "python3".into() },
+        Definition::Text { id: 1, text: "a long one ".repeat(500) },
+        Definition::Site {
+            id: SiteId(1),
+            api: 1,
+            kind: Some(Kind::Device),
+            device: DeviceId(0),
+            context: ContextId(1),
+            pool: PoolId(0),
+            stream: 0,
+        },
+        Definition::Note { text: "done".into() },
+    ];
+    define_all(&windows, &definitions);
+    let mut events = Vec::new();
+    for n in 1..150u64 {
+        let time = n * 6400;
+        events.push((1, time, alloc(n << 21, n)));
+        events.push((2, time + 64, Event::PoolState { pool: PoolId(1), reserved: n, used: n }));
+        events.push((1, time + 128, free(n << 21)));
+    }
+    events.push((1, 6_400_000, Event::Ended));
+    let written = append_all(&windows, &events);
+    (file(&windows), definitions, written)
 }

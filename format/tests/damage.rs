@@ -1,0 +1,225 @@
+//! Damaged traces: what is broken is told, what is whole is given, nothing panics.
+
+mod common;
+
+use common::any::fixed;
+use common::*;
+use proptest::prelude::*;
+use proptest::sample::Index;
+use vramtrace_format::*;
+
+/// A trace whose windows are full, so that a flip seldom hits emptiness.
+fn full() -> (Vec<u8>, Vec<Stamped>) {
+    let windows = grid(&[
+        (WindowKind::Definitions, 1, 0),
+        (WindowKind::Events, 1, 0),
+        (WindowKind::Events, 2, 0),
+    ]);
+    define_all(&windows, &[Definition::Note { text: "n".into() }]);
+    let mut written = Vec::new();
+    for window in &windows[1..] {
+        let writer = window.writer();
+        for n in 1u64.. {
+            let event = if n % 3 == 0 { free(n << 9) } else { alloc(n << 9, n) };
+            let Appended::At { offset, .. } = writer.append(ThreadId(1), n * 64, &event) else {
+                break;
+            };
+            written.push(Stamped { offset, time_ns: n * 64, thread: ThreadId(1), event });
+        }
+    }
+    (file(&windows), written)
+}
+
+/// How many of `written` are missing; panics when something was given that was never written.
+fn missing(given: &[Stamped], written: &[Stamped]) -> usize {
+    let mut rest = written.iter();
+    for stamped in given {
+        assert!(rest.any(|w| w == stamped), "{stamped:?} was never written, or not here");
+    }
+    written.len() - given.len()
+}
+
+proptest! {
+    #![proptest_config(fixed(150))]
+
+    #[test]
+    fn flipped_bits_cost_little(flips in proptest::collection::vec((any::<Index>(), 0..8u8), 1..20)) {
+        let (mut bytes, written) = full();
+        let len = bytes.len() - HEADER_BYTES;
+        for (at, bit) in &flips {
+            // The header page has its own test: with another uuid no window belongs to it.
+            bytes[HEADER_BYTES + at.index(len)] ^= 1 << bit;
+        }
+        let (_, given, damage) = read(&bytes).unwrap();
+        let missing = missing(&given, &written);
+        // One record each; three more where the length was hit.
+        prop_assert!(missing <= 4 * flips.len(), "{missing} missing for {} flips", flips.len());
+        prop_assert!(missing == 0 || !damage.is_empty());
+    }
+
+    #[test]
+    fn random_bytes_cost_what_they_cover(
+        at in any::<Index>(),
+        junk in proptest::collection::vec(any::<u8>(), 1..5000),
+    ) {
+        let (mut bytes, written) = full();
+        let at = HEADER_BYTES + at.index(bytes.len() - HEADER_BYTES);
+        let end = bytes.len().min(at + junk.len());
+        bytes[at..end].copy_from_slice(&junk[..end - at]);
+        let (_, given, damage) = read(&bytes).unwrap();
+        let missing = missing(&given, &written);
+        prop_assert!(missing <= junk.len() / 16 + 6, "{missing} missing for {} bytes", junk.len());
+        prop_assert!(missing == 0 || !damage.is_empty());
+    }
+
+    #[test]
+    fn zeroed_ranges_cost_what_they_cover(at in any::<Index>(), len in 1..5000usize) {
+        let (mut bytes, written) = full();
+        let at = HEADER_BYTES + at.index(bytes.len() - HEADER_BYTES);
+        let end = bytes.len().min(at + len);
+        bytes[at..end].fill(0);
+        // A window whose header is gone reads as never written, as one that was punched.
+        let header_gone = (0..4).any(|slot| (at as u64..end as u64).contains(&slot_offset(slot)));
+        let (_, given, _) = read(&bytes).unwrap();
+        let missing = missing(&given, &written);
+        prop_assert!(header_gone || missing <= len / 16 + 6, "{missing} missing for {len} bytes");
+    }
+
+    /// Whatever the bytes are, reading ends and nothing panics.
+    #[test]
+    fn any_bytes_after_a_header(
+        junk in proptest::collection::vec(any::<u64>(), 0..40_000),
+        sparse in any::<bool>(),
+    ) {
+        let mut bytes = header().to_page().to_vec();
+        for word in junk {
+            bytes.extend(if sparse && word % 3 == 0 { 0 } else { word }.to_le_bytes());
+        }
+        let (definitions, given, _) = read(&bytes).unwrap();
+        prop_assert!(definitions.is_empty() && given.is_empty());
+    }
+
+    #[test]
+    fn traces_one_behind_the_other_give_the_first(cut in any::<Index>(), other in any::<bool>()) {
+        let (bytes, written) = full();
+        let cut = HEADER_BYTES + cut.index(bytes.len() - HEADER_BYTES);
+        let mut both = bytes[..cut].to_vec();
+        let mut second = bytes.clone();
+        if other {
+            second = small_of(Header { uuid: *b"another file....", ..header() });
+        }
+        both.extend(second);
+        let (_, given, damage) = read(&both).unwrap();
+        missing(&given, &written);
+        let first = written.iter().take_while(|s| s.offset as usize + 32 <= cut).count();
+        prop_assert!(given.len() >= first, "{} of {first}", given.len());
+        prop_assert!(!damage.is_empty());
+    }
+
+    /// In the header page a flip is told, and the events are still there.
+    #[test]
+    fn a_flip_in_the_header_page(at in 0..HEADER_BYTES, bit in 0..8u8) {
+        let (mut bytes, written) = full();
+        bytes[at] ^= 1 << bit;
+        let (_, given, damage) = read(&bytes).unwrap();
+        prop_assert_eq!(missing(&given, &written), 0);
+        prop_assert_eq!(damage[0].kind, DamageKind::Header);
+    }
+}
+
+fn small_of(header: Header) -> Vec<u8> {
+    let mut windows = grid(&[(WindowKind::Events, 1, 0)]);
+    windows[0].header.file = header.file_tag();
+    append_all(&windows, &[(1, 0, alloc(512, 1)), (1, 64, free(512))]);
+    let mut bytes = header.to_page().to_vec();
+    bytes.extend(&file(&windows)[HEADER_BYTES..]);
+    bytes
+}
+
+#[test]
+fn each_word_of_a_window_header_may_be_broken() {
+    let (bytes, written) = full();
+    for slot in [1, 2] {
+        for at in 0..56 {
+            let mut bytes = bytes.clone();
+            bytes[slot_offset(slot) as usize + at] ^= 0x10;
+            let (_, given, damage) = read(&bytes).unwrap();
+            assert_eq!(missing(&given, &written), 0, "byte {at} of slot {slot}: {damage:?}");
+            assert_eq!(damage.len(), 1, "byte {at}: {damage:?}");
+            assert_eq!(damage[0].kind, DamageKind::WindowHeader);
+            assert_eq!(damage[0].offset, slot_offset(slot));
+        }
+    }
+}
+
+#[test]
+fn a_punched_window_is_a_gap_and_no_damage() {
+    let mut grid = grid(&[(WindowKind::Events, 1, 0); 6]);
+    for (index, window) in grid.iter_mut().enumerate() {
+        window.header.base_time_ns = index as u64 * 1_000_000;
+    }
+    for window in &grid {
+        let time = window.header.base_time_ns;
+        let _ = window.writer().append(ThreadId(1), time, &alloc(512, time));
+    }
+    let mut bytes = file(&grid);
+    assert_eq!(TraceReader::new(&bytes).unwrap().history_from_ns(), 0);
+    for slot in [0, 3, 4] {
+        let at = slot_offset(slot) as usize;
+        bytes[at..at + SLOT].fill(0);
+    }
+    let reader = TraceReader::new(&bytes).unwrap();
+    assert_eq!(reader.damage(), []);
+    assert_eq!(
+        reader.runs(),
+        [
+            Run { first: 0, count: 2, from_ns: 1_000_000, after_gap: true },
+            Run { first: 2, count: 1, from_ns: 5_000_000, after_gap: true },
+        ]
+    );
+    assert_eq!(reader.history_from_ns(), 5_000_000);
+    let times = |run| reader.events_of(run).map(|s| s.time_ns).collect::<Vec<_>>();
+    assert_eq!(times(&reader.runs()[0]), [1_000_000, 2_000_000]);
+    assert_eq!(times(&reader.runs()[1]), [5_000_000]);
+    assert_eq!(reader.events().count(), 3);
+}
+
+#[test]
+fn only_a_newer_major_is_refused() {
+    let mut page = header().to_page();
+    assert!(TraceReader::new(&page).is_ok());
+    assert_eq!(TraceReader::new(b"hello").unwrap_err(), Error::TooShort { bytes: 5 });
+    assert_eq!(TraceReader::new(&[7; 9000]).unwrap_err(), Error::NotATrace);
+    page[10] = 200;
+    vramtrace_format::header::seal(&mut page);
+    assert_eq!(TraceReader::new(&page).unwrap().header().minor, 200);
+    page[8] = 2;
+    vramtrace_format::header::seal(&mut page);
+    assert_eq!(TraceReader::new(&page).unwrap_err(), Error::NewerMajor { found: 2, known: 1 });
+}
+
+#[test]
+fn kinds_and_words_of_a_newer_writer_are_skipped() {
+    use vramtrace_format::word::{Check, Head};
+    let windows = grid(&[(WindowKind::Events, 1, 0)]);
+    append_all(&windows, &[(1, 64, free(512)), (1, 128, free(1024)), (1, 192, Event::Ended)]);
+    let mut bytes = file(&windows);
+    let check = Check::of_file(header().file_tag());
+    let mut put = |at: usize, words: &mut [u64]| {
+        words[0] |= u64::from(vramtrace_format::word::check(check, words).sum16(at as u64));
+        for (index, word) in words.iter().enumerate() {
+            bytes[at + 8 * index..][..8].copy_from_slice(&word.to_le_bytes());
+        }
+    };
+    let head = |kind, len| Head { time_lo: 1, kind, len, thread: 1, check: 0 }.pack();
+    let first = slot_offset(0) as usize + 64;
+    put(first, &mut [head(0x7E, 2), 3]);
+    // A known kind, longer than known today.
+    put(first + 16, &mut [head(vramtrace_format::code::UNMAP, 5), 0, 10, 20, 30]);
+    put(first + 56, &mut [head(0x7D, 1)]);
+    let reader = TraceReader::new(&bytes).unwrap();
+    let mut events = reader.events();
+    assert_eq!(events.next().unwrap().event, Event::Unmap { address: 10, size: 20 });
+    assert_eq!(events.next(), None);
+    assert_eq!((events.damage(), events.unknown()), (&[][..], 2));
+}
