@@ -3,6 +3,8 @@
 //! An event's journey: file -> [`trace`] -> [`replay`] -> [`analysis`] -> [`report`].
 
 pub mod allocator;
+pub mod analysis;
 pub mod replay;
+pub mod report;
 pub mod trace;
 pub mod units;

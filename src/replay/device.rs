@@ -81,7 +81,9 @@ pub struct DeviceState {
     pub graph_used: u64,
     /// Blocks of pools that are in use, as the driver said last.
     pub pool_used: u64,
+    /// Contexts that live, and that ever did.
     pub contexts: u32,
+    pub contexts_seen: u32,
     /// What contexts took, as measured when they were created.
     pub context_bytes: u64,
     pub sample: Option<SampleAt>,
@@ -97,6 +99,16 @@ pub struct DeviceState {
 impl DeviceState {
     pub fn kind(&self, kind: Kind) -> &KindSums {
         &self.kinds[kind as usize]
+    }
+
+    /// Did anything happen here? A cap alone does not count.
+    pub fn was_used(&self) -> bool {
+        self.contexts_seen > 0
+            || self.allocations > 0
+            || self.peak.bytes > 0
+            || self.refused_by_cap + self.refused_by_driver > 0
+            || self.kinds.iter().any(|sums| sums.allocations > 0)
+            || self.sample.is_some_and(|at| at.sample.process_bytes > Some(0))
     }
 
     pub fn bytes_by_kind(&self) -> BytesByKind {

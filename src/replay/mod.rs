@@ -411,7 +411,9 @@ impl Replay {
 
     fn context(&mut self, id: ContextId, created: ContextState) {
         if self.state.contexts.insert(id, created).is_none() {
-            self.device(created.device).contexts += 1;
+            let device = self.device(created.device);
+            device.contexts += 1;
+            device.contexts_seen += 1;
         }
     }
 

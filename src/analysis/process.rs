@@ -1,0 +1,124 @@
+//! One traced process, read to the moment that was asked for.
+
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+use vramtrace_format::{DeviceId, Header};
+
+use crate::replay::{DeviceState, State};
+use crate::trace::{DamageFound, Definitions, Trace, Until};
+
+/// Which state of a process is wanted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Moment {
+    /// As far as the trace goes.
+    End,
+    /// Of the highest peak of any of its devices.
+    Peak,
+    /// This many ns after its start.
+    At(u64),
+}
+
+#[derive(Clone, Debug)]
+pub struct Process {
+    pub trace: PathBuf,
+    pub header: Header,
+    /// It ran when the trace was opened.
+    pub living: bool,
+    pub definitions: Definitions,
+    /// At the moment that was asked for.
+    pub state: State,
+    pub damage: DamageFound,
+}
+
+impl Process {
+    pub fn read(trace: &Trace, moment: Moment) -> Process {
+        Process::read_with(trace, moment, &mut |_, _| {})
+    }
+
+    fn read_with(trace: &Trace, moment: Moment, progress: &mut dyn FnMut(u64, u64)) -> Process {
+        let (definitions, broken) = trace.definitions();
+        let mut read = |until| trace.replay_until(&definitions, until, &mut (), progress);
+        let reading = match moment {
+            Moment::End => read(Until::End),
+            Moment::At(time_ns) => read(Until::Time(time_ns)),
+            Moment::Peak => {
+                let whole = read(Until::End);
+                let peaks = whole.state.devices.values().map(|device| &device.peak);
+                match peaks.max_by_key(|peak| peak.bytes).map(|peak| (peak.offset, peak.time_ns)) {
+                    Some((Some(offset), _)) => read(Until::Offset(offset)),
+                    // Its events are missing: the nearest that there is.
+                    Some((None, time_ns)) if time_ns > 0 => read(Until::Time(time_ns)),
+                    _ => whole,
+                }
+            }
+        };
+        let mut damage = reading.damage;
+        damage.ranges.extend(broken);
+        Process {
+            trace: trace.path().to_path_buf(),
+            header: trace.header().clone(),
+            living: trace.is_living(),
+            definitions,
+            state: reading.state,
+            damage,
+        }
+    }
+
+    /// Devices on which anything happened, the unknown one last.
+    pub fn devices(&self) -> impl Iterator<Item = (DeviceId, &DeviceState)> {
+        self.state.devices.iter().filter(|(_, state)| state.was_used()).map(|(id, s)| (*id, s))
+    }
+
+    /// Sum of the devices' highest peaks.
+    pub fn peak_bytes(&self) -> u64 {
+        self.devices().map(|(_, device)| device.peak.bytes).sum()
+    }
+
+    /// `rank 2`, or `pid 4711`.
+    pub fn name(&self) -> String {
+        match self.header.rank {
+            Some(rank) => format!("rank {rank}"),
+            None => format!("pid {}", self.header.pid),
+        }
+    }
+
+    pub fn ended_in_order(&self) -> bool {
+        self.state.ended_ns.is_some()
+    }
+}
+
+/// Reads traces on all cores, in the order given. `progress` gets bytes read of all bytes, from
+/// any thread.
+pub fn read_all(
+    traces: &[Trace],
+    moment: Moment,
+    progress: &(dyn Fn(u64, u64) + Sync),
+) -> Vec<Process> {
+    let total = traces.iter().map(Trace::len).sum();
+    let done: Vec<AtomicU64> = traces.iter().map(|_| AtomicU64::new(0)).collect();
+    let results: Vec<Mutex<Option<Process>>> = traces.iter().map(|_| Mutex::new(None)).collect();
+    let next = AtomicUsize::new(0);
+    let work = || {
+        while let Some((index, trace)) =
+            Some(next.fetch_add(1, Relaxed)).and_then(|i| Some((i, traces.get(i)?)))
+        {
+            let process = Process::read_with(trace, moment, &mut |bytes, _| {
+                done[index].store(bytes, Relaxed);
+                progress(done.iter().map(|d| d.load(Relaxed)).sum(), total);
+            });
+            if let Ok(mut slot) = results[index].lock() {
+                *slot = Some(process);
+            }
+        }
+    };
+    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(traces.len());
+    std::thread::scope(|scope| {
+        for _ in 1..workers {
+            scope.spawn(work);
+        }
+        work();
+    });
+    results.into_iter().filter_map(|slot| slot.into_inner().ok().flatten()).collect()
+}

@@ -1,0 +1,57 @@
+//! The sum that leads from allocations to what nvidia-smi shows for the process.
+
+use vramtrace_format::Kind;
+
+use crate::replay::DeviceState;
+
+/// Of which moment the sum is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Basis {
+    /// Of the last event: NVML's last figure, carried forward by what the ledger saw since.
+    Now,
+    /// Of NVML's last figure: the device's contexts are gone since, and all with them.
+    LastSample,
+}
+
+/// `live - managed + context + unattributed = process`, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Reconciled {
+    pub basis: Basis,
+    /// When NVML was asked, ns since start.
+    pub sampled_ns: u64,
+    pub live_bytes: u64,
+    pub managed_bytes: u64,
+    pub context_bytes: u64,
+    /// Kernels, heaps, what libraries took past the driver's API. Negative when NVML shows less
+    /// than the ledger.
+    pub unattributed_bytes: i64,
+    pub process_bytes: u64,
+}
+
+/// `None` without NVML's figure.
+pub fn reconcile(device: &DeviceState) -> Option<Reconciled> {
+    let at = device.sample?;
+    let unattributed_bytes = at.unattributed()?;
+    if (device.contexts > 0 || device.contexts_seen == 0)
+        && let Some(process_bytes) = device.process_bytes()
+    {
+        return Some(Reconciled {
+            basis: Basis::Now,
+            sampled_ns: at.time_ns,
+            live_bytes: device.live_bytes,
+            managed_bytes: device.kind(Kind::Managed).live_bytes,
+            context_bytes: device.context_bytes,
+            unattributed_bytes,
+            process_bytes,
+        });
+    }
+    Some(Reconciled {
+        basis: Basis::LastSample,
+        sampled_ns: at.time_ns,
+        live_bytes: at.live_bytes,
+        managed_bytes: at.managed_bytes,
+        context_bytes: at.sample.context_bytes,
+        unattributed_bytes,
+        process_bytes: at.sample.process_bytes.filter(|bytes| *bytes > 0)?,
+    })
+}

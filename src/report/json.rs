@@ -1,0 +1,281 @@
+//! `report --json`: schema `vramtrace.report/1`. Keys may be added, none is renamed or removed.
+//! Bytes are whole numbers, times are seconds since the process's trace began.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::Serialize;
+use vramtrace_format::{DeviceId, Kind};
+
+use super::words;
+use crate::analysis::{Process, largest, odd_ones_out, reconcile};
+use crate::replay::state::HostSums;
+use crate::replay::{DeviceState, RefusalAt};
+
+pub const SCHEMA: &str = "vramtrace.report/1";
+
+#[derive(Debug, Serialize)]
+pub struct Report {
+    pub schema: &'static str,
+    pub processes: Vec<ProcessFacts>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct ProcessFacts {
+    pub pid: u32,
+    pub host: String,
+    pub trace: String,
+    pub command: Vec<String>,
+    pub rank: Option<u32>,
+    pub started: String,
+    pub duration_s: f64,
+    pub ended_in_order: bool,
+    /// It ran when the trace was read.
+    pub running: bool,
+    /// Earlier events are not in the file.
+    pub history_from_s: f64,
+    /// False: events are missing and no checkpoint came since; live figures are a guess.
+    pub live_is_known: bool,
+    pub stopped: Option<Stopped>,
+    pub events: u64,
+    pub devices: Vec<DeviceFacts>,
+    pub host_pinned: HostFacts,
+    pub host_registered: HostFacts,
+    /// What makes it differ from the other processes of the run.
+    pub odd: Option<String>,
+    pub damage: Damage,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Stopped {
+    pub at_s: f64,
+    pub reason: String,
+}
+
+#[derive(Debug, Serialize)]
+pub struct DeviceFacts {
+    /// As the process saw it; null for memory whose device is not known.
+    pub ordinal: Option<u8>,
+    pub uuid: Option<String>,
+    pub name: String,
+    pub total_bytes: Option<u64>,
+    pub cap_bytes: Option<u64>,
+    pub peak_bytes: u64,
+    pub peak_at_s: f64,
+    pub live_bytes: u64,
+    pub process_bytes: Option<u64>,
+    pub peak_process_bytes: Option<u64>,
+    pub live_allocations: u64,
+    pub allocations: u64,
+    pub frees: u64,
+    pub refused_by_cap: u64,
+    pub refused_by_driver: u64,
+    pub context_bytes: u64,
+    pub unattributed_bytes: Option<i64>,
+    pub requested_live_bytes: u64,
+    pub requested_peak_bytes: u64,
+    /// When NVML was asked last.
+    pub process_sampled_at_s: Option<f64>,
+    pub by_kind: BTreeMap<&'static str, KindFacts>,
+    pub largest_live: Vec<HolderFacts>,
+    /// The last few.
+    pub refusals: Vec<RefusalFacts>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct KindFacts {
+    pub live_bytes: u64,
+    /// Of this kind, at its own time.
+    pub peak_bytes: u64,
+    /// When the device was at its peak; null where the events of that moment are missing.
+    pub at_peak_bytes: Option<u64>,
+    pub requested_live_bytes: u64,
+    pub live_allocations: u64,
+    pub allocations: u64,
+    /// Pools and graphs: of what they reserve, what is in use as the driver said last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub used_bytes: Option<u64>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct HolderFacts {
+    pub size_bytes: u64,
+    pub kind: &'static str,
+    pub api: String,
+    pub allocated_at_s: f64,
+    pub age_s: f64,
+    pub pool: Option<u16>,
+    pub stream: Option<u64>,
+    pub key: String,
+}
+
+#[derive(Debug, Serialize)]
+pub struct RefusalFacts {
+    pub at_s: f64,
+    pub api: String,
+    pub kind: Option<&'static str>,
+    pub size_bytes: u64,
+    pub by: &'static str,
+    pub result: i32,
+    pub counted_bytes: u64,
+    pub cap_bytes: Option<u64>,
+    pub driver_free_bytes: Option<u64>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct HostFacts {
+    pub live_bytes: u64,
+    pub peak_bytes: u64,
+    pub live_allocations: u64,
+    pub allocations: u64,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Damage {
+    pub places: u64,
+    pub bytes: u64,
+    /// The first few, in words.
+    pub first: Vec<String>,
+}
+
+/// `top`: how many of the largest live allocations and of the last refusals.
+pub fn report(processes: &[Process], top: usize) -> Report {
+    let odd = odd_ones_out(processes);
+    let facts = processes.iter().zip(odd).map(|(process, odd)| process_facts(process, odd, top));
+    Report { schema: SCHEMA, processes: facts.collect() }
+}
+
+fn process_facts(process: &Process, odd: Option<String>, top: usize) -> ProcessFacts {
+    let header = &process.header;
+    let state = &process.state;
+    ProcessFacts {
+        pid: header.pid,
+        host: header.host.clone(),
+        trace: process.trace.to_string_lossy().into_owned(),
+        command: header.command.clone(),
+        rank: header.rank,
+        started: started(header.start_unix_ns),
+        duration_s: seconds(state.time_ns),
+        ended_in_order: process.ended_in_order(),
+        running: process.living,
+        history_from_s: seconds(state.history_from_ns),
+        live_is_known: state.live_is_known(),
+        stopped: state
+            .stopped
+            .as_ref()
+            .map(|stop| Stopped { at_s: seconds(stop.time_ns), reason: words::stop_text(stop) }),
+        events: state.events,
+        devices: process.devices().map(|(id, d)| device_facts(process, id, d, top)).collect(),
+        host_pinned: host_facts(&state.host_pinned),
+        host_registered: host_facts(&state.host_registered),
+        odd,
+        damage: Damage {
+            places: process.damage.ranges.len() as u64,
+            bytes: process.damage.bytes(),
+            first: process.damage.ranges.iter().take(10).map(|d| d.to_string()).collect(),
+        },
+    }
+}
+
+fn device_facts(process: &Process, id: DeviceId, device: &DeviceState, top: usize) -> DeviceFacts {
+    let definition = process.definitions.device(id);
+    let sum = reconcile(device);
+    let sampled_peak = device.peak_sample.and_then(|at| at.sample.process_bytes);
+    let process_bytes = sum.map(|sum| sum.process_bytes);
+    let refusals = process.state.last_refusals.iter().filter(|refusal| refusal.device == id);
+    DeviceFacts {
+        ordinal: (id != DeviceId::UNKNOWN).then_some(id.0),
+        uuid: definition.map(|device| device.uuid_text()),
+        name: words::device_name(id, &process.definitions),
+        total_bytes: definition.map(|device| device.total_bytes),
+        cap_bytes: device.cap_bytes,
+        peak_bytes: device.peak.bytes,
+        peak_at_s: seconds(device.peak.time_ns),
+        live_bytes: device.live_bytes,
+        process_bytes,
+        peak_process_bytes: sampled_peak.max(process_bytes).filter(|bytes| *bytes > 0),
+        live_allocations: device.live_allocations,
+        allocations: device.allocations,
+        frees: device.frees,
+        refused_by_cap: device.refused_by_cap,
+        refused_by_driver: device.refused_by_driver,
+        context_bytes: sum.map_or(device.context_bytes, |sum| sum.context_bytes),
+        unattributed_bytes: sum.map(|sum| sum.unattributed_bytes),
+        requested_live_bytes: device.requested_bytes,
+        requested_peak_bytes: device.requested_peak_bytes,
+        process_sampled_at_s: sum.map(|sum| seconds(sum.sampled_ns)),
+        by_kind: Kind::ALL
+            .into_iter()
+            .filter(|kind| !kind.is_host())
+            .map(|kind| (kind.name(), kind_facts(device, kind)))
+            .collect(),
+        largest_live: largest(&process.state.live, id, top)
+            .into_iter()
+            .map(|holder| {
+                let live = holder.live;
+                let site = process.definitions.site(live.site);
+                HolderFacts {
+                    size_bytes: live.size,
+                    kind: live.kind.name(),
+                    api: process.definitions.site_api_name(live.site),
+                    allocated_at_s: seconds(live.time_ns),
+                    age_s: seconds(process.state.time_ns.saturating_sub(live.time_ns)),
+                    pool: (live.pool.0 != 0).then_some(live.pool.0),
+                    stream: site.filter(|_| live.pool.0 != 0).map(|site| site.stream),
+                    key: format!("{:#x}", holder.key.number),
+                }
+            })
+            .collect(),
+        refusals: refusals.map(|refusal| refusal_facts(process, refusal)).collect(),
+    }
+}
+
+fn kind_facts(device: &DeviceState, kind: Kind) -> KindFacts {
+    let sums = device.kind(kind);
+    KindFacts {
+        live_bytes: sums.live_bytes,
+        peak_bytes: sums.peak_bytes,
+        at_peak_bytes: device.peak.offset.map(|_| device.peak.by_kind[kind as usize]),
+        requested_live_bytes: sums.requested_bytes,
+        live_allocations: sums.live_allocations,
+        allocations: sums.allocations,
+        used_bytes: match kind {
+            Kind::Pool => Some(device.pool_used),
+            Kind::Graph => Some(device.graph_used),
+            _ => None,
+        },
+    }
+}
+
+fn refusal_facts(process: &Process, at: &RefusalAt) -> RefusalFacts {
+    let refused = &at.refused;
+    RefusalFacts {
+        at_s: seconds(at.time_ns),
+        api: process.definitions.site_api_name(refused.site),
+        kind: at.kind.map(|kind| kind.name()),
+        size_bytes: refused.size,
+        by: words::refused_by(refused.by),
+        result: refused.result,
+        counted_bytes: refused.counted,
+        cap_bytes: (refused.limit > 0).then_some(refused.limit),
+        driver_free_bytes: (refused.driver_free > 0).then_some(refused.driver_free),
+    }
+}
+
+fn host_facts(sums: &HostSums) -> HostFacts {
+    HostFacts {
+        live_bytes: sums.live_bytes,
+        peak_bytes: sums.peak_bytes,
+        live_allocations: sums.live_allocations,
+        allocations: sums.allocations,
+    }
+}
+
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+/// RFC 3339, UTC.
+fn started(unix_ns: u64) -> String {
+    Timestamp::from_nanosecond(i128::from(unix_ns)).unwrap_or_default().to_string()
+}

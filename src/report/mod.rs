@@ -1,0 +1,12 @@
+//! Facts about processes, for people and for programs.
+
+mod hints;
+pub mod json;
+mod layout;
+mod overview;
+mod process;
+mod words;
+
+pub use hints::hints;
+pub use overview::overview;
+pub use process::{Shown, details};

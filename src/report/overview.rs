@@ -1,0 +1,82 @@
+//! A run of several processes: one line each, the odd one out marked.
+
+use super::layout::{BAD, BOLD, PLAIN, Table, WARN, count, paint, shorten};
+use super::words;
+use crate::analysis::{Process, odd_ones_out};
+use crate::units::gib;
+
+pub fn overview(processes: &[Process]) -> String {
+    let odd = odd_ones_out(processes);
+    let ranks = processes.iter().any(|process| process.header.rank.is_some());
+    let hosts = processes.iter().any(|p| p.header.host != processes[0].header.host);
+    let longest = processes.iter().map(|process| process.state.time_ns).max().unwrap_or(0);
+    let mut out = paint(BOLD, &format!("{} processes", count(processes.len() as u64)));
+    out.push_str(&format!(", the longest {:.1} s\n\n", longest as f64 / 1e9));
+
+    let mut table = Table::new(2, "rrllrrrll");
+    table.head(&[
+        if ranks { "rank" } else { "" },
+        "pid",
+        if hosts { "host" } else { "" },
+        "device",
+        "peak",
+        "live",
+        "refused",
+        "ended",
+        "",
+    ]);
+    for (process, odd) in processes.iter().zip(&odd) {
+        lines(&mut table, process, odd.as_deref(), hosts);
+    }
+    out.push_str(&table.render());
+    out
+}
+
+/// One line for each device that the process used; one for a process that used none.
+fn lines(table: &mut Table, process: &Process, odd: Option<&str>, hosts: bool) {
+    let header = &process.header;
+    let rank = header.rank.map_or(String::new(), |rank| rank.to_string());
+    let host = if hosts { header.host.clone() } else { String::new() };
+    let (ended, ended_style) = match (process.ended_in_order(), process.living) {
+        (true, _) => ("in order", PLAIN),
+        (false, true) => ("running", PLAIN),
+        (false, false) => ("cut off", WARN),
+    };
+    let mark = odd.map_or(String::new(), |reason| format!("<- {reason}"));
+    let mut names = Some((rank, header.pid.to_string(), host, ended.to_string(), mark));
+    for (id, device) in process.devices() {
+        let (rank, pid, host, ended, mark) = names.take().unwrap_or_default();
+        let refused = device.refused_by_cap + device.refused_by_driver;
+        let name = shorten(&words::device_name(id, &process.definitions), 24);
+        let name = match id == vramtrace_format::DeviceId::UNKNOWN {
+            true => name,
+            false => format!("{} {name}", id.0),
+        };
+        table.styled([
+            (rank, BOLD),
+            (pid, PLAIN),
+            (host, PLAIN),
+            (name, PLAIN),
+            (gib(device.peak.bytes), PLAIN),
+            (gib(device.live_bytes), PLAIN),
+            (count(refused), if refused > 0 { BAD } else { PLAIN }),
+            (ended, ended_style),
+            (mark, BAD),
+        ]);
+    }
+    if let Some((rank, pid, host, ended, mark)) = names {
+        let nothing = "no GPU memory used".to_string();
+        let empty = String::new;
+        table.styled([
+            (rank, BOLD),
+            (pid, PLAIN),
+            (host, PLAIN),
+            (nothing, PLAIN),
+            (empty(), PLAIN),
+            (empty(), PLAIN),
+            (empty(), PLAIN),
+            (ended, ended_style),
+            (mark, BAD),
+        ]);
+    }
+}

@@ -1,0 +1,368 @@
+//! One process in full: per device its peak, what is live, who was refused, and the sum that
+//! leads to what nvidia-smi shows.
+
+use vramtrace_format::{DeviceId, Kind};
+
+use super::layout::{BAD, BOLD, DIM, PLAIN, Table, WARN, clean, count, paint, several, shorten};
+use super::words;
+use crate::analysis::{Basis, Moment, Process, largest, reconcile};
+use crate::replay::{Certainty, DeviceState};
+use crate::units::{gib, seconds, size};
+
+const WIDTH: usize = 100;
+
+/// What of a process is shown.
+#[derive(Clone, Copy, Debug)]
+pub struct Shown {
+    /// How many of the largest live allocations and of the last refusals.
+    pub top: usize,
+    /// The moment to which the process was read.
+    pub moment: Moment,
+}
+
+pub fn details(process: &Process, shown: Shown) -> String {
+    let mut out = head(process);
+    out.push_str(&warnings(process));
+    let mut any = false;
+    for (id, device) in process.devices() {
+        any = true;
+        out.push('\n');
+        out.push_str(&device_head(process, id, device));
+        out.push_str(&figures(process, device, shown));
+        out.push_str(&kinds(device));
+        out.push_str(&sum(process, device));
+        out.push_str(&refusals(process, id, device, shown.top));
+        out.push_str(&holders(process, id, device, shown.top));
+    }
+    if !any {
+        out.push_str("\n  no GPU memory was used\n");
+    }
+    out.push_str(&host(process));
+    out
+}
+
+fn head(process: &Process) -> String {
+    let header = &process.header;
+    let command = match header.command.is_empty() {
+        true => header.executable.clone(),
+        false => header.command.join(" "),
+    };
+    let rank = match (header.rank, header.world_size) {
+        (Some(rank), Some(world)) => format!(", rank {rank} of {world}"),
+        (Some(rank), None) => format!(", rank {rank}"),
+        (None, _) => String::new(),
+    };
+    let started = jiff::Timestamp::from_nanosecond(i128::from(header.start_unix_ns))
+        .unwrap_or_default()
+        .strftime("%Y-%m-%d %H:%M:%S UTC");
+    let mut out = paint(BOLD, &shorten(&clean(&command), WIDTH));
+    out.push('\n');
+    let mut table = Table::new(2, "ll");
+    let host = clean(&header.host);
+    table.row(["process".into(), format!("pid {} on {host}{rank}", header.pid)]);
+    let ran = format!("{started}, traced for {}", seconds(process.state.time_ns));
+    table.row(["started".into(), ran]);
+    table.styled([("ended".into(), PLAIN), ended(process)]);
+    let events = several(process.state.events, "event");
+    table.row(["trace".into(), format!("{} ({events})", clean(&process.trace.to_string_lossy()))]);
+    out.push_str(&table.render());
+    out
+}
+
+fn ended(process: &Process) -> (String, anstyle::Style) {
+    match (process.state.ended_ns, process.living) {
+        (Some(_), _) => ("in order".into(), PLAIN),
+        (None, true) => ("not yet: it is running; this is how far its trace goes".into(), PLAIN),
+        (None, false) => {
+            let text = "NOT in order: killed, crashed or left by _exit; all up to then is here";
+            (text.into(), WARN)
+        }
+    }
+}
+
+/// What limits the figures below.
+fn warnings(process: &Process) -> String {
+    let state = &process.state;
+    let mut lines = Vec::new();
+    if let Some(stop) = &state.stopped {
+        lines.push(format!(
+            "recording stopped at {}: {}; a cap went on",
+            seconds(stop.time_ns),
+            words::stop_text(stop)
+        ));
+    }
+    if state.history_from_ns > 0 {
+        lines.push(format!(
+            "the file's history begins at {}: earlier events were let go to bound its size;",
+            seconds(state.history_from_ns)
+        ));
+        lines.push("  peaks and totals of the device still count from the start".into());
+    }
+    match state.certainty {
+        Certainty::Lost => lines.push(
+            "events are missing and no checkpoint follows: what is live here may be wrong".into(),
+        ),
+        Certainty::Resuming { .. } => lines.push(
+            "events are missing and the checkpoint that follows is not whole: more may be live"
+                .into(),
+        ),
+        Certainty::Whole | Certainty::Resumed => {}
+    }
+    let damage = &process.damage;
+    if !damage.ranges.is_empty() {
+        lines.push(format!(
+            "the file is damaged in {} ({}); all that is whole was read:",
+            several(damage.ranges.len() as u64, "place"),
+            size(damage.bytes())
+        ));
+        lines.extend(damage.ranges.iter().take(3).map(|range| format!("  {range}")));
+    }
+    if damage.unknown > 0 {
+        let records = several(damage.unknown, "record");
+        lines.push(format!("{records} of a newer vramtrace passed over"));
+    }
+    let odd = &state.oddities;
+    for (n, what) in [
+        (odd.replaced, "allocated again while live"),
+        (odd.unknown_frees, "freed though not known"),
+        (odd.unknown_restores, "free refused though not known"),
+        (odd.unknown_sites, "without a known origin"),
+    ] {
+        if n > 0 {
+            lines.push(format!("{}: {what}", several(n, "allocation")));
+        }
+    }
+    lines.extend(process.definitions.notes().iter().take(5).map(|note| clean(note)));
+    lines.iter().map(|line| format!("  {} {}\n", paint(WARN, "!"), paint(WARN, line))).collect()
+}
+
+fn device_head(process: &Process, id: DeviceId, device: &DeviceState) -> String {
+    let name = words::device_name(id, &process.definitions);
+    if id == DeviceId::UNKNOWN {
+        return format!("{}\n", paint(BOLD, "unknown device"));
+    }
+    let mut line = paint(BOLD, &format!("GPU {}  {}", id.0, clean(&name)));
+    if let Some(defined) = process.definitions.device(id) {
+        line.push_str(&format!("  {}", gib(defined.total_bytes)));
+        line.push_str(&paint(DIM, &format!("  {}", defined.uuid_text())));
+    }
+    if let Some(cap) = device.cap_bytes {
+        line.push_str(&format!("  cap {}", gib(cap)));
+    }
+    line.push('\n');
+    line
+}
+
+fn figures(process: &Process, device: &DeviceState, shown: Shown) -> String {
+    let mut table = Table::new(4, "lrl");
+    let peak = match device.peak.time_ns {
+        0 if device.peak.bytes == 0 => String::new(),
+        time_ns => format!("at {}", seconds(time_ns)),
+    };
+    table.styled([("peak".into(), PLAIN), (gib(device.peak.bytes), BOLD), (peak, PLAIN)]);
+    let when = match (shown.moment, process.living) {
+        (Moment::End, true) => "live now".to_string(),
+        (Moment::End, false) => "live at the end".to_string(),
+        _ => format!("live at {}", seconds(process.state.time_ns)),
+    };
+    let live = format!(
+        "{}, {} asked for",
+        several(device.live_allocations, "allocation"),
+        gib(device.requested_bytes)
+    );
+    table.row([when, gib(device.live_bytes), live]);
+    let frees = several(device.frees, "free");
+    table.row(["allocations".into(), count(device.allocations), frees]);
+    let refused = device.refused_by_cap + device.refused_by_driver;
+    let by = match refused {
+        0 => String::new(),
+        _ => format!(
+            "{} by the cap, {} by the driver",
+            count(device.refused_by_cap),
+            count(device.refused_by_driver)
+        ),
+    };
+    let style = if refused > 0 { BAD } else { PLAIN };
+    table.styled([("refused".into(), PLAIN), (count(refused), style), (by, PLAIN)]);
+    table.render()
+}
+
+fn kinds(device: &DeviceState) -> String {
+    let used: Vec<Kind> = Kind::ALL
+        .into_iter()
+        .filter(|kind| {
+            let sums = device.kind(*kind);
+            sums.allocations > 0 || sums.peak_bytes > 0
+        })
+        .collect();
+    if used.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new(4, "lrrrrl");
+    table.head(&["by kind", "live", "highest", "at peak", "allocations", ""]);
+    for kind in used {
+        let sums = device.kind(kind);
+        let at_peak = match device.peak.offset {
+            Some(_) => gib(device.peak.by_kind[kind as usize]),
+            None => "-".into(),
+        };
+        let note = match kind {
+            Kind::Pool => format!("{} of it in use", gib(device.pool_used)),
+            Kind::Graph => format!("{} of it in use", gib(device.graph_used)),
+            Kind::Imported => "another's memory: in no sum".into(),
+            Kind::Managed => "nvidia-smi leaves it out".into(),
+            _ => String::new(),
+        };
+        table.styled([
+            (kind.name().into(), PLAIN),
+            (gib(sums.live_bytes), PLAIN),
+            (gib(sums.peak_bytes), PLAIN),
+            (at_peak, PLAIN),
+            (count(sums.allocations), PLAIN),
+            (note, DIM),
+        ]);
+    }
+    format!("\n{}", table.render())
+}
+
+/// How allocations become what nvidia-smi shows.
+fn sum(process: &Process, device: &DeviceState) -> String {
+    let title = |text: &str| format!("\n    {}\n", paint(DIM, text));
+    let Some(sum) = reconcile(device) else {
+        let mut out = title("from allocations to what nvidia-smi shows");
+        if device.context_bytes > 0 {
+            out.push_str(&format!("      context {}; ", gib(device.context_bytes)));
+        } else {
+            out.push_str("      ");
+        }
+        out.push_str("NVML was not asked or does not know this process\n");
+        return out;
+    };
+    let mut out = match sum.basis {
+        Basis::Now => title("from allocations to what nvidia-smi shows"),
+        Basis::LastSample => title(&format!(
+            "from allocations to what nvidia-smi showed at {} (the contexts ended since)",
+            seconds(sum.sampled_ns)
+        )),
+    };
+    let unattributed = match sum.unattributed_bytes < 0 {
+        false => "+",
+        true => "-",
+    };
+    let mut table = Table::new(6, "lrl");
+    table.row(["".into(), gib(sum.live_bytes), "live allocations".into()]);
+    if sum.managed_bytes > 0 {
+        table.row(["-".into(), gib(sum.managed_bytes), "managed: nvidia-smi leaves it out".into()]);
+    }
+    table.row(["+".into(), gib(sum.context_bytes), "contexts".into()]);
+    table.row([
+        unattributed.into(),
+        gib(sum.unattributed_bytes.unsigned_abs()),
+        "unattributed: kernels, heaps, what libraries took past the driver's calls".into(),
+    ]);
+    let ago = process.state.time_ns.saturating_sub(sum.sampled_ns);
+    let asked = match sum.basis {
+        Basis::Now if ago >= 1_000_000_000 => {
+            format!("this process in nvidia-smi (NVML was asked {} earlier)", seconds(ago))
+        }
+        _ => "this process in nvidia-smi".to_string(),
+    };
+    table.styled([("=".into(), BOLD), (gib(sum.process_bytes), BOLD), (asked, PLAIN)]);
+    if let Some(peak) = device.peak_sample
+        && let Some(bytes) = peak.sample.process_bytes
+        && bytes > sum.process_bytes
+    {
+        let text = format!("the highest that was seen, at {}", seconds(peak.time_ns));
+        table.styled([("".into(), PLAIN), (gib(bytes), DIM), (text, DIM)]);
+    }
+    out.push_str(&table.render());
+    out
+}
+
+fn refusals(process: &Process, id: DeviceId, device: &DeviceState, top: usize) -> String {
+    let all = device.refused_by_cap + device.refused_by_driver;
+    let here = || process.state.last_refusals.iter().filter(|refusal| refusal.device == id);
+    let shown = here().count().min(top);
+    if shown == 0 {
+        return String::new();
+    }
+    let mut table = Table::new(4, "rrllrrrl");
+    let which = match shown as u64 == all {
+        true => "refused".to_string(),
+        false => format!("the last {shown} refused"),
+    };
+    table.head(&[&which, "at", "by", "API", "asked for", "counted", "limit", ""]);
+    for refusal in here().skip(here().count() - shown) {
+        let refused = &refusal.refused;
+        let limit = match (refused.limit, refused.driver_free) {
+            (0, 0) => String::new(),
+            (0, free) => format!("{} free", gib(free)),
+            (limit, _) => gib(limit),
+        };
+        let code = match refused.result {
+            2 => String::new(),
+            code => words::cuda_result(code),
+        };
+        table.styled([
+            (String::new(), PLAIN),
+            (seconds(refusal.time_ns), PLAIN),
+            (words::refused_by(refused.by).into(), BAD),
+            (process.definitions.site_api_name(refused.site), PLAIN),
+            (size(refused.size), PLAIN),
+            (gib(refused.counted), PLAIN),
+            (limit, PLAIN),
+            (code, PLAIN),
+        ]);
+    }
+    format!("\n{}", table.render())
+}
+
+fn holders(process: &Process, id: DeviceId, device: &DeviceState, top: usize) -> String {
+    let largest = largest(&process.state.live, id, top);
+    if largest.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new(4, "lrllrrl");
+    let title = match largest.len() as u64 == device.live_allocations {
+        true => "live".to_string(),
+        false => "largest live".to_string(),
+    };
+    table.head(&[&title, "size", "kind", "API", "made at", "age", ""]);
+    for holder in &largest {
+        let live = &holder.live;
+        table.row([
+            format!("{:#x}", holder.key.number),
+            size(live.size),
+            live.kind.name().into(),
+            process.definitions.site_api_name(live.site),
+            seconds(live.time_ns),
+            seconds(process.state.time_ns.saturating_sub(live.time_ns)),
+            words::place(live, &process.definitions),
+        ]);
+    }
+    let mut out = format!("\n{}", table.render());
+    let rest = device.live_allocations.saturating_sub(largest.len() as u64);
+    if rest > 0 {
+        let bytes: u64 = largest.iter().map(|holder| holder.live.size).sum();
+        let left = size(device.requested_bytes.saturating_sub(bytes));
+        out.push_str(&paint(DIM, &format!("    and {} more, {left} together", count(rest))));
+        out.push('\n');
+    }
+    out
+}
+
+fn host(process: &Process) -> String {
+    let state = &process.state;
+    let mut table = Table::new(4, "lrl");
+    for (name, sums) in [("pinned", &state.host_pinned), ("registered", &state.host_registered)] {
+        if sums.allocations > 0 || sums.peak_bytes > 0 {
+            let peak = format!("highest {}", gib(sums.peak_bytes));
+            table.row([name.into(), format!("{} live", gib(sums.live_bytes)), peak]);
+        }
+    }
+    let lines = table.render();
+    match lines.is_empty() {
+        true => String::new(),
+        false => format!("\n{}\n{lines}", paint(BOLD, "Host memory known to the GPU (no VRAM)")),
+    }
+}
