@@ -4,16 +4,20 @@
 //! [`ledger`] -> [`capture`] -> [`recorder`].
 
 pub mod cap;
+pub mod capture;
+pub mod captures;
 pub mod config;
 pub mod contexts;
 pub mod devices;
 pub mod entry;
+pub mod graphs;
 pub mod hooks;
 pub mod ledger;
 pub mod lock;
 pub mod pools;
 pub mod process;
 pub mod recorder;
+pub mod routes;
 pub mod say;
 pub mod table;
 pub mod vmm;

@@ -4,11 +4,17 @@
 //! raw `clone` obeys too): the child finds none, makes its own, and never touches the parent's:
 //! its locks may be held by threads that do not exist here, its windows are the parent's file.
 
+use crate::cap::{Cap, DeviceFacts};
+use crate::captures::Captures;
 use crate::config::Config;
 use crate::contexts::Contexts;
-use crate::devices::Devices;
+use crate::devices::{Device, Devices};
 use crate::entry::{Api, Entry};
+use crate::graphs::Graphs;
+use crate::ledger::Ledger;
+use crate::pools::Pools;
 use crate::recorder::Recorder;
+use crate::routes::Routes;
 use crate::say;
 use crate::vmm::Vmm;
 use std::any::Any;
@@ -22,6 +28,12 @@ pub struct Process {
     pub config: Config,
     pub entry: Entry,
     pub recorder: Recorder,
+    pub ledger: Ledger,
+    pub cap: Cap,
+    pub pools: Pools,
+    pub graphs: Graphs,
+    pub captures: Captures,
+    pub routes: Routes,
     pub devices: Devices,
     pub contexts: Contexts,
     pub vmm: Vmm,
@@ -33,12 +45,24 @@ impl Process {
         Process {
             entry: Entry::new(&config),
             recorder: Recorder::new(&config),
+            ledger: Ledger::new(),
+            cap: Cap::new(config.cap.clone().map_err(|_| ()), facts),
+            pools: Pools::default(),
+            graphs: Graphs::default(),
+            captures: Captures::default(),
+            routes: Routes::default(),
             devices: Devices::default(),
             contexts: Contexts::default(),
             vmm: Vmm::new(),
             config,
         }
     }
+}
+
+/// What the cap's rules are matched with.
+fn facts(id: vramtrace_format::DeviceId) -> Option<DeviceFacts> {
+    let Device { uuid, total_bytes, .. } = Device::ask(id)?;
+    Some(DeviceFacts { uuid, total_bytes })
 }
 
 /// The page; made with the first process state. Null before.

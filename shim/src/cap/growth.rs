@@ -94,19 +94,28 @@ impl Growth {
     /// Promises the growth that a request of `size` bytes may cause. Must be followed by
     /// [`Growth::finish`] with the same size.
     pub fn ask(&self, budget: Option<&Budget>, size: u64) -> Result<(), Refusal> {
-        self.ask_from(budget, size, false)
+        self.ask_from(budget, size, |state: &State| state.used)
     }
 
     /// As `ask`, after the figures were read again: where the driver knows of fewer used bytes
     /// than the ledger, the driver is right.
     pub fn ask_again(&self, budget: Option<&Budget>, size: u64) -> Result<(), Refusal> {
-        self.ask_from(budget, size, true)
+        self.ask_from(budget, size, |state: &State| state.used.min(state.driver_used))
     }
 
-    fn ask_from(&self, budget: Option<&Budget>, size: u64, fresh: bool) -> Result<(), Refusal> {
+    /// As `ask`, for memory whose blocks only the driver knows: graphs'.
+    pub fn ask_by_driver(&self, budget: Option<&Budget>, size: u64) -> Result<(), Refusal> {
+        self.ask_from(budget, size, |state: &State| state.driver_used)
+    }
+
+    fn ask_from(
+        &self,
+        budget: Option<&Budget>,
+        size: u64,
+        used: impl FnOnce(&State) -> u64,
+    ) -> Result<(), Refusal> {
         let mut state = self.0.lock();
-        let used = if fresh { state.used.min(state.driver_used) } else { state.used };
-        let needed = state.needed(used, size);
+        let needed = state.needed(used(&state), size);
         let more = needed.saturating_sub(state.pending);
         if more > 0 {
             if let Some(budget) = budget {
@@ -187,7 +196,7 @@ impl Growth {
         state.tell(budget, reserved, charged, tell);
     }
 
-    /// (reserved, used) as known.
+    /// (reserved, used) as known; `used` is that of the blocks booked here.
     pub fn known(&self) -> (u64, u64) {
         let state = self.0.lock();
         (state.reserved, state.used)

@@ -55,6 +55,13 @@ driver! {
     mem_get_address_range: "cuMemGetAddressRange_v2" (base: *mut DevicePtr, size: *mut usize, ptr: DevicePtr);
     mem_pool_get_attribute: "cuMemPoolGetAttribute" (pool: Pool, attribute: CUmemPool_attribute, value: *mut c_void);
     mem_get_allocation_properties_from_handle: "cuMemGetAllocationPropertiesFromHandle" (prop: *mut CUmemAllocationProp, handle: MemHandle);
+    array_destroy: "cuArrayDestroy" (array: Array);
+    mipmapped_array_destroy: "cuMipmappedArrayDestroy" (array: MArray);
+    graph_get_nodes: "cuGraphGetNodes" (graph: Graph, nodes: *mut Node, count: *mut usize);
+    graph_node_get_type: "cuGraphNodeGetType" (node: Node, kind: *mut u32);
+    graph_mem_alloc_node_get_params: "cuGraphMemAllocNodeGetParams" (node: Node, params: *mut CUDA_MEM_ALLOC_NODE_PARAMS);
+    graph_mem_free_node_get_params: "cuGraphMemFreeNodeGetParams" (node: Node, address: *mut DevicePtr);
+    graph_child_graph_node_get_graph: "cuGraphChildGraphNodeGetGraph" (node: Node, graph: *mut Graph);
     mem_free: "cuMemFree_v2" (ptr: DevicePtr);
     mem_release: "cuMemRelease" (handle: MemHandle);
     pointer_get_attribute: "cuPointerGetAttribute" (data: *mut c_void, attribute: CUpointer_attribute, ptr: DevicePtr);

@@ -22,43 +22,43 @@ macro_rules! table {
         $with! {
             "A. Takes device memory"
             Create in Cuda {
-                cuMemAlloc_v2 3020 (dptr: *mut u64, bytesize: usize) => pass;
-                cuMemAlloc 2000 (dptr: *mut u32, bytesize: u32) => pass;
-                cuMemAllocPitch_v2 3020 (dptr: *mut u64, pitch: *mut usize, width: usize, height: usize, element: u32) => pass;
-                cuMemAllocPitch 2000 (dptr: *mut u32, pitch: *mut u32, width: u32, height: u32, element: u32) => pass;
-                cuMemAllocManaged 6000 (dptr: *mut u64, bytesize: usize, flags: u32) => pass;
-                cuMemAllocAsync 11020 (dptr: *mut u64, bytesize: usize, stream: Stream) => pass;
-                cuMemAllocAsync_ptsz 11020 (dptr: *mut u64, bytesize: usize, stream: Stream) => pass;
-                cuMemAllocFromPoolAsync 11020 (dptr: *mut u64, bytesize: usize, pool: Pool, stream: Stream) => pass;
-                cuMemAllocFromPoolAsync_ptsz 11020 (dptr: *mut u64, bytesize: usize, pool: Pool, stream: Stream) => pass;
+                cuMemAlloc_v2 3020 (dptr: *mut u64, bytesize: usize) => alloc::mem_alloc;
+                cuMemAlloc 2000 (dptr: *mut u32, bytesize: u32) => alloc::mem_alloc_v1;
+                cuMemAllocPitch_v2 3020 (dptr: *mut u64, pitch: *mut usize, width: usize, height: usize, element: u32) => alloc::mem_alloc_pitch;
+                cuMemAllocPitch 2000 (dptr: *mut u32, pitch: *mut u32, width: u32, height: u32, element: u32) => alloc::mem_alloc_pitch_v1;
+                cuMemAllocManaged 6000 (dptr: *mut u64, bytesize: usize, flags: u32) => alloc::mem_alloc_managed;
+                cuMemAllocAsync 11020 (dptr: *mut u64, bytesize: usize, stream: Stream) => pool::alloc_async;
+                cuMemAllocAsync_ptsz 11020 (dptr: *mut u64, bytesize: usize, stream: Stream) => pool::alloc_async;
+                cuMemAllocFromPoolAsync 11020 (dptr: *mut u64, bytesize: usize, pool: Pool, stream: Stream) => pool::alloc_from_pool_async;
+                cuMemAllocFromPoolAsync_ptsz 11020 (dptr: *mut u64, bytesize: usize, pool: Pool, stream: Stream) => pool::alloc_from_pool_async;
                 cuMemCreate 10020 (handle: *mut u64, size: usize, prop: *const CUmemAllocationProp, flags: u64) => pass;
-                cuArrayCreate_v2 3020 (array: *mut Array, descriptor: *const CUDA_ARRAY_DESCRIPTOR) => pass;
-                cuArrayCreate 2000 (array: *mut Array, descriptor: *const CUDA_ARRAY_DESCRIPTOR_v1) => pass;
-                cuArray3DCreate_v2 3020 (array: *mut Array, descriptor: *const CUDA_ARRAY3D_DESCRIPTOR) => pass;
-                cuArray3DCreate 2000 (array: *mut Array, descriptor: *const CUDA_ARRAY3D_DESCRIPTOR_v1) => pass;
-                cuMipmappedArrayCreate 5000 (array: *mut MArray, descriptor: *const CUDA_ARRAY3D_DESCRIPTOR, levels: u32) => pass;
+                cuArrayCreate_v2 3020 (array: *mut Array, descriptor: *const CUDA_ARRAY_DESCRIPTOR) => array::create_2d;
+                cuArrayCreate 2000 (array: *mut Array, descriptor: *const CUDA_ARRAY_DESCRIPTOR_v1) => array::create_2d_v1;
+                cuArray3DCreate_v2 3020 (array: *mut Array, descriptor: *const CUDA_ARRAY3D_DESCRIPTOR) => array::create_3d;
+                cuArray3DCreate 2000 (array: *mut Array, descriptor: *const CUDA_ARRAY3D_DESCRIPTOR_v1) => array::create_3d_v1;
+                cuMipmappedArrayCreate 5000 (array: *mut MArray, descriptor: *const CUDA_ARRAY3D_DESCRIPTOR, levels: u32) => array::create_mipmapped;
                 cuMulticastCreate 12010 (handle: *mut u64, prop: *const CUmulticastObjectProp) => pass;
             }
             "B. Pins host memory"
             Host in Cuda {
-                cuMemAllocHost_v2 3020 (pp: *mut *mut c_void, bytesize: usize) => pass;
-                cuMemAllocHost 2000 (pp: *mut *mut c_void, bytesize: u32) => pass;
-                cuMemHostAlloc 2020 (pp: *mut *mut c_void, bytesize: usize, flags: u32) => pass;
-                cuMemHostRegister_v2 6050 (p: *mut c_void, bytesize: usize, flags: u32) => pass;
-                cuMemHostRegister 4000 (p: *mut c_void, bytesize: usize, flags: u32) => pass;
-                cuMemFreeHost 2000 (p: *mut c_void) => pass;
-                cuMemHostUnregister 4000 (p: *mut c_void) => pass;
+                cuMemAllocHost_v2 3020 (pp: *mut *mut c_void, bytesize: usize) => host::alloc_host;
+                cuMemAllocHost 2000 (pp: *mut *mut c_void, bytesize: u32) => host::alloc_host_v1;
+                cuMemHostAlloc 2020 (pp: *mut *mut c_void, bytesize: usize, flags: u32) => host::host_alloc;
+                cuMemHostRegister_v2 6050 (p: *mut c_void, bytesize: usize, flags: u32) => host::host_register;
+                cuMemHostRegister 4000 (p: *mut c_void, bytesize: usize, flags: u32) => host::host_register;
+                cuMemFreeHost 2000 (p: *mut c_void) => host::free_host;
+                cuMemHostUnregister 4000 (p: *mut c_void) => host::free_host;
             }
             "C. Frees"
             Free in Cuda {
-                cuMemFree_v2 3020 (dptr: u64) => pass;
-                cuMemFree 2000 (dptr: u32) => pass;
-                cuMemFreeAsync 11020 (dptr: u64, stream: Stream) => pass;
-                cuMemFreeAsync_ptsz 11020 (dptr: u64, stream: Stream) => pass;
+                cuMemFree_v2 3020 (dptr: u64) => alloc::mem_free;
+                cuMemFree 2000 (dptr: u32) => alloc::mem_free_v1;
+                cuMemFreeAsync 11020 (dptr: u64, stream: Stream) => pool::free_async;
+                cuMemFreeAsync_ptsz 11020 (dptr: u64, stream: Stream) => pool::free_async;
                 cuMemRelease 10020 (handle: u64) => pass;
                 cuMemUnmap 10020 (ptr: u64, size: usize) => pass;
-                cuArrayDestroy 2000 (array: Array) => pass;
-                cuMipmappedArrayDestroy 5000 (array: MArray) => pass;
+                cuArrayDestroy 2000 (array: Array) => array::destroy;
+                cuMipmappedArrayDestroy 5000 (array: MArray) => array::destroy;
             }
             "D. Virtual memory"
             Virtual in Cuda {
@@ -102,37 +102,37 @@ macro_rules! table {
             }
             "F. Pools"
             Pools in Cuda {
-                cuMemPoolCreate 11020 (pool: *mut Pool, props: *const CUmemPoolProps) => pass;
-                cuMemPoolDestroy 11020 (pool: Pool) => pass;
-                cuMemPoolTrimTo 11020 (pool: Pool, keep: usize) => pass;
-                cuMemPoolSetAttribute 11020 (pool: Pool, attribute: CUmemPool_attribute, value: *mut c_void) => pass;
+                cuMemPoolCreate 11020 (pool: *mut Pool, props: *const CUmemPoolProps) => pool::create;
+                cuMemPoolDestroy 11020 (pool: Pool) => pool::destroy;
+                cuMemPoolTrimTo 11020 (pool: Pool, keep: usize) => pool::trim;
+                cuMemPoolSetAttribute 11020 (pool: Pool, attribute: CUmemPool_attribute, value: *mut c_void) => pool::set_attribute;
                 cuMemPoolGetAttribute 11020 (pool: Pool, attribute: CUmemPool_attribute, value: *mut c_void) => pass;
-                cuDeviceGetDefaultMemPool 11020 (pool: *mut Pool, dev: i32) => pass;
-                cuDeviceGetMemPool 11020 (pool: *mut Pool, dev: i32) => pass;
-                cuDeviceSetMemPool 11020 (dev: i32, pool: Pool) => pass;
-                cuMemGetDefaultMemPool 13000 (pool: *mut Pool, location: *mut CUmemLocation, kind: CUmemAllocationType) => pass;
-                cuMemGetMemPool 13000 (pool: *mut Pool, location: *mut CUmemLocation, kind: CUmemAllocationType) => pass;
-                cuMemSetMemPool 13000 (location: *mut CUmemLocation, kind: CUmemAllocationType, pool: Pool) => pass;
+                cuDeviceGetDefaultMemPool 11020 (pool: *mut Pool, dev: i32) => pool::get_of_device;
+                cuDeviceGetMemPool 11020 (pool: *mut Pool, dev: i32) => pool::get_of_device;
+                cuDeviceSetMemPool 11020 (dev: i32, pool: Pool) => pool::set_of_device;
+                cuMemGetDefaultMemPool 13000 (pool: *mut Pool, location: *mut CUmemLocation, kind: CUmemAllocationType) => pool::get_of_location;
+                cuMemGetMemPool 13000 (pool: *mut Pool, location: *mut CUmemLocation, kind: CUmemAllocationType) => pool::get_of_location;
+                cuMemSetMemPool 13000 (location: *mut CUmemLocation, kind: CUmemAllocationType, pool: Pool) => pool::set_of_location;
             }
             "G. Graph memory"
             Graphs in Cuda {
-                cuGraphAddMemAllocNode 11040 (node: *mut Node, graph: Graph, dependencies: *const Node, count: usize, params: *mut CUDA_MEM_ALLOC_NODE_PARAMS) => pass;
+                cuGraphAddMemAllocNode 11040 (node: *mut Node, graph: Graph, dependencies: *const Node, count: usize, params: *mut CUDA_MEM_ALLOC_NODE_PARAMS) => graph::add_mem_alloc_node;
                 cuGraphAddMemFreeNode 11040 (node: *mut Node, graph: Graph, dependencies: *const Node, count: usize, dptr: u64) => pass;
-                cuGraphAddNode 12020 (node: *mut Node, graph: Graph, dependencies: *const Node, count: usize, params: *mut CUgraphNodeParams) => pass;
-                cuGraphAddNode_v2 12030 (node: *mut Node, graph: Graph, dependencies: *const Node, edges: *const CUgraphEdgeData, count: usize, params: *mut CUgraphNodeParams) => pass;
-                cuGraphAddNode_v3 13040 (node: *mut Node, graph: Graph, dependencies: *const Node, edges: *const CUgraphEdgeData, count: usize, params: *mut CUgraphNodeParams) => pass;
-                cuGraphInstantiate 10000 (exec: *mut GraphExec, graph: Graph, error: *mut Node, log: *mut c_char, size: usize) => pass;
-                cuGraphInstantiate_v2 11000 (exec: *mut GraphExec, graph: Graph, error: *mut Node, log: *mut c_char, size: usize) => pass;
-                cuGraphInstantiateWithFlags 11040 (exec: *mut GraphExec, graph: Graph, flags: u64) => pass;
-                cuGraphInstantiateWithParams 12000 (exec: *mut GraphExec, graph: Graph, params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS) => pass;
-                cuGraphInstantiateWithParams_ptsz 12000 (exec: *mut GraphExec, graph: Graph, params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS) => pass;
-                cuGraphUpload 11010 (exec: GraphExec, stream: Stream) => pass;
-                cuGraphUpload_ptsz 11010 (exec: GraphExec, stream: Stream) => pass;
-                cuGraphLaunch 10000 (exec: GraphExec, stream: Stream) => pass;
-                cuGraphLaunch_ptsz 10000 (exec: GraphExec, stream: Stream) => pass;
-                cuGraphExecDestroy 10000 (exec: GraphExec) => pass;
+                cuGraphAddNode 12020 (node: *mut Node, graph: Graph, dependencies: *const Node, count: usize, params: *mut CUgraphNodeParams) => graph::add_node;
+                cuGraphAddNode_v2 12030 (node: *mut Node, graph: Graph, dependencies: *const Node, edges: *const CUgraphEdgeData, count: usize, params: *mut CUgraphNodeParams) => graph::add_node_with_edges;
+                cuGraphAddNode_v3 13040 (node: *mut Node, graph: Graph, dependencies: *const Node, edges: *const CUgraphEdgeData, count: usize, params: *mut CUgraphNodeParams) => graph::add_node_with_edges;
+                cuGraphInstantiate 10000 (exec: *mut GraphExec, graph: Graph, error: *mut Node, log: *mut c_char, size: usize) => graph::instantiate_v2;
+                cuGraphInstantiate_v2 11000 (exec: *mut GraphExec, graph: Graph, error: *mut Node, log: *mut c_char, size: usize) => graph::instantiate_v2;
+                cuGraphInstantiateWithFlags 11040 (exec: *mut GraphExec, graph: Graph, flags: u64) => graph::instantiate_with_flags;
+                cuGraphInstantiateWithParams 12000 (exec: *mut GraphExec, graph: Graph, params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS) => graph::instantiate_with_params;
+                cuGraphInstantiateWithParams_ptsz 12000 (exec: *mut GraphExec, graph: Graph, params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS) => graph::instantiate_with_params;
+                cuGraphUpload 11010 (exec: GraphExec, stream: Stream) => graph::upload;
+                cuGraphUpload_ptsz 11010 (exec: GraphExec, stream: Stream) => graph::upload;
+                cuGraphLaunch 10000 (exec: GraphExec, stream: Stream) => graph::launch;
+                cuGraphLaunch_ptsz 10000 (exec: GraphExec, stream: Stream) => graph::launch;
+                cuGraphExecDestroy 10000 (exec: GraphExec) => graph::exec_destroy;
                 cuGraphDestroy 10000 (graph: Graph) => pass;
-                cuDeviceGraphMemTrim 11040 (device: i32) => pass;
+                cuDeviceGraphMemTrim 11040 (device: i32) => graph::trim;
                 cuDeviceGetGraphMemAttribute 11040 (device: i32, attribute: CUgraphMem_attribute, value: *mut c_void) => pass;
                 cuDeviceSetGraphMemAttribute 11040 (device: i32, attribute: CUgraphMem_attribute, value: *mut c_void) => pass;
             }
@@ -188,14 +188,16 @@ macro_rules! table {
                 cuGetExportTable 3000 (table: *mut *const c_void, id: *const CUuuid) => pass;
                 cuInit 2000 (flags: u32) => pass;
                 cuDriverGetVersion 2020 (version: *mut i32) => pass;
-                cuStreamBeginCapture 10000 (stream: Stream) => pass;
-                cuStreamBeginCapture_ptsz 10000 (stream: Stream) => pass;
-                cuStreamBeginCapture_v2 10010 (stream: Stream, mode: CUstreamCaptureMode) => pass;
-                cuStreamBeginCapture_v2_ptsz 10010 (stream: Stream, mode: CUstreamCaptureMode) => pass;
-                cuStreamBeginCaptureToGraph 12030 (stream: Stream, graph: Graph, dependencies: *const Node, edges: *const CUgraphEdgeData, count: usize, mode: CUstreamCaptureMode) => pass;
-                cuStreamBeginCaptureToGraph_ptsz 12030 (stream: Stream, graph: Graph, dependencies: *const Node, edges: *const CUgraphEdgeData, count: usize, mode: CUstreamCaptureMode) => pass;
-                cuStreamEndCapture 10000 (stream: Stream, graph: *mut Graph) => pass;
-                cuStreamEndCapture_ptsz 10000 (stream: Stream, graph: *mut Graph) => pass;
+                cuStreamBeginCapture 10000 (stream: Stream) => stream::begin_capture_v1;
+                cuStreamBeginCapture_ptsz 10000 (stream: Stream) => stream::begin_capture_v1;
+                cuStreamBeginCapture_v2 10010 (stream: Stream, mode: CUstreamCaptureMode) => stream::begin_capture;
+                cuStreamBeginCapture_v2_ptsz 10010 (stream: Stream, mode: CUstreamCaptureMode) => stream::begin_capture;
+                cuStreamBeginCaptureToGraph 12030 (stream: Stream, graph: Graph, dependencies: *const Node, edges: *const CUgraphEdgeData, count: usize, mode: CUstreamCaptureMode) => stream::begin_capture_to_graph;
+                cuStreamBeginCaptureToGraph_ptsz 12030 (stream: Stream, graph: Graph, dependencies: *const Node, edges: *const CUgraphEdgeData, count: usize, mode: CUstreamCaptureMode) => stream::begin_capture_to_graph;
+                cuStreamEndCapture 10000 (stream: Stream, graph: *mut Graph) => stream::end_capture;
+                cuStreamDestroy_v2 4000 (stream: Stream) => stream::destroy;
+                cuStreamDestroy 2000 (stream: Stream) => stream::destroy;
+                cuStreamEndCapture_ptsz 10000 (stream: Stream, graph: *mut Graph) => stream::end_capture;
             }
             "L. Seen, not followed"
             Noted in Cuda {

@@ -14,17 +14,23 @@ mod model;
 
 pub use checkpoint::Cursor;
 pub use entry::Entry;
-pub use totals::{SiteTotals, Sums, add_saturating};
+pub use totals::{SiteTotals, Sums, add_saturating, device_index};
 
 use crate::lock::Lock;
 use crate::table::spread;
 use shard::{Inner, Shard};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use totals::{DEVICES, DeviceTotals, KINDS, device_at, device_index};
+use totals::{DEVICES, DeviceTotals, KINDS, device_at};
 use vramtrace_format::physical::{PAGE, Physical, pages};
 use vramtrace_format::{ContextId, Counters, DeviceId, Drift, Event, Kind, RefusedBy, Space};
 
 const SHARDS: usize = 64;
+
+impl Sink for crate::recorder::Recorder {
+    fn emit(&self, event: &Event) {
+        self.record(event);
+    }
+}
 
 /// Where the ledger's own events go (drift, entries of a running checkpoint): the recorder.
 /// Called with a shard's lock held; it must not come back into the ledger.
@@ -62,6 +68,13 @@ pub struct ContextTotals {
     pub allocations: u64,
     /// Physical device bytes.
     pub bytes: u64,
+}
+
+impl Removed {
+    /// A checkpoint has this entry: its end must be recorded even if its making was not.
+    pub fn is_in_checkpoint(&self) -> bool {
+        self.written != 0 && self.written == self.seen
+    }
 }
 
 impl Default for Ledger {

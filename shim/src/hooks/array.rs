@@ -1,0 +1,292 @@
+//! Arrays and mipmapped arrays. Their size is what the driver says that they require; before the
+//! call it is computed from the descriptor.
+
+use super::{Request, current_place, give_back, take};
+use crate::contexts::Place;
+use crate::entry::cuda::*;
+use crate::entry::{Api, Call, driver, inside};
+use crate::process::Process;
+use core::ffi::c_void;
+use vramtrace_format::physical::{PAGE, round_up};
+use vramtrace_format::{DeviceId, Kind, Space};
+
+const LAYERED: u32 = 0x1;
+const CUBEMAP: u32 = 0x4;
+
+/// What a descriptor asks for, in any of its versions.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    width: u64,
+    height: u64,
+    depth: u64,
+    format: u32,
+    channels: u32,
+    flags: u32,
+    levels: u32,
+}
+
+impl From<&CUDA_ARRAY_DESCRIPTOR> for Shape {
+    fn from(d: &CUDA_ARRAY_DESCRIPTOR) -> Shape {
+        Shape {
+            width: d.width as u64,
+            height: d.height as u64,
+            depth: 0,
+            format: d.format,
+            channels: d.channels,
+            flags: 0,
+            levels: 1,
+        }
+    }
+}
+
+impl From<&CUDA_ARRAY_DESCRIPTOR_v1> for Shape {
+    fn from(d: &CUDA_ARRAY_DESCRIPTOR_v1) -> Shape {
+        Shape {
+            width: d.width.into(),
+            height: d.height.into(),
+            depth: 0,
+            format: d.format,
+            channels: d.channels,
+            flags: 0,
+            levels: 1,
+        }
+    }
+}
+
+impl From<&CUDA_ARRAY3D_DESCRIPTOR> for Shape {
+    fn from(d: &CUDA_ARRAY3D_DESCRIPTOR) -> Shape {
+        Shape {
+            width: d.width as u64,
+            height: d.height as u64,
+            depth: d.depth as u64,
+            format: d.format,
+            channels: d.channels,
+            flags: d.flags,
+            levels: 1,
+        }
+    }
+}
+
+impl From<&CUDA_ARRAY3D_DESCRIPTOR_v1> for Shape {
+    fn from(d: &CUDA_ARRAY3D_DESCRIPTOR_v1) -> Shape {
+        Shape {
+            width: d.width.into(),
+            height: d.height.into(),
+            depth: d.depth.into(),
+            format: d.format,
+            channels: d.channels,
+            flags: d.flags,
+            levels: 1,
+        }
+    }
+}
+
+/// Bits of one channel of one element; block-compressed formats as the average of an element.
+fn channel_bits(format: u32) -> u64 {
+    match format {
+        // Signed, unsigned and normalised 8 bits, NV12's planes
+        0x01 | 0x08 | 0xb0 | 0xc0..=0xc2 | 0xc6..=0xc8 => 8,
+        // 16 bits and half
+        0x02 | 0x09 | 0x10 | 0xc3..=0xc5 | 0xc9..=0xcb => 16,
+        // Block compressed: 64 (BC1, BC4) or 128 bits for 16 elements
+        0x91 | 0x92 | 0x97 | 0x98 => 4,
+        0x93..=0x96 | 0x99..=0x9d => 8,
+        // 32 bits, float, and what is not known
+        _ => 32,
+    }
+}
+
+impl Shape {
+    /// Sparse and deferred arrays get their memory by later mappings.
+    fn takes_memory(&self) -> bool {
+        self.flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING) == 0
+    }
+
+    /// Bytes of all levels, without the driver's padding.
+    fn bytes(&self) -> u64 {
+        if !self.takes_memory() {
+            return 0;
+        }
+        let bits = channel_bits(self.format) * u64::from(self.channels.clamp(1, 4));
+        let layers = self.flags & (LAYERED | CUBEMAP) != 0;
+        let mut all = 0u64;
+        for level in 0..self.levels.clamp(1, 64) {
+            let at = |length: u64| length.checked_shr(level).unwrap_or(0).max(1);
+            let depth = if layers { self.depth.max(1) } else { at(self.depth) };
+            let elements = at(self.width).saturating_mul(at(self.height)).saturating_mul(depth);
+            all = all.saturating_add(elements.saturating_mul(bits).div_ceil(8));
+        }
+        all
+    }
+
+    /// What to reserve before the driver is asked: it pads, but seldom past its page.
+    fn forecast(&self) -> u64 {
+        match self.bytes() {
+            0 => 0,
+            bytes => round_up(bytes, PAGE),
+        }
+    }
+}
+
+/// The driver's own figure, else what the descriptor comes to.
+fn required(
+    p: &'static Process,
+    kind: Kind,
+    handle: *mut c_void,
+    place: Place,
+    shape: &Shape,
+) -> u64 {
+    if !shape.takes_memory() {
+        return 0;
+    }
+    let ask = match kind {
+        Kind::Mipmapped => driver().mipmapped_array_get_memory_requirements,
+        _ => driver().array_get_memory_requirements,
+    };
+    let (Some(ask), false) = (ask, place.device == DeviceId::UNKNOWN || p.captures.any()) else {
+        return shape.bytes();
+    };
+    let mut answer = CUDA_ARRAY_MEMORY_REQUIREMENTS { size: 0, alignment: 0, reserved: [0; 4] };
+    // SAFETY: the driver has just given this handle; room for the answer.
+    let result = inside(|| unsafe { ask(&mut answer, handle, place.device.0.into()) });
+    if result == 0 && answer.size > 0 { answer.size as u64 } else { shape.bytes() }
+}
+
+fn create(
+    p: &'static Process,
+    api: Api,
+    kind: Kind,
+    handle: *mut *mut c_void,
+    shape: Option<Shape>,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let place = current_place(p);
+    // NULL in either place is the driver's to refuse.
+    let size = match shape {
+        Some(shape) if !handle.is_null() => shape.forecast(),
+        _ => 0,
+    };
+    // SAFETY: not NULL, and the program gave it to be written.
+    let old = (!handle.is_null()).then(|| unsafe { *handle });
+    let taken = || {
+        // SAFETY: a successful call has written it.
+        let made = unsafe { *handle };
+        let size = shape.map_or(0, |shape| required(p, kind, made, place, &shape));
+        (made as u64, size)
+    };
+    take(p, &Request::new(api, kind, place, size), real, taken, |key| {
+        let destroy = match kind {
+            Kind::Mipmapped => driver().mipmapped_array_destroy,
+            _ => driver().array_destroy,
+        };
+        // SAFETY: the driver has just given it; the program has not seen it.
+        unsafe {
+            if let Some(destroy) = destroy {
+                inside(|| destroy(key as *mut c_void));
+            }
+            if let Some(old) = old {
+                *handle = old;
+            }
+        }
+    })
+}
+
+/// Each version of the call with its descriptor.
+macro_rules! create {
+    ($($name:ident: $descriptor:ty;)*) => {$(
+        /// # Safety
+        /// As the driver's function.
+        pub unsafe fn $name(
+            p: &'static Process,
+            call: &Call<unsafe extern "C" fn(*mut Array, *const $descriptor) -> CUresult>,
+            array: *mut Array,
+            descriptor: *const $descriptor,
+        ) -> CUresult {
+            // SAFETY: the program's own structure.
+            let shape = unsafe { descriptor.as_ref() }.map(Shape::from);
+            create(p, call.api, Kind::Array, array, shape, || unsafe {
+                call.real(array, descriptor)
+            })
+        }
+    )*};
+}
+
+create! {
+    create_2d: CUDA_ARRAY_DESCRIPTOR;
+    create_2d_v1: CUDA_ARRAY_DESCRIPTOR_v1;
+    create_3d: CUDA_ARRAY3D_DESCRIPTOR;
+    create_3d_v1: CUDA_ARRAY3D_DESCRIPTOR_v1;
+}
+
+/// # Safety
+/// As the driver's function.
+#[allow(clippy::type_complexity)]
+pub unsafe fn create_mipmapped(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(*mut MArray, *const CUDA_ARRAY3D_DESCRIPTOR, u32) -> CUresult>,
+    array: *mut MArray,
+    descriptor: *const CUDA_ARRAY3D_DESCRIPTOR,
+    levels: u32,
+) -> CUresult {
+    // SAFETY: the program's own structure.
+    let shape = unsafe { descriptor.as_ref() }.map(|d| Shape { levels, ..Shape::from(d) });
+    create(p, call.api, Kind::Mipmapped, array, shape, || unsafe {
+        call.real(array, descriptor, levels)
+    })
+}
+
+/// cuArrayDestroy and cuMipmappedArrayDestroy.
+///
+/// # Safety
+/// As the driver's function.
+pub unsafe fn destroy(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(*mut c_void) -> CUresult>,
+    array: *mut c_void,
+) -> CUresult {
+    give_back(p, call.api, Space::Array, array as u64, 0, || unsafe { call.real(array) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vramtrace_format::physical::MIB;
+
+    const FLOAT: u32 = 0x20;
+    const SQUARE: Shape = Shape {
+        width: 4096,
+        height: 4096,
+        depth: 0,
+        format: FLOAT,
+        channels: 4,
+        flags: 0,
+        levels: 1,
+    };
+
+    #[test]
+    fn sizes_are_in_bytes_and_count_all_levels() {
+        assert_eq!(SQUARE.bytes(), 256 * MIB);
+        let mipmap = Shape { width: 2048, height: 2048, levels: 5, ..SQUARE };
+        let levels = (64 + 16 + 4 + 1) * MIB + MIB / 4;
+        assert_eq!((mipmap.bytes(), mipmap.forecast()), (levels, 86 * MIB));
+        assert_eq!(Shape { height: 0, ..SQUARE }.bytes(), 64 << 10);
+        assert_eq!(Shape { format: 0x01, channels: 1, ..SQUARE }.bytes(), 16 * MIB);
+        assert_eq!(Shape { format: 0x10, channels: 2, depth: 3, ..SQUARE }.bytes(), 192 * MIB);
+    }
+
+    #[test]
+    fn layers_stay_and_depth_halves() {
+        let solid = Shape { width: 64, height: 64, depth: 8, levels: 2, ..SQUARE };
+        let base = 64 * 64 * 8 * 16;
+        assert_eq!(solid.bytes(), base + base / 8);
+        assert_eq!(Shape { flags: LAYERED, ..solid }.bytes(), base + base / 4);
+    }
+
+    #[test]
+    fn no_memory_yet_and_nonsense() {
+        assert_eq!(Shape { flags: CUDA_ARRAY3D_SPARSE, ..SQUARE }.forecast(), 0);
+        assert_eq!(Shape { flags: CUDA_ARRAY3D_DEFERRED_MAPPING, ..SQUARE }.bytes(), 0);
+        let huge = Shape { width: u64::MAX, height: u64::MAX, levels: u32::MAX, ..SQUARE };
+        assert!(huge.forecast() > 1 << 60);
+    }
+}

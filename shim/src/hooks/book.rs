@@ -1,0 +1,223 @@
+//! The way of every request and every free through cap, driver, ledger and file.
+
+use crate::cap::{Refusal, Reservation};
+use crate::contexts::Place;
+use crate::entry::Api;
+use crate::entry::cuda::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY, CUresult};
+use crate::ledger::{Entry, Removed};
+use crate::process::Process;
+use crate::recorder::SiteKey;
+use vramtrace_format::physical::{PAGE, Physical, physical};
+use vramtrace_format::{DeviceId, Drift, Event, Kind, PoolId, Refused, RefusedBy, SiteId, Space};
+
+/// What a call asks for.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    pub api: Api,
+    pub kind: Kind,
+    /// `kind.space()`, but for pools of other memory than a device's.
+    pub space: Space,
+    pub place: Place,
+    /// As near to the ledger's size as can be known before the call; 0 where the driver can only
+    /// refuse.
+    pub size: u64,
+}
+
+impl Request {
+    pub fn new(api: Api, kind: Kind, place: Place, size: u64) -> Request {
+        Request { api, kind, space: kind.space(), place, size }
+    }
+
+    /// The most that it can take, as the cap counts.
+    fn upper_bound(&self) -> u64 {
+        match physical(self.kind, self.size) {
+            Physical::Own(bytes) => bytes,
+            Physical::Shared(_) => PAGE,
+            Physical::Reserved | Physical::None => 0,
+        }
+    }
+
+    pub fn site(&self, p: &'static Process) -> SiteId {
+        site(p, self.api, Some(self.kind), self.place, PoolId(0), 0)
+    }
+}
+
+pub fn site(
+    p: &'static Process,
+    api: Api,
+    kind: Option<Kind>,
+    place: Place,
+    pool: PoolId,
+    stream: u64,
+) -> SiteId {
+    let Place { context, device } = place;
+    p.recorder.site(SiteKey { api: api as u16, kind, device, context, pool, stream })
+}
+
+/// Why a request got no memory.
+#[derive(Clone, Copy, Debug)]
+pub enum Why {
+    Driver(CUresult),
+    Cap(Refusal),
+    BadCap,
+}
+
+/// Counts and records a request that got no memory; returns what the program gets.
+#[cold]
+pub fn refuse(p: &'static Process, request: &Request, why: Why) -> CUresult {
+    let site = request.site(p);
+    refuse_at(p, request.place.device, site, request.size, why)
+}
+
+#[cold]
+pub(super) fn refuse_at(
+    p: &'static Process,
+    device: DeviceId,
+    site: SiteId,
+    size: u64,
+    why: Why,
+) -> CUresult {
+    let counted = p.cap.counted(device, p.ledger.live(device));
+    let limit = p.cap.limit(device).unwrap_or(0);
+    let (result, by, counted, limit) = match why {
+        Why::Driver(result) => (result, RefusedBy::Driver, counted, limit),
+        Why::Cap(refusal) => {
+            (CUDA_ERROR_OUT_OF_MEMORY, RefusedBy::Cap, refusal.counted, refusal.limit)
+        }
+        Why::BadCap => (CUDA_ERROR_INVALID_VALUE, RefusedBy::BadCap, counted, 0),
+    };
+    let stack = crate::capture::stack();
+    let refused = Refused { site, stack, size, result, by, counted, limit, driver_free: 0 };
+    p.ledger.refused(device, by, || p.recorder.record(&Event::Refused(refused)));
+    result
+}
+
+/// Reads afresh what the driver may have given back or taken on its own: before a refusal.
+#[cold]
+pub fn look_again(p: &'static Process, device: DeviceId) {
+    super::pool::look_at_all(p, device);
+    super::graph::look(p, device);
+}
+
+/// The program's call for memory that is its own (not a pool's or a graph's).
+///
+/// `real` asks the driver, which writes straight to the program's outputs. `taken` reads them:
+/// the key, and the size now known. `undo` is for the rare case in which the real size, known
+/// only now, does not fit under the cap: it frees the memory and restores the outputs.
+#[inline]
+pub fn take(
+    p: &'static Process,
+    request: &Request,
+    real: impl FnOnce() -> CUresult,
+    taken: impl FnOnce() -> (u64, u64),
+    undo: impl FnOnce(u64),
+) -> CUresult {
+    if p.cap.is_bad() {
+        return refuse(p, request, Why::BadCap);
+    }
+    let reservation = match reserve(p, request) {
+        Ok(reservation) => reservation,
+        Err(refusal) => return refuse(p, request, Why::Cap(refusal)),
+    };
+    let result = real();
+    if result != 0 {
+        drop(reservation);
+        return refuse(p, request, Why::Driver(result));
+    }
+    let (key, size) = taken();
+    let entry = Entry {
+        space: request.space,
+        context: request.place.context,
+        site: request.site(p),
+        stack: crate::capture::stack(),
+        time_ns: p.recorder.now_ns(),
+        ..Entry::new(request.kind, key, size, request.place.device)
+    };
+    let growth = p.ledger.insert(&p.recorder, &entry);
+    if let Err(refusal) = reservation.commit(growth) {
+        if let Some(removed) = p.ledger.remove(&p.recorder, entry.space, key)
+            && removed.is_in_checkpoint()
+        {
+            p.recorder.record(&Event::Free { key, space: entry.space, site: SiteId(0) });
+        }
+        undo(key);
+        return refuse(p, request, Why::Cap(refusal));
+    }
+    p.recorder.record_at(entry.time_ns, &Event::Alloc(entry.alloc()));
+    result
+}
+
+#[inline]
+fn reserve(p: &'static Process, request: &Request) -> Result<Reservation<'static>, Refusal> {
+    // A request for nothing is the driver's to refuse.
+    let bytes = if request.size == 0 { 0 } else { request.upper_bound() };
+    if !p.cap.is_set() || bytes == 0 {
+        return Ok(Reservation::none());
+    }
+    let device = request.place.device;
+    p.cap.reserve(device, bytes, || look_again(p, device))
+}
+
+/// The program's free, by whatever call. It always reaches the driver.
+#[inline]
+pub fn give_back(
+    p: &'static Process,
+    api: Api,
+    space: Space,
+    key: u64,
+    stream: u64,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let Some(removed) = p.ledger.remove(&p.recorder, space, key) else {
+        let result = real();
+        if result == 0 && key != 0 {
+            p.ledger.drift(&p.recorder, Drift::UnknownFree, key);
+        }
+        return result;
+    };
+    let site = freeing_site(p, api, &removed.entry, stream);
+    let now = p.recorder.now_ns();
+    p.recorder.record_at(now, &Event::Free { key, space, site });
+    let result = real();
+    if result == 0 {
+        settle(p, &removed, now);
+    } else {
+        p.ledger.restore(&p.recorder, &removed);
+        p.recorder.record(&Event::FreeFailed { key, space, site, result });
+    }
+    result
+}
+
+/// The driver has freed it: its bytes leave the count.
+#[inline]
+pub(super) fn settle(p: &'static Process, removed: &Removed, now: u64) {
+    let entry = &removed.entry;
+    match entry.kind {
+        Kind::Pool => super::pool::block_freed(p, entry, now),
+        _ if removed.bytes != 0 => p.cap.release(entry.device, removed.bytes),
+        _ => {}
+    }
+}
+
+/// 0 for the natural call on the allocation's own stream.
+#[inline]
+pub(super) fn freeing_site(p: &'static Process, api: Api, entry: &Entry, stream: u64) -> SiteId {
+    let natural = match entry.kind {
+        Kind::Device | Kind::Pitched | Kind::Managed => {
+            matches!(api, Api::cuMemFree_v2 | Api::cuMemFree)
+        }
+        Kind::Pool => {
+            stream == entry.stream && matches!(api, Api::cuMemFreeAsync | Api::cuMemFreeAsync_ptsz)
+        }
+        Kind::Array => api == Api::cuArrayDestroy,
+        Kind::Mipmapped => api == Api::cuMipmappedArrayDestroy,
+        Kind::HostPinned => api == Api::cuMemFreeHost,
+        Kind::HostRegistered => api == Api::cuMemHostUnregister,
+        Kind::Vmm | Kind::Graph | Kind::Imported => false,
+    };
+    if natural {
+        return SiteId(0);
+    }
+    let place = Place { context: entry.context, device: entry.device };
+    site(p, api, Some(entry.kind), place, entry.pool, stream)
+}

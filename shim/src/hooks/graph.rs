@@ -1,0 +1,495 @@
+//! Graph memory: nodes, executable graphs, and what the driver reserves for them on a device.
+//!
+//! A node takes nothing when it is made. A launch takes the blocks of its graph's nodes, and frees
+//! those that the graph itself frees; the rest lives on until somebody frees it. The driver's
+//! reservation grows at upload or first launch and stays until it is trimmed: that is what is
+//! physical, and what a cap refuses.
+
+use super::book::{freeing_site, look_again, refuse_at, site};
+use super::{NOWHERE, Request, Why, refuse};
+use crate::cap::{Change, Reading, Ticket};
+use crate::contexts::Place;
+use crate::entry::cuda::*;
+use crate::entry::{Api, Call, driver, inside};
+use crate::graphs::{Block, Memory, Origin, Plan};
+use crate::ledger::{Entry, Removed};
+use crate::process::Process;
+use core::ffi::c_char;
+use std::ptr::null_mut;
+use std::sync::Arc;
+use vramtrace_format::{DeviceId, Event, Kind, PoolId, Space};
+
+/// cuMemAllocAsync on a stream that is being captured: a node, no memory yet.
+#[cold]
+pub(super) fn take_captured(
+    p: &'static Process,
+    api: Api,
+    dptr: *mut u64,
+    size: u64,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let result = real();
+    if result != 0 {
+        let request = Request::new(api, Kind::Graph, NOWHERE, size);
+        return refuse(p, &request, Why::Driver(result));
+    }
+    // SAFETY: the driver has written it and answered success.
+    p.graphs.made_node(unsafe { *dptr }, api, crate::capture::stack());
+    result
+}
+
+fn device_of(props: &CUmemPoolProps) -> DeviceId {
+    u8::try_from(props.location.id).map_or(DeviceId::UNKNOWN, DeviceId)
+}
+
+/// After a memory node was asked for by hand.
+fn made_node(
+    p: &'static Process,
+    api: Api,
+    params: &CUDA_MEM_ALLOC_NODE_PARAMS,
+    result: CUresult,
+) -> CUresult {
+    if result != 0 {
+        let place = Place { device: device_of(&params.pool_props), ..NOWHERE };
+        let request = Request::new(api, Kind::Graph, place, params.bytesize as u64);
+        return refuse(p, &request, Why::Driver(result));
+    }
+    p.graphs.made_node(params.dptr, api, crate::capture::stack());
+    result
+}
+
+/// # Safety
+/// As the driver's function.
+#[allow(clippy::type_complexity)]
+pub unsafe fn add_mem_alloc_node(
+    p: &'static Process,
+    call: &Call<
+        unsafe extern "C" fn(
+            *mut Node,
+            Graph,
+            *const Node,
+            usize,
+            *mut CUDA_MEM_ALLOC_NODE_PARAMS,
+        ) -> CUresult,
+    >,
+    node: *mut Node,
+    graph: Graph,
+    dependencies: *const Node,
+    count: usize,
+    params: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
+) -> CUresult {
+    let result = unsafe { call.real(node, graph, dependencies, count, params) };
+    // SAFETY: the driver has read and written it.
+    match unsafe { params.as_ref() } {
+        Some(params) => made_node(p, call.api, params, result),
+        None => result,
+    }
+}
+
+/// After cuGraphAddNode in any version: only a memory node is ours.
+///
+/// # Safety
+/// `params` is what the driver was given.
+unsafe fn made_any_node(
+    p: &'static Process,
+    api: Api,
+    params: *mut CUgraphNodeParams,
+    result: CUresult,
+) -> CUresult {
+    // SAFETY: the union starts with the parameters of its kind of node.
+    unsafe {
+        match params.as_ref() {
+            Some(params) if params.kind == CU_GRAPH_NODE_TYPE_MEM_ALLOC => {
+                let alloc = (&raw const params.union_).cast::<CUDA_MEM_ALLOC_NODE_PARAMS>();
+                made_node(p, api, &*alloc, result)
+            }
+            _ => result,
+        }
+    }
+}
+
+/// # Safety
+/// As the driver's function.
+#[allow(clippy::type_complexity)]
+pub unsafe fn add_node(
+    p: &'static Process,
+    call: &Call<
+        unsafe extern "C" fn(
+            *mut Node,
+            Graph,
+            *const Node,
+            usize,
+            *mut CUgraphNodeParams,
+        ) -> CUresult,
+    >,
+    node: *mut Node,
+    graph: Graph,
+    dependencies: *const Node,
+    count: usize,
+    params: *mut CUgraphNodeParams,
+) -> CUresult {
+    let result = unsafe { call.real(node, graph, dependencies, count, params) };
+    unsafe { made_any_node(p, call.api, params, result) }
+}
+
+/// cuGraphAddNode_v2 and _v3.
+///
+/// # Safety
+/// As the driver's function.
+#[allow(clippy::too_many_arguments, clippy::type_complexity)]
+pub unsafe fn add_node_with_edges(
+    p: &'static Process,
+    call: &Call<
+        unsafe extern "C" fn(
+            *mut Node,
+            Graph,
+            *const Node,
+            *const CUgraphEdgeData,
+            usize,
+            *mut CUgraphNodeParams,
+        ) -> CUresult,
+    >,
+    node: *mut Node,
+    graph: Graph,
+    dependencies: *const Node,
+    edges: *const CUgraphEdgeData,
+    count: usize,
+    params: *mut CUgraphNodeParams,
+) -> CUresult {
+    let result = unsafe { call.real(node, graph, dependencies, edges, count, params) };
+    unsafe { made_any_node(p, call.api, params, result) }
+}
+
+const CU_GRAPH_NODE_TYPE_GRAPH: u32 = 4;
+const AUTO_FREE_ON_LAUNCH: u64 = 1;
+const UPLOAD: u64 = 2;
+/// Graphs inside graphs; deeper ones than any program makes are not followed.
+const DEEPEST: u32 = 16;
+
+/// The memory nodes of a graph, asked from the driver: captured ones, made ones, those of child
+/// graphs alike.
+fn plan_of(graph: Graph, flags: u64) -> Plan {
+    let mut plan = Plan::default();
+    plan.auto_free = flags & AUTO_FREE_ON_LAUNCH != 0;
+    inside(|| collect(graph, &mut plan, 0));
+    plan
+}
+
+fn collect(graph: Graph, plan: &mut Plan, depth: u32) -> Option<()> {
+    let driver = driver();
+    let get_nodes = driver.graph_get_nodes?;
+    let get_type = driver.graph_node_get_type?;
+    let mut count = 0;
+    // SAFETY: each call has room for its answer, and a node is asked only for what it is.
+    unsafe {
+        if get_nodes(graph, null_mut(), &mut count) != 0 {
+            return None;
+        }
+        let mut nodes = vec![null_mut(); count];
+        if get_nodes(graph, nodes.as_mut_ptr(), &mut count) != 0 {
+            return None;
+        }
+        for node in nodes.into_iter().take(count) {
+            let mut kind = 0;
+            if get_type(node, &mut kind) != 0 {
+                continue;
+            }
+            match kind as i32 {
+                CU_GRAPH_NODE_TYPE_MEM_ALLOC => {
+                    let mut params: CUDA_MEM_ALLOC_NODE_PARAMS = core::mem::zeroed();
+                    if driver.graph_mem_alloc_node_get_params?(node, &mut params) == 0 {
+                        plan.takes.push(Block {
+                            address: params.dptr,
+                            size: params.bytesize as u64,
+                            device: device_of(&params.pool_props),
+                        });
+                    }
+                }
+                CU_GRAPH_NODE_TYPE_MEM_FREE => {
+                    let mut address = 0;
+                    if driver.graph_mem_free_node_get_params?(node, &mut address) == 0 {
+                        plan.frees.push(address);
+                    }
+                }
+                _ if kind == CU_GRAPH_NODE_TYPE_GRAPH && depth < DEEPEST => {
+                    let mut child = null_mut();
+                    if driver.graph_child_graph_node_get_graph?(node, &mut child) == 0 {
+                        collect(child, plan, depth + 1);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    Some(())
+}
+
+/// Instantiates through `real`, which tells the handle. With the upload flag it takes memory too.
+fn instantiate(
+    p: &'static Process,
+    api: Api,
+    graph: Graph,
+    flags: u64,
+    exec: *mut GraphExec,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
+    if !p.graphs.any() || graph.is_null() {
+        return real();
+    }
+    let plan = Arc::new(plan_of(graph, flags));
+    if plan.is_empty() {
+        return real();
+    }
+    let result = match flags & UPLOAD {
+        0 => real(),
+        _ => with_memory(p, api, &plan, real),
+    };
+    if result == 0 && !exec.is_null() {
+        // SAFETY: the driver has written it.
+        p.graphs.instantiated(unsafe { *exec } as u64, plan);
+    }
+    result
+}
+
+/// cuGraphInstantiate and _v2.
+///
+/// # Safety
+/// As the driver's function.
+#[allow(clippy::type_complexity)]
+pub unsafe fn instantiate_v2(
+    p: &'static Process,
+    call: &Call<
+        unsafe extern "C" fn(*mut GraphExec, Graph, *mut Node, *mut c_char, usize) -> CUresult,
+    >,
+    exec: *mut GraphExec,
+    graph: Graph,
+    error: *mut Node,
+    log: *mut c_char,
+    size: usize,
+) -> CUresult {
+    instantiate(p, call.api, graph, 0, exec, || unsafe { call.real(exec, graph, error, log, size) })
+}
+
+/// # Safety
+/// As the driver's function.
+pub unsafe fn instantiate_with_flags(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(*mut GraphExec, Graph, u64) -> CUresult>,
+    exec: *mut GraphExec,
+    graph: Graph,
+    flags: u64,
+) -> CUresult {
+    // The upload flag needs a stream: cuGraphInstantiateWithParams only.
+    instantiate(p, call.api, graph, flags & !UPLOAD, exec, || unsafe {
+        call.real(exec, graph, flags)
+    })
+}
+
+/// # Safety
+/// As the driver's function.
+#[allow(clippy::type_complexity)]
+pub unsafe fn instantiate_with_params(
+    p: &'static Process,
+    call: &Call<
+        unsafe extern "C" fn(*mut GraphExec, Graph, *mut CUDA_GRAPH_INSTANTIATE_PARAMS) -> CUresult,
+    >,
+    exec: *mut GraphExec,
+    graph: Graph,
+    params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
+) -> CUresult {
+    // SAFETY: the program's own structure.
+    let flags = unsafe { params.as_ref() }.map_or(0, |params| params.flags);
+    instantiate(p, call.api, graph, flags, exec, || unsafe { call.real(exec, graph, params) })
+}
+
+/// A call that may make the driver reserve what the plan needs.
+fn with_memory(
+    p: &'static Process,
+    api: Api,
+    plan: &Plan,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let Some((device, bytes)) = plan.footprint() else { return real() };
+    let memory = p.graphs.memory(device);
+    let budget = p.cap.budget(device);
+    let place = Place { device, ..NOWHERE };
+    let at = || site(p, api, Some(Kind::Graph), place, PoolId(0), 0);
+    let fresh = !plan.is_resident(memory);
+    let asked = fresh && budget.is_some();
+    if asked {
+        // What graphs hold free serves this one: the driver's own figure of what is in use.
+        look(p, device);
+        if memory.growth.ask_by_driver(budget, bytes).is_err() {
+            look_again(p, device);
+            if let Err(refusal) = memory.growth.ask_by_driver(budget, bytes) {
+                return refuse_at(p, device, at(), bytes, Why::Cap(refusal));
+            }
+        }
+    }
+    let result = real();
+    if asked {
+        let reading = read(device, memory);
+        memory.growth.finish(budget, bytes, false, reading, |change| tell(p, device, change));
+    } else if fresh || memory.is_due(p.recorder.now_ns()) {
+        look(p, device);
+    }
+    if result == 0 {
+        plan.now_resident(memory);
+    } else if result == CUDA_ERROR_OUT_OF_MEMORY {
+        refuse_at(p, device, at(), bytes, Why::Driver(result));
+    }
+    result
+}
+
+/// # Safety
+/// As the driver's function.
+pub unsafe fn upload(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(GraphExec, Stream) -> CUresult>,
+    exec: GraphExec,
+    stream: Stream,
+) -> CUresult {
+    let plan = if p.graphs.any() { p.graphs.plan(exec as u64) } else { None };
+    match plan {
+        Some(plan) => with_memory(p, call.api, &plan, || unsafe { call.real(exec, stream) }),
+        None => unsafe { call.real(exec, stream) },
+    }
+}
+
+/// # Safety
+/// As the driver's function.
+pub unsafe fn launch(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(GraphExec, Stream) -> CUresult>,
+    exec: GraphExec,
+    stream: Stream,
+) -> CUresult {
+    let plan = if p.graphs.any() { p.graphs.plan(exec as u64) } else { None };
+    let per_thread = call.api == Api::cuGraphLaunch_ptsz;
+    match plan {
+        // A launch in a capture is a node of another graph.
+        Some(plan) if !p.captures.takes(stream, per_thread) => {
+            run(p, call.api, &plan, || unsafe { call.real(exec, stream) })
+        }
+        _ => unsafe { call.real(exec, stream) },
+    }
+}
+
+/// A launch: first its frees of what others took (and, by flag, of what it left last time), then
+/// the driver, then what it took.
+fn run(p: &'static Process, api: Api, plan: &Plan, real: impl FnOnce() -> CUresult) -> CUresult {
+    let left = plan.takes.iter().map(|block| block.address).filter(|_| plan.auto_free);
+    let freed: Vec<Removed> =
+        plan.foreign_frees().chain(left).filter_map(|address| free(p, api, address)).collect();
+    let result = with_memory(p, api, plan, real);
+    if result != 0 {
+        for removed in freed {
+            p.ledger.restore(&p.recorder, &removed);
+            let Entry { key, space, .. } = removed.entry;
+            let site = freeing_site(p, api, &removed.entry, 0);
+            p.recorder.record(&Event::FreeFailed { key, space, site, result });
+        }
+        return result;
+    }
+    let now = p.recorder.now_ns();
+    for removed in &freed {
+        super::book::settle(p, removed, now);
+    }
+    for block in &plan.takes {
+        take(p, api, block, now);
+        if plan.frees_itself(block.address) {
+            free(p, api, block.address);
+        }
+    }
+    result
+}
+
+fn take(p: &'static Process, api: Api, block: &Block, now: u64) {
+    let place = Place { device: block.device, ..NOWHERE };
+    let made = p.graphs.origin(block.address);
+    let origin = made.unwrap_or(Origin { api: api as u16, stack: crate::capture::stack() });
+    let api = Api::ALL.get(origin.api as usize).copied().unwrap_or(api);
+    let entry = Entry {
+        site: site(p, api, Some(Kind::Graph), place, PoolId(0), 0),
+        stack: origin.stack,
+        time_ns: now,
+        ..Entry::new(Kind::Graph, block.address, block.size, block.device)
+    };
+    p.ledger.insert(&p.recorder, &entry);
+    p.recorder.record_at(now, &Event::Alloc(entry.alloc()));
+}
+
+fn free(p: &'static Process, api: Api, address: u64) -> Option<Removed> {
+    let removed = p.ledger.remove(&p.recorder, Space::Device, address)?;
+    let site = freeing_site(p, api, &removed.entry, 0);
+    p.recorder.record(&Event::Free { key: address, space: Space::Device, site });
+    Some(removed)
+}
+
+/// # Safety
+/// As the driver's function.
+pub unsafe fn exec_destroy(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(GraphExec) -> CUresult>,
+    exec: GraphExec,
+) -> CUresult {
+    let plan = if p.graphs.any() { p.graphs.ended(exec as u64) } else { None };
+    let result = unsafe { call.real(exec) };
+    if let Some(plan) = plan
+        && result != 0
+    {
+        p.graphs.instantiated(exec as u64, plan);
+    }
+    result
+}
+
+/// # Safety
+/// As the driver's function.
+pub unsafe fn trim(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(i32) -> CUresult>,
+    device: i32,
+) -> CUresult {
+    let result = unsafe { call.real(device) };
+    if let Ok(device) = u8::try_from(device) {
+        let device = DeviceId(device);
+        p.graphs.memory(device).trimmed();
+        look(p, device);
+    }
+    result
+}
+
+fn tell(p: &'static Process, device: DeviceId, change: Change) {
+    let Change { delta, reserved, .. } = change;
+    let now = p.recorder.now_ns();
+    p.ledger.add_reserved(&p.recorder, device, Kind::Graph, delta, now);
+    let used = p.graphs.memory(device).used();
+    p.recorder.record_at(now, &Event::GraphState { device, reserved, used });
+}
+
+fn read(device: DeviceId, memory: &Memory) -> Option<(Ticket, Reading)> {
+    let get = driver().device_get_graph_mem_attribute?;
+    let ticket = memory.growth.ticket();
+    let one = |attribute| {
+        let mut value = 0u64;
+        // SAFETY: the attribute is a u64.
+        let result = inside(|| unsafe { get(device.0.into(), attribute, (&raw mut value).cast()) });
+        (result == 0).then_some(value)
+    };
+    let reserved = one(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT)?;
+    let used = one(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT)?;
+    memory.set_used(used);
+    Some((ticket, Reading { reserved, used }))
+}
+
+/// Reads the device's graph memory afresh; nothing where no graph ever took any.
+pub(super) fn look(p: &'static Process, device: DeviceId) {
+    if !p.graphs.any() || device == DeviceId::UNKNOWN {
+        return;
+    }
+    let memory = p.graphs.memory(device);
+    if let Some((ticket, reading)) = read(device, memory) {
+        let budget = p.cap.budget(device);
+        memory.growth.observe(budget, ticket, reading, |change| tell(p, device, change));
+    }
+}

@@ -1,0 +1,84 @@
+//! Streams: captures that begin and end, streams that end.
+
+use crate::entry::Api;
+use crate::entry::Call;
+use crate::entry::cuda::{CUgraphEdgeData, CUresult, CUstreamCaptureMode, Graph, Node, Stream};
+use crate::process::Process;
+
+fn began(p: &'static Process, result: CUresult) -> CUresult {
+    if result == 0 {
+        p.captures.began();
+    }
+    result
+}
+
+/// # Safety
+/// As the driver's function.
+pub unsafe fn begin_capture_v1(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(Stream) -> CUresult>,
+    stream: Stream,
+) -> CUresult {
+    began(p, unsafe { call.real(stream) })
+}
+
+/// # Safety
+/// As the driver's function.
+pub unsafe fn begin_capture(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(Stream, CUstreamCaptureMode) -> CUresult>,
+    stream: Stream,
+    mode: CUstreamCaptureMode,
+) -> CUresult {
+    began(p, unsafe { call.real(stream, mode) })
+}
+
+/// # Safety
+/// As the driver's function.
+#[allow(clippy::too_many_arguments, clippy::type_complexity)]
+pub unsafe fn begin_capture_to_graph(
+    p: &'static Process,
+    call: &Call<
+        unsafe extern "C" fn(
+            Stream,
+            Graph,
+            *const Node,
+            *const CUgraphEdgeData,
+            usize,
+            CUstreamCaptureMode,
+        ) -> CUresult,
+    >,
+    stream: Stream,
+    graph: Graph,
+    dependencies: *const Node,
+    edges: *const CUgraphEdgeData,
+    count: usize,
+    mode: CUstreamCaptureMode,
+) -> CUresult {
+    began(p, unsafe { call.real(stream, graph, dependencies, edges, count, mode) })
+}
+
+/// # Safety
+/// As the driver's function.
+pub unsafe fn end_capture(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(Stream, *mut Graph) -> CUresult>,
+    stream: Stream,
+    graph: *mut Graph,
+) -> CUresult {
+    let per_thread = call.api == Api::cuStreamEndCapture_ptsz;
+    p.captures.end(stream, per_thread, || unsafe { call.real(stream, graph) })
+}
+
+/// Its handle may be given to another stream, of another context, as soon as it is gone.
+///
+/// # Safety
+/// As the driver's function.
+pub unsafe fn destroy(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(Stream) -> CUresult>,
+    stream: Stream,
+) -> CUresult {
+    p.routes.forget();
+    unsafe { call.real(stream) }
+}
