@@ -1,9 +1,10 @@
 //! The reader library behind the `vramtrace` command.
 //!
-//! An event's journey: file -> [`trace`] -> [`replay`] -> [`analysis`] -> [`report`].
+//! An event's journey: file -> [`trace`] -> [`replay`] -> [`analysis`] -> [`report`] or [`export`].
 
 pub mod allocator;
 pub mod analysis;
+pub mod export;
 pub mod replay;
 pub mod report;
 pub mod trace;

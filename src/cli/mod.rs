@@ -4,6 +4,7 @@
 mod demo;
 mod demo_workload;
 mod doctor;
+mod export;
 mod report;
 mod run;
 
@@ -33,6 +34,8 @@ enum Command {
     Run(run::Args),
     /// See it work: a small program with a leak and a cap, recorded and shown
     Demo(demo::Args),
+    /// Write the timeline for Perfetto, chrome://tracing or a spreadsheet
+    Export(export::Args),
     /// Say what is there to record with, and what would go past us
     Doctor(doctor::Args),
     /// The program of the demo
@@ -93,6 +96,7 @@ fn dispatch(cli: Cli) -> Outcome {
         Command::Run(args) => run::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Doctor(args) => doctor::run(args),
+        Command::Export(args) => export::run(args),
         Command::DemoWorkload => demo_workload::run(),
         Command::Report(args) => report::run(args),
     }

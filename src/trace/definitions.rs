@@ -114,6 +114,11 @@ impl Definitions {
         self.threads.get(&id)
     }
 
+    /// In no order.
+    pub fn threads(&self) -> impl Iterator<Item = &Thread> {
+        self.threads.values()
+    }
+
     pub fn device(&self, id: DeviceId) -> Option<&Device> {
         self.devices.get(&id)
     }

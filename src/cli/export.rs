@@ -1,0 +1,169 @@
+//! `vramtrace export`: a run's timeline for other tools.
+
+use std::io::{BufWriter, ErrorKind, Write};
+use std::path::{Path, PathBuf};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use tempfile::NamedTempFile;
+use vramtrace_format::size;
+use vramtrace_reader::export::{self, Exported, Format, Window};
+use vramtrace_reader::trace::{self, Trace};
+
+use super::{DONE, Failure, Outcome, say};
+
+#[derive(clap::Args)]
+#[command(
+    long_about = "Write a run's timeline: counters per device and kind, a slice per allocation \
+        with its size and lifetime, refusals. Several traces are merged on one clock, which \
+        starts with the earliest.\n\n\
+        perfetto: for https://ui.perfetto.dev; chrome: JSON for chrome://tracing and others; \
+        csv: rows of allocations, counters and refusals.",
+    after_help = "Examples:\n  \
+        vramtrace export -o timeline.perfetto-trace\n  \
+        vramtrace export run/ --format csv --from 10 --to 12.5 --min-size 1MiB -o part.csv"
+)]
+pub struct Args {
+    /// Trace files or a run's directory; default: the newest run in the working directory
+    traces: Vec<PathBuf>,
+    #[arg(long, value_enum, default_value = "perfetto")]
+    format: FormatName,
+    /// The file to write; `-` is stdout
+    #[arg(short, long, value_name = "FILE")]
+    output: PathBuf,
+    /// Leave out what was before this many seconds
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    from: Option<u64>,
+    /// Leave out what was after this many seconds
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    to: Option<u64>,
+    /// Leave out smaller allocations (512, 64KiB, 1MiB); counters keep them
+    #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "0")]
+    min_size: u64,
+    /// Replace an existing file
+    #[arg(long)]
+    force: bool,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum FormatName {
+    Csv,
+    Chrome,
+    Perfetto,
+}
+
+/// Seconds to ns.
+fn seconds(text: &str) -> Result<u64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.0..1e9).contains(&seconds) => Ok((seconds * 1e9).round() as u64),
+        _ => Err("write seconds from the start, like 12.5".into()),
+    }
+}
+
+/// Bytes, or a size with its unit.
+fn bytes(text: &str) -> Result<u64, String> {
+    text.parse().or_else(|_| size::parse(text).map_err(|why| format!("it {why}")))
+}
+
+pub fn run(args: Args) -> Outcome {
+    if let (Some(from), Some(to)) = (args.from, args.to)
+        && from > to
+    {
+        return Err(Failure::new(format!(
+            "--from {} is after --to {}: nothing is between",
+            from as f64 / 1e9,
+            to as f64 / 1e9
+        )));
+    }
+    let to_stdout = args.output == Path::new("-");
+    if !to_stdout && !args.force && args.output.symlink_metadata().is_ok() {
+        return Err(Failure::new(format!(
+            "{} exists: give another name, or --force to replace it",
+            args.output.display()
+        )));
+    }
+    let loaded = trace::load(&args.traces)?;
+    loaded.warnings.iter().for_each(say);
+    let window = Window { from_ns: args.from, to_ns: args.to, min_size: args.min_size };
+    let format = match args.format {
+        FormatName::Csv => Format::Csv,
+        FormatName::Chrome => Format::Chrome,
+        FormatName::Perfetto => Format::Perfetto,
+    };
+    let exported = if to_stdout {
+        let mut out = BufWriter::new(std::io::stdout().lock());
+        write(&loaded.traces, format, &window, &mut out)
+            .map_err(|error| cannot("stdout", &error))?
+    } else {
+        to_file(&args.output, args.force, |out| write(&loaded.traces, format, &window, out))?
+    };
+    if exported.allocations + exported.counters + exported.refusals == 0 {
+        say("nothing happened in the part that was asked for: the timeline is empty");
+    } else if !to_stdout {
+        say(format_args!(
+            "{}: {} allocations, {} counter values, {} refusals",
+            args.output.display(),
+            exported.allocations,
+            exported.counters,
+            exported.refusals
+        ));
+    }
+    Ok(DONE)
+}
+
+fn write(
+    traces: &[Trace],
+    format: Format,
+    window: &Window,
+    out: &mut dyn Write,
+) -> std::io::Result<Exported> {
+    let bar = ProgressBar::new(traces.iter().map(Trace::len).sum());
+    // Hidden by itself where stderr is no terminal.
+    let style = ProgressStyle::with_template("{bar:40} {percent}% of {total_bytes}  {eta} left");
+    bar.set_style(style.map_err(std::io::Error::other)?);
+    let exported = export::export(traces, format, window, out, &mut |at, _| bar.set_position(at));
+    bar.finish_and_clear();
+    exported
+}
+
+/// Writes beside the wanted name and takes it at the end: no half file is ever there.
+fn to_file(
+    path: &Path,
+    force: bool,
+    write: impl FnOnce(&mut dyn Write) -> std::io::Result<Exported>,
+) -> Result<Exported, Failure> {
+    let shown = path.display().to_string();
+    let failed = |error: &std::io::Error| cannot(&shown, error);
+    let directory = path.parent().filter(|parent| *parent != Path::new(""));
+    let file = NamedTempFile::new_in(directory.unwrap_or(Path::new(".")));
+    let mut out = BufWriter::with_capacity(1 << 20, file.map_err(|error| failed(&error))?);
+    let exported = write(&mut out).map_err(|error| failed(&error))?;
+    let file = out.into_inner().map_err(|error| failed(error.error()))?;
+    let kept = if force { file.persist(path) } else { file.persist_noclobber(path) };
+    kept.map_err(|error| failed(&error.error))?;
+    Ok(exported)
+}
+
+fn cannot(what: &str, error: &std::io::Error) -> Failure {
+    let hint = match error.kind() {
+        ErrorKind::NotFound => " (its directory must exist)",
+        ErrorKind::AlreadyExists => " (--force replaces it)",
+        _ => "",
+    };
+    Failure::new(format!("{what}: {error}{hint}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_and_bytes_as_people_write_them() {
+        assert_eq!(seconds("12.5"), Ok(12_500_000_000));
+        assert_eq!(bytes("512"), Ok(512));
+        assert_eq!(bytes("1MiB"), Ok(1 << 20));
+        for bad in ["-1", "x", "inf", "nan", ""] {
+            assert!(seconds(bad).is_err(), "{bad}");
+        }
+        assert!(bytes("1X").is_err() && bytes("-1").is_err());
+    }
+}

@@ -1,0 +1,133 @@
+//! The Trace Event format: JSON that chrome://tracing, Perfetto, Speedscope and others open.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+use serde_json::{Value, json};
+use vramtrace_format::DeviceId;
+
+use super::timeline::{Counter, End, Process, Refusal, Sink, Slice, device_name};
+use crate::trace::Definitions;
+use crate::units::size;
+
+pub struct Chrome<'o> {
+    out: &'o mut dyn Write,
+    first: bool,
+    process: u32,
+    pid: u32,
+}
+
+/// `ts` is in microseconds; a `b` and its `e` share category and id.
+#[derive(Serialize)]
+struct Event<'e> {
+    ph: &'static str,
+    name: &'e str,
+    pid: u32,
+    tid: u32,
+    ts: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cat: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    s: Option<&'static str>,
+    args: Value,
+}
+
+impl<'o> Chrome<'o> {
+    pub fn new(out: &'o mut dyn Write) -> io::Result<Chrome<'o>> {
+        out.write_all(b"{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n")?;
+        Ok(Chrome { out, first: true, process: 0, pid: 0 })
+    }
+
+    fn write(&mut self, event: &Event) -> io::Result<()> {
+        if !std::mem::take(&mut self.first) {
+            self.out.write_all(b",\n")?;
+        }
+        serde_json::to_writer(&mut *self.out, event)?;
+        Ok(())
+    }
+
+    fn event<'e>(&self, ph: &'static str, at_ns: u64, name: &'e str, args: Value) -> Event<'e> {
+        let (pid, ts) = (self.pid, at_ns as f64 / 1e3);
+        Event { ph, name, pid, tid: 0, ts, cat: None, id: None, s: None, args }
+    }
+
+    fn slice<'e>(&self, ph: &'static str, at_ns: u64, slice: &'e Slice, args: Value) -> Event<'e> {
+        let device = slice.device.map_or("host".into(), |device| device.0.to_string());
+        Event {
+            tid: slice.tid,
+            cat: Some("allocation"),
+            // Slices of one lane follow each other, so that an id can be used again.
+            id: Some(format!("{}/{device}/{}", self.process, slice.lane)),
+            ..self.event(ph, at_ns, &slice.api, args)
+        }
+    }
+}
+
+impl Sink for Chrome<'_> {
+    fn process(&mut self, process: &Process, definitions: &Definitions) -> io::Result<()> {
+        (self.process, self.pid) = (process.number, process.pid);
+        let name = json!({ "name": process.label });
+        self.write(&self.event("M", 0, "process_name", name))?;
+        let place = json!({ "sort_index": process.number });
+        self.write(&self.event("M", 0, "process_sort_index", place))?;
+        for thread in definitions.threads() {
+            let name = json!({ "name": thread.name });
+            let event = self.event("M", 0, "thread_name", name);
+            self.write(&Event { tid: thread.tid, ..event })?;
+        }
+        Ok(())
+    }
+
+    fn counter(
+        &mut self,
+        at_ns: u64,
+        device: Option<DeviceId>,
+        what: Counter,
+        bytes: u64,
+    ) -> io::Result<()> {
+        let name = format!("{}: {}", device_name(device), what.name());
+        self.write(&self.event("C", at_ns, &name, json!({ "bytes": bytes })))
+    }
+
+    fn begin(&mut self, at_ns: u64, slice: &Slice) -> io::Result<()> {
+        let args = json!({
+            "size": size(slice.live.size),
+            "bytes": slice.live.size,
+            "physical_bytes": slice.live.share(),
+            "kind": slice.live.kind.name(),
+            "device": device_name(slice.device),
+            "address": format!("{:#x}", slice.key.number),
+            "stream": format!("{:#x}", slice.stream),
+            "allocated_s": slice.allocated_ns as f64 / 1e9,
+        });
+        self.write(&self.slice("b", at_ns, slice, args))
+    }
+
+    fn end(&mut self, at_ns: u64, slice: &Slice, how: End) -> io::Result<()> {
+        let lifetime = at_ns.saturating_sub(slice.allocated_ns) as f64 / 1e9;
+        let args = json!({ "end": how.name(), "lifetime_s": lifetime });
+        self.write(&self.slice("e", at_ns, slice, args))
+    }
+
+    fn refusal(&mut self, at_ns: u64, refusal: &Refusal) -> io::Result<()> {
+        let name = format!("refused by {}: {}", refusal.by(), size(refusal.refused.size));
+        let args = json!({
+            "bytes": refusal.refused.size,
+            "kind": refusal.kind.map(|kind| kind.name()),
+            "device": device_name(Some(refusal.device)),
+            "api": &*refusal.api,
+            "result": refusal.refused.result,
+            "counted_bytes": refusal.refused.counted,
+            "cap_bytes": refusal.refused.limit,
+        });
+        let event = self.event("i", at_ns, &name, args);
+        self.write(&Event { tid: refusal.tid, cat: Some("refusal"), s: Some("p"), ..event })
+    }
+
+    fn finish(self) -> io::Result<()> {
+        self.out.write_all(b"\n]}\n")?;
+        self.out.flush()
+    }
+}

@@ -1,0 +1,67 @@
+//! Timelines: what happened, in the formats of others. A file a format; [`timeline`] feeds them.
+//!
+//! Several traces become one file on one clock: 0 is the start of the earliest. Each trace is
+//! read once and written as it is read; memory is bounded by what is live at a time.
+
+mod chrome;
+mod csv;
+pub mod perfetto;
+pub mod timeline;
+
+use std::io::{self, Write};
+
+use crate::trace::{Progress, Trace};
+pub use timeline::Window;
+use timeline::{Sink, Timeline};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Rows of allocations, counters and refusals.
+    Csv,
+    /// The Trace Event format: chrome://tracing and others.
+    Chrome,
+    /// Perfetto's protobuf: https://ui.perfetto.dev.
+    Perfetto,
+}
+
+/// What was written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Exported {
+    pub allocations: u64,
+    pub counters: u64,
+    pub refusals: u64,
+}
+
+/// Writes the traces' timeline. `progress` is told bytes read, of how many.
+pub fn export(
+    traces: &[Trace],
+    format: Format,
+    window: &Window,
+    out: &mut dyn Write,
+    progress: Progress,
+) -> io::Result<Exported> {
+    match format {
+        Format::Csv => write(traces, csv::Csv::new(out)?, window, progress),
+        Format::Chrome => write(traces, chrome::Chrome::new(out)?, window, progress),
+        Format::Perfetto => write(traces, perfetto::Perfetto::new(out), window, progress),
+    }
+}
+
+fn write(
+    traces: &[Trace],
+    mut sink: impl Sink,
+    window: &Window,
+    progress: Progress,
+) -> io::Result<Exported> {
+    let all_bytes: u64 = traces.iter().map(Trace::len).sum();
+    let mut before = 0;
+    let mut exported = Exported::default();
+    for process in timeline::processes(traces) {
+        let bytes = process.trace.len();
+        let mut of_trace = |at: u64, _: u64| progress(before + at, all_bytes);
+        Timeline::new(process, window, &mut sink, &mut exported).write(&mut of_trace)?;
+        before += bytes;
+    }
+    sink.finish()?;
+    Ok(exported)
+}

@@ -1,0 +1,469 @@
+//! One trace as a timeline: slices for allocations, counters, refusals. The formats draw them.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashSet};
+use std::io;
+use std::rc::Rc;
+
+use rustc_hash::FxHashMap;
+use vramtrace_format::{DeviceId, Kind, Refused, RefusedBy, SiteId, Stamped, ThreadId};
+
+use super::Exported;
+use crate::replay::{Birth, Death, DeviceState, Key, Live, Observer};
+use crate::trace::{Definitions, Progress, Site, Trace, Until};
+
+/// What part of the timeline is wanted. Times in ns on the common clock.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Window {
+    pub from_ns: Option<u64>,
+    pub to_ns: Option<u64>,
+    /// Allocations that asked for less are left out; counters count them.
+    pub min_size: u64,
+}
+
+/// A process with its place among the others.
+#[derive(Clone)]
+pub struct Process<'t> {
+    pub trace: &'t Trace,
+    /// From 1, in the order of the traces.
+    pub number: u32,
+    /// Its pid, or another number where two hosts used the same.
+    pub pid: u32,
+    /// `rank 3: python train.py (host, pid 4711)`.
+    pub label: String,
+    /// ns of the common clock at which its trace starts.
+    pub start_ns: u64,
+}
+
+/// The processes of an export, on one clock: 0 is the start of the earliest.
+pub fn processes(traces: &[Trace]) -> Vec<Process<'_>> {
+    // A broken header tells no start: such a trace begins with the others.
+    let starts = traces.iter().map(|trace| trace.header().start_unix_ns).filter(|start| *start > 0);
+    let base = starts.min().unwrap_or(0);
+    let mut taken = HashSet::new();
+    let mut processes = Vec::new();
+    for (trace, number) in traces.iter().zip(1..) {
+        let header = trace.header();
+        let mut pid = header.pid.max(1);
+        while !taken.insert(pid) {
+            pid = pid.wrapping_add(MOST_PIDS).max(1);
+        }
+        let start_ns = header.start_unix_ns.saturating_sub(base);
+        processes.push(Process { trace, number, pid, label: label(trace), start_ns });
+    }
+    processes
+}
+
+/// Linux gives no pid above this.
+const MOST_PIDS: u32 = 1 << 22;
+
+fn label(trace: &Trace) -> String {
+    let header = trace.header();
+    let rank = header.rank.map(|rank| format!("rank {rank}: ")).unwrap_or_default();
+    let mut command = header.command.join(" ");
+    if command.is_empty() {
+        command = header.executable.clone();
+    }
+    format!("{rank}{command} ({}, pid {})", header.host, header.pid)
+}
+
+/// What a counter counts, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Counter {
+    /// All allocations of the process on the device, physical.
+    Live,
+    /// One kind of them. Host memory has no device.
+    Kind(Kind),
+    /// Bytes in use inside what the pools, or the graphs, reserved.
+    PoolUsed,
+    GraphUsed,
+    /// What nvidia-smi shows for the process.
+    Process,
+    Cap,
+}
+
+impl Counter {
+    const COUNT: usize = 16;
+
+    /// Kinds are numbered from 1 to 11.
+    fn index(self) -> usize {
+        match self {
+            Counter::Live => 0,
+            Counter::Kind(kind) => kind as usize,
+            Counter::PoolUsed => 12,
+            Counter::GraphUsed => 13,
+            Counter::Process => 14,
+            Counter::Cap => 15,
+        }
+    }
+
+    fn all() -> impl Iterator<Item = Counter> {
+        let others = [Counter::PoolUsed, Counter::GraphUsed, Counter::Process, Counter::Cap];
+        [Counter::Live].into_iter().chain(Kind::ALL.map(Counter::Kind)).chain(others)
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Counter::Live => "live",
+            Counter::Kind(kind) => kind.name(),
+            Counter::PoolUsed => "pool_used",
+            Counter::GraphUsed => "graph_used",
+            Counter::Process => "process",
+            Counter::Cap => "cap",
+        }
+    }
+}
+
+/// `GPU 0`; `GPU ?` for memory whose device is not known, `host` for host memory.
+pub fn device_name(device: Option<DeviceId>) -> String {
+    match device {
+        None => "host".into(),
+        Some(DeviceId::UNKNOWN) => "GPU ?".into(),
+        Some(DeviceId(ordinal)) => format!("GPU {ordinal}"),
+    }
+}
+
+/// How a slice ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    Freed,
+    WithContext,
+    Replaced,
+    /// Live where the timeline ends.
+    Live,
+    /// Events are missing here.
+    Lost,
+}
+
+impl End {
+    pub fn name(self) -> &'static str {
+        match self {
+            End::Freed => "freed",
+            End::WithContext => "with_context",
+            End::Replaced => "replaced",
+            End::Live => "live",
+            End::Lost => "lost",
+        }
+    }
+}
+
+/// An allocation's time.
+#[derive(Clone, Debug)]
+pub struct Slice {
+    /// `None`: host memory.
+    pub device: Option<DeviceId>,
+    /// Slices of one device and lane never overlap.
+    pub lane: u32,
+    pub key: Key,
+    pub live: Live,
+    /// The entry point that allocated it.
+    pub api: Rc<str>,
+    pub stream: u64,
+    /// Of the thread that allocated it; 0 = not known.
+    pub tid: u32,
+    /// When it was allocated, on the common clock; the slice may begin later.
+    pub allocated_ns: u64,
+}
+
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    pub device: DeviceId,
+    pub kind: Option<Kind>,
+    pub api: Rc<str>,
+    pub tid: u32,
+    pub refused: Refused,
+}
+
+impl Refusal {
+    pub fn by(&self) -> &'static str {
+        match self.refused.by {
+            RefusedBy::Driver => "driver",
+            RefusedBy::Cap => "cap",
+            RefusedBy::BadCap => "bad_cap",
+        }
+    }
+}
+
+/// A format. Times are ns on the common clock, and never run back within a process.
+pub trait Sink {
+    fn process(&mut self, process: &Process, definitions: &Definitions) -> io::Result<()>;
+    /// `device` is `None` for host memory.
+    fn counter(
+        &mut self,
+        at_ns: u64,
+        device: Option<DeviceId>,
+        what: Counter,
+        bytes: u64,
+    ) -> io::Result<()>;
+    fn begin(&mut self, at_ns: u64, slice: &Slice) -> io::Result<()>;
+    fn end(&mut self, at_ns: u64, slice: &Slice, how: End) -> io::Result<()>;
+    fn refusal(&mut self, at_ns: u64, refusal: &Refusal) -> io::Result<()>;
+    fn finish(self) -> io::Result<()>;
+}
+
+/// Lanes of one device: the lowest that is free.
+#[derive(Default)]
+struct Lanes {
+    free: BinaryHeap<Reverse<u32>>,
+    next: u32,
+}
+
+impl Lanes {
+    fn take(&mut self) -> u32 {
+        self.free.pop().map_or_else(
+            || {
+                self.next += 1;
+                self.next
+            },
+            |Reverse(lane)| lane,
+        )
+    }
+}
+
+/// Draws one process. An [`Observer`] of its replay.
+pub struct Timeline<'a, 't, S: Sink> {
+    process: Process<'t>,
+    definitions: Rc<Definitions>,
+    window: Window,
+    sink: &'a mut S,
+    exported: &'a mut Exported,
+    open: FxHashMap<Key, Slice>,
+    lanes: BTreeMap<Option<DeviceId>, Lanes>,
+    apis: FxHashMap<SiteId, Rc<str>>,
+    /// By [`Counter::index`].
+    counters: FxHashMap<Option<DeviceId>, [Option<u64>; Counter::COUNT]>,
+    host_pinned: u64,
+    /// The wanted part has begun: what comes is drawn at once.
+    drawing: bool,
+    /// Latest time drawn.
+    now_ns: u64,
+    /// The first failure; nothing is drawn after it.
+    failed: Option<io::Error>,
+}
+
+impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
+    pub fn new(
+        process: Process<'t>,
+        window: &Window,
+        sink: &'a mut S,
+        exported: &'a mut Exported,
+    ) -> Self {
+        let (definitions, _) = process.trace.definitions();
+        Timeline {
+            now_ns: process.start_ns,
+            process,
+            definitions: Rc::new(definitions),
+            window: *window,
+            sink,
+            exported,
+            open: FxHashMap::default(),
+            lanes: BTreeMap::new(),
+            apis: FxHashMap::default(),
+            counters: FxHashMap::default(),
+            host_pinned: 0,
+            drawing: window.from_ns.is_none(),
+            failed: None,
+        }
+    }
+
+    pub fn write(mut self, progress: Progress) -> io::Result<()> {
+        self.sink.process(&self.process, &self.definitions)?;
+        let definitions = Rc::clone(&self.definitions);
+        let until = match self.window.to_ns.map(|to| to.checked_sub(self.process.start_ns)) {
+            None => Until::End,
+            Some(Some(to)) => Until::Time(to),
+            // The wanted part ends before this process began.
+            Some(None) => return Ok(()),
+        };
+        let trace = self.process.trace;
+        let reading = trace.replay_until(&definitions, until, &mut self, progress);
+        if self.drawing {
+            let last = self.process.start_ns.saturating_add(reading.state.time_ns);
+            self.close_all(self.now_ns.max(last), End::Live);
+        }
+        self.failed.map_or(Ok(()), Err)
+    }
+
+    /// Moves the clock; true when this moment is to be drawn. Stamps may run back a little.
+    fn advance(&mut self, at: &Stamped) -> bool {
+        let now = self.process.start_ns.saturating_add(at.time_ns);
+        if let Some(from) = self.window.from_ns
+            && !self.drawing
+            && now >= from
+        {
+            self.now_ns = from.max(self.process.start_ns);
+            self.start_drawing();
+        }
+        self.now_ns = self.now_ns.max(now);
+        self.drawing
+    }
+
+    /// The wanted part begins: with what is live and what the counters show.
+    fn start_drawing(&mut self) {
+        self.drawing = true;
+        let now = self.now_ns;
+        let mut counters: Vec<_> = std::mem::take(&mut self.counters).into_iter().collect();
+        counters.sort_unstable_by_key(|(device, _)| *device);
+        for (device, values) in counters {
+            for what in Counter::all() {
+                if let Some(bytes) = values[what.index()] {
+                    self.count(device, what, bytes);
+                }
+            }
+        }
+        let mut open: Vec<Key> = self.open.keys().copied().collect();
+        open.sort_unstable_by_key(|key| (self.open[key].allocated_ns, *key));
+        for key in open {
+            self.begin(now, key);
+        }
+    }
+
+    fn draw(&mut self, draw: impl FnOnce(&mut S) -> io::Result<()>) {
+        if self.failed.is_none() {
+            self.failed = draw(self.sink).err();
+        }
+    }
+
+    /// Gives an open slice its lane and draws its begin.
+    fn begin(&mut self, at_ns: u64, key: Key) {
+        let Some(mut slice) = self.open.remove(&key) else { return };
+        slice.lane = self.lanes.entry(slice.device).or_default().take();
+        self.exported.allocations += 1;
+        self.draw(|sink| sink.begin(at_ns, &slice));
+        self.open.insert(key, slice);
+    }
+
+    fn close(&mut self, at_ns: u64, slice: Slice, how: End) {
+        // Without a lane its begin was not drawn.
+        if slice.lane == 0 {
+            return;
+        }
+        self.draw(|sink| sink.end(at_ns, &slice, how));
+        let lanes = self.lanes.entry(slice.device).or_default();
+        lanes.free.push(Reverse(slice.lane));
+    }
+
+    fn close_all(&mut self, at_ns: u64, how: End) {
+        let mut open: Vec<Slice> = std::mem::take(&mut self.open).into_values().collect();
+        open.sort_unstable_by_key(|slice| (slice.allocated_ns, slice.key));
+        for slice in open {
+            self.close(at_ns, slice, how);
+        }
+    }
+
+    fn count(&mut self, device: Option<DeviceId>, what: Counter, bytes: u64) {
+        let values = self.counters.entry(device).or_default();
+        let before = values[what.index()].replace(bytes);
+        // What was always 0 needs no line.
+        if self.drawing && before != Some(bytes) && (before.is_some() || bytes > 0) {
+            self.exported.counters += 1;
+            let now = self.now_ns;
+            self.draw(|sink| sink.counter(now, device, what, bytes));
+        }
+    }
+
+    fn api(&mut self, site: SiteId) -> Rc<str> {
+        let name = || Rc::from(self.definitions.site_api_name(site));
+        Rc::clone(self.apis.entry(site).or_insert_with(name))
+    }
+
+    fn tid(&self, thread: ThreadId) -> u32 {
+        self.definitions.thread(thread).map_or(0, |thread| thread.tid)
+    }
+}
+
+impl<S: Sink> Observer for Timeline<'_, '_, S> {
+    fn born(&mut self, at: &Stamped, key: Key, live: &Live, _how: Birth) {
+        let drawing = self.advance(at);
+        if live.kind == Kind::HostPinned {
+            self.host_pinned = self.host_pinned.saturating_add(live.size);
+            self.count(None, Counter::Kind(live.kind), self.host_pinned);
+        }
+        if live.size < self.window.min_size {
+            return;
+        }
+        let slice = Slice {
+            device: (!live.kind.is_host()).then_some(live.device),
+            lane: 0,
+            key,
+            live: *live,
+            api: self.api(live.site),
+            stream: self.definitions.site(live.site).map_or(0, |site| site.stream),
+            tid: self.tid(live.thread),
+            allocated_ns: self.process.start_ns.saturating_add(live.time_ns),
+        };
+        self.open.insert(key, slice);
+        if drawing {
+            self.begin(self.now_ns, key);
+        }
+    }
+
+    fn died(&mut self, at: &Stamped, key: Key, live: &Live, how: Death) {
+        self.advance(at);
+        if live.kind == Kind::HostPinned {
+            self.host_pinned = self.host_pinned.saturating_sub(live.size);
+            self.count(None, Counter::Kind(live.kind), self.host_pinned);
+        }
+        if let Some(slice) = self.open.remove(&key) {
+            let how = match how {
+                Death::Freed => End::Freed,
+                Death::WithContext => End::WithContext,
+                Death::Replaced => End::Replaced,
+            };
+            self.close(self.now_ns, slice, how);
+        }
+    }
+
+    fn refused(&mut self, at: &Stamped, refused: &Refused, site: Option<&Site>) {
+        if !self.advance(at) {
+            return;
+        }
+        let refusal = Refusal {
+            device: site.map_or(DeviceId::UNKNOWN, |site| site.device),
+            kind: site.and_then(|site| site.kind),
+            api: self.api(refused.site),
+            tid: self.tid(at.thread),
+            refused: *refused,
+        };
+        self.exported.refusals += 1;
+        let now = self.now_ns;
+        self.draw(|sink| sink.refusal(now, &refusal));
+    }
+
+    fn changed(&mut self, at: &Stamped, device: DeviceId, state: &DeviceState) {
+        self.advance(at);
+        let device = Some(device);
+        self.count(device, Counter::Live, state.live_bytes);
+        for kind in Kind::ALL.into_iter().filter(|kind| !kind.is_host()) {
+            self.count(device, Counter::Kind(kind), state.kind(kind).live_bytes);
+        }
+        self.count(device, Counter::PoolUsed, state.pool_used);
+        self.count(device, Counter::GraphUsed, state.graph_used);
+        if let Some(bytes) = state.process_bytes() {
+            self.count(device, Counter::Process, bytes);
+        }
+        if let Some(bytes) = state.cap_bytes {
+            self.count(device, Counter::Cap, bytes);
+        }
+    }
+
+    fn reset(&mut self, at: &Stamped) {
+        self.advance(at);
+        self.host_pinned = 0;
+        self.close_all(self.now_ns, End::Lost);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lowest_free_lane_is_taken() {
+        let mut lanes = Lanes::default();
+        assert_eq!([lanes.take(), lanes.take(), lanes.take()], [1, 2, 3]);
+        lanes.free.push(Reverse(3));
+        lanes.free.push(Reverse(1));
+        assert_eq!([lanes.take(), lanes.take(), lanes.take()], [1, 3, 4]);
+    }
+}
