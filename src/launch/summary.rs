@@ -1,7 +1,18 @@
 //! What a run left, in a few lines on stderr.
 
+use std::collections::BTreeMap;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use vramtrace_format::DeviceId;
+use vramtrace_reader::analysis::{self, Moment, Process};
+use vramtrace_reader::trace;
+use vramtrace_reader::units::gib;
+
 use super::Ended;
 use crate::cli::say;
+
+/// Devices named in a line; more are counted.
+const NAMED: usize = 8;
 
 pub fn print(ended: &Ended) {
     if ended.output.is_off() {
@@ -15,12 +26,107 @@ pub fn print(ended: &Ended) {
         say("no process took GPU memory: there is no trace");
         return;
     };
-    say(format_args!("{} in {}", count(traces.len(), "trace"), shown.display()));
-    if let Some(cap) = ended.cap.as_ref().filter(|_| traces.len() > 1) {
-        say(format_args!("the cap of {cap} held for each process by itself, not for all together"));
+    let shown = relative(&shown);
+    say(format_args!("{} in {shown}", count(traces.len() as u64, "trace")));
+    match trace::load(&traces) {
+        Ok(loaded) => {
+            let bar = ProgressBar::new(0);
+            // Hidden by itself where stderr is no terminal.
+            if let Ok(style) = ProgressStyle::with_template("reading the traces {bar:40} {eta}") {
+                bar.set_style(style);
+            }
+            let processes = analysis::read_all(&loaded.traces, Moment::End, &|done, total| {
+                bar.set_length(total);
+                bar.set_position(done);
+            });
+            bar.finish_and_clear();
+            lines(&processes).iter().for_each(say);
+        }
+        Err(error) => say(error),
     }
+    if let Some(cap) = ended.cap.as_ref().filter(|_| traces.len() > 1) {
+        say(format_args!("the cap of {cap} was for each process by itself, not for all together"));
+    }
+    say(format_args!("see more: vramtrace report {shown}"));
 }
 
-fn count(n: usize, what: &str) -> String {
+/// Relative to where the user is, where that is shorter.
+fn relative(path: &std::path::Path) -> String {
+    let here = std::env::current_dir().unwrap_or_default();
+    let shown = path.strip_prefix(&here).unwrap_or(path);
+    let shown = if shown.as_os_str().is_empty() { path } else { shown };
+    shown.display().to_string()
+}
+
+/// Peak, what is left, refusals, processes.
+fn lines(processes: &[Process]) -> [String; 4] {
+    let mut peaks: BTreeMap<DeviceId, u64> = BTreeMap::new();
+    let mut live: BTreeMap<DeviceId, u64> = BTreeMap::new();
+    let (mut allocations, mut by_cap, mut by_driver) = (0, 0, 0);
+    for process in processes {
+        for (device, state) in process.devices() {
+            let peak = peaks.entry(device).or_default();
+            *peak = state.peak.bytes.max(*peak);
+            *live.entry(device).or_default() += state.live_bytes;
+            allocations += state.live_allocations;
+            by_cap += state.refused_by_cap;
+            by_driver += state.refused_by_driver;
+        }
+    }
+    let several = processes.len() > 1;
+    let in_order = processes.iter().filter(|process| process.ended_in_order()).count();
+    let running = processes.iter().filter(|process| process.living).count();
+    let cut_off = processes.len() - in_order - running;
+    let mut ends = vec![format!("{in_order} ended in order")];
+    if running > 0 {
+        ends.push(format!("{running} still running"));
+    }
+    if cut_off > 0 {
+        ends.push(format!("{cut_off} cut off"));
+    }
+    [
+        format!(
+            "  peak       {}{}",
+            by_device(&peaks),
+            if several { " (the highest of one process)" } else { "" }
+        ),
+        format!("  at the end {} in {}", by_device(&live), count(allocations, "allocation")),
+        format!("  refused    {by_cap} by the cap, {by_driver} by the driver"),
+        format!("  processes  {} took GPU memory: {}", processes.len(), ends.join(", ")),
+    ]
+}
+
+fn by_device(bytes: &BTreeMap<DeviceId, u64>) -> String {
+    if bytes.is_empty() {
+        return "nothing".into();
+    }
+    let name = |device: DeviceId| match device {
+        DeviceId::UNKNOWN => "unknown device".into(),
+        DeviceId(ordinal) => format!("device {ordinal}"),
+    };
+    let named = bytes.iter().take(NAMED);
+    let mut parts: Vec<String> =
+        named.map(|(device, bytes)| format!("{}: {}", name(*device), gib(*bytes))).collect();
+    if bytes.len() > NAMED {
+        parts.push(format!("and {} more", bytes.len() - NAMED));
+    }
+    parts.join(", ")
+}
+
+fn count(n: u64, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_named_up_to_a_point() {
+        let bytes = (0..10).map(|n| (DeviceId(n), u64::from(n) << 30)).collect();
+        let text = by_device(&bytes);
+        assert!(text.starts_with("device 0: 0.00 GiB, device 1: 1.00 GiB"), "{text}");
+        assert!(text.ends_with("device 7: 7.00 GiB, and 2 more"), "{text}");
+        assert_eq!(by_device(&BTreeMap::new()), "nothing");
+    }
 }
