@@ -1,0 +1,162 @@
+//! Writes the fuzzer's seeds: `cargo run -p vramtrace-format --example corpus -- fuzz/corpus`.
+//!
+//! `reader/` holds small traces, whole and damaged; `records/` holds the insides of windows. They
+//! are cut behind the last record, so that the fuzzer does not chew on empty windows.
+
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use vramtrace_format::*;
+
+/// A window of one slot with what `fill` puts in it, cut behind that.
+fn window(slot: u32, kind: WindowKind, file: u64, fill: impl Fn(&WindowWriter)) -> Vec<u8> {
+    let header = WindowHeader { kind, slots: 1, sequence: 0, slot, base_time_ns: 0, file };
+    let words: Vec<_> = (0..SLOT / 8).map(|_| AtomicU64::new(0)).collect();
+    let writer = WindowWriter::begin(&words, header);
+    fill(&writer);
+    let bytes = words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes());
+    bytes.take(writer.published()).collect()
+}
+
+fn events() -> Vec<Event> {
+    let alloc = Alloc {
+        key: 0x7F00_0000_0000,
+        space: Space::Device,
+        size: 4096,
+        site: SiteId(1),
+        stack: StackId(0),
+    };
+    let counters = Counters { live: 1, peak: 2, allocations: 3, ..Counters::default() };
+    let (id, device, context, pool) = (1, DeviceId(0), ContextId(1), PoolId(1));
+    let (site, stack) = (SiteId(1), StackId(0));
+    let refused = Refused {
+        site,
+        stack,
+        size: 1 << 40,
+        result: 2,
+        by: RefusedBy::Cap,
+        counted: 10,
+        limit: 20,
+        driver_free: 0,
+    };
+    let sample = Sample {
+        device,
+        driver_free: Some(1),
+        driver_total: Some(2),
+        process_bytes: None,
+        context_bytes: 3,
+    };
+    vec![
+        Event::ContextCreated { context, device, stack },
+        Event::Cap { device, bytes: Some(1 << 33) },
+        Event::Alloc(alloc),
+        Event::Free { key: alloc.key, space: Space::Device, site: SiteId(0) },
+        Event::FreeFailed { key: alloc.key, space: Space::Device, site, result: 1 },
+        Event::Alloc(Alloc { key: 77, space: Space::Vmm, ..alloc }),
+        Event::Free { key: 77, space: Space::Vmm, site },
+        Event::Map { address: 1 << 40, size: 2 << 20, offset: 0, object: 77 },
+        Event::Unmap { address: 1 << 40, size: 2 << 20 },
+        Event::Refused(refused),
+        Event::PoolState { pool, reserved: 32 << 20, used: 1 },
+        Event::GraphState { device, reserved: 32 << 20, used: 1 },
+        Event::Sample(sample),
+        Event::Limit { context, limit: 0, value: 16384, grown: 5 },
+        Event::Mark { name: 1, push: true },
+        Event::Counters(counters),
+        Event::CheckpointBegin { id },
+        Event::CheckpointAlloc { id, time_ns: 64, alloc },
+        Event::CheckpointMap { id, address: 1 << 40, size: 2 << 20, offset: 0, object: 77 },
+        Event::CheckpointPool { id, pool, reserved: 1, used: 1 },
+        Event::CheckpointGraph { id, device, reserved: 1, used: 1 },
+        Event::CheckpointContext { id, context, device, time_ns: 128, stack },
+        Event::CheckpointTotals { id, site, stack, allocations: 4, frees: 3, bytes: 9 },
+        Event::CheckpointCounters { id, counters },
+        Event::CheckpointEnd { id },
+        Event::Anchor,
+        Event::Drift { what: Drift::StillLive, key: 1 },
+        Event::PassedThrough { api: 7 },
+        Event::ContextDestroyed { context },
+        Event::Stopped { reason: StopReason::DiskFull, errno: 28 },
+        Event::Ended,
+    ]
+}
+
+fn definitions() -> Vec<Definition> {
+    let (device, context, pool) = (DeviceId(0), ContextId(1), PoolId(1));
+    vec![
+        Definition::Api { id: 1, name: "cuMemAlloc_v2".into() },
+        Definition::Thread { id: ThreadId(1), tid: 7, name: "python3".into() },
+        Definition::Device {
+            id: device,
+            uuid: *b"GPU-GPU-GPU-GPU-",
+            name: "A GPU".into(),
+            total_bytes: 24 << 30,
+            mig: false,
+        },
+        Definition::Context { id: context, device, handle: 1, primary: true },
+        Definition::Pool { id: pool, device, handle: 2, origin: PoolOrigin::Default },
+        Definition::Site {
+            id: SiteId(1),
+            api: 1,
+            kind: Some(Kind::Device),
+            device,
+            context,
+            pool,
+            stream: 0,
+        },
+        Definition::Text { id: 1, text: "long ".repeat(500) },
+        Definition::Note { text: "a note".into() },
+    ]
+}
+
+fn fill_events(writer: &WindowWriter) {
+    for (n, event) in events().iter().enumerate() {
+        let _ = writer.append(ThreadId(1), 640 * n as u64, event);
+    }
+}
+
+fn fill_definitions(writer: &WindowWriter) {
+    for definition in definitions() {
+        let _ = writer.define(ThreadId(1), 0, &mut Define::new(&definition));
+    }
+}
+
+fn main() -> io::Result<()> {
+    let root = std::env::args().nth(1).unwrap_or_else(|| "fuzz/corpus".into());
+    let write = |name: &str, bytes: &[u8]| {
+        let path = Path::new(&root).join(name);
+        std::fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
+        std::fs::write(path, bytes)
+    };
+    let header = Header { host: "node7".into(), pid: 7, ..Header::default() };
+    let tag = header.file_tag();
+    let page = header.to_page().to_vec();
+    let trace = |window: &[u8]| [&page[..], window].concat();
+
+    let events = window(0, WindowKind::Events, tag, fill_events);
+    let definitions = window(0, WindowKind::Definitions, tag, fill_definitions);
+    write("records/events", &events[64..])?;
+    write("records/definitions", &definitions[64..])?;
+
+    let whole = trace(&events);
+    write("reader/header", &page)?;
+    write("reader/events", &whole)?;
+    write("reader/definitions", &trace(&definitions))?;
+    write("reader/cut", &whole[..whole.len() - 21])?;
+    write("reader/twice", &[&whole[..], &whole[..]].concat())?;
+    let damaged = |name: &str, change: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = whole.clone();
+        change(&mut bytes);
+        write(name, &bytes)
+    };
+    damaged("reader/bad_magic", &|b| b[0] ^= 1)?;
+    damaged("reader/bad_header", &|b| b[40] ^= 1)?;
+    damaged("reader/bad_window", &|b| b[4096 + 20] ^= 1)?;
+    damaged("reader/bad_record", &|b| b[4096 + 64 + 30] ^= 1)?;
+    damaged("reader/bad_length", &|b| b[4096 + 64 + 4] = 255)?;
+    damaged("reader/unfinished", &|b| b[4096 + 64 + 5] = 0)?;
+    damaged("reader/hole", &|b| b[4096 + 64..4096 + 200].fill(0))?;
+    damaged("reader/stray_window", &|b| b.splice(4096..4096, [0; 8]).for_each(drop))?;
+    Ok(())
+}

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Fuzzes the trace reader: the committed corpus, then SECONDS (default 20) of new inputs in all.
+# Needs cargo-fuzz (`cargo install cargo-fuzz`); without it, says SKIP and ends well.
+# A crash is kept in fuzz/artifacts/ and makes this fail.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+seconds=${1:-20}
+case $seconds in
+    '' | *[!0-9]*) echo "fuzz.sh: '$seconds' is no number of seconds" >&2; exit 2 ;;
+esac
+if ! cargo fuzz --version >/dev/null 2>&1; then
+    echo "SKIP fuzz: cargo-fuzz is not installed (cargo install cargo-fuzz)"
+    exit 0
+fi
+targets=(reader records)
+share=$((seconds / ${#targets[@]}))
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+for target in "${targets[@]}"; do
+    mkdir "$work/$target"
+    # -s none: no sanitizer, so that stable Rust will do; the reader has no unsafe code.
+    cargo fuzz build -s none "$target"
+    echo "== $target: the corpus"
+    cargo fuzz run -s none "$target" "fuzz/corpus/$target" -- -runs=0
+    if [ "$share" -gt 0 ]; then
+        echo "== $target: $share s of new inputs"
+        cargo fuzz run -s none "$target" "$work/$target" "fuzz/corpus/$target" -- \
+            -max_total_time="$share" -max_len=16384 -print_final_stats=1
+    fi
+done
+echo "fuzz: nothing found"
