@@ -1,5 +1,61 @@
-//! The vramtrace trace file: header page, records, writer and reader.
-#![doc = "See docs/FORMAT.md for the layout with drawings."]
+//! The vramtrace trace file: writer and reader.
+//!
+//! A trace is what one process did with GPU memory: a header page, then windows of records. Many
+//! threads append to a mapped window at once with a few stores each; a kill at any instant leaves
+//! a file that reads; a damaged file gives all that is whole in it. The layout, with drawings, is
+//! in `docs/FORMAT.md`.
+//!
+//! | to | use |
+//! |---|---|
+//! | say what happened | [`Event`], [`Definition`] |
+//! | write | [`Header::to_page`], [`WindowWriter::append`], [`WindowWriter::define`] |
+//! | read | [`TraceReader`], then [`TraceReader::definitions`] and [`TraceReader::events`] |
+//! | follow a living process | [`TraceReader::tail`], [`LivePage`] |
+//! | know what is broken | [`Damage`] |
+//!
+//! The writer works on memory that it is given and knows nothing of files; mapping, growing and
+//! punching them is the caller's. Nothing here is unsafe, and nothing depends on other crates.
+//!
+//! ```
+//! use std::sync::atomic::{AtomicU64, Ordering};
+//! use vramtrace_format::*;
+//!
+//! let header = Header { pid: 4711, uuid: *b"sixteen random !", ..Header::default() };
+//!
+//! // A window of one slot; in a real trace this memory is the mapped file.
+//! let window = WindowHeader {
+//!     kind: WindowKind::Events,
+//!     slots: 1,
+//!     slot: 0,
+//!     sequence: 0,
+//!     base_time_ns: 0,
+//!     file: header.file_tag(),
+//! };
+//! let memory: Vec<AtomicU64> = (0..SLOT / 8).map(|_| AtomicU64::new(0)).collect();
+//! let writer = WindowWriter::begin(&memory, window);
+//! let alloc = Alloc {
+//!     key: 0x7f00_0000_0000,
+//!     space: Space::Device,
+//!     size: 4096,
+//!     site: SiteId(1),
+//!     stack: StackId(0),
+//! };
+//! match writer.append(ThreadId(1), 640, &Event::Alloc(alloc)) {
+//!     Appended::At { offset, bytes, .. } => assert_eq!((offset, bytes), (4096 + 64, 32)),
+//!     Appended::Full => unreachable!("the window is new"),
+//! }
+//!
+//! let mut file = header.to_page().to_vec();
+//! file.extend(memory.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()));
+//!
+//! let reader = TraceReader::new(&file)?;
+//! assert_eq!(reader.header().pid, 4711);
+//! let mut events = reader.events();
+//! let first = events.next().expect("one event");
+//! assert_eq!((first.time_ns, first.event), (640, Event::Alloc(alloc)));
+//! assert!(events.next().is_none() && events.damage().is_empty());
+//! # Ok::<(), Error>(())
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod capspec;

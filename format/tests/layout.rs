@@ -1,0 +1,108 @@
+//! The bytes are those of docs/FORMAT.md. These fail when the format changes unawares.
+
+mod common;
+
+use common::any::{definition, event, fixed};
+use common::*;
+use proptest::prelude::*;
+use vramtrace_format::*;
+
+const DOCUMENT: &str = include_str!("../../docs/FORMAT.md");
+
+/// The check as the document states it.
+fn check(tag: u64, words: &[u64]) -> u64 {
+    words.iter().fold(0x7672_616D_7472_6163 ^ tag, |h, word| {
+        (h.rotate_left(29) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+    })
+}
+
+fn finish(h: u64) -> u64 {
+    (h ^ h >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+}
+
+fn words(bytes: &[u8]) -> Vec<u64> {
+    bytes.chunks_exact(8).map(|b| u64::from_le_bytes(b.try_into().unwrap())).collect()
+}
+
+#[test]
+fn a_window_and_its_short_records() {
+    let tag = u64::from_le_bytes(*b"01234567");
+    let windows = grid(&[(WindowKind::Definitions, 3, 0), (WindowKind::Events, 1, 0x1234)]);
+    let writer = windows[1].writer();
+    for (time, event) in [(0x12_3456u64 << 6, alloc(0x7F00_0000_0200, 4096)), (0, free(512))] {
+        assert!(matches!(writer.append(ThreadId(7), time, &event), Appended::At { .. }));
+    }
+    let bytes = file(&windows);
+    let at = 4096 + 3 * 262_144;
+    let header = words(&bytes[at..at + 64]);
+    let fixed = [u64::from_le_bytes(*b"vtwindow"), 3 << 32 | 1 << 16 | 1, 0, 0x1234, tag, 0];
+    assert_eq!(header[..6], fixed);
+    assert_eq!(header[6], finish(check(0, &fixed)));
+    assert_eq!(header[7], 64 + 32 + 16);
+
+    let record = |offset: usize, head: u64, rest: &[u64]| {
+        let words = [&[head], rest].concat();
+        let sum = check(tag, &words) ^ (offset as u64).rotate_left(40);
+        [&[head | finish(sum) >> 48], rest].concat()
+    };
+    let alloc = record(
+        at + 64,
+        0x3456_10_04_0007_0000,
+        &[0x12 << 40 | 0x7F00_0000_0200 >> 9, 4096, 1 << 32 | 2],
+    );
+    assert_eq!(words(&bytes[at + 64..at + 96]), alloc);
+    assert_eq!(words(&bytes[at + 96..at + 112]), record(at + 96, 0x12_02_0007_0000, &[1]));
+    assert!(bytes[at + 112..].iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn the_header_page() {
+    let page = header().to_page();
+    assert_eq!(page[..16], *b"\x8Avtrace\n\x01\0\0\0\x1D\0\0\0");
+    assert_eq!(page[16..32], *b"0123456789abcdef");
+    assert_eq!(words(&page[32..64]), [1 << 32 | 4711, 99, 1_700_000_000_000_000_000, 5]);
+    assert_eq!(words(&page[64..88]), [3, 13000 << 32 | 8, 2 << 30]);
+    assert_eq!(page[128..142], *b"\x05\x000.1.0\x05\x00node7");
+    let mut unchecked = page;
+    unchecked[120..128].fill(0);
+    assert_eq!(words(&page[120..128]), [finish(check(0, &words(&unchecked)))]);
+}
+
+/// `Name(..)` or `Name { .. }`, as the document names it.
+fn name(debug: &str) -> &str {
+    debug.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default()
+}
+
+fn assert_documented(bytes: &[u8], offset: u64, debug: &str) {
+    let kind = bytes[offset as usize + 5];
+    if kind != 2 {
+        let row = format!("| {kind:02X} | {}", name(debug));
+        assert!(DOCUMENT.contains(&row), "FORMAT.md has no row {row:?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(fixed(400))]
+
+    #[test]
+    fn every_event_stands_in_the_document(event in event()) {
+        let windows = grid(&[(WindowKind::Events, 1, 0)]);
+        let written = append_all(&windows, &[(1, 0, event)]);
+        assert_documented(&file(&windows), written[0].offset, &format!("{event:?}"));
+    }
+
+    #[test]
+    fn every_definition_stands_in_the_document(definition in definition()) {
+        let windows = grid(&[(WindowKind::Definitions, 1, 0)]);
+        define_all(&windows, std::slice::from_ref(&definition));
+        assert_documented(&file(&windows), 4096 + 64, &format!("{definition:?}"));
+    }
+}
+
+#[test]
+fn every_kind_of_memory_stands_in_the_document() {
+    for kind in Kind::ALL {
+        let entry = format!(" {} {}", kind as u8, kind.name().replace('_', " "));
+        assert!(DOCUMENT.contains(&entry), "FORMAT.md lacks {entry:?}");
+    }
+}
