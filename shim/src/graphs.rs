@@ -8,7 +8,7 @@ use crate::lock::Lock;
 use crate::table::{Slot, Table, spread};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use vramtrace_format::{DeviceId, StackId};
+use vramtrace_format::{DeviceId, Event, StackId};
 
 /// Memory that a node takes when its graph runs; the address is fixed when the node is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,6 +195,17 @@ impl Graphs {
         self.used.load(Ordering::Relaxed)
     }
 
+    /// Writes what graphs hold on each device. What changes later follows as `GraphState`.
+    pub fn checkpoint(&self, id: u32, emit: &mut dyn FnMut(&Event)) {
+        for (index, memory) in self.devices.iter().enumerate() {
+            let (reserved, used) = (memory.growth.known().0, memory.used());
+            if reserved != 0 || used != 0 {
+                let device = DeviceId(u8::try_from(index).unwrap_or(u8::MAX));
+                emit(&Event::CheckpointGraph { id, device, reserved, used });
+            }
+        }
+    }
+
     pub fn memory(&self, device: DeviceId) -> &Memory {
         &self.devices[device_index(device)]
     }
@@ -295,6 +306,16 @@ mod tests {
         assert_eq!((held.takes[0].size, graphs.plan(7).unwrap().takes[0].size), (1, 2));
         assert!(graphs.ended(7).is_some() && graphs.plan(7).is_none());
         assert_eq!(Arc::strong_count(&held), 1);
+    }
+
+    #[test]
+    fn a_checkpoint_has_the_devices_that_hold_something() {
+        let graphs = Graphs::default();
+        graphs.memory(DeviceId(1)).set_used(512);
+        let mut events = Vec::new();
+        graphs.checkpoint(3, &mut |event| events.push(*event));
+        let device = DeviceId(1);
+        assert_eq!(events, [Event::CheckpointGraph { id: 3, device, reserved: 0, used: 512 }]);
     }
 
     #[test]

@@ -7,14 +7,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
-/// Held, and somebody may sleep.
-const CONTENDED: u32 = 2;
 
 /// Turns of the spin before the thread sleeps: about a microsecond, longer than any section here.
 const SPINS: u32 = 200;
 
+/// The longest sleep. Unlocking is a plain store, with no fence before it looks for sleepers; one
+/// that it misses wakes up by itself.
+const SLEEP_NS: i64 = 200_000;
+
 pub struct Lock<T> {
     state: AtomicU32,
+    sleepers: AtomicU32,
     value: UnsafeCell<T>,
 }
 
@@ -24,12 +27,21 @@ unsafe impl<T: Send> Send for Lock<T> {}
 
 impl<T> Lock<T> {
     pub const fn new(value: T) -> Self {
-        Lock { state: AtomicU32::new(FREE), value: UnsafeCell::new(value) }
+        Lock {
+            state: AtomicU32::new(FREE),
+            sleepers: AtomicU32::new(0),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    #[inline]
+    fn take(&self) -> bool {
+        self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
     #[inline]
     pub fn lock(&self) -> Guard<'_, T> {
-        if self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        if !self.take() {
             self.wait();
         }
         Guard { lock: self }
@@ -38,32 +50,28 @@ impl<T> Lock<T> {
     /// `None` when another thread holds it.
     #[inline]
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
-        self.state
-            .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
-            .ok()
-            .map(|_| Guard { lock: self })
+        self.take().then(|| Guard { lock: self })
     }
 
     #[cold]
     fn wait(&self) {
         for _ in 0..SPINS {
-            if self.state.load(Ordering::Relaxed) == FREE
-                && self
-                    .state
-                    .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
-                    .is_ok()
-            {
+            if self.state.load(Ordering::Relaxed) == FREE && self.take() {
                 return;
             }
             std::hint::spin_loop();
         }
-        while self.state.swap(CONTENDED, Ordering::Acquire) != FREE {
-            futex(&self.state, libc::FUTEX_WAIT, CONTENDED);
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        while !self.take() {
+            futex(&self.state, libc::FUTEX_WAIT, HELD);
         }
+        self.sleepers.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
+#[cold]
 fn futex(word: &AtomicU32, operation: i32, value: u32) {
+    let longest = libc::timespec { tv_sec: 0, tv_nsec: SLEEP_NS };
     // SAFETY: the word outlives the call; a wrong value or a signal only returns early.
     // errno is the program's: entry saves and restores it around each hook.
     unsafe {
@@ -72,7 +80,7 @@ fn futex(word: &AtomicU32, operation: i32, value: u32) {
             word.as_ptr(),
             operation | libc::FUTEX_PRIVATE_FLAG,
             value,
-            std::ptr::null::<libc::timespec>(),
+            &raw const longest,
         );
     }
 }
@@ -101,7 +109,8 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        if self.lock.state.swap(FREE, Ordering::Release) == CONTENDED {
+        self.lock.state.store(FREE, Ordering::Release);
+        if self.lock.sleepers.load(Ordering::Relaxed) != 0 {
             futex(&self.lock.state, libc::FUTEX_WAKE, 1);
         }
     }

@@ -8,7 +8,7 @@ use crate::lock::Lock;
 use crate::table::{Slot, Table, pages, spread};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use vramtrace_format::physical::{GRAIN, round_up};
-use vramtrace_format::{DeviceId, Kind, PoolId};
+use vramtrace_format::{DeviceId, Event, Kind, PoolId};
 
 #[repr(C)]
 pub struct Pool {
@@ -180,6 +180,16 @@ impl Pools {
         }
     }
 
+    /// Writes what each pool holds. What changes later follows in the file as `PoolState`.
+    pub fn checkpoint(&self, id: u32, emit: &mut dyn FnMut(&Event)) {
+        for pool in self.all() {
+            let (reserved, used) = pool.growth.known();
+            if reserved != 0 || used != 0 {
+                emit(&Event::CheckpointPool { id, pool: pool.id(), reserved, used });
+            }
+        }
+    }
+
     /// All pools that were ever met.
     pub fn all(&self) -> impl Iterator<Item = &Pool> {
         let count = self.count.load(Ordering::Acquire) as usize;
@@ -218,6 +228,18 @@ mod tests {
         assert_eq!(pool.freed(100), None);
         pools.begin_destroy(0x10);
         assert_eq!(pool.freed(600), Some(GONE));
+    }
+
+    #[test]
+    fn a_checkpoint_has_what_holds_something() {
+        let pools = Pools::default();
+        pools.meet(0x10, DeviceId(0), Kind::Pool).unwrap();
+        let (pool, _) = pools.meet(0x20, DeviceId(0), Kind::Pool).unwrap();
+        pool.growth.took(512);
+        let mut events = Vec::new();
+        pools.checkpoint(7, &mut |event| events.push(*event));
+        let held = Event::CheckpointPool { id: 7, pool: PoolId(2), reserved: 0, used: 512 };
+        assert_eq!(events, [held]);
     }
 
     #[test]

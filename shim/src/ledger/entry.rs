@@ -43,6 +43,7 @@ impl Entry {
         }
     }
 
+    #[inline]
     pub fn physical(&self) -> Physical {
         physical::physical(self.kind, self.size)
     }
@@ -101,6 +102,25 @@ unsafe impl Slot for EntrySlot {
     }
 }
 
+/// As `Kind::from_u8`, without a search.
+#[inline]
+fn kind(value: u8) -> Kind {
+    match value {
+        2 => Kind::Pitched,
+        3 => Kind::Managed,
+        4 => Kind::Pool,
+        5 => Kind::Vmm,
+        6 => Kind::Array,
+        7 => Kind::Mipmapped,
+        8 => Kind::Graph,
+        9 => Kind::Imported,
+        10 => Kind::HostPinned,
+        11 => Kind::HostRegistered,
+        _ => Kind::Device,
+    }
+}
+
+#[inline]
 fn space(value: u8) -> Space {
     match value {
         1 => Space::Vmm,
@@ -111,6 +131,7 @@ fn space(value: u8) -> Space {
 }
 
 impl EntrySlot {
+    #[inline]
     pub fn new(entry: &Entry, epoch: u32) -> Self {
         EntrySlot {
             key: entry.key,
@@ -138,11 +159,12 @@ impl EntrySlot {
         self.refs = refs;
     }
 
+    #[inline]
     pub fn entry(&self) -> Entry {
         Entry {
             key: self.key,
             space: space(self.space),
-            kind: Kind::from_u8(self.kind).unwrap_or(Kind::Device),
+            kind: kind(self.kind),
             device: DeviceId(self.device),
             context: ContextId(self.context),
             pool: PoolId(self.pool),
@@ -159,6 +181,13 @@ impl EntrySlot {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn kinds_come_back() {
+        for each in Kind::ALL {
+            assert_eq!(kind(each as u8), each);
+        }
+    }
 
     #[test]
     fn a_slot_is_one_cache_line_and_keeps_everything() {

@@ -178,11 +178,13 @@ impl Ledger {
 
     /// Takes an allocation out, before the driver is asked to free it. The caller records the
     /// free, asks the driver, and calls [`Ledger::restore`] if the driver refused.
+    #[inline]
     pub fn remove(&self, sink: &impl Sink, space: Space, key: u64) -> Option<Removed> {
         self.remove_if(sink, space, key, |_| true)
     }
 
     /// As [`Ledger::remove`], only when `wanted` says so.
+    #[inline]
     pub fn remove_if(
         &self,
         sink: &impl Sink,
@@ -192,11 +194,11 @@ impl Ledger {
     ) -> Option<Removed> {
         let shard = self.shard(space, key);
         let mut inner = shard.lock();
-        let found = inner.entries.get((space, key))?.entry();
-        if !wanted(&found) {
+        let index = inner.entries.find((space, key))?;
+        if !wanted(&inner.entries.at(index)?.entry()) {
             return None;
         }
-        let mut removed = self.take(sink, shard, &mut inner, space, key)?;
+        let mut removed = self.take(sink, shard, &mut inner, index)?;
         removed.bytes = if straddles(&removed.entry) {
             drop(inner);
             self.physical_gone(sink, &removed.entry)
@@ -207,15 +209,15 @@ impl Ledger {
     }
 
     /// Entry and counts; not the physical bytes.
+    #[inline]
     fn take(
         &self,
         sink: &impl Sink,
         shard: &Shard,
         inner: &mut Inner,
-        space: Space,
-        key: u64,
+        index: usize,
     ) -> Option<Removed> {
-        let mut slot = inner.take(space, key)?;
+        let mut slot = inner.take_at(index)?;
         let epoch = self.epoch.load(Relaxed);
         let running = self.running.load(Relaxed);
         let entry = slot.entry();

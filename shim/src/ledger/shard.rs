@@ -135,8 +135,7 @@ impl Inner {
     }
 
     #[inline]
-    pub fn take(&mut self, space: Space, key: u64) -> Option<EntrySlot> {
-        let index = self.entries.find((space, key))?;
+    pub fn take_at(&mut self, index: usize) -> Option<EntrySlot> {
         let mut lowest = usize::MAX;
         let slot = self.entries.remove_at(index, |to| lowest = lowest.min(to));
         // An entry that moved behind the cursor would be missed by the running checkpoint.
