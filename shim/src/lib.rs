@@ -14,6 +14,7 @@ pub mod graphs;
 pub mod hooks;
 pub mod ledger;
 pub mod lock;
+pub mod observe;
 pub mod pools;
 pub mod process;
 pub mod recorder;

@@ -11,7 +11,9 @@ use crate::contexts::Contexts;
 use crate::devices::{Device, Devices};
 use crate::entry::{Api, Entry};
 use crate::graphs::Graphs;
+use crate::hooks::graphics::Graphics;
 use crate::ledger::Ledger;
+use crate::observe::Observer;
 use crate::pools::Pools;
 use crate::recorder::Recorder;
 use crate::routes::Routes;
@@ -37,6 +39,8 @@ pub struct Process {
     pub devices: Devices,
     pub contexts: Contexts,
     pub vmm: Vmm,
+    pub graphics: Graphics,
+    pub observe: Observer,
 }
 
 impl Process {
@@ -54,6 +58,8 @@ impl Process {
             devices: Devices::default(),
             contexts: Contexts::default(),
             vmm: Vmm::new(),
+            graphics: Graphics::default(),
+            observe: Observer::default(),
             config,
         }
     }

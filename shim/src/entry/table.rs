@@ -31,13 +31,13 @@ macro_rules! table {
                 cuMemAllocAsync_ptsz 11020 (dptr: *mut u64, bytesize: usize, stream: Stream) => pool::alloc_async;
                 cuMemAllocFromPoolAsync 11020 (dptr: *mut u64, bytesize: usize, pool: Pool, stream: Stream) => pool::alloc_from_pool_async;
                 cuMemAllocFromPoolAsync_ptsz 11020 (dptr: *mut u64, bytesize: usize, pool: Pool, stream: Stream) => pool::alloc_from_pool_async;
-                cuMemCreate 10020 (handle: *mut u64, size: usize, prop: *const CUmemAllocationProp, flags: u64) => pass;
+                cuMemCreate 10020 (handle: *mut u64, size: usize, prop: *const CUmemAllocationProp, flags: u64) => vmm::create;
                 cuArrayCreate_v2 3020 (array: *mut Array, descriptor: *const CUDA_ARRAY_DESCRIPTOR) => array::create_2d;
                 cuArrayCreate 2000 (array: *mut Array, descriptor: *const CUDA_ARRAY_DESCRIPTOR_v1) => array::create_2d_v1;
                 cuArray3DCreate_v2 3020 (array: *mut Array, descriptor: *const CUDA_ARRAY3D_DESCRIPTOR) => array::create_3d;
                 cuArray3DCreate 2000 (array: *mut Array, descriptor: *const CUDA_ARRAY3D_DESCRIPTOR_v1) => array::create_3d_v1;
                 cuMipmappedArrayCreate 5000 (array: *mut MArray, descriptor: *const CUDA_ARRAY3D_DESCRIPTOR, levels: u32) => array::create_mipmapped;
-                cuMulticastCreate 12010 (handle: *mut u64, prop: *const CUmulticastObjectProp) => pass;
+                cuMulticastCreate 12010 (handle: *mut u64, prop: *const CUmulticastObjectProp) => multicast::create;
             }
             "B. Pins host memory"
             Host in Cuda {
@@ -55,8 +55,8 @@ macro_rules! table {
                 cuMemFree 2000 (dptr: u32) => alloc::mem_free_v1;
                 cuMemFreeAsync 11020 (dptr: u64, stream: Stream) => pool::free_async;
                 cuMemFreeAsync_ptsz 11020 (dptr: u64, stream: Stream) => pool::free_async;
-                cuMemRelease 10020 (handle: u64) => pass;
-                cuMemUnmap 10020 (ptr: u64, size: usize) => pass;
+                cuMemRelease 10020 (handle: u64) => vmm::release;
+                cuMemUnmap 10020 (ptr: u64, size: usize) => vmm::unmap;
                 cuArrayDestroy 2000 (array: Array) => array::destroy;
                 cuMipmappedArrayDestroy 5000 (array: MArray) => array::destroy;
             }
@@ -64,40 +64,40 @@ macro_rules! table {
             Virtual in Cuda {
                 cuMemAddressReserve 10020 (ptr: *mut u64, size: usize, alignment: usize, addr: u64, flags: u64) => pass;
                 cuMemAddressFree 10020 (ptr: u64, size: usize) => pass;
-                cuMemMap 10020 (ptr: u64, size: usize, offset: usize, handle: u64, flags: u64) => pass;
-                cuMemMapArrayAsync 11010 (list: *mut CUarrayMapInfo, count: u32, stream: Stream) => pass;
-                cuMemMapArrayAsync_ptsz 11010 (list: *mut CUarrayMapInfo, count: u32, stream: Stream) => pass;
-                cuMemRetainAllocationHandle 11000 (handle: *mut u64, addr: *mut c_void) => pass;
+                cuMemMap 10020 (ptr: u64, size: usize, offset: usize, handle: u64, flags: u64) => vmm::map;
+                cuMemMapArrayAsync 11010 (list: *mut CUarrayMapInfo, count: u32, stream: Stream) => sparse::map_array_async;
+                cuMemMapArrayAsync_ptsz 11010 (list: *mut CUarrayMapInfo, count: u32, stream: Stream) => sparse::map_array_async;
+                cuMemRetainAllocationHandle 11000 (handle: *mut u64, addr: *mut c_void) => vmm::retain;
                 cuMemGetAllocationGranularity 10020 (granularity: *mut usize, prop: *const CUmemAllocationProp, option: CUmemAllocationGranularity_flags) => pass;
                 cuMemGetAllocationPropertiesFromHandle 10020 (prop: *mut CUmemAllocationProp, handle: u64) => pass;
-                cuMulticastBindMem 12010 (mc: u64, mc_offset: usize, handle: u64, offset: usize, size: usize, flags: u64) => pass;
-                cuMulticastBindMem_v2 13010 (mc: u64, dev: i32, mc_offset: usize, handle: u64, offset: usize, size: usize, flags: u64) => pass;
-                cuMulticastBindAddr 12010 (mc: u64, mc_offset: usize, ptr: u64, size: usize, flags: u64) => pass;
-                cuMulticastBindAddr_v2 13010 (mc: u64, dev: i32, mc_offset: usize, ptr: u64, size: usize, flags: u64) => pass;
-                cuMulticastUnbind 12010 (mc: u64, dev: i32, mc_offset: usize, size: usize) => pass;
+                cuMulticastBindMem 12010 (mc: u64, mc_offset: usize, handle: u64, offset: usize, size: usize, flags: u64) => multicast::bind_mem;
+                cuMulticastBindMem_v2 13010 (mc: u64, dev: i32, mc_offset: usize, handle: u64, offset: usize, size: usize, flags: u64) => multicast::bind_mem_v2;
+                cuMulticastBindAddr 12010 (mc: u64, mc_offset: usize, ptr: u64, size: usize, flags: u64) => multicast::bind_addr;
+                cuMulticastBindAddr_v2 13010 (mc: u64, dev: i32, mc_offset: usize, ptr: u64, size: usize, flags: u64) => multicast::bind_addr_v2;
+                cuMulticastUnbind 12010 (mc: u64, dev: i32, mc_offset: usize, size: usize) => multicast::unbind;
             }
             "E. Imports and exports"
             Share in Cuda {
                 cuIpcGetMemHandle 4010 (handle: *mut CUipcMemHandle, dptr: u64) => pass;
-                cuIpcOpenMemHandle_v2 11000 (dptr: *mut u64, handle: CUipcMemHandle, flags: u32) => pass;
-                cuIpcOpenMemHandle 4010 (dptr: *mut u64, handle: CUipcMemHandle, flags: u32) => pass;
-                cuIpcCloseMemHandle 4010 (dptr: u64) => pass;
+                cuIpcOpenMemHandle_v2 11000 (dptr: *mut u64, handle: CUipcMemHandle, flags: u32) => ipc::open;
+                cuIpcOpenMemHandle 4010 (dptr: *mut u64, handle: CUipcMemHandle, flags: u32) => ipc::open;
+                cuIpcCloseMemHandle 4010 (dptr: u64) => ipc::close;
                 cuMemExportToShareableHandle 10020 (shareable: *mut c_void, handle: u64, kind: CUmemAllocationHandleType, flags: u64) => pass;
-                cuMemImportFromShareableHandle 10020 (handle: *mut u64, os_handle: *mut c_void, kind: CUmemAllocationHandleType) => pass;
+                cuMemImportFromShareableHandle 10020 (handle: *mut u64, os_handle: *mut c_void, kind: CUmemAllocationHandleType) => vmm::import;
                 cuMemPoolExportToShareableHandle 11020 (shareable: *mut c_void, pool: Pool, kind: CUmemAllocationHandleType, flags: u64) => pass;
                 cuMemPoolImportFromShareableHandle 11020 (pool: *mut Pool, handle: *mut c_void, kind: CUmemAllocationHandleType, flags: u64) => pass;
                 cuMemPoolExportPointer 11020 (data: *mut CUmemPoolPtrExportData, ptr: u64) => pass;
-                cuMemPoolImportPointer 11020 (ptr: *mut u64, pool: Pool, data: *mut CUmemPoolPtrExportData) => pass;
+                cuMemPoolImportPointer 11020 (ptr: *mut u64, pool: Pool, data: *mut CUmemPoolPtrExportData) => ipc::pool_import_pointer;
                 cuImportExternalMemory 10000 (memory: *mut ExtMem, descriptor: *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC) => pass;
-                cuExternalMemoryGetMappedBuffer 10000 (dptr: *mut u64, memory: ExtMem, descriptor: *const CUDA_EXTERNAL_MEMORY_BUFFER_DESC) => pass;
-                cuExternalMemoryGetMappedMipmappedArray 10000 (array: *mut MArray, memory: ExtMem, descriptor: *const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC) => pass;
+                cuExternalMemoryGetMappedBuffer 10000 (dptr: *mut u64, memory: ExtMem, descriptor: *const CUDA_EXTERNAL_MEMORY_BUFFER_DESC) => ipc::external_buffer;
+                cuExternalMemoryGetMappedMipmappedArray 10000 (array: *mut MArray, memory: ExtMem, descriptor: *const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC) => ipc::external_mipmap;
                 cuDestroyExternalMemory 10000 (memory: ExtMem) => pass;
                 cuGraphicsMapResources 3000 (count: u32, resources: *mut GfxRes, stream: Stream) => pass;
                 cuGraphicsMapResources_ptsz 7000 (count: u32, resources: *mut GfxRes, stream: Stream) => pass;
-                cuGraphicsUnmapResources 3000 (count: u32, resources: *mut GfxRes, stream: Stream) => pass;
-                cuGraphicsUnmapResources_ptsz 7000 (count: u32, resources: *mut GfxRes, stream: Stream) => pass;
-                cuGraphicsResourceGetMappedPointer_v2 3020 (dptr: *mut u64, size: *mut usize, resource: GfxRes) => pass;
-                cuGraphicsUnregisterResource 3000 (resource: GfxRes) => pass;
+                cuGraphicsUnmapResources 3000 (count: u32, resources: *mut GfxRes, stream: Stream) => graphics::unmap;
+                cuGraphicsUnmapResources_ptsz 7000 (count: u32, resources: *mut GfxRes, stream: Stream) => graphics::unmap;
+                cuGraphicsResourceGetMappedPointer_v2 3020 (dptr: *mut u64, size: *mut usize, resource: GfxRes) => graphics::pointer;
+                cuGraphicsUnregisterResource 3000 (resource: GfxRes) => graphics::unregister;
                 cuMemGetHandleForAddressRange 11070 (handle: *mut c_void, dptr: u64, size: usize, kind: CUmemRangeHandleType, flags: u64) => pass;
             }
             "F. Pools"
@@ -138,42 +138,43 @@ macro_rules! table {
             }
             "H. Frees by implication"
             Implied in Cuda {
-                cuCtxDestroy_v2 4000 (ctx: Ctx) => pass;
-                cuCtxDestroy 2000 (ctx: Ctx) => pass;
-                cuCtxDetach 2000 (ctx: Ctx) => pass;
-                cuDevicePrimaryCtxRelease_v2 11000 (dev: i32) => pass;
-                cuDevicePrimaryCtxRelease 7000 (dev: i32) => pass;
-                cuDevicePrimaryCtxReset_v2 11000 (dev: i32) => pass;
-                cuDevicePrimaryCtxReset 7000 (dev: i32) => pass;
-                cuModuleUnload 2000 (module: Module) => pass;
-                cuLibraryUnload 12000 (library: Library) => pass;
-                cuGreenCtxDestroy 12040 (ctx: GreenCtx) => pass;
+                cuCtxDestroy_v2 4000 (ctx: Ctx) => context::destroy;
+                cuCtxDestroy 2000 (ctx: Ctx) => context::destroy;
+                cuCtxDetach 2000 (ctx: Ctx) => context::detach;
+                cuDevicePrimaryCtxRelease_v2 11000 (dev: i32) => context::primary_release;
+                cuDevicePrimaryCtxRelease 7000 (dev: i32) => context::primary_release;
+                cuDevicePrimaryCtxReset_v2 11000 (dev: i32) => context::primary_reset;
+                cuDevicePrimaryCtxReset 7000 (dev: i32) => context::primary_reset;
+                cuModuleUnload 2000 (module: Module) => module::unload;
+                cuLibraryUnload 12000 (library: Library) => module::library_unload;
+                cuGreenCtxDestroy 12040 (ctx: GreenCtx) => context::green_destroy;
             }
             "I. Contexts, code and limits"
             Contexts in Cuda {
-                cuDevicePrimaryCtxRetain 7000 (ctx: *mut Ctx, dev: i32) => pass;
-                cuCtxCreate 2000 (ctx: *mut Ctx, flags: u32, dev: i32) => pass;
-                cuCtxCreate_v2 3020 (ctx: *mut Ctx, flags: u32, dev: i32) => pass;
-                cuCtxCreate_v3 11040 (ctx: *mut Ctx, params: *mut CUexecAffinityParam, count: i32, flags: u32, dev: i32) => pass;
-                cuCtxCreate_v4 12050 (ctx: *mut Ctx, params: *mut CUctxCreateParams, flags: u32, dev: i32) => pass;
-                cuGreenCtxCreate 12040 (ctx: *mut GreenCtx, descriptor: CUdevResourceDesc, dev: i32, flags: u32) => pass;
-                cuModuleLoadData 2000 (module: *mut Module, image: *const c_void) => pass;
-                cuModuleLoadDataEx 2010 (module: *mut Module, image: *const c_void, count: u32, options: *mut CUjit_option, values: *mut *mut c_void) => pass;
-                cuModuleLoad 2000 (module: *mut Module, file: *const c_char) => pass;
-                cuModuleLoadFatBinary 2000 (module: *mut Module, image: *const c_void) => pass;
-                cuLibraryLoadData 12000 (library: *mut Library, code: *const c_void, jit: *mut CUjit_option, jit_values: *mut *mut c_void, jit_count: u32, options: *mut CUlibraryOption, values: *mut *mut c_void, count: u32) => pass;
-                cuLibraryLoadFromFile 12000 (library: *mut Library, file: *const c_char, jit: *mut CUjit_option, jit_values: *mut *mut c_void, jit_count: u32, options: *mut CUlibraryOption, values: *mut *mut c_void, count: u32) => pass;
+                cuDevicePrimaryCtxRetain 7000 (ctx: *mut Ctx, dev: i32) => context::primary_retain;
+                cuCtxCreate 2000 (ctx: *mut Ctx, flags: u32, dev: i32) => context::create;
+                cuCtxCreate_v2 3020 (ctx: *mut Ctx, flags: u32, dev: i32) => context::create;
+                cuCtxCreate_v3 11040 (ctx: *mut Ctx, params: *mut CUexecAffinityParam, count: i32, flags: u32, dev: i32) => context::create_v3;
+                cuCtxCreate_v4 12050 (ctx: *mut Ctx, params: *mut CUctxCreateParams, flags: u32, dev: i32) => context::create_v4;
+                cuCtxAttach 2000 (ctx: *mut Ctx, flags: u32) => context::attach;
+                cuGreenCtxCreate 12040 (ctx: *mut GreenCtx, descriptor: CUdevResourceDesc, dev: i32, flags: u32) => context::green_create;
+                cuModuleLoadData 2000 (module: *mut Module, image: *const c_void) => module::load_data;
+                cuModuleLoadDataEx 2010 (module: *mut Module, image: *const c_void, count: u32, options: *mut CUjit_option, values: *mut *mut c_void) => module::load_data_ex;
+                cuModuleLoad 2000 (module: *mut Module, file: *const c_char) => module::load;
+                cuModuleLoadFatBinary 2000 (module: *mut Module, image: *const c_void) => module::load_data;
+                cuLibraryLoadData 12000 (library: *mut Library, code: *const c_void, jit: *mut CUjit_option, jit_values: *mut *mut c_void, jit_count: u32, options: *mut CUlibraryOption, values: *mut *mut c_void, count: u32) => module::library_load_data;
+                cuLibraryLoadFromFile 12000 (library: *mut Library, file: *const c_char, jit: *mut CUjit_option, jit_values: *mut *mut c_void, jit_count: u32, options: *mut CUlibraryOption, values: *mut *mut c_void, count: u32) => module::library_load_file;
                 cuModuleGetGlobal_v2 3020 (dptr: *mut u64, bytes: *mut usize, module: Module, name: *const c_char) => pass;
                 cuLibraryGetGlobal 12000 (dptr: *mut u64, bytes: *mut usize, library: Library, name: *const c_char) => pass;
                 cuLibraryGetManaged 12000 (dptr: *mut u64, bytes: *mut usize, library: Library, name: *const c_char) => pass;
-                cuCtxSetLimit 3010 (limit: CUlimit, value: usize) => pass;
+                cuCtxSetLimit 3010 (limit: CUlimit, value: usize) => context::set_limit;
             }
             "J. Reports memory"
             Report in Cuda {
-                cuMemGetInfo_v2 3020 (free: *mut usize, total: *mut usize) => pass;
-                cuMemGetInfo 2000 (free: *mut u32, total: *mut u32) => pass;
-                cuDeviceTotalMem_v2 3020 (bytes: *mut usize, dev: i32) => pass;
-                cuDeviceTotalMem 2000 (bytes: *mut u32, dev: i32) => pass;
+                cuMemGetInfo_v2 3020 (free: *mut usize, total: *mut usize) => info::mem_get_info;
+                cuMemGetInfo 2000 (free: *mut u32, total: *mut u32) => info::mem_get_info_v1;
+                cuDeviceTotalMem_v2 3020 (bytes: *mut usize, dev: i32) => info::device_total_mem;
+                cuDeviceTotalMem 2000 (bytes: *mut u32, dev: i32) => info::device_total_mem_v1;
                 cuMemGetAddressRange_v2 3020 (base: *mut u64, size: *mut usize, dptr: u64) => pass;
                 cuPointerGetAttribute 4000 (data: *mut c_void, attribute: CUpointer_attribute, ptr: u64) => pass;
                 cuPointerGetAttributes 7000 (count: u32, attributes: *mut CUpointer_attribute, data: *mut *mut c_void, ptr: u64) => pass;
@@ -186,7 +187,7 @@ macro_rules! table {
                 cuGetProcAddress 11030 (symbol: *const c_char, pfn: *mut *mut c_void, version: i32, flags: u64) => proc_address::v1;
                 cuGetProcAddress_v2 12000 (symbol: *const c_char, pfn: *mut *mut c_void, version: i32, flags: u64, status: *mut CUdriverProcAddressQueryResult) => proc_address::v2;
                 cuGetExportTable 3000 (table: *mut *const c_void, id: *const CUuuid) => pass;
-                cuInit 2000 (flags: u32) => pass;
+                cuInit 2000 (flags: u32) => context::init;
                 cuDriverGetVersion 2020 (version: *mut i32) => pass;
                 cuStreamBeginCapture 10000 (stream: Stream) => stream::begin_capture_v1;
                 cuStreamBeginCapture_ptsz 10000 (stream: Stream) => stream::begin_capture_v1;
@@ -209,8 +210,8 @@ macro_rules! table {
             }
             "NVML"
             Nvml in Nvml {
-                nvmlDeviceGetMemoryInfo 0 (device: NvmlDevice, memory: *mut NvmlMemory) => pass;
-                nvmlDeviceGetMemoryInfo_v2 0 (device: NvmlDevice, memory: *mut NvmlMemory_v2) => pass;
+                nvmlDeviceGetMemoryInfo 0 (device: NvmlDevice, memory: *mut NvmlMemory) => nvml::memory_info;
+                nvmlDeviceGetMemoryInfo_v2 0 (device: NvmlDevice, memory: *mut NvmlMemory_v2) => nvml::memory_info_v2;
                 nvmlDeviceGetBAR1MemoryInfo 0 (device: NvmlDevice, memory: *mut NvmlMemory) => pass;
                 nvmlDeviceGetComputeRunningProcesses 0 (device: NvmlDevice, count: *mut u32, infos: *mut NvmlProcessInfo_v1) => pass;
                 nvmlDeviceGetComputeRunningProcesses_v2 0 (device: NvmlDevice, count: *mut u32, infos: *mut NvmlProcessInfo) => pass;

@@ -1,6 +1,7 @@
 //! Arrays and mipmapped arrays. Their size is what the driver says that they require; before the
 //! call it is computed from the descriptor.
 
+use super::sparse::untiled;
 use super::{Request, current_place, give_back, take};
 use crate::contexts::Place;
 use crate::entry::cuda::*;
@@ -244,7 +245,9 @@ pub unsafe fn destroy(
     call: &Call<unsafe extern "C" fn(*mut c_void) -> CUresult>,
     array: *mut c_void,
 ) -> CUresult {
-    give_back(p, call.api, Space::Array, array as u64, 0, || unsafe { call.real(array) })
+    untiled(p, call.api, array as u64, || {
+        give_back(p, call.api, Space::Array, array as u64, 0, || unsafe { call.real(array) })
+    })
 }
 
 #[cfg(test)]

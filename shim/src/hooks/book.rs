@@ -97,6 +97,8 @@ pub(super) fn refuse_at(
 pub fn look_again(p: &'static Process, device: DeviceId) {
     super::pool::look_at_all(p, device);
     super::graph::look(p, device);
+    // Last: what pools and graphs have grown by is not to be taken for hidden bytes.
+    p.observe.before_refusal(p, device);
 }
 
 /// The program's call for memory that is its own (not a pool's or a graph's).
@@ -211,9 +213,11 @@ pub(super) fn freeing_site(p: &'static Process, api: Api, entry: &Entry, stream:
         }
         Kind::Array => api == Api::cuArrayDestroy,
         Kind::Mipmapped => api == Api::cuMipmappedArrayDestroy,
-        Kind::HostPinned => api == Api::cuMemFreeHost,
+        Kind::HostPinned => matches!(api, Api::cuMemFreeHost | Api::cuMemRelease),
         Kind::HostRegistered => api == Api::cuMemHostUnregister,
-        Kind::Vmm | Kind::Graph | Kind::Imported => false,
+        Kind::Vmm => api == Api::cuMemRelease,
+        Kind::Imported => api == Api::cuIpcCloseMemHandle,
+        Kind::Graph => false,
     };
     if natural {
         return SiteId(0);

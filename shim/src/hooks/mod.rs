@@ -2,10 +2,19 @@
 
 pub mod alloc;
 pub mod array;
+pub mod context;
 pub mod graph;
+pub mod graphics;
 pub mod host;
+pub mod info;
+pub mod ipc;
+pub mod module;
+pub mod multicast;
+pub mod nvml;
 pub mod pool;
+pub mod sparse;
 pub mod stream;
+pub mod vmm;
 
 mod book;
 mod place;

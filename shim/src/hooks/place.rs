@@ -1,11 +1,12 @@
 //! Which context and device a call is about.
 
-use crate::contexts::{Arrival, Context, Place};
+use super::context::{announce, arrival, meet_device};
+use crate::contexts::Place;
 use crate::entry::cuda::Ctx;
 use crate::entry::{driver, inside};
 use crate::process::Process;
 use std::ptr::null_mut;
-use vramtrace_format::{ContextId, Definition, DeviceId, Event};
+use vramtrace_format::{ContextId, DeviceId};
 
 /// Not known; never device 0.
 pub const NOWHERE: Place = Place { context: ContextId(0), device: DeviceId::UNKNOWN };
@@ -39,19 +40,8 @@ pub fn place_of(p: &'static Process, handle: u64) -> Place {
 #[cold]
 fn meet(p: &'static Process, handle: u64) -> Place {
     let Some(device) = device_of(handle) else { return NOWHERE };
-    let stack = crate::capture::stack();
-    let arrival = Arrival { handle, device, time_ns: p.recorder.now_ns(), stack };
-    let announce = |context: &Context| {
-        p.devices.get(device, |device| p.recorder.define(&device.definition()));
-        p.recorder.define(&Definition::Context {
-            id: context.id,
-            device,
-            handle,
-            primary: context.primary,
-        });
-        p.recorder.record(&Event::ContextCreated { context: context.id, device, stack });
-    };
-    p.contexts.meet(arrival, announce).place
+    meet_device(p, device);
+    p.contexts.meet(arrival(p, handle, device), |context| announce(p, context)).place
 }
 
 /// The device of any context: asked with the context current for a moment.

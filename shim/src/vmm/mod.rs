@@ -20,7 +20,7 @@ mod model_test;
 
 pub use mappings::Mapping;
 pub use objects::{Change, Object, What};
-pub use state::{Dropped, State};
+pub use state::{Dropped, Settled, State};
 pub use ties::{Owner, Region};
 
 use crate::ledger::Removed;

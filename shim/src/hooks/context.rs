@@ -1,0 +1,410 @@
+//! Contexts: made, retained, reset and destroyed, with what they take and what goes with them.
+
+use super::book::{Why, look_again, refuse_at, site};
+use super::place::current_place;
+use crate::cap::Reservation;
+use crate::contexts::{Arrival, Context, Ending, Place, Step};
+use crate::devices::Device;
+use crate::entry::cuda::*;
+use crate::entry::{Api, Call, driver, inside};
+use crate::observe::Before;
+use crate::process::Process;
+use vramtrace_format::{ContextId, Definition, DeviceId, Event, PoolId};
+
+/// A CUdevice is the ordinal; anything else is the "unknown" bucket, never device 0.
+pub fn device_id(device: i32) -> DeviceId {
+    u8::try_from(device).map_or(DeviceId::UNKNOWN, DeviceId)
+}
+
+/// The device, defined in the trace when it is met first.
+pub fn meet_device(p: &'static Process, id: DeviceId) -> Option<&'static Device> {
+    p.devices.get(id, |device| p.recorder.define(&device.definition()))
+}
+
+pub fn arrival(p: &Process, handle: u64, device: DeviceId) -> Arrival {
+    let stack = crate::capture::stack();
+    Arrival { handle, device, time_ns: p.recorder.now_ns(), stack }
+}
+
+/// Defines and records a context that was met for the first time.
+pub fn announce(p: &Process, context: &Context) {
+    p.recorder.define(&Definition::Context {
+        id: context.id,
+        device: context.device,
+        handle: context.handle,
+        primary: context.primary,
+    });
+    record_created(p, context);
+}
+
+fn record_created(p: &Process, context: &Context) {
+    p.recorder.record_at(
+        context.time_ns,
+        &Event::ContextCreated {
+            context: context.id,
+            device: context.device,
+            stack: context.stack,
+        },
+    );
+}
+
+/// cuInit: a cap that cannot be understood must not become no cap.
+///
+/// # Safety
+/// As cuInit.
+pub unsafe fn init(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(u32) -> CUresult>,
+    flags: u32,
+) -> CUresult {
+    if p.cap.is_bad() {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    unsafe { call.real(flags) }
+}
+
+/// # Safety
+/// As cuCtxCreate.
+pub unsafe fn create(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(*mut Ctx, u32, i32) -> CUresult>,
+    ctx: *mut Ctx,
+    flags: u32,
+    device: i32,
+) -> CUresult {
+    unsafe { created(p, call, ctx, device, || call.real(ctx, flags, device)) }
+}
+
+/// # Safety
+/// As cuCtxCreate_v3.
+pub unsafe fn create_v3(
+    p: &'static Process,
+    call: &Call<
+        unsafe extern "C" fn(*mut Ctx, *mut CUexecAffinityParam, i32, u32, i32) -> CUresult,
+    >,
+    ctx: *mut Ctx,
+    params: *mut CUexecAffinityParam,
+    count: i32,
+    flags: u32,
+    device: i32,
+) -> CUresult {
+    unsafe { created(p, call, ctx, device, || call.real(ctx, params, count, flags, device)) }
+}
+
+/// # Safety
+/// As cuCtxCreate_v4.
+pub unsafe fn create_v4(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(*mut Ctx, *mut CUctxCreateParams, u32, i32) -> CUresult>,
+    ctx: *mut Ctx,
+    params: *mut CUctxCreateParams,
+    flags: u32,
+    device: i32,
+) -> CUresult {
+    unsafe { created(p, call, ctx, device, || call.real(ctx, params, flags, device)) }
+}
+
+/// # Safety
+/// `ctx` is what the driver writes the handle to.
+unsafe fn created<F: Copy>(
+    p: &'static Process,
+    call: &Call<F>,
+    ctx: *mut Ctx,
+    device: i32,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
+    if let Some(refused) = bad_cap(p, call.api, device) {
+        return refused;
+    }
+    let watch = Watch::start(p, device_id(device));
+    let result = real();
+    if result == CUDA_SUCCESS && !ctx.is_null() {
+        let handle = unsafe { *ctx } as u64;
+        // A handle that comes again was destroyed behind our back.
+        if let Step::Ends(stale) = p.contexts.begin_destroy(handle) {
+            take_all(p, &stale);
+        }
+        let arrival = arrival(p, handle, device_id(device));
+        let met = p.contexts.meet(arrival, |context| announce(p, context));
+        watch.finish(p, met.place.context);
+    }
+    result
+}
+
+/// # Safety
+/// As cuDevicePrimaryCtxRetain.
+pub unsafe fn primary_retain(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(*mut Ctx, i32) -> CUresult>,
+    ctx: *mut Ctx,
+    device: i32,
+) -> CUresult {
+    if let Some(refused) = bad_cap(p, call.api, device) {
+        return refused;
+    }
+    let id = device_id(device);
+    let watch = match p.contexts.primary_of(id) {
+        Some(_) => Watch::none(),
+        None => Watch::start(p, id),
+    };
+    let result = unsafe { call.real(ctx, device) };
+    if result == CUDA_SUCCESS && !ctx.is_null() {
+        let arrival = arrival(p, unsafe { *ctx } as u64, id);
+        let met = p.contexts.retained(arrival, |context| announce(p, context));
+        if met.new {
+            watch.finish(p, met.place.context);
+        }
+    }
+    result
+}
+
+/// A green context holds the primary context, and makes it if nobody did.
+///
+/// # Safety
+/// As cuGreenCtxCreate.
+pub unsafe fn green_create(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(*mut GreenCtx, CUdevResourceDesc, i32, u32) -> CUresult>,
+    ctx: *mut GreenCtx,
+    descriptor: CUdevResourceDesc,
+    device: i32,
+    flags: u32,
+) -> CUresult {
+    if let Some(refused) = bad_cap(p, call.api, device) {
+        return refused;
+    }
+    let result = unsafe { call.real(ctx, descriptor, device, flags) };
+    if result == CUDA_SUCCESS && !ctx.is_null() {
+        p.contexts.green_created(unsafe { *ctx } as u64, device_id(device));
+        p.observe.soon();
+    }
+    result
+}
+
+/// # Safety
+/// As cuGreenCtxDestroy.
+pub unsafe fn green_destroy(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(GreenCtx) -> CUresult>,
+    ctx: GreenCtx,
+) -> CUresult {
+    let step = p.contexts.begin_green_destroy(ctx as u64);
+    end(p, step, || unsafe { call.real(ctx) })
+}
+
+/// # Safety
+/// As cuCtxDestroy.
+pub unsafe fn destroy(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(Ctx) -> CUresult>,
+    ctx: Ctx,
+) -> CUresult {
+    let step = p.contexts.begin_destroy(ctx as u64);
+    end(p, step, || unsafe { call.real(ctx) })
+}
+
+/// # Safety
+/// As cuCtxAttach.
+pub unsafe fn attach(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(*mut Ctx, u32) -> CUresult>,
+    ctx: *mut Ctx,
+    flags: u32,
+) -> CUresult {
+    let result = unsafe { call.real(ctx, flags) };
+    if result == CUDA_SUCCESS && !ctx.is_null() {
+        p.contexts.attached(unsafe { *ctx } as u64);
+    }
+    result
+}
+
+/// # Safety
+/// As cuCtxDetach.
+pub unsafe fn detach(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(Ctx) -> CUresult>,
+    ctx: Ctx,
+) -> CUresult {
+    let step = p.contexts.begin_detach(ctx as u64);
+    end(p, step, || unsafe { call.real(ctx) })
+}
+
+/// # Safety
+/// As cuDevicePrimaryCtxRelease.
+pub unsafe fn primary_release(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(i32) -> CUresult>,
+    device: i32,
+) -> CUresult {
+    let step = p.contexts.begin_release(device_id(device));
+    let result = end(p, step, || unsafe { call.real(device) });
+    if result == CUDA_SUCCESS && is_inactive(device) {
+        // Retained fewer times than we thought: it is gone all the same.
+        if let Step::Ends(ending) = p.contexts.begin_reset(device_id(device)) {
+            give_back(p, take_all(p, &ending), ending.context.device);
+        }
+    }
+    result
+}
+
+/// # Safety
+/// As cuDevicePrimaryCtxReset.
+pub unsafe fn primary_reset(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(i32) -> CUresult>,
+    device: i32,
+) -> CUresult {
+    let step = p.contexts.begin_reset(device_id(device));
+    end(p, step, || unsafe { call.real(device) })
+}
+
+/// No context is made under a cap that cannot be understood.
+fn bad_cap(p: &'static Process, api: Api, device: i32) -> Option<CUresult> {
+    if !p.cap.is_bad() {
+        return None;
+    }
+    let place = Place { context: ContextId(0), device: device_id(device) };
+    let site = site(p, api, None, place, PoolId(0), 0);
+    Some(refuse_at(p, place.device, site, 0, Why::BadCap))
+}
+
+/// Whether the driver says that the device's primary context does not live.
+fn is_inactive(device: i32) -> bool {
+    let (mut flags, mut active) = (0, 1);
+    let result = inside(|| match driver().primary_ctx_get_state {
+        // SAFETY: room for both answers.
+        Some(get) => unsafe { get(device, &mut flags, &mut active) },
+        None => -1,
+    });
+    result == CUDA_SUCCESS && active == 0
+}
+
+/// Makes the call that `step` was taken for. What belongs to the context is taken out before it:
+/// its addresses may come back in another thread while the call runs.
+///
+/// If the driver refuses after all, the context is put back; its allocations are not, they show
+/// up as unattributed bytes. (A context whose destruction fails is a broken one.)
+fn end(p: &'static Process, step: Step, real: impl FnOnce() -> CUresult) -> CUresult {
+    let Step::Ends(ending) = &step else {
+        let result = real();
+        if result != CUDA_SUCCESS {
+            p.contexts.put_back(step);
+        }
+        return result;
+    };
+    let device = ending.context.device;
+    let bytes = take_all(p, ending);
+    let result = real();
+    if result != CUDA_SUCCESS {
+        record_created(p, &ending.context);
+        p.contexts.put_back(step);
+    }
+    give_back(p, bytes, device);
+    result
+}
+
+/// Books the end of a context and of what belonged to it. Returns its allocations' bytes.
+fn take_all(p: &Process, ending: &Ending) -> u64 {
+    let gone = p.ledger.remove_context(&p.recorder, ending.context.id);
+    p.recorder.record(&Event::ContextDestroyed { context: ending.context.id });
+    gone.bytes
+}
+
+/// After the driver's answer.
+fn give_back(p: &Process, bytes: u64, device: DeviceId) {
+    p.cap.release(device, bytes);
+    if let Some(device) = p.devices.known(device) {
+        p.observe.read(p, device);
+    }
+}
+
+/// # Safety
+/// As cuCtxSetLimit.
+pub unsafe fn set_limit(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(CUlimit, usize) -> CUresult>,
+    limit: CUlimit,
+    value: usize,
+) -> CUresult {
+    let place = current_place(p);
+    let growth = match limit {
+        CU_LIMIT_STACK_SIZE if p.cap.limit(place.device).is_some() => {
+            stack_growth(place.device, value as u64)
+        }
+        _ => 0,
+    };
+    // Asking for nothing is never refused, not even over the cap.
+    let promise = match growth {
+        0 => Ok(Reservation::none()),
+        _ => p.cap.reserve(place.device, growth, || look_again(p, place.device)),
+    };
+    let promise = match promise {
+        Ok(promise) => promise,
+        Err(refusal) => {
+            let site = site(p, call.api, None, place, PoolId(0), 0);
+            return refuse_at(p, place.device, site, growth, Why::Cap(refusal));
+        }
+    };
+    let watch = Watch::start(p, place.device);
+    let result = unsafe { call.real(limit, value) };
+    if result == CUDA_SUCCESS {
+        // From a promise to bytes that the driver took on its own: first more, then less, so that
+        // no other thread sees too few.
+        p.cap.charge(place.device, growth as i64);
+        drop(promise);
+        let grown = watch.finish(p, place.context);
+        p.recorder.record(&Event::Limit {
+            context: place.context,
+            limit,
+            value: value as u64,
+            grown: grown.max(growth),
+        });
+    }
+    result
+}
+
+/// Local memory that a larger stack takes at once: every thread that the device can hold gets it.
+fn stack_growth(device: DeviceId, value: u64) -> u64 {
+    let ordinal = i32::from(device.0);
+    inside(|| {
+        let driver = driver();
+        let mut now = 0;
+        let attribute = |which| {
+            let mut value = 0;
+            // SAFETY: room for the answer.
+            let result = unsafe { driver.device_get_attribute?(&mut value, which, ordinal) };
+            (result == CUDA_SUCCESS).then_some(u64::try_from(value).unwrap_or(0))
+        };
+        // SAFETY: room for the answer.
+        let asked = driver.ctx_get_limit.map(|get| unsafe { get(&mut now, CU_LIMIT_STACK_SIZE) });
+        if asked != Some(CUDA_SUCCESS) {
+            return None;
+        }
+        let threads = attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?
+            .saturating_mul(attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)?);
+        Some(threads.saturating_mul(value.saturating_sub(now as u64)))
+    })
+    .unwrap_or(0)
+}
+
+/// Measures what the driver takes during a call.
+struct Watch(Option<(&'static Device, Before)>);
+
+impl Watch {
+    fn none() -> Watch {
+        Watch(None)
+    }
+
+    fn start(p: &'static Process, device: DeviceId) -> Watch {
+        Watch(meet_device(p, device).map(|device| (device, p.observe.before(p, device))))
+    }
+
+    /// Books what was taken with the context, and reads the figures anew.
+    fn finish(self, p: &'static Process, context: ContextId) -> u64 {
+        let Some((device, before)) = self.0 else { return 0 };
+        let taken = p.observe.taken_since(p, device, before);
+        p.contexts.add_bytes(context, taken);
+        p.observe.read(p, device);
+        taken
+    }
+}

@@ -1,0 +1,105 @@
+//! Buffers of OpenGL, Vulkan and Direct3D: another API's memory, shown to the program while the
+//! resource is mapped.
+
+use super::book::freeing_site;
+use super::ipc::{book, size_at};
+use super::place::current_place;
+use crate::entry::cuda::*;
+use crate::entry::{Api, Call};
+use crate::lock::Lock;
+use crate::process::Process;
+use std::collections::HashMap;
+use vramtrace_format::{Event, Kind, Space};
+
+/// The address that each resource shows.
+pub struct Graphics(Lock<HashMap<u64, u64>>);
+
+impl Default for Graphics {
+    fn default() -> Self {
+        Graphics(Lock::new(HashMap::new()))
+    }
+}
+
+/// A graphics resource shows its memory when its pointer is asked for, and takes it back when it
+/// is unmapped or unregistered.
+///
+/// # Safety
+/// As cuGraphicsResourceGetMappedPointer.
+pub unsafe fn pointer(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(*mut u64, *mut usize, GfxRes) -> CUresult>,
+    dptr: *mut u64,
+    size: *mut usize,
+    resource: GfxRes,
+) -> CUresult {
+    let result = unsafe { call.real(dptr, size, resource) };
+    if result == CUDA_SUCCESS && !dptr.is_null() {
+        let address = unsafe { *dptr };
+        let bytes = if size.is_null() { size_at(address) } else { unsafe { *size as u64 } };
+        let place = current_place(p);
+        if p.graphics.0.lock().insert(resource as u64, address) != Some(address) {
+            book(p, call.api, Space::Device, address, bytes, place);
+        }
+    }
+    result
+}
+
+/// # Safety
+/// As cuGraphicsUnmapResources.
+pub unsafe fn unmap(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(u32, *mut GfxRes, Stream) -> CUresult>,
+    count: u32,
+    resources: *mut GfxRes,
+    stream: Stream,
+) -> CUresult {
+    let named = match resources.is_null() {
+        true => 0,
+        false => count as usize,
+    };
+    let list: Vec<u64> = (0..named).map(|n| unsafe { *resources.add(n) } as u64).collect();
+    hide(p, call.api, &list, || unsafe { call.real(count, resources, stream) })
+}
+
+/// # Safety
+/// As cuGraphicsUnregisterResource.
+pub unsafe fn unregister(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(GfxRes) -> CUresult>,
+    resource: GfxRes,
+) -> CUresult {
+    hide(p, call.api, &[resource as u64], || unsafe { call.real(resource) })
+}
+
+fn hide(
+    p: &'static Process,
+    api: Api,
+    resources: &[u64],
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let taken: Vec<_> = {
+        let mut shown = p.graphics.0.lock();
+        resources.iter().filter_map(|r| Some((*r, shown.remove(r)?))).collect()
+    };
+    let removed: Vec<_> = taken
+        .iter()
+        .filter_map(|(_, address)| {
+            let removed = p.ledger.remove_if(&p.recorder, Space::Device, *address, |entry| {
+                entry.kind == Kind::Imported
+            })?;
+            let site = freeing_site(p, api, &removed.entry, 0);
+            p.recorder.record(&Event::Free { key: *address, space: Space::Device, site });
+            Some((removed, site))
+        })
+        .collect();
+    let result = real();
+    if result != CUDA_SUCCESS {
+        p.graphics.0.lock().extend(taken);
+        for (removed, site) in removed {
+            let key = removed.entry.key;
+            p.ledger.restore(&p.recorder, &removed);
+            p.recorder.record(&Event::FreeFailed { key, space: Space::Device, site, result });
+        }
+    }
+    result
+}

@@ -1,0 +1,145 @@
+//! How much memory there is, as the program is told: under a cap, the cap's share.
+
+use super::context::device_id;
+use super::place::current_place;
+use crate::entry::Call;
+use crate::entry::cuda::{CUDA_SUCCESS, CUresult};
+use crate::process::Process;
+use vramtrace_format::DeviceId;
+
+/// Device bytes as shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shown {
+    pub total: u64,
+    pub free: u64,
+}
+
+impl Shown {
+    pub fn used(self) -> u64 {
+        self.total - self.free
+    }
+
+    /// What is left of the driver's figures under `limit`, of which `counted` is taken.
+    pub fn under(self, limit: u64, counted: u64) -> Shown {
+        let total = self.total.min(limit);
+        let free = self.free.min(limit.saturating_sub(counted));
+        Shown { total, free: free.min(total) }
+    }
+}
+
+/// The figures of a device under its cap; `None` without one.
+pub fn shown(p: &'static Process, device: DeviceId, driver: Shown) -> Option<Shown> {
+    let limit = p.cap.limit(device)?;
+    p.observe.now_and_then(p);
+    Some(driver.under(limit, p.cap.counted(device, p.ledger.live(device))))
+}
+
+/// # Safety
+/// As cuMemGetInfo: each pointer is null or has room.
+pub unsafe fn mem_get_info(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(*mut usize, *mut usize) -> CUresult>,
+    free: *mut usize,
+    total: *mut usize,
+) -> CUresult {
+    if !p.cap.is_set() {
+        return unsafe { call.real(free, total) };
+    }
+    let (mut real_free, mut real_total) = (0, 0);
+    let result = unsafe { call.real(&mut real_free, &mut real_total) };
+    if result == CUDA_SUCCESS {
+        let driver = Shown { total: real_total as u64, free: real_free as u64 };
+        let seen = shown(p, current_place(p).device, driver).unwrap_or(driver);
+        unsafe { put(free, seen.free as usize) };
+        unsafe { put(total, seen.total as usize) };
+    }
+    result
+}
+
+/// # Safety
+/// As cuMemGetInfo of CUDA 2.0: each pointer is null or has room.
+pub unsafe fn mem_get_info_v1(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(*mut u32, *mut u32) -> CUresult>,
+    free: *mut u32,
+    total: *mut u32,
+) -> CUresult {
+    if !p.cap.is_set() {
+        return unsafe { call.real(free, total) };
+    }
+    let (mut real_free, mut real_total) = (0, 0);
+    let result = unsafe { call.real(&mut real_free, &mut real_total) };
+    if result == CUDA_SUCCESS {
+        let driver = Shown { total: real_total.into(), free: real_free.into() };
+        let seen = shown(p, current_place(p).device, driver).unwrap_or(driver);
+        unsafe { put(free, seen.free as u32) };
+        unsafe { put(total, seen.total as u32) };
+    }
+    result
+}
+
+/// # Safety
+/// As cuDeviceTotalMem.
+pub unsafe fn device_total_mem(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(*mut usize, i32) -> CUresult>,
+    bytes: *mut usize,
+    device: i32,
+) -> CUresult {
+    let result = unsafe { call.real(bytes, device) };
+    if result == CUDA_SUCCESS
+        && !bytes.is_null()
+        && let Some(limit) = p.cap.limit(device_id(device))
+    {
+        unsafe { *bytes = (*bytes).min(usize::try_from(limit).unwrap_or(usize::MAX)) };
+    }
+    result
+}
+
+/// # Safety
+/// As cuDeviceTotalMem of CUDA 2.0.
+pub unsafe fn device_total_mem_v1(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(*mut u32, i32) -> CUresult>,
+    bytes: *mut u32,
+    device: i32,
+) -> CUresult {
+    let result = unsafe { call.real(bytes, device) };
+    if result == CUDA_SUCCESS
+        && !bytes.is_null()
+        && let Some(limit) = p.cap.limit(device_id(device))
+    {
+        unsafe { *bytes = (*bytes).min(u32::try_from(limit).unwrap_or(u32::MAX)) };
+    }
+    result
+}
+
+/// # Safety
+/// `out` is null or has room.
+unsafe fn put<T>(out: *mut T, value: T) {
+    if !out.is_null() {
+        unsafe { out.write(value) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DRIVER: Shown = Shown { total: 100, free: 90 };
+
+    #[test]
+    fn total_and_free_are_the_caps_share() {
+        assert_eq!(DRIVER.under(40, 15), Shown { total: 40, free: 25 });
+        assert_eq!(DRIVER.under(40, 15).used(), 15);
+        assert_eq!(DRIVER.under(1000, 0), DRIVER);
+    }
+
+    #[test]
+    fn free_is_never_more_than_the_drivers_own_nor_below_zero() {
+        let crowded = Shown { total: 100, free: 5 };
+        assert_eq!(crowded.under(40, 15), Shown { total: 40, free: 5 });
+        assert_eq!(DRIVER.under(40, 50), Shown { total: 40, free: 0 });
+        assert_eq!(DRIVER.under(40, 50).used(), 40);
+    }
+}

@@ -1,0 +1,183 @@
+//! Memory owned elsewhere: another process's, or another API's. In no sum and under no cap; it is
+//! in the one address map, since the same calls free it.
+
+use super::book::{freeing_site, site};
+use super::place::current_place;
+use crate::contexts::Place;
+use crate::entry::cuda::*;
+use crate::entry::{Api, Call, driver, inside};
+use crate::ledger::Entry;
+use crate::process::Process;
+use vramtrace_format::{DeviceId, Event, Kind, PoolId, Space};
+
+/// Opens are counted by the driver: the same handle gives the same address again.
+///
+/// # Safety
+/// As cuIpcOpenMemHandle.
+pub unsafe fn open(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(*mut u64, CUipcMemHandle, u32) -> CUresult>,
+    dptr: *mut u64,
+    handle: CUipcMemHandle,
+    flags: u32,
+) -> CUresult {
+    let result = unsafe { call.real(dptr, handle, flags) };
+    if result == CUDA_SUCCESS && !dptr.is_null() {
+        let address = unsafe { *dptr };
+        if again(p, address) {
+            return result;
+        }
+        book(p, call.api, Space::Device, address, size_at(address), current_place(p));
+    }
+    result
+}
+
+/// One more open of an address that is already here.
+fn again(p: &'static Process, address: u64) -> bool {
+    p.ledger.get(Space::Device, address).is_some_and(|entry| entry.kind == Kind::Imported)
+        && p.ledger.add_refs(Space::Device, address, 1).is_some()
+}
+
+/// # Safety
+/// As cuIpcCloseMemHandle.
+pub unsafe fn close(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(u64) -> CUresult>,
+    dptr: u64,
+) -> CUresult {
+    release(p, call.api, dptr, || unsafe { call.real(dptr) })
+}
+
+/// Drops one open of an imported address, the last one being its free. An address that is no
+/// import is the driver's to refuse.
+fn release(
+    p: &'static Process,
+    api: Api,
+    address: u64,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let last = p.ledger.remove_if(&p.recorder, Space::Device, address, |entry| {
+        entry.kind == Kind::Imported && entry.refs <= 1
+    });
+    let Some(removed) = last else {
+        let counted = p
+            .ledger
+            .get(Space::Device, address)
+            .filter(|entry| entry.kind == Kind::Imported)
+            .and_then(|_| p.ledger.add_refs(Space::Device, address, -1));
+        let result = real();
+        if result != CUDA_SUCCESS && counted.is_some() {
+            p.ledger.add_refs(Space::Device, address, 1);
+        }
+        return result;
+    };
+    let site = freeing_site(p, api, &removed.entry, 0);
+    p.recorder.record(&Event::Free { key: address, space: Space::Device, site });
+    let result = real();
+    if result != CUDA_SUCCESS {
+        p.ledger.restore(&p.recorder, &removed);
+        let failed = Event::FreeFailed { key: address, space: Space::Device, site, result };
+        p.recorder.record(&failed);
+    }
+    result
+}
+
+/// # Safety
+/// As cuMemPoolImportPointer.
+pub unsafe fn pool_import_pointer(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(*mut u64, Pool, *mut CUmemPoolPtrExportData) -> CUresult>,
+    ptr: *mut u64,
+    pool: Pool,
+    data: *mut CUmemPoolPtrExportData,
+) -> CUresult {
+    let result = unsafe { call.real(ptr, pool, data) };
+    if result == CUDA_SUCCESS && !ptr.is_null() {
+        let address = unsafe { *ptr };
+        let place = Place { device: device_of(address), ..current_place(p) };
+        book(p, call.api, Space::Device, address, size_at(address), place);
+    }
+    result
+}
+
+/// Freed with cuMemFree; cuDestroyExternalMemory leaves it alone.
+///
+/// # Safety
+/// As cuExternalMemoryGetMappedBuffer.
+pub unsafe fn external_buffer(
+    p: &'static Process,
+    call: &Call<
+        unsafe extern "C" fn(*mut u64, ExtMem, *const CUDA_EXTERNAL_MEMORY_BUFFER_DESC) -> CUresult,
+    >,
+    dptr: *mut u64,
+    memory: ExtMem,
+    descriptor: *const CUDA_EXTERNAL_MEMORY_BUFFER_DESC,
+) -> CUresult {
+    let result = unsafe { call.real(dptr, memory, descriptor) };
+    if result == CUDA_SUCCESS && !dptr.is_null() && !descriptor.is_null() {
+        let (address, size) = unsafe { (*dptr, (*descriptor).size) };
+        book(p, call.api, Space::Device, address, size, current_place(p));
+    }
+    result
+}
+
+/// Freed with cuMipmappedArrayDestroy. Nobody tells its bytes.
+///
+/// # Safety
+/// As cuExternalMemoryGetMappedMipmappedArray.
+pub unsafe fn external_mipmap(
+    p: &'static Process,
+    call: &Call<
+        unsafe extern "C" fn(
+            *mut MArray,
+            ExtMem,
+            *const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC,
+        ) -> CUresult,
+    >,
+    array: *mut MArray,
+    memory: ExtMem,
+    descriptor: *const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC,
+) -> CUresult {
+    let result = unsafe { call.real(array, memory, descriptor) };
+    if result == CUDA_SUCCESS && !array.is_null() {
+        let handle = unsafe { *array } as u64;
+        book(p, call.api, Space::Array, handle, 0, current_place(p));
+    }
+    result
+}
+
+pub(super) fn book(p: &'static Process, api: Api, space: Space, key: u64, size: u64, place: Place) {
+    let entry = Entry {
+        space,
+        context: place.context,
+        site: site(p, api, Some(Kind::Imported), place, PoolId(0), 0),
+        stack: crate::capture::stack(),
+        time_ns: p.recorder.now_ns(),
+        ..Entry::new(Kind::Imported, key, size, place.device)
+    };
+    p.ledger.insert(&p.recorder, &entry);
+    p.recorder.record_at(entry.time_ns, &Event::Alloc(entry.alloc()));
+}
+
+/// Bytes of the allocation that holds the address; 0 if the driver does not tell.
+pub(super) fn size_at(address: u64) -> u64 {
+    let (mut base, mut size) = (0, 0);
+    let asked = driver().mem_get_address_range.map(|ask| {
+        // SAFETY: room for both answers.
+        inside(|| unsafe { ask(&mut base, &mut size, address) })
+    });
+    if asked == Some(CUDA_SUCCESS) { size as u64 } else { 0 }
+}
+
+fn device_of(address: u64) -> DeviceId {
+    let mut ordinal = -1i32;
+    let asked = driver().pointer_get_attribute.map(|ask| {
+        let room = (&raw mut ordinal).cast();
+        // SAFETY: room for the answer.
+        inside(|| unsafe { ask(room, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address) })
+    });
+    match asked {
+        Some(CUDA_SUCCESS) => super::context::device_id(ordinal),
+        _ => DeviceId::UNKNOWN,
+    }
+}

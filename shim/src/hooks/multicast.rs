@@ -1,0 +1,166 @@
+//! Multicast objects: a handle without memory of its own, to which others' memory is bound.
+#![allow(clippy::too_many_arguments)] // the driver's functions have as many
+
+use super::context::device_id;
+use super::vmm::{settle, told, untie};
+use crate::entry::cuda::*;
+use crate::entry::{Api, Call};
+use crate::process::Process;
+use crate::vmm::{Dropped, Owner, Region, What};
+use vramtrace_format::DeviceId;
+
+/// # Safety
+/// As cuMulticastCreate.
+pub unsafe fn create(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(*mut u64, *const CUmulticastObjectProp) -> CUresult>,
+    handle: *mut u64,
+    prop: *const CUmulticastObjectProp,
+) -> CUresult {
+    let result = unsafe { call.real(handle, prop) };
+    if result == CUDA_SUCCESS && !handle.is_null() {
+        let mut vmm = p.vmm.lock();
+        let handle = unsafe { *handle };
+        let (_, stale) = vmm.created(handle, What::Multicast, DeviceId::UNKNOWN, 0);
+        told(p, call.api, &mut vmm, stale, result);
+    }
+    result
+}
+
+/// # Safety
+/// As cuMulticastBindMem.
+pub unsafe fn bind_mem(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(u64, usize, u64, usize, usize, u64) -> CUresult>,
+    mc: u64,
+    mc_offset: usize,
+    handle: u64,
+    offset: usize,
+    size: usize,
+    flags: u64,
+) -> CUresult {
+    bind(p, call.api, mc, None, mc_offset, Memory::Handle(handle, size), || unsafe {
+        call.real(mc, mc_offset, handle, offset, size, flags)
+    })
+}
+
+/// # Safety
+/// As cuMulticastBindMem_v2.
+pub unsafe fn bind_mem_v2(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(u64, i32, usize, u64, usize, usize, u64) -> CUresult>,
+    mc: u64,
+    device: i32,
+    mc_offset: usize,
+    handle: u64,
+    offset: usize,
+    size: usize,
+    flags: u64,
+) -> CUresult {
+    bind(p, call.api, mc, Some(device), mc_offset, Memory::Handle(handle, size), || unsafe {
+        call.real(mc, device, mc_offset, handle, offset, size, flags)
+    })
+}
+
+/// # Safety
+/// As cuMulticastBindAddr.
+pub unsafe fn bind_addr(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(u64, usize, u64, usize, u64) -> CUresult>,
+    mc: u64,
+    mc_offset: usize,
+    ptr: u64,
+    size: usize,
+    flags: u64,
+) -> CUresult {
+    bind(p, call.api, mc, None, mc_offset, Memory::Address(ptr, size), || unsafe {
+        call.real(mc, mc_offset, ptr, size, flags)
+    })
+}
+
+/// # Safety
+/// As cuMulticastBindAddr_v2.
+pub unsafe fn bind_addr_v2(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(u64, i32, usize, u64, usize, u64) -> CUresult>,
+    mc: u64,
+    device: i32,
+    mc_offset: usize,
+    ptr: u64,
+    size: usize,
+    flags: u64,
+) -> CUresult {
+    bind(p, call.api, mc, Some(device), mc_offset, Memory::Address(ptr, size), || unsafe {
+        call.real(mc, device, mc_offset, ptr, size, flags)
+    })
+}
+
+/// What is bound: an object by its handle, or what is mapped at an address.
+enum Memory {
+    Handle(u64, usize),
+    Address(u64, usize),
+}
+
+/// A bind holds a reference on each object that it covers. Without a device it is that of the
+/// memory.
+fn bind(
+    p: &'static Process,
+    api: Api,
+    mc: u64,
+    device: Option<i32>,
+    mc_offset: usize,
+    memory: Memory,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let held = {
+        let mut vmm = p.vmm.lock();
+        match memory {
+            Memory::Handle(handle, size) => {
+                vmm.hold_handle(handle).map(|object| (object, 0, size as u64)).into_iter().collect()
+            }
+            Memory::Address(ptr, size) => vmm.hold_range(ptr, size as u64),
+        }
+    };
+    let result = real();
+    let mut vmm = p.vmm.lock();
+    let group = vmm.by_handle(mc).filter(|_| result == CUDA_SUCCESS);
+    for (object, from, size) in held {
+        let Some(group) = group else {
+            let settled = vmm.let_go(object);
+            told(p, api, &mut vmm, settled, result);
+            continue;
+        };
+        let own = || vmm.object(object).map_or(DeviceId::UNKNOWN, |object| object.device);
+        let lane = lane(device.map_or_else(own, device_id));
+        let region = Region::span(lane, mc_offset as u64 + from, size);
+        vmm.held_by_tie(Owner::Multicast(group), region, object);
+    }
+    result
+}
+
+fn lane(device: DeviceId) -> u64 {
+    device.0.into()
+}
+
+/// # Safety
+/// As cuMulticastUnbind.
+pub unsafe fn unbind(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(u64, i32, usize, usize) -> CUresult>,
+    mc: u64,
+    device: i32,
+    mc_offset: usize,
+    size: usize,
+) -> CUresult {
+    let region = Region::span(lane(device_id(device)), mc_offset as u64, size as u64);
+    let dropped = {
+        let mut vmm = p.vmm.lock();
+        match vmm.by_handle(mc) {
+            Some(group) => untie(p, call.api, &mut vmm, Owner::Multicast(group), Some(region)),
+            None => Dropped::default(),
+        }
+    };
+    let result = unsafe { call.real(mc, device, mc_offset, size) };
+    settle(p, call.api, dropped, result);
+    result
+}

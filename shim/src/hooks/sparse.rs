@@ -1,0 +1,141 @@
+//! Sparse arrays: tiles that physical objects back, each of which is a reference.
+
+use super::vmm::{settle, told, untie};
+use crate::entry::cuda::*;
+use crate::entry::{Api, Call};
+use crate::process::Process;
+use crate::vmm::{Dropped, Owner, Region};
+
+/// Tiles of sparse arrays. The list is worked off in stream order later; the references are
+/// booked at the call.
+///
+/// # Safety
+/// As cuMemMapArrayAsync.
+pub unsafe fn map_array_async(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(*mut CUarrayMapInfo, u32, Stream) -> CUresult>,
+    list: *mut CUarrayMapInfo,
+    count: u32,
+    stream: Stream,
+) -> CUresult {
+    if list.is_null() {
+        return unsafe { call.real(list, count, stream) };
+    }
+    let tiles: Vec<Tile> =
+        (0..count as usize).map(|n| Tile::read(unsafe { &(*list.add(n)).words })).collect();
+    let steps: Vec<Step> = {
+        let mut vmm = p.vmm.lock();
+        tiles
+            .iter()
+            .map(|tile| match tile.memory {
+                Some(handle) => Step::Map(vmm.hold_handle(handle)),
+                None => Step::Unmap(untie(p, call.api, &mut vmm, tile.array, Some(tile.region))),
+            })
+            .collect()
+    };
+    let result = unsafe { call.real(list, count, stream) };
+    for (tile, step) in tiles.iter().zip(steps) {
+        match step {
+            Step::Unmap(dropped) => settle(p, call.api, dropped, result),
+            Step::Map(None) => {}
+            Step::Map(Some(object)) => {
+                let mut vmm = p.vmm.lock();
+                let settled = if result == CUDA_SUCCESS {
+                    // A tile that was backed by something else is so no more.
+                    let before = untie(p, call.api, &mut vmm, tile.array, Some(tile.region));
+                    vmm.held_by_tie(tile.array, tile.region, object);
+                    vmm.settle(before, true)
+                } else {
+                    vmm.let_go(object)
+                };
+                told(p, call.api, &mut vmm, settled, result);
+            }
+        }
+    }
+    result
+}
+
+enum Step {
+    Map(Option<u64>),
+    Unmap(Dropped),
+}
+
+/// One element of the list, as far as it matters here.
+struct Tile {
+    array: Owner,
+    region: Region,
+    /// The handle that backs it from now on; `None` to unmap.
+    memory: Option<u64>,
+}
+
+impl Tile {
+    /// Layout in bytes: array @8, kind of the part @16, its place @24, operation @56, handle @64.
+    fn read(words: &[u64; 12]) -> Tile {
+        const UNMAP: u32 = 2;
+        const MIP_TAIL: u32 = 1;
+        let half = |byte: usize| (words[byte / 8] >> (byte % 8 * 8)) as u32;
+        let region = if half(16) == MIP_TAIL {
+            Region::span(1 << 63 | u64::from(half(24)), words[4], words[5])
+        } else {
+            // Level and layer, then offset and extent in x, y, z.
+            let at = |byte| u64::from(half(byte));
+            let from = [at(32), at(36), at(40)];
+            let extent = [at(44), at(48), at(52)];
+            let to = std::array::from_fn(|d| from[d] + extent[d].max(1));
+            Region { lane: words[3] & !(1 << 63), from, to }
+        };
+        let memory = (half(56) != UNMAP).then_some(words[8]);
+        Tile { array: Owner::Array(words[1]), region, memory }
+    }
+}
+
+/// Destroys an array: with it go its tiles' references.
+pub(super) fn untiled(
+    p: &'static Process,
+    api: Api,
+    array: u64,
+    destroy: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let tiles = untie(p, api, &mut p.vmm.lock(), Owner::Array(array), None);
+    let result = destroy();
+    if !tiles.is_empty() {
+        settle(p, api, tiles, result);
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tile_is_read_where_the_driver_puts_it() {
+        let mut bytes = [0u8; 96];
+        let mut put = |at: usize, value: u32| {
+            bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        };
+        put(8, 0xa);
+        for (n, value) in [2, 3, 10, 20, 30, 64, 32, 1].into_iter().enumerate() {
+            put(24 + 4 * n, value);
+        }
+        put(56, 1);
+        put(64, 0xbeef);
+        let words = |bytes: [u8; 96]| -> [u64; 12] {
+            std::array::from_fn(|n| u64::from_le_bytes(bytes[n * 8..n * 8 + 8].try_into().unwrap()))
+        };
+        let tile = Tile::read(&words(bytes));
+        assert_eq!(tile.array, Owner::Array(0xa));
+        assert_eq!(tile.memory, Some(0xbeef));
+        let region = Region { lane: 3 << 32 | 2, from: [10, 20, 30], to: [74, 52, 31] };
+        assert_eq!(tile.region, region);
+        bytes[56] = 2;
+        assert_eq!(Tile::read(&words(bytes)).memory, None);
+        // The tail of the mip levels: layer, offset, size.
+        bytes[16] = 1;
+        bytes[24..56].fill(0);
+        bytes[24] = 5;
+        bytes[33] = 1;
+        bytes[42] = 1;
+        assert_eq!(Tile::read(&words(bytes)).region, Region::span(1 << 63 | 5, 256, 65536));
+    }
+}

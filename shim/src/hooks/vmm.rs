@@ -1,0 +1,335 @@
+//! cuMemCreate and kin: physical objects, their handles and mappings.
+//!
+//! Each hook takes the object's references before the driver is asked and settles them after its
+//! answer ([`crate::vmm`]). What ends is told to ledger and file while the objects' lock is held.
+
+use super::book::{Request, freeing_site, site, take};
+use super::context::device_id;
+use super::place::current_place;
+use crate::contexts::Place;
+use crate::entry::cuda::*;
+use crate::entry::{Api, Call, driver, inside};
+use crate::ledger::{Entry, Removed};
+use crate::process::Process;
+use crate::vmm::{Dropped, Mapping, Owner, Region, Settled, State, What};
+use core::ffi::c_void;
+use vramtrace_format::{DeviceId, Drift, Event, Kind, PoolId, Space};
+
+/// # Safety
+/// As cuMemCreate.
+pub unsafe fn create(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(*mut u64, usize, *const CUmemAllocationProp, u64) -> CUresult>,
+    handle: *mut u64,
+    size: usize,
+    prop: *const CUmemAllocationProp,
+    flags: u64,
+) -> CUresult {
+    if handle.is_null() || prop.is_null() {
+        // The driver's to refuse.
+        return unsafe { call.real(handle, size, prop, flags) };
+    }
+    let old = unsafe { handle.read() };
+    let (what, device) = located(unsafe { &(*prop).location });
+    let place = Place { device, ..current_place(p) };
+    let real = || unsafe { call.real(handle, size, prop, flags) };
+    let booked = || {
+        let handle = unsafe { handle.read() };
+        let mut vmm = p.vmm.lock();
+        let (object, stale) = vmm.created(handle, what, device, size as u64);
+        told(p, call.api, &mut vmm, stale, 0);
+        object
+    };
+    let kind = if what == What::Host { Kind::HostPinned } else { Kind::Vmm };
+    let size = size as u64;
+    take(
+        p,
+        &Request { api: call.api, kind, space: Space::Vmm, place, size },
+        real,
+        || (booked(), size),
+        |_| {
+            let given = unsafe { handle.replace(old) };
+            let mut vmm = p.vmm.lock();
+            if let Some(dropped) = vmm.begin_release(given) {
+                // Ledger and file have been told already.
+                let _ = vmm.settle(dropped, true);
+            }
+            drop(vmm);
+            if let Some(release) = driver().mem_release {
+                // SAFETY: the driver has just given this handle.
+                inside(|| unsafe { release(given) });
+            }
+        },
+    )
+}
+
+/// Where an object lies. What is no VRAM is told apart here; a location of a kind that we do not
+/// know is on the unknown device, never on device 0.
+fn located(location: &CUmemLocation) -> (What, DeviceId) {
+    match location.kind {
+        CU_MEM_LOCATION_TYPE_DEVICE => (What::Device, device_id(location.id)),
+        CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN => (What::Device, DeviceId(location.id as u8)),
+        CU_MEM_LOCATION_TYPE_HOST
+        | CU_MEM_LOCATION_TYPE_HOST_NUMA
+        | CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT => (What::Host, DeviceId::UNKNOWN),
+        _ => (What::Device, DeviceId::UNKNOWN),
+    }
+}
+
+/// # Safety
+/// As cuMemRelease.
+pub unsafe fn release(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(u64) -> CUresult>,
+    handle: u64,
+) -> CUresult {
+    let dropped = {
+        let mut vmm = p.vmm.lock();
+        let dropped = vmm.begin_release(handle);
+        if let Some(dropped) = &dropped {
+            announce_ends(p, call.api, &mut vmm, dropped);
+        }
+        dropped
+    };
+    let result = unsafe { call.real(handle) };
+    match dropped {
+        Some(dropped) => settle(p, call.api, dropped, result),
+        None if result == CUDA_SUCCESS => {
+            p.ledger.drift(&p.recorder, Drift::UnknownFree, handle);
+        }
+        None => {}
+    }
+    result
+}
+
+/// # Safety
+/// As cuMemMap.
+pub unsafe fn map(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(u64, usize, usize, u64, u64) -> CUresult>,
+    ptr: u64,
+    size: usize,
+    offset: usize,
+    handle: u64,
+    flags: u64,
+) -> CUresult {
+    let held = p.vmm.lock().hold_handle(handle);
+    let result = unsafe { call.real(ptr, size, offset, handle, flags) };
+    let Some(object) = held else { return result };
+    let mapping = Mapping { address: ptr, size: size as u64, offset: offset as u64, object };
+    let place = current_place(p);
+    let mut vmm = p.vmm.lock();
+    let settled = if result == CUDA_SUCCESS {
+        import_shows(p, call.api, place, &mut vmm, &mapping);
+        let settled = vmm.held_by_mapping(mapping);
+        record_map(p, &vmm, &mapping);
+        settled
+    } else {
+        vmm.let_go(object)
+    };
+    told(p, call.api, &mut vmm, settled, result);
+    result
+}
+
+/// An imported object is booked when it is mapped first: before, nobody tells its size.
+fn import_shows(
+    p: &'static Process,
+    api: Api,
+    place: Place,
+    vmm: &mut State<Removed>,
+    mapping: &Mapping,
+) {
+    let Some(object) = vmm.object_mut(mapping.object) else { return };
+    if object.what == What::Imported && object.size == 0 {
+        object.size = mapping.offset.saturating_add(mapping.size);
+        let place = Place { device: object.device, ..place };
+        insert(p, api, Kind::Imported, place, mapping.object, object.size);
+    }
+}
+
+/// # Safety
+/// As cuMemUnmap.
+pub unsafe fn unmap(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(u64, usize) -> CUresult>,
+    ptr: u64,
+    size: usize,
+) -> CUresult {
+    let dropped = {
+        let mut vmm = p.vmm.lock();
+        let dropped = vmm.begin_unmap(ptr, size as u64);
+        if !dropped.is_empty() {
+            p.recorder.record(&Event::Unmap { address: ptr, size: size as u64 });
+            announce_ends(p, call.api, &mut vmm, &dropped);
+        }
+        dropped
+    };
+    let result = unsafe { call.real(ptr, size) };
+    settle(p, call.api, dropped, result);
+    result
+}
+
+/// # Safety
+/// As cuMemRetainAllocationHandle.
+pub unsafe fn retain(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(*mut u64, *mut c_void) -> CUresult>,
+    handle: *mut u64,
+    address: *mut c_void,
+) -> CUresult {
+    let held = p.vmm.lock().hold_address(address as u64);
+    let result = unsafe { call.real(handle, address) };
+    let mut vmm = p.vmm.lock();
+    let given = (result == CUDA_SUCCESS && !handle.is_null()).then(|| unsafe { *handle });
+    let settled = match (held, given) {
+        (Some(object), Some(handle)) => vmm.held_by_handle(object, handle),
+        (Some(object), None) => vmm.let_go(object),
+        // Mapped past us, but the handle is one that we know.
+        (None, Some(handle)) => match vmm.hold_handle(handle) {
+            Some(object) => vmm.held_by_handle(object, handle),
+            None => return result,
+        },
+        (None, None) => return result,
+    };
+    told(p, call.api, &mut vmm, settled, result);
+    result
+}
+
+/// # Safety
+/// As cuMemImportFromShareableHandle.
+pub unsafe fn import(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(*mut u64, *mut c_void, CUmemAllocationHandleType) -> CUresult>,
+    handle: *mut u64,
+    os_handle: *mut c_void,
+    kind: CUmemAllocationHandleType,
+) -> CUresult {
+    let result = unsafe { call.real(handle, os_handle, kind) };
+    if result == CUDA_SUCCESS && !handle.is_null() {
+        let handle = unsafe { *handle };
+        let device = device_of(handle).unwrap_or(DeviceId::UNKNOWN);
+        p.vmm.lock().imported(handle, device);
+    }
+    result
+}
+
+fn device_of(handle: u64) -> Option<DeviceId> {
+    let ask = driver().mem_get_allocation_properties_from_handle?;
+    let mut prop = core::mem::MaybeUninit::<CUmemAllocationProp>::zeroed();
+    // SAFETY: room for the answer, which is plain numbers and pointers.
+    let (result, prop) = unsafe { (inside(|| ask(prop.as_mut_ptr(), handle)), prop.assume_init()) };
+    (result == CUDA_SUCCESS).then(|| located(&prop.location).1)
+}
+
+pub(super) fn untie(
+    p: &'static Process,
+    api: Api,
+    vmm: &mut State<Removed>,
+    owner: Owner,
+    region: Option<Region>,
+) -> Dropped {
+    let dropped = vmm.begin_untie(owner, region);
+    announce_ends(p, api, vmm, &dropped);
+    dropped
+}
+
+/// Books an object that no cap counts.
+fn insert(p: &'static Process, api: Api, kind: Kind, place: Place, object: u64, size: u64) {
+    let entry = Entry {
+        space: Space::Vmm,
+        context: place.context,
+        site: site(p, api, Some(kind), place, PoolId(0), 0),
+        stack: crate::capture::stack(),
+        time_ns: p.recorder.now_ns(),
+        ..Entry::new(kind, object, size, place.device)
+    };
+    p.ledger.insert(&p.recorder, &entry);
+    p.recorder.record_at(entry.time_ns, &Event::Alloc(entry.alloc()));
+}
+
+/// Before the driver is asked: what this call frees leaves the ledger, and the file says so.
+pub(super) fn announce_ends(
+    p: &'static Process,
+    api: Api,
+    vmm: &mut State<Removed>,
+    dropped: &Dropped,
+) {
+    for number in &dropped.ended {
+        let removed = announce_end(p, api, *number);
+        if let Some(object) = vmm.object_mut(*number) {
+            object.parked = removed;
+        }
+    }
+}
+
+fn announce_end(p: &'static Process, api: Api, number: u64) -> Option<Removed> {
+    let removed = p.ledger.remove(&p.recorder, Space::Vmm, number)?;
+    p.recorder.record(&Event::Free {
+        key: number,
+        space: Space::Vmm,
+        site: freeing_site(p, api, &removed.entry, 0),
+    });
+    Some(removed)
+}
+
+/// After the driver's answer.
+pub(super) fn settle(p: &'static Process, api: Api, dropped: Dropped, result: CUresult) {
+    let mut vmm = p.vmm.lock();
+    let settled = vmm.settle(dropped, result == CUDA_SUCCESS);
+    told(p, api, &mut vmm, settled, result);
+}
+
+/// Tells ledger, file and cap what became of objects.
+pub(super) fn told(
+    p: &'static Process,
+    api: Api,
+    vmm: &mut State<Removed>,
+    settled: Settled<Removed>,
+    result: CUresult,
+) {
+    for (number, object) in settled.gone {
+        if let Some(removed) = object.parked.or_else(|| announce_end(p, api, number)) {
+            p.cap.release(removed.entry.device, removed.bytes);
+        }
+    }
+    for number in settled.revived {
+        let parked = vmm.object_mut(number).and_then(|object| object.parked.take());
+        if let Some(removed) = parked {
+            let site = freeing_site(p, api, &removed.entry, 0);
+            p.ledger.restore(&p.recorder, &removed);
+            p.recorder.record(&Event::FreeFailed { key: number, space: Space::Vmm, site, result });
+        }
+    }
+    for mapping in settled.remapped {
+        record_map(p, vmm, &mapping);
+    }
+}
+
+fn record_map(p: &Process, vmm: &State<Removed>, mapping: &Mapping) {
+    // A multicast object is in no ledger: its mappings show other objects' memory.
+    if vmm.object(mapping.object).is_some_and(|object| object.what != What::Multicast) {
+        p.recorder.record(&Event::Map {
+            address: mapping.address,
+            size: mapping.size,
+            offset: mapping.offset,
+            object: mapping.object,
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_device_memory_is_vram() {
+        let at = |kind, id| located(&CUmemLocation { kind, id });
+        assert_eq!(at(1, 3), (What::Device, DeviceId(3)));
+        assert_eq!(at(6, 0x0102), (What::Device, DeviceId(2)));
+        assert_eq!(at(2, 0).0, What::Host);
+        assert_eq!(at(3, 1).0, What::Host);
+        assert_eq!(at(4, 0).0, What::Host);
+        assert_eq!(at(99, 0), (What::Device, DeviceId::UNKNOWN));
+        assert_eq!(at(1, -1), (What::Device, DeviceId::UNKNOWN));
+    }
+}

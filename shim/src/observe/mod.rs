@@ -1,0 +1,266 @@
+//! What the driver takes on its own, seen in NVML's figure for this process: contexts, lazily
+//! loaded kernels, local memory. It is charged to the cap when seen, and sampled into the trace.
+//!
+//! A reading costs about 8 us, so it is taken after a context was made, before any refusal, and
+//! otherwise at most once a millisecond (one device a turn). NVML's calls are legal at any time,
+//! also while a stream is captured. Where NVML is not there or does not know our pid, only
+//! contexts are charged, by what the device's used memory grew when they were made.
+
+mod hidden;
+mod nvml;
+
+use crate::devices::Device;
+use crate::entry::cuda::NvmlDevice;
+use crate::entry::{inside, loader};
+use crate::lock::Lock;
+use crate::process::Process;
+use hidden::{Booked, narrow};
+use nvml::{Figure, Nvml};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
+use vramtrace_format::{DeviceId, Event, Kind, Sample};
+
+/// Between two readings, with a cap in force.
+const CAPPED_NS: u64 = 1_000_000;
+/// Without one, only the trace wants to know.
+const RECORDED_NS: u64 = 10_000_000;
+const DEVICES: usize = 64;
+
+pub struct Observer {
+    nvml: AtomicPtr<Nvml>,
+    /// NVML was looked for; it may not be there.
+    looked: AtomicU8,
+    next_ns: AtomicU64,
+    turn: AtomicU8,
+    devices: [Watched; DEVICES],
+}
+
+#[derive(Default)]
+struct Watched {
+    /// NVML's handle.
+    handle: AtomicPtr<core::ffi::c_void>,
+    last: Lock<Option<Sample>>,
+    /// Our pid was found in NVML's lists.
+    present: AtomicU8,
+}
+
+impl Default for Observer {
+    fn default() -> Self {
+        Observer {
+            nvml: AtomicPtr::new(null_mut()),
+            looked: AtomicU8::new(0),
+            next_ns: AtomicU64::new(0),
+            turn: AtomicU8::new(0),
+            devices: std::array::from_fn(|_| Watched::default()),
+        }
+    }
+}
+
+/// The figures before a call, so that what it takes can be told.
+#[derive(Clone, Copy, Debug)]
+pub struct Before {
+    device: DeviceId,
+    figure: Figure,
+    /// The device's used bytes, all processes together.
+    used: Option<u64>,
+    live: u64,
+}
+
+impl Observer {
+    /// From the end of a hook, outside all locks: mostly one load.
+    #[inline]
+    pub fn now_and_then(&self, p: &Process) {
+        // Before the first context there is nothing to see, and NVML is not even opened.
+        if self.looked.load(Ordering::Relaxed) != 0 {
+            self.if_due(p);
+        }
+    }
+
+    fn if_due(&self, p: &Process) {
+        let capped = p.cap.is_set();
+        // The coarse clock costs a tenth and lags by a tick, which matters only under a cap.
+        let now =
+            clock_ns(if capped { libc::CLOCK_MONOTONIC } else { libc::CLOCK_MONOTONIC_COARSE });
+        let next = self.next_ns.load(Ordering::Relaxed);
+        if now < next {
+            return;
+        }
+        let pause = if capped { CAPPED_NS } else { RECORDED_NS };
+        let ours =
+            self.next_ns.compare_exchange(next, now + pause, Ordering::Relaxed, Ordering::Relaxed);
+        if ours.is_err() {
+            return;
+        }
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed) as usize;
+        let count = p.devices.all().count();
+        let device = (count > 0).then(|| p.devices.all().nth(turn % count)).flatten();
+        if let Some(device) = device
+            && p.contexts.any_on(device.id)
+        {
+            self.read(p, device);
+        }
+    }
+
+    /// Before a refusal: the figures must be those of now.
+    #[cold]
+    pub fn before_refusal(&self, p: &Process, device: DeviceId) {
+        if let Some(device) = p.devices.known(device) {
+            self.read(p, device);
+        }
+    }
+
+    /// Has the next hook's end take a reading: something was done that may show.
+    pub fn soon(&self) {
+        self.next_ns.store(0, Ordering::Relaxed);
+    }
+
+    /// Before a call that makes the driver take memory of its own.
+    pub fn before(&self, p: &Process, device: &Device) -> Before {
+        let live = p.ledger.live(device.id);
+        let (figure, used) = match self.reach(device) {
+            None => (Figure::Unavailable, None),
+            Some((nvml, handle)) => inside(|| {
+                (nvml.figure(handle, pid()), nvml.memory(handle).map(|memory| memory.used))
+            }),
+        };
+        Before { device: device.id, figure, used, live }
+    }
+
+    /// After it: the bytes that the driver took, 0 if nobody tells.
+    pub fn taken_since(&self, p: &Process, device: &Device, before: Before) -> u64 {
+        debug_assert_eq!(before.device, device.id);
+        let Some((nvml, handle)) = self.reach(device) else { return 0 };
+        let grown = p.ledger.live(device.id).saturating_sub(before.live);
+        let (figure, used) =
+            inside(|| (nvml.figure(handle, pid()), nvml.memory(handle).map(|memory| memory.used)));
+        let taken = match (before.figure, figure, before.used, used) {
+            (Figure::Bytes(before), Figure::Bytes(after), ..) => after.saturating_sub(before),
+            (Figure::Absent, Figure::Bytes(after), ..) => after,
+            // Another process may have taken or freed memory meanwhile: the best there is.
+            (_, _, Some(before), Some(after)) => after.saturating_sub(before),
+            _ => 0,
+        };
+        taken.saturating_sub(grown)
+    }
+
+    /// Reads the figure of this process now, charges what it shows, and samples it.
+    pub fn read(&self, p: &Process, device: &Device) {
+        let before = booked(p, device.id);
+        let figure = match self.reach(device) {
+            Some((nvml, handle)) => inside(|| nvml.figure(handle, pid())),
+            None => Figure::Unavailable,
+        };
+        let after = booked(p, device.id);
+        let context_bytes = p.contexts.bytes_on(device.id);
+        let Some(watched) = self.devices.get(device.id.0 as usize) else { return };
+        if figure.bytes().is_some() {
+            watched.present.store(1, Ordering::Relaxed);
+        }
+        let known = p.cap.outside(device.id);
+        let hidden = match figure {
+            Figure::Bytes(bytes) => narrow(known, bytes, before, after),
+            // Listed before and no more: the last context is gone.
+            Figure::Absent if watched.present.load(Ordering::Relaxed) != 0 => {
+                narrow(known, 0, before, after)
+            }
+            _ => context_bytes,
+        };
+        let mut last = watched.last.lock();
+        if p.cap.outside(device.id) == known {
+            p.cap.charge(device.id, (hidden as i64).wrapping_sub(known as i64));
+        }
+        let told = |sample: &Sample| (sample.process_bytes, sample.context_bytes);
+        let process_bytes = figure.bytes();
+        if last.as_ref().map(told) == Some((process_bytes, context_bytes)) {
+            return;
+        }
+        let sample = Sample {
+            device: device.id,
+            driver_free: None,
+            driver_total: None,
+            process_bytes,
+            context_bytes,
+        };
+        *last = Some(sample);
+        drop(last);
+        let memory = self.reach(device).and_then(|(nvml, handle)| inside(|| nvml.memory(handle)));
+        p.recorder.record(&Event::Sample(Sample {
+            driver_free: memory.as_ref().map(|memory| memory.free),
+            driver_total: memory.as_ref().map(|memory| memory.total),
+            ..sample
+        }));
+    }
+
+    /// Free bytes of the device, all processes together.
+    pub fn device_free(&self, device: &Device) -> Option<u64> {
+        let (nvml, handle) = self.reach(device)?;
+        inside(|| nvml.memory(handle)).map(|memory| memory.free)
+    }
+
+    /// The device that the program means with its own NVML handle.
+    pub fn device_of<'p>(&self, p: &'p Process, handle: NvmlDevice) -> Option<&'p Device> {
+        let name = inside(|| self.nvml()?.name(handle))?;
+        p.devices.by_nvml_name(&name)
+    }
+
+    fn reach(&self, device: &Device) -> Option<(&Nvml, NvmlDevice)> {
+        let nvml = self.nvml()?;
+        let watched = self.devices.get(device.id.0 as usize)?;
+        let known = watched.handle.load(Ordering::Relaxed);
+        if !known.is_null() {
+            return Some((nvml, known));
+        }
+        let handle = inside(|| nvml.device(&device.nvml_name()))?;
+        watched.handle.store(handle, Ordering::Relaxed);
+        Some((nvml, handle))
+    }
+
+    /// NVML, opened at the first need. Racing threads open it twice, which it counts.
+    fn nvml(&self) -> Option<&Nvml> {
+        let known = self.nvml.load(Ordering::Acquire);
+        if !known.is_null() {
+            // SAFETY: never freed.
+            return Some(unsafe { &*known });
+        }
+        if self.looked.load(Ordering::Acquire) != 0 {
+            return None;
+        }
+        let opened = inside(|| {
+            let library = loader::dlopen(c"libnvidia-ml.so.1", libc::RTLD_NOW | libc::RTLD_LOCAL);
+            if library.is_null() {
+                return None;
+            }
+            // SAFETY: an open library, and names that end.
+            Nvml::open(|name| unsafe { loader::dlsym(library, name) })
+        });
+        if let Some(opened) = opened {
+            // A racing thread's copy is leaked: a few pointers, once.
+            self.nvml.store(Box::into_raw(Box::new(opened)), Ordering::Release);
+        }
+        self.looked.store(1, Ordering::Release);
+        let found = self.nvml.load(Ordering::Acquire);
+        // SAFETY: never freed.
+        unsafe { found.as_ref() }
+    }
+}
+
+fn booked(p: &Process, device: DeviceId) -> Booked {
+    let live = p.ledger.live(device);
+    let counted = p.cap.counted(device, live);
+    Booked {
+        held: counted.saturating_sub(p.cap.outside(device)),
+        live,
+        managed: p.ledger.live_of(device, Kind::Managed),
+    }
+}
+
+fn pid() -> u32 {
+    std::process::id()
+}
+
+fn clock_ns(clock: libc::clockid_t) -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: room for the answer.
+    unsafe { libc::clock_gettime(clock, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}

@@ -1,0 +1,234 @@
+//! NVML, as far as we ask it ourselves: what a device gives to this process, and its memory.
+//!
+//! The library is opened through the real dlopen and its functions are found past our own hooks.
+//! It is asked only once a context exists, which took a hundred times longer.
+
+use crate::entry::cuda::{NvmlDevice, NvmlMemory, NvmlProcessInfo, NvmlProcessInfo_v1};
+use core::ffi::{CStr, c_char, c_void};
+use core::ptr::null_mut;
+
+const SUCCESS: i32 = 0;
+const INSUFFICIENT_SIZE: i32 = 7;
+/// NVML's word for "not available".
+const UNAVAILABLE: u64 = u64::MAX;
+/// Processes on a device before the list goes to the heap.
+const FEW: usize = 32;
+
+type List<T> = unsafe extern "C" fn(NvmlDevice, *mut u32, *mut T) -> i32;
+
+/// One of the lists of processes, in the form that the library has.
+#[derive(Clone, Copy)]
+enum Processes {
+    /// `_v2` and `_v3`.
+    Now(List<NvmlProcessInfo>),
+    V1(List<NvmlProcessInfo_v1>),
+}
+
+pub struct Nvml {
+    handle_by_uuid: unsafe extern "C" fn(*const c_char, *mut NvmlDevice) -> i32,
+    uuid: Option<unsafe extern "C" fn(NvmlDevice, *mut c_char, u32) -> i32>,
+    memory_info: Option<unsafe extern "C" fn(NvmlDevice, *mut NvmlMemory) -> i32>,
+    /// Compute, graphics, MPS: a process is in one or more of them with the same figure.
+    lists: [Option<Processes>; 3],
+}
+
+/// What the lists say of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Figure {
+    Bytes(u64),
+    /// We are in no list: no memory yet, or our pid has another name there (pid namespaces).
+    Absent,
+    /// NVML does not tell.
+    Unavailable,
+}
+
+impl Figure {
+    pub fn bytes(self) -> Option<u64> {
+        match self {
+            Figure::Bytes(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+}
+
+impl Nvml {
+    /// `find` gives the real address of a name in the opened library, or null.
+    pub fn open(find: impl Fn(&CStr) -> *mut c_void) -> Option<Nvml> {
+        // SAFETY: the names' types are NVML's; a null stays `None`.
+        unsafe {
+            let init: unsafe extern "C" fn() -> i32 = function(find(c"nvmlInit_v2"))?;
+            let handle_by_uuid = function(find(c"nvmlDeviceGetHandleByUUID"))?;
+            let uuid = function(find(c"nvmlDeviceGetUUID"));
+            let memory_info = function(find(c"nvmlDeviceGetMemoryInfo"));
+            let list = |names: [&CStr; 3]| {
+                function(find(names[0]))
+                    .or_else(|| function(find(names[1])))
+                    .map(Processes::Now)
+                    .or_else(|| function(find(names[2])).map(Processes::V1))
+            };
+            let lists = [
+                list([
+                    c"nvmlDeviceGetComputeRunningProcesses_v3",
+                    c"nvmlDeviceGetComputeRunningProcesses_v2",
+                    c"nvmlDeviceGetComputeRunningProcesses",
+                ]),
+                list([
+                    c"nvmlDeviceGetGraphicsRunningProcesses_v3",
+                    c"nvmlDeviceGetGraphicsRunningProcesses_v2",
+                    c"nvmlDeviceGetGraphicsRunningProcesses",
+                ]),
+                list([
+                    c"nvmlDeviceGetMPSComputeRunningProcesses_v3",
+                    c"nvmlDeviceGetMPSComputeRunningProcesses_v2",
+                    c"nvmlDeviceGetMPSComputeRunningProcesses",
+                ]),
+            ];
+            (init() == SUCCESS).then_some(Nvml { handle_by_uuid, uuid, memory_info, lists })
+        }
+    }
+
+    /// `uuid` as NVML writes it: GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx, or MIG-...
+    pub fn device(&self, uuid: &CStr) -> Option<NvmlDevice> {
+        let mut device = null_mut();
+        // SAFETY: a NUL-terminated name and room for the answer.
+        let result = unsafe { (self.handle_by_uuid)(uuid.as_ptr(), &mut device) };
+        (result == SUCCESS && !device.is_null()).then_some(device)
+    }
+
+    /// The UUID text of a handle that the program got.
+    pub fn name(&self, device: NvmlDevice) -> Option<Vec<u8>> {
+        let mut text = [0u8; 96];
+        // SAFETY: room as told; the library ends the text with NUL.
+        let result = unsafe { self.uuid?(device, text.as_mut_ptr().cast(), text.len() as u32) };
+        let end = text.iter().position(|byte| *byte == 0)?;
+        (result == SUCCESS).then(|| text[..end].to_vec())
+    }
+
+    /// The device's own memory, all processes together.
+    pub fn memory(&self, device: NvmlDevice) -> Option<NvmlMemory> {
+        let mut memory = NvmlMemory { total: 0, free: 0, used: 0 };
+        // SAFETY: a handle of `device()` and room for the answer.
+        (unsafe { self.memory_info?(device, &mut memory) } == SUCCESS).then_some(memory)
+    }
+
+    /// What the device gives to the process `pid`.
+    pub fn figure(&self, device: NvmlDevice, pid: u32) -> Figure {
+        let mut told = false;
+        for list in self.lists.into_iter().flatten() {
+            let found = match list {
+                Processes::Now(list) => {
+                    find_process(list, device, |info| (info.pid == pid).then_some(info.used))
+                }
+                Processes::V1(list) => {
+                    find_process(list, device, |info| (info.pid == pid).then_some(info.used))
+                }
+            };
+            match found {
+                Some(Some(UNAVAILABLE)) => return Figure::Unavailable,
+                Some(Some(bytes)) => return Figure::Bytes(bytes),
+                Some(None) => told = true,
+                None => {}
+            }
+        }
+        if told { Figure::Absent } else { Figure::Unavailable }
+    }
+}
+
+/// Walks one list. The outer `None`: the library did not give the list.
+fn find_process<T: Copy>(
+    list: List<T>,
+    device: NvmlDevice,
+    wanted: impl Fn(&T) -> Option<u64>,
+) -> Option<Option<u64>> {
+    let mut few = [const { core::mem::MaybeUninit::<T>::uninit() }; FEW];
+    let mut count = FEW as u32;
+    // SAFETY: room for `count` elements; the library writes the number that it filled in.
+    match unsafe { list(device, &mut count, few.as_mut_ptr().cast()) } {
+        SUCCESS => {
+            let filled = few.iter().take(count as usize);
+            // SAFETY: the library filled the first `count`.
+            Some(filled.map(|info| unsafe { info.assume_init_ref() }).find_map(&wanted))
+        }
+        INSUFFICIENT_SIZE => {
+            // More may have come since.
+            let room = (count as usize).saturating_add(FEW).min(1 << 20);
+            let mut many: Vec<T> = Vec::with_capacity(room);
+            let mut count = room as u32;
+            // SAFETY: as above, on the heap.
+            if unsafe { list(device, &mut count, many.as_mut_ptr()) } != SUCCESS {
+                return None;
+            }
+            // SAFETY: the library filled the first `count` of them.
+            unsafe { many.set_len((count as usize).min(room)) };
+            Some(many.iter().find_map(wanted))
+        }
+        _ => None,
+    }
+}
+
+/// # Safety
+/// `address` is null or a function of type `F`.
+unsafe fn function<F: Copy>(address: *mut c_void) -> Option<F> {
+    const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+    // SAFETY: the same size, and not null.
+    (!address.is_null()).then(|| unsafe { core::mem::transmute_copy(&address) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A library with `device` as the number of processes; process n holds n MiB, process 3 does
+    /// not tell.
+    unsafe extern "C" fn list(
+        device: NvmlDevice,
+        count: *mut u32,
+        out: *mut NvmlProcessInfo,
+    ) -> i32 {
+        let processes = device as usize as u32;
+        // SAFETY: the caller's room is what it says.
+        unsafe {
+            let room = core::mem::replace(&mut *count, processes);
+            if room < processes {
+                return INSUFFICIENT_SIZE;
+            }
+            for n in 0..processes {
+                let used = if n == 3 { UNAVAILABLE } else { u64::from(n) << 20 };
+                let info = NvmlProcessInfo { pid: n, used, gpu_instance: 0, compute_instance: 0 };
+                out.add(n as usize).write(info);
+            }
+        }
+        SUCCESS
+    }
+
+    unsafe extern "C" fn refuses(_: NvmlDevice, _: *mut u32, _: *mut NvmlProcessInfo_v1) -> i32 {
+        3
+    }
+
+    unsafe extern "C" fn by_uuid(_: *const c_char, _: *mut NvmlDevice) -> i32 {
+        3
+    }
+
+    fn nvml(lists: [Option<Processes>; 3]) -> Nvml {
+        Nvml { handle_by_uuid: by_uuid, uuid: None, memory_info: None, lists }
+    }
+
+    #[test]
+    fn finds_our_process_in_short_and_long_lists() {
+        let nvml = nvml([None, Some(Processes::V1(refuses)), Some(Processes::Now(list))]);
+        for processes in [6, FEW, FEW + 1, 500] {
+            let device = processes as NvmlDevice;
+            assert_eq!(nvml.figure(device, 5), Figure::Bytes(5 << 20));
+            assert_eq!(nvml.figure(device, 3), Figure::Unavailable);
+            assert_eq!(nvml.figure(device, 501), Figure::Absent);
+        }
+    }
+
+    #[test]
+    fn no_list_is_not_an_empty_list() {
+        assert_eq!(nvml([None; 3]).figure(null_mut(), 1), Figure::Unavailable);
+        let refused = nvml([Some(Processes::V1(refuses)), None, None]);
+        assert_eq!(refused.figure(null_mut(), 1), Figure::Unavailable);
+        assert_eq!(refused.device(c"GPU-x"), None);
+    }
+}
