@@ -9,3 +9,7 @@ pub mod replay;
 pub mod report;
 pub mod trace;
 pub mod units;
+
+#[cfg(test)]
+#[path = "../tests/support/trace.rs"]
+mod testing;

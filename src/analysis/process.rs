@@ -73,7 +73,7 @@ impl Process {
 
     /// Sum of the devices' highest peaks.
     pub fn peak_bytes(&self) -> u64 {
-        self.devices().map(|(_, device)| device.peak.bytes).sum()
+        self.devices().map(|(_, device)| device.peak.bytes).fold(0, u64::saturating_add)
     }
 
     /// `rank 2`, or `pid 4711`.

@@ -47,9 +47,11 @@ impl SampleAt {
     /// What NVML shows beyond allocations and contexts: kernels, heaps, what libraries took past
     /// us. Negative when NVML shows less than the ledger. `None` without NVML.
     pub fn unattributed(&self) -> Option<i64> {
-        let explained =
-            self.live_bytes as i64 - self.managed_bytes as i64 + self.sample.context_bytes as i64;
-        self.sample.process_bytes.map(|process| process as i64 - explained)
+        // A file may claim any number.
+        let explained = i128::from(self.live_bytes) - i128::from(self.managed_bytes)
+            + i128::from(self.sample.context_bytes);
+        let rest = i128::from(self.sample.process_bytes?) - explained;
+        Some(rest.clamp(i64::MIN.into(), i64::MAX.into()) as i64)
     }
 }
 
@@ -101,12 +103,17 @@ impl DeviceState {
         &self.kinds[kind as usize]
     }
 
+    /// Requests that got no memory.
+    pub fn refused(&self) -> u64 {
+        self.refused_by_cap.saturating_add(self.refused_by_driver)
+    }
+
     /// Did anything happen here? A cap alone does not count.
     pub fn was_used(&self) -> bool {
         self.contexts_seen > 0
             || self.allocations > 0
             || self.peak.bytes > 0
-            || self.refused_by_cap + self.refused_by_driver > 0
+            || self.refused() > 0
             || self.kinds.iter().any(|sums| sums.allocations > 0)
             || self.sample.is_some_and(|at| at.sample.process_bytes > Some(0))
     }
@@ -119,9 +126,10 @@ impl DeviceState {
     /// the ledger saw since. `None` without NVML.
     pub fn process_bytes(&self) -> Option<u64> {
         let unattributed = self.sample?.unattributed()?;
-        let bytes = self.live_bytes as i64 - self.kind(Kind::Managed).live_bytes as i64
-            + self.context_bytes as i64
-            + unattributed;
+        let managed = self.kind(Kind::Managed).live_bytes;
+        let bytes = i128::from(self.live_bytes) - i128::from(managed)
+            + i128::from(self.context_bytes)
+            + i128::from(unattributed);
         u64::try_from(bytes).ok().filter(|bytes| *bytes > 0)
     }
 

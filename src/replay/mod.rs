@@ -7,11 +7,17 @@
 //!  Whole --gap--> Lost --CheckpointBegin--> Resuming --CheckpointEnd--> Resumed --gap--> Lost ..
 //! ```
 
+mod checkpoint;
 pub mod device;
 mod freed;
 pub mod live;
 pub mod observer;
 pub mod state;
+
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod tests;
 
 pub use device::{BytesByKind, DeviceState, KindSums, Peak, SampleAt};
 pub use live::{Key, Live, LiveSet};
@@ -20,8 +26,8 @@ pub use state::{Certainty, ContextState, Mapping, PoolSums, RefusalAt, State, St
 
 use rustc_hash::FxHashSet;
 use vramtrace_format::{
-    Alloc, ContextId, Counters, DeviceId, Event, Kind, PoolId, PoolOrigin, Refused, RefusedBy,
-    Space, Stamped, StopReason,
+    Alloc, ContextId, DeviceId, Event, Kind, PoolId, PoolOrigin, Refused, RefusedBy, Space,
+    Stamped, StopReason,
 };
 
 use crate::trace::{Definitions, Site};
@@ -208,12 +214,12 @@ impl Replay {
     /// One allocating call, in the totals.
     fn count_call(&mut self, live: &Live) {
         match live.kind {
-            Kind::HostPinned => self.state.host_pinned.allocations += 1,
-            Kind::HostRegistered => self.state.host_registered.allocations += 1,
+            Kind::HostPinned => add(&mut self.state.host_pinned.allocations, 1),
+            Kind::HostRegistered => add(&mut self.state.host_registered.allocations, 1),
             kind => {
                 let device = self.device(live.device);
-                device.allocations += u64::from(kind != Kind::Imported);
-                device.kinds[kind as usize].allocations += 1;
+                add(&mut device.allocations, u64::from(kind != Kind::Imported));
+                add(&mut device.kinds[kind as usize].allocations, 1);
             }
         }
     }
@@ -288,7 +294,7 @@ impl Replay {
         }
         let device = self.device(live.device);
         device.remove_live(key, &live);
-        device.frees += u64::from(live.kind != Kind::Imported);
+        add(&mut device.frees, u64::from(live.kind != Kind::Imported));
         observer.died(at, key, &live, how);
         self.tell_changed(at, live.device, observer);
         Some(live)
@@ -348,8 +354,8 @@ impl Replay {
         let device = site.map_or(DeviceId::UNKNOWN, |site| site.device);
         let sums = self.device(device);
         match refused.by {
-            RefusedBy::Driver => sums.refused_by_driver += 1,
-            RefusedBy::Cap | RefusedBy::BadCap => sums.refused_by_cap += 1,
+            RefusedBy::Driver => add(&mut sums.refused_by_driver, 1),
+            RefusedBy::Cap | RefusedBy::BadCap => add(&mut sums.refused_by_cap, 1),
         }
         self.state.keep_refusal(RefusalAt {
             time_ns: at.time_ns,
@@ -430,126 +436,9 @@ impl Replay {
             self.tell_changed(at, context.device, observer);
         }
     }
+}
 
-    /// What checkpoints tell. A whole history needs none of it.
-    fn checkpoint(
-        &mut self,
-        definitions: &Definitions,
-        at: &Stamped,
-        observer: &mut impl Observer,
-    ) {
-        if let Event::CheckpointBegin { id } = at.event {
-            if self.checkpoints_only || !self.state.live_is_known() {
-                self.resume(at, id, observer);
-            }
-            return;
-        }
-        let Certainty::Resuming { checkpoint } = self.state.certainty else { return };
-        match at.event {
-            Event::CheckpointAlloc { id, time_ns, alloc } if id == checkpoint => {
-                self.checkpoint_alloc(definitions, at, time_ns, &alloc, observer);
-            }
-            Event::CheckpointMap { id, address, size, offset, object } if id == checkpoint => {
-                let mapping = Mapping { size, offset, object };
-                self.state.mappings.entry(address).or_insert(mapping);
-            }
-            Event::CheckpointPool { id, pool, reserved, used }
-                if id == checkpoint && !self.read_back_pools.contains(&pool) =>
-            {
-                self.pool(definitions, at, pool, reserved, used, observer);
-            }
-            Event::CheckpointGraph { id, device, reserved, used }
-                if id == checkpoint && !self.read_back_graphs.contains(&device) =>
-            {
-                self.graph(at, device, reserved, used, observer);
-            }
-            Event::CheckpointContext { id, context, device, time_ns, stack }
-                if id == checkpoint && !self.state.contexts.contains_key(&context) =>
-            {
-                self.context(context, ContextState { device, created_ns: time_ns, stack });
-            }
-            Event::CheckpointTotals { id, site, allocations, .. } if id == checkpoint => {
-                if let Some(Site { kind: Some(kind), device, .. }) = definitions.site(site) {
-                    match self.host(kind) {
-                        Some(host) => host.allocations += allocations,
-                        None => self.device(device).kinds[kind as usize].allocations += allocations,
-                    }
-                }
-            }
-            Event::CheckpointCounters { id, counters } if id == checkpoint => {
-                self.take_totals(&counters);
-            }
-            Event::CheckpointEnd { id } if id == checkpoint => {
-                self.state.certainty = Certainty::Resumed;
-                self.unsure_peaks.clear();
-            }
-            _ => {}
-        }
-    }
-
-    /// Begins anew at a checkpoint.
-    fn resume(&mut self, at: &Stamped, checkpoint: u32, observer: &mut impl Observer) {
-        self.state.certainty = Certainty::Resuming { checkpoint };
-        self.state.history_from_ns = at.time_ns;
-        self.state.forget_live();
-        self.read_back_pools.clear();
-        self.read_back_graphs.clear();
-        // The checkpoint tells the totals up to here.
-        for device in self.state.devices.values_mut() {
-            device.allocations = 0;
-            device.frees = 0;
-            device.refused_by_cap = 0;
-            device.refused_by_driver = 0;
-            device.kinds.iter_mut().for_each(|sums| sums.allocations = 0);
-        }
-        self.state.host_pinned.allocations = 0;
-        self.state.host_registered.allocations = 0;
-        observer.reset(at);
-    }
-
-    fn checkpoint_alloc(
-        &mut self,
-        definitions: &Definitions,
-        at: &Stamped,
-        time_ns: u64,
-        alloc: &Alloc,
-        observer: &mut impl Observer,
-    ) {
-        let key = Key { space: alloc.space, number: alloc.key };
-        let live = self.live_of(definitions, at, time_ns, alloc);
-        match self.state.live.get(key) {
-            // Its call was recorded after the checkpoint began, though the checkpoint's totals
-            // count it already: count it once.
-            Some(known) if known.same_birth(time_ns) => self.uncount_call(&live),
-            // A newer one at the same address.
-            Some(_) => {}
-            None => {
-                let live = Live { thread: vramtrace_format::ThreadId(0), ..live };
-                self.begin(at, key, live, Birth::Checkpoint, observer);
-            }
-        }
-    }
-
-    fn uncount_call(&mut self, live: &Live) {
-        match self.host(live.kind) {
-            Some(host) => host.allocations = host.allocations.saturating_sub(1),
-            None => {
-                let device = self.device(live.device);
-                if live.kind != Kind::Imported {
-                    device.allocations = device.allocations.saturating_sub(1);
-                }
-                let sums = &mut device.kinds[live.kind as usize];
-                sums.allocations = sums.allocations.saturating_sub(1);
-            }
-        }
-    }
-
-    fn take_totals(&mut self, counters: &Counters) {
-        let device = self.device(DeviceId(counters.device));
-        device.note_told_peak(counters);
-        device.allocations += counters.allocations;
-        device.frees += counters.frees;
-        device.refused_by_cap += counters.refused_by_cap;
-        device.refused_by_driver += counters.refused_by_driver;
-    }
+/// A file may claim any number.
+fn add(sum: &mut u64, more: u64) {
+    *sum = sum.saturating_add(more);
 }

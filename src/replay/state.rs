@@ -136,7 +136,7 @@ impl State {
 
     /// Refused requests, all devices.
     pub fn refusals(&self) -> u64 {
-        self.devices.values().map(|d| d.refused_by_cap + d.refused_by_driver).sum()
+        self.devices.values().map(DeviceState::refused).fold(0, u64::saturating_add)
     }
 
     pub(super) fn keep_refusal(&mut self, refusal: RefusalAt) {

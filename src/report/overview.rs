@@ -46,7 +46,7 @@ fn lines(table: &mut Table, process: &Process, odd: Option<&str>, hosts: bool) {
     let mut names = Some((rank, header.pid.to_string(), host, ended.to_string(), mark));
     for (id, device) in process.devices() {
         let (rank, pid, host, ended, mark) = names.take().unwrap_or_default();
-        let refused = device.refused_by_cap + device.refused_by_driver;
+        let refused = device.refused();
         let name = shorten(&words::device_name(id, &process.definitions), 24);
         let name = match id == vramtrace_format::DeviceId::UNKNOWN {
             true => name,

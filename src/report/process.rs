@@ -173,7 +173,7 @@ fn figures(process: &Process, device: &DeviceState, shown: Shown) -> String {
     table.row([when, gib(device.live_bytes), live]);
     let frees = several(device.frees, "free");
     table.row(["allocations".into(), count(device.allocations), frees]);
-    let refused = device.refused_by_cap + device.refused_by_driver;
+    let refused = device.refused();
     let by = match refused {
         0 => String::new(),
         _ => format!(
@@ -280,7 +280,7 @@ fn sum(process: &Process, device: &DeviceState) -> String {
 }
 
 fn refusals(process: &Process, id: DeviceId, device: &DeviceState, top: usize) -> String {
-    let all = device.refused_by_cap + device.refused_by_driver;
+    let all = device.refused();
     let here = || process.state.last_refusals.iter().filter(|refusal| refusal.device == id);
     let shown = here().count().min(top);
     if shown == 0 {
@@ -343,7 +343,7 @@ fn holders(process: &Process, id: DeviceId, device: &DeviceState, top: usize) ->
     let mut out = format!("\n{}", table.render());
     let rest = device.live_allocations.saturating_sub(largest.len() as u64);
     if rest > 0 {
-        let bytes: u64 = largest.iter().map(|holder| holder.live.size).sum();
+        let bytes = largest.iter().fold(0u64, |sum, holder| sum.saturating_add(holder.live.size));
         let left = size(device.requested_bytes.saturating_sub(bytes));
         out.push_str(&paint(DIM, &format!("    and {} more, {left} together", count(rest))));
         out.push('\n');

@@ -1,0 +1,141 @@
+//! Taking the state from a checkpoint, where events are missing.
+//!
+//! A checkpoint is written in slices while the program goes on: its entries are the live set at
+//! its beginning, in between stand the events since. A free writes its entry first, so every free
+//! of something that was live at the beginning finds it. An allocation whose call returned before
+//! the beginning and whose record came after it is told twice: by key and time it is one.
+
+use vramtrace_format::{Alloc, Counters, DeviceId, Event, Kind, Stamped, ThreadId};
+
+use super::live::{Key, Live};
+use super::observer::{Birth, Observer};
+use super::state::{Certainty, ContextState, Mapping};
+use super::{Replay, add};
+use crate::trace::{Definitions, Site};
+
+impl Replay {
+    /// What checkpoints tell. A whole history needs none of it.
+    pub(super) fn checkpoint(
+        &mut self,
+        definitions: &Definitions,
+        at: &Stamped,
+        observer: &mut impl Observer,
+    ) {
+        if let Event::CheckpointBegin { id } = at.event {
+            if self.checkpoints_only || !self.state.live_is_known() {
+                self.resume(at, id, observer);
+            }
+            return;
+        }
+        let Certainty::Resuming { checkpoint } = self.state.certainty else { return };
+        match at.event {
+            Event::CheckpointAlloc { id, time_ns, alloc } if id == checkpoint => {
+                self.checkpoint_alloc(definitions, at, time_ns, &alloc, observer);
+            }
+            Event::CheckpointMap { id, address, size, offset, object } if id == checkpoint => {
+                let mapping = Mapping { size, offset, object };
+                self.state.mappings.entry(address).or_insert(mapping);
+            }
+            Event::CheckpointPool { id, pool, reserved, used }
+                if id == checkpoint && !self.read_back_pools.contains(&pool) =>
+            {
+                self.pool(definitions, at, pool, reserved, used, observer);
+            }
+            Event::CheckpointGraph { id, device, reserved, used }
+                if id == checkpoint && !self.read_back_graphs.contains(&device) =>
+            {
+                self.graph(at, device, reserved, used, observer);
+            }
+            Event::CheckpointContext { id, context, device, time_ns, stack }
+                if id == checkpoint && !self.state.contexts.contains_key(&context) =>
+            {
+                self.context(context, ContextState { device, created_ns: time_ns, stack });
+            }
+            Event::CheckpointTotals { id, site, allocations, .. } if id == checkpoint => {
+                if let Some(Site { kind: Some(kind), device, .. }) = definitions.site(site) {
+                    match self.host(kind) {
+                        Some(host) => add(&mut host.allocations, allocations),
+                        None => {
+                            let device = self.device(device);
+                            add(&mut device.kinds[kind as usize].allocations, allocations);
+                        }
+                    }
+                }
+            }
+            Event::CheckpointCounters { id, counters } if id == checkpoint => {
+                self.take_totals(&counters);
+            }
+            Event::CheckpointEnd { id } if id == checkpoint => {
+                self.state.certainty = Certainty::Resumed;
+                self.unsure_peaks.clear();
+            }
+            _ => {}
+        }
+    }
+
+    /// Begins anew at a checkpoint.
+    fn resume(&mut self, at: &Stamped, checkpoint: u32, observer: &mut impl Observer) {
+        self.state.certainty = Certainty::Resuming { checkpoint };
+        self.state.history_from_ns = at.time_ns;
+        self.state.forget_live();
+        self.read_back_pools.clear();
+        self.read_back_graphs.clear();
+        // The checkpoint tells the totals up to here.
+        for device in self.state.devices.values_mut() {
+            device.allocations = 0;
+            device.frees = 0;
+            device.refused_by_cap = 0;
+            device.refused_by_driver = 0;
+            device.kinds.iter_mut().for_each(|sums| sums.allocations = 0);
+        }
+        self.state.host_pinned.allocations = 0;
+        self.state.host_registered.allocations = 0;
+        observer.reset(at);
+    }
+
+    fn checkpoint_alloc(
+        &mut self,
+        definitions: &Definitions,
+        at: &Stamped,
+        time_ns: u64,
+        alloc: &Alloc,
+        observer: &mut impl Observer,
+    ) {
+        let key = Key { space: alloc.space, number: alloc.key };
+        let live = self.live_of(definitions, at, time_ns, alloc);
+        match self.state.live.get(key) {
+            // Its call was recorded after the checkpoint began, though the checkpoint's totals
+            // count it already: count it once.
+            Some(known) if known.same_birth(time_ns) => self.uncount_call(&live),
+            // A newer one at the same address.
+            Some(_) => {}
+            None => {
+                let live = Live { thread: ThreadId(0), ..live };
+                self.begin(at, key, live, Birth::Checkpoint, observer);
+            }
+        }
+    }
+
+    fn uncount_call(&mut self, live: &Live) {
+        match self.host(live.kind) {
+            Some(host) => host.allocations = host.allocations.saturating_sub(1),
+            None => {
+                let device = self.device(live.device);
+                if live.kind != Kind::Imported {
+                    device.allocations = device.allocations.saturating_sub(1);
+                }
+                let sums = &mut device.kinds[live.kind as usize];
+                sums.allocations = sums.allocations.saturating_sub(1);
+            }
+        }
+    }
+
+    fn take_totals(&mut self, counters: &Counters) {
+        let device = self.device(DeviceId(counters.device));
+        device.note_told_peak(counters);
+        add(&mut device.allocations, counters.allocations);
+        add(&mut device.frees, counters.frees);
+        add(&mut device.refused_by_cap, counters.refused_by_cap);
+        add(&mut device.refused_by_driver, counters.refused_by_driver);
+    }
+}

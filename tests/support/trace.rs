@@ -1,0 +1,277 @@
+//! Builds trace files in memory, with the recorder's own writer, event by event.
+#![allow(dead_code)]
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use vramtrace_format::{
+    Alloc, Appended, ContextId, Counters, Define, Definition, DeviceId, Event, Header, Kind,
+    PoolId, PoolOrigin, Refused, RefusedBy, SLOT, Sample, SiteId, Space, StackId, ThreadId,
+    WindowHeader, WindowKind, WindowWriter,
+};
+
+pub const MS: u64 = 1_000_000;
+pub const SECOND: u64 = 1_000_000_000;
+
+/// Device 0 and 1, context 1 and 2 on them, pool 1 (default of device 0) and 2 (imported) are
+/// defined from the start; sites as they are used.
+pub struct TraceBuilder {
+    pub header: Header,
+    definitions: Vec<Definition>,
+    sites: HashMap<(Kind, u8, u16), SiteId>,
+    /// Stretches of events; between two of them windows are missing.
+    stretches: Vec<Vec<(u64, Event)>>,
+    /// The first stretch does not begin the file.
+    beginning_lost: bool,
+}
+
+impl Default for TraceBuilder {
+    fn default() -> Self {
+        TraceBuilder::new()
+    }
+}
+
+impl TraceBuilder {
+    pub fn new() -> TraceBuilder {
+        let header = Header {
+            uuid: *b"0123456789abcdef",
+            pid: 4711,
+            parent_pid: 4000,
+            process_start_ticks: 99,
+            start_unix_ns: 1_767_225_600 * SECOND,
+            start_mono_ns: 5,
+            host: "node7".into(),
+            executable: "/usr/bin/python3".into(),
+            command: vec!["python3".into(), "train.py".into(), "--big".into()],
+            working_directory: "/home/me".into(),
+            writer: "0.1.0".into(),
+            ..Header::default()
+        };
+        let device = |id| Definition::Device {
+            id: DeviceId(id),
+            uuid: [0x10 + id; 16],
+            name: "NVIDIA H200".into(),
+            total_bytes: 24 << 30,
+            mig: false,
+        };
+        let context = |id, device| Definition::Context {
+            id: ContextId(id),
+            device: DeviceId(device),
+            handle: 0xc0 + u64::from(id),
+            primary: true,
+        };
+        let pool = |id, origin| Definition::Pool {
+            id: PoolId(id),
+            device: DeviceId(0),
+            handle: 0xd0 + u64::from(id),
+            origin,
+        };
+        let mut definitions = vec![
+            device(0),
+            device(1),
+            context(1, 0),
+            context(2, 1),
+            pool(1, PoolOrigin::Default),
+            pool(2, PoolOrigin::Imported),
+        ];
+        for kind in Kind::ALL {
+            definitions.push(Definition::Api { id: kind as u16, name: api(kind).into() });
+        }
+        TraceBuilder {
+            header,
+            definitions,
+            sites: HashMap::new(),
+            stretches: vec![Vec::new()],
+            beginning_lost: false,
+        }
+    }
+
+    pub fn rank(mut self, rank: u32, of: u32) -> TraceBuilder {
+        self.header.rank = Some(rank);
+        self.header.world_size = Some(of);
+        self.header.pid = 4711 + rank;
+        self.header.uuid[15] = rank as u8;
+        self
+    }
+
+    pub fn definitions(&self) -> &[Definition] {
+        &self.definitions
+    }
+
+    pub fn define(&mut self, definition: Definition) {
+        self.definitions.push(definition);
+    }
+
+    /// Windows are missing before what follows.
+    pub fn lose(&mut self) {
+        if self.stretches.last().is_some_and(|stretch| stretch.is_empty()) {
+            self.beginning_lost = true;
+        } else {
+            self.stretches.push(Vec::new());
+        }
+    }
+
+    pub fn event(&mut self, time_ns: u64, event: Event) {
+        self.stretches.last_mut().expect("a stretch").push((time_ns, event));
+    }
+
+    /// The site of this kind on this device, in its context.
+    pub fn site(&mut self, kind: Kind, device: u8) -> SiteId {
+        self.site_in(kind, device, u16::from(device) + 1)
+    }
+
+    pub fn site_in(&mut self, kind: Kind, device: u8, context: u16) -> SiteId {
+        let next = SiteId(self.sites.len() as u32 + 1);
+        let site = *self.sites.entry((kind, device, context)).or_insert(next);
+        if site == next {
+            self.definitions.push(Definition::Site {
+                id: site,
+                api: kind as u16,
+                kind: Some(kind),
+                device: DeviceId(device),
+                context: ContextId(context),
+                pool: PoolId(u16::from(kind == Kind::Pool)),
+                stream: 0,
+            });
+        }
+        site
+    }
+
+    pub fn allocation(&mut self, kind: Kind, device: u8, key: u64, size: u64) -> Alloc {
+        let site = self.site(kind, device);
+        Alloc { key, space: kind.space(), size, site, stack: StackId(0) }
+    }
+
+    pub fn alloc(&mut self, time_ns: u64, kind: Kind, key: u64, size: u64) {
+        self.alloc_on(time_ns, kind, 0, key, size);
+    }
+
+    pub fn alloc_on(&mut self, time_ns: u64, kind: Kind, device: u8, key: u64, size: u64) {
+        let alloc = self.allocation(kind, device, key, size);
+        self.event(time_ns, Event::Alloc(alloc));
+    }
+
+    pub fn free(&mut self, time_ns: u64, space: Space, key: u64) {
+        self.event(time_ns, Event::Free { key, space, site: SiteId(0) });
+    }
+
+    pub fn context(&mut self, time_ns: u64, device: u8) {
+        let context = ContextId(u16::from(device) + 1);
+        let device = DeviceId(device);
+        self.event(time_ns, Event::ContextCreated { context, device, stack: StackId(0) });
+    }
+
+    pub fn refused(&mut self, time_ns: u64, kind: Kind, size: u64, by: RefusedBy, limit: u64) {
+        let site = self.site(kind, 0);
+        self.event(
+            time_ns,
+            Event::Refused(Refused {
+                site,
+                stack: StackId(0),
+                size,
+                result: 2,
+                by,
+                counted: limit / 2,
+                limit,
+                driver_free: 1 << 30,
+            }),
+        );
+    }
+
+    pub fn sample(&mut self, time_ns: u64, process_bytes: Option<u64>, context_bytes: u64) {
+        self.event(
+            time_ns,
+            Event::Sample(Sample {
+                device: DeviceId(0),
+                driver_free: None,
+                driver_total: Some(24 << 30),
+                process_bytes,
+                context_bytes,
+            }),
+        );
+    }
+
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut out = self.header.to_page().to_vec();
+        let window = Window::new(WindowKind::Definitions, 0, 0, 0, &self.header);
+        for definition in &self.definitions {
+            let written = window.writer.define(ThreadId(1), 0, &mut Define::new(definition));
+            assert!(written != Appended::Full, "more definitions than a window holds");
+        }
+        window.end(&mut out);
+        let mut slot = 1;
+        let mut sequence = u64::from(self.beginning_lost);
+        for stretch in &self.stretches {
+            let base = stretch.first().map_or(0, |(time_ns, _)| *time_ns);
+            let mut window = Window::new(WindowKind::Events, slot, sequence, base, &self.header);
+            for (time_ns, event) in stretch {
+                let append = |window: &Window| window.writer.append(ThreadId(1), *time_ns, event);
+                if append(&window) == Appended::Full {
+                    window.end(&mut out);
+                    slot += 1;
+                    sequence += 1;
+                    let kind = WindowKind::Events;
+                    window = Window::new(kind, slot, sequence, *time_ns, &self.header);
+                    assert!(append(&window) != Appended::Full);
+                }
+            }
+            window.end(&mut out);
+            slot += 1;
+            // One is missing in between.
+            sequence += 2;
+        }
+        out
+    }
+
+    pub fn write(&self, path: &std::path::Path) {
+        std::fs::write(path, self.bytes()).expect("write a trace");
+    }
+}
+
+/// The usual call of each kind.
+pub fn api(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Device => "cuMemAlloc_v2",
+        Kind::Pitched => "cuMemAllocPitch_v2",
+        Kind::Managed => "cuMemAllocManaged",
+        Kind::Pool => "cuMemAllocAsync",
+        Kind::Vmm => "cuMemCreate",
+        Kind::Array => "cuArrayCreate_v2",
+        Kind::Mipmapped => "cuMipmappedArrayCreate",
+        Kind::Graph => "cuGraphAddMemAllocNode",
+        Kind::Imported => "cuIpcOpenMemHandle_v2",
+        Kind::HostPinned => "cuMemHostAlloc",
+        Kind::HostRegistered => "cuMemHostRegister_v2",
+    }
+}
+
+pub fn counters(device: u8) -> Counters {
+    Counters { device, ..Counters::default() }
+}
+
+/// A window being written: its memory, leaked for the test's life, and its writer.
+struct Window {
+    words: &'static [AtomicU64],
+    writer: WindowWriter<'static>,
+}
+
+impl Window {
+    fn new(kind: WindowKind, slot: u32, sequence: u64, base: u64, file: &Header) -> Window {
+        let words: Vec<AtomicU64> = (0..SLOT / 8).map(|_| AtomicU64::new(0)).collect();
+        let words: &'static [AtomicU64] = words.leak();
+        let header = WindowHeader {
+            kind,
+            slots: 1,
+            sequence,
+            slot,
+            base_time_ns: base,
+            file: file.file_tag(),
+        };
+        Window { words, writer: WindowWriter::begin(words, header) }
+    }
+
+    fn end(self, out: &mut Vec<u8>) {
+        self.writer.close();
+        out.extend(self.words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()));
+    }
+}
