@@ -1,0 +1,254 @@
+//! The driver's types, declared from their documented layout.
+
+#![allow(non_camel_case_types)]
+
+use std::ffi::{c_char, c_void};
+
+pub const KIB: u64 = 1 << 10;
+pub const MIB: u64 = 1 << 20;
+pub const GIB: u64 = 1 << 30;
+/// The device's page.
+pub const PAGE: u64 = 2 * MIB;
+/// Pools and graph memory grow by this much.
+pub const POOL_STEP: u64 = 32 * MIB;
+
+/// A context, array, graph, event, module and so on, as the program sees it.
+pub type Handle = *mut c_void;
+/// CUdeviceptr.
+pub type Pointer = u64;
+
+/// A stream argument. NULL means another stream in the per-thread variants of a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(transparent)]
+pub struct StreamArg(pub usize);
+
+pub const STREAM_LEGACY: StreamArg = StreamArg(1);
+pub const STREAM_PER_THREAD: StreamArg = StreamArg(2);
+
+pub const LOCATION_DEVICE: i32 = 1;
+pub const LOCATION_HOST: i32 = 2;
+pub const LOCATION_HOST_NUMA: i32 = 3;
+pub const LOCATION_HOST_NUMA_CURRENT: i32 = 4;
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[repr(C)]
+pub struct Location {
+    pub kind: i32,
+    pub id: i32,
+}
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct AllocationProp {
+    pub kind: i32,
+    pub handle_types: i32,
+    pub location: Location,
+    pub win32: usize,
+    pub flags: [u8; 8],
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct AccessDesc {
+    pub location: Location,
+    pub flags: i32,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct PoolProps {
+    pub kind: i32,
+    pub handle_types: i32,
+    pub location: Location,
+    pub win32: usize,
+    pub max_size: usize,
+    pub usage: u16,
+    pub reserved: [u8; 54],
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct AllocNodeParams {
+    pub pool: PoolProps,
+    pub access: *const AccessDesc,
+    pub access_count: usize,
+    pub size: usize,
+    pub pointer: Pointer,
+}
+
+#[repr(C)]
+pub struct GraphNodeParams {
+    pub kind: i32,
+    pub reserved: [i32; 3],
+    pub body: [u64; 29],
+    pub reserved2: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct ArrayDesc {
+    pub width: usize,
+    pub height: usize,
+    pub format: i32,
+    pub channels: u32,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct ArrayDescV1 {
+    pub width: u32,
+    pub height: u32,
+    pub format: i32,
+    pub channels: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Array3dDesc {
+    pub width: usize,
+    pub height: usize,
+    pub depth: usize,
+    pub format: i32,
+    pub channels: u32,
+    pub flags: u32,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Array3dDescV1 {
+    pub width: u32,
+    pub height: u32,
+    pub depth: u32,
+    pub format: i32,
+    pub channels: u32,
+    pub flags: u32,
+}
+
+#[repr(C)]
+pub struct ArrayRequirements {
+    pub size: usize,
+    pub alignment: usize,
+    pub reserved: [u32; 4],
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Copy2d {
+    pub src_x: usize,
+    pub src_y: usize,
+    pub src_type: i32,
+    pub src_host: *const c_void,
+    pub src_device: Pointer,
+    pub src_array: Handle,
+    pub src_pitch: usize,
+    pub dst_x: usize,
+    pub dst_y: usize,
+    pub dst_type: i32,
+    pub dst_host: *mut c_void,
+    pub dst_device: Pointer,
+    pub dst_array: Handle,
+    pub dst_pitch: usize,
+    pub width: usize,
+    pub height: usize,
+}
+
+/// One side of a 3D copy: `extra` is reserved in CUDA_MEMCPY3D, a context in the peer variant.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Side3d {
+    pub x: usize,
+    pub y: usize,
+    pub z: usize,
+    pub lod: usize,
+    pub kind: i32,
+    pub host: *mut c_void,
+    pub device: Pointer,
+    pub array: Handle,
+    pub extra: *mut c_void,
+    pub pitch: usize,
+    pub height: usize,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Copy3d {
+    pub src: Side3d,
+    pub dst: Side3d,
+    pub width: usize,
+    pub height: usize,
+    pub depth: usize,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct MemsetNodeParams {
+    pub dst: Pointer,
+    pub pitch: usize,
+    pub value: u32,
+    pub element_size: u32,
+    pub width: usize,
+    pub height: usize,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct HostNodeParams {
+    pub function: Option<HostFunction>,
+    pub data: *mut c_void,
+}
+
+pub type HostFunction = unsafe extern "C" fn(*mut c_void);
+pub type StreamCallback = unsafe extern "C" fn(*mut c_void, i32, *mut c_void);
+
+#[repr(C)]
+pub struct InstantiateParams {
+    pub flags: u64,
+    pub upload_stream: StreamArg,
+    pub error_node: Handle,
+    pub result: i32,
+}
+
+#[repr(C)]
+pub struct LaunchConfig {
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    pub shared: u32,
+    pub stream: StreamArg,
+    pub attributes: *mut c_void,
+    pub attribute_count: u32,
+}
+
+/// CUipcMemHandle, CUipcEventHandle, CUmemPoolPtrExportData: 64 bytes, passed by value.
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+pub struct Sealed(pub [u64; 8]);
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct MulticastProp {
+    pub devices: u32,
+    pub size: usize,
+    pub handle_types: u64,
+    pub flags: u64,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Uuid(pub [u8; 16]);
+
+pub type Name = *const c_char;
+
+const _: () = {
+    assert!(size_of::<AllocationProp>() == 32);
+    assert!(size_of::<PoolProps>() == 88);
+    assert!(size_of::<AllocNodeParams>() == 120);
+    assert!(size_of::<GraphNodeParams>() == 256);
+    assert!(size_of::<ArrayDesc>() == 24);
+    assert!(size_of::<Array3dDesc>() == 40);
+    assert!(size_of::<Copy2d>() == 128);
+    assert!(size_of::<Copy3d>() == 200);
+    assert!(size_of::<MemsetNodeParams>() == 40);
+    assert!(size_of::<Sealed>() == 64);
+    assert!(size_of::<MulticastProp>() == 32);
+    assert!(size_of::<LaunchConfig>() == 56);
+};

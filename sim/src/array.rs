@@ -1,0 +1,316 @@
+//! Arrays and mipmapped arrays: linear storage in whole pages.
+
+use crate::abi::*;
+use crate::context;
+use crate::driver::driver;
+use crate::error::{Done, Error};
+use crate::memory::{Block, Memory, Owner, next_id, round_up};
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+/// CUDA_ARRAY3D_LAYERED, SURFACE_LDST, CUBEMAP, TEXTURE_GATHER, DEPTH_TEXTURE,
+/// COLOR_ATTACHMENT, SPARSE, DEFERRED_MAPPING, VIDEO_ENCODE_DECODE.
+const FLAGS: u32 = 0x1ff;
+const LAYERED: u32 = 1;
+/// No memory of its own: it is mapped later.
+const NO_MEMORY: u32 = 0x40 | 0x80;
+
+#[derive(Clone)]
+struct Array {
+    desc: Array3dDesc,
+    device: usize,
+    context: u32,
+    /// 0: none yet.
+    address: Pointer,
+    size: u64,
+    /// Part of a mipmapped array.
+    level_of: usize,
+}
+
+struct Mipmapped {
+    desc: Array3dDesc,
+    levels: Vec<usize>,
+    device: usize,
+    context: u32,
+    address: Pointer,
+    size: u64,
+}
+
+#[derive(Default)]
+struct Arrays {
+    arrays: HashMap<usize, Array>,
+    mipmapped: HashMap<usize, Mipmapped>,
+}
+
+static ARRAYS: Mutex<Option<Arrays>> = Mutex::new(None);
+
+fn with<R>(work: impl FnOnce(&mut Arrays) -> R) -> R {
+    let mut guard = ARRAYS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    work(guard.get_or_insert_default())
+}
+
+fn new_handle() -> usize {
+    0xa770_0000_0000 + next_id() as usize * 16
+}
+
+/// Bytes of an element, and how many texels wide and high the block is that it stands for.
+fn element(format: i32, channels: u32) -> Done<(u64, u64)> {
+    let one = match format {
+        0x01 | 0x08 => 1,
+        0x02 | 0x09 | 0x10 => 2,
+        0x03 | 0x0a | 0x20 => 4,
+        0xc0 | 0xc6 => return Ok((1, 1)),
+        0xc1 | 0xc3 | 0xc7 | 0xc9 => return Ok((2, 1)),
+        0xc2 | 0xc4 | 0xc8 | 0xca | 0x50 => return Ok((4, 1)),
+        0xc5 | 0xcb => return Ok((8, 1)),
+        // Block compressed: 4 x 4 texels in 8 or 16 bytes.
+        0x91 | 0x92 | 0x97 | 0x98 => return Ok((8, 4)),
+        0x93..=0x96 | 0x99..=0x9e => return Ok((16, 4)),
+        _ => return Err(Error::INVALID_VALUE),
+    };
+    if !matches!(channels, 1 | 2 | 4) {
+        return Err(Error::INVALID_VALUE);
+    }
+    Ok((one * channels as u64, 1))
+}
+
+fn pitch(desc: &Array3dDesc) -> Done<(u64, u64)> {
+    let (bytes, block) = element(desc.format, desc.channels)?;
+    let columns = (desc.width as u64).div_ceil(block);
+    let rows = (desc.height.max(1) as u64).div_ceil(block);
+    Ok((columns.checked_mul(bytes).ok_or(Error::INVALID_VALUE)?, rows))
+}
+
+fn bytes(desc: &Array3dDesc) -> Done<u64> {
+    let (pitch, rows) = pitch(desc)?;
+    pitch
+        .checked_mul(rows)
+        .and_then(|layer| layer.checked_mul(desc.depth.max(1) as u64))
+        .ok_or(Error::INVALID_VALUE)
+}
+
+fn check(desc: &Array3dDesc) -> Done {
+    element(desc.format, desc.channels)?;
+    let largest = desc.width.max(desc.height).max(desc.depth);
+    if desc.width == 0 || desc.flags & !FLAGS != 0 || largest > 131_072 {
+        return Err(Error::INVALID_VALUE);
+    }
+    if desc.depth != 0 && desc.height == 0 && desc.flags & LAYERED == 0 {
+        return Err(Error::INVALID_VALUE);
+    }
+    Ok(())
+}
+
+fn take(memory: &Memory, size: u64, context: u32) -> Done<Pointer> {
+    memory.charge(size, size)?;
+    let mut locked = memory.lock();
+    let address = locked.take_pages(size, PAGE).inspect_err(|_| memory.release(size, size))?;
+    let block = Block { size, span: size, owner: Owner::Pages, context, id: next_id() };
+    locked.state.live.insert(address, block);
+    Ok(address)
+}
+
+fn create_any(out: *mut Handle, desc: Array3dDesc) -> Done {
+    let context = context::current()?;
+    if out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    check(&desc)?;
+    let size = round_up(bytes(&desc)?, PAGE)?;
+    let address = match desc.flags & NO_MEMORY {
+        0 => take(driver().memory(context.device), size, context.id)?,
+        _ => 0,
+    };
+    let (device, context) = (context.device, context.id);
+    let array = Array { desc, device, context, address, size, level_of: 0 };
+    let handle = new_handle();
+    with(|all| all.arrays.insert(handle, array));
+    unsafe { *out = handle as Handle };
+    Ok(())
+}
+
+pub unsafe fn create(out: *mut Handle, desc: *const ArrayDesc) -> Done {
+    let desc = unsafe { desc.as_ref() }.ok_or(Error::INVALID_VALUE)?;
+    let ArrayDesc { width, height, format, channels } = *desc;
+    create_any(out, Array3dDesc { width, height, depth: 0, format, channels, flags: 0 })
+}
+
+pub unsafe fn create_v1(out: *mut Handle, desc: *const ArrayDescV1) -> Done {
+    let desc = unsafe { desc.as_ref() }.ok_or(Error::INVALID_VALUE)?;
+    let (width, height) = (desc.width as usize, desc.height as usize);
+    let (format, channels) = (desc.format, desc.channels);
+    create_any(out, Array3dDesc { width, height, depth: 0, format, channels, flags: 0 })
+}
+
+pub unsafe fn create_3d(out: *mut Handle, desc: *const Array3dDesc) -> Done {
+    create_any(out, *unsafe { desc.as_ref() }.ok_or(Error::INVALID_VALUE)?)
+}
+
+pub unsafe fn create_3d_v1(out: *mut Handle, desc: *const Array3dDescV1) -> Done {
+    let desc = unsafe { desc.as_ref() }.ok_or(Error::INVALID_VALUE)?;
+    create_any(
+        out,
+        Array3dDesc {
+            width: desc.width as usize,
+            height: desc.height as usize,
+            depth: desc.depth as usize,
+            format: desc.format,
+            channels: desc.channels,
+            flags: desc.flags,
+        },
+    )
+}
+
+fn find(handle: Handle) -> Done<Array> {
+    with(|all| all.arrays.get(&(handle as usize)).cloned()).ok_or(Error::INVALID_HANDLE)
+}
+
+/// Address, bytes of a row and rows of a layer.
+pub fn storage(handle: Handle) -> Done<(Pointer, u64, u64)> {
+    let array = find(handle)?;
+    if array.address == 0 {
+        return Err(Error::INVALID_VALUE);
+    }
+    let (pitch, rows) = pitch(&array.desc)?;
+    Ok((array.address, pitch, rows))
+}
+
+pub unsafe fn destroy(handle: Handle) -> Done {
+    let array = find(handle)?;
+    // A level goes with its mipmapped array.
+    if array.level_of != 0 {
+        return Err(Error::INVALID_HANDLE);
+    }
+    with(|all| all.arrays.remove(&(handle as usize))).ok_or(Error::INVALID_HANDLE)?;
+    if array.address != 0 {
+        driver().memory(array.device).lock().free(array.address)?;
+    }
+    Ok(())
+}
+
+pub unsafe fn get_desc(out: *mut ArrayDesc, handle: Handle) -> Done {
+    let Array3dDesc { width, height, format, channels, .. } = find(handle)?.desc;
+    if out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    unsafe { *out = ArrayDesc { width, height, format, channels } };
+    Ok(())
+}
+
+pub unsafe fn get_desc_3d(out: *mut Array3dDesc, handle: Handle) -> Done {
+    let desc = find(handle)?.desc;
+    if out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    unsafe { *out = desc };
+    Ok(())
+}
+
+fn write_requirements(out: *mut ArrayRequirements, size: u64, device: i32) -> Done {
+    crate::device::by_ordinal(device)?;
+    if out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    let size = size as usize;
+    unsafe { *out = ArrayRequirements { size, alignment: PAGE as usize, reserved: [0; 4] } };
+    Ok(())
+}
+
+/// Answered for every array: a program that can ask for deferred ones only misses nothing.
+pub unsafe fn requirements(out: *mut ArrayRequirements, handle: Handle, device: i32) -> Done {
+    write_requirements(out, find(handle)?.size, device)
+}
+
+pub unsafe fn mipmapped_create(out: *mut Handle, desc: *const Array3dDesc, levels: u32) -> Done {
+    let context = context::current()?;
+    let desc = *unsafe { desc.as_ref() }.ok_or(Error::INVALID_VALUE)?;
+    check(&desc)?;
+    if out.is_null() || levels == 0 {
+        return Err(Error::INVALID_VALUE);
+    }
+    let largest = desc.width.max(desc.height).max(desc.depth).max(1);
+    let levels = levels.min(largest.ilog2() + 1);
+    let smaller = |length: usize, level: u32| {
+        if length == 0 { 0 } else { (length >> level).max(1) }
+    };
+    let mut descs = Vec::new();
+    let mut total = 0u64;
+    for level in 0..levels {
+        let layered = desc.flags & LAYERED != 0;
+        let depth = if layered { desc.depth } else { smaller(desc.depth, level) };
+        let one = Array3dDesc {
+            width: smaller(desc.width, level),
+            height: smaller(desc.height, level),
+            depth,
+            ..desc
+        };
+        descs.push((one, total));
+        total =
+            total.checked_add(bytes(&one)?.next_multiple_of(512)).ok_or(Error::OUT_OF_MEMORY)?;
+    }
+    let size = round_up(total, PAGE)?;
+    let address = match desc.flags & NO_MEMORY {
+        0 => take(driver().memory(context.device), size, context.id)?,
+        _ => 0,
+    };
+    let handle = new_handle();
+    let (device, context) = (context.device, context.id);
+    let levels = descs
+        .into_iter()
+        .map(|(desc, offset)| {
+            let at = if address == 0 { 0 } else { address + offset };
+            let size = bytes(&desc).unwrap_or(0);
+            let array = Array { desc, device, context, address: at, size, level_of: handle };
+            let level = new_handle();
+            with(|all| all.arrays.insert(level, array));
+            level
+        })
+        .collect();
+    let whole = Mipmapped { desc, levels, device, context, address, size };
+    with(|all| all.mipmapped.insert(handle, whole));
+    unsafe { *out = handle as Handle };
+    Ok(())
+}
+
+pub unsafe fn mipmapped_destroy(handle: Handle) -> Done {
+    let gone = with(|all| {
+        let gone = all.mipmapped.remove(&(handle as usize))?;
+        for level in &gone.levels {
+            all.arrays.remove(level);
+        }
+        Some(gone)
+    })
+    .ok_or(Error::INVALID_HANDLE)?;
+    if gone.address != 0 {
+        driver().memory(gone.device).lock().free(gone.address)?;
+    }
+    Ok(())
+}
+
+pub unsafe fn mipmapped_level(out: *mut Handle, handle: Handle, level: u32) -> Done {
+    if out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    let found = with(|all| {
+        let whole = all.mipmapped.get(&(handle as usize)).ok_or(Error::INVALID_HANDLE)?;
+        whole.levels.get(level as usize).copied().ok_or(Error::INVALID_VALUE)
+    })?;
+    unsafe { *out = found as Handle };
+    Ok(())
+}
+
+pub unsafe fn mipmapped_requirements(
+    out: *mut ArrayRequirements,
+    handle: Handle,
+    device: i32,
+) -> Done {
+    let size = with(|all| all.mipmapped.get(&(handle as usize)).map(|whole| whole.size));
+    write_requirements(out, size.ok_or(Error::INVALID_HANDLE)?, device)
+}
+
+pub fn forget_context(context: u32) {
+    with(|all| {
+        all.arrays.retain(|_, array| array.context != context);
+        all.mipmapped.retain(|_, whole| whole.context != context && whole.desc.width != 0);
+    });
+}

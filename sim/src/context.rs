@@ -1,0 +1,468 @@
+//! Contexts: what they cost, which is current, what dies with them.
+
+use crate::abi::*;
+use crate::device::{self, SM_COUNT, THREADS_PER_SM};
+use crate::driver::driver;
+use crate::error::{Done, Error};
+use crate::{array, host, module, stream};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::{Mutex, RwLock};
+
+/// A bare context by cuMemGetInfo: 526.8 MiB, in pages of 4 KiB.
+pub const COST: u64 = 134_861 * 4 * KIB;
+/// The same by NVML per process.
+pub const COST_SHOWN: u64 = 518 * MIB;
+
+const DEFAULT_STACK: usize = 1024;
+
+pub struct Context {
+    pub id: u32,
+    pub device: usize,
+    primary: bool,
+    flags: AtomicU32,
+    alive: AtomicBool,
+    /// Retains of a primary context, attachments of another.
+    references: Mutex<u32>,
+    /// Device bytes beyond [`COST`]: stacks, code.
+    extra: AtomicU64,
+    limits: Mutex<[usize; 16]>,
+    cache_config: AtomicU32,
+    peers: Mutex<Vec<u32>>,
+}
+
+/// Contexts are never freed: a handle that outlived its context is found dead, not dangling.
+static ALL: RwLock<Vec<&'static Context>> = RwLock::new(Vec::new());
+static PRIMARY: Mutex<Option<HashMap<usize, &'static Context>>> = Mutex::new(None);
+
+thread_local! {
+    static TOP: Cell<Option<&'static Context>> = const { Cell::new(None) };
+    static BELOW: RefCell<Vec<Option<&'static Context>>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Context {
+    fn new(device: usize, primary: bool, flags: u32) -> &'static Context {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        let context = Box::leak(Box::new(Context {
+            id: NEXT.fetch_add(1, Relaxed),
+            device,
+            primary,
+            flags: AtomicU32::new(flags),
+            alive: AtomicBool::new(false),
+            references: Mutex::new(0),
+            extra: AtomicU64::new(0),
+            limits: Mutex::new(default_limits()),
+            cache_config: AtomicU32::new(0),
+            peers: Mutex::new(Vec::new()),
+        }));
+        ALL.write().unwrap().push(context);
+        context
+    }
+
+    pub fn handle(&'static self) -> Handle {
+        self as *const Context as Handle
+    }
+
+    #[inline]
+    pub fn is_alive(&self) -> bool {
+        self.alive.load(Acquire)
+    }
+
+    fn start(&self) -> Done {
+        driver().memory(self.device).charge(COST, COST_SHOWN)?;
+        *self.limits.lock().unwrap() = default_limits();
+        self.alive.store(true, Release);
+        Ok(())
+    }
+
+    /// Device memory that belongs to the context as such.
+    pub fn grow(&self, bytes: u64) -> Done {
+        driver().memory(self.device).charge(bytes, bytes)?;
+        self.extra.fetch_add(bytes, Relaxed);
+        Ok(())
+    }
+
+    pub fn shrink(&self, bytes: u64) {
+        self.extra.fetch_sub(bytes, Relaxed);
+        driver().memory(self.device).release(bytes, bytes);
+    }
+
+    fn end(&self) {
+        self.alive.store(false, Release);
+        stream::forget_context(self.id);
+        array::forget_context(self.id);
+        module::forget_context(self.id);
+        host::forget_context(self.id);
+        for memory in driver().all() {
+            memory.lock().free_context(self.id);
+        }
+        self.peers.lock().unwrap().clear();
+        let extra = self.extra.swap(0, Relaxed);
+        driver().memory(self.device).release(COST + extra, COST_SHOWN + extra);
+    }
+}
+
+fn default_limits() -> [usize; 16] {
+    let mut limits = [0; 16];
+    limits[0] = DEFAULT_STACK;
+    limits[1] = 8 << 20;
+    limits[2] = 8 << 20;
+    limits[3] = 2;
+    limits[4] = 2048;
+    limits[5] = 64;
+    limits
+}
+
+/// The calling thread's context.
+#[inline]
+pub fn current() -> Done<&'static Context> {
+    match TOP.get() {
+        Some(context) if context.is_alive() => Ok(context),
+        Some(_) => Err(Error::CONTEXT_IS_DESTROYED),
+        None => Err(Error::INVALID_CONTEXT),
+    }
+}
+
+pub fn find(handle: Handle) -> Done<&'static Context> {
+    let all = ALL.read().unwrap();
+    all.iter()
+        .copied()
+        .find(|context| context.handle() == handle && context.is_alive())
+        .ok_or(Error::INVALID_CONTEXT)
+}
+
+/// The context of a call that names one or means the current.
+pub fn named_or_current(handle: Handle) -> Done<&'static Context> {
+    if handle.is_null() { current() } else { find(handle) }
+}
+
+fn push(context: Option<&'static Context>) {
+    // A thread that is ending has no stack any more; the top alone still works.
+    let _ = BELOW.try_with(|below| below.borrow_mut().push(TOP.get()));
+    TOP.set(context);
+}
+
+fn pop() {
+    TOP.set(BELOW.try_with(|below| below.borrow_mut().pop()).ok().flatten().flatten());
+}
+
+pub unsafe fn create(out: *mut Handle, flags: u32, ordinal: i32) -> Done {
+    let index = device::by_ordinal(ordinal)?;
+    if out.is_null() || flags > 0xff {
+        return Err(Error::INVALID_VALUE);
+    }
+    let context = Context::new(index, false, flags);
+    context.start()?;
+    *context.references.lock().unwrap() = 1;
+    push(Some(context));
+    unsafe { *out = context.handle() };
+    Ok(())
+}
+
+pub unsafe fn create_v3(
+    out: *mut Handle,
+    _affinity: *mut std::ffi::c_void,
+    _count: i32,
+    flags: u32,
+    ordinal: i32,
+) -> Done {
+    unsafe { create(out, flags, ordinal) }
+}
+
+pub unsafe fn create_v4(
+    out: *mut Handle,
+    _params: *mut std::ffi::c_void,
+    flags: u32,
+    ordinal: i32,
+) -> Done {
+    unsafe { create(out, flags, ordinal) }
+}
+
+pub unsafe fn destroy(handle: Handle) -> Done {
+    let context = find(handle)?;
+    if context.primary {
+        return Err(Error::INVALID_CONTEXT);
+    }
+    if TOP.get().is_some_and(|top| std::ptr::eq(top, context)) {
+        pop();
+    }
+    context.end();
+    Ok(())
+}
+
+pub unsafe fn attach(out: *mut Handle, _flags: u32) -> Done {
+    let context = current()?;
+    if out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    *context.references.lock().unwrap() += 1;
+    unsafe { *out = context.handle() };
+    Ok(())
+}
+
+pub unsafe fn detach(handle: Handle) -> Done {
+    let context = find(handle)?;
+    if context.primary {
+        return Err(Error::INVALID_CONTEXT);
+    }
+    let mut references = context.references.lock().unwrap();
+    *references -= 1;
+    let last = *references == 0;
+    drop(references);
+    if last { unsafe { destroy(handle) } } else { Ok(()) }
+}
+
+fn primary(index: usize) -> &'static Context {
+    let mut map = PRIMARY.lock().unwrap();
+    map.get_or_insert_default().entry(index).or_insert_with(|| Context::new(index, true, 0))
+}
+
+pub unsafe fn primary_retain(out: *mut Handle, ordinal: i32) -> Done {
+    let context = primary(device::by_ordinal(ordinal)?);
+    if out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    let mut references = context.references.lock().unwrap();
+    if !context.is_alive() {
+        context.start()?;
+    }
+    *references += 1;
+    unsafe { *out = context.handle() };
+    Ok(())
+}
+
+pub unsafe fn primary_release(ordinal: i32) -> Done {
+    let context = primary(device::by_ordinal(ordinal)?);
+    let mut references = context.references.lock().unwrap();
+    match *references {
+        0 => return Err(Error::INVALID_CONTEXT),
+        1 if context.is_alive() => context.end(),
+        _ => {}
+    }
+    *references -= 1;
+    Ok(())
+}
+
+pub unsafe fn primary_reset(ordinal: i32) -> Done {
+    let context = primary(device::by_ordinal(ordinal)?);
+    let references = context.references.lock().unwrap();
+    if context.is_alive() {
+        context.end();
+        // Who still holds it keeps a usable context, freshly made.
+        if *references > 0 {
+            context.start()?;
+        }
+    }
+    Ok(())
+}
+
+pub unsafe fn primary_set_flags(ordinal: i32, flags: u32) -> Done {
+    let context = primary(device::by_ordinal(ordinal)?);
+    context.flags.store(flags, Relaxed);
+    Ok(())
+}
+
+pub unsafe fn primary_get_state(ordinal: i32, flags: *mut u32, active: *mut i32) -> Done {
+    let context = primary(device::by_ordinal(ordinal)?);
+    if !flags.is_null() {
+        unsafe { *flags = context.flags.load(Relaxed) };
+    }
+    if !active.is_null() {
+        unsafe { *active = context.is_alive() as i32 };
+    }
+    Ok(())
+}
+
+pub unsafe fn set_current(handle: Handle) -> Done {
+    TOP.set(if handle.is_null() { None } else { Some(find(handle)?) });
+    Ok(())
+}
+
+pub unsafe fn get_current(out: *mut Handle) -> Done {
+    if out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    unsafe { *out = TOP.get().map_or(std::ptr::null_mut(), Context::handle) };
+    Ok(())
+}
+
+pub unsafe fn push_current(handle: Handle) -> Done {
+    push(Some(find(handle)?));
+    Ok(())
+}
+
+pub unsafe fn pop_current(out: *mut Handle) -> Done {
+    let Some(top) = TOP.get() else { return Err(Error::INVALID_CONTEXT) };
+    if !out.is_null() {
+        unsafe { *out = top.handle() };
+    }
+    pop();
+    Ok(())
+}
+
+pub unsafe fn get_device(out: *mut i32) -> Done {
+    let context = current()?;
+    if out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    unsafe { *out = device::ordinal(context.device) };
+    Ok(())
+}
+
+pub unsafe fn get_device_v2(out: *mut i32, handle: Handle) -> Done {
+    let context = named_or_current(handle)?;
+    if out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    unsafe { *out = device::ordinal(context.device) };
+    Ok(())
+}
+
+pub unsafe fn get_flags(out: *mut u32) -> Done {
+    let context = current()?;
+    if out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    unsafe { *out = context.flags.load(Relaxed) };
+    Ok(())
+}
+
+pub unsafe fn set_flags(flags: u32) -> Done {
+    current()?.flags.store(flags, Relaxed);
+    Ok(())
+}
+
+pub unsafe fn get_id(handle: Handle, out: *mut u64) -> Done {
+    let context = named_or_current(handle)?;
+    if out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    unsafe { *out = context.id as u64 };
+    Ok(())
+}
+
+pub unsafe fn get_api_version(handle: Handle, out: *mut u32) -> Done {
+    named_or_current(handle)?;
+    if out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    unsafe { *out = 3020 };
+    Ok(())
+}
+
+pub unsafe fn synchronize() -> Done {
+    let context = current()?;
+    stream::synchronize_context(context)
+}
+
+pub unsafe fn synchronize_v2(handle: Handle) -> Done {
+    stream::synchronize_context(named_or_current(handle)?)
+}
+
+pub unsafe fn get_limit(out: *mut usize, limit: i32) -> Done {
+    let context = current()?;
+    if out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    let limits = context.limits.lock().unwrap();
+    let value = limits.get(limit as usize).filter(|_| (0..=9).contains(&limit));
+    unsafe { *out = *value.ok_or(Error::UNSUPPORTED_LIMIT)? };
+    Ok(())
+}
+
+/// Local memory for the stacks of all threads that can be resident is taken at the call, and
+/// kept when the limit is lowered again. The malloc heap takes nothing until kernels use it.
+pub unsafe fn set_limit(limit: i32, value: usize) -> Done {
+    let context = current()?;
+    if !(0..=6).contains(&limit) {
+        return Err(Error::UNSUPPORTED_LIMIT);
+    }
+    let mut limits = context.limits.lock().unwrap();
+    if limit == 0 {
+        let value = value.next_multiple_of(16);
+        // What one thread may have at most.
+        if value > 512 << 10 {
+            return Err(Error::INVALID_VALUE);
+        }
+        let highest = limits[15].max(DEFAULT_STACK);
+        if value > highest {
+            context.grow(SM_COUNT * THREADS_PER_SM * (value - highest) as u64)?;
+            limits[15] = value;
+        }
+        limits[0] = value;
+    } else {
+        limits[limit as usize] = value;
+    }
+    Ok(())
+}
+
+pub unsafe fn get_cache_config(out: *mut i32) -> Done {
+    let context = current()?;
+    if out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    unsafe { *out = context.cache_config.load(Relaxed) as i32 };
+    Ok(())
+}
+
+pub unsafe fn set_cache_config(value: i32) -> Done {
+    current()?.cache_config.store(value as u32, Relaxed);
+    Ok(())
+}
+
+pub unsafe fn get_shared_config(out: *mut i32) -> Done {
+    current()?;
+    if out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    unsafe { *out = 1 };
+    Ok(())
+}
+
+pub unsafe fn set_shared_config(_value: i32) -> Done {
+    current().map(|_| ())
+}
+
+pub unsafe fn priority_range(least: *mut i32, greatest: *mut i32) -> Done {
+    current()?;
+    if !least.is_null() {
+        unsafe { *least = 0 };
+    }
+    if !greatest.is_null() {
+        unsafe { *greatest = -5 };
+    }
+    Ok(())
+}
+
+pub unsafe fn reset_persisting_l2() -> Done {
+    current().map(|_| ())
+}
+
+pub unsafe fn enable_peer(handle: Handle, flags: u32) -> Done {
+    let (context, peer) = (current()?, find(handle)?);
+    if flags != 0 {
+        return Err(Error::INVALID_VALUE);
+    }
+    if context.device == peer.device {
+        return Err(Error::INVALID_DEVICE);
+    }
+    let mut peers = context.peers.lock().unwrap();
+    if peers.contains(&peer.id) {
+        return Err(Error::PEER_ACCESS_ALREADY_ENABLED);
+    }
+    peers.push(peer.id);
+    Ok(())
+}
+
+pub unsafe fn disable_peer(handle: Handle) -> Done {
+    let (context, peer) = (current()?, find(handle)?);
+    let mut peers = context.peers.lock().unwrap();
+    let at = peers.iter().position(|&id| id == peer.id).ok_or(Error::PEER_ACCESS_NOT_ENABLED)?;
+    peers.remove(at);
+    Ok(())
+}
+
+pub fn by_id(id: u32) -> Option<&'static Context> {
+    ALL.read().unwrap().iter().copied().find(|context| context.id == id)
+}

@@ -1,0 +1,285 @@
+//! The simulated devices: how many, how large, which of them this process sees.
+
+use crate::abi::{GIB, KIB, MIB};
+use crate::error::{Done, Error};
+use crate::shared::{MAX_DEVICES, Shared};
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+pub const NAME: &str = "Simulated NVIDIA H200";
+pub const DRIVER_VERSION: i32 = 13000;
+pub const SM_COUNT: u64 = 132;
+pub const THREADS_PER_SM: u64 = 2048;
+/// What NVML counts above what CUDA calls the total.
+pub const RESERVED: u64 = 615 * MIB;
+
+pub struct Devices {
+    pub count: usize,
+    pub bytes: u64,
+    /// Which device an ordinal of this process is.
+    pub visible: Vec<usize>,
+    pub shared: Shared,
+}
+
+/// The devices, or one line that says what is wrong with the environment.
+pub fn devices() -> Result<&'static Devices, &'static str> {
+    static DEVICES: OnceLock<Result<Devices, String>> = OnceLock::new();
+    let made = DEVICES.get_or_init(|| {
+        let made = from_environment();
+        if let Err(line) = &made {
+            eprintln!("vramtrace-sim: {line}");
+        }
+        made
+    });
+    made.as_ref().map_err(String::as_str)
+}
+
+fn from_environment() -> Result<Devices, String> {
+    let spec = std::env::var("VRAMTRACE_SIM").unwrap_or_default();
+    let (count, bytes) = parse_spec(&spec)?;
+    let visible = match std::env::var("CUDA_VISIBLE_DEVICES") {
+        Ok(list) => parse_visible(&list, count),
+        Err(_) => (0..count).collect(),
+    };
+    let state = std::env::var_os("VRAMTRACE_SIM_STATE").filter(|path| !path.is_empty());
+    let shared = Shared::open(state.map(PathBuf::from).as_deref(), count, bytes)?;
+    Ok(Devices { count, bytes, visible, shared })
+}
+
+/// `NxSIZE`, for example 2x24GiB; empty: 1x24GiB.
+fn parse_spec(spec: &str) -> Result<(usize, u64), String> {
+    if spec.is_empty() {
+        return Ok((1, 24 * GIB));
+    }
+    let wrong = || {
+        format!(
+            "VRAMTRACE_SIM={spec}: want NxSIZE such as 2x24GiB, with 1 to {MAX_DEVICES} devices \
+             of 1GiB to 512GiB (MiB, GiB, MB, GB; decimals are allowed)"
+        )
+    };
+    let (count, size) = spec.split_once('x').ok_or_else(wrong)?;
+    let count: usize = count.trim().parse().map_err(|_| wrong())?;
+    let size = size.trim();
+    let digits = size.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap_or(size.len());
+    let number: f64 = size[..digits].parse().map_err(|_| wrong())?;
+    let unit = match size[digits..].trim().to_ascii_lowercase().as_str() {
+        "g" | "gib" => GIB,
+        "m" | "mib" => MIB,
+        "gb" => 1_000_000_000,
+        "mb" => 1_000_000,
+        _ => return Err(wrong()),
+    };
+    let bytes = (number * unit as f64) as u64 / (4 * KIB) * (4 * KIB);
+    if !(1..=MAX_DEVICES).contains(&count) || !(GIB..=512 * GIB).contains(&bytes) {
+        return Err(wrong());
+    }
+    Ok((count, bytes))
+}
+
+/// As the driver reads CUDA_VISIBLE_DEVICES: ordinals or the beginnings of UUIDs, up to the first
+/// that is not there; a device named twice hides all.
+fn parse_visible(list: &str, count: usize) -> Vec<usize> {
+    let mut visible = Vec::new();
+    for item in list.split(',').map(str::trim) {
+        let found = match item.parse::<usize>() {
+            Ok(ordinal) => Some(ordinal).filter(|&ordinal| ordinal < count),
+            Err(_) => item.strip_prefix("GPU-").filter(|rest| !rest.is_empty()).and_then(|_| {
+                let mut fits = (0..count).filter(|&index| uuid_text(index).starts_with(item));
+                fits.next().filter(|_| fits.next().is_none())
+            }),
+        };
+        match found {
+            Some(index) if visible.contains(&index) => return Vec::new(),
+            Some(index) => visible.push(index),
+            None => break,
+        }
+    }
+    visible
+}
+
+pub fn uuid(index: usize) -> [u8; 16] {
+    let mut bytes = *b"\x5f\x1a\x20\x0e\xc3\x7d\x4b\x61\x9a\x52\x76\x72\x61\x6d\x00\x00";
+    // First as well as last, so that the beginning of a UUID is enough to name a device.
+    bytes[3] = bytes[3].wrapping_add(index as u8);
+    bytes[15] = index as u8;
+    bytes
+}
+
+pub fn uuid_text(index: usize) -> String {
+    let hex: String = uuid(index).iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("GPU-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}
+
+pub fn pci_text(index: usize) -> String {
+    format!("0000:{:02X}:00.0", pci_bus(index))
+}
+
+pub fn pci_bus(index: usize) -> u32 {
+    0x1b + 0x0d * index as u32
+}
+
+/// Which device the text of a PCI address names; the domain may have 4 or 8 digits.
+pub fn by_pci(text: &str, count: usize) -> Option<usize> {
+    let text = text.to_ascii_uppercase();
+    let mut parts = text.split([':', '.']).collect::<Vec<_>>();
+    if parts.len() == 2 || (parts.len() == 3 && text.contains('.')) {
+        parts.insert(0, "0");
+    }
+    let number = |part: Option<&&str>| u32::from_str_radix(part.copied().unwrap_or("0"), 16).ok();
+    let (domain, bus) = (number(parts.first())?, number(parts.get(1))?);
+    (0..count).find(|&index| domain == 0 && pci_bus(index) == bus)
+}
+
+/// The device behind an ordinal of this process.
+pub fn by_ordinal(ordinal: i32) -> Done<usize> {
+    let devices = devices().map_err(|_| Error::NO_DEVICE)?;
+    usize::try_from(ordinal)
+        .ok()
+        .and_then(|ordinal| devices.visible.get(ordinal).copied())
+        .ok_or(Error::INVALID_DEVICE)
+}
+
+/// The ordinal of a device in this process.
+pub fn ordinal(index: usize) -> i32 {
+    devices()
+        .ok()
+        .and_then(|devices| devices.visible.iter().position(|&other| other == index))
+        .map_or(-1, |ordinal| ordinal as i32)
+}
+
+/// CUdevice_attribute as an H200 answers it.
+pub fn attribute(index: usize, attribute: i32) -> Option<i32> {
+    Some(match attribute {
+        1 => 1024,
+        2 | 3 => 1024,
+        4 => 64,
+        5 => i32::MAX,
+        6 | 7 => 65_535,
+        8 => 49_152,
+        9 => 65_536,
+        10 => 32,
+        11 => i32::MAX,
+        12 | 82 => 65_536,
+        13 => 1_980_000,
+        14 => 512,
+        15 | 19 | 31 | 41 => 1,
+        16 => SM_COUNT as i32,
+        17 | 18 | 20 => 0,
+        21..=29 | 42..=49 | 52..=73 | 77 => texture_limit(attribute),
+        30 => 512,
+        32 => 1,
+        33 => pci_bus(index) as i32,
+        34 | 35 | 50 => 0,
+        36 => 3_201_000,
+        37 => 6144,
+        38 => 62_914_560,
+        39 => THREADS_PER_SM as i32,
+        40 => 3,
+        51 => 32,
+        74 => 32_768,
+        75 => 9,
+        76 => 0,
+        78..=80 => 1,
+        81 => 233_472,
+        83 => 1,
+        84 => 0,
+        85 => index as i32,
+        86 => 0,
+        87 => 2,
+        88 => 0,
+        89 | 90 => 1,
+        91 => 1,
+        92 => 1,
+        93 | 94 => 1,
+        95 => 1,
+        96 => 1,
+        97 => 232_448,
+        98 => 1,
+        99 => 1,
+        100 | 101 => 0,
+        102 => 1,
+        103 => 1,
+        104 | 105 => 0,
+        106 => 32,
+        107 => 0,
+        108 => 39_321_600,
+        109 => 134_217_728,
+        110 => 0,
+        111 => 1024,
+        112 | 113 => 1,
+        114 => 0,
+        115 => 1,
+        116..=118 => 0,
+        119 => 1,
+        120 => 1,
+        121..=123 => 1,
+        124 => 0,
+        125 => 0,
+        126 => 4,
+        127 => 1,
+        128 => 0,
+        129 => 1,
+        130 => 0,
+        131 | 134 => -1,
+        132 => 1,
+        133 | 135..=138 => 0,
+        139 => 0x2335_10de,
+        140 => 0,
+        141..=145 => (attribute >= 144) as i32,
+        146..=161 => 0,
+        _ => return None,
+    })
+}
+
+fn texture_limit(attribute: i32) -> i32 {
+    match attribute {
+        21 | 22 | 55..=57 | 61 | 63 => 32_768.max(131_072 * (attribute <= 22) as i32),
+        23 | 73 => 65_536,
+        24..=26 | 58..=60 => 16_384,
+        29 | 43 | 54 | 62 | 65 | 68 => 2048,
+        44 => 1,
+        47..=49 => 8192,
+        69 => 268_435_456,
+        72 => 2_097_120,
+        _ => 32_768,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn specs() {
+        assert_eq!(parse_spec(""), Ok((1, 24 * GIB)));
+        assert_eq!(parse_spec("8x141GiB"), Ok((8, 141 * GIB)));
+        assert_eq!(parse_spec("2x1.5g"), Ok((2, 1536 * MIB)));
+        assert_eq!(parse_spec("1x24GB"), Ok((1, 24_000_000_000 / 4096 * 4096)));
+        for wrong in ["24GiB", "0x24GiB", "17x24GiB", "1x24", "1x0GiB", "1x1TiB", "x", "1x-2GiB"] {
+            let line = parse_spec(wrong).unwrap_err();
+            assert!(line.contains(wrong) && line.contains("2x24GiB"), "{line}");
+        }
+    }
+
+    #[test]
+    fn visible_devices() {
+        assert_eq!(parse_visible("1,0", 3), [1, 0]);
+        assert_eq!(parse_visible("2,7,1", 3), [2]);
+        assert_eq!(parse_visible("1,1", 3), [0usize; 0]);
+        assert_eq!(parse_visible("", 3), [0usize; 0]);
+        assert_eq!(parse_visible("-1", 3), [0usize; 0]);
+        assert_eq!(parse_visible(&uuid_text(2), 3), [2]);
+        assert_eq!(parse_visible(&uuid_text(1)[..12], 3), [1]);
+        assert_eq!(parse_visible("GPU-", 1), [0usize; 0]);
+    }
+
+    #[test]
+    fn pci_addresses() {
+        for index in 0..16 {
+            assert_eq!(by_pci(&pci_text(index), 16), Some(index));
+            assert_eq!(by_pci(&format!("0000{}", pci_text(index)), 16), Some(index));
+        }
+        assert_eq!(by_pci("0000:FF:00.0", 16), None);
+        assert_eq!(by_pci("junk", 16), None);
+    }
+}

@@ -1,0 +1,932 @@
+//! Graphs: nodes, instantiation, launch. Work nodes run when the graph is launched, in an order
+//! that their dependencies allow; kernels do nothing.
+
+use crate::abi::*;
+use crate::context;
+use crate::copy;
+use crate::device;
+use crate::driver::driver;
+use crate::error::{Done, Error};
+use crate::memory::{Block, Memory, Owner, next_id, round_up};
+use crate::pool::memory_of_location;
+use crate::stream;
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+pub const KERNEL: i32 = 0;
+pub const MEMCPY: i32 = 1;
+pub const MEMSET: i32 = 2;
+pub const HOST: i32 = 3;
+pub const CHILD: i32 = 4;
+pub const EMPTY: i32 = 5;
+pub const WAIT_EVENT: i32 = 6;
+pub const EVENT_RECORD: i32 = 7;
+pub const MEM_ALLOC: i32 = 10;
+pub const MEM_FREE: i32 = 11;
+
+/// What a node does.
+#[derive(Clone)]
+pub enum Work {
+    Kernel,
+    /// Empty nodes and events.
+    Nothing(i32),
+    Run {
+        kind: i32,
+        run: Arc<dyn Fn() -> Done + Send + Sync>,
+    },
+    Child(Vec<Work>),
+    Alloc(Arc<NodeMemory>),
+    Free(Pointer),
+}
+
+/// The addresses of an allocation node: they stay the same over all launches.
+pub struct NodeMemory {
+    pub memory: &'static Memory,
+    pub address: Pointer,
+    pub size: u64,
+    pub span: u64,
+}
+
+/// Addresses of nodes that are gone, given back with the next graph operation: the last owner may
+/// go while its memory is locked.
+static ORPHANS: Mutex<Vec<(usize, Pointer, u64)>> = Mutex::new(Vec::new());
+
+impl Drop for NodeMemory {
+    fn drop(&mut self) {
+        ORPHANS.lock().unwrap().push((self.memory.index, self.address, self.span));
+    }
+}
+
+fn give_back_orphans() {
+    let orphans = std::mem::take(&mut *ORPHANS.lock().unwrap());
+    for (index, address, span) in orphans {
+        driver().memory(index).lock().give_pages(address, span);
+    }
+}
+
+impl Work {
+    pub fn alloc(memory: &'static Memory, size: u64) -> Done<(Work, Pointer)> {
+        give_back_orphans();
+        let span = round_up(size, PAGE)?;
+        let address = memory.lock().take_pages(span, PAGE)?;
+        let node = NodeMemory { memory, address, size, span };
+        Ok((Work::Alloc(Arc::new(node)), address))
+    }
+
+    pub fn host(function: HostFunction, data: usize) -> Work {
+        Work::Run {
+            kind: HOST,
+            run: Arc::new(move || {
+                unsafe { function(data as *mut c_void) };
+                Ok(())
+            }),
+        }
+    }
+
+    fn kind(&self) -> i32 {
+        match self {
+            Work::Kernel => KERNEL,
+            Work::Nothing(kind) => *kind,
+            Work::Run { kind, .. } => *kind,
+            Work::Child(_) => CHILD,
+            Work::Alloc(_) => MEM_ALLOC,
+            Work::Free(_) => MEM_FREE,
+        }
+    }
+}
+
+struct Node {
+    graph: usize,
+    after: Vec<usize>,
+    work: Work,
+}
+
+struct Exec {
+    work: Vec<Work>,
+    flags: u64,
+}
+
+#[derive(Default)]
+struct Graphs {
+    graphs: HashMap<usize, ()>,
+    /// By handle: a later node has a larger one.
+    nodes: BTreeMap<usize, Node>,
+    execs: HashMap<usize, Arc<Exec>>,
+}
+
+static GRAPHS: Mutex<Option<Graphs>> = Mutex::new(None);
+
+struct Guard(MutexGuard<'static, Option<Graphs>>);
+
+impl std::ops::Deref for Guard {
+    type Target = Graphs;
+    fn deref(&self) -> &Graphs {
+        self.0.as_ref().expect("made by graphs()")
+    }
+}
+
+impl std::ops::DerefMut for Guard {
+    fn deref_mut(&mut self) -> &mut Graphs {
+        self.0.as_mut().expect("made by graphs()")
+    }
+}
+
+fn graphs() -> Guard {
+    let mut guard = GRAPHS.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    guard.get_or_insert_default();
+    Guard(guard)
+}
+
+fn new_handle() -> usize {
+    0x6a00_0000_0000 + next_id() as usize * 16
+}
+
+impl Graphs {
+    fn check(&self, graph: usize) -> Done {
+        self.graphs.get(&graph).copied().ok_or(Error::INVALID_VALUE)
+    }
+
+    fn node(&mut self, node: Handle) -> Done<&mut Node> {
+        self.nodes.get_mut(&(node as usize)).ok_or(Error::INVALID_VALUE)
+    }
+
+    fn of(&self, graph: usize) -> impl Iterator<Item = (usize, &Node)> {
+        self.nodes.iter().filter(move |(_, node)| node.graph == graph).map(|(&id, node)| (id, node))
+    }
+
+    fn add(&mut self, graph: usize, after: &[usize], work: Work) -> Done<usize> {
+        self.check(graph)?;
+        let known = |id: &usize| self.nodes.get(id).is_some_and(|node| node.graph == graph);
+        if !after.iter().all(known) {
+            return Err(Error::INVALID_VALUE);
+        }
+        let id = new_handle();
+        self.nodes.insert(id, Node { graph, after: after.to_vec(), work });
+        Ok(id)
+    }
+
+    /// All work in an order that the dependencies allow; an error for a circle.
+    fn ordered(&self, graph: usize) -> Done<Vec<Work>> {
+        let mut waiting: Vec<(usize, &Node)> = self.of(graph).collect();
+        let mut done = std::collections::HashSet::new();
+        let mut order = Vec::with_capacity(waiting.len());
+        while !waiting.is_empty() {
+            let before = waiting.len();
+            waiting.retain(|(id, node)| {
+                let ready = node.after.iter().all(|after| done.contains(after));
+                if ready {
+                    done.insert(*id);
+                    order.push(node.work.clone());
+                }
+                !ready
+            });
+            if waiting.len() == before {
+                return Err(Error::INVALID_VALUE);
+            }
+        }
+        Ok(order)
+    }
+
+    fn remove(&mut self, graph: usize) -> Done {
+        self.graphs.remove(&graph).ok_or(Error::INVALID_VALUE)?;
+        self.nodes.retain(|_, node| node.graph != graph);
+        Ok(())
+    }
+}
+
+pub fn new_graph() -> usize {
+    let id = new_handle();
+    graphs().graphs.insert(id, ());
+    id
+}
+
+pub fn discard(graph: usize) {
+    let _ = graphs().remove(graph);
+}
+
+pub fn check(graph: usize) -> Done {
+    graphs().check(graph)
+}
+
+pub fn add(graph: usize, after: &[usize], work: Work) -> Done<usize> {
+    graphs().add(graph, after, work)
+}
+
+/// Has the graph a node that allocates at this address?
+pub fn allocates(graph: usize, pointer: Pointer) -> bool {
+    graphs()
+        .of(graph)
+        .any(|(_, node)| matches!(&node.work, Work::Alloc(memory) if memory.address == pointer))
+}
+
+pub unsafe fn handles(list: *const Handle, count: usize) -> Done<Vec<usize>> {
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    if list.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    let list = unsafe { std::slice::from_raw_parts(list, count) };
+    Ok(list.iter().map(|&handle| handle as usize).collect())
+}
+
+pub unsafe fn create(out: *mut Handle, flags: u32) -> Done {
+    if out.is_null() || flags != 0 {
+        return Err(Error::INVALID_VALUE);
+    }
+    unsafe { *out = new_graph() as Handle };
+    Ok(())
+}
+
+pub unsafe fn destroy(graph: Handle) -> Done {
+    graphs().remove(graph as usize)?;
+    give_back_orphans();
+    Ok(())
+}
+
+pub unsafe fn clone(out: *mut Handle, graph: Handle) -> Done {
+    if out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    let mut all = graphs();
+    all.check(graph as usize)?;
+    let copy = new_handle();
+    all.graphs.insert(copy, ());
+    let nodes: Vec<(usize, Vec<usize>, Work)> = all
+        .of(graph as usize)
+        .map(|(id, node)| (id, node.after.clone(), node.work.clone()))
+        .collect();
+    let ids: HashMap<usize, usize> = nodes.iter().map(|(id, ..)| (*id, new_handle())).collect();
+    for (id, after, work) in nodes {
+        let after = after.iter().filter_map(|id| ids.get(id).copied()).collect();
+        all.nodes.insert(ids[&id], Node { graph: copy, after, work });
+    }
+    unsafe { *out = copy as Handle };
+    Ok(())
+}
+
+type List = *const Handle;
+
+unsafe fn add_node(out: *mut Handle, graph: Handle, list: List, count: usize, work: Work) -> Done {
+    if out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    let after = unsafe { handles(list, count)? };
+    let node = add(graph as usize, &after, work)?;
+    unsafe { *out = node as Handle };
+    Ok(())
+}
+
+pub unsafe fn add_empty(out: *mut Handle, graph: Handle, list: List, count: usize) -> Done {
+    unsafe { add_node(out, graph, list, count, Work::Nothing(EMPTY)) }
+}
+
+pub unsafe fn add_kernel(
+    out: *mut Handle,
+    graph: Handle,
+    list: List,
+    count: usize,
+    params: *const c_void,
+) -> Done {
+    if params.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    unsafe { add_node(out, graph, list, count, Work::Kernel) }
+}
+
+pub unsafe fn add_event_record(
+    out: *mut Handle,
+    graph: Handle,
+    list: List,
+    count: usize,
+    _event: Handle,
+) -> Done {
+    unsafe { add_node(out, graph, list, count, Work::Nothing(EVENT_RECORD)) }
+}
+
+pub unsafe fn add_event_wait(
+    out: *mut Handle,
+    graph: Handle,
+    list: List,
+    count: usize,
+    _event: Handle,
+) -> Done {
+    unsafe { add_node(out, graph, list, count, Work::Nothing(WAIT_EVENT)) }
+}
+
+pub unsafe fn add_copy(
+    out: *mut Handle,
+    graph: Handle,
+    list: List,
+    count: usize,
+    params: *const Copy3d,
+    _context: Handle,
+) -> Done {
+    let params = unsafe { params.as_ref() }.ok_or(Error::INVALID_VALUE)?;
+    let work = Work::Run { kind: MEMCPY, run: Arc::new(copy::box_node(params)) };
+    unsafe { add_node(out, graph, list, count, work) }
+}
+
+pub unsafe fn add_fill(
+    out: *mut Handle,
+    graph: Handle,
+    list: List,
+    count: usize,
+    params: *const MemsetNodeParams,
+    _context: Handle,
+) -> Done {
+    let params = unsafe { params.as_ref() }.ok_or(Error::INVALID_VALUE)?;
+    let work = Work::Run { kind: MEMSET, run: Arc::new(copy::fill_node(params)) };
+    unsafe { add_node(out, graph, list, count, work) }
+}
+
+pub unsafe fn add_host(
+    out: *mut Handle,
+    graph: Handle,
+    list: List,
+    count: usize,
+    params: *const HostNodeParams,
+) -> Done {
+    let params = unsafe { params.as_ref() }.ok_or(Error::INVALID_VALUE)?;
+    let work = Work::host(params.function.ok_or(Error::INVALID_VALUE)?, params.data as usize);
+    unsafe { add_node(out, graph, list, count, work) }
+}
+
+pub unsafe fn add_child(
+    out: *mut Handle,
+    graph: Handle,
+    list: List,
+    count: usize,
+    child: Handle,
+) -> Done {
+    let work = Work::Child(graphs().ordered_checked(child as usize)?);
+    unsafe { add_node(out, graph, list, count, work) }
+}
+
+impl Graphs {
+    fn ordered_checked(&self, graph: usize) -> Done<Vec<Work>> {
+        self.check(graph)?;
+        self.ordered(graph)
+    }
+}
+
+pub unsafe fn add_alloc(
+    out: *mut Handle,
+    graph: Handle,
+    list: List,
+    count: usize,
+    params: *mut AllocNodeParams,
+) -> Done {
+    let params = unsafe { params.as_mut() }.ok_or(Error::INVALID_VALUE)?;
+    if params.size == 0 || params.pool.kind != 1 {
+        return Err(Error::INVALID_VALUE);
+    }
+    let memory = memory_of_location(params.pool.location)?;
+    let (work, pointer) = Work::alloc(memory, params.size as u64)?;
+    unsafe { add_node(out, graph, list, count, work)? };
+    params.pointer = pointer;
+    Ok(())
+}
+
+pub unsafe fn add_free(
+    out: *mut Handle,
+    graph: Handle,
+    list: List,
+    count: usize,
+    pointer: Pointer,
+) -> Done {
+    if !allocates(graph as usize, pointer) {
+        return Err(Error::INVALID_VALUE);
+    }
+    unsafe { add_node(out, graph, list, count, Work::Free(pointer)) }
+}
+
+pub unsafe fn add_any(
+    out: *mut Handle,
+    graph: Handle,
+    list: List,
+    count: usize,
+    params: *mut GraphNodeParams,
+) -> Done {
+    let params = unsafe { params.as_mut() }.ok_or(Error::INVALID_VALUE)?;
+    let body = params.body.as_mut_ptr();
+    unsafe {
+        match params.kind {
+            KERNEL => add_kernel(out, graph, list, count, body as *const c_void),
+            // Flags and a context stand before the copy.
+            MEMCPY => {
+                add_copy(out, graph, list, count, body.add(2) as *const _, std::ptr::null_mut())
+            }
+            MEMSET => add_fill(out, graph, list, count, body as *const _, std::ptr::null_mut()),
+            HOST => add_host(out, graph, list, count, body as *const _),
+            CHILD => add_child(out, graph, list, count, *body as Handle),
+            EMPTY => add_empty(out, graph, list, count),
+            WAIT_EVENT => add_event_wait(out, graph, list, count, *body as Handle),
+            EVENT_RECORD => add_event_record(out, graph, list, count, *body as Handle),
+            MEM_ALLOC => add_alloc(out, graph, list, count, body as *mut AllocNodeParams),
+            MEM_FREE => add_free(out, graph, list, count, *body),
+            _ => Err(Error::NOT_SUPPORTED),
+        }
+    }
+}
+
+pub unsafe fn add_any_v2(
+    out: *mut Handle,
+    graph: Handle,
+    list: List,
+    _data: *const u8,
+    count: usize,
+    params: *mut GraphNodeParams,
+) -> Done {
+    unsafe { add_any(out, graph, list, count, params) }
+}
+
+pub unsafe fn destroy_node(node: Handle) -> Done {
+    let mut all = graphs();
+    let gone = all.nodes.remove(&(node as usize)).ok_or(Error::INVALID_VALUE)?;
+    for other in all.nodes.values_mut().filter(|other| other.graph == gone.graph) {
+        other.after.retain(|&id| id != node as usize);
+    }
+    Ok(())
+}
+
+pub unsafe fn node_type(node: Handle, out: *mut i32) -> Done {
+    if out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    unsafe { *out = graphs().node(node)?.work.kind() };
+    Ok(())
+}
+
+pub unsafe fn alloc_params(node: Handle, out: *mut AllocNodeParams) -> Done {
+    if out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    let mut all = graphs();
+    let Work::Alloc(memory) = &all.node(node)?.work else { return Err(Error::INVALID_VALUE) };
+    let location = Location { kind: LOCATION_DEVICE, id: device::ordinal(memory.memory.index) };
+    let pool = PoolProps {
+        kind: 1,
+        handle_types: 0,
+        location,
+        win32: 0,
+        max_size: 0,
+        usage: 0,
+        reserved: [0; 54],
+    };
+    let (size, pointer) = (memory.size as usize, memory.address);
+    unsafe {
+        *out = AllocNodeParams { pool, access: std::ptr::null(), access_count: 0, size, pointer }
+    };
+    Ok(())
+}
+
+pub unsafe fn free_params(node: Handle, out: *mut Pointer) -> Done {
+    if out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    match graphs().node(node)?.work {
+        Work::Free(pointer) => unsafe { *out = pointer },
+        _ => return Err(Error::INVALID_VALUE),
+    }
+    Ok(())
+}
+
+/// A list the driver's way: without room it is the count that is asked for.
+unsafe fn put_list(out: *mut Handle, count: *mut usize, list: Vec<usize>) -> Done {
+    if count.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    unsafe {
+        if !out.is_null() {
+            for at in 0..*count {
+                *out.add(at) = list.get(at).copied().unwrap_or(0) as Handle;
+            }
+            *count = list.len().min(*count);
+        } else {
+            *count = list.len();
+        }
+    }
+    Ok(())
+}
+
+pub unsafe fn get_nodes(graph: Handle, out: *mut Handle, count: *mut usize) -> Done {
+    let all = graphs();
+    all.check(graph as usize)?;
+    let list = all.of(graph as usize).map(|(id, _)| id).collect();
+    unsafe { put_list(out, count, list) }
+}
+
+pub unsafe fn get_roots(graph: Handle, out: *mut Handle, count: *mut usize) -> Done {
+    let all = graphs();
+    all.check(graph as usize)?;
+    let roots = all.of(graph as usize).filter(|(_, node)| node.after.is_empty());
+    let list = roots.map(|(id, _)| id).collect();
+    unsafe { put_list(out, count, list) }
+}
+
+pub unsafe fn get_edges(
+    graph: Handle,
+    from: *mut Handle,
+    to: *mut Handle,
+    count: *mut usize,
+) -> Done {
+    let all = graphs();
+    all.check(graph as usize)?;
+    if count.is_null() || from.is_null() != to.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    let edges = all
+        .of(graph as usize)
+        .flat_map(|(id, node)| node.after.iter().map(move |&after| (after, id)))
+        .collect::<Vec<_>>();
+    let mut room = unsafe { *count };
+    let (before, after) = edges.into_iter().unzip();
+    unsafe {
+        put_list(from, &mut room, before)?;
+        put_list(to, count, after)
+    }
+}
+
+pub unsafe fn get_edges_v2(
+    graph: Handle,
+    from: *mut Handle,
+    to: *mut Handle,
+    data: *mut [u8; 8],
+    count: *mut usize,
+) -> Done {
+    unsafe { get_edges(graph, from, to, count)? };
+    unsafe { clear_data(data, count) }
+}
+
+unsafe fn clear_data(data: *mut [u8; 8], count: *const usize) -> Done {
+    if !data.is_null() {
+        unsafe { std::slice::from_raw_parts_mut(data, *count) }.fill([0; 8]);
+    }
+    Ok(())
+}
+
+pub unsafe fn get_dependencies(node: Handle, out: *mut Handle, count: *mut usize) -> Done {
+    let list = graphs().node(node)?.after.clone();
+    unsafe { put_list(out, count, list) }
+}
+
+pub unsafe fn get_dependencies_v2(
+    node: Handle,
+    out: *mut Handle,
+    data: *mut [u8; 8],
+    count: *mut usize,
+) -> Done {
+    unsafe { get_dependencies(node, out, count)? };
+    unsafe { clear_data(data, count) }
+}
+
+pub unsafe fn get_dependents(node: Handle, out: *mut Handle, count: *mut usize) -> Done {
+    let mut all = graphs();
+    let graph = all.node(node)?.graph;
+    let dependents = all.of(graph).filter(|(_, other)| other.after.contains(&(node as usize)));
+    let list = dependents.map(|(id, _)| id).collect();
+    unsafe { put_list(out, count, list) }
+}
+
+pub unsafe fn get_dependents_v2(
+    node: Handle,
+    out: *mut Handle,
+    data: *mut [u8; 8],
+    count: *mut usize,
+) -> Done {
+    unsafe { get_dependents(node, out, count)? };
+    unsafe { clear_data(data, count) }
+}
+
+unsafe fn change_edges(
+    graph: Handle,
+    from: List,
+    to: List,
+    count: usize,
+    change: fn(&mut Vec<usize>, usize) -> bool,
+) -> Done {
+    let (from, to) = unsafe { (handles(from, count)?, handles(to, count)?) };
+    let mut all = graphs();
+    all.check(graph as usize)?;
+    for (from, to) in from.into_iter().zip(to) {
+        if all.node(from as Handle)?.graph != graph as usize {
+            return Err(Error::INVALID_VALUE);
+        }
+        if !change(&mut all.node(to as Handle)?.after, from) {
+            return Err(Error::INVALID_VALUE);
+        }
+    }
+    Ok(())
+}
+
+pub unsafe fn add_dependencies(graph: Handle, from: List, to: List, count: usize) -> Done {
+    let change = |after: &mut Vec<usize>, id| {
+        let new = !after.contains(&id);
+        after.push(id);
+        new
+    };
+    unsafe { change_edges(graph, from, to, count, change) }
+}
+
+pub unsafe fn add_dependencies_v2(
+    graph: Handle,
+    from: List,
+    to: List,
+    _data: *const u8,
+    count: usize,
+) -> Done {
+    unsafe { add_dependencies(graph, from, to, count) }
+}
+
+pub unsafe fn remove_dependencies(graph: Handle, from: List, to: List, count: usize) -> Done {
+    let change = |after: &mut Vec<usize>, id| {
+        let before = after.len();
+        after.retain(|&other| other != id);
+        after.len() < before
+    };
+    unsafe { change_edges(graph, from, to, count, change) }
+}
+
+pub unsafe fn remove_dependencies_v2(
+    graph: Handle,
+    from: List,
+    to: List,
+    _data: *const u8,
+    count: usize,
+) -> Done {
+    unsafe { remove_dependencies(graph, from, to, count) }
+}
+
+pub unsafe fn debug_dot(graph: Handle, path: Name, _flags: u32) -> Done {
+    if path.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    let path = unsafe { std::ffi::CStr::from_ptr(path) }.to_string_lossy().into_owned();
+    let mut text = String::from("digraph {\n");
+    {
+        let all = graphs();
+        all.check(graph as usize)?;
+        for (id, node) in all.of(graph as usize) {
+            text += &format!("  n{id:x} [label=\"type {}\"];\n", node.work.kind());
+            for after in &node.after {
+                text += &format!("  n{after:x} -> n{id:x};\n");
+            }
+        }
+    }
+    std::fs::write(path, text + "}\n").map_err(|_| Error::OPERATING_SYSTEM)
+}
+
+// Instantiation and launch.
+
+const AUTO_FREE: u64 = 1;
+const UPLOAD: u64 = 2;
+
+pub unsafe fn instantiate_flags(out: *mut Handle, graph: Handle, flags: u64) -> Done {
+    context::current()?;
+    if out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    let mut all = graphs();
+    let work = all.ordered_checked(graph as usize)?;
+    let handle = new_handle();
+    all.execs.insert(handle, Arc::new(Exec { work, flags }));
+    unsafe { *out = handle as Handle };
+    Ok(())
+}
+
+pub unsafe fn instantiate(
+    out: *mut Handle,
+    graph: Handle,
+    _error_node: *mut Handle,
+    log: *mut u8,
+    length: usize,
+) -> Done {
+    if !log.is_null() && length > 0 {
+        unsafe { *log = 0 };
+    }
+    unsafe { instantiate_flags(out, graph, 0) }
+}
+
+pub unsafe fn instantiate_params(
+    out: *mut Handle,
+    graph: Handle,
+    params: *mut InstantiateParams,
+) -> Done {
+    let params = unsafe { params.as_mut() }.ok_or(Error::INVALID_VALUE)?;
+    params.result = 1;
+    unsafe { instantiate_flags(out, graph, params.flags)? };
+    if params.flags & UPLOAD != 0 {
+        unsafe { upload(*out, params.upload_stream)? };
+    }
+    params.result = 0;
+    params.error_node = std::ptr::null_mut();
+    Ok(())
+}
+
+fn exec(handle: Handle) -> Done<Arc<Exec>> {
+    graphs().execs.get(&(handle as usize)).cloned().ok_or(Error::INVALID_VALUE)
+}
+
+pub unsafe fn exec_destroy(handle: Handle) -> Done {
+    graphs().execs.remove(&(handle as usize)).ok_or(Error::INVALID_VALUE)?;
+    give_back_orphans();
+    Ok(())
+}
+
+pub unsafe fn exec_flags(handle: Handle, out: *mut u64) -> Done {
+    if out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    unsafe { *out = exec(handle)?.flags };
+    Ok(())
+}
+
+/// An update with a graph of the same shape.
+fn replace(handle: Handle, graph: Handle) -> Done<i32> {
+    let mut all = graphs();
+    let work = all.ordered_checked(graph as usize)?;
+    let old = all.execs.get(&(handle as usize)).cloned().ok_or(Error::INVALID_VALUE)?;
+    let kinds = |work: &[Work]| work.iter().map(Work::kind).collect::<Vec<_>>();
+    if kinds(&work) != kinds(&old.work) {
+        // CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED
+        return Ok(2);
+    }
+    all.execs.insert(handle as usize, Arc::new(Exec { work, flags: old.flags }));
+    Ok(0)
+}
+
+pub unsafe fn exec_update(
+    handle: Handle,
+    graph: Handle,
+    error_node: *mut Handle,
+    out: *mut i32,
+) -> Done {
+    let result = replace(handle, graph)?;
+    unsafe {
+        if !error_node.is_null() {
+            *error_node = std::ptr::null_mut();
+        }
+        if !out.is_null() {
+            *out = result;
+        }
+    }
+    if result == 0 { Ok(()) } else { Err(Error(910)) }
+}
+
+pub unsafe fn exec_update_v2(handle: Handle, graph: Handle, info: *mut [u64; 3]) -> Done {
+    let result = replace(handle, graph)?;
+    if !info.is_null() {
+        unsafe { *info = [result as u64, 0, 0] };
+    }
+    if result == 0 { Ok(()) } else { Err(Error(910)) }
+}
+
+/// The most bytes that are live at once while the work runs, per device.
+fn need(work: &[Work]) -> HashMap<usize, u64> {
+    let mut live: HashMap<Pointer, (usize, u64)> = HashMap::new();
+    let mut now: HashMap<usize, u64> = HashMap::new();
+    let mut most: HashMap<usize, u64> = HashMap::new();
+    fn walk(work: &[Work], step: &mut impl FnMut(&Work)) {
+        for one in work {
+            match one {
+                Work::Child(inside) => walk(inside, step),
+                other => step(other),
+            }
+        }
+    }
+    walk(work, &mut |one| match one {
+        Work::Alloc(node) => {
+            let index = node.memory.index;
+            live.insert(node.address, (index, node.span));
+            let bytes = now.entry(index).or_default();
+            *bytes += node.span;
+            let high = most.entry(index).or_default();
+            *high = (*high).max(*bytes);
+        }
+        Work::Free(pointer) => {
+            if let Some((index, span)) = live.remove(pointer) {
+                *now.entry(index).or_default() -= span;
+            }
+        }
+        _ => {}
+    });
+    most
+}
+
+fn reserve(exec: &Exec) -> Done {
+    for (index, bytes) in need(&exec.work) {
+        driver().memory(index).lock().graph_reserve(bytes)?;
+    }
+    Ok(())
+}
+
+pub unsafe fn upload(handle: Handle, stream: StreamArg) -> Done {
+    let place = stream::place(stream)?;
+    if place.capture.is_some() {
+        return Err(Error::CAPTURE_UNSUPPORTED);
+    }
+    reserve(&*exec(handle)?)
+}
+
+fn run(work: &[Work]) -> Done {
+    for one in work {
+        match one {
+            Work::Kernel | Work::Nothing(_) => {}
+            Work::Run { run: step, .. } => step()?,
+            Work::Child(inside) => self::run(inside)?,
+            Work::Alloc(node) => {
+                let mut locked = node.memory.lock();
+                locked.state.graph.take(node.span);
+                let block = Block {
+                    size: node.size,
+                    span: node.span,
+                    owner: Owner::Graph(node.clone()),
+                    context: 0,
+                    id: next_id(),
+                };
+                locked.state.live.insert(node.address, block);
+            }
+            Work::Free(pointer) => {
+                let memory = driver().at(*pointer).ok_or(Error::INVALID_VALUE)?;
+                memory.lock().free(*pointer)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Is a node's memory still there from the launch before?
+fn still_live(work: &[Work]) -> Vec<(&'static Memory, Pointer)> {
+    let mut list = Vec::new();
+    for one in work {
+        match one {
+            Work::Alloc(node) if node.memory.lock().state.live.contains_key(&node.address) => {
+                list.push((node.memory, node.address));
+            }
+            Work::Child(inside) => list.extend(still_live(inside)),
+            _ => {}
+        }
+    }
+    list
+}
+
+pub unsafe fn launch(handle: Handle, stream: StreamArg) -> Done {
+    let place = stream::place(stream)?;
+    let exec = exec(handle)?;
+    if place.capture.is_some() {
+        return Err(Error::CAPTURE_UNSUPPORTED);
+    }
+    for (memory, pointer) in still_live(&exec.work) {
+        if exec.flags & AUTO_FREE == 0 {
+            return Err(Error::INVALID_VALUE);
+        }
+        memory.lock().free(pointer)?;
+    }
+    reserve(&exec)?;
+    run(&exec.work)
+}
+
+// The device's graph memory.
+
+pub unsafe fn trim(ordinal: i32) -> Done {
+    let memory = driver().memory(device::by_ordinal(ordinal)?);
+    let given = memory.lock().state.graph.trim();
+    memory.release(given, given);
+    Ok(())
+}
+
+pub unsafe fn get_attribute(ordinal: i32, attribute: i32, out: *mut c_void) -> Done {
+    let memory = driver().memory(device::by_ordinal(ordinal)?);
+    if out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    let locked = memory.lock();
+    let graph = &locked.state.graph;
+    let value = match attribute {
+        0 => graph.used,
+        1 => graph.used_high,
+        2 => graph.reserved,
+        3 => graph.reserved_high,
+        _ => return Err(Error::INVALID_VALUE),
+    };
+    unsafe { *(out as *mut u64) = value };
+    Ok(())
+}
+
+/// The high marks can be set back to what is now.
+pub unsafe fn set_attribute(ordinal: i32, attribute: i32, value: *mut c_void) -> Done {
+    let memory = driver().memory(device::by_ordinal(ordinal)?);
+    if value.is_null() || unsafe { *(value as *const u64) } != 0 {
+        return Err(Error::INVALID_VALUE);
+    }
+    let mut locked = memory.lock();
+    let graph = &mut locked.state.graph;
+    match attribute {
+        1 => graph.used_high = graph.used,
+        3 => graph.reserved_high = graph.reserved,
+        _ => return Err(Error::INVALID_VALUE),
+    }
+    Ok(())
+}

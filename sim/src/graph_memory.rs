@@ -1,0 +1,49 @@
+//! The memory that graphs reserve on a device. It is taken at upload or first launch in steps of
+//! 32 MiB, shared by all graphs of the device, and stays until it is trimmed.
+
+use crate::abi::POOL_STEP;
+use crate::error::{Done, Error};
+use crate::memory::Locked;
+
+#[derive(Default)]
+pub struct GraphMemory {
+    pub reserved: u64,
+    pub reserved_high: u64,
+    pub used: u64,
+    pub used_high: u64,
+}
+
+impl GraphMemory {
+    pub fn take(&mut self, bytes: u64) {
+        self.used += bytes;
+        self.used_high = self.used_high.max(self.used);
+    }
+
+    pub fn free(&mut self, bytes: u64) {
+        self.used = self.used.saturating_sub(bytes);
+    }
+
+    /// Gives up what is not in use; returns the bytes.
+    pub fn trim(&mut self) -> u64 {
+        let floor = self.used.next_multiple_of(POOL_STEP).min(self.reserved);
+        let given = self.reserved - floor;
+        self.reserved = floor;
+        given
+    }
+}
+
+impl Locked<'_> {
+    /// Makes room for a graph that has `need` bytes live at once.
+    pub fn graph_reserve(&mut self, need: u64) -> Done {
+        let want = self.state.graph.used.checked_add(need).ok_or(Error::OUT_OF_MEMORY)?;
+        if want > self.state.graph.reserved {
+            let missing = want - self.state.graph.reserved;
+            let grow = missing.checked_next_multiple_of(POOL_STEP).ok_or(Error::OUT_OF_MEMORY)?;
+            self.charge(grow, grow)?;
+            let graph = &mut self.state.graph;
+            graph.reserved += grow;
+            graph.reserved_high = graph.reserved_high.max(graph.reserved);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,147 @@
+//! Pinned and registered host memory.
+
+use crate::abi::*;
+use crate::context;
+use crate::driver::driver;
+use crate::error::{Done, Error};
+use crate::memory::{Locked, Owner, next_id};
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::sync::Mutex;
+
+pub struct Registered {
+    pub start: Pointer,
+    pub size: u64,
+    pub device: usize,
+    pub context: u32,
+    pub id: u64,
+    flags: u32,
+}
+
+static REGISTERED: Mutex<BTreeMap<Pointer, Registered>> = Mutex::new(BTreeMap::new());
+static FLAGS: Mutex<BTreeMap<Pointer, u32>> = Mutex::new(BTreeMap::new());
+
+impl Locked<'_> {
+    pub fn is_pool_block(&self, address: Pointer) -> bool {
+        matches!(
+            self.state.live.get(&address),
+            Some(block) if matches!(block.owner, Owner::Pool(_))
+        )
+    }
+}
+
+pub unsafe fn alloc(out: *mut *mut c_void, size: usize) -> Done {
+    unsafe { alloc_flags(out, size, 0) }
+}
+
+pub unsafe fn alloc_v1(out: *mut *mut c_void, size: u32) -> Done {
+    unsafe { alloc_flags(out, size as usize, 0) }
+}
+
+pub unsafe fn alloc_flags(out: *mut *mut c_void, size: usize, flags: u32) -> Done {
+    let context = context::current()?;
+    // Portable, device map, write combined.
+    if out.is_null() || size == 0 || flags & !7 != 0 {
+        return Err(Error::INVALID_VALUE);
+    }
+    let address = driver().host.lock().allocate(size as u64, context.id)?;
+    // Whatever is written to it goes unseen.
+    driver().host.aperture.mark_dirty(address, size as u64);
+    FLAGS.lock().unwrap().insert(address, flags | 2);
+    unsafe { *out = address as *mut c_void };
+    Ok(())
+}
+
+pub unsafe fn free(pointer: *mut c_void) -> Done {
+    context::current()?;
+    if pointer.is_null() {
+        return Ok(());
+    }
+    let address = pointer as Pointer;
+    let memory = driver().at(address).ok_or(Error::INVALID_VALUE)?;
+    if !std::ptr::eq(memory, &driver().host) {
+        return Err(Error::INVALID_VALUE);
+    }
+    memory.lock().free(address)?;
+    FLAGS.lock().unwrap().remove(&address);
+    Ok(())
+}
+
+pub unsafe fn register(pointer: *mut c_void, size: usize, flags: u32) -> Done {
+    let context = context::current()?;
+    if pointer.is_null() || size == 0 || flags & !0xf != 0 {
+        return Err(Error::INVALID_VALUE);
+    }
+    let start = pointer as Pointer;
+    let end = start.checked_add(size as u64).ok_or(Error::INVALID_VALUE)?;
+    let mut all = REGISTERED.lock().unwrap();
+    let overlaps =
+        all.range(..end).next_back().is_some_and(|(&other, found)| other + found.size > start);
+    if overlaps || driver().host.lock().find(start).is_some() {
+        return Err(Error::HOST_MEMORY_ALREADY_REGISTERED);
+    }
+    all.insert(
+        start,
+        Registered {
+            start,
+            size: size as u64,
+            device: context.device,
+            context: context.id,
+            id: next_id(),
+            flags,
+        },
+    );
+    Ok(())
+}
+
+pub unsafe fn unregister(pointer: *mut c_void) -> Done {
+    context::current()?;
+    if pointer.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    let gone = REGISTERED.lock().unwrap().remove(&(pointer as Pointer));
+    gone.map(|_| ()).ok_or(Error::HOST_MEMORY_NOT_REGISTERED)
+}
+
+pub unsafe fn device_pointer(out: *mut Pointer, pointer: *mut c_void, flags: u32) -> Done {
+    context::current()?;
+    if out.is_null() || flags != 0 {
+        return Err(Error::INVALID_VALUE);
+    }
+    let address = pointer as Pointer;
+    if driver().host.lock().find(address).is_none() && registered(address).is_none() {
+        return Err(Error::INVALID_VALUE);
+    }
+    unsafe { *out = address };
+    Ok(())
+}
+
+pub unsafe fn get_flags(out: *mut u32, pointer: *mut c_void) -> Done {
+    context::current()?;
+    if out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    let address = pointer as Pointer;
+    let flags = match FLAGS.lock().unwrap().get(&address) {
+        Some(&flags) => flags,
+        None => registered(address).ok_or(Error::INVALID_VALUE)?.flags,
+    };
+    unsafe { *out = flags };
+    Ok(())
+}
+
+/// The registration that holds an address.
+pub fn registered(address: Pointer) -> Option<Registered> {
+    let all = REGISTERED.lock().unwrap();
+    let (_, found) = all.range(..=address).next_back()?;
+    (address - found.start < found.size).then_some(Registered { ..*found })
+}
+
+pub fn forget_context(context: u32) {
+    REGISTERED.lock().unwrap().retain(|_, found| found.context != context);
+    let host = driver().host.lock();
+    let dead = |address: &Pointer| {
+        host.state.live.get(address).is_some_and(|block| block.context == context)
+    };
+    FLAGS.lock().unwrap().retain(|address, _| !dead(address));
+}

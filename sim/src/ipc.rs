@@ -1,0 +1,393 @@
+//! Memory between processes: IPC handles, shareable descriptors, pools.
+//!
+//! A handle names a place in its owner's memory file, which the opener reaches through
+//! `/proc/<pid>/fd`. Memory made exportable has a file of its own, with a description behind its
+//! bytes; the descriptor alone is then enough. The owner is charged, the opener is not.
+
+use crate::abi::*;
+use crate::aperture::{Aperture, FileRange, HOST, memory_file};
+use crate::context;
+use crate::device;
+use crate::driver::driver;
+use crate::error::{Done, Error};
+use crate::memory::{Block, Locked, Memory, Owner, next_id};
+use crate::pool;
+use crate::shared::start_time;
+use crate::vmm::{self, Object};
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::os::fd::{AsRawFd, IntoRawFd};
+use std::sync::Mutex;
+
+const MEMORY: u64 = 0x5349_4d49_5043_0001;
+const POOL_POINTER: u64 = 0x5349_4d49_5043_0002;
+const DESCRIPTION: u64 = 0x5349_4d49_5043_0003;
+const POSIX_FD: i32 = 1;
+
+/// What is opened: for a second open of the same handle.
+static OPENED: Mutex<Option<HashMap<[u64; 8], Pointer>>> = Mutex::new(None);
+
+fn seal(kind: u64, memory: &Memory, range: FileRange, size: u64) -> Done<[u64; 8]> {
+    let pid = std::process::id();
+    Ok([
+        kind,
+        memory.index as u64 | (pid as u64) << 32,
+        start_time(pid).ok_or(Error::OPERATING_SYSTEM)?,
+        range.fd as u64,
+        range.inode,
+        range.offset,
+        size,
+        0,
+    ])
+}
+
+unsafe fn read_sealed(from: *const Sealed) -> [u64; 8] {
+    unsafe { from.read_unaligned().0 }
+}
+
+/// The owner's file, if the owner lives and the descriptor still is that file.
+fn open_file(seal: &[u64; 8]) -> Done<i32> {
+    let pid = (seal[1] >> 32) as u32;
+    if start_time(pid) != Some(seal[2]) {
+        return Err(Error::INVALID_VALUE);
+    }
+    let file = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(format!("/proc/{pid}/fd/{}", seal[3]))
+        .map_err(|_| Error::MAP_FAILED)?;
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    if unsafe { libc::fstat(file.as_raw_fd(), &mut stat) } != 0 || stat.st_ino != seal[4] {
+        return Err(Error::MAP_FAILED);
+    }
+    Ok(file.into_raw_fd())
+}
+
+fn map_at(address: Pointer, size: u64, fd: i32, offset: u64) -> Done {
+    let got = unsafe {
+        libc::mmap(
+            address as *mut c_void,
+            size as usize,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE,
+            fd,
+            offset as i64,
+        )
+    };
+    if got == libc::MAP_FAILED { Err(Error::MAP_FAILED) } else { Ok(()) }
+}
+
+/// Maps part of another process's memory and books it as imported.
+fn import(memory: &Memory, fd: i32, offset: u64, size: u64, kind: Imported) -> Done<Pointer> {
+    let start = offset / PAGE * PAGE;
+    let span = (offset + size - start).next_multiple_of(PAGE);
+    let mut locked = memory.lock();
+    let base = locked.take_pages(span, PAGE)?;
+    if let Err(error) = map_at(base, span, fd, start) {
+        locked.give_pages(base, span);
+        return Err(error);
+    }
+    let address = base + (offset - start);
+    let (context, owner) = match kind {
+        Imported::Opened(context) => (context, Owner::Imported { opens: 1, pool: false }),
+        Imported::FromPool => (0, Owner::Imported { opens: 1, pool: true }),
+    };
+    locked.state.live.insert(address, Block { size, span, owner, context, id: next_id() });
+    Ok(address)
+}
+
+enum Imported {
+    Opened(u32),
+    FromPool,
+}
+
+pub unsafe fn get_handle(out: *mut Sealed, pointer: Pointer) -> Done {
+    context::current()?;
+    if out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    let memory = driver().at(pointer).ok_or(Error::INVALID_VALUE)?;
+    let (start, size) = {
+        let locked = memory.lock();
+        let (start, block) = locked.find(pointer).ok_or(Error::INVALID_VALUE)?;
+        if memory.index == HOST || !matches!(block.owner, Owner::Slab | Owner::Pages) {
+            return Err(Error::INVALID_VALUE);
+        }
+        (start, block.size)
+    };
+    // Another process may write to it, unseen.
+    memory.aperture.mark_dirty(start, size);
+    let range = memory.aperture.file_range(start).ok_or(Error::NOT_SUPPORTED)?;
+    let seal = seal(MEMORY, memory, range, size)?;
+    unsafe { out.write_unaligned(Sealed(seal)) };
+    Ok(())
+}
+
+pub unsafe fn open_handle(out: *mut Pointer, handle: Sealed, flags: u32) -> Done {
+    let context = context::current()?;
+    let seal = handle.0;
+    let index = (seal[1] & 0xffff_ffff) as usize;
+    // CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS is the only flag.
+    if out.is_null() || flags > 1 || seal[0] != MEMORY || index >= driver().devices.count {
+        return Err(Error::INVALID_VALUE);
+    }
+    if (seal[1] >> 32) as u32 == std::process::id() {
+        return Err(Error::INVALID_CONTEXT);
+    }
+    let memory = driver().memory(index);
+    let mut opened = OPENED.lock().unwrap();
+    let opened = opened.get_or_insert_default();
+    if let Some(&pointer) = opened.get(&seal)
+        && let Some(Block { owner: Owner::Imported { opens, .. }, .. }) =
+            memory.lock().state.live.get_mut(&pointer)
+    {
+        *opens += 1;
+        unsafe { *out = pointer };
+        return Ok(());
+    }
+    let fd = open_file(&seal)?;
+    let mapped = import(memory, fd, seal[5], seal[6], Imported::Opened(context.id));
+    unsafe { libc::close(fd) };
+    let pointer = mapped?;
+    opened.insert(seal, pointer);
+    unsafe { *out = pointer };
+    Ok(())
+}
+
+pub unsafe fn close_handle(pointer: Pointer) -> Done {
+    context::current()?;
+    let memory = driver().at(pointer).ok_or(Error::INVALID_VALUE)?;
+    let mut opened = OPENED.lock().unwrap();
+    let mut locked = memory.lock();
+    match locked.state.live.get_mut(&pointer) {
+        Some(Block { owner: Owner::Imported { opens, pool: false }, .. }) => {
+            *opens -= 1;
+            if *opens > 0 {
+                return Ok(());
+            }
+        }
+        _ => return Err(Error::INVALID_VALUE),
+    }
+    if let Some(block) = locked.state.live.remove(&pointer) {
+        locked.give_back(pointer, block);
+    }
+    if let Some(opened) = opened.as_mut() {
+        opened.retain(|_, &mut other| other != pointer);
+    }
+    Ok(())
+}
+
+// Shareable descriptors.
+
+/// Behind the bytes of an exportable object's file.
+#[repr(C)]
+struct Description {
+    magic: u64,
+    size: u64,
+    place: u64,
+    multicast_devices: u64,
+    prop: AllocationProp,
+}
+
+fn describe(fd: i32, at: u64, description: &Description) -> bool {
+    let length = size_of::<Description>();
+    let from = description as *const Description as *const c_void;
+    unsafe { libc::pwrite(fd, from, length, at as i64) == length as isize }
+}
+
+/// Gives an exportable object a file of its own, mapped at its place.
+pub fn own_file(
+    aperture: &Aperture,
+    backing: Pointer,
+    size: u64,
+    prop: &AllocationProp,
+) -> Option<i32> {
+    let (fd, _) = memory_file(c"vramtrace-sim-share", size + 4 * KIB)?;
+    let place = driver().at(backing).map_or(HOST, |memory| memory.index) as u64;
+    let description =
+        Description { magic: DESCRIPTION, size, place, multicast_devices: 0, prop: *prop };
+    if !describe(fd, size, &description) || map_at(backing, size, fd, 0).is_err() {
+        aperture.restore(backing, size);
+        unsafe { libc::close(fd) };
+        return None;
+    }
+    Some(fd)
+}
+
+pub unsafe fn export(out: *mut c_void, handle: u64, kind: i32, flags: u64) -> Done {
+    if out.is_null() || flags != 0 {
+        return Err(Error::INVALID_VALUE);
+    }
+    if kind != POSIX_FD {
+        return Err(Error::NOT_SUPPORTED);
+    }
+    let mut vmm = vmm::vmm();
+    let object = vmm.named(handle)?;
+    if object.prop.handle_types & POSIX_FD == 0 {
+        return Err(Error::INVALID_VALUE);
+    }
+    if object.fd.is_none()
+        && let Some(multicast) = object.multicast
+    {
+        let (fd, _) = memory_file(c"vramtrace-sim-multicast", 4 * KIB).ok_or(Error::UNKNOWN)?;
+        let description = Description {
+            magic: DESCRIPTION,
+            size: object.size,
+            place: HOST as u64,
+            multicast_devices: multicast.devices as u64,
+            prop: object.prop,
+        };
+        describe(fd, 0, &description);
+        object.fd = Some(fd);
+    }
+    let own = object.fd.ok_or(Error::NOT_SUPPORTED)?;
+    let fd = unsafe { libc::fcntl(own, libc::F_DUPFD_CLOEXEC, 3) };
+    if fd < 0 {
+        return Err(Error::OPERATING_SYSTEM);
+    }
+    unsafe { *(out as *mut i32) = fd };
+    Ok(())
+}
+
+pub unsafe fn import_shareable(out: *mut u64, os_handle: *mut c_void, kind: i32) -> Done {
+    if out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    if kind != POSIX_FD {
+        return Err(Error::NOT_SUPPORTED);
+    }
+    // For this kind the pointer IS the descriptor.
+    let given = os_handle as usize as i32;
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    if unsafe { libc::fstat(given, &mut stat) } != 0 || stat.st_size < 4 * KIB as i64 {
+        return Err(Error::INVALID_VALUE);
+    }
+    let at = stat.st_size - 4 * KIB as i64;
+    let mut description = std::mem::MaybeUninit::<Description>::zeroed();
+    let length = size_of::<Description>();
+    let read = unsafe { libc::pread(given, description.as_mut_ptr() as *mut c_void, length, at) };
+    let description = unsafe { description.assume_init() };
+    let place = description.place as usize;
+    let known = place == HOST || place < driver().devices.count;
+    if read != length as isize || description.magic != DESCRIPTION || !known {
+        return Err(Error::INVALID_VALUE);
+    }
+    let fd = unsafe { libc::fcntl(given, libc::F_DUPFD_CLOEXEC, 700) };
+    if fd < 0 {
+        return Err(Error::OPERATING_SYSTEM);
+    }
+    let size = description.size;
+    let mut object = Object::new(size, description.prop, place, 0);
+    object.fd = Some(fd);
+    if description.multicast_devices != 0 {
+        object.multicast = Some(MulticastProp {
+            devices: description.multicast_devices as u32,
+            size: size as usize,
+            handle_types: description.prop.handle_types as u64,
+            flags: 0,
+        });
+    } else {
+        let memory = driver().memory(place);
+        let taken = memory.lock().take_pages(size, PAGE);
+        object.backing = taken.inspect_err(|_| {
+            unsafe { libc::close(fd) };
+        })?;
+        if let Err(error) = map_at(object.backing, size, fd, 0) {
+            memory.aperture.restore(object.backing, size);
+            memory.lock().give_pages(object.backing, size);
+            unsafe { libc::close(fd) };
+            return Err(error);
+        }
+    }
+    unsafe { *out = vmm::vmm().add(object) };
+    Ok(())
+}
+
+// Pools.
+
+impl Locked<'_> {
+    fn exportable(&self, id: pool::PoolId) -> Done {
+        let pool = self.state.pools.get(&id).ok_or(Error::INVALID_VALUE)?;
+        if pool.handle_types & POSIX_FD == 0 { Err(Error::INVALID_VALUE) } else { Ok(()) }
+    }
+}
+
+/// A pool's descriptor is the memory file that its blocks are in.
+pub unsafe fn export_pool(out: *mut c_void, pool: Handle, kind: i32, flags: u64) -> Done {
+    let (memory, id) = pool::decode(pool)?;
+    if out.is_null() || flags != 0 || kind != POSIX_FD {
+        return Err(Error::INVALID_VALUE);
+    }
+    memory.lock().exportable(id)?;
+    let range = memory.aperture.file_range(memory.aperture.base).ok_or(Error::NOT_SUPPORTED)?;
+    let fd = unsafe { libc::fcntl(range.fd, libc::F_DUPFD_CLOEXEC, 3) };
+    if fd < 0 {
+        return Err(Error::OPERATING_SYSTEM);
+    }
+    unsafe { *(out as *mut i32) = fd };
+    Ok(())
+}
+
+pub unsafe fn import_pool(out: *mut Handle, os_handle: *mut c_void, kind: i32, flags: u64) -> Done {
+    if out.is_null() || flags != 0 || kind != POSIX_FD {
+        return Err(Error::INVALID_VALUE);
+    }
+    let fd = unsafe { libc::fcntl(os_handle as usize as i32, libc::F_DUPFD_CLOEXEC, 700) };
+    if fd < 0 {
+        return Err(Error::INVALID_VALUE);
+    }
+    let index = context::current().map_or(driver().devices.visible[0], |context| context.device);
+    let location = Location { kind: LOCATION_DEVICE, id: device::ordinal(index) };
+    let props = PoolProps {
+        kind: 1,
+        handle_types: 0,
+        location,
+        win32: 0,
+        max_size: 0,
+        usage: 0,
+        reserved: [0; 54],
+    };
+    unsafe { pool::create(out, &props)? };
+    let (memory, id) = pool::decode(unsafe { *out })?;
+    if let Some(pool) = memory.lock().state.pools.get_mut(&id) {
+        pool.imported = Some(fd);
+    }
+    Ok(())
+}
+
+pub unsafe fn export_pointer(out: *mut Sealed, pointer: Pointer) -> Done {
+    if out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    let memory = driver().at(pointer).ok_or(Error::INVALID_VALUE)?;
+    let (start, size) = {
+        let locked = memory.lock();
+        let (start, block) = locked.find(pointer).ok_or(Error::INVALID_VALUE)?;
+        let Owner::Pool(id) = block.owner else { return Err(Error::INVALID_VALUE) };
+        locked.exportable(id)?;
+        (start, block.size)
+    };
+    memory.aperture.mark_dirty(start, size);
+    let range = memory.aperture.file_range(start).ok_or(Error::NOT_SUPPORTED)?;
+    let seal = seal(POOL_POINTER, memory, range, size)?;
+    unsafe { out.write_unaligned(Sealed(seal)) };
+    Ok(())
+}
+
+pub unsafe fn import_pointer(out: *mut Pointer, pool: Handle, data: *mut Sealed) -> Done {
+    if out.is_null() || data.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    let (memory, id) = pool::decode(pool)?;
+    let seal = unsafe { read_sealed(data) };
+    let fd = memory.lock().state.pools.get(&id).and_then(|pool| pool.imported);
+    let fd = fd.ok_or(Error::INVALID_VALUE)?;
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    let same = unsafe { libc::fstat(fd, &mut stat) } == 0 && stat.st_ino == seal[4];
+    if seal[0] != POOL_POINTER || !same {
+        return Err(Error::INVALID_VALUE);
+    }
+    let pointer = import(memory, fd, seal[5], seal[6], Imported::FromPool)?;
+    unsafe { *out = pointer };
+    Ok(())
+}

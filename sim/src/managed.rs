@@ -1,0 +1,141 @@
+//! Managed memory: addresses at once, device bytes page by page when the device first touches
+//! them. NVML's per-process figure leaves it out.
+
+use crate::abi::*;
+use crate::context;
+use crate::device;
+use crate::driver::driver;
+use crate::error::{Done, Error};
+use crate::memory::{Block, Owner, next_id, round_up};
+
+/// Which pages are on the device.
+pub struct Touched {
+    pages: Box<[bool]>,
+    bytes: u64,
+}
+
+impl Touched {
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+pub unsafe fn alloc(out: *mut Pointer, size: usize, flags: u32) -> Done {
+    let context = context::current()?;
+    // CU_MEM_ATTACH_GLOBAL or CU_MEM_ATTACH_HOST.
+    if out.is_null() || size == 0 || !matches!(flags, 1 | 2) {
+        return Err(Error::INVALID_VALUE);
+    }
+    let span = round_up(size as u64, PAGE)?;
+    let mut locked = driver().memory(context.device).lock();
+    let address = locked.take_pages(span, PAGE)?;
+    let pages = vec![false; (span / PAGE) as usize].into_boxed_slice();
+    let block = Block {
+        size: size as u64,
+        span,
+        owner: Owner::Managed(Touched { pages, bytes: 0 }),
+        context: context.id,
+        id: next_id(),
+    };
+    locked.state.live.insert(address, block);
+    unsafe { *out = address };
+    Ok(())
+}
+
+/// The device works on these bytes (`there`), or they go back to the host. A full device evicts:
+/// pages beyond what it has stay uncharged.
+pub fn move_pages(address: Pointer, size: u64, there: bool) {
+    let Some(memory) = driver().at(address) else { return };
+    if size == 0 {
+        return;
+    }
+    let mut locked = memory.lock();
+    let Some((start, block)) = locked.find_mut(address) else { return };
+    let Owner::Managed(touched) = &block.owner else { return };
+    let last = (address - start + size - 1).min(block.span - 1) / PAGE;
+    let range = ((address - start) / PAGE) as usize..last as usize + 1;
+    let moving = touched.pages[range.clone()].iter().filter(|&&on| on != there).count() as u64;
+    if moving == 0 {
+        return;
+    }
+    if there && locked.charge(moving * PAGE, 0).is_err() {
+        return;
+    }
+    if !there {
+        memory.release(moving * PAGE, 0);
+    }
+    if let Some((_, block)) = locked.find_mut(address)
+        && let Owner::Managed(touched) = &mut block.owner
+    {
+        touched.pages[range].fill(there);
+        touched.bytes =
+            if there { touched.bytes + moving * PAGE } else { touched.bytes - moving * PAGE };
+    }
+}
+
+pub unsafe fn prefetch(address: Pointer, size: usize, ordinal: i32, stream: StreamArg) -> Done {
+    let kind = if ordinal == -1 { LOCATION_HOST } else { LOCATION_DEVICE };
+    let location = Location { kind, id: ordinal };
+    unsafe { prefetch_to(address, size, location, 0, stream) }
+}
+
+pub unsafe fn prefetch_to(
+    address: Pointer,
+    size: usize,
+    location: Location,
+    _flags: u32,
+    stream: StreamArg,
+) -> Done {
+    crate::stream::place(stream)?;
+    check(address, size as u64)?;
+    if location.kind == LOCATION_DEVICE {
+        device::by_ordinal(location.id)?;
+    }
+    move_pages(address, size as u64, location.kind == LOCATION_DEVICE);
+    Ok(())
+}
+
+fn check(address: Pointer, size: u64) -> Done {
+    let memory = driver().at(address).ok_or(Error::INVALID_VALUE)?;
+    let locked = memory.lock();
+    match locked.find(address) {
+        Some((start, block))
+            if matches!(block.owner, Owner::Managed(_))
+                && size != 0
+                && address - start + size <= block.span =>
+        {
+            Ok(())
+        }
+        _ => Err(Error::INVALID_VALUE),
+    }
+}
+
+pub unsafe fn advise(address: Pointer, size: usize, _advice: i32, _ordinal: i32) -> Done {
+    check(address, size as u64)
+}
+
+pub unsafe fn advise_at(address: Pointer, size: usize, _advice: i32, _at: Location) -> Done {
+    check(address, size as u64)
+}
+
+/// cuMemRangeGetAttribute: no advice is remembered, so every answer is "none" or "nowhere".
+pub unsafe fn range_attribute(
+    data: *mut std::ffi::c_void,
+    bytes: usize,
+    attribute: i32,
+    address: Pointer,
+    size: usize,
+) -> Done {
+    check(address, size as u64)?;
+    if data.is_null() || bytes < 4 {
+        return Err(Error::INVALID_VALUE);
+    }
+    let value = match attribute {
+        1 => 0,
+        // Devices: -2 is "not the same for all of the range, or unknown".
+        2..=4 => -2,
+        _ => 0,
+    };
+    unsafe { *(data as *mut i32) = value };
+    Ok(())
+}

@@ -1,0 +1,363 @@
+//! NVML: devices, their memory, the processes on them. Its ordinals know nothing of
+//! CUDA_VISIBLE_DEVICES.
+
+use crate::device::{self, Devices};
+use std::ffi::{CStr, c_char, c_uint};
+use std::sync::atomic::{AtomicI32, Ordering::*};
+
+type Result = std::result::Result<(), i32>;
+
+const UNINITIALIZED: i32 = 1;
+const INVALID_ARGUMENT: i32 = 2;
+const NOT_SUPPORTED: i32 = 3;
+const NOT_FOUND: i32 = 6;
+const INSUFFICIENT_SIZE: i32 = 7;
+const DRIVER_NOT_LOADED: i32 = 9;
+const VERSION_MISMATCH: i32 = 25;
+
+/// Handles are the index plus this, so that NULL and garbage are refused.
+const HANDLE: usize = 0x6e00_0000;
+const DRIVER_TEXT: &str = "580.00";
+
+static USERS: AtomicI32 = AtomicI32::new(0);
+
+fn devices() -> std::result::Result<&'static Devices, i32> {
+    if USERS.load(Relaxed) <= 0 {
+        return Err(UNINITIALIZED);
+    }
+    device::devices().map_err(|_| DRIVER_NOT_LOADED)
+}
+
+fn index(handle: usize) -> std::result::Result<usize, i32> {
+    let devices = devices()?;
+    handle.checked_sub(HANDLE).filter(|&index| index < devices.count).ok_or(INVALID_ARGUMENT)
+}
+
+unsafe fn put<T>(out: *mut T, value: T) -> Result {
+    if out.is_null() {
+        return Err(INVALID_ARGUMENT);
+    }
+    unsafe { out.write(value) };
+    Ok(())
+}
+
+unsafe fn put_text(out: *mut c_char, length: c_uint, text: &str) -> Result {
+    if out.is_null() {
+        return Err(INVALID_ARGUMENT);
+    }
+    if (length as usize) < text.len() + 1 {
+        return Err(INSUFFICIENT_SIZE);
+    }
+    unsafe {
+        std::ptr::copy_nonoverlapping(text.as_ptr(), out as *mut u8, text.len());
+        *out.add(text.len()) = 0;
+    }
+    Ok(())
+}
+
+unsafe fn text<'a>(from: *const c_char) -> std::result::Result<&'a str, i32> {
+    if from.is_null() {
+        return Err(INVALID_ARGUMENT);
+    }
+    unsafe { CStr::from_ptr(from) }.to_str().map_err(|_| NOT_FOUND)
+}
+
+macro_rules! nvml {
+    ($($name:ident($($arg:ident: $type:ty),*) $body:block)*) => {$(
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $type),*) -> i32 {
+            #[allow(unused_unsafe)]
+            let run = || -> Result { unsafe { $body } };
+            match std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)) {
+                Ok(Ok(())) => 0,
+                Ok(Err(code)) => code,
+                Err(_) => 999,
+            }
+        }
+    )*};
+}
+
+#[repr(C)]
+pub struct MemoryV1 {
+    total: u64,
+    free: u64,
+    used: u64,
+}
+
+#[repr(C)]
+pub struct MemoryV2 {
+    version: u32,
+    total: u64,
+    reserved: u64,
+    free: u64,
+    used: u64,
+}
+
+#[repr(C)]
+pub struct ProcessV1 {
+    pid: u32,
+    used: u64,
+}
+
+#[repr(C)]
+pub struct ProcessV2 {
+    pid: u32,
+    used: u64,
+    gpu_instance: u32,
+    compute_instance: u32,
+}
+
+#[repr(C)]
+pub struct Pci {
+    bus_id_legacy: [u8; 16],
+    domain: u32,
+    bus: u32,
+    device: u32,
+    pci_device_id: u32,
+    pci_subsystem_id: u32,
+    bus_id: [u8; 32],
+}
+
+#[repr(C)]
+pub struct Utilization {
+    gpu: u32,
+    memory: u32,
+}
+
+/// Copies a list the NVML way: the count comes in as room and goes out as need.
+unsafe fn put_list<T>(count: *mut c_uint, room: *mut T, list: Vec<T>) -> Result {
+    if count.is_null() {
+        return Err(INVALID_ARGUMENT);
+    }
+    let fits = unsafe { *count } as usize;
+    unsafe { *count = list.len() as c_uint };
+    if list.is_empty() {
+        return Ok(());
+    }
+    if fits < list.len() {
+        return Err(INSUFFICIENT_SIZE);
+    }
+    if room.is_null() {
+        return Err(INVALID_ARGUMENT);
+    }
+    for (at, item) in list.into_iter().enumerate() {
+        unsafe { room.add(at).write(item) };
+    }
+    Ok(())
+}
+
+fn processes<T>(handle: usize, make: fn(u32, u64) -> T) -> std::result::Result<Vec<T>, i32> {
+    let index = index(handle)?;
+    let list = devices()?.shared.processes(index);
+    Ok(list.into_iter().map(|(pid, used)| make(pid, used)).collect())
+}
+
+fn process_v1(pid: u32, used: u64) -> ProcessV1 {
+    ProcessV1 { pid, used }
+}
+
+fn process_v2(pid: u32, used: u64) -> ProcessV2 {
+    ProcessV2 { pid, used, gpu_instance: u32::MAX, compute_instance: u32::MAX }
+}
+
+fn init() -> Result {
+    device::devices().map_err(|_| DRIVER_NOT_LOADED)?;
+    USERS.fetch_add(1, Relaxed);
+    Ok(())
+}
+
+nvml! {
+    nvmlInit() { init() }
+    nvmlInit_v2() { init() }
+    nvmlInitWithFlags(_flags: c_uint) { init() }
+
+    nvmlShutdown() {
+        devices()?;
+        USERS.fetch_sub(1, Relaxed);
+        Ok(())
+    }
+
+    nvmlSystemGetDriverVersion(out: *mut c_char, length: c_uint) {
+        devices()?;
+        put_text(out, length, DRIVER_TEXT)
+    }
+
+    nvmlSystemGetNVMLVersion(out: *mut c_char, length: c_uint) {
+        devices()?;
+        put_text(out, length, "13.580.00")
+    }
+
+    nvmlSystemGetCudaDriverVersion(out: *mut i32) { put(out, device::DRIVER_VERSION) }
+    nvmlSystemGetCudaDriverVersion_v2(out: *mut i32) { put(out, device::DRIVER_VERSION) }
+
+    nvmlSystemGetProcessName(pid: c_uint, out: *mut c_char, length: c_uint) {
+        devices()?;
+        let path = std::fs::read_link(format!("/proc/{pid}/exe")).map_err(|_| NOT_FOUND)?;
+        let name = path.to_string_lossy();
+        let fits = (length as usize).saturating_sub(1).min(name.len());
+        put_text(out, length, name.get(..fits).unwrap_or(""))
+    }
+
+    nvmlDeviceGetCount(out: *mut c_uint) { put(out, devices()?.count as c_uint) }
+    nvmlDeviceGetCount_v2(out: *mut c_uint) { put(out, devices()?.count as c_uint) }
+
+    nvmlDeviceGetHandleByIndex(at: c_uint, out: *mut usize) {
+        index(HANDLE + at as usize)?;
+        put(out, HANDLE + at as usize)
+    }
+
+    nvmlDeviceGetHandleByIndex_v2(at: c_uint, out: *mut usize) {
+        index(HANDLE + at as usize)?;
+        put(out, HANDLE + at as usize)
+    }
+
+    nvmlDeviceGetHandleByUUID(uuid: *const c_char, out: *mut usize) {
+        let (uuid, count) = (text(uuid)?, devices()?.count);
+        let found = (0..count).find(|&index| device::uuid_text(index) == uuid);
+        put(out, HANDLE + found.ok_or(NOT_FOUND)?)
+    }
+
+    nvmlDeviceGetHandleByPciBusId(pci: *const c_char, out: *mut usize) {
+        let count = devices()?.count;
+        put(out, HANDLE + device::by_pci(text(pci)?, count).ok_or(NOT_FOUND)?)
+    }
+
+    nvmlDeviceGetHandleByPciBusId_v2(pci: *const c_char, out: *mut usize) {
+        let count = devices()?.count;
+        put(out, HANDLE + device::by_pci(text(pci)?, count).ok_or(NOT_FOUND)?)
+    }
+
+    nvmlDeviceGetIndex(handle: usize, out: *mut c_uint) { put(out, index(handle)? as c_uint) }
+    nvmlDeviceGetMinorNumber(handle: usize, out: *mut c_uint) { put(out, index(handle)? as c_uint) }
+
+    nvmlDeviceGetName(handle: usize, out: *mut c_char, length: c_uint) {
+        index(handle)?;
+        put_text(out, length, device::NAME)
+    }
+
+    nvmlDeviceGetUUID(handle: usize, out: *mut c_char, length: c_uint) {
+        put_text(out, length, &device::uuid_text(index(handle)?))
+    }
+
+    nvmlDeviceGetPciInfo_v3(handle: usize, out: *mut Pci) {
+        let index = index(handle)?;
+        let text = device::pci_text(index);
+        let mut pci = Pci {
+            bus_id_legacy: [0; 16],
+            domain: 0,
+            bus: device::pci_bus(index),
+            device: 0,
+            pci_device_id: 0x2335_10de,
+            pci_subsystem_id: 0,
+            bus_id: [0; 32],
+        };
+        pci.bus_id_legacy[..text.len()].copy_from_slice(text.as_bytes());
+        pci.bus_id[..4].copy_from_slice(b"0000");
+        pci.bus_id[4..4 + text.len()].copy_from_slice(text.as_bytes());
+        put(out, pci)
+    }
+
+    nvmlDeviceGetMemoryInfo(handle: usize, out: *mut MemoryV1) {
+        let (index, devices) = (index(handle)?, devices()?);
+        let total = devices.bytes + device::RESERVED;
+        let free = devices.bytes - devices.shared.used(index);
+        put(out, MemoryV1 { total, free, used: total - free })
+    }
+
+    nvmlDeviceGetMemoryInfo_v2(handle: usize, out: *mut MemoryV2) {
+        let (index, devices) = (index(handle)?, devices()?);
+        if out.is_null() {
+            return Err(INVALID_ARGUMENT);
+        }
+        if (*out).version != 2 << 24 | size_of::<MemoryV2>() as u32 {
+            return Err(VERSION_MISMATCH);
+        }
+        let used = devices.shared.used(index);
+        put(out, MemoryV2 {
+            version: (*out).version,
+            total: devices.bytes + device::RESERVED,
+            reserved: device::RESERVED,
+            free: devices.bytes - used,
+            used,
+        })
+    }
+
+    nvmlDeviceGetBAR1MemoryInfo(handle: usize, out: *mut MemoryV1) {
+        index(handle)?;
+        put(out, MemoryV1 { total: 256 << 30, free: (256 << 30) - (2 << 20), used: 2 << 20 })
+    }
+
+    nvmlDeviceGetComputeRunningProcesses(handle: usize, count: *mut c_uint, to: *mut ProcessV1) {
+        put_list(count, to, processes(handle, process_v1)?)
+    }
+
+    nvmlDeviceGetComputeRunningProcesses_v2(handle: usize, count: *mut c_uint, to: *mut ProcessV2) {
+        put_list(count, to, processes(handle, process_v2)?)
+    }
+
+    nvmlDeviceGetComputeRunningProcesses_v3(handle: usize, count: *mut c_uint, to: *mut ProcessV2) {
+        put_list(count, to, processes(handle, process_v2)?)
+    }
+
+    nvmlDeviceGetGraphicsRunningProcesses(handle: usize, count: *mut c_uint, to: *mut ProcessV1) {
+        index(handle)?;
+        put_list(count, to, Vec::new())
+    }
+
+    nvmlDeviceGetGraphicsRunningProcesses_v2(handle: usize, count: *mut c_uint, to: *mut ProcessV2) {
+        index(handle)?;
+        put_list(count, to, Vec::new())
+    }
+
+    nvmlDeviceGetGraphicsRunningProcesses_v3(handle: usize, count: *mut c_uint, to: *mut ProcessV2) {
+        index(handle)?;
+        put_list(count, to, Vec::new())
+    }
+
+    nvmlDeviceGetMPSComputeRunningProcesses(handle: usize, count: *mut c_uint, to: *mut ProcessV1) {
+        index(handle)?;
+        put_list(count, to, Vec::new())
+    }
+
+    nvmlDeviceGetMPSComputeRunningProcesses_v2(handle: usize, count: *mut c_uint, to: *mut ProcessV2) {
+        index(handle)?;
+        put_list(count, to, Vec::new())
+    }
+
+    nvmlDeviceGetMPSComputeRunningProcesses_v3(handle: usize, count: *mut c_uint, to: *mut ProcessV2) {
+        index(handle)?;
+        put_list(count, to, Vec::new())
+    }
+
+    nvmlDeviceGetCudaComputeCapability(handle: usize, major: *mut i32, minor: *mut i32) {
+        index(handle)?;
+        put(major, 9)?;
+        put(minor, 0)
+    }
+
+    nvmlDeviceGetUtilizationRates(handle: usize, out: *mut Utilization) {
+        index(handle)?;
+        put(out, Utilization { gpu: 0, memory: 0 })
+    }
+
+    nvmlDeviceGetMigMode(handle: usize, _current: *mut c_uint, _pending: *mut c_uint) {
+        index(handle)?;
+        Err(NOT_SUPPORTED)
+    }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlErrorString(code: i32) -> *const c_char {
+    let text = match code {
+        0 => c"Success",
+        UNINITIALIZED => c"Uninitialized",
+        INVALID_ARGUMENT => c"Invalid Argument",
+        NOT_SUPPORTED => c"Not Supported",
+        NOT_FOUND => c"Not Found",
+        INSUFFICIENT_SIZE => c"Insufficient Size",
+        DRIVER_NOT_LOADED => c"Driver Not Loaded",
+        VERSION_MISMATCH => c"Argument Version Mismatch",
+        _ => c"Unknown Error",
+    };
+    text.as_ptr()
+}

@@ -1,0 +1,223 @@
+//! How the table's functions are exported and found: one `call!` for each export, and
+//! cuGetProcAddress over all of them.
+
+use crate::abi::{Name, STREAM_PER_THREAD, StreamArg};
+use crate::driver;
+use crate::error::{Done, Error};
+use std::collections::HashMap;
+use std::ffi::{CStr, c_void};
+use std::sync::OnceLock;
+
+/// One exported function.
+pub struct Export {
+    pub symbol: &'static str,
+    /// The CUDA version that brought it.
+    pub since: i32,
+    /// For the per-thread default stream.
+    pub per_thread: bool,
+    pub address: usize,
+}
+
+/// What an argument becomes in the per-thread variant of a call.
+pub trait Argument {
+    fn per_thread(self) -> Self;
+}
+
+impl Argument for StreamArg {
+    fn per_thread(self) -> StreamArg {
+        if self.0 == 0 { STREAM_PER_THREAD } else { self }
+    }
+}
+
+macro_rules! unchanged {
+    ($($type:ty;)*) => {$(
+        impl Argument for $type {
+            fn per_thread(self) -> Self { self }
+        }
+    )*};
+}
+
+unchanged! {
+    u8; u16; u32; u64; usize; i32; crate::abi::Sealed; crate::abi::Location;
+    Option<crate::abi::HostFunction>; Option<crate::abi::StreamCallback>;
+}
+
+impl<T> Argument for *const T {
+    fn per_thread(self) -> Self {
+        self
+    }
+}
+
+impl<T> Argument for *mut T {
+    fn per_thread(self) -> Self {
+        self
+    }
+}
+
+/// Runs one call. `symbol` keeps exports apart that do the same: a linker that folded them would
+/// give two names one address, which the real driver never does.
+#[inline(always)]
+pub fn call(symbol: &'static str, early: bool, body: impl FnOnce() -> Done) -> i32 {
+    std::hint::black_box(symbol);
+    if !early && let Err(error) = driver::ready() {
+        return error.0;
+    }
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
+        Ok(Ok(())) => 0,
+        Ok(Err(error)) => error.0,
+        Err(_) => Error::UNKNOWN.0,
+    }
+}
+
+/// One line of the table: its export, and that of its per-thread twin.
+macro_rules! export {
+    (@one $early:literal $symbol:ident($($arg:ident: $type:ty),*) $path:path) => {
+        #[allow(non_snake_case)]
+        pub mod $symbol {
+            use super::*;
+
+            #[unsafe(export_name = stringify!($symbol))]
+            pub unsafe extern "C" fn plain($($arg: $type),*) -> i32 {
+                $crate::resolve::call(stringify!($symbol), $early, || unsafe { $path($($arg),*) })
+            }
+        }
+    };
+    (@both $suffix:literal $symbol:ident($($arg:ident: $type:ty),*) $path:path) => {
+        #[allow(non_snake_case)]
+        pub mod $symbol {
+            use super::*;
+
+            #[unsafe(export_name = stringify!($symbol))]
+            pub unsafe extern "C" fn plain($($arg: $type),*) -> i32 {
+                $crate::resolve::call(stringify!($symbol), false, || unsafe { $path($($arg),*) })
+            }
+
+            #[unsafe(export_name = concat!(stringify!($symbol), $suffix))]
+            pub unsafe extern "C" fn twin($($arg: $type),*) -> i32 {
+                #[allow(unused_imports)]
+                use $crate::resolve::Argument;
+                $crate::resolve::call(concat!(stringify!($symbol), $suffix), false, || unsafe {
+                    $path($(Argument::per_thread($arg)),*)
+                })
+            }
+        }
+    };
+    (call $($line:tt)*) => { export!(@one false $($line)*); };
+    (early $($line:tt)*) => { export!(@one true $($line)*); };
+    (ptsz $($line:tt)*) => { export!(@both "_ptsz" $($line)*); };
+    (ptds $($line:tt)*) => { export!(@both "_ptds" $($line)*); };
+}
+
+/// The same line as entries of the list of exports.
+macro_rules! entries {
+    (@plain $list:ident $since:literal $symbol:ident) => {
+        $list.push($crate::resolve::Export {
+            symbol: stringify!($symbol),
+            since: $since,
+            per_thread: false,
+            address: $symbol::plain as *const () as usize,
+        });
+    };
+    (@twin $list:ident $since:literal $symbol:ident $suffix:literal) => {
+        entries!(@plain $list $since $symbol);
+        $list.push($crate::resolve::Export {
+            symbol: concat!(stringify!($symbol), $suffix),
+            // The per-thread default stream came with 7.0.
+            since: if $since < 7000 { 7000 } else { $since },
+            per_thread: true,
+            address: $symbol::twin as *const () as usize,
+        });
+    };
+    (call $list:ident $since:literal $symbol:ident) => { entries!(@plain $list $since $symbol) };
+    (early $list:ident $since:literal $symbol:ident) => { entries!(@plain $list $since $symbol) };
+    (ptsz $list:ident $since:literal $symbol:ident) => {
+        entries!(@twin $list $since $symbol "_ptsz")
+    };
+    (ptds $list:ident $since:literal $symbol:ident) => {
+        entries!(@twin $list $since $symbol "_ptds")
+    };
+}
+pub(crate) use {entries, export};
+
+fn base(symbol: &str) -> &str {
+    let symbol = symbol.strip_suffix("_ptsz").or(symbol.strip_suffix("_ptds")).unwrap_or(symbol);
+    match symbol.rsplit_once("_v") {
+        Some((base, version)) if version.bytes().all(|byte| byte.is_ascii_digit()) => base,
+        _ => symbol,
+    }
+}
+
+fn by_name() -> &'static HashMap<&'static str, Vec<Export>> {
+    static MAP: OnceLock<HashMap<&'static str, Vec<Export>>> = OnceLock::new();
+    MAP.get_or_init(|| {
+        let mut map: HashMap<&'static str, Vec<Export>> = HashMap::new();
+        for export in crate::table::exports() {
+            map.entry(base(export.symbol)).or_default().push(export);
+        }
+        map
+    })
+}
+
+const LEGACY: u64 = 1;
+const PER_THREAD: u64 = 2;
+
+const FOUND: i32 = 0;
+const UNKNOWN_NAME: i32 = 1;
+const TOO_OLD: i32 = 2;
+
+fn look_up(name: &str, version: i32, flags: u64) -> Result<usize, i32> {
+    let variants = by_name().get(name).ok_or(UNKNOWN_NAME)?;
+    let newest = |per_thread: bool| {
+        variants
+            .iter()
+            .filter(|export| export.per_thread == per_thread && export.since <= version)
+            .max_by_key(|export| export.since)
+    };
+    // Most calls have no stream and so no per-thread variant.
+    let found =
+        if flags & PER_THREAD != 0 { newest(true).or(newest(false)) } else { newest(false) };
+    found.map(|export| export.address).ok_or(TOO_OLD)
+}
+
+unsafe fn find(
+    name: Name,
+    out: *mut *mut c_void,
+    version: i32,
+    flags: u64,
+    status: *mut i32,
+) -> Done {
+    if name.is_null() || out.is_null() || flags & !(LEGACY | PER_THREAD) != 0 {
+        return Err(Error::INVALID_VALUE);
+    }
+    let name = unsafe { CStr::from_ptr(name) }.to_str().unwrap_or("");
+    let found = look_up(name, version, flags);
+    unsafe {
+        *out = found.unwrap_or(0) as *mut c_void;
+        if !status.is_null() {
+            *status = found.err().unwrap_or(FOUND);
+        }
+    }
+    // The newer call tells by its status alone.
+    found.map(|_| ()).map_err(|_| Error::NOT_FOUND)
+}
+
+pub unsafe fn get_proc_address(
+    name: Name,
+    out: *mut *mut c_void,
+    version: i32,
+    flags: u64,
+) -> Done {
+    unsafe { find(name, out, version, flags, std::ptr::null_mut()) }
+}
+
+/// With a status to write, a name that is not there is no error of the call.
+pub unsafe fn get_proc_address_v2(
+    name: Name,
+    out: *mut *mut c_void,
+    version: i32,
+    flags: u64,
+    status: *mut i32,
+) -> Done {
+    let found = unsafe { find(name, out, version, flags, status) };
+    if status.is_null() || found != Err(Error::NOT_FOUND) { found } else { Ok(()) }
+}

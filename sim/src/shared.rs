@@ -1,0 +1,298 @@
+//! Who holds how many bytes of each simulated device, across the processes of one run.
+//!
+//! One table in a shared mapping of the file named by `VRAMTRACE_SIM_STATE` (or in memory of this
+//! process alone). Each process owns one row and adds to its own counters only; a device's use is
+//! the sum over the rows of living processes. There is no lock, so a killed process leaves nothing
+//! to repair: its row counts until somebody who needs the room finds that it is dead (by pid and
+//! start time). Allocations cost atomic adds and no system call.
+
+use std::fs::OpenOptions;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::SeqCst};
+
+pub const MAX_DEVICES: usize = 16;
+const MAX_PROCESSES: usize = 1000;
+const MAGIC: u64 = 0x314d_4953_5254_4d56;
+
+/// One process's bytes on one device.
+#[repr(C)]
+struct Share {
+    /// All device bytes, as cuMemGetInfo sees them.
+    used: AtomicU64,
+    /// What NVML shows for the process: without managed memory.
+    shown: AtomicU64,
+}
+
+#[repr(C)]
+struct Row {
+    /// pid | low half of the start time << 32; 0: nobody's.
+    owner: AtomicU64,
+    shares: [Share; MAX_DEVICES],
+}
+
+#[repr(C)]
+struct Table {
+    magic: AtomicU64,
+    /// Devices << 56 | bytes of each, set by the first process.
+    geometry: AtomicU64,
+    /// Rows at and above this one were never used.
+    rows_used: AtomicU64,
+    reserved: [u64; 5],
+    rows: [Row; MAX_PROCESSES],
+}
+
+pub struct Shared {
+    table: *const Table,
+    own: AtomicPtr<Row>,
+    capacity: u64,
+}
+
+unsafe impl Send for Shared {}
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    pub fn open(state: Option<&Path>, devices: usize, capacity: u64) -> Result<Shared, String> {
+        let table = match state {
+            Some(path) => map_file(path)?,
+            None => map(-1)?,
+        };
+        let shared = Shared { table, own: AtomicPtr::new(std::ptr::null_mut()), capacity };
+        let geometry = (devices as u64) << 56 | capacity;
+        let table = shared.table();
+        let told = table.magic.compare_exchange(0, MAGIC, SeqCst, SeqCst).unwrap_or_else(|m| m);
+        let path = state.unwrap_or(Path::new("memory"));
+        if told != 0 && told != MAGIC {
+            return Err(format!(
+                "VRAMTRACE_SIM_STATE={}: not a state file; name a new file",
+                path.display()
+            ));
+        }
+        let told =
+            table.geometry.compare_exchange(0, geometry, SeqCst, SeqCst).unwrap_or_else(|g| g);
+        if told != 0 && told != geometry {
+            return Err(format!(
+                "VRAMTRACE_SIM: {devices} devices of {capacity} bytes, but {} was made with {} of \
+                 {}; give all processes of a run the same value",
+                path.display(),
+                told >> 56,
+                told & ((1 << 56) - 1),
+            ));
+        }
+        Ok(shared)
+    }
+
+    fn table(&self) -> &Table {
+        unsafe { &*self.table }
+    }
+
+    fn rows(&self) -> &[Row] {
+        let used = (self.table().rows_used.load(SeqCst) as usize).min(MAX_PROCESSES);
+        &self.table().rows[..used]
+    }
+
+    /// Takes a row for this process. False: all rows belong to living processes.
+    pub fn join(&self) -> bool {
+        let pid = std::process::id();
+        let Some(start) = start_time(pid) else { return false };
+        let me = owner(pid, start);
+        for (index, row) in self.table().rows.iter().enumerate() {
+            let other = row.owner.load(SeqCst);
+            if (other == 0 || !is_alive(other))
+                && row.owner.compare_exchange(other, me, SeqCst, SeqCst).is_ok()
+            {
+                for share in &row.shares {
+                    share.used.store(0, SeqCst);
+                    share.shown.store(0, SeqCst);
+                }
+                self.table().rows_used.fetch_max(index as u64 + 1, SeqCst);
+                self.own.store(row as *const Row as *mut Row, SeqCst);
+                return true;
+            }
+        }
+        false
+    }
+
+    fn share(&self, device: usize) -> Option<&Share> {
+        let row = self.own.load(SeqCst);
+        if row.is_null() { None } else { Some(unsafe { &(&(*row).shares)[device] }) }
+    }
+
+    fn sum(&self, device: usize) -> u64 {
+        self.rows()
+            .iter()
+            .filter(|row| row.owner.load(SeqCst) != 0)
+            .map(|row| row.shares[device].used.load(SeqCst))
+            .fold(0, u64::saturating_add)
+    }
+
+    /// Empties the rows of processes that are gone.
+    fn reap(&self) {
+        let own = self.own.load(SeqCst) as *const Row;
+        for row in self.rows() {
+            let other = row.owner.load(SeqCst);
+            if other != 0 && !std::ptr::eq(row, own) && !is_alive(other) {
+                let _ = row.owner.compare_exchange(other, 0, SeqCst, SeqCst);
+            }
+        }
+    }
+
+    /// Adds to this process's bytes unless the device would then hold more than it has.
+    pub fn charge(&self, device: usize, used: u64, shown: u64) -> bool {
+        let Some(share) = self.share(device) else { return false };
+        if used > self.capacity {
+            return false;
+        }
+        // Two processes may see each other's attempt and both step back: try again a few times.
+        for attempt in 0..4 {
+            share.used.fetch_add(used, SeqCst);
+            if self.sum(device) <= self.capacity {
+                share.shown.fetch_add(shown, SeqCst);
+                return true;
+            }
+            share.used.fetch_sub(used, SeqCst);
+            if self.rows().len() < 2 {
+                return false;
+            }
+            if attempt == 0 {
+                self.reap();
+            } else {
+                std::thread::yield_now();
+            }
+        }
+        false
+    }
+
+    pub fn release(&self, device: usize, used: u64, shown: u64) {
+        if let Some(share) = self.share(device) {
+            share.used.fetch_sub(used, SeqCst);
+            share.shown.fetch_sub(shown, SeqCst);
+        }
+    }
+
+    /// Bytes of the device that are in use.
+    pub fn used(&self, device: usize) -> u64 {
+        if self.rows().len() > 1 || self.own.load(SeqCst).is_null() {
+            self.reap();
+        }
+        self.sum(device).min(self.capacity)
+    }
+
+    /// Living processes that hold memory on the device: pid and bytes as NVML shows them.
+    pub fn processes(&self, device: usize) -> Vec<(u32, u64)> {
+        self.reap();
+        self.rows()
+            .iter()
+            .map(|row| (row.owner.load(SeqCst) as u32, row.shares[device].shown.load(SeqCst)))
+            .filter(|&(pid, shown)| pid != 0 && shown != 0)
+            .collect()
+    }
+}
+
+fn owner(pid: u32, start: u64) -> u64 {
+    pid as u64 | (start & 0xffff_ffff) << 32
+}
+
+fn is_alive(owner_word: u64) -> bool {
+    let pid = owner_word as u32;
+    start_time(pid).is_some_and(|start| owner(pid, start) == owner_word)
+}
+
+/// Start of a process in clock ticks since boot; None: there is none, or it is a zombie, whose
+/// memory is gone.
+pub fn start_time(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name may hold spaces and brackets: the fields begin after the last bracket.
+    let mut fields = stat[stat.rfind(')')? + 1..].split_ascii_whitespace();
+    let state = fields.next()?;
+    if state == "Z" || state == "X" {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}
+
+fn map(fd: i32) -> Result<*const Table, String> {
+    let flags = if fd < 0 { libc::MAP_SHARED | libc::MAP_ANONYMOUS } else { libc::MAP_SHARED };
+    let length = size_of::<Table>();
+    let at = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            length,
+            libc::PROT_READ | libc::PROT_WRITE,
+            flags | libc::MAP_NORESERVE,
+            fd,
+            0,
+        )
+    };
+    if at == libc::MAP_FAILED {
+        return Err(format!("cannot map the state: {}", std::io::Error::last_os_error()));
+    }
+    Ok(at as *const Table)
+}
+
+fn map_file(path: &Path) -> Result<*const Table, String> {
+    let fail = |what: &str| {
+        let error = std::io::Error::last_os_error();
+        format!("VRAMTRACE_SIM_STATE={}: {what}: {error}", path.display())
+    };
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW)
+        .open(path)
+        .map_err(|_| fail("cannot open it"))?;
+    let length = size_of::<Table>() as u64;
+    let now = file.metadata().map_err(|_| fail("cannot look at it"))?.len();
+    if now > length {
+        return Err(format!(
+            "VRAMTRACE_SIM_STATE={}: not a state file; name a new file",
+            path.display()
+        ));
+    }
+    // Every process extends it to the same length, and zeros are a valid empty table.
+    if now < length {
+        file.set_len(length).map_err(|_| fail("cannot extend it"))?;
+    }
+    map(file.as_raw_fd()).map_err(|_| fail("cannot map it"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_taken_and_given_back() {
+        let shared = Shared::open(None, 2, 1000).unwrap();
+        assert!(!shared.charge(0, 1, 1), "nobody joined yet");
+        assert!(shared.join());
+        assert!(shared.charge(0, 600, 500));
+        assert!(!shared.charge(0, 401, 401));
+        assert!(shared.charge(0, 400, 0));
+        assert_eq!((shared.used(0), shared.used(1)), (1000, 0));
+        assert_eq!(shared.processes(0), vec![(std::process::id(), 500)]);
+        shared.release(0, 600, 500);
+        assert_eq!(shared.used(0), 400);
+        assert!(shared.processes(0).is_empty());
+    }
+
+    #[test]
+    fn a_dead_process_gives_its_bytes_back() {
+        let path = std::env::temp_dir().join(format!("sim-state-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let shared = Shared::open(Some(&path), 1, 1000).unwrap();
+        assert!(shared.join());
+        // A row whose pid lives but started at another time, as after a reuse of the pid.
+        let row = &shared.table().rows[1];
+        row.owner.store(owner(std::process::id(), 1), SeqCst);
+        row.shares[0].used.store(900, SeqCst);
+        shared.table().rows_used.store(2, SeqCst);
+        assert!(shared.charge(0, 1000, 1000), "the dead row is found when room is needed");
+        assert_eq!(shared.used(0), 1000);
+        assert!(Shared::open(Some(&path), 2, 1000).is_err(), "another geometry is refused");
+        std::fs::remove_file(&path).unwrap();
+    }
+}

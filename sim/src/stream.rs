@@ -1,0 +1,404 @@
+//! Streams and events. Work is done as it is enqueued; a stream keeps its identity, its capture
+//! and the order of its callbacks.
+
+use crate::abi::*;
+use crate::capture::Capture;
+use crate::context::{self, Context};
+use crate::device;
+use crate::driver::driver;
+use crate::error::{Done, Error};
+use crate::pool;
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::Instant;
+
+pub struct Stream {
+    id: u64,
+    context: &'static Context,
+    flags: u32,
+    priority: i32,
+    capture: Option<Arc<Capture>>,
+}
+
+struct Event {
+    context: u32,
+    flags: u32,
+    recorded: Option<Instant>,
+    /// Recorded in a capturing stream.
+    capture: Option<Arc<Capture>>,
+}
+
+static STREAMS: RwLock<Option<HashMap<usize, Stream>>> = RwLock::new(None);
+static EVENTS: Mutex<Option<HashMap<usize, Event>>> = Mutex::new(None);
+static NEXT: AtomicU64 = AtomicU64::new(3);
+/// Streams that capture. While there is none, calls need not look.
+static CAPTURING: AtomicUsize = AtomicUsize::new(0);
+
+const STREAM_TAG: usize = 0x5700_0000_0000;
+const EVENT_TAG: usize = 0xe700_0000_0000;
+
+/// Where a call on a stream works.
+pub struct Place {
+    pub device: usize,
+    pub context: &'static Context,
+    pub capture: Option<Arc<Capture>>,
+}
+
+/// The per-thread default stream is captured by name; it is one stream for each context here.
+fn key(stream: StreamArg, context: &Context) -> usize {
+    match stream {
+        StreamArg(0) | STREAM_LEGACY => 1 | (context.id as usize) << 8,
+        STREAM_PER_THREAD => 2 | (context.id as usize) << 8,
+        StreamArg(handle) => handle,
+    }
+}
+
+#[inline]
+pub fn place(stream: StreamArg) -> Done<Place> {
+    if stream.0 <= 2 {
+        let context = context::current()?;
+        let mut capture = None;
+        if stream == STREAM_PER_THREAD && CAPTURING.load(Relaxed) != 0 {
+            capture = with_stream(key(stream, context), |stream| stream.capture.clone()).flatten();
+        }
+        return Ok(Place { device: context.device, context, capture });
+    }
+    // As the real driver, calls on a stream want a current context, of whatever kind.
+    context::current()?;
+    let (context, capture) =
+        with_stream(stream.0, |stream| (stream.context, stream.capture.clone()))
+            .ok_or(Error::INVALID_HANDLE)?;
+    if !context.is_alive() {
+        return Err(Error::CONTEXT_IS_DESTROYED);
+    }
+    Ok(Place { device: context.device, context, capture })
+}
+
+fn with_stream<R>(key: usize, look: impl FnOnce(&Stream) -> R) -> Option<R> {
+    STREAMS.read().unwrap().as_ref()?.get(&key).map(look)
+}
+
+/// Calls that cannot be captured and would wait fail while the thread may be capturing.
+pub fn refuse_while_capturing() -> Done {
+    Ok(())
+}
+
+pub unsafe fn create(out: *mut Handle, flags: u32) -> Done {
+    unsafe { create_with_priority(out, flags, 0) }
+}
+
+pub unsafe fn create_with_priority(out: *mut Handle, flags: u32, priority: i32) -> Done {
+    let context = context::current()?;
+    if out.is_null() || flags > 1 {
+        return Err(Error::INVALID_VALUE);
+    }
+    let id = NEXT.fetch_add(1, Relaxed);
+    let handle = STREAM_TAG + id as usize * 16;
+    let stream = Stream { id, context, flags, priority: priority.clamp(-5, 0), capture: None };
+    STREAMS.write().unwrap().get_or_insert_default().insert(handle, stream);
+    unsafe { *out = handle as Handle };
+    Ok(())
+}
+
+pub unsafe fn destroy(stream: StreamArg) -> Done {
+    if stream.0 <= 2 {
+        return Err(Error::INVALID_HANDLE);
+    }
+    let gone = STREAMS.write().unwrap().as_mut().and_then(|all| all.remove(&stream.0));
+    let gone = gone.ok_or(Error::INVALID_HANDLE)?;
+    if let Some(capture) = gone.capture {
+        capture.invalidate();
+        CAPTURING.fetch_sub(1, Relaxed);
+    }
+    pool::settle(driver().memory(gone.context.device));
+    Ok(())
+}
+
+pub unsafe fn synchronize(stream: StreamArg) -> Done {
+    let place = place(stream)?;
+    if let Some(capture) = place.capture {
+        capture.invalidate();
+        return Err(Error::CAPTURE_UNSUPPORTED);
+    }
+    pool::settle(driver().memory(place.device));
+    Ok(())
+}
+
+pub fn synchronize_context(context: &Context) -> Done {
+    pool::settle(driver().memory(context.device));
+    Ok(())
+}
+
+pub unsafe fn query(stream: StreamArg) -> Done {
+    match place(stream)?.capture {
+        Some(_) => Err(Error::CAPTURE_UNSUPPORTED),
+        None => Ok(()),
+    }
+}
+
+pub unsafe fn get_flags(stream: StreamArg, out: *mut u32) -> Done {
+    place(stream)?;
+    if out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    unsafe { *out = with_stream(stream.0, |stream| stream.flags).unwrap_or(0) };
+    Ok(())
+}
+
+pub unsafe fn get_priority(stream: StreamArg, out: *mut i32) -> Done {
+    place(stream)?;
+    if out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    unsafe { *out = with_stream(stream.0, |stream| stream.priority).unwrap_or(0) };
+    Ok(())
+}
+
+pub unsafe fn get_id(stream: StreamArg, out: *mut u64) -> Done {
+    let place = place(stream)?;
+    if out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    let default = key(stream, place.context) as u64;
+    unsafe { *out = with_stream(stream.0, |stream| stream.id).unwrap_or(default) };
+    Ok(())
+}
+
+pub unsafe fn get_ctx(stream: StreamArg, out: *mut Handle) -> Done {
+    let place = place(stream)?;
+    if out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    unsafe { *out = place.context.handle() };
+    Ok(())
+}
+
+pub unsafe fn get_ctx_v2(stream: StreamArg, out: *mut Handle, green: *mut Handle) -> Done {
+    unsafe { get_ctx(stream, out)? };
+    if !green.is_null() {
+        unsafe { *green = std::ptr::null_mut() };
+    }
+    Ok(())
+}
+
+pub unsafe fn get_device(stream: StreamArg, out: *mut i32) -> Done {
+    let place = place(stream)?;
+    if out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    unsafe { *out = device::ordinal(place.device) };
+    Ok(())
+}
+
+pub unsafe fn copy_attributes(to: StreamArg, from: StreamArg) -> Done {
+    place(to)?;
+    place(from).map(|_| ())
+}
+
+pub unsafe fn get_attribute(stream: StreamArg, _attribute: i32, value: *mut c_void) -> Done {
+    place(stream)?;
+    if value.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    // CUstreamAttrValue is 64 bytes.
+    unsafe { std::ptr::write_bytes(value as *mut u8, 0, 64) };
+    Ok(())
+}
+
+pub unsafe fn set_attribute(stream: StreamArg, _attribute: i32, value: *const c_void) -> Done {
+    place(stream)?;
+    if value.is_null() { Err(Error::INVALID_VALUE) } else { Ok(()) }
+}
+
+pub unsafe fn attach_memory(stream: StreamArg, _at: Pointer, _size: usize, _flags: u32) -> Done {
+    place(stream).map(|_| ())
+}
+
+pub unsafe fn host_function(
+    stream: StreamArg,
+    function: Option<HostFunction>,
+    data: *mut c_void,
+) -> Done {
+    let place = place(stream)?;
+    let function = function.ok_or(Error::INVALID_VALUE)?;
+    let data = data as usize;
+    let call = move || unsafe { function(data as *mut c_void) };
+    match place.capture {
+        Some(capture) => capture.add_host(function, data),
+        None => {
+            call();
+            Ok(())
+        }
+    }
+}
+
+pub unsafe fn callback(
+    stream: StreamArg,
+    function: Option<StreamCallback>,
+    data: *mut c_void,
+    _flags: u32,
+) -> Done {
+    let place = place(stream)?;
+    let function = function.ok_or(Error::INVALID_VALUE)?;
+    if place.capture.is_some() {
+        return Err(Error::CAPTURE_UNSUPPORTED);
+    }
+    unsafe { function(stream.0 as *mut c_void, 0, data) };
+    Ok(())
+}
+
+// Events.
+
+fn with_event<R>(handle: Handle, look: impl FnOnce(&mut Event) -> R) -> Done<R> {
+    let mut all = EVENTS.lock().unwrap();
+    let event = all.as_mut().and_then(|all| all.get_mut(&(handle as usize)));
+    event.map(look).ok_or(Error::INVALID_HANDLE)
+}
+
+pub unsafe fn event_create(out: *mut Handle, flags: u32) -> Done {
+    let context = context::current()?;
+    // Blocking, no timing, between processes (which needs no timing).
+    if out.is_null() || flags > 7 || (flags & 4 != 0 && flags & 2 == 0) {
+        return Err(Error::INVALID_VALUE);
+    }
+    let handle = EVENT_TAG + NEXT.fetch_add(1, Relaxed) as usize * 16;
+    let event = Event { context: context.id, flags, recorded: None, capture: None };
+    EVENTS.lock().unwrap().get_or_insert_default().insert(handle, event);
+    unsafe { *out = handle as Handle };
+    Ok(())
+}
+
+pub unsafe fn event_destroy(event: Handle) -> Done {
+    let mut all = EVENTS.lock().unwrap();
+    let gone = all.as_mut().and_then(|all| all.remove(&(event as usize)));
+    gone.map(|_| ()).ok_or(Error::INVALID_HANDLE)
+}
+
+pub unsafe fn event_record(event: Handle, stream: StreamArg) -> Done {
+    let place = place(stream)?;
+    with_event(event, |event| {
+        event.capture = place.capture;
+        event.recorded = Some(Instant::now());
+    })
+}
+
+pub unsafe fn event_record_flags(event: Handle, stream: StreamArg, _flags: u32) -> Done {
+    unsafe { event_record(event, stream) }
+}
+
+pub unsafe fn event_query(event: Handle) -> Done {
+    match with_event(event, |event| event.capture.is_some())? {
+        true => Err(Error::CAPTURED_EVENT),
+        false => Ok(()),
+    }
+}
+
+pub unsafe fn event_synchronize(event: Handle) -> Done {
+    let (captured, context) = with_event(event, |event| (event.capture.is_some(), event.context))?;
+    if captured {
+        return Err(Error::CAPTURED_EVENT);
+    }
+    if let Some(context) = context::by_id(context) {
+        pool::settle(driver().memory(context.device));
+    }
+    Ok(())
+}
+
+pub unsafe fn event_elapsed(out: *mut f32, start: Handle, end: Handle) -> Done {
+    if out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    let look = |event: &mut Event| (event.recorded, event.flags, event.capture.is_some());
+    let ((from, flags, captured), (to, other, also)) =
+        (with_event(start, look)?, with_event(end, look)?);
+    if captured || also {
+        return Err(Error::CAPTURED_EVENT);
+    }
+    let (Some(from), Some(to)) = (from, to) else { return Err(Error::INVALID_HANDLE) };
+    if (flags | other) & 2 != 0 {
+        return Err(Error::INVALID_HANDLE);
+    }
+    let elapsed = match to.checked_duration_since(from) {
+        Some(forward) => forward.as_secs_f64(),
+        None => -(from - to).as_secs_f64(),
+    };
+    unsafe { *out = (elapsed * 1e3) as f32 };
+    Ok(())
+}
+
+/// Waiting for an event of a capture takes the waiting stream into it.
+pub unsafe fn wait_event(stream: StreamArg, event: Handle, _flags: u32) -> Done {
+    let place = place(stream)?;
+    let capture = with_event(event, |event| event.capture.clone())?;
+    let Some(capture) = capture.filter(|capture| capture.is_active()) else { return Ok(()) };
+    match place.capture {
+        Some(own) if Arc::ptr_eq(&own, &capture) => Ok(()),
+        Some(_) => Err(Error(902)),
+        None if stream.0 <= 1 => Err(Error::CAPTURE_IMPLICIT),
+        None => join(key(stream, place.context), place.context, capture),
+    }
+}
+
+// Capture.
+
+fn join(key: usize, context: &'static Context, capture: Arc<Capture>) -> Done {
+    let mut all = STREAMS.write().unwrap();
+    let all = all.get_or_insert_default();
+    // Only named streams are in the table; the per-thread one gets its entry when it captures.
+    let stream = all.entry(key).or_insert_with(|| Stream {
+        id: key as u64,
+        context,
+        flags: 1,
+        priority: 0,
+        capture: None,
+    });
+    stream.capture = Some(capture);
+    CAPTURING.fetch_add(1, Relaxed);
+    Ok(())
+}
+
+pub fn begin(stream: StreamArg, capture: Arc<Capture>) -> Done {
+    let place = place(stream)?;
+    if stream.0 <= 1 {
+        return Err(Error::CAPTURE_UNSUPPORTED);
+    }
+    if place.capture.is_some() {
+        return Err(Error::ILLEGAL_STATE);
+    }
+    join(key(stream, place.context), place.context, capture)
+}
+
+/// Takes all streams out of a capture, which must have begun in this one.
+pub fn end(stream: StreamArg) -> Done<Arc<Capture>> {
+    let place = place(stream)?;
+    let capture = place.capture.ok_or(Error::ILLEGAL_STATE)?;
+    if capture.origin != stream.0 {
+        return Err(Error::CAPTURE_UNMATCHED);
+    }
+    if let Some(all) = STREAMS.write().unwrap().as_mut() {
+        for other in all.values_mut() {
+            if other.capture.as_ref().is_some_and(|own| Arc::ptr_eq(own, &capture)) {
+                other.capture = None;
+                CAPTURING.fetch_sub(1, Relaxed);
+            }
+        }
+    }
+    Ok(capture)
+}
+
+pub fn forget_context(context: u32) {
+    if let Some(all) = STREAMS.write().unwrap().as_mut() {
+        all.retain(|_, stream| {
+            let stays = stream.context.id != context;
+            if !stays && stream.capture.is_some() {
+                CAPTURING.fetch_sub(1, Relaxed);
+            }
+            stays
+        });
+    }
+    if let Some(all) = EVENTS.lock().unwrap().as_mut() {
+        all.retain(|_, event| event.context != context);
+    }
+}

@@ -1,0 +1,396 @@
+//! The one list of the driver's functions: kind, the CUDA version that brought it, name,
+//! arguments, what does it. `early` ones need no cuInit; `ptsz` and `ptds` ones have a twin under
+//! that suffix for the per-thread default stream.
+
+#![allow(clippy::missing_safety_doc)]
+
+use crate::abi::*;
+use crate::resolve::{self, Export, entries, export};
+use crate::{
+    array, capture, context, copy, device_calls, driver, error, graph, heap, host, ipc, managed,
+    module, pool, stream, vmm,
+};
+use std::ffi::{c_char, c_void};
+
+macro_rules! table {
+    ($($kind:ident $since:literal $symbol:ident($($arg:ident: $type:ty),*) = $path:path;)*) => {
+        $(export!($kind $symbol($($arg: $type),*) $path);)*
+
+        pub fn exports() -> Vec<Export> {
+            let mut list = Vec::new();
+            $(entries!($kind list $since $symbol);)*
+            list
+        }
+    };
+}
+
+#[rustfmt::skip]
+table! {
+    // Start, and how calls are found.
+    early 2000 cuInit(flags: u32) = driver::init;
+    early 2020 cuDriverGetVersion(out: *mut i32) = device_calls::driver_version;
+    early 11030 cuGetProcAddress(name: Name, out: *mut *mut c_void, version: i32, flags: u64) = resolve::get_proc_address;
+    early 12000 cuGetProcAddress_v2(name: Name, out: *mut *mut c_void, version: i32, flags: u64, status: *mut i32) = resolve::get_proc_address_v2;
+    early 3000 cuGetExportTable(out: *mut *const c_void, id: *const Uuid) = device_calls::export_table;
+    early 6000 cuGetErrorName(code: i32, out: *mut Name) = error::name;
+    early 6000 cuGetErrorString(code: i32, out: *mut Name) = error::string;
+    // Devices.
+    call 2000 cuDeviceGet(out: *mut i32, ordinal: i32) = device_calls::get;
+    call 2000 cuDeviceGetCount(out: *mut i32) = device_calls::count;
+    call 2000 cuDeviceGetName(out: *mut c_char, length: i32, device: i32) = device_calls::name;
+    call 9020 cuDeviceGetUuid(out: *mut Uuid, device: i32) = device_calls::uuid;
+    call 11040 cuDeviceGetUuid_v2(out: *mut Uuid, device: i32) = device_calls::uuid;
+    call 10000 cuDeviceGetLuid(out: *mut c_char, mask: *mut u32, device: i32) = device_calls::luid;
+    call 2000 cuDeviceTotalMem(out: *mut u32, device: i32) = device_calls::total_v1;
+    call 3020 cuDeviceTotalMem_v2(out: *mut usize, device: i32) = device_calls::total;
+    call 2000 cuDeviceGetAttribute(out: *mut i32, attribute: i32, device: i32) = device_calls::attribute;
+    call 2000 cuDeviceComputeCapability(major: *mut i32, minor: *mut i32, device: i32) = device_calls::capability;
+    call 2000 cuDeviceGetProperties(out: *mut [i32; 14], device: i32) = device_calls::properties;
+    call 4010 cuDeviceGetPCIBusId(out: *mut c_char, length: i32, device: i32) = device_calls::pci;
+    call 4010 cuDeviceGetByPCIBusId(out: *mut i32, text: Name) = device_calls::by_pci;
+    call 4000 cuDeviceCanAccessPeer(out: *mut i32, device: i32, peer: i32) = device_calls::can_access_peer;
+    call 8000 cuDeviceGetP2PAttribute(out: *mut i32, attribute: i32, device: i32, peer: i32) = device_calls::p2p_attribute;
+    call 11010 cuDeviceGetTexture1DLinearMaxWidth(out: *mut usize, format: i32, channels: u32, device: i32) = device_calls::texture_1d_width;
+    call 11040 cuDeviceGetExecAffinitySupport(out: *mut i32, kind: i32, device: i32) = device_calls::affinity_support;
+    call 11030 cuFlushGPUDirectRDMAWrites(target: i32, scope: i32) = device_calls::flush_writes;
+    // Contexts.
+    call 7000 cuDevicePrimaryCtxRetain(out: *mut Handle, device: i32) = context::primary_retain;
+    call 7000 cuDevicePrimaryCtxRelease(device: i32) = context::primary_release;
+    call 11000 cuDevicePrimaryCtxRelease_v2(device: i32) = context::primary_release;
+    call 7000 cuDevicePrimaryCtxReset(device: i32) = context::primary_reset;
+    call 11000 cuDevicePrimaryCtxReset_v2(device: i32) = context::primary_reset;
+    call 7000 cuDevicePrimaryCtxSetFlags(device: i32, flags: u32) = context::primary_set_flags;
+    call 11000 cuDevicePrimaryCtxSetFlags_v2(device: i32, flags: u32) = context::primary_set_flags;
+    call 7000 cuDevicePrimaryCtxGetState(device: i32, flags: *mut u32, active: *mut i32) = context::primary_get_state;
+    call 2000 cuCtxCreate(out: *mut Handle, flags: u32, device: i32) = context::create;
+    call 3020 cuCtxCreate_v2(out: *mut Handle, flags: u32, device: i32) = context::create;
+    call 11040 cuCtxCreate_v3(out: *mut Handle, affinity: *mut c_void, count: i32, flags: u32, device: i32) = context::create_v3;
+    call 12050 cuCtxCreate_v4(out: *mut Handle, params: *mut c_void, flags: u32, device: i32) = context::create_v4;
+    call 2000 cuCtxDestroy(context: Handle) = context::destroy;
+    call 4000 cuCtxDestroy_v2(context: Handle) = context::destroy;
+    call 2000 cuCtxAttach(out: *mut Handle, flags: u32) = context::attach;
+    call 2000 cuCtxDetach(context: Handle) = context::detach;
+    call 4000 cuCtxSetCurrent(context: Handle) = context::set_current;
+    call 4000 cuCtxGetCurrent(out: *mut Handle) = context::get_current;
+    call 2000 cuCtxPushCurrent(context: Handle) = context::push_current;
+    call 4000 cuCtxPushCurrent_v2(context: Handle) = context::push_current;
+    call 2000 cuCtxPopCurrent(out: *mut Handle) = context::pop_current;
+    call 4000 cuCtxPopCurrent_v2(out: *mut Handle) = context::pop_current;
+    call 2000 cuCtxGetDevice(out: *mut i32) = context::get_device;
+    call 13000 cuCtxGetDevice_v2(out: *mut i32, context: Handle) = context::get_device_v2;
+    call 7000 cuCtxGetFlags(out: *mut u32) = context::get_flags;
+    call 12010 cuCtxSetFlags(flags: u32) = context::set_flags;
+    call 12000 cuCtxGetId(context: Handle, out: *mut u64) = context::get_id;
+    call 3020 cuCtxGetApiVersion(context: Handle, out: *mut u32) = context::get_api_version;
+    call 2000 cuCtxSynchronize() = context::synchronize;
+    call 13000 cuCtxSynchronize_v2(context: Handle) = context::synchronize_v2;
+    call 3010 cuCtxGetLimit(out: *mut usize, limit: i32) = context::get_limit;
+    call 3010 cuCtxSetLimit(limit: i32, value: usize) = context::set_limit;
+    call 3020 cuCtxGetCacheConfig(out: *mut i32) = context::get_cache_config;
+    call 3020 cuCtxSetCacheConfig(value: i32) = context::set_cache_config;
+    call 4020 cuCtxGetSharedMemConfig(out: *mut i32) = context::get_shared_config;
+    call 4020 cuCtxSetSharedMemConfig(value: i32) = context::set_shared_config;
+    call 5050 cuCtxGetStreamPriorityRange(least: *mut i32, greatest: *mut i32) = context::priority_range;
+    call 11000 cuCtxResetPersistingL2Cache() = context::reset_persisting_l2;
+    call 4000 cuCtxEnablePeerAccess(peer: Handle, flags: u32) = context::enable_peer;
+    call 4000 cuCtxDisablePeerAccess(peer: Handle) = context::disable_peer;
+    // Device memory.
+    call 2000 cuMemAlloc() = device_calls::unsupported;
+    call 3020 cuMemAlloc_v2(out: *mut Pointer, size: usize) = heap::alloc;
+    call 2000 cuMemAllocPitch() = device_calls::unsupported;
+    call 3020 cuMemAllocPitch_v2(out: *mut Pointer, pitch: *mut usize, width: usize, height: usize, element: u32) = heap::alloc_pitch;
+    call 6000 cuMemAllocManaged(out: *mut Pointer, size: usize, flags: u32) = managed::alloc;
+    call 2000 cuMemFree() = device_calls::unsupported;
+    call 3020 cuMemFree_v2(pointer: Pointer) = heap::free;
+    call 2000 cuMemGetInfo(free: *mut u32, total: *mut u32) = heap::get_info_v1;
+    call 3020 cuMemGetInfo_v2(free: *mut usize, total: *mut usize) = heap::get_info;
+    call 2000 cuMemGetAddressRange() = device_calls::unsupported;
+    call 3020 cuMemGetAddressRange_v2(base: *mut Pointer, size: *mut usize, pointer: Pointer) = heap::address_range;
+    call 4000 cuPointerGetAttribute(data: *mut c_void, attribute: i32, pointer: Pointer) = heap::pointer_attribute;
+    call 7000 cuPointerGetAttributes(count: u32, attributes: *mut i32, data: *mut *mut c_void, pointer: Pointer) = heap::pointer_attributes;
+    call 6000 cuPointerSetAttribute(value: *const c_void, attribute: i32, pointer: Pointer) = heap::set_pointer_attribute;
+    ptsz 8000 cuMemPrefetchAsync(pointer: Pointer, size: usize, device: i32, stream: StreamArg) = managed::prefetch;
+    ptsz 12020 cuMemPrefetchAsync_v2(pointer: Pointer, size: usize, place: Location, flags: u32, stream: StreamArg) = managed::prefetch_to;
+    call 8000 cuMemAdvise(pointer: Pointer, size: usize, advice: i32, device: i32) = managed::advise;
+    call 12020 cuMemAdvise_v2(pointer: Pointer, size: usize, advice: i32, place: Location) = managed::advise_at;
+    call 8000 cuMemRangeGetAttribute(data: *mut c_void, bytes: usize, attribute: i32, pointer: Pointer, size: usize) = managed::range_attribute;
+    // Host memory.
+    call 2000 cuMemAllocHost(out: *mut *mut c_void, size: u32) = host::alloc_v1;
+    call 3020 cuMemAllocHost_v2(out: *mut *mut c_void, size: usize) = host::alloc;
+    call 2020 cuMemHostAlloc(out: *mut *mut c_void, size: usize, flags: u32) = host::alloc_flags;
+    call 2000 cuMemFreeHost(pointer: *mut c_void) = host::free;
+    call 4000 cuMemHostRegister(pointer: *mut c_void, size: usize, flags: u32) = host::register;
+    call 6050 cuMemHostRegister_v2(pointer: *mut c_void, size: usize, flags: u32) = host::register;
+    call 4000 cuMemHostUnregister(pointer: *mut c_void) = host::unregister;
+    call 2020 cuMemHostGetDevicePointer() = device_calls::unsupported;
+    call 3020 cuMemHostGetDevicePointer_v2(out: *mut Pointer, pointer: *mut c_void, flags: u32) = host::device_pointer;
+    call 2030 cuMemHostGetFlags(out: *mut u32, pointer: *mut c_void) = host::get_flags;
+    // Stream-ordered memory and pools.
+    ptsz 11020 cuMemAllocAsync(out: *mut Pointer, size: usize, stream: StreamArg) = pool::alloc_async;
+    ptsz 11020 cuMemAllocFromPoolAsync(out: *mut Pointer, size: usize, pool: Handle, stream: StreamArg) = pool::alloc_from_pool_async;
+    ptsz 11020 cuMemFreeAsync(pointer: Pointer, stream: StreamArg) = pool::free_async;
+    call 11020 cuMemPoolCreate(out: *mut Handle, props: *const PoolProps) = pool::create;
+    call 11020 cuMemPoolDestroy(pool: Handle) = pool::destroy;
+    call 11020 cuMemPoolTrimTo(pool: Handle, keep: usize) = pool::trim_to;
+    call 11020 cuMemPoolSetAttribute(pool: Handle, attribute: i32, value: *mut c_void) = pool::set_attribute;
+    call 11020 cuMemPoolGetAttribute(pool: Handle, attribute: i32, value: *mut c_void) = pool::get_attribute;
+    call 11020 cuMemPoolSetAccess(pool: Handle, list: *const AccessDesc, count: usize) = pool::set_access;
+    call 11020 cuMemPoolGetAccess(flags: *mut i32, pool: Handle, place: *const Location) = pool::get_access;
+    call 11020 cuDeviceGetDefaultMemPool(out: *mut Handle, device: i32) = pool::device_default;
+    call 11020 cuDeviceGetMemPool(out: *mut Handle, device: i32) = pool::device_get;
+    call 11020 cuDeviceSetMemPool(device: i32, pool: Handle) = pool::device_set;
+    call 13000 cuMemGetDefaultMemPool(out: *mut Handle, place: *mut Location, kind: i32) = pool::location_default;
+    call 13000 cuMemGetMemPool(out: *mut Handle, place: *mut Location, kind: i32) = pool::location_get;
+    call 13000 cuMemSetMemPool(place: *mut Location, kind: i32, pool: Handle) = pool::location_set;
+    // Virtual memory management.
+    call 10020 cuMemCreate(out: *mut u64, size: usize, prop: *const AllocationProp, flags: u64) = vmm::create;
+    call 10020 cuMemRelease(handle: u64) = vmm::release;
+    call 11000 cuMemRetainAllocationHandle(out: *mut u64, address: *mut c_void) = vmm::retain;
+    call 10020 cuMemAddressReserve(out: *mut Pointer, size: usize, align: usize, wanted: Pointer, flags: u64) = vmm::address_reserve;
+    call 10020 cuMemAddressFree(pointer: Pointer, size: usize) = vmm::address_free;
+    call 10020 cuMemMap(pointer: Pointer, size: usize, offset: usize, handle: u64, flags: u64) = vmm::map;
+    call 10020 cuMemUnmap(pointer: Pointer, size: usize) = vmm::unmap;
+    call 10020 cuMemSetAccess(pointer: Pointer, size: usize, list: *const AccessDesc, count: usize) = vmm::set_access;
+    call 10020 cuMemGetAccess(flags: *mut u64, place: *const Location, pointer: Pointer) = vmm::get_access;
+    call 10020 cuMemGetAllocationGranularity(out: *mut usize, prop: *const AllocationProp, option: i32) = vmm::granularity;
+    call 10020 cuMemGetAllocationPropertiesFromHandle(out: *mut AllocationProp, handle: u64) = vmm::properties;
+    call 12010 cuMulticastCreate(out: *mut u64, prop: *const MulticastProp) = vmm::multicast_create;
+    call 12010 cuMulticastAddDevice(handle: u64, device: i32) = vmm::multicast_add_device;
+    call 12010 cuMulticastGetGranularity(out: *mut usize, prop: *const MulticastProp, option: i32) = vmm::multicast_granularity;
+    call 12010 cuMulticastBindMem(handle: u64, at: usize, member: u64, offset: usize, size: usize, flags: u64) = vmm::multicast_bind;
+    call 13010 cuMulticastBindMem_v2(handle: u64, device: i32, at: usize, member: u64, offset: usize, size: usize, flags: u64) = vmm::multicast_bind_v2;
+    call 12010 cuMulticastBindAddr(handle: u64, at: usize, pointer: Pointer, size: usize, flags: u64) = vmm::multicast_bind_address;
+    call 13010 cuMulticastBindAddr_v2(handle: u64, device: i32, at: usize, pointer: Pointer, size: usize, flags: u64) = vmm::multicast_bind_address_v2;
+    call 12010 cuMulticastUnbind(handle: u64, device: i32, at: usize, size: usize) = vmm::multicast_unbind;
+    // Between processes.
+    call 4010 cuIpcGetMemHandle(out: *mut Sealed, pointer: Pointer) = ipc::get_handle;
+    call 4010 cuIpcOpenMemHandle(out: *mut Pointer, handle: Sealed, flags: u32) = ipc::open_handle;
+    call 11000 cuIpcOpenMemHandle_v2(out: *mut Pointer, handle: Sealed, flags: u32) = ipc::open_handle;
+    call 4010 cuIpcCloseMemHandle(pointer: Pointer) = ipc::close_handle;
+    call 4010 cuIpcGetEventHandle() = device_calls::unsupported;
+    call 4010 cuIpcOpenEventHandle() = device_calls::unsupported;
+    call 10020 cuMemExportToShareableHandle(out: *mut c_void, handle: u64, kind: i32, flags: u64) = ipc::export;
+    call 10020 cuMemImportFromShareableHandle(out: *mut u64, from: *mut c_void, kind: i32) = ipc::import_shareable;
+    call 11020 cuMemPoolExportToShareableHandle(out: *mut c_void, pool: Handle, kind: i32, flags: u64) = ipc::export_pool;
+    call 11020 cuMemPoolImportFromShareableHandle(out: *mut Handle, from: *mut c_void, kind: i32, flags: u64) = ipc::import_pool;
+    call 11020 cuMemPoolExportPointer(out: *mut Sealed, pointer: Pointer) = ipc::export_pointer;
+    call 11020 cuMemPoolImportPointer(out: *mut Pointer, pool: Handle, data: *mut Sealed) = ipc::import_pointer;
+    call 11070 cuMemGetHandleForAddressRange() = device_calls::unsupported;
+    call 10000 cuImportExternalMemory() = device_calls::unsupported;
+    call 10000 cuExternalMemoryGetMappedBuffer() = device_calls::unsupported;
+    call 10000 cuExternalMemoryGetMappedMipmappedArray() = device_calls::unsupported;
+    call 10000 cuDestroyExternalMemory() = device_calls::unsupported;
+    ptsz 3000 cuGraphicsMapResources() = device_calls::unsupported;
+    ptsz 3000 cuGraphicsUnmapResources() = device_calls::unsupported;
+    call 3000 cuGraphicsResourceGetMappedPointer() = device_calls::unsupported;
+    call 3020 cuGraphicsResourceGetMappedPointer_v2() = device_calls::unsupported;
+    call 3000 cuGraphicsUnregisterResource() = device_calls::unsupported;
+    // Arrays, textures.
+    call 2000 cuArrayCreate(out: *mut Handle, desc: *const ArrayDescV1) = array::create_v1;
+    call 3020 cuArrayCreate_v2(out: *mut Handle, desc: *const ArrayDesc) = array::create;
+    call 2000 cuArray3DCreate(out: *mut Handle, desc: *const Array3dDescV1) = array::create_3d_v1;
+    call 3020 cuArray3DCreate_v2(out: *mut Handle, desc: *const Array3dDesc) = array::create_3d;
+    call 3020 cuArrayGetDescriptor_v2(out: *mut ArrayDesc, array: Handle) = array::get_desc;
+    call 3020 cuArray3DGetDescriptor_v2(out: *mut Array3dDesc, array: Handle) = array::get_desc_3d;
+    call 2000 cuArrayDestroy(array: Handle) = array::destroy;
+    call 11060 cuArrayGetMemoryRequirements(out: *mut ArrayRequirements, array: Handle, device: i32) = array::requirements;
+    call 5000 cuMipmappedArrayCreate(out: *mut Handle, desc: *const Array3dDesc, levels: u32) = array::mipmapped_create;
+    call 5000 cuMipmappedArrayGetLevel(out: *mut Handle, array: Handle, level: u32) = array::mipmapped_level;
+    call 5000 cuMipmappedArrayDestroy(array: Handle) = array::mipmapped_destroy;
+    call 11060 cuMipmappedArrayGetMemoryRequirements(out: *mut ArrayRequirements, array: Handle, device: i32) = array::mipmapped_requirements;
+    ptsz 11010 cuMemMapArrayAsync() = device_calls::unsupported;
+    call 5000 cuTexObjectCreate(out: *mut u64, resource: *const c_void, texture: *const c_void, view: *const c_void) = device_calls::texture_create;
+    call 5000 cuTexObjectDestroy(object: u64) = device_calls::texture_destroy;
+    call 5000 cuSurfObjectCreate(out: *mut u64, resource: *const c_void) = device_calls::surface_create;
+    call 5000 cuSurfObjectDestroy(object: u64) = device_calls::texture_destroy;
+    // Copies.
+    ptds 4000 cuMemcpy(to: Pointer, from: Pointer, size: usize) = copy::any;
+    ptsz 4000 cuMemcpyAsync(to: Pointer, from: Pointer, size: usize, stream: StreamArg) = copy::any_async;
+    ptds 4000 cuMemcpyPeer(to: Pointer, to_context: Handle, from: Pointer, from_context: Handle, size: usize) = copy::peer;
+    ptsz 4000 cuMemcpyPeerAsync(to: Pointer, to_context: Handle, from: Pointer, from_context: Handle, size: usize, stream: StreamArg) = copy::peer_async;
+    ptds 3020 cuMemcpyHtoD_v2(to: Pointer, from: *const u8, size: usize) = copy::host_to_device;
+    ptds 3020 cuMemcpyDtoH_v2(to: *mut u8, from: Pointer, size: usize) = copy::device_to_host;
+    ptds 3020 cuMemcpyDtoD_v2(to: Pointer, from: Pointer, size: usize) = copy::device_to_device;
+    ptsz 3020 cuMemcpyHtoDAsync_v2(to: Pointer, from: *const u8, size: usize, stream: StreamArg) = copy::host_to_device_async;
+    ptsz 3020 cuMemcpyDtoHAsync_v2(to: *mut u8, from: Pointer, size: usize, stream: StreamArg) = copy::device_to_host_async;
+    ptsz 3020 cuMemcpyDtoDAsync_v2(to: Pointer, from: Pointer, size: usize, stream: StreamArg) = copy::device_to_device_async;
+    ptds 3020 cuMemcpyDtoA_v2(to: Handle, offset: usize, from: Pointer, size: usize) = copy::device_to_array;
+    ptds 3020 cuMemcpyAtoD_v2(to: Pointer, from: Handle, offset: usize, size: usize) = copy::array_to_device;
+    ptds 3020 cuMemcpyHtoA_v2(to: Handle, offset: usize, from: *const u8, size: usize) = copy::host_to_array;
+    ptds 3020 cuMemcpyAtoH_v2(to: *mut u8, from: Handle, offset: usize, size: usize) = copy::array_to_host;
+    ptds 3020 cuMemcpyAtoA_v2(to: Handle, offset: usize, from: Handle, at: usize, size: usize) = copy::array_to_array;
+    ptsz 3020 cuMemcpyHtoAAsync_v2(to: Handle, offset: usize, from: *const u8, size: usize, stream: StreamArg) = copy::host_to_array_async;
+    ptsz 3020 cuMemcpyAtoHAsync_v2(to: *mut u8, from: Handle, offset: usize, size: usize, stream: StreamArg) = copy::array_to_host_async;
+    ptds 3020 cuMemcpy2D_v2(copy: *const Copy2d) = copy::rows;
+    ptds 3020 cuMemcpy2DUnaligned_v2(copy: *const Copy2d) = copy::rows;
+    ptsz 3020 cuMemcpy2DAsync_v2(copy: *const Copy2d, stream: StreamArg) = copy::rows_async;
+    ptds 3020 cuMemcpy3D_v2(copy: *const Copy3d) = copy::volume;
+    ptsz 3020 cuMemcpy3DAsync_v2(copy: *const Copy3d, stream: StreamArg) = copy::volume_async;
+    ptds 4000 cuMemcpy3DPeer(copy: *const Copy3d) = copy::volume;
+    ptsz 4000 cuMemcpy3DPeerAsync(copy: *const Copy3d, stream: StreamArg) = copy::volume_async;
+    ptds 3020 cuMemsetD8_v2(at: Pointer, value: u8, count: usize) = copy::fill8;
+    ptds 3020 cuMemsetD16_v2(at: Pointer, value: u16, count: usize) = copy::fill16;
+    ptds 3020 cuMemsetD32_v2(at: Pointer, value: u32, count: usize) = copy::fill32;
+    ptsz 3020 cuMemsetD8Async(at: Pointer, value: u8, count: usize, stream: StreamArg) = copy::fill8_async;
+    ptsz 3020 cuMemsetD16Async(at: Pointer, value: u16, count: usize, stream: StreamArg) = copy::fill16_async;
+    ptsz 3020 cuMemsetD32Async(at: Pointer, value: u32, count: usize, stream: StreamArg) = copy::fill32_async;
+    ptds 3020 cuMemsetD2D8_v2(at: Pointer, pitch: usize, value: u8, width: usize, height: usize) = copy::fill8_rows;
+    ptds 3020 cuMemsetD2D16_v2(at: Pointer, pitch: usize, value: u16, width: usize, height: usize) = copy::fill16_rows;
+    ptds 3020 cuMemsetD2D32_v2(at: Pointer, pitch: usize, value: u32, width: usize, height: usize) = copy::fill32_rows;
+    ptsz 3020 cuMemsetD2D8Async(at: Pointer, pitch: usize, value: u8, width: usize, height: usize, stream: StreamArg) = copy::fill8_rows_async;
+    ptsz 3020 cuMemsetD2D16Async(at: Pointer, pitch: usize, value: u16, width: usize, height: usize, stream: StreamArg) = copy::fill16_rows_async;
+    ptsz 3020 cuMemsetD2D32Async(at: Pointer, pitch: usize, value: u32, width: usize, height: usize, stream: StreamArg) = copy::fill32_rows_async;
+    // Streams and events.
+    call 2000 cuStreamCreate(out: *mut Handle, flags: u32) = stream::create;
+    call 5050 cuStreamCreateWithPriority(out: *mut Handle, flags: u32, priority: i32) = stream::create_with_priority;
+    call 2000 cuStreamDestroy(stream: StreamArg) = stream::destroy;
+    call 4000 cuStreamDestroy_v2(stream: StreamArg) = stream::destroy;
+    ptsz 2000 cuStreamSynchronize(stream: StreamArg) = stream::synchronize;
+    ptsz 2000 cuStreamQuery(stream: StreamArg) = stream::query;
+    ptsz 3020 cuStreamWaitEvent(stream: StreamArg, event: Handle, flags: u32) = stream::wait_event;
+    ptsz 5000 cuStreamAddCallback(stream: StreamArg, function: Option<StreamCallback>, data: *mut c_void, flags: u32) = stream::callback;
+    ptsz 10000 cuLaunchHostFunc(stream: StreamArg, function: Option<HostFunction>, data: *mut c_void) = stream::host_function;
+    ptsz 5050 cuStreamGetFlags(stream: StreamArg, out: *mut u32) = stream::get_flags;
+    ptsz 5050 cuStreamGetPriority(stream: StreamArg, out: *mut i32) = stream::get_priority;
+    ptsz 12000 cuStreamGetId(stream: StreamArg, out: *mut u64) = stream::get_id;
+    ptsz 9020 cuStreamGetCtx(stream: StreamArg, out: *mut Handle) = stream::get_ctx;
+    ptsz 12050 cuStreamGetCtx_v2(stream: StreamArg, out: *mut Handle, green: *mut Handle) = stream::get_ctx_v2;
+    ptsz 12080 cuStreamGetDevice(stream: StreamArg, out: *mut i32) = stream::get_device;
+    ptsz 6000 cuStreamAttachMemAsync(stream: StreamArg, at: Pointer, size: usize, flags: u32) = stream::attach_memory;
+    ptsz 11000 cuStreamCopyAttributes(to: StreamArg, from: StreamArg) = stream::copy_attributes;
+    ptsz 11000 cuStreamGetAttribute(stream: StreamArg, attribute: i32, value: *mut c_void) = stream::get_attribute;
+    ptsz 11000 cuStreamSetAttribute(stream: StreamArg, attribute: i32, value: *const c_void) = stream::set_attribute;
+    call 2000 cuEventCreate(out: *mut Handle, flags: u32) = stream::event_create;
+    call 2000 cuEventDestroy(event: Handle) = stream::event_destroy;
+    call 4000 cuEventDestroy_v2(event: Handle) = stream::event_destroy;
+    ptsz 2000 cuEventRecord(event: Handle, stream: StreamArg) = stream::event_record;
+    ptsz 11010 cuEventRecordWithFlags(event: Handle, stream: StreamArg, flags: u32) = stream::event_record_flags;
+    call 2000 cuEventQuery(event: Handle) = stream::event_query;
+    call 2000 cuEventSynchronize(event: Handle) = stream::event_synchronize;
+    call 2000 cuEventElapsedTime(out: *mut f32, start: Handle, end: Handle) = stream::event_elapsed;
+    call 12080 cuEventElapsedTime_v2(out: *mut f32, start: Handle, end: Handle) = stream::event_elapsed;
+    // Capture.
+    ptsz 10000 cuStreamBeginCapture(stream: StreamArg) = capture::begin_v1;
+    ptsz 10010 cuStreamBeginCapture_v2(stream: StreamArg, mode: i32) = capture::begin;
+    ptsz 12030 cuStreamBeginCaptureToGraph(stream: StreamArg, graph: Handle, list: *const Handle, data: *const u8, count: usize, mode: i32) = capture::begin_to_graph;
+    ptsz 10000 cuStreamEndCapture(stream: StreamArg, out: *mut Handle) = capture::end;
+    ptsz 10000 cuStreamIsCapturing(stream: StreamArg, out: *mut i32) = capture::is_capturing;
+    ptsz 10010 cuStreamGetCaptureInfo(stream: StreamArg, out: *mut i32, id: *mut u64) = capture::info_v1;
+    ptsz 11030 cuStreamGetCaptureInfo_v2(stream: StreamArg, out: *mut i32, id: *mut u64, graph: *mut Handle, list: *mut *const Handle, count: *mut usize) = capture::info_v2;
+    ptsz 12030 cuStreamGetCaptureInfo_v3(stream: StreamArg, out: *mut i32, id: *mut u64, graph: *mut Handle, list: *mut *const Handle, data: *mut *const u8, count: *mut usize) = capture::info_v3;
+    ptsz 11030 cuStreamUpdateCaptureDependencies(stream: StreamArg, list: *mut Handle, count: usize, flags: u32) = capture::update;
+    ptsz 12030 cuStreamUpdateCaptureDependencies_v2(stream: StreamArg, list: *mut Handle, data: *const u8, count: usize, flags: u32) = capture::update_v2;
+    call 10010 cuThreadExchangeStreamCaptureMode(mode: *mut i32) = capture::exchange_mode;
+    // Graphs.
+    call 10000 cuGraphCreate(out: *mut Handle, flags: u32) = graph::create;
+    call 10000 cuGraphDestroy(graph: Handle) = graph::destroy;
+    call 10000 cuGraphClone(out: *mut Handle, graph: Handle) = graph::clone;
+    call 10000 cuGraphAddEmptyNode(out: *mut Handle, graph: Handle, list: *const Handle, count: usize) = graph::add_empty;
+    call 10000 cuGraphAddKernelNode(out: *mut Handle, graph: Handle, list: *const Handle, count: usize, params: *const c_void) = graph::add_kernel;
+    call 12000 cuGraphAddKernelNode_v2(out: *mut Handle, graph: Handle, list: *const Handle, count: usize, params: *const c_void) = graph::add_kernel;
+    call 10000 cuGraphAddMemcpyNode(out: *mut Handle, graph: Handle, list: *const Handle, count: usize, params: *const Copy3d, context: Handle) = graph::add_copy;
+    call 10000 cuGraphAddMemsetNode(out: *mut Handle, graph: Handle, list: *const Handle, count: usize, params: *const MemsetNodeParams, context: Handle) = graph::add_fill;
+    call 10000 cuGraphAddHostNode(out: *mut Handle, graph: Handle, list: *const Handle, count: usize, params: *const HostNodeParams) = graph::add_host;
+    call 10000 cuGraphAddChildGraphNode(out: *mut Handle, graph: Handle, list: *const Handle, count: usize, child: Handle) = graph::add_child;
+    call 11010 cuGraphAddEventRecordNode(out: *mut Handle, graph: Handle, list: *const Handle, count: usize, event: Handle) = graph::add_event_record;
+    call 11010 cuGraphAddEventWaitNode(out: *mut Handle, graph: Handle, list: *const Handle, count: usize, event: Handle) = graph::add_event_wait;
+    call 11040 cuGraphAddMemAllocNode(out: *mut Handle, graph: Handle, list: *const Handle, count: usize, params: *mut AllocNodeParams) = graph::add_alloc;
+    call 11040 cuGraphAddMemFreeNode(out: *mut Handle, graph: Handle, list: *const Handle, count: usize, pointer: Pointer) = graph::add_free;
+    call 12020 cuGraphAddNode(out: *mut Handle, graph: Handle, list: *const Handle, count: usize, params: *mut GraphNodeParams) = graph::add_any;
+    call 12030 cuGraphAddNode_v2(out: *mut Handle, graph: Handle, list: *const Handle, data: *const u8, count: usize, params: *mut GraphNodeParams) = graph::add_any_v2;
+    call 13040 cuGraphAddNode_v3(out: *mut Handle, graph: Handle, list: *const Handle, data: *const u8, count: usize, params: *mut GraphNodeParams) = graph::add_any_v2;
+    call 10000 cuGraphDestroyNode(node: Handle) = graph::destroy_node;
+    call 10000 cuGraphNodeGetType(node: Handle, out: *mut i32) = graph::node_type;
+    call 11040 cuGraphMemAllocNodeGetParams(node: Handle, out: *mut AllocNodeParams) = graph::alloc_params;
+    call 11040 cuGraphMemFreeNodeGetParams(node: Handle, out: *mut Pointer) = graph::free_params;
+    call 10000 cuGraphGetNodes(graph: Handle, out: *mut Handle, count: *mut usize) = graph::get_nodes;
+    call 10000 cuGraphGetRootNodes(graph: Handle, out: *mut Handle, count: *mut usize) = graph::get_roots;
+    call 10000 cuGraphGetEdges(graph: Handle, from: *mut Handle, to: *mut Handle, count: *mut usize) = graph::get_edges;
+    call 12030 cuGraphGetEdges_v2(graph: Handle, from: *mut Handle, to: *mut Handle, data: *mut [u8; 8], count: *mut usize) = graph::get_edges_v2;
+    call 10000 cuGraphNodeGetDependencies(node: Handle, out: *mut Handle, count: *mut usize) = graph::get_dependencies;
+    call 12030 cuGraphNodeGetDependencies_v2(node: Handle, out: *mut Handle, data: *mut [u8; 8], count: *mut usize) = graph::get_dependencies_v2;
+    call 10000 cuGraphNodeGetDependentNodes(node: Handle, out: *mut Handle, count: *mut usize) = graph::get_dependents;
+    call 12030 cuGraphNodeGetDependentNodes_v2(node: Handle, out: *mut Handle, data: *mut [u8; 8], count: *mut usize) = graph::get_dependents_v2;
+    call 10000 cuGraphAddDependencies(graph: Handle, from: *const Handle, to: *const Handle, count: usize) = graph::add_dependencies;
+    call 12030 cuGraphAddDependencies_v2(graph: Handle, from: *const Handle, to: *const Handle, data: *const u8, count: usize) = graph::add_dependencies_v2;
+    call 10000 cuGraphRemoveDependencies(graph: Handle, from: *const Handle, to: *const Handle, count: usize) = graph::remove_dependencies;
+    call 12030 cuGraphRemoveDependencies_v2(graph: Handle, from: *const Handle, to: *const Handle, data: *const u8, count: usize) = graph::remove_dependencies_v2;
+    call 11030 cuGraphDebugDotPrint(graph: Handle, path: Name, flags: u32) = graph::debug_dot;
+    call 10000 cuGraphInstantiate(out: *mut Handle, graph: Handle, node: *mut Handle, log: *mut u8, length: usize) = graph::instantiate;
+    call 11000 cuGraphInstantiate_v2(out: *mut Handle, graph: Handle, node: *mut Handle, log: *mut u8, length: usize) = graph::instantiate;
+    call 11040 cuGraphInstantiateWithFlags(out: *mut Handle, graph: Handle, flags: u64) = graph::instantiate_flags;
+    ptsz 12000 cuGraphInstantiateWithParams(out: *mut Handle, graph: Handle, params: *mut InstantiateParams) = graph::instantiate_params;
+    ptsz 11010 cuGraphUpload(exec: Handle, stream: StreamArg) = graph::upload;
+    ptsz 10000 cuGraphLaunch(exec: Handle, stream: StreamArg) = graph::launch;
+    call 10000 cuGraphExecDestroy(exec: Handle) = graph::exec_destroy;
+    call 12000 cuGraphExecGetFlags(exec: Handle, out: *mut u64) = graph::exec_flags;
+    call 10020 cuGraphExecUpdate(exec: Handle, graph: Handle, node: *mut Handle, out: *mut i32) = graph::exec_update;
+    call 12000 cuGraphExecUpdate_v2(exec: Handle, graph: Handle, info: *mut [u64; 3]) = graph::exec_update_v2;
+    call 11040 cuDeviceGraphMemTrim(device: i32) = graph::trim;
+    call 11040 cuDeviceGetGraphMemAttribute(device: i32, attribute: i32, out: *mut c_void) = graph::get_attribute;
+    call 11040 cuDeviceSetGraphMemAttribute(device: i32, attribute: i32, value: *mut c_void) = graph::set_attribute;
+    // Code.
+    call 2000 cuModuleLoad(out: *mut Handle, path: Name) = module::load_file;
+    call 2000 cuModuleLoadData(out: *mut Handle, image: *const c_void) = module::load_data;
+    call 2010 cuModuleLoadDataEx(out: *mut Handle, image: *const c_void, count: u32, options: *mut i32, values: *mut *mut c_void) = module::load_data_ex;
+    call 2000 cuModuleLoadFatBinary(out: *mut Handle, image: *const c_void) = module::load_data;
+    call 2000 cuModuleUnload(module: Handle) = module::unload;
+    call 2000 cuModuleGetFunction(out: *mut Handle, module: Handle, name: Name) = module::get_function;
+    call 12040 cuModuleGetFunctionCount(out: *mut u32, module: Handle) = module::count;
+    call 12040 cuModuleEnumerateFunctions(out: *mut Handle, room: u32, module: Handle) = module::enumerate;
+    call 3020 cuModuleGetGlobal_v2(out: *mut Pointer, bytes: *mut usize, module: Handle, name: Name) = module::get_global;
+    call 11070 cuModuleGetLoadingMode(out: *mut i32) = module::loading_mode;
+    call 12000 cuLibraryLoadData(out: *mut Handle, image: *const c_void, options: *mut i32, values: *mut *mut c_void, count: u32, more: *mut i32, more_values: *mut *mut c_void, more_count: u32) = module::library_load_data;
+    call 12000 cuLibraryLoadFromFile(out: *mut Handle, path: Name, options: *mut i32, values: *mut *mut c_void, count: u32, more: *mut i32, more_values: *mut *mut c_void, more_count: u32) = module::library_load_file;
+    call 12000 cuLibraryUnload(library: Handle) = module::library_unload;
+    call 12000 cuLibraryGetKernel(out: *mut Handle, library: Handle, name: Name) = module::get_function;
+    call 12040 cuLibraryGetKernelCount(out: *mut u32, library: Handle) = module::count;
+    call 12040 cuLibraryEnumerateKernels(out: *mut Handle, room: u32, library: Handle) = module::enumerate;
+    call 12000 cuLibraryGetModule(out: *mut Handle, library: Handle) = module::library_module;
+    call 12000 cuLibraryGetGlobal(out: *mut Pointer, bytes: *mut usize, library: Handle, name: Name) = module::get_global;
+    call 12000 cuLibraryGetManaged(out: *mut Pointer, bytes: *mut usize, library: Handle, name: Name) = module::get_global;
+    call 12000 cuKernelGetFunction(out: *mut Handle, kernel: Handle) = module::kernel_function;
+    call 12050 cuKernelGetLibrary(out: *mut Handle, kernel: Handle) = module::owner;
+    call 12030 cuKernelGetName(out: *mut Name, kernel: Handle) = module::entry_name;
+    call 12040 cuKernelGetParamInfo(kernel: Handle, at: usize, offset: *mut usize, size: *mut usize) = module::param_info;
+    call 13020 cuKernelGetParamCount(kernel: Handle, out: *mut usize) = module::param_count;
+    call 12000 cuKernelGetAttribute(out: *mut i32, attribute: i32, kernel: Handle, device: i32) = module::kernel_attribute;
+    call 12000 cuKernelSetAttribute(attribute: i32, value: i32, kernel: Handle, device: i32) = module::set_kernel_attribute;
+    call 12000 cuKernelSetCacheConfig(kernel: Handle, config: i32, device: i32) = module::set_kernel_cache_config;
+    call 2020 cuFuncGetAttribute(out: *mut i32, attribute: i32, function: Handle) = module::attribute;
+    call 9000 cuFuncSetAttribute(function: Handle, attribute: i32, value: i32) = module::set_attribute;
+    call 3000 cuFuncSetCacheConfig(function: Handle, config: i32) = module::set_cache_config;
+    call 4020 cuFuncSetSharedMemConfig(function: Handle, config: i32) = module::set_cache_config;
+    call 11000 cuFuncGetModule(out: *mut Handle, function: Handle) = module::owner;
+    call 12030 cuFuncGetName(out: *mut Name, function: Handle) = module::entry_name;
+    call 12040 cuFuncGetParamInfo(function: Handle, at: usize, offset: *mut usize, size: *mut usize) = module::param_info;
+    call 13020 cuFuncGetParamCount(function: Handle, out: *mut usize) = module::param_count;
+    call 12040 cuFuncIsLoaded(out: *mut i32, function: Handle) = module::is_loaded;
+    call 12040 cuFuncLoad(function: Handle) = module::load;
+    ptsz 4000 cuLaunchKernel(function: Handle, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: StreamArg, params: *mut *mut c_void, extra: *mut *mut c_void) = module::launch;
+    ptsz 9000 cuLaunchCooperativeKernel(function: Handle, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: StreamArg, params: *mut *mut c_void) = module::launch_cooperative;
+    ptsz 11060 cuLaunchKernelEx(config: *const LaunchConfig, function: Handle, params: *mut *mut c_void, extra: *mut *mut c_void) = module::launch_ex;
+    call 6050 cuOccupancyMaxActiveBlocksPerMultiprocessor(out: *mut i32, function: Handle, block: i32, dynamic: usize) = module::occupancy;
+    call 7000 cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(out: *mut i32, function: Handle, block: i32, dynamic: usize, flags: u32) = module::occupancy_flags;
+    call 6050 cuOccupancyMaxPotentialBlockSize(grid: *mut i32, block: *mut i32, function: Handle, size: *mut c_void, dynamic: usize, limit: i32) = module::best_block;
+    call 7000 cuOccupancyMaxPotentialBlockSizeWithFlags(grid: *mut i32, block: *mut i32, function: Handle, size: *mut c_void, dynamic: usize, limit: i32, flags: u32) = module::best_block_flags;
+    call 10020 cuOccupancyAvailableDynamicSMemPerBlock(out: *mut usize, function: Handle, blocks: i32, block: i32) = module::dynamic_shared;
+    call 11070 cuOccupancyMaxPotentialClusterSize(out: *mut i32, function: Handle, config: *const LaunchConfig) = module::clusters;
+    call 11070 cuOccupancyMaxActiveClusters(out: *mut i32, function: Handle, config: *const LaunchConfig) = module::clusters;
+    call 6050 cuLinkCreate_v2(count: u32, options: *mut i32, values: *mut *mut c_void, out: *mut Handle) = module::link_create;
+    call 6050 cuLinkAddData_v2(link: Handle, kind: i32, data: *const u8, size: usize, name: Name, count: u32, options: *mut i32, values: *mut *mut c_void) = module::link_add_data;
+    call 6050 cuLinkAddFile_v2(link: Handle, kind: i32, path: Name, count: u32, options: *mut i32, values: *mut *mut c_void) = module::link_add_file;
+    call 5050 cuLinkComplete(link: Handle, out: *mut *mut c_void, size: *mut usize) = module::link_complete;
+    call 5050 cuLinkDestroy(link: Handle) = module::link_destroy;
+    call 4000 cuProfilerStart() = device_calls::profiler;
+    call 4000 cuProfilerStop() = device_calls::profiler;
+    // There, and not supported.
+    call 12040 cuGreenCtxCreate() = device_calls::unsupported;
+    call 12040 cuGreenCtxDestroy() = device_calls::unsupported;
+    call 12080 cuCheckpointProcessCheckpoint() = device_calls::unsupported;
+    call 12080 cuCheckpointProcessRestore() = device_calls::unsupported;
+    call 13030 cuLogicalEndpointBindMem() = device_calls::unsupported;
+    call 13030 cuLogicalEndpointUnbind() = device_calls::unsupported;
+    call 13030 cuLogicalEndpointDestroy() = device_calls::unsupported;
+    call 13040 cuMemGetLocationInfo() = device_calls::unsupported;
+}
