@@ -1,20 +1,279 @@
-//! What the environment asks for.
+//! What the environment asks for. All `VRAMTRACE_*` variables are read here, once a process, at
+//! its first use of CUDA.
 
+use crate::say;
+use std::ffi::{CStr, OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
 use vramtrace_format::capspec::{self, CapSpec};
+use vramtrace_format::size;
+
+/// Every variable there is; others get a line with the nearest of these.
+pub const KNOWN: [&str; 13] = [
+    "VRAMTRACE_OUT",
+    "VRAMTRACE_MAX",
+    "VRAMTRACE_CAP",
+    "VRAMTRACE_STACKS",
+    "VRAMTRACE_TENSORS",
+    "VRAMTRACE_CAP_MODE",
+    "VRAMTRACE_CAP_WARN",
+    "VRAMTRACE_CAP_GROUP",
+    "VRAMTRACE_OOM_REPORT",
+    "VRAMTRACE_RUN",
+    "VRAMTRACE_SIM",
+    "VRAMTRACE_SIM_STATE",
+    "VRAMTRACE_TEST_PANIC",
+];
+
+/// `VRAMTRACE_MAX` when it is not set.
+pub const MAX_DEFAULT: u64 = 2 << 30;
+/// Below this there is no room for checkpoints and a recent past.
+pub const MAX_LEAST: u64 = 4 << 20;
+
+/// Where the trace goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Out {
+    /// Record nothing.
+    Off,
+    /// The default name in the working directory.
+    Default,
+    /// A file or directory with `%` codes, all of them known.
+    Pattern(OsString),
+}
 
 pub struct Config {
-    /// `VRAMTRACE_CAP`; the error says what would be right.
+    pub out: Out,
+    /// Most bytes of the trace on disk; `None` = unlimited.
+    pub max: Option<u64>,
+    /// `Err`: there is one that could not be understood (why), and everything must be refused.
     pub cap: Result<Option<CapSpec>, String>,
     /// Name of the entry point whose hook is to panic once: for tests.
     pub test_panic: Option<String>,
+    /// `XDG_RUNTIME_DIR`.
+    pub runtime_directory: Option<PathBuf>,
+    /// Lines for stderr, see [`Config::complain`].
+    complaints: Vec<String>,
 }
 
 impl Config {
     pub fn from_environment() -> Config {
-        let cap = match std::env::var_os("VRAMTRACE_CAP") {
-            None => Ok(None),
-            Some(text) => capspec::parse(&text.to_string_lossy()).map(Some),
+        Config::from(environment().into_iter())
+    }
+
+    /// From (name, value) pairs.
+    pub fn from(variables: impl Iterator<Item = (OsString, OsString)>) -> Config {
+        let mut config = Config {
+            out: Out::Default,
+            max: Some(MAX_DEFAULT),
+            cap: Ok(None),
+            test_panic: None,
+            runtime_directory: None,
+            complaints: Vec::new(),
         };
-        Config { cap, test_panic: std::env::var("VRAMTRACE_TEST_PANIC").ok() }
+        for (name, value) in variables {
+            match name.to_str() {
+                Some("VRAMTRACE_OUT") => config.set_out(value),
+                Some("VRAMTRACE_MAX") => config.set_max(&value),
+                Some("VRAMTRACE_CAP") => config.set_cap(&value),
+                Some("VRAMTRACE_TEST_PANIC") => config.test_panic = value.into_string().ok(),
+                Some("XDG_RUNTIME_DIR") if value.as_bytes().first() == Some(&b'/') => {
+                    config.runtime_directory = Some(value.into())
+                }
+                Some(known) if KNOWN.contains(&known) => {}
+                _ if name.as_bytes().starts_with(b"VRAMTRACE_") => config.unknown(&name),
+                _ => {}
+            }
+        }
+        config
+    }
+
+    /// Says what was wrong with the environment: once, by whoever made the process state.
+    pub fn complain(&self) {
+        for complaint in &self.complaints {
+            say::line(format_args!("{complaint}"));
+        }
+    }
+
+    fn set_out(&mut self, value: OsString) {
+        if value.is_empty() {
+            return;
+        }
+        if value == "off" {
+            self.out = Out::Off;
+        } else if let Err(why) = check_pattern(value.as_bytes()) {
+            let shown = value.display();
+            self.complaints.push(format!("VRAMTRACE_OUT={shown}: {why}; using the default name"));
+        } else {
+            self.out = Out::Pattern(value);
+        }
+    }
+
+    fn set_max(&mut self, value: &OsStr) {
+        let text = value.to_string_lossy();
+        if text == "unlimited" {
+            self.max = None;
+            return;
+        }
+        if text.is_empty() {
+            return;
+        }
+        let why = match size::parse(&text) {
+            Ok(bytes) if bytes >= MAX_LEAST => {
+                self.max = Some(bytes);
+                return;
+            }
+            Ok(_) => "is below the least, 4MiB".to_string(),
+            Err(why) => format!("{why} or unlimited"),
+        };
+        self.complaints.push(format!("VRAMTRACE_MAX={text}: {why}; using 2GiB"));
+    }
+
+    fn set_cap(&mut self, value: &OsStr) {
+        let text = value.to_string_lossy();
+        match capspec::parse(&text) {
+            Ok(spec) => self.cap = Ok(Some(spec)),
+            Err(why) => {
+                self.complaints.push(format!(
+                    "VRAMTRACE_CAP={text}: {why}; until then no GPU memory is given"
+                ));
+                self.cap = Err(why);
+            }
+        }
+    }
+
+    fn unknown(&mut self, name: &OsStr) {
+        let name = name.to_string_lossy();
+        let nearest = KNOWN.into_iter().min_by_key(|known| distance(known, &name));
+        let nearest = nearest.unwrap_or(KNOWN[0]);
+        self.complaints.push(format!("{name} is no variable of vramtrace; meant {nearest}?"));
+    }
+}
+
+/// The codes of `VRAMTRACE_OUT`.
+fn check_pattern(pattern: &[u8]) -> Result<(), String> {
+    let mut bytes = pattern.iter();
+    while let Some(byte) = bytes.next() {
+        if *byte == b'%' {
+            match bytes.next() {
+                Some(b'h' | b'p' | b'r' | b'e' | b't' | b'%') => {}
+                Some(other) => {
+                    return Err(format!(
+                        "%{} is unknown; there are %h host, %p pid, %r rank, %e executable, \
+                         %t start and %%",
+                        other.escape_ascii()
+                    ));
+                }
+                None => return Err("ends in a lone %; write %% for one".into()),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The variables that concern us, straight from `environ`: `std::env` would take a lock that a
+/// forked child may find held.
+fn environment() -> Vec<(OsString, OsString)> {
+    unsafe extern "C" {
+        static environ: *const *const libc::c_char;
+    }
+    let mut found = Vec::new();
+    // SAFETY: `environ` is null or an array that ends in null, as the program keeps it. We read it
+    // once, from a thread of the program that is just calling into CUDA.
+    unsafe {
+        let mut at = environ;
+        while !at.is_null() && !(*at).is_null() {
+            let entry = CStr::from_ptr(*at).to_bytes();
+            at = at.add(1);
+            let Some(equals) = entry.iter().position(|byte| *byte == b'=') else { continue };
+            let (name, value) = (&entry[..equals], &entry[equals + 1..]);
+            if name.starts_with(b"VRAMTRACE_") || name == b"XDG_RUNTIME_DIR" {
+                found.push((OsString::from_vec(name.into()), OsString::from_vec(value.into())));
+            }
+        }
+    }
+    found
+}
+
+/// Edits that lead from one name to the other.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, from) in a.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, to) in b.iter().enumerate() {
+            let change = diagonal + usize::from(from != *to);
+            diagonal = row[j + 1];
+            row[j + 1] = change.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(variables: &[(&str, &str)]) -> Config {
+        Config::from(variables.iter().map(|(name, value)| (name.into(), value.into())))
+    }
+
+    #[test]
+    fn nothing_set() {
+        let config = config(&[("HOME", "/root"), ("PATH", "/bin")]);
+        assert_eq!(config.out, Out::Default);
+        assert_eq!(config.max, Some(2 << 30));
+        assert_eq!(config.cap, Ok(None));
+        assert!(config.complaints.is_empty());
+    }
+
+    #[test]
+    fn what_is_understood() {
+        let config = config(&[
+            ("VRAMTRACE_OUT", "traces/%h.%p.%r.%e.%t.%%.vtrace"),
+            ("VRAMTRACE_MAX", "64MiB"),
+            ("VRAMTRACE_CAP", "8GiB"),
+            ("VRAMTRACE_STACKS", "off"),
+            ("XDG_RUNTIME_DIR", "/run/user/7"),
+        ]);
+        assert_eq!(config.out, Out::Pattern("traces/%h.%p.%r.%e.%t.%%.vtrace".into()));
+        assert_eq!(config.max, Some(64 << 20));
+        assert!(matches!(config.cap, Ok(Some(_))));
+        assert_eq!(config.runtime_directory, Some("/run/user/7".into()));
+        assert_eq!(config.complaints, [""; 0]);
+        assert_eq!(self::config(&[("VRAMTRACE_OUT", "off")]).out, Out::Off);
+        assert_eq!(self::config(&[("VRAMTRACE_MAX", "unlimited")]).max, None);
+    }
+
+    #[test]
+    fn what_is_not_understood_is_said_with_what_would_be_right() {
+        for (name, value, says) in [
+            ("VRAMTRACE_OUT", "a%x", "%h host"),
+            ("VRAMTRACE_OUT", "a%", "%%"),
+            ("VRAMTRACE_MAX", "5", "5GiB"),
+            ("VRAMTRACE_MAX", "infinite", "unlimited"),
+            ("VRAMTRACE_MAX", "1MiB", "4MiB"),
+            ("VRAMTRACE_CAP", "8", "8GiB"),
+            ("VRAMTRACE_CAPS", "8GiB", "VRAMTRACE_CAP?"),
+            ("VRAMTRACE_OUTPUT", "x", "VRAMTRACE_OUT?"),
+        ] {
+            let config = config(&[(name, value)]);
+            assert_eq!(config.complaints.len(), 1, "{name}={value}");
+            let line = &config.complaints[0];
+            assert!(line.contains(name) && line.contains(says), "{line}");
+            assert_eq!(config.out, Out::Default);
+            assert_eq!(config.max, Some(MAX_DEFAULT));
+        }
+        assert!(config(&[("VRAMTRACE_CAP", "much")]).cap.is_err());
+    }
+
+    #[test]
+    fn the_real_environment_is_found() {
+        let found = environment();
+        let expected = std::env::vars_os()
+            .filter(|(name, _)| name.as_bytes().starts_with(b"VRAMTRACE_"))
+            .count();
+        let ours = found.iter().filter(|(name, _)| name.as_bytes().starts_with(b"VRAMTRACE_"));
+        assert_eq!(ours.count(), expected);
     }
 }

@@ -102,7 +102,12 @@ fn make() -> &'static Process {
     let page = page();
     let fresh = Box::into_raw(Box::new(Process::new()));
     match page.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
-        Ok(_) => unsafe { &*fresh },
+        Ok(_) => {
+            let process = unsafe { &*fresh };
+            process.config.complain();
+            process.recorder.start();
+            process
+        }
         Err(winner) => unsafe {
             drop(Box::from_raw(fresh));
             &*winner

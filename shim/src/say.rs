@@ -2,19 +2,120 @@
 
 use std::fmt::{Arguments, Write};
 
-pub fn line(what: Arguments) {
-    struct Line([u8; 1024], usize);
-    impl Write for Line {
-        fn write_str(&mut self, text: &str) -> std::fmt::Result {
-            let room = self.0.len() - 1 - self.1;
-            let n = text.len().min(room);
-            self.0[self.1..][..n].copy_from_slice(&text.as_bytes()[..n]);
-            self.1 += n;
-            Ok(())
+/// Longest line, with its end.
+const MAX: usize = 1024;
+
+struct Line {
+    bytes: [u8; MAX],
+    len: usize,
+}
+
+impl Write for Line {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        let room = MAX - 1 - self.len;
+        let mut cut = text.len().min(room);
+        while !text.is_char_boundary(cut) {
+            cut -= 1;
         }
+        for (to, from) in self.bytes[self.len..].iter_mut().zip(&text.as_bytes()[..cut]) {
+            // What the environment holds must not break or colour the line.
+            *to = if from.is_ascii_control() { b'?' } else { *from };
+        }
+        self.len += cut;
+        Ok(())
     }
-    let mut line = Line([0; 1024], 0);
+}
+
+/// Too long a line is cut. Nothing is said where stderr is closed.
+pub fn line(what: Arguments) {
+    let mut line = Line { bytes: [0; MAX], len: 0 };
     let _ = write!(line, "vramtrace: {what}");
-    line.0[line.1] = b'\n';
-    unsafe { libc::write(2, line.0.as_ptr().cast(), line.1 + 1) };
+    line.bytes[line.len] = b'\n';
+    without_sigpipe(|| unsafe {
+        // SAFETY: the bytes are initialised up to the end of the line.
+        libc::write(2, line.bytes.as_ptr().cast(), line.len + 1);
+    });
+}
+
+/// A reader of stderr that went away would kill the program by SIGPIPE for a line of ours.
+fn without_sigpipe(write: impl FnOnce()) {
+    // SAFETY: plain signal-mask calls on sets of our own; only this thread's mask changes, and it
+    // is put back. A pending SIGPIPE of the program's own is left pending.
+    unsafe {
+        let mut pipe: libc::sigset_t = std::mem::zeroed();
+        let mut before: libc::sigset_t = std::mem::zeroed();
+        let mut pending: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut pipe);
+        libc::sigaddset(&mut pipe, libc::SIGPIPE);
+        libc::sigpending(&mut pending);
+        let theirs = libc::sigismember(&pending, libc::SIGPIPE) == 1;
+        if libc::pthread_sigmask(libc::SIG_BLOCK, &pipe, &mut before) != 0 {
+            return;
+        }
+        write();
+        if !theirs {
+            let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+            libc::sigtimedwait(&pipe, std::ptr::null_mut(), &now);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::os::fd::FromRawFd;
+
+    /// In a child, so that the test's own stderr stays.
+    fn in_child(run: impl FnOnce()) -> i32 {
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            run();
+            unsafe { libc::_exit(0) };
+        }
+        let mut status = 0;
+        unsafe { libc::waitpid(child, &mut status, 0) };
+        status
+    }
+
+    #[test]
+    fn a_line_is_one_line() {
+        let mut ends = [0; 2];
+        assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
+        let status = in_child(|| {
+            unsafe { libc::dup2(ends[1], 2) };
+            line(format_args!("VRAMTRACE_MAX={}: no\nsize \x1b[31m", "5"));
+            line(format_args!("{:2000}", "é"));
+        });
+        assert_eq!(status, 0);
+        unsafe { libc::close(ends[1]) };
+        let mut text = String::new();
+        let mut out = unsafe { std::fs::File::from_raw_fd(ends[0]) };
+        out.read_to_string(&mut text).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 2);
+        assert_eq!(lines[0], "vramtrace: VRAMTRACE_MAX=5: no?size ?[31m");
+        assert_eq!(lines[1].len(), MAX - 1);
+    }
+
+    #[test]
+    fn nobody_reads_stderr() {
+        let mut ends = [0; 2];
+        assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
+        let status = in_child(|| unsafe {
+            // Rust's runtime ignores SIGPIPE in test binaries; a C program does not.
+            libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+            libc::dup2(ends[1], 2);
+            libc::close(ends[0]);
+            line(format_args!("into nowhere"));
+            libc::close(2);
+            line(format_args!("closed"));
+        });
+        unsafe {
+            libc::close(ends[0]);
+            libc::close(ends[1]);
+        }
+        assert_eq!(status, 0, "killed by {}", libc::WTERMSIG(status));
+    }
 }

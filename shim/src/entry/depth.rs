@@ -69,6 +69,13 @@ pub fn inside<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
+/// Runs `f` with the guard up, unless it is up: this thread is in a hook.
+pub fn outermost(f: impl FnOnce()) {
+    if let Some(_guard) = enter() {
+        f();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

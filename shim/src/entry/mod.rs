@@ -26,7 +26,7 @@ mod table;
 
 pub use api::{Api, Family, Home};
 pub use call::Call;
-pub use depth::inside;
+pub use depth::{inside, outermost};
 pub use driver::{Driver, driver};
 pub use state::Entry;
 

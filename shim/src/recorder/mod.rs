@@ -1,44 +1,448 @@
 //! Events into the trace file.
+//!
+//! `record` is the hot path: a look at the clock, and some stores into the current window of the
+//! open [`trace::Trace`]. The file opens at the first event that concerns memory or a context;
+//! what is defined before is kept and written then. Any failure ends recording, nothing else.
 
-use crate::config::Config;
-use crate::process::Process;
-use vramtrace_format::{ContextId, Definition, DeviceId, Event, Kind, PoolId, SiteId, StopReason};
+mod bound;
+mod clock;
+mod ended;
+mod file;
+mod identity;
+mod live;
+mod name;
+mod sites;
+mod slot;
+mod trace;
+mod upkeep;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct SiteKey {
-    pub api: u16,
-    pub kind: Option<Kind>,
-    pub device: DeviceId,
-    pub context: ContextId,
-    pub pool: PoolId,
-    pub stream: u64,
+#[cfg(test)]
+mod tests;
+
+pub use sites::SiteKey;
+
+use crate::config::{Config, Out};
+use crate::entry::{Api, driver, inside};
+use crate::lock::{Guard, Lock};
+use crate::say;
+use file::Failure;
+use identity::Identity;
+use live::Live;
+use sites::Sites;
+use std::path::PathBuf;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use trace::Trace;
+use upkeep::Upkeep;
+use vramtrace_format::{Definition, Event, SiteId, StopReason, ThreadId};
+
+/// Nothing recorded yet; the first event that opens the file will.
+const UNOPENED: u32 = 0;
+const RUNNING: u32 = 1;
+/// The limit is reached and nothing can be punched: checkpoints, totals and refusals only.
+const TOTALS: u32 = 2;
+/// Off from the start, or stopped by a failure.
+const SILENT: u32 = 3;
+
+/// Events and definitions kept for a file that may never open.
+const PENDING_MOST: usize = 1 << 14;
+
+pub struct Recorder {
+    state: AtomicU32,
+    trace: AtomicPtr<Trace>,
+    start_mono_ns: u64,
+    start_unix_ns: u64,
+    /// When [`Recorder::after_call`] has something to do.
+    due_ns: AtomicU64,
+    threads: AtomicU32,
+    sites: Sites,
+    pending: Lock<Pending>,
+    upkeep: Lock<Upkeep>,
+    live: AtomicPtr<Live>,
+    out: Out,
+    max: Option<u64>,
+    runtime_directory: Option<PathBuf>,
+    /// Tests write a mapped filesystem as one that cannot be mapped.
+    write_only: bool,
+    /// 0 = unknown.
+    driver_version: AtomicU32,
 }
 
-pub struct Recorder;
+/// Kept until the file opens.
+#[derive(Default)]
+struct Pending {
+    definitions: Vec<Definition>,
+    events: Vec<(u64, ThreadId, Event)>,
+}
 
 impl Recorder {
-    pub fn new(_: &Config) -> Recorder {
-        Recorder
+    pub fn new(config: &Config) -> Recorder {
+        let off = config.out == Out::Off;
+        Recorder {
+            state: AtomicU32::new(if off { SILENT } else { UNOPENED }),
+            trace: AtomicPtr::new(null_mut()),
+            start_mono_ns: clock::mono_ns(),
+            start_unix_ns: clock::unix_ns(),
+            due_ns: AtomicU64::new(0),
+            threads: AtomicU32::new(0),
+            sites: Sites::new(),
+            pending: Lock::new(Pending::default()),
+            upkeep: Lock::new(Upkeep::new(config.max)),
+            live: AtomicPtr::new(null_mut()),
+            out: config.out.clone(),
+            max: config.max,
+            runtime_directory: config.runtime_directory.clone(),
+            write_only: false,
+            driver_version: AtomicU32::new(0),
+        }
     }
 
-    pub fn record(&self, _: &Event) {}
+    /// The process state is made and will stay: its live page may show it. Called from a hook,
+    /// with no lock held.
+    pub fn start(&self) {
+        self.driver_version.store(driver_version().unwrap_or(0), Ordering::Relaxed);
+        let identity = Identity::of_this_process();
+        let recording = self.state.load(Ordering::Relaxed) != SILENT;
+        let page = Live::create(self.runtime_directory.as_deref(), &identity, self, recording);
+        if let Some(live) = page {
+            self.live.store(Box::into_raw(Box::new(live)), Ordering::Release);
+        }
+    }
 
-    pub fn record_at(&self, _: u64, _: &Event) {}
-
+    /// Nanoseconds since the process state was made: the time of events.
+    #[inline]
     pub fn now_ns(&self) -> u64 {
-        let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: room for the answer.
-        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
-        now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+        let now = clock::mono_ns().saturating_sub(self.start_mono_ns);
+        slot::set_last_ns(now);
+        now
     }
 
-    pub fn site(&self, _: SiteKey) -> SiteId {
-        SiteId(0)
+    #[inline]
+    pub fn record(&self, event: &Event) {
+        self.record_at(self.now_ns(), event);
     }
 
-    pub fn define(&self, _: &Definition) {}
+    /// For an event whose time also stands elsewhere (in the ledger).
+    #[inline]
+    pub fn record_at(&self, time_ns: u64, event: &Event) {
+        if self.state.load(Ordering::Acquire) != RUNNING && !self.admits(time_ns, event) {
+            return;
+        }
+        self.append(time_ns, event);
+    }
 
-    pub fn stop(&self, _: StopReason, _: i32) {}
+    #[inline]
+    fn append(&self, time_ns: u64, event: &Event) {
+        let thread = self.thread(time_ns);
+        match self.trace().map(|trace| trace.event(thread, time_ns, event)) {
+            Some(Ok(false)) | None => {}
+            Some(Ok(true)) => self.due_ns.store(0, Ordering::Relaxed),
+            Some(Err(failure)) => self.fail(failure, time_ns),
+        }
+    }
 
-    pub fn after_call(&self, _: &'static Process) {}
+    /// Writes a definition, or keeps it until the file opens.
+    pub fn define(&self, definition: &Definition) {
+        self.try_define(definition);
+    }
+
+    /// False: nothing is recorded.
+    fn try_define(&self, definition: &Definition) -> bool {
+        let now_ns = self.now_ns();
+        // Unknown until the first event: a definition has no thread that matters.
+        let thread = slot::number(self.owner()).unwrap_or_default();
+        if self.state.load(Ordering::Acquire) == UNOPENED {
+            let mut pending = self.pending.lock();
+            if self.state.load(Ordering::Acquire) == UNOPENED {
+                if pending.definitions.len() < PENDING_MOST {
+                    pending.definitions.push(definition.clone());
+                }
+                return true;
+            }
+        }
+        if self.state.load(Ordering::Acquire) == SILENT {
+            return false;
+        }
+        match self.trace().map(|trace| trace.define(thread, now_ns, definition)) {
+            Some(Ok(_)) => true,
+            Some(Err(failure)) => {
+                self.fail(failure, now_ns);
+                false
+            }
+            None => false,
+        }
+    }
+
+    /// The number of a site, defined before it is handed out; 0 where nothing is recorded.
+    #[inline]
+    pub fn site(&self, key: SiteKey) -> SiteId {
+        if self.state.load(Ordering::Acquire) == SILENT {
+            return SiteId(0);
+        }
+        self.sites.get(&key, |definition| self.try_define(definition))
+    }
+
+    /// Recording ends here; the cap goes on. Says nothing: the caller knows more.
+    pub fn stop(&self, reason: StopReason, errno: i32) {
+        self.stop_at(reason, errno, self.now_ns());
+    }
+
+    /// The path of the trace, once it is open.
+    pub fn path(&self) -> Option<PathBuf> {
+        self.trace().map(|trace| trace.path().to_path_buf())
+    }
+
+    fn stop_at(&self, reason: StopReason, errno: i32, now_ns: u64) -> bool {
+        let before = self.state.swap(SILENT, Ordering::AcqRel);
+        if before == SILENT {
+            return false;
+        }
+        if let Some(trace) = self.trace() {
+            trace.last_words(self.thread(now_ns), now_ns, &Event::Stopped { reason, errno });
+        }
+        if let Some(live) = self.live() {
+            live.recording(false);
+        }
+        true
+    }
+
+    /// A failure of the file: recording ends, with one line on stderr.
+    #[cold]
+    fn fail(&self, failure: Failure, now_ns: u64) {
+        if failure.reason == StopReason::CannotPunch && self.go_on_with_totals(failure, now_ns) {
+            return;
+        }
+        if self.stop_at(failure.reason, failure.errno, now_ns) {
+            let path = self.path().unwrap_or_default();
+            say::line(format_args!(
+                "{}: {}; recording ends here, the program goes on",
+                path.display(),
+                Why(failure)
+            ));
+        }
+    }
+
+    /// The limit is reached and nothing can be punched. False: there is no room for totals either.
+    fn go_on_with_totals(&self, failure: Failure, now_ns: u64) -> bool {
+        let Some(trace) = self.trace() else { return false };
+        let turned =
+            self.state.compare_exchange(RUNNING, TOTALS, Ordering::AcqRel, Ordering::Acquire);
+        if turned.is_err() {
+            // An event that was under way when another thread turned: dropped like all that follow.
+            return failure.errno != libc::EFBIG;
+        }
+        let stopped = Event::Stopped { reason: failure.reason, errno: failure.errno };
+        trace.last_words(self.thread(now_ns), now_ns, &stopped);
+        trace.with_bound(|bound| bound.set_totals_only());
+        self.due_ns.store(0, Ordering::Relaxed);
+        say::line(format_args!(
+            "{}: {}; from here on only totals are recorded",
+            trace.path().display(),
+            Why(failure)
+        ));
+        true
+    }
+
+    /// Everything but `RUNNING`: whether this event goes into the file all the same.
+    #[cold]
+    fn admits(&self, time_ns: u64, event: &Event) -> bool {
+        match self.state.load(Ordering::Acquire) {
+            UNOPENED => self.early(time_ns, event),
+            RUNNING => true,
+            TOTALS => is_total(event),
+            _ => false,
+        }
+    }
+
+    /// Before the file is open. True: it is open now, and the event is still to be written.
+    fn early(&self, time_ns: u64, event: &Event) -> bool {
+        if !opens(event) {
+            let thread = self.thread(time_ns);
+            let mut pending = self.pending.lock();
+            if self.state.load(Ordering::Acquire) != UNOPENED {
+                drop(pending);
+                return self.state.load(Ordering::Acquire) == RUNNING;
+            }
+            if pending.events.len() < PENDING_MOST {
+                pending.events.push((time_ns, thread, *event));
+            }
+            return false;
+        }
+        let pending = self.pending.lock();
+        if self.state.load(Ordering::Acquire) == UNOPENED {
+            self.open(pending, time_ns);
+        }
+        self.state.load(Ordering::Acquire) == RUNNING
+    }
+
+    /// Opens the file and writes what was kept for it.
+    fn open(&self, mut pending: Guard<'_, Pending>, now_ns: u64) {
+        let identity = Identity::of_this_process();
+        let started = clock::compact_utc(self.start_unix_ns);
+        let trace = match self.create(&identity, &started) {
+            Ok(Some(trace)) => trace,
+            Ok(None) => return self.state.store(SILENT, Ordering::Release),
+            Err((path, failure)) => {
+                self.state.store(SILENT, Ordering::Release);
+                if let Some(live) = self.live() {
+                    live.recording(false);
+                }
+                return say::line(format_args!(
+                    "cannot record into {}: {}; the program goes on without a trace",
+                    path.display(),
+                    Why(failure)
+                ));
+            }
+        };
+        let trace = Box::into_raw(Box::new(trace));
+        self.trace.store(trace, Ordering::Release);
+        // SAFETY: just made, and never freed.
+        let trace: &Trace = unsafe { &*trace };
+        let kept = std::mem::take(&mut *pending);
+        let names =
+            Api::ALL.iter().map(|&api| Definition::Api { id: api as u16, name: api.name().into() });
+        let outcome = names
+            .chain(kept.definitions)
+            .try_for_each(|one| trace.define(ThreadId(0), now_ns, &one).map(|_| ()))
+            .and_then(|_| {
+                let mut events = kept.events.iter();
+                events.try_for_each(|(at, thread, one)| trace.event(*thread, *at, one).map(|_| ()))
+            });
+        if let Some(live) = self.live() {
+            live.set_trace(trace.path());
+        }
+        self.state.store(RUNNING, Ordering::Release);
+        if let Err(failure) = outcome {
+            self.fail(failure, now_ns);
+        }
+    }
+
+    fn create(
+        &self,
+        identity: &Identity,
+        started: &str,
+    ) -> Result<Option<Trace>, (PathBuf, Failure)> {
+        let path = name::place(&self.out, identity, started).map_err(|error| {
+            let shown = match &self.out {
+                Out::Pattern(pattern) => pattern.into(),
+                _ => PathBuf::from("the working directory"),
+            };
+            let errno = error.raw_os_error().unwrap_or(0);
+            (shown, Failure { reason: StopReason::WriteFailed, errno })
+        })?;
+        let Some(path) = path else { return Ok(None) };
+        let header = vramtrace_format::Header {
+            start_unix_ns: self.start_unix_ns,
+            start_mono_ns: self.start_mono_ns,
+            driver_version: Some(self.driver_version.load(Ordering::Relaxed)).filter(|v| *v != 0),
+            max_bytes: self.max,
+            ..identity.header()
+        };
+        match Trace::create(&path, &header, self.max, self.write_only) {
+            Ok(trace) => Ok(Some(trace)),
+            Err(failure) => Err((path, failure)),
+        }
+    }
+
+    #[inline]
+    fn trace(&self) -> Option<&'static Trace> {
+        // SAFETY: null, or made by `open` and never freed.
+        unsafe { self.trace.load(Ordering::Acquire).as_ref() }
+    }
+
+    fn live(&self) -> Option<&'static Live> {
+        // SAFETY: null, or made by `start` and never freed.
+        unsafe { self.live.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Whose numbers the threads carry: a forked child's recorder lies elsewhere.
+    #[inline]
+    fn owner(&self) -> usize {
+        self as *const Recorder as usize
+    }
+
+    #[inline]
+    fn thread(&self, now_ns: u64) -> ThreadId {
+        slot::number(self.owner()).unwrap_or_else(|| self.new_thread(now_ns))
+    }
+
+    #[cold]
+    fn new_thread(&self, now_ns: u64) -> ThreadId {
+        let count = self.threads.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        let Ok(number) = u16::try_from(count) else {
+            self.threads.store(u32::from(u16::MAX), Ordering::Relaxed);
+            slot::set_number(self.owner(), ThreadId(0));
+            return ThreadId(0);
+        };
+        let id = ThreadId(number);
+        // First: the definition itself asks for the number.
+        slot::set_number(self.owner(), id);
+        let (tid, name) = identity::thread();
+        self.define(&Definition::Thread { id, tid, name });
+        slot::set_last_ns(now_ns);
+        id
+    }
+}
+
+/// Events with which a process begins to be worth a file.
+fn opens(event: &Event) -> bool {
+    !matches!(
+        event,
+        Event::Cap { .. }
+            | Event::Sample(_)
+            | Event::PassedThrough { .. }
+            | Event::Counters(_)
+            | Event::Anchor
+            | Event::Mark { .. }
+            | Event::Drift { .. }
+            | Event::Limit { .. }
+            | Event::Ended
+    )
+}
+
+/// What is still written when single events are not.
+fn is_total(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::Counters(_)
+            | Event::CheckpointBegin { .. }
+            | Event::CheckpointAlloc { .. }
+            | Event::CheckpointMap { .. }
+            | Event::CheckpointPool { .. }
+            | Event::CheckpointGraph { .. }
+            | Event::CheckpointContext { .. }
+            | Event::CheckpointTotals { .. }
+            | Event::CheckpointCounters { .. }
+            | Event::CheckpointEnd { .. }
+            | Event::Stopped { .. }
+            | Event::Ended
+            | Event::Cap { .. }
+            | Event::Sample(_)
+    )
+}
+
+fn driver_version() -> Option<u32> {
+    let ask = driver().driver_get_version?;
+    let mut version = 0;
+    // SAFETY: the driver's own function; it fills the number.
+    let result = inside(|| unsafe { ask(&mut version) });
+    (result == 0).then_some(version as u32)
+}
+
+/// A failure in words.
+struct Why(Failure);
+
+impl std::fmt::Display for Why {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        let Failure { reason, errno } = self.0;
+        f.write_str(match reason {
+            StopReason::DiskFull => "the disk is full",
+            StopReason::FileSizeLimit => "the file size limit (ulimit -f) is reached",
+            StopReason::DescriptorLost => "the program closed the trace and it is gone",
+            StopReason::CannotPunch => "VRAMTRACE_MAX is reached and old events cannot be removed",
+            StopReason::MapFailed if errno == 0 => "it cannot be mapped",
+            StopReason::WriteFailed if errno == 0 => "it cannot be written",
+            _ => return write!(f, "{}", std::io::Error::from_raw_os_error(errno)),
+        })
+    }
 }

@@ -1,0 +1,228 @@
+//! Which windows stay when the trace reaches its limit.
+//!
+//! Kept: definitions; from the last checkpoint but one to the end; and for each device the windows
+//! from the checkpoint before its highest peak up to that peak. The oldest others are punched.
+
+use super::file::Failure;
+use vramtrace_format::{DeviceId, HEADER_BYTES, SLOT, StopReason, WindowKind};
+
+/// An event window that has not been punched.
+#[derive(Clone, Copy, Debug)]
+struct Placed {
+    sequence: u64,
+    slot: u32,
+    slots: u16,
+    /// Nobody writes there any more.
+    complete: bool,
+}
+
+/// A checkpoint: the windows in which it begins and ends.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    begin: u64,
+    end: Option<u64>,
+}
+
+/// The windows from which a device's peak can be replayed.
+#[derive(Clone, Copy, Debug)]
+struct Peak {
+    device: DeviceId,
+    bytes: u64,
+    /// When the figure was read last: the peak stands at or after this window.
+    looked: u64,
+    from: u64,
+    to: u64,
+    /// Given up: its windows took too much of the limit.
+    dropped: bool,
+}
+
+pub struct Bound {
+    limit: Option<u64>,
+    can_punch: bool,
+    totals_only: bool,
+    /// Bytes of blocks in the file.
+    used: u64,
+    windows: Vec<Placed>,
+    /// Complete ones and the running one, oldest first; the first is the start of the file, where
+    /// nothing was live.
+    marks: Vec<Mark>,
+    peaks: Vec<Peak>,
+    /// Devices whose peak was given up since it was asked last.
+    lost: Vec<DeviceId>,
+}
+
+impl Bound {
+    pub fn new(limit: Option<u64>, can_punch: bool) -> Bound {
+        Bound {
+            limit,
+            can_punch,
+            totals_only: false,
+            used: HEADER_BYTES as u64,
+            windows: Vec::new(),
+            marks: vec![Mark { begin: 0, end: Some(0) }],
+            peaks: Vec::new(),
+            lost: Vec::new(),
+        }
+    }
+
+    /// A window was put into the file.
+    pub fn placed(&mut self, kind: WindowKind, sequence: u64, slot: u32, slots: u16) {
+        self.used += u64::from(slots) * SLOT as u64;
+        if kind == WindowKind::Events && self.limit.is_some() {
+            self.windows.push(Placed { sequence, slot, slots, complete: false });
+        }
+    }
+
+    /// All appends to the window have ended, and it is not mapped.
+    pub fn complete(&mut self, kind: WindowKind, sequence: u64) {
+        if kind == WindowKind::Events
+            && let Some(window) = self.windows.iter_mut().rfind(|w| w.sequence == sequence)
+        {
+            window.complete = true;
+        }
+    }
+
+    /// Makes room for a window of so many bytes below the limit; `punch` frees a range of slots.
+    /// The failure has an errno where there is not even room for totals.
+    pub fn make_room(
+        &mut self,
+        kind: WindowKind,
+        bytes: u64,
+        mut punch: impl FnMut(u32, u16) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let Some(limit) = self.limit else { return Ok(()) };
+        let errno = if self.totals_only { libc::EFBIG } else { 0 };
+        let full = Failure { reason: StopReason::CannotPunch, errno };
+        let ceiling = match kind {
+            // Where the past cannot be punched the rest is for checkpoints.
+            WindowKind::Events if !self.can_punch && !self.totals_only => limit / 4 * 3,
+            WindowKind::Events => limit,
+            // Without its definitions an event says nothing.
+            WindowKind::Definitions => limit,
+        };
+        self.shed_peaks(limit);
+        while self.used + bytes > ceiling {
+            if !self.can_punch {
+                return Err(full);
+            }
+            let Some(at) = self.oldest_free() else {
+                if self.drop_a_peak() {
+                    continue;
+                }
+                return Err(full);
+            };
+            let window = self.windows.remove(at);
+            if let Err(failure) = punch(window.slot, window.slots) {
+                self.can_punch = false;
+                return Err(Failure { reason: StopReason::CannotPunch, errno: failure.errno });
+            }
+            self.used -= u64::from(window.slots) * SLOT as u64;
+        }
+        Ok(())
+    }
+
+    /// From here on it goes on with checkpoints alone: they may take what is left of the limit.
+    pub fn set_totals_only(&mut self) {
+        (self.totals_only, self.can_punch) = (true, false);
+        self.windows.clear();
+    }
+
+    /// Bytes left below the limit; `None` = any number.
+    pub fn left(&self) -> Option<u64> {
+        self.limit.map(|limit| limit.saturating_sub(self.used))
+    }
+
+    fn oldest_free(&self) -> Option<usize> {
+        let tail = self.tail();
+        self.windows.iter().position(|window| {
+            window.complete && window.sequence < tail && !self.holds_a_peak(window.sequence)
+        })
+    }
+
+    fn holds_a_peak(&self, sequence: u64) -> bool {
+        self.peaks.iter().any(|peak| peak.holds(sequence))
+    }
+
+    /// The window of the last complete checkpoint but one: from here on everything stays.
+    fn tail(&self) -> u64 {
+        let mut complete = self.marks.iter().rev().filter(|mark| mark.end.is_some());
+        let last = complete.next();
+        complete.next().or(last).map_or(0, |mark| mark.begin)
+    }
+
+    /// Peaks may take half of the limit: those of the devices with the lowest ones go first.
+    fn shed_peaks(&mut self, limit: u64) {
+        loop {
+            let tail = self.tail();
+            let held: u64 = self
+                .windows
+                .iter()
+                .filter(|window| window.sequence < tail && self.holds_a_peak(window.sequence))
+                .map(|window| u64::from(window.slots) * SLOT as u64)
+                .sum();
+            if held <= limit / 2 || !self.drop_a_peak() {
+                return;
+            }
+        }
+    }
+
+    fn drop_a_peak(&mut self) -> bool {
+        let kept = self.peaks.iter_mut().filter(|peak| !peak.dropped);
+        let Some(lowest) = kept.min_by_key(|peak| peak.bytes) else { return false };
+        lowest.dropped = true;
+        self.lost.push(lowest.device);
+        true
+    }
+
+    /// Devices whose peak had to be given up, each told once a peak.
+    pub fn take_lost(&mut self) -> Vec<DeviceId> {
+        std::mem::take(&mut self.lost)
+    }
+
+    /// A checkpoint begins in this window (or later).
+    pub fn checkpoint_begins(&mut self, sequence: u64) {
+        self.marks.push(Mark { begin: sequence, end: None });
+    }
+
+    /// It is complete with this window (or earlier).
+    pub fn checkpoint_ends(&mut self, sequence: u64) {
+        if let Some(mark) = self.marks.last_mut() {
+            mark.end = Some(sequence);
+        }
+        // Older ones are needed by nobody: a new peak begins at one of the last.
+        let surplus = self.marks.len().saturating_sub(8);
+        self.marks.drain(..surplus);
+    }
+
+    /// The device's highest peak so far, as read while this window was being filled.
+    pub fn peak(&mut self, device: DeviceId, bytes: u64, sequence: u64) {
+        let known = self.peaks.iter().position(|peak| peak.device == device);
+        let at = known.unwrap_or_else(|| {
+            let fresh = Peak { device, bytes: 0, looked: 0, from: 0, to: 0, dropped: false };
+            self.peaks.push(fresh);
+            self.peaks.len() - 1
+        });
+        let looked = self.peaks[at].looked;
+        self.peaks[at].looked = sequence;
+        if bytes <= self.peaks[at].bytes {
+            return;
+        }
+        // It rose somewhere since the last look: replay begins at a checkpoint that was complete
+        // before that look. One window of grace on both sides for threads between ledger and file.
+        let from = self
+            .marks
+            .iter()
+            .rev()
+            .find(|mark| mark.end.is_some_and(|end| end < looked))
+            .or(self.marks.first())
+            .map_or(0, |mark| mark.begin);
+        let peak = &mut self.peaks[at];
+        (peak.bytes, peak.from, peak.to, peak.dropped) = (bytes, from, sequence + 1, false);
+    }
+}
+
+impl Peak {
+    fn holds(&self, sequence: u64) -> bool {
+        !self.dropped && (self.from..=self.to).contains(&sequence)
+    }
+}

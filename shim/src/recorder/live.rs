@@ -1,0 +1,166 @@
+//! The live page: figures of this process for `ps` and `top`, and the sign by which `vramtrace run`
+//! knows that the shim is there. A small shared file in memory, outside the trace. Where it cannot
+//! be made the process goes on without.
+
+use super::Recorder;
+use super::identity::{Identity, start_ticks};
+use std::ffi::{CStr, CString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+use vramtrace_format::live::{LIVE_BYTES, LIVE_WORDS, LiveState};
+use vramtrace_format::{LiveDevice, LivePage, LiveProcess};
+
+const TMPFS: u64 = 0x0102_1994;
+
+pub struct Live {
+    page: LivePage<'static>,
+    /// Where it lies, to take it away at the end.
+    name: CString,
+}
+
+impl Live {
+    /// In the first of the places that can hold it.
+    pub fn create(
+        runtime: Option<&Path>,
+        identity: &Identity,
+        recorder: &Recorder,
+        recording: bool,
+    ) -> Option<Live> {
+        places(runtime).into_iter().find_map(|directory| {
+            let descriptor = open_directory(&directory)?;
+            let live = Live::in_directory(descriptor, &directory, identity, recorder);
+            // SAFETY: a descriptor of our own.
+            unsafe { libc::close(descriptor) };
+            let live = live?;
+            live.page.set_state(if recording {
+                LiveState::Loaded
+            } else {
+                LiveState::NotRecording
+            });
+            remove_stale(&directory, identity.pid);
+            Some(live)
+        })
+    }
+
+    fn in_directory(
+        directory: i32,
+        path: &Path,
+        identity: &Identity,
+        recorder: &Recorder,
+    ) -> Option<Live> {
+        let file = format!("{}.{}", identity.pid, identity.start_ticks);
+        let name = CString::new(path.join(&file).into_os_string().as_bytes()).ok()?;
+        let words = map(directory, &CString::new(file).ok()?)?;
+        let process = LiveProcess {
+            pid: identity.pid,
+            start_ticks: identity.start_ticks,
+            start_unix_ns: recorder.start_unix_ns,
+            start_mono_ns: recorder.start_mono_ns,
+            trace: String::new(),
+        };
+        Some(Live { page: LivePage::begin(words, &process), name })
+    }
+
+    pub fn set_trace(&self, path: &Path) {
+        self.page.set_trace(&path.to_string_lossy());
+        self.recording(true);
+    }
+
+    pub fn recording(&self, yes: bool) {
+        self.page.set_state(if yes { LiveState::Recording } else { LiveState::NotRecording });
+    }
+
+    pub fn update(&self, now_ns: u64, devices: &[LiveDevice]) {
+        self.page.update(now_ns, devices);
+    }
+
+    /// The process ends. Its memory stays mapped: late threads may still store there.
+    pub fn end(&self) {
+        self.page.set_state(LiveState::Ended);
+        // SAFETY: a C string; the file is ours by pid and start.
+        unsafe { libc::unlink(self.name.as_ptr()) };
+    }
+}
+
+fn places(runtime: Option<&Path>) -> Vec<PathBuf> {
+    // SAFETY: always succeeds.
+    let user = unsafe { libc::geteuid() };
+    let shared = PathBuf::from(format!("/dev/shm/vramtrace-{user}"));
+    runtime.map(|directory| directory.join("vramtrace")).into_iter().chain([shared]).collect()
+}
+
+/// The directory, made if need be: ours, closed to others, no link, in memory.
+fn open_directory(path: &Path) -> Option<i32> {
+    let name = CString::new(path.as_os_str().as_bytes()).ok()?;
+    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    // SAFETY: C strings and structs of our own; the descriptor is closed unless it is returned.
+    unsafe {
+        libc::mkdir(name.as_ptr(), 0o700);
+        let descriptor = libc::open(name.as_ptr(), flags);
+        if descriptor < 0 {
+            return None;
+        }
+        let mut stat: libc::stat = std::mem::zeroed();
+        let mut fs: libc::statfs = std::mem::zeroed();
+        let good = libc::fstat(descriptor, &mut stat) == 0
+            && stat.st_uid == libc::geteuid()
+            && stat.st_mode & 0o077 == 0
+            && libc::fstatfs(descriptor, &mut fs) == 0
+            // Stores into a page of a disk may wait for the disk.
+            && fs.f_type as u64 == TMPFS;
+        if good {
+            return Some(descriptor);
+        }
+        libc::close(descriptor);
+    }
+    None
+}
+
+/// A fresh page of this name. One that is there was left by a program that this process was before
+/// an exec.
+fn map(directory: i32, name: &CStr) -> Option<&'static [AtomicU64; LIVE_WORDS]> {
+    let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    // SAFETY: files and mappings of our own. The blocks are there before the first store, and the
+    // mapping is never undone.
+    unsafe {
+        let mut limit: libc::rlimit = std::mem::zeroed();
+        if libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) == 0
+            && limit.rlim_cur < LIVE_BYTES as u64
+        {
+            return None;
+        }
+        libc::unlinkat(directory, name.as_ptr(), 0);
+        let descriptor = libc::openat(directory, name.as_ptr(), flags, 0o600);
+        if descriptor < 0 {
+            return None;
+        }
+        let mut at = libc::MAP_FAILED;
+        if libc::fallocate(descriptor, 0, 0, LIVE_BYTES as libc::off_t) == 0 {
+            let access = libc::PROT_READ | libc::PROT_WRITE;
+            let null = std::ptr::null_mut();
+            at = libc::mmap(null, LIVE_BYTES, access, libc::MAP_SHARED, descriptor, 0);
+        }
+        libc::close(descriptor);
+        if at == libc::MAP_FAILED {
+            libc::unlinkat(directory, name.as_ptr(), 0);
+            return None;
+        }
+        Some(&*at.cast())
+    }
+}
+
+/// Pages of processes that are no more.
+fn remove_stale(directory: &Path, pid: u32) {
+    let Ok(entries) = std::fs::read_dir(directory) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let Some((owner, start)) = name.to_str().and_then(|name| name.split_once('.')) else {
+            continue;
+        };
+        let (Ok(owner), Ok(start)) = (owner.parse::<u32>(), start.parse::<u64>()) else { continue };
+        if owner != pid && start_ticks(&owner.to_string()) != Some(start) {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}

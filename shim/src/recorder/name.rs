@@ -1,0 +1,138 @@
+//! The name of the trace file: `VRAMTRACE_OUT` with its codes replaced, and the directories on
+//! the way to it.
+
+use super::identity::Identity;
+use crate::config::Out;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+const DEFAULT: &[u8] = b"vramtrace.%h.%p.%t.vtrace";
+
+/// The absolute path that the trace should get; `None` = nothing is recorded. Makes directories.
+/// `started` is the text of `%t`.
+pub fn place(out: &Out, identity: &Identity, started: &str) -> io::Result<Option<PathBuf>> {
+    let default = || expand(DEFAULT, identity, started);
+    let path = match out {
+        Out::Off => return Ok(None),
+        Out::Default => PathBuf::from(default()),
+        Out::Pattern(pattern) => {
+            let text = expand(pattern.as_bytes(), identity, started);
+            let path = PathBuf::from(&text);
+            if text.as_bytes().ends_with(b"/") || path.is_dir() {
+                path.join(default())
+            } else {
+                path
+            }
+        }
+    };
+    // Absolute, so that it can be found again from another working directory.
+    let path = match path.is_absolute() {
+        true => path,
+        false => std::env::current_dir()?.join(path),
+    };
+    if let Some(directory) = path.parent()
+        && !directory.is_dir()
+    {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    }
+    Ok(Some(path))
+}
+
+/// The path with `.2`, `.3` and so on: where the one before is taken. 1 = the path itself.
+pub fn numbered(path: &Path, number: u32) -> PathBuf {
+    if number < 2 {
+        return path.into();
+    }
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{number}"));
+    name.into()
+}
+
+fn expand(pattern: &[u8], identity: &Identity, started: &str) -> OsString {
+    let mut text = Vec::with_capacity(pattern.len() + 64);
+    let mut bytes = pattern.iter();
+    while let Some(byte) = bytes.next() {
+        if *byte != b'%' {
+            text.push(*byte);
+            continue;
+        }
+        match bytes.next() {
+            Some(b'h') => push_part(&mut text, identity.host.as_bytes()),
+            Some(b'p') => push_part(&mut text, identity.pid.to_string().as_bytes()),
+            Some(b'r') => push_part(&mut text, identity.rank.unwrap_or(0).to_string().as_bytes()),
+            Some(b'e') => push_part(&mut text, base_name(&identity.executable)),
+            Some(b't') => push_part(&mut text, started.as_bytes()),
+            Some(b'%') => text.push(b'%'),
+            // Checked when the environment was read.
+            Some(_) | None => {}
+        }
+    }
+    OsString::from_vec(text)
+}
+
+/// A host or a program must not lead into another directory.
+fn push_part(text: &mut Vec<u8>, part: &[u8]) {
+    text.extend(part.iter().map(|byte| if *byte == b'/' { b'_' } else { *byte }));
+}
+
+fn base_name(executable: &OsStr) -> &[u8] {
+    Path::new(executable).file_name().map_or(b"unknown", OsStrExt::as_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn identity() -> Identity {
+        Identity {
+            pid: 42,
+            start_ticks: 7,
+            host: "node/7".into(),
+            executable: "/usr/bin/python3.11".into(),
+            rank: Some(3),
+        }
+    }
+
+    fn placed(out: &str) -> PathBuf {
+        place(&Out::Pattern(out.into()), &identity(), "T").unwrap().unwrap()
+    }
+
+    #[test]
+    fn codes() {
+        let dir = super::super::tests::Scratch::new("name-codes");
+        let at = |name: &str| dir.path().join(name);
+        let shown = dir.path().display();
+        assert_eq!(
+            placed(&format!("{shown}/%h-%p-%r-%e-%t-%%.vtrace")),
+            at("node_7-42-3-python3.11-T-%.vtrace")
+        );
+        let default = "vramtrace.node_7.42.T.vtrace";
+        assert_eq!(placed(&format!("{shown}")), at(default));
+        assert_eq!(placed(&format!("{shown}/new/%r/")), at("new/3").join(default));
+        for made in ["new", "new/3"] {
+            assert_eq!(fs::metadata(at(made)).unwrap().permissions().mode() & 0o777, 0o700);
+        }
+        assert_eq!(place(&Out::Off, &identity(), "T").unwrap(), None);
+        let here = std::env::current_dir().unwrap();
+        assert_eq!(place(&Out::Default, &identity(), "T").unwrap(), Some(here.join(default)));
+    }
+
+    #[test]
+    fn a_file_in_the_way_of_a_directory() {
+        let dir = super::super::tests::Scratch::new("name-way");
+        fs::write(dir.path().join("file"), "").unwrap();
+        let out = Out::Pattern(dir.path().join("file/x.vtrace").into());
+        assert!(place(&out, &identity(), "T").is_err());
+    }
+
+    #[test]
+    fn numbers() {
+        assert_eq!(numbered(Path::new("/a/b.vtrace"), 1), Path::new("/a/b.vtrace"));
+        assert_eq!(numbered(Path::new("/a/b.vtrace"), 3), Path::new("/a/b.vtrace.3"));
+    }
+}
