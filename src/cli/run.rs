@@ -25,7 +25,8 @@ pub struct Args {
     #[arg(long, value_name = "SPEC", env = "VRAMTRACE_CAP", hide_env_values = true)]
     cap: Option<String>,
     /// Where traces go: a directory, or a file (.vtrace), with %h host, %p pid, %r rank,
-    /// %e executable, %t start; `off` records nothing [default: a new vramtrace-DATE-TIME/]
+    /// %e executable, %t start; `off` records nothing [env: VRAMTRACE_OUT]
+    /// [default: a new vramtrace-DATE-TIME/]
     #[arg(long, value_name = "DIR|FILE|PATTERN", env = "VRAMTRACE_OUT", hide_env_values = true)]
     out: Option<OsString>,
     /// Put the simulated driver in front: no GPU is needed
@@ -57,10 +58,12 @@ pub fn run(args: Args) -> Outcome {
         let wrong = |why| Failure::new(format!("--cap (or VRAMTRACE_CAP) `{cap}`: {why}"));
         capspec::parse(cap).map_err(wrong)?;
     }
+    let by_variable = || std::env::var_os("VRAMTRACE_OUT").filter(|out| !out.is_empty());
+    let out = args.out.or_else(by_variable);
     let launch = Launch {
         command: args.command,
         cap: args.cap,
-        output: Output::new(args.out.as_deref())?,
+        output: Output::new(out.as_deref())?,
         simulated,
         quiet_stdout: false,
     };
