@@ -4,13 +4,18 @@ use std::collections::BTreeMap;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use vramtrace_format::DeviceId;
-use vramtrace_reader::analysis::{self, Moment, Process};
-use vramtrace_reader::trace;
+use vramtrace_reader::analysis::{self, Moment};
+use vramtrace_reader::replay::State;
+use vramtrace_reader::trace::{self, Trace};
 use vramtrace_reader::units::gib;
 
 use super::Ended;
 use crate::cli::say;
 
+/// Bytes of a trace from which on only its end is read.
+const LONG: u64 = 256 << 20;
+/// Bytes at its end in which the latest checkpoint is looked for first.
+const RECENT: u64 = 16 << 20;
 /// Devices named in a line; more are counted.
 const NAMED: usize = 8;
 
@@ -29,19 +34,7 @@ pub fn print(ended: &Ended) {
     let shown = relative(&shown);
     say(format_args!("{} in {shown}", count(traces.len() as u64, "trace")));
     match trace::load(&traces) {
-        Ok(loaded) => {
-            let bar = ProgressBar::new(0);
-            // Hidden by itself where stderr is no terminal.
-            if let Ok(style) = ProgressStyle::with_template("reading the traces {bar:40} {eta}") {
-                bar.set_style(style);
-            }
-            let processes = analysis::read_all(&loaded.traces, Moment::End, &|done, total| {
-                bar.set_length(total);
-                bar.set_position(done);
-            });
-            bar.finish_and_clear();
-            lines(&processes).iter().for_each(say);
-        }
+        Ok(loaded) => lines(&figures(loaded.traces)).iter().for_each(say),
         Err(error) => say(error),
     }
     if let Some(cap) = ended.cap.as_ref().filter(|_| traces.len() > 1) {
@@ -58,23 +51,55 @@ fn relative(path: &std::path::Path) -> String {
     shown.display().to_string()
 }
 
+/// One process at its end.
+struct Figures {
+    state: State,
+    living: bool,
+}
+
+/// Long traces are read from their latest checkpoint on, so that nobody waits for a summary.
+fn figures(traces: Vec<Trace>) -> Vec<Figures> {
+    let (mut figures, mut whole) = (Vec::new(), Vec::new());
+    for trace in traces {
+        let recent = || trace.replay_recent(&trace.definitions().0, RECENT);
+        match (trace.len() > LONG).then(recent).flatten() {
+            Some(state) => figures.push(Figures { state, living: false }),
+            None => whole.push(trace),
+        }
+    }
+    let bar = ProgressBar::new(0);
+    // Hidden by itself where stderr is no terminal.
+    if let Ok(style) = ProgressStyle::with_template("reading the traces {bar:40} {eta}") {
+        bar.set_style(style);
+    }
+    let processes = analysis::read_all(&whole, Moment::End, &|done, total| {
+        bar.set_length(total);
+        bar.set_position(done);
+    });
+    bar.finish_and_clear();
+    figures.extend(
+        processes
+            .into_iter()
+            .map(|process| Figures { living: process.living, state: process.state }),
+    );
+    figures
+}
+
 /// Peak, what is left, refusals, processes.
-fn lines(processes: &[Process]) -> [String; 4] {
+fn lines(processes: &[Figures]) -> [String; 4] {
     let mut peaks: BTreeMap<DeviceId, u64> = BTreeMap::new();
     let mut live: BTreeMap<DeviceId, u64> = BTreeMap::new();
     let (mut allocations, mut by_cap, mut by_driver) = (0, 0, 0);
-    for process in processes {
-        for (device, state) in process.devices() {
-            let peak = peaks.entry(device).or_default();
-            *peak = state.peak.bytes.max(*peak);
-            *live.entry(device).or_default() += state.live_bytes;
-            allocations += state.live_allocations;
-            by_cap += state.refused_by_cap;
-            by_driver += state.refused_by_driver;
-        }
+    for (device, state) in processes.iter().flat_map(|process| &process.state.devices) {
+        let peak = peaks.entry(*device).or_default();
+        *peak = state.peak.bytes.max(*peak);
+        *live.entry(*device).or_default() += state.live_bytes;
+        allocations += state.live_allocations;
+        by_cap += state.refused_by_cap;
+        by_driver += state.refused_by_driver;
     }
     let several = processes.len() > 1;
-    let in_order = processes.iter().filter(|process| process.ended_in_order()).count();
+    let in_order = processes.iter().filter(|process| process.state.ended_ns.is_some()).count();
     let running = processes.iter().filter(|process| process.living).count();
     let cut_off = processes.len() - in_order - running;
     let mut ends = vec![format!("{in_order} ended in order")];
