@@ -47,11 +47,11 @@ fn a_window_and_its_short_records() {
     };
     let alloc = record(
         at + 64,
-        0x3456_10_04_0007_0000,
+        0x3456_1004_0007_0000,
         &[0x12 << 40 | 0x7F00_0000_0200 >> 9, 4096, 1 << 32 | 2],
     );
     assert_eq!(words(&bytes[at + 64..at + 96]), alloc);
-    assert_eq!(words(&bytes[at + 96..at + 112]), record(at + 96, 0x12_02_0007_0000, &[1]));
+    assert_eq!(words(&bytes[at + 96..at + 112]), record(at + 96, 0x1202_0007_0000, &[1]));
     assert!(bytes[at + 112..].iter().all(|byte| *byte == 0));
 }
 
