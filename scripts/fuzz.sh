@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Fuzzes the trace reader: the committed corpus, then SECONDS (default 20) of new inputs in all.
+# The corpus is made by: cargo run -p vramtrace-format --example corpus -- fuzz/corpus
 # Needs cargo-fuzz (`cargo install cargo-fuzz`); without it, says SKIP and ends well.
 # A crash is kept in fuzz/artifacts/ and makes this fail.
 set -euo pipefail

@@ -155,7 +155,11 @@ fn main() -> io::Result<()> {
     damaged("reader/bad_window", &|b| b[4096 + 20] ^= 1)?;
     damaged("reader/bad_record", &|b| b[4096 + 64 + 30] ^= 1)?;
     damaged("reader/bad_length", &|b| b[4096 + 64 + 4] = 255)?;
-    damaged("reader/unfinished", &|b| b[4096 + 64 + 5] = 0)?;
+    damaged("reader/unfinished", &|b| {
+        // Kind and check.
+        b[4096 + 64 + 5] = 0;
+        b[4096 + 64..4096 + 66].fill(0);
+    })?;
     damaged("reader/hole", &|b| b[4096 + 64..4096 + 200].fill(0))?;
     damaged("reader/stray_window", &|b| b.splice(4096..4096, [0; 8]).for_each(drop))?;
     Ok(())

@@ -1,5 +1,7 @@
 //! Reads a trace: what was written whole is given, what is broken is told, nothing panics.
 
+use std::ops::Range;
+
 use crate::code;
 use crate::damage::{Damage, DamageKind};
 use crate::definitions::{DefinitionCursor, Definitions};
@@ -48,6 +50,14 @@ pub struct Run {
 
 impl<'a> TraceReader<'a> {
     pub fn new(bytes: &'a [u8]) -> Result<TraceReader<'a>, Error> {
+        TraceReader::sparse(bytes, std::slice::from_ref(&(0..bytes.len() as u64)))
+    }
+
+    /// As [`TraceReader::new`], for a file of which only these ranges hold data, in ascending
+    /// order (as `lseek` with `SEEK_DATA` and `SEEK_HOLE` finds them). The rest is not looked at: of
+    /// a run of weeks nearly all is punched, and touching each hole takes long and fills the page
+    /// cache.
+    pub fn sparse(bytes: &'a [u8], data: &[Range<u64>]) -> Result<TraceReader<'a>, Error> {
         let mut damage = Vec::new();
         let page = bytes.first_chunk::<HEADER_BYTES>();
         let page = page.ok_or(Error::TooShort { bytes: bytes.len() as u64 })?;
@@ -68,7 +78,7 @@ impl<'a> TraceReader<'a> {
             }
             Err(error) => return Err(error),
         };
-        let windows = find_windows(bytes, tag, &mut damage);
+        let windows = find_windows(bytes, data, tag, &mut damage);
         let (mut definitions, mut events): (Vec<_>, Vec<_>) =
             windows.into_iter().partition(|w| w.header.kind == WindowKind::Definitions);
         events.sort_by_key(|window| window.header.sequence);
@@ -155,13 +165,21 @@ pub(crate) fn window_bytes<'a>(bytes: &'a [u8], window: &Window) -> &'a [u8] {
 }
 
 /// Walks the grid.
-fn find_windows(bytes: &[u8], tag: Option<u64>, damage: &mut Vec<Damage>) -> Vec<Window> {
+fn find_windows(
+    bytes: &[u8],
+    data: &[Range<u64>],
+    tag: Option<u64>,
+    damage: &mut Vec<Damage>,
+) -> Vec<Window> {
     let slots = bytes.len().saturating_sub(HEADER_BYTES).div_ceil(SLOT) as u64;
+    let next = |slot| next_data(data, slot).filter(|slot| *slot < slots);
     // With a broken header page the first sound window tells to which file the others belong.
-    let tag = tag.or_else(|| (0..slots).find_map(|slot| any_window(bytes, slot))).unwrap_or(0);
+    let first_tag =
+        || std::iter::successors(next(0), |slot| next(slot + 1)).find_map(|s| any_window(bytes, s));
+    let tag = tag.or_else(first_tag).unwrap_or(0);
     let mut windows: Vec<Window> = Vec::new();
-    let mut slot = 0;
-    while slot < slots {
+    let mut from = 0;
+    while let Some(slot) = next(from) {
         let offset = slot_offset(slot);
         let (found, kind) = match look_at(bytes, slot, tag) {
             Slot::Window(header) => (Some(Window { header, offset, guessed: false }), None),
@@ -188,11 +206,22 @@ fn find_windows(bytes: &[u8], tag: Option<u64>, damage: &mut Vec<Damage>) -> Vec
             let offset = bytes.len() as u64;
             damage.push(Damage { offset, bytes: end - offset, kind: DamageKind::Cut });
         }
-        slot += found.map_or(1, |window| u64::from(window.header.slots));
+        from = slot + found.map_or(1, |window| u64::from(window.header.slots));
         windows.extend(found);
     }
     windows
 }
+
+/// The first slot from this one on that holds data.
+fn next_data(data: &[Range<u64>], slot: u64) -> Option<u64> {
+    let offset = slot_offset(slot);
+    let range = &data.get(data.partition_point(|range| range.end <= offset)..)?.first()?;
+    let inside = range.start.saturating_sub(HEADER_BYTES as u64) / SLOT as u64;
+    Some(slot.max(inside))
+}
+
+/// How far behind a slot's begin its first records are looked for: the page that the header is on.
+const PAGE: usize = 4096;
 
 /// What begins at a slot.
 enum Slot {
@@ -215,9 +244,12 @@ fn look_at(bytes: &[u8], slot: u64, tag: u64) -> Slot {
         let empty = rest.iter().all(|byte| *byte == 0);
         return if empty { Slot::Empty } else { Slot::Broken { marked: false } };
     };
+    let at = slot_offset(slot) as usize;
+    // Records begin right behind the header. A writer that was killed before it stored the magic
+    // had put none there; a punched window has none either.
+    let page = &bytes[at + WINDOW_HEADER..bytes.len().min(at + PAGE)];
     match WindowHeader::from_words(&fixed) {
-        // A writer that was killed before it stored the magic had put nothing there yet.
-        _ if magic == 0 => Slot::Empty,
+        _ if magic == 0 && page.iter().all(|byte| *byte == 0) => Slot::Empty,
         Some(header) if u64::from(header.slot) != slot || header.file != tag => Slot::Stray,
         Some(header) if magic == WINDOW_MAGIC => Slot::Window(header),
         Some(header) => Slot::Unmarked(header),

@@ -142,9 +142,13 @@ impl<'a> Scan<'a> {
             return true;
         }
         if head.len > 0 && end <= line_end && end > self.bytes.len() {
-            // The cut is known already.
-            self.at = self.bytes.len();
-            return false;
+            // The last one before the cut, which is known already; or a broken length.
+            if self.next_whole(at) == self.bytes.len() {
+                self.at = self.bytes.len();
+                return false;
+            }
+            self.recover(DamageKind::RecordLength, findings);
+            return true;
         }
         if head.len == 0 || end > line_end {
             self.recover(DamageKind::RecordLength, findings);
@@ -164,10 +168,21 @@ impl<'a> Scan<'a> {
         true
     }
 
-    /// Goes to the next place in the line where whole records stand, or to the next line.
+    /// Goes to the next place where whole records stand.
     #[cold]
     fn recover(&mut self, kind: DamageKind, findings: &mut Findings) {
         let at = self.at;
+        self.at = self.next_whole(at);
+        findings.damage.push(Damage {
+            offset: self.offset + at as u64,
+            bytes: (self.at - at) as u64,
+            kind,
+        });
+    }
+
+    /// The next place in the line where whole records stand behind a broken one, or the line's
+    /// end.
+    fn next_whole(&self, at: usize) -> usize {
         let line_end = ((at / LINE + 1) * LINE).min(self.bytes.len());
         let claimed = at + 8 * Head::unpack(word(self.bytes, at)).len as usize;
         let claimed =
@@ -176,13 +191,7 @@ impl<'a> Scan<'a> {
         // first: a broken length may point past whole records.
         let until = claimed.unwrap_or(line_end);
         let mut candidates = (at + 8..until).step_by(8);
-        let next = candidates.find(|to| self.follows(*to, line_end, 2)).unwrap_or(until);
-        findings.damage.push(Damage {
-            offset: self.offset + at as u64,
-            bytes: (next - at) as u64,
-            kind,
-        });
-        self.at = next;
+        candidates.find(|to| self.follows(*to, line_end, 2)).unwrap_or(until)
     }
 
     /// Do `count` whole records stand here, in this line?

@@ -1,0 +1,42 @@
+//! The fuzzer's seeds still are what their names say: they follow the format.
+//! Made anew by `cargo run -p vramtrace-format --example corpus -- fuzz/corpus`.
+
+mod common;
+
+use common::read;
+use vramtrace_format::DamageKind::*;
+
+#[test]
+fn the_seeds_read_as_they_are_meant() {
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/corpus/reader");
+    let mut seen = 0;
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_string();
+        let (definitions, events, damage) = read(&std::fs::read(&path).unwrap()).unwrap();
+        let kinds: Vec<_> = damage.iter().map(|d| d.kind).collect();
+        let (defined, happened, broken) = match name.as_str() {
+            "header" => (0, 0, vec![]),
+            "events" => (0, 31, vec![Cut]),
+            "definitions" => (8, 0, vec![Cut]),
+            "cut" => (0, 29, vec![Cut]),
+            // The second one stands where no window can: in the first one's window.
+            "twice" => (0, 31, vec![Cut, Record]),
+            "bad_magic" | "bad_header" => (0, 31, vec![Header, Cut]),
+            "bad_window" => (0, 31, vec![WindowHeader, Cut]),
+            "bad_record" => (0, 30, vec![Cut, Record]),
+            "bad_length" => (0, 30, vec![Cut, RecordLength]),
+            "unfinished" => (0, 30, vec![Cut]),
+            "hole" => (0, 25, vec![Cut, RecordLength]),
+            "stray_window" => (0, 0, vec![WindowHeader]),
+            other => panic!("{other}: a seed that this test does not know"),
+        };
+        assert_eq!(
+            (definitions.len(), events.len(), &kinds),
+            (defined, happened, &broken),
+            "{name}"
+        );
+        seen += 1;
+    }
+    assert_eq!(seen, 13);
+}
