@@ -5,6 +5,7 @@
 pub mod allocator;
 pub mod analysis;
 pub mod export;
+pub mod import;
 pub mod replay;
 pub mod report;
 pub mod trace;

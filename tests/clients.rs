@@ -9,7 +9,9 @@ use support::{Program, Setup};
 fn python() -> Option<PathBuf> {
     let python = std::env::var_os("VRAMTRACE_TEST_PYTHON").map(PathBuf::from);
     if python.is_none() {
-        support::skip("clients: VRAMTRACE_TEST_PYTHON is not set (scripts/test-clients.sh sets it)");
+        support::skip(
+            "clients: VRAMTRACE_TEST_PYTHON is not set (scripts/test-clients.sh sets it)",
+        );
     }
     python
 }

@@ -7,6 +7,7 @@ mod doctor;
 mod export;
 mod report;
 mod run;
+mod whatif;
 
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -43,6 +44,8 @@ enum Command {
     DemoWorkload,
     /// Show what happened: peak, live memory, refusals, per process and device
     Report(report::Args),
+    /// Say what other PyTorch allocator settings would have reserved for a recorded run
+    Whatif(whatif::Args),
 }
 
 /// The exit status of a command that ran: 0 done, 1 the finding asked for was there, or what a
@@ -99,6 +102,7 @@ fn dispatch(cli: Cli) -> Outcome {
         Command::Export(args) => export::run(args),
         Command::DemoWorkload => demo_workload::run(),
         Command::Report(args) => report::run(args),
+        Command::Whatif(args) => whatif::run(args),
     }
 }
 

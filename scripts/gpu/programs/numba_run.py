@@ -1,4 +1,7 @@
 import numpy
+
+if not hasattr(numpy, "row_stack"):  # removed from numpy 2.5; older numba still looks for it
+    numpy.row_stack = numpy.vstack
 from numba import cuda
 from hold import hold, result
 

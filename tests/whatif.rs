@@ -1,0 +1,42 @@
+//! `vramtrace whatif` from outside: figures, ranking, errors.
+
+mod support;
+use support::vramtrace;
+
+fn data(name: &str) -> String {
+    format!("{}/tests/data/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+#[test]
+fn json_for_two_settings_and_a_capacity() {
+    let output = vramtrace()
+        .args(["whatif", &data("resvar_s5.csv.gz"), "--json", "--capacity", "6GiB"])
+        .args(["--conf", "", "--conf", "expandable_segments:True"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["schema"], "vramtrace.whatif/1");
+    let settings = json["devices"][0]["settings"].as_array().unwrap();
+    assert_eq!(settings[0]["conf"], "expandable_segments:True", "the best comes first");
+    assert_eq!(settings[0]["peak_reserved_bytes"], 7_201_619_968u64);
+    assert_eq!(settings[1]["conf"], "default");
+    assert_eq!(settings[1]["fits"]["6442450944"], false);
+    assert_eq!(settings[1]["at_capacity"][0]["fits"], false);
+}
+
+#[test]
+fn bad_input_is_said_and_nothing_is_run() {
+    for (arguments, part) in [
+        (vec!["whatif", "Cargo.toml"], "Cargo.toml: neither a PyTorch memory snapshot"),
+        (vec!["whatif", "no-such-file"], "no-such-file: No such file"),
+        (vec!["whatif", "x", "--capacity", "24"], "--capacity 24:"),
+        (vec!["whatif", "x", "--conf", "max_split:3"], "--conf \"max_split:3\":"),
+    ] {
+        let output =
+            vramtrace().current_dir(env!("CARGO_MANIFEST_DIR")).args(&arguments).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(stderr.contains(part), "{arguments:?}: {stderr}");
+    }
+}
