@@ -63,6 +63,17 @@ fn reused_handles_are_other_objects() {
 }
 
 #[test]
+fn threads_lose_no_reference() {
+    let process = run("threads");
+    let device = &process["devices"][0];
+    let vmm = &device["by_kind"]["vmm"];
+    assert_eq!(vmm["allocations"], 8 * 300 + 1, "{device:#}");
+    assert_eq!(vmm["live_bytes"], 0, "{device:#}");
+    assert_eq!(device["allocations"], device["frees"], "{device:#}");
+    assert!(vmm["peak_bytes"].as_u64().unwrap() <= 9 * OBJECT, "{device:#}");
+}
+
+#[test]
 fn host_memory_is_no_vram() {
     let process = run("host");
     assert_eq!(process["devices"][0]["peak_bytes"], 0);

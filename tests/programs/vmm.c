@@ -2,6 +2,7 @@
    Prints every result and the driver's free bytes: a bare run and a preloaded one must print the
    same. Frees everything that it took, unless HOW says otherwise. */
 #include "door.h"
+#include <pthread.h>
 #include <string.h>
 
 #define SIZE (20 * MIB)
@@ -167,13 +168,47 @@ static void fill(void) {
     while (count) MUST(CALL(cuMemRelease, (CUhandle))(handles[--count]));
 }
 
+/* Threads that do all of it at once, with objects of their own and one that all share. */
+enum { THREADS = 8, TURNS = 300 };
+static CUhandle shared;
+static CUdeviceptr wide;
+
+static void *thread(void *argument) {
+    CUmemAllocationProp props = on(1, 0);
+    CUdeviceptr place = wide + (size_t)argument * 2 * SIZE;
+    for (int i = 0; i < TURNS; i++) {
+        CUhandle own = 0, again = 0;
+        MUST(CALL(cuMemCreate, (CUhandle *, size_t, const CUmemAllocationProp *, uint64_t))(&own, SIZE, &props, 0));
+        MUST(CALL(cuMemMap, (CUdeviceptr, size_t, size_t, CUhandle, uint64_t))(place, SIZE, 0, own, 0));
+        MUST(CALL(cuMemMap, (CUdeviceptr, size_t, size_t, CUhandle, uint64_t))(place + SIZE, SIZE, 0, shared, 0));
+        MUST(CALL(cuMemRetainAllocationHandle, (CUhandle *, void *))(&again, (void *)(uintptr_t)(place + SIZE)));
+        if (i % 3 == 0) MUST(CALL(cuMemRelease, (CUhandle))(own));
+        MUST(CALL(cuMemRelease, (CUhandle))(again));
+        MUST(CALL(cuMemUnmap, (CUdeviceptr, size_t))(place, 2 * SIZE));
+        if (i % 3 != 0) MUST(CALL(cuMemRelease, (CUhandle))(own));
+    }
+    return NULL;
+}
+
+static void threads(void) {
+    pthread_t all[THREADS];
+    MUST(CALL(cuMemAddressReserve, (CUdeviceptr *, size_t, size_t, CUdeviceptr, uint64_t))(&wide, THREADS * 2 * SIZE, 0, 0, 0));
+    shared = create();
+    for (size_t i = 0; i < THREADS; i++) pthread_create(&all[i], NULL, thread, (void *)i);
+    for (size_t i = 0; i < THREADS; i++) pthread_join(all[i], NULL);
+    STATE("the shared one is left");
+    release(shared);
+    STATE("none is left");
+}
+
 int main(int count, char **arguments) {
     const struct {
         const char *name;
         void (*run)(void);
     } ways[] = {{"nccl", nccl},   {"inspect", inspect}, {"release_first", release_first},
                 {"ranges", ranges}, {"host", host},     {"reuse", reuse},
-                {"import", import}, {"leave", leave},   {"fill", fill}};
+                {"import", import}, {"leave", leave},   {"fill", fill},
+                {"threads", threads}};
     size_t total;
     begin(0);
     MUST(CALL(cuMemAddressReserve, (CUdeviceptr *, size_t, size_t, CUdeviceptr, uint64_t))(&space, 8 * SIZE, 0, 0, 0));

@@ -137,14 +137,28 @@ impl Contexts {
         }
     }
 
-    /// What the context took, measured when it was made, and what it grew by since.
-    pub fn add_bytes(&self, context: ContextId, bytes: u64) {
-        self.state.lock().add_bytes(context, bytes);
+    /// What the context took, measured when it was made.
+    pub fn set_bytes(&self, context: ContextId, bytes: u64) {
+        if let Some(context) = self.state.lock().get_mut(context) {
+            context.bytes = bytes;
+        }
+    }
+
+    /// What one of its limits took.
+    pub fn add_growth(&self, context: ContextId, bytes: u64) {
+        if let Some(context) = self.state.lock().get_mut(context) {
+            context.grown = context.grown.saturating_add(bytes);
+        }
     }
 
     /// Sum of what the live contexts of a device took.
     pub fn bytes_on(&self, device: DeviceId) -> u64 {
         self.state.lock().on(device).map(|context| context.bytes).sum()
+    }
+
+    /// Sum of what the limits of a device's live contexts took.
+    pub fn growth_on(&self, device: DeviceId) -> u64 {
+        self.state.lock().on(device).map(|context| context.grown).sum()
     }
 
     pub fn any_on(&self, device: DeviceId) -> bool {

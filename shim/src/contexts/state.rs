@@ -14,6 +14,8 @@ pub struct Context {
     pub stack: StackId,
     /// Device bytes that it took when it was made; 0 = not known.
     pub bytes: u64,
+    /// Device bytes that its limits (stack size) took since.
+    pub grown: u64,
     /// cuCtxAttach on top of its creation.
     attached: u32,
     /// Other handles under which it is seen: the plain contexts of its green ones.
@@ -157,10 +159,8 @@ impl State {
         }
     }
 
-    pub fn add_bytes(&mut self, context: ContextId, bytes: u64) {
-        if let Some(context) = self.live.get_mut(&context) {
-            context.bytes = context.bytes.saturating_add(bytes);
-        }
+    pub fn get_mut(&mut self, id: ContextId) -> Option<&mut Context> {
+        self.live.get_mut(&id)
     }
 
     pub fn get(&self, id: ContextId) -> Option<&Context> {
@@ -199,6 +199,7 @@ impl State {
             time_ns: arrival.time_ns,
             stack: arrival.stack,
             bytes: 0,
+            grown: 0,
             attached: 0,
             aliases: Vec::new(),
         };

@@ -126,7 +126,7 @@ unsafe fn created<F: Copy>(
         }
         let arrival = arrival(p, handle, device_id(device));
         let met = p.contexts.meet(arrival, |context| announce(p, context));
-        watch.finish(p, met.place.context);
+        watch.made(p, met.place.context);
     }
     result
 }
@@ -152,7 +152,7 @@ pub unsafe fn primary_retain(
         let arrival = arrival(p, unsafe { *ctx } as u64, id);
         let met = p.contexts.retained(arrival, |context| announce(p, context));
         if met.new {
-            watch.finish(p, met.place.context);
+            watch.made(p, met.place.context);
         }
     }
     result
@@ -328,9 +328,7 @@ pub unsafe fn set_limit(
 ) -> CUresult {
     let place = current_place(p);
     let growth = match limit {
-        CU_LIMIT_STACK_SIZE if p.cap.limit(place.device).is_some() => {
-            stack_growth(place.device, value as u64)
-        }
+        CU_LIMIT_STACK_SIZE => stack_growth(place.device, value as u64),
         _ => 0,
     };
     // Asking for nothing is never refused, not even over the cap.
@@ -352,13 +350,12 @@ pub unsafe fn set_limit(
         // no other thread sees too few.
         p.cap.charge(place.device, growth as i64);
         drop(promise);
-        let grown = watch.finish(p, place.context);
-        p.recorder.record(&Event::Limit {
-            context: place.context,
-            limit,
-            value: value as u64,
-            grown: grown.max(growth),
-        });
+        // Nobody may tell; then the forecast stands.
+        let grown = watch.taken(p).unwrap_or(growth);
+        p.contexts.add_growth(place.context, grown);
+        watch.read(p);
+        let value = value as u64;
+        p.recorder.record(&Event::Limit { context: place.context, limit, value, grown });
     }
     result
 }
@@ -399,12 +396,22 @@ impl Watch {
         Watch(meet_device(p, device).map(|device| (device, p.observe.before(p, device))))
     }
 
-    /// Books what was taken with the context, and reads the figures anew.
-    fn finish(self, p: &'static Process, context: ContextId) -> u64 {
-        let Some((device, before)) = self.0 else { return 0 };
-        let taken = p.observe.taken_since(p, device, before);
-        p.contexts.add_bytes(context, taken);
-        p.observe.read(p, device);
-        taken
+    /// `None` where nobody tells.
+    fn taken(&self, p: &Process) -> Option<u64> {
+        let (device, before) = self.0.as_ref()?;
+        p.observe.taken_since(p, device, before)
+    }
+
+    /// Charges and samples what shows now.
+    fn read(&self, p: &Process) {
+        if let Some((device, _)) = &self.0 {
+            p.observe.read(p, device);
+        }
+    }
+
+    /// A context was made during the call.
+    fn made(&self, p: &Process, context: ContextId) {
+        p.contexts.set_bytes(context, self.taken(p).unwrap_or(0));
+        self.read(p);
     }
 }

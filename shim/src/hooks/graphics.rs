@@ -37,7 +37,9 @@ pub unsafe fn pointer(
         let address = unsafe { *dptr };
         let bytes = if size.is_null() { size_at(address) } else { unsafe { *size as u64 } };
         let place = current_place(p);
-        if p.graphics.0.lock().insert(resource as u64, address) != Some(address) {
+        p.graphics.0.lock().insert(resource as u64, address);
+        let known = p.ledger.get(Space::Device, address);
+        if known.is_none_or(|entry| entry.kind != Kind::Imported) {
             book(p, call.api, Space::Device, address, bytes, place);
         }
     }

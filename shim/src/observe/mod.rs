@@ -57,9 +57,8 @@ impl Default for Observer {
 }
 
 /// The figures before a call, so that what it takes can be told.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Before {
-    device: DeviceId,
     figure: Figure,
     /// The device's used bytes, all processes together.
     used: Option<u64>,
@@ -123,13 +122,12 @@ impl Observer {
                 (nvml.figure(handle, pid()), nvml.memory(handle).map(|memory| memory.used))
             }),
         };
-        Before { device: device.id, figure, used, live }
+        Before { figure, used, live }
     }
 
-    /// After it: the bytes that the driver took, 0 if nobody tells.
-    pub fn taken_since(&self, p: &Process, device: &Device, before: Before) -> u64 {
-        debug_assert_eq!(before.device, device.id);
-        let Some((nvml, handle)) = self.reach(device) else { return 0 };
+    /// After it: the bytes that the driver took. `None` where nobody tells.
+    pub fn taken_since(&self, p: &Process, device: &Device, before: &Before) -> Option<u64> {
+        let (nvml, handle) = self.reach(device)?;
         let grown = p.ledger.live(device.id).saturating_sub(before.live);
         let (figure, used) =
             inside(|| (nvml.figure(handle, pid()), nvml.memory(handle).map(|memory| memory.used)));
@@ -138,9 +136,9 @@ impl Observer {
             (Figure::Absent, Figure::Bytes(after), ..) => after,
             // Another process may have taken or freed memory meanwhile: the best there is.
             (_, _, Some(before), Some(after)) => after.saturating_sub(before),
-            _ => 0,
+            _ => return None,
         };
-        taken.saturating_sub(grown)
+        Some(taken.saturating_sub(grown))
     }
 
     /// Reads the figure of this process now, charges what it shows, and samples it.
@@ -163,7 +161,7 @@ impl Observer {
             Figure::Absent if watched.present.load(Ordering::Relaxed) != 0 => {
                 narrow(known, 0, before, after)
             }
-            _ => context_bytes,
+            _ => context_bytes.saturating_add(p.contexts.growth_on(device.id)),
         };
         let mut last = watched.last.lock();
         if p.cap.outside(device.id) == known {

@@ -17,6 +17,8 @@ mod ties;
 
 #[cfg(test)]
 mod model_test;
+#[cfg(test)]
+mod tests;
 
 pub use mappings::Mapping;
 pub use objects::{Change, Object, What};
