@@ -5,7 +5,7 @@ use super::entry::{Entry, EntrySlot};
 use super::totals::{DEVICES, KINDS, KindSum, SiteSlot, device_index};
 use crate::lock::Lock;
 use crate::table::{Slot, Table, pages, spread};
-use vramtrace_format::{DeviceId, Kind, SiteId, Space, StackId};
+use vramtrace_format::{DeviceId, Kind, SiteId, StackId};
 
 /// A 2 MiB page of addresses that holds live small allocations.
 #[derive(Clone, Copy)]
