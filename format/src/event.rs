@@ -133,6 +133,8 @@ pub enum Event {
         time_ns: u64,
         stack: StackId,
     },
+    /// Since the start, of one (site, stack): calls, frees, requested bytes of all allocations.
+    /// Several records with the same site and stack add up.
     CheckpointTotals {
         id: u32,
         site: SiteId,
@@ -190,6 +192,7 @@ pub struct Refused {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum RefusedBy {
+    /// Only out of memory (result 2) counts as a refusal; other results are failed calls.
     Driver = 0,
     Cap = 1,
     /// The cap could not be understood: everything is refused.

@@ -20,6 +20,8 @@ pub struct Pool {
     /// Time of the last look at the driver's figures.
     looked_ns: AtomicU64,
     destroyed: AtomicBool,
+    /// A block was freed since the last synchronisation.
+    freed: AtomicBool,
 }
 
 /// How often a pool is looked at while nothing says that it grew.
@@ -106,6 +108,8 @@ pub struct Pools {
     /// Pages that are never given back: a pool's address is good for ever.
     chunks: [AtomicPtr<Pool>; CHUNKS],
     count: AtomicU32,
+    /// Some pool's `freed` is set.
+    freed: AtomicBool,
 }
 
 impl Default for Pools {
@@ -114,6 +118,7 @@ impl Default for Pools {
             handles: Lock::new(Table::new()),
             chunks: [const { AtomicPtr::new(std::ptr::null_mut()) }; CHUNKS],
             count: AtomicU32::new(0),
+            freed: AtomicBool::new(false),
         }
     }
 }
@@ -180,6 +185,29 @@ impl Pools {
         }
     }
 
+    /// A block of the pool was freed. Mostly loads: threads must not pass cache lines around.
+    #[inline]
+    pub fn freed_one(&self, pool: &Pool) {
+        if !pool.freed.load(Ordering::Relaxed) {
+            pool.freed.store(true, Ordering::Relaxed);
+        }
+        if !self.freed.load(Ordering::Relaxed) {
+            self.freed.store(true, Ordering::Release);
+        }
+    }
+
+    /// Some pool had a block freed since [`Pools::take_freed`].
+    #[inline]
+    pub fn any_freed(&self) -> bool {
+        self.freed.load(Ordering::Relaxed)
+    }
+
+    /// Those pools, each once.
+    pub fn take_freed(&self) -> impl Iterator<Item = &Pool> {
+        self.freed.store(false, Ordering::Relaxed);
+        self.all().filter(|pool| pool.freed.swap(false, Ordering::Acquire))
+    }
+
     /// Writes what each pool holds. What changes later follows in the file as `PoolState`.
     pub fn checkpoint(&self, id: u32, emit: &mut dyn FnMut(&Event)) {
         for pool in self.all() {
@@ -228,6 +256,18 @@ mod tests {
         assert_eq!(pool.freed(100), None);
         pools.begin_destroy(0x10);
         assert_eq!(pool.freed(600), Some(GONE));
+    }
+
+    #[test]
+    fn freed_pools_are_looked_at_once() {
+        let pools = Pools::default();
+        pools.meet(0x10, DeviceId(0), Kind::Pool).unwrap();
+        let (pool, _) = pools.meet(0x20, DeviceId(0), Kind::Pool).unwrap();
+        assert!(!pools.any_freed());
+        pools.freed_one(pool);
+        assert!(pools.any_freed());
+        assert_eq!(pools.take_freed().map(Pool::id).collect::<Vec<_>>(), [PoolId(2)]);
+        assert!(!pools.any_freed() && pools.take_freed().next().is_none());
     }
 
     #[test]

@@ -34,6 +34,9 @@ use crate::trace::{Definitions, Site};
 use freed::RecentlyFreed;
 use state::HostSums;
 
+/// CUDA_ERROR_OUT_OF_MEMORY.
+const OUT_OF_MEMORY: i32 = 2;
+
 #[derive(Clone, Debug, Default)]
 pub struct Replay {
     state: State,
@@ -354,6 +357,8 @@ impl Replay {
         let device = site.map_or(DeviceId::UNKNOWN, |site| site.device);
         let sums = self.device(device);
         match refused.by {
+            // Other results are failures, kept beside, not refusals of memory.
+            RefusedBy::Driver if refused.result != OUT_OF_MEMORY => {}
             RefusedBy::Driver => add(&mut sums.refused_by_driver, 1),
             RefusedBy::Cap | RefusedBy::BadCap => add(&mut sums.refused_by_cap, 1),
         }

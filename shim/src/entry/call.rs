@@ -73,6 +73,7 @@ macro_rules! real {
     )*};
 }
 real! {
+    ()
     (a: A)
     (a: A, b: B)
     (a: A, b: B, c: C)

@@ -34,6 +34,7 @@ pub type MemHandle = u64;
 pub type Ctx = *mut c_void;
 pub type GreenCtx = *mut c_void;
 pub type Stream = *mut c_void;
+pub type Event = *mut c_void;
 pub type Pool = *mut c_void;
 pub type Array = *mut c_void;
 pub type MArray = *mut c_void;

@@ -196,6 +196,10 @@ macro_rules! table {
                 cuStreamBeginCaptureToGraph 12030 (stream: Stream, graph: Graph, dependencies: *const Node, edges: *const CUgraphEdgeData, count: usize, mode: CUstreamCaptureMode) => stream::begin_capture_to_graph;
                 cuStreamBeginCaptureToGraph_ptsz 12030 (stream: Stream, graph: Graph, dependencies: *const Node, edges: *const CUgraphEdgeData, count: usize, mode: CUstreamCaptureMode) => stream::begin_capture_to_graph;
                 cuStreamEndCapture 10000 (stream: Stream, graph: *mut Graph) => stream::end_capture;
+                cuStreamSynchronize 2000 (stream: Stream) => stream::synchronize;
+                cuStreamSynchronize_ptsz 7000 (stream: Stream) => stream::synchronize;
+                cuEventSynchronize 2000 (event: Event) => stream::synchronize;
+                cuCtxSynchronize 2000 () => stream::synchronize_context;
                 cuStreamDestroy_v2 4000 (stream: Stream) => stream::destroy;
                 cuStreamDestroy 2000 (stream: Stream) => stream::destroy;
                 cuStreamEndCapture_ptsz 10000 (stream: Stream, graph: *mut Graph) => stream::end_capture;

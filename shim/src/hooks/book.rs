@@ -88,7 +88,13 @@ pub(super) fn refuse_at(
     };
     let stack = crate::capture::stack();
     let refused = Refused { site, stack, size, result, by, counted, limit, driver_free: 0 };
-    p.ledger.refused(device, by, || p.recorder.record(&Event::Refused(refused)));
+    let record = || p.recorder.record(&Event::Refused(refused));
+    if by == RefusedBy::Driver && result != CUDA_ERROR_OUT_OF_MEMORY {
+        // A failure, not a refusal of memory: told, not counted.
+        record();
+    } else {
+        p.ledger.refused(device, by, record);
+    }
     result
 }
 

@@ -305,6 +305,8 @@ fn end(p: &'static Process, step: Step, real: impl FnOnce() -> CUresult) -> CUre
 
 /// Books the end of a context and of what belonged to it. Returns its allocations' bytes.
 fn take_all(p: &Process, ending: &Ending) -> u64 {
+    // Its streams end with it, and its handle may be given out again.
+    p.routes.forget();
     let gone = p.ledger.remove_context(&p.recorder, ending.context.id);
     p.recorder.record(&Event::ContextDestroyed { context: ending.context.id });
     gone.bytes

@@ -211,6 +211,7 @@ fn booked(p: &'static Process, asked: &Asked, route: &Route) -> u64 {
 #[inline]
 pub(super) fn block_freed(p: &'static Process, entry: &Entry, now: u64) {
     let Some(pool) = p.pools.by_id(entry.pool) else { return };
+    p.pools.freed_one(pool);
     if pool.freed(entry.size).is_some() {
         gone(p, pool);
     } else if pool.is_due(now) {
@@ -336,6 +337,16 @@ fn look(p: &'static Process, pool: &'static KnownPool) {
     if let Some((ticket, reading)) = read(p, pool) {
         let budget = p.cap.budget(pool.device());
         pool.growth.observe(budget, ticket, reading, |change| tell(p, pool, change));
+    }
+}
+
+/// After a synchronisation: pools in which blocks were freed may have given memory back.
+#[inline]
+pub(super) fn look_after_frees(p: &'static Process) {
+    if p.pools.any_freed() {
+        for pool in p.pools.take_freed() {
+            look(p, pool);
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use crate::entry::Api;
 use crate::entry::Call;
 use crate::entry::cuda::{CUgraphEdgeData, CUresult, CUstreamCaptureMode, Graph, Node, Stream};
 use crate::process::Process;
+use core::ffi::c_void;
 
 fn began(p: &'static Process, result: CUresult) -> CUresult {
     if result == 0 {
@@ -81,4 +82,29 @@ pub unsafe fn destroy(
 ) -> CUresult {
     p.routes.forget();
     unsafe { call.real(stream) }
+}
+
+/// cuStreamSynchronize and cuEventSynchronize: a pool gives back what it holds above its threshold.
+///
+/// # Safety
+/// As the driver's function.
+pub unsafe fn synchronize(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn(*mut c_void) -> CUresult>,
+    handle: *mut c_void,
+) -> CUresult {
+    let result = unsafe { call.real(handle) };
+    super::pool::look_after_frees(p);
+    result
+}
+
+/// # Safety
+/// As the driver's function.
+pub unsafe fn synchronize_context(
+    p: &'static Process,
+    call: &Call<unsafe extern "C" fn() -> CUresult>,
+) -> CUresult {
+    let result = unsafe { call.real() };
+    super::pool::look_after_frees(p);
+    result
 }

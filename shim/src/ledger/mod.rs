@@ -359,7 +359,7 @@ impl Ledger {
         }
     }
 
-    /// Counts a request that got no memory; `record` writes its event in the same breath.
+    /// Counts a refusal; `record` writes its event in the same breath.
     pub fn refused(&self, device: DeviceId, by: RefusedBy, record: impl FnOnce()) {
         let _order = self.refusals.lock();
         let totals = self.totals(device);
