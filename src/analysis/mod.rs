@@ -8,5 +8,5 @@ mod reconcile;
 
 pub use holders::{Holder, largest};
 pub use odd::odd_ones_out;
-pub use process::{Moment, Process, read_all};
+pub use process::{Ending, Moment, Process, read_all};
 pub use reconcile::{Basis, Reconciled, reconcile};

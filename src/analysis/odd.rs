@@ -23,7 +23,7 @@ pub fn odd_ones_out(processes: &[Process]) -> Vec<Option<String>> {
     };
     let refused = |process: &Process| process.state.refusals() > 0;
     let over = |process: &Process| process.living || process.ended_in_order();
-    let stopped = |process: &Process| process.state.stopped.is_some();
+    let stopped = |process: &Process| process.ending.stopped.is_some();
     let refused_alone = used.iter().filter(|process| refused(process)).count() == 1;
     let most_unrefused = most(&|process| !refused(process));
     let most_over = most(&over);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use vramtrace_format::{DeviceId, Header};
 
-use crate::replay::{DeviceState, State};
+use crate::replay::{DeviceState, State, Stop};
 use crate::trace::{DamageFound, Definitions, Trace, Until};
 
 /// Which state of a process is wanted.
@@ -29,7 +29,21 @@ pub struct Process {
     pub definitions: Definitions,
     /// At the moment that was asked for.
     pub state: State,
+    /// Of the whole trace, whatever moment was asked for.
+    pub ending: Ending,
     pub damage: DamageFound,
+}
+
+/// How a trace ends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ending {
+    /// When the process's exit handlers ran.
+    pub ended_ns: Option<u64>,
+    /// Recording stopped before the process did.
+    pub stopped: Option<Stop>,
+    /// Time of the last event.
+    pub last_ns: u64,
+    pub events: u64,
 }
 
 impl Process {
@@ -40,19 +54,21 @@ impl Process {
     fn read_with(trace: &Trace, moment: Moment, progress: &mut dyn FnMut(u64, u64)) -> Process {
         let (definitions, broken) = trace.definitions();
         let mut read = |until| trace.replay_until(&definitions, until, &mut (), progress);
-        let reading = match moment {
-            Moment::End => read(Until::End),
-            Moment::At(time_ns) => read(Until::Time(time_ns)),
-            Moment::Peak => {
-                let whole = read(Until::End);
-                let peaks = whole.state.devices.values().map(|device| &device.peak);
-                match peaks.max_by_key(|peak| peak.bytes).map(|peak| (peak.offset, peak.time_ns)) {
-                    Some((Some(offset), _)) => read(Until::Offset(offset)),
-                    // Its events are missing: the nearest that there is.
-                    Some((None, time_ns)) if time_ns > 0 => read(Until::Time(time_ns)),
-                    _ => whole,
-                }
-            }
+        let whole = read(Until::End);
+        let ending = Ending {
+            ended_ns: whole.state.ended_ns,
+            stopped: whole.state.stopped,
+            last_ns: whole.state.time_ns,
+            events: whole.state.events,
+        };
+        let peaks = whole.state.devices.values().map(|device| &device.peak);
+        let peak = peaks.max_by_key(|peak| peak.bytes).map(|peak| (peak.offset, peak.time_ns));
+        let reading = match (moment, peak) {
+            (Moment::At(time_ns), _) => read(Until::Time(time_ns)),
+            (Moment::Peak, Some((Some(offset), _))) => read(Until::Offset(offset)),
+            // Its events are missing: the nearest that there is.
+            (Moment::Peak, Some((None, time_ns))) if time_ns > 0 => read(Until::Time(time_ns)),
+            _ => whole,
         };
         let mut damage = reading.damage;
         damage.ranges.extend(broken);
@@ -62,6 +78,7 @@ impl Process {
             living: trace.is_living(),
             definitions,
             state: reading.state,
+            ending,
             damage,
         }
     }
@@ -85,7 +102,7 @@ impl Process {
     }
 
     pub fn ended_in_order(&self) -> bool {
-        self.state.ended_ns.is_some()
+        self.ending.ended_ns.is_some()
     }
 }
 

@@ -38,6 +38,8 @@ pub struct ProcessFacts {
     pub live_is_known: bool,
     pub stopped: Option<Stopped>,
     pub events: u64,
+    /// The moment of the figures below: the end, unless another was asked for.
+    pub at_s: f64,
     pub devices: Vec<DeviceFacts>,
     pub host_pinned: HostFacts,
     pub host_registered: HostFacts,
@@ -155,7 +157,7 @@ fn process_facts(process: &Process, odd: Option<String>, top: usize) -> ProcessF
         command: header.command.clone(),
         rank: header.rank,
         started: started(header.start_unix_ns),
-        duration_s: seconds(state.time_ns),
+        duration_s: seconds(process.ending.last_ns),
         ended_in_order: process.ended_in_order(),
         running: process.living,
         history_from_s: seconds(state.history_from_ns),
@@ -164,7 +166,8 @@ fn process_facts(process: &Process, odd: Option<String>, top: usize) -> ProcessF
             .stopped
             .as_ref()
             .map(|stop| Stopped { at_s: seconds(stop.time_ns), reason: words::stop_text(stop) }),
-        events: state.events,
+        events: process.ending.events,
+        at_s: seconds(state.time_ns),
         devices: process.devices().map(|(id, d)| device_facts(process, id, d, top)).collect(),
         host_pinned: host_facts(&state.host_pinned),
         host_registered: host_facts(&state.host_registered),

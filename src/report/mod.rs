@@ -5,6 +5,8 @@ pub mod json;
 mod layout;
 mod overview;
 mod process;
+#[cfg(test)]
+mod tests;
 mod words;
 
 pub use hints::hints;

@@ -26,14 +26,19 @@ pub fn overview(processes: &[Process]) -> String {
         "",
     ]);
     for (process, odd) in processes.iter().zip(&odd) {
-        lines(&mut table, process, odd.as_deref(), hosts);
+        lines(&mut table, process, odd.is_some(), hosts);
     }
     out.push_str(&table.render());
+    for (process, reason) in processes.iter().zip(&odd) {
+        if let Some(reason) = reason {
+            out.push_str(&format!("\n  {}: {reason}\n", paint(BAD, &process.name())));
+        }
+    }
     out
 }
 
 /// One line for each device that the process used; one for a process that used none.
-fn lines(table: &mut Table, process: &Process, odd: Option<&str>, hosts: bool) {
+fn lines(table: &mut Table, process: &Process, odd: bool, hosts: bool) {
     let header = &process.header;
     let rank = header.rank.map_or(String::new(), |rank| rank.to_string());
     let host = if hosts { header.host.clone() } else { String::new() };
@@ -42,7 +47,7 @@ fn lines(table: &mut Table, process: &Process, odd: Option<&str>, hosts: bool) {
         (false, true) => ("running", PLAIN),
         (false, false) => ("cut off", WARN),
     };
-    let mark = odd.map_or(String::new(), |reason| format!("<- {reason}"));
+    let mark = if odd { "<-- the odd one out" } else { "" }.to_string();
     let mut names = Some((rank, header.pid.to_string(), host, ended.to_string(), mark));
     for (id, device) in process.devices() {
         let (rank, pid, host, ended, mark) = names.take().unwrap_or_default();

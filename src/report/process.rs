@@ -21,13 +21,13 @@ pub struct Shown {
 }
 
 pub fn details(process: &Process, shown: Shown) -> String {
-    let mut out = head(process);
+    let mut out = head(process, shown);
     out.push_str(&warnings(process));
     let mut any = false;
     for (id, device) in process.devices() {
         any = true;
         out.push('\n');
-        out.push_str(&device_head(process, id, device));
+        out.push_str(&device_head(process, id));
         out.push_str(&figures(process, device, shown));
         out.push_str(&kinds(device));
         out.push_str(&sum(process, device));
@@ -41,7 +41,7 @@ pub fn details(process: &Process, shown: Shown) -> String {
     out
 }
 
-fn head(process: &Process) -> String {
+fn head(process: &Process, shown: Shown) -> String {
     let header = &process.header;
     let command = match header.command.is_empty() {
         true => header.executable.clone(),
@@ -60,17 +60,22 @@ fn head(process: &Process) -> String {
     let mut table = Table::new(2, "ll");
     let host = clean(&header.host);
     table.row(["process".into(), format!("pid {} on {host}{rank}", header.pid)]);
-    let ran = format!("{started}, traced for {}", seconds(process.state.time_ns));
+    let ran = format!("{started}, traced for {}", words::age(process.ending.last_ns));
     table.row(["started".into(), ran]);
     table.styled([("ended".into(), PLAIN), ended(process)]);
-    let events = several(process.state.events, "event");
+    let events = several(process.ending.events, "event");
     table.row(["trace".into(), format!("{} ({events})", clean(&process.trace.to_string_lossy()))]);
+    if shown.moment != Moment::End {
+        let moment =
+            format!("{}: all figures below are of this moment", seconds(process.state.time_ns));
+        table.styled([("shown".into(), PLAIN), (moment, WARN)]);
+    }
     out.push_str(&table.render());
     out
 }
 
 fn ended(process: &Process) -> (String, anstyle::Style) {
-    match (process.state.ended_ns, process.living) {
+    match (process.ending.ended_ns, process.living) {
         (Some(_), _) => ("in order".into(), PLAIN),
         (None, true) => ("not yet: it is running; this is how far its trace goes".into(), PLAIN),
         (None, false) => {
@@ -84,12 +89,10 @@ fn ended(process: &Process) -> (String, anstyle::Style) {
 fn warnings(process: &Process) -> String {
     let state = &process.state;
     let mut lines = Vec::new();
-    if let Some(stop) = &state.stopped {
-        lines.push(format!(
-            "recording stopped at {}: {}; a cap went on",
-            seconds(stop.time_ns),
-            words::stop_text(stop)
-        ));
+    if let Some(stop) = &process.ending.stopped {
+        let reason = words::stop_text(stop);
+        lines.push(format!("recording stopped at {}: {reason}", seconds(stop.time_ns)));
+        lines.push("  what came later is not in the file; a cap went on".into());
     }
     if state.history_from_ns > 0 {
         lines.push(format!(
@@ -136,7 +139,7 @@ fn warnings(process: &Process) -> String {
     lines.iter().map(|line| format!("  {} {}\n", paint(WARN, "!"), paint(WARN, line))).collect()
 }
 
-fn device_head(process: &Process, id: DeviceId, device: &DeviceState) -> String {
+fn device_head(process: &Process, id: DeviceId) -> String {
     let name = words::device_name(id, &process.definitions);
     if id == DeviceId::UNKNOWN {
         return format!("{}\n", paint(BOLD, "unknown device"));
@@ -145,9 +148,6 @@ fn device_head(process: &Process, id: DeviceId, device: &DeviceState) -> String 
     if let Some(defined) = process.definitions.device(id) {
         line.push_str(&format!("  {}", gib(defined.total_bytes)));
         line.push_str(&paint(DIM, &format!("  {}", defined.uuid_text())));
-    }
-    if let Some(cap) = device.cap_bytes {
-        line.push_str(&format!("  cap {}", gib(cap)));
     }
     line.push('\n');
     line
@@ -159,6 +159,10 @@ fn figures(process: &Process, device: &DeviceState, shown: Shown) -> String {
         0 if device.peak.bytes == 0 => String::new(),
         time_ns => format!("at {}", seconds(time_ns)),
     };
+    if let Some(cap) = device.cap_bytes {
+        let counts = "for all that nvidia-smi shows, and managed memory".to_string();
+        table.row(["cap".into(), gib(cap), counts]);
+    }
     table.styled([("peak".into(), PLAIN), (gib(device.peak.bytes), BOLD), (peak, PLAIN)]);
     let when = match (shown.moment, process.living) {
         (Moment::End, true) => "live now".to_string(),
@@ -263,7 +267,7 @@ fn sum(process: &Process, device: &DeviceState) -> String {
     let ago = process.state.time_ns.saturating_sub(sum.sampled_ns);
     let asked = match sum.basis {
         Basis::Now if ago >= 1_000_000_000 => {
-            format!("this process in nvidia-smi (NVML was asked {} earlier)", seconds(ago))
+            format!("this process in nvidia-smi (NVML was asked {} earlier)", words::age(ago))
         }
         _ => "this process in nvidia-smi".to_string(),
     };
@@ -336,7 +340,7 @@ fn holders(process: &Process, id: DeviceId, device: &DeviceState, top: usize) ->
             live.kind.name().into(),
             process.definitions.site_api_name(live.site),
             seconds(live.time_ns),
-            seconds(process.state.time_ns.saturating_sub(live.time_ns)),
+            words::age(process.state.time_ns.saturating_sub(live.time_ns)),
             words::place(live, &process.definitions),
         ]);
     }

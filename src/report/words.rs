@@ -14,7 +14,7 @@ pub fn stop_reason(reason: StopReason) -> &'static str {
         StopReason::WriteFailed => "the trace could not be written",
         StopReason::Panic => "an internal error of the recorder",
         StopReason::CannotPunch => {
-            "VRAMTRACE_MAX is reached and the filesystem cannot punch holes; totals went on"
+            "VRAMTRACE_MAX is reached and the filesystem punches no holes; totals go on"
         }
     }
 }
@@ -24,7 +24,11 @@ pub fn stop_text(stop: &Stop) -> String {
     let reason = stop_reason(stop.reason);
     match stop.errno {
         0 => reason.to_string(),
-        errno => format!("{reason} ({})", std::io::Error::from_raw_os_error(errno)),
+        errno => {
+            let said = std::io::Error::from_raw_os_error(errno).to_string();
+            let said = said.split(" (os error").next().unwrap_or_default();
+            format!("{reason} ({said})")
+        }
     }
 }
 
@@ -85,4 +89,34 @@ pub fn cuda_result(code: i32) -> String {
         code => return format!("CUresult {code}"),
     };
     name.to_string()
+}
+
+/// A length of time as people say it: `9.0 s`, `12.5 min`, `3.2 h`, `5.1 days`.
+pub fn age(ns: u64) -> String {
+    let seconds = ns as f64 / 1e9;
+    match seconds {
+        0.0 => "0 s".to_string(),
+        s if s < 0.1 => format!("{:.1} ms", s * 1e3),
+        s if s < 120.0 => format!("{s:.1} s"),
+        s if s < 7_200.0 => format!("{:.1} min", s / 60.0),
+        s if s < 172_800.0 => format!("{:.1} h", s / 3_600.0),
+        s => format!("{:.1} days", s / 86_400.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_as_people_say_them() {
+        let said = [0, 1_500_000, 9_000_000_000, 750_000_000_000, 11_520_000_000_000].map(age);
+        assert_eq!(said, ["0 s", "1.5 ms", "9.0 s", "12.5 min", "3.2 h"]);
+        assert_eq!(age(5 * 86_400_000_000_000), "5.0 days");
+    }
+
+    #[test]
+    fn streams_by_name() {
+        assert_eq!([0, 2, 0xabc].map(stream), ["default", "per-thread", "0xabc"]);
+    }
 }

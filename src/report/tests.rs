@@ -1,0 +1,277 @@
+//! What a person reads, word by word, and what a program reads, key by key.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use vramtrace_format::physical::{GIB, MIB, PAGE};
+use vramtrace_format::{DeviceId, Event, Kind, PoolId, RefusedBy, Space, StopReason};
+
+use super::{Shown, details, hints, json, overview};
+use crate::analysis::{Moment, Process};
+use crate::testing::{MS, SECOND, TraceBuilder};
+use crate::trace::Trace;
+
+fn process(builder: &TraceBuilder) -> Process {
+    process_at(builder, Moment::End)
+}
+
+fn process_at(builder: &TraceBuilder, moment: Moment) -> Process {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    builder.write(file.path());
+    let trace = Trace::open(file.path()).unwrap();
+    let process = Process::read(&trace, moment);
+    Process { trace: Path::new("run/vramtrace.node7.4711.vtrace").into(), ..process }
+}
+
+fn plain(text: &str) -> String {
+    anstream::adapter::strip_str(text).to_string()
+}
+
+fn shown(process: &Process) -> String {
+    plain(&details(process, Shown { top: 3, moment: Moment::End }))
+}
+
+/// A run with something of everything.
+fn training() -> TraceBuilder {
+    let mut t = TraceBuilder::new();
+    t.event(MS, Event::Cap { device: DeviceId(0), bytes: Some(8 * GIB) });
+    t.context(MS, 0);
+    t.sample(2 * MS, Some(518 * MIB), 518 * MIB);
+    t.alloc(SECOND, Kind::Device, 1 << 40, 4 * GIB);
+    t.alloc(2 * SECOND, Kind::Device, 2 << 40, GIB);
+    for n in 0..5 {
+        t.alloc(3 * SECOND, Kind::Device, (3 << 40) + n * 512, 100);
+    }
+    t.alloc(4 * SECOND, Kind::Pool, 4 << 40, 20 * MIB);
+    t.event(4 * SECOND, Event::PoolState { pool: PoolId(1), reserved: 32 * MIB, used: 20 * MIB });
+    t.alloc(5 * SECOND, Kind::Managed, 5 << 40, 256 * MIB);
+    t.alloc(5 * SECOND, Kind::Imported, 6 << 40, 512 * MIB);
+    t.alloc(5 * SECOND, Kind::HostPinned, 0x7f00, 64 * MIB);
+    t.refused(6 * SECOND, Kind::Device, 4 * GIB, RefusedBy::Cap, 8 * GIB);
+    t.refused(7 * SECOND, Kind::Array, 64 * GIB, RefusedBy::Driver, 0);
+    t.free(8 * SECOND, Space::Device, 2 << 40);
+    t.sample(9 * SECOND, Some(4800 * MIB), 518 * MIB);
+    t.event(10 * SECOND, Event::Ended);
+    t
+}
+
+/// Compares with `tests/data/report/NAME.txt`; `BLESS=1 cargo test` writes what is given.
+fn expect(name: &str, text: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/data/report/{name}.txt"));
+    for line in text.lines() {
+        assert!(line.chars().count() <= 100, "wider than 100 columns: {line}");
+        assert_eq!(line, line.trim_end(), "trailing spaces");
+    }
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, text).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(text, expected, "{}: BLESS=1 writes it anew\n{text}", path.display());
+}
+
+#[test]
+fn a_process_in_full() {
+    expect("process", &shown(&process(&training())));
+}
+
+#[test]
+fn the_moment_of_the_peak() {
+    let process = process_at(&training(), Moment::Peak);
+    let text = plain(&details(&process, Shown { top: 3, moment: Moment::Peak }));
+    expect("peak", &text);
+}
+
+#[test]
+fn a_process_that_took_nothing() {
+    expect("nothing", &shown(&process(&TraceBuilder::new())));
+}
+
+#[test]
+fn everything_that_limits_the_figures_is_said() {
+    let mut t = TraceBuilder::new();
+    t.header.command = vec!["sh".into(), "-c".into(), "evil \u{1b}[31m\n".into()];
+    t.lose();
+    t.alloc(8 * SECOND, Kind::Device, 99 * PAGE, MIB);
+    let id = 1;
+    t.event(9 * SECOND, Event::CheckpointBegin { id });
+    let alloc = t.allocation(Kind::Vmm, 0, 7, 30 * MIB);
+    t.event(9 * SECOND, Event::CheckpointAlloc { id, time_ns: 3 * SECOND, alloc });
+    let totals = vramtrace_format::Counters {
+        peak: GIB,
+        peak_time_ns: 2 * SECOND,
+        allocations: 12_345,
+        frees: 12_344,
+        ..crate::testing::counters(0)
+    };
+    t.event(9 * SECOND, Event::CheckpointCounters { id, counters: totals });
+    t.event(9 * SECOND, Event::CheckpointEnd { id });
+    t.alloc_on(10 * SECOND, Kind::Array, 1, 0xa0, 3 * GIB / 2);
+    t.free(11 * SECOND, Space::Device, 512);
+    t.event(12 * SECOND, Event::Stopped { reason: StopReason::DiskFull, errno: 28 });
+    t.define(vramtrace_format::Definition::Note { text: "VRAMTRACE_CPA: unknown".into() });
+    let mut process = process(&t);
+    process.damage.ranges.push(vramtrace_format::Damage {
+        offset: 70_000,
+        bytes: 48,
+        kind: vramtrace_format::DamageKind::Record,
+    });
+    expect("limits", &shown(&process));
+}
+
+fn ranks() -> Vec<Process> {
+    (0..4)
+        .map(|rank| {
+            let mut t = TraceBuilder::new().rank(rank, 4);
+            t.context(MS, 0);
+            t.alloc(SECOND, Kind::Device, 16 * PAGE, 5 * GIB);
+            if rank == 2 {
+                t.alloc(2 * SECOND, Kind::Device, 1 << 40, 3 * GIB);
+                t.refused(3 * SECOND, Kind::Device, GIB, RefusedBy::Cap, 8 * GIB);
+            } else {
+                t.free(3 * SECOND, Space::Device, 16 * PAGE);
+                t.event(3 * SECOND, Event::Ended);
+            }
+            process(&t)
+        })
+        .collect()
+}
+
+#[test]
+fn a_run_of_several_ranks_shows_the_odd_one_out() {
+    let processes = ranks();
+    let text = plain(&overview(&processes)) + "\n" + &plain(&hints(&processes, true, " run/"));
+    expect("ranks", &text);
+}
+
+#[test]
+fn processes_on_several_devices_and_hosts_or_on_none() {
+    let mut two = TraceBuilder::new();
+    two.alloc(SECOND, Kind::Device, 16 * PAGE, GIB);
+    two.alloc_on(SECOND, Kind::Device, 1, 1 << 40, 2 * GIB);
+    let mut none = TraceBuilder::new();
+    none.header.pid = 1;
+    none.header.host = "node8".into();
+    none.event(SECOND, Event::Ended);
+    let processes = [process(&two), process(&none)];
+    expect("devices", &plain(&overview(&processes)));
+}
+
+#[test]
+fn json_keeps_its_schema() {
+    let processes = [process(&training())];
+    let value: Value = serde_json::to_value(json::report(&processes, 2)).unwrap();
+    assert_eq!(value["schema"], "vramtrace.report/1");
+    let process = &value["processes"][0];
+    for key in [
+        "pid",
+        "host",
+        "trace",
+        "command",
+        "rank",
+        "started",
+        "duration_s",
+        "ended_in_order",
+        "history_from_s",
+        "stopped",
+        "events",
+        "devices",
+        "host_pinned",
+    ] {
+        assert!(process.get(key).is_some(), "process.{key} is missing");
+    }
+    assert_eq!(process["pid"], 4711);
+    assert_eq!(process["host"], "node7");
+    assert_eq!(process["command"], json!(["python3", "train.py", "--big"]));
+    assert_eq!(process["rank"], Value::Null);
+    assert_eq!(process["started"], "2026-01-01T00:00:00Z");
+    assert_eq!(process["duration_s"], 10.0);
+    assert_eq!(process["ended_in_order"], true);
+    assert_eq!(process["history_from_s"], 0.0);
+    assert_eq!(process["stopped"], Value::Null);
+    assert_eq!(process["host_pinned"]["live_bytes"], 64 * MIB);
+    assert_eq!(process["host_pinned"]["peak_bytes"], 64 * MIB);
+    let device = &process["devices"][0];
+    for key in [
+        "ordinal",
+        "uuid",
+        "name",
+        "total_bytes",
+        "cap_bytes",
+        "peak_bytes",
+        "peak_at_s",
+        "live_bytes",
+        "process_bytes",
+        "peak_process_bytes",
+        "live_allocations",
+        "allocations",
+        "frees",
+        "refused_by_cap",
+        "refused_by_driver",
+        "context_bytes",
+        "unattributed_bytes",
+        "by_kind",
+    ] {
+        assert!(device.get(key).is_some(), "device.{key} is missing");
+    }
+    let figure = |key: &str| device[key].as_u64().unwrap();
+    assert_eq!(figure("cap_bytes"), 8 * GIB);
+    assert_eq!(figure("live_bytes"), 4 * GIB + PAGE + (32 + 256) * MIB);
+    assert_eq!(figure("peak_bytes"), 5 * GIB + PAGE + (32 + 256) * MIB);
+    assert_eq!(device["peak_at_s"], 5.0);
+    assert_eq!((figure("allocations"), figure("frees"), figure("live_allocations")), (9, 1, 8));
+    assert_eq!((figure("refused_by_cap"), figure("refused_by_driver")), (1, 1));
+    assert_eq!(figure("process_bytes"), 4800 * MIB);
+    assert_eq!(figure("peak_process_bytes"), 4800 * MIB);
+    let sum = figure("live_bytes") - device["by_kind"]["managed"]["live_bytes"].as_u64().unwrap()
+        + figure("context_bytes")
+        + figure("unattributed_bytes");
+    assert_eq!(sum, figure("process_bytes"));
+    let kinds: Vec<&String> = device["by_kind"].as_object().unwrap().keys().collect();
+    let names =
+        ["array", "device", "graph", "imported", "managed", "mipmapped", "pitched", "pool", "vmm"];
+    assert_eq!(kinds, names);
+    for kind in names {
+        for key in ["live_bytes", "peak_bytes", "allocations"] {
+            assert!(device["by_kind"][kind][key].is_u64(), "by_kind.{kind}.{key}");
+        }
+    }
+    assert_eq!(device["by_kind"]["imported"]["live_bytes"], 512 * MIB);
+    assert_eq!(device["largest_live"].as_array().unwrap().len(), 2);
+    assert_eq!(device["refusals"][0]["by"], "cap");
+}
+
+#[test]
+fn json_says_null_not_zero_without_nvml() {
+    let mut t = TraceBuilder::new();
+    t.lose();
+    t.context(MS, 0);
+    t.alloc(SECOND, Kind::Device, 16 * PAGE, GIB);
+    t.sample(2 * SECOND, None, 518 * MIB);
+    t.event(3 * SECOND, Event::Stopped { reason: StopReason::FileSizeLimit, errno: 0 });
+    let value: Value = serde_json::to_value(json::report(&[process(&t)], 2)).unwrap();
+    let process = &value["processes"][0];
+    let device = &process["devices"][0];
+    for key in ["process_bytes", "peak_process_bytes", "unattributed_bytes", "cap_bytes"] {
+        assert_eq!(device[key], Value::Null, "{key}");
+    }
+    assert_eq!(device["context_bytes"], 518 * MIB);
+    assert_eq!(process["ended_in_order"], false);
+    assert_eq!(process["stopped"]["at_s"], 3.0);
+    assert!(process["stopped"]["reason"].as_str().unwrap().contains("size limit"));
+    assert_eq!(process["live_is_known"], false);
+}
+
+#[test]
+fn when_the_contexts_are_gone_the_last_look_is_shown() {
+    let mut t = training();
+    let context = vramtrace_format::ContextId(1);
+    t.event(11 * SECOND, Event::ContextDestroyed { context });
+    let process = process(&t);
+    let value: Value =
+        serde_json::to_value(json::report(std::slice::from_ref(&process), 0)).unwrap();
+    assert_eq!(value["processes"][0]["devices"][0]["process_bytes"], 4800 * MIB);
+    let text = shown(&process);
+    assert!(text.contains("showed at 9.000 s (the contexts ended since)"), "{text}");
+    assert!(text.contains("4.69 GiB  this process"), "{text}");
+}
