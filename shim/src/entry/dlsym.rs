@@ -10,9 +10,9 @@
 
 use super::api::{Api, Home};
 use super::doorway::{Verdict, doorway};
-use super::{elf, errno, loader, real};
+use super::elf::{self, Object};
+use super::{errno, loader, real};
 use core::ffi::{CStr, c_char, c_void};
-use core::ops::ControlFlow;
 use core::ptr::null_mut;
 
 /// One look-up.
@@ -126,19 +126,10 @@ fn door(look: &Look, real: usize, ours: usize) -> Verdict {
     if look.handle == libc::RTLD_DEFAULT || loader::is_ours(look.caller) {
         return look.real();
     }
-    let mut passed_us = false;
-    let natural = elf::objects(|object| {
-        passed_us |= loader::is_ours_in(object);
-        match object.contains(look.caller) {
-            // In front of us, RTLD_NEXT leads to us by itself.
-            true => ControlFlow::Break(
-                object.function(b"dlsym").is_some()
-                    || (look.handle == libc::RTLD_NEXT && !passed_us),
-            ),
-            false => ControlFlow::Continue(()),
-        }
-    });
-    if natural == Some(true) {
+    // The real search, as if the caller were we: what an interposer in front of us finds.
+    let natural = elf::object_at(look.caller)
+        .is_some_and(|object| object.function(b"dlsym").is_some() || is_in_front(look, &object));
+    if natural {
         return look.real();
     }
     if look.handle == libc::RTLD_NEXT {
@@ -169,34 +160,45 @@ fn function(look: &Look, api: Api) -> Verdict {
     answer(replacement(api, found))
 }
 
-/// What the search finds when our own exports are taken away.
-fn beyond_us(look: &Look, api: Api) -> *mut c_void {
-    let found = look.up(libc::RTLD_NEXT);
-    if !found.is_null() && !loader::is_ours(found as usize) && !is_callers_own(look, found) {
-        return found;
-    }
-    // The driver can be in the caller's own scope only, or behind an interposer that asks what is
-    // behind itself.
-    match real::find(api.home()).then(|| real::known(api)).flatten() {
-        Some(real) => {
-            loader::clear_error();
-            real
-        }
-        None => null_mut(),
-    }
+/// Whether RTLD_NEXT leads the caller to us by itself: the program does, as we are preloaded.
+fn is_in_front(look: &Look, caller: &Object) -> bool {
+    look.handle == libc::RTLD_NEXT && caller.path().is_empty()
 }
 
-/// An interposer that looks for what is behind itself must not find itself.
-fn is_callers_own(look: &Look, found: *mut c_void) -> bool {
-    elf::objects(|object| match object.contains(look.caller) {
-        true => ControlFlow::Break(object.contains(found as usize)),
-        false => ControlFlow::Continue(()),
-    }) == Some(true)
+/// What the search finds when our own exports are taken away: in the global scope, else in the
+/// caller's own.
+fn beyond_us(look: &Look, api: Api) -> *mut c_void {
+    let caller = elf::object_at(look.caller);
+    // An interposer that looks for what is behind itself must not find itself.
+    let callers_own = |found: *mut c_void| {
+        look.handle == libc::RTLD_NEXT
+            && caller.is_some_and(|caller| caller.contains(found as usize))
+    };
+    let usable = |found: *mut c_void| match found.is_null() {
+        true => false,
+        false => !loader::is_ours(found as usize) && !callers_own(found),
+    };
+    let global = look.up(libc::RTLD_NEXT);
+    if usable(global) {
+        return global;
+    }
+    if let Some(caller) = caller {
+        let own = look.up(caller.handle());
+        if usable(own) {
+            return own;
+        }
+    }
+    match real::known(api) {
+        Some(real) if !global.is_null() => real,
+        // So that the error text is there.
+        _ if global.is_null() => look.up(libc::RTLD_NEXT),
+        _ => null_mut(),
+    }
 }
 
 /// Our hook for the real function, anything else as it is.
 fn replacement(api: Api, found: *mut c_void) -> *mut c_void {
-    if found.is_null() || !real::find(api.home()) {
+    if found.is_null() || !real::adopt_at(api.home(), found) {
         return found;
     }
     if real::known(api) == Some(found) {
@@ -205,17 +207,8 @@ fn replacement(api: Api, found: *mut c_void) -> *mut c_void {
     real::at(found as usize).map_or(found, real::hook)
 }
 
-/// The driver looks up its own names while it starts.
+/// The driver looks up its own names, already while it starts.
 fn is_driver(caller: usize) -> bool {
-    let homes = [Home::Cuda, Home::Nvml];
-    if homes.iter().any(|home| home.contains(caller)) {
-        return true;
-    }
-    if homes.iter().all(|home| home.is_found()) {
-        return false;
-    }
-    elf::objects(|object| match object.contains(caller) {
-        true => ControlFlow::Break(homes.iter().any(|home| home.is_in(object))),
-        false => ControlFlow::Continue(()),
-    }) == Some(true)
+    elf::object_at(caller)
+        .is_some_and(|object| [Home::Cuda, Home::Nvml].iter().any(|home| home.is_in(&object)))
 }

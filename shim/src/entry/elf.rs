@@ -1,15 +1,40 @@
-//! Symbols by walking the loaded objects' own tables.
+//! Symbols by reading the loaded objects' own tables.
 //!
 //! We own `dlsym`, so nothing here may call it: the real one, and the driver's functions behind
 //! our exports of the same names, are found in the GNU hash tables of their objects.
+//!
+//! An object is found by an address in it, or by its handle. NOT by `dl_iterate_phdr`, after the
+//! start: its lock is one that the C library does not renew in a forked child, and a child whose
+//! parent had another thread in there would wait for ever.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
-use core::ops::ControlFlow;
+use core::ptr::null_mut;
 use libc::{dl_phdr_info, size_t};
 
-/// A loaded object, valid during the visit.
-pub struct Object<'a> {
-    info: &'a dl_phdr_info,
+/// The loader's record of an object; its address is also the object's `dlopen` handle.
+#[repr(C)]
+struct LinkMap {
+    base: usize,
+    path: *const c_char,
+    dynamic: *const Dynamic,
+    next: *mut LinkMap,
+    previous: *mut LinkMap,
+}
+
+unsafe extern "C" {
+    fn dladdr1(
+        address: *const c_void,
+        info: *mut libc::Dl_info,
+        extra: *mut *mut LinkMap,
+        flags: c_int,
+    ) -> c_int;
+}
+const RTLD_DL_LINKMAP: c_int = 2;
+
+/// A loaded object.
+#[derive(Clone, Copy)]
+pub struct Object {
+    map: *const LinkMap,
     tables: Option<Tables>,
 }
 
@@ -23,61 +48,42 @@ struct Tables {
     soname: Option<usize>,
 }
 
-/// Visits the objects in load order until `visit` breaks.
-pub fn objects<B>(mut visit: impl FnMut(&Object) -> ControlFlow<B>) -> Option<B> {
-    struct State<'a, B> {
-        visit: &'a mut dyn FnMut(&Object) -> ControlFlow<B>,
-        broke: Option<B>,
-    }
-    unsafe extern "C" fn step<B>(info: *mut dl_phdr_info, _: size_t, data: *mut c_void) -> c_int {
-        let state = unsafe { &mut *data.cast::<State<B>>() };
-        let object = unsafe { Object::new(&*info) };
-        match (state.visit)(&object) {
-            ControlFlow::Continue(()) => 0,
-            ControlFlow::Break(value) => {
-                state.broke = Some(value);
-                1
-            }
-        }
-    }
-    let mut state = State { visit: &mut visit, broke: None };
-    unsafe { libc::dl_iterate_phdr(Some(step::<B>), (&raw mut state).cast()) };
-    state.broke
+/// The object in which an address lies.
+pub fn object_at(address: usize) -> Option<Object> {
+    let mut info = unsafe { core::mem::zeroed() };
+    let mut map: *mut LinkMap = null_mut();
+    let found = unsafe { dladdr1(address as *const c_void, &mut info, &mut map, RTLD_DL_LINKMAP) };
+    if found == 0 || map.is_null() { None } else { unsafe { Some(Object::new(map)) } }
 }
 
-impl Object<'_> {
-    unsafe fn new(info: &dl_phdr_info) -> Object<'_> {
-        let tables = unsafe { Tables::of(info) };
-        Object { info, tables }
+impl Object {
+    unsafe fn new(map: *const LinkMap) -> Object {
+        Object { map, tables: unsafe { Tables::of((*map).base, (*map).dynamic) } }
     }
 
-    fn headers(&self) -> &[libc::Elf64_Phdr] {
-        if self.info.dlpi_phdr.is_null() {
-            return &[];
-        }
-        unsafe { core::slice::from_raw_parts(self.info.dlpi_phdr, self.info.dlpi_phnum as usize) }
+    /// # Safety
+    /// The handle is one that [`Object::handle`] or `dlopen` gave, of an object that stays loaded.
+    pub unsafe fn of_handle(handle: *mut c_void) -> Object {
+        unsafe { Object::new(handle.cast()) }
     }
 
-    /// First and one past last address of its segments.
-    pub fn range(&self) -> (usize, usize) {
-        let base = self.info.dlpi_addr as usize;
-        let loads = || self.headers().iter().filter(|header| header.p_type == libc::PT_LOAD);
-        let start = loads().map(|h| h.p_vaddr as usize).min().unwrap_or(0);
-        let end = loads().map(|h| (h.p_vaddr + h.p_memsz) as usize).max().unwrap_or(0);
-        (base + start, base + end)
+    /// As `dlopen` gives it (without its reference).
+    pub fn handle(&self) -> *mut c_void {
+        self.map.cast_mut().cast()
     }
 
     pub fn contains(&self, address: usize) -> bool {
-        let (start, end) = self.range();
-        (start..end).contains(&address)
+        object_at(address).is_some_and(|other| other.map == self.map)
     }
 
     /// Path as it was loaded; empty for the program itself.
     pub fn path(&self) -> &CStr {
-        if self.info.dlpi_name.is_null() {
-            return c"";
+        unsafe {
+            match (*self.map).path.is_null() {
+                true => c"",
+                false => CStr::from_ptr((*self.map).path),
+            }
         }
-        unsafe { CStr::from_ptr(self.info.dlpi_name) }
     }
 
     pub fn soname(&self) -> Option<&CStr> {
@@ -99,16 +105,61 @@ impl Object<'_> {
     }
 }
 
-impl Tables {
-    unsafe fn of(info: &dl_phdr_info) -> Option<Tables> {
-        let base = info.dlpi_addr as usize;
+/// The function of this name in the first object behind the one that holds `address`, in load
+/// order; failing that, in any other. For the start of the process only (see above).
+pub fn behind(address: usize, name: &[u8]) -> Option<usize> {
+    struct Search<'a> {
+        address: usize,
+        name: &'a [u8],
+        passed: bool,
+        before: Option<usize>,
+        behind: Option<usize>,
+    }
+    unsafe extern "C" fn step(info: *mut dl_phdr_info, _: size_t, data: *mut c_void) -> c_int {
+        let search = unsafe { &mut *data.cast::<Search>() };
+        let info = unsafe { &*info };
         if info.dlpi_phdr.is_null() {
-            return None;
+            return 0;
         }
         let headers =
             unsafe { core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum as usize) };
-        let dynamic = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC)?;
-        let mut entry = (base + dynamic.p_vaddr as usize) as *const Dynamic;
+        let base = info.dlpi_addr as usize;
+        let holds = |header: &&libc::Elf64_Phdr| {
+            let start = base + header.p_vaddr as usize;
+            header.p_type == libc::PT_LOAD
+                && (start..start + header.p_memsz as usize).contains(&search.address)
+        };
+        if headers.iter().any(|header| holds(&header)) {
+            search.passed = true;
+            return 0;
+        }
+        let Some(dynamic) = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC) else {
+            return 0;
+        };
+        let dynamic = (base + dynamic.p_vaddr as usize) as *const Dynamic;
+        let found = unsafe { Tables::of(base, dynamic).and_then(|t| t.function(search.name)) };
+        match found {
+            Some(_) if search.passed => {
+                search.behind = found;
+                1
+            }
+            _ => {
+                search.before = search.before.or(found);
+                0
+            }
+        }
+    }
+    let mut search = Search { address, name, passed: false, before: None, behind: None };
+    unsafe { libc::dl_iterate_phdr(Some(step), (&raw mut search).cast()) };
+    search.behind.or(search.before)
+}
+
+impl Tables {
+    unsafe fn of(base: usize, dynamic: *const Dynamic) -> Option<Tables> {
+        if dynamic.is_null() {
+            return None;
+        }
+        let mut entry = dynamic;
         let (mut hash, mut symbols, mut strings, mut soname) = (0, 0, 0, None);
         unsafe {
             while (*entry).tag != DT_NULL {
@@ -123,11 +174,8 @@ impl Tables {
                 entry = entry.add(1);
             }
         }
-        if hash == 0 || symbols == 0 || strings == 0 {
-            return None;
-        }
         // The loader adds the base to these in place, but not for the vdso.
-        if base != 0 && hash < base {
+        if hash == 0 || symbols == 0 || strings == 0 || hash < base {
             return None;
         }
         Some(Tables {
@@ -208,22 +256,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_what_the_loader_finds() {
-        // Through the linker, not through dlsym: the test binary's own reference.
-        let expected = libc::getppid as *const () as usize;
-        let found = objects(|object| match object.function(b"getppid") {
-            Some(address) if object.contains(expected) => ControlFlow::Break(address),
-            _ => ControlFlow::Continue(()),
-        });
-        assert_eq!(found, Some(expected));
+    fn finds_what_the_linker_found() {
+        // Not through dlsym: the test binary's own references.
+        let getppid = libc::getppid as *const () as usize;
+        let object = object_at(getppid).unwrap();
+        assert!(object.is_named("libc.so"));
+        assert!(object.contains(libc::getpid as *const () as usize));
+        assert!(!object.contains(object_at as *const () as usize));
+        assert_eq!(object.function(b"getppid"), Some(getppid));
+        assert_eq!(object.function(b"no_such_function_anywhere"), None);
+        assert_eq!(behind(object_at as *const () as usize, b"getppid"), Some(getppid));
+        let again = unsafe { Object::of_handle(object.handle()) };
+        assert_eq!(again.function(b"getppid"), Some(getppid));
     }
 
     #[test]
-    fn does_not_find_what_is_not_there() {
-        let found = objects(|object| match object.function(b"no_such_function_anywhere") {
-            Some(address) => ControlFlow::Break(address),
-            None => ControlFlow::Continue(()),
-        });
-        assert_eq!(found, None);
+    fn an_address_of_nobody() {
+        assert!(object_at(16).is_none());
+        assert_eq!(behind(16, b"no_such_function_anywhere"), None);
     }
 }

@@ -2,8 +2,7 @@
 
 use super::elf;
 use core::ffi::{CStr, c_char, c_int, c_void};
-use core::ops::ControlFlow;
-use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicPtr, Ordering};
 
 pub type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 pub type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
@@ -25,23 +24,7 @@ fn cached(cache: &AtomicPtr<c_void>, name: &[u8]) -> *mut c_void {
 /// the chain.
 #[cold]
 fn find(cache: &AtomicPtr<c_void>, name: &[u8]) -> *mut c_void {
-    let mut passed_us = false;
-    let mut before = None;
-    let behind = elf::objects(|object| {
-        if is_ours_in(object) {
-            passed_us = true;
-            return ControlFlow::Continue(());
-        }
-        match object.function(name) {
-            Some(address) if passed_us => ControlFlow::Break(address),
-            Some(address) => {
-                before = Some(address);
-                ControlFlow::Continue(())
-            }
-            None => ControlFlow::Continue(()),
-        }
-    });
-    let found = behind.or(before).unwrap_or(0) as *mut c_void;
+    let found = elf::behind(find as *const () as usize, name).unwrap_or(0) as *mut c_void;
     cache.store(found, Ordering::Relaxed);
     found
 }
@@ -115,25 +98,14 @@ pub fn warm() {
     real_dlmopen();
 }
 
-static START: AtomicUsize = AtomicUsize::new(0);
-static END: AtomicUsize = AtomicUsize::new(0);
-
-pub fn is_ours_in(object: &elf::Object) -> bool {
-    object.contains(find as *const () as usize)
-}
-
 /// Whether this address lies in our library.
 pub fn is_ours(address: usize) -> bool {
-    let mut end = END.load(Ordering::Acquire);
-    if end == 0 {
-        let range = elf::objects(|object| match is_ours_in(object) {
-            true => ControlFlow::Break(object.range()),
-            false => ControlFlow::Continue(()),
-        });
-        let Some((start, found_end)) = range else { return false };
-        START.store(start, Ordering::Relaxed);
-        END.store(found_end, Ordering::Release);
-        end = found_end;
+    static OURS: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+    let mut ours = OURS.load(Ordering::Relaxed);
+    if ours.is_null() {
+        let Some(object) = elf::object_at(find as *const () as usize) else { return false };
+        ours = object.handle();
+        OURS.store(ours, Ordering::Relaxed);
     }
-    (START.load(Ordering::Relaxed)..end).contains(&address)
+    elf::object_at(address).is_some_and(|object| object.handle() == ours)
 }

@@ -4,22 +4,17 @@
 //! looked up with success or called. No lock: racing threads store the same values.
 
 use super::api::{Api, Home};
+use super::elf::{self, Object};
 use super::exports::HOOKS;
-use super::{elf, loader};
+use super::loader;
 use core::ffi::{CStr, c_void};
-use core::ops::ControlFlow;
-use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-static REAL: [AtomicPtr<c_void>; Api::COUNT] =
-    [const { AtomicPtr::new(core::ptr::null_mut()) }; Api::COUNT];
+static REAL: [AtomicPtr<c_void>; Api::COUNT] = [const { AtomicPtr::new(null_mut()) }; Api::COUNT];
 
-/// Address range of each home's object; end 0 = not found yet.
-struct Range {
-    start: AtomicUsize,
-    end: AtomicUsize,
-}
-static RANGES: [Range; 2] =
-    [const { Range { start: AtomicUsize::new(0), end: AtomicUsize::new(0) } }; 2];
+/// Each home's object, once found; it is never unloaded then.
+static OBJECTS: [AtomicPtr<c_void>; 2] = [const { AtomicPtr::new(null_mut()) }; 2];
 
 impl Home {
     fn library(self) -> &'static CStr {
@@ -31,7 +26,7 @@ impl Home {
 
     /// A file may serve under both names, and the loader keeps only the first: what counts
     /// is that it is one of the two by name and defines the function without which there is none.
-    pub fn is_in(self, object: &elf::Object) -> bool {
+    pub fn is_in(self, object: &Object) -> bool {
         let essential: &[u8] = match self {
             Home::Cuda => b"cuDriverGetVersion",
             Home::Nvml => b"nvmlInit_v2",
@@ -40,19 +35,14 @@ impl Home {
             && object.function(essential).is_some()
     }
 
-    fn range(self) -> &'static Range {
-        &RANGES[self as usize]
+    fn object(self) -> Option<Object> {
+        let handle = OBJECTS[self as usize].load(Ordering::Acquire);
+        (!handle.is_null()).then(|| unsafe { Object::of_handle(handle) })
     }
 
     /// Whether its object was found in the process.
     pub fn is_found(self) -> bool {
-        self.range().end.load(Ordering::Acquire) != 0
-    }
-
-    /// Whether the address lies in its object, as far as that is known.
-    pub fn contains(self, address: usize) -> bool {
-        let end = self.range().end.load(Ordering::Acquire);
-        (self.range().start.load(Ordering::Relaxed)..end).contains(&address)
+        !OBJECTS[self as usize].load(Ordering::Acquire).is_null()
     }
 }
 
@@ -65,12 +55,13 @@ pub fn function(api: Api) -> Option<*mut c_void> {
 
 #[cold]
 fn open(api: Api) -> Option<*mut c_void> {
-    let home = api.home();
-    if !find(home) {
+    if !find(api.home()) {
         // A program that is linked against the library has it already; one that calls our export
         // without it (a weak reference, a plugin) would otherwise call into nothing.
-        super::inside(|| loader::dlopen(home.library(), libc::RTLD_NOW));
-        find(home);
+        let handle = super::inside(|| loader::dlopen(api.home().library(), libc::RTLD_NOW));
+        if !handle.is_null() {
+            adopt(api.home(), unsafe { Object::of_handle(handle) });
+        }
     }
     known(api)
 }
@@ -81,50 +72,52 @@ pub fn known(api: Api) -> Option<*mut c_void> {
     (!real.is_null()).then_some(real)
 }
 
-/// Looks for the home's object among the loaded ones and fills the tables. `false`: it is not
-/// loaded.
+/// Looks for the home's object behind us in the global scope, or loaded under its usual name, and
+/// fills the tables. `false`: it is not there.
 #[cold]
 pub fn find(home: Home) -> bool {
     if home.is_found() {
         return true;
     }
-    let mut path = [0_u8; libc::PATH_MAX as usize];
-    let range = elf::objects(|object| {
-        if !home.is_in(object) {
-            return ControlFlow::Continue(());
-        }
-        for &api in Api::ALL.iter().filter(|api| api.home() == home) {
-            if let Some(address) = object.function(api.name().as_bytes()) {
-                REAL[api as usize].store(address as *mut c_void, Ordering::Release);
-                remember(address, api);
-            }
-        }
-        let bytes = object.path().to_bytes_with_nul();
-        if bytes.len() <= path.len() {
-            path[..bytes.len()].copy_from_slice(bytes);
-        }
-        ControlFlow::Break(object.range())
-    });
-    let Some((start, end)) = range else { return false };
-    // Our pointers into it must stay good: it is not to be unloaded any more.
-    if let Ok(path) = CStr::from_bytes_until_nul(&path)
-        && !path.is_empty()
-    {
-        loader::dlopen(path, libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE);
+    let witness = match home {
+        Home::Cuda => c"cuDriverGetVersion",
+        Home::Nvml => c"nvmlInit_v2",
+    };
+    let found = unsafe { loader::dlsym(libc::RTLD_NEXT, witness) };
+    if !found.is_null() && adopt_at(home, found) {
+        return true;
     }
-    home.range().start.store(start, Ordering::Relaxed);
-    home.range().end.store(end, Ordering::Release);
+    loader::clear_error();
+    let handle = loader::dlopen(home.library(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+    !handle.is_null() && adopt(home, unsafe { Object::of_handle(handle) })
+}
+
+/// A look-up found this function: if it is in the home's object, that one is adopted.
+pub fn adopt_at(home: Home, found: *mut c_void) -> bool {
+    home.is_found() || elf::object_at(found as usize).is_some_and(|object| adopt(home, object))
+}
+
+/// Fills the tables from this object, if it is the home's.
+#[cold]
+fn adopt(home: Home, object: Object) -> bool {
+    if !home.is_in(&object) {
+        return false;
+    }
+    for &api in Api::ALL.iter().filter(|api| api.home() == home) {
+        if let Some(address) = object.function(api.name().as_bytes()) {
+            REAL[api as usize].store(address as *mut c_void, Ordering::Release);
+            remember(address, api);
+        }
+    }
+    // Our pointers into it must stay good: it is not to be unloaded any more.
+    loader::dlopen(object.path(), libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE);
+    OBJECTS[home as usize].store(object.handle(), Ordering::Release);
     true
 }
 
-/// Any function of the driver by name, for the calls that we make ourselves.
+/// Any function of the home by name, for the calls that we make ourselves.
 pub fn by_name(home: Home, name: &str) -> Option<*mut c_void> {
-    elf::objects(|object| match home.is_in(object) {
-        true => ControlFlow::Break(object.function(name.as_bytes())),
-        false => ControlFlow::Continue(()),
-    })
-    .flatten()
-    .map(|address| address as *mut c_void)
+    home.object()?.function(name.as_bytes()).map(|address| address as *mut c_void)
 }
 
 /// Real address -> entry point. One word a slot, address << 16 | number: set with one store, so

@@ -1,0 +1,214 @@
+//! Every door to the driver hands out our function, each call reaches the driver once, and what is
+//! not in the table stays as it is.
+
+mod support;
+
+use support::{Scratch, command, shim, text};
+
+fn through(door: &str) -> String {
+    let dir = Scratch::new();
+    dir.driver();
+    let program = dir.compile("doors", "doors", &["-ldl"]);
+    let output = command(program, &dir.0)
+        .arg(door)
+        .env("LD_PRELOAD", shim())
+        .env("VRAMTRACE_OUT", "off")
+        .output()
+        .unwrap();
+    text(&output)
+}
+
+#[track_caller]
+fn expect(door: &str, lines: &[&str]) {
+    let expected = format!("{}\nexit status: 0\n", lines.join("\n"));
+    pretty(&through(door), &expected);
+}
+
+#[track_caller]
+fn pretty(got: &str, expected: &str) {
+    assert!(got == expected, "got\n{got}\nexpected\n{expected}");
+}
+
+const ONCE: &str = "result 0, pointer set, reached 1, errno 77";
+
+#[test]
+fn dlsym_with_a_handle() {
+    expect(
+        "dlsym",
+        &[
+            "cuMemAlloc_v2 libvramtrace.so:cuMemAlloc_v2",
+            "again libvramtrace.so:cuMemAlloc_v2",
+            "not ours libcuda.so.1:cuLaunchKernel",
+            "not there nothing (error)",
+            "prefix nothing (error)",
+            "empty nothing (error)",
+            ONCE,
+            ONCE,
+            "the driver's own libcuda.so.1:cuDriverGetVersion",
+        ],
+    );
+}
+
+#[test]
+fn the_global_scope() {
+    expect(
+        "global",
+        &[
+            "default libvramtrace.so:cuMemAlloc_v2",
+            "next libvramtrace.so:cuMemAlloc_v2",
+            "program libvramtrace.so:cuMemAlloc_v2",
+        ],
+    );
+}
+
+#[test]
+fn nothing_is_found_where_there_is_no_driver() {
+    expect(
+        "none",
+        &[
+            "default nothing (error)",
+            "next nothing (error)",
+            "program nothing (error)",
+            "versioned nothing (error)",
+            "nvml nothing (error)",
+            "close by nothing (error)",
+            "malloc libc.so.6:malloc",
+            "libm nothing",
+        ],
+    );
+}
+
+#[test]
+fn a_weak_reference_without_a_driver_says_no_device() {
+    let dir = Scratch::new();
+    let program = dir.compile("doors", "doors", &["-ldl"]);
+    let output = command(program, &dir.0).arg("weak").env("LD_PRELOAD", shim()).output().unwrap();
+    if output.stdout.starts_with(b"cuInit 0") {
+        println!("SKIP: this machine has a driver");
+        return;
+    }
+    pretty(&text(&output), "cuInit 100\nnvml 12\nexit status: 0\n");
+}
+
+#[test]
+fn dlsym_found_through_dlsym() {
+    let got = through("dlsym-of-dlsym");
+    for line in got.lines().filter(|line| line.contains("cuMemAlloc") || line.starts_with("old")) {
+        assert!(line.ends_with("libvramtrace.so:cuMemAlloc_v2"), "{got}");
+    }
+    assert!(got.contains("libc.so.6 libvramtrace.so:cuMemAlloc_v2"), "{got}");
+    assert!(got.contains("next libvramtrace.so:cuMemAlloc_v2"), "{got}");
+    assert!(got.ends_with("exit status: 0\n"), "{got}");
+}
+
+#[test]
+fn get_proc_address_of_both_versions() {
+    let ours = |name: &str| format!("libvramtrace.so:{name}");
+    let both = |ask: &str, name: String, status: &str| format!("{ask} 0 {name} 0 {name} {status}");
+    let none = |ask: &str, status: &str| format!("{ask} 500 nothing 500 nothing {status}");
+    let lines = [
+        format!("v1 {}", ours("cuGetProcAddress")),
+        format!("v2 {}", ours("cuGetProcAddress_v2")),
+        both("cuMemAlloc/2000/0", ours("cuMemAlloc"), "-7"),
+        both("cuMemAlloc/3020/0", ours("cuMemAlloc_v2"), "0"),
+        both("cuMemAlloc/13000/2", ours("cuMemAlloc_v2"), "-7"),
+        none("cuMemAllocAsync/11000/0", "1"),
+        both("cuMemAllocAsync/11020/0", ours("cuMemAllocAsync"), "-7"),
+        both("cuMemAllocAsync/12000/1", ours("cuMemAllocAsync"), "0"),
+        both("cuMemAllocAsync/13000/2", ours("cuMemAllocAsync_ptsz"), "-7"),
+        both("cuGetProcAddress/11030/0", ours("cuGetProcAddress"), "0"),
+        both("cuGetProcAddress/12000/0", ours("cuGetProcAddress_v2"), "-7"),
+        both("cuLaunchKernel/12000/0", "libcuda.so.1:cuLaunchKernel".into(), "0"),
+        both("cuMemAllocFuture/13000/0", "libcuda.so.1:cuMemAllocFuture".into(), "-7"),
+        none("/0/0", "1"),
+        ONCE.into(),
+        ONCE.into(),
+    ];
+    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    expect("proc", &lines);
+}
+
+#[test]
+fn linked_against_the_driver() {
+    let dir = Scratch::new();
+    dir.driver();
+    let program = dir.compile("linked", "linked", &["-L.", "-l:libcuda.so.1"]);
+    let bare = command(&program, &dir.0).output().unwrap();
+    let ours = command(&program, &dir.0)
+        .env("LD_PRELOAD", shim())
+        .env("VRAMTRACE_OUT", "off")
+        .output()
+        .unwrap();
+    assert_eq!(text(&bare), "0 0 1 0 reached 1 1\nexit status: 0\n");
+    assert_eq!(text(&ours), text(&bare));
+}
+
+#[test]
+fn a_plugin_that_looks_behind_itself() {
+    let dir = Scratch::new();
+    dir.driver();
+    let options =
+        ["-shared", "-fPIC", "-fno-builtin", "-L.", "-Wl,--no-as-needed", "-l:libcuda.so.1"];
+    dir.compile("plugin", "plugin.so", &options);
+    let program = dir.compile("doors", "doors", &["-ldl"]);
+    let output = command(program, &dir.0)
+        .args(["plugin", "./plugin.so"])
+        .env("LD_PRELOAD", shim())
+        .env("VRAMTRACE_OUT", "off")
+        .output()
+        .unwrap();
+    let lines = [
+        "driver by RTLD_NEXT libvramtrace.so:cuMemAlloc_v2",
+        "malloc behind the plugin: libc",
+        ONCE,
+        "exit status: 0\n",
+    ];
+    pretty(&text(&output), &lines.join("\n"));
+}
+
+#[test]
+fn ctypes() {
+    let Some(python) = support::on_path("python3") else {
+        println!("SKIP: no python3");
+        return;
+    };
+    let dir = Scratch::new();
+    dir.driver();
+    let script = "
+import ctypes
+d = ctypes.CDLL('libcuda.so.1')
+p = ctypes.c_uint64()
+d.cuMemAlloc_v2.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+print(d.cuMemAlloc_v2(ctypes.byref(p), 100), p.value != 0, d.witness_allocs())
+a = ctypes.cast(d.cuMemAlloc_v2, ctypes.c_void_p).value
+print([l.split('/')[-1].strip() for l in open('/proc/self/maps') if int(l.split('-')[0], 16) <= a < int(l.split('-')[1].split()[0], 16)])
+";
+    let output = command(python, &dir.0)
+        .args(["-c", script])
+        .env("LD_PRELOAD", shim())
+        .env("VRAMTRACE_OUT", "off")
+        .output()
+        .unwrap();
+    pretty(&text(&output), "0 True 1\n['libvramtrace.so']\nexit status: 0\n");
+}
+
+/// A panic in our hook: the call passes through, once, and one line says so.
+#[test]
+fn a_panic_in_a_hook_passes_through() {
+    let dir = Scratch::new();
+    dir.driver();
+    let program = dir.compile("linked", "linked", &["-L.", "-l:libcuda.so.1"]);
+    for api in ["cuInit", "cuMemAlloc_v2", "cuMemFree_v2"] {
+        let output = command(&program, &dir.0)
+            .env("LD_PRELOAD", shim())
+            .env("VRAMTRACE_OUT", "off")
+            .env("VRAMTRACE_TEST_PANIC", api)
+            .output()
+            .unwrap();
+        let got = text(&output);
+        assert!(got.starts_with("0 0 1 0 reached 1 1\n"), "{got}");
+        assert!(got.contains(&format!("vramtrace: internal error in {api}: ")), "{got}");
+        assert!(got.ends_with("exit status: 0\n"), "{got}");
+        assert_eq!(got.lines().count(), 3, "{got}");
+    }
+}

@@ -1,0 +1,163 @@
+//! Programs that never touch CUDA do not notice us: same output, same status, no file, no driver.
+
+mod support;
+
+use std::path::PathBuf;
+use std::process::Command;
+use support::{Scratch, command, on_path, shim, text};
+
+/// Runs it bare and preloaded, in a fresh directory each, after `prepare` in both.
+#[track_caller]
+fn same(program: PathBuf, arguments: &[&str], prepare: impl Fn(&Scratch)) {
+    let run = |preload: bool| {
+        let dir = Scratch::new();
+        prepare(&dir);
+        let before = dir.files();
+        let mut command = command(&program, &dir.0);
+        command.args(arguments).env("TZ", "UTC").env("LC_ALL", "C").env_remove("LD_LIBRARY_PATH");
+        if preload {
+            command.env("LD_PRELOAD", shim());
+        }
+        let output = command.output().unwrap();
+        let traces: Vec<_> = dir.files().into_iter().filter(|f| !before.contains(f)).collect();
+        assert!(!traces.iter().any(|file| file.contains("vtrace")), "{traces:?}");
+        text(&output).replace(dir.0.to_str().unwrap(), "DIR")
+    };
+    let (bare, ours) = (run(false), run(true));
+    assert!(bare == ours, "{} {arguments:?}\nbare\n{bare}\npreloaded\n{ours}", program.display());
+}
+
+#[track_caller]
+fn guest(name: &str, arguments: &[&str]) {
+    match on_path(name) {
+        Some(program) => same(program, arguments, |_| {}),
+        None => println!("SKIP: no {name}"),
+    }
+}
+
+#[test]
+fn bash() {
+    guest("bash", &["-c", "for i in 1 2 3; do echo $i $(ls / | wc -l); done; (exit 7); echo $?"]);
+    guest("bash", &["-c", "kill -TERM $$"]);
+    guest("bash", &["-c", "echo to stderr >&2; exit 3"]);
+    guest("bash", &["-c", "grep -c libcuda /proc/self/maps"]);
+}
+
+#[test]
+fn git() {
+    let script = "git init -q . && echo a > a && git add a && \
+        git -c user.name=n -c user.email=e commit -q -m one --date=2001-01-01T00:00:00Z && \
+        git log --format='%an %ad %s' && git status --short && git fsck";
+    guest("bash", &["-c", script]);
+}
+
+/// The system's and each that pyenv keeps.
+fn pythons() -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = on_path("python3").into_iter().collect();
+    let mut roots = vec![PathBuf::from("/opt/pyenv"), PathBuf::from("/usr/local/pyenv")];
+    roots.extend(std::env::var_os("PYENV_ROOT").map(PathBuf::from));
+    roots.extend(std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".pyenv")));
+    for root in roots {
+        let Ok(versions) = std::fs::read_dir(root.join("versions")) else { continue };
+        for version in versions.flatten() {
+            let python = version.path().join("bin/python3");
+            if python.is_file() {
+                found.push(python);
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn python() {
+    let script = "
+import ctypes, subprocess, sys, threading, hashlib, json, ssl, sqlite3, socket, os
+print(sys.version_info[:2], json.dumps({'a': 1}), hashlib.sha256(b'x').hexdigest())
+lib = ctypes.CDLL(None)
+print(lib.getppid() == os.getppid(), hasattr(lib, 'cuInit'), hasattr(lib, 'nvmlInit_v2'))
+print(subprocess.run(['sh', '-c', 'exit 5']).returncode)
+t = [threading.Thread(target=lambda: sum(range(1000))) for _ in range(8)]
+[x.start() for x in t]; [x.join() for x in t]
+pid = os.fork()
+if pid == 0: os._exit(4)
+print(os.waitpid(pid, 0)[1])
+print('libcuda' in open('/proc/self/maps').read())
+sys.exit(9)
+";
+    let found = pythons();
+    for minor in 8..=13 {
+        let name = format!("3.{minor}");
+        let is = |python: &PathBuf| {
+            let version = Command::new(python).arg("-V").output();
+            version.is_ok_and(|output| {
+                String::from_utf8_lossy(&output.stdout).starts_with(&format!("Python {name}."))
+            })
+        };
+        match found.iter().find(|python| is(python)) {
+            Some(python) => same(python.clone(), &["-c", script], |_| {}),
+            None => println!("SKIP: no Python {name}"),
+        }
+    }
+    assert!(!found.is_empty() || on_path("python3").is_none());
+}
+
+#[test]
+fn node() {
+    let script = "const c = require('child_process'); \
+        console.log(process.versions.node, c.execSync('echo child').toString()); \
+        new (require('worker_threads').Worker)('console.log(1)', {eval: true})";
+    guest("node", &["-e", script]);
+}
+
+#[test]
+fn compilers() {
+    let script = "echo 'int main(void){return 42;}' > m.c && gcc -O2 m.c -o m && ./m; echo $?; \
+        echo 'int main({' > bad.c && gcc bad.c -o bad; echo $?";
+    guest("bash", &["-c", script]);
+    let script = "printf '[package]\\nname = \"guest\"\\n[workspace]\\n' > Cargo.toml && mkdir src && \
+        echo 'fn main() { println!(\"hello\"); std::process::exit(5) }' > src/main.rs && \
+        cargo check -q --offline && cargo run -q --offline; echo $?";
+    guest("bash", &["-c", script]);
+}
+
+#[test]
+fn tools() {
+    guest("perl", &["-e", "print join(',', map { $_ * 2 } 1..5), qq{\\n}; exit 6"]);
+    guest("java", &["-version"]);
+    guest("gdb", &["--batch", "-ex", "print 1+1"]);
+    guest("valgrind", &["-q", "--error-exitcode=9", "/bin/true"]);
+    guest("strace", &["-V"]);
+    guest("tar", &["--version"]);
+    guest("ssh", &["-V"]);
+}
+
+#[test]
+fn threads_that_fork() {
+    let dir = Scratch::new();
+    let program = dir.compile("forks", "forks", &["-pthread", "-ldl"]);
+    same(program, &[], |_| {});
+}
+
+/// A program with AddressSanitizer wants to be first; with the check off it runs with us too.
+#[test]
+fn address_sanitizer() {
+    let dir = Scratch::new();
+    let source = dir.0.join("a.c");
+    std::fs::write(&source, "int main(void){return 3;}").unwrap();
+    let built = Command::new("cc")
+        .args(["-fsanitize=address", "-o"])
+        .arg(dir.0.join("a"))
+        .arg(&source)
+        .output();
+    if !built.is_ok_and(|output| output.status.success()) {
+        println!("SKIP: no AddressSanitizer");
+        return;
+    }
+    let output = command(dir.0.join("a"), &dir.0)
+        .env("LD_PRELOAD", shim())
+        .env("ASAN_OPTIONS", "verify_asan_link_order=0:detect_leaks=0")
+        .output()
+        .unwrap();
+    assert_eq!(text(&output), "exit status: 3\n");
+}

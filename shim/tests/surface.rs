@@ -1,0 +1,123 @@
+//! What the library shows to the loader: names, needs and floor. A mistake here stops EVERY
+//! preloaded process.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::fmt::Write;
+use std::path::Path;
+use std::process::Command;
+use support::shim;
+
+/// The oldest C library it runs on.
+const FLOOR: (u32, u32) = (2, 34);
+
+fn run(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program)
+        .args(arguments)
+        .arg(shim())
+        .env("LC_ALL", "C")
+        .output()
+        .unwrap_or_else(|_| panic!("{program} (binutils) is needed for this test"));
+    assert!(output.status.success());
+    String::from_utf8(output.stdout).unwrap()
+}
+
+unsafe extern "C" {
+    fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void;
+    fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void;
+}
+
+/// The table: name, since, section, hook.
+fn table() -> Vec<[String; 4]> {
+    let path = CString::new(shim().to_str().unwrap()).unwrap();
+    let text = unsafe {
+        let handle = dlopen(path.as_ptr(), 2);
+        assert!(!handle.is_null());
+        let coverage = dlsym(handle, c"vramtrace_coverage".as_ptr());
+        assert!(!coverage.is_null());
+        let coverage: extern "C" fn() -> *const c_char = std::mem::transmute(coverage);
+        CStr::from_ptr(coverage()).to_str().unwrap()
+    };
+    let fields = |line: &str| -> [String; 4] {
+        line.split('\t').map(String::from).collect::<Vec<_>>().try_into().unwrap()
+    };
+    text.lines().map(fields).collect()
+}
+
+#[test]
+fn exports_the_table_and_the_doors_only() {
+    let listed = run("nm", &["-D", "--defined-only"]);
+    let exported: BTreeSet<&str> =
+        listed.lines().map(|line| line.split_whitespace().last().unwrap()).collect();
+    let table = table();
+    let mut allowed: BTreeSet<&str> = table.iter().map(|line| line[0].as_str()).collect();
+    for name in &allowed {
+        assert!(exported.contains(name), "{name} is in the table and not exported");
+    }
+    allowed.extend(["dlsym", "dlvsym", "dlopen", "dlmopen", "InitializeInjectionNvtx2"]);
+    for name in exported {
+        assert!(allowed.contains(name) || name.starts_with("vramtrace_"), "{name} is exported");
+    }
+}
+
+#[test]
+fn needs_the_c_library_and_the_unwinder_only() {
+    let dynamic = run("readelf", &["-d"]);
+    for line in dynamic.lines().filter(|line| line.contains("(NEEDED)")) {
+        let known = ["[libc.so.6]", "[libgcc_s.so.1]", "[ld-linux-x86-64.so.2]"];
+        assert!(known.iter().any(|name| line.contains(name)), "{line}");
+    }
+    assert!(!dynamic.contains("INITFIRST"), "{dynamic}");
+}
+
+#[test]
+fn runs_on_the_floor() {
+    let symbols = run("objdump", &["-T"]);
+    for part in symbols.split(&['(', ')', ' ', '\n'][..]) {
+        let Some(version) = part.strip_prefix("GLIBC_") else { continue };
+        let mut numbers = version.split('.').map(|number| number.parse::<u32>().unwrap());
+        let version = (numbers.next().unwrap(), numbers.next().unwrap_or(0));
+        assert!(version <= FLOOR, "needs {part}");
+    }
+}
+
+fn documentation() -> String {
+    let mut text = String::from(
+        "# Entry points\n\n\
+         Every function that `libvramtrace.so` stands in front of; written from its table (`shim/src/entry/table.rs`).\n\
+         `since` is the CUDA version that asks `cuGetProcAddress` for exactly this variant. \
+         `pass`: handed to the driver, nothing else. `note`: so too, and the trace says that it was used. \
+         Else: the function in `shim/src/hooks/` that follows it.\n",
+    );
+    let mut section = String::new();
+    for [name, since, title, hook] in table() {
+        if title != section {
+            let _ = write!(text, "\n## {title}\n| name | since | hook |\n|---|---|---|\n");
+            section = title;
+        }
+        let since: u32 = since.parse().unwrap();
+        let since = match since {
+            0 => String::from("-"),
+            _ => format!("{}.{}", since / 1000, since % 1000 / 10),
+        };
+        let _ = writeln!(text, "| `{name}` | {since} | `{hook}` |");
+    }
+    text
+}
+
+/// `VRAMTRACE_WRITE_DOCS=1 cargo test -p vramtrace-shim --test surface` writes it.
+#[test]
+fn the_documentation_is_the_table() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/COVERAGE.md");
+    let text = documentation();
+    if std::env::var_os("VRAMTRACE_WRITE_DOCS").is_some() {
+        std::fs::write(&path, &text).unwrap();
+    }
+    let written = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        written == text,
+        "docs/COVERAGE.md is old: VRAMTRACE_WRITE_DOCS=1 cargo test -p vramtrace-shim --test surface"
+    );
+}
