@@ -1,5 +1,6 @@
 //! How much memory there is, as the program is told: under a cap, the cap's share.
 
+use super::book::look_again;
 use super::context::device_id;
 use super::place::current_place;
 use crate::entry::Call;
@@ -30,7 +31,8 @@ impl Shown {
 /// The figures of a device under its cap; `None` without one.
 pub fn shown(p: &'static Process, device: DeviceId, driver: Shown) -> Option<Shown> {
     let limit = p.cap.limit(device)?;
-    p.observe.now_and_then(p);
+    // A few microseconds, as the driver's own call: the program is to see what a request would.
+    look_again(p, device);
     Some(driver.under(limit, p.cap.counted(device, p.ledger.live(device))))
 }
 

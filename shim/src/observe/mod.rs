@@ -2,7 +2,7 @@
 //! loaded kernels, local memory. It is charged to the cap when seen, and sampled into the trace.
 //!
 //! A reading costs about 8 us, so it is taken after a context was made, before any refusal, and
-//! otherwise at most once a millisecond (one device a turn). NVML's calls are legal at any time,
+//! otherwise at most once a millisecond, one device a turn. NVML's calls are legal at any time,
 //! also while a stream is captured. Where NVML is not there or does not know our pid, only
 //! contexts are charged, by what the device's used memory grew when they were made.
 
@@ -17,19 +17,20 @@ use crate::process::Process;
 use hidden::{Booked, narrow};
 use nvml::{Figure, Nvml};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
 use vramtrace_format::{DeviceId, Event, Kind, Sample};
 
-/// Between two readings, with a cap in force.
-const CAPPED_NS: u64 = 1_000_000;
-/// Without one, only the trace wants to know.
-const RECORDED_NS: u64 = 10_000_000;
+/// Between two readings under a cap.
+const EVERY_NS: u64 = 1_000_000;
+/// Without a cap, a device is read anew after this time, or when its live bytes moved so much.
+const RESTED_NS: u64 = 10_000_000;
+const MUCH: u64 = 16 << 20;
 const DEVICES: usize = 64;
 
 pub struct Observer {
     nvml: AtomicPtr<Nvml>,
     /// NVML was looked for; it may not be there.
-    looked: AtomicU8,
+    looked: AtomicBool,
     next_ns: AtomicU64,
     turn: AtomicU8,
     devices: [Watched; DEVICES],
@@ -40,15 +41,18 @@ struct Watched {
     /// NVML's handle.
     handle: AtomicPtr<core::ffi::c_void>,
     last: Lock<Option<Sample>>,
+    /// Time and live bytes of the last reading.
+    read_ns: AtomicU64,
+    read_live: AtomicU64,
     /// Our pid was found in NVML's lists.
-    present: AtomicU8,
+    present: AtomicBool,
 }
 
 impl Default for Observer {
     fn default() -> Self {
         Observer {
             nvml: AtomicPtr::new(null_mut()),
-            looked: AtomicU8::new(0),
+            looked: AtomicBool::new(false),
             next_ns: AtomicU64::new(0),
             turn: AtomicU8::new(0),
             devices: std::array::from_fn(|_| Watched::default()),
@@ -66,38 +70,51 @@ pub struct Before {
 }
 
 impl Observer {
-    /// From the end of a hook, outside all locks: mostly one load.
+    /// Under a cap, before each call: what lazy loading took since the last one is to be known
+    /// before a request is granted. Mostly a look at the clock.
     #[inline]
-    pub fn now_and_then(&self, p: &Process) {
+    pub fn before_call(&self, p: &Process) {
         // Before the first context there is nothing to see, and NVML is not even opened.
-        if self.looked.load(Ordering::Relaxed) != 0 {
-            self.if_due(p);
+        if p.cap.is_set() && self.looked.load(Ordering::Relaxed) {
+            self.read_if_due(p);
         }
     }
 
-    fn if_due(&self, p: &Process) {
-        let capped = p.cap.is_set();
-        // The coarse clock costs a tenth and lags by a tick, which matters only under a cap.
-        let now =
-            clock_ns(if capped { libc::CLOCK_MONOTONIC } else { libc::CLOCK_MONOTONIC_COARSE });
-        let next = self.next_ns.load(Ordering::Relaxed);
-        if now < next {
-            return;
-        }
-        let pause = if capped { CAPPED_NS } else { RECORDED_NS };
-        let ours =
-            self.next_ns.compare_exchange(next, now + pause, Ordering::Relaxed, Ordering::Relaxed);
-        if ours.is_err() {
-            return;
-        }
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed) as usize;
-        let count = p.devices.all().count();
-        let device = (count > 0).then(|| p.devices.all().nth(turn % count)).flatten();
-        if let Some(device) = device
-            && p.contexts.any_on(device.id)
-        {
+    fn read_if_due(&self, p: &Process) {
+        let (now, next) = (p.recorder.now_ns(), self.next_ns.load(Ordering::Relaxed));
+        let later = now.saturating_add(EVERY_NS);
+        let ours = now >= next
+            && self
+                .next_ns
+                .compare_exchange(next, later, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok();
+        if ours && let Some(device) = self.whose_turn(p) {
             self.read(p, device);
         }
+    }
+
+    /// Without a cap only the trace wants to know. Called about once a millisecond, from the end
+    /// of a hook, outside all locks; reads when much has changed or some time has passed.
+    pub fn now_and_then(&self, p: &Process) {
+        if p.cap.is_set() || !self.looked.load(Ordering::Relaxed) {
+            return;
+        }
+        let Some(device) = self.whose_turn(p) else { return };
+        let Some(watched) = self.devices.get(device.id.0 as usize) else { return };
+        let now = p.recorder.now_ns();
+        let rested = now.saturating_sub(watched.read_ns.load(Ordering::Relaxed));
+        let moved = p.ledger.live(device.id).abs_diff(watched.read_live.load(Ordering::Relaxed));
+        if rested >= RESTED_NS || moved >= MUCH {
+            self.read(p, device);
+        }
+    }
+
+    /// One of the devices with a context, in turn.
+    fn whose_turn<'p>(&self, p: &'p Process) -> Option<&'p Device> {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed) as usize;
+        let with_context = || p.devices.all().filter(|device| p.contexts.any_on(device.id));
+        let count = with_context().count();
+        if count == 0 { None } else { with_context().nth(turn % count) }
     }
 
     /// Before a refusal: the figures must be those of now.
@@ -152,13 +169,15 @@ impl Observer {
         let context_bytes = p.contexts.bytes_on(device.id);
         let Some(watched) = self.devices.get(device.id.0 as usize) else { return };
         if figure.bytes().is_some() {
-            watched.present.store(1, Ordering::Relaxed);
+            watched.present.store(true, Ordering::Relaxed);
         }
+        watched.read_ns.store(p.recorder.now_ns(), Ordering::Relaxed);
+        watched.read_live.store(after.live, Ordering::Relaxed);
         let known = p.cap.outside(device.id);
         let hidden = match figure {
             Figure::Bytes(bytes) => narrow(known, bytes, before, after),
             // Listed before and no more: the last context is gone.
-            Figure::Absent if watched.present.load(Ordering::Relaxed) != 0 => {
+            Figure::Absent if watched.present.load(Ordering::Relaxed) => {
                 narrow(known, 0, before, after)
             }
             _ => context_bytes.saturating_add(p.contexts.growth_on(device.id)),
@@ -220,7 +239,7 @@ impl Observer {
             // SAFETY: never freed.
             return Some(unsafe { &*known });
         }
-        if self.looked.load(Ordering::Acquire) != 0 {
+        if self.looked.load(Ordering::Acquire) {
             return None;
         }
         let opened = inside(|| {
@@ -235,7 +254,7 @@ impl Observer {
             // A racing thread's copy is leaked: a few pointers, once.
             self.nvml.store(Box::into_raw(Box::new(opened)), Ordering::Release);
         }
-        self.looked.store(1, Ordering::Release);
+        self.looked.store(true, Ordering::Release);
         let found = self.nvml.load(Ordering::Acquire);
         // SAFETY: never freed.
         unsafe { found.as_ref() }
@@ -254,11 +273,4 @@ fn booked(p: &Process, device: DeviceId) -> Booked {
 
 fn pid() -> u32 {
     std::process::id()
-}
-
-fn clock_ns(clock: libc::clockid_t) -> u64 {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: room for the answer.
-    unsafe { libc::clock_gettime(clock, &mut now) };
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
