@@ -72,15 +72,16 @@ pub fn run(args: Args) -> Outcome {
         return Err(Failure { code: 1, message: "the demo's program left no trace".into() });
     };
     println!();
-    super::execute(["report".into(), trace.into()])?;
+    let run = ended.output.shown().unwrap_or_else(|| trace.clone());
+    super::execute(["report".into(), shown(&run).into()])?;
     let timeline: PathBuf = trace.with_extension("perfetto-trace");
     super::execute([
         "export".into(),
-        trace.into(),
+        shown(trace).into(),
         "--format=perfetto".into(),
         "--force".into(),
         "-o".into(),
-        timeline.clone().into(),
+        shown(&timeline).into(),
     ])?;
     println!("\nThe trace:      {}", shown(trace));
     println!("Its timeline:   {}  (open it in https://ui.perfetto.dev)", shown(&timeline));
