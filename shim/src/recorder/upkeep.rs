@@ -93,7 +93,7 @@ impl Recorder {
             let sequence = trace.sequence();
             if end || upkeep.noted != Some(sequence) {
                 upkeep.noted = Some(sequence);
-                self.note(&counters, sequence);
+                self.note(books, &counters, sequence);
             }
             if upkeep.running.is_some() {
                 self.slice(&mut upkeep, books, if end { usize::MAX } else { SLICE });
@@ -119,10 +119,14 @@ impl Recorder {
         self.due_ns.store(if busy { 0 } else { now_ns + EVERY_NS }, Ordering::Relaxed);
     }
 
-    /// The totals of all devices, and what they say about what must be kept.
-    fn note(&self, counters: &[Counters], sequence: u64) {
+    /// The totals of all devices, and what they say about what must be kept; the caps, so that
+    /// they are in what is left of a punched trace too.
+    fn note(&self, books: &impl Books, counters: &[Counters], sequence: u64) {
         for one in counters {
             self.record(&Event::Counters(*one));
+            if let Some(bytes) = books.live_device(one).cap {
+                self.record(&Event::Cap { device: DeviceId(one.device), bytes: Some(bytes) });
+            }
         }
         let Some(trace) = self.trace() else { return };
         let lost = trace.with_bound(|bound| {
