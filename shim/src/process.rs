@@ -9,7 +9,7 @@ use crate::captures::Captures;
 use crate::config::Config;
 use crate::contexts::Contexts;
 use crate::devices::{Device, Devices};
-use crate::entry::{Api, Entry};
+use crate::entry::{self, Api, Entry};
 use crate::graphs::Graphs;
 use crate::hooks::graphics::Graphics;
 use crate::ledger::Ledger;
@@ -23,7 +23,7 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 use std::sync::Once;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use vramtrace_format::StopReason;
 
 pub struct Process {
@@ -105,6 +105,11 @@ fn make() -> &'static Process {
         Ok(_) => {
             let process = unsafe { &*fresh };
             process.config.complain();
+            if entry::loader::has_sanitizer_behind_us() {
+                say::line(format_args!(
+                    "AddressSanitizer is behind us: put libasan first in LD_PRELOAD"
+                ));
+            }
             process.recorder.start();
             process
         }
@@ -172,7 +177,12 @@ pub fn panicked(api: Api, payload: Box<dyn Any + Send>) {
             .copied()
             .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
             .unwrap_or("no reason given");
-        let first = existing().is_none_or(|process| process.entry.first_panic());
+        // While there is no state (it was its making that panicked) one line is enough too.
+        static STATELESS: AtomicBool = AtomicBool::new(false);
+        let first = match existing() {
+            Some(process) => process.entry.first_panic(),
+            None => !STATELESS.swap(true, Ordering::Relaxed),
+        };
         if first {
             say::line(format_args!(
                 "internal error in {}: {why}; recording ends here, the program goes on",

@@ -64,6 +64,8 @@ macro_rules! real {
             #[allow(clippy::too_many_arguments)]
             #[inline]
             pub unsafe fn real(&self, $($arg: $ty),*) -> CUresult {
+                // What the hook did before is not to be seen by the driver either.
+                errno::set(self.errno.get());
                 let result = unsafe { (self.real)($($arg),*) };
                 self.answer.set(Some(result));
                 self.errno.set(errno::get());

@@ -90,6 +90,14 @@ pub fn clear_error() {
     unsafe { dlsym(libc::RTLD_DEFAULT, c"dlsym") };
 }
 
+/// Whether AddressSanitizer's runtime is loaded as a library and comes after us: it wants to be
+/// first.
+pub fn has_sanitizer_behind_us() -> bool {
+    let found = !unsafe { dlsym(libc::RTLD_NEXT, c"__asan_init") }.is_null();
+    clear_error();
+    found
+}
+
 /// Finds them all before anybody asks.
 pub fn warm() {
     real_dlsym();

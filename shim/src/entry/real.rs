@@ -6,7 +6,7 @@
 use super::api::{Api, Home};
 use super::elf::{self, Object};
 use super::exports::HOOKS;
-use super::loader;
+use super::{errno, loader};
 use core::ffi::{CStr, c_void};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -55,6 +55,7 @@ pub fn function(api: Api) -> Option<*mut c_void> {
 
 #[cold]
 fn open(api: Api) -> Option<*mut c_void> {
+    let kept = errno::get();
     if !find(api.home()) {
         // A program that is linked against the library has it already; one that calls our export
         // without it (a weak reference, a plugin) would otherwise call into nothing.
@@ -63,6 +64,7 @@ fn open(api: Api) -> Option<*mut c_void> {
             adopt(api.home(), unsafe { Object::of_handle(handle) });
         }
     }
+    errno::set(kept);
     known(api)
 }
 
