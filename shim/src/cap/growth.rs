@@ -23,7 +23,8 @@ struct State {
     /// Read-backs started, and the youngest one applied.
     asked: u64,
     applied: u64,
-    /// The driver's own figure of used bytes when last read.
+    /// The driver's own figure of used bytes when last read, and what was taken since: frees
+    /// only lower it at the next reading, so it is never too low.
     driver_used: u64,
 }
 
@@ -53,10 +54,12 @@ impl State {
         round_up(wanted.saturating_sub(self.reserved), POOL_STEP)
     }
 
-    /// The promise shrinks as requests end; it never grows here.
-    fn settle(&mut self) {
+    /// What requests under way may still need stays promised, out of what was charged before:
+    /// also when the driver gave reserved memory back in between. It never grows beyond that.
+    fn settle(&mut self, charged: i64) {
         let needed = if self.in_flight == 0 { 0 } else { self.needed(self.used, 0) };
-        self.pending = self.pending.min(needed);
+        let left = (charged.max(0) as u64).saturating_sub(self.reserved);
+        self.pending = needed.min(left);
     }
 
     fn charged(&self) -> i64 {
@@ -80,13 +83,26 @@ impl State {
         charged: i64,
         tell: impl FnOnce(Change),
     ) {
-        if let Some(budget) = budget {
-            budget.charge(self.charged().saturating_sub(charged));
-        }
+        let charge = self.charged().saturating_sub(charged);
         let delta = self.reserved as i64 - reserved as i64;
-        if delta != 0 {
-            tell(Change { delta, reserved: self.reserved, used: self.used });
+        let change = Change { delta, reserved: self.reserved, used: self.used };
+        // What is given back is told before others can take it, what is taken after it is ours:
+        // so the file never shows more than was counted.
+        if delta < 0 {
+            tell(change);
+            give(budget, charge);
+        } else {
+            give(budget, charge);
+            if delta > 0 {
+                tell(change);
+            }
         }
+    }
+}
+
+fn give(budget: Option<&Budget>, charge: i64) {
+    if let Some(budget) = budget {
+        budget.charge(charge);
     }
 }
 
@@ -143,6 +159,7 @@ impl Growth {
         state.in_flight = state.in_flight.saturating_sub(size);
         if got {
             state.used = state.used.saturating_add(size);
+            state.driver_used = state.driver_used.saturating_add(size);
         }
         match reading {
             Some((ticket, reading)) => state.apply(ticket, reading),
@@ -154,7 +171,7 @@ impl Growth {
             }
             None => {}
         }
-        state.settle();
+        state.settle(charged);
         state.tell(budget, reserved, charged, tell);
     }
 
@@ -192,7 +209,7 @@ impl Growth {
         let mut state = self.0.lock();
         let (reserved, charged) = (state.reserved, state.charged());
         state.apply(ticket, reading);
-        state.settle();
+        state.settle(charged);
         state.tell(budget, reserved, charged, tell);
     }
 
@@ -262,6 +279,23 @@ mod tests {
         let ticket = pool.ticket();
         pool.observe(Some(&budget), ticket, Reading { reserved: 0, used: 0 }, |_| ());
         assert_eq!(budget.counted(), 0);
+    }
+
+    #[test]
+    fn memory_given_back_meanwhile_stays_promised_to_who_needs_it() {
+        let (budget, pool) = (capped(64 * MIB), Growth::default());
+        pool.ask(Some(&budget), 40 * MIB).unwrap();
+        let reading = read(&pool, 64 * MIB, 40 * MIB);
+        pool.finish(Some(&budget), 40 * MIB, true, reading, |_| ());
+        pool.freed(40 * MIB);
+        // Forecast to be served from what is held; then a synchronisation takes that away.
+        pool.ask(Some(&budget), 20 * MIB).unwrap();
+        let ticket = pool.ticket();
+        pool.observe(Some(&budget), ticket, Reading { reserved: 0, used: 0 }, |_| ());
+        assert_eq!(budget.counted(), 32 * MIB);
+        assert!(budget.try_take(33 * MIB).is_err());
+        pool.finish(Some(&budget), 20 * MIB, true, read(&pool, 32 * MIB, 20 * MIB), |_| ());
+        assert_eq!(budget.counted(), 32 * MIB);
     }
 
     #[test]

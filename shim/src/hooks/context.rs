@@ -18,7 +18,12 @@ pub fn device_id(device: i32) -> DeviceId {
 
 /// The device, defined in the trace when it is met first.
 pub fn meet_device(p: &'static Process, id: DeviceId) -> Option<&'static Device> {
-    p.devices.get(id, |device| p.recorder.define(&device.definition()))
+    p.devices.get(id, |device| {
+        p.recorder.define(&device.definition());
+        if p.cap.is_set() {
+            p.recorder.record(&Event::Cap { device: id, bytes: p.cap.limit(id) });
+        }
+    })
 }
 
 pub fn arrival(p: &Process, handle: u64, device: DeviceId) -> Arrival {

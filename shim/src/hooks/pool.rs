@@ -299,7 +299,7 @@ pub fn meet(
     }
     let (pool, new) = p.pools.meet(handle, device, kind)?;
     if new {
-        p.devices.get(device, |device| p.recorder.define(&device.definition()));
+        super::context::meet_device(p, device);
         p.recorder.define(&Definition::Pool { id: pool.id(), device, handle, origin });
     }
     Some(pool)
