@@ -175,7 +175,9 @@ impl Observer {
         watched.read_live.store(after.live, Ordering::Relaxed);
         let known = p.cap.outside(device.id);
         let hidden = match figure {
-            Figure::Bytes(bytes) => narrow(known, bytes, before, after),
+            // A pool that gave memory back unseen is booked too high: that must not eat up what
+            // the contexts are known to hold.
+            Figure::Bytes(bytes) => narrow(known, bytes, before, after).max(context_bytes),
             // Listed before and no more: the last context is gone.
             Figure::Absent if watched.present.load(Ordering::Relaxed) => {
                 narrow(known, 0, before, after)
