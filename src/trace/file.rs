@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use memmap2::{Advice, Mmap};
@@ -9,6 +10,7 @@ use vramtrace_format::reader::Run;
 use vramtrace_format::{Damage, Error, Header, Stamped, TraceReader};
 
 use super::Definitions;
+use super::holes::data_ranges;
 use crate::replay::{Observer, Replay, State};
 
 /// A mapped trace, finished or as far as it had been written when it was opened.
@@ -16,6 +18,8 @@ use crate::replay::{Observer, Replay, State};
 pub struct Trace {
     path: PathBuf,
     map: Option<Mmap>,
+    /// Where it holds data: the rest was punched out.
+    data: Vec<Range<u64>>,
     header: Header,
     living: bool,
 }
@@ -76,9 +80,11 @@ impl Trace {
             // A hint: nothing depends on it.
             let _ = map.advise(Advice::Sequential);
         }
-        let header = TraceReader::new(map.as_deref().unwrap_or_default())?.header().clone();
+        let data = data_ranges(&file)?;
+        let header =
+            TraceReader::sparse(map.as_deref().unwrap_or_default(), &data)?.header().clone();
         let living = is_running(&header);
-        Ok(Trace { path: path.to_path_buf(), map, header, living })
+        Ok(Trace { path: path.to_path_buf(), map, data, header, living })
     }
 
     pub fn path(&self) -> &Path {
@@ -110,7 +116,9 @@ impl Trace {
     /// All definitions, and what of them is broken.
     pub fn definitions(&self) -> (Definitions, Vec<Damage>) {
         let mut all = Definitions::default();
-        let Ok(reader) = TraceReader::new(self.bytes()) else { return (all, Vec::new()) };
+        let Ok(reader) = TraceReader::sparse(self.bytes(), &self.data) else {
+            return (all, Vec::new());
+        };
         let mut definitions = reader.definitions();
         for definition in &mut definitions {
             all.add(definition);
@@ -128,7 +136,7 @@ impl Trace {
     /// first: as good as a whole replay for what is live, for peaks and for counts, and quick on
     /// a long trace. `None`: no checkpoint tells enough, or the trace is still written.
     pub fn replay_recent(&self, definitions: &Definitions, bytes: u64) -> Option<State> {
-        let reader = TraceReader::new(self.bytes()).ok().filter(|_| !self.living)?;
+        let reader = TraceReader::sparse(self.bytes(), &self.data).ok().filter(|_| !self.living)?;
         let run = *reader.runs().last()?;
         let windows = reader.event_windows().get(run.first..run.first + run.count)?;
         let mut wanted = bytes.max(1);
@@ -166,7 +174,7 @@ impl Trace {
         let mut damage = DamageFound::default();
         let mut replay = Replay::new();
         // It was readable when it was opened.
-        let Ok(reader) = TraceReader::new(self.bytes()) else {
+        let Ok(reader) = TraceReader::sparse(self.bytes(), &self.data) else {
             return Reading { state: replay.into_state(), damage };
         };
         damage.ranges.extend_from_slice(reader.damage());

@@ -3,6 +3,7 @@
 mod definitions;
 mod file;
 mod find;
+mod holes;
 
 pub use definitions::{Context, Definitions, Device, Pool, Site, Thread};
 pub use file::{DamageFound, Progress, Reading, Trace, Until};
