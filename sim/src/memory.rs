@@ -118,6 +118,11 @@ impl Memory {
         self.is_host() || driver().devices.shared.charge(self.index, used, shown)
     }
 
+    /// Charges the device and tries nothing else.
+    pub fn charge_only(&self, bytes: u64) -> bool {
+        self.try_charge(bytes, bytes)
+    }
+
     /// Charges the device, without locking; what pools hold unused is given up first.
     pub fn charge(&self, used: u64, shown: u64) -> Done {
         if self.try_charge(used, shown) { Ok(()) } else { self.lock().charge(used, shown) }

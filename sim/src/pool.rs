@@ -17,10 +17,14 @@ use std::sync::atomic::Ordering::Relaxed;
 pub type PoolId = u32;
 
 const GRAIN: u64 = 512;
+const RECENT: usize = 8;
 const TAG: u64 = 0x00b0_0000_0000;
 
 pub struct Pool {
     free: Ranges,
+    /// Freed last, not yet joined with their neighbours: most programs ask for the same sizes
+    /// again.
+    recent: [(Pointer, u64); RECENT],
     /// Address ranges that the pool owns.
     arenas: Vec<(Pointer, u64)>,
     pub reserved: u64,
@@ -51,7 +55,48 @@ impl Pool {
             handle_types: 0,
             destroyed: false,
             imported: None,
+            recent: [(0, 0); RECENT],
         }
+    }
+
+    fn take(&mut self, span: u64) -> Option<Pointer> {
+        let again = self.recent.iter_mut().find(|(_, length)| *length == span);
+        let address = match again {
+            Some(slot) => std::mem::take(slot).0,
+            None => match self.free.take(span, GRAIN) {
+                Some(address) => address,
+                None => {
+                    self.forget_recent();
+                    self.free.take(span, GRAIN)?
+                }
+            },
+        };
+        self.used += span;
+        self.used_high = self.used_high.max(self.used);
+        Some(address)
+    }
+
+    fn give(&mut self, address: Pointer, span: u64) {
+        match self.recent.iter_mut().find(|(_, length)| *length == 0) {
+            Some(slot) => *slot = (address, span),
+            None => {
+                self.free.give(address, span);
+            }
+        }
+        self.used = self.used.saturating_sub(span);
+    }
+
+    fn forget_recent(&mut self) {
+        for (address, span) in std::mem::take(&mut self.recent) {
+            if span != 0 {
+                self.free.give(address, span);
+            }
+        }
+    }
+
+    fn add_reserved(&mut self, bytes: u64) {
+        self.reserved += bytes;
+        self.reserved_high = self.reserved_high.max(self.reserved);
     }
 }
 
@@ -92,15 +137,10 @@ impl Locked<'_> {
             return Err(Error::OUT_OF_MEMORY);
         }
         if need > pool.reserved {
-            let grow = round_up(need - pool.reserved, POOL_STEP)?;
-            self.charge(grow, grow)?;
-            // Charging may have trimmed this very pool.
-            let pool = self.pool(id)?;
-            pool.reserved += grow;
-            pool.reserved_high = pool.reserved_high.max(pool.reserved);
+            self.pool_grow(id, need)?;
         }
         let pool = self.pool(id)?;
-        let address = match pool.free.take(span, GRAIN) {
+        let address = match pool.take(span) {
             Some(address) => address,
             None => {
                 let arena = round_up(span, POOL_STEP)?;
@@ -108,21 +148,33 @@ impl Locked<'_> {
                 let pool = self.pool(id)?;
                 pool.arenas.push((start, arena));
                 pool.free.give(start, arena);
-                pool.free.take(span, GRAIN).ok_or(Error::OUT_OF_MEMORY)?
+                pool.take(span).ok_or(Error::OUT_OF_MEMORY)?
             }
         };
-        let pool = self.pool(id)?;
-        pool.used += span;
-        pool.used_high = pool.used_high.max(pool.used);
         let block = Block { size, span, owner: Owner::Pool(id), context: 0, id: next_id() };
         self.state.live.insert(address, block);
         Ok(address)
     }
 
+    fn pool_grow(&mut self, id: PoolId, need: u64) -> Done {
+        let grow = round_up(need - self.pool(id)?.reserved, POOL_STEP)?;
+        if self.memory.charge_only(grow) {
+            self.pool(id)?.add_reserved(grow);
+            return Ok(());
+        }
+        // A full device takes back what pools do not use, which may shrink this very one.
+        self.release_unused();
+        let grow = round_up(need - self.pool(id)?.reserved, POOL_STEP)?;
+        if !self.memory.charge_only(grow) {
+            return Err(Error::OUT_OF_MEMORY);
+        }
+        self.pool(id)?.add_reserved(grow);
+        Ok(())
+    }
+
     pub fn pool_give(&mut self, id: PoolId, address: Pointer, span: u64) {
         let Some(pool) = self.state.pools.get_mut(&id) else { return };
-        pool.free.give(address, span);
-        pool.used = pool.used.saturating_sub(span);
+        pool.give(address, span);
         let (empty, destroyed) = (pool.used == 0, pool.destroyed);
         if pool.reserved > pool.threshold {
             self.memory.excess.store(true, Relaxed);
@@ -152,6 +204,7 @@ impl Locked<'_> {
         if pool.reserved > floor {
             memory.release(pool.reserved - floor, pool.reserved - floor);
             pool.reserved = floor;
+            pool.forget_recent();
             for (start, bytes) in pool.free.iter() {
                 memory.aperture.clean(start, bytes);
             }
