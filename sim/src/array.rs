@@ -1,10 +1,12 @@
-//! Arrays and mipmapped arrays: linear storage in whole pages.
+//! Arrays and mipmapped arrays: linear storage. As other memory, up to 1 MiB they share pages,
+//! above they take whole ones.
 
 use crate::abi::*;
 use crate::context;
 use crate::driver::driver;
 use crate::error::{Done, Error};
-use crate::memory::{Block, Memory, Owner, next_id, round_up};
+use crate::memory::{next_id, round_up};
+use crate::stream;
 use std::collections::HashMap;
 use std::sync::Mutex;
 
@@ -13,7 +15,9 @@ use std::sync::Mutex;
 const FLAGS: u32 = 0x1ff;
 const LAYERED: u32 = 1;
 /// No memory of its own: it is mapped later.
-const NO_MEMORY: u32 = 0x40 | 0x80;
+const NO_MEMORY: u32 = SPARSE | DEFERRED;
+const SPARSE: u32 = 0x40;
+const DEFERRED: u32 = 0x80;
 
 #[derive(Clone)]
 struct Array {
@@ -101,24 +105,16 @@ fn check(desc: &Array3dDesc) -> Done {
     Ok(())
 }
 
-fn take(memory: &Memory, size: u64, context: u32) -> Done<Pointer> {
-    memory.charge(size, size)?;
-    let mut locked = memory.lock();
-    let address = locked.take_pages(size, PAGE).inspect_err(|_| memory.release(size, size))?;
-    let block = Block { size, span: size, owner: Owner::Pages, context, id: next_id() };
-    locked.state.live.insert(address, block);
-    Ok(address)
-}
-
 fn create_any(out: *mut Handle, desc: Array3dDesc) -> Done {
     let context = context::current()?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
     check(&desc)?;
-    let size = round_up(bytes(&desc)?, PAGE)?;
+    stream::refuse_while_capturing()?;
+    let size = bytes(&desc)?;
     let address = match desc.flags & NO_MEMORY {
-        0 => take(driver().memory(context.device), size, context.id)?,
+        0 => driver().memory(context.device).lock().allocate(size, context.id)?,
         _ => 0,
     };
     let (device, context) = (context.device, context.id);
@@ -206,19 +202,21 @@ pub unsafe fn get_desc_3d(out: *mut Array3dDesc, handle: Handle) -> Done {
     Ok(())
 }
 
-fn write_requirements(out: *mut ArrayRequirements, size: u64, device: i32) -> Done {
+/// Only arrays whose memory is mapped later have requirements to ask for; of others the driver
+/// refuses to tell them.
+fn write_requirements(out: *mut ArrayRequirements, flags: u32, size: u64, device: i32) -> Done {
     crate::device::by_ordinal(device)?;
-    if out.is_null() {
+    if out.is_null() || flags & DEFERRED == 0 {
         return Err(Error::INVALID_VALUE);
     }
-    let size = size as usize;
+    let size = round_up(size, PAGE)? as usize;
     unsafe { *out = ArrayRequirements { size, alignment: PAGE as usize, reserved: [0; 4] } };
     Ok(())
 }
 
-/// Answered for every array: a program that can ask for deferred ones only misses nothing.
 pub unsafe fn requirements(out: *mut ArrayRequirements, handle: Handle, device: i32) -> Done {
-    write_requirements(out, find(handle)?.size, device)
+    let array = find(handle)?;
+    write_requirements(out, array.desc.flags, array.size, device)
 }
 
 pub unsafe fn mipmapped_create(out: *mut Handle, desc: *const Array3dDesc, levels: u32) -> Done {
@@ -248,9 +246,10 @@ pub unsafe fn mipmapped_create(out: *mut Handle, desc: *const Array3dDesc, level
         total =
             total.checked_add(bytes(&one)?.next_multiple_of(512)).ok_or(Error::OUT_OF_MEMORY)?;
     }
-    let size = round_up(total, PAGE)?;
+    stream::refuse_while_capturing()?;
+    let size = total;
     let address = match desc.flags & NO_MEMORY {
-        0 => take(driver().memory(context.device), size, context.id)?,
+        0 => driver().memory(context.device).lock().allocate(size, context.id)?,
         _ => 0,
     };
     let handle = new_handle();
@@ -304,8 +303,11 @@ pub unsafe fn mipmapped_requirements(
     handle: Handle,
     device: i32,
 ) -> Done {
-    let size = with(|all| all.mipmapped.get(&(handle as usize)).map(|whole| whole.size));
-    write_requirements(out, size.ok_or(Error::INVALID_HANDLE)?, device)
+    let found = with(|all| {
+        all.mipmapped.get(&(handle as usize)).map(|whole| (whole.desc.flags, whole.size))
+    });
+    let (flags, size) = found.ok_or(Error::INVALID_HANDLE)?;
+    write_requirements(out, flags, size, device)
 }
 
 pub fn forget_context(context: u32) {

@@ -6,6 +6,7 @@ use crate::error::{Done, Error};
 use crate::graph::{self, Work};
 use crate::memory::{Memory, next_id};
 use crate::stream;
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU8, Ordering::*};
 use std::sync::{Arc, Mutex};
 
@@ -19,11 +20,32 @@ pub struct Capture {
     graph: usize,
     status: AtomicU8,
     last: Mutex<Vec<usize>>,
+    mode: i32,
+    thread: std::thread::ThreadId,
+}
+
+const GLOBAL: i32 = 0;
+const RELAXED: i32 = 2;
+
+thread_local! {
+    /// How this thread looks at captures, other threads' ones included.
+    static MODE: Cell<i32> = const { Cell::new(GLOBAL) };
 }
 
 impl Capture {
     pub fn is_active(&self) -> bool {
         self.status.load(Acquire) != ENDED
+    }
+
+    /// May the calling thread not make calls that wait?
+    pub fn forbids_waiting(&self) -> bool {
+        let own = self.thread == std::thread::current().id();
+        self.status.load(Acquire) == ACTIVE
+            && match MODE.get() {
+                RELAXED => false,
+                GLOBAL => self.mode == GLOBAL || (own && self.mode != RELAXED),
+                _ => own && self.mode != RELAXED,
+            }
     }
 
     pub fn invalidate(&self) {
@@ -73,7 +95,7 @@ pub unsafe fn begin(stream: StreamArg, mode: i32) -> Done {
     // Only a stream that can capture gets a graph.
     stream::place(stream)?;
     let graph = graph::new_graph();
-    begin_in(stream, graph, Vec::new()).inspect_err(|_| graph::discard(graph))
+    begin_in(stream, graph, Vec::new(), mode).inspect_err(|_| graph::discard(graph))
 }
 
 pub unsafe fn begin_v1(stream: StreamArg) -> Done {
@@ -93,16 +115,18 @@ pub unsafe fn begin_to_graph(
     }
     let after = unsafe { graph::handles(dependencies, count)? };
     graph::check(graph as usize)?;
-    begin_in(stream, graph as usize, after)
+    begin_in(stream, graph as usize, after, mode)
 }
 
-fn begin_in(stream: StreamArg, graph: usize, after: Vec<usize>) -> Done {
+fn begin_in(stream: StreamArg, graph: usize, after: Vec<usize>, mode: i32) -> Done {
     let capture = Capture {
         origin: stream.0,
         id: next_id(),
         graph,
         status: AtomicU8::new(ACTIVE),
         last: Mutex::new(after),
+        mode,
+        thread: std::thread::current().id(),
     };
     stream::begin(stream, Arc::new(capture))
 }
@@ -219,11 +243,7 @@ pub unsafe fn update_v2(
     unsafe { update(stream, list, count, flags) }
 }
 
-/// The mode is kept for the thread; nothing here is unsafe to call while capturing.
 pub unsafe fn exchange_mode(mode: *mut i32) -> Done {
-    thread_local! {
-        static MODE: std::cell::Cell<i32> = const { std::cell::Cell::new(0) };
-    }
     if mode.is_null() || !(0..=2).contains(&unsafe { *mode }) {
         return Err(Error::INVALID_VALUE);
     }

@@ -10,8 +10,10 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use std::sync::{Mutex, RwLock};
 
-/// A bare context by cuMemGetInfo: 526.8 MiB, in pages of 4 KiB.
-pub const COST: u64 = 134_861 * 4 * KIB;
+/// A process's first context on a device by cuMemGetInfo: 526.8125 MiB.
+pub const COST: u64 = 526 * MIB + 832 * KIB;
+/// What each further one takes: 523.5625 MiB.
+pub const COST_NEXT: u64 = 523 * MIB + 576 * KIB;
 /// The same by NVML per process.
 pub const COST_SHOWN: u64 = 518 * MIB;
 
@@ -25,7 +27,8 @@ pub struct Context {
     alive: AtomicBool,
     /// Retains of a primary context, attachments of another.
     references: Mutex<u32>,
-    /// Device bytes beyond [`COST`]: stacks, code.
+    cost: AtomicU64,
+    /// Device bytes beyond that: stacks, code.
     extra: AtomicU64,
     limits: Mutex<[usize; 16]>,
     cache_config: AtomicU32,
@@ -51,6 +54,7 @@ impl Context {
             flags: AtomicU32::new(flags),
             alive: AtomicBool::new(false),
             references: Mutex::new(0),
+            cost: AtomicU64::new(0),
             extra: AtomicU64::new(0),
             limits: Mutex::new(default_limits()),
             cache_config: AtomicU32::new(0),
@@ -70,7 +74,10 @@ impl Context {
     }
 
     fn start(&self) -> Done {
-        driver().memory(self.device).charge(COST, COST_SHOWN)?;
+        let others = ALL.read().unwrap().iter().any(|c| c.device == self.device && c.is_alive());
+        let cost = if others { COST_NEXT } else { COST };
+        driver().memory(self.device).charge(cost, COST_SHOWN)?;
+        self.cost.store(cost, Relaxed);
         *self.limits.lock().unwrap() = default_limits();
         self.alive.store(true, Release);
         Ok(())
@@ -99,7 +106,8 @@ impl Context {
         }
         self.peers.lock().unwrap().clear();
         let extra = self.extra.swap(0, Relaxed);
-        driver().memory(self.device).release(COST + extra, COST_SHOWN + extra);
+        let cost = self.cost.load(Relaxed);
+        driver().memory(self.device).release(cost + extra, COST_SHOWN + extra);
     }
 }
 
@@ -372,7 +380,7 @@ pub unsafe fn get_limit(out: *mut usize, limit: i32) -> Done {
 }
 
 /// Local memory for the stacks of all threads that can be resident is taken at the call, and
-/// kept when the limit is lowered again. The malloc heap takes nothing until kernels use it.
+/// given back when the limit is lowered again. The malloc heap takes nothing until kernels use it.
 pub unsafe fn set_limit(limit: i32, value: usize) -> Done {
     let context = current()?;
     if !(0..=6).contains(&limit) {
@@ -385,10 +393,12 @@ pub unsafe fn set_limit(limit: i32, value: usize) -> Done {
         if value > 512 << 10 {
             return Err(Error::INVALID_VALUE);
         }
-        let highest = limits[15].max(DEFAULT_STACK);
-        if value > highest {
-            context.grow(SM_COUNT * THREADS_PER_SM * (value - highest) as u64)?;
-            limits[15] = value;
+        let stacks = |size: usize| SM_COUNT * THREADS_PER_SM * size.max(DEFAULT_STACK) as u64;
+        let (before, after) = (stacks(limits[0]), stacks(value));
+        if after > before {
+            context.grow(after - before)?;
+        } else {
+            context.shrink(before - after);
         }
         limits[0] = value;
     } else {

@@ -27,7 +27,7 @@ fn device(address: Pointer, size: u64, writes: bool) -> Done {
             memory.aperture.mark_dirty(address, size);
         }
         if is_managed {
-            managed::move_pages(address, size, true);
+            managed::touch(address, size);
         }
         return Ok(());
     }

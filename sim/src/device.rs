@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 pub const NAME: &str = "Simulated NVIDIA H200";
-pub const DRIVER_VERSION: i32 = 13000;
+/// The newest that the table has functions of.
+pub const DRIVER_VERSION: i32 = 13040;
 pub const SM_COUNT: u64 = 132;
 pub const THREADS_PER_SM: u64 = 2048;
 /// What NVML counts above what CUDA calls the total.

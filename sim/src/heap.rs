@@ -54,6 +54,7 @@ pub unsafe fn free(address: Pointer) -> Done {
         return Ok(());
     }
     context::current()?;
+    stream::refuse_while_capturing()?;
     let memory = driver().at(address).ok_or(Error::INVALID_VALUE)?;
     if memory.index == HOST && !memory.lock().is_pool_block(address) {
         return Err(Error::INVALID_VALUE);
@@ -93,6 +94,9 @@ pub unsafe fn get_info_v1(free: *mut u32, total: *mut u32) -> Done {
 
 pub unsafe fn address_range(base: *mut Pointer, size: *mut usize, address: Pointer) -> Done {
     context::current()?;
+    if base.is_null() && size.is_null() {
+        return Ok(());
+    }
     let (start, bytes) = match Known::find(address) {
         Some(known) if known.kind != KnownKind::Registered => (known.start, known.size),
         _ => return Err(Error::NOT_FOUND),

@@ -26,6 +26,7 @@ pub unsafe fn alloc(out: *mut Pointer, size: usize, flags: u32) -> Done {
     if out.is_null() || size == 0 || !matches!(flags, 1 | 2) {
         return Err(Error::INVALID_VALUE);
     }
+    crate::stream::refuse_while_capturing()?;
     let span = round_up(size as u64, PAGE)?;
     let mut locked = driver().memory(context.device).lock();
     let address = locked.take_pages(span, PAGE)?;
@@ -42,9 +43,9 @@ pub unsafe fn alloc(out: *mut Pointer, size: usize, flags: u32) -> Done {
     Ok(())
 }
 
-/// The device works on these bytes (`there`), or they go back to the host. A full device evicts:
-/// pages beyond what it has stay uncharged.
-pub fn move_pages(address: Pointer, size: u64, there: bool) {
+/// The device works on these bytes. A full device evicts: pages beyond what it has stay
+/// uncharged. What went to the device stays there, also when it is prefetched to the host again.
+pub fn touch(address: Pointer, size: u64) {
     let Some(memory) = driver().at(address) else { return };
     if size == 0 {
         return;
@@ -54,22 +55,15 @@ pub fn move_pages(address: Pointer, size: u64, there: bool) {
     let Owner::Managed(touched) = &block.owner else { return };
     let last = (address - start + size - 1).min(block.span - 1) / PAGE;
     let range = ((address - start) / PAGE) as usize..last as usize + 1;
-    let moving = touched.pages[range.clone()].iter().filter(|&&on| on != there).count() as u64;
-    if moving == 0 {
+    let new = touched.pages[range.clone()].iter().filter(|&&there| !there).count() as u64 * PAGE;
+    if new == 0 || locked.charge(new, 0).is_err() {
         return;
-    }
-    if there && locked.charge(moving * PAGE, 0).is_err() {
-        return;
-    }
-    if !there {
-        memory.release(moving * PAGE, 0);
     }
     if let Some((_, block)) = locked.find_mut(address)
         && let Owner::Managed(touched) = &mut block.owner
     {
-        touched.pages[range].fill(there);
-        touched.bytes =
-            if there { touched.bytes + moving * PAGE } else { touched.bytes - moving * PAGE };
+        touched.pages[range].fill(true);
+        touched.bytes += new;
     }
 }
 
@@ -90,8 +84,8 @@ pub unsafe fn prefetch_to(
     check(address, size as u64)?;
     if location.kind == LOCATION_DEVICE {
         device::by_ordinal(location.id)?;
+        touch(address, size as u64);
     }
-    move_pages(address, size as u64, location.kind == LOCATION_DEVICE);
     Ok(())
 }
 

@@ -199,7 +199,7 @@ impl Locked<'_> {
                 self.give_pages(address, block.span);
                 self.memory.release(touched.bytes(), 0);
             }
-            Owner::Pool(pool) => self.pool_give(pool, address, block.span),
+            Owner::Pool(pool) => self.pool_give(pool, address, block.size, block.span),
             Owner::Graph(_) => self.state.graph.free(block.span),
             Owner::Imported { .. } => {
                 // It begins where it begins in its owner's page.

@@ -29,8 +29,11 @@ pub struct Pool {
     arenas: Vec<(Pointer, u64)>,
     pub reserved: u64,
     pub reserved_high: u64,
+    /// Bytes of live blocks, each rounded up: what `reserved` must hold.
     pub used: u64,
-    pub used_high: u64,
+    /// The same as they were asked for: what the attribute tells.
+    asked: u64,
+    asked_high: u64,
     threshold: u64,
     reuse: [i32; 3],
     max: u64,
@@ -48,7 +51,8 @@ impl Pool {
             reserved: 0,
             reserved_high: 0,
             used: 0,
-            used_high: 0,
+            asked: 0,
+            asked_high: 0,
             threshold: 0,
             reuse: [1; 3],
             max: 0,
@@ -59,7 +63,7 @@ impl Pool {
         }
     }
 
-    fn take(&mut self, span: u64) -> Option<Pointer> {
+    fn take(&mut self, size: u64, span: u64) -> Option<Pointer> {
         let again = self.recent.iter_mut().find(|(_, length)| *length == span);
         let address = match again {
             Some(slot) => std::mem::take(slot).0,
@@ -72,11 +76,12 @@ impl Pool {
             },
         };
         self.used += span;
-        self.used_high = self.used_high.max(self.used);
+        self.asked += size;
+        self.asked_high = self.asked_high.max(self.asked);
         Some(address)
     }
 
-    fn give(&mut self, address: Pointer, span: u64) {
+    fn give(&mut self, address: Pointer, size: u64, span: u64) {
         match self.recent.iter_mut().find(|(_, length)| *length == 0) {
             Some(slot) => *slot = (address, span),
             None => {
@@ -84,6 +89,7 @@ impl Pool {
             }
         }
         self.used = self.used.saturating_sub(span);
+        self.asked = self.asked.saturating_sub(size);
     }
 
     fn forget_recent(&mut self) {
@@ -140,7 +146,7 @@ impl Locked<'_> {
             self.pool_grow(id, need)?;
         }
         let pool = self.pool(id)?;
-        let address = match pool.take(span) {
+        let address = match pool.take(size, span) {
             Some(address) => address,
             None => {
                 let arena = round_up(span, POOL_STEP)?;
@@ -148,7 +154,7 @@ impl Locked<'_> {
                 let pool = self.pool(id)?;
                 pool.arenas.push((start, arena));
                 pool.free.give(start, arena);
-                pool.take(span).ok_or(Error::OUT_OF_MEMORY)?
+                pool.take(size, span).ok_or(Error::OUT_OF_MEMORY)?
             }
         };
         let block = Block { size, span, owner: Owner::Pool(id), context: 0, id: next_id() };
@@ -172,9 +178,9 @@ impl Locked<'_> {
         Ok(())
     }
 
-    pub fn pool_give(&mut self, id: PoolId, address: Pointer, span: u64) {
+    pub fn pool_give(&mut self, id: PoolId, address: Pointer, size: u64, span: u64) {
         let Some(pool) = self.state.pools.get_mut(&id) else { return };
-        pool.give(address, span);
+        pool.give(address, size, span);
         let (empty, destroyed) = (pool.used == 0, pool.destroyed);
         if pool.reserved > pool.threshold {
             self.memory.excess.store(true, Relaxed);
@@ -354,7 +360,7 @@ pub unsafe fn set_attribute(pool: Handle, attribute: i32, value: *mut c_void) ->
         // The high marks can only be set back.
         6 | 8 if unsafe { *(value as *const u64) } != 0 => return Err(Error::INVALID_VALUE),
         6 => pool.reserved_high = pool.reserved,
-        8 => pool.used_high = pool.used,
+        8 => pool.asked_high = pool.asked,
         _ => return Err(Error::INVALID_VALUE),
     }
     Ok(())
@@ -375,8 +381,8 @@ pub unsafe fn get_attribute(pool: Handle, attribute: i32, value: *mut c_void) ->
         4 => pool.threshold,
         5 => pool.reserved,
         6 => pool.reserved_high,
-        7 => pool.used,
-        8 => pool.used_high,
+        7 => pool.asked,
+        8 => pool.asked_high,
         9..=12 => {
             let host = memory.index == HOST;
             let small = match attribute {

@@ -173,20 +173,25 @@ fn look_up(name: &str, version: i32, flags: u64) -> Result<usize, i32> {
             .filter(|export| export.per_thread == per_thread && export.since <= version)
             .max_by_key(|export| export.since)
     };
-    // Most calls have no stream and so no per-thread variant.
-    let found =
-        if flags & PER_THREAD != 0 { newest(true).or(newest(false)) } else { newest(false) };
+    // Where there is a per-thread variant at all, an older plain one does not stand in for it.
+    let found = match flags & PER_THREAD != 0 && variants.iter().any(|export| export.per_thread) {
+        true => newest(true),
+        false => newest(false),
+    };
     found.map(|export| export.address).ok_or(TOO_OLD)
 }
 
-unsafe fn find(
+/// Outputs stay untouched only where the question itself is wrong; a name that is not there is an
+/// answer: NULL and a status.
+pub unsafe fn get_proc_address_v2(
     name: Name,
     out: *mut *mut c_void,
     version: i32,
     flags: u64,
     status: *mut i32,
 ) -> Done {
-    if name.is_null() || out.is_null() || flags & !(LEGACY | PER_THREAD) != 0 {
+    let wrong_flags = flags & !(LEGACY | PER_THREAD) != 0;
+    if name.is_null() || out.is_null() || wrong_flags || version > crate::device::DRIVER_VERSION {
         return Err(Error::INVALID_VALUE);
     }
     let name = unsafe { CStr::from_ptr(name) }.to_str().unwrap_or("");
@@ -197,8 +202,7 @@ unsafe fn find(
             *status = found.err().unwrap_or(FOUND);
         }
     }
-    // The newer call tells by its status alone.
-    found.map(|_| ()).map_err(|_| Error::NOT_FOUND)
+    Ok(())
 }
 
 pub unsafe fn get_proc_address(
@@ -207,17 +211,5 @@ pub unsafe fn get_proc_address(
     version: i32,
     flags: u64,
 ) -> Done {
-    unsafe { find(name, out, version, flags, std::ptr::null_mut()) }
-}
-
-/// With a status to write, a name that is not there is no error of the call.
-pub unsafe fn get_proc_address_v2(
-    name: Name,
-    out: *mut *mut c_void,
-    version: i32,
-    flags: u64,
-    status: *mut i32,
-) -> Done {
-    let found = unsafe { find(name, out, version, flags, status) };
-    if status.is_null() || found != Err(Error::NOT_FOUND) { found } else { Ok(()) }
+    unsafe { get_proc_address_v2(name, out, version, flags, std::ptr::null_mut()) }
 }

@@ -80,9 +80,22 @@ fn with_stream<R>(key: usize, look: impl FnOnce(&Stream) -> R) -> Option<R> {
     STREAMS.read().unwrap().as_ref()?.get(&key).map(look)
 }
 
-/// Calls that cannot be captured and would wait fail while the thread may be capturing.
+/// Calls that may wait for the device are refused while a capture is on that this thread's mode
+/// counts, and they end that capture.
 pub fn refuse_while_capturing() -> Done {
-    Ok(())
+    if CAPTURING.load(Relaxed) == 0 {
+        return Ok(());
+    }
+    let streams = STREAMS.read().unwrap();
+    let Some(all) = streams.as_ref() else { return Ok(()) };
+    let mut refused = Ok(());
+    for capture in all.values().filter_map(|stream| stream.capture.as_ref()) {
+        if capture.forbids_waiting() {
+            capture.invalidate();
+            refused = Err(Error::CAPTURE_UNSUPPORTED);
+        }
+    }
+    refused
 }
 
 pub unsafe fn create(out: *mut Handle, flags: u32) -> Done {

@@ -283,14 +283,14 @@ pub unsafe fn unmap(address: Pointer, size: usize) -> Done {
         .range(address..end)
         .map(|(&start, mapping)| (start, mapping.size, mapping.object))
         .collect();
-    // Several whole mappings, with or without gaps between them, but no part of one.
+    // Several whole mappings, with or without gaps between them, or none; but no part of one.
     let parts = inside.iter().any(|&(start, size, _)| start + size > end)
         || vmm
             .mappings
             .range(..address)
             .next_back()
             .is_some_and(|(&start, mapping)| start + mapping.size > address);
-    if inside.is_empty() || parts {
+    if parts || !vmm.reserved(address, size as u64) {
         return Err(Error::INVALID_VALUE);
     }
     for (start, size, object) in inside {
