@@ -32,7 +32,10 @@ pub fn print(ended: &Ended) {
         return;
     };
     let shown = relative(&shown);
-    say(format_args!("{} in {shown}", count(traces.len() as u64, "trace")));
+    match traces.as_slice() {
+        [only] if relative(only) == shown => say(format_args!("the trace is {shown}")),
+        several => say(format_args!("{} in {shown}", count(several.len() as u64, "trace"))),
+    }
     match trace::load(&traces) {
         Ok(loaded) => lines(&figures(loaded.traces)).iter().for_each(say),
         Err(error) => say(error),

@@ -159,7 +159,7 @@ impl Trace {
             if replay.state().live_is_known() {
                 return Some(replay.into_state());
             }
-            wanted = wanted.saturating_mul(4);
+            wanted = wanted.saturating_mul(2);
         }
     }
 
