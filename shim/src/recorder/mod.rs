@@ -32,7 +32,7 @@ use sites::Sites;
 use std::path::PathBuf;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use trace::Trace;
+use trace::{Means, Trace};
 use upkeep::Upkeep;
 use vramtrace_format::{Definition, Event, SiteId, StopReason, ThreadId};
 
@@ -62,8 +62,7 @@ pub struct Recorder {
     out: Out,
     max: Option<u64>,
     runtime_directory: Option<PathBuf>,
-    /// Tests write a mapped filesystem as one that cannot be mapped.
-    write_only: bool,
+    means: Means,
     /// 0 = unknown.
     driver_version: AtomicU32,
 }
@@ -92,7 +91,7 @@ impl Recorder {
             out: config.out.clone(),
             max: config.max,
             runtime_directory: config.runtime_directory.clone(),
-            write_only: false,
+            means: Means::default(),
             driver_version: AtomicU32::new(0),
         }
     }
@@ -338,7 +337,7 @@ impl Recorder {
             max_bytes: self.max,
             ..identity.header()
         };
-        match Trace::create(&path, &header, self.max, self.write_only) {
+        match Trace::create(&path, &header, self.max, self.means) {
             Ok(trace) => Ok(Some(trace)),
             Err(failure) => Err((path, failure)),
         }

@@ -91,6 +91,20 @@ pub struct Trace {
 unsafe impl Send for Trace {}
 unsafe impl Sync for Trace {}
 
+/// What the filesystem may be used for. Tests take some of it away, for filesystems that they have
+/// not got.
+#[derive(Clone, Copy, Debug)]
+pub struct Means {
+    pub map: bool,
+    pub punch: bool,
+}
+
+impl Default for Means {
+    fn default() -> Self {
+        Means { map: true, punch: true }
+    }
+}
+
 /// What became of an append: whether a new event window began.
 pub type Outcome = Result<bool, Failure>;
 
@@ -100,13 +114,13 @@ impl Trace {
         path: &Path,
         header: &Header,
         limit: Option<u64>,
-        write_only: bool,
+        means: Means,
     ) -> Result<Trace, Failure> {
         let mut file = File::create(path)?;
-        if write_only {
+        if !means.map {
             file.write_only();
         }
-        match Trace::begin(&mut file, header, limit) {
+        match Trace::begin(&mut file, header, limit, means) {
             Ok((events, definitions, grid)) => {
                 let large = limit.map_or(LARGE, |limit| {
                     (limit / (64 * SLOT as u64)).clamp(1, u64::from(LARGE)) as u16
@@ -126,10 +140,11 @@ impl Trace {
         file: &mut File,
         header: &Header,
         limit: Option<u64>,
+        means: Means,
     ) -> Result<(Lane, Lane, Grid), Failure> {
         file.write(&header.to_page(), 0)?;
         // Tried on the hole behind the header, before anything is there.
-        let can_punch = file.punch(HEADER_BYTES as u64, HEADER_BYTES as u64).is_ok();
+        let can_punch = means.punch && file.punch(HEADER_BYTES as u64, HEADER_BYTES as u64).is_ok();
         let mut grid = Grid {
             next_slot: 0,
             sequences: [0; 2],

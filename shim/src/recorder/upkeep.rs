@@ -40,7 +40,9 @@ pub struct Upkeep {
     last_cost: u64,
     /// Event window in which the totals were noted last.
     noted: Option<u64>,
-    /// Records of the next checkpoint in a trace that only keeps totals.
+    /// When the live page's figures are due.
+    figures_due_ns: u64,
+    /// When the next checkpoint is due in a trace that only keeps totals.
     totals_due_ns: u64,
 }
 
@@ -58,6 +60,7 @@ impl Upkeep {
             since_bytes: 0,
             last_cost: 0,
             noted: None,
+            figures_due_ns: 0,
             totals_due_ns: 0,
         }
     }
@@ -87,36 +90,41 @@ impl Recorder {
         let Some(mut upkeep) = self.upkeep.try_lock() else { return };
         let now_ns = self.now_ns();
         let state = self.state.load(Ordering::Acquire);
-        let counters: Vec<Counters> =
-            books.devices().into_iter().map(|device| books.counters(device)).collect();
-        if let Some(trace) = self.trace().filter(|_| state == RUNNING || state == TOTALS) {
-            let sequence = trace.sequence();
-            if end || upkeep.noted != Some(sequence) {
-                upkeep.noted = Some(sequence);
+        let trace = self.trace().filter(|_| state == RUNNING || state == TOTALS);
+        let sequence = trace.map(|trace| trace.sequence());
+        let new_window = sequence.is_some() && upkeep.noted != sequence;
+        if end || new_window || now_ns >= upkeep.figures_due_ns {
+            let devices = books.devices().into_iter();
+            let counters: Vec<Counters> = devices.map(|device| books.counters(device)).collect();
+            if let Some(sequence) = sequence.filter(|_| end || new_window) {
                 self.note(books, &counters, sequence);
             }
-            if upkeep.running.is_some() {
-                self.slice(&mut upkeep, books, if end { usize::MAX } else { SLICE });
-            } else if let Some(max) = upkeep.max {
-                let due = match state {
-                    TOTALS => end || now_ns >= upkeep.totals_due_ns,
-                    _ => trace.event_bytes() - upkeep.since_bytes >= upkeep.interval(max),
-                };
-                if due && (state == RUNNING || self.room_for_totals(&mut upkeep, now_ns, end)) {
-                    self.begin(&mut upkeep, books);
-                    if end {
-                        self.slice(&mut upkeep, books, usize::MAX);
-                    }
+            if let Some(live) = self.live() {
+                let figures: Vec<LiveDevice> =
+                    counters.iter().map(|counters| books.live_device(counters)).collect();
+                live.update(now_ns, &figures);
+            }
+            (upkeep.noted, upkeep.figures_due_ns) = (sequence, now_ns + EVERY_NS);
+        }
+        if upkeep.running.is_some() && trace.is_some() {
+            self.slice(&mut upkeep, books, if end { usize::MAX } else { SLICE });
+        } else if let (Some(max), Some(trace)) = (upkeep.max, trace) {
+            let due = match state {
+                TOTALS => {
+                    (end || now_ns >= upkeep.totals_due_ns)
+                        && self.room_for_totals(&mut upkeep, now_ns, end)
+                }
+                _ => trace.event_bytes() - upkeep.since_bytes >= upkeep.interval(max),
+            };
+            if due {
+                self.begin(&mut upkeep, books);
+                if end {
+                    self.slice(&mut upkeep, books, usize::MAX);
                 }
             }
         }
-        if let Some(live) = self.live() {
-            let figures: Vec<LiveDevice> =
-                counters.iter().map(|counters| books.live_device(counters)).collect();
-            live.update(now_ns, &figures);
-        }
-        let busy = upkeep.running.is_some();
-        self.due_ns.store(if busy { 0 } else { now_ns + EVERY_NS }, Ordering::Relaxed);
+        let busy = upkeep.running.is_some() && trace.is_some();
+        self.due_ns.store(if busy { 0 } else { upkeep.figures_due_ns }, Ordering::Relaxed);
     }
 
     /// The totals of all devices, and what they say about what must be kept; the caps, so that
