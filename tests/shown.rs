@@ -66,6 +66,25 @@ fn a_cap_above_the_device_shows_the_device() {
 }
 
 #[test]
+fn the_report_leads_to_what_nvidia_smi_shows() {
+    let process = run("steps", Setup::simulated().preload()).only_report();
+    let device = &process["devices"][0];
+    let context = device["context_bytes"].as_u64().unwrap();
+    assert!((500 << 20..600 << 20).contains(&context), "one context is left: {device:#}");
+    assert_eq!(device["process_bytes"], context, "{device:#}");
+    assert_eq!(device["unattributed_bytes"], 0, "{device:#}");
+    // Read when the second context was there.
+    assert_eq!(device["peak_process_bytes"], 2 * context, "{device:#}");
+}
+
+#[test]
+fn what_a_larger_stack_took_is_unattributed() {
+    let process = run("stack", Setup::simulated().preload()).only_report();
+    let device = &process["devices"][0];
+    assert_eq!(device["unattributed_bytes"], 3960u64 << 20, "{device:#}");
+}
+
+#[test]
 fn a_monitor_sees_the_real_figures() {
     let bare = run("monitor", Setup::simulated());
     let ours = run("monitor", Setup::simulated().cap("1GiB"));

@@ -7,7 +7,7 @@ use crate::contexts::{Arrival, Context, Ending, Place, Step};
 use crate::devices::Device;
 use crate::entry::cuda::*;
 use crate::entry::{Api, Call, driver, inside};
-use crate::observe::Before;
+use crate::observe::{Before, Observer};
 use crate::process::Process;
 use vramtrace_format::{ContextId, Definition, DeviceId, Event, PoolId};
 
@@ -400,7 +400,8 @@ impl Watch {
     }
 
     fn start(p: &'static Process, device: DeviceId) -> Watch {
-        Watch(meet_device(p, device).map(|device| (device, p.observe.before(p, device))))
+        let device = meet_device(p, device).filter(|_| Observer::is_wanted(p));
+        Watch(device.map(|device| (device, p.observe.before(p, device))))
     }
 
     /// `None` where nobody tells.

@@ -31,6 +31,7 @@ pub struct Observer {
     nvml: AtomicPtr<Nvml>,
     /// NVML was looked for; it may not be there.
     looked: AtomicBool,
+    /// When the next reading is due under a cap; 0 = now, with or without one.
     next_ns: AtomicU64,
     turn: AtomicU8,
     devices: [Watched; DEVICES],
@@ -103,8 +104,9 @@ impl Observer {
         let Some(watched) = self.devices.get(device.id.0 as usize) else { return };
         let now = p.recorder.now_ns();
         let rested = now.saturating_sub(watched.read_ns.load(Ordering::Relaxed));
+        let asked = self.next_ns.swap(1, Ordering::Relaxed) == 0;
         let moved = p.ledger.live(device.id).abs_diff(watched.read_live.load(Ordering::Relaxed));
-        if rested >= RESTED_NS || moved >= MUCH {
+        if asked || rested >= RESTED_NS || moved >= MUCH {
             self.read(p, device);
         }
     }
@@ -125,7 +127,12 @@ impl Observer {
         }
     }
 
-    /// Has the next hook's end take a reading: something was done that may show.
+    /// Somebody wants to know: a cap, or the trace. Else NVML is not even opened.
+    pub fn is_wanted(p: &Process) -> bool {
+        p.cap.is_set() || !p.recorder.is_silent()
+    }
+
+    /// Has the next hook take a reading: something was done that may show.
     pub fn soon(&self) {
         self.next_ns.store(0, Ordering::Relaxed);
     }
@@ -160,6 +167,9 @@ impl Observer {
 
     /// Reads the figure of this process now, charges what it shows, and samples it.
     pub fn read(&self, p: &Process, device: &Device) {
+        if !Observer::is_wanted(p) {
+            return;
+        }
         let before = booked(p, device.id);
         let figure = match self.reach(device) {
             Some((nvml, handle)) => inside(|| nvml.figure(handle, pid())),

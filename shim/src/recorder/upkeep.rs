@@ -81,6 +81,7 @@ impl Recorder {
     pub fn after_call(&self, process: &'static Process) {
         if slot::last_ns() >= self.due_ns.load(Ordering::Relaxed) {
             self.keep_up(process, false);
+            process.observe.now_and_then(process);
         }
     }
 
