@@ -1,5 +1,7 @@
 //! The live set: what is allocated at one moment.
 
+use std::collections::hash_map::Entry;
+
 use rustc_hash::FxHashMap;
 use vramtrace_format::physical::{Physical, physical};
 use vramtrace_format::{ContextId, DeviceId, Kind, PoolId, SiteId, Space, StackId, ThreadId};
@@ -66,8 +68,16 @@ impl LiveSet {
         self.spaces[key.space as usize].insert(key.number, live)
     }
 
-    pub(super) fn remove(&mut self, key: Key) -> Option<Live> {
-        self.spaces[key.space as usize].remove(&key.number)
+    /// Drops one reference, or all. The second value: it is no longer live.
+    pub(super) fn release(&mut self, key: Key, all: bool) -> Option<(Live, bool)> {
+        match self.spaces[key.space as usize].entry(key.number) {
+            Entry::Vacant(_) => None,
+            Entry::Occupied(mut entry) if entry.get().references > 1 && !all => {
+                entry.get_mut().references -= 1;
+                Some((Live { references: 1, ..*entry.get() }, false))
+            }
+            Entry::Occupied(entry) => Some((entry.remove(), true)),
+        }
     }
 
     pub(super) fn clear(&mut self) {

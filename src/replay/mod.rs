@@ -196,22 +196,26 @@ impl Replay {
     ) {
         let key = Key { space: alloc.space, number: alloc.key };
         let live = self.live_of(definitions, at, at.time_ns, alloc);
-        if let Some(earlier) = self.state.live.get_mut(key) {
+        // One probe of the map: an earlier one at the same key is rare and is put back.
+        if let Some(earlier) = self.state.live.insert(key, live) {
             if earlier.same_birth(at.time_ns) && self.state.certainty != Certainty::Whole {
                 // The checkpoint named it already; its call is recorded only now.
-                earlier.thread = at.thread;
+                self.state.live.insert(key, Live { thread: at.thread, ..earlier });
                 return;
             }
             if earlier.kind == Kind::Imported && live.kind == Kind::Imported {
-                earlier.references = earlier.references.saturating_add(1);
+                let references = earlier.references.saturating_add(1);
+                self.state.live.insert(key, Live { references, ..earlier });
                 self.count_call(&live);
                 return;
             }
             self.state.oddities.replaced += 1;
+            self.state.live.insert(key, earlier);
             self.end(at, key, Death::Replaced, observer);
+            self.state.live.insert(key, live);
         }
         self.count_call(&live);
-        self.begin(at, key, live, Birth::Allocated, observer);
+        self.book(at, key, live, Birth::Allocated, observer);
     }
 
     /// One allocating call, in the totals.
@@ -266,6 +270,18 @@ impl Replay {
         observer: &mut impl Observer,
     ) {
         self.state.live.insert(key, live);
+        self.book(at, key, live, how, observer);
+    }
+
+    /// The sums of an allocation that is in the live set.
+    fn book(
+        &mut self,
+        at: &Stamped,
+        key: Key,
+        live: Live,
+        how: Birth,
+        observer: &mut impl Observer,
+    ) {
         if let Some(host) = self.host(live.kind) {
             host.add(live.size);
             observer.born(at, key, &live, how);
@@ -284,12 +300,10 @@ impl Replay {
         how: Death,
         observer: &mut impl Observer,
     ) -> Option<Live> {
-        let live = self.state.live.get_mut(key)?;
-        if live.references > 1 && how == Death::Freed {
-            live.references -= 1;
-            return Some(Live { references: 1, ..*live });
+        let (live, gone) = self.state.live.release(key, how != Death::Freed)?;
+        if !gone {
+            return Some(live);
         }
-        let live = self.state.live.remove(key)?;
         if let Some(host) = self.host(live.kind) {
             host.remove(live.size);
             observer.died(at, key, &live, how);
