@@ -409,3 +409,26 @@ fn bad_input_is_exit_2_and_leaves_nothing() {
     left.sort();
     assert_eq!(left, ["rank0.vtrace", "rank1.vtrace", "text.vtrace"]);
 }
+
+#[test]
+fn a_reader_that_goes_away_ends_it_quietly() {
+    use std::io::Read;
+    use std::process::Stdio;
+    let scratch = Scratch::new();
+    let many: Vec<(u64, Event)> = (1..20_000)
+        .map(|n| (n * 1000, alloc(0x7f00_0000_0000 + n * (2 << 20), 2 * MIB, 1, Space::Device)))
+        .collect();
+    write_trace(&scratch.0.join("many.vtrace"), &header(1, 0, 0), &many);
+    let mut child = vramtrace()
+        .args(["export", "many.vtrace", "--format", "csv", "-o", "-"])
+        .current_dir(&scratch.0)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut first = [0; 6];
+    child.stdout.take().unwrap().read_exact(&mut first).unwrap();
+    assert_eq!(&first, b"record");
+    let ended = child.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&ended.stderr), "");
+}

@@ -95,6 +95,11 @@ fn execute(arguments: impl IntoIterator<Item = OsString>) -> Outcome {
 }
 
 fn dispatch(cli: Cli) -> Outcome {
+    // `vramtrace report | head` ends quietly. `run` goes on: it has a command to wait for.
+    if !matches!(cli.command, Command::Run(_) | Command::DemoWorkload) {
+        // SAFETY: plain call; nothing of ours handles this signal.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    }
     match cli.command {
         Command::Run(args) => run::run(args),
         Command::Demo(args) => demo::run(args),
