@@ -1,12 +1,13 @@
 //! One process in full: per device its peak, what is live, who was refused, and the sum that
 //! leads to what nvidia-smi shows.
 
+use vramtrace_format::physical::MIB;
 use vramtrace_format::{DeviceId, Kind};
 
 use super::layout::{BAD, BOLD, DIM, PLAIN, Table, WARN, clean, count, paint, several, shorten};
 use super::words;
 use crate::analysis::{Basis, Moment, Process, largest, reconcile};
-use crate::replay::{Certainty, DeviceState};
+use crate::replay::{Certainty, DeviceState, KindSums};
 use crate::units::{gib, seconds, size};
 
 const WIDTH: usize = 100;
@@ -215,6 +216,9 @@ fn kinds(device: &DeviceState) -> String {
             Kind::Graph => format!("{} of it in use", gib(device.graph_used)),
             Kind::Imported => "another's memory: in no sum".into(),
             Kind::Managed => "nvidia-smi leaves it out".into(),
+            Kind::Device | Kind::Pitched if mostly_unused(sums) => {
+                format!("{} asked for, in pages of 2 MiB", gib(sums.requested_bytes))
+            }
             _ => String::new(),
         };
         table.styled([
@@ -227,6 +231,12 @@ fn kinds(device: &DeviceState) -> String {
         ]);
     }
     format!("\n{}", table.render())
+}
+
+/// Are pages held for much less than they could hold? Then the gap is worth a word.
+fn mostly_unused(sums: &KindSums) -> bool {
+    let gap = sums.live_bytes.saturating_sub(sums.requested_bytes);
+    gap > 32 * MIB && gap > sums.live_bytes / 5
 }
 
 /// How allocations become what nvidia-smi shows.

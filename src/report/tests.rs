@@ -158,6 +158,16 @@ fn processes_on_several_devices_and_hosts_or_on_none() {
 }
 
 #[test]
+fn scattered_small_blocks_are_named_as_what_holds_the_pages() {
+    let mut t = TraceBuilder::new();
+    for n in 0..100 {
+        t.alloc(SECOND, Kind::Device, (16 + n) * PAGE, 512);
+    }
+    let text = shown(&process(&t));
+    assert!(text.contains("0.00 GiB asked for, in pages of 2 MiB"), "{text}");
+}
+
+#[test]
 fn json_keeps_its_schema() {
     let processes = [process(&training())];
     let value: Value = serde_json::to_value(json::report(&processes, 2)).unwrap();
