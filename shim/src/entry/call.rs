@@ -97,7 +97,7 @@ pub(super) fn run<F: Copy>(
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         let process = process::current();
         process.entry.test_panic(call.api);
-        process.observe.before_call(process);
+        crate::hooks::look_if_due(process);
         let result = body(process);
         process.entry.tell_escapes(process);
         process.recorder.after_call(process);

@@ -98,13 +98,27 @@ pub(super) fn refuse_at(
     result
 }
 
-/// Reads afresh what the driver may have given back or taken on its own: before a refusal.
+/// Reads afresh what the driver may have given back or taken on its own: before a refusal, and now
+/// and then under a cap. Pools and graphs are read on both sides of NVML's figure: one that shrank
+/// in between would make hidden bytes look fewer than they are.
 #[cold]
 pub fn look_again(p: &'static Process, device: DeviceId) {
-    super::pool::look_at_all(p, device);
-    super::graph::look(p, device);
-    // Last: what pools and graphs have grown by is not to be taken for hidden bytes.
-    p.observe.before_refusal(p, device);
+    let reserves = || {
+        super::pool::look_at_all(p, device);
+        super::graph::look(p, device);
+    };
+    match p.devices.known(device) {
+        Some(device) => p.observe.read(p, device, reserves),
+        None => reserves(),
+    }
+}
+
+/// Before each call: see [`crate::observe::Observer::due`].
+#[inline]
+pub fn look_if_due(p: &'static Process) {
+    if let Some(device) = p.observe.due(p) {
+        look_again(p, device.id);
+    }
 }
 
 /// The program's call for memory that is its own (not a pool's or a graph's).

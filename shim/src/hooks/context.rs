@@ -318,11 +318,9 @@ fn take_all(p: &Process, ending: &Ending) -> u64 {
 }
 
 /// After the driver's answer.
-fn give_back(p: &Process, bytes: u64, device: DeviceId) {
+fn give_back(p: &'static Process, bytes: u64, device: DeviceId) {
     p.cap.release(device, bytes);
-    if let Some(device) = p.devices.known(device) {
-        p.observe.read(p, device);
-    }
+    look_again(p, device);
 }
 
 /// # Safety
@@ -411,14 +409,14 @@ impl Watch {
     }
 
     /// Charges and samples what shows now.
-    fn read(&self, p: &Process) {
+    fn read(&self, p: &'static Process) {
         if let Some((device, _)) = &self.0 {
-            p.observe.read(p, device);
+            look_again(p, device.id);
         }
     }
 
     /// A context was made during the call.
-    fn made(&self, p: &Process, context: ContextId) {
+    fn made(&self, p: &'static Process, context: ContextId) {
         p.contexts.set_bytes(context, self.taken(p).unwrap_or(0));
         self.read(p);
     }

@@ -19,5 +19,5 @@ pub mod vmm;
 mod book;
 mod place;
 
-pub use book::{Request, Why, give_back, look_again, refuse, take};
+pub use book::{Request, Why, give_back, look_again, look_if_due, refuse, take};
 pub use place::{NOWHERE, current_context, current_place, place_of};

@@ -71,27 +71,25 @@ pub struct Before {
 }
 
 impl Observer {
-    /// Under a cap, before each call: what lazy loading took since the last one is to be known
-    /// before a request is granted. Mostly a look at the clock.
+    /// Under a cap, before each call: the device to be read now, if any. What lazy loading took
+    /// since the last call is to be known before a request is granted. Mostly a look at the clock.
     #[inline]
-    pub fn before_call(&self, p: &Process) {
+    pub fn due<'p>(&self, p: &'p Process) -> Option<&'p Device> {
         // Before the first context there is nothing to see, and NVML is not even opened.
         if p.cap.is_set() && self.looked.load(Ordering::Relaxed) {
-            self.read_if_due(p);
+            return self.due_now(p);
         }
+        None
     }
 
-    fn read_if_due(&self, p: &Process) {
+    fn due_now<'p>(&self, p: &'p Process) -> Option<&'p Device> {
         let (now, next) = (p.recorder.now_ns(), self.next_ns.load(Ordering::Relaxed));
-        let later = now.saturating_add(EVERY_NS);
-        let ours = now >= next
-            && self
-                .next_ns
-                .compare_exchange(next, later, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok();
-        if ours && let Some(device) = self.whose_turn(p) {
-            self.read(p, device);
+        if now < next {
+            return None;
         }
+        let later = now.saturating_add(EVERY_NS);
+        self.next_ns.compare_exchange(next, later, Ordering::Relaxed, Ordering::Relaxed).ok()?;
+        self.whose_turn(p)
     }
 
     /// Without a cap only the trace wants to know. Called about once a millisecond, from the end
@@ -107,7 +105,7 @@ impl Observer {
         let asked = self.next_ns.swap(1, Ordering::Relaxed) == 0;
         let moved = p.ledger.live(device.id).abs_diff(watched.read_live.load(Ordering::Relaxed));
         if asked || rested >= RESTED_NS || moved >= MUCH {
-            self.read(p, device);
+            self.read(p, device, || ());
         }
     }
 
@@ -117,14 +115,6 @@ impl Observer {
         let with_context = || p.devices.all().filter(|device| p.contexts.any_on(device.id));
         let count = with_context().count();
         if count == 0 { None } else { with_context().nth(turn % count) }
-    }
-
-    /// Before a refusal: the figures must be those of now.
-    #[cold]
-    pub fn before_refusal(&self, p: &Process, device: DeviceId) {
-        if let Some(device) = p.devices.known(device) {
-            self.read(p, device);
-        }
     }
 
     /// Somebody wants to know: a cap, or the trace. Else NVML is not even opened.
@@ -165,8 +155,10 @@ impl Observer {
         Some(taken.saturating_sub(grown))
     }
 
-    /// Reads the figure of this process now, charges what it shows, and samples it.
-    pub fn read(&self, p: &Process, device: &Device) {
+    /// Reads the figure of this process now, charges what it shows, and samples it. `reserves`
+    /// reads pools and graphs: before the figure and after it.
+    pub fn read(&self, p: &Process, device: &Device, reserves: impl Fn()) {
+        reserves();
         if !Observer::is_wanted(p) {
             return;
         }
@@ -175,6 +167,7 @@ impl Observer {
             Some((nvml, handle)) => inside(|| nvml.figure(handle, pid())),
             None => Figure::Unavailable,
         };
+        reserves();
         let after = booked(p, device.id);
         let context_bytes = p.contexts.bytes_on(device.id);
         let Some(watched) = self.devices.get(device.id.0 as usize) else { return };
