@@ -13,6 +13,7 @@ mod live;
 mod name;
 mod sites;
 mod slot;
+mod ticks;
 mod trace;
 mod upkeep;
 
