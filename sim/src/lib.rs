@@ -27,4 +27,6 @@ mod resolve;
 mod shared;
 mod stream;
 mod table;
+#[cfg(test)]
+mod tests;
 mod vmm;
