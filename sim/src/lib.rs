@@ -1,5 +1,55 @@
 //! A simulated CUDA driver and NVML in one library, used under the names libcuda.so.1 and
-//! libnvidia-ml.so.1.
+//! libnvidia-ml.so.1 (a directory with two links to it, first in LD_LIBRARY_PATH). It stands in
+//! for an H200 where there is no GPU: memory is taken, rounded, refused and reported as measured
+//! on one (driver 580, CUDA 13.0); copies and fills move real bytes; kernels do nothing.
+//!
+//! # Environment
+//! | variable | meaning |
+//! |---|---|
+//! | `VRAMTRACE_SIM=NxSIZE` | N devices of SIZE each, 1x24GiB without it; 1 to 16, 1GiB to 512GiB |
+//! | `VRAMTRACE_SIM_STATE=PATH` | processes that name the same file share the devices; without it each has its own |
+//! | `CUDA_VISIBLE_DEVICES` | ordinals or beginnings of UUIDs, as the driver reads it |
+//!
+//! # What it does, and the measurement behind it
+//! | what | here | measured |
+//! |---|---|---|
+//! | first context of a process on a device | 526.8125 MiB, 518 MiB by NVML | same |
+//! | each further one | 523.5625 MiB | same |
+//! | plain memory up to 1 MiB | multiples of 512 B in shared pages of 2 MiB | 64 x 1 B: one page; 100,000 x 1 KiB: 98 MiB |
+//! | above | whole pages of 2 MiB | 64 x (1 MiB + 1): 128 MiB |
+//! | pitch | multiple of 512 | 1024 for 1000 |
+//! | pools | grow in steps of 32 MiB; at a synchronisation down to the release threshold; what they do not use is given up when the device is full; the used attribute tells requested bytes | same |
+//! | graph memory | 32 MiB steps at upload or first launch, until trimmed | 200 MiB: 224 MiB |
+//! | arrays | as plain memory; requirements are told for deferred ones only | 4096 x 4096 x 16 B: 256 MiB; 5 mip levels of 2048 x 2048 x 16 B: 86 MiB; 64 x 64 KiB: 4 MiB |
+//! | managed memory | charged when the device touches it, not in NVML's figure for the process, stays when prefetched back | same |
+//! | stack limit | SMs x threads per SM x increase, at the call; given back when lowered | 16 KiB: 3,960 MiB |
+//! | physical objects (VMM) | live while a handle or a mapping refers to them; 2 MiB granularity; unmapping nothing is no error | same |
+//! | while a stream captures | calls that wait are refused with 900 and end the capture (901) | same |
+//! | look-ups | NULL and a status for what is not there; 1 for a version above the driver's | same |
+//! | a forked child | has no driver (3) | same |
+//!
+//! NVML's total is CUDA's plus 615 MiB, which its second version calls reserved.
+//!
+//! # What it chooses without a measurement
+//! A module takes 2 MiB when something of it is first launched. Freed handles of physical objects
+//! are used again at once, which the real driver does later. Streams do their work as it is
+//! enqueued, so a freed block is free at once. All streams of a capture add to one chain of nodes.
+//! Parallel branches of a graph are sized as if they ran one after the other. The owner of shared
+//! memory is charged as long as it keeps it, not as long as others do.
+//!
+//! # What it does not do
+//! Run kernels; graphics, external memory, IPC events, sparse mappings, green contexts,
+//! checkpoints and logical endpoints (exported, 801); parameters of existing nodes; the private
+//! export tables, so that libcudart refuses it (103) and programs on it need a GPU.
+//!
+//! # Reading order
+//! `table` lists every function once; `resolve` exports and finds them; `driver` is the process's
+//! state, `device` and `shared` the devices and who uses them; `memory` the heap that `heap`,
+//! `pool`, `managed`, `array`, `host` and `graph_memory` take from, over an `aperture` of
+//! addresses; `vmm` and `ipc` map the same bytes elsewhere; `context`, `stream`, `capture`,
+//! `graph`, `module` hold what else a program names; `copy` moves bytes; `nvml` is the other API.
+
+#![allow(clippy::missing_safety_doc)]
 
 mod abi;
 mod aperture;

@@ -2,8 +2,6 @@
 //! arguments, what does it. `early` ones need no cuInit; `ptsz` and `ptds` ones have a twin under
 //! that suffix for the per-thread default stream.
 
-#![allow(clippy::missing_safety_doc)]
-
 use crate::abi::*;
 use crate::resolve::{self, Export, entries, export};
 use crate::{

@@ -113,8 +113,7 @@ fn result_codes() {
     assert_eq!(result!(cuMemPoolDestroy(pool)), 1);
     let without = std::thread::spawn(|| {
         let mut pointer = 0;
-        let codes = [result!(cuMemAlloc_v2(&mut pointer, 1)), result!(cuCtxGetDevice(&mut 0))];
-        codes
+        [result!(cuMemAlloc_v2(&mut pointer, 1)), result!(cuCtxGetDevice(&mut 0))]
     });
     assert_eq!(without.join().unwrap(), [201, 201]);
 }

@@ -8,7 +8,7 @@ use crate::entry::cuda::*;
 use crate::entry::{Api, Call, driver, inside};
 use crate::process::Process;
 use core::ffi::c_void;
-use vramtrace_format::physical::{PAGE, round_up};
+use vramtrace_format::physical::{PAGE, SMALL, round_up};
 use vramtrace_format::{DeviceId, Kind, Space};
 
 const LAYERED: u32 = 0x1;
@@ -120,6 +120,15 @@ impl Shape {
         all
     }
 
+    /// What an H200 takes: up to 1 MiB an array shares pages with others, above it has its own.
+    /// Its driver tells requirements of deferred arrays only.
+    fn padded(&self) -> u64 {
+        match self.bytes() {
+            small if small <= SMALL => small,
+            large => round_up(large, PAGE),
+        }
+    }
+
     /// What to reserve before the driver is asked: it pads, but seldom past its page.
     fn forecast(&self) -> u64 {
         match self.bytes() {
@@ -145,12 +154,12 @@ fn required(
         _ => driver().array_get_memory_requirements,
     };
     let (Some(ask), false) = (ask, place.device == DeviceId::UNKNOWN || p.captures.any()) else {
-        return shape.bytes();
+        return shape.padded();
     };
     let mut answer = CUDA_ARRAY_MEMORY_REQUIREMENTS { size: 0, alignment: 0, reserved: [0; 4] };
     // SAFETY: the driver has just given this handle; room for the answer.
     let result = inside(|| unsafe { ask(&mut answer, handle, place.device.0.into()) });
-    if result == 0 && answer.size > 0 { answer.size as u64 } else { shape.bytes() }
+    if result == 0 && answer.size > 0 { answer.size as u64 } else { shape.padded() }
 }
 
 fn create(
