@@ -113,10 +113,13 @@ pub fn look_again(p: &'static Process, device: DeviceId) {
     }
 }
 
-/// Before each call: see [`crate::observe::Observer::due`].
+/// Before each call: see [`crate::observe::Observer::due`]. Not while anything is captured: the
+/// driver is asked no more than it must be then.
 #[inline]
 pub fn look_if_due(p: &'static Process) {
-    if let Some(device) = p.observe.due(p) {
+    if let Some(device) = p.observe.due(p)
+        && !p.captures.any()
+    {
         look_again(p, device.id);
     }
 }
