@@ -98,31 +98,44 @@ impl Aperture {
         }
     }
 
-    /// Puts the aperture's own pages back where another file was mapped.
+    /// Puts the aperture's own pages back where another file was mapped. The program may have
+    /// closed our descriptor and opened a file of its own under that number: then fresh memory.
     pub fn restore(&self, address: u64, size: u64) {
-        if self.fd >= 0 {
-            unsafe {
-                libc::mmap(
-                    address as *mut _,
-                    size as usize,
-                    libc::PROT_READ | libc::PROT_WRITE,
-                    libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE,
-                    self.fd,
-                    (address - self.base) as i64,
-                )
-            };
-        }
+        let ours = self.fd >= 0 && inode(self.fd) == Some(self.inode);
+        let (fd, offset, backing) = match ours {
+            true => (self.fd, (address - self.base) as i64, 0),
+            false => (-1, 0, libc::MAP_ANONYMOUS),
+        };
+        unsafe {
+            libc::mmap(
+                address as *mut _,
+                size as usize,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE | backing,
+                fd,
+                offset,
+            )
+        };
     }
 }
 
-/// A sparse memory file with its inode. None where RLIMIT_FSIZE forbids the size: extending a
-/// file beyond that limit is a signal that kills.
-pub fn memory_file(name: &std::ffi::CStr, size: u64) -> Option<(i32, u64)> {
+pub fn inode(fd: i32) -> Option<u64> {
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    (unsafe { libc::fstat(fd, &mut stat) } == 0).then_some(stat.st_ino)
+}
+
+/// May a file be as long as this? Extending one beyond RLIMIT_FSIZE is a signal that kills.
+pub fn may_be_long(size: u64) -> bool {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) == 0 && limit.rlim_cur >= size }
+}
+
+/// A sparse memory file with its inode. None where it may not be as long.
+pub fn memory_file(name: &std::ffi::CStr, size: u64) -> Option<(i32, u64)> {
+    if !may_be_long(size) {
+        return None;
+    }
     unsafe {
-        if libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) != 0 || limit.rlim_cur < size {
-            return None;
-        }
         let low = libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC);
         if low < 0 {
             return None;
@@ -135,12 +148,13 @@ pub fn memory_file(name: &std::ffi::CStr, size: u64) -> Option<(i32, u64)> {
                 high
             }
         };
-        let mut stat: libc::stat = std::mem::zeroed();
-        if libc::ftruncate(fd, size as i64) != 0 || libc::fstat(fd, &mut stat) != 0 {
-            libc::close(fd);
-            return None;
+        match inode(fd) {
+            Some(inode) if libc::ftruncate(fd, size as i64) == 0 => Some((fd, inode)),
+            _ => {
+                libc::close(fd);
+                None
+            }
         }
-        Some((fd, stat.st_ino))
     }
 }
 

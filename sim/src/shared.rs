@@ -247,14 +247,21 @@ fn map_file(path: &Path) -> Result<*const Table, String> {
         .map_err(|_| fail("cannot open it"))?;
     let length = size_of::<Table>() as u64;
     let now = file.metadata().map_err(|_| fail("cannot look at it"))?.len();
-    if now > length {
+    // It is made empty and extended in one step: any other length is some other file's.
+    if now != 0 && now != length {
         return Err(format!(
             "VRAMTRACE_SIM_STATE={}: not a state file; name a new file",
             path.display()
         ));
     }
-    // Every process extends it to the same length, and zeros are a valid empty table.
-    if now < length {
+    // Zeros are a valid empty table.
+    if now == 0 {
+        if !crate::aperture::may_be_long(length) {
+            return Err(format!(
+                "VRAMTRACE_SIM_STATE={}: needs {length} bytes, more than RLIMIT_FSIZE allows",
+                path.display()
+            ));
+        }
         file.set_len(length).map_err(|_| fail("cannot extend it"))?;
     }
     map(file.as_raw_fd()).map_err(|_| fail("cannot map it"))
@@ -293,6 +300,9 @@ mod tests {
         assert!(shared.charge(0, 1000, 1000), "the dead row is found when room is needed");
         assert_eq!(shared.used(0), 1000);
         assert!(Shared::open(Some(&path), 2, 1000).is_err(), "another geometry is refused");
+        std::fs::write(&path, "precious").unwrap();
+        assert!(Shared::open(Some(&path), 1, 1000).is_err(), "not a state file");
+        assert_eq!(std::fs::read(&path).unwrap(), b"precious", "and left alone");
         std::fs::remove_file(&path).unwrap();
     }
 }
