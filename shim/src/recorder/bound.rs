@@ -121,21 +121,24 @@ impl Bound {
         Ok(())
     }
 
-    /// From here on it goes on with checkpoints alone: they may take what is left of the limit.
+    /// From here on it goes on with checkpoints alone. They may take what is left of the limit, and
+    /// the place of older events where these can be punched after all (it was what had to be kept
+    /// that was too much).
     pub fn set_totals_only(&mut self) {
-        (self.totals_only, self.can_punch) = (true, false);
-        self.windows.clear();
+        self.totals_only = true;
     }
 
-    /// Bytes left below the limit; `None` = any number.
+    /// Bytes that checkpoints may still take; `None` = any number.
     pub fn left(&self) -> Option<u64> {
-        self.limit.map(|limit| limit.saturating_sub(self.used))
+        let limit = self.limit?;
+        Some(if self.can_punch { limit / 2 } else { limit.saturating_sub(self.used) })
     }
 
     fn oldest_free(&self) -> Option<usize> {
         let tail = self.tail();
         self.windows.iter().position(|window| {
-            window.complete && window.sequence < tail && !self.holds_a_peak(window.sequence)
+            let kept = window.sequence >= tail || self.holds_a_peak(window.sequence);
+            window.complete && (self.totals_only || !kept)
         })
     }
 
@@ -224,5 +227,117 @@ impl Bound {
 impl Peak {
     fn holds(&self, sequence: u64) -> bool {
         !self.dropped && (self.from..=self.to).contains(&sequence)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WINDOW: u64 = SLOT as u64;
+
+    /// Windows of one slot; those that were punched, by sequence.
+    struct File {
+        bound: Bound,
+        next: u64,
+        punched: Vec<u64>,
+    }
+
+    impl File {
+        fn new(windows: u64) -> File {
+            let limit = HEADER_BYTES as u64 + windows * WINDOW;
+            File { bound: Bound::new(Some(limit), true), next: 0, punched: Vec::new() }
+        }
+
+        /// One more window; the ones before are complete.
+        fn roll(&mut self) -> Result<(), Failure> {
+            let punched = &mut self.punched;
+            self.bound.make_room(WindowKind::Events, WINDOW, |slot, _| {
+                punched.push(u64::from(slot));
+                Ok(())
+            })?;
+            self.bound.placed(WindowKind::Events, self.next, self.next as u32, 1);
+            if self.next > 0 {
+                self.bound.complete(WindowKind::Events, self.next - 1);
+            }
+            self.next += 1;
+            assert!(self.bound.used <= self.bound.limit.unwrap());
+            Ok(())
+        }
+
+        fn checkpoint(&mut self) {
+            self.bound.checkpoint_begins(self.next - 1);
+            self.bound.checkpoint_ends(self.next - 1);
+        }
+
+        fn is_whole(&self, mut range: std::ops::RangeInclusive<u64>) -> bool {
+            !range.any(|sequence| self.punched.contains(&sequence))
+        }
+    }
+
+    #[test]
+    fn the_way_to_each_devices_peak_stays_and_so_does_the_tail() {
+        let mut file = File::new(24);
+        for step in 0..400u64 {
+            file.roll().unwrap();
+            let now = file.next - 1;
+            if step % 4 == 0 {
+                file.checkpoint();
+            }
+            // Device 0 peaks in window 50, device 1 in window 90.
+            file.bound.peak(DeviceId(0), step.min(50), now);
+            file.bound.peak(DeviceId(1), 1000 + step.min(90), now);
+        }
+        // The checkpoint before window 49, where it was looked at last, is in 44 or 48.
+        assert!(file.is_whole(48..=51) && file.is_whole(88..=91), "{:?}", file.punched);
+        assert!(file.is_whole(392..=399));
+        assert!(file.punched.len() > 370);
+        assert_eq!(file.bound.take_lost(), []);
+    }
+
+    #[test]
+    fn peaks_that_take_too_much_are_given_up_from_the_lowest_on() {
+        let mut file = File::new(24);
+        for step in 0..200u64 {
+            file.roll().unwrap();
+            let now = file.next - 1;
+            if step % 4 == 0 {
+                file.checkpoint();
+            }
+            for device in 0..8u8 {
+                let top = 10 + 10 * u64::from(device);
+                file.bound.peak(DeviceId(device), u64::from(device) * 1000 + step.min(top), now);
+            }
+        }
+        assert!(file.is_whole(77..=80), "the highest stays: {:?}", file.punched);
+        let lost = file.bound.take_lost();
+        assert!(!lost.is_empty() && !lost.contains(&DeviceId(7)), "{lost:?}");
+        assert_eq!(file.bound.take_lost(), []);
+    }
+
+    #[test]
+    fn without_checkpoints_nothing_may_go_and_totals_take_over() {
+        let mut file = File::new(24);
+        let failure = (0..100).find_map(|_| file.roll().err()).unwrap();
+        assert_eq!(failure, Failure { reason: StopReason::CannotPunch, errno: 0 });
+        assert_eq!(file.punched, []);
+        file.bound.set_totals_only();
+        for _ in 0..100 {
+            file.roll().unwrap();
+        }
+    }
+
+    #[test]
+    fn where_nothing_can_be_punched_a_quarter_is_for_totals() {
+        let mut file = File::new(24);
+        file.bound.can_punch = false;
+        let failure = (0..100).find_map(|_| file.roll().err()).unwrap();
+        // 18 windows and the header page would be more than three quarters.
+        assert_eq!((file.next, failure.errno), (17, 0));
+        file.bound.set_totals_only();
+        let failure = (0..100).find_map(|_| file.roll().err()).unwrap();
+        assert_eq!((file.next, failure.errno), (24, libc::EFBIG));
+        // Definitions had the whole limit.
+        assert_eq!(file.punched, []);
     }
 }

@@ -212,7 +212,8 @@ impl Recorder {
         if failure.reason == StopReason::CannotPunch && self.go_on_with_totals(failure, now_ns) {
             return;
         }
-        if self.stop_at(failure.reason, failure.errno, now_ns) {
+        let said = failure.reason == StopReason::CannotPunch;
+        if self.stop_at(failure.reason, failure.errno, now_ns) && !said {
             let path = self.path().unwrap_or_default();
             say::line(format_args!(
                 "{}: {}; recording ends here, the program goes on",
