@@ -47,7 +47,7 @@
 //! state, `device` and `shared` the devices and who uses them; `memory` the heap that `heap`,
 //! `pool`, `managed`, `array`, `host` and `graph_memory` take from, over an `aperture` of
 //! addresses; `vmm` and `ipc` map the same bytes elsewhere; `context`, `stream`, `capture`,
-//! `graph`, `module` hold what else a program names; `copy` moves bytes; `nvml` is the other API.
+//! `graph`, `launch`, `module` hold what else a program names; `copy` moves bytes; `nvml` is the other API.
 
 #![allow(clippy::missing_safety_doc)]
 
@@ -67,6 +67,7 @@ mod heap;
 mod host;
 mod image;
 mod ipc;
+mod launch;
 mod managed;
 mod memory;
 mod module;

@@ -5,8 +5,8 @@
 use crate::abi::*;
 use crate::resolve::{self, Export, entries, export};
 use crate::{
-    array, capture, context, copy, device_calls, driver, error, graph, heap, host, ipc, managed,
-    module, pool, stream, vmm,
+    array, capture, context, copy, device_calls, driver, error, graph, heap, host, ipc, launch,
+    managed, module, pool, stream, vmm,
 };
 use std::ffi::{c_char, c_void};
 
@@ -314,19 +314,19 @@ table! {
     call 10000 cuGraphRemoveDependencies(graph: Handle, from: *const Handle, to: *const Handle, count: usize) = graph::remove_dependencies;
     call 12030 cuGraphRemoveDependencies_v2(graph: Handle, from: *const Handle, to: *const Handle, data: *const u8, count: usize) = graph::remove_dependencies_v2;
     call 11030 cuGraphDebugDotPrint(graph: Handle, path: Name, flags: u32) = graph::debug_dot;
-    call 10000 cuGraphInstantiate(out: *mut Handle, graph: Handle, node: *mut Handle, log: *mut u8, length: usize) = graph::instantiate;
-    call 11000 cuGraphInstantiate_v2(out: *mut Handle, graph: Handle, node: *mut Handle, log: *mut u8, length: usize) = graph::instantiate;
-    call 11040 cuGraphInstantiateWithFlags(out: *mut Handle, graph: Handle, flags: u64) = graph::instantiate_flags;
-    ptsz 12000 cuGraphInstantiateWithParams(out: *mut Handle, graph: Handle, params: *mut InstantiateParams) = graph::instantiate_params;
-    ptsz 11010 cuGraphUpload(exec: Handle, stream: StreamArg) = graph::upload;
-    ptsz 10000 cuGraphLaunch(exec: Handle, stream: StreamArg) = graph::launch;
-    call 10000 cuGraphExecDestroy(exec: Handle) = graph::exec_destroy;
-    call 12000 cuGraphExecGetFlags(exec: Handle, out: *mut u64) = graph::exec_flags;
-    call 10020 cuGraphExecUpdate(exec: Handle, graph: Handle, node: *mut Handle, out: *mut i32) = graph::exec_update;
-    call 12000 cuGraphExecUpdate_v2(exec: Handle, graph: Handle, info: *mut [u64; 3]) = graph::exec_update_v2;
-    call 11040 cuDeviceGraphMemTrim(device: i32) = graph::trim;
-    call 11040 cuDeviceGetGraphMemAttribute(device: i32, attribute: i32, out: *mut c_void) = graph::get_attribute;
-    call 11040 cuDeviceSetGraphMemAttribute(device: i32, attribute: i32, value: *mut c_void) = graph::set_attribute;
+    call 10000 cuGraphInstantiate(out: *mut Handle, graph: Handle, node: *mut Handle, log: *mut u8, length: usize) = launch::instantiate;
+    call 11000 cuGraphInstantiate_v2(out: *mut Handle, graph: Handle, node: *mut Handle, log: *mut u8, length: usize) = launch::instantiate;
+    call 11040 cuGraphInstantiateWithFlags(out: *mut Handle, graph: Handle, flags: u64) = launch::instantiate_flags;
+    ptsz 12000 cuGraphInstantiateWithParams(out: *mut Handle, graph: Handle, params: *mut InstantiateParams) = launch::instantiate_params;
+    ptsz 11010 cuGraphUpload(exec: Handle, stream: StreamArg) = launch::upload;
+    ptsz 10000 cuGraphLaunch(exec: Handle, stream: StreamArg) = launch::launch;
+    call 10000 cuGraphExecDestroy(exec: Handle) = launch::exec_destroy;
+    call 12000 cuGraphExecGetFlags(exec: Handle, out: *mut u64) = launch::exec_flags;
+    call 10020 cuGraphExecUpdate(exec: Handle, graph: Handle, node: *mut Handle, out: *mut i32) = launch::exec_update;
+    call 12000 cuGraphExecUpdate_v2(exec: Handle, graph: Handle, info: *mut [u64; 3]) = launch::exec_update_v2;
+    call 11040 cuDeviceGraphMemTrim(device: i32) = launch::trim;
+    call 11040 cuDeviceGetGraphMemAttribute(device: i32, attribute: i32, out: *mut c_void) = launch::get_attribute;
+    call 11040 cuDeviceSetGraphMemAttribute(device: i32, attribute: i32, value: *mut c_void) = launch::set_attribute;
     // Code.
     call 2000 cuModuleLoad(out: *mut Handle, path: Name) = module::load_file;
     call 2000 cuModuleLoadData(out: *mut Handle, image: *const c_void) = module::load_data;

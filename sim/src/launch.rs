@@ -1,0 +1,264 @@
+//! Instantiating, uploading and launching graphs, and the memory that a device holds for them.
+
+use crate::abi::*;
+use crate::context;
+use crate::device;
+use crate::driver::driver;
+use crate::error::{Done, Error};
+use crate::graph::{Exec, Work, give_back_orphans, graphs, new_handle};
+use crate::memory::{Block, Memory, Owner, next_id};
+use crate::stream;
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::Arc;
+
+const AUTO_FREE: u64 = 1;
+const UPLOAD: u64 = 2;
+
+pub unsafe fn instantiate_flags(out: *mut Handle, graph: Handle, flags: u64) -> Done {
+    context::current()?;
+    if out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    let mut all = graphs();
+    let work = all.ordered_checked(graph as usize)?;
+    let handle = new_handle();
+    all.execs.insert(handle, Arc::new(Exec { work, flags }));
+    unsafe { *out = handle as Handle };
+    Ok(())
+}
+
+pub unsafe fn instantiate(
+    out: *mut Handle,
+    graph: Handle,
+    _error_node: *mut Handle,
+    log: *mut u8,
+    length: usize,
+) -> Done {
+    if !log.is_null() && length > 0 {
+        unsafe { *log = 0 };
+    }
+    unsafe { instantiate_flags(out, graph, 0) }
+}
+
+pub unsafe fn instantiate_params(
+    out: *mut Handle,
+    graph: Handle,
+    params: *mut InstantiateParams,
+) -> Done {
+    let params = unsafe { params.as_mut() }.ok_or(Error::INVALID_VALUE)?;
+    params.result = 1;
+    unsafe { instantiate_flags(out, graph, params.flags)? };
+    if params.flags & UPLOAD != 0 {
+        unsafe { upload(*out, params.upload_stream)? };
+    }
+    params.result = 0;
+    params.error_node = std::ptr::null_mut();
+    Ok(())
+}
+
+fn exec(handle: Handle) -> Done<Arc<Exec>> {
+    graphs().execs.get(&(handle as usize)).cloned().ok_or(Error::INVALID_VALUE)
+}
+
+pub unsafe fn exec_destroy(handle: Handle) -> Done {
+    graphs().execs.remove(&(handle as usize)).ok_or(Error::INVALID_VALUE)?;
+    give_back_orphans();
+    Ok(())
+}
+
+pub unsafe fn exec_flags(handle: Handle, out: *mut u64) -> Done {
+    if out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    unsafe { *out = exec(handle)?.flags };
+    Ok(())
+}
+
+/// An update with a graph of the same shape.
+fn replace(handle: Handle, graph: Handle) -> Done<i32> {
+    let mut all = graphs();
+    let work = all.ordered_checked(graph as usize)?;
+    let old = all.execs.get(&(handle as usize)).cloned().ok_or(Error::INVALID_VALUE)?;
+    let kinds = |work: &[Work]| work.iter().map(Work::kind).collect::<Vec<_>>();
+    if kinds(&work) != kinds(&old.work) {
+        // CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED
+        return Ok(2);
+    }
+    all.execs.insert(handle as usize, Arc::new(Exec { work, flags: old.flags }));
+    Ok(0)
+}
+
+pub unsafe fn exec_update(
+    handle: Handle,
+    graph: Handle,
+    error_node: *mut Handle,
+    out: *mut i32,
+) -> Done {
+    let result = replace(handle, graph)?;
+    unsafe {
+        if !error_node.is_null() {
+            *error_node = std::ptr::null_mut();
+        }
+        if !out.is_null() {
+            *out = result;
+        }
+    }
+    if result == 0 { Ok(()) } else { Err(Error(910)) }
+}
+
+pub unsafe fn exec_update_v2(handle: Handle, graph: Handle, info: *mut [u64; 3]) -> Done {
+    let result = replace(handle, graph)?;
+    if !info.is_null() {
+        unsafe { *info = [result as u64, 0, 0] };
+    }
+    if result == 0 { Ok(()) } else { Err(Error(910)) }
+}
+
+/// The most bytes that are live at once while the work runs, per device.
+fn need(work: &[Work]) -> HashMap<usize, u64> {
+    let mut live: HashMap<Pointer, (usize, u64)> = HashMap::new();
+    let mut now: HashMap<usize, u64> = HashMap::new();
+    let mut most: HashMap<usize, u64> = HashMap::new();
+    fn walk(work: &[Work], step: &mut impl FnMut(&Work)) {
+        for one in work {
+            match one {
+                Work::Child(inside) => walk(inside, step),
+                other => step(other),
+            }
+        }
+    }
+    walk(work, &mut |one| match one {
+        Work::Alloc(node) => {
+            let index = node.memory.index;
+            live.insert(node.address, (index, node.span));
+            let bytes = now.entry(index).or_default();
+            *bytes += node.span;
+            let high = most.entry(index).or_default();
+            *high = (*high).max(*bytes);
+        }
+        Work::Free(pointer) => {
+            if let Some((index, span)) = live.remove(pointer) {
+                *now.entry(index).or_default() -= span;
+            }
+        }
+        _ => {}
+    });
+    most
+}
+
+fn reserve(exec: &Exec) -> Done {
+    for (index, bytes) in need(&exec.work) {
+        driver().memory(index).lock().graph_reserve(bytes)?;
+    }
+    Ok(())
+}
+
+pub unsafe fn upload(handle: Handle, stream: StreamArg) -> Done {
+    let place = stream::place(stream)?;
+    if place.capture.is_some() {
+        return Err(Error::CAPTURE_UNSUPPORTED);
+    }
+    reserve(&*exec(handle)?)
+}
+
+fn run(work: &[Work]) -> Done {
+    for one in work {
+        match one {
+            Work::Kernel | Work::Nothing(_) => {}
+            Work::Run { run: step, .. } => step()?,
+            Work::Child(inside) => self::run(inside)?,
+            Work::Alloc(node) => {
+                let mut locked = node.memory.lock();
+                locked.state.graph.take(node.span);
+                let block = Block {
+                    size: node.size,
+                    span: node.span,
+                    owner: Owner::Graph(node.clone()),
+                    context: 0,
+                    id: next_id(),
+                };
+                locked.state.live.insert(node.address, block);
+            }
+            Work::Free(pointer) => {
+                let memory = driver().at(*pointer).ok_or(Error::INVALID_VALUE)?;
+                memory.lock().free(*pointer)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Is a node's memory still there from the launch before?
+fn still_live(work: &[Work]) -> Vec<(&'static Memory, Pointer)> {
+    let mut list = Vec::new();
+    for one in work {
+        match one {
+            Work::Alloc(node) if node.memory.lock().state.live.contains_key(&node.address) => {
+                list.push((node.memory, node.address));
+            }
+            Work::Child(inside) => list.extend(still_live(inside)),
+            _ => {}
+        }
+    }
+    list
+}
+
+pub unsafe fn launch(handle: Handle, stream: StreamArg) -> Done {
+    let place = stream::place(stream)?;
+    let exec = exec(handle)?;
+    if place.capture.is_some() {
+        return Err(Error::CAPTURE_UNSUPPORTED);
+    }
+    for (memory, pointer) in still_live(&exec.work) {
+        if exec.flags & AUTO_FREE == 0 {
+            return Err(Error::INVALID_VALUE);
+        }
+        memory.lock().free(pointer)?;
+    }
+    reserve(&exec)?;
+    run(&exec.work)
+}
+
+// The device's graph memory.
+
+pub unsafe fn trim(ordinal: i32) -> Done {
+    let memory = driver().memory(device::by_ordinal(ordinal)?);
+    let given = memory.lock().state.graph.trim();
+    memory.release(given, given);
+    Ok(())
+}
+
+pub unsafe fn get_attribute(ordinal: i32, attribute: i32, out: *mut c_void) -> Done {
+    let memory = driver().memory(device::by_ordinal(ordinal)?);
+    if out.is_null() {
+        return Err(Error::INVALID_VALUE);
+    }
+    let locked = memory.lock();
+    let graph = &locked.state.graph;
+    let value = match attribute {
+        0 => graph.used,
+        1 => graph.used_high,
+        2 => graph.reserved,
+        3 => graph.reserved_high,
+        _ => return Err(Error::INVALID_VALUE),
+    };
+    unsafe { *(out as *mut u64) = value };
+    Ok(())
+}
+
+/// The high marks can be set back to what is now.
+pub unsafe fn set_attribute(ordinal: i32, attribute: i32, value: *mut c_void) -> Done {
+    let memory = driver().memory(device::by_ordinal(ordinal)?);
+    if value.is_null() || unsafe { *(value as *const u64) } != 0 {
+        return Err(Error::INVALID_VALUE);
+    }
+    let mut locked = memory.lock();
+    let graph = &mut locked.state.graph;
+    match attribute {
+        1 => graph.used_high = graph.used,
+        3 => graph.reserved_high = graph.reserved,
+        _ => return Err(Error::INVALID_VALUE),
+    }
+    Ok(())
+}
