@@ -53,7 +53,8 @@ def have(*modules):
 
 
 def environment(trace=None, **extra):
-    env = dict(os.environ, PYTHONUNBUFFERED="1", **extra)
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("VRAMTRACE_")}
+    env = dict(kept, PYTHONUNBUFFERED="1", **extra)
     env["PYTHONPATH"] = f"{PROGRAMS}{os.pathsep}{env.get('PYTHONPATH', '')}"
     if trace:
         env["LD_PRELOAD"] = str(BIN / "libvramtrace.so")
