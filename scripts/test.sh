@@ -21,6 +21,7 @@ need() { # need COMMAND PACKAGE
 
 need cargo cargo
 need gcc gcc
+need g++ g++
 need nm binutils
 need python3 python3-venv
 
@@ -42,6 +43,9 @@ say "Python clients over the simulated driver"
 scripts/test-clients.sh
 
 say "fuzzing the reader"
+if ! cargo fuzz --version >/dev/null 2>&1; then
+    cargo install --quiet --locked cargo-fuzz || echo "cargo-fuzz could not be installed"
+fi
 if [ -n "${VRAMTRACE_TEST_FULL:-}" ]; then scripts/fuzz.sh 600; else scripts/fuzz.sh 20; fi
 
 say "all tests passed"
