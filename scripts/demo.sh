@@ -11,4 +11,6 @@ cargo build --release --workspace --quiet
 where=$(mktemp -d "${TMPDIR:-/tmp}/vramtrace-demo.XXXXXX")
 bin=$PWD/target/release
 cd "$where"
+echo "The demo runs in $where"
+echo
 "$bin/vramtrace" demo "$@"

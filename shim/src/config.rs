@@ -9,16 +9,12 @@ use vramtrace_format::capspec::{self, CapSpec};
 use vramtrace_format::size;
 
 /// Every variable there is; others get a line with the nearest of these.
-pub const KNOWN: [&str; 13] = [
+pub const KNOWN: [&str; 9] = [
     "VRAMTRACE_OUT",
     "VRAMTRACE_MAX",
     "VRAMTRACE_CAP",
     "VRAMTRACE_STACKS",
-    "VRAMTRACE_TENSORS",
-    "VRAMTRACE_CAP_MODE",
-    "VRAMTRACE_CAP_WARN",
-    "VRAMTRACE_CAP_GROUP",
-    "VRAMTRACE_OOM_REPORT",
+    "VRAMTRACE_LIB",
     "VRAMTRACE_RUN",
     "VRAMTRACE_SIM",
     "VRAMTRACE_SIM_STATE",
