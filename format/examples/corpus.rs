@@ -107,6 +107,29 @@ fn definitions() -> Vec<Definition> {
         },
         Definition::Text { id: 1, text: "long ".repeat(500) },
         Definition::Note { text: "a note".into() },
+        Definition::Module {
+            id: 1,
+            path: "/usr/lib/libfew.so".into(),
+            build_id: vec![7; 20],
+            base: 0x7f00_0000_0000,
+            start: 0x7f00_0000_1000,
+            end: 0x7f00_0000_9000,
+        },
+        Definition::Code {
+            id: 1,
+            minor: 12,
+            name: "Model.forward".into(),
+            file: "model.py".into(),
+            first_line: 7,
+            line_table: vec![0x80, 0x00, 0xD8],
+        },
+        Definition::Stack {
+            id: StackId(1),
+            flags: StackFlags::NATIVE_CUT,
+            native: vec![0x7f00_0000_2000, 0x7f00_0000_3000],
+            python: vec![PythonFrame { code: 1, last_instruction: 12 }],
+            joins: vec![Join { python: 0, native: 1 }],
+        },
     ]
 }
 

@@ -52,3 +52,6 @@ pub const DEFINE_POOL: u8 = 0x84;
 pub const DEFINE_SITE: u8 = 0x85;
 pub const DEFINE_TEXT: u8 = 0x86;
 pub const DEFINE_NOTE: u8 = 0x87;
+pub const DEFINE_MODULE: u8 = 0x88;
+pub const DEFINE_CODE: u8 = 0x89;
+pub const DEFINE_STACK: u8 = 0x8A;

@@ -3,8 +3,9 @@
 
 use crate::code;
 use crate::{
-    Alloc, ContextId, Counters, Definition, DeviceId, Drift, Event, Kind, PoolId, PoolOrigin,
-    Refused, RefusedBy, Sample, SiteId, Space, StackId, StopReason, ThreadId,
+    Alloc, ContextId, Counters, Definition, DeviceId, Drift, Event, Join, Kind, PoolId, PoolOrigin,
+    PythonFrame, Refused, RefusedBy, Sample, SiteId, Space, StackFlags, StackId, StopReason,
+    ThreadId,
 };
 
 /// An event from its kind, the small field of word 1 and the words after it. `None`: no event, or
@@ -242,6 +243,39 @@ pub fn definition(kind: u8, small: u64, body: &[u64]) -> Option<Definition> {
         },
         (code::DEFINE_TEXT, text) => Definition::Text { id: small as u32, text: string(text)? },
         (code::DEFINE_NOTE, text) => Definition::Note { text: string(text)? },
+        (code::DEFINE_MODULE, &[base, start, end, ref rest @ ..]) => {
+            let mut rest = Pieces(rest);
+            let (path, build_id) = (rest.string()?, rest.bytes()?);
+            Definition::Module { id: small as u32, path, build_id, base, start, end }
+        }
+        (code::DEFINE_CODE, &[first_line, ref rest @ ..]) => {
+            let mut rest = Pieces(rest);
+            Definition::Code {
+                id: small as u32,
+                minor: (small >> 32) as u8,
+                name: rest.string()?,
+                file: rest.string()?,
+                first_line: first_line as i32,
+                line_table: rest.bytes()?,
+            }
+        }
+        (code::DEFINE_STACK, rest) => {
+            let mut rest = Pieces(rest);
+            let halves = |word: u64| ((word >> 32) as u32, word as u32);
+            Definition::Stack {
+                id: StackId(small as u32),
+                flags: StackFlags((small >> 32) as u8),
+                native: rest.words()?.to_vec(),
+                python: rest.list(|word| {
+                    let (code, last) = halves(word);
+                    PythonFrame { code, last_instruction: last as i32 }
+                })?,
+                joins: rest.list(|word| {
+                    let (python, native) = halves(word);
+                    Join { python, native }
+                })?,
+            }
+        }
         _ => return None,
     })
 }
@@ -251,15 +285,45 @@ fn pool_origin(value: u8) -> Option<PoolOrigin> {
     [Default, Created, Imported].into_iter().find(|origin| *origin as u8 == value)
 }
 
-/// A text: its length in bytes, then its bytes. Bytes that are no UTF-8 become U+FFFD.
+/// A text: its length in bytes, then its bytes.
 fn string(words: &[u64]) -> Option<String> {
-    let (&len, words) = words.split_first()?;
-    let len = usize::try_from(len).ok().filter(|len| len.div_ceil(8) <= words.len())?;
-    let mut bytes = Vec::with_capacity(len.next_multiple_of(8));
-    words[..len.div_ceil(8)].iter().for_each(|word| bytes.extend(word.to_le_bytes()));
-    bytes.truncate(len);
-    Some(match String::from_utf8(bytes) {
-        Ok(text) => text,
-        Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
-    })
+    Pieces(words).string()
+}
+
+/// Pieces of a definition one behind the other, each with its length in the first word.
+struct Pieces<'a>(&'a [u64]);
+
+impl<'a> Pieces<'a> {
+    /// The words of a piece whose length counts `unit`ths of a word.
+    fn take(&mut self, unit: usize) -> Option<(usize, &'a [u64])> {
+        let (&len, rest) = self.0.split_first()?;
+        let len = usize::try_from(len).ok()?;
+        let (piece, rest) = rest.split_at_checked(len.div_ceil(unit))?;
+        self.0 = rest;
+        Some((len, piece))
+    }
+
+    fn words(&mut self) -> Option<&'a [u64]> {
+        Some(self.take(1)?.1)
+    }
+
+    fn list<T>(&mut self, of: impl Fn(u64) -> T) -> Option<Vec<T>> {
+        Some(self.words()?.iter().map(|word| of(*word)).collect())
+    }
+
+    fn bytes(&mut self) -> Option<Vec<u8>> {
+        let (len, words) = self.take(8)?;
+        let mut bytes = Vec::with_capacity(len.next_multiple_of(8));
+        words.iter().for_each(|word| bytes.extend(word.to_le_bytes()));
+        bytes.truncate(len);
+        Some(bytes)
+    }
+
+    /// Bytes that are no UTF-8 become U+FFFD.
+    fn string(&mut self) -> Option<String> {
+        Some(match String::from_utf8(self.bytes()?) {
+            Ok(text) => text,
+            Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
+        })
+    }
 }

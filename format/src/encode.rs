@@ -2,7 +2,9 @@
 
 use crate::code;
 use crate::word::{self, Check, Head, MAX_WORDS, SMALL_BITS, SMALL_MASK, whole_ticks};
-use crate::{Alloc, Counters, Definition, DeviceId, Event, SiteId, Space, StackId};
+use crate::{
+    Alloc, Counters, Definition, DeviceId, Event, Join, PythonFrame, SiteId, Space, StackId,
+};
 
 /// Longest event record, in words.
 pub const EVENT_WORDS: usize = 16;
@@ -235,7 +237,8 @@ pub struct Define<'a> {
     small: u64,
     fixed: [u64; 4],
     fixed_len: usize,
-    text: Option<&'a str>,
+    pieces: [Piece<'a>; 3],
+    pieces_len: usize,
     /// Body words and parts written so far.
     sent: usize,
     parts: u32,
@@ -244,26 +247,81 @@ pub struct Define<'a> {
     done: bool,
 }
 
+/// A list behind the fixed words of a definition: a word with its length, then its words.
+#[derive(Clone, Copy, Debug)]
+enum Piece<'a> {
+    /// The length counts bytes.
+    Bytes(&'a [u8]),
+    Words(&'a [u64]),
+    Python(&'a [PythonFrame]),
+    Joins(&'a [Join]),
+}
+
+impl Piece<'_> {
+    /// What the first word says.
+    fn count(&self) -> usize {
+        match self {
+            Piece::Bytes(bytes) => bytes.len(),
+            Piece::Words(words) => words.len(),
+            Piece::Python(frames) => frames.len(),
+            Piece::Joins(joins) => joins.len(),
+        }
+    }
+
+    /// Words, the first one included.
+    fn len(&self) -> usize {
+        1 + match self {
+            Piece::Bytes(bytes) => bytes.len().div_ceil(8),
+            _ => self.count(),
+        }
+    }
+
+    fn word(&self, index: usize) -> u64 {
+        let Some(n) = index.checked_sub(1) else { return self.count() as u64 };
+        match self {
+            Piece::Bytes(all) => {
+                let from = &all[8 * n..];
+                let mut bytes = [0; 8];
+                let len = from.len().min(8);
+                bytes[..len].copy_from_slice(&from[..len]);
+                u64::from_le_bytes(bytes)
+            }
+            Piece::Words(words) => words[n],
+            Piece::Python(frames) => {
+                u64::from(frames[n].code) << 32 | u64::from(frames[n].last_instruction as u32)
+            }
+            Piece::Joins(joins) => u64::from(joins[n].python) << 32 | u64::from(joins[n].native),
+        }
+    }
+}
+
 /// Body words of one part: 255 less head, word 1 and the word that names the first part.
 const PART_BODY: usize = MAX_WORDS - 3;
 
 impl<'a> Define<'a> {
     pub fn new(definition: &'a Definition) -> Define<'a> {
-        let plain = |kind, small, fixed: &[u64], text| {
+        let pieced = |kind, small, fixed: &[u64], some: &[Piece<'a>]| {
             let mut all = [0; 4];
             all[..fixed.len()].copy_from_slice(fixed);
-            let fixed_len = fixed.len();
+            let mut pieces = [Piece::Words(&[]); 3];
+            pieces[..some.len()].copy_from_slice(some);
             Define {
                 kind,
                 small,
                 fixed: all,
-                fixed_len,
-                text,
+                fixed_len: fixed.len(),
+                pieces,
+                pieces_len: some.len(),
                 sent: 0,
                 parts: 0,
                 first: 0,
                 done: false,
             }
+        };
+        let text = |text: &'a str| Piece::Bytes(text.as_bytes());
+        let plain = |kind, small, fixed: &[u64], name: Option<&'a String>| match name {
+            Some(name) => pieced(kind, small, fixed, &[text(name)]),
+            None => pieced(kind, small, fixed, &[]),
         };
         match *definition {
             Definition::Api { id, ref name } => {
@@ -298,29 +356,44 @@ impl<'a> Define<'a> {
                 plain(code::DEFINE_TEXT, u64::from(id), &[], Some(text))
             }
             Definition::Note { ref text } => plain(code::DEFINE_NOTE, 0, &[], Some(text)),
+            Definition::Module { id, ref path, ref build_id, base, start, end } => {
+                let pieces = [text(path), Piece::Bytes(build_id)];
+                pieced(code::DEFINE_MODULE, u64::from(id), &[base, start, end], &pieces)
+            }
+            Definition::Code { id, minor, ref name, ref file, first_line, ref line_table } => {
+                let small = u64::from(id) | u64::from(minor) << 32;
+                let pieces = [text(name), text(file), Piece::Bytes(line_table)];
+                pieced(code::DEFINE_CODE, small, &[u64::from(first_line as u32)], &pieces)
+            }
+            Definition::Stack { id, flags, ref native, ref python, ref joins } => {
+                let small = u64::from(id.0) | u64::from(flags.0) << 32;
+                let pieces = [Piece::Words(native), Piece::Python(python), Piece::Joins(joins)];
+                pieced(code::DEFINE_STACK, small, &[], &pieces)
+            }
         }
     }
 
-    /// Body: the fixed words, then, with a text, its length in bytes and its bytes.
+    fn pieces(&self) -> &[Piece<'a>] {
+        &self.pieces[..self.pieces_len]
+    }
+
+    /// Body: the fixed words, then the pieces.
     fn body_len(&self) -> usize {
-        self.fixed_len + self.text.map_or(0, |text| 1 + text.len().div_ceil(8))
+        self.fixed_len + self.pieces().iter().map(Piece::len).sum::<usize>()
     }
 
     fn body_word(&self, index: usize) -> u64 {
         if index < self.fixed_len {
             return self.fixed[index];
         }
-        let text = self.text.unwrap_or("").as_bytes();
-        match index - self.fixed_len {
-            0 => text.len() as u64,
-            n => {
-                let from = &text[8 * (n - 1)..];
-                let mut bytes = [0; 8];
-                let len = from.len().min(8);
-                bytes[..len].copy_from_slice(&from[..len]);
-                u64::from_le_bytes(bytes)
+        let mut index = index - self.fixed_len;
+        for piece in self.pieces() {
+            if index < piece.len() {
+                return piece.word(index);
             }
+            index -= piece.len();
         }
+        0
     }
 
     /// The next record, or `None` when all are written. It stays the next one until

@@ -97,6 +97,7 @@ impl Definitions {
                 self.texts.insert(id, text);
             }
             Definition::Note { text } => self.notes.push(text),
+            Definition::Module { .. } | Definition::Code { .. } | Definition::Stack { .. } => {}
         }
     }
 

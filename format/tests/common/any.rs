@@ -246,7 +246,64 @@ pub fn definition() -> impl Strategy<Value = Definition> {
         ),
         (any::<u32>(), text()).prop_map(|(id, text)| Definition::Text { id, text }),
         text().prop_map(|text| Definition::Note { text }),
+        module(),
+        code(),
+        stack_definition(),
     ]
+}
+
+fn bytes() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        4 => proptest::collection::vec(any::<u8>(), 0..40),
+        1 => proptest::collection::vec(any::<u8>(), 1500..5000),
+    ]
+}
+
+fn module() -> impl Strategy<Value = Definition> {
+    (any::<u32>(), text(), bytes(), number(), number(), number()).prop_map(
+        |(id, path, build_id, base, start, end)| Definition::Module {
+            id,
+            path,
+            build_id,
+            base,
+            start,
+            end,
+        },
+    )
+}
+
+fn code() -> impl Strategy<Value = Definition> {
+    (any::<u32>(), any::<u8>(), text(), text(), any::<i32>(), bytes()).prop_map(
+        |(id, minor, name, file, first_line, line_table)| Definition::Code {
+            id,
+            minor,
+            name,
+            file,
+            first_line,
+            line_table,
+        },
+    )
+}
+
+fn stack_definition() -> impl Strategy<Value = Definition> {
+    let frame = (any::<u32>(), any::<i32>())
+        .prop_map(|(code, last_instruction)| PythonFrame { code, last_instruction });
+    let join = (any::<u32>(), any::<u32>()).prop_map(|(python, native)| Join { python, native });
+    let lengths = || prop_oneof![4 => 0..20usize, 1 => 120..400usize];
+    (
+        any::<u32>(),
+        any::<u8>(),
+        lengths().prop_flat_map(|n| proptest::collection::vec(any::<u64>(), n)),
+        lengths().prop_flat_map(move |n| proptest::collection::vec(frame.clone(), n)),
+        proptest::collection::vec(join, 0..6),
+    )
+        .prop_map(|(id, flags, native, python, joins)| Definition::Stack {
+            id: StackId(id),
+            flags: StackFlags(flags),
+            native,
+            python,
+            joins,
+        })
 }
 
 /// A fixed seed: the 16-bit check lets one damaged record in 65,536 pass.
