@@ -60,26 +60,36 @@ impl Budget {
 
     pub fn reserve(&self, bytes: u64) -> Result<Reservation<'_>, Refusal> {
         self.try_take(bytes)?;
-        Ok(Reservation { budget: Some(self), bytes })
+        Ok(Reservation { budget: Some(self), bytes, taken: false })
     }
 }
 
-/// Bytes promised to a call that is under way. Dropped without `commit`: given back.
+/// Bytes promised to a call that is under way. Dropped without `commit` they are given back, but
+/// for what the driver has given already.
 #[must_use]
 pub struct Reservation<'a> {
     budget: Option<&'a Budget>,
     bytes: u64,
+    /// The driver gave the memory.
+    taken: bool,
 }
 
 impl Reservation<'_> {
     /// For a device without a cap: nothing to keep or to give back.
     pub const fn none() -> Reservation<'static> {
-        Reservation { budget: None, bytes: 0 }
+        Reservation { budget: None, bytes: 0, taken: false }
     }
 
     /// A cap is in force: the driver must write into locals until the commit.
     pub fn is_capped(&self) -> bool {
         self.budget.is_some()
+    }
+
+    /// The driver answered with success: if this thread does not get to the commit (a panic of
+    /// ours) the promise stays charged. Too much is counted then, never too little.
+    #[inline]
+    pub fn taken(&mut self) {
+        self.taken = true;
     }
 
     /// Sets the promise to what was really taken. More than was promised must fit like a new
@@ -89,6 +99,7 @@ impl Reservation<'_> {
         let promised = i64::try_from(self.bytes).unwrap_or(i64::MAX);
         if actual > promised {
             // Dropped on the way out with an error: gives the promise back.
+            self.taken = false;
             budget.try_take((actual - promised) as u64)?;
         } else {
             budget.charge(actual - promised);
@@ -100,7 +111,7 @@ impl Reservation<'_> {
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        if let Some(budget) = self.budget {
+        if let Some(budget) = self.budget.filter(|_| !self.taken) {
             budget.charge(-i64::try_from(self.bytes).unwrap_or(i64::MAX));
         }
     }
@@ -137,6 +148,22 @@ mod tests {
         budget.charge(-90);
         assert!(budget.reserve(10).unwrap().commit(91).is_err());
         assert_eq!(budget.counted(), 10);
+    }
+
+    #[test]
+    fn what_the_driver_gave_stays_charged_when_nobody_commits() {
+        let budget = capped(100);
+        let panicked = std::panic::catch_unwind(|| {
+            let mut promise = budget.reserve(60).unwrap();
+            promise.taken();
+            std::panic::resume_unwind(Box::new(()));
+        });
+        assert!(panicked.is_err());
+        assert_eq!(budget.counted(), 60);
+        let mut promise = budget.reserve(40).unwrap();
+        promise.taken();
+        assert!(promise.commit(41).is_err());
+        assert_eq!(budget.counted(), 60, "undone by the caller: given back");
     }
 
     #[test]

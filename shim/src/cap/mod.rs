@@ -6,9 +6,13 @@
 
 mod budget;
 mod growth;
+mod overhead;
+mod under_way;
 
 pub use budget::{Budget, Refusal, Reservation};
 pub use growth::{Change, Growth, Reading, Ticket};
+pub use overhead::{beside, counted, counted_change};
+pub use under_way::UnderWay;
 
 use crate::ledger::add_saturating;
 use std::sync::atomic::{

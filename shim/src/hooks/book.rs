@@ -1,6 +1,6 @@
 //! The way of every request and every free through cap, driver, ledger and file.
 
-use crate::cap::{Refusal, Reservation};
+use crate::cap::{self, Refusal, Reservation};
 use crate::contexts::Place;
 use crate::entry::Api;
 use crate::entry::cuda::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY, CUresult};
@@ -31,7 +31,7 @@ impl Request {
     /// The most that it can take, as the cap counts.
     fn upper_bound(&self) -> u64 {
         match physical(self.kind, self.size) {
-            Physical::Own(bytes) => bytes,
+            Physical::Own(bytes) => cap::counted(self.kind, bytes),
             Physical::Shared(_) => PAGE,
             Physical::Reserved | Physical::None => 0,
         }
@@ -140,7 +140,7 @@ pub fn take(
     if p.cap.is_bad() {
         return refuse(p, request, Why::BadCap);
     }
-    let reservation = match reserve(p, request) {
+    let mut reservation = match reserve(p, request) {
         Ok(reservation) => reservation,
         Err(refusal) => return refuse(p, request, Why::Cap(refusal)),
     };
@@ -149,6 +149,7 @@ pub fn take(
         drop(reservation);
         return refuse(p, request, Why::Driver(result));
     }
+    reservation.taken();
     let (key, size) = taken();
     let entry = Entry {
         space: request.space,
@@ -159,7 +160,7 @@ pub fn take(
         ..Entry::new(request.kind, key, size, request.place.device)
     };
     let growth = p.ledger.insert(&p.recorder, &entry);
-    if let Err(refusal) = reservation.commit(growth) {
+    if let Err(refusal) = reservation.commit(cap::counted_change(entry.kind, growth)) {
         if let Some(removed) = p.ledger.remove(&p.recorder, entry.space, key)
             && removed.is_in_checkpoint()
         {
@@ -219,7 +220,9 @@ pub(super) fn settle(p: &'static Process, removed: &Removed, now: u64) {
     let entry = &removed.entry;
     match entry.kind {
         Kind::Pool => super::pool::block_freed(p, entry, now),
-        _ if removed.bytes != 0 => p.cap.release(entry.device, removed.bytes),
+        kind if removed.bytes != 0 => {
+            p.cap.release(entry.device, cap::counted(kind, removed.bytes));
+        }
         _ => {}
     }
 }

@@ -2,14 +2,14 @@
 
 use super::book::{Why, look_again, refuse_at, site};
 use super::place::current_place;
-use crate::cap::Reservation;
+use crate::cap::{self, Reservation};
 use crate::contexts::{Arrival, Context, Ending, Place, Step};
 use crate::devices::Device;
 use crate::entry::cuda::*;
 use crate::entry::{Api, Call, driver, inside};
 use crate::observe::{Before, Observer};
 use crate::process::Process;
-use vramtrace_format::{ContextId, Definition, DeviceId, Event, PoolId};
+use vramtrace_format::{ContextId, Definition, DeviceId, Event, Kind, PoolId};
 
 /// A CUdevice is the ordinal; anything else is the "unknown" bucket, never device 0.
 pub fn device_id(device: i32) -> DeviceId {
@@ -127,7 +127,7 @@ unsafe fn created<F: Copy>(
         let handle = unsafe { *ctx } as u64;
         // A handle that comes again was destroyed behind our back.
         if let Step::Ends(stale) = p.contexts.begin_destroy(handle) {
-            take_all(p, &stale);
+            p.cap.release(stale.context.device, take_all(p, &stale));
         }
         let arrival = arrival(p, handle, device_id(device));
         let met = p.contexts.meet(arrival, |context| announce(p, context));
@@ -308,13 +308,14 @@ fn end(p: &'static Process, step: Step, real: impl FnOnce() -> CUresult) -> CUre
     result
 }
 
-/// Books the end of a context and of what belonged to it. Returns its allocations' bytes.
+/// Books the end of a context and of what belonged to it. Returns its allocations' bytes, as the
+/// cap counts.
 fn take_all(p: &Process, ending: &Ending) -> u64 {
     // Its streams end with it, and its handle may be given out again.
     p.routes.forget();
     let gone = p.ledger.remove_context(&p.recorder, ending.context.id);
     p.recorder.record(&Event::ContextDestroyed { context: ending.context.id });
-    gone.bytes
+    gone.bytes.saturating_add(cap::beside(Kind::Managed, gone.managed))
 }
 
 /// After the driver's answer.

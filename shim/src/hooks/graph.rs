@@ -7,7 +7,7 @@
 
 use super::book::{freeing_site, look_again, refuse_at, site};
 use super::{NOWHERE, Request, Why, refuse};
-use crate::cap::{Change, Reading, Ticket};
+use crate::cap::{Change, Reading, Ticket, UnderWay};
 use crate::contexts::Place;
 use crate::entry::cuda::*;
 use crate::entry::{Api, Call, driver, inside};
@@ -326,10 +326,10 @@ fn with_memory(
             }
         }
     }
+    let under_way = asked.then(|| UnderWay::new(&memory.growth, budget, bytes));
     let result = real();
-    if asked {
-        let reading = read(device, memory);
-        memory.growth.finish(budget, bytes, false, reading, |change| tell(p, device, change));
+    if let Some(under_way) = under_way {
+        under_way.finish(false, read(device, memory), |change| tell(p, device, change));
     } else if fresh || memory.is_due(p.recorder.now_ns()) {
         look(p, device);
     }

@@ -2,7 +2,7 @@
 
 use super::book::{look_again, refuse_at, site};
 use super::{Request, Why, current_context, give_back, place_of, refuse, take};
-use crate::cap::{Budget, Change, Reading, Ticket};
+use crate::cap::{Budget, Change, Reading, Ticket, UnderWay};
 use crate::contexts::Place;
 use crate::entry::cuda::*;
 use crate::entry::{Api, Call, driver, inside};
@@ -139,10 +139,11 @@ fn capped(
             return refuse_at(p, device, route.site, asked.size, Why::Cap(refusal));
         }
     }
+    let under_way = UnderWay::new(&pool.growth, Some(budget), size);
     let result = real();
     let got = result == 0;
     let reading = if got { read(p, pool) } else { None };
-    pool.growth.finish(Some(budget), size, got, reading, |change| tell(p, pool, change));
+    under_way.finish(got, reading, |change| tell(p, pool, change));
     if !got {
         return refused_by_driver(p, asked, route, result);
     }
@@ -248,8 +249,11 @@ fn find_route(p: &'static Process, asked: &Asked, key: &Key) -> Route {
         asked => meet(p, asked, place.device, Kind::Pool, PoolOrigin::Created),
     };
     if let Some(pool) = pool {
-        // A pool's memory lies on the pool's device, whatever the stream's is.
-        place.device = pool.device();
+        // A pool's memory lies on the pool's device, whatever the stream's is. Managed memory may
+        // lie on none: it counts where cuMemAllocManaged's would.
+        if pool.device() != DeviceId::UNKNOWN || pool.kind() != Kind::Managed {
+            place.device = pool.device();
+        }
     }
     let id = pool.map_or(PoolId(0), KnownPool::id);
     let kind = pool.map_or(Kind::Pool, KnownPool::kind);

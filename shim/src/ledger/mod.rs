@@ -68,6 +68,8 @@ pub struct ContextTotals {
     pub allocations: u64,
     /// Physical device bytes.
     pub bytes: u64,
+    /// The managed part of them.
+    pub managed: u64,
 }
 
 impl Removed {
@@ -335,6 +337,9 @@ impl Ledger {
                     Some(removed) => {
                         all.allocations += 1;
                         all.bytes = all.bytes.saturating_add(removed.bytes);
+                        if entry.kind == Kind::Managed {
+                            all.managed = all.managed.saturating_add(removed.bytes);
+                        }
                     }
                     None => from += 1,
                 }

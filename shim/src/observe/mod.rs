@@ -9,6 +9,7 @@
 mod hidden;
 mod nvml;
 
+use crate::cap::beside;
 use crate::devices::Device;
 use crate::entry::cuda::NvmlDevice;
 use crate::entry::{inside, loader};
@@ -269,11 +270,11 @@ impl Observer {
 fn booked(p: &Process, device: DeviceId) -> Booked {
     let live = p.ledger.live(device);
     let counted = p.cap.counted(device, live);
-    Booked {
-        held: counted.saturating_sub(p.cap.outside(device)),
-        live,
-        managed: p.ledger.live_of(device, Kind::Managed),
-    }
+    let managed = p.ledger.live_of(device, Kind::Managed);
+    // What a cap counts beside managed pages is in no figure that is compared here.
+    let beside = if p.cap.limit(device).is_some() { beside(Kind::Managed, managed) } else { 0 };
+    let held = counted.saturating_sub(p.cap.outside(device)).saturating_sub(beside);
+    Booked { held, live, managed }
 }
 
 fn pid() -> u32 {
