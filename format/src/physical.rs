@@ -16,6 +16,7 @@ pub const GRAIN: u64 = 512;
 /// Pools and graph memory grow by this much.
 pub const POOL_STEP: u64 = 32 * MIB;
 
+#[inline]
 pub fn round_up(bytes: u64, step: u64) -> u64 {
     bytes.checked_next_multiple_of(step).unwrap_or(u64::MAX - (u64::MAX % step))
 }
@@ -36,6 +37,7 @@ pub enum Physical {
 
 /// `size` is what was requested, with the real pitch for pitched memory and the memory
 /// requirements for arrays.
+#[inline]
 pub fn physical(kind: Kind, size: u64) -> Physical {
     match kind {
         Kind::Device | Kind::Pitched if size <= SMALL => Physical::Shared(round_up(size, GRAIN)),
@@ -49,6 +51,7 @@ pub fn physical(kind: Kind, size: u64) -> Physical {
 }
 
 /// First and last 2 MiB page number that `[address, address + size)` touches.
+#[inline]
 pub fn pages(address: u64, size: u64) -> (u64, u64) {
     (address / PAGE, address.saturating_add(size.max(1) - 1) / PAGE)
 }

@@ -20,5 +20,6 @@ pub mod process;
 pub mod recorder;
 pub mod routes;
 pub mod say;
+pub mod striped;
 pub mod table;
 pub mod vmm;

@@ -28,10 +28,12 @@ pub struct Pool {
 const LOOK_EVERY_NS: u64 = 1_000_000;
 
 impl Pool {
+    #[inline]
     pub fn id(&self) -> PoolId {
         PoolId(self.id.load(Ordering::Relaxed) as u16)
     }
 
+    #[inline]
     pub fn device(&self) -> DeviceId {
         DeviceId(self.device.load(Ordering::Relaxed) as u8)
     }
@@ -40,6 +42,12 @@ impl Pool {
     /// `Imported`.
     pub fn kind(&self) -> Kind {
         Kind::from_u8(self.kind.load(Ordering::Relaxed) as u8).unwrap_or(Kind::Pool)
+    }
+
+    /// The common case of `kind`.
+    #[inline]
+    pub fn is_device_memory(&self) -> bool {
+        self.kind.load(Ordering::Relaxed) == Kind::Pool as u32
     }
 
     /// The driver's handle, while the pool may be asked.
@@ -61,8 +69,9 @@ impl Pool {
     /// A block was freed. `Some`: it was the last one of a destroyed pool, which holds nothing now.
     #[inline]
     pub fn freed(&self, size: u64) -> Option<Reading> {
-        let left = self.growth.freed(block(size));
-        (left == 0 && self.destroyed.load(Ordering::Acquire)).then_some(GONE)
+        self.growth.freed(block(size));
+        // (A destruction that this look misses looks itself, after the driver's call.)
+        (self.destroyed.load(Ordering::Acquire) && self.growth.is_unused()).then_some(GONE)
     }
 }
 

@@ -111,22 +111,34 @@ impl<T: Slot> Table<T> {
     /// from before is void.
     #[inline]
     pub fn insert(&mut self, value: T) -> Result<(usize, bool), NoMemory> {
-        debug_assert!(!value.is_empty());
+        self.insert_with(value.key(), || value)
+    }
+
+    /// As `insert`: the value is made in its place. (One that is made elsewhere, field by field,
+    /// and then copied makes the processor wait for the narrow stores.)
+    #[inline]
+    pub fn insert_with(
+        &mut self,
+        key: T::Key,
+        value: impl FnOnce() -> T,
+    ) -> Result<(usize, bool), NoMemory> {
         let mut grown = false;
         if (self.len + 1) * 4 > self.capacity * 3 {
             self.grow()?;
             grown = true;
         }
-        Ok((self.place(value), grown))
+        Ok((self.place(key, value), grown))
     }
 
-    fn place(&mut self, value: T) -> usize {
-        let mut index = self.home(value.key());
+    #[inline]
+    fn place(&mut self, key: T::Key, value: impl FnOnce() -> T) -> usize {
+        let mut index = self.home(key);
         while self.at(index).is_some() {
             index = (index + 1) & (self.capacity - 1);
         }
         // SAFETY: index is below the capacity.
-        unsafe { self.slots.add(index).write(value) };
+        unsafe { self.slots.add(index).write(value()) };
+        debug_assert!(self.at(index).is_some_and(|slot| slot.key() == key));
         self.len += 1;
         index
     }
@@ -175,7 +187,7 @@ impl<T: Slot> Table<T> {
             // SAFETY: the old pages are mapped until the end of this loop.
             let slot = unsafe { *old.0.add(index) };
             if !slot.is_empty() {
-                self.place(slot);
+                self.place(slot.key(), || slot);
             }
         }
         if old.1 > 0 {
@@ -209,7 +221,7 @@ pub fn pages(bytes: usize) -> Result<*mut u8, NoMemory> {
     if at == libc::MAP_FAILED { Err(NoMemory) } else { Ok(at.cast()) }
 }
 
-fn unmap(at: *mut u8, bytes: usize) {
+pub fn unmap(at: *mut u8, bytes: usize) {
     // SAFETY: the range came from `pages` and nothing points into it any more.
     unsafe { libc::munmap(at.cast(), bytes) };
 }

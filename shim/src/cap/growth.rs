@@ -3,18 +3,27 @@
 //! cannot serve from what it holds.
 
 use super::budget::{Budget, Refusal};
-use crate::lock::Lock;
+use crate::lock::{Guard, Lock};
+use crate::striped::Striped;
+use std::sync::atomic::{Ordering, fence};
 use vramtrace_format::physical::{POOL_STEP, round_up};
 
 #[derive(Default)]
-pub struct Growth(Lock<State>);
+pub struct Growth {
+    state: Lock<State>,
+    /// Used bytes taken and freed while no cap is in force: no lock there. Under a cap there are
+    /// none, and `State::used` has all.
+    striped: Striped,
+}
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct State {
     /// As last read back from the driver; charged.
     reserved: u64,
-    /// Bytes of live blocks, as the ledger knows them.
-    used: u64,
+    /// Bytes of live blocks, as the ledger knows them: those taken under a cap, and what was
+    /// taken without one (as read when the lock was taken).
+    booked: u64,
+    striped: i64,
     /// Bytes of requests that are with the driver now.
     in_flight: u64,
     /// Growth that those may cause; charged. It belongs to all of them, so that one that fails
@@ -49,6 +58,10 @@ pub struct Change {
 }
 
 impl State {
+    fn used(&self) -> u64 {
+        self.booked.saturating_add_signed(self.striped)
+    }
+
     fn needed(&self, used: u64, more: u64) -> u64 {
         let wanted = used.saturating_add(self.in_flight).saturating_add(more);
         round_up(wanted.saturating_sub(self.reserved), POOL_STEP)
@@ -57,7 +70,7 @@ impl State {
     /// What requests under way may still need stays promised, out of what was charged before:
     /// also when the driver gave reserved memory back in between. It never grows beyond that.
     fn settle(&mut self, charged: i64) {
-        let needed = if self.in_flight == 0 { 0 } else { self.needed(self.used, 0) };
+        let needed = if self.in_flight == 0 { 0 } else { self.needed(self.used(), 0) };
         let left = (charged.max(0) as u64).saturating_sub(self.reserved);
         self.pending = needed.min(left);
     }
@@ -85,7 +98,7 @@ impl State {
     ) {
         let charge = self.charged().saturating_sub(charged);
         let delta = self.reserved as i64 - reserved as i64;
-        let change = Change { delta, reserved: self.reserved, used: self.used };
+        let change = Change { delta, reserved: self.reserved, used: self.used() };
         // What is given back is told before others can take it, what is taken after it is ours:
         // so the file never shows more than was counted.
         if delta < 0 {
@@ -110,13 +123,13 @@ impl Growth {
     /// Promises the growth that a request of `size` bytes may cause. Must be followed by
     /// [`Growth::finish`] with the same size.
     pub fn ask(&self, budget: Option<&Budget>, size: u64) -> Result<(), Refusal> {
-        self.ask_from(budget, size, |state: &State| state.used)
+        self.ask_from(budget, size, State::used)
     }
 
     /// As `ask`, after the figures were read again: where the driver knows of fewer used bytes
     /// than the ledger, the driver is right.
     pub fn ask_again(&self, budget: Option<&Budget>, size: u64) -> Result<(), Refusal> {
-        self.ask_from(budget, size, |state: &State| state.used.min(state.driver_used))
+        self.ask_from(budget, size, |state: &State| state.used().min(state.driver_used))
     }
 
     /// As `ask`, for memory whose blocks only the driver knows: graphs'.
@@ -130,7 +143,7 @@ impl Growth {
         size: u64,
         used: impl FnOnce(&State) -> u64,
     ) -> Result<(), Refusal> {
-        let mut state = self.0.lock();
+        let mut state = self.lock();
         let needed = state.needed(used(&state), size);
         let more = needed.saturating_sub(state.pending);
         if more > 0 {
@@ -154,17 +167,17 @@ impl Growth {
         reading: Option<(Ticket, Reading)>,
         tell: impl FnOnce(Change),
     ) {
-        let mut state = self.0.lock();
+        let mut state = self.lock();
         let (reserved, charged) = (state.reserved, state.charged());
         state.in_flight = state.in_flight.saturating_sub(size);
         if got {
-            state.used = state.used.saturating_add(size);
+            state.booked = state.booked.saturating_add(size);
             state.driver_used = state.driver_used.saturating_add(size);
         }
         match reading {
             Some((ticket, reading)) => state.apply(ticket, reading),
             None if got => {
-                let short = round_up(state.used.saturating_sub(state.reserved), POOL_STEP);
+                let short = round_up(state.used().saturating_sub(state.reserved), POOL_STEP);
                 let grown = short.min(state.pending);
                 state.reserved += grown;
                 state.pending -= grown;
@@ -173,27 +186,58 @@ impl Growth {
         }
         state.settle(charged);
         state.tell(budget, reserved, charged, tell);
+        self.share(&state);
     }
 
     /// Memory taken with no cap in force. True: the blocks do not fit into what was last seen
-    /// reserved, so the driver should be asked.
+    /// reserved, so the driver should be asked. (Of two threads that take at once, it may be a
+    /// later call that says so.)
     #[inline]
     pub fn took(&self, size: u64) -> bool {
-        let mut state = self.0.lock();
-        state.used = state.used.saturating_add(size);
-        state.used > state.reserved
+        match self.striped.add_within(size as i64) {
+            Some(false) => false,
+            taken => self.exhausted(if taken.is_some() { 0 } else { size }),
+        }
     }
 
-    /// Used bytes that are left.
+    #[cold]
+    fn exhausted(&self, size: u64) -> bool {
+        let mut state = self.lock();
+        state.booked = state.booked.saturating_add(size);
+        self.share(&state);
+        state.used() > state.reserved
+    }
+
+    /// Shares between the threads what is reserved and not used.
+    fn share(&self, state: &State) {
+        self.striped.share(state.reserved.saturating_sub(state.used()));
+    }
+
     #[inline]
-    pub fn freed(&self, size: u64) -> u64 {
-        let mut state = self.0.lock();
-        state.used = state.used.saturating_sub(size);
-        state.used.saturating_add(state.in_flight)
+    pub fn freed(&self, size: u64) {
+        if !self.striped.add(-(size as i64)) {
+            let mut state = self.lock();
+            state.booked = state.booked.saturating_sub(size);
+        }
+    }
+
+    /// Whether no block is left or asked for. To be asked after a free that may have been the
+    /// last: of threads that free the last ones at once, one at least is told so.
+    pub fn is_unused(&self) -> bool {
+        fence(Ordering::SeqCst);
+        let state = self.lock();
+        state.used().saturating_add(state.in_flight) == 0
+    }
+
+    #[inline]
+    fn lock(&self) -> Guard<'_, State> {
+        let mut state = self.state.lock();
+        state.striped = self.striped.sum();
+        state
     }
 
     pub fn ticket(&self) -> Ticket {
-        let mut state = self.0.lock();
+        let mut state = self.lock();
         state.asked += 1;
         Ticket(state.asked)
     }
@@ -206,17 +250,18 @@ impl Growth {
         reading: Reading,
         tell: impl FnOnce(Change),
     ) {
-        let mut state = self.0.lock();
+        let mut state = self.lock();
         let (reserved, charged) = (state.reserved, state.charged());
         state.apply(ticket, reading);
         state.settle(charged);
         state.tell(budget, reserved, charged, tell);
+        self.share(&state);
     }
 
     /// (reserved, used) as known; `used` is that of the blocks booked here.
     pub fn known(&self) -> (u64, u64) {
-        let state = self.0.lock();
-        (state.reserved, state.used)
+        let state = self.lock();
+        (state.reserved, state.used())
     }
 }
 

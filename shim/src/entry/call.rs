@@ -33,12 +33,29 @@ pub struct Call<F: Copy> {
     real: F,
     answer: Cell<Option<CUresult>>,
     errno: Cell<c_int>,
+    /// Where this thread's errno lies: found once a call.
+    errno_at: *mut c_int,
 }
 
 impl<F: Copy> Call<F> {
     #[inline]
     pub(super) fn new(api: Api, real: F) -> Call<F> {
-        Call { api, real, answer: Cell::new(None), errno: Cell::new(errno::get()) }
+        let errno_at = errno::place();
+        // SAFETY: this thread's own, as long as it lives.
+        let errno = Cell::new(unsafe { *errno_at });
+        Call { api, real, answer: Cell::new(None), errno, errno_at }
+    }
+
+    #[inline]
+    fn restore_errno(&self) {
+        // SAFETY: as above; a call stays on its thread.
+        unsafe { *self.errno_at = self.errno.get() }
+    }
+
+    #[inline]
+    fn keep_errno(&self) {
+        // SAFETY: as above.
+        self.errno.set(unsafe { *self.errno_at })
     }
 
     /// The real function itself, for a second use of it that is not the program's call (a look at
@@ -65,10 +82,10 @@ macro_rules! real {
             #[inline]
             pub unsafe fn real(&self, $($arg: $ty),*) -> CUresult {
                 // What the hook did before is not to be seen by the driver either.
-                errno::set(self.errno.get());
+                self.restore_errno();
                 let result = unsafe { (self.real)($($arg),*) };
                 self.answer.set(Some(result));
-                self.errno.set(errno::get());
+                self.keep_errno();
                 result
             }
         }
@@ -110,6 +127,6 @@ pub(super) fn run<F: Copy>(
             call.answer().unwrap_or_else(through)
         }
     };
-    errno::set(call.errno.get());
+    call.restore_errno();
     result
 }

@@ -194,7 +194,10 @@ pub fn give_back(
     stream: u64,
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
-    let Some(removed) = p.ledger.remove(&p.recorder, space, key) else {
+    // Looked at where it is: it is large, and a copy of what was just stored makes the processor
+    // wait.
+    let taken = p.ledger.remove(&p.recorder, space, key);
+    let Some(removed) = &taken else {
         let result = real();
         if result == 0 && key != 0 {
             p.ledger.drift(&p.recorder, Drift::UnknownFree, key);
@@ -206,9 +209,9 @@ pub fn give_back(
     p.recorder.record_at(now, &Event::Free { key, space, site });
     let result = real();
     if result == 0 {
-        settle(p, &removed, now);
+        settle(p, removed, now);
     } else {
-        p.ledger.restore(&p.recorder, &removed);
+        p.ledger.restore(&p.recorder, removed);
         p.recorder.record(&Event::FreeFailed { key, space, site, result });
     }
     result

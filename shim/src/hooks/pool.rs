@@ -93,7 +93,7 @@ fn take_block(p: &'static Process, asked: &Asked, real: impl FnOnce() -> CUresul
     }
     let route = route(p, asked);
     let Some(pool) = route.pool else { return plain(p, asked, &route, real) };
-    if pool.kind() != Kind::Pool {
+    if !pool.is_device_memory() {
         return take_other(p, asked, &route, pool.kind(), real);
     }
     match p.cap.budget(pool.device()) {

@@ -98,8 +98,14 @@ unsafe impl Slot for EntrySlot {
 
     #[inline]
     fn hash((space, key): (Space, u64)) -> u64 {
-        spread(key ^ ((space as u64) << 56))
+        hash(space, key)
     }
+}
+
+/// Its highest bits choose the shard, lower ones the place there.
+#[inline]
+pub(super) fn hash(space: Space, key: u64) -> u64 {
+    spread(key ^ ((space as u64) << 56))
 }
 
 /// As `Kind::from_u8`, without a search.
@@ -132,7 +138,7 @@ fn space(value: u8) -> Space {
 
 impl EntrySlot {
     #[inline]
-    pub fn new(entry: &Entry, epoch: u32) -> Self {
+    pub fn new(entry: &Entry, epoch: u32, written: u32) -> Self {
         EntrySlot {
             key: entry.key,
             size: entry.size,
@@ -141,7 +147,7 @@ impl EntrySlot {
             site: entry.site.0,
             stack: entry.stack.0,
             epoch,
-            written: 0,
+            written,
             refs: entry.refs,
             context: entry.context.0,
             pool: entry.pool.0,
@@ -202,6 +208,6 @@ mod tests {
             refs: 6,
             ..Entry::new(Kind::Array, 0xabc, 99, DeviceId::UNKNOWN)
         };
-        assert_eq!(EntrySlot::new(&entry, 1).entry(), entry);
+        assert_eq!(EntrySlot::new(&entry, 1, 0).entry(), entry);
     }
 }

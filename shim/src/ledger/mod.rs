@@ -97,11 +97,15 @@ impl Ledger {
         }
     }
 
-    /// Keys of one 2 MiB page share a shard, so that a small allocation and its page are changed
-    /// under one lock.
+    /// The shard of an allocation. Neighbours are in different ones: threads that use a pool get
+    /// blocks side by side.
     #[inline]
     fn shard(&self, space: Space, key: u64) -> &Shard {
-        let page = (key / PAGE) ^ ((space as u64) << 48);
+        &self.shards[(entry::hash(space, key) >> 58) as usize % SHARDS]
+    }
+
+    /// The shard that counts what is live in a 2 MiB page of device addresses.
+    fn page_shard(&self, page: u64) -> &Shard {
         &self.shards[(spread(page) >> 58) as usize % SHARDS]
     }
 
@@ -160,14 +164,11 @@ impl Ledger {
         match entry.physical() {
             Physical::Own(bytes) => growth = bytes,
             Physical::Shared(_) => {
-                let (first, last) = pages(entry.key, entry.size);
-                if inner.open_page(first, entry.device, entry.kind) {
-                    growth += PAGE;
-                }
                 drop(inner);
-                if last != first {
-                    let mut other = self.shard(Space::Device, last * PAGE).lock();
-                    if other.open_page(last, entry.device, entry.kind) {
+                let (first, last) = pages(entry.key, entry.size);
+                for page in first..=last {
+                    let mut inner = self.page_shard(page).lock();
+                    if inner.open_page(page, entry.device, entry.kind) {
                         growth += PAGE;
                     }
                 }
@@ -200,25 +201,6 @@ impl Ledger {
         if !wanted(&inner.entries.at(index)?.entry()) {
             return None;
         }
-        let mut removed = self.take(sink, shard, &mut inner, index)?;
-        removed.bytes = if straddles(&removed.entry) {
-            drop(inner);
-            self.physical_gone(sink, &removed.entry)
-        } else {
-            self.page_gone(sink, &mut inner, &removed.entry)
-        };
-        Some(removed)
-    }
-
-    /// Entry and counts; not the physical bytes.
-    #[inline]
-    fn take(
-        &self,
-        sink: &impl Sink,
-        shard: &Shard,
-        inner: &mut Inner,
-        index: usize,
-    ) -> Option<Removed> {
         let mut slot = inner.take_at(index)?;
         let epoch = self.epoch.load(Relaxed);
         let running = self.running.load(Relaxed);
@@ -231,30 +213,33 @@ impl Ledger {
         if let Some(sum) = shard.sum(entry.device, entry.kind as usize) {
             sum.freed(entry.size, epoch);
         }
-        Some(Removed { entry, bytes: 0, epoch: slot.epoch, written: slot.written, seen: epoch })
-    }
-
-    /// Physical bytes of an entry whose pages are all in its own, locked shard.
-    fn page_gone(&self, sink: &impl Sink, inner: &mut Inner, entry: &Entry) -> u64 {
-        match entry.physical() {
+        let bytes = match entry.physical() {
             Physical::Shared(_) => {
-                let owner = inner.close_page(entry.key / PAGE);
-                self.page_closed(sink, owner)
+                drop(inner);
+                self.pages_gone(sink, &entry)
             }
             Physical::Own(bytes) => {
                 self.gone(sink, entry.device, entry.kind, bytes);
                 bytes
             }
             Physical::Reserved | Physical::None => 0,
-        }
+        };
+        // Made where it stays: a copy right after its narrow fields were stored would wait.
+        Some(Removed {
+            entry: slot.entry(),
+            bytes,
+            epoch: slot.epoch,
+            written: slot.written,
+            seen: epoch,
+        })
     }
 
-    /// As `page_gone` with no lock held: for an allocation that lies across two pages.
-    fn physical_gone(&self, sink: &impl Sink, entry: &Entry) -> u64 {
+    /// A small allocation leaves its pages. No lock is held.
+    fn pages_gone(&self, sink: &impl Sink, entry: &Entry) -> u64 {
         let (first, last) = pages(entry.key, entry.size);
         (first..=last)
             .map(|page| {
-                let owner = self.shard(Space::Device, page * PAGE).lock().close_page(page);
+                let owner = self.page_shard(page).lock().close_page(page);
                 self.page_closed(sink, owner)
             })
             .sum()
@@ -458,12 +443,6 @@ impl Ledger {
 /// Kinds that count in a device's `allocations`, `frees` and requested bytes.
 fn counts(kind: Kind) -> bool {
     kind != Kind::Imported && !kind.is_host()
-}
-
-/// A small allocation that lies across two pages, which may be in two shards.
-fn straddles(entry: &Entry) -> bool {
-    let (first, last) = pages(entry.key, entry.size);
-    matches!(entry.physical(), Physical::Shared(_)) && first != last
 }
 
 fn checkpoint_alloc(id: u32, entry: &Entry) -> Event {

@@ -121,9 +121,8 @@ impl Inner {
     /// False: the kernel gave no pages, the entry is not kept.
     #[inline]
     pub fn put(&mut self, entry: &Entry, epoch: u32, written: u32) -> bool {
-        let mut slot = EntrySlot::new(entry, epoch);
-        slot.written = written;
-        match self.entries.insert(slot) {
+        let make = || EntrySlot::new(entry, epoch, written);
+        match self.entries.insert_with((entry.space, entry.key), make) {
             Ok((_, grown)) => {
                 if grown {
                     self.entry_cursor = 0;

@@ -61,6 +61,10 @@ pub struct File {
     inode: u64,
     path: PathBuf,
     access: Access,
+    /// Whether a page is cheaper to write first than to touch: on a disk, a touch of a page that
+    /// has blocks and no contents goes through the filesystem by itself (5 us; written in bulk
+    /// before, 1 us).
+    write_first: bool,
     /// Bytes that were given blocks or written, up to the end of the file.
     length: AtomicU64,
 }
@@ -87,13 +91,14 @@ impl File {
             let Some((device, inode)) = identity(descriptor) else {
                 return Err(Failure::last(StopReason::WriteFailed));
             };
-            let access = access(descriptor);
+            let (access, write_first) = access(descriptor);
             return Ok(File {
                 descriptor: AtomicI32::new(descriptor),
                 device,
                 inode,
                 path,
                 access,
+                write_first,
                 length: AtomicU64::new(0),
             });
         }
@@ -185,6 +190,9 @@ impl File {
         self.within_limit(end)?;
         self.with(|descriptor| {
             allocate(descriptor, offset, bytes)?;
+            if self.write_first {
+                write_zeros(descriptor, offset, bytes);
+            }
             self.length.fetch_max(end, Ordering::Relaxed);
             // SAFETY: a fresh mapping; touches nothing that exists.
             unsafe {
@@ -287,17 +295,20 @@ fn move_up(low: i32) -> i32 {
 /// Mapping is for filesystems where blocks given ahead stay: a store can then not run into a full
 /// disk. Those that copy on write need new blocks for a page that was written back (btrfs, also
 /// below an overlay: it alone tells of no inodes), and a store would be a SIGBUS.
-fn access(descriptor: i32) -> Access {
+///
+/// True: on a disk.
+fn access(descriptor: i32) -> (Access, bool) {
     // SAFETY: fstatfs fills what it is given.
     unsafe {
         let mut info: libc::statfs = std::mem::zeroed();
         if libc::fstatfs(descriptor, &mut info) != 0 {
-            return Access::Write;
+            return (Access::Write, false);
         }
         match info.f_type as u64 & 0xFFFF_FFFF {
-            EXT | XFS | TMPFS => Access::Map,
-            OVERLAY if info.f_files != 0 => Access::Map,
-            _ => Access::Write,
+            TMPFS => (Access::Map, false),
+            EXT | XFS => (Access::Map, true),
+            OVERLAY if info.f_files != 0 => (Access::Map, true),
+            _ => (Access::Write, false),
         }
     }
 }
@@ -313,6 +324,26 @@ fn allocate(descriptor: i32, offset: u64, bytes: usize) -> Result<(), Failure> {
         if errno() != libc::EINTR {
             return Err(Failure::last(StopReason::MapFailed));
         }
+    }
+}
+
+/// Fills a range that was given blocks and that nobody has written: makes its pages in bulk.
+/// Where that does not succeed, they are made one by one when they are touched.
+fn write_zeros(descriptor: i32, offset: u64, bytes: usize) {
+    static ZEROS: [u8; 16 << 10] = [0; 16 << 10];
+    let one = libc::iovec { iov_base: ZEROS.as_ptr() as *mut _, iov_len: ZEROS.len() };
+    let parts = [one; 64];
+    let mut done = 0;
+    while done < bytes {
+        let count = ((bytes - done) / ZEROS.len()).min(parts.len());
+        let at = (offset + done as u64) as libc::off_t;
+        // SAFETY: only reads the zeros, and stays inside the range.
+        let wrote = unsafe { libc::pwritev(descriptor, parts.as_ptr(), count as i32, at) };
+        // Whole parts only; a signal's interruption is not worth another try.
+        if wrote <= 0 || !(wrote as usize).is_multiple_of(ZEROS.len()) {
+            return;
+        }
+        done += wrote as usize;
     }
 }
 
