@@ -1,6 +1,7 @@
 //! The reader library behind the `vramtrace` command.
 //!
 //! An event's journey: file -> [`trace`] -> [`replay`] -> [`analysis`] -> [`report`] or [`export`].
+//! Stacks get their names in [`symbols`].
 
 pub mod allocator;
 pub mod analysis;
@@ -8,6 +9,7 @@ pub mod export;
 pub mod import;
 pub mod replay;
 pub mod report;
+pub mod symbols;
 pub mod trace;
 pub mod units;
 

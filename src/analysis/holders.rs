@@ -1,36 +1,190 @@
-//! The largest live allocations.
+//! Who holds memory: bytes by line, function, library or stack.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::cmp::{Ordering, Reverse};
+use std::collections::HashMap;
+use std::hash::Hash;
 
-use vramtrace_format::DeviceId;
+use rustc_hash::FxHashMap;
+use vramtrace_format::{DeviceId, Header, StackId};
 
-use crate::replay::{Key, Live, LiveSet};
+use super::holdings::{Held, Holdings};
+use super::places::{Layer, Places};
+use crate::symbols::{Frame, Language, Symbols};
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Holder {
-    pub key: Key,
-    pub live: Live,
+/// What makes two allocations one holder.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum By {
+    /// The line that wanted the memory, and the library that asked the driver.
+    #[default]
+    Line,
+    Function,
+    Library,
+    Stack,
 }
 
-/// The `count` largest live allocations of a device by requested bytes, largest first; of equal
-/// ones the oldest. Imports are left out: they are another process's.
-pub fn largest(live: &LiveSet, device: DeviceId, count: usize) -> Vec<Holder> {
-    // Bounded: a live set may have millions.
-    let mut heap = BinaryHeap::with_capacity(count + 1);
-    let own = live.iter().filter(|(_, live)| {
-        live.device == device
-            && !live.kind.is_host()
-            && live.kind != vramtrace_format::Kind::Imported
-    });
-    for (key, live) in own {
-        let rank = (live.size, Reverse(live.time_ns), Reverse(key));
-        heap.push(Reverse(rank));
-        if heap.len() > count {
-            heap.pop();
+/// One who holds memory of one device.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Holder {
+    pub device: DeviceId,
+    pub bytes: u64,
+    pub count: u64,
+    /// Different stacks that are part of it.
+    pub stacks: u64,
+    /// The stack with the most bytes; its frames stand for all.
+    pub stack: StackId,
+    /// Who asked the driver: `cuBLAS`, `PyTorch`, the program. `None`: the stack does not tell.
+    pub library: Option<String>,
+    /// Innermost frame outside of frameworks, as a place in the stack's frames.
+    pub lead: Option<usize>,
+    /// Innermost frame of the program's own tree, if it is another.
+    pub caller: Option<usize>,
+}
+
+/// What the frames of one process's stacks mean.
+#[derive(Clone, Debug)]
+pub struct Reading<'s> {
+    pub symbols: &'s Symbols,
+    /// By frame index.
+    layers: Vec<Layer>,
+    /// Index among the titles.
+    libraries: Vec<Option<u32>>,
+    titles: Vec<String>,
+}
+
+/// What one stack says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Said {
+    /// Places in the stack's frames.
+    pub lead: Option<usize>,
+    pub caller: Option<usize>,
+    library: Option<u32>,
+}
+
+impl<'s> Reading<'s> {
+    pub fn new(symbols: &'s Symbols, header: &Header) -> Reading<'s> {
+        let places = Places::of(header);
+        let mut titles: Vec<String> = Vec::new();
+        let mut known: HashMap<String, u32> = HashMap::new();
+        let mut title = |name: String| {
+            *known.entry(name).or_insert_with_key(|name| {
+                titles.push(name.clone());
+                titles.len() as u32 - 1
+            })
+        };
+        let frames = symbols.frames();
+        let layers = frames.iter().map(|frame| places.layer(frame)).collect();
+        let libraries = frames.iter().map(|frame| places.library(frame).map(&mut title)).collect();
+        Reading { symbols, layers, libraries, titles }
+    }
+
+    pub fn read(&self, stack: StackId) -> Said {
+        let frames = self.symbols.indexes(stack);
+        let layer = |at: usize| self.layers[frames[at] as usize];
+        let language = |at: usize| self.symbols.frames()[frames[at] as usize].language;
+        // Python lines are what people read; native ones where there are none.
+        let python = (0..frames.len()).any(|at| language(at) == Language::Python);
+        let read = |at: &usize| !python || language(*at) == Language::Python;
+        let innermost =
+            |least: Layer| (0..frames.len()).filter(read).find(|at| layer(*at) >= least);
+        let lead = innermost(Layer::Package)
+            .or_else(|| innermost(Layer::Framework))
+            .or_else(|| innermost(Layer::Plumbing));
+        let caller = innermost(Layer::Own).filter(|caller| Some(*caller) != lead);
+        Said { lead, caller, library: self.library_of(frames) }
+    }
+
+    /// The innermost frame that does not ask for another. Frames further out may say more exactly
+    /// for whom: the workspace of cuBLAS in PyTorch's own segments.
+    fn library_of(&self, frames: &[u32]) -> Option<u32> {
+        let of = |index: &u32| self.libraries[*index as usize];
+        let first = frames.iter().position(|index| of(index).is_some())?;
+        let found = of(&frames[first])?;
+        let native =
+            |index: &&u32| self.symbols.frames()[**index as usize].language == Language::Native;
+        if self.titles[found as usize] == "PyTorch" {
+            let around = frames[first..].iter().take_while(native);
+            let exact =
+                around.filter_map(of).find(|title| self.titles[*title as usize] == "cuBLAS");
+            return exact.or(Some(found));
+        }
+        Some(found)
+    }
+
+    pub fn library_name(&self, said: &Said) -> Option<&str> {
+        Some(&self.titles[said.library? as usize])
+    }
+
+    /// The frame at a place of a stack.
+    pub fn frame(&self, stack: StackId, at: Option<usize>) -> Option<&'s Frame> {
+        let index = *self.symbols.indexes(stack).get(at?)?;
+        self.symbols.frames().get(index as usize)
+    }
+
+    /// Largest first.
+    pub fn holders(&self, holdings: &Holdings, by: By) -> Vec<Holder> {
+        match by {
+            By::Line => self.group(holdings, |stack, said| {
+                let lead = self.frame(stack, said.lead);
+                (
+                    said.library,
+                    lead.map(|frame| {
+                        (&frame.file, frame.line, frame.file.is_empty().then_some(&frame.function))
+                    }),
+                )
+            }),
+            By::Function => self.group(holdings, |stack, said| {
+                let lead = self.frame(stack, said.lead);
+                (said.library, lead.map(|frame| (&frame.file, &frame.function)))
+            }),
+            By::Library => self.group(holdings, |_, said| said.library),
+            By::Stack => self.group(holdings, |stack, _| self.symbols.indexes(stack)),
         }
     }
-    let ordered = heap.into_sorted_vec();
-    let keys = ordered.into_iter().map(|Reverse((_, _, Reverse(key)))| key);
-    keys.filter_map(|key| Some(Holder { key, live: *live.get(key)? })).collect()
+
+    fn group<K: Hash + Eq>(
+        &self,
+        holdings: &Holdings,
+        key: impl Fn(StackId, &Said) -> K,
+    ) -> Vec<Holder> {
+        // Stacks without frames are told apart by why they have none.
+        let why = |stack| match self.symbols.indexes(stack).is_empty() {
+            true => Some(self.symbols.why_empty(stack)),
+            false => None,
+        };
+        let mut all: FxHashMap<_, (Held, u64, Held, StackId, Said)> = FxHashMap::default();
+        for (&(device, stack), &held) in &holdings.held {
+            let said = self.read(stack);
+            let group = all.entry((device, why(stack), key(stack, &said))).or_insert((
+                Held::default(),
+                0,
+                Held::default(),
+                stack,
+                said,
+            ));
+            group.0.add(held);
+            group.1 += 1;
+            // Of equal ones the first id: the same in every reading.
+            let larger = held.bytes.cmp(&group.2.bytes).then(group.3.cmp(&stack));
+            if group.1 == 1 || larger == Ordering::Greater {
+                (group.2, group.3, group.4) = (held, stack, said);
+            }
+        }
+        let mut holders: Vec<Holder> = all
+            .into_iter()
+            .map(|((device, _, _), (held, stacks, _, stack, said))| Holder {
+                device,
+                bytes: held.bytes,
+                count: held.count,
+                stacks,
+                stack,
+                library: self.library_name(&said).map(str::to_string),
+                lead: said.lead,
+                caller: said.caller,
+            })
+            .collect();
+        holders.sort_by_key(|holder| {
+            (Reverse((holder.bytes, holder.count)), holder.device, holder.stack)
+        });
+        holders
+    }
 }

@@ -1,12 +1,18 @@
-//! What the facts of a trace mean: whole processes read, the largest holders, the sum that leads
-//! to what nvidia-smi shows, the odd one out among ranks.
+//! What the facts of a trace mean: whole processes read, the largest allocations, who holds the
+//! memory, the sum that leads to what nvidia-smi shows, the odd one out among ranks.
 
 mod holders;
+mod holdings;
+mod largest;
 mod odd;
+mod places;
 mod process;
 mod reconcile;
 
-pub use holders::{Holder, largest};
+pub use holders::{By, Holder, Reading, Said};
+pub use holdings::{Held, Holdings};
+pub use largest::{Large, largest};
 pub use odd::odd_ones_out;
-pub use process::{Ending, Moment, Process, read_all};
+pub use places::{Layer, Places, pool_hint};
+pub use process::{Ending, Moment, Process, Who, read_all};
 pub use reconcile::{Basis, Reconciled, reconcile};

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use vramtrace_format::{DeviceId, Header};
 
+use super::Holdings;
 use crate::replay::{DeviceState, State, Stop};
+use crate::symbols::Symbols;
 use crate::trace::{DamageFound, Definitions, Trace, Until};
 
 /// Which state of a process is wanted.
@@ -32,6 +34,18 @@ pub struct Process {
     /// Of the whole trace, whatever moment was asked for.
     pub ending: Ending,
     pub damage: DamageFound,
+    /// Filled by [`Process::find_holders`].
+    pub who: Option<Who>,
+}
+
+/// What stacks held memory, with their names.
+#[derive(Clone, Debug)]
+pub struct Who {
+    pub symbols: Symbols,
+    /// Of each device at its own highest peak up to the moment that was asked for.
+    pub peak: Holdings,
+    /// At the moment that was asked for.
+    pub live: Holdings,
 }
 
 /// How a trace ends.
@@ -80,7 +94,22 @@ impl Process {
             state: reading.state,
             ending,
             damage,
+            who: None,
         }
+    }
+
+    /// Finds who held memory, at the peaks and at the moment that was asked for. `trace` is the
+    /// one that the process was read from. Nothing where it has no stacks.
+    pub fn find_holders(&mut self, trace: &Trace) {
+        if self.definitions.stacks().is_empty() {
+            return;
+        }
+        let peak = Holdings::at_peaks(trace, &self.definitions, &self.state);
+        let live = Holdings::of_state(&self.state);
+        let contexts = self.state.contexts.values().map(|context| context.stack);
+        let wanted = peak.stacks().chain(live.stacks()).chain(contexts);
+        let symbols = Symbols::of(&self.definitions, &self.header, wanted);
+        self.who = Some(Who { symbols, peak, live });
     }
 
     /// Devices on which anything happened, the unknown one last.

@@ -5,6 +5,8 @@ mod demo;
 mod demo_workload;
 mod doctor;
 mod export;
+mod holders;
+mod moment;
 mod report;
 mod run;
 mod whatif;
@@ -44,6 +46,8 @@ enum Command {
     DemoWorkload,
     /// Show what happened: peak, live memory, refusals, per process and device
     Report(report::Args),
+    /// Show who holds the memory: by line, function, library or whole stack
+    Holders(holders::Args),
     /// Say what other PyTorch allocator settings would have reserved for a recorded run
     Whatif(whatif::Args),
 }
@@ -107,7 +111,19 @@ fn dispatch(cli: Cli) -> Outcome {
         Command::Export(args) => export::run(args),
         Command::DemoWorkload => demo_workload::run(),
         Command::Report(args) => report::run(args),
+        Command::Holders(args) => holders::run(args),
         Command::Whatif(args) => whatif::run(args),
+    }
+}
+
+/// On stdout; colours only where they are seen.
+fn print(text: &str) -> Result<(), Failure> {
+    use std::io::Write;
+    let mut out = anstream::stdout();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        // The reader of a pipe has seen enough.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => Ok(other?),
     }
 }
 

@@ -1,6 +1,5 @@
 //! `vramtrace report`: what happened, for people or as JSON.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -9,7 +8,7 @@ use vramtrace_reader::analysis::{Moment, Process, read_all};
 use vramtrace_reader::report::{self, Shown};
 use vramtrace_reader::trace::{Loaded, load};
 
-use super::{DONE, FOUND, Failure, Outcome, say};
+use super::{DONE, FOUND, Failure, Outcome, moment, print, say};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -31,8 +30,8 @@ pub struct Args {
     /// Every process in full, also when there are several
     #[arg(long)]
     all: bool,
-    /// Show this moment instead of the end: `peak`, or seconds since the start
-    #[arg(long, value_name = "MOMENT", value_parser = moment)]
+    /// Show this moment: `peak`, `end` (the default), or seconds since the start
+    #[arg(long, value_name = "MOMENT", value_parser = moment::parse)]
     at: Option<Moment>,
     /// How many of the largest live allocations and of the last refusals to list
     #[arg(long, value_name = "N", default_value_t = 5)]
@@ -67,18 +66,6 @@ impl Finding {
     }
 }
 
-fn moment(text: &str) -> Result<Moment, String> {
-    if text == "peak" {
-        return Ok(Moment::Peak);
-    }
-    match text.trim_end_matches('s').trim_end().parse::<f64>() {
-        Ok(seconds) if seconds.is_finite() && seconds >= 0.0 => {
-            Ok(Moment::At((seconds * 1e9) as u64))
-        }
-        _ => Err("give `peak`, or seconds since the start, e.g. 12.5".to_string()),
-    }
-}
-
 pub fn run(args: Args) -> Outcome {
     let loaded = load(&args.traces)?;
     for warning in &loaded.warnings {
@@ -88,13 +75,18 @@ pub fn run(args: Args) -> Outcome {
     let moment = args.at.unwrap_or(Moment::End);
     let bar = progress_bar();
     let began = Instant::now();
-    let processes = read_all(&found.traces, moment, &|done, total| {
+    let mut processes = read_all(&found.traces, moment, &|done, total| {
         if began.elapsed() > NOTICEABLE {
             bar.set_length(total);
             bar.set_position(done);
         }
     });
     bar.finish_and_clear();
+    if args.json || args.all || processes.len() == 1 {
+        for (process, trace) in processes.iter_mut().zip(&found.traces) {
+            process.find_holders(trace);
+        }
+    }
     let text = match args.json {
         true => serde_json::to_string_pretty(&report::json::report(&processes, args.top))? + "\n",
         false => as_text(&args, &found, &processes, moment),
@@ -168,15 +160,6 @@ fn as_text(args: &Args, found: &Loaded, processes: &[Process], moment: Moment) -
 /// The traces as they were given, to repeat in another command.
 fn given(args: &Args) -> String {
     args.traces.iter().map(|path| format!(" {}", path.display())).collect()
-}
-
-fn print(text: &str) -> Result<(), Failure> {
-    let mut out = anstream::stdout();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        // The reader of a pipe has seen enough.
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        other => Ok(other?),
-    }
 }
 
 /// Reading that takes longer shows how far it is.

@@ -82,6 +82,15 @@ pub struct DeviceFacts {
     pub largest_live: Vec<HolderFacts>,
     /// The last few.
     pub refusals: Vec<RefusalFacts>,
+    /// Who held the memory, by line; absent where the trace has no stacks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub holders: Option<DeviceHolders>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct DeviceHolders {
+    pub at_peak: Vec<super::holders::HolderFacts>,
+    pub live: Vec<super::holders::HolderFacts>,
 }
 
 #[derive(Debug, Serialize)]
@@ -230,6 +239,10 @@ fn device_facts(process: &Process, id: DeviceId, device: &DeviceState, top: usiz
             })
             .collect(),
         refusals: refusals.map(|refusal| refusal_facts(process, refusal)).collect(),
+        holders: process.who.as_ref().map(|who| {
+            let facts = |holdings| super::holders::facts(process, who, holdings, Some(id), top);
+            DeviceHolders { at_peak: facts(&who.peak), live: facts(&who.live) }
+        }),
     }
 }
 

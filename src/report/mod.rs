@@ -1,6 +1,7 @@
 //! Facts about processes, for people and for programs.
 
 mod hints;
+pub mod holders;
 pub mod json;
 mod layout;
 mod overview;

@@ -5,7 +5,7 @@ use vramtrace_format::physical::MIB;
 use vramtrace_format::{DeviceId, Kind};
 
 use super::layout::{BAD, BOLD, DIM, PLAIN, Table, WARN, clean, count, paint, several, shorten};
-use super::words;
+use super::{holders, words};
 use crate::analysis::{Basis, Moment, Process, largest, reconcile};
 use crate::replay::{Certainty, DeviceState, KindSums};
 use crate::units::{gib, seconds, size};
@@ -33,12 +33,14 @@ pub fn details(process: &Process, shown: Shown) -> String {
         out.push_str(&kinds(device));
         out.push_str(&sum(process, device));
         out.push_str(&refusals(process, id, device, shown.top));
-        out.push_str(&holders(process, id, device, shown.top));
+        out.push_str(&largest_live(process, id, device, shown.top));
+        out.push_str(&holders::of_device(process, id, shown));
     }
     if !any {
         out.push_str("\n  no GPU memory was used\n");
     }
     out.push_str(&host(process));
+    out.push_str(&holders::problems(process));
     out
 }
 
@@ -331,7 +333,7 @@ fn refusals(process: &Process, id: DeviceId, device: &DeviceState, top: usize) -
     format!("\n{}", table.render())
 }
 
-fn holders(process: &Process, id: DeviceId, device: &DeviceState, top: usize) -> String {
+fn largest_live(process: &Process, id: DeviceId, device: &DeviceState, top: usize) -> String {
     let largest = largest(&process.state.live, id, top);
     if largest.is_empty() {
         return String::new();

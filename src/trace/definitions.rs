@@ -7,6 +7,8 @@ use vramtrace_format::{
     ContextId, Definition, DeviceId, Kind, PoolId, PoolOrigin, SiteId, StackId, ThreadId,
 };
 
+use super::stacks::{Code, Loaded, Stacks};
+
 #[derive(Clone, Debug, PartialEq)]
 pub struct Device {
     pub uuid: [u8; 16],
@@ -70,6 +72,7 @@ pub struct Definitions {
     sites: FxHashMap<SiteId, Site>,
     texts: HashMap<u32, String>,
     notes: Vec<String>,
+    stacks: Stacks,
 }
 
 impl Definitions {
@@ -97,7 +100,16 @@ impl Definitions {
                 self.texts.insert(id, text);
             }
             Definition::Note { text } => self.notes.push(text),
-            Definition::Module { .. } | Definition::Code { .. } | Definition::Stack { .. } => {}
+            Definition::Module { id: _, path, build_id, base, start, end } => {
+                self.stacks.add_module(Loaded { path, build_id, base, start, end });
+            }
+            Definition::Code { id, minor, name, file, first_line, line_table } => {
+                let (name, file) = (name.into(), file.into());
+                self.stacks.add_code(id, Code { minor, name, file, first_line, line_table });
+            }
+            Definition::Stack { id, flags, native, python, joins } => {
+                self.stacks.add_stack(id, flags, &native, python, joins);
+            }
         }
     }
 
@@ -150,8 +162,17 @@ impl Definitions {
         &self.notes
     }
 
-    /// Stacks are not recorded yet: every allocation carries stack 0.
+    /// In no order.
+    pub fn sites(&self) -> impl Iterator<Item = &Site> {
+        self.sites.values()
+    }
+
+    /// Empty where none were recorded.
+    pub fn stacks(&self) -> &Stacks {
+        &self.stacks
+    }
+
     pub fn has_stack(&self, id: StackId) -> bool {
-        id != StackId(0)
+        self.stacks.get(id).is_some()
     }
 }

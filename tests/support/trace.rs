@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use vramtrace_format::{
-    Alloc, Appended, ContextId, Counters, Define, Definition, DeviceId, Event, Header, Kind,
-    PoolId, PoolOrigin, Refused, RefusedBy, SLOT, Sample, SiteId, Space, StackId, ThreadId,
-    WindowHeader, WindowKind, WindowWriter,
+    Alloc, Appended, ContextId, Counters, Define, Definition, DeviceId, Event, Header, Join, Kind,
+    PoolId, PoolOrigin, PythonFrame, Refused, RefusedBy, SLOT, Sample, SiteId, Space, StackFlags,
+    StackId, ThreadId, WindowHeader, WindowKind, WindowWriter,
 };
 
 pub const MS: u64 = 1_000_000;
@@ -151,6 +151,49 @@ impl TraceBuilder {
         self.event(time_ns, Event::Alloc(alloc));
     }
 
+    /// Of this stack, on device 0.
+    pub fn alloc_by(&mut self, time_ns: u64, kind: Kind, key: u64, size: u64, stack: u32) {
+        let alloc = self.allocation(kind, 0, key, size);
+        self.event(time_ns, Event::Alloc(Alloc { stack: StackId(stack), ..alloc }));
+    }
+
+    /// A library of 1 MiB at this address that is on no disk.
+    pub fn module(&mut self, path: &str, start: u64) {
+        self.define(Definition::Module {
+            id: start as u32,
+            path: path.into(),
+            build_id: vec![7; 20],
+            base: start,
+            start,
+            end: start + (1 << 20),
+        });
+    }
+
+    /// A Python 3.9 function of which every instruction is in line `line`.
+    pub fn code(&mut self, id: u32, name: &str, file: &str, line: i32) {
+        self.define(Definition::Code {
+            id,
+            minor: 9,
+            name: name.into(),
+            file: file.into(),
+            first_line: line,
+            line_table: Vec::new(),
+        });
+    }
+
+    /// Native return addresses and ids of code objects, innermost first.
+    pub fn stack(&mut self, id: u32, native: &[u64], python: &[u32], joins: &[(u32, u32)]) {
+        let frame = |code: &u32| PythonFrame { code: *code, last_instruction: 0 };
+        let join = |&(python, native): &(u32, u32)| Join { python, native };
+        self.define(Definition::Stack {
+            id: StackId(id),
+            flags: StackFlags(0),
+            native: native.to_vec(),
+            python: python.iter().map(frame).collect(),
+            joins: joins.iter().map(join).collect(),
+        });
+    }
+
     pub fn free(&mut self, time_ns: u64, space: Space, key: u64) {
         self.event(time_ns, Event::Free { key, space, site: SiteId(0) });
     }
@@ -193,13 +236,18 @@ impl TraceBuilder {
 
     pub fn bytes(&self) -> Vec<u8> {
         let mut out = self.header.to_page().to_vec();
-        let window = Window::new(WindowKind::Definitions, 0, 0, 0, &self.header);
+        let (mut slot, mut number) = (0, 0);
+        let mut window = Window::new(WindowKind::Definitions, slot, number, 0, &self.header);
         for definition in &self.definitions {
-            let written = window.writer.define(ThreadId(1), 0, &mut Define::new(definition));
-            assert!(written != Appended::Full, "more definitions than a window holds");
+            let mut define = Define::new(definition);
+            while window.writer.define(ThreadId(1), 0, &mut define) == Appended::Full {
+                window.end(&mut out);
+                (slot, number) = (slot + 1, number + 1);
+                window = Window::new(WindowKind::Definitions, slot, number, 0, &self.header);
+            }
         }
         window.end(&mut out);
-        let mut slot = 1;
+        slot += 1;
         let mut sequence = u64::from(self.beginning_lost);
         for stretch in &self.stretches {
             let base = stretch.first().map_or(0, |(time_ns, _)| *time_ns);

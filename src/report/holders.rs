@@ -1,0 +1,344 @@
+//! Who holds memory, for people and for programs.
+
+use serde::Serialize;
+use vramtrace_format::{ContextId, DeviceId, StackId};
+
+use super::layout::{BOLD, DIM, PLAIN, Table, WARN, clean, count, paint, several, shorten};
+use super::process::Shown;
+use crate::analysis::{By, Holder, Holdings, Moment, Process, Reading, Who, pool_hint};
+use crate::symbols::{Frame, Language};
+use crate::units::{seconds, size};
+
+pub const SCHEMA: &str = "vramtrace.holders/1";
+
+/// Names of C++ and Rust functions may be thousands of characters long.
+const FUNCTION_WIDTH: usize = 70;
+
+/// `vramtrace.holders/1`. Keys may be added, none is renamed or removed.
+#[derive(Debug, Serialize)]
+pub struct Holders {
+    pub schema: &'static str,
+    pub at: At,
+    /// Largest first.
+    pub holders: Vec<HolderFacts>,
+    /// Libraries that gave no names, and why.
+    pub problems: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct At {
+    /// `peak`, `end` or `time`.
+    pub label: &'static str,
+    /// Since the start of the trace; null where devices or processes have moments of their own.
+    pub seconds: Option<f64>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct HolderFacts {
+    pub bytes: u64,
+    pub count: u64,
+    /// Of what is held on the device, 0 to 1.
+    pub share: f64,
+    /// Ordinal as the process saw it; null: not known.
+    pub device: Option<u8>,
+    pub library: Option<String>,
+    /// Different stacks that are part of it; the frames are those of the largest.
+    pub stacks: u64,
+    /// Innermost first.
+    pub frames: Vec<FrameFacts>,
+    /// Places in `frames`: the innermost frame outside of frameworks, and the innermost one of
+    /// the program's own tree if it is another.
+    pub lead: Option<usize>,
+    pub caller: Option<usize>,
+    pub pid: u32,
+    pub rank: Option<u32>,
+    /// Why there are no frames.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub no_frames: Option<&'static str>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct FrameFacts {
+    pub language: Language,
+    pub function: String,
+    pub file: String,
+    pub line: Option<u32>,
+    pub library: Option<String>,
+}
+
+/// Of one device, or of all.
+pub fn facts(
+    process: &Process,
+    who: &Who,
+    holdings: &Holdings,
+    device: Option<DeviceId>,
+    top: usize,
+) -> Vec<HolderFacts> {
+    facts_by(process, who, holdings, device, By::Line, top)
+}
+
+pub fn facts_by(
+    process: &Process,
+    who: &Who,
+    holdings: &Holdings,
+    device: Option<DeviceId>,
+    by: By,
+    top: usize,
+) -> Vec<HolderFacts> {
+    let reading = Reading::new(&who.symbols, &process.header);
+    let all = reading.holders(holdings, by);
+    let total = |device| sum(&all, device).max(1);
+    let wanted = all.iter().filter(|holder| device.is_none_or(|id| holder.device == id));
+    let fact = |holder: &Holder| {
+        let frames: Vec<FrameFacts> = who.symbols.stack(holder.stack).map(frame_facts).collect();
+        HolderFacts {
+            bytes: holder.bytes,
+            count: holder.count,
+            share: holder.bytes as f64 / total(holder.device) as f64,
+            device: (holder.device != DeviceId::UNKNOWN).then_some(holder.device.0),
+            library: holder.library.clone(),
+            stacks: holder.stacks,
+            lead: holder.lead,
+            caller: holder.caller,
+            pid: process.header.pid,
+            rank: process.header.rank,
+            no_frames: frames.is_empty().then(|| who.symbols.why_empty(holder.stack)),
+            frames,
+        }
+    };
+    wanted.take(top).map(fact).collect()
+}
+
+fn frame_facts(frame: &Frame) -> FrameFacts {
+    FrameFacts {
+        language: frame.language,
+        function: frame.function.to_string(),
+        file: frame.file.to_string(),
+        line: frame.line,
+        library: frame.library.as_deref().map(str::to_string),
+    }
+}
+
+fn sum(holders: &[Holder], device: DeviceId) -> u64 {
+    let of_device = holders.iter().filter(|holder| holder.device == device);
+    of_device.map(|holder| holder.bytes).fold(0, u64::saturating_add)
+}
+
+/// How `vramtrace holders` shows a process.
+#[derive(Clone, Copy, Debug)]
+pub struct Listing {
+    pub by: By,
+    pub top: usize,
+    /// With all frames.
+    pub full: bool,
+    /// Frames with whole paths.
+    pub when: &'static str,
+}
+
+/// The devices of a process, each with its holders.
+pub fn listing(process: &Process, who: &Who, holdings: &Holdings, how: Listing) -> String {
+    let reading = Reading::new(&who.symbols, &process.header);
+    let all = reading.holders(holdings, how.by);
+    let mut out = String::new();
+    for (id, at_ns) in &holdings.at_ns {
+        let here: Vec<&Holder> = all.iter().filter(|holder| holder.device == *id).collect();
+        if here.is_empty() {
+            continue;
+        }
+        let (bytes, allocations) = (sum(&all, *id), here.iter().map(|holder| holder.count).sum());
+        let name = match *id {
+            DeviceId::UNKNOWN => "unknown device".to_string(),
+            id => format!("GPU {}", id.0),
+        };
+        out.push_str(&paint(BOLD, &format!("{name}, {} ({})", how.when, seconds(*at_ns))));
+        out.push_str(&format!(": {} in {}\n", size(bytes), several(allocations, "allocation")));
+        out.push_str(&table(&reading, &here, bytes, "", how));
+        out.push('\n');
+    }
+    if out.is_empty() {
+        out = format!("no GPU memory was held {}\n", how.when);
+    }
+    out.push_str(&problems_of(who));
+    out
+}
+
+fn table(reading: &Reading, holders: &[&Holder], total: u64, title: &str, how: Listing) -> String {
+    let mut table = Table::new(4, "lrrrll");
+    let last = if how.by == By::Library { "the most of it" } else { "" };
+    table.head(&[title, "bytes", "share", "count", "library", last]);
+    for holder in holders.iter().take(how.top) {
+        let share = format!("{:.1} %", holder.bytes as f64 * 100.0 / total.max(1) as f64);
+        let lead = match reading.frame(holder.stack, holder.lead) {
+            Some(frame) => words(frame, how),
+            None => reading.symbols.why_empty(holder.stack).to_string(),
+        };
+        table.styled([
+            (String::new(), PLAIN),
+            (size(holder.bytes), PLAIN),
+            (share, PLAIN),
+            (count(holder.count), PLAIN),
+            (clean(holder.library.as_deref().unwrap_or("?")), PLAIN),
+            (lead, BOLD),
+        ]);
+        let mut under = |text: String| {
+            let empty = || (String::new(), PLAIN);
+            table.styled([empty(), empty(), empty(), empty(), empty(), (text, DIM)]);
+        };
+        if let Some(caller) = reading.frame(holder.stack, holder.caller) {
+            under(format!("called from {}", words(caller, how)));
+        }
+        if how.full {
+            for frame in reading.symbols.stack(holder.stack) {
+                under(format!("  {}", words(frame, how)));
+            }
+        }
+    }
+    let mut out = table.render();
+    if holders.len() > how.top {
+        let rest = &holders[how.top..];
+        let bytes = rest.iter().map(|holder| holder.bytes).fold(0, u64::saturating_add);
+        let text = format!("    and {} more, {} together", count(rest.len() as u64), size(bytes));
+        out.push_str(&paint(DIM, &text));
+        out.push('\n');
+    }
+    out
+}
+
+/// `train.py:41 main`; `cublasCreate_v2 in libcublas.so.12` where no file is known.
+fn words(frame: &Frame, how: Listing) -> String {
+    let function = shorten(&clean(&frame.function), FUNCTION_WIDTH);
+    let place = if how.full { frame.full_place() } else { frame.place() };
+    match (place, frame.library_name()) {
+        (Some(place), _) => format!("{} {function}", clean(&place)),
+        (None, Some(library)) if !frame.function.starts_with(library) => {
+            format!("{function} in {}", clean(library))
+        }
+        (None, _) => function,
+    }
+}
+
+/// The part of a report about one device. Empty where the trace has no stacks.
+pub(super) fn of_device(process: &Process, id: DeviceId, shown: Shown) -> String {
+    let Some(who) = &process.who else { return String::new() };
+    let reading = Reading::new(&who.symbols, &process.header);
+    let mut out = String::new();
+    let how = Listing { by: By::Line, top: shown.top, full: false, when: "" };
+    let peak = who.peak.at_ns.get(&id).copied();
+    let mut libraries = Vec::new();
+    let moments = match shown.moment {
+        // The moment that is shown is the peak.
+        Moment::Peak => [(Some("held at the peak"), &who.peak), (None, &who.live)],
+        Moment::End => {
+            [(Some("held at the peak"), &who.peak), (Some("held at the end"), &who.live)]
+        }
+        Moment::At(_) => {
+            [(Some("held at the peak so far"), &who.peak), (Some("held then"), &who.live)]
+        }
+    };
+    for (title, holdings) in moments {
+        let Some(title) = title else { continue };
+        let all = reading.holders(holdings, By::Line);
+        let here: Vec<&Holder> = all.iter().filter(|holder| holder.device == id).collect();
+        if !here.is_empty() {
+            out.push_str(&format!("\n{}", table(&reading, &here, sum(&all, id), title, how)));
+        }
+        let of_libraries = reading.holders(holdings, By::Library);
+        libraries.push(of_libraries.into_iter().filter(|holder| holder.device == id).collect());
+    }
+    out.push_str(&by_library(&libraries, peak.is_some() && libraries.len() > 1));
+    out.push_str(&unused_contexts(process, &reading, id));
+    let names = libraries.iter().flatten().filter_map(|holder| holder.library.as_deref());
+    let mut hints: Vec<&str> = names.filter_map(pool_hint).collect();
+    hints.sort_unstable();
+    hints.dedup();
+    for hint in hints {
+        out.push_str(&format!("    {}\n", paint(WARN, hint)));
+    }
+    out
+}
+
+/// `two`: of the peak and of the moment shown; else of one.
+fn by_library(moments: &[Vec<Holder>], two: bool) -> String {
+    let mut names: Vec<Option<&str>> = Vec::new();
+    for holder in moments.iter().flatten() {
+        let name = holder.library.as_deref();
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    if names.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new(4, "lrrr");
+    match two {
+        true => table.head(&["by library", "at the peak", "live", "allocations"]),
+        false => table.head(&["by library", "bytes", "", "allocations"]),
+    }
+    for name in names {
+        let of = |index: usize| {
+            let moment = moments.get(index)?;
+            moment.iter().find(|holder| holder.library.as_deref() == name)
+        };
+        let bytes = |holder: Option<&Holder>| size(holder.map_or(0, |holder| holder.bytes));
+        table.row([
+            clean(name.unwrap_or("? (the stack does not tell)")),
+            bytes(of(0)),
+            if two { bytes(of(1)) } else { String::new() },
+            count(of(0).or(of(1)).map_or(0, |holder| holder.count)),
+        ]);
+    }
+    format!("\n{}", table.render())
+}
+
+/// Contexts that are there and never held an allocation: of workers, or of ranks that all touch
+/// the first device.
+fn unused_contexts(process: &Process, reading: &Reading, id: DeviceId) -> String {
+    let used = |context: ContextId| process.definitions.sites().any(|site| site.context == context);
+    let here = process.state.contexts.iter().filter(|(_, state)| state.device == id);
+    let mut out = String::new();
+    for (context, state) in here.filter(|(context, _)| !used(**context)) {
+        let said = reading.read(state.stack);
+        let how = Listing { by: By::Line, top: 1, full: false, when: "" };
+        let by = match reading.frame(state.stack, said.caller.or(said.lead)) {
+            Some(frame) => format!(" by {}", words(frame, how)),
+            None if state.stack == StackId(0) => String::new(),
+            None => format!(" ({})", reading.symbols.why_empty(state.stack)),
+        };
+        let text = format!(
+            "context {} never held an allocation: made at {}{by}",
+            context.0,
+            seconds(state.created_ns)
+        );
+        out.push_str(&format!("    {}\n", paint(WARN, &text)));
+    }
+    out
+}
+
+/// Libraries without names, after all else.
+pub(super) fn problems(process: &Process) -> String {
+    process
+        .who
+        .as_ref()
+        .map(problems_of)
+        .filter(|text| !text.is_empty())
+        .map_or_else(String::new, |text| format!("\n{text}"))
+}
+
+fn problems_of(who: &Who) -> String {
+    const SHOWN: usize = 5;
+    let all = who.symbols.problems();
+    let mut out: String = all
+        .iter()
+        .take(SHOWN)
+        .map(|problem| format!("  {} {}\n", paint(WARN, "!"), paint(DIM, &clean(problem))))
+        .collect();
+    if all.len() > SHOWN {
+        let rest = several((all.len() - SHOWN) as u64, "more file");
+        out.push_str(&format!(
+            "  {} {}\n",
+            paint(WARN, "!"),
+            paint(DIM, &format!("and {rest} without names"))
+        ));
+    }
+    out
+}

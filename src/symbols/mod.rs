@@ -1,0 +1,309 @@
+//! Names for stacks: functions, files, lines, libraries; native and Python frames as one stack.
+//!
+//! Each address and each Python instruction is named once, the addresses of a library in one pass
+//! over its file. What cannot be named is said in [`Symbols::problems`], never guessed.
+
+pub mod frame;
+pub mod merge;
+pub mod native;
+pub mod python;
+
+pub use frame::{Frame, Language, base_name};
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use vramtrace_format::{Header, PythonFrame, StackFlags, StackId};
+
+use crate::trace::{Address, Definitions, Module, Stack, Stacks};
+use merge::{Role, Which};
+use native::Name;
+
+/// The named stacks of one trace.
+#[derive(Clone, Debug, Default)]
+pub struct Symbols {
+    frames: Vec<Frame>,
+    stacks: FxHashMap<StackId, Named>,
+    problems: Vec<String>,
+}
+
+#[derive(Clone, Debug)]
+struct Named {
+    flags: StackFlags,
+    /// Indexes among the frames, innermost first.
+    frames: Box<[u32]>,
+}
+
+impl Symbols {
+    /// Names the wanted stacks. Ids that are not defined are passed over.
+    pub fn of(
+        definitions: &Definitions,
+        header: &Header,
+        wanted: impl IntoIterator<Item = StackId>,
+    ) -> Symbols {
+        let stacks = definitions.stacks();
+        let mut namer = Namer::new(stacks, header);
+        let wanted: FxHashSet<StackId> = wanted.into_iter().collect();
+        let mut wanted: Vec<(StackId, &Stack)> =
+            wanted.into_iter().filter_map(|id| Some((id, stacks.get(id)?))).collect();
+        wanted.sort_unstable_by_key(|(id, _)| *id);
+        namer.name_addresses(wanted.iter().map(|(_, stack)| *stack));
+        for (id, stack) in wanted {
+            namer.name_stack(id, stack);
+        }
+        namer.symbols
+    }
+
+    /// Of all stacks of the trace.
+    pub fn of_all(definitions: &Definitions, header: &Header) -> Symbols {
+        Symbols::of(definitions, header, definitions.stacks().ids())
+    }
+
+    /// Innermost first. Empty for a stack that is not known, or has no frames.
+    pub fn stack(&self, id: StackId) -> impl DoubleEndedIterator<Item = &Frame> + Clone {
+        self.indexes(id).iter().map(|index| &self.frames[*index as usize])
+    }
+
+    /// The same as indexes into [`Symbols::frames`].
+    pub fn indexes(&self, id: StackId) -> &[u32] {
+        self.stacks.get(&id).map_or(&[], |named| &named.frames)
+    }
+
+    /// Every frame once.
+    pub fn frames(&self) -> &[Frame] {
+        &self.frames
+    }
+
+    /// Why a stack without frames has none.
+    pub fn why_empty(&self, id: StackId) -> &'static str {
+        match self.stacks.get(&id).map(|named| named.flags) {
+            _ if id == StackId(0) => "no stack was taken",
+            None => "its stack is not in the trace",
+            Some(flags) if flags.has(StackFlags::TOO_MANY) => {
+                "stacks that came when the recorder had room for no more"
+            }
+            Some(flags)
+                if flags.has(StackFlags::NATIVE_OFF)
+                    && (flags.has(StackFlags::NO_PYTHON_THREAD)
+                        || flags.has(StackFlags::NO_PYTHON_FRAMES)) =>
+            {
+                "a thread without Python frames"
+            }
+            Some(_) => "a stack without frames",
+        }
+    }
+
+    /// Libraries that gave no names, and why. One line each.
+    pub fn problems(&self) -> &[String] {
+        &self.problems
+    }
+}
+
+/// Frames at one native address: several where functions were inlined.
+#[derive(Clone, Debug, Default)]
+struct Place {
+    role: Role,
+    frames: Vec<u32>,
+}
+
+struct Namer<'s> {
+    stacks: &'s Stacks,
+    header: &'s Header,
+    symbols: Symbols,
+    /// By index of the address; those that are wanted.
+    places: FxHashMap<u32, Place>,
+    python: FxHashMap<PythonFrame, u32>,
+    texts: FxHashMap<String, Arc<str>>,
+    known: FxHashMap<Frame, u32>,
+}
+
+impl<'s> Namer<'s> {
+    fn new(stacks: &'s Stacks, header: &'s Header) -> Namer<'s> {
+        Namer {
+            stacks,
+            header,
+            symbols: Symbols::default(),
+            places: FxHashMap::default(),
+            python: FxHashMap::default(),
+            texts: FxHashMap::default(),
+            known: FxHashMap::default(),
+        }
+    }
+
+    fn frame(&mut self, frame: Frame) -> u32 {
+        let next = self.symbols.frames.len() as u32;
+        let index = *self.known.entry(frame.clone()).or_insert(next);
+        if index == next {
+            self.symbols.frames.push(frame);
+        }
+        index
+    }
+
+    fn text(&mut self, text: &str) -> Arc<str> {
+        if let Some(known) = self.texts.get(text) {
+            return Arc::clone(known);
+        }
+        let shared: Arc<str> = text.into();
+        self.texts.insert(text.to_string(), Arc::clone(&shared));
+        shared
+    }
+
+    fn name_addresses<'t>(&mut self, wanted: impl Iterator<Item = &'t Stack>) {
+        let mut modules: BTreeMap<Option<u32>, Vec<(u32, u64)>> = BTreeMap::new();
+        let mut seen: FxHashSet<u32> = FxHashSet::default();
+        for index in wanted.flat_map(|stack| stack.native.iter()) {
+            if seen.insert(*index) {
+                let Address { module, at } = self.stacks.addresses()[*index as usize];
+                modules.entry(module).or_default().push((*index, at));
+            }
+        }
+        for (module, addresses) in modules {
+            match module {
+                Some(module) => {
+                    let module = &self.stacks.modules()[module as usize];
+                    self.name_module(module, &addresses);
+                }
+                None => self.name_unknown(&addresses),
+            }
+        }
+    }
+
+    fn name_module(&mut self, module: &Module, addresses: &[(u32, u64)]) {
+        let path = self.path_of(module);
+        let role = role_of(&path.to_string_lossy());
+        let calls: Vec<u64> = addresses.iter().map(|(_, at)| at.saturating_sub(1)).collect();
+        // The recorder's frames are hidden, and the kernel's page is no file.
+        let names = match role == Role::Recorder || module.path.starts_with('[') {
+            true => Ok(vec![Vec::new(); calls.len()]),
+            false => native::names(&path, &module.build_id, &calls),
+        };
+        let names = names.unwrap_or_else(|why| {
+            let problem = format!("{}: {why}; its functions have no names", path.display());
+            if !self.symbols.problems.contains(&problem) {
+                self.symbols.problems.push(problem);
+            }
+            vec![Vec::new(); calls.len()]
+        });
+        let library = self.text(&path.to_string_lossy());
+        for ((index, at), names) in addresses.iter().zip(names) {
+            let unnamed = || format!("{}+{at:#x}", base_name(&library));
+            let names = if names.is_empty() { vec![Name::default()] } else { names };
+            let frames = names
+                .into_iter()
+                .map(|name| {
+                    let function = name.function.unwrap_or_else(unnamed);
+                    let frame = Frame {
+                        language: Language::Native,
+                        function: self.text(&function),
+                        file: self.text(name.file.as_deref().unwrap_or_default()),
+                        line: name.line,
+                        library: Some(Arc::clone(&library)),
+                    };
+                    self.frame(frame)
+                })
+                .collect();
+            self.places.insert(*index, Place { role, frames });
+        }
+    }
+
+    fn name_unknown(&mut self, addresses: &[(u32, u64)]) {
+        for (index, at) in addresses {
+            let frame = Frame {
+                language: Language::Native,
+                function: self.text(&format!("{at:#x}")),
+                file: self.text(""),
+                line: None,
+                library: None,
+            };
+            let frames = vec![self.frame(frame)];
+            self.places.insert(*index, Place { role: Role::Shown, frames });
+        }
+    }
+
+    /// The main program has no name with some loaders; a relative one is of where it was started.
+    fn path_of(&self, module: &Module) -> PathBuf {
+        match &*module.path {
+            "" => PathBuf::from(&self.header.executable),
+            path if path.starts_with('[') => PathBuf::from(path),
+            path => Path::new(&self.header.working_directory).join(path),
+        }
+    }
+
+    fn python_frame(&mut self, at: PythonFrame) -> u32 {
+        if let Some(known) = self.python.get(&at) {
+            return *known;
+        }
+        let frame = match self.stacks.code(at.code) {
+            Some(code) => Frame {
+                language: Language::Python,
+                function: Arc::clone(&code.name),
+                file: Arc::clone(&code.file),
+                line: python::line(
+                    code.minor,
+                    code.first_line,
+                    &code.line_table,
+                    at.last_instruction,
+                ),
+                library: None,
+            },
+            None => Frame {
+                language: Language::Python,
+                function: self.text(&format!("code object {}, not in the trace", at.code)),
+                file: self.text(""),
+                line: None,
+                library: None,
+            },
+        };
+        let index = self.frame(frame);
+        self.python.insert(at, index);
+        index
+    }
+
+    fn name_stack(&mut self, id: StackId, stack: &Stack) {
+        let place = |index: &u32| self.places.get(index);
+        let roles: Vec<Role> = stack
+            .native
+            .iter()
+            .map(|index| place(index).map_or(Role::Shown, |place| place.role))
+            .collect();
+        let mut frames = Vec::new();
+        for which in merge::shown(&roles, stack.python.len(), &stack.joins) {
+            match which {
+                Which::Native(index) => {
+                    let place = self.places.get(&stack.native[index]);
+                    frames.extend(place.iter().flat_map(|place| place.frames.iter().copied()));
+                }
+                Which::Python(index) => frames.push(self.python_frame(stack.python[index])),
+            }
+        }
+        let named = Named { flags: stack.flags, frames: frames.into() };
+        self.symbols.stacks.insert(id, named);
+    }
+}
+
+/// What the frames of a library are to the one who reads a stack.
+fn role_of(path: &str) -> Role {
+    let name = base_name(path);
+    let starts = |prefix: &str| name.strip_prefix(prefix);
+    // `libpython3.11.so.1.0`, and the program itself: `python`, `python3`, `python3.11`.
+    let version = |rest: &str| rest.chars().all(|c| c.is_ascii_digit() || c == '.');
+    if name == "libvramtrace.so" {
+        Role::Recorder
+    } else if starts("libpython").is_some_and(|rest| rest.contains(".so"))
+        || starts("python").is_some_and(version)
+    {
+        Role::Interpreter
+    } else if ["libc.so", "libc-2", "libpthread", "ld-linux", "ld-musl"]
+        .iter()
+        .any(|prefix| starts(prefix).is_some())
+    {
+        Role::System
+    } else {
+        Role::Shown
+    }
+}
+
+#[cfg(test)]
+mod tests;

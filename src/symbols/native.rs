@@ -1,0 +1,301 @@
+//! Names for addresses of one ELF file: its symbol tables and, where there is one, its debug
+//! information (functions that were inlined, file and line).
+//!
+//! Nothing is guessed: an address inside no symbol's size has no name, and a file whose build-id
+//! is another than the one in the trace is not asked.
+
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use addr2line::LookupResult;
+use gimli::{EndianSlice, LittleEndian, SectionId};
+use memmap2::Mmap;
+use object::{
+    CompressionFormat, Object, ObjectSection, ObjectSegment, ObjectSymbol, SegmentFlags, SymbolKind,
+};
+
+/// A function with an address: one of several at an address where functions were inlined.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Name {
+    /// Demangled.
+    pub function: Option<String>,
+    pub file: Option<String>,
+    pub line: Option<u32>,
+}
+
+/// Why a file gives no names.
+#[derive(Debug, thiserror::Error)]
+pub enum Unnamed {
+    #[error("is not there any more, or not on this machine")]
+    Missing,
+    #[error("cannot be read: {0}")]
+    Unreadable(std::io::Error),
+    #[error("is no ELF file that can be read: {0}")]
+    NotElf(object::Error),
+    #[error("is another file than the one that was traced (build-id {found}, then {traced})")]
+    Changed { found: String, traced: String },
+}
+
+/// Where distributions keep debug information, by build-id.
+const DEBUG_DIRECTORY: &str = "/usr/lib/debug/.build-id";
+/// More debug information than this is left alone: reading it would take seconds and gigabytes.
+const MOST_DEBUG_BYTES: u64 = 2 << 30;
+
+/// Names for `addresses` of the file (return addresses less 1, less the base), innermost first
+/// where functions were inlined; none where none is known. `build_id` empty: not compared.
+pub fn names(path: &Path, build_id: &[u8], addresses: &[u64]) -> Result<Vec<Vec<Name>>, Unnamed> {
+    let map = map(path)?;
+    let file = object::File::parse(&*map).map_err(Unnamed::NotElf)?;
+    let found = file.build_id().ok().flatten().unwrap_or_default();
+    if !build_id.is_empty() && found != build_id {
+        return Err(Unnamed::Changed { found: hex(found), traced: hex(build_id) });
+    }
+    let mut order: Vec<usize> =
+        (0..addresses.len()).filter(|index| is_code(&file, addresses[*index])).collect();
+    order.sort_unstable_by_key(|index| addresses[*index]);
+    let sorted: Vec<u64> = order.iter().map(|index| addresses[*index]).collect();
+    let apart = debug_file(&file, found).and_then(|path| self::map(&path).ok());
+    let apart = apart.as_ref().and_then(|map| object::File::parse(&**map).ok());
+    let mut best = vec![None; sorted.len()];
+    for file in [Some(&file), apart.as_ref()].into_iter().flatten() {
+        symbols(file, &sorted, &mut best);
+    }
+    let mut all = vec![Vec::new(); addresses.len()];
+    for (place, symbol) in order.iter().zip(&best) {
+        if let Some(symbol) = symbol {
+            all[*place] = vec![Name { function: Some(demangle(symbol.name)), ..Name::default() }];
+        }
+    }
+    for file in [Some(&file), apart.as_ref()].into_iter().flatten() {
+        lines(file, &order, &sorted, &mut all);
+    }
+    Ok(all)
+}
+
+fn map(path: &Path) -> Result<Mmap, Unnamed> {
+    let mut file = File::open(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => Unnamed::Missing,
+        _ => Unnamed::Unreadable(error),
+    })?;
+    // A directory opens, a device would never end; an empty file cannot be mapped.
+    let regular = file.metadata().map_err(Unnamed::Unreadable)?.is_file();
+    if !regular || file.read(&mut [0]).map_err(Unnamed::Unreadable)? == 0 {
+        let what = std::io::Error::new(std::io::ErrorKind::InvalidData, "not a file with content");
+        return Err(Unnamed::Unreadable(what));
+    }
+    // SAFETY: installed libraries are replaced by a new file, not rewritten in place.
+    unsafe { Mmap::map(&file) }.map_err(Unnamed::Unreadable)
+}
+
+/// Does the file have instructions there? Debug information also describes functions that the
+/// linker left out, at addresses near 0.
+fn is_code(file: &object::File, address: u64) -> bool {
+    file.segments().any(|segment| {
+        let SegmentFlags::Elf { p_flags, .. } = segment.flags() else { return false };
+        let start = segment.address();
+        p_flags.contains(object::elf::PF_X) && address >= start && address - start < segment.size()
+    })
+}
+
+/// The file with what was stripped from this one.
+fn debug_file(file: &object::File, build_id: &[u8]) -> Option<PathBuf> {
+    if build_id.len() < 2 || file.section_by_name(".debug_info").is_some() {
+        return None;
+    }
+    let (first, rest) = build_id.split_at(1);
+    let name = format!("{}/{}.debug", hex(first), hex(rest));
+    Some(Path::new(DEBUG_DIRECTORY).join(name)).filter(|path| path.is_file())
+}
+
+pub(super) fn hex(bytes: &[u8]) -> String {
+    match bytes.is_empty() {
+        true => "none".to_string(),
+        false => bytes.iter().map(|byte| format!("{byte:02x}")).collect(),
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Symbol<'f> {
+    size: u64,
+    name: &'f str,
+}
+
+/// For each of the sorted addresses the smallest symbol that holds it. One pass over the tables:
+/// they may have a million entries, the stacks some hundred addresses.
+fn symbols<'f>(file: &object::File<'f>, sorted: &[u64], best: &mut [Option<Symbol<'f>>]) {
+    let (Some(&first), Some(&last)) = (sorted.first(), sorted.last()) else { return };
+    for symbol in file.symbols().chain(file.dynamic_symbols()) {
+        let (start, size) = (symbol.address(), symbol.size());
+        let Some(end) = start.checked_add(size) else { continue };
+        if size == 0 || start > last || end <= first || symbol.is_undefined() {
+            continue;
+        }
+        let mut index = sorted.partition_point(|address| *address < start);
+        if sorted.get(index).is_none_or(|address| *address >= end)
+            || !matches!(symbol.kind(), SymbolKind::Text | SymbolKind::Unknown)
+        {
+            continue;
+        }
+        let Ok(name) = symbol.name() else { continue };
+        while sorted.get(index).is_some_and(|address| *address < end) {
+            if !name.is_empty() && best[index].is_none_or(|known| size < known.size) {
+                best[index] = Some(Symbol { size, name });
+            }
+            index += 1;
+        }
+    }
+}
+
+/// Adds inlined functions, files and lines from the debug information, if there is any.
+fn lines(file: &object::File, order: &[usize], sorted: &[u64], all: &mut [Vec<Name>]) {
+    let size = file.section_by_name(".debug_info").map_or(0, |section| section.size());
+    if size == 0 || size > MOST_DEBUG_BYTES {
+        return;
+    }
+    let load = |id: SectionId| -> Result<Cow<[u8]>, gimli::Error> {
+        let section = file.section_by_name(id.name());
+        Ok(section.and_then(|section| content(&section)).unwrap_or_default())
+    };
+    let Ok(sections) = gimli::DwarfSections::load(load) else { return };
+    let dwarf = sections.borrow(|section| EndianSlice::new(section, LittleEndian));
+    let Ok(context) = addr2line::Context::from_dwarf(dwarf) else { return };
+    for (place, address) in order.iter().zip(sorted) {
+        let mut frames = match context.find_frames(*address) {
+            LookupResult::Output(Ok(frames)) => frames,
+            // Split debug information (.dwo) is not followed: the symbol's name stays.
+            _ => continue,
+        };
+        let mut found = Vec::new();
+        while let Ok(Some(frame)) = frames.next() {
+            let function = frame.function.as_ref().and_then(|name| name.raw_name().ok());
+            let location = frame.location.as_ref();
+            found.push(Name {
+                function: function.map(|name| demangle(&name)),
+                file: location.and_then(|at| at.file).map(str::to_string),
+                line: location.and_then(|at| at.line).filter(|line| *line > 0),
+            });
+        }
+        let symbol = all[*place].pop().and_then(|name| name.function);
+        if let Some(outer) = found.last_mut() {
+            // The symbol is the whole function's: it says more than a name in the source.
+            outer.function = symbol.or(outer.function.take());
+            all[*place] = found;
+        } else if let Some(function) = symbol {
+            all[*place] = vec![Name { function: Some(function), ..Name::default() }];
+        }
+    }
+}
+
+/// A section's bytes. What is compressed in a way that we cannot read counts as not there.
+fn content<'f>(section: &impl ObjectSection<'f>) -> Option<Cow<'f, [u8]>> {
+    let compressed = section.compressed_data().ok()?;
+    match compressed.format {
+        CompressionFormat::None => Some(Cow::Borrowed(compressed.data)),
+        CompressionFormat::Zlib if compressed.uncompressed_size <= MOST_DEBUG_BYTES => {
+            let mut bytes = Vec::new();
+            let plain = flate2::read::ZlibDecoder::new(compressed.data);
+            plain.take(MOST_DEBUG_BYTES).read_to_end(&mut bytes).ok()?;
+            Some(Cow::Owned(bytes))
+        }
+        _ => None,
+    }
+}
+
+/// A name as people write it: without the parameters and the hash that linkers need.
+pub fn demangle(name: &str) -> String {
+    if let Ok(rust) = rustc_demangle::try_demangle(name) {
+        return format!("{rust:#}");
+    }
+    if name.starts_with("_Z") || name.starts_with("__Z") {
+        let options = cpp_demangle::DemangleOptions::new().no_params().no_return_type();
+        let symbol = cpp_demangle::Symbol::new(name).ok();
+        if let Some(text) = symbol.and_then(|it| it.demangle_with_options(&options).ok()) {
+            return text;
+        }
+    }
+    name.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_two_languages_are_demangled() {
+        assert_eq!(
+            demangle("_ZN4core3fmt5Write9write_fmt17h0123456789abcdefE"),
+            "core::fmt::Write::write_fmt"
+        );
+        assert_eq!(
+            demangle("_ZN3c104cuda20CUDACachingAllocator9raw_allocEm"),
+            "c10::cuda::CUDACachingAllocator::raw_alloc"
+        );
+        assert_eq!(demangle("_RNvCs1234_7mycrate3foo"), "mycrate::foo");
+        assert_eq!(demangle("cuMemAlloc_v2"), "cuMemAlloc_v2");
+        assert_eq!(demangle("_Z"), "_Z");
+    }
+
+    #[inline(never)]
+    fn a_function_of_this_test(seed: u64) -> u64 {
+        std::hint::black_box(seed).rotate_left(7) ^ 0x5eed
+    }
+
+    /// Where this program is loaded: what its own addresses are in the file.
+    fn own_base() -> u64 {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let own = std::env::current_exe().unwrap();
+        let first = maps.lines().find(|line| line.ends_with(own.to_str().unwrap())).unwrap();
+        u64::from_str_radix(first.split('-').next().unwrap(), 16).unwrap()
+    }
+
+    #[test]
+    fn this_program_knows_its_own_functions_files_and_lines() {
+        let own = std::env::current_exe().unwrap();
+        let function = a_function_of_this_test as fn(u64) -> u64 as usize as u64;
+        let at = function - own_base() + 1;
+        // Out of order, twice the same, and one in no function.
+        let found = names(&own, &[], &[at, 1, at]).unwrap();
+        let name = found[0].last().expect("a name");
+        let said = name.function.as_deref().unwrap();
+        assert!(said.ends_with("native::tests::a_function_of_this_test"), "{said}");
+        assert!(name.file.as_deref().unwrap().ends_with("src/symbols/native.rs"), "{name:?}");
+        assert!(name.line.is_some_and(|line| line > 200), "{name:?}");
+        assert_eq!(found[2], found[0]);
+        assert_eq!(found[1], []);
+    }
+
+    #[test]
+    fn another_build_a_missing_file_and_no_elf_are_said() {
+        let own = std::env::current_exe().unwrap();
+        let error = names(&own, &[1, 2, 3], &[1]).unwrap_err();
+        assert!(matches!(&error, Unnamed::Changed { traced, .. } if traced == "010203"), "{error}");
+        let error = names(Path::new("/nowhere/libgone.so"), &[], &[1]).unwrap_err();
+        assert!(matches!(error, Unnamed::Missing), "{error}");
+        let error = names(Path::new("/proc/self/maps"), &[], &[1]).unwrap_err();
+        assert!(matches!(error, Unnamed::NotElf(_) | Unnamed::Unreadable(_)), "{error}");
+        let error = names(Path::new("/"), &[], &[1]).unwrap_err();
+        assert!(matches!(error, Unnamed::Unreadable(_)), "{error}");
+        let text = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(text.path(), "no library").unwrap();
+        assert!(matches!(names(text.path(), &[], &[1]).unwrap_err(), Unnamed::NotElf(_)));
+    }
+
+    /// Its functions are known from .dynsym alone where it is stripped.
+    #[test]
+    fn a_library_of_the_system_is_named() {
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let libc = maps
+            .lines()
+            .filter_map(|line| line.split_once('/'))
+            .find_map(|(_, rest)| rest.contains("libc.so").then(|| format!("/{rest}")));
+        let path = libc.expect("a libc");
+        let base = maps.lines().find(|line| line.ends_with(&path)).unwrap();
+        let base = u64::from_str_radix(base.split('-').next().unwrap(), 16).unwrap();
+        let at = libc::qsort as *const () as u64 - base + 1;
+        let found = names(Path::new(&path), &[], &[at]).unwrap();
+        let said = found[0].last().and_then(|name| name.function.as_deref()).unwrap();
+        assert!(said.contains("qsort"), "{said}");
+    }
+}

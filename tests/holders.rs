@@ -1,0 +1,313 @@
+//! `vramtrace holders`, and what `report` says of holders.
+
+mod support;
+#[path = "support/trace.rs"]
+mod trace;
+
+use std::process::Output;
+
+use serde_json::{Value, json};
+use support::{Scratch, vramtrace};
+use trace::{SECOND, TraceBuilder};
+use vramtrace_format::physical::MIB;
+use vramtrace_format::{ContextId, Definition, DeviceId, Event, Kind, Space, StackId};
+
+const TORCH: &str = "/opt/venv/lib/python3.11/site-packages/torch/nn/modules/module.py";
+const GPT2: &str = "/opt/venv/lib/python3.11/site-packages/transformers/modeling_gpt2.py";
+
+/// Five stacks: 1 and 2 of one line of a package, through PyTorch; 3 of cuBLAS, 4 of NCCL, 5 of a
+/// thread without Python.
+fn training() -> TraceBuilder {
+    let mut t = TraceBuilder::new();
+    t.module("/usr/lib/libcuda.so.1", 0x1000_0000);
+    t.module("/opt/libc10_cuda.so", 0x2000_0000);
+    t.module("/opt/libcublas.so.12", 0x3000_0000);
+    t.module("/opt/libnccl.so.2", 0x4000_0000);
+    t.module("/opt/libpython3.9.so.1.0", 0x5000_0000);
+    t.code(1, "Module._call_impl", TORCH, 1501);
+    t.code(2, "GPT2Attention._attn", GPT2, 212);
+    t.code(3, "train", "/home/me/train.py", 41);
+    t.code(4, "<module>", "/home/me/train.py", 77);
+    t.code(5, "Linear.forward", TORCH, 114);
+    let (cuda, torch, cublas, nccl, python) =
+        (0x1000_0010, 0x2000_0010, 0x3000_0010, 0x4000_0010, 0x5000_0010);
+    t.stack(1, &[cuda, torch, python], &[1, 2, 3, 4], &[(0, 2)]);
+    t.stack(2, &[cuda, torch, torch + 16, python], &[5, 2, 3, 4], &[(0, 3)]);
+    t.stack(3, &[cuda, cublas, torch, python], &[1, 2, 3, 4], &[(0, 3)]);
+    t.stack(4, &[cuda, nccl, python], &[3, 4], &[(0, 2)]);
+    t.stack(5, &[cuda, torch], &[], &[]);
+    t.context(SECOND, 0);
+    t.alloc_by(SECOND, Kind::Device, 1 << 40, 100 * MIB, 1);
+    t.alloc_by(2 * SECOND, Kind::Device, 2 << 40, 60 * MIB, 2);
+    t.alloc_by(3 * SECOND, Kind::Device, 3 << 40, 32 * MIB, 3);
+    t.alloc_by(4 * SECOND, Kind::Vmm, 4, 64 * MIB, 4);
+    t.alloc_by(4 * SECOND, Kind::Device, 5 << 40, 4 * MIB, 5);
+    t.alloc_by(4 * SECOND, Kind::Imported, 6 << 40, 999 * MIB, 5);
+    t.alloc_by(4 * SECOND, Kind::HostPinned, 7, 999 * MIB, 5);
+    t.free(5 * SECOND, Space::Device, 1 << 40);
+    t.alloc_by(6 * SECOND, Kind::Device, 8 << 40, 2 * MIB, 5);
+    t.event(7 * SECOND, Event::Ended);
+    t
+}
+
+fn run(scratch: &Scratch, args: &[&str]) -> Output {
+    vramtrace().args(args).current_dir(&scratch.0).env("NO_COLOR", "1").output().unwrap()
+}
+
+#[track_caller]
+fn text(scratch: &Scratch, args: &[&str]) -> String {
+    let output = run(scratch, args);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn written(builder: &TraceBuilder) -> Scratch {
+    let scratch = Scratch::new();
+    builder.write(&scratch.0.join("t.vtrace"));
+    scratch
+}
+
+/// Lines with runs of spaces as one.
+fn lines(text: &str) -> Vec<String> {
+    text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+}
+
+#[track_caller]
+fn has(text: &str, wanted: &[&str]) {
+    let found = lines(text);
+    let mut rest = found.iter();
+    for line in wanted {
+        assert!(rest.any(|found| found == line), "{line:?} is not there (in this order):\n{text}");
+    }
+}
+
+#[test]
+fn two_lines_tell_who_and_from_where() {
+    let scratch = written(&training());
+    let shown = text(&scratch, &["holders", "t.vtrace"]);
+    has(
+        &shown,
+        &[
+            "GPU 0, at the peak (4.000 s): 260.00 MiB in 5 allocations",
+            "bytes share count library",
+            "160.00 MiB 61.5 % 2 PyTorch modeling_gpt2.py:212 GPT2Attention._attn",
+            "called from train.py:41 train",
+            "64.00 MiB 24.6 % 1 NCCL train.py:41 train",
+            "32.00 MiB 12.3 % 1 cuBLAS modeling_gpt2.py:212 GPT2Attention._attn",
+            "called from train.py:41 train",
+            "4.00 MiB 1.5 % 1 PyTorch libc10_cuda.so+0x10",
+        ],
+    );
+    assert!(shown.contains("/opt/libcublas.so.12: is not there any more"), "{shown}");
+    let end = text(&scratch, &["holders", "t.vtrace", "--at", "end", "--top", "1"]);
+    has(
+        &end,
+        &[
+            "GPU 0, at the end (7.000 s): 162.00 MiB in 5 allocations",
+            "64.00 MiB 39.5 % 1 NCCL train.py:41 train",
+            "and 3 more, 98.00 MiB together",
+        ],
+    );
+    let then = text(&scratch, &["holders", "t.vtrace", "--at", "2.5"]);
+    has(&then, &["GPU 0, at that time (2.000 s): 160.00 MiB in 2 allocations"]);
+}
+
+#[test]
+fn full_shows_every_frame_in_order() {
+    let scratch = written(&training());
+    let shown = text(&scratch, &["holders", "t.vtrace", "--full", "--by", "stack"]);
+    has(
+        &shown,
+        &[
+            &format!("100.00 MiB 38.5 % 1 PyTorch {GPT2}:212 GPT2Attention._attn"),
+            "called from /home/me/train.py:41 train",
+            "libcuda.so.1+0x10",
+            "libc10_cuda.so+0x10",
+            &format!("{TORCH}:1501 Module._call_impl"),
+            &format!("{GPT2}:212 GPT2Attention._attn"),
+            "/home/me/train.py:41 train",
+            "/home/me/train.py:77 <module>",
+        ],
+    );
+    let frames = shown.lines().filter(|line| !line.contains('!'));
+    let hidden = frames.clone().all(|line| !line.contains("libpython"));
+    assert!(hidden, "the interpreter's own frames are left out:\n{shown}");
+}
+
+#[test]
+fn by_function_library_and_stack() {
+    let scratch = written(&training());
+    let holders = |by: &str| -> Vec<(u64, u64, u64)> {
+        let out = text(&scratch, &["holders", "t.vtrace", "--json", "--by", by]);
+        let all: Value = serde_json::from_str(&out).unwrap();
+        let number = |holder: &Value, key: &str| holder[key].as_u64().unwrap();
+        let of = |h: &Value| (number(h, "bytes") / MIB, number(h, "count"), number(h, "stacks"));
+        all["holders"].as_array().unwrap().iter().map(of).collect()
+    };
+    assert_eq!(holders("line"), [(160, 2, 2), (64, 1, 1), (32, 1, 1), (4, 1, 1)]);
+    assert_eq!(holders("function"), [(160, 2, 2), (64, 1, 1), (32, 1, 1), (4, 1, 1)]);
+    assert_eq!(holders("library"), [(164, 3, 3), (64, 1, 1), (32, 1, 1)]);
+    assert_eq!(holders("stack"), [(100, 1, 1), (64, 1, 1), (60, 1, 1), (32, 1, 1), (4, 1, 1)]);
+}
+
+#[test]
+fn json_has_its_schema() {
+    let scratch = written(&training());
+    let out = text(&scratch, &["holders", "t.vtrace", "--json", "--at", "peak"]);
+    let all: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(all["schema"], "vramtrace.holders/1");
+    assert_eq!(all["at"], json!({ "label": "peak", "seconds": 4.0 }));
+    let first = &all["holders"][0];
+    assert_eq!(first["bytes"], 160 * MIB);
+    assert_eq!(first["device"], 0);
+    assert_eq!(first["library"], "PyTorch");
+    assert_eq!(
+        first["frames"][0],
+        json!({
+            "language": "native",
+            "function": "libcuda.so.1+0x10",
+            "file": "",
+            "line": null,
+            "library": "/usr/lib/libcuda.so.1",
+        })
+    );
+    assert_eq!(
+        first["frames"][2],
+        json!({
+            "language": "python",
+            "function": "Module._call_impl",
+            "file": TORCH,
+            "line": 1501,
+            "library": null,
+        })
+    );
+    assert_eq!((&first["lead"], &first["caller"]), (&json!(3), &json!(4)));
+    let bytes: Vec<u64> =
+        all["holders"].as_array().unwrap().iter().map(|h| h["bytes"].as_u64().unwrap()).collect();
+    assert!(bytes.is_sorted_by(|a, b| a >= b), "{bytes:?}");
+    assert_eq!(bytes.iter().sum::<u64>(), 260 * MIB, "without imports and host memory");
+    let then = text(&scratch, &["holders", "t.vtrace", "--json", "--at", "1.5"]);
+    let then: Value = serde_json::from_str(&then).unwrap();
+    assert_eq!(then["at"], json!({ "label": "time", "seconds": 1.5 }));
+}
+
+#[test]
+fn each_device_has_its_own_peak() {
+    let mut t = TraceBuilder::new();
+    t.code(1, "early", "/home/me/a.py", 1);
+    t.code(2, "late", "/home/me/a.py", 2);
+    t.stack(1, &[], &[1], &[]);
+    t.stack(2, &[], &[2], &[]);
+    let mut on = |time: u64, device, key, stack| {
+        let alloc = t.allocation(Kind::Device, device, key, 8 * MIB);
+        let alloc = vramtrace_format::Alloc { stack: StackId(stack), ..alloc };
+        t.event(time * SECOND, Event::Alloc(alloc));
+    };
+    on(1, 0, 1 << 40, 1);
+    on(4, 1, 2 << 40, 2);
+    t.free(2 * SECOND, Space::Device, 1 << 40);
+    t.event(5 * SECOND, Event::Ended);
+    let scratch = written(&t);
+    let shown = text(&scratch, &["holders", "t.vtrace"]);
+    has(
+        &shown,
+        &[
+            "GPU 0, at the peak (1.000 s): 8.00 MiB in 1 allocation",
+            "8.00 MiB 100.0 % 1 ? a.py:1 early",
+            "GPU 1, at the peak (4.000 s): 8.00 MiB in 1 allocation",
+            "8.00 MiB 100.0 % 1 ? a.py:2 late",
+        ],
+    );
+    let end = text(&scratch, &["holders", "t.vtrace", "--at", "end"]);
+    assert!(!end.contains("GPU 0,") && end.contains("GPU 1,"), "{end}");
+    let json: Value =
+        serde_json::from_str(&text(&scratch, &["holders", "t.vtrace", "--json"])).unwrap();
+    assert_eq!(json["at"]["seconds"], Value::Null, "there are two moments");
+}
+
+#[test]
+fn a_trace_without_stacks_says_so() {
+    let mut t = TraceBuilder::new();
+    t.alloc(SECOND, Kind::Device, 1 << 40, MIB);
+    let scratch = written(&t);
+    let output = run(&scratch, &["holders", "t.vtrace"]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("t.vtrace: this trace has no stacks"), "{said}");
+    assert!(said.contains("VRAMTRACE_STACKS=none"), "{said}");
+    let bad = run(&scratch, &["holders", "t.vtrace", "--at", "noon"]);
+    assert_eq!(bad.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&bad.stderr).contains("`peak`"));
+}
+
+#[test]
+fn an_allocation_whose_stack_is_not_told_is_its_own_holder() {
+    let mut t = training();
+    t.alloc(4 * SECOND + 1000, Kind::Device, 9 << 40, 16 * MIB);
+    t.alloc_by(4 * SECOND + 2000, Kind::Device, 10 << 40, 8 * MIB, 99);
+    let scratch = written(&t);
+    let shown = text(&scratch, &["holders", "t.vtrace", "--at", "end"]);
+    has(
+        &shown,
+        &[
+            "16.00 MiB 8.6 % 1 ? no stack was taken",
+            "8.00 MiB 4.3 % 1 ? its stack is not in the trace",
+        ],
+    );
+}
+
+#[test]
+fn report_shows_holders_and_libraries_at_the_peak_and_the_end() {
+    let scratch = written(&training());
+    let shown = text(&scratch, &["report", "t.vtrace"]);
+    has(
+        &shown,
+        &[
+            "held at the peak bytes share count library",
+            "160.00 MiB 61.5 % 2 PyTorch modeling_gpt2.py:212 GPT2Attention._attn",
+            "called from train.py:41 train",
+            "held at the end bytes share count library",
+            "64.00 MiB 39.5 % 1 NCCL train.py:41 train",
+            "by library at the peak live allocations",
+            "PyTorch 164.00 MiB 66.00 MiB 3",
+            "NCCL 64.00 MiB 64.00 MiB 1",
+            "cuBLAS 32.00 MiB 32.00 MiB 1",
+        ],
+    );
+    let json = text(&scratch, &["report", "t.vtrace", "--json", "--top", "2"]);
+    let json: Value = serde_json::from_str(&json).unwrap();
+    let holders = &json["processes"][0]["devices"][0]["holders"];
+    assert_eq!(holders["at_peak"].as_array().unwrap().len(), 2);
+    assert_eq!(holders["at_peak"][0]["bytes"], 160 * MIB);
+    assert_eq!(holders["live"][0]["library"], "NCCL");
+    let mut bare = TraceBuilder::new();
+    bare.alloc(SECOND, Kind::Device, 1 << 40, MIB);
+    let scratch = written(&bare);
+    let shown = text(&scratch, &["report", "t.vtrace"]);
+    assert!(!shown.contains("held at"), "nothing is new without stacks:\n{shown}");
+    let json = text(&scratch, &["report", "t.vtrace", "--json"]);
+    assert!(!json.contains("at_peak\""), "{json}");
+}
+
+#[test]
+fn contexts_that_never_held_anything_and_pools_that_hide_their_users() {
+    let mut t = training();
+    t.code(9, "worker", "/home/me/loader.py", 8);
+    t.module("/v/site-packages/jaxlib/xla_extension.so", 0x6000_0000);
+    t.stack(9, &[0x1000_0010], &[9], &[]);
+    t.stack(10, &[0x1000_0010, 0x6000_0010], &[3], &[]);
+    t.define(Definition::Context {
+        id: ContextId(7),
+        device: DeviceId(0),
+        handle: 0xc7,
+        primary: false,
+    });
+    let context = ContextId(7);
+    t.event(6 * SECOND, Event::ContextCreated { context, device: DeviceId(0), stack: StackId(9) });
+    t.alloc_by(6 * SECOND, Kind::Device, 11 << 40, 512 * MIB, 10);
+    let scratch = written(&t);
+    let shown = text(&scratch, &["report", "t.vtrace"]);
+    has(&shown, &["context 7 never held an allocation: made at 6.000 s by loader.py:8 worker"]);
+    assert!(!shown.contains("context 1 never"), "{shown}");
+    assert!(shown.contains("XLA_PYTHON_CLIENT_ALLOCATOR=platform"), "{shown}");
+}
