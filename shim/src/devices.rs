@@ -77,7 +77,7 @@ impl Device {
 /// # Safety
 /// `get` is cuDeviceGetUuid or its second version.
 unsafe fn uuid(
-    get: Option<unsafe extern "C" fn(*mut CUuuid, i32) -> i32>,
+    get: Option<unsafe extern "C-unwind" fn(*mut CUuuid, i32) -> i32>,
     device: i32,
 ) -> Option<[u8; 16]> {
     let mut uuid = CUuuid { bytes: [0; 16] };

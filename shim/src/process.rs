@@ -22,7 +22,6 @@ use crate::vmm::Vmm;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
-use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use vramtrace_format::StopReason;
 
@@ -98,6 +97,10 @@ pub fn existing() -> Option<&'static Process> {
 
 #[cold]
 fn make() -> &'static Process {
+    entry::uncancelled(make_now)
+}
+
+fn make_now() -> &'static Process {
     silence_panics();
     let page = page();
     let fresh = Box::into_raw(Box::new(Process::new()));
@@ -160,11 +163,12 @@ fn map_page() -> *mut AtomicPtr<Process> {
 }
 
 /// No panic of ours prints: `std`'s hook writes pages on stderr. We share `std` with nobody (a
-/// cdylib has its own), so this hook is ours alone.
+/// cdylib has its own), so this hook is ours alone. No `Once`: a child that was forked while
+/// another thread was in it would wait for ever.
 fn silence_panics() {
-    static ONCE: Once = Once::new();
-    if !cfg!(test) {
-        ONCE.call_once(|| std::panic::set_hook(Box::new(|_| {})));
+    static DONE: AtomicBool = AtomicBool::new(false);
+    if !cfg!(test) && !DONE.swap(true, Ordering::Relaxed) {
+        std::panic::set_hook(Box::new(|_| {}));
     }
 }
 

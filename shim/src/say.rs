@@ -1,5 +1,6 @@
 //! One line on stderr: `vramtrace: ...`, written at once, without a lock or an allocation.
 
+use crate::entry::uncancelled;
 use std::fmt::{Arguments, Write};
 
 /// Longest line, with its end.
@@ -31,10 +32,11 @@ pub fn line(what: Arguments) {
     let mut line = Line { bytes: [0; MAX], len: 0 };
     let _ = write!(line, "vramtrace: {what}");
     line.bytes[line.len] = b'\n';
-    without_sigpipe(|| unsafe {
+    let write = || unsafe {
         // SAFETY: the bytes are initialised up to the end of the line.
         libc::write(2, line.bytes.as_ptr().cast(), line.len + 1);
-    });
+    };
+    uncancelled(|| without_sigpipe(write));
 }
 
 /// A reader of stderr that went away would kill the program by SIGPIPE for a line of ours.

@@ -5,7 +5,7 @@
 //! ```ignore
 //! pub unsafe fn mem_alloc(
 //!     p: &'static Process,
-//!     call: &Call<unsafe extern "C" fn(*mut u64, usize) -> CUresult>,
+//!     call: &Call<unsafe extern "C-unwind" fn(*mut u64, usize) -> CUresult>,
 //!     dptr: *mut u64,
 //!     bytesize: usize,
 //! ) -> CUresult {
@@ -22,11 +22,10 @@
 
 use super::api::Api;
 use super::cuda::CUresult;
-use super::{depth, errno};
+use super::{depth, errno, shield};
 use crate::process::{self, Process};
 use core::cell::Cell;
 use core::ffi::c_int;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 pub struct Call<F: Copy> {
     pub api: Api,
@@ -73,7 +72,7 @@ impl<F: Copy> Call<F> {
 /// `Call::real` for each number of arguments.
 macro_rules! real {
     ($( ($($arg:ident: $ty:ident),*) )*) => {$(
-        impl<$($ty),*> Call<unsafe extern "C" fn($($ty),*) -> CUresult> {
+        impl<$($ty),*> Call<unsafe extern "C-unwind" fn($($ty),*) -> CUresult> {
             /// Makes the program's call.
             ///
             /// # Safety
@@ -103,7 +102,8 @@ real! {
     (a: A, b: B, c: C, d: D, e: E, f: F, g: G, h: H)
 }
 
-/// Runs a hook: `body` is the hook, `through` the bare call.
+/// Runs a hook: `body` is the hook, `through` the bare call. Unwinding that is not ours passes: the
+/// depth is lowered on its way, and the program's frames see it as without us.
 #[inline]
 pub(super) fn run<F: Copy>(
     call: &Call<F>,
@@ -111,7 +111,7 @@ pub(super) fn run<F: Copy>(
     body: impl FnOnce(&'static Process) -> CUresult,
     through: impl FnOnce() -> CUresult,
 ) -> CUresult {
-    let outcome = catch_unwind(AssertUnwindSafe(|| {
+    let outcome = shield::catch(|| {
         let process = process::current();
         process.entry.test_panic(call.api);
         crate::hooks::look_if_due(process);
@@ -119,7 +119,7 @@ pub(super) fn run<F: Copy>(
         process.entry.tell_escapes(process);
         process.recorder.after_call(process);
         result
-    }));
+    });
     let result = match outcome {
         Ok(result) => result,
         Err(payload) => {

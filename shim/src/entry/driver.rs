@@ -13,7 +13,7 @@ macro_rules! driver {
     ($( $field:ident: $symbol:literal ( $($arg:ident: $ty:ty),* ); )*) => {
         #[derive(Default)]
         pub struct Driver {
-            $( #[doc = $symbol] pub $field: Option<unsafe extern "C" fn($($arg: $ty),*) -> CUresult>, )*
+            $( #[doc = $symbol] pub $field: Option<unsafe extern "C-unwind" fn($($arg: $ty),*) -> CUresult>, )*
         }
 
         impl Driver {

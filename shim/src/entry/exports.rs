@@ -20,11 +20,11 @@ macro_rules! exports {
     )* } )*) => {
         $($(
             #[cfg_attr(not(test), unsafe(no_mangle))]
-            pub unsafe extern "C" fn $name($($arg: $ty),*) -> CUresult {
+            pub unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> CUresult {
                 let Some(real) = real::function(Api::$name) else {
                     return Api::$name.missing(Api::$name.home().is_found());
                 };
-                let real: unsafe extern "C" fn($($ty),*) -> CUresult =
+                let real: unsafe extern "C-unwind" fn($($ty),*) -> CUresult =
                     unsafe { core::mem::transmute(real) };
                 let Some(guard) = depth::enter() else { return unsafe { real($($arg),*) } };
                 let call = Call::new(Api::$name, real);

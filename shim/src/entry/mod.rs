@@ -21,14 +21,17 @@ mod exports;
 pub mod loader;
 mod proc_address;
 mod real;
+pub mod shield;
 mod state;
 mod table;
+mod uncancelled;
 
 pub use api::{Api, Family, Home};
 pub use call::Call;
 pub use depth::{inside, outermost};
 pub use driver::{Driver, driver};
 pub use state::Entry;
+pub use uncancelled::uncancelled;
 
 /// Before the program's first instruction. It only accelerates: everything here is found at first
 /// use too.

@@ -11,8 +11,8 @@ use super::real;
 use crate::process::Process;
 use core::ffi::{CStr, c_char, c_void};
 
-type V1 = unsafe extern "C" fn(*const c_char, *mut *mut c_void, i32, u64) -> CUresult;
-type V2 = unsafe extern "C" fn(
+type V1 = unsafe extern "C-unwind" fn(*const c_char, *mut *mut c_void, i32, u64) -> CUresult;
+type V2 = unsafe extern "C-unwind" fn(
     *const c_char,
     *mut *mut c_void,
     i32,

@@ -38,7 +38,7 @@ fn wanted<T>(output: *mut T, size: u64) -> u64 {
 /// As the driver's function.
 pub unsafe fn mem_alloc(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(*mut u64, usize) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(*mut u64, usize) -> CUresult>,
     dptr: *mut u64,
     bytesize: usize,
 ) -> CUresult {
@@ -61,7 +61,7 @@ pub unsafe fn mem_alloc(
 /// As the driver's function.
 pub unsafe fn mem_alloc_v1(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(*mut u32, u32) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(*mut u32, u32) -> CUresult>,
     dptr: *mut u32,
     bytesize: u32,
 ) -> CUresult {
@@ -90,7 +90,7 @@ fn pitched_size(width: u64, height: u64) -> u64 {
 /// As the driver's function.
 pub unsafe fn mem_alloc_pitch(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(*mut u64, *mut usize, usize, usize, u32) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(*mut u64, *mut usize, usize, usize, u32) -> CUresult>,
     dptr: *mut u64,
     pitch: *mut usize,
     width: usize,
@@ -121,7 +121,7 @@ pub unsafe fn mem_alloc_pitch(
 /// As the driver's function.
 pub unsafe fn mem_alloc_pitch_v1(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(*mut u32, *mut u32, u32, u32, u32) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(*mut u32, *mut u32, u32, u32, u32) -> CUresult>,
     dptr: *mut u32,
     pitch: *mut u32,
     width: u32,
@@ -152,7 +152,7 @@ pub unsafe fn mem_alloc_pitch_v1(
 /// As the driver's function.
 pub unsafe fn mem_alloc_managed(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(*mut u64, usize, u32) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(*mut u64, usize, u32) -> CUresult>,
     dptr: *mut u64,
     bytesize: usize,
     flags: u32,
@@ -176,7 +176,7 @@ pub unsafe fn mem_alloc_managed(
 /// As the driver's function.
 pub unsafe fn mem_free(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(u64) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(u64) -> CUresult>,
     dptr: u64,
 ) -> CUresult {
     give_back(p, call.api, Space::Device, dptr, 0, || unsafe { call.real(dptr) })
@@ -186,7 +186,7 @@ pub unsafe fn mem_free(
 /// As the driver's function.
 pub unsafe fn mem_free_v1(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(u32) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(u32) -> CUresult>,
     dptr: u32,
 ) -> CUresult {
     give_back(p, call.api, Space::Device, dptr.into(), 0, || unsafe { call.real(dptr) })

@@ -208,7 +208,7 @@ macro_rules! create {
         /// As the driver's function.
         pub unsafe fn $name(
             p: &'static Process,
-            call: &Call<unsafe extern "C" fn(*mut Array, *const $descriptor) -> CUresult>,
+            call: &Call<unsafe extern "C-unwind" fn(*mut Array, *const $descriptor) -> CUresult>,
             array: *mut Array,
             descriptor: *const $descriptor,
         ) -> CUresult {
@@ -233,7 +233,9 @@ create! {
 #[allow(clippy::type_complexity)]
 pub unsafe fn create_mipmapped(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(*mut MArray, *const CUDA_ARRAY3D_DESCRIPTOR, u32) -> CUresult>,
+    call: &Call<
+        unsafe extern "C-unwind" fn(*mut MArray, *const CUDA_ARRAY3D_DESCRIPTOR, u32) -> CUresult,
+    >,
     array: *mut MArray,
     descriptor: *const CUDA_ARRAY3D_DESCRIPTOR,
     levels: u32,
@@ -251,7 +253,7 @@ pub unsafe fn create_mipmapped(
 /// As the driver's function.
 pub unsafe fn destroy(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(*mut c_void) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(*mut c_void) -> CUresult>,
     array: *mut c_void,
 ) -> CUresult {
     untiled(p, call.api, array as u64, || {

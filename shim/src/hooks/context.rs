@@ -59,7 +59,7 @@ fn record_created(p: &Process, context: &Context) {
 /// As cuInit.
 pub unsafe fn init(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(u32) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(u32) -> CUresult>,
     flags: u32,
 ) -> CUresult {
     if p.cap.is_bad() {
@@ -72,7 +72,7 @@ pub unsafe fn init(
 /// As cuCtxCreate.
 pub unsafe fn create(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(*mut Ctx, u32, i32) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(*mut Ctx, u32, i32) -> CUresult>,
     ctx: *mut Ctx,
     flags: u32,
     device: i32,
@@ -85,7 +85,7 @@ pub unsafe fn create(
 pub unsafe fn create_v3(
     p: &'static Process,
     call: &Call<
-        unsafe extern "C" fn(*mut Ctx, *mut CUexecAffinityParam, i32, u32, i32) -> CUresult,
+        unsafe extern "C-unwind" fn(*mut Ctx, *mut CUexecAffinityParam, i32, u32, i32) -> CUresult,
     >,
     ctx: *mut Ctx,
     params: *mut CUexecAffinityParam,
@@ -100,7 +100,9 @@ pub unsafe fn create_v3(
 /// As cuCtxCreate_v4.
 pub unsafe fn create_v4(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(*mut Ctx, *mut CUctxCreateParams, u32, i32) -> CUresult>,
+    call: &Call<
+        unsafe extern "C-unwind" fn(*mut Ctx, *mut CUctxCreateParams, u32, i32) -> CUresult,
+    >,
     ctx: *mut Ctx,
     params: *mut CUctxCreateParams,
     flags: u32,
@@ -140,7 +142,7 @@ unsafe fn created<F: Copy>(
 /// As cuDevicePrimaryCtxRetain.
 pub unsafe fn primary_retain(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(*mut Ctx, i32) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(*mut Ctx, i32) -> CUresult>,
     ctx: *mut Ctx,
     device: i32,
 ) -> CUresult {
@@ -169,7 +171,9 @@ pub unsafe fn primary_retain(
 /// As cuGreenCtxCreate.
 pub unsafe fn green_create(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(*mut GreenCtx, CUdevResourceDesc, i32, u32) -> CUresult>,
+    call: &Call<
+        unsafe extern "C-unwind" fn(*mut GreenCtx, CUdevResourceDesc, i32, u32) -> CUresult,
+    >,
     ctx: *mut GreenCtx,
     descriptor: CUdevResourceDesc,
     device: i32,
@@ -190,7 +194,7 @@ pub unsafe fn green_create(
 /// As cuGreenCtxDestroy.
 pub unsafe fn green_destroy(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(GreenCtx) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(GreenCtx) -> CUresult>,
     ctx: GreenCtx,
 ) -> CUresult {
     let step = p.contexts.begin_green_destroy(ctx as u64);
@@ -201,7 +205,7 @@ pub unsafe fn green_destroy(
 /// As cuCtxDestroy.
 pub unsafe fn destroy(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(Ctx) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(Ctx) -> CUresult>,
     ctx: Ctx,
 ) -> CUresult {
     let step = p.contexts.begin_destroy(ctx as u64);
@@ -212,7 +216,7 @@ pub unsafe fn destroy(
 /// As cuCtxAttach.
 pub unsafe fn attach(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(*mut Ctx, u32) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(*mut Ctx, u32) -> CUresult>,
     ctx: *mut Ctx,
     flags: u32,
 ) -> CUresult {
@@ -227,7 +231,7 @@ pub unsafe fn attach(
 /// As cuCtxDetach.
 pub unsafe fn detach(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(Ctx) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(Ctx) -> CUresult>,
     ctx: Ctx,
 ) -> CUresult {
     let step = p.contexts.begin_detach(ctx as u64);
@@ -238,7 +242,7 @@ pub unsafe fn detach(
 /// As cuDevicePrimaryCtxRelease.
 pub unsafe fn primary_release(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(i32) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(i32) -> CUresult>,
     device: i32,
 ) -> CUresult {
     let step = p.contexts.begin_release(device_id(device));
@@ -256,7 +260,7 @@ pub unsafe fn primary_release(
 /// As cuDevicePrimaryCtxReset.
 pub unsafe fn primary_reset(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(i32) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(i32) -> CUresult>,
     device: i32,
 ) -> CUresult {
     let step = p.contexts.begin_reset(device_id(device));
@@ -328,7 +332,7 @@ fn give_back(p: &'static Process, bytes: u64, device: DeviceId) {
 /// As cuCtxSetLimit.
 pub unsafe fn set_limit(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(CUlimit, usize) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(CUlimit, usize) -> CUresult>,
     limit: CUlimit,
     value: usize,
 ) -> CUresult {

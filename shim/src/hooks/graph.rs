@@ -64,7 +64,7 @@ fn made_node(
 pub unsafe fn add_mem_alloc_node(
     p: &'static Process,
     call: &Call<
-        unsafe extern "C" fn(
+        unsafe extern "C-unwind" fn(
             *mut Node,
             Graph,
             *const Node,
@@ -114,7 +114,7 @@ unsafe fn made_any_node(
 pub unsafe fn add_node(
     p: &'static Process,
     call: &Call<
-        unsafe extern "C" fn(
+        unsafe extern "C-unwind" fn(
             *mut Node,
             Graph,
             *const Node,
@@ -140,7 +140,7 @@ pub unsafe fn add_node(
 pub unsafe fn add_node_with_edges(
     p: &'static Process,
     call: &Call<
-        unsafe extern "C" fn(
+        unsafe extern "C-unwind" fn(
             *mut Node,
             Graph,
             *const Node,
@@ -259,7 +259,13 @@ fn instantiate(
 pub unsafe fn instantiate_v2(
     p: &'static Process,
     call: &Call<
-        unsafe extern "C" fn(*mut GraphExec, Graph, *mut Node, *mut c_char, usize) -> CUresult,
+        unsafe extern "C-unwind" fn(
+            *mut GraphExec,
+            Graph,
+            *mut Node,
+            *mut c_char,
+            usize,
+        ) -> CUresult,
     >,
     exec: *mut GraphExec,
     graph: Graph,
@@ -274,7 +280,7 @@ pub unsafe fn instantiate_v2(
 /// As the driver's function.
 pub unsafe fn instantiate_with_flags(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(*mut GraphExec, Graph, u64) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(*mut GraphExec, Graph, u64) -> CUresult>,
     exec: *mut GraphExec,
     graph: Graph,
     flags: u64,
@@ -291,7 +297,11 @@ pub unsafe fn instantiate_with_flags(
 pub unsafe fn instantiate_with_params(
     p: &'static Process,
     call: &Call<
-        unsafe extern "C" fn(*mut GraphExec, Graph, *mut CUDA_GRAPH_INSTANTIATE_PARAMS) -> CUresult,
+        unsafe extern "C-unwind" fn(
+            *mut GraphExec,
+            Graph,
+            *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
+        ) -> CUresult,
     >,
     exec: *mut GraphExec,
     graph: Graph,
@@ -345,7 +355,7 @@ fn with_memory(
 /// As the driver's function.
 pub unsafe fn upload(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(GraphExec, Stream) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(GraphExec, Stream) -> CUresult>,
     exec: GraphExec,
     stream: Stream,
 ) -> CUresult {
@@ -360,7 +370,7 @@ pub unsafe fn upload(
 /// As the driver's function.
 pub unsafe fn launch(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(GraphExec, Stream) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(GraphExec, Stream) -> CUresult>,
     exec: GraphExec,
     stream: Stream,
 ) -> CUresult {
@@ -430,7 +440,7 @@ fn free(p: &'static Process, api: Api, address: u64) -> Option<Removed> {
 /// As the driver's function.
 pub unsafe fn exec_destroy(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(GraphExec) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(GraphExec) -> CUresult>,
     exec: GraphExec,
 ) -> CUresult {
     let plan = if p.graphs.any() { p.graphs.ended(exec as u64) } else { None };
@@ -447,7 +457,7 @@ pub unsafe fn exec_destroy(
 /// As the driver's function.
 pub unsafe fn trim(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(i32) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(i32) -> CUresult>,
     device: i32,
 ) -> CUresult {
     let result = unsafe { call.real(device) };

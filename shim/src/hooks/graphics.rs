@@ -27,7 +27,7 @@ impl Default for Graphics {
 /// As cuGraphicsResourceGetMappedPointer.
 pub unsafe fn pointer(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(*mut u64, *mut usize, GfxRes) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(*mut u64, *mut usize, GfxRes) -> CUresult>,
     dptr: *mut u64,
     size: *mut usize,
     resource: GfxRes,
@@ -50,7 +50,7 @@ pub unsafe fn pointer(
 /// As cuGraphicsUnmapResources.
 pub unsafe fn unmap(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(u32, *mut GfxRes, Stream) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(u32, *mut GfxRes, Stream) -> CUresult>,
     count: u32,
     resources: *mut GfxRes,
     stream: Stream,
@@ -67,7 +67,7 @@ pub unsafe fn unmap(
 /// As cuGraphicsUnregisterResource.
 pub unsafe fn unregister(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(GfxRes) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(GfxRes) -> CUresult>,
     resource: GfxRes,
 ) -> CUresult {
     hide(p, call.api, &[resource as u64], || unsafe { call.real(resource) })

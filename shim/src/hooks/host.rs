@@ -49,7 +49,7 @@ unsafe fn written(pp: *mut *mut c_void) -> u64 {
 /// As the driver's function.
 pub unsafe fn alloc_host(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(*mut *mut c_void, usize) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(*mut *mut c_void, usize) -> CUresult>,
     pp: *mut *mut c_void,
     bytesize: usize,
 ) -> CUresult {
@@ -61,7 +61,7 @@ pub unsafe fn alloc_host(
 /// As the driver's function.
 pub unsafe fn alloc_host_v1(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(*mut *mut c_void, u32) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(*mut *mut c_void, u32) -> CUresult>,
     pp: *mut *mut c_void,
     bytesize: u32,
 ) -> CUresult {
@@ -73,7 +73,7 @@ pub unsafe fn alloc_host_v1(
 /// As the driver's function.
 pub unsafe fn host_alloc(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(*mut *mut c_void, usize, u32) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(*mut *mut c_void, usize, u32) -> CUresult>,
     pp: *mut *mut c_void,
     bytesize: usize,
     flags: u32,
@@ -86,7 +86,7 @@ pub unsafe fn host_alloc(
 /// As the driver's function.
 pub unsafe fn host_register(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(*mut c_void, usize, u32) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(*mut c_void, usize, u32) -> CUresult>,
     address: *mut c_void,
     bytesize: usize,
     flags: u32,
@@ -101,7 +101,7 @@ pub unsafe fn host_register(
 /// As the driver's function.
 pub unsafe fn free_host(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(*mut c_void) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(*mut c_void) -> CUresult>,
     address: *mut c_void,
 ) -> CUresult {
     give_back(p, call.api, Space::Host, address as u64, 0, || unsafe { call.real(address) })

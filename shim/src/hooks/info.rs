@@ -40,7 +40,7 @@ pub fn shown(p: &'static Process, device: DeviceId, driver: Shown) -> Option<Sho
 /// As cuMemGetInfo: each pointer is null or has room.
 pub unsafe fn mem_get_info(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(*mut usize, *mut usize) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(*mut usize, *mut usize) -> CUresult>,
     free: *mut usize,
     total: *mut usize,
 ) -> CUresult {
@@ -62,7 +62,7 @@ pub unsafe fn mem_get_info(
 /// As cuMemGetInfo of CUDA 2.0: each pointer is null or has room.
 pub unsafe fn mem_get_info_v1(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(*mut u32, *mut u32) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(*mut u32, *mut u32) -> CUresult>,
     free: *mut u32,
     total: *mut u32,
 ) -> CUresult {
@@ -84,7 +84,7 @@ pub unsafe fn mem_get_info_v1(
 /// As cuDeviceTotalMem.
 pub unsafe fn device_total_mem(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(*mut usize, i32) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(*mut usize, i32) -> CUresult>,
     bytes: *mut usize,
     device: i32,
 ) -> CUresult {
@@ -102,7 +102,7 @@ pub unsafe fn device_total_mem(
 /// As cuDeviceTotalMem of CUDA 2.0.
 pub unsafe fn device_total_mem_v1(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(*mut u32, i32) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(*mut u32, i32) -> CUresult>,
     bytes: *mut u32,
     device: i32,
 ) -> CUresult {

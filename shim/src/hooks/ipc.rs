@@ -16,7 +16,7 @@ use vramtrace_format::{DeviceId, Event, Kind, PoolId, Space};
 /// As cuIpcOpenMemHandle.
 pub unsafe fn open(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(*mut u64, CUipcMemHandle, u32) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(*mut u64, CUipcMemHandle, u32) -> CUresult>,
     dptr: *mut u64,
     handle: CUipcMemHandle,
     flags: u32,
@@ -42,7 +42,7 @@ fn again(p: &'static Process, address: u64) -> bool {
 /// As cuIpcCloseMemHandle.
 pub unsafe fn close(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(u64) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(u64) -> CUresult>,
     dptr: u64,
 ) -> CUresult {
     release(p, call.api, dptr, || unsafe { call.real(dptr) })
@@ -86,7 +86,9 @@ fn release(
 /// As cuMemPoolImportPointer.
 pub unsafe fn pool_import_pointer(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(*mut u64, Pool, *mut CUmemPoolPtrExportData) -> CUresult>,
+    call: &Call<
+        unsafe extern "C-unwind" fn(*mut u64, Pool, *mut CUmemPoolPtrExportData) -> CUresult,
+    >,
     ptr: *mut u64,
     pool: Pool,
     data: *mut CUmemPoolPtrExportData,
@@ -107,7 +109,11 @@ pub unsafe fn pool_import_pointer(
 pub unsafe fn external_buffer(
     p: &'static Process,
     call: &Call<
-        unsafe extern "C" fn(*mut u64, ExtMem, *const CUDA_EXTERNAL_MEMORY_BUFFER_DESC) -> CUresult,
+        unsafe extern "C-unwind" fn(
+            *mut u64,
+            ExtMem,
+            *const CUDA_EXTERNAL_MEMORY_BUFFER_DESC,
+        ) -> CUresult,
     >,
     dptr: *mut u64,
     memory: ExtMem,
@@ -128,7 +134,7 @@ pub unsafe fn external_buffer(
 pub unsafe fn external_mipmap(
     p: &'static Process,
     call: &Call<
-        unsafe extern "C" fn(
+        unsafe extern "C-unwind" fn(
             *mut MArray,
             ExtMem,
             *const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC,

@@ -13,7 +13,7 @@ macro_rules! watched {
         #[allow(clippy::too_many_arguments)]
         pub unsafe fn $name(
             p: &'static Process,
-            call: &Call<unsafe extern "C" fn($($ty),*) -> CUresult>,
+            call: &Call<unsafe extern "C-unwind" fn($($ty),*) -> CUresult>,
             $($arg: $ty),*
         ) -> CUresult {
             let result = unsafe { call.real($($arg),*) };

@@ -13,7 +13,7 @@ use vramtrace_format::DeviceId;
 /// As cuMulticastCreate.
 pub unsafe fn create(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(*mut u64, *const CUmulticastObjectProp) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(*mut u64, *const CUmulticastObjectProp) -> CUresult>,
     handle: *mut u64,
     prop: *const CUmulticastObjectProp,
 ) -> CUresult {
@@ -31,7 +31,7 @@ pub unsafe fn create(
 /// As cuMulticastBindMem.
 pub unsafe fn bind_mem(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(u64, usize, u64, usize, usize, u64) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(u64, usize, u64, usize, usize, u64) -> CUresult>,
     mc: u64,
     mc_offset: usize,
     handle: u64,
@@ -48,7 +48,7 @@ pub unsafe fn bind_mem(
 /// As cuMulticastBindMem_v2.
 pub unsafe fn bind_mem_v2(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(u64, i32, usize, u64, usize, usize, u64) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(u64, i32, usize, u64, usize, usize, u64) -> CUresult>,
     mc: u64,
     device: i32,
     mc_offset: usize,
@@ -66,7 +66,7 @@ pub unsafe fn bind_mem_v2(
 /// As cuMulticastBindAddr.
 pub unsafe fn bind_addr(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(u64, usize, u64, usize, u64) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(u64, usize, u64, usize, u64) -> CUresult>,
     mc: u64,
     mc_offset: usize,
     ptr: u64,
@@ -82,7 +82,7 @@ pub unsafe fn bind_addr(
 /// As cuMulticastBindAddr_v2.
 pub unsafe fn bind_addr_v2(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(u64, i32, usize, u64, usize, u64) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(u64, i32, usize, u64, usize, u64) -> CUresult>,
     mc: u64,
     device: i32,
     mc_offset: usize,
@@ -146,7 +146,7 @@ fn lane(device: DeviceId) -> u64 {
 /// As cuMulticastUnbind.
 pub unsafe fn unbind(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(u64, i32, usize, usize) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(u64, i32, usize, usize) -> CUresult>,
     mc: u64,
     device: i32,
     mc_offset: usize,

@@ -10,7 +10,7 @@ use crate::process::Process;
 /// As nvmlDeviceGetMemoryInfo.
 pub unsafe fn memory_info(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(NvmlDevice, *mut NvmlMemory) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(NvmlDevice, *mut NvmlMemory) -> CUresult>,
     device: NvmlDevice,
     memory: *mut NvmlMemory,
 ) -> CUresult {
@@ -31,7 +31,7 @@ pub unsafe fn memory_info(
 /// As nvmlDeviceGetMemoryInfo_v2.
 pub unsafe fn memory_info_v2(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(NvmlDevice, *mut NvmlMemory_v2) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(NvmlDevice, *mut NvmlMemory_v2) -> CUresult>,
     device: NvmlDevice,
     memory: *mut NvmlMemory_v2,
 ) -> CUresult {

@@ -38,7 +38,7 @@ struct Asked {
 /// As the driver's function.
 pub unsafe fn alloc_async(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(*mut u64, usize, Stream) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(*mut u64, usize, Stream) -> CUresult>,
     dptr: *mut u64,
     bytesize: usize,
     stream: Stream,
@@ -53,7 +53,7 @@ pub unsafe fn alloc_async(
 /// As the driver's function.
 pub unsafe fn alloc_from_pool_async(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(*mut u64, usize, Pool, Stream) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(*mut u64, usize, Pool, Stream) -> CUresult>,
     dptr: *mut u64,
     bytesize: usize,
     pool: Pool,
@@ -69,7 +69,7 @@ pub unsafe fn alloc_from_pool_async(
 /// As the driver's function.
 pub unsafe fn free_async(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(u64, Stream) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(u64, Stream) -> CUresult>,
     dptr: u64,
     stream: Stream,
 ) -> CUresult {
@@ -384,7 +384,7 @@ fn located(location: CUmemLocation, alloc_type: u32) -> (DeviceId, Kind) {
 /// As the driver's function.
 pub unsafe fn create(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(*mut Pool, *const CUmemPoolProps) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(*mut Pool, *const CUmemPoolProps) -> CUresult>,
     pool: *mut Pool,
     props: *const CUmemPoolProps,
 ) -> CUresult {
@@ -403,7 +403,7 @@ pub unsafe fn create(
 /// As the driver's function.
 pub unsafe fn destroy(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(Pool) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(Pool) -> CUresult>,
     pool: Pool,
 ) -> CUresult {
     let known = p.pools.find(pool as u64);
@@ -425,7 +425,7 @@ pub unsafe fn destroy(
 /// As the driver's function.
 pub unsafe fn trim(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(Pool, usize) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(Pool, usize) -> CUresult>,
     pool: Pool,
     keep: usize,
 ) -> CUresult {
@@ -442,7 +442,7 @@ pub unsafe fn trim(
 /// As the driver's function.
 pub unsafe fn set_attribute(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(Pool, CUmemPool_attribute, *mut c_void) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(Pool, CUmemPool_attribute, *mut c_void) -> CUresult>,
     pool: Pool,
     attribute: CUmemPool_attribute,
     value: *mut c_void,
@@ -460,7 +460,7 @@ pub unsafe fn set_attribute(
 /// As the driver's function.
 pub unsafe fn get_of_device(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(*mut Pool, i32) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(*mut Pool, i32) -> CUresult>,
     pool: *mut Pool,
     device: i32,
 ) -> CUresult {
@@ -478,7 +478,7 @@ pub unsafe fn get_of_device(
 /// As the driver's function.
 pub unsafe fn set_of_device(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(i32, Pool) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(i32, Pool) -> CUresult>,
     device: i32,
     pool: Pool,
 ) -> CUresult {
@@ -494,7 +494,7 @@ pub unsafe fn set_of_device(
 pub unsafe fn get_of_location(
     p: &'static Process,
     call: &Call<
-        unsafe extern "C" fn(*mut Pool, *mut CUmemLocation, CUmemAllocationType) -> CUresult,
+        unsafe extern "C-unwind" fn(*mut Pool, *mut CUmemLocation, CUmemAllocationType) -> CUresult,
     >,
     pool: *mut Pool,
     location: *mut CUmemLocation,
@@ -515,7 +515,9 @@ pub unsafe fn get_of_location(
 /// As the driver's function.
 pub unsafe fn set_of_location(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(*mut CUmemLocation, CUmemAllocationType, Pool) -> CUresult>,
+    call: &Call<
+        unsafe extern "C-unwind" fn(*mut CUmemLocation, CUmemAllocationType, Pool) -> CUresult,
+    >,
     location: *mut CUmemLocation,
     kind: CUmemAllocationType,
     pool: Pool,

@@ -13,7 +13,7 @@ use crate::vmm::{Dropped, Owner, Region};
 /// As cuMemMapArrayAsync.
 pub unsafe fn map_array_async(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(*mut CUarrayMapInfo, u32, Stream) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(*mut CUarrayMapInfo, u32, Stream) -> CUresult>,
     list: *mut CUarrayMapInfo,
     count: u32,
     stream: Stream,

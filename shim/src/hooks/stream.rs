@@ -17,7 +17,7 @@ fn began(p: &'static Process, result: CUresult) -> CUresult {
 /// As the driver's function.
 pub unsafe fn begin_capture_v1(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(Stream) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(Stream) -> CUresult>,
     stream: Stream,
 ) -> CUresult {
     began(p, unsafe { call.real(stream) })
@@ -27,7 +27,7 @@ pub unsafe fn begin_capture_v1(
 /// As the driver's function.
 pub unsafe fn begin_capture(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(Stream, CUstreamCaptureMode) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(Stream, CUstreamCaptureMode) -> CUresult>,
     stream: Stream,
     mode: CUstreamCaptureMode,
 ) -> CUresult {
@@ -40,7 +40,7 @@ pub unsafe fn begin_capture(
 pub unsafe fn begin_capture_to_graph(
     p: &'static Process,
     call: &Call<
-        unsafe extern "C" fn(
+        unsafe extern "C-unwind" fn(
             Stream,
             Graph,
             *const Node,
@@ -63,7 +63,7 @@ pub unsafe fn begin_capture_to_graph(
 /// As the driver's function.
 pub unsafe fn end_capture(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(Stream, *mut Graph) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(Stream, *mut Graph) -> CUresult>,
     stream: Stream,
     graph: *mut Graph,
 ) -> CUresult {
@@ -77,7 +77,7 @@ pub unsafe fn end_capture(
 /// As the driver's function.
 pub unsafe fn destroy(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(Stream) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(Stream) -> CUresult>,
     stream: Stream,
 ) -> CUresult {
     p.routes.forget();
@@ -90,7 +90,7 @@ pub unsafe fn destroy(
 /// As the driver's function.
 pub unsafe fn synchronize(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(*mut c_void) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(*mut c_void) -> CUresult>,
     handle: *mut c_void,
 ) -> CUresult {
     let result = unsafe { call.real(handle) };
@@ -102,7 +102,7 @@ pub unsafe fn synchronize(
 /// As the driver's function.
 pub unsafe fn synchronize_context(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn() -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn() -> CUresult>,
 ) -> CUresult {
     let result = unsafe { call.real() };
     super::pool::look_after_frees(p);

@@ -19,7 +19,9 @@ use vramtrace_format::{DeviceId, Drift, Event, Kind, PoolId, Space};
 /// As cuMemCreate.
 pub unsafe fn create(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(*mut u64, usize, *const CUmemAllocationProp, u64) -> CUresult>,
+    call: &Call<
+        unsafe extern "C-unwind" fn(*mut u64, usize, *const CUmemAllocationProp, u64) -> CUresult,
+    >,
     handle: *mut u64,
     size: usize,
     prop: *const CUmemAllocationProp,
@@ -80,7 +82,7 @@ fn located(location: &CUmemLocation) -> (What, DeviceId) {
 /// As cuMemRelease.
 pub unsafe fn release(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(u64) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(u64) -> CUresult>,
     handle: u64,
 ) -> CUresult {
     let dropped = {
@@ -106,7 +108,7 @@ pub unsafe fn release(
 /// As cuMemMap.
 pub unsafe fn map(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(u64, usize, usize, u64, u64) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(u64, usize, usize, u64, u64) -> CUresult>,
     ptr: u64,
     size: usize,
     offset: usize,
@@ -151,7 +153,7 @@ fn import_shows(
 /// As cuMemUnmap.
 pub unsafe fn unmap(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(u64, usize) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(u64, usize) -> CUresult>,
     ptr: u64,
     size: usize,
 ) -> CUresult {
@@ -173,7 +175,7 @@ pub unsafe fn unmap(
 /// As cuMemRetainAllocationHandle.
 pub unsafe fn retain(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(*mut u64, *mut c_void) -> CUresult>,
+    call: &Call<unsafe extern "C-unwind" fn(*mut u64, *mut c_void) -> CUresult>,
     handle: *mut u64,
     address: *mut c_void,
 ) -> CUresult {
@@ -199,7 +201,9 @@ pub unsafe fn retain(
 /// As cuMemImportFromShareableHandle.
 pub unsafe fn import(
     p: &'static Process,
-    call: &Call<unsafe extern "C" fn(*mut u64, *mut c_void, CUmemAllocationHandleType) -> CUresult>,
+    call: &Call<
+        unsafe extern "C-unwind" fn(*mut u64, *mut c_void, CUmemAllocationHandleType) -> CUresult,
+    >,
     handle: *mut u64,
     os_handle: *mut c_void,
     kind: CUmemAllocationHandleType,

@@ -12,7 +12,7 @@ mod nvml;
 use crate::cap::beside;
 use crate::devices::Device;
 use crate::entry::cuda::NvmlDevice;
-use crate::entry::{inside, loader};
+use crate::entry::{inside, loader, uncancelled};
 use crate::lock::Lock;
 use crate::process::Process;
 use hidden::{Booked, narrow};
@@ -233,7 +233,7 @@ impl Observer {
         if !known.is_null() {
             return Some((nvml, known));
         }
-        let handle = inside(|| nvml.device(&device.nvml_name()))?;
+        let handle = uncancelled(|| inside(|| nvml.device(&device.nvml_name())))?;
         watched.handle.store(handle, Ordering::Relaxed);
         Some((nvml, handle))
     }
@@ -248,14 +248,15 @@ impl Observer {
         if self.looked.load(Ordering::Acquire) {
             return None;
         }
-        let opened = inside(|| {
+        let open = || {
             let library = loader::dlopen(c"libnvidia-ml.so.1", libc::RTLD_NOW | libc::RTLD_LOCAL);
             if library.is_null() {
                 return None;
             }
             // SAFETY: an open library, and names that end.
             Nvml::open(|name| unsafe { loader::dlsym(library, name) })
-        });
+        };
+        let opened = uncancelled(|| inside(open));
         if let Some(opened) = opened {
             // A racing thread's copy is leaked: a few pointers, once.
             self.nvml.store(Box::into_raw(Box::new(opened)), Ordering::Release);

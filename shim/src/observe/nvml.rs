@@ -14,7 +14,7 @@ const UNAVAILABLE: u64 = u64::MAX;
 /// Processes on a device before the list goes to the heap.
 const FEW: usize = 32;
 
-type List<T> = unsafe extern "C" fn(NvmlDevice, *mut u32, *mut T) -> i32;
+type List<T> = unsafe extern "C-unwind" fn(NvmlDevice, *mut u32, *mut T) -> i32;
 
 /// One of the lists of processes, in the form that the library has.
 #[derive(Clone, Copy)]
@@ -25,9 +25,9 @@ enum Processes {
 }
 
 pub struct Nvml {
-    handle_by_uuid: unsafe extern "C" fn(*const c_char, *mut NvmlDevice) -> i32,
-    uuid: Option<unsafe extern "C" fn(NvmlDevice, *mut c_char, u32) -> i32>,
-    memory_info: Option<unsafe extern "C" fn(NvmlDevice, *mut NvmlMemory) -> i32>,
+    handle_by_uuid: unsafe extern "C-unwind" fn(*const c_char, *mut NvmlDevice) -> i32,
+    uuid: Option<unsafe extern "C-unwind" fn(NvmlDevice, *mut c_char, u32) -> i32>,
+    memory_info: Option<unsafe extern "C-unwind" fn(NvmlDevice, *mut NvmlMemory) -> i32>,
     /// Compute, graphics, MPS: a process is in one or more of them with the same figure.
     lists: [Option<Processes>; 3],
 }
@@ -56,7 +56,7 @@ impl Nvml {
     pub fn open(find: impl Fn(&CStr) -> *mut c_void) -> Option<Nvml> {
         // SAFETY: the names' types are NVML's; a null stays `None`.
         unsafe {
-            let init: unsafe extern "C" fn() -> i32 = function(find(c"nvmlInit_v2"))?;
+            let init: unsafe extern "C-unwind" fn() -> i32 = function(find(c"nvmlInit_v2"))?;
             let handle_by_uuid = function(find(c"nvmlDeviceGetHandleByUUID"))?;
             let uuid = function(find(c"nvmlDeviceGetUUID"));
             let memory_info = function(find(c"nvmlDeviceGetMemoryInfo"));
@@ -180,7 +180,7 @@ mod tests {
 
     /// A library with `device` as the number of processes; process n holds n MiB, process 3 does
     /// not tell.
-    unsafe extern "C" fn list(
+    unsafe extern "C-unwind" fn list(
         device: NvmlDevice,
         count: *mut u32,
         out: *mut NvmlProcessInfo,
@@ -201,11 +201,15 @@ mod tests {
         SUCCESS
     }
 
-    unsafe extern "C" fn refuses(_: NvmlDevice, _: *mut u32, _: *mut NvmlProcessInfo_v1) -> i32 {
+    unsafe extern "C-unwind" fn refuses(
+        _: NvmlDevice,
+        _: *mut u32,
+        _: *mut NvmlProcessInfo_v1,
+    ) -> i32 {
         3
     }
 
-    unsafe extern "C" fn by_uuid(_: *const c_char, _: *mut NvmlDevice) -> i32 {
+    unsafe extern "C-unwind" fn by_uuid(_: *const c_char, _: *mut NvmlDevice) -> i32 {
         3
     }
 

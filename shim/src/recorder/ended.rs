@@ -18,8 +18,7 @@ extern "C" fn at_exit() {
     // Exit from a signal handler that interrupted one of our hooks: its locks may be held by this
     // very thread.
     entry::outermost(|| {
-        let ended = std::panic::AssertUnwindSafe(|| process.recorder.end(process));
-        let _ = std::panic::catch_unwind(ended);
+        let _ = entry::shield::catch(|| entry::uncancelled(|| process.recorder.end(process)));
     });
 }
 

@@ -2,6 +2,7 @@
 //! program closed our descriptor.
 
 use super::name::numbered;
+use crate::entry::uncancelled;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -134,6 +135,13 @@ impl File {
     /// program cannot know, checked by device and inode. If the program closed ours (or put
     /// something else under its number) the file is opened again by its path.
     fn with<R>(&self, work: impl FnOnce(i32) -> Result<R, Failure>) -> Result<R, Failure> {
+        uncancelled(|| self.with_descriptor(work))
+    }
+
+    fn with_descriptor<R>(
+        &self,
+        work: impl FnOnce(i32) -> Result<R, Failure>,
+    ) -> Result<R, Failure> {
         let kept = self.descriptor.load(Ordering::Relaxed);
         // SAFETY: fails with EBADF on a closed number.
         let fresh = unsafe { libc::fcntl(kept, libc::F_DUPFD_CLOEXEC, DESCRIPTOR_FROM) };

@@ -23,7 +23,7 @@ mod tests;
 pub use sites::SiteKey;
 
 use crate::config::{Config, Out};
-use crate::entry::{Api, driver, inside};
+use crate::entry::{Api, driver, inside, uncancelled};
 use crate::lock::{Guard, Lock};
 use crate::say;
 use file::Failure;
@@ -271,7 +271,7 @@ impl Recorder {
         }
         let pending = self.pending.lock();
         if self.state.load(Ordering::Acquire) == UNOPENED {
-            self.open(pending, time_ns);
+            uncancelled(|| self.open(pending, time_ns));
         }
         self.state.load(Ordering::Acquire) == RUNNING
     }
