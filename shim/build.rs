@@ -6,4 +6,6 @@ fn main() {
     // in front of us defines the name too.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libvramtrace.so");
+    // Who opened us may close us, but not take away functions that programs hold pointers to.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }

@@ -53,7 +53,19 @@ pub struct Config {
 
 impl Config {
     pub fn from_environment() -> Config {
-        Config::from(environment().into_iter())
+        let mut config = Config::from(environment().into_iter());
+        if is_privileged() {
+            config.write_nothing();
+        }
+        config
+    }
+
+    /// In a set-uid program the environment is another user's: it may limit, but not say where
+    /// files go.
+    fn write_nothing(&mut self) {
+        self.out = Out::Off;
+        self.runtime_directory = None;
+        self.test_panic = None;
     }
 
     /// From (name, value) pairs.
@@ -145,6 +157,13 @@ impl Config {
     }
 }
 
+/// The program runs with rights that its caller does not have (set-uid, file capabilities). The
+/// loader preloads nothing there, unless root has asked for it in /etc/ld.so.preload.
+fn is_privileged() -> bool {
+    // SAFETY: reads what the kernel said at the start.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
 /// The codes of `VRAMTRACE_OUT`.
 fn check_pattern(pattern: &[u8]) -> Result<(), String> {
     let mut bytes = pattern.iter();
@@ -221,6 +240,19 @@ mod tests {
         assert_eq!(config.max, Some(2 << 30));
         assert_eq!(config.cap, Ok(None));
         assert!(config.complaints.is_empty());
+    }
+
+    #[test]
+    fn another_users_environment_limits_and_names_no_files() {
+        let mut config = config(&[
+            ("VRAMTRACE_OUT", "/etc/cron.d/x"),
+            ("VRAMTRACE_CAP", "8GiB"),
+            ("XDG_RUNTIME_DIR", "/run/user/7"),
+        ]);
+        config.write_nothing();
+        assert_eq!((config.out, config.runtime_directory), (Out::Off, None));
+        assert!(config.cap.unwrap().is_some());
+        assert!(!is_privileged());
     }
 
     #[test]

@@ -43,9 +43,20 @@ pub struct Process {
 }
 
 impl Process {
-    fn new() -> Process {
+    /// Field by field in its place: as a whole it is larger than the stack of many a thread.
+    fn boxed() -> Box<Process> {
         let config = Config::from_environment();
-        Process {
+        let mut process = Box::<Process>::new_uninit();
+        let at = process.as_mut_ptr();
+        macro_rules! put {
+            ($($field:ident: $value:expr,)*) => {
+                // Names every field, or it does not compile.
+                let _all = |Process { config: _, $($field: _),* }: Process| ();
+                // SAFETY: each field is written once, in room of its own.
+                unsafe { $( put(&raw mut (*at).$field, || $value); )* }
+            };
+        }
+        put! {
             entry: Entry::new(&config),
             recorder: Recorder::new(&config),
             ledger: Ledger::new(),
@@ -59,9 +70,22 @@ impl Process {
             vmm: Vmm::new(),
             graphics: Graphics::default(),
             observe: Observer::default(),
-            config,
+        }
+        // SAFETY: the last one; all are there.
+        unsafe {
+            (&raw mut (*at).config).write(config);
+            process.assume_init()
         }
     }
+}
+
+/// Not inlined, so that one value at a time is on the stack.
+///
+/// # Safety
+/// `at` has room.
+#[inline(never)]
+unsafe fn put<T>(at: *mut T, make: impl FnOnce() -> T) {
+    unsafe { at.write(make()) }
 }
 
 /// What the cap's rules are matched with.
@@ -103,7 +127,7 @@ fn make() -> &'static Process {
 fn make_now() -> &'static Process {
     silence_panics();
     let page = page();
-    let fresh = Box::into_raw(Box::new(Process::new()));
+    let fresh = Box::into_raw(Process::boxed());
     match page.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => {
             let process = unsafe { &*fresh };

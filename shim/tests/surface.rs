@@ -70,6 +70,8 @@ fn needs_the_c_library_and_the_unwinder_only() {
         assert!(known.iter().any(|name| line.contains(name)), "{line}");
     }
     assert!(!dynamic.contains("INITFIRST"), "{dynamic}");
+    // A dlclose must not take hooks away that were handed out.
+    assert!(dynamic.contains("NODELETE"), "{dynamic}");
 }
 
 #[test]

@@ -30,6 +30,9 @@ impl Live {
         places(runtime).into_iter().find_map(|directory| {
             let descriptor = open_directory(&directory)?;
             let live = Live::in_directory(descriptor, &directory, identity, recorder);
+            if live.is_some() {
+                remove_stale(descriptor, identity.pid);
+            }
             // SAFETY: a descriptor of our own.
             unsafe { libc::close(descriptor) };
             let live = live?;
@@ -38,7 +41,6 @@ impl Live {
             } else {
                 LiveState::NotRecording
             });
-            remove_stale(&directory, identity.pid);
             Some(live)
         })
     }
@@ -87,7 +89,16 @@ fn places(runtime: Option<&Path>) -> Vec<PathBuf> {
     // SAFETY: always succeeds.
     let user = unsafe { libc::geteuid() };
     let shared = PathBuf::from(format!("/dev/shm/vramtrace-{user}"));
-    runtime.map(|directory| directory.join("vramtrace")).into_iter().chain([shared]).collect()
+    let own = runtime.filter(|directory| is_closed_to_others(directory, user));
+    own.map(|directory| directory.join("vramtrace")).into_iter().chain([shared]).collect()
+}
+
+/// Whether the runtime directory is what it must be: this user's, writable by nobody else. Root
+/// may have been started with the environment of another user, who could then change what we open
+/// and remove there.
+fn is_closed_to_others(directory: &Path, user: libc::uid_t) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(directory).is_ok_and(|about| about.uid() == user && about.mode() & 0o022 == 0)
 }
 
 /// The directory, made if need be: ours, closed to others, no link, in memory.
@@ -150,9 +161,9 @@ fn map(directory: i32, name: &CStr) -> Option<&'static [AtomicU64; LIVE_WORDS]> 
     }
 }
 
-/// Pages of processes that are no more.
-fn remove_stale(directory: &Path, pid: u32) {
-    let Ok(entries) = std::fs::read_dir(directory) else { return };
+/// Pages of processes that are no more, in this directory whatever its path leads to by now.
+fn remove_stale(directory: i32, pid: u32) {
+    let Ok(entries) = std::fs::read_dir(format!("/proc/self/fd/{directory}")) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
         let Some((owner, start)) = name.to_str().and_then(|name| name.split_once('.')) else {
@@ -160,7 +171,9 @@ fn remove_stale(directory: &Path, pid: u32) {
         };
         let (Ok(owner), Ok(start)) = (owner.parse::<u32>(), start.parse::<u64>()) else { continue };
         if owner != pid && start_ticks(&owner.to_string()) != Some(start) {
-            let _ = std::fs::remove_file(entry.path());
+            let Ok(name) = CString::new(name.as_bytes()) else { continue };
+            // SAFETY: a C string and an open directory.
+            unsafe { libc::unlinkat(directory, name.as_ptr(), 0) };
         }
     }
 }
