@@ -266,6 +266,21 @@ def section_cost():
     for (what, threads), by in best.items():
         least = {label: min(v) for label, v in by.items()}
         print(f"| {what} | {threads} | {least['bare']:.0f} | {least['preloaded']:.0f} | {least['no trace']:.0f} | {least['cap 100 GiB']:.0f} | {least['preloaded'] / least['bare']:.3f} |")
+    print("\n8 threads, bare, with nothing but a spin before each call:\n")
+    print("| spin, ns | ns a pair | to no spin |")
+    print("|---|---|---|")
+    first = None
+    for spin in (0, 40, 75, 150, 300):
+        figures = []
+        for _ in range(3):
+            answer = subprocess.run([str(program), str(spin)], env=environment(), capture_output=True, text=True)
+            rows = [line.split() for line in answer.stdout.splitlines()]
+            figures += [float(ns) for _, what, threads, ns in rows if (what, threads) == ("async", "8")]
+        if not figures:
+            print(fail(f"pairs {spin}: {answer.returncode} {answer.stderr[:200]}"))
+            return
+        first = first or min(figures)
+        print(f"| {spin} | {min(figures):.0f} | {min(figures) / first:.2f} |")
 
 
 print(f"GPU check, {time.strftime('%Y-%m-%d')}, " + subprocess.run(

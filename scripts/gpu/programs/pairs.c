@@ -1,13 +1,16 @@
 /* Cost of a cuMemAllocAsync + cuMemFreeAsync pair, 1 and 8 threads with own streams, and of a
-   cuMemAlloc + cuMemFree pair. Prints ns a pair: "PAIR async 1 1234". Links libcuda directly. */
+   cuMemAlloc + cuMemFree pair. Prints ns a pair: "PAIR async 1 1234". Links libcuda directly.
+   With an argument: spins for so many ns before each call, to see what any delay does there. */
 #include <cuda.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
+#include <x86intrin.h>
 
 static CUcontext context;
 static int rounds;
+static unsigned long long spin;
 
 static double now(void) {
     struct timespec t;
@@ -22,13 +25,23 @@ static void ok(CUresult r, const char *what) {
     }
 }
 
+static void rest(void) {
+    if (spin) {
+        unsigned long long end = __rdtsc() + spin;
+        while (__rdtsc() < end) {
+        }
+    }
+}
+
 static void *worker(void *unused) {
     CUstream stream;
     CUdeviceptr p;
     ok(cuCtxSetCurrent(context), "cuCtxSetCurrent");
     ok(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
     for (int k = 0; k < rounds; k++) {
+        rest();
         ok(cuMemAllocAsync(&p, 65536, stream), "cuMemAllocAsync");
+        rest();
         ok(cuMemFreeAsync(p, stream), "cuMemFreeAsync");
         if (k % 200 == 199) cuStreamSynchronize(stream);
     }
@@ -36,7 +49,7 @@ static void *worker(void *unused) {
     return unused;
 }
 
-int main(void) {
+int main(int count, char **arguments) {
     CUdevice device;
     CUmemoryPool pool;
     cuuint64_t keep = ~0ull;
@@ -48,6 +61,13 @@ int main(void) {
     ok(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep), "threshold");
     rounds = 2000;
     worker(0);
+    if (count > 1) {
+        double from = now();
+        unsigned long long ticks = __rdtsc();
+        while (now() - from < 2e7) {
+        }
+        spin = (__rdtsc() - ticks) / (now() - from) * atof(arguments[1]);
+    }
     for (int threads = 1; threads <= 8; threads *= 8) {
         pthread_t t[8];
         rounds = threads == 1 ? 100000 : 20000;
