@@ -1,0 +1,119 @@
+//! Corners of the API and of a process's life that the other tests leave alone.
+
+mod support;
+use support::{Program, Run, Setup};
+
+const MIB: u64 = 1 << 20;
+
+fn corner(which: &str) -> Setup {
+    Setup::simulated().arg(which)
+}
+
+/// As without us; returns the preloaded run.
+#[track_caller]
+fn same_as_bare(which: &str) -> Run {
+    let program = Program::c("corners");
+    let bare = program.run(corner(which)).ok();
+    let ours = program.run(corner(which).preload()).ok();
+    assert_eq!(ours.stdout, bare.stdout, "{which}");
+    assert_eq!(ours.stderr, "", "{which}");
+    ours
+}
+
+/// The number behind a word of the output.
+#[track_caller]
+fn number(run: &Run, word: &str) -> u64 {
+    let rest = run.stdout.split(word).nth(1).unwrap_or_else(|| panic!("{word}: {}", run.stdout));
+    rest.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+/// The driver's own bookkeeping of managed pages is in no figure: the cap leaves room for it.
+#[test]
+fn managed_memory_leaves_room_for_what_nobody_shows() {
+    let run = Program::c("corners").run(corner("managed").cap("8GiB")).ok();
+    let process = run.only_report();
+    let device = &process["devices"][0];
+    let peak = device["by_kind"]["managed"]["peak_bytes"].as_u64().unwrap();
+    let granted = number(&run, "granted ");
+    assert_eq!(peak, granted * 64 * MIB, "the report knows pages only: {device:#}");
+    // As measured on a card with a context of 518 MiB: 591 MiB on top, and no more than the cap;
+    // and at least 97 % of it can be used.
+    let context = 518 * MIB;
+    let most = (8192 * MIB - context) / (65 * MIB);
+    let least = most - 2;
+    assert!((least..=most).contains(&granted), "{granted} of {least} to {most}: {device:#}");
+    assert!(most * 64 * MIB + 591 * MIB <= 8192 * MIB);
+    assert!((least * 64 + 591) * 100 >= 8192 * 97);
+    // Every byte comes back, by frees and with a context.
+    assert_eq!(number(&run, "again "), granted / 2);
+    assert_eq!(number(&run, "after the context "), granted);
+    assert_eq!(device["live_bytes"], 0);
+}
+
+#[test]
+fn pools_of_other_memory() {
+    let process = same_as_bare("pools").only_report();
+    let device = &process["devices"][0];
+    assert_eq!(device["live_bytes"], 0, "{device:#}");
+    assert_eq!(device["by_kind"]["managed"]["peak_bytes"], 600 * MIB, "{device:#}");
+    assert_eq!(process["host_pinned"]["peak_bytes"], 600 * MIB, "{process:#}");
+
+    // Room for the context and one of two.
+    let capped = Program::c("corners").run(corner("pools").cap("1000MiB")).ok();
+    let second = "get(&b, 300 * MIB, pool, stream) = ";
+    let results: Vec<&str> = capped.stdout.split(second).skip(1).map(|rest| &rest[..1]).collect();
+    assert_eq!(results, ["0", "2"], "host memory is under no cap, managed is: {}", capped.stdout);
+    let device = &capped.only_report()["devices"][0];
+    assert_eq!(device["refused_by_cap"], 1, "{device:#}");
+}
+
+#[test]
+fn memory_nodes_by_the_general_call() {
+    let process = same_as_bare("nodes").only_report();
+    let device = &process["devices"][0];
+    let graph = &device["by_kind"]["graph"];
+    assert_eq!(graph["peak_bytes"], 224 * MIB, "{device:#}");
+    assert_eq!(graph["allocations"], 3, "{device:#}");
+    assert_eq!(device["live_bytes"], 0, "{device:#}");
+
+    let capped = Program::c("corners").run(corner("nodes").cap("700MiB")).ok();
+    let launched =
+        capped.stdout.matches("cuGraphLaunch, (CUgraphExec, CUstream))(exec, stream) = 2");
+    assert_eq!(launched.count(), 3, "{}", capped.stdout);
+    assert_eq!(capped.only_report()["devices"][0]["refused_by_cap"], 3);
+}
+
+#[test]
+fn what_is_bound_to_a_multicast_object_lives() {
+    let process = same_as_bare("multicast").only_report();
+    let device = &process["devices"][0];
+    let vmm = &device["by_kind"]["vmm"];
+    assert_eq!((&vmm["allocations"], &vmm["live_bytes"]), (&2.into(), &0.into()), "{device:#}");
+    assert_eq!(vmm["peak_bytes"], 22 * MIB, "alive while it was bound: {device:#}");
+}
+
+#[test]
+fn a_child_past_the_c_library_has_a_state_of_its_own() {
+    let run = same_as_bare("clone");
+    let parent = run
+        .traces()
+        .iter()
+        .map(|trace| support::report(std::slice::from_ref(trace))["processes"][0].clone())
+        .find(|process| process["ended_in_order"] == true)
+        .expect("the parent's trace");
+    let device = &parent["devices"][0];
+    assert_eq!(
+        (&device["live_bytes"], &device["refused_by_driver"]),
+        (&(4 * MIB).into(), &0.into())
+    );
+}
+
+#[test]
+fn children_forked_while_others_are_in_hooks() {
+    let program = Program::c("corners");
+    for setup in [corner("storm"), corner("storm").preload(), corner("storm").cap("20GiB")] {
+        let run = program.run(setup).ok();
+        assert_eq!(run.stdout, "good children 60\n");
+        assert_eq!(run.stderr, "");
+    }
+}
