@@ -1,5 +1,6 @@
 //! How fast a trace is read: events a second, and the whole `vramtrace report`.
-//! `cargo bench --bench report [EVENTS]`, default 1,000,000.
+//! `cargo bench --bench report [EVENTS]`, default 1,000,000. And the same with 10,000 stacks: how
+//! fast `vramtrace holders` says who holds it.
 
 #[path = "../tests/support/trace.rs"]
 mod trace;
@@ -9,7 +10,7 @@ use std::time::Instant;
 
 use trace::TraceBuilder;
 use vramtrace_format::physical::MIB;
-use vramtrace_format::{Event, Kind, Space, TraceReader};
+use vramtrace_format::{Definition, Event, Kind, Space, TraceReader};
 use vramtrace_reader::trace::Trace;
 
 /// Live at once: what a framework's cache or a text generation keeps.
@@ -46,6 +47,60 @@ fn main() {
         assert!(output.status.success());
         events
     });
+    let path = directory.path().join("stacks.vtrace");
+    with_stacks(events).write(&path);
+    timed("vramtrace holders", events, || {
+        let mut holders = Command::new(env!("CARGO_BIN_EXE_vramtrace"));
+        let output = holders.arg("holders").arg(&path).output().expect("runs");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("layer_7.py"), "{text}");
+        events
+    });
+}
+
+/// 10,000 different stacks of 20 native frames, of this program, and 20 Python frames.
+fn with_stacks(events: u64) -> TraceBuilder {
+    const STACKS: u64 = 10_000;
+    let mut builder = TraceBuilder::new();
+    let own = std::env::current_exe().expect("a path").to_string_lossy().into_owned();
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
+    let of_own: Vec<(u64, u64, &str)> = maps
+        .lines()
+        .filter(|line| line.ends_with(&own))
+        .filter_map(|line| {
+            let (range, rest) = line.split_once(' ')?;
+            let (start, end) = range.split_once('-')?;
+            let number = |text| u64::from_str_radix(text, 16).ok();
+            Some((number(start)?, number(end)?, rest))
+        })
+        .collect();
+    let base = of_own.first().expect("this program").0;
+    let (start, end, _) = *of_own.iter().find(|(_, _, rest)| rest.contains("x")).expect("code");
+    let last = of_own.last().map_or(end, |(_, end, _)| *end);
+    let path = own.clone();
+    let build_id = Vec::new();
+    builder.define(Definition::Module { id: 1, path, build_id, base, start: base, end: last });
+    for code in 0..2_000 {
+        let file = format!("/home/me/layer_{}.py", code % 50);
+        builder.code(code, &format!("Layer{code}.forward"), &file, code as i32 + 1);
+    }
+    for stack in 0..STACKS {
+        let mix = |n: u64| (stack * 20 + n).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
+        let native: Vec<u64> =
+            (0..20).map(|n| start + mix(n) % 5_000 * 97 % (end - start)).collect();
+        let python: Vec<u32> = (0..20).map(|n| (mix(n + 20) % 2_000) as u32).collect();
+        builder.stack(stack as u32 + 1, &native, &python, &[(0, 19)]);
+    }
+    for n in 0..events / 2 {
+        let key = |n: u64| (1 << 40) + n % (2 * LIVE) * 1024;
+        builder.alloc_by(n * 2_000, Kind::Device, key(n), 600, (n % STACKS) as u32 + 1);
+        match n >= LIVE {
+            true => builder.free(n * 2_000 + 1_000, Space::Device, key(n - LIVE)),
+            false => builder.alloc_by(n * 2_000 + 1_000, Kind::Pool, (2 << 40) + n * MIB, MIB, 7),
+        }
+    }
+    builder.event(events * 1_000, Event::Ended);
+    builder
 }
 
 /// The best of five.

@@ -1,15 +1,18 @@
-//! `vramtrace export`: a run's timeline for other tools.
+//! `vramtrace export`: a run's timeline or stacks for other tools.
 
 use std::io::{BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use tempfile::NamedTempFile;
-use vramtrace_format::size;
+use vramtrace_format::size as sizes;
+use vramtrace_reader::analysis::Moment;
+use vramtrace_reader::export::stacks::Format as StackFormat;
 use vramtrace_reader::export::{self, Exported, Format, Window};
 use vramtrace_reader::trace::{self, Trace};
+use vramtrace_reader::units::size;
 
-use super::{DONE, Failure, Outcome, say};
+use super::{DONE, Failure, Outcome, holders, moment, say};
 
 #[derive(clap::Args)]
 #[command(
@@ -17,10 +20,14 @@ use super::{DONE, Failure, Outcome, say};
         with its size and lifetime, refusals. Several traces are merged on one clock, which \
         starts with the earliest.\n\n\
         perfetto: for https://ui.perfetto.dev; chrome: JSON for chrome://tracing and others; \
-        csv: rows of allocations, counters and refusals.",
+        csv: rows of allocations, counters and refusals.\n\n\
+        Or write the stacks with the bytes that they hold at one moment: \
+        folded: lines for flame graphs; speedscope: for https://www.speedscope.app; \
+        pprof: for `go tool pprof`.",
     after_help = "Examples:\n  \
         vramtrace export -o timeline.perfetto-trace\n  \
-        vramtrace export run/ --format csv --from 10 --to 12.5 --min-size 1MiB -o part.csv"
+        vramtrace export run/ --format csv --from 10 --to 12.5 --min-size 1MiB -o part.csv\n  \
+        vramtrace export --format pprof --at peak -o memory.pb.gz"
 )]
 pub struct Args {
     /// Trace files or a run's directory; default: the newest run in the working directory
@@ -39,6 +46,9 @@ pub struct Args {
     /// Leave out smaller allocations (512, 64KiB, 1MiB); counters keep them
     #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "0")]
     min_size: u64,
+    /// Stacks: which moment, `peak` (of each device; the default), `end` or seconds
+    #[arg(long, value_name = "MOMENT", value_parser = moment::parse)]
+    at: Option<Moment>,
     /// Replace an existing file
     #[arg(long)]
     force: bool,
@@ -49,6 +59,20 @@ enum FormatName {
     Csv,
     Chrome,
     Perfetto,
+    Folded,
+    Speedscope,
+    Pprof,
+}
+
+impl FormatName {
+    fn stacks(self) -> Option<StackFormat> {
+        match self {
+            FormatName::Folded => Some(StackFormat::Folded),
+            FormatName::Speedscope => Some(StackFormat::Speedscope),
+            FormatName::Pprof => Some(StackFormat::Pprof),
+            FormatName::Csv | FormatName::Chrome | FormatName::Perfetto => None,
+        }
+    }
 }
 
 /// Seconds to ns.
@@ -61,7 +85,7 @@ fn seconds(text: &str) -> Result<u64, String> {
 
 /// Bytes, or a size with its unit.
 fn bytes(text: &str) -> Result<u64, String> {
-    text.parse().or_else(|_| size::parse(text).map_err(|why| format!("it {why}")))
+    text.parse().or_else(|_| sizes::parse(text).map_err(|why| format!("it {why}")))
 }
 
 pub fn run(args: Args) -> Outcome {
@@ -74,20 +98,30 @@ pub fn run(args: Args) -> Outcome {
             to as f64 / 1e9
         )));
     }
-    let to_stdout = args.output == Path::new("-");
-    if !to_stdout && !args.force && args.output.symlink_metadata().is_ok() {
-        return Err(Failure::new(format!(
-            "{} exists: give another name, or --force to replace it",
-            args.output.display()
-        )));
+    check_output(&args.output, args.force)?;
+    let of_stacks = args.format.stacks();
+    if of_stacks.is_some() && (args.from.is_some() || args.to.is_some() || args.min_size > 0) {
+        return Err(Failure::new(
+            "--from, --to and --min-size are for timelines; stacks are of one moment: give --at",
+        ));
     }
+    if of_stacks.is_none() && args.at.is_some() {
+        return Err(Failure::new(
+            "--at is for the formats folded, speedscope and pprof; a timeline has --from and --to",
+        ));
+    }
+    let to_stdout = args.output == Path::new("-");
     let loaded = trace::load(&args.traces)?;
     loaded.warnings.iter().for_each(say);
+    if let Some(format) = of_stacks {
+        let moment = args.at.unwrap_or(Moment::Peak);
+        return stacks(&loaded.traces, format, moment, &args.output, args.force);
+    }
     let window = Window { from_ns: args.from, to_ns: args.to, min_size: args.min_size };
     let format = match args.format {
         FormatName::Csv => Format::Csv,
         FormatName::Chrome => Format::Chrome,
-        FormatName::Perfetto => Format::Perfetto,
+        _ => Format::Perfetto,
     };
     let exported = if to_stdout {
         let mut out = BufWriter::new(std::io::stdout().lock());
@@ -110,6 +144,51 @@ pub fn run(args: Args) -> Outcome {
     Ok(DONE)
 }
 
+/// Refuses to replace what is there.
+pub fn check_output(path: &Path, force: bool) -> Result<(), Failure> {
+    if path == Path::new("-") || force || path.symlink_metadata().is_err() {
+        return Ok(());
+    }
+    let shown = path.display();
+    Err(Failure::new(format!("{shown} exists: give another name, or --force to replace it")))
+}
+
+/// Writes the stacks of a moment to a file, or to stdout for `-`.
+pub fn stacks(
+    traces: &[Trace],
+    format: StackFormat,
+    at: Moment,
+    output: &Path,
+    force: bool,
+) -> Outcome {
+    holders::need_stacks(traces)?;
+    let gathered = export::stacks::gather(traces, at);
+    let mut problems: Vec<&String> =
+        gathered.iter().flat_map(|process| process.symbols.problems()).collect();
+    problems.sort();
+    problems.dedup();
+    problems.iter().take(5).for_each(say);
+    let samples = gathered.iter().flat_map(|process| &process.samples);
+    let bytes = samples.clone().fold(0u64, |sum, sample| sum.saturating_add(sample.held.bytes));
+    let when = moment::words(at);
+    if bytes == 0 {
+        return Err(Failure::new(format!(
+            "no GPU memory was held {when}: there is nothing to write"
+        )));
+    }
+    let title = format!("GPU memory held {when}: {}", size(bytes));
+    let write = |out: &mut dyn Write| export::stacks::write(&gathered, format, &title, out);
+    if output == Path::new("-") {
+        let mut out = BufWriter::new(std::io::stdout().lock());
+        write(&mut out).map_err(|error| cannot("stdout", &error))?;
+        return Ok(DONE);
+    }
+    to_file(output, force, write)?;
+    let stacks = samples.count();
+    say(format_args!("{}: {} in {stacks} stacks, {when}", output.display(), size(bytes)));
+    Ok(DONE)
+}
+
 fn write(
     traces: &[Trace],
     format: Format,
@@ -126,11 +205,11 @@ fn write(
 }
 
 /// Writes beside the wanted name and takes it at the end: no half file is ever there.
-fn to_file(
+fn to_file<T>(
     path: &Path,
     force: bool,
-    write: impl FnOnce(&mut dyn Write) -> std::io::Result<Exported>,
-) -> Result<Exported, Failure> {
+    write: impl FnOnce(&mut dyn Write) -> std::io::Result<T>,
+) -> Result<T, Failure> {
     let shown = path.display().to_string();
     let failed = |error: &std::io::Error| cannot(&shown, error);
     let directory = path.parent().filter(|parent| *parent != Path::new(""));

@@ -5,6 +5,7 @@ mod demo;
 mod demo_workload;
 mod doctor;
 mod export;
+mod flame;
 mod holders;
 mod moment;
 mod report;
@@ -37,8 +38,10 @@ enum Command {
     Run(run::Args),
     /// See it work: a small program with a leak and a cap, recorded and shown
     Demo(demo::Args),
-    /// Write the timeline for Perfetto, chrome://tracing or a spreadsheet
+    /// Write the timeline for Perfetto, chrome://tracing or a spreadsheet, or stacks for profilers
     Export(export::Args),
+    /// Draw a flame graph of who holds the memory
+    Flame(flame::Args),
     /// Say what is there to record with, and what would go past us
     Doctor(doctor::Args),
     /// The program of the demo
@@ -111,6 +114,7 @@ fn dispatch(cli: Cli) -> Outcome {
         Command::Export(args) => export::run(args),
         Command::DemoWorkload => demo_workload::run(),
         Command::Report(args) => report::run(args),
+        Command::Flame(args) => flame::run(args),
         Command::Holders(args) => holders::run(args),
         Command::Whatif(args) => whatif::run(args),
     }

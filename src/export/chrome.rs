@@ -92,7 +92,7 @@ impl Sink for Chrome<'_> {
     }
 
     fn begin(&mut self, at_ns: u64, slice: &Slice) -> io::Result<()> {
-        let args = json!({
+        let mut args = json!({
             "size": size(slice.live.size),
             "bytes": slice.live.size,
             "physical_bytes": slice.live.share(),
@@ -102,6 +102,9 @@ impl Sink for Chrome<'_> {
             "stream": format!("{:#x}", slice.stream),
             "allocated_s": slice.allocated_ns as f64 / 1e9,
         });
+        for (name, words) in slice.who.iter().flat_map(|who| who.words()) {
+            args[name] = words.into();
+        }
         self.write(&self.slice("b", at_ns, slice, args))
     }
 

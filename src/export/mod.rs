@@ -2,10 +2,13 @@
 //!
 //! Several traces become one file on one clock: 0 is the start of the earliest. Each trace is
 //! read once and written as it is read; memory is bounded by what is live at a time.
+//!
+//! [`stacks`] writes what the stacks held at one moment instead.
 
 mod chrome;
 mod csv;
 pub mod perfetto;
+pub mod stacks;
 pub mod timeline;
 
 use std::io::{self, Write};

@@ -6,10 +6,12 @@ use std::io;
 use std::rc::Rc;
 
 use rustc_hash::FxHashMap;
-use vramtrace_format::{DeviceId, Kind, Refused, RefusedBy, SiteId, Stamped, ThreadId};
+use vramtrace_format::{DeviceId, Kind, Refused, RefusedBy, SiteId, StackId, Stamped, ThreadId};
 
 use super::Exported;
+use crate::analysis::Reading;
 use crate::replay::{Birth, Death, DeviceState, Key, Live, Observer};
+use crate::symbols::Symbols;
 use crate::trace::{Definitions, Progress, Site, Trace, Until};
 
 /// What part of the timeline is wanted. Times in ns on the common clock.
@@ -163,6 +165,58 @@ pub struct Slice {
     pub tid: u32,
     /// When it was allocated, on the common clock; the slice may begin later.
     pub allocated_ns: u64,
+    /// Who wanted it; `None` where the trace has no stack of it.
+    pub who: Option<Rc<Who>>,
+}
+
+/// Frames of a stack that people want to see, in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Who {
+    /// Of the innermost frame outside of frameworks.
+    pub function: String,
+    /// `modeling.py:212`; empty: not known.
+    pub line: String,
+    /// The innermost frame of the program's own tree, if it is another; else empty.
+    pub called_from: String,
+    /// Who asked the driver: `cuBLAS`; empty: not known.
+    pub library: String,
+}
+
+/// What the stacks of a trace say.
+fn who_of(definitions: &Definitions, trace: &Trace) -> FxHashMap<StackId, Rc<Who>> {
+    let stacks = definitions.stacks();
+    if stacks.is_empty() {
+        return FxHashMap::default();
+    }
+    let symbols = Symbols::of_all(definitions, trace.header());
+    let reading = Reading::new(&symbols, trace.header());
+    let who = |stack| {
+        let said = reading.read(stack);
+        let lead = reading.frame(stack, said.lead)?;
+        let caller = reading.frame(stack, said.caller);
+        let caller =
+            caller.map(|frame| format!("{} {}", frame.place().unwrap_or_default(), frame.function));
+        Some(Rc::new(Who {
+            function: lead.function.to_string(),
+            line: lead.place().unwrap_or_default(),
+            called_from: caller.unwrap_or_default().trim_start().to_string(),
+            library: reading.library_name(&said).unwrap_or_default().to_string(),
+        }))
+    };
+    stacks.ids().filter_map(|stack| Some((stack, who(stack)?))).collect()
+}
+
+impl Who {
+    /// What is known of it: name and words.
+    pub fn words(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let all = [
+            ("function", self.function.as_str()),
+            ("line", &self.line),
+            ("called_from", &self.called_from),
+            ("library", &self.library),
+        ];
+        all.into_iter().filter(|(_, words)| !words.is_empty())
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -230,6 +284,7 @@ pub struct Timeline<'a, 't, S: Sink> {
     open: FxHashMap<Key, Slice>,
     lanes: BTreeMap<Option<DeviceId>, Lanes>,
     apis: FxHashMap<SiteId, Rc<str>>,
+    who: FxHashMap<StackId, Rc<Who>>,
     /// By [`Counter::index`].
     counters: FxHashMap<Option<DeviceId>, [Option<u64>; Counter::COUNT]>,
     host_pinned: u64,
@@ -251,6 +306,7 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
         let (definitions, _) = process.trace.definitions();
         Timeline {
             now_ns: process.start_ns,
+            who: who_of(&definitions, process.trace),
             process,
             definitions: Rc::new(definitions),
             window: *window,
@@ -391,6 +447,7 @@ impl<S: Sink> Observer for Timeline<'_, '_, S> {
             stream: self.definitions.site(live.site).map_or(0, |site| site.stream),
             tid: self.tid(live.thread),
             allocated_ns: self.process.start_ns.saturating_add(live.time_ns),
+            who: self.who.get(&live.stack).cloned(),
         };
         self.open.insert(key, slice);
         if drawing {

@@ -276,6 +276,44 @@ impl TraceBuilder {
     }
 }
 
+pub const TORCH: &str = "/opt/venv/lib/python3.11/site-packages/torch/nn/modules/module.py";
+pub const GPT2: &str = "/opt/venv/lib/python3.11/site-packages/transformers/modeling_gpt2.py";
+
+/// Five stacks: 1 and 2 of one line of a package, through PyTorch; 3 of cuBLAS, 4 of NCCL, 5 of a
+/// thread without Python.
+pub fn training() -> TraceBuilder {
+    let mut t = TraceBuilder::new();
+    t.module("/usr/lib/libcuda.so.1", 0x1000_0000);
+    t.module("/opt/libc10_cuda.so", 0x2000_0000);
+    t.module("/opt/libcublas.so.12", 0x3000_0000);
+    t.module("/opt/libnccl.so.2", 0x4000_0000);
+    t.module("/opt/libpython3.9.so.1.0", 0x5000_0000);
+    t.code(1, "Module._call_impl", TORCH, 1501);
+    t.code(2, "GPT2Attention._attn", GPT2, 212);
+    t.code(3, "train", "/home/me/train.py", 41);
+    t.code(4, "<module>", "/home/me/train.py", 77);
+    t.code(5, "Linear.forward", TORCH, 114);
+    let (cuda, torch, cublas, nccl, python) =
+        (0x1000_0010, 0x2000_0010, 0x3000_0010, 0x4000_0010, 0x5000_0010);
+    t.stack(1, &[cuda, torch, python], &[1, 2, 3, 4], &[(0, 2)]);
+    t.stack(2, &[cuda, torch, torch + 16, python], &[5, 2, 3, 4], &[(0, 3)]);
+    t.stack(3, &[cuda, cublas, torch, python], &[1, 2, 3, 4], &[(0, 3)]);
+    t.stack(4, &[cuda, nccl, python], &[3, 4], &[(0, 2)]);
+    t.stack(5, &[cuda, torch], &[], &[]);
+    t.context(SECOND, 0);
+    t.alloc_by(SECOND, Kind::Device, 1 << 40, 100 << 20, 1);
+    t.alloc_by(2 * SECOND, Kind::Device, 2 << 40, 60 << 20, 2);
+    t.alloc_by(3 * SECOND, Kind::Device, 3 << 40, 32 << 20, 3);
+    t.alloc_by(4 * SECOND, Kind::Vmm, 4, 64 << 20, 4);
+    t.alloc_by(4 * SECOND, Kind::Device, 5 << 40, 4 << 20, 5);
+    t.alloc_by(4 * SECOND, Kind::Imported, 6 << 40, 999 << 20, 5);
+    t.alloc_by(4 * SECOND, Kind::HostPinned, 7, 999 << 20, 5);
+    t.free(5 * SECOND, Space::Device, 1 << 40);
+    t.alloc_by(6 * SECOND, Kind::Device, 8 << 40, 2 << 20, 5);
+    t.event(7 * SECOND, Event::Ended);
+    t
+}
+
 /// The usual call of each kind.
 pub fn api(kind: Kind) -> &'static str {
     match kind {

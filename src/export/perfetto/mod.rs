@@ -185,7 +185,7 @@ impl Sink for Perfetto<'_> {
     fn begin(&mut self, at_ns: u64, slice: &Slice) -> io::Result<()> {
         let track = self.track(Track::Lane(slice.device, slice.lane))?;
         let live = &slice.live;
-        let debug_annotations = vec![
+        let mut debug_annotations = vec![
             self.annotate("size", AnnotationValue::Text(size(live.size))),
             self.annotate("bytes", AnnotationValue::Uint(live.size)),
             self.annotate("physical_bytes", AnnotationValue::Uint(live.share())),
@@ -194,6 +194,9 @@ impl Sink for Perfetto<'_> {
             self.annotate("tid", AnnotationValue::Uint(slice.tid.into())),
             self.annotate("allocated_s", AnnotationValue::Double(slice.allocated_ns as f64 / 1e9)),
         ];
+        for (name, words) in slice.who.iter().flat_map(|who| who.words()) {
+            debug_annotations.push(self.annotate(name, AnnotationValue::Text(words.into())));
+        }
         let event = TrackEvent {
             track_uuid: Some(track),
             category_iids: vec![self.categories.id(live.kind.name())],

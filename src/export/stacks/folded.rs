@@ -1,0 +1,50 @@
+//! `outermost;..;innermost bytes`, a line a stack.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use super::{Stacks, name};
+
+pub fn write(processes: &[Stacks], out: &mut dyn Write) -> io::Result<()> {
+    for line in lines(processes) {
+        writeln!(out, "{line}")?;
+    }
+    out.flush()
+}
+
+/// Each different stack once, in order of its text. Several processes have a frame each, and so
+/// have devices.
+pub fn lines(processes: &[Stacks]) -> Vec<String> {
+    let mut bytes: BTreeMap<String, u64> = BTreeMap::new();
+    for process in processes {
+        for sample in &process.samples {
+            let mut line = String::new();
+            if processes.len() > 1 {
+                line.push_str(&plain(&process.label));
+                line.push(';');
+            }
+            line.push_str(&sample.device_name());
+            if process.symbols.indexes(sample.stack).is_empty() {
+                line.push_str(&format!(";({})", process.symbols.why_empty(sample.stack)));
+            }
+            for frame in process.symbols.stack(sample.stack).rev() {
+                line.push(';');
+                line.push_str(&plain(&name(frame)));
+            }
+            let sum = bytes.entry(line).or_default();
+            *sum = sum.saturating_add(sample.held.bytes);
+        }
+    }
+    bytes.into_iter().map(|(line, bytes)| format!("{line} {bytes}")).collect()
+}
+
+/// A name that cannot be taken for two frames or two lines.
+fn plain(name: &str) -> String {
+    name.chars()
+        .map(|c| match c {
+            ';' => ':',
+            c if c.is_control() => ' ',
+            c => c,
+        })
+        .collect()
+}
