@@ -117,3 +117,37 @@ fn children_forked_while_others_are_in_hooks() {
         assert_eq!(run.stderr, "");
     }
 }
+
+#[test]
+fn an_exit_out_of_a_signal_handler_never_hangs() {
+    let program = Program::c("corners");
+    for setup in [corner("alarm"), corner("alarm").preload()] {
+        let run = program.run(setup).ok();
+        assert_eq!(run.stdout, "good children 30\n");
+        assert_eq!(run.stderr, "");
+    }
+}
+
+#[test]
+fn what_may_go_past_us_is_said() {
+    let run = same_as_bare("escapes");
+    assert!(run.stdout.starts_with("opened 1 1\n"), "{}", run.stdout);
+    let report = support::vramtrace().arg("report").arg(run.only_trace()).output().unwrap();
+    let text = String::from_utf8(report.stdout).unwrap();
+    assert!(text.contains("RTLD_DEEPBIND") && text.contains("dlmopen"), "{text}");
+}
+
+#[test]
+fn a_sanitizer_behind_us_is_told_where_it_belongs() {
+    let asked = std::process::Command::new("gcc").arg("-print-file-name=libasan.so").output();
+    let there = asked.is_ok_and(|found| found.stdout.starts_with(b"/"));
+    if !there {
+        println!("SKIP: no AddressSanitizer");
+        return;
+    }
+    let program = Program::c_with("corners", &["-fsanitize=address"]);
+    let options = "verify_asan_link_order=0:detect_leaks=0";
+    let run = program.run(corner("none").preload().env("ASAN_OPTIONS", options)).ok();
+    assert!(run.stderr.contains("put libasan first in LD_PRELOAD"), "{}", run.stderr);
+    assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
+}

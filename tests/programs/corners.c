@@ -1,11 +1,12 @@
 /* corners.c WHICH: corners of the API and of a process's life that other programs leave alone.
-   WHICH: managed | pools | nodes | multicast | clone | storm. Prints results, no addresses. */
+   WHICH: managed | pools | nodes | multicast | clone | storm | escapes | alarm. Prints results, no addresses. */
 #define _GNU_SOURCE
 #include "door.h"
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -188,12 +189,63 @@ static void storm(void) {
     printf("good children %d\n", good);
 }
 
+/* Libraries opened so that their calls may go past us. */
+static void escapes(void) {
+    CUdeviceptr p = 0;
+    printf("opened %d %d\n", dlopen("libm.so.6", RTLD_NOW | RTLD_DEEPBIND) != NULL,
+           dlmopen(LM_ID_NEWLM, "libm.so.6", RTLD_NOW) != NULL);
+    SHOW(CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&p, 4096));
+    SHOW(CALL(cuMemFree_v2, (CUdeviceptr))(p));
+}
+
+static void leave(int number) { exit(number == SIGALRM ? 5 : 6); }
+
+/* Children that exit from a signal handler, wherever it strikes them. */
+static void alarmed(void) {
+    int good = 0;
+    for (int n = 0; n < 30; n++) {
+        int status = 0;
+        fflush(stdout);
+        pid_t child = fork();
+        if (child == 0) {
+            struct itimerval soon = {{0, 0}, {0, 20000 + 1700 * n}};
+            CUdeviceptr p;
+            current = begin(0);
+            CUresult (*get)(CUdeviceptr *, size_t) = CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t));
+            CUresult (*give)(CUdeviceptr) = CALL(cuMemFree_v2, (CUdeviceptr));
+            CUresult (*spot)(CUdeviceptr *, size_t *, CUdeviceptr) =
+                CALL(cuMemGetAddressRange_v2, (CUdeviceptr *, size_t *, CUdeviceptr));
+            signal(SIGALRM, leave);
+            setitimer(ITIMER_REAL, &soon, NULL);
+            MUST(get(&p, 4096));
+            /* No allocation of the driver's own may be cut in two: its locks are its own matter.
+               Half of the time goes to calls that only we do something at. */
+            for (;;) {
+                spot(NULL, NULL, 0);
+                if (n % 2) {
+                    MUST(give(p));
+                    MUST(get(&p, 4096));
+                }
+            }
+        }
+        for (int wait = 0; wait < 2000 && !waitpid(child, &status, WNOHANG); wait++) usleep(5000);
+        if (WIFEXITED(status) && WEXITSTATUS(status) == 5) good++;
+        else kill(child, SIGKILL);
+    }
+    printf("good children %d\n", good);
+}
+
 int main(int count, char **arguments) {
+    if (count > 1 && !strcmp(arguments[1], "alarm")) {
+        alarmed();
+        return 0;
+    }
     const struct {
         const char *name;
         void (*run)(void);
     } all[] = {{"managed", managed},     {"pools", pools},     {"nodes", nodes},
-               {"multicast", multicast}, {"clone", raw_clone}, {"storm", storm}};
+               {"multicast", multicast}, {"clone", raw_clone}, {"storm", storm},
+               {"escapes", escapes}};
     current = begin(0);
     MUST(CALL(cuStreamCreate, (CUstream *, unsigned))(&stream, 1));
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)

@@ -124,9 +124,53 @@ pub(super) fn run<F: Copy>(
         Ok(result) => result,
         Err(payload) => {
             process::panicked(call.api, payload);
-            call.answer().unwrap_or_else(through)
+            call.answer().unwrap_or_else(|| {
+                call.restore_errno();
+                let result = through();
+                call.keep_errno();
+                result
+            })
         }
     };
     call.restore_errno();
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::sync::atomic::{AtomicU32, Ordering};
+
+    static REACHED: AtomicU32 = AtomicU32::new(0);
+
+    unsafe extern "C-unwind" fn driver(result: i32) -> CUresult {
+        REACHED.fetch_add(1, Ordering::Relaxed);
+        errno::set(77);
+        result
+    }
+
+    /// One call through a hook that panics before or after it; (answer, errno, times reached).
+    fn panics(after: bool) -> (CUresult, c_int, u32) {
+        type Real = unsafe extern "C-unwind" fn(i32) -> CUresult;
+        let before = REACHED.load(Ordering::Relaxed);
+        errno::set(5);
+        let call = Call::new(Api::cuDriverGetVersion, driver as Real);
+        let body = |_: &'static Process| {
+            if after {
+                unsafe { call.real(700) };
+            }
+            errno::set(6);
+            std::panic::resume_unwind(Box::new("a mistake of ours"))
+        };
+        let guard = depth::enter().unwrap();
+        let answer = run(&call, guard, body, || unsafe { driver(1) });
+        assert!(depth::enter().is_some(), "the depth is as before");
+        (answer, errno::get(), REACHED.load(Ordering::Relaxed) - before)
+    }
+
+    #[test]
+    fn a_panic_leaves_the_drivers_answer_and_one_call() {
+        assert_eq!(panics(true), (700, 77, 1), "after the call: its answer stands");
+        assert_eq!(panics(false), (1, 77, 1), "before it: passed through");
+    }
 }
