@@ -24,6 +24,10 @@ pub fn hints(processes: &[Process], overview: bool, given: &str) -> String {
     } else if processes.iter().any(|process| process.peak_bytes() > 0) {
         lines.push((format!("vramtrace report{given} --at peak"), "what was live at the peak"));
     }
+    if processes.iter().any(|process| process.who.is_some()) {
+        let holders = format!("vramtrace holders{given} --full");
+        lines.push((holders, "who held it at the peak, with every frame"));
+    }
     if !processes.is_empty() {
         let export = format!("vramtrace export{given} --format perfetto -o timeline.pftrace");
         lines.push((export, "the timeline"));
