@@ -38,8 +38,7 @@ impl Pool {
         DeviceId(self.device.load(Ordering::Relaxed) as u8)
     }
 
-    /// `Pool`, or what the blocks of a pool of other memory are: `Managed`, `HostPinned`,
-    /// `Imported`.
+    /// `Pool`, or what the blocks of a pool of other memory are: `Managed`, `HostPinned`.
     pub fn kind(&self) -> Kind {
         Kind::from_u8(self.kind.load(Ordering::Relaxed) as u8).unwrap_or(Kind::Pool)
     }

@@ -80,11 +80,6 @@ impl Reservation<'_> {
         Reservation { budget: None, bytes: 0, taken: false }
     }
 
-    /// A cap is in force: the driver must write into locals until the commit.
-    pub fn is_capped(&self) -> bool {
-        self.budget.is_some()
-    }
-
     /// The driver answered with success: if this thread does not get to the commit (a panic of
     /// ours) the promise stays charged. Too much is counted then, never too little.
     #[inline]

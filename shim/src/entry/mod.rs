@@ -40,8 +40,3 @@ pub use uncancelled::uncancelled;
 fn start() {
     loader::warm();
 }
-
-/// Whether the library is in this process, as far as a call or a look-up has shown.
-pub fn is_loaded(home: Home) -> bool {
-    home.is_found()
-}

@@ -3,7 +3,6 @@
 use super::book::{look_again, refuse_at, site};
 use super::{Request, Why, current_context, give_back, place_of, refuse, take};
 use crate::cap::{Budget, Change, Reading, Ticket, UnderWay};
-use crate::contexts::Place;
 use crate::entry::cuda::*;
 use crate::entry::{Api, Call, driver, inside};
 use crate::ledger::Entry;
@@ -525,9 +524,4 @@ pub unsafe fn set_of_location(
     let result = unsafe { call.real(location, kind, pool) };
     p.routes.forget();
     result
-}
-
-/// A pool of another process: what is imported from it counts there.
-pub fn met_import(p: &'static Process, handle: u64, place: Place) {
-    meet(p, handle, place.device, Kind::Imported, PoolOrigin::Imported);
 }

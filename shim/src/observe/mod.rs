@@ -214,12 +214,6 @@ impl Observer {
         }));
     }
 
-    /// Free bytes of the device, all processes together.
-    pub fn device_free(&self, device: &Device) -> Option<u64> {
-        let (nvml, handle) = self.reach(device)?;
-        inside(|| nvml.memory(handle)).map(|memory| memory.free)
-    }
-
     /// The device that the program means with its own NVML handle.
     pub fn device_of<'p>(&self, p: &'p Process, handle: NvmlDevice) -> Option<&'p Device> {
         let name = inside(|| self.nvml()?.name(handle))?;
