@@ -67,16 +67,22 @@ pub const NO_STACKS: &str = "this trace has no stacks: recorded with VRAMTRACE_S
 
 /// Fails where no trace has stacks though memory was allocated.
 pub fn need_stacks(traces: &[Trace]) -> Result<(), Failure> {
-    let lacking = traces.iter().filter(|trace| trace.definitions().0.stacks().is_empty());
-    let mut allocated = lacking.filter(|trace| trace.definitions().0.sites().next().is_some());
-    let any = traces.iter().any(|trace| !trace.definitions().0.stacks().is_empty());
-    match allocated.next() {
-        Some(trace) if !any => Err(Failure::new(format!(
+    let mut lacking = None;
+    for trace in traces {
+        let (definitions, _) = trace.definitions();
+        if !definitions.stacks().is_empty() {
+            return Ok(());
+        }
+        if definitions.sites().next().is_some() {
+            lacking = lacking.or(Some(trace));
+        }
+    }
+    lacking.map_or(Ok(()), |trace| {
+        Err(Failure::new(format!(
             "{}: {NO_STACKS}; record it with VRAMTRACE_STACKS=native,python",
             trace.path().display()
-        ))),
-        _ => Ok(()),
-    }
+        )))
+    })
 }
 
 pub fn run(args: Args) -> Outcome {

@@ -129,9 +129,9 @@ fn sum(holders: &[Holder], device: DeviceId) -> u64 {
 pub struct Listing {
     pub by: By,
     pub top: usize,
-    /// With all frames.
+    /// With all frames, and files with their whole path.
     pub full: bool,
-    /// Frames with whole paths.
+    /// `at the peak`.
     pub when: &'static str,
 }
 

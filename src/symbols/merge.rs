@@ -66,9 +66,7 @@ pub fn shown(native: &[Role], python: usize, joins: &[Join]) -> Vec<Which> {
         Which::Native(index) => native[*index],
         Which::Python(_) => Role::Shown,
     };
-    let hidden = |which: &Which| {
-        role(which) == Role::Recorder || python > 0 && role(which) == Role::Interpreter
-    };
+    let hidden = |which: &Which| is_hidden(role(which), python > 0);
     if python > 0 {
         let is_outermost = |which: &Which| {
             matches!(which, Which::Python(_)) || role(which) != Role::System && !hidden(which)
@@ -78,6 +76,11 @@ pub fn shown(native: &[Role], python: usize, joins: &[Join]) -> Vec<Which> {
     }
     all.retain(|which| !hidden(which));
     all
+}
+
+/// Is a native frame left out of a stack, wherever it stands? `python`: the stack has frames of it.
+pub fn is_hidden(role: Role, python: bool) -> bool {
+    role == Role::Recorder || python && role == Role::Interpreter
 }
 
 #[cfg(test)]

@@ -151,12 +151,20 @@ impl<'s> Namer<'s> {
     }
 
     fn name_addresses<'t>(&mut self, wanted: impl Iterator<Item = &'t Stack>) {
+        let roles: Vec<Role> = self.stacks.modules().iter().map(|it| self.role(it)).collect();
         let mut modules: BTreeMap<Option<u32>, Vec<(u32, u64)>> = BTreeMap::new();
         let mut seen: FxHashSet<u32> = FxHashSet::default();
-        for index in wanted.flat_map(|stack| stack.native.iter()) {
-            if seen.insert(*index) {
+        for stack in wanted {
+            for index in &stack.native {
                 let Address { module, at } = self.stacks.addresses()[*index as usize];
-                modules.entry(module).or_default().push((*index, at));
+                let role = module.map_or(Role::Shown, |module| roles[module as usize]);
+                // What is hidden needs no name: an interpreter's debug information is large.
+                if merge::is_hidden(role, !stack.python.is_empty()) {
+                    let hidden = Place { role, frames: Vec::new() };
+                    self.places.entry(*index).or_insert(hidden);
+                } else if seen.insert(*index) {
+                    modules.entry(module).or_default().push((*index, at));
+                }
             }
         }
         for (module, addresses) in modules {
@@ -170,12 +178,16 @@ impl<'s> Namer<'s> {
         }
     }
 
+    fn role(&self, module: &Module) -> Role {
+        role_of(&self.path_of(module).to_string_lossy())
+    }
+
     fn name_module(&mut self, module: &Module, addresses: &[(u32, u64)]) {
         let path = self.path_of(module);
-        let role = role_of(&path.to_string_lossy());
+        let role = self.role(module);
         let calls: Vec<u64> = addresses.iter().map(|(_, at)| at.saturating_sub(1)).collect();
-        // The recorder's frames are hidden, and the kernel's page is no file.
-        let names = match role == Role::Recorder || module.path.starts_with('[') {
+        // The kernel's page is no file.
+        let names = match module.path.starts_with('[') {
             true => Ok(vec![Vec::new(); calls.len()]),
             false => native::names(&path, &module.build_id, &calls),
         };

@@ -88,11 +88,29 @@ fn two_languages_become_one_stack() {
         said(&symbols, 1),
         ["libtorch_cuda.so+0x10", "Model.forward (model.py:101)", "<module> (train.py:1)"]
     );
+    assert!(
+        symbols.problems().iter().all(|problem| !problem.contains("libpython")),
+        "what is hidden needs no names: {:?}",
+        symbols.problems()
+    );
     let first = symbols.stack(StackId(1)).next().unwrap();
     assert_eq!(first.language, Language::Native);
     assert_eq!(first.library.as_deref(), Some("/nowhere/libtorch_cuda.so"));
     let second = symbols.stack(StackId(1)).nth(1).unwrap();
     assert_eq!((second.language, second.library.as_deref()), (Language::Python, None));
+}
+
+#[test]
+fn an_interpreters_frames_show_where_a_stack_has_no_python() {
+    let definitions = definitions(vec![
+        module(1, "/nowhere/libpython3.9.so.1.0", 0x30000),
+        code(7, "f", "f.py", 100),
+        stack(1, &[0x30010], &[(7, 0)], &[(0, 0)]),
+        stack(2, &[0x30010, 0x30020], &[], &[]),
+    ]);
+    let symbols = Symbols::of_all(&definitions, &header());
+    assert_eq!(said(&symbols, 1), ["f (f.py:100)"]);
+    assert_eq!(said(&symbols, 2), ["libpython3.9.so.1.0+0x10", "libpython3.9.so.1.0+0x20"]);
 }
 
 #[test]
