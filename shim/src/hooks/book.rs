@@ -161,12 +161,13 @@ pub fn take(
     };
     let growth = p.ledger.insert(&p.recorder, &entry);
     if let Err(refusal) = reservation.commit(cap::counted_change(entry.kind, growth)) {
-        if let Some(removed) = p.ledger.remove(&p.recorder, entry.space, key)
-            && removed.is_in_checkpoint()
-        {
+        let taken = p.ledger.remove(&p.recorder, entry.space, key);
+        if taken.as_ref().is_some_and(Removed::is_in_checkpoint) {
             p.recorder.record(&Event::Free { key, space: entry.space, site: SiteId(0) });
         }
         undo(key);
+        // Its bytes were never counted: none are given back.
+        let _ = taken.map(|removed| p.ledger.left(&removed));
         return refuse(p, request, Why::Cap(refusal));
     }
     p.recorder.record_at(entry.time_ns, &Event::Alloc(entry.alloc()));
@@ -211,7 +212,8 @@ pub fn give_back(
     if result == 0 {
         settle(p, removed, now);
     } else {
-        p.ledger.restore(&p.recorder, removed);
+        let change = p.ledger.restore(&p.recorder, removed);
+        p.cap.grow(removed.entry.device, cap::counted_change(removed.entry.kind, change));
         p.recorder.record(&Event::FreeFailed { key, space, site, result });
     }
     result
@@ -223,10 +225,12 @@ pub(super) fn settle(p: &'static Process, removed: &Removed, now: u64) {
     let entry = &removed.entry;
     match entry.kind {
         Kind::Pool => super::pool::block_freed(p, entry, now),
-        kind if removed.bytes != 0 => {
-            p.cap.release(entry.device, cap::counted(kind, removed.bytes));
+        kind => {
+            let bytes = p.ledger.left(removed);
+            if bytes != 0 {
+                p.cap.release(entry.device, cap::counted(kind, bytes));
+            }
         }
-        _ => {}
     }
 }
 

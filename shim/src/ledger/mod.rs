@@ -54,7 +54,8 @@ pub struct Ledger {
 #[derive(Clone, Copy, Debug)]
 pub struct Removed {
     pub entry: Entry,
-    /// Physical device bytes that went with it (a slab page counts when its last one goes).
+    /// Physical device bytes that are live no more (a slab page counts when its last one goes).
+    /// What the driver gives up with the free, and when, is [`Ledger::left`].
     pub bytes: u64,
     epoch: u32,
     written: u32,
@@ -113,8 +114,8 @@ impl Ledger {
         &self.devices[device_index(device)]
     }
 
-    /// Books a new allocation. Returns the bytes by which the device's physical sum grew (less
-    /// than zero only if an earlier, larger one was still booked at the same key: it ends).
+    /// Books a new allocation. Returns the bytes that the driver took for it (less than zero only
+    /// if an earlier, larger one was still booked at the same key: it ends).
     pub fn insert(&self, sink: &impl Sink, entry: &Entry) -> i64 {
         let shard = self.shard(entry.space, entry.key);
         let mut growth = 0;
@@ -123,7 +124,7 @@ impl Ledger {
             drop(inner);
             if let Some(earlier) = self.remove(sink, entry.space, entry.key) {
                 self.drift(sink, Drift::StillLive, entry.key);
-                growth -= earlier.bytes as i64;
+                growth -= self.left(&earlier) as i64;
             }
             inner = shard.lock();
         }
@@ -160,23 +161,23 @@ impl Ledger {
         if totals.seen.load(Relaxed) == 0 && !entry.kind.is_host() {
             totals.seen.store(1, Relaxed);
         }
-        let mut growth = 0;
+        let (mut booked, mut taken) = (0, 0);
         match entry.physical() {
-            Physical::Own(bytes) => growth = bytes,
+            Physical::Own(bytes) => (booked, taken) = (bytes, bytes),
             Physical::Shared(_) => {
                 drop(inner);
                 let (first, last) = pages(entry.key, entry.size);
                 for page in first..=last {
-                    let mut inner = self.page_shard(page).lock();
-                    if inner.open_page(page, entry.device, entry.kind) {
-                        growth += PAGE;
-                    }
+                    let opened =
+                        self.page_shard(page).lock().open_page(page, entry.device, entry.kind);
+                    booked += if opened.booked { PAGE } else { 0 };
+                    taken += if opened.taken { PAGE } else { 0 };
                 }
             }
             Physical::Reserved | Physical::None => return 0,
         }
-        totals.add(entry.kind, growth as i64, entry.time_ns);
-        growth as i64
+        totals.add(entry.kind, booked as i64, entry.time_ns);
+        taken as i64
     }
 
     /// Takes an allocation out, before the driver is asked to free it. The caller records the
@@ -257,14 +258,33 @@ impl Ledger {
         }
     }
 
-    /// Puts back what a failed free had taken out. Returns the growth in physical bytes.
+    /// The free of what was taken out has returned. The physical bytes that the driver has no
+    /// more: for a small allocation its page, if no other live or leaving one is in it.
+    #[inline]
+    pub fn left(&self, removed: &Removed) -> u64 {
+        let entry = &removed.entry;
+        match entry.physical() {
+            Physical::Shared(_) => {
+                let (first, last) = pages(entry.key, entry.size);
+                (first..=last)
+                    .filter(|page| self.page_shard(*page).lock().leave_page(*page))
+                    .map(|_| PAGE)
+                    .sum()
+            }
+            _ => removed.bytes,
+        }
+    }
+
+    /// Puts back what a failed free had taken out. Returns the physical bytes that the cap does
+    /// not count yet: 0, as it never gave them back.
     pub fn restore(&self, sink: &impl Sink, removed: &Removed) -> i64 {
         let entry = &removed.entry;
         let shard = self.shard(entry.space, entry.key);
         let inner = shard.lock();
         if inner.entries.find((entry.space, entry.key)).is_some() {
             // The driver gave the address out again: then it was free after all.
-            return 0;
+            drop(inner);
+            return -(self.left(removed) as i64);
         }
         let epoch = self.epoch.load(Relaxed);
         let mut written = removed.written;
@@ -273,7 +293,12 @@ impl Ledger {
             sink.emit(&checkpoint_alloc(epoch, entry));
             written = epoch;
         }
-        self.put(shard, inner, entry, removed.epoch, written, true)
+        self.put(shard, inner, entry, removed.epoch, written, true);
+        if matches!(entry.physical(), Physical::Shared(_)) {
+            // It is live again, and no more about to go.
+            self.left(removed);
+        }
+        0
     }
 
     #[inline]
@@ -320,10 +345,11 @@ impl Ledger {
                 });
                 match gone {
                     Some(removed) => {
+                        let bytes = self.left(&removed);
                         all.allocations += 1;
-                        all.bytes = all.bytes.saturating_add(removed.bytes);
+                        all.bytes = all.bytes.saturating_add(bytes);
                         if entry.kind == Kind::Managed {
-                            all.managed = all.managed.saturating_add(removed.bytes);
+                            all.managed = all.managed.saturating_add(bytes);
                         }
                     }
                     None => from += 1,

@@ -7,13 +7,17 @@ use crate::lock::Lock;
 use crate::table::{Slot, Table, pages, spread};
 use vramtrace_format::{DeviceId, Kind, SiteId, StackId};
 
-/// A 2 MiB page of addresses that holds live small allocations.
+/// A 2 MiB page of addresses that holds small allocations, live ones or such that a call is about
+/// to free: the driver has the page until the last of those calls has returned, whichever thread
+/// took the last live one out.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct PageSlot {
     /// Address / 2 MiB, plus 1 so that 0 is the empty slot.
     page: u64,
     live: u32,
+    /// Allocations taken out whose free has not returned.
+    leaving: u32,
     /// Who opened the page: its bytes are booked there until the last one is gone.
     device: u8,
     kind: u8,
@@ -142,25 +146,43 @@ impl Inner {
         slot
     }
 
-    /// One more small allocation in the page. True: it is the first, the page counts from now on.
-    pub fn open_page(&mut self, page: u64, device: DeviceId, kind: Kind) -> bool {
+    /// One more small allocation in the page.
+    pub fn open_page(&mut self, page: u64, device: DeviceId, kind: Kind) -> Opened {
         if let Some(slot) = self.pages.get_mut(page) {
             slot.live = slot.live.saturating_add(1);
-            return false;
+            return Opened { booked: slot.live == 1, taken: false };
         }
-        let slot = PageSlot { page: page + 1, live: 1, device: device.0, kind: kind as u8 };
-        self.pages.insert(slot).is_ok()
+        let (device, kind) = (device.0, kind as u8);
+        let slot = PageSlot { page: page + 1, live: 1, leaving: 0, device, kind };
+        let new = self.pages.insert(slot).is_ok();
+        Opened { booked: new, taken: new }
     }
 
-    /// One less. The page's owner when it was the last.
+    /// One less, whose free is under way. The page's owner when no live one is left.
     pub fn close_page(&mut self, page: u64) -> Option<(DeviceId, Kind)> {
         let slot = self.pages.get_mut(page)?;
         slot.live = slot.live.saturating_sub(1);
-        if slot.live > 0 {
-            return None;
-        }
+        slot.leaving = slot.leaving.saturating_add(1);
         let owner = (DeviceId(slot.device), Kind::from_u8(slot.kind).unwrap_or(Kind::Device));
-        self.pages.remove(page);
-        Some(owner)
+        (slot.live == 0).then_some(owner)
     }
+
+    /// A free has returned. True: it was the last, the driver has the page no more.
+    pub fn leave_page(&mut self, page: u64) -> bool {
+        let Some(slot) = self.pages.get_mut(page) else { return false };
+        slot.leaving = slot.leaving.saturating_sub(1);
+        let gone = slot.live == 0 && slot.leaving == 0;
+        if gone {
+            self.pages.remove(page);
+        }
+        gone
+    }
+}
+
+/// What a small allocation did to its page.
+pub(super) struct Opened {
+    /// It is the first live one: the page counts among the live bytes from now on.
+    pub booked: bool,
+    /// The driver took the page for it; false while a free of an earlier one is still under way.
+    pub taken: bool,
 }
