@@ -1,6 +1,7 @@
 //! One device's budget: what is taken or promised, against the limit. Lock-free; what a request
 //! may take is added by compare-and-swap, so that no two threads win the same byte.
 
+use super::managed::Managed;
 use crate::ledger::add_saturating;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -60,7 +61,18 @@ impl Budget {
 
     pub fn reserve(&self, bytes: u64) -> Result<Reservation<'_>, Refusal> {
         self.try_take(bytes)?;
-        Ok(Reservation { budget: Some(self), bytes, taken: false })
+        Ok(Reservation { budget: Some(self), bytes, taken: false, managed: None })
+    }
+
+    /// For managed memory, which counts in steps.
+    pub fn reserve_managed<'a>(
+        &'a self,
+        managed: &'a Managed,
+        pages: u64,
+    ) -> Result<Reservation<'a>, Refusal> {
+        managed.add(pages, |bytes| self.try_take(bytes))?;
+        let managed = Some(managed);
+        Ok(Reservation { budget: Some(self), bytes: pages, taken: false, managed })
     }
 }
 
@@ -72,12 +84,14 @@ pub struct Reservation<'a> {
     bytes: u64,
     /// The driver gave the memory.
     taken: bool,
+    /// Where `bytes` are pages of managed memory.
+    managed: Option<&'a Managed>,
 }
 
 impl Reservation<'_> {
     /// For a device without a cap: nothing to keep or to give back.
     pub const fn none() -> Reservation<'static> {
-        Reservation { budget: None, bytes: 0, taken: false }
+        Reservation { budget: None, bytes: 0, taken: false, managed: None }
     }
 
     /// The driver answered with success: if this thread does not get to the commit (a panic of
@@ -87,8 +101,9 @@ impl Reservation<'_> {
         self.taken = true;
     }
 
-    /// Sets the promise to what was really taken. More than was promised must fit like a new
-    /// request; if it does not, all is given back and the caller must undo the allocation.
+    /// Sets the promise to the physical bytes that were really taken. More than was promised must
+    /// fit like a new request; if it does not, all is given back and the caller must undo the
+    /// allocation.
     pub fn commit(mut self, actual: i64) -> Result<(), Refusal> {
         let Some(budget) = self.budget else { return Ok(()) };
         let promised = i64::try_from(self.bytes).unwrap_or(i64::MAX);
@@ -106,8 +121,14 @@ impl Reservation<'_> {
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        if let Some(budget) = self.budget.filter(|_| !self.taken) {
-            budget.charge(-i64::try_from(self.bytes).unwrap_or(i64::MAX));
+        let Some(budget) = self.budget.filter(|_| !self.taken) else { return };
+        match self.managed {
+            Some(managed) => managed.remove(self.bytes, |change| {
+                budget.charge(change);
+            }),
+            None => {
+                budget.charge(-i64::try_from(self.bytes).unwrap_or(i64::MAX));
+            }
         }
     }
 }

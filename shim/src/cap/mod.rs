@@ -6,20 +6,21 @@
 
 mod budget;
 mod growth;
-mod overhead;
+mod managed;
 mod under_way;
 
 pub use budget::{Budget, Refusal, Reservation};
+use managed::Managed;
+
 pub use growth::{Change, Growth, Reading, Ticket};
-pub use overhead::{beside, counted, counted_change};
 pub use under_way::UnderWay;
 
 use crate::ledger::add_saturating;
 use std::sync::atomic::{
     AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
-use vramtrace_format::DeviceId;
 use vramtrace_format::capspec::CapSpec;
+use vramtrace_format::{DeviceId, Kind};
 
 /// What the driver says of a device; needed to find its rule in the cap.
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +49,7 @@ struct DeviceCap {
     resolved: AtomicBool,
     /// Context and unattributed bytes, a part of the budget's count.
     outside: AtomicU64,
+    managed: Managed,
 }
 
 impl Cap {
@@ -110,11 +112,52 @@ impl Cap {
         look_again: impl FnOnce(),
     ) -> Result<Reservation<'_>, Refusal> {
         let Some(budget) = self.budget(device) else { return Ok(Reservation::none()) };
-        if let Ok(reservation) = budget.reserve(bytes) {
-            return Ok(reservation);
+        budget.reserve(bytes).or_else(|_| {
+            look_again();
+            budget.reserve(bytes)
+        })
+    }
+
+    /// As `reserve`, for pages of managed memory.
+    pub fn reserve_managed(
+        &self,
+        device: DeviceId,
+        pages: u64,
+        look_again: impl FnOnce(),
+    ) -> Result<Reservation<'_>, Refusal> {
+        let Some(budget) = self.budget(device) else { return Ok(Reservation::none()) };
+        let managed = &self.devices[device.0 as usize].managed;
+        budget.reserve_managed(managed, pages).or_else(|_| {
+            look_again();
+            budget.reserve_managed(managed, pages)
+        })
+    }
+
+    /// The driver has these physical bytes of `kind` no more.
+    #[inline]
+    pub fn went(&self, device: DeviceId, kind: Kind, bytes: u64) {
+        let Some(budget) = self.budget(device) else { return };
+        match kind {
+            Kind::Managed => {
+                self.devices[device.0 as usize].managed.remove(bytes, |change| {
+                    budget.charge(change);
+                });
+            }
+            _ => {
+                budget.charge(-(bytes as i64));
+            }
         }
-        look_again();
-        budget.reserve(bytes)
+    }
+
+    /// What is counted for allocations and promised to calls under way, as pages: without what the
+    /// driver took on its own, and without the rest of a step of managed memory.
+    pub fn held(&self, device: DeviceId, live: u64) -> u64 {
+        let look = |beside: u64| {
+            let beside = if self.limit(device).is_some() { beside } else { 0 };
+            let counted = self.counted(device, live);
+            counted.saturating_sub(self.outside(device)).saturating_sub(beside)
+        };
+        self.devices[device.0 as usize].managed.beside(look)
     }
 
     /// After the driver's free returned success.

@@ -1,6 +1,6 @@
 //! The way of every request and every free through cap, driver, ledger and file.
 
-use crate::cap::{self, Refusal, Reservation};
+use crate::cap::{Refusal, Reservation};
 use crate::contexts::Place;
 use crate::entry::Api;
 use crate::entry::cuda::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY, CUresult};
@@ -28,10 +28,10 @@ impl Request {
         Request { api, kind, space: kind.space(), place, size }
     }
 
-    /// The most that it can take, as the cap counts.
+    /// The most physical bytes that it can take; 0 where none count.
     fn upper_bound(&self) -> u64 {
         match physical(self.kind, self.size) {
-            Physical::Own(bytes) => cap::counted(self.kind, bytes),
+            Physical::Own(bytes) => bytes,
             Physical::Shared(_) => PAGE,
             Physical::Reserved | Physical::None => 0,
         }
@@ -160,7 +160,7 @@ pub fn take(
         ..Entry::new(request.kind, key, size, request.place.device)
     };
     let growth = p.ledger.insert(&p.recorder, &entry);
-    if let Err(refusal) = reservation.commit(cap::counted_change(entry.kind, growth)) {
+    if let Err(refusal) = reservation.commit(growth) {
         let taken = p.ledger.remove(&p.recorder, entry.space, key);
         if taken.as_ref().is_some_and(Removed::is_in_checkpoint) {
             p.recorder.record(&Event::Free { key, space: entry.space, site: SiteId(0) });
@@ -182,7 +182,10 @@ fn reserve(p: &'static Process, request: &Request) -> Result<Reservation<'static
         return Ok(Reservation::none());
     }
     let device = request.place.device;
-    p.cap.reserve(device, bytes, || look_again(p, device))
+    match request.kind {
+        Kind::Managed => p.cap.reserve_managed(device, bytes, || look_again(p, device)),
+        _ => p.cap.reserve(device, bytes, || look_again(p, device)),
+    }
 }
 
 /// The program's free, by whatever call. It always reaches the driver.
@@ -212,8 +215,8 @@ pub fn give_back(
     if result == 0 {
         settle(p, removed, now);
     } else {
-        let change = p.ledger.restore(&p.recorder, removed);
-        p.cap.grow(removed.entry.device, cap::counted_change(removed.entry.kind, change));
+        let entry = &removed.entry;
+        p.cap.grow(entry.device, p.ledger.restore(&p.recorder, removed));
         p.recorder.record(&Event::FreeFailed { key, space, site, result });
     }
     result
@@ -228,7 +231,7 @@ pub(super) fn settle(p: &'static Process, removed: &Removed, now: u64) {
         kind => {
             let bytes = p.ledger.left(removed);
             if bytes != 0 {
-                p.cap.release(entry.device, cap::counted(kind, bytes));
+                p.cap.went(entry.device, kind, bytes);
             }
         }
     }

@@ -2,11 +2,12 @@
 
 use super::book::{Why, look_again, refuse_at, site};
 use super::place::current_place;
-use crate::cap::{self, Reservation};
+use crate::cap::Reservation;
 use crate::contexts::{Arrival, Context, Ending, Place, Step};
 use crate::devices::Device;
 use crate::entry::cuda::*;
 use crate::entry::{Api, Call, driver, inside};
+use crate::ledger::ContextTotals;
 use crate::observe::{Before, Observer};
 use crate::process::Process;
 use vramtrace_format::{ContextId, Definition, DeviceId, Event, Kind, PoolId};
@@ -129,7 +130,8 @@ unsafe fn created<F: Copy>(
         let handle = unsafe { *ctx } as u64;
         // A handle that comes again was destroyed behind our back.
         if let Step::Ends(stale) = p.contexts.begin_destroy(handle) {
-            p.cap.release(stale.context.device, take_all(p, &stale));
+            let gone = take_all(p, &stale);
+            uncount(p, gone, stale.context.device);
         }
         let arrival = arrival(p, handle, device_id(device));
         let met = p.contexts.meet(arrival, |context| announce(p, context));
@@ -302,29 +304,33 @@ fn end(p: &'static Process, step: Step, real: impl FnOnce() -> CUresult) -> CUre
         return result;
     };
     let device = ending.context.device;
-    let bytes = take_all(p, ending);
+    let gone = take_all(p, ending);
     let result = real();
     if result != CUDA_SUCCESS {
         record_created(p, &ending.context);
         p.contexts.put_back(step);
     }
-    give_back(p, bytes, device);
+    give_back(p, gone, device);
     result
 }
 
-/// Books the end of a context and of what belonged to it. Returns its allocations' bytes, as the
-/// cap counts.
-fn take_all(p: &Process, ending: &Ending) -> u64 {
+/// Books the end of a context and of what belonged to it.
+fn take_all(p: &Process, ending: &Ending) -> ContextTotals {
     // Its streams end with it, and its handle may be given out again.
     p.routes.forget();
     let gone = p.ledger.remove_context(&p.recorder, ending.context.id);
     p.recorder.record(&Event::ContextDestroyed { context: ending.context.id });
-    gone.bytes.saturating_add(cap::beside(Kind::Managed, gone.managed))
+    gone
+}
+
+fn uncount(p: &Process, gone: ContextTotals, device: DeviceId) {
+    p.cap.release(device, gone.bytes.saturating_sub(gone.managed));
+    p.cap.went(device, Kind::Managed, gone.managed);
 }
 
 /// After the driver's answer.
-fn give_back(p: &'static Process, bytes: u64, device: DeviceId) {
-    p.cap.release(device, bytes);
+fn give_back(p: &'static Process, gone: ContextTotals, device: DeviceId) {
+    uncount(p, gone, device);
     look_again(p, device);
 }
 

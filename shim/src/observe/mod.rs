@@ -9,7 +9,6 @@
 mod hidden;
 mod nvml;
 
-use crate::cap::beside;
 use crate::devices::Device;
 use crate::entry::cuda::NvmlDevice;
 use crate::entry::{inside, loader, uncancelled};
@@ -264,11 +263,8 @@ impl Observer {
 
 fn booked(p: &Process, device: DeviceId) -> Booked {
     let live = p.ledger.live(device);
-    let counted = p.cap.counted(device, live);
     let managed = p.ledger.live_of(device, Kind::Managed);
-    // What a cap counts beside managed pages is in no figure that is compared here.
-    let beside = if p.cap.limit(device).is_some() { beside(Kind::Managed, managed) } else { 0 };
-    let held = counted.saturating_sub(p.cap.outside(device)).saturating_sub(beside);
+    let held = p.cap.held(device, live);
     Booked { held, live, managed }
 }
 
