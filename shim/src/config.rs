@@ -1,6 +1,7 @@
 //! What the environment asks for. All `VRAMTRACE_*` variables are read here, once a process, at
 //! its first use of CUDA.
 
+use crate::capture::workspace::DEEPEST;
 use crate::say;
 use std::ffi::{CStr, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -9,11 +10,12 @@ use vramtrace_format::capspec::{self, CapSpec};
 use vramtrace_format::size;
 
 /// Every variable there is; others get a line with the nearest of these.
-pub const KNOWN: [&str; 9] = [
+pub const KNOWN: [&str; 10] = [
     "VRAMTRACE_OUT",
     "VRAMTRACE_MAX",
     "VRAMTRACE_CAP",
     "VRAMTRACE_STACKS",
+    "VRAMTRACE_STACK_DEPTH",
     "VRAMTRACE_LIB",
     "VRAMTRACE_RUN",
     "VRAMTRACE_SIM",
@@ -37,12 +39,56 @@ pub enum Out {
     Pattern(OsString),
 }
 
+/// Which call stacks are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stacks {
+    pub native: bool,
+    pub python: bool,
+    /// Frames kept of each, from the innermost out.
+    pub native_depth: usize,
+    pub python_depth: usize,
+}
+
+impl Default for Stacks {
+    fn default() -> Stacks {
+        Stacks { native: false, python: false, native_depth: 64, python_depth: 128 }
+    }
+}
+
+impl Stacks {
+    /// `VRAMTRACE_STACKS`: languages with commas between, or `none`.
+    fn set(&mut self, text: &str) -> Result<(), String> {
+        let (mut native, mut python) = (false, false);
+        for word in text.split(',').filter(|_| text != "none") {
+            match word {
+                "native" => native = true,
+                "python" => python = true,
+                _ => return Err("is not native, python, native,python or none".into()),
+            }
+        }
+        *self = Stacks { native, python, ..*self };
+        Ok(())
+    }
+
+    /// `VRAMTRACE_STACK_DEPTH`: frames of each language.
+    fn set_depth(&mut self, text: &str) -> Result<(), String> {
+        match text.parse() {
+            Ok(depth) if (1..=DEEPEST).contains(&depth) => {
+                *self = Stacks { native_depth: depth, python_depth: depth, ..*self };
+                Ok(())
+            }
+            _ => Err(format!("is not a number of frames from 1 to {DEEPEST}")),
+        }
+    }
+}
+
 pub struct Config {
     pub out: Out,
     /// Most bytes of the trace on disk; `None` = unlimited.
     pub max: Option<u64>,
     /// `Err`: there is one that could not be understood (why), and everything must be refused.
     pub cap: Result<Option<CapSpec>, String>,
+    pub stacks: Stacks,
     /// Name of the entry point whose hook is to panic once: for tests.
     pub test_panic: Option<String>,
     /// `XDG_RUNTIME_DIR`.
@@ -74,6 +120,7 @@ impl Config {
             out: Out::Default,
             max: Some(MAX_DEFAULT),
             cap: Ok(None),
+            stacks: Stacks::default(),
             test_panic: None,
             runtime_directory: None,
             complaints: Vec::new(),
@@ -83,6 +130,10 @@ impl Config {
                 Some("VRAMTRACE_OUT") => config.set_out(value),
                 Some("VRAMTRACE_MAX") => config.set_max(&value),
                 Some("VRAMTRACE_CAP") => config.set_cap(&value),
+                Some("VRAMTRACE_STACKS") => config.set_stacks(&name, &value, Stacks::set),
+                Some("VRAMTRACE_STACK_DEPTH") => {
+                    config.set_stacks(&name, &value, Stacks::set_depth)
+                }
                 Some("VRAMTRACE_TEST_PANIC") => config.test_panic = value.into_string().ok(),
                 Some("XDG_RUNTIME_DIR") if value.as_bytes().first() == Some(&b'/') => {
                     config.runtime_directory = Some(value.into())
@@ -146,6 +197,20 @@ impl Config {
                 ));
                 self.cap = Err(why);
             }
+        }
+    }
+
+    fn set_stacks(
+        &mut self,
+        name: &OsStr,
+        value: &OsStr,
+        set: impl Fn(&mut Stacks, &str) -> Result<(), String>,
+    ) {
+        let text = value.to_string_lossy();
+        if !text.is_empty()
+            && let Err(why) = set(&mut self.stacks, &text)
+        {
+            self.complaints.push(format!("{}={text}: {why}; using the default", name.display()));
         }
     }
 
@@ -261,7 +326,8 @@ mod tests {
             ("VRAMTRACE_OUT", "traces/%h.%p.%r.%e.%t.%%.vtrace"),
             ("VRAMTRACE_MAX", "64MiB"),
             ("VRAMTRACE_CAP", "8GiB"),
-            ("VRAMTRACE_STACKS", "off"),
+            ("VRAMTRACE_STACKS", "python"),
+            ("VRAMTRACE_STACK_DEPTH", "200"),
             ("XDG_RUNTIME_DIR", "/run/user/7"),
         ]);
         assert_eq!(config.out, Out::Pattern("traces/%h.%p.%r.%e.%t.%%.vtrace".into()));
@@ -269,6 +335,12 @@ mod tests {
         assert!(matches!(config.cap, Ok(Some(_))));
         assert_eq!(config.runtime_directory, Some("/run/user/7".into()));
         assert_eq!(config.complaints, [""; 0]);
+        let stacks = Stacks { native: false, python: true, native_depth: 200, python_depth: 200 };
+        assert_eq!(config.stacks, stacks);
+        let none = self::config(&[("VRAMTRACE_STACKS", "none")]).stacks;
+        assert!(!none.native && !none.python);
+        let both = self::config(&[("VRAMTRACE_STACKS", "python,native")]).stacks;
+        assert_eq!(both, Stacks { native: true, python: true, ..Stacks::default() });
         assert_eq!(self::config(&[("VRAMTRACE_OUT", "off")]).out, Out::Off);
         assert_eq!(self::config(&[("VRAMTRACE_MAX", "unlimited")]).max, None);
     }
@@ -282,6 +354,10 @@ mod tests {
             ("VRAMTRACE_MAX", "infinite", "unlimited"),
             ("VRAMTRACE_MAX", "1MiB", "4MiB"),
             ("VRAMTRACE_CAP", "8", "8GiB"),
+            ("VRAMTRACE_STACKS", "off", "none"),
+            ("VRAMTRACE_STACKS", "native,", "native,python"),
+            ("VRAMTRACE_STACK_DEPTH", "0", "1 to 1024"),
+            ("VRAMTRACE_STACK_DEPTH", "deep", "1 to 1024"),
             ("VRAMTRACE_CAPS", "8GiB", "VRAMTRACE_CAP?"),
             ("VRAMTRACE_OUTPUT", "x", "VRAMTRACE_OUT?"),
         ] {

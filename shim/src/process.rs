@@ -5,6 +5,7 @@
 //! its locks may be held by threads that do not exist here, its windows are the parent's file.
 
 use crate::cap::{Cap, DeviceFacts};
+use crate::capture::Capture;
 use crate::captures::Captures;
 use crate::config::Config;
 use crate::contexts::Contexts;
@@ -29,6 +30,7 @@ pub struct Process {
     pub config: Config,
     pub entry: Entry,
     pub recorder: Recorder,
+    pub capture: Capture,
     pub ledger: Ledger,
     pub cap: Cap,
     pub pools: Pools,
@@ -59,6 +61,7 @@ impl Process {
         put! {
             entry: Entry::new(&config),
             recorder: Recorder::new(&config),
+            capture: Capture::new(&config),
             ledger: Ledger::new(),
             cap: Cap::new(config.cap.clone().map_err(|_| ()), facts),
             pools: Pools::default(),

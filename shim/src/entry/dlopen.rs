@@ -1,4 +1,4 @@
-//! `dlopen` and `dlmopen`, ours only to see what will escape us: a library opened with
+//! `dlclose`, ours only to know that addresses may have new owners; `dlopen` and `dlmopen`, ours only to see what will escape us: a library opened with
 //! RTLD_DEEPBIND prefers its own dependencies to our exports, and one in another namespace does
 //! not see us at all. Both jump to the real function, so that the caller's search paths and
 //! namespace are the caller's.
@@ -7,7 +7,7 @@ use super::doorway::{Verdict, doorway};
 use super::loader;
 use core::ffi::{c_char, c_int, c_long, c_void};
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicU8, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 /// What was opened so that its calls may escape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,4 +76,29 @@ pub unsafe extern "C" fn dlopen(name: *const c_char, flags: c_int) -> *mut c_voi
 #[unsafe(naked)]
 pub unsafe extern "C" fn dlmopen(space: c_long, name: *const c_char, flags: c_int) -> *mut c_void {
     doorway!(opening_apart)
+}
+
+static CLOSED: AtomicU32 = AtomicU32::new(0);
+
+/// How often a library was closed in this process.
+#[inline]
+pub fn closed() -> u32 {
+    CLOSED.load(Ordering::Acquire)
+}
+
+/// # Safety
+/// As the C library's.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
+    let real = loader::real_dlclose();
+    if real == 0 {
+        return -1;
+    }
+    // SAFETY: the real function, with the caller's handle.
+    let result = unsafe {
+        core::mem::transmute::<usize, unsafe extern "C" fn(*mut c_void) -> c_int>(real)(handle)
+    };
+    // Behind the call: whoever looks before sees the library, and looks again after this.
+    CLOSED.fetch_add(1, Ordering::Release);
+    result
 }

@@ -72,6 +72,16 @@ impl Object {
         self.map.cast_mut().cast()
     }
 
+    /// What the loader added to the addresses of the file.
+    pub fn base(&self) -> usize {
+        unsafe { (*self.map).base }
+    }
+
+    /// Address and size of the function or variable that it defines under this name.
+    pub fn symbol(&self, name: &[u8]) -> Option<(usize, usize)> {
+        unsafe { self.tables?.symbol(name, is_in_memory) }
+    }
+
     pub fn contains(&self, address: usize) -> bool {
         object_at(address).is_some_and(|other| other.map == self.map)
     }
@@ -188,6 +198,14 @@ impl Tables {
     }
 
     unsafe fn function(&self, name: &[u8]) -> Option<usize> {
+        unsafe { Some(self.symbol(name, is_function)?.0) }
+    }
+
+    unsafe fn symbol(
+        &self,
+        name: &[u8],
+        fits: impl Fn(&libc::Elf64_Sym) -> bool,
+    ) -> Option<(usize, usize)> {
         let wanted = hash(name);
         unsafe {
             let buckets = *self.hash;
@@ -214,8 +232,9 @@ impl Tables {
                 if entry | 1 == wanted | 1 {
                     let symbol = &*self.symbols.add(index as usize);
                     let text = CStr::from_ptr(self.strings.add(symbol.st_name as usize));
-                    if text.to_bytes() == name && is_function(symbol) {
-                        return Some(self.base + symbol.st_value as usize);
+                    if text.to_bytes() == name && fits(symbol) {
+                        let address = self.base + symbol.st_value as usize;
+                        return Some((address, symbol.st_size as usize));
                     }
                 }
                 if entry & 1 != 0 {
@@ -230,6 +249,11 @@ impl Tables {
 /// Defined, and code: an indirect function's value is its chooser, not itself.
 fn is_function(symbol: &libc::Elf64_Sym) -> bool {
     symbol.st_shndx != 0 && matches!(symbol.st_info & 15, STT_NOTYPE | STT_FUNC)
+}
+
+/// Defined, and code or data that has one address for all threads.
+fn is_in_memory(symbol: &libc::Elf64_Sym) -> bool {
+    symbol.st_shndx != 0 && matches!(symbol.st_info & 15, STT_NOTYPE | STT_OBJECT | STT_FUNC)
 }
 
 /// The hash of DT_GNU_HASH.
@@ -249,6 +273,7 @@ const DT_SYMTAB: i64 = 6;
 const DT_SONAME: i64 = 14;
 const DT_GNU_HASH: i64 = 0x6fff_fef5;
 const STT_NOTYPE: u8 = 0;
+const STT_OBJECT: u8 = 1;
 const STT_FUNC: u8 = 2;
 
 #[cfg(test)]

@@ -11,6 +11,8 @@ pub type Dlopen = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
 static DLSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 static DLVSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 static DLOPEN: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+static DLCLOSE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+static FIND_OBJECT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 static DLMOPEN: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Resolved once, by the first thread that asks; racing ones find the same.
@@ -98,12 +100,36 @@ pub fn has_sanitizer_behind_us() -> bool {
     found
 }
 
+pub type FindObject = unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int;
+
+/// The real `_dl_find_object`; glibc has it from 2.35 on.
+#[inline]
+pub fn find_object() -> Option<FindObject> {
+    const NONE: usize = 1;
+    let mut known = FIND_OBJECT.load(Ordering::Relaxed) as usize;
+    if known == 0 {
+        known = find(&FIND_OBJECT, b"_dl_find_object") as usize;
+        if known == 0 {
+            FIND_OBJECT.store(NONE as *mut c_void, Ordering::Relaxed);
+        }
+    }
+    // SAFETY: the function of that name.
+    (known > NONE).then(|| unsafe { core::mem::transmute::<usize, FindObject>(known) })
+}
+
+/// Address of the real `dlclose`; 0 if the process has none.
+pub fn real_dlclose() -> usize {
+    cached(&DLCLOSE, b"dlclose") as usize
+}
+
 /// Finds them all before anybody asks.
 pub fn warm() {
     real_dlsym();
     real_dlvsym();
     real_dlopen();
     real_dlmopen();
+    real_dlclose();
+    find_object();
 }
 
 /// Whether this address lies in our library.

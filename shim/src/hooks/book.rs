@@ -86,7 +86,7 @@ pub(super) fn refuse_at(
         }
         Why::BadCap => (CUDA_ERROR_INVALID_VALUE, RefusedBy::BadCap, counted, 0),
     };
-    let stack = crate::capture::stack();
+    let stack = crate::capture::stack(p);
     let refused = Refused { site, stack, size, result, by, counted, limit, driver_free: 0 };
     let record = || p.recorder.record(&Event::Refused(refused));
     if by == RefusedBy::Driver && result != CUDA_ERROR_OUT_OF_MEMORY {
@@ -155,7 +155,7 @@ pub fn take(
         space: request.space,
         context: request.place.context,
         site: request.site(p),
-        stack: crate::capture::stack(),
+        stack: crate::capture::stack(p),
         time_ns: p.recorder.now_ns(),
         ..Entry::new(request.kind, key, size, request.place.device)
     };

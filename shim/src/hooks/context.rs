@@ -27,8 +27,8 @@ pub fn meet_device(p: &'static Process, id: DeviceId) -> Option<&'static Device>
     })
 }
 
-pub fn arrival(p: &Process, handle: u64, device: DeviceId) -> Arrival {
-    let stack = crate::capture::stack();
+pub fn arrival(p: &'static Process, handle: u64, device: DeviceId) -> Arrival {
+    let stack = crate::capture::stack(p);
     Arrival { handle, device, time_ns: p.recorder.now_ns(), stack }
 }
 

@@ -34,7 +34,7 @@ pub(super) fn take_captured(
         return refuse(p, &request, Why::Driver(result));
     }
     // SAFETY: the driver has written it and answered success.
-    p.graphs.made_node(unsafe { *dptr }, api, crate::capture::stack());
+    p.graphs.made_node(unsafe { *dptr }, api, crate::capture::stack(p));
     result
 }
 
@@ -54,7 +54,7 @@ fn made_node(
         let request = Request::new(api, Kind::Graph, place, params.bytesize as u64);
         return refuse(p, &request, Why::Driver(result));
     }
-    p.graphs.made_node(params.dptr, api, crate::capture::stack());
+    p.graphs.made_node(params.dptr, api, crate::capture::stack(p));
     result
 }
 
@@ -417,7 +417,7 @@ fn run(p: &'static Process, api: Api, plan: &Plan, real: impl FnOnce() -> CUresu
 fn take(p: &'static Process, api: Api, block: &Block, now: u64) {
     let place = Place { device: block.device, ..NOWHERE };
     let made = p.graphs.origin(block.address);
-    let origin = made.unwrap_or(Origin { api: api as u16, stack: crate::capture::stack() });
+    let origin = made.unwrap_or(Origin { api: api as u16, stack: crate::capture::stack(p) });
     let api = Api::ALL.get(origin.api as usize).copied().unwrap_or(api);
     let entry = Entry {
         site: site(p, api, Some(Kind::Graph), place, PoolId(0), 0),

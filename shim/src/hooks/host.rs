@@ -30,7 +30,7 @@ fn pinned(
     let entry = Entry {
         context: place.context,
         site: site(p, api, Some(kind), place, Default::default(), 0),
-        stack: crate::capture::stack(),
+        stack: crate::capture::stack(p),
         time_ns: p.recorder.now_ns(),
         ..Entry::new(kind, key(), size, place.device)
     };

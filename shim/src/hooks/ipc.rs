@@ -157,7 +157,7 @@ pub(super) fn book(p: &'static Process, api: Api, space: Space, key: u64, size: 
         space,
         context: place.context,
         site: site(p, api, Some(Kind::Imported), place, PoolId(0), 0),
-        stack: crate::capture::stack(),
+        stack: crate::capture::stack(p),
         time_ns: p.recorder.now_ns(),
         ..Entry::new(Kind::Imported, key, size, place.device)
     };

@@ -198,7 +198,7 @@ fn booked(p: &'static Process, asked: &Asked, route: &Route) -> u64 {
         pool: route.pool.map_or(PoolId(0), KnownPool::id),
         stream: stream_id(asked.stream, asked.per_thread),
         site: route.site,
-        stack: crate::capture::stack(),
+        stack: crate::capture::stack(p),
         time_ns: now,
         ..Entry::new(Kind::Pool, key, asked.size, route.place.device)
     };

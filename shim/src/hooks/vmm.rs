@@ -243,7 +243,7 @@ fn insert(p: &'static Process, api: Api, kind: Kind, place: Place, object: u64, 
         space: Space::Vmm,
         context: place.context,
         site: site(p, api, Some(kind), place, PoolId(0), 0),
-        stack: crate::capture::stack(),
+        stack: crate::capture::stack(p),
         time_ns: p.recorder.now_ns(),
         ..Entry::new(kind, object, size, place.device)
     };

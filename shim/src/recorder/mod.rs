@@ -146,8 +146,14 @@ impl Recorder {
         self.try_define(definition);
     }
 
-    /// False: nothing is recorded.
-    fn try_define(&self, definition: &Definition) -> bool {
+    /// Whether what happens now is written, or will be when the file opens.
+    #[inline]
+    pub fn is_recording(&self) -> bool {
+        self.state.load(Ordering::Relaxed) != SILENT
+    }
+
+    /// As [`Recorder::define`]. False: nothing is recorded.
+    pub fn try_define(&self, definition: &Definition) -> bool {
         let now_ns = self.now_ns();
         // Unknown until the first event: a definition has no thread that matters.
         let thread = slot::number(self.owner()).unwrap_or_default();

@@ -1,0 +1,257 @@
+//! A stack is written once; everybody else gets its number.
+//!
+//! Behind a short lock, and only for stacks that a workspace does not remember. A definition
+//! stands in the file before its number is known to anybody.
+
+use super::native;
+use super::native::modules::{Headers, Loaded};
+use super::python::Interpreter;
+use super::python::code;
+use super::python::memory::Plain;
+use super::python::walk;
+use crate::table::{self, Slot, Table};
+use vramtrace_format::{Definition, Join, PythonFrame, StackFlags, StackId};
+
+/// Most different stacks of a process.
+const STACKS_MOST: u32 = 1 << 20;
+
+/// One capture, not yet known.
+pub struct Stack<'a> {
+    pub flags: StackFlags,
+    pub native: &'a [native::Frame],
+    pub python: &'a [walk::Frame],
+    pub joins: &'a [Join],
+}
+
+#[derive(Default)]
+pub struct Library {
+    stacks: Table<Numbered>,
+    codes: Table<Numbered>,
+    modules: Vec<Known>,
+    last_stack: u32,
+    last_code: u32,
+    /// Room left for definitions.
+    room: Option<u64>,
+    full: StackId,
+}
+
+/// What a 64-bit print stands for.
+#[derive(Clone, Copy)]
+struct Numbered {
+    print: u64,
+    id: u32,
+}
+
+// SAFETY: print 0 is empty.
+unsafe impl Slot for Numbered {
+    type Key = u64;
+    fn is_empty(&self) -> bool {
+        self.print == 0
+    }
+    fn key(&self) -> u64 {
+        self.print
+    }
+    fn hash(print: u64) -> u64 {
+        table::spread(print)
+    }
+}
+
+struct Known {
+    loaded: Loaded,
+    base: usize,
+    path: Vec<u8>,
+    build_id: Vec<u8>,
+}
+
+/// What became of an unknown stack.
+pub struct Interned {
+    pub id: StackId,
+    /// It is the first for which there was no room.
+    pub full: bool,
+}
+
+impl Library {
+    /// `room`: most bytes of definitions.
+    pub fn new(room: u64) -> Library {
+        Library { room: Some(room), ..Library::default() }
+    }
+
+    /// The number of a stack. `define` says false when nothing is recorded any more.
+    pub fn stack(
+        &mut self,
+        print: u64,
+        stack: &Stack,
+        interpreter: Option<&Interpreter>,
+        define: impl Fn(&Definition) -> bool,
+    ) -> Interned {
+        let known = |id| Interned { id, full: false };
+        if let Some(known_one) = self.stacks.get(print) {
+            return known(StackId(known_one.id));
+        }
+        if self.full != StackId(0) {
+            return known(self.full);
+        }
+        let id = StackId(self.last_stack + 1);
+        if self.last_stack >= STACKS_MOST || self.room == Some(0) {
+            let definition = Definition::Stack {
+                id,
+                flags: StackFlags::TOO_MANY,
+                native: Vec::new(),
+                python: Vec::new(),
+                joins: Vec::new(),
+            };
+            if !define(&definition) {
+                return known(StackId(0));
+            }
+            self.full = id;
+            return Interned { id, full: true };
+        }
+        let python = stack.python.iter().map(|frame| PythonFrame {
+            code: self.code(frame, interpreter, &define),
+            last_instruction: frame.last_instruction,
+        });
+        let python: Vec<_> = python.collect();
+        let native = stack.native.iter().map(|frame| frame.address as u64).collect();
+        let joins = stack.joins.to_vec();
+        let words = 2 + stack.native.len() + stack.python.len() + stack.joins.len();
+        if !define(&Definition::Stack { id, flags: stack.flags, native, python, joins }) {
+            return known(StackId(0));
+        }
+        self.spend(8 * words);
+        // Without memory for the table it is written again the next time.
+        let _ = self.stacks.insert(Numbered { print, id: id.0 });
+        self.last_stack = id.0;
+        known(id)
+    }
+
+    fn spend(&mut self, bytes: usize) {
+        self.room = self.room.map(|room| room.saturating_sub(bytes as u64));
+    }
+
+    /// 0 where it cannot be read.
+    fn code(
+        &mut self,
+        frame: &walk::Frame,
+        interpreter: Option<&Interpreter>,
+        define: &impl Fn(&Definition) -> bool,
+    ) -> u32 {
+        let print = frame.identity.max(1);
+        if let Some(known) = self.codes.get(print) {
+            return known.id;
+        }
+        let Some(layout) = interpreter.map(|interpreter| &interpreter.layout) else { return 0 };
+        let Some(read) = code::read(&Plain, layout, frame.code) else { return 0 };
+        let id = self.last_code + 1;
+        let code::Code { name, file, first_line, line_table } = read;
+        let bytes = 64 + name.len() + file.len() + line_table.len();
+        let minor = layout.minor;
+        if !define(&Definition::Code { id, minor, name, file, first_line, line_table }) {
+            return 0;
+        }
+        self.spend(bytes);
+        let _ = self.codes.insert(Numbered { print, id });
+        self.last_code = id;
+        id
+    }
+
+    /// A library was met. True: it took addresses of another one, so that stacks with the same
+    /// addresses are other stacks now.
+    ///
+    /// # Safety
+    /// It is loaded now.
+    pub unsafe fn module(
+        &mut self,
+        loaded: &Loaded,
+        headers: &Headers,
+        define: impl Fn(&Definition) -> bool,
+    ) -> bool {
+        let overlaps =
+            |known: &&Known| known.loaded.start < loaded.end && loaded.start < known.loaded.end;
+        // SAFETY: as the caller promises.
+        let object = unsafe { loaded.object() };
+        let path = object.path().to_bytes().to_vec();
+        let before = self.modules.iter().rev().find(overlaps);
+        let same = |known: &Known| {
+            (known.loaded.start, known.loaded.end) == (loaded.start, loaded.end)
+                && known.base == headers.base
+                && known.path == path
+                && known.build_id == headers.build_id
+        };
+        if before.is_some_and(same) {
+            return false;
+        }
+        let replaces = before.is_some();
+        let shown = match path.is_empty() {
+            true => program(),
+            false => String::from_utf8_lossy(&path).into_owned(),
+        };
+        define(&Definition::Module {
+            id: self.modules.len() as u32 + 1,
+            path: shown,
+            build_id: headers.build_id.clone(),
+            base: headers.base as u64,
+            start: loaded.start as u64,
+            end: loaded.end as u64,
+        });
+        self.spend(128 + path.len());
+        let (base, build_id) = (headers.base, headers.build_id.clone());
+        self.modules.push(Known { loaded: *loaded, base, path, build_id });
+        replaces
+    }
+}
+
+/// The loader has no path for the program itself.
+fn program() -> String {
+    match std::fs::read_link("/proc/self/exe") {
+        Ok(path) => path.to_string_lossy().into_owned(),
+        Err(_) => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    fn stack(native: &[native::Frame]) -> Stack<'_> {
+        Stack { flags: StackFlags::default(), native, python: &[], joins: &[] }
+    }
+
+    #[test]
+    fn a_stack_is_written_once() {
+        let mut library = Library::new(1 << 20);
+        let written = RefCell::new(Vec::new());
+        let define = |definition: &Definition| {
+            written.borrow_mut().push(definition.clone());
+            true
+        };
+        let frames = [native::Frame { address: 7, low: 0 }];
+        for _ in 0..3 {
+            assert_eq!(library.stack(9, &stack(&frames), None, define).id, StackId(1));
+        }
+        assert_eq!(library.stack(10, &stack(&frames), None, define).id, StackId(2));
+        assert_eq!(written.borrow().len(), 2);
+        assert!(matches!(&written.borrow()[0], Definition::Stack { native, .. } if native == &[7]));
+    }
+
+    #[test]
+    fn what_is_not_recorded_has_no_number() {
+        let mut library = Library::new(1 << 20);
+        assert_eq!(library.stack(9, &stack(&[]), None, |_| false).id, StackId(0));
+        assert_eq!(library.stack(9, &stack(&[]), None, |_| true).id, StackId(1));
+    }
+
+    #[test]
+    fn when_there_is_no_room_the_rest_share_one_number() {
+        let mut library = Library::new(100);
+        let frames = [native::Frame::default(); 20];
+        assert_eq!(library.stack(1, &stack(&frames), None, |_| true).id, StackId(1));
+        let first = library.stack(2, &stack(&frames), None, |definition| {
+            matches!(definition, Definition::Stack { flags: StackFlags::TOO_MANY, .. })
+        });
+        assert!(first.full && first.id == StackId(2));
+        let later = library.stack(3, &stack(&frames), None, |_| panic!());
+        assert!(!later.full && later.id == StackId(2));
+        assert_eq!(library.stack(1, &stack(&frames), None, |_| panic!()).id, StackId(1));
+    }
+}

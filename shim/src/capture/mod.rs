@@ -1,0 +1,222 @@
+//! The call stack behind an event: taken on the thread that makes the call, outside the driver,
+//! with no lock of ours held.
+//!
+//! | step | where |
+//! |---|---|
+//! | how far the stack can be read | [`bounds`] |
+//! | buffers and caches | [`workspace`] |
+//! | C and C++ frames | [`native`] |
+//! | Python frames | [`python`] |
+//! | which of these runs which of those | [`join`] |
+//! | one number for each stack | [`intern`] |
+//!
+//! Where anything is in doubt the stack is 0, or partial with a flag that says so.
+
+pub mod bounds;
+pub mod intern;
+pub mod join;
+pub mod native;
+pub mod python;
+pub mod workspace;
+
+use crate::config::{Config, Stacks};
+use crate::entry;
+use crate::lock::Lock;
+use crate::process::Process;
+use crate::recorder::Recorder;
+use crate::say;
+use intern::{Library, Stack};
+use native::Registers;
+use native::modules::{self, Headers, Loaded};
+use python::walk::Frames;
+use python::{Found, Python};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use vramtrace_format::{Definition, StackFlags, StackId};
+use workspace::{Workspace, Workspaces};
+
+pub struct Capture {
+    wants: Stacks,
+    workspaces: Workspaces,
+    python: Python,
+    library: Lock<Library>,
+    /// How often a library took the addresses of another one.
+    replaced: AtomicU32,
+    /// Captures so far without a Python, where native stacks do not show it.
+    looked: AtomicU32,
+    told_native: AtomicBool,
+}
+
+/// A quarter of the trace's limit, or this.
+const ROOM_MOST: u64 = 1 << 30;
+
+/// The number of the stack of the call that is under way on this thread.
+#[inline]
+pub fn stack(p: &'static Process) -> StackId {
+    let capture = &p.capture;
+    if !(capture.wants.native || capture.wants.python) || !p.recorder.is_recording() {
+        return StackId(0);
+    }
+    capture.take(&p.recorder)
+}
+
+/// Two numbers to one that depends on all their bits.
+#[inline(always)]
+pub fn mix(a: u64, b: u64) -> u64 {
+    let product = u128::from(a ^ b ^ 0x9E37_79B9_7F4A_7C15) * 0xD6E8_FEB8_6659_FD93;
+    product as u64 ^ (product >> 64) as u64
+}
+
+impl Capture {
+    pub fn new(config: &Config) -> Capture {
+        Capture {
+            wants: config.stacks,
+            workspaces: Workspaces::default(),
+            python: Python::default(),
+            library: Lock::new(Library::new(config.max.map_or(ROOM_MOST, |max| max / 4))),
+            replaced: AtomicU32::new(0),
+            looked: AtomicU32::new(0),
+            told_native: AtomicBool::new(false),
+        }
+    }
+
+    #[inline(never)]
+    fn take(&self, recorder: &Recorder) -> StackId {
+        let from = Registers::here();
+        let Some(high) = bounds::high(from.sp) else { return StackId(0) };
+        let Some(mut work) = self.workspaces.take() else { return StackId(0) };
+        let Workspace { walker, closed, native, python, groups, joins, recent } = &mut *work;
+        let mut flags = StackFlags::default();
+
+        let now = entry::closed();
+        if *closed != now {
+            walker.forget();
+            *closed = now;
+        }
+        let met = |loaded: &Loaded, headers: &Headers| self.met(recorder, loaded, headers);
+        let mut frames = &native[..0];
+        let mut end = high;
+        if self.wants.native && self.can_unwind(recorder) {
+            let walked = walker.walk(from, high, &mut native[..self.wants.native_depth], met);
+            frames = &native[..walked.frames];
+            end = walked.high;
+            if walked.cut {
+                flags.add(StackFlags::NATIVE_CUT);
+            }
+        } else {
+            flags.add(StackFlags::NATIVE_OFF);
+            if self.wants.python && !self.python.is_met() && self.shall_look() {
+                walker.walk(from, high, native, met);
+                frames = &[];
+            }
+        }
+
+        let mut depth = 0;
+        let mut joined = 0;
+        let found = match self.wants.python {
+            true => {
+                self.python.walk(Frames { frames: &mut python[..self.wants.python_depth], groups })
+            }
+            false => Ok(Found::Off),
+        };
+        match found.unwrap_or_else(|why| self.give_up(recorder, why)) {
+            Found::Off => flags.add(StackFlags::PYTHON_OFF),
+            Found::NoThread => flags.add(StackFlags::NO_PYTHON_THREAD),
+            Found::Frames(walked) if walked.frames == 0 => flags.add(StackFlags::NO_PYTHON_FRAMES),
+            Found::Frames(walked) => {
+                depth = walked.frames;
+                if walked.cut {
+                    flags.add(StackFlags::PYTHON_CUT);
+                }
+                if !frames.is_empty() {
+                    let loops = self.python.interpreter().and_then(|found| found.loops.as_ref());
+                    joined = match loops {
+                        Some(loops) => {
+                            let cut = (flags.has(StackFlags::NATIVE_CUT), walked.cut);
+                            join::by_loop(frames, loops, walked.frames, cut, joins)
+                        }
+                        None => join::by_address(frames, end, &groups[..walked.groups], joins),
+                    };
+                }
+            }
+        }
+
+        let seed = u64::from(self.replaced.load(Ordering::Acquire)) << 8 | u64::from(flags.0);
+        let mut print = mix(seed, frames.len() as u64);
+        for frame in frames {
+            print = mix(print, frame.address as u64);
+        }
+        let pythons = &python[..depth];
+        let print = python::walk::print(print, pythons).max(1);
+        if let Some(id) = recent.get(print) {
+            return id;
+        }
+        let stack = Stack { flags, native: frames, python: pythons, joins: &joins[..joined] };
+        let id = self.intern(recorder, print, &stack);
+        if id != StackId(0) {
+            recent.put(print, id);
+        }
+        id
+    }
+
+    #[cold]
+    fn intern(&self, recorder: &Recorder, print: u64, stack: &Stack) -> StackId {
+        let define = |definition: &Definition| recorder.try_define(definition);
+        let interpreter = self.python.interpreter();
+        let interned = self.library.lock().stack(print, stack, interpreter, define);
+        if interned.full {
+            tell(
+                recorder,
+                "too many different stacks: from here on new ones are not told apart".to_string(),
+            );
+        }
+        interned.id
+    }
+
+    #[cold]
+    fn met(&self, recorder: &Recorder, loaded: &Loaded, headers: &Headers) {
+        // SAFETY: one of its functions is on this thread's stack.
+        let object = unsafe { loaded.object() };
+        if self.wants.python
+            && let Err(why) = self.python.meet(&object)
+        {
+            self.give_up(recorder, &why);
+        }
+        if self.wants.native {
+            let define = |definition: &Definition| recorder.try_define(definition);
+            // SAFETY: as above.
+            if unsafe { self.library.lock().module(loaded, headers, define) } {
+                self.replaced.fetch_add(1, Ordering::Release);
+            }
+        }
+    }
+
+    #[inline]
+    fn can_unwind(&self, recorder: &Recorder) -> bool {
+        if modules::can_ask() {
+            return true;
+        }
+        if !self.told_native.swap(true, Ordering::Relaxed) {
+            let why = "native stacks are off: they need glibc 2.35 or later";
+            tell(recorder, why.to_string());
+        }
+        false
+    }
+
+    /// At the 1st, 2nd, 4th, 8th... time.
+    fn shall_look(&self) -> bool {
+        (self.looked.fetch_add(1, Ordering::Relaxed) + 1).is_power_of_two()
+    }
+
+    #[cold]
+    fn give_up(&self, recorder: &Recorder, why: &str) -> Found {
+        tell(recorder, format!("Python stacks are off: {why}"));
+        Found::Off
+    }
+}
+
+/// On stderr and in the trace.
+#[cold]
+fn tell(recorder: &Recorder, text: String) {
+    say::line(format_args!("{text}"));
+    recorder.define(&Definition::Note { text });
+}

@@ -1,0 +1,103 @@
+//! Code objects: which one it is, and what its definition says.
+//!
+//! A code object's address is no identity: it dies, and another function's takes its place. Its
+//! strings can do the same. So what they say is part of the identity.
+
+use super::layout::{BYTES_DATA, BYTES_SIZE, Layout, TEXT_HASH, TEXT_LENGTH, TEXT_STATE};
+use super::memory::Memory;
+use crate::capture::mix;
+
+/// Longest texts that are kept, in bytes; of a longer one the beginning.
+const TEXT_MOST: usize = 4 << 10;
+const TABLE_MOST: usize = 1 << 20;
+
+pub struct Code {
+    pub name: String,
+    pub file: String,
+    pub first_line: i32,
+    pub line_table: Vec<u8>,
+}
+
+/// A number that another code object does not have.
+#[inline(always)]
+pub fn identity(memory: &impl Memory, layout: &Layout, code: usize) -> Option<u64> {
+    let file = memory.word(code + layout.file)?;
+    let name = memory.word(code + layout.name)?;
+    let table = memory.word(code + layout.line_table)?;
+    let line = memory.int(code + layout.first_line)?;
+    let size = memory.word(table + BYTES_SIZE)?;
+    let mut print = mix(code as u64, (line as u32 as u64) << 32 ^ size as u64);
+    print = mix(print, file as u64);
+    print = mix(print, text_print(memory, layout, name)?);
+    print = mix(print, text_print(memory, layout, file)?);
+    // A table ends in a zero byte, so that a word less than its end can be read.
+    if size >= 8 {
+        print = mix(print, memory.word(table + BYTES_DATA)? as u64);
+        print = mix(print, memory.word(table + BYTES_DATA + size - 8)? as u64);
+        print =
+            mix(print, memory.word(table + BYTES_DATA + ((size / 2) & !7).min(size - 8))? as u64);
+    }
+    Some(print)
+}
+
+/// Python's own hash of a text, where it is known: that of names is. Else some of its bytes.
+#[inline(always)]
+fn text_print(memory: &impl Memory, layout: &Layout, text: usize) -> Option<u64> {
+    let length = memory.word(text + TEXT_LENGTH)?;
+    let hash = memory.word(text + TEXT_HASH)?;
+    let print = mix(text as u64, length as u64);
+    if hash != usize::MAX || length < 8 {
+        return Some(mix(print, hash as u64));
+    }
+    let data = data(memory, layout, text)?;
+    let end = memory.word(data.at + length * data.width - 8)?;
+    Some(mix(mix(print, memory.word(data.at)? as u64), end as u64))
+}
+
+/// Where the characters of a text lie.
+struct Data {
+    at: usize,
+    width: usize,
+}
+
+#[inline]
+fn data(memory: &impl Memory, layout: &Layout, text: usize) -> Option<Data> {
+    let state = memory.int(text + TEXT_STATE)?;
+    let width = state as usize >> 2 & 7;
+    if !matches!(width, 1 | 2 | 4) {
+        return None;
+    }
+    let at = match (state >> 5 & 1, state >> 6 & 1) {
+        (1, 1) => text + layout.ascii,
+        (1, _) => text + layout.compact,
+        _ => memory.word(text + layout.compact)?,
+    };
+    Some(Data { at, width })
+}
+
+fn text(memory: &impl Memory, layout: &Layout, text: usize) -> Option<String> {
+    let length = memory.word(text + TEXT_LENGTH)?;
+    let Data { at, width } = data(memory, layout, text)?;
+    // Where the layout is right, a zero character stands behind the last.
+    let end = memory.bytes(at.checked_add(length.checked_mul(width)?)?, width, 4)?;
+    if end.iter().any(|byte| *byte != 0) {
+        return None;
+    }
+    let kept = length.min(TEXT_MOST / width);
+    let bytes = memory.bytes(at, kept * width, TEXT_MOST)?;
+    let number = |bytes: &[u8]| bytes.iter().rev().fold(0u32, |n, byte| n << 8 | u32::from(*byte));
+    let character = |bytes| char::from_u32(number(bytes)).unwrap_or(char::REPLACEMENT_CHARACTER);
+    Some(bytes.chunks_exact(width).map(character).collect())
+}
+
+/// Reads what the definition needs. `None`: these are not its strings.
+pub fn read(memory: &impl Memory, layout: &Layout, code: usize) -> Option<Code> {
+    let table = memory.word(code + layout.line_table)?;
+    let size = memory.word(table + BYTES_SIZE)?;
+    Some(Code {
+        name: text(memory, layout, memory.word(code + layout.name)?)?,
+        file: text(memory, layout, memory.word(code + layout.file)?)?,
+        first_line: memory.int(code + layout.first_line)?,
+        line_table: memory.bytes(table + BYTES_DATA, size, TABLE_MOST)?,
+    })
+}

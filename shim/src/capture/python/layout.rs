@@ -1,0 +1,199 @@
+//! Where CPython keeps what we read, by version. Offsets in bytes, of release builds with 8-byte
+//! pointers. From 3.13 on the interpreter says itself (`_Py_DebugOffsets`), which goes before.
+
+use super::memory::{Memory, Plain};
+
+/// How frames hang together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Chain {
+    /// Up to 3.10: frame objects, an interpreter's loop on the C stack for each.
+    Objects,
+    /// 3.11: one loop runs several; `_PyCFrame`s on the C stack tell where each began.
+    Entries,
+    /// From 3.12 on: a frame of its own on the C stack marks where a loop began.
+    Markers,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// The Y of 3.Y.
+    pub minor: u8,
+    pub chain: Chain,
+    /// Of the thread state: the first frame, or with `cframe` the `_PyCFrame`.
+    pub first: usize,
+    /// Of the `_PyCFrame`: the first frame, and the one before.
+    pub cframe: Option<(usize, usize)>,
+    pub code: usize,
+    pub previous: usize,
+    pub instruction: usize,
+    pub owner: usize,
+    pub file: usize,
+    pub name: usize,
+    pub first_line: usize,
+    pub line_table: usize,
+    pub bytecode: usize,
+    pub first_traceable: usize,
+    /// Where the text of a string begins: ASCII, and other compact ones.
+    pub ascii: usize,
+    pub compact: usize,
+}
+
+/// The same in every version.
+pub const TYPE: usize = 8;
+pub const BYTES_SIZE: usize = 16;
+pub const BYTES_DATA: usize = 32;
+pub const TEXT_LENGTH: usize = 16;
+pub const TEXT_HASH: usize = 24;
+pub const TEXT_STATE: usize = 32;
+
+const FIRST: Layout = Layout {
+    minor: 8,
+    chain: Chain::Objects,
+    first: 24,
+    cframe: None,
+    code: 32,
+    previous: 24,
+    instruction: 104,
+    owner: 0,
+    file: 104,
+    name: 112,
+    first_line: 40,
+    line_table: 120,
+    bytecode: 0,
+    first_traceable: 0,
+    ascii: 48,
+    compact: 72,
+};
+
+const ELEVEN: Layout = Layout {
+    minor: 11,
+    chain: Chain::Entries,
+    first: 56,
+    cframe: Some((8, 16)),
+    previous: 48,
+    instruction: 56,
+    owner: 69,
+    file: 112,
+    name: 128,
+    first_line: 72,
+    line_table: 136,
+    bytecode: 184,
+    first_traceable: 168,
+    ..FIRST
+};
+
+/// `is_entry` of 3.11.
+pub const IS_ENTRY: usize = 68;
+
+const TWELVE: Layout = Layout {
+    minor: 12,
+    chain: Chain::Markers,
+    cframe: Some((0, 8)),
+    code: 0,
+    previous: 8,
+    owner: 70,
+    first_line: 68,
+    bytecode: 192,
+    first_traceable: 176,
+    ascii: 40,
+    compact: 56,
+    ..ELEVEN
+};
+
+const THIRTEEN: Layout =
+    Layout { minor: 13, first: 72, cframe: None, bytecode: 200, first_traceable: 184, ..TWELVE };
+
+const FOURTEEN: Layout =
+    Layout { minor: 14, owner: 74, bytecode: 208, first_traceable: 192, ..THIRTEEN };
+
+impl Layout {
+    /// Of this version, `PY_VERSION_HEX`. `runtime`: address of `_PyRuntime`. `Err`: why not.
+    pub fn of(version: u32, runtime: usize) -> Result<Layout, String> {
+        let (major, minor) = (version >> 24, version >> 16 & 0xff);
+        let known = match (major, minor) {
+            (3, 8 | 9) => Layout { minor: minor as u8, ..FIRST },
+            (3, 10) => Layout { minor: 10, instruction: 96, ..FIRST },
+            (3, 11) => ELEVEN,
+            (3, 12) => TWELVE,
+            (3, 13) => THIRTEEN.told(version, runtime)?,
+            (3, 14) => FOURTEEN.told(version, runtime)?,
+            _ => return Err(format!("CPython {major}.{minor} is not known (3.8 to 3.14 are)")),
+        };
+        Ok(known)
+    }
+
+    /// With what the interpreter says itself.
+    fn told(self, version: u32, runtime: usize) -> Result<Layout, String> {
+        let read = |at: usize| Plain.word(runtime + at).unwrap_or(0);
+        if read(0).to_ne_bytes() != *b"xdebugpy" || read(8) as u32 != version {
+            return Err("its table of offsets has an unknown form".into());
+        }
+        if read(16) != 0 {
+            return Err("it is a free-threaded build".into());
+        }
+        let (thread, frame, code) = match self.minor {
+            13 => (152, 224, 272),
+            _ => (176, 248, 312),
+        };
+        Ok(Layout {
+            first: read(thread + 32),
+            previous: read(frame + 8),
+            code: read(frame + 16),
+            instruction: read(frame + 24),
+            owner: read(frame + 40),
+            file: read(code + 8),
+            name: read(code + 24),
+            line_table: read(code + 32),
+            first_line: read(code + 40),
+            bytecode: read(code + 72),
+            ..self
+        })
+        .and_then(|told: Layout| match told.fields().iter().all(|field| *field < 1024) {
+            true => Ok(told),
+            false => Err("its table of offsets is out of range".into()),
+        })
+    }
+
+    fn fields(&self) -> [usize; 10] {
+        let Layout { first, previous, code, instruction, owner, .. } = *self;
+        let Layout { file, name, line_table, first_line, bytecode, .. } = *self;
+        [first, previous, code, instruction, owner, file, name, line_table, first_line, bytecode]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions() {
+        for (version, minor) in [(0x0308_12f0, 8), (0x0309_12f0, 9), (0x030a_0df0, 10)] {
+            let layout = Layout::of(version, 0).unwrap();
+            assert_eq!((layout.minor, layout.chain), (minor, Chain::Objects));
+        }
+        assert_eq!(Layout::of(0x030b_07f0, 0).unwrap().chain, Chain::Entries);
+        assert_eq!(Layout::of(0x030c_01f0, 0).unwrap().chain, Chain::Markers);
+        for unknown in [0x0207_12f0, 0x0307_10f0, 0x030f_00f0, 0] {
+            assert!(Layout::of(unknown, 0).unwrap_err().contains("is not known"));
+        }
+    }
+
+    #[test]
+    fn what_the_interpreter_says_goes_before() {
+        let table = |change: &dyn Fn(&mut [u64; 100])| {
+            let mut table = [0u64; 100];
+            table[0] = u64::from_ne_bytes(*b"xdebugpy");
+            table[1] = 0x030d_00f0;
+            table[(152 + 32) / 8] = 80;
+            table[(272 + 8) / 8] = 112;
+            change(&mut table);
+            let at = std::hint::black_box(&table).as_ptr() as usize;
+            Layout::of(0x030d_00f0, at)
+        };
+        let layout = table(&|_| ()).unwrap();
+        assert_eq!((layout.first, layout.file), (80, 112));
+        assert!(table(&|table| table[2] = 1).unwrap_err().contains("free-threaded"));
+        assert!(table(&|table| table[1] = 0x030d_01f0).is_err());
+        assert!(table(&|table| table[(272 + 8) / 8] = 1 << 40).unwrap_err().contains("range"));
+    }
+}

@@ -1,0 +1,236 @@
+//! The Python stack of this thread: no call into Python but for the thread's state, no lock of
+//! the interpreter's, no allocation.
+
+pub mod code;
+pub mod layout;
+pub mod memory;
+pub mod walk;
+
+use crate::entry::elf::Object;
+use layout::{Chain, Layout};
+use memory::{Careful, Memory, Plain};
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ops::Range;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+use walk::{Frames, Walked};
+
+/// The interpreter of this process, as soon as it was met.
+#[derive(Default)]
+pub struct Python {
+    interpreter: AtomicPtr<Interpreter>,
+    state: AtomicU8,
+}
+
+/// Not tested yet: read with care.
+const UNTRIED: u8 = 0;
+const TRUSTED: u8 = 1;
+/// Not what we know: never read again.
+const OFF: u8 = 2;
+
+pub struct Interpreter {
+    pub layout: Layout,
+    code_type: usize,
+    this_thread: unsafe extern "C" fn() -> *mut c_void,
+    /// The one that runs, from 3.12 on: for sub-interpreters.
+    running: Option<unsafe extern "C" fn() -> *mut c_void>,
+    is_finalizing: Option<unsafe extern "C" fn() -> c_int>,
+    /// Code of the loop, where each Python frame has one of its own (up to 3.10).
+    pub loops: Option<Range<usize>>,
+}
+
+/// What a thread's Python stack is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// The thread has no Python.
+    NoThread,
+    Off,
+    Frames(Walked),
+}
+
+impl Python {
+    /// Whether this process has shown its Python, or needs none to be looked for.
+    pub fn is_met(&self) -> bool {
+        !self.interpreter.load(Ordering::Relaxed).is_null()
+            || self.state.load(Ordering::Relaxed) == OFF
+    }
+
+    pub fn interpreter(&self) -> Option<&Interpreter> {
+        // SAFETY: never freed.
+        unsafe { self.interpreter.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// A library was met on a stack: it may be the interpreter. `Err`: it is one, but cannot be
+    /// read, and why.
+    #[cold]
+    pub fn meet(&self, object: &Object) -> Result<(), String> {
+        if self.is_met() {
+            return Ok(());
+        }
+        match Interpreter::of(object) {
+            None => Ok(()),
+            Some(Ok(interpreter)) => {
+                let fresh = Box::into_raw(Box::new(interpreter));
+                let order = (Ordering::AcqRel, Ordering::Acquire);
+                let place = &self.interpreter;
+                if place.compare_exchange(null_mut(), fresh, order.0, order.1).is_err() {
+                    // SAFETY: nobody has seen it.
+                    drop(unsafe { Box::from_raw(fresh) });
+                }
+                Ok(())
+            }
+            Some(Err(why)) => {
+                self.state.store(OFF, Ordering::Relaxed);
+                Err(why)
+            }
+        }
+    }
+
+    /// `Err`: the self-test failed (said once).
+    #[inline]
+    pub fn walk(&self, out: Frames<'_>) -> Result<Found, &'static str> {
+        let state = self.state.load(Ordering::Acquire);
+        if state == OFF {
+            return Ok(Found::Off);
+        }
+        let Some(interpreter) = self.interpreter() else { return Ok(Found::NoThread) };
+        let Some(thread) = interpreter.thread() else { return Ok(Found::NoThread) };
+        if state == UNTRIED {
+            return self.try_out(interpreter, thread, out);
+        }
+        Ok(match interpreter.walk(&Plain, thread, out) {
+            Some(walked) => Found::Frames(walked),
+            None => Found::Off,
+        })
+    }
+
+    #[cold]
+    fn try_out(
+        &self,
+        interpreter: &Interpreter,
+        thread: usize,
+        out: Frames<'_>,
+    ) -> Result<Found, &'static str> {
+        let off = |why| match self.state.swap(OFF, Ordering::AcqRel) {
+            OFF => Ok(Found::Off),
+            _ => Err(why),
+        };
+        let Some(careful) = Careful::new() else {
+            return off("this process may not read its own memory through the kernel");
+        };
+        let Frames { frames, groups } = out;
+        let again = Frames { frames: &mut *frames, groups };
+        let Some(walked) = interpreter.walk(&careful, thread, again) else {
+            return off("its frames are not laid out as this version's are");
+        };
+        if walked.frames == 0 {
+            // Nothing to judge by yet.
+            return Ok(Found::Frames(walked));
+        }
+        for frame in &frames[..walked.frames] {
+            let Some(code) = code::read(&careful, &interpreter.layout, frame.code) else {
+                return off("its code objects are not laid out as this version's are");
+            };
+            if code.file.is_empty() && code.name.is_empty() || code.first_line < 0 {
+                return off("its code objects have no names");
+            }
+        }
+        let _ = self.state.compare_exchange(UNTRIED, TRUSTED, Ordering::AcqRel, Ordering::Relaxed);
+        Ok(Found::Frames(walked))
+    }
+}
+
+impl Interpreter {
+    /// `None`: this is no interpreter.
+    fn of(object: &Object) -> Option<Result<Interpreter, String>> {
+        let symbol = |name: &str| object.symbol(name.as_bytes());
+        let function = |name: &str| {
+            type Function = unsafe extern "C" fn() -> *mut c_void;
+            // SAFETY: the interpreter's own function of this name and type.
+            symbol(name).map(|(at, _)| unsafe { std::mem::transmute::<usize, Function>(at) })
+        };
+        let this_thread = function("PyGILState_GetThisThreadState")?;
+        let (runtime, _) = symbol("_PyRuntime")?;
+        let (code_type, _) = symbol("PyCode_Type")?;
+        let version = match symbol("Py_Version") {
+            // SAFETY: an unsigned long of the interpreter.
+            Some((at, _)) => unsafe { *(at as *const u64) as u32 },
+            None => {
+                let text = function("Py_GetVersion")?;
+                // SAFETY: it gives a text that ends, whatever state Python is in.
+                let text = unsafe { CStr::from_ptr(text() as *const c_char) };
+                version(text.to_str().ok()?)?
+            }
+        };
+        let layout = match Layout::of(version, runtime) {
+            Ok(layout) => layout,
+            Err(why) => return Some(Err(why)),
+        };
+        let running = match layout.minor {
+            12 => function("_PyThreadState_UncheckedGet"),
+            13.. => function("PyThreadState_GetUnchecked"),
+            _ => None,
+        };
+        let finalizing = symbol("Py_IsFinalizing").or_else(|| symbol("_Py_IsFinalizing"));
+        // SAFETY: as above.
+        let is_finalizing = finalizing.map(|(at, _)| unsafe {
+            std::mem::transmute::<usize, unsafe extern "C" fn() -> c_int>(at)
+        });
+        let loops = symbol("_PyEval_EvalFrameDefault")
+            .filter(|_| layout.chain == Chain::Objects)
+            .map(|(at, size)| at..at + size);
+        Some(Ok(Interpreter { layout, code_type, this_thread, running, is_finalizing, loops }))
+    }
+
+    /// This thread's state, if Python has one and is not going down: other threads' states are
+    /// freed under them then.
+    #[inline]
+    fn thread(&self) -> Option<usize> {
+        // SAFETY: these look at the interpreter's own variables and take no lock.
+        let thread = unsafe {
+            if self.is_finalizing.is_some_and(|ask| ask() != 0) {
+                return None;
+            }
+            match self.running.map(|ask| ask()) {
+                Some(running) if !running.is_null() => running,
+                _ => (self.this_thread)(),
+            }
+        };
+        (!thread.is_null()).then_some(thread as usize)
+    }
+
+    #[inline]
+    fn walk(&self, memory: &impl Memory, thread: usize, out: Frames<'_>) -> Option<Walked> {
+        walk::walk(memory, &self.layout, self.code_type, thread, out)
+    }
+}
+
+/// `PY_VERSION_HEX` of "3.8.18 (default, ...)"; only the first two numbers matter.
+fn version(text: &str) -> Option<u32> {
+    let mut numbers = text.split(|c: char| !c.is_ascii_digit());
+    let major: u32 = numbers.next()?.parse().ok()?;
+    let minor: u32 = numbers.next()?.parse().ok()?;
+    Some(major << 24 | (minor & 0xff) << 16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_as_text() {
+        assert_eq!(version("3.8.18 (default, Jan 1 2024)"), Some(0x0308_0000));
+        assert_eq!(version("3.10.0rc1+"), Some(0x030a_0000));
+        assert_eq!(version("Python"), None);
+    }
+
+    #[test]
+    fn the_c_library_is_no_interpreter() {
+        let object = crate::entry::elf::object_at(libc::getppid as *const () as usize).unwrap();
+        let python = Python::default();
+        assert_eq!(python.meet(&object), Ok(()));
+        assert!(!python.is_met());
+        let out = Frames { frames: &mut [], groups: &mut [] };
+        assert_eq!(python.walk(out), Ok(Found::NoThread));
+    }
+}

@@ -1,0 +1,195 @@
+//! From a thread's state to its Python frames. A thread's own frames change only on that thread,
+//! so that it can read them without the interpreter's lock; nobody else's are ever read.
+
+use super::code;
+use super::layout::{Chain, IS_ENTRY, Layout, TYPE};
+use super::memory::Memory;
+use crate::capture::mix;
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Frame {
+    /// Address of the code object.
+    pub code: usize,
+    pub identity: u64,
+    /// Byte offset of the instruction.
+    pub last_instruction: i32,
+}
+
+/// Frames that one interpreter's loop runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Group {
+    /// The first one's index, the innermost.
+    pub first: usize,
+    /// An address on the C stack inside the loop's function.
+    pub entry: usize,
+}
+
+/// Most frames that a walk passes, kept or not.
+const MOST: usize = 1 << 16;
+const OWNED_BY_GENERATOR: u8 = 1;
+const OWNED_BY_C: u8 = 3;
+
+pub struct Frames<'a> {
+    pub frames: &'a mut [Frame],
+    pub groups: &'a mut [Group],
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Walked {
+    pub frames: usize,
+    pub groups: usize,
+    pub cut: bool,
+}
+
+/// `None`: something was not what it must be.
+#[inline]
+pub fn walk(
+    memory: &impl Memory,
+    layout: &Layout,
+    code_type: usize,
+    thread: usize,
+    out: Frames<'_>,
+) -> Option<Walked> {
+    let mut state = State { memory, layout, code_type, out, walked: Walked::default(), begun: 0 };
+    match layout.chain {
+        Chain::Objects => state.objects(thread)?,
+        Chain::Entries => state.entries(thread)?,
+        Chain::Markers => state.markers(thread)?,
+    }
+    Some(state.walked)
+}
+
+struct State<'a, M> {
+    memory: &'a M,
+    layout: &'a Layout,
+    code_type: usize,
+    out: Frames<'a>,
+    walked: Walked,
+    /// Where the group under way begins.
+    begun: usize,
+}
+
+impl<M: Memory> State<'_, M> {
+    fn objects(&mut self, thread: usize) -> Option<()> {
+        let mut frame = self.memory.word(thread + self.layout.first)?;
+        for _ in 0..MOST {
+            if frame == 0 {
+                return Some(());
+            }
+            let code = self.memory.word(frame + self.layout.code)?;
+            let unit = if self.layout.minor == 10 { 2 } else { 1 };
+            let last = self.memory.int(frame + self.layout.instruction)?;
+            if !self.is_code(code)? {
+                return None;
+            }
+            if !self.keep(code, last.checked_mul(unit)?)? {
+                return Some(());
+            }
+            frame = self.memory.word(frame + self.layout.previous)?;
+        }
+        None
+    }
+
+    fn entries(&mut self, thread: usize) -> Option<()> {
+        let (current, before) = self.layout.cframe?;
+        let mut entry = self.memory.word(thread + self.layout.first)?;
+        let mut frame = self.memory.word(entry + current)?;
+        for _ in 0..MOST {
+            if frame == 0 {
+                return Some(());
+            }
+            self.frame(frame)?;
+            if self.memory.byte(frame + IS_ENTRY)? != 0 {
+                if self.close(entry) {
+                    return Some(());
+                }
+                entry = self.memory.word(entry + before)?;
+            }
+            frame = self.memory.word(frame + self.layout.previous)?;
+        }
+        None
+    }
+
+    fn markers(&mut self, thread: usize) -> Option<()> {
+        let mut frame = self.memory.word(thread + self.layout.first)?;
+        if let Some((current, _)) = self.layout.cframe {
+            frame = self.memory.word(frame + current)?;
+        }
+        for _ in 0..MOST {
+            if frame == 0 {
+                return Some(());
+            }
+            if self.memory.byte(frame + self.layout.owner)? >= OWNED_BY_C {
+                if self.close(frame) {
+                    return Some(());
+                }
+            } else {
+                self.frame(frame)?;
+            }
+            frame = self.memory.word(frame + self.layout.previous)?;
+        }
+        None
+    }
+
+    /// An interpreter's frame (3.11 on).
+    #[inline(always)]
+    fn frame(&mut self, frame: usize) -> Option<()> {
+        let layout = self.layout;
+        let tagged = self.memory.word(frame + layout.code)?;
+        let code = if layout.minor >= 14 { tagged & !1 } else { tagged };
+        // Two bits: a small number, and no pointer.
+        if (layout.minor >= 14 && tagged & 3 == 3) || !self.is_code(code)? {
+            return Some(());
+        }
+        let instruction = self.memory.word(frame + layout.instruction)?;
+        let last = instruction.wrapping_sub(code + layout.bytecode) as isize;
+        let owner = self.memory.byte(frame + layout.owner)?;
+        let traceable = self.memory.int(code + layout.first_traceable)? as isize;
+        if owner != OWNED_BY_GENERATOR && last < 2 * traceable {
+            return Some(());
+        }
+        let last = i32::try_from(last).ok().filter(|last| *last >= -2)?;
+        self.keep(code, last).map(drop)
+    }
+
+    #[inline(always)]
+    fn is_code(&self, code: usize) -> Option<bool> {
+        Some(self.memory.word(code + TYPE)? == self.code_type)
+    }
+
+    /// False: there is no room for more.
+    #[inline(always)]
+    fn keep(&mut self, code: usize, last_instruction: i32) -> Option<bool> {
+        let Some(place) = self.out.frames.get_mut(self.walked.frames) else {
+            self.walked.cut = true;
+            return Some(false);
+        };
+        let identity = code::identity(self.memory, self.layout, code)?;
+        *place = Frame { code, identity, last_instruction };
+        self.walked.frames += 1;
+        Some(true)
+    }
+
+    /// The frames since the last group are run by the loop that holds `entry`. True: enough.
+    #[inline(always)]
+    fn close(&mut self, entry: usize) -> bool {
+        if self.walked.frames > self.begun {
+            let group = Group { first: self.begun, entry };
+            if let Some(place) = self.out.groups.get_mut(self.walked.groups) {
+                *place = group;
+                self.walked.groups += 1;
+            }
+            self.begun = self.walked.frames;
+        }
+        self.walked.cut
+    }
+}
+
+/// Of the frames, for the number of a stack.
+#[inline]
+pub fn print(mut seed: u64, frames: &[Frame]) -> u64 {
+    for frame in frames {
+        seed = mix(seed, frame.identity ^ (frame.last_instruction as u32 as u64) << 17);
+    }
+    seed
+}
