@@ -56,6 +56,12 @@ impl Default for Stacks {
 }
 
 impl Stacks {
+    /// Any at all.
+    #[inline]
+    pub fn wanted(&self) -> bool {
+        self.native || self.python
+    }
+
     /// `VRAMTRACE_STACKS`: languages with commas between, or `none`.
     fn set(&mut self, text: &str) -> Result<(), String> {
         let (mut native, mut python) = (false, false);
@@ -211,6 +217,13 @@ impl Config {
             && let Err(why) = set(&mut self.stacks, &text)
         {
             self.complaints.push(format!("{}={text}: {why}; using the default", name.display()));
+        }
+        if self.stacks.wanted() && !cfg!(any(test, feature = "stacks")) {
+            self.stacks = Stacks::default();
+            self.complaints.push(format!(
+                "{}={text}: this build takes no stacks; it was made without the feature stacks",
+                name.display()
+            ));
         }
     }
 

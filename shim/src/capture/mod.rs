@@ -53,7 +53,7 @@ const ROOM_MOST: u64 = 1 << 30;
 #[inline]
 pub fn stack(p: &'static Process) -> StackId {
     let capture = &p.capture;
-    if !(capture.wants.native || capture.wants.python) || !p.recorder.is_recording() {
+    if !capture.wants.wanted() || !p.recorder.is_recording() {
         return StackId(0);
     }
     capture.take(&p.recorder)

@@ -1,4 +1,5 @@
-//! `dlclose`, ours only to know that addresses may have new owners; `dlopen` and `dlmopen`, ours only to see what will escape us: a library opened with
+//! `dlopen` and `dlmopen`, ours only to see what will escape us; and `dlclose`, in builds that take
+//! stacks, ours only to know that addresses may have new owners. A library opened with
 //! RTLD_DEEPBIND prefers its own dependencies to our exports, and one in another namespace does
 //! not see us at all. Both jump to the real function, so that the caller's search paths and
 //! namespace are the caller's.
@@ -88,7 +89,8 @@ pub fn closed() -> u32 {
 
 /// # Safety
 /// As the C library's.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(all(not(test), feature = "stacks"), unsafe(no_mangle))]
+#[cfg_attr(not(feature = "stacks"), allow(dead_code))]
 pub unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
     let real = loader::real_dlclose();
     if real == 0 {
