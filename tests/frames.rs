@@ -10,11 +10,14 @@ use std::time::Duration;
 use support::{Program, Setup};
 use vramtrace_format::{Definition, Event, Join, PythonFrame, StackId, TraceReader};
 
+/// Native addresses, Python frames, and which runs which.
+type Stack = (Vec<u64>, Vec<PythonFrame>, Vec<Join>);
+
 #[derive(Default)]
 struct Stacks {
     codes: HashMap<u32, (String, String)>,
     modules: Vec<(u64, u64, String)>,
-    stacks: HashMap<StackId, (Vec<u64>, Vec<PythonFrame>, Vec<Join>)>,
+    stacks: HashMap<StackId, Stack>,
     of_size: HashMap<u64, StackId>,
 }
 
