@@ -26,6 +26,13 @@ pub const CAP: u8 = 0x1D;
 pub const LIMIT: u8 = 0x1E;
 pub const MARK: u8 = 0x1F;
 pub const COUNTERS: u8 = 0x20;
+/// As ALLOC and FREE, of a framework's block.
+pub const BLOCK_ALLOC: u8 = 0x21;
+pub const BLOCK_FREE: u8 = 0x22;
+pub const CACHE_STATE: u8 = 0x23;
+pub const CACHE_OOM: u8 = 0x24;
+pub const SHARED: u8 = 0x25;
+pub const BLOCK_CHANGE: u8 = 0x26;
 
 pub const CHECKPOINT_BEGIN: u8 = 0x28;
 pub const CHECKPOINT_ALLOC: u8 = 0x29;
@@ -55,3 +62,4 @@ pub const DEFINE_NOTE: u8 = 0x87;
 pub const DEFINE_MODULE: u8 = 0x88;
 pub const DEFINE_CODE: u8 = 0x89;
 pub const DEFINE_STACK: u8 = 0x8A;
+pub const DEFINE_SETTING: u8 = 0x8B;

@@ -3,9 +3,9 @@
 
 use crate::code;
 use crate::{
-    Alloc, ContextId, Counters, Definition, DeviceId, Drift, Event, Join, Kind, PoolId, PoolOrigin,
-    PythonFrame, Refused, RefusedBy, Sample, SiteId, Space, StackFlags, StackId, StopReason,
-    ThreadId,
+    Alloc, BlockChange, ContextId, Counters, Definition, DeviceId, Drift, Event, Join, Kind,
+    PoolId, PoolOrigin, PythonFrame, Refused, RefusedBy, Sample, SiteId, Space, StackFlags,
+    StackId, StopReason, ThreadId,
 };
 
 /// An event from its kind, the small field of word 1 and the words after it. `None`: no event, or
@@ -22,6 +22,12 @@ pub fn event(kind: u8, small: u64, body: &[u64]) -> Option<Event> {
         })),
         (code::FREE, _) => {
             Some(Event::Free { key: small << 9, space: Space::Device, site: SiteId(0) })
+        }
+        (code::BLOCK_ALLOC, &[size, which, ..]) => {
+            Some(Event::Alloc(alloc(Space::Block, small << 9, size, which)))
+        }
+        (code::BLOCK_FREE, _) => {
+            Some(Event::Free { key: small << 9, space: Space::Block, site: SiteId(0) })
         }
         _ => wide(kind, small, body),
     }
@@ -89,6 +95,28 @@ fn wide(kind: u8, small: u64, body: &[u64]) -> Option<Event> {
             Event::Limit { context: ContextId(small as u16), limit: limit as u32, value, grown }
         }
         (code::MARK, _) => Event::Mark { name: small as u32, push: small >> 32 & 1 != 0 },
+        (code::CACHE_STATE, &[allocated, reserved, ..]) => {
+            Event::CacheState { device: DeviceId(small as u8), allocated, reserved }
+        }
+        (code::CACHE_OOM, &[which, size, allocated, reserved, ..]) => Event::CacheOom {
+            device: DeviceId(small as u8),
+            size,
+            allocated,
+            reserved,
+            stack: stack(which),
+        },
+        (code::SHARED, &[address, which, ..]) => {
+            Event::Shared { address, site: site(which), stack: stack(which) }
+        }
+        (code::BLOCK_CHANGE, &[address, bytes, ..]) => {
+            let change = match small as u8 {
+                1 => BlockChange::Requested(bytes),
+                2 => BlockChange::Pending,
+                3 => BlockChange::Reusable,
+                _ => return None,
+            };
+            Event::BlockChange { address, change }
+        }
         (code::COUNTERS, _) => Event::Counters(counters(small as u8, body)?),
         (code::STOPPED, _) => {
             Event::Stopped { reason: stop_reason((small >> 32) as u8)?, errno: small as i32 }
@@ -243,6 +271,10 @@ pub fn definition(kind: u8, small: u64, body: &[u64]) -> Option<Definition> {
         },
         (code::DEFINE_TEXT, text) => Definition::Text { id: small as u32, text: string(text)? },
         (code::DEFINE_NOTE, text) => Definition::Note { text: string(text)? },
+        (code::DEFINE_SETTING, all) => {
+            let mut rest = Pieces(all);
+            Definition::Setting { name: rest.string()?, value: rest.string()? }
+        }
         (code::DEFINE_MODULE, &[base, start, end, ref rest @ ..]) => {
             let mut rest = Pieces(rest);
             let (path, build_id) = (rest.string()?, rest.bytes()?);

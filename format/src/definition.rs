@@ -50,6 +50,13 @@ pub enum Definition {
         id: u32,
         text: String,
     },
+    /// What was in force when the process began: a variable of its environment that says how
+    /// memory is handled (`PYTORCH_CUDA_ALLOC_CONF`), or, under the name `import`, where an
+    /// imported trace comes from.
+    Setting {
+        name: String,
+        value: String,
+    },
     /// One line that the shim also put on stderr.
     Note {
         text: String,

@@ -3,7 +3,8 @@
 use crate::code;
 use crate::word::{self, Check, Head, MAX_WORDS, SMALL_BITS, SMALL_MASK, whole_ticks};
 use crate::{
-    Alloc, Counters, Definition, DeviceId, Event, Join, PythonFrame, SiteId, Space, StackId,
+    Alloc, BlockChange, Counters, Definition, DeviceId, Event, Join, PythonFrame, SiteId, Space,
+    StackId,
 };
 
 /// Longest event record, in words.
@@ -74,24 +75,29 @@ pub fn padding(file: Check, offset: u64, len: usize) -> u64 {
     head | u64::from(word::check(file, &[head]).sum16(offset))
 }
 
-/// Addresses that the short forms can hold: 512-byte aligned and below 2^49.
+/// Addresses that the short forms can hold: 512-byte aligned and below 2^49; and which forms.
 #[inline(always)]
-fn short_address(space: Space, key: u64) -> Option<u64> {
-    (space == Space::Device && key & 511 == 0 && key >> 49 == 0).then_some(key >> 9)
+fn short_address(space: Space, key: u64) -> Option<(u64, [u8; 2])> {
+    let codes = match space {
+        Space::Device => [code::ALLOC, code::FREE],
+        Space::Block => [code::BLOCK_ALLOC, code::BLOCK_FREE],
+        _ => return None,
+    };
+    (key & 511 == 0 && key >> 49 == 0).then_some((key >> 9, codes))
 }
 
 /// The 32-byte form of an allocation, where it fits.
 #[inline(always)]
 pub fn short_alloc(alloc: &Alloc) -> Option<Record<4>> {
-    let address = short_address(alloc.space, alloc.key)?;
-    Some(Record::new(code::ALLOC, address).with(alloc.size).with(pair(alloc.site, alloc.stack)))
+    let (address, [code, _]) = short_address(alloc.space, alloc.key)?;
+    Some(Record::new(code, address).with(alloc.size).with(pair(alloc.site, alloc.stack)))
 }
 
 /// The 16-byte form of a free, where it fits.
 #[inline(always)]
 pub fn short_free(key: u64, space: Space, site: SiteId) -> Option<Record<2>> {
-    let address = short_address(space, key)?;
-    (site.0 == 0).then(|| Record::new(code::FREE, address))
+    let (address, [_, code]) = short_address(space, key)?;
+    (site.0 == 0).then(|| Record::new(code, address))
 }
 
 #[inline(always)]
@@ -160,6 +166,27 @@ pub fn event(event: &Event, time_ns: u64) -> Record<EVENT_WORDS> {
             record(code::LIMIT, u64::from(context.0)).with(u64::from(limit)).with(value).with(grown)
         }
         Event::Mark { name, push } => record(code::MARK, u64::from(name) | u64::from(push) << 32),
+        Event::CacheState { device, allocated, reserved } => {
+            record(code::CACHE_STATE, u64::from(device.0)).with(allocated).with(reserved)
+        }
+        Event::CacheOom { device, size, allocated, reserved, stack } => {
+            record(code::CACHE_OOM, u64::from(device.0))
+                .with(u64::from(stack.0))
+                .with(size)
+                .with(allocated)
+                .with(reserved)
+        }
+        Event::Shared { address, site, stack } => {
+            record(code::SHARED, 0).with(address).with(pair(site, stack))
+        }
+        Event::BlockChange { address, change } => {
+            let (what, bytes) = match change {
+                BlockChange::Requested(bytes) => (1, bytes),
+                BlockChange::Pending => (2, 0),
+                BlockChange::Reusable => (3, 0),
+            };
+            record(code::BLOCK_CHANGE, what).with(address).with(bytes)
+        }
         Event::Counters(ref c) => counters(record(code::COUNTERS, u64::from(c.device)), c),
         Event::CheckpointBegin { id } => record(code::CHECKPOINT_BEGIN, u64::from(id)),
         Event::CheckpointAlloc { id, time_ns, alloc } => {
@@ -354,6 +381,9 @@ impl<'a> Define<'a> {
             }
             Definition::Text { id, ref text } => {
                 plain(code::DEFINE_TEXT, u64::from(id), &[], Some(text))
+            }
+            Definition::Setting { ref name, ref value } => {
+                pieced(code::DEFINE_SETTING, 0, &[], &[text(name), text(value)])
             }
             Definition::Note { ref text } => plain(code::DEFINE_NOTE, 0, &[], Some(text)),
             Definition::Module { id, ref path, ref build_id, base, start, end } => {

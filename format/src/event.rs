@@ -95,6 +95,32 @@ pub enum Event {
         name: u32,
         push: bool,
     },
+    /// A framework's own totals: bytes of its blocks, and of the segments that they lie in.
+    CacheState {
+        device: DeviceId,
+        allocated: u64,
+        reserved: u64,
+    },
+    /// A framework's cache gave up on a request, after it had emptied itself. The totals are its
+    /// own.
+    CacheOom {
+        device: DeviceId,
+        size: u64,
+        allocated: u64,
+        reserved: u64,
+        stack: StackId,
+    },
+    /// The memory that holds this address was made ready for other processes (cuIpcGetMemHandle).
+    Shared {
+        address: u64,
+        site: SiteId,
+        stack: StackId,
+    },
+    /// More about a block than PyTorch's hook tells; only in imported traces.
+    BlockChange {
+        address: u64,
+        change: BlockChange,
+    },
     /// Totals so far of one device, as the ledger counts them (at each new window, and at the end).
     Counters(Counters),
     /// A checkpoint starts: the entries with this id are the live set at this place in the file.
@@ -170,6 +196,16 @@ pub enum Event {
     PassedThrough {
         api: u16,
     },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BlockChange {
+    /// The block that was just allocated was asked for with this many bytes.
+    Requested(u64),
+    /// The block that was just freed waits for other streams.
+    Pending,
+    /// It waits no more: it can be used again.
+    Reusable,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]

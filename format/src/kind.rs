@@ -24,10 +24,13 @@ pub enum Kind {
     HostPinned = 10,
     /// Host memory of the program, registered: no VRAM
     HostRegistered = 11,
+    /// A block that a framework's cache cut out of a segment: in no sum, its segment is what is
+    /// physical
+    Block = 12,
 }
 
 impl Kind {
-    pub const ALL: [Kind; 11] = [
+    pub const ALL: [Kind; 12] = [
         Kind::Device,
         Kind::Pitched,
         Kind::Managed,
@@ -39,6 +42,7 @@ impl Kind {
         Kind::Imported,
         Kind::HostPinned,
         Kind::HostRegistered,
+        Kind::Block,
     ];
 
     pub fn from_u8(value: u8) -> Option<Kind> {
@@ -59,6 +63,7 @@ impl Kind {
             Kind::Imported => "imported",
             Kind::HostPinned => "host_pinned",
             Kind::HostRegistered => "host_registered",
+            Kind::Block => "block",
         }
     }
 
@@ -73,7 +78,13 @@ impl Kind {
             Kind::Vmm => Space::Vmm,
             Kind::Array | Kind::Mipmapped => Space::Array,
             Kind::HostPinned | Kind::HostRegistered => Space::Host,
+            Kind::Block => Space::Block,
         }
+    }
+
+    /// Device memory by itself, not a piece of such, and not of the host.
+    pub fn is_physical(self) -> bool {
+        !matches!(self.space(), Space::Host | Space::Block)
     }
 
     pub fn is_host(self) -> bool {
@@ -82,7 +93,8 @@ impl Kind {
 }
 
 /// Keys of different spaces never meet: a device address, one of our VMM object numbers,
-/// an array handle and a host address may be the same number.
+/// an array handle and a host address may be the same number. A framework's block has an address
+/// of its segment, often the segment's own.
 ///
 /// Imported physical objects (cuMemImportFromShareableHandle) are keyed in `Vmm` although their
 /// kind is `Imported`; so the space travels with the record where it is not `Kind::space`.
@@ -93,12 +105,14 @@ pub enum Space {
     Vmm = 1,
     Array = 2,
     Host = 3,
+    Block = 4,
 }
 
 impl Space {
+    pub const ALL: [Space; 5] =
+        [Space::Device, Space::Vmm, Space::Array, Space::Host, Space::Block];
+
     pub fn from_u8(value: u8) -> Option<Space> {
-        [Space::Device, Space::Vmm, Space::Array, Space::Host]
-            .into_iter()
-            .find(|s| *s as u8 == value)
+        Space::ALL.into_iter().find(|s| *s as u8 == value)
     }
 }

@@ -84,7 +84,9 @@ pub use definition::{Definition, Join, PoolOrigin, PythonFrame, StackFlags};
 pub use definitions::{DefinitionCursor, Definitions};
 pub use encode::Define;
 pub use error::Error;
-pub use event::{Alloc, Counters, Drift, Event, Refused, RefusedBy, Sample, Stamped, StopReason};
+pub use event::{
+    Alloc, BlockChange, Counters, Drift, Event, Refused, RefusedBy, Sample, Stamped, StopReason,
+};
 pub use events::{Cursor, Events};
 pub use header::{HEADER_BYTES, Header};
 pub use ids::{ContextId, DeviceId, PoolId, SiteId, StackId, ThreadId};

@@ -31,7 +31,7 @@ pub enum Physical {
     Shared(u64),
     /// Counted by its pool's or the device's graph reservation (`PoolState`, `GraphState`).
     Reserved,
-    /// Counts nowhere in device sums (imported, host).
+    /// Counts nowhere in device sums (imported, host, a framework's blocks).
     None,
 }
 
@@ -46,7 +46,7 @@ pub fn physical(kind: Kind, size: u64) -> Physical {
         }
         Kind::Array | Kind::Mipmapped => Physical::Own(size),
         Kind::Pool | Kind::Graph => Physical::Reserved,
-        Kind::Imported | Kind::HostPinned | Kind::HostRegistered => Physical::None,
+        Kind::Imported | Kind::HostPinned | Kind::HostRegistered | Kind::Block => Physical::None,
     }
 }
 

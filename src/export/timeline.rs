@@ -101,7 +101,10 @@ impl Counter {
 
     fn all() -> impl Iterator<Item = Counter> {
         let others = [Counter::PoolUsed, Counter::GraphUsed, Counter::Process, Counter::Cap];
-        [Counter::Live].into_iter().chain(Kind::ALL.map(Counter::Kind)).chain(others)
+        [Counter::Live]
+            .into_iter()
+            .chain(Kind::ALL.into_iter().filter(|kind| *kind != Kind::Block).map(Counter::Kind))
+            .chain(others)
     }
 
     pub fn name(self) -> &'static str {
@@ -491,7 +494,7 @@ impl<S: Sink> Observer for Timeline<'_, '_, S> {
         self.advance(at);
         let device = Some(device);
         self.count(device, Counter::Live, state.live_bytes);
-        for kind in Kind::ALL.into_iter().filter(|kind| !kind.is_host()) {
+        for kind in Kind::ALL.into_iter().filter(|kind| kind.is_physical()) {
             self.count(device, Counter::Kind(kind), state.kind(kind).live_bytes);
         }
         self.count(device, Counter::PoolUsed, state.pool_used);

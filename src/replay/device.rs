@@ -7,7 +7,7 @@ use vramtrace_format::{Counters, Kind, Sample};
 use super::live::{Key, Live};
 
 /// Kinds are numbered from 1: slot 0 stays empty.
-pub const KIND_SLOTS: usize = 12;
+pub const KIND_SLOTS: usize = 13;
 pub type BytesByKind = [u64; KIND_SLOTS];
 
 /// The sums of one kind on one device.

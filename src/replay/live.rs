@@ -52,7 +52,7 @@ impl Live {
 /// One map per space: keys of different spaces never meet.
 #[derive(Clone, Debug, Default)]
 pub struct LiveSet {
-    spaces: [FxHashMap<u64, Live>; 4],
+    spaces: [FxHashMap<u64, Live>; Space::ALL.len()],
 }
 
 impl LiveSet {
@@ -94,8 +94,7 @@ impl LiveSet {
 
     /// In no order.
     pub fn iter(&self) -> impl Iterator<Item = (Key, &Live)> {
-        const SPACES: [Space; 4] = [Space::Device, Space::Vmm, Space::Array, Space::Host];
-        SPACES.into_iter().flat_map(|space| {
+        Space::ALL.into_iter().flat_map(|space| {
             self.spaces[space as usize]
                 .iter()
                 .map(move |(number, live)| (Key { space, number: *number }, live))

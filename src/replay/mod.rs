@@ -99,6 +99,15 @@ impl Replay {
         self.state.events += 1;
         self.state.time_ns = self.state.time_ns.max(at.time_ns);
         match at.event {
+            // A framework's blocks lie inside memory that is counted already.
+            Event::Alloc(Alloc { space: Space::Block, .. })
+            | Event::Free { space: Space::Block, .. }
+            | Event::FreeFailed { space: Space::Block, .. }
+            | Event::CheckpointAlloc { alloc: Alloc { space: Space::Block, .. }, .. }
+            | Event::CacheState { .. }
+            | Event::CacheOom { .. }
+            | Event::BlockChange { .. } => {}
+            Event::Shared { .. } => {}
             Event::Alloc(alloc) => self.alloc(definitions, at, &alloc, observer),
             Event::Free { key, space, .. } => {
                 let key = Key { space, number: key };
@@ -245,6 +254,7 @@ impl Replay {
             Space::Vmm => Kind::Vmm,
             Space::Array => Kind::Array,
             Space::Host => Kind::HostPinned,
+            Space::Block => Kind::Block,
         };
         Live {
             size: alloc.size,

@@ -218,7 +218,7 @@ fn device_facts(process: &Process, id: DeviceId, device: &DeviceState, top: usiz
         process_sampled_at_s: sum.map(|sum| seconds(sum.sampled_ns)),
         by_kind: Kind::ALL
             .into_iter()
-            .filter(|kind| !kind.is_host())
+            .filter(|kind| kind.is_physical())
             .map(|kind| (kind.name(), kind_facts(device, kind)))
             .collect(),
         largest_live: largest(&process.state.live, id, top)

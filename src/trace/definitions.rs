@@ -72,6 +72,7 @@ pub struct Definitions {
     sites: FxHashMap<SiteId, Site>,
     texts: HashMap<u32, String>,
     notes: Vec<String>,
+    settings: BTreeMap<String, String>,
     stacks: Stacks,
 }
 
@@ -100,6 +101,9 @@ impl Definitions {
                 self.texts.insert(id, text);
             }
             Definition::Note { text } => self.notes.push(text),
+            Definition::Setting { name, value } => {
+                self.settings.insert(name, value);
+            }
             Definition::Module { id: _, path, build_id, base, start, end } => {
                 self.stacks.add_module(Loaded { path, build_id, base, start, end });
             }
@@ -160,6 +164,12 @@ impl Definitions {
     /// The lines that the recorder also put on the program's stderr.
     pub fn notes(&self) -> &[String] {
         &self.notes
+    }
+
+    /// What was in force when the process began, e.g. `PYTORCH_CUDA_ALLOC_CONF`; `import` says
+    /// where an imported trace comes from.
+    pub fn setting(&self, name: &str) -> Option<&str> {
+        self.settings.get(name).map(String::as_str)
     }
 
     /// In no order.

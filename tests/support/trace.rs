@@ -328,6 +328,7 @@ pub fn api(kind: Kind) -> &'static str {
         Kind::Imported => "cuIpcOpenMemHandle_v2",
         Kind::HostPinned => "cuMemHostAlloc",
         Kind::HostRegistered => "cuMemHostRegister_v2",
+        Kind::Block => "c10::reportMemoryUsageToProfiler",
     }
 }
 

@@ -20,6 +20,7 @@ fn key() -> impl Strategy<Value = u64> {
 fn space() -> impl Strategy<Value = Space> {
     prop_oneof![
         3 => Just(Space::Device),
+        2 => Just(Space::Block),
         1 => prop_oneof![Just(Space::Vmm), Just(Space::Array), Just(Space::Host)],
     ]
 }
@@ -118,6 +119,11 @@ fn stop_reason() -> impl Strategy<Value = StopReason> {
     ]
 }
 
+fn block_change() -> impl Strategy<Value = BlockChange> {
+    use BlockChange::*;
+    prop_oneof![number().prop_map(Requested), Just(Pending), Just(Reusable)]
+}
+
 pub fn event() -> impl Strategy<Value = Event> {
     let id = any::<u32>;
     let drift =
@@ -145,6 +151,18 @@ pub fn event() -> impl Strategy<Value = Event> {
             .prop_map(|(context, limit, value, grown)| Event::Limit { context, limit, value, grown }),
         1 => (any::<u32>(), any::<bool>()).prop_map(|(name, push)| Event::Mark { name, push }),
         1 => counters().prop_map(Event::Counters),
+        1 => (device(), number(), number()).prop_map(|(device, allocated, reserved)| {
+            Event::CacheState { device, allocated, reserved }
+        }),
+        1 => (device(), [number(), number(), number()], stack()).prop_map(
+            |(device, [size, allocated, reserved], stack)| Event::CacheOom {
+                device, size, allocated, reserved, stack
+            }
+        ),
+        1 => (key(), site(), stack())
+            .prop_map(|(address, site, stack)| Event::Shared { address, site, stack }),
+        1 => (key(), block_change())
+            .prop_map(|(address, change)| Event::BlockChange { address, change }),
         1 => (stop_reason(), any::<i32>())
             .prop_map(|(reason, errno)| Event::Stopped { reason, errno }),
         1 => Just(Event::Ended),
@@ -246,6 +264,7 @@ pub fn definition() -> impl Strategy<Value = Definition> {
         ),
         (any::<u32>(), text()).prop_map(|(id, text)| Definition::Text { id, text }),
         text().prop_map(|text| Definition::Note { text }),
+        (text(), text()).prop_map(|(name, value)| Definition::Setting { name, value }),
         module(),
         code(),
         stack_definition(),

@@ -253,7 +253,7 @@ pub(super) fn freeing_site(p: &'static Process, api: Api, entry: &Entry, stream:
         Kind::HostRegistered => api == Api::cuMemHostUnregister,
         Kind::Vmm => api == Api::cuMemRelease,
         Kind::Imported => api == Api::cuIpcCloseMemHandle,
-        Kind::Graph => false,
+        Kind::Graph | Kind::Block => false,
     };
     if natural {
         return SiteId(0);

@@ -122,6 +122,7 @@ fn kind(value: u8) -> Kind {
         9 => Kind::Imported,
         10 => Kind::HostPinned,
         11 => Kind::HostRegistered,
+        12 => Kind::Block,
         _ => Kind::Device,
     }
 }
@@ -132,6 +133,7 @@ fn space(value: u8) -> Space {
         1 => Space::Vmm,
         2 => Space::Array,
         3 => Space::Host,
+        4 => Space::Block,
         _ => Space::Device,
     }
 }

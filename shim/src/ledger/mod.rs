@@ -468,11 +468,11 @@ impl Ledger {
 
 /// Kinds that count in a device's `allocations`, `frees` and requested bytes.
 fn counts(kind: Kind) -> bool {
-    kind != Kind::Imported && !kind.is_host()
+    kind != Kind::Imported && kind.is_physical()
 }
 
 fn checkpoint_alloc(id: u32, entry: &Entry) -> Event {
     Event::CheckpointAlloc { id, time_ns: entry.time_ns, alloc: entry.alloc() }
 }
 
-const _: () = assert!(KINDS > Kind::HostRegistered as usize);
+const _: () = assert!(KINDS > Kind::Block as usize);

@@ -8,7 +8,7 @@ use vramtrace_format::{DeviceId, Kind, SiteId, StackId};
 /// Devices 0 to 63 and the unknown one.
 pub const DEVICES: usize = 65;
 /// `Kind as usize` indexes; 0 is not used.
-pub const KINDS: usize = 12;
+pub const KINDS: usize = 13;
 
 /// Ordinals beyond 63 share the unknown bucket.
 #[inline]
