@@ -2,6 +2,7 @@
 import json
 import os
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -54,6 +55,29 @@ def pairs():
         print(f"| {name} | {threads} | {cells} | {row['recorded'] - row['bare']:+.0f} | {row['recorded'] / row['bare']:.2f} |")
 
 
+def stacks():
+    library = work / "libstacks.so"
+    source = str(ROOT / "benches/stacks.c")
+    subprocess.run(["gcc", "-std=gnu11", "-O2", "-shared", "-fPIC", "-o", str(library), source, "-ldl"], check=True)
+    command = [sys.executable, str(ROOT / "benches/stacks.py"), str(library)]
+    ways = {"none": "none", "python": "20 Python", "native": "20 native", "native,python": "20 + 20"}
+    best = {way: {} for way in ways}
+    for _ in range(5):
+        for way in ways:
+            environment = env(VRAMTRACE_OUT=str(work / "s.vtrace"), VRAMTRACE_STACKS=way)
+            found = json.loads(subprocess.run(command, env=environment, capture_output=True, check=True).stdout)
+            for what in ("repeated", "first", "backtrace"):
+                best[way][what] = min(found[what], best[way].get(what, 1e18))
+            (work / "s.vtrace").unlink(missing_ok=True)
+    trace = min(row["backtrace"] for row in best.values())
+    print(f"\n| a stack, ns (Python {found['python']}, {found['natives']} native frames) | repeated | first time | repeated / `backtrace()` |")
+    print("|---|---|---|---|")
+    for way, name in list(ways.items())[1:]:
+        added = {what: best[way][what] - best["none"][what] for what in ("repeated", "first")}
+        print(f"| {name} | {added['repeated']:.0f} | {added['first']:.0f} | {added['repeated'] / trace:.2f} |")
+    print(f"| `backtrace()` of the same 20 native | {trace:.0f} | | |")
+
+
 def idle():
     """A process that never uses CUDA: best of many, alternating."""
     best = {}
@@ -88,7 +112,7 @@ def reading():
     print(f"| `vramtrace report` | {best:.2f} s, {events / best / 1e6:.1f} M events/s |")
 
 
-pairs()
-idle()
-reading()
+parts = {"pairs": pairs, "stacks": stacks, "idle": idle, "reading": reading}
+for part in sys.argv[1:] or parts:
+    parts[part]()
 subprocess.run(["rm", "-rf", str(work)], check=True)

@@ -28,10 +28,10 @@ use crate::say;
 use intern::{Library, Stack};
 use native::Registers;
 use native::modules::{self, Headers, Loaded};
-use python::walk::Frames;
+use python::walk::{Frames, Group, Walked};
 use python::{Found, Python};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use vramtrace_format::{Definition, StackFlags, StackId};
+use vramtrace_format::{Definition, Join, StackFlags, StackId};
 use workspace::{Workspace, Workspaces};
 
 pub struct Capture {
@@ -110,32 +110,21 @@ impl Capture {
             }
         }
 
-        let mut depth = 0;
-        let mut joined = 0;
         let found = match self.wants.python {
             true => {
                 self.python.walk(Frames { frames: &mut python[..self.wants.python_depth], groups })
             }
             false => Ok(Found::Off),
         };
+        let mut walked = Walked::default();
         match found.unwrap_or_else(|why| self.give_up(recorder, why)) {
             Found::Off => flags.add(StackFlags::PYTHON_OFF),
             Found::NoThread => flags.add(StackFlags::NO_PYTHON_THREAD),
-            Found::Frames(walked) if walked.frames == 0 => flags.add(StackFlags::NO_PYTHON_FRAMES),
-            Found::Frames(walked) => {
-                depth = walked.frames;
+            Found::Frames(none) if none.frames == 0 => flags.add(StackFlags::NO_PYTHON_FRAMES),
+            Found::Frames(some) => {
+                walked = some;
                 if walked.cut {
                     flags.add(StackFlags::PYTHON_CUT);
-                }
-                if !frames.is_empty() {
-                    let loops = self.python.interpreter().and_then(|found| found.loops.as_ref());
-                    joined = match loops {
-                        Some(loops) => {
-                            let cut = (flags.has(StackFlags::NATIVE_CUT), walked.cut);
-                            join::by_loop(frames, loops, walked.frames, cut, joins)
-                        }
-                        None => join::by_address(frames, end, &groups[..walked.groups], joins),
-                    };
                 }
             }
         }
@@ -145,17 +134,40 @@ impl Capture {
         for frame in frames {
             print = mix(print, frame.address as u64);
         }
-        let pythons = &python[..depth];
+        let pythons = &python[..walked.frames];
         let print = python::walk::print(print, pythons).max(1);
         if let Some(id) = recent.get(print) {
             return id;
         }
+        // Only for a new stack: the same frames are joined in the same way.
+        let joined = self.join(frames, end, flags, (&walked, groups), joins);
         let stack = Stack { flags, native: frames, python: pythons, joins: &joins[..joined] };
         let id = self.intern(recorder, print, &stack);
         if id != StackId(0) {
             recent.put(print, id);
         }
         id
+    }
+
+    #[cold]
+    fn join(
+        &self,
+        native: &[native::Frame],
+        end: usize,
+        flags: StackFlags,
+        (walked, groups): (&Walked, &[Group]),
+        joins: &mut [Join],
+    ) -> usize {
+        if native.is_empty() || walked.frames == 0 {
+            return 0;
+        }
+        match self.python.interpreter().and_then(|found| found.loops.as_ref()) {
+            Some(loops) => {
+                let cut = (flags.has(StackFlags::NATIVE_CUT), walked.cut);
+                join::by_loop(native, loops, walked.frames, cut, joins)
+            }
+            None => join::by_address(native, end, &groups[..walked.groups], joins),
+        }
     }
 
     #[cold]

@@ -1,12 +1,14 @@
 //! The native stack of this thread, unwound in place.
 
 pub mod modules;
+pub mod rules;
 
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{
     Error, ExplicitModuleSectionInfo, FrameAddress, Module, MustNotAllocateDuringUnwind, Unwinder,
 };
 use modules::{Headers, Loaded, Section};
+use rules::{Rules, State};
 use std::ops::Range;
 
 type Policy = MustNotAllocateDuringUnwind;
@@ -63,6 +65,9 @@ pub struct Walked {
 pub struct Walker {
     unwinder: UnwinderX86_64<Section, Policy>,
     cache: CacheX86_64<Policy>,
+    rules: Rules,
+    /// For finding out rules: with a made-up stack it may remember nonsense.
+    trial: CacheX86_64<Policy>,
     /// In order of address.
     known: Vec<Range<usize>>,
     ours: Range<usize>,
@@ -80,6 +85,8 @@ impl Walker {
         Walker {
             unwinder: UnwinderX86_64::new(),
             cache: CacheX86_64::new_in(),
+            rules: Rules::default(),
+            trial: CacheX86_64::new_in(),
             known: Vec::new(),
             ours: ours.map_or(0..0, |ours| ours.start..ours.end),
         }
@@ -88,6 +95,7 @@ impl Walker {
     /// Libraries may have gone: begins anew.
     pub fn forget(&mut self) {
         self.unwinder = UnwinderX86_64::new();
+        self.rules.forget();
         self.known.clear();
     }
 
@@ -108,39 +116,59 @@ impl Walker {
             true => Ok(unsafe { (address as *const u64).read_unaligned() }),
             false => Err(()),
         };
-        let mut registers = UnwindRegsX86_64::new(from.ip as u64, from.sp as u64, from.bp as u64);
-        let mut address = FrameAddress::from_instruction_pointer(from.ip as u64);
-        let mut in_known = 0..0;
+        let mut at = State { ip: from.ip as u64, sp: from.sp as u64, bp: from.bp as u64 };
+        let mut address = FrameAddress::from_instruction_pointer(at.ip);
         let mut own = true;
         let mut found = 0;
         loop {
-            let code = address.address_for_lookup() as usize;
-            if !in_known.contains(&code) {
-                in_known = self.know(code, &mut met);
-            }
-            let next =
-                self.unwinder.unwind_frame(address, &mut registers, &mut self.cache, &mut read);
-            let caller = match next {
-                Ok(Some(caller)) => caller,
-                Ok(None) | Err(Error::ReturnAddressIsNull) => {
-                    return Walked { frames: found, cut: false, high };
-                }
-                Err(_) => return Walked { frames: found, cut: true, high },
+            let code = address.address_for_lookup();
+            at = match self.rules.unwind(code, at, &mut read) {
+                Some(caller) => caller,
+                None => match self.unwind(address, at, &mut read, &mut met) {
+                    Ok(Some(caller)) => caller,
+                    Ok(None) => return Walked { frames: found, cut: false, high },
+                    Err(()) => return Walked { frames: found, cut: true, high },
+                },
             };
-            let sp = registers.sp() as usize;
-            own = own && self.ours.contains(&(caller as usize).wrapping_sub(1));
+            let (caller, sp) = (at.ip as usize, at.sp as usize);
+            own = own && self.ours.contains(&caller.wrapping_sub(1));
             if !own {
                 if found == frames.len() {
                     return Walked { frames: found, cut: true, high: sp };
                 }
-                frames[found] = Frame { address: caller as usize, low: sp };
+                frames[found] = Frame { address: caller, low: sp };
                 found += 1;
             }
-            match FrameAddress::from_return_address(caller) {
+            match FrameAddress::from_return_address(at.ip) {
                 Some(next) => address = next,
                 None => return Walked { frames: found, cut: false, high },
             }
         }
+    }
+
+    /// One frame out, the unwinder's way. `None`: there is no other.
+    #[inline(never)]
+    fn unwind(
+        &mut self,
+        address: FrameAddress,
+        from: State,
+        read: &mut impl FnMut(u64) -> Result<u64, ()>,
+        met: &mut impl FnMut(&Loaded, &Headers),
+    ) -> Result<Option<State>, ()> {
+        let code = address.address_for_lookup();
+        let is_known = !self.know(code as usize, met).is_empty();
+        let to = match ask(&self.unwinder, &mut self.cache, address, from, &mut *read) {
+            Ok(Some(to)) => to,
+            Ok(None) | Err(Error::ReturnAddressIsNull) => return Ok(None),
+            Err(_) => return Err(()),
+        };
+        // In code of which nothing is known, another library may come to be.
+        if is_known {
+            self.rules.learn(code, (from, to), read, |from, read| {
+                ask(&self.unwinder, &mut self.trial, address, from, read).ok().flatten()
+            });
+        }
+        Ok(Some(to))
     }
 
     /// The known range that holds an address; empty where there is none.
@@ -192,6 +220,18 @@ impl Walker {
         met(&loaded, &headers);
         range
     }
+}
+
+fn ask(
+    unwinder: &UnwinderX86_64<Section, Policy>,
+    cache: &mut CacheX86_64<Policy>,
+    address: FrameAddress,
+    from: State,
+    mut read: impl FnMut(u64) -> Result<u64, ()>,
+) -> Result<Option<State>, Error> {
+    let mut registers = UnwindRegsX86_64::new(from.ip, from.sp, from.bp);
+    let caller = unwinder.unwind_frame(address, &mut registers, cache, &mut read)?;
+    Ok(caller.map(|ip| State { ip, sp: registers.sp(), bp: registers.bp() }))
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@
 
 use super::layout::{BYTES_DATA, BYTES_SIZE, Layout, TEXT_HASH, TEXT_LENGTH, TEXT_STATE};
 use super::memory::Memory;
-use crate::capture::mix;
 
 /// Longest texts that are kept, in bytes; of a longer one the beginning.
 const TEXT_MOST: usize = 4 << 10;
@@ -18,26 +17,44 @@ pub struct Code {
     pub line_table: Vec<u8>,
 }
 
-/// A number that another code object does not have.
+/// A number that another code object does not have. Its parts are multiplied side by side: of a
+/// chain each step would wait for the one before.
+///
+/// `last`: the file's name that was looked at last in this walk, and its print.
 #[inline(always)]
-pub fn identity(memory: &impl Memory, layout: &Layout, code: usize) -> Option<u64> {
+pub fn identity(
+    memory: &impl Memory,
+    layout: &Layout,
+    code: usize,
+    last: &mut (usize, u64),
+) -> Option<u64> {
     let file = memory.word(code + layout.file)?;
     let name = memory.word(code + layout.name)?;
     let table = memory.word(code + layout.line_table)?;
     let line = memory.int(code + layout.first_line)?;
     let size = memory.word(table + BYTES_SIZE)?;
-    let mut print = mix(code as u64, (line as u32 as u64) << 32 ^ size as u64);
-    print = mix(print, file as u64);
-    print = mix(print, text_print(memory, layout, name)?);
-    print = mix(print, text_print(memory, layout, file)?);
+    let mut print = pair(code as u64, (line as u32 as u64) << 32 ^ size as u64, 1);
+    if last.0 != file {
+        *last = (file, pair(file as u64, text_print(memory, layout, file)?, 2));
+    }
+    print ^= last.1;
+    print ^= pair(name as u64, text_print(memory, layout, name)?, 3);
     // A table ends in a zero byte, so that a word less than its end can be read.
     if size >= 8 {
-        print = mix(print, memory.word(table + BYTES_DATA)? as u64);
-        print = mix(print, memory.word(table + BYTES_DATA + size - 8)? as u64);
-        print =
-            mix(print, memory.word(table + BYTES_DATA + ((size / 2) & !7).min(size - 8))? as u64);
+        let word = |at: usize| memory.word(table + BYTES_DATA + at);
+        print ^= pair(word(0)? as u64, word(size - 8)? as u64, 4);
+        print ^= pair(word(((size / 2) & !7).min(size - 8))? as u64, 0, 5);
     }
     Some(print)
+}
+
+/// Two numbers to one that depends on all bits of both; another one for each place.
+#[inline(always)]
+fn pair(a: u64, b: u64, place: u64) -> u64 {
+    let a = a ^ 0x9E37_79B9_7F4A_7C15u64.rotate_left(place as u32);
+    let b = b ^ 0xD6E8_FEB8_6659_FD93u64.rotate_left(place as u32);
+    let product = u128::from(a) * u128::from(b);
+    product as u64 ^ (product >> 64) as u64
 }
 
 /// Python's own hash of a text, where it is known: that of names is. Else some of its bytes.
@@ -45,13 +62,13 @@ pub fn identity(memory: &impl Memory, layout: &Layout, code: usize) -> Option<u6
 fn text_print(memory: &impl Memory, layout: &Layout, text: usize) -> Option<u64> {
     let length = memory.word(text + TEXT_LENGTH)?;
     let hash = memory.word(text + TEXT_HASH)?;
-    let print = mix(text as u64, length as u64);
+    let part = |word: usize| (word as u64).rotate_left(17) ^ length as u64;
     if hash != usize::MAX || length < 8 {
-        return Some(mix(print, hash as u64));
+        return Some(part(hash));
     }
     let data = data(memory, layout, text)?;
     let end = memory.word(data.at + length * data.width - 8)?;
-    Some(mix(mix(print, memory.word(data.at)? as u64), end as u64))
+    Some(pair(memory.word(data.at)? as u64, part(end), 6))
 }
 
 /// Where the characters of a text lie.
@@ -60,7 +77,7 @@ struct Data {
     width: usize,
 }
 
-#[inline]
+#[inline(always)]
 fn data(memory: &impl Memory, layout: &Layout, text: usize) -> Option<Data> {
     let state = memory.int(text + TEXT_STATE)?;
     let width = state as usize >> 2 & 7;

@@ -50,7 +50,8 @@ pub fn walk(
     thread: usize,
     out: Frames<'_>,
 ) -> Option<Walked> {
-    let mut state = State { memory, layout, code_type, out, walked: Walked::default(), begun: 0 };
+    let mut state =
+        State { memory, layout, code_type, out, walked: Walked::default(), begun: 0, file: (0, 0) };
     match layout.chain {
         Chain::Objects => state.objects(thread)?,
         Chain::Entries => state.entries(thread)?,
@@ -67,6 +68,8 @@ struct State<'a, M> {
     walked: Walked,
     /// Where the group under way begins.
     begun: usize,
+    /// See [`code::identity`].
+    file: (usize, u64),
 }
 
 impl<M: Memory> State<'_, M> {
@@ -164,7 +167,7 @@ impl<M: Memory> State<'_, M> {
             self.walked.cut = true;
             return Some(false);
         };
-        let identity = code::identity(self.memory, self.layout, code)?;
+        let identity = code::identity(self.memory, self.layout, code, &mut self.file)?;
         *place = Frame { code, identity, last_instruction };
         self.walked.frames += 1;
         Some(true)
