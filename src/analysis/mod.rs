@@ -4,6 +4,7 @@
 mod holders;
 mod holdings;
 mod largest;
+pub mod leaks;
 mod odd;
 mod places;
 mod process;

@@ -7,6 +7,7 @@ mod doctor;
 mod export;
 mod flame;
 mod holders;
+mod leaks;
 mod moment;
 mod report;
 mod run;
@@ -51,6 +52,8 @@ enum Command {
     Report(report::Args),
     /// Show who holds the memory: by line, function, library or whole stack
     Holders(holders::Args),
+    /// Show who holds more and more: leaks, with their rate and what speaks for them
+    Leaks(leaks::Args),
     /// Say what other PyTorch allocator settings would have reserved for a recorded run
     Whatif(whatif::Args),
 }
@@ -116,6 +119,7 @@ fn dispatch(cli: Cli) -> Outcome {
         Command::Report(args) => report::run(args),
         Command::Flame(args) => flame::run(args),
         Command::Holders(args) => holders::run(args),
+        Command::Leaks(args) => leaks::run(args),
         Command::Whatif(args) => whatif::run(args),
     }
 }

@@ -109,7 +109,7 @@ pub fn facts_by(
     wanted.take(top).map(fact).collect()
 }
 
-fn frame_facts(frame: &Frame) -> FrameFacts {
+pub(super) fn frame_facts(frame: &Frame) -> FrameFacts {
     FrameFacts {
         language: frame.language,
         function: frame.function.to_string(),
@@ -205,7 +205,7 @@ fn table(reading: &Reading, holders: &[&Holder], total: u64, title: &str, how: L
 }
 
 /// `train.py:41 main`; `cublasCreate_v2 in libcublas.so.12` where no file is known.
-fn words(frame: &Frame, how: Listing) -> String {
+pub(super) fn words(frame: &Frame, how: Listing) -> String {
     let function = shorten(&clean(&frame.function), FUNCTION_WIDTH);
     let place = if how.full { frame.full_place() } else { frame.place() };
     match (place, frame.library_name()) {

@@ -4,6 +4,7 @@ mod hints;
 pub mod holders;
 pub mod json;
 mod layout;
+pub mod leaks;
 mod overview;
 mod process;
 #[cfg(test)]

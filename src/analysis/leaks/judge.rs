@@ -1,0 +1,397 @@
+//! From the histories of stacks to verdicts.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use rustc_hash::FxHashMap;
+use vramtrace_format::{DeviceId, Header, StackId};
+
+use super::growth::{Axes, History, Still, Strength, WARM_UP};
+use super::room::{free_in_segments, room};
+use super::suppress::Suppressions;
+use super::watch::{Level, Track, Watch};
+use super::{Because, Kept, Leak, Leaks, Pooled, Suppressed, Verdict};
+use crate::analysis::Reading;
+use crate::replay::State;
+use crate::symbols::Symbols;
+use crate::trace::Definitions;
+
+/// Of the whole run, what is freed in this last part is freed at the end.
+const END: f64 = 0.02;
+/// Likewise what is freed after the last allocation, if that is in this last part.
+const TEARDOWN: f64 = 0.05;
+/// No more than this is sure where nothing at all was freed: the program may be loading.
+const LOADING: f64 = 0.7;
+/// A process frees its memory when it ends if it does so for this many stacks, and this part.
+const TIDY: u64 = 4;
+const TIDY_PART: f64 = 0.8;
+
+/// Frameworks that keep what they free.
+const POOLS: [&str; 5] = ["PyTorch", "XLA", "TensorFlow", "CuPy", "RMM"];
+
+type At = (Level, DeviceId);
+
+/// One stack's, or one line's, history and sums.
+#[derive(Clone, Debug, Default)]
+struct Case {
+    history: History,
+    /// The stack with the most bytes, and its bytes.
+    stack: StackId,
+    most: u64,
+    stacks: u64,
+    bytes: u64,
+    count: u64,
+    highest_count: u64,
+    allocations: u64,
+    frees: u64,
+}
+
+impl Case {
+    fn of(stack: StackId, track: &Track, axes: &Axes, from_ns: u64) -> Case {
+        let last_alloc_ns = track.last_alloc_ns.saturating_sub(from_ns);
+        let history = axes.history(&track.time, &track.activity, last_alloc_ns);
+        Case {
+            stack,
+            most: history.settled(),
+            stacks: 1,
+            history,
+            bytes: track.bytes,
+            count: track.count,
+            highest_count: track.highest_count,
+            allocations: track.allocations,
+            frees: track.frees,
+        }
+    }
+
+    fn add(&mut self, other: Case) {
+        if self.stacks == 0 || other.most > self.most {
+            (self.stack, self.most) = (other.stack, other.most);
+        }
+        self.history.add(&other.history);
+        self.stacks += other.stacks;
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.count += other.count;
+        self.highest_count += other.highest_count;
+        self.allocations += other.allocations;
+        self.frees += other.frees;
+    }
+}
+
+/// Whose memory is judged.
+pub struct Subject {
+    pub trace: PathBuf,
+    pub header: Header,
+    pub living: bool,
+    pub definitions: Definitions,
+}
+
+struct Judge<'a> {
+    watch: &'a Watch,
+    axes: BTreeMap<At, Axes>,
+    rooms: BTreeMap<At, Option<u64>>,
+}
+
+pub fn judge(
+    subject: Subject,
+    state: &State,
+    watch: &Watch,
+    rules: &Suppressions,
+    least: u64,
+) -> Leaks {
+    let Subject { trace, header, living, definitions } = subject;
+    let from_ns = watch.from_ns.unwrap_or(state.time_ns);
+    let judge = Judge::new(watch, state, &definitions, living, from_ns);
+    // A stack by itself first.
+    let mut found: Vec<((Level, DeviceId), Leak)> = Vec::new();
+    let mut others: Vec<(At, Case, Still)> = Vec::new();
+    let mut keys: Vec<_> = watch.tracks.keys().copied().collect();
+    keys.sort_unstable();
+    for key in keys {
+        let (level, device, stack) = key;
+        let at = (level, device);
+        let case = Case::of(stack, &watch.tracks[&key], &judge.axes[&at], from_ns);
+        match judge.case(at, &case) {
+            Ok(leak) => found.push((at, leak)),
+            Err(still) => others.push((at, case, still)),
+        }
+    }
+    let wanted = found.iter().map(|(_, leak)| leak.stack);
+    // Of the others, those that hold more than they did: many stacks may lead to one line.
+    let rose = |case: &Case| case.bytes > 0 || case.history.settled() > 0;
+    let wanted: Vec<StackId> = wanted
+        .chain(others.iter().filter(|(_, case, _)| rose(case)).map(|(_, case, _)| case.stack))
+        .collect();
+    let symbols = Symbols::of(&definitions, &header, wanted);
+    let reading = Reading::new(&symbols, &header);
+    judge.lines(&reading, &mut found, &mut others);
+    if state.ended_ns.is_some() && !living {
+        judge.unfreed(&reading, &mut found, &mut others);
+    }
+
+    let mut leaks = Vec::new();
+    let mut pooled: BTreeMap<(DeviceId, String), Pooled> = BTreeMap::new();
+    let mut suppressed: BTreeMap<usize, Suppressed> = BTreeMap::new();
+    let mut pool = |device, library: &str, bytes, rate: Option<f64>| {
+        let key = (device, library.to_string());
+        let library = library.to_string();
+        let sums = pooled.entry(key).or_insert(Pooled {
+            device,
+            library,
+            bytes: 0,
+            bytes_per_second: None,
+        });
+        sums.bytes += bytes;
+        if let Some(rate) = rate {
+            *sums.bytes_per_second.get_or_insert(0.0) += rate;
+        }
+    };
+    for ((level, device), leak) in found {
+        if let Some(library) = pool_of(&reading, level, leak.stack) {
+            let rate = leak.growth.as_ref().map(|growth| growth.bytes_per_second);
+            pool(device, library, leak.bytes, rate);
+        } else if leak.bytes < least.max(1) {
+        } else if let Some(line) = rules.rule_for(symbols.stack(leak.stack)) {
+            let sums = suppressed.entry(line).or_insert(Suppressed { line, leaks: 0, bytes: 0 });
+            sums.leaks += 1;
+            sums.bytes += leak.bytes;
+        } else {
+            leaks.push(leak);
+        }
+    }
+    leaks.sort_by(|a, b| {
+        let rank = |leak: &Leak| (leak.verdict, std::cmp::Reverse(leak.bytes));
+        let sure = |leak: &Leak| leak.confidence >= 0.5;
+        sure(b).cmp(&sure(a)).then(rank(a).cmp(&rank(b))).then(a.stack.cmp(&b.stack))
+    });
+    let mut kept: BTreeMap<(DeviceId, Level, Still), Kept> = BTreeMap::new();
+    let mut largest: FxHashMap<(DeviceId, Level, Still), u64> = FxHashMap::default();
+    for ((level, device), case, why) in others.iter().filter(|(_, case, _)| case.bytes > 0) {
+        if let Some(library) = pool_of(&reading, *level, case.stack) {
+            pool(*device, library, case.bytes, None);
+            continue;
+        }
+        let key = (*device, *level, *why);
+        let sums = kept.entry(key).or_insert(Kept {
+            device: *device,
+            level: *level,
+            why: *why,
+            bytes: 0,
+            count: 0,
+            stacks: 0,
+            largest: case.stack,
+        });
+        sums.bytes += case.bytes;
+        sums.count += case.count;
+        sums.stacks += case.stacks;
+        let most = largest.entry(key).or_default();
+        if case.bytes > *most {
+            (*most, sums.largest) = (case.bytes, case.stack);
+        }
+    }
+    let length = state.time_ns.saturating_sub(from_ns);
+    let axes = judge.axes.values().next();
+    Leaks {
+        trace,
+        header,
+        living,
+        from_ns,
+        beginning_lost: state.history_from_ns > 0,
+        live_is_known: state.live_is_known(),
+        warm_ns: from_ns + (length as f64 * WARM_UP) as u64,
+        until_ns: state.time_ns,
+        bin_ns: axes.map_or(1, Axes::bin_ns),
+        leaks,
+        kept: kept.into_values().collect(),
+        pooled: pooled.into_values().collect(),
+        suppressed: suppressed.into_values().collect(),
+        symbols,
+        definitions,
+    }
+}
+
+/// The framework whose pool a driver's allocation is for.
+fn pool_of<'r>(reading: &'r Reading, level: Level, stack: StackId) -> Option<&'r str> {
+    let library = reading.library_name(&reading.read(stack))?;
+    (level == Level::Driver && POOLS.contains(&library)).then_some(library)
+}
+
+impl<'a> Judge<'a> {
+    fn new(
+        watch: &'a Watch,
+        state: &State,
+        definitions: &Definitions,
+        living: bool,
+        from_ns: u64,
+    ) -> Judge<'a> {
+        let end_ns = state.time_ns.saturating_sub(from_ns);
+        let last = watch.places.values().map(|place| place.last_alloc_ns).max().unwrap_or(0);
+        let last = last.saturating_sub(from_ns);
+        let mut settled_ns = end_ns;
+        if !living {
+            settled_ns = (end_ns as f64 * (1.0 - END)) as u64;
+            if last as f64 >= end_ns as f64 * (1.0 - TEARDOWN) {
+                settled_ns = settled_ns.min(last);
+            }
+        }
+        let axes = |place: &super::watch::Place| Axes {
+            settled_ns,
+            end_ns,
+            last_alloc_ns: place.last_alloc_ns.saturating_sub(from_ns),
+            events: if living { place.events } else { place.last_alloc_events },
+        };
+        let axes = watch.places.iter().map(|(at, place)| (*at, axes(place))).collect();
+        let room_of = |at: &At| {
+            let (level, device) = *at;
+            let free = if level == Level::Tensor { free_in_segments(watch, device) } else { 0 };
+            Some(room(state, definitions, device)?.saturating_add(free))
+        };
+        let rooms = watch.places.keys().map(|at| (*at, room_of(at))).collect();
+        Judge { watch, axes, rooms }
+    }
+
+    fn case(&self, at: At, case: &Case) -> Result<Leak, Still> {
+        let growth = case.history.growth(&self.axes[&at])?;
+        let settled = case.history.settled();
+        let freed = settled.saturating_sub(case.bytes) as f64 >= 0.9 * growth.risen as f64;
+        let verdict = match (growth.strength, freed) {
+            (Strength::Growing, false) => Verdict::Growing,
+            (Strength::Growing, true) => Verdict::FreedAtEnd,
+            // Too few to tell from a cache, but that none was ever freed.
+            (Strength::Sporadic, false) if case.frees == 0 => Verdict::NeverFreed,
+            (Strength::Sporadic, _) => return Err(Still::Moves),
+        };
+        let rises = growth.rises as f64;
+        let mut confidence = growth.tau * growth.straight.sqrt() * (1.0 - 1.0 / (rises + 2.0));
+        if growth.strength == Strength::Sporadic {
+            confidence *= 0.5;
+        }
+        if self.watch.places[&at].last_alloc_frees == 0 {
+            confidence = confidence.min(LOADING);
+        }
+        let because = match growth.strength {
+            Strength::Growing => Because::Trend,
+            Strength::Sporadic => Because::NoneFreed,
+        };
+        let mut leak = self.leak(at, case, verdict, because, confidence);
+        let room = self.rooms[&at].filter(|_| verdict == Verdict::Growing);
+        leak.exhausted_in_s = room
+            .filter(|_| growth.bytes_per_second > 0.0)
+            .map(|room| room as f64 / growth.bytes_per_second);
+        leak.growth = Some(growth);
+        Ok(leak)
+    }
+
+    fn leak(
+        &self,
+        (level, device): At,
+        case: &Case,
+        verdict: Verdict,
+        because: Because,
+        confidence: f64,
+    ) -> Leak {
+        let (bytes, count) = match verdict {
+            Verdict::FreedAtEnd => (case.history.settled(), case.highest_count),
+            _ => (case.bytes, case.count),
+        };
+        Leak {
+            verdict,
+            level,
+            device,
+            stack: case.stack,
+            stacks: case.stacks,
+            bytes,
+            count,
+            allocations: case.allocations,
+            frees: case.frees,
+            confidence: confidence.clamp(0.0, 1.0),
+            growth: None,
+            exhausted_in_s: None,
+            shape: case.history.time.clone(),
+            because,
+        }
+    }
+
+    /// A line that many stacks lead to may leak where none of them by itself shows it. Lines with
+    /// a leak of one stack are told by that.
+    fn lines(
+        &self,
+        reading: &Reading,
+        found: &mut Vec<(At, Leak)>,
+        others: &mut Vec<(At, Case, Still)>,
+    ) {
+        let line = |stack: StackId| {
+            let said = reading.read(stack);
+            let frame = reading.frame(stack, said.lead)?;
+            let name =
+                if frame.file.is_empty() { frame.function.clone() } else { frame.file.clone() };
+            let library = reading.library_name(&said).map(str::to_string);
+            Some((name, frame.line, library))
+        };
+        let mut groups: BTreeMap<_, Vec<usize>> = BTreeMap::new();
+        for (index, (at, case, _)) in others.iter().enumerate() {
+            if let Some(line) = line(case.stack) {
+                groups.entry((*at, line)).or_default().push(index);
+            }
+        }
+        for (at, leak) in found.iter() {
+            if let Some(line) = line(leak.stack) {
+                groups.remove(&(*at, line));
+            }
+        }
+        let mut gone = Vec::new();
+        for ((at, _), members) in groups.into_iter().filter(|(_, members)| members.len() > 1) {
+            let mut sum = Case::default();
+            members.iter().for_each(|index| sum.add(others[*index].1.clone()));
+            if let Ok(leak) = self.case(at, &sum) {
+                found.push((at, leak));
+                gone.extend(members);
+            }
+        }
+        remove(others, gone);
+    }
+
+    /// Where a process freed nearly all it held before it ended, what it did not free is a leak.
+    fn unfreed(
+        &self,
+        reading: &Reading,
+        found: &mut Vec<(At, Leak)>,
+        others: &mut Vec<(At, Case, Still)>,
+    ) {
+        let devices: Vec<At> =
+            self.axes.keys().copied().filter(|(level, _)| *level == Level::Driver).collect();
+        let mut gone = Vec::new();
+        for at in devices {
+            let held: Vec<usize> = (0..others.len())
+                .filter(|index| {
+                    let (of, case, _) = &others[*index];
+                    *of == at
+                        && case.history.settled() > 0
+                        && pool_of(reading, at.0, case.stack).is_none()
+                })
+                .collect();
+            let left: Vec<usize> =
+                held.iter().copied().filter(|index| others[*index].1.bytes > 0).collect();
+            let freed = (held.len() - left.len()) as u64;
+            if freed < TIDY || (freed as f64) < TIDY_PART * held.len() as f64 {
+                continue;
+            }
+            // Rule of succession: the chance that a stack's memory is freed.
+            let confidence = (freed + 1) as f64 / (held.len() + 2) as f64;
+            let because = Because::OthersFreed { freed, held: held.len() as u64 };
+            for index in left {
+                let case = &others[index].1;
+                let leak = self.leak(at, case, Verdict::NeverFreed, because, confidence);
+                found.push((at, leak));
+                gone.push(index);
+            }
+        }
+        remove(others, gone);
+    }
+}
+
+fn remove<T>(all: &mut Vec<T>, mut gone: Vec<usize>) {
+    gone.sort_unstable();
+    for index in gone.into_iter().rev() {
+        all.swap_remove(index);
+    }
+}

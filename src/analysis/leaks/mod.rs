@@ -1,0 +1,159 @@
+//! Leaks: stacks that hold more and more. One pass over a trace, memory bounded by the number of
+//! stacks and the live set.
+//!
+//! ```text
+//! events -> watch (live bytes of each stack, in bins) -> growth (a trend?) -> judge (verdicts)
+//! ```
+
+mod growth;
+mod judge;
+mod room;
+mod series;
+mod suppress;
+#[cfg(test)]
+mod tests;
+mod trend;
+mod watch;
+
+pub use growth::{Growth, Still};
+pub use suppress::{BadRule, Suppressions};
+pub use watch::Level;
+
+use std::path::PathBuf;
+
+use vramtrace_format::{DeviceId, Header, StackId};
+
+use crate::symbols::Symbols;
+use crate::trace::{Definitions, Trace, Until};
+use watch::Watch;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Verdict {
+    /// Its live bytes go up and up.
+    Growing,
+    /// Allocated again and again, or where all else was freed; never freed itself.
+    NeverFreed,
+    /// It grew, and was freed when the process ended.
+    FreedAtEnd,
+}
+
+impl Verdict {
+    /// The name in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Verdict::Growing => "growing",
+            Verdict::NeverFreed => "never_freed",
+            Verdict::FreedAtEnd => "freed_at_end",
+        }
+    }
+}
+
+/// A stack on a device that leaks, with what speaks for it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Leak {
+    pub verdict: Verdict,
+    pub level: Level,
+    pub device: DeviceId,
+    /// The stack that holds the most of it.
+    pub stack: StackId,
+    /// Stacks of the same line that make it up together.
+    pub stacks: u64,
+    /// Live at the end; for what was freed at the end, live before that.
+    pub bytes: u64,
+    pub count: u64,
+    pub allocations: u64,
+    pub frees: u64,
+    /// 0 to 1.
+    pub confidence: f64,
+    /// `None` where it is no trend that speaks for it.
+    pub growth: Option<Growth>,
+    /// Seconds after the end until the cap or the card is full, at this rate alone.
+    pub exhausted_in_s: Option<f64>,
+    /// Lowest live bytes in each bin of time.
+    pub shape: Vec<u64>,
+    pub because: Because,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Because {
+    Trend,
+    /// A few allocations spread over the run, none freed.
+    NoneFreed,
+    /// The process freed this many of so many stacks' memory at its end, not this one's.
+    OthersFreed {
+        freed: u64,
+        held: u64,
+    },
+}
+
+/// What is held and is no leak.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kept {
+    pub device: DeviceId,
+    pub level: Level,
+    pub why: Still,
+    pub bytes: u64,
+    pub count: u64,
+    pub stacks: u64,
+    pub largest: StackId,
+}
+
+/// A framework's pool, as far as its blocks are not known.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pooled {
+    pub device: DeviceId,
+    pub library: String,
+    pub bytes: u64,
+    /// `Some`: it grows; whether by a leak or by fragmentation, only its blocks tell.
+    pub bytes_per_second: Option<f64>,
+}
+
+/// Leaks that a rule of the suppressions file fits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Suppressed {
+    /// Line of the rule.
+    pub line: usize,
+    pub leaks: u64,
+    pub bytes: u64,
+}
+
+/// What was found in one trace.
+#[derive(Clone, Debug)]
+pub struct Leaks {
+    pub trace: PathBuf,
+    pub header: Header,
+    pub living: bool,
+    pub definitions: Definitions,
+    /// Where the watch began, ns since the trace's start: the first allocation, or the checkpoint
+    /// from which on history is known.
+    pub from_ns: u64,
+    /// Earlier events are not in the file.
+    pub beginning_lost: bool,
+    /// False: events are missing and no checkpoint tells what is live.
+    pub live_is_known: bool,
+    /// Where warm-up ended.
+    pub warm_ns: u64,
+    pub until_ns: u64,
+    /// Width of the bins of [`Leak::shape`], ns.
+    pub bin_ns: u64,
+    /// The certain and the large ones first.
+    pub leaks: Vec<Leak>,
+    pub kept: Vec<Kept>,
+    pub pooled: Vec<Pooled>,
+    pub suppressed: Vec<Suppressed>,
+    pub symbols: Symbols,
+}
+
+/// Reads a trace and judges every stack. Leaks of less than `least` bytes are left out.
+pub fn find(trace: &Trace, rules: &Suppressions, least: u64) -> Leaks {
+    let (definitions, _) = trace.definitions();
+    let mut watch = Watch::default();
+    let reading = trace.replay_until(&definitions, Until::End, &mut watch, &mut |_, _| {});
+    let subject = judge::Subject {
+        trace: trace.path().to_path_buf(),
+        header: trace.header().clone(),
+        living: trace.is_living(),
+        definitions,
+    };
+    judge::judge(subject, &reading.state, &watch, rules, least)
+}

@@ -1,0 +1,31 @@
+//! How much more a device can give.
+
+use vramtrace_format::DeviceId;
+
+use super::watch::{Level, Watch};
+use crate::replay::State;
+use crate::trace::Definitions;
+
+/// Bytes up to the cap or the card's end, whichever is nearer. `None`: neither is known.
+pub fn room(state: &State, definitions: &Definitions, device: DeviceId) -> Option<u64> {
+    let sums = state.devices.get(&device)?;
+    let used = sums.process_bytes().unwrap_or(sums.live_bytes.saturating_add(sums.context_bytes));
+    let cap = sums.cap_bytes.map(|cap| cap.saturating_sub(used));
+    // The driver's own figure knows of the other processes on the card.
+    let sampled = sums.sample.and_then(|at| {
+        let grown = sums.live_bytes.saturating_sub(at.live_bytes);
+        Some(at.sample.driver_free?.saturating_sub(grown))
+    });
+    let known = definitions.device(device).filter(|device| device.total_bytes > 0);
+    let total = known.map(|device| device.total_bytes.saturating_sub(used));
+    let card = sampled.or(total);
+    cap.into_iter().chain(card).min()
+}
+
+/// Bytes that a framework holds and has in no block.
+pub fn free_in_segments(watch: &Watch, device: DeviceId) -> u64 {
+    let segments = watch.segment_bytes.get(&device).copied().unwrap_or(0);
+    let of_blocks =
+        watch.tracks.iter().filter(|((level, of, _), _)| *level == Level::Tensor && *of == device);
+    segments.saturating_sub(of_blocks.map(|(_, track)| track.bytes).sum())
+}

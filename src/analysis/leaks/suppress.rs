@@ -1,0 +1,181 @@
+//! Leaks that are known and wanted: a file of patterns.
+//!
+//! ```text
+//! # the tokenizer's cache
+//! function: Tokenizer.encode
+//! file: */site-packages/cachetools/*
+//! library: libcublas*
+//! ```
+
+use crate::symbols::{Frame, base_name};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    Function,
+    Library,
+    File,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Rule {
+    part: Part,
+    pattern: String,
+    /// Of the file, from 1.
+    line: usize,
+}
+
+/// The rules of a suppressions file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Suppressions {
+    rules: Vec<Rule>,
+}
+
+/// A line that is no rule. Lines count from 1.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "line {line}: `{text}` {why}; a line is `function: PATTERN`, `library: PATTERN` or `file: PATTERN`, with * and ?, or a # comment"
+)]
+pub struct BadRule {
+    pub line: usize,
+    pub text: String,
+    pub why: &'static str,
+}
+
+impl Suppressions {
+    pub fn parse(text: &str) -> Result<Suppressions, BadRule> {
+        let mut rules = Vec::new();
+        for (index, line) in text.lines().enumerate() {
+            let line_text = line.trim();
+            if line_text.is_empty() || line_text.starts_with('#') {
+                continue;
+            }
+            let bad = |why| BadRule { line: index + 1, text: line_text.to_string(), why };
+            let (part, pattern) = line_text.split_once(':').ok_or_else(|| bad("has no colon"))?;
+            let part = match part.trim() {
+                "function" => Part::Function,
+                "library" => Part::Library,
+                "file" => Part::File,
+                _ => return Err(bad("begins with no known word")),
+            };
+            let pattern = pattern.trim();
+            if pattern.is_empty() {
+                return Err(bad("has no pattern"));
+            }
+            if pattern.chars().all(|c| c == '*' || c == '?') {
+                return Err(bad("fits everything"));
+            }
+            rules.push(Rule { part, pattern: pattern.to_string(), line: index + 1 });
+        }
+        Ok(Suppressions { rules })
+    }
+
+    /// The first rule that fits a frame of the stack: its line.
+    pub fn rule_for<'f>(&self, frames: impl Iterator<Item = &'f Frame> + Clone) -> Option<usize> {
+        let fits = |rule: &&Rule| frames.clone().any(|frame| rule.fits(frame));
+        self.rules.iter().find(fits).map(|rule| rule.line)
+    }
+
+    /// Lines of rules, in order.
+    pub fn lines(&self) -> impl Iterator<Item = usize> {
+        self.rules.iter().map(|rule| rule.line)
+    }
+}
+
+impl Rule {
+    fn fits(&self, frame: &Frame) -> bool {
+        let path = |path: &str| {
+            let whole = if self.pattern.contains('/') { path } else { base_name(path) };
+            fits(&self.pattern, whole)
+        };
+        match self.part {
+            Part::Function => fits(&self.pattern, &frame.function),
+            Part::Library => frame.library.as_deref().is_some_and(path),
+            Part::File => !frame.file.is_empty() && path(&frame.file),
+        }
+    }
+}
+
+/// `*` stands for any characters, `?` for one.
+fn fits(pattern: &str, text: &str) -> bool {
+    let (pattern, text): (Vec<char>, Vec<char>) =
+        (pattern.chars().collect(), text.chars().collect());
+    let (mut p, mut t) = (0, 0);
+    // Where the last star was, and what it has eaten up to.
+    let mut star: Option<(usize, usize)> = None;
+    while t < text.len() {
+        match pattern.get(p) {
+            Some('*') => {
+                star = Some((p, t));
+                p += 1;
+            }
+            Some(c) if *c == '?' || *c == text[t] => (p, t) = (p + 1, t + 1),
+            _ => match star {
+                Some((at, eaten)) => {
+                    star = Some((at, eaten + 1));
+                    (p, t) = (at + 1, eaten + 1);
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern[p..].iter().all(|c| *c == '*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::symbols::Language;
+
+    #[test]
+    fn stars_and_question_marks() {
+        for (pattern, text, fit) in [
+            ("abc", "abc", true),
+            ("abc", "abcd", false),
+            ("a*c", "abbbc", true),
+            ("a*c", "abbb", false),
+            ("*", "", true),
+            ("a?c", "abc", true),
+            ("a?c", "ac", false),
+            ("*ab*ab", "xababab", true),
+            ("**x", "yyx", true),
+            ("", "x", false),
+        ] {
+            assert_eq!(fits(pattern, text), fit, "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn rules_fit_frames_and_tell_their_line() {
+        let rules =
+            "\n# known\n  function: Cache.*\nlibrary: libcublas*\nfile: */lib/x.py\nfile: y.py\n";
+        let rules = Suppressions::parse(rules).unwrap();
+        assert_eq!(rules.lines().collect::<Vec<_>>(), [3, 4, 5, 6]);
+        let frame = |function: &str, file: &str, library: &str| Frame {
+            language: Language::Python,
+            function: function.into(),
+            file: file.into(),
+            line: None,
+            library: (!library.is_empty()).then(|| library.into()),
+        };
+        let rule = |frame: &Frame| rules.rule_for([frame].into_iter());
+        assert_eq!(rule(&frame("Cache.get", "", "")), Some(3));
+        assert_eq!(rule(&frame("f", "", "/opt/libcublas.so.12")), Some(4));
+        assert_eq!(rule(&frame("f", "/a/lib/x.py", "")), Some(5));
+        assert_eq!(rule(&frame("f", "/a/b/y.py", "")), Some(6));
+        assert_eq!(rule(&frame("f", "x.py", "/opt/libother.so")), None);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_line() {
+        for (text, line, why) in [
+            ("function: f\nfoo", 2, "has no colon"),
+            ("leak: f", 1, "begins with no known word"),
+            ("\n\nfile:  ", 3, "has no pattern"),
+            ("file: **", 1, "fits everything"),
+        ] {
+            let error = Suppressions::parse(text).unwrap_err();
+            assert_eq!((error.line, error.why), (line, why), "{text}");
+            assert!(error.to_string().contains("function: PATTERN"));
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Does a figure go up? A rank test (Mann-Kendall) on what it never fell below again, so that the
+//! up and down of steps and a single jump are no trend.
+
+/// Values fewer than this say nothing.
+const FEWEST: usize = 12;
+/// Troughs fewer than this say nothing: a figure that comes and goes may be in its last rise.
+const FEWEST_TROUGHS: usize = 5;
+/// A fall of this part of the whole range ends a period.
+const FALL: f64 = 0.25;
+
+/// With fewer troughs: this part of the whole rise must have outlived the last fall.
+const KEPT: f64 = 0.25;
+
+/// How a figure moved.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Trend {
+    /// Kendall's tau: 1 = each value above all before it, 0 = no order.
+    pub tau: f64,
+    /// Chance of such a tau without a trend, were the values independent.
+    pub chance: f64,
+    /// Where what was never given back again went up: positions among the values.
+    pub rises: Vec<usize>,
+    /// By how much in all.
+    pub risen: u64,
+    /// The largest rise's part of it.
+    pub largest: f64,
+    /// What it rose by, of all that it ever went up: 1 = it only went up.
+    pub straight: f64,
+    /// It came and went: judged by this many low points. 0: by each value.
+    pub troughs: usize,
+    /// What it never fell below again: position and value.
+    pub floor: Vec<(usize, u64)>,
+}
+
+/// `None`: flat, or too little to say.
+pub fn trend(values: &[u64]) -> Option<Trend> {
+    if values.len() < FEWEST {
+        return None;
+    }
+    let (low, high) = (values.iter().min()?, values.iter().max()?);
+    if low == high {
+        return None;
+    }
+    let fall = ((high - low) as f64 * FALL).max(1.0) as u64;
+    let troughs = troughs(values, fall);
+    let (points, troughs, last): (Vec<(usize, u64)>, usize, usize) = match troughs {
+        Some(troughs) if troughs.len() >= FEWEST_TROUGHS => {
+            let count = troughs.len();
+            (troughs, count, 0)
+        }
+        few => {
+            let last = few.and_then(|few| few.last().map(|(at, _)| *at)).unwrap_or(0);
+            (values.iter().copied().enumerate().collect(), 0, last)
+        }
+    };
+    let mut floor = points.clone();
+    for index in (1..floor.len()).rev() {
+        floor[index - 1].1 = floor[index - 1].1.min(floor[index].1);
+    }
+    let steps = floor.windows(2).filter(|pair| pair[1].1 > pair[0].1);
+    let risen = floor.last()?.1 - floor[0].1;
+    if last > 0 {
+        // It fell a few times. What rose since may be given back again, like what rose before.
+        let kept = floor.iter().find(|(at, _)| *at >= last).map_or(0, |(_, low)| low - floor[0].1);
+        if (kept as f64) < KEPT * risen as f64 {
+            return None;
+        }
+    }
+    let largest = steps.clone().map(|pair| pair[1].1 - pair[0].1).max().unwrap_or(0);
+    let values_of: Vec<u64> = points.iter().map(|(_, value)| *value).collect();
+    let up: u64 = values_of.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).sum();
+    let (tau, chance) = mann_kendall(&values_of);
+    Some(Trend {
+        tau,
+        chance,
+        rises: steps.map(|pair| pair[1].0).collect(),
+        risen,
+        largest: largest as f64 / risen.max(1) as f64,
+        straight: risen as f64 / up.max(1) as f64,
+        troughs,
+        floor,
+    })
+}
+
+/// The low points between falls of at least `fall` and the rises that end them; the last one even
+/// before such a rise. `None`: it never fell that far.
+fn troughs(values: &[u64], fall: u64) -> Option<Vec<(usize, u64)>> {
+    let mut found = Vec::new();
+    let mut high = values[0];
+    // The lowest point since the last fall; `None` while it climbs.
+    let mut lowest: Option<(usize, u64)> = None;
+    for (at, value) in values.iter().copied().enumerate() {
+        match lowest {
+            None if high - value.min(high) >= fall => lowest = Some((at, value)),
+            None => high = high.max(value),
+            Some((_, low)) if value <= low => lowest = Some((at, value)),
+            Some((_, low)) if value - low >= fall => {
+                found.extend(lowest.take());
+                high = value;
+            }
+            Some(_) => {}
+        }
+    }
+    found.extend(lowest);
+    (!found.is_empty()).then_some(found)
+}
+
+/// Kendall's tau of the values against their order, and the chance of such a tau by accident.
+fn mann_kendall(values: &[u64]) -> (f64, f64) {
+    let n = values.len();
+    let mut score = 0i64;
+    for (index, value) in values.iter().enumerate() {
+        for later in &values[index + 1..] {
+            score += i64::from(later > value) - i64::from(later < value);
+        }
+    }
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable();
+    let spread = |n: f64| n * (n - 1.0) * (2.0 * n + 5.0) / 18.0;
+    let ties: f64 = sorted.chunk_by(|a, b| a == b).map(|same| spread(same.len() as f64)).sum();
+    let variance = spread(n as f64) - ties;
+    let tau = score as f64 / (n * (n - 1) / 2).max(1) as f64;
+    if variance <= 0.0 {
+        return (tau, 1.0);
+    }
+    let z = (score as f64 - (score.signum() as f64)) / variance.sqrt();
+    (tau, above(z))
+}
+
+/// The part of a normal distribution above `z`. Error below 2e-7 (Abramowitz and Stegun 26.2.17).
+fn above(z: f64) -> f64 {
+    let t = 1.0 / (1.0 + 0.231_641_9 * z.abs());
+    let tail = [1.330_274_429, -1.821_255_978, 1.781_477_937, -0.356_563_782, 0.319_381_530];
+    let sum = tail.iter().fold(0.0, |sum, factor| sum * t + factor) * t;
+    let part = (-z * z / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt() * sum;
+    if z >= 0.0 { part } else { 1.0 - part }
+}
+
+/// Theil-Sen: the median slope of all pairs. `None` for fewer than two points.
+pub fn slope(points: &[(f64, f64)]) -> Option<f64> {
+    let pairs = points.iter().enumerate().flat_map(|(index, a)| {
+        points[index + 1..].iter().filter(|b| b.0 > a.0).map(move |b| (b.1 - a.1) / (b.0 - a.0))
+    });
+    let mut slopes: Vec<f64> = pairs.collect();
+    let middle = slopes.len().checked_sub(1)? / 2;
+    Some(*slopes.select_nth_unstable_by(middle, f64::total_cmp).1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(values: impl IntoIterator<Item = u64>) -> Option<Trend> {
+        trend(&values.into_iter().collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_line_goes_up_and_a_flat_one_says_nothing() {
+        let line = of((0..40).map(|n| 10 * n)).unwrap();
+        assert_eq!((line.tau, line.risen, line.rises.len(), line.troughs), (1.0, 390, 39, 0));
+        assert!(line.chance < 1e-6 && line.largest < 0.03);
+        assert_eq!(of([7; 40]), None);
+        assert_eq!(of(0..5), None, "too few");
+        let down = of((0..40).map(|n| 400 - 10 * n));
+        assert!(down.is_none_or(|down| down.tau < 0.0 && down.rises.is_empty()));
+    }
+
+    #[test]
+    fn a_saw_tooth_is_judged_by_its_low_points() {
+        let saw = of((0..64).map(|n| 100 + n % 8 * 50)).unwrap();
+        assert_eq!((saw.risen, saw.rises.len(), saw.tau), (0, 0, 0.0));
+        assert_eq!(saw.troughs, 7);
+        let leaking = of((0..64).map(|n| 100 + n % 8 * 50 + n / 8 * 10)).unwrap();
+        assert_eq!((leaking.risen, leaking.tau), (60, 1.0), "{leaking:?}");
+        assert_eq!(of((0..32).map(|n| n % 16 * 50)), None, "too few periods to say");
+        let fell_once = of((0..40).map(|n| n * 50 - if n > 20 { 500 } else { 0 })).unwrap();
+        assert!(fell_once.risen == 1450 && fell_once.tau > 0.5, "{fell_once:?}");
+    }
+
+    #[test]
+    fn a_step_is_one_rise() {
+        let step = of((0..40).map(|n| if n < 20 { 100 } else { 900 })).unwrap();
+        assert_eq!((step.rises.as_slice(), step.largest), (&[20][..], 1.0));
+    }
+
+    #[test]
+    fn the_chance_is_that_of_the_normal_distribution() {
+        for (z, part) in [(0.0, 0.5), (1.644_854, 0.05), (2.326_348, 0.01), (-1.644_854, 0.95)] {
+            assert!((above(z) - part).abs() < 1e-6, "{z}");
+        }
+        // Five in order: S = 10, variance 50/3.
+        let (tau, chance) = mann_kendall(&[1, 2, 3, 4, 5]);
+        assert!(tau == 1.0 && (chance - above(9.0 / (50.0f64 / 3.0).sqrt())).abs() < 1e-9);
+        assert_eq!(mann_kendall(&[4; 9]), (0.0, 1.0));
+    }
+
+    #[test]
+    fn the_slope_is_not_moved_by_outliers() {
+        let mut points: Vec<(f64, f64)> =
+            (0..20).map(|n| (f64::from(n), 3.0 * f64::from(n))).collect();
+        points[3].1 = 1e9;
+        points[17].1 = -1e9;
+        assert!((slope(&points).unwrap() - 3.0).abs() < 1e-9);
+        assert_eq!(slope(&points[..1]), None);
+    }
+}

@@ -1,0 +1,219 @@
+//! Follows the live bytes of each stack while a trace is replayed. Memory is bounded by the number
+//! of stacks and by the live set.
+
+use std::collections::BTreeMap;
+
+use rustc_hash::FxHashMap;
+use vramtrace_format::{DeviceId, Kind, Space, StackId, Stamped};
+
+use super::series::Series;
+use crate::replay::{Birth, Death, Key, Live, Observer};
+
+/// What an allocation is a piece of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Level {
+    /// Memory that the driver gave.
+    Driver,
+    /// Blocks of a framework's cache.
+    Tensor,
+}
+
+impl Level {
+    /// The name in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Driver => "driver",
+            Level::Tensor => "tensor",
+        }
+    }
+}
+
+/// Bins of time begin as 4 us wide, of activity as one event.
+pub const TIME_SHIFT: u32 = 12;
+pub const ACTIVITY_SHIFT: u32 = 0;
+
+/// One stack on one device.
+#[derive(Clone, Debug)]
+pub struct Track {
+    pub bytes: u64,
+    pub count: u64,
+    /// Calls that are in the part of history that the file holds.
+    pub allocations: u64,
+    pub frees: u64,
+    pub first_ns: u64,
+    pub last_alloc_ns: u64,
+    /// Most that were live at once.
+    pub highest_count: u64,
+    /// Live bytes over time, ns since the watch began.
+    pub time: Series,
+    /// The same over the events of its device and level.
+    pub activity: Series,
+}
+
+/// All stacks of one level on one device together.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Place {
+    /// Allocations and frees.
+    pub events: u64,
+    pub frees: u64,
+    pub last_alloc_ns: u64,
+    /// `events` and `frees` when the last allocation came.
+    pub last_alloc_events: u64,
+    pub last_alloc_frees: u64,
+}
+
+/// A driver's allocation that a framework may cut into blocks.
+#[derive(Clone, Copy, Debug)]
+struct Segment {
+    end: u64,
+    live: Live,
+    holds_blocks: bool,
+}
+
+#[derive(Debug, Default)]
+pub struct Watch {
+    pub tracks: FxHashMap<(Level, DeviceId, StackId), Track>,
+    pub places: BTreeMap<(Level, DeviceId), Place>,
+    /// Bytes of segments that hold blocks, or did.
+    pub segment_bytes: BTreeMap<DeviceId, u64>,
+    /// Where the watch began: the first allocation, or the checkpoint from which history is known.
+    pub from_ns: Option<u64>,
+    pub last_ns: u64,
+    segments: BTreeMap<u64, Segment>,
+}
+
+impl Watch {
+    fn level(key: Key) -> Level {
+        match key.space {
+            Space::Block => Level::Tensor,
+            Space::Device | Space::Vmm | Space::Array | Space::Host => Level::Driver,
+        }
+    }
+
+    /// A block lies at this address: the allocation around it is a framework's segment, of which
+    /// its blocks are followed.
+    fn mark_segment(&mut self, at: &Stamped, address: u64) {
+        let Some((_, segment)) = self.segments.range_mut(..=address).next_back() else { return };
+        if segment.holds_blocks || address >= segment.end {
+            return;
+        }
+        segment.holds_blocks = true;
+        let live = segment.live;
+        *self.segment_bytes.entry(live.device).or_default() += live.share();
+        let time = self.since(at.time_ns);
+        let place = self.places.entry((Level::Driver, live.device)).or_default();
+        if let Some(track) = self.tracks.get_mut(&(Level::Driver, live.device, live.stack)) {
+            let now = track.bytes.saturating_sub(live.share());
+            track.time.change(time, track.bytes, now);
+            track.activity.change(place.events, track.bytes, now);
+            track.bytes = now;
+            track.count = track.count.saturating_sub(1);
+            track.allocations = track.allocations.saturating_sub(1);
+        }
+    }
+
+    /// Time since the watch began.
+    fn since(&mut self, time_ns: u64) -> u64 {
+        self.last_ns = self.last_ns.max(time_ns);
+        time_ns.saturating_sub(*self.from_ns.get_or_insert(time_ns))
+    }
+
+    fn add(&mut self, at: &Stamped, level: Level, live: &Live, how: Birth) {
+        let time = self.since(at.time_ns);
+        let place = self.places.entry((level, live.device)).or_default();
+        let activity = place.events;
+        let share = live.share();
+        let track = self.tracks.entry((level, live.device, live.stack)).or_insert_with(|| Track {
+            bytes: 0,
+            count: 0,
+            allocations: 0,
+            frees: 0,
+            first_ns: live.time_ns,
+            last_alloc_ns: live.time_ns,
+            highest_count: 0,
+            time: Series::new(TIME_SHIFT, 0),
+            activity: Series::new(ACTIVITY_SHIFT, 0),
+        });
+        let now = track.bytes.saturating_add(share);
+        match how {
+            // It was there when the watch began.
+            Birth::Checkpoint => {
+                track.time.lift(share);
+                track.activity.lift(share);
+                track.first_ns = track.first_ns.min(live.time_ns);
+            }
+            Birth::Allocated => {
+                place.events += 1;
+                place.last_alloc_ns = at.time_ns;
+                place.last_alloc_events = place.events;
+                place.last_alloc_frees = place.frees;
+                track.allocations += 1;
+                track.last_alloc_ns = at.time_ns;
+            }
+            Birth::FreeFailed => track.frees = track.frees.saturating_sub(1),
+        }
+        if how != Birth::Checkpoint {
+            track.time.change(time, track.bytes, now);
+            track.activity.change(activity, track.bytes, now);
+        }
+        track.bytes = now;
+        track.count += 1;
+        track.highest_count = track.highest_count.max(track.count);
+    }
+
+    fn remove(&mut self, at: &Stamped, level: Level, live: &Live) {
+        let time = self.since(at.time_ns);
+        let place = self.places.entry((level, live.device)).or_default();
+        let Some(track) = self.tracks.get_mut(&(level, live.device, live.stack)) else { return };
+        let now = track.bytes.saturating_sub(live.share());
+        track.time.change(time, track.bytes, now);
+        track.activity.change(place.events, track.bytes, now);
+        place.events += 1;
+        place.frees += 1;
+        track.frees += 1;
+        track.bytes = now;
+        track.count = track.count.saturating_sub(1);
+    }
+}
+
+/// Host memory is no VRAM, imports are another process's, graphs count as their reservation.
+fn counts(live: &Live) -> bool {
+    !live.kind.is_host() && !matches!(live.kind, Kind::Imported | Kind::Graph)
+}
+
+impl Observer for Watch {
+    fn born(&mut self, at: &Stamped, key: Key, live: &Live, how: Birth) {
+        if !counts(live) {
+            return;
+        }
+        match key.space {
+            Space::Block => self.mark_segment(at, key.number),
+            Space::Device => {
+                let end = key.number.saturating_add(live.size);
+                let segment = Segment { end, live: *live, holds_blocks: false };
+                self.segments.insert(key.number, segment);
+            }
+            _ => {}
+        }
+        self.add(at, Watch::level(key), live, how);
+    }
+
+    fn died(&mut self, at: &Stamped, key: Key, live: &Live, _how: Death) {
+        if !counts(live) {
+            return;
+        }
+        if key.space == Space::Device
+            && let Some(segment) = self.segments.remove(&key.number)
+            && segment.holds_blocks
+        {
+            let bytes = self.segment_bytes.entry(live.device).or_default();
+            *bytes = bytes.saturating_sub(live.share());
+            return;
+        }
+        self.remove(at, Watch::level(key), live);
+    }
+
+    fn reset(&mut self, at: &Stamped) {
+        *self = Watch { from_ns: Some(at.time_ns), last_ns: at.time_ns, ..Watch::default() };
+    }
+}

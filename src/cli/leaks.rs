@@ -1,0 +1,107 @@
+//! `vramtrace leaks`: who holds more and more.
+
+use std::path::{Path, PathBuf};
+
+use vramtrace_format::size;
+use vramtrace_reader::analysis::leaks::{Leaks, Suppressions, find};
+use vramtrace_reader::report::leaks::{details, report};
+use vramtrace_reader::trace::{Trace, load};
+
+use super::{DONE, Failure, Outcome, print, say};
+
+#[derive(clap::Args)]
+#[command(
+    long_about = "Who holds more and more GPU memory. Verdicts, each with its evidence:\n\n  \
+        growing       what a stack never gives back goes up after warm-up, with its rate\n  \
+        never_freed   allocated a few times over the run, or left when all else was freed\n  \
+        freed_at_end  it grew, and was freed when the process ended\n\n\
+        Steady memory, caches that are full, steps that come and go, pools of frameworks, imports \
+        and contexts are no leaks. The first fifth of the run is warm-up. Works on a process that \
+        still runs.",
+    after_help = "\
+Examples:
+  vramtrace leaks                                      the newest run here, also while it runs
+  vramtrace leaks train.vtrace --full                  with every frame
+  vramtrace leaks --min 1MiB --suppressions known.txt  without the small and the known ones
+  vramtrace leaks --json | jq '.leaks[] | [.verdict, .bytes, .rate_bytes_per_s]'
+
+A suppressions file has a pattern a line, with * and ?; a pattern with a / fits whole paths:
+  # known and wanted
+  function: Tokenizer.encode
+  file: */site-packages/cachetools/*
+  library: libcublas*"
+)]
+pub struct Args {
+    /// Trace files or a run's directory; default: the newest run in the working directory
+    traces: Vec<PathBuf>,
+    /// Leave out leaks of fewer bytes: `1MiB`, `64k`, or plain bytes
+    #[arg(long, value_name = "BYTES", default_value = "0", value_parser = bytes)]
+    min: u64,
+    /// A file with patterns of leaks that are known and wanted
+    #[arg(long, value_name = "FILE")]
+    suppressions: Option<PathBuf>,
+    /// How many to list of each process
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    top: usize,
+    /// Show every frame
+    #[arg(long)]
+    full: bool,
+    /// Only the process of this rank
+    #[arg(long, value_name = "N")]
+    rank: Option<u32>,
+    /// Facts for programs (schema vramtrace.leaks/1), all leaks
+    #[arg(long)]
+    json: bool,
+}
+
+/// A size, or plain bytes.
+pub fn bytes(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(bytes) => Ok(bytes),
+        Err(_) => size::parse(text).map_err(|error| error.to_string()),
+    }
+}
+
+/// The rules of a suppressions file; none without a file.
+pub fn suppressions(path: Option<&Path>) -> Result<Suppressions, Failure> {
+    let Some(path) = path else { return Ok(Suppressions::default()) };
+    let named = |why: &dyn std::fmt::Display| {
+        Failure::new(format!("--suppressions {}: {why}", path.display()))
+    };
+    let text = std::fs::read_to_string(path).map_err(|error| named(&error))?;
+    Suppressions::parse(&text).map_err(|error| named(&error))
+}
+
+/// Of each trace, in order.
+pub fn find_all(traces: &[Trace], rules: &Suppressions, least: u64) -> Vec<Leaks> {
+    traces.iter().map(|trace| find(trace, rules, least)).collect()
+}
+
+pub fn run(args: Args) -> Outcome {
+    let rules = suppressions(args.suppressions.as_deref())?;
+    let mut loaded = load(&args.traces)?;
+    loaded.warnings.iter().for_each(say);
+    if let Some(rank) = args.rank {
+        loaded.traces.retain(|trace| trace.header().rank == Some(rank));
+        if loaded.traces.is_empty() {
+            return Err(Failure::new(format!("--rank {rank}: no such process in these traces")));
+        }
+    }
+    let found = find_all(&loaded.traces, &rules, args.min);
+    if args.json {
+        print(&(serde_json::to_string_pretty(&report(&found))? + "\n"))?;
+        return Ok(DONE);
+    }
+    let mut out = String::new();
+    if let Some(chosen) = &loaded.chosen {
+        out.push_str(&format!("{}\n\n", chosen.display()));
+    }
+    for (index, leaks) in found.iter().enumerate() {
+        if index > 0 {
+            out.push('\n');
+        }
+        out.push_str(&details(leaks, args.top, args.full));
+    }
+    print(&out)?;
+    Ok(DONE)
+}
