@@ -2,25 +2,42 @@
 //! its first use of CUDA.
 
 use crate::capture::workspace::DEEPEST;
+use crate::recorder::Recorder;
 use crate::say;
 use std::ffi::{CStr, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use vramtrace_format::capspec::{self, CapSpec};
-use vramtrace_format::size;
+use vramtrace_format::{Definition, size};
 
 /// Every variable there is; others get a line with the nearest of these.
-pub const KNOWN: [&str; 10] = [
+pub const KNOWN: [&str; 11] = [
     "VRAMTRACE_OUT",
     "VRAMTRACE_MAX",
     "VRAMTRACE_CAP",
     "VRAMTRACE_STACKS",
     "VRAMTRACE_STACK_DEPTH",
+    "VRAMTRACE_TENSORS",
     "VRAMTRACE_LIB",
     "VRAMTRACE_RUN",
     "VRAMTRACE_SIM",
     "VRAMTRACE_SIM_STATE",
     "VRAMTRACE_TEST_PANIC",
+];
+
+/// Variables of others that say how memory is handled: what they were is told in the trace.
+pub const SETTINGS: [&str; 11] = [
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_HIP_ALLOC_CONF",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING",
+    "XLA_PYTHON_CLIENT_PREALLOCATE",
+    "XLA_PYTHON_CLIENT_MEM_FRACTION",
+    "XLA_PYTHON_CLIENT_ALLOCATOR",
+    "TF_FORCE_GPU_ALLOW_GROWTH",
+    "CUPY_GPU_MEMORY_LIMIT",
+    "CUDA_MODULE_LOADING",
+    "CUDA_VISIBLE_DEVICES",
 ];
 
 /// `VRAMTRACE_MAX` when it is not set.
@@ -88,6 +105,17 @@ impl Stacks {
     }
 }
 
+/// `VRAMTRACE_TENSORS`: whether PyTorch's blocks are recorded, and with which stack. Only such as
+/// `VRAMTRACE_STACKS` allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tensors {
+    Off,
+    /// Python frames; native ones on a thread that runs no Python.
+    Python,
+    /// Both.
+    Full,
+}
+
 pub struct Config {
     pub out: Out,
     /// Most bytes of the trace on disk; `None` = unlimited.
@@ -95,6 +123,9 @@ pub struct Config {
     /// `Err`: there is one that could not be understood (why), and everything must be refused.
     pub cap: Result<Option<CapSpec>, String>,
     pub stacks: Stacks,
+    pub tensors: Tensors,
+    /// Those of [`SETTINGS`] that are set.
+    settings: Vec<(String, String)>,
     /// Name of the entry point whose hook is to panic once: for tests.
     pub test_panic: Option<String>,
     /// `XDG_RUNTIME_DIR`.
@@ -127,6 +158,8 @@ impl Config {
             max: Some(MAX_DEFAULT),
             cap: Ok(None),
             stacks: Stacks::default(),
+            tensors: Tensors::Python,
+            settings: Vec::new(),
             test_panic: None,
             runtime_directory: None,
             complaints: Vec::new(),
@@ -140,11 +173,15 @@ impl Config {
                 Some("VRAMTRACE_STACK_DEPTH") => {
                     config.set_stacks(&name, &value, Stacks::set_depth)
                 }
+                Some("VRAMTRACE_TENSORS") => config.set_tensors(&value),
                 Some("VRAMTRACE_TEST_PANIC") => config.test_panic = value.into_string().ok(),
                 Some("XDG_RUNTIME_DIR") if value.as_bytes().first() == Some(&b'/') => {
                     config.runtime_directory = Some(value.into())
                 }
                 Some(known) if KNOWN.contains(&known) => {}
+                Some(other) if SETTINGS.contains(&other) => {
+                    config.settings.push((other.into(), value.to_string_lossy().into_owned()));
+                }
                 _ if name.as_bytes().starts_with(b"VRAMTRACE_") => config.unknown(&name),
                 _ => {}
             }
@@ -156,6 +193,13 @@ impl Config {
     pub fn complain(&self) {
         for complaint in &self.complaints {
             say::line(format_args!("{complaint}"));
+        }
+    }
+
+    /// Into the trace: what was in force when the process began to use its GPU.
+    pub fn tell_settings(&self, recorder: &Recorder) {
+        for (name, value) in &self.settings {
+            recorder.define(&Definition::Setting { name: name.clone(), value: value.clone() });
         }
     }
 
@@ -227,6 +271,17 @@ impl Config {
         }
     }
 
+    fn set_tensors(&mut self, value: &OsStr) {
+        match &*value.to_string_lossy() {
+            "" | "python" => self.tensors = Tensors::Python,
+            "full" => self.tensors = Tensors::Full,
+            "off" => self.tensors = Tensors::Off,
+            text => self.complaints.push(format!(
+                "VRAMTRACE_TENSORS={text}: is not python, full or off; using the default"
+            )),
+        }
+    }
+
     fn unknown(&mut self, name: &OsStr) {
         let name = name.to_string_lossy();
         let nearest = KNOWN.into_iter().min_by_key(|known| distance(known, &name));
@@ -279,7 +334,8 @@ fn environment() -> Vec<(OsString, OsString)> {
             at = at.add(1);
             let Some(equals) = entry.iter().position(|byte| *byte == b'=') else { continue };
             let (name, value) = (&entry[..equals], &entry[equals + 1..]);
-            if name.starts_with(b"VRAMTRACE_") || name == b"XDG_RUNTIME_DIR" {
+            let setting = || SETTINGS.iter().any(|setting| setting.as_bytes() == name);
+            if name.starts_with(b"VRAMTRACE_") || name == b"XDG_RUNTIME_DIR" || setting() {
                 found.push((OsString::from_vec(name.into()), OsString::from_vec(value.into())));
             }
         }
@@ -317,6 +373,7 @@ mod tests {
         assert_eq!(config.out, Out::Default);
         assert_eq!(config.max, Some(2 << 30));
         assert_eq!(config.cap, Ok(None));
+        assert_eq!(config.tensors, Tensors::Python);
         assert!(config.complaints.is_empty());
     }
 
@@ -341,6 +398,8 @@ mod tests {
             ("VRAMTRACE_CAP", "8GiB"),
             ("VRAMTRACE_STACKS", "python"),
             ("VRAMTRACE_STACK_DEPTH", "200"),
+            ("VRAMTRACE_TENSORS", "full"),
+            ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),
             ("XDG_RUNTIME_DIR", "/run/user/7"),
         ]);
         assert_eq!(config.out, Out::Pattern("traces/%h.%p.%r.%e.%t.%%.vtrace".into()));
@@ -348,6 +407,9 @@ mod tests {
         assert!(matches!(config.cap, Ok(Some(_))));
         assert_eq!(config.runtime_directory, Some("/run/user/7".into()));
         assert_eq!(config.complaints, [""; 0]);
+        assert_eq!(config.tensors, Tensors::Full);
+        let setting = ("PYTORCH_CUDA_ALLOC_CONF".into(), "expandable_segments:True".into());
+        assert_eq!(config.settings, [setting]);
         let stacks = Stacks { native: false, python: true, native_depth: 200, python_depth: 200 };
         assert_eq!(config.stacks, stacks);
         let none = self::config(&[("VRAMTRACE_STACKS", "none")]).stacks;
@@ -371,6 +433,7 @@ mod tests {
             ("VRAMTRACE_STACKS", "native,", "native,python"),
             ("VRAMTRACE_STACK_DEPTH", "0", "1 to 1024"),
             ("VRAMTRACE_STACK_DEPTH", "deep", "1 to 1024"),
+            ("VRAMTRACE_TENSORS", "native", "full"),
             ("VRAMTRACE_CAPS", "8GiB", "VRAMTRACE_CAP?"),
             ("VRAMTRACE_OUTPUT", "x", "VRAMTRACE_OUT?"),
         ] {

@@ -3,6 +3,7 @@
 //! A call's journey is the reading order: [`entry`] -> [`hooks`] -> [`cap`] -> driver ->
 //! [`ledger`] -> [`capture`] -> [`recorder`].
 
+pub mod caches;
 pub mod cap;
 pub mod capture;
 pub mod captures;

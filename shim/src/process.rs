@@ -4,6 +4,7 @@
 //! raw `clone` obeys too): the child finds none, makes its own, and never touches the parent's:
 //! its locks may be held by threads that do not exist here, its windows are the parent's file.
 
+use crate::caches::Caches;
 use crate::cap::{Cap, DeviceFacts};
 use crate::capture::Capture;
 use crate::captures::Captures;
@@ -36,6 +37,7 @@ pub struct Process {
     pub pools: Pools,
     pub graphs: Graphs,
     pub captures: Captures,
+    pub caches: Caches,
     pub routes: Routes,
     pub devices: Devices,
     pub contexts: Contexts,
@@ -67,6 +69,7 @@ impl Process {
             pools: Pools::default(),
             graphs: Graphs::default(),
             captures: Captures::default(),
+            caches: Caches::default(),
             routes: Routes::default(),
             devices: Devices::default(),
             contexts: Contexts::default(),
@@ -141,6 +144,7 @@ fn make_now() -> &'static Process {
                 ));
             }
             process.recorder.start();
+            process.config.tell_settings(&process.recorder);
             process
         }
         Err(winner) => unsafe {

@@ -19,7 +19,7 @@ pub mod native;
 pub mod python;
 pub mod workspace;
 
-use crate::config::{Config, Stacks};
+use crate::config::{Config, Stacks, Tensors};
 use crate::entry;
 use crate::lock::Lock;
 use crate::process::Process;
@@ -56,7 +56,30 @@ pub fn stack(p: &'static Process) -> StackId {
     if !capture.wants.wanted() || !p.recorder.is_recording() {
         return StackId(0);
     }
-    capture.take(&p.recorder)
+    capture.take(&p.recorder, Enough::All)
+}
+
+/// The number of the stack of a block that PyTorch is making on this thread: there are many of
+/// them, and where Python runs its frames say enough.
+#[inline]
+pub fn block(p: &'static Process) -> StackId {
+    let capture = &p.capture;
+    if !capture.wants.wanted() || !p.recorder.is_recording() {
+        return StackId(0);
+    }
+    let enough = match p.config.tensors {
+        Tensors::Full => Enough::All,
+        Tensors::Python | Tensors::Off => Enough::Python,
+    };
+    capture.take(&p.recorder, enough)
+}
+
+/// What of a stack is taken, of what is wanted at all.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Enough {
+    All,
+    /// Python frames; native ones where there are none.
+    Python,
 }
 
 /// Two numbers to one that depends on all their bits.
@@ -80,7 +103,7 @@ impl Capture {
     }
 
     #[inline(never)]
-    fn take(&self, recorder: &Recorder) -> StackId {
+    fn take(&self, recorder: &Recorder, enough: Enough) -> StackId {
         let from = Registers::here();
         let Some(high) = bounds::high(from.sp) else { return StackId(0) };
         let Some(mut work) = self.workspaces.take() else { return StackId(0) };
@@ -93,9 +116,15 @@ impl Capture {
             *closed = now;
         }
         let met = |loaded: &Loaded, headers: &Headers| self.met(recorder, loaded, headers);
+
+        let mut walk_python =
+            || self.python.walk(Frames { frames: &mut python[..self.wants.python_depth], groups });
+        let asked = self.wants.python && enough == Enough::Python;
+        let first = (asked && self.python.is_met()).then(&mut walk_python);
+        let has_python = matches!(first, Some(Ok(Found::Frames(walked))) if walked.frames > 0);
         let mut frames = &native[..0];
         let mut end = high;
-        if self.wants.native && self.can_unwind(recorder) {
+        if self.wants.native && !has_python && self.can_unwind(recorder) {
             let walked = walker.walk(from, high, &mut native[..self.wants.native_depth], met);
             frames = &native[..walked.frames];
             end = walked.high;
@@ -111,9 +140,7 @@ impl Capture {
         }
 
         let found = match self.wants.python {
-            true => {
-                self.python.walk(Frames { frames: &mut python[..self.wants.python_depth], groups })
-            }
+            true => first.unwrap_or_else(walk_python),
             false => Ok(Found::Off),
         };
         let mut walked = Walked::default();

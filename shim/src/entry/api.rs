@@ -9,6 +9,8 @@ use core::ffi::c_char;
 pub enum Home {
     Cuda,
     Nvml,
+    /// PyTorch's libc10.so, which calls us as if we were it.
+    Torch,
 }
 
 /// One line of the table, without its types.
@@ -93,6 +95,8 @@ impl Api {
             (Home::Cuda, true) => CUDA_ERROR_NOT_SUPPORTED,
             (Home::Nvml, false) => NVML_ERROR_LIBRARY_NOT_FOUND,
             (Home::Nvml, true) => NVML_ERROR_FUNCTION_NOT_FOUND,
+            // These answer nothing.
+            (Home::Torch, _) => CUDA_SUCCESS,
         }
     }
 

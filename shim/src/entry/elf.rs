@@ -109,6 +109,25 @@ impl Object {
             || self.soname().is_some_and(|name| name.to_bytes().starts_with(start.as_bytes()))
     }
 
+    /// Addresses in other objects that the loader has put into this one: what it uses of them.
+    /// The object is not unloaded meanwhile.
+    pub fn references(&self) -> impl Iterator<Item = usize> {
+        let (base, slots) = unsafe { ((*self.map).base, Slots::of((*self.map).dynamic)) };
+        let symbols = self.tables.map(|tables| tables.symbols);
+        let entries = slots.parts.into_iter().flatten();
+        entries.filter_map(move |entry| {
+            let (kind, symbol) = (entry.r_info as u32, (entry.r_info >> 32) as usize);
+            if !matches!(kind, R_X86_64_64 | R_X86_64_GLOB_DAT | R_X86_64_JUMP_SLOT) {
+                return None;
+            }
+            // SAFETY: as the object's own tables say; the loader has been there.
+            unsafe {
+                let foreign = (*symbols?.add(symbol)).st_shndx == 0;
+                foreign.then(|| ((base + entry.r_offset as usize) as *const usize).read_volatile())
+            }
+        })
+    }
+
     /// Address of the function that it defines under this name.
     pub fn function(&self, name: &[u8]) -> Option<usize> {
         unsafe { self.tables?.function(name) }
@@ -246,6 +265,40 @@ impl Tables {
     }
 }
 
+/// Where the loader puts addresses into an object: two lists.
+struct Slots {
+    parts: [&'static [libc::Elf64_Rela]; 2],
+}
+
+impl Slots {
+    unsafe fn of(dynamic: *const Dynamic) -> Slots {
+        let (mut all, mut calls) = ((0, 0), (0, 0));
+        let mut entry = dynamic;
+        unsafe {
+            while !entry.is_null() && (*entry).tag != DT_NULL {
+                let value = (*entry).value as usize;
+                match (*entry).tag {
+                    DT_RELA => all.0 = value,
+                    DT_RELASZ => all.1 = value,
+                    DT_JMPREL => calls.0 = value,
+                    DT_PLTRELSZ => calls.1 = value,
+                    _ => {}
+                }
+                entry = entry.add(1);
+            }
+        }
+        let list = |(at, bytes): (usize, usize)| match at {
+            0 => &[][..],
+            // SAFETY: a table of the object, which stays.
+            _ => unsafe {
+                let count = bytes / size_of::<libc::Elf64_Rela>();
+                core::slice::from_raw_parts(at as *const libc::Elf64_Rela, count)
+            },
+        };
+        Slots { parts: [list(calls), list(all)] }
+    }
+}
+
 /// Defined, and code: an indirect function's value is its chooser, not itself.
 fn is_function(symbol: &libc::Elf64_Sym) -> bool {
     symbol.st_shndx != 0 && matches!(symbol.st_info & 15, STT_NOTYPE | STT_FUNC)
@@ -270,7 +323,14 @@ struct Dynamic {
 const DT_NULL: i64 = 0;
 const DT_STRTAB: i64 = 5;
 const DT_SYMTAB: i64 = 6;
+const DT_PLTRELSZ: i64 = 2;
+const DT_RELA: i64 = 7;
+const DT_RELASZ: i64 = 8;
 const DT_SONAME: i64 = 14;
+const DT_JMPREL: i64 = 23;
+const R_X86_64_64: u32 = 1;
+const R_X86_64_GLOB_DAT: u32 = 6;
+const R_X86_64_JUMP_SLOT: u32 = 7;
 const DT_GNU_HASH: i64 = 0x6fff_fef5;
 const STT_NOTYPE: u8 = 0;
 const STT_OBJECT: u8 = 1;

@@ -7,7 +7,7 @@ use super::api::Api;
 use super::call::{self, Call};
 use super::cuda::*;
 use super::table::table;
-use super::{depth, real};
+use super::{depth, real, torch};
 use core::ffi::{c_char, c_void};
 
 /// A function's address in a static.
@@ -18,27 +18,71 @@ macro_rules! exports {
     ($( $title:literal $family:ident in $home:ident { $(
         $name:ident $since:literal ( $($arg:ident: $ty:ty),* ) => $hook:ident $(:: $rest:ident)*;
     )* } )*) => {
-        $($(
-            #[cfg_attr(not(test), unsafe(no_mangle))]
-            pub unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> CUresult {
-                let Some(real) = real::function(Api::$name) else {
-                    return Api::$name.missing(Api::$name.home().is_found());
-                };
-                let real: unsafe extern "C-unwind" fn($($ty),*) -> CUresult =
-                    unsafe { core::mem::transmute(real) };
-                let Some(guard) = depth::enter() else { return unsafe { real($($arg),*) } };
-                let call = Call::new(Api::$name, real);
-                call::run(
-                    &call,
-                    guard,
-                    |process| body!(process, &call, ($($arg),*), $hook $(:: $rest)*),
-                    || unsafe { real($($arg),*) },
-                )
-            }
-        )*)*
+        $($( export!($home $name ( $($arg: $ty),* ) => $hook $(:: $rest)*); )*)*
 
         /// What is handed out in place of each real function.
         pub static HOOKS: [Hook; Api::COUNT] = [ $($( Hook($name as *const ()), )*)* ];
+    };
+}
+
+macro_rules! export {
+    // Called by PyTorch, not by the program: four or five arguments in registers, and the next
+    // register is for the place of the call, which says whose library this is.
+    (Torch $name:ident (
+        $a:ident: $A:ty, $b:ident: $B:ty, $c:ident: $C:ty, $d:ident: $D:ty
+    ) => $($hook:tt)+) => {
+        export!(with "r8", $name ($a: $A, $b: $B, $c: $C, $d: $D) => $($hook)+);
+    };
+    (Torch $name:ident (
+        $a:ident: $A:ty, $b:ident: $B:ty, $c:ident: $C:ty, $d:ident: $D:ty, $e:ident: $E:ty
+    ) => $($hook:tt)+) => {
+        export!(with "r9", $name ($a: $A, $b: $B, $c: $C, $d: $D, $e: $E) => $($hook)+);
+    };
+    (with $register:literal, $name:ident ( $($arg:ident: $ty:ty),* ) => $($hook:tt)+) => {
+        mod $name {
+            use super::*;
+            pub unsafe extern "C-unwind" fn called($($arg: $ty,)* caller: usize) {
+                let api = Api::$name;
+                torch::run(api, |process| unsafe {
+                    crate::hooks::$($hook)+(process, api, $($arg),*)
+                });
+                if let Some(real) = torch::real(api, caller) {
+                    let real: unsafe extern "C-unwind" fn($($ty),*) =
+                        unsafe { core::mem::transmute(real) };
+                    unsafe { real($($arg),*) }
+                }
+            }
+        }
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        #[unsafe(naked)]
+        pub unsafe extern "C-unwind" fn $name($($arg: $ty),*) {
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "endbr64",
+                concat!("mov ", $register, ", [rsp]"),
+                "jmp {called}",
+                ".cfi_endproc",
+                called = sym $name::called,
+            )
+        }
+    };
+    ($home:ident $name:ident ( $($arg:ident: $ty:ty),* ) => $($hook:tt)+) => {
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> CUresult {
+            let Some(real) = real::function(Api::$name) else {
+                return Api::$name.missing(Api::$name.home().is_found());
+            };
+            let real: unsafe extern "C-unwind" fn($($ty),*) -> CUresult =
+                unsafe { core::mem::transmute(real) };
+            let Some(guard) = depth::enter() else { return unsafe { real($($arg),*) } };
+            let call = Call::new(Api::$name, real);
+            call::run(
+                &call,
+                guard,
+                |process| body!(process, &call, ($($arg),*), $($hook)+),
+                || unsafe { real($($arg),*) },
+            )
+        }
     };
 }
 

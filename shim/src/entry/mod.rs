@@ -24,6 +24,7 @@ mod real;
 pub mod shield;
 mod state;
 mod table;
+pub mod torch;
 mod uncancelled;
 
 pub use api::{Api, Family, Home};

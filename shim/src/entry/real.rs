@@ -14,25 +14,36 @@ use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 static REAL: [AtomicPtr<c_void>; Api::COUNT] = [const { AtomicPtr::new(null_mut()) }; Api::COUNT];
 
 /// Each home's object, once found; it is never unloaded then.
-static OBJECTS: [AtomicPtr<c_void>; 2] = [const { AtomicPtr::new(null_mut()) }; 2];
+static OBJECTS: [AtomicPtr<c_void>; 3] = [const { AtomicPtr::new(null_mut()) }; 3];
 
 impl Home {
     fn library(self) -> &'static CStr {
         match self {
             Home::Cuda => c"libcuda.so.1",
             Home::Nvml => c"libnvidia-ml.so.1",
+            Home::Torch => c"libc10.so",
+        }
+    }
+
+    /// The function without which it is not this library.
+    fn witness(self) -> &'static CStr {
+        match self {
+            Home::Cuda => c"cuDriverGetVersion",
+            Home::Nvml => c"nvmlInit_v2",
+            Home::Torch => c"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE",
         }
     }
 
     /// A file may serve under both names, and the loader keeps only the first: what counts
     /// is that it is one of the two by name and defines the function without which there is none.
     pub fn is_in(self, object: &Object) -> bool {
-        let essential: &[u8] = match self {
-            Home::Cuda => b"cuDriverGetVersion",
-            Home::Nvml => b"nvmlInit_v2",
+        let named = match self {
+            Home::Cuda | Home::Nvml => {
+                object.is_named("libcuda.so") || object.is_named("libnvidia-ml.so")
+            }
+            Home::Torch => object.is_named("libc10"),
         };
-        (object.is_named("libcuda.so") || object.is_named("libnvidia-ml.so"))
-            && object.function(essential).is_some()
+        named && object.function(self.witness().to_bytes()).is_some()
     }
 
     fn object(self) -> Option<Object> {
@@ -81,11 +92,7 @@ pub fn find(home: Home) -> bool {
     if home.is_found() {
         return true;
     }
-    let witness = match home {
-        Home::Cuda => c"cuDriverGetVersion",
-        Home::Nvml => c"nvmlInit_v2",
-    };
-    let found = unsafe { loader::dlsym(libc::RTLD_NEXT, witness) };
+    let found = unsafe { loader::dlsym(libc::RTLD_NEXT, home.witness()) };
     if !found.is_null() && adopt_at(home, found) {
         return true;
     }

@@ -9,6 +9,8 @@
 //! * `name`: the exported symbol, exactly.
 //! * `since`: the version that asks cuGetProcAddress for exactly this variant (3.2 is 3020); 0 for
 //!   NVML, which has no such door.
+//!   PyTorch's functions have none either: they are called by the linker's door alone, and by
+//!   PyTorch (see [`super::torch`]).
 //! * `hook`: what happens at the call. `pass` hands it to the driver and does nothing else; `note`
 //!   does so too and leaves one mark in the trace that it was used; `proc_address::..` is the door
 //!   of that name; anything else is a function in [`crate::hooks`], shaped as [`super::call`] says.
@@ -78,7 +80,7 @@ macro_rules! table {
             }
             "E. Imports and exports"
             Share in Cuda {
-                cuIpcGetMemHandle 4010 (handle: *mut CUipcMemHandle, dptr: u64) => pass;
+                cuIpcGetMemHandle 4010 (handle: *mut CUipcMemHandle, dptr: u64) => ipc::share;
                 cuIpcOpenMemHandle_v2 11000 (dptr: *mut u64, handle: CUipcMemHandle, flags: u32) => ipc::open;
                 cuIpcOpenMemHandle 4010 (dptr: *mut u64, handle: CUipcMemHandle, flags: u32) => ipc::open;
                 cuIpcCloseMemHandle 4010 (dptr: u64) => ipc::close;
@@ -229,6 +231,12 @@ macro_rules! table {
                 nvmlDeviceGetRunningProcessDetailList 0 (device: NvmlDevice, list: *mut NvmlProcessDetailList) => pass;
                 nvmlDeviceGetMemoryLimits_v1 0 (device: NvmlDevice, limits: *mut NvmlMemoryLimits) => pass;
                 nvmlDeviceSetMemoryLimits_v1 0 (device: NvmlDevice, limits: *mut NvmlMemoryLimits) => pass;
+            }
+            "PyTorch's allocator"
+            Torch in Torch {
+                _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE 0 (at: *mut c_void, size: i64, allocated: usize, reserved: usize, device: u64) => torch::memory;
+                _ZN3c1027reportMemoryUsageToProfilerEPvlllNS_6DeviceE 0 (at: *mut c_void, size: i64, allocated: usize, reserved: usize, device: u64) => torch::memory;
+                _ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE 0 (size: i64, allocated: usize, reserved: usize, device: u64) => torch::out_of_memory;
             }
         }
     };

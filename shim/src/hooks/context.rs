@@ -6,7 +6,7 @@ use crate::cap::Reservation;
 use crate::contexts::{Arrival, Context, Ending, Place, Step};
 use crate::devices::Device;
 use crate::entry::cuda::*;
-use crate::entry::{Api, Call, driver, inside};
+use crate::entry::{Api, Call, driver, inside, torch};
 use crate::ledger::ContextTotals;
 use crate::observe::{Before, Observer};
 use crate::process::Process;
@@ -66,6 +66,7 @@ pub unsafe fn init(
     if p.cap.is_bad() {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    torch::look();
     unsafe { call.real(flags) }
 }
 

@@ -10,6 +10,26 @@ use crate::ledger::Entry;
 use crate::process::Process;
 use vramtrace_format::{DeviceId, Event, Kind, PoolId, Space};
 
+/// Memory of this process made ready for others: a setting that takes its allocation apart would
+/// break them.
+///
+/// # Safety
+/// As cuIpcGetMemHandle.
+pub unsafe fn share(
+    p: &'static Process,
+    call: &Call<unsafe extern "C-unwind" fn(*mut CUipcMemHandle, u64) -> CUresult>,
+    handle: *mut CUipcMemHandle,
+    dptr: u64,
+) -> CUresult {
+    let result = unsafe { call.real(handle, dptr) };
+    if result == CUDA_SUCCESS {
+        let site = site(p, call.api, None, current_place(p), PoolId(0), 0);
+        let stack = crate::capture::stack(p);
+        p.recorder.record(&Event::Shared { address: dptr, site, stack });
+    }
+    result
+}
+
 /// Opens are counted by the driver: the same handle gives the same address again.
 ///
 /// # Safety

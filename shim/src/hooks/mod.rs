@@ -14,6 +14,7 @@ pub mod nvml;
 pub mod pool;
 pub mod sparse;
 pub mod stream;
+pub mod torch;
 pub mod vmm;
 
 mod book;

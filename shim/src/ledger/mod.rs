@@ -14,17 +14,22 @@ mod model;
 
 pub use checkpoint::Cursor;
 pub use entry::Entry;
-pub use totals::{SiteTotals, Sums, add_saturating, device_index};
+pub use totals::{DEVICES, SiteTotals, Sums, add_saturating, device_at, device_index};
 
 use crate::lock::Lock;
 use crate::table::spread;
 use shard::{Inner, Shard};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use totals::{DEVICES, DeviceTotals, KINDS, device_at};
+use totals::{DeviceTotals, KINDS};
 use vramtrace_format::physical::{PAGE, Physical, pages};
-use vramtrace_format::{ContextId, Counters, DeviceId, Drift, Event, Kind, RefusedBy, Space};
+use vramtrace_format::{
+    ContextId, Counters, DeviceId, Drift, Event, Kind, RefusedBy, SiteId, Space,
+};
 
 const SHARDS: usize = 64;
+/// Shards with a framework's blocks. Few: its own lock lets one call at a time come here for each
+/// device, and each shard has sums of its own for every stack, which checkpoints write.
+const BLOCK_SHARDS: usize = 4;
 
 impl Sink for crate::recorder::Recorder {
     fn emit(&self, event: &Event) {
@@ -102,7 +107,8 @@ impl Ledger {
     /// blocks side by side.
     #[inline]
     fn shard(&self, space: Space, key: u64) -> &Shard {
-        &self.shards[(entry::hash(space, key) >> 58) as usize % SHARDS]
+        let at = (entry::hash(space, key) >> 58) as usize;
+        &self.shards[at % if space == Space::Block { BLOCK_SHARDS } else { SHARDS }]
     }
 
     /// The shard that counts what is live in a 2 MiB page of device addresses.
@@ -123,7 +129,15 @@ impl Ledger {
         while inner.entries.find((entry.space, entry.key)).is_some() {
             drop(inner);
             if let Some(earlier) = self.remove(sink, entry.space, entry.key) {
-                self.drift(sink, Drift::StillLive, entry.key);
+                match entry.space {
+                    // Its cache did not tell of the free, and need not have.
+                    Space::Block => sink.emit(&Event::Free {
+                        key: entry.key,
+                        space: entry.space,
+                        site: SiteId(0),
+                    }),
+                    _ => self.drift(sink, Drift::StillLive, entry.key),
+                }
                 growth -= self.left(&earlier) as i64;
             }
             inner = shard.lock();
@@ -158,7 +172,7 @@ impl Ledger {
             }
         }
         let totals = self.totals(entry.device);
-        if totals.seen.load(Relaxed) == 0 && !entry.kind.is_host() {
+        if totals.seen.load(Relaxed) == 0 && entry.kind.is_physical() {
             totals.seen.store(1, Relaxed);
         }
         let (mut booked, mut taken) = (0, 0);

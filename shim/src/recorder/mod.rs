@@ -32,7 +32,7 @@ use live::Live;
 use sites::Sites;
 use std::path::PathBuf;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use trace::{Means, Trace};
 use upkeep::Upkeep;
 use vramtrace_format::{Definition, Event, SiteId, StopReason, ThreadId};
@@ -55,6 +55,8 @@ pub struct Recorder {
     start_unix_ns: u64,
     /// When [`Recorder::after_call`] has something to do.
     due_ns: AtomicU64,
+    /// [`Recorder::after_block`] did its part of it.
+    left_to_ask: AtomicBool,
     threads: AtomicU32,
     sites: Sites,
     pending: Lock<Pending>,
@@ -84,6 +86,7 @@ impl Recorder {
             start_mono_ns: clock::mono_ns(),
             start_unix_ns: clock::unix_ns(),
             due_ns: AtomicU64::new(0),
+            left_to_ask: AtomicBool::new(false),
             threads: AtomicU32::new(0),
             sites: Sites::new(),
             pending: Lock::new(Pending::default()),
@@ -402,6 +405,7 @@ fn opens(event: &Event) -> bool {
             | Event::Anchor
             | Event::Mark { .. }
             | Event::Drift { .. }
+            | Event::CacheState { .. }
             | Event::Limit { .. }
             | Event::Ended
     )
@@ -421,6 +425,8 @@ fn is_total(event: &Event) -> bool {
             | Event::CheckpointTotals { .. }
             | Event::CheckpointCounters { .. }
             | Event::CheckpointEnd { .. }
+            | Event::CacheState { .. }
+            | Event::CacheOom { .. }
             | Event::Stopped { .. }
             | Event::Ended
             | Event::Cap { .. }

@@ -18,6 +18,9 @@ pub trait Books {
     fn devices(&self) -> Vec<DeviceId>;
     fn counters(&self, device: DeviceId) -> Counters;
     fn live_device(&self, counters: &Counters) -> LiveDevice;
+    /// A new window or checkpoint has begun, or the process ends: what others say of memory is
+    /// due, now or at their next call.
+    fn others(&self, end: bool, emit: &mut dyn FnMut(&Event));
     fn begin_checkpoint(&self, id: u32, append: &mut dyn FnMut());
     /// What is few: contexts, mappings, pools, graphs.
     fn checkpoint_frame(&self, id: u32, emit: &mut dyn FnMut(&Event));
@@ -79,9 +82,20 @@ impl Recorder {
     /// Called at the end of each hook, outside all locks.
     #[inline]
     pub fn after_call(&self, process: &'static Process) {
-        if slot::last_ns() >= self.due_ns.load(Ordering::Relaxed) {
+        let due = slot::last_ns() >= self.due_ns.load(Ordering::Relaxed);
+        if due || self.left_to_ask.load(Ordering::Relaxed) {
+            self.left_to_ask.store(false, Ordering::Relaxed);
             self.keep_up(process, false);
             process.observe.now_and_then(process);
+        }
+    }
+
+    /// As `after_call`, where nobody else may be asked: with a lock of the program's held.
+    #[inline]
+    pub fn after_block(&self, process: &'static Process) {
+        if slot::last_ns() >= self.due_ns.load(Ordering::Relaxed) {
+            self.keep_up(process, false);
+            self.left_to_ask.store(true, Ordering::Relaxed);
         }
     }
 
@@ -99,6 +113,7 @@ impl Recorder {
             let counters: Vec<Counters> = devices.map(|device| books.counters(device)).collect();
             if let Some(sequence) = sequence.filter(|_| end || new_window) {
                 self.note(books, &counters, sequence);
+                books.others(end, &mut |event| self.record(event));
             }
             if let Some(live) = self.live() {
                 let figures: Vec<LiveDevice> =
@@ -162,6 +177,7 @@ impl Recorder {
         trace.with_bound(|bound| bound.checkpoint_begins(trace.sequence()));
         books.begin_checkpoint(id, &mut || self.record(&Event::CheckpointBegin { id }));
         let mut records = 0;
+        books.others(false, &mut |event| self.record(event));
         books.checkpoint_frame(id, &mut |event| {
             records += 1;
             self.record(event);
@@ -234,6 +250,14 @@ impl Books for Process {
                 + counters.frees
                 + counters.refused_by_cap
                 + counters.refused_by_driver,
+        }
+    }
+
+    fn others(&self, end: bool, emit: &mut dyn FnMut(&Event)) {
+        if end {
+            self.caches.events().for_each(|event| emit(&event));
+        } else {
+            self.caches.ask();
         }
     }
 

@@ -1,0 +1,110 @@
+//! What PyTorch's cache says of itself, by device: for the trace, and for whoever explains a
+//! refusal.
+
+use crate::ledger::{DEVICES, device_at, device_index};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use vramtrace_format::{DeviceId, Event};
+
+pub struct Caches {
+    devices: [Cache; DEVICES],
+    /// Goes up when each device's figures are to be written again.
+    due: AtomicU32,
+    /// Frees of blocks that were not seen to be made.
+    unknown_frees: AtomicU64,
+}
+
+#[derive(Default)]
+#[repr(align(64))]
+struct Cache {
+    allocated: AtomicU64,
+    reserved: AtomicU64,
+    /// `due` when they were written last; 0: nothing was said yet.
+    told: AtomicU32,
+}
+
+/// A device's figures, in bytes. While the device is in use the two may be of neighbouring calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Figures {
+    /// In blocks.
+    pub allocated: u64,
+    /// In the segments that the blocks lie in.
+    pub reserved: u64,
+}
+
+impl Default for Caches {
+    fn default() -> Self {
+        Caches {
+            devices: std::array::from_fn(|_| Cache::default()),
+            due: AtomicU32::new(1),
+            unknown_frees: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Caches {
+    /// Takes note of what a call said. True: it is to be written. A device's calls come one at a
+    /// time.
+    #[inline]
+    pub fn said(&self, device: DeviceId, figures: Figures) -> bool {
+        let cache = &self.devices[device_index(device)];
+        cache.allocated.store(figures.allocated, Relaxed);
+        cache.reserved.store(figures.reserved, Relaxed);
+        let due = self.due.load(Relaxed);
+        if cache.told.load(Relaxed) == due {
+            return false;
+        }
+        cache.told.store(due, Relaxed);
+        true
+    }
+
+    /// Each device's next call is to be written: only in that call do figures and blocks agree.
+    pub fn ask(&self) {
+        self.due.fetch_add(1, Relaxed);
+    }
+
+    /// The last figures; `None`: nothing was said yet.
+    pub fn of(&self, device: DeviceId) -> Option<Figures> {
+        let cache = &self.devices[device_index(device)];
+        (cache.told.load(Relaxed) != 0).then(|| Figures {
+            allocated: cache.allocated.load(Relaxed),
+            reserved: cache.reserved.load(Relaxed),
+        })
+    }
+
+    /// The last figures of all devices, as they are written.
+    pub fn events(&self) -> impl Iterator<Item = Event> {
+        (0..DEVICES).map(device_at).filter_map(|device| {
+            let Figures { allocated, reserved } = self.of(device)?;
+            Some(Event::CacheState { device, allocated, reserved })
+        })
+    }
+
+    pub fn unknown_free(&self) {
+        self.unknown_frees.fetch_add(1, Relaxed);
+    }
+
+    pub fn unknown_frees(&self) -> u64 {
+        self.unknown_frees.load(Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_call_and_each_that_is_asked_for_is_written() {
+        let caches = Caches::default();
+        let one = |allocated| Figures { allocated, reserved: 2 << 20 };
+        assert_eq!(caches.of(DeviceId(1)), None);
+        assert!(caches.said(DeviceId(1), one(512)));
+        assert!(!caches.said(DeviceId(1), one(1024)));
+        assert!(caches.said(DeviceId(0), one(0)));
+        caches.ask();
+        caches.ask();
+        assert!(caches.said(DeviceId(1), one(1536)));
+        assert!(!caches.said(DeviceId(1), one(2048)));
+        assert_eq!(caches.of(DeviceId(1)), Some(one(2048)));
+        assert_eq!(caches.events().count(), 2);
+    }
+}

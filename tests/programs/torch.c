@@ -1,0 +1,151 @@
+/* Uses stand-ins of PyTorch's allocator, opened as Python opens an extension: for itself alone.
+   torch LIBC10_CUDA MODE [COUNT] */
+#define _GNU_SOURCE
+#include "c10.h"
+#include "door.h"
+#include <pthread.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static void *library;
+#define TORCH(result, name, types) ((result(*) types)dlsym(library, #name))
+
+static void (*block)(int, void *, int64_t);
+static void (*tell)(uint64_t, void *, int64_t);
+
+static void show(const char *when) {
+    const struct told *told = TORCH(const struct told *, cache_told, (void))();
+    printf("%s: %llu blocks %llu refusals last %llx sum %llx\n", when, (unsigned long long)told->calls,
+           (unsigned long long)told->refused, (unsigned long long)told->last_device, (unsigned long long)told->sum);
+    fflush(stdout);
+}
+
+static void open_library(const char *path) {
+    library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+        fprintf(stderr, "%s\n", dlerror());
+        exit(97);
+    }
+    block = TORCH(void, cache_block, (int, void *, int64_t));
+    tell = TORCH(void, cache_tell, (uint64_t, void *, int64_t));
+}
+
+static char *segment(int device) {
+    CUdeviceptr at = 0;
+    MUST(CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&at, 20 * MIB));
+    TORCH(void, cache_reserve, (int, int64_t))(device, 20 * MIB);
+    return (char *)at;
+}
+
+/* Blocks of every sort, and what is not to be recorded. */
+static void blocks(void) {
+    char *base = segment(0);
+    block(0, base, 512);
+    block(0, base + 512, 1024);
+    block(0, base, -512);
+    block(0, base, 2048);
+    /* Never seen: freed, and then made. */
+    block(0, base + 8 * MIB, -4096);
+    block(0, base + 8 * MIB, 4096);
+    show("blocks");
+    /* Other devices' words. */
+    tell(DEVICE(CPU, -1) | 0xffffffffffff0000ull, base + 1 * MIB, 7777);
+    tell(DEVICE(HIP, 0), base + 2 * MIB, 7777);
+    tell(DEVICE(CUDA, -1), base + 3 * MIB, 512 * 33);
+    tell(DEVICE(CUDA, 0), NULL, 7777);
+    tell(DEVICE(CUDA, 0), base + 4 * MIB, 0);
+    /* Made again while it lives. */
+    block(0, base + 5 * MIB, 512 * 5);
+    block(0, base + 5 * MIB, 512 * 6);
+    /* No address of a device's granularity. */
+    block(0, base + 6 * MIB + 4, 100);
+    show("others");
+    TORCH(void, cache_refuse, (int, int64_t))(0, 1ll << 40);
+    show("refused");
+}
+
+static int turns;
+
+static void *worker(void *data) {
+    size_t number = (size_t)data;
+    char *base = (char *)(0x700000000000ull + number * (64ull << 30));
+    for (int turn = 0; turn < turns; turn++) {
+        char *at = base + (size_t)(turn % 1000) * 4096;
+        int64_t size = 512 + 512 * number;
+        block(number % 2, at, size);
+        if (turn % 1000 != 7) block(number % 2, at, -size);
+    }
+    return NULL;
+}
+
+/* Eight threads, two devices: each leaves what it made in turn 7, 1007, ... and makes it again. */
+static void threads(int count) {
+    pthread_t all[8];
+    turns = count;
+    segment(0);
+    segment(1);
+    for (size_t n = 0; n < 8; n++) pthread_create(&all[n], NULL, worker, (void *)n);
+    for (size_t n = 0; n < 8; n++) pthread_join(all[n], NULL);
+    const struct told *told = TORCH(const struct told *, cache_told, (void))();
+    printf("threads: %llu blocks\n", (unsigned long long)told->calls);
+}
+
+/* A child frees what its parent made, without and with a driver. */
+static void forked(void) {
+    char *base = segment(0);
+    block(0, base, 512);
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        block(0, base, -512);
+        block(0, base + 4096, 1024);
+        show("child");
+        /* The driver refuses whoever was forked from its user, but it was asked. */
+        SHOW(CALL(cuInit, (unsigned))(0));
+        block(0, base, -512);
+        block(0, base + 512, 1536);
+        show("child");
+        exit(0);
+    }
+    int status = 1;
+    waitpid(child, &status, 0);
+    block(0, base + 1024, 2048);
+    show("parent");
+    exit(status);
+}
+
+/* Many blocks come and go over some that stay. */
+static void churn(int count) {
+    char *base = segment(0);
+    for (int stays = 0; stays < 50; stays++) block(0, base + stays * 512, 512);
+    for (int turn = 0; turn < count; turn++) {
+        char *at = base + 10 * MIB + (turn % 1024) * 4096;
+        block(0, at, 1024);
+        block(0, at, -1024);
+    }
+    show("churn");
+}
+
+int main(int count, char **words) {
+    if (count < 3) return 2;
+    const char *mode = words[2];
+    int number = count > 3 ? atoi(words[3]) : 0;
+    if (!strcmp(mode, "first")) {
+        /* Before any driver call: as a profiler of CPU memory. */
+        open_library(words[1]);
+        tell(DEVICE(CPU, -1), (void *)0x10000, 64);
+        tell(DEVICE(CUDA, 0), (void *)0x20000, 64);
+        show("first");
+        return 0;
+    }
+    begin(0);
+    open_library(words[1]);
+    if (!strcmp(mode, "blocks")) blocks();
+    else if (!strcmp(mode, "threads")) threads(number);
+    else if (!strcmp(mode, "fork")) forked();
+    else if (!strcmp(mode, "churn")) churn(number);
+    else return 2;
+    return 0;
+}

@@ -1,0 +1,273 @@
+//! PyTorch's blocks: its allocator's calls reach the recorder and PyTorch's own profiler, whatever
+//! they say. Stand-ins of its libraries make them.
+
+mod support;
+
+use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use support::{Program, Run, Setup};
+use vramtrace_format::{Alloc, Definition, DeviceId, Event, Kind, SiteId, Space, TraceReader};
+
+/// Where the stand-ins are built: libc10_cuda.so, which needs libc10.so beside it.
+fn libraries() -> &'static Path {
+    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
+    DIRECTORY.get_or_init(|| {
+        let directory =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("c10-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let source = |name: &str| {
+            Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/programs/{name}.c"))
+        };
+        for (name, needs) in [("libc10", None), ("libc10_cuda", Some("-l:libc10.so"))] {
+            let built = Command::new("gcc")
+                .args(["-std=gnu11", "-O1", "-g", "-shared", "-fPIC", "-Wl,-rpath,$ORIGIN"])
+                .arg(format!("-Wl,-soname,{name}.so"))
+                .arg("-o")
+                .arg(directory.join(format!("{name}.so")))
+                .arg(source(name))
+                .arg("-L")
+                .arg(&directory)
+                .args(needs)
+                .arg("-lpthread")
+                .output()
+                .unwrap();
+            assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        }
+        directory
+    })
+}
+
+fn setup(mode: &str) -> Setup {
+    let library = libraries().join("libc10_cuda.so");
+    Setup::simulated().devices("2x24GiB").arg(library.display()).arg(mode)
+}
+
+/// What a trace says of blocks, in order; and where its sites are.
+#[derive(Default)]
+struct Blocks {
+    events: Vec<Event>,
+    sites: HashMap<SiteId, (Option<Kind>, DeviceId, String)>,
+    settings: Vec<(String, String)>,
+}
+
+fn read(trace: &Path) -> Blocks {
+    let bytes = std::fs::read(trace).unwrap();
+    let reader = TraceReader::new(&bytes).unwrap();
+    let mut all = Blocks::default();
+    let mut names = HashMap::new();
+    for definition in reader.definitions() {
+        match definition {
+            Definition::Api { id, name } => drop(names.insert(id, name)),
+            Definition::Site { id, api, kind, device, .. } => {
+                all.sites.insert(id, (kind, device, names[&api].clone()));
+            }
+            Definition::Setting { name, value } => all.settings.push((name, value)),
+            _ => {}
+        }
+    }
+    for stamped in reader.events() {
+        let wanted = match &stamped.event {
+            Event::Alloc(alloc) => alloc.space == Space::Block,
+            Event::Free { space, .. } => *space == Space::Block,
+            Event::CheckpointAlloc { alloc, .. } => alloc.space == Space::Block,
+            Event::CacheState { .. } | Event::CacheOom { .. } | Event::Shared { .. } => true,
+            Event::Drift { .. } => panic!("{:?}", stamped.event),
+            _ => false,
+        };
+        if wanted {
+            all.events.push(stamped.event);
+        }
+    }
+    all
+}
+
+impl Blocks {
+    /// Replays it: address -> size of what is live at the end. Every figure that PyTorch gave must
+    /// be the sum of what is live there.
+    fn live(&self) -> HashMap<u64, (DeviceId, u64)> {
+        let mut live = HashMap::new();
+        for event in &self.events {
+            match *event {
+                Event::Alloc(Alloc { key, size, site, .. }) => {
+                    let (kind, device, api) = &self.sites[&site];
+                    assert_eq!(*kind, Some(Kind::Block));
+                    assert_eq!(api, "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE");
+                    assert_eq!(live.insert(key, (*device, size)), None, "{key:#x} twice");
+                }
+                Event::Free { key, site, .. } => {
+                    assert_eq!(site, SiteId(0));
+                    assert!(live.remove(&key).is_some(), "{key:#x} is not there");
+                }
+                _ => {}
+            }
+        }
+        live
+    }
+}
+
+/// The same calls reach PyTorch's own functions with and without us.
+#[track_caller]
+fn chained(mode: &str, count: &str) -> Run {
+    let program = Program::c("torch");
+    let bare = program.run(setup(mode).arg(count)).ok();
+    let ours = program.run(setup(mode).arg(count).preload()).ok();
+    assert_eq!(bare.stdout, ours.stdout);
+    assert_eq!(ours.stderr, "");
+    ours
+}
+
+/// Address of the segment, sizes by offset in it.
+fn in_segment(trace: &Path, live: &HashMap<u64, (DeviceId, u64)>) -> Vec<(u64, DeviceId, u64)> {
+    let bytes = std::fs::read(trace).unwrap();
+    let segment =
+        TraceReader::new(&bytes).unwrap().events().find_map(|stamped| match stamped.event {
+            Event::Alloc(alloc) if alloc.size == 20 << 20 => Some(alloc.key),
+            _ => None,
+        });
+    let mut all: Vec<_> =
+        live.iter().map(|(key, (device, size))| (key - segment.unwrap(), *device, *size)).collect();
+    all.sort();
+    all
+}
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn every_sort_of_call() {
+    let run = chained("blocks", "");
+    assert!(run.stdout.contains("refused: 14 blocks 1 refusals"), "{}", run.stdout);
+    let trace = run.only_trace();
+    let blocks = read(&trace);
+    let zero = DeviceId(0);
+    let expected = [
+        (0, zero, 2048),
+        (512, zero, 1024),
+        (3 * MIB, DeviceId::UNKNOWN, 512 * 33),
+        (5 * MIB, zero, 512 * 6),
+        (6 * MIB + 4, zero, 100),
+        (8 * MIB, zero, 4096),
+    ];
+    assert_eq!(in_segment(&trace, &blocks.live()), expected);
+    let states: Vec<_> =
+        blocks.events.iter().filter(|event| matches!(event, Event::CacheState { .. })).collect();
+    let first = Event::CacheState { device: zero, allocated: 512, reserved: 20 * MIB };
+    assert_eq!(*states[0], first);
+    let oom = blocks.events.iter().find_map(|event| match *event {
+        Event::CacheOom { device, size, allocated, reserved, .. } => {
+            Some((device, size, allocated, reserved))
+        }
+        _ => None,
+    });
+    let allocated = 2048 + 1024 + 512 * 11 + 100;
+    assert_eq!(oom, Some((zero, 1 << 40, allocated, 20 * MIB)));
+    // At the end each device's last word is written.
+    let last = Event::CacheState { device: zero, allocated, reserved: 20 * MIB };
+    assert!(states.contains(&&last), "{states:?}");
+}
+
+#[test]
+fn before_any_driver_call() {
+    let run = chained("first", "");
+    assert_eq!(run.traces(), [] as [PathBuf; 0]);
+}
+
+#[test]
+fn threads() {
+    let run = chained("threads", "20000");
+    let blocks = read(&run.only_trace());
+    let live = blocks.live();
+    assert_eq!(live.len(), 8);
+    let count = |wanted: fn(&Event) -> bool| blocks.events.iter().filter(|e| wanted(e)).count();
+    assert_eq!(count(|event| matches!(event, Event::Alloc(_))), 8 * 20_000);
+    // What was made twice ended in between.
+    assert_eq!(count(|event| matches!(event, Event::Free { .. })), 8 * 20_000 - 8);
+}
+
+#[test]
+fn a_forked_child_knows_its_own_blocks_only() {
+    let run = chained("fork", "");
+    let traces = run.traces();
+    assert_eq!(traces.len(), 2);
+    let mut sizes: Vec<Vec<u64>> = traces
+        .iter()
+        .map(|trace| read(trace).live().values().map(|(_, size)| *size).collect())
+        .map(|mut sizes: Vec<u64>| {
+            sizes.sort();
+            sizes
+        })
+        .collect();
+    sizes.sort();
+    assert_eq!(sizes, [vec![512, 2048], vec![1536]]);
+}
+
+#[test]
+fn off_writes_none_and_hands_on_all() {
+    let bare = Program::c("torch").run(setup("blocks")).ok();
+    let off = setup("blocks").preload().env("VRAMTRACE_TENSORS", "off");
+    let run = Program::c("torch").run(off).ok();
+    assert_eq!(run.stdout, bare.stdout);
+    assert!(read(&run.only_trace()).events.is_empty());
+}
+
+#[test]
+fn a_panic_of_ours_hands_on_all() {
+    let bare = Program::c("torch").run(setup("blocks")).ok();
+    let name = "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE";
+    let run = Program::c("torch").run(setup("blocks").preload().env("VRAMTRACE_TEST_PANIC", name));
+    assert_eq!(run.stdout, bare.stdout);
+    assert!(run.stderr.contains("internal error in"), "{}", run.stderr);
+}
+
+/// With a punched beginning, what is live comes from checkpoints.
+#[test]
+fn checkpoints_carry_blocks() {
+    let program = Program::c("torch");
+    let run = program.run(setup("churn").arg(300_000).preload().env("VRAMTRACE_MAX", "4MiB")).ok();
+    assert_eq!(run.stderr, "");
+    let trace = run.only_trace();
+    assert!(std::fs::metadata(&trace).unwrap().blocks() * 512 <= 4 * MIB * 11 / 10);
+    let blocks = read(&trace);
+    let starts = |event: &Event| matches!(event, Event::CheckpointAlloc { .. });
+    let first = blocks.events.iter().position(starts).unwrap();
+    let kept: std::collections::HashSet<u64> = blocks.events[first..]
+        .iter()
+        .filter_map(|event| match event {
+            Event::CheckpointAlloc { alloc, .. } if alloc.size == 512 => Some(alloc.key),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(kept.len(), 50, "the blocks that stay");
+    // The cache's own figures come again and again.
+    let states = blocks.events.iter().filter(|event| matches!(event, Event::CacheState { .. }));
+    let allocated: Vec<u64> = states
+        .map(|state| match state {
+            Event::CacheState { allocated, .. } => *allocated,
+            _ => 0,
+        })
+        // The very first block's.
+        .filter(|allocated| *allocated != 512)
+        .collect();
+    assert!(allocated.len() > 3, "{allocated:?}");
+    assert!(
+        allocated.iter().all(|bytes| [50 * 512, 50 * 512 + 1024].contains(bytes)),
+        "{allocated:?}"
+    );
+}
+
+#[test]
+fn settings_of_the_environment() {
+    let run = Program::c("torch").run(
+        setup("blocks")
+            .preload()
+            .env("PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
+            .env("PYTORCH_SOMETHING", "else"),
+    );
+    let settings = read(&run.ok().only_trace()).settings;
+    let expected = ("PYTORCH_CUDA_ALLOC_CONF".into(), "max_split_size_mb:64".into());
+    assert!(settings.contains(&expected), "{settings:?}");
+    assert!(settings.iter().all(|(name, _)| name != "PYTORCH_SOMETHING"));
+}
