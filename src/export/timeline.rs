@@ -467,7 +467,7 @@ impl<S: Sink> Observer for Timeline<'_, '_, S> {
         if let Some(slice) = self.open.remove(&key) {
             let how = match how {
                 Death::Freed => End::Freed,
-                Death::WithContext => End::WithContext,
+                Death::WithContext | Death::WithMemory => End::WithContext,
                 Death::Replaced => End::Replaced,
             };
             self.close(self.now_ns, slice, how);

@@ -32,9 +32,10 @@ impl Replay {
             Event::CheckpointAlloc { id, time_ns, alloc } if id == checkpoint => {
                 self.checkpoint_alloc(definitions, at, time_ns, &alloc, observer);
             }
-            Event::CheckpointMap { id, address, size, offset, object } if id == checkpoint => {
-                let mapping = Mapping { size, offset, object };
-                self.state.mappings.entry(address).or_insert(mapping);
+            Event::CheckpointMap { id, address, size, offset, object }
+                if id == checkpoint && !self.state.mappings.contains_key(&address) =>
+            {
+                self.map(at, address, Mapping { size, offset, object }, observer);
             }
             Event::CheckpointPool { id, pool, reserved, used }
                 if id == checkpoint && !self.read_back_pools.contains(&pool) =>
@@ -51,10 +52,15 @@ impl Replay {
             {
                 self.context(context, ContextState { device, created_ns: time_ns, stack });
             }
-            Event::CheckpointTotals { id, site, allocations, .. } if id == checkpoint => {
+            Event::CheckpointTotals { id, site, allocations, frees, .. } if id == checkpoint => {
                 if let Some(Site { kind: Some(kind), device, .. }) = definitions.site(site) {
                     match self.host(kind) {
                         Some(host) => add(&mut host.allocations, allocations),
+                        None if kind == Kind::Block => {
+                            let cache = &mut self.device(device).cache;
+                            add(&mut cache.allocations, allocations);
+                            add(&mut cache.frees, frees);
+                        }
                         None => {
                             let device = self.device(device);
                             add(&mut device.kinds[kind as usize].allocations, allocations);
@@ -86,6 +92,8 @@ impl Replay {
             device.frees = 0;
             device.refused_by_cap = 0;
             device.refused_by_driver = 0;
+            device.cache.allocations = 0;
+            device.cache.frees = 0;
             device.kinds.iter_mut().for_each(|sums| sums.allocations = 0);
         }
         self.state.host_pinned.allocations = 0;
@@ -119,6 +127,10 @@ impl Replay {
     fn uncount_call(&mut self, live: &Live) {
         match self.host(live.kind) {
             Some(host) => host.allocations = host.allocations.saturating_sub(1),
+            None if live.kind == Kind::Block => {
+                let cache = &mut self.device(live.device).cache;
+                cache.allocations = cache.allocations.saturating_sub(1);
+            }
             None => {
                 let device = self.device(live.device);
                 if live.kind != Kind::Imported {

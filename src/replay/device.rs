@@ -4,6 +4,7 @@ use rustc_hash::FxHashMap;
 use vramtrace_format::physical::{PAGE, Physical, pages, physical};
 use vramtrace_format::{Counters, Kind, Sample};
 
+use super::cache::CacheSums;
 use super::live::{Key, Live};
 
 /// Kinds are numbered from 1: slot 0 stays empty.
@@ -95,6 +96,8 @@ pub struct DeviceState {
     pub counters: Option<Counters>,
     /// Sums that would have gone below zero.
     pub underflows: u64,
+    /// A framework's cache: in no sum above.
+    pub cache: CacheSums,
     pages: FxHashMap<u64, Page>,
 }
 
@@ -114,6 +117,7 @@ impl DeviceState {
             || self.allocations > 0
             || self.peak.bytes > 0
             || self.refused() > 0
+            || self.cache.is_used()
             || self.kinds.iter().any(|sums| sums.allocations > 0)
             || self.sample.is_some_and(|at| at.sample.process_bytes > Some(0))
     }
@@ -276,6 +280,7 @@ impl DeviceState {
         self.pool_used = 0;
         self.contexts = 0;
         self.pages.clear();
+        self.cache.forget_live();
         for sums in &mut self.kinds {
             sums.live_bytes = 0;
             sums.requested_bytes = 0;

@@ -49,6 +49,11 @@ impl Live {
     }
 }
 
+/// Spaces whose entries are memory by themselves.
+fn memory() -> impl Iterator<Item = Space> {
+    Space::ALL.into_iter().filter(|space| *space != Space::Block)
+}
+
 /// One map per space: keys of different spaces never meet.
 #[derive(Clone, Debug, Default)]
 pub struct LiveSet {
@@ -84,17 +89,23 @@ impl LiveSet {
         self.spaces.iter_mut().for_each(FxHashMap::clear);
     }
 
+    /// Without blocks.
     pub fn len(&self) -> usize {
-        self.spaces.iter().map(FxHashMap::len).sum()
+        memory().map(|space| self.spaces[space as usize].len()).sum()
     }
 
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// In no order.
+    /// A framework's live blocks by address, in no order.
+    pub fn blocks(&self) -> impl Iterator<Item = (u64, &Live)> {
+        self.spaces[Space::Block as usize].iter().map(|(address, live)| (*address, live))
+    }
+
+    /// Memory of the device and of the host, in no order; blocks lie inside it and are not here.
     pub fn iter(&self) -> impl Iterator<Item = (Key, &Live)> {
-        Space::ALL.into_iter().flat_map(|space| {
+        memory().flat_map(|space| {
             self.spaces[space as usize]
                 .iter()
                 .map(move |(number, live)| (Key { space, number: *number }, live))
@@ -102,7 +113,7 @@ impl LiveSet {
     }
 
     /// What dies with a context: all that belongs to it except VMM objects, pool blocks and graph
-    /// memory.
+    /// memory. A framework's blocks die with the memory below them.
     pub(super) fn owned_by(&self, context: ContextId) -> Vec<Key> {
         if context == ContextId(0) {
             return Vec::new();

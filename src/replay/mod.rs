@@ -6,7 +6,19 @@
 //! ```text
 //!  Whole --gap--> Lost --CheckpointBegin--> Resuming --CheckpointEnd--> Resumed --gap--> Lost ..
 //! ```
+//!
+//! Two levels: driver memory ([`State::live`], [`State::devices`]), and the blocks that a
+//! framework's cache cuts out of it. Blocks are in no sum of driver memory. What there is of them:
+//!
+//! * [`LiveSet::blocks`]: live blocks, by address; [`LiveSet::iter`] leaves them out;
+//! * [`DeviceState::cache`], a [`CacheSums`]: allocated, reserved, their peaks, out-of-memory,
+//!   refusals that were absorbed, kept at every event;
+//! * [`State::segments`], for a moment: each segment with its blocks and holes;
+//! * [`State::cache`]: blocks outside of known memory, what was asked for, blocks that wait;
+//! * [`Observer`]: `block_born`, `block_died`, `block_changed`, `cache_oom`.
 
+mod blocks;
+pub mod cache;
 mod checkpoint;
 pub mod device;
 mod freed;
@@ -15,10 +27,13 @@ pub mod observer;
 pub mod state;
 
 #[cfg(test)]
+mod block_tests;
+#[cfg(test)]
 mod model;
 #[cfg(test)]
 mod tests;
 
+pub use cache::{Backing, BlockAt, Cache, CacheOomAt, CachePeak, CacheSums, SegmentAt, Told};
 pub use device::{BytesByKind, DeviceState, KindSums, Peak, SampleAt};
 pub use live::{Key, Live, LiveSet};
 pub use observer::{Birth, Death, Observer};
@@ -99,14 +114,15 @@ impl Replay {
         self.state.events += 1;
         self.state.time_ns = self.state.time_ns.max(at.time_ns);
         match at.event {
-            // A framework's blocks lie inside memory that is counted already.
-            Event::Alloc(Alloc { space: Space::Block, .. })
-            | Event::Free { space: Space::Block, .. }
-            | Event::FreeFailed { space: Space::Block, .. }
-            | Event::CheckpointAlloc { alloc: Alloc { space: Space::Block, .. }, .. }
-            | Event::CacheState { .. }
-            | Event::CacheOom { .. }
-            | Event::BlockChange { .. } => {}
+            Event::CacheState { device, allocated, reserved } => {
+                self.cache_state(device, Told { time_ns: at.time_ns, allocated, reserved });
+            }
+            Event::CacheOom { device, size, allocated, reserved, stack } => {
+                self.cache_oom(at, device, size, (allocated, reserved), stack, observer);
+            }
+            Event::BlockChange { address, change } => {
+                self.change_block(at, address, change, observer);
+            }
             Event::Shared { .. } => {}
             Event::Alloc(alloc) => self.alloc(definitions, at, &alloc, observer),
             Event::Free { key, space, .. } => {
@@ -121,9 +137,9 @@ impl Replay {
             }
             Event::Refused(refused) => self.refuse(definitions, at, refused, observer),
             Event::Map { address, size, offset, object } => {
-                self.state.mappings.insert(address, Mapping { size, offset, object });
+                self.map(at, address, Mapping { size, offset, object }, observer);
             }
-            Event::Unmap { address, size } => self.unmap(address, size),
+            Event::Unmap { address, size } => self.unmap(at, address, size, observer),
             Event::PoolState { pool, reserved, used } => {
                 self.read_back_pools.insert(pool);
                 self.pool(definitions, at, pool, reserved, used, observer);
@@ -183,6 +199,7 @@ impl Replay {
         let device = self.state.devices.entry(id).or_default();
         if !lost {
             device.note_peak(at.time_ns, at.offset);
+            device.cache.note_peaks(at.time_ns, at.offset);
         } else if device.live_bytes > device.peak.bytes {
             let sure = device.peak;
             device.note_peak(at.time_ns, at.offset);
@@ -232,6 +249,7 @@ impl Replay {
         match live.kind {
             Kind::HostPinned => add(&mut self.state.host_pinned.allocations, 1),
             Kind::HostRegistered => add(&mut self.state.host_registered.allocations, 1),
+            Kind::Block => add(&mut self.device(live.device).cache.allocations, 1),
             kind => {
                 let device = self.device(live.device);
                 add(&mut device.allocations, u64::from(kind != Kind::Imported));
@@ -264,7 +282,11 @@ impl Replay {
             thread: at.thread,
             context: site.map_or(ContextId(0), |site| site.context),
             pool: site.map_or(PoolId(0), |site| site.pool),
-            kind: site.and_then(|site| site.kind).unwrap_or(natural),
+            // Blocks and memory never take each other's place, whatever a file says.
+            kind: match site.and_then(|site| site.kind) {
+                Some(kind) if (kind == Kind::Block) == (natural == Kind::Block) => kind,
+                _ => natural,
+            },
             device: site.map_or(DeviceId::UNKNOWN, |site| site.device),
             references: 1,
         }
@@ -297,6 +319,14 @@ impl Replay {
             observer.born(at, key, &live, how);
             return;
         }
+        if live.kind == Kind::Block {
+            self.book_block(at, key, live, how, observer);
+            return;
+        }
+        if how == Birth::Allocated {
+            self.state.cache.refusals.served(at.thread);
+        }
+        self.memory_came(key, &live);
         self.device(live.device).add_live(key, &live);
         observer.born(at, key, &live, how);
         self.tell_changed(at, live.device, observer);
@@ -318,6 +348,18 @@ impl Replay {
             host.remove(live.size);
             observer.died(at, key, &live, how);
             return Some(live);
+        }
+        if live.kind == Kind::Block {
+            self.unbook_block(at, key, live, how, observer);
+            return Some(live);
+        }
+        if key.space == Space::Device {
+            let end = key.number.saturating_add(live.size);
+            let blocks_end = match how {
+                Death::WithContext => Death::WithContext,
+                _ => Death::WithMemory,
+            };
+            self.memory_went(at, key.number, end, blocks_end, observer);
         }
         let device = self.device(live.device);
         device.remove_live(key, &live);
@@ -386,6 +428,9 @@ impl Replay {
             RefusedBy::Driver => add(&mut sums.refused_by_driver, 1),
             RefusedBy::Cap | RefusedBy::BadCap => add(&mut sums.refused_by_cap, 1),
         }
+        if refused.by != RefusedBy::Driver || refused.result == OUT_OF_MEMORY {
+            self.state.cache.refusals.refused(at.thread, device);
+        }
         self.state.keep_refusal(RefusalAt {
             time_ns: at.time_ns,
             thread: at.thread,
@@ -395,14 +440,6 @@ impl Replay {
         });
         observer.refused(at, &refused, site.as_ref());
         self.tell_changed(at, device, observer);
-    }
-
-    /// One unmap may cover several mappings.
-    fn unmap(&mut self, address: u64, size: u64) {
-        let end = address.saturating_add(size);
-        while let Some((&start, _)) = self.state.mappings.range(address..end).next() {
-            self.state.mappings.remove(&start);
-        }
     }
 
     fn pool(

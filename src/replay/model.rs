@@ -137,7 +137,7 @@ proptest! {
         let definitions = Definitions::default();
         let mut replay = Replay::new();
         for [pick, a, b, c] in numbers {
-            let space = Space::from_u8((c % 4) as u8).unwrap();
+            let space = Space::from_u8((c % 5) as u8).unwrap();
             let (id, device) = (c as u32 % 2, DeviceId(c as u8 % 2));
             let alloc = Alloc { key: a, space, size: b, site: Default::default(), stack: Default::default() };
             let counters = vramtrace_format::Counters {
@@ -145,7 +145,7 @@ proptest! {
                 live_allocations: b, allocations: a, frees: b, refused_by_cap: a,
                 refused_by_driver: b, counted: c,
             };
-            let event = match pick % 16 {
+            let event = match pick % 20 {
                 0..=2 => Event::Alloc(alloc),
                 3 => Event::Free { key: a, space, site: Default::default() },
                 4 => Event::FreeFailed { key: a, space, site: Default::default(), result: 1 },
@@ -162,12 +162,27 @@ proptest! {
                 12 => Event::CheckpointCounters { id, counters },
                 13 => Event::CheckpointEnd { id },
                 14 => Event::Counters(counters),
+                15 => Event::CacheState { device, allocated: a, reserved: b },
+                16 => Event::CacheOom {
+                    device, size: c, allocated: a, reserved: b, stack: Default::default(),
+                },
+                17 => Event::BlockChange {
+                    address: a, change: vramtrace_format::BlockChange::Requested(b),
+                },
+                18 => Event::BlockChange {
+                    address: a, change: vramtrace_format::BlockChange::Pending,
+                },
                 _ => { replay.gap(); Event::Ended }
             };
             let at = Stamped { offset: c, time_ns: a, thread: ThreadId(c as u16), event };
             replay.apply(&definitions, &at, &mut ());
             for device in replay.state().devices.values() {
                 let _ = crate::analysis::reconcile(device);
+            }
+            for segment in replay.state().segments() {
+                prop_assert!(segment.allocated() <= segment.bytes);
+                let holes = segment.holes().map(|(_, bytes)| bytes).fold(0, u64::saturating_add);
+                prop_assert_eq!(holes, segment.free());
             }
         }
         replay.finish();

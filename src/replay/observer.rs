@@ -1,7 +1,8 @@
 //! What a caller may watch while events are replayed. Every method may be left out.
 
-use vramtrace_format::{DeviceId, Refused, Stamped};
+use vramtrace_format::{BlockChange, DeviceId, Refused, Stamped};
 
+use super::cache::CacheOomAt;
 use super::device::DeviceState;
 use super::live::{Key, Live};
 use crate::trace::Site;
@@ -25,11 +26,21 @@ pub enum Death {
     WithContext,
     /// Its address was given out again: the free went unseen.
     Replaced,
+    /// A block: the memory below it was given back.
+    WithMemory,
 }
 
 pub trait Observer {
     fn born(&mut self, _at: &Stamped, _key: Key, _live: &Live, _how: Birth) {}
     fn died(&mut self, _at: &Stamped, _key: Key, _live: &Live, _how: Death) {}
+    /// A framework's block, by its address: `born` and `died` are not told of it, as it lies in
+    /// memory that they told.
+    fn block_born(&mut self, _at: &Stamped, _address: u64, _live: &Live, _how: Birth) {}
+    fn block_died(&mut self, _at: &Stamped, _address: u64, _live: &Live, _how: Death) {}
+    /// More about a block: after `block_born` or `block_died`. Only in imported traces.
+    fn block_changed(&mut self, _at: &Stamped, _address: u64, _change: BlockChange) {}
+    /// A framework's cache gave up on a request.
+    fn cache_oom(&mut self, _at: &Stamped, _device: DeviceId, _oom: &CacheOomAt) {}
     fn refused(&mut self, _at: &Stamped, _refused: &Refused, _site: Option<&Site>) {}
     /// Some sum of the device changed by this event. Comes after `born` and `died`.
     fn changed(&mut self, _at: &Stamped, _device: DeviceId, _state: &DeviceState) {}

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use rustc_hash::FxHashMap;
 use vramtrace_format::{ContextId, DeviceId, Kind, PoolId, Refused, StackId, StopReason, ThreadId};
 
+use super::cache::Cache;
 use super::device::DeviceState;
 use super::live::LiveSet;
 
@@ -84,6 +85,8 @@ pub struct Oddities {
     pub unknown_restores: u64,
     /// An allocation whose site is not defined: counted as unknown device.
     pub unknown_sites: u64,
+    /// Blocks that were live when the memory below them was given back.
+    pub blocks_without_memory: u64,
     /// What the recorder itself found odd.
     pub told: u64,
 }
@@ -116,6 +119,8 @@ pub struct State {
     pub contexts: BTreeMap<ContextId, ContextState>,
     /// VMM mappings by address.
     pub mappings: BTreeMap<u64, Mapping>,
+    /// A framework's cache. Its blocks are in `live`.
+    pub cache: Cache,
     pub host_pinned: HostSums,
     pub host_registered: HostSums,
     pub first_refusals: Vec<RefusalAt>,
@@ -155,6 +160,7 @@ impl State {
         self.pools.clear();
         self.contexts.clear();
         self.mappings.clear();
+        self.cache.clear();
         self.devices.values_mut().for_each(DeviceState::forget_live);
         for host in [&mut self.host_pinned, &mut self.host_registered] {
             host.live_bytes = 0;

@@ -1,0 +1,196 @@
+//! Events of a framework's cache: its blocks, its totals, its giving up.
+
+use vramtrace_format::{BlockChange, DeviceId, Space, StackId, Stamped};
+
+use super::cache::{CacheOomAt, Change, Told};
+use super::live::{Key, Live};
+use super::observer::{Birth, Death, Observer};
+use super::state::Mapping;
+use super::{Certainty, Replay};
+
+impl Replay {
+    /// A block that is in the live set: places it in its segment.
+    pub(super) fn book_block(
+        &mut self,
+        at: &Stamped,
+        key: Key,
+        live: Live,
+        how: Birth,
+        observer: &mut impl Observer,
+    ) {
+        let state = &mut self.state;
+        state.cache.begin(&state.live, &state.mappings);
+        state.cache.pending.remove(&key.number);
+        state.cache.forget_requested(key.number);
+        let (grown, known) = state.cache.place(key.number, live.size, live.device);
+        let absorbed = match how {
+            Birth::Checkpoint => 0,
+            _ => state.cache.refusals.block_made(at.thread, live.device),
+        };
+        let sums = &mut state.devices.entry(live.device).or_default().cache;
+        sums.add_block(live.size, !known);
+        sums.reserve(grown.into());
+        sums.refusals_recovered = sums.refusals_recovered.saturating_add(absorbed);
+        sums.went_on |= how != Birth::Checkpoint;
+        observer.block_born(at, key.number, &live, how);
+        self.tell_changed(at, live.device, observer);
+    }
+
+    /// A block that left the live set.
+    pub(super) fn unbook_block(
+        &mut self,
+        at: &Stamped,
+        key: Key,
+        live: Live,
+        how: Death,
+        observer: &mut impl Observer,
+    ) {
+        let outside = self.state.cache.displace(key.number).unwrap_or(0);
+        let sums = &mut self.device(live.device).cache;
+        sums.remove_block(live.size, outside);
+        sums.frees = sums.frees.saturating_add(1);
+        observer.block_died(at, key.number, &live, how);
+        self.tell_changed(at, live.device, observer);
+    }
+
+    /// Driver memory was allocated or is known now.
+    pub(super) fn memory_came(&mut self, key: Key, live: &Live) {
+        if key.space == Space::Device {
+            let waiting = self.state.cache.came(key, live);
+            self.place_again(&waiting);
+        }
+    }
+
+    /// Driver memory is gone, and the blocks in it.
+    pub(super) fn memory_went(
+        &mut self,
+        at: &Stamped,
+        start: u64,
+        end: u64,
+        how: Death,
+        observer: &mut impl Observer,
+    ) {
+        let gone = self.state.cache.went(start);
+        if gone.blocks {
+            let inside = |(address, _): &(u64, &Live)| (start..end).contains(address);
+            let blocks: Vec<u64> = self.state.live.blocks().filter(inside).map(|b| b.0).collect();
+            self.state.oddities.blocks_without_memory += blocks.len() as u64;
+            for number in blocks {
+                self.end(at, Key { space: Space::Block, number }, how, observer);
+            }
+        }
+        self.reserve_segments(at, gone.change, observer);
+    }
+
+    pub(super) fn map(
+        &mut self,
+        at: &Stamped,
+        address: u64,
+        mapping: Mapping,
+        observer: &mut impl Observer,
+    ) {
+        if self.state.mappings.contains_key(&address) {
+            self.unmap(at, address, 1, observer);
+        }
+        self.state.mappings.insert(address, mapping);
+        let (change, waiting) = self.state.cache.was_mapped(address, &mapping, &self.state.live);
+        self.reserve_segments(at, change, observer);
+        self.place_again(&waiting);
+    }
+
+    /// One unmap may cover several mappings.
+    pub(super) fn unmap(
+        &mut self,
+        at: &Stamped,
+        address: u64,
+        size: u64,
+        observer: &mut impl Observer,
+    ) {
+        let end = address.saturating_add(size);
+        while let Some((&start, &mapping)) = self.state.mappings.range(address..end).next() {
+            self.state.mappings.remove(&start);
+            let end = start.saturating_add(mapping.size);
+            self.memory_went(at, start, end, Death::WithMemory, observer);
+        }
+    }
+
+    fn reserve_segments(
+        &mut self,
+        at: &Stamped,
+        change: Option<Change>,
+        observer: &mut impl Observer,
+    ) {
+        if let Some((device, bytes)) = change {
+            self.device(device).cache.reserve(bytes);
+            self.tell_changed(at, device, observer);
+        }
+    }
+
+    /// Blocks that were told before their memory.
+    fn place_again(&mut self, waiting: &[(u64, u64)]) {
+        let state = &mut self.state;
+        for (address, size) in waiting {
+            let key = Key { space: Space::Block, number: *address };
+            let device = state.live.get(key).map_or(DeviceId::UNKNOWN, |live| live.device);
+            let (grown, known) = state.cache.place(*address, *size, device);
+            let sums = &mut state.devices.entry(device).or_default().cache;
+            sums.reserve(grown.into());
+            if known {
+                sums.outside = sums.outside.saturating_sub(*size);
+            }
+        }
+    }
+
+    pub(super) fn change_block(
+        &mut self,
+        at: &Stamped,
+        address: u64,
+        change: BlockChange,
+        observer: &mut impl Observer,
+    ) {
+        let key = Key { space: Space::Block, number: address };
+        let cache = &mut self.state.cache;
+        match change {
+            BlockChange::Requested(bytes) => cache.note_requested(address, bytes),
+            BlockChange::Pending => {
+                if let Some(live) = self.freed.find(key) {
+                    cache.pending.insert(address, live);
+                }
+            }
+            BlockChange::Reusable => {
+                cache.pending.remove(&address);
+            }
+        }
+        observer.block_changed(at, address, change);
+    }
+
+    pub(super) fn cache_state(&mut self, device: DeviceId, told: Told) {
+        let known =
+            self.state.certainty == Certainty::Whole || self.state.certainty == Certainty::Resumed;
+        let sums = &mut self.device(device).cache;
+        match known {
+            true => sums.take_told(told),
+            false => sums.told = Some(told),
+        }
+    }
+
+    pub(super) fn cache_oom(
+        &mut self,
+        at: &Stamped,
+        device: DeviceId,
+        size: u64,
+        (allocated, reserved): (u64, u64),
+        stack: StackId,
+        observer: &mut impl Observer,
+    ) {
+        self.state.cache.refusals.gave_up(at.thread);
+        let (time_ns, offset, thread) = (at.time_ns, at.offset, at.thread);
+        let oom = CacheOomAt { time_ns, offset, thread, size, allocated, reserved, stack };
+        let sums = &mut self.device(device).cache;
+        sums.ooms = sums.ooms.saturating_add(1);
+        sums.last_oom = Some(oom);
+        sums.went_on = false;
+        observer.cache_oom(at, device, &oom);
+        self.tell_changed(at, device, observer);
+    }
+}

@@ -1,0 +1,129 @@
+//! One device's sums of a framework's cache.
+
+use vramtrace_format::{StackId, ThreadId};
+
+/// A highest value, and where it was reached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CachePeak {
+    pub bytes: u64,
+    pub time_ns: u64,
+    /// File offset of the event that reached it.
+    pub offset: u64,
+}
+
+/// The framework's own totals, as it told them last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Told {
+    pub time_ns: u64,
+    pub allocated: u64,
+    pub reserved: u64,
+}
+
+/// The framework gave up on a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheOomAt {
+    pub time_ns: u64,
+    pub offset: u64,
+    pub thread: ThreadId,
+    /// Bytes of the block that it wanted.
+    pub size: u64,
+    /// Its own totals at that moment.
+    pub allocated: u64,
+    pub reserved: u64,
+    pub stack: StackId,
+}
+
+/// All zero where the device has no blocks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CacheSums {
+    /// Bytes of live blocks.
+    pub allocated: u64,
+    /// Bytes of segments.
+    pub reserved: u64,
+    /// Bytes of `allocated` that lie in no known driver memory, so in no segment.
+    pub outside: u64,
+    /// Live blocks.
+    pub blocks: u64,
+    pub peak_allocated: CachePeak,
+    pub peak_reserved: CachePeak,
+    /// Blocks that were made and freed, as far as the file tells.
+    pub allocations: u64,
+    pub frees: u64,
+    pub told: Option<Told>,
+    /// How often the framework's own totals were others than these.
+    pub disagreements: u64,
+    /// Requests on which the framework gave up.
+    pub ooms: u64,
+    pub last_oom: Option<CacheOomAt>,
+    /// A block was made after the last of them.
+    pub went_on: bool,
+    /// Refused driver calls that the framework absorbed: it freed cached memory and tried again.
+    pub refusals_recovered: u64,
+}
+
+impl CacheSums {
+    /// Bytes of segments in no block.
+    pub fn free(&self) -> u64 {
+        self.reserved.saturating_sub(self.allocated.saturating_sub(self.outside))
+    }
+
+    /// Was there ever a block here?
+    pub fn is_used(&self) -> bool {
+        self.peak_allocated.bytes > 0 || self.blocks > 0 || self.told.is_some() || self.ooms > 0
+    }
+
+    /// The part of what was reserved at most that no block ever needed: 1 - peak of allocated /
+    /// peak of reserved, 0 to 1. `None` where nothing was reserved.
+    pub fn fragmentation(&self) -> Option<f64> {
+        let (allocated, reserved) = (self.peak_allocated.bytes, self.peak_reserved.bytes);
+        (reserved > 0).then(|| (1.0 - allocated as f64 / reserved as f64).max(0.0))
+    }
+
+    /// The run's last word on this device was that the framework gave up.
+    pub fn ended_in_oom(&self) -> bool {
+        self.ooms > 0 && !self.went_on
+    }
+
+    pub(in crate::replay) fn add_block(&mut self, size: u64, outside: bool) {
+        self.allocated = self.allocated.saturating_add(size);
+        self.blocks = self.blocks.saturating_add(1);
+        if outside {
+            self.outside = self.outside.saturating_add(size);
+        }
+    }
+
+    pub(in crate::replay) fn remove_block(&mut self, size: u64, outside: u64) {
+        self.allocated = self.allocated.saturating_sub(size);
+        self.blocks = self.blocks.saturating_sub(1);
+        self.outside = self.outside.saturating_sub(outside);
+    }
+
+    pub(in crate::replay) fn reserve(&mut self, bytes: i128) {
+        let now = i128::from(self.reserved) + bytes;
+        self.reserved = u64::try_from(now.max(0)).unwrap_or(u64::MAX);
+    }
+
+    pub(in crate::replay) fn note_peaks(&mut self, time_ns: u64, offset: u64) {
+        if self.allocated > self.peak_allocated.bytes {
+            self.peak_allocated = CachePeak { bytes: self.allocated, time_ns, offset };
+        }
+        if self.reserved > self.peak_reserved.bytes {
+            self.peak_reserved = CachePeak { bytes: self.reserved, time_ns, offset };
+        }
+    }
+
+    pub(in crate::replay) fn take_told(&mut self, told: Told) {
+        // Where driver memory is not known, neither is what is reserved.
+        let reserved_differs = self.outside == 0 && told.reserved != self.reserved;
+        self.disagreements += u64::from(told.allocated != self.allocated || reserved_differs);
+        self.told = Some(told);
+    }
+
+    /// Forgets what is live; what happened stays.
+    pub(in crate::replay) fn forget_live(&mut self) {
+        self.allocated = 0;
+        self.reserved = 0;
+        self.outside = 0;
+        self.blocks = 0;
+    }
+}
