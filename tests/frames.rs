@@ -107,43 +107,36 @@ fn compare(minor: u32, stacks: &str) {
 }
 
 #[test]
-#[ignore = "needs the shim built with --features vramtrace-shim/stacks"]
 fn python_3_8() {
     compare(8, "native,python");
 }
 
 #[test]
-#[ignore = "needs the shim built with --features vramtrace-shim/stacks"]
 fn python_3_9() {
     compare(9, "native,python");
 }
 
 #[test]
-#[ignore = "needs the shim built with --features vramtrace-shim/stacks"]
 fn python_3_10() {
     compare(10, "native,python");
 }
 
 #[test]
-#[ignore = "needs the shim built with --features vramtrace-shim/stacks"]
 fn python_3_11() {
     compare(11, "native,python");
 }
 
 #[test]
-#[ignore = "needs the shim built with --features vramtrace-shim/stacks"]
 fn python_3_12() {
     compare(12, "native,python");
 }
 
 #[test]
-#[ignore = "needs the shim built with --features vramtrace-shim/stacks"]
 fn python_3_13() {
     compare(13, "native,python");
 }
 
 #[test]
-#[ignore = "needs the shim built with --features vramtrace-shim/stacks"]
 fn python_alone() {
     compare(8, "python");
     compare(12, "python");

@@ -68,7 +68,7 @@ pub struct Stacks {
 
 impl Default for Stacks {
     fn default() -> Stacks {
-        Stacks { native: false, python: false, native_depth: 64, python_depth: 128 }
+        Stacks { native: true, python: true, native_depth: 64, python_depth: 128 }
     }
 }
 
@@ -261,13 +261,6 @@ impl Config {
             && let Err(why) = set(&mut self.stacks, &text)
         {
             self.complaints.push(format!("{}={text}: {why}; using the default", name.display()));
-        }
-        if self.stacks.wanted() && !cfg!(any(test, feature = "stacks")) {
-            self.stacks = Stacks::default();
-            self.complaints.push(format!(
-                "{}={text}: this build takes no stacks; it was made without the feature stacks",
-                name.display()
-            ));
         }
     }
 

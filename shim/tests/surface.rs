@@ -57,9 +57,6 @@ fn exports_the_table_and_the_doors_only() {
         assert!(exported.contains(name), "{name} is in the table and not exported");
     }
     allowed.extend(["dlsym", "dlvsym", "dlopen", "dlmopen", "InitializeInjectionNvtx2"]);
-    if cfg!(feature = "stacks") {
-        allowed.insert("dlclose");
-    }
     for name in exported {
         assert!(allowed.contains(name) || name.starts_with("vramtrace_"), "{name} is exported");
     }

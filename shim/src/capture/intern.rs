@@ -27,7 +27,9 @@ pub struct Stack<'a> {
 pub struct Library {
     stacks: Table<Numbered>,
     codes: Table<Numbered>,
+    /// Those that have their addresses now, as far as is known.
     modules: Vec<Known>,
+    last_module: u32,
     last_stack: u32,
     last_code: u32,
     /// Room left for definitions.
@@ -166,36 +168,38 @@ impl Library {
         define: impl Fn(&Definition) -> bool,
     ) -> bool {
         let overlaps =
-            |known: &&Known| known.loaded.start < loaded.end && loaded.start < known.loaded.end;
+            |known: &Known| known.loaded.start < loaded.end && loaded.start < known.loaded.end;
         // SAFETY: as the caller promises.
         let object = unsafe { loaded.object() };
-        let path = object.path().to_bytes().to_vec();
-        let before = self.modules.iter().rev().find(overlaps);
+        let path = object.path().to_bytes();
         let same = |known: &Known| {
             (known.loaded.start, known.loaded.end) == (loaded.start, loaded.end)
                 && known.base == headers.base
                 && known.path == path
                 && known.build_id == headers.build_id
         };
-        if before.is_some_and(same) {
+        let count = self.modules.len();
+        if self.modules.iter().any(same) {
             return false;
         }
-        let replaces = before.is_some();
+        self.modules.retain(|known| !overlaps(known));
+        let replaces = self.modules.len() < count;
         let shown = match path.is_empty() {
             true => program(),
-            false => String::from_utf8_lossy(&path).into_owned(),
+            false => String::from_utf8_lossy(path).into_owned(),
         };
+        self.last_module += 1;
         define(&Definition::Module {
-            id: self.modules.len() as u32 + 1,
+            id: self.last_module,
             path: shown,
-            build_id: headers.build_id.clone(),
+            build_id: headers.build_id.to_vec(),
             base: headers.base as u64,
             start: loaded.start as u64,
             end: loaded.end as u64,
         });
         self.spend(128 + path.len());
-        let (base, build_id) = (headers.base, headers.build_id.clone());
-        self.modules.push(Known { loaded: *loaded, base, path, build_id });
+        let (path, build_id) = (path.to_vec(), headers.build_id.to_vec());
+        self.modules.push(Known { loaded: *loaded, base: headers.base, path, build_id });
         replaces
     }
 }

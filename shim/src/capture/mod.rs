@@ -39,7 +39,7 @@ pub struct Capture {
     workspaces: Workspaces,
     python: Python,
     library: Lock<Library>,
-    /// How often a library took the addresses of another one.
+    /// How often a library was found at addresses of another one.
     replaced: AtomicU32,
     /// Captures so far without a Python, where native stacks do not show it.
     looked: AtomicU32,
@@ -107,13 +107,14 @@ impl Capture {
         let from = Registers::here();
         let Some(high) = bounds::high(from.sp) else { return StackId(0) };
         let Some(mut work) = self.workspaces.take() else { return StackId(0) };
-        let Workspace { walker, closed, native, python, groups, joins, recent } = &mut *work;
+        let Workspace { walker, replaced, native, python, groups, joins, recent } = &mut *work;
         let mut flags = StackFlags::default();
 
-        let now = entry::closed();
-        if *closed != now {
+        let now = self.replaced.load(Ordering::Acquire);
+        if *replaced != now {
+            // A library that comes back to its place is met again: it has to be written again.
             walker.forget();
-            *closed = now;
+            *replaced = now;
         }
         let met = |loaded: &Loaded, headers: &Headers| self.met(recorder, loaded, headers);
 

@@ -20,8 +20,8 @@ const COUNT: usize = 64;
 
 pub struct Workspace {
     pub walker: Walker,
-    /// [`crate::entry::closed`] when the walker last looked.
-    pub closed: u32,
+    /// [`super::Capture::replaced`] when the walker last looked.
+    pub replaced: u32,
     pub native: [native::Frame; DEEPEST],
     pub python: [walk::Frame; DEEPEST],
     pub groups: [Group; GROUPS],

@@ -1,5 +1,4 @@
-//! `dlopen` and `dlmopen`, ours only to see what will escape us; and `dlclose`, in builds that take
-//! stacks, ours only to know that addresses may have new owners. A library opened with
+//! `dlopen` and `dlmopen`, ours only to see what will escape us. A library opened with
 //! RTLD_DEEPBIND prefers its own dependencies to our exports, and one in another namespace does
 //! not see us at all. Both jump to the real function, so that the caller's search paths and
 //! namespace are the caller's.
@@ -8,7 +7,7 @@ use super::doorway::{Verdict, doorway};
 use super::loader;
 use core::ffi::{c_char, c_int, c_long, c_void};
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU8, Ordering};
 
 /// What was opened so that its calls may escape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,30 +76,4 @@ pub unsafe extern "C" fn dlopen(name: *const c_char, flags: c_int) -> *mut c_voi
 #[unsafe(naked)]
 pub unsafe extern "C" fn dlmopen(space: c_long, name: *const c_char, flags: c_int) -> *mut c_void {
     doorway!(opening_apart)
-}
-
-static CLOSED: AtomicU32 = AtomicU32::new(0);
-
-/// How often a library was closed in this process.
-#[inline]
-pub fn closed() -> u32 {
-    CLOSED.load(Ordering::Acquire)
-}
-
-/// # Safety
-/// As the C library's.
-#[cfg_attr(all(not(test), feature = "stacks"), unsafe(no_mangle))]
-#[cfg_attr(not(feature = "stacks"), allow(dead_code))]
-pub unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
-    let real = loader::real_dlclose();
-    if real == 0 {
-        return -1;
-    }
-    // SAFETY: the real function, with the caller's handle.
-    let result = unsafe {
-        core::mem::transmute::<usize, unsafe extern "C" fn(*mut c_void) -> c_int>(real)(handle)
-    };
-    // Behind the call: whoever looks before sees the library, and looks again after this.
-    CLOSED.fetch_add(1, Ordering::Release);
-    result
 }

@@ -11,7 +11,6 @@ pub type Dlopen = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
 static DLSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 static DLVSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 static DLOPEN: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
-static DLCLOSE: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 static FIND_OBJECT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 static DLMOPEN: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
@@ -117,18 +116,12 @@ pub fn find_object() -> Option<FindObject> {
     (known > NONE).then(|| unsafe { core::mem::transmute::<usize, FindObject>(known) })
 }
 
-/// Address of the real `dlclose`; 0 if the process has none.
-pub fn real_dlclose() -> usize {
-    cached(&DLCLOSE, b"dlclose") as usize
-}
-
 /// Finds them all before anybody asks.
 pub fn warm() {
     real_dlsym();
     real_dlvsym();
     real_dlopen();
     real_dlmopen();
-    real_dlclose();
     find_object();
 }
 

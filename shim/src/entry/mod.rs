@@ -30,7 +30,6 @@ mod uncancelled;
 pub use api::{Api, Family, Home};
 pub use call::Call;
 pub use depth::{inside, outermost};
-pub use dlopen::closed;
 pub use driver::{Driver, driver};
 pub use state::Entry;
 pub use uncancelled::uncancelled;

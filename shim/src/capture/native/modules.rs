@@ -7,7 +7,7 @@
 use crate::entry::elf::Object;
 use crate::entry::loader;
 use std::ffi::c_void;
-use std::ops::{Deref, Range};
+use std::ops::Range;
 
 /// As the C library fills it.
 #[repr(C)]
@@ -58,7 +58,8 @@ pub fn can_ask() -> bool {
 pub struct Headers {
     /// What to take from an address to get one of the file.
     pub base: usize,
-    pub build_id: Vec<u8>,
+    /// Lies in the mapping.
+    pub build_id: &'static [u8],
     /// Ends of the loaded segments, with their starts.
     segments: Vec<Range<usize>>,
 }
@@ -96,7 +97,7 @@ impl Loaded {
             if let Some(bytes) = headers.bytes(start, notes.p_memsz as usize)
                 && let Some(id) = build_id(bytes)
             {
-                headers.build_id = id.to_vec();
+                headers.build_id = id;
                 break;
             }
         }
@@ -113,11 +114,33 @@ impl Loaded {
         }
         let distance = i32::from_ne_bytes(whole.get(4..8)?.try_into().ok()?);
         let frames = (start + 4).checked_add_signed(distance as isize)?;
-        let section = |at: usize| {
-            let length = headers.bytes(at, 0)?.len();
-            Some(Section { loaded: *self, start: at, length })
-        };
-        Some(UnwindData { index: section(start)?, frames: section(frames)? })
+        Some(UnwindData { index: headers.bytes(start, 0)?, frames: headers.bytes(frames, 0)? })
+    }
+
+    /// Eight bytes by which another library in the same place is told from this one.
+    pub fn mark(&self, headers: &Headers) -> Option<Mark> {
+        let index = headers.bytes(self.eh_frame_hdr, 0).and_then(|bytes| bytes.get(8..));
+        let eight = [Some(headers.build_id), index].into_iter().flatten();
+        let at =
+            eight.filter(|bytes| bytes.len() >= 8).map(|bytes| bytes.as_ptr() as usize).next()?;
+        // SAFETY: eight bytes of a loaded segment.
+        Some(Mark { at, value: unsafe { (at as *const u64).read_unaligned() } })
+    }
+}
+
+/// Some bytes of a library, and what they were.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    at: usize,
+    value: u64,
+}
+
+impl Mark {
+    /// # Safety
+    /// A library is loaded in the place of the one that it is a mark of.
+    pub unsafe fn is_there(&self) -> bool {
+        // SAFETY: as the caller promises.
+        unsafe { (self.at as *const u64).read_unaligned() == self.value }
     }
 }
 
@@ -148,32 +171,11 @@ fn build_id(mut notes: &[u8]) -> Option<&[u8]> {
     }
 }
 
+/// Where the loader mapped it: not to be read without a look whether the library is still there.
+#[derive(Clone, Copy)]
 pub struct UnwindData {
-    pub index: Section,
-    pub frames: Section,
-}
-
-/// Unwind data where the loader mapped it. It looks before each use whether the library is still
-/// there: reading the tables of one that is gone could fault.
-#[derive(Clone, Copy, Debug)]
-pub struct Section {
-    loaded: Loaded,
-    pub start: usize,
-    pub length: usize,
-}
-
-impl Deref for Section {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match holding(self.start) {
-            // SAFETY: a part of a segment of a loaded library.
-            Some(now) if now == self.loaded => unsafe {
-                std::slice::from_raw_parts(self.start as *const u8, self.length)
-            },
-            _ => &[],
-        }
-    }
+    pub index: &'static [u8],
+    pub frames: &'static [u8],
 }
 
 #[cfg(test)]
@@ -192,6 +194,10 @@ mod tests {
         assert!(headers.build_id.len() >= 8, "{headers:?}");
         let data = theirs.unwind_data(&headers).unwrap();
         assert_eq!(data.index[0], 1, "version of .eh_frame_hdr");
+        let mark = theirs.mark(&headers).unwrap();
+        assert_eq!(mark.at, headers.build_id.as_ptr() as usize);
+        // SAFETY: both stay.
+        assert!(unsafe { mark.is_there() && !Mark { value: !mark.value, ..mark }.is_there() });
         assert!(data.frames.len() > 100);
     }
 
