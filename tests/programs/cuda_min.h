@@ -72,6 +72,9 @@ typedef struct {
     char bytes[64];
 } CUipcMemHandle;
 
+#ifdef __cplusplus
+#define _Static_assert static_assert
+#endif
 _Static_assert(sizeof(CUmemAllocationProp) == 32, "CUmemAllocationProp");
 _Static_assert(sizeof(CUmemPoolProps) == 88, "CUmemPoolProps");
 _Static_assert(sizeof(CUarrayDesc) == 24, "CUDA_ARRAY_DESCRIPTOR");

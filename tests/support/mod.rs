@@ -218,22 +218,33 @@ impl Program {
     }
 
     pub fn c_with(name: &str, flags: &[&str]) -> Program {
+        let first = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror"];
+        Program::compiled(
+            "gcc",
+            &format!("{name}.c"),
+            &[&first, flags, &["-ldl", "-lpthread"]].concat(),
+        )
+    }
+
+    /// A program or library made of `tests/programs/SOURCE`, once per test process for each set of
+    /// flags.
+    pub fn compiled(compiler: &str, source: &str, flags: &[&str]) -> Program {
         use std::sync::Mutex;
         static BUILDING: Mutex<()> = Mutex::new(());
         let _one_at_a_time = BUILDING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/programs/{name}.c"));
-        let tag: String = flags.join("").chars().filter(|c| c.is_alphanumeric()).collect();
-        let out = Path::new(env!("CARGO_TARGET_TMPDIR"))
-            .join(format!("{name}{tag}-{}", std::process::id()));
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(source);
+        let name: String =
+            format!("{source}{}", flags.join("")).chars().filter(|c| c.is_alphanumeric()).collect();
+        let out =
+            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
         if !out.exists() {
-            let built = Command::new("gcc")
-                .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o"])
+            let built = Command::new(compiler)
+                .arg("-o")
                 .arg(&out)
-                .arg(&source)
+                .arg(&path)
                 .args(flags)
-                .args(["-ldl", "-lpthread"])
                 .output()
-                .expect("gcc is needed for the end-to-end tests");
+                .unwrap_or_else(|_| panic!("{compiler} is needed for the end-to-end tests"));
             assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
         }
         Program(out)

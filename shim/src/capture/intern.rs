@@ -188,21 +188,43 @@ impl Library {
             true => program(),
             false => String::from_utf8_lossy(path).into_owned(),
         };
-        self.last_module += 1;
-        define(&Definition::Module {
-            id: self.last_module,
-            path: shown,
-            build_id: headers.build_id.to_vec(),
-            base: headers.base as u64,
-            start: loaded.start as u64,
-            end: loaded.end as u64,
-        });
-        self.spend(128 + path.len());
+        let (id, base) = (headers.build_id.to_vec(), headers.base);
+        self.write_module(shown, id, base, (loaded.start, loaded.end), define);
         let (path, build_id) = (path.to_vec(), headers.build_id.to_vec());
         self.modules.push(Known { loaded: *loaded, base: headers.base, path, build_id });
         replaces
     }
+
+    /// Code was met that belongs to no library. True: one was in its place before.
+    pub fn made(&mut self, code: usize, define: impl Fn(&Definition) -> bool) -> bool {
+        let holds = |known: &&mut Known| {
+            known.path != MADE.as_bytes() && (known.loaded.start..known.loaded.end).contains(&code)
+        };
+        let Some(known) = self.modules.iter_mut().find(holds) else { return false };
+        let Loaded { start, end, .. } = known.loaded;
+        let loaded = Loaded::nobody(start, end);
+        *known = Known { loaded, base: 0, path: MADE.into(), build_id: Vec::new() };
+        self.write_module(MADE.to_string(), Vec::new(), 0, (start, end), define);
+        true
+    }
+
+    fn write_module(
+        &mut self,
+        path: String,
+        build_id: Vec<u8>,
+        base: usize,
+        (start, end): (usize, usize),
+        define: impl Fn(&Definition) -> bool,
+    ) {
+        self.last_module += 1;
+        self.spend(128 + path.len());
+        let (id, base, start, end) = (self.last_module, base as u64, start as u64, end as u64);
+        define(&Definition::Module { id, path, build_id, base, start, end });
+    }
 }
+
+/// What stands where a path does, for code that was made at run time.
+const MADE: &str = "[made at run time]";
 
 /// The loader has no path for the program itself.
 fn program() -> String {

@@ -27,7 +27,7 @@ use crate::recorder::Recorder;
 use crate::say;
 use intern::{Library, Stack};
 use native::Registers;
-use native::modules::{self, Headers, Loaded};
+use native::modules::{self, Met};
 use python::walk::{Frames, Group, Walked};
 use python::{Found, Python};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -107,16 +107,17 @@ impl Capture {
         let from = Registers::here();
         let Some(high) = bounds::high(from.sp) else { return StackId(0) };
         let Some(mut work) = self.workspaces.take() else { return StackId(0) };
-        let Workspace { walker, replaced, native, python, groups, joins, recent } = &mut *work;
+        let Workspace { walker, changes, native, python, groups, joins, recent } = &mut *work;
         let mut flags = StackFlags::default();
 
-        let now = self.replaced.load(Ordering::Acquire);
-        if *replaced != now {
-            // A library that comes back to its place is met again: it has to be written again.
+        // A library that comes back to its place has to be written again; and a new one may look
+        // like the one before it.
+        let now = (self.replaced.load(Ordering::Acquire), entry::opened());
+        if *changes != now {
             walker.forget();
-            *replaced = now;
+            *changes = now;
         }
-        let met = |loaded: &Loaded, headers: &Headers| self.met(recorder, loaded, headers);
+        let met = |met: Met| self.met(recorder, met);
 
         let mut walk_python =
             || self.python.walk(Frames { frames: &mut python[..self.wants.python_depth], groups });
@@ -213,20 +214,25 @@ impl Capture {
     }
 
     #[cold]
-    fn met(&self, recorder: &Recorder, loaded: &Loaded, headers: &Headers) {
-        // SAFETY: one of its functions is on this thread's stack.
-        let object = unsafe { loaded.object() };
-        if self.wants.python
-            && let Err(why) = self.python.meet(&object)
-        {
-            self.give_up(recorder, &why);
-        }
-        if self.wants.native {
-            let define = |definition: &Definition| recorder.try_define(definition);
-            // SAFETY: as above.
-            if unsafe { self.library.lock().module(loaded, headers, define) } {
-                self.replaced.fetch_add(1, Ordering::Release);
+    fn met(&self, recorder: &Recorder, met: Met) {
+        let define = |definition: &Definition| recorder.try_define(definition);
+        let replaced = match met {
+            Met::Made(_) if !self.wants.native => false,
+            Met::Made(code) => self.library.lock().made(code, define),
+            Met::Library(loaded, headers) => {
+                // SAFETY: one of its functions is on this thread's stack.
+                let object = unsafe { loaded.object() };
+                if self.wants.python
+                    && let Err(why) = self.python.meet(&object)
+                {
+                    self.give_up(recorder, &why);
+                }
+                // SAFETY: as above.
+                self.wants.native && unsafe { self.library.lock().module(loaded, headers, define) }
             }
+        };
+        if replaced {
+            self.replaced.fetch_add(1, Ordering::Release);
         }
     }
 

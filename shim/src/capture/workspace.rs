@@ -20,8 +20,9 @@ const COUNT: usize = 64;
 
 pub struct Workspace {
     pub walker: Walker,
-    /// [`super::Capture::replaced`] when the walker last looked.
-    pub replaced: u32,
+    /// Libraries that took the place of others, and libraries that were opened, when the walker
+    /// last looked.
+    pub changes: (u32, u32),
     pub native: [native::Frame; DEEPEST],
     pub python: [walk::Frame; DEEPEST],
     pub groups: [Group; GROUPS],

@@ -1,4 +1,5 @@
-//! `dlopen` and `dlmopen`, ours only to see what will escape us. A library opened with
+//! `dlopen` and `dlmopen`, ours only to see what will escape us, and that addresses may get new
+//! owners. A library opened with
 //! RTLD_DEEPBIND prefers its own dependencies to our exports, and one in another namespace does
 //! not see us at all. Both jump to the real function, so that the caller's search paths and
 //! namespace are the caller's.
@@ -7,7 +8,7 @@ use super::doorway::{Verdict, doorway};
 use super::loader;
 use core::ffi::{c_char, c_int, c_long, c_void};
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicU8, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 /// What was opened so that its calls may escape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +47,16 @@ fn escaped(escape: Escape) {
     }
 }
 
+static OPENED: AtomicU32 = AtomicU32::new(0);
+
+/// How often a library was, or is now being, opened in this process.
+#[inline]
+pub fn opened() -> u32 {
+    OPENED.load(Ordering::Acquire)
+}
+
 extern "C" fn opening(_: *const c_char, flags: c_int) -> Verdict {
+    OPENED.fetch_add(1, Ordering::Release);
     if flags & libc::RTLD_DEEPBIND != 0 {
         escaped(Escape::DeepBind);
     }
@@ -54,6 +64,7 @@ extern "C" fn opening(_: *const c_char, flags: c_int) -> Verdict {
 }
 
 extern "C" fn opening_apart(space: c_long, _: *const c_char, flags: c_int) -> Verdict {
+    OPENED.fetch_add(1, Ordering::Release);
     if space != libc::LM_ID_BASE {
         escaped(Escape::Namespace);
     } else if flags & libc::RTLD_DEEPBIND != 0 {

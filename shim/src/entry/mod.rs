@@ -30,6 +30,7 @@ mod uncancelled;
 pub use api::{Api, Family, Home};
 pub use call::Call;
 pub use depth::{inside, outermost};
+pub use dlopen::opened;
 pub use driver::{Driver, driver};
 pub use state::Entry;
 pub use uncancelled::uncancelled;

@@ -1,17 +1,19 @@
 //! The native stack of this thread, unwound in place.
+//!
+//! | step | where |
+//! |---|---|
+//! | which library an address lies in | [`modules`] |
+//! | what its tables say of an address | [`tables`] |
+//! | the same in 16 bytes, learned once | [`rules`] |
 
 pub mod modules;
 pub mod rules;
+pub mod tables;
 
-use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
-use framehop::{
-    Error, ExplicitModuleSectionInfo, FrameAddress, Module, MustNotAllocateDuringUnwind, Unwinder,
-};
-use modules::{Headers, Loaded, Section};
-use rules::{Rules, State};
+use modules::{Loaded, Mark, Met};
+use rules::{Rule, Rules, State, Step};
 use std::ops::Range;
-
-type Policy = MustNotAllocateDuringUnwind;
+use tables::Tables;
 
 /// Where a walk begins.
 #[derive(Clone, Copy, Debug)]
@@ -62,16 +64,37 @@ pub struct Walked {
 
 /// Rules for unwinding, and the libraries that they come from: each is added when the first
 /// address in it is met.
+///
+/// Libraries go, and nobody tells. So every walk asks the loader once for each library that it comes
+/// through whether it is the one that is known; if not, all rules are forgotten. What is on this
+/// thread's stack stays until the walk has ended; of a library that is gone nothing is read.
 pub struct Walker {
-    unwinder: UnwinderX86_64<Section, Policy>,
-    cache: CacheX86_64<Policy>,
     rules: Rules,
-    /// For finding out rules: with a made-up stack it may remember nonsense.
-    trial: CacheX86_64<Policy>,
-    /// In order of address.
-    known: Vec<Range<usize>>,
+    /// In order of address, none over another.
+    known: Vec<Known>,
+    /// The number of the walk under way.
+    walk: u64,
     ours: Range<usize>,
 }
+
+struct Known {
+    loaded: Loaded,
+    mark: Option<Mark>,
+    tables: Option<Tables>,
+    /// The last walk that found it in its place.
+    seen: u64,
+}
+
+impl Known {
+    fn is_there(&self) -> bool {
+        modules::holding(self.loaded.start) == Some(self.loaded)
+            // SAFETY: there is one in its place.
+            && self.mark.is_none_or(|mark| unsafe { mark.is_there() })
+    }
+}
+
+/// No library.
+const NOWHERE: Range<usize> = 0..0;
 
 impl Default for Walker {
     fn default() -> Self {
@@ -83,18 +106,15 @@ impl Walker {
     pub fn new() -> Walker {
         let ours = modules::holding(Walker::new as *const () as usize);
         Walker {
-            unwinder: UnwinderX86_64::new(),
-            cache: CacheX86_64::new_in(),
             rules: Rules::default(),
-            trial: CacheX86_64::new_in(),
             known: Vec::new(),
-            ours: ours.map_or(0..0, |ours| ours.start..ours.end),
+            walk: 0,
+            ours: ours.map_or(NOWHERE, |ours| ours.start..ours.end),
         }
     }
 
-    /// Libraries may have gone: begins anew.
+    /// Begins anew: every library is met again.
     pub fn forget(&mut self) {
-        self.unwinder = UnwinderX86_64::new();
         self.rules.forget();
         self.known.clear();
     }
@@ -107,131 +127,109 @@ impl Walker {
         from: Registers,
         high: usize,
         frames: &mut [Frame],
-        mut met: impl FnMut(&Loaded, &Headers),
+        mut met: impl FnMut(Met),
     ) -> Walked {
-        let low = from.sp as u64;
-        let last = high as u64 - 8;
-        let mut read = |address: u64| match (low..=last).contains(&address) {
+        let low = from.sp;
+        let last = high - 8;
+        let mut read = |address: usize| {
             // SAFETY: between this function's caller's frame and the end of this thread's stack.
-            true => Ok(unsafe { (address as *const u64).read_unaligned() }),
-            false => Err(()),
+            (low..=last)
+                .contains(&address)
+                .then(|| unsafe { (address as *const usize).read_unaligned() })
         };
-        let mut at = State { ip: from.ip as u64, sp: from.sp as u64, bp: from.bp as u64 };
-        let mut address = FrameAddress::from_instruction_pointer(at.ip);
+        let mut at = State { ip: from.ip, sp: from.sp, bp: from.bp };
+        // Where to look a rule up: in the call, which may be the last instruction of its function.
+        let mut code = at.ip;
         let mut own = true;
         let mut found = 0;
+        let mut in_known = NOWHERE;
+        self.walk += 1;
         loop {
-            let code = address.address_for_lookup();
-            at = match self.rules.unwind(code, at, &mut read) {
-                Some(caller) => caller,
-                None => match self.unwind(address, at, &mut read, &mut met) {
-                    Ok(Some(caller)) => caller,
-                    Ok(None) => return Walked { frames: found, cut: false, high },
-                    Err(()) => return Walked { frames: found, cut: true, high },
-                },
+            if !in_known.contains(&code) {
+                in_known = self.know(code, &mut met);
+            }
+            let rule = match self.rules.get(code) {
+                Some(rule) => rule,
+                None => self.learn(code, !in_known.is_empty()),
             };
-            let (caller, sp) = (at.ip as usize, at.sp as usize);
-            own = own && self.ours.contains(&caller.wrapping_sub(1));
+            let exact = match rule.step(at, &mut read) {
+                Step::Caller(caller) => {
+                    at = caller;
+                    false
+                }
+                Step::Interrupted(state) => {
+                    at = state;
+                    true
+                }
+                Step::End => return Walked { frames: found, cut: false, high },
+                Step::Lost => return Walked { frames: found, cut: true, high },
+            };
+            code = at.ip - usize::from(!exact);
+            own = own && self.ours.contains(&code);
             if !own {
                 if found == frames.len() {
-                    return Walked { frames: found, cut: true, high: sp };
+                    return Walked { frames: found, cut: true, high: at.sp };
                 }
-                frames[found] = Frame { address: caller, low: sp };
+                frames[found] = Frame { address: at.ip, low: at.sp };
                 found += 1;
             }
-            match FrameAddress::from_return_address(at.ip) {
-                Some(next) => address = next,
-                None => return Walked { frames: found, cut: false, high },
-            }
         }
-    }
-
-    /// One frame out, the unwinder's way. `None`: there is no other.
-    #[inline(never)]
-    fn unwind(
-        &mut self,
-        address: FrameAddress,
-        from: State,
-        read: &mut impl FnMut(u64) -> Result<u64, ()>,
-        met: &mut impl FnMut(&Loaded, &Headers),
-    ) -> Result<Option<State>, ()> {
-        let code = address.address_for_lookup();
-        let is_known = !self.know(code as usize, met).is_empty();
-        let to = match ask(&self.unwinder, &mut self.cache, address, from, &mut *read) {
-            Ok(Some(to)) => to,
-            Ok(None) | Err(Error::ReturnAddressIsNull) => return Ok(None),
-            Err(_) => return Err(()),
-        };
-        // In code of which nothing is known, another library may come to be.
-        if is_known {
-            self.rules.learn(code, (from, to), read, |from, read| {
-                ask(&self.unwinder, &mut self.trial, address, from, read).ok().flatten()
-            });
-        }
-        Ok(Some(to))
     }
 
     /// The known range that holds an address; empty where there is none.
     #[inline]
-    fn know(&mut self, code: usize, met: &mut impl FnMut(&Loaded, &Headers)) -> Range<usize> {
-        let behind = self.known.partition_point(|range| range.start <= code);
-        match behind.checked_sub(1).map(|at| self.known[at].clone()) {
-            Some(range) if range.contains(&code) => range,
-            _ => self.learn(code, met),
+    fn know(&mut self, code: usize, met: &mut impl FnMut(Met)) -> Range<usize> {
+        let walk = self.walk;
+        if let Some(known) = self.holding(code) {
+            if known.seen == walk || known.is_there() {
+                known.seen = walk;
+                return known.loaded.start..known.loaded.end;
+            }
+            self.forget();
         }
+        self.meet(code, met)
+    }
+
+    #[inline]
+    fn holding(&mut self, code: usize) -> Option<&mut Known> {
+        let behind = self.known.partition_point(|known| known.loaded.start <= code);
+        self.known[..behind].last_mut().filter(|known| code < known.loaded.end)
     }
 
     #[cold]
-    fn learn(&mut self, code: usize, met: &mut impl FnMut(&Loaded, &Headers)) -> Range<usize> {
-        let Some(loaded) = modules::holding(code) else { return 0..0 };
+    fn meet(&mut self, code: usize, met: &mut impl FnMut(Met)) -> Range<usize> {
+        let Some(loaded) = modules::holding(code) else {
+            met(Met::Made(code));
+            return NOWHERE;
+        };
         let range = loaded.start..loaded.end;
-        if self.known.iter().any(|known| known.start < range.end && range.start < known.end) {
-            // Something of which we did not hear went away.
+        let overlaps =
+            |known: &Known| known.loaded.start < range.end && range.start < known.loaded.end;
+        if self.known.iter().any(overlaps) {
+            // It took a part of the place of one that is gone.
             self.forget();
         }
         // SAFETY: a function of it is on this thread's stack.
         let headers = unsafe { loaded.headers() };
-        if let Some(data) = loaded.unwind_data(&headers) {
-            let in_file = |at: usize| at.wrapping_sub(headers.base) as u64;
-            let place =
-                |part: &Section| Some(in_file(part.start)..in_file(part.start + part.length));
-            let sections = ExplicitModuleSectionInfo {
-                base_svma: in_file(loaded.start),
-                eh_frame_hdr_svma: place(&data.index),
-                eh_frame_svma: place(&data.frames),
-                eh_frame_hdr: Some(data.index),
-                eh_frame: Some(data.frames),
-                text_svma: None,
-                text: None,
-                stubs_svma: None,
-                stub_helper_svma: None,
-                got_svma: None,
-                unwind_info: None,
-                debug_frame: None,
-                text_segment_svma: None,
-                text_segment: None,
-            };
-            let addresses = loaded.start as u64..loaded.end as u64;
-            let module = Module::new(String::new(), addresses, loaded.start as u64, sections);
-            self.unwinder.add_module(module);
-        }
-        let at = self.known.partition_point(|known| known.start < range.start);
-        self.known.insert(at, range.clone());
-        met(&loaded, &headers);
+        let tables = loaded.unwind_data(&headers).and_then(Tables::of);
+        let at = self.known.partition_point(|known| known.loaded.start < range.start);
+        let mark = headers.mark();
+        self.known.insert(at, Known { loaded, mark, tables, seen: self.walk });
+        met(Met::Library(&loaded, &headers));
         range
     }
-}
 
-fn ask(
-    unwinder: &UnwinderX86_64<Section, Policy>,
-    cache: &mut CacheX86_64<Policy>,
-    address: FrameAddress,
-    from: State,
-    mut read: impl FnMut(u64) -> Result<u64, ()>,
-) -> Result<Option<State>, Error> {
-    let mut registers = UnwindRegsX86_64::new(from.ip, from.sp, from.bp);
-    let caller = unwinder.unwind_frame(address, &mut registers, cache, &mut read)?;
-    Ok(caller.map(|ip| State { ip, sp: registers.sp(), bp: registers.bp() }))
+    /// The rule for an address that has none yet. In code of which nothing is known another
+    /// library may come to be: what is found there is not kept.
+    #[cold]
+    fn learn(&mut self, code: usize, is_known: bool) -> Rule {
+        let tables = self.holding(code).and_then(|known| known.tables.as_ref());
+        let rule = tables.map_or(Rule::FRAME_POINTER, |tables| tables.rule(code));
+        if is_known {
+            self.rules.put(code, rule);
+        }
+        rule
+    }
 }
 
 #[cfg(test)]
@@ -254,7 +252,7 @@ mod tests {
         let from = Registers::here();
         let high = bounds::high(from.sp).unwrap();
         let mut frames = [Frame::default(); 256];
-        let walked = walker.walk(from, high, &mut frames, |_, _| ());
+        let walked = walker.walk(from, high, &mut frames, |_| ());
         let count = unsafe { backtrace(theirs.as_mut_ptr(), 256) } as usize;
         let ours = frames[..walked.frames].iter().map(|frame| frame.address).collect();
         // Its first is the address in this function.
@@ -282,7 +280,7 @@ mod tests {
         let from = Registers::here();
         let high = bounds::high(from.sp).unwrap();
         let mut frames = [Frame::default(); 3];
-        let walked = walker.walk(from, high, &mut frames, |_, _| ());
+        let walked = walker.walk(from, high, &mut frames, |_| ());
         assert_eq!((walked.frames, walked.cut), (3, true));
         assert!(frames.windows(2).all(|pair| pair[0].low < pair[1].low));
         assert!(walked.high > frames[2].low && walked.high < high);

@@ -48,6 +48,13 @@ pub fn holding(address: usize) -> Option<Loaded> {
     plausible.then_some(Loaded { start, end, link_map, eh_frame_hdr })
 }
 
+/// What a walk comes through for the first time.
+pub enum Met<'a> {
+    Library(&'a Loaded, &'a Headers),
+    /// Code at this address that belongs to no library: it was made at run time.
+    Made(usize),
+}
+
 /// Whether this C library can be asked at all.
 pub fn can_ask() -> bool {
     loader::find_object().is_some()
@@ -65,6 +72,11 @@ pub struct Headers {
 }
 
 impl Loaded {
+    /// No library is there.
+    pub fn nobody(start: usize, end: usize) -> Loaded {
+        Loaded { start, end, link_map: std::ptr::null_mut(), eh_frame_hdr: 0 }
+    }
+
     /// Its symbols.
     ///
     /// # Safety
@@ -116,19 +128,9 @@ impl Loaded {
         let frames = (start + 4).checked_add_signed(distance as isize)?;
         Some(UnwindData { index: headers.bytes(start, 0)?, frames: headers.bytes(frames, 0)? })
     }
-
-    /// Eight bytes by which another library in the same place is told from this one.
-    pub fn mark(&self, headers: &Headers) -> Option<Mark> {
-        let index = headers.bytes(self.eh_frame_hdr, 0).and_then(|bytes| bytes.get(8..));
-        let eight = [Some(headers.build_id), index].into_iter().flatten();
-        let at =
-            eight.filter(|bytes| bytes.len() >= 8).map(|bytes| bytes.as_ptr() as usize).next()?;
-        // SAFETY: eight bytes of a loaded segment.
-        Some(Mark { at, value: unsafe { (at as *const u64).read_unaligned() } })
-    }
 }
 
-/// Some bytes of a library, and what they were.
+/// The beginning of a library's build-id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
     at: usize,
@@ -145,6 +147,12 @@ impl Mark {
 }
 
 impl Headers {
+    /// By which another library in the same place is told from this one, if it has one.
+    pub fn mark(&self) -> Option<Mark> {
+        let value = u64::from_ne_bytes(self.build_id.get(..8)?.try_into().ok()?);
+        Some(Mark { at: self.build_id.as_ptr() as usize, value })
+    }
+
     /// Bytes of a loaded segment; 0 long: all that there are from `start` on.
     fn bytes(&self, start: usize, length: usize) -> Option<&'static [u8]> {
         let segment = self.segments.iter().find(|segment| segment.contains(&start))?;
@@ -194,7 +202,7 @@ mod tests {
         assert!(headers.build_id.len() >= 8, "{headers:?}");
         let data = theirs.unwind_data(&headers).unwrap();
         assert_eq!(data.index[0], 1, "version of .eh_frame_hdr");
-        let mark = theirs.mark(&headers).unwrap();
+        let mark = headers.mark().unwrap();
         assert_eq!(mark.at, headers.build_id.as_ptr() as usize);
         // SAFETY: both stay.
         assert!(unsafe { mark.is_there() && !Mark { value: !mark.value, ..mark }.is_there() });

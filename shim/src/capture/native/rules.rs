@@ -1,219 +1,252 @@
-//! What unwinding past an address comes to, learned once.
+//! How to get from a function to its caller, for one address: learned once, kept in 16 bytes.
 //!
-//! The unwinder's own answers cost a look into tables of the library, or at best into its small
-//! cache, which leaves out some functions that every call from Python goes through. Nearly all
-//! rules are plain: the caller's stack begins at a fixed distance from the stack pointer or from
-//! the frame pointer, and the caller's frame pointer is where it was or in a fixed place. Which
-//! distances these are is found by asking the unwinder twice, each time with made-up registers and
-//! a made-up stack. A rule that looks at anything else gives itself away and is not learned.
+//! Of all registers three are followed: where the code is, where its stack begins, and the frame
+//! pointer. A rule that needs another one is not known to us, and the stack is cut there.
 
-/// Registers on which unwinding depends; the unwinder keeps no others.
+/// The registers of a frame. `sp` is the lowest address of its stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
-    pub ip: u64,
-    pub sp: u64,
-    pub bp: u64,
+    pub ip: usize,
+    pub sp: usize,
+    pub bp: usize,
+}
+
+/// Where a rule leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// `ip` is where the caller goes on after the call.
+    Caller(State),
+    /// `ip` is the very instruction: a signal came before it.
+    Interrupted(State),
+    /// There is no caller.
+    End,
+    /// It cannot be told.
+    Lost,
+}
+
+/// From where the caller's stack is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum From {
+    Sp,
+    Bp,
+    /// From the word at that distance from the stack pointer.
+    AtSp,
+    /// From the word at that distance from the frame pointer.
+    AtBp,
+    /// As `AtSp`, and that is an interrupted frame, whose address is kept at a distance of `more`
+    /// from the stack pointer.
+    Signal,
+    /// The frame pointer has not moved, if there is one.
+    Guess,
+    /// There is no caller.
+    Nowhere,
+    /// Not known.
+    Lost,
+}
+
+/// Where the caller's frame pointer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Saved {
+    InPlace,
+    /// At a distance from where the caller's stack begins.
+    ByCaller,
+    ByBp,
+    BySp,
 }
 
 /// Zero bytes are an empty one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Rule {
-    /// Where the call is; 0: empty.
+pub struct Rule {
+    /// The address, and above its 47 bits `From` and `Saved`.
     code: u64,
-    /// Bytes from the base up to where the caller's stack begins; the lowest bit: the base is the
-    /// frame pointer.
     up: i32,
-    /// Bytes from there to the caller's frame pointer; 0: it is still in its register.
-    bp: i32,
+    bp: i16,
+    more: i16,
 }
 
-const EMPTY: Rule = Rule { code: 0, up: 0, bp: 0 };
-const BY_FRAME: i32 = 1;
+const ADDRESS: u32 = 48;
+const NO_RULE: Rule = Rule { code: 0, up: 0, bp: 0, more: 0 };
+
+impl Rule {
+    /// For code without tables.
+    pub const FRAME_POINTER: Rule = Rule::plain(From::Guess);
+    pub const END: Rule = Rule::plain(From::Nowhere);
+    pub const LOST: Rule = Rule::plain(From::Lost);
+
+    const fn plain(from: From) -> Rule {
+        Rule { code: (from as u64) << ADDRESS, ..NO_RULE }
+    }
+
+    /// `None`: it does not fit.
+    pub fn new(from: From, up: i64, more: i64, (saved, bp): (Saved, i64)) -> Option<Rule> {
+        let code = (from as u64) << ADDRESS | (saved as u64) << (ADDRESS + 8);
+        let (up, bp) = (i32::try_from(up).ok()?, i16::try_from(bp).ok()?);
+        Some(Rule { code, up, bp, more: i16::try_from(more).ok()? })
+    }
+
+    fn from(&self) -> u8 {
+        (self.code >> ADDRESS) as u8
+    }
+
+    fn saved(&self) -> u8 {
+        (self.code >> (ADDRESS + 8)) as u8
+    }
+
+    /// One frame out. `read`: a word of the stack.
+    #[inline(always)]
+    pub fn step(&self, at: State, read: &mut impl FnMut(usize) -> Option<usize>) -> Step {
+        let from = self.from();
+        let found = match from == From::Sp as u8 || from == From::Bp as u8 {
+            true => {
+                let base = if from == From::Sp as u8 { at.sp } else { at.bp };
+                self.caller(at, base.wrapping_add_signed(self.up as isize), read)
+            }
+            false => return self.rare(at, read),
+        };
+        found.unwrap_or(Step::Lost)
+    }
+
+    /// `sp`: the caller's.
+    #[inline(always)]
+    fn caller(
+        &self,
+        at: State,
+        sp: usize,
+        read: &mut impl FnMut(usize) -> Option<usize>,
+    ) -> Option<Step> {
+        if sp <= at.sp {
+            return None;
+        }
+        let ip = read(sp - 8)?;
+        let saved = self.saved();
+        let bp = match saved == Saved::InPlace as u8 {
+            true => at.bp,
+            false => {
+                let base = match saved {
+                    saved if saved == Saved::ByCaller as u8 => sp,
+                    saved if saved == Saved::ByBp as u8 => at.bp,
+                    _ => at.sp,
+                };
+                read(base.wrapping_add_signed(self.bp.into()))?
+            }
+        };
+        Some(if ip == 0 { Step::End } else { Step::Caller(State { ip, sp, bp }) })
+    }
+
+    #[inline(never)]
+    fn rare(&self, at: State, read: &mut impl FnMut(usize) -> Option<usize>) -> Step {
+        let is = |from: From| self.from() == from as u8;
+        let away = |base: usize, by: i16| base.wrapping_add_signed(by.into());
+        let mut word = |base: usize| read(base.wrapping_add_signed(self.up as isize));
+        let found = if is(From::AtSp) || is(From::AtBp) {
+            let base = if is(From::AtSp) { at.sp } else { at.bp };
+            word(base).and_then(|sp| self.caller(at, away(sp, self.more), read))
+        } else if is(From::Signal) {
+            word(at.sp).and_then(|sp| {
+                let ip = read(away(at.sp, self.more))?;
+                let bp = read(away(at.sp, self.bp))?;
+                (ip != 0).then_some(Step::Interrupted(State { ip, sp, bp }))
+            })
+        } else if is(From::Guess) {
+            // Two words: the caller's frame pointer, and where it goes on.
+            match at.bp {
+                0 => Some(Step::End),
+                bp if bp < at.sp || bp % 8 != 0 => None,
+                bp => read(bp).zip(read(bp + 8)).map(|(saved, ip)| match ip {
+                    0 => Step::End,
+                    _ => Step::Caller(State { ip, sp: bp + 16, bp: saved }),
+                }),
+            }
+        } else if is(From::Nowhere) {
+            Some(Step::End)
+        } else {
+            None
+        };
+        found.unwrap_or(Step::Lost)
+    }
+}
 
 const BITS: u32 = 12;
 
+/// Rules by address; of two that want one place the later one stays.
 pub struct Rules(Box<[Rule]>);
 
 impl Default for Rules {
     fn default() -> Rules {
-        Rules(vec![EMPTY; 1 << BITS].into())
+        Rules(vec![NO_RULE; 1 << BITS].into())
     }
 }
 
-fn slot(code: u64) -> usize {
-    (code.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - BITS)) as usize
+fn slot(code: usize) -> usize {
+    ((code as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - BITS)) as usize
 }
 
 impl Rules {
     pub fn forget(&mut self) {
-        self.0.fill(EMPTY);
+        self.0.fill(NO_RULE);
     }
 
-    /// The caller's registers. `None`: not known, or not to be had this way. `read`: a word of the
-    /// stack.
     #[inline(always)]
-    pub fn unwind(
-        &self,
-        code: u64,
-        at: State,
-        read: &mut impl FnMut(u64) -> Result<u64, ()>,
-    ) -> Option<State> {
-        let rule = &self.0[slot(code)];
-        if rule.code != code {
-            return None;
-        }
-        rule.apply(at, read)
+    pub fn get(&self, code: usize) -> Option<Rule> {
+        let rule = self.0[slot(code)];
+        (rule.code << (64 - ADDRESS) == (code as u64) << (64 - ADDRESS)).then_some(rule)
     }
 
-    /// Finds the rule that led from one state to the next. `ask`: the unwinder, with any registers
-    /// and any stack.
-    #[cold]
-    pub fn learn(
-        &mut self,
-        code: u64,
-        (from, to): (State, State),
-        mut read: impl FnMut(u64) -> Result<u64, ()>,
-        ask: impl FnMut(State, &mut dyn FnMut(u64) -> Result<u64, ()>) -> Option<State>,
-    ) {
-        if let Some(rule) = found(code, from.ip, ask)
-            && rule.apply(from, &mut read) == Some(to)
-        {
-            self.0[slot(code)] = rule;
-        }
+    pub fn put(&mut self, code: usize, rule: Rule) {
+        let address = code as u64 & ((1 << ADDRESS) - 1);
+        self.0[slot(code)] = Rule { code: rule.code | address, ..rule };
     }
-}
-
-impl Rule {
-    #[inline(always)]
-    fn apply(&self, at: State, read: &mut impl FnMut(u64) -> Result<u64, ()>) -> Option<State> {
-        let base = if self.up & BY_FRAME != 0 { at.bp } else { at.sp };
-        let sp = base.wrapping_add_signed(i64::from(self.up & !BY_FRAME));
-        if sp <= at.sp {
-            return None;
-        }
-        let ip = read(sp - 8).ok()?;
-        let bp = match self.bp {
-            0 => at.bp,
-            place => read(sp.wrapping_add_signed(i64::from(place))).ok()?,
-        };
-        (ip != 0).then_some(State { ip, sp, bp })
-    }
-}
-
-/// A made-up stack: each word holds its own address and `more`, so that what was read from it
-/// shows where.
-struct Trial {
-    sp: u64,
-    bp: u64,
-    more: u64,
-}
-
-/// No distance between them is in both.
-const TRIALS: [Trial; 2] = [
-    Trial { sp: 0x10_0000_0000, bp: 0x20_0000_0000, more: 0x100_0000_0000 },
-    Trial { sp: 0x10_4000_0000, bp: 0x24_0000_0000, more: 0x700_0000_0000 },
-];
-
-fn found(
-    code: u64,
-    ip: u64,
-    mut ask: impl FnMut(State, &mut dyn FnMut(u64) -> Result<u64, ()>) -> Option<State>,
-) -> Option<Rule> {
-    let mut rules = TRIALS.map(|Trial { sp, bp, more }| {
-        let mut reads = [0; 2];
-        let mut count = 0;
-        let mut read = |address: u64| {
-            if let Some(place) = reads.get_mut(count) {
-                *place = address;
-            }
-            count += 1;
-            Ok(address.wrapping_add(more))
-        };
-        let to = ask(State { ip, sp, bp }, &mut read)?;
-        // The caller's frame pointer, less where its stack begins.
-        let place = match to.bp == bp {
-            true => 0,
-            false => i32::try_from(to.bp.wrapping_sub(more).wrapping_sub(to.sp) as i64).ok()?,
-        };
-        let saved = to.sp.wrapping_add_signed(place.into());
-        let known = |address: &u64| *address == to.sp - 8 || place != 0 && *address == saved;
-        let plain = to.ip == (to.sp - 8).wrapping_add(more)
-            && count <= reads.len()
-            && reads[..count].iter().all(known);
-        let up = |base: u64| i32::try_from(to.sp.wrapping_sub(base) as i64).ok();
-        let up = up(sp).or(up(bp).map(|up| up | BY_FRAME))?;
-        (plain && up & 6 == 0).then_some(Rule { code, up, bp: place })
-    });
-    let [one, other] = &mut rules;
-    (one == other).then(|| one.take()).flatten()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    type Read<'a> = &'a mut dyn FnMut(u64) -> Result<u64, ()>;
+    const AT: State = State { ip: 5, sp: 1000, bp: 1100 };
+    const SAME: (Saved, i64) = (Saved::InPlace, 0);
 
-    fn learned(ask: impl FnMut(State, Read) -> Option<State>) -> Option<(i32, i32)> {
-        found(77, 78, ask).map(|rule| (rule.up, rule.bp))
+    /// Each word of the stack is its address and a million.
+    fn step(rule: Option<Rule>) -> Step {
+        rule.unwrap().step(AT, &mut |at| (1000..2000).contains(&at).then_some(at + 1_000_000))
+    }
+
+    fn caller(ip: usize, sp: usize, bp: usize) -> Step {
+        Step::Caller(State { ip: 1_000_000 + ip, sp, bp })
     }
 
     #[test]
-    fn plain_rules_are_learned() {
-        let by_stack = |at: State, read: Read| {
-            Some(State { ip: read(at.sp + 40).ok()?, sp: at.sp + 48, bp: at.bp })
-        };
-        assert_eq!(learned(by_stack), Some((48, 0)));
-        let with_saved = |at: State, read: Read| {
-            let bp = read(at.sp + 16).ok()?;
-            Some(State { ip: read(at.sp + 40).ok()?, sp: at.sp + 48, bp })
-        };
-        assert_eq!(learned(with_saved), Some((48, -32)));
-        let by_frame = |at: State, read: Read| {
-            let bp = read(at.bp).ok()?;
-            Some(State { ip: read(at.bp + 8).ok()?, sp: at.bp + 16, bp })
-        };
-        assert_eq!(learned(by_frame), Some((16 | BY_FRAME, -16)));
+    fn plain_ones() {
+        assert_eq!(step(Rule::new(From::Sp, 48, 0, SAME)), caller(1040, 1048, 1100));
+        let saved = (Saved::ByCaller, -16);
+        assert_eq!(step(Rule::new(From::Sp, 48, 0, saved)), caller(1040, 1048, 1_001_032));
+        assert_eq!(step(Rule::new(From::Bp, 16, 0, saved)), caller(1108, 1116, 1_001_100));
+        assert_eq!(step(Rule::new(From::Sp, 0, 0, SAME)), Step::Lost, "does not get ahead");
+        assert_eq!(step(Rule::new(From::Sp, 2000, 0, SAME)), Step::Lost, "off the stack");
+        assert_eq!(Rule::new(From::Sp, 1 << 40, 0, SAME), None);
     }
 
     #[test]
-    fn others_give_themselves_away() {
-        let through_memory = |at: State, read: Read| {
-            let sp = read(at.bp - 8).ok()?;
-            Some(State { ip: read(sp - 8).ok()?, sp, bp: read(at.bp).ok()? })
-        };
-        assert_eq!(learned(through_memory), None);
-        let aligned = |at: State, read: Read| {
-            let sp = (at.sp + at.bp) / 2;
-            Some(State { ip: read(sp - 8).ok()?, sp, bp: at.bp })
-        };
-        assert_eq!(learned(aligned), None);
-        let elsewhere = |at: State, read: Read| {
-            Some(State { ip: read(at.sp).ok()?, sp: at.sp + 16, bp: at.bp })
-        };
-        assert_eq!(learned(elsewhere), None, "the return address is in another place");
-        let looks_around = |at: State, read: Read| {
-            read(at.sp + 8).ok()?;
-            Some(State { ip: read(at.sp).ok()?, sp: at.sp + 8, bp: at.bp })
-        };
-        assert_eq!(learned(looks_around), None);
-        assert_eq!(learned(|_, _| None), None, "a stack's end");
+    fn rare_ones() {
+        let through = Rule::new(From::AtBp, -8, -1_000_000, (Saved::ByBp, 0));
+        assert_eq!(step(through), caller(1084, 1092, 1_001_100).clone());
+        let signal = Rule::new(From::Signal, 160, 168, (Saved::BySp, 120));
+        let state = State { ip: 1_001_168, sp: 1_001_160, bp: 1_001_120 };
+        assert_eq!(step(signal), Step::Interrupted(state));
+        assert_eq!(step(Some(Rule::FRAME_POINTER)), caller(1108, 1116, 1_001_100));
+        assert_eq!(step(Some(Rule::END)), Step::End);
+        assert_eq!(step(Some(Rule::LOST)), Step::Lost);
     }
 
     #[test]
-    fn a_rule_is_tried_on_the_frame_that_it_comes_from() {
-        let ask =
-            |at: State, read: Read| Some(State { ip: read(at.sp).ok()?, sp: at.sp + 8, bp: at.bp });
-        let from = State { ip: 5, sp: 1000, bp: 7 };
-        let to = State { ip: 9, sp: 1008, bp: 7 };
+    fn kept_by_address() {
         let mut rules = Rules::default();
-        rules.learn(4, (from, State { sp: 1016, ..to }), |_| Ok(9), ask);
-        assert_eq!(rules.unwind(4, from, &mut |_| Ok(9)), None);
-        rules.learn(4, (from, to), |_| Ok(9), ask);
-        assert_eq!(rules.unwind(4, from, &mut |_| Ok(9)), Some(to));
-        assert_eq!(rules.unwind(4, from, &mut |_| Err(())), None);
-        assert_eq!(rules.unwind(4, from, &mut |_| Ok(0)), None, "a stack's end");
+        assert_eq!(rules.get(0x7fff_1234_5678), None);
+        rules.put(0x7fff_1234_5678, Rule::END);
+        assert_eq!(rules.get(0x7fff_1234_5678).unwrap().from(), From::Nowhere as u8);
+        assert_eq!(rules.get(0x7fff_1234_5679), None);
         rules.forget();
-        assert_eq!(rules.unwind(4, from, &mut |_| Ok(9)), None);
+        assert_eq!(rules.get(0x7fff_1234_5678), None);
     }
 }

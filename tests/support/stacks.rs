@@ -1,0 +1,75 @@
+//! The stacks of a trace, as its allocations carry them: raw, and as the reader names them.
+#![allow(dead_code)] // each test file uses its part
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use vramtrace_format::{Definition, Event, Join, StackFlags, StackId, TraceReader};
+use vramtrace_reader::symbols::{Frame, Symbols};
+use vramtrace_reader::trace::Trace;
+
+/// One stack as it was written.
+#[derive(Clone, Debug)]
+pub struct Raw {
+    pub flags: StackFlags,
+    pub native: Vec<u64>,
+    pub python: usize,
+    pub joins: Vec<Join>,
+    /// Where libraries were at that time: start, end, path.
+    pub modules: std::rc::Rc<Vec<(u64, u64, String)>>,
+}
+
+impl Raw {
+    /// Path of the library that holds a return address.
+    pub fn library(&self, address: u64) -> Option<&str> {
+        let holds = |module: &&(u64, u64, String)| (module.0..module.1).contains(&(address - 1));
+        self.modules.iter().rev().find(holds).map(|module| module.2.as_str())
+    }
+}
+
+pub struct Stacks {
+    symbols: Symbols,
+    raw: HashMap<StackId, Raw>,
+    of_size: HashMap<u64, StackId>,
+}
+
+impl Stacks {
+    pub fn of(path: &Path) -> Stacks {
+        let bytes = std::fs::read(path).unwrap();
+        let reader = TraceReader::new(&bytes).unwrap();
+        let (mut raw, mut of_size) = (HashMap::new(), HashMap::new());
+        let mut modules = std::rc::Rc::new(Vec::new());
+        for definition in reader.definitions() {
+            match definition {
+                Definition::Module { start, end, path, .. } => {
+                    std::rc::Rc::make_mut(&mut modules).push((start, end, path));
+                }
+                Definition::Stack { id, flags, native, python, joins } => {
+                    let (python, modules) = (python.len(), modules.clone());
+                    raw.insert(id, Raw { flags, native, python, joins, modules });
+                }
+                _ => {}
+            }
+        }
+        for stamped in reader.events() {
+            if let Event::Alloc(alloc) = stamped.event {
+                of_size.insert(alloc.size, alloc.stack);
+            }
+        }
+        let trace = Trace::open(path).unwrap();
+        let (definitions, damage) = trace.definitions();
+        assert!(damage.is_empty(), "{damage:?}");
+        let symbols = Symbols::of_all(&definitions, trace.header());
+        Stacks { symbols, raw, of_size }
+    }
+
+    pub fn raw(&self, size: u64) -> &Raw {
+        let id = self.of_size.get(&size).unwrap_or_else(|| panic!("no allocation of {size}"));
+        self.raw.get(id).unwrap_or_else(|| panic!("size {size}: stack {id:?} is not defined"))
+    }
+
+    /// Innermost first, both languages merged.
+    pub fn named(&self, size: u64) -> Vec<&Frame> {
+        self.symbols.stack(self.of_size[&size]).collect()
+    }
+}
