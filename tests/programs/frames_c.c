@@ -102,25 +102,27 @@ static void handler_apart(int signal) {
 }
 
 static void signals(void) {
-    static char stack[1 << 17];
+    char *stack = malloc(1 << 17);
     struct sigaction action = {.sa_handler = handler};
     sigaction(SIGUSR1, &action, NULL);
     raise(SIGUSR1);
     /* On a stack of its own: backtrace() goes on to the one that was interrupted. */
-    stack_t apart = {.ss_sp = stack, .ss_size = sizeof stack};
+    stack_t apart = {.ss_sp = stack, .ss_size = 1 << 17};
     sigaltstack(&apart, NULL);
     action.sa_handler = handler_apart;
     action.sa_flags = SA_ONSTACK;
     sigaction(SIGUSR2, &action, NULL);
     raise(SIGUSR2);
+    apart.ss_flags = SS_DISABLE;
+    sigaltstack(&apart, NULL);
+    free(stack);
     STAY;
 }
 
 static ucontext_t here, fiber;
 
 static void on_fiber(void) {
-    recursive(3);
-    take("fiber");
+    take("apart:fiber");
     STAY;
 }
 

@@ -161,6 +161,14 @@ impl Walker {
                     at = state;
                     true
                 }
+                // In a library a guess must lead to a library; code made at run time calls its like.
+                Step::Guessed(caller)
+                    if in_known.is_empty() || modules::holding(caller.ip - 1).is_some() =>
+                {
+                    at = caller;
+                    false
+                }
+                Step::Guessed(_) => return Walked { frames: found, cut: true, high },
                 Step::End => return Walked { frames: found, cut: false, high },
                 Step::Lost => return Walked { frames: found, cut: true, high },
             };

@@ -10,12 +10,13 @@ use gimli::{
 
 type Bytes = EndianSlice<'static, LittleEndian>;
 
-/// Room for a row of the tables: registers that a function saves, and rows set aside.
+/// Registers that a row of the tables names (a signal's frame: 17), and rows set aside. On the stack
+/// of whoever calls the driver, so no more than needed.
 struct Room;
 
 impl UnwindContextStorage<usize> for Room {
-    type Rules = [(Register, RegisterRule<usize>); 32];
-    type Stack = [UnwindTableRow<usize, Self>; 6];
+    type Rules = [(Register, RegisterRule<usize>); 20];
+    type Stack = [UnwindTableRow<usize, Self>; 4];
 }
 
 type Row = UnwindTableRow<usize, Room>;
