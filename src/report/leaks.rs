@@ -200,13 +200,15 @@ fn evidence(found: &Leaks, leak: &Leak) -> Vec<String> {
     };
     let mut lines = Vec::new();
     if let Some(growth) = &leak.growth {
-        let what = if growth.troughs { "low points" } else { "moments" };
+        let (from, to) = (found.from_ns + growth.first_ns, found.from_ns + growth.last_ns);
+        let points = if growth.troughs { "low points" } else { "moments" };
         lines.push(format!(
-            "what it never gave back rose by {} from {} to {}, {} between {what} ({} looked at), order {:.2} of 1",
+            "what it never gave back rose by {} from {} to {}: at {} of {} {points}, in order {:.2} \
+             of 1",
             size(growth.risen),
-            seconds(found.from_ns + growth.first_ns),
-            seconds(found.from_ns + growth.last_ns),
-            several(growth.rises as u64, "time"),
+            seconds(from),
+            seconds(to),
+            growth.rises,
             growth.points,
             growth.tau,
         ));

@@ -20,6 +20,9 @@ const SPREAD: f64 = 0.3;
 const SPORADIC_SPREAD: f64 = 0.5;
 /// ... and may have ended for this part of it, or for twice the longest pause before.
 const QUIET: f64 = 0.1;
+/// A step that is under way at the end is not longer than so many bins, or it is seen as one that
+/// comes and goes.
+const LAST: usize = 3;
 
 /// The axes on which all stacks of a place are judged.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -91,11 +94,15 @@ impl Axes {
     pub fn history(&self, time: &Series, activity: &Series, last_alloc_ns: u64) -> History {
         let shift = series::shift_for(self.events, ACTIVITY_SHIFT);
         let mut time = time.lowest(self.settled_ns, self.time_shift());
+        // Frees of the end may lie in the last bin.
         if self.settled_ns < self.end_ns {
-            // Frees of the end may lie in the same bin.
             time.pop();
         }
-        History { time, activity: activity.lowest(self.events, shift), last_alloc_ns }
+        let mut activity = activity.lowest(self.events, shift);
+        if self.settled_ns < self.end_ns {
+            activity.pop();
+        }
+        History { time, activity, last_alloc_ns }
     }
 }
 
@@ -109,20 +116,21 @@ impl History {
         }
     }
 
-    /// Bytes where the end's frees begin.
+    /// Bytes where the end's frees begin, without a step that was under way there.
     pub fn settled(&self) -> u64 {
-        self.time.last().copied().unwrap_or(0)
+        let last = self.time.iter().rev().take(LAST);
+        last.copied().min().unwrap_or(0)
     }
 
-    /// `Err`: how it stands instead.
-    pub fn growth(&self, axes: &Axes) -> Result<Growth, Still> {
+    /// `left`: bytes of which it is known that they stay. `Err`: how it stands instead.
+    pub fn growth(&self, axes: &Axes, left: u64) -> Result<Growth, Still> {
         let bin_ns = axes.bin_ns();
         let warm = after_warm_up(&self.time);
         let window = &self.time[warm..];
-        let over_time = trend(window);
-        let floor = floor(window);
+        let over_time = trend(window, left);
+        let floor = floor(window, left);
         let risen = floor.last().zip(floor.first()).map_or(0, |(last, first)| last - first);
-        let over_events = trend(&self.activity[after_warm_up(&self.activity)..]);
+        let over_events = trend(&self.activity[after_warm_up(&self.activity)..], left);
         // What was given back after the last allocation is no growth.
         let over_events = over_events.filter(|trend| {
             let then = self.time.get((axes.last_alloc_ns / bin_ns) as usize + 1..);
@@ -147,7 +155,7 @@ impl History {
                 (&trend.rises, warm, window.len())
             }
             _ => {
-                let floor = self::floor(&self.time);
+                let floor = self::floor(&self.time, left);
                 let rises = (1..floor.len()).filter(|at| floor[*at] > floor[at - 1]);
                 // It may lie beyond the bins.
                 let last = (self.last_alloc_ns / bin_ns) as usize;
@@ -159,9 +167,13 @@ impl History {
             return Err(Still::Moves);
         };
         let part = |bins: usize| bins as f64 / length as f64;
-        let pause = rises.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max().unwrap_or(0);
-        let quiet = (length - 1).saturating_sub(*last);
-        if part(quiet) > QUIET.max(2.0 * part(pause)) {
+        // On either axis: a cache may be full before a slow part of the run, or a busy one.
+        let events = over_events.as_ref().map(|trend| {
+            let length = self.activity.len() - after_warm_up(&self.activity);
+            (trend.rises.as_slice(), length)
+        });
+        let axes = [Some((rises.as_slice(), length)), events].into_iter().flatten();
+        if axes.into_iter().any(|(rises, length)| has_stopped(rises, length)) {
             return Err(Still::Stopped);
         }
         let spread = if strength == Strength::Growing { SPREAD } else { SPORADIC_SPREAD };
@@ -190,6 +202,15 @@ impl History {
     }
 }
 
+/// Rises among so many bins: is it longer since the last one than they let expect?
+fn has_stopped(rises: &[usize], length: usize) -> bool {
+    let Some(last) = rises.last() else { return false };
+    let part = |bins: usize| bins as f64 / length as f64;
+    let pause = rises.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max().unwrap_or(0);
+    let quiet = (length - 1).saturating_sub(*last);
+    part(quiet) > QUIET.max(2.0 * part(pause))
+}
+
 fn strength(trend: &Trend) -> Option<Strength> {
     if trend.tau < LEAST_TAU || trend.chance > ACCIDENT || trend.largest > JUMP {
         return None;
@@ -205,9 +226,9 @@ fn after_warm_up(values: &[u64]) -> usize {
     (values.len() as f64 * WARM_UP) as usize
 }
 
-/// The lowest from each place on.
-fn floor(values: &[u64]) -> Vec<u64> {
-    let mut floor = values.to_vec();
+/// The lowest from each place on, `left` at most.
+fn floor(values: &[u64], left: u64) -> Vec<u64> {
+    let mut floor: Vec<u64> = values.iter().map(|value| left.min(*value)).collect();
     for index in (1..floor.len()).rev() {
         floor[index - 1] = floor[index - 1].min(floor[index]);
     }

@@ -19,9 +19,11 @@ use crate::trace::Definitions;
 /// Of the whole run, what is freed in this last part is freed at the end.
 const END: f64 = 0.02;
 /// Likewise what is freed after the last allocation, if that is in this last part.
-const TEARDOWN: f64 = 0.05;
+const TEARDOWN: f64 = 0.1;
 /// No more than this is sure where nothing at all was freed: the program may be loading.
 const LOADING: f64 = 0.7;
+/// What grew is freed if this part of it is.
+const FREED: f64 = 0.9;
 /// A process frees its memory when it ends if it does so for this many stacks, and this part.
 const TIDY: u64 = 4;
 const TIDY_PART: f64 = 0.8;
@@ -89,6 +91,8 @@ struct Judge<'a> {
     watch: &'a Watch,
     axes: BTreeMap<At, Axes>,
     rooms: BTreeMap<At, Option<u64>>,
+    /// The process ended by itself: what it held then is no step under way.
+    in_order: bool,
 }
 
 pub fn judge(
@@ -124,7 +128,7 @@ pub fn judge(
     let symbols = Symbols::of(&definitions, &header, wanted);
     let reading = Reading::new(&symbols, &header);
     judge.lines(&reading, &mut found, &mut others);
-    if state.ended_ns.is_some() && !living {
+    if judge.in_order {
         judge.unfreed(&reading, &mut found, &mut others);
     }
 
@@ -246,19 +250,32 @@ impl<'a> Judge<'a> {
             Some(room(state, definitions, device)?.saturating_add(free))
         };
         let rooms = watch.places.keys().map(|at| (*at, room_of(at))).collect();
-        Judge { watch, axes, rooms }
+        Judge { watch, axes, rooms, in_order: state.ended_ns.is_some() && !living }
     }
 
     fn case(&self, at: At, case: &Case) -> Result<Leak, Still> {
-        let growth = case.history.growth(&self.axes[&at])?;
-        let settled = case.history.settled();
-        let freed = settled.saturating_sub(case.bytes) as f64 >= 0.9 * growth.risen as f64;
-        let verdict = match (growth.strength, freed) {
-            (Strength::Growing, false) => Verdict::Growing,
-            (Strength::Growing, true) => Verdict::FreedAtEnd,
-            // Too few to tell from a cache, but that none was ever freed.
-            (Strength::Sporadic, false) if case.frees == 0 => Verdict::NeverFreed,
-            (Strength::Sporadic, _) => return Err(Still::Moves),
+        let (axes, history) = (&self.axes[&at], &case.history);
+        let settled = history.settled();
+        let left = if self.in_order { case.bytes } else { case.bytes.min(settled) };
+        let (growth, verdict) = match history.growth(axes, left) {
+            Ok(growth) => {
+                let verdict = match growth.strength {
+                    Strength::Growing => Verdict::Growing,
+                    // Too few to tell from a cache, but that none was ever freed.
+                    Strength::Sporadic if case.frees == 0 => Verdict::NeverFreed,
+                    Strength::Sporadic => return Err(Still::Moves),
+                };
+                (growth, verdict)
+            }
+            Err(still) => {
+                let growth = history.growth(axes, settled).map_err(|_| still)?;
+                let freed =
+                    settled.saturating_sub(case.bytes) as f64 >= FREED * growth.risen as f64;
+                if growth.strength != Strength::Growing || !freed {
+                    return Err(still);
+                }
+                (growth, Verdict::FreedAtEnd)
+            }
         };
         let rises = growth.rises as f64;
         let mut confidence = growth.tau * growth.straight.sqrt() * (1.0 - 1.0 / (rises + 2.0));

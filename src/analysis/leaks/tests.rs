@@ -548,7 +548,7 @@ const SCENARIOS: [Scenario; 30] = [
 
 /// More by `VRAMTRACE_SEEDS`.
 fn seeds() -> u64 {
-    std::env::var("VRAMTRACE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(3)
+    std::env::var("VRAMTRACE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(2)
 }
 
 /// Leaks that are told with more certainty than a coin.

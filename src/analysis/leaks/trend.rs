@@ -32,8 +32,9 @@ pub struct Trend {
     pub floor: Vec<(usize, u64)>,
 }
 
-/// `None`: flat, or too little to say.
-pub fn trend(values: &[u64]) -> Option<Trend> {
+/// `cap`: what is known to be left afterwards; what is above it comes and goes. `None`: flat, or
+/// too little to say.
+pub fn trend(values: &[u64], cap: u64) -> Option<Trend> {
     if values.len() < FEWEST {
         return None;
     }
@@ -53,6 +54,8 @@ pub fn trend(values: &[u64]) -> Option<Trend> {
             (values.iter().copied().enumerate().collect(), 0, last)
         }
     };
+    let points: Vec<(usize, u64)> =
+        points.into_iter().map(|(at, value)| (at, value.min(cap))).collect();
     let mut floor = points.clone();
     for index in (1..floor.len()).rev() {
         floor[index - 1].1 = floor[index - 1].1.min(floor[index].1);
@@ -151,7 +154,17 @@ mod tests {
     use super::*;
 
     fn of(values: impl IntoIterator<Item = u64>) -> Option<Trend> {
-        trend(&values.into_iter().collect::<Vec<_>>())
+        trend(&values.into_iter().collect::<Vec<_>>(), u64::MAX)
+    }
+
+    #[test]
+    fn what_is_above_the_rest_does_not_count() {
+        // Ends in the middle of a step.
+        let mut values: Vec<u64> = (0..40).map(|n| 10 * n).collect();
+        values.extend([5_000; 2]);
+        assert!(trend(&values, u64::MAX).unwrap().largest > 0.9);
+        let capped = trend(&values, 400).unwrap();
+        assert!(capped.largest < 0.1 && capped.risen == 400, "{capped:?}");
     }
 
     #[test]
