@@ -19,7 +19,9 @@ fn recorded(name: &str) -> Log {
         let (address, size) = (fields[1].parse().unwrap(), fields[2].parse().unwrap());
         match fields[0] {
             "alloc" => log.alloc(address, size, 0, 0),
-            "free_completed" => log.free(address),
+            "free_completed" => {
+                log.free(address);
+            }
             _ => {}
         }
     }
@@ -89,6 +91,9 @@ fn random_resolutions_with_and_without_a_limit() {
 
 #[test]
 fn the_smallest_capacity_lies_between_the_measured_verdicts() {
-    let smallest = smallest_capacity(&recorded("resvar_s5.csv.gz"), &Conf::default()).unwrap();
+    let log = recorded("resvar_s5.csv.gz");
+    let conf = Conf::default();
+    let smallest = smallest_capacity(&log, &conf, &replay(&log, &conf, None)).unwrap();
+    assert!(replay(&log, &conf, Some(smallest)).fits(), "the answer itself fits");
     assert!((6 * GIB..=7 * GIB).contains(&smallest), "{smallest}");
 }

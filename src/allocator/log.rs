@@ -1,47 +1,364 @@
 //! What a program asked of the allocator, in order, without the answers.
+//!
+//! Kept small, about three bytes a request, as it is read once for every setting and limit.
 
-/// One request. Allocations are numbered from 0 in order; a free names the allocation's number.
+use rustc_hash::FxHashMap;
+
+use super::rounding::{MIN_BLOCK, SMALL, SMALL_SEGMENT};
+
+/// One request. A slot names an allocation while it lives, and another one afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     Alloc {
         size: u64,
         stream: u32,
         pool: u16,
+        slot: u32,
     },
     Free {
-        allocation: u32,
+        slot: u32,
     },
     /// torch.cuda.empty_cache()
     EmptyCache,
+    /// From here on others than PyTorch's cache hold this many bytes of the device.
+    Outside {
+        bytes: u64,
+    },
+}
+
+/// A segment that was there when the log begins.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Segment {
+    pub address: u64,
+    pub size: u64,
+    pub stream: u32,
+    pub pool: u16,
+    /// A run of mapped pages.
+    pub expandable: bool,
+    /// Address and size of what is allocated in it, in order.
+    pub blocks: Vec<(u64, u64)>,
+}
+
+impl Segment {
+    /// Is it of a pool for small blocks?
+    pub fn is_small(&self) -> bool {
+        match self.blocks.first() {
+            Some((_, size)) => *size <= SMALL,
+            None => self.size <= SMALL_SEGMENT,
+        }
+    }
 }
 
 /// A recorded run, ready to be replayed under any setting.
 #[derive(Clone, Debug, Default)]
 pub struct Log {
-    pub requests: Vec<Request>,
-    allocations: u32,
-    live: std::collections::HashMap<u64, u32>,
+    start: Vec<Segment>,
+    bytes: Vec<u8>,
+    requests: usize,
+    allocations: u64,
+    /// Stream and pool of the allocations that follow.
+    lane: (u32, u16),
+    outside: u64,
+    live: FxHashMap<u64, u32>,
+    slots: Slots,
+    /// The last request is one that got nothing.
+    ends_refused: bool,
 }
 
+/// Numbers for what is live, the same on both sides of the log.
+#[derive(Clone, Debug, Default)]
+struct Slots {
+    spare: Vec<u32>,
+    next: u32,
+}
+
+impl Slots {
+    fn take(&mut self) -> u32 {
+        self.spare.pop().unwrap_or_else(|| {
+            self.next += 1;
+            self.next - 1
+        })
+    }
+}
+
+/// Low bits of a token; the rest is a number.
+mod tag {
+    pub const ALLOC: u64 = 0;
+    /// A size that is no multiple of 512 B.
+    pub const ALLOC_BYTES: u64 = 1;
+    pub const FREE: u64 = 2;
+    pub const EMPTY_CACHE: u64 = 3;
+    pub const OUTSIDE: u64 = 4;
+    pub const STREAM: u64 = 5;
+    pub const POOL: u64 = 6;
+    pub const BITS: u32 = 3;
+}
+
+/// More than any device has; larger numbers in a file mean nothing.
+const MOST: u64 = 1 << 56;
+
 impl Log {
-    pub fn alloc(&mut self, address: u64, size: u64, stream: u32, pool: u16) {
-        self.live.insert(address, self.allocations);
-        self.allocations += 1;
-        self.requests.push(Request::Alloc { size, stream, pool });
+    /// What is there when the log begins, before any request. Segments and blocks that overlap
+    /// others, or lie outside, are left out; their number is the answer.
+    pub fn begin(&mut self, mut segments: Vec<Segment>) -> u64 {
+        let mut dropped = 0;
+        segments.sort_by_key(|segment| segment.address);
+        let mut end = 0;
+        segments.retain_mut(|segment| {
+            let last = segment.address.saturating_add(segment.size);
+            if segment.size == 0 || segment.address < end || last > MOST {
+                dropped += 1 + segment.blocks.len() as u64;
+                return false;
+            }
+            segment.blocks.sort_unstable();
+            let mut at = segment.address;
+            segment.blocks.retain(|(address, size)| {
+                let end = address.saturating_add(*size);
+                let good = *size > 0 && *address >= at && end <= last;
+                at = if good { end } else { at };
+                dropped += u64::from(!good);
+                good
+            });
+            end = last;
+            true
+        });
+        for (address, _) in segments.iter().flat_map(|segment| &segment.blocks) {
+            let slot = self.slots.take();
+            self.live.insert(*address, slot);
+        }
+        self.start = segments;
+        dropped
     }
 
-    /// Frees of addresses that the log has not seen allocated are left out.
-    pub fn free(&mut self, address: u64) {
-        if let Some(allocation) = self.live.remove(&address) {
-            self.requests.push(Request::Free { allocation });
+    pub fn alloc(&mut self, address: u64, size: u64, stream: u32, pool: u16) {
+        if let Some(lost) = self.live.remove(&address) {
+            // Its free went unseen.
+            self.put_free(lost);
         }
+        self.put_alloc(size, stream, pool);
+        let slot = self.slots.take();
+        self.live.insert(address, slot);
+    }
+
+    /// Frees of addresses that the log has not seen allocated are left out. Was it one?
+    pub fn free(&mut self, address: u64) -> bool {
+        let slot = self.live.remove(&address);
+        if let Some(slot) = slot {
+            self.put_free(slot);
+        }
+        slot.is_some()
     }
 
     pub fn empty_cache(&mut self) {
-        self.requests.push(Request::EmptyCache);
+        self.put(tag::EMPTY_CACHE, 0);
+        self.requests += 1;
     }
 
-    pub fn allocations(&self) -> usize {
-        self.allocations as usize
+    pub fn outside(&mut self, bytes: u64) {
+        if bytes != self.outside {
+            self.outside = bytes;
+            self.put(tag::OUTSIDE, bytes);
+            self.requests += 1;
+        }
+    }
+
+    /// The run ended with this request, which got nothing.
+    pub fn refused(&mut self, size: u64) {
+        self.put_alloc(size, self.lane.0, self.lane.1);
+        self.ends_refused = true;
+    }
+
+    /// The run ended with a request that got nothing: it is the log's last.
+    pub fn ends_refused(&self) -> bool {
+        self.ends_refused
+    }
+
+    /// What is there when the log begins.
+    pub fn start(&self) -> &[Segment] {
+        &self.start
+    }
+
+    /// Number of requests.
+    pub fn len(&self) -> usize {
+        self.requests
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.requests == 0
+    }
+
+    pub fn allocations(&self) -> u64 {
+        self.allocations
+    }
+
+    pub fn requests(&self) -> Requests<'_> {
+        let mut slots = Slots::default();
+        slots.next = self.start.iter().map(|segment| segment.blocks.len() as u32).sum();
+        Requests { bytes: &self.bytes, lane: (0, 0), slots }
+    }
+
+    fn put_alloc(&mut self, size: u64, stream: u32, pool: u16) {
+        if stream != self.lane.0 {
+            self.put(tag::STREAM, u64::from(stream));
+        }
+        if pool != self.lane.1 {
+            self.put(tag::POOL, u64::from(pool));
+        }
+        self.lane = (stream, pool);
+        let size = size.min(MOST);
+        match size.is_multiple_of(MIN_BLOCK) {
+            true => self.put(tag::ALLOC, size / MIN_BLOCK),
+            false => self.put(tag::ALLOC_BYTES, size),
+        }
+        self.requests += 1;
+        self.allocations += 1;
+    }
+
+    fn put_free(&mut self, slot: u32) {
+        self.put(tag::FREE, u64::from(slot));
+        self.slots.spare.push(slot);
+        self.requests += 1;
+    }
+
+    /// Seven bits a byte, the last one without the high bit.
+    fn put(&mut self, tag: u64, number: u64) {
+        let mut word = number.min(MOST) << tag::BITS | tag;
+        while word >= 0x80 {
+            self.bytes.push(word as u8 | 0x80);
+            word >>= 7;
+        }
+        self.bytes.push(word as u8);
+    }
+}
+
+/// The requests of a log, in order.
+#[derive(Clone, Debug)]
+pub struct Requests<'l> {
+    bytes: &'l [u8],
+    lane: (u32, u16),
+    slots: Slots,
+}
+
+impl Requests<'_> {
+    fn word(&mut self) -> Option<u64> {
+        let (mut word, mut shift) = (0, 0);
+        loop {
+            let (byte, rest) = self.bytes.split_first()?;
+            self.bytes = rest;
+            word |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Some(word);
+            }
+            shift += 7;
+        }
+    }
+}
+
+impl Iterator for Requests<'_> {
+    type Item = Request;
+
+    fn next(&mut self) -> Option<Request> {
+        loop {
+            let word = self.word()?;
+            let (tag, number) = (word & ((1 << tag::BITS) - 1), word >> tag::BITS);
+            return Some(match tag {
+                tag::STREAM => {
+                    self.lane.0 = number as u32;
+                    continue;
+                }
+                tag::POOL => {
+                    self.lane.1 = number as u16;
+                    continue;
+                }
+                tag::FREE => {
+                    self.slots.spare.push(number as u32);
+                    Request::Free { slot: number as u32 }
+                }
+                tag::EMPTY_CACHE => Request::EmptyCache,
+                tag::OUTSIDE => Request::Outside { bytes: number },
+                tag => {
+                    let size = if tag == tag::ALLOC { number * MIN_BLOCK } else { number };
+                    let (stream, pool) = self.lane;
+                    Request::Alloc { size, stream, pool, slot: self.slots.take() }
+                }
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_went_in_comes_out() {
+        let mut log = Log::default();
+        let segment =
+            Segment { address: 4096, size: 4096, blocks: vec![(4608, 512)], ..Segment::default() };
+        assert_eq!(log.begin(vec![segment]), 0);
+        log.alloc(1, 700, 0, 0);
+        log.outside(9);
+        log.outside(9);
+        log.alloc(2, 1 << 40, 3, 0);
+        assert!(log.free(4608));
+        assert!(!log.free(4608), "freed already");
+        log.alloc(3, 512, 3, 2);
+        log.empty_cache();
+        log.refused(1024);
+        let alloc = |size, stream, pool, slot| Request::Alloc { size, stream, pool, slot };
+        let expected = [
+            alloc(700, 0, 0, 1),
+            Request::Outside { bytes: 9 },
+            alloc(1 << 40, 3, 0, 2),
+            Request::Free { slot: 0 },
+            alloc(512, 3, 2, 0),
+            Request::EmptyCache,
+            alloc(1024, 3, 2, 3),
+        ];
+        assert_eq!(log.requests().collect::<Vec<_>>(), expected);
+        assert_eq!((log.len(), log.allocations(), log.ends_refused()), (7, 4, true));
+    }
+
+    #[test]
+    fn a_beginning_that_does_not_fit_together_is_left_out() {
+        let segment = |address, size, blocks: &[(u64, u64)]| Segment {
+            address,
+            size,
+            blocks: blocks.to_vec(),
+            ..Segment::default()
+        };
+        let mut log = Log::default();
+        let dropped = log.begin(vec![
+            segment(8192, 4096, &[(8192, 512), (8500, 512), (12_000, 512)]),
+            segment(9000, 512, &[(9000, 512)]),
+            segment(u64::MAX - 5, 512, &[]),
+            segment(0, 0, &[]),
+        ]);
+        assert_eq!(dropped, 6);
+        assert_eq!(log.start(), [segment(8192, 4096, &[(8192, 512)])]);
+    }
+
+    proptest! {
+        /// Slots name what is live, never two at once.
+        #[test]
+        fn slots_are_of_one_at_a_time(steps in prop::collection::vec((0u64..20, any::<bool>()), 0..200)) {
+            let mut log = Log::default();
+            for (address, allocates) in steps {
+                match allocates {
+                    true => log.alloc(address, 512, 0, 0),
+                    false => { log.free(address); }
+                }
+            }
+            let mut live = std::collections::HashSet::new();
+            for request in log.requests() {
+                match request {
+                    Request::Alloc { slot, .. } => prop_assert!(live.insert(slot)),
+                    Request::Free { slot } => prop_assert!(live.remove(&slot)),
+                    _ => prop_assert!(false),
+                }
+            }
+            prop_assert_eq!(live.len(), log.live.len());
+        }
     }
 }

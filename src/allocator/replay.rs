@@ -1,72 +1,117 @@
-//! Runs a log through the cache under one setting and one limit.
+//! Runs a log through the cache under one setting and one capacity.
 
 use super::rounding::OWN_SEGMENT_STEP;
-use super::{BlockId, Cache, Conf, Log, Request};
+use super::{BlockId, Cache, Conf, Log, Request, Totals};
 
 /// What came of a replay.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
     pub peak_reserved: u64,
     pub peak_allocated: u64,
+    /// Highest sum of what is reserved and what others than PyTorch's cache held then.
+    pub peak_total: u64,
+    /// Highest sum of what is allocated and what others held: no setting needs less.
+    pub peak_needed: u64,
     /// cudaMalloc calls, or pages' cuMemCreate runs with expandable segments.
     pub driver_allocations: u64,
     pub driver_frees: u64,
     /// Times that the cache was emptied to serve a request.
     pub retries: u64,
-    /// Index of the request that could not be served, if one could not: the replay ends there.
-    pub failed_at: Option<usize>,
+    pub failure: Option<Failure>,
+}
+
+/// Where a replay ends before its log does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Index of the request that could not be served.
+    pub at: usize,
+    /// Others took what the cache held already: not PyTorch's request failed but theirs.
+    pub outside: bool,
 }
 
 impl Outcome {
     pub fn fits(&self) -> bool {
-        self.failed_at.is_none()
+        self.failure.is_none()
     }
 }
 
-/// `limit`: the most bytes that may be reserved.
-pub fn replay(log: &Log, conf: &Conf, limit: Option<u64>) -> Outcome {
-    let mut cache = Cache::new(conf.clone(), limit);
-    let mut blocks: Vec<BlockId> = Vec::with_capacity(log.allocations());
-    let mut failed_at = None;
-    for (index, request) in log.requests.iter().enumerate() {
-        match *request {
-            Request::Alloc { size, stream, pool } => match cache.alloc(size, stream, pool) {
-                Ok(block) => blocks.push(block),
-                Err(_) => {
-                    failed_at = Some(index);
-                    break;
-                }
-            },
-            Request::Free { allocation } => cache.free(blocks[allocation as usize]),
-            Request::EmptyCache => cache.empty(),
+/// `capacity`: the bytes of the card or the cap, for the cache and what is outside of it.
+pub fn replay(log: &Log, conf: &Conf, capacity: Option<u64>) -> Outcome {
+    let mut cache = Cache::new(conf.clone(), capacity);
+    // By slot: as many as are live at once.
+    let mut blocks: Vec<BlockId> = cache.adopt(log.start());
+    let mut failure = None;
+    for (at, request) in log.requests().enumerate() {
+        let served = match request {
+            Request::Alloc { size, stream, pool, slot } => {
+                cache.alloc(size, stream, pool).map(|block| match blocks.get_mut(slot as usize) {
+                    Some(place) => *place = block,
+                    None => blocks.push(block),
+                })
+            }
+            Request::Free { slot } => {
+                cache.free(blocks[slot as usize]);
+                Ok(())
+            }
+            Request::EmptyCache => {
+                cache.empty();
+                Ok(())
+            }
+            Request::Outside { bytes } => cache.set_outside(bytes),
+        };
+        if served.is_err() {
+            failure = Some(Failure { at, outside: matches!(request, Request::Outside { .. }) });
+            break;
         }
     }
-    let totals = cache.totals();
+    let Totals {
+        peak_reserved,
+        peak_allocated,
+        peak_total,
+        peak_needed,
+        driver_allocations,
+        driver_frees,
+        retries,
+        ..
+    } = cache.totals();
     Outcome {
-        peak_reserved: totals.peak_reserved,
-        peak_allocated: totals.peak_allocated,
-        driver_allocations: totals.driver_allocations,
-        driver_frees: totals.driver_frees,
-        retries: totals.retries,
-        failed_at,
+        peak_reserved,
+        peak_allocated,
+        peak_total,
+        peak_needed,
+        driver_allocations,
+        driver_frees,
+        retries,
+        failure,
     }
 }
 
-/// The least limit, to 2 MiB, under which the log is served to its end; found by search, as retries
-/// make room that peaks do not show. `None` for a log that fails without a limit.
+/// The least capacity under which the log is served to its end, found by search, as retries make
+/// room that peaks do not show. `free` is the outcome without a limit. To 2 MiB, or a thousandth;
+/// the answer itself fits. `None` for a log that fails without a limit.
 ///
 /// More room is taken to be no worse; where the allocator breaks that, the answer still fits.
-pub fn smallest_capacity(log: &Log, conf: &Conf) -> Option<u64> {
-    let free = replay(log, conf, None);
+pub fn smallest_capacity(log: &Log, conf: &Conf, free: &Outcome) -> Option<u64> {
     if !free.fits() {
         return None;
     }
     let pages = |bytes: u64| bytes.div_ceil(OWN_SEGMENT_STEP);
-    let (mut fails, mut fits) =
-        (pages(free.peak_allocated).saturating_sub(1), pages(free.peak_reserved));
-    while fits - fails > 1 {
+    let served = |pages: u64| replay(log, conf, Some(pages * OWN_SEGMENT_STEP)).fits();
+    let (mut fails, mut fits) = (pages(free.peak_needed).saturating_sub(1), pages(free.peak_total));
+    let grain = (fits / 1024).max(1);
+    // Most answers lie near the least that could do, and what fails ends early: steps that grow.
+    let mut step = (fits / 128).max(1);
+    while fits - fails > step {
+        if served(fails + step) {
+            fits = fails + step;
+            break;
+        }
+        fails += step;
+        step *= 2;
+    }
+    while fits - fails > grain {
         let middle = fails + (fits - fails) / 2;
-        if replay(log, conf, Some(middle * OWN_SEGMENT_STEP)).fits() {
+        if served(middle) {
             fits = middle;
         } else {
             fails = middle;

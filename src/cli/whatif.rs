@@ -92,12 +92,9 @@ fn settings(log: &Log, confs: &[String], parsed: &[Conf], capacities: &[u64]) ->
         .map(|(text, conf)| {
             let at = capacities.iter().map(|&c| (c, replay(log, conf, Some(c)))).collect();
             progress.inc(1);
-            Setting {
-                conf: text.clone(),
-                free: replay(log, conf, None),
-                at,
-                smallest: smallest_capacity(log, conf),
-            }
+            let free = replay(log, conf, None);
+            let smallest = smallest_capacity(log, conf, &free);
+            Setting { conf: text.clone(), free, at, smallest }
         })
         .collect();
     progress.finish_and_clear();
@@ -187,7 +184,7 @@ fn as_text(
                 smallest
             );
             for (_, outcome) in &s.at {
-                let verdict = match outcome.failed_at {
+                let verdict = match outcome.failure {
                     Some(_) => "no".to_string(),
                     None if outcome.retries == 1 => "yes, 1 retry".to_string(),
                     None if outcome.retries > 0 => format!("yes, {} retries", outcome.retries),

@@ -29,7 +29,9 @@ pub(super) fn read(text: &str) -> Result<Imported, String> {
         let stream = number(stream, "stream")?;
         match action {
             "alloc" => log.alloc(address, size, index_of(&mut streams, stream), 0),
-            "free_completed" => log.free(address),
+            "free_completed" => {
+                log.free(address);
+            }
             "free_requested" | "segment_alloc" | "segment_free" | "segment_map"
             | "segment_unmap" | "snapshot" | "oom" => {}
             _ => {
@@ -39,7 +41,7 @@ pub(super) fn read(text: &str) -> Result<Imported, String> {
             }
         }
     }
-    if log.requests.is_empty() {
+    if log.is_empty() {
         return Err("holds no allocation".into());
     }
     Ok(Imported { devices: vec![(0, log)], ..Imported::default() })
@@ -64,8 +66,8 @@ mod tests {
         let text = "action,addr,size,stream\nsegment_alloc,4096,2097152,9\nalloc,4096,100,9\nfree_requested,4096,100,9\nfree_completed,4096,100,9\nfree_completed,77,1,0\n";
         let log = &read(text).unwrap().devices[0].1;
         assert_eq!(
-            log.requests,
-            [Request::Alloc { size: 100, stream: 0, pool: 0 }, Request::Free { allocation: 0 }]
+            log.requests().collect::<Vec<_>>(),
+            [Request::Alloc { size: 100, stream: 0, pool: 0, slot: 0 }, Request::Free { slot: 0 }]
         );
     }
 

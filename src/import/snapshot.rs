@@ -31,7 +31,7 @@ fn requests(value: &Value) -> Result<Imported, String> {
             trace.items().ok_or_else(|| format!("device_traces[{ordinal}] is no list"))?;
         let log = device(&entries, &mut before)
             .map_err(|what| format!("device_traces[{ordinal}]{what}"))?;
-        if !log.requests.is_empty() {
+        if !log.is_empty() {
             imported.devices.push((ordinal as u32, log));
         }
     }
@@ -63,9 +63,7 @@ fn device(entries: &[Value], before: &mut u64) -> Result<Log, String> {
                 log.alloc(field("addr")? as u64, size, stream, pool(entry));
             }
             "free_completed" => {
-                let known = log.requests.len();
-                log.free(field("addr")? as u64);
-                *before += u64::from(log.requests.len() == known);
+                *before += u64::from(!log.free(field("addr")? as u64));
             }
             _ => {}
         }

@@ -1,0 +1,203 @@
+//! Segments, blocks, and the decisions between them.
+
+mod adopt;
+mod blocks;
+mod expandable;
+mod free;
+mod segments;
+#[cfg(test)]
+mod tests;
+
+pub use blocks::BlockId;
+
+use rustc_hash::FxHashMap;
+
+use super::Conf;
+use super::rounding::{self, MIN_BLOCK, SMALL};
+use blocks::{Blocks, Pool};
+use segments::Room;
+
+/// The limit is met even with an empty cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfMemory;
+
+/// Bytes and counts since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    pub reserved: u64,
+    pub allocated: u64,
+    pub peak_reserved: u64,
+    pub peak_allocated: u64,
+    /// Highest sum of what is reserved and what others hold.
+    pub peak_total: u64,
+    /// Highest sum of what is allocated and what others hold: no setting needs less.
+    pub peak_needed: u64,
+    pub driver_allocations: u64,
+    pub driver_frees: u64,
+    pub retries: u64,
+}
+
+/// The caching allocator's state for one device.
+#[derive(Debug)]
+pub struct Cache {
+    conf: Conf,
+    room: Room,
+    blocks: Blocks,
+    pool_of: FxHashMap<(u16, u32, bool), u32>,
+    /// The answer that was given last.
+    last_pool: Option<((u16, u32, bool), u32)>,
+    /// Searches for a free block, in large pools and in small ones: the clock of garbage
+    /// collection.
+    searches: [u64; 2],
+    next_address: u64,
+    totals: Totals,
+}
+
+impl Cache {
+    /// `capacity`: the bytes of the card or the cap, for this cache and all others.
+    pub fn new(conf: Conf, capacity: Option<u64>) -> Cache {
+        Cache {
+            room: Room::new(capacity, conf.per_process_memory_fraction),
+            conf,
+            blocks: Blocks::default(),
+            pool_of: FxHashMap::default(),
+            last_pool: None,
+            searches: [0; 2],
+            next_address: 1 << 50,
+            totals: Totals::default(),
+        }
+    }
+
+    pub fn totals(&self) -> Totals {
+        self.totals
+    }
+
+    /// Address and size of an allocated block.
+    pub fn span(&self, block: BlockId) -> (u64, u64) {
+        let block = self.blocks.at(block);
+        (block.address, block.size)
+    }
+
+    /// Serves `requested` bytes on `stream` from the pool `pool` (0 = default).
+    pub fn alloc(
+        &mut self,
+        requested: u64,
+        stream: u32,
+        pool: u16,
+    ) -> Result<BlockId, OutOfMemory> {
+        let size = rounding::block_size(&self.conf, requested);
+        let pool = self.pool(pool, stream, size <= SMALL);
+        let block = match self.find_free(pool, size) {
+            Some(block) => block,
+            None => self.more(pool, size)?,
+        };
+        let block = match self.should_split(block, size) {
+            true => {
+                let front = self.blocks.cut_front(block, size);
+                self.blocks.offer(block);
+                front
+            }
+            false => block,
+        };
+        let taken = self.blocks.at_mut(block);
+        taken.allocated = true;
+        self.totals.allocated += taken.size;
+        self.note_peaks();
+        Ok(block)
+    }
+
+    /// The block becomes free and merges with free neighbours.
+    pub fn free(&mut self, block: BlockId) {
+        let searches = self.searches[usize::from(self.blocks.pool(block).small)];
+        let freed = self.blocks.at_mut(block);
+        debug_assert!(freed.allocated);
+        freed.allocated = false;
+        freed.freed_at = searches;
+        self.totals.allocated -= freed.size;
+        self.blocks.merge(block);
+        self.blocks.offer(block);
+    }
+
+    fn pool(&mut self, private: u16, stream: u32, small: bool) -> u32 {
+        let key = (private, stream, small);
+        if let Some((last, pool)) = self.last_pool
+            && last == key
+        {
+            return pool;
+        }
+        let pools = &mut self.blocks.pools;
+        let pool = *self.pool_of.entry(key).or_insert_with(|| {
+            pools.push(Pool { small, private, ..Pool::default() });
+            (pools.len() - 1) as u32
+        });
+        self.last_pool = Some((key, pool));
+        pool
+    }
+
+    /// A free block that serves `size`, taken out of its list.
+    fn find_free(&mut self, pool: u32, size: u64) -> Option<BlockId> {
+        let Pool { free, small, .. } = &self.blocks.pools[pool as usize];
+        if self.collects_garbage() {
+            self.searches[usize::from(*small)] += 1;
+        }
+        let mut found = free.first(size)?;
+        if self.blocks.at(found).expandable {
+            found = match self.conf.expandable_segments {
+                true => self.fullest(found, free.from(size)),
+                false => free.from(size).find(|block| !self.blocks.at(*block).expandable)?,
+            };
+        }
+        let available = self.blocks.at(found).size;
+        if size < self.conf.max_split_size && available >= self.conf.max_split_size {
+            return None;
+        }
+        if size >= self.conf.max_split_size && available >= size + self.conf.max_non_split_rounding
+        {
+            return None;
+        }
+        self.blocks.take(found);
+        Some(found)
+    }
+
+    /// The best fit counts what could still be mapped behind a block: from the first one on, for
+    /// as long as it gets less.
+    fn fullest(&self, first: BlockId, fitting: impl Iterator<Item = BlockId>) -> BlockId {
+        let mut found = first;
+        for candidate in fitting.skip(1) {
+            if self.with_room_behind(candidate) >= self.with_room_behind(found) {
+                break;
+            }
+            found = candidate;
+        }
+        found
+    }
+
+    /// Asks the driver, after the cache has given back what torch would give back.
+    fn more(&mut self, pool: u32, size: u64) -> Result<BlockId, OutOfMemory> {
+        let wanted = rounding::segment_size(&self.conf, size);
+        if self.collects_garbage() {
+            self.collect_garbage();
+        }
+        if let Ok(block) = self.take_segment(pool, size, wanted) {
+            return Ok(block);
+        }
+        if self.conf.max_split_size != u64::MAX
+            && self.release_oversize(pool, size)
+            && let Ok(block) = self.take_segment(pool, size, wanted)
+        {
+            return Ok(block);
+        }
+        self.empty();
+        self.totals.retries += 1;
+        self.take_segment(pool, size, wanted)
+    }
+
+    fn should_split(&self, block: BlockId, size: u64) -> bool {
+        let rest = self.blocks.at(block).size - size;
+        if self.blocks.pool(block).small || self.conf.expandable_segments {
+            rest >= MIN_BLOCK
+        } else {
+            size < self.conf.max_split_size && rest > SMALL
+        }
+    }
+}
