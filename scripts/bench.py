@@ -78,6 +78,53 @@ def stacks():
     print(f"| `backtrace()` of the same 20 native | {trace:.0f} | | |")
 
 
+PAIRS = """
+import ctypes, sys
+driver, cache = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL(sys.argv[1])
+context, segment = ctypes.c_void_p(), ctypes.c_uint64()
+driver.cuInit(0)
+driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+driver.cuCtxSetCurrent(context)
+assert driver.cuMemAlloc_v2(ctypes.byref(segment), ctypes.c_size_t(20 << 20)) == 0
+cache.cache_pairs.restype = ctypes.c_double
+def pairs(depth, count):
+    if depth > 2:  # this one and the module are frames too
+        return pairs(depth - 1, count)
+    return cache.cache_pairs(0, ctypes.c_void_p(segment.value), ctypes.c_int64(count))
+pairs(20, 10000)
+print(pairs(20, 300000))
+"""
+
+
+def blocks():
+    """PyTorch's hook, on a stand-in of its libraries: a block made and freed, 20 Python frames deep."""
+    for name, needs in (("libc10", []), ("libc10_cuda", ["-l:libc10.so"])):
+        subprocess.run(
+            ["gcc", "-std=gnu11", "-O2", "-shared", "-fPIC", "-Wl,-rpath,$ORIGIN", f"-Wl,-soname,{name}.so", "-L", str(work),
+             "-o", str(work / f"{name}.so"), str(ROOT / f"tests/programs/{name}.c"), *needs, "-lpthread"], check=True
+        )
+    out = {"VRAMTRACE_OUT": str(work / "t.%p.vtrace"), "VRAMTRACE_MAX": "64MiB"}
+    ways = {
+        "bare": env(preload=False),
+        "tensors off": env(VRAMTRACE_TENSORS="off", **out),
+        "no stacks": env(VRAMTRACE_STACKS="none", **out),
+        "python": env(VRAMTRACE_STACKS="native,python", **out),
+        "full": env(VRAMTRACE_STACKS="native,python", VRAMTRACE_TENSORS="full", **out),
+    }
+    best = {}
+    for _ in range(3):
+        for way, environment in ways.items():
+            said = subprocess.run(
+                [sys.executable, "-c", PAIRS, str(work / "libc10_cuda.so")], env=environment, capture_output=True, text=True, check=True
+            ).stdout
+            best[way] = min(float(said), best.get(way, 1e18))
+        for trace in work.glob("t.*.vtrace*"):
+            trace.unlink()
+    print("\n| ns, a PyTorch block made and freed | " + " | ".join(ways) + " | python - bare |")
+    print("|---|" + "---|" * (len(ways) + 1))
+    print("| 20 Python frames | " + " | ".join(f"{best[way]:.0f}" for way in ways) + f" | {best['python'] - best['bare']:+.0f} |")
+
+
 def idle():
     """A process that never uses CUDA: best of many, alternating."""
     best = {}
@@ -112,7 +159,7 @@ def reading():
     print(f"| `vramtrace report` | {best:.2f} s, {events / best / 1e6:.1f} M events/s |")
 
 
-parts = {"pairs": pairs, "stacks": stacks, "idle": idle, "reading": reading}
+parts = {"pairs": pairs, "stacks": stacks, "blocks": blocks, "idle": idle, "reading": reading}
 for part in sys.argv[1:] or parts:
     parts[part]()
 subprocess.run(["rm", "-rf", str(work)], check=True)

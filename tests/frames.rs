@@ -4,7 +4,7 @@
 mod support;
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use support::{Program, Setup};
@@ -43,22 +43,6 @@ fn read(trace: &Path) -> Stacks {
     all
 }
 
-fn pythons() -> Vec<(u32, PathBuf)> {
-    let Some(home) = std::env::var_os("HOME") else { return Vec::new() };
-    let versions = Path::new(&home).join(".pyenv/versions");
-    let Ok(entries) = std::fs::read_dir(versions) else { return Vec::new() };
-    let mut found: Vec<_> = entries
-        .flatten()
-        .filter_map(|entry| {
-            let name = entry.file_name().into_string().ok()?;
-            let minor = name.strip_prefix("3.")?.split('.').next()?.parse().ok()?;
-            (minor >= 8).then(|| (minor, entry.path().join("bin/python3")))
-        })
-        .collect();
-    found.sort();
-    found
-}
-
 fn run(python: &Path, stacks: &str) -> (Vec<serde_json::Value>, Stacks) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/frames_situations.py");
     let setup = Setup::simulated()
@@ -73,7 +57,8 @@ fn run(python: &Path, stacks: &str) -> (Vec<serde_json::Value>, Stacks) {
 }
 
 fn compare(minor: u32, stacks: &str) {
-    let pythons: Vec<_> = pythons().into_iter().filter(|(found, _)| *found == minor).collect();
+    let pythons: Vec<_> =
+        support::pythons().into_iter().filter(|(found, _)| *found == minor).collect();
     if pythons.is_empty() {
         support::skip(&format!("frames: no Python 3.{minor} from pyenv"));
     }
