@@ -18,7 +18,9 @@ fn run(scratch: &Scratch, args: &[&str]) -> Output {
 fn command(scratch: &Scratch, args: &[&str]) -> Command {
     let mut command = vramtrace();
     command.arg("run").args(args).current_dir(&scratch.0);
-    for name in ["VRAMTRACE_OUT", "VRAMTRACE_CAP", "VRAMTRACE_RUN", "LD_PRELOAD"] {
+    let ours =
+        ["OUT", "CAP", "RUN", "STACKS", "STACK_DEPTH"].map(|name| format!("VRAMTRACE_{name}"));
+    for name in ours.iter().map(String::as_str).chain(["LD_PRELOAD"]) {
         command.env_remove(name);
     }
     shim();
@@ -69,6 +71,10 @@ fn bad_input_is_refused_before_anything_runs() {
         (&["--out", "taken.vtrace"], "exists"),
         (&["--out", "%x.vtrace"], "%h"),
         (&["--out", "/dev/null"], "directory"),
+        (&["--stacks", "java"], "--stacks `java`: is not native, python, native,python or none"),
+        (&["--stacks", ""], "--stacks ``: is not native"),
+        (&["--stack-depth", "0"], "--stack-depth `0`: is not a number of frames from 1 to 1024"),
+        (&["--stack-depth", "-3"], "1 to 1024"),
         (&["--no-such-option"], "--no-such-option"),
     ] {
         let ended = run(&scratch, &[args, &["--", "touch", "ran"]].concat());
@@ -147,6 +153,22 @@ fn the_command_starts_with_the_signal_mask_that_we_got() {
     let scratch = Scratch::new();
     let ended = run(&scratch, &["--", "grep", "SigBlk", "/proc/self/status"]);
     assert_eq!(text(&ended.stdout).split_whitespace().last(), Some("0000000000000000"));
+}
+
+#[test]
+fn stacks_and_their_depth_reach_the_command() {
+    let scratch = Scratch::new();
+    let script = "echo ${VRAMTRACE_STACKS-unset} ${VRAMTRACE_STACK_DEPTH-unset}";
+    let seen = |args: &[&str], variable: &str| {
+        let mut command = command(&scratch, &[args, &["--", "sh", "-c", script]].concat());
+        let ended = command.env("VRAMTRACE_STACKS", variable).output().unwrap();
+        (text(&ended.stdout).trim().to_string(), text(&ended.stderr))
+    };
+    assert_eq!(seen(&["--stacks", "python", "--stack-depth", "7"], "none").0, "python 7");
+    assert_eq!(seen(&[], "native").0, "native unset");
+    assert_eq!(seen(&["--stacks", "none"], "no language").0, "none unset", "it is not looked at");
+    let (ran, said) = seen(&[], "no language");
+    assert!(ran.is_empty() && said.contains("VRAMTRACE_STACKS `no language`"), "{ran} {said}");
 }
 
 #[test]

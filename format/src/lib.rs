@@ -76,6 +76,7 @@ pub mod physical;
 pub mod reader;
 mod scan;
 pub mod size;
+pub mod stackspec;
 pub mod window;
 pub mod word;
 

@@ -1,13 +1,13 @@
 //! What the environment asks for. All `VRAMTRACE_*` variables are read here, once a process, at
 //! its first use of CUDA.
 
-use crate::capture::workspace::DEEPEST;
 use crate::recorder::Recorder;
 use crate::say;
 use std::ffi::{CStr, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use vramtrace_format::capspec::{self, CapSpec};
+use vramtrace_format::stackspec::{self, Languages};
 use vramtrace_format::{Definition, size};
 
 /// Every variable there is; others get a line with the nearest of these.
@@ -81,27 +81,16 @@ impl Stacks {
 
     /// `VRAMTRACE_STACKS`: languages with commas between, or `none`.
     fn set(&mut self, text: &str) -> Result<(), String> {
-        let (mut native, mut python) = (false, false);
-        for word in text.split(',').filter(|_| text != "none") {
-            match word {
-                "native" => native = true,
-                "python" => python = true,
-                _ => return Err("is not native, python, native,python or none".into()),
-            }
-        }
+        let Languages { native, python } = stackspec::languages(text)?;
         *self = Stacks { native, python, ..*self };
         Ok(())
     }
 
     /// `VRAMTRACE_STACK_DEPTH`: frames of each language.
     fn set_depth(&mut self, text: &str) -> Result<(), String> {
-        match text.parse() {
-            Ok(depth) if (1..=DEEPEST).contains(&depth) => {
-                *self = Stacks { native_depth: depth, python_depth: depth, ..*self };
-                Ok(())
-            }
-            _ => Err(format!("is not a number of frames from 1 to {DEEPEST}")),
-        }
+        let depth = stackspec::depth(text)?;
+        *self = Stacks { native_depth: depth, python_depth: depth, ..*self };
+        Ok(())
     }
 }
 

@@ -55,8 +55,15 @@ pub fn run(args: Args) -> Outcome {
     let output = Output::new(args.out.as_deref())?;
     let executable = std::env::current_exe()?;
     let command = vec![executable.into_os_string(), WORKLOAD.into()];
-    let ended =
-        Launch { command, cap: Some(CAP.into()), output, simulated, quiet_stdout: false }.run()?;
+    let ended = Launch {
+        command,
+        cap: Some(CAP.into()),
+        settings: Vec::new(),
+        output,
+        simulated,
+        quiet_stdout: false,
+    }
+    .run()?;
     match ended.status {
         Status::Exited(DONE) => {}
         Status::Exited(code) => {

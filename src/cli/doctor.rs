@@ -58,6 +58,7 @@ pub fn run(args: Args) -> Outcome {
         let launch = Launch {
             command: args.command,
             cap: args.cap.filter(|_| findings.cap.as_ref().is_some_and(|cap| cap.limits.is_ok())),
+            settings: Vec::new(),
             output: Output::new(Some(place.path().as_os_str()))?,
             simulated,
             quiet_stdout: args.json,

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use vramtrace_format::capspec;
+use vramtrace_format::{capspec, stackspec};
 
 use super::{DONE, FOUND, Failure, Outcome, say};
 use crate::launch::child::Status;
@@ -18,6 +18,7 @@ use crate::launch::{self, Ended, Launch, elf, signals};
     after_help = "Examples:\n  \
         vramtrace run -- python train.py\n  \
         vramtrace run --cap 0=8GiB,1=50% --out traces/rank%r.vtrace -- torchrun train.py\n  \
+        vramtrace run --stacks python --stack-depth 200 -- python train.py\n  \
         vramtrace run --simulate=2x80GiB -- ./uses-the-driver-api"
 )]
 pub struct Args {
@@ -29,6 +30,14 @@ pub struct Args {
     /// [default: a new vramtrace-DATE-TIME/]
     #[arg(long, value_name = "DIR|FILE|PATTERN", env = "VRAMTRACE_OUT", hide_env_values = true)]
     out: Option<OsString>,
+    /// Which call stacks each allocation carries: `native`, `python`, `native,python` or `none`
+    /// [env: VRAMTRACE_STACKS]
+    #[arg(long, value_name = "LANGUAGES")]
+    stacks: Option<String>,
+    /// How many frames of each language, from the innermost out, 1 to 1024
+    /// [env: VRAMTRACE_STACK_DEPTH]
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    stack_depth: Option<String>,
     /// Put the simulated driver in front: no GPU is needed
     #[arg(
         long,
@@ -60,9 +69,18 @@ pub fn run(args: Args) -> Outcome {
     }
     let by_variable = || std::env::var_os("VRAMTRACE_OUT").filter(|out| !out.is_empty());
     let out = args.out.or_else(by_variable);
+    let settings = [
+        setting("--stacks", "VRAMTRACE_STACKS", args.stacks, |text| {
+            stackspec::languages(text).map(drop)
+        })?,
+        setting("--stack-depth", "VRAMTRACE_STACK_DEPTH", args.stack_depth, |text| {
+            stackspec::depth(text).map(drop)
+        })?,
+    ];
     let launch = Launch {
         command: args.command,
         cap: args.cap,
+        settings: settings.into_iter().flatten().collect(),
         output: Output::new(out.as_deref())?,
         simulated,
         quiet_stdout: false,
@@ -77,6 +95,26 @@ pub fn run(args: Args) -> Outcome {
         None
     };
     finish(&ended, missing.filter(|_| args.require))
+}
+
+/// What an option asks of the shim, or else the variable: checked before anything runs. An empty
+/// variable counts as not set.
+fn setting(
+    option: &str,
+    variable: &'static str,
+    given: Option<String>,
+    check: impl Fn(&str) -> Result<(), String>,
+) -> Result<Option<(&'static str, OsString)>, Failure> {
+    let by_variable = || std::env::var_os(variable).filter(|value| !value.is_empty());
+    let (name, value) = match given {
+        Some(value) => (option, value),
+        None => match by_variable() {
+            Some(value) => (variable, value.to_string_lossy().into_owned()),
+            None => return Ok(None),
+        },
+    };
+    check(&value).map_err(|why| Failure::new(format!("{name} `{value}`: {why}")))?;
+    Ok(Some((variable, value.into())))
 }
 
 /// The command's own end rules; what is missing shows where it ended well.

@@ -22,6 +22,8 @@ pub struct Launch {
     pub command: Vec<OsString>,
     /// Checked.
     pub cap: Option<String>,
+    /// Other variables for the shim, checked.
+    pub settings: Vec<(&'static str, OsString)>,
     pub output: Output,
     pub simulated: Option<Simulated>,
     /// The command's stdout goes to stderr: ours is for JSON.
@@ -51,6 +53,7 @@ impl Launch {
         if let Some(cap) = &self.cap {
             variables.push(("VRAMTRACE_CAP", cap.into()));
         }
+        variables.append(&mut self.settings);
         if let Some(simulated) = &self.simulated {
             variables.extend(simulated.variables());
         }

@@ -9,10 +9,9 @@ use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use vramtrace_format::stackspec::DEEPEST;
 use vramtrace_format::{Join, StackId};
 
-/// Frames of a language at most; `VRAMTRACE_STACK_DEPTH` cannot ask for more.
-pub const DEEPEST: usize = 1024;
 const GROUPS: usize = 256;
 /// Stacks that are known without a look into the common table.
 const RECENT: usize = 1024;

@@ -1,0 +1,58 @@
+//! Which call stacks are taken, as it is written: `native,python`, `python`, `none`; and how deep.
+//! Parsed here, by the shim that takes them and by the command that checks it before a program
+//! starts.
+
+/// Frames of a language at most.
+pub const DEEPEST: usize = 1024;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Languages {
+    pub native: bool,
+    pub python: bool,
+}
+
+/// Languages with commas between, or `none`. `Err`: what is wrong with it.
+pub fn languages(text: &str) -> Result<Languages, String> {
+    let mut all = Languages { native: false, python: false };
+    for word in text.split(',').filter(|_| text != "none") {
+        match word {
+            "native" => all.native = true,
+            "python" => all.python = true,
+            _ => return Err("is not native, python, native,python or none".into()),
+        }
+    }
+    Ok(all)
+}
+
+/// Frames of each language, from the innermost out. `Err`: what is wrong with it.
+pub fn depth(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(depth) if (1..=DEEPEST).contains(&depth) => Ok(depth),
+        _ => Err(format!("is not a number of frames from 1 to {DEEPEST}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn languages_as_written() {
+        let both = |native, python| Ok(Languages { native, python });
+        assert_eq!(languages("none"), both(false, false));
+        assert_eq!(languages("python"), both(false, true));
+        assert_eq!(languages("native"), both(true, false));
+        assert_eq!(languages("python,native"), both(true, true));
+        for wrong in ["", "Python", "python,", "none,python", "native python", "all"] {
+            assert!(languages(wrong).unwrap_err().contains("native,python or none"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn depths_as_written() {
+        assert_eq!((depth("1"), depth("1024")), (Ok(1), Ok(1024)));
+        for wrong in ["", "0", "1025", "-1", "ten", "1.5"] {
+            assert!(depth(wrong).unwrap_err().contains("1 to 1024"), "{wrong}");
+        }
+    }
+}
