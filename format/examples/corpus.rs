@@ -138,6 +138,11 @@ fn definitions() -> Vec<Definition> {
             python: vec![PythonFrame { code: 1, last_instruction: 12 }],
             joins: vec![Join { python: 0, native: 1 }],
         },
+        Definition::Names {
+            module: 1,
+            address: 0x1000,
+            names: vec![NativeName { function: 1, file: 0, line: 7 }],
+        },
     ]
 }
 

@@ -4,8 +4,8 @@
 use crate::code;
 use crate::{
     Alloc, BlockChange, ContextId, Counters, Definition, DeviceId, Drift, Event, Join, Kind,
-    PoolId, PoolOrigin, PythonFrame, Refused, RefusedBy, Sample, SiteId, Space, StackFlags,
-    StackId, StopReason, ThreadId,
+    NativeName, PoolId, PoolOrigin, PythonFrame, Refused, RefusedBy, Sample, SiteId, Space,
+    StackFlags, StackId, StopReason, ThreadId,
 };
 
 /// An event from its kind, the small field of word 1 and the words after it. `None`: no event, or
@@ -308,8 +308,18 @@ pub fn definition(kind: u8, small: u64, body: &[u64]) -> Option<Definition> {
                 })?,
             }
         }
+        (code::DEFINE_NAMES, &[address, ref rest @ ..]) => {
+            let (names, []) = Pieces(rest).words()?.as_chunks() else { return None };
+            let names = names.iter().map(name).collect();
+            Definition::Names { module: small as u32, address, names }
+        }
         _ => return None,
     })
+}
+
+fn name(words: &[u64; 2]) -> NativeName {
+    let [texts, line] = *words;
+    NativeName { function: (texts >> 32) as u32, file: texts as u32, line: line as u32 }
 }
 
 fn pool_origin(value: u8) -> Option<PoolOrigin> {

@@ -98,6 +98,26 @@ pub enum Definition {
         /// Which native frame runs which Python frames; from the innermost out.
         joins: Vec<Join>,
     },
+    /// What a return address is called, found where the library was at hand and kept for where it
+    /// is not. No names: the library was asked and has none for it.
+    Names {
+        /// Of a [`Definition::Module`].
+        module: u32,
+        /// The return address, less the module's base.
+        address: u64,
+        /// Innermost first: several where functions were inlined.
+        names: Vec<NativeName>,
+    },
+}
+
+/// A function as it was named, by the ids of [`Definition::Text`]s; 0: not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct NativeName {
+    /// Demangled.
+    pub function: u32,
+    pub file: u32,
+    /// 0: not known.
+    pub line: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -3,8 +3,8 @@
 use crate::code;
 use crate::word::{self, Check, Head, MAX_WORDS, SMALL_BITS, SMALL_MASK, whole_ticks};
 use crate::{
-    Alloc, BlockChange, Counters, Definition, DeviceId, Event, Join, PythonFrame, SiteId, Space,
-    StackId,
+    Alloc, BlockChange, Counters, Definition, DeviceId, Event, Join, NativeName, PythonFrame,
+    SiteId, Space, StackId,
 };
 
 /// Longest event record, in words.
@@ -282,6 +282,8 @@ enum Piece<'a> {
     Words(&'a [u64]),
     Python(&'a [PythonFrame]),
     Joins(&'a [Join]),
+    /// Two words each.
+    Names(&'a [NativeName]),
 }
 
 impl Piece<'_> {
@@ -292,6 +294,7 @@ impl Piece<'_> {
             Piece::Words(words) => words.len(),
             Piece::Python(frames) => frames.len(),
             Piece::Joins(joins) => joins.len(),
+            Piece::Names(names) => 2 * names.len(),
         }
     }
 
@@ -318,6 +321,10 @@ impl Piece<'_> {
                 u64::from(frames[n].code) << 32 | u64::from(frames[n].last_instruction as u32)
             }
             Piece::Joins(joins) => u64::from(joins[n].python) << 32 | u64::from(joins[n].native),
+            Piece::Names(names) => match (names[n / 2], n % 2) {
+                (name, 0) => u64::from(name.function) << 32 | u64::from(name.file),
+                (name, _) => u64::from(name.line),
+            },
         }
     }
 }
@@ -399,6 +406,9 @@ impl<'a> Define<'a> {
                 let small = u64::from(id.0) | u64::from(flags.0) << 32;
                 let pieces = [Piece::Words(native), Piece::Python(python), Piece::Joins(joins)];
                 pieced(code::DEFINE_STACK, small, &[], &pieces)
+            }
+            Definition::Names { module, address, ref names } => {
+                pieced(code::DEFINE_NAMES, u64::from(module), &[address], &[Piece::Names(names)])
             }
         }
     }

@@ -81,7 +81,7 @@ pub mod window;
 pub mod word;
 
 pub use damage::{Damage, DamageKind};
-pub use definition::{Definition, Join, PoolOrigin, PythonFrame, StackFlags};
+pub use definition::{Definition, Join, NativeName, PoolOrigin, PythonFrame, StackFlags};
 pub use definitions::{DefinitionCursor, Definitions};
 pub use encode::Define;
 pub use error::Error;

@@ -268,6 +268,7 @@ pub fn definition() -> impl Strategy<Value = Definition> {
         module(),
         code(),
         stack_definition(),
+        names(),
     ]
 }
 
@@ -302,6 +303,18 @@ fn code() -> impl Strategy<Value = Definition> {
             line_table,
         },
     )
+}
+
+fn names() -> impl Strategy<Value = Definition> {
+    let name = (any::<u32>(), any::<u32>(), any::<u32>())
+        .prop_map(|(function, file, line)| NativeName { function, file, line });
+    let length = prop_oneof![4 => 0..6usize, 1 => 120..200usize];
+    let names = length.prop_flat_map(move |n| proptest::collection::vec(name.clone(), n));
+    (any::<u32>(), number(), names).prop_map(|(module, address, names)| Definition::Names {
+        module,
+        address,
+        names,
+    })
 }
 
 fn stack_definition() -> impl Strategy<Value = Definition> {
