@@ -9,6 +9,7 @@ mod flame;
 mod holders;
 mod leaks;
 mod moment;
+mod pack;
 mod report;
 mod run;
 mod whatif;
@@ -54,6 +55,8 @@ enum Command {
     Holders(holders::Args),
     /// Show who holds more and more: leaks, with their rate and what speaks for them
     Leaks(leaks::Args),
+    /// Copy a trace with the names of its functions in it, for another machine
+    Pack(pack::Args),
     /// Say what other PyTorch allocator settings would have reserved for a recorded run
     Whatif(whatif::Args),
 }
@@ -120,6 +123,7 @@ fn dispatch(cli: Cli) -> Outcome {
         Command::Flame(args) => flame::run(args),
         Command::Holders(args) => holders::run(args),
         Command::Leaks(args) => leaks::run(args),
+        Command::Pack(args) => pack::run(args),
         Command::Whatif(args) => whatif::run(args),
     }
 }

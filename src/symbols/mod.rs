@@ -6,20 +6,22 @@
 pub mod frame;
 pub mod merge;
 pub mod native;
+mod packed;
 pub mod python;
 
 pub use frame::{Frame, Language, base_name};
+pub use packed::Packed;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use vramtrace_format::{Header, PythonFrame, StackFlags, StackId};
+use vramtrace_format::{Header, NativeName, PythonFrame, StackFlags, StackId};
 
 use crate::trace::{Address, Definitions, Module, Stack, Stacks};
 use merge::{Role, Which};
-use native::Name;
+use native::{Name, Unnamed};
 
 /// The named stacks of one trace.
 #[derive(Clone, Debug, Default)]
@@ -44,7 +46,7 @@ impl Symbols {
         wanted: impl IntoIterator<Item = StackId>,
     ) -> Symbols {
         let stacks = definitions.stacks();
-        let mut namer = Namer::new(stacks, header);
+        let mut namer = Namer::new(definitions, header);
         let wanted: FxHashSet<StackId> = wanted.into_iter().collect();
         let mut wanted: Vec<(StackId, &Stack)> =
             wanted.into_iter().filter_map(|id| Some((id, stacks.get(id)?))).collect();
@@ -101,6 +103,55 @@ impl Symbols {
     }
 }
 
+/// The addresses that stacks need names for.
+struct Wanted {
+    /// By index, with what they are: never shown.
+    hidden: FxHashMap<u32, Role>,
+    /// Index and place in the file, by index of the module.
+    modules: BTreeMap<Option<u32>, Vec<(u32, u64)>>,
+}
+
+impl Wanted {
+    fn of<'t>(stacks: &Stacks, header: &Header, wanted: impl Iterator<Item = &'t Stack>) -> Wanted {
+        let role = |module: &Module| role_of(&path_of(module, header).to_string_lossy());
+        let roles: Vec<Role> = stacks.modules().iter().map(role).collect();
+        let mut all = Wanted { hidden: FxHashMap::default(), modules: BTreeMap::new() };
+        let mut seen: FxHashSet<u32> = FxHashSet::default();
+        for stack in wanted {
+            for index in &stack.native {
+                let Address { module, at } = stacks.addresses()[*index as usize];
+                let role = module.map_or(Role::Shown, |module| roles[module as usize]);
+                // What is hidden needs no name: an interpreter's debug information is large.
+                if merge::is_hidden(role, !stack.python.is_empty()) {
+                    all.hidden.insert(*index, role);
+                } else if seen.insert(*index) {
+                    all.modules.entry(module).or_default().push((*index, at));
+                }
+            }
+        }
+        all
+    }
+}
+
+/// Names for return addresses of a library, from the library itself.
+fn ask(module: &Module, path: &Path, addresses: &[u64]) -> Result<Vec<Vec<Name>>, Unnamed> {
+    // The kernel's page is no file.
+    if addresses.is_empty() || module.path.starts_with('[') {
+        return Ok(vec![Vec::new(); addresses.len()]);
+    }
+    let calls: Vec<u64> = addresses.iter().map(|at| at.saturating_sub(1)).collect();
+    native::names(path, &module.build_id, &calls)
+}
+
+/// The main program has no name with some loaders; a relative one is of where it was started.
+fn path_of(module: &Module, header: &Header) -> PathBuf {
+    match &*module.path {
+        "" => PathBuf::from(&header.executable),
+        path if path.starts_with('[') => PathBuf::from(path),
+        path => Path::new(&header.working_directory).join(path),
+    }
+}
+
 /// Frames at one native address: several where functions were inlined.
 #[derive(Clone, Debug, Default)]
 struct Place {
@@ -109,7 +160,7 @@ struct Place {
 }
 
 struct Namer<'s> {
-    stacks: &'s Stacks,
+    definitions: &'s Definitions,
     header: &'s Header,
     symbols: Symbols,
     /// By index of the address; those that are wanted.
@@ -120,9 +171,9 @@ struct Namer<'s> {
 }
 
 impl<'s> Namer<'s> {
-    fn new(stacks: &'s Stacks, header: &'s Header) -> Namer<'s> {
+    fn new(definitions: &'s Definitions, header: &'s Header) -> Namer<'s> {
         Namer {
-            stacks,
+            definitions,
             header,
             symbols: Symbols::default(),
             places: FxHashMap::default(),
@@ -151,55 +202,39 @@ impl<'s> Namer<'s> {
     }
 
     fn name_addresses<'t>(&mut self, wanted: impl Iterator<Item = &'t Stack>) {
-        let roles: Vec<Role> = self.stacks.modules().iter().map(|it| self.role(it)).collect();
-        let mut modules: BTreeMap<Option<u32>, Vec<(u32, u64)>> = BTreeMap::new();
-        let mut seen: FxHashSet<u32> = FxHashSet::default();
-        for stack in wanted {
-            for index in &stack.native {
-                let Address { module, at } = self.stacks.addresses()[*index as usize];
-                let role = module.map_or(Role::Shown, |module| roles[module as usize]);
-                // What is hidden needs no name: an interpreter's debug information is large.
-                if merge::is_hidden(role, !stack.python.is_empty()) {
-                    let hidden = Place { role, frames: Vec::new() };
-                    self.places.entry(*index).or_insert(hidden);
-                } else if seen.insert(*index) {
-                    modules.entry(module).or_default().push((*index, at));
-                }
-            }
+        let wanted = Wanted::of(self.definitions.stacks(), self.header, wanted);
+        for (index, role) in wanted.hidden {
+            self.places.insert(index, Place { role, frames: Vec::new() });
         }
-        for (module, addresses) in modules {
+        for (module, addresses) in wanted.modules {
+            let stacks = self.definitions.stacks();
             match module {
-                Some(module) => {
-                    let module = &self.stacks.modules()[module as usize];
-                    self.name_module(module, &addresses);
-                }
+                Some(module) => self.name_module(&stacks.modules()[module as usize], &addresses),
                 None => self.name_unknown(&addresses),
             }
         }
     }
 
-    fn role(&self, module: &Module) -> Role {
-        role_of(&self.path_of(module).to_string_lossy())
-    }
-
     fn name_module(&mut self, module: &Module, addresses: &[(u32, u64)]) {
-        let path = self.path_of(module);
-        let role = self.role(module);
-        let calls: Vec<u64> = addresses.iter().map(|(_, at)| at.saturating_sub(1)).collect();
-        // The kernel's page is no file.
-        let names = match module.path.starts_with('[') {
-            true => Ok(vec![Vec::new(); calls.len()]),
-            false => native::names(&path, &module.build_id, &calls),
-        };
-        let names = names.unwrap_or_else(|why| {
+        let stacks = self.definitions.stacks();
+        let path = path_of(module, self.header);
+        let role = role_of(&path.to_string_lossy());
+        let missing = |(_, at): &&(u32, u64)| stacks.names(module, *at).is_none();
+        let asked: Vec<u64> = addresses.iter().filter(missing).map(|(_, at)| *at).collect();
+        let found = ask(module, &path, &asked).unwrap_or_else(|why| {
             let problem = format!("{}: {why}; its functions have no names", path.display());
             if !self.symbols.problems.contains(&problem) {
                 self.symbols.problems.push(problem);
             }
-            vec![Vec::new(); calls.len()]
+            vec![Vec::new(); asked.len()]
         });
+        let mut found = found.into_iter();
         let library = self.text(&path.to_string_lossy());
-        for ((index, at), names) in addresses.iter().zip(names) {
+        for (index, at) in addresses {
+            let names = match stacks.names(module, *at) {
+                Some(names) => names.iter().map(|name| self.packed(name)).collect(),
+                None => found.next().unwrap_or_default(),
+            };
             let unnamed = || format!("{}+{at:#x}", base_name(&library));
             let names = if names.is_empty() { vec![Name::default()] } else { names };
             let frames = names
@@ -220,6 +255,15 @@ impl<'s> Namer<'s> {
         }
     }
 
+    fn packed(&self, name: &NativeName) -> Name {
+        let text = |id| self.definitions.text(id).map(str::to_string);
+        Name {
+            function: text(name.function),
+            file: text(name.file),
+            line: Some(name.line).filter(|line| *line > 0),
+        }
+    }
+
     fn name_unknown(&mut self, addresses: &[(u32, u64)]) {
         for (index, at) in addresses {
             let frame = Frame {
@@ -234,20 +278,11 @@ impl<'s> Namer<'s> {
         }
     }
 
-    /// The main program has no name with some loaders; a relative one is of where it was started.
-    fn path_of(&self, module: &Module) -> PathBuf {
-        match &*module.path {
-            "" => PathBuf::from(&self.header.executable),
-            path if path.starts_with('[') => PathBuf::from(path),
-            path => Path::new(&self.header.working_directory).join(path),
-        }
-    }
-
     fn python_frame(&mut self, at: PythonFrame) -> u32 {
         if let Some(known) = self.python.get(&at) {
             return *known;
         }
-        let frame = match self.stacks.code(at.code) {
+        let frame = match self.definitions.stacks().code(at.code) {
             Some(code) => Frame {
                 language: Language::Python,
                 function: Arc::clone(&code.name),

@@ -104,8 +104,8 @@ impl Definitions {
             Definition::Setting { name, value } => {
                 self.settings.insert(name, value);
             }
-            Definition::Module { id: _, path, build_id, base, start, end } => {
-                self.stacks.add_module(Loaded { path, build_id, base, start, end });
+            Definition::Module { id, path, build_id, base, start, end } => {
+                self.stacks.add_module(Loaded { id, path, build_id, base, start, end });
             }
             Definition::Code { id, minor, name, file, first_line, line_table } => {
                 let (name, file) = (name.into(), file.into());
@@ -113,6 +113,9 @@ impl Definitions {
             }
             Definition::Stack { id, flags, native, python, joins } => {
                 self.stacks.add_stack(id, flags, &native, python, joins);
+            }
+            Definition::Names { module, address, names } => {
+                self.stacks.add_names(module, address, names);
             }
         }
     }
@@ -159,6 +162,11 @@ impl Definitions {
 
     pub fn text(&self, id: u32) -> Option<&str> {
         self.texts.get(&id).map(String::as_str)
+    }
+
+    /// The highest id of a text; 0: there is none.
+    pub fn last_text(&self) -> u32 {
+        self.texts.keys().copied().max().unwrap_or(0)
     }
 
     /// The lines that the recorder also put on the program's stderr.

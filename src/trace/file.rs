@@ -100,6 +100,11 @@ impl Trace {
         self.living
     }
 
+    /// Where it holds data; the rest was punched out.
+    pub(super) fn data(&self) -> &[Range<u64>] {
+        &self.data
+    }
+
     /// Bytes of the file, holes included.
     pub fn len(&self) -> u64 {
         self.bytes().len() as u64
@@ -109,7 +114,7 @@ impl Trace {
         self.bytes().is_empty()
     }
 
-    fn bytes(&self) -> &[u8] {
+    pub(super) fn bytes(&self) -> &[u8] {
         self.map.as_deref().unwrap_or_default()
     }
 

@@ -67,7 +67,31 @@ pub fn load(paths: &[PathBuf]) -> Result<Loaded, TraceError> {
         let path = trace.path();
         seen.insert(fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf()))
     });
+    leave_out_copies(&mut loaded);
     Ok(loaded)
+}
+
+/// Of a trace and its packed copy, the copy: it is longer, and all of the trace is in it.
+fn leave_out_copies(loaded: &mut Loaded) {
+    let identity = |trace: &Trace| {
+        let header = trace.header();
+        (header.uuid, header.pid, header.process_start_ticks, header.start_unix_ns)
+    };
+    let mut at = 1;
+    while at < loaded.traces.len() {
+        let this = identity(&loaded.traces[at]);
+        let Some(other) = loaded.traces[..at].iter().position(|other| identity(other) == this)
+        else {
+            at += 1;
+            continue;
+        };
+        if loaded.traces[at].len() > loaded.traces[other].len() {
+            loaded.traces.swap(at, other);
+        }
+        let out = loaded.traces.remove(at);
+        let kept = loaded.traces[other].path().display();
+        loaded.warnings.push(format!("{} is left out: {kept} is a copy", out.path().display()));
+    }
 }
 
 fn open(path: &Path) -> Result<Trace, TraceError> {

@@ -1,5 +1,6 @@
 //! Trace files: opening one, or all of a run, and reading them through the replay.
 
+mod copy;
 mod definitions;
 mod file;
 mod find;

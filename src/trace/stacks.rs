@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
-use vramtrace_format::{Join, PythonFrame, StackFlags, StackId};
+use vramtrace_format::{Join, NativeName, PythonFrame, StackFlags, StackId};
 
 /// A program or library that was in memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Module {
+    /// Its number in the trace.
+    pub id: u32,
     /// As the loader knew it.
     pub path: Arc<str>,
     /// Empty: it has none.
@@ -52,6 +54,7 @@ pub struct Stack {
 /// A module as it was defined.
 #[derive(Debug)]
 pub(super) struct Loaded {
+    pub id: u32,
     pub path: String,
     pub build_id: Vec<u8>,
     pub base: u64,
@@ -68,14 +71,16 @@ pub struct Stacks {
     addresses: Vec<Address>,
     known: FxHashMap<Address, u32>,
     stacks: FxHashMap<StackId, Stack>,
+    /// By the module's number.
+    names: FxHashMap<(u32, u64), Box<[NativeName]>>,
 }
 
 impl Stacks {
     /// What was in its place before is gone from there for the stacks that come after.
     pub(super) fn add_module(&mut self, loaded: Loaded) {
-        let id = self.modules.len() as u32;
-        let Loaded { path, build_id, base, start, end } = loaded;
-        self.modules.push(Module { path: path.into(), build_id, base });
+        let index = self.modules.len() as u32;
+        let Loaded { id, path, build_id, base, start, end } = loaded;
+        self.modules.push(Module { id, path: path.into(), build_id, base });
         if start >= end {
             return;
         }
@@ -95,7 +100,11 @@ impl Stacks {
                 self.layout.insert(end, (old_end, old));
             }
         }
-        self.layout.insert(start, (end, id));
+        self.layout.insert(start, (end, index));
+    }
+
+    pub(super) fn add_names(&mut self, module: u32, address: u64, names: Vec<NativeName>) {
+        self.names.insert((module, address), names.into());
     }
 
     pub(super) fn add_code(&mut self, id: u32, code: Code) {
@@ -151,6 +160,12 @@ impl Stacks {
         &self.addresses
     }
 
+    /// What a return address is called, where that was packed into the trace. `at`: in the
+    /// module's file.
+    pub fn names(&self, module: &Module, at: u64) -> Option<&[NativeName]> {
+        self.names.get(&(module.id, at)).map(|names| &**names)
+    }
+
     pub fn code(&self, id: u32) -> Option<&Code> {
         self.codes.get(&id)
     }
@@ -161,7 +176,7 @@ mod tests {
     use super::*;
 
     fn loaded(path: &str, start: u64, end: u64) -> Loaded {
-        Loaded { path: path.into(), build_id: Vec::new(), base: start, start, end }
+        Loaded { id: 1, path: path.into(), build_id: Vec::new(), base: start, start, end }
     }
 
     fn native(stacks: &mut Stacks, id: u32, addresses: &[u64]) -> Vec<(Option<u32>, u64)> {

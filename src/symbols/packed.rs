@@ -1,0 +1,86 @@
+//! Names to take along: what the libraries of this machine say of a trace's addresses, as
+//! definitions of the trace.
+
+use rustc_hash::FxHashMap;
+use vramtrace_format::{Definition, Header, NativeName};
+
+use super::native::Name;
+use super::{Wanted, ask, path_of};
+use crate::trace::Definitions;
+
+#[derive(Debug, Default)]
+pub struct Packed {
+    /// To stand behind all others of the trace.
+    pub definitions: Vec<Definition>,
+    /// Addresses that got a name now, and those that had been asked for before.
+    pub addresses: usize,
+    pub before: usize,
+    /// Libraries that gave no names, and why. One line each.
+    pub problems: Vec<String>,
+}
+
+impl Packed {
+    /// For all stacks of a trace, but for what it carries already. Nothing is packed for a library
+    /// that is missing or another one now: it may be found later, or elsewhere.
+    pub fn of(definitions: &Definitions, header: &Header) -> Packed {
+        let stacks = definitions.stacks();
+        let all = stacks.ids().filter_map(|id| stacks.get(id));
+        let mut texts = Texts { last: definitions.last_text(), known: FxHashMap::default() };
+        let mut packed = Packed::default();
+        for (index, addresses) in Wanted::of(stacks, header, all).modules {
+            // Addresses in no library have no names anywhere.
+            let Some(module) = index.map(|index| &stacks.modules()[index as usize]) else {
+                continue;
+            };
+            let mut wanted: Vec<u64> = addresses.iter().map(|(_, at)| *at).collect();
+            wanted.sort_unstable();
+            wanted.retain(|at| stacks.names(module, *at).is_none());
+            packed.before += addresses.len() - wanted.len();
+            // In a damaged trace the number may stand for two.
+            if stacks.modules().iter().filter(|other| other.id == module.id).count() > 1 {
+                continue;
+            }
+            let path = path_of(module, header);
+            match ask(module, &path, &wanted) {
+                Ok(found) => {
+                    packed.addresses += wanted.len();
+                    for (address, names) in wanted.into_iter().zip(found) {
+                        let mut name = |name| texts.name(name, &mut packed.definitions);
+                        let names = names.into_iter().map(&mut name).collect();
+                        let module = module.id;
+                        packed.definitions.push(Definition::Names { module, address, names });
+                    }
+                }
+                Err(why) => packed.problems.push(format!("{}: {why}", path.display())),
+            }
+        }
+        packed
+    }
+}
+
+/// Each text is written once.
+struct Texts {
+    last: u32,
+    known: FxHashMap<String, u32>,
+}
+
+impl Texts {
+    fn name(&mut self, name: Name, definitions: &mut Vec<Definition>) -> NativeName {
+        let mut id = |text| self.id(text, definitions);
+        let (function, file) = (id(name.function), id(name.file));
+        NativeName { function, file, line: name.line.unwrap_or(0) }
+    }
+
+    fn id(&mut self, text: Option<String>, definitions: &mut Vec<Definition>) -> u32 {
+        let Some(text) = text else { return 0 };
+        if let Some(known) = self.known.get(&text) {
+            return *known;
+        }
+        // Only a damaged trace has that many.
+        let Some(next) = self.last.checked_add(1) else { return 0 };
+        self.last = next;
+        definitions.push(Definition::Text { id: self.last, text: text.clone() });
+        self.known.insert(text, self.last);
+        self.last
+    }
+}
