@@ -1,6 +1,7 @@
 //! Figures as people read them: GiB with two decimals, as PyTorch prints them.
 
 use vramtrace_format::physical::GIB;
+use vramtrace_format::size::Bytes;
 
 /// `1.50 GiB`. Always GiB, so that columns compare at a glance.
 pub fn gib(bytes: u64) -> String {
@@ -9,12 +10,7 @@ pub fn gib(bytes: u64) -> String {
 
 /// `512 B`, `1.50 KiB`, `12.00 MiB`, `3.25 GiB`: for single allocations and files.
 pub fn size(bytes: u64) -> String {
-    const STEPS: [(&str, u64); 4] =
-        [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
-    match STEPS.into_iter().find(|(_, step)| bytes >= *step) {
-        Some((name, step)) => format!("{:.2} {name}", bytes as f64 / step as f64),
-        None => format!("{bytes} B"),
-    }
+    Bytes(bytes).to_string()
 }
 
 /// `12.345 s` from nanoseconds.

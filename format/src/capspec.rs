@@ -123,7 +123,7 @@ fn target(text: &str) -> Result<Target, String> {
     }
 }
 
-fn limit(text: &str) -> Result<Limit, String> {
+pub(crate) fn limit(text: &str) -> Result<Limit, String> {
     let Some(percent) = text.strip_suffix('%') else {
         return size::parse(text).map(Limit::Bytes);
     };

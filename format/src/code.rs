@@ -33,6 +33,7 @@ pub const CACHE_STATE: u8 = 0x23;
 pub const CACHE_OOM: u8 = 0x24;
 pub const SHARED: u8 = 0x25;
 pub const BLOCK_CHANGE: u8 = 0x26;
+pub const CAP_POLICY: u8 = 0x27;
 
 pub const CHECKPOINT_BEGIN: u8 = 0x28;
 pub const CHECKPOINT_ALLOC: u8 = 0x29;
@@ -43,6 +44,9 @@ pub const CHECKPOINT_CONTEXT: u8 = 0x2D;
 pub const CHECKPOINT_TOTALS: u8 = 0x2E;
 pub const CHECKPOINT_COUNTERS: u8 = 0x2F;
 pub const CHECKPOINT_END: u8 = 0x30;
+
+pub const GROUP_CAP: u8 = 0x31;
+pub const SOFT_LIMIT: u8 = 0x32;
 
 pub const STOPPED: u8 = 0x38;
 pub const ENDED: u8 = 0x39;

@@ -91,6 +91,21 @@ fn wide(kind: u8, small: u64, body: &[u64]) -> Option<Event> {
             device: DeviceId(small as u8),
             bytes: (small >> 8 & 1 != 0).then_some(bytes),
         },
+        (code::CAP_POLICY, &[soft, ..]) => Event::CapPolicy {
+            device: DeviceId(small as u8),
+            only_warns: small >> 8 & 1 != 0,
+            soft: (small >> 9 & 1 != 0).then_some(soft),
+        },
+        (code::GROUP_CAP, &[bytes, ..]) => Event::GroupCap {
+            device: DeviceId(small as u8),
+            bytes: (small >> 8 & 1 != 0).then_some(bytes),
+        },
+        (code::SOFT_LIMIT, &[counted, limit, ..]) => Event::SoftLimit {
+            device: DeviceId(small as u8),
+            over: small >> 8 & 1 != 0,
+            counted,
+            limit,
+        },
         (code::LIMIT, &[limit, value, grown, ..]) => {
             Event::Limit { context: ContextId(small as u16), limit: limit as u32, value, grown }
         }
@@ -196,7 +211,7 @@ fn counters(device: u8, body: &[u64]) -> Option<Counters> {
         refused_by_cap,
         refused_by_driver,
         counted,
-        ..,
+        ref rest @ ..,
     ] = body
     else {
         return None;
@@ -213,12 +228,13 @@ fn counters(device: u8, body: &[u64]) -> Option<Counters> {
         refused_by_cap,
         refused_by_driver,
         counted,
+        warned: rest.first().copied().unwrap_or(0),
     })
 }
 
 fn refused_by(value: u8) -> Option<RefusedBy> {
     use RefusedBy::*;
-    [Driver, Cap, BadCap].into_iter().find(|by| *by as u8 == value)
+    [Driver, Cap, BadCap, Group, Warned].into_iter().find(|by| *by as u8 == value)
 }
 
 fn stop_reason(value: u8) -> Option<StopReason> {

@@ -162,6 +162,19 @@ pub fn event(event: &Event, time_ns: u64) -> Record<EVENT_WORDS> {
             record(code::CAP, u64::from(device.0) | u64::from(bytes.is_some()) << 8)
                 .with(bytes.unwrap_or(0))
         }
+        Event::CapPolicy { device, only_warns, soft } => {
+            let has = u64::from(only_warns) << 8 | u64::from(soft.is_some()) << 9;
+            record(code::CAP_POLICY, u64::from(device.0) | has).with(soft.unwrap_or(0))
+        }
+        Event::GroupCap { device, bytes } => {
+            record(code::GROUP_CAP, u64::from(device.0) | u64::from(bytes.is_some()) << 8)
+                .with(bytes.unwrap_or(0))
+        }
+        Event::SoftLimit { device, over, counted, limit } => {
+            record(code::SOFT_LIMIT, u64::from(device.0) | u64::from(over) << 8)
+                .with(counted)
+                .with(limit)
+        }
         Event::Limit { context, limit, value, grown } => {
             record(code::LIMIT, u64::from(context.0)).with(u64::from(limit)).with(value).with(grown)
         }
@@ -254,6 +267,7 @@ fn counters(record: Record<EVENT_WORDS>, c: &Counters) -> Record<EVENT_WORDS> {
         .with(c.refused_by_cap)
         .with(c.refused_by_driver)
         .with(c.counted)
+        .with(c.warned)
 }
 
 /// A definition on its way into the file. It may need several records ([`code::PART`]), and the

@@ -83,6 +83,26 @@ pub enum Event {
         device: DeviceId,
         bytes: Option<u64>,
     },
+    /// How the cap of a device is applied from here on; written where it is not plain refusal.
+    CapPolicy {
+        device: DeviceId,
+        /// What would be refused is told and given.
+        only_warns: bool,
+        /// Of the count: passing it is told.
+        soft: Option<u64>,
+    },
+    /// What the processes of this one's group may take of the device together, from here on.
+    GroupCap {
+        device: DeviceId,
+        bytes: Option<u64>,
+    },
+    /// The cap's count passed the soft limit, or (`over` false) fell well below it again.
+    SoftLimit {
+        device: DeviceId,
+        over: bool,
+        counted: u64,
+        limit: u64,
+    },
     /// cuCtxSetLimit: `grown` = device bytes that it took (CUlimit 0 = stack size).
     Limit {
         context: ContextId,
@@ -233,6 +253,10 @@ pub enum RefusedBy {
     Cap = 1,
     /// The cap could not be understood: everything is refused.
     BadCap = 2,
+    /// The cap that a group of processes shares; `counted` and `limit` are the group's.
+    Group = 3,
+    /// A cap that only warns: it would have been refused, and was given (`result` 0).
+    Warned = 4,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -262,6 +286,8 @@ pub struct Counters {
     pub refused_by_driver: u64,
     /// What the cap counts: live + context + unattributed.
     pub counted: u64,
+    /// Requests that a cap which only warns would have refused. 0 in files that lack the word.
+    pub warned: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

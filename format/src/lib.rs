@@ -73,6 +73,7 @@ pub mod ids;
 pub mod kind;
 pub mod live;
 pub mod physical;
+pub mod policy;
 pub mod reader;
 mod scan;
 pub mod size;

@@ -71,6 +71,21 @@ impl Decimal {
     }
 }
 
+/// `512 B`, `1.50 KiB`, `12.00 MiB`, `3.25 GiB`: written without an allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bytes(pub u64);
+
+impl std::fmt::Display for Bytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
+        const STEPS: [(&str, u64); 4] =
+            [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+        match STEPS.into_iter().find(|(_, step)| self.0 >= *step) {
+            Some((name, step)) => write!(f, "{:.2} {name}", self.0 as f64 / step as f64),
+            None => write!(f, "{} B", self.0),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

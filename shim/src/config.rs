@@ -1,20 +1,24 @@
 //! What the environment asks for. All `VRAMTRACE_*` variables are read here, once a process, at
 //! its first use of CUDA.
 
+use crate::cap::Rules;
 use crate::recorder::Recorder;
 use crate::say;
 use std::ffi::{CStr, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
-use vramtrace_format::capspec::{self, CapSpec};
+use vramtrace_format::capspec::{self, CapSpec, Limit};
+use vramtrace_format::policy::{self, Mode};
 use vramtrace_format::stackspec::{self, Languages};
 use vramtrace_format::{Definition, size};
 
 /// Every variable there is; others get a line with the nearest of these.
-pub const KNOWN: [&str; 11] = [
+pub const KNOWN: [&str; 13] = [
     "VRAMTRACE_OUT",
     "VRAMTRACE_MAX",
     "VRAMTRACE_CAP",
+    "VRAMTRACE_CAP_MODE",
+    "VRAMTRACE_CAP_WARN",
     "VRAMTRACE_STACKS",
     "VRAMTRACE_STACK_DEPTH",
     "VRAMTRACE_TENSORS",
@@ -111,6 +115,9 @@ pub struct Config {
     pub max: Option<u64>,
     /// `Err`: there is one that could not be understood (why), and everything must be refused.
     pub cap: Result<Option<CapSpec>, String>,
+    pub cap_mode: Mode,
+    /// Soft limit.
+    pub cap_warn: Option<Limit>,
     pub stacks: Stacks,
     pub tensors: Tensors,
     /// Those of [`SETTINGS`] that are set.
@@ -146,6 +153,8 @@ impl Config {
             out: Out::Default,
             max: Some(MAX_DEFAULT),
             cap: Ok(None),
+            cap_mode: Mode::Refuse,
+            cap_warn: None,
             stacks: Stacks::default(),
             tensors: Tensors::Python,
             settings: Vec::new(),
@@ -158,6 +167,8 @@ impl Config {
                 Some("VRAMTRACE_OUT") => config.set_out(value),
                 Some("VRAMTRACE_MAX") => config.set_max(&value),
                 Some("VRAMTRACE_CAP") => config.set_cap(&value),
+                Some("VRAMTRACE_CAP_MODE") => config.set_cap_mode(&value),
+                Some("VRAMTRACE_CAP_WARN") => config.set_cap_warn(&value),
                 Some("VRAMTRACE_STACKS") => config.set_stacks(&name, &value, Stacks::set),
                 Some("VRAMTRACE_STACK_DEPTH") => {
                     config.set_stacks(&name, &value, Stacks::set_depth)
@@ -236,6 +247,38 @@ impl Config {
                 ));
                 self.cap = Err(why);
             }
+        }
+    }
+
+    fn set_cap_mode(&mut self, value: &OsStr) {
+        let text = value.to_string_lossy();
+        match Mode::parse(&text) {
+            Ok(mode) => self.cap_mode = mode,
+            Err(_) if text.is_empty() => {}
+            Err(why) => {
+                self.complaints.push(format!("VRAMTRACE_CAP_MODE={text}: {why}; using refuse"))
+            }
+        }
+    }
+
+    fn set_cap_warn(&mut self, value: &OsStr) {
+        let text = value.to_string_lossy();
+        match policy::soft(&text) {
+            Ok(soft) => self.cap_warn = Some(soft),
+            Err(_) if text.is_empty() => {}
+            Err(why) => {
+                self.complaints.push(format!("VRAMTRACE_CAP_WARN={text}: {why}; nothing is told"))
+            }
+        }
+    }
+
+    /// What is allowed.
+    pub fn rules(&self) -> Rules {
+        Rules {
+            spec: self.cap.as_ref().ok().cloned().flatten(),
+            bad: self.cap.is_err(),
+            mode: self.cap_mode,
+            soft: self.cap_warn,
         }
     }
 
@@ -378,6 +421,8 @@ mod tests {
             ("VRAMTRACE_OUT", "traces/%h.%p.%r.%e.%t.%%.vtrace"),
             ("VRAMTRACE_MAX", "64MiB"),
             ("VRAMTRACE_CAP", "8GiB"),
+            ("VRAMTRACE_CAP_MODE", "warn"),
+            ("VRAMTRACE_CAP_WARN", "6GiB"),
             ("VRAMTRACE_STACKS", "python"),
             ("VRAMTRACE_STACK_DEPTH", "200"),
             ("VRAMTRACE_TENSORS", "full"),
@@ -387,6 +432,9 @@ mod tests {
         assert_eq!(config.out, Out::Pattern("traces/%h.%p.%r.%e.%t.%%.vtrace".into()));
         assert_eq!(config.max, Some(64 << 20));
         assert!(matches!(config.cap, Ok(Some(_))));
+        let rules = config.rules();
+        assert!(rules.spec.is_some() && !rules.bad);
+        assert_eq!((rules.mode, rules.soft), (Mode::Warn, Some(Limit::Bytes(6 << 30))));
         assert_eq!(config.runtime_directory, Some("/run/user/7".into()));
         assert_eq!(config.complaints, [""; 0]);
         assert_eq!(config.tensors, Tensors::Full);
@@ -411,6 +459,9 @@ mod tests {
             ("VRAMTRACE_MAX", "infinite", "unlimited"),
             ("VRAMTRACE_MAX", "1MiB", "4MiB"),
             ("VRAMTRACE_CAP", "8", "8GiB"),
+            ("VRAMTRACE_CAP_MODE", "warm", "refuse or warn"),
+            ("VRAMTRACE_CAP_WARN", "80", "unit"),
+            ("VRAMTRACE_CAP_WARN", "0=80%", "80%"),
             ("VRAMTRACE_STACKS", "off", "none"),
             ("VRAMTRACE_STACKS", "native,", "native,python"),
             ("VRAMTRACE_STACK_DEPTH", "0", "1 to 1024"),
@@ -425,8 +476,9 @@ mod tests {
             assert!(line.contains(name) && line.contains(says), "{line}");
             assert_eq!(config.out, Out::Default);
             assert_eq!(config.max, Some(MAX_DEFAULT));
+            assert_eq!((config.cap_mode, config.cap_warn), (Mode::Refuse, None));
         }
-        assert!(config(&[("VRAMTRACE_CAP", "much")]).cap.is_err());
+        assert!(config(&[("VRAMTRACE_CAP", "much")]).rules().bad);
     }
 
     #[test]

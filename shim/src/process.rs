@@ -65,7 +65,7 @@ impl Process {
             recorder: Recorder::new(&config),
             capture: Capture::new(&config),
             ledger: Ledger::new(),
-            cap: Cap::new(config.cap.clone().map_err(|_| ()), facts),
+            cap: Cap::new(config.rules(), facts),
             pools: Pools::default(),
             graphs: Graphs::default(),
             captures: Captures::default(),

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 
+use vramtrace_format::policy::{self, Mode};
 use vramtrace_format::{capspec, stackspec};
 
 use super::{DONE, FOUND, Failure, Outcome, say};
@@ -25,6 +26,14 @@ pub struct Args {
     /// What each process may take: 8GiB, 50%, 0=8GiB,1=50%, GPU-<uuid>=8GiB
     #[arg(long, value_name = "SPEC", env = "VRAMTRACE_CAP", hide_env_values = true)]
     cap: Option<String>,
+    /// What happens to a request that does not fit: refuse, or warn (count, tell and give)
+    /// [env: VRAMTRACE_CAP_MODE]
+    #[arg(long, value_name = "MODE")]
+    cap_mode: Option<String>,
+    /// Tell when the use passes this soft limit: 80% (of the cap, else of the device) or 6GiB
+    /// [env: VRAMTRACE_CAP_WARN]
+    #[arg(long, value_name = "LIMIT")]
+    cap_warn: Option<String>,
     /// Where traces go: a directory, or a file (.vtrace), with %h host, %p pid, %r rank,
     /// %e executable, %t start; `off` records nothing [env: VRAMTRACE_OUT]
     /// [default: a new vramtrace-DATE-TIME/]
@@ -70,6 +79,12 @@ pub fn run(args: Args) -> Outcome {
     let by_variable = || std::env::var_os("VRAMTRACE_OUT").filter(|out| !out.is_empty());
     let out = args.out.or_else(by_variable);
     let settings = [
+        setting("--cap-mode", "VRAMTRACE_CAP_MODE", args.cap_mode, |text| {
+            Mode::parse(text).map(drop)
+        })?,
+        setting("--cap-warn", "VRAMTRACE_CAP_WARN", args.cap_warn, |text| {
+            policy::soft(text).map(drop)
+        })?,
         setting("--stacks", "VRAMTRACE_STACKS", args.stacks, |text| {
             stackspec::languages(text).map(drop)
         })?,

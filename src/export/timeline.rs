@@ -237,6 +237,8 @@ impl Refusal {
             RefusedBy::Driver => "driver",
             RefusedBy::Cap => "cap",
             RefusedBy::BadCap => "bad_cap",
+            RefusedBy::Group => "group_cap",
+            RefusedBy::Warned => "warned",
         }
     }
 }

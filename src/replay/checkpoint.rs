@@ -94,6 +94,7 @@ impl Replay {
             device.refused_by_driver = 0;
             device.cache.allocations = 0;
             device.cache.frees = 0;
+            device.warned = 0;
             device.kinds.iter_mut().for_each(|sums| sums.allocations = 0);
         }
         self.state.host_pinned.allocations = 0;
@@ -149,5 +150,6 @@ impl Replay {
         add(&mut device.frees, counters.frees);
         add(&mut device.refused_by_cap, counters.refused_by_cap);
         add(&mut device.refused_by_driver, counters.refused_by_driver);
+        add(&mut device.warned, counters.warned);
     }
 }

@@ -80,6 +80,15 @@ pub struct DeviceState {
     pub refused_by_cap: u64,
     pub refused_by_driver: u64,
     pub cap_bytes: Option<u64>,
+    /// The cap tells of what does not fit, and gives it.
+    pub cap_only_warns: bool,
+    /// What such a cap would have refused.
+    pub warned: u64,
+    pub soft_limit: Option<u64>,
+    /// Times that the count passed the soft limit.
+    pub soft_crossings: u64,
+    /// What the process's group may take of the device together.
+    pub group_cap_bytes: Option<u64>,
     pub graph_reserved: u64,
     pub graph_used: u64,
     /// Blocks of pools that are in use, as the driver said last.

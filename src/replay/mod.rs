@@ -99,6 +99,7 @@ impl Replay {
                 device.frees = device.frees.max(told.frees);
                 device.refused_by_cap = device.refused_by_cap.max(told.refused_by_cap);
                 device.refused_by_driver = device.refused_by_driver.max(told.refused_by_driver);
+                device.warned = device.warned.max(told.warned);
             }
         }
         for (id, peak) in std::mem::take(&mut self.unsure_peaks) {
@@ -185,6 +186,14 @@ impl Replay {
             | Event::CheckpointTotals { .. }
             | Event::CheckpointCounters { .. }
             | Event::CheckpointEnd { .. } => self.checkpoint(definitions, at, observer),
+            Event::CapPolicy { device, only_warns, soft } => {
+                let device = self.device(device);
+                (device.cap_only_warns, device.soft_limit) = (only_warns, soft);
+            }
+            Event::GroupCap { device, bytes } => self.device(device).group_cap_bytes = bytes,
+            Event::SoftLimit { device, over, .. } => {
+                self.device(device).soft_crossings += u64::from(over);
+            }
             Event::Limit { .. } | Event::Mark { .. } | Event::Anchor => {}
         }
     }
@@ -426,7 +435,10 @@ impl Replay {
             // Other results are failures, kept beside, not refusals of memory.
             RefusedBy::Driver if refused.result != OUT_OF_MEMORY => {}
             RefusedBy::Driver => add(&mut sums.refused_by_driver, 1),
-            RefusedBy::Cap | RefusedBy::BadCap => add(&mut sums.refused_by_cap, 1),
+            RefusedBy::Cap | RefusedBy::BadCap | RefusedBy::Group => {
+                add(&mut sums.refused_by_cap, 1)
+            }
+            RefusedBy::Warned => add(&mut sums.warned, 1),
         }
         if refused.by != RefusedBy::Driver || refused.result == OUT_OF_MEMORY {
             self.state.cache.refusals.refused(at.thread, device);

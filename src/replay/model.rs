@@ -143,7 +143,7 @@ proptest! {
             let counters = vramtrace_format::Counters {
                 device: device.0, live: a, peak: b, peak_time_ns: c, live_requested: a,
                 live_allocations: b, allocations: a, frees: b, refused_by_cap: a,
-                refused_by_driver: b, counted: c,
+                refused_by_driver: b, counted: c, warned: a,
             };
             let event = match pick % 20 {
                 0..=2 => Event::Alloc(alloc),

@@ -299,6 +299,7 @@ fn totals() -> Counters {
         allocations: 1000,
         frees: 997,
         refused_by_cap: 5,
+        warned: 0,
         refused_by_driver: 2,
         counted: 0,
     }

@@ -62,6 +62,13 @@ pub struct DeviceFacts {
     pub name: String,
     pub total_bytes: Option<u64>,
     pub cap_bytes: Option<u64>,
+    /// `refuse` or `warn`: what the cap does with a request that does not fit.
+    pub cap_mode: &'static str,
+    /// The soft limit, and how often the count passed it.
+    pub cap_warn_bytes: Option<u64>,
+    pub cap_warn_crossings: u64,
+    /// What the process's group may take together.
+    pub group_cap_bytes: Option<u64>,
     pub peak_bytes: u64,
     pub peak_at_s: f64,
     pub live_bytes: u64,
@@ -72,6 +79,8 @@ pub struct DeviceFacts {
     pub frees: u64,
     pub refused_by_cap: u64,
     pub refused_by_driver: u64,
+    /// What a cap that only warns would have refused.
+    pub would_have_refused: u64,
     pub context_bytes: u64,
     pub unattributed_bytes: Option<i64>,
     pub requested_live_bytes: u64,
@@ -201,6 +210,10 @@ fn device_facts(process: &Process, id: DeviceId, device: &DeviceState, top: usiz
         name: words::device_name(id, &process.definitions),
         total_bytes: definition.map(|device| device.total_bytes),
         cap_bytes: device.cap_bytes,
+        cap_mode: if device.cap_only_warns { "warn" } else { "refuse" },
+        cap_warn_bytes: device.soft_limit,
+        cap_warn_crossings: device.soft_crossings,
+        group_cap_bytes: device.group_cap_bytes,
         peak_bytes: device.peak.bytes,
         peak_at_s: seconds(device.peak.time_ns),
         live_bytes: device.live_bytes,
@@ -211,6 +224,7 @@ fn device_facts(process: &Process, id: DeviceId, device: &DeviceState, top: usiz
         frees: device.frees,
         refused_by_cap: device.refused_by_cap,
         refused_by_driver: device.refused_by_driver,
+        would_have_refused: device.warned,
         context_bytes: sum.map_or(device.context_bytes, |sum| sum.context_bytes),
         unattributed_bytes: sum.map(|sum| sum.unattributed_bytes),
         requested_live_bytes: device.requested_bytes,

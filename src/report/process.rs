@@ -162,10 +162,7 @@ fn figures(process: &Process, device: &DeviceState, shown: Shown) -> String {
         0 if device.peak.bytes == 0 => String::new(),
         time_ns => format!("at {}", seconds(time_ns)),
     };
-    if let Some(cap) = device.cap_bytes {
-        let counts = "for all that nvidia-smi shows, and managed memory".to_string();
-        table.row(["cap".into(), gib(cap), counts]);
-    }
+    caps(&mut table, device);
     table.styled([("peak".into(), PLAIN), (gib(device.peak.bytes), BOLD), (peak, PLAIN)]);
     let when = match (shown.moment, process.living) {
         (Moment::End, true) => "live now".to_string(),
@@ -192,6 +189,33 @@ fn figures(process: &Process, device: &DeviceState, shown: Shown) -> String {
     let style = if refused > 0 { BAD } else { PLAIN };
     table.styled([("refused".into(), PLAIN), (count(refused), style), (by, PLAIN)]);
     table.render()
+}
+
+/// What limits there are, and what a limit that only tells had to tell.
+fn caps(table: &mut Table, device: &DeviceState) {
+    if let Some(cap) = device.cap_bytes {
+        let counts = match device.cap_only_warns {
+            false => "for all that nvidia-smi shows, and managed memory".to_string(),
+            true => "only warns: what does not fit is told, and given".to_string(),
+        };
+        table.row(["cap".into(), gib(cap), counts]);
+    }
+    if let Some(cap) = device.group_cap_bytes {
+        table.row(["group's cap".into(), gib(cap), "for all its processes together".into()]);
+    }
+    if device.cap_only_warns {
+        let style = if device.warned > 0 { WARN } else { PLAIN };
+        let (name, what) = ("would refuse".into(), "requests that passed the cap".into());
+        table.styled([(name, PLAIN), (count(device.warned), style), (what, PLAIN)]);
+    }
+    if let Some(soft) = device.soft_limit {
+        let times = match device.soft_crossings {
+            0 => "never passed".to_string(),
+            n => format!("passed {}", several(n, "time")),
+        };
+        let style = if device.soft_crossings > 0 { WARN } else { PLAIN };
+        table.styled([("soft limit".into(), PLAIN), (gib(soft), PLAIN), (times, style)]);
+    }
 }
 
 fn kinds(device: &DeviceState) -> String {
@@ -296,7 +320,7 @@ fn sum(process: &Process, device: &DeviceState) -> String {
 }
 
 fn refusals(process: &Process, id: DeviceId, device: &DeviceState, top: usize) -> String {
-    let all = device.refused();
+    let all = device.refused().saturating_add(device.warned);
     let here = || process.state.last_refusals.iter().filter(|refusal| refusal.device == id);
     let shown = here().count().min(top);
     if shown == 0 {

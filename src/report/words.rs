@@ -37,6 +37,8 @@ pub fn refused_by(by: RefusedBy) -> &'static str {
         RefusedBy::Driver => "driver",
         RefusedBy::Cap => "cap",
         RefusedBy::BadCap => "unreadable cap",
+        RefusedBy::Group => "group cap",
+        RefusedBy::Warned => "none (the cap only warns)",
     }
 }
 

@@ -73,12 +73,13 @@ fn counters() -> impl Strategy<Value = Counters> {
             refused_by_cap: b[2],
             refused_by_driver: b[3],
             counted: b[4],
+            warned: b[0] ^ b[4],
         })
 }
 
 fn refused() -> impl Strategy<Value = Refused> {
     use RefusedBy::*;
-    let by = prop_oneof![Just(Driver), Just(Cap), Just(BadCap)];
+    let by = prop_oneof![Just(Driver), Just(Cap), Just(BadCap), Just(Group), Just(Warned)];
     (site(), stack(), number(), any::<i32>(), by, [number(), number(), number()]).prop_map(
         |(site, stack, size, result, by, [counted, limit, driver_free])| Refused {
             site,
@@ -147,6 +148,13 @@ pub fn event() -> impl Strategy<Value = Event> {
         1 => sample().prop_map(Event::Sample),
         1 => (device(), proptest::option::of(number()))
             .prop_map(|(device, bytes)| Event::Cap { device, bytes }),
+        1 => (device(), any::<bool>(), proptest::option::of(number()))
+            .prop_map(|(device, only_warns, soft)| Event::CapPolicy { device, only_warns, soft }),
+        1 => (device(), proptest::option::of(number()))
+            .prop_map(|(device, bytes)| Event::GroupCap { device, bytes }),
+        1 => (device(), any::<bool>(), number(), number()).prop_map(
+            |(device, over, counted, limit)| Event::SoftLimit { device, over, counted, limit }
+        ),
         1 => (context(), any::<u32>(), number(), number())
             .prop_map(|(context, limit, value, grown)| Event::Limit { context, limit, value, grown }),
         1 => (any::<u32>(), any::<bool>()).prop_map(|(name, push)| Event::Mark { name, push }),

@@ -2,13 +2,18 @@
 //! may take is added by compare-and-swap, so that no two threads win the same byte.
 
 use super::managed::Managed;
+use super::soft::Soft;
 use crate::ledger::add_saturating;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 pub struct Budget {
     /// `u64::MAX` = no cap.
     limit: AtomicU64,
     counted: AtomicU64,
+    soft: Soft,
+    /// Nothing is refused for good: the caller tells, and takes anyway.
+    only_warns: bool,
 }
 
 /// A request that does not fit.
@@ -20,17 +25,35 @@ pub struct Refusal {
 
 impl Default for Budget {
     fn default() -> Self {
-        Budget { limit: AtomicU64::new(u64::MAX), counted: AtomicU64::new(0) }
+        Budget::new(Arc::default(), false)
     }
 }
 
 impl Budget {
+    /// `news` is set when there is something to tell: the soft limit was crossed.
+    pub fn new(news: Arc<AtomicBool>, only_warns: bool) -> Budget {
+        Budget {
+            limit: AtomicU64::new(u64::MAX),
+            counted: AtomicU64::new(0),
+            soft: Soft::new(news),
+            only_warns,
+        }
+    }
+
     pub fn limit(&self) -> Option<u64> {
         Some(self.limit.load(Relaxed)).filter(|limit| *limit != u64::MAX)
     }
 
     pub fn set_limit(&self, limit: Option<u64>) {
         self.limit.store(limit.unwrap_or(u64::MAX), Relaxed);
+    }
+
+    pub fn soft(&self) -> &Soft {
+        &self.soft
+    }
+
+    pub fn set_soft(&self, limit: Option<u64>) {
+        self.soft.set(limit, self.counted());
     }
 
     /// Bytes taken and bytes promised to calls that are under way.
@@ -42,26 +65,47 @@ impl Budget {
     /// a request of 0 bytes is refused: the caller asks only for what needs memory.
     pub fn try_take(&self, bytes: u64) -> Result<(), Refusal> {
         let limit = self.limit.load(Relaxed);
+        if limit == u64::MAX {
+            self.take_anyway(bytes);
+            return Ok(());
+        }
         let mut counted = self.counted.load(Relaxed);
         loop {
             let next = counted.checked_add(bytes).filter(|next| *next <= limit);
             let Some(next) = next else { return Err(Refusal { counted, limit }) };
             match self.counted.compare_exchange_weak(counted, next, Relaxed, Relaxed) {
-                Ok(_) => return Ok(()),
+                Ok(_) => break self.soft.notice(next),
                 Err(seen) => counted = seen,
             }
         }
+        Ok(())
+    }
+
+    /// Takes `bytes` whatever the limit.
+    pub fn take_anyway(&self, bytes: u64) {
+        self.charge(i64::try_from(bytes).unwrap_or(i64::MAX));
     }
 
     /// Adds or gives back without asking: what the driver has done already. False: the count
     /// would have gone below zero.
     pub fn charge(&self, delta: i64) -> bool {
-        delta == 0 || add_saturating(&self.counted, delta)
+        if delta == 0 {
+            return true;
+        }
+        let good = add_saturating(&self.counted, delta);
+        self.soft.notice(self.counted());
+        good
     }
 
     pub fn reserve(&self, bytes: u64) -> Result<Reservation<'_>, Refusal> {
         self.try_take(bytes)?;
         Ok(Reservation { budget: Some(self), bytes, taken: false, managed: None })
+    }
+
+    /// As `reserve`, whatever the limit.
+    pub fn reserve_anyway(&self, bytes: u64) -> Reservation<'_> {
+        self.take_anyway(bytes);
+        Reservation { budget: Some(self), bytes, taken: false, managed: None }
     }
 
     /// For managed memory, which counts in steps.
@@ -73,6 +117,18 @@ impl Budget {
         managed.add(pages, |bytes| self.try_take(bytes))?;
         let managed = Some(managed);
         Ok(Reservation { budget: Some(self), bytes: pages, taken: false, managed })
+    }
+
+    pub fn reserve_managed_anyway<'a>(
+        &'a self,
+        managed: &'a Managed,
+        pages: u64,
+    ) -> Reservation<'a> {
+        let Ok(()) = managed.add(pages, |bytes| {
+            self.take_anyway(bytes);
+            Ok::<_, std::convert::Infallible>(())
+        });
+        Reservation { budget: Some(self), bytes: pages, taken: false, managed: Some(managed) }
     }
 }
 
@@ -89,7 +145,7 @@ pub struct Reservation<'a> {
 }
 
 impl Reservation<'_> {
-    /// For a device without a cap: nothing to keep or to give back.
+    /// For what does not count: nothing to keep or to give back.
     pub const fn none() -> Reservation<'static> {
         Reservation { budget: None, bytes: 0, taken: false, managed: None }
     }
@@ -108,9 +164,15 @@ impl Reservation<'_> {
         let Some(budget) = self.budget else { return Ok(()) };
         let promised = i64::try_from(self.bytes).unwrap_or(i64::MAX);
         if actual > promised {
-            // Dropped on the way out with an error: gives the promise back.
-            self.taken = false;
-            budget.try_take((actual - promised) as u64)?;
+            let more = (actual - promised) as u64;
+            if let Err(refusal) = budget.try_take(more) {
+                if !budget.only_warns {
+                    // Dropped on the way out: gives the promise back.
+                    self.taken = false;
+                    return Err(refusal);
+                }
+                budget.take_anyway(more);
+            }
         } else {
             budget.charge(actual - promised);
         }

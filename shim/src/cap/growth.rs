@@ -137,6 +137,15 @@ impl Growth {
         self.ask_from(budget, size, |state: &State| state.driver_used)
     }
 
+    /// As `ask`, whatever the limit: where the cap only warns.
+    pub fn ask_anyway(&self, budget: &Budget, size: u64) {
+        let mut state = self.lock();
+        let more = state.needed(state.used(), size).saturating_sub(state.pending);
+        budget.take_anyway(more);
+        state.pending += more;
+        state.in_flight = state.in_flight.saturating_add(size);
+    }
+
     fn ask_from(
         &self,
         budget: Option<&Budget>,

@@ -2,24 +2,28 @@
 //!
 //! The count of a device is the physical bytes of its allocations, what is promised to calls under
 //! way, what its pools and graphs reserve, and what the driver took on its own (context, kernels)
-//! as far as seen. Without a cap only the last part is kept here; the ledger has the rest.
+//! as far as seen. It is kept with and without a cap: one may come while the process runs.
 
 mod budget;
 mod growth;
 mod managed;
+mod soft;
 mod under_way;
 
 pub use budget::{Budget, Refusal, Reservation};
 use managed::Managed;
+pub use soft::Crossing;
 
 pub use growth::{Change, Growth, Reading, Ticket};
 pub use under_way::UnderWay;
 
 use crate::ledger::add_saturating;
+use std::sync::Arc;
 use std::sync::atomic::{
     AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
-use vramtrace_format::capspec::CapSpec;
+use vramtrace_format::capspec::{CapSpec, Limit};
+use vramtrace_format::policy::Mode;
 use vramtrace_format::{DeviceId, Kind};
 
 /// What the driver says of a device; needed to find its rule in the cap.
@@ -32,20 +36,34 @@ pub struct DeviceFacts {
 /// `None` when the driver cannot tell yet (not initialised). Must not pass through our hooks.
 pub type Ask = fn(DeviceId) -> Option<DeviceFacts>;
 
-pub struct Cap {
-    spec: Option<CapSpec>,
+/// What was asked for when the process began.
+#[derive(Clone, Debug, Default)]
+pub struct Rules {
+    pub spec: Option<CapSpec>,
     /// The cap could not be understood: everything is refused.
-    bad: bool,
+    pub bad: bool,
+    pub mode: Mode,
+    pub soft: Option<Limit>,
+}
+
+pub struct Cap {
+    rules: Rules,
     ask: Ask,
+    /// Something is limited, or was once: the figures are looked at more often.
+    set: AtomicBool,
+    /// Something is to be told: see [`Cap::take_news`].
+    news: Arc<AtomicBool>,
+    warned: AtomicBool,
     devices: [DeviceCap; DEVICES],
 }
 
 const DEVICES: usize = 256;
+/// No request of so many bytes is granted by any driver: it does not enter a sum.
+const ABSURD: u64 = 1 << 60;
 
-#[derive(Default)]
 struct DeviceCap {
     budget: Budget,
-    /// The rule was looked up; the budget's limit is final.
+    /// The rule was looked up.
     resolved: AtomicBool,
     /// Context and unattributed bytes, a part of the budget's count.
     outside: AtomicU64,
@@ -53,53 +71,109 @@ struct DeviceCap {
 }
 
 impl Cap {
-    /// `spec`: `Ok(None)` = no cap; `Err` = a cap that could not be understood.
-    pub fn new(spec: Result<Option<CapSpec>, ()>, ask: Ask) -> Cap {
+    pub fn new(rules: Rules, ask: Ask) -> Cap {
+        let news = Arc::new(AtomicBool::new(false));
+        let only_warns = rules.mode == Mode::Warn;
         Cap {
-            bad: spec.is_err(),
-            spec: spec.unwrap_or(None),
+            set: AtomicBool::new(rules.spec.is_some() || rules.soft.is_some()),
+            rules,
             ask,
-            devices: std::array::from_fn(|_| DeviceCap::default()),
+            warned: AtomicBool::new(false),
+            devices: std::array::from_fn(|_| DeviceCap {
+                budget: Budget::new(news.clone(), only_warns),
+                resolved: AtomicBool::new(false),
+                outside: AtomicU64::new(0),
+                managed: Managed::default(),
+            }),
+            news,
         }
     }
 
     /// Memory calls and context creation must fail with CUDA_ERROR_INVALID_VALUE.
     #[inline]
     pub fn is_bad(&self) -> bool {
-        self.bad
+        self.rules.bad
     }
 
-    /// Some device has a cap.
+    /// Some device has a cap or a soft limit.
     #[inline]
     pub fn is_set(&self) -> bool {
-        self.spec.is_some()
+        self.set.load(Relaxed)
     }
 
-    /// The device's budget when it has a cap, else `None`.
+    /// What does not fit is told, and goes to the driver.
+    #[inline]
+    pub fn only_warns(&self) -> bool {
+        self.rules.mode == Mode::Warn
+    }
+
+    /// True once: the first request that a cap which only warns would have refused.
+    pub fn warns_first(&self) -> bool {
+        !self.warned.swap(true, Relaxed)
+    }
+
+    /// The device's count, with its limit if there is one. `None` for the unknown device.
     #[inline]
     pub fn budget(&self, device: DeviceId) -> Option<&Budget> {
-        self.spec.as_ref()?;
-        self.resolve(device)
-    }
-
-    fn resolve(&self, device: DeviceId) -> Option<&Budget> {
         if device == DeviceId::UNKNOWN {
             return None;
         }
         let cap = &self.devices[device.0 as usize];
-        if !cap.resolved.load(Acquire) {
-            // Two threads may both look: they find the same.
-            let facts = (self.ask)(device)?;
-            let spec = self.spec.as_ref()?;
-            let limit = spec.limit(device.0.into(), &facts.uuid, facts.total_bytes);
-            cap.budget.set_limit(limit);
-            cap.resolved.store(true, Release);
+        if !cap.resolved.load(Acquire) && self.is_set() {
+            self.resolve(device, cap);
         }
-        cap.budget.limit().map(|_| &cap.budget)
+        Some(&cap.budget)
+    }
+
+    #[cold]
+    fn resolve(&self, device: DeviceId, cap: &DeviceCap) {
+        // Two threads may both look: they find the same.
+        let Some(facts) = (self.ask)(device) else { return };
+        let spec = self.rules.spec.as_ref();
+        let limit =
+            spec.and_then(|spec| spec.limit(device.0.into(), &facts.uuid, facts.total_bytes));
+        let whole = limit.unwrap_or(facts.total_bytes);
+        cap.budget.set_limit(limit);
+        cap.budget.set_soft(self.rules.soft.map(|soft| soft.bytes(whole)));
+        cap.resolved.store(true, Release);
+    }
+
+    /// The device's budget, where a request may not fit.
+    #[inline]
+    pub fn limited(&self, device: DeviceId) -> Option<&Budget> {
+        if !self.is_set() {
+            return None;
+        }
+        self.budget(device).filter(|budget| budget.limit().is_some())
     }
 
     pub fn limit(&self, device: DeviceId) -> Option<u64> {
         self.budget(device).and_then(Budget::limit)
+    }
+
+    pub fn soft_limit(&self, device: DeviceId) -> Option<u64> {
+        self.budget(device).and_then(|budget| budget.soft().limit())
+    }
+
+    /// The limit that the program lives under, and sees: none where the cap only warns.
+    pub fn enforced(&self, device: DeviceId) -> Option<u64> {
+        self.limit(device).filter(|_| !self.only_warns())
+    }
+
+    /// Something may be to be told.
+    #[inline]
+    pub fn has_news(&self) -> bool {
+        self.news.load(Relaxed)
+    }
+
+    /// The soft limits that were crossed since the last call.
+    pub fn take_news(&self, mut tell: impl FnMut(DeviceId, Crossing)) {
+        if self.news.swap(false, Relaxed) {
+            for (ordinal, device) in self.devices.iter().enumerate() {
+                let crossings = device.budget.soft().take(device.budget.counted());
+                crossings.for_each(|crossing| tell(DeviceId(ordinal as u8), crossing));
+            }
+        }
     }
 
     /// Promises `bytes` before the driver is asked. Before it refuses it calls `look_again`, which
@@ -111,7 +185,7 @@ impl Cap {
         bytes: u64,
         look_again: impl FnOnce(),
     ) -> Result<Reservation<'_>, Refusal> {
-        let Some(budget) = self.budget(device) else { return Ok(Reservation::none()) };
+        let Some(budget) = self.countable(device, bytes) else { return Ok(Reservation::none()) };
         budget.reserve(bytes).or_else(|_| {
             look_again();
             budget.reserve(bytes)
@@ -125,12 +199,29 @@ impl Cap {
         pages: u64,
         look_again: impl FnOnce(),
     ) -> Result<Reservation<'_>, Refusal> {
-        let Some(budget) = self.budget(device) else { return Ok(Reservation::none()) };
+        let Some(budget) = self.countable(device, pages) else { return Ok(Reservation::none()) };
         let managed = &self.devices[device.0 as usize].managed;
         budget.reserve_managed(managed, pages).or_else(|_| {
             look_again();
             budget.reserve_managed(managed, pages)
         })
+    }
+
+    /// Counts `bytes` of `kind` whatever the limit: where the cap only warns.
+    pub fn reserve_anyway(&self, device: DeviceId, kind: Kind, bytes: u64) -> Reservation<'_> {
+        let Some(budget) = self.countable(device, bytes) else { return Reservation::none() };
+        match kind {
+            Kind::Managed => {
+                budget.reserve_managed_anyway(&self.devices[device.0 as usize].managed, bytes)
+            }
+            _ => budget.reserve_anyway(bytes),
+        }
+    }
+
+    #[inline]
+    fn countable(&self, device: DeviceId, bytes: u64) -> Option<&Budget> {
+        let budget = self.budget(device)?;
+        (bytes < ABSURD || budget.limit().is_some()).then_some(budget)
     }
 
     /// The driver has these physical bytes of `kind` no more.
@@ -153,7 +244,6 @@ impl Cap {
     /// driver took on its own, and without the rest of a step of managed memory.
     pub fn held(&self, device: DeviceId, live: u64) -> u64 {
         let look = |beside: u64| {
-            let beside = if self.limit(device).is_some() { beside } else { 0 };
             let counted = self.counted(device, live);
             counted.saturating_sub(self.outside(device)).saturating_sub(beside)
         };
@@ -177,7 +267,7 @@ impl Cap {
     pub fn charge(&self, device: DeviceId, delta: i64) {
         let cap = &self.devices[device.0 as usize];
         add_saturating(&cap.outside, delta);
-        if self.is_set() && device != DeviceId::UNKNOWN {
+        if device != DeviceId::UNKNOWN {
             // Also before the limit is known: it counts from the start.
             cap.budget.charge(delta);
         }
@@ -188,7 +278,7 @@ impl Cap {
         self.devices[device.0 as usize].outside.load(Relaxed)
     }
 
-    /// All that counts; `live` is the ledger's sum, used where no cap keeps the count.
+    /// All that counts; `live` is the ledger's sum, used for the unknown device.
     pub fn counted(&self, device: DeviceId, live: u64) -> u64 {
         match self.budget(device) {
             Some(budget) => budget.counted(),
@@ -210,7 +300,11 @@ mod tests {
     }
 
     fn cap(text: &str) -> Cap {
-        Cap::new(Ok(Some(capspec::parse(text).unwrap())), two_devices)
+        Cap::new(rules(text), two_devices)
+    }
+
+    fn rules(text: &str) -> Rules {
+        Rules { spec: Some(capspec::parse(text).unwrap()), ..Rules::default() }
     }
 
     #[test]
@@ -222,13 +316,47 @@ mod tests {
     }
 
     #[test]
-    fn a_device_without_a_rule_has_no_cap_and_keeps_no_count() {
+    fn a_device_without_a_rule_has_no_cap_and_counts_all_the_same() {
         let cap = cap("1=1GiB");
         let promise = cap.reserve(DeviceId(0), 100 * GIB, || panic!("no reason to look")).unwrap();
         promise.commit(100 * GIB as i64).unwrap();
         cap.release(DeviceId(0), 1);
         cap.charge(DeviceId(0), 5);
-        assert_eq!(cap.counted(DeviceId(0), 7), 12);
+        assert_eq!(cap.counted(DeviceId(0), 7), 100 * GIB + 4);
+        let absurd = cap.reserve(DeviceId(0), u64::MAX, || panic!("the driver's to refuse"));
+        assert!(absurd.is_ok());
+        assert_eq!(cap.counted(DeviceId(0), 7), 100 * GIB + 4);
+        assert!(cap.limited(DeviceId(0)).is_none() && cap.limited(DeviceId(1)).is_some());
+    }
+
+    #[test]
+    fn a_cap_that_only_warns_counts_on() {
+        let warns = Rules { mode: Mode::Warn, ..rules("1GiB") };
+        let cap = Cap::new(warns, two_devices);
+        assert!(cap.reserve(DeviceId(0), 2 * GIB, || ()).is_err(), "it says so");
+        let promise = cap.reserve_anyway(DeviceId(0), Kind::Device, 2 * GIB);
+        promise.commit(3 * GIB as i64).unwrap();
+        assert_eq!(cap.counted(DeviceId(0), 0), 3 * GIB);
+        assert_eq!((cap.limit(DeviceId(0)), cap.enforced(DeviceId(0))), (Some(GIB), None));
+        drop(cap.reserve_anyway(DeviceId(0), Kind::Managed, 3 << 20));
+        assert_eq!(cap.counted(DeviceId(0), 0), 3 * GIB);
+        assert!(cap.warns_first() && !cap.warns_first());
+    }
+
+    #[test]
+    fn a_soft_limit_is_a_share_of_the_cap_or_of_the_device() {
+        let soft = Some(Limit::Share(80_000_000));
+        let cap = Cap::new(Rules { soft, ..rules("0=10GiB") }, two_devices);
+        let mut told = Vec::new();
+        for device in [0, 1] {
+            let taken = cap.reserve(DeviceId(device), 9 * GIB, || ()).unwrap();
+            assert_eq!(cap.has_news(), device == 0);
+            taken.commit(9 * GIB as i64).unwrap();
+            cap.take_news(|device, crossing| told.push((device.0, crossing)));
+        }
+        assert_eq!(told, [(0, Crossing { over: true, counted: 9 * GIB, limit: 8 * GIB })]);
+        cap.charge(DeviceId(1), 11 * GIB as i64);
+        assert!(cap.has_news());
     }
 
     #[test]
@@ -252,7 +380,7 @@ mod tests {
             static READY: AtomicBool = AtomicBool::new(false);
             READY.swap(true, Relaxed).then_some(DeviceFacts { uuid: [0; 16], total_bytes: GIB })
         }
-        let cap = Cap::new(Ok(Some(capspec::parse("50%").unwrap())), later);
+        let cap = Cap::new(rules("50%"), later);
         cap.charge(DeviceId(0), 10);
         assert_eq!(cap.limit(DeviceId(0)), None, "the driver cannot tell yet");
         assert_eq!(cap.limit(DeviceId(0)), Some(GIB / 2));
@@ -261,8 +389,8 @@ mod tests {
 
     #[test]
     fn a_bad_cap_is_not_no_cap() {
-        assert!(Cap::new(Err(()), two_devices).is_bad());
-        let none = Cap::new(Ok(None), two_devices);
+        assert!(Cap::new(Rules { bad: true, ..Rules::default() }, two_devices).is_bad());
+        let none = Cap::new(Rules::default(), two_devices);
         assert!(!none.is_bad() && !none.is_set());
         assert!(none.reserve(DeviceId(0), u64::MAX, || ()).is_ok());
     }

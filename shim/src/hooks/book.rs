@@ -7,7 +7,9 @@ use crate::entry::cuda::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY, CUr
 use crate::ledger::{Entry, Removed};
 use crate::process::Process;
 use crate::recorder::SiteKey;
+use crate::say;
 use vramtrace_format::physical::{PAGE, Physical, physical};
+use vramtrace_format::size::Bytes;
 use vramtrace_format::{DeviceId, Drift, Event, Kind, PoolId, Refused, RefusedBy, SiteId, Space};
 
 /// What a call asks for.
@@ -59,6 +61,8 @@ pub fn site(
 pub enum Why {
     Driver(CUresult),
     Cap(Refusal),
+    /// The cap only warns: the request goes to the driver all the same.
+    Warned(Refusal),
     BadCap,
 }
 
@@ -84,6 +88,7 @@ pub(super) fn refuse_at(
         Why::Cap(refusal) => {
             (CUDA_ERROR_OUT_OF_MEMORY, RefusedBy::Cap, refusal.counted, refusal.limit)
         }
+        Why::Warned(refusal) => (0, RefusedBy::Warned, refusal.counted, refusal.limit),
         Why::BadCap => (CUDA_ERROR_INVALID_VALUE, RefusedBy::BadCap, counted, 0),
     };
     let stack = crate::capture::stack(p);
@@ -96,6 +101,29 @@ pub(super) fn refuse_at(
         p.ledger.refused(device, by, record);
     }
     result
+}
+
+/// Counts and records a request that a cap which only warns would have refused.
+#[cold]
+pub(super) fn warn(
+    p: &'static Process,
+    device: DeviceId,
+    site: SiteId,
+    size: u64,
+    refusal: Refusal,
+) {
+    refuse_at(p, device, site, size, Why::Warned(refusal));
+    if p.cap.warns_first() {
+        let Refusal { counted, limit } = refusal;
+        say::line(format_args!(
+            "cuda:{}: {} more would pass the cap of {} ({} counted); the cap only warns, so they \
+             are given; said once, the trace has all",
+            device.0,
+            Bytes(size),
+            Bytes(limit),
+            Bytes(counted)
+        ));
+    }
 }
 
 /// Reads afresh what the driver may have given back or taken on its own: before a refusal, and now
@@ -142,6 +170,10 @@ pub fn take(
     }
     let mut reservation = match reserve(p, request) {
         Ok(reservation) => reservation,
+        Err(refusal) if p.cap.only_warns() => {
+            warn(p, request.place.device, request.site(p), request.size, refusal);
+            p.cap.reserve_anyway(request.place.device, request.kind, request.upper_bound())
+        }
         Err(refusal) => return refuse(p, request, Why::Cap(refusal)),
     };
     let result = real();
@@ -178,7 +210,7 @@ pub fn take(
 fn reserve(p: &'static Process, request: &Request) -> Result<Reservation<'static>, Refusal> {
     // A request for nothing is the driver's to refuse.
     let bytes = if request.size == 0 { 0 } else { request.upper_bound() };
-    if !p.cap.is_set() || bytes == 0 {
+    if bytes == 0 {
         return Ok(Reservation::none());
     }
     let device = request.place.device;

@@ -1,6 +1,6 @@
 //! Contexts: made, retained, reset and destroyed, with what they take and what goes with them.
 
-use super::book::{Why, look_again, refuse_at, site};
+use super::book::{Why, look_again, refuse_at, site, warn};
 use super::place::current_place;
 use crate::cap::Reservation;
 use crate::contexts::{Arrival, Context, Ending, Place, Step};
@@ -21,9 +21,7 @@ pub fn device_id(device: i32) -> DeviceId {
 pub fn meet_device(p: &'static Process, id: DeviceId) -> Option<&'static Device> {
     p.devices.get(id, |device| {
         p.recorder.define(&device.definition());
-        if p.cap.is_set() {
-            p.recorder.record(&Event::Cap { device: id, bytes: p.cap.limit(id) });
-        }
+        super::control::tell_cap(p, id);
     })
 }
 
@@ -355,6 +353,11 @@ pub unsafe fn set_limit(
     };
     let promise = match promise {
         Ok(promise) => promise,
+        Err(refusal) if p.cap.only_warns() => {
+            let site = site(p, call.api, None, place, PoolId(0), 0);
+            warn(p, place.device, site, growth, refusal);
+            p.cap.reserve_anyway(place.device, Kind::Device, growth)
+        }
         Err(refusal) => {
             let site = site(p, call.api, None, place, PoolId(0), 0);
             return refuse_at(p, place.device, site, growth, Why::Cap(refusal));

@@ -5,7 +5,7 @@
 //! reservation grows at upload or first launch and stays until it is trimmed: that is what is
 //! physical, and what a cap refuses.
 
-use super::book::{freeing_site, look_again, refuse_at, site};
+use super::book::{freeing_site, look_again, refuse_at, site, warn};
 use super::{NOWHERE, Request, Why, refuse};
 use crate::cap::{Change, Reading, Ticket, UnderWay};
 use crate::contexts::Place;
@@ -325,14 +325,19 @@ fn with_memory(
     let place = Place { device, ..NOWHERE };
     let at = || site(p, api, Some(Kind::Graph), place, PoolId(0), 0);
     let fresh = !plan.is_resident(memory);
-    let asked = fresh && budget.is_some();
-    if asked {
+    let limited = p.cap.limited(device).filter(|_| fresh);
+    let asked = limited.is_some();
+    if let Some(limited) = limited {
         // What graphs hold free serves this one: the driver's own figure of what is in use.
         look(p, device);
         if memory.growth.ask_by_driver(budget, bytes).is_err() {
             look_again(p, device);
             if let Err(refusal) = memory.growth.ask_by_driver(budget, bytes) {
-                return refuse_at(p, device, at(), bytes, Why::Cap(refusal));
+                if !p.cap.only_warns() {
+                    return refuse_at(p, device, at(), bytes, Why::Cap(refusal));
+                }
+                warn(p, device, at(), bytes, refusal);
+                memory.growth.ask_anyway(limited, bytes);
             }
         }
     }

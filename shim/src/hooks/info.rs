@@ -30,7 +30,7 @@ impl Shown {
 
 /// The figures of a device under its cap; `None` without one.
 pub fn shown(p: &'static Process, device: DeviceId, driver: Shown) -> Option<Shown> {
-    let limit = p.cap.limit(device)?;
+    let limit = p.cap.enforced(device)?;
     // A few microseconds, as the driver's own call: the program is to see what a request would.
     look_again(p, device);
     Some(driver.under(limit, p.cap.counted(device, p.ledger.live(device))))
@@ -91,7 +91,7 @@ pub unsafe fn device_total_mem(
     let result = unsafe { call.real(bytes, device) };
     if result == CUDA_SUCCESS
         && !bytes.is_null()
-        && let Some(limit) = p.cap.limit(device_id(device))
+        && let Some(limit) = p.cap.enforced(device_id(device))
     {
         unsafe { *bytes = (*bytes).min(usize::try_from(limit).unwrap_or(usize::MAX)) };
     }
@@ -109,7 +109,7 @@ pub unsafe fn device_total_mem_v1(
     let result = unsafe { call.real(bytes, device) };
     if result == CUDA_SUCCESS
         && !bytes.is_null()
-        && let Some(limit) = p.cap.limit(device_id(device))
+        && let Some(limit) = p.cap.enforced(device_id(device))
     {
         unsafe { *bytes = (*bytes).min(u32::try_from(limit).unwrap_or(u32::MAX)) };
     }

@@ -3,6 +3,7 @@
 pub mod alloc;
 pub mod array;
 pub mod context;
+pub mod control;
 pub mod graph;
 pub mod graphics;
 pub mod host;

@@ -1,6 +1,6 @@
 //! Stream-ordered memory: blocks inside pools, and the pools themselves.
 
-use super::book::{look_again, refuse_at, site};
+use super::book::{look_again, refuse_at, site, warn};
 use super::{Request, Why, current_context, give_back, place_of, refuse, take};
 use crate::cap::{Budget, Change, Reading, Ticket, UnderWay};
 use crate::entry::cuda::*;
@@ -95,7 +95,7 @@ fn take_block(p: &'static Process, asked: &Asked, real: impl FnOnce() -> CUresul
     if !pool.is_device_memory() {
         return take_other(p, asked, &route, pool.kind(), real);
     }
-    match p.cap.budget(pool.device()) {
+    match p.cap.limited(pool.device()) {
         Some(budget) if asked.size > 0 && !asked.dptr.is_null() => {
             capped(p, asked, &route, pool, budget, real)
         }
@@ -135,7 +135,11 @@ fn capped(
         look_again(p, pool.device());
         if let Err(refusal) = pool.growth.ask_again(Some(budget), size) {
             let device = route.place.device;
-            return refuse_at(p, device, route.site, asked.size, Why::Cap(refusal));
+            if !p.cap.only_warns() {
+                return refuse_at(p, device, route.site, asked.size, Why::Cap(refusal));
+            }
+            warn(p, device, route.site, asked.size, refusal);
+            pool.growth.ask_anyway(budget, size);
         }
     }
     let under_way = UnderWay::new(&pool.growth, Some(budget), size);

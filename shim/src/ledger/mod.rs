@@ -396,7 +396,8 @@ impl Ledger {
         totals.seen.store(1, Relaxed);
         let counter = match by {
             RefusedBy::Driver => &totals.refused_by_driver,
-            RefusedBy::Cap | RefusedBy::BadCap => &totals.refused_by_cap,
+            RefusedBy::Cap | RefusedBy::BadCap | RefusedBy::Group => &totals.refused_by_cap,
+            RefusedBy::Warned => &totals.warned,
         };
         counter.fetch_add(1, Relaxed);
         record();
@@ -458,6 +459,7 @@ impl Ledger {
             frees: sums.frees,
             refused_by_cap: totals.refused_by_cap.load(Relaxed),
             refused_by_driver: totals.refused_by_driver.load(Relaxed),
+            warned: totals.warned.load(Relaxed),
             counted: live,
         }
     }

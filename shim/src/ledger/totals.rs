@@ -46,6 +46,7 @@ pub(super) struct DeviceTotals {
     pub kinds: [AtomicU64; KINDS],
     pub refused_by_cap: AtomicU64,
     pub refused_by_driver: AtomicU64,
+    pub warned: AtomicU64,
     /// 1 once anything was seen on it.
     pub seen: AtomicU32,
 }

@@ -82,6 +82,9 @@ impl Recorder {
     /// Called at the end of each hook, outside all locks.
     #[inline]
     pub fn after_call(&self, process: &'static Process) {
+        if process.cap.has_news() {
+            crate::hooks::control::tell_news(process);
+        }
         let due = slot::last_ns() >= self.due_ns.load(Ordering::Relaxed);
         if due || self.left_to_ask.load(Ordering::Relaxed) {
             self.left_to_ask.store(false, Ordering::Relaxed);
