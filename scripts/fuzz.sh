@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fuzzes the trace reader: the committed corpus, then SECONDS (default 20) of new inputs in all.
+# Fuzzes the trace reader and what imports others' files: the committed corpus, then SECONDS (default 20) of new inputs in all.
 # The corpus is made by: cargo run -p vramtrace-format --example corpus -- fuzz/corpus
 # Needs cargo-fuzz (`cargo install cargo-fuzz`); without it, says SKIP and ends well.
 # A crash is kept in fuzz/artifacts/ and makes this fail.
@@ -13,13 +13,13 @@ if ! cargo fuzz --version >/dev/null 2>&1; then
     echo "SKIP fuzz: cargo-fuzz is not installed (cargo install cargo-fuzz)"
     exit 0
 fi
-targets=(reader records)
+targets=(reader records import)
 share=$((seconds / ${#targets[@]}))
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 for target in "${targets[@]}"; do
     mkdir "$work/$target"
-    # -s none: no sanitizer, so that stable Rust will do; the reader has no unsafe code.
+    # -s none: no sanitizer, so that stable Rust will do; what is fuzzed has no unsafe code.
     cargo fuzz build -s none "$target"
     echo "== $target: the corpus"
     cargo fuzz run -s none "$target" "fuzz/corpus/$target" -- -runs=0

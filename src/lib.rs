@@ -1,7 +1,7 @@
 //! The reader library behind the `vramtrace` command.
 //!
 //! An event's journey: file -> [`trace`] -> [`replay`] -> [`analysis`] -> [`report`] or [`export`].
-//! Stacks get their names in [`symbols`].
+//! Stacks get their names in [`symbols`]. What others recorded comes in through [`import`].
 
 pub mod allocator;
 pub mod analysis;
@@ -9,6 +9,7 @@ pub mod export;
 pub mod import;
 pub mod replay;
 pub mod report;
+pub mod spans;
 pub mod symbols;
 pub mod trace;
 pub mod units;

@@ -75,10 +75,11 @@ pub enum Definition {
         start: u64,
         end: u64,
     },
-    /// A Python code object.
+    /// A Python code object; or, in an imported trace, a native function by its name.
     Code {
         id: u32,
         /// The Y of CPython 3.Y: the form of the line table and the unit of instructions.
+        /// [`Definition::NAMED_NATIVE`]: no Python; `first_line` is the line, 0 if not known.
         minor: u8,
         /// The qualified name where the version has it (3.11 on), else the plain one.
         name: String,
@@ -118,6 +119,11 @@ pub struct NativeName {
     pub file: u32,
     /// 0: not known.
     pub line: u32,
+}
+
+impl Definition {
+    /// The `minor` of a [`Definition::Code`] that is a native function.
+    pub const NAMED_NATIVE: u8 = 0;
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -204,22 +204,34 @@ fn write(
     exported
 }
 
-/// Writes beside the wanted name and takes it at the end: no half file is ever there.
 fn to_file<T>(
     path: &Path,
     force: bool,
     write: impl FnOnce(&mut dyn Write) -> std::io::Result<T>,
 ) -> Result<T, Failure> {
+    keep(path, force, |file| {
+        let mut out = BufWriter::with_capacity(1 << 20, file.as_file());
+        let written = write(&mut out)?;
+        out.flush()?;
+        Ok(written)
+    })
+}
+
+/// Writes beside the wanted name and takes it at the end: no half file is ever there.
+pub fn keep<T>(
+    path: &Path,
+    force: bool,
+    write: impl FnOnce(&NamedTempFile) -> std::io::Result<T>,
+) -> Result<T, Failure> {
     let shown = path.display().to_string();
     let failed = |error: &std::io::Error| cannot(&shown, error);
     let directory = path.parent().filter(|parent| *parent != Path::new(""));
     let file = NamedTempFile::new_in(directory.unwrap_or(Path::new(".")));
-    let mut out = BufWriter::with_capacity(1 << 20, file.map_err(|error| failed(&error))?);
-    let exported = write(&mut out).map_err(|error| failed(&error))?;
-    let file = out.into_inner().map_err(|error| failed(error.error()))?;
+    let file = file.map_err(|error| failed(&error))?;
+    let written = write(&file).map_err(|error| failed(&error))?;
     let kept = if force { file.persist(path) } else { file.persist_noclobber(path) };
     kept.map_err(|error| failed(&error.error))?;
-    Ok(exported)
+    Ok(written)
 }
 
 fn cannot(what: &str, error: &std::io::Error) -> Failure {

@@ -78,10 +78,12 @@ pub fn need_stacks(traces: &[Trace]) -> Result<(), Failure> {
         }
     }
     lacking.map_or(Ok(()), |trace| {
-        Err(Failure::new(format!(
-            "{}: {NO_STACKS}; record it with VRAMTRACE_STACKS=native,python",
-            trace.path().display()
-        )))
+        let path = trace.path().display();
+        let (definitions, _) = trace.definitions();
+        Err(Failure::new(match definitions.imported_from() {
+            Some(form) => format!("{path}: no stacks: imported from a {form}, which has none"),
+            None => format!("{path}: {NO_STACKS}; record it with VRAMTRACE_STACKS=native,python"),
+        }))
     })
 }
 

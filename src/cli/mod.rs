@@ -7,6 +7,7 @@ mod doctor;
 mod export;
 mod flame;
 mod holders;
+mod import;
 mod leaks;
 mod moment;
 mod pack;
@@ -53,6 +54,8 @@ enum Command {
     Report(report::Args),
     /// Show who holds the memory: by line, function, library or whole stack
     Holders(holders::Args),
+    /// Make a trace of a PyTorch memory snapshot, a CSV of requests or an RMM log
+    Import(import::Args),
     /// Show who holds more and more: leaks, with their rate and what speaks for them
     Leaks(leaks::Args),
     /// Copy a trace with the names of its functions in it, for another machine
@@ -122,6 +125,7 @@ fn dispatch(cli: Cli) -> Outcome {
         Command::Report(args) => report::run(args),
         Command::Flame(args) => flame::run(args),
         Command::Holders(args) => holders::run(args),
+        Command::Import(args) => import::run(args),
         Command::Leaks(args) => leaks::run(args),
         Command::Pack(args) => pack::run(args),
         Command::Whatif(args) => whatif::run(args),

@@ -1,74 +1,86 @@
-//! `action,addr,size,stream`, one line an event in order; alloc sizes are requested bytes.
+//! `action,addr,size,stream`, one line an event in order; alloc sizes are requested bytes. It has
+//! no times.
 
-use super::Imported;
-use crate::allocator::Log;
+use super::history::{Action, Device, Entry, Form, History, StackIndex, is_place};
 
-const HEADER: &str = "action,addr,size,stream";
+pub(super) const HEADER: &str = "action,addr,size,stream";
 
-pub(super) fn read(text: &str) -> Result<Imported, String> {
+pub(super) fn read(text: &str) -> Result<History, String> {
     let mut lines = text.lines().enumerate();
     match lines.next() {
         Some((_, first)) if first.trim() == HEADER => {}
         _ => return Err(format!("the first line must be {HEADER}")),
     }
-    let mut log = Log::default();
-    let mut streams: Vec<u64> = Vec::new();
+    let mut device = Device::default();
     for (index, line) in lines {
         if line.trim().is_empty() {
             continue;
         }
         let wrong = |what: &str| format!("line {}: {what}: \"{line}\"", index + 1);
         let fields: Vec<&str> = line.split(',').map(str::trim).collect();
-        let [action, address, size, stream] = fields[..] else {
+        let [name, address, size, stream] = fields[..] else {
             return Err(wrong("four fields are needed"));
         };
         let number = |text: &str, name: &str| {
             text.parse::<u64>().map_err(|_| wrong(&format!("{name} is not a whole number")))
         };
-        let (address, size) = (number(address, "addr")?, number(size, "size")?);
-        let stream = number(stream, "stream")?;
-        match action {
-            "alloc" => log.alloc(address, size, index_of(&mut streams, stream), 0),
-            "free_completed" => {
-                log.free(address);
-            }
-            "free_requested" | "segment_alloc" | "segment_free" | "segment_map"
-            | "segment_unmap" | "snapshot" | "oom" => {}
-            _ => {
+        let action = match (Action::from_name(name), name) {
+            (Some(action), _) => action,
+            (None, "snapshot") => continue,
+            (None, _) => {
                 return Err(wrong(
                     "the action is none of alloc, free_requested, free_completed, segment_*, oom",
                 ));
             }
+        };
+        let (address, size) = (number(address, "addr")?, number(size, "size")?);
+        if !matches!(action, Action::OutOfMemory { .. }) && !is_place(address, size) {
+            return Err(wrong("it ends behind all memory"));
         }
+        device.entries.push(Entry {
+            action,
+            address,
+            size,
+            stream: number(stream, "stream")?,
+            pool: 0,
+            time_ns: device.entries.len() as u64 * 1_000,
+            stack: StackIndex(0),
+        });
     }
-    if log.is_empty() {
+    if !device.entries.iter().any(|entry| entry.action == Action::Alloc) {
         return Err("holds no allocation".into());
     }
-    Ok(Imported { devices: vec![(0, log)], ..Imported::default() })
-}
-
-/// Streams as small numbers, in order of first sight.
-pub(super) fn index_of(streams: &mut Vec<u64>, stream: u64) -> u32 {
-    let known = streams.iter().position(|s| *s == stream);
-    known.unwrap_or_else(|| {
-        streams.push(stream);
-        streams.len() - 1
-    }) as u32
+    let mut history = History::new(Form::Csv);
+    history.has_times = false;
+    let tells_segments =
+        |entry: &Entry| matches!(entry.action, Action::SegmentAlloc | Action::SegmentMap);
+    if !device.entries.iter().any(tells_segments) {
+        history.caveats.push(
+            "the file names no segments: what was reserved is not known, only what would be".into(),
+        );
+    }
+    history.devices.push(device);
+    Ok(history)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::allocator::Request;
 
     #[test]
-    fn reads_requests_in_order() {
-        let text = "action,addr,size,stream\nsegment_alloc,4096,2097152,9\nalloc,4096,100,9\nfree_requested,4096,100,9\nfree_completed,4096,100,9\nfree_completed,77,1,0\n";
-        let log = &read(text).unwrap().devices[0].1;
+    fn reads_entries_in_order() {
+        let text = "action,addr,size,stream\nsegment_alloc,4096,2097152,9\nalloc,4096,100,9\n\nsnapshot,0,1,0\nfree_requested,4096,100,9\nfree_completed,4096,100,9\n";
+        let history = read(text).unwrap();
+        let entries = &history.devices[0].entries;
+        let actions: Vec<Action> = entries.iter().map(|entry| entry.action).collect();
         assert_eq!(
-            log.requests().collect::<Vec<_>>(),
-            [Request::Alloc { size: 100, stream: 0, pool: 0, slot: 0 }, Request::Free { slot: 0 }]
+            actions,
+            [Action::SegmentAlloc, Action::Alloc, Action::FreeRequested, Action::FreeCompleted]
         );
+        assert_eq!((entries[1].size, entries[1].stream, entries[1].time_ns), (100, 9, 1_000));
+        assert!(!history.has_times && history.caveats.is_empty());
+        let bare = read("action,addr,size,stream\nalloc,4096,100,9\n").unwrap();
+        assert!(bare.caveats[0].contains("no segments"));
     }
 
     #[test]
@@ -76,6 +88,7 @@ mod tests {
         for (line, part) in [
             ("alloc,1,2", "line 2: four fields"),
             ("alloc,x,2,0", "line 2: addr is not"),
+            ("alloc,18446744073709551615,2,0", "line 2: it ends behind"),
             ("malloc,1,2,0", "line 2: the action"),
             ("", "holds no allocation"),
         ] {

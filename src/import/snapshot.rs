@@ -1,80 +1,290 @@
-//! torch.cuda.memory._snapshot(): the requests are in `device_traces`, one list a device.
+//! torch.cuda.memory._snapshot(), of torch 2.0 to 2.15: segments and blocks at the end, and, where
+//! history was recorded, what led there. Keys that a version does not have are done without.
 
-use super::Imported;
-use super::csv::index_of;
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::history::{
+    Action, Block, Device, Entry, Form, Frame, History, Segment, StackIndex, is_place,
+};
 use super::pickle::{self, Value};
-use crate::allocator::Log;
 
-pub(super) fn read(bytes: &[u8]) -> Result<Imported, String> {
+pub(super) fn read(bytes: &[u8]) -> Result<History, String> {
     let value = pickle::parse(bytes).map_err(|e| e.to_string())?;
-    let answer = requests(&value);
-    pickle::take_apart([value]);
-    answer
-}
-
-fn requests(value: &Value) -> Result<Imported, String> {
-    let traces = value
-        .get("device_traces")
-        .and_then(|traces| traces.items())
-        .ok_or("has no device_traces: it is no PyTorch memory snapshot, or one without history (call torch.cuda.memory._record_memory_history first)")?;
-    let mut imported = Imported {
-        conf: value
-            .get("allocator_settings")
-            .and_then(|settings| settings.get("PYTORCH_CUDA_ALLOC_CONF"))
-            .and_then(|conf| conf.text())
-            .map(|conf| conf.to_string()),
-        ..Imported::default()
+    let mut reader = Reader {
+        history: History::new(Form::Snapshot),
+        frames: FxHashMap::default(),
+        stacks: FxHashMap::default(),
+        room: bytes.len() / BYTES_AN_ENTRY,
+        timeless: false,
     };
-    let mut before = 0;
-    for (ordinal, trace) in traces.iter().enumerate() {
-        let entries =
-            trace.items().ok_or_else(|| format!("device_traces[{ordinal}] is no list"))?;
-        let log = device(&entries, &mut before)
-            .map_err(|what| format!("device_traces[{ordinal}]{what}"))?;
-        if !log.is_empty() {
-            imported.devices.push((ordinal as u32, log));
-        }
-    }
-    if imported.devices.is_empty() {
-        return Err("its device_traces hold no allocation: history was not recorded (torch.cuda.memory._record_memory_history)".into());
-    }
-    if before > 0 {
-        imported.caveats.push(format!(
-            "{before} blocks were allocated before the history begins: they are not in the prediction"
-        ));
-    }
-    Ok(imported)
+    reader.read(&value)?;
+    Ok(reader.history)
 }
 
-fn device(entries: &[Value], before: &mut u64) -> Result<Log, String> {
-    let mut log = Log::default();
-    let mut streams = Vec::new();
-    for (index, entry) in entries.iter().enumerate() {
-        let wrong = |what: &str| format!("[{index}]: {what}");
-        let action = entry.get("action").and_then(|a| a.text()).ok_or(wrong("has no action"))?;
-        let field = |name: &str| {
-            entry.get(name).and_then(|v| v.int()).ok_or_else(|| wrong(&format!("has no {name}")))
+/// A list may be named many times: a hostile file could tell of more than memory holds. No entry
+/// or block of a sound file is shorter.
+const BYTES_AN_ENTRY: usize = 8;
+
+const NO_SNAPSHOT: &str = "has neither segments nor device_traces: it is no PyTorch memory \
+    snapshot (torch.cuda.memory._dump_snapshot)";
+
+struct Reader {
+    history: History,
+    /// What was read of a container that the file shares, by its identity.
+    frames: FxHashMap<usize, u32>,
+    stacks: FxHashMap<usize, StackIndex>,
+    /// Entries and blocks that may still come.
+    room: usize,
+    /// An entry without its time was met.
+    timeless: bool,
+}
+
+impl Reader {
+    fn read(&mut self, value: &Value) -> Result<(), String> {
+        let list = |key: &str| match value.get(key) {
+            None => Ok(Vec::new()),
+            Some(list) => list.items().ok_or_else(|| format!("{key} is no list")),
         };
-        match &*action {
-            "alloc" => {
-                let size =
-                    u64::try_from(field("size")?).map_err(|_| wrong("has a negative size"))?;
-                let stream = index_of(&mut streams, field("stream").unwrap_or(0) as u64);
-                log.alloc(field("addr")? as u64, size, stream, pool(entry));
+        // A dump of the segments alone.
+        let (segments, traces) = match value {
+            Value::List(_) => (value.items().unwrap_or_default(), Vec::new()),
+            _ => (list("segments")?, list("device_traces")?),
+        };
+        if value.get("segments").is_none() && value.get("device_traces").is_none() {
+            let known = |segment: &Value| segment.get("total_size").is_some();
+            if segments.is_empty() || !segments.iter().all(known) {
+                return Err(NO_SNAPSHOT.into());
             }
-            "free_completed" => {
-                *before += u64::from(!log.free(field("addr")? as u64));
+        }
+        self.history.conf = value.get("allocator_settings").map(|settings| conf(&settings));
+        for (index, segment) in segments.iter().enumerate() {
+            let at = |what: String| format!("segments[{index}]{what}");
+            let ordinal = segment.get("device").map_or(Some(0), |device| device.int());
+            let device = self.device(ordinal).map_err(at)?;
+            let segment = self.segment(segment).map_err(at)?;
+            self.history.devices[device].segments.push(segment);
+        }
+        for (ordinal, trace) in traces.iter().enumerate() {
+            let at = |what: String| format!("device_traces[{ordinal}]{what}");
+            let entries = trace.items().ok_or_else(|| at(" is no list".into()))?;
+            if entries.is_empty() {
+                continue;
             }
-            _ => {}
+            let device = self.device(i64::try_from(ordinal).ok()).map_err(at)?;
+            for (index, entry) in entries.iter().enumerate() {
+                let at = |what: String| at(format!("[{index}]{what}"));
+                if let Some(entry) = self.entry(entry).map_err(at)? {
+                    self.history.devices[device].entries.push(entry);
+                }
+            }
+        }
+        self.history.devices.sort_by_key(|device| device.ordinal);
+        self.set_times();
+        Ok(())
+    }
+
+    /// Index of the device with this ordinal.
+    fn device(&mut self, ordinal: Option<i64>) -> Result<usize, String> {
+        // 255 stands for a device that is not known.
+        let ordinal = ordinal.and_then(|n| u8::try_from(n).ok()).filter(|n| *n < u8::MAX);
+        let ordinal = ordinal.ok_or(": the device is no ordinal from 0 to 254")?;
+        let devices = &mut self.history.devices;
+        Ok(devices.iter().position(|device| device.ordinal == ordinal).unwrap_or_else(|| {
+            devices.push(Device { ordinal, ..Device::default() });
+            devices.len() - 1
+        }))
+    }
+
+    fn take_room(&mut self) -> Result<(), String> {
+        self.room = self.room.checked_sub(1).ok_or(": the file tells of more than it can hold")?;
+        Ok(())
+    }
+
+    fn segment(&mut self, segment: &Value) -> Result<Segment, String> {
+        self.take_room()?;
+        let (address, size) = (number(segment, "address")?, number(segment, "total_size")?);
+        if !is_place(address, size) {
+            return Err(": it ends behind all memory".into());
+        }
+        let end = address + size;
+        let mut blocks = Vec::new();
+        let mut at = address;
+        let listed = segment.get("blocks").and_then(|blocks| blocks.items());
+        for (index, block) in listed.ok_or(" has no blocks")?.iter().enumerate() {
+            let wrong = |what: String| format!(".blocks[{index}]{what}");
+            self.take_room()?;
+            let size = number(block, "size").map_err(wrong)?;
+            let start = optional(block, "address").unwrap_or(at);
+            let next = start.checked_add(size).filter(|next| start >= at && *next <= end);
+            at = next.ok_or_else(|| wrong(" does not lie behind the one before it".into()))?;
+            let state = block.get("state").and_then(|state| state.text());
+            let state = state.ok_or_else(|| wrong(" has no state".into()))?;
+            if &*state == "inactive" {
+                continue;
+            }
+            // Torch 2.0 keeps a list of what the block was.
+            let past = block.get("history").and_then(|past| past.items());
+            let first = past.unwrap_or_default().into_iter().next();
+            let real = first.as_ref().and_then(|first| optional(first, "real_size"));
+            let told = block.get("frames").or(first.and_then(|first| first.get("frames")));
+            blocks.push(Block {
+                address: start,
+                size,
+                requested: optional(block, "requested_size").or(real).unwrap_or(size).min(size),
+                // Called active_awaiting_free in documents.
+                pending: &*state != "active_allocated",
+                stack: self.stack(told.as_ref()).map_err(wrong)?,
+            });
+        }
+        Ok(Segment {
+            address,
+            size,
+            stream: optional(segment, "stream").unwrap_or(0),
+            pool: self.pool(segment.get("segment_pool_id"))?,
+            expandable: segment.get("is_expandable").and_then(|e| e.int()) == Some(1),
+            stack: self.stack(segment.get("frames").as_ref())?,
+            blocks,
+        })
+    }
+
+    /// `None`: it says nothing about memory.
+    fn entry(&mut self, entry: &Value) -> Result<Option<Entry>, String> {
+        self.take_room()?;
+        let name = entry.get("action").and_then(|action| action.text());
+        let name = name.ok_or(": it has no action")?;
+        let Some(mut action) = Action::from_name(&name) else { return Ok(None) };
+        let mut address = 0;
+        if let Action::OutOfMemory { free } = &mut action {
+            *free = optional(entry, "device_free");
+        } else {
+            address = number(entry, "addr")?;
+        }
+        let size = number(entry, "size")?;
+        if !matches!(action, Action::OutOfMemory { .. }) && !is_place(address, size) {
+            return Err(": it ends behind all memory".into());
+        }
+        let time_us = optional(entry, "time_us");
+        self.timeless |= time_us.is_none();
+        Ok(Some(Entry {
+            action,
+            address,
+            size,
+            stream: optional(entry, "stream").unwrap_or(0),
+            pool: self.pool(entry.get("pool_id"))?,
+            time_ns: time_us.unwrap_or(0).saturating_mul(1_000),
+            stack: self.stack(entry.get("frames").as_ref())?,
+        }))
+    }
+
+    /// Torch 2.12 and later say it of entries too.
+    fn pool(&mut self, id: Option<Value>) -> Result<u16, String> {
+        let pair = id.and_then(|id| id.items()).unwrap_or_default();
+        let number = |at: usize| pair.get(at).and_then(Value::int).unwrap_or(0);
+        let id = (number(0), number(1));
+        let pools = &mut self.history.pools;
+        let index = pools.iter().position(|known| *known == id).unwrap_or_else(|| {
+            pools.push(id);
+            pools.len() - 1
+        });
+        // A search for each: a file of so many pools is made to be slow.
+        u16::try_from(index)
+            .ok()
+            .filter(|index| *index < 4_096)
+            .ok_or_else(|| ": there are more than 4,095 private pools".into())
+    }
+
+    fn stack(&mut self, frames: Option<&Value>) -> Result<StackIndex, String> {
+        let Some(list) = frames.filter(|frames| frames.identity().is_some()) else {
+            return Ok(StackIndex(0));
+        };
+        let identity = list.identity().unwrap_or(0);
+        if let Some(known) = self.stacks.get(&identity) {
+            return Ok(*known);
+        }
+        let frames = list.items().ok_or(".frames is no list")?;
+        let indexes = frames.iter().map(|frame| self.frame(frame)).collect();
+        let stack = self.history.stacks.stack(indexes);
+        self.stacks.insert(identity, stack);
+        Ok(stack)
+    }
+
+    fn frame(&mut self, frame: &Value) -> u32 {
+        let identity = frame.identity().unwrap_or(0);
+        if let Some(known) = self.frames.get(&identity) {
+            return *known;
+        }
+        let text = |key: &str| -> Arc<str> {
+            frame.get(key).and_then(|text| text.text()).as_deref().unwrap_or("").into()
+        };
+        let line = frame.get("line").and_then(|line| line.int());
+        let line = line.and_then(|line| u32::try_from(line).ok()).unwrap_or(0);
+        let (function, file) = (text("name"), text("filename"));
+        let index = self.history.stacks.frame(Frame { function, file, line });
+        self.frames.insert(identity, index);
+        index
+    }
+
+    /// Times from the first entry on; a microsecond each where the file has none.
+    fn set_times(&mut self) {
+        let entries = || self.history.devices.iter().flat_map(|device| &device.entries);
+        let start = entries().map(|entry| entry.time_ns).min().unwrap_or(0);
+        self.history.has_times = !self.timeless && entries().next().is_some();
+        let has_times = self.history.has_times;
+        self.history.start_unix_ns = has_times.then_some(start);
+        for device in &mut self.history.devices {
+            for (entry, index) in device.entries.iter_mut().zip(0..) {
+                entry.time_ns = match has_times {
+                    true => entry.time_ns - start,
+                    false => index * 1_000,
+                };
+            }
         }
     }
-    Ok(log)
 }
 
-/// Torch 2.12 and later say the pool, as a pair; both zero is the default pool.
-fn pool(entry: &Value) -> u16 {
-    let pair = entry.get("pool_id").and_then(|p| p.items()).unwrap_or_default();
-    let number = |at: usize| pair.get(at).and_then(Value::int).unwrap_or(0);
-    // Two small counters, folded: one of them is always zero.
-    (number(0) * 2 + number(1) * 2 + i64::from(number(1) != 0)) as u16
+/// The setting string; where it is empty though settings were changed in the program, the string
+/// that would have set them.
+fn conf(settings: &Value) -> String {
+    let text = settings.get("PYTORCH_CUDA_ALLOC_CONF").and_then(|conf| conf.text());
+    if let Some(text) = text.filter(|text| !text.is_empty()) {
+        return text.to_string();
+    }
+    let mut parts = Vec::new();
+    if settings.get("expandable_segments").and_then(|on| on.int()) == Some(1) {
+        parts.push("expandable_segments:True".to_string());
+    }
+    let split = settings.get("max_split_size").and_then(|size| size.int());
+    if let Some(bytes) = split.filter(|bytes| *bytes > 0) {
+        parts.push(format!("max_split_size_mb:{}", bytes >> 20));
+    }
+    let threshold = settings.get("garbage_collection_threshold").and_then(|share| share.float());
+    if let Some(threshold) = threshold.filter(|share| *share > 0.0) {
+        parts.push(format!("garbage_collection_threshold:{threshold}"));
+    }
+    if let Some(divisions) = settings.get("roundup_power2_divisions").and_then(|all| all.pairs()) {
+        let pairs = divisions.iter().filter_map(|(mb, n)| Some((mb.text()?, n.int()?)));
+        let pairs: Vec<_> = pairs.filter(|(_, n)| *n > 0).collect();
+        let same = pairs.len() == 16 && pairs.iter().all(|(_, n)| *n == pairs[0].1);
+        if same {
+            parts.push(format!("roundup_power2_divisions:{}", pairs[0].1));
+        } else if !pairs.is_empty() {
+            let each: Vec<String> = pairs.iter().map(|(mb, n)| format!("{mb}:{n}")).collect();
+            parts.push(format!("roundup_power2_divisions:[{}]", each.join(",")));
+        }
+    }
+    parts.join(",")
+}
+
+/// A number that must be there.
+fn number(of: &Value, key: &str) -> Result<u64, String> {
+    let value = of.get(key).ok_or_else(|| format!(": it has no {key}"))?;
+    let number = value.int().and_then(|n| u64::try_from(n).ok());
+    number.ok_or_else(|| format!(": its {key} is no number from 0 up"))
+}
+
+/// Handles of streams may have their highest bit set.
+fn optional(of: &Value, key: &str) -> Option<u64> {
+    of.get(key).and_then(|value| value.int()).map(|n| n as u64)
 }

@@ -55,17 +55,20 @@ fn head(process: &Process, shown: Shown) -> String {
         (Some(rank), None) => format!(", rank {rank}"),
         (None, _) => String::new(),
     };
-    let started = jiff::Timestamp::from_nanosecond(i128::from(header.start_unix_ns))
-        .unwrap_or_default()
-        .strftime("%Y-%m-%d %H:%M:%S UTC");
     let mut out = paint(BOLD, &shorten(&clean(&command), WIDTH));
     out.push('\n');
     let mut table = Table::new(2, "ll");
-    let host = clean(&header.host);
-    table.row(["process".into(), format!("pid {} on {host}{rank}", header.pid)]);
-    let ran = format!("{started}, traced for {}", words::age(process.ending.last_ns));
-    table.row(["started".into(), ran]);
-    table.styled([("ended".into(), PLAIN), ended(process)]);
+    match process.definitions.imported_from() {
+        Some(form) => table.row(["source".into(), imported(process, &clean(form))]),
+        None => {
+            let host = clean(&header.host);
+            table.row(["process".into(), format!("pid {} on {host}{rank}", header.pid)]);
+            let ran = words::age(process.ending.last_ns);
+            let started = format!("{}, traced for {ran}", date(header.start_unix_ns));
+            table.row(["started".into(), started]);
+            table.styled([("ended".into(), PLAIN), ended(process)]);
+        }
+    }
     let events = several(process.ending.events, "event");
     table.row(["trace".into(), format!("{} ({events})", clean(&process.trace.to_string_lossy()))]);
     if shown.moment != Moment::End {
@@ -75,6 +78,23 @@ fn head(process: &Process, shown: Shown) -> String {
     }
     out.push_str(&table.render());
     out
+}
+
+fn date(unix_ns: u64) -> impl std::fmt::Display {
+    let time = jiff::Timestamp::from_nanosecond(i128::from(unix_ns)).unwrap_or_default();
+    time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string()
+}
+
+/// What a trace that was not recorded was made from.
+fn imported(process: &Process, form: &str) -> String {
+    if !process.definitions.has_times() {
+        return format!("imported from a {form}, without times");
+    }
+    let ran = words::age(process.ending.last_ns);
+    match process.header.start_unix_ns {
+        0 => format!("imported from a {form}, traced for {ran}"),
+        start => format!("imported from a {form} of {}, traced for {ran}", date(start)),
+    }
 }
 
 fn ended(process: &Process) -> (String, anstyle::Style) {

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use vramtrace_format::{Header, NativeName, PythonFrame, StackFlags, StackId};
+use vramtrace_format::{Definition, Header, NativeName, PythonFrame, StackFlags, StackId};
 
 use crate::trace::{Address, Definitions, Module, Stack, Stacks};
 use merge::{Role, Which};
@@ -283,6 +283,14 @@ impl<'s> Namer<'s> {
             return *known;
         }
         let frame = match self.definitions.stacks().code(at.code) {
+            // Whoever took the stack has named it.
+            Some(code) if code.minor == Definition::NAMED_NATIVE => Frame {
+                language: Language::Native,
+                function: Arc::clone(&code.name),
+                file: Arc::clone(&code.file),
+                line: u32::try_from(code.first_line).ok().filter(|line| *line > 0),
+                library: base_name(&code.file).contains(".so").then(|| Arc::clone(&code.file)),
+            },
             Some(code) => Frame {
                 language: Language::Python,
                 function: Arc::clone(&code.name),

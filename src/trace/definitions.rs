@@ -61,6 +61,13 @@ pub struct Thread {
     pub name: String,
 }
 
+/// The setting of a trace that was not recorded here: what it was made from.
+pub const IMPORT: &str = "import";
+/// The setting that says whether an imported trace has times; without it, it has.
+pub const IMPORT_TIMES: &str = "import_times";
+/// Its events are in order, a made-up microsecond apart.
+pub const NO_TIMES: &str = "none";
+
 /// All definitions of one trace. A later definition of the same id replaces the earlier one.
 #[derive(Clone, Debug, Default)]
 pub struct Definitions {
@@ -178,6 +185,16 @@ impl Definitions {
     /// where an imported trace comes from.
     pub fn setting(&self, name: &str) -> Option<&str> {
         self.settings.get(name).map(String::as_str)
+    }
+
+    /// What an imported trace was made from. `None`: it was recorded.
+    pub fn imported_from(&self) -> Option<&str> {
+        self.setting(IMPORT)
+    }
+
+    /// Are the events' times real? Where not, no moment can be asked for in seconds.
+    pub fn has_times(&self) -> bool {
+        self.setting(IMPORT_TIMES) != Some(NO_TIMES)
     }
 
     /// In no order.

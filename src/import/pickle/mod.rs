@@ -1,63 +1,17 @@
 //! A pickle reader that makes data and nothing else: numbers, strings, lists, tuples, dicts. An
 //! opcode that could make an object or call a function is an error. Protocols 2 to 5.
 //!
-//! Values are shared by reference counts, as pickles share them, so that a file stays small in
-//! memory too. Depth is bounded where values are walked, not here: building needs no recursion.
+//! Nothing here recurses, and no count in a file is believed before its bytes are there: a hostile
+//! file costs no more than a sound one of its length.
 
-use std::cell::RefCell;
+mod value;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::rc::Rc;
 
-/// A value. Containers are shared: a pickle may name one several times, and fill it later.
-#[derive(Clone, Debug)]
-pub enum Value {
-    None,
-    Bool(bool),
-    Int(i64),
-    /// An integer beyond 64 bits: kept as "there was one".
-    Huge,
-    Float(f64),
-    Text(Rc<str>),
-    Bytes,
-    List(Rc<RefCell<Vec<Value>>>),
-    Tuple(Rc<[Value]>),
-    Dict(Rc<RefCell<Vec<(Value, Value)>>>),
-}
-
-impl Value {
-    /// The entry of a dict with this key.
-    pub fn get(&self, key: &str) -> Option<Value> {
-        let Value::Dict(entries) = self else { return None };
-        let entries = entries.borrow();
-        let found = entries.iter().rev().find(|(k, _)| matches!(k, Value::Text(t) if &**t == key));
-        found.map(|(_, value)| value.clone())
-    }
-
-    pub fn int(&self) -> Option<i64> {
-        match self {
-            Value::Int(n) => Some(*n),
-            Value::Bool(b) => Some(i64::from(*b)),
-            _ => None,
-        }
-    }
-
-    pub fn text(&self) -> Option<Rc<str>> {
-        match self {
-            Value::Text(text) => Some(text.clone()),
-            _ => None,
-        }
-    }
-
-    /// The elements of a list or tuple.
-    pub fn items(&self) -> Option<Vec<Value>> {
-        match self {
-            Value::List(items) => Some(items.borrow().clone()),
-            Value::Tuple(items) => Some(items.to_vec()),
-            _ => None,
-        }
-    }
-}
+pub use value::Value;
+use value::{List, Tuple};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PickleError {
@@ -72,6 +26,10 @@ pub enum PickleError {
         at: usize,
     },
     Protocol(u8),
+    /// More lists and dicts than data has.
+    TooMany {
+        at: usize,
+    },
 }
 
 impl fmt::Display for PickleError {
@@ -86,6 +44,9 @@ impl fmt::Display for PickleError {
             PickleError::Protocol(version) => {
                 write!(f, "pickle protocol {version}; 2 to 5 are understood")
             }
+            PickleError::TooMany { at } => {
+                write!(f, "byte {at}: nothing but empty lists and dicts: no memory snapshot")
+            }
         }
     }
 }
@@ -94,47 +55,8 @@ impl std::error::Error for PickleError {}
 
 /// Reads one pickle.
 pub fn parse(bytes: &[u8]) -> Result<Value, PickleError> {
-    let mut machine =
-        Machine { bytes, at: 0, stack: Vec::new(), memo: HashMap::new(), texts: HashMap::new() };
-    let value = machine.run();
-    // Deeply nested values would be dropped by recursion: they are taken apart by hand instead.
-    let Machine { stack, memo, .. } = machine;
-    match value {
-        Ok(value) => {
-            drop(memo);
-            Ok(value)
-        }
-        Err(error) => {
-            take_apart(stack.into_iter().filter_map(|slot| match slot {
-                Slot::Value(value) => Some(value),
-                Slot::Mark => None,
-            }));
-            take_apart(memo.into_values());
-            Err(error)
-        }
-    }
-}
-
-/// Drops values without recursion, however deep they nest.
-pub fn take_apart(values: impl IntoIterator<Item = Value>) {
-    let mut pending: Vec<Value> = values.into_iter().collect();
-    while let Some(value) = pending.pop() {
-        match value {
-            Value::List(items) if Rc::strong_count(&items) == 1 => {
-                pending.append(&mut items.borrow_mut())
-            }
-            Value::Dict(entries) if Rc::strong_count(&entries) == 1 => {
-                pending.extend(entries.borrow_mut().drain(..).flat_map(|(k, v)| [k, v]));
-            }
-            Value::Tuple(mut items) => {
-                if let Some(items) = Rc::get_mut(&mut items) {
-                    pending
-                        .extend(items.iter_mut().map(|item| std::mem::replace(item, Value::None)));
-                }
-            }
-            _ => {}
-        }
-    }
+    let (stack, memo, texts) = Default::default();
+    Machine { bytes, at: 0, stack, memo, texts, containers: 0 }.run()
 }
 
 enum Slot {
@@ -149,7 +71,15 @@ struct Machine<'b> {
     memo: HashMap<u32, Value>,
     /// Equal strings are one.
     texts: HashMap<&'b str, Rc<str>>,
+    /// Lists, tuples and dicts made so far.
+    containers: usize,
 }
+
+/// A container takes some hundred bytes of memory and one of the file: a file may have no more than
+/// one for so many of its bytes. Snapshots have one for 20 or more.
+const BYTES_A_CONTAINER: usize = 4;
+/// So many are granted to the shortest file.
+const SOME_CONTAINERS: usize = 1_000;
 
 impl<'b> Machine<'b> {
     fn take(&mut self, count: usize) -> Result<&'b [u8], PickleError> {
@@ -178,6 +108,15 @@ impl<'b> Machine<'b> {
 
     fn push(&mut self, value: Value) {
         self.stack.push(Slot::Value(value));
+    }
+
+    fn container(&mut self, value: Value) -> Result<(), PickleError> {
+        self.containers += 1;
+        if self.containers > SOME_CONTAINERS + self.bytes.len() / BYTES_A_CONTAINER {
+            return Err(PickleError::TooMany { at: self.at });
+        }
+        self.push(value);
+        Ok(())
     }
 
     fn malformed(&self) -> PickleError {
@@ -217,13 +156,12 @@ impl<'b> Machine<'b> {
             items.push(self.pop()?);
         }
         items.reverse();
-        self.push(Value::Tuple(items.into()));
-        Ok(())
+        self.container(Value::Tuple(Rc::new(Tuple(items))))
     }
 
     fn append(&mut self, items: Vec<Value>) -> Result<(), PickleError> {
         match self.top()? {
-            Value::List(list) => list.borrow_mut().extend(items),
+            Value::List(list) => list.0.borrow_mut().extend(items),
             _ => return Err(self.malformed()),
         }
         Ok(())
@@ -236,7 +174,7 @@ impl<'b> Machine<'b> {
         let mut items = items.into_iter();
         match self.top()? {
             Value::Dict(entries) => {
-                let mut entries = entries.borrow_mut();
+                let mut entries = entries.0.borrow_mut();
                 while let (Some(key), Some(value)) = (items.next(), items.next()) {
                     entries.push((key, value));
                 }
@@ -300,16 +238,16 @@ impl<'b> Machine<'b> {
                     self.take(count)?;
                     self.push(Value::Bytes);
                 }
-                b']' => self.push(Value::List(Rc::default())),
-                b'}' => self.push(Value::Dict(Rc::default())),
-                b')' => self.push(Value::Tuple(Rc::from([]))),
+                b']' => self.container(Value::List(Rc::default()))?,
+                b'}' => self.container(Value::Dict(Rc::default()))?,
+                b')' => self.container(Value::Tuple(Rc::default()))?,
                 b'l' => {
                     let items = self.above_mark()?;
-                    self.push(Value::List(Rc::new(RefCell::new(items))));
+                    self.container(Value::List(Rc::new(List(items.into()))))?;
                 }
                 b't' => {
                     let items = self.above_mark()?;
-                    self.push(Value::Tuple(items.into()));
+                    self.container(Value::Tuple(Rc::new(Tuple(items))))?;
                 }
                 0x85 => self.tuple(1)?,
                 0x86 => self.tuple(2)?,
@@ -333,7 +271,7 @@ impl<'b> Machine<'b> {
                 }
                 b'd' => {
                     let items = self.above_mark()?;
-                    self.push(Value::Dict(Rc::default()));
+                    self.container(Value::Dict(Rc::default()))?;
                     self.set(items)?;
                 }
                 b'q' => {
@@ -431,12 +369,35 @@ mod tests {
 
     #[test]
     fn deep_nesting_neither_overflows_nor_hangs() {
-        let mut bytes = vec![0x80, 2];
-        bytes.extend(std::iter::repeat_n(b']', 1_000_000));
-        bytes.extend(std::iter::repeat_n(b'a', 999_999));
-        let whole = parse(&[&bytes[..], b"."].concat()).unwrap();
-        take_apart([whole]);
-        assert_eq!(parse(&bytes).unwrap_err(), PickleError::Truncated);
+        let deep = |open: u8, close: &[u8]| {
+            // A string, so that the file is as long as so many lists need.
+            let mut bytes = vec![0x80, 2, b'X'];
+            bytes.extend(1_500_000u32.to_le_bytes());
+            bytes.resize(bytes.len() + 1_500_000, b'x');
+            bytes.extend(std::iter::repeat_n(open, 300_000));
+            bytes.extend(close.iter().cycle().take(299_999 * close.len()));
+            bytes
+        };
+        let lists = deep(b']', b"a");
+        assert_eq!(parse(&lists).unwrap_err(), PickleError::Truncated);
+        // The answer; left on the stack, popped, kept in the memo alone.
+        for end in [&b"."[..], b"N.", b"0N.", b"\x940N.", b"\x940]q\x00."] {
+            parse(&[&lists[..], end].concat()).unwrap();
+        }
+        let mut dicts = deep(b'}', b"Ns");
+        dicts.push(b'.');
+        drop(parse(&dicts).unwrap());
+        let mut tuples = deep(b'N', b"\x86");
+        tuples.push(b'.');
+        parse(&tuples).unwrap();
+        // A dict and a list of themselves.
+        parse(b"\x80\x02}q\x00K\x01h\x00s]q\x01h\x01a\x86.").unwrap();
+    }
+
+    #[test]
+    fn a_short_file_makes_no_million_lists() {
+        let bytes = [&b"\x80\x02"[..], &[b']'; 1_000_000], b"."].concat();
+        assert!(matches!(parse(&bytes).unwrap_err(), PickleError::TooMany { .. }));
     }
 
     #[test]

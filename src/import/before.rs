@@ -1,0 +1,231 @@
+//! What was there before a history begins: a ring of entries forgets the oldest. It shows in what
+//! is freed without having been allocated, and in what is there at the end without either.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use super::history::{Action, Block, Device, StackIndex};
+use crate::allocator::{Conf, rounding};
+use crate::spans::Spans;
+
+/// Memory that the driver had given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ground {
+    pub stream: u64,
+    pub pool: u16,
+    pub expandable: bool,
+    pub stack: StackIndex,
+}
+
+/// In order of address; nothing overlaps.
+#[derive(Clone, Debug, Default)]
+pub struct Before {
+    pub segments: Vec<(Range<u64>, Ground)>,
+    pub blocks: Vec<(Block, Ground)>,
+}
+
+impl Before {
+    pub fn of(device: &Device, conf: &Conf) -> Before {
+        let segments = segments(device);
+        let blocks = blocks(device, &segments, conf);
+        Before { segments: segments.iter().collect(), blocks }
+    }
+}
+
+fn segments(device: &Device) -> Spans<Ground> {
+    let mut before: Spans<Ground> = Spans::default();
+    // What the history itself says anything about: nothing before it can be told by its end.
+    let mut touched: Spans<()> = Spans::default();
+    for entry in &device.entries {
+        let range = entry.address..entry.address + entry.size;
+        match entry.action {
+            Action::SegmentAlloc | Action::SegmentMap => {
+                touched.put(range, ());
+            }
+            Action::SegmentFree | Action::SegmentUnmap => {
+                let ground = Ground {
+                    stream: entry.stream,
+                    pool: entry.pool,
+                    expandable: entry.action == Action::SegmentUnmap,
+                    stack: StackIndex(0),
+                };
+                for hole in touched.holes(range.clone()) {
+                    before.put(hole, ground);
+                }
+                touched.put(range, ());
+            }
+            _ => {}
+        }
+    }
+    for segment in &device.segments {
+        let ground = Ground {
+            stream: segment.stream,
+            pool: segment.pool,
+            expandable: segment.expandable,
+            stack: segment.stack,
+        };
+        for hole in touched.holes(segment.address..segment.address + segment.size) {
+            before.put(hole, ground);
+        }
+    }
+    before
+}
+
+fn blocks(device: &Device, segments: &Spans<Ground>, conf: &Conf) -> Vec<(Block, Ground)> {
+    #[derive(Clone, Copy, PartialEq)]
+    enum Seen {
+        Live,
+        Gone,
+    }
+    let mut seen: rustc_hash::FxHashMap<u64, Seen> = Default::default();
+    let mut found: BTreeMap<u64, (Block, Ground)> = BTreeMap::new();
+    for entry in &device.entries {
+        let now = match entry.action {
+            Action::Alloc => Seen::Live,
+            Action::FreeRequested | Action::FreeCompleted => Seen::Gone,
+            _ => continue,
+        };
+        if seen.insert(entry.address, now).is_none() && now == Seen::Gone {
+            let block = Block {
+                address: entry.address,
+                size: rounding::block_size(conf, entry.size),
+                requested: entry.size,
+                pending: entry.action == Action::FreeCompleted,
+                stack: StackIndex(0),
+            };
+            let ground = Ground {
+                stream: entry.stream,
+                pool: entry.pool,
+                expandable: false,
+                stack: StackIndex(0),
+            };
+            found.insert(entry.address, (block, ground));
+        }
+    }
+    for segment in &device.segments {
+        for block in &segment.blocks {
+            if !seen.contains_key(&block.address) {
+                let ground = Ground {
+                    stream: segment.stream,
+                    pool: segment.pool,
+                    expandable: segment.expandable,
+                    stack: segment.stack,
+                };
+                found.insert(block.address, (*block, ground));
+            }
+        }
+    }
+    // Those that were freed tell what was asked for: their size is a guess, which ends where the
+    // next one begins, or the segment.
+    let mut next = u64::MAX;
+    let mut blocks: Vec<(Block, Ground)> = Vec::with_capacity(found.len());
+    for (address, (mut block, mut ground)) in found.into_iter().rev() {
+        let mut end = next;
+        if let Some((segment, of)) = segments.at(address) {
+            end = end.min(reach(segments, segment, of.stream, end));
+            ground = of;
+        }
+        block.size = block.size.min(end - address);
+        block.requested = block.requested.min(block.size);
+        next = address;
+        blocks.push((block, ground));
+    }
+    blocks.reverse();
+    blocks
+}
+
+/// How far ranges of this stream go on without a hole; looked for as far as `until`.
+pub fn reach(segments: &Spans<Ground>, from: Range<u64>, stream: u64, until: u64) -> u64 {
+    let mut end = from.end;
+    while let Some((next, ground)) = segments.at(end).filter(|_| end < until) {
+        // Only mapped ranges grow together.
+        if !ground.expandable || ground.stream != stream {
+            break;
+        }
+        end = next.end;
+    }
+    end
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::history::{Entry, Segment};
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn entry(action: Action, address: u64, size: u64) -> Entry {
+        Entry { action, address, size, stream: 7, pool: 0, time_ns: 0, stack: StackIndex(0) }
+    }
+
+    #[test]
+    fn what_is_freed_or_left_without_an_allocation_was_there_before() {
+        let device = Device {
+            ordinal: 0,
+            entries: vec![
+                entry(Action::FreeCompleted, 10 * MIB, 1000),
+                entry(Action::FreeRequested, 10 * MIB + 1024, 700),
+                entry(Action::FreeCompleted, 10 * MIB + 1024, 700),
+                entry(Action::Alloc, 10 * MIB, 600),
+                entry(Action::SegmentFree, 20 * MIB, 2 * MIB),
+                entry(Action::SegmentAlloc, 20 * MIB, 2 * MIB),
+                entry(Action::Alloc, 20 * MIB, 5),
+                entry(Action::SegmentUnmap, 60 * MIB, 20 * MIB),
+            ],
+            segments: vec![
+                Segment {
+                    address: 10 * MIB,
+                    size: 2 * MIB,
+                    stream: 7,
+                    pool: 1,
+                    expandable: false,
+                    stack: StackIndex(3),
+                    blocks: vec![
+                        Block {
+                            address: 10 * MIB,
+                            size: 1024,
+                            requested: 600,
+                            pending: false,
+                            stack: StackIndex(1),
+                        },
+                        Block {
+                            address: 11 * MIB,
+                            size: 4096,
+                            requested: 4000,
+                            pending: true,
+                            stack: StackIndex(2),
+                        },
+                    ],
+                },
+                Segment {
+                    address: 20 * MIB,
+                    size: 2 * MIB,
+                    stream: 7,
+                    pool: 0,
+                    expandable: false,
+                    stack: StackIndex(0),
+                    blocks: Vec::new(),
+                },
+            ],
+        };
+        let before = Before::of(&device, &Conf::default());
+        let ranges: Vec<(u64, u64, bool)> = before
+            .segments
+            .iter()
+            .map(|(range, ground)| (range.start / MIB, range.end / MIB, ground.expandable))
+            .collect();
+        assert_eq!(ranges, [(10, 12, false), (20, 22, false), (60, 80, true)]);
+        let blocks: Vec<(u64, u64, u64, bool, u16)> = before
+            .blocks
+            .iter()
+            .map(|(block, ground)| {
+                let at = block.address - 10 * MIB;
+                (at, block.size, block.requested, block.pending, ground.pool)
+            })
+            .collect();
+        assert_eq!(
+            blocks,
+            [(0, 1024, 1000, true, 1), (1024, 1024, 700, false, 1), (MIB, 4096, 4000, true, 1)]
+        );
+    }
+}

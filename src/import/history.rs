@@ -1,0 +1,193 @@
+//! What a file of others tells: what happened on each device, and what was there at its end. The
+//! words are PyTorch's.
+
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+
+/// One file.
+#[derive(Clone, Debug)]
+pub struct History {
+    pub form: Form,
+    pub devices: Vec<Device>,
+    /// The setting string in force. `None`: the file does not tell.
+    pub conf: Option<String>,
+    pub stacks: Stacks,
+    /// Private pools by number; number 0 is the default pool, (0, 0).
+    pub pools: Vec<(i64, i64)>,
+    /// [`Entry::time_ns`] counts from here, ns since 1970. `None`: only from each other.
+    pub start_unix_ns: Option<u64>,
+    /// Without times, entries are a microsecond apart.
+    pub has_times: bool,
+    /// What the file cannot tell, in words for the one who reads a result.
+    pub caveats: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// torch.cuda.memory._dump_snapshot
+    Snapshot,
+    /// action,addr,size,stream
+    Csv,
+    /// RMM's logging resource adaptor
+    Rmm,
+}
+
+impl Form {
+    /// As the setting `import` of a trace says it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Form::Snapshot => "PyTorch memory snapshot",
+            Form::Csv => "CSV of requests",
+            Form::Rmm => "RMM log",
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Device {
+    pub ordinal: u8,
+    pub entries: Vec<Entry>,
+    /// At the end.
+    pub segments: Vec<Segment>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Entry {
+    pub action: Action,
+    pub address: u64,
+    /// Requested bytes; of a segment its own.
+    pub size: u64,
+    pub stream: u64,
+    /// Index among [`History::pools`].
+    pub pool: u16,
+    pub time_ns: u64,
+    pub stack: StackIndex,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    Alloc,
+    FreeRequested,
+    FreeCompleted,
+    SegmentAlloc,
+    SegmentFree,
+    SegmentMap,
+    SegmentUnmap,
+    /// With the bytes that the driver had free.
+    OutOfMemory {
+        free: Option<u64>,
+    },
+}
+
+impl Action {
+    /// `None`: an action that changes nothing (`snapshot`, `annotate`) or is not known.
+    pub fn from_name(name: &str) -> Option<Action> {
+        Some(match name {
+            "alloc" => Action::Alloc,
+            "free_requested" => Action::FreeRequested,
+            "free_completed" => Action::FreeCompleted,
+            "segment_alloc" => Action::SegmentAlloc,
+            "segment_free" => Action::SegmentFree,
+            "segment_map" => Action::SegmentMap,
+            "segment_unmap" => Action::SegmentUnmap,
+            "oom" => Action::OutOfMemory { free: None },
+            _ => return None,
+        })
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Segment {
+    pub address: u64,
+    pub size: u64,
+    pub stream: u64,
+    pub pool: u16,
+    pub expandable: bool,
+    pub stack: StackIndex,
+    /// Those that are not free.
+    pub blocks: Vec<Block>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Block {
+    pub address: u64,
+    pub size: u64,
+    pub requested: u64,
+    /// Freed, but waiting for other streams.
+    pub pending: bool,
+    pub stack: StackIndex,
+}
+
+/// Index among [`Stacks`]. 0: none was taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct StackIndex(pub u32);
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Frame {
+    pub function: Arc<str>,
+    pub file: Arc<str>,
+    pub line: u32,
+}
+
+/// Each frame and each stack once.
+#[derive(Clone, Debug, Default)]
+pub struct Stacks {
+    frames: Vec<Frame>,
+    known_frames: FxHashMap<Frame, u32>,
+    stacks: Vec<Arc<[u32]>>,
+    known: FxHashMap<Arc<[u32]>, StackIndex>,
+}
+
+impl Stacks {
+    pub fn frame(&mut self, frame: Frame) -> u32 {
+        let next = self.frames.len() as u32;
+        let index = *self.known_frames.entry(frame.clone()).or_insert(next);
+        if index == next {
+            self.frames.push(frame);
+        }
+        index
+    }
+
+    /// Innermost first. One without frames is a stack too: of a thread without Python.
+    pub fn stack(&mut self, frames: Vec<u32>) -> StackIndex {
+        let frames: Arc<[u32]> = frames.into();
+        let next = StackIndex(self.stacks.len() as u32 + 1);
+        let index = *self.known.entry(Arc::clone(&frames)).or_insert(next);
+        if index == next {
+            self.stacks.push(frames);
+        }
+        index
+    }
+
+    pub fn frames(&self) -> &[Frame] {
+        &self.frames
+    }
+
+    /// In order of their index, from 1 on.
+    pub fn all(&self) -> impl Iterator<Item = (StackIndex, &[u32])> {
+        self.stacks.iter().zip(1..).map(|(frames, index)| (StackIndex(index), &**frames))
+    }
+}
+
+impl History {
+    pub fn new(form: Form) -> History {
+        History {
+            form,
+            devices: Vec::new(),
+            conf: None,
+            stacks: Stacks::default(),
+            pools: vec![(0, 0)],
+            start_unix_ns: None,
+            has_times: true,
+            caveats: Vec::new(),
+        }
+    }
+}
+
+/// No address of a GPU is as high.
+const END_OF_MEMORY: u64 = 1 << 56;
+
+/// Can memory lie there? `size` may be 0.
+pub fn is_place(address: u64, size: u64) -> bool {
+    address.checked_add(size).is_some_and(|end| end < END_OF_MEMORY)
+}
