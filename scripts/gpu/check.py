@@ -4,6 +4,8 @@ same   every client ends as without us, with a trace; ledger + context against N
 nccl   the same for an all-reduce over two GPUs
 cap    fill the card under VRAMTRACE_CAP=8GiB until refused; NVML at that moment
 cost   time of an allocation pair, bare against preloaded, 1 and 8 threads
+stacks whom call stacks name as holders of GPT-2 training (nccl: whether NCCL is named)
+steps  time of a step of GPT-2, bare, with us, with torch's own memory history
 
 Exit status 1 if any line says FAIL.
 """
@@ -16,10 +18,12 @@ import tempfile
 import time
 from pathlib import Path
 
+import stacks
+
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "programs"
 BIN = Path(sys.argv[1])
-SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost"]
+SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost", "stacks", "steps"]
 LOGS = Path(os.environ.get("VRAMTRACE_LOGS") or tempfile.mkdtemp(prefix="vramtrace-gpu-"))
 TRACES = Path(tempfile.mkdtemp(prefix="vramtrace-traces-"))
 MIB = 1 << 20
@@ -203,6 +207,8 @@ def section_nccl():
     same = "same" if (status, ours.lines) == (bare_status, bare.lines) else fail(f"{status} {ours.lines} against {bare_status} {bare.lines}")
     for rank, (used, process) in measured.items():
         print(row(f"nccl rank {rank}", same, used, process))
+    print("\n| traces | by library at the peak of both ranks, MiB | |\n|---|---|---|")
+    print(stacks.library_row("nccl", stacks.libraries(BIN, traces), ["PyTorch", "NCCL"], fail))
 
 
 def section_cap():
@@ -281,6 +287,26 @@ def section_cost():
             return
         first = first or min(figures)
         print(f"| {spin} | {min(figures):.0f} | {min(figures) / first:.2f} |")
+
+
+def section_stacks():
+    if missing := have("torch", "transformers"):
+        print(f"SKIP stacks: no {missing}")
+        return
+    trace = TRACES / "gpt2.vtrace"
+    ours = Held("gpt2-train", [sys.executable, str(PROGRAMS / "gpt2_train.py")], environment(trace))
+    if status := ours.finish():
+        print(fail(f"gpt2_train.py: {status}, see its log"))
+        return
+    shutil.copy(trace, LOGS / trace.name) if trace.stat().st_size < 64 * MIB else None
+    stacks.names(BIN, trace, fail)
+
+
+def section_steps():
+    if missing := have("torch", "transformers"):
+        print(f"SKIP steps: no {missing}")
+        return
+    stacks.steps(BIN, PROGRAMS / "steps.py", environment, TRACES, LOGS, fail)
 
 
 print(f"GPU check, {time.strftime('%Y-%m-%d')}, " + subprocess.run(

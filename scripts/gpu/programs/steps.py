@@ -1,0 +1,78 @@
+"""steps.py: GPT-2 steps on demand, timed.
+
+Reads "train N" and "generate N" from stdin; answers "TIMES ms ms ...", a figure a step. Says READY
+with the tensor allocations of a step of each kind before. STEPS_HISTORY=python|all switches torch's
+own memory history on; STEPS_DEVICE=cpu, STEPS_TOKENS=N are for trying it out.
+"""
+import os
+import sys
+import time
+
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+device = os.environ.get("STEPS_DEVICE", "cuda")
+tokens = int(os.environ.get("STEPS_TOKENS", 48))
+history = os.environ.get("STEPS_HISTORY")
+on_gpu = device == "cuda"
+if history and on_gpu:
+    torch.cuda.memory._record_memory_history(enabled="all", context="all", stacks=history, max_entries=200_000)
+torch.manual_seed(0)
+model = GPT2LMHeadModel(GPT2Config()).to(device)
+optimiser = torch.optim.AdamW(model.parameters(), 1e-5, foreach=False)
+text = torch.randint(0, 50257, (4, 512 if on_gpu else 16), device=device)
+prompt = torch.randint(0, 50000, (1, 16), device=device)
+
+
+def train():
+    model.train()
+    loss = model(input_ids=text, labels=text, use_cache=False).loss
+    loss.backward()
+    optimiser.step()
+    optimiser.zero_grad(set_to_none=True)
+
+
+def generate():
+    model.eval()
+    with torch.no_grad():
+        model.generate(
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            max_new_tokens=tokens,
+            min_new_tokens=tokens,
+            do_sample=False,
+            pad_token_id=0,
+        )
+
+
+STEPS = {"train": train, "generate": generate}
+
+
+def wait():
+    if on_gpu:
+        torch.cuda.synchronize()
+
+
+def timed(step):
+    wait()
+    begun = time.perf_counter()
+    step()
+    wait()
+    return (time.perf_counter() - begun) * 1e3
+
+
+def allocations():
+    return torch.cuda.memory_stats()["allocation.all.allocated"] if on_gpu else 0
+
+
+counts = {}
+for name, step in STEPS.items():
+    for _ in range(3):
+        before = allocations()
+        step()
+        counts[name] = allocations() - before
+    wait()
+print("READY", *(f"{name}={count}" for name, count in counts.items()), flush=True)
+for line in sys.stdin:
+    name, times = line.split()
+    print("TIMES", *(f"{timed(STEPS[name]):.3f}" for _ in range(int(times))), flush=True)

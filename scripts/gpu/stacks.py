@@ -1,0 +1,155 @@
+"""What call stacks show, and what they cost, on a real GPU. Parts of check.py.
+
+names   GPT-2 training: whom `holders` names at the peak, and by which libraries
+steps   time of a step of training and of text generation: bare, with us in several ways, and with
+        torch's own memory history; all programs are there at once and step in turn
+"""
+import json
+import statistics
+import subprocess
+import sys
+import threading
+
+MIB = 1 << 20
+
+# Name, our variables (None: we are not there), torch's own history. A row whose variable the
+# recorder does not know is left out.
+VARIANTS = [
+    ("bare", None, None),
+    ("no stacks, no blocks", {"VRAMTRACE_STACKS": "none", "VRAMTRACE_TENSORS": "off"}, None),
+    ("stacks, no blocks", {"VRAMTRACE_TENSORS": "off"}, None),
+    ("stacks, blocks with Python frames", {"VRAMTRACE_TENSORS": "python"}, None),
+    ("stacks, blocks with all frames", {"VRAMTRACE_TENSORS": "full"}, None),
+    ("torch's history, Python frames", None, "python"),
+    ("torch's history, all frames", None, "all"),
+]
+# Steps a turn.
+TURNS = {"train": (12, 3), "generate": (12, 1)}
+PATIENCE_S = 170
+
+
+def holders(binary, trace, *options):
+    command = [str(binary / "vramtrace"), "holders", str(trace), "--json", *options]
+    answer = subprocess.run(command, capture_output=True, text=True)
+    if answer.returncode:
+        raise RuntimeError(answer.stderr.strip()[:300])
+    return json.loads(answer.stdout)
+
+
+def place(frame):
+    file = frame["file"].rsplit("/", 1)[-1]
+    return f"{file}:{frame['line']} {frame['function']}" if file else frame["function"]
+
+
+def libraries(binary, trace):
+    """Bytes at the peak by library."""
+    found = {}
+    for holder in holders(binary, trace, "--by", "library")["holders"]:
+        name = holder["library"] or "?"
+        found[name] = found.get(name, 0) + holder["bytes"]
+    return found
+
+
+def library_row(name, found, wanted, fail):
+    lacking = [library for library in wanted if library not in found]
+    shown = ", ".join(f"{library} {size / MIB:.1f}" for library, size in found.items())
+    return f"| {name} | {shown} | {fail(f'no {lacking}') if lacking else 'named'} |"
+
+
+def names(binary, trace, fail):
+    print("\n### Whom `holders --at peak` names: GPT-2 training (MiB)\n")
+    found = holders(binary, trace, "--at", "peak")
+    print("| bytes | count | library | innermost frame outside the framework | called from |")
+    print("|---|---|---|---|---|")
+    ours = 0
+    for holder in found["holders"][:10]:
+        frames, lead, caller = holder["frames"], holder["lead"], holder["caller"]
+        lead, caller = (place(frames[at]) if at is not None else "" for at in (lead, caller))
+        ours += any(file in lead + caller for file in ("gpt2_train.py", "modeling_gpt2.py"))
+        print(f"| {holder['bytes'] / MIB:.1f} | {holder['count']} | {holder['library']} | {lead} | {caller} |")
+    total = min(len(found["holders"]), 10)
+    # Gradients come to be on a thread that runs no Python.
+    verdict = "ok" if ours * 2 > total else fail("too few")
+    print(f"\n{ours} of these {total} name a line of the script or of the model: {verdict}")
+    for problem in found["problems"][:5]:
+        print(f"- without names: {problem}")
+    print("\n| trace | by library at the peak, MiB | |\n|---|---|---|")
+    print(library_row("gpt2_train.py", libraries(binary, trace), ["PyTorch", "cuBLAS"], fail))
+
+
+class Stepper:
+    """A steps.py that waits for its turn."""
+
+    def __init__(self, name, command, env, log):
+        self.name, self.times = name, {}
+        self.process = subprocess.Popen(
+            command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+        )
+
+    def ready(self):
+        self.counts = dict(part.split("=") for part in self.line("READY"))
+        return self.counts
+
+    def line(self, wanted):
+        for line in self.process.stdout:
+            if line.startswith(wanted):
+                return line.split()[1:]
+        raise RuntimeError(f"{self.name} ended: status {self.process.wait()}")
+
+    def step(self, what, times):
+        print(what, times, file=self.process.stdin, flush=True)
+        figures = [float(figure) for figure in self.line("TIMES")]
+        self.times.setdefault(what, []).append(statistics.median(figures))
+
+
+def known(binary, variables):
+    library = (binary / "libvramtrace.so").read_bytes()
+    return all(name.encode() in library for name in variables or {})
+
+
+def steps(binary, program, environment, traces, logs, fail):
+    print("\n### Time of a step of GPT-2, ms (all programs at once, in turn; medians)\n")
+    steppers = []
+    log = open(logs / "steps.log", "w")
+    try:
+        for at, (name, variables, history) in enumerate(VARIANTS):
+            if not known(binary, variables):
+                print(f"- {name}: SKIP, this recorder has no {', '.join(variables)}")
+                continue
+            trace = None if variables is None else traces / f"steps-{at}.vtrace"
+            env = environment(trace, **(variables or {}), **({"STEPS_HISTORY": history} if history else {}))
+            steppers.append(Stepper(name, [sys.executable, str(program)], env, log))
+        watchdog = threading.Timer(PATIENCE_S, lambda: [stepper.process.kill() for stepper in steppers])
+        watchdog.daemon = True
+        watchdog.start()
+        for stepper in steppers:
+            stepper.ready()
+        for what, (turns, times) in TURNS.items():
+            for turn in range(turns):
+                # Another one is first each time.
+                first = turn % len(steppers)
+                for stepper in steppers[first:] + steppers[:first]:
+                    stepper.step(what, times)
+        watchdog.cancel()
+        table(steppers)
+    except (RuntimeError, BrokenPipeError) as error:
+        print(fail(f"{error}; see steps.log"))
+    finally:
+        for stepper in steppers:
+            stepper.process.kill()
+            stepper.process.wait()
+        log.close()
+
+
+def table(steppers):
+    bare = steppers[0]
+    head = " | ".join(f"{what} ({bare.counts[what]} allocations) | / bare" for what in TURNS)
+    print(f"| | {head} |")
+    print("|---|" + "---|---|" * len(TURNS))
+    for stepper in steppers:
+        cells = []
+        for what in TURNS:
+            # A turn against the same turn of the bare one: what disturbs, disturbs both.
+            ratios = [mine / theirs for mine, theirs in zip(stepper.times[what], bare.times[what])]
+            cells += [f"{statistics.median(stepper.times[what]):.1f}", f"{statistics.median(ratios):.3f}"]
+        print(f"| {stepper.name} | " + " | ".join(cells) + " |")
