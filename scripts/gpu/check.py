@@ -6,6 +6,8 @@ cap    fill the card under VRAMTRACE_CAP=8GiB until refused; NVML at that moment
 cost   time of an allocation pair, bare against preloaded, 1 and 8 threads
 stacks whom call stacks name as holders of GPT-2 training (nccl: whether NCCL is named)
 steps  time of a step of GPT-2, bare, with us, with torch's own memory history
+tensors PyTorch's blocks: their number and totals against PyTorch's own, its profiler, and what has
+       no name at the peak of a training run (what they cost: steps)
 
 Exit status 1 if any line says FAIL.
 """
@@ -19,11 +21,12 @@ import time
 from pathlib import Path
 
 import stacks
+import tensors
 
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "programs"
 BIN = Path(sys.argv[1])
-SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost", "stacks", "steps"]
+SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost", "stacks", "steps", "tensors"]
 LOGS = Path(os.environ.get("VRAMTRACE_LOGS") or tempfile.mkdtemp(prefix="vramtrace-gpu-"))
 TRACES = Path(tempfile.mkdtemp(prefix="vramtrace-traces-"))
 MIB = 1 << 20
@@ -307,6 +310,13 @@ def section_steps():
         print(f"SKIP steps: no {missing}")
         return
     stacks.steps(BIN, PROGRAMS / "steps.py", environment, TRACES, LOGS, fail)
+
+
+def section_tensors():
+    if missing := have("torch"):
+        print(f"SKIP tensors: no {missing}")
+        return
+    tensors.section(sys.modules[__name__])
 
 
 print(f"GPU check, {time.strftime('%Y-%m-%d')}, " + subprocess.run(

@@ -1,0 +1,104 @@
+"""torch_blocks.py native|expandable|profile: uses PyTorch's cache in every way there is.
+
+native, expandable: MARK lines (CLOCK_MONOTONIC ns, bytes allocated, bytes reserved, as PyTorch says,
+at rest) and STATS (blocks allocated and freed). profile: what torch.profiler says of memory.
+"""
+import os
+import sys
+import time
+
+mode = sys.argv[1]
+if mode == "expandable":
+    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+import torch
+from hold import result
+
+torch.manual_seed(0)
+
+
+class Net(torch.nn.Module):
+    def __init__(self, width=512):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 32, 3, padding=1)
+        self.norm = torch.nn.BatchNorm2d(32)
+        self.up = torch.nn.Linear(32, width)
+        self.down = torch.nn.Linear(width, 10)
+
+    def forward(self, x):
+        x = torch.relu(self.norm(self.conv(x))).mean((2, 3))
+        return self.down(torch.nn.functional.gelu(self.up(x)))
+
+
+def step(net, optimiser, batch, side):
+    x = torch.randn(batch, 3, side, side, device="cuda")
+    loss = net(x).logsumexp(1).mean()
+    loss.backward()
+    optimiser.step()
+    optimiser.zero_grad(set_to_none=True)
+
+
+def mark():
+    torch.cuda.synchronize()
+    # Frees that waited for another stream are told of when they were asked for.
+    allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    # The trace counts in 64 ns: nothing happens on either side of the mark.
+    time.sleep(0.002)
+    print(f"MARK {time.monotonic_ns()} {allocated} {reserved}", flush=True)
+    time.sleep(0.002)
+
+
+net = Net().cuda()
+optimiser = torch.optim.AdamW(net.parameters(), 1e-3, foreach=False)
+if mode == "profile":
+    from torch.profiler import ProfilerActivity, profile
+
+    step(net, optimiser, 8, 64)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        for batch in (4, 8, 2):
+            step(net, optimiser, batch, 64)
+    events = [event for event in profiler.events() if event.name == "[memory]"]
+    amount = lambda event: getattr(event, "device_memory_usage", None) or getattr(event, "cuda_memory_usage", 0)
+    on_device = [amount(event) for event in events if amount(event)]
+    result(events=len(on_device), taken=sum(size for size in on_device if size > 0))
+    sys.exit()
+
+mark()
+sizes = [(4, 96), (16, 32), (2, 224), (8, 128), (32, 64), (1, 300)]
+for batch, side in sizes * 5:
+    step(net, optimiser, batch, side)
+    mark()
+# Used on another stream: freed here, reusable only later.
+stream = torch.cuda.Stream()
+kept = []
+for n in range(200):
+    x = torch.empty((n * 7919) % 5000000 + 1, device="cuda")
+    with torch.cuda.stream(stream):
+        x.mul_(1)
+    x.record_stream(stream)
+    if n % 10 == 0:
+        kept.append(x)
+    del x
+mark()
+# A private pool.
+graph = torch.cuda.CUDAGraph()
+with torch.no_grad():
+    x = torch.randn(8, 3, 64, 64, device="cuda")
+    side_stream = torch.cuda.Stream()
+    with torch.cuda.stream(side_stream):
+        net(x)
+    torch.cuda.current_stream().wait_stream(side_stream)
+    with torch.cuda.graph(graph):
+        y = net(x)
+    graph.replay()
+mark()
+del kept
+torch.cuda.empty_cache()
+mark()
+try:
+    torch.empty(1 << 44, dtype=torch.uint8, device="cuda")
+except torch.cuda.OutOfMemoryError:
+    pass
+mark()
+stats = torch.cuda.memory_stats()
+print(f"STATS {stats['allocation.all.allocated']} {stats['allocation.all.freed']} {stats['num_ooms']}", flush=True)
+result(mode=mode, marks=len(sizes) * 5 + 5)

@@ -1,0 +1,83 @@
+"""The part `tensors` of the GPU check: PyTorch's blocks against what PyTorch itself says."""
+import subprocess
+import sys
+
+import blocks
+import stacks
+
+
+def lines(command, env):
+    """Words of each line by its first word, and the exit status."""
+    ended = subprocess.run(command, env=env, capture_output=True, text=True)
+    found = {}
+    for line in ended.stdout.splitlines():
+        first, *rest = line.split()
+        found.setdefault(first, []).append(rest)
+    return found, ended.returncode, ended.stderr.strip().splitlines()[-1:]
+
+
+def section(check):
+    """`check`: the module of the check, for what all its parts share."""
+    program = [sys.executable, str(check.PROGRAMS / "torch_blocks.py")]
+    agreement(check, program)
+    profiler(check, program)
+    if check.have("transformers"):
+        print("SKIP tensors, names: no transformers")
+        return
+    names(check)
+
+
+def agreement(check, program):
+    print("\n### PyTorch's blocks: the trace against torch.cuda.memory_stats and its totals at marked moments\n")
+    print("| allocator | made: torch / trace | freed: torch / trace | totals that agree: allocated, reserved | hook's totals that equal the blocks | out of memory: torch / trace | verdict |")
+    print("|---|---|---|---|---|---|---|")
+    for mode in ("native", "expandable"):
+        trace = check.TRACES / f"blocks-{mode}.vtrace"
+        said, status, error = lines([*program, mode], check.environment(trace, VRAMTRACE_MAX="unlimited"))
+        if status or "STATS" not in said:
+            print(f"| {mode} | {check.fail(f'status {status} {error}')} | | | | | |")
+            continue
+        made, freed, ooms = (int(word) for word in said["STATS"][0])
+        start = blocks.start_ns(trace)
+        marks = [tuple(int(word) for word in words) for words in said["MARK"]]
+        found, memory = blocks.at_marks(trace, [at - start for at, _, _ in marks])
+        allocated = sum(a == b for (_, a, _), (b, _) in zip(marks, found))
+        reserved = sum(a == b for (_, _, a), (_, b) in zip(marks, found))
+        # What comes after STATS is only freed.
+        good = memory.made == made and memory.freed >= freed and memory.unknown == memory.again == 0
+        good = good and allocated == reserved == len(marks) and not memory.wrong_states and memory.ooms == ooms
+        states = f"{len(memory.states) - len(memory.wrong_states)} of {len(memory.states)}"
+        print(
+            f"| {mode} | {made} / {memory.made} | {freed} / {memory.freed} | {allocated}, {reserved} of {len(marks)} "
+            f"| {states} | {ooms} / {memory.ooms} | {'same' if good else check.fail('')} |"
+        )
+
+
+def profiler(check, program):
+    print("\n### torch.profiler(profile_memory=True) reports the device's memory as without us\n")
+    print("| | events | bytes taken |\n|---|---|---|")
+    seen = []
+    for name, trace in (("bare", None), ("preloaded", check.TRACES / "profile.vtrace")):
+        said, status, error = lines([*program, "profile"], check.environment(trace))
+        facts = dict(word.split("=") for word in said.get("RESULT", [[]])[0])
+        seen.append(facts)
+        good = status == 0 and int(facts.get("events", 0)) > 0 and seen[0] == facts
+        print(f"| {name} | {facts.get('events')} | {facts.get('taken')} |" + ("" if good else " " + check.fail(f"{status} {error}")))
+
+
+def names(check):
+    print("\n### What has no name at the peak of a training run\n")
+    trace = check.TRACES / "names.vtrace"
+    client = check.Held("tensors-names", [sys.executable, str(check.PROGRAMS / "gpt2_train.py")], check.environment(trace))
+    if status := client.finish():
+        print(check.fail(f"gpt2_train.py: {status}, see its log"))
+        return
+    found = stacks.holders(check.BIN, trace, "--at", "peak")["holders"]
+    total = sum(holder["bytes"] for holder in found)
+    unnamed = sum(holder["bytes"] for holder in found if not any(frame["function"] for frame in holder["frames"]))
+    share = 100 * unnamed / max(total, 1)
+    verdict = "ok" if total and share < 5 else check.fail("")
+    print(f"{unnamed} of {total} bytes, {share:.2f} %: {verdict}")
+    print("\n| bytes | innermost frame |\n|---|---|")
+    for holder in found[:12]:
+        print(f"| {holder['bytes']} | {stacks.place(holder['frames'][0]) if holder['frames'] else 'none'} |")
