@@ -1,93 +1,146 @@
-//! The stack that each allocation carries, against what Python itself says, for every Python that
-//! is installed with pyenv.
+//! The stack that each allocation carries, as the reader shows it, against what Python itself says,
+//! for every Python that is installed with pyenv.
 
+#[path = "support/stacks.rs"]
+mod stacks;
 mod support;
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use support::{Program, Setup};
-use vramtrace_format::{Definition, Event, Join, PythonFrame, StackId, TraceReader};
+use object::{Object, ObjectSymbol};
+use serde_json::Value;
+use stacks::{Raw, Stacks};
+use support::{Program, Run, Setup};
+use vramtrace_format::{Join, StackFlags};
+use vramtrace_reader::symbols::{Frame, Language};
 
-/// Native addresses, Python frames, and which runs which.
-type Stack = (Vec<u64>, Vec<PythonFrame>, Vec<Join>);
-
-#[derive(Default)]
-struct Stacks {
-    codes: HashMap<u32, (String, String)>,
-    modules: Vec<(u64, u64, String)>,
-    stacks: HashMap<StackId, Stack>,
-    of_size: HashMap<u64, StackId>,
+/// Minor version and home of each.
+fn pythons() -> Vec<(u32, PathBuf)> {
+    let home = |python: PathBuf| python.parent().unwrap().parent().unwrap().to_path_buf();
+    support::pythons().into_iter().map(|(minor, python)| (minor, home(python))).collect()
 }
 
-fn read(trace: &Path) -> Stacks {
-    let bytes = std::fs::read(trace).unwrap();
-    let reader = TraceReader::new(&bytes).unwrap();
-    let mut all = Stacks::default();
-    for definition in reader.definitions() {
-        match definition {
-            Definition::Code { id, name, file, .. } => drop(all.codes.insert(id, (name, file))),
-            Definition::Module { start, end, path, .. } => all.modules.push((start, end, path)),
-            Definition::Stack { id, native, python, joins, .. } => {
-                all.stacks.insert(id, (native, python, joins));
-            }
-            _ => {}
-        }
-    }
-    for stamped in reader.events() {
-        if let Event::Alloc(alloc) = stamped.event {
-            all.of_size.insert(alloc.size, alloc.stack);
-        }
-    }
-    all
+fn file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python").join(name)
 }
 
-fn run(python: &Path, stacks: &str) -> (Vec<serde_json::Value>, Stacks) {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/frames_situations.py");
-    let setup = Setup::simulated()
+fn setup() -> Setup {
+    Setup::simulated()
         .preload()
-        .env("VRAMTRACE_STACKS", stacks)
         .env("VRAMTRACE_STACK_DEPTH", "1000")
-        .arg(script.display())
-        .timeout(Duration::from_secs(120));
-    let run = Program(python.to_path_buf()).run(setup).ok();
-    let said = run.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    (said, read(&run.only_trace()))
+        .timeout(Duration::from_secs(120))
 }
 
-fn compare(minor: u32, stacks: &str) {
-    let pythons: Vec<_> =
-        support::pythons().into_iter().filter(|(found, _)| *found == minor).collect();
+/// What the script printed, and the stacks of the trace.
+fn result(run: &Run) -> (Vec<Value>, Stacks) {
+    assert_eq!(run.stderr, "");
+    let said = run.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    (said, Stacks::of(&run.only_trace()))
+}
+
+/// Function, file and line.
+type Place = (String, String, u32);
+
+/// Python's own list.
+fn theirs(one: &Value) -> Vec<Place> {
+    let text = |value: &Value| value.as_str().unwrap().to_string();
+    let place = |f: &Value| (text(&f[0]), text(&f[1]), f[2].as_u64().unwrap() as u32);
+    one["frames"].as_array().unwrap().iter().map(place).collect()
+}
+
+/// Of a stack of both languages.
+fn ours(frames: &[&Frame]) -> Vec<Place> {
+    let python = frames.iter().filter(|frame| frame.language == Language::Python);
+    let place = |f: &&Frame| (f.function.to_string(), f.file.to_string(), f.line.unwrap_or(0));
+    python.map(place).collect()
+}
+
+/// Where the interpreter's loop is, in its file.
+#[derive(Default)]
+struct Loops(HashMap<String, Vec<Range<u64>>>);
+
+impl Loops {
+    fn of(&mut self, path: &str) -> &[Range<u64>] {
+        self.0.entry(path.to_string()).or_insert_with(|| {
+            let bytes = std::fs::read(path).unwrap_or_default();
+            let Ok(file) = object::File::parse(&*bytes) else { return Vec::new() };
+            let named = |symbol: &object::Symbol| {
+                symbol.name().is_ok_and(|name| name.starts_with("_PyEval_EvalFrameDefault"))
+            };
+            let symbols = file.symbols().chain(file.dynamic_symbols()).filter(named);
+            symbols.map(|symbol| symbol.address()..symbol.address() + symbol.size()).collect()
+        })
+    }
+
+    /// Indexes of the native frames that are loops, by symbols.
+    fn among(&mut self, raw: &Raw) -> Vec<u32> {
+        let is_loop = |address: &u64| {
+            let Some(library) = raw.library(*address) else { return false };
+            let at = address - 1 - library.base;
+            self.of(&library.path).iter().any(|range| range.contains(&at))
+        };
+        let flags: Vec<bool> = raw.native.iter().map(is_loop).collect();
+        (0..).zip(flags).filter(|(_, is_loop)| *is_loop).map(|(at, _)| at).collect()
+    }
+}
+
+/// Native frames of the C library's sort stand between the function that called it and the one
+/// that it called: our independent witness of the order.
+fn sorts_are_in_their_place(frames: &[&Frame]) -> usize {
+    let is_sort =
+        |frame: &&Frame| frame.language == Language::Native && frame.function.starts_with("qsort");
+    let mut sorts = 0;
+    for at in frames.iter().enumerate().filter(|(_, f)| is_sort(f)).map(|(at, _)| at) {
+        let python = |f: &&&Frame| f.language == Language::Python;
+        let inner = frames[..at].iter().rev().find(python).unwrap();
+        let outer = frames[at..].iter().find(python).unwrap();
+        assert!(inner.function.ends_with("compare"), "{}", inner.function);
+        assert_eq!(&*outer.function, "through_callback");
+        sorts += 1;
+    }
+    sorts
+}
+
+fn compare(minor: u32, languages: &str) {
+    let pythons: Vec<_> = pythons().into_iter().filter(|(found, _)| *found == minor).collect();
     if pythons.is_empty() {
         support::skip(&format!("frames: no Python 3.{minor} from pyenv"));
     }
-    for (_, python) in pythons {
-        let (said, all) = run(&python, stacks);
-        assert!(said.len() > 150, "{} situations", said.len());
+    let script = file("frames_situations.py");
+    for (_, home) in pythons {
+        let setup = setup().env("VRAMTRACE_STACKS", languages).arg(script.display());
+        let run = Program(home.join("bin/python3")).run(setup).ok();
+        let (said, stacks) = result(&run);
+        assert!(said.len() > 180, "{} situations", said.len());
+        let (mut sorts, mut nested, mut loops) = (0, 0, Loops::default());
         for one in &said {
             let size = one["size"].as_u64().unwrap();
-            let stack = all.of_size[&size];
-            let (native, frames, joins) = &all.stacks[&stack];
-            let ours: Vec<_> = frames.iter().map(|frame| all.codes[&frame.code].clone()).collect();
-            let theirs: Vec<_> = one["frames"]
-                .as_array()
-                .unwrap()
-                .iter()
-                .map(|f| (f[0].as_str().unwrap().to_string(), f[1].as_str().unwrap().to_string()))
-                .collect();
-            assert_eq!(ours, theirs, "3.{minor} size {size}");
-            if stacks.contains("native") {
-                assert_eq!(joins.first().map(|join| join.python), Some(0), "3.{minor} {size}");
-                assert!(joins.iter().all(|join| (join.native as usize) < native.len()));
-                assert!(joins.windows(2).all(|two| two[0].native < two[1].native));
-                assert!(native.iter().all(|address| {
-                    !all.modules.iter().any(|(start, end, path)| {
-                        (*start..*end).contains(address) && path.ends_with("libvramtrace.so")
-                    })
-                }));
+            let (raw, named) = (stacks.raw(size), stacks.named(size));
+            assert_eq!(ours(&named), theirs(one), "3.{minor} size {size}");
+            if !languages.contains("native") {
+                assert!(raw.native.is_empty() && raw.flags.has(StackFlags::NATIVE_OFF));
+                continue;
             }
+            assert_eq!(raw.flags, StackFlags::default(), "size {size}");
+            let own = raw.native.iter().filter_map(|address| raw.library(*address));
+            assert!(own.into_iter().all(|library| !library.path.ends_with("libvramtrace.so")));
+            // Each loop that symbols show runs some Python frames, and no other frame does.
+            let joined: Vec<u32> = raw.joins.iter().map(|join| join.native).collect();
+            assert_eq!(joined, loops.among(raw), "3.{minor} size {size}: {raw:x?}");
+            assert_eq!(raw.joins.first().map(|join| join.python), Some(0));
+            if minor <= 10 {
+                let places = raw.joins.iter().map(|join| join.python);
+                assert!(places.eq(0..raw.python as u32), "a loop for each");
+            }
+            nested += usize::from(raw.joins.len() > 1);
+            sorts += sorts_are_in_their_place(&named);
+            assert_eq!(named[0].language, Language::Native, "the call came through C");
         }
+        let all = languages.contains("native");
+        assert!(!all || sorts >= 20 && nested >= 30, "{sorts} sorts, {nested} nested");
     }
 }
 
@@ -125,4 +178,55 @@ fn python_3_13() {
 fn python_alone() {
     compare(8, "python");
     compare(12, "python");
+}
+
+/// In a C program, with its symbols for itself alone.
+#[test]
+fn python_as_a_hidden_library() {
+    let program = Program::c("embedded");
+    let mut compared = 0;
+    for (minor, home) in pythons() {
+        let library = home.join(format!("lib/libpython3.{minor}.so.1.0"));
+        if !library.exists() {
+            support::skip(&format!("frames: {} is not there", library.display()));
+            continue;
+        }
+        let setup = setup().arg(library.display()).arg(file("embedded.py").display());
+        let (said, stacks) = result(&program.run(setup.env("PYTHONHOME", home)).ok());
+        assert_eq!(said.len(), 9);
+        for one in &said {
+            let size = one["size"].as_u64().unwrap();
+            let (raw, named) = (stacks.raw(size), stacks.named(size));
+            assert_eq!(ours(&named), theirs(one), "3.{minor} size {size}");
+            assert!(!raw.joins.is_empty() && raw.joins.iter().all(|j| j.native != Join::BEYOND));
+            // The program's own frames: the innermost, those between Python's, and the outermost.
+            let names: Vec<&str> = named.iter().map(|frame| &*frame.function).collect();
+            assert_eq!(names[0], "take");
+            let main = names.iter().position(|name| *name == "main").unwrap();
+            assert!(named[main..].iter().all(|frame| frame.language == Language::Native));
+            for at in (0..names.len()).filter(|at| names[*at] == "again") {
+                let callers = ["two", "three", "Thing.method", "method"];
+                assert!(callers.contains(&names[at + 1]), "3.{minor}: {names:?}");
+                assert_eq!(named[at - 1].language, Language::Python, "3.{minor}: {names:?}");
+            }
+            compared += 1;
+        }
+    }
+    if compared == 0 {
+        support::skip("frames: no libpython from pyenv");
+    }
+}
+
+/// The interpreter frees its threads' states while they still run, and stops them one by one.
+#[test]
+fn python_that_ends_before_its_threads() {
+    let full = std::env::var_os("VRAMTRACE_TEST_FULL").is_some();
+    for (minor, home) in pythons() {
+        for round in 0..if full { 50 } else { 4 } {
+            let wait = f64::from(round) * 0.013 + 0.03;
+            let setup = setup().arg(file("daemons.py").display()).arg(wait);
+            let run = Program(home.join("bin/python3")).run(setup);
+            assert_eq!((run.status, &*run.stdout), (0, "end\n"), "3.{minor}: {}", run.stderr);
+        }
+    }
 }

@@ -240,11 +240,19 @@ def traced(library):
 
 
 def reused():
-    # The same code object's address with other names in it.
-    for n in range(60):
-        space = {"take": take}
-        source = "%sdef name_%d():\n    take()\nname_%d()" % ("\n" * (n % 3), n, n)
+    # Other functions in the place of ones that have died: at the same addresses, as long as them.
+    seen, again, n = {}, 0, 0
+    while again < 40:
+        if n == 4000:
+            raise SystemExit("no address was used again")
+        space = {"take": take if n % 2 == 0 else lambda: None}
+        source = "%sdef name_%04d():\n    take()\nname_%04d()" % ("\n" * (n % 3), n, n)
         exec(compile(source, "<made>", "exec"), space)
+        place = id(space["name_%04d" % n].__code__)
+        if n % 2 == 0:
+            again += place in seen
+            seen[place] = n
+        n += 1
         del space
 
 

@@ -2,7 +2,9 @@
 #![allow(dead_code)] // each test file uses its part
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::Path;
+use std::rc::Rc;
 
 use vramtrace_format::{Definition, Event, Join, StackFlags, StackId, TraceReader};
 use vramtrace_reader::symbols::{Frame, Symbols};
@@ -15,15 +17,21 @@ pub struct Raw {
     pub native: Vec<u64>,
     pub python: usize,
     pub joins: Vec<Join>,
-    /// Where libraries were at that time: start, end, path.
-    pub modules: std::rc::Rc<Vec<(u64, u64, String)>>,
+    /// Where libraries were at that time.
+    pub modules: Rc<Vec<Library>>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Library {
+    pub range: Range<u64>,
+    pub base: u64,
+    pub path: String,
 }
 
 impl Raw {
-    /// Path of the library that holds a return address.
-    pub fn library(&self, address: u64) -> Option<&str> {
-        let holds = |module: &&(u64, u64, String)| (module.0..module.1).contains(&(address - 1));
-        self.modules.iter().rev().find(holds).map(|module| module.2.as_str())
+    /// The library that holds a return address.
+    pub fn library(&self, address: u64) -> Option<&Library> {
+        self.modules.iter().rev().find(|module| module.range.contains(&(address - 1)))
     }
 }
 
@@ -38,11 +46,11 @@ impl Stacks {
         let bytes = std::fs::read(path).unwrap();
         let reader = TraceReader::new(&bytes).unwrap();
         let (mut raw, mut of_size) = (HashMap::new(), HashMap::new());
-        let mut modules = std::rc::Rc::new(Vec::new());
+        let mut modules = Rc::new(Vec::new());
         for definition in reader.definitions() {
             match definition {
-                Definition::Module { start, end, path, .. } => {
-                    std::rc::Rc::make_mut(&mut modules).push((start, end, path));
+                Definition::Module { start, end, base, path, .. } => {
+                    Rc::make_mut(&mut modules).push(Library { range: start..end, base, path });
                 }
                 Definition::Stack { id, flags, native, python, joins } => {
                     let (python, modules) = (python.len(), modules.clone());
@@ -66,6 +74,11 @@ impl Stacks {
     pub fn raw(&self, size: u64) -> &Raw {
         let id = self.of_size.get(&size).unwrap_or_else(|| panic!("no allocation of {size}"));
         self.raw.get(id).unwrap_or_else(|| panic!("size {size}: stack {id:?} is not defined"))
+    }
+
+    /// Each once, raw and named.
+    pub fn all(&self) -> impl Iterator<Item = (&Raw, Vec<&Frame>)> {
+        self.raw.iter().map(|(id, raw)| (raw, self.symbols.stack(*id).collect()))
     }
 
     /// Innermost first, both languages merged.

@@ -30,20 +30,39 @@ pub fn identity(
 ) -> Option<u64> {
     let file = memory.word(code + layout.file)?;
     let name = memory.word(code + layout.name)?;
-    let table = memory.word(code + layout.line_table)?;
-    let line = memory.int(code + layout.first_line)?;
-    let size = memory.word(table + BYTES_SIZE)?;
-    let mut print = pair(code as u64, (line as u32 as u64) << 32 ^ size as u64, 1);
+    let line = memory.int(code + layout.first_line)? as u32 as u64;
+    let version = match layout.version {
+        0 => 0,
+        at => memory.int(code + at)? as u32,
+    };
+    let mut print = pair(code as u64, line << 32 ^ u64::from(version), 1);
     if last.0 != file {
         *last = (file, pair(file as u64, text_print(memory, layout, file)?, 2));
     }
     print ^= last.1;
     print ^= pair(name as u64, text_print(memory, layout, name)?, 3);
-    // A table ends in a zero byte, so that a word less than its end can be read.
-    if size >= 8 {
-        let word = |at: usize| memory.word(table + BYTES_DATA + at);
-        print ^= pair(word(0)? as u64, word(size - 8)? as u64, 4);
-        print ^= pair(word(((size / 2) & !7).min(size - 8))? as u64, 0, 5);
+    if version == 0 {
+        print ^= table_print(memory, memory.word(code + layout.line_table)?)?;
+    }
+    Some(print)
+}
+
+/// Of the table of lines: all of a short one, and some of a long one.
+#[inline(always)]
+fn table_print(memory: &impl Memory, table: usize) -> Option<u64> {
+    const WORDS: usize = 8;
+    let size = memory.word(table + BYTES_SIZE)?;
+    let word = |at: usize| memory.word(table + BYTES_DATA + at).map(|word| word as u64);
+    if size < 8 {
+        // The object is never smaller than that; what stands behind the table is not part of it.
+        return Some(pair(word(0)? & ((1 << (8 * size)) - 1), size as u64, 4));
+    }
+    let step = (size / WORDS).max(8);
+    let mut print = pair(word(size - 8)?, size as u64, 4);
+    let mut at = 0;
+    while at + 8 < size {
+        print ^= pair(word(at)?, word((at + step).min(size - 8))?, 5 + at as u64);
+        at += 2 * step;
     }
     Some(print)
 }

@@ -30,6 +30,8 @@ pub struct Layout {
     pub file: usize,
     pub name: usize,
     pub first_line: usize,
+    /// Of a code object: a number that no other one has, unless it is 0. 0 here: it has none.
+    pub version: usize,
     pub line_table: usize,
     pub bytecode: usize,
     pub first_traceable: usize,
@@ -58,6 +60,7 @@ const FIRST: Layout = Layout {
     file: 104,
     name: 112,
     first_line: 40,
+    version: 0,
     line_table: 120,
     bytecode: 0,
     first_traceable: 0,
@@ -93,6 +96,7 @@ const TWELVE: Layout = Layout {
     previous: 8,
     owner: 70,
     first_line: 68,
+    version: 92,
     bytecode: 192,
     first_traceable: 176,
     ascii: 40,
@@ -104,7 +108,7 @@ const THIRTEEN: Layout =
     Layout { minor: 13, first: 72, cframe: None, bytecode: 200, first_traceable: 184, ..TWELVE };
 
 const FOURTEEN: Layout =
-    Layout { minor: 14, owner: 74, bytecode: 208, first_traceable: 192, ..THIRTEEN };
+    Layout { minor: 14, owner: 74, version: 0, bytecode: 208, first_traceable: 192, ..THIRTEEN };
 
 impl Layout {
     /// Of this version, `PY_VERSION_HEX`. `runtime`: address of `_PyRuntime`. `Err`: why not.
