@@ -1,0 +1,68 @@
+/* signals SECONDS: threads allocate host and device memory, from stacks of many shapes, while a timer
+   interrupts them; its handler allocates device memory too. So signals come inside malloc, inside
+   our hooks, and inside a hook that a handler is in. */
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/time.h>
+#include <time.h>
+
+int cuInit(unsigned);
+int cuMemAlloc_v2(uint64_t *, size_t);
+int cuMemFree_v2(uint64_t);
+
+static unsigned handled;
+static double until;
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec + t.tv_nsec * 1e-9;
+}
+
+__attribute__((noinline)) static void down(int depth, unsigned path) {
+    if (depth == 0) {
+        uint64_t address;
+        if (cuMemAlloc_v2(&address, 8192) || cuMemFree_v2(address)) abort();
+    } else if (path & 1) {
+        down(depth - 1, path >> 1);
+    } else {
+        down(depth - 1, path >> 1);
+    }
+    __asm__ volatile("" ::: "memory");
+}
+
+static void handler(int number) {
+    unsigned k = __atomic_add_fetch(&handled, 1, __ATOMIC_RELAXED);
+    down(k % 5, k);
+}
+
+static void *work(void *unused) {
+    char *kept[64] = {0};
+    for (unsigned k = 0; k % 64 || now() < until; k++) {
+        free(kept[k % 64]);
+        kept[k % 64] = malloc(16 + k * 2654435761u % 3000);
+        memset(kept[k % 64], 1, 16);
+        down(k % 9, k * 2654435761u);
+    }
+    return unused;
+}
+
+int main(int count, char **arguments) {
+    pthread_t threads[3];
+    struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART | SA_NODEFER};
+    struct itimerval each = {{0, 150}, {0, 150}};
+    until = now() + atof(arguments[1]);
+    cuInit(0);
+    for (int k = 0; k < 3; k++) pthread_create(threads + k, 0, work, 0);
+    sigaction(SIGPROF, &action, 0);
+    setitimer(ITIMER_PROF, &each, 0);
+    for (int k = 0; k < 3; k++) pthread_join(threads[k], 0);
+    memset(&each, 0, sizeof each);
+    setitimer(ITIMER_PROF, &each, 0);
+    printf("%u\n", handled);
+    return 0;
+}
