@@ -364,3 +364,55 @@ proptest! {
         prop_assert_eq!(placed, blocks.len());
     }
 }
+
+/// What an observer hears, in order.
+#[derive(Default)]
+struct Heard(Vec<(&'static str, u64)>);
+
+impl Observer for Heard {
+    fn born(&mut self, _: &vramtrace_format::Stamped, key: Key, _: &Live, _: Birth) {
+        self.0.push(("born", key.number));
+    }
+
+    fn block_born(&mut self, _: &vramtrace_format::Stamped, address: u64, _: &Live, _: Birth) {
+        self.0.push(("block", address));
+    }
+
+    fn block_died(&mut self, _: &vramtrace_format::Stamped, address: u64, _: &Live, _: Death) {
+        self.0.push(("freed", address));
+    }
+
+    fn became_segment(&mut self, _: &vramtrace_format::Stamped, key: Key, _: &Live) {
+        self.0.push(("segment", key.number));
+    }
+}
+
+#[test]
+fn observers_hear_of_blocks_apart_and_of_segments_when_they_become_one() {
+    let mut t = TraceBuilder::new();
+    t.alloc(SECOND, Kind::Device, A, 20 * MIB);
+    map(&mut t, SECOND, B, 2 * MIB, 7);
+    t.alloc(SECOND, Kind::Block, A, MIB);
+    t.alloc(SECOND, Kind::Block, A + MIB, MIB);
+    t.alloc(SECOND, Kind::Block, B, MIB);
+    map(&mut t, SECOND, B + 2 * MIB, 2 * MIB, 8);
+    t.free(SECOND, Space::Block, A);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    t.write(file.path());
+    let trace = Trace::open(file.path()).unwrap();
+    let mut heard = Heard::default();
+    trace.replay(&trace.definitions().0, &mut heard);
+    let expected = [
+        ("born", A),
+        ("born", 7),
+        ("segment", A),
+        ("block", A),
+        ("block", A + MIB),
+        ("segment", 7),
+        ("block", B),
+        ("born", 8),
+        ("segment", 8),
+        ("freed", A),
+    ];
+    assert_eq!(heard.0, expected);
+}

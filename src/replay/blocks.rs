@@ -32,6 +32,9 @@ impl Replay {
         sums.reserve(grown.into());
         sums.refusals_recovered = sums.refusals_recovered.saturating_add(absorbed);
         sums.went_on |= how != Birth::Checkpoint;
+        if grown > 0 {
+            self.tell_segments(at, observer);
+        }
         observer.block_born(at, key.number, &live, how);
         self.tell_changed(at, live.device, observer);
     }
@@ -54,10 +57,16 @@ impl Replay {
     }
 
     /// Driver memory was allocated or is known now.
-    pub(super) fn memory_came(&mut self, key: Key, live: &Live) {
+    pub(super) fn memory_came(
+        &mut self,
+        at: &Stamped,
+        key: Key,
+        live: &Live,
+        observer: &mut impl Observer,
+    ) {
         if key.space == Space::Device {
             let waiting = self.state.cache.came(key, live);
-            self.place_again(&waiting);
+            self.place_again(at, &waiting, observer);
         }
     }
 
@@ -95,7 +104,7 @@ impl Replay {
         self.state.mappings.insert(address, mapping);
         let (change, waiting) = self.state.cache.was_mapped(address, &mapping, &self.state.live);
         self.reserve_segments(at, change, observer);
-        self.place_again(&waiting);
+        self.place_again(at, &waiting, observer);
     }
 
     /// One unmap may cover several mappings.
@@ -122,12 +131,15 @@ impl Replay {
     ) {
         if let Some((device, bytes)) = change {
             self.device(device).cache.reserve(bytes);
+            if bytes > 0 {
+                self.tell_segments(at, observer);
+            }
             self.tell_changed(at, device, observer);
         }
     }
 
     /// Blocks that were told before their memory.
-    fn place_again(&mut self, waiting: &[(u64, u64)]) {
+    fn place_again(&mut self, at: &Stamped, waiting: &[(u64, u64)], observer: &mut impl Observer) {
         let state = &mut self.state;
         for (address, size) in waiting {
             let key = Key { space: Space::Block, number: *address };
@@ -137,6 +149,21 @@ impl Replay {
             sums.reserve(grown.into());
             if known {
                 sums.outside = sums.outside.saturating_sub(*size);
+            }
+        }
+        if !waiting.is_empty() {
+            self.tell_segments(at, observer);
+        }
+    }
+
+    fn tell_segments(&mut self, at: &Stamped, observer: &mut impl Observer) {
+        for start in self.state.cache.take_marked() {
+            let key = match self.state.mappings.get(&start) {
+                Some(mapping) => Key { space: Space::Vmm, number: mapping.object },
+                None => Key { space: Space::Device, number: start },
+            };
+            if let Some(live) = self.state.live.get(key) {
+                observer.became_segment(at, key, live);
             }
         }
     }

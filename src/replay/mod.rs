@@ -15,7 +15,7 @@
 //!   refusals that were absorbed, kept at every event;
 //! * [`State::segments`], for a moment: each segment with its blocks and holes;
 //! * [`State::cache`]: blocks outside of known memory, what was asked for, blocks that wait;
-//! * [`Observer`]: `block_born`, `block_died`, `block_changed`, `cache_oom`.
+//! * [`Observer`]: `block_born`, `block_died`, `block_changed`, `became_segment`, `cache_oom`.
 
 mod blocks;
 pub mod cache;
@@ -335,9 +335,9 @@ impl Replay {
         if how == Birth::Allocated {
             self.state.cache.refusals.served(at.thread);
         }
-        self.memory_came(key, &live);
         self.device(live.device).add_live(key, &live);
         observer.born(at, key, &live, how);
+        self.memory_came(at, key, &live, observer);
         self.tell_changed(at, live.device, observer);
     }
 

@@ -37,6 +37,10 @@ pub trait Observer {
     /// memory that they told.
     fn block_born(&mut self, _at: &Stamped, _address: u64, _live: &Live, _how: Birth) {}
     fn block_died(&mut self, _at: &Stamped, _address: u64, _live: &Live, _how: Death) {}
+    /// This memory, told by `born` before, is a framework's segment or a part of one: from here on
+    /// its blocks say what it is for. Before the `block_born` that made it one. An object that is
+    /// mapped twice may be told twice.
+    fn became_segment(&mut self, _at: &Stamped, _key: Key, _live: &Live) {}
     /// More about a block: after `block_born` or `block_died`. Only in imported traces.
     fn block_changed(&mut self, _at: &Stamped, _address: u64, _change: BlockChange) {}
     /// A framework's cache gave up on a request.

@@ -6,7 +6,8 @@ use vramtrace_format::DeviceId;
 use super::holders::{FrameFacts, Listing, frame_facts, words as frame_words};
 use super::layout::{BAD, BOLD, DIM, PLAIN, WARN, clean, count, paint, several};
 use super::words;
-use crate::analysis::leaks::{Because, Leak, Leaks, Level, Still, Verdict};
+use crate::analysis::Level;
+use crate::analysis::leaks::{Because, Leak, Leaks, Still, Verdict};
 use crate::analysis::{By, Reading, pool_hint};
 use crate::units::{seconds, size};
 

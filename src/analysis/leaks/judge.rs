@@ -6,10 +6,11 @@ use std::path::PathBuf;
 use rustc_hash::FxHashMap;
 use vramtrace_format::{DeviceId, Header, StackId};
 
+use super::Level;
 use super::growth::{Axes, History, Still, Strength, WARM_UP};
 use super::room::{free_in_segments, room};
 use super::suppress::Suppressions;
-use super::watch::{Level, Track, Watch};
+use super::watch::{Track, Watch};
 use super::{Because, Kept, Leak, Leaks, Pooled, Suppressed, Verdict};
 use crate::analysis::Reading;
 use crate::replay::State;

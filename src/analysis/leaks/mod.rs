@@ -17,12 +17,12 @@ mod watch;
 
 pub use growth::{Growth, Still};
 pub use suppress::{BadRule, Suppressions};
-pub use watch::Level;
 
 use std::path::PathBuf;
 
 use vramtrace_format::{DeviceId, Header, StackId};
 
+use super::Level;
 use crate::symbols::Symbols;
 use crate::trace::{Definitions, Trace, Until};
 use watch::Watch;

@@ -2,7 +2,8 @@
 
 use vramtrace_format::DeviceId;
 
-use super::watch::{Level, Watch};
+use super::Level;
+use super::watch::Watch;
 use crate::replay::State;
 use crate::trace::Definitions;
 

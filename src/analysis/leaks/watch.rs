@@ -3,30 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use rustc_hash::FxHashMap;
-use vramtrace_format::{DeviceId, Kind, Space, StackId, Stamped};
+use rustc_hash::{FxHashMap, FxHashSet};
+use vramtrace_format::{DeviceId, Kind, StackId, Stamped};
 
+use super::Level;
 use super::series::Series;
 use crate::replay::{Birth, Death, Key, Live, Observer};
-
-/// What an allocation is a piece of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Level {
-    /// Memory that the driver gave.
-    Driver,
-    /// Blocks of a framework's cache.
-    Tensor,
-}
-
-impl Level {
-    /// The name in JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Level::Driver => "driver",
-            Level::Tensor => "tensor",
-        }
-    }
-}
 
 /// Bins of time begin as 4 us wide, of activity as one event.
 pub const TIME_SHIFT: u32 = 12;
@@ -62,14 +44,6 @@ pub struct Place {
     pub last_alloc_frees: u64,
 }
 
-/// A driver's allocation that a framework may cut into blocks.
-#[derive(Clone, Copy, Debug)]
-struct Segment {
-    end: u64,
-    live: Live,
-    holds_blocks: bool,
-}
-
 #[derive(Debug, Default)]
 pub struct Watch {
     pub tracks: FxHashMap<(Level, DeviceId, StackId), Track>,
@@ -79,39 +53,10 @@ pub struct Watch {
     /// Where the watch began: the first allocation, or the checkpoint from which history is known.
     pub from_ns: Option<u64>,
     pub last_ns: u64,
-    segments: BTreeMap<u64, Segment>,
+    segments: FxHashSet<Key>,
 }
 
 impl Watch {
-    fn level(key: Key) -> Level {
-        match key.space {
-            Space::Block => Level::Tensor,
-            Space::Device | Space::Vmm | Space::Array | Space::Host => Level::Driver,
-        }
-    }
-
-    /// A block lies at this address: the allocation around it is a framework's segment, of which
-    /// its blocks are followed.
-    fn mark_segment(&mut self, at: &Stamped, address: u64) {
-        let Some((_, segment)) = self.segments.range_mut(..=address).next_back() else { return };
-        if segment.holds_blocks || address >= segment.end {
-            return;
-        }
-        segment.holds_blocks = true;
-        let live = segment.live;
-        *self.segment_bytes.entry(live.device).or_default() += live.share();
-        let time = self.since(at.time_ns);
-        let place = self.places.entry((Level::Driver, live.device)).or_default();
-        if let Some(track) = self.tracks.get_mut(&(Level::Driver, live.device, live.stack)) {
-            let now = track.bytes.saturating_sub(live.share());
-            track.time.change(time, track.bytes, now);
-            track.activity.change(place.events, track.bytes, now);
-            track.bytes = now;
-            track.count = track.count.saturating_sub(1);
-            track.allocations = track.allocations.saturating_sub(1);
-        }
-    }
-
     /// Time since the watch began.
     fn since(&mut self, time_ns: u64) -> u64 {
         self.last_ns = self.last_ns.max(time_ns);
@@ -182,35 +127,49 @@ fn counts(live: &Live) -> bool {
 }
 
 impl Observer for Watch {
-    fn born(&mut self, at: &Stamped, key: Key, live: &Live, how: Birth) {
+    fn born(&mut self, at: &Stamped, _key: Key, live: &Live, how: Birth) {
         if !counts(live) {
             return;
         }
-        match key.space {
-            Space::Block => self.mark_segment(at, key.number),
-            Space::Device => {
-                let end = key.number.saturating_add(live.size);
-                let segment = Segment { end, live: *live, holds_blocks: false };
-                self.segments.insert(key.number, segment);
-            }
-            _ => {}
-        }
-        self.add(at, Watch::level(key), live, how);
+        self.add(at, Level::Driver, live, how);
     }
 
     fn died(&mut self, at: &Stamped, key: Key, live: &Live, _how: Death) {
         if !counts(live) {
             return;
         }
-        if key.space == Space::Device
-            && let Some(segment) = self.segments.remove(&key.number)
-            && segment.holds_blocks
-        {
+        if self.segments.remove(&key) {
             let bytes = self.segment_bytes.entry(live.device).or_default();
             *bytes = bytes.saturating_sub(live.share());
             return;
         }
-        self.remove(at, Watch::level(key), live);
+        self.remove(at, Level::Driver, live);
+    }
+
+    fn block_born(&mut self, at: &Stamped, _address: u64, live: &Live, how: Birth) {
+        self.add(at, Level::Tensor, live, how);
+    }
+
+    fn block_died(&mut self, at: &Stamped, _address: u64, live: &Live, _how: Death) {
+        self.remove(at, Level::Tensor, live);
+    }
+
+    /// Of a framework's segment its blocks are followed, not itself.
+    fn became_segment(&mut self, at: &Stamped, key: Key, live: &Live) {
+        if !counts(live) || !self.segments.insert(key) {
+            return;
+        }
+        *self.segment_bytes.entry(live.device).or_default() += live.share();
+        let time = self.since(at.time_ns);
+        let place = self.places.entry((Level::Driver, live.device)).or_default();
+        if let Some(track) = self.tracks.get_mut(&(Level::Driver, live.device, live.stack)) {
+            let now = track.bytes.saturating_sub(live.share());
+            track.time.change(time, track.bytes, now);
+            track.activity.change(place.events, track.bytes, now);
+            track.bytes = now;
+            track.count = track.count.saturating_sub(1);
+            track.allocations = track.allocations.saturating_sub(1);
+        }
     }
 
     fn reset(&mut self, at: &Stamped) {

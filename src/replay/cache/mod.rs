@@ -150,6 +150,11 @@ impl Cache {
         (change, waiting)
     }
 
+    /// Where memory became a segment since this was asked last.
+    pub(super) fn take_marked(&mut self) -> Vec<u64> {
+        self.ranges.as_mut().map_or_else(Vec::new, |ranges| std::mem::take(&mut ranges.marked))
+    }
+
     /// Driver memory that begins here is gone.
     pub(super) fn went(&mut self, start: u64) -> Gone {
         self.ranges.as_mut().map_or_else(Gone::default, |ranges| ranges.remove(start))

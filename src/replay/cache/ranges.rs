@@ -36,6 +36,8 @@ impl Range {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ranges {
     by_start: BTreeMap<u64, Range>,
+    /// Ranges that became segments and were not told yet.
+    pub marked: Vec<u64>,
 }
 
 impl Ranges {
@@ -53,6 +55,7 @@ impl Ranges {
         let device = near?.1.device;
         let taken = self.by_start.get_mut(&start)?;
         (taken.cached, taken.device) = (true, device);
+        self.marked.push(start);
         Some((device, i128::from(size)))
     }
 
@@ -100,6 +103,7 @@ impl Ranges {
 
     pub fn clear(&mut self) {
         self.by_start.clear();
+        self.marked.clear();
     }
 
     /// Segments, by address: start and range. Mappings are not joined.
@@ -117,6 +121,7 @@ impl Ranges {
         let Some(range) = self.by_start.get_mut(&start) else { return 0 };
         (range.cached, range.device) = (true, device);
         let range = *range;
+        self.marked.push(start);
         let size = range.end.saturating_sub(start);
         let mut grown = size;
         if range.backing != Backing::Mapping || size == 0 {
@@ -127,12 +132,14 @@ impl Ranges {
         let mut at = range.end;
         while let Some((other, next)) = self.mapping_at(at).filter(page) {
             self.by_start.insert(other, Range { cached: true, device, ..next });
+            self.marked.push(other);
             grown += size;
             at = next.end;
         }
         at = start;
         while let Some((other, next)) = self.ends_at(at).filter(page) {
             self.by_start.insert(other, Range { cached: true, device, ..next });
+            self.marked.push(other);
             grown += size;
             at = other;
         }
