@@ -113,6 +113,34 @@ fn by_function_library_and_stack() {
 }
 
 #[test]
+fn who_calls_the_programs_own_function_for_memory_is_told_apart() {
+    let mut t = TraceBuilder::new();
+    for (id, name) in [(1, "take"), (2, "weights"), (3, "cache"), (4, "main")] {
+        t.code(id, name, "/home/me/serve.py", 10 * id as i32);
+    }
+    t.stack(1, &[], &[1, 2, 4], &[]);
+    t.stack(2, &[], &[1, 3, 4], &[]);
+    // Through itself again: that is no other caller.
+    t.stack(3, &[], &[1, 1, 3, 4], &[]);
+    for (key, stack) in [(1, 1), (2, 2), (3, 3)] {
+        t.alloc_by(SECOND * key, Kind::Device, key << 40, 8 * key * MIB, stack);
+    }
+    let scratch = written(&t);
+    for by in ["line", "function"] {
+        let shown = text(&scratch, &["holders", "t.vtrace", "--by", by]);
+        has(
+            &shown,
+            &[
+                "40.00 MiB 83.3 % 2 ? serve.py:10 take",
+                "called from serve.py:30 cache",
+                "8.00 MiB 16.7 % 1 ? serve.py:10 take",
+                "called from serve.py:20 weights",
+            ],
+        );
+    }
+}
+
+#[test]
 fn json_has_its_schema() {
     let scratch = written(&training());
     let out = text(&scratch, &["holders", "t.vtrace", "--json", "--at", "peak"]);

@@ -197,7 +197,10 @@ fn slices_of_a_timeline_say_who_wanted_them() {
     assert_eq!(args["line"], "modeling_gpt2.py:212");
     assert_eq!(args["called_from"], "train.py:41 train");
     assert_eq!(args["library"], "PyTorch");
-    assert_eq!(begins[3]["args"]["called_from"], Value::Null, "it is its own line");
+    assert_eq!(
+        begins[3]["args"]["called_from"], "train.py:77 <module>",
+        "its own line, and who called it"
+    );
     let perfetto = exported(&scratch, &["export", "t.vtrace", "--format", "perfetto"]);
     for text in ["called_from", "modeling_gpt2.py:212", "train.py:41 train"] {
         assert!(perfetto.windows(text.len()).any(|window| window == text.as_bytes()), "{text}");

@@ -14,7 +14,8 @@ use crate::symbols::{Frame, Language, Symbols};
 /// What makes two allocations one holder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum By {
-    /// The line that wanted the memory, and the library that asked the driver.
+    /// The line that wanted the memory, the program's own line that led there, and the library
+    /// that asked the driver.
     #[default]
     Line,
     Function,
@@ -36,7 +37,7 @@ pub struct Holder {
     pub library: Option<String>,
     /// Innermost frame outside of frameworks, as a place in the stack's frames.
     pub lead: Option<usize>,
-    /// Innermost frame of the program's own tree, if it is another.
+    /// Innermost frame of the program's own tree further out.
     pub caller: Option<usize>,
 }
 
@@ -89,7 +90,15 @@ impl<'s> Reading<'s> {
         let lead = innermost(Layer::Package)
             .or_else(|| innermost(Layer::Framework))
             .or_else(|| innermost(Layer::Plumbing));
-        let caller = innermost(Layer::Own).filter(|caller| Some(*caller) != lead);
+        let named = |at: usize| {
+            let frame = &self.symbols.frames()[frames[at] as usize];
+            (&frame.file, &frame.function)
+        };
+        // Many programs allocate through a function of their own: who called that tells more.
+        let beyond = lead.map_or(0, |lead| lead + 1);
+        let another = |at: &usize| lead.is_none_or(|lead| named(*at) != named(lead));
+        let mut own = (beyond..frames.len()).filter(read).filter(|at| layer(*at) == Layer::Own);
+        let caller = own.find(another);
         Said { lead, caller, library: self.library_of(frames) }
     }
 
@@ -124,17 +133,19 @@ impl<'s> Reading<'s> {
     pub fn holders(&self, holdings: &Holdings, by: By) -> Vec<Holder> {
         match by {
             By::Line => self.group(holdings, |stack, said| {
-                let lead = self.frame(stack, said.lead);
-                (
-                    said.library,
-                    lead.map(|frame| {
-                        (&frame.file, frame.line, frame.file.is_empty().then_some(&frame.function))
-                    }),
-                )
+                let line = |at| {
+                    let frame = self.frame(stack, at)?;
+                    let function = frame.file.is_empty().then_some(&frame.function);
+                    Some((&frame.file, frame.line, function))
+                };
+                (said.library, line(said.lead), line(said.caller))
             }),
             By::Function => self.group(holdings, |stack, said| {
-                let lead = self.frame(stack, said.lead);
-                (said.library, lead.map(|frame| (&frame.file, &frame.function)))
+                let function = |at| {
+                    let frame = self.frame(stack, at)?;
+                    Some((&frame.file, &frame.function))
+                };
+                (said.library, function(said.lead), function(said.caller))
             }),
             By::Library => self.group(holdings, |_, said| said.library),
             By::Stack => self.group(holdings, |stack, _| self.symbols.indexes(stack)),

@@ -46,8 +46,8 @@ pub struct HolderFacts {
     pub stacks: u64,
     /// Innermost first.
     pub frames: Vec<FrameFacts>,
-    /// Places in `frames`: the innermost frame outside of frameworks, and the innermost one of
-    /// the program's own tree if it is another.
+    /// Places in `frames`: the innermost frame outside of frameworks, and the next one further out
+    /// of the program's own tree, in another function.
     pub lead: Option<usize>,
     pub caller: Option<usize>,
     pub pid: u32,
