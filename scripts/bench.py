@@ -108,8 +108,8 @@ def blocks():
         "bare": env(preload=False),
         "tensors off": env(VRAMTRACE_TENSORS="off", **out),
         "no stacks": env(VRAMTRACE_STACKS="none", **out),
-        "python": env(VRAMTRACE_STACKS="native,python", **out),
-        "full": env(VRAMTRACE_STACKS="native,python", VRAMTRACE_TENSORS="full", **out),
+        "python": env(**out),
+        "full": env(VRAMTRACE_TENSORS="full", **out),
     }
     best = {}
     for _ in range(3):

@@ -75,6 +75,7 @@ fn bad_input_is_refused_before_anything_runs() {
         (&["--stacks", ""], "--stacks ``: is not native"),
         (&["--stack-depth", "0"], "--stack-depth `0`: is not a number of frames from 1 to 1024"),
         (&["--stack-depth", "-3"], "1 to 1024"),
+        (&["--tensors", "native"], "--tensors `native`: is not python, full or off"),
         (&["--no-such-option"], "--no-such-option"),
     ] {
         let ended = run(&scratch, &[args, &["--", "touch", "ran"]].concat());
@@ -158,7 +159,8 @@ fn the_command_starts_with_the_signal_mask_that_we_got() {
 #[test]
 fn stacks_and_their_depth_reach_the_command() {
     let scratch = Scratch::new();
-    let script = "echo ${VRAMTRACE_STACKS-unset} ${VRAMTRACE_STACK_DEPTH-unset}";
+    let script =
+        "echo ${VRAMTRACE_STACKS-unset} ${VRAMTRACE_STACK_DEPTH-${VRAMTRACE_TENSORS-unset}}";
     let seen = |args: &[&str], variable: &str| {
         let mut command = command(&scratch, &[args, &["--", "sh", "-c", script]].concat());
         let ended = command.env("VRAMTRACE_STACKS", variable).output().unwrap();
@@ -166,6 +168,7 @@ fn stacks_and_their_depth_reach_the_command() {
     };
     assert_eq!(seen(&["--stacks", "python", "--stack-depth", "7"], "none").0, "python 7");
     assert_eq!(seen(&[], "native").0, "native unset");
+    assert_eq!(seen(&["--tensors", "off"], "native").0, "native off");
     assert_eq!(seen(&["--stacks", "none"], "no language").0, "none unset", "it is not looked at");
     let (ran, said) = seen(&[], "no language");
     assert!(ran.is_empty() && said.contains("VRAMTRACE_STACKS `no language`"), "{ran} {said}");

@@ -2,6 +2,7 @@
 
 mod support;
 use support::{Program, Run, Scratch, Setup};
+use vramtrace_format::{Event, SiteId, StackId, TraceReader};
 
 fn run(setup: Setup) -> Run {
     let scratch = Scratch::new();
@@ -41,4 +42,33 @@ fn what_is_borrowed_is_under_no_cap() {
     let bare = run(Setup::simulated());
     let capped = run(Setup::simulated().cap("700MiB"));
     assert_eq!(capped.stdout, bare.stdout);
+}
+
+/// Who gives memory away is told, with its address: some settings would break it.
+#[test]
+fn what_is_shared_is_told() {
+    let ours = run(Setup::simulated().preload());
+    let told = ours.traces().into_iter().filter(|trace| {
+        let bytes = std::fs::read(trace).unwrap();
+        let reader = TraceReader::new(&bytes).unwrap();
+        let events: Vec<Event> = reader.events().map(|stamped| stamped.event).collect();
+        let owned = events.iter().find_map(|event| match event {
+            Event::Alloc(alloc) if alloc.size == 64 << 20 => Some(*alloc),
+            _ => None,
+        });
+        let shared: Vec<_> = events
+            .iter()
+            .filter_map(|event| match *event {
+                Event::Shared { address, site, stack } => Some((address, site, stack)),
+                _ => None,
+            })
+            .collect();
+        for (address, site, stack) in &shared {
+            assert_eq!(Some(*address), owned.map(|alloc| alloc.key));
+            assert!(*site != SiteId(0) && *stack != StackId(0));
+        }
+        assert!(shared.len() <= 1, "one call");
+        !shared.is_empty()
+    });
+    assert_eq!(told.count(), 1, "the owner's trace");
 }

@@ -318,7 +318,6 @@ fn python_blocks(python: &Path, tensors: &str) -> (Vec<serde_json::Value>, PathB
 }
 
 #[test]
-#[ignore = "needs the shim built with --features vramtrace-shim/stacks"]
 fn stacks_of_blocks() {
     let pythons = support::pythons();
     if pythons.is_empty() {

@@ -32,6 +32,26 @@ pub fn depth(text: &str) -> Result<usize, String> {
     }
 }
 
+/// Whether PyTorch's blocks are recorded, and with which stacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tensors {
+    Off,
+    /// Python frames; native ones on a thread that runs no Python.
+    Python,
+    /// Both.
+    Full,
+}
+
+/// `Err`: what is wrong with it.
+pub fn tensors(text: &str) -> Result<Tensors, String> {
+    match text {
+        "off" => Ok(Tensors::Off),
+        "python" => Ok(Tensors::Python),
+        "full" => Ok(Tensors::Full),
+        _ => Err("is not python, full or off".into()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -45,6 +65,15 @@ mod tests {
         assert_eq!(languages("python,native"), both(true, true));
         for wrong in ["", "Python", "python,", "none,python", "native python", "all"] {
             assert!(languages(wrong).unwrap_err().contains("native,python or none"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn tensors_as_written() {
+        assert_eq!(tensors("python"), Ok(Tensors::Python));
+        assert_eq!((tensors("full"), tensors("off")), (Ok(Tensors::Full), Ok(Tensors::Off)));
+        for wrong in ["", "none", "native", "Full", "python,full"] {
+            assert!(tensors(wrong).unwrap_err().contains("python, full or off"), "{wrong}");
         }
     }
 

@@ -9,7 +9,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use vramtrace_format::capspec::{self, CapSpec, Limit};
 use vramtrace_format::policy::{self, Mode};
-use vramtrace_format::stackspec::{self, Languages};
+use vramtrace_format::stackspec::{self, Languages, Tensors};
 use vramtrace_format::{Definition, size};
 
 /// Every variable there is; others get a line with the nearest of these.
@@ -98,17 +98,6 @@ impl Stacks {
     }
 }
 
-/// `VRAMTRACE_TENSORS`: whether PyTorch's blocks are recorded, and with which stack. Only such as
-/// `VRAMTRACE_STACKS` allows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tensors {
-    Off,
-    /// Python frames; native ones on a thread that runs no Python.
-    Python,
-    /// Both.
-    Full,
-}
-
 pub struct Config {
     pub out: Out,
     /// Most bytes of the trace on disk; `None` = unlimited.
@@ -119,6 +108,7 @@ pub struct Config {
     /// Soft limit.
     pub cap_warn: Option<Limit>,
     pub stacks: Stacks,
+    /// No stacks but such as `stacks` allows.
     pub tensors: Tensors,
     /// Those of [`SETTINGS`] that are set.
     settings: Vec<(String, String)>,
@@ -297,13 +287,15 @@ impl Config {
     }
 
     fn set_tensors(&mut self, value: &OsStr) {
-        match &*value.to_string_lossy() {
-            "" | "python" => self.tensors = Tensors::Python,
-            "full" => self.tensors = Tensors::Full,
-            "off" => self.tensors = Tensors::Off,
-            text => self.complaints.push(format!(
-                "VRAMTRACE_TENSORS={text}: is not python, full or off; using the default"
-            )),
+        let text = value.to_string_lossy();
+        if text.is_empty() {
+            return;
+        }
+        match stackspec::tensors(&text) {
+            Ok(tensors) => self.tensors = tensors,
+            Err(why) => {
+                self.complaints.push(format!("VRAMTRACE_TENSORS={text}: {why}; using the default"))
+            }
         }
     }
 

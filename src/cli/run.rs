@@ -47,6 +47,10 @@ pub struct Args {
     /// [env: VRAMTRACE_STACK_DEPTH]
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     stack_depth: Option<String>,
+    /// Which stacks the blocks carry into which PyTorch cuts its memory: `python`, `full`, or `off`
+    /// to record no blocks [env: VRAMTRACE_TENSORS]
+    #[arg(long, value_name = "STACKS")]
+    tensors: Option<String>,
     /// Put the simulated driver in front: no GPU is needed
     #[arg(
         long,
@@ -90,6 +94,9 @@ pub fn run(args: Args) -> Outcome {
         })?,
         setting("--stack-depth", "VRAMTRACE_STACK_DEPTH", args.stack_depth, |text| {
             stackspec::depth(text).map(drop)
+        })?,
+        setting("--tensors", "VRAMTRACE_TENSORS", args.tensors, |text| {
+            stackspec::tensors(text).map(drop)
         })?,
     ];
     let launch = Launch {

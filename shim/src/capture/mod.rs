@@ -19,7 +19,7 @@ pub mod native;
 pub mod python;
 pub mod workspace;
 
-use crate::config::{Config, Stacks, Tensors};
+use crate::config::{Config, Stacks};
 use crate::entry;
 use crate::lock::Lock;
 use crate::process::Process;
@@ -31,6 +31,7 @@ use native::modules::{self, Met};
 use python::walk::{Frames, Group, Walked};
 use python::{Found, Python};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use vramtrace_format::stackspec::Tensors;
 use vramtrace_format::{Definition, Join, StackFlags, StackId};
 use workspace::{Workspace, Workspaces};
 

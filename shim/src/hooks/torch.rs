@@ -8,12 +8,12 @@
 use super::book::site;
 use crate::caches::Figures;
 use crate::capture;
-use crate::config::Tensors;
 use crate::contexts::Place;
 use crate::entry::Api;
 use crate::ledger::Entry;
 use crate::process::Process;
 use std::ffi::c_void;
+use vramtrace_format::stackspec::Tensors;
 use vramtrace_format::{ContextId, DeviceId, Event, Kind, PoolId, SiteId, Space};
 
 /// PyTorch's `Device`, of which only the low 16 bits are set: the type, and the index, which is
