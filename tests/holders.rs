@@ -131,13 +131,34 @@ fn who_calls_the_programs_own_function_for_memory_is_told_apart() {
         has(
             &shown,
             &[
-                "40.00 MiB 83.3 % 2 ? serve.py:10 take",
+                "40.00 MiB 83.3 % 2 train.py serve.py:10 take",
                 "called from serve.py:30 cache",
-                "8.00 MiB 16.7 % 1 ? serve.py:10 take",
+                "8.00 MiB 16.7 % 1 train.py serve.py:10 take",
                 "called from serve.py:20 weights",
             ],
         );
     }
+}
+
+#[test]
+fn what_lies_around_the_allocations_is_said() {
+    let mut t = TraceBuilder::new();
+    t.stack(1, &[], &[], &[]);
+    t.alloc_by(SECOND, Kind::Pool, 1 << 40, 8 * MIB, 1);
+    let pool = vramtrace_format::PoolId(1);
+    t.event(2 * SECOND, Event::PoolState { pool, reserved: 32 * MIB, used: 8 * MIB });
+    t.event(3 * SECOND, Event::Ended);
+    let scratch = written(&t);
+    for (command, title) in
+        [("holders", "8.00 MiB in 1 allocation"), ("report", "held at the peak")]
+    {
+        let shown = text(&scratch, &[command, "t.vtrace"]);
+        assert!(shown.contains(title), "{shown}");
+        has(&shown, &["and 24.00 MiB around them: rest of pages, reserves of pools"]);
+    }
+    let scratch = written(&training());
+    let shown = text(&scratch, &["holders", "t.vtrace"]);
+    assert!(!shown.contains("around them"), "{shown}");
 }
 
 #[test]
@@ -203,9 +224,9 @@ fn each_device_has_its_own_peak() {
         &shown,
         &[
             "GPU 0, at the peak (1.000 s): 8.00 MiB in 1 allocation",
-            "8.00 MiB 100.0 % 1 ? a.py:1 early",
+            "8.00 MiB 100.0 % 1 train.py a.py:1 early",
             "GPU 1, at the peak (4.000 s): 8.00 MiB in 1 allocation",
-            "8.00 MiB 100.0 % 1 ? a.py:2 late",
+            "8.00 MiB 100.0 % 1 train.py a.py:2 late",
         ],
     );
     let end = text(&scratch, &["holders", "t.vtrace", "--at", "end"]);

@@ -49,6 +49,8 @@ pub struct Reading<'s> {
     layers: Vec<Layer>,
     /// Index among the titles.
     libraries: Vec<Option<u32>>,
+    /// The program itself, among the titles.
+    program: u32,
     titles: Vec<String>,
 }
 
@@ -75,7 +77,8 @@ impl<'s> Reading<'s> {
         let frames = symbols.frames();
         let layers = frames.iter().map(|frame| places.layer(frame)).collect();
         let libraries = frames.iter().map(|frame| places.library(frame).map(&mut title)).collect();
-        Reading { symbols, layers, libraries, titles }
+        let program = title(places.program().to_string());
+        Reading { symbols, layers, libraries, program, titles }
     }
 
     pub fn read(&self, stack: StackId) -> Said {
@@ -106,7 +109,11 @@ impl<'s> Reading<'s> {
     /// for whom: the workspace of cuBLAS in PyTorch's own segments.
     fn library_of(&self, frames: &[u32]) -> Option<u32> {
         let of = |index: &u32| self.libraries[*index as usize];
-        let first = frames.iter().position(|index| of(index).is_some())?;
+        let Some(first) = frames.iter().position(|index| of(index).is_some()) else {
+            // Through bindings alone: the program asked the driver itself.
+            let own = |index: &u32| self.layers[*index as usize] == Layer::Own;
+            return frames.iter().any(own).then_some(self.program);
+        };
         let found = of(&frames[first])?;
         let native =
             |index: &&u32| self.symbols.frames()[**index as usize].language == Language::Native;

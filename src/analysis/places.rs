@@ -23,6 +23,8 @@ pub enum Layer {
 #[derive(Clone, Debug)]
 pub struct Places {
     executable: String,
+    /// What people call the program: its script, or its executable.
+    program: String,
     /// With a `/` at the end; none of them is the root.
     directories: Vec<String>,
     /// The program came on the command line.
@@ -127,6 +129,8 @@ impl Places {
     pub fn of(header: &Header) -> Places {
         let working = Path::new(&header.working_directory);
         let script = header.command.iter().skip(1).find(|argument| argument.ends_with(".py"));
+        let named = script.unwrap_or(&header.executable);
+        let program = base_name(named).to_string();
         let script = script.and_then(|script| Some(working.join(script).parent()?.to_path_buf()));
         let directories = [Some(working.to_path_buf()), script];
         let directories = directories.into_iter().flatten().filter_map(|directory| {
@@ -135,6 +139,7 @@ impl Places {
         });
         Places {
             executable: header.executable.clone(),
+            program,
             directories: directories.collect(),
             inline: header.command.iter().any(|argument| argument == "-c"),
         }
@@ -209,6 +214,11 @@ impl Places {
             true => Layer::Framework,
             false => Layer::Package,
         }
+    }
+
+    /// The name of the program itself.
+    pub fn program(&self) -> &str {
+        &self.program
     }
 
     /// The name of what asked the driver for memory, for a frame that may stand for it. `None`:

@@ -153,6 +153,7 @@ pub fn listing(process: &Process, who: &Who, holdings: &Holdings, how: Listing) 
         out.push_str(&paint(BOLD, &format!("{name}, {} ({})", how.when, seconds(*at_ns))));
         out.push_str(&format!(": {} in {}\n", size(bytes), several(allocations, "allocation")));
         out.push_str(&table(&reading, &here, bytes, "", how));
+        out.push_str(&around(process, *id, *at_ns, bytes));
         out.push('\n');
     }
     if out.is_empty() {
@@ -204,6 +205,27 @@ fn table(reading: &Reading, holders: &[&Holder], total: u64, title: &str, how: L
     out
 }
 
+/// What the driver held at a moment beyond the allocations themselves: the peak that a report names
+/// is with it.
+fn around(process: &Process, id: DeviceId, at_ns: u64, bytes: u64) -> String {
+    /// Less than this is no matter.
+    const NOTICEABLE: u64 = 1 << 20;
+    let Some(device) = process.state.devices.get(&id) else { return String::new() };
+    let all = match at_ns {
+        at_ns if at_ns == device.peak.time_ns => device.peak.bytes,
+        at_ns if at_ns == process.state.time_ns => device.live_bytes,
+        _ => return String::new(),
+    };
+    match all.checked_sub(bytes) {
+        Some(rest) if rest >= NOTICEABLE => {
+            let rest = size(rest);
+            let text = format!("    and {rest} around them: rest of pages, reserves of pools");
+            format!("{}\n", paint(DIM, &text))
+        }
+        _ => String::new(),
+    }
+}
+
 /// `train.py:41 main`; `cublasCreate_v2 in libcublas.so.12` where no file is known.
 pub(super) fn words(frame: &Frame, how: Listing) -> String {
     let function = shorten(&clean(&frame.function), FUNCTION_WIDTH);
@@ -240,7 +262,14 @@ pub(super) fn of_device(process: &Process, id: DeviceId, shown: Shown) -> String
         let all = reading.holders(holdings, By::Line);
         let here: Vec<&Holder> = all.iter().filter(|holder| holder.device == id).collect();
         if !here.is_empty() {
-            out.push_str(&format!("\n{}", table(&reading, &here, sum(&all, id), title, how)));
+            let bytes = sum(&all, id);
+            out.push_str(&format!("\n{}", table(&reading, &here, bytes, title, how)));
+            out.push_str(&around(
+                process,
+                id,
+                holdings.at_ns.get(&id).copied().unwrap_or(0),
+                bytes,
+            ));
         }
         let of_libraries = reading.holders(holdings, By::Library);
         libraries.push(of_libraries.into_iter().filter(|holder| holder.device == id).collect());

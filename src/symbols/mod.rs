@@ -6,6 +6,7 @@
 pub mod frame;
 pub mod merge;
 pub mod native;
+mod outside;
 mod packed;
 pub mod python;
 
@@ -333,6 +334,8 @@ impl<'s> Namer<'s> {
                 Which::Python(index) => frames.push(self.python_frame(stack.python[index])),
             }
         }
+        let inside = outside::inside(frames.iter().map(|at| &self.symbols.frames[*at as usize]));
+        frames.truncate(inside);
         let named = Named { flags: stack.flags, frames: frames.into() };
         self.symbols.stacks.insert(id, named);
     }
