@@ -158,6 +158,42 @@ fn pools_imports_and_host_memory_are_no_leaks() {
 }
 
 #[test]
+fn blocks_are_judged_and_the_segments_below_them_are_not() {
+    let mut t = TraceBuilder::new();
+    t.module("/opt/libc10_cuda.so", 0x2000_0000);
+    t.code(1, "train", "/home/me/train.py", 41);
+    t.code(2, "step", "/home/me/train.py", 77);
+    t.stack(1, &[0x2000_0010], &[1], &[(0, 1)]);
+    t.stack(2, &[0x2000_0020], &[2], &[(0, 1)]);
+    let segment = |number: u64| (number + 1) << 30;
+    for step in 0..300u64 {
+        let now = SECOND + step * 10 * MS;
+        // Segments come again and again: fragmentation, and room for what is kept.
+        if step % 10 == 0 {
+            t.alloc_by(now, Kind::Device, segment(step / 10), 20 * MIB, 2);
+        }
+        let place = segment(step / 10) + step % 10 * 512;
+        t.alloc_by(now + MS, Kind::Block, segment(step / 10) + MIB, 16 * MIB, 2);
+        // losses.append(loss)
+        t.alloc_by(now + 2 * MS, Kind::Block, place, 512, 1);
+        t.free(now + 5 * MS, Space::Block, segment(step / 10) + MIB);
+    }
+    t.event(4 * SECOND, Event::Ended);
+    let scratch = written(&t);
+    let all = json(&scratch, &["leaks", "t.vtrace", "--json"]);
+    let leaks = all["leaks"].as_array().unwrap();
+    assert_eq!(leaks.len(), 1, "{all:#}");
+    assert_eq!((&leaks[0]["level"], &leaks[0]["verdict"]), (&"tensor".into(), &"growing".into()));
+    assert_eq!((&leaks[0]["bytes"], &leaks[0]["count"]), (&153_600.into(), &300.into()));
+    assert_eq!(leaks[0]["frames"][leaks[0]["lead"].as_u64().unwrap() as usize]["line"], 41);
+    let pooled = &all["processes"][0]["pooled"];
+    assert_eq!(pooled[0]["bytes"], 600 * MIB - 153_600, "{pooled:#}");
+    assert_eq!((&pooled[0]["free"], pooled.as_array().unwrap().len()), (&true.into(), 1));
+    let shown = text(&scratch, &["leaks", "t.vtrace"]);
+    assert!(shown.contains("GPU 0: 150.00 KiB in 300 blocks"), "{shown}");
+}
+
+#[test]
 fn a_lost_beginning_counts_as_there_from_the_first() {
     let mut t = TraceBuilder::new();
     t.lose();
@@ -264,4 +300,74 @@ fn a_process_that_runs_is_told_of_too() {
     assert_eq!(all["leaks"][0]["verdict"], "growing", "{all:#}");
     assert_eq!(all["processes"][0]["running"], true);
     assert!(shown.contains("it is still running") && shown.contains("full in"), "{shown}");
+}
+
+/// `vramtrace run OPTIONS -- PROGRAM MODE` over the simulated driver: exit status and stderr.
+fn gated(scratch: &Scratch, options: &[&str], command: &[&str]) -> (Option<i32>, String) {
+    support::sim();
+    support::shim();
+    let mut run = vramtrace();
+    run.args(["run", "--simulate", "--out", "traces"]).args(options).arg("--");
+    let output = run.args(command).current_dir(&scratch.0).output().unwrap();
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn a_run_fails_on_what_it_was_told_to_fail_on() {
+    let program = Program::c("leaks").0;
+    let program = program.to_str().unwrap();
+    let found = |scratch: &Scratch| -> Value {
+        serde_json::from_slice(&std::fs::read(scratch.0.join("found.json")).unwrap()).unwrap()
+    };
+    let leak = ["--fail-on-leak", "--json", "found.json"];
+    let scratch = Scratch::new();
+    let (code, said) = gated(&scratch, &leak, &[program, "linear"]);
+    assert!(code == Some(1) && said.contains("FAILED: pid"), "{code:?} {said}");
+    let all = found(&scratch);
+    assert_eq!((&all["schema"], &all["passed"]), (&"vramtrace.run/1".into(), &false.into()));
+    assert_eq!((&all["exit_status"], &all["leaks"][0]["fails"]), (&0.into(), &true.into()));
+    assert_eq!(all["leaks"][0]["verdict"], "growing");
+    assert!(all["reasons"][0].as_str().unwrap().contains("growing"));
+    // Too small a leak, none at all, and one that is known.
+    let scratch = Scratch::new();
+    let (code, said) = gated(&scratch, &["--fail-on-leak=2GiB"], &[program, "linear"]);
+    assert_eq!(code, Some(0), "{said}");
+    let scratch = Scratch::new();
+    let (code, said) = gated(&scratch, &leak, &[program, "lru"]);
+    assert!(code == Some(0) && found(&scratch)["passed"] == true, "{said}");
+    // The command's own failure is told, not hidden.
+    let scratch = Scratch::new();
+    let both = format!("{program} linear; exit 7");
+    let (code, said) = gated(&scratch, &leak, &["sh", "-c", &both]);
+    assert!(code == Some(7) && said.contains("FAILED: pid"), "{code:?} {said}");
+    assert_eq!(found(&scratch)["exit_status"], 7);
+}
+
+#[test]
+fn a_run_fails_on_a_peak_and_on_bad_options() {
+    let program = Program::c("leaks").0;
+    let program = program.to_str().unwrap();
+    let scratch = Scratch::new();
+    let (code, said) = gated(&scratch, &["--max-peak", "32MiB"], &[program, "none"]);
+    let wanted = "held 66.00 MiB of GPU 0 at its peak, 34.00 MiB more than --max-peak 32.00 MiB";
+    assert!(code == Some(1) && said.contains(wanted), "{code:?} {said}");
+    let scratch = Scratch::new();
+    let (code, said) = gated(&scratch, &["--max-peak", "1GiB"], &[program, "none"]);
+    assert_eq!(code, Some(0), "{said}");
+    for (options, wanted) in [
+        (&["--max-peak", "8"][..], "unit"),
+        (&["--fail-on-leak", "--suppressions", "no-file"], "no-file"),
+        (&["--suppressions", "x"], "--fail-on-leak"),
+        (&["--json", "no/such/directory"], "--json no/such/directory"),
+    ] {
+        let scratch = Scratch::new();
+        let (code, said) = gated(&scratch, options, &["touch", "was-run"]);
+        assert!(code == Some(2) && said.contains(wanted), "{options:?} {code:?} {said}");
+        assert!(!scratch.0.join("was-run").exists());
+    }
+    let mut off = vramtrace();
+    off.args(["run", "--out", "off", "--fail-on-leak", "--", "true"]);
+    let output = off.current_dir(&scratch.0).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && said.contains("need a trace"), "{said}");
 }

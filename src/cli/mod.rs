@@ -6,6 +6,7 @@ mod demo_workload;
 mod doctor;
 mod export;
 mod flame;
+mod gate;
 mod holders;
 mod import;
 mod leaks;

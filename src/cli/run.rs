@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use vramtrace_format::policy::{self, Mode};
 use vramtrace_format::{capspec, stackspec};
 
+use super::gate::{self, Gate};
 use super::{DONE, FOUND, Failure, Outcome, say};
 use crate::launch::child::Status;
 use crate::launch::output::Output;
@@ -15,11 +16,14 @@ use crate::launch::{self, Ended, Launch, elf, signals};
 #[command(
     long_about = "Run a command and record its GPU memory.\n\n\
         The command's exit status is passed through, signals are passed on to it. 127: no such \
-        command; 126: it cannot be run; 2: bad input, nothing was run.",
+        command; 126: it cannot be run; 2: bad input, nothing was run. 1: the command itself ended \
+        with 0, and what --require, --fail-on-leak or --max-peak ask for was not held; a command \
+        that failed keeps its own status, and the reasons are told beside it.",
     after_help = "Examples:\n  \
         vramtrace run -- python train.py\n  \
         vramtrace run --cap 0=8GiB,1=50% --out traces/rank%r.vtrace -- torchrun train.py\n  \
         vramtrace run --stacks python --stack-depth 200 -- python train.py\n  \
+        vramtrace run --fail-on-leak --max-peak 8GiB --json found.json -- pytest tests/\n  \
         vramtrace run --simulate=2x80GiB -- ./uses-the-driver-api"
 )]
 pub struct Args {
@@ -63,6 +67,8 @@ pub struct Args {
     /// Exit 1 when a process used the driver without being recorded, or none could be
     #[arg(long)]
     require: bool,
+    #[command(flatten)]
+    gate: gate::Args,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -99,11 +105,13 @@ pub fn run(args: Args) -> Outcome {
             stackspec::tensors(text).map(drop)
         })?,
     ];
+    let output = Output::new(out.as_deref())?;
+    let gate = Gate::new(args.gate, !output.is_off())?;
     let launch = Launch {
         command: args.command,
         cap: args.cap,
         settings: settings.into_iter().flatten().collect(),
-        output: Output::new(out.as_deref())?,
+        output,
         simulated,
         quiet_stdout: false,
     };
@@ -116,7 +124,12 @@ pub fn run(args: Args) -> Outcome {
     } else {
         None
     };
-    finish(&ended, missing.filter(|_| args.require))
+    let missing = missing.filter(|_| args.require);
+    if let Some(missing) = missing {
+        say(format_args!("--require: {missing}"));
+    }
+    let passed = gate.map_or(Ok(true), |gate| gate.passes(&ended))?;
+    finish(&ended, passed && missing.is_none())
 }
 
 /// What an option asks of the shim, or else the variable: checked before anything runs. An empty
@@ -139,13 +152,10 @@ fn setting(
     Ok(Some((variable, value.into())))
 }
 
-/// The command's own end rules; what is missing shows where it ended well.
-fn finish(ended: &Ended, missing: Option<&str>) -> Outcome {
-    if let Some(missing) = missing {
-        say(format_args!("--require: {missing}"));
-    }
+/// The command's own end rules; what we found shows where it ended well.
+fn finish(ended: &Ended, passed: bool) -> Outcome {
     match ended.status {
-        Status::Exited(DONE) if missing.is_some() => Ok(FOUND),
+        Status::Exited(DONE) if !passed => Ok(FOUND),
         Status::Exited(code) => Ok(code),
         Status::Signalled(signal) => {
             signals::die_by(signal);

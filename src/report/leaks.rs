@@ -74,7 +74,7 @@ pub struct ProcessFacts {
     pub live_is_known: bool,
     /// What is held and is no leak.
     pub kept: Vec<KeptFacts>,
-    /// Pools of frameworks, as far as their blocks are not known.
+    /// Pools of frameworks where their blocks are not known, or what is free in them.
     pub pooled: Vec<PooledFacts>,
     pub suppressed: Vec<SuppressedFacts>,
 }
@@ -95,6 +95,8 @@ pub struct PooledFacts {
     pub library: String,
     pub device: Option<u8>,
     pub bytes: u64,
+    /// It is what lies free in the pool; its blocks are judged one by one.
+    pub free: bool,
     /// Not null: the pool grows.
     pub rate_bytes_per_s: Option<f64>,
 }
@@ -113,11 +115,11 @@ pub fn report(all: &[Leaks]) -> Report {
     Report { schema: SCHEMA, leaks, processes: all.iter().map(process_facts).collect() }
 }
 
-fn ordinal(device: DeviceId) -> Option<u8> {
+pub fn ordinal(device: DeviceId) -> Option<u8> {
     (device != DeviceId::UNKNOWN).then_some(device.0)
 }
 
-fn facts(found: &Leaks) -> Vec<LeakFacts> {
+pub fn facts(found: &Leaks) -> Vec<LeakFacts> {
     let reading = Reading::new(&found.symbols, &found.header);
     let fact = |leak: &Leak| {
         let said = reading.read(leak.stack);
@@ -183,6 +185,7 @@ fn process_facts(found: &Leaks) -> ProcessFacts {
                 library: pooled.library.clone(),
                 device: ordinal(pooled.device),
                 bytes: pooled.bytes,
+                free: pooled.free,
                 rate_bytes_per_s: pooled.bytes_per_second,
             })
             .collect(),
@@ -235,6 +238,47 @@ fn evidence(found: &Leaks, leak: &Leak) -> Vec<String> {
     lines
 }
 
+/// `rank 2, pid 4711`.
+pub fn process_name(found: &Leaks) -> String {
+    match found.header.rank {
+        Some(rank) => format!("rank {rank}, pid {}", found.header.pid),
+        None => format!("pid {}", found.header.pid),
+    }
+}
+
+/// `GPU 0`.
+pub fn device_name(device: DeviceId) -> String {
+    match device {
+        DeviceId::UNKNOWN => "an unknown device".to_string(),
+        id => format!("GPU {}", id.0),
+    }
+}
+
+/// A line for each leak, in their order.
+pub fn one_liners(found: &Leaks) -> Vec<String> {
+    let reading = Reading::new(&found.symbols, &found.header);
+    let how = Listing { by: By::Line, top: 1, full: false, when: "" };
+    let line = |leak: &Leak| {
+        let said = reading.read(leak.stack);
+        let lead = match reading.frame(leak.stack, said.lead) {
+            Some(frame) => frame_words(frame, how),
+            None => format!("? ({})", found.symbols.why_empty(leak.stack)),
+        };
+        let rate = match &leak.growth {
+            Some(growth) => format!(", +{}/s", size(growth.bytes_per_second as u64)),
+            None => String::new(),
+        };
+        format!(
+            "leak on {} by {lead}: {}, {}{rate}, {} % sure",
+            device_name(leak.device),
+            leak.verdict.name().replace('_', " "),
+            size(leak.bytes),
+            (leak.confidence * 100.0).floor(),
+        )
+    };
+    found.leaks.iter().map(line).collect()
+}
+
 /// One process's leaks, and what it holds besides.
 pub fn details(found: &Leaks, top: usize, full: bool) -> String {
     let mut out = head(found);
@@ -255,11 +299,7 @@ pub fn details(found: &Leaks, top: usize, full: bool) -> String {
 }
 
 fn head(found: &Leaks) -> String {
-    let header = &found.header;
-    let name = match header.rank {
-        Some(rank) => format!("rank {rank}, pid {}", header.pid),
-        None => format!("pid {}", header.pid),
-    };
+    let name = process_name(found);
     let sure = found.leaks.iter().filter(|leak| leak.confidence >= 0.5).count();
     let (style, verdict) = match (found.leaks.len(), sure) {
         (0, _) => (BOLD, "no leak".to_string()),
@@ -309,10 +349,7 @@ fn one(found: &Leaks, reading: &Reading, leak: &Leak, how: Listing) -> String {
         Level::Driver => "allocation",
         Level::Tensor => "block",
     };
-    let device = match leak.device {
-        DeviceId::UNKNOWN => "unknown device".to_string(),
-        id => format!("GPU {}", id.0),
-    };
+    let device = device_name(leak.device);
     let mut out = format!(
         "  {}  {}: {} in {}",
         paint(style, verdict),
@@ -375,7 +412,8 @@ fn besides(found: &Leaks, reading: &Reading, how: Listing) -> String {
     }
     for pooled in &found.pooled {
         let library = clean(&pooled.library);
-        let mut line = format!("{:>12}  kept by {library} in its pool", size(pooled.bytes));
+        let what = if pooled.free { "kept free" } else { "kept" };
+        let mut line = format!("{:>12}  {what} by {library} in its pool", size(pooled.bytes));
         if let Some(rate) = pooled.bytes_per_second {
             let hint = pool_hint(&pooled.library)
                 .unwrap_or("a trace with its blocks tells a leak from fragmentation");

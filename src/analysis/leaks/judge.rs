@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use vramtrace_format::{DeviceId, Header, StackId};
 
 use super::Level;
 use super::growth::{Axes, History, Still, Strength, WARM_UP};
-use super::room::{free_in_segments, room};
+use super::room::room;
 use super::suppress::Suppressions;
 use super::watch::{Track, Watch};
 use super::{Because, Kept, Leak, Leaks, Pooled, Suppressed, Verdict};
@@ -111,6 +111,11 @@ pub fn judge(
     let mut others: Vec<(At, Case, Still)> = Vec::new();
     let mut keys: Vec<_> = watch.tracks.keys().copied().collect();
     keys.sort_unstable();
+    // The memory that blocks lie in is told by the blocks.
+    let segments = segment_stacks(state);
+    keys.retain(|(level, device, stack)| {
+        *level == Level::Tensor || !segments.contains(&(*device, *stack))
+    });
     for key in keys {
         let (level, device, stack) = key;
         let at = (level, device);
@@ -144,6 +149,7 @@ pub fn judge(
             library,
             bytes: 0,
             bytes_per_second: None,
+            free: false,
         });
         sums.bytes += bytes;
         if let Some(rate) = rate {
@@ -193,6 +199,13 @@ pub fn judge(
             (*most, sums.largest) = (case.bytes, case.stack);
         }
     }
+    for (device, sums) in &state.devices {
+        if sums.cache.is_used() && sums.cache.free() > 0 {
+            let (device, bytes, library) = (*device, sums.cache.free(), "PyTorch".to_string());
+            let free = Pooled { device, library, bytes, bytes_per_second: None, free: true };
+            pooled.insert((device, " free".into()), free);
+        }
+    }
     let length = state.time_ns.saturating_sub(from_ns);
     let axes = judge.axes.values().next();
     Leaks {
@@ -206,12 +219,23 @@ pub fn judge(
         until_ns: state.time_ns,
         bin_ns: axes.map_or(1, Axes::bin_ns),
         leaks,
+        peaks: state.devices.iter().map(|(id, device)| (*id, device.peak.bytes)).collect(),
         kept: kept.into_values().collect(),
         pooled: pooled.into_values().collect(),
         suppressed: suppressed.into_values().collect(),
         symbols,
         definitions,
     }
+}
+
+/// Stacks of the memory that blocks lie in.
+fn segment_stacks(state: &State) -> FxHashSet<(DeviceId, StackId)> {
+    let mut stacks = FxHashSet::default();
+    for segment in state.segments() {
+        stacks.extend(segment.allocation(state).map(|(_, live)| (live.device, live.stack)));
+        stacks.extend(segment.objects(state).map(|(_, live)| (live.device, live.stack)));
+    }
+    stacks
 }
 
 /// The framework whose pool a driver's allocation is for.
@@ -247,7 +271,9 @@ impl<'a> Judge<'a> {
         let axes = watch.places.iter().map(|(at, place)| (*at, axes(place))).collect();
         let room_of = |at: &At| {
             let (level, device) = *at;
-            let free = if level == Level::Tensor { free_in_segments(watch, device) } else { 0 };
+            // Blocks fill what their framework keeps first.
+            let cache = state.devices.get(&device).filter(|_| level == Level::Tensor);
+            let free = cache.map_or(0, |device| device.cache.free());
             Some(room(state, definitions, device)?.saturating_add(free))
         };
         let rooms = watch.places.keys().map(|at| (*at, room_of(at))).collect();

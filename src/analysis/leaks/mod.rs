@@ -18,6 +18,7 @@ mod watch;
 pub use growth::{Growth, Still};
 pub use suppress::{BadRule, Suppressions};
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use vramtrace_format::{DeviceId, Header, StackId};
@@ -98,7 +99,7 @@ pub struct Kept {
     pub largest: StackId,
 }
 
-/// A framework's pool, as far as its blocks are not known.
+/// A framework's pool, where its blocks are not known, or what is free in it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pooled {
     pub device: DeviceId,
@@ -106,6 +107,8 @@ pub struct Pooled {
     pub bytes: u64,
     /// `Some`: it grows; whether by a leak or by fragmentation, only its blocks tell.
     pub bytes_per_second: Option<f64>,
+    /// It is what lies free in the pool; its blocks are judged one by one.
+    pub free: bool,
 }
 
 /// Leaks that a rule of the suppressions file fits.
@@ -138,6 +141,8 @@ pub struct Leaks {
     pub bin_ns: u64,
     /// The certain and the large ones first.
     pub leaks: Vec<Leak>,
+    /// Most physical bytes of each device.
+    pub peaks: BTreeMap<DeviceId, u64>,
     pub kept: Vec<Kept>,
     pub pooled: Vec<Pooled>,
     pub suppressed: Vec<Suppressed>,

@@ -2,8 +2,6 @@
 
 use vramtrace_format::DeviceId;
 
-use super::Level;
-use super::watch::Watch;
 use crate::replay::State;
 use crate::trace::Definitions;
 
@@ -21,12 +19,4 @@ pub fn room(state: &State, definitions: &Definitions, device: DeviceId) -> Optio
     let total = known.map(|device| device.total_bytes.saturating_sub(used));
     let card = sampled.or(total);
     cap.into_iter().chain(card).min()
-}
-
-/// Bytes that a framework holds and has in no block.
-pub fn free_in_segments(watch: &Watch, device: DeviceId) -> u64 {
-    let segments = watch.segment_bytes.get(&device).copied().unwrap_or(0);
-    let of_blocks =
-        watch.tracks.iter().filter(|((level, of, _), _)| *level == Level::Tensor && *of == device);
-    segments.saturating_sub(of_blocks.map(|(_, track)| track.bytes).sum())
 }

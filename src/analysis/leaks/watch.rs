@@ -48,8 +48,6 @@ pub struct Place {
 pub struct Watch {
     pub tracks: FxHashMap<(Level, DeviceId, StackId), Track>,
     pub places: BTreeMap<(Level, DeviceId), Place>,
-    /// Bytes of segments that hold blocks, or did.
-    pub segment_bytes: BTreeMap<DeviceId, u64>,
     /// Where the watch began: the first allocation, or the checkpoint from which history is known.
     pub from_ns: Option<u64>,
     pub last_ns: u64,
@@ -139,8 +137,6 @@ impl Observer for Watch {
             return;
         }
         if self.segments.remove(&key) {
-            let bytes = self.segment_bytes.entry(live.device).or_default();
-            *bytes = bytes.saturating_sub(live.share());
             return;
         }
         self.remove(at, Level::Driver, live);
@@ -159,7 +155,6 @@ impl Observer for Watch {
         if !counts(live) || !self.segments.insert(key) {
             return;
         }
-        *self.segment_bytes.entry(live.device).or_default() += live.share();
         let time = self.since(at.time_ns);
         let place = self.places.entry((Level::Driver, live.device)).or_default();
         if let Some(track) = self.tracks.get_mut(&(Level::Driver, live.device, live.stack)) {

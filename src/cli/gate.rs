@@ -1,0 +1,188 @@
+//! What a run must hold to: `vramtrace run --fail-on-leak --max-peak 8GiB -- pytest ...`.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+use vramtrace_format::size as sizes;
+use vramtrace_reader::analysis::leaks::{Leaks, Suppressions};
+use vramtrace_reader::report::leaks::{self as report, LeakFacts};
+use vramtrace_reader::trace::load;
+use vramtrace_reader::units::size;
+
+use super::leaks::{bytes, find_all, suppressions};
+use super::{Failure, say};
+use crate::launch::Ended;
+use crate::launch::child::Status;
+
+pub const SCHEMA: &str = "vramtrace.run/1";
+/// Leaks that are less sure than this are shown, and fail nothing.
+const SURE: f64 = 0.5;
+/// Reasons shown; all are in the JSON.
+const SHOWN: usize = 10;
+
+#[derive(clap::Args)]
+#[group(skip)]
+pub struct Args {
+    /// Exit 1 if a process leaks GPU memory [at least BYTES]: see `vramtrace leaks`
+    #[arg(
+        long,
+        value_name = "BYTES",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "0",
+        value_parser = bytes
+    )]
+    fail_on_leak: Option<u64>,
+    /// Exit 1 if a process held more than this of a device
+    #[arg(long, value_name = "SIZE", value_parser = sizes::parse)]
+    max_peak: Option<u64>,
+    /// For --fail-on-leak: a file with patterns of leaks that are known and wanted
+    #[arg(long, value_name = "FILE", requires = "fail_on_leak")]
+    suppressions: Option<PathBuf>,
+    /// Write what was found (schema vramtrace.run/1) to this file
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Checked options.
+pub struct Gate {
+    args: Args,
+    rules: Suppressions,
+}
+
+#[derive(Serialize)]
+struct Found {
+    schema: &'static str,
+    /// Nothing of what was asked for was found; the command may have failed by itself.
+    passed: bool,
+    /// How the command ended: one of the two.
+    exit_status: Option<u8>,
+    signal: Option<i32>,
+    reasons: Vec<String>,
+    max_peak_bytes: Option<u64>,
+    peaks: Vec<Peak>,
+    /// As in `vramtrace leaks --json`; with `fails` for those that the run fails on.
+    leaks: Vec<Judged>,
+}
+
+#[derive(Serialize)]
+struct Peak {
+    pid: u32,
+    rank: Option<u32>,
+    device: Option<u8>,
+    peak_bytes: u64,
+}
+
+#[derive(Serialize)]
+struct Judged {
+    fails: bool,
+    #[serde(flatten)]
+    leak: LeakFacts,
+}
+
+impl Gate {
+    /// `None`: nothing is asked for. `recorded`: the run leaves traces.
+    pub fn new(args: Args, recorded: bool) -> Result<Option<Gate>, Failure> {
+        if args.fail_on_leak.is_none() && args.max_peak.is_none() && args.json.is_none() {
+            return Ok(None);
+        }
+        if !recorded {
+            return Err(Failure::new(
+                "--fail-on-leak, --max-peak and --json need a trace: give --out (or VRAMTRACE_OUT) \
+                 a place instead of `off`",
+            ));
+        }
+        let rules = suppressions(args.suppressions.as_deref())?;
+        if let Some(path) = &args.json {
+            // Better now than after hours.
+            let made = std::fs::OpenOptions::new().create(true).append(true).open(path);
+            made.map_err(|error| Failure::new(format!("--json {}: {error}", path.display())))?;
+        }
+        Ok(Some(Gate { args, rules }))
+    }
+
+    /// Looks at what the run left and says what is wrong. True: nothing is.
+    pub fn passes(&self, ended: &Ended) -> Result<bool, Failure> {
+        let traces = ended.output.traces();
+        let traces = if traces.is_empty() { Vec::new() } else { load(&traces)?.traces };
+        let processes = find_all(&traces, &self.rules, 0);
+        let mut reasons = Vec::new();
+        let peaks = self.peaks(&processes, &mut reasons);
+        let leaks = self.leaks(&processes, &mut reasons);
+        for reason in reasons.iter().take(SHOWN) {
+            say(format_args!("FAILED: {reason}"));
+        }
+        if reasons.len() > SHOWN {
+            say(format_args!("FAILED: and {} reasons more", reasons.len() - SHOWN));
+        }
+        if leaks.iter().any(|leak| leak.fails) {
+            say("what speaks for each leak: `vramtrace leaks` with the trace");
+        }
+        let passed = reasons.is_empty();
+        if let Some(path) = &self.args.json {
+            let (exit_status, signal) = match ended.status {
+                Status::Exited(code) => (Some(code), None),
+                Status::Signalled(signal) => (None, Some(signal)),
+            };
+            let max_peak_bytes = self.args.max_peak;
+            let found = Found {
+                schema: SCHEMA,
+                passed,
+                exit_status,
+                signal,
+                reasons,
+                max_peak_bytes,
+                peaks,
+                leaks,
+            };
+            let text = serde_json::to_string_pretty(&found)? + "\n";
+            std::fs::write(path, text)
+                .map_err(|error| Failure::new(format!("--json {}: {error}", path.display())))?;
+        }
+        Ok(passed)
+    }
+
+    fn peaks(&self, processes: &[Leaks], reasons: &mut Vec<String>) -> Vec<Peak> {
+        let mut peaks = Vec::new();
+        for process in processes {
+            for (device, peak_bytes) in &process.peaks {
+                let peak = Peak {
+                    pid: process.header.pid,
+                    rank: process.header.rank,
+                    device: report::ordinal(*device),
+                    peak_bytes: *peak_bytes,
+                };
+                if let Some(most) = self.args.max_peak.filter(|most| peak_bytes > most) {
+                    reasons.push(format!(
+                        "{} held {} of {} at its peak, {} more than --max-peak {}",
+                        report::process_name(process),
+                        size(*peak_bytes),
+                        report::device_name(*device),
+                        size(peak_bytes - most),
+                        size(most),
+                    ));
+                }
+                peaks.push(peak);
+            }
+        }
+        peaks
+    }
+
+    fn leaks(&self, processes: &[Leaks], reasons: &mut Vec<String>) -> Vec<Judged> {
+        let mut all = Vec::new();
+        for process in processes {
+            let lines = report::one_liners(process);
+            for ((leak, facts), line) in process.leaks.iter().zip(report::facts(process)).zip(lines)
+            {
+                let least = self.args.fail_on_leak;
+                let fails =
+                    least.is_some_and(|least| leak.bytes >= least) && leak.confidence >= SURE;
+                if fails {
+                    reasons.push(format!("{}: {line}", report::process_name(process)));
+                }
+                all.push(Judged { fails, leak: facts });
+            }
+        }
+        all
+    }
+}
