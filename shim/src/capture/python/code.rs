@@ -28,22 +28,24 @@ pub fn identity(
     code: usize,
     last: &mut (usize, u64),
 ) -> Option<u64> {
-    let file = memory.word(code + layout.file)?;
-    let name = memory.word(code + layout.name)?;
-    let line = memory.int(code + layout.first_line)? as u32 as u64;
     let version = match layout.version {
         0 => 0,
         at => memory.int(code + at)? as u32,
     };
-    let mut print = pair(code as u64, line << 32 ^ u64::from(version), 1);
+    if version != 0 {
+        // Counted up with every code object that is made; 0 once the numbers are used up.
+        return Some(pair(code as u64, u64::from(version), 1));
+    }
+    let file = memory.word(code + layout.file)?;
+    let name = memory.word(code + layout.name)?;
+    let line = memory.int(code + layout.first_line)? as u32 as u64;
+    let mut print = pair(code as u64, line << 32, 1);
     if last.0 != file {
         *last = (file, pair(file as u64, text_print(memory, layout, file)?, 2));
     }
     print ^= last.1;
     print ^= pair(name as u64, text_print(memory, layout, name)?, 3);
-    if version == 0 {
-        print ^= table_print(memory, memory.word(code + layout.line_table)?)?;
-    }
+    print ^= table_print(memory, memory.word(code + layout.line_table)?)?;
     Some(print)
 }
 

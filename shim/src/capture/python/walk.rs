@@ -188,11 +188,14 @@ impl<M: Memory> State<'_, M> {
     }
 }
 
-/// Of the frames, for the number of a stack.
+/// Of the frames, for the number of a stack. Each is multiplied for itself, by a number of its
+/// place: in a chain each would wait for the one before.
 #[inline]
-pub fn print(mut seed: u64, frames: &[Frame]) -> u64 {
-    for frame in frames {
-        seed = mix(seed, frame.identity ^ (frame.last_instruction as u32 as u64) << 17);
-    }
-    seed
+pub fn print(seed: u64, frames: &[Frame]) -> u64 {
+    let place = |at: usize| (at as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let one = |(at, frame): (usize, &Frame)| {
+        mix(place(at), frame.identity ^ (frame.last_instruction as u32 as u64) << 17)
+    };
+    let all = frames.iter().enumerate().map(one).fold(0, |all, one| all ^ one);
+    mix(seed, all ^ frames.len() as u64)
 }
