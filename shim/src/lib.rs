@@ -12,6 +12,7 @@ pub mod contexts;
 pub mod devices;
 pub mod entry;
 pub mod graphs;
+pub mod heap;
 pub mod hooks;
 pub mod ledger;
 pub mod lock;
@@ -24,3 +25,6 @@ pub mod say;
 pub mod striped;
 pub mod table;
 pub mod vmm;
+
+#[global_allocator]
+static HEAP: heap::Heap = heap::Heap::new();

@@ -33,6 +33,6 @@ fn a_timer_whose_handler_allocates() {
     assert!(output.status.success(), "{output:?}");
     assert!(output.stderr.is_empty(), "{output:?}");
     let handled: u32 = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();
-    assert!(handled > 200, "{handled} signals: the test proves nothing");
+    assert!(handled > 1000, "{handled} signals: the test proves nothing");
     assert!(dir.files().iter().any(|name| name.ends_with(".vtrace")));
 }
