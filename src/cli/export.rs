@@ -23,20 +23,24 @@ use super::{DONE, Failure, Outcome, holders, moment, say};
         csv: rows of allocations, counters and refusals.\n\n\
         Or write the stacks with the bytes that they hold at one moment: \
         folded: lines for flame graphs; speedscope: for https://www.speedscope.app; \
-        pprof: for `go tool pprof`.",
+        pprof: for `go tool pprof`.\n\n\
+        torch-snapshot: one process as PyTorch would have recorded it, for \
+        https://pytorch.org/memory_viz and torch/cuda/_memory_viz.py; memory that other libraries \
+        took is in it.",
     after_help = "Examples:\n  \
         vramtrace export -o timeline.perfetto-trace\n  \
         vramtrace export run/ --format csv --from 10 --to 12.5 --min-size 1MiB -o part.csv\n  \
-        vramtrace export --format pprof --at peak -o memory.pb.gz"
+        vramtrace export --format pprof --at peak -o memory.pb.gz\n  \
+        vramtrace export --format torch-snapshot -o snapshot.pickle"
 )]
 pub struct Args {
     /// Trace files or a run's directory; default: the newest run in the working directory
     traces: Vec<PathBuf>,
     #[arg(long, value_enum, default_value = "perfetto")]
     format: FormatName,
-    /// The file to write; `-` is stdout
+    /// The file to write; `-` is stdout [default for torch-snapshot: snapshot.pickle]
     #[arg(short, long, value_name = "FILE")]
-    output: PathBuf,
+    output: Option<PathBuf>,
     /// Leave out what was before this many seconds
     #[arg(long, value_name = "S", value_parser = seconds)]
     from: Option<u64>,
@@ -62,6 +66,7 @@ enum FormatName {
     Folded,
     Speedscope,
     Pprof,
+    TorchSnapshot,
 }
 
 impl FormatName {
@@ -70,7 +75,10 @@ impl FormatName {
             FormatName::Folded => Some(StackFormat::Folded),
             FormatName::Speedscope => Some(StackFormat::Speedscope),
             FormatName::Pprof => Some(StackFormat::Pprof),
-            FormatName::Csv | FormatName::Chrome | FormatName::Perfetto => None,
+            FormatName::Csv
+            | FormatName::Chrome
+            | FormatName::Perfetto
+            | FormatName::TorchSnapshot => None,
         }
     }
 }
@@ -98,11 +106,23 @@ pub fn run(args: Args) -> Outcome {
             to as f64 / 1e9
         )));
     }
-    check_output(&args.output, args.force)?;
+    let is_snapshot = matches!(args.format, FormatName::TorchSnapshot);
+    let output = match &args.output {
+        Some(output) => output.clone(),
+        None if is_snapshot => PathBuf::from("snapshot.pickle"),
+        None => return Err(Failure::new("-o is missing: give -o FILE, or -o - for stdout")),
+    };
+    check_output(&output, args.force)?;
     let of_stacks = args.format.stacks();
-    if of_stacks.is_some() && (args.from.is_some() || args.to.is_some() || args.min_size > 0) {
+    let limited = args.from.is_some() || args.to.is_some() || args.min_size > 0;
+    if of_stacks.is_some() && limited {
         return Err(Failure::new(
             "--from, --to and --min-size are for timelines; stacks are of one moment: give --at",
+        ));
+    }
+    if is_snapshot && (limited || args.at.is_some()) {
+        return Err(Failure::new(
+            "--from, --to, --min-size and --at are not for torch-snapshot: it tells the whole run",
         ));
     }
     if of_stacks.is_none() && args.at.is_some() {
@@ -110,12 +130,15 @@ pub fn run(args: Args) -> Outcome {
             "--at is for the formats folded, speedscope and pprof; a timeline has --from and --to",
         ));
     }
-    let to_stdout = args.output == Path::new("-");
+    let to_stdout = output == Path::new("-");
     let loaded = trace::load(&args.traces)?;
     loaded.warnings.iter().for_each(say);
     if let Some(format) = of_stacks {
         let moment = args.at.unwrap_or(Moment::Peak);
-        return stacks(&loaded.traces, format, moment, &args.output, args.force);
+        return stacks(&loaded.traces, format, moment, &output, args.force);
+    }
+    if is_snapshot {
+        return snapshot(&loaded.traces, &output, args.force);
     }
     let window = Window { from_ns: args.from, to_ns: args.to, min_size: args.min_size };
     let format = match args.format {
@@ -128,14 +151,14 @@ pub fn run(args: Args) -> Outcome {
         write(&loaded.traces, format, &window, &mut out)
             .map_err(|error| cannot("stdout", &error))?
     } else {
-        to_file(&args.output, args.force, |out| write(&loaded.traces, format, &window, out))?
+        to_file(&output, args.force, |out| write(&loaded.traces, format, &window, out))?
     };
     if exported.allocations + exported.counters + exported.refusals == 0 {
         say("nothing happened in the part that was asked for: the timeline is empty");
     } else if !to_stdout {
         say(format_args!(
             "{}: {} allocations, {} counter values, {} refusals",
-            args.output.display(),
+            output.display(),
             exported.allocations,
             exported.counters,
             exported.refusals
@@ -186,6 +209,40 @@ pub fn stacks(
     to_file(output, force, write)?;
     let stacks = samples.count();
     say(format_args!("{}: {} in {stacks} stacks, {when}", output.display(), size(bytes)));
+    Ok(DONE)
+}
+
+fn snapshot(traces: &[Trace], output: &Path, force: bool) -> Outcome {
+    let [trace] = traces else {
+        let names: Vec<String> =
+            traces.iter().map(|trace| trace.path().display().to_string()).collect();
+        return Err(Failure::new(format!(
+            "a snapshot is of one process: give one of these traces: {}",
+            names.join(" ")
+        )));
+    };
+    let write = |out: &mut dyn Write| export::snapshot::write(trace, out, &mut |_, _| {});
+    let written = match output == Path::new("-") {
+        true => write(&mut std::io::stdout().lock()).map_err(|error| cannot("stdout", &error))?,
+        false => to_file(output, force, write)?,
+    };
+    if written.left_out > 0 {
+        say(format_args!(
+            "{} blocks lie in no memory that the trace knows: left out",
+            written.left_out
+        ));
+    }
+    if written.late {
+        say("events are missing in the trace: the snapshot's history begins after them");
+    }
+    if output != Path::new("-") {
+        say(format_args!(
+            "{}: {} entries, {} segments (open it in https://pytorch.org/memory_viz)",
+            output.display(),
+            written.entries,
+            written.segments
+        ));
+    }
     Ok(DONE)
 }
 

@@ -3,11 +3,13 @@
 //! Several traces become one file on one clock: 0 is the start of the earliest. Each trace is
 //! read once and written as it is read; memory is bounded by what is live at a time.
 //!
-//! [`stacks`] writes what the stacks held at one moment instead.
+//! [`stacks`] writes what the stacks held at one moment instead, [`snapshot`] what PyTorch itself
+//! would have recorded.
 
 mod chrome;
 mod csv;
 pub mod perfetto;
+pub mod snapshot;
 pub mod stacks;
 pub mod timeline;
 

@@ -102,6 +102,8 @@ impl Replay {
             self.unmap(at, address, 1, observer);
         }
         self.state.mappings.insert(address, mapping);
+        let key = Key { space: Space::Vmm, number: mapping.object };
+        observer.mapped(at, address, &mapping, self.state.live.get(key));
         let (change, waiting) = self.state.cache.was_mapped(address, &mapping, &self.state.live);
         self.reserve_segments(at, change, observer);
         self.place_again(at, &waiting, observer);
@@ -120,6 +122,7 @@ impl Replay {
             self.state.mappings.remove(&start);
             let end = start.saturating_add(mapping.size);
             self.memory_went(at, start, end, Death::WithMemory, observer);
+            observer.unmapped(at, start, &mapping);
         }
     }
 

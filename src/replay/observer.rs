@@ -5,6 +5,7 @@ use vramtrace_format::{BlockChange, DeviceId, Refused, Stamped};
 use super::cache::CacheOomAt;
 use super::device::DeviceState;
 use super::live::{Key, Live};
+use super::state::Mapping;
 use crate::trace::Site;
 
 /// How an allocation came into the live set.
@@ -41,6 +42,11 @@ pub trait Observer {
     /// its blocks say what it is for. Before the `block_born` that made it one. An object that is
     /// mapped twice may be told twice.
     fn became_segment(&mut self, _at: &Stamped, _key: Key, _live: &Live) {}
+    /// A physical object is mapped here. `None`: it is not known (yet: a checkpoint has no order).
+    fn mapped(&mut self, _at: &Stamped, _address: u64, _mapping: &Mapping, _object: Option<&Live>) {
+    }
+    /// The mapping that began here is gone; `block_died` told of the blocks that lay in it.
+    fn unmapped(&mut self, _at: &Stamped, _address: u64, _mapping: &Mapping) {}
     /// More about a block: after `block_born` or `block_died`. Only in imported traces.
     fn block_changed(&mut self, _at: &Stamped, _address: u64, _change: BlockChange) {}
     /// A framework's cache gave up on a request.
