@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Real clients from PyPI over the simulated driver, bare and under the preload: cuda-bindings,
-# cuda.core, numba-cuda. SKIPs, and says so, where they cannot be installed.
+# cuda.core, numba-cuda. SKIPs, and says so, where they cannot be installed. And PyTorch's own viewer
+# of memory snapshots, out of the smallest wheel that has it, on what we export.
 set -eu
 cd "$(dirname "$0")/.."
 venv=${VRAMTRACE_TEST_VENV:-target/test-venv}
@@ -13,3 +14,21 @@ if ! "$venv/bin/pip" install --quiet --disable-pip-version-check -r tests/python
     exit 0
 fi
 VRAMTRACE_TEST_PYTHON=$PWD/$venv/bin/python cargo test --quiet --test clients -- --include-ignored
+
+# One file, the same in every wheel: the one for macOS has no CUDA libraries in it.
+viz=target/test-memory-viz/_memory_viz.py
+if [ ! -s "$viz" ]; then
+    wheels=$(mktemp -d)
+    trap 'rm -rf "$wheels"' EXIT
+    mkdir -p "$(dirname "$viz")"
+    "$venv/bin/pip" download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
+        --platform macosx_11_0_arm64 --platform macosx_14_0_arm64 --python-version 3.12 \
+        --dest "$wheels" torch==2.11.0 &&
+        "$python" -c 'import sys, zipfile; sys.stdout.buffer.write(zipfile.ZipFile(sys.argv[1]).read("torch/cuda/_memory_viz.py"))' \
+            "$wheels"/torch-*.whl >"$viz.part" && mv "$viz.part" "$viz"
+fi
+if [ ! -s "$viz" ]; then
+    echo "SKIP viewer: pip could not fetch torch 2.11.0"
+    exit 0
+fi
+VRAMTRACE_TEST_MEMORY_VIZ=$PWD/$viz cargo test --quiet --test torch_snapshot -- --include-ignored

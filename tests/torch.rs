@@ -344,3 +344,24 @@ fn stacks_of_blocks() {
         }
     }
 }
+
+/// What PyTorch's viewers need holds also where the beginning was punched out, and on a trace in
+/// which blocks are freed that nobody made.
+#[test]
+fn traces_are_snapshots_too() {
+    let program = Program::c("torch");
+    for setup in [setup("blocks"), setup("churn").arg(100_000).env("VRAMTRACE_MAX", "4MiB")] {
+        let run = program.run(setup.preload()).ok();
+        let trace = run.only_trace();
+        let pickle = trace.with_extension("pickle");
+        let mut export = support::vramtrace();
+        export.args(["export", "--format", "torch-snapshot", "-o"]).args([&pickle, &trace]);
+        assert!(export.status().unwrap().success());
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/torch_snapshot.py");
+        for what in ["opcodes", "rules"] {
+            let judged =
+                Command::new("python3").arg(&script).arg(what).arg(&pickle).output().unwrap();
+            assert!(judged.status.success(), "{}", String::from_utf8_lossy(&judged.stderr));
+        }
+    }
+}

@@ -85,8 +85,13 @@ fn a_training_run_of_random_lengths() {
 
 #[test]
 fn driver_memory_of_a_program_without_torch() {
-    for name in ["families", "vmm"] {
-        let run = Program::c(name).run(Setup::simulated().preload()).ok();
+    let setup = Setup::simulated().preload();
+    for (name, setup) in [
+        ("families", setup.clone()),
+        ("vmm", setup.clone().arg("nccl")),
+        ("vmm", setup.arg("ranges")),
+    ] {
+        let run = Program::c(name).run(setup).ok();
         let pickle = export(&run.only_trace());
         let facts = facts(&pickle);
         assert!(facts["actions"]["segment_alloc"].as_u64() > Some(0), "{name}: {facts}");
