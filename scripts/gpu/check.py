@@ -297,7 +297,9 @@ def section_stacks():
         print(f"SKIP stacks: no {missing}")
         return
     trace = TRACES / "gpt2.vtrace"
-    ours = Held("gpt2-train", [sys.executable, str(PROGRAMS / "gpt2_train.py")], environment(trace))
+    # All frames: the workspace of cuBLAS is a block of PyTorch's, told by its native ones.
+    env = environment(trace, VRAMTRACE_TENSORS="full")
+    ours = Held("gpt2-train", [sys.executable, str(PROGRAMS / "gpt2_train.py")], env)
     if status := ours.finish():
         print(fail(f"gpt2_train.py: {status}, see its log"))
         return
