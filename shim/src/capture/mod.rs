@@ -83,6 +83,13 @@ enum Enough {
     Python,
 }
 
+#[inline(always)]
+fn print_of(seed: u64, frames: &[native::Frame]) -> u64 {
+    frames
+        .iter()
+        .fold(mix(seed, frames.len() as u64), |print, frame| mix(print, frame.address as u64))
+}
+
 /// Two numbers to one that depends on all their bits.
 #[inline(always)]
 pub fn mix(a: u64, b: u64) -> u64 {
@@ -108,7 +115,8 @@ impl Capture {
         let from = Registers::here();
         let Some(high) = bounds::high(from.sp) else { return StackId(0) };
         let Some(mut work) = self.workspaces.take() else { return StackId(0) };
-        let Workspace { walker, changes, native, python, groups, joins, recent } = &mut *work;
+        let Workspace { walker, changes, native, quick, python, groups, joins, recent } =
+            &mut *work;
         let mut flags = StackFlags::default();
 
         // A library that comes back to its place has to be written again; and a new one may look
@@ -120,11 +128,16 @@ impl Capture {
         }
         let met = |met: Met| self.met(recorder, met);
 
+        let quick = match self.wants.python {
+            true => self.python.print(quick, self.wants.python_depth).filter(|at| at.frames > 0),
+            false => None,
+        };
         let mut walk_python =
             || self.python.walk(Frames { frames: &mut python[..self.wants.python_depth], groups });
-        let asked = self.wants.python && enough == Enough::Python;
+        let asked = self.wants.python && enough == Enough::Python && quick.is_none();
         let first = (asked && self.python.is_met()).then(&mut walk_python);
-        let has_python = matches!(first, Some(Ok(Found::Frames(walked))) if walked.frames > 0);
+        let has_python = matches!(first, Some(Ok(Found::Frames(walked))) if walked.frames > 0)
+            || (quick.is_some() && enough == Enough::Python);
         let mut frames = &native[..0];
         let mut end = high;
         if self.wants.native && !has_python && self.can_unwind(recorder) {
@@ -140,6 +153,17 @@ impl Capture {
                 walker.walk(from, high, native, met);
                 frames = &[];
             }
+        }
+
+        // Most stacks are known by now.
+        let mut known = None;
+        if let Some(quick) = quick {
+            let seed = u64::from(self.replaced.load(Ordering::Acquire)) << 8 | u64::from(flags.0);
+            let print = mix(print_of(seed, frames), quick.print).max(1);
+            if let Some(id) = recent.get(print) {
+                return id;
+            }
+            known = Some(print);
         }
 
         let found = match self.wants.python {
@@ -160,13 +184,12 @@ impl Capture {
         }
 
         let seed = u64::from(self.replaced.load(Ordering::Acquire)) << 8 | u64::from(flags.0);
-        let mut print = mix(seed, frames.len() as u64);
-        for frame in frames {
-            print = mix(print, frame.address as u64);
-        }
         let pythons = &python[..walked.frames];
-        let print = python::walk::print(print, pythons).max(1);
-        if let Some(id) = recent.get(print) {
+        let print = python::walk::print(print_of(seed, frames), pythons).max(1);
+        let known = known.unwrap_or(print);
+        if known == print
+            && let Some(id) = recent.get(print)
+        {
             return id;
         }
         // Only for a new stack: the same frames are joined in the same way.
@@ -174,7 +197,7 @@ impl Capture {
         let stack = Stack { flags, native: frames, python: pythons, joins: &joins[..joined] };
         let id = self.intern(recorder, print, &stack);
         if id != StackId(0) {
-            recent.put(print, id);
+            recent.put(known, id);
         }
         id
     }

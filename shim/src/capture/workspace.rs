@@ -3,6 +3,7 @@
 //! done when a thread ends, and a signal's handler that captures takes another one.
 
 use super::native::{self, Walker};
+use super::python::quick::Quick;
 use super::python::walk::{self, Group};
 use crate::table;
 use std::cell::UnsafeCell;
@@ -14,7 +15,7 @@ use vramtrace_format::{Join, StackId};
 
 const GROUPS: usize = 256;
 /// Stacks that are known without a look into the common table.
-const RECENT: usize = 1024;
+const RECENT: usize = 8192;
 const COUNT: usize = 64;
 
 pub struct Workspace {
@@ -23,6 +24,7 @@ pub struct Workspace {
     /// last looked.
     pub changes: (u32, u32),
     pub native: [native::Frame; DEEPEST],
+    pub quick: Quick,
     pub python: [walk::Frame; DEEPEST],
     pub groups: [Group; GROUPS],
     pub joins: [Join; DEEPEST + 1],

@@ -4,11 +4,13 @@
 pub mod code;
 pub mod layout;
 pub mod memory;
+pub mod quick;
 pub mod walk;
 
 use crate::entry::elf::Object;
 use layout::{Chain, Layout};
 use memory::{Careful, Memory, Plain};
+use quick::Quick;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ops::Range;
 use std::ptr::null_mut;
@@ -84,6 +86,18 @@ impl Python {
                 Err(why)
             }
         }
+    }
+
+    /// The number of this thread's Python stack and how many frames it has, if the last ones that
+    /// were met help to tell. `most`: frames that are kept.
+    #[inline]
+    pub fn print(&self, quick: &mut Quick, most: usize) -> Option<quick::Print> {
+        if self.state.load(Ordering::Acquire) != TRUSTED {
+            return None;
+        }
+        let interpreter = self.interpreter()?;
+        let thread = interpreter.thread()?;
+        quick.print(&interpreter.layout, interpreter.code_type, thread, most)
     }
 
     /// `Err`: the self-test failed (said once).

@@ -27,7 +27,7 @@ pub struct Group {
 /// Most frames that a walk passes, kept or not.
 const MOST: usize = 1 << 16;
 const OWNED_BY_GENERATOR: u8 = 1;
-const OWNED_BY_C: u8 = 3;
+pub(super) const OWNED_BY_C: u8 = 3;
 
 pub struct Frames<'a> {
     pub frames: &'a mut [Frame],
