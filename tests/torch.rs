@@ -14,7 +14,7 @@ use vramtrace_format::{
     Alloc, Definition, DeviceId, Event, Kind, SiteId, Space, StackFlags, TraceReader,
 };
 
-/// Where the stand-ins are built: libc10_cuda.so, which needs libc10.so beside it.
+/// Where the stand-ins are built: libc10_cuda.so, which needs libc10.so beside it, and others.
 fn libraries() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     DIRECTORY.get_or_init(|| {
@@ -24,21 +24,28 @@ fn libraries() -> &'static Path {
         let source = |name: &str| {
             Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/programs/{name}.c"))
         };
-        for (name, needs) in [("libc10", None), ("libc10_cuda", Some("-l:libc10.so"))] {
+        let build = |name: &str, sources: &[&str], flags: &[&str]| {
             let built = Command::new("gcc")
                 .args(["-std=gnu11", "-O1", "-g", "-shared", "-fPIC", "-Wl,-rpath,$ORIGIN"])
-                .arg(format!("-Wl,-soname,{name}.so"))
+                .arg(format!("-Wl,-soname,{name}"))
                 .arg("-o")
-                .arg(directory.join(format!("{name}.so")))
-                .arg(source(name))
+                .arg(directory.join(name))
+                .args(sources.iter().map(|name| source(name)))
                 .arg("-L")
                 .arg(&directory)
-                .args(needs)
+                .args(flags)
                 .arg("-lpthread")
                 .output()
                 .unwrap();
             assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-        }
+        };
+        build("libc10.so", &["libc10"], &[]);
+        build("libc10_cuda.so", &["libc10_cuda"], &["-l:libc10.so"]);
+        // As packagers rename it, and all in one.
+        build("libc10-4711.so", &["libc10"], &[]);
+        build("libc10_cuda-4711.so", &["libc10_cuda"], &["-l:libc10-4711.so"]);
+        build("libtorch_static.so", &["libc10", "libc10_cuda"], &[]);
+        build("libslow.so", &["slow"], &[]);
         directory
     })
 }
@@ -258,6 +265,24 @@ fn checkpoints_carry_blocks() {
         allocated.iter().all(|bytes| [50 * 512, 50 * 512 + 1024].contains(bytes)),
         "{allocated:?}"
     );
+}
+
+/// Each PyTorch of a process hears of its own blocks, and of no others.
+#[test]
+fn two_at_once_and_other_names() {
+    for other in ["libc10_cuda-4711.so", "libtorch_static.so"] {
+        let path = libraries().join(other);
+        let run = chained("two", path.to_str().unwrap());
+        assert!(run.stdout.contains("other: 1 blocks"), "{}", run.stdout);
+        assert_eq!(read(&run.only_trace()).live().len(), 2, "{other}");
+    }
+}
+
+#[test]
+fn while_a_library_is_being_loaded() {
+    let slow = libraries().join("libslow.so");
+    let run = chained("loading", slow.to_str().unwrap());
+    assert!(run.stdout.contains("loading: 2 blocks 1 refusals"), "{}", run.stdout);
 }
 
 #[test]

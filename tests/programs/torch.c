@@ -128,6 +128,32 @@ static void churn(int count) {
     show("churn");
 }
 
+static void *load(void *path) {
+    return dlopen(path, RTLD_NOW);
+}
+
+/* A block is told of while another thread holds the loader's lock: nobody may wait for that. */
+static void loading(const char *slow) {
+    int in[2], out[2];
+    char byte, number[16];
+    pthread_t thread;
+    char *base = segment(0);
+    if (pipe(in) || pipe(out)) exit(96);
+    snprintf(number, sizeof number, "%d", in[1]);
+    setenv("SLOW_IN", number, 1);
+    snprintf(number, sizeof number, "%d", out[0]);
+    setenv("SLOW_OUT", number, 1);
+    void (*refuse)(int, int64_t) = TORCH(void, cache_refuse, (int, int64_t));
+    pthread_create(&thread, NULL, load, (void *)slow);
+    if (read(in[0], &byte, 1) != 1) exit(95);
+    block(0, base, 512);
+    refuse(0, 1ll << 40);
+    block(0, base, -512);
+    if (write(out[1], "!", 1) != 1) exit(94);
+    pthread_join(thread, NULL);
+    show("loading");
+}
+
 int main(int count, char **words) {
     if (count < 3) return 2;
     const char *mode = words[2];
@@ -145,7 +171,14 @@ int main(int count, char **words) {
     if (!strcmp(mode, "blocks")) blocks();
     else if (!strcmp(mode, "threads")) threads(number);
     else if (!strcmp(mode, "fork")) forked();
-    else if (!strcmp(mode, "churn")) churn(number);
+    else if (!strcmp(mode, "loading") && count > 3) loading(words[3]);
+    else if (!strcmp(mode, "two") && count > 3) {
+        block(0, segment(0), 512);
+        show("one");
+        open_library(words[3]);
+        block(0, segment(0), 1024);
+        show("other");
+    } else if (!strcmp(mode, "churn")) churn(number);
     else return 2;
     return 0;
 }
