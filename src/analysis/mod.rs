@@ -10,6 +10,7 @@ mod odd;
 mod places;
 mod process;
 mod reconcile;
+pub mod whatif;
 
 pub use holders::{By, Holder, Reading, Said};
 pub use holdings::{Held, Holdings};

@@ -9,6 +9,7 @@ mod flame;
 mod gate;
 mod holders;
 mod import;
+mod inputs;
 mod leaks;
 mod moment;
 mod pack;

@@ -1,6 +1,6 @@
 //! What people already have: PyTorch's memory snapshot (a pickle, plain or gzip), the CSV form
 //! `action,addr,size,stream`, and RMM's log. Read as a [`History`], which becomes an ordinary trace
-//! ([`convert`]) or a [`Log`] of requests ([`open`]). Nothing in a file is trusted.
+//! ([`convert`]). Nothing in a file is trusted.
 
 mod before;
 mod blocks;
@@ -19,22 +19,10 @@ use std::path::Path;
 
 use vramtrace_format::Header;
 
-use crate::allocator::Log;
-use history::{Action, History};
+use history::History;
 
 pub use pickle::{PickleError, Value, parse as parse_pickle};
 pub use weave::Woven;
-
-/// A file that holds one or more devices' requests.
-#[derive(Debug, Default)]
-pub struct Imported {
-    /// By device ordinal; devices without requests are left out.
-    pub devices: Vec<(u32, Log)>,
-    /// The setting that was in force, where the file tells.
-    pub conf: Option<String>,
-    /// What the file cannot tell, in words for the person who reads the result.
-    pub caveats: Vec<String>,
-}
 
 /// Names the file, what is wrong and what would be right.
 #[derive(Debug)]
@@ -127,55 +115,6 @@ fn script(history: &History) -> Option<String> {
         }
     }
     count.into_iter().max_by_key(|(_, count)| *count).map(|(file, _)| file.to_string())
-}
-
-/// Reads the requests alone.
-pub fn open(path: &Path) -> Result<Imported, ImportError> {
-    let history = read(path)?;
-    let error = |what: &str| ImportError { path: path.display().to_string(), what: what.into() };
-    let mut imported =
-        Imported { conf: history.conf, caveats: history.caveats, ..Imported::default() };
-    let mut before = 0;
-    for device in &history.devices {
-        let mut log = Log::default();
-        let mut streams = Vec::new();
-        for entry in &device.entries {
-            match entry.action {
-                Action::Alloc => {
-                    let stream = index_of(&mut streams, entry.stream);
-                    log.alloc(entry.address, entry.size, stream, entry.pool);
-                }
-                Action::FreeCompleted => {
-                    before += u64::from(!log.free(entry.address));
-                }
-                _ => {}
-            }
-        }
-        if !log.is_empty() {
-            imported.devices.push((device.ordinal.into(), log));
-        }
-    }
-    if imported.devices.is_empty() {
-        return Err(error(
-            "its device_traces hold no allocation: history was not recorded \
-             (torch.cuda.memory._record_memory_history)",
-        ));
-    }
-    if before > 0 {
-        imported.caveats.push(format!(
-            "{before} blocks were allocated before the history begins: they are not in the prediction"
-        ));
-    }
-    Ok(imported)
-}
-
-/// Streams as small numbers, in order of first sight.
-fn index_of(streams: &mut Vec<u64>, stream: u64) -> u32 {
-    let known = streams.iter().position(|s| *s == stream);
-    known.unwrap_or_else(|| {
-        streams.push(stream);
-        streams.len() - 1
-    }) as u32
 }
 
 #[cfg(test)]

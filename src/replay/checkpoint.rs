@@ -74,6 +74,7 @@ impl Replay {
             Event::CheckpointEnd { id } if id == checkpoint => {
                 self.state.certainty = Certainty::Resumed;
                 self.unsure_peaks.clear();
+                observer.resumed(at, &self.state);
             }
             _ => {}
         }

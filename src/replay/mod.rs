@@ -124,7 +124,10 @@ impl Replay {
             Event::BlockChange { address, change } => {
                 self.change_block(at, address, change, observer);
             }
-            Event::Shared { .. } => {}
+            Event::Shared { address, stack, .. } => {
+                let segment = self.state.cache.segment_of(address);
+                observer.shared(at, address, stack, segment);
+            }
             Event::Alloc(alloc) => self.alloc(definitions, at, &alloc, observer),
             Event::Free { key, space, .. } => {
                 let key = Key { space, number: key };

@@ -1,11 +1,11 @@
 //! What a caller may watch while events are replayed. Every method may be left out.
 
-use vramtrace_format::{BlockChange, DeviceId, Refused, Stamped};
+use vramtrace_format::{BlockChange, DeviceId, Refused, StackId, Stamped};
 
 use super::cache::CacheOomAt;
 use super::device::DeviceState;
 use super::live::{Key, Live};
-use super::state::Mapping;
+use super::state::{Mapping, State};
 use crate::trace::Site;
 
 /// How an allocation came into the live set.
@@ -51,12 +51,24 @@ pub trait Observer {
     fn block_changed(&mut self, _at: &Stamped, _address: u64, _change: BlockChange) {}
     /// A framework's cache gave up on a request.
     fn cache_oom(&mut self, _at: &Stamped, _device: DeviceId, _oom: &CacheOomAt) {}
+    /// Memory at this address was made ready for other processes. `segment`: of which device's
+    /// cache it is, if it lies in a framework's segment.
+    fn shared(
+        &mut self,
+        _at: &Stamped,
+        _address: u64,
+        _stack: StackId,
+        _segment: Option<DeviceId>,
+    ) {
+    }
     fn refused(&mut self, _at: &Stamped, _refused: &Refused, _site: Option<&Site>) {}
     /// Some sum of the device changed by this event. Comes after `born` and `died`.
     fn changed(&mut self, _at: &Stamped, _device: DeviceId, _state: &DeviceState) {}
     /// Events are missing here: what is live is not known until the next checkpoint, which tells
     /// it anew. Everything born so far is forgotten without a `died`.
     fn reset(&mut self, _at: &Stamped) {}
+    /// After a `reset`: a checkpoint was read whole, and this is what is live.
+    fn resumed(&mut self, _at: &Stamped, _state: &State) {}
 }
 
 /// Watches nothing.

@@ -50,6 +50,11 @@ impl Table {
         self.rows.push(cells.into());
     }
 
+    /// A row of as many cells as there are.
+    pub fn cells(&mut self, cells: impl Iterator<Item = (String, Style)>) {
+        self.rows.push(cells.collect());
+    }
+
     /// Lines that end in a newline, without spaces before it. A column that is empty everywhere
     /// takes no room.
     pub fn render(&self) -> String {

@@ -9,6 +9,7 @@ mod overview;
 mod process;
 #[cfg(test)]
 mod tests;
+pub mod whatif;
 mod words;
 
 pub use hints::hints;

@@ -60,6 +60,11 @@ impl Cache {
         self.ranges.is_some()
     }
 
+    /// Of which device the segment is that this address lies in.
+    pub fn segment_of(&self, address: u64) -> Option<DeviceId> {
+        self.ranges.as_ref()?.cached_at(address)
+    }
+
     /// Bytes that were asked for the live or pending block at this address, where the trace tells.
     pub fn requested(&self, address: u64) -> Option<u64> {
         self.requested.get(&address).copied()

@@ -114,6 +114,12 @@ impl Ranges {
             .map(|(start, range)| (*start, *range))
     }
 
+    /// The device of the segment at this address.
+    pub fn cached_at(&self, address: u64) -> Option<DeviceId> {
+        let (_, range) = self.by_start.range(..=address).next_back()?;
+        (range.cached && address < range.end).then_some(range.device)
+    }
+
     /// Makes a range a segment, with the mappings of its size before and behind it: they are its
     /// pages, though no block was seen in them (the beginning of a trace may be gone). Mappings
     /// of other sizes may be somebody else's. The bytes that became segments.

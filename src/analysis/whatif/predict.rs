@@ -1,0 +1,171 @@
+//! Replays a recorded run under settings and capacities, and ranks them.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use super::recorded::Recorded;
+use crate::allocator::{Conf, Outcome, replay, smallest_capacity};
+
+/// What is tried where nothing is asked for.
+pub const GRID: [&str; 9] = [
+    "default",
+    "expandable_segments:True",
+    "roundup_power2_divisions:4",
+    "roundup_power2_divisions:8",
+    "max_split_size_mb:64",
+    "max_split_size_mb:256",
+    "max_split_size_mb:512",
+    "max_split_size_mb:128,roundup_power2_divisions:4",
+    "large_segment_size_mb:64",
+];
+
+/// Why a capacity is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    Asked,
+    Cap,
+    Card,
+}
+
+/// Bytes of a device, for PyTorch's cache and all else that the trace shows there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capacity {
+    pub bytes: u64,
+    pub origin: Origin,
+}
+
+/// The cap in force and the card, where the trace knows them.
+pub fn capacities_of(recorded: &Recorded) -> Vec<Capacity> {
+    let cap = recorded.cap_bytes.map(|bytes| Capacity { bytes, origin: Origin::Cap });
+    let card = recorded.card_bytes.map(|bytes| Capacity { bytes, origin: Origin::Card });
+    cap.into_iter().chain(card).collect()
+}
+
+/// What one setting would have done.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    pub name: String,
+    pub conf: Conf,
+    /// The run was recorded under it.
+    pub in_force: bool,
+    /// Without a limit.
+    pub free: Outcome,
+    /// In the order of the prediction's capacities.
+    pub at: Vec<Outcome>,
+    /// The least capacity that would do.
+    pub smallest: Option<u64>,
+    /// Why the recorded calls forbid it.
+    pub forbidden: Option<String>,
+}
+
+/// Every setting, best first.
+#[derive(Clone, Debug)]
+pub struct Prediction {
+    pub capacities: Vec<Capacity>,
+    pub settings: Vec<Setting>,
+}
+
+impl Prediction {
+    /// The first setting, if it is notably better than the one in force: it fits where that does
+    /// not, or it reserves less.
+    pub fn advice(&self) -> Option<&Setting> {
+        let best = self.settings.first().filter(|best| best.forbidden.is_none())?;
+        let Some(now) = self.settings.iter().find(|setting| setting.in_force) else {
+            return Some(best);
+        };
+        let fewer_fail = misses(best) < misses(now);
+        let less = (best.free.peak_reserved as f64) < NOTABLY * now.free.peak_reserved as f64;
+        (!best.in_force && (fewer_fail || less)).then_some(best)
+    }
+
+    /// The setting that the run was recorded under.
+    pub fn in_force(&self) -> Option<&Setting> {
+        self.settings.iter().find(|setting| setting.in_force)
+    }
+}
+
+/// Below this share of what the setting in force reserves, another one is worth a word: the replay
+/// is good to a per cent.
+const NOTABLY: f64 = 0.985;
+
+fn misses(setting: &Setting) -> usize {
+    setting.at.iter().filter(|outcome| !outcome.fits()).count()
+}
+
+/// Replays under each of `confs`, on all cores. The setting in force is one of them in any case.
+/// `progress` is told of each that is done.
+pub fn predict(
+    recorded: &Recorded,
+    confs: &[(String, Conf)],
+    capacities: Vec<Capacity>,
+    progress: &(dyn Fn() + Sync),
+) -> Prediction {
+    let mut confs = confs.to_vec();
+    if let Some(conf) = &recorded.in_force.conf
+        && !confs.iter().any(|(_, other)| other == conf)
+    {
+        confs.push((recorded.in_force.name().to_string(), conf.clone()));
+    }
+    let slots: Vec<Mutex<Option<Setting>>> = confs.iter().map(|_| Mutex::new(None)).collect();
+    let next = AtomicUsize::new(0);
+    let work = || {
+        while let Some((slot, (name, conf))) = {
+            let index = next.fetch_add(1, Relaxed);
+            slots.get(index).zip(confs.get(index))
+        } {
+            let setting = one(recorded, name, conf, &capacities);
+            if let Ok(mut slot) = slot.lock() {
+                *slot = Some(setting);
+            }
+            progress();
+        }
+    };
+    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(confs.len());
+    std::thread::scope(|scope| {
+        for _ in 1..workers {
+            scope.spawn(work);
+        }
+        work();
+    });
+    let mut settings: Vec<Setting> =
+        slots.into_iter().filter_map(|slot| slot.into_inner().ok().flatten()).collect();
+    settings.sort_by_key(|setting| {
+        let free = &setting.free;
+        (
+            setting.forbidden.is_some(),
+            misses(setting),
+            free.peak_reserved,
+            free.driver_allocations,
+            !setting.in_force,
+        )
+    });
+    Prediction { capacities, settings }
+}
+
+fn one(recorded: &Recorded, name: &str, conf: &Conf, capacities: &[Capacity]) -> Setting {
+    let log = &recorded.log;
+    let free = replay(log, conf, None);
+    let at = capacities.iter().map(|capacity| match capacity.bytes >= free.peak_total {
+        // There is room for all of it: the limit is never met.
+        true if conf.per_process_memory_fraction.is_none() => free.clone(),
+        _ => replay(log, conf, Some(capacity.bytes)),
+    });
+    Setting {
+        name: name.to_string(),
+        conf: conf.clone(),
+        in_force: recorded.in_force.conf.as_ref() == Some(conf),
+        at: at.collect(),
+        smallest: smallest_capacity(log, conf, &free),
+        forbidden: forbidden(recorded, conf),
+        free,
+    }
+}
+
+fn forbidden(recorded: &Recorded, conf: &Conf) -> Option<String> {
+    let by = recorded.shared_by.first().filter(|_| conf.expandable_segments)?;
+    let more = match recorded.shared_by.len() {
+        1 => String::new(),
+        n => format!(" and {} more", n - 1),
+    };
+    Some(format!("{by}{more} calls cuIpcGetMemHandle on a tensor's memory"))
+}

@@ -1,0 +1,393 @@
+//! The requests of a run, per device, as a trace tells them.
+
+use std::collections::BTreeMap;
+
+use vramtrace_format::{BlockChange, DeviceId, Kind, Refused, StackId, Stamped};
+
+use super::sharing;
+use crate::allocator::{Conf, Log, Segment};
+use crate::replay::{
+    Backing, Birth, CacheOomAt, Death, DeviceState, Live, Observer, SegmentAt, State,
+};
+use crate::symbols::Symbols;
+use crate::trace::{Definitions, IMPORT, Site, Trace};
+
+/// What a trace tells about one device's cache, ready to be replayed.
+#[derive(Clone, Debug)]
+pub struct Recorded {
+    pub device: DeviceId,
+    pub log: Log,
+    pub in_force: InForce,
+    /// As recorded.
+    pub peak_reserved: u64,
+    pub peak_allocated: u64,
+    /// The history begins here, with segments that were there: ns since the start. `None`: it is
+    /// whole.
+    pub from_ns: Option<u64>,
+    pub out_of_memory: OutOfMemory,
+    /// Calls that expandable segments would have made fail: what each of them says, `train.py:41`.
+    pub shared_by: Vec<String>,
+    /// How often the cache was emptied without need.
+    pub emptied: u64,
+    /// The trace tells what was asked for, not only the blocks' sizes.
+    pub knows_requests: bool,
+    /// It tells streams and private pools.
+    pub knows_streams: bool,
+    /// The cap in force at the end, and the card.
+    pub cap_bytes: Option<u64>,
+    pub card_bytes: Option<u64>,
+}
+
+/// The setting that the run was recorded under.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct InForce {
+    /// `None`: the trace does not tell, which is what a run without any looks like, too.
+    pub text: Option<String>,
+    /// `None`: it cannot be read.
+    pub conf: Option<Conf>,
+}
+
+impl InForce {
+    pub fn of(definitions: &Definitions) -> InForce {
+        // Torch reads them in this order.
+        let names = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"];
+        let text = names.iter().find_map(|name| definitions.setting(name));
+        let conf = Conf::parse(text.unwrap_or_default()).ok();
+        InForce { text: text.map(str::to_string), conf }
+    }
+
+    /// As people write it.
+    pub fn name(&self) -> &str {
+        self.text.as_deref().filter(|text| !text.trim().is_empty()).unwrap_or("default")
+    }
+}
+
+/// Requests that got nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OutOfMemory {
+    /// The last one, if nothing was allocated after it: it ends the log.
+    pub last: Option<CacheOomAt>,
+    /// After which the run went on: they are not in the log.
+    pub survived: u64,
+}
+
+impl Recorded {
+    /// Of each device that has blocks. Reads the trace once; memory is bounded by what is live and
+    /// about three bytes for each event of a block.
+    pub fn of(trace: &Trace, definitions: &Definitions) -> Vec<Recorded> {
+        let mut watch = Watch {
+            definitions,
+            conf: InForce::of(definitions).conf.unwrap_or_default(),
+            alone: definitions.setting(IMPORT).is_some(),
+            devices: BTreeMap::new(),
+            streams: Vec::new(),
+        };
+        let reading = trace.replay(definitions, &mut watch);
+        watch.finish(&reading.state, trace)
+    }
+}
+
+/// Why a run that used PyTorch has no blocks, as far as the trace tells; what would help.
+pub fn why_no_blocks(definitions: &Definitions) -> &'static str {
+    let conf = InForce::of(definitions);
+    if conf.name().contains("cudaMallocAsync") {
+        return "the run used backend:cudaMallocAsync: memory comes from the driver's own pool, \
+                where none of these settings counts; record it with the default backend";
+    }
+    if definitions.setting("PYTORCH_NO_CUDA_MEMORY_CACHING").is_some() {
+        return "the run had PYTORCH_NO_CUDA_MEMORY_CACHING set: nothing was cached, and none of \
+                these settings counts; record it without";
+    }
+    let modules = definitions.stacks().modules();
+    match modules.iter().any(|module| module.path.contains("libc10_cuda")) {
+        true => {
+            "PyTorch was there, and none of its tensors were recorded: a pluggable allocator was \
+             in its place, or the run was recorded with VRAMTRACE_TENSORS=off"
+        }
+        false => {
+            "no tensors of PyTorch were recorded: give a trace of a PyTorch run, a PyTorch memory \
+             snapshot, or a CSV with the columns action,addr,size,stream"
+        }
+    }
+}
+
+/// What the last event of a block asks for; the next one may say more of it.
+#[derive(Clone, Copy, Debug)]
+enum Asked {
+    Alloc { address: u64, size: u64, stream: u32, pool: u16 },
+    Free { address: u64 },
+}
+
+#[derive(Debug, Default)]
+struct Builder {
+    log: Log,
+    from_ns: Option<u64>,
+    asked: Option<Asked>,
+    /// File offset of its event, and what others held then.
+    asked_at: u64,
+    outside: u64,
+    /// Reserved bytes at the last change.
+    reserved: u64,
+    /// Segments were given back since the last event of a block; a request was refused before.
+    released: bool,
+    refused: bool,
+    emptied: u64,
+    /// After the cache gave up: nothing is in the log until it is known whether the run goes on.
+    oom: Option<(CacheOomAt, Vec<Asked>)>,
+    survived: u64,
+    /// By whom segments were made ready for other processes.
+    shared: Vec<StackId>,
+    knows_requests: bool,
+    knows_streams: bool,
+}
+
+impl Builder {
+    /// Before an event of a block: what came before it is settled.
+    fn settle(&mut self) {
+        if let Some(asked) = self.asked.take() {
+            self.log.outside(self.outside);
+            self.put(asked);
+        }
+    }
+
+    fn put(&mut self, asked: Asked) {
+        match (asked, &mut self.oom) {
+            (Asked::Free { .. }, Some((_, waiting))) => waiting.push(asked),
+            (Asked::Free { address }, None) => {
+                self.log.free(address);
+            }
+            (Asked::Alloc { address, size, stream, pool }, _) => {
+                self.go_on();
+                self.log.alloc(address, size, stream, pool);
+            }
+        }
+    }
+
+    /// The run survived that the cache gave up.
+    fn go_on(&mut self) {
+        if let Some((_, waiting)) = self.oom.take() {
+            self.survived += 1;
+            waiting.into_iter().for_each(|asked| self.put(asked));
+        }
+    }
+
+    /// Segments that go back without a refused request before them: the program emptied the
+    /// cache. After one, the cache did it itself, and does so in the replay.
+    fn note_release(&mut self, collects_garbage: bool) {
+        if self.released && !self.refused && !collects_garbage {
+            self.log.empty_cache();
+            self.emptied += 1;
+        }
+        (self.released, self.refused) = (false, false);
+    }
+}
+
+struct Watch<'d> {
+    definitions: &'d Definitions,
+    conf: Conf,
+    /// The trace shows nothing but the cache: it was imported.
+    alone: bool,
+    devices: BTreeMap<DeviceId, Builder>,
+    /// Raw handles, by the number that they have here.
+    streams: Vec<u64>,
+}
+
+impl Watch<'_> {
+    fn device(&mut self, device: DeviceId) -> &mut Builder {
+        self.devices.entry(device).or_default()
+    }
+
+    /// Stream and private pool of a block; zero where the trace does not tell.
+    fn lane(&mut self, live: &Live) -> (u32, u16) {
+        let stream = self.definitions.site(live.site).map_or(0, |site| site.stream);
+        let known = self.streams.iter().position(|known| *known == stream);
+        let stream = known.unwrap_or_else(|| {
+            self.streams.push(stream);
+            self.streams.len() - 1
+        });
+        (stream as u32, live.pool.0)
+    }
+
+    /// A new event of a block of this device.
+    fn next(&mut self, at: &Stamped, device: DeviceId) -> &mut Builder {
+        let collects_garbage = self.conf.garbage_collection_threshold > 0.0;
+        let builder = self.device(device);
+        builder.settle();
+        builder.note_release(collects_garbage);
+        builder.asked_at = at.offset;
+        builder
+    }
+
+    fn segment(&mut self, segment: &SegmentAt) -> Segment {
+        let lane = segment.blocks.first().map(|block| self.lane(block.live));
+        let (stream, pool) = lane.unwrap_or_default();
+        Segment {
+            address: segment.start,
+            size: segment.bytes,
+            stream,
+            pool,
+            expandable: segment.backing == Backing::Mapping,
+            blocks: segment.blocks.iter().map(|block| (block.address, block.bytes)).collect(),
+        }
+    }
+
+    fn finish(mut self, state: &State, trace: &Trace) -> Vec<Recorded> {
+        let used: Vec<DeviceId> = state
+            .devices
+            .iter()
+            .filter(|(_, device)| device.cache.peak_allocated.bytes > 0)
+            .map(|(id, _)| *id)
+            .collect();
+        let in_force = InForce::of(self.definitions);
+        let stacks: Vec<StackId> = self
+            .devices
+            .values()
+            .flat_map(|builder| builder.shared.iter().copied())
+            .collect();
+        let symbols = Symbols::of(self.definitions, trace.header(), stacks);
+        let mut all = Vec::new();
+        for id in used {
+            let mut builder = self.devices.remove(&id).unwrap_or_default();
+            builder.settle();
+            let last = builder.oom.take().map(|(oom, _)| oom);
+            if let Some(oom) = last {
+                builder.log.refused(oom.size);
+            }
+            let device = &state.devices[&id];
+            let mut shared_by: Vec<String> = builder
+                .shared
+                .iter()
+                .filter_map(|stack| sharing::by_others(&symbols, trace.header(), *stack))
+                .collect();
+            shared_by.dedup();
+            all.push(Recorded {
+                device: id,
+                log: builder.log,
+                in_force: in_force.clone(),
+                peak_reserved: device.cache.peak_reserved.bytes,
+                peak_allocated: device.cache.peak_allocated.bytes,
+                from_ns: builder.from_ns,
+                out_of_memory: OutOfMemory { last, survived: builder.survived },
+                shared_by,
+                emptied: builder.emptied,
+                knows_requests: builder.knows_requests,
+                knows_streams: builder.knows_streams,
+                cap_bytes: device.cap_bytes.filter(|bytes| *bytes > 0),
+                card_bytes: self
+                    .definitions
+                    .device(id)
+                    .map(|device| device.total_bytes)
+                    .filter(|bytes| *bytes > 0),
+            });
+        }
+        all
+    }
+}
+
+/// Bytes of the device that are not the cache's: contexts, kernels, other libraries' allocations.
+fn outside(state: &DeviceState) -> u64 {
+    let unattributed = state.sample.and_then(|at| at.unattributed()).unwrap_or(0).max(0) as u64;
+    let managed = state.kind(Kind::Managed).live_bytes;
+    state
+        .live_bytes
+        .saturating_sub(managed)
+        .saturating_sub(state.cache.reserved)
+        .saturating_add(state.context_bytes)
+        .saturating_add(unattributed)
+}
+
+impl Observer for Watch<'_> {
+    fn block_born(&mut self, at: &Stamped, address: u64, live: &Live, how: Birth) {
+        // What a checkpoint names is taken when it is read whole.
+        if how == Birth::Checkpoint {
+            return;
+        }
+        let (stream, pool) = self.lane(live);
+        let builder = self.next(at, live.device);
+        builder.knows_streams |= stream != 0 || pool != 0;
+        builder.asked = Some(Asked::Alloc { address, size: live.size, stream, pool });
+    }
+
+    fn block_died(&mut self, at: &Stamped, address: u64, live: &Live, _how: Death) {
+        self.next(at, live.device).asked = Some(Asked::Free { address });
+    }
+
+    fn block_changed(&mut self, _at: &Stamped, address: u64, change: BlockChange) {
+        for builder in self.devices.values_mut() {
+            match (change, &mut builder.asked) {
+                (BlockChange::Requested(bytes), Some(Asked::Alloc { address: of, size, .. }))
+                    if *of == address =>
+                {
+                    *size = bytes;
+                    builder.knows_requests = true;
+                }
+                // Other streams still use it.
+                (BlockChange::Pending, Some(Asked::Free { address: of })) if *of == address => {
+                    builder.asked = None;
+                }
+                (BlockChange::Reusable, _) => {
+                    builder.settle();
+                    builder.put(Asked::Free { address });
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn cache_oom(&mut self, at: &Stamped, device: DeviceId, oom: &CacheOomAt) {
+        let builder = self.next(at, device);
+        builder.go_on();
+        builder.oom = Some((*oom, Vec::new()));
+    }
+
+    fn shared(&mut self, _at: &Stamped, _address: u64, stack: StackId, segment: Option<DeviceId>) {
+        let Some(device) = segment else { return };
+        let builder = self.device(device);
+        if !builder.shared.contains(&stack) {
+            builder.shared.push(stack);
+        }
+    }
+
+    fn refused(&mut self, _at: &Stamped, refused: &Refused, site: Option<&Site>) {
+        const OUT_OF_MEMORY: i32 = 2;
+        if let Some(site) = site.filter(|_| refused.result == OUT_OF_MEMORY) {
+            let builder = self.device(site.device);
+            // What went back before was not for this request.
+            if !builder.released {
+                builder.refused = true;
+            }
+        }
+    }
+
+    fn changed(&mut self, at: &Stamped, device: DeviceId, state: &DeviceState) {
+        let Some(builder) = self.devices.get_mut(&device) else { return };
+        if at.offset == builder.asked_at && !self.alone {
+            builder.outside = outside(state);
+        }
+        builder.released |= state.cache.reserved < builder.reserved;
+        builder.reserved = state.cache.reserved;
+    }
+
+    fn reset(&mut self, _at: &Stamped) {
+        for builder in self.devices.values_mut() {
+            let shared = std::mem::take(&mut builder.shared);
+            *builder = Builder { shared, ..Builder::default() };
+        }
+    }
+
+    fn resumed(&mut self, at: &Stamped, state: &State) {
+        // Requests between a checkpoint's beginning and its end are in what it says.
+        self.reset(at);
+        let mut segments: BTreeMap<DeviceId, Vec<Segment>> = BTreeMap::new();
+        for segment in state.segments() {
+            let of = self.segment(&segment);
+            segments.entry(segment.device).or_default().push(of);
+        }
+        for (device, segments) in segments {
+            let builder = self.device(device);
+            builder.from_ns = Some(at.time_ns);
+            builder.reserved = segments.iter().map(|segment| segment.size).sum();
+            builder.log.begin(segments);
+        }
+    }
+}
