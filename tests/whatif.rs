@@ -28,8 +28,8 @@ fn json_for_two_settings_and_a_capacity() {
 #[test]
 fn bad_input_is_said_and_nothing_is_run() {
     for (arguments, part) in [
-        (vec!["whatif", "Cargo.toml"], "Cargo.toml: neither a PyTorch memory snapshot"),
-        (vec!["whatif", "no-such-file"], "no-such-file: No such file"),
+        (vec!["whatif", "Cargo.toml"], "Cargo.toml: only "),
+        (vec!["whatif", "no-such-file"], "no-such-file"),
         (vec!["whatif", "x", "--capacity", "24"], "--capacity 24:"),
         (vec!["whatif", "x", "--conf", "max_split:3"], "--conf \"max_split:3\":"),
     ] {

@@ -8,6 +8,8 @@ stacks whom call stacks name as holders of GPT-2 training (nccl: whether NCCL is
 steps  time of a step of GPT-2, bare, with us, with torch's own memory history
 tensors PyTorch's blocks: their number and totals against PyTorch's own, its profiler, and what has
        no name at the peak of a training run (what they cost: steps)
+whatif what other allocator settings would have reserved: predicted from one run, and measured; frag's
+       figures against PyTorch's own
 
 Exit status 1 if any line says FAIL.
 """
@@ -22,11 +24,12 @@ from pathlib import Path
 
 import stacks
 import tensors
+import whatif
 
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "programs"
 BIN = Path(sys.argv[1])
-SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost", "stacks", "steps", "tensors"]
+SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost", "stacks", "steps", "tensors", "whatif"]
 LOGS = Path(os.environ.get("VRAMTRACE_LOGS") or tempfile.mkdtemp(prefix="vramtrace-gpu-"))
 TRACES = Path(tempfile.mkdtemp(prefix="vramtrace-traces-"))
 MIB = 1 << 20
@@ -319,6 +322,13 @@ def section_tensors():
         print(f"SKIP tensors: no {missing}")
         return
     tensors.section(sys.modules[__name__])
+
+
+def section_whatif():
+    if missing := have("torch", "transformers"):
+        print(f"SKIP whatif: no {missing}")
+        return
+    whatif.section(sys.modules[__name__])
 
 
 print(f"GPU check, {time.strftime('%Y-%m-%d')}, " + subprocess.run(

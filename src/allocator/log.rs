@@ -192,8 +192,8 @@ impl Log {
     }
 
     pub fn requests(&self) -> Requests<'_> {
-        let mut slots = Slots::default();
-        slots.next = self.start.iter().map(|segment| segment.blocks.len() as u32).sum();
+        let next = self.start.iter().map(|segment| segment.blocks.len() as u32).sum();
+        let slots = Slots { spare: Vec::new(), next };
         Requests { bytes: &self.bytes, lane: (0, 0), slots }
     }
 

@@ -139,14 +139,7 @@ impl<'s> Reading<'s> {
     /// Largest first.
     pub fn holders(&self, holdings: &Holdings, by: By) -> Vec<Holder> {
         match by {
-            By::Line => self.group(holdings, |stack, said| {
-                let line = |at| {
-                    let frame = self.frame(stack, at)?;
-                    let function = frame.file.is_empty().then_some(&frame.function);
-                    Some((&frame.file, frame.line, function))
-                };
-                (said.library, line(said.lead), line(said.caller))
-            }),
+            By::Line => self.group(holdings, |stack, said| self.line(stack, said)),
             By::Function => self.group(holdings, |stack, said| {
                 let function = |at| {
                     let frame = self.frame(stack, at)?;
@@ -157,6 +150,30 @@ impl<'s> Reading<'s> {
             By::Library => self.group(holdings, |_, said| said.library),
             By::Stack => self.group(holdings, |stack, _| self.symbols.indexes(stack)),
         }
+    }
+
+    /// What [`By::Line`] tells holders apart by.
+    fn line(&self, stack: StackId, said: &Said) -> impl Hash + Eq + use<'s> {
+        let line = |at| {
+            let frame = self.frame(stack, at)?;
+            let function = frame.file.is_empty().then_some(&frame.function);
+            Some((&frame.file, frame.line, function))
+        };
+        (said.library, line(said.lead), line(said.caller))
+    }
+
+    /// Which stacks are one holder by [`By::Line`]: the same number for the same one.
+    pub fn lines(&self, stacks: impl IntoIterator<Item = StackId>) -> FxHashMap<StackId, u32> {
+        let mut known = FxHashMap::default();
+        let mut lines = FxHashMap::default();
+        for stack in stacks {
+            let empty = self.symbols.indexes(stack).is_empty();
+            let why = empty.then(|| self.symbols.why_empty(stack));
+            let next = known.len() as u32;
+            let line = *known.entry((why, self.line(stack, &self.read(stack)))).or_insert(next);
+            lines.insert(stack, line);
+        }
+        lines
     }
 
     fn group<K: Hash + Eq>(

@@ -261,7 +261,7 @@ fn write(
     exported
 }
 
-fn to_file<T>(
+pub fn to_file<T>(
     path: &Path,
     force: bool,
     write: impl FnOnce(&mut dyn Write) -> std::io::Result<T>,

@@ -6,6 +6,7 @@ mod demo_workload;
 mod doctor;
 mod export;
 mod flame;
+mod frag;
 mod gate;
 mod holders;
 mod import;
@@ -47,6 +48,8 @@ enum Command {
     Export(export::Args),
     /// Draw a flame graph of who holds the memory
     Flame(flame::Args),
+    /// Show the fragmentation of PyTorch's cache: what is free, what is of use, who keeps it
+    Frag(frag::Args),
     /// Say what is there to record with, and what would go past us
     Doctor(doctor::Args),
     /// The program of the demo
@@ -126,6 +129,7 @@ fn dispatch(cli: Cli) -> Outcome {
         Command::DemoWorkload => demo_workload::run(),
         Command::Report(args) => report::run(args),
         Command::Flame(args) => flame::run(args),
+        Command::Frag(args) => frag::run(args),
         Command::Holders(args) => holders::run(args),
         Command::Import(args) => import::run(args),
         Command::Leaks(args) => leaks::run(args),

@@ -8,6 +8,7 @@
 
 mod chrome;
 mod csv;
+pub mod map;
 pub mod perfetto;
 pub mod snapshot;
 pub mod stacks;

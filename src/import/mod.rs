@@ -17,9 +17,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use vramtrace_format::Header;
-
 use history::History;
+use vramtrace_format::Header;
 
 pub use pickle::{PickleError, Value, parse as parse_pickle};
 pub use weave::Woven;

@@ -1,11 +1,13 @@
 //! Facts about processes, for people and for programs.
 
+pub mod frag;
 mod hints;
 pub mod holders;
 pub mod json;
 mod layout;
 pub mod leaks;
 mod overview;
+mod picture;
 mod process;
 #[cfg(test)]
 mod tests;
@@ -14,4 +16,5 @@ mod words;
 
 pub use hints::hints;
 pub use overview::overview;
+pub(crate) use picture::largest_lines;
 pub use process::{Shown, details};

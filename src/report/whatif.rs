@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::layout::{BAD, BOLD, DIM, PLAIN, Table, WARN, clean, count, paint, several};
 use crate::allocator::Outcome;
 use crate::analysis::whatif::{Capacity, Origin, Prediction, Recorded, Setting};
-use crate::units::{gib, seconds};
+use crate::units::{gib, seconds, size};
 
 pub const SCHEMA: &str = "vramtrace.whatif/1";
 
@@ -40,6 +40,7 @@ pub struct DeviceFacts {
 
 #[derive(Debug, Serialize)]
 pub struct OutOfMemoryFacts {
+    /// Since the start; in a trace without times a mere order.
     pub at_s: f64,
     pub asked_bytes: u64,
 }
@@ -96,10 +97,10 @@ fn facts(device: &Device) -> DeviceFacts {
         recorded_peak_reserved_bytes: recorded.peak_reserved,
         recorded_peak_allocated_bytes: recorded.peak_allocated,
         from_s: recorded.from_ns.map(|ns| ns as f64 / 1e9),
-        out_of_memory: recorded.out_of_memory.last.map(|oom| OutOfMemoryFacts {
-            at_s: oom.time_ns as f64 / 1e9,
-            asked_bytes: oom.size,
-        }),
+        out_of_memory: recorded
+            .out_of_memory
+            .last
+            .map(|oom| OutOfMemoryFacts { at_s: oom.time_ns as f64 / 1e9, asked_bytes: oom.size }),
         settings: prediction
             .settings
             .iter()
@@ -202,7 +203,7 @@ fn caveats(recorded: &Recorded, prediction: &Prediction) -> Vec<String> {
     }
     if recorded.emptied > 0 {
         caveats.push(format!(
-            "the cache was emptied {} by the program, and is in the replay",
+            "the program emptied the cache {} (torch.cuda.empty_cache): so does the replay",
             several(recorded.emptied, "time")
         ));
     }
@@ -239,7 +240,7 @@ pub fn text(name: &str, device: &Device) -> String {
             "{} at {}: a request of {} got nothing; replayed up to it and with it\n",
             paint(BAD, "ended out of memory"),
             seconds(oom.time_ns),
-            gib(oom.size)
+            size(oom.size)
         ));
     }
     out.push('\n');

@@ -61,7 +61,7 @@ impl Cache {
                 return first;
             }
         }
-        let size = SPAN.next_multiple_of(self.page(pool));
+        let size = SPAN.max(size).next_multiple_of(self.page(pool));
         let address = self.address_space(pool, size);
         let block = self.blocks.add(Block {
             address,
@@ -80,9 +80,7 @@ impl Cache {
 
     /// Aligned to its pages, so that page borders can be told from addresses alone.
     pub(super) fn address_space(&mut self, pool: u32, size: u64) -> u64 {
-        let address = self.next_address.next_multiple_of(self.page(pool));
-        self.next_address = address + size;
-        address
+        self.new_addresses(size, self.page(pool))
     }
 
     /// Maps whole pages for the first `bytes` of an unmapped block and merges it with its free

@@ -21,6 +21,12 @@ use segments::Room;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfMemory;
 
+/// No device has so much: what asks for more gets nothing, whatever the limit.
+const LARGEST: u64 = 1 << 47;
+
+/// Where addresses of new segments begin: above those of any device.
+const FIRST_ADDRESS: u64 = 1 << 50;
+
 /// Bytes and counts since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
@@ -63,7 +69,7 @@ impl Cache {
             pool_of: FxHashMap::default(),
             last_pool: None,
             searches: [0; 2],
-            next_address: 1 << 50,
+            next_address: FIRST_ADDRESS,
             totals: Totals::default(),
         }
     }
@@ -85,6 +91,9 @@ impl Cache {
         stream: u32,
         pool: u16,
     ) -> Result<BlockId, OutOfMemory> {
+        if requested > LARGEST {
+            return Err(OutOfMemory);
+        }
         let size = rounding::block_size(&self.conf, requested);
         let pool = self.pool(pool, stream, size <= SMALL);
         let block = match self.find_free(pool, size) {

@@ -26,6 +26,9 @@ impl Room {
 
     pub fn has(&self, bytes: u64, totals: &Totals) -> bool {
         let reserved = totals.reserved.saturating_add(bytes);
+        if reserved > super::LARGEST {
+            return false;
+        }
         self.allowed.is_none_or(|allowed| reserved <= allowed)
             && self.capacity.is_none_or(|all| reserved.saturating_add(self.outside) <= all)
     }
@@ -42,9 +45,11 @@ impl Cache {
     pub(super) fn note_peaks(&mut self) {
         let totals = &mut self.totals;
         totals.peak_reserved = totals.peak_reserved.max(totals.reserved);
-        totals.peak_total = totals.peak_total.max(totals.reserved + self.room.outside);
+        totals.peak_total =
+            totals.peak_total.max(totals.reserved.saturating_add(self.room.outside));
         totals.peak_allocated = totals.peak_allocated.max(totals.allocated);
-        totals.peak_needed = totals.peak_needed.max(totals.allocated + self.room.outside);
+        totals.peak_needed =
+            totals.peak_needed.max(totals.allocated.saturating_add(self.room.outside));
     }
 
     pub(super) fn count_reserved(&mut self, bytes: u64) {
@@ -72,8 +77,7 @@ impl Cache {
             return self.expand(pool, size);
         }
         self.count_reserved(wanted);
-        let address = self.next_address;
-        self.next_address += wanted;
+        let address = self.new_addresses(wanted, 1);
         Ok(self.blocks.add(Block {
             address,
             size: wanted,
@@ -85,6 +89,17 @@ impl Cache {
             expandable: false,
             freed_at: 0,
         }))
+    }
+
+    /// Addresses for a new segment, aligned. After as good as endless use they begin again: they
+    /// order blocks, and need not be of one alone.
+    pub(super) fn new_addresses(&mut self, size: u64, align: u64) -> u64 {
+        if self.next_address > 1 << 62 {
+            self.next_address = super::FIRST_ADDRESS;
+        }
+        let address = self.next_address.next_multiple_of(align);
+        self.next_address = address + size;
+        address
     }
 
     fn release_segment(&mut self, block: BlockId) {

@@ -135,6 +135,27 @@ fn what_others_hold_is_no_room() {
     assert_eq!(totals.peak_needed, 101 * MIB);
 }
 
+#[test]
+fn requests_beyond_all_devices_get_nothing_and_large_ones_are_served() {
+    for text in ["", "expandable_segments:True", "max_split_size_mb:64"] {
+        let mut cache = Cache::new(Conf::parse(text).unwrap(), None);
+        for size in [1 << 46, 3 << 40, 20 << 40] {
+            for _ in 0..5 {
+                let block = cache.alloc(size, 0, 0).unwrap();
+                cache.check();
+                cache.free(block);
+                cache.empty();
+            }
+        }
+        let most: Vec<_> = (0..9).map(|_| cache.alloc(1 << 45, 0, 0)).collect();
+        assert!(most[0].is_ok() && most[8].is_err(), "the sum has an end, too");
+        for size in [1 << 48, u64::MAX] {
+            assert_eq!(cache.alloc(size, 0, 0), Err(OutOfMemory));
+        }
+        cache.check();
+    }
+}
+
 /// A segment of 20 MiB with blocks of 2 MiB at its places 0, 3 and 9; one of 2 MiB with a small
 /// one; one that is free.
 fn beginning(expandable: bool) -> Vec<Segment> {

@@ -239,11 +239,8 @@ impl Watch<'_> {
             .map(|(id, _)| *id)
             .collect();
         let in_force = InForce::of(self.definitions);
-        let stacks: Vec<StackId> = self
-            .devices
-            .values()
-            .flat_map(|builder| builder.shared.iter().copied())
-            .collect();
+        let stacks: Vec<StackId> =
+            self.devices.values().flat_map(|builder| builder.shared.iter().copied()).collect();
         let symbols = Symbols::of(self.definitions, trace.header(), stacks);
         let mut all = Vec::new();
         for id in used {

@@ -1,0 +1,280 @@
+//! What is taken out of traces, and what comes of it.
+
+use vramtrace_format::{
+    BlockChange, Definition, DeviceId, Event, Kind, RefusedBy, Sample, SiteId, Space, StackId,
+};
+
+use super::*;
+use crate::allocator::{Conf, Request};
+use crate::testing::{SECOND, TraceBuilder};
+use crate::trace::Trace;
+
+const MIB: u64 = 1 << 20;
+const SEGMENT: u64 = 1 << 40;
+
+fn recorded(builder: &TraceBuilder) -> Recorded {
+    let mut all = all_recorded(builder);
+    assert_eq!(all.len(), 1);
+    all.remove(0)
+}
+
+fn all_recorded(builder: &TraceBuilder) -> Vec<Recorded> {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    builder.write(file.path());
+    let trace = Trace::open(file.path()).unwrap();
+    let (definitions, _) = trace.definitions();
+    Recorded::of(&trace, &definitions)
+}
+
+fn requests(recorded: &Recorded) -> Vec<Request> {
+    let kept = |request: &Request| !matches!(request, Request::Outside { .. });
+    recorded.log.requests().filter(kept).collect()
+}
+
+fn alloc(size: u64, slot: u32) -> Request {
+    Request::Alloc { size, stream: 0, pool: 0, slot }
+}
+
+/// A segment of this many MiB, and a block in it that takes it all.
+fn filled(t: &mut TraceBuilder, at: u64, number: u64, mib: u64) {
+    t.alloc(at, Kind::Device, SEGMENT * number, mib * MIB);
+    t.alloc(at + 1, Kind::Block, SEGMENT * number, mib * MIB);
+}
+
+fn predicted(recorded: &Recorded, confs: &[&str], capacities: &[u64]) -> Prediction {
+    let confs: Vec<(String, Conf)> =
+        confs.iter().map(|text| (text.to_string(), Conf::parse(text).unwrap())).collect();
+    let asked = |bytes: &u64| Capacity { bytes: *bytes, origin: Origin::Asked };
+    predict(recorded, &confs, capacities.iter().map(asked).collect(), &|| {})
+}
+
+fn oom(t: &mut TraceBuilder, at: u64, size: u64) {
+    let (device, stack) = (DeviceId(0), StackId(0));
+    t.event(at, Event::CacheOom { device, size, allocated: 0, reserved: 0, stack });
+}
+
+#[test]
+fn blocks_become_requests_and_what_is_known_of_them_counts() {
+    let mut t = TraceBuilder::new();
+    filled(&mut t, 1000, 1, 20);
+    t.event(3000, Event::BlockChange { address: SEGMENT, change: BlockChange::Requested(7) });
+    t.alloc(4000, Kind::Block, SEGMENT + 8 * MIB, 512);
+    t.free(5000, Space::Block, SEGMENT);
+    t.event(6000, Event::BlockChange { address: SEGMENT, change: BlockChange::Pending });
+    t.alloc(7000, Kind::Block, SEGMENT + 9 * MIB, 512);
+    t.event(8000, Event::BlockChange { address: SEGMENT, change: BlockChange::Reusable });
+    t.free(9000, Space::Block, SEGMENT + 9 * MIB);
+    let recorded = recorded(&t);
+    assert_eq!(
+        requests(&recorded),
+        [
+            alloc(7, 0),
+            alloc(512, 1),
+            alloc(512, 2),
+            Request::Free { slot: 0 },
+            Request::Free { slot: 2 }
+        ]
+    );
+    assert!(recorded.knows_requests && !recorded.knows_streams);
+    assert_eq!(recorded.peak_reserved, 20 * MIB);
+    assert_eq!((recorded.cap_bytes, recorded.card_bytes), (None, Some(24 << 30)));
+}
+
+#[test]
+fn an_emptied_cache_is_told_from_a_retry() {
+    let mut t = TraceBuilder::new();
+    let give_back = |t: &mut TraceBuilder, at: u64, number: u64| {
+        t.free(at, Space::Block, SEGMENT * number);
+        t.free(at + 1, Space::Device, SEGMENT * number);
+    };
+    for (number, refused) in [(1, false), (2, true), (3, false)] {
+        let at = number * 10_000;
+        filled(&mut t, at, number, 20);
+        t.free(at + 100, Space::Block, SEGMENT * number);
+        if refused {
+            t.refused(at + 200, Kind::Device, 40 * MIB, RefusedBy::Driver, 0);
+        }
+        t.free(at + 300, Space::Device, SEGMENT * number);
+    }
+    filled(&mut t, 90_000, 4, 40);
+    give_back(&mut t, 95_000, 4);
+    let log = recorded(&t);
+    let expected = [
+        alloc(20 * MIB, 0),
+        Request::Free { slot: 0 },
+        Request::EmptyCache,
+        alloc(20 * MIB, 0),
+        Request::Free { slot: 0 },
+        alloc(20 * MIB, 0),
+        Request::Free { slot: 0 },
+        Request::EmptyCache,
+        alloc(40 * MIB, 0),
+        Request::Free { slot: 0 },
+    ];
+    assert_eq!(requests(&log), expected);
+    assert_eq!(log.emptied, 2);
+    // Where garbage is collected, segments go back for that, too.
+    let value = "garbage_collection_threshold:0.6".into();
+    t.define(Definition::Setting { name: "PYTORCH_CUDA_ALLOC_CONF".into(), value });
+    assert_eq!(recorded(&t).emptied, 0);
+}
+
+#[test]
+fn what_is_outside_of_the_cache_is_taken_from_the_capacity() {
+    let mut t = TraceBuilder::new();
+    t.sample(10, Some(500 * MIB), 500 * MIB);
+    filled(&mut t, 1000, 1, 100);
+    // Another library's own memory, and some of NVML's that nothing explains.
+    t.alloc(2000, Kind::Device, SEGMENT * 2, 50 * MIB);
+    t.sample(3000, Some(700 * MIB), 500 * MIB);
+    filled(&mut t, 4000, 3, 100);
+    let recorded = recorded(&t);
+    let outside: Vec<u64> = recorded
+        .log
+        .requests()
+        .filter_map(|request| match request {
+            Request::Outside { bytes } => Some(bytes / MIB),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(outside, [500, 600], "the cache's own segments are not outside of it");
+    let fits = |mib: u64| {
+        let prediction = predicted(&recorded, &["default"], &[mib * MIB]);
+        prediction.settings[0].at[0].fits()
+    };
+    assert!(fits(800) && !fits(798));
+    let smallest = predicted(&recorded, &["default"], &[]).settings[0].smallest;
+    assert_eq!(smallest, Some(800 * MIB));
+}
+
+#[test]
+fn a_run_that_ended_out_of_memory_ends_with_the_request_that_failed() {
+    let mut t = TraceBuilder::new();
+    filled(&mut t, 1000, 1, 100);
+    oom(&mut t, 2000, 30 * MIB);
+    filled(&mut t, 3000, 2, 20);
+    oom(&mut t, 4000, 60 * MIB);
+    t.free(5000, Space::Block, SEGMENT);
+    let recorded = recorded(&t);
+    let expected = [alloc(100 * MIB, 0), alloc(20 * MIB, 1), alloc(60 * MIB, 2)];
+    assert_eq!(requests(&recorded), expected, "frees after the end are not before it");
+    assert!(recorded.log.ends_refused());
+    assert_eq!(recorded.out_of_memory.last.unwrap().size, 60 * MIB);
+    assert_eq!(recorded.out_of_memory.survived, 1);
+    let at = |mib: u64| predicted(&recorded, &["default"], &[mib * MIB]).settings[0].at[0].clone();
+    assert_eq!(at(170).failure.unwrap().at, recorded.log.len() - 1);
+    assert!(at(180).fits());
+}
+
+#[test]
+fn sharing_by_others_forbids_expandable_segments() {
+    for (file, function, forbidden) in [
+        ("/opt/venv/lib/python3.11/site-packages/torch/multiprocessing/reductions.py", "f", false),
+        ("/opt/venv/lib/python3.11/site-packages/torch/storage.py", "X._share_cuda_", false),
+        ("/home/me/train.py", "share", true),
+    ] {
+        let mut t = TraceBuilder::new();
+        t.code(1, function, file, 12);
+        t.code(2, "<module>", "/home/me/train.py", 41);
+        t.stack(9, &[], &[1, 2], &[]);
+        filled(&mut t, 1000, 1, 20);
+        let shared = |address| Event::Shared { address, site: SiteId(0), stack: StackId(9) };
+        t.event(2000, shared(SEGMENT + 5));
+        // Of the driver's own memory: nobody's tensor.
+        t.alloc(2500, Kind::Device, SEGMENT * 7, MIB);
+        t.event(3000, shared(SEGMENT * 7));
+        let recorded = recorded(&t);
+        let prediction = predicted(&recorded, &["expandable_segments:True", "default"], &[]);
+        let expandable = prediction.settings.iter().find(|s| s.conf.expandable_segments).unwrap();
+        assert_eq!(expandable.forbidden.is_some(), forbidden, "{file}");
+        if forbidden {
+            assert!(
+                expandable.forbidden.as_ref().unwrap().starts_with("train.py:12"),
+                "{expandable:?}"
+            );
+            assert_eq!(prediction.settings[0].name, "default", "never first");
+        }
+    }
+}
+
+#[test]
+fn a_punched_beginning_starts_from_the_checkpoint() {
+    let mut t = TraceBuilder::new();
+    t.lose();
+    let segment = t.allocation(Kind::Device, 0, SEGMENT, 20 * MIB);
+    let block = t.allocation(Kind::Block, 0, SEGMENT + 2 * MIB, 2 * MIB);
+    let gone = t.allocation(Kind::Block, 0, SEGMENT + 8 * MIB, 2 * MIB);
+    t.event(SECOND, Event::CheckpointBegin { id: 1 });
+    t.event(SECOND, Event::CheckpointAlloc { id: 1, time_ns: 5, alloc: segment });
+    t.event(SECOND, Event::CheckpointAlloc { id: 1, time_ns: 6, alloc: gone });
+    t.free(SECOND + 1, Space::Block, SEGMENT + 8 * MIB);
+    t.event(SECOND + 2, Event::CheckpointAlloc { id: 1, time_ns: 6, alloc: block });
+    t.event(SECOND + 3, Event::CheckpointEnd { id: 1 });
+    t.alloc(2 * SECOND, Kind::Block, SEGMENT + 4 * MIB, 4 * MIB);
+    t.free(3 * SECOND, Space::Block, SEGMENT + 2 * MIB);
+    let recorded = recorded(&t);
+    assert!(recorded.from_ns.unwrap() >= SECOND);
+    let start = recorded.log.start();
+    assert_eq!((start.len(), start[0].size), (1, 20 * MIB));
+    assert_eq!(start[0].blocks, [(SEGMENT + 2 * MIB, 2 * MIB)]);
+    assert_eq!(requests(&recorded), [alloc(4 * MIB, 1), Request::Free { slot: 0 }]);
+    let prediction = predicted(&recorded, &["default"], &[]);
+    let free = &prediction.settings[0].free;
+    assert_eq!((free.peak_reserved, free.driver_allocations), (20 * MIB, 0));
+}
+
+#[test]
+fn the_setting_in_force_is_named_and_tried() {
+    let mut t = TraceBuilder::new();
+    filled(&mut t, 1000, 1, 20);
+    let set = |t: &mut TraceBuilder, name: &str, value: &str| {
+        t.define(Definition::Setting { name: name.into(), value: value.into() });
+    };
+    assert!(predicted(&recorded(&t), &["default"], &[]).settings[0].in_force, "none is default");
+    set(&mut t, "PYTORCH_ALLOC_CONF", "max_split_size_mb:77");
+    let prediction = predicted(&recorded(&t), &["default"], &[]);
+    let names: Vec<_> = prediction.settings.iter().map(|s| (&*s.name, s.in_force)).collect();
+    assert_eq!(names, [("max_split_size_mb:77", true), ("default", false)]);
+    assert!(prediction.advice().is_none(), "both reserve the same");
+    set(&mut t, "PYTORCH_CUDA_ALLOC_CONF", "what:ever");
+    let recorded = recorded(&t);
+    assert_eq!((recorded.in_force.name(), &recorded.in_force.conf), ("what:ever", &None));
+}
+
+#[test]
+fn a_run_without_blocks_says_why() {
+    let t = TraceBuilder::new();
+    assert!(all_recorded(&t).is_empty());
+    let why = |name: &str, value: &str| {
+        let mut definitions = crate::trace::Definitions::default();
+        definitions.add(Definition::Setting { name: name.into(), value: value.into() });
+        why_no_blocks(&definitions)
+    };
+    assert!(why("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync").contains("cudaMallocAsync"));
+    assert!(why("PYTORCH_NO_CUDA_MEMORY_CACHING", "1").contains("NO_CUDA_MEMORY_CACHING"));
+    assert!(why("x", "y").contains("no tensors"));
+    let mut t = TraceBuilder::new();
+    t.module("/opt/torch/lib/libc10_cuda.so", 0x1000);
+    let mut definitions = crate::trace::Definitions::default();
+    t.definitions().iter().for_each(|definition| definitions.add(definition.clone()));
+    assert!(why_no_blocks(&definitions).contains("pluggable"));
+}
+
+/// Samples may say less than the ledger knows.
+#[test]
+fn figures_that_contradict_each_other_do_no_harm() {
+    let mut t = TraceBuilder::new();
+    let sample = |bytes| Sample {
+        device: DeviceId(0),
+        driver_free: None,
+        driver_total: None,
+        process_bytes: Some(bytes),
+        context_bytes: u64::MAX,
+    };
+    t.event(5, Event::Sample(sample(1)));
+    filled(&mut t, 1000, 1, 20);
+    t.event(5000, Event::Sample(sample(u64::MAX)));
+    filled(&mut t, 6000, 2, 20);
+    let prediction = predicted(&recorded(&t), &["default"], &[1 << 40]);
+    assert!(!prediction.settings[0].at[0].fits());
+}

@@ -1,0 +1,80 @@
+//! Who keeps free memory in the cache: a segment goes back to the driver only when nobody holds a
+//! block of it.
+
+use std::cmp::Reverse;
+
+use rustc_hash::FxHashMap;
+use vramtrace_format::StackId;
+
+use super::Segment;
+
+/// One line, and the segments that it holds blocks in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pin {
+    /// As [`super::Frag::line`] numbers them.
+    pub line: u32,
+    /// The stack with the most bytes; it stands for all of the line.
+    pub stack: StackId,
+    /// Its part of the free memory of those segments: where several hold one, by their bytes.
+    pub pinned: u64,
+    pub segments: u64,
+    /// Of those, held by nobody else.
+    pub alone: u64,
+    /// What it holds there.
+    pub bytes: u64,
+    pub blocks: u64,
+}
+
+#[derive(Default)]
+struct Sum {
+    pinned: u128,
+    segments: u64,
+    alone: u64,
+    bytes: u64,
+    blocks: u64,
+    stacks: FxHashMap<StackId, u64>,
+}
+
+/// Those that pin most first.
+pub(super) fn pins(segments: &[Segment], lines: &FxHashMap<StackId, u32>) -> Vec<Pin> {
+    let mut sums: FxHashMap<u32, Sum> = FxHashMap::default();
+    let mut here: FxHashMap<u32, u64> = FxHashMap::default();
+    for segment in segments.iter().filter(|segment| segment.is_pinned()) {
+        here.clear();
+        for block in &segment.blocks {
+            let line = lines.get(&block.stack).copied().unwrap_or(u32::MAX);
+            *here.entry(line).or_default() += block.bytes;
+            let sum = sums.entry(line).or_default();
+            sum.bytes = sum.bytes.saturating_add(block.bytes);
+            sum.blocks += 1;
+            *sum.stacks.entry(block.stack).or_default() += block.bytes;
+        }
+        let allocated = u128::from(segment.allocated().max(1));
+        for (line, bytes) in &here {
+            let sum = sums.entry(*line).or_default();
+            sum.pinned += u128::from(segment.free()) * u128::from(*bytes) / allocated;
+            sum.segments += 1;
+            sum.alone += u64::from(here.len() == 1);
+        }
+    }
+    let mut pins: Vec<Pin> = sums
+        .into_iter()
+        .map(|(line, sum)| Pin {
+            line,
+            stack: largest(&sum.stacks),
+            pinned: u64::try_from(sum.pinned).unwrap_or(u64::MAX),
+            segments: sum.segments,
+            alone: sum.alone,
+            bytes: sum.bytes,
+            blocks: sum.blocks,
+        })
+        .collect();
+    pins.sort_by_key(|pin| (Reverse((pin.pinned, pin.bytes)), pin.stack));
+    pins
+}
+
+/// Of equal ones the first id: the same in every reading.
+fn largest(stacks: &FxHashMap<StackId, u64>) -> StackId {
+    let largest = stacks.iter().max_by_key(|(stack, bytes)| (**bytes, Reverse(**stack)));
+    largest.map_or(StackId(0), |(stack, _)| *stack)
+}
