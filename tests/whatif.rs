@@ -40,3 +40,23 @@ fn bad_input_is_said_and_nothing_is_run() {
         assert!(stderr.contains(part), "{arguments:?}: {stderr}");
     }
 }
+
+#[test]
+fn a_snapshot_with_a_refused_request_is_replayed_up_to_it() {
+    let run = |more: &[&str]| {
+        let file = data("torch_snapshot_2.11.pickle.gz");
+        let output = vramtrace().args(["whatif", &file]).args(more).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let text = run(&[]);
+    assert!(text.contains("ended out of memory"), "{text}");
+    assert!(text.contains("default (in force)"), "{text}");
+    assert!(text.contains("export PYTORCH_CUDA_ALLOC_CONF="), "{text}");
+    let json: serde_json::Value = serde_json::from_str(&run(&["--json"])).unwrap();
+    let device = &json["devices"][0];
+    assert_eq!(device["out_of_memory"]["asked_bytes"], 1u64 << 50);
+    // No card has so much.
+    assert_eq!(device["settings"][0]["smallest_capacity_bytes"], serde_json::Value::Null);
+    assert_eq!(device["settings"][0]["compatible"], true);
+}

@@ -274,6 +274,9 @@ fn words(reading: &Reading, stack: StackId) -> String {
     if let Some(caller) = caller {
         words.push_str(&format!(", called from {caller}"));
     }
+    if let Some(library) = reading.library_name(&said) {
+        words.push_str(&format!(" ({library})"));
+    }
     words
 }
 

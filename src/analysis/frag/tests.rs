@@ -1,1 +1,114 @@
+//! Figures of small traces that can be counted by hand.
 
+use vramtrace_format::{DeviceId, Event, Kind, Space, StackId};
+
+use super::*;
+use crate::testing::{SECOND, TraceBuilder};
+use crate::trace::Trace;
+
+const MIB: u64 = 1 << 20;
+const A: u64 = 1 << 40;
+const B: u64 = 2 << 40;
+const C: u64 = 3 << 40;
+const D: u64 = 4 << 40;
+
+fn found(builder: &TraceBuilder, at: At) -> Result<Frag, NotThere> {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    builder.write(file.path());
+    let trace = Trace::open(file.path()).unwrap();
+    let (definitions, _) = trace.definitions();
+    let mut found = find(&trace, &definitions, at)?;
+    assert_eq!(found.len(), 1);
+    Ok(found.remove(0))
+}
+
+/// Two lines: one keeps two segments of 20 MiB by 2 MiB each, alone in one; the other has most of
+/// the second. A third segment holds nothing; a small one has a block of 512 B.
+fn kept() -> TraceBuilder {
+    let mut t = TraceBuilder::new();
+    t.code(1, "cache", "/home/me/model.py", 7);
+    t.code(2, "main", "/home/me/train.py", 9);
+    t.stack(1, &[], &[1, 2], &[]);
+    t.stack(2, &[], &[2], &[]);
+    for (n, segment) in [A, B, C].into_iter().enumerate() {
+        t.alloc(SECOND + n as u64 * 1000, Kind::Device, segment, 20 * MIB);
+    }
+    t.alloc_by(2 * SECOND, Kind::Block, A + 8 * MIB, 2 * MIB, 1);
+    t.alloc_by(2 * SECOND, Kind::Block, B, 12 * MIB, 2);
+    t.alloc_by(2 * SECOND, Kind::Block, B + 18 * MIB, 2 * MIB, 1);
+    t.alloc_by(2 * SECOND, Kind::Block, C, 20 * MIB, 2);
+    t.alloc(3 * SECOND, Kind::Device, D, 2 * MIB);
+    t.alloc_by(3 * SECOND + 1000, Kind::Block, D, 512, 2);
+    t.free(4 * SECOND, Space::Block, C);
+    t
+}
+
+#[test]
+fn free_memory_by_what_keeps_it() {
+    let frag = found(&kept(), At::End).unwrap();
+    assert_eq!((frag.reserved, frag.allocated), (62 * MIB, 16 * MIB + 512));
+    assert_eq!(frag.free(), 46 * MIB - 512);
+    assert_eq!(frag.releasable(), 20 * MIB);
+    assert_eq!(frag.largest_free, 20 * MIB);
+    // Of 36 MiB of large requests 20 came at once: all pinned pieces are smaller.
+    assert_eq!(frag.large.usual_request, 20 * MIB);
+    assert_eq!(frag.large.unusable, (18 + 6) * MIB);
+    assert_eq!((frag.small.usual_request, frag.small.unusable), (512, 0));
+    assert_eq!((frag.small.segments, frag.large.segments), (1, 3));
+    assert_eq!((frag.peak_reserved, frag.peak_allocated), (62 * MIB, 36 * MIB + 512));
+    assert!((frag.fragmentation().unwrap() - (1.0 - 36.0 / 62.0)).abs() < 1e-4);
+    assert_eq!(frag.at_ns, Some(4 * SECOND));
+}
+
+#[test]
+fn who_pins_what() {
+    let frag = found(&kept(), At::End).unwrap();
+    let [first, second] = frag.pins[..] else { panic!("{:?}", frag.pins) };
+    assert_eq!(first.stack, StackId(1));
+    assert_eq!((first.segments, first.alone, first.blocks, first.bytes), (2, 1, 2, 4 * MIB));
+    assert_eq!(first.pinned, 18 * MIB + 6 * MIB / 7, "the second is shared by bytes");
+    assert_eq!(second.stack, StackId(2));
+    assert_eq!((second.segments, second.alone), (2, 1));
+    let kept = frag.free() - frag.releasable();
+    assert!(frag.pins.iter().map(|pin| pin.pinned).sum::<u64>() <= kept);
+    assert!(frag.pins.iter().map(|pin| pin.pinned).sum::<u64>() + 10 > kept);
+    assert_ne!(frag.line(StackId(1)), frag.line(StackId(2)));
+}
+
+#[test]
+fn the_moments() {
+    let mut t = kept();
+    t.free(5 * SECOND, Space::Block, A + 8 * MIB);
+    t.free(5 * SECOND, Space::Device, A);
+    let (device, stack) = (DeviceId(0), StackId(0));
+    t.event(6 * SECOND, Event::CacheOom { device, size: 7, allocated: 0, reserved: 0, stack });
+    t.free(7 * SECOND, Space::Device, C);
+    let reserved = |at| found(&t, at).map(|frag| frag.reserved / MIB);
+    assert_eq!(reserved(At::Peak), Ok(62));
+    assert_eq!(reserved(At::End), Ok(22));
+    assert_eq!(reserved(At::OutOfMemory), Ok(42));
+    assert_eq!(reserved(At::Time(5 * SECOND + SECOND / 2)), Ok(42));
+    assert_eq!(reserved(At::Time(2 * SECOND)), Ok(60));
+    assert_eq!(reserved(At::Time(5)), Ok(0));
+    let peak = found(&t, At::Peak).unwrap();
+    assert_eq!(peak.allocated, 36 * MIB + 512, "when the last segment came");
+    assert_eq!(found(&kept(), At::OutOfMemory).unwrap_err(), NotThere::NoOutOfMemory);
+}
+
+#[test]
+fn a_punched_beginning_is_said() {
+    let mut t = TraceBuilder::new();
+    t.lose();
+    let segment = t.allocation(Kind::Device, 0, A, 20 * MIB);
+    let block = t.allocation(Kind::Block, 0, A + 2 * MIB, 2 * MIB);
+    t.event(SECOND, Event::CheckpointBegin { id: 1 });
+    t.event(SECOND, Event::CheckpointAlloc { id: 1, time_ns: 5, alloc: block });
+    t.event(SECOND, Event::CheckpointAlloc { id: 1, time_ns: 6, alloc: segment });
+    t.event(SECOND, Event::CheckpointEnd { id: 1 });
+    t.free(2 * SECOND, Space::Block, A + 2 * MIB);
+    for at in [At::Peak, At::Time(SECOND)] {
+        let frag = found(&t, at).unwrap();
+        assert_eq!((frag.reserved, frag.allocated), (20 * MIB, 2 * MIB), "{at:?}");
+        assert_eq!(frag.from_ns, Some(SECOND));
+    }
+}
