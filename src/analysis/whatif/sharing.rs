@@ -13,14 +13,14 @@ pub(super) fn by_others(symbols: &Symbols, header: &Header, stack: StackId) -> O
     }
     let reading = Reading::new(symbols, header);
     let said = reading.read(stack);
-    let frame = reading.frame(stack, said.caller.or(said.lead));
+    let frame = reading.frame(stack, said.lead);
     let line = match frame {
         Some(frame) => frame.place().unwrap_or_else(|| frame.function.to_string()),
         None => symbols.why_empty(stack).to_string(),
     };
     Some(match reading.library_name(&said) {
-        Some(library) => format!("{line} (through {library})"),
-        None => line,
+        Some(library) if !line.contains(library) => format!("{line} (through {library})"),
+        _ => line,
     })
 }
 
