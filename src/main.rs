@@ -4,6 +4,7 @@ mod cli;
 mod doctor;
 mod driver;
 mod launch;
+mod living;
 
 use std::process::ExitCode;
 

@@ -10,26 +10,33 @@
 //!         6  updates: odd while one is under way
 //!         7  length of the trace's path in bytes, 0 = records nothing
 //!         8  when updated last, ns since start
+//!         9  the last order's number; 0 = never ordered
 //!   16..528  the trace's path (4,096 bytes)
-//! 768..1024  16 devices of 16 words each
+//!  528..536  the name of the process's group (64 bytes)
+//!  576..640  orders for device 0 to 15: number (0 = none), cap, number of the one obeyed last
+//! 768..1280  16 devices of 32 words each
 //! ```
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Length of the page's file.
-pub const LIVE_BYTES: usize = 8192;
+pub const LIVE_BYTES: usize = 12288;
 pub const LIVE_WORDS: usize = LIVE_BYTES / 8;
-pub const LIVE_VERSION: u32 = 1;
+pub const LIVE_VERSION: u32 = 2;
 /// Devices beyond this many have no place; their figures are in the trace alone.
 pub const LIVE_DEVICES: usize = 16;
 const MAGIC: u64 = u64::from_le_bytes(*b"vtlive\0\0");
 const PATH_AT: usize = 16;
 const PATH_BYTES: usize = 4096;
+const LAST_ORDER: usize = 9;
+const GROUP_AT: usize = 528;
+const GROUP_WORDS: usize = 8;
+const ORDERS_AT: usize = 576;
+const ORDER_WORDS: usize = 4;
 const DEVICES_AT: usize = 768;
-const DEVICE_WORDS: usize = 16;
-/// Words of a device that [`LiveDevice`] fills, then the wanted cap and its number.
-const WANTED_AT: usize = 12;
-const WANTED_NUMBER_AT: usize = 13;
+const DEVICE_WORDS: usize = 32;
+/// Words of a device that [`LiveDevice`] fills.
+const FIGURES: usize = 17;
 /// Stands for "no cap".
 const NO_CAP: u64 = u64::MAX;
 
@@ -62,6 +69,12 @@ pub struct LiveDevice {
     pub refused_by_driver: u64,
     /// Events recorded for the device.
     pub events: u64,
+    /// What a cap that only warns would have refused.
+    pub warned: u64,
+    pub total_bytes: u64,
+    pub uuid: [u8; 16],
+    /// The cap only warns.
+    pub only_warns: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -194,7 +207,7 @@ impl<'m> LivePage<'m> {
     fn copy_devices(&self) -> (u64, Vec<LiveDevice>) {
         let count = ((self.get(1) >> 32) as usize).min(LIVE_DEVICES);
         let device = |index| {
-            let mut words = [0; 12];
+            let mut words = [0; FIGURES];
             for (at, word) in words.iter_mut().enumerate() {
                 *word = self.get(DEVICES_AT + DEVICE_WORDS * index + at);
             }
@@ -203,32 +216,57 @@ impl<'m> LivePage<'m> {
         (self.get(8), (0..count).map(device).collect())
     }
 
-    /// Asks the process for another cap on its device at `index` of [`LivePage::devices`]
-    /// (`None`: none).
-    pub fn want_cap(&self, index: usize, cap: Option<u64>) {
-        if index < LIVE_DEVICES {
-            let at = DEVICES_AT + DEVICE_WORDS * index;
-            self.set(at + WANTED_AT, cap.unwrap_or(NO_CAP));
-            let number = u64::from_le(self.words[at + WANTED_NUMBER_AT].load(Ordering::Relaxed));
-            let next = number.wrapping_add(1).to_le();
-            self.words[at + WANTED_NUMBER_AT].store(next, Ordering::Release);
+    /// How often figures were stored; odd while it is done. A copy of the page is whole if this is
+    /// even and the same before and after.
+    pub fn updates(&self) -> u64 {
+        self.get(6)
+    }
+
+    /// The number of the last order: another one than before, and there is one to obey.
+    #[inline]
+    pub fn last_order(&self) -> u64 {
+        u64::from_le(self.words[LAST_ORDER].load(Ordering::Acquire))
+    }
+
+    /// What was ordered for a device and not obeyed yet: its number, and the cap.
+    pub fn ordered(&self, ordinal: u8) -> Option<(u64, Option<u64>)> {
+        let at = ORDERS_AT + ORDER_WORDS * usize::from(ordinal);
+        if usize::from(ordinal) >= LIVE_DEVICES {
+            return None;
+        }
+        let number = u64::from_le(self.words[at].load(Ordering::Acquire));
+        let cap = self.get(at + 1);
+        (number != 0 && number != self.get(at + 2))
+            .then_some((number, Some(cap).filter(|c| *c != NO_CAP)))
+    }
+
+    pub fn obeyed(&self, ordinal: u8, number: u64) {
+        if usize::from(ordinal) < LIVE_DEVICES {
+            self.set(ORDERS_AT + ORDER_WORDS * usize::from(ordinal) + 2, number);
         }
     }
 
-    /// What was asked for last: its number (0 = never), and the cap.
-    pub fn wanted_cap(&self, index: usize) -> (u64, Option<u64>) {
-        if index >= LIVE_DEVICES {
-            return (0, None);
+    /// The name of the group that it shares a cap with; longer than 64 bytes: none.
+    pub fn set_group(&self, name: &str) {
+        let mut bytes = [0; GROUP_WORDS * 8];
+        if let Some(to) = bytes.get_mut(..name.len()) {
+            to.copy_from_slice(name.as_bytes());
         }
-        let at = DEVICES_AT + DEVICE_WORDS * index;
-        let number = u64::from_le(self.words[at + WANTED_NUMBER_AT].load(Ordering::Acquire));
-        let cap = self.get(at + WANTED_AT);
-        (number, (number != 0 && cap != NO_CAP).then_some(cap))
+        for (at, word) in bytes.chunks_exact(8).enumerate() {
+            self.set(GROUP_AT + at, word.iter().rev().fold(0, |all, b| all << 8 | u64::from(*b)));
+        }
+    }
+
+    pub fn group(&self) -> Option<String> {
+        let bytes = (0..GROUP_WORDS).flat_map(|at| self.get(GROUP_AT + at).to_le_bytes());
+        let bytes: Vec<u8> = bytes.take_while(|byte| *byte != 0).collect();
+        String::from_utf8(bytes).ok().filter(|name| !name.is_empty())
     }
 }
 
 impl LiveDevice {
-    fn words(&self) -> [u64; 12] {
+    fn words(&self) -> [u64; FIGURES] {
+        let [low, high] = halves(&self.uuid);
         [
             u64::from(self.ordinal),
             self.live,
@@ -242,10 +280,18 @@ impl LiveDevice {
             self.refused_by_cap,
             self.refused_by_driver,
             self.events,
+            self.warned,
+            self.total_bytes,
+            low,
+            high,
+            u64::from(self.only_warns),
         ]
     }
 
-    fn from_words(w: &[u64; 12]) -> LiveDevice {
+    fn from_words(w: &[u64; FIGURES]) -> LiveDevice {
+        let mut uuid = [0; 16];
+        uuid[..8].copy_from_slice(&w[14].to_le_bytes());
+        uuid[8..].copy_from_slice(&w[15].to_le_bytes());
         LiveDevice {
             ordinal: w[0] as u8,
             live: w[1],
@@ -259,6 +305,71 @@ impl LiveDevice {
             refused_by_cap: w[9],
             refused_by_driver: w[10],
             events: w[11],
+            warned: w[12],
+            total_bytes: w[13],
+            uuid,
+            only_warns: w[16] != 0,
         }
+    }
+}
+
+fn halves(uuid: &[u8; 16]) -> [u64; 2] {
+    let half = |at: usize| std::array::from_fn(|n| uuid[at + n]);
+    [u64::from_le_bytes(half(0)), u64::from_le_bytes(half(8))]
+}
+
+/// Asks the process for another cap on its device of this ordinal (`None`: none): words to be
+/// stored in the page's file at these bytes, one after the other. `number` is one that no order
+/// had before, and not 0: the time will do.
+pub fn order(ordinal: u8, cap: Option<u64>, number: u64) -> Option<[(u64, u64); 3]> {
+    let at = ORDERS_AT + ORDER_WORDS * usize::from(ordinal);
+    let place = |word: usize| word as u64 * 8;
+    (usize::from(ordinal) < LIVE_DEVICES).then_some([
+        (place(at + 1), cap.unwrap_or(NO_CAP)),
+        (place(at), number),
+        (place(LAST_ORDER), number),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_groups_and_orders_come_back() {
+        let words: Vec<AtomicU64> = (0..LIVE_WORDS).map(|_| AtomicU64::new(0)).collect();
+        let words: Box<[AtomicU64; LIVE_WORDS]> = words.into_boxed_slice().try_into().unwrap();
+        let page = LivePage::begin(&words, &LiveProcess { pid: 7, ..LiveProcess::default() });
+        let device = LiveDevice {
+            ordinal: 3,
+            live: 1,
+            cap: Some(9),
+            warned: 4,
+            total_bytes: 5,
+            uuid: std::array::from_fn(|n| n as u8),
+            only_warns: true,
+            ..LiveDevice::default()
+        };
+        assert!(page.update(77, &[LiveDevice::default(), device]));
+        assert_eq!(page.devices(), (77, vec![LiveDevice::default(), device]));
+        assert_eq!(page.group(), None);
+        page.set_group("two-services");
+        assert_eq!(page.group().as_deref(), Some("two-services"));
+        page.set_group(&"x".repeat(64));
+        assert_eq!(page.group(), Some("x".repeat(64)));
+
+        assert_eq!((page.last_order(), page.ordered(3)), (0, None));
+        let give = |cap, number| {
+            for (at, word) in order(3, cap, number).unwrap() {
+                words[at as usize / 8].store(word, Ordering::Relaxed);
+            }
+        };
+        give(Some(6 << 30), 55);
+        assert_eq!((page.last_order(), page.ordered(3)), (55, Some((55, Some(6 << 30)))));
+        page.obeyed(3, 55);
+        assert_eq!((page.ordered(3), page.ordered(2), page.ordered(99)), (None, None, None));
+        give(None, 56);
+        assert_eq!(page.ordered(3), Some((56, None)));
+        assert_eq!(order(16, None, 1), None);
     }
 }

@@ -186,11 +186,6 @@ fn the_live_page_tells_its_figures() {
     assert_eq!(seen.process(), process);
     assert_eq!(seen.state(), Some(LiveState::Recording));
     assert_eq!(seen.devices(), (1234, vec![one, two]));
-    assert_eq!(page.wanted_cap(1), (0, None));
-    seen.want_cap(1, Some(7));
-    assert_eq!(page.wanted_cap(1), (1, Some(7)));
-    seen.want_cap(1, None);
-    assert_eq!(page.wanted_cap(1), (2, None));
     page.set_trace(&"x".repeat(5000));
     assert_eq!(seen.process().trace, "");
 }

@@ -8,17 +8,18 @@ use std::ffi::{CStr, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use vramtrace_format::capspec::{self, CapSpec, Limit};
-use vramtrace_format::policy::{self, Mode};
+use vramtrace_format::policy::{self, GroupSpec, Mode};
 use vramtrace_format::stackspec::{self, Languages, Tensors};
 use vramtrace_format::{Definition, size};
 
 /// Every variable there is; others get a line with the nearest of these.
-pub const KNOWN: [&str; 13] = [
+pub const KNOWN: [&str; 14] = [
     "VRAMTRACE_OUT",
     "VRAMTRACE_MAX",
     "VRAMTRACE_CAP",
     "VRAMTRACE_CAP_MODE",
     "VRAMTRACE_CAP_WARN",
+    "VRAMTRACE_CAP_GROUP",
     "VRAMTRACE_STACKS",
     "VRAMTRACE_STACK_DEPTH",
     "VRAMTRACE_TENSORS",
@@ -107,6 +108,8 @@ pub struct Config {
     pub cap_mode: Mode,
     /// Soft limit.
     pub cap_warn: Option<Limit>,
+    /// `Err`: as of `cap`.
+    pub cap_group: Result<Option<GroupSpec>, String>,
     pub stacks: Stacks,
     /// No stacks but such as `stacks` allows.
     pub tensors: Tensors,
@@ -145,6 +148,7 @@ impl Config {
             cap: Ok(None),
             cap_mode: Mode::Refuse,
             cap_warn: None,
+            cap_group: Ok(None),
             stacks: Stacks::default(),
             tensors: Tensors::Python,
             settings: Vec::new(),
@@ -159,6 +163,7 @@ impl Config {
                 Some("VRAMTRACE_CAP") => config.set_cap(&value),
                 Some("VRAMTRACE_CAP_MODE") => config.set_cap_mode(&value),
                 Some("VRAMTRACE_CAP_WARN") => config.set_cap_warn(&value),
+                Some("VRAMTRACE_CAP_GROUP") => config.set_cap_group(&value),
                 Some("VRAMTRACE_STACKS") => config.set_stacks(&name, &value, Stacks::set),
                 Some("VRAMTRACE_STACK_DEPTH") => {
                     config.set_stacks(&name, &value, Stacks::set_depth)
@@ -262,14 +267,31 @@ impl Config {
         }
     }
 
-    /// What is allowed.
-    pub fn rules(&self) -> Rules {
-        Rules {
-            spec: self.cap.as_ref().ok().cloned().flatten(),
-            bad: self.cap.is_err(),
-            mode: self.cap_mode,
-            soft: self.cap_warn,
+    fn set_cap_group(&mut self, value: &OsStr) {
+        let text = value.to_string_lossy();
+        if text.is_empty() {
+            return;
         }
+        self.cap_group = GroupSpec::parse(&text).map(Some);
+        self.settings.push(("VRAMTRACE_CAP_GROUP".into(), text.clone().into_owned()));
+        if let Err(why) = &self.cap_group {
+            self.complaints.push(format!(
+                "VRAMTRACE_CAP_GROUP={text}: {why}; until then no GPU memory is given"
+            ));
+        }
+    }
+
+    /// What is allowed. A group without a cap of its own shares the process's.
+    pub fn rules(&self) -> Rules {
+        let mut spec = self.cap.as_ref().ok().cloned().flatten();
+        let mut group = self.cap_group.as_ref().ok().cloned().flatten();
+        if let Some(group) = &mut group
+            && group.cap.is_none()
+        {
+            group.cap = spec.take();
+        }
+        let bad = self.cap.is_err() || self.cap_group.is_err();
+        Rules { spec, bad, mode: self.cap_mode, soft: self.cap_warn, group }
     }
 
     fn set_stacks(
@@ -454,6 +476,8 @@ mod tests {
             ("VRAMTRACE_CAP_MODE", "warm", "refuse or warn"),
             ("VRAMTRACE_CAP_WARN", "80", "unit"),
             ("VRAMTRACE_CAP_WARN", "0=80%", "80%"),
+            ("VRAMTRACE_CAP_GROUP", "a/b", "letters"),
+            ("VRAMTRACE_CAP_GROUP", "job:8", "8GiB"),
             ("VRAMTRACE_STACKS", "off", "none"),
             ("VRAMTRACE_STACKS", "native,", "native,python"),
             ("VRAMTRACE_STACK_DEPTH", "0", "1 to 1024"),
@@ -471,6 +495,15 @@ mod tests {
             assert_eq!((config.cap_mode, config.cap_warn), (Mode::Refuse, None));
         }
         assert!(config(&[("VRAMTRACE_CAP", "much")]).rules().bad);
+        assert!(config(&[("VRAMTRACE_CAP_GROUP", "a/b")]).rules().bad);
+    }
+
+    #[test]
+    fn a_group_shares_the_cap_unless_it_has_its_own() {
+        let shared = config(&[("VRAMTRACE_CAP", "8GiB"), ("VRAMTRACE_CAP_GROUP", "job")]).rules();
+        assert!(shared.spec.is_none() && shared.group.unwrap().cap.is_some());
+        let both = config(&[("VRAMTRACE_CAP", "8GiB"), ("VRAMTRACE_CAP_GROUP", "job:9GiB")]);
+        assert!(both.rules().spec.is_some() && both.rules().group.unwrap().cap.is_some());
     }
 
     #[test]

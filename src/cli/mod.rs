@@ -1,6 +1,7 @@
 //! The command line: one file a command. What every command shares is here: how a failure is
 //! said, and what the exit status means (0 done, 1 the finding asked for was there, 2 bad input).
 
+mod cap;
 mod demo;
 mod demo_workload;
 mod doctor;
@@ -14,6 +15,7 @@ mod inputs;
 mod leaks;
 mod moment;
 mod pack;
+mod ps;
 mod report;
 mod run;
 mod whatif;
@@ -65,6 +67,10 @@ enum Command {
     Leaks(leaks::Args),
     /// Copy a trace with the names of its functions in it, for another machine
     Pack(pack::Args),
+    /// List your running processes that are recorded or capped
+    Ps(ps::Args),
+    /// Change what a running process or group may take
+    Cap(cap::Args),
     /// Say what other PyTorch allocator settings would have reserved for a recorded run
     Whatif(whatif::Args),
 }
@@ -134,6 +140,8 @@ fn dispatch(cli: Cli) -> Outcome {
         Command::Import(args) => import::run(args),
         Command::Leaks(args) => leaks::run(args),
         Command::Pack(args) => pack::run(args),
+        Command::Ps(args) => ps::run(args),
+        Command::Cap(args) => cap::run(args),
         Command::Whatif(args) => whatif::run(args),
     }
 }

@@ -11,6 +11,7 @@ use crate::launch::child::Status;
 use crate::launch::output::Output;
 use crate::launch::simulate::{self, Simulated};
 use crate::launch::{self, Ended, Launch, elf, signals};
+use crate::living::group;
 
 #[derive(clap::Args)]
 #[command(
@@ -24,12 +25,16 @@ use crate::launch::{self, Ended, Launch, elf, signals};
         vramtrace run --cap 0=8GiB,1=50% --out traces/rank%r.vtrace -- torchrun train.py\n  \
         vramtrace run --stacks python --stack-depth 200 -- python train.py\n  \
         vramtrace run --fail-on-leak --max-peak 8GiB --json found.json -- pytest tests/\n  \
+        vramtrace run --job-cap 40GiB -- torchrun --nproc-per-node 2 train.py\n  \
         vramtrace run --simulate=2x80GiB -- ./uses-the-driver-api"
 )]
 pub struct Args {
     /// What each process may take: 8GiB, 50%, 0=8GiB,1=50%, GPU-<uuid>=8GiB
     #[arg(long, value_name = "SPEC", env = "VRAMTRACE_CAP", hide_env_values = true)]
     cap: Option<String>,
+    /// What all processes of the command together may take of each device: 8GiB, 50%, 0=8GiB,1=50%
+    #[arg(long, value_name = "SPEC")]
+    job_cap: Option<String>,
     /// What happens to a request that does not fit: refuse, or warn (count, tell and give)
     /// [env: VRAMTRACE_CAP_MODE]
     #[arg(long, value_name = "MODE")]
@@ -88,7 +93,9 @@ pub fn run(args: Args) -> Outcome {
     }
     let by_variable = || std::env::var_os("VRAMTRACE_OUT").filter(|out| !out.is_empty());
     let out = args.out.or_else(by_variable);
+    let job = args.job_cap.as_deref().map(job).transpose()?;
     let settings = [
+        job.as_ref().map(|job| ("VRAMTRACE_CAP_GROUP", job.variable.clone())),
         setting("--cap-mode", "VRAMTRACE_CAP_MODE", args.cap_mode, |text| {
             Mode::parse(text).map(drop)
         })?,
@@ -115,7 +122,13 @@ pub fn run(args: Args) -> Outcome {
         simulated,
         quiet_stdout: false,
     };
-    let ended = launch.run()?;
+    let ended = launch.run();
+    if let Some(job) = job
+        && ended.as_ref().map_or(true, |ended| !ended.seen.still_running)
+    {
+        group::remove(&job.name);
+    }
+    let ended = ended?;
     launch::summary::print(&ended);
     let missing = if !ended.seen.without_shim.is_empty() {
         Some("a process used the driver without the shim")
@@ -130,6 +143,19 @@ pub fn run(args: Args) -> Outcome {
     }
     let passed = gate.map_or(Ok(true), |gate| gate.passes(&ended))?;
     finish(&ended, passed && missing.is_none())
+}
+
+/// A group of this run's own.
+struct Job {
+    name: String,
+    variable: OsString,
+}
+
+fn job(cap: &str) -> Result<Job, Failure> {
+    capspec::parse(cap).map_err(|why| Failure::new(format!("--job-cap `{cap}`: {why}")))?;
+    let name = group::fresh_name();
+    let variable = format!("{name}:{cap}").into();
+    Ok(Job { name, variable })
 }
 
 /// What an option asks of the shim, or else the variable: checked before anything runs. An empty

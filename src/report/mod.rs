@@ -4,7 +4,7 @@ pub mod frag;
 mod hints;
 pub mod holders;
 pub mod json;
-mod layout;
+pub mod layout;
 pub mod leaks;
 mod overview;
 mod picture;

@@ -2,15 +2,21 @@
 //! may take is added by compare-and-swap, so that no two threads win the same byte.
 
 use super::managed::Managed;
+use super::share::{Share, add_in_order};
 use super::soft::Soft;
 use crate::ledger::add_saturating;
+use std::ptr::null_mut;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relaxed};
+use std::sync::atomic::{Ordering::Release, Ordering::SeqCst};
 
 pub struct Budget {
     /// `u64::MAX` = no cap.
     limit: AtomicU64,
+    /// Where no group counts it.
     counted: AtomicU64,
+    /// Null, or what it shares with a group; never freed.
+    share: AtomicPtr<Share>,
     soft: Soft,
     /// Nothing is refused for good: the caller tells, and takes anyway.
     only_warns: bool,
@@ -21,6 +27,8 @@ pub struct Budget {
 pub struct Refusal {
     pub counted: u64,
     pub limit: u64,
+    /// Both are the group's.
+    pub of_group: bool,
 }
 
 impl Default for Budget {
@@ -35,6 +43,7 @@ impl Budget {
         Budget {
             limit: AtomicU64::new(u64::MAX),
             counted: AtomicU64::new(0),
+            share: AtomicPtr::new(null_mut()),
             soft: Soft::new(news),
             only_warns,
         }
@@ -48,6 +57,17 @@ impl Budget {
         self.limit.store(limit.unwrap_or(u64::MAX), Relaxed);
     }
 
+    /// From now on a group counts it too. Called once, before others see this budget used.
+    pub fn share_with(&self, share: Share) {
+        share.count().fetch_add(self.counted.swap(0, Relaxed), SeqCst);
+        self.share.store(Box::into_raw(Box::new(share)), Release);
+    }
+
+    pub fn share(&self) -> Option<&Share> {
+        // SAFETY: null, or a box that is never freed.
+        unsafe { self.share.load(Acquire).as_ref() }
+    }
+
     pub fn soft(&self) -> &Soft {
         &self.soft
     }
@@ -58,27 +78,46 @@ impl Budget {
 
     /// Bytes taken and bytes promised to calls that are under way.
     pub fn counted(&self) -> u64 {
-        self.counted.load(Relaxed)
+        match self.share() {
+            None => self.counted.load(Relaxed),
+            Some(share) => share.count().load(Relaxed),
+        }
     }
 
     /// Takes `bytes` if the count stays at or under the limit. While the count is above it, even
     /// a request of 0 bytes is refused: the caller asks only for what needs memory.
     pub fn try_take(&self, bytes: u64) -> Result<(), Refusal> {
-        let limit = self.limit.load(Relaxed);
-        if limit == u64::MAX {
-            self.take_anyway(bytes);
-            return Ok(());
+        match self.share() {
+            None => self.take_own(&self.counted, bytes)?,
+            Some(share) => {
+                let add = || self.take_own(share.count(), bytes);
+                let take_back = || {
+                    add_in_order(share.count(), -(bytes as i64));
+                };
+                let taken = share.take(bytes, add, take_back);
+                if share.has_changed() {
+                    self.soft.something_to_tell();
+                }
+                taken?;
+            }
         }
-        let mut counted = self.counted.load(Relaxed);
+        self.soft.notice(self.counted());
+        Ok(())
+    }
+
+    /// Within the process's own limit.
+    fn take_own(&self, count: &AtomicU64, bytes: u64) -> Result<(), Refusal> {
+        let limit = self.limit.load(Relaxed);
+        let mut counted = count.load(Relaxed);
         loop {
             let next = counted.checked_add(bytes).filter(|next| *next <= limit);
-            let Some(next) = next else { return Err(Refusal { counted, limit }) };
-            match self.counted.compare_exchange_weak(counted, next, Relaxed, Relaxed) {
-                Ok(_) => break self.soft.notice(next),
+            let refusal = Refusal { counted, limit, of_group: false };
+            let next = next.ok_or(refusal)?;
+            match count.compare_exchange_weak(counted, next, SeqCst, Relaxed) {
+                Ok(_) => return Ok(()),
                 Err(seen) => counted = seen,
             }
         }
-        Ok(())
     }
 
     /// Takes `bytes` whatever the limit.
@@ -92,7 +131,10 @@ impl Budget {
         if delta == 0 {
             return true;
         }
-        let good = add_saturating(&self.counted, delta);
+        let good = match self.share() {
+            None => add_saturating(&self.counted, delta),
+            Some(share) => add_in_order(share.count(), delta),
+        };
         self.soft.notice(self.counted());
         good
     }
@@ -211,7 +253,10 @@ mod tests {
         let budget = capped(100);
         budget.reserve(60).unwrap().commit(60).unwrap();
         let rest = budget.reserve(40).unwrap();
-        assert_eq!(budget.reserve(1).err(), Some(Refusal { counted: 100, limit: 100 }));
+        assert_eq!(
+            budget.reserve(1).err(),
+            Some(Refusal { counted: 100, limit: 100, of_group: false })
+        );
         drop(rest);
         assert_eq!(budget.counted(), 60);
     }

@@ -5,25 +5,32 @@
 //! as far as seen. It is kept with and without a cap: one may come while the process runs.
 
 mod budget;
+mod group;
 mod growth;
 mod managed;
+mod share;
 mod soft;
 mod under_way;
 
 pub use budget::{Budget, Refusal, Reservation};
+use group::Group;
 use managed::Managed;
+use share::Share;
 pub use soft::Crossing;
 
 pub use growth::{Change, Growth, Reading, Ticket};
 pub use under_way::UnderWay;
 
 use crate::ledger::add_saturating;
+use crate::lock::Lock;
+use crate::say;
+use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{
-    AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+    AtomicBool, AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
 use vramtrace_format::capspec::{CapSpec, Limit};
-use vramtrace_format::policy::Mode;
+use vramtrace_format::policy::{GroupSpec, Mode};
 use vramtrace_format::{DeviceId, Kind};
 
 /// What the driver says of a device; needed to find its rule in the cap.
@@ -44,11 +51,26 @@ pub struct Rules {
     pub bad: bool,
     pub mode: Mode,
     pub soft: Option<Limit>,
+    pub group: Option<GroupSpec>,
+}
+
+/// What is to be told of a device's limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum News {
+    SoftLimit(Crossing),
+    GroupLimit(Option<u64>),
 }
 
 pub struct Cap {
     rules: Rules,
     ask: Ask,
+    /// As in the rules, or the group cannot be joined.
+    bad: AtomicBool,
+    /// The group, once it is joined.
+    group: AtomicPtr<Group>,
+    joining: Lock<()>,
+    /// The last order that was obeyed.
+    order: AtomicU64,
     /// Something is limited, or was once: the figures are looked at more often.
     set: AtomicBool,
     /// Something is to be told: see [`Cap::take_news`].
@@ -65,6 +87,10 @@ struct DeviceCap {
     budget: Budget,
     /// The rule was looked up.
     resolved: AtomicBool,
+    /// Another limit was ordered: the rule's is over.
+    ordered: AtomicBool,
+    /// 0 = not known yet.
+    total: AtomicU64,
     /// Context and unattributed bytes, a part of the budget's count.
     outside: AtomicU64,
     managed: Managed,
@@ -75,13 +101,21 @@ impl Cap {
         let news = Arc::new(AtomicBool::new(false));
         let only_warns = rules.mode == Mode::Warn;
         Cap {
-            set: AtomicBool::new(rules.spec.is_some() || rules.soft.is_some()),
+            set: AtomicBool::new(
+                rules.spec.is_some() || rules.soft.is_some() || rules.group.is_some(),
+            ),
+            bad: AtomicBool::new(rules.bad),
+            group: AtomicPtr::new(null_mut()),
+            joining: Lock::new(()),
+            order: AtomicU64::new(0),
             rules,
             ask,
             warned: AtomicBool::new(false),
             devices: std::array::from_fn(|_| DeviceCap {
                 budget: Budget::new(news.clone(), only_warns),
                 resolved: AtomicBool::new(false),
+                ordered: AtomicBool::new(false),
+                total: AtomicU64::new(0),
                 outside: AtomicU64::new(0),
                 managed: Managed::default(),
             }),
@@ -92,7 +126,7 @@ impl Cap {
     /// Memory calls and context creation must fail with CUDA_ERROR_INVALID_VALUE.
     #[inline]
     pub fn is_bad(&self) -> bool {
-        self.rules.bad
+        self.bad.load(Relaxed)
     }
 
     /// Some device has a cap or a soft limit.
@@ -127,15 +161,99 @@ impl Cap {
 
     #[cold]
     fn resolve(&self, device: DeviceId, cap: &DeviceCap) {
-        // Two threads may both look: they find the same.
         let Some(facts) = (self.ask)(device) else { return };
+        // A group is joined once a device; otherwise two threads may both look and find the same.
+        let _one = self.joining.lock();
+        if cap.resolved.load(Acquire) {
+            return;
+        }
         let spec = self.rules.spec.as_ref();
         let limit =
             spec.and_then(|spec| spec.limit(device.0.into(), &facts.uuid, facts.total_bytes));
-        let whole = limit.unwrap_or(facts.total_bytes);
-        cap.budget.set_limit(limit);
-        cap.budget.set_soft(self.rules.soft.map(|soft| soft.bytes(whole)));
+        cap.total.store(facts.total_bytes, Relaxed);
+        if !cap.ordered.load(Relaxed) {
+            cap.budget.set_limit(limit);
+        }
+        self.set_soft(cap);
+        match self.join().map(|group| group.share(device, &facts)) {
+            Ok(Some(share)) => cap.budget.share_with(share),
+            Ok(None) => {}
+            // Nothing is granted: a cap that cannot be kept must not become none.
+            Err(()) => cap.budget.set_limit(Some(0)),
+        }
         cap.resolved.store(true, Release);
+    }
+
+    fn set_soft(&self, cap: &DeviceCap) {
+        let total = Some(cap.total.load(Relaxed)).filter(|total| *total > 0);
+        let whole = cap.budget.limit().or(total);
+        let soft = self.rules.soft.zip(whole).map(|(soft, whole)| soft.bytes(whole));
+        cap.budget.set_soft(soft);
+    }
+
+    /// The process's group, joined at the first need. Under the lock. `Err`: it cannot be joined.
+    fn join(&self) -> Result<&Group, ()> {
+        static NONE: Group = Group::none();
+        let known = self.group.load(Acquire);
+        if !known.is_null() {
+            // SAFETY: never freed.
+            return Ok(unsafe { &*known });
+        }
+        let Some(spec) = &self.rules.group else { return Ok(&NONE) };
+        match Group::join(spec) {
+            Ok(group) => {
+                let group = Box::into_raw(Box::new(group));
+                self.group.store(group, Release);
+                // SAFETY: never freed.
+                Ok(unsafe { &*group })
+            }
+            Err(why) => {
+                if !self.bad.swap(true, Relaxed) {
+                    say::line(format_args!(
+                        "VRAMTRACE_CAP_GROUP={}: {why}; until then no GPU memory is given",
+                        spec.name
+                    ));
+                }
+                Err(())
+            }
+        }
+    }
+
+    /// Joins the group, if there is one to join, so that a group which cannot be joined fails the
+    /// program's first call and not a later one.
+    pub fn join_early(&self) {
+        if self.rules.group.is_some() {
+            let _one = self.joining.lock();
+            let _ = self.join();
+        }
+    }
+
+    pub fn group_name(&self) -> Option<&str> {
+        self.rules.group.as_ref().map(|group| group.name.as_str())
+    }
+
+    /// Takes out the group's members that are dead; their memory is free again.
+    pub fn take_out_dead(&self) {
+        // SAFETY: null, or never freed.
+        if let Some(group) = unsafe { self.group.load(Acquire).as_ref() } {
+            group.take_out_dead();
+        }
+    }
+
+    /// Another limit for a device, from here on.
+    pub fn set_limit(&self, device: DeviceId, limit: Option<u64>) {
+        self.set.store(true, Relaxed);
+        let Some(budget) = self.budget(device) else { return };
+        let cap = &self.devices[device.0 as usize];
+        cap.ordered.store(true, Relaxed);
+        budget.set_limit(limit);
+        self.set_soft(cap);
+    }
+
+    /// The number of the order that was obeyed last.
+    #[inline]
+    pub fn order(&self) -> &AtomicU64 {
+        &self.order
     }
 
     /// The device's budget, where a request may not fit.
@@ -144,7 +262,7 @@ impl Cap {
         if !self.is_set() {
             return None;
         }
-        self.budget(device).filter(|budget| budget.limit().is_some())
+        self.budget(device).filter(|budget| budget.limit().is_some() || budget.share().is_some())
     }
 
     pub fn limit(&self, device: DeviceId) -> Option<u64> {
@@ -160,19 +278,36 @@ impl Cap {
         self.limit(device).filter(|_| !self.only_warns())
     }
 
+    /// What the group may take of the device, and what it has: where there is a limit, and it is
+    /// enforced.
+    pub fn enforced_by_group(&self, device: DeviceId) -> Option<(u64, u64)> {
+        let share = self.budget(device)?.share().filter(|_| !self.only_warns())?;
+        Some((share.limit()?, share.sum()))
+    }
+
+    /// The group's limit for a device, `None` outside: not in a group.
+    pub fn group_limit(&self, device: DeviceId) -> Option<Option<u64>> {
+        Some(self.budget(device)?.share()?.limit())
+    }
+
     /// Something may be to be told.
     #[inline]
     pub fn has_news(&self) -> bool {
         self.news.load(Relaxed)
     }
 
-    /// The soft limits that were crossed since the last call.
-    pub fn take_news(&self, mut tell: impl FnMut(DeviceId, Crossing)) {
-        if self.news.swap(false, Relaxed) {
-            for (ordinal, device) in self.devices.iter().enumerate() {
-                let crossings = device.budget.soft().take(device.budget.counted());
-                crossings.for_each(|crossing| tell(DeviceId(ordinal as u8), crossing));
-            }
+    /// What happened since the last call: soft limits that were crossed, another limit of the
+    /// group.
+    pub fn take_news(&self, mut tell: impl FnMut(DeviceId, News)) {
+        if !self.news.swap(false, Relaxed) {
+            return;
+        }
+        for (ordinal, DeviceCap { budget, .. }) in self.devices.iter().enumerate() {
+            let device = DeviceId(ordinal as u8);
+            let changed = budget.share().and_then(Share::take_change);
+            changed.into_iter().for_each(|limit| tell(device, News::GroupLimit(limit)));
+            let crossings = budget.soft().take(budget.counted());
+            crossings.for_each(|crossing| tell(device, News::SoftLimit(crossing)));
         }
     }
 
@@ -221,7 +356,7 @@ impl Cap {
     #[inline]
     fn countable(&self, device: DeviceId, bytes: u64) -> Option<&Budget> {
         let budget = self.budget(device)?;
-        (bytes < ABSURD || budget.limit().is_some()).then_some(budget)
+        (bytes < ABSURD || self.limited(device).is_some()).then_some(budget)
     }
 
     /// The driver has these physical bytes of `kind` no more.
@@ -352,9 +487,10 @@ mod tests {
             let taken = cap.reserve(DeviceId(device), 9 * GIB, || ()).unwrap();
             assert_eq!(cap.has_news(), device == 0);
             taken.commit(9 * GIB as i64).unwrap();
-            cap.take_news(|device, crossing| told.push((device.0, crossing)));
+            cap.take_news(|device, news| told.push((device.0, news)));
         }
-        assert_eq!(told, [(0, Crossing { over: true, counted: 9 * GIB, limit: 8 * GIB })]);
+        let crossing = Crossing { over: true, counted: 9 * GIB, limit: 8 * GIB };
+        assert_eq!(told, [(0, News::SoftLimit(crossing))]);
         cap.charge(DeviceId(1), 11 * GIB as i64);
         assert!(cap.has_news());
     }

@@ -74,6 +74,12 @@ impl Soft {
         self.news.store(true, Relaxed);
     }
 
+    /// Something else of the same budget is to be told.
+    #[cold]
+    pub fn something_to_tell(&self) {
+        self.news.store(true, Relaxed);
+    }
+
     /// What happened since the last call, in its order; `now` is the count.
     pub fn take(&self, now: u64) -> impl Iterator<Item = Crossing> {
         let untold = self.untold.swap(0, Relaxed);

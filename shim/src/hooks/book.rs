@@ -86,7 +86,8 @@ pub(super) fn refuse_at(
     let (result, by, counted, limit) = match why {
         Why::Driver(result) => (result, RefusedBy::Driver, counted, limit),
         Why::Cap(refusal) => {
-            (CUDA_ERROR_OUT_OF_MEMORY, RefusedBy::Cap, refusal.counted, refusal.limit)
+            let by = if refusal.of_group { RefusedBy::Group } else { RefusedBy::Cap };
+            (CUDA_ERROR_OUT_OF_MEMORY, by, refusal.counted, refusal.limit)
         }
         Why::Warned(refusal) => (0, RefusedBy::Warned, refusal.counted, refusal.limit),
         Why::BadCap => (CUDA_ERROR_INVALID_VALUE, RefusedBy::BadCap, counted, 0),
@@ -114,7 +115,7 @@ pub(super) fn warn(
 ) {
     refuse_at(p, device, site, size, Why::Warned(refusal));
     if p.cap.warns_first() {
-        let Refusal { counted, limit } = refusal;
+        let Refusal { counted, limit, .. } = refusal;
         say::line(format_args!(
             "cuda:{}: {} more would pass the cap of {} ({} counted); the cap only warns, so they \
              are given; said once, the trace has all",
@@ -141,10 +142,18 @@ pub fn look_again(p: &'static Process, device: DeviceId) {
     }
 }
 
+/// As `look_again`, and at who is left of the group.
+#[cold]
+pub fn look_before_refusal(p: &'static Process, device: DeviceId) {
+    p.cap.take_out_dead();
+    look_again(p, device);
+}
+
 /// Before each call: see [`crate::observe::Observer::due`]. Not while anything is captured: the
 /// driver is asked no more than it must be then.
 #[inline]
 pub fn look_if_due(p: &'static Process) {
+    super::control::obey(p);
     if let Some(device) = p.observe.due(p)
         && !p.captures.any()
     {
@@ -215,8 +224,8 @@ fn reserve(p: &'static Process, request: &Request) -> Result<Reservation<'static
     }
     let device = request.place.device;
     match request.kind {
-        Kind::Managed => p.cap.reserve_managed(device, bytes, || look_again(p, device)),
-        _ => p.cap.reserve(device, bytes, || look_again(p, device)),
+        Kind::Managed => p.cap.reserve_managed(device, bytes, || look_before_refusal(p, device)),
+        _ => p.cap.reserve(device, bytes, || look_before_refusal(p, device)),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Contexts: made, retained, reset and destroyed, with what they take and what goes with them.
 
-use super::book::{Why, look_again, refuse_at, site, warn};
+use super::book::{Why, look_again, look_before_refusal, refuse_at, site, warn};
 use super::place::current_place;
 use crate::cap::Reservation;
 use crate::contexts::{Arrival, Context, Ending, Place, Step};
@@ -61,6 +61,7 @@ pub unsafe fn init(
     call: &Call<unsafe extern "C-unwind" fn(u32) -> CUresult>,
     flags: u32,
 ) -> CUresult {
+    p.cap.join_early();
     if p.cap.is_bad() {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -349,7 +350,7 @@ pub unsafe fn set_limit(
     // Asking for nothing is never refused, not even over the cap.
     let promise = match growth {
         0 => Ok(Reservation::none()),
-        _ => p.cap.reserve(place.device, growth, || look_again(p, place.device)),
+        _ => p.cap.reserve(place.device, growth, || look_before_refusal(p, place.device)),
     };
     let promise = match promise {
         Ok(promise) => promise,

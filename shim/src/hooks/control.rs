@@ -1,32 +1,69 @@
 //! What is in force, and what is told of it: caps, how they are applied, soft limits.
 
-use crate::cap::Crossing;
+use crate::cap::{Crossing, News};
 use crate::process::Process;
 use crate::say;
+use std::sync::atomic::Ordering;
+use vramtrace_format::live::LIVE_DEVICES;
 use vramtrace_format::size::Bytes;
 use vramtrace_format::{DeviceId, Event};
 
-/// Records what is in force for a device, when it is met first and when it changes.
-pub fn tell_cap(p: &Process, device: DeviceId) {
-    if !p.cap.is_set() {
-        return;
+/// Before each call: another limit may have been ordered through the live page. Mostly two loads.
+#[inline]
+pub fn obey(p: &Process) {
+    if let Some(live) = p.recorder.live() {
+        let last = live.page().last_order();
+        if last != p.cap.order().load(Ordering::Relaxed) {
+            obey_now(p, last);
+        }
     }
-    p.recorder.record(&Event::Cap { device, bytes: p.cap.limit(device) });
-    tell_policy(p, device);
 }
 
-/// How the cap is applied, where it is not plain refusal.
-fn tell_policy(p: &Process, device: DeviceId) {
+#[cold]
+fn obey_now(p: &Process, last: u64) {
+    let Some(live) = p.recorder.live() else { return };
+    for ordinal in 0..LIVE_DEVICES as u8 {
+        if let Some((number, limit)) = live.page().ordered(ordinal) {
+            let device = DeviceId(ordinal);
+            p.cap.set_limit(device, limit);
+            limits(p, device, &mut |event| p.recorder.record(event));
+            live.page().obeyed(ordinal, number);
+        }
+    }
+    // Orders that came meanwhile have another number: they are seen at the next call.
+    p.cap.order().store(last, Ordering::Relaxed);
+    p.recorder.refresh();
+}
+
+/// Records what is in force for a device that is met first.
+pub fn tell_cap(p: &Process, device: DeviceId) {
+    if p.cap.is_set() {
+        limits(p, device, &mut |event| p.recorder.record(event));
+    }
+}
+
+/// What is in force for a device, as events.
+pub fn limits(p: &Process, device: DeviceId, emit: &mut dyn FnMut(&Event)) {
+    emit(&Event::Cap { device, bytes: p.cap.limit(device) });
     let (only_warns, soft) = (p.cap.only_warns(), p.cap.soft_limit(device));
     if only_warns || soft.is_some() {
-        p.recorder.record(&Event::CapPolicy { device, only_warns, soft });
+        emit(&Event::CapPolicy { device, only_warns, soft });
+    }
+    if let Some(bytes) = p.cap.group_limit(device) {
+        emit(&Event::GroupCap { device, bytes });
     }
 }
 
 /// At the end of a call in which something happened that is to be told.
 #[cold]
 pub fn tell_news(p: &Process) {
-    p.cap.take_news(|device, crossing| {
+    p.cap.take_news(|device, news| {
+        let crossing = match news {
+            News::SoftLimit(crossing) => crossing,
+            News::GroupLimit(bytes) => {
+                return p.recorder.record(&Event::GroupCap { device, bytes });
+            }
+        };
         let Crossing { over, counted, limit } = crossing;
         p.recorder.record(&Event::SoftLimit { device, over, counted, limit });
         if over {

@@ -5,7 +5,7 @@
 //! reservation grows at upload or first launch and stays until it is trimmed: that is what is
 //! physical, and what a cap refuses.
 
-use super::book::{freeing_site, look_again, refuse_at, site, warn};
+use super::book::{freeing_site, look_before_refusal, refuse_at, site, warn};
 use super::{NOWHERE, Request, Why, refuse};
 use crate::cap::{Change, Reading, Ticket, UnderWay};
 use crate::contexts::Place;
@@ -331,7 +331,7 @@ fn with_memory(
         // What graphs hold free serves this one: the driver's own figure of what is in use.
         look(p, device);
         if memory.growth.ask_by_driver(budget, bytes).is_err() {
-            look_again(p, device);
+            look_before_refusal(p, device);
             if let Err(refusal) = memory.growth.ask_by_driver(budget, bytes) {
                 if !p.cap.only_warns() {
                     return refuse_at(p, device, at(), bytes, Why::Cap(refusal));

@@ -1,6 +1,6 @@
 //! How much memory there is, as the program is told: under a cap, the cap's share.
 
-use super::book::look_again;
+use super::book::look_before_refusal;
 use super::context::device_id;
 use super::place::current_place;
 use crate::entry::Call;
@@ -30,10 +30,16 @@ impl Shown {
 
 /// The figures of a device under its cap; `None` without one.
 pub fn shown(p: &'static Process, device: DeviceId, driver: Shown) -> Option<Shown> {
-    let limit = p.cap.enforced(device)?;
+    let own = p.cap.enforced(device);
+    if own.is_none() && p.cap.enforced_by_group(device).is_none() {
+        return None;
+    }
     // A few microseconds, as the driver's own call: the program is to see what a request would.
-    look_again(p, device);
-    Some(driver.under(limit, p.cap.counted(device, p.ledger.live(device))))
+    look_before_refusal(p, device);
+    let own = own.map(|limit| (limit, p.cap.counted(device, p.ledger.live(device))));
+    let group = p.cap.enforced_by_group(device);
+    let under = |seen: Shown, (limit, counted)| seen.under(limit, counted);
+    Some(own.into_iter().chain(group).fold(driver, under))
 }
 
 /// # Safety
@@ -80,6 +86,13 @@ pub unsafe fn mem_get_info_v1(
     result
 }
 
+/// The whole device, as the program is shown it.
+fn total_shown(p: &'static Process, device: i32, total: u64) -> u64 {
+    let device = device_id(device);
+    let group = p.cap.enforced_by_group(device).map(|(limit, _)| limit);
+    p.cap.enforced(device).into_iter().chain(group).fold(total, u64::min)
+}
+
 /// # Safety
 /// As cuDeviceTotalMem.
 pub unsafe fn device_total_mem(
@@ -89,11 +102,8 @@ pub unsafe fn device_total_mem(
     device: i32,
 ) -> CUresult {
     let result = unsafe { call.real(bytes, device) };
-    if result == CUDA_SUCCESS
-        && !bytes.is_null()
-        && let Some(limit) = p.cap.enforced(device_id(device))
-    {
-        unsafe { *bytes = (*bytes).min(usize::try_from(limit).unwrap_or(usize::MAX)) };
+    if result == CUDA_SUCCESS && !bytes.is_null() && p.cap.is_set() {
+        unsafe { *bytes = total_shown(p, device, *bytes as u64) as usize };
     }
     result
 }
@@ -107,11 +117,8 @@ pub unsafe fn device_total_mem_v1(
     device: i32,
 ) -> CUresult {
     let result = unsafe { call.real(bytes, device) };
-    if result == CUDA_SUCCESS
-        && !bytes.is_null()
-        && let Some(limit) = p.cap.enforced(device_id(device))
-    {
-        unsafe { *bytes = (*bytes).min(u32::try_from(limit).unwrap_or(u32::MAX)) };
+    if result == CUDA_SUCCESS && !bytes.is_null() && p.cap.is_set() {
+        unsafe { *bytes = total_shown(p, device, (*bytes).into()) as u32 };
     }
     result
 }

@@ -1,6 +1,6 @@
 //! Stream-ordered memory: blocks inside pools, and the pools themselves.
 
-use super::book::{look_again, refuse_at, site, warn};
+use super::book::{look_before_refusal, refuse_at, site, warn};
 use super::{Request, Why, current_context, give_back, place_of, refuse, take};
 use crate::cap::{Budget, Change, Reading, Ticket, UnderWay};
 use crate::entry::cuda::*;
@@ -132,7 +132,7 @@ fn capped(
 ) -> CUresult {
     let size = block(asked.size);
     if pool.growth.ask(Some(budget), size).is_err() {
-        look_again(p, pool.device());
+        look_before_refusal(p, pool.device());
         if let Err(refusal) = pool.growth.ask_again(Some(budget), size) {
             let device = route.place.device;
             if !p.cap.only_warns() {

@@ -69,6 +69,10 @@ impl Live {
         self.recording(true);
     }
 
+    pub fn page(&self) -> &LivePage<'static> {
+        &self.page
+    }
+
     pub fn recording(&self, yes: bool) {
         self.page.set_state(if yes { LiveState::Recording } else { LiveState::NotRecording });
     }

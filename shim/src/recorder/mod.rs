@@ -53,6 +53,8 @@ pub struct Recorder {
     trace: AtomicPtr<Trace>,
     start_mono_ns: u64,
     start_unix_ns: u64,
+    /// The live page's figures are to be stored at the end of this call.
+    stale: AtomicBool,
     /// When [`Recorder::after_call`] has something to do.
     due_ns: AtomicU64,
     /// [`Recorder::after_block`] did its part of it.
@@ -63,6 +65,8 @@ pub struct Recorder {
     upkeep: Lock<Upkeep>,
     live: AtomicPtr<Live>,
     out: Out,
+    /// The name of the group that the process shares a cap with.
+    group: Option<String>,
     max: Option<u64>,
     runtime_directory: Option<PathBuf>,
     means: Means,
@@ -85,6 +89,7 @@ impl Recorder {
             trace: AtomicPtr::new(null_mut()),
             start_mono_ns: clock::mono_ns(),
             start_unix_ns: clock::unix_ns(),
+            stale: AtomicBool::new(false),
             due_ns: AtomicU64::new(0),
             left_to_ask: AtomicBool::new(false),
             threads: AtomicU32::new(0),
@@ -93,6 +98,7 @@ impl Recorder {
             upkeep: Lock::new(Upkeep::new(config.max)),
             live: AtomicPtr::new(null_mut()),
             out: config.out.clone(),
+            group: config.cap_group.as_ref().ok().cloned().flatten().map(|group| group.name),
             max: config.max,
             runtime_directory: config.runtime_directory.clone(),
             means: Means::default(),
@@ -107,6 +113,9 @@ impl Recorder {
         let identity = Identity::of_this_process();
         let recording = self.state.load(Ordering::Relaxed) != SILENT;
         let page = Live::create(self.runtime_directory.as_deref(), &identity, self, recording);
+        if let (Some(live), Some(group)) = (&page, &self.group) {
+            live.page().set_group(group);
+        }
         if let Some(live) = page {
             self.live.store(Box::into_raw(Box::new(live)), Ordering::Release);
         }
@@ -360,7 +369,9 @@ impl Recorder {
         unsafe { self.trace.load(Ordering::Acquire).as_ref() }
     }
 
-    fn live(&self) -> Option<&'static Live> {
+    /// What others look at; `None` where it could not be made.
+    #[inline]
+    pub fn live(&self) -> Option<&'static Live> {
         // SAFETY: null, or made by `start` and never freed.
         unsafe { self.live.load(Ordering::Acquire).as_ref() }
     }

@@ -9,6 +9,7 @@ use vramtrace_format::{Counters, Definition, DeviceId, Event, Kind, LiveDevice};
 
 /// The live page's figures are at most this old while calls come.
 const EVERY_NS: u64 = 1_000_000;
+const CREDIT_MOST: u64 = 64;
 /// Records of a checkpoint that one call writes: a few microseconds.
 const SLICE: usize = 32;
 
@@ -18,6 +19,8 @@ pub trait Books {
     fn devices(&self) -> Vec<DeviceId>;
     fn counters(&self, device: DeviceId) -> Counters;
     fn live_device(&self, counters: &Counters) -> LiveDevice;
+    /// The limits in force for a device, if there are any.
+    fn limits(&self, device: DeviceId, emit: &mut dyn FnMut(&Event));
     /// A new window or checkpoint has begun, or the process ends: what others say of memory is
     /// due, now or at their next call.
     fn others(&self, end: bool, emit: &mut dyn FnMut(&Event));
@@ -45,6 +48,9 @@ pub struct Upkeep {
     noted: Option<u64>,
     /// When the live page's figures are due.
     figures_due_ns: u64,
+    /// When they were stored last, and how often they may be stored at once.
+    figures_ns: u64,
+    credit: u64,
     /// When the next checkpoint is due in a trace that only keeps totals.
     totals_due_ns: u64,
 }
@@ -64,8 +70,23 @@ impl Upkeep {
             last_cost: 0,
             noted: None,
             figures_due_ns: 0,
+            figures_ns: 0,
+            credit: CREDIT_MOST,
             totals_due_ns: 0,
         }
+    }
+
+    /// When the figures are due again: at the next call while there is credit, which comes back
+    /// with time. Who calls seldom is shown exactly, who calls a lot about once a millisecond.
+    fn next_figures(&mut self, now_ns: u64) -> u64 {
+        let earned = now_ns.saturating_sub(self.figures_ns) / EVERY_NS;
+        self.figures_ns = now_ns;
+        self.credit = self.credit.saturating_add(earned).min(CREDIT_MOST);
+        if self.credit == 0 {
+            return now_ns + EVERY_NS;
+        }
+        self.credit -= 1;
+        now_ns
     }
 
     /// Bytes of events between two checkpoints: little enough that what leads to a peak is a
@@ -111,7 +132,8 @@ impl Recorder {
         let trace = self.trace().filter(|_| state == RUNNING || state == TOTALS);
         let sequence = trace.map(|trace| trace.sequence());
         let new_window = sequence.is_some() && upkeep.noted != sequence;
-        if end || new_window || now_ns >= upkeep.figures_due_ns {
+        let stale = self.stale.swap(false, Ordering::Relaxed);
+        if end || new_window || stale || now_ns >= upkeep.figures_due_ns {
             let devices = books.devices().into_iter();
             let counters: Vec<Counters> = devices.map(|device| books.counters(device)).collect();
             if let Some(sequence) = sequence.filter(|_| end || new_window) {
@@ -123,7 +145,7 @@ impl Recorder {
                     counters.iter().map(|counters| books.live_device(counters)).collect();
                 live.update(now_ns, &figures);
             }
-            (upkeep.noted, upkeep.figures_due_ns) = (sequence, now_ns + EVERY_NS);
+            (upkeep.noted, upkeep.figures_due_ns) = (sequence, upkeep.next_figures(now_ns));
         }
         if upkeep.running.is_some() && trace.is_some() {
             self.slice(&mut upkeep, books, if end { usize::MAX } else { SLICE });
@@ -146,14 +168,18 @@ impl Recorder {
         self.due_ns.store(if busy { 0 } else { upkeep.figures_due_ns }, Ordering::Relaxed);
     }
 
+    /// The live page is to show what this call does.
+    pub fn refresh(&self) {
+        self.stale.store(true, Ordering::Relaxed);
+        self.due_ns.store(0, Ordering::Relaxed);
+    }
+
     /// The totals of all devices, and what they say about what must be kept; the caps, so that
     /// they are in what is left of a punched trace too.
     fn note(&self, books: &impl Books, counters: &[Counters], sequence: u64) {
         for one in counters {
             self.record(&Event::Counters(*one));
-            if let Some(bytes) = books.live_device(one).cap {
-                self.record(&Event::Cap { device: DeviceId(one.device), bytes: Some(bytes) });
-            }
+            books.limits(DeviceId(one.device), &mut |event| self.record(event));
         }
         let Some(trace) = self.trace() else { return };
         let lost = trace.with_bound(|bound| {
@@ -225,8 +251,19 @@ impl Recorder {
 }
 
 impl Books for Process {
+    fn limits(&self, device: DeviceId, emit: &mut dyn FnMut(&Event)) {
+        if self.cap.is_set() {
+            crate::hooks::control::limits(self, device, emit);
+        }
+    }
+
     fn devices(&self) -> Vec<DeviceId> {
-        self.ledger.devices().collect()
+        let with_context = |device: &DeviceId| self.contexts.any_on(*device);
+        let met = self.devices.all().map(|device| device.id).filter(with_context);
+        let mut devices: Vec<DeviceId> = self.ledger.devices().chain(met).collect();
+        devices.sort_unstable();
+        devices.dedup();
+        devices
     }
 
     fn counters(&self, device: DeviceId) -> Counters {
@@ -237,6 +274,7 @@ impl Books for Process {
     fn live_device(&self, counters: &Counters) -> LiveDevice {
         let device = DeviceId(counters.device);
         let of = |kind| self.ledger.live_of(device, kind);
+        let known = self.devices.known(device);
         LiveDevice {
             ordinal: counters.device,
             live: counters.live,
@@ -253,6 +291,10 @@ impl Books for Process {
                 + counters.frees
                 + counters.refused_by_cap
                 + counters.refused_by_driver,
+            warned: counters.warned,
+            total_bytes: known.map_or(0, |known| known.total_bytes),
+            uuid: known.map_or([0; 16], |known| known.uuid),
+            only_warns: self.cap.only_warns(),
         }
     }
 

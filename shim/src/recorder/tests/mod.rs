@@ -156,6 +156,8 @@ impl Books for Fake {
         self.ledger.begin_checkpoint(id, append);
     }
 
+    fn limits(&self, _: DeviceId, _: &mut dyn FnMut(&Event)) {}
+
     fn others(&self, _: bool, _: &mut dyn FnMut(&Event)) {}
 
     fn checkpoint_frame(&self, _: u32, _: &mut dyn FnMut(&Event)) {}

@@ -1,0 +1,381 @@
+//! The page of a group: what its processes may take of each device together, and what each has.
+//! A file in memory that all of them map; no lock, no shared total.
+//!
+//! ```text
+//! word    0  magic "vtgroup1"           1  pid namespace, whose pids these are
+//!         2  member slots ever used
+//!   16..144  16 devices of 8 words: key (made from the UUID; 0 = free), limit by command
+//!            (0 = none given), total bytes, UUID (2), ordinal as its first member saw it
+//!  256..768  256 members of 2 words: who (see below; 0 = free), its program
+//! 1024..9216  for each device, for each member: bytes counted, limit it came with (0 = none)
+//! ```
+//!
+//! A member adds to its own count, then sums all: over the limit it takes back. Of requests that
+//! race, the last one to add sees all the others, so what is granted is never over the limit. A
+//! killed member leaves its counts; who would be refused looks who is dead and takes them out: it
+//! marks the slot with itself (bit 63), empties it, and frees it. Who dies in that is taken out
+//! likewise. A free slot is all zeros.
+
+use crate::member::Member;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+pub const GROUP_WORDS: usize = 9216;
+/// Length of the page's file.
+pub const GROUP_BYTES: usize = GROUP_WORDS * 8;
+pub const GROUP_DEVICES: usize = 16;
+pub const GROUP_MEMBERS: usize = 256;
+const MAGIC: u64 = u64::from_le_bytes(*b"vtgroup1");
+const DEVICES_AT: usize = 16;
+const DEVICE_WORDS: usize = 8;
+const MEMBERS_AT: usize = 256;
+const COUNTS_AT: usize = 1024;
+/// In a member's first word: that process empties the slot.
+const EMPTIES: u64 = 1 << 63;
+/// As a limit by command: none, whatever the members came with.
+const NO_LIMIT: u64 = u64::MAX;
+
+/// Why a file cannot be the page of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unusable {
+    /// It is something else, or of another version.
+    NotAGroup,
+    /// Its pids are those of another pid namespace (a container): who lives cannot be told.
+    OtherNamespace,
+}
+
+/// A mapped page; the same from every process.
+#[derive(Clone, Copy, Debug)]
+pub struct GroupPage<'m> {
+    words: &'m [AtomicU64; GROUP_WORDS],
+}
+
+/// A device of the group, as others see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupDevice {
+    pub uuid: [u8; 16],
+    pub ordinal: u8,
+    pub total_bytes: u64,
+    pub limit: Option<u64>,
+    /// Of all members.
+    pub counted: u64,
+}
+
+impl<'m> GroupPage<'m> {
+    /// A page, which may be fresh (all zeros).
+    pub fn open(
+        words: &'m [AtomicU64; GROUP_WORDS],
+        namespace: u64,
+    ) -> Result<GroupPage<'m>, Unusable> {
+        if first(&words[0], MAGIC) != MAGIC {
+            return Err(Unusable::NotAGroup);
+        }
+        match first(&words[1], namespace) == namespace {
+            true => Ok(GroupPage { words }),
+            false => Err(Unusable::OtherNamespace),
+        }
+    }
+
+    /// A copy of a page, to look at.
+    pub fn look(words: &'m [AtomicU64; GROUP_WORDS]) -> Option<GroupPage<'m>> {
+        (words[0].load(SeqCst) == MAGIC).then_some(GroupPage { words })
+    }
+
+    fn who(&self, slot: usize) -> &'m AtomicU64 {
+        &self.words[MEMBERS_AT + 2 * slot]
+    }
+
+    fn image(&self, slot: usize) -> &'m AtomicU64 {
+        &self.words[MEMBERS_AT + 2 * slot + 1]
+    }
+
+    /// The bytes that a member counts on a device.
+    pub fn count(&self, slot: usize, device: usize) -> &'m AtomicU64 {
+        &self.words[COUNTS_AT + 2 * (device * GROUP_MEMBERS + slot)]
+    }
+
+    fn brought(&self, slot: usize, device: usize) -> &'m AtomicU64 {
+        &self.words[COUNTS_AT + 2 * (device * GROUP_MEMBERS + slot) + 1]
+    }
+
+    fn device_word(&self, device: usize, word: usize) -> &'m AtomicU64 {
+        &self.words[DEVICES_AT + DEVICE_WORDS * device + word]
+    }
+
+    fn slots(&self) -> std::ops::Range<usize> {
+        0..(self.words[2].load(SeqCst) as usize).min(GROUP_MEMBERS)
+    }
+
+    /// Takes a slot for this process. `None`: all are taken by living ones.
+    pub fn join(&self, me: Member, alive: impl Fn(Member) -> bool) -> Option<usize> {
+        // What a program left that was in this process before an exec, also half emptied.
+        let mine = |slot: &usize| self.who(*slot).load(SeqCst) & !EMPTIES == me.to_word();
+        self.slots().filter(mine).for_each(|slot| self.empty(slot));
+        let slot = self.free_slot(me).or_else(|| {
+            self.take_out_dead(me, &alive);
+            self.free_slot(me)
+        })?;
+        self.image(slot).store(me.image, SeqCst);
+        self.words[2].fetch_max(slot as u64 + 1, SeqCst);
+        self.take_out_dead(me, &alive);
+        if self.members().all(|other| other.to_word() == me.to_word()) {
+            // The first of a new run: what was ordered in the last one is over.
+            (0..GROUP_DEVICES).for_each(|device| self.device_word(device, 1).store(0, SeqCst));
+        }
+        Some(slot)
+    }
+
+    fn free_slot(&self, me: Member) -> Option<usize> {
+        (0..GROUP_MEMBERS)
+            .find(|slot| self.who(*slot).compare_exchange(0, me.to_word(), SeqCst, SeqCst).is_ok())
+    }
+
+    fn empty(&self, slot: usize) {
+        self.image(slot).store(0, SeqCst);
+        for device in 0..GROUP_DEVICES {
+            self.count(slot, device).store(0, SeqCst);
+            self.brought(slot, device).store(0, SeqCst);
+        }
+        self.who(slot).store(0, SeqCst);
+    }
+
+    /// Takes out those that are dead. True: there was one.
+    pub fn take_out_dead(&self, me: Member, alive: impl Fn(Member) -> bool) -> bool {
+        let mut any = false;
+        for slot in self.slots() {
+            let who = self.who(slot).load(SeqCst);
+            // Who empties a slot has no program noted there.
+            let image = if who & EMPTIES == 0 { self.image(slot).load(SeqCst) } else { 0 };
+            let member = Member::from_words(who & !EMPTIES, image);
+            if who == 0 || who & !EMPTIES == me.to_word() || alive(member) {
+                continue;
+            }
+            let marked = me.to_word() | EMPTIES;
+            if self.who(slot).compare_exchange(who, marked, SeqCst, SeqCst).is_ok() {
+                self.empty(slot);
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Who is in it, dead ones too until somebody takes them out.
+    pub fn members(&self) -> impl Iterator<Item = Member> {
+        self.slots().filter_map(move |slot| {
+            let who = self.who(slot).load(SeqCst);
+            let member = Member::from_words(who, self.image(slot).load(SeqCst));
+            (who != 0 && who & EMPTIES == 0).then_some(member)
+        })
+    }
+
+    /// The number of a device in this group. `None`: there are 16 others.
+    pub fn device(&self, uuid: &[u8; 16], ordinal: u8, total_bytes: u64) -> Option<usize> {
+        let [low, high] = halves(uuid);
+        let key = (low ^ high.rotate_left(29)).max(1);
+        let device =
+            (0..GROUP_DEVICES).find(|device| first(self.device_word(*device, 0), key) == key)?;
+        for (word, value) in [(2, total_bytes), (3, low), (4, high)] {
+            self.device_word(device, word).store(value, SeqCst);
+        }
+        first(self.device_word(device, 5), u64::from(ordinal) + 1);
+        Some(device)
+    }
+
+    /// What this member thinks the group may take of the device.
+    pub fn bring_limit(&self, slot: usize, device: usize, limit: Option<u64>) {
+        self.brought(slot, device).store(limit.unwrap_or(0), SeqCst);
+    }
+
+    /// What the members may take together: as ordered, else the least that one came with.
+    pub fn limit(&self, device: usize) -> Option<u64> {
+        match self.device_word(device, 1).load(SeqCst) {
+            NO_LIMIT => None,
+            0 => {
+                let brought = self.slots().map(|slot| self.brought(slot, device).load(SeqCst));
+                brought.filter(|limit| *limit != 0).min()
+            }
+            limit => Some(limit),
+        }
+    }
+
+    /// What all members count on the device.
+    pub fn sum(&self, device: usize) -> u64 {
+        let counts = self.slots().map(|slot| self.count(slot, device).load(SeqCst));
+        counts.fold(0, u64::saturating_add)
+    }
+
+    /// The devices, with their numbers in this group.
+    pub fn devices(&self) -> impl Iterator<Item = (usize, GroupDevice)> {
+        (0..GROUP_DEVICES).filter_map(move |device| {
+            let word = |at| self.device_word(device, at).load(SeqCst);
+            let mut uuid = [0; 16];
+            uuid[..8].copy_from_slice(&word(3).to_le_bytes());
+            uuid[8..].copy_from_slice(&word(4).to_le_bytes());
+            let found = GroupDevice {
+                uuid,
+                ordinal: word(5).saturating_sub(1) as u8,
+                total_bytes: word(2),
+                limit: self.limit(device),
+                counted: self.sum(device),
+            };
+            (word(0) != 0).then_some((device, found))
+        })
+    }
+}
+
+/// Where in the file a limit by command stands, and the word to write there.
+pub fn limit_order(device: usize, limit: Option<u64>) -> (u64, u64) {
+    let at = DEVICES_AT + DEVICE_WORDS * device + 1;
+    (at as u64 * 8, limit.unwrap_or(NO_LIMIT).max(1))
+}
+
+fn halves(uuid: &[u8; 16]) -> [u64; 2] {
+    let half = |at: usize| std::array::from_fn(|n| uuid[at + n]);
+    [u64::from_le_bytes(half(0)), u64::from_le_bytes(half(8))]
+}
+
+/// What stands in the word when whoever came first has set it.
+fn first(word: &AtomicU64, value: u64) -> u64 {
+    word.compare_exchange(0, value, SeqCst, SeqCst).map_or_else(|seen| seen, |_| value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    fn words() -> Box<[AtomicU64; GROUP_WORDS]> {
+        let words: Vec<AtomicU64> = (0..GROUP_WORDS).map(|_| AtomicU64::new(0)).collect();
+        words.into_boxed_slice().try_into().unwrap()
+    }
+
+    fn member(pid: u32) -> Member {
+        Member { pid, start_ticks: 1000 + u64::from(pid), image: 5 }
+    }
+
+    const UUID: [u8; 16] = [7; 16];
+
+    #[test]
+    fn members_share_and_the_least_limit_holds_until_one_is_ordered() {
+        let words = words();
+        let page = GroupPage::open(&words, 9).unwrap();
+        assert_eq!(GroupPage::open(&words, 8).err(), Some(Unusable::OtherNamespace));
+        let (a, b) =
+            (page.join(member(1), |_| true).unwrap(), page.join(member(2), |_| true).unwrap());
+        let device = page.device(&UUID, 3, 100).unwrap();
+        assert_eq!(page.device(&UUID, 0, 100), Some(device), "the same by another ordinal");
+        assert_ne!(page.device(&[8; 16], 0, 100), Some(device));
+        assert_eq!(page.limit(device), None);
+        page.bring_limit(a, device, Some(80));
+        page.bring_limit(b, device, Some(60));
+        page.count(a, device).store(10, SeqCst);
+        page.count(b, device).store(20, SeqCst);
+        assert_eq!((page.limit(device), page.sum(device)), (Some(60), 30));
+        let (at, word) = limit_order(device, Some(90));
+        words[at as usize / 8].store(word, SeqCst);
+        let (_, shown) = page.devices().next().unwrap();
+        assert_eq!(
+            (shown.uuid, shown.ordinal, shown.limit, shown.counted),
+            (UUID, 3, Some(90), 30)
+        );
+        let (at, word) = limit_order(device, None);
+        words[at as usize / 8].store(word, SeqCst);
+        assert_eq!(page.limit(device), None);
+    }
+
+    #[test]
+    fn the_dead_are_taken_out_once_with_what_they_held_and_brought() {
+        let words = words();
+        let page = GroupPage::open(&words, 9).unwrap();
+        let device = page.device(&UUID, 0, 100).unwrap();
+        let dead = page.join(member(1), |_| true).unwrap();
+        let me = page.join(member(2), |_| true).unwrap();
+        page.count(dead, device).store(70, SeqCst);
+        page.bring_limit(dead, device, Some(1));
+        page.count(me, device).store(5, SeqCst);
+        let alive = |member: Member| member.pid == 2;
+        assert!(page.take_out_dead(member(2), alive));
+        assert!(!page.take_out_dead(member(2), alive));
+        assert_eq!((page.sum(device), page.limit(device)), (5, None));
+        // Its place is free, and a later one starts from nothing.
+        assert_eq!(page.join(member(3), |_| true), Some(dead));
+        assert_eq!(page.sum(device), 5);
+    }
+
+    #[test]
+    fn who_dies_while_it_empties_a_slot_is_followed_by_the_next() {
+        let words = words();
+        let page = GroupPage::open(&words, 9).unwrap();
+        let device = page.device(&UUID, 0, 100).unwrap();
+        let dead = page.join(member(1), |_| true).unwrap();
+        page.join(member(2), |_| true).unwrap();
+        page.count(dead, device).store(70, SeqCst);
+        page.who(dead).store(member(7).to_word() | EMPTIES, SeqCst);
+        assert!(!page.take_out_dead(member(2), |_| true), "7 is at it");
+        assert!(page.take_out_dead(member(2), |member| member.pid == 2));
+        assert_eq!(page.sum(device), 0);
+    }
+
+    #[test]
+    fn an_exec_starts_from_nothing() {
+        let words = words();
+        let page = GroupPage::open(&words, 9).unwrap();
+        let device = page.device(&UUID, 0, 100).unwrap();
+        let before = page.join(member(1), |_| true).unwrap();
+        page.count(before, device).store(70, SeqCst);
+        let again = page.join(Member { image: 6, ..member(1) }, |_| true).unwrap();
+        assert_eq!((again, page.sum(device), page.members().count()), (before, 0, 1));
+    }
+
+    #[test]
+    fn a_new_run_forgets_what_was_ordered_in_the_last() {
+        let words = words();
+        let page = GroupPage::open(&words, 9).unwrap();
+        let device = page.device(&UUID, 0, 100).unwrap();
+        page.join(member(1), |_| true).unwrap();
+        let (at, word) = limit_order(device, Some(90));
+        words[at as usize / 8].store(word, SeqCst);
+        page.join(member(2), |_| true).unwrap();
+        assert_eq!(page.limit(device), Some(90));
+        page.join(member(3), |member| member.pid == 3).unwrap();
+        assert_eq!(page.limit(device), None);
+    }
+
+    #[test]
+    fn a_full_group_lets_nobody_in_but_for_the_dead() {
+        let words = words();
+        let page = GroupPage::open(&words, 9).unwrap();
+        for pid in 1..=GROUP_MEMBERS as u32 {
+            assert!(page.join(member(pid), |_| true).is_some());
+        }
+        assert_eq!(page.join(member(999), |_| true), None);
+        assert!(page.join(member(999), |member| member.pid != 77).is_some());
+        assert!(page.members().all(|member| member.pid != 77));
+    }
+
+    #[test]
+    fn threads_take_out_each_of_the_dead_once() {
+        for _ in 0..50 {
+            let words = words();
+            let page = GroupPage::open(&words, 9).unwrap();
+            for pid in 1..=64 {
+                page.join(member(pid), |_| true).unwrap();
+            }
+            let taken = AtomicU64::new(0);
+            let go = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                for pid in 100..104 {
+                    let (taken, go) = (&taken, &go);
+                    scope.spawn(move || {
+                        while !go.load(SeqCst) {}
+                        let slot = page.join(member(pid), |member| member.pid >= 100).unwrap();
+                        taken.fetch_add(slot as u64 + 1, SeqCst);
+                    });
+                }
+                go.store(true, SeqCst);
+            });
+            let mut left: Vec<u32> = page.members().map(|member| member.pid).collect();
+            left.sort_unstable();
+            assert_eq!(left, [100, 101, 102, 103]);
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! The group that shares a budget: its page, and this process's place in it.
+//!
+//! The page lies in `/dev/shm/vramtrace-UID`, whatever the environment says: members with another
+//! environment must not find another page. What others could have put there is refused: the cap
+//! would be theirs to change.
+
+use super::{DeviceFacts, Share};
+use std::ffi::CString;
+use std::fmt;
+use std::sync::atomic::AtomicU64;
+use vramtrace_format::DeviceId;
+use vramtrace_format::capspec::CapSpec;
+use vramtrace_format::group::{GROUP_BYTES, GROUP_WORDS, GroupPage, Unusable};
+use vramtrace_format::member::Member;
+use vramtrace_format::policy::GroupSpec;
+
+const TMPFS: u64 = 0x0102_1994;
+
+/// The process's place, where it is in a group.
+pub struct Group(Option<Joined>);
+
+struct Joined {
+    page: GroupPage<'static>,
+    slot: usize,
+    me: Member,
+    cap: Option<CapSpec>,
+}
+
+/// Why a group cannot be joined; complete with what would be right.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Why {
+    Directory { path: String, what: Wrong },
+    File { path: String, what: Wrong },
+    Full,
+    NoProc,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub enum Wrong {
+    Errno(i32),
+    Owner(u32),
+    Mode(u32),
+    NotInMemory,
+    NotPlain,
+    Unusable(Unusable),
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Why::Directory { path, what } => write!(f, "the directory {path} {what}"),
+            Why::File { path, what } => write!(f, "the file {path} {what}"),
+            Why::Full => write!(f, "the group has 256 living processes; use another name"),
+            Why::NoProc => write!(f, "/proc is needed to tell who lives; mount it"),
+        }
+    }
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Wrong::Errno(errno @ (libc::ELOOP | libc::ENOTDIR)) => {
+                write!(f, "is a link or no directory (errno {errno}); remove it")
+            }
+            Wrong::Errno(errno) => write!(f, "cannot be used: errno {errno}"),
+            Wrong::Owner(owner) => {
+                write!(f, "belongs to user {owner}; remove it, or have it removed")
+            }
+            Wrong::Mode(mode) => write!(f, "is open to others (mode {mode:o}); chmod go-rwx it"),
+            Wrong::NotInMemory => write!(f, "is not in memory; mount a tmpfs at /dev/shm"),
+            Wrong::NotPlain => write!(f, "is no plain file of one name; remove it"),
+            Wrong::Unusable(Unusable::NotAGroup) => {
+                write!(f, "is no group of this version; remove it when nobody uses it")
+            }
+            Wrong::Unusable(Unusable::OtherNamespace) => write!(
+                f,
+                "is a group of another container, whose processes cannot be seen from here; use \
+                 another name, or remove it when nobody uses it"
+            ),
+        }
+    }
+}
+
+impl Group {
+    pub const fn none() -> Group {
+        Group(None)
+    }
+
+    pub fn join(spec: &GroupSpec) -> Result<Group, Why> {
+        // SAFETY: always succeeds.
+        let user = unsafe { libc::geteuid() };
+        Group::join_in(&format!("/dev/shm/vramtrace-{user}"), spec)
+    }
+
+    fn join_in(directory: &str, spec: &GroupSpec) -> Result<Group, Why> {
+        let me = Member::of_this_process().ok_or(Why::NoProc)?;
+        let name = format!("group.{}", spec.name);
+        let of_file = |what| Why::File { path: format!("{directory}/{name}"), what };
+        let descriptor = open_directory(directory)
+            .map_err(|what| Why::Directory { path: directory.into(), what })?;
+        let words = map(descriptor, &name);
+        // SAFETY: a descriptor of our own.
+        unsafe { libc::close(descriptor) };
+        let page = GroupPage::open(words.map_err(of_file)?, Member::namespace())
+            .map_err(|why| of_file(Wrong::Unusable(why)))?;
+        let slot = page.join(me, |member| member.is_alive()).ok_or(Why::Full)?;
+        Ok(Group(Some(Joined { page, slot, me, cap: spec.cap.clone() })))
+    }
+
+    /// This process's part in a device's budget. `None`: it is in no group, or the group knows 16
+    /// other devices.
+    pub fn share(&self, device: DeviceId, facts: &DeviceFacts) -> Option<Share> {
+        let Joined { page, slot, cap, .. } = self.0.as_ref()?;
+        let number = page.device(&facts.uuid, device.0, facts.total_bytes)?;
+        let limit =
+            cap.as_ref().and_then(|cap| cap.limit(device.0.into(), &facts.uuid, facts.total_bytes));
+        page.bring_limit(*slot, number, limit);
+        Some(Share::new(*page, *slot, number))
+    }
+
+    pub fn take_out_dead(&self) {
+        if let Some(joined) = &self.0 {
+            joined.page.take_out_dead(joined.me, |member| member.is_alive());
+        }
+    }
+}
+
+fn errno() -> Wrong {
+    // SAFETY: this thread's own.
+    Wrong::Errno(unsafe { *libc::__errno_location() })
+}
+
+fn c_string(text: &str) -> Result<CString, Wrong> {
+    CString::new(text).map_err(|_| Wrong::Errno(libc::EINVAL))
+}
+
+/// Ours, closed to others, no link, in memory; made if need be.
+fn open_directory(path: &str) -> Result<i32, Wrong> {
+    let name = c_string(path)?;
+    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    // SAFETY: C strings and structs of our own; the descriptor is closed unless it is returned.
+    unsafe {
+        libc::mkdir(name.as_ptr(), 0o700);
+        let descriptor = libc::open(name.as_ptr(), flags);
+        if descriptor < 0 {
+            return Err(errno());
+        }
+        let mut fs: libc::statfs = std::mem::zeroed();
+        let judged = private(descriptor).and_then(|_| match libc::fstatfs(descriptor, &mut fs) {
+            0 if fs.f_type as u64 == TMPFS => Ok(descriptor),
+            0 => Err(Wrong::NotInMemory),
+            _ => Err(errno()),
+        });
+        if judged.is_err() {
+            libc::close(descriptor);
+        }
+        judged
+    }
+}
+
+/// Owner and mode are as they must be.
+fn private(descriptor: i32) -> Result<libc::stat, Wrong> {
+    // SAFETY: a struct of our own.
+    unsafe {
+        let mut stat: libc::stat = std::mem::zeroed();
+        if libc::fstat(descriptor, &mut stat) != 0 {
+            return Err(errno());
+        }
+        if stat.st_uid != libc::geteuid() {
+            return Err(Wrong::Owner(stat.st_uid));
+        }
+        match stat.st_mode & 0o077 {
+            0 => Ok(stat),
+            _ => Err(Wrong::Mode(stat.st_mode & 0o777)),
+        }
+    }
+}
+
+/// The group's page, made if need be; mapped for good.
+fn map(directory: i32, name: &str) -> Result<&'static [AtomicU64; GROUP_WORDS], Wrong> {
+    let name = c_string(name)?;
+    let flags = libc::O_RDWR | libc::O_CREAT | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    // SAFETY: files and mappings of our own. The blocks are there before the first store, the file
+    // is never made shorter, and the mapping is never undone.
+    unsafe {
+        let descriptor = libc::openat(directory, name.as_ptr(), flags, 0o600);
+        if descriptor < 0 {
+            return Err(errno());
+        }
+        let mapped = private(descriptor).and_then(|stat| {
+            if stat.st_mode & libc::S_IFMT != libc::S_IFREG || stat.st_nlink != 1 {
+                return Err(Wrong::NotPlain);
+            }
+            if libc::fallocate(descriptor, 0, 0, GROUP_BYTES as libc::off_t) != 0 {
+                return Err(errno());
+            }
+            let access = libc::PROT_READ | libc::PROT_WRITE;
+            let null = std::ptr::null_mut();
+            match libc::mmap(null, GROUP_BYTES, access, libc::MAP_SHARED, descriptor, 0) {
+                libc::MAP_FAILED => Err(errno()),
+                at => Ok(&*at.cast::<[AtomicU64; GROUP_WORDS]>()),
+            }
+        });
+        libc::close(descriptor);
+        mapped
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    fn scratch(name: &str) -> String {
+        let path = format!("/dev/shm/vramtrace-test-{}-{name}", std::process::id());
+        let _ = std::fs::remove_dir_all(&path);
+        path
+    }
+
+    fn why(directory: &str, name: &str) -> String {
+        let spec = GroupSpec { name: name.into(), cap: None };
+        let why = Group::join_in(directory, &spec).err().expect("it must be refused").to_string();
+        assert!(why.contains(directory), "{why}");
+        why
+    }
+
+    #[test]
+    fn what_others_could_have_put_there_is_refused() {
+        let open = scratch("open");
+        std::fs::create_dir(&open).unwrap();
+        std::fs::set_permissions(&open, PermissionsExt::from_mode(0o755)).unwrap();
+        assert!(why(&open, "a").contains("open to others (mode 755)"));
+
+        let link = scratch("link");
+        let _ = std::fs::remove_file(&link);
+        symlink(&open, &link).unwrap();
+        assert!(why(&link, "a").contains("link"));
+
+        std::fs::set_permissions(&open, PermissionsExt::from_mode(0o700)).unwrap();
+        let spec = GroupSpec { name: "good".into(), cap: None };
+        let group = Group::join_in(&open, &spec).ok().unwrap();
+        assert_eq!(group.0.as_ref().unwrap().page.members().count(), 1);
+        group.take_out_dead();
+
+        symlink("good", "placeholder").ok();
+        let _ = std::fs::remove_file("placeholder");
+        symlink(format!("{open}/group.good"), format!("{open}/group.linked")).unwrap();
+        assert!(why(&open, "linked").contains("link"));
+        std::fs::hard_link(format!("{open}/group.good"), format!("{open}/group.twice")).unwrap();
+        assert!(why(&open, "twice").contains("one name"));
+        std::fs::write(format!("{open}/group.wide"), "").unwrap();
+        let wide = PermissionsExt::from_mode(0o644);
+        std::fs::set_permissions(format!("{open}/group.wide"), wide).unwrap();
+        assert!(why(&open, "wide").contains("mode 644"));
+        std::fs::write(format!("{open}/group.other"), [1; 100]).unwrap();
+        let closed = PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(format!("{open}/group.other"), closed).unwrap();
+        assert!(why(&open, "other").contains("no group of this version"));
+        // SAFETY: always succeeds.
+        if unsafe { libc::geteuid() } == 0 {
+            let name = CString::new(open.as_str()).unwrap();
+            assert_eq!(unsafe { libc::chown(name.as_ptr(), 65534, 65534) }, 0);
+            assert!(why(&open, "a").contains("belongs to user 65534"));
+        }
+        let _ = std::fs::remove_file(&link);
+        let _ = std::fs::remove_dir_all(&open);
+    }
+}

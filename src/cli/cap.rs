@@ -1,0 +1,192 @@
+//! `vramtrace cap`: another limit for a process or a group that runs.
+
+use std::time::Duration;
+
+use vramtrace_format::capspec::{self, Limit, Target as Whose};
+use vramtrace_format::policy;
+
+use super::ps::uuid_text;
+use super::{DONE, Failure, Outcome, print};
+use crate::living::Problem;
+use crate::living::group::Group;
+use crate::living::process::{Missing, Target};
+use vramtrace_reader::units::size;
+
+#[derive(clap::Args)]
+#[command(
+    long_about = "Change what a running process, or a group of processes, may take.\n\n\
+        It holds from the process's next CUDA call on. Memory that it has stays its own: a limit \
+        below that refuses new requests until enough is freed. You may do so for your own \
+        processes, root for all.",
+    after_help = "Examples:\n  \
+        vramtrace cap --pid 4711 6GiB\n  \
+        vramtrace cap --pid 4711 --device 1 50%\n  \
+        vramtrace cap --pid 4711 none\n  \
+        vramtrace cap --group training 12GiB"
+)]
+pub struct Args {
+    /// A traced process, as `vramtrace ps` lists it
+    #[arg(long, value_name = "PID", required_unless_present = "group", conflicts_with = "group")]
+    pid: Option<u32>,
+    /// A group, as VRAMTRACE_CAP_GROUP or --job-cap made it
+    #[arg(long, value_name = "NAME")]
+    group: Option<String>,
+    /// One device, by the process's ordinal, or by GPU-<uuid> [default: all that it uses]
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<String>,
+    /// 6GiB, 50% of the device, or none
+    #[arg(value_name = "LIMIT")]
+    limit: String,
+}
+
+/// How long an order waits to be seen: a process that makes calls sees it at the next one.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+pub fn run(args: Args) -> Outcome {
+    let limit = match args.limit.as_str() {
+        "none" => None,
+        text => Some(parse(text)?),
+    };
+    let device = args.device.as_deref().map(which).transpose()?;
+    match (args.pid, args.group) {
+        (Some(pid), _) => of_process(pid, device, limit),
+        (None, Some(name)) => of_group(&name, device, limit),
+        (None, None) => Err(Failure::new("name a process (--pid) or a group (--group)")),
+    }
+}
+
+fn parse(text: &str) -> Result<Limit, Failure> {
+    let limit = policy::soft(text);
+    limit.map_err(|why| Failure::new(format!("limit `{text}`: {why}; or `none`")))
+}
+
+fn which(text: &str) -> Result<Whose, Failure> {
+    let whose = capspec::parse(&format!("{text}=1GiB")).map(|spec| spec.rules[0].target);
+    whose.map_err(|_| {
+        Failure::new(format!("--device `{text}` is no device; write an ordinal (0) or GPU-<uuid>"))
+    })
+}
+
+/// A device as its owner knows it.
+struct Device {
+    ordinal: u8,
+    uuid: [u8; 16],
+    total: u64,
+    counted: u64,
+}
+
+impl Device {
+    fn is(&self, whose: Option<Whose>) -> bool {
+        match whose {
+            None | Some(Whose::Others) => self.ordinal != u8::MAX,
+            Some(Whose::Ordinal(ordinal)) => u32::from(self.ordinal) == ordinal,
+            Some(Whose::Gpu(uuid) | Whose::Mig(uuid)) => uuid == self.uuid,
+        }
+    }
+
+    /// What the new limit means now.
+    fn said(&self, whose: &str, bytes: Option<u64>) -> String {
+        let Some(bytes) = bytes else { return format!("{whose}: no cap") };
+        let mut line = format!("{whose}: {} of {}", size(bytes), size(self.total));
+        let over = self.counted.saturating_sub(bytes);
+        match over {
+            0 => line.push_str(&format!(", {} in use", size(self.counted))),
+            _ => line.push_str(&format!(
+                "; {} are in use: {} must go before it is given more",
+                size(self.counted),
+                size(over)
+            )),
+        }
+        line
+    }
+}
+
+fn of_process(pid: u32, whose: Option<Whose>, limit: Option<Limit>) -> Outcome {
+    let target = Target::find(pid).map_err(|missing| {
+        Failure::new(match missing {
+            Missing::NoSuchProcess => format!("--pid {pid}: there is no such process"),
+            Missing::NotYours(owner) => format!(
+                "--pid {pid}: it belongs to user {owner}; its limits are that user's to change, or \
+                 root's"
+            ),
+            Missing::NotTraced => format!(
+                "--pid {pid}: it runs without the recorder, or has not used CUDA yet; `vramtrace \
+                 ps` lists those that can be changed"
+            ),
+            Missing::Problem(problem) => problem.to_string(),
+        })
+    })?;
+    let living = target.living()?;
+    let known = living.devices.iter().map(|device| Device {
+        ordinal: device.ordinal,
+        uuid: device.uuid,
+        total: device.total_bytes,
+        counted: device.counted,
+    });
+    let mut meant: Vec<Device> = known.filter(|device| device.is(whose)).collect();
+    if meant.is_empty() {
+        // Not used yet: the limit will hold when it is, but a share of it is not known.
+        match (whose, limit) {
+            (Some(Whose::Ordinal(ordinal)), None | Some(Limit::Bytes(_))) if ordinal < 16 => {
+                let ordinal = ordinal as u8;
+                meant.push(Device { ordinal, uuid: [0; 16], total: 0, counted: 0 });
+            }
+            _ => {
+                return Err(Failure::new(format!(
+                    "--pid {pid} has not used that device; `vramtrace ps` shows which it uses"
+                )));
+            }
+        }
+    }
+    let mut out = String::new();
+    for device in &meant {
+        let bytes = limit.map(|limit| limit.bytes(device.total));
+        if !target.order(device.ordinal, bytes)? {
+            return Err(Failure::new(format!(
+                "device {}: only devices 0 to 15 can be changed",
+                device.ordinal
+            )));
+        }
+        let obeyed = target.obeys(device.ordinal, PATIENCE)?;
+        out.push_str(&device.said(&format!("pid {pid} cuda:{}", device.ordinal), bytes));
+        out.push_str(if obeyed { "\n" } else { " (from its next CUDA call on)\n" });
+    }
+    print(&out)?;
+    Ok(DONE)
+}
+
+fn of_group(name: &str, whose: Option<Whose>, limit: Option<Limit>) -> Outcome {
+    policy::check_name(name).map_err(|why| Failure::new(format!("--group `{name}` {why}")))?;
+    let group = Group::open(name).map_err(|problem| match problem {
+        Problem::Io(_, error) if error.kind() == std::io::ErrorKind::NotFound => Failure::new(
+            format!("--group {name}: you have no such group; `vramtrace ps` lists them"),
+        ),
+        other => other.into(),
+    })?;
+    if group.members.is_empty() {
+        return Err(Failure::new(format!("--group {name}: none of its processes runs")));
+    }
+    let mut out = String::new();
+    for (number, known) in &group.devices {
+        let device = Device {
+            ordinal: known.ordinal,
+            uuid: known.uuid,
+            total: known.total_bytes,
+            counted: known.counted,
+        };
+        if device.is(whose) {
+            let bytes = limit.map(|limit| limit.bytes(device.total));
+            group.order(*number, bytes)?;
+            let whose = format!("group {name} {}", uuid_text(&device.uuid));
+            out.push_str(&device.said(&whose, bytes));
+            out.push('\n');
+        }
+    }
+    if out.is_empty() {
+        return Err(Failure::new(format!(
+            "--group {name}: none of its processes used that device"
+        )));
+    }
+    print(&out)?;
+    Ok(DONE)
+}

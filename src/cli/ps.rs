@@ -1,0 +1,212 @@
+//! `vramtrace ps`: who runs, and what they hold.
+
+use serde::Serialize;
+use vramtrace_format::live::LiveState;
+
+use super::{DONE, Outcome, print, say};
+use crate::living::group::{self, Group};
+use crate::living::process::{self, Living};
+use vramtrace_reader::report::layout::{BAD, PLAIN, Table, clean, count, shorten};
+use vramtrace_reader::units::gib;
+
+#[derive(clap::Args)]
+#[command(
+    long_about = "List your running processes that are recorded or capped, with what they hold of \
+        each device, and the groups that share a cap.\n\n\
+        Figures are at most a millisecond older than a process's last CUDA call.",
+    after_help = "Examples:\n  vramtrace ps\n  vramtrace ps --json | jq '.processes[].pid'"
+)]
+pub struct Args {
+    /// As JSON, schema vramtrace.ps/1
+    #[arg(long)]
+    json: bool,
+}
+
+const SCHEMA: &str = "vramtrace.ps/1";
+
+#[derive(Serialize)]
+struct Facts {
+    schema: &'static str,
+    processes: Vec<ProcessFacts>,
+    groups: Vec<GroupFacts>,
+}
+
+#[derive(Serialize)]
+struct ProcessFacts {
+    pid: u32,
+    command: String,
+    /// Null: it records nothing.
+    trace: Option<String>,
+    group: Option<String>,
+    /// Seconds since its start at which the figures were stored.
+    updated_at_s: f64,
+    devices: Vec<DeviceFacts>,
+}
+
+#[derive(Serialize)]
+struct DeviceFacts {
+    ordinal: Option<u8>,
+    uuid: String,
+    live_bytes: u64,
+    peak_bytes: u64,
+    /// What the cap counts: with contexts, kernels and calls under way.
+    counted_bytes: u64,
+    cap_bytes: Option<u64>,
+    cap_mode: &'static str,
+    total_bytes: u64,
+    live_allocations: u64,
+    allocations: u64,
+    refused_by_cap: u64,
+    refused_by_driver: u64,
+    would_have_refused: u64,
+}
+
+#[derive(Serialize)]
+struct GroupFacts {
+    name: String,
+    pids: Vec<u32>,
+    devices: Vec<GroupDeviceFacts>,
+}
+
+#[derive(Serialize)]
+struct GroupDeviceFacts {
+    uuid: String,
+    cap_bytes: Option<u64>,
+    counted_bytes: u64,
+    total_bytes: u64,
+}
+
+pub fn run(args: Args) -> Outcome {
+    let (processes, mut problems) = process::all();
+    let (groups, more) = group::all();
+    problems.extend(
+        more.into_iter()
+            .filter(|new| {
+                // The shared directory is looked at twice.
+                let new = new.to_string();
+                !problems.iter().any(|known| known.to_string() == new)
+            })
+            .collect::<Vec<_>>(),
+    );
+    problems.iter().for_each(say);
+    match args.json {
+        true => {
+            print(&format!("{}\n", serde_json::to_string_pretty(&facts(&processes, &groups))?))?
+        }
+        false => print(&text(&processes, &groups))?,
+    }
+    Ok(DONE)
+}
+
+fn facts(processes: &[Living], groups: &[Group]) -> Facts {
+    Facts {
+        schema: SCHEMA,
+        processes: processes.iter().map(process_facts).collect(),
+        groups: groups.iter().map(group_facts).collect(),
+    }
+}
+
+fn process_facts(living: &Living) -> ProcessFacts {
+    let devices = living.devices.iter().map(|device| DeviceFacts {
+        ordinal: (device.ordinal != u8::MAX).then_some(device.ordinal),
+        uuid: uuid_text(&device.uuid),
+        live_bytes: device.live,
+        peak_bytes: device.peak,
+        counted_bytes: device.counted,
+        cap_bytes: device.cap,
+        cap_mode: if device.only_warns { "warn" } else { "refuse" },
+        total_bytes: device.total_bytes,
+        live_allocations: device.live_allocations,
+        allocations: device.allocations,
+        refused_by_cap: device.refused_by_cap,
+        refused_by_driver: device.refused_by_driver,
+        would_have_refused: device.warned,
+    });
+    ProcessFacts {
+        pid: living.pid,
+        command: living.command.clone(),
+        trace: (!living.trace.is_empty()).then(|| living.trace.clone()),
+        group: living.group.clone(),
+        updated_at_s: living.updated_ns as f64 / 1e9,
+        devices: devices.collect(),
+    }
+}
+
+fn group_facts(group: &Group) -> GroupFacts {
+    let devices = group.devices.iter().map(|(_, device)| GroupDeviceFacts {
+        uuid: uuid_text(&device.uuid),
+        cap_bytes: device.limit,
+        counted_bytes: device.counted,
+        total_bytes: device.total_bytes,
+    });
+    GroupFacts { name: group.name.clone(), pids: group.members.clone(), devices: devices.collect() }
+}
+
+fn text(processes: &[Living], groups: &[Group]) -> String {
+    if processes.is_empty() {
+        return "no traced process of yours runs\n".into();
+    }
+    let mut table = Table::new(0, "rlrrrrrl");
+    table.head(&["pid", "device", "live", "peak", "counted", "cap", "refused", "command"]);
+    for living in processes {
+        let note = match living.state {
+            LiveState::Loaded | LiveState::Recording => String::new(),
+            _ => " (not recorded)".into(),
+        };
+        let group = living.group.as_ref().map(|name| format!(" [{name}]")).unwrap_or_default();
+        let command = format!("{}{group}{note}", shorten(&clean(&living.command), 50));
+        if living.devices.is_empty() {
+            let dash = || (String::from("-"), PLAIN);
+            let pid = (living.pid.to_string(), PLAIN);
+            table.styled([pid, dash(), dash(), dash(), dash(), dash(), dash(), (command, PLAIN)]);
+            continue;
+        }
+        for (n, device) in living.devices.iter().enumerate() {
+            let first = |text: String| if n == 0 { text } else { String::new() };
+            let refused = device.refused_by_cap + device.refused_by_driver;
+            let cap = match (device.cap, device.only_warns) {
+                (None, _) => "-".into(),
+                (Some(cap), false) => gib(cap),
+                (Some(cap), true) => format!("{} warns", gib(cap)),
+            };
+            let ordinal = match device.ordinal {
+                u8::MAX => "?".into(),
+                ordinal => format!("cuda:{ordinal}"),
+            };
+            table.styled([
+                (first(living.pid.to_string()), PLAIN),
+                (ordinal, PLAIN),
+                (gib(device.live), PLAIN),
+                (gib(device.peak), PLAIN),
+                (gib(device.counted), PLAIN),
+                (cap, PLAIN),
+                (count(refused), if refused > 0 { BAD } else { PLAIN }),
+                (first(command.clone()), PLAIN),
+            ]);
+        }
+    }
+    let mut out = table.render();
+    if groups.is_empty() {
+        return out;
+    }
+    let mut table = Table::new(0, "lrrrl");
+    table.head(&["group", "counted", "cap", "processes", "device"]);
+    for group in groups {
+        for (_, device) in &group.devices {
+            let cap = device.limit.map_or("-".into(), gib);
+            let members = group.members.len().to_string();
+            let uuid = uuid_text(&device.uuid);
+            table.row([group.name.clone(), gib(device.counted), cap, members, uuid]);
+        }
+    }
+    out.push('\n');
+    out.push_str(&table.render());
+    out
+}
+
+/// `GPU-xxxxxxxx-...`, as `nvidia-smi -L` shows it; a slice's own is written alike.
+pub fn uuid_text(uuid: &[u8; 16]) -> String {
+    let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
+    let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
+    format!("GPU-{}", parts.join("-"))
+}

@@ -1,0 +1,201 @@
+//! Looking at running processes, and changing their caps.
+
+mod support;
+#[path = "support/told.rs"]
+mod told;
+use serde_json::Value;
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
+use support::{Scratch, Setup, vramtrace};
+use told::Told;
+
+const MIB: u64 = 1 << 20;
+
+/// A runtime directory of the test's own.
+fn runtime() -> Scratch {
+    // In memory, as live pages must be.
+    let path = std::path::PathBuf::from(format!(
+        "/dev/shm/vramtrace-test-{}-{:?}",
+        std::process::id(),
+        std::thread::current().id()
+    ));
+    std::fs::create_dir_all(&path).unwrap();
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o700)).unwrap();
+    Scratch(path)
+}
+
+fn setup(runtime: &Scratch) -> Setup {
+    Setup::simulated().preload().env("XDG_RUNTIME_DIR", &runtime.0)
+}
+
+/// Exit status, stdout and stderr.
+fn command(runtime: &Scratch, args: &[&str]) -> (i32, String, String) {
+    let run = vramtrace().args(args).env("XDG_RUNTIME_DIR", &runtime.0).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (run.status.code().unwrap(), text(&run.stdout), text(&run.stderr))
+}
+
+fn ps(runtime: &Scratch) -> Value {
+    let (status, out, err) = command(runtime, &["ps", "--json"]);
+    // What is said may be of others' pages: the shared directory is everybody's.
+    assert_eq!(status, 0, "{err}");
+    let facts: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(facts["schema"], "vramtrace.ps/1");
+    facts
+}
+
+fn of(facts: &Value, pid: u32) -> Value {
+    let mut all = facts["processes"].as_array().unwrap().iter();
+    all.find(|process| process["pid"] == pid).unwrap_or(&Value::Null).clone()
+}
+
+#[track_caller]
+fn cap(runtime: &Scratch, pid: u32, limit: &str) -> String {
+    let (status, out, err) = command(runtime, &["cap", "--pid", &pid.to_string(), limit]);
+    assert_eq!((status, err.as_str()), (0, ""));
+    out
+}
+
+#[test]
+fn ps_shows_what_each_process_holds_and_no_dead_ones() {
+    let place = runtime();
+    let mut capped = Told::start(setup(&place).cap("2GiB"));
+    let mut free = Told::start(setup(&place));
+    assert_eq!((capped.result("a 500"), capped.result("a 4000")), (0, 2));
+    assert_eq!((free.result("a 100"), free.result("f")), (0, 0));
+    let facts = ps(&place);
+    let one = of(&facts, capped.pid());
+    let device = &one["devices"][0];
+    assert!(one["command"].as_str().unwrap().contains("told"), "{one}");
+    assert!(one["trace"].as_str().unwrap().ends_with(".vtrace"));
+    assert_eq!(
+        (&device["live_bytes"], &device["peak_bytes"]),
+        (&(500 * MIB).into(), &(500 * MIB).into())
+    );
+    assert_eq!(
+        (&device["cap_bytes"], &device["refused_by_cap"]),
+        (&(2048 * MIB).into(), &1.into())
+    );
+    assert!(device["counted_bytes"].as_u64().unwrap() > 1000 * MIB, "with the context");
+    let other = of(&facts, free.pid());
+    let device = &other["devices"][0];
+    assert_eq!((&device["live_bytes"], &device["peak_bytes"]), (&0.into(), &(100 * MIB).into()));
+    assert!(device["cap_bytes"].is_null());
+    let (_, text, _) = command(&place, &["ps"]);
+    assert!(text.contains(&capped.pid().to_string()) && text.contains("cuda:0"), "{text}");
+    let pid = capped.pid();
+    capped.kill();
+    assert!(of(&ps(&place), pid).is_null(), "its page is stale");
+    let pid = free.pid();
+    free.end();
+    assert!(of(&ps(&place), pid).is_null(), "it ended");
+}
+
+#[test]
+fn a_cap_comes_moves_and_goes_while_the_process_runs() {
+    let place = runtime();
+    let mut told = Told::start(setup(&place));
+    let pid = told.pid();
+    assert_eq!((told.result("a 1000"), told.result("p 100")), (0, 0));
+    assert_eq!(told.ask("i").split(' ').nth(1), Some("24576"));
+    // The process makes no call: it is told so, and holds at the next one.
+    let said = cap(&place, pid, "2GiB");
+    assert!(said.contains("2.00 GiB of 24.00 GiB") && said.contains("next CUDA call"), "{said}");
+    assert_eq!(told.result("a 800"), 2);
+    assert_eq!(told.ask("i").split(' ').nth(1), Some("2048"));
+    assert_eq!(told.result("a 300"), 0);
+    // Below what is live: it says what must go, and nothing is given before.
+    let said = cap(&place, pid, "1GiB");
+    assert!(said.contains("must go before it is given more"), "{said}");
+    assert_eq!((told.result("a 1"), told.result("p 64"), told.result("m 1")), (2, 2, 2));
+    assert_eq!(told.result("p 1"), 0, "what its pool holds already is no new memory");
+    assert_eq!((told.result("f"), told.result("f"), told.result("f")), (0, 0, 0));
+    assert_eq!(told.result("a 1"), 2, "1000 and the context are still more");
+    assert_eq!((told.result("f"), told.result("a 100")), (0, 0));
+    cap(&place, pid, "50%");
+    assert_eq!(told.result("a 11000"), 0);
+    assert_eq!(told.result("a 1000"), 2);
+    cap(&place, pid, "none");
+    assert_eq!(told.result("a 10000"), 0);
+    let process = told.end();
+    let device = &process["devices"][0];
+    assert_eq!((&device["cap_bytes"], &device["refused_by_driver"]), (&Value::Null, &0.into()));
+    assert_eq!(device["refused_by_cap"], 6);
+}
+
+#[test]
+fn a_busy_process_sees_a_change_at_once() {
+    let place = runtime();
+    let mut told = Told::start(setup(&place));
+    told.order("h");
+    assert_eq!(told.answer(), "on");
+    let (pid, page) = (told.pid(), place.0.join("vramtrace"));
+    let mut slowest = Duration::ZERO;
+    for limit in ["4GiB", "600MiB", "none", "3GiB"] {
+        let asked = Instant::now();
+        let said = cap(&place, pid, limit);
+        slowest = slowest.max(asked.elapsed());
+        assert!(!said.contains("next CUDA call"), "{limit}: {said}");
+    }
+    // With the command's own start; the order itself waits for one call.
+    assert!(slowest < Duration::from_millis(500), "{slowest:?}");
+    let refused = |facts: &Value| of(facts, pid)["devices"][0]["refused_by_cap"].as_u64().unwrap();
+    cap(&place, pid, "600MiB");
+    std::thread::sleep(Duration::from_millis(30));
+    assert!(refused(&ps(&place)) > 0);
+    assert!(page.exists());
+}
+
+#[test]
+fn a_limit_that_was_ordered_is_in_the_trace() {
+    let place = runtime();
+    let mut told = Told::start(setup(&place).cap("2GiB"));
+    assert_eq!(told.result("a 100"), 0);
+    cap(&place, told.pid(), "1GiB");
+    assert_eq!(told.result("a 1000"), 2);
+    let process = told.end();
+    let device = &process["devices"][0];
+    assert_eq!(device["cap_bytes"], 1024 * MIB);
+    assert_eq!(device["refusals"][0]["cap_bytes"], 1024 * MIB);
+}
+
+#[test]
+fn who_and_what_cannot_be_changed_is_said() {
+    let place = runtime();
+    let mut told = Told::start(setup(&place));
+    assert_eq!(told.result("a 1"), 0);
+    let pid = told.pid().to_string();
+    for (args, says) in [
+        (&["--pid", &pid, "6"][..], "unit"),
+        (&["--pid", &pid, "0=6GiB"], "80% or 6GiB"),
+        (&["--pid", &pid, "--device", "x", "6GiB"], "ordinal"),
+        (&["--pid", &pid, "--device", "5", "50%"], "has not used that device"),
+        (&["--pid", &pid, "--device", "99", "6GiB"], "has not used that device"),
+        (&["--pid", "4194304", "6GiB"], "no such process"),
+        (&["--pid", &std::process::id().to_string(), "6GiB"], "without the recorder"),
+        (&["--group", "nobody", "6GiB"], "no such group"),
+        (&["--group", "a/b", "6GiB"], "letters"),
+    ] {
+        let args: Vec<&str> = ["cap"].iter().chain(args).copied().collect();
+        let (status, _, err) = command(&place, &args);
+        assert_eq!(status, 2, "{args:?}: {err}");
+        assert!(err.contains(says), "{args:?}: {err}");
+    }
+    // A directory that others can write into could hold anybody's pages.
+    let pages = place.0.join("vramtrace");
+    std::fs::set_permissions(&pages, PermissionsExt::from_mode(0o777)).unwrap();
+    let (status, _, err) = command(&place, &["cap", "--pid", &pid, "6GiB"]);
+    assert_eq!(status, 2);
+    assert!(err.contains("open to others (mode 777)"), "{err}");
+    let (status, _, err) = command(&place, &["ps"]);
+    assert_eq!(status, 0);
+    assert!(err.contains("open to others"), "{err}");
+    std::fs::set_permissions(&pages, PermissionsExt::from_mode(0o700)).unwrap();
+    let moved = place.0.join("moved");
+    std::fs::rename(&pages, &moved).unwrap();
+    std::os::unix::fs::symlink(&moved, &pages).unwrap();
+    let (status, _, err) = command(&place, &["cap", "--pid", &pid, "6GiB"]);
+    assert_eq!(status, 2);
+    assert!(err.contains("is a link"), "{err}");
+    assert_eq!(told.result("a 8000"), 0, "nothing of all that changed a limit");
+}

@@ -1,0 +1,195 @@
+//! Processes that share a budget.
+
+mod support;
+#[path = "support/told.rs"]
+mod told;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use support::{Program, Scratch, Setup, report, vramtrace};
+use told::Told;
+
+const MIB: u64 = 1 << 20;
+/// What a context takes on the simulated driver.
+const CONTEXT: u64 = 518;
+
+/// A name that no other test uses, and its page, which goes with it.
+struct Name(String);
+
+impl Name {
+    fn new(what: &str) -> Name {
+        Name(format!("test-{what}-{}", std::process::id()))
+    }
+
+    fn page(&self) -> PathBuf {
+        // SAFETY: always succeeds.
+        let user = unsafe { libc::geteuid() };
+        Path::new(&format!("/dev/shm/vramtrace-{user}")).join(format!("group.{}", self.0))
+    }
+}
+
+impl Drop for Name {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(self.page());
+    }
+}
+
+/// A device of as many MiB as the group may take: were it to take a byte more, the driver would
+/// have to refuse. (The driver's figure for each context is a little above NVML's, which counts.)
+fn exact(name: &Name, state: &Scratch, mib: u64, members: u64) -> Setup {
+    Setup::simulated()
+        .devices(&format!("1x{}MiB", mib as f64 + members as f64 * 8.8125))
+        .preload()
+        .env("VRAMTRACE_CAP_GROUP", &name.0)
+        .env("VRAMTRACE_CAP", format!("{mib}MiB"))
+        .env("VRAMTRACE_SIM_STATE", state.0.join("state"))
+}
+
+fn device(process: &Value) -> &Value {
+    &process["devices"][0]
+}
+
+#[test]
+fn two_share_what_one_of_them_could_take() {
+    let (name, state) = (Name::new("two"), Scratch::new());
+    let setup = Setup::simulated()
+        .preload()
+        .env("VRAMTRACE_CAP_GROUP", format!("{}:4GiB", name.0))
+        .env("VRAMTRACE_SIM_STATE", state.0.join("state"));
+    let mut a = Told::start(setup.clone().env("VRAMTRACE_CAP", "3GiB"));
+    let mut b = Told::start(setup);
+    let rest = 4096 - 2 * CONTEXT;
+    assert_eq!((a.result("a 2000"), b.result("a 2000")), (0, 2));
+    assert_eq!(b.ask("i"), format!("{} 4096", rest - 2000), "it is shown what is left for it");
+    assert_eq!(a.result("a 1000"), 2, "its own cap holds beside the group's");
+    assert_eq!((a.result("f"), b.result("a 2000")), (0, 0));
+    let run = vramtrace().args(["ps", "--json"]).output().unwrap();
+    let facts: Value = serde_json::from_slice(&run.stdout).unwrap();
+    let mut groups = facts["groups"].as_array().unwrap().iter();
+    let group = groups.find(|group| group["name"] == name.0.as_str()).unwrap();
+    assert_eq!(group["pids"].as_array().unwrap().len(), 2);
+    let shown = &group["devices"][0];
+    let counted = (2 * CONTEXT + 2000) * MIB;
+    assert_eq!(
+        (&shown["cap_bytes"], &shown["counted_bytes"]),
+        (&(4096 * MIB).into(), &counted.into())
+    );
+    // Another limit for both, while they run.
+    let order = |limit: &str| {
+        let run = vramtrace().args(["cap", "--group", &name.0, limit]).output().unwrap();
+        let text = String::from_utf8_lossy(&run.stdout).into_owned();
+        assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+        text
+    };
+    assert!(order("2GiB").contains("must go before"));
+    assert_eq!((a.result("a 1"), b.result("a 1")), (2, 2));
+    order("8GiB");
+    assert_eq!((a.result("a 100"), b.result("a 4000")), (0, 0));
+    order("none");
+    assert_eq!(b.result("a 9000"), 0);
+    let (a, b) = (a.end(), b.end());
+    assert_eq!(device(&a)["cap_bytes"], 3072 * MIB);
+    assert_eq!(
+        (&device(&b)["cap_bytes"], &device(&b)["group_cap_bytes"]),
+        (&Value::Null, &Value::Null)
+    );
+    assert_eq!(device(&b)["refusals"][0]["by"], "group cap");
+    assert_eq!(device(&b)["refusals"][0]["cap_bytes"], 4096 * MIB);
+}
+
+#[test]
+fn eight_that_hammer_never_pass_the_budget_by_a_byte() {
+    let (name, state) = (Name::new("eight"), Scratch::new());
+    let budget = 8 * CONTEXT + 700;
+    let mut members: Vec<Told> =
+        (0..8).map(|_| Told::start(exact(&name, &state, budget, 8))).collect();
+    members.iter_mut().for_each(|member| member.order("h"));
+    assert!(members.iter_mut().all(|member| member.answer() == "on"));
+    let full = std::env::var_os("VRAMTRACE_TEST_FULL").is_some();
+    std::thread::sleep(Duration::from_millis(if full { 20_000 } else { 1500 }));
+    let mut refused = 0;
+    for member in &mut members {
+        member.kill();
+        let report = report(&member.traces());
+        let device = device(&report["processes"][0]);
+        assert_eq!(device["refused_by_driver"], 0, "over the budget: {device:#}");
+        assert!(device["allocations"].as_u64().unwrap() > 10, "{device:#}");
+        refused += device["refused_by_cap"].as_u64().unwrap();
+    }
+    assert!(refused > 100, "the budget never bit ({refused}): the test proves nothing");
+}
+
+#[test]
+fn what_a_killed_member_held_is_there_at_the_next_request() {
+    let (name, state) = (Name::new("killed"), Scratch::new());
+    let full = std::env::var_os("VRAMTRACE_TEST_FULL").is_some();
+    let mut survivor = Told::start(exact(&name, &state, 3072, 2));
+    let all = format!("a {}", 3072 - CONTEXT);
+    for turn in 0..if full { 100 } else { 15 } {
+        let mut victim = Told::start(exact(&name, &state, 3072, 2));
+        victim.order("h");
+        assert_eq!(victim.answer(), "on");
+        std::thread::sleep(Duration::from_micros(200 + turn * 7919 % 9000));
+        assert_eq!(survivor.result(&all), 2, "the victim lives");
+        victim.kill();
+        assert_eq!(survivor.result(&all), 0, "turn {turn}: its bytes are still counted");
+        assert_eq!(survivor.result("f"), 0);
+    }
+    let process = survivor.end();
+    assert_eq!(device(&process)["refused_by_driver"], 0);
+}
+
+#[test]
+fn a_page_that_could_be_anothers_fails_closed() {
+    let (name, state) = (Name::new("link"), Scratch::new());
+    // Makes the directory, if it is not there.
+    Told::start(exact(&name, &state, 3072, 2)).end();
+    std::fs::remove_file(name.page()).unwrap();
+    std::os::unix::fs::symlink(state.0.join("elsewhere"), name.page()).unwrap();
+    let refused = Program::c("told").run(exact(&name, &state, 3072, 2));
+    assert_eq!(refused.status, 98, "cuInit fails");
+    assert!(
+        refused.stderr.contains(&format!("VRAMTRACE_CAP_GROUP={}", name.0)),
+        "{}",
+        refused.stderr
+    );
+    assert!(refused.stderr.contains("is a link"), "{}", refused.stderr);
+    assert!(!state.0.join("elsewhere").exists());
+    let bad =
+        Program::c("told").run(Setup::simulated().preload().env("VRAMTRACE_CAP_GROUP", "a/b"));
+    assert_eq!(bad.status, 98);
+    assert!(bad.stderr.contains("letters"), "{}", bad.stderr);
+}
+
+#[test]
+fn a_job_has_a_budget_of_its_own_that_ends_with_it() {
+    let scratch = Scratch::new();
+    let told = Program::c("told");
+    // Two at once, each told on its own: the second gets what the first leaves.
+    let script = format!(
+        "mkfifo go; (echo 'a 900'; cat go) | {0} > first & \
+         while ! grep -q 0 first 2>/dev/null; do sleep 0.01; done; \
+         printf 'a 900\\na 50\\n' | {0} > second; echo > go; wait",
+        told.0.display()
+    );
+    let run = vramtrace()
+        .args(["run", "--simulate", "--job-cap", "2GiB", "--out", "t", "--", "sh", "-c", &script])
+        .current_dir(&scratch.0)
+        .env_remove("VRAMTRACE_CAP")
+        .output()
+        .unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    let said = |name: &str| std::fs::read_to_string(scratch.0.join(name)).unwrap();
+    assert!(said("first").starts_with("ready\n0\n"), "{}", said("first"));
+    assert_eq!(said("second"), "ready\n2\n0\n");
+    let left = std::fs::read_dir(Name::new("x").page().parent().unwrap()).unwrap().flatten();
+    let run_pages = left.filter(|entry| {
+        let name = entry.file_name().into_string().unwrap();
+        let pid = name.strip_prefix("group.run-").and_then(|name| name.split('-').next());
+        pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists())
+    });
+    assert_eq!(run_pages.count(), 0, "its page is gone");
+    let bad = vramtrace().args(["run", "--job-cap", "8", "--", "true"]).output().unwrap();
+    assert_eq!(bad.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&bad.stderr).contains("--job-cap `8`"));
+}
