@@ -197,7 +197,7 @@ mod tests {
         for n in 0..400 {
             let layout = layout(1 + n * 37 % 5000, 1 << (n % 8));
             let block = unsafe { heap.alloc(layout) };
-            assert!(!block.is_null() && block as usize % layout.align() == 0);
+            assert!(!block.is_null() && (block as usize).is_multiple_of(layout.align()));
             unsafe { block.write_bytes(n as u8, layout.size()) };
             taken.push((block, layout, n as u8));
         }
