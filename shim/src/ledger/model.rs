@@ -334,6 +334,22 @@ fn a_page_is_given_back_by_the_last_free_that_returns() {
     assert_eq!(ledger.left(&last), PAGE);
 }
 
+/// A page is booked on the kind of whoever opened it, and of whoever opens it again.
+#[test]
+fn a_page_that_is_live_again_is_booked_on_the_new_kind() {
+    let ledger = Ledger::new();
+    let log = Log::default();
+    ledger.insert(&log, &Entry::new(Kind::Pitched, PAGE, 512, DeviceId(0)));
+    ledger.insert(&log, &Entry::new(Kind::Device, PAGE + 512, 512, DeviceId(0)));
+    let opener = ledger.remove(&log, Space::Device, PAGE).unwrap();
+    ledger.left(&opener);
+    let refused = ledger.remove(&log, Space::Device, PAGE + 512).unwrap();
+    ledger.restore(&log, &refused);
+    let gone = ledger.remove(&log, Space::Device, PAGE + 512).unwrap();
+    assert_eq!((gone.bytes, ledger.left(&gone)), (PAGE, PAGE));
+    assert!(log.0.borrow().is_empty(), "{:?}", log.0.borrow());
+}
+
 #[test]
 fn an_underflow_is_drift_not_17_terabytes() {
     let ledger = Ledger::new();

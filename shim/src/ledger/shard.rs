@@ -18,7 +18,7 @@ pub(super) struct PageSlot {
     live: u32,
     /// Allocations taken out whose free has not returned.
     leaving: u32,
-    /// Who opened the page: its bytes are booked there until the last one is gone.
+    /// Who opened the page: its bytes are booked there until no live one is left.
     device: u8,
     kind: u8,
 }
@@ -149,6 +149,10 @@ impl Inner {
     /// One more small allocation in the page.
     pub fn open_page(&mut self, page: u64, device: DeviceId, kind: Kind) -> Opened {
         if let Some(slot) = self.pages.get_mut(page) {
+            if slot.live == 0 {
+                // Its bytes were taken off the one who opened it; they are booked anew.
+                (slot.device, slot.kind) = (device.0, kind as u8);
+            }
             slot.live = slot.live.saturating_add(1);
             return Opened { booked: slot.live == 1, taken: false };
         }
