@@ -62,7 +62,7 @@ fn events() -> Vec<Event> {
         Event::GraphState { device, reserved: 32 << 20, used: 1 },
         Event::Sample(sample),
         Event::Limit { context, limit: 0, value: 16384, grown: 5 },
-        Event::Mark { name: 1, push: true },
+        Event::Mark { name: 1, mark: Mark::Push },
         Event::Counters(counters),
         Event::Alloc(Alloc { space: Space::Block, ..alloc }),
         Event::BlockChange { address: alloc.key, change: BlockChange::Requested(1000) },

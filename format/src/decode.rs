@@ -3,7 +3,7 @@
 
 use crate::code;
 use crate::{
-    Alloc, BlockChange, ContextId, Counters, Definition, DeviceId, Drift, Event, Join, Kind,
+    Alloc, BlockChange, ContextId, Counters, Definition, DeviceId, Drift, Event, Join, Kind, Mark,
     NativeName, PoolId, PoolOrigin, PythonFrame, Refused, RefusedBy, Sample, SiteId, Space,
     StackFlags, StackId, StopReason, ThreadId,
 };
@@ -109,7 +109,9 @@ fn wide(kind: u8, small: u64, body: &[u64]) -> Option<Event> {
         (code::LIMIT, &[limit, value, grown, ..]) => {
             Event::Limit { context: ContextId(small as u16), limit: limit as u32, value, grown }
         }
-        (code::MARK, _) => Event::Mark { name: small as u32, push: small >> 32 & 1 != 0 },
+        (code::MARK, _) => {
+            Event::Mark { name: small as u32, mark: Mark::from_u8((small >> 32) as u8) }
+        }
         (code::CACHE_STATE, &[allocated, reserved, ..]) => {
             Event::CacheState { device: DeviceId(small as u8), allocated, reserved }
         }

@@ -178,7 +178,7 @@ pub fn event(event: &Event, time_ns: u64) -> Record<EVENT_WORDS> {
         Event::Limit { context, limit, value, grown } => {
             record(code::LIMIT, u64::from(context.0)).with(u64::from(limit)).with(value).with(grown)
         }
-        Event::Mark { name, push } => record(code::MARK, u64::from(name) | u64::from(push) << 32),
+        Event::Mark { name, mark } => record(code::MARK, u64::from(name) | (mark as u64) << 32),
         Event::CacheState { device, allocated, reserved } => {
             record(code::CACHE_STATE, u64::from(device.0)).with(allocated).with(reserved)
         }

@@ -110,10 +110,10 @@ pub enum Event {
         value: u64,
         grown: u64,
     },
-    /// A phase mark (reserved for NVTX ranges): `name` is a string id.
+    /// The program marks a phase (NVTX): `name` is the id of a text, 0 where there is none.
     Mark {
         name: u32,
-        push: bool,
+        mark: Mark,
     },
     /// A framework's own totals: bytes of its blocks, and of the segments that they lie in.
     CacheState {
@@ -226,6 +226,29 @@ pub enum BlockChange {
     Pending,
     /// It waits no more: it can be used again.
     Reusable,
+}
+
+/// Ranges of a thread that lie in each other, ranges that any thread may end, moments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Mark {
+    /// The thread's innermost range ends.
+    Pop = 0,
+    Push = 1,
+    /// A range begins that lies in no other.
+    Start = 2,
+    /// The last one that began under this name ends.
+    End = 3,
+    Moment = 4,
+}
+
+impl Mark {
+    pub const ALL: [Mark; 5] = [Mark::Pop, Mark::Push, Mark::Start, Mark::End, Mark::Moment];
+
+    /// What a newer recorder may say besides is a moment.
+    pub fn from_u8(value: u8) -> Mark {
+        Mark::ALL.get(usize::from(value)).copied().unwrap_or(Mark::Moment)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -89,7 +89,8 @@ pub use definitions::{DefinitionCursor, Definitions};
 pub use encode::Define;
 pub use error::Error;
 pub use event::{
-    Alloc, BlockChange, Counters, Drift, Event, Refused, RefusedBy, Sample, Stamped, StopReason,
+    Alloc, BlockChange, Counters, Drift, Event, Mark, Refused, RefusedBy, Sample, Stamped,
+    StopReason,
 };
 pub use events::{Cursor, Events};
 pub use header::{HEADER_BYTES, Header};

@@ -14,6 +14,7 @@ use crate::devices::{Device, Devices};
 use crate::entry::{self, Api, Entry};
 use crate::graphs::Graphs;
 use crate::hooks::graphics::Graphics;
+use crate::hooks::mark::{self, Marks};
 use crate::ledger::Ledger;
 use crate::observe::Observer;
 use crate::pools::Pools;
@@ -44,6 +45,7 @@ pub struct Process {
     pub vmm: Vmm,
     pub graphics: Graphics,
     pub observe: Observer,
+    pub marks: Marks,
 }
 
 impl Process {
@@ -76,6 +78,7 @@ impl Process {
             vmm: Vmm::new(),
             graphics: Graphics::default(),
             observe: Observer::default(),
+            marks: Marks::default(),
         }
         // SAFETY: the last one; all are there.
         unsafe {
@@ -145,6 +148,7 @@ fn make_now() -> &'static Process {
             }
             process.recorder.start();
             process.config.tell_settings(&process.recorder);
+            mark::tell_early(process);
             process
         }
         Err(winner) => unsafe {

@@ -157,7 +157,7 @@ pub fn event() -> impl Strategy<Value = Event> {
         ),
         1 => (context(), any::<u32>(), number(), number())
             .prop_map(|(context, limit, value, grown)| Event::Limit { context, limit, value, grown }),
-        1 => (any::<u32>(), any::<bool>()).prop_map(|(name, push)| Event::Mark { name, push }),
+        1 => (any::<u32>(), 0u8..5).prop_map(|(name, mark)| Event::Mark { name, mark: Mark::from_u8(mark) }),
         1 => counters().prop_map(Event::Counters),
         1 => (device(), number(), number()).prop_map(|(device, allocated, reserved)| {
             Event::CacheState { device, allocated, reserved }

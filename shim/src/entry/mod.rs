@@ -19,6 +19,7 @@ pub mod elf;
 mod errno;
 mod exports;
 pub mod loader;
+mod nvtx;
 mod proc_address;
 mod real;
 pub mod shield;

@@ -9,6 +9,7 @@ pub mod graphics;
 pub mod host;
 pub mod info;
 pub mod ipc;
+pub mod mark;
 pub mod module;
 pub mod multicast;
 pub mod nvml;

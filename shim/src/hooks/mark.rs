@@ -1,0 +1,228 @@
+//! Phases that the program marks: written as they come. What a process marks before it uses a GPU
+//! is kept in a small room, as far as it is still open when the GPU is used first.
+
+use crate::lock::Lock;
+use crate::process::Process;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use vramtrace_format::{Definition, Event, Mark};
+
+/// Bytes of a name that are kept.
+pub const LONGEST: usize = 200;
+/// Different names of one process; later ones have none.
+const NAMES: usize = 1 << 14;
+/// Registered strings and domains.
+const REGISTERED: usize = 1 << 12;
+/// Ranges that were opened before the process had a state.
+const EARLY: usize = 64;
+
+/// The names of one process's marks, and what they are known by in its trace.
+#[derive(Default)]
+pub struct Marks {
+    names: Lock<HashMap<Box<str>, u32>>,
+}
+
+impl Marks {
+    /// 0 for no name, and for more than are kept. Defined before it is handed out.
+    fn id(&self, process: &Process, name: &str) -> u32 {
+        if name.is_empty() {
+            return 0;
+        }
+        let mut names = self.names.lock();
+        if let Some(id) = names.get(name) {
+            return *id;
+        }
+        let id = names.len() as u32 + 1;
+        let text = name.to_string();
+        if names.len() >= NAMES || !process.recorder.try_define(&Definition::Text { id, text }) {
+            return 0;
+        }
+        names.insert(name.into(), id);
+        id
+    }
+}
+
+/// `domain/name`, cut to [`LONGEST`] bytes.
+fn whole(domain: usize, name: &str) -> String {
+    let mut whole = match registered(domain) {
+        "" => name.to_string(),
+        domain if name.is_empty() => domain.to_string(),
+        domain => format!("{domain}/{name}"),
+    };
+    let mut end = whole.len().min(LONGEST);
+    while !whole.is_char_boundary(end) {
+        end -= 1;
+    }
+    whole.truncate(end);
+    whole
+}
+
+fn write(process: &Process, name: u32, mark: Mark) {
+    process.recorder.record(&Event::Mark { name, mark });
+}
+
+pub fn moment(process: Option<&'static Process>, domain: usize, name: &str) {
+    if let Some(process) = known(process) {
+        write(process, process.marks.id(process, &whole(domain, name)), Mark::Moment);
+    }
+}
+
+/// The depth of the range, which nobody needs: 0.
+pub fn push(process: Option<&'static Process>, domain: usize, name: &str) -> i32 {
+    let name = whole(domain, name);
+    match known(process) {
+        Some(process) => write(process, process.marks.id(process, &name), Mark::Push),
+        None => Early::push(name, None),
+    }
+    0
+}
+
+pub fn pop(process: Option<&'static Process>, _domain: usize) -> i32 {
+    match known(process) {
+        Some(process) => write(process, 0, Mark::Pop),
+        None => Early::pop(),
+    }
+    0
+}
+
+/// The range's number: its name's where the process has a state.
+pub fn start(process: Option<&'static Process>, domain: usize, name: &str) -> u64 {
+    static NEXT: AtomicUsize = AtomicUsize::new(1);
+    let name = whole(domain, name);
+    match known(process) {
+        Some(process) => {
+            let id = process.marks.id(process, &name);
+            write(process, id, Mark::Start);
+            u64::from(id) << 32
+        }
+        None => {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed) as u64 & u64::from(u32::MAX);
+            Early::push(name, Some(number));
+            number
+        }
+    }
+}
+
+pub fn end(process: Option<&'static Process>, range: u64) {
+    let Some(process) = known(process) else { return Early::end(range) };
+    let name = match range >> 32 {
+        // It began before the process had a state.
+        0 => EARLY_NAMES
+            .try_lock()
+            .and_then(|names| names.iter().find(|(number, _)| *number == range).map(|n| n.1))
+            .unwrap_or(0),
+        name => name as u32,
+    };
+    write(process, name, Mark::End);
+}
+
+/// Tells what was opened early once there is someone to tell it to.
+fn known(process: Option<&'static Process>) -> Option<&'static Process> {
+    if let Some(process) = process
+        && EARLY_COUNT.load(Ordering::Relaxed) > 0
+    {
+        tell_early(process);
+    }
+    process
+}
+
+struct Early {
+    thread: i32,
+    name: String,
+    /// Of a range that any thread may end.
+    number: Option<u64>,
+}
+
+static EARLY_COUNT: AtomicUsize = AtomicUsize::new(0);
+static EARLY_OPEN: Lock<Vec<Early>> = Lock::new(Vec::new());
+/// Early ranges that any thread may end, and their names in the trace.
+static EARLY_NAMES: Lock<Vec<(u64, u32)>> = Lock::new(Vec::new());
+
+/// A lock that is held by a thread that a fork left behind is never given back: nobody waits.
+impl Early {
+    fn push(name: String, number: Option<u64>) {
+        let Some(mut open) = EARLY_OPEN.try_lock() else { return };
+        if open.len() < EARLY {
+            open.push(Early { thread: thread(), name, number });
+            EARLY_COUNT.store(open.len(), Ordering::Relaxed);
+        }
+    }
+
+    fn pop() {
+        Early::remove(|early| early.number.is_none() && early.thread == thread());
+    }
+
+    fn end(number: u64) {
+        Early::remove(|early| early.number == Some(number));
+    }
+
+    fn remove(which: impl Fn(&Early) -> bool) {
+        let Some(mut open) = EARLY_OPEN.try_lock() else { return };
+        if let Some(at) = open.iter().rposition(which) {
+            open.remove(at);
+            EARLY_COUNT.store(open.len(), Ordering::Relaxed);
+        }
+    }
+}
+
+/// This thread's ranges, and those of no thread. The other threads tell theirs themselves.
+pub fn tell_early(process: &'static Process) {
+    if EARLY_COUNT.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    let Some(mut open) = EARLY_OPEN.try_lock() else { return };
+    let thread = thread();
+    let mut mine = Vec::new();
+    let mut index = 0;
+    while index < open.len() {
+        match open[index].number.is_some() || open[index].thread == thread {
+            true => mine.push(open.remove(index)),
+            false => index += 1,
+        }
+    }
+    EARLY_COUNT.store(open.len(), Ordering::Relaxed);
+    drop(open);
+    for early in mine {
+        let id = process.marks.id(process, &early.name);
+        match early.number {
+            None => write(process, id, Mark::Push),
+            Some(number) => {
+                write(process, id, Mark::Start);
+                if let Some(mut names) = EARLY_NAMES.try_lock() {
+                    names.push((number, id));
+                }
+            }
+        }
+    }
+}
+
+fn thread() -> i32 {
+    // SAFETY: plain call.
+    unsafe { libc::gettid() }
+}
+
+/// Strings that the program registered, by handle from 1. They outlive forks, and are never freed.
+static STRINGS: [AtomicPtr<String>; REGISTERED] =
+    [const { AtomicPtr::new(std::ptr::null_mut()) }; REGISTERED];
+static STRING_COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// The handle of a string or domain; never 0.
+pub fn register(name: &str) -> usize {
+    let at = STRING_COUNT.load(Ordering::Relaxed);
+    if at >= REGISTERED {
+        return REGISTERED + 1;
+    }
+    let at = STRING_COUNT.fetch_add(1, Ordering::Relaxed);
+    if let Some(slot) = STRINGS.get(at) {
+        slot.store(Box::into_raw(Box::new(name.to_string())), Ordering::Release);
+    }
+    at + 1
+}
+
+/// Empty for what is no handle.
+pub fn registered(handle: usize) -> &'static str {
+    let slot = handle.checked_sub(1).and_then(|at| STRINGS.get(at));
+    let string = slot.map_or(std::ptr::null_mut(), |slot| slot.load(Ordering::Acquire));
+    // SAFETY: null, or leaked.
+    unsafe { string.as_ref() }.map_or("", String::as_str)
+}
