@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use vramtrace_reader::analysis::{Moment, Process, read_all};
+use vramtrace_reader::analysis::{Moment, Phase, Process, phases, read_all};
 use vramtrace_reader::report::{self, Shown};
-use vramtrace_reader::trace::{Loaded, load};
+use vramtrace_reader::trace::{Loaded, Trace, load};
 
 use super::{DONE, FOUND, Failure, Outcome, moment, print, say};
 
@@ -16,6 +16,7 @@ Examples:
   vramtrace report                                     the newest run here, also while it runs
   vramtrace report vramtrace-20260101-120000/ --rank 3
   vramtrace report train.vtrace --at peak              what was live when most was
+  vramtrace report --by-phase                          by NVTX ranges: peak, allocated, stayed
   vramtrace report --json | jq '.processes[].devices[].peak_bytes'
   vramtrace report --fail-on refusal                   exit 1 if a request was refused")]
 pub struct Args {
@@ -36,6 +37,9 @@ pub struct Args {
     /// How many of the largest live allocations and of the last refusals to list
     #[arg(long, value_name = "N", default_value_t = 5)]
     top: usize,
+    /// Show what memory did in each phase that the program marked (NVTX ranges)
+    #[arg(long)]
+    by_phase: bool,
     /// Facts for programs (schema vramtrace.report/1)
     #[arg(long)]
     json: bool,
@@ -87,13 +91,30 @@ pub fn run(args: Args) -> Outcome {
             process.find_holders(trace);
         }
     }
+    let marked: Vec<Vec<Phase>> = match args.by_phase {
+        true => processes.iter().zip(&found.traces).map(marked).collect(),
+        false => Vec::new(),
+    };
     let text = match args.json {
-        true => serde_json::to_string_pretty(&report::json::report(&processes, args.top))? + "\n",
-        false => as_text(&args, &found, &processes, moment),
+        true => as_json(&processes, &marked, args.top)?,
+        false => as_text(&args, &found, &processes, &marked, moment),
     };
     print(&text)?;
     let failed = args.fail_on.iter().any(|finding| processes.iter().any(|p| finding.is_in(p)));
     Ok(if failed { FOUND } else { DONE })
+}
+
+fn marked((process, trace): (&Process, &Trace)) -> Vec<Phase> {
+    phases(trace, &process.definitions)
+}
+
+/// With the phases of each process where they are asked for.
+fn as_json(processes: &[Process], marked: &[Vec<Phase>], top: usize) -> Result<String, Failure> {
+    let mut all = serde_json::to_value(report::json::report(processes, top))?;
+    for (index, phases) in marked.iter().enumerate() {
+        all["processes"][index]["phases"] = serde_json::to_value(report::phases::facts(phases))?;
+    }
+    Ok(serde_json::to_string_pretty(&all)? + "\n")
 }
 
 /// Leaves those that `--rank` and `--pid` name.
@@ -132,7 +153,13 @@ fn wanted(mut loaded: Loaded, args: &Args) -> Result<Loaded, Failure> {
     )))
 }
 
-fn as_text(args: &Args, found: &Loaded, processes: &[Process], moment: Moment) -> String {
+fn as_text(
+    args: &Args,
+    found: &Loaded,
+    processes: &[Process],
+    marked: &[Vec<Phase>],
+    moment: Moment,
+) -> String {
     let mut out = String::new();
     if let Some(chosen) = &found.chosen {
         out.push_str(&format!("{}\n\n", chosen.display()));
@@ -148,6 +175,12 @@ fn as_text(args: &Args, found: &Loaded, processes: &[Process], moment: Moment) -
             }
             out.push_str(&report::details(process, Shown { top: args.top, moment }));
         }
+    }
+    for (process, phases) in processes.iter().zip(marked) {
+        if several {
+            out.push_str(&format!("\n{}\n", process.name()));
+        }
+        out.push_str(&report::phases::table(phases));
     }
     let hints = report::hints(processes, several && !args.all, &given(args));
     if !hints.is_empty() {

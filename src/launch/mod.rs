@@ -50,6 +50,11 @@ impl Launch {
             ("VRAMTRACE_OUT", self.output.variable()),
             ("VRAMTRACE_RUN", self.output.run_marker()),
         ];
+        // Phases: another tool that is named there stays.
+        let nvtx = std::env::var_os("NVTX_INJECTION64_PATH").filter(|path| !path.is_empty());
+        if nvtx.is_none() {
+            variables.push(("NVTX_INJECTION64_PATH", library.clone().into_os_string()));
+        }
         if let Some(cap) = &self.cap {
             variables.push(("VRAMTRACE_CAP", cap.into()));
         }

@@ -197,7 +197,8 @@ impl Replay {
             Event::SoftLimit { device, over, .. } => {
                 self.device(device).soft_crossings += u64::from(over);
             }
-            Event::Limit { .. } | Event::Mark { .. } | Event::Anchor => {}
+            Event::Mark { name, mark } => observer.marked(at, name, mark),
+            Event::Limit { .. } | Event::Anchor => {}
         }
     }
 

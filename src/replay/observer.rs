@@ -1,6 +1,6 @@
 //! What a caller may watch while events are replayed. Every method may be left out.
 
-use vramtrace_format::{BlockChange, DeviceId, Refused, StackId, Stamped};
+use vramtrace_format::{BlockChange, DeviceId, Mark, Refused, StackId, Stamped};
 
 use super::cache::CacheOomAt;
 use super::device::DeviceState;
@@ -61,6 +61,8 @@ pub trait Observer {
         _segment: Option<DeviceId>,
     ) {
     }
+    /// The program marked a phase; `name` is a text of the definitions.
+    fn marked(&mut self, _at: &Stamped, _name: u32, _mark: Mark) {}
     fn refused(&mut self, _at: &Stamped, _refused: &Refused, _site: Option<&Site>) {}
     /// Some sum of the device changed by this event. Comes after `born` and `died`.
     fn changed(&mut self, _at: &Stamped, _device: DeviceId, _state: &DeviceState) {}

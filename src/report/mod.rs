@@ -7,6 +7,7 @@ pub mod json;
 pub mod layout;
 pub mod leaks;
 mod overview;
+pub mod phases;
 mod picture;
 mod process;
 #[cfg(test)]

@@ -1,0 +1,238 @@
+//! Phases that the program marked (NVTX ranges), and what memory did in them.
+
+use std::collections::BTreeMap;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use vramtrace_format::{DeviceId, Kind, Mark, Stamped, ThreadId};
+
+use crate::replay::{Birth, Death, DeviceState, Key, Live, Observer};
+use crate::trace::{Definitions, Trace, Until};
+
+/// One phase: all ranges of one name that lay in ranges of the same names.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Phase {
+    /// From the outermost in: `epoch`, `forward`.
+    pub path: Vec<String>,
+    /// Ranges of it.
+    pub times: u64,
+    /// All of them together.
+    pub duration_ns: u64,
+    pub first_ns: u64,
+    pub devices: BTreeMap<DeviceId, InPhase>,
+}
+
+/// One device's memory in a phase. Phases of a thread count what this thread did; ranges that any
+/// thread may end count all threads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InPhase {
+    /// Most physical bytes of the device while it lasted.
+    pub peak_bytes: u64,
+    pub allocated_bytes: u64,
+    pub freed_bytes: u64,
+    /// Of what was allocated in a range, what was live when it ended.
+    pub stayed_bytes: u64,
+}
+
+#[derive(Debug)]
+struct Open {
+    phase: usize,
+    name: u32,
+    /// `None`: a range of no thread.
+    thread: Option<ThreadId>,
+    began_ns: u64,
+    kept: BTreeMap<DeviceId, u64>,
+}
+
+/// More names than this, one in the other, are not followed.
+const DEEPEST: usize = 64;
+
+#[derive(Debug)]
+struct Watch<'d> {
+    definitions: &'d Definitions,
+    phases: Vec<Phase>,
+    /// By the phase around it and the name.
+    known: FxHashMap<(Option<usize>, u32), usize>,
+    open: Vec<Open>,
+    live: BTreeMap<DeviceId, u64>,
+    /// Memory of frameworks: its blocks are counted.
+    segments: FxHashSet<Key>,
+}
+
+/// All phases of a trace, in the order in which they began first; those within another behind it.
+/// Empty: nothing was marked.
+pub fn phases(trace: &Trace, definitions: &Definitions) -> Vec<Phase> {
+    let mut watch = Watch {
+        definitions,
+        phases: Vec::new(),
+        known: FxHashMap::default(),
+        open: Vec::new(),
+        live: BTreeMap::new(),
+        segments: FxHashSet::default(),
+    };
+    let reading = trace.replay_until(definitions, Until::End, &mut watch, &mut |_, _| {});
+    while let Some(open) = watch.open.pop() {
+        watch.close(open, reading.state.time_ns);
+    }
+    let mut phases = watch.phases;
+    // A phase comes behind the one around it.
+    let firsts: BTreeMap<Vec<String>, u64> =
+        phases.iter().map(|phase| (phase.path.clone(), phase.first_ns)).collect();
+    phases.sort_by_cached_key(|phase| {
+        let place = |depth: usize| {
+            let path = &phase.path[..depth];
+            (firsts.get(path).copied().unwrap_or(0), path[depth - 1].clone())
+        };
+        (1..=phase.path.len()).map(place).collect::<Vec<_>>()
+    });
+    phases
+}
+
+impl Watch<'_> {
+    fn begin(&mut self, at: &Stamped, name: u32, thread: Option<ThreadId>) {
+        let around = self.open.iter().rev().find(|open| open.thread == thread);
+        let around = around.filter(|_| thread.is_some()).map(|open| open.phase);
+        let path = around.map_or(&[][..], |around| &self.phases[around].path);
+        if path.len() >= DEEPEST {
+            return;
+        }
+        let text = self.definitions.text(name).unwrap_or("(no name)").to_string();
+        let path: Vec<String> = path.iter().cloned().chain([text]).collect();
+        let phase = *self.known.entry((around, name)).or_insert_with(|| {
+            self.phases.push(Phase {
+                path,
+                times: 0,
+                duration_ns: 0,
+                first_ns: at.time_ns,
+                devices: BTreeMap::new(),
+            });
+            self.phases.len() - 1
+        });
+        self.phases[phase].times += 1;
+        for (device, bytes) in &self.live {
+            let sums = self.phases[phase].devices.entry(*device).or_default();
+            sums.peak_bytes = sums.peak_bytes.max(*bytes);
+        }
+        let began_ns = at.time_ns;
+        self.open.push(Open { phase, name, thread, began_ns, kept: BTreeMap::new() });
+    }
+
+    fn end(&mut self, at: &Stamped, which: impl Fn(&Open) -> bool) {
+        if let Some(index) = self.open.iter().rposition(which) {
+            let open = self.open.remove(index);
+            self.close(open, at.time_ns);
+        }
+    }
+
+    fn close(&mut self, open: Open, now_ns: u64) {
+        let phase = &mut self.phases[open.phase];
+        phase.duration_ns += now_ns.saturating_sub(open.began_ns);
+        for (device, bytes) in open.kept {
+            phase.devices.entry(device).or_default().stayed_bytes += bytes;
+        }
+    }
+
+    fn came(&mut self, at: &Stamped, live: &Live, how: Birth) {
+        // Other kinds of coming are of something that was there before.
+        if how != Birth::Allocated || !counts(live) {
+            return;
+        }
+        let bytes = live.share();
+        for open in self.open.iter_mut().filter(|open| is_of(open, at.thread)) {
+            let sums = self.phases[open.phase].devices.entry(live.device).or_default();
+            sums.allocated_bytes = sums.allocated_bytes.saturating_add(bytes);
+            *open.kept.entry(live.device).or_default() += bytes;
+        }
+    }
+
+    fn went(&mut self, at: &Stamped, live: &Live) {
+        if !counts(live) {
+            return;
+        }
+        let bytes = live.share();
+        for open in &mut self.open {
+            if is_of(open, at.thread) {
+                let sums = self.phases[open.phase].devices.entry(live.device).or_default();
+                sums.freed_bytes = sums.freed_bytes.saturating_add(bytes);
+            }
+            // Whoever frees it: it was allocated in this range.
+            if is_of(open, live.thread)
+                && live.time_ns >= open.began_ns
+                && let Some(kept) = open.kept.get_mut(&live.device)
+            {
+                *kept = kept.saturating_sub(bytes);
+            }
+        }
+    }
+}
+
+fn is_of(open: &Open, thread: ThreadId) -> bool {
+    open.thread.is_none_or(|of| of == thread)
+}
+
+fn counts(live: &Live) -> bool {
+    !live.kind.is_host() && live.kind != Kind::Imported
+}
+
+impl Observer for Watch<'_> {
+    fn born(&mut self, at: &Stamped, _key: Key, live: &Live, how: Birth) {
+        self.came(at, live, how);
+    }
+
+    fn died(&mut self, at: &Stamped, key: Key, live: &Live, _how: Death) {
+        if !self.segments.remove(&key) {
+            self.went(at, live);
+        }
+    }
+
+    fn block_born(&mut self, at: &Stamped, _address: u64, live: &Live, how: Birth) {
+        self.came(at, live, how);
+    }
+
+    fn block_died(&mut self, at: &Stamped, _address: u64, live: &Live, _how: Death) {
+        self.went(at, live);
+    }
+
+    fn became_segment(&mut self, _at: &Stamped, key: Key, live: &Live) {
+        if !self.segments.insert(key) {
+            return;
+        }
+        // It was counted when it came, if that was in a range that is open.
+        for open in self.open.iter_mut().filter(|open| is_of(open, live.thread)) {
+            if live.time_ns < open.began_ns {
+                continue;
+            }
+            let sums = self.phases[open.phase].devices.entry(live.device).or_default();
+            sums.allocated_bytes = sums.allocated_bytes.saturating_sub(live.share());
+            if let Some(kept) = open.kept.get_mut(&live.device) {
+                *kept = kept.saturating_sub(live.share());
+            }
+        }
+    }
+
+    fn changed(&mut self, _at: &Stamped, device: DeviceId, state: &DeviceState) {
+        self.live.insert(device, state.live_bytes);
+        for open in &self.open {
+            let sums = self.phases[open.phase].devices.entry(device).or_default();
+            sums.peak_bytes = sums.peak_bytes.max(state.live_bytes);
+        }
+    }
+
+    fn marked(&mut self, at: &Stamped, name: u32, mark: Mark) {
+        match mark {
+            Mark::Push => self.begin(at, name, Some(at.thread)),
+            Mark::Pop => self.end(at, |open| open.thread == Some(at.thread)),
+            Mark::Start => self.begin(at, name, None),
+            Mark::End => self.end(at, |open| open.thread.is_none() && open.name == name),
+            Mark::Moment => {}
+        }
+    }
+
+    /// Whether the ranges that were open still are is not known.
+    fn reset(&mut self, at: &Stamped) {
+        while let Some(open) = self.open.pop() {
+            self.close(open, at.time_ns);
+        }
+        self.live.clear();
+        self.segments.clear();
+    }
+}

@@ -1,0 +1,78 @@
+/* phases.c: memory in phases. With -DREAL_NVTX (and the include path of NVTX 3) the real headers. */
+#include "door.h"
+#ifdef REAL_NVTX
+#include <nvtx3/nvToolsExt.h>
+#else
+#include "nvtx_min.h"
+#endif
+#include <errno.h>
+#include <pthread.h>
+#include <unistd.h>
+
+static CUdeviceptr take(size_t bytes) {
+    CUdeviceptr p;
+    MUST(CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&p, bytes));
+    return p;
+}
+
+static void give(CUdeviceptr p) {
+    MUST(CALL(cuMemFree_v2, (CUdeviceptr))(p));
+}
+
+static void *other(void *context) {
+    MUST(CALL(cuCtxSetCurrent, (CUcontext))(context));
+    nvtxRangePushA("other thread");
+    take(32 * MIB);
+    nvtxRangePop();
+    return NULL;
+}
+
+int main(void) {
+    nvtxEventAttributes_t event = {0};
+    pthread_t thread;
+    /* Before the process uses the GPU. */
+    nvtxRangePushA("gone before");
+    nvtxRangePop();
+    nvtxRangePushA("epoch");
+    nvtxRangeId_t early = nvtxRangeStartA("early");
+    CUcontext context = begin(0);
+    CUdeviceptr weights = take(64 * MIB);
+    nvtxRangeEnd(early);
+
+    nvtxDomainHandle_t domain = nvtxDomainCreateA("NCCL");
+    event.version = NVTX_VERSION;
+    event.size = NVTX_EVENT_ATTRIB_STRUCT_SIZE;
+    for (int step = 0; step < 10; step++) {
+        nvtxRangePushW(L"forward \u00e9");
+        CUdeviceptr activation = take(20 * MIB);
+        take(2 * MIB);
+        nvtxRangePop();
+        nvtxMarkA("a moment");
+        event.messageType = NVTX_MESSAGE_TYPE_ASCII;
+        event.message.ascii = "backward";
+        nvtxRangePushEx(&event);
+        CUdeviceptr gradient = take(40 * MIB);
+        event.messageType = NVTX_MESSAGE_TYPE_REGISTERED;
+        event.message.registered = nvtxDomainRegisterStringA(domain, "AllReduce");
+        nvtxDomainRangePushEx(domain, &event);
+        give(take(8 * MIB));
+        nvtxDomainRangePop(domain);
+        give(gradient);
+        give(activation);
+        errno = 77;
+        nvtxRangePop();
+        if (errno != 77) return 91;
+    }
+    nvtxRangePop();
+    nvtxRangePop(); /* one too many */
+
+    nvtxRangeId_t range = nvtxRangeStartA("everyone's");
+    pthread_create(&thread, NULL, other, context);
+    pthread_join(thread, NULL);
+    nvtxRangeEnd(range);
+    give(weights);
+    nvtxRangePushA("never ended");
+    take(4 * MIB);
+    puts("done");
+    return 0;
+}
