@@ -7,9 +7,10 @@ use std::hash::Hash;
 use rustc_hash::FxHashMap;
 use vramtrace_format::{DeviceId, Header, StackId};
 
+use super::autograd;
 use super::holdings::{Held, Holdings};
 use super::places::{Layer, Places};
-use crate::symbols::{Frame, Language, Symbols};
+use crate::symbols::{FREE_CACHE, Frame, Language, Symbols};
 
 /// What makes two allocations one holder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,6 +53,8 @@ pub struct Reading<'s> {
     /// The program itself, among the titles.
     program: u32,
     titles: Vec<String>,
+    /// PyTorch's title.
+    torch: u32,
 }
 
 /// What one stack says.
@@ -78,7 +81,8 @@ impl<'s> Reading<'s> {
         let layers = frames.iter().map(|frame| places.layer(frame)).collect();
         let libraries = frames.iter().map(|frame| places.library(frame).map(&mut title)).collect();
         let program = title(places.program().to_string());
-        Reading { symbols, layers, libraries, program, titles }
+        let torch = title("PyTorch".to_string());
+        Reading { symbols, layers, libraries, program, titles, torch }
     }
 
     pub fn read(&self, stack: StackId) -> Said {
@@ -88,9 +92,16 @@ impl<'s> Reading<'s> {
         // Python lines are what people read; native ones where there are none.
         let python = (0..frames.len()).any(|at| language(at) == Language::Python);
         let read = |at: &usize| !python || language(*at) == Language::Python;
+        // Threads that run backward have no Python: the node of the graph says what for.
+        let node = |at: &usize| {
+            let frame = &self.symbols.frames()[frames[*at] as usize];
+            !python && autograd::node(&frame.function).is_some()
+        };
+        let node = (0..frames.len()).find(node);
         let innermost =
             |least: Layer| (0..frames.len()).filter(read).find(|at| layer(*at) >= least);
-        let lead = innermost(Layer::Package)
+        let lead = node
+            .or_else(|| innermost(Layer::Package))
             .or_else(|| innermost(Layer::Framework))
             .or_else(|| innermost(Layer::Plumbing));
         let named = |at: usize| {
@@ -103,6 +114,18 @@ impl<'s> Reading<'s> {
         let mut own = (beyond..frames.len()).filter(read).filter(|at| layer(*at) == Layer::Own);
         let caller = own.find(another);
         Said { lead, caller, library: self.library_of(frames) }
+    }
+
+    /// What the stack of a block says: PyTorch cut it out of its cache, for itself or for cuBLAS.
+    pub fn read_block(&self, stack: StackId) -> Said {
+        let frames = self.symbols.indexes(stack);
+        let native = |index: &u32| {
+            let frame = &self.symbols.frames()[*index as usize];
+            frame.language == Language::Native && self.libraries[*index as usize].is_some()
+        };
+        let said = self.read(stack);
+        let library = said.library.filter(|_| frames.iter().any(native));
+        Said { library: library.or(Some(self.torch)), ..said }
     }
 
     /// The innermost frame that does not ask for another. Frames further out may say more exactly
@@ -147,7 +170,8 @@ impl<'s> Reading<'s> {
                 };
                 (said.library, function(said.lead), function(said.caller))
             }),
-            By::Library => self.group(holdings, |_, said| said.library),
+            // Free memory of a cache is apart from what the library uses.
+            By::Library => self.group(holdings, |stack, said| (said.library, stack == FREE_CACHE)),
             By::Stack => self.group(holdings, |stack, _| self.symbols.indexes(stack)),
         }
     }
@@ -187,8 +211,10 @@ impl<'s> Reading<'s> {
             false => None,
         };
         let mut all: FxHashMap<_, (Held, u64, Held, StackId, Said)> = FxHashMap::default();
-        for (&(device, stack), &held) in &holdings.held {
-            let said = self.read(stack);
+        let driver = holdings.held.iter().map(|of| (of, false));
+        let blocks = holdings.blocks.iter().map(|of| (of, true));
+        for ((&(device, stack), &held), block) in driver.chain(blocks) {
+            let said = if block { self.read_block(stack) } else { self.read(stack) };
             let group = all.entry((device, why(stack), key(stack, &said))).or_insert((
                 Held::default(),
                 0,

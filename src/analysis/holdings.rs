@@ -1,16 +1,18 @@
-//! Bytes by stack: of a live set, and of each device at its own peak.
+//! Bytes by stack: of a live set, or of each device at its own peak.
 
 use std::collections::BTreeMap;
 
-use rustc_hash::FxHashMap;
-use vramtrace_format::{DeviceId, Kind, StackId, Stamped};
+use rustc_hash::{FxHashMap, FxHashSet};
+use vramtrace_format::{DeviceId, Kind, StackId};
 
-use crate::replay::{Birth, Death, DeviceState, Key, Live, LiveSet, Observer, Peak, State};
+use super::{Level, Moment};
+use crate::replay::{DeviceState, Key, Live, SegmentAt, State};
+use crate::symbols::FREE_CACHE;
 use crate::trace::{Definitions, Trace, Until};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Shares of physical memory, as [`Live::share`] counts them.
+    /// Shares of physical memory, as [`Live::share`] counts them; of blocks their size.
     pub bytes: u64,
     pub count: u64,
 }
@@ -20,154 +22,322 @@ impl Held {
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.count = self.count.saturating_add(other.count);
     }
-
-    fn remove(&mut self, bytes: u64) {
-        self.bytes = self.bytes.saturating_sub(bytes);
-        self.count = self.count.saturating_sub(1);
-    }
 }
 
+type ByStack = FxHashMap<(DeviceId, StackId), Held>;
+
 /// What each stack held at a moment: a device's memory, without imports.
+///
+/// No byte is in it twice: at the level of tensors, blocks stand in place of the segments that
+/// hold them, and what is left of the segments is held by [`FREE_CACHE`]. So the sum of a device
+/// is that of its driver memory at either level, plus blocks of which no driver memory is known.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Holdings {
-    pub held: FxHashMap<(DeviceId, StackId), Held>,
+    /// Driver memory; at the level of tensors without a framework's segments.
+    pub held: ByStack,
+    /// A framework's blocks, and the rest of its segments.
+    pub blocks: ByStack,
     /// Of which moment a device's figures are, ns since start.
     pub at_ns: BTreeMap<DeviceId, u64>,
 }
 
 impl Holdings {
-    pub fn of_state(state: &State) -> Holdings {
-        let mut holdings = Holdings::of_live(&state.live);
-        holdings.at_ns = state.devices.keys().map(|device| (*device, state.time_ns)).collect();
+    pub fn of_state(state: &State, level: Level) -> Holdings {
+        let mut holdings = Holdings {
+            at_ns: state.devices.keys().map(|device| (*device, state.time_ns)).collect(),
+            ..Holdings::default()
+        };
+        let segments = match level {
+            Level::Driver => Vec::new(),
+            Level::Tensor => state.segments(),
+        };
+        let mut taken: FxHashSet<Key> = FxHashSet::default();
+        for segment in &segments {
+            holdings.add_segment(state, segment, &mut taken);
+        }
+        if level == Level::Tensor {
+            for (address, bytes) in state.cache.outside() {
+                let key = Key { space: vramtrace_format::Space::Block, number: address };
+                if let Some(live) = state.live.get(key) {
+                    let held = holdings.blocks.entry((live.device, live.stack)).or_default();
+                    held.add(Held { bytes, count: 1 });
+                }
+            }
+        }
+        for (key, live) in state.live.iter().filter(|(_, live)| counts(live)) {
+            if taken.is_empty() || !taken.contains(&key) {
+                let held = holdings.held.entry((live.device, live.stack)).or_default();
+                held.add(Held { bytes: live.share(), count: 1 });
+            }
+        }
         holdings
     }
 
-    fn of_live(live: &LiveSet) -> Holdings {
-        let mut holdings = Holdings::default();
-        for (_, live) in live.iter().filter(|(_, live)| counts(live)) {
-            let held = holdings.held.entry((live.device, live.stack)).or_default();
-            held.add(Held { bytes: live.share(), count: 1 });
+    /// Blocks in place of their segment.
+    fn add_segment(&mut self, state: &State, segment: &SegmentAt, taken: &mut FxHashSet<Key>) {
+        let mut rest = 0u64;
+        let mut device = segment.device;
+        for (key, live) in segment.allocation(state).into_iter().chain(segment.objects(state)) {
+            // An object may be mapped twice.
+            if taken.insert(key) {
+                rest = rest.saturating_add(live.share());
+                device = live.device;
+            }
         }
-        holdings
+        for block in &segment.blocks {
+            let held = self.blocks.entry((device, block.live.stack)).or_default();
+            held.add(Held { bytes: block.bytes, count: 1 });
+            rest = rest.saturating_sub(block.bytes);
+        }
+        if rest > 0 {
+            let held = self.blocks.entry((device, FREE_CACHE)).or_default();
+            held.add(Held { bytes: rest, count: 1 });
+        }
+    }
+
+    /// At the moment that is asked for; `state` is that of the moment, for peaks that of the end.
+    pub fn at(
+        trace: &Trace,
+        definitions: &Definitions,
+        state: &State,
+        moment: Moment,
+        level: Level,
+    ) -> Holdings {
+        match moment {
+            Moment::Peak | Moment::AllocatedPeak => {
+                Holdings::at_peaks(trace, definitions, state, moment, level)
+            }
+            Moment::End | Moment::At(_) => Holdings::of_state(state, level),
+        }
     }
 
     /// Each device at its own peak, as `end`, the state at the end, tells them. Reads the trace
-    /// up to the last of them; memory is bounded by the number of stacks.
-    pub fn at_peaks(trace: &Trace, definitions: &Definitions, end: &State) -> Holdings {
-        let mut watch = PeakWatch::default();
-        let mut last = 0;
-        for (device, state) in end.devices.iter().filter(|(_, state)| state.peak.bytes > 0) {
-            watch.wanted.insert(*device, Wanted { peak: state.peak, reached: 0, passed: false });
-            last = last.max(state.peak.time_ns);
-        }
-        let offsets = watch.wanted.values().map(|wanted| wanted.peak.offset);
-        // Without an offset the peak is told by the recorder's counters alone: the events
-        // nearest to its time stand for it.
-        let until = match offsets.collect::<Option<Vec<u64>>>() {
-            Some(offsets) => Until::Offset(offsets.into_iter().max().unwrap_or(0)),
-            None => Until::Time(last),
-        };
-        trace.replay_until(definitions, until, &mut watch, &mut |_, _| {});
-        watch.finish();
-        watch.found
+    /// up to the last of them.
+    pub fn at_peaks(
+        trace: &Trace,
+        definitions: &Definitions,
+        end: &State,
+        peak: Moment,
+        level: Level,
+    ) -> Holdings {
+        let place = |state: &DeviceState| place_of(state, peak);
+        let places: Vec<(DeviceId, Until)> =
+            end.devices.iter().filter_map(|(id, state)| Some((*id, place(state)?))).collect();
+        let stops: Vec<Until> = places.iter().map(|(_, until)| *until).collect();
+        let mut found = Holdings::default();
+        trace.visit(definitions, &stops, &mut |stop, state| {
+            let (device, until) = places[stop];
+            let mut here = Holdings::of_state(state, level);
+            here.held.retain(|(of, _), _| *of == device);
+            here.blocks.retain(|(of, _), _| *of == device);
+            found.held.extend(here.held);
+            found.blocks.extend(here.blocks);
+            let at_ns = match until {
+                Until::Time(time_ns) => time_ns,
+                Until::Offset(_) | Until::End => state.time_ns,
+            };
+            found.at_ns.insert(device, at_ns);
+        });
+        found
+    }
+
+    /// All that is held, at either level.
+    pub fn all(&self) -> impl Iterator<Item = (DeviceId, StackId, Held)> {
+        self.held.iter().chain(&self.blocks).map(|((device, stack), held)| (*device, *stack, *held))
     }
 
     pub fn is_empty(&self) -> bool {
-        self.held.is_empty()
+        self.held.is_empty() && self.blocks.is_empty()
     }
 
     pub fn stacks(&self) -> impl Iterator<Item = StackId> {
-        self.held.keys().map(|(_, stack)| *stack)
+        self.all().map(|(_, stack, _)| stack)
     }
+}
+
+/// Where a device reached its peak. `None`: it has none.
+fn place_of(device: &DeviceState, peak: Moment) -> Option<Until> {
+    if peak == Moment::AllocatedPeak {
+        let peak = device.cache.peak_allocated;
+        return (peak.bytes > 0).then_some(Until::Offset(peak.offset));
+    }
+    let peak = device.peak;
+    // Without an offset it is told by the recorder's counters alone: the events nearest to its
+    // time stand for it.
+    let place = peak.offset.map_or(Until::Time(peak.time_ns), Until::Offset);
+    (peak.bytes > 0).then_some(place)
 }
 
 fn counts(live: &Live) -> bool {
     !live.kind.is_host() && live.kind != Kind::Imported
 }
 
-#[derive(Debug)]
-struct Wanted {
-    peak: Peak,
-    /// Highest live bytes of the device at the peak's own event: one event may do several things.
-    reached: u64,
-    /// What was wanted is found.
-    passed: bool,
-}
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use vramtrace_format::physical::MIB;
+    use vramtrace_format::{Event, Space};
 
-/// Counts per stack while a trace is replayed, and keeps the counts of the peaks.
-#[derive(Debug, Default)]
-struct PeakWatch {
-    now: FxHashMap<(DeviceId, StackId), Held>,
-    wanted: BTreeMap<DeviceId, Wanted>,
-    found: Holdings,
-}
+    use super::*;
+    use crate::testing::{SECOND, TraceBuilder};
 
-impl PeakWatch {
-    fn keep(&mut self, device: DeviceId, at_ns: u64) {
-        self.found.held.retain(|(of, _), _| *of != device);
-        let here = self.now.iter().filter(|((of, _), held)| *of == device && held.count > 0);
-        self.found.held.extend(here.map(|(key, held)| (*key, *held)));
-        self.found.at_ns.insert(device, at_ns);
+    fn with_trace<R>(builder: &TraceBuilder, look: impl FnOnce(&Trace, &Definitions) -> R) -> R {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        builder.write(file.path());
+        let trace = Trace::open(file.path()).unwrap();
+        look(&trace, &trace.definitions().0)
     }
 
-    /// Before an event later than a peak without a place in the file.
-    fn pass(&mut self, at: &Stamped) {
-        let late: Vec<(DeviceId, u64)> = self
-            .wanted
-            .iter()
-            .filter(|(_, wanted)| {
-                !wanted.passed && wanted.peak.offset.is_none() && at.time_ns > wanted.peak.time_ns
-            })
-            .map(|(device, wanted)| (*device, wanted.peak.time_ns))
-            .collect();
-        for (device, time_ns) in late {
-            self.keep(device, time_ns);
-            if let Some(wanted) = self.wanted.get_mut(&device) {
-                wanted.passed = true;
+    fn sum(holdings: &Holdings, device: u8) -> u64 {
+        let here = holdings.all().filter(|(of, _, _)| *of == DeviceId(device));
+        here.map(|(_, _, held)| held.bytes).sum()
+    }
+
+    #[derive(Clone, Copy, Debug)]
+    enum Step {
+        /// Driver memory: an allocation, or mapped objects; with a hole to the next.
+        Memory {
+            slot: u64,
+            mapped: bool,
+            pages: u64,
+            device: u8,
+        },
+        FreeMemory {
+            slot: u64,
+        },
+        Block {
+            slot: u64,
+            at: u64,
+            size: u64,
+        },
+        FreeBlock {
+            slot: u64,
+            at: u64,
+        },
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            2 => (0..8u64, any::<bool>(), 1..4u64, 0..2u8)
+                .prop_map(|(slot, mapped, pages, device)| Step::Memory { slot, mapped, pages, device }),
+            1 => (0..8u64).prop_map(|slot| Step::FreeMemory { slot }),
+            8 => (0..8u64, 0..12u64, 1..5u64)
+                .prop_map(|(slot, at, size)| Step::Block { slot, at, size }),
+            4 => (0..8u64, 0..12u64).prop_map(|(slot, at)| Step::FreeBlock { slot, at }),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig {
+            failure_persistence: None, cases: 64, ..ProptestConfig::default()
+        })]
+
+        /// Whatever blocks there are, also ones that lie across each other or across an end.
+        #[test]
+        fn no_byte_is_counted_twice(steps in proptest::collection::vec(step(), 1..80)) {
+            let mut t = TraceBuilder::new();
+            let mut memory: BTreeMap<u64, (bool, u64, u8, u64)> = BTreeMap::new();
+            let mut object = 0;
+            for (step, n) in steps.into_iter().zip(1..) {
+                let now = n * SECOND;
+                let start = |slot: u64| (1 << 40) + slot * (1 << 32);
+                match step {
+                    Step::Memory { slot, mapped, pages, device } => {
+                        if memory.contains_key(&slot) {
+                            continue;
+                        }
+                        memory.insert(slot, (mapped, pages, device, object));
+                        if !mapped {
+                            let bytes = pages * 4 * MIB;
+                            t.alloc_on(now, Kind::Device, device, start(slot), bytes);
+                            continue;
+                        }
+                        for page in 0..pages {
+                            object += 1;
+                            let (address, size) = (start(slot) + page * 4 * MIB, 4 * MIB);
+                            t.alloc_on(now, Kind::Vmm, device, object, size);
+                            t.event(now, Event::Map { address, size, offset: 0, object });
+                        }
+                    }
+                    Step::FreeMemory { slot } => {
+                        let Some((mapped, pages, _, first)) = memory.remove(&slot) else { continue };
+                        if !mapped {
+                            t.free(now, Space::Device, start(slot));
+                            continue;
+                        }
+                        let (address, size) = (start(slot), pages * 4 * MIB);
+                        t.event(now, Event::Unmap { address, size });
+                        for page in 1..=pages {
+                            t.free(now, Space::Vmm, first + page);
+                        }
+                    }
+                    Step::Block { slot, at, size } => {
+                        // Blocks of the recorder lie in memory, of its device.
+                        let Some((_, pages, device, _)) = memory.get(&slot) else { continue };
+                        if at < pages * 4 {
+                            let address = start(slot) + at * MIB;
+                            t.alloc_on(now, Kind::Block, *device, address, size * MIB);
+                        }
+                    }
+                    Step::FreeBlock { slot, at } => {
+                        t.free(now, Space::Block, start(slot) + at * MIB);
+                    }
+                }
             }
+            with_trace(&t, |trace, definitions| {
+                let state = trace.replay(definitions, &mut ()).state;
+                let at = |moment, level| Holdings::at(trace, definitions, &state, moment, level);
+                for moment in [Moment::End, Moment::Peak] {
+                    let driver = at(moment, Level::Driver);
+                    let tensor = at(moment, Level::Tensor);
+                    prop_assert!(driver.blocks.is_empty());
+                    prop_assert_eq!(&driver.at_ns, &tensor.at_ns);
+                    for device in 0..2 {
+                        prop_assert_eq!(sum(&tensor, device), sum(&driver, device));
+                        let figures = state.devices.get(&DeviceId(device));
+                        let expected = figures.map_or(0, |device| match moment {
+                            Moment::Peak => device.peak.bytes,
+                            _ => device.live_bytes,
+                        });
+                        prop_assert_eq!(sum(&driver, device), expected);
+                    }
+                }
+                Ok(())
+            })?;
         }
     }
 
-    fn finish(&mut self) {
-        let missing: Vec<(DeviceId, u64)> = self
-            .wanted
-            .iter()
-            .filter(|(device, _)| !self.found.at_ns.contains_key(device))
-            .map(|(device, wanted)| (*device, wanted.peak.time_ns))
-            .collect();
-        for (device, time_ns) in missing {
-            self.keep(device, time_ns);
-        }
-    }
-}
-
-impl Observer for PeakWatch {
-    fn born(&mut self, at: &Stamped, _key: Key, live: &Live, _how: Birth) {
-        self.pass(at);
-        if counts(live) {
-            let held = self.now.entry((live.device, live.stack)).or_default();
-            held.add(Held { bytes: live.share(), count: 1 });
-        }
-    }
-
-    fn died(&mut self, at: &Stamped, _key: Key, live: &Live, _how: Death) {
-        self.pass(at);
-        if counts(live)
-            && let Some(held) = self.now.get_mut(&(live.device, live.stack))
-        {
-            held.remove(live.share());
-        }
-    }
-
-    fn changed(&mut self, at: &Stamped, device: DeviceId, state: &DeviceState) {
-        let Some(wanted) = self.wanted.get_mut(&device) else { return };
-        if wanted.peak.offset == Some(at.offset) && state.live_bytes >= wanted.reached {
-            wanted.reached = state.live_bytes;
-            self.keep(device, at.time_ns);
-        }
-    }
-
-    fn reset(&mut self, _at: &Stamped) {
-        self.now.clear();
+    #[test]
+    fn blocks_stand_in_place_of_their_segment_and_the_rest_is_free() {
+        let mut t = TraceBuilder::new();
+        t.alloc_by(SECOND, Kind::Device, 1 << 40, 20 * MIB, 1);
+        t.alloc_by(SECOND, Kind::Device, 2 << 40, 32 * MIB, 2);
+        t.alloc_by(SECOND, Kind::Block, 1 << 40, 4 * MIB, 3);
+        t.alloc_by(SECOND, Kind::Block, (1 << 40) + 4 * MIB, 10 * MIB, 3);
+        t.free(2 * SECOND, Space::Block, 1 << 40);
+        // Of which no driver memory is known.
+        t.alloc_by(3 * SECOND, Kind::Block, 3 << 40, MIB, 4);
+        with_trace(&t, |trace, definitions| {
+            let state = trace.replay(definitions, &mut ()).state;
+            let held = |mib, count| Held { bytes: mib * MIB, count };
+            let gpu = |stack: u32| (DeviceId(0), StackId(stack));
+            let end = Holdings::of_state(&state, Level::Tensor);
+            assert_eq!(end.held, [(gpu(2), held(32, 1))].into_iter().collect());
+            let blocks = [
+                (gpu(3), held(10, 1)),
+                (gpu(4), held(1, 1)),
+                ((DeviceId(0), FREE_CACHE), held(10, 1)),
+            ];
+            assert_eq!(end.blocks, blocks.into_iter().collect());
+            let driver = Holdings::of_state(&state, Level::Driver);
+            assert_eq!(driver.held[&gpu(1)], held(20, 1));
+            assert!(driver.blocks.is_empty());
+            // The peak of blocks is not that of driver memory.
+            let level = Level::Tensor;
+            let peak = Holdings::at(trace, definitions, &state, Moment::AllocatedPeak, level);
+            assert_eq!(peak.at_ns[&DeviceId(0)], SECOND);
+            assert_eq!(peak.blocks[&gpu(3)], held(14, 2));
+            assert_eq!(peak.blocks[&(DeviceId(0), FREE_CACHE)], held(6, 1));
+        });
     }
 }

@@ -1,6 +1,7 @@
 //! What the facts of a trace mean: whole processes read, the largest allocations, who holds the
 //! memory, the sum that leads to what nvidia-smi shows, the odd one out among ranks.
 
+pub mod autograd;
 pub mod frag;
 mod holders;
 mod holdings;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use vramtrace_format::{DeviceId, Header};
 
-use super::Holdings;
+use super::{Holdings, Level};
 use crate::replay::{DeviceState, State, Stop};
 use crate::symbols::Symbols;
 use crate::trace::{DamageFound, Definitions, Trace, Until};
@@ -18,8 +18,17 @@ pub enum Moment {
     End,
     /// Of the highest peak of any of its devices.
     Peak,
+    /// When the blocks of a framework's cache had the most bytes on any of its devices.
+    AllocatedPeak,
     /// This many ns after its start.
     At(u64),
+}
+
+impl Moment {
+    /// Devices have this moment each at a time of their own.
+    pub fn is_peak(self) -> bool {
+        matches!(self, Moment::Peak | Moment::AllocatedPeak)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -77,7 +86,13 @@ impl Process {
         };
         let peaks = whole.state.devices.values().map(|device| &device.peak);
         let peak = peaks.max_by_key(|peak| peak.bytes).map(|peak| (peak.offset, peak.time_ns));
+        let allocated = whole.state.devices.values().map(|device| device.cache.peak_allocated);
+        let allocated = allocated.max_by_key(|peak| peak.bytes).filter(|peak| peak.bytes > 0);
         let reading = match (moment, peak) {
+            (Moment::AllocatedPeak, _) => match allocated {
+                Some(peak) => read(Until::Offset(peak.offset)),
+                None => whole,
+            },
             (Moment::At(time_ns), _) => read(Until::Time(time_ns)),
             (Moment::Peak, Some((Some(offset), _))) => read(Until::Offset(offset)),
             // Its events are missing: the nearest that there is.
@@ -104,8 +119,10 @@ impl Process {
         if self.definitions.stacks().is_empty() {
             return;
         }
-        let peak = Holdings::at_peaks(trace, &self.definitions, &self.state);
-        let live = Holdings::of_state(&self.state);
+        let level = Level::of(&self.state);
+        let state = &self.state;
+        let peak = Holdings::at_peaks(trace, &self.definitions, state, Moment::Peak, level);
+        let live = Holdings::of_state(state, level);
         let contexts = self.state.contexts.values().map(|context| context.stack);
         let wanted = peak.stacks().chain(live.stacks()).chain(contexts);
         let symbols = Symbols::of(&self.definitions, &self.header, wanted);

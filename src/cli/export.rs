@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use indicatif::{ProgressBar, ProgressStyle};
 use tempfile::NamedTempFile;
 use vramtrace_format::size as sizes;
-use vramtrace_reader::analysis::Moment;
+use vramtrace_reader::analysis::{Level, Moment};
 use vramtrace_reader::export::stacks::Format as StackFormat;
 use vramtrace_reader::export::{self, Exported, Format, Window};
 use vramtrace_reader::trace::{self, Trace};
 use vramtrace_reader::units::size;
 
-use super::{DONE, Failure, Outcome, holders, moment, say};
+use super::{DONE, Failure, Outcome, holders, level, moment, say};
 
 #[derive(clap::Args)]
 #[command(
@@ -50,9 +50,13 @@ pub struct Args {
     /// Leave out smaller allocations (512, 64KiB, 1MiB); counters keep them
     #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "0")]
     min_size: u64,
-    /// Stacks: which moment, `peak` (of each device; the default), `end` or seconds
+    /// Stacks: which moment, `peak` (of each device; the default), `peak-allocated`, `end` or
+    /// seconds
     #[arg(long, value_name = "MOMENT", value_parser = moment::parse)]
     at: Option<Moment>,
+    /// Driver memory, or PyTorch's blocks in place of it [default: tensor, where recorded]
+    #[arg(long, value_enum)]
+    level: Option<level::Name>,
     /// Replace an existing file
     #[arg(long)]
     force: bool,
@@ -135,12 +139,17 @@ pub fn run(args: Args) -> Outcome {
     loaded.warnings.iter().for_each(say);
     if let Some(format) = of_stacks {
         let moment = args.at.unwrap_or(Moment::Peak);
-        return stacks(&loaded.traces, format, moment, &output, args.force);
+        let level = args.level.map(Level::from);
+        return stacks(&loaded.traces, format, (moment, level), &output, args.force);
     }
     if is_snapshot {
         return snapshot(&loaded.traces, &output, args.force);
     }
-    let window = Window { from_ns: args.from, to_ns: args.to, min_size: args.min_size };
+    let level = args.level.map(Level::from);
+    level::need_blocks(&loaded.traces, level, None)?;
+    let driver_only = level == Some(Level::Driver);
+    let window =
+        Window { from_ns: args.from, to_ns: args.to, min_size: args.min_size, driver_only };
     let format = match args.format {
         FormatName::Csv => Format::Csv,
         FormatName::Chrome => Format::Chrome,
@@ -180,12 +189,13 @@ pub fn check_output(path: &Path, force: bool) -> Result<(), Failure> {
 pub fn stacks(
     traces: &[Trace],
     format: StackFormat,
-    at: Moment,
+    (at, level): (Moment, Option<Level>),
     output: &Path,
     force: bool,
 ) -> Outcome {
     holders::need_stacks(traces)?;
-    let gathered = export::stacks::gather(traces, at);
+    level::need_blocks(traces, level, Some(at))?;
+    let gathered = export::stacks::gather(traces, at, level);
     let mut problems: Vec<&String> =
         gathered.iter().flat_map(|process| process.symbols.problems()).collect();
     problems.sort();

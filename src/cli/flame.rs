@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use vramtrace_reader::analysis::Moment;
+use vramtrace_reader::analysis::{Level, Moment};
 use vramtrace_reader::export::stacks::Format;
 use vramtrace_reader::trace;
 
-use super::{Outcome, export, moment, say};
+use super::{Outcome, export, level, moment, say};
 
 #[derive(clap::Args)]
 #[command(
@@ -21,9 +21,13 @@ pub struct Args {
     /// The SVG to write; `-` is stdout
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// Which moment: `peak` (of each device), `end`, or seconds since the start
+    /// Which moment: `peak` (of each device), `peak-allocated` (of PyTorch's blocks), `end`, or
+    /// seconds since the start
     #[arg(long, value_name = "MOMENT", default_value = "peak", value_parser = moment::parse)]
     at: Moment,
+    /// Driver memory, or PyTorch's blocks in place of it [default: tensor, where recorded]
+    #[arg(long, value_enum)]
+    level: Option<level::Name>,
     /// Replace an existing file
     #[arg(long)]
     force: bool,
@@ -33,5 +37,6 @@ pub fn run(args: Args) -> Outcome {
     export::check_output(&args.output, args.force)?;
     let loaded = trace::load(&args.traces)?;
     loaded.warnings.iter().for_each(say);
-    export::stacks(&loaded.traces, Format::Flame, args.at, &args.output, args.force)
+    let level = args.level.map(Level::from);
+    export::stacks(&loaded.traces, Format::Flame, (args.at, level), &args.output, args.force)
 }

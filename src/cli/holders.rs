@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
-use vramtrace_reader::analysis::{By, Holdings, Moment, Process, Who, read_all};
+use vramtrace_reader::analysis::{By, Holdings, Level, Moment, Process, Who, read_all};
 use vramtrace_reader::report::holders::{At, Holders, Listing, SCHEMA, facts_by, listing};
 use vramtrace_reader::symbols::Symbols;
 use vramtrace_reader::trace::{Trace, load};
 
-use super::{DONE, Failure, Outcome, moment, say};
+use super::{DONE, Failure, Outcome, level, moment, say};
 
 #[derive(clap::Args)]
 #[command(
@@ -17,15 +17,20 @@ use super::{DONE, Failure, Outcome, moment, say};
 Examples:
   vramtrace holders                                    the newest run here, at its peak
   vramtrace holders train.vtrace --at end --full       with every frame
+  vramtrace holders --level driver                     segments, not what is in them
   vramtrace holders --by library                       cuBLAS, NCCL, PyTorch told apart
   vramtrace holders --json | jq '.holders[0].frames[0]'"
 )]
 pub struct Args {
     /// Trace files or a run's directory; default: the newest run in the working directory
     traces: Vec<PathBuf>,
-    /// Which moment: `peak` (of each device), `end`, or seconds since the start
+    /// Which moment: `peak` (of each device), `peak-allocated` (of PyTorch's blocks), `end`, or
+    /// seconds since the start
     #[arg(long, value_name = "MOMENT", default_value = "peak", value_parser = moment::parse)]
     at: Moment,
+    /// Driver memory, or PyTorch's blocks in place of it [default: tensor, where recorded]
+    #[arg(long, value_enum)]
+    level: Option<level::Name>,
     /// What makes two allocations one holder
     #[arg(long, value_enum, default_value = "line")]
     by: Key,
@@ -98,42 +103,48 @@ pub fn run(args: Args) -> Outcome {
     }
     need_stacks(&loaded.traces)?;
     // The peaks are looked up from the state at the end.
-    let read = if args.at == Moment::Peak { Moment::End } else { args.at };
+    let level = args.level.map(Level::from);
+    level::need_blocks(&loaded.traces, level, Some(args.at))?;
+    let read = if args.at.is_peak() { Moment::End } else { args.at };
     let processes = read_all(&loaded.traces, read, &|_, _| {});
     let named: Vec<(&Process, Who)> = processes
         .iter()
         .zip(&loaded.traces)
-        .map(|(process, trace)| (process, who(process, trace, args.at)))
+        .map(|(process, trace)| (process, who(process, trace, args.at, level)))
         .collect();
     let text = match args.json {
-        true => json(&named, &args)?,
-        false => text(&loaded.chosen, &named, &args),
+        true => json(&named, &args, level)?,
+        false => text(&loaded.chosen, &named, &args, level),
     };
     super::print(&text)?;
     Ok(DONE)
 }
 
-fn who(process: &Process, trace: &Trace, at: Moment) -> Who {
-    let live = match at {
-        Moment::Peak => Holdings::at_peaks(trace, &process.definitions, &process.state),
-        _ => Holdings::of_state(&process.state),
-    };
+fn who(process: &Process, trace: &Trace, at: Moment, level: Option<Level>) -> Who {
+    let level = level.unwrap_or(Level::of(&process.state));
+    let live = Holdings::at(trace, &process.definitions, &process.state, at, level);
     let symbols = Symbols::of(&process.definitions, &process.header, live.stacks());
     Who { symbols, peak: Holdings::default(), live }
 }
 
-fn text(chosen: &Option<PathBuf>, named: &[(&Process, Who)], args: &Args) -> String {
+fn text(
+    chosen: &Option<PathBuf>,
+    named: &[(&Process, Who)],
+    args: &Args,
+    level: Option<Level>,
+) -> String {
     let mut out = String::new();
     if let Some(chosen) = chosen {
         out.push_str(&format!("{}\n\n", chosen.display()));
     }
-    let how = Listing {
-        by: args.by.into(),
-        top: args.top,
-        full: args.full,
-        when: moment::words(args.at),
-    };
     for (process, who) in named {
+        let how = Listing {
+            by: args.by.into(),
+            top: args.top,
+            full: args.full,
+            when: moment::words(args.at),
+            level: level.unwrap_or(Level::of(&process.state)),
+        };
         if named.len() > 1 {
             out.push_str(&format!("{}\n", process.name()));
         }
@@ -146,7 +157,7 @@ fn text(chosen: &Option<PathBuf>, named: &[(&Process, Who)], args: &Args) -> Str
     out
 }
 
-fn json(named: &[(&Process, Who)], args: &Args) -> Result<String, Failure> {
+fn json(named: &[(&Process, Who)], args: &Args, level: Option<Level>) -> Result<String, Failure> {
     let facts = |(process, who): &(&Process, Who)| {
         facts_by(process, who, &who.live, None, args.by.into(), usize::MAX)
     };
@@ -154,6 +165,7 @@ fn json(named: &[(&Process, Who)], args: &Args) -> Result<String, Failure> {
     holders.sort_by_key(|holder| std::cmp::Reverse(holder.bytes));
     let (label, asked) = match args.at {
         Moment::Peak => ("peak", None),
+        Moment::AllocatedPeak => ("peak-allocated", None),
         Moment::End => ("end", None),
         Moment::At(time_ns) => ("time", Some(time_ns)),
     };
@@ -169,9 +181,11 @@ fn json(named: &[(&Process, Who)], args: &Args) -> Result<String, Failure> {
         named.iter().flat_map(|(_, who)| who.symbols.problems().to_vec()).collect();
     problems.sort();
     problems.dedup();
+    let finest = named.iter().map(|(process, _)| Level::of(&process.state)).max();
     let all = Holders {
         schema: SCHEMA,
         at: At { label, seconds: asked.or(only).map(|ns| ns as f64 / 1e9) },
+        level: level.or(finest).unwrap_or(Level::Driver).name(),
         holders,
         problems,
     };

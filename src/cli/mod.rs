@@ -13,6 +13,7 @@ mod holders;
 mod import;
 mod inputs;
 mod leaks;
+mod level;
 mod moment;
 mod pack;
 mod ps;

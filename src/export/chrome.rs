@@ -57,9 +57,12 @@ impl<'o> Chrome<'o> {
         let device = slice.device.map_or("host".into(), |device| device.0.to_string());
         Event {
             tid: slice.tid,
-            cat: Some("allocation"),
+            cat: Some(if slice.is_block() { "block" } else { "allocation" }),
             // Slices of one lane follow each other, so that an id can be used again.
-            id: Some(format!("{}/{device}/{}", self.process, slice.lane)),
+            id: Some(match slice.is_block() {
+                true => format!("{}/{device}/block {}", self.process, slice.lane),
+                false => format!("{}/{device}/{}", self.process, slice.lane),
+            }),
             ..self.event(ph, at_ns, &slice.api, args)
         }
     }
@@ -95,7 +98,7 @@ impl Sink for Chrome<'_> {
         let mut args = json!({
             "size": size(slice.live.size),
             "bytes": slice.live.size,
-            "physical_bytes": slice.live.share(),
+            "physical_bytes": slice.physical(),
             "kind": slice.live.kind.name(),
             "device": device_name(slice.device),
             "address": format!("{:#x}", slice.key.number),

@@ -137,7 +137,7 @@ impl Sink for Csv<'_> {
             device: slice.device,
             kind: slice.live.kind.name(),
             bytes: slice.live.size,
-            physical: Some(slice.live.share()),
+            physical: slice.physical(),
             address: Some(slice.key.number),
             api: slice.api.to_string(),
             tid: slice.tid,

@@ -7,12 +7,14 @@
 //! would have recorded.
 
 mod chrome;
+mod counter;
 mod csv;
 pub mod map;
 pub mod perfetto;
 pub mod snapshot;
 pub mod stacks;
 pub mod timeline;
+mod who;
 
 use std::io::{self, Write};
 

@@ -6,12 +6,12 @@ use std::io;
 use std::rc::Rc;
 
 use rustc_hash::FxHashMap;
-use vramtrace_format::{DeviceId, Kind, Refused, RefusedBy, SiteId, StackId, Stamped, ThreadId};
+use vramtrace_format::{DeviceId, Kind, Refused, RefusedBy, SiteId, Space, Stamped, ThreadId};
 
 use super::Exported;
-use crate::analysis::Reading;
+pub use super::counter::Counter;
+use super::who::{ByStack, Who, who_of};
 use crate::replay::{Birth, Death, DeviceState, Key, Live, Observer};
-use crate::symbols::Symbols;
 use crate::trace::{Definitions, Progress, Site, Trace, Until};
 
 /// What part of the timeline is wanted. Times in ns on the common clock.
@@ -21,6 +21,8 @@ pub struct Window {
     pub to_ns: Option<u64>,
     /// Allocations that asked for less are left out; counters count them.
     pub min_size: u64,
+    /// Without the blocks of a framework's cache.
+    pub driver_only: bool,
 }
 
 /// A process with its place among the others.
@@ -69,56 +71,6 @@ fn label(trace: &Trace) -> String {
     format!("{rank}{command} ({}, pid {})", header.host, header.pid)
 }
 
-/// What a counter counts, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Counter {
-    /// All allocations of the process on the device, physical.
-    Live,
-    /// One kind of them. Host memory has no device.
-    Kind(Kind),
-    /// Bytes in use inside what the pools, or the graphs, reserved.
-    PoolUsed,
-    GraphUsed,
-    /// What nvidia-smi shows for the process.
-    Process,
-    Cap,
-}
-
-impl Counter {
-    const COUNT: usize = 16;
-
-    /// Kinds are numbered from 1 to 11.
-    fn index(self) -> usize {
-        match self {
-            Counter::Live => 0,
-            Counter::Kind(kind) => kind as usize,
-            Counter::PoolUsed => 12,
-            Counter::GraphUsed => 13,
-            Counter::Process => 14,
-            Counter::Cap => 15,
-        }
-    }
-
-    fn all() -> impl Iterator<Item = Counter> {
-        let others = [Counter::PoolUsed, Counter::GraphUsed, Counter::Process, Counter::Cap];
-        [Counter::Live]
-            .into_iter()
-            .chain(Kind::ALL.into_iter().filter(|kind| *kind != Kind::Block).map(Counter::Kind))
-            .chain(others)
-    }
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Counter::Live => "live",
-            Counter::Kind(kind) => kind.name(),
-            Counter::PoolUsed => "pool_used",
-            Counter::GraphUsed => "graph_used",
-            Counter::Process => "process",
-            Counter::Cap => "cap",
-        }
-    }
-}
-
 /// `GPU 0`; `GPU ?` for memory whose device is not known, `host` for host memory.
 pub fn device_name(device: Option<DeviceId>) -> String {
     match device {
@@ -133,6 +85,8 @@ pub fn device_name(device: Option<DeviceId>) -> String {
 pub enum End {
     Freed,
     WithContext,
+    /// A block: the memory below it was given back.
+    WithMemory,
     Replaced,
     /// Live where the timeline ends.
     Live,
@@ -145,6 +99,7 @@ impl End {
         match self {
             End::Freed => "freed",
             End::WithContext => "with_context",
+            End::WithMemory => "with_memory",
             End::Replaced => "replaced",
             End::Live => "live",
             End::Lost => "lost",
@@ -157,7 +112,7 @@ impl End {
 pub struct Slice {
     /// `None`: host memory.
     pub device: Option<DeviceId>,
-    /// Slices of one device and lane never overlap.
+    /// Slices of one device and lane never overlap; blocks have lanes of their own.
     pub lane: u32,
     pub key: Key,
     pub live: Live,
@@ -172,53 +127,15 @@ pub struct Slice {
     pub who: Option<Rc<Who>>,
 }
 
-/// Frames of a stack that people want to see, in words.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Who {
-    /// Of the innermost frame outside of frameworks.
-    pub function: String,
-    /// `modeling.py:212`; empty: not known.
-    pub line: String,
-    /// The innermost frame of the program's own tree, if it is another; else empty.
-    pub called_from: String,
-    /// Who asked the driver: `cuBLAS`; empty: not known.
-    pub library: String,
-}
-
-/// What the stacks of a trace say.
-fn who_of(definitions: &Definitions, trace: &Trace) -> FxHashMap<StackId, Rc<Who>> {
-    let stacks = definitions.stacks();
-    if stacks.is_empty() {
-        return FxHashMap::default();
+impl Slice {
+    /// Of a framework's cache; else memory that the driver gave.
+    pub fn is_block(&self) -> bool {
+        self.live.kind == Kind::Block
     }
-    let symbols = Symbols::of_all(definitions, trace.header());
-    let reading = Reading::new(&symbols, trace.header());
-    let who = |stack| {
-        let said = reading.read(stack);
-        let lead = reading.frame(stack, said.lead)?;
-        let caller = reading.frame(stack, said.caller);
-        let caller =
-            caller.map(|frame| format!("{} {}", frame.place().unwrap_or_default(), frame.function));
-        Some(Rc::new(Who {
-            function: lead.function.to_string(),
-            line: lead.place().unwrap_or_default(),
-            called_from: caller.unwrap_or_default().trim_start().to_string(),
-            library: reading.library_name(&said).unwrap_or_default().to_string(),
-        }))
-    };
-    stacks.ids().filter_map(|stack| Some((stack, who(stack)?))).collect()
-}
 
-impl Who {
-    /// What is known of it: name and words.
-    pub fn words(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        let all = [
-            ("function", self.function.as_str()),
-            ("line", &self.line),
-            ("called_from", &self.called_from),
-            ("library", &self.library),
-        ];
-        all.into_iter().filter(|(_, words)| !words.is_empty())
+    /// Its share of physical memory; a block has none of its own.
+    pub fn physical(&self) -> Option<u64> {
+        (!self.is_block()).then(|| self.live.share())
     }
 }
 
@@ -287,9 +204,10 @@ pub struct Timeline<'a, 't, S: Sink> {
     sink: &'a mut S,
     exported: &'a mut Exported,
     open: FxHashMap<Key, Slice>,
-    lanes: BTreeMap<Option<DeviceId>, Lanes>,
+    /// The second value: of blocks.
+    lanes: BTreeMap<(Option<DeviceId>, bool), Lanes>,
     apis: FxHashMap<SiteId, Rc<str>>,
-    who: FxHashMap<StackId, Rc<Who>>,
+    who: ByStack,
     /// By [`Counter::index`].
     counters: FxHashMap<Option<DeviceId>, [Option<u64>; Counter::COUNT]>,
     host_pinned: u64,
@@ -388,7 +306,7 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
     /// Gives an open slice its lane and draws its begin.
     fn begin(&mut self, at_ns: u64, key: Key) {
         let Some(mut slice) = self.open.remove(&key) else { return };
-        slice.lane = self.lanes.entry(slice.device).or_default().take();
+        slice.lane = self.lanes.entry((slice.device, slice.is_block())).or_default().take();
         self.exported.allocations += 1;
         self.draw(|sink| sink.begin(at_ns, &slice));
         self.open.insert(key, slice);
@@ -400,8 +318,41 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
             return;
         }
         self.draw(|sink| sink.end(at_ns, &slice, how));
-        let lanes = self.lanes.entry(slice.device).or_default();
+        let lanes = self.lanes.entry((slice.device, slice.is_block())).or_default();
         lanes.free.push(Reverse(slice.lane));
+    }
+
+    fn open(&mut self, key: Key, live: &Live, drawing: bool) {
+        if live.size < self.window.min_size {
+            return;
+        }
+        let slice = Slice {
+            device: (!live.kind.is_host()).then_some(live.device),
+            lane: 0,
+            key,
+            live: *live,
+            api: self.api(live.site),
+            stream: self.definitions.site(live.site).map_or(0, |site| site.stream),
+            tid: self.tid(live.thread),
+            allocated_ns: self.process.start_ns.saturating_add(live.time_ns),
+            who: self.who.get(&(live.stack, live.kind == Kind::Block)).cloned(),
+        };
+        self.open.insert(key, slice);
+        if drawing {
+            self.begin(self.now_ns, key);
+        }
+    }
+
+    fn shut(&mut self, key: Key, how: Death) {
+        if let Some(slice) = self.open.remove(&key) {
+            let how = match how {
+                Death::Freed => End::Freed,
+                Death::WithContext => End::WithContext,
+                Death::WithMemory => End::WithMemory,
+                Death::Replaced => End::Replaced,
+            };
+            self.close(self.now_ns, slice, how);
+        }
     }
 
     fn close_all(&mut self, at_ns: u64, how: End) {
@@ -433,6 +384,10 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
     }
 }
 
+fn block(address: u64) -> Key {
+    Key { space: Space::Block, number: address }
+}
+
 impl<S: Sink> Observer for Timeline<'_, '_, S> {
     fn born(&mut self, at: &Stamped, key: Key, live: &Live, _how: Birth) {
         let drawing = self.advance(at);
@@ -440,24 +395,7 @@ impl<S: Sink> Observer for Timeline<'_, '_, S> {
             self.host_pinned = self.host_pinned.saturating_add(live.size);
             self.count(None, Counter::Kind(live.kind), self.host_pinned);
         }
-        if live.size < self.window.min_size {
-            return;
-        }
-        let slice = Slice {
-            device: (!live.kind.is_host()).then_some(live.device),
-            lane: 0,
-            key,
-            live: *live,
-            api: self.api(live.site),
-            stream: self.definitions.site(live.site).map_or(0, |site| site.stream),
-            tid: self.tid(live.thread),
-            allocated_ns: self.process.start_ns.saturating_add(live.time_ns),
-            who: self.who.get(&live.stack).cloned(),
-        };
-        self.open.insert(key, slice);
-        if drawing {
-            self.begin(self.now_ns, key);
-        }
+        self.open(key, live, drawing);
     }
 
     fn died(&mut self, at: &Stamped, key: Key, live: &Live, how: Death) {
@@ -466,13 +404,20 @@ impl<S: Sink> Observer for Timeline<'_, '_, S> {
             self.host_pinned = self.host_pinned.saturating_sub(live.size);
             self.count(None, Counter::Kind(live.kind), self.host_pinned);
         }
-        if let Some(slice) = self.open.remove(&key) {
-            let how = match how {
-                Death::Freed => End::Freed,
-                Death::WithContext | Death::WithMemory => End::WithContext,
-                Death::Replaced => End::Replaced,
-            };
-            self.close(self.now_ns, slice, how);
+        self.shut(key, how);
+    }
+
+    fn block_born(&mut self, at: &Stamped, address: u64, live: &Live, _how: Birth) {
+        if !self.window.driver_only {
+            let drawing = self.advance(at);
+            self.open(block(address), live, drawing);
+        }
+    }
+
+    fn block_died(&mut self, at: &Stamped, address: u64, _live: &Live, how: Death) {
+        if !self.window.driver_only {
+            self.advance(at);
+            self.shut(block(address), how);
         }
     }
 
@@ -501,6 +446,10 @@ impl<S: Sink> Observer for Timeline<'_, '_, S> {
         }
         self.count(device, Counter::PoolUsed, state.pool_used);
         self.count(device, Counter::GraphUsed, state.graph_used);
+        if !self.window.driver_only {
+            self.count(device, Counter::Allocated, state.cache.allocated);
+            self.count(device, Counter::Reserved, state.cache.reserved);
+        }
         if let Some(bytes) = state.process_bytes() {
             self.count(device, Counter::Process, bytes);
         }

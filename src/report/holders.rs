@@ -5,8 +5,10 @@ use vramtrace_format::{ContextId, DeviceId, StackId};
 
 use super::layout::{BOLD, DIM, PLAIN, Table, WARN, clean, count, paint, several, shorten};
 use super::process::Shown;
-use crate::analysis::{By, Holder, Holdings, Moment, Process, Reading, Who, pool_hint};
-use crate::symbols::{Frame, Language};
+use crate::analysis::{
+    By, Holder, Holdings, Level, Moment, Process, Reading, Who, autograd, pool_hint,
+};
+use crate::symbols::{FREE_CACHE, FREE_CACHE_NAME, Frame, Language};
 use crate::units::{seconds, size};
 
 pub const SCHEMA: &str = "vramtrace.holders/1";
@@ -19,6 +21,8 @@ const FUNCTION_WIDTH: usize = 70;
 pub struct Holders {
     pub schema: &'static str,
     pub at: At,
+    /// `driver`, or `tensor`: blocks of PyTorch's cache in place of its segments.
+    pub level: &'static str,
     /// Largest first.
     pub holders: Vec<HolderFacts>,
     /// Libraries that gave no names, and why.
@@ -50,6 +54,9 @@ pub struct HolderFacts {
     /// of the program's own tree, in another function.
     pub lead: Option<usize>,
     pub caller: Option<usize>,
+    /// Who it is where no line of the program is known: a step of backward, PyTorch's free cache.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     pub pid: u32,
     pub rank: Option<u32>,
     /// Why there are no frames.
@@ -100,6 +107,7 @@ pub fn facts_by(
             stacks: holder.stacks,
             lead: holder.lead,
             caller: holder.caller,
+            name: name(&reading, holder),
             pid: process.header.pid,
             rank: process.header.rank,
             no_frames: frames.is_empty().then(|| who.symbols.why_empty(holder.stack)),
@@ -107,6 +115,12 @@ pub fn facts_by(
         }
     };
     wanted.take(top).map(fact).collect()
+}
+
+fn name(reading: &Reading, holder: &Holder) -> Option<String> {
+    let function = &reading.frame(holder.stack, holder.lead)?.function;
+    let free = holder.stack == FREE_CACHE;
+    (free || autograd::node(function).is_some()).then(|| autograd::spoken(function).into_owned())
 }
 
 pub(super) fn frame_facts(frame: &Frame) -> FrameFacts {
@@ -133,6 +147,7 @@ pub struct Listing {
     pub full: bool,
     /// `at the peak`.
     pub when: &'static str,
+    pub level: Level,
 }
 
 /// The devices of a process, each with its holders.
@@ -151,7 +166,11 @@ pub fn listing(process: &Process, who: &Who, holdings: &Holdings, how: Listing) 
             id => format!("GPU {}", id.0),
         };
         out.push_str(&paint(BOLD, &format!("{name}, {} ({})", how.when, seconds(*at_ns))));
-        out.push_str(&format!(": {} in {}\n", size(bytes), several(allocations, "allocation")));
+        let what = match how.level {
+            Level::Driver => several(allocations, "allocation"),
+            Level::Tensor => format!("{} blocks and allocations", count(allocations)),
+        };
+        out.push_str(&format!(": {} in {what}\n", size(bytes)));
         out.push_str(&table(&reading, &here, bytes, "", how));
         out.push_str(&around(process, *id, *at_ns, bytes));
         out.push('\n');
@@ -228,7 +247,7 @@ fn around(process: &Process, id: DeviceId, at_ns: u64, bytes: u64) -> String {
 
 /// `train.py:41 main`; `cublasCreate_v2 in libcublas.so.12` where no file is known.
 pub(super) fn words(frame: &Frame, how: Listing) -> String {
-    let function = shorten(&clean(&frame.function), FUNCTION_WIDTH);
+    let function = shorten(&clean(&autograd::spoken(&frame.function)), FUNCTION_WIDTH);
     let place = if how.full { frame.full_place() } else { frame.place() };
     match (place, frame.library_name()) {
         (Some(place), _) => format!("{} {function}", clean(&place)),
@@ -244,12 +263,15 @@ pub(super) fn of_device(process: &Process, id: DeviceId, shown: Shown) -> String
     let Some(who) = &process.who else { return String::new() };
     let reading = Reading::new(&who.symbols, &process.header);
     let mut out = String::new();
-    let how = Listing { by: By::Line, top: shown.top, full: false, when: "" };
+    let how = Listing { by: By::Line, top: shown.top, full: false, when: "", level: Level::Driver };
     let peak = who.peak.at_ns.get(&id).copied();
     let mut libraries = Vec::new();
     let moments = match shown.moment {
         // The moment that is shown is the peak.
         Moment::Peak => [(Some("held at the peak"), &who.peak), (None, &who.live)],
+        Moment::AllocatedPeak => {
+            [(Some("held at the peak of blocks"), &who.live), (None, &who.peak)]
+        }
         Moment::End => {
             [(Some("held at the peak"), &who.peak), (Some("held at the end"), &who.live)]
         }
@@ -286,11 +308,19 @@ pub(super) fn of_device(process: &Process, id: DeviceId, shown: Shown) -> String
     out
 }
 
+/// Free memory of PyTorch's cache is no use of it.
+fn title(holder: &Holder) -> Option<&str> {
+    match holder.stack {
+        FREE_CACHE => Some(FREE_CACHE_NAME),
+        _ => holder.library.as_deref(),
+    }
+}
+
 /// `two`: of the peak and of the moment shown; else of one.
 fn by_library(moments: &[Vec<Holder>], two: bool) -> String {
     let mut names: Vec<Option<&str>> = Vec::new();
     for holder in moments.iter().flatten() {
-        let name = holder.library.as_deref();
+        let name = title(holder);
         if !names.contains(&name) {
             names.push(name);
         }
@@ -306,7 +336,7 @@ fn by_library(moments: &[Vec<Holder>], two: bool) -> String {
     for name in names {
         let of = |index: usize| {
             let moment = moments.get(index)?;
-            moment.iter().find(|holder| holder.library.as_deref() == name)
+            moment.iter().find(|holder| title(holder) == name)
         };
         let bytes = |holder: Option<&Holder>| size(holder.map_or(0, |holder| holder.bytes));
         table.row([
@@ -327,7 +357,7 @@ fn unused_contexts(process: &Process, reading: &Reading, id: DeviceId) -> String
     let mut out = String::new();
     for (context, state) in here.filter(|(context, _)| !used(**context)) {
         let said = reading.read(state.stack);
-        let how = Listing { by: By::Line, top: 1, full: false, when: "" };
+        let how = Listing { by: By::Line, top: 1, full: false, when: "", level: Level::Driver };
         let by = match reading.frame(state.stack, said.caller.or(said.lead)) {
             Some(frame) => format!(" by {}", words(frame, how)),
             None if state.stack == StackId(0) => String::new(),

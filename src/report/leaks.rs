@@ -283,7 +283,7 @@ pub fn one_liners(found: &Leaks) -> Vec<String> {
 pub fn details(found: &Leaks, top: usize, full: bool) -> String {
     let mut out = head(found);
     let reading = Reading::new(&found.symbols, &found.header);
-    let how = Listing { by: By::Line, top, full, when: "" };
+    let how = Listing { by: By::Line, top, full, when: "", level: Level::Driver };
     for leak in found.leaks.iter().take(top) {
         out.push('\n');
         out.push_str(&one(found, &reading, leak, how));

@@ -24,6 +24,11 @@ use crate::trace::{Address, Definitions, Module, Stack, Stacks};
 use merge::{Role, Which};
 use native::{Name, Unnamed};
 
+/// Stands for memory of a framework's cache that is in no block: the id of no recorded stack.
+pub const FREE_CACHE: StackId = StackId(u32::MAX);
+/// What people read in place of its frames.
+pub const FREE_CACHE_NAME: &str = "PyTorch cache (free)";
+
 /// The named stacks of one trace.
 #[derive(Clone, Debug, Default)]
 pub struct Symbols {
@@ -48,7 +53,10 @@ impl Symbols {
     ) -> Symbols {
         let stacks = definitions.stacks();
         let mut namer = Namer::new(definitions, header);
-        let wanted: FxHashSet<StackId> = wanted.into_iter().collect();
+        let mut wanted: FxHashSet<StackId> = wanted.into_iter().collect();
+        if wanted.remove(&FREE_CACHE) {
+            namer.name_free_cache();
+        }
         let mut wanted: Vec<(StackId, &Stack)> =
             wanted.into_iter().filter_map(|id| Some((id, stacks.get(id)?))).collect();
         wanted.sort_unstable_by_key(|(id, _)| *id);
@@ -191,6 +199,18 @@ impl<'s> Namer<'s> {
             self.symbols.frames.push(frame);
         }
         index
+    }
+
+    fn name_free_cache(&mut self) {
+        let frame = self.frame(Frame {
+            language: Language::Native,
+            function: FREE_CACHE_NAME.into(),
+            file: "".into(),
+            line: None,
+            library: None,
+        });
+        let named = Named { flags: StackFlags(0), frames: [frame].into() };
+        self.symbols.stacks.insert(FREE_CACHE, named);
     }
 
     fn text(&mut self, text: &str) -> Arc<str> {

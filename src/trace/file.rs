@@ -168,6 +168,16 @@ impl Trace {
         }
     }
 
+    /// Shows the state at each of several places, by its index, in the order in which they come.
+    pub fn visit(
+        &self,
+        definitions: &Definitions,
+        stops: &[Until],
+        visit: &mut dyn FnMut(usize, &State),
+    ) {
+        self.replay_with(definitions, stops, &mut (), &mut |_, _| {}, visit);
+    }
+
     /// Replays up to a place.
     pub fn replay_until(
         &self,
@@ -176,8 +186,21 @@ impl Trace {
         observer: &mut impl Observer,
         progress: Progress,
     ) -> Reading {
+        self.replay_with(definitions, &[until], observer, progress, &mut |_, _| {})
+    }
+
+    /// Replays up to the last of some places.
+    fn replay_with(
+        &self,
+        definitions: &Definitions,
+        stops: &[Until],
+        observer: &mut impl Observer,
+        progress: Progress,
+        visit: &mut dyn FnMut(usize, &State),
+    ) -> Reading {
         let mut damage = DamageFound::default();
         let mut replay = Replay::new();
+        let mut stops: Vec<(usize, Until)> = stops.iter().copied().enumerate().collect();
         // It was readable when it was opened.
         let Ok(reader) = TraceReader::sparse(self.bytes(), &self.data) else {
             return Reading { state: replay.into_state(), damage };
@@ -192,15 +215,19 @@ impl Trace {
             .peekable();
         let mut events =
             if self.living { reader.tail(Default::default()) } else { reader.events() };
-        let past = |at: &Stamped| match until {
-            Until::End => false,
-            Until::Offset(offset) => at.offset > offset,
-            Until::Time(time_ns) => at.time_ns > time_ns,
-        };
         let mut next_progress = 0;
         for at in &mut events {
-            if past(&at) {
-                break;
+            if stops.iter().any(|(_, stop)| stop.is_before(&at)) {
+                stops.retain(|(index, stop)| {
+                    let reached = stop.is_before(&at);
+                    if reached {
+                        visit(*index, replay.state());
+                    }
+                    !reached
+                });
+                if stops.is_empty() {
+                    break;
+                }
             }
             while gaps.next_if(|offset| *offset <= at.offset).is_some() {
                 replay.gap();
@@ -215,7 +242,20 @@ impl Trace {
         damage.unfinished = events.unfinished();
         damage.unknown = events.unknown();
         replay.finish();
+        for (index, _) in stops {
+            visit(index, replay.state());
+        }
         Reading { state: replay.into_state(), damage }
+    }
+}
+
+impl Until {
+    fn is_before(&self, at: &Stamped) -> bool {
+        match *self {
+            Until::End => false,
+            Until::Offset(offset) => at.offset > offset,
+            Until::Time(time_ns) => at.time_ns > time_ns,
+        }
     }
 }
 

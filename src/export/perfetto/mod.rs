@@ -39,7 +39,17 @@ pub struct Perfetto<'o> {
 enum Track {
     Counter(Option<DeviceId>, Counter),
     Lane(Option<DeviceId>, u32),
+    Block(Option<DeviceId>, u32),
     Refusals(DeviceId),
+}
+
+impl Track {
+    fn of(slice: &Slice) -> Track {
+        match slice.is_block() {
+            true => Track::Block(slice.device, slice.lane),
+            false => Track::Lane(slice.device, slice.lane),
+        }
+    }
 }
 
 /// Interned names of one sequence.
@@ -116,6 +126,7 @@ impl<'o> Perfetto<'o> {
                 (name, Some(CounterDescriptor { unit }))
             }
             Track::Lane(device, _) => (format!("{} allocations", device_name(device)), None),
+            Track::Block(device, _) => (format!("{} PyTorch blocks", device_name(device)), None),
             Track::Refusals(device) => (format!("{} refusals", device_name(Some(device))), None),
         };
         let uuid = self.describe(TrackDescriptor {
@@ -183,17 +194,19 @@ impl Sink for Perfetto<'_> {
     }
 
     fn begin(&mut self, at_ns: u64, slice: &Slice) -> io::Result<()> {
-        let track = self.track(Track::Lane(slice.device, slice.lane))?;
+        let track = self.track(Track::of(slice))?;
         let live = &slice.live;
         let mut debug_annotations = vec![
             self.annotate("size", AnnotationValue::Text(size(live.size))),
             self.annotate("bytes", AnnotationValue::Uint(live.size)),
-            self.annotate("physical_bytes", AnnotationValue::Uint(live.share())),
             self.annotate("address", AnnotationValue::Pointer(slice.key.number)),
             self.annotate("stream", AnnotationValue::Pointer(slice.stream)),
             self.annotate("tid", AnnotationValue::Uint(slice.tid.into())),
             self.annotate("allocated_s", AnnotationValue::Double(slice.allocated_ns as f64 / 1e9)),
         ];
+        if let Some(bytes) = slice.physical() {
+            debug_annotations.push(self.annotate("physical_bytes", AnnotationValue::Uint(bytes)));
+        }
         for (name, words) in slice.who.iter().flat_map(|who| who.words()) {
             debug_annotations.push(self.annotate(name, AnnotationValue::Text(words.into())));
         }
@@ -208,7 +221,7 @@ impl Sink for Perfetto<'_> {
     }
 
     fn end(&mut self, at_ns: u64, slice: &Slice, how: End) -> io::Result<()> {
-        let track = self.track(Track::Lane(slice.device, slice.lane))?;
+        let track = self.track(Track::of(slice))?;
         let lifetime = at_ns.saturating_sub(slice.allocated_ns) as f64 / 1e9;
         let debug_annotations = vec![
             self.annotate("end", AnnotationValue::Text(how.name().into())),

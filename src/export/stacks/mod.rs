@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use vramtrace_format::{DeviceId, StackId};
 
 use super::timeline;
-use crate::analysis::{Held, Holdings, Moment, Process};
+use crate::analysis::{Held, Holdings, Level, Moment, Process};
 use crate::symbols::{Frame, Symbols};
 use crate::trace::Trace;
 
@@ -52,21 +52,19 @@ impl Sample {
 }
 
 /// Of each trace what its stacks held at a moment; `Peak`: each device at its own.
-pub fn gather(traces: &[Trace], moment: Moment) -> Vec<Stacks> {
+/// `level` `None`: blocks where they were recorded.
+pub fn gather(traces: &[Trace], moment: Moment, level: Option<Level>) -> Vec<Stacks> {
     let one = |process: timeline::Process| {
-        let read = if moment == Moment::Peak { Moment::End } else { moment };
+        let read = if moment.is_peak() { Moment::End } else { moment };
         let trace = process.trace;
         let Process { definitions, header, state, .. } = Process::read(trace, read);
-        let holdings = match moment {
-            Moment::Peak => Holdings::at_peaks(trace, &definitions, &state),
-            _ => Holdings::of_state(&state),
-        };
+        let level = level.unwrap_or(Level::of(&state));
+        let holdings = Holdings::at(trace, &definitions, &state, moment, level);
         let symbols = Symbols::of(&definitions, &header, holdings.stacks());
         let mut samples: Vec<Sample> = holdings
-            .held
-            .into_iter()
-            .filter(|(_, held)| held.bytes > 0)
-            .map(|((device, stack), held)| Sample { device, stack, held })
+            .all()
+            .filter(|(_, _, held)| held.bytes > 0)
+            .map(|(device, stack, held)| Sample { device, stack, held })
             .collect();
         samples.sort_unstable_by_key(|sample| (sample.device, sample.stack));
         Stacks { label: process.label, start_unix_ns: header.start_unix_ns, symbols, samples }

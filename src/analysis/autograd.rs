@@ -1,0 +1,100 @@
+//! The names of PyTorch's backward steps, out of the functions that run them.
+//!
+//! Backward runs on threads of PyTorch's own, without Python: who wanted the memory is told by
+//! the node of the autograd graph, `ConvolutionBackward0` or `AccumulateGrad`, of which there is
+//! one for each operation.
+
+use std::borrow::Cow;
+
+const NAMESPACE: &str = "torch::autograd::";
+/// Classes that run any node.
+const ENGINE: [&str; 8] =
+    ["Engine", "Node", "NodeTask", "GraphTask", "InputBuffer", "ReadyQueue", "python", "impl"];
+
+/// The node's class of a demangled function, without parameters: `MulBackward0` of
+/// `torch::autograd::generated::MulBackward0::apply`. `None`: it is no node's.
+pub fn node(function: &str) -> Option<&str> {
+    let rest = function.strip_prefix(NAMESPACE)?;
+    let rest = rest.strip_prefix("generated::").unwrap_or(rest);
+    // Written in C++ by users: the class that they wrote is the template's parameter.
+    if let Some(written) = rest.strip_prefix("CppNode<") {
+        let class = written.split_once(">::")?.0;
+        return Some(class.rsplit("::").next().unwrap_or(class));
+    }
+    if let Some((class, _)) = rest.split_once("_apply_functional") {
+        return is_class(class).then_some(class);
+    }
+    let (class, method) = rest.split_once("::")?;
+    let runs = ["apply", "operator()", "release_variables", "apply_with_saved", "apply_impl"];
+    let runs = runs.iter().any(|name| method.starts_with(name)) && !ENGINE.contains(&class);
+    (runs && is_class(class)).then_some(class)
+}
+
+fn is_class(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_uppercase())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+/// A function's name for people: a backward step by its node.
+pub fn spoken(function: &str) -> Cow<'_, str> {
+    match node(function) {
+        Some(class) => Cow::Owned(format!("{class} (backward)")),
+        None => Cow::Borrowed(function),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::symbols::native::demangle;
+
+    #[test]
+    fn nodes_of_symbols_as_libraries_have_them() {
+        for (symbol, class) in [
+            (
+                "_ZN5torch8autograd9generated20ConvolutionBackward05applyEOSt6vectorIN2at6TensorESaIS5_EE",
+                "ConvolutionBackward0",
+            ),
+            (
+                "_ZN5torch8autograd14AccumulateGrad5applyEOSt6vectorIN2at6TensorESaIS4_EE",
+                "AccumulateGrad",
+            ),
+            ("_ZN5torch8autograd10CopySlices5applyEOSt6vectorIN2at6TensorESaIS4_EE", "CopySlices"),
+            ("_ZN5torch8autograd9generated12MulBackward017release_variablesEv", "MulBackward0"),
+            (
+                "_ZN5torch8autograd9generated60ScaledDotProductEfficientAttentionBackward0_apply_functionalEOSt6vectorIN2at6TensorESaIS4_EE",
+                "ScaledDotProductEfficientAttentionBackward0",
+            ),
+            (
+                "_ZN5torch8autograd7CppNodeIN4mine10RoiAlignFnEE5applyEOSt6vectorIN2at6TensorESaIS7_EE",
+                "RoiAlignFn",
+            ),
+        ] {
+            let function = demangle(symbol);
+            assert_eq!(node(&function), Some(class), "{function}");
+        }
+        assert_eq!(
+            spoken("torch::autograd::generated::NativeLayerNormBackward0::apply"),
+            "NativeLayerNormBackward0 (backward)"
+        );
+    }
+
+    #[test]
+    fn what_runs_any_node_is_none() {
+        for symbol in [
+            "_ZN5torch8autograd4NodeclEOSt6vectorIN2at6TensorESaIS4_EE",
+            "_ZN5torch8autograd6Engine11thread_mainERKSt10shared_ptrINS0_9GraphTaskEE",
+            "_ZN5torch8autograd6python12PythonEngine11thread_initEiRKSt10shared_ptrINS0_10ReadyQueueEEb",
+            "_ZN5torch8autograd12VariableType12_GLOBAL__N_13addEv",
+            "_ZN2at6native5emptyEv",
+            "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE",
+        ] {
+            let function = demangle(symbol);
+            assert_eq!(node(&function), None, "{function}");
+            assert_eq!(spoken(&function), function);
+        }
+        for name in ["", "torch::autograd::", "torch::autograd::CppNode<", "apply"] {
+            assert_eq!(node(name), None, "{name}");
+        }
+    }
+}

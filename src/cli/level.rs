@@ -1,0 +1,49 @@
+//! `--level driver|tensor`: at which level memory is shown.
+
+use vramtrace_format::Kind;
+use vramtrace_reader::analysis::{Level, Moment};
+use vramtrace_reader::trace::Trace;
+
+use super::Failure;
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub enum Name {
+    /// What the driver gave
+    Driver,
+    /// Blocks of PyTorch's cache in place of its segments
+    Tensor,
+}
+
+impl From<Name> for Level {
+    fn from(name: Name) -> Level {
+        match name {
+            Name::Driver => Level::Driver,
+            Name::Tensor => Level::Tensor,
+        }
+    }
+}
+
+/// Fails where blocks are asked for and no trace has any.
+pub fn need_blocks(
+    traces: &[Trace],
+    level: Option<Level>,
+    at: Option<Moment>,
+) -> Result<(), Failure> {
+    let option = match (level, at) {
+        (Some(Level::Tensor), _) => "--level tensor",
+        (_, Some(Moment::AllocatedPeak)) => "--at peak-allocated",
+        _ => return Ok(()),
+    };
+    let has_blocks = |trace: &Trace| {
+        let (definitions, _) = trace.definitions();
+        definitions.sites().any(|site| site.kind == Some(Kind::Block))
+    };
+    let Some(first) = traces.first().filter(|_| !traces.iter().any(has_blocks)) else {
+        return Ok(());
+    };
+    Err(Failure::new(format!(
+        "{option}: {} has no blocks of PyTorch's cache: recorded without PyTorch, or with \
+         VRAMTRACE_TENSORS=off",
+        first.path().display()
+    )))
+}

@@ -1,0 +1,67 @@
+//! What timelines count.
+
+use vramtrace_format::Kind;
+
+/// What a counter counts, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Counter {
+    /// All allocations of the process on the device, physical.
+    Live,
+    /// One kind of them. Host memory has no device.
+    Kind(Kind),
+    /// Bytes in use inside what the pools, or the graphs, reserved.
+    PoolUsed,
+    GraphUsed,
+    /// What nvidia-smi shows for the process.
+    Process,
+    Cap,
+    /// Bytes of a framework's blocks, and of the segments that hold them.
+    Allocated,
+    Reserved,
+}
+
+impl Counter {
+    pub(super) const COUNT: usize = 18;
+
+    /// Kinds of memory are numbered from 1 to 11.
+    pub(super) fn index(self) -> usize {
+        match self {
+            Counter::Live => 0,
+            Counter::Kind(kind) => kind as usize,
+            Counter::PoolUsed => 12,
+            Counter::GraphUsed => 13,
+            Counter::Process => 14,
+            Counter::Cap => 15,
+            Counter::Allocated => 16,
+            Counter::Reserved => 17,
+        }
+    }
+
+    pub(super) fn all() -> impl Iterator<Item = Counter> {
+        let others = [
+            Counter::PoolUsed,
+            Counter::GraphUsed,
+            Counter::Process,
+            Counter::Cap,
+            Counter::Allocated,
+            Counter::Reserved,
+        ];
+        [Counter::Live]
+            .into_iter()
+            .chain(Kind::ALL.into_iter().filter(|kind| *kind != Kind::Block).map(Counter::Kind))
+            .chain(others)
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Counter::Live => "live",
+            Counter::Kind(kind) => kind.name(),
+            Counter::PoolUsed => "pool_used",
+            Counter::GraphUsed => "graph_used",
+            Counter::Process => "process",
+            Counter::Cap => "cap",
+            Counter::Allocated => "allocated",
+            Counter::Reserved => "reserved",
+        }
+    }
+}
