@@ -8,7 +8,7 @@ use std::process::Output;
 
 use serde_json::{Value, json};
 use support::{Scratch, vramtrace};
-use trace::{GPT2, SECOND, TORCH, TraceBuilder, training};
+use trace::{GPT2, SECOND, TORCH, TraceBuilder, cached, training};
 use vramtrace_format::physical::MIB;
 use vramtrace_format::{ContextId, Definition, DeviceId, Event, Kind, Space, StackId};
 
@@ -321,4 +321,78 @@ fn contexts_that_never_held_anything_and_pools_that_hide_their_users() {
     has(&shown, &["context 7 never held an allocation: made at 6.000 s by loader.py:8 worker"]);
     assert!(!shown.contains("context 1 never"), "{shown}");
     assert!(shown.contains("XLA_PYTHON_CLIENT_ALLOCATOR=platform"), "{shown}");
+}
+
+#[test]
+fn blocks_stand_in_place_of_their_segments() {
+    let scratch = written(&cached());
+    let shown = text(&scratch, &["holders", "t.vtrace"]);
+    has(
+        &shown,
+        &[
+            "GPU 0, at the peak (8.000 s): 188.00 MiB in 15 blocks and allocations",
+            "60.00 MiB 31.9 % 3 PyTorch modeling_gpt2.py:212 GPT2Attention._attn",
+            "50.00 MiB 26.6 % 4 PyTorch modeling_gpt2.py:301 Block.mlp",
+            "called from train.py:41 train",
+            "30.00 MiB 16.0 % 3 PyTorch PyTorch cache (free)",
+            "24.00 MiB 12.8 % 3 PyTorch libc10_cuda.so+0x10",
+            "16.00 MiB 8.5 % 1 cuBLAS modeling_gpt2.py:212 GPT2Attention._attn",
+            "8.00 MiB 4.3 % 1 NCCL train.py:41 train",
+        ],
+    );
+    let driver = text(&scratch, &["holders", "t.vtrace", "--level", "driver"]);
+    has(
+        &driver,
+        &[
+            "GPU 0, at the peak (8.000 s): 188.00 MiB in 6 allocations",
+            "164.00 MiB 87.2 % 4 PyTorch modeling_gpt2.py:212 GPT2Attention._attn",
+        ],
+    );
+    let blocks = text(&scratch, &["holders", "t.vtrace", "--at", "peak-allocated", "--json"]);
+    let value: Value = serde_json::from_str(&blocks).unwrap();
+    assert_eq!(value["level"], "tensor");
+    assert_eq!(value["at"], json!({"label": "peak-allocated", "seconds": 8.0}));
+    let bytes = |value: &Value| -> u64 {
+        let holders = value["holders"].as_array().unwrap().iter();
+        holders.map(|holder| holder["bytes"].as_u64().unwrap()).sum()
+    };
+    assert_eq!(bytes(&value), 188 * MIB);
+    let holders = value["holders"].as_array().unwrap().iter();
+    let named: Vec<&Value> = holders.filter(|holder| holder["name"].is_string()).collect();
+    assert_eq!(named.len(), 1);
+    assert_eq!(named[0]["name"], "PyTorch cache (free)");
+    assert_eq!(named[0]["count"], 3, "segments with something free");
+    let json = text(&scratch, &["holders", "t.vtrace", "--level", "driver", "--json"]);
+    let value: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((value["level"].as_str(), bytes(&value)), (Some("driver"), 188 * MIB));
+}
+
+#[test]
+fn by_library_the_free_cache_is_apart_from_what_pytorch_uses() {
+    let scratch = written(&cached());
+    let shown = text(&scratch, &["holders", "t.vtrace", "--by", "library"]);
+    has(
+        &shown,
+        &[
+            "134.00 MiB 71.3 % 10 PyTorch modeling_gpt2.py:212 GPT2Attention._attn",
+            "30.00 MiB 16.0 % 3 PyTorch PyTorch cache (free)",
+            "16.00 MiB 8.5 % 1 cuBLAS modeling_gpt2.py:212 GPT2Attention._attn",
+        ],
+    );
+}
+
+#[test]
+fn a_level_that_the_trace_does_not_have_is_an_error() {
+    let scratch = written(&training());
+    for args in [
+        ["holders", "t.vtrace", "--level", "tensor"],
+        ["holders", "t.vtrace", "--at", "peak-allocated"],
+    ] {
+        let output = run(&scratch, &args);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("t.vtrace") && said.contains("VRAMTRACE_TENSORS"), "{said}");
+    }
+    let driver = text(&scratch, &["holders", "t.vtrace", "--level", "driver"]);
+    assert_eq!(driver, text(&scratch, &["holders", "t.vtrace"]));
 }

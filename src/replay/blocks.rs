@@ -27,7 +27,11 @@ impl Replay {
             Birth::Checkpoint => 0,
             _ => state.cache.refusals.block_made(at.thread, live.device),
         };
-        let sums = &mut state.devices.entry(live.device).or_default().cache;
+        let device = state.devices.entry(live.device).or_default();
+        if grown > 0 {
+            device.move_peak(at.offset);
+        }
+        let sums = &mut device.cache;
         sums.add_block(live.size, !known);
         sums.reserve(grown.into());
         sums.refusals_recovered = sums.refusals_recovered.saturating_add(absorbed);

@@ -29,7 +29,7 @@ pub struct KindSums {
 pub struct Peak {
     pub bytes: u64,
     pub time_ns: u64,
-    /// File offset of the event that reached it; `None` where only the recorder's totals tell.
+    /// File offset of the event that reached it, or of the block that the memory was for; `None` where only the recorder's totals tell.
     pub offset: Option<u64>,
     /// What it was made of; all zero where only the recorder's totals tell.
     pub by_kind: BytesByKind,
@@ -244,6 +244,14 @@ impl DeviceState {
                 offset: Some(offset),
                 by_kind: self.bytes_by_kind(),
             };
+        }
+    }
+
+    /// A segment got its first block. If its memory made the peak, the peak's place is here: seen
+    /// from there, the segment would be memory of its own.
+    pub(super) fn move_peak(&mut self, offset: u64) {
+        if self.live_bytes == self.peak.bytes && self.peak.offset.is_some() {
+            self.peak.offset = Some(offset);
         }
     }
 

@@ -279,9 +279,7 @@ impl TraceBuilder {
 pub const TORCH: &str = "/opt/venv/lib/python3.11/site-packages/torch/nn/modules/module.py";
 pub const GPT2: &str = "/opt/venv/lib/python3.11/site-packages/transformers/modeling_gpt2.py";
 
-/// Five stacks: 1 and 2 of one line of a package, through PyTorch; 3 of cuBLAS, 4 of NCCL, 5 of a
-/// thread without Python.
-pub fn training() -> TraceBuilder {
+fn training_stacks() -> TraceBuilder {
     let mut t = TraceBuilder::new();
     t.module("/usr/lib/libcuda.so.1", 0x1000_0000);
     t.module("/opt/libc10_cuda.so", 0x2000_0000);
@@ -300,6 +298,13 @@ pub fn training() -> TraceBuilder {
     t.stack(3, &[cuda, cublas, torch, python], &[1, 2, 3, 4], &[(0, 3)]);
     t.stack(4, &[cuda, nccl, python], &[3, 4], &[(0, 2)]);
     t.stack(5, &[cuda, torch], &[], &[]);
+    t
+}
+
+/// Five stacks: 1 and 2 of one line of a package, through PyTorch; 3 of cuBLAS, 4 of NCCL, 5 of a
+/// thread without Python.
+pub fn training() -> TraceBuilder {
+    let mut t = training_stacks();
     t.context(SECOND, 0);
     t.alloc_by(SECOND, Kind::Device, 1 << 40, 100 << 20, 1);
     t.alloc_by(2 * SECOND, Kind::Device, 2 << 40, 60 << 20, 2);
@@ -311,6 +316,67 @@ pub fn training() -> TraceBuilder {
     t.free(5 * SECOND, Space::Device, 1 << 40);
     t.alloc_by(6 * SECOND, Kind::Device, 8 << 40, 2 << 20, 5);
     t.event(7 * SECOND, Event::Ended);
+    t
+}
+
+/// A PyTorch run that ends out of memory under a cap of 256 MiB. Blocks of two lines, one of a
+/// backward step without Python, cuBLAS and NCCL beside it; one refusal that the cache absorbed,
+/// and a last request of 40 MiB for which 44 MiB are free in holes of 20 MiB at most.
+pub fn cached() -> TraceBuilder {
+    const MIB: u64 = 1 << 20;
+    const CAP: u64 = 256 * MIB;
+    let mut t = training_stacks();
+    t.module("/opt/libtorch_cpu.so", 0x6000_0000);
+    t.code(6, "Block.mlp", GPT2, 301);
+    t.stack(6, &[], &[2, 3, 4], &[]);
+    t.stack(7, &[], &[6, 3, 4], &[]);
+    t.stack(8, &[0x2000_0010, 0x6000_0010], &[], &[]);
+    let segment = |n: u64| (1 << 40) + n * (1 << 32);
+    let told = |allocated: u64, reserved: u64| Event::CacheState {
+        device: DeviceId(0),
+        allocated: allocated * MIB,
+        reserved: reserved * MIB,
+    };
+    t.define(Definition::Setting { name: "PYTORCH_CUDA_ALLOC_CONF".into(), value: String::new() });
+    t.event(SECOND / 2, Event::Cap { device: DeviceId(0), bytes: Some(CAP) });
+    t.context(SECOND / 2, 0);
+    t.sample(SECOND / 2, Some(40 * MIB), 40 * MIB);
+    for n in 0..4 {
+        t.alloc_by((1 + n) * SECOND, Kind::Device, segment(n), 40 * MIB, 1);
+        t.alloc_by((1 + n) * SECOND, Kind::Block, segment(n), 20 * MIB, 6);
+        t.alloc_by((1 + n) * SECOND, Kind::Block, segment(n) + 20 * MIB, 2 * MIB, 7);
+        t.alloc_by((1 + n) * SECOND, Kind::Block, segment(n) + 22 * MIB, 8 * MIB, 8);
+    }
+    t.alloc_by(5 * SECOND, Kind::Device, segment(4), 16 * MIB, 3);
+    t.alloc_by(5 * SECOND, Kind::Device, segment(5), 8 * MIB, 4);
+    t.sample(6 * SECOND, Some((40 + 160 + 24) * MIB), 40 * MIB);
+    // Absorbed: the cache gives a free segment back, and gets what it needs.
+    for at in [0, 20, 22] {
+        t.free(7 * SECOND, Space::Block, segment(3) + at * MIB);
+    }
+    t.refused(8 * SECOND, Kind::Device, 44 * MIB, RefusedBy::Cap, CAP);
+    t.free(8 * SECOND, Space::Device, segment(3));
+    t.alloc_by(8 * SECOND, Kind::Device, segment(6), 44 * MIB, 1);
+    t.alloc_by(8 * SECOND, Kind::Block, segment(6), 44 * MIB, 7);
+    t.event(8 * SECOND, told(134, 164));
+    // Holes of 20, 8 + 10 and 10 + 10 MiB: not one of 40.
+    t.free(9 * SECOND, Space::Block, segment(0));
+    t.free(9 * SECOND, Space::Block, segment(1) + 22 * MIB);
+    t.event(9 * SECOND, told(106, 164));
+    for _ in 0..2 {
+        t.refused(10 * SECOND, Kind::Device, 40 * MIB, RefusedBy::Cap, CAP);
+    }
+    t.event(
+        10 * SECOND,
+        Event::CacheOom {
+            device: DeviceId(0),
+            size: 40 * MIB,
+            allocated: 106 * MIB,
+            reserved: 164 * MIB,
+            stack: StackId(6),
+        },
+    );
+    t.event(11 * SECOND, Event::Ended);
     t
 }
 
