@@ -124,9 +124,10 @@ pub fn run(args: Args) -> Outcome {
             "--from, --to and --min-size are for timelines; stacks are of one moment: give --at",
         ));
     }
-    if is_snapshot && (limited || args.at.is_some()) {
+    if is_snapshot && (limited || args.at.is_some() || args.level.is_some()) {
         return Err(Failure::new(
-            "--from, --to, --min-size and --at are not for torch-snapshot: it tells the whole run",
+            "--from, --to, --min-size, --at and --level are not for torch-snapshot: it tells the \
+             whole run",
         ));
     }
     if of_stacks.is_none() && args.at.is_some() {

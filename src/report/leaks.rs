@@ -257,7 +257,7 @@ pub fn device_name(device: DeviceId) -> String {
 /// A line for each leak, in their order.
 pub fn one_liners(found: &Leaks) -> Vec<String> {
     let reading = Reading::new(&found.symbols, &found.header);
-    let how = Listing { by: By::Line, top: 1, full: false, when: "" };
+    let how = Listing { by: By::Line, top: 1, full: false, when: "", level: Level::Driver };
     let line = |leak: &Leak| {
         let said = reading.read(leak.stack);
         let lead = match reading.frame(leak.stack, said.lead) {
