@@ -33,6 +33,7 @@ type ByStack = FxHashMap<(DeviceId, StackId), Held>;
 /// is that of its driver memory at either level, plus blocks of which no driver memory is known.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Holdings {
+    pub level: Level,
     /// Driver memory; at the level of tensors without a framework's segments.
     pub held: ByStack,
     /// A framework's blocks, and the rest of its segments.
@@ -44,6 +45,7 @@ pub struct Holdings {
 impl Holdings {
     pub fn of_state(state: &State, level: Level) -> Holdings {
         let mut holdings = Holdings {
+            level,
             at_ns: state.devices.keys().map(|device| (*device, state.time_ns)).collect(),
             ..Holdings::default()
         };
@@ -124,7 +126,7 @@ impl Holdings {
         let places: Vec<(DeviceId, Until)> =
             end.devices.iter().filter_map(|(id, state)| Some((*id, place(state)?))).collect();
         let stops: Vec<Until> = places.iter().map(|(_, until)| *until).collect();
-        let mut found = Holdings::default();
+        let mut found = Holdings { level, ..Holdings::default() };
         trace.visit(definitions, &stops, &mut |stop, state| {
             let (device, until) = places[stop];
             let mut here = Holdings::of_state(state, level);

@@ -2,9 +2,10 @@
 
 use crate::replay::State;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Level {
     /// Memory that the driver gave.
+    #[default]
     Driver,
     /// Blocks of a framework's cache in place of the driver memory that holds them.
     Tensor,

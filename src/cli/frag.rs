@@ -57,7 +57,9 @@ fn at(text: &str) -> Result<At, String> {
         Ok(Moment::Peak) => Ok(At::Peak),
         Ok(Moment::End) => Ok(At::End),
         Ok(Moment::At(time_ns)) => Ok(At::Time(time_ns)),
-        Err(_) => Err("give `peak`, `end`, `oom`, or seconds since the start, e.g. 12.5".into()),
+        Ok(Moment::AllocatedPeak) | Err(_) => {
+            Err("give `peak`, `end`, `oom`, or seconds since the start, e.g. 12.5".into())
+        }
     }
 }
 

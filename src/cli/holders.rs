@@ -114,7 +114,7 @@ pub fn run(args: Args) -> Outcome {
         .collect();
     let text = match args.json {
         true => json(&named, &args, level)?,
-        false => text(&loaded.chosen, &named, &args, level),
+        false => text(&loaded.chosen, &named, &args),
     };
     super::print(&text)?;
     Ok(DONE)
@@ -127,24 +127,18 @@ fn who(process: &Process, trace: &Trace, at: Moment, level: Option<Level>) -> Wh
     Who { symbols, peak: Holdings::default(), live }
 }
 
-fn text(
-    chosen: &Option<PathBuf>,
-    named: &[(&Process, Who)],
-    args: &Args,
-    level: Option<Level>,
-) -> String {
+fn text(chosen: &Option<PathBuf>, named: &[(&Process, Who)], args: &Args) -> String {
     let mut out = String::new();
     if let Some(chosen) = chosen {
         out.push_str(&format!("{}\n\n", chosen.display()));
     }
+    let how = Listing {
+        by: args.by.into(),
+        top: args.top,
+        full: args.full,
+        when: moment::words(args.at),
+    };
     for (process, who) in named {
-        let how = Listing {
-            by: args.by.into(),
-            top: args.top,
-            full: args.full,
-            when: moment::words(args.at),
-            level: level.unwrap_or(Level::of(&process.state)),
-        };
         if named.len() > 1 {
             out.push_str(&format!("{}\n", process.name()));
         }

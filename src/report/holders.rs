@@ -147,7 +147,6 @@ pub struct Listing {
     pub full: bool,
     /// `at the peak`.
     pub when: &'static str,
-    pub level: Level,
 }
 
 /// The devices of a process, each with its holders.
@@ -166,7 +165,7 @@ pub fn listing(process: &Process, who: &Who, holdings: &Holdings, how: Listing) 
             id => format!("GPU {}", id.0),
         };
         out.push_str(&paint(BOLD, &format!("{name}, {} ({})", how.when, seconds(*at_ns))));
-        let what = match how.level {
+        let what = match holdings.level {
             Level::Driver => several(allocations, "allocation"),
             Level::Tensor => format!("{} blocks and allocations", count(allocations)),
         };
@@ -263,7 +262,7 @@ pub(super) fn of_device(process: &Process, id: DeviceId, shown: Shown) -> String
     let Some(who) = &process.who else { return String::new() };
     let reading = Reading::new(&who.symbols, &process.header);
     let mut out = String::new();
-    let how = Listing { by: By::Line, top: shown.top, full: false, when: "", level: Level::Driver };
+    let how = Listing { by: By::Line, top: shown.top, full: false, when: "" };
     let peak = who.peak.at_ns.get(&id).copied();
     let mut libraries = Vec::new();
     let moments = match shown.moment {
@@ -357,7 +356,7 @@ fn unused_contexts(process: &Process, reading: &Reading, id: DeviceId) -> String
     let mut out = String::new();
     for (context, state) in here.filter(|(context, _)| !used(**context)) {
         let said = reading.read(state.stack);
-        let how = Listing { by: By::Line, top: 1, full: false, when: "", level: Level::Driver };
+        let how = Listing { by: By::Line, top: 1, full: false, when: "" };
         let by = match reading.frame(state.stack, said.caller.or(said.lead)) {
             Some(frame) => format!(" by {}", words(frame, how)),
             None if state.stack == StackId(0) => String::new(),

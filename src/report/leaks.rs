@@ -257,7 +257,7 @@ pub fn device_name(device: DeviceId) -> String {
 /// A line for each leak, in their order.
 pub fn one_liners(found: &Leaks) -> Vec<String> {
     let reading = Reading::new(&found.symbols, &found.header);
-    let how = Listing { by: By::Line, top: 1, full: false, when: "", level: Level::Driver };
+    let how = Listing { by: By::Line, top: 1, full: false, when: "" };
     let line = |leak: &Leak| {
         let said = reading.read(leak.stack);
         let lead = match reading.frame(leak.stack, said.lead) {
@@ -283,7 +283,7 @@ pub fn one_liners(found: &Leaks) -> Vec<String> {
 pub fn details(found: &Leaks, top: usize, full: bool) -> String {
     let mut out = head(found);
     let reading = Reading::new(&found.symbols, &found.header);
-    let how = Listing { by: By::Line, top, full, when: "", level: Level::Driver };
+    let how = Listing { by: By::Line, top, full, when: "" };
     for leak in found.leaks.iter().take(top) {
         out.push('\n');
         out.push_str(&one(found, &reading, leak, how));
