@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use trace::TraceBuilder;
 use vramtrace_format::physical::MIB;
-use vramtrace_format::{Definition, Event, Kind, Space, TraceReader};
+use vramtrace_format::{Alloc, Definition, Event, Kind, Space, StackId, TraceReader};
 use vramtrace_reader::trace::Trace;
 
 /// Live at once: what a framework's cache or a text generation keeps.
@@ -56,6 +56,42 @@ fn main() {
         assert!(output.status.success() && text.contains("layer_"), "{text}");
         events
     });
+    let path = directory.path().join("blocks.vtrace");
+    with_blocks(events).write(&path);
+    timed("vramtrace export --format torch-snapshot", events, || {
+        let mut export = Command::new(env!("CARGO_BIN_EXE_vramtrace"));
+        export.args(["export", "--format", "torch-snapshot", "-o"]);
+        let pickle = path.with_extension("pickle");
+        assert!(export.args([&pickle, &path]).status().expect("runs").success());
+        let written = std::fs::metadata(&pickle).expect("written").len();
+        assert!(written > 50 * events, "{written}");
+        events
+    });
+}
+
+/// Blocks of a framework's cache, of 1,000 stacks, in segments of 20 MiB.
+fn with_blocks(events: u64) -> TraceBuilder {
+    const STACKS: u32 = 1_000;
+    const ALIVE: u64 = 5_000;
+    let mut builder = TraceBuilder::new();
+    for n in 0..STACKS {
+        builder.code(n, &format!("layer_{n}"), "/home/me/model.py", 10 + n as i32);
+        builder.stack(n + 1, &[], &[n, (n + 1) % STACKS, (n + 2) % STACKS], &[]);
+    }
+    let at = |n: u64| (1 << 40) + n % (2 * ALIVE) * MIB;
+    for segment in 0..ALIVE / 10 + 1 {
+        builder.alloc_by(segment, Kind::Device, (1 << 40) + segment * 20 * MIB, 20 * MIB, 1);
+    }
+    let site = builder.site(Kind::Block, 0);
+    for n in 0..events / 2 {
+        let stack = StackId((n % u64::from(STACKS)) as u32 + 1);
+        let alloc = Alloc { key: at(n), space: Space::Block, size: MIB / 2, site, stack };
+        builder.event(n * 2_000, Event::Alloc(alloc));
+        if n >= ALIVE {
+            builder.free(n * 2_000 + 1_000, Space::Block, at(n - ALIVE));
+        }
+    }
+    builder
 }
 
 /// 10,000 different stacks of 20 native frames, of this program, and 20 Python frames.

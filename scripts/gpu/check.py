@@ -10,6 +10,8 @@ tensors PyTorch's blocks: their number and totals against PyTorch's own, its pro
        no name at the peak of a training run (what they cost: steps)
 whatif what other allocator settings would have reserved: predicted from one run, and measured; frag's
        figures against PyTorch's own
+demo   a training run that fragmentation ends under a cap, packed as recorded.vtrace.gz in the logs;
+       torch's own viewer on our snapshot of it
 
 Exit status 1 if any line says FAIL.
 """
@@ -22,6 +24,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import demo
 import stacks
 import tensors
 import whatif
@@ -29,7 +32,7 @@ import whatif
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "programs"
 BIN = Path(sys.argv[1])
-SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost", "stacks", "steps", "tensors", "whatif"]
+SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost", "stacks", "steps", "tensors", "whatif", "demo"]
 LOGS = Path(os.environ.get("VRAMTRACE_LOGS") or tempfile.mkdtemp(prefix="vramtrace-gpu-"))
 TRACES = Path(tempfile.mkdtemp(prefix="vramtrace-traces-"))
 MIB = 1 << 20
@@ -329,6 +332,13 @@ def section_whatif():
         print(f"SKIP whatif: no {missing}")
         return
     whatif.section(sys.modules[__name__])
+
+
+def section_demo():
+    if missing := have("torch", "transformers"):
+        print(f"SKIP demo: no {missing}")
+        return
+    demo.section(sys.modules[__name__])
 
 
 print(f"GPU check, {time.strftime('%Y-%m-%d')}, " + subprocess.run(

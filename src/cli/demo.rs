@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use super::{DONE, Failure, Outcome, say};
+use super::{DONE, Failure, Outcome, demo_recorded, say};
 use crate::driver::Driver;
 use crate::launch::child::Status;
 use crate::launch::output::Output;
@@ -24,18 +24,25 @@ const NEEDED: u64 = 5 << 30;
     long_about = "Record a small program that trains in phases, leaks, fragments its memory and \
         meets a cap of 4 GiB; then show its report and write a timeline.\n\n\
         Runs on the first GPU if there is one with 5 GiB free, else on a simulated one.",
-    after_help = "Example:\n  vramtrace demo"
+    after_help = "Examples:\n  vramtrace demo\n  vramtrace demo --recorded"
 )]
 pub struct Args {
     /// Use the simulated GPU even where there is a real one
     #[arg(long)]
     simulate: bool,
+    /// Show a recorded PyTorch run that comes with this command: who held its memory, what was
+    /// lost to fragmentation, what another setting would have reserved
+    #[arg(long, conflicts_with = "simulate")]
+    recorded: bool,
     /// The directory for the trace and the timeline [default: a new vramtrace-DATE-TIME/]
     #[arg(long, value_name = "DIR")]
     out: Option<OsString>,
 }
 
 pub fn run(args: Args) -> Outcome {
+    if args.recorded {
+        return demo_recorded::run(args.out);
+    }
     let simulated = match (args.simulate, find_gpu()) {
         (false, Ok(device)) => {
             say(format_args!("the demo runs on {device}, under a cap of {CAP}"));
@@ -97,7 +104,7 @@ pub fn run(args: Args) -> Outcome {
 }
 
 /// Relative to where the user is, where that is shorter.
-fn shown(path: &std::path::Path) -> String {
+pub fn shown(path: &std::path::Path) -> String {
     let here = std::env::current_dir().unwrap_or_default();
     path.strip_prefix(&here).unwrap_or(path).display().to_string()
 }

@@ -3,6 +3,7 @@
 
 mod cap;
 mod demo;
+mod demo_recorded;
 mod demo_workload;
 mod doctor;
 mod export;

@@ -1,0 +1,83 @@
+//! `vramtrace demo --recorded`: a recorded training run that comes with the command, and what
+//! holders, frag and whatif say of it. Needs no GPU and no PyTorch.
+
+use std::ffi::OsString;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use vramtrace_reader::trace::Trace;
+
+use super::{DONE, Failure, Outcome, say};
+use crate::launch::output::Output;
+
+/// A trace, as it was recorded or imported. `scripts/record-demo.sh` makes another one.
+const RECORDED: &[u8] = include_bytes!("../../assets/recorded.vtrace.gz");
+const NAME: &str = "recorded.vtrace";
+
+pub fn run(out: Option<OsString>) -> Outcome {
+    let trace = unpack(out)?;
+    let shown = super::demo::shown(&trace);
+    let (definitions, _) = Trace::open(&trace).map_err(Failure::new)?.definitions();
+    // The one that ships may have been recorded without.
+    let has_stacks = !definitions.stacks().is_empty();
+    let commands: &[(&str, &[&str])] = &[
+        ("who held the memory at the peak", &["holders", "--top", "8"]),
+        ("what was reserved and could not be used", &["frag"]),
+        ("what other settings would have reserved", &["whatif"]),
+    ];
+    say(format_args!(
+        "the demo reads {shown}, a recorded PyTorch run that comes with this command"
+    ));
+    for (what, command) in commands.iter().filter(|(_, words)| has_stacks || words[0] != "holders")
+    {
+        let words: Vec<&str> = command.iter().copied().chain([shown.as_str()]).collect();
+        println!("\n$ vramtrace {:<50} # {what}", words.join(" "));
+        super::execute(words.iter().map(OsString::from))?;
+    }
+    println!("\nThe trace:      {shown}");
+    println!("Its snapshot:   vramtrace export {shown} --format torch-snapshot");
+    println!("Your program:   vramtrace run -- python train.py");
+    Ok(DONE)
+}
+
+/// The trace in a directory of its own, or where it was asked for.
+fn unpack(out: Option<OsString>) -> Result<PathBuf, Failure> {
+    let directory = match out {
+        Some(directory) => {
+            std::fs::create_dir_all(&directory)
+                .map_err(|error| cannot(Path::new(&directory), &error))?;
+            PathBuf::from(directory)
+        }
+        None => {
+            let mut output = Output::new(None)?;
+            output.create()?;
+            output.shown().ok_or_else(|| Failure::new("no directory for the trace"))?
+        }
+    };
+    let path = directory.join(NAME);
+    let mut bytes = Vec::new();
+    flate2::read::GzDecoder::new(RECORDED).read_to_end(&mut bytes)?;
+    match std::fs::read(&path) {
+        // Of an earlier demo.
+        Ok(there) if there == bytes => {}
+        Ok(_) => {
+            let shown = path.display();
+            return Err(Failure::new(format!("{shown} exists and is another: give another --out")));
+        }
+        Err(_) => std::fs::write(&path, bytes).map_err(|error| cannot(&path, &error))?,
+    }
+    Ok(path)
+}
+
+fn cannot(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::new(format!("{}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    /// It makes the command larger, and every copy of the project.
+    #[test]
+    fn what_ships_is_small() {
+        assert!(super::RECORDED.len() < 1_000_000, "{}", super::RECORDED.len());
+    }
+}
