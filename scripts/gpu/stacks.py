@@ -16,6 +16,7 @@ MIB = 1 << 20
 # recorder does not know is left out.
 VARIANTS = [
     ("bare", None, None),
+    ("bare again: the noise", None, None),
     ("no stacks, no blocks", {"VRAMTRACE_STACKS": "none", "VRAMTRACE_TENSORS": "off"}, None),
     ("stacks, no blocks", {"VRAMTRACE_TENSORS": "off"}, None),
     ("stacks, blocks with Python frames", {"VRAMTRACE_TENSORS": "python"}, None),

@@ -25,6 +25,9 @@ const EVERY_NS: u64 = 1_000_000;
 /// Without a cap, a device is read anew after this time, or when its live bytes moved so much.
 const RESTED_NS: u64 = 10_000_000;
 const MUCH: u64 = 16 << 20;
+/// Without a cap a reading may cost at most one part of so many: where many processes share a GPU,
+/// NVML takes its time.
+const COST_SHARE: u64 = 500;
 const DEVICES: usize = 64;
 
 pub struct Observer {
@@ -45,6 +48,8 @@ struct Watched {
     /// Time and live bytes of the last reading.
     read_ns: AtomicU64,
     read_live: AtomicU64,
+    /// What it took.
+    read_took_ns: AtomicU64,
     /// Our pid was found in NVML's lists.
     present: AtomicBool,
 }
@@ -102,9 +107,10 @@ impl Observer {
         let Some(watched) = self.devices.get(device.id.0 as usize) else { return };
         let now = p.recorder.now_ns();
         let rested = now.saturating_sub(watched.read_ns.load(Ordering::Relaxed));
+        let dear = watched.read_took_ns.load(Ordering::Relaxed).saturating_mul(COST_SHARE);
         let asked = self.next_ns.swap(1, Ordering::Relaxed) == 0;
         let moved = p.ledger.live(device.id).abs_diff(watched.read_live.load(Ordering::Relaxed));
-        if asked || rested >= RESTED_NS || moved >= MUCH {
+        if asked || (rested >= dear && (rested >= RESTED_NS || moved >= MUCH)) {
             self.read(p, device, || ());
         }
     }
@@ -163,6 +169,7 @@ impl Observer {
             return;
         }
         let before = booked(p, device.id);
+        let began_ns = p.recorder.now_ns();
         let figure = match self.reach(device) {
             Some((nvml, handle)) => inside(|| nvml.figure(handle, pid())),
             None => Figure::Unavailable,
@@ -174,7 +181,9 @@ impl Observer {
         if figure.bytes().is_some() {
             watched.present.store(true, Ordering::Relaxed);
         }
-        watched.read_ns.store(p.recorder.now_ns(), Ordering::Relaxed);
+        let now_ns = p.recorder.now_ns();
+        watched.read_ns.store(now_ns, Ordering::Relaxed);
+        watched.read_took_ns.store(now_ns.saturating_sub(began_ns), Ordering::Relaxed);
         watched.read_live.store(after.live, Ordering::Relaxed);
         let known = p.cap.outside(device.id);
         let hidden = match figure {

@@ -191,11 +191,17 @@ impl Look<'_> {
         }
     }
 
+    /// Of a frame's word for its code: a bit that is no part of the address.
+    #[inline(always)]
+    fn tag(&self) -> usize {
+        usize::from(self.layout.minor >= 14)
+    }
+
     /// The code object behind the word of a frame; `None` in it: something else.
     #[inline(always)]
     fn code(&self, word: usize) -> Option<Option<usize>> {
         let tags = if self.layout.minor >= 14 { word & 3 } else { 0 };
-        let code = word & !usize::from(self.layout.minor >= 14);
+        let code = word & !self.tag();
         // Two bits: a small number, and no pointer.
         let is_code = tags != 3 && Plain.word(code + TYPE)? == self.code_type;
         Some(is_code.then_some(code))
@@ -213,8 +219,7 @@ impl Look<'_> {
     #[inline(always)]
     fn same(&self, seen: &Seen) -> Option<bool> {
         let frame = seen.frame;
-        let owner = self.owner(frame)?;
-        if owner != seen.owner {
+        if self.owner(frame)? != seen.owner {
             return Some(false);
         }
         if seen.kind == SeenKind::Marker {
@@ -224,13 +229,14 @@ impl Look<'_> {
         if word != seen.code || self.instruction(frame)? != seen.instruction {
             return Some(false);
         }
+        // What runs here is an object that lives. Where it lies there was a code object with a
+        // number that no other one gets: if the number is still there, so is the object.
+        if seen.version != 0 {
+            return Some(self.version(seen.code & !self.tag())? == seen.version);
+        }
         let Some(code) = self.code(word)? else { return Some(seen.kind == SeenKind::Other) };
         if seen.kind != SeenKind::Code {
             return Some(false);
-        }
-        // A number that no other code object gets says it all.
-        if seen.version != 0 {
-            return Some(self.version(code)? == seen.version);
         }
         Some(code::identity(&Plain, self.layout, code, &mut (0, 0))? == seen.identity)
     }
