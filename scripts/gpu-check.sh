@@ -2,7 +2,7 @@
 # What only a real GPU proves. Needs: an NVIDIA GPU, the built release binaries, python3; each
 # client that is not installed (torch, CuPy, JAX, numba, Triton, nvcc, a second GPU) is SKIPped by name.
 #
-#   scripts/gpu-check.sh [same] [cap] [cost] [nccl] [stacks] [steps] [tensors] [whatif] [demo]
+#   scripts/gpu-check.sh [same] [cap] [cost] [nccl] [stacks] [steps] [tensors] [truth] [whatif] [demo]
 #   default: all
 #
 # VRAMTRACE_BIN=DIR   where vramtrace and libvramtrace.so are (default target/release)

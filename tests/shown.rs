@@ -78,10 +78,16 @@ fn the_report_leads_to_what_nvidia_smi_shows() {
 }
 
 #[test]
-fn what_a_larger_stack_took_is_unattributed() {
-    let process = run("stack", Setup::simulated().preload()).only_report();
+fn what_a_larger_stack_took_is_named() {
+    let run = run("stack", Setup::simulated().preload());
+    let process = run.only_report();
     let device = &process["devices"][0];
     assert_eq!(device["unattributed_bytes"], 3960u64 << 20, "{device:#}");
+    assert_eq!(device["limit_bytes"], 3960u64 << 20, "{device:#}");
+    let text = support::vramtrace().arg("report").arg(run.only_trace()).output().unwrap();
+    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    assert!(text.contains("3.87 GiB  local memory and heaps"), "{text}");
+    assert!(text.contains("0.00 GiB  unattributed"), "{text}");
 }
 
 #[test]

@@ -8,6 +8,7 @@ stacks whom call stacks name as holders of GPT-2 training (nccl: whether NCCL is
 steps  time of a step of GPT-2, bare, with us, with torch's own memory history
 tensors PyTorch's blocks: their number and totals against PyTorch's own, its profiler, and what has
        no name at the peak of a training run (what they cost: steps)
+truth  NVML's figure for the process as a sum of names, per client; what has no name
 whatif what other allocator settings would have reserved: predicted from one run, and measured; frag's
        figures against PyTorch's own
 demo   a training run that fragmentation ends under a cap, packed as recorded.vtrace.gz in the logs;
@@ -27,12 +28,13 @@ from pathlib import Path
 import demo
 import stacks
 import tensors
+import truth
 import whatif
 
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "programs"
 BIN = Path(sys.argv[1])
-SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost", "stacks", "steps", "tensors", "whatif", "demo"]
+SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost", "stacks", "steps", "tensors", "truth", "whatif", "demo"]
 LOGS = Path(os.environ.get("VRAMTRACE_LOGS") or tempfile.mkdtemp(prefix="vramtrace-gpu-"))
 TRACES = Path(tempfile.mkdtemp(prefix="vramtrace-traces-"))
 MIB = 1 << 20
@@ -325,6 +327,10 @@ def section_tensors():
         print(f"SKIP tensors: no {missing}")
         return
     tensors.section(sys.modules[__name__])
+
+
+def section_truth():
+    truth.section(sys.modules[__name__])
 
 
 def section_whatif():

@@ -25,6 +25,9 @@ pub struct Reconciled {
     /// Kernels, heaps, what libraries took past the driver's API. Negative when NVML shows less
     /// than the ledger.
     pub unattributed_bytes: i64,
+    /// The part of it that cuCtxSetLimit took: local memory of a larger stack, heaps. Never more
+    /// than it.
+    pub limit_bytes: u64,
     pub process_bytes: u64,
 }
 
@@ -32,6 +35,7 @@ pub struct Reconciled {
 pub fn reconcile(device: &DeviceState) -> Option<Reconciled> {
     let at = device.sample?;
     let unattributed_bytes = at.unattributed()?;
+    let limit_bytes = device.limit_bytes.min(unattributed_bytes.max(0) as u64);
     if (device.contexts > 0 || device.contexts_seen == 0)
         && let Some(process_bytes) = device.process_bytes()
     {
@@ -42,6 +46,7 @@ pub fn reconcile(device: &DeviceState) -> Option<Reconciled> {
             managed_bytes: device.kind(Kind::Managed).live_bytes,
             context_bytes: device.context_bytes,
             unattributed_bytes,
+            limit_bytes,
             process_bytes,
         });
     }
@@ -52,6 +57,8 @@ pub fn reconcile(device: &DeviceState) -> Option<Reconciled> {
         managed_bytes: at.managed_bytes,
         context_bytes: at.sample.context_bytes,
         unattributed_bytes,
+        // Of contexts that are gone nothing is kept.
+        limit_bytes: 0,
         process_bytes: at.sample.process_bytes.filter(|bytes| *bytes > 0)?,
     })
 }

@@ -50,7 +50,8 @@ impl Replay {
             Event::CheckpointContext { id, context, device, time_ns, stack }
                 if id == checkpoint && !self.state.contexts.contains_key(&context) =>
             {
-                self.context(context, ContextState { device, created_ns: time_ns, stack });
+                let created = ContextState { device, created_ns: time_ns, stack, limit_bytes: 0 };
+                self.context(context, created);
             }
             Event::CheckpointTotals { id, site, allocations, frees, .. } if id == checkpoint => {
                 if let Some(Site { kind: Some(kind), device, .. }) = definitions.site(site) {

@@ -98,6 +98,8 @@ pub struct DeviceState {
     pub contexts_seen: u32,
     /// What contexts took, as measured when they were created.
     pub context_bytes: u64,
+    /// What cuCtxSetLimit took in contexts that live: local memory of a larger stack, heaps.
+    pub limit_bytes: u64,
     pub sample: Option<SampleAt>,
     /// The sample with the highest process figure.
     pub peak_sample: Option<SampleAt>,

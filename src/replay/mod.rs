@@ -153,7 +153,8 @@ impl Replay {
                 self.graph(at, device, reserved, used, observer);
             }
             Event::ContextCreated { context, device, stack } => {
-                let created = ContextState { device, created_ns: at.time_ns, stack };
+                let created =
+                    ContextState { device, created_ns: at.time_ns, stack, limit_bytes: 0 };
                 self.context(context, created);
             }
             Event::ContextDestroyed { context } => self.end_context(at, context, observer),
@@ -197,8 +198,15 @@ impl Replay {
             Event::SoftLimit { device, over, .. } => {
                 self.device(device).soft_crossings += u64::from(over);
             }
+            Event::Limit { context, grown, .. } => {
+                if let Some(context) = self.state.contexts.get_mut(&context) {
+                    add(&mut context.limit_bytes, grown);
+                    let device = context.device;
+                    add(&mut self.device(device).limit_bytes, grown);
+                }
+            }
             Event::Mark { name, mark } => observer.marked(at, name, mark),
-            Event::Limit { .. } | Event::Anchor => {}
+            Event::Anchor => {}
         }
     }
 
@@ -512,6 +520,7 @@ impl Replay {
         if let Some(context) = self.state.contexts.remove(&id) {
             let device = self.device(context.device);
             device.contexts = device.contexts.saturating_sub(1);
+            device.limit_bytes = device.limit_bytes.saturating_sub(context.limit_bytes);
             if device.contexts == 0 {
                 device.context_bytes = 0;
             }

@@ -17,6 +17,8 @@ pub struct ContextState {
     pub device: DeviceId,
     pub created_ns: u64,
     pub stack: StackId,
+    /// What its limits took: the local memory of a larger stack, heaps.
+    pub limit_bytes: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]

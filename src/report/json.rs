@@ -82,7 +82,10 @@ pub struct DeviceFacts {
     /// What a cap that only warns would have refused.
     pub would_have_refused: u64,
     pub context_bytes: u64,
+    /// What NVML shows beside allocations and contexts, ...
     pub unattributed_bytes: Option<i64>,
+    /// ... of which cuCtxSetLimit took so much: local memory of a larger stack, heaps.
+    pub limit_bytes: Option<u64>,
     pub requested_live_bytes: u64,
     pub requested_peak_bytes: u64,
     /// When NVML was asked last.
@@ -227,6 +230,7 @@ fn device_facts(process: &Process, id: DeviceId, device: &DeviceState, top: usiz
         would_have_refused: device.warned,
         context_bytes: sum.map_or(device.context_bytes, |sum| sum.context_bytes),
         unattributed_bytes: sum.map(|sum| sum.unattributed_bytes),
+        limit_bytes: sum.map(|sum| sum.limit_bytes),
         requested_live_bytes: device.requested_bytes,
         requested_peak_bytes: device.requested_peak_bytes,
         process_sampled_at_s: sum.map(|sum| seconds(sum.sampled_ns)),

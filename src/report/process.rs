@@ -305,7 +305,8 @@ fn sum(process: &Process, device: &DeviceState) -> String {
             seconds(sum.sampled_ns)
         )),
     };
-    let unattributed = match sum.unattributed_bytes < 0 {
+    let rest = sum.unattributed_bytes.saturating_sub(sum.limit_bytes as i64);
+    let unattributed = match rest < 0 {
         false => "+",
         true => "-",
     };
@@ -315,9 +316,13 @@ fn sum(process: &Process, device: &DeviceState) -> String {
         table.row(["-".into(), gib(sum.managed_bytes), "managed: nvidia-smi leaves it out".into()]);
     }
     table.row(["+".into(), gib(sum.context_bytes), "contexts".into()]);
+    if sum.limit_bytes > 0 {
+        let what = "local memory and heaps: larger limits (cuCtxSetLimit)";
+        table.row(["+".into(), gib(sum.limit_bytes), what.into()]);
+    }
     table.row([
         unattributed.into(),
-        gib(sum.unattributed_bytes.unsigned_abs()),
+        gib(rest.unsigned_abs()),
         "unattributed: kernels, heaps, what libraries took past the driver's calls".into(),
     ]);
     let ago = process.state.time_ns.saturating_sub(sum.sampled_ns);
