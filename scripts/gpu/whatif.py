@@ -75,12 +75,15 @@ def section(check):
     measured = [reserved for _, reserved in sorted(ranking)]
     right = all(later > 0.99 * earlier for earlier, later in zip(measured, measured[1:]))
     print(f"\nranking: {'right' if right else check.fail('')}; caveats: {predicted['caveats']}")
-    caps(check, by_conf["default"]["smallest_capacity_bytes"])
     frag(check, trace, said)
+    caps(check, by_conf["default"]["smallest_capacity_bytes"])
 
 
 def caps(check, smallest):
     print("\n### The smallest cap that fits, tried (default setting)\n")
+    if smallest is None:
+        print(check.fail("none was found"))
+        return
     print("| cap | predicted | measured | retries | verdict |\n|---|---|---|---|---|")
     for share, fits in ((1.02, True), (0.97, False)):
         cap = int(smallest * share) // (1 << 20)
