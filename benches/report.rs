@@ -1,6 +1,7 @@
 //! How fast a trace is read: events a second, and the whole `vramtrace report`.
 //! `cargo bench --bench report [EVENTS]`, default 1,000,000. And the same with 10,000 stacks: how
-//! fast `vramtrace holders` says who holds it.
+//! fast `vramtrace holders` says who holds it. And of a training run's tensors: `frag`, and `whatif`
+//! with its default settings.
 
 #[path = "../tests/support/trace.rs"]
 mod trace;
@@ -11,6 +12,7 @@ use std::time::Instant;
 use trace::TraceBuilder;
 use vramtrace_format::physical::MIB;
 use vramtrace_format::{Alloc, Definition, Event, Kind, Space, StackId, TraceReader};
+use vramtrace_reader::allocator::{Cache, Conf};
 use vramtrace_reader::trace::Trace;
 
 /// Live at once: what a framework's cache or a text generation keeps.
@@ -67,6 +69,20 @@ fn main() {
         assert!(written > 50 * events, "{written}");
         events
     });
+    let path = directory.path().join("tensors.vtrace");
+    with_tensors(events).write(&path);
+    for (name, command, part) in [
+        ("vramtrace frag", "frag", "fragmentation"),
+        ("vramtrace whatif", "whatif", "expandable_segments:True"),
+    ] {
+        timed(name, events, || {
+            let mut asked = Command::new(env!("CARGO_BIN_EXE_vramtrace"));
+            let output = asked.arg(command).arg(&path).output().expect("runs");
+            let text = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && text.contains(part), "{text}");
+            events
+        });
+    }
 }
 
 /// Blocks of a framework's cache, of 1,000 stacks, in segments of 20 MiB.
@@ -89,6 +105,50 @@ fn with_blocks(events: u64) -> TraceBuilder {
         builder.event(n * 2_000, Event::Alloc(alloc));
         if n >= ALIVE {
             builder.free(n * 2_000 + 1_000, Space::Block, at(n - ALIVE));
+        }
+    }
+    builder
+}
+
+/// Steps of random size, as training makes them: what a step takes it gives back in reverse order.
+/// PyTorch's allocator, replayed, says where blocks lie.
+fn with_tensors(events: u64) -> TraceBuilder {
+    const BLOCKS: u64 = 600;
+    let mut builder = TraceBuilder::new();
+    let mut cache = Cache::new(Conf::default(), None);
+    let mut time_ns = 0;
+    let mut seed = 1u64;
+    let mut random = move |below: u64| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) % below
+    };
+    let mut take = |builder: &mut TraceBuilder, cache: &mut Cache, size: u64| {
+        let before = cache.totals().reserved;
+        let block = cache.alloc(size, 0, 0).expect("no limit");
+        let (address, size) = cache.span(block);
+        let address = address % (1 << 49) + (1 << 40);
+        time_ns += 1_000;
+        let grown = cache.totals().reserved - before;
+        if grown > 0 {
+            builder.alloc(time_ns, Kind::Device, address, grown);
+        }
+        builder.alloc(time_ns, Kind::Block, address, size);
+        (block, address, time_ns)
+    };
+    for _ in 0..BLOCKS {
+        let size = 512 + random(4 * MIB);
+        take(&mut builder, &mut cache, size);
+    }
+    for _ in 0..events / (2 * BLOCKS) {
+        let scale = 1 + random(8);
+        let mut held = Vec::new();
+        for _ in 0..BLOCKS {
+            let size = scale * (512 << random(14));
+            held.push(take(&mut builder, &mut cache, size));
+        }
+        while let Some((block, address, time_ns)) = held.pop() {
+            cache.free(block);
+            builder.free(time_ns, Space::Block, address);
         }
     }
     builder
