@@ -45,7 +45,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Run a command and record its GPU memory
-    Run(run::Args),
+    Run(Box<run::Args>),
     /// See it work: a small program with a leak and a cap, recorded and shown
     Demo(demo::Args),
     /// Write the timeline for Perfetto, chrome://tracing or a spreadsheet, or stacks for profilers
@@ -130,7 +130,7 @@ fn dispatch(cli: Cli) -> Outcome {
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     }
     match cli.command {
-        Command::Run(args) => run::run(args),
+        Command::Run(args) => run::run(*args),
         Command::Demo(args) => demo::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Export(args) => export::run(args),
