@@ -69,6 +69,35 @@ fn ranges_become_phases() {
 }
 
 #[test]
+fn timelines_show_the_phases() {
+    let setup = Setup::simulated().preload().env("NVTX_INJECTION64_PATH", shim());
+    let run = Program::c("phases").run(setup).ok();
+    let export = |format: &str| {
+        let out = run.scratch.0.join(format);
+        let mut command = vramtrace();
+        command.args(["export", "--format", format, "-o"]).arg(&out).arg(run.only_trace());
+        assert!(command.output().unwrap().status.success());
+        std::fs::read(out).unwrap()
+    };
+    let chrome: Value = serde_json::from_slice(&export("chrome")).unwrap();
+    let events = chrome["traceEvents"].as_array().unwrap();
+    let count = |ph: &str, name: &str| {
+        let fits = |event: &&Value| event["ph"] == ph && event["name"] == name;
+        events.iter().filter(fits).filter(|event| event["cat"] == "phase").count()
+    };
+    for (name, times) in [("epoch", 1), ("backward", 10), ("NCCL/AllReduce", 10)] {
+        assert_eq!((count("B", name), count("E", name)), (times, times), "{name}");
+    }
+    assert_eq!((count("b", "early"), count("e", "early")), (1, 1));
+    assert_eq!((count("i", "a moment"), count("E", "never ended")), (10, 1));
+    let perfetto = export("perfetto");
+    for name in ["backward", "everyone's", "phases of thread"] {
+        let found = perfetto.windows(name.len()).any(|part| part == name.as_bytes());
+        assert!(found, "{name} is not in the timeline");
+    }
+}
+
+#[test]
 fn ranges_of_the_real_headers_become_phases() {
     match std::env::var("VRAMTRACE_TEST_NVTX") {
         Ok(include) => check(&Program::c_with("phases", &["-DREAL_NVTX", &format!("-I{include}")])),

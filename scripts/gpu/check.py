@@ -26,6 +26,7 @@ import time
 from pathlib import Path
 
 import demo
+import marks
 import stacks
 import tensors
 import truth
@@ -34,7 +35,7 @@ import whatif
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "programs"
 BIN = Path(sys.argv[1])
-SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost", "stacks", "steps", "tensors", "truth", "whatif", "demo"]
+SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost", "stacks", "steps", "tensors", "truth", "whatif", "demo", "marks", "leaks"]
 LOGS = Path(os.environ.get("VRAMTRACE_LOGS") or tempfile.mkdtemp(prefix="vramtrace-gpu-"))
 TRACES = Path(tempfile.mkdtemp(prefix="vramtrace-traces-"))
 MIB = 1 << 20
@@ -331,6 +332,20 @@ def section_tensors():
 
 def section_truth():
     truth.section(sys.modules[__name__])
+
+
+def section_marks():
+    if missing := have("torch"):
+        print(f"SKIP marks: no {missing}")
+        return
+    marks.marks(sys.modules[__name__])
+
+
+def section_leaks():
+    if missing := have("torch"):
+        print(f"SKIP leaks: no {missing}")
+        return
+    marks.leaks(sys.modules[__name__])
 
 
 def section_whatif():

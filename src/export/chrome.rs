@@ -6,6 +6,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use vramtrace_format::DeviceId;
 
+use super::phases::{Edge, Phase};
 use super::timeline::{Counter, End, Process, Refusal, Sink, Slice, device_name};
 use crate::trace::Definitions;
 use crate::units::size;
@@ -130,6 +131,19 @@ impl Sink for Chrome<'_> {
         });
         let event = self.event("i", at_ns, &name, args);
         self.write(&Event { tid: refusal.tid, cat: Some("refusal"), s: Some("p"), ..event })
+    }
+
+    fn phase(&mut self, at_ns: u64, phase: &Phase) -> io::Result<()> {
+        let (ph, id) = match (phase.what, phase.tid) {
+            (Edge::Begin, Some(_)) => ("B", None),
+            (Edge::End, Some(_)) => ("E", None),
+            (Edge::Moment, _) => ("i", None),
+            (Edge::Begin, None) => ("b", Some(format!("{}/range/{}", self.process, phase.id))),
+            (Edge::End, None) => ("e", Some(format!("{}/range/{}", self.process, phase.id))),
+        };
+        let event = self.event(ph, at_ns, phase.name, json!({}));
+        let s = (ph == "i").then_some("t");
+        self.write(&Event { tid: phase.tid.unwrap_or(0), cat: Some("phase"), id, s, ..event })
     }
 
     fn finish(self) -> io::Result<()> {

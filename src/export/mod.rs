@@ -11,6 +11,7 @@ mod counter;
 mod csv;
 pub mod map;
 pub mod perfetto;
+mod phases;
 pub mod snapshot;
 pub mod stacks;
 pub mod timeline;

@@ -6,10 +6,13 @@ use std::io;
 use std::rc::Rc;
 
 use rustc_hash::FxHashMap;
-use vramtrace_format::{DeviceId, Kind, Refused, RefusedBy, SiteId, Space, Stamped, ThreadId};
+use vramtrace_format::{
+    DeviceId, Kind, Mark, Refused, RefusedBy, SiteId, Space, Stamped, ThreadId,
+};
 
 use super::Exported;
 pub use super::counter::Counter;
+use super::phases::{Edge, Open, Phase};
 use super::who::{ByStack, Who, who_of};
 use crate::replay::{Birth, Death, DeviceState, Key, Live, Observer};
 use crate::trace::{Definitions, Progress, Site, Trace, Until};
@@ -174,6 +177,10 @@ pub trait Sink {
     fn begin(&mut self, at_ns: u64, slice: &Slice) -> io::Result<()>;
     fn end(&mut self, at_ns: u64, slice: &Slice, how: End) -> io::Result<()>;
     fn refusal(&mut self, at_ns: u64, refusal: &Refusal) -> io::Result<()>;
+    /// Formats without a place for phases leave them out.
+    fn phase(&mut self, _at_ns: u64, _phase: &Phase) -> io::Result<()> {
+        Ok(())
+    }
     fn finish(self) -> io::Result<()>;
 }
 
@@ -211,6 +218,7 @@ pub struct Timeline<'a, 't, S: Sink> {
     /// By [`Counter::index`].
     counters: FxHashMap<Option<DeviceId>, [Option<u64>; Counter::COUNT]>,
     host_pinned: u64,
+    phases: Open,
     /// The wanted part has begun: what comes is drawn at once.
     drawing: bool,
     /// Latest time drawn.
@@ -240,6 +248,7 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
             apis: FxHashMap::default(),
             counters: FxHashMap::default(),
             host_pinned: 0,
+            phases: Open::default(),
             drawing: window.from_ns.is_none(),
             failed: None,
         }
@@ -259,6 +268,10 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
         if self.drawing {
             let last = self.process.start_ns.saturating_add(reading.state.time_ns);
             self.close_all(self.now_ns.max(last), End::Live);
+            self.now_ns = self.now_ns.max(last);
+            for (name, of) in self.phases.take() {
+                self.draw_phase(Edge::End, name, of);
+            }
         }
         self.failed.map_or(Ok(()), Err)
     }
@@ -295,6 +308,17 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
         for key in open {
             self.begin(now, key);
         }
+        for (name, of) in self.phases.ranges().to_vec() {
+            self.draw_phase(Edge::Begin, name, of);
+        }
+    }
+
+    fn draw_phase(&mut self, what: Edge, id: u32, of: Option<ThreadId>) {
+        let definitions = Rc::clone(&self.definitions);
+        let name = definitions.text(id).unwrap_or("(no name)");
+        let phase = Phase { what, name, id, tid: of.map(|thread| self.tid(thread)) };
+        let now = self.now_ns;
+        self.draw(|sink| sink.phase(now, &phase));
     }
 
     fn draw(&mut self, draw: impl FnOnce(&mut S) -> io::Result<()>) {
@@ -418,6 +442,15 @@ impl<S: Sink> Observer for Timeline<'_, '_, S> {
         if !self.window.driver_only {
             self.advance(at);
             self.shut(block(address), how);
+        }
+    }
+
+    fn marked(&mut self, at: &Stamped, name: u32, mark: Mark) {
+        let drawing = self.advance(at);
+        if let Some((what, name, of)) = self.phases.mark(at.thread, name, mark)
+            && drawing
+        {
+            self.draw_phase(what, name, of);
         }
     }
 

@@ -13,6 +13,7 @@ use self::proto::{
     AnnotationValue, CounterDescriptor, DebugAnnotation, EventType, InternedData, InternedName,
     NEEDS_STATE, ProcessDescriptor, STATE_CLEARED, TracePacket, TrackDescriptor, TrackEvent, Unit,
 };
+use super::phases::{Edge, Phase};
 use super::timeline::{Counter, End, Process, Refusal, Sink, Slice, device_name};
 use crate::trace::Definitions;
 use crate::units::size;
@@ -41,6 +42,10 @@ enum Track {
     Lane(Option<DeviceId>, u32),
     Block(Option<DeviceId>, u32),
     Refusals(DeviceId),
+    /// Of a thread.
+    Phases(u32),
+    /// Of no thread, by its name's id: such ranges may overlap.
+    Range(u32),
 }
 
 impl Track {
@@ -127,6 +132,8 @@ impl<'o> Perfetto<'o> {
             }
             Track::Lane(device, _) => (format!("{} allocations", device_name(device)), None),
             Track::Block(device, _) => (format!("{} PyTorch blocks", device_name(device)), None),
+            Track::Phases(tid) => (format!("phases of thread {tid}"), None),
+            Track::Range(_) => ("phases".to_string(), None),
             Track::Refusals(device) => (format!("{} refusals", device_name(Some(device))), None),
         };
         let uuid = self.describe(TrackDescriptor {
@@ -251,6 +258,22 @@ impl Sink for Perfetto<'_> {
             ..TrackEvent::default()
         };
         self.event(at_ns, EventType::Instant, event)
+    }
+
+    fn phase(&mut self, at_ns: u64, phase: &Phase) -> io::Result<()> {
+        let track = self.track(phase.tid.map_or(Track::Range(phase.id), Track::Phases))?;
+        let event = TrackEvent {
+            track_uuid: Some(track),
+            category_iids: vec![self.categories.id("phase")],
+            name_iid: Some(self.names.id(phase.name)),
+            ..TrackEvent::default()
+        };
+        let kind = match phase.what {
+            Edge::Begin => EventType::SliceBegin,
+            Edge::End => EventType::SliceEnd,
+            Edge::Moment => EventType::Instant,
+        };
+        self.event(at_ns, kind, event)
     }
 
     fn finish(self) -> io::Result<()> {
