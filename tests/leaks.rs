@@ -371,3 +371,41 @@ fn a_run_fails_on_a_peak_and_on_bad_options() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(2) && said.contains("need a trace"), "{said}");
 }
+
+const PYTHON: &str = r#"
+import ctypes, time
+cuda = ctypes.CDLL("libcuda.so.1")
+context = ctypes.c_void_p()
+cuda.cuInit(0)
+cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+cuda.cuCtxSetCurrent(context)
+def take(size):
+    pointer = ctypes.c_uint64()
+    cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(size))
+    return pointer
+losses = []
+for step in range(300):
+    temporary = take(64 << 20)
+    time.sleep(0.0005)
+    losses.append(take(2 << 20))
+    cuda.cuMemFree_v2(temporary)
+"#;
+
+#[test]
+fn a_python_line_is_named() {
+    let scratch = Scratch::new();
+    std::fs::write(scratch.0.join("train.py"), PYTHON).unwrap();
+    let (code, said) = gated(&scratch, &["--fail-on-leak"], &["python3", "train.py"]);
+    assert_eq!(code, Some(1), "{said}");
+    let all = json(&scratch, &["leaks", "traces", "--json"]);
+    let leaks = all["leaks"].as_array().unwrap();
+    assert_eq!(leaks.len(), 1, "{all:#}");
+    let frames = leaks[0]["frames"].as_array().unwrap();
+    let lines: Vec<_> = frames
+        .iter()
+        .filter(|frame| frame["language"] == "python")
+        .map(|frame| frame["line"].as_u64().unwrap())
+        .collect();
+    // In `take`, called where the losses are kept.
+    assert_eq!(lines, [10, 16], "{frames:#?}");
+}
