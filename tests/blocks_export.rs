@@ -50,9 +50,9 @@ fn rows_of_blocks_and_their_counters() {
         rows.iter().filter(is).collect()
     };
     let blocks = of("allocation", "block");
-    assert_eq!(blocks.len(), 13);
+    assert_eq!(blocks.len(), 17);
     assert!(blocks.iter().all(|row| row[column("physical_bytes")].is_empty()));
-    assert_eq!(blocks.iter().filter(|row| &row[column("end")] == "freed").count(), 5);
+    assert_eq!(blocks.iter().filter(|row| &row[column("end")] == "freed").count(), 9);
     let values = |kind: &str| -> Vec<u64> {
         of("counter", kind).iter().map(|row| row[column("bytes")].parse().unwrap()).collect()
     };
@@ -85,5 +85,5 @@ fn chrome_draws_blocks_in_lanes_of_their_own() {
             _ => {}
         }
     }
-    assert_eq!(begun, 13);
+    assert_eq!(begun, 17);
 }

@@ -2,6 +2,8 @@
 //! memory, the sum that leads to what nvidia-smi shows, the odd one out among ranks.
 
 pub mod autograd;
+mod curves;
+pub mod fatal;
 pub mod frag;
 mod holders;
 mod holdings;
@@ -15,6 +17,7 @@ mod process;
 mod reconcile;
 pub mod whatif;
 
+pub use curves::{Curve, Curves};
 pub use holders::{By, Holder, Reading, Said};
 pub use holdings::{Held, Holdings};
 pub use largest::{Large, largest};

@@ -1,12 +1,15 @@
 //! One traced process, read to the moment that was asked for.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use vramtrace_format::{DeviceId, Header};
 
-use super::{Holdings, Level};
+use super::curves::CurvesWatch;
+use super::fatal::{self, Fatal};
+use super::{Curves, Holdings, Level};
 use crate::replay::{DeviceState, State, Stop};
 use crate::symbols::Symbols;
 use crate::trace::{DamageFound, Definitions, Trace, Until};
@@ -43,6 +46,10 @@ pub struct Process {
     /// Of the whole trace, whatever moment was asked for.
     pub ending: Ending,
     pub damage: DamageFound,
+    /// Of PyTorch's cache, over the whole trace.
+    pub curves: BTreeMap<DeviceId, Curves>,
+    /// The devices on which the run ended out of memory. Filled by [`Process::find_fatal`].
+    pub fatal: Vec<Fatal>,
     /// Filled by [`Process::find_holders`].
     pub who: Option<Who>,
 }
@@ -76,8 +83,9 @@ impl Process {
 
     fn read_with(trace: &Trace, moment: Moment, progress: &mut dyn FnMut(u64, u64)) -> Process {
         let (definitions, broken) = trace.definitions();
+        let mut curves = CurvesWatch::default();
+        let whole = trace.replay_until(&definitions, Until::End, &mut curves, progress);
         let mut read = |until| trace.replay_until(&definitions, until, &mut (), progress);
-        let whole = read(Until::End);
         let ending = Ending {
             ended_ns: whole.state.ended_ns,
             stopped: whole.state.stopped,
@@ -109,8 +117,16 @@ impl Process {
             state: reading.state,
             ending,
             damage,
+            curves: curves.devices,
+            fatal: Vec::new(),
             who: None,
         }
+    }
+
+    /// Finds why the run ended out of memory, if it did. `trace` is the one that the process was
+    /// read from, to its end.
+    pub fn find_fatal(&mut self, trace: &Trace) {
+        self.fatal = fatal::find(trace, &self.definitions, &self.state);
     }
 
     /// Finds who held memory, at the peaks and at the moment that was asked for. `trace` is the
@@ -124,7 +140,8 @@ impl Process {
         let peak = Holdings::at_peaks(trace, &self.definitions, state, Moment::Peak, level);
         let live = Holdings::of_state(state, level);
         let contexts = self.state.contexts.values().map(|context| context.stack);
-        let wanted = peak.stacks().chain(live.stacks()).chain(contexts);
+        let fatal = self.fatal.iter().flat_map(|fatal| fatal.held.stacks());
+        let wanted = peak.stacks().chain(live.stacks()).chain(contexts).chain(fatal);
         let symbols = Symbols::of(&self.definitions, &self.header, wanted);
         self.who = Some(Who { symbols, peak, live });
     }

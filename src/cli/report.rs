@@ -88,6 +88,9 @@ pub fn run(args: Args) -> Outcome {
     bar.finish_and_clear();
     if args.json || args.all || processes.len() == 1 {
         for (process, trace) in processes.iter_mut().zip(&found.traces) {
+            if moment == Moment::End {
+                process.find_fatal(trace);
+            }
             process.find_holders(trace);
         }
     }

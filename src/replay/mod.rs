@@ -452,7 +452,12 @@ impl Replay {
             }
             RefusedBy::Warned => add(&mut sums.warned, 1),
         }
-        if refused.by != RefusedBy::Driver || refused.result == OUT_OF_MEMORY {
+        let got_nothing = match refused.by {
+            RefusedBy::Driver => refused.result == OUT_OF_MEMORY,
+            RefusedBy::Cap | RefusedBy::BadCap | RefusedBy::Group => true,
+            RefusedBy::Warned => false,
+        };
+        if got_nothing {
             self.state.cache.refusals.refused(at.thread, device);
         }
         self.state.keep_refusal(RefusalAt {

@@ -278,6 +278,12 @@ pub(super) fn of_device(process: &Process, id: DeviceId, shown: Shown) -> String
             [(Some("held at the peak so far"), &who.peak), (Some("held then"), &who.live)]
         }
     };
+    let fatal = process.fatal.iter().find(|fatal| fatal.device == id);
+    let moments = match fatal {
+        // What was left after the program gave up tells less.
+        Some(fatal) => [(Some("held at the failure"), &fatal.held), moments[0]],
+        None => moments,
+    };
     for (title, holdings) in moments {
         let Some(title) = title else { continue };
         let all = reading.holders(holdings, By::Line);
@@ -295,7 +301,12 @@ pub(super) fn of_device(process: &Process, id: DeviceId, shown: Shown) -> String
         let of_libraries = reading.holders(holdings, By::Library);
         libraries.push(of_libraries.into_iter().filter(|holder| holder.device == id).collect());
     }
-    out.push_str(&by_library(&libraries, peak.is_some() && libraries.len() > 1));
+    let titles = match fatal {
+        Some(_) => ["at the failure", "at the peak"],
+        None => ["at the peak", "live"],
+    };
+    let two = peak.is_some() && libraries.len() > 1;
+    out.push_str(&by_library(&libraries, two.then_some(titles)));
     out.push_str(&unused_contexts(process, &reading, id));
     let names = libraries.iter().flatten().filter_map(|holder| holder.library.as_deref());
     let mut hints: Vec<&str> = names.filter_map(pool_hint).collect();
@@ -315,8 +326,8 @@ fn title(holder: &Holder) -> Option<&str> {
     }
 }
 
-/// `two`: of the peak and of the moment shown; else of one.
-fn by_library(moments: &[Vec<Holder>], two: bool) -> String {
+/// `two`: of two moments, by their names; else of one.
+fn by_library(moments: &[Vec<Holder>], two: Option<[&str; 2]>) -> String {
     let mut names: Vec<Option<&str>> = Vec::new();
     for holder in moments.iter().flatten() {
         let name = title(holder);
@@ -329,8 +340,8 @@ fn by_library(moments: &[Vec<Holder>], two: bool) -> String {
     }
     let mut table = Table::new(4, "lrrr");
     match two {
-        true => table.head(&["by library", "at the peak", "live", "allocations"]),
-        false => table.head(&["by library", "bytes", "", "allocations"]),
+        Some([first, second]) => table.head(&["by library", first, second, "allocations"]),
+        None => table.head(&["by library", "bytes", "", "allocations"]),
     }
     for name in names {
         let of = |index: usize| {
@@ -341,7 +352,7 @@ fn by_library(moments: &[Vec<Holder>], two: bool) -> String {
         table.row([
             clean(name.unwrap_or("? (the stack does not tell)")),
             bytes(of(0)),
-            if two { bytes(of(1)) } else { String::new() },
+            if two.is_some() { bytes(of(1)) } else { String::new() },
             count(of(0).or(of(1)).map_or(0, |holder| holder.count)),
         ]);
     }

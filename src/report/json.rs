@@ -79,6 +79,10 @@ pub struct DeviceFacts {
     pub frees: u64,
     pub refused_by_cap: u64,
     pub refused_by_driver: u64,
+    /// How often PyTorch raised its out-of-memory error.
+    pub oom_raised: u64,
+    /// Refusals that PyTorch absorbed: it emptied its cache and asked again.
+    pub refusals_recovered: u64,
     /// What a cap that only warns would have refused.
     pub would_have_refused: u64,
     pub context_bytes: u64,
@@ -91,6 +95,9 @@ pub struct DeviceFacts {
     /// When NVML was asked last.
     pub process_sampled_at_s: Option<f64>,
     pub by_kind: BTreeMap<&'static str, KindFacts>,
+    /// PyTorch's cache; absent where no blocks of it were recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub torch: Option<super::torch::TorchFacts>,
     pub largest_live: Vec<HolderFacts>,
     /// The last few.
     pub refusals: Vec<RefusalFacts>,
@@ -227,6 +234,8 @@ fn device_facts(process: &Process, id: DeviceId, device: &DeviceState, top: usiz
         frees: device.frees,
         refused_by_cap: device.refused_by_cap,
         refused_by_driver: device.refused_by_driver,
+        oom_raised: device.cache.ooms,
+        refusals_recovered: device.cache.refusals_recovered,
         would_have_refused: device.warned,
         context_bytes: sum.map_or(device.context_bytes, |sum| sum.context_bytes),
         unattributed_bytes: sum.map(|sum| sum.unattributed_bytes),
@@ -239,6 +248,7 @@ fn device_facts(process: &Process, id: DeviceId, device: &DeviceState, top: usiz
             .filter(|kind| kind.is_physical())
             .map(|kind| (kind.name(), kind_facts(device, kind)))
             .collect(),
+        torch: super::torch::facts(process, id, device),
         largest_live: largest(&process.state.live, id, top)
             .into_iter()
             .map(|holder| {

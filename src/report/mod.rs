@@ -12,6 +12,7 @@ mod picture;
 mod process;
 #[cfg(test)]
 mod tests;
+pub mod torch;
 pub mod whatif;
 mod words;
 

@@ -5,7 +5,7 @@ use vramtrace_format::physical::MIB;
 use vramtrace_format::{DeviceId, Kind};
 
 use super::layout::{BAD, BOLD, DIM, PLAIN, Table, WARN, clean, count, paint, several, shorten};
-use super::{holders, words};
+use super::{holders, torch, words};
 use crate::analysis::{Basis, Moment, Process, largest, reconcile};
 use crate::replay::{Certainty, DeviceState, KindSums};
 use crate::units::{gib, seconds, size};
@@ -23,6 +23,7 @@ pub struct Shown {
 
 pub fn details(process: &Process, shown: Shown) -> String {
     let mut out = head(process, shown);
+    out.push_str(&torch::fatal(process));
     out.push_str(&warnings(process));
     let mut any = false;
     for (id, device) in process.devices() {
@@ -30,8 +31,9 @@ pub fn details(process: &Process, shown: Shown) -> String {
         out.push('\n');
         out.push_str(&device_head(process, id));
         out.push_str(&figures(process, device, shown));
+        out.push_str(&torch::of_device(process, id, device));
         out.push_str(&kinds(device));
-        out.push_str(&sum(process, device));
+        out.push_str(&sum(process, device, shown));
         out.push_str(&refusals(process, id, device, shown.top));
         out.push_str(&largest_live(process, id, device, shown.top));
         out.push_str(&holders::of_device(process, id, shown));
@@ -98,6 +100,10 @@ fn imported(process: &Process, form: &str) -> String {
 }
 
 fn ended(process: &Process) -> (String, anstyle::Style) {
+    if !process.fatal.is_empty() && !process.living {
+        let how = if process.ended_in_order() { "" } else { ", and NOT in order" };
+        return (format!("torch.OutOfMemoryError{how}"), BAD);
+    }
     match (process.ending.ended_ns, process.living) {
         (Some(_), _) => ("in order".into(), PLAIN),
         (None, true) => ("not yet: it is running; this is how far its trace goes".into(), PLAIN),
@@ -286,7 +292,7 @@ fn mostly_unused(sums: &KindSums) -> bool {
 }
 
 /// How allocations become what nvidia-smi shows.
-fn sum(process: &Process, device: &DeviceState) -> String {
+fn sum(process: &Process, device: &DeviceState, shown: Shown) -> String {
     let title = |text: &str| format!("\n    {}\n", paint(DIM, text));
     let Some(sum) = reconcile(device) else {
         let mut out = title("from allocations to what nvidia-smi shows");
@@ -311,7 +317,16 @@ fn sum(process: &Process, device: &DeviceState) -> String {
         true => "-",
     };
     let mut table = Table::new(6, "lrl");
-    table.row(["".into(), gib(sum.live_bytes), "live allocations".into()]);
+    let parts = torch::parts(process, device, shown.moment);
+    match parts.filter(|_| sum.basis == Basis::Now) {
+        Some(parts) => {
+            for (index, (bytes, what)) in parts.into_iter().enumerate() {
+                let sign = if index == 0 { "" } else { "+" };
+                table.row([sign.into(), gib(bytes), what.into()]);
+            }
+        }
+        None => table.row(["".into(), gib(sum.live_bytes), "live allocations".into()]),
+    }
     if sum.managed_bytes > 0 {
         table.row(["-".into(), gib(sum.managed_bytes), "managed: nvidia-smi leaves it out".into()]);
     }

@@ -8,7 +8,7 @@ use vramtrace_format::{DeviceId, Event, Kind, PoolId, RefusedBy, Space, StopReas
 
 use super::{Shown, details, hints, json, overview};
 use crate::analysis::{Moment, Process};
-use crate::testing::{MS, SECOND, TraceBuilder};
+use crate::testing::{MS, SECOND, TraceBuilder, cached};
 use crate::trace::Trace;
 
 fn process(builder: &TraceBuilder) -> Process {
@@ -284,4 +284,58 @@ fn when_the_contexts_are_gone_the_last_look_is_shown() {
     let text = shown(&process);
     assert!(text.contains("showed at 9.000 s (the contexts ended since)"), "{text}");
     assert!(text.contains("4.69 GiB  this process"), "{text}");
+}
+
+/// A run of PyTorch that ends out of memory, with all that its file tells.
+fn torch() -> Process {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    cached().write(file.path());
+    let trace = Trace::open(file.path()).unwrap();
+    let mut process = Process::read(&trace, Moment::End);
+    process.find_fatal(&trace);
+    process.find_holders(&trace);
+    Process { trace: Path::new("run/vramtrace.node7.4711.vtrace").into(), ..process }
+}
+
+#[test]
+fn a_run_that_ended_out_of_memory_says_why_and_what_helps() {
+    let text = shown(&torch());
+    // Its libraries are on no disk, which is told last.
+    let (text, _) = text.split_once("\n  ! /usr/lib/libcuda").unwrap();
+    expect("torch", text);
+}
+
+#[test]
+fn json_has_the_level_of_pytorch() {
+    let value: Value = serde_json::to_value(json::report(&[torch()], 2)).unwrap();
+    let device = &value["processes"][0]["devices"][0];
+    assert_eq!((&device["oom_raised"], &device["refusals_recovered"]), (&json!(1), &json!(1)));
+    assert_eq!(device["refused_by_cap"], 3);
+    let torch = &device["torch"];
+    for (key, bytes) in [
+        ("allocated_bytes", 106 * MIB),
+        ("reserved_bytes", 164 * MIB),
+        ("peak_allocated_bytes", 134 * MIB),
+        ("peak_reserved_bytes", 164 * MIB),
+        ("free_in_segments_bytes", 58 * MIB),
+        ("largest_free_block_bytes", 20 * MIB),
+        ("outside_bytes", 0),
+    ] {
+        assert_eq!(torch[key], bytes, "{key}");
+    }
+    assert_eq!((&torch["segments"], &torch["blocks"]), (&json!(4), &json!(8)));
+    assert_eq!(torch["disagreements"], 0);
+    assert!((torch["fragmentation"].as_f64().unwrap() - (1.0 - 134.0 / 164.0)).abs() < 1e-9);
+    let oom = &torch["out_of_memory"];
+    assert_eq!((&oom["cause"], &oom["cap_bytes"]), (&json!("fragmentation"), &json!(256 * MIB)));
+    assert_eq!((&oom["at_s"], &oom["size_bytes"]), (&json!(10.0), &json!(40 * MIB)));
+    assert_eq!(oom["largest_free_block_bytes"], 20 * MIB);
+    assert_eq!(oom["segments_pinned"], 3);
+    assert_eq!(oom["fix"], "expandable_segments:True");
+    assert!(oom["smallest_capacity_bytes"].as_u64() > Some(256 * MIB));
+    // Without blocks there is no such level.
+    let value: Value = serde_json::to_value(json::report(&[process(&training())], 2)).unwrap();
+    let device = &value["processes"][0]["devices"][0];
+    assert!(device.get("torch").is_none());
+    assert_eq!((&device["oom_raised"], &device["refusals_recovered"]), (&json!(0), &json!(0)));
 }

@@ -274,7 +274,7 @@ pub fn text(name: &str, device: &Device) -> String {
 }
 
 /// A list of divisions has characters that a shell would take for its own.
-fn shell(conf: &str) -> String {
+pub(super) fn shell(conf: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || ":,_.-".contains(c);
     match conf.chars().all(plain) {
         true => conf.to_string(),

@@ -343,6 +343,8 @@ pub fn cached() -> TraceBuilder {
     t.sample(SECOND / 2, Some(40 * MIB), 40 * MIB);
     for n in 0..4 {
         t.alloc_by((1 + n) * SECOND, Kind::Device, segment(n), 40 * MIB, 1);
+        t.alloc_by((1 + n) * SECOND, Kind::Block, segment(n), 40 * MIB, 7);
+        t.free((1 + n) * SECOND, Space::Block, segment(n));
         t.alloc_by((1 + n) * SECOND, Kind::Block, segment(n), 20 * MIB, 6);
         t.alloc_by((1 + n) * SECOND, Kind::Block, segment(n) + 20 * MIB, 2 * MIB, 7);
         t.alloc_by((1 + n) * SECOND, Kind::Block, segment(n) + 22 * MIB, 8 * MIB, 8);
