@@ -1,7 +1,7 @@
 //! How fast a trace is read: events a second, and the whole `vramtrace report`.
 //! `cargo bench --bench report [EVENTS]`, default 1,000,000. And the same with 10,000 stacks: how
-//! fast `vramtrace holders` says who holds it. And of a training run's tensors: `frag`, and `whatif`
-//! with its default settings.
+//! fast `vramtrace holders` says who holds it. Of PyTorch's blocks: the snapshot, `report` and
+//! `holders`. And of a training run's tensors: `frag`, and `whatif` with its default settings.
 
 #[path = "../tests/support/trace.rs"]
 mod trace;
@@ -69,6 +69,15 @@ fn main() {
         assert!(written > 50 * events, "{written}");
         events
     });
+    for command in ["report", "holders"] {
+        timed(&format!("vramtrace {command}, blocks"), events, || {
+            let mut read = Command::new(env!("CARGO_BIN_EXE_vramtrace"));
+            let output = read.arg(command).arg(&path).output().expect("runs");
+            let text = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && text.contains("PyTorch cache (free)"), "{text}");
+            events
+        });
+    }
     let path = directory.path().join("tensors.vtrace");
     with_tensors(events).write(&path);
     for (name, command, part) in [
@@ -88,7 +97,7 @@ fn main() {
 /// Blocks of a framework's cache, of 1,000 stacks, in segments of 20 MiB.
 fn with_blocks(events: u64) -> TraceBuilder {
     const STACKS: u32 = 1_000;
-    const ALIVE: u64 = 5_000;
+    const ALIVE: u64 = LIVE;
     let mut builder = TraceBuilder::new();
     for n in 0..STACKS {
         builder.code(n, &format!("layer_{n}"), "/home/me/model.py", 10 + n as i32);
