@@ -56,10 +56,11 @@ if mode == "profile":
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         for batch in (4, 8, 2):
             step(net, optimiser, batch, 64)
-    events = [event for event in profiler.events() if event.name == "[memory]"]
-    amount = lambda event: getattr(event, "device_memory_usage", None) or getattr(event, "cuda_memory_usage", 0)
-    on_device = [amount(event) for event in events if amount(event)]
-    result(events=len(on_device), taken=sum(size for size in on_device if size > 0))
+    # Operators are told what they took; what is freed outside of them has events of its own.
+    amount = lambda of: getattr(of, "self_device_memory_usage", None) or getattr(of, "self_cuda_memory_usage", 0)
+    on_device = [amount(operator) for operator in profiler.key_averages() if amount(operator)]
+    taken, freed = (sum(size for size in on_device if size * sign > 0) for sign in (1, -1))
+    result(events=len(on_device), taken=taken, freed=-freed)
     sys.exit()
 
 mark()
