@@ -62,7 +62,7 @@ fn main() {
     with_blocks(events).write(&path);
     timed("vramtrace export --format torch-snapshot", events, || {
         let mut export = Command::new(env!("CARGO_BIN_EXE_vramtrace"));
-        export.args(["export", "--format", "torch-snapshot", "-o"]);
+        export.args(["export", "--force", "--format", "torch-snapshot", "-o"]);
         let pickle = path.with_extension("pickle");
         assert!(export.args([&pickle, &path]).status().expect("runs").success());
         let written = std::fs::metadata(&pickle).expect("written").len();

@@ -17,6 +17,8 @@ pub enum Cause {
     Cap,
     /// The same of the card.
     Card,
+    /// The trace shows no driver call that was refused.
+    Unknown,
 }
 
 impl Cause {
@@ -26,6 +28,7 @@ impl Cause {
             Cause::Fragmentation => "fragmentation",
             Cause::Cap => "cap",
             Cause::Card => "card",
+            Cause::Unknown => "unknown",
         }
     }
 }
@@ -101,11 +104,11 @@ fn at_failure(state: &State, device: DeviceId, oom: CacheOomAt) -> Fatal {
         refusal.device == device && refusal.thread == oom.thread && refusal.time_ns <= oom.time_ns
     };
     let refusal = state.last_refusals.iter().rev().find(by_thread).copied();
-    let capped = refusal.is_some_and(|refusal| refusal.refused.by != RefusedBy::Driver);
-    let cause = match capped {
+    let cause = match refusal.map(|refusal| refusal.refused.by) {
         _ if free >= oom.size && largest_hole < oom.size => Cause::Fragmentation,
-        true => Cause::Cap,
-        false => Cause::Card,
+        Some(RefusedBy::Driver) => Cause::Card,
+        Some(_) => Cause::Cap,
+        None => Cause::Unknown,
     };
     let mut held = Holdings::of_state(state, Level::Tensor);
     held.held.retain(|(of, _), _| *of == device);

@@ -42,7 +42,9 @@ fn lines(table: &mut Table, process: &Process, odd: bool, hosts: bool) {
     let header = &process.header;
     let rank = header.rank.map_or(String::new(), |rank| rank.to_string());
     let host = if hosts { header.host.clone() } else { String::new() };
+    let in_oom = process.devices().any(|(_, device)| device.cache.ended_in_oom());
     let (ended, ended_style) = match (process.ended_in_order(), process.living) {
+        (_, false) if in_oom => ("out of memory", BAD),
         (true, _) => ("in order", PLAIN),
         (false, true) => ("running", PLAIN),
         (false, false) => ("cut off", WARN),

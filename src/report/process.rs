@@ -159,6 +159,7 @@ fn warnings(process: &Process) -> String {
         (odd.unknown_frees, "freed though not known"),
         (odd.unknown_restores, "free refused though not known"),
         (odd.unknown_sites, "without a known origin"),
+        (odd.blocks_without_memory, "PyTorch's block, live when the memory below it went"),
     ] {
         if n > 0 {
             lines.push(format!("{}: {what}", several(n, "allocation")));

@@ -44,7 +44,7 @@ pub struct FatalFacts {
     pub at_s: f64,
     /// The block that was asked for.
     pub size_bytes: u64,
-    /// `fragmentation`, `cap` or `card`.
+    /// `fragmentation`, `cap`, `card` or `unknown`.
     pub cause: &'static str,
     pub cap_bytes: Option<u64>,
     pub allocated_bytes: u64,
@@ -130,7 +130,7 @@ fn one_fatal(fatal: &Fatal) -> String {
         }
         Some(refused) if refused.limit > 0 => format!("under your cap of {}", gib(refused.limit)),
         Some(_) => "on a full card".to_string(),
-        None => "though no driver call was refused".to_string(),
+        None => "and the trace shows no refused driver call".to_string(),
     };
     let card = match refused.map(|refused| refused.driver_free) {
         Some(free) if free > 0 => format!("; the card had {} free", gib(free)),
@@ -146,7 +146,7 @@ fn one_fatal(fatal: &Fatal) -> String {
             several(fatal.pinned, "pinned segment"),
             size(fatal.largest_hole)
         ),
-        Cause::Cap | Cause::Card => format!(
+        Cause::Cap | Cause::Card | Cause::Unknown => format!(
             "too much: asked {}; {} in tensors, {} free in PyTorch's cache",
             size(fatal.oom.size),
             size(fatal.allocated),
@@ -246,7 +246,7 @@ pub(super) fn of_device(process: &Process, id: DeviceId, device: &DeviceState) -
             size(room.largest_hole),
             match room.held_by_one {
                 0 => String::new(),
-                n => format!("; {} for one block of less than half", several(n, "segment")),
+                n => format!("; {} for one small block", several(n, "segment")),
             }
         ),
     );
