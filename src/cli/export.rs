@@ -114,7 +114,7 @@ pub fn run(args: Args) -> Outcome {
     let output = match &args.output {
         Some(output) => output.clone(),
         None if is_snapshot => PathBuf::from("snapshot.pickle"),
-        None => return Err(Failure::new("-o is missing: give -o FILE, or -o - for stdout")),
+        None => return Err(Failure::new("--output is missing: give -o FILE, or -o - for stdout")),
     };
     check_output(&output, args.force)?;
     let of_stacks = args.format.stacks();
