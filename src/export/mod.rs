@@ -12,6 +12,7 @@ mod csv;
 pub mod map;
 pub mod perfetto;
 mod phases;
+mod processes;
 pub mod snapshot;
 pub mod stacks;
 pub mod timeline;

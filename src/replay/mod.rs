@@ -24,6 +24,7 @@ pub mod device;
 mod freed;
 pub mod live;
 pub mod observer;
+mod places;
 pub mod state;
 
 #[cfg(test)]
@@ -41,8 +42,7 @@ pub use state::{Certainty, ContextState, Mapping, PoolSums, RefusalAt, State, St
 
 use rustc_hash::FxHashSet;
 use vramtrace_format::{
-    Alloc, ContextId, DeviceId, Event, Kind, PoolId, PoolOrigin, Refused, RefusedBy, Space,
-    Stamped, StopReason,
+    Alloc, ContextId, DeviceId, Event, Kind, PoolId, Refused, RefusedBy, Space, Stamped, StopReason,
 };
 
 use crate::trace::{Definitions, Site};
@@ -469,68 +469,6 @@ impl Replay {
         });
         observer.refused(at, &refused, site.as_ref());
         self.tell_changed(at, device, observer);
-    }
-
-    fn pool(
-        &mut self,
-        definitions: &Definitions,
-        at: &Stamped,
-        id: PoolId,
-        reserved: u64,
-        used: u64,
-        observer: &mut impl Observer,
-    ) {
-        let defined = definitions.pool(id);
-        let device = defined.map_or(DeviceId::UNKNOWN, |pool| pool.device);
-        let imported = defined.is_some_and(|pool| pool.origin == PoolOrigin::Imported);
-        let now = PoolSums { device, reserved, used, imported };
-        let before = self.state.pools.insert(id, now);
-        if imported {
-            return;
-        }
-        let before = before.unwrap_or(PoolSums { device, reserved: 0, used: 0, imported });
-        let sums = self.device(device);
-        sums.pool_used = sums.pool_used.saturating_sub(before.used).saturating_add(used);
-        sums.reserve(Kind::Pool, before.reserved, reserved);
-        self.tell_changed(at, device, observer);
-    }
-
-    fn graph(
-        &mut self,
-        at: &Stamped,
-        id: DeviceId,
-        reserved: u64,
-        used: u64,
-        observer: &mut impl Observer,
-    ) {
-        let device = self.device(id);
-        let before = std::mem::replace(&mut device.graph_reserved, reserved);
-        device.graph_used = used;
-        device.reserve(Kind::Graph, before, reserved);
-        self.tell_changed(at, id, observer);
-    }
-
-    fn context(&mut self, id: ContextId, created: ContextState) {
-        if self.state.contexts.insert(id, created).is_none() {
-            let device = self.device(created.device);
-            device.contexts += 1;
-            device.contexts_seen += 1;
-        }
-    }
-
-    fn end_context(&mut self, at: &Stamped, id: ContextId, observer: &mut impl Observer) {
-        for key in self.state.live.owned_by(id) {
-            self.end(at, key, Death::WithContext, observer);
-        }
-        if let Some(context) = self.state.contexts.remove(&id) {
-            let device = self.device(context.device);
-            device.contexts = device.contexts.saturating_sub(1);
-            device.limit_bytes = device.limit_bytes.saturating_sub(context.limit_bytes);
-            if device.contexts == 0 {
-                device.context_bytes = 0;
-            }
-            self.tell_changed(at, context.device, observer);
-        }
     }
 }
 

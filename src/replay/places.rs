@@ -1,0 +1,77 @@
+//! What memory belongs to: pools, graphs and contexts.
+
+use vramtrace_format::{ContextId, DeviceId, Kind, PoolId, PoolOrigin, Stamped};
+
+use super::Replay;
+use super::observer::{Death, Observer};
+use super::state::{ContextState, PoolSums};
+use crate::trace::Definitions;
+
+impl Replay {
+    pub(super) fn pool(
+        &mut self,
+        definitions: &Definitions,
+        at: &Stamped,
+        id: PoolId,
+        reserved: u64,
+        used: u64,
+        observer: &mut impl Observer,
+    ) {
+        let defined = definitions.pool(id);
+        let device = defined.map_or(DeviceId::UNKNOWN, |pool| pool.device);
+        let imported = defined.is_some_and(|pool| pool.origin == PoolOrigin::Imported);
+        let now = PoolSums { device, reserved, used, imported };
+        let before = self.state.pools.insert(id, now);
+        if imported {
+            return;
+        }
+        let before = before.unwrap_or(PoolSums { device, reserved: 0, used: 0, imported });
+        let sums = self.device(device);
+        sums.pool_used = sums.pool_used.saturating_sub(before.used).saturating_add(used);
+        sums.reserve(Kind::Pool, before.reserved, reserved);
+        self.tell_changed(at, device, observer);
+    }
+
+    pub(super) fn graph(
+        &mut self,
+        at: &Stamped,
+        id: DeviceId,
+        reserved: u64,
+        used: u64,
+        observer: &mut impl Observer,
+    ) {
+        let device = self.device(id);
+        let before = std::mem::replace(&mut device.graph_reserved, reserved);
+        device.graph_used = used;
+        device.reserve(Kind::Graph, before, reserved);
+        self.tell_changed(at, id, observer);
+    }
+
+    pub(super) fn context(&mut self, id: ContextId, created: ContextState) {
+        if self.state.contexts.insert(id, created).is_none() {
+            let device = self.device(created.device);
+            device.contexts += 1;
+            device.contexts_seen += 1;
+        }
+    }
+
+    pub(super) fn end_context(
+        &mut self,
+        at: &Stamped,
+        id: ContextId,
+        observer: &mut impl Observer,
+    ) {
+        for key in self.state.live.owned_by(id) {
+            self.end(at, key, Death::WithContext, observer);
+        }
+        if let Some(context) = self.state.contexts.remove(&id) {
+            let device = self.device(context.device);
+            device.contexts = device.contexts.saturating_sub(1);
+            device.limit_bytes = device.limit_bytes.saturating_sub(context.limit_bytes);
+            if device.contexts == 0 {
+                device.context_bytes = 0;
+            }
+            self.tell_changed(at, context.device, observer);
+        }
+    }
+}
