@@ -25,7 +25,7 @@ fn a_snapshots_figures_are_those_of_its_own_segments() {
     assert_eq!(device["largest_free_block_bytes"], 7_771_136);
     assert_eq!(device["segments"], 7);
     let holders = device["holders"].as_array().unwrap();
-    assert!(holders[0]["frames"][0]["file"].as_str().unwrap().contains("snapgold.py"));
+    assert!(holders[0]["frames"][0]["file"].as_str().unwrap().contains("snapshot.py"));
 }
 
 /// Measured on the card: torch's own peaks.
@@ -53,7 +53,7 @@ fn text_fits_the_line_and_has_no_colour_in_a_pipe() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(!text.contains('\u{1b}'), "{text}");
     assert!(text.contains("fragmentation 22 %"), "{text}");
-    assert!(text.contains("snapgold.py"), "{text}");
+    assert!(text.contains("snapshot.py"), "{text}");
     let rows: Vec<&str> = text.lines().filter(|line| line.starts_with("  0x7fa8")).collect();
     assert_eq!(rows.len(), 4);
     assert!(rows.is_sorted() && rows.iter().all(|row| row.chars().count() <= 100), "{text}");
@@ -71,7 +71,7 @@ fn the_map_is_a_file_that_is_not_replaced_unasked() {
     assert!(run(&[]).status.success());
     let svg = std::fs::read_to_string(&map).unwrap();
     assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
-    assert!(svg.contains("<title>") && svg.contains("snapgold.py:6 &lt;module&gt;"));
+    assert!(svg.contains("<title>") && svg.contains("snapshot.py:6 &lt;module&gt;"));
     std::fs::write(&map, "mine").unwrap();
     let refused = run(&[]);
     assert_eq!(refused.status.code(), Some(2));

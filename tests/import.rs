@@ -44,7 +44,7 @@ fn a_snapshot_is_a_trace_like_any_other() {
         Some(180_355_072)
     );
     let output = run(&["holders", &shown]);
-    assert!(text(&output.stdout).contains("snapgold.py:6"), "{}", text(&output.stdout));
+    assert!(text(&output.stdout).contains("snapshot.py:6"), "{}", text(&output.stdout));
 }
 
 #[test]
