@@ -25,9 +25,10 @@ const EVERY_NS: u64 = 1_000_000;
 /// Without a cap, a device is read anew after this time, or when its live bytes moved so much.
 const RESTED_NS: u64 = 10_000_000;
 const MUCH: u64 = 16 << 20;
-/// Without a cap a reading may cost at most one part of so many: where many processes share a GPU,
-/// NVML takes its time.
-const COST_SHARE: u64 = 500;
+/// Without a cap readings take at most one part in so many of the time, and of a time in which much
+/// changes: where many processes share a GPU, NVML is slow.
+const COST_SHARE: u64 = 200;
+const COST_SHARE_MOVED: u64 = 20;
 const DEVICES: usize = 64;
 
 pub struct Observer {
@@ -107,10 +108,12 @@ impl Observer {
         let Some(watched) = self.devices.get(device.id.0 as usize) else { return };
         let now = p.recorder.now_ns();
         let rested = now.saturating_sub(watched.read_ns.load(Ordering::Relaxed));
-        let dear = watched.read_took_ns.load(Ordering::Relaxed).saturating_mul(COST_SHARE);
+        let took = watched.read_took_ns.load(Ordering::Relaxed);
         let asked = self.next_ns.swap(1, Ordering::Relaxed) == 0;
         let moved = p.ledger.live(device.id).abs_diff(watched.read_live.load(Ordering::Relaxed));
-        if asked || (rested >= dear && (rested >= RESTED_NS || moved >= MUCH)) {
+        let idle = rested >= RESTED_NS.max(took.saturating_mul(COST_SHARE));
+        let busy = moved >= MUCH && rested >= took.saturating_mul(COST_SHARE_MOVED);
+        if asked || idle || busy {
             self.read(p, device, || ());
         }
     }
