@@ -31,6 +31,10 @@ const COST_SHARE: u64 = 200;
 const COST_SHARE_MOVED: u64 = 20;
 const DEVICES: usize = 64;
 
+/// A forked child takes over what its parent opened: one of the parent's threads may have been
+/// inside the loader, and then the child must not go there.
+static OPENED: AtomicPtr<Nvml> = AtomicPtr::new(null_mut());
+
 pub struct Observer {
     nvml: AtomicPtr<Nvml>,
     /// NVML was looked for; it may not be there.
@@ -261,10 +265,16 @@ impl Observer {
             // SAFETY: an open library, and names that end.
             Nvml::open(|name| unsafe { loader::dlsym(library, name) })
         };
-        let opened = uncancelled(|| inside(open));
-        if let Some(opened) = opened {
+        let mut opened = OPENED.load(Ordering::Acquire);
+        if opened.is_null()
+            && let Some(fresh) = uncancelled(|| inside(open))
+        {
             // A racing thread's copy is leaked: a few pointers, once.
-            self.nvml.store(Box::into_raw(Box::new(opened)), Ordering::Release);
+            opened = Box::into_raw(Box::new(fresh));
+            OPENED.store(opened, Ordering::Release);
+        }
+        if !opened.is_null() {
+            self.nvml.store(opened, Ordering::Release);
         }
         self.looked.store(true, Ordering::Release);
         let found = self.nvml.load(Ordering::Acquire);
