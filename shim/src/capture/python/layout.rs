@@ -158,6 +158,18 @@ impl Layout {
         })
     }
 
+    /// A bit of a frame's word for its code that is no part of the address (from 3.14 on).
+    #[inline(always)]
+    pub fn tag(&self) -> usize {
+        usize::from(self.minor >= 14)
+    }
+
+    /// The object behind a frame's word for its code; `None`: a small number, and no pointer.
+    #[inline(always)]
+    pub fn object(&self, word: usize) -> Option<usize> {
+        (self.minor < 14 || word & 3 != 3).then_some(word & !self.tag())
+    }
+
     fn fields(&self) -> [usize; 10] {
         let Layout { first, previous, code, instruction, owner, .. } = *self;
         let Layout { file, name, line_table, first_line, bytecode, .. } = *self;

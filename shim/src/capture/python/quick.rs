@@ -14,7 +14,7 @@
 use super::code;
 use super::layout::{Chain, Layout, TYPE};
 use super::memory::{Memory, Plain};
-use super::walk::OWNED_BY_C;
+use super::walk::{OWNED_BY_C, has_begun};
 use crate::capture::mix;
 
 /// Most frames of a stack that is remembered; a deeper one is walked each time.
@@ -31,6 +31,10 @@ struct Seen {
     version: u32,
     owner: u8,
     kind: SeenKind,
+    /// Runs a function.
+    runs: bool,
+    /// Such frames, this one and all outer ones.
+    running: u32,
     /// Of this frame and all outer ones.
     print: u64,
 }
@@ -58,7 +62,7 @@ pub struct Quick {
 pub struct Print {
     /// Equal for equal stacks, and for no others.
     pub print: u64,
-    /// Frames of all sorts; 0: none.
+    /// Functions on it.
     pub frames: usize,
 }
 
@@ -118,16 +122,20 @@ impl Quick {
             self.len = left;
             return None;
         }
-        let mut print = if left == 0 { 0 } else { self.seen[left - 1].print };
+        let (mut print, mut running) = match left {
+            0 => (0, 0),
+            _ => (self.seen[left - 1].print, self.seen[left - 1].running),
+        };
         for at in (0..fresh).rev() {
             let mut seen = self.fresh[at];
             print = mix(print, seen.own_print());
-            seen.print = print;
+            running += u32::from(seen.runs);
+            (seen.print, seen.running) = (print, running);
             self.seen[left] = seen;
             left += 1;
         }
         self.len = left;
-        Some(Print { print, frames: left })
+        Some(Print { print, frames: running as usize })
     }
 
     /// How far the frames from the one at `found` outwards are the same.
@@ -191,20 +199,11 @@ impl Look<'_> {
         }
     }
 
-    /// Of a frame's word for its code: a bit that is no part of the address.
-    #[inline(always)]
-    fn tag(&self) -> usize {
-        usize::from(self.layout.minor >= 14)
-    }
-
     /// The code object behind the word of a frame; `None` in it: something else.
     #[inline(always)]
     fn code(&self, word: usize) -> Option<Option<usize>> {
-        let tags = if self.layout.minor >= 14 { word & 3 } else { 0 };
-        let code = word & !self.tag();
-        // Two bits: a small number, and no pointer.
-        let is_code = tags != 3 && Plain.word(code + TYPE)? == self.code_type;
-        Some(is_code.then_some(code))
+        let Some(code) = self.layout.object(word) else { return Some(None) };
+        Some((Plain.word(code + TYPE)? == self.code_type).then_some(code))
     }
 
     #[inline(always)]
@@ -232,7 +231,7 @@ impl Look<'_> {
         // What runs here is an object that lives. Where it lies there was a code object with a
         // number that no other one gets: if the number is still there, so is the object.
         if seen.version != 0 {
-            return Some(self.version(seen.code & !self.tag())? == seen.version);
+            return Some(self.version(seen.code & !self.layout.tag())? == seen.version);
         }
         let Some(code) = self.code(word)? else { return Some(seen.kind == SeenKind::Other) };
         if seen.kind != SeenKind::Code {
@@ -254,6 +253,9 @@ impl Look<'_> {
                 seen.kind = SeenKind::Code;
                 seen.version = self.version(code)?;
                 seen.identity = code::identity(&Plain, self.layout, code, &mut (0, 0))?;
+                let last = seen.instruction.wrapping_sub(code + self.layout.bytecode) as isize;
+                seen.runs = self.layout.chain == Chain::Objects
+                    || has_begun(&Plain, self.layout, code, last, owner)?;
             }
         }
         Some((seen, self.previous(frame)?))

@@ -60,6 +60,19 @@ pub fn walk(
     Some(state.walked)
 }
 
+/// Does this frame of an interpreter's (3.11 on) run yet? `last`: where it is, bytes into its code.
+#[inline(always)]
+pub(super) fn has_begun(
+    memory: &impl Memory,
+    layout: &Layout,
+    code: usize,
+    last: isize,
+    owner: u8,
+) -> Option<bool> {
+    let traceable = memory.int(code + layout.first_traceable)? as isize;
+    Some(owner == OWNED_BY_GENERATOR || last >= 2 * traceable)
+}
+
 struct State<'a, M> {
     memory: &'a M,
     layout: &'a Layout,
@@ -138,17 +151,15 @@ impl<M: Memory> State<'_, M> {
     #[inline(always)]
     fn frame(&mut self, frame: usize) -> Option<()> {
         let layout = self.layout;
-        let tagged = self.memory.word(frame + layout.code)?;
-        let code = if layout.minor >= 14 { tagged & !1 } else { tagged };
-        // Two bits: a small number, and no pointer.
-        if (layout.minor >= 14 && tagged & 3 == 3) || !self.is_code(code)? {
+        let word = self.memory.word(frame + layout.code)?;
+        let Some(code) = layout.object(word) else { return Some(()) };
+        if !self.is_code(code)? {
             return Some(());
         }
         let instruction = self.memory.word(frame + layout.instruction)?;
         let last = instruction.wrapping_sub(code + layout.bytecode) as isize;
         let owner = self.memory.byte(frame + layout.owner)?;
-        let traceable = self.memory.int(code + layout.first_traceable)? as isize;
-        if owner != OWNED_BY_GENERATOR && last < 2 * traceable {
+        if !has_begun(self.memory, layout, code, last, owner)? {
             return Some(());
         }
         let last = i32::try_from(last).ok().filter(|last| *last >= -2)?;
