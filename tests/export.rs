@@ -77,6 +77,7 @@ fn events() -> Vec<(u64, Event)> {
         counted: 7 * MIB,
         limit: 64 * MIB,
         driver_free: 0,
+        cache: None,
     });
     vec![
         (SECOND, alloc(0x7f00_0000_0000, 4 * MIB, 1, Space::Device)),

@@ -39,6 +39,21 @@ fn events() -> Vec<Event> {
         counted: 10,
         limit: 20,
         driver_free: 0,
+        cache: None,
+    };
+    let cache = Some(CacheBytes { allocated: 1024, reserved: 2 << 20 });
+    let post_mortem = PostMortem {
+        device,
+        by: Some(RefusedBy::Group),
+        told: Told::Framework,
+        size: 1 << 30,
+        stack,
+        counted: 10,
+        limit: 20,
+        driver_free: Some(1 << 36),
+        cache,
+        largest_hole: Some(1 << 20),
+        absorbed: 3,
     };
     let sample = Sample {
         device,
@@ -58,6 +73,11 @@ fn events() -> Vec<Event> {
         Event::Map { address: 1 << 40, size: 2 << 20, offset: 0, object: 77 },
         Event::Unmap { address: 1 << 40, size: 2 << 20 },
         Event::Refused(refused),
+        Event::Refused(Refused { cache, ..refused }),
+        Event::PostMortem(post_mortem),
+        Event::PostMortem(PostMortem { by: None, largest_hole: None, cache: None, ..post_mortem }),
+        Event::Neighbour { device, pid: 4711, bytes: Some(1 << 30) },
+        Event::Neighbour { device, pid: 4712, bytes: None },
         Event::PoolState { pool, reserved: 32 << 20, used: 1 },
         Event::GraphState { device, reserved: 32 << 20, used: 1 },
         Event::Sample(sample),

@@ -3,9 +3,9 @@
 
 use crate::code;
 use crate::{
-    Alloc, BlockChange, ContextId, Counters, Definition, DeviceId, Drift, Event, Join, Kind, Mark,
-    NativeName, PoolId, PoolOrigin, PythonFrame, Refused, RefusedBy, Sample, SiteId, Space,
-    StackFlags, StackId, StopReason, ThreadId,
+    Alloc, BlockChange, CacheBytes, ContextId, Counters, Definition, DeviceId, Drift, Event, Join,
+    Kind, Mark, NativeName, PoolId, PoolOrigin, PostMortem, PythonFrame, Refused, RefusedBy,
+    Sample, SiteId, Space, StackFlags, StackId, StopReason, ThreadId, Told,
 };
 
 /// An event from its kind, the small field of word 1 and the words after it. `None`: no event, or
@@ -47,7 +47,7 @@ fn wide(kind: u8, small: u64, body: &[u64]) -> Option<Event> {
             site: site(which),
             result: which as i32,
         },
-        (code::REFUSED, &[which, size, counted, limit, driver_free, ..]) => {
+        (code::REFUSED, &[which, size, counted, limit, driver_free, ref rest @ ..]) => {
             Event::Refused(Refused {
                 site: site(which),
                 stack: stack(which),
@@ -57,6 +57,7 @@ fn wide(kind: u8, small: u64, body: &[u64]) -> Option<Event> {
                 counted,
                 limit,
                 driver_free,
+                cache: cache(rest),
             })
         }
         (code::MAP, &[address, size, offset, object, ..]) => {
@@ -121,6 +122,33 @@ fn wide(kind: u8, small: u64, body: &[u64]) -> Option<Event> {
             allocated,
             reserved,
             stack: stack(which),
+        },
+        (
+            code::POST_MORTEM,
+            &[which, size, counted, limit, driver_free, hole, absorbed, ref rest @ ..],
+        ) => {
+            let by = match (small >> 8) as u8 {
+                0 => None,
+                by => Some(refused_by(by - 1)?),
+            };
+            Event::PostMortem(PostMortem {
+                device: DeviceId(small as u8),
+                by,
+                told: told((small >> 16) as u8)?,
+                size,
+                stack: stack(which),
+                counted,
+                limit,
+                driver_free: (small >> 24 & 1 != 0).then_some(driver_free),
+                cache: cache(rest),
+                largest_hole: (small >> 25 & 1 != 0).then_some(hole),
+                absorbed,
+            })
+        }
+        (code::NEIGHBOUR, &[pid, bytes, ..]) => Event::Neighbour {
+            device: DeviceId(small as u8),
+            pid: pid as u32,
+            bytes: (small >> 8 & 1 != 0).then_some(bytes),
         },
         (code::SHARED, &[address, which, ..]) => {
             Event::Shared { address, site: site(which), stack: stack(which) }
@@ -237,6 +265,17 @@ fn counters(device: u8, body: &[u64]) -> Option<Counters> {
 fn refused_by(value: u8) -> Option<RefusedBy> {
     use RefusedBy::*;
     [Driver, Cap, BadCap, Group, Warned].into_iter().find(|by| *by as u8 == value)
+}
+
+fn told(value: u8) -> Option<Told> {
+    use Told::*;
+    [Framework, Exit, Again].into_iter().find(|told| *told as u8 == value)
+}
+
+/// A framework's totals at the end of a record, where there are some.
+fn cache(rest: &[u64]) -> Option<CacheBytes> {
+    let &[allocated, reserved, ..] = rest else { return None };
+    Some(CacheBytes { allocated, reserved })
 }
 
 fn stop_reason(value: u8) -> Option<StopReason> {

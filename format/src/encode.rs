@@ -3,8 +3,8 @@
 use crate::code;
 use crate::word::{self, Check, Head, MAX_WORDS, SMALL_BITS, SMALL_MASK, whole_ticks};
 use crate::{
-    Alloc, BlockChange, Counters, Definition, DeviceId, Event, Join, NativeName, PythonFrame,
-    SiteId, Space, StackId,
+    Alloc, BlockChange, CacheBytes, Counters, Definition, DeviceId, Event, Join, NativeName,
+    PostMortem, PythonFrame, SiteId, Space, StackId,
 };
 
 /// Longest event record, in words.
@@ -124,12 +124,13 @@ pub fn event(event: &Event, time_ns: u64) -> Record<EVENT_WORDS> {
             .with(key)
             .with(u64::from(site.0) << 32 | u64::from(result as u32)),
         Event::Refused(r) => {
-            record(code::REFUSED, u64::from(r.result as u32) | (r.by as u64) << 32)
+            let refused = record(code::REFUSED, u64::from(r.result as u32) | (r.by as u64) << 32)
                 .with(pair(r.site, r.stack))
                 .with(r.size)
                 .with(r.counted)
                 .with(r.limit)
-                .with(r.driver_free)
+                .with(r.driver_free);
+            cache(refused, r.cache)
         }
         Event::Map { address, size, offset, object } => {
             record(code::MAP, 0).with(address).with(size).with(offset).with(object)
@@ -188,6 +189,11 @@ pub fn event(event: &Event, time_ns: u64) -> Record<EVENT_WORDS> {
                 .with(size)
                 .with(allocated)
                 .with(reserved)
+        }
+        Event::PostMortem(ref p) => post_mortem(p),
+        Event::Neighbour { device, pid, bytes } => {
+            let small = u64::from(device.0) | u64::from(bytes.is_some()) << 8;
+            record(code::NEIGHBOUR, small).with(u64::from(pid)).with(bytes.unwrap_or(0))
         }
         Event::Shared { address, site, stack } => {
             record(code::SHARED, 0).with(address).with(pair(site, stack))
@@ -253,6 +259,29 @@ pub fn event(event: &Event, time_ns: u64) -> Record<EVENT_WORDS> {
 
 fn on_device(id: u32, device: DeviceId) -> u64 {
     u64::from(id) | u64::from(device.0) << 32
+}
+
+/// The framework's totals, where there are some.
+fn cache(record: Record<EVENT_WORDS>, cache: Option<CacheBytes>) -> Record<EVENT_WORDS> {
+    match cache {
+        Some(CacheBytes { allocated, reserved }) => record.with(allocated).with(reserved),
+        None => record,
+    }
+}
+
+fn post_mortem(p: &PostMortem) -> Record<EVENT_WORDS> {
+    let by = p.by.map_or(0, |by| by as u64 + 1);
+    let has = u64::from(p.driver_free.is_some()) << 24 | u64::from(p.largest_hole.is_some()) << 25;
+    let small = u64::from(p.device.0) | by << 8 | (p.told as u64) << 16 | has;
+    let record = Record::new(code::POST_MORTEM, small)
+        .with(u64::from(p.stack.0))
+        .with(p.size)
+        .with(p.counted)
+        .with(p.limit)
+        .with(p.driver_free.unwrap_or(0))
+        .with(p.largest_hole.unwrap_or(0))
+        .with(p.absorbed);
+    cache(record, p.cache)
 }
 
 fn counters(record: Record<EVENT_WORDS>, c: &Counters) -> Record<EVENT_WORDS> {

@@ -130,6 +130,15 @@ pub enum Event {
         reserved: u64,
         stack: StackId,
     },
+    /// The program is really out of memory: once for a burst of refusals.
+    PostMortem(PostMortem),
+    /// Another process on the device, as NVML listed it at a post-mortem; its bytes where NVML
+    /// knows them.
+    Neighbour {
+        device: DeviceId,
+        pid: u32,
+        bytes: Option<u64>,
+    },
     /// The memory that holds this address was made ready for other processes (cuIpcGetMemHandle).
     Shared {
         address: u64,
@@ -264,8 +273,54 @@ pub struct Refused {
     pub counted: u64,
     /// The cap (0 = none).
     pub limit: u64,
-    /// The driver's own free bytes (0 = not asked).
+    /// The driver's own free bytes, as last seen (0 = not known).
     pub driver_free: u64,
+    /// The framework's totals at that moment; `None`: it says none, or an older writer.
+    pub cache: Option<CacheBytes>,
+}
+
+/// A framework's own totals of a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct CacheBytes {
+    /// In blocks.
+    pub allocated: u64,
+    /// In the segments that the blocks lie in.
+    pub reserved: u64,
+}
+
+/// What ended, or would end, the program.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PostMortem {
+    pub device: DeviceId,
+    /// Who refused; `None`: nobody did, the framework gave up by a limit of its own.
+    pub by: Option<RefusedBy>,
+    pub told: Told,
+    /// What was asked for: of the framework where it gave up, else of the driver.
+    pub size: u64,
+    pub stack: StackId,
+    /// What `by` counted, and allowed (0 = none, or not known).
+    pub counted: u64,
+    pub limit: u64,
+    /// The driver's own free bytes, as last seen.
+    pub driver_free: Option<u64>,
+    pub cache: Option<CacheBytes>,
+    /// The longest run of free bytes inside the framework's segments; `None`: no framework's
+    /// blocks were followed.
+    pub largest_hole: Option<u64>,
+    /// Refusals before these that the program lived with, since the last post-mortem.
+    pub absorbed: u64,
+}
+
+/// By what a program was seen to be really out of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Told {
+    /// Its framework gave up.
+    Framework = 1,
+    /// It ended, and its last request was refused.
+    Exit = 2,
+    /// It was refused again after a second in which nothing was given.
+    Again = 3,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -206,6 +206,7 @@ impl Replay {
                 }
             }
             Event::Mark { name, mark } => observer.marked(at, name, mark),
+            Event::PostMortem(_) | Event::Neighbour { .. } => {}
             Event::Anchor => {}
         }
     }

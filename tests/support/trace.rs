@@ -217,6 +217,7 @@ impl TraceBuilder {
                 counted: limit / 2,
                 limit,
                 driver_free: 1 << 30,
+                cache: None,
             }),
         );
     }

@@ -77,11 +77,46 @@ fn counters() -> impl Strategy<Value = Counters> {
         })
 }
 
-fn refused() -> impl Strategy<Value = Refused> {
+fn cache() -> impl Strategy<Value = Option<CacheBytes>> {
+    let both = (number(), number());
+    proptest::option::of(both.prop_map(|(allocated, reserved)| CacheBytes { allocated, reserved }))
+}
+
+fn refused_by() -> impl Strategy<Value = RefusedBy> {
     use RefusedBy::*;
-    let by = prop_oneof![Just(Driver), Just(Cap), Just(BadCap), Just(Group), Just(Warned)];
-    (site(), stack(), number(), any::<i32>(), by, [number(), number(), number()]).prop_map(
-        |(site, stack, size, result, by, [counted, limit, driver_free])| Refused {
+    prop_oneof![Just(Driver), Just(Cap), Just(BadCap), Just(Group), Just(Warned)]
+}
+
+fn post_mortem() -> impl Strategy<Value = PostMortem> {
+    use Told::*;
+    let maybe = || proptest::option::of(number());
+    let told = prop_oneof![Just(Framework), Just(Exit), Just(Again)];
+    let who = (device(), proptest::option::of(refused_by()), told, stack());
+    let numbers = [number(), number(), number(), number()];
+    (who, numbers, maybe(), maybe(), cache()).prop_map(
+        |((device, by, told, stack), numbers, driver_free, largest_hole, cache)| {
+            let [size, counted, limit, absorbed] = numbers;
+            PostMortem {
+                device,
+                by,
+                told,
+                size,
+                stack,
+                counted,
+                limit,
+                driver_free,
+                cache,
+                largest_hole,
+                absorbed,
+            }
+        },
+    )
+}
+
+fn refused() -> impl Strategy<Value = Refused> {
+    let numbers = [number(), number(), number()];
+    (site(), stack(), number(), any::<i32>(), refused_by(), numbers, cache()).prop_map(
+        |(site, stack, size, result, by, [counted, limit, driver_free], cache)| Refused {
             site,
             stack,
             size,
@@ -90,6 +125,7 @@ fn refused() -> impl Strategy<Value = Refused> {
             counted,
             limit,
             driver_free,
+            cache,
         },
     )
 }
@@ -167,6 +203,9 @@ pub fn event() -> impl Strategy<Value = Event> {
                 device, size, allocated, reserved, stack
             }
         ),
+        1 => post_mortem().prop_map(Event::PostMortem),
+        1 => (device(), any::<u32>(), proptest::option::of(number()))
+            .prop_map(|(device, pid, bytes)| Event::Neighbour { device, pid, bytes }),
         1 => (key(), site(), stack())
             .prop_map(|(address, site, stack)| Event::Shared { address, site, stack }),
         1 => (key(), block_change())

@@ -10,7 +10,9 @@ use crate::recorder::SiteKey;
 use crate::say;
 use vramtrace_format::physical::{PAGE, Physical, physical};
 use vramtrace_format::size::Bytes;
-use vramtrace_format::{DeviceId, Drift, Event, Kind, PoolId, Refused, RefusedBy, SiteId, Space};
+use vramtrace_format::{
+    CacheBytes, DeviceId, Drift, Event, Kind, PoolId, Refused, RefusedBy, SiteId, Space,
+};
 
 /// What a call asks for.
 #[derive(Clone, Copy, Debug)]
@@ -93,7 +95,11 @@ pub(super) fn refuse_at(
         Why::BadCap => (CUDA_ERROR_INVALID_VALUE, RefusedBy::BadCap, counted, 0),
     };
     let stack = crate::capture::stack(p);
-    let refused = Refused { site, stack, size, result, by, counted, limit, driver_free: 0 };
+    let cache = p
+        .caches
+        .of(device)
+        .map(|figures| CacheBytes { allocated: figures.allocated, reserved: figures.reserved });
+    let refused = Refused { site, stack, size, result, by, counted, limit, driver_free: 0, cache };
     let record = || p.recorder.record(&Event::Refused(refused));
     if by == RefusedBy::Driver && result != CUDA_ERROR_OUT_OF_MEMORY {
         // A failure, not a refusal of memory: told, not counted.

@@ -438,6 +438,8 @@ fn is_total(event: &Event) -> bool {
             | Event::CheckpointEnd { .. }
             | Event::CacheState { .. }
             | Event::CacheOom { .. }
+            | Event::PostMortem(_)
+            | Event::Neighbour { .. }
             | Event::Stopped { .. }
             | Event::Ended
             | Event::Cap { .. }
