@@ -1,6 +1,7 @@
 """fill.py HOW: take 64 MiB at a time until refused, then hold.
 
-HOW: torch | expandable | async | vmm | pool | device | pitched | array | graph | managed.
+HOW: torch | expandable | async | cupy | jax | vmm | pool | device | pitched | array | graph | managed.
+FILL_STACK: a stack limit in bytes (cuCtxSetLimit), set when 2 GiB are taken.
 Stops by itself at FILL_LIMIT MiB (default 16,384): a cap that does not bite must not fill the card.
 """
 import os
@@ -8,15 +9,31 @@ import sys
 
 how = sys.argv[1]
 limit = int(os.environ.get("FILL_LIMIT", "16384"))
+stack = int(os.environ.get("FILL_STACK", "0"))
 if how == "expandable":
     os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
 if how == "async":
     os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "backend:cudaMallocAsync"
+if how == "jax":  # its own pool would size itself, and never ask again
+    os.environ["XLA_PYTHON_CLIENT_ALLOCATOR"] = "platform"
 from hold import hold
 
 MIB = 1 << 20
 STEP = 64
 got, verdict, keep = 0, "never", []
+
+
+def set_stack(got):
+    """cuCtxSetLimit in the thread's context, once, by whatever client it was made."""
+    global stack
+    if stack and got >= 2048:
+        import ctypes
+
+        answer = ctypes.CDLL("libcuda.so.1").cuCtxSetLimit(0, ctypes.c_size_t(stack))
+        if answer != 0:
+            sys.exit(f"fill.py: cuCtxSetLimit: {answer}")
+        stack = 0
+
 
 if how in ("torch", "expandable", "async"):
     import torch
@@ -25,11 +42,34 @@ if how in ("torch", "expandable", "async"):
         while got < limit:
             keep.append(torch.empty(STEP * MIB, dtype=torch.uint8, device="cuda"))
             got += STEP
+            set_stack(got)
     except torch.OutOfMemoryError:
         verdict = "OutOfMemoryError"
     except Exception as error:  # any other error is a finding: the check prints it
         verdict = type(error).__name__ + ":" + str(error).replace(" ", "_")[:80]
     hold(got=got, verdict=verdict, total=torch.cuda.mem_get_info()[1] // MIB)
+    sys.exit(0)
+
+if how in ("cupy", "jax"):
+    if how == "cupy":
+        import cupy
+
+        total = cupy.cuda.runtime.memGetInfo()[1]
+        block = lambda: cupy.empty(STEP * MIB, dtype=cupy.uint8)
+    else:
+        import jax
+        import numpy
+
+        source, total = numpy.zeros(STEP * MIB, dtype=numpy.uint8), 0
+        block = lambda: jax.device_put(source).block_until_ready()
+    try:
+        while got < limit:
+            keep.append(block())
+            got += STEP
+    except Exception as error:  # jax has no class of its own for it
+        out = type(error).__name__ == "OutOfMemoryError" or "RESOURCE_EXHAUSTED" in str(error)
+        verdict = "OutOfMemoryError" if out else type(error).__name__ + ":" + str(error).replace(" ", "_")[:80]
+    hold(got=got, verdict=verdict, total=total // MIB)
     sys.exit(0)
 
 from cuda.bindings import driver as cu
@@ -102,6 +142,7 @@ while got < limit:
         break
     keep.append(answer[1:])
     got += STEP
+    set_stack(got)
 ok(cu.cuStreamSynchronize(stream))
 info = cu.cuMemGetInfo()
 hold(got=got, verdict=verdict, total=int(info[2]) // MIB)

@@ -1,0 +1,84 @@
+"""obey.py: does what it is told on stdin, a line each, and prints what came of it. Needs no package.
+
+take MIB   cuMemAlloc: its CUresult             drop       frees what was taken last: its CUresult
+fill MIB   takes as much at a time until it is   info       free and total, MiB
+           refused: how often it got it          stack N    cuCtxSetLimit(STACK_SIZE, N bytes): its CUresult
+hammer     takes and frees 2 MiB without end; from then on:
+turns      the moments at which the answer became another one, as RESULT@NS (CLOCK_MONOTONIC), and forgets them
+"""
+import ctypes
+import sys
+import threading
+import time
+
+MIB = 1 << 20
+cu = ctypes.CDLL("libcuda.so.1")
+live, turns = [], []
+
+
+def must(result):
+    if result != 0:
+        sys.exit(f"obey.py: {result}")
+
+
+def take(mib):
+    address = ctypes.c_uint64()
+    result = cu.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(mib * MIB))
+    if result == 0:
+        live.append(address.value)
+    return result
+
+
+def drop():
+    return cu.cuMemFree_v2(ctypes.c_uint64(live.pop())) if live else -1
+
+
+def fill(mib):
+    got = 0
+    while got < 100_000 and take(mib) == 0:
+        got += 1
+    return got
+
+
+def info():
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    must(cu.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)))
+    return f"{free.value // MIB} {total.value // MIB}"
+
+
+def hammer():
+    must(cu.cuCtxSetCurrent(context))
+    address, size, before = ctypes.c_uint64(), ctypes.c_size_t(2 * MIB), None
+    while True:
+        result = cu.cuMemAlloc_v2(ctypes.byref(address), size)
+        if result == 0:
+            cu.cuMemFree_v2(address)
+        if result != before:
+            turns.append(f"{result}@{time.monotonic_ns()}")
+            before = result
+
+
+def told():
+    global turns
+    told, turns = turns, []
+    return " ".join(told)
+
+
+must(cu.cuInit(0))
+context = ctypes.c_void_p()
+must(cu.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
+must(cu.cuCtxSetCurrent(context))
+sys.setswitchinterval(0.0002)
+print("ready", flush=True)
+for line in sys.stdin:
+    order, _, number = line.strip().partition(" ")
+    if order == "hammer":
+        threading.Thread(target=hammer, daemon=True).start()
+        answer = "on"
+    elif order == "stack":
+        answer = cu.cuCtxSetLimit(0, ctypes.c_size_t(int(number)))
+    elif order in ("take", "fill"):
+        answer = {"take": take, "fill": fill}[order](int(number))
+    else:
+        answer = {"drop": drop, "info": info, "turns": told}[order]()
+    print(answer, flush=True)
