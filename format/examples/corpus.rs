@@ -62,6 +62,7 @@ fn events() -> Vec<Event> {
         process_bytes: None,
         context_bytes: 3,
     };
+    let took = Took { device, cause: Cause::Modules, delta: 2 << 20, site, stack, name: 1 };
     vec![
         Event::ContextCreated { context, device, stack },
         Event::Cap { device, bytes: Some(1 << 33) },
@@ -82,6 +83,8 @@ fn events() -> Vec<Event> {
         Event::GraphState { device, reserved: 32 << 20, used: 1 },
         Event::Sample(sample),
         Event::Limit { context, limit: 0, value: 16384, grown: 5 },
+        Event::Took(took),
+        Event::Took(Took { delta: -5, cause: Cause::LocalMemory, ..took }),
         Event::Mark { name: 1, mark: Mark::Push },
         Event::Counters(counters),
         Event::Alloc(Alloc { space: Space::Block, ..alloc }),
@@ -100,6 +103,7 @@ fn events() -> Vec<Event> {
         Event::CheckpointContext { id, context, device, time_ns: 128, stack },
         Event::CheckpointTotals { id, site, stack, allocations: 4, frees: 3, bytes: 9 },
         Event::CheckpointCounters { id, counters },
+        Event::CheckpointTook { id, took },
         Event::CheckpointEnd { id },
         Event::Anchor,
         Event::Drift { what: Drift::StillLive, key: 1 },

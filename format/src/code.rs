@@ -49,6 +49,8 @@ pub const GROUP_CAP: u8 = 0x31;
 pub const SOFT_LIMIT: u8 = 0x32;
 pub const POST_MORTEM: u8 = 0x33;
 pub const NEIGHBOUR: u8 = 0x34;
+pub const TOOK: u8 = 0x35;
+pub const CHECKPOINT_TOOK: u8 = 0x36;
 
 pub const STOPPED: u8 = 0x38;
 pub const ENDED: u8 = 0x39;

@@ -3,9 +3,9 @@
 
 use crate::code;
 use crate::{
-    Alloc, BlockChange, CacheBytes, ContextId, Counters, Definition, DeviceId, Drift, Event, Join,
-    Kind, Mark, NativeName, PoolId, PoolOrigin, PostMortem, PythonFrame, Refused, RefusedBy,
-    Sample, SiteId, Space, StackFlags, StackId, StopReason, ThreadId, Told,
+    Alloc, BlockChange, CacheBytes, Cause, ContextId, Counters, Definition, DeviceId, Drift, Event,
+    Join, Kind, Mark, NativeName, PoolId, PoolOrigin, PostMortem, PythonFrame, Refused, RefusedBy,
+    Sample, SiteId, Space, StackFlags, StackId, StopReason, ThreadId, Told, Took,
 };
 
 /// An event from its kind, the small field of word 1 and the words after it. `None`: no event, or
@@ -110,6 +110,9 @@ fn wide(kind: u8, small: u64, body: &[u64]) -> Option<Event> {
         (code::LIMIT, &[limit, value, grown, ..]) => {
             Event::Limit { context: ContextId(small as u16), limit: limit as u32, value, grown }
         }
+        (code::TOOK, &[which, delta, what, ..]) => {
+            Event::Took(took(DeviceId(small as u8), which, delta, what))
+        }
         (code::MARK, _) => {
             Event::Mark { name: small as u32, mark: Mark::from_u8((small >> 32) as u8) }
         }
@@ -212,6 +215,9 @@ fn checkpoint(kind: u8, small: u64, body: &[u64]) -> Option<Event> {
         (code::CHECKPOINT_COUNTERS, _) => {
             Event::CheckpointCounters { id, counters: counters(device.0, body)? }
         }
+        (code::CHECKPOINT_TOOK, &[which, delta, what, ..]) => {
+            Event::CheckpointTook { id, took: took(device, which, delta, what) }
+        }
         (code::CHECKPOINT_END, _) => Event::CheckpointEnd { id },
         _ => return None,
     })
@@ -260,6 +266,17 @@ fn counters(device: u8, body: &[u64]) -> Option<Counters> {
         counted,
         warned: rest.first().copied().unwrap_or(0),
     })
+}
+
+fn took(device: DeviceId, which: u64, delta: u64, what: u64) -> Took {
+    Took {
+        device,
+        cause: Cause::from_u8((what >> 32) as u8),
+        delta: delta as i64,
+        site: site(which),
+        stack: stack(which),
+        name: what as u32,
+    }
 }
 
 fn refused_by(value: u8) -> Option<RefusedBy> {

@@ -4,7 +4,7 @@ use crate::code;
 use crate::word::{self, Check, Head, MAX_WORDS, SMALL_BITS, SMALL_MASK, whole_ticks};
 use crate::{
     Alloc, BlockChange, CacheBytes, Counters, Definition, DeviceId, Event, Join, NativeName,
-    PostMortem, PythonFrame, SiteId, Space, StackId,
+    PostMortem, PythonFrame, SiteId, Space, StackId, Took,
 };
 
 /// Longest event record, in words.
@@ -179,6 +179,7 @@ pub fn event(event: &Event, time_ns: u64) -> Record<EVENT_WORDS> {
         Event::Limit { context, limit, value, grown } => {
             record(code::LIMIT, u64::from(context.0)).with(u64::from(limit)).with(value).with(grown)
         }
+        Event::Took(ref t) => took(record(code::TOOK, u64::from(t.device.0)), t),
         Event::Mark { name, mark } => record(code::MARK, u64::from(name) | (mark as u64) << 32),
         Event::CacheState { device, allocated, reserved } => {
             record(code::CACHE_STATE, u64::from(device.0)).with(allocated).with(reserved)
@@ -246,6 +247,9 @@ pub fn event(event: &Event, time_ns: u64) -> Record<EVENT_WORDS> {
         Event::CheckpointCounters { id, counters: ref c } => {
             counters(record(code::CHECKPOINT_COUNTERS, on_device(id, DeviceId(c.device))), c)
         }
+        Event::CheckpointTook { id, took: ref t } => {
+            took(record(code::CHECKPOINT_TOOK, on_device(id, t.device)), t)
+        }
         Event::CheckpointEnd { id } => record(code::CHECKPOINT_END, u64::from(id)),
         Event::Anchor => record(code::ANCHOR, 0).with(time_ns),
         Event::Stopped { reason, errno } => {
@@ -255,6 +259,13 @@ pub fn event(event: &Event, time_ns: u64) -> Record<EVENT_WORDS> {
         Event::Drift { what, key } => record(code::DRIFT, what as u64).with(key),
         Event::PassedThrough { api } => record(code::PASSED_THROUGH, u64::from(api)),
     }
+}
+
+fn took(record: Record<EVENT_WORDS>, t: &Took) -> Record<EVENT_WORDS> {
+    record
+        .with(pair(t.site, t.stack))
+        .with(t.delta as u64)
+        .with(u64::from(t.name) | (t.cause as u64) << 32)
 }
 
 fn on_device(id: u32, device: DeviceId) -> u64 {

@@ -110,6 +110,8 @@ pub enum Event {
         value: u64,
         grown: u64,
     },
+    /// The driver took memory of its own, or gave it back.
+    Took(Took),
     /// The program marks a phase (NVTX): `name` is the id of a text, 0 where there is none.
     Mark {
         name: u32,
@@ -201,6 +203,11 @@ pub enum Event {
     CheckpointCounters {
         id: u32,
         counters: Counters,
+    },
+    /// What the driver holds of its own, by the call that made it take it: `took.delta` is the sum.
+    CheckpointTook {
+        id: u32,
+        took: Took,
     },
     /// Only a checkpoint with its end is usable.
     CheckpointEnd {
@@ -335,6 +342,77 @@ pub enum RefusedBy {
     Group = 3,
     /// A cap that only warns: it would have been refused, and was given (`result` 0).
     Warned = 4,
+}
+
+/// Memory that the driver took past any allocation call, as NVML's figure showed it after a call
+/// that can make it do so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Took {
+    pub device: DeviceId,
+    pub cause: Cause,
+    /// Bytes; below 0: given back.
+    pub delta: i64,
+    /// The call after which it showed.
+    pub site: SiteId,
+    pub stack: StackId,
+    /// The kernel, variable or file that it was for: the id of a text; 0 = not known.
+    pub name: u32,
+}
+
+/// What the driver takes memory of its own for. Beside these stands what contexts took when they
+/// were made ([`Sample::context_bytes`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Cause {
+    /// It shows after calls of several kinds at once, or after one that is none of these.
+    Other = 0,
+    /// Code that is loaded, and its variables.
+    Modules = 1,
+    /// Local memory of the threads of kernels: spilled registers, arrays, the stack.
+    LocalMemory = 2,
+    /// The heap of kernels that call malloc.
+    Heap = 3,
+    /// Streams and events.
+    Streams = 4,
+    /// Executable graphs, without the memory of their nodes.
+    Graphs = 5,
+    /// Peer access, imports, multicast.
+    Sharing = 6,
+    /// What a context took after it was made.
+    Context = 7,
+}
+
+impl Cause {
+    pub const COUNT: usize = 8;
+    pub const ALL: [Cause; Cause::COUNT] = [
+        Cause::Modules,
+        Cause::LocalMemory,
+        Cause::Heap,
+        Cause::Streams,
+        Cause::Graphs,
+        Cause::Sharing,
+        Cause::Context,
+        Cause::Other,
+    ];
+
+    /// What a newer recorder may say besides is `Other`.
+    pub fn from_u8(value: u8) -> Cause {
+        Cause::ALL.into_iter().find(|cause| *cause as u8 == value).unwrap_or(Cause::Other)
+    }
+
+    /// As keys and columns have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Cause::Modules => "modules",
+            Cause::LocalMemory => "local_memory",
+            Cause::Heap => "heap",
+            Cause::Streams => "streams",
+            Cause::Graphs => "graphs",
+            Cause::Sharing => "sharing",
+            Cause::Context => "context",
+            Cause::Other => "other",
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]

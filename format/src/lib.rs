@@ -89,8 +89,8 @@ pub use definitions::{DefinitionCursor, Definitions};
 pub use encode::Define;
 pub use error::Error;
 pub use event::{
-    Alloc, BlockChange, CacheBytes, Counters, Drift, Event, Mark, PostMortem, Refused, RefusedBy,
-    Sample, Stamped, StopReason, Told,
+    Alloc, BlockChange, CacheBytes, Cause, Counters, Drift, Event, Mark, PostMortem, Refused,
+    RefusedBy, Sample, Stamped, StopReason, Told, Took,
 };
 pub use events::{Cursor, Events};
 pub use header::{HEADER_BYTES, Header};

@@ -72,6 +72,14 @@ impl Replay {
             Event::CheckpointCounters { id, counters } if id == checkpoint => {
                 self.take_totals(&counters);
             }
+            Event::CheckpointTook { id, took } if id == checkpoint => {
+                // They stand in one row, between the events: what came before is in them.
+                if !std::mem::replace(&mut self.driver_own_told, true) {
+                    self.state.devices.values_mut().for_each(|device| device.driver_own.forget());
+                }
+                self.device(took.device).driver_own.apply(&took);
+                self.tell_changed(at, took.device, observer);
+            }
             Event::CheckpointEnd { id } if id == checkpoint => {
                 self.state.certainty = Certainty::Resumed;
                 self.unsure_peaks.clear();
@@ -88,6 +96,7 @@ impl Replay {
         self.state.forget_live();
         self.read_back_pools.clear();
         self.read_back_graphs.clear();
+        self.driver_own_told = false;
         // The checkpoint tells the totals up to here.
         for device in self.state.devices.values_mut() {
             device.allocations = 0;

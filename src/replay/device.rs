@@ -5,6 +5,7 @@ use vramtrace_format::physical::{PAGE, Physical, pages, physical};
 use vramtrace_format::{Counters, Kind, Sample};
 
 use super::cache::CacheSums;
+use super::driver_own::{BytesByCause, DriverOwn};
 use super::live::{Key, Live};
 
 /// Kinds are numbered from 1: slot 0 stays empty.
@@ -42,6 +43,7 @@ pub struct SampleAt {
     pub time_ns: u64,
     pub live_bytes: u64,
     pub managed_bytes: u64,
+    pub driver_own: BytesByCause,
 }
 
 impl SampleAt {
@@ -100,6 +102,8 @@ pub struct DeviceState {
     pub context_bytes: u64,
     /// What cuCtxSetLimit took in contexts that live: local memory of a larger stack, heaps.
     pub limit_bytes: u64,
+    /// What the driver is known to hold of its own, beside its contexts.
+    pub driver_own: DriverOwn,
     pub sample: Option<SampleAt>,
     /// The sample with the highest process figure.
     pub peak_sample: Option<SampleAt>,
@@ -276,6 +280,7 @@ impl DeviceState {
             time_ns,
             live_bytes: self.live_bytes,
             managed_bytes: self.kind(Kind::Managed).live_bytes,
+            driver_own: *self.driver_own.by_cause(),
         };
         // A sample without NVML's figure must not hide the last one that had it.
         if sample.process_bytes.is_some()
@@ -300,6 +305,7 @@ impl DeviceState {
         self.contexts = 0;
         self.pages.clear();
         self.cache.forget_live();
+        self.driver_own.forget();
         for sums in &mut self.kinds {
             sums.live_bytes = 0;
             sums.requested_bytes = 0;

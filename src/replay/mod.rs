@@ -21,6 +21,7 @@ mod blocks;
 pub mod cache;
 mod checkpoint;
 pub mod device;
+mod driver_own;
 mod freed;
 pub mod live;
 pub mod observer;
@@ -36,6 +37,7 @@ mod tests;
 
 pub use cache::{Backing, BlockAt, Cache, CacheOomAt, CachePeak, CacheSums, SegmentAt, Told};
 pub use device::{BytesByKind, DeviceState, KindSums, Peak, SampleAt};
+pub use driver_own::{BytesByCause, DriverOwn, Maker};
 pub use live::{Key, Live, LiveSet};
 pub use observer::{Birth, Death, Observer};
 pub use state::{Certainty, ContextState, Mapping, PoolSums, RefusalAt, State, Stop};
@@ -60,6 +62,8 @@ pub struct Replay {
     /// its slices tell.
     read_back_pools: FxHashSet<PoolId>,
     read_back_graphs: FxHashSet<DeviceId>,
+    /// The running checkpoint has told something of what the driver holds of its own.
+    driver_own_told: bool,
     /// Highest live bytes seen since history was lost: they may hold what was freed unseen, so
     /// they count only if no checkpoint comes.
     unsure_peaks: Vec<(DeviceId, Peak)>,
@@ -189,6 +193,7 @@ impl Replay {
             | Event::CheckpointContext { .. }
             | Event::CheckpointTotals { .. }
             | Event::CheckpointCounters { .. }
+            | Event::CheckpointTook { .. }
             | Event::CheckpointEnd { .. } => self.checkpoint(definitions, at, observer),
             Event::CapPolicy { device, only_warns, soft } => {
                 let device = self.device(device);
@@ -204,6 +209,10 @@ impl Replay {
                     let device = context.device;
                     add(&mut self.device(device).limit_bytes, grown);
                 }
+            }
+            Event::Took(took) => {
+                self.device(took.device).driver_own.apply(&took);
+                self.tell_changed(at, took.device, observer);
             }
             Event::Mark { name, mark } => observer.marked(at, name, mark),
             Event::PostMortem(_) | Event::Neighbour { .. } => {}

@@ -143,6 +143,13 @@ fn sample() -> impl Strategy<Value = Sample> {
     )
 }
 
+fn took() -> impl Strategy<Value = Took> {
+    let who = (device(), 0..Cause::COUNT, any::<i64>());
+    (who, site(), stack(), any::<u32>()).prop_map(|((device, cause, delta), site, stack, name)| {
+        Took { device, cause: Cause::ALL[cause], delta, site, stack, name }
+    })
+}
+
 fn stop_reason() -> impl Strategy<Value = StopReason> {
     use StopReason::*;
     prop_oneof![
@@ -193,6 +200,7 @@ pub fn event() -> impl Strategy<Value = Event> {
         ),
         1 => (context(), any::<u32>(), number(), number())
             .prop_map(|(context, limit, value, grown)| Event::Limit { context, limit, value, grown }),
+        1 => took().prop_map(Event::Took),
         1 => (any::<u32>(), 0u8..5).prop_map(|(name, mark)| Event::Mark { name, mark: Mark::from_u8(mark) }),
         1 => counters().prop_map(Event::Counters),
         1 => (device(), number(), number()).prop_map(|(device, allocated, reserved)| {
@@ -258,6 +266,7 @@ pub fn event() -> impl Strategy<Value = Event> {
             }
         ),
         (id(), counters()).prop_map(|(id, counters)| Event::CheckpointCounters { id, counters }),
+        (id(), took()).prop_map(|(id, took)| Event::CheckpointTook { id, took }),
         id().prop_map(|id| Event::CheckpointEnd { id }),
     ];
     prop_oneof![4 => plain, 1 => checkpoint]

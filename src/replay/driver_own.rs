@@ -1,0 +1,64 @@
+//! What the driver holds of its own on one device, by what it took it for and by the call after
+//! which it showed.
+
+use rustc_hash::FxHashMap;
+use vramtrace_format::{Cause, SiteId, StackId, Took};
+
+/// Bytes by cause, at `Cause as usize`.
+pub type BytesByCause = [u64; Cause::COUNT];
+
+/// Who made the driver take memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Maker {
+    pub cause: Cause,
+    pub site: SiteId,
+    pub stack: StackId,
+    /// A text of the definitions: kernel, variable or file; 0 = not known.
+    pub name: u32,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct DriverOwn {
+    by_cause: BytesByCause,
+    makers: FxHashMap<Maker, u64>,
+    /// The recorder tells causes; older ones did not.
+    told: bool,
+}
+
+impl DriverOwn {
+    pub fn of(&self, cause: Cause) -> u64 {
+        self.by_cause[cause as usize]
+    }
+
+    pub fn by_cause(&self) -> &BytesByCause {
+        &self.by_cause
+    }
+
+    /// Whether the trace says anything of causes.
+    pub fn is_told(&self) -> bool {
+        self.told
+    }
+
+    /// Who made it take how much, the most first.
+    pub fn makers(&self) -> Vec<(Maker, u64)> {
+        let held = self.makers.iter().filter(|(_, bytes)| **bytes > 0);
+        let mut makers: Vec<(Maker, u64)> = held.map(|(maker, bytes)| (*maker, *bytes)).collect();
+        makers.sort_unstable_by_key(|(maker, bytes)| (std::cmp::Reverse(*bytes), *maker));
+        makers
+    }
+
+    pub(super) fn apply(&mut self, took: &Took) {
+        let Took { cause, delta, site, stack, name, .. } = *took;
+        self.told = true;
+        let sum = &mut self.by_cause[cause as usize];
+        *sum = sum.saturating_add_signed(delta);
+        let maker = self.makers.entry(Maker { cause, site, stack, name }).or_default();
+        *maker = maker.saturating_add_signed(delta);
+    }
+
+    /// A checkpoint tells all of it anew.
+    pub(super) fn forget(&mut self) {
+        self.by_cause = BytesByCause::default();
+        self.makers.clear();
+    }
+}
