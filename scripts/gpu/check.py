@@ -15,6 +15,9 @@ limits caps to the page, also with a stack limit; a group; limits that change wh
        only warns; two services on one card
 demo   a training run that fragmentation ends under a cap, packed as recorded.vtrace.gz in the logs;
        torch's own viewer on our snapshot of it
+marks  phases of torch.cuda.nvtx
+leaks  training loops that keep something, and some that do not: the line that is named, the run's
+       exit status under --fail-on-leak, and one that is asked while it runs
 
 Exit status 1 if any line says FAIL.
 """
@@ -28,6 +31,7 @@ import time
 from pathlib import Path
 
 import demo
+import leaks
 import limits
 import marks
 import stacks
@@ -353,7 +357,7 @@ def section_leaks():
     if missing := have("torch"):
         print(f"SKIP leaks: no {missing}")
         return
-    marks.leaks(sys.modules[__name__])
+    leaks.section(sys.modules[__name__])
 
 
 def section_whatif():

@@ -18,6 +18,8 @@ const JUMP: f64 = 0.6;
 /// Of the time after warm-up, rises must spread over this part ...
 const SPREAD: f64 = 0.3;
 const SPORADIC_SPREAD: f64 = 0.5;
+/// Or over this part of the events: one step of training is no more.
+const SPREAD_OF_EVENTS: f64 = 0.5;
 /// ... and may have ended for this part of it, or for twice the longest pause before.
 const QUIET: f64 = 0.1;
 /// A step that is under way at the end is not longer than so many bins, or it is seen as one that
@@ -44,6 +46,24 @@ pub struct History {
     pub activity: Vec<u64>,
     /// The last allocation, ns since the watch began.
     pub last_alloc_ns: u64,
+}
+
+/// What is known to stay of what is live at the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// The process ended in order: what was live then.
+    Known(u64),
+    /// This at most: a step may be under way.
+    AtMost(u64),
+}
+
+impl Left {
+    fn of(self, values: &[u64]) -> u64 {
+        match self {
+            Left::Known(bytes) => bytes,
+            Left::AtMost(bytes) => bytes.min(settled(values)),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,19 +138,20 @@ impl History {
 
     /// Bytes where the end's frees begin, without a step that was under way there.
     pub fn settled(&self) -> u64 {
-        let last = self.time.iter().rev().take(LAST);
-        last.copied().min().unwrap_or(0)
+        settled(&self.time).max(settled(&self.activity))
     }
 
     /// `left`: bytes of which it is known that they stay. `Err`: how it stands instead.
-    pub fn growth(&self, axes: &Axes, left: u64) -> Result<Growth, Still> {
+    pub fn growth(&self, axes: &Axes, left: Left) -> Result<Growth, Still> {
         let bin_ns = axes.bin_ns();
         let warm = after_warm_up(&self.time);
         let window = &self.time[warm..];
-        let over_time = trend(window, left);
-        let floor = floor(window, left);
+        let of_time = left.of(&self.time);
+        let over_time = trend(window, of_time);
+        let floor = floor(window, of_time);
         let risen = floor.last().zip(floor.first()).map_or(0, |(last, first)| last - first);
-        let over_events = trend(&self.activity[after_warm_up(&self.activity)..], left);
+        let over_events =
+            trend(&self.activity[after_warm_up(&self.activity)..], left.of(&self.activity));
         // What was given back after the last allocation is no growth.
         let over_events = over_events.filter(|trend| {
             let then = self.time.get((axes.last_alloc_ns / bin_ns) as usize + 1..);
@@ -149,44 +170,58 @@ impl History {
             return Err(if moves { Still::Moves } else { Still::Steady });
         };
         // Warm-up may be most of the time of a program that works in bursts.
-        let whole;
-        let (rises, warm, length) = match &over_time {
+        let (rises, length) = match &over_time {
             Some(trend) if trend.rises.len() >= SPORADIC_RISES => {
-                (&trend.rises, warm, window.len())
+                (trend.rises.iter().map(|at| warm + at).collect(), self.time.len())
             }
             _ => {
-                let floor = self::floor(&self.time, left);
+                let floor = self::floor(&self.time, of_time);
                 let rises = (1..floor.len()).filter(|at| floor[*at] > floor[at - 1]);
                 // It may lie beyond the bins.
                 let last = (self.last_alloc_ns / bin_ns) as usize;
-                whole = rises.chain([last]).collect::<Vec<usize>>();
-                (&whole, 0, self.time.len().max(last + 1))
+                let rises: Vec<usize> = rises.chain([last]).collect();
+                (rises, self.time.len().max(last + 1))
             }
         };
-        let (Some(first), Some(last)) = (rises.first(), rises.last()) else {
+        let (Some(first), Some(last)) = (rises.first().copied(), rises.last().copied()) else {
             return Err(Still::Moves);
         };
-        let part = |bins: usize| bins as f64 / length as f64;
-        // On either axis: a cache may be full before a slow part of the run, or a busy one.
+        // Time in which nobody allocates says nothing: the program does something else.
+        let active = length.min((axes.last_alloc_ns / bin_ns) as usize + 1).max(last + 1);
+        let time = (rises.as_slice(), warm.min(first), active);
         let events = over_events.as_ref().map(|trend| {
             let length = self.activity.len() - after_warm_up(&self.activity);
-            (trend.rises.as_slice(), length)
+            (trend.rises.as_slice(), 0, length)
         });
-        let axes = [Some((rises.as_slice(), length)), events].into_iter().flatten();
-        if axes.into_iter().any(|(rises, length)| has_stopped(rises, length)) {
+        let both = || [Some(time), events].into_iter().flatten();
+        // On either axis: a cache may be full before a slow part of the run, or a busy one.
+        if both().any(|(rises, from, to)| has_stopped(rises, to - from, to - 1)) {
             return Err(Still::Stopped);
         }
-        let spread = if strength == Strength::Growing { SPREAD } else { SPORADIC_SPREAD };
-        if part(last.saturating_sub(*first)) < spread {
+        // On one of them: what is a moment of the time may be most of the work.
+        let (of_time, of_events) = match strength {
+            Strength::Growing => (SPREAD, SPREAD_OF_EVENTS),
+            Strength::Sporadic => (SPORADIC_SPREAD, SPORADIC_SPREAD),
+        };
+        let spread_of = |(rises, from, to): (&[usize], usize, usize)| spread(rises, to - from);
+        if spread_of(time) < of_time && events.is_none_or(|events| spread_of(events) < of_events) {
             return Err(Still::Moves);
         }
-        let place = |at: usize| at as f64 * bin_ns as f64 / 1e9;
-        let points: Vec<(f64, f64)> = match &over_time {
-            Some(trend) => trend.floor.iter().map(|(at, v)| (place(*at), *v as f64)).collect(),
-            None => Vec::new(),
+        let seconds = |bins: usize| bins as f64 * bin_ns as f64 / 1e9;
+        // While it grew: what it does next is not to be told from a pause.
+        let bytes_per_second = match &over_time {
+            Some(trend) if trend.rises.len() >= SPORADIC_RISES => {
+                let average = risen as f64 / seconds(last - first + 1);
+                let points = trend.floor.iter().map(|(at, value)| (seconds(*at), *value as f64));
+                let median = slope(&points.collect::<Vec<_>>());
+                median.filter(|slope| *slope > average / 2.0).unwrap_or(average)
+            }
+            _ => {
+                let from = seconds(first.saturating_sub(1));
+                trend.risen as f64 / (self.last_alloc_ns as f64 / 1e9 - from).max(seconds(1))
+            }
         };
-        let average = risen as f64 / place(window.len()).max(1e-9);
-        let median = slope(&points).filter(|slope| *slope > average / 10.0);
+        let risen = trend.risen.max(risen);
         Ok(Growth {
             strength,
             tau: trend.tau,
@@ -194,21 +229,27 @@ impl History {
             rises: trend.rises.len(),
             points: trend.floor.len(),
             troughs: trend.troughs > 0,
-            risen: trend.risen.max(risen),
-            bytes_per_second: median.unwrap_or(average),
-            first_ns: (warm + first) as u64 * bin_ns,
-            last_ns: (warm + last) as u64 * bin_ns,
+            risen,
+            bytes_per_second,
+            first_ns: first as u64 * bin_ns,
+            last_ns: last as u64 * bin_ns,
         })
     }
 }
 
-/// Rises among so many bins: is it longer since the last one than they let expect?
-fn has_stopped(rises: &[usize], length: usize) -> bool {
+/// Rises, the last bin, and of how many: is it longer since the last one than they let expect?
+fn has_stopped(rises: &[usize], length: usize, end: usize) -> bool {
     let Some(last) = rises.last() else { return false };
     let part = |bins: usize| bins as f64 / length as f64;
     let pause = rises.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max().unwrap_or(0);
-    let quiet = (length - 1).saturating_sub(*last);
+    let quiet = end.saturating_sub(*last);
     part(quiet) > QUIET.max(2.0 * part(pause))
+}
+
+/// The part of so many bins over which they spread.
+fn spread(rises: &[usize], length: usize) -> f64 {
+    let ends = rises.first().zip(rises.last());
+    ends.map_or(0.0, |(first, last)| last.saturating_sub(*first) as f64 / length as f64)
 }
 
 fn strength(trend: &Trend) -> Option<Strength> {
@@ -220,6 +261,10 @@ fn strength(trend: &Trend) -> Option<Strength> {
         SPORADIC_RISES.. => Some(Strength::Sporadic),
         _ => None,
     }
+}
+
+fn settled(values: &[u64]) -> u64 {
+    values.iter().rev().take(LAST).copied().min().unwrap_or(0)
 }
 
 fn after_warm_up(values: &[u64]) -> usize {

@@ -7,7 +7,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use vramtrace_format::{DeviceId, Header, StackId};
 
 use super::Level;
-use super::growth::{Axes, History, Still, Strength, WARM_UP};
+use super::growth::{Axes, History, Left, Still, Strength, WARM_UP};
 use super::room::room;
 use super::suppress::Suppressions;
 use super::watch::{Track, Watch};
@@ -19,10 +19,19 @@ use crate::trace::Definitions;
 
 /// Of the whole run, what is freed in this last part is freed at the end.
 const END: f64 = 0.02;
-/// Likewise what is freed after the last allocation, if that is in this last part.
+/// Likewise what is freed after the last allocation, if that takes no longer, or if the last
+/// allocation is in this last part.
 const TEARDOWN: f64 = 0.1;
 /// No more than this is sure where nothing at all was freed: the program may be loading.
 const LOADING: f64 = 0.7;
+/// And no more than this if its pieces are of many sizes: weights are, what a loop keeps is not.
+const LOADING_WEIGHTS: f64 = 0.45;
+/// Sizes that differ by more than this factor are many sizes.
+const SIZES: u64 = 4;
+/// Who allocates first on a device, within this part of all events, may be loading.
+const FIRST: f64 = 0.02;
+/// If at least this part of all allocations is its own; the rest is what weights are made of.
+const MOST: f64 = 0.4;
 /// What grew is freed if this part of it is.
 const FREED: f64 = 0.9;
 /// A process frees its memory when it ends if it does so for this many stacks, and this part.
@@ -44,13 +53,18 @@ struct Case {
     stacks: u64,
     bytes: u64,
     count: u64,
+    /// Bytes and pieces before the end's frees.
+    held: (u64, u64),
     highest_count: u64,
     allocations: u64,
     frees: u64,
+    smallest: u64,
+    largest: u64,
+    first_event: u64,
 }
 
 impl Case {
-    fn of(stack: StackId, track: &Track, axes: &Axes, from_ns: u64) -> Case {
+    fn of(stack: StackId, watch: &Watch, track: &Track, axes: &Axes, from_ns: u64) -> Case {
         let last_alloc_ns = track.last_alloc_ns.saturating_sub(from_ns);
         let history = axes.history(&track.time, &track.activity, last_alloc_ns);
         Case {
@@ -60,9 +74,13 @@ impl Case {
             history,
             bytes: track.bytes,
             count: track.count,
+            held: watch.held(track),
             highest_count: track.highest_count,
             allocations: track.allocations,
             frees: track.frees,
+            smallest: track.smallest,
+            largest: track.largest,
+            first_event: track.first_event,
         }
     }
 
@@ -70,10 +88,17 @@ impl Case {
         if self.stacks == 0 || other.most > self.most {
             (self.stack, self.most) = (other.stack, other.most);
         }
+        if self.stacks == 0 {
+            (self.smallest, self.first_event) = (other.smallest, other.first_event);
+        }
+        self.smallest = self.smallest.min(other.smallest);
+        self.largest = self.largest.max(other.largest);
+        self.first_event = self.first_event.min(other.first_event);
         self.history.add(&other.history);
         self.stacks += other.stacks;
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.count += other.count;
+        self.held = (self.held.0.saturating_add(other.held.0), self.held.1 + other.held.1);
         self.highest_count += other.highest_count;
         self.allocations += other.allocations;
         self.frees += other.frees;
@@ -119,7 +144,7 @@ pub fn judge(
     for key in keys {
         let (level, device, stack) = key;
         let at = (level, device);
-        let case = Case::of(stack, &watch.tracks[&key], &judge.axes[&at], from_ns);
+        let case = Case::of(stack, watch, &watch.tracks[&key], &judge.axes[&at], from_ns);
         match judge.case(at, &case) {
             Ok(leak) => found.push((at, leak)),
             Err(still) => others.push((at, case, still)),
@@ -258,7 +283,10 @@ impl<'a> Judge<'a> {
         let mut settled_ns = end_ns;
         if !living {
             settled_ns = (end_ns as f64 * (1.0 - END)) as u64;
-            if last as f64 >= end_ns as f64 * (1.0 - TEARDOWN) {
+            // The interpreter drops all lists at its end, and then may take its time to end.
+            let busy_ns = watch.last_frees.map_or(0, |frees| frees.busy_ns());
+            let at_once = busy_ns as f64 <= end_ns as f64 * END;
+            if at_once || last as f64 >= end_ns as f64 * (1.0 - TEARDOWN) {
                 settled_ns = settled_ns.min(last);
             }
         }
@@ -283,7 +311,7 @@ impl<'a> Judge<'a> {
     fn case(&self, at: At, case: &Case) -> Result<Leak, Still> {
         let (axes, history) = (&self.axes[&at], &case.history);
         let settled = history.settled();
-        let left = if self.in_order { case.bytes } else { case.bytes.min(settled) };
+        let left = if self.in_order { Left::Known(case.bytes) } else { Left::AtMost(case.bytes) };
         let (growth, verdict) = match history.growth(axes, left) {
             Ok(growth) => {
                 let verdict = match growth.strength {
@@ -295,7 +323,7 @@ impl<'a> Judge<'a> {
                 (growth, verdict)
             }
             Err(still) => {
-                let growth = history.growth(axes, settled).map_err(|_| still)?;
+                let growth = history.growth(axes, Left::AtMost(u64::MAX)).map_err(|_| still)?;
                 let freed =
                     settled.saturating_sub(case.bytes) as f64 >= FREED * growth.risen as f64;
                 if growth.strength != Strength::Growing || !freed {
@@ -309,8 +337,18 @@ impl<'a> Judge<'a> {
         if growth.strength == Strength::Sporadic {
             confidence *= 0.5;
         }
-        if self.watch.places[&at].last_alloc_frees == 0 {
+        let place = &self.watch.places[&at];
+        let alone = place.last_alloc_frees == 0;
+        if alone {
             confidence = confidence.min(LOADING);
+        }
+        let first = case.first_event as f64 <= FIRST * place.last_alloc_events as f64;
+        let most = case.allocations as f64 >= MOST * place.allocations as f64;
+        // What it frees itself is no weight.
+        let stays = case.highest_count >= case.allocations / 10 * 9;
+        let from_the_first = first && most && stays;
+        if (alone || from_the_first) && case.largest > case.smallest.saturating_mul(SIZES) {
+            confidence = confidence.min(LOADING_WEIGHTS);
         }
         let because = match growth.strength {
             Strength::Growing => Because::Trend,
@@ -334,7 +372,7 @@ impl<'a> Judge<'a> {
         confidence: f64,
     ) -> Leak {
         let (bytes, count) = match verdict {
-            Verdict::FreedAtEnd => (case.history.settled(), case.highest_count),
+            Verdict::FreedAtEnd => case.held,
             _ => (case.bytes, case.count),
         };
         Leak {

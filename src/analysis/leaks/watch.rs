@@ -26,6 +26,13 @@ pub struct Track {
     pub last_alloc_ns: u64,
     /// Most that were live at once.
     pub highest_count: u64,
+    /// Sizes of its allocations.
+    pub smallest: u64,
+    pub largest: u64,
+    /// Events of its place before its first one.
+    pub first_event: u64,
+    /// What was live before the first free after so many allocations of the process.
+    held: (u64, u64, u64),
     /// Live bytes over time, ns since the watch began.
     pub time: Series,
     /// The same over the events of its device and level.
@@ -37,11 +44,43 @@ pub struct Track {
 pub struct Place {
     /// Allocations and frees.
     pub events: u64,
+    pub allocations: u64,
     pub frees: u64,
     pub last_alloc_ns: u64,
     /// `events` and `frees` when the last allocation came.
     pub last_alloc_events: u64,
     pub last_alloc_frees: u64,
+}
+
+/// Frees that no allocation follows: those of the last step, those of the process's end.
+#[derive(Clone, Copy, Debug)]
+pub struct LastFrees {
+    first_ns: u64,
+    last_ns: u64,
+    /// The longest pauses between two of them.
+    pauses_ns: [u64; 3],
+}
+
+impl LastFrees {
+    fn new(time_ns: u64) -> LastFrees {
+        LastFrees { first_ns: time_ns, last_ns: time_ns, pauses_ns: [0; 3] }
+    }
+
+    fn add(&mut self, time_ns: u64) {
+        let mut pause = time_ns.saturating_sub(self.last_ns);
+        self.last_ns = self.last_ns.max(time_ns);
+        for longest in &mut self.pauses_ns {
+            if pause > *longest {
+                std::mem::swap(&mut pause, longest);
+            }
+        }
+    }
+
+    /// What they take without the longest pauses: a step ends, the program does something else,
+    /// the interpreter drops what there is.
+    pub fn busy_ns(&self) -> u64 {
+        (self.last_ns - self.first_ns).saturating_sub(self.pauses_ns.iter().sum())
+    }
 }
 
 #[derive(Debug, Default)]
@@ -51,6 +90,9 @@ pub struct Watch {
     /// Where the watch began: the first allocation, or the checkpoint from which history is known.
     pub from_ns: Option<u64>,
     pub last_ns: u64,
+    /// The frees after the last allocation.
+    pub last_frees: Option<LastFrees>,
+    allocations: u64,
     segments: FxHashSet<Key>,
 }
 
@@ -74,6 +116,10 @@ impl Watch {
             first_ns: live.time_ns,
             last_alloc_ns: live.time_ns,
             highest_count: 0,
+            smallest: share,
+            largest: share,
+            first_event: activity,
+            held: (0, 0, 0),
             time: Series::new(TIME_SHIFT, 0),
             activity: Series::new(ACTIVITY_SHIFT, 0),
         });
@@ -86,7 +132,10 @@ impl Watch {
                 track.first_ns = track.first_ns.min(live.time_ns);
             }
             Birth::Allocated => {
+                self.last_frees = None;
+                self.allocations += 1;
                 place.events += 1;
+                place.allocations += 1;
                 place.last_alloc_ns = at.time_ns;
                 place.last_alloc_events = place.events;
                 place.last_alloc_frees = place.frees;
@@ -99,6 +148,7 @@ impl Watch {
             track.time.change(time, track.bytes, now);
             track.activity.change(activity, track.bytes, now);
         }
+        (track.smallest, track.largest) = (track.smallest.min(share), track.largest.max(share));
         track.bytes = now;
         track.count += 1;
         track.highest_count = track.highest_count.max(track.count);
@@ -108,14 +158,28 @@ impl Watch {
         let time = self.since(at.time_ns);
         let place = self.places.entry((level, live.device)).or_default();
         let Some(track) = self.tracks.get_mut(&(level, live.device, live.stack)) else { return };
+        if track.held.0 != self.allocations {
+            track.held = (self.allocations, track.bytes, track.count);
+        }
         let now = track.bytes.saturating_sub(live.share());
         track.time.change(time, track.bytes, now);
         track.activity.change(place.events, track.bytes, now);
         place.events += 1;
         place.frees += 1;
         track.frees += 1;
+        self.last_frees.get_or_insert(LastFrees::new(at.time_ns)).add(at.time_ns);
         track.bytes = now;
         track.count = track.count.saturating_sub(1);
+    }
+}
+
+impl Watch {
+    /// Bytes and pieces of a stack when the process's last allocation was made.
+    pub fn held(&self, track: &Track) -> (u64, u64) {
+        match track.held {
+            (when, bytes, count) if when == self.allocations => (bytes, count),
+            _ => (track.bytes, track.count),
+        }
     }
 }
 
