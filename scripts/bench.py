@@ -55,6 +55,59 @@ def pairs():
         print(f"| {name} | {threads} | {cells} | {row['recorded'] - row['bare']:+.0f} | {row['recorded'] / row['bare']:.2f} |")
 
 
+def compiled(name, source):
+    program = work / name
+    subprocess.run(["gcc", "-std=gnu11", "-O2", "-o", str(program), str(ROOT / source), "-ldl", "-lpthread"], check=True)
+    return program
+
+
+class Member:
+    """Another process of a group, which holds 100 MiB and does nothing."""
+
+    def __init__(self, program, environment):
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen([str(program)], env=environment, stdin=pipe, stdout=pipe, text=True)
+        self.process.stdin.write("a 100\n")
+        self.process.stdin.flush()
+        assert [self.process.stdout.readline() for _ in range(2)] == ["ready\n", "0\n"]
+
+    def end(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def limits():
+    """What counting costs without a limit, under a cap, in a group of one and of eight processes."""
+    program, told = compiled("limits", "benches/limits.c"), compiled("told", "tests/programs/told.c")
+    group = f"bench-{os.getpid()}"
+    # One simulated device for all, which costs the same in each way.
+    quiet = {"VRAMTRACE_OUT": "off", "VRAMTRACE_SIM_STATE": str(work / "state")}
+    eight = env(VRAMTRACE_CAP_GROUP=f"{group}-8:5600MiB", **quiet)
+    ways = {
+        "bare": env(preload=False, VRAMTRACE_SIM_STATE=quiet["VRAMTRACE_SIM_STATE"]),
+        "no limit": env(**quiet),
+        "a cap of 1 GiB": env(VRAMTRACE_CAP="1GiB", **quiet),
+        "alone in a group": env(VRAMTRACE_CAP_GROUP=f"{group}-1:1GiB", **quiet),
+        "one of 8 in a group": eight,
+    }
+    others = [Member(told, eight) for _ in range(7)]
+    best = {}
+    for _ in range(3):
+        for way, environment in ways.items():
+            out = subprocess.run([str(program)], env=environment, capture_output=True, text=True, check=True).stdout
+            for what, ns in (line.split() for line in out.splitlines()):
+                row = best.setdefault(what, {})
+                row[way] = min(float(ns), row.get(way, 1e18))
+    for member in others:
+        member.end()
+    for page in Path(f"/dev/shm/vramtrace-{os.geteuid()}").glob(f"group.{group}-*"):
+        page.unlink()
+    print("\n| ns | " + " | ".join(ways) + " |")
+    print("|---|" + "---|" * len(ways))
+    for what, name in (("pair", "2 MiB freed and taken again"), ("refused", "a request that is refused")):
+        print(f"| {name} | " + " | ".join(f"{best[what][way]:.0f}" if way in best[what] else "-" for way in ways) + " |")
+
+
 def stacks():
     library = work / "libstacks.so"
     source = str(ROOT / "benches/stacks.c")
@@ -159,7 +212,7 @@ def reading():
     print(f"| `vramtrace report` | {best:.2f} s, {events / best / 1e6:.1f} M events/s |")
 
 
-parts = {"pairs": pairs, "stacks": stacks, "blocks": blocks, "idle": idle, "reading": reading}
+parts = {"pairs": pairs, "limits": limits, "stacks": stacks, "blocks": blocks, "idle": idle, "reading": reading}
 for part in sys.argv[1:] or parts:
     parts[part]()
 subprocess.run(["rm", "-rf", str(work)], check=True)

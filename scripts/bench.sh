@@ -3,7 +3,7 @@
 # to dlsym and to a process that never uses CUDA; what a call stack costs, against backtrace(); how
 # fast the reader decodes; bytes an event.
 #
-#   scripts/bench.sh [pairs] [stacks] [blocks] [idle] [reading]      default: all
+#   scripts/bench.sh [pairs] [limits] [stacks] [blocks] [idle] [reading]      default: all
 #
 # Prints a Markdown table. Needs gcc and python3. Figures are of this machine and this minute: only
 # what stands in one table may be compared.

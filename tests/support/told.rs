@@ -1,4 +1,5 @@
-//! A running `tests/programs/told.c`, which does what it is told, line by line.
+//! A running `tests/programs/told.c`, which does what it is told, line by line; or another program
+//! that says "ready" and listens.
 #![allow(dead_code)] // each test file uses its part
 
 use crate::support::{Program, Scratch, Setup};
@@ -17,10 +18,15 @@ impl Told {
     /// Runs, and has its context.
     #[track_caller]
     pub fn start(setup: Setup) -> Told {
+        Told::start_as("told", setup)
+    }
+
+    #[track_caller]
+    pub fn start_as(program: &str, setup: Setup) -> Told {
         let scratch = Scratch::new();
         let stderr = std::fs::File::create(scratch.0.join("stderr")).unwrap();
         let mut child = setup
-            .command(&Program::c("told").0, &scratch)
+            .command(&Program::c(program).0, &scratch)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(stderr)
