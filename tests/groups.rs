@@ -4,10 +4,14 @@ mod support;
 #[path = "support/told.rs"]
 mod told;
 use serde_json::Value;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use support::{Program, Scratch, Setup, report, vramtrace};
 use told::Told;
+use vramtrace_format::group::{GROUP_BYTES, GroupPage};
+use vramtrace_format::member::Member;
 
 const MIB: u64 = 1 << 20;
 /// What a context takes on the simulated driver.
@@ -43,6 +47,10 @@ fn exact(name: &Name, state: &Scratch, mib: u64, members: u64) -> Setup {
         .env("VRAMTRACE_CAP_GROUP", &name.0)
         .env("VRAMTRACE_CAP", format!("{mib}MiB"))
         .env("VRAMTRACE_SIM_STATE", state.0.join("state"))
+}
+
+fn full() -> bool {
+    std::env::var_os("VRAMTRACE_TEST_FULL").is_some()
 }
 
 fn device(process: &Value) -> &Value {
@@ -105,8 +113,7 @@ fn eight_that_hammer_never_pass_the_budget_by_a_byte() {
         (0..8).map(|_| Told::start(exact(&name, &state, budget, 8))).collect();
     members.iter_mut().for_each(|member| member.order("h"));
     assert!(members.iter_mut().all(|member| member.answer() == "on"));
-    let full = std::env::var_os("VRAMTRACE_TEST_FULL").is_some();
-    std::thread::sleep(Duration::from_millis(if full { 20_000 } else { 1500 }));
+    std::thread::sleep(Duration::from_millis(if full() { 20_000 } else { 1500 }));
     let mut refused = 0;
     for member in &mut members {
         member.kill();
@@ -122,10 +129,9 @@ fn eight_that_hammer_never_pass_the_budget_by_a_byte() {
 #[test]
 fn what_a_killed_member_held_is_there_at_the_next_request() {
     let (name, state) = (Name::new("killed"), Scratch::new());
-    let full = std::env::var_os("VRAMTRACE_TEST_FULL").is_some();
     let mut survivor = Told::start(exact(&name, &state, 3072, 2));
     let all = format!("a {}", 3072 - CONTEXT);
-    for turn in 0..if full { 100 } else { 15 } {
+    for turn in 0..if full() { 100 } else { 15 } {
         let mut victim = Told::start(exact(&name, &state, 3072, 2));
         victim.order("h");
         assert_eq!(victim.answer(), "on");
@@ -137,6 +143,77 @@ fn what_a_killed_member_held_is_there_at_the_next_request() {
     }
     let process = survivor.end();
     assert_eq!(device(&process)["refused_by_driver"], 0);
+}
+
+/// Killed one by one while the others go on, also while one empties another's place.
+#[test]
+fn whoever_dies_at_whatever_moment_leaves_nothing() {
+    const MEMBERS: u64 = 8;
+    let (name, state) = (Name::new("moments"), Scratch::new());
+    let budget = (MEMBERS + 1) * CONTEXT + 700;
+    let setup = exact(&name, &state, budget, MEMBERS + 1);
+    let mut quiet = Told::start(setup.clone());
+    let mut moment = 1u64;
+    for round in 0..if full() { 13 } else { 2 } {
+        let mut members: Vec<Told> = (0..MEMBERS).map(|_| Told::start(setup.clone())).collect();
+        members.iter_mut().for_each(|member| member.order("h"));
+        assert!(members.iter_mut().all(|member| member.answer() == "on"));
+        while !members.is_empty() {
+            moment = moment.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            std::thread::sleep(Duration::from_micros((moment >> 33) % 10_000));
+            let mut victim = members.swap_remove((moment >> 40) as usize % members.len());
+            victim.kill();
+            let report = report(&victim.traces());
+            assert_eq!(device(&report["processes"][0])["refused_by_driver"], 0, "round {round}");
+        }
+        let all = format!("a {}", budget - CONTEXT);
+        assert_eq!(quiet.result(&all), 0, "round {round}: bytes of the dead are counted");
+        assert_eq!(quiet.result("f"), 0);
+    }
+    assert_eq!(device(&quiet.end())["refused_by_driver"], 0);
+}
+
+/// The group's page, as a member has it.
+fn page_of(name: &Name) -> GroupPage<'static> {
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(name.page()).unwrap();
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a mapping of a file that is never made shorter; it stays until the test ends.
+    let words = unsafe {
+        let at = libc::mmap(
+            std::ptr::null_mut(),
+            GROUP_BYTES,
+            access,
+            libc::MAP_SHARED,
+            file.as_raw_fd(),
+            0,
+        );
+        assert_ne!(at, libc::MAP_FAILED);
+        &*at.cast()
+    };
+    GroupPage::open(words, Member::namespace()).unwrap()
+}
+
+/// A dead member's pid may be that of another process by now: the test's own, here.
+#[test]
+fn the_place_of_a_dead_member_is_emptied_though_its_pid_lives() {
+    let (name, state) = (Name::new("reused"), Scratch::new());
+    let mut told = Told::start(exact(&name, &state, 3072, 1));
+    let all = format!("a {}", 3072 - CONTEXT);
+    let page = page_of(&name);
+    let me = Member::of_this_process().unwrap();
+    let earlier = Member { start_ticks: me.start_ticks - 1, ..me };
+    let before_an_exec = Member { image: me.image ^ 4096, ..me };
+    for (member, result) in [(earlier, 0), (before_an_exec, 0), (me, 2)] {
+        let slot = page.join(member, |_| true).unwrap();
+        page.count(slot, 0).store(1000 * MIB, Ordering::SeqCst);
+        assert_eq!(told.result(&all), result, "{member:?}");
+        if result == 0 {
+            assert_eq!(page.count(slot, 0).load(Ordering::SeqCst), 0);
+            assert_eq!(told.result("f"), 0);
+        }
+    }
+    assert_eq!(told.result(&format!("a {}", 3072 - CONTEXT - 1000)), 0, "the living one keeps its");
+    assert_eq!(told.result("a 1"), 2);
 }
 
 #[test]

@@ -7,12 +7,14 @@
 //!   16..144  16 devices of 8 words: key (made from the UUID; 0 = free), limit by command
 //!            (0 = none given), total bytes, UUID (2), ordinal as its first member saw it
 //!  256..768  256 members of 2 words: who (see below; 0 = free), its program
+//!  768..1024 for each member: requests that it began (high half), and that it makes now (low half)
 //! 1024..9216  for each device, for each member: bytes counted, limit it came with (0 = none)
 //! ```
 //!
 //! A member adds to its own count, then sums all: over the limit it takes back. Of requests that
-//! race, the last one to add sees all the others, so what is granted is never over the limit. A
-//! killed member leaves its counts; who would be refused looks who is dead and takes them out: it
+//! race, the last one to add sees all the others, so what is granted is never over the limit. What
+//! it sees may be a request that is taken back too: it tries again, unless what members have who ask
+//! for nothing is too much already. A killed member leaves its counts; who would be refused looks who is dead and takes them out: it
 //! marks the slot with itself (bit 63), empties it, and frees it. Who dies in that is taken out
 //! likewise. A free slot is all zeros.
 
@@ -28,7 +30,11 @@ const MAGIC: u64 = u64::from_le_bytes(*b"vtgroup1");
 const DEVICES_AT: usize = 16;
 const DEVICE_WORDS: usize = 8;
 const MEMBERS_AT: usize = 256;
+const ASKS_AT: usize = 768;
 const COUNTS_AT: usize = 1024;
+/// In a member's word of requests: one that begins, and is under way.
+const ASK: u64 = 1 << 32 | 1;
+const UNDER_WAY: u64 = (1 << 32) - 1;
 /// In a member's first word: that process empties the slot.
 const EMPTIES: u64 = 1 << 63;
 /// As a limit by command: none, whatever the members came with.
@@ -93,6 +99,38 @@ impl<'m> GroupPage<'m> {
         &self.words[COUNTS_AT + 2 * (device * GROUP_MEMBERS + slot)]
     }
 
+    fn asks(&self, slot: usize) -> &'m AtomicU64 {
+        &self.words[ASKS_AT + slot]
+    }
+
+    /// Around a request: its bytes are in the member's count and may leave it again.
+    pub fn begin_ask(&self, slot: usize) {
+        self.asks(slot).fetch_add(ASK, SeqCst);
+    }
+
+    pub fn end_ask(&self, slot: usize) {
+        self.asks(slot).fetch_sub(1, SeqCst);
+    }
+
+    /// What is sure to be taken of a device: the counts of members of whom nobody asks. The caller,
+    /// in `slot`, asks once and has taken its bytes back. `None`: they are at it.
+    pub fn settled(&self, slot: usize, device: usize) -> Option<u64> {
+        let pass = || {
+            let members = self.slots().map(|member| {
+                let asks = self.asks(member).load(SeqCst);
+                let count = self.count(member, device).load(SeqCst);
+                let own = u64::from(member == slot);
+                if asks & UNDER_WAY == own { (asks, count) } else { (0, 0) }
+            });
+            members.fold((0u64, 0u64), |(asks, sum), (more, count)| {
+                (asks.wrapping_add(more), sum.saturating_add(count))
+            })
+        };
+        let (before, sum) = pass();
+        let (after, _) = pass();
+        (before == after).then_some(sum)
+    }
+
     fn brought(&self, slot: usize, device: usize) -> &'m AtomicU64 {
         &self.words[COUNTS_AT + 2 * (device * GROUP_MEMBERS + slot) + 1]
     }
@@ -131,6 +169,7 @@ impl<'m> GroupPage<'m> {
 
     fn empty(&self, slot: usize) {
         self.image(slot).store(0, SeqCst);
+        self.asks(slot).store(0, SeqCst);
         for device in 0..GROUP_DEVICES {
             self.count(slot, device).store(0, SeqCst);
             self.brought(slot, device).store(0, SeqCst);
@@ -299,6 +338,31 @@ mod tests {
         // Its place is free, and a later one starts from nothing.
         assert_eq!(page.join(member(3), |_| true), Some(dead));
         assert_eq!(page.sum(device), 5);
+    }
+
+    #[test]
+    fn what_is_settled_leaves_out_who_asks() {
+        let words = words();
+        let page = GroupPage::open(&words, 9).unwrap();
+        let device = page.device(&UUID, 0, 100).unwrap();
+        let [a, b, c] = [1, 2, 3].map(|pid| page.join(member(pid), |_| true).unwrap());
+        for (slot, count) in [(a, 1), (b, 20), (c, 300)] {
+            page.count(slot, device).store(count, SeqCst);
+        }
+        page.begin_ask(a);
+        assert_eq!(page.settled(a, device), Some(321));
+        page.begin_ask(b);
+        assert_eq!(page.settled(a, device), Some(301), "some of the 20 may be taken back");
+        page.end_ask(b);
+        page.begin_ask(a);
+        assert_eq!(page.settled(a, device), Some(320), "another of its threads asks");
+        // Killed while it asked: nobody waits for it any more.
+        page.begin_ask(c);
+        page.end_ask(a);
+        assert!(page.take_out_dead(member(1), |member| member.pid != 3));
+        assert_eq!(page.settled(a, device), Some(21));
+        assert_eq!(page.join(member(4), |_| true), Some(c));
+        assert_eq!(page.settled(a, device), Some(21), "the place comes without them");
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use super::{DeviceFacts, Share};
 use std::ffi::CString;
 use std::fmt;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use vramtrace_format::DeviceId;
 use vramtrace_format::capspec::CapSpec;
 use vramtrace_format::group::{GROUP_BYTES, GROUP_WORDS, GroupPage, Unusable};
@@ -24,7 +24,14 @@ struct Joined {
     slot: usize,
     me: Member,
     cap: Option<CapSpec>,
+    /// When all members were looked at closely: ns of the monotonic clock.
+    looked_ns: AtomicU64,
 }
+
+/// Between two close looks at who lives: they read a file a member. In between, who is gone is
+/// found all the same; only who is not waited for by its parent (a zombie), and whose pid is another
+/// process's by now, is found by a close look.
+const LOOK_EVERY_NS: u64 = 1_000_000;
 
 /// Why a group cannot be joined; complete with what would be right.
 #[derive(Debug, PartialEq, Eq)]
@@ -104,7 +111,8 @@ impl Group {
         let page = GroupPage::open(words.map_err(of_file)?, Member::namespace())
             .map_err(|why| of_file(Wrong::Unusable(why)))?;
         let slot = page.join(me, |member| member.is_alive()).ok_or(Why::Full)?;
-        Ok(Group(Some(Joined { page, slot, me, cap: spec.cap.clone() })))
+        let looked_ns = AtomicU64::new(0);
+        Ok(Group(Some(Joined { page, slot, me, cap: spec.cap.clone(), looked_ns })))
     }
 
     /// This process's part in a device's budget. `None`: it is in no group, or the group knows 16
@@ -119,10 +127,32 @@ impl Group {
     }
 
     pub fn take_out_dead(&self) {
-        if let Some(joined) = &self.0 {
-            joined.page.take_out_dead(joined.me, |member| member.is_alive());
+        let Some(Joined { page, me, looked_ns, .. }) = &self.0 else { return };
+        let now = monotonic_ns();
+        let closely = now.saturating_sub(looked_ns.load(Relaxed)) >= LOOK_EVERY_NS;
+        if closely {
+            looked_ns.store(now, Relaxed);
         }
+        page.take_out_dead(*me, |member| match closely {
+            true => member.is_alive(),
+            false => pid_is_taken(member.pid),
+        });
     }
+}
+
+fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a struct of our own.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// By some process, or by what is left of one.
+fn pid_is_taken(pid: u32) -> bool {
+    let Ok(pid) = i32::try_from(pid) else { return false };
+    // SAFETY: signal 0 is none.
+    let there = unsafe { libc::kill(pid, 0) } == 0;
+    there || errno() != Wrong::Errno(libc::ESRCH)
 }
 
 fn errno() -> Wrong {
@@ -225,6 +255,30 @@ mod tests {
     }
 
     #[test]
+    fn who_is_gone_is_found_at_once_and_who_is_not_waited_for_at_the_next_close_look() {
+        let place = scratch("gone");
+        let spec = GroupSpec { name: "a".into(), cap: None };
+        let group = Group::join_in(&place, &spec).ok().unwrap();
+        let Joined { page, looked_ns, .. } = group.0.as_ref().unwrap();
+        let member = |pid| Member { pid, start_ticks: 1, image: 0 };
+        let count = || page.members().count();
+        looked_ns.store(u64::MAX, Relaxed);
+        let gone = (1 << 22) - 1;
+        page.join(member(gone), |_| true).unwrap();
+        assert_eq!(count(), 2);
+        group.take_out_dead();
+        assert_eq!(count(), 1);
+        // This process's pid, of an earlier start.
+        page.join(member(std::process::id()), |_| true).unwrap();
+        group.take_out_dead();
+        assert_eq!(count(), 2, "no close look was due");
+        looked_ns.store(0, Relaxed);
+        group.take_out_dead();
+        assert_eq!(count(), 1);
+        let _ = std::fs::remove_dir_all(&place);
+    }
+
+    #[test]
     fn what_others_could_have_put_there_is_refused() {
         let open = scratch("open");
         std::fs::create_dir(&open).unwrap();
@@ -241,6 +295,7 @@ mod tests {
         let group = Group::join_in(&open, &spec).ok().unwrap();
         assert_eq!(group.0.as_ref().unwrap().page.members().count(), 1);
         group.take_out_dead();
+        assert_eq!(group.0.as_ref().unwrap().page.members().count(), 1);
 
         symlink("good", "placeholder").ok();
         let _ = std::fs::remove_file("placeholder");

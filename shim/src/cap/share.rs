@@ -15,7 +15,8 @@ pub struct Share {
     changed: AtomicBool,
 }
 
-/// Two that ask at once may each see the other's request and both take back: they try again.
+/// Two that ask at once may each see the other's request and both take back: they try again, where
+/// the others' requests are what makes it too much.
 const TRIES: u32 = 6;
 
 impl Share {
@@ -46,6 +47,7 @@ impl Share {
         add: impl Fn() -> Result<(), Refusal>,
         take_back: impl Fn(),
     ) -> Result<(), Refusal> {
+        let _asks = Asks::begin(self);
         for attempt in 0.. {
             add()?;
             let limit = self.limit();
@@ -58,7 +60,7 @@ impl Share {
                 return Ok(());
             }
             take_back();
-            if attempt == TRIES || bytes > limit {
+            if attempt == TRIES || self.never_fits(bytes, limit) {
                 let counted = sum.saturating_sub(bytes);
                 return Err(Refusal { counted, limit, of_group: true });
             }
@@ -67,6 +69,12 @@ impl Share {
             (0..pause).for_each(|_| std::hint::spin_loop());
         }
         Ok(())
+    }
+
+    /// Whatever becomes of the requests of others that are under way.
+    fn never_fits(&self, bytes: u64, limit: u64) -> bool {
+        let settled = self.page.settled(self.slot, self.device);
+        settled.is_some_and(|settled| settled.saturating_add(bytes) > limit)
     }
 
     /// A request saw another limit than was told last.
@@ -83,6 +91,22 @@ impl Share {
         let now = self.limit();
         let word = now.unwrap_or(u64::MAX);
         (self.told.swap(word, Relaxed) != word).then_some(now)
+    }
+}
+
+/// While a request of this process may be taken back again.
+struct Asks<'s>(&'s Share);
+
+impl<'s> Asks<'s> {
+    fn begin(share: &'s Share) -> Asks<'s> {
+        share.page.begin_ask(share.slot);
+        Asks(share)
+    }
+}
+
+impl Drop for Asks<'_> {
+    fn drop(&mut self) {
+        self.0.page.end_ask(self.0.slot);
     }
 }
 
@@ -166,5 +190,7 @@ mod tests {
         });
         assert!(count.load(Relaxed) > 1000);
         assert_eq!(page.sum(0), 0);
+        page.begin_ask(0);
+        assert_eq!(page.settled(0, 0), Some(0), "nobody asks any more");
     }
 }

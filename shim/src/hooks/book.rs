@@ -138,21 +138,26 @@ pub(super) fn warn(
 /// in between would make hidden bytes look fewer than they are.
 #[cold]
 pub fn look_again(p: &'static Process, device: DeviceId) {
-    let reserves = || {
-        super::pool::look_at_all(p, device);
-        super::graph::look(p, device);
-    };
+    let reserves = || look_at_reserves(p, device);
     match p.devices.known(device) {
         Some(device) => p.observe.read(p, device, reserves),
         None => reserves(),
     }
 }
 
+fn look_at_reserves(p: &'static Process, device: DeviceId) {
+    super::pool::look_at_all(p, device);
+    super::graph::look(p, device);
+}
+
 /// As `look_again`, and at who is left of the group.
 #[cold]
 pub fn look_before_refusal(p: &'static Process, device: DeviceId) {
     p.cap.take_out_dead();
-    look_again(p, device);
+    match p.observe.is_fresh(p, device) {
+        true => look_at_reserves(p, device),
+        false => look_again(p, device),
+    }
 }
 
 /// Before each call: see [`crate::observe::Observer::due`]. Not while anything is captured: the

@@ -1,8 +1,8 @@
 //! What the driver takes on its own, seen in NVML's figure for this process: contexts, lazily
 //! loaded kernels, local memory. It is charged to the cap when seen, and sampled into the trace.
 //!
-//! A reading costs about 8 us, so it is taken after a context was made, before any refusal, and
-//! otherwise at most once a millisecond, one device a turn. NVML's calls are legal at any time,
+//! A reading costs about 8 us, so it is taken after a context was made, before a refusal (of many
+//! in a row, before some), and otherwise at most once a millisecond, one device a turn. NVML's calls are legal at any time,
 //! also while a stream is captured. Where NVML is not there or does not know our pid, only
 //! contexts are charged, by what the device's used memory grew when they were made.
 
@@ -29,6 +29,10 @@ const MUCH: u64 = 16 << 20;
 /// changes: where many processes share a GPU, NVML is slow.
 const COST_SHARE: u64 = 200;
 const COST_SHARE_MOVED: u64 = 20;
+/// Before a refusal it is read anew, unless this was done so short a time ago, or so many times
+/// what it takes: a program that asks again and again is not to be slowed down.
+const FRESH_NS: u64 = 200_000;
+const FRESH_SHARE: u64 = 10;
 const DEVICES: usize = 64;
 
 /// A forked child takes over what its parent opened: one of the parent's threads may have been
@@ -133,6 +137,16 @@ impl Observer {
     /// Somebody wants to know: a cap, or the trace. Else NVML is not even opened.
     pub fn is_wanted(p: &Process) -> bool {
         p.cap.is_set() || !p.recorder.is_silent()
+    }
+
+    /// The last reading is good enough to refuse by: nothing was done since that may show.
+    pub fn is_fresh(&self, p: &Process, device: DeviceId) -> bool {
+        let Some(watched) = self.devices.get(device.0 as usize) else { return false };
+        let read_ns = watched.read_ns.load(Ordering::Relaxed);
+        let took = watched.read_took_ns.load(Ordering::Relaxed);
+        let age = p.recorder.now_ns().saturating_sub(read_ns);
+        let known = read_ns != 0 && self.next_ns.load(Ordering::Relaxed) != 0;
+        known && age < FRESH_NS.max(took.saturating_mul(FRESH_SHARE))
     }
 
     /// Has the next hook take a reading: something was done that may show.
