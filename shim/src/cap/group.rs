@@ -24,14 +24,17 @@ struct Joined {
     slot: usize,
     me: Member,
     cap: Option<CapSpec>,
-    /// When all members were looked at closely: ns of the monotonic clock.
+    /// When members were looked at last, and closely: ns of the monotonic clock.
     looked_ns: AtomicU64,
+    closely_ns: AtomicU64,
 }
 
-/// Between two close looks at who lives: they read a file a member. In between, who is gone is
-/// found all the same; only who is not waited for by its parent (a zombie), and whose pid is another
-/// process's by now, is found by a close look.
-const LOOK_EVERY_NS: u64 = 1_000_000;
+/// Between two looks at who is gone, one system call a member: a program that is refused and asks
+/// again and again is not to be slowed down.
+const LOOK_EVERY_NS: u64 = 20_000;
+/// Between two close looks, which read a file a member. Only they find who is not waited for by its
+/// parent (a zombie), and whose pid is another process's by now.
+const CLOSELY_EVERY_NS: u64 = 1_000_000;
 
 /// Why a group cannot be joined; complete with what would be right.
 #[derive(Debug, PartialEq, Eq)]
@@ -111,8 +114,9 @@ impl Group {
         let page = GroupPage::open(words.map_err(of_file)?, Member::namespace())
             .map_err(|why| of_file(Wrong::Unusable(why)))?;
         let slot = page.join(me, |member| member.is_alive()).ok_or(Why::Full)?;
-        let looked_ns = AtomicU64::new(0);
-        Ok(Group(Some(Joined { page, slot, me, cap: spec.cap.clone(), looked_ns })))
+        let (looked_ns, closely_ns) = Default::default();
+        let cap = spec.cap.clone();
+        Ok(Group(Some(Joined { page, slot, me, cap, looked_ns, closely_ns })))
     }
 
     /// This process's part in a device's budget. `None`: it is in no group, or the group knows 16
@@ -127,16 +131,20 @@ impl Group {
     }
 
     pub fn take_out_dead(&self) {
-        let Some(Joined { page, me, looked_ns, .. }) = &self.0 else { return };
+        let Some(Joined { page, me, looked_ns, closely_ns, .. }) = &self.0 else { return };
         let now = monotonic_ns();
-        let closely = now.saturating_sub(looked_ns.load(Relaxed)) >= LOOK_EVERY_NS;
-        if closely {
-            looked_ns.store(now, Relaxed);
+        let is_due = |last: &AtomicU64, every| {
+            let due = now.saturating_sub(last.load(Relaxed)) >= every;
+            if due {
+                last.store(now, Relaxed);
+            }
+            due
+        };
+        if is_due(closely_ns, CLOSELY_EVERY_NS) {
+            page.take_out_dead(*me, |member| member.is_alive());
+        } else if is_due(looked_ns, LOOK_EVERY_NS) {
+            page.take_out_dead(*me, |member| pid_is_taken(member.pid));
         }
-        page.take_out_dead(*me, |member| match closely {
-            true => member.is_alive(),
-            false => pid_is_taken(member.pid),
-        });
     }
 }
 
@@ -259,10 +267,10 @@ mod tests {
         let place = scratch("gone");
         let spec = GroupSpec { name: "a".into(), cap: None };
         let group = Group::join_in(&place, &spec).ok().unwrap();
-        let Joined { page, looked_ns, .. } = group.0.as_ref().unwrap();
+        let Joined { page, closely_ns, .. } = group.0.as_ref().unwrap();
         let member = |pid| Member { pid, start_ticks: 1, image: 0 };
         let count = || page.members().count();
-        looked_ns.store(u64::MAX, Relaxed);
+        closely_ns.store(u64::MAX, Relaxed);
         let gone = (1 << 22) - 1;
         page.join(member(gone), |_| true).unwrap();
         assert_eq!(count(), 2);
@@ -270,9 +278,10 @@ mod tests {
         assert_eq!(count(), 1);
         // This process's pid, of an earlier start.
         page.join(member(std::process::id()), |_| true).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(1));
         group.take_out_dead();
         assert_eq!(count(), 2, "no close look was due");
-        looked_ns.store(0, Relaxed);
+        closely_ns.store(0, Relaxed);
         group.take_out_dead();
         assert_eq!(count(), 1);
         let _ = std::fs::remove_dir_all(&place);
