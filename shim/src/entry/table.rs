@@ -29,10 +29,10 @@ macro_rules! table {
                 cuMemAllocPitch_v2 3020 (dptr: *mut u64, pitch: *mut usize, width: usize, height: usize, element: u32) => alloc::mem_alloc_pitch;
                 cuMemAllocPitch 2000 (dptr: *mut u32, pitch: *mut u32, width: u32, height: u32, element: u32) => alloc::mem_alloc_pitch_v1;
                 cuMemAllocManaged 6000 (dptr: *mut u64, bytesize: usize, flags: u32) => alloc::mem_alloc_managed;
-                cuMemAllocAsync 11020 (dptr: *mut u64, bytesize: usize, stream: Stream) => pool::alloc_async;
-                cuMemAllocAsync_ptsz 11020 (dptr: *mut u64, bytesize: usize, stream: Stream) => pool::alloc_async;
-                cuMemAllocFromPoolAsync 11020 (dptr: *mut u64, bytesize: usize, pool: Pool, stream: Stream) => pool::alloc_from_pool_async;
-                cuMemAllocFromPoolAsync_ptsz 11020 (dptr: *mut u64, bytesize: usize, pool: Pool, stream: Stream) => pool::alloc_from_pool_async;
+                cuMemAllocAsync 11020 (dptr: *mut u64, bytesize: usize, stream: Stream) => ordered::alloc_async;
+                cuMemAllocAsync_ptsz 11020 (dptr: *mut u64, bytesize: usize, stream: Stream) => ordered::alloc_async;
+                cuMemAllocFromPoolAsync 11020 (dptr: *mut u64, bytesize: usize, pool: Pool, stream: Stream) => ordered::alloc_from_pool_async;
+                cuMemAllocFromPoolAsync_ptsz 11020 (dptr: *mut u64, bytesize: usize, pool: Pool, stream: Stream) => ordered::alloc_from_pool_async;
                 cuMemCreate 10020 (handle: *mut u64, size: usize, prop: *const CUmemAllocationProp, flags: u64) => vmm::create;
                 cuArrayCreate_v2 3020 (array: *mut Array, descriptor: *const CUDA_ARRAY_DESCRIPTOR) => array::create_2d;
                 cuArrayCreate 2000 (array: *mut Array, descriptor: *const CUDA_ARRAY_DESCRIPTOR_v1) => array::create_2d_v1;
@@ -55,8 +55,8 @@ macro_rules! table {
             Free in Cuda {
                 cuMemFree_v2 3020 (dptr: u64) => alloc::mem_free;
                 cuMemFree 2000 (dptr: u32) => alloc::mem_free_v1;
-                cuMemFreeAsync 11020 (dptr: u64, stream: Stream) => pool::free_async;
-                cuMemFreeAsync_ptsz 11020 (dptr: u64, stream: Stream) => pool::free_async;
+                cuMemFreeAsync 11020 (dptr: u64, stream: Stream) => ordered::free_async;
+                cuMemFreeAsync_ptsz 11020 (dptr: u64, stream: Stream) => ordered::free_async;
                 cuMemRelease 10020 (handle: u64) => vmm::release;
                 cuMemUnmap 10020 (ptr: u64, size: usize) => vmm::unmap;
                 cuArrayDestroy 2000 (array: Array) => array::destroy;
@@ -118,11 +118,11 @@ macro_rules! table {
             }
             "G. Graph memory"
             Graphs in Cuda {
-                cuGraphAddMemAllocNode 11040 (node: *mut Node, graph: Graph, dependencies: *const Node, count: usize, params: *mut CUDA_MEM_ALLOC_NODE_PARAMS) => graph::add_mem_alloc_node;
+                cuGraphAddMemAllocNode 11040 (node: *mut Node, graph: Graph, dependencies: *const Node, count: usize, params: *mut CUDA_MEM_ALLOC_NODE_PARAMS) => node::add_mem_alloc_node;
                 cuGraphAddMemFreeNode 11040 (node: *mut Node, graph: Graph, dependencies: *const Node, count: usize, dptr: u64) => pass;
-                cuGraphAddNode 12020 (node: *mut Node, graph: Graph, dependencies: *const Node, count: usize, params: *mut CUgraphNodeParams) => graph::add_node;
-                cuGraphAddNode_v2 12030 (node: *mut Node, graph: Graph, dependencies: *const Node, edges: *const CUgraphEdgeData, count: usize, params: *mut CUgraphNodeParams) => graph::add_node_with_edges;
-                cuGraphAddNode_v3 13040 (node: *mut Node, graph: Graph, dependencies: *const Node, edges: *const CUgraphEdgeData, count: usize, params: *mut CUgraphNodeParams) => graph::add_node_with_edges;
+                cuGraphAddNode 12020 (node: *mut Node, graph: Graph, dependencies: *const Node, count: usize, params: *mut CUgraphNodeParams) => node::add_node;
+                cuGraphAddNode_v2 12030 (node: *mut Node, graph: Graph, dependencies: *const Node, edges: *const CUgraphEdgeData, count: usize, params: *mut CUgraphNodeParams) => node::add_node_with_edges;
+                cuGraphAddNode_v3 13040 (node: *mut Node, graph: Graph, dependencies: *const Node, edges: *const CUgraphEdgeData, count: usize, params: *mut CUgraphNodeParams) => node::add_node_with_edges;
                 cuGraphInstantiate 10000 (exec: *mut GraphExec, graph: Graph, error: *mut Node, log: *mut c_char, size: usize) => graph::instantiate_v2;
                 cuGraphInstantiate_v2 11000 (exec: *mut GraphExec, graph: Graph, error: *mut Node, log: *mut c_char, size: usize) => graph::instantiate_v2;
                 cuGraphInstantiateWithFlags 11040 (exec: *mut GraphExec, graph: Graph, flags: u64) => graph::instantiate_with_flags;

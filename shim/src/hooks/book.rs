@@ -279,7 +279,7 @@ pub fn give_back(
 pub(super) fn settle(p: &'static Process, removed: &Removed, now: u64) {
     let entry = &removed.entry;
     match entry.kind {
-        Kind::Pool => super::pool::block_freed(p, entry, now),
+        Kind::Pool => super::ordered::block_freed(p, entry, now),
         kind => {
             let bytes = p.ledger.left(removed);
             if bytes != 0 {

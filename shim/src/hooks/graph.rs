@@ -1,4 +1,4 @@
-//! Graph memory: nodes, executable graphs, and what the driver reserves for them on a device.
+//! Graph memory: executable graphs, and what the driver reserves for them on a device.
 //!
 //! A node takes nothing when it is made. A launch takes the blocks of its graph's nodes, and frees
 //! those that the graph itself frees; the rest lives on until somebody frees it. The driver's
@@ -6,6 +6,7 @@
 //! physical, and what a cap refuses.
 
 use super::book::{freeing_site, look_before_refusal, refuse_at, site, warn};
+use super::node::plan_of;
 use super::{NOWHERE, Request, Why, refuse};
 use crate::cap::{Change, Reading, Ticket, UnderWay};
 use crate::contexts::Place;
@@ -15,7 +16,6 @@ use crate::graphs::{Block, Memory, Origin, Plan};
 use crate::ledger::{Entry, Removed};
 use crate::process::Process;
 use core::ffi::c_char;
-use std::ptr::null_mut;
 use std::sync::Arc;
 use vramtrace_format::{DeviceId, Event, Kind, PoolId, Space};
 
@@ -38,191 +38,7 @@ pub(super) fn take_captured(
     result
 }
 
-fn device_of(props: &CUmemPoolProps) -> DeviceId {
-    u8::try_from(props.location.id).map_or(DeviceId::UNKNOWN, DeviceId)
-}
-
-/// After a memory node was asked for by hand.
-fn made_node(
-    p: &'static Process,
-    api: Api,
-    params: &CUDA_MEM_ALLOC_NODE_PARAMS,
-    result: CUresult,
-) -> CUresult {
-    if result != 0 {
-        let place = Place { device: device_of(&params.pool_props), ..NOWHERE };
-        let request = Request::new(api, Kind::Graph, place, params.bytesize as u64);
-        return refuse(p, &request, Why::Driver(result));
-    }
-    p.graphs.made_node(params.dptr, api, crate::capture::stack(p));
-    result
-}
-
-/// # Safety
-/// As the driver's function.
-#[allow(clippy::type_complexity)]
-pub unsafe fn add_mem_alloc_node(
-    p: &'static Process,
-    call: &Call<
-        unsafe extern "C-unwind" fn(
-            *mut Node,
-            Graph,
-            *const Node,
-            usize,
-            *mut CUDA_MEM_ALLOC_NODE_PARAMS,
-        ) -> CUresult,
-    >,
-    node: *mut Node,
-    graph: Graph,
-    dependencies: *const Node,
-    count: usize,
-    params: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
-) -> CUresult {
-    let result = unsafe { call.real(node, graph, dependencies, count, params) };
-    // SAFETY: the driver has read and written it.
-    match unsafe { params.as_ref() } {
-        Some(params) => made_node(p, call.api, params, result),
-        None => result,
-    }
-}
-
-/// After cuGraphAddNode in any version: only a memory node is ours.
-///
-/// # Safety
-/// `params` is what the driver was given.
-unsafe fn made_any_node(
-    p: &'static Process,
-    api: Api,
-    params: *mut CUgraphNodeParams,
-    result: CUresult,
-) -> CUresult {
-    // SAFETY: the union starts with the parameters of its kind of node.
-    unsafe {
-        match params.as_ref() {
-            Some(params) if params.kind == CU_GRAPH_NODE_TYPE_MEM_ALLOC => {
-                let alloc = (&raw const params.union_).cast::<CUDA_MEM_ALLOC_NODE_PARAMS>();
-                made_node(p, api, &*alloc, result)
-            }
-            _ => result,
-        }
-    }
-}
-
-/// # Safety
-/// As the driver's function.
-#[allow(clippy::type_complexity)]
-pub unsafe fn add_node(
-    p: &'static Process,
-    call: &Call<
-        unsafe extern "C-unwind" fn(
-            *mut Node,
-            Graph,
-            *const Node,
-            usize,
-            *mut CUgraphNodeParams,
-        ) -> CUresult,
-    >,
-    node: *mut Node,
-    graph: Graph,
-    dependencies: *const Node,
-    count: usize,
-    params: *mut CUgraphNodeParams,
-) -> CUresult {
-    let result = unsafe { call.real(node, graph, dependencies, count, params) };
-    unsafe { made_any_node(p, call.api, params, result) }
-}
-
-/// cuGraphAddNode_v2 and _v3.
-///
-/// # Safety
-/// As the driver's function.
-#[allow(clippy::too_many_arguments, clippy::type_complexity)]
-pub unsafe fn add_node_with_edges(
-    p: &'static Process,
-    call: &Call<
-        unsafe extern "C-unwind" fn(
-            *mut Node,
-            Graph,
-            *const Node,
-            *const CUgraphEdgeData,
-            usize,
-            *mut CUgraphNodeParams,
-        ) -> CUresult,
-    >,
-    node: *mut Node,
-    graph: Graph,
-    dependencies: *const Node,
-    edges: *const CUgraphEdgeData,
-    count: usize,
-    params: *mut CUgraphNodeParams,
-) -> CUresult {
-    let result = unsafe { call.real(node, graph, dependencies, edges, count, params) };
-    unsafe { made_any_node(p, call.api, params, result) }
-}
-
-const CU_GRAPH_NODE_TYPE_GRAPH: u32 = 4;
-const AUTO_FREE_ON_LAUNCH: u64 = 1;
 const UPLOAD: u64 = 2;
-/// Graphs inside graphs; deeper ones than any program makes are not followed.
-const DEEPEST: u32 = 16;
-
-/// The memory nodes of a graph, asked from the driver: captured ones, made ones, those of child
-/// graphs alike.
-fn plan_of(graph: Graph, flags: u64) -> Plan {
-    let mut plan = Plan::default();
-    plan.auto_free = flags & AUTO_FREE_ON_LAUNCH != 0;
-    inside(|| collect(graph, &mut plan, 0));
-    plan
-}
-
-fn collect(graph: Graph, plan: &mut Plan, depth: u32) -> Option<()> {
-    let driver = driver();
-    let get_nodes = driver.graph_get_nodes?;
-    let get_type = driver.graph_node_get_type?;
-    let mut count = 0;
-    // SAFETY: each call has room for its answer, and a node is asked only for what it is.
-    unsafe {
-        if get_nodes(graph, null_mut(), &mut count) != 0 {
-            return None;
-        }
-        let mut nodes = vec![null_mut(); count];
-        if get_nodes(graph, nodes.as_mut_ptr(), &mut count) != 0 {
-            return None;
-        }
-        for node in nodes.into_iter().take(count) {
-            let mut kind = 0;
-            if get_type(node, &mut kind) != 0 {
-                continue;
-            }
-            match kind as i32 {
-                CU_GRAPH_NODE_TYPE_MEM_ALLOC => {
-                    let mut params: CUDA_MEM_ALLOC_NODE_PARAMS = core::mem::zeroed();
-                    if driver.graph_mem_alloc_node_get_params?(node, &mut params) == 0 {
-                        plan.takes.push(Block {
-                            address: params.dptr,
-                            size: params.bytesize as u64,
-                            device: device_of(&params.pool_props),
-                        });
-                    }
-                }
-                CU_GRAPH_NODE_TYPE_MEM_FREE => {
-                    let mut address = 0;
-                    if driver.graph_mem_free_node_get_params?(node, &mut address) == 0 {
-                        plan.frees.push(address);
-                    }
-                }
-                _ if kind == CU_GRAPH_NODE_TYPE_GRAPH && depth < DEEPEST => {
-                    let mut child = null_mut();
-                    if driver.graph_child_graph_node_get_graph?(node, &mut child) == 0 {
-                        collect(child, plan, depth + 1);
-                    }
-                }
-                _ => {}
-            }
-        }
-    }
-    Some(())
-}
 
 /// Instantiates through `real`, which tells the handle. With the upload flag it takes memory too.
 fn instantiate(

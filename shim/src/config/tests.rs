@@ -1,0 +1,114 @@
+use super::*;
+
+fn config(variables: &[(&str, &str)]) -> Config {
+    Config::from(variables.iter().map(|(name, value)| (name.into(), value.into())))
+}
+
+#[test]
+fn nothing_set() {
+    let config = config(&[("HOME", "/root"), ("PATH", "/bin")]);
+    assert_eq!(config.out, Out::Default);
+    assert_eq!(config.max, Some(2 << 30));
+    assert_eq!(config.cap, Ok(None));
+    assert_eq!(config.tensors, Tensors::Python);
+    assert!(config.complaints.is_empty());
+}
+
+#[test]
+fn another_users_environment_limits_and_names_no_files() {
+    let mut config = config(&[
+        ("VRAMTRACE_OUT", "/etc/cron.d/x"),
+        ("VRAMTRACE_CAP", "8GiB"),
+        ("XDG_RUNTIME_DIR", "/run/user/7"),
+    ]);
+    config.write_nothing();
+    assert_eq!((config.out, config.runtime_directory), (Out::Off, None));
+    assert!(config.cap.unwrap().is_some());
+    assert!(!is_privileged());
+}
+
+#[test]
+fn what_is_understood() {
+    let config = config(&[
+        ("VRAMTRACE_OUT", "traces/%h.%p.%r.%e.%t.%%.vtrace"),
+        ("VRAMTRACE_MAX", "64MiB"),
+        ("VRAMTRACE_CAP", "8GiB"),
+        ("VRAMTRACE_CAP_MODE", "warn"),
+        ("VRAMTRACE_CAP_WARN", "6GiB"),
+        ("VRAMTRACE_STACKS", "python"),
+        ("VRAMTRACE_STACK_DEPTH", "200"),
+        ("VRAMTRACE_TENSORS", "full"),
+        ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),
+        ("XDG_RUNTIME_DIR", "/run/user/7"),
+    ]);
+    assert_eq!(config.out, Out::Pattern("traces/%h.%p.%r.%e.%t.%%.vtrace".into()));
+    assert_eq!(config.max, Some(64 << 20));
+    assert!(matches!(config.cap, Ok(Some(_))));
+    let rules = config.rules();
+    assert!(rules.spec.is_some() && !rules.bad);
+    assert_eq!((rules.mode, rules.soft), (Mode::Warn, Some(Limit::Bytes(6 << 30))));
+    assert_eq!(config.runtime_directory, Some("/run/user/7".into()));
+    assert_eq!(config.complaints, [""; 0]);
+    assert_eq!(config.tensors, Tensors::Full);
+    let setting = ("PYTORCH_CUDA_ALLOC_CONF".into(), "expandable_segments:True".into());
+    assert_eq!(config.settings, [setting]);
+    let stacks = Stacks { native: false, python: true, native_depth: 200, python_depth: 200 };
+    assert_eq!(config.stacks, stacks);
+    let none = self::config(&[("VRAMTRACE_STACKS", "none")]).stacks;
+    assert!(!none.native && !none.python);
+    let both = self::config(&[("VRAMTRACE_STACKS", "python,native")]).stacks;
+    assert_eq!(both, Stacks { native: true, python: true, ..Stacks::default() });
+    assert_eq!(self::config(&[("VRAMTRACE_OUT", "off")]).out, Out::Off);
+    assert_eq!(self::config(&[("VRAMTRACE_MAX", "unlimited")]).max, None);
+}
+
+#[test]
+fn what_is_not_understood_is_said_with_what_would_be_right() {
+    for (name, value, says) in [
+        ("VRAMTRACE_OUT", "a%x", "%h host"),
+        ("VRAMTRACE_OUT", "a%", "%%"),
+        ("VRAMTRACE_MAX", "5", "5GiB"),
+        ("VRAMTRACE_MAX", "infinite", "unlimited"),
+        ("VRAMTRACE_MAX", "1MiB", "4MiB"),
+        ("VRAMTRACE_CAP", "8", "8GiB"),
+        ("VRAMTRACE_CAP_MODE", "warm", "refuse or warn"),
+        ("VRAMTRACE_CAP_WARN", "80", "unit"),
+        ("VRAMTRACE_CAP_WARN", "0=80%", "80%"),
+        ("VRAMTRACE_CAP_GROUP", "a/b", "letters"),
+        ("VRAMTRACE_CAP_GROUP", "job:8", "8GiB"),
+        ("VRAMTRACE_STACKS", "off", "none"),
+        ("VRAMTRACE_STACKS", "native,", "native,python"),
+        ("VRAMTRACE_STACK_DEPTH", "0", "1 to 1024"),
+        ("VRAMTRACE_STACK_DEPTH", "deep", "1 to 1024"),
+        ("VRAMTRACE_TENSORS", "native", "full"),
+        ("VRAMTRACE_CAPS", "8GiB", "VRAMTRACE_CAP?"),
+        ("VRAMTRACE_OUTPUT", "x", "VRAMTRACE_OUT?"),
+    ] {
+        let config = config(&[(name, value)]);
+        assert_eq!(config.complaints.len(), 1, "{name}={value}");
+        let line = &config.complaints[0];
+        assert!(line.contains(name) && line.contains(says), "{line}");
+        assert_eq!(config.out, Out::Default);
+        assert_eq!(config.max, Some(MAX_DEFAULT));
+        assert_eq!((config.cap_mode, config.cap_warn), (Mode::Refuse, None));
+    }
+    assert!(config(&[("VRAMTRACE_CAP", "much")]).rules().bad);
+    assert!(config(&[("VRAMTRACE_CAP_GROUP", "a/b")]).rules().bad);
+}
+
+#[test]
+fn a_group_shares_the_cap_unless_it_has_its_own() {
+    let shared = config(&[("VRAMTRACE_CAP", "8GiB"), ("VRAMTRACE_CAP_GROUP", "job")]).rules();
+    assert!(shared.spec.is_none() && shared.group.unwrap().cap.is_some());
+    let both = config(&[("VRAMTRACE_CAP", "8GiB"), ("VRAMTRACE_CAP_GROUP", "job:9GiB")]);
+    assert!(both.rules().spec.is_some() && both.rules().group.unwrap().cap.is_some());
+}
+
+#[test]
+fn the_real_environment_is_found() {
+    let found = environment();
+    let expected =
+        std::env::vars_os().filter(|(name, _)| name.as_bytes().starts_with(b"VRAMTRACE_")).count();
+    let ours = found.iter().filter(|(name, _)| name.as_bytes().starts_with(b"VRAMTRACE_"));
+    assert_eq!(ours.count(), expected);
+}
