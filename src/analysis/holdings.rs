@@ -97,6 +97,13 @@ impl Holdings {
         }
     }
 
+    /// Leaves one device's.
+    pub fn keep(&mut self, device: DeviceId) {
+        self.held.retain(|(of, _), _| *of == device);
+        self.blocks.retain(|(of, _), _| *of == device);
+        self.at_ns.retain(|of, _| *of == device);
+    }
+
     /// At the moment that is asked for; `state` is that of the moment, for peaks that of the end.
     pub fn at(
         trace: &Trace,
@@ -130,8 +137,7 @@ impl Holdings {
         trace.visit(definitions, &stops, &mut |stop, state| {
             let (device, until) = places[stop];
             let mut here = Holdings::of_state(state, level);
-            here.held.retain(|(of, _), _| *of == device);
-            here.blocks.retain(|(of, _), _| *of == device);
+            here.keep(device);
             found.held.extend(here.held);
             found.blocks.extend(here.blocks);
             let at_ns = match until {

@@ -3,7 +3,6 @@
 
 pub mod autograd;
 mod curves;
-pub mod fatal;
 pub mod frag;
 mod holders;
 mod holdings;
@@ -11,6 +10,7 @@ mod largest;
 pub mod leaks;
 mod level;
 mod odd;
+pub mod oom;
 mod phases;
 mod places;
 mod process;

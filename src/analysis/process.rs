@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use vramtrace_format::{DeviceId, Header};
+use vramtrace_format::{DeviceId, Header, Refused, Stamped};
 
 use super::curves::CurvesWatch;
-use super::fatal::{self, Fatal};
+use super::oom::{self, Oom, PostMortem};
 use super::{Curves, Holdings, Level};
-use crate::replay::{DeviceState, State, Stop};
+use crate::replay::{Birth, CacheOomAt, DeviceState, Key, Live, Observer, State, Stop};
 use crate::symbols::Symbols;
-use crate::trace::{DamageFound, Definitions, Trace, Until};
+use crate::trace::{DamageFound, Definitions, Site, Trace, Until};
 
 /// Which state of a process is wanted.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -48,8 +48,10 @@ pub struct Process {
     pub damage: DamageFound,
     /// Of PyTorch's cache, over the whole trace.
     pub curves: BTreeMap<DeviceId, Curves>,
+    /// Every request that got nothing for good, over the whole trace.
+    pub ooms: Vec<Oom>,
     /// The devices on which the run ended out of memory. Filled by [`Process::find_fatal`].
-    pub fatal: Vec<Fatal>,
+    pub fatal: Vec<PostMortem>,
     /// Filled by [`Process::find_holders`].
     pub who: Option<Who>,
 }
@@ -83,8 +85,8 @@ impl Process {
 
     fn read_with(trace: &Trace, moment: Moment, progress: &mut dyn FnMut(u64, u64)) -> Process {
         let (definitions, broken) = trace.definitions();
-        let mut curves = CurvesWatch::default();
-        let whole = trace.replay_until(&definitions, Until::End, &mut curves, progress);
+        let mut watch = Watch::default();
+        let whole = trace.replay_until(&definitions, Until::End, &mut watch, progress);
         let mut read = |until| trace.replay_until(&definitions, until, &mut (), progress);
         let ending = Ending {
             ended_ns: whole.state.ended_ns,
@@ -92,6 +94,7 @@ impl Process {
             last_ns: whole.state.time_ns,
             events: whole.state.events,
         };
+        let ooms = watch.ooms.finish(whole.state.time_ns).ooms;
         let peaks = whole.state.devices.values().map(|device| &device.peak);
         let peak = peaks.max_by_key(|peak| peak.bytes).map(|peak| (peak.offset, peak.time_ns));
         let allocated = whole.state.devices.values().map(|device| device.cache.peak_allocated);
@@ -117,7 +120,8 @@ impl Process {
             state: reading.state,
             ending,
             damage,
-            curves: curves.devices,
+            curves: watch.curves.devices,
+            ooms,
             fatal: Vec::new(),
             who: None,
         }
@@ -126,7 +130,7 @@ impl Process {
     /// Finds why the run ended out of memory, if it did. `trace` is the one that the process was
     /// read from, to its end.
     pub fn find_fatal(&mut self, trace: &Trace) {
-        self.fatal = fatal::find(trace, &self.definitions, &self.state);
+        self.fatal = oom::fatal(trace, &self.definitions, &self.ooms);
     }
 
     /// Finds who held memory, at the peaks and at the moment that was asked for. `trace` is the
@@ -201,4 +205,37 @@ pub fn read_all(
         work();
     });
     results.into_iter().filter_map(|slot| slot.into_inner().ok().flatten()).collect()
+}
+
+/// All that is followed while a trace is read whole.
+#[derive(Default)]
+struct Watch {
+    curves: CurvesWatch,
+    ooms: oom::Watch,
+}
+
+impl Observer for Watch {
+    fn changed(&mut self, at: &Stamped, device: DeviceId, state: &DeviceState) {
+        self.curves.changed(at, device, state);
+    }
+
+    fn refused(&mut self, at: &Stamped, refused: &Refused, site: Option<&Site>) {
+        self.ooms.refused(at, refused, site);
+    }
+
+    fn cache_oom(&mut self, at: &Stamped, device: DeviceId, oom: &CacheOomAt) {
+        self.ooms.cache_oom(at, device, oom);
+    }
+
+    fn born(&mut self, at: &Stamped, key: Key, live: &Live, how: Birth) {
+        self.ooms.born(at, key, live, how);
+    }
+
+    fn block_born(&mut self, at: &Stamped, address: u64, live: &Live, how: Birth) {
+        self.ooms.block_born(at, address, live, how);
+    }
+
+    fn reset(&mut self, at: &Stamped) {
+        self.ooms.reset(at);
+    }
 }

@@ -16,6 +16,7 @@ mod inputs;
 mod leaks;
 mod level;
 mod moment;
+mod oom;
 mod pack;
 mod ps;
 mod report;
@@ -67,6 +68,8 @@ enum Command {
     Import(import::Args),
     /// Show who holds more and more: leaks, with their rate and what speaks for them
     Leaks(leaks::Args),
+    /// Explain why a run was out of memory: what asked, which limit, who held it, what to try
+    Oom(oom::Args),
     /// Copy a trace with the names of its functions in it, for another machine
     Pack(pack::Args),
     /// List your running processes that are recorded or capped
@@ -141,6 +144,7 @@ fn dispatch(cli: Cli) -> Outcome {
         Command::Holders(args) => holders::run(args),
         Command::Import(args) => import::run(args),
         Command::Leaks(args) => leaks::run(args),
+        Command::Oom(args) => oom::run(args),
         Command::Pack(args) => pack::run(args),
         Command::Ps(args) => ps::run(args),
         Command::Cap(args) => cap::run(args),

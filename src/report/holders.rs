@@ -181,7 +181,13 @@ pub fn listing(process: &Process, who: &Who, holdings: &Holdings, how: Listing) 
     out
 }
 
-fn table(reading: &Reading, holders: &[&Holder], total: u64, title: &str, how: Listing) -> String {
+pub(super) fn table(
+    reading: &Reading,
+    holders: &[&Holder],
+    total: u64,
+    title: &str,
+    how: Listing,
+) -> String {
     let mut table = Table::new(4, "lrrrll");
     let last = if how.by == By::Library { "the most of it" } else { "" };
     table.head(&[title, "bytes", "share", "count", "library", last]);
@@ -278,7 +284,7 @@ pub(super) fn of_device(process: &Process, id: DeviceId, shown: Shown) -> String
             [(Some("held at the peak so far"), &who.peak), (Some("held then"), &who.live)]
         }
     };
-    let fatal = process.fatal.iter().find(|fatal| fatal.device == id);
+    let fatal = process.fatal.iter().find(|fatal| fatal.oom.device == id);
     let moments = match fatal {
         // What was left after the program gave up tells less.
         Some(fatal) => [(Some("held at the failure"), &fatal.held), moments[0]],

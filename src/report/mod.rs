@@ -6,6 +6,7 @@ pub mod holders;
 pub mod json;
 pub mod layout;
 pub mod leaks;
+pub mod oom;
 mod overview;
 pub mod phases;
 mod picture;

@@ -5,8 +5,8 @@ use vramtrace_format::physical::MIB;
 use vramtrace_format::{DeviceId, Kind};
 
 use super::layout::{BAD, BOLD, DIM, PLAIN, Table, WARN, clean, count, paint, several, shorten};
-use super::{holders, torch, words};
-use crate::analysis::{Basis, Moment, Process, largest, reconcile};
+use super::{holders, oom, torch, words};
+use crate::analysis::{Basis, Level, Moment, Process, largest, reconcile};
 use crate::replay::{Certainty, DeviceState, KindSums};
 use crate::units::{gib, seconds, size};
 
@@ -23,7 +23,7 @@ pub struct Shown {
 
 pub fn details(process: &Process, shown: Shown) -> String {
     let mut out = head(process, shown);
-    out.push_str(&torch::fatal(process));
+    out.push_str(&oom::fatal(process));
     out.push_str(&warnings(process));
     let mut any = false;
     for (id, device) in process.devices() {
@@ -102,7 +102,9 @@ fn imported(process: &Process, form: &str) -> String {
 fn ended(process: &Process) -> (String, anstyle::Style) {
     if !process.fatal.is_empty() && !process.living {
         let how = if process.ended_in_order() { "" } else { ", and NOT in order" };
-        return (format!("torch.OutOfMemoryError{how}"), BAD);
+        let of_torch = process.fatal.iter().any(|fatal| fatal.oom.level == Level::Tensor);
+        let what = if of_torch { "torch.OutOfMemoryError" } else { "out of memory" };
+        return (format!("{what}{how}"), BAD);
     }
     match (process.ending.ended_ns, process.living) {
         (Some(_), _) => ("in order".into(), PLAIN),

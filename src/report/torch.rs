@@ -1,13 +1,11 @@
 //! What a report says of PyTorch's cache: its curves, and why it gave up.
 
 use serde::Serialize;
-use vramtrace_format::{DeviceId, RefusedBy};
+use vramtrace_format::DeviceId;
 
-use super::layout::{BAD, BOLD, DIM, PLAIN, Table, WARN, paint, several};
-use super::whatif::shell;
-use crate::analysis::fatal::{Cause, Fatal, Remedy};
-use crate::analysis::whatif::Origin;
-use crate::analysis::{Moment, Process};
+use super::layout::{PLAIN, Table, WARN, paint, several};
+use crate::analysis::oom::PostMortem;
+use crate::analysis::{Level, Moment, Process};
 use crate::replay::{CacheSums, DeviceState, SegmentAt};
 use crate::units::{gib, seconds, size};
 
@@ -63,7 +61,8 @@ pub fn facts(process: &Process, id: DeviceId, device: &DeviceState) -> Option<To
         return None;
     }
     let room = Room::of(process, id);
-    let fatal = process.fatal.iter().find(|fatal| fatal.device == id);
+    let of_cache = |fatal: &&PostMortem| fatal.oom.device == id && fatal.oom.level == Level::Tensor;
+    let fatal = process.fatal.iter().find(of_cache);
     let s = |ns: u64| ns as f64 / 1e9;
     Some(TorchFacts {
         allocated_bytes: cache.allocated,
@@ -86,7 +85,7 @@ pub fn facts(process: &Process, id: DeviceId, device: &DeviceState) -> Option<To
             at_s: s(fatal.oom.time_ns),
             size_bytes: fatal.oom.size,
             cause: fatal.cause.name(),
-            cap_bytes: fatal.refusal.map(|at| at.refused.limit).filter(|limit| *limit > 0),
+            cap_bytes: fatal.oom.refusal.map(|at| at.refused.limit).filter(|limit| *limit > 0),
             allocated_bytes: fatal.allocated,
             reserved_bytes: fatal.reserved,
             free_in_segments_bytes: fatal.free,
@@ -117,94 +116,6 @@ impl Room {
     }
 }
 
-/// Before all else where the run ended out of memory: what happened, and what to do.
-pub(super) fn fatal(process: &Process) -> String {
-    process.fatal.iter().map(|fatal| format!("\n{}", one_fatal(fatal))).collect()
-}
-
-fn one_fatal(fatal: &Fatal) -> String {
-    let refused = fatal.refusal.map(|at| at.refused);
-    let limit = match refused {
-        Some(refused) if refused.by == RefusedBy::Group => {
-            format!("under your group's cap of {}", gib(refused.limit))
-        }
-        Some(refused) if refused.limit > 0 => format!("under your cap of {}", gib(refused.limit)),
-        Some(_) => "on a full card".to_string(),
-        None => "and the trace shows no refused driver call".to_string(),
-    };
-    let card = match refused.map(|refused| refused.driver_free) {
-        Some(free) if free > 0 => format!("; the card had {} free", gib(free)),
-        _ => String::new(),
-    };
-    let (title, at) = (paint(BAD, "OUT OF MEMORY"), seconds(fatal.oom.time_ns));
-    let mut out = format!("{title} on GPU {} at {at}, {limit}{card}\n", fatal.device.0);
-    let cause = match fatal.cause {
-        Cause::Fragmentation => format!(
-            "fragmentation: asked {}; free {} in {}, largest hole {}",
-            size(fatal.oom.size),
-            size(fatal.free),
-            several(fatal.pinned, "pinned segment"),
-            size(fatal.largest_hole)
-        ),
-        Cause::Cap | Cause::Card | Cause::Unknown => format!(
-            "too much: asked {}; {} in tensors, {} free in PyTorch's cache",
-            size(fatal.oom.size),
-            size(fatal.allocated),
-            size(fatal.free)
-        ),
-    };
-    out.push_str(&format!("{}  {cause}\n", paint(BOLD, "CAUSE")));
-    if let Some(remedy) = &fatal.remedy {
-        out.push_str(&remedies(remedy));
-    }
-    let next = "vramtrace frag --at oom | vramtrace whatif | vramtrace holders --at end";
-    out.push_str(&paint(DIM, &format!("NEXT   {next}")));
-    out.push('\n');
-    out
-}
-
-fn remedies(remedy: &Remedy) -> String {
-    let mut out = String::new();
-    let of = match remedy.origin {
-        Origin::Cap => "under the same cap",
-        Origin::Card => "on the same card",
-        Origin::Asked => "there",
-    };
-    if let Some((conf, spare)) = &remedy.fix {
-        out.push_str(&format!(
-            "{}    export PYTORCH_CUDA_ALLOC_CONF={}\n       replayed up to the failed request, it \
-             fits {of}, {} to spare\n",
-            paint(BOLD, "FIX"),
-            shell(conf),
-            size(*spare)
-        ));
-    }
-    let setting = |(name, smallest, fits): &(String, Option<u64>, bool)| {
-        let needs = smallest.map_or("-".to_string(), size);
-        format!("{name} {needs} {}", if *fits { "yes" } else { "no" })
-    };
-    // As many as a line holds.
-    let mut line = "WHAT IF  needs:".to_string();
-    for (index, text) in remedy.settings.iter().map(setting).enumerate() {
-        let apart = if index == 0 { " " } else { " | " };
-        if line.chars().count() + apart.len() + text.chars().count() > 100 {
-            break;
-        }
-        line.push_str(apart);
-        line.push_str(&text);
-    }
-    if !remedy.settings.is_empty() {
-        out.push_str(&format!("{line}\n"));
-    }
-    if let Some(bytes) = remedy.as_it_is {
-        out.push_str(&format!(
-            "       the smallest capacity that fits as it is: {}\n",
-            size(bytes)
-        ));
-    }
-    out
-}
-
 /// Characters of a curve.
 const COLUMNS: usize = 36;
 
@@ -216,7 +127,7 @@ pub(super) fn of_device(process: &Process, id: DeviceId, device: &DeviceState) -
     }
     let mut table = Table::new(4, "llrl");
     table.head(&["PyTorch's cache", "", "now", "highest"]);
-    let ended = process.fatal.iter().any(|fatal| fatal.device == id);
+    let ended = process.fatal.iter().any(|fatal| fatal.oom.device == id);
     let (allocated, reserved) = process.curves.get(&id).map_or_else(Default::default, |curves| {
         let (allocated, reserved) = curves.columns(process.ending.last_ns, COLUMNS);
         let most = reserved.iter().chain(&allocated).copied().max().unwrap_or(0);

@@ -124,11 +124,7 @@ fn setting_facts(setting: &Setting, capacities: &[Capacity]) -> SettingFacts {
         at_capacity: at()
             .map(|(capacity, outcome)| AtCapacity {
                 capacity_bytes: capacity.bytes,
-                origin: match capacity.origin {
-                    Origin::Asked => "asked",
-                    Origin::Cap => "cap",
-                    Origin::Card => "card",
-                },
+                origin: origin_name(capacity.origin),
                 fits: outcome.fits(),
                 peak_reserved_bytes: outcome.peak_reserved,
                 retries: outcome.retries,
@@ -138,6 +134,15 @@ fn setting_facts(setting: &Setting, capacities: &[Capacity]) -> SettingFacts {
         smallest_capacity_bytes: setting.smallest,
         compatible: setting.forbidden.is_none(),
         reason: setting.forbidden.clone(),
+    }
+}
+
+/// The name in JSON.
+pub(super) fn origin_name(origin: Origin) -> &'static str {
+    match origin {
+        Origin::Asked => "asked",
+        Origin::Cap => "cap",
+        Origin::Card => "card",
     }
 }
 

@@ -175,7 +175,18 @@ impl Trace {
         stops: &[Until],
         visit: &mut dyn FnMut(usize, &State),
     ) {
-        self.replay_with(definitions, stops, &mut (), &mut |_, _| {}, visit);
+        self.visit_watching(definitions, stops, &mut (), visit);
+    }
+
+    /// The same, and an observer follows up to the last of them.
+    pub fn visit_watching(
+        &self,
+        definitions: &Definitions,
+        stops: &[Until],
+        observer: &mut impl Observer,
+        visit: &mut dyn FnMut(usize, &State),
+    ) {
+        self.replay_with(definitions, stops, observer, &mut |_, _| {}, visit);
     }
 
     /// Replays up to a place.

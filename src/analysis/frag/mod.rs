@@ -18,6 +18,7 @@ mod tests;
 
 pub use moment::{At, NotThere, find};
 pub use pins::Pin;
+pub(in crate::analysis) use pins::pins;
 pub use sizes::Sizes;
 
 use rustc_hash::FxHashMap;
@@ -139,7 +140,7 @@ pub struct Block {
 }
 
 impl Segment {
-    fn of(segment: &SegmentAt) -> Segment {
+    pub(in crate::analysis) fn of(segment: &SegmentAt) -> Segment {
         let blocks = segment.blocks.iter().map(|block| Block {
             address: block.address,
             bytes: block.bytes,
@@ -187,7 +188,10 @@ impl Segment {
 }
 
 /// Sums of the segments of one pool.
-fn pool<'s>(segments: impl Iterator<Item = &'s Segment>, usual_request: u64) -> PoolFrag {
+pub(in crate::analysis) fn pool<'s>(
+    segments: impl Iterator<Item = &'s Segment>,
+    usual_request: u64,
+) -> PoolFrag {
     let mut pool = PoolFrag { usual_request, ..PoolFrag::default() };
     for segment in segments {
         pool.segments += 1;

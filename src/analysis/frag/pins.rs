@@ -36,7 +36,7 @@ struct Sum {
 }
 
 /// Those that pin most first.
-pub(super) fn pins(segments: &[Segment], lines: &FxHashMap<StackId, u32>) -> Vec<Pin> {
+pub(in crate::analysis) fn pins(segments: &[Segment], lines: &FxHashMap<StackId, u32>) -> Vec<Pin> {
     let mut sums: FxHashMap<u32, Sum> = FxHashMap::default();
     let mut here: FxHashMap<u32, u64> = FxHashMap::default();
     for segment in segments.iter().filter(|segment| segment.is_pinned()) {

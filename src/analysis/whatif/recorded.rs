@@ -10,7 +10,7 @@ use crate::replay::{
     Backing, Birth, CacheOomAt, Death, DeviceState, Live, Observer, SegmentAt, State,
 };
 use crate::symbols::Symbols;
-use crate::trace::{Definitions, IMPORT, Site, Trace};
+use crate::trace::{Definitions, IMPORT, Site, Trace, Until};
 
 /// What a trace tells about one device's cache, ready to be replayed.
 #[derive(Clone, Debug)]
@@ -75,6 +75,11 @@ impl Recorded {
     /// Of each device that has blocks. Reads the trace once; memory is bounded by what is live and
     /// about three bytes for each event of a block.
     pub fn of(trace: &Trace, definitions: &Definitions) -> Vec<Recorded> {
+        Recorded::until(trace, definitions, Until::End)
+    }
+
+    /// The same, up to a place.
+    pub fn until(trace: &Trace, definitions: &Definitions, until: Until) -> Vec<Recorded> {
         let mut watch = Watch {
             definitions,
             conf: InForce::of(definitions).conf.unwrap_or_default(),
@@ -82,7 +87,7 @@ impl Recorded {
             devices: BTreeMap::new(),
             streams: Vec::new(),
         };
-        let reading = trace.replay(definitions, &mut watch);
+        let reading = trace.replay_until(definitions, until, &mut watch, &mut |_, _| {});
         watch.finish(&reading.state, trace)
     }
 }

@@ -1,0 +1,98 @@
+//! What to try, the likeliest first.
+
+use super::{Cause, PostMortem};
+use crate::analysis::Level;
+use crate::analysis::whatif::Origin;
+
+/// One thing that would have let the request through, as far as the trace tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// VRAMTRACE_CAP cannot be understood.
+    CorrectCap,
+    /// PYTORCH_CUDA_ALLOC_CONF, under the limit as it was; what it leaves.
+    Setting { conf: String, spare: u64, origin: Origin },
+    /// The least cap that would have done.
+    Cap { bytes: u64 },
+    /// The least capacity of a card, or of this process's part of it.
+    Card { bytes: u64 },
+    /// Segments of PyTorch's cache that hold nothing: torch.cuda.empty_cache() gives them to others.
+    EmptyCache { bytes: u64 },
+    /// The largest request that would have been served.
+    Smaller { bytes: u64 },
+    /// Other processes hold this much of the card.
+    Others { bytes: u64 },
+}
+
+impl Advice {
+    /// The name in JSON.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Advice::CorrectCap => "correct_cap",
+            Advice::Setting { .. } => "setting",
+            Advice::Cap { .. } => "cap",
+            Advice::Card { .. } => "card",
+            Advice::EmptyCache { .. } => "empty_cache",
+            Advice::Smaller { .. } => "smaller_request",
+            Advice::Others { .. } => "other_processes",
+        }
+    }
+}
+
+/// What PyTorch, and the driver, round large requests up to.
+const PAGE: u64 = 2 << 20;
+/// Less than this is no help.
+const NOTABLE: u64 = 1 << 20;
+/// Others hold at least this much of a card before it is told: the driver itself takes some.
+const OTHERS: u64 = 1 << 30;
+
+pub fn advice(one: &PostMortem) -> Vec<Advice> {
+    if one.cause == Cause::BadCap {
+        return vec![Advice::CorrectCap];
+    }
+    let mut all = Vec::new();
+    if let Some(remedy) = &one.remedy
+        && let Some((conf, spare)) = &remedy.fix
+    {
+        let origin = remedy.origin;
+        all.push(Advice::Setting { conf: conf.clone(), spare: *spare, origin });
+    }
+    let missing = one.room().map(|room| one.oom.size.saturating_sub(room));
+    if one.oom.level == Level::Driver && missing.is_some_and(|it| one.releasable >= it) {
+        all.push(Advice::EmptyCache { bytes: one.releasable });
+    }
+    if let Some(bytes) = enough(one) {
+        all.push(match one.is_capped() {
+            true => Advice::Cap { bytes },
+            false => Advice::Card { bytes },
+        });
+    }
+    if let Some(bytes) = others(one) {
+        all.push(Advice::Others { bytes });
+    }
+    let hole = if one.oom.level == Level::Tensor { one.largest_hole } else { 0 };
+    let served = one.room().unwrap_or(0).max(hole) / PAGE * PAGE;
+    if served >= NOTABLE && served < one.oom.size {
+        all.push(Advice::Smaller { bytes: served });
+    }
+    all
+}
+
+/// The least limit that would have done, as it is.
+fn enough(one: &PostMortem) -> Option<u64> {
+    if let Some(bytes) = one.remedy.as_ref().and_then(|remedy| remedy.as_it_is) {
+        return Some(bytes);
+    }
+    let refused = one.oom.refusal?.refused;
+    let used = match one.is_capped() {
+        true => refused.counted,
+        false => one.device.process_bytes()?,
+    };
+    Some(used.saturating_add(refused.size).div_ceil(PAGE).saturating_mul(PAGE))
+}
+
+/// What other processes hold of the card, where it matters.
+fn others(one: &PostMortem) -> Option<u64> {
+    let ours = one.device.process_bytes()?;
+    let held = one.card_bytes?.checked_sub(one.card_free()?)?.checked_sub(ours)?;
+    (one.cause == Cause::Card && held >= OTHERS).then_some(held)
+}

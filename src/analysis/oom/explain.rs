@@ -1,0 +1,140 @@
+//! All that a trace tells of the moment in which a request got nothing, with names.
+
+use std::collections::BTreeMap;
+
+use vramtrace_format::{DeviceId, Header, StackId, Stamped};
+
+use super::grew::{self, Grown};
+use super::{Oom, PostMortem, Sum, at_failure};
+use crate::analysis::frag::{self, Pin, PoolFrag, Segment, Sizes};
+use crate::analysis::{By, Holdings, Level, Reading};
+use crate::replay::{Birth, Live, Observer, State};
+use crate::symbols::{FREE_CACHE, Symbols};
+use crate::trace::{Definitions, Trace, Until};
+
+/// A post-mortem in full.
+#[derive(Clone, Debug)]
+pub struct Explained {
+    pub one: PostMortem,
+    /// Its number among all of the run, from 1.
+    pub number: usize,
+    pub symbols: Symbols,
+    pub sum: Sum,
+    /// PyTorch's segments of the two pools, and who keeps free memory in them.
+    pub small: PoolFrag,
+    pub large: PoolFrag,
+    pub pins: Vec<Pin>,
+    /// Since when `grew` counts. `None`: the trace does not reach so far back, or has no times.
+    pub grew_from_ns: Option<u64>,
+    /// Those that grew most first.
+    pub grew: Vec<Grown>,
+}
+
+/// The last part of the time before a failure: what grew then is told.
+const LAST_PART: u64 = 10;
+
+/// Each of `ooms`, with its number, in the same order. Reads the trace up to the last of them, and
+/// once more for each that is replayed for a remedy.
+pub fn explain(trace: &Trace, definitions: &Definitions, ooms: &[(usize, Oom)]) -> Vec<Explained> {
+    let timed = definitions.has_times();
+    let stops = ooms.iter().flat_map(|(_, oom)| {
+        let before = Until::Time(oom.time_ns - oom.time_ns / LAST_PART);
+        [before, Until::Offset(oom.offset)]
+    });
+    let stops: Vec<Until> = stops.collect();
+    let mut before: Vec<Option<Before>> = ooms.iter().map(|_| None).collect();
+    let mut found: Vec<Option<(PostMortem, Vec<Segment>)>> = ooms.iter().map(|_| None).collect();
+    let mut sizes = SizesWatch::default();
+    trace.visit_watching(definitions, &stops, &mut sizes, &mut |stop, state| {
+        let (_, oom) = ooms[stop / 2];
+        match stop % 2 {
+            0 => before[stop / 2] = timed.then(|| Before::of(state, oom)).flatten(),
+            _ => {
+                let segments = state.segments();
+                let here = segments.iter().filter(|segment| segment.device == oom.device);
+                let segments = here.map(Segment::of).collect();
+                found[stop / 2] = Some((at_failure(state, oom, definitions), segments));
+            }
+        }
+    });
+    let all = ooms.iter().zip(before).zip(found);
+    let all = all.filter_map(|(((number, _), before), found)| Some((*number, before, found?)));
+    all.map(|(number, before, (mut one, segments))| {
+        one.find_remedy(trace, definitions);
+        let sizes = sizes.devices.get(&one.oom.device).cloned().unwrap_or_default();
+        named(trace.header(), definitions, number, one, before, &segments, &sizes)
+    })
+    .collect()
+}
+
+struct Before {
+    at_ns: u64,
+    held: Holdings,
+}
+
+impl Before {
+    /// `None`: what was live then is not known.
+    fn of(state: &State, oom: Oom) -> Option<Before> {
+        let mut held = Holdings::of_state(state, Level::of(state));
+        held.keep(oom.device);
+        let at_ns = oom.time_ns - oom.time_ns / LAST_PART;
+        (state.live_is_known() && at_ns >= state.history_from_ns).then_some(Before { at_ns, held })
+    }
+}
+
+fn named(
+    header: &Header,
+    definitions: &Definitions,
+    number: usize,
+    one: PostMortem,
+    before: Option<Before>,
+    segments: &[Segment],
+    sizes: &Sizes,
+) -> Explained {
+    let earlier = before.iter().flat_map(|before| before.held.stacks());
+    let wanted = one.held.stacks().chain(earlier).chain([one.oom.stack]);
+    let symbols = Symbols::of(definitions, header, wanted);
+    let reading = Reading::new(&symbols, header);
+    let blocks = segments.iter().flat_map(|segment| &segment.blocks);
+    let lines = reading.lines(blocks.map(|block| block.stack));
+    let pool = |small: bool| {
+        let of_pool = segments.iter().filter(|segment| segment.small == small);
+        frag::pool(of_pool, sizes.usual(small))
+    };
+    // Segments without their blocks are in the cache's own sums.
+    let beside = Holdings { blocks: Default::default(), ..one.held.clone() };
+    let libraries = reading.holders(&beside, By::Library);
+    let libraries = libraries.into_iter().map(|holder| (holder.library, holder.bytes)).collect();
+    let grew = before.as_ref().map(|before| grew::grown(&before.held, &one.held, &reading));
+    Explained {
+        number,
+        sum: Sum::of(&one.device, &one.oom, libraries),
+        small: pool(true),
+        large: pool(false),
+        pins: frag::pins(segments, &lines),
+        grew_from_ns: before.map(|before| before.at_ns),
+        grew: grew.unwrap_or_default(),
+        one,
+        symbols,
+    }
+}
+
+impl Explained {
+    /// Who asked: the stack of the request, if it has frames.
+    pub fn stack(&self) -> Option<StackId> {
+        let stack = self.one.oom.stack;
+        (stack != FREE_CACHE && !self.symbols.indexes(stack).is_empty()).then_some(stack)
+    }
+}
+
+/// The sizes of all requests, by device.
+#[derive(Default)]
+struct SizesWatch {
+    devices: BTreeMap<DeviceId, Sizes>,
+}
+
+impl Observer for SizesWatch {
+    fn block_born(&mut self, _at: &Stamped, _address: u64, live: &Live, _how: Birth) {
+        self.devices.entry(live.device).or_default().add(live.size);
+    }
+}

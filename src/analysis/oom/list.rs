@@ -1,0 +1,276 @@
+//! Every out-of-memory of a trace, found in one pass.
+//!
+//! | request | out of memory when |
+//! |---|---|
+//! | of PyTorch's cache | PyTorch gave up on it (its own event) |
+//! | of another caller | refused, and the thread was given nothing since; or refused again after a second without success |
+//!
+//! All other refusals were absorbed: the caller made room, or asked for less, and went on. Requests
+//! of one device that failed within a second of each other are one burst, told by its last.
+
+use std::collections::BTreeMap;
+
+use rustc_hash::FxHashMap;
+use vramtrace_format::{DeviceId, Kind, Refused, RefusedBy, SiteId, StackId, Stamped, ThreadId};
+
+use crate::analysis::Level;
+use crate::replay::{Birth, CacheOomAt, Key, Live, Observer, RefusalAt};
+use crate::trace::Site;
+
+/// Requests that failed within this time are one burst; a caller that is refused for longer is out
+/// of memory.
+const BURST_NS: u64 = 1_000_000_000;
+
+/// A program that does not survive an error of the driver's is gone by then.
+const LIVED_ON_NS: u64 = 10_000_000_000;
+
+/// CUDA_ERROR_OUT_OF_MEMORY.
+const OUT_OF_MEMORY: i32 = 2;
+
+/// A request that got nothing, for good; the last one of a burst.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Oom {
+    pub device: DeviceId,
+    /// `Tensor`: PyTorch gave up on a block. `Driver`: a call of the driver's was refused.
+    pub level: Level,
+    pub time_ns: u64,
+    /// File offset of its event.
+    pub offset: u64,
+    pub thread: ThreadId,
+    /// Bytes that were asked for.
+    pub size: u64,
+    pub stack: StackId,
+    /// The driver's call; 0 at the level of tensors.
+    pub site: SiteId,
+    /// The refused call that it came to. `None`: the trace has none.
+    pub refusal: Option<RefusalAt>,
+    /// PyTorch's event, at the level of tensors.
+    pub torch: Option<CacheOomAt>,
+    /// Requests of the burst, and when the first of them failed.
+    pub requests: u64,
+    pub first_ns: u64,
+    /// Refused calls of the burst.
+    pub refusals: u64,
+    /// Refusals of the device that were absorbed before it.
+    pub absorbed: u64,
+    /// The program was given memory of the device after it (blocks, at the level of tensors); or,
+    /// at the level of the driver, ran on for long without asking for more.
+    pub went_on: bool,
+}
+
+/// What a trace says of one device's refusals.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Refusals {
+    pub absorbed: u64,
+    /// When the last absorbed one was.
+    pub absorbed_ns: u64,
+}
+
+/// What one pass found.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// In the order of the file.
+    pub ooms: Vec<Oom>,
+    pub refusals: BTreeMap<DeviceId, Refusals>,
+}
+
+/// Refused calls of one thread on one device, to which nothing was given since.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    refusals: u64,
+    first_ns: u64,
+    last: RefusalAt,
+    offset: u64,
+    /// Refused again after a second.
+    long: bool,
+    absorbed: u64,
+}
+
+/// Watches while a trace is replayed.
+#[derive(Clone, Debug, Default)]
+pub struct Watch {
+    waiting: FxHashMap<(ThreadId, DeviceId), Waiting>,
+    /// By number: the thread makes blocks of PyTorch's. Then those are what it is given.
+    makes_blocks: Vec<bool>,
+    devices: BTreeMap<DeviceId, Device>,
+    ooms: Vec<Oom>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Device {
+    refusals: Refusals,
+    /// Where memory, and a block, was given last.
+    given: u64,
+    block: u64,
+}
+
+impl Watch {
+    /// After the last event, which was at `last_ns`.
+    pub fn finish(mut self, last_ns: u64) -> Found {
+        let waiting: Vec<_> = self.waiting.drain().collect();
+        for ((_, device), waiting) in waiting {
+            self.ooms.push(refused_for_good(device, waiting));
+        }
+        self.ooms.sort_by_key(|oom| (oom.time_ns, oom.offset));
+        let mut ooms: Vec<Oom> = Vec::new();
+        for mut oom in self.ooms {
+            let last = self.devices.get(&oom.device).copied().unwrap_or_default();
+            oom.went_on = match oom.level {
+                Level::Tensor => last.block > oom.offset,
+                Level::Driver => {
+                    last.given > oom.offset || last_ns.saturating_sub(oom.time_ns) > LIVED_ON_NS
+                }
+            };
+            let same = |other: &&mut Oom| {
+                (other.device, other.level) == (oom.device, oom.level)
+                    && oom.first_ns.saturating_sub(other.time_ns) <= BURST_NS
+            };
+            match ooms.iter_mut().rev().find(|other| other.device == oom.device).filter(same) {
+                Some(other) => {
+                    *other = Oom {
+                        requests: other.requests + oom.requests,
+                        refusals: other.refusals + oom.refusals,
+                        first_ns: other.first_ns.min(oom.first_ns),
+                        absorbed: other.absorbed.min(oom.absorbed),
+                        ..oom
+                    };
+                }
+                None => ooms.push(oom),
+            }
+        }
+        let refusals = self.devices.into_iter().map(|(id, device)| (id, device.refusals));
+        Found { ooms, refusals: refusals.collect() }
+    }
+
+    fn device(&mut self, id: DeviceId) -> &mut Device {
+        self.devices.entry(id).or_default()
+    }
+
+    fn absorbed(&self, id: DeviceId) -> u64 {
+        self.devices.get(&id).map_or(0, |device| device.refusals.absorbed)
+    }
+
+    /// The thread was given memory.
+    fn served(&mut self, at: &Stamped, device: DeviceId) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        let Some(waiting) = self.waiting.remove(&(at.thread, device)) else { return };
+        // A cache may need long for making room: its refusals count by its own event.
+        if waiting.long && !self.is_cache(at.thread) {
+            self.ooms.push(refused_for_good(device, waiting));
+            return;
+        }
+        let refusals = &mut self.device(device).refusals;
+        refusals.absorbed = refusals.absorbed.saturating_add(waiting.refusals);
+        refusals.absorbed_ns = waiting.last.time_ns;
+    }
+
+    fn is_cache(&self, thread: ThreadId) -> bool {
+        self.makes_blocks.get(usize::from(thread.0)).copied().unwrap_or(false)
+    }
+}
+
+fn refused_for_good(device: DeviceId, waiting: Waiting) -> Oom {
+    let Waiting { refusals, first_ns, last, offset, absorbed, .. } = waiting;
+    Oom {
+        device,
+        level: Level::Driver,
+        time_ns: last.time_ns,
+        offset,
+        thread: last.thread,
+        size: last.refused.size,
+        stack: last.refused.stack,
+        site: last.refused.site,
+        refusal: Some(last),
+        torch: None,
+        requests: refusals,
+        first_ns,
+        refusals,
+        absorbed,
+        went_on: false,
+    }
+}
+
+/// Did the request get nothing, for want of memory?
+fn got_nothing(refused: &Refused) -> bool {
+    match refused.by {
+        RefusedBy::Driver => refused.result == OUT_OF_MEMORY,
+        RefusedBy::Cap | RefusedBy::BadCap | RefusedBy::Group => true,
+        RefusedBy::Warned => false,
+    }
+}
+
+impl Observer for Watch {
+    fn refused(&mut self, at: &Stamped, refused: &Refused, site: Option<&Site>) {
+        if !got_nothing(refused) {
+            return;
+        }
+        let device = site.map_or(DeviceId::UNKNOWN, |site| site.device);
+        let kind: Option<Kind> = site.and_then(|site| site.kind);
+        let last =
+            RefusalAt { time_ns: at.time_ns, thread: at.thread, device, kind, refused: *refused };
+        let fresh = Waiting {
+            refusals: 0,
+            first_ns: at.time_ns,
+            last,
+            offset: at.offset,
+            long: false,
+            absorbed: self.absorbed(device),
+        };
+        let waiting = self.waiting.entry((at.thread, device)).or_insert(fresh);
+        waiting.refusals = waiting.refusals.saturating_add(1);
+        waiting.long |= at.time_ns.saturating_sub(waiting.first_ns) >= BURST_NS;
+        (waiting.last, waiting.offset) = (last, at.offset);
+    }
+
+    fn cache_oom(&mut self, at: &Stamped, device: DeviceId, oom: &CacheOomAt) {
+        let waiting = self.waiting.remove(&(at.thread, device));
+        self.ooms.push(Oom {
+            device,
+            level: Level::Tensor,
+            time_ns: oom.time_ns,
+            offset: oom.offset,
+            thread: oom.thread,
+            size: oom.size,
+            stack: oom.stack,
+            site: SiteId(0),
+            refusal: waiting.map(|waiting| waiting.last),
+            torch: Some(*oom),
+            requests: 1,
+            first_ns: oom.time_ns,
+            refusals: waiting.map_or(0, |waiting| waiting.refusals),
+            absorbed: self.absorbed(device),
+            went_on: false,
+        });
+    }
+
+    fn born(&mut self, at: &Stamped, _key: Key, live: &Live, how: Birth) {
+        if how != Birth::Allocated || live.kind.is_host() || live.kind == Kind::Imported {
+            return;
+        }
+        self.device(live.device).given = at.offset;
+        // Pages that its cache got before one of them was refused are no success.
+        if !self.is_cache(at.thread) {
+            self.served(at, live.device);
+        }
+    }
+
+    fn block_born(&mut self, at: &Stamped, _address: u64, live: &Live, how: Birth) {
+        if how != Birth::Allocated {
+            return;
+        }
+        let thread = usize::from(at.thread.0);
+        if self.makes_blocks.len() <= thread {
+            self.makes_blocks.resize(thread + 1, false);
+        }
+        self.makes_blocks[thread] = true;
+        let device = self.device(live.device);
+        (device.given, device.block) = (at.offset, at.offset);
+        self.served(at, live.device);
+    }
+
+    fn reset(&mut self, _at: &Stamped) {
+        self.waiting.clear();
+    }
+}

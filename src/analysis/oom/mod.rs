@@ -1,0 +1,202 @@
+//! Why a program was out of memory: every such request of a trace, and all that the trace tells of
+//! one of them.
+//!
+//! [`list`] finds them in one pass; [`examine`] goes to their moments; [`PostMortem::find_remedy`]
+//! replays the requests up to one of them under other settings; [`explain`] says who held the memory
+//! and what grew before.
+
+mod advice;
+mod explain;
+mod grew;
+mod list;
+mod remedy;
+mod sum;
+#[cfg(test)]
+mod tests;
+
+pub use advice::{Advice, advice};
+pub use explain::{Explained, explain};
+pub use grew::Grown;
+pub use list::{Found, Oom, Refusals, Watch};
+pub use remedy::{Remedy, Tried};
+pub use sum::{Sum, What};
+
+use vramtrace_format::RefusedBy;
+
+use super::{Holdings, Level};
+use crate::replay::{DeviceState, SegmentAt, State};
+use crate::trace::{Definitions, Trace, Until};
+
+/// Why a request got nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// The cache had the bytes, but no range was long enough.
+    Fragmentation,
+    /// With all that the cache could give back it would have been too much for the cap.
+    Cap,
+    /// The cap cannot be understood: everything is refused.
+    BadCap,
+    /// Too much for the card.
+    Card,
+    /// The trace shows no driver call that was refused.
+    Unknown,
+}
+
+impl Cause {
+    /// The name in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Cause::Fragmentation => "fragmentation",
+            Cause::Cap => "cap",
+            Cause::BadCap => "bad_cap",
+            Cause::Card => "card",
+            Cause::Unknown => "unknown",
+        }
+    }
+}
+
+/// One device when a request got nothing.
+#[derive(Clone, Debug)]
+pub struct PostMortem {
+    pub oom: Oom,
+    pub cause: Cause,
+    /// Of PyTorch's cache; its own figures where the trace has no blocks.
+    pub allocated: u64,
+    pub reserved: u64,
+    /// Bytes in segments that no block has, and the longest range of them.
+    pub free: u64,
+    pub largest_hole: u64,
+    /// Segments that hold a block and have room; bytes of those that hold none.
+    pub pinned: u64,
+    pub releasable: u64,
+    pub held: Holdings,
+    /// The device's sums at that moment.
+    pub device: DeviceState,
+    /// Events are missing before it: what was live is not known.
+    pub live_is_known: bool,
+    /// The history begins here.
+    pub history_from_ns: u64,
+    /// Bytes of the card; `None`: the trace does not tell.
+    pub card_bytes: Option<u64>,
+    pub remedy: Option<Remedy>,
+}
+
+/// More blocks than these are not replayed for a remedy: an answer has to be quick.
+const MOST_BLOCKS: u64 = 2_000_000;
+
+impl PostMortem {
+    /// What the limit, and the card, had left for a request. `None`: the trace does not tell.
+    pub fn room(&self) -> Option<u64> {
+        let refused = self.oom.refusal?.refused;
+        let under = (refused.limit > 0).then(|| refused.limit.saturating_sub(refused.counted));
+        let card = (refused.driver_free > 0).then_some(refused.driver_free);
+        match (under, card) {
+            (Some(under), Some(card)) => Some(under.min(card)),
+            (under, card) => under.or(card),
+        }
+    }
+
+    /// Free bytes of the card, as the driver said last.
+    pub fn card_free(&self) -> Option<u64> {
+        let told = self.oom.refusal.map(|at| at.refused.driver_free).filter(|free| *free > 0);
+        told.or_else(|| self.device.sample.and_then(|at| at.sample.driver_free))
+    }
+
+    /// Nothing was given after it, and the process is gone.
+    pub fn ended_run(&self, living: bool) -> bool {
+        !self.oom.went_on && !living
+    }
+
+    /// The limit could have been higher: it is no card's.
+    pub fn is_capped(&self) -> bool {
+        let by = self.oom.refusal.map(|at| at.refused.by);
+        matches!(by, Some(RefusedBy::Cap | RefusedBy::Group))
+    }
+
+    /// What other settings would have done up to the request. `trace` is the one that it is of.
+    pub fn find_remedy(&mut self, trace: &Trace, definitions: &Definitions) {
+        if self.oom.level == Level::Tensor && self.device.cache.allocations <= MOST_BLOCKS {
+            self.remedy = remedy::of(self, trace, definitions);
+        }
+    }
+}
+
+/// Every out-of-memory of a trace, and the state at its end. One pass.
+pub fn list(trace: &Trace, definitions: &Definitions) -> (Found, State) {
+    let mut watch = Watch::default();
+    let end = trace.replay(definitions, &mut watch).state;
+    (watch.finish(end.time_ns), end)
+}
+
+/// Those with which the run ended, each device's last.
+pub fn ended(ooms: &[Oom]) -> Vec<Oom> {
+    let last = |(index, oom): &(usize, &Oom)| {
+        !oom.went_on && !ooms[index + 1..].iter().any(|later| later.device == oom.device)
+    };
+    ooms.iter().enumerate().filter(last).map(|(_, oom)| *oom).collect()
+}
+
+/// The device of each at its moment, in the same order. Reads the trace up to the last of them.
+pub fn examine(trace: &Trace, definitions: &Definitions, ooms: &[Oom]) -> Vec<PostMortem> {
+    if ooms.is_empty() {
+        return Vec::new();
+    }
+    let stops: Vec<Until> = ooms.iter().map(|oom| Until::Offset(oom.offset)).collect();
+    let mut found: Vec<Option<PostMortem>> = ooms.iter().map(|_| None).collect();
+    trace.visit(definitions, &stops, &mut |stop, state| {
+        found[stop] = Some(at_failure(state, ooms[stop], definitions));
+    });
+    found.into_iter().flatten().collect()
+}
+
+fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem {
+    let all = state.segments();
+    let here: Vec<&SegmentAt> = all.iter().filter(|it| it.device == oom.device).collect();
+    let sum = |bytes: &dyn Fn(&SegmentAt) -> u64| {
+        here.iter().map(|segment| bytes(segment)).fold(0, u64::saturating_add)
+    };
+    let free = sum(&|segment| segment.free());
+    let largest_hole = here.iter().map(|segment| segment.largest_hole()).max().unwrap_or(0);
+    let pinned = here.iter().filter(|it| !it.blocks.is_empty() && it.free() > 0).count() as u64;
+    let releasable = sum(&|segment| if segment.blocks.is_empty() { segment.bytes } else { 0 });
+    let of_cache = oom.level == Level::Tensor;
+    let cause = match oom.refusal.map(|refusal| refusal.refused.by) {
+        Some(RefusedBy::BadCap) => Cause::BadCap,
+        _ if of_cache && free >= oom.size && largest_hole < oom.size => Cause::Fragmentation,
+        Some(RefusedBy::Driver) => Cause::Card,
+        Some(_) => Cause::Cap,
+        None => Cause::Unknown,
+    };
+    let mut held = Holdings::of_state(state, Level::of(state));
+    held.keep(oom.device);
+    let device = state.devices.get(&oom.device).cloned().unwrap_or_default();
+    let told = |own: u64, torch: fn(&crate::replay::CacheOomAt) -> u64| {
+        if device.cache.blocks > 0 { own } else { oom.torch.as_ref().map_or(own, torch) }
+    };
+    PostMortem {
+        oom,
+        cause,
+        allocated: told(device.cache.allocated, |oom| oom.allocated),
+        reserved: told(device.cache.reserved, |oom| oom.reserved),
+        free,
+        largest_hole,
+        pinned,
+        releasable,
+        held,
+        live_is_known: state.live_is_known(),
+        history_from_ns: state.history_from_ns,
+        card_bytes: definitions.device(oom.device).map(|it| it.total_bytes).filter(|it| *it > 0),
+        device,
+        remedy: None,
+    }
+}
+
+/// The devices on which the run ended out of memory in PyTorch's cache, with what would have
+/// helped.
+pub fn fatal(trace: &Trace, definitions: &Definitions, ooms: &[Oom]) -> Vec<PostMortem> {
+    let mut found = examine(trace, definitions, &ended(ooms));
+    for one in &mut found {
+        one.find_remedy(trace, definitions);
+    }
+    found
+}

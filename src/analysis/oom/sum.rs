@@ -1,0 +1,115 @@
+//! What the memory of a device was in use for, as a sum that adds up to the byte.
+
+use vramtrace_format::{Kind, RefusedBy};
+
+use super::Oom;
+use crate::replay::DeviceState;
+
+/// What a part of the sum is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum What {
+    /// Blocks of PyTorch's cache, and what of its segments is in none.
+    Tensors,
+    TorchCache,
+    /// Driver memory that this library asked for. `None`: the stacks do not tell.
+    Library(Option<String>),
+    /// Rest of pages, reserves of pools and graphs.
+    Rounding,
+    Context,
+    /// Local memory of a larger stack, heaps (cuCtxSetLimit).
+    Limits,
+    /// What NVML shows beyond all that. Negative where it shows less.
+    Unattributed,
+    /// What the cap counted beside: requests under way, the rest of a step of managed memory.
+    Counted,
+}
+
+impl What {
+    /// The name in JSON.
+    pub fn name(&self) -> &'static str {
+        match self {
+            What::Tensors => "tensors",
+            What::TorchCache => "torch_cache",
+            What::Library(_) => "library",
+            What::Rounding => "rounding",
+            What::Context => "context",
+            What::Limits => "limits",
+            What::Unattributed => "unattributed",
+            What::Counted => "counted",
+        }
+    }
+}
+
+impl What {
+    /// The library that it is of, if it is one's.
+    pub fn library(&self) -> Option<&str> {
+        match self {
+            What::Library(name) => name.as_deref(),
+            _ => None,
+        }
+    }
+}
+
+/// Of one device at one moment: all that nvidia-smi shows for the process, and managed memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sum {
+    /// The sum of the parts.
+    pub bytes: u64,
+    pub parts: Vec<(What, i64)>,
+    /// Managed memory in it: nvidia-smi leaves it out.
+    pub managed: u64,
+    /// NVML had a figure: what only shows there is in the sum.
+    pub knows_process: bool,
+}
+
+/// A file may claim any number: no part is more, so that the sum of all is a number, too.
+const MOST: u64 = 1 << 50;
+
+impl Sum {
+    /// `libraries`: driver memory that is no segment of a cache, by who asked for it.
+    pub fn of(device: &DeviceState, oom: &Oom, libraries: Vec<(Option<String>, u64)>) -> Sum {
+        let number = |bytes: u64| bytes.min(MOST) as i64;
+        let cache = &device.cache;
+        // Blocks on memory that no call showed are in no sum of driver memory.
+        let tensors = cache.allocated.saturating_sub(cache.outside);
+        let mut parts = vec![
+            (What::Tensors, number(tensors)),
+            (What::TorchCache, number(cache.reserved.saturating_sub(tensors))),
+        ];
+        parts.extend(libraries.into_iter().map(|(name, it)| (What::Library(name), number(it))));
+        let named = sum(&parts);
+        parts.push((What::Rounding, number(device.live_bytes).saturating_sub(named)));
+        parts.push((What::Context, number(device.context_bytes)));
+        let told = device.sample.and_then(|at| at.unattributed());
+        let beyond = told.unwrap_or(0).clamp(-(MOST as i64), MOST as i64);
+        // Measured one by one: together they are never more than what shows.
+        let mut left = beyond.max(0);
+        for (what, bytes) in named_by_the_driver(device) {
+            let bytes = number(bytes).min(left);
+            left -= bytes;
+            parts.push((what, bytes));
+        }
+        parts.push((What::Unattributed, if beyond < 0 { beyond } else { left }));
+        let counted = oom.refusal.map(|at| at.refused).filter(|it| it.by == RefusedBy::Cap);
+        // Below zero all is wrong, and yet it adds up.
+        let least = counted.map_or(0, |refused| number(refused.counted));
+        let beside = least.saturating_sub(sum(&parts)).max(0);
+        parts.push((What::Counted, beside));
+        parts.retain(|(_, bytes)| *bytes != 0);
+        Sum {
+            bytes: sum(&parts).max(0) as u64,
+            managed: device.kind(Kind::Managed).live_bytes,
+            knows_process: told.is_some(),
+            parts,
+        }
+    }
+}
+
+/// What is known of that which only NVML shows.
+fn named_by_the_driver(device: &DeviceState) -> Vec<(What, u64)> {
+    vec![(What::Limits, device.limit_bytes)]
+}
+
+fn sum(parts: &[(What, i64)]) -> i64 {
+    parts.iter().map(|(_, bytes)| *bytes).fold(0, i64::saturating_add)
+}

@@ -1,0 +1,302 @@
+//! `vramtrace oom`: why a run was out of memory.
+
+use std::path::PathBuf;
+
+use vramtrace_reader::analysis::oom::{Explained, Found, Oom, explain, list};
+use vramtrace_reader::replay::State;
+use vramtrace_reader::report::oom as report;
+use vramtrace_reader::symbols::Symbols;
+use vramtrace_reader::trace::Definitions;
+
+use super::inputs::{self, Input};
+use super::{DONE, Failure, Outcome, print};
+
+#[derive(clap::Args)]
+#[command(
+    long_about = "Why a run was out of memory: what was asked for and where, which limit it met, \
+        the sum that makes up what was in use, whether fragmentation was to blame, who held the \
+        memory, what grew before, and what to try.\n\n\
+        Out of memory is a request of PyTorch's cache on which PyTorch gave up; of other callers, \
+        one that was refused and after which the thread was given nothing, or that was refused \
+        again after a second. Other refusals were absorbed (PyTorch empties its cache and asks \
+        again) and are counted only. Requests that failed within a second of each other are one.\n\n\
+        Exit status: 0 with and without an out-of-memory (`vramtrace report --fail-on refusal` \
+        tells by status), 2 for bad input.",
+    after_help = "\
+Examples:
+  vramtrace oom                                        the newest run here, also while it runs
+  vramtrace oom vramtrace-20260101-120000/ --rank 3
+  vramtrace oom train.vtrace --at 2                    the second one; `all`: every one in full
+  vramtrace oom snapshot.pickle                        a PyTorch memory snapshot
+  vramtrace oom --json | jq '.ooms[-1].post_mortem.advice'"
+)]
+pub struct Args {
+    /// Trace files, a run's directory, or PyTorch snapshots; default: the newest run in the
+    /// working directory
+    traces: Vec<PathBuf>,
+    /// Only of this device, by its ordinal as the program saw it
+    #[arg(long, value_name = "N")]
+    device: Option<u8>,
+    /// Only the process of this rank
+    #[arg(long, value_name = "N")]
+    rank: Option<u32>,
+    /// Only the process with this pid
+    #[arg(long, value_name = "P")]
+    pid: Option<u32>,
+    /// Which one, by its number in the run, or `all` [default: the one that ended the run; of
+    /// several processes that ended so the first; else the last]
+    #[arg(long, value_name = "WHICH", value_parser = which)]
+    at: Option<Which>,
+    /// How many lines to list of holders and of what grew
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    top: usize,
+    /// Show every frame, and files with their whole path
+    #[arg(long)]
+    full: bool,
+    /// Print JSON (schema vramtrace.oom/1)
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Which {
+    Number(usize),
+    All,
+}
+
+fn which(text: &str) -> Result<Which, String> {
+    match (text, text.parse::<usize>()) {
+        ("all", _) => Ok(Which::All),
+        (_, Ok(number)) if number > 0 => Ok(Which::Number(number)),
+        _ => Err("give `all`, or a number from 1: `vramtrace oom` lists them".to_string()),
+    }
+}
+
+/// One process, read.
+struct Read {
+    input: Input,
+    definitions: Definitions,
+    found: Found,
+    end: State,
+    /// Of the requests' stacks.
+    symbols: Symbols,
+}
+
+impl Read {
+    fn new(input: Input) -> Read {
+        let (definitions, _) = input.trace.definitions();
+        let (found, end) = list(&input.trace, &definitions);
+        let stacks = found.ooms.iter().map(|oom| oom.stack);
+        let symbols = Symbols::of(&definitions, input.trace.header(), stacks);
+        Read { input, definitions, found, end, symbols }
+    }
+
+    fn quiet(&self, alone: bool) -> report::Quiet<'_> {
+        let name = if alone { String::new() } else { self.input.name.clone() };
+        report::Quiet { name, end: &self.end, refusals: &self.found.refusals }
+    }
+}
+
+/// Where an out-of-memory is: the process, and which of its.
+#[derive(Clone, Copy)]
+struct Place {
+    process: usize,
+    index: usize,
+    number: usize,
+}
+
+pub fn run(args: Args) -> Outcome {
+    let mut inputs = inputs::open(&args.traces)?;
+    wanted(&mut inputs, &args)?;
+    let processes: Vec<Read> = inputs.into_iter().map(Read::new).collect();
+    let all = numbered(&processes);
+    let of_device = |place: &&Place| {
+        args.device.is_none_or(|wanted| oom(&processes, **place).device.0 == wanted)
+    };
+    let here: Vec<Place> = all.iter().filter(of_device).copied().collect();
+    let chosen = chosen(&args, &processes, &all, &here)?;
+    let explained = explained(&processes, &chosen);
+    let text = match args.json {
+        true => as_json(&args, &processes, &here, &explained)?,
+        false => as_text(&args, &processes, &here, &explained, all.len()),
+    };
+    print(&text)?;
+    Ok(DONE)
+}
+
+fn oom(processes: &[Read], place: Place) -> &Oom {
+    &processes[place.process].found.ooms[place.index]
+}
+
+/// Leaves those that `--rank` and `--pid` name.
+fn wanted(inputs: &mut Vec<Input>, args: &Args) -> Result<(), Failure> {
+    let rank = args.rank.map(|rank| format!("--rank {rank}"));
+    let pid = args.pid.map(|pid| format!("--pid {pid}"));
+    inputs.retain(|input| {
+        let header = input.trace.header();
+        args.rank.is_none_or(|rank| header.rank == Some(rank))
+            && args.pid.is_none_or(|pid| header.pid == pid)
+    });
+    match inputs.is_empty() {
+        false => Ok(()),
+        true => {
+            let asked: Vec<String> = rank.into_iter().chain(pid).collect();
+            Err(Failure::new(format!("{}: no such process in these traces", asked.join(" "))))
+        }
+    }
+}
+
+/// All of the run, in order of time across its processes.
+fn numbered(processes: &[Read]) -> Vec<Place> {
+    let mut all: Vec<Place> = processes
+        .iter()
+        .enumerate()
+        .flat_map(|(process, read)| {
+            (0..read.found.ooms.len()).map(move |index| Place { process, index, number: 0 })
+        })
+        .collect();
+    all.sort_by_key(|place| {
+        let start = processes[place.process].input.trace.header().start_unix_ns;
+        start.saturating_add(oom(processes, *place).time_ns)
+    });
+    for (place, number) in all.iter_mut().zip(1..) {
+        place.number = number;
+    }
+    all
+}
+
+fn chosen(
+    args: &Args,
+    processes: &[Read],
+    all: &[Place],
+    here: &[Place],
+) -> Result<Vec<Place>, Failure> {
+    match args.at {
+        Some(Which::All) => Ok(here.to_vec()),
+        Some(Which::Number(number)) => {
+            let found = here.iter().find(|place| place.number == number);
+            let there = match (all.len(), here.len()) {
+                (0, _) => "there is none in these traces".to_string(),
+                (_, 0) => "there is none of this device".to_string(),
+                (1, _) => "there is one only".to_string(),
+                (n, _) => format!("there are {n} (of this device {})", here.len()),
+            };
+            match found {
+                Some(place) => Ok(vec![*place]),
+                None => Err(Failure::new(format!("--at {number}: {there}"))),
+            }
+        }
+        None => {
+            let ended = |place: &&Place| {
+                let living = processes[place.process].input.trace.is_living();
+                !living && !oom(processes, **place).went_on
+            };
+            // One process's end may bring the others down: the first was the cause.
+            let first = here.iter().find(ended).map(|place| place.process);
+            let last =
+                |process| here.iter().rev().find(|place| place.process == process && ended(place));
+            let chosen = first.and_then(last).or(here.last());
+            Ok(chosen.into_iter().copied().collect())
+        }
+    }
+}
+
+/// Each with its place, in order.
+fn explained(processes: &[Read], chosen: &[Place]) -> Vec<(Place, Explained)> {
+    let mut all = Vec::new();
+    for (process, read) in processes.iter().enumerate() {
+        let here: Vec<Place> =
+            chosen.iter().filter(|place| place.process == process).copied().collect();
+        if here.is_empty() {
+            continue;
+        }
+        let ooms: Vec<(usize, Oom)> =
+            here.iter().map(|place| (place.number, read.found.ooms[place.index])).collect();
+        let explained = explain(&read.input.trace, &read.definitions, &ooms);
+        all.extend(here.into_iter().zip(explained));
+    }
+    all.sort_by_key(|(place, _)| place.number);
+    all
+}
+
+fn listed(processes: &[Read], place: Place) -> report::Listed<'_> {
+    let read = &processes[place.process];
+    report::Listed {
+        number: place.number,
+        oom: &read.found.ooms[place.index],
+        header: read.input.trace.header(),
+        definitions: &read.definitions,
+        symbols: &read.symbols,
+    }
+}
+
+fn as_json(
+    args: &Args,
+    processes: &[Read],
+    here: &[Place],
+    explained: &[(Place, Explained)],
+) -> Result<String, Failure> {
+    let full = |place: &Place| {
+        explained.iter().find(|(of, _)| of.number == place.number).map(|(_, explained)| explained)
+    };
+    let all = report::Report {
+        schema: report::SCHEMA,
+        ooms: here
+            .iter()
+            .map(|place| report::facts(&listed(processes, *place), full(place), args.top))
+            .collect(),
+        processes: processes
+            .iter()
+            .map(|read| {
+                let trace = &read.input.trace;
+                let (path, running) = (trace.path().display().to_string(), trace.is_living());
+                report::process(&read.quiet(false), trace.header(), path, running, &read.found.ooms)
+            })
+            .collect(),
+    };
+    Ok(serde_json::to_string_pretty(&all)? + "\n")
+}
+
+/// Lines of the list of all.
+const LISTED: usize = 20;
+
+fn as_text(
+    args: &Args,
+    processes: &[Read],
+    here: &[Place],
+    explained: &[(Place, Explained)],
+    of: usize,
+) -> String {
+    let given: String = args.traces.iter().map(|path| format!(" {}", path.display())).collect();
+    let parts = explained.iter().map(|(place, explained)| {
+        let read = &processes[place.process];
+        let trace = &read.input.trace;
+        let shown = report::Shown { top: args.top, full: args.full, living: trace.is_living(), of };
+        report::text(explained, trace.header(), &read.definitions, &given, shown)
+    });
+    let mut out = parts.collect::<Vec<_>>().join("\n");
+    let all: Vec<report::Listed> = here.iter().map(|place| listed(processes, *place)).collect();
+    let shown: Vec<usize> = explained.iter().map(|(place, _)| place.number).collect();
+    out.push_str(&report::others(&all, &shown, LISTED));
+    let quiet = processes.iter().filter(|read| read.found.ooms.is_empty());
+    let quiet: Vec<String> =
+        quiet.map(|read| report::none(&read.quiet(processes.len() == 1))).collect();
+    if !out.is_empty() && !quiet.is_empty() {
+        out.push('\n');
+    }
+    out + &quiet.concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_is_chosen_by_its_number() {
+        assert_eq!(which("all"), Ok(Which::All));
+        assert_eq!(which("2"), Ok(Which::Number(2)));
+        for bad in ["", "0", "-1", "last", "1.5"] {
+            assert!(which(bad).unwrap_err().contains("`all`"), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! The sentences of a post-mortem, without colours.
+
+use vramtrace_format::physical::{GIB, MIB};
+use vramtrace_format::{Header, RefusedBy};
+
+use super::super::holders::{Listing, words};
+use super::super::layout::{clean, count, several};
+use super::super::whatif::shell;
+use crate::analysis::oom::{Advice, Cause, PostMortem, Sum, What};
+use crate::analysis::whatif::Origin;
+use crate::analysis::{By, Level, Reading};
+use crate::replay::DeviceState;
+use crate::symbols::Frame;
+use crate::units::{gib, size};
+use vramtrace_format::StackId;
+
+/// `rank 3 cuda:3 pid 4711`.
+pub fn process(header: &Header, one: &PostMortem) -> String {
+    let rank = header.rank.map_or(String::new(), |rank| format!("rank {rank} "));
+    format!("{rank}{} pid {}", device(one), header.pid)
+}
+
+pub fn device(one: &PostMortem) -> String {
+    match one.oom.device == vramtrace_format::DeviceId::UNKNOWN {
+        true => "unknown device".to_string(),
+        false => format!("cuda:{}", one.oom.device.0),
+    }
+}
+
+/// `modeling_gpt2.py:1291 < train.py:41`. `None`: the stack has no frames.
+pub fn place(reading: &Reading, stack: StackId) -> Option<String> {
+    let said = reading.read(stack);
+    let lead = short(reading.frame(stack, said.lead)?);
+    Some(match reading.frame(stack, said.caller) {
+        Some(caller) => format!("{lead} < {}", short(caller)),
+        None => lead,
+    })
+}
+
+/// `train.py:41`; the function where no file is known.
+fn short(frame: &Frame) -> String {
+    let how = Listing { by: By::Line, top: 0, full: false, when: "" };
+    match frame.place().filter(|_| frame.line.is_some()) {
+        Some(place) => clean(&place),
+        None => words(frame, how),
+    }
+}
+
+/// Which limit was met, and what the card had.
+pub fn limit(one: &PostMortem) -> String {
+    let refused = one.oom.refusal.map(|at| at.refused);
+    let limit = match refused {
+        None if one.oom.level == Level::Tensor && one.live_is_known => {
+            "PyTorch's own: no call of the driver's was refused (a memory fraction?)".to_string()
+        }
+        None => "not known: the trace shows no refused call".to_string(),
+        Some(refused) => match refused.by {
+            RefusedBy::BadCap => {
+                return "VRAMTRACE_CAP cannot be understood: every request is refused".to_string();
+            }
+            RefusedBy::Group => format!(
+                "{} by the group's cap; its processes together had {}",
+                gib(refused.limit),
+                gib(refused.counted)
+            ),
+            RefusedBy::Cap => format!("{} by the cap", gib(refused.limit)),
+            RefusedBy::Driver | RefusedBy::Warned => match one.card_bytes {
+                Some(bytes) => format!("the card: {}", gib(bytes)),
+                None => "the card".to_string(),
+            },
+        },
+    };
+    let Some(free) = one.card_free() else { return limit };
+    let so = match one.is_capped() {
+        true if free >= one.oom.size => ": not the card, not a neighbour",
+        true => ": too little as well",
+        false => "",
+    };
+    format!("{limit}; the card had {} free{so}", size(free))
+}
+
+/// Why it did not fit.
+pub fn why(one: &PostMortem) -> String {
+    let asked = size(one.oom.size);
+    match one.cause {
+        Cause::BadCap => return "the setting is wrong, not the program".to_string(),
+        Cause::Fragmentation => {
+            return format!(
+                "fragmentation: {} free inside PyTorch in {}, largest hole {}; in one piece {asked} \
+                 would fit",
+                size(one.free),
+                several(one.pinned, "pinned segment"),
+                size(one.largest_hole)
+            );
+        }
+        Cause::Cap | Cause::Card | Cause::Unknown => {}
+    }
+    let short = match one.room() {
+        Some(room) if room < one.oom.size => {
+            format!(": {} left of the limit, {} short", size(room), size(one.oom.size - room))
+        }
+        _ => String::new(),
+    };
+    let mut out = format!("too much: asked {asked}{short}");
+    if one.oom.level == Level::Tensor {
+        out.push_str(&format!(
+            "; {} in tensors, {} free in PyTorch's cache",
+            size(one.allocated),
+            size(one.free)
+        ));
+        if one.largest_hole >= one.oom.size {
+            out.push_str(&format!(
+                " (a hole of {} would do, but it is another stream's or pool's)",
+                size(one.largest_hole)
+            ));
+        }
+    } else if one.releasable > 0 {
+        let kept = size(one.releasable);
+        out.push_str(&format!("; PyTorch's cache keeps {kept} that no tensor uses"));
+    }
+    out
+}
+
+/// What a part of the sum is called; at most a few words.
+pub fn part(what: &What) -> String {
+    match what {
+        What::Tensors => "tensors".into(),
+        What::TorchCache => "torch cache".into(),
+        What::Library(Some(name)) => clean(name),
+        What::Library(None) => "other allocations".into(),
+        What::Rounding => "rest of pages and pools".into(),
+        What::Context => "context".into(),
+        What::Limits => "local memory and heaps".into(),
+        What::Unattributed => "unattributed".into(),
+        What::Counted => "under way".into(),
+    }
+}
+
+/// What stands behind a part, for those who do not know.
+pub fn meaning(what: &What) -> &'static str {
+    match what {
+        What::Tensors => "blocks of PyTorch's cache",
+        What::TorchCache => "PyTorch's segments, in no block",
+        What::Library(_) | What::Context => "",
+        What::Rounding => "memory comes in pages; pools and graphs reserve",
+        What::Limits => "larger limits (cuCtxSetLimit)",
+        What::Unattributed => "kernels, heaps, what libraries took past the driver's calls",
+        What::Counted => "counted by the cap: requests of other threads, steps of managed memory",
+    }
+}
+
+/// `13.24 GiB = tensors 11.01 + torch cache 1.51 + ..`: what is printed adds up, too.
+pub fn sum(sum: &Sum) -> String {
+    let unit = if sum.bytes >= GIB { (GIB, "GiB") } else { (MIB, "MiB") };
+    let shown = hundredths(&sum.parts.iter().map(|(_, bytes)| *bytes).collect::<Vec<_>>(), unit.0);
+    let total: i64 = shown.iter().sum();
+    let figure = |n: i64| format!("{}.{:02}", n.abs() / 100, n.abs() % 100);
+    let mut out = format!("{} {} =", figure(total), unit.1);
+    let mut first = true;
+    for ((what, _), n) in sum.parts.iter().zip(shown).filter(|(_, n)| *n != 0) {
+        let sign = match (first, n < 0) {
+            (true, false) => "",
+            (_, true) => " -",
+            (false, false) => " +",
+        };
+        out.push_str(&format!("{sign} {} {}", part(what), figure(n)));
+        first = false;
+    }
+    out
+}
+
+/// Each as hundredths of a unit, so that they add up to their sum, rounded: those that lose most
+/// are rounded up.
+pub fn hundredths(parts: &[i64], unit: u64) -> Vec<i64> {
+    let unit = i128::from(unit);
+    let scaled = |bytes: i64| i128::from(bytes) * 100;
+    let total: i128 = parts.iter().map(|bytes| scaled(*bytes)).sum();
+    let mut shown: Vec<i128> = parts.iter().map(|bytes| scaled(*bytes).div_euclid(unit)).collect();
+    let missing = (total + unit / 2).div_euclid(unit) - shown.iter().sum::<i128>();
+    let mut order: Vec<usize> = (0..parts.len()).collect();
+    order.sort_by_key(|at| std::cmp::Reverse(scaled(parts[*at]).rem_euclid(unit)));
+    for at in order.into_iter().take(missing.max(0) as usize) {
+        shown[at] += 1;
+    }
+    shown.into_iter().map(|n| n as i64).collect()
+}
+
+/// What to try.
+pub fn advice(advice: &Advice) -> String {
+    match advice {
+        Advice::CorrectCap => "correct VRAMTRACE_CAP: 8GiB, 50%, 0=8GiB,1=50%".into(),
+        Advice::Setting { conf, spare, origin } => {
+            let of = match origin {
+                Origin::Cap => "under the same cap",
+                Origin::Card => "on the same card",
+                Origin::Asked => "there",
+            };
+            format!(
+                "PYTORCH_CUDA_ALLOC_CONF={}   (replayed, it fits {of}, {} to spare)",
+                shell(conf),
+                size(*spare)
+            )
+        }
+        Advice::Cap { bytes } => format!("a cap of {}", size(*bytes)),
+        Advice::Card { bytes } => format!("{} of the card for this process", size(*bytes)),
+        Advice::EmptyCache { bytes } => {
+            format!("torch.cuda.empty_cache() before it: {} go back to the driver", size(*bytes))
+        }
+        Advice::Smaller { bytes } => {
+            format!("a smaller request: up to {} would have been served", size(*bytes))
+        }
+        Advice::Others { bytes } => {
+            format!("another card: other processes hold {} of this one", size(*bytes))
+        }
+    }
+}
+
+/// What came of requests before and after it.
+pub fn before(one: &PostMortem) -> Vec<String> {
+    let oom = &one.oom;
+    let mut all = Vec::new();
+    if oom.absorbed > 0 {
+        let who = match oom.level {
+            Level::Tensor => "that PyTorch absorbed by emptying its cache",
+            Level::Driver => "after which the program went on",
+        };
+        all.push(format!("{} {who} (harmless)", several(oom.absorbed, "refusal")));
+    }
+    if oom.requests > 1 {
+        let since = crate::units::seconds(oom.first_ns);
+        all.push(format!("{} in a row got nothing since {since}", count_requests(oom.requests)));
+    }
+    all
+}
+
+fn count_requests(n: u64) -> String {
+    format!("{} requests", count(n))
+}
+
+/// `peak 13.77 GiB of a cap of 14.44 GiB`.
+pub fn peak(device: &DeviceState) -> String {
+    let shown = device.peak_sample.and_then(|at| at.sample.process_bytes).unwrap_or(0);
+    let peak = gib(device.peak.bytes.max(shown));
+    match (device.cap_bytes, device.group_cap_bytes) {
+        (Some(cap), _) => format!("peak {peak} of a cap of {}", gib(cap)),
+        (None, Some(cap)) => format!("peak {peak}, the group's cap {}", gib(cap)),
+        (None, None) => format!("peak {peak}, no cap"),
+    }
+}
