@@ -85,15 +85,17 @@ pub struct PostMortem {
 const MOST_BLOCKS: u64 = 2_000_000;
 
 impl PostMortem {
-    /// What the limit, and the card, had left for a request. `None`: the trace does not tell.
+    /// What the limit, and the card, had left for a request: less than was asked of the driver.
+    /// `None`: the trace does not tell.
     pub fn room(&self) -> Option<u64> {
         let refused = self.oom.refusal?.refused;
         let under = (refused.limit > 0).then(|| refused.limit.saturating_sub(refused.counted));
         let card = (refused.driver_free > 0).then_some(refused.driver_free);
-        match (under, card) {
+        let room = match (under, card) {
             (Some(under), Some(card)) => Some(under.min(card)),
             (under, card) => under.or(card),
-        }
+        };
+        room.filter(|room| *room < refused.size)
     }
 
     /// Free bytes of the card, as the driver said last.

@@ -1,6 +1,6 @@
 //! What the memory of a device was in use for, as a sum that adds up to the byte.
 
-use vramtrace_format::{Kind, RefusedBy};
+use vramtrace_format::{Cause, Kind, RefusedBy};
 
 use super::Oom;
 use crate::replay::DeviceState;
@@ -18,6 +18,8 @@ pub enum What {
     Context,
     /// Local memory of a larger stack, heaps (cuCtxSetLimit).
     Limits,
+    /// What the driver took of its own, by the calls after which it showed.
+    Driver(Cause),
     /// What NVML shows beyond all that. Negative where it shows less.
     Unattributed,
     /// What the cap counted beside: requests under way, the rest of a step of managed memory.
@@ -34,6 +36,14 @@ impl What {
             What::Rounding => "rounding",
             What::Context => "context",
             What::Limits => "limits",
+            What::Driver(Cause::Modules) => "modules",
+            What::Driver(Cause::LocalMemory) => "local_memory",
+            What::Driver(Cause::Heap) => "heap",
+            What::Driver(Cause::Streams) => "streams",
+            What::Driver(Cause::Graphs) => "graphs",
+            What::Driver(Cause::Sharing) => "sharing",
+            What::Driver(Cause::Context) => "context_later",
+            What::Driver(Cause::Other) => "driver_other",
             What::Unattributed => "unattributed",
             What::Counted => "counted",
         }
@@ -107,7 +117,10 @@ impl Sum {
 
 /// What is known of that which only NVML shows.
 fn named_by_the_driver(device: &DeviceState) -> Vec<(What, u64)> {
-    vec![(What::Limits, device.limit_bytes)]
+    let own = &device.driver_own;
+    let causes = Cause::ALL.into_iter().map(|cause| (What::Driver(cause), own.of(cause)));
+    let told = own.of(Cause::LocalMemory).saturating_add(own.of(Cause::Heap));
+    causes.chain([(What::Limits, device.limit_bytes.saturating_sub(told))]).collect()
 }
 
 fn sum(parts: &[(What, i64)]) -> i64 {

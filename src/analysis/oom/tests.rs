@@ -228,6 +228,7 @@ proptest! {
             counted: counted * MIB,
             limit: 1,
             driver_free: 0,
+            cache: None,
         }));
         with_trace(&t, |trace, definitions| {
             let found = list(trace, definitions).0;

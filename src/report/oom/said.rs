@@ -1,18 +1,17 @@
 //! The sentences of a post-mortem, without colours.
 
 use vramtrace_format::physical::{GIB, MIB};
-use vramtrace_format::{Header, RefusedBy};
+use vramtrace_format::{Cause, DeviceId, Header, RefusedBy, StackId};
 
 use super::super::holders::{Listing, words};
 use super::super::layout::{clean, count, several};
 use super::super::whatif::shell;
-use crate::analysis::oom::{Advice, Cause, PostMortem, Sum, What};
+use crate::analysis::oom::{Advice, Cause as Why, PostMortem, Sum, What};
 use crate::analysis::whatif::Origin;
-use crate::analysis::{By, Level, Reading};
+use crate::analysis::{By, Level, Reading, autograd};
 use crate::replay::DeviceState;
 use crate::symbols::Frame;
 use crate::units::{gib, size};
-use vramtrace_format::StackId;
 
 /// `rank 3 cuda:3 pid 4711`.
 pub fn process(header: &Header, one: &PostMortem) -> String {
@@ -21,7 +20,7 @@ pub fn process(header: &Header, one: &PostMortem) -> String {
 }
 
 pub fn device(one: &PostMortem) -> String {
-    match one.oom.device == vramtrace_format::DeviceId::UNKNOWN {
+    match one.oom.device == DeviceId::UNKNOWN {
         true => "unknown device".to_string(),
         false => format!("cuda:{}", one.oom.device.0),
     }
@@ -42,6 +41,10 @@ fn short(frame: &Frame) -> String {
     let how = Listing { by: By::Line, top: 0, full: false, when: "" };
     match frame.place().filter(|_| frame.line.is_some()) {
         Some(place) => clean(&place),
+        // Which library runs a backward step is known.
+        None if autograd::node(&frame.function).is_some() => {
+            autograd::spoken(&frame.function).into_owned()
+        }
         None => words(frame, how),
     }
 }
@@ -83,8 +86,8 @@ pub fn limit(one: &PostMortem) -> String {
 pub fn why(one: &PostMortem) -> String {
     let asked = size(one.oom.size);
     match one.cause {
-        Cause::BadCap => return "the setting is wrong, not the program".to_string(),
-        Cause::Fragmentation => {
+        Why::BadCap => return "the setting is wrong, not the program".to_string(),
+        Why::Fragmentation => {
             return format!(
                 "fragmentation: {} free inside PyTorch in {}, largest hole {}; in one piece {asked} \
                  would fit",
@@ -93,13 +96,11 @@ pub fn why(one: &PostMortem) -> String {
                 size(one.largest_hole)
             );
         }
-        Cause::Cap | Cause::Card | Cause::Unknown => {}
+        Why::Cap | Why::Card | Why::Unknown => {}
     }
     let short = match one.room() {
-        Some(room) if room < one.oom.size => {
-            format!(": {} left of the limit, {} short", size(room), size(one.oom.size - room))
-        }
-        _ => String::new(),
+        Some(room) => format!(", {} left of the limit", size(room)),
+        None => String::new(),
     };
     let mut out = format!("too much: asked {asked}{short}");
     if one.oom.level == Level::Tensor {
@@ -131,6 +132,16 @@ pub fn part(what: &What) -> String {
         What::Rounding => "rest of pages and pools".into(),
         What::Context => "context".into(),
         What::Limits => "local memory and heaps".into(),
+        What::Driver(cause) => match cause {
+            Cause::Modules => "modules".into(),
+            Cause::LocalMemory => "local memory".into(),
+            Cause::Heap => "heap of kernels".into(),
+            Cause::Streams => "streams".into(),
+            Cause::Graphs => "graphs".into(),
+            Cause::Sharing => "sharing".into(),
+            Cause::Context => "context, later".into(),
+            Cause::Other => "driver's own".into(),
+        },
         What::Unattributed => "unattributed".into(),
         What::Counted => "under way".into(),
     }
@@ -142,10 +153,14 @@ pub fn meaning(what: &What) -> &'static str {
         What::Tensors => "blocks of PyTorch's cache",
         What::TorchCache => "PyTorch's segments, in no block",
         What::Library(_) | What::Context => "",
-        What::Rounding => "memory comes in pages; pools and graphs reserve",
+        What::Rounding => "pages of 2 MiB, reserves",
         What::Limits => "larger limits (cuCtxSetLimit)",
-        What::Unattributed => "kernels, heaps, what libraries took past the driver's calls",
-        What::Counted => "counted by the cap: requests of other threads, steps of managed memory",
+        What::Driver(Cause::Modules) => "code of kernels and libraries, and its variables",
+        What::Driver(Cause::LocalMemory) => "spilled registers, arrays and stacks of kernels",
+        What::Driver(Cause::Sharing) => "peer access, imports, multicast",
+        What::Driver(_) => "taken by the driver of its own",
+        What::Unattributed => "kernels, heaps, what libraries took",
+        What::Counted => "the cap counts requests under way, steps of managed memory",
     }
 }
 

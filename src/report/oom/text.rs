@@ -100,16 +100,20 @@ fn first_line(
         (false, true) => ", and the process still runs",
         (false, false) => "",
     };
-    format!(
-        "{}  {}{at}: {who} asked for {}{place}{then}{}\n",
-        paint(BAD, "OUT OF MEMORY"),
-        paint(BOLD, &said::process(header, one)),
-        size(one.oom.size),
-        paint(DIM, &number)
-    )
+    let process = said::process(header, one);
+    let text =
+        format!("{process}{at}: {who} asked for {}{place}{then}{number}", size(one.oom.size));
+    let mut out = String::new();
+    for (index, part) in wrapped(&text, WIDTH - TITLE.len() - 2).iter().enumerate() {
+        let title = if index == 0 { paint(BAD, TITLE) } else { " ".repeat(TITLE.len()) };
+        out.push_str(&format!("{title}  {}\n", paint(BOLD, part)));
+    }
+    out
 }
 
-const UNITS: [&str; 4] = ["GiB", "MiB", "KiB", "B"];
+const TITLE: &str = "OUT OF MEMORY";
+
+const UNITS: [&str; 3] = ["GiB", "MiB", "KiB"];
 
 /// Lines with a word before them; what is too long goes on below.
 struct Lines<'o> {
@@ -135,16 +139,22 @@ impl Lines<'_> {
     }
 }
 
-/// At spaces, into lines of at most this many characters where words allow; a figure keeps its
-/// unit.
+/// At spaces, into lines of at most this many characters where words allow. What belongs together
+/// stays so: a figure and its unit, a part of a sum, a line and who called it.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     let mut words: Vec<String> = Vec::new();
     for word in text.split(' ') {
+        let glued = |last: &String| {
+            let figure = word.starts_with(|c: char| c.is_ascii_digit());
+            UNITS.iter().any(|unit| word.starts_with(unit))
+                || (last.starts_with("+ ") && figure)
+                || last == "+"
+                || word == "<"
+                || last.ends_with('<')
+        };
         match words.last_mut() {
-            Some(last) if UNITS.iter().any(|unit| word.starts_with(unit)) || last == "+" => {
-                last.push_str(&format!(" {word}"));
-            }
+            Some(last) if glued(last) => last.push_str(&format!(" {word}")),
             _ => words.push(word.to_string()),
         }
     }

@@ -1,0 +1,271 @@
+//! `vramtrace oom`: what is said of runs that were out of memory, and of those that were not.
+
+mod support;
+#[path = "support/trace.rs"]
+mod trace;
+
+use std::process::Output;
+
+use serde_json::Value;
+use support::{Scratch, vramtrace};
+use trace::{MS, SECOND, TraceBuilder, cached};
+use vramtrace_format::physical::MIB;
+use vramtrace_format::{Event, Kind, RefusedBy};
+
+fn run(scratch: &Scratch, args: &[&str]) -> Output {
+    vramtrace().arg("oom").args(args).current_dir(&scratch.0).env("NO_COLOR", "1").output().unwrap()
+}
+
+#[track_caller]
+fn text(scratch: &Scratch, args: &[&str]) -> String {
+    let output = run(scratch, args);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The facts; every post-mortem's parts must add up to its figure.
+#[track_caller]
+fn json(scratch: &Scratch, args: &[&str]) -> Value {
+    let all: Value = serde_json::from_str(&text(scratch, &[args, &["--json"]].concat())).unwrap();
+    assert_eq!(all["schema"], "vramtrace.oom/1");
+    for oom in all["ooms"].as_array().unwrap() {
+        if let Some(used) = oom.get("post_mortem") {
+            let parts = used["used"].as_array().unwrap().iter();
+            let sum: i64 = parts.map(|part| part["bytes"].as_i64().unwrap()).sum();
+            assert_eq!(sum, used["used_bytes"].as_i64().unwrap(), "{used:#}");
+        }
+    }
+    all
+}
+
+#[track_caller]
+fn said(shown: &str, wanted: &[&str]) {
+    for part in wanted {
+        assert!(shown.contains(part), "{part:?} is not there:\n{shown}");
+    }
+}
+
+fn written(builder: &TraceBuilder) -> Scratch {
+    let scratch = Scratch::new();
+    builder.write(&scratch.0.join("t.vtrace"));
+    scratch
+}
+
+#[test]
+fn a_torch_run_says_what_happened_why_and_what_to_do() {
+    let scratch = written(&cached());
+    let shown = text(&scratch, &["t.vtrace"]);
+    said(
+        &shown,
+        &[
+            "OUT OF MEMORY  cuda:0 pid 4711 at 10.000 s: torch asked for 40.00 MiB at\n               \
+             modeling_gpt2.py:212 < train.py:41\n",
+            "  limit   0.25 GiB by the cap; the card had 1.00 GiB free: not the card, not a \
+             neighbour\n",
+            "  used    228.00 MiB = tensors 106.00 + torch cache 58.00 + cuBLAS 16.00 + NCCL 8.00 + \
+             context 40.00\n",
+            "  why     fragmentation: 58.00 MiB free inside PyTorch in 3 pinned segments, largest \
+             hole 20.00 MiB;\n",
+            "  holds   50.00 MiB  modeling_gpt2.py:301 < train.py:41   4 blocks\n",
+            "  before  1 refusal that PyTorch absorbed by emptying its cache (harmless)\n",
+            "  try     PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True   (replayed, it fits under",
+            "          a cap of 268.00 MiB\n",
+            "          a smaller request: up to 20.00 MiB would have been served\n",
+            "  more    vramtrace frag t.vtrace --at oom\n",
+            "held by blocks",
+            "keeps free",
+            "default (in force)",
+            "asked for by",
+        ],
+    );
+    assert!(!shown.contains("in this run"), "one alone is no list:\n{shown}");
+    let all = json(&scratch, &["t.vtrace"]);
+    let [oom] = &all["ooms"].as_array().unwrap()[..] else { panic!("{all:#}") };
+    for (key, value) in [
+        ("number", Value::from(1)),
+        ("pid", 4711.into()),
+        ("rank", Value::Null),
+        ("device", 0.into()),
+        ("level", "tensor".into()),
+        ("at_s", 10.0.into()),
+        ("size_bytes", (40 * MIB).into()),
+        ("api", Value::Null),
+        ("refused_by", "cap".into()),
+        ("limit_bytes", (256 * MIB).into()),
+        ("requests", 1.into()),
+        ("refusals", 2.into()),
+        ("absorbed_before", 1.into()),
+        ("went_on", false.into()),
+    ] {
+        assert_eq!(oom[key], value, "{key}");
+    }
+    let it = &oom["post_mortem"];
+    assert_eq!(it["cause"], "fragmentation");
+    assert_eq!(it["used_bytes"], 228 * MIB);
+    let torch = &it["torch"];
+    for (key, mib) in [
+        ("allocated_bytes", 106),
+        ("reserved_bytes", 164),
+        ("free_bytes", 58),
+        ("largest_hole_bytes", 20),
+    ] {
+        assert_eq!(torch[key], mib * MIB, "{key}");
+    }
+    assert_eq!((&torch["fits_in_one_piece"], &torch["segments"]), (&true.into(), &4.into()));
+    let lead = it["lead"].as_u64().unwrap() as usize;
+    assert_eq!((&it["frames"][lead]["line"], &it["grew_since_s"]), (&212.into(), &9.0.into()));
+    let advice: Vec<&str> =
+        it["advice"].as_array().unwrap().iter().map(|a| a["what"].as_str().unwrap()).collect();
+    assert_eq!(advice, ["setting", "cap", "smaller_request"]);
+    assert_eq!(it["advice"][0]["under"], "cap");
+    let held = it["holders"].as_array().unwrap();
+    let share: f64 = held.iter().map(|holder| holder["share"].as_f64().unwrap()).sum();
+    assert!((share - 1.0).abs() < 1e-9, "{share}");
+    assert_eq!(all["processes"][0]["devices"][0]["absorbed"], 1);
+}
+
+/// A program of the driver's alone: refused, absorbed, refused for good; then it lives on.
+fn three_times() -> TraceBuilder {
+    let mut t = TraceBuilder::new();
+    t.code(1, "fill", "/home/me/fill.py", 7);
+    t.stack(1, &[], &[1], &[]);
+    t.context(0, 0);
+    t.alloc_by(SECOND, Kind::Device, 1 << 40, 100 * MIB, 1);
+    // Absorbed.
+    t.refused(2 * SECOND, Kind::Device, 90 * MIB, RefusedBy::Cap, 150 * MIB);
+    t.alloc_by(2 * SECOND + MS, Kind::Device, 2 << 40, 2 * MIB, 1);
+    // For long, and then given.
+    for n in 0..4 {
+        t.refused((3 + n) * SECOND, Kind::Device, (60 - n) * MIB, RefusedBy::Driver, 0);
+    }
+    t.alloc_by(8 * SECOND, Kind::Device, 3 << 40, 2 * MIB, 1);
+    t.refused(9 * SECOND, Kind::Device, 50 * MIB, RefusedBy::Cap, 150 * MIB);
+    t
+}
+
+#[test]
+fn each_can_be_chosen() {
+    let scratch = written(&three_times());
+    let shown = text(&scratch, &["t.vtrace"]);
+    said(
+        &shown,
+        &[
+            "OUT OF MEMORY  cuda:0 pid 4711 at 9.000 s: cuMemAlloc_v2 asked for 50.00 MiB",
+            "(2 of 2)",
+            "1 refusal after which the program went on (harmless)",
+            "2 out-of-memories in this run",
+        ],
+    );
+    let first = text(&scratch, &["t.vtrace", "--at", "1"]);
+    said(&first, &["at 6.000 s", "57.00 MiB", "and the run went on", "(1 of 2)", "the card"]);
+    said(&first, &["4 requests in a row got nothing since 3.000 s"]);
+    assert_eq!(text(&scratch, &["t.vtrace", "--at", "all"]).matches("OUT OF MEMORY").count(), 2);
+    let all = json(&scratch, &["t.vtrace"]);
+    assert_eq!(all["ooms"].as_array().unwrap().len(), 2);
+    assert!(all["ooms"][0].get("post_mortem").is_none(), "only the chosen one is told in full");
+    assert_eq!(all["ooms"][1]["post_mortem"]["cause"], "cap");
+    assert_eq!(all["ooms"][0]["requests"], 4);
+    let all = json(&scratch, &["t.vtrace", "--at", "all"]);
+    assert_eq!(all["ooms"][0]["post_mortem"]["cause"], "card");
+    assert_eq!(all["ooms"][1]["api"], "cuMemAlloc_v2");
+    for (args, wanted) in [
+        (&["--at", "3"][..], "--at 3: there are 2"),
+        (&["--at", "last"], "give `all`, or a number from 1"),
+        (&["--rank", "3"], "--rank 3: no such process"),
+        (&["--at", "1", "--device", "5"], "--at 1: there is none of this device"),
+    ] {
+        let output = run(&scratch, &[&["t.vtrace"], args].concat());
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && stderr.contains(wanted), "{args:?}: {stderr}");
+    }
+}
+
+#[test]
+fn a_run_without_any_says_so_in_one_line() {
+    let mut t = TraceBuilder::new();
+    t.event(0, Event::Cap { device: vramtrace_format::DeviceId(0), bytes: Some(1 << 30) });
+    t.alloc(SECOND, Kind::Device, 1 << 40, 100 * MIB);
+    t.refused(2 * SECOND, Kind::Device, 2 << 30, RefusedBy::Cap, 1 << 30);
+    t.alloc(2 * SECOND + MS, Kind::Device, 2 << 40, 2 * MIB);
+    let scratch = written(&t);
+    let shown = text(&scratch, &["t.vtrace"]);
+    assert_eq!(
+        shown,
+        "no out-of-memory; cuda:0: 1 refusal, all absorbed, peak 0.10 GiB of a cap of 1.00 GiB\n"
+    );
+    let all = json(&scratch, &["t.vtrace"]);
+    assert!(all["ooms"].as_array().unwrap().is_empty());
+    assert_eq!(all["processes"][0]["devices"][0]["absorbed"], 1);
+    let mut t = TraceBuilder::new();
+    t.alloc(SECOND, Kind::Device, 1 << 40, 100 * MIB);
+    t.refused(2 * SECOND, Kind::Device, 2 << 30, RefusedBy::Warned, 1 << 30);
+    said(
+        &text(&written(&t), &[]),
+        &["no out-of-memory; cuda:0: no refusal, 1 request passed the cap, which only warns, peak"],
+    );
+}
+
+#[test]
+fn of_many_ranks_the_first_that_ended_is_told() {
+    let scratch = Scratch::new();
+    for rank in 0..4u32 {
+        let mut t = TraceBuilder::new().rank(rank, 4);
+        t.alloc(SECOND, Kind::Device, 1 << 40, 100 * MIB);
+        // Rank 2 fails first; 3 after it, and 0 lives through it.
+        let failed = [Some(1), None, Some(5), Some(6)][rank as usize];
+        if let Some(at) = failed {
+            t.refused(at * SECOND, Kind::Device, 50 * MIB, RefusedBy::Cap, 120 * MIB);
+            t.refused((at + 1) * SECOND, Kind::Device, 50 * MIB, RefusedBy::Cap, 120 * MIB);
+        }
+        if rank == 0 {
+            t.alloc(3 * SECOND, Kind::Device, 2 << 40, 2 * MIB);
+        }
+        t.write(&scratch.0.join(format!("r{rank}.vtrace")));
+    }
+    let shown = text(&scratch, &["."]);
+    assert!(shown.starts_with("OUT OF MEMORY  rank 2 cuda:0 pid 4713 at 6.000 s"), "{shown}");
+    said(
+        &shown,
+        &["3 out-of-memories in this run", "rank 1: no out-of-memory; cuda:0: no refusal"],
+    );
+    let rank3 = text(&scratch, &[".", "--rank", "3"]);
+    assert!(rank3.starts_with("OUT OF MEMORY  rank 3 cuda:0"), "{rank3}");
+    let all = json(&scratch, &["."]);
+    let order: Vec<i64> =
+        all["ooms"].as_array().unwrap().iter().map(|oom| oom["rank"].as_i64().unwrap()).collect();
+    assert_eq!(order, [0, 2, 3]);
+    assert_eq!(all["processes"].as_array().unwrap().len(), 4);
+}
+
+#[test]
+fn an_unreadable_cap_is_the_cause_of_all() {
+    let mut t = TraceBuilder::new();
+    t.refused(SECOND, Kind::Device, 2 * MIB, RefusedBy::BadCap, 0);
+    said(
+        &text(&written(&t), &[]),
+        &["  limit   VRAMTRACE_CAP cannot be understood", "  try     correct VRAMTRACE_CAP: 8GiB"],
+    );
+}
+
+#[test]
+fn the_recorded_run_is_told_in_full() {
+    let scratch = Scratch::new();
+    let mut demo = vramtrace();
+    let demo = demo.current_dir(&scratch.0).args(["demo", "--recorded", "--out", "."]);
+    assert!(demo.output().unwrap().status.success());
+    let shown = text(&scratch, &["recorded.vtrace"]);
+    let expected =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/oom/recorded.txt");
+    for (index, line) in shown.lines().enumerate() {
+        let wide = line.chars().count();
+        // Names of functions make tables wider.
+        assert!(wide <= 100 || (index > 20 && wide <= 130), "{wide} columns: {line}");
+        assert_eq!(line, line.trim_end(), "trailing spaces");
+    }
+    // Its libraries are on no disk here: the names of native frames may differ.
+    let (head, _) = shown.split_once("\n    asked for by").unwrap();
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(&expected, head).unwrap();
+    }
+    assert_eq!(head, std::fs::read_to_string(&expected).unwrap(), "BLESS=1 writes it anew");
+}
