@@ -41,7 +41,7 @@ impl Directory {
     }
 
     pub fn open(path: &Path, owner: u32) -> Result<Directory, Problem> {
-        let wrong = |error| Problem::Io(path.into(), error);
+        let wrong = |error| not_opened(path, owner, error);
         let flags = libc::O_RDONLY | libc::O_DIRECTORY;
         let opened = open_at(libc::AT_FDCWD, path, flags).map_err(|error| {
             // With O_DIRECTORY a link is told as "not a directory".
@@ -63,7 +63,7 @@ impl Directory {
         let path = self.path.join(name);
         let flags = if write { libc::O_RDWR } else { libc::O_RDONLY };
         let file = open_at(self.opened.as_raw_fd(), Path::new(name), flags)
-            .map_err(|error| Problem::Io(path.clone(), error))?;
+            .map_err(|error| not_opened(&path, self.owner, error))?;
         let about = judge(&path, &file, self.owner)?;
         match about.is_file() && about.nlink() == 1 {
             true => Ok(Page { path, file }),
@@ -106,6 +106,16 @@ fn open_at(directory: i32, path: &Path, flags: i32) -> io::Result<File> {
     match unsafe { libc::openat(directory, name.as_ptr(), flags) } {
         -1 => Err(io::Error::last_os_error()),
         descriptor => Ok(unsafe { File::from_raw_fd(descriptor) }),
+    }
+}
+
+/// What nobody but its owner may open is told by its owner.
+fn not_opened(path: &Path, owner: u32, error: io::Error) -> Problem {
+    match path.symlink_metadata() {
+        Ok(about) if error.kind() == io::ErrorKind::PermissionDenied && about.uid() != owner => {
+            Problem::Owner(path.into(), about.uid())
+        }
+        _ => Problem::Io(path.into(), error),
     }
 }
 

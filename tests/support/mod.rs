@@ -10,7 +10,7 @@
 #![allow(dead_code)] // each test file uses its part
 
 use std::ffi::OsString;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -95,6 +95,7 @@ pub struct Setup {
     args: Vec<String>,
     cwd: Option<PathBuf>,
     timeout: Option<Duration>,
+    user: Option<u32>,
 }
 
 impl Setup {
@@ -133,6 +134,12 @@ impl Setup {
         self
     }
 
+    /// Runs as this user; for tests that run as root.
+    pub fn user(mut self, user: u32) -> Setup {
+        self.user = Some(user);
+        self
+    }
+
     pub fn timeout(mut self, limit: Duration) -> Setup {
         self.timeout = Some(limit);
         self
@@ -153,6 +160,10 @@ impl Setup {
             command.env("LD_PRELOAD", shim());
         }
         command.envs(self.env.iter().map(|(n, v)| (n, v)));
+        if let Some(user) = self.user {
+            std::os::unix::fs::chown(&scratch.0, Some(user), Some(user)).unwrap();
+            command.uid(user).gid(user);
+        }
         command
     }
 }

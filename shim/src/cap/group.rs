@@ -5,7 +5,7 @@
 //! would be theirs to change.
 
 use super::{DeviceFacts, Share};
-use std::ffi::CString;
+use crate::private::{self, Wrong};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use vramtrace_format::DeviceId;
@@ -13,8 +13,6 @@ use vramtrace_format::capspec::CapSpec;
 use vramtrace_format::group::{GROUP_BYTES, GROUP_WORDS, GroupPage, Unusable};
 use vramtrace_format::member::Member;
 use vramtrace_format::policy::GroupSpec;
-
-const TMPFS: u64 = 0x0102_1994;
 
 /// The process's place, where it is in a group.
 pub struct Group(Option<Joined>);
@@ -41,18 +39,9 @@ const CLOSELY_EVERY_NS: u64 = 1_000_000;
 pub enum Why {
     Directory { path: String, what: Wrong },
     File { path: String, what: Wrong },
+    Page { path: String, why: Unusable },
     Full,
     NoProc,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-pub enum Wrong {
-    Errno(i32),
-    Owner(u32),
-    Mode(u32),
-    NotInMemory,
-    NotPlain,
-    Unusable(Unusable),
 }
 
 impl fmt::Display for Why {
@@ -60,33 +49,19 @@ impl fmt::Display for Why {
         match self {
             Why::Directory { path, what } => write!(f, "the directory {path} {what}"),
             Why::File { path, what } => write!(f, "the file {path} {what}"),
+            Why::Page { path, why: Unusable::NotAGroup } => {
+                write!(
+                    f,
+                    "the file {path} is no group of this version; remove it when nobody uses it"
+                )
+            }
+            Why::Page { path, why: Unusable::OtherNamespace } => write!(
+                f,
+                "the file {path} is a group of another container, whose processes cannot be seen \
+                 from here; use another name, or remove it when nobody uses it"
+            ),
             Why::Full => write!(f, "the group has 256 living processes; use another name"),
             Why::NoProc => write!(f, "/proc is needed to tell who lives; mount it"),
-        }
-    }
-}
-
-impl fmt::Display for Wrong {
-    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
-        match self {
-            Wrong::Errno(errno @ (libc::ELOOP | libc::ENOTDIR)) => {
-                write!(f, "is a link or no directory (errno {errno}); remove it")
-            }
-            Wrong::Errno(errno) => write!(f, "cannot be used: errno {errno}"),
-            Wrong::Owner(owner) => {
-                write!(f, "belongs to user {owner}; remove it, or have it removed")
-            }
-            Wrong::Mode(mode) => write!(f, "is open to others (mode {mode:o}); chmod go-rwx it"),
-            Wrong::NotInMemory => write!(f, "is not in memory; mount a tmpfs at /dev/shm"),
-            Wrong::NotPlain => write!(f, "is no plain file of one name; remove it"),
-            Wrong::Unusable(Unusable::NotAGroup) => {
-                write!(f, "is no group of this version; remove it when nobody uses it")
-            }
-            Wrong::Unusable(Unusable::OtherNamespace) => write!(
-                f,
-                "is a group of another container, whose processes cannot be seen from here; use \
-                 another name, or remove it when nobody uses it"
-            ),
         }
     }
 }
@@ -105,14 +80,15 @@ impl Group {
     fn join_in(directory: &str, spec: &GroupSpec) -> Result<Group, Why> {
         let me = Member::of_this_process().ok_or(Why::NoProc)?;
         let name = format!("group.{}", spec.name);
-        let of_file = |what| Why::File { path: format!("{directory}/{name}"), what };
-        let descriptor = open_directory(directory)
+        let path = || format!("{directory}/{name}");
+        let descriptor = private::directory(directory.as_bytes())
             .map_err(|what| Why::Directory { path: directory.into(), what })?;
         let words = map(descriptor, &name);
         // SAFETY: a descriptor of our own.
         unsafe { libc::close(descriptor) };
-        let page = GroupPage::open(words.map_err(of_file)?, Member::namespace())
-            .map_err(|why| of_file(Wrong::Unusable(why)))?;
+        let words = words.map_err(|what| Why::File { path: path(), what })?;
+        let page = GroupPage::open(words, Member::namespace())
+            .map_err(|why| Why::Page { path: path(), why })?;
         let slot = page.join(me, |member| member.is_alive()).ok_or(Why::Full)?;
         let (looked_ns, closely_ns) = Default::default();
         let cap = spec.cap.clone();
@@ -160,82 +136,31 @@ fn pid_is_taken(pid: u32) -> bool {
     let Ok(pid) = i32::try_from(pid) else { return false };
     // SAFETY: signal 0 is none.
     let there = unsafe { libc::kill(pid, 0) } == 0;
-    there || errno() != Wrong::Errno(libc::ESRCH)
-}
-
-fn errno() -> Wrong {
-    // SAFETY: this thread's own.
-    Wrong::Errno(unsafe { *libc::__errno_location() })
-}
-
-fn c_string(text: &str) -> Result<CString, Wrong> {
-    CString::new(text).map_err(|_| Wrong::Errno(libc::EINVAL))
-}
-
-/// Ours, closed to others, no link, in memory; made if need be.
-fn open_directory(path: &str) -> Result<i32, Wrong> {
-    let name = c_string(path)?;
-    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
-    // SAFETY: C strings and structs of our own; the descriptor is closed unless it is returned.
-    unsafe {
-        libc::mkdir(name.as_ptr(), 0o700);
-        let descriptor = libc::open(name.as_ptr(), flags);
-        if descriptor < 0 {
-            return Err(errno());
-        }
-        let mut fs: libc::statfs = std::mem::zeroed();
-        let judged = private(descriptor).and_then(|_| match libc::fstatfs(descriptor, &mut fs) {
-            0 if fs.f_type as u64 == TMPFS => Ok(descriptor),
-            0 => Err(Wrong::NotInMemory),
-            _ => Err(errno()),
-        });
-        if judged.is_err() {
-            libc::close(descriptor);
-        }
-        judged
-    }
-}
-
-/// Owner and mode are as they must be.
-fn private(descriptor: i32) -> Result<libc::stat, Wrong> {
-    // SAFETY: a struct of our own.
-    unsafe {
-        let mut stat: libc::stat = std::mem::zeroed();
-        if libc::fstat(descriptor, &mut stat) != 0 {
-            return Err(errno());
-        }
-        if stat.st_uid != libc::geteuid() {
-            return Err(Wrong::Owner(stat.st_uid));
-        }
-        match stat.st_mode & 0o077 {
-            0 => Ok(stat),
-            _ => Err(Wrong::Mode(stat.st_mode & 0o777)),
-        }
-    }
+    there || private::errno() != Wrong::Errno(libc::ESRCH)
 }
 
 /// The group's page, made if need be; mapped for good.
 fn map(directory: i32, name: &str) -> Result<&'static [AtomicU64; GROUP_WORDS], Wrong> {
-    let name = c_string(name)?;
+    let name = private::c_string(name.as_bytes())?;
     let flags = libc::O_RDWR | libc::O_CREAT | libc::O_NOFOLLOW | libc::O_CLOEXEC;
     // SAFETY: files and mappings of our own. The blocks are there before the first store, the file
     // is never made shorter, and the mapping is never undone.
     unsafe {
         let descriptor = libc::openat(directory, name.as_ptr(), flags, 0o600);
         if descriptor < 0 {
-            return Err(errno());
+            return Err(private::not_opened(directory, &name));
         }
-        let mapped = private(descriptor).and_then(|stat| {
+        let mapped = private::judged(descriptor).and_then(|stat| {
             if stat.st_mode & libc::S_IFMT != libc::S_IFREG || stat.st_nlink != 1 {
                 return Err(Wrong::NotPlain);
             }
             if libc::fallocate(descriptor, 0, 0, GROUP_BYTES as libc::off_t) != 0 {
-                return Err(errno());
+                return Err(private::errno());
             }
             let access = libc::PROT_READ | libc::PROT_WRITE;
             let null = std::ptr::null_mut();
             match libc::mmap(null, GROUP_BYTES, access, libc::MAP_SHARED, descriptor, 0) {
-                libc::MAP_FAILED => Err(errno()),
+                libc::MAP_FAILED => Err(private::errno()),
                 at => Ok(&*at.cast::<[AtomicU64; GROUP_WORDS]>()),
             }
         });
@@ -247,6 +172,7 @@ fn map(directory: i32, name: &str) -> Result<&'static [AtomicU64; GROUP_WORDS], 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::CString;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     fn scratch(name: &str) -> String {

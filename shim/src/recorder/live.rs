@@ -4,14 +4,14 @@
 
 use super::Recorder;
 use super::identity::{Identity, start_ticks};
+use crate::private;
+use crate::say;
 use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use vramtrace_format::live::{LIVE_BYTES, LIVE_WORDS, LiveState};
 use vramtrace_format::{LiveDevice, LivePage, LiveProcess};
-
-const TMPFS: u64 = 0x0102_1994;
 
 pub struct Live {
     page: LivePage<'static>,
@@ -27,8 +27,10 @@ impl Live {
         recorder: &Recorder,
         recording: bool,
     ) -> Option<Live> {
-        places(runtime).into_iter().find_map(|directory| {
-            let descriptor = open_directory(&directory)?;
+        let mut wrong = None;
+        let page = places(runtime).into_iter().find_map(|directory| {
+            let opened = private::directory(directory.as_os_str().as_bytes());
+            let descriptor = opened.map_err(|what| wrong = Some((directory.clone(), what))).ok()?;
             let live = Live::in_directory(descriptor, &directory, identity, recorder);
             if live.is_some() {
                 remove_stale(descriptor, identity.pid);
@@ -42,7 +44,16 @@ impl Live {
                 LiveState::NotRecording
             });
             Some(live)
-        })
+        });
+        if let (None, Some((path, what))) = (&page, wrong)
+            && what.is_somebodys_doing()
+        {
+            say::line(format_args!(
+                "the directory {} {what}; `vramtrace ps` and `cap` do not see this process",
+                path.display()
+            ));
+        }
+        page
     }
 
     fn in_directory(
@@ -103,33 +114,6 @@ fn places(runtime: Option<&Path>) -> Vec<PathBuf> {
 fn is_closed_to_others(directory: &Path, user: libc::uid_t) -> bool {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata(directory).is_ok_and(|about| about.uid() == user && about.mode() & 0o022 == 0)
-}
-
-/// The directory, made if need be: ours, closed to others, no link, in memory.
-fn open_directory(path: &Path) -> Option<i32> {
-    let name = CString::new(path.as_os_str().as_bytes()).ok()?;
-    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
-    // SAFETY: C strings and structs of our own; the descriptor is closed unless it is returned.
-    unsafe {
-        libc::mkdir(name.as_ptr(), 0o700);
-        let descriptor = libc::open(name.as_ptr(), flags);
-        if descriptor < 0 {
-            return None;
-        }
-        let mut stat: libc::stat = std::mem::zeroed();
-        let mut fs: libc::statfs = std::mem::zeroed();
-        let good = libc::fstat(descriptor, &mut stat) == 0
-            && stat.st_uid == libc::geteuid()
-            && stat.st_mode & 0o077 == 0
-            && libc::fstatfs(descriptor, &mut fs) == 0
-            // Stores into a page of a disk may wait for the disk.
-            && fs.f_type as u64 == TMPFS;
-        if good {
-            return Some(descriptor);
-        }
-        libc::close(descriptor);
-    }
-    None
 }
 
 /// A fresh page of this name. One that is there was left by a program that this process was before
