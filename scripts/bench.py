@@ -61,18 +61,24 @@ def compiled(name, source):
     return program
 
 
-class Member:
-    """Another process of a group, which holds 100 MiB and does nothing."""
+class Told:
+    """tests/programs/told.c."""
 
     def __init__(self, program, environment):
         pipe = subprocess.PIPE
         self.process = subprocess.Popen([str(program)], env=environment, stdin=pipe, stdout=pipe, text=True)
-        self.process.stdin.write("a 100\n")
+        assert self.answer() == "ready"
+
+    def answer(self):
+        return self.process.stdout.readline().strip()
+
+    def ask(self, order):
+        self.process.stdin.write(order + "\n")
         self.process.stdin.flush()
-        assert [self.process.stdout.readline() for _ in range(2)] == ["ready\n", "0\n"]
+        return self.answer()
 
     def end(self):
-        self.process.stdin.close()
+        self.process.kill()
         self.process.wait()
 
 
@@ -90,7 +96,8 @@ def limits():
         "alone in a group": env(VRAMTRACE_CAP_GROUP=f"{group}-1:1GiB", **quiet),
         "one of 8 in a group": eight,
     }
-    others = [Member(told, eight) for _ in range(7)]
+    others = [Told(told, eight) for _ in range(7)]
+    assert all(member.ask("a 100") == "0" for member in others)
     best = {}
     for _ in range(3):
         for way, environment in ways.items():
@@ -106,6 +113,32 @@ def limits():
     print("|---|" + "---|" * len(ways))
     for what, name in (("pair", "2 MiB freed and taken again"), ("refused", "a request that is refused")):
         print(f"| {name} | " + " | ".join(f"{best[what][way]:.0f}" if way in best[what] else "-" for way in ways) + " |")
+
+
+def live():
+    """From `vramtrace cap --pid` to the first request under the new limit, of a program that asks all the time."""
+    program, cores = compiled("told", "tests/programs/told.c"), os.cpu_count()
+    print(f"\n| ms, {cores} processors | changes | from the command's start: median, 90 %, highest | from its return: median, 90 %, highest |")
+    print("|---|---|---|---|")
+    for load in (0, 1, 2 * cores):
+        told = Told(program, env(VRAMTRACE_OUT="off"))
+        others = [Told(program, env(VRAMTRACE_OUT="off")) for _ in range(load)]
+        assert all(other.ask("h") == "on" for other in others)
+        assert told.ask("t").startswith("0 ")
+        starts, returns = [], []
+        for _ in range(50):
+            for limit, result in (("100MiB", 2), ("none", 0)):
+                began = time.monotonic_ns()
+                subprocess.run([str(BIN / "vramtrace"), "cap", "--pid", str(told.process.pid), limit], check=True, capture_output=True)
+                returned = time.monotonic_ns()
+                answer, first, _ = (int(word) for word in told.answer().split())
+                assert answer == result
+                starts.append((first - began) / 1e6)
+                returns.append((first - returned) / 1e6)
+        for process in [told, *others]:
+            process.end()
+        cells = [" ".join(f"{sorted(figures)[at]:.2f}" for at in (50, 90, 99)) for figures in (starts, returns)]
+        print(f"| beside {load} others as busy | {len(starts)} | {cells[0]} | {cells[1]} |")
 
 
 def stacks():
@@ -212,7 +245,7 @@ def reading():
     print(f"| `vramtrace report` | {best:.2f} s, {events / best / 1e6:.1f} M events/s |")
 
 
-parts = {"pairs": pairs, "limits": limits, "stacks": stacks, "blocks": blocks, "idle": idle, "reading": reading}
+parts = {"pairs": pairs, "limits": limits, "live": live, "stacks": stacks, "blocks": blocks, "idle": idle, "reading": reading}
 for part in sys.argv[1:] or parts:
     parts[part]()
 subprocess.run(["rm", "-rf", str(work)], check=True)

@@ -108,6 +108,12 @@ fn a_cap_comes_moves_and_goes_while_the_process_runs() {
     let said = cap(&place, pid, "1GiB");
     assert!(said.contains("must go before it is given more"), "{said}");
     assert_eq!((told.result("a 1"), told.result("p 64"), told.result("m 1")), (2, 2, 2));
+    let shown = of(&ps(&place), pid)["devices"][0].clone();
+    let counted = shown["counted_bytes"].as_u64().unwrap();
+    assert!(counted > 1800 * MIB, "{shown}");
+    assert_eq!(shown["must_go_bytes"], counted - 1024 * MIB, "{shown}");
+    let (_, text, _) = command(&place, &["ps"]);
+    assert!(text.contains("1.00 GiB, ") && text.contains("GiB must go"), "{text}");
     assert_eq!(told.result("p 1"), 0, "what its pool holds already is no new memory");
     assert_eq!((told.result("f"), told.result("f"), told.result("f")), (0, 0, 0));
     assert_eq!(told.result("a 1"), 2, "1000 and the context are still more");
@@ -144,6 +150,50 @@ fn a_busy_process_sees_a_change_at_once() {
     std::thread::sleep(Duration::from_millis(30));
     assert!(refused(&ps(&place)) > 0);
     assert!(page.exists());
+}
+
+/// ns of CLOCK_MONOTONIC.
+fn now() -> i64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a struct of our own.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    now.tv_sec * 1_000_000_000 + now.tv_nsec
+}
+
+#[test]
+fn every_request_after_the_command_obeys_it() {
+    let place = runtime();
+    let mut neighbours: Vec<Told> = (0..3).map(|_| Told::start(setup(&place))).collect();
+    neighbours.iter_mut().for_each(|neighbour| neighbour.order("h"));
+    let mut told = Told::start(setup(&place));
+    told.order("t");
+    assert!(told.answer().starts_with("0 "));
+    let (pid, mut longest) = (told.pid(), 0);
+    for turn in 0..20 {
+        for (limit, result) in [("100MiB", 2), ("none", 0)] {
+            cap(&place, pid, limit);
+            let returned = now();
+            let line = told.answer();
+            let words: Vec<i64> = line.split(' ').map(|word| word.parse().unwrap()).collect();
+            let [answer, first, last_other] = words[..] else { panic!("{line}") };
+            assert_eq!(answer, result, "turn {turn}, {limit}");
+            assert!(last_other <= returned, "turn {turn}: {} ns late", last_other - returned);
+            longest = longest.max(first - returned);
+        }
+    }
+    // When the program gets the processor is not ours to say: scripts/bench.sh measures it.
+    assert!(longest < 1_000_000_000, "{longest} ns to the first call under a new limit");
+}
+
+#[test]
+fn a_first_cap_counts_the_context_of_a_process_that_records_nothing() {
+    let place = runtime();
+    let mut told = Told::start(setup(&place).env("VRAMTRACE_OUT", "off"));
+    assert_eq!(told.result("a 100"), 0);
+    cap(&place, told.pid(), "650MiB");
+    assert_eq!((told.result("a 100"), told.result("a 30")), (2, 0));
+    let device = of(&ps(&place), told.pid())["devices"][0].clone();
+    assert_eq!(device["counted_bytes"], (518 + 130) * MIB, "{device}");
 }
 
 #[test]

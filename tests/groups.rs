@@ -92,6 +92,10 @@ fn two_share_what_one_of_them_could_take() {
         text
     };
     assert!(order("2GiB").contains("must go before"));
+    let run = vramtrace().arg("ps").output().unwrap();
+    let text = String::from_utf8_lossy(&run.stdout).into_owned();
+    let line = text.lines().find(|line| line.starts_with(&name.0)).unwrap();
+    assert!(line.contains("2.00 GiB, ") && line.contains(" must go"), "{line}");
     assert_eq!((a.result("a 1"), b.result("a 1")), (2, 2));
     order("8GiB");
     assert_eq!((a.result("a 100"), b.result("a 4000")), (0, 0));

@@ -13,7 +13,8 @@ use vramtrace_reader::units::gib;
 #[command(
     long_about = "List your running processes that are recorded or capped, with what they hold of \
         each device, and the groups that share a cap.\n\n\
-        Figures are at most a millisecond older than a process's last CUDA call.",
+        Figures are at most a millisecond older than a process's last CUDA call. Where more is in \
+        use than a cap allows, what must go before more is given stands beside the cap.",
     after_help = "Examples:\n  vramtrace ps\n  vramtrace ps --json | jq '.processes[].pid'"
 )]
 pub struct Args {
@@ -52,6 +53,8 @@ struct DeviceFacts {
     /// What the cap counts: with contexts, kernels and calls under way.
     counted_bytes: u64,
     cap_bytes: Option<u64>,
+    /// Counted above the cap: as much must go before it is given more.
+    must_go_bytes: u64,
     cap_mode: &'static str,
     total_bytes: u64,
     live_allocations: u64,
@@ -72,8 +75,22 @@ struct GroupFacts {
 struct GroupDeviceFacts {
     uuid: String,
     cap_bytes: Option<u64>,
+    must_go_bytes: u64,
     counted_bytes: u64,
     total_bytes: u64,
+}
+
+/// What is counted above a cap that is enforced.
+fn must_go(counted: u64, cap: Option<u64>) -> u64 {
+    cap.map_or(0, |cap| counted.saturating_sub(cap))
+}
+
+/// A cap, and what stands in its way.
+fn cap_text(counted: u64, cap: u64) -> String {
+    match must_go(counted, Some(cap)) {
+        0 => gib(cap),
+        over => format!("{}, {} must go", gib(cap), gib(over)),
+    }
 }
 
 pub fn run(args: Args) -> Outcome {
@@ -114,6 +131,7 @@ fn process_facts(living: &Living) -> ProcessFacts {
         peak_bytes: device.peak,
         counted_bytes: device.counted,
         cap_bytes: device.cap,
+        must_go_bytes: must_go(device.counted, device.cap.filter(|_| !device.only_warns)),
         cap_mode: if device.only_warns { "warn" } else { "refuse" },
         total_bytes: device.total_bytes,
         live_allocations: device.live_allocations,
@@ -136,6 +154,7 @@ fn group_facts(group: &Group) -> GroupFacts {
     let devices = group.devices.iter().map(|(_, device)| GroupDeviceFacts {
         uuid: uuid_text(&device.uuid),
         cap_bytes: device.limit,
+        must_go_bytes: must_go(device.counted, device.limit),
         counted_bytes: device.counted,
         total_bytes: device.total_bytes,
     });
@@ -166,7 +185,7 @@ fn text(processes: &[Living], groups: &[Group]) -> String {
             let refused = device.refused_by_cap + device.refused_by_driver;
             let cap = match (device.cap, device.only_warns) {
                 (None, _) => "-".into(),
-                (Some(cap), false) => gib(cap),
+                (Some(cap), false) => cap_text(device.counted, cap),
                 (Some(cap), true) => format!("{} warns", gib(cap)),
             };
             let ordinal = match device.ordinal {
@@ -193,7 +212,7 @@ fn text(processes: &[Living], groups: &[Group]) -> String {
     table.head(&["group", "counted", "cap", "processes", "device"]);
     for group in groups {
         for (_, device) in &group.devices {
-            let cap = device.limit.map_or("-".into(), gib);
+            let cap = device.limit.map_or("-".into(), |limit| cap_text(device.counted, limit));
             let members = group.members.len().to_string();
             let uuid = uuid_text(&device.uuid);
             table.row([group.name.clone(), gib(device.counted), cap, members, uuid]);

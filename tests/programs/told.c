@@ -5,10 +5,13 @@
      i         cuMemGetInfo, in MiB      s BYTES  cuCtxSetLimit(stack size)
      l         cuModuleLoadData          h        allocates and frees 1..8 MiB until it is killed
      c COUNT   as many allocations of 1 MiB, freed at once
+     t         allocates and frees 2 MiB until it is killed, and prints a line whenever the answer became another one:
+               the new answer, when the first such call began, and when the last other one began (CLOCK_MONOTONIC, ns)
 
    so that a test can look at it between two calls. */
 #include "door.h"
 #include <string.h>
+#include <time.h>
 
 static CUdeviceptr live[100000];
 static size_t count;
@@ -26,6 +29,26 @@ static int allocate(size_t bytes) {
 
 static int release(void) {
     return count == 0 ? -1 : CALL(cuMemFree_v2, (CUdeviceptr))(live[--count]);
+}
+
+static long long now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000ll + t.tv_nsec;
+}
+
+static void turns(void) {
+    long long began = now(), last = began;
+    for (int answer = -1;; last = began) {
+        began = now();
+        int result = allocate(2 << 20);
+        if (result == CUDA_SUCCESS) release();
+        if (result != answer) {
+            printf("%d %lld %lld\n", result, began, last);
+            fflush(stdout);
+            answer = result;
+        }
+    }
 }
 
 int main(int arguments, char **argument) {
@@ -66,6 +89,7 @@ int main(int arguments, char **argument) {
                 if (allocate(1048576) == 0) release();
                 else result = 2;
             break;
+        case 't': turns(); break;
         case 'h':
             printf("on\n");
             fflush(stdout);

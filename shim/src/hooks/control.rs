@@ -10,7 +10,7 @@ use vramtrace_format::{DeviceId, Event};
 
 /// Before each call: another limit may have been ordered through the live page. Mostly two loads.
 #[inline]
-pub fn obey(p: &Process) {
+pub fn obey(p: &'static Process) {
     if let Some(live) = p.recorder.live() {
         let last = live.page().last_order();
         if last != p.cap.order().load(Ordering::Relaxed) {
@@ -20,12 +20,13 @@ pub fn obey(p: &Process) {
 }
 
 #[cold]
-fn obey_now(p: &Process, last: u64) {
+fn obey_now(p: &'static Process, last: u64) {
     let Some(live) = p.recorder.live() else { return };
     for ordinal in 0..LIVE_DEVICES as u8 {
         if let Some((number, limit)) = live.page().ordered(ordinal) {
             let device = DeviceId(ordinal);
             p.cap.set_limit(device, limit);
+            look(p, device);
             limits(p, device, &mut |event| p.recorder.record(event));
             live.page().obeyed(ordinal, number);
         }
@@ -33,6 +34,16 @@ fn obey_now(p: &Process, last: u64) {
     // Orders that came meanwhile have another number: they are seen at the next call.
     p.cap.order().store(last, Ordering::Relaxed);
     p.recorder.refresh();
+}
+
+/// Without a trace and a cap nobody looked at what the driver took on its own: the first limit is
+/// to count it. While anything is captured the driver is left alone, and NVML alone is asked.
+fn look(p: &'static Process, id: DeviceId) {
+    match p.devices.known(id) {
+        Some(device) if p.captures.any() => p.observe.read(p, device, || ()),
+        Some(_) => super::look_again(p, id),
+        None => {}
+    }
 }
 
 /// Records what is in force for a device that is met first.
