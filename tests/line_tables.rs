@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::Value;
-use vramtrace_reader::symbols::python;
+use vramtrace_format::lines;
 
 /// Every CPython 3.8 or later that is installed: by pyenv, and the one on the path.
 fn interpreters() -> Vec<PathBuf> {
@@ -44,7 +44,7 @@ fn every_instruction_has_the_line_that_python_says() {
             for pair in code["lines"].as_array().unwrap() {
                 let at = pair[0].as_i64().unwrap() as i32;
                 let expected = pair[1].as_u64().map(|line| line as u32);
-                let found = python::line(minor, first, &table, at);
+                let found = lines::line(minor, first, &table, at);
                 let python = interpreter.display();
                 assert_eq!(found, expected, "{python}: 3.{minor}, first line {first}, at {at}");
                 compared += 1;

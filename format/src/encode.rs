@@ -514,6 +514,11 @@ impl<'a> Define<'a> {
         )
     }
 
+    /// Where the first of several records stands, once it is written. `None`: one is enough.
+    pub fn first(&self) -> Option<u64> {
+        (self.parts > 0).then_some(self.first)
+    }
+
     /// The record given last stands at this file offset.
     pub fn written(&mut self, offset: u64) {
         let body = self.body_len();

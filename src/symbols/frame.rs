@@ -48,10 +48,7 @@ fn place_in(file: &str, line: Option<u32>) -> Option<String> {
     }
 }
 
-/// The last part of a path.
-pub fn base_name(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
-}
+pub use vramtrace_format::layers::base_name;
 
 #[cfg(test)]
 mod tests {

@@ -8,7 +8,6 @@ pub mod merge;
 pub mod native;
 mod outside;
 mod packed;
-pub mod python;
 
 pub use frame::{Frame, Language, base_name};
 pub use packed::Packed;
@@ -18,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use vramtrace_format::{Definition, Header, NativeName, PythonFrame, StackFlags, StackId};
+use vramtrace_format::{Definition, Header, NativeName, PythonFrame, StackFlags, StackId, lines};
 
 use crate::trace::{Address, Definitions, Module, Stack, Stacks};
 use merge::{Role, Which};
@@ -316,7 +315,7 @@ impl<'s> Namer<'s> {
                 language: Language::Python,
                 function: Arc::clone(&code.name),
                 file: Arc::clone(&code.file),
-                line: python::line(
+                line: lines::line(
                     code.minor,
                     code.first_line,
                     &code.line_table,
