@@ -1,4 +1,5 @@
-//! How a cap is applied, as it is written: `refuse` or `warn`, a soft limit, the name of a group.
+//! How a cap is applied, as it is written: `refuse` or `warn`, a soft limit, the name of a group;
+//! and where it is told that a program is out of memory.
 //! Parsed here, by the shim and by the command that checks it before a program starts.
 
 use crate::capspec::{self, CapSpec, Limit};
@@ -20,6 +21,29 @@ impl Mode {
             "refuse" => Ok(Mode::Refuse),
             "warn" => Ok(Mode::Warn),
             _ => Err("is not refuse or warn".into()),
+        }
+    }
+}
+
+/// Where a post-mortem is told: `VRAMTRACE_OOM_REPORT`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OomReport {
+    #[default]
+    Stderr,
+    /// Beside the trace.
+    File,
+    /// Only in the trace.
+    Off,
+}
+
+impl OomReport {
+    /// The message is complete without the value.
+    pub fn parse(text: &str) -> Result<OomReport, String> {
+        match text.trim() {
+            "stderr" => Ok(OomReport::Stderr),
+            "file" => Ok(OomReport::File),
+            "off" => Ok(OomReport::Off),
+            _ => Err("is not stderr, file or off".into()),
         }
     }
 }
@@ -74,6 +98,9 @@ mod tests {
     fn what_is_understood() {
         assert_eq!(Mode::parse("refuse"), Ok(Mode::Refuse));
         assert_eq!(Mode::parse("warn"), Ok(Mode::Warn));
+        assert_eq!(OomReport::parse("stderr"), Ok(OomReport::Stderr));
+        assert_eq!(OomReport::parse("file"), Ok(OomReport::File));
+        assert_eq!(OomReport::parse("off"), Ok(OomReport::Off));
         assert_eq!(soft("6GiB"), Ok(Limit::Bytes(6 << 30)));
         assert_eq!(soft("80%").map(|limit| limit.bytes(1000)), Ok(800));
         let plain = GroupSpec { name: "two-services_1.a".into(), cap: None };
@@ -85,6 +112,7 @@ mod tests {
     #[test]
     fn what_is_not_says_what_would_be_right() {
         assert!(Mode::parse("Warn!").unwrap_err().contains("refuse or warn"));
+        assert!(OomReport::parse("stdout").unwrap_err().contains("stderr, file or off"));
         assert!(soft("0=80%").unwrap_err().contains("80%"));
         assert!(soft("80").unwrap_err().contains("unit"));
         assert!(soft("0%").unwrap_err().contains("above 0"));

@@ -8,12 +8,12 @@ use std::ffi::{CStr, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use vramtrace_format::capspec::{self, CapSpec, Limit};
-use vramtrace_format::policy::{self, GroupSpec, Mode};
+use vramtrace_format::policy::{self, GroupSpec, Mode, OomReport};
 use vramtrace_format::stackspec::{self, Languages, Tensors};
 use vramtrace_format::{Definition, size};
 
 /// Every variable there is; others get a line with the nearest of these.
-pub const KNOWN: [&str; 14] = [
+pub const KNOWN: [&str; 15] = [
     "VRAMTRACE_OUT",
     "VRAMTRACE_MAX",
     "VRAMTRACE_CAP",
@@ -23,6 +23,7 @@ pub const KNOWN: [&str; 14] = [
     "VRAMTRACE_STACKS",
     "VRAMTRACE_STACK_DEPTH",
     "VRAMTRACE_TENSORS",
+    "VRAMTRACE_OOM_REPORT",
     "VRAMTRACE_LIB",
     "VRAMTRACE_RUN",
     "VRAMTRACE_SIM",
@@ -113,6 +114,7 @@ pub struct Config {
     pub stacks: Stacks,
     /// No stacks but such as `stacks` allows.
     pub tensors: Tensors,
+    pub oom_report: OomReport,
     /// Those of [`SETTINGS`] that are set.
     settings: Vec<(String, String)>,
     /// Name of the entry point whose hook is to panic once: for tests.
@@ -137,6 +139,9 @@ impl Config {
     fn write_nothing(&mut self) {
         self.out = Out::Off;
         self.runtime_directory = None;
+        if self.oom_report == OomReport::File {
+            self.oom_report = OomReport::Stderr;
+        }
         self.test_panic = None;
     }
 
@@ -151,6 +156,7 @@ impl Config {
             cap_group: Ok(None),
             stacks: Stacks::default(),
             tensors: Tensors::Python,
+            oom_report: OomReport::default(),
             settings: Vec::new(),
             test_panic: None,
             runtime_directory: None,
@@ -169,6 +175,7 @@ impl Config {
                     config.set_stacks(&name, &value, Stacks::set_depth)
                 }
                 Some("VRAMTRACE_TENSORS") => config.set_tensors(&value),
+                Some("VRAMTRACE_OOM_REPORT") => config.set_oom_report(&value),
                 Some("VRAMTRACE_TEST_PANIC") => config.test_panic = value.into_string().ok(),
                 Some("XDG_RUNTIME_DIR") if value.as_bytes().first() == Some(&b'/') => {
                     config.runtime_directory = Some(value.into())
@@ -319,6 +326,22 @@ impl Config {
                 self.complaints.push(format!("VRAMTRACE_TENSORS={text}: {why}; using the default"))
             }
         }
+    }
+
+    fn set_oom_report(&mut self, value: &OsStr) {
+        let text = value.to_string_lossy();
+        match OomReport::parse(&text) {
+            Ok(report) => self.oom_report = report,
+            Err(_) if text.is_empty() => {}
+            Err(why) => {
+                self.complaints.push(format!("VRAMTRACE_OOM_REPORT={text}: {why}; using stderr"))
+            }
+        }
+    }
+
+    /// What a setting of [`SETTINGS`] was when the process began to use its GPU.
+    pub fn setting(&self, name: &str) -> Option<&str> {
+        self.settings.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
     fn unknown(&mut self, name: &OsStr) {

@@ -18,6 +18,7 @@ pub mod ledger;
 pub mod lock;
 pub mod observe;
 pub mod pools;
+pub mod postmortem;
 pub mod private;
 pub mod process;
 pub mod recorder;

@@ -18,6 +18,7 @@ use crate::hooks::mark::{self, Marks};
 use crate::ledger::Ledger;
 use crate::observe::Observer;
 use crate::pools::Pools;
+use crate::postmortem::PostMortems;
 use crate::recorder::Recorder;
 use crate::routes::Routes;
 use crate::say;
@@ -39,6 +40,7 @@ pub struct Process {
     pub graphs: Graphs,
     pub captures: Captures,
     pub caches: Caches,
+    pub post_mortems: PostMortems,
     pub routes: Routes,
     pub devices: Devices,
     pub contexts: Contexts,
@@ -72,6 +74,7 @@ impl Process {
             graphs: Graphs::default(),
             captures: Captures::default(),
             caches: Caches::default(),
+            post_mortems: PostMortems::default(),
             routes: Routes::default(),
             devices: Devices::default(),
             contexts: Contexts::default(),

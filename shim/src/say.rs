@@ -39,6 +39,23 @@ pub fn line(what: Arguments) {
     uncancelled(|| without_sigpipe(write));
 }
 
+/// Several lines, written at once; the caller has put no byte there that is not to be shown.
+pub fn text(lines: &str) {
+    let write = || {
+        let mut rest = lines.as_bytes();
+        while !rest.is_empty() {
+            // SAFETY: the slice is readable.
+            let wrote = unsafe { libc::write(2, rest.as_ptr().cast(), rest.len()) };
+            match usize::try_from(wrote) {
+                // All at once, but for a pipe that is full.
+                Ok(wrote) if wrote > 0 => rest = &rest[wrote..],
+                _ => return,
+            }
+        }
+    };
+    uncancelled(|| without_sigpipe(write));
+}
+
 /// A reader of stderr that went away would kill the program by SIGPIPE for a line of ours.
 fn without_sigpipe(write: impl FnOnce()) {
     // SAFETY: plain signal-mask calls on sets of our own; only this thread's mask changes, and it

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use vramtrace_format::policy::{self, Mode};
+use vramtrace_format::policy::{self, Mode, OomReport};
 use vramtrace_format::{capspec, stackspec};
 
 use super::gate::{self, Gate};
@@ -60,6 +60,10 @@ pub struct Args {
     /// to record no blocks [env: VRAMTRACE_TENSORS]
     #[arg(long, value_name = "STACKS")]
     tensors: Option<String>,
+    /// Where it is told why the program is out of memory: `stderr`, `file` (beside the trace, with
+    /// the end .oom.txt) or `off` [env: VRAMTRACE_OOM_REPORT]
+    #[arg(long, value_name = "WHERE")]
+    oom_report: Option<String>,
     /// Put the simulated driver in front: no GPU is needed
     #[arg(
         long,
@@ -110,6 +114,9 @@ pub fn run(args: Args) -> Outcome {
         })?,
         setting("--tensors", "VRAMTRACE_TENSORS", args.tensors, |text| {
             stackspec::tensors(text).map(drop)
+        })?,
+        setting("--oom-report", "VRAMTRACE_OOM_REPORT", args.oom_report, |text| {
+            OomReport::parse(text).map(drop)
         })?,
     ];
     let output = Output::new(out.as_deref())?;

@@ -250,6 +250,11 @@ impl Cap {
         self.set_soft(cap);
     }
 
+    /// The device's limit was ordered while the process ran.
+    pub fn is_ordered(&self, device: DeviceId) -> bool {
+        self.devices[device.0 as usize].ordered.load(Relaxed)
+    }
+
     /// The number of the order that was obeyed last.
     #[inline]
     pub fn order(&self) -> &AtomicU64 {

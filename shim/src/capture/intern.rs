@@ -9,6 +9,7 @@ use super::python::Interpreter;
 use super::python::code;
 use super::python::memory::Plain;
 use super::python::walk;
+use crate::recorder::Written;
 use crate::table::{self, Slot, Table};
 use vramtrace_format::{Definition, Join, PythonFrame, StackFlags, StackId};
 
@@ -32,6 +33,9 @@ pub struct Library {
     last_module: u32,
     last_stack: u32,
     last_code: u32,
+    /// Where the definitions of stacks and of code stand, by their number less 1.
+    stack_places: Vec<Written>,
+    code_places: Vec<Written>,
     /// Room left for definitions.
     room: Option<u64>,
     full: StackId,
@@ -78,13 +82,36 @@ impl Library {
         Library { room: Some(room), ..Library::default() }
     }
 
-    /// The number of a stack. `define` says false when nothing is recorded any more.
+    /// Where the definition of a stack stands.
+    pub fn place_of_stack(&self, id: StackId) -> Option<Written> {
+        self.stack_places.get((id.0 as usize).checked_sub(1)?).copied()
+    }
+
+    /// Where the definition of a code object stands.
+    pub fn place_of_code(&self, id: u32) -> Option<Written> {
+        self.code_places.get((id as usize).checked_sub(1)?).copied()
+    }
+
+    /// The library that has this address now: its path, and the address within it.
+    pub fn module_at(&self, address: u64) -> Option<(String, u64)> {
+        let holds = |known: &&Known| {
+            (known.loaded.start as u64..known.loaded.end as u64).contains(&address)
+        };
+        let known = self.modules.iter().find(holds)?;
+        let path = match known.path.is_empty() {
+            true => program(),
+            false => String::from_utf8_lossy(&known.path).into_owned(),
+        };
+        Some((path, address.wrapping_sub(known.base as u64)))
+    }
+
+    /// The number of a stack. `define` says nothing when nothing is recorded any more.
     pub fn stack(
         &mut self,
         print: u64,
         stack: &Stack,
         interpreter: Option<&Interpreter>,
-        define: impl Fn(&Definition) -> bool,
+        define: impl Fn(&Definition) -> Option<Written>,
     ) -> Interned {
         let known = |id| Interned { id, full: false };
         if let Some(known_one) = self.stacks.get(print) {
@@ -102,9 +129,8 @@ impl Library {
                 python: Vec::new(),
                 joins: Vec::new(),
             };
-            if !define(&definition) {
-                return known(StackId(0));
-            }
+            let Some(place) = define(&definition) else { return known(StackId(0)) };
+            self.stack_places.push(place);
             self.full = id;
             return Interned { id, full: true };
         }
@@ -116,9 +142,9 @@ impl Library {
         let native = stack.native.iter().map(|frame| frame.address as u64).collect();
         let joins = stack.joins.to_vec();
         let words = 2 + stack.native.len() + stack.python.len() + stack.joins.len();
-        if !define(&Definition::Stack { id, flags: stack.flags, native, python, joins }) {
-            return known(StackId(0));
-        }
+        let definition = Definition::Stack { id, flags: stack.flags, native, python, joins };
+        let Some(place) = define(&definition) else { return known(StackId(0)) };
+        self.stack_places.push(place);
         self.spend(8 * words);
         // Without memory for the table it is written again the next time.
         let _ = self.stacks.insert(Numbered { print, id: id.0 });
@@ -135,7 +161,7 @@ impl Library {
         &mut self,
         frame: &walk::Frame,
         interpreter: Option<&Interpreter>,
-        define: &impl Fn(&Definition) -> bool,
+        define: &impl Fn(&Definition) -> Option<Written>,
     ) -> u32 {
         let print = frame.identity.max(1);
         if let Some(known) = self.codes.get(print) {
@@ -147,9 +173,9 @@ impl Library {
         let code::Code { name, file, first_line, line_table } = read;
         let bytes = 64 + name.len() + file.len() + line_table.len();
         let minor = layout.minor;
-        if !define(&Definition::Code { id, minor, name, file, first_line, line_table }) {
-            return 0;
-        }
+        let definition = Definition::Code { id, minor, name, file, first_line, line_table };
+        let Some(place) = define(&definition) else { return 0 };
+        self.code_places.push(place);
         self.spend(bytes);
         let _ = self.codes.insert(Numbered { print, id });
         self.last_code = id;
@@ -165,7 +191,7 @@ impl Library {
         &mut self,
         loaded: &Loaded,
         headers: &Headers,
-        define: impl Fn(&Definition) -> bool,
+        define: impl Fn(&Definition) -> Option<Written>,
     ) -> bool {
         let overlaps =
             |known: &Known| known.loaded.start < loaded.end && loaded.start < known.loaded.end;
@@ -196,7 +222,7 @@ impl Library {
     }
 
     /// Code was met that belongs to no library. True: one was in its place before.
-    pub fn made(&mut self, code: usize, define: impl Fn(&Definition) -> bool) -> bool {
+    pub fn made(&mut self, code: usize, define: impl Fn(&Definition) -> Option<Written>) -> bool {
         let holds = |known: &&mut Known| {
             known.path != MADE.as_bytes() && (known.loaded.start..known.loaded.end).contains(&code)
         };
@@ -214,7 +240,7 @@ impl Library {
         build_id: Vec<u8>,
         base: usize,
         (start, end): (usize, usize),
-        define: impl Fn(&Definition) -> bool,
+        define: impl Fn(&Definition) -> Option<Written>,
     ) {
         self.last_module += 1;
         self.spend(128 + path.len());
@@ -249,7 +275,7 @@ mod tests {
         let written = RefCell::new(Vec::new());
         let define = |definition: &Definition| {
             written.borrow_mut().push(definition.clone());
-            true
+            Some(Written::At(8 * written.borrow().len() as u64))
         };
         let frames = [native::Frame { address: 7, low: 0 }];
         for _ in 0..3 {
@@ -257,23 +283,29 @@ mod tests {
         }
         assert_eq!(library.stack(10, &stack(&frames), None, define).id, StackId(2));
         assert_eq!(written.borrow().len(), 2);
+        assert_eq!(library.place_of_stack(StackId(2)), Some(Written::At(16)));
+        assert_eq!([0, 3].map(|id| library.place_of_stack(StackId(id))), [None; 2]);
         assert!(matches!(&written.borrow()[0], Definition::Stack { native, .. } if native == &[7]));
     }
 
     #[test]
     fn what_is_not_recorded_has_no_number() {
         let mut library = Library::new(1 << 20);
-        assert_eq!(library.stack(9, &stack(&[]), None, |_| false).id, StackId(0));
-        assert_eq!(library.stack(9, &stack(&[]), None, |_| true).id, StackId(1));
+        assert_eq!(library.stack(9, &stack(&[]), None, |_| None).id, StackId(0));
+        assert_eq!(library.stack(9, &stack(&[]), None, |_| Some(Written::Early)).id, StackId(1));
     }
 
     #[test]
     fn when_there_is_no_room_the_rest_share_one_number() {
         let mut library = Library::new(100);
         let frames = [native::Frame::default(); 20];
-        assert_eq!(library.stack(1, &stack(&frames), None, |_| true).id, StackId(1));
+        assert_eq!(
+            library.stack(1, &stack(&frames), None, |_| Some(Written::Early)).id,
+            StackId(1)
+        );
         let first = library.stack(2, &stack(&frames), None, |definition| {
             matches!(definition, Definition::Stack { flags: StackFlags::TOO_MANY, .. })
+                .then_some(Written::Early)
         });
         assert!(first.full && first.id == StackId(2));
         let later = library.stack(3, &stack(&frames), None, |_| panic!());

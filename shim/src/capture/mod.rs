@@ -21,7 +21,7 @@ pub mod workspace;
 
 use crate::config::{Config, Stacks};
 use crate::entry;
-use crate::lock::Lock;
+use crate::lock::{Guard, Lock};
 use crate::process::Process;
 use crate::recorder::Recorder;
 use crate::say;
@@ -225,7 +225,7 @@ impl Capture {
 
     #[cold]
     fn intern(&self, recorder: &Recorder, print: u64, stack: &Stack) -> StackId {
-        let define = |definition: &Definition| recorder.try_define(definition);
+        let define = |definition: &Definition| recorder.place_of(definition);
         let interpreter = self.python.interpreter();
         let interned = self.library.lock().stack(print, stack, interpreter, define);
         if interned.full {
@@ -237,9 +237,14 @@ impl Capture {
         interned.id
     }
 
+    /// What is known of the stacks, of code and of libraries.
+    pub fn library(&self) -> Guard<'_, Library> {
+        self.library.lock()
+    }
+
     #[cold]
     fn met(&self, recorder: &Recorder, met: Met) {
-        let define = |definition: &Definition| recorder.try_define(definition);
+        let define = |definition: &Definition| recorder.place_of(definition);
         let replaced = match met {
             Met::Made(_) if !self.wants.native => false,
             Met::Made(code) => self.library.lock().made(code, define),

@@ -38,6 +38,7 @@ fn what_is_understood() {
         ("VRAMTRACE_STACKS", "python"),
         ("VRAMTRACE_STACK_DEPTH", "200"),
         ("VRAMTRACE_TENSORS", "full"),
+        ("VRAMTRACE_OOM_REPORT", "file"),
         ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),
         ("XDG_RUNTIME_DIR", "/run/user/7"),
     ]);
@@ -50,6 +51,8 @@ fn what_is_understood() {
     assert_eq!(config.runtime_directory, Some("/run/user/7".into()));
     assert_eq!(config.complaints, [""; 0]);
     assert_eq!(config.tensors, Tensors::Full);
+    assert_eq!(config.oom_report, OomReport::File);
+    assert_eq!(config.setting("PYTORCH_CUDA_ALLOC_CONF"), Some("expandable_segments:True"));
     let setting = ("PYTORCH_CUDA_ALLOC_CONF".into(), "expandable_segments:True".into());
     assert_eq!(config.settings, [setting]);
     let stacks = Stacks { native: false, python: true, native_depth: 200, python_depth: 200 };
@@ -81,6 +84,7 @@ fn what_is_not_understood_is_said_with_what_would_be_right() {
         ("VRAMTRACE_STACK_DEPTH", "0", "1 to 1024"),
         ("VRAMTRACE_STACK_DEPTH", "deep", "1 to 1024"),
         ("VRAMTRACE_TENSORS", "native", "full"),
+        ("VRAMTRACE_OOM_REPORT", "stdout", "stderr, file or off"),
         ("VRAMTRACE_CAPS", "8GiB", "VRAMTRACE_CAP?"),
         ("VRAMTRACE_OUTPUT", "x", "VRAMTRACE_OUT?"),
     ] {

@@ -16,7 +16,7 @@ mod dlsym;
 mod doorway;
 mod driver;
 pub mod elf;
-mod errno;
+pub mod errno;
 mod exports;
 pub mod loader;
 mod nvtx;

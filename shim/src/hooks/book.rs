@@ -5,14 +5,13 @@ use crate::contexts::Place;
 use crate::entry::Api;
 use crate::entry::cuda::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY, CUresult};
 use crate::ledger::{Entry, Removed};
+use crate::postmortem;
 use crate::process::Process;
 use crate::recorder::SiteKey;
 use crate::say;
 use vramtrace_format::physical::{PAGE, Physical, physical};
 use vramtrace_format::size::Bytes;
-use vramtrace_format::{
-    CacheBytes, DeviceId, Drift, Event, Kind, PoolId, Refused, RefusedBy, SiteId, Space,
-};
+use vramtrace_format::{DeviceId, Drift, Event, Kind, PoolId, Refused, RefusedBy, SiteId, Space};
 
 /// What a call asks for.
 #[derive(Clone, Copy, Debug)]
@@ -72,7 +71,11 @@ pub enum Why {
 #[cold]
 pub fn refuse(p: &'static Process, request: &Request, why: Why) -> CUresult {
     let site = request.site(p);
-    refuse_at(p, request.place.device, site, request.size, why)
+    let Place { device, .. } = request.place;
+    match request.kind.is_host() {
+        true => record_refusal(p, device, site, request.size, why).result,
+        false => refuse_at(p, device, site, request.size, why),
+    }
 }
 
 #[cold]
@@ -83,6 +86,29 @@ pub(super) fn refuse_at(
     size: u64,
     why: Why,
 ) -> CUresult {
+    let refused = record_refusal(p, device, site, size, why);
+    if is_of_memory(&refused) {
+        p.post_mortems.refused(p, device, &refused);
+    }
+    refused.result
+}
+
+/// The device's memory is what the program did not get.
+fn is_of_memory(refused: &Refused) -> bool {
+    match refused.by {
+        RefusedBy::Driver => refused.result == CUDA_ERROR_OUT_OF_MEMORY,
+        RefusedBy::Cap | RefusedBy::Group => true,
+        RefusedBy::BadCap | RefusedBy::Warned => false,
+    }
+}
+
+fn record_refusal(
+    p: &'static Process,
+    device: DeviceId,
+    site: SiteId,
+    size: u64,
+    why: Why,
+) -> Refused {
     let counted = p.cap.counted(device, p.ledger.live(device));
     let limit = p.cap.limit(device).unwrap_or(0);
     let (result, by, counted, limit) = match why {
@@ -95,11 +121,12 @@ pub(super) fn refuse_at(
         Why::BadCap => (CUDA_ERROR_INVALID_VALUE, RefusedBy::BadCap, counted, 0),
     };
     let stack = crate::capture::stack(p);
-    let cache = p
-        .caches
-        .of(device)
-        .map(|figures| CacheBytes { allocated: figures.allocated, reserved: figures.reserved });
-    let refused = Refused { site, stack, size, result, by, counted, limit, driver_free: 0, cache };
+    let cache = postmortem::cache_of(p, device);
+    let mut refused =
+        Refused { site, stack, size, result, by, counted, limit, driver_free: 0, cache };
+    if is_of_memory(&refused) {
+        refused.driver_free = p.post_mortems.driver_free(p, device).unwrap_or(0);
+    }
     let record = || p.recorder.record(&Event::Refused(refused));
     if by == RefusedBy::Driver && result != CUDA_ERROR_OUT_OF_MEMORY {
         // A failure, not a refusal of memory: told, not counted.
@@ -107,7 +134,7 @@ pub(super) fn refuse_at(
     } else {
         p.ledger.refused(device, by, record);
     }
-    result
+    refused
 }
 
 /// Counts and records a request that a cap which only warns would have refused.

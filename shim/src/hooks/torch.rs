@@ -98,15 +98,15 @@ pub unsafe fn out_of_memory(
     reserved: usize,
     word: u64,
 ) {
-    if p.config.tensors == Tensors::Off {
-        return;
-    }
     let Some(device) = device(word) else { return };
-    p.entry.count(api);
     let (allocated, reserved) = (allocated as u64, reserved as u64);
-    tell(p, device, allocated, reserved);
     let (size, stack) = (size.max(0) as u64, capture::stack(p));
-    p.recorder.record(&Event::CacheOom { device, size, allocated, reserved, stack });
+    if p.config.tensors != Tensors::Off {
+        p.entry.count(api);
+        tell(p, device, allocated, reserved);
+        p.recorder.record(&Event::CacheOom { device, size, allocated, reserved, stack });
+    }
+    p.post_mortems.gave_up(p, device, size, stack, Figures { allocated, reserved });
 }
 
 #[cfg(test)]

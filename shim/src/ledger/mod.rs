@@ -8,6 +8,7 @@ mod checkpoint;
 mod entry;
 mod shard;
 mod totals;
+mod walk;
 
 #[cfg(test)]
 mod model;
@@ -53,6 +54,7 @@ pub struct Ledger {
     /// Counts and records refusals, so that a checkpoint falls between two of them.
     refusals: Lock<()>,
     drifts: AtomicU64,
+    awaited: walk::Awaited,
 }
 
 /// An entry taken out for a free.
@@ -100,6 +102,7 @@ impl Ledger {
             running: AtomicU32::new(0),
             refusals: Lock::new(()),
             drifts: AtomicU64::new(0),
+            awaited: walk::Awaited::default(),
         }
     }
 
@@ -142,6 +145,7 @@ impl Ledger {
             }
             inner = shard.lock();
         }
+        self.awaited.came(entry);
         let epoch = self.epoch.load(Relaxed);
         growth + self.put(shard, inner, entry, epoch, 0, false)
     }

@@ -10,7 +10,7 @@ mod hidden;
 mod nvml;
 
 use crate::devices::Device;
-use crate::entry::cuda::NvmlDevice;
+use crate::entry::cuda::{NvmlDevice, NvmlMemory};
 use crate::entry::{inside, loader, uncancelled};
 use crate::lock::Lock;
 use crate::process::Process;
@@ -241,6 +241,31 @@ impl Observer {
             driver_total: memory.as_ref().map(|memory| memory.total),
             ..sample
         }));
+    }
+
+    /// The device's free and whole bytes, all processes together. Asked now, of NVML alone, and
+    /// only if that is open.
+    pub fn memory(&self, device: &Device) -> Option<NvmlMemory> {
+        let (nvml, handle) = self.reach_open(device)?;
+        inside(|| nvml.memory(handle))
+    }
+
+    /// The other processes on a device and what they have, as far as NVML tells. None where our own
+    /// is not in its lists: then it cannot be told from the others.
+    pub fn neighbours(&self, device: &Device) -> Vec<(u32, Option<u64>)> {
+        let Some((nvml, handle)) = self.reach_open(device) else { return Vec::new() };
+        let mut all = inside(|| nvml.processes(handle));
+        let listed = all.len();
+        all.retain(|(process, _)| *process != pid());
+        if all.len() == listed {
+            all.clear();
+        }
+        all
+    }
+
+    fn reach_open(&self, device: &Device) -> Option<(&Nvml, NvmlDevice)> {
+        let open = !self.nvml.load(Ordering::Acquire).is_null();
+        open.then(|| self.reach(device)).flatten()
     }
 
     /// The device that the program means with its own NVML handle.

@@ -111,6 +111,28 @@ impl Nvml {
         (unsafe { self.memory_info?(device, &mut memory) } == SUCCESS).then_some(memory)
     }
 
+    /// All processes that have memory of the device, each once; its bytes where they are known.
+    pub fn processes(&self, device: NvmlDevice) -> Vec<(u32, Option<u64>)> {
+        let mut all: Vec<(u32, Option<u64>)> = Vec::new();
+        let mut note = |pid: u32, used: u64| {
+            let used = Some(used).filter(|used| *used != UNAVAILABLE);
+            match all.iter_mut().find(|(known, _)| *known == pid) {
+                Some((_, most)) => *most = used.max(*most),
+                None => all.push((pid, used)),
+            }
+            None
+        };
+        for list in self.lists.into_iter().flatten() {
+            match list {
+                Processes::Now(list) => {
+                    find_process(list, device, |info| note(info.pid, info.used))
+                }
+                Processes::V1(list) => find_process(list, device, |info| note(info.pid, info.used)),
+            };
+        }
+        all
+    }
+
     /// What the device gives to the process `pid`.
     pub fn figure(&self, device: NvmlDevice, pid: u32) -> Figure {
         let mut told = false;
@@ -138,7 +160,7 @@ impl Nvml {
 fn find_process<T: Copy>(
     list: List<T>,
     device: NvmlDevice,
-    wanted: impl Fn(&T) -> Option<u64>,
+    mut wanted: impl FnMut(&T) -> Option<u64>,
 ) -> Option<Option<u64>> {
     let mut few = [const { core::mem::MaybeUninit::<T>::uninit() }; FEW];
     let mut count = FEW as u32;
@@ -147,7 +169,7 @@ fn find_process<T: Copy>(
         SUCCESS => {
             let filled = few.iter().take(count as usize);
             // SAFETY: the library filled the first `count`.
-            Some(filled.map(|info| unsafe { info.assume_init_ref() }).find_map(&wanted))
+            Some(filled.map(|info| unsafe { info.assume_init_ref() }).find_map(&mut wanted))
         }
         INSUFFICIENT_SIZE => {
             // More may have come since.
@@ -226,6 +248,15 @@ mod tests {
             assert_eq!(nvml.figure(device, 3), Figure::Unavailable);
             assert_eq!(nvml.figure(device, 501), Figure::Absent);
         }
+    }
+
+    #[test]
+    fn each_process_once_with_what_is_known() {
+        let nvml = nvml([Some(Processes::Now(list)), Some(Processes::Now(list)), None]);
+        let all = nvml.processes(5 as NvmlDevice);
+        let expected = [(0, Some(0)), (1, Some(1 << 20)), (2, Some(2 << 20)), (3, None)];
+        assert_eq!(all[..4], expected);
+        assert_eq!(all.len(), 5);
     }
 
     #[test]

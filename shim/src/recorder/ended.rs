@@ -18,6 +18,7 @@ extern "C" fn at_exit() {
     // Exit from a signal handler that interrupted one of our hooks: its locks may be held by this
     // very thread.
     entry::outermost(|| {
+        let _ = entry::shield::catch(|| process.post_mortems.at_exit(process));
         let _ = entry::shield::catch(|| entry::uncancelled(|| process.recorder.end(process)));
     });
 }

@@ -255,6 +255,35 @@ impl File {
         })
     }
 
+    /// Reads what was written; zeros behind the end of the file.
+    pub fn read(&self, bytes: &mut [u8], offset: u64) -> Result<(), Failure> {
+        self.with(|descriptor| {
+            let mut done = 0;
+            while done < bytes.len() {
+                let rest = &mut bytes[done..];
+                // SAFETY: the slice is writable.
+                let got = unsafe {
+                    libc::pread(
+                        descriptor,
+                        rest.as_mut_ptr().cast(),
+                        rest.len(),
+                        (offset + done as u64) as libc::off_t,
+                    )
+                };
+                match got {
+                    0 => {
+                        rest.fill(0);
+                        return Ok(());
+                    }
+                    got if got > 0 => done += got as usize,
+                    _ if errno() == libc::EINTR => {}
+                    _ => return Err(Failure::last(StopReason::WriteFailed)),
+                }
+            }
+            Ok(())
+        })
+    }
+
     /// Gives the blocks of a range back; the file keeps its length.
     pub fn punch(&self, offset: u64, bytes: u64) -> Result<(), Failure> {
         self.with(|descriptor| {

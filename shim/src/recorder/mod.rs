@@ -35,7 +35,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use trace::{Means, Trace};
 use upkeep::Upkeep;
-use vramtrace_format::{Definition, Event, SiteId, StopReason, ThreadId};
+use vramtrace_format::{Definition, Event, Header, SiteId, StopReason, ThreadId};
 
 /// Nothing recorded yet; the first event that opens the file will.
 const UNOPENED: u32 = 0;
@@ -72,6 +72,15 @@ pub struct Recorder {
     means: Means,
     /// 0 = unknown.
     driver_version: AtomicU32,
+}
+
+/// Where a definition stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// The byte of the file.
+    At(u64),
+    /// Among the first, which were kept until the file opened.
+    Early,
 }
 
 /// Kept until the file opens.
@@ -166,6 +175,12 @@ impl Recorder {
 
     /// As [`Recorder::define`]. False: nothing is recorded.
     pub fn try_define(&self, definition: &Definition) -> bool {
+        self.place_of(definition).is_some()
+    }
+
+    /// As [`Recorder::define`]: where it stands, for [`Recorder::look_up`]. `None`: nothing is
+    /// recorded.
+    pub fn place_of(&self, definition: &Definition) -> Option<Written> {
         let now_ns = self.now_ns();
         // Unknown until the first event: a definition has no thread that matters.
         let thread = slot::number(self.owner()).unwrap_or_default();
@@ -175,20 +190,34 @@ impl Recorder {
                 if pending.definitions.len() < PENDING_MOST {
                     pending.definitions.push(definition.clone());
                 }
-                return true;
+                return Some(Written::Early);
             }
         }
         if self.state.load(Ordering::Acquire) == SILENT {
-            return false;
+            return None;
         }
-        match self.trace().map(|trace| trace.define(thread, now_ns, definition)) {
-            Some(Ok(_)) => true,
-            Some(Err(failure)) => {
+        match self.trace()?.define(thread, now_ns, definition) {
+            Ok(offset) => Some(Written::At(offset)),
+            Err(failure) => {
                 self.fail(failure, now_ns);
-                false
+                None
             }
-            None => false,
         }
+    }
+
+    /// Reads definitions of the trace again while `work` runs; it asks for them by their place, the
+    /// kind of record and its number. Not run where there is no trace.
+    pub fn look_up(
+        &self,
+        work: impl FnOnce(&mut dyn FnMut(Written, u8, u32) -> Option<Definition>),
+    ) {
+        let Some(trace) = self.trace() else { return };
+        trace.look_up(|lookup| {
+            work(&mut |place, kind, id| match place {
+                Written::At(offset) => lookup.at(offset),
+                Written::Early => lookup.early(kind, id),
+            })
+        });
     }
 
     /// The number of a site, defined before it is handed out; 0 where nothing is recorded.
@@ -403,6 +432,11 @@ impl Recorder {
         slot::set_last_ns(now_ns);
         id
     }
+}
+
+/// Who this process is, as the header page of a trace says it.
+pub fn this_process() -> Header {
+    Identity::of_this_process().header()
 }
 
 /// Events with which a process begins to be worth a file.

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use vramtrace_format::{
-    Appended, Define, Definition, Event, HEADER_BYTES, Header, SLOT, StopReason, ThreadId,
+    Appended, Define, Definition, Event, HEADER_BYTES, Header, Lookup, SLOT, StopReason, ThreadId,
     WindowHeader, WindowKind, WindowWriter, slot_offset,
 };
 
@@ -68,6 +68,8 @@ impl Lane {
 /// What is known of the file's grid; changed under its lock.
 struct Grid {
     next_slot: u32,
+    /// Of the definition windows.
+    definitions: Vec<u32>,
     /// Next sequence of event and definition windows.
     sequences: [u64; 2],
     /// Full windows that are still mapped, oldest first.
@@ -147,6 +149,7 @@ impl Trace {
         let can_punch = means.punch && file.punch(HEADER_BYTES as u64, HEADER_BYTES as u64).is_ok();
         let mut grid = Grid {
             next_slot: 0,
+            definitions: Vec::new(),
             sequences: [0; 2],
             mapped: VecDeque::new(),
             bound: Bound::new(limit, can_punch),
@@ -191,9 +194,33 @@ impl Trace {
         self.append(&self.events, now_ns, |writer| writer.append(thread, now_ns, event))
     }
 
-    pub fn define(&self, thread: ThreadId, now_ns: u64, definition: &Definition) -> Outcome {
+    /// The byte of the file at which it stands.
+    pub fn define(
+        &self,
+        thread: ThreadId,
+        now_ns: u64,
+        definition: &Definition,
+    ) -> Result<u64, Failure> {
         let mut define = Define::new(definition);
-        self.append(&self.definitions, now_ns, |writer| writer.define(thread, now_ns, &mut define))
+        let mut place = 0;
+        self.append(&self.definitions, now_ns, |writer| {
+            let appended = writer.define(thread, now_ns, &mut define);
+            if let Appended::At { offset, .. } = appended {
+                place = offset;
+            }
+            appended
+        })?;
+        Ok(define.first().unwrap_or(place))
+    }
+
+    /// Reads definitions of this file again, while `work` runs.
+    pub fn look_up<W>(&self, work: W)
+    where
+        W: FnOnce(&mut Lookup<&mut dyn FnMut(u64, &mut [u8]) -> bool>),
+    {
+        let slots = self.grid.lock().definitions.clone();
+        let mut read = |offset, bytes: &mut [u8]| self.file.read(bytes, offset).is_ok();
+        work(&mut Lookup::new(&slots, &mut read));
     }
 
     /// Appends where there is room left in the current window; no new window, no error.
@@ -373,6 +400,9 @@ fn new_window(
     let words = unsafe { std::slice::from_raw_parts(memory as *const AtomicU64, bytes / 8) };
     let writer = WindowWriter::begin(words, header);
     grid.bound.placed(kind, header.sequence, grid.next_slot, slots);
+    if kind == WindowKind::Definitions {
+        grid.definitions.push(grid.next_slot);
+    }
     grid.sequences[lane] += 1;
     grid.next_slot += u32::from(slots);
     Ok(Box::into_raw(Box::new(Window { writer, memory, bytes, written: AtomicUsize::new(0) })))

@@ -1,0 +1,175 @@
+//! One device's refusals since it was last given something: whether the program lives with them.
+//! Arithmetic on times alone.
+
+use vramtrace_format::{RefusedBy, StackId};
+
+/// The last request that got nothing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Refusal {
+    pub time_ns: u64,
+    /// Some number of the thread's.
+    pub thread: usize,
+    /// `None`: the framework gave up by itself.
+    pub by: Option<RefusedBy>,
+    pub size: u64,
+    pub stack: StackId,
+    pub counted: u64,
+    /// 0 = none.
+    pub limit: u64,
+    pub driver_free: Option<u64>,
+}
+
+/// A program that is refused again after so long, with nothing given in between, does not live with
+/// it.
+pub const PATIENCE_NS: u64 = 1_000_000_000;
+
+/// How long before a framework gives up its own request to the driver can lie: it has emptied its
+/// cache by then.
+const BEFORE_NS: u64 = 1_000_000_000;
+
+#[derive(Debug, Default)]
+pub struct Burst {
+    last: Option<Refusal>,
+    first_ns: u64,
+    /// Refusals since something was given.
+    run: u64,
+    /// These were told already.
+    told: bool,
+    /// Refusals that the program lived with, since the last post-mortem.
+    absorbed: u64,
+}
+
+impl Burst {
+    /// Something was given since the last refusal.
+    fn absorb(&mut self) {
+        self.absorbed = self.absorbed.saturating_add(self.run);
+        *self = Burst { absorbed: self.absorbed, ..Burst::default() };
+    }
+
+    /// `given`: something was given on the device since the last refusal. The free bytes that were
+    /// seen at the first refusal; `None`: this is the first.
+    pub fn seen_free(&self, given: bool) -> Option<Option<u64>> {
+        self.last.filter(|_| !given).map(|last| last.driver_free)
+    }
+
+    /// True: the program is refused for too long.
+    pub fn refused(&mut self, refusal: Refusal, given: bool) -> bool {
+        if given {
+            self.absorb();
+        }
+        if self.run == 0 {
+            self.first_ns = refusal.time_ns;
+        }
+        self.run += 1;
+        self.last = Some(refusal);
+        !self.told && refusal.time_ns.saturating_sub(self.first_ns) >= PATIENCE_NS
+    }
+
+    /// A framework gave up on `asked`: by whom its request was refused is found here, where it was.
+    pub fn gave_up(&mut self, asked: Refusal, given: bool) -> Refusal {
+        let by_driver = self.last.filter(|last| {
+            last.thread == asked.thread
+                && asked.time_ns.saturating_sub(last.time_ns) < BEFORE_NS
+                // Another thread may have been given something meanwhile.
+                && (!given || last.size >= asked.size)
+        });
+        if by_driver.is_none() && given {
+            self.absorb();
+        }
+        let known = match by_driver {
+            Some(Refusal { by, counted, limit, .. }) => Refusal { by, counted, limit, ..asked },
+            None => asked,
+        };
+        self.run = self.run.max(1);
+        self.last = Some(known);
+        known
+    }
+
+    /// The process ends: the request that it did not live with, if there is one to be told.
+    pub fn at_exit(&self, given: bool) -> Option<Refusal> {
+        self.last.filter(|_| !given && !self.told)
+    }
+
+    /// These refusals are told now. Those that were absorbed before.
+    pub fn tell(&mut self) -> u64 {
+        self.told = true;
+        std::mem::take(&mut self.absorbed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn refusal(time_ns: u64) -> Refusal {
+        Refusal {
+            time_ns,
+            thread: 1,
+            by: Some(RefusedBy::Cap),
+            size: 100,
+            stack: StackId(1),
+            counted: 950,
+            limit: 1000,
+            driver_free: None,
+        }
+    }
+
+    #[test]
+    fn what_the_program_lives_with_is_counted() {
+        let mut burst = Burst::default();
+        assert!(!burst.refused(refusal(0), true));
+        assert!(!burst.refused(refusal(1), false));
+        assert!(!burst.refused(refusal(5 * SECOND), true), "something was given in between");
+        assert_eq!(burst.at_exit(true), None);
+        assert_eq!(burst.at_exit(false), Some(refusal(5 * SECOND)));
+        assert_eq!(burst.tell(), 2);
+        assert_eq!(burst.at_exit(false), None, "told");
+    }
+
+    #[test]
+    fn a_second_without_anything() {
+        let mut burst = Burst::default();
+        assert!(!burst.refused(refusal(SECOND), true));
+        assert!(!burst.refused(refusal(2 * SECOND - 1), false));
+        assert!(burst.refused(refusal(2 * SECOND), false));
+        assert!(burst.refused(refusal(2 * SECOND + 1), false), "until it is told");
+        burst.tell();
+        assert!(!burst.refused(refusal(9 * SECOND), false));
+        assert!(!burst.refused(refusal(10 * SECOND), true), "another burst begins");
+        assert!(burst.refused(refusal(11 * SECOND), false));
+        assert_eq!(burst.tell(), 5);
+    }
+
+    #[test]
+    fn who_refused_what_a_framework_gives_up() {
+        let asked = |time_ns| Refusal { by: None, counted: 0, limit: 0, ..refusal(time_ns) };
+        let mut burst = Burst::default();
+        burst.refused(refusal(SECOND), true);
+        let known = burst.gave_up(asked(SECOND + 5), false);
+        assert_eq!((known.by, known.counted), (Some(RefusedBy::Cap), 950));
+        // Of another thread, or long ago, or smaller with something given since: not this one.
+        for (thread, time_ns, given, size) in
+            [(2, SECOND + 5, false, 1), (1, 3 * SECOND, false, 1), (1, SECOND + 5, true, 101)]
+        {
+            let mut burst = Burst::default();
+            burst.refused(refusal(SECOND), true);
+            let known = burst.gave_up(Refusal { thread, size, ..asked(time_ns) }, given);
+            assert_eq!(known.by, None);
+        }
+        let mut other = Burst::default();
+        other.refused(refusal(SECOND), true);
+        let known = other.gave_up(asked(SECOND + 5), true);
+        assert_eq!(known.by, Some(RefusedBy::Cap), "another thread was given something");
+    }
+
+    #[test]
+    fn one_that_was_not_told_is_told_at_the_exit() {
+        let mut burst = Burst::default();
+        let asked = Refusal { by: None, ..refusal(SECOND) };
+        burst.gave_up(asked, true);
+        assert_eq!(burst.at_exit(false), Some(asked));
+        assert_eq!(burst.at_exit(true), None);
+    }
+}

@@ -1,0 +1,215 @@
+//! Why the program is out of memory: told when it really is, once, in ten lines.
+//!
+//! | step | where |
+//! |---|---|
+//! | is it, or does it live with its refusals | [`burst`] |
+//! | the figures | [`gather`], [`holes`] |
+//! | the lines behind the stacks | [`names`] |
+//! | the words | [`words`] |
+//! | the file, where one is wanted | [`file`] |
+//!
+//! It runs on the program's thread, at the refusal that ends it, often with a framework's lock held
+//! and on any stack: it takes our own short locks one at a time, keeps its copies on our own heap,
+//! and asks nobody but NVML, and that only if it is open. The program's own calls answer as before.
+
+mod burst;
+mod file;
+mod gather;
+mod holes;
+mod names;
+mod words;
+
+use crate::caches::Figures;
+use crate::devices::Device;
+use crate::entry::{errno, uncancelled};
+use crate::ledger::{DEVICES, device_at, device_index};
+use crate::lock::Lock;
+use crate::process::Process;
+use crate::recorder::this_process;
+use crate::say;
+use burst::{Burst, Refusal};
+use gather::Asked;
+use std::path::Path;
+use vramtrace_format::policy::OomReport;
+use vramtrace_format::{CacheBytes, DeviceId, Event, Refused, RefusedBy, StackId, Told};
+
+/// Between two post-mortems, but for the one at the end.
+const QUIET_NS: u64 = 60 * 1_000_000_000;
+
+pub struct PostMortems(Lock<State>);
+
+struct State {
+    bursts: [Burst; DEVICES],
+    /// When the last one was told.
+    told_ns: Option<u64>,
+}
+
+impl Default for PostMortems {
+    fn default() -> PostMortems {
+        let bursts = std::array::from_fn(|_| Burst::default());
+        PostMortems(Lock::new(State { bursts, told_ns: None }))
+    }
+}
+
+impl State {
+    /// Nothing is told so soon after the last.
+    fn is_quiet(&self, now_ns: u64) -> bool {
+        self.told_ns.is_some_and(|told| now_ns.saturating_sub(told) < QUIET_NS)
+    }
+
+    /// It is told now: what was absorbed before.
+    fn tell(&mut self, device: DeviceId, now_ns: u64) -> u64 {
+        self.told_ns = Some(now_ns);
+        self.bursts[device_index(device)].tell()
+    }
+}
+
+fn in_format(figures: Figures) -> CacheBytes {
+    CacheBytes { allocated: figures.allocated, reserved: figures.reserved }
+}
+
+/// What PyTorch said of its cache last.
+pub fn cache_of(p: &Process, device: DeviceId) -> Option<CacheBytes> {
+    p.caches.of(device).map(in_format)
+}
+
+fn driver_free(p: &Process, device: DeviceId) -> Option<u64> {
+    p.devices.known(device).and_then(|device: &Device| p.observe.memory(device)).map(|m| m.free)
+}
+
+impl PostMortems {
+    /// Before a refusal is recorded: the driver's free bytes. Asked for at the first of a burst
+    /// only, so that the next ones cost nothing.
+    pub fn driver_free(&self, p: &'static Process, device: DeviceId) -> Option<u64> {
+        let given = p.ledger.has_come(device);
+        let seen = self.0.lock().bursts[device_index(device)].seen_free(given);
+        seen.unwrap_or_else(|| driver_free(p, device))
+    }
+
+    /// A request for device memory was refused, and recorded as `refused`.
+    #[cold]
+    pub fn refused(&self, p: &'static Process, device: DeviceId, refused: &Refused) {
+        let now_ns = p.recorder.now_ns();
+        let refusal = Refusal {
+            time_ns: now_ns,
+            thread: this_thread(),
+            by: Some(refused.by),
+            size: refused.size,
+            stack: refused.stack,
+            counted: refused.counted,
+            limit: refused.limit,
+            driver_free: Some(refused.driver_free).filter(|free| *free > 0),
+        };
+        let given = p.ledger.has_come(device);
+        p.ledger.await_next(device);
+        let absorbed = {
+            let mut state = self.0.lock();
+            let too_long = state.bursts[device_index(device)].refused(refusal, given);
+            // PyTorch tells by itself when it is out.
+            if !too_long || refused.cache.is_some() || state.is_quiet(now_ns) {
+                return;
+            }
+            state.tell(device, now_ns)
+        };
+        tell(p, &Asked { device, told: Told::Again, refusal, absorbed, cache: refused.cache });
+    }
+
+    /// PyTorch gives up on a request: called with its lock held.
+    #[cold]
+    pub fn gave_up(
+        &self,
+        p: &'static Process,
+        device: DeviceId,
+        size: u64,
+        stack: StackId,
+        figures: Figures,
+    ) {
+        let now_ns = p.recorder.now_ns();
+        let asked = Refusal {
+            time_ns: now_ns,
+            thread: this_thread(),
+            by: None,
+            size,
+            stack,
+            counted: p.cap.counted(device, p.ledger.live(device)),
+            limit: p.cap.limit(device).unwrap_or(0),
+            driver_free: None,
+        };
+        let given = p.ledger.has_come(device);
+        p.ledger.await_next(device);
+        let (known, absorbed) = {
+            let mut state = self.0.lock();
+            let known = state.bursts[device_index(device)].gave_up(asked, given);
+            if state.is_quiet(now_ns) {
+                return;
+            }
+            (known, state.tell(device, now_ns))
+        };
+        let refusal = Refusal { driver_free: driver_free(p, device), ..known };
+        let cache = Some(in_format(figures));
+        tell(p, &Asked { device, told: Told::Framework, refusal, absorbed, cache });
+    }
+
+    /// The process ends in order.
+    pub fn at_exit(&self, p: &'static Process) {
+        for device in (0..DEVICES).map(device_at) {
+            let given = p.ledger.has_come(device);
+            let found = {
+                let mut state = self.0.lock();
+                let untold = state.bursts[device_index(device)].at_exit(given);
+                untold.map(|refusal| (refusal, state.tell(device, refusal.time_ns)))
+            };
+            if let Some((refusal, absorbed)) = found {
+                let cache = cache_of(p, device);
+                tell(p, &Asked { device, told: Told::Exit, refusal, absorbed, cache });
+            }
+        }
+    }
+}
+
+/// Into the trace, and to whoever reads.
+#[cold]
+fn tell(p: &'static Process, asked: &Asked) {
+    // The cap that nobody understood said so itself.
+    if asked.refusal.by == Some(RefusedBy::BadCap) {
+        return;
+    }
+    uncancelled(|| {
+        let mut found = gather::gather(p, &this_process(), asked);
+        let trace = p.recorder.path();
+        // At the end of the process NVML may be gone.
+        let ends = asked.told == Told::Exit;
+        if !ends && let Some(device) = p.devices.known(asked.device) {
+            found.neighbours = p.observe.neighbours(device);
+        }
+        found.quiet_s = (!ends).then_some(QUIET_NS / 1_000_000_000);
+        found.trace = trace.as_deref().map(shown);
+        p.recorder.record(&Event::PostMortem(found.event));
+        for &(pid, bytes) in &found.neighbours {
+            p.recorder.record(&Event::Neighbour { device: asked.device, pid, bytes });
+        }
+        match (p.config.oom_report, trace) {
+            (OomReport::Off, _) => {}
+            (OomReport::File, Some(trace)) => {
+                let text = words::summary(&found);
+                if let Err(error) = file::write(&trace, &text) {
+                    say::line(format_args!("no file beside {}: {error}", trace.display()));
+                    say::text(&text);
+                }
+            }
+            _ => say::text(&words::summary(&found)),
+        }
+    });
+}
+
+/// As it would be typed.
+fn shown(path: &Path) -> String {
+    let here = std::env::current_dir().ok();
+    let relative = here.and_then(|here| path.strip_prefix(here).ok());
+    relative.unwrap_or(path).to_string_lossy().into_owned()
+}
+
+/// Another one for each thread that lives.
+fn this_thread() -> usize {
+    errno::place() as usize
+}
