@@ -125,7 +125,7 @@ fn record_refusal(
     let mut refused =
         Refused { site, stack, size, result, by, counted, limit, driver_free: 0, cache };
     if is_of_memory(&refused) {
-        refused.driver_free = p.post_mortems.driver_free(p, device).unwrap_or(0);
+        refused.driver_free = p.post_mortems.look(p, device, by).unwrap_or(0);
     }
     let record = || p.recorder.record(&Event::Refused(refused));
     if by == RefusedBy::Driver && result != CUDA_ERROR_OUT_OF_MEMORY {

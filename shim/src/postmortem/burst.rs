@@ -27,8 +27,17 @@ pub const PATIENCE_NS: u64 = 1_000_000_000;
 /// cache by then.
 const BEFORE_NS: u64 = 1_000_000_000;
 
+/// What the device was like at the first refusal, as NVML told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    pub driver_free: Option<u64>,
+    /// Other processes and their bytes; asked for only where the driver itself refused.
+    pub neighbours: Vec<(u32, Option<u64>)>,
+}
+
 #[derive(Debug, Default)]
 pub struct Burst {
+    seen: Option<Seen>,
     last: Option<Refusal>,
     first_ns: u64,
     /// Refusals since something was given.
@@ -46,17 +55,25 @@ impl Burst {
         *self = Burst { absorbed: self.absorbed, ..Burst::default() };
     }
 
-    /// `given`: something was given on the device since the last refusal. The free bytes that were
-    /// seen at the first refusal; `None`: this is the first.
-    pub fn seen_free(&self, given: bool) -> Option<Option<u64>> {
-        self.last.filter(|_| !given).map(|last| last.driver_free)
-    }
-
-    /// True: the program is refused for too long.
-    pub fn refused(&mut self, refusal: Refusal, given: bool) -> bool {
+    /// Before each refusal. `given`: something was given on the device since the last one. What was
+    /// seen at the first of these; `None`: this is the first.
+    pub fn begin(&mut self, given: bool) -> Option<&Seen> {
         if given {
             self.absorb();
         }
+        self.seen.as_ref()
+    }
+
+    pub fn see(&mut self, seen: Seen) {
+        self.seen = Some(seen);
+    }
+
+    pub fn seen(&self) -> Option<&Seen> {
+        self.seen.as_ref()
+    }
+
+    /// True: the program is refused for too long.
+    pub fn refused(&mut self, refusal: Refusal) -> bool {
         if self.run == 0 {
             self.first_ns = refusal.time_ns;
         }
@@ -103,6 +120,11 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
+    fn refused(burst: &mut Burst, time_ns: u64, given: bool) -> bool {
+        burst.begin(given);
+        burst.refused(refusal(time_ns))
+    }
+
     fn refusal(time_ns: u64) -> Refusal {
         Refusal {
             time_ns,
@@ -119,9 +141,9 @@ mod tests {
     #[test]
     fn what_the_program_lives_with_is_counted() {
         let mut burst = Burst::default();
-        assert!(!burst.refused(refusal(0), true));
-        assert!(!burst.refused(refusal(1), false));
-        assert!(!burst.refused(refusal(5 * SECOND), true), "something was given in between");
+        assert!(!refused(&mut burst, 0, true));
+        assert!(!refused(&mut burst, 1, false));
+        assert!(!refused(&mut burst, 5 * SECOND, true), "something was given in between");
         assert_eq!(burst.at_exit(true), None);
         assert_eq!(burst.at_exit(false), Some(refusal(5 * SECOND)));
         assert_eq!(burst.tell(), 2);
@@ -129,16 +151,27 @@ mod tests {
     }
 
     #[test]
+    fn the_device_is_looked_at_once_a_burst() {
+        let mut burst = Burst::default();
+        assert_eq!(burst.begin(true), None);
+        let seen = Seen { driver_free: Some(5), neighbours: vec![(7, None)] };
+        burst.see(seen.clone());
+        burst.refused(refusal(1));
+        assert_eq!(burst.begin(false), Some(&seen));
+        assert_eq!(burst.begin(true), None, "another burst");
+    }
+
+    #[test]
     fn a_second_without_anything() {
         let mut burst = Burst::default();
-        assert!(!burst.refused(refusal(SECOND), true));
-        assert!(!burst.refused(refusal(2 * SECOND - 1), false));
-        assert!(burst.refused(refusal(2 * SECOND), false));
-        assert!(burst.refused(refusal(2 * SECOND + 1), false), "until it is told");
+        assert!(!refused(&mut burst, SECOND, true));
+        assert!(!refused(&mut burst, 2 * SECOND - 1, false));
+        assert!(refused(&mut burst, 2 * SECOND, false));
+        assert!(refused(&mut burst, 2 * SECOND + 1, false), "until it is told");
         burst.tell();
-        assert!(!burst.refused(refusal(9 * SECOND), false));
-        assert!(!burst.refused(refusal(10 * SECOND), true), "another burst begins");
-        assert!(burst.refused(refusal(11 * SECOND), false));
+        assert!(!refused(&mut burst, 9 * SECOND, false));
+        assert!(!refused(&mut burst, 10 * SECOND, true), "another burst begins");
+        assert!(refused(&mut burst, 11 * SECOND, false));
         assert_eq!(burst.tell(), 5);
     }
 
@@ -146,7 +179,7 @@ mod tests {
     fn who_refused_what_a_framework_gives_up() {
         let asked = |time_ns| Refusal { by: None, counted: 0, limit: 0, ..refusal(time_ns) };
         let mut burst = Burst::default();
-        burst.refused(refusal(SECOND), true);
+        refused(&mut burst, SECOND, true);
         let known = burst.gave_up(asked(SECOND + 5), false);
         assert_eq!((known.by, known.counted), (Some(RefusedBy::Cap), 950));
         // Of another thread, or long ago, or smaller with something given since: not this one.
@@ -154,12 +187,12 @@ mod tests {
             [(2, SECOND + 5, false, 1), (1, 3 * SECOND, false, 1), (1, SECOND + 5, true, 101)]
         {
             let mut burst = Burst::default();
-            burst.refused(refusal(SECOND), true);
+            refused(&mut burst, SECOND, true);
             let known = burst.gave_up(Refusal { thread, size, ..asked(time_ns) }, given);
             assert_eq!(known.by, None);
         }
         let mut other = Burst::default();
-        other.refused(refusal(SECOND), true);
+        refused(&mut other, SECOND, true);
         let known = other.gave_up(asked(SECOND + 5), true);
         assert_eq!(known.by, Some(RefusedBy::Cap), "another thread was given something");
     }

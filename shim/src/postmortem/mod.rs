@@ -27,7 +27,7 @@ use crate::lock::Lock;
 use crate::process::Process;
 use crate::recorder::this_process;
 use crate::say;
-use burst::{Burst, Refusal};
+use burst::{Burst, Refusal, Seen};
 use gather::Asked;
 use std::path::Path;
 use vramtrace_format::policy::OomReport;
@@ -73,17 +73,32 @@ pub fn cache_of(p: &Process, device: DeviceId) -> Option<CacheBytes> {
     p.caches.of(device).map(in_format)
 }
 
+fn neighbours(p: &Process, device: DeviceId) -> Vec<(u32, Option<u64>)> {
+    let device = p.devices.known(device);
+    device.map(|device| p.observe.neighbours(device)).unwrap_or_default()
+}
+
 fn driver_free(p: &Process, device: DeviceId) -> Option<u64> {
     p.devices.known(device).and_then(|device: &Device| p.observe.memory(device)).map(|m| m.free)
 }
 
 impl PostMortems {
-    /// Before a refusal is recorded: the driver's free bytes. Asked for at the first of a burst
+    /// Before a refusal is recorded: the driver's free bytes. Looked at with the first of a burst
     /// only, so that the next ones cost nothing.
-    pub fn driver_free(&self, p: &'static Process, device: DeviceId) -> Option<u64> {
+    pub fn look(&self, p: &'static Process, device: DeviceId, by: RefusedBy) -> Option<u64> {
         let given = p.ledger.has_come(device);
-        let seen = self.0.lock().bursts[device_index(device)].seen_free(given);
-        seen.unwrap_or_else(|| driver_free(p, device))
+        p.ledger.await_next(device);
+        let index = device_index(device);
+        if let Some(seen) = self.0.lock().bursts[index].begin(given) {
+            return seen.driver_free;
+        }
+        let mut seen = Seen { driver_free: driver_free(p, device), neighbours: Vec::new() };
+        if by == RefusedBy::Driver {
+            seen.neighbours = neighbours(p, device);
+        }
+        let free = seen.driver_free;
+        self.0.lock().bursts[index].see(seen);
+        free
     }
 
     /// A request for device memory was refused, and recorded as `refused`.
@@ -100,18 +115,17 @@ impl PostMortems {
             limit: refused.limit,
             driver_free: Some(refused.driver_free).filter(|free| *free > 0),
         };
-        let given = p.ledger.has_come(device);
-        p.ledger.await_next(device);
         let absorbed = {
             let mut state = self.0.lock();
-            let too_long = state.bursts[device_index(device)].refused(refusal, given);
+            let too_long = state.bursts[device_index(device)].refused(refusal);
             // PyTorch tells by itself when it is out.
             if !too_long || refused.cache.is_some() || state.is_quiet(now_ns) {
                 return;
             }
             state.tell(device, now_ns)
         };
-        tell(p, &Asked { device, told: Told::Again, refusal, absorbed, cache: refused.cache });
+        let asked = Asked { device, told: Told::Again, refusal, absorbed, cache: refused.cache };
+        tell(p, &asked, neighbours(p, device));
     }
 
     /// PyTorch gives up on a request: called with its lock held.
@@ -131,8 +145,8 @@ impl PostMortems {
             by: None,
             size,
             stack,
-            counted: p.cap.counted(device, p.ledger.live(device)),
-            limit: p.cap.limit(device).unwrap_or(0),
+            counted: 0,
+            limit: 0,
             driver_free: None,
         };
         let given = p.ledger.has_come(device);
@@ -147,21 +161,25 @@ impl PostMortems {
         };
         let refusal = Refusal { driver_free: driver_free(p, device), ..known };
         let cache = Some(in_format(figures));
-        tell(p, &Asked { device, told: Told::Framework, refusal, absorbed, cache });
+        let asked = Asked { device, told: Told::Framework, refusal, absorbed, cache };
+        tell(p, &asked, neighbours(p, device));
     }
 
-    /// The process ends in order.
+    /// The process ends in order. NVML may be gone by now: what was seen before is told.
     pub fn at_exit(&self, p: &'static Process) {
         for device in (0..DEVICES).map(device_at) {
             let given = p.ledger.has_come(device);
             let found = {
                 let mut state = self.0.lock();
-                let untold = state.bursts[device_index(device)].at_exit(given);
-                untold.map(|refusal| (refusal, state.tell(device, refusal.time_ns)))
+                let burst = &state.bursts[device_index(device)];
+                let seen = burst.seen().cloned().unwrap_or_default();
+                let untold = burst.at_exit(given);
+                untold.map(|refusal| (refusal, seen, state.tell(device, refusal.time_ns)))
             };
-            if let Some((refusal, absorbed)) = found {
+            if let Some((refusal, seen, absorbed)) = found {
                 let cache = cache_of(p, device);
-                tell(p, &Asked { device, told: Told::Exit, refusal, absorbed, cache });
+                let asked = Asked { device, told: Told::Exit, refusal, absorbed, cache };
+                tell(p, &asked, seen.neighbours);
             }
         }
     }
@@ -169,20 +187,12 @@ impl PostMortems {
 
 /// Into the trace, and to whoever reads.
 #[cold]
-fn tell(p: &'static Process, asked: &Asked) {
-    // The cap that nobody understood said so itself.
-    if asked.refusal.by == Some(RefusedBy::BadCap) {
-        return;
-    }
+fn tell(p: &'static Process, asked: &Asked, neighbours: Vec<(u32, Option<u64>)>) {
     uncancelled(|| {
         let mut found = gather::gather(p, &this_process(), asked);
         let trace = p.recorder.path();
-        // At the end of the process NVML may be gone.
-        let ends = asked.told == Told::Exit;
-        if !ends && let Some(device) = p.devices.known(asked.device) {
-            found.neighbours = p.observe.neighbours(device);
-        }
-        found.quiet_s = (!ends).then_some(QUIET_NS / 1_000_000_000);
+        found.neighbours = neighbours;
+        found.quiet_s = (asked.told != Told::Exit).then_some(QUIET_NS / 1_000_000_000);
         found.trace = trace.as_deref().map(shown);
         p.recorder.record(&Event::PostMortem(found.event));
         for &(pid, bytes) in &found.neighbours {

@@ -1,0 +1,391 @@
+//! Ten lines on stderr when a program is really out of memory, and none when it lives with a
+//! refusal. Whatever is told, the program prints and returns what it does without us.
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use support::{Program, Run, Scratch, Setup};
+use vramtrace_format::{CacheBytes, Event, PostMortem, Refused, RefusedBy, Told, TraceReader};
+
+const MIB: u64 = 1 << 20;
+
+/// Stand-ins of PyTorch's libraries.
+fn torch() -> &'static Path {
+    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
+    DIRECTORY.get_or_init(|| {
+        let name = format!("c10-oom-{}", std::process::id());
+        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        std::fs::create_dir_all(&directory).unwrap();
+        let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
+        for (name, link) in [("libc10", None), ("libc10_cuda", Some("-l:libc10.so"))] {
+            let built = Command::new("gcc")
+                .args(["-std=gnu11", "-O1", "-g", "-shared", "-fPIC", "-Wl,-rpath,$ORIGIN"])
+                .arg(format!("-Wl,-soname,{name}.so"))
+                .arg("-o")
+                .arg(directory.join(name).with_extension("so"))
+                .arg(programs.join(name).with_extension("c"))
+                .arg("-L")
+                .arg(&directory)
+                .args(link)
+                .arg("-lpthread")
+                .output()
+                .unwrap();
+            assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        }
+        directory.join("libc10_cuda.so")
+    })
+}
+
+fn program() -> Program {
+    Program::c("out_of_memory")
+}
+
+/// In a program that uses PyTorch.
+fn torch_asks(mode: &str) -> Setup {
+    Setup::simulated().arg(torch().display()).arg(mode)
+}
+
+/// In a program that uses the driver alone.
+fn asks(mode: &str, mib: u64) -> Setup {
+    Setup::simulated().arg("-").arg(mode).arg(mib)
+}
+
+/// It prints and returns the same with us in front, where the device is as small without us.
+#[track_caller]
+fn run(setup: Setup) -> Run {
+    program().run(setup.preload())
+}
+
+fn events(trace: &Path) -> Vec<Event> {
+    let bytes = std::fs::read(trace).unwrap();
+    TraceReader::new(&bytes).unwrap().events().map(|stamped| stamped.event).collect()
+}
+
+fn post_mortems(run: &Run) -> Vec<PostMortem> {
+    let events = events(&run.only_trace());
+    let told = |event: &Event| match event {
+        Event::PostMortem(one) => Some(*one),
+        _ => None,
+    };
+    events.iter().filter_map(told).collect()
+}
+
+#[track_caller]
+fn says(stderr: &str, label: &str) -> String {
+    let line = stderr.lines().find_map(|line| line.trim_start().strip_prefix(label));
+    line.unwrap_or_else(|| panic!("no {label} in {stderr}")).trim().to_string()
+}
+
+#[track_caller]
+fn is_silent(run: &Run) {
+    assert_eq!(run.stderr, "");
+    assert_eq!(post_mortems(run), []);
+}
+
+#[test]
+fn fragmentation_is_named_with_its_figures() {
+    let run = run(torch_asks("fragments").env("VRAMTRACE_CAP", "1400MiB").env("RANK", "3"));
+    assert_eq!(run.status, 1);
+    let text = &run.stderr;
+    assert!(text.lines().count() <= 10, "{text}");
+    let head = text.lines().next().unwrap();
+    assert!(head.starts_with("vramtrace rank3 cuda:0 pid "), "{text}");
+    assert!(head.contains(": torch is out of memory: 128.00 MiB at outofmemory"), "{text}");
+    assert!(says(text, "limit").starts_with("1.37 GiB by VRAMTRACE_CAP (card: 2"), "{text}");
+    let used = "1.30 GiB = tensors 0.55 + torch cache 0.23 + context 0.51 + other allocations 0.01";
+    assert_eq!(says(text, "used"), used);
+    assert_eq!(
+        says(text, "why"),
+        "fragmentation: 240.00 MiB free inside torch, largest hole 30.00 MiB; in one piece \
+         128.00 MiB would fit"
+    );
+    assert!(says(text, "holds").starts_with("560.00 MiB outofmemory"), "{text}");
+    assert!(says(text, "holds").ends_with("16 blocks"), "{text}");
+    assert!(says(text, "try").starts_with(
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, a cap of 1.5 GiB, or a smaller"
+    ));
+    let trace = run.only_trace();
+    let name = trace.file_name().unwrap().to_str().unwrap();
+    assert_eq!(
+        says(text, "more"),
+        format!("vramtrace oom {name}   (quiet for 60 s; VRAMTRACE_OOM_REPORT=off)")
+    );
+    let [told] = post_mortems(&run)[..] else { panic!("once") };
+    assert_eq!((told.by, told.told), (Some(RefusedBy::Cap), Told::Framework));
+    assert_eq!((told.size, told.limit), (128 * MIB, 1400 * MIB));
+    assert_eq!(told.largest_hole, Some(30 * MIB));
+    let cache = CacheBytes { allocated: 560 * MIB, reserved: 800 * MIB };
+    assert_eq!(told.cache, Some(cache));
+    // Each refusal of the driver call carries the cache's figures too, and what the card had.
+    let refusals: Vec<Refused> = events(&trace)
+        .into_iter()
+        .filter_map(|event| match event {
+            Event::Refused(refused) => Some(refused),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(refusals.len(), 2);
+    for refused in refusals {
+        assert_eq!(refused.cache, Some(cache));
+        assert!(refused.driver_free > 20 << 30, "{refused:?}");
+    }
+}
+
+#[test]
+fn too_much_is_no_fragmentation() {
+    let run = run(torch_asks("too-much").env("VRAMTRACE_CAP", "1400MiB"));
+    let why = says(&run.stderr, "why");
+    let expected = "too much: 900.00 MiB asked for, 72.00 MiB left, 240.00 MiB free inside torch: \
+                    588.00 MiB short";
+    assert_eq!(why, expected);
+    assert!(!run.stderr.contains("expandable"), "{}", run.stderr);
+    assert_eq!(says(&run.stderr, "try"), "a cap of 2.2 GiB, or a smaller batch");
+}
+
+#[test]
+fn the_drivers_own_limit() {
+    let run = run(torch_asks("too-much").devices("1x1500MiB"));
+    let limit = says(&run.stderr, "limit");
+    assert!(limit.starts_with("the card itself: ") && limit.ends_with("free"), "{limit}");
+    assert_eq!(post_mortems(&run)[0].by, Some(RefusedBy::Driver));
+}
+
+/// No driver call is refused: only PyTorch's own hook tells.
+#[test]
+fn torchs_own_fraction() {
+    let run = run(torch_asks("fraction"));
+    let limit = says(&run.stderr, "limit");
+    assert!(limit.starts_with("below 864.00 MiB by torch's own memory fraction (card:"), "{limit}");
+    assert!(says(&run.stderr, "try").contains("set_per_process_memory_fraction"));
+    assert_eq!(post_mortems(&run)[0].by, None);
+    assert_eq!(run.only_report()["devices"][0]["refused_by_driver"], 0);
+}
+
+#[test]
+fn a_run_that_torch_saves_is_silent() {
+    let saved = run(torch_asks("absorbed").arg(5).env("VRAMTRACE_CAP", "1400MiB")).ok();
+    is_silent(&saved);
+    assert_eq!(saved.only_report()["devices"][0]["refused_by_cap"], 5);
+    let setup = torch_asks("absorbed-then-out").arg(3).env("VRAMTRACE_CAP", "1400MiB");
+    let out = run(setup);
+    assert_eq!(
+        says(&out.stderr, "before"),
+        "3 refusals that torch absorbed by emptying its cache (harmless)"
+    );
+    assert_eq!(post_mortems(&out)[0].absorbed, 3);
+}
+
+/// One that catches the error and goes on reads it once, and then it is quiet.
+#[test]
+fn a_burst_is_told_once() {
+    let burst = run(torch_asks("burst").arg(200).env("VRAMTRACE_CAP", "1400MiB")).ok();
+    assert_eq!(burst.stderr.matches("out of memory").count(), 1, "{}", burst.stderr);
+    assert_eq!(post_mortems(&burst).len(), 1);
+    // But the end is told.
+    let twice = run(torch_asks("twice").env("VRAMTRACE_CAP", "1400MiB"));
+    let told: Vec<(Told, u64)> =
+        post_mortems(&twice).iter().map(|one| (one.told, one.size / MIB)).collect();
+    assert_eq!(told, [(Told::Framework, 900), (Told::Exit, 901)]);
+    assert!(twice.stderr.contains("ended out of memory: last refused 901.00 MiB at"));
+    assert!(!twice.stderr.lines().last().unwrap().contains("quiet"), "{}", twice.stderr);
+}
+
+#[test]
+fn whoever_goes_on_is_silent() {
+    for setup in [asks("go-on", 2000), asks("slowly", 2000)] {
+        is_silent(&run(setup.env("VRAMTRACE_CAP", "1400MiB")).ok());
+    }
+    is_silent(&run(asks("go-on", 1 << 20)).ok());
+}
+
+#[test]
+fn an_end_by_a_refusal_is_told_at_the_exit() {
+    let program = program();
+    let bare = program.run(asks("exit", 1 << 20));
+    let ours = program.run(asks("exit", 1 << 20).preload());
+    assert_eq!((&ours.stdout, ours.status), (&bare.stdout, bare.status));
+    assert!(ours.stderr.contains(": ended out of memory: last refused 1.00 TiB at outofmemory"));
+    assert!(says(&ours.stderr, "limit").starts_with("the card itself: 22."), "{}", ours.stderr);
+    assert_eq!(says(&ours.stderr, "used"), "1.09 GiB = context 0.51 + allocations 0.59");
+    assert!(says(&ours.stderr, "holds").starts_with("600.00 MiB outofmemory"), "{}", ours.stderr);
+    let [told] = post_mortems(&ours)[..] else { panic!("once") };
+    assert_eq!((told.told, told.by), (Told::Exit, Some(RefusedBy::Driver)));
+    assert_eq!(ours.only_report()["ended_in_order"], true);
+}
+
+#[test]
+fn a_second_without_anything_is_told() {
+    let run = run(asks("again", 2000).env("VRAMTRACE_CAP", "1400MiB")).ok();
+    assert_eq!(run.stderr.matches("out of memory for a second now: 1.95 GiB").count(), 1);
+    let [told] = post_mortems(&run)[..] else { panic!("once: {}", run.stderr) };
+    assert_eq!(told.told, Told::Again);
+}
+
+#[test]
+fn host_memory_is_not_the_devices() {
+    let host = run(Setup::simulated().arg("-").arg("host"));
+    is_silent(&host.ok());
+}
+
+#[test]
+fn a_forked_child_tells_nothing_of_its_parent() {
+    let run = run(asks("fork", 1 << 20)).ok();
+    assert_eq!(run.stderr, "", "the parent goes on, the child was not refused");
+}
+
+#[test]
+fn a_file_or_nothing() {
+    use std::os::unix::fs::PermissionsExt;
+    let file = run(asks("exit", 1 << 20).env("VRAMTRACE_OOM_REPORT", "file"));
+    assert_eq!(file.stderr, "");
+    let path = file.only_trace().with_extension("oom.txt");
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(text.contains("ended out of memory: last refused 1.00 TiB"), "{text}");
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(post_mortems(&file).len(), 1);
+
+    let off = run(asks("exit", 1 << 20).env("VRAMTRACE_OOM_REPORT", "off"));
+    assert_eq!(off.stderr, "");
+    assert!(!off.only_trace().with_extension("oom.txt").exists());
+    assert_eq!(post_mortems(&off).len(), 1, "the trace has it");
+
+    let bad = run(asks("go-on", 1 << 20).env("VRAMTRACE_OOM_REPORT", "stdout"));
+    assert!(bad.stderr.contains("VRAMTRACE_OOM_REPORT=stdout: is not stderr, file or off"));
+    assert_eq!(bad.stderr.lines().count(), 1);
+}
+
+/// Without a trace there are no lines, but what is known is told.
+#[test]
+fn without_a_trace() {
+    let setup = torch_asks("fragments").env("VRAMTRACE_CAP", "1400MiB").env("VRAMTRACE_OUT", "off");
+    let run = run(setup.env("VRAMTRACE_OOM_REPORT", "file"));
+    assert_eq!(run.status, 1);
+    assert_eq!(run.traces(), [] as [PathBuf; 0]);
+    let text = &run.stderr;
+    assert!(text.contains("torch is out of memory: 128.00 MiB\n"), "{text}");
+    assert!(says(text, "used").contains("tensors 0.55 + torch cache 0.23"), "{text}");
+    assert!(says(text, "why").starts_with("fragmentation: 240.00 MiB free inside torch"), "{text}");
+    assert!(says(text, "more").contains("VRAMTRACE_OUT=off"), "{text}");
+}
+
+/// Each rank speaks for itself, and names who else is on the card.
+#[test]
+fn two_ranks_on_one_card() {
+    let scratch = Scratch::new();
+    let state = scratch.0.join("state");
+    let program = program();
+    let rank = |rank: u32, mode: &str| {
+        let setup = asks(mode, 1 << 20)
+            .preload()
+            .devices("1x4GiB")
+            .env("VRAMTRACE_SIM_STATE", &state)
+            .env("RANK", rank.to_string());
+        setup.command(&program.0, &scratch)
+    };
+    let start = |number| {
+        let mut command = rank(number, "again");
+        command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    // Each is refused, waits for a second, and is refused again.
+    let first = start(0);
+    std::thread::sleep(Duration::from_millis(300));
+    let second = start(1);
+    let pids = [first.id(), second.id()];
+    let texts = [first, second]
+        .map(|child| String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap());
+    for (rank, text) in texts.iter().enumerate() {
+        assert!(text.starts_with(&format!("vramtrace rank{rank} cuda:0 pid ")), "{text}");
+        assert_eq!(text.matches("rank").count(), 1, "{text}");
+    }
+    assert!(says(&texts[0], "limit").contains(&format!("; other processes: pid {} ", pids[1])));
+    // One that ends tells whom it met when it was refused.
+    let mut holder = rank(0, "again").stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    let last = String::from_utf8(rank(2, "exit").output().unwrap().stderr).unwrap();
+    assert!(says(&last, "limit").contains(&format!("; other processes: pid {} ", holder.id())));
+    holder.wait().unwrap();
+    let all = scratch.traces().into_iter().flat_map(|trace| events(&trace));
+    let found: Vec<Event> =
+        all.filter(|event| matches!(event, Event::Neighbour { bytes: Some(_), .. })).collect();
+    assert!(found.len() >= 2, "{found:?}");
+}
+
+/// A refusal costs little after the first: here with a stack, as in a debug build.
+#[test]
+fn a_loop_of_refusals_is_silent_and_cheap() {
+    let program = program();
+    let each = |setup: Setup| -> f64 {
+        let run = program.run(setup).ok();
+        assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
+        run.stderr.trim().parse().unwrap()
+    };
+    let added = each(asks("loop", 1000).preload()) - each(asks("loop", 1000));
+    // Measured with the release build: scripts/bench.sh. This one finds what is out of all bounds.
+    assert!(added < 100_000.0, "{added} ns");
+}
+
+fn python(how: &str, setup: Setup) -> Option<(Run, Run)> {
+    let (_, python) = support::pythons().into_iter().next_back()?;
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python");
+    let scratch = Scratch::new();
+    let packages = scratch.0.join("site-packages/transformers");
+    std::fs::create_dir_all(&packages).unwrap();
+    std::fs::copy(source.join("model.py"), packages.join("model.py")).unwrap();
+    std::fs::copy(source.join("out_of_memory.py"), scratch.0.join("train.py")).unwrap();
+    let setup = setup
+        .env("PYTHONPATH", &packages)
+        .cwd(&scratch.0)
+        .arg("train.py")
+        .arg(torch().display())
+        .arg(how);
+    let bare = Program(python.clone()).run(setup.clone());
+    for trace in scratch.traces() {
+        std::fs::remove_file(trace).unwrap();
+    }
+    let ours = Program(python).run(setup.preload().env("VRAMTRACE_OUT", &scratch.0));
+    let ours = Run { scratch, ..ours };
+    Some((bare, ours))
+}
+
+#[test]
+fn python_lines() {
+    let Some((bare, ours)) = python("raises", Setup::simulated()) else {
+        return support::skip("lines of Python: no Python from pyenv");
+    };
+    assert_eq!((&ours.stdout, ours.status), (&bare.stdout, bare.status));
+    assert_eq!(ours.status, 1);
+    let text: Vec<&str> = ours.stderr.lines().collect();
+    let text = text[..10.min(text.len())].join("\n");
+    assert!(
+        text.contains("torch is out of memory: 96.00 GiB at model.py:21 < train.py:20"),
+        "{text}"
+    );
+    let holds: Vec<&str> = text
+        .lines()
+        .skip_while(|line| !line.trim_start().starts_with("holds"))
+        .take_while(|line| line.contains("block") || line.contains("allocation"))
+        .map(|line| line.trim_start().trim_start_matches("holds").trim())
+        .collect();
+    assert_eq!(holds[0], "32.00 MiB model.py:10 < train.py:18   4 blocks", "{text}");
+    assert_eq!(holds[1], "24.00 MiB model.py:10 < train.py:20   2 blocks", "{text}");
+    // The interpreter's own report of the error follows unharmed.
+    assert!(ours.stderr.ends_with(&bare.stderr), "{}", ours.stderr);
+}
+
+#[test]
+fn python_that_ends_by_a_refused_driver_call() {
+    let Some((bare, ours)) = python("nothing", Setup::simulated()) else {
+        return support::skip("lines of Python: no Python from pyenv");
+    };
+    assert_eq!((&ours.stdout, ours.status), (&bare.stdout, bare.status));
+    // Its own report first: ours comes when the interpreter is gone, and knows the lines still.
+    let told = ours.stderr.strip_prefix(bare.stderr.as_str()).unwrap();
+    assert!(
+        told.contains("ended out of memory: last refused 1.00 TiB at train.py:12 < train.py:31"),
+        "{told}"
+    );
+}

@@ -1,0 +1,200 @@
+/* Runs out of memory in every way. Stand-ins of PyTorch's allocator are opened where MODE needs them.
+   out_of_memory LIBC10_CUDA MODE [COUNT]
+   Prints what it was given; what it returns is as a program of its kind would. */
+#define _GNU_SOURCE
+#include "c10.h"
+#include "door.h"
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static void *library;
+#define TORCH(result, name, types) ((result(*) types)dlsym(library, #name))
+
+static int ask(CUdeviceptr *at, uint64_t mib) {
+    int result = CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(at, mib * MIB);
+    printf("%llu MiB: %d\n", (unsigned long long)mib, result);
+    return result;
+}
+
+static void give_back(CUdeviceptr at) { MUST(CALL(cuMemFree_v2, (CUdeviceptr))(at)); }
+
+static void block(CUdeviceptr at, int64_t mib) {
+    TORCH(void, cache_block, (int, void *, int64_t))(0, (void *)at, mib * (int64_t)MIB);
+}
+
+static void reserve(int64_t mib) { TORCH(void, cache_reserve, (int, int64_t))(0, mib * (int64_t)MIB); }
+
+static void gives_up(int64_t mib) { TORCH(void, cache_refuse, (int, int64_t))(0, mib * (int64_t)MIB); }
+
+static CUdeviceptr segment(int64_t mib) {
+    CUdeviceptr at = 0;
+    MUST(ask(&at, mib));
+    reserve(mib);
+    return at;
+}
+
+static void wait_ms(int ms) {
+    struct timespec time = {ms / 1000, ms % 1000 * 1000000l};
+    nanosleep(&time, NULL);
+}
+
+/* 8 segments of 100 MiB; in each a block of 40, a hole of 30, a block of 30. Beside them 10 MiB. */
+static void fragments(void) {
+    CUdeviceptr other;
+    for (int n = 0; n < 8; n++) {
+        CUdeviceptr at = segment(100);
+        block(at, 40);
+        block(at + 70 * MIB, 30);
+    }
+    MUST(ask(&other, 10));
+}
+
+/* As PyTorch asks: once more after its cache is empty, and then it gives up. */
+static int torch_asks(int64_t mib) {
+    CUdeviceptr at = 0;
+    if (ask(&at, mib) == 0 || ask(&at, mib) == 0) return 0;
+    gives_up(mib);
+    return 1;
+}
+
+/* Each time the cache gives a segment back, and then there is room. */
+static void absorbed(int count) {
+    CUdeviceptr at = segment(600), next = 0;
+    for (int n = 0; n < count; n++) {
+        if (ask(&next, 500) == 0) exit(90);
+        give_back(at);
+        reserve(-600);
+        MUST(ask(&next, 500));
+        give_back(next);
+        at = segment(600);
+    }
+}
+
+static double refusals(int count) {
+    CUdeviceptr at;
+    CUresult (*alloc)(CUdeviceptr *, size_t) = door("cuMemAlloc_v2");
+    struct timespec start, end;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &start);
+    for (int n = 0; n < count; n++)
+        if (alloc(&at, 1ull << 40) != CUDA_ERROR_OUT_OF_MEMORY) exit(91);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &end);
+    return ((end.tv_sec - start.tv_sec) * 1e9 + (end.tv_nsec - start.tv_nsec)) / count;
+}
+
+int main(int count, char **words) {
+    CUdeviceptr at = 0;
+    if (count < 3) return 2;
+    const char *mode = words[2];
+    int number = count > 3 ? atoi(words[3]) : 0;
+    begin(0);
+    if (strcmp(words[1], "-")) {
+        library = dlopen(words[1], RTLD_NOW | RTLD_LOCAL);
+        if (!library) return 97;
+    }
+    if (!strcmp(mode, "fragments")) {
+        fragments();
+        return torch_asks(128);
+    }
+    if (!strcmp(mode, "too-much")) {
+        fragments();
+        return torch_asks(900);
+    }
+    if (!strcmp(mode, "fraction")) {
+        fragments();
+        gives_up(64);
+        return 1;
+    }
+    if (!strcmp(mode, "absorbed")) {
+        absorbed(number);
+        return 0;
+    }
+    if (!strcmp(mode, "absorbed-then-out")) {
+        absorbed(number);
+        return torch_asks(900);
+    }
+    if (!strcmp(mode, "burst")) {
+        /* It is caught again and again, and blocks are made of what is there. */
+        CUdeviceptr base = segment(600);
+        for (int n = 0; n < number; n++) {
+            torch_asks(900);
+            block(base, 1);
+            block(base, -1);
+        }
+        return 0;
+    }
+    if (!strcmp(mode, "twice")) {
+        CUdeviceptr base = segment(600);
+        torch_asks(900);
+        block(base, 1);
+        return torch_asks(901);
+    }
+    if (!strcmp(mode, "exit")) {
+        MUST(ask(&at, 600));
+        return ask(&at, number);
+    }
+    if (!strcmp(mode, "go-on")) {
+        if (ask(&at, number) == 0) return 92;
+        MUST(ask(&at, 100));
+        return 0;
+    }
+    if (!strcmp(mode, "again")) {
+        if (ask(&at, number) == 0) return 92;
+        wait_ms(1100);
+        if (ask(&at, number) == 0) return 92;
+        ask(&at, number);
+        MUST(ask(&at, 100));
+        return 0;
+    }
+    if (!strcmp(mode, "slowly")) {
+        /* A long time, but something was given in between. */
+        if (ask(&at, number) == 0) return 92;
+        wait_ms(1100);
+        MUST(ask(&at, 100));
+        if (ask(&at, number) == 0) return 92;
+        MUST(ask(&at, 100));
+        return 0;
+    }
+    if (!strcmp(mode, "fork")) {
+        if (ask(&at, number) == 0) return 92;
+        fflush(stdout);
+        pid_t child = fork();
+        if (child == 0) {
+            SHOW(CALL(cuInit, (unsigned))(0));
+            exit(3);
+        }
+        int status;
+        waitpid(child, &status, 0);
+        MUST(ask(&at, 100));
+        return status != 3 << 8;
+    }
+    if (!strcmp(mode, "host")) {
+        void *host = NULL;
+        int result = CALL(cuMemAllocHost_v2, (void **, size_t))(&host, ~0ull >> 8);
+        return printf("host: %d\n", result) < 0;
+    }
+    if (!strcmp(mode, "loop")) {
+        double each = refusals(number);
+        fprintf(stderr, "%.0f\n", each);
+        MUST(ask(&at, 1));
+        return 0;
+    }
+    if (!strcmp(mode, "many")) {
+        /* COUNT blocks of 4 KiB in segments of 20 MiB, every second freed again. */
+        CUdeviceptr base = 0;
+        void (*one)(int, void *, int64_t) = TORCH(void, cache_block, (int, void *, int64_t));
+        struct timespec start, end;
+        for (int n = 0; n < number; n++) {
+            int place = n % 2560;
+            if (place == 0) base = segment(20);
+            one(0, (void *)(base + place * 8192ull), 4096);
+        }
+        clock_gettime(CLOCK_MONOTONIC, &start);
+        gives_up(64);
+        clock_gettime(CLOCK_MONOTONIC, &end);
+        printf("ns: %.0f\n", (end.tv_sec - start.tv_sec) * 1e9 + (end.tv_nsec - start.tv_nsec));
+        return 0;
+    }
+    return 2;
+}
