@@ -49,7 +49,7 @@ fn the_summary_says_where_what_and_for_whom() {
     std::fs::write(scratch.0.join("client.py"), CLIENT).unwrap();
     let two = "python3 client.py & python3 client.py; wait";
     let output = vramtrace()
-        .args(["run", "--simulate", "--cap", "1GiB", "--", "sh", "-c", two])
+        .args(["run", "--simulate", "--cap", "1GiB", "--oom-report", "off", "--", "sh", "-c", two])
         .current_dir(&scratch.0)
         .env_remove("LD_PRELOAD")
         .env_remove("VRAMTRACE_OUT")

@@ -125,7 +125,9 @@ fn chained(mode: &str, count: &str) -> Run {
     let bare = program.run(setup(mode).arg(count)).ok();
     let ours = program.run(setup(mode).arg(count).preload()).ok();
     assert_eq!(bare.stdout, ours.stdout);
-    assert_eq!(ours.stderr, "");
+    // It may be out of memory, and be told so.
+    let told = ours.stderr.lines().next();
+    assert!(told.is_none_or(|line| line.contains("torch is out of memory:")), "{}", ours.stderr);
     ours
 }
 
