@@ -1,24 +1,29 @@
 //! `vramtrace oom`: what is said of runs that were out of memory, and of those that were not.
 
 mod support;
+#[path = "support/told.rs"]
+mod told;
 #[path = "support/trace.rs"]
 mod trace;
 
-use std::process::Output;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
 
 use serde_json::Value;
-use support::{Scratch, vramtrace};
+use support::{Program, Run, Scratch, Setup, vramtrace};
+use told::Told;
 use trace::{MS, SECOND, TraceBuilder, cached};
 use vramtrace_format::physical::MIB;
 use vramtrace_format::{Event, Kind, RefusedBy};
 
-fn run(scratch: &Scratch, args: &[&str]) -> Output {
+fn run_in(scratch: &Scratch, args: &[&str]) -> Output {
     vramtrace().arg("oom").args(args).current_dir(&scratch.0).env("NO_COLOR", "1").output().unwrap()
 }
 
 #[track_caller]
 fn text(scratch: &Scratch, args: &[&str]) -> String {
-    let output = run(scratch, args);
+    let output = run_in(scratch, args);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
@@ -38,10 +43,12 @@ fn json(scratch: &Scratch, args: &[&str]) -> Value {
     all
 }
 
+/// Wherever its lines are broken.
 #[track_caller]
 fn said(shown: &str, wanted: &[&str]) {
+    let flat = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     for part in wanted {
-        assert!(shown.contains(part), "{part:?} is not there:\n{shown}");
+        assert!(flat(shown).contains(&flat(part)), "{part:?} is not there:\n{shown}");
     }
 }
 
@@ -174,7 +181,7 @@ fn each_can_be_chosen() {
         (&["--rank", "3"], "--rank 3: no such process"),
         (&["--at", "1", "--device", "5"], "--at 1: there is none of this device"),
     ] {
-        let output = run(&scratch, &[&["t.vtrace"], args].concat());
+        let output = run_in(&scratch, &[&["t.vtrace"], args].concat());
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(2) && stderr.contains(wanted), "{args:?}: {stderr}");
     }
@@ -268,4 +275,236 @@ fn the_recorded_run_is_told_in_full() {
         std::fs::write(&expected, head).unwrap();
     }
     assert_eq!(head, std::fs::read_to_string(&expected).unwrap(), "BLESS=1 writes it anew");
+}
+
+/// Stand-ins of PyTorch's libraries.
+fn libc10_cuda() -> &'static Path {
+    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
+    let directory = DIRECTORY.get_or_init(|| {
+        let name = format!("oom-{}", std::process::id());
+        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        std::fs::create_dir_all(&directory).unwrap();
+        let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
+        for (name, link) in [("libc10", None), ("libc10_cuda", Some("-l:libc10.so"))] {
+            let built = Command::new("gcc")
+                .args(["-std=gnu11", "-g", "-shared", "-fPIC", "-Wl,-rpath,$ORIGIN"])
+                .arg(format!("-Wl,-soname,{name}.so"))
+                .arg("-o")
+                .arg(directory.join(name).with_extension("so"))
+                .arg(programs.join(name).with_extension("c"))
+                .arg("-L")
+                .arg(&directory)
+                .args(link)
+                .arg("-lpthread")
+                .output()
+                .unwrap();
+            assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        }
+        directory
+    });
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| directory.join("libc10_cuda.so"))
+}
+
+/// `tests/python/torch_oom.py` under a cap of 1500 MiB, of which the context takes its part.
+fn trains(how: &str) -> Option<(Program, Setup)> {
+    let Some((_, python)) = support::pythons().into_iter().next_back() else {
+        support::skip("oom: no Python from pyenv");
+        return None;
+    };
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/torch_oom.py");
+    let setup = Setup::simulated()
+        .preload()
+        .cap("1500MiB")
+        .env("VRAMTRACE_OOM_REPORT", "off")
+        // Names of an interpreter's functions take their time, and are not what is looked at.
+        .env("VRAMTRACE_STACKS", "python")
+        .arg(script.display())
+        .arg(libc10_cuda().display())
+        .arg(how);
+    Some((Program(python), setup))
+}
+
+fn trained(how: &str) -> Option<Run> {
+    let (program, setup) = trains(how)?;
+    Some(program.run(setup))
+}
+
+/// Line of the script that has this text.
+fn line_of(text: &str) -> u64 {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/torch_oom.py");
+    let script = std::fs::read_to_string(script).unwrap();
+    1 + script.lines().position(|line| line.contains(text)).unwrap() as u64
+}
+
+#[test]
+fn fragmentation_is_told_from_too_much() {
+    let Some(run) = trained("fragments") else { return };
+    assert!(run.stderr.contains("OutOfMemoryError: 250 MiB"), "{}", run.stderr);
+    let all = json(&run.scratch, &[]);
+    let [oom] = &all["ooms"].as_array().unwrap()[..] else { panic!("{all:#}") };
+    assert_eq!((&oom["level"], &oom["size_bytes"]), (&"tensor".into(), &(250 * MIB).into()));
+    assert_eq!((&oom["refused_by"], &oom["refusals"]), (&"cap".into(), &2.into()));
+    assert_eq!((&oom["absorbed_before"], &oom["went_on"]), (&1.into(), &false.into()));
+    let it = &oom["post_mortem"];
+    assert_eq!(it["cause"], "fragmentation");
+    let torch = &it["torch"];
+    // Of 8 segments of 100 MiB each second holds 20 MiB, the others 60.
+    for (key, mib) in [("allocated_bytes", 320), ("reserved_bytes", 800), ("free_bytes", 480)] {
+        assert_eq!(torch[key], mib * MIB, "{key}: {torch:#}");
+    }
+    assert_eq!(
+        (&torch["largest_hole_bytes"], &torch["segments_pinned"]),
+        (&(60 * MIB).into(), &8.into())
+    );
+    let asked: Vec<&str> = it["frames"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|frame| frame["language"] == "python")
+        .map(|frame| frame["function"].as_str().unwrap())
+        .collect();
+    assert_eq!(asked, ["logits", "main", "<module>"], "{it:#}");
+    let line = |holder: &Value| {
+        let at = holder["lead"].as_u64().unwrap() as usize;
+        holder["frames"][at]["line"].as_u64().unwrap()
+    };
+    let held: Vec<(u64, u64)> = it["holders"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|holder| !holder["lead"].is_null() && holder["frames"][0]["file"] != "")
+        .map(|holder| (line(holder), holder["bytes"].as_u64().unwrap() / MIB))
+        .collect();
+    // Blocks are made in one line; who called that is the caller.
+    assert!(held.contains(&(line_of("torch.cache_block(0"), 160)), "{held:?}");
+    let part = |what: &str| {
+        let parts = it["used"].as_array().unwrap().iter();
+        parts
+            .filter(|part| part["what"] == what)
+            .map(|part| part["bytes"].as_i64().unwrap())
+            .sum::<i64>()
+    };
+    assert_eq!((part("tensors"), part("torch_cache")), (320 << 20, 480 << 20));
+    assert!(part("context") > 0, "{it:#}");
+    let shown = text(&run.scratch, &[]);
+    said(
+        &shown,
+        &["torch asked for 250.00 MiB at", "torch_oom.py:", "fragmentation: 480.00 MiB free"],
+    );
+    let Some(run) = trained("too-much") else { return };
+    let all = json(&run.scratch, &[]);
+    assert_eq!(all["ooms"][0]["post_mortem"]["cause"], "cap");
+    let shown = text(&run.scratch, &[]);
+    said(&shown, &["too much: asked 330.00 MiB", "480.00 MiB in tensors", "a cap of 1."]);
+}
+
+#[test]
+fn what_the_cache_keeps_from_a_library_is_said() {
+    let Some(run) = trained("library") else { return };
+    let all = json(&run.scratch, &[]);
+    let [oom] = &all["ooms"].as_array().unwrap()[..] else { panic!("{all:#}") };
+    assert_eq!((&oom["level"], &oom["api"]), (&"driver".into(), &"cuMemAlloc_v2".into()));
+    let it = &oom["post_mortem"];
+    assert_eq!(
+        (&it["cause"], &it["torch"]["releasable_bytes"]),
+        (&"cap".into(), &(300 * MIB).into())
+    );
+    let advice: Vec<&str> =
+        it["advice"].as_array().unwrap().iter().map(|a| a["what"].as_str().unwrap()).collect();
+    assert!(advice.contains(&"empty_cache"), "{advice:?}");
+    said(
+        &text(&run.scratch, &[]),
+        &["PyTorch's cache keeps 300.00 MiB that no tensor uses", "torch.cuda.empty_cache()"],
+    );
+}
+
+#[test]
+fn a_run_that_went_on_and_one_that_was_killed() {
+    let Some(run) = trained("survives") else { return };
+    let run = run.ok();
+    let shown = text(&run.scratch, &[]);
+    said(&shown, &["and the run went on"]);
+    assert_eq!(json(&run.scratch, &[])["ooms"][0]["went_on"], true);
+    // Still running, and killed.
+    let Some((program, setup)) = trains("hangs") else { return };
+    let scratch = Scratch::new();
+    let mut child = setup.command(&program.0, &scratch);
+    let mut child = child.stdout(std::process::Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    let mut stdout = std::io::BufReader::new(child.stdout.take().unwrap());
+    std::io::BufRead::read_line(&mut stdout, &mut line).unwrap();
+    assert!(line.starts_with("OutOfMemoryError"), "{line}");
+    said(&text(&scratch, &[]), &["and the process still runs", "fragmentation"]);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let killed = text(&scratch, &[]);
+    said(&killed, &["fragmentation", "torch asked for 250.00 MiB"]);
+    assert!(!killed.contains("still runs"), "{killed}");
+    // Cut off anywhere: what is there is told, or why it cannot be.
+    let trace = &scratch.traces()[0];
+    let bytes = std::fs::read(trace).unwrap();
+    for part in 1..24 {
+        std::fs::write(scratch.0.join("cut.vtrace"), &bytes[..bytes.len() * part / 24]).unwrap();
+        let output = run_in(&scratch, &["cut.vtrace"]);
+        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        match output.status.code() {
+            Some(0) => assert!(told.contains("out-of-memory") || told.contains("OUT OF"), "{told}"),
+            Some(2) => assert!(!output.stderr.is_empty()),
+            other => panic!("{other:?} at {part}: {}", String::from_utf8_lossy(&output.stderr)),
+        }
+    }
+}
+
+#[test]
+fn callers_of_the_driver_alone() {
+    let capped = Setup::simulated().preload().devices("2x24GiB").cap("1GiB");
+    let mut told = Told::start(capped.clone().env("VRAMTRACE_OOM_REPORT", "off"));
+    assert_eq!((told.result("a 300"), told.result("a 600")), (0, 2));
+    let running = text(&told.scratch, &[]);
+    said(&running, &["cuMemAlloc_v2 asked for 600.00 MiB", "and the process still runs"]);
+    // Somebody else gets his.
+    assert_eq!((told.result("a 10"), told.result("m 700")), (0, 2));
+    told.end();
+    let shown = text(&told.scratch, &[]);
+    said(
+        &shown,
+        &["cuMemAllocManaged asked for 700.00 MiB", "1 refusal after which", "by the cap"],
+    );
+    let all = json(&told.scratch, &[]);
+    let it = &all["ooms"][0];
+    assert_eq!((&it["refused_by"], &it["limit_bytes"]), (&"cap".into(), &(1024 * MIB).into()));
+    let used = it["post_mortem"]["used_bytes"].as_u64().unwrap();
+    // What did not fit, and what was in use, are more than the limit.
+    assert!(used >= 310 * MIB && used + 700 * MIB > 1024 * MIB, "{used}");
+    assert!(it["post_mortem"]["torch"].is_null());
+    let advice = it["post_mortem"]["advice"].as_array().unwrap();
+    assert_eq!(advice[0]["what"], "cap");
+    let cap = advice[0]["bytes"].as_u64().unwrap();
+    assert!(cap >= used + 700 * MIB, "{cap} for {used}");
+    // With that cap it runs.
+    let mut again = Told::start(Setup::simulated().preload().cap(&format!("{}MiB", cap / MIB)));
+    assert_eq!((again.result("a 300"), again.result("a 10"), again.result("m 700")), (0, 0, 0));
+
+    // The card itself is full.
+    let mut told = Told::start(
+        Setup::simulated().preload().devices("1x2GiB").env("VRAMTRACE_OOM_REPORT", "off"),
+    );
+    assert_eq!((told.result("a 900"), told.result("a 4000")), (0, 2));
+    told.kill();
+    let shown = text(&told.scratch, &[]);
+    said(&shown, &["the card: 2.00 GiB", "more than the whole card has"]);
+    assert_eq!(json(&told.scratch, &[])["ooms"][0]["refused_by"], "driver");
+}
+
+#[test]
+fn a_cap_that_only_warns_ends_nothing() {
+    let warned = Setup::simulated().preload().cap("1GiB").env("VRAMTRACE_CAP_MODE", "warn");
+    let mut told = Told::start(warned);
+    assert_eq!((told.result("a 600"), told.result("a 600")), (0, 0));
+    told.end();
+    said(
+        &text(&told.scratch, &[]),
+        &["no out-of-memory; cuda:0: no refusal, ", "passed the cap, which only warns, peak 1."],
+    );
 }

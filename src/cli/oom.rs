@@ -211,7 +211,7 @@ fn explained(processes: &[Read], chosen: &[Place]) -> Vec<(Place, Explained)> {
             continue;
         }
         let ooms: Vec<(usize, Oom)> =
-            here.iter().map(|place| (place.number, read.found.ooms[place.index])).collect();
+            here.iter().map(|place| (place.number, read.found.ooms[place.index].clone())).collect();
         let explained = explain(&read.input.trace, &read.definitions, &ooms);
         all.extend(here.into_iter().zip(explained));
     }

@@ -215,7 +215,8 @@ impl Replay {
                 self.tell_changed(at, took.device, observer);
             }
             Event::Mark { name, mark } => observer.marked(at, name, mark),
-            Event::PostMortem(_) | Event::Neighbour { .. } => {}
+            Event::PostMortem(told) => observer.post_mortem(at, &told),
+            Event::Neighbour { device, pid, bytes } => observer.neighbour(at, device, pid, bytes),
             Event::Anchor => {}
         }
     }

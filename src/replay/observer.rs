@@ -1,6 +1,6 @@
 //! What a caller may watch while events are replayed. Every method may be left out.
 
-use vramtrace_format::{BlockChange, DeviceId, Mark, Refused, StackId, Stamped};
+use vramtrace_format::{BlockChange, DeviceId, Mark, PostMortem, Refused, StackId, Stamped};
 
 use super::cache::CacheOomAt;
 use super::device::DeviceState;
@@ -51,6 +51,10 @@ pub trait Observer {
     fn block_changed(&mut self, _at: &Stamped, _address: u64, _change: BlockChange) {}
     /// A framework's cache gave up on a request.
     fn cache_oom(&mut self, _at: &Stamped, _device: DeviceId, _oom: &CacheOomAt) {}
+    /// The recorder found the program really out of memory.
+    fn post_mortem(&mut self, _at: &Stamped, _told: &PostMortem) {}
+    /// Another process on a device, listed at a post-mortem; its bytes where NVML knows them.
+    fn neighbour(&mut self, _at: &Stamped, _device: DeviceId, _pid: u32, _bytes: Option<u64>) {}
     /// Memory at this address was made ready for other processes. `segment`: of which device's
     /// cache it is, if it lies in a framework's segment.
     fn shared(

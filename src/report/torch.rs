@@ -42,7 +42,7 @@ pub struct FatalFacts {
     pub at_s: f64,
     /// The block that was asked for.
     pub size_bytes: u64,
-    /// `fragmentation`, `cap`, `card` or `unknown`.
+    /// `fragmentation`, `cap`, `bad_cap`, `card`, `torch` (its own limit) or `unknown`.
     pub cause: &'static str,
     pub cap_bytes: Option<u64>,
     pub allocated_bytes: u64,

@@ -1,5 +1,7 @@
 //! What to try, the likeliest first.
 
+use vramtrace_format::Kind;
+
 use super::{Cause, PostMortem};
 use crate::analysis::Level;
 use crate::analysis::whatif::Origin;
@@ -13,6 +15,8 @@ pub enum Advice {
     Setting { conf: String, spare: u64, origin: Origin },
     /// The least cap that would have done.
     Cap { bytes: u64 },
+    /// A larger torch.cuda.set_per_process_memory_fraction.
+    Fraction,
     /// The least capacity of a card, or of this process's part of it.
     Card { bytes: u64 },
     /// Segments of PyTorch's cache that hold nothing: torch.cuda.empty_cache() gives them to others.
@@ -30,6 +34,7 @@ impl Advice {
             Advice::CorrectCap => "correct_cap",
             Advice::Setting { .. } => "setting",
             Advice::Cap { .. } => "cap",
+            Advice::Fraction => "memory_fraction",
             Advice::Card { .. } => "card",
             Advice::EmptyCache { .. } => "empty_cache",
             Advice::Smaller { .. } => "smaller_request",
@@ -40,6 +45,8 @@ impl Advice {
 
 /// What PyTorch, and the driver, round large requests up to.
 const PAGE: u64 = 2 << 20;
+/// What the driver takes at once for managed memory.
+const MANAGED_STEP: u64 = 128 << 20;
 /// Less than this is no help.
 const NOTABLE: u64 = 1 << 20;
 /// Others hold at least this much of a card before it is told: the driver itself takes some.
@@ -61,10 +68,13 @@ pub fn advice(one: &PostMortem) -> Vec<Advice> {
         all.push(Advice::EmptyCache { bytes: one.releasable });
     }
     if let Some(bytes) = enough(one) {
-        all.push(match one.is_capped() {
-            true => Advice::Cap { bytes },
-            false => Advice::Card { bytes },
+        all.push(match (one.cause, one.is_capped()) {
+            (Cause::Torch, _) => Advice::Fraction,
+            (_, true) => Advice::Cap { bytes },
+            (_, false) => Advice::Card { bytes },
         });
+    } else if one.cause == Cause::Torch {
+        all.push(Advice::Fraction);
     }
     if let Some(bytes) = others(one) {
         all.push(Advice::Others { bytes });
@@ -82,17 +92,23 @@ fn enough(one: &PostMortem) -> Option<u64> {
     if let Some(bytes) = one.remedy.as_ref().and_then(|remedy| remedy.as_it_is) {
         return Some(bytes);
     }
-    let refused = one.oom.refusal?.refused;
+    let at = one.oom.refusal?;
+    let refused = at.refused;
+    // Managed memory comes in steps of all of it together.
+    let step = if at.kind == Some(Kind::Managed) { MANAGED_STEP } else { PAGE };
     let used = match one.is_capped() {
         true => refused.counted,
-        false => one.device.process_bytes()?,
+        false => one.ours(),
     };
-    Some(used.saturating_add(refused.size).div_ceil(PAGE).saturating_mul(PAGE))
+    let size = refused.size.div_ceil(step).saturating_mul(step);
+    Some(used.saturating_add(size).div_ceil(PAGE).saturating_mul(PAGE))
 }
 
 /// What other processes hold of the card, where it matters.
 fn others(one: &PostMortem) -> Option<u64> {
-    let ours = one.device.process_bytes()?;
-    let held = one.card_bytes?.checked_sub(one.card_free()?)?.checked_sub(ours)?;
+    let listed =
+        one.oom.neighbours.iter().filter_map(|(_, bytes)| *bytes).fold(0, u64::saturating_add);
+    let rest = || one.card_bytes?.checked_sub(one.card_free()?)?.checked_sub(one.ours());
+    let held = if listed > 0 { listed } else { rest()? };
     (one.cause == Cause::Card && held >= OTHERS).then_some(held)
 }

@@ -46,14 +46,14 @@ pub fn explain(trace: &Trace, definitions: &Definitions, ooms: &[(usize, Oom)]) 
     let mut found: Vec<Option<(PostMortem, Vec<Segment>)>> = ooms.iter().map(|_| None).collect();
     let mut sizes = SizesWatch::default();
     trace.visit_watching(definitions, &stops, &mut sizes, &mut |stop, state| {
-        let (_, oom) = ooms[stop / 2];
+        let (_, oom) = &ooms[stop / 2];
         match stop % 2 {
             0 => before[stop / 2] = timed.then(|| Before::of(state, oom)).flatten(),
             _ => {
                 let segments = state.segments();
                 let here = segments.iter().filter(|segment| segment.device == oom.device);
                 let segments = here.map(Segment::of).collect();
-                found[stop / 2] = Some((at_failure(state, oom, definitions), segments));
+                found[stop / 2] = Some((at_failure(state, oom.clone(), definitions), segments));
             }
         }
     });
@@ -74,7 +74,7 @@ struct Before {
 
 impl Before {
     /// `None`: what was live then is not known.
-    fn of(state: &State, oom: Oom) -> Option<Before> {
+    fn of(state: &State, oom: &Oom) -> Option<Before> {
         let mut held = Holdings::of_state(state, Level::of(state));
         held.keep(oom.device);
         let at_ns = oom.time_ns - oom.time_ns / LAST_PART;

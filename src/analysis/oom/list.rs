@@ -11,7 +11,9 @@
 use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
-use vramtrace_format::{DeviceId, Kind, Refused, RefusedBy, SiteId, StackId, Stamped, ThreadId};
+use vramtrace_format::{
+    DeviceId, Kind, PostMortem, Refused, RefusedBy, SiteId, StackId, Stamped, ThreadId, Told,
+};
 
 use crate::analysis::Level;
 use crate::replay::{Birth, CacheOomAt, Key, Live, Observer, RefusalAt};
@@ -28,7 +30,7 @@ const LIVED_ON_NS: u64 = 10_000_000_000;
 const OUT_OF_MEMORY: i32 = 2;
 
 /// A request that got nothing, for good; the last one of a burst.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Oom {
     pub device: DeviceId,
     /// `Tensor`: PyTorch gave up on a block. `Driver`: a call of the driver's was refused.
@@ -56,6 +58,10 @@ pub struct Oom {
     /// The program was given memory of the device after it (blocks, at the level of tensors); or,
     /// at the level of the driver, ran on for long without asking for more.
     pub went_on: bool,
+    /// What the recorder found then, if it told.
+    pub told: Option<PostMortem>,
+    /// Other processes on the device: pid, and bytes where NVML knew them.
+    pub neighbours: Vec<(u32, Option<u64>)>,
 }
 
 /// What a trace says of one device's refusals.
@@ -94,6 +100,15 @@ pub struct Watch {
     makes_blocks: Vec<bool>,
     devices: BTreeMap<DeviceId, Device>,
     ooms: Vec<Oom>,
+    listings: Vec<Listing>,
+}
+
+/// What the recorder told when it found the program out of memory.
+#[derive(Clone, Debug)]
+struct Listing {
+    time_ns: u64,
+    told: PostMortem,
+    neighbours: Vec<(u32, Option<u64>)>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -116,7 +131,8 @@ impl Watch {
         for mut oom in self.ooms {
             let last = self.devices.get(&oom.device).copied().unwrap_or_default();
             oom.went_on = match oom.level {
-                Level::Tensor => last.block > oom.offset,
+                Level::Tensor if last.block > 0 => last.block > oom.offset,
+                Level::Tensor => last.given > oom.offset,
                 Level::Driver => {
                     last.given > oom.offset || last_ns.saturating_sub(oom.time_ns) > LIVED_ON_NS
                 }
@@ -138,8 +154,47 @@ impl Watch {
                 None => ooms.push(oom),
             }
         }
+        for listing in self.listings {
+            // It is told within the burst, or when the process ends.
+            let of = |oom: &&mut Oom| {
+                oom.device == listing.told.device && oom.first_ns <= listing.time_ns
+            };
+            if let Some(oom) = ooms.iter_mut().rev().find(of) {
+                oom.told = Some(listing.told);
+                if !listing.neighbours.is_empty() {
+                    oom.neighbours = listing.neighbours;
+                }
+            }
+        }
         let refusals = self.devices.into_iter().map(|(id, device)| (id, device.refusals));
         Found { ooms, refusals: refusals.collect() }
+    }
+
+    /// A framework gave up, as the recorder alone tells.
+    fn gave_up(&mut self, at: &Stamped, told: &PostMortem) {
+        let waiting = self.waiting.remove(&(at.thread, told.device));
+        let refusals = waiting.map_or(0, |waiting| waiting.refusals);
+        let absorbed = self.absorbed(told.device);
+        let (size, stack) = (told.size, told.stack);
+        self.ooms.push(Oom {
+            device: told.device,
+            level: Level::Tensor,
+            time_ns: at.time_ns,
+            offset: at.offset,
+            thread: at.thread,
+            size,
+            stack,
+            site: SiteId(0),
+            refusal: waiting.map(|waiting| waiting.last),
+            torch: None,
+            requests: 1,
+            first_ns: at.time_ns,
+            refusals,
+            absorbed,
+            went_on: false,
+            told: None,
+            neighbours: Vec::new(),
+        });
     }
 
     fn device(&mut self, id: DeviceId) -> &mut Device {
@@ -189,6 +244,8 @@ fn refused_for_good(device: DeviceId, waiting: Waiting) -> Oom {
         refusals,
         absorbed,
         went_on: false,
+        told: None,
+        neighbours: Vec::new(),
     }
 }
 
@@ -242,7 +299,30 @@ impl Observer for Watch {
             refusals: waiting.map_or(0, |waiting| waiting.refusals),
             absorbed: self.absorbed(device),
             went_on: false,
+            told: None,
+            neighbours: Vec::new(),
         });
+    }
+
+    fn post_mortem(&mut self, at: &Stamped, told: &PostMortem) {
+        self.listings.push(Listing { time_ns: at.time_ns, told: *told, neighbours: Vec::new() });
+        if told.told == Told::Again {
+            let here = self.waiting.iter_mut().filter(|((_, device), _)| *device == told.device);
+            here.for_each(|(_, waiting)| waiting.long = true);
+        }
+        let known = |oom: &Oom| {
+            oom.device == told.device && at.time_ns.saturating_sub(oom.time_ns) <= BURST_NS
+        };
+        if told.told == Told::Framework && !self.ooms.iter().rev().any(known) {
+            // Its blocks were not recorded: this is the only word of it.
+            self.gave_up(at, told);
+        }
+    }
+
+    fn neighbour(&mut self, _at: &Stamped, device: DeviceId, pid: u32, bytes: Option<u64>) {
+        if let Some(last) = self.listings.last_mut().filter(|last| last.told.device == device) {
+            last.neighbours.push((pid, bytes));
+        }
     }
 
     fn born(&mut self, at: &Stamped, _key: Key, live: &Live, how: Birth) {

@@ -38,7 +38,9 @@ pub enum Cause {
     BadCap,
     /// Too much for the card.
     Card,
-    /// The trace shows no driver call that was refused.
+    /// PyTorch's own limit, as a memory fraction: no call of the driver's was refused.
+    Torch,
+    /// The trace shows no driver call that was refused, and may lack some.
     Unknown,
 }
 
@@ -50,6 +52,7 @@ impl Cause {
             Cause::Cap => "cap",
             Cause::BadCap => "bad_cap",
             Cause::Card => "card",
+            Cause::Torch => "torch",
             Cause::Unknown => "unknown",
         }
     }
@@ -72,6 +75,8 @@ pub struct PostMortem {
     pub held: Holdings,
     /// The device's sums at that moment.
     pub device: DeviceState,
+    /// It was made from what others recorded: it has no calls of the driver's.
+    pub imported: bool,
     /// Events are missing before it: what was live is not known.
     pub live_is_known: bool,
     /// The history begins here.
@@ -104,9 +109,10 @@ impl PostMortem {
         told.or_else(|| self.device.sample.and_then(|at| at.sample.driver_free))
     }
 
-    /// Nothing was given after it, and the process is gone.
-    pub fn ended_run(&self, living: bool) -> bool {
-        !self.oom.went_on && !living
+    /// Bytes that nvidia-smi would show for the process; without NVML's figure what is known of.
+    pub fn ours(&self) -> u64 {
+        let known = || self.device.live_bytes.saturating_add(self.device.context_bytes);
+        self.device.process_bytes().unwrap_or_else(known)
     }
 
     /// The limit could have been higher: it is no card's.
@@ -117,7 +123,8 @@ impl PostMortem {
 
     /// What other settings would have done up to the request. `trace` is the one that it is of.
     pub fn find_remedy(&mut self, trace: &Trace, definitions: &Definitions) {
-        if self.oom.level == Level::Tensor && self.device.cache.allocations <= MOST_BLOCKS {
+        let cache = &self.device.cache;
+        if cache.allocations > 0 && cache.allocations <= MOST_BLOCKS {
             self.remedy = remedy::of(self, trace, definitions);
         }
     }
@@ -135,7 +142,7 @@ pub fn ended(ooms: &[Oom]) -> Vec<Oom> {
     let last = |(index, oom): &(usize, &Oom)| {
         !oom.went_on && !ooms[index + 1..].iter().any(|later| later.device == oom.device)
     };
-    ooms.iter().enumerate().filter(last).map(|(_, oom)| *oom).collect()
+    ooms.iter().enumerate().filter(last).map(|(_, oom)| oom.clone()).collect()
 }
 
 /// The device of each at its moment, in the same order. Reads the trace up to the last of them.
@@ -146,7 +153,7 @@ pub fn examine(trace: &Trace, definitions: &Definitions, ooms: &[Oom]) -> Vec<Po
     let stops: Vec<Until> = ooms.iter().map(|oom| Until::Offset(oom.offset)).collect();
     let mut found: Vec<Option<PostMortem>> = ooms.iter().map(|_| None).collect();
     trace.visit(definitions, &stops, &mut |stop, state| {
-        found[stop] = Some(at_failure(state, ooms[stop], definitions));
+        found[stop] = Some(at_failure(state, ooms[stop].clone(), definitions));
     });
     found.into_iter().flatten().collect()
 }
@@ -161,33 +168,44 @@ fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem 
     let largest_hole = here.iter().map(|segment| segment.largest_hole()).max().unwrap_or(0);
     let pinned = here.iter().filter(|it| !it.blocks.is_empty() && it.free() > 0).count() as u64;
     let releasable = sum(&|segment| if segment.blocks.is_empty() { segment.bytes } else { 0 });
+    let imported = definitions.imported_from().is_some();
     let of_cache = oom.level == Level::Tensor;
     let cause = match oom.refusal.map(|refusal| refusal.refused.by) {
         Some(RefusedBy::BadCap) => Cause::BadCap,
         _ if of_cache && free >= oom.size && largest_hole < oom.size => Cause::Fragmentation,
         Some(RefusedBy::Driver) => Cause::Card,
         Some(_) => Cause::Cap,
+        None if of_cache && state.live_is_known() && !imported => Cause::Torch,
         None => Cause::Unknown,
     };
     let mut held = Holdings::of_state(state, Level::of(state));
     held.keep(oom.device);
     let device = state.devices.get(&oom.device).cloned().unwrap_or_default();
-    let told = |own: u64, torch: fn(&crate::replay::CacheOomAt) -> u64| {
-        if device.cache.blocks > 0 { own } else { oom.torch.as_ref().map_or(own, torch) }
+    // Its own figures, where its blocks were not recorded.
+    let cache = &device.cache;
+    let by_torch = oom.torch.as_ref().map(|oom| (oom.allocated, oom.reserved));
+    let by_recorder = oom.told.and_then(|told| told.cache);
+    let by_refusal = || oom.refusal.and_then(|at| at.refused.cache);
+    let told = by_recorder.or_else(by_refusal).map(|told| (told.allocated, told.reserved));
+    let (allocated, reserved) = match by_torch.or(told) {
+        Some(told) if cache.blocks == 0 => told,
+        _ => (cache.allocated, cache.reserved),
     };
+    let card = definitions.device(oom.device);
     PostMortem {
         oom,
         cause,
-        allocated: told(device.cache.allocated, |oom| oom.allocated),
-        reserved: told(device.cache.reserved, |oom| oom.reserved),
+        allocated,
+        reserved,
         free,
         largest_hole,
         pinned,
         releasable,
         held,
+        imported,
         live_is_known: state.live_is_known(),
         history_from_ns: state.history_from_ns,
-        card_bytes: definitions.device(oom.device).map(|it| it.total_bytes).filter(|it| *it > 0),
+        card_bytes: card.map(|card| card.total_bytes).filter(|bytes| *bytes > 0),
         device,
         remedy: None,
     }

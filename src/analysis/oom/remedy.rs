@@ -2,8 +2,9 @@
 
 use vramtrace_format::RefusedBy;
 
-use super::PostMortem;
+use super::{Cause, PostMortem};
 use crate::allocator::Conf;
+use crate::analysis::Level;
 use crate::analysis::whatif::{
     Capacity, GRID, Origin, Prediction, Recorded, capacities_of, predict,
 };
@@ -39,7 +40,12 @@ pub struct Tried {
 /// `None` where the replay cannot tell: no limit is known, or it says that it fitted.
 pub(super) fn of(one: &PostMortem, trace: &Trace, definitions: &Definitions) -> Option<Remedy> {
     let recorded = Recorded::until(trace, definitions, Until::Offset(one.oom.offset));
-    let recorded = recorded.into_iter().find(|recorded| recorded.device == one.oom.device)?;
+    let mut recorded = recorded.into_iter().find(|recorded| recorded.device == one.oom.device)?;
+    if one.oom.level == Level::Driver {
+        // Somebody else's request: the cache would have had to leave it room.
+        let beside = one.ours().saturating_sub(one.reserved);
+        recorded.log.outside(beside.saturating_add(one.oom.size));
+    }
     let capacity = capacity(one, &recorded)?;
     let conf = |name: &&str| Some((name.to_string(), Conf::parse(name).ok()?));
     let confs: Vec<(String, Conf)> = GRID.iter().filter_map(conf).collect();
@@ -79,9 +85,13 @@ pub(super) fn of(one: &PostMortem, trace: &Trace, definitions: &Definitions) -> 
 /// What the process could have of the device: others may share the limit, or the card.
 fn capacity(one: &PostMortem, recorded: &Recorded) -> Option<Capacity> {
     let known = capacities_of(recorded).into_iter().next();
-    let Some(refused) = one.oom.refusal.map(|at| at.refused) else { return known };
-    let ours = one.device.process_bytes();
-    let with = |free: u64| Some(ours?.saturating_add(free));
+    let with = |free: u64| Some(one.ours().saturating_add(free));
+    let Some(refused) = one.oom.refusal.map(|at| at.refused) else {
+        // Its own limit is not told: it allowed what it had at most.
+        let peak = one.device.cache.peak_reserved.bytes.saturating_sub(one.reserved);
+        let allowed = with(peak).map(|bytes| Capacity { bytes, origin: Origin::Asked });
+        return if one.cause == Cause::Torch { allowed } else { known };
+    };
     let (bytes, origin) = match refused.by {
         RefusedBy::Cap => (Some(refused.limit), Origin::Cap),
         RefusedBy::Group => (with(refused.limit.saturating_sub(refused.counted)), Origin::Cap),

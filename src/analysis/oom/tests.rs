@@ -98,12 +98,12 @@ fn callers_of_the_driver_are_out_of_memory_when_nothing_follows_for_long() {
     assert_eq!(driver(&[0, 500, 900], Some(901), 902).refusals[&DeviceId(0)].absorbed, 3);
     // Never given.
     let found = driver(&[7], None, 8);
-    let [oom] = found.ooms[..] else { panic!("{found:?}") };
+    let [oom] = &found.ooms[..] else { panic!("{found:?}") };
     assert_eq!((oom.level, oom.size, oom.requests), (Level::Driver, 64 * MIB, 1));
     assert_eq!((oom.went_on, oom.absorbed, oom.time_ns), (false, 0, 7 * MS));
     // Refused for longer than a second: told, though it was given in the end.
     let found = driver(&[0, 400, 1_200], Some(1_300), 1_400);
-    let [oom] = found.ooms[..] else { panic!("{found:?}") };
+    let [oom] = &found.ooms[..] else { panic!("{found:?}") };
     assert_eq!((oom.requests, oom.first_ns, oom.time_ns), (3, 0, 1_200 * MS));
     assert!(oom.went_on);
     // It lived on without asking for more.
@@ -125,7 +125,7 @@ fn a_burst_is_one() {
     t.refused(9 * SECOND, Kind::Device, 64 * MIB, RefusedBy::Cap, 100 * MIB);
     t.event(9 * SECOND, gave_up(64 * MIB));
     let found = listed(&t);
-    let [burst, last] = found.ooms[..] else { panic!("{} are told", found.ooms.len()) };
+    let [burst, last] = &found.ooms[..] else { panic!("{} are told", found.ooms.len()) };
     assert_eq!((burst.requests, burst.refusals, burst.size), (1_000, 1_000, 1_063 * MIB));
     assert_eq!((burst.first_ns, burst.time_ns), (SECOND, SECOND + 999 * MS));
     assert!(burst.went_on && !last.went_on);
@@ -165,7 +165,7 @@ fn threads_and_devices_are_apart() {
     t.refused(SECOND, Kind::Device, 64 * MIB, RefusedBy::Cap, 100 * MIB);
     t.alloc_on(2 * SECOND, Kind::Device, 1, start(1), 2 * MIB);
     let found = listed(&t);
-    let [oom] = found.ooms[..] else { panic!("{found:?}") };
+    let [oom] = &found.ooms[..] else { panic!("{found:?}") };
     assert_eq!((oom.device, oom.went_on), (DeviceId(0), false), "another device is no help");
 }
 

@@ -78,7 +78,7 @@ pub struct OomFacts {
 
 #[derive(Debug, Serialize)]
 pub struct PostMortemFacts {
-    /// `fragmentation`, `cap`, `bad_cap`, `card` or `unknown`.
+    /// `fragmentation`, `cap`, `bad_cap`, `card`, `torch` or `unknown`.
     pub cause: &'static str,
     /// Who asked, innermost first.
     pub frames: Vec<FrameFacts>,
@@ -91,6 +91,8 @@ pub struct PostMortemFacts {
     /// In the sum; nvidia-smi leaves it out.
     pub managed_bytes: u64,
     pub card_bytes: Option<u64>,
+    /// Other processes on the card, as NVML listed them.
+    pub neighbours: Vec<NeighbourFacts>,
     pub live_is_known: bool,
     /// PyTorch's cache; null where the trace has none.
     pub torch: Option<TorchFacts>,
@@ -103,6 +105,13 @@ pub struct PostMortemFacts {
     pub settings: Vec<SettingFacts>,
     pub advice: Vec<AdviceFacts>,
     pub problems: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct NeighbourFacts {
+    pub pid: u32,
+    /// Null: NVML did not know.
+    pub bytes: Option<u64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -163,8 +172,8 @@ pub struct SettingFacts {
 
 #[derive(Debug, Serialize)]
 pub struct AdviceFacts {
-    /// `correct_cap`, `setting`, `cap`, `card`, `empty_cache`, `smaller_request` or
-    /// `other_processes`.
+    /// `correct_cap`, `setting`, `cap`, `memory_fraction`, `card`, `empty_cache`,
+    /// `smaller_request` or `other_processes`.
     pub what: &'static str,
     /// A PYTORCH_CUDA_ALLOC_CONF.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -179,7 +188,7 @@ pub struct AdviceFacts {
 
 /// One out-of-memory; with `explained` in full.
 pub fn facts(listed: &Listed, explained: Option<&Explained>, top: usize) -> OomFacts {
-    let Oom { device, level, time_ns, size, refusal, requests, first_ns, .. } = *listed.oom;
+    let Oom { device, level, time_ns, size, refusal, requests, first_ns, .. } = listed.oom.clone();
     let refused = refusal.map(|at| at.refused);
     OomFacts {
         number: listed.number,
@@ -240,6 +249,12 @@ fn post_mortem(it: &Explained, header: &Header, top: usize) -> PostMortemFacts {
             .collect(),
         managed_bytes: it.sum.managed,
         card_bytes: one.card_bytes,
+        neighbours: one
+            .oom
+            .neighbours
+            .iter()
+            .map(|(pid, bytes)| NeighbourFacts { pid: *pid, bytes: *bytes })
+            .collect(),
         live_is_known: one.live_is_known,
         torch: (segments > 0 || one.reserved > 0).then(|| TorchFacts {
             allocated_bytes: one.allocated,
@@ -313,7 +328,7 @@ fn advice_facts(advice: &Advice) -> AdviceFacts {
         under: None,
     };
     match advice {
-        Advice::CorrectCap => {}
+        Advice::CorrectCap | Advice::Fraction => {}
         Advice::Setting { conf, spare, origin } => {
             facts.conf = Some(conf.clone());
             facts.spare_bytes = Some(*spare);

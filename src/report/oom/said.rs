@@ -16,7 +16,8 @@ use crate::units::{gib, size};
 /// `rank 3 cuda:3 pid 4711`.
 pub fn process(header: &Header, one: &PostMortem) -> String {
     let rank = header.rank.map_or(String::new(), |rank| format!("rank {rank} "));
-    format!("{rank}{} pid {}", device(one), header.pid)
+    let pid = if header.pid > 0 { format!(" pid {}", header.pid) } else { String::new() };
+    format!("{rank}{}{pid}", device(one))
 }
 
 pub fn device(one: &PostMortem) -> String {
@@ -53,9 +54,10 @@ fn short(frame: &Frame) -> String {
 pub fn limit(one: &PostMortem) -> String {
     let refused = one.oom.refusal.map(|at| at.refused);
     let limit = match refused {
-        None if one.oom.level == Level::Tensor && one.live_is_known => {
-            "PyTorch's own: no call of the driver's was refused (a memory fraction?)".to_string()
+        None if one.cause == Why::Torch => {
+            "PyTorch's own (a memory fraction): no call of the driver's was refused".to_string()
         }
+        None if one.imported => "not known: it was not in what was imported".to_string(),
         None => "not known: the trace shows no refused call".to_string(),
         Some(refused) => match refused.by {
             RefusedBy::BadCap => {
@@ -79,7 +81,25 @@ pub fn limit(one: &PostMortem) -> String {
         true => ": too little as well",
         false => "",
     };
-    format!("{limit}; the card had {} free{so}", size(free))
+    let others = neighbours(one).map_or(String::new(), |others| format!("; {others}"));
+    let others = if one.is_capped() { String::new() } else { others };
+    format!("{limit}; the card had {} free{so}{others}", size(free))
+}
+
+/// Who else is on the card, the largest first. `None`: nobody was listed.
+pub fn neighbours(one: &PostMortem) -> Option<String> {
+    const MOST: usize = 3;
+    let mut all = one.oom.neighbours.clone();
+    all.sort_by_key(|(pid, bytes)| (std::cmp::Reverse(*bytes), *pid));
+    let said = |(pid, bytes): &(u32, Option<u64>)| match bytes {
+        Some(bytes) => format!("pid {pid} {}", size(*bytes)),
+        None => format!("pid {pid}"),
+    };
+    let mut names: Vec<String> = all.iter().take(MOST).map(said).collect();
+    if all.len() > MOST {
+        names.push(format!("{} more", all.len() - MOST));
+    }
+    (!names.is_empty()).then(|| format!("other processes: {}", names.join(", ")))
 }
 
 /// Why it did not fit.
@@ -96,7 +116,10 @@ pub fn why(one: &PostMortem) -> String {
                 size(one.largest_hole)
             );
         }
-        Why::Cap | Why::Card | Why::Unknown => {}
+        Why::Cap | Why::Card | Why::Torch | Why::Unknown => {}
+    }
+    if let Some(card) = one.card_bytes.filter(|card| one.oom.size > *card) {
+        return format!("asked {asked}: more than the whole card has ({})", gib(card));
     }
     let short = match one.room() {
         Some(room) => format!(", {} left of the limit", size(room)),
@@ -208,7 +231,7 @@ pub fn advice(advice: &Advice) -> String {
             let of = match origin {
                 Origin::Cap => "under the same cap",
                 Origin::Card => "on the same card",
-                Origin::Asked => "there",
+                Origin::Asked => "under the same limit",
             };
             format!(
                 "PYTORCH_CUDA_ALLOC_CONF={}   (replayed, it fits {of}, {} to spare)",
@@ -217,6 +240,7 @@ pub fn advice(advice: &Advice) -> String {
             )
         }
         Advice::Cap { bytes } => format!("a cap of {}", size(*bytes)),
+        Advice::Fraction => "a larger torch.cuda.set_per_process_memory_fraction".into(),
         Advice::Card { bytes } => format!("{} of the card for this process", size(*bytes)),
         Advice::EmptyCache { bytes } => {
             format!("torch.cuda.empty_cache() before it: {} go back to the driver", size(*bytes))

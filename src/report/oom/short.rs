@@ -22,6 +22,7 @@ fn one_fatal(fatal: &PostMortem) -> String {
         }
         Some(refused) if refused.limit > 0 => format!("under your cap of {}", gib(refused.limit)),
         Some(_) => "on a full card".to_string(),
+        None if fatal.cause == Cause::Torch => "under a limit of PyTorch's own".to_string(),
         None => "and the trace shows no refused driver call".to_string(),
     };
     let card = match refused.map(|refused| refused.driver_free) {
@@ -42,7 +43,7 @@ fn one_fatal(fatal: &PostMortem) -> String {
         _ if fatal.oom.level == Level::Driver => {
             format!("too much: a call of the driver's asked {}", size(fatal.oom.size))
         }
-        Cause::Cap | Cause::Card | Cause::Unknown => format!(
+        Cause::Cap | Cause::Card | Cause::Torch | Cause::Unknown => format!(
             "too much: asked {}; {} in tensors, {} free in PyTorch's cache",
             size(fatal.oom.size),
             size(fatal.allocated),
