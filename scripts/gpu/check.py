@@ -13,6 +13,7 @@ whatif what other allocator settings would have reserved: predicted from one run
        figures against PyTorch's own
 limits caps to the page, also with a stack limit; a group; limits that change while a program runs; a cap that
        only warns; two services on one card
+oom    what is said at the moment of an out-of-memory, and when nothing is
 demo   a training run that fragmentation ends under a cap, packed as recorded.vtrace.gz in the logs;
        torch's own viewer on our snapshot of it
 marks  phases of torch.cuda.nvtx
@@ -34,6 +35,7 @@ import demo
 import leaks
 import limits
 import marks
+import oom
 import stacks
 import tensors
 import truth
@@ -42,7 +44,7 @@ import whatif
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "programs"
 BIN = Path(sys.argv[1])
-SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost", "stacks", "steps", "tensors", "truth", "whatif", "demo", "marks", "leaks", "limits"]
+SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost", "stacks", "steps", "tensors", "truth", "whatif", "demo", "marks", "leaks", "oom", "limits"]
 LOGS = Path(os.environ.get("VRAMTRACE_LOGS") or tempfile.mkdtemp(prefix="vramtrace-gpu-"))
 TRACES = Path(tempfile.mkdtemp(prefix="vramtrace-traces-"))
 MIB = 1 << 20
@@ -358,6 +360,10 @@ def section_leaks():
         print(f"SKIP leaks: no {missing}")
         return
     leaks.section(sys.modules[__name__])
+
+
+def section_oom():
+    oom.section(sys.modules[__name__])
 
 
 def section_whatif():

@@ -1,0 +1,67 @@
+"""The part `oom` of the GPU check: what is said at the moment of an out-of-memory, and what is not."""
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = Path(__file__).resolve().parent / "programs" / "oom_run.py"
+CAP = "4GiB"
+
+
+def line_of(words):
+    lines = PROGRAM.read_text().splitlines()
+    return f"{PROGRAM.name}:{1 + next(at for at, line in enumerate(lines) if words in line)}"
+
+
+KEEPS = line_of("hidden = x")
+# (how, cap, whether something is to be said, words of it)
+RUNS = [
+    ("holds", CAP, True, ["torch is out of memory", KEEPS, "4.00 GiB"]),
+    ("saved", "1GiB", False, []),
+    ("fraction", None, True, ["torch is out of memory", KEEPS, "torch"]),
+    ("caught", CAP, True, ["torch is out of memory", KEEPS]),
+    ("many", None, True, ["torch is out of memory"]),
+    ("cupy", CAP, True, ["out of memory", line_of("cupy.ones")]),
+]
+
+
+def run(check, how, env):
+    ended = subprocess.run([sys.executable, str(PROGRAM), how], env=env, capture_output=True, text=True)
+    results = [line for line in ended.stdout.splitlines() if line.startswith("RESULT")]
+    took = next((line.split()[1:] for line in ended.stdout.splitlines() if line.startswith("TOOK")), [])
+    return ended, results, [float(ms) for ms in took]
+
+
+def section(check):
+    """`check`: the module of the check, for what all its parts share."""
+    print("\n### Out of memory: what is said at that moment\n")
+    print("| program | cap | ends as without us | said | verdict |")
+    print("|---|---|---|---|---|")
+    texts = []
+    for how, cap, speaks, words in RUNS:
+        if missing := check.have("cupy" if how == "cupy" else "torch"):
+            print(f"| {how} | SKIP no {missing} | | | |")
+            continue
+        trace = check.TRACES / f"oom-{how}.vtrace"
+        ours, results, took = run(check, how, check.environment(trace, **({"VRAMTRACE_CAP": cap} if cap else {})))
+        said = [line for line in ours.stderr.splitlines() if line.startswith("vramtrace")]
+        at = ours.stderr.find("vramtrace ")
+        text = ours.stderr[at:].split("\nTraceback")[0] if at >= 0 else ""
+        (check.LOGS / f"oom-{how}.log").write_text(ours.stdout + ours.stderr)
+        wrong = [word for word in words if word not in text]
+        same = "yes"
+        if cap is None:
+            bare, bare_results, bare_took = run(check, how, check.environment())
+            if (bare.returncode, bare_results) != (ours.returncode, results):
+                same = check.fail(f"{ours.returncode} {results} against {bare.returncode} {bare_results}")
+            if took:
+                same += f"; ms until the exception: {took}, bare {bare_took}"
+        good = bool(said) == speaks and not wrong
+        verdict = "ok" if good else check.fail(f"said {said[:2]}, lacks {wrong}")
+        print(f"| {how} | {cap or '-'} | {same} ({ours.returncode}) | {len(said)} | {verdict} |")
+        if speaks:
+            texts.append((how, text.strip(), trace))
+    for how, text, trace in texts[:1]:
+        print(f"\n{how}, on stderr:\n\n```\n{text}\n```")
+        told = subprocess.run([str(check.BIN / "vramtrace"), "oom", str(trace)], capture_output=True, text=True)
+        verdict = "" if told.returncode == 0 and KEEPS in told.stdout else check.fail("")
+        print(f"\n`vramtrace oom`: status {told.returncode} {verdict}\n\n```\n{(told.stdout + told.stderr).strip()}\n```")
