@@ -112,6 +112,25 @@ fn two_share_what_one_of_them_could_take() {
 }
 
 #[test]
+fn a_larger_stack_is_out_of_the_groups_budget() {
+    const STACK: u64 = 3960;
+    let (name, state) = (Name::new("stack"), Scratch::new());
+    let setup = Setup::simulated()
+        .preload()
+        .env("VRAMTRACE_CAP_GROUP", format!("{}:8GiB", name.0))
+        .env("VRAMTRACE_SIM_STATE", state.0.join("state"));
+    let (mut a, mut b) = (Told::start(setup.clone()), Told::start(setup));
+    assert_eq!((a.result("s 16384"), b.result("s 16384")), (0, 2));
+    let rest = 8192 - 2 * CONTEXT - STACK;
+    assert_eq!(b.ask("i"), format!("{rest} 8192"));
+    assert_eq!(b.result(&format!("a {rest}")), 0);
+    assert_eq!((a.result("a 1"), b.result("a 1")), (2, 2));
+    let (a, b) = (a.end(), b.end());
+    assert_eq!(device(&a)["limit_bytes"], STACK * MIB);
+    assert_eq!(device(&b)["refusals"][0]["by"], "group cap");
+}
+
+#[test]
 fn eight_that_hammer_never_pass_the_budget_by_a_byte() {
     let (name, state) = (Name::new("eight"), Scratch::new());
     let budget = 8 * CONTEXT + 700;

@@ -251,8 +251,8 @@ def training(check):
     good = bites and now["steps"] > start["steps"] and used <= mib + 2
     row("lowered to 3/4 of its peak", mib, start, now, judged(check, good))
     mib = 640
-    out, _, returned = order(check, "--pid", loop.pid, f"{mib}MiB")
-    first = facts(loop.until(lambda line: line.startswith("OOM")))
+    out, began, returned = order(check, "--pid", loop.pid, f"{mib}MiB")
+    first = facts(loop.until(lambda line: line.startswith("OOM") and facts(line)["ns"] >= began))
     start, now = now, later(1.5)
     good = now["ooms"] > start["ooms"] and now["steps"] - start["steps"] < 40 and "must go" in out
     took = (first["ns"] - returned) / 1e6
