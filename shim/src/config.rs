@@ -13,7 +13,7 @@ use vramtrace_format::stackspec::{self, Languages, Tensors};
 use vramtrace_format::{Definition, size};
 
 /// Every variable there is; others get a line with the nearest of these.
-pub const KNOWN: [&str; 15] = [
+pub const KNOWN: [&str; 16] = [
     "VRAMTRACE_OUT",
     "VRAMTRACE_MAX",
     "VRAMTRACE_CAP",
@@ -28,6 +28,7 @@ pub const KNOWN: [&str; 15] = [
     "VRAMTRACE_RUN",
     "VRAMTRACE_SIM",
     "VRAMTRACE_SIM_STATE",
+    "VRAMTRACE_SIM_NVML",
     "VRAMTRACE_TEST_PANIC",
 ];
 

@@ -5,6 +5,7 @@ use crate::cap::Growth;
 use crate::entry::Api;
 use crate::ledger::device_index;
 use crate::lock::Lock;
+use crate::seen::Seen;
 use crate::table::{Slot, Table, spread};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -175,6 +176,8 @@ pub struct Graphs {
     nodes: Lock<Table<NodeSlot>>,
     execs: Lock<Table<ExecSlot>>,
     devices: Box<[Memory]>,
+    /// Executable graphs that were launched before.
+    pub launched: Seen,
 }
 
 impl Default for Graphs {
@@ -185,6 +188,7 @@ impl Default for Graphs {
             nodes: Lock::default(),
             execs: Lock::default(),
             devices: (0..devices).map(|_| Memory::default()).collect(),
+            launched: Seen::default(),
         }
     }
 }

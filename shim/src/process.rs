@@ -15,6 +15,7 @@ use crate::entry::{self, Api, Entry};
 use crate::graphs::Graphs;
 use crate::hooks::graphics::Graphics;
 use crate::hooks::mark::{self, Marks};
+use crate::kernels::Kernels;
 use crate::ledger::Ledger;
 use crate::observe::Observer;
 use crate::pools::Pools;
@@ -44,6 +45,7 @@ pub struct Process {
     pub routes: Routes,
     pub devices: Devices,
     pub contexts: Contexts,
+    pub kernels: Kernels,
     pub vmm: Vmm,
     pub graphics: Graphics,
     pub observe: Observer,
@@ -78,6 +80,7 @@ impl Process {
             routes: Routes::default(),
             devices: Devices::default(),
             contexts: Contexts::default(),
+            kernels: Kernels::default(),
             vmm: Vmm::new(),
             graphics: Graphics::default(),
             observe: Observer::default(),

@@ -38,7 +38,7 @@ fn dlsym_with_a_handle() {
         &[
             "cuMemAlloc_v2 libvramtrace.so:cuMemAlloc_v2",
             "again libvramtrace.so:cuMemAlloc_v2",
-            "not ours libcuda.so.1:cuLaunchKernel",
+            "not ours libcuda.so.1:cuFuncSetSharedMemConfig",
             "not there nothing (error)",
             "prefix nothing (error)",
             "empty nothing (error)",
@@ -118,7 +118,11 @@ fn get_proc_address_of_both_versions() {
         both("cuMemAllocAsync/13000/2", ours("cuMemAllocAsync_ptsz"), "-7"),
         both("cuGetProcAddress/11030/0", ours("cuGetProcAddress"), "0"),
         both("cuGetProcAddress/12000/0", ours("cuGetProcAddress_v2"), "-7"),
-        both("cuLaunchKernel/12000/0", "libcuda.so.1:cuLaunchKernel".into(), "0"),
+        both(
+            "cuFuncSetSharedMemConfig/12000/0",
+            "libcuda.so.1:cuFuncSetSharedMemConfig".into(),
+            "0",
+        ),
         both("cuMemAllocFuture/13000/0", "libcuda.so.1:cuMemAllocFuture".into(), "-7"),
         none("/0/0", "1"),
         ONCE.into(),

@@ -18,6 +18,10 @@ pub const COST_NEXT: u64 = 523 * MIB + 576 * KIB;
 pub const COST_SHOWN: u64 = 518 * MIB;
 
 const DEFAULT_STACK: usize = 1024;
+/// What a heap takes beside its size.
+const HEAP_BESIDE: u64 = 2 * MIB;
+/// 128 streams took 34 pages, 52 took 13.
+const STREAMS_A_PAGE: u64 = 4;
 
 pub struct Context {
     pub id: u32,
@@ -31,6 +35,12 @@ pub struct Context {
     /// Device bytes beyond that: stacks, code.
     extra: AtomicU64,
     limits: Mutex<[usize; 16]>,
+    /// Local memory of a thread, as high as it was: the stack's limit, or what a kernel needed.
+    local: Mutex<u64>,
+    /// Some kernel used the heap.
+    heap: AtomicBool,
+    /// Streams that live, and for how many there is room.
+    streams: Mutex<(u64, u64)>,
     cache_config: AtomicU32,
     peers: Mutex<Vec<u32>>,
 }
@@ -57,6 +67,9 @@ impl Context {
             cost: AtomicU64::new(0),
             extra: AtomicU64::new(0),
             limits: Mutex::new(default_limits()),
+            local: Mutex::new(DEFAULT_STACK as u64),
+            heap: AtomicBool::new(false),
+            streams: Mutex::new((0, 0)),
             cache_config: AtomicU32::new(0),
             peers: Mutex::new(Vec::new()),
         }));
@@ -79,6 +92,9 @@ impl Context {
         driver().memory(self.device).charge(cost, COST_SHOWN)?;
         self.cost.store(cost, Relaxed);
         *self.limits.lock().unwrap() = default_limits();
+        *self.local.lock().unwrap() = DEFAULT_STACK as u64;
+        self.heap.store(false, Relaxed);
+        *self.streams.lock().unwrap() = (0, 0);
         self.alive.store(true, Release);
         Ok(())
     }
@@ -95,6 +111,42 @@ impl Context {
         driver().memory(self.device).release(bytes, bytes);
     }
 
+    /// A kernel with so much local memory a thread is launched: every thread that can be resident
+    /// gets it, at once, and it stays.
+    pub fn need_local(&self, bytes: u64) -> Done {
+        let mut local = self.local.lock().unwrap();
+        if bytes > *local {
+            self.grow(all_threads(bytes) - all_threads(*local))?;
+            *local = bytes;
+        }
+        Ok(())
+    }
+
+    /// A kernel that calls malloc is launched.
+    pub fn need_heap(&self) -> Done {
+        let size = self.limits.lock().unwrap()[2] as u64;
+        if !self.heap.swap(true, Relaxed) {
+            self.grow(size + HEAP_BESIDE).inspect_err(|_| self.heap.store(false, Relaxed))?;
+        }
+        Ok(())
+    }
+
+    /// One more stream: some of them share a page, which stays.
+    pub fn need_stream(&self) -> Done {
+        let mut streams = self.streams.lock().unwrap();
+        if streams.0 == streams.1 {
+            self.grow(PAGE)?;
+            streams.1 += STREAMS_A_PAGE;
+        }
+        streams.0 += 1;
+        Ok(())
+    }
+
+    pub fn stream_ended(&self) {
+        let mut streams = self.streams.lock().unwrap();
+        streams.0 = streams.0.saturating_sub(1);
+    }
+
     fn end(&self) {
         self.alive.store(false, Release);
         stream::forget_context(self.id);
@@ -109,6 +161,10 @@ impl Context {
         let cost = self.cost.load(Relaxed);
         driver().memory(self.device).release(cost + extra, COST_SHOWN + extra);
     }
+}
+
+fn all_threads(bytes: u64) -> u64 {
+    SM_COUNT * THREADS_PER_SM * bytes
 }
 
 fn default_limits() -> [usize; 16] {
@@ -393,13 +449,15 @@ pub unsafe fn set_limit(limit: i32, value: usize) -> Done {
         if value > 512 << 10 {
             return Err(Error::INVALID_VALUE);
         }
-        let stacks = |size: usize| SM_COUNT * THREADS_PER_SM * size.max(DEFAULT_STACK) as u64;
-        let (before, after) = (stacks(limits[0]), stacks(value));
+        let mut local = context.local.lock().unwrap();
+        let wanted = value.max(DEFAULT_STACK) as u64;
+        let (before, after) = (all_threads(*local), all_threads(wanted));
         if after > before {
             context.grow(after - before)?;
         } else {
             context.shrink(before - after);
         }
+        *local = wanted;
         limits[0] = value;
     } else {
         limits[limit as usize] = value;

@@ -1,12 +1,17 @@
 //! What can be known of a kernel image without a compiler: the names in PTX and in cubins.
 
 use crate::error::{Done, Error};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, c_void};
 
+#[derive(Default)]
 pub struct Image {
     kernels: Vec<String>,
     globals: HashMap<String, u64>,
+    /// Bytes of local memory that a thread of a kernel has.
+    local: HashMap<String, u64>,
+    /// Kernels that call malloc.
+    heap: HashSet<String>,
     /// Compressed or unknown: any name may be in it.
     opaque: bool,
 }
@@ -44,7 +49,7 @@ impl Image {
     }
 
     fn opaque() -> Image {
-        Image { kernels: Vec::new(), globals: HashMap::new(), opaque: true }
+        Image { opaque: true, ..Image::default() }
     }
 
     pub fn has_kernel(&self, name: &str) -> bool {
@@ -53,6 +58,15 @@ impl Image {
 
     pub fn kernels(&self) -> &[String] {
         &self.kernels
+    }
+
+    /// Bytes of local memory of a thread of this kernel.
+    pub fn local(&self, kernel: &str) -> u64 {
+        self.local.get(kernel).copied().unwrap_or(0)
+    }
+
+    pub fn uses_heap(&self, kernel: &str) -> bool {
+        self.heap.contains(kernel)
     }
 
     /// Bytes of a global variable.
@@ -109,7 +123,7 @@ fn read_elf(bytes: &[u8]) -> Option<Image> {
         let end = rest.iter().position(|&byte| byte == 0)?;
         Some(String::from_utf8_lossy(&rest[..end]).into_owned())
     };
-    let mut image = Image { kernels: Vec::new(), globals: HashMap::new(), opaque: false };
+    let mut image = Image::default();
     let name_table = sections.get(names)?;
     for section in &sections {
         if let Some(name) = text(name_table, section.name)
@@ -133,7 +147,7 @@ fn read_elf(bytes: &[u8]) -> Option<Image> {
 }
 
 fn read_ptx(text: &str) -> Image {
-    let mut image = Image { kernels: Vec::new(), globals: HashMap::new(), opaque: false };
+    let mut image = Image::default();
     let mut words = text.split(|c: char| c.is_whitespace() || c == '(').peekable();
     while let Some(word) = words.next() {
         if word == ".entry" {
@@ -143,8 +157,23 @@ fn read_ptx(text: &str) -> Image {
             }
         }
     }
+    let mut kernel = None;
     for line in text.lines() {
+        if let Some((_, name)) = line.split_once(".entry") {
+            let name = name.trim_start().split(|c: char| c.is_whitespace() || c == '(').next();
+            kernel = name.filter(|name| !name.is_empty());
+        }
         let has = |space: &str| line.split_whitespace().any(|word| word == space);
+        if let Some(kernel) = kernel {
+            if has(".local") {
+                let bytes = line.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
+                let bytes = bytes.and_then(|(count, _)| count.parse::<u64>().ok()).unwrap_or(8);
+                *image.local.entry(kernel.to_owned()).or_default() += bytes;
+            }
+            if line.contains("malloc,") {
+                image.heap.insert(kernel.to_owned());
+            }
+        }
         if has(".global") || has(".const") {
             let declared = line.split(['=', ';']).next().unwrap_or("");
             let Some(last) = declared.split_whitespace().last() else { continue };
@@ -171,6 +200,16 @@ mod tests {
         assert_eq!((image.global("table"), image.global("one")), (Some(16), Some(4)));
         assert_eq!(image.global("none"), None);
         assert_eq!(image.kernels(), ["add", "sub"]);
+    }
+
+    #[test]
+    fn what_kernels_need_in_ptx() {
+        let ptx = b".visible .entry plain(\n)\n{ ret; }\n.visible .entry deep(\n)\n{\n\
+            .local .align 8 .b8 __local_depot0[2048];\n\
+            call.uni (retval0), malloc, (param0);\n ret; }\0";
+        let image = Image::from_bytes(ptx);
+        assert_eq!((image.local("plain"), image.local("deep")), (0, 2048));
+        assert!(image.uses_heap("deep") && !image.uses_heap("plain"));
     }
 
     #[test]

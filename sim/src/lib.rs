@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `VRAMTRACE_SIM=NxSIZE` | N devices of SIZE each, 1x24GiB without it; 1 to 16, 1GiB to 512GiB |
 //! | `VRAMTRACE_SIM_STATE=PATH` | processes that name the same file share the devices; without it each has its own |
+//! | `VRAMTRACE_SIM_NVML=absent` | NVML cannot be opened; `strangers`: it knows other pids than the processes do, as in a container |
 //! | `CUDA_VISIBLE_DEVICES` | ordinals or beginnings of UUIDs, as the driver reads it |
 //!
 //! # What it does, and the measurement behind it
@@ -23,6 +24,9 @@
 //! | arrays | as plain memory; requirements are told for deferred ones only | 4096 x 4096 x 16 B: 256 MiB; 5 mip levels of 2048 x 2048 x 16 B: 86 MiB; 64 x 64 KiB: 4 MiB |
 //! | managed memory | charged when the device touches it, not in NVML's figure for the process, stays when prefetched back | same |
 //! | stack limit | SMs x threads per SM x increase, at the call; given back when lowered | 16 KiB: 3,960 MiB |
+//! | local memory of a kernel | SMs x threads per SM x (its bytes - the highest so far, at first the stack limit), at its first launch; stays | 2,048: 264 MiB; 16,384: 3,960 MiB |
+//! | a kernel that calls malloc | heap limit + 2 MiB at the first launch | same |
+//! | streams | 2 MiB for each 4 that live at once; stays | 128: 70 MiB in 34 steps; 52: 28 MiB |
 //! | physical objects (VMM) | live while a handle or a mapping refers to them; 2 MiB granularity; unmapping nothing is no error | same |
 //! | while a stream captures | calls that wait are refused with 900 and end the capture (901) | same |
 //! | look-ups | NULL and a status for what is not there; 1 for a version above the driver's | same |
@@ -31,7 +35,7 @@
 //! NVML's total is CUDA's plus 615 MiB, which its second version calls reserved.
 //!
 //! # What it chooses without a measurement
-//! A module takes 2 MiB when something of it is first launched. Freed handles of physical objects
+//! A module takes 2 MiB when something of it is first launched, or a kernel's function is asked for. Freed handles of physical objects
 //! are used again at once, which the real driver does later. Streams do their work as it is
 //! enqueued, so a freed block is free at once. All streams of a capture add to one chain of nodes.
 //! Parallel branches of a graph are sized as if they ran one after the other. The owner of shared

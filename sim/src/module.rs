@@ -1,5 +1,6 @@
 //! Modules, libraries and kernels. Code is never run; a module takes a page of the device when
-//! something in it is first launched, as lazy loading does.
+//! something in it is first launched, as lazy loading does, or its function is asked for; a first
+//! launch takes the local memory and the heap that the kernel needs.
 
 use crate::abi::*;
 use crate::context;
@@ -29,6 +30,8 @@ struct Entry {
     module: usize,
     name: std::ffi::CString,
     shared: i32,
+    local: u64,
+    heap: bool,
 }
 
 #[derive(Default)]
@@ -175,8 +178,9 @@ impl Code {
         }
         let entry = new_handle();
         found.entries.insert(name.to_owned(), entry);
+        let (local, heap) = (found.image.local(name), found.image.uses_heap(name));
         let name = std::ffi::CString::new(name).map_err(|_| Error::INVALID_VALUE)?;
-        self.entries.insert(entry, Entry { module, name, shared: 49_152 });
+        self.entries.insert(entry, Entry { module, name, shared: 49_152, local, heap });
         Ok(entry)
     }
 }
@@ -250,13 +254,14 @@ pub unsafe fn library_module(out: *mut Handle, library: Handle) -> Done {
     if known { Ok(()) } else { Err(Error::INVALID_HANDLE) }
 }
 
-/// A library's kernel is its own function in every context.
+/// A library's kernel is its own function in every context; asking for it loads it.
 pub unsafe fn kernel_function(out: *mut Handle, kernel: Handle) -> Done {
     context::current()?;
     find(kernel)?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
+    unsafe { load(kernel)? };
     unsafe { *out = kernel };
     Ok(())
 }
@@ -305,7 +310,8 @@ pub unsafe fn attribute(out: *mut i32, attribute: i32, entry: Handle) -> Done {
         5 | 6 => 90,
         8 => entry.shared,
         9 => -1,
-        1..=3 | 7 | 10..=17 => 0,
+        3 => entry.local as i32,
+        1 | 2 | 7 | 10..=17 => 0,
         _ => return Err(Error::INVALID_VALUE),
     };
     unsafe { *out = value };
@@ -396,6 +402,11 @@ fn launch_checked(entry: Handle, grid: [u32; 3], block: [u32; 3], stream: Stream
         return Err(Error::INVALID_VALUE);
     }
     unsafe { load(entry)? };
+    let needs = find(entry)?;
+    place.context.need_local(needs.local)?;
+    if needs.heap {
+        place.context.need_heap()?;
+    }
     match place.capture {
         Some(capture) => capture.add_kernel(),
         None => Ok(()),

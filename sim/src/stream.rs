@@ -107,6 +107,7 @@ pub unsafe fn create_with_priority(out: *mut Handle, flags: u32, priority: i32) 
     if out.is_null() || flags > 1 {
         return Err(Error::INVALID_VALUE);
     }
+    context.need_stream()?;
     let id = NEXT.fetch_add(1, Relaxed);
     let handle = STREAM_TAG + id as usize * 16;
     let stream = Stream { id, context, flags, priority: priority.clamp(-5, 0), capture: None };
@@ -125,6 +126,7 @@ pub unsafe fn destroy(stream: StreamArg) -> Done {
         capture.invalidate();
         CAPTURING.fetch_sub(1, Relaxed);
     }
+    gone.context.stream_ended();
     pool::settle(driver().memory(gone.context.device));
     Ok(())
 }

@@ -176,6 +176,11 @@ impl<'s> Reading<'s> {
         }
     }
 
+    /// What this stack is told apart from others by, by [`By::Line`].
+    pub fn line_of(&self, stack: StackId) -> impl Hash + Eq + use<'s> {
+        self.line(stack, &self.read(stack))
+    }
+
     /// What [`By::Line`] tells holders apart by.
     fn line(&self, stack: StackId, said: &Said) -> impl Hash + Eq + use<'s> {
         let line = |at| {

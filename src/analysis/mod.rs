@@ -3,6 +3,7 @@
 
 pub mod autograd;
 mod curves;
+mod driver_own;
 pub mod frag;
 mod holders;
 mod holdings;
@@ -18,6 +19,7 @@ mod reconcile;
 pub mod whatif;
 
 pub use curves::{Curve, Curves};
+pub use driver_own::{TakenBy, taken_by};
 pub use holders::{By, Holder, Reading, Said};
 pub use holdings::{Held, Holdings};
 pub use largest::{Large, largest};

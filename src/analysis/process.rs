@@ -145,7 +145,10 @@ impl Process {
         let live = Holdings::of_state(state, level);
         let contexts = self.state.contexts.values().map(|context| context.stack);
         let fatal = self.fatal.iter().flat_map(|fatal| fatal.held.stacks());
-        let wanted = peak.stacks().chain(live.stacks()).chain(contexts).chain(fatal);
+        let devices = self.state.devices.values();
+        let takers = devices.flat_map(|device| device.driver_own.makers());
+        let takers = takers.map(|(maker, _)| maker.stack);
+        let wanted = peak.stacks().chain(live.stacks()).chain(contexts).chain(fatal).chain(takers);
         let symbols = Symbols::of(&self.definitions, &self.header, wanted);
         self.who = Some(Who { symbols, peak, live });
     }

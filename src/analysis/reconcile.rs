@@ -1,8 +1,8 @@
 //! The sum that leads from allocations to what nvidia-smi shows for the process.
 
-use vramtrace_format::Kind;
+use vramtrace_format::{Cause, Kind};
 
-use crate::replay::DeviceState;
+use crate::replay::{BytesByCause, DeviceState};
 
 /// Of which moment the sum is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,21 @@ pub struct Reconciled {
     /// The part of it that cuCtxSetLimit took: local memory of a larger stack, heaps. Never more
     /// than it.
     pub limit_bytes: u64,
+    /// The parts of it that have a name, at `Cause as usize`.
+    pub driver_bytes: BytesByCause,
+    /// The trace says who made the driver take them; in older ones what cuCtxSetLimit took is all
+    /// that is known.
+    pub causes_told: bool,
     pub process_bytes: u64,
+}
+
+impl Reconciled {
+    /// What has no name. Negative when NVML shows less than the names.
+    pub fn unknown_bytes(&self) -> i64 {
+        let named = self.driver_bytes.iter().fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
+        let rest = i128::from(self.unattributed_bytes) - i128::from(named);
+        rest.clamp(i64::MIN.into(), i64::MAX.into()) as i64
+    }
 }
 
 /// `None` without NVML's figure.
@@ -36,6 +50,14 @@ pub fn reconcile(device: &DeviceState) -> Option<Reconciled> {
     let at = device.sample?;
     let unattributed_bytes = at.unattributed()?;
     let limit_bytes = device.limit_bytes.min(unattributed_bytes.max(0) as u64);
+    let causes_told = device.driver_own.is_told();
+    let driver_bytes = |told: &BytesByCause| {
+        let mut bytes = *told;
+        if !causes_told {
+            bytes[Cause::LocalMemory as usize] = limit_bytes;
+        }
+        bytes
+    };
     if (device.contexts > 0 || device.contexts_seen == 0)
         && let Some(process_bytes) = device.process_bytes()
     {
@@ -47,6 +69,8 @@ pub fn reconcile(device: &DeviceState) -> Option<Reconciled> {
             context_bytes: device.context_bytes,
             unattributed_bytes,
             limit_bytes,
+            driver_bytes: driver_bytes(device.driver_own.by_cause()),
+            causes_told,
             process_bytes,
         });
     }
@@ -59,6 +83,8 @@ pub fn reconcile(device: &DeviceState) -> Option<Reconciled> {
         unattributed_bytes,
         // Of contexts that are gone nothing is kept.
         limit_bytes: 0,
+        driver_bytes: at.driver_own,
+        causes_told,
         process_bytes: at.sample.process_bytes.filter(|bytes| *bytes > 0)?,
     })
 }

@@ -90,6 +90,10 @@ pub struct DeviceFacts {
     pub unattributed_bytes: Option<i64>,
     /// ... of which cuCtxSetLimit took so much: local memory of a larger stack, heaps.
     pub limit_bytes: Option<u64>,
+    /// `unattributed_bytes` by what the driver took them for; they add up to it.
+    pub driver_bytes: Option<BTreeMap<&'static str, i64>>,
+    /// Who made the driver take it, largest first.
+    pub driver_bytes_by: Vec<super::sum::TakenFacts>,
     pub requested_live_bytes: u64,
     pub requested_peak_bytes: u64,
     /// When NVML was asked last.
@@ -240,6 +244,8 @@ fn device_facts(process: &Process, id: DeviceId, device: &DeviceState, top: usiz
         context_bytes: sum.map_or(device.context_bytes, |sum| sum.context_bytes),
         unattributed_bytes: sum.map(|sum| sum.unattributed_bytes),
         limit_bytes: sum.map(|sum| sum.limit_bytes),
+        driver_bytes: sum.map(|sum| super::sum::driver_bytes(&sum)),
+        driver_bytes_by: super::sum::taken_facts(process, device, top),
         requested_live_bytes: device.requested_bytes,
         requested_peak_bytes: device.requested_peak_bytes,
         process_sampled_at_s: sum.map(|sum| seconds(sum.sampled_ns)),

@@ -11,6 +11,7 @@ mod overview;
 pub mod phases;
 mod picture;
 mod process;
+mod sum;
 #[cfg(test)]
 mod tests;
 pub mod torch;

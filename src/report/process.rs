@@ -5,8 +5,8 @@ use vramtrace_format::physical::MIB;
 use vramtrace_format::{DeviceId, Kind};
 
 use super::layout::{BAD, BOLD, DIM, PLAIN, Table, WARN, clean, count, paint, several, shorten};
-use super::{holders, oom, torch, words};
-use crate::analysis::{Basis, Level, Moment, Process, largest, reconcile};
+use super::{holders, oom, sum, torch, words};
+use crate::analysis::{Level, Moment, Process, largest};
 use crate::replay::{Certainty, DeviceState, KindSums};
 use crate::units::{gib, seconds, size};
 
@@ -33,7 +33,7 @@ pub fn details(process: &Process, shown: Shown) -> String {
         out.push_str(&figures(process, device, shown));
         out.push_str(&torch::of_device(process, id, device));
         out.push_str(&kinds(device));
-        out.push_str(&sum(process, device, shown));
+        out.push_str(&sum::of_device(process, device, shown));
         out.push_str(&refusals(process, id, device, shown.top));
         out.push_str(&largest_live(process, id, device, shown.top));
         out.push_str(&holders::of_device(process, id, shown));
@@ -292,74 +292,6 @@ fn kinds(device: &DeviceState) -> String {
 fn mostly_unused(sums: &KindSums) -> bool {
     let gap = sums.live_bytes.saturating_sub(sums.requested_bytes);
     gap > 32 * MIB && gap > sums.live_bytes / 5
-}
-
-/// How allocations become what nvidia-smi shows.
-fn sum(process: &Process, device: &DeviceState, shown: Shown) -> String {
-    let title = |text: &str| format!("\n    {}\n", paint(DIM, text));
-    let Some(sum) = reconcile(device) else {
-        let mut out = title("from allocations to what nvidia-smi shows");
-        if device.context_bytes > 0 {
-            out.push_str(&format!("      context {}; ", gib(device.context_bytes)));
-        } else {
-            out.push_str("      ");
-        }
-        out.push_str("NVML was not asked or does not know this process\n");
-        return out;
-    };
-    let mut out = match sum.basis {
-        Basis::Now => title("from allocations to what nvidia-smi shows"),
-        Basis::LastSample => title(&format!(
-            "from allocations to what nvidia-smi showed at {} (the contexts ended since)",
-            seconds(sum.sampled_ns)
-        )),
-    };
-    let rest = sum.unattributed_bytes.saturating_sub(sum.limit_bytes as i64);
-    let unattributed = match rest < 0 {
-        false => "+",
-        true => "-",
-    };
-    let mut table = Table::new(6, "lrl");
-    let parts = torch::parts(process, device, shown.moment);
-    match parts.filter(|_| sum.basis == Basis::Now) {
-        Some(parts) => {
-            for (index, (bytes, what)) in parts.into_iter().enumerate() {
-                let sign = if index == 0 { "" } else { "+" };
-                table.row([sign.into(), gib(bytes), what.into()]);
-            }
-        }
-        None => table.row(["".into(), gib(sum.live_bytes), "live allocations".into()]),
-    }
-    if sum.managed_bytes > 0 {
-        table.row(["-".into(), gib(sum.managed_bytes), "managed: nvidia-smi leaves it out".into()]);
-    }
-    table.row(["+".into(), gib(sum.context_bytes), "contexts".into()]);
-    if sum.limit_bytes > 0 {
-        let what = "local memory and heaps: larger limits (cuCtxSetLimit)";
-        table.row(["+".into(), gib(sum.limit_bytes), what.into()]);
-    }
-    table.row([
-        unattributed.into(),
-        gib(rest.unsigned_abs()),
-        "unattributed: kernels, heaps, what libraries took past the driver's calls".into(),
-    ]);
-    let ago = process.state.time_ns.saturating_sub(sum.sampled_ns);
-    let asked = match sum.basis {
-        Basis::Now if ago >= 1_000_000_000 => {
-            format!("this process in nvidia-smi (NVML was asked {} earlier)", words::age(ago))
-        }
-        _ => "this process in nvidia-smi".to_string(),
-    };
-    table.styled([("=".into(), BOLD), (gib(sum.process_bytes), BOLD), (asked, PLAIN)]);
-    if let Some(peak) = device.peak_sample
-        && let Some(bytes) = peak.sample.process_bytes
-        && bytes > sum.process_bytes
-    {
-        let text = format!("the highest that was seen, at {}", seconds(peak.time_ns));
-        table.styled([("".into(), PLAIN), (gib(bytes), DIM), (text, DIM)]);
-    }
-    out.push_str(&table.render());
-    out
 }
 
 fn refusals(process: &Process, id: DeviceId, device: &DeviceState, top: usize) -> String {

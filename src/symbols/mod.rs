@@ -10,6 +10,7 @@ mod outside;
 mod packed;
 
 pub use frame::{Frame, Language, base_name};
+pub use native::demangle;
 pub use packed::Packed;
 
 use std::collections::BTreeMap;

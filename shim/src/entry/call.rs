@@ -100,6 +100,8 @@ real! {
     (a: A, b: B, c: C, d: D, e: E, f: F)
     (a: A, b: B, c: C, d: D, e: E, f: F, g: G)
     (a: A, b: B, c: C, d: D, e: E, f: F, g: G, h: H)
+    (a: A, b: B, c: C, d: D, e: E, f: F, g: G, h: H, i: I, j: J)
+    (a: A, b: B, c: C, d: D, e: E, f: F, g: G, h: H, i: I, j: J, k: K)
 }
 
 /// Runs a hook: `body` is the hook, `through` the bare call. Unwinding that is not ours passes: the

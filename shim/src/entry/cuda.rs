@@ -44,6 +44,10 @@ pub type Node = *mut c_void;
 pub type ExtMem = *mut c_void;
 pub type Module = *mut c_void;
 pub type Library = *mut c_void;
+/// A function of a module: one context's.
+pub type Function = *mut c_void;
+/// A kernel of a library: any context's.
+pub type Kernel = *mut c_void;
 pub type GfxRes = *mut c_void;
 pub type CUdevResourceDesc = *mut c_void;
 pub type NvmlDevice = *mut c_void;
@@ -66,6 +70,7 @@ pub type CUlogicalEndpointId = u64;
 /// Passed on, never looked into.
 pub type CUexecAffinityParam = c_void;
 pub type CUctxCreateParams = c_void;
+pub type CUlaunchConfig = c_void;
 pub type CUcheckpointCheckpointArgs = c_void;
 pub type CUcheckpointRestoreArgs = c_void;
 pub type NvmlProcessDetailList = c_void;

@@ -67,6 +67,11 @@ driver! {
     pointer_get_attribute: "cuPointerGetAttribute" (data: *mut c_void, attribute: CUpointer_attribute, ptr: DevicePtr);
     array_get_memory_requirements: "cuArrayGetMemoryRequirements" (requirements: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS, array: Array, device: Device);
     mipmapped_array_get_memory_requirements: "cuMipmappedArrayGetMemoryRequirements" (requirements: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS, array: MArray, device: Device);
+    func_get_attribute: "cuFuncGetAttribute" (value: *mut i32, attribute: u32, function: Function);
+    func_get_name: "cuFuncGetName" (name: *mut *const c_char, function: Function);
+    kernel_get_attribute: "cuKernelGetAttribute" (value: *mut i32, attribute: u32, kernel: Kernel, device: Device);
+    kernel_get_name: "cuKernelGetName" (name: *mut *const c_char, kernel: Kernel);
+    library_get_kernel_count: "cuLibraryGetKernelCount" (count: *mut u32, library: Library);
     stream_is_capturing: "cuStreamIsCapturing" (stream: Stream, status: *mut CUstreamCaptureStatus);
     stream_is_capturing_ptsz: "cuStreamIsCapturing_ptsz" (stream: Stream, status: *mut CUstreamCaptureStatus);
     stream_get_ctx: "cuStreamGetCtx" (stream: Stream, ctx: *mut Ctx);

@@ -8,6 +8,7 @@ use super::call::{self, Call};
 use super::cuda::*;
 use super::table::table;
 use super::{depth, real, torch};
+use crate::kernels;
 use core::ffi::{c_char, c_void};
 
 /// A function's address in a static.
@@ -64,6 +65,43 @@ macro_rules! export {
                 ".cfi_endproc",
                 called = sym $name::called,
             )
+        }
+    };
+    // Launches: a program makes thousands a second, and only the first one of a function matters.
+    // Types cannot be told apart here: the hook's name says where the function stands.
+    ($home:ident $name:ident ( $config:ident: $C:ty, $function:ident: $F:ty $(, $arg:ident: $ty:ty)* ) => launch :: kernel_ex) => {
+        export!(of $function, $name ( $config: $C, $function: $F $(, $arg: $ty)* ) => launch::kernel_ex);
+    };
+    ($home:ident $name:ident ( $function:ident: $F:ty $(, $arg:ident: $ty:ty)* ) => launch :: $hook:ident) => {
+        export!(of $function, $name ( $function: $F $(, $arg: $ty)* ) => launch::$hook);
+    };
+    (of $function:ident, $name:ident ( $($arg:ident: $ty:ty),* ) => $($hook:tt)+) => {
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> CUresult {
+            let Some(real) = real::function(Api::$name) else {
+                return Api::$name.missing(Api::$name.home().is_found());
+            };
+            let real: unsafe extern "C-unwind" fn($($ty),*) -> CUresult =
+                unsafe { core::mem::transmute(real) };
+            if kernels::is_known($function) {
+                return unsafe { real($($arg),*) };
+            }
+            #[cold]
+            #[inline(never)]
+            unsafe fn first(
+                real: unsafe extern "C-unwind" fn($($ty),*) -> CUresult,
+                $($arg: $ty),*
+            ) -> CUresult {
+                let Some(guard) = depth::enter() else { return unsafe { real($($arg),*) } };
+                let call = Call::new(Api::$name, real);
+                call::run(
+                    &call,
+                    guard,
+                    |process| body!(process, &call, ($($arg),*), $($hook)+),
+                    || unsafe { real($($arg),*) },
+                )
+            }
+            unsafe { first(real, $($arg),*) }
         }
     };
     ($home:ident $name:ident ( $($arg:ident: $ty:ty),* ) => $($hook:tt)+) => {

@@ -13,7 +13,8 @@
 //!   PyTorch (see [`super::torch`]).
 //! * `hook`: what happens at the call. `pass` hands it to the driver and does nothing else; `note`
 //!   does so too and leaves one mark in the trace that it was used; `proc_address::..` is the door
-//!   of that name; anything else is a function in [`crate::hooks`], shaped as [`super::call`] says.
+//!   of that name; `launch::..` is reached by the first launch of a function alone, the others go
+//!   straight to the driver; anything else is a function in [`crate::hooks`], shaped as [`super::call`] says.
 //!
 //! From here come the exports, the real pointers, the map from a driver's pointer to our hook,
 //! the list that `doctor` prints and docs/COVERAGE.md. Adding an API function is one line.
@@ -166,9 +167,19 @@ macro_rules! table {
                 cuModuleLoadFatBinary 2000 (module: *mut Module, image: *const c_void) => module::load_data;
                 cuLibraryLoadData 12000 (library: *mut Library, code: *const c_void, jit: *mut CUjit_option, jit_values: *mut *mut c_void, jit_count: u32, options: *mut CUlibraryOption, values: *mut *mut c_void, count: u32) => module::library_load_data;
                 cuLibraryLoadFromFile 12000 (library: *mut Library, file: *const c_char, jit: *mut CUjit_option, jit_values: *mut *mut c_void, jit_count: u32, options: *mut CUlibraryOption, values: *mut *mut c_void, count: u32) => module::library_load_file;
-                cuModuleGetGlobal_v2 3020 (dptr: *mut u64, bytes: *mut usize, module: Module, name: *const c_char) => pass;
-                cuLibraryGetGlobal 12000 (dptr: *mut u64, bytes: *mut usize, library: Library, name: *const c_char) => pass;
-                cuLibraryGetManaged 12000 (dptr: *mut u64, bytes: *mut usize, library: Library, name: *const c_char) => pass;
+                cuModuleGetFunction 2000 (function: *mut Function, module: Module, name: *const c_char) => module::get_function;
+                cuModuleGetGlobal_v2 3020 (dptr: *mut u64, bytes: *mut usize, module: Module, name: *const c_char) => module::get_global;
+                cuModuleGetGlobal 2000 (dptr: *mut u32, bytes: *mut u32, module: Module, name: *const c_char) => module::get_global_v1;
+                cuLibraryGetGlobal 12000 (dptr: *mut u64, bytes: *mut usize, library: Library, name: *const c_char) => module::library_get_global;
+                cuLibraryGetManaged 12000 (dptr: *mut u64, bytes: *mut usize, library: Library, name: *const c_char) => module::library_get_global;
+                cuLibraryGetUnifiedFunction 12000 (function: *mut *mut c_void, library: Library, symbol: *const c_char) => module::library_get_unified;
+                cuLibraryGetModule 12000 (module: *mut Module, library: Library) => module::library_get_module;
+                cuLibraryGetKernel 12000 (kernel: *mut Kernel, library: Library, name: *const c_char) => module::library_get_kernel;
+                cuLibraryEnumerateKernels 12040 (kernels: *mut Kernel, room: u32, library: Library) => module::library_enumerate;
+                cuKernelGetFunction 12000 (function: *mut Function, kernel: Kernel) => module::kernel_get_function;
+                cuFuncLoad 12040 (function: Function) => module::func_load;
+                cuCtxEnablePeerAccess 4000 (peer: Ctx, flags: u32) => context::enable_peer_access;
+                cuCtxDisablePeerAccess 4000 (peer: Ctx) => context::disable_peer_access;
                 cuCtxSetLimit 3010 (limit: CUlimit, value: usize) => context::set_limit;
             }
             "J. Reports memory"
@@ -205,6 +216,24 @@ macro_rules! table {
                 cuStreamDestroy_v2 4000 (stream: Stream) => stream::destroy;
                 cuStreamDestroy 2000 (stream: Stream) => stream::destroy;
                 cuStreamEndCapture_ptsz 10000 (stream: Stream, graph: *mut Graph) => stream::end_capture;
+            }
+            "M. May make the driver take memory of its own"
+            Taking in Cuda {
+                cuLaunchKernel 4000 (function: Function, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: Stream, params: *mut *mut c_void, extra: *mut *mut c_void) => launch::kernel;
+                cuLaunchKernel_ptsz 7000 (function: Function, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: Stream, params: *mut *mut c_void, extra: *mut *mut c_void) => launch::kernel;
+                cuLaunchKernelEx 11060 (config: *const CUlaunchConfig, function: Function, params: *mut *mut c_void, extra: *mut *mut c_void) => launch::kernel_ex;
+                cuLaunchKernelEx_ptsz 11060 (config: *const CUlaunchConfig, function: Function, params: *mut *mut c_void, extra: *mut *mut c_void) => launch::kernel_ex;
+                cuLaunchCooperativeKernel 9000 (function: Function, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: Stream, params: *mut *mut c_void) => launch::cooperative;
+                cuLaunchCooperativeKernel_ptsz 9000 (function: Function, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: Stream, params: *mut *mut c_void) => launch::cooperative;
+                cuLaunch 2000 (function: Function) => launch::plain;
+                cuLaunchGrid 2000 (function: Function, width: i32, height: i32) => launch::grid;
+                cuLaunchGridAsync 2000 (function: Function, width: i32, height: i32, stream: Stream) => launch::grid_async;
+                cuStreamCreate 2000 (stream: *mut Stream, flags: u32) => stream::create;
+                cuStreamCreateWithPriority 5050 (stream: *mut Stream, flags: u32, priority: i32) => stream::create_with_priority;
+                cuGreenCtxStreamCreate 12050 (stream: *mut Stream, green: GreenCtx, flags: u32, priority: i32) => stream::create_in_green;
+                cuEventCreate 2000 (event: *mut Event, flags: u32) => stream::create_event;
+                cuEventDestroy_v2 4000 (event: Event) => stream::destroy_event;
+                cuEventDestroy 2000 (event: Event) => stream::destroy_event;
             }
             "L. Seen, not followed"
             Noted in Cuda {

@@ -167,12 +167,13 @@ pub(super) fn warn(
 pub fn look_again(p: &'static Process, device: DeviceId) {
     let reserves = || look_at_reserves(p, device);
     match p.devices.known(device) {
-        Some(device) => p.observe.read(p, device, reserves),
+        Some(device) => p.observe.read(p, device, reserves, None),
         None => reserves(),
     }
 }
 
-fn look_at_reserves(p: &'static Process, device: DeviceId) {
+/// Reads what pools and graphs reserve.
+pub(super) fn look_at_reserves(p: &'static Process, device: DeviceId) {
     super::pool::look_at_all(p, device);
     super::graph::look(p, device);
 }

@@ -1,14 +1,16 @@
 //! Contexts: made, retained, reset and destroyed, with what they take and what goes with them.
 
 use super::book::{Why, look_again, look_before_refusal, refuse_at, site, warn};
+use super::launch;
 use super::place::current_place;
+use super::took::{self, nameless};
 use crate::cap::Reservation;
 use crate::contexts::{Arrival, Context, Ending, Place, Step};
 use crate::devices::Device;
 use crate::entry::cuda::*;
 use crate::entry::{Api, Call, driver, inside, torch};
 use crate::ledger::ContextTotals;
-use crate::observe::{Before, Observer};
+use crate::observe::{Before, Doing, Observer};
 use crate::process::Process;
 use vramtrace_format::{ContextId, Definition, DeviceId, Event, Kind, PoolId};
 
@@ -124,18 +126,25 @@ unsafe fn created<F: Copy>(
     if let Some(refused) = bad_cap(p, call.api, device) {
         return refused;
     }
-    let watch = Watch::start(p, device_id(device));
+    let watch = Measured::start(p, device_id(device));
+    let taking = took::Watch::start(
+        p,
+        Place { context: ContextId(0), device: device_id(device) },
+        Doing::Context,
+    );
     let result = real();
     if result == CUDA_SUCCESS && !ctx.is_null() {
         let handle = unsafe { *ctx } as u64;
         // A handle that comes again was destroyed behind our back.
         if let Step::Ends(stale) = p.contexts.begin_destroy(handle) {
             let gone = take_all(p, &stale);
+            p.kernels.context_ended(stale.context.id);
+            p.observe.context_ended(p, stale.context.device, stale.context.id);
             uncount(p, gone, stale.context.device);
         }
         let arrival = arrival(p, handle, device_id(device));
         let met = p.contexts.meet(arrival, |context| announce(p, context));
-        watch.made(p, met.place.context);
+        watch.made(p, call.api, met.place, taking);
     }
     result
 }
@@ -152,16 +161,19 @@ pub unsafe fn primary_retain(
         return refused;
     }
     let id = device_id(device);
-    let watch = match p.contexts.primary_of(id) {
-        Some(_) => Watch::none(),
-        None => Watch::start(p, id),
+    let (watch, taking) = match p.contexts.primary_of(id) {
+        Some(_) => (Measured::none(), took::Watch::none()),
+        None => {
+            let place = Place { context: ContextId(0), device: id };
+            (Measured::start(p, id), took::Watch::start(p, place, Doing::Context))
+        }
     };
     let result = unsafe { call.real(ctx, device) };
     if result == CUDA_SUCCESS && !ctx.is_null() {
         let arrival = arrival(p, unsafe { *ctx } as u64, id);
         let met = p.contexts.retained(arrival, |context| announce(p, context));
         if met.new {
-            watch.made(p, met.place.context);
+            watch.made(p, call.api, met.place, taking);
         }
     }
     result
@@ -184,10 +196,11 @@ pub unsafe fn green_create(
     if let Some(refused) = bad_cap(p, call.api, device) {
         return refused;
     }
-    let result = unsafe { call.real(ctx, descriptor, device, flags) };
+    let place = Place { context: ContextId(0), device: device_id(device) };
+    let real = || unsafe { call.real(ctx, descriptor, device, flags) };
+    let result = took::watched(p, call.api, place, Doing::Context, nameless, real);
     if result == CUDA_SUCCESS && !ctx.is_null() {
         p.contexts.green_created(unsafe { *ctx } as u64, device_id(device));
-        p.observe.soon();
     }
     result
 }
@@ -252,7 +265,11 @@ pub unsafe fn primary_release(
     if result == CUDA_SUCCESS && is_inactive(device) {
         // Retained fewer times than we thought: it is gone all the same.
         if let Step::Ends(ending) = p.contexts.begin_reset(device_id(device)) {
-            give_back(p, take_all(p, &ending), ending.context.device);
+            let (device, context) = (ending.context.device, ending.context.id);
+            let gone = take_all(p, &ending);
+            p.kernels.context_ended(context);
+            p.observe.context_ended(p, device, context);
+            give_back(p, gone, device);
         }
     }
     result
@@ -303,10 +320,13 @@ fn end(p: &'static Process, step: Step, real: impl FnOnce() -> CUresult) -> CUre
         }
         return result;
     };
-    let device = ending.context.device;
+    let Place { context, device } = ending.context.place();
     let gone = take_all(p, ending);
     let result = real();
-    if result != CUDA_SUCCESS {
+    if result == CUDA_SUCCESS {
+        p.kernels.context_ended(context);
+        p.observe.context_ended(p, device, context);
+    } else {
         record_created(p, &ending.context);
         p.contexts.put_back(step);
     }
@@ -344,7 +364,7 @@ pub unsafe fn set_limit(
 ) -> CUresult {
     let place = current_place(p);
     let growth = match limit {
-        CU_LIMIT_STACK_SIZE => stack_growth(place.device, value as u64),
+        CU_LIMIT_STACK_SIZE => stack_growth(place, value as u64),
         _ => 0,
     };
     // Asking for nothing is never refused, not even over the cap.
@@ -364,7 +384,12 @@ pub unsafe fn set_limit(
             return refuse_at(p, place.device, site, growth, Why::Cap(refusal));
         }
     };
-    let watch = Watch::start(p, place.device);
+    let doing = match limit {
+        CU_LIMIT_STACK_SIZE => Doing::StackLimit,
+        _ => Doing::OtherLimit,
+    };
+    let watch = Measured::start(p, place.device);
+    let taking = took::Watch::start(p, place, doing);
     let result = unsafe { call.real(limit, value) };
     if result == CUDA_SUCCESS {
         // From a promise to bytes that the driver took on its own: first more, then less, so that
@@ -374,48 +399,73 @@ pub unsafe fn set_limit(
         // Nobody may tell; then the forecast stands.
         let grown = watch.taken(p).unwrap_or(growth);
         p.contexts.add_growth(place.context, grown);
-        watch.read(p);
         let value = value as u64;
+        if limit == CU_LIMIT_STACK_SIZE {
+            // A kernel may have taken more before, and a smaller stack gives it back.
+            let held = p.kernels.local(place.context, || value);
+            p.kernels.set_local(place.context, if grown > 0 { held.max(value) } else { value });
+        }
+        taking.end(p, call.api, place, nameless);
         p.recorder.record(&Event::Limit { context: place.context, limit, value, grown });
     }
     result
 }
 
 /// Local memory that a larger stack takes at once: every thread that the device can hold gets it.
-fn stack_growth(device: DeviceId, value: u64) -> u64 {
-    let ordinal = i32::from(device.0);
-    inside(|| {
-        let driver = driver();
-        let mut now = 0;
-        let attribute = |which| {
-            let mut value = 0;
-            // SAFETY: room for the answer.
-            let result = unsafe { driver.device_get_attribute?(&mut value, which, ordinal) };
-            (result == CUDA_SUCCESS).then_some(u64::try_from(value).unwrap_or(0))
-        };
-        // SAFETY: room for the answer.
-        let asked = driver.ctx_get_limit.map(|get| unsafe { get(&mut now, CU_LIMIT_STACK_SIZE) });
-        if asked != Some(CUDA_SUCCESS) {
-            return None;
-        }
-        let threads = attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?
-            .saturating_mul(attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)?);
-        Some(threads.saturating_mul(value.saturating_sub(now as u64)))
-    })
-    .unwrap_or(0)
+fn stack_growth(place: Place, value: u64) -> u64 {
+    let Some(now) = launch::limit(CU_LIMIT_STACK_SIZE) else { return 0 };
+    launch::resident_threads(place).saturating_mul(value.saturating_sub(now))
+}
+
+/// Peers' memory is mapped here.
+///
+/// # Safety
+/// As cuCtxEnablePeerAccess.
+pub unsafe fn enable_peer_access(
+    p: &'static Process,
+    call: &Call<unsafe extern "C-unwind" fn(Ctx, u32) -> CUresult>,
+    peer: Ctx,
+    flags: u32,
+) -> CUresult {
+    share_with(p, call.api, peer, || unsafe { call.real(peer, flags) })
+}
+
+/// # Safety
+/// As cuCtxDisablePeerAccess.
+pub unsafe fn disable_peer_access(
+    p: &'static Process,
+    call: &Call<unsafe extern "C-unwind" fn(Ctx) -> CUresult>,
+    peer: Ctx,
+) -> CUresult {
+    share_with(p, call.api, peer, || unsafe { call.real(peer) })
+}
+
+fn share_with(
+    p: &'static Process,
+    api: Api,
+    peer: Ctx,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let result = took::watched(p, api, current_place(p), Doing::Sharing, nameless, real);
+    if result == CUDA_SUCCESS
+        && let Some(place) = p.contexts.find(peer as u64)
+    {
+        p.observe.wait_for(place.device, Doing::Sharing);
+    }
+    result
 }
 
 /// Measures what the driver takes during a call.
-struct Watch(Option<(&'static Device, Before)>);
+struct Measured(Option<(&'static Device, Before)>);
 
-impl Watch {
-    fn none() -> Watch {
-        Watch(None)
+impl Measured {
+    fn none() -> Measured {
+        Measured(None)
     }
 
-    fn start(p: &'static Process, device: DeviceId) -> Watch {
+    fn start(p: &'static Process, device: DeviceId) -> Measured {
         let device = meet_device(p, device).filter(|_| Observer::is_wanted(p));
-        Watch(device.map(|device| (device, p.observe.before(p, device))))
+        Measured(device.map(|device| (device, p.observe.before(p, device))))
     }
 
     /// `None` where nobody tells.
@@ -424,16 +474,10 @@ impl Watch {
         p.observe.taken_since(p, device, before)
     }
 
-    /// Charges and samples what shows now.
-    fn read(&self, p: &'static Process) {
-        if let Some((device, _)) = &self.0 {
-            look_again(p, device.id);
-        }
-    }
-
-    /// A context was made during the call.
-    fn made(&self, p: &'static Process, context: ContextId) {
-        p.contexts.set_bytes(context, self.taken(p).unwrap_or(0));
-        self.read(p);
+    /// A context was made during the call: charges and samples what shows now.
+    fn made(&self, p: &'static Process, api: Api, place: Place, taking: took::Watch) {
+        p.kernels.met_context();
+        p.contexts.set_bytes(place.context, self.taken(p).unwrap_or(0));
+        taking.end(p, api, place, nameless);
     }
 }

@@ -40,7 +40,7 @@ fn obey_now(p: &'static Process, last: u64) {
 /// to count it. While anything is captured the driver is left alone, and NVML alone is asked.
 fn look(p: &'static Process, id: DeviceId) {
     match p.devices.known(id) {
-        Some(device) if p.captures.any() => p.observe.read(p, device, || ()),
+        Some(device) if p.captures.any() => p.observe.read(p, device, || (), None),
         Some(_) => super::look_again(p, id),
         None => {}
     }

@@ -7,6 +7,8 @@
 
 use super::book::{freeing_site, look_before_refusal, refuse_at, site, warn};
 use super::node::plan_of;
+use super::place::current_place;
+use super::took::{nameless, watched};
 use super::{NOWHERE, Request, Why, refuse};
 use crate::cap::{Change, Reading, Ticket, UnderWay};
 use crate::contexts::Place;
@@ -14,6 +16,7 @@ use crate::entry::cuda::*;
 use crate::entry::{Api, Call, driver, inside};
 use crate::graphs::{Block, Memory, Origin, Plan};
 use crate::ledger::{Entry, Removed};
+use crate::observe::Doing;
 use crate::process::Process;
 use core::ffi::c_char;
 use std::sync::Arc;
@@ -42,6 +45,19 @@ const UPLOAD: u64 = 2;
 
 /// Instantiates through `real`, which tells the handle. With the upload flag it takes memory too.
 fn instantiate(
+    p: &'static Process,
+    api: Api,
+    graph: Graph,
+    flags: u64,
+    exec: *mut GraphExec,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
+    watched(p, api, current_place(p), Doing::Graphs, nameless, || {
+        instantiate_plan(p, api, graph, flags, exec, real)
+    })
+}
+
+fn instantiate_plan(
     p: &'static Process,
     api: Api,
     graph: Graph,
@@ -181,10 +197,10 @@ pub unsafe fn upload(
     stream: Stream,
 ) -> CUresult {
     let plan = if p.graphs.any() { p.graphs.plan(exec as u64) } else { None };
-    match plan {
+    watched(p, call.api, current_place(p), Doing::Graphs, nameless, || match plan {
         Some(plan) => with_memory(p, call.api, &plan, || unsafe { call.real(exec, stream) }),
         None => unsafe { call.real(exec, stream) },
-    }
+    })
 }
 
 /// # Safety
@@ -197,13 +213,21 @@ pub unsafe fn launch(
 ) -> CUresult {
     let plan = if p.graphs.any() { p.graphs.plan(exec as u64) } else { None };
     let per_thread = call.api == Api::cuGraphLaunch_ptsz;
-    match plan {
+    let launch = || match plan {
         // A launch in a capture is a node of another graph.
         Some(plan) if !p.captures.takes(stream, per_thread) => {
             run(p, call.api, &plan, || unsafe { call.real(exec, stream) })
         }
         _ => unsafe { call.real(exec, stream) },
+    };
+    if p.graphs.launched.has(exec as usize) {
+        return launch();
     }
+    let result = watched(p, call.api, current_place(p), Doing::Graphs, nameless, launch);
+    if result == CUDA_SUCCESS {
+        p.graphs.launched.add(exec as usize);
+    }
+    result
 }
 
 /// A launch: first its frees of what others took (and, by flag, of what it left last time), then
@@ -265,7 +289,9 @@ pub unsafe fn exec_destroy(
     exec: GraphExec,
 ) -> CUresult {
     let plan = if p.graphs.any() { p.graphs.ended(exec as u64) } else { None };
-    let result = unsafe { call.real(exec) };
+    p.graphs.launched.remove(exec as usize);
+    let real = || unsafe { call.real(exec) };
+    let result = watched(p, call.api, current_place(p), Doing::Graphs, nameless, real);
     if let Some(plan) = plan
         && result != 0
     {

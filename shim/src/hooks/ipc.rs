@@ -3,6 +3,7 @@
 
 use super::book::{freeing_site, site};
 use super::place::current_place;
+use super::took::sharing;
 use crate::contexts::Place;
 use crate::entry::cuda::*;
 use crate::entry::{Api, Call, driver, inside};
@@ -41,7 +42,7 @@ pub unsafe fn open(
     handle: CUipcMemHandle,
     flags: u32,
 ) -> CUresult {
-    let result = unsafe { call.real(dptr, handle, flags) };
+    let result = sharing(p, call.api, || unsafe { call.real(dptr, handle, flags) });
     if result == CUDA_SUCCESS && !dptr.is_null() {
         let address = unsafe { *dptr };
         if again(p, address) {
@@ -65,7 +66,7 @@ pub unsafe fn close(
     call: &Call<unsafe extern "C-unwind" fn(u64) -> CUresult>,
     dptr: u64,
 ) -> CUresult {
-    release(p, call.api, dptr, || unsafe { call.real(dptr) })
+    release(p, call.api, dptr, || sharing(p, call.api, || unsafe { call.real(dptr) }))
 }
 
 /// Drops one open of an imported address, the last one being its free. An address that is no
@@ -113,7 +114,7 @@ pub unsafe fn pool_import_pointer(
     pool: Pool,
     data: *mut CUmemPoolPtrExportData,
 ) -> CUresult {
-    let result = unsafe { call.real(ptr, pool, data) };
+    let result = sharing(p, call.api, || unsafe { call.real(ptr, pool, data) });
     if result == CUDA_SUCCESS && !ptr.is_null() {
         let address = unsafe { *ptr };
         let place = Place { device: device_of(address), ..current_place(p) };
@@ -139,7 +140,7 @@ pub unsafe fn external_buffer(
     memory: ExtMem,
     descriptor: *const CUDA_EXTERNAL_MEMORY_BUFFER_DESC,
 ) -> CUresult {
-    let result = unsafe { call.real(dptr, memory, descriptor) };
+    let result = sharing(p, call.api, || unsafe { call.real(dptr, memory, descriptor) });
     if result == CUDA_SUCCESS && !dptr.is_null() && !descriptor.is_null() {
         let (address, size) = unsafe { (*dptr, (*descriptor).size) };
         book(p, call.api, Space::Device, address, size, current_place(p));
@@ -164,7 +165,7 @@ pub unsafe fn external_mipmap(
     memory: ExtMem,
     descriptor: *const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC,
 ) -> CUresult {
-    let result = unsafe { call.real(array, memory, descriptor) };
+    let result = sharing(p, call.api, || unsafe { call.real(array, memory, descriptor) });
     if result == CUDA_SUCCESS && !array.is_null() {
         let handle = unsafe { *array } as u64;
         book(p, call.api, Space::Array, handle, 0, current_place(p));

@@ -23,8 +23,9 @@ pub struct Marks {
 }
 
 impl Marks {
-    /// 0 for no name, and for more than are kept. Defined before it is handed out.
-    fn id(&self, process: &Process, name: &str) -> u32 {
+    /// 0 for no name, and for more than are kept. Defined before it is handed out. Other texts
+    /// that events carry have numbers from here too.
+    pub fn id(&self, process: &Process, name: &str) -> u32 {
         if name.is_empty() {
             return 0;
         }

@@ -9,6 +9,7 @@ pub mod graphics;
 pub mod host;
 pub mod info;
 pub mod ipc;
+pub mod launch;
 pub mod mark;
 pub mod module;
 pub mod multicast;
@@ -23,6 +24,7 @@ pub mod vmm;
 
 mod book;
 mod place;
+mod took;
 
 pub use book::{Request, Why, give_back, look_again, look_if_due, refuse, take};
 pub use place::{NOWHERE, current_context, current_place, place_of};

@@ -2,6 +2,7 @@
 #![allow(clippy::too_many_arguments)] // the driver's functions have as many
 
 use super::context::device_id;
+use super::took::sharing;
 use super::vmm::{settle, told, untie};
 use crate::entry::cuda::*;
 use crate::entry::{Api, Call};
@@ -17,7 +18,7 @@ pub unsafe fn create(
     handle: *mut u64,
     prop: *const CUmulticastObjectProp,
 ) -> CUresult {
-    let result = unsafe { call.real(handle, prop) };
+    let result = sharing(p, call.api, || unsafe { call.real(handle, prop) });
     if result == CUDA_SUCCESS && !handle.is_null() {
         let mut vmm = p.vmm.lock();
         let handle = unsafe { *handle };
@@ -121,7 +122,7 @@ fn bind(
             Memory::Address(ptr, size) => vmm.hold_range(ptr, size as u64),
         }
     };
-    let result = real();
+    let result = sharing(p, api, real);
     let mut vmm = p.vmm.lock();
     let group = vmm.by_handle(mc).filter(|_| result == CUDA_SUCCESS);
     for (object, from, size) in held {
@@ -160,7 +161,7 @@ pub unsafe fn unbind(
             None => Dropped::default(),
         }
     };
-    let result = unsafe { call.real(mc, device, mc_offset, size) };
+    let result = sharing(p, call.api, || unsafe { call.real(mc, device, mc_offset, size) });
     settle(p, call.api, dropped, result);
     result
 }

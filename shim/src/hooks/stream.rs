@@ -1,8 +1,12 @@
-//! Streams: captures that begin and end, streams that end.
+//! Streams and events: made and destroyed; captures that begin and end.
 
-use crate::entry::Api;
-use crate::entry::Call;
-use crate::entry::cuda::{CUgraphEdgeData, CUresult, CUstreamCaptureMode, Graph, Node, Stream};
+use super::place::current_place;
+use super::took::{nameless, watched, watched_seldom};
+use crate::entry::cuda::{
+    CUgraphEdgeData, CUresult, CUstreamCaptureMode, Event, Graph, GreenCtx, Node, Stream,
+};
+use crate::entry::{Api, Call};
+use crate::observe::Doing;
 use crate::process::Process;
 use core::ffi::c_void;
 
@@ -71,6 +75,68 @@ pub unsafe fn end_capture(
     p.captures.end(stream, per_thread, || unsafe { call.real(stream, graph) })
 }
 
+/// # Safety
+/// As cuStreamCreate.
+pub unsafe fn create(
+    p: &'static Process,
+    call: &Call<unsafe extern "C-unwind" fn(*mut Stream, u32) -> CUresult>,
+    stream: *mut Stream,
+    flags: u32,
+) -> CUresult {
+    let real = || unsafe { call.real(stream, flags) };
+    watched(p, call.api, current_place(p), Doing::Streams, nameless, real)
+}
+
+/// # Safety
+/// As cuStreamCreateWithPriority.
+pub unsafe fn create_with_priority(
+    p: &'static Process,
+    call: &Call<unsafe extern "C-unwind" fn(*mut Stream, u32, i32) -> CUresult>,
+    stream: *mut Stream,
+    flags: u32,
+    priority: i32,
+) -> CUresult {
+    let real = || unsafe { call.real(stream, flags, priority) };
+    watched(p, call.api, current_place(p), Doing::Streams, nameless, real)
+}
+
+/// # Safety
+/// As cuGreenCtxStreamCreate.
+pub unsafe fn create_in_green(
+    p: &'static Process,
+    call: &Call<unsafe extern "C-unwind" fn(*mut Stream, GreenCtx, u32, i32) -> CUresult>,
+    stream: *mut Stream,
+    green: GreenCtx,
+    flags: u32,
+    priority: i32,
+) -> CUresult {
+    let real = || unsafe { call.real(stream, green, flags, priority) };
+    watched(p, call.api, current_place(p), Doing::Streams, nameless, real)
+}
+
+/// # Safety
+/// As cuEventCreate.
+pub unsafe fn create_event(
+    p: &'static Process,
+    call: &Call<unsafe extern "C-unwind" fn(*mut Event, u32) -> CUresult>,
+    event: *mut Event,
+    flags: u32,
+) -> CUresult {
+    let real = || unsafe { call.real(event, flags) };
+    watched_seldom(p, call.api, || current_place(p), Doing::Streams, real)
+}
+
+/// # Safety
+/// As cuEventDestroy.
+pub unsafe fn destroy_event(
+    p: &'static Process,
+    call: &Call<unsafe extern "C-unwind" fn(Event) -> CUresult>,
+    event: Event,
+) -> CUresult {
+    let real = || unsafe { call.real(event) };
+    watched_seldom(p, call.api, || current_place(p), Doing::Streams, real)
+}
+
 /// Its handle may be given to another stream, of another context, as soon as it is gone.
 ///
 /// # Safety
@@ -81,7 +147,8 @@ pub unsafe fn destroy(
     stream: Stream,
 ) -> CUresult {
     p.routes.forget();
-    unsafe { call.real(stream) }
+    let real = || unsafe { call.real(stream) };
+    watched(p, call.api, current_place(p), Doing::Streams, nameless, real)
 }
 
 /// cuStreamSynchronize and cuEventSynchronize: a pool gives back what it holds above its threshold.

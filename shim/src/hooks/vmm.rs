@@ -6,6 +6,7 @@
 use super::book::{Request, freeing_site, site, take};
 use super::context::device_id;
 use super::place::current_place;
+use super::took::sharing;
 use crate::contexts::Place;
 use crate::entry::cuda::*;
 use crate::entry::{Api, Call, driver, inside};
@@ -208,7 +209,7 @@ pub unsafe fn import(
     os_handle: *mut c_void,
     kind: CUmemAllocationHandleType,
 ) -> CUresult {
-    let result = unsafe { call.real(handle, os_handle, kind) };
+    let result = sharing(p, call.api, || unsafe { call.real(handle, os_handle, kind) });
     if result == CUDA_SUCCESS && !handle.is_null() {
         let handle = unsafe { *handle };
         let device = device_of(handle).unwrap_or(DeviceId::UNKNOWN);

@@ -16,19 +16,43 @@ pub struct Booked {
     pub managed: u64,
 }
 
-/// The hidden bytes after a reading of NVML's figure for this process, taken between `before`
-/// and `after`.
-pub fn narrow(hidden: u64, figure: u64, before: Booked, after: Booked) -> u64 {
-    let held = before.held.max(after.held).max(before.live).max(after.live);
-    let live = before.live.min(after.live);
-    let low = figure.saturating_add(before.managed.min(after.managed)).saturating_sub(held);
-    let high = figure.saturating_add(before.managed.max(after.managed)).saturating_sub(live);
-    hidden.clamp(low.min(high), high)
+/// Between what the hidden bytes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    low: u64,
+    high: u64,
+}
+
+impl Bounds {
+    /// After a reading of NVML's figure for this process, taken between `before` and `after`.
+    pub fn of(figure: u64, before: Booked, after: Booked) -> Bounds {
+        let held = before.held.max(after.held).max(before.live).max(after.live);
+        let live = before.live.min(after.live);
+        let low = figure.saturating_add(before.managed.min(after.managed)).saturating_sub(held);
+        let high = figure.saturating_add(before.managed.max(after.managed)).saturating_sub(live);
+        Bounds { low: low.min(high), high }
+    }
+
+    /// Nothing was under way: they are exactly so many.
+    pub fn meet(self) -> bool {
+        self.low == self.high
+    }
+
+    /// What was known, as far as it can still be so.
+    pub fn narrow(self, hidden: u64) -> u64 {
+        hidden.clamp(self.low, self.high)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn narrow(hidden: u64, figure: u64, before: Booked, after: Booked) -> u64 {
+        let bounds = Bounds::of(figure, before, after);
+        assert_eq!(bounds.meet(), bounds.narrow(0) == bounds.narrow(u64::MAX));
+        bounds.narrow(hidden)
+    }
 
     const MIB: u64 = 1 << 20;
 

@@ -1,24 +1,31 @@
 //! What the driver takes on its own, seen in NVML's figure for this process: contexts, lazily
 //! loaded kernels, local memory. It is charged to the cap when seen, and sampled into the trace.
 //!
-//! A reading costs about 8 us, so it is taken after a context was made, before a refusal (of many
-//! in a row, before some), and otherwise at most once a millisecond, one device a turn. NVML's calls are legal at any time,
+//! A reading costs about 8 us, so it is taken after a context was made, after a call that can make
+//! the driver take memory of its own ([`own`]), before a refusal (of many in a row, before some),
+//! and otherwise at most once a millisecond, one device a turn. NVML's calls are legal at any time,
 //! also while a stream is captured. Where NVML is not there or does not know our pid, only
 //! contexts are charged, by what the device's used memory grew when they were made.
 
 mod hidden;
 mod nvml;
+mod own;
+mod taking;
+
+pub use own::{Doing, Maker, Showed};
+pub use taking::{Own, Taking};
 
 use crate::devices::Device;
 use crate::entry::cuda::{NvmlDevice, NvmlMemory};
 use crate::entry::{inside, loader, uncancelled};
 use crate::lock::Lock;
 use crate::process::Process;
-use hidden::{Booked, narrow};
+use hidden::{Booked, Bounds};
 use nvml::{Figure, Nvml};
+use own::Account;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
-use vramtrace_format::{DeviceId, Event, Kind, Sample};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use vramtrace_format::{Cause, DeviceId, Event, Kind, Sample};
 
 /// Between two readings under a cap.
 const EVERY_NS: u64 = 1_000_000;
@@ -46,6 +53,8 @@ pub struct Observer {
     /// When the next reading is due under a cap; 0 = now, with or without one.
     next_ns: AtomicU64,
     turn: AtomicU8,
+    /// What readings after calls have taken so far.
+    spent_ns: AtomicU64,
     devices: [Watched; DEVICES],
 }
 
@@ -61,6 +70,12 @@ struct Watched {
     read_took_ns: AtomicU64,
     /// Our pid was found in NVML's lists.
     present: AtomicBool,
+    /// What the driver holds of its own.
+    account: Lock<Account>,
+    /// Its sums, by cause.
+    took: [AtomicU64; Cause::COUNT],
+    /// Calls under way that can make it take more, by [`Doing`].
+    active: [AtomicU32; Doing::COUNT],
 }
 
 impl Default for Observer {
@@ -70,6 +85,7 @@ impl Default for Observer {
             looked: AtomicBool::new(false),
             next_ns: AtomicU64::new(0),
             turn: AtomicU8::new(0),
+            spent_ns: AtomicU64::new(0),
             devices: std::array::from_fn(|_| Watched::default()),
         }
     }
@@ -122,7 +138,7 @@ impl Observer {
         let idle = rested >= RESTED_NS.max(took.saturating_mul(COST_SHARE));
         let busy = moved >= MUCH && rested >= took.saturating_mul(COST_SHARE_MOVED);
         if asked || idle || busy {
-            self.read(p, device, || ());
+            self.read(p, device, || (), None);
         }
     }
 
@@ -182,9 +198,10 @@ impl Observer {
         Some(taken.saturating_sub(grown))
     }
 
-    /// Reads the figure of this process now, charges what it shows, and samples it. `reserves`
-    /// reads pools and graphs: before the figure and after it.
-    pub fn read(&self, p: &Process, device: &Device, reserves: impl Fn()) {
+    /// Reads the figure of this process now, charges what it shows, names it, and samples it.
+    /// `reserves` reads pools and graphs: before the figure and after it. `own`: the call that the
+    /// reading is made after.
+    pub fn read(&self, p: &Process, device: &Device, reserves: impl Fn(), own: Option<Own<'_>>) {
         reserves();
         if !Observer::is_wanted(p) {
             return;
@@ -207,23 +224,31 @@ impl Observer {
         watched.read_took_ns.store(now_ns.saturating_sub(began_ns), Ordering::Relaxed);
         watched.read_live.store(after.live, Ordering::Relaxed);
         let known = p.cap.outside(device.id);
-        let hidden = match figure {
-            // A pool that gave memory back unseen is booked too high: that must not eat up what
-            // the contexts are known to hold.
-            Figure::Bytes(bytes) => narrow(known, bytes, before, after).max(context_bytes),
+        let (hidden, exact) = match figure {
+            Figure::Bytes(bytes) => {
+                let bounds = Bounds::of(bytes, before, after);
+                // A pool that gave memory back unseen is booked too high: that must not eat up
+                // what the contexts are known to hold.
+                (bounds.narrow(known).max(context_bytes), bounds.meet())
+            }
             // Listed before and no more: the last context is gone.
             Figure::Absent if watched.present.load(Ordering::Relaxed) => {
-                narrow(known, 0, before, after)
+                let bounds = Bounds::of(0, before, after);
+                (bounds.narrow(known), bounds.meet())
             }
-            _ => context_bytes.saturating_add(p.contexts.growth_on(device.id)),
+            _ => (context_bytes.saturating_add(p.contexts.growth_on(device.id)), true),
         };
         let mut last = watched.last.lock();
-        if p.cap.outside(device.id) == known {
+        let young = p.cap.outside(device.id) == known;
+        if young {
             p.cap.charge(device.id, (hidden as i64).wrapping_sub(known as i64));
         }
+        drop(last);
+        let named = self.name(p, device, watched, exact && young, own);
+        last = watched.last.lock();
         let told = |sample: &Sample| (sample.process_bytes, sample.context_bytes);
         let process_bytes = figure.bytes();
-        if last.as_ref().map(told) == Some((process_bytes, context_bytes)) {
+        if !named && last.as_ref().map(told) == Some((process_bytes, context_bytes)) {
             return;
         }
         let sample = Sample {

@@ -452,6 +452,7 @@ fn opens(event: &Event) -> bool {
             | Event::Drift { .. }
             | Event::CacheState { .. }
             | Event::Limit { .. }
+            | Event::Took(_)
             | Event::Ended
     )
 }
@@ -469,7 +470,9 @@ fn is_total(event: &Event) -> bool {
             | Event::CheckpointContext { .. }
             | Event::CheckpointTotals { .. }
             | Event::CheckpointCounters { .. }
+            | Event::CheckpointTook { .. }
             | Event::CheckpointEnd { .. }
+            | Event::Took(_)
             | Event::CacheState { .. }
             | Event::CacheOom { .. }
             | Event::PostMortem(_)

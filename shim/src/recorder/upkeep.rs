@@ -25,7 +25,7 @@ pub trait Books {
     /// due, now or at their next call.
     fn others(&self, end: bool, emit: &mut dyn FnMut(&Event));
     fn begin_checkpoint(&self, id: u32, append: &mut dyn FnMut());
-    /// What is few: contexts, mappings, pools, graphs.
+    /// What is few: contexts, mappings, pools, graphs, what the driver holds of its own.
     fn checkpoint_frame(&self, id: u32, emit: &mut dyn FnMut(&Event));
     fn checkpoint_slice(
         &self,
@@ -334,6 +334,7 @@ impl Books for Process {
                 emit(&Event::CheckpointGraph { id, device, reserved, used });
             }
         }
+        self.observe.each_took(|took| emit(&Event::CheckpointTook { id, took }));
     }
 
     fn checkpoint_slice(

@@ -63,7 +63,7 @@ int main(int argc, char **argv) {
     if (!strcmp(door, "dlsym")) {
         show("cuMemAlloc_v2", dlsym(driver, "cuMemAlloc_v2"));
         show("again", dlsym(driver, "cuMemAlloc_v2"));
-        show("not ours", dlsym(driver, "cuLaunchKernel"));
+        show("not ours", dlsym(driver, "cuFuncSetSharedMemConfig"));
         show("not there", dlsym(driver, "cuMulticastCreate"));
         show("prefix", dlsym(driver, "cuMemAlloc_v"));
         show("empty", dlsym(driver, ""));
@@ -97,7 +97,7 @@ int main(int argc, char **argv) {
             {"cuMemAlloc", 2000, 0}, {"cuMemAlloc", 3020, 0}, {"cuMemAlloc", 13000, 2},
             {"cuMemAllocAsync", 11000, 0}, {"cuMemAllocAsync", 11020, 0}, {"cuMemAllocAsync", 12000, 1},
             {"cuMemAllocAsync", 13000, 2}, {"cuGetProcAddress", 11030, 0}, {"cuGetProcAddress", 12000, 0},
-            {"cuLaunchKernel", 12000, 0}, {"cuMemAllocFuture", 13000, 0}, {"", 0, 0},
+            {"cuFuncSetSharedMemConfig", 12000, 0}, {"cuMemAllocFuture", 13000, 0}, {"", 0, 0},
         };
         for (unsigned i = 0; i < sizeof asks / sizeof *asks; i++) {
             void *a = (void *)&asks, *b = (void *)&asks;

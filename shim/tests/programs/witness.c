@@ -41,7 +41,7 @@ CUresult cuMemAlloc_v2(u64 *p, size_t n) {
 CUresult cuMemAllocAsync(u64 *p, size_t n, void *s) { (void)s; return cuMemAlloc_v2(p, n); }
 CUresult cuMemAllocAsync_ptsz(u64 *p, size_t n, void *s) { (void)s; return cuMemAlloc_v2(p, n); }
 CUresult cuMemFree_v2(u64 p) { (void)p; return 0; }
-CUresult cuLaunchKernel(void) { return 0; }
+CUresult cuFuncSetSharedMemConfig(void) { return 0; }
 CUresult cuMemAllocFuture(u64 *p) { (void)p; return 0; }
 
 CUresult cuGetProcAddress_v2(const char *name, void **fn, int version, u64 flags, int *status);
@@ -54,7 +54,7 @@ CUresult cuGetProcAddress_v2(const char *name, void **fn, int version, u64 flags
     if (!strcmp(name, "cuMemAlloc")) found = version >= 3020 ? (void *)cuMemAlloc_v2 : (void *)cuMemAlloc;
     if (!strcmp(name, "cuMemAllocAsync") && version >= 11020)
         found = flags & 2 ? (void *)cuMemAllocAsync_ptsz : (void *)cuMemAllocAsync;
-    if (!strcmp(name, "cuLaunchKernel")) found = (void *)cuLaunchKernel;
+    if (!strcmp(name, "cuFuncSetSharedMemConfig")) found = (void *)cuFuncSetSharedMemConfig;
     if (!strcmp(name, "cuMemAllocFuture")) found = (void *)cuMemAllocFuture;
     if (!strcmp(name, "cuGetProcAddress"))
         found = version >= 12000 ? (void *)cuGetProcAddress_v2 : (void *)cuGetProcAddress;

@@ -1,0 +1,154 @@
+//! Launches. Only the first one of a function comes here (see [`crate::kernels::is_known`]): it
+//! loads the function's code, and takes the local memory and the heap that it needs.
+
+use super::place::current_place;
+use super::took::{self, Watch};
+use crate::contexts::Place;
+use crate::entry::cuda::*;
+use crate::entry::{Api, Call, driver, inside};
+use crate::observe::Doing;
+use crate::process::Process;
+use core::ffi::{c_char, c_void};
+use std::ptr::null;
+use vramtrace_format::Cause;
+
+const CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES: u32 = 3;
+/// What the driver takes for a heap beside its size.
+const HEAP_BESIDE: u64 = 2 << 20;
+
+// `function` is whose first launch it is.
+macro_rules! launches {
+    ($( $name:ident ( $($before:ident: $B:ty,)* [function] $(, $after:ident: $A:ty)* ); )*) => {$(
+        /// # Safety
+        /// As the driver's function.
+        #[allow(clippy::too_many_arguments, clippy::type_complexity)]
+        pub unsafe fn $name(
+            p: &'static Process,
+            call: &Call<unsafe extern "C-unwind" fn($($B,)* Function $(, $A)*) -> CUresult>,
+            $($before: $B,)*
+            function: Function
+            $(, $after: $A)*
+        ) -> CUresult {
+            first(p, call.api, function, || unsafe { call.real($($before,)* function $(, $after)*) })
+        }
+    )*};
+}
+
+launches! {
+    kernel(
+        [function],
+        grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
+        shared: u32, stream: Stream, params: *mut *mut c_void, extra: *mut *mut c_void
+    );
+    cooperative(
+        [function],
+        grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
+        shared: u32, stream: Stream, params: *mut *mut c_void
+    );
+    kernel_ex(
+        config: *const CUlaunchConfig,
+        [function],
+        params: *mut *mut c_void, extra: *mut *mut c_void
+    );
+    plain([function]);
+    grid([function], width: i32, height: i32);
+    grid_async([function], width: i32, height: i32, stream: Stream);
+}
+
+fn first(
+    p: &'static Process,
+    api: Api,
+    function: Function,
+    real: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let place = current_place(p);
+    let watch = Watch::start(p, place, Doing::Launching);
+    let result = real();
+    if result == CUDA_SUCCESS {
+        p.kernels.launched(function as u64);
+    }
+    let name = || name_of(p, function as u64);
+    watch.end_in_parts(p, api, place, name, |bytes| parts(p, place, function, bytes));
+    result
+}
+
+/// What a first launch took memory for: local memory by what the function needs above what the
+/// context has; the heap where it is exactly that; the rest is code.
+fn parts(p: &'static Process, place: Place, function: Function, bytes: u64) -> Vec<(Cause, u64)> {
+    let mut parts = Vec::new();
+    let mut left = bytes;
+    let local = local_size(p, place, function);
+    let held = p.kernels.local(place.context, || limit(CU_LIMIT_STACK_SIZE).unwrap_or(0));
+    if local > held {
+        let wanted = resident_threads(place).saturating_mul(local - held);
+        let taken = wanted.min(left);
+        parts.push((Cause::LocalMemory, taken));
+        left -= taken;
+        if taken > 0 {
+            p.kernels.set_local(place.context, local);
+        }
+    }
+    let heap = limit(CU_LIMIT_MALLOC_HEAP_SIZE).unwrap_or(0);
+    if heap > 0 && left == heap + HEAP_BESIDE {
+        parts.push((Cause::Heap, left));
+    } else {
+        parts.push((Cause::Modules, left));
+    }
+    parts
+}
+
+/// Bytes of local memory of one thread; 0 where nobody tells.
+fn local_size(p: &'static Process, place: Place, function: Function) -> u64 {
+    let mut bytes = 0;
+    let which = CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES;
+    let is_kernel = p.kernels.is_kernel(function as u64);
+    // SAFETY: the program's own handle, which it has just launched, asked as what it is.
+    let result = inside(|| unsafe {
+        match is_kernel {
+            true => {
+                let device = place.device.0.into();
+                driver().kernel_get_attribute.map(|get| get(&mut bytes, which, function, device))
+            }
+            false => driver().func_get_attribute.map(|get| get(&mut bytes, which, function)),
+        }
+    });
+    if result == Some(CUDA_SUCCESS) { u64::try_from(bytes).unwrap_or(0) } else { 0 }
+}
+
+/// The number of the name of a function or kernel.
+pub(super) fn name_of(p: &'static Process, function: u64) -> u32 {
+    let mut name: *const c_char = null();
+    let is_kernel = p.kernels.is_kernel(function);
+    // SAFETY: as in `local_size`; the driver's text lives as long as the function.
+    let result = inside(|| unsafe {
+        let ask = match is_kernel {
+            true => driver().kernel_get_name,
+            false => driver().func_get_name,
+        };
+        ask.map(|ask| ask(&mut name, function as Function))
+    });
+    if result == Some(CUDA_SUCCESS) { unsafe { took::text(p, name) } } else { 0 }
+}
+
+/// A limit of the current context.
+pub(super) fn limit(which: CUlimit) -> Option<u64> {
+    let mut value = 0;
+    // SAFETY: room for the answer.
+    let asked = inside(|| driver().ctx_get_limit.map(|get| unsafe { get(&mut value, which) }));
+    (asked == Some(CUDA_SUCCESS)).then_some(value as u64)
+}
+
+/// Threads that can be on the device at once: all of them have local memory.
+pub(super) fn resident_threads(place: Place) -> u64 {
+    let ordinal = i32::from(place.device.0);
+    let attribute = |which| {
+        let mut value = 0;
+        // SAFETY: room for the answer.
+        let result = inside(|| unsafe {
+            driver().device_get_attribute.map(|get| get(&mut value, which, ordinal))
+        });
+        if result == Some(CUDA_SUCCESS) { u64::try_from(value).unwrap_or(0) } else { 0 }
+    };
+    attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
+        .saturating_mul(attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR))
+}

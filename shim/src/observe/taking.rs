@@ -1,0 +1,222 @@
+//! A call that can make the driver take memory of its own: marked while it is under way, read
+//! after, and what shows is booked for who made it.
+
+use super::own::{Account, Calls};
+use super::{Doing, Maker, Observer, Showed, Watched};
+use crate::devices::Device;
+use crate::process::Process;
+use std::sync::atomic::Ordering;
+use vramtrace_format::{Cause, ContextId, DeviceId, Event, Took};
+
+/// Readings after calls take at most this, and then one part in so many of the process's life:
+/// where many processes share a GPU, NVML is slow.
+const GRACE_NS: u64 = 100_000_000;
+const SHARE: u64 = 200;
+
+const ALL: [Doing; Doing::COUNT] = [
+    Doing::Loading,
+    Doing::Launching,
+    Doing::Streams,
+    Doing::Graphs,
+    Doing::Sharing,
+    Doing::Context,
+    Doing::StackLimit,
+    Doing::OtherLimit,
+];
+
+/// What a context or a limit took is charged by other means too, where NVML does not know us.
+fn always_read(doing: Doing) -> bool {
+    matches!(doing, Doing::Context | Doing::StackLimit | Doing::OtherLimit)
+}
+
+/// Such a call, while it is under way.
+pub struct Taking {
+    watched: &'static Watched,
+    pub device: &'static Device,
+    pub doing: Doing,
+}
+
+/// Who a reading is made for; `told` books what shows: it may capture the stack and ask the driver.
+pub struct Own<'a> {
+    pub taking: &'a Taking,
+    pub told: &'a mut dyn FnMut(Showed),
+}
+
+impl Drop for Taking {
+    fn drop(&mut self) {
+        self.watched.active[self.doing as usize].fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Taking {
+    /// What is under way beside it.
+    fn others(&self) -> Calls {
+        self.watched.under_way(Some(self.doing))
+    }
+}
+
+impl Watched {
+    fn under_way(&self, but_one: Option<Doing>) -> Calls {
+        ALL.into_iter().fold(Calls::default(), |calls, doing| {
+            let own = u32::from(but_one == Some(doing));
+            match self.active[doing as usize].load(Ordering::Relaxed) > own {
+                true => calls.with(doing),
+                false => calls,
+            }
+        })
+    }
+}
+
+impl Observer {
+    /// Before a call that can make the driver take memory of its own. `None`: nobody wants to
+    /// know, or nobody could tell.
+    pub fn begin(
+        &'static self,
+        p: &Process,
+        device: &'static Device,
+        doing: Doing,
+    ) -> Option<Taking> {
+        if !Observer::is_wanted(p) {
+            return None;
+        }
+        let watched = self.devices.get(device.id.0 as usize)?;
+        if !always_read(doing) && !watched.present.load(Ordering::Relaxed) {
+            return None;
+        }
+        watched.active[doing as usize].fetch_add(1, Ordering::Relaxed);
+        Some(Taking { watched, device, doing })
+    }
+
+    /// Whether there is time for a reading after a call; if not, the next one tells, whoever makes
+    /// it.
+    pub fn may_read(&self, p: &Process, taking: &Taking) -> bool {
+        let allowed = GRACE_NS.saturating_add(p.recorder.now_ns() / SHARE);
+        if always_read(taking.doing) || self.spent_ns.load(Ordering::Relaxed) <= allowed {
+            return true;
+        }
+        taking.watched.account.lock().wait(taking.doing);
+        self.soon();
+        false
+    }
+
+    /// A call was made that may show at the next reading; on another device than its own, say.
+    pub fn wait_for(&self, device: DeviceId, doing: Doing) {
+        if let Some(watched) = self.devices.get(device.0 as usize) {
+            watched.account.lock().wait(doing);
+        }
+    }
+
+    pub fn spent(&self, ns: u64) {
+        self.spent_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    /// When the device was read last.
+    pub fn read_ns(&self, device: DeviceId) -> u64 {
+        self.devices
+            .get(device.0 as usize)
+            .map_or(0, |watched| watched.read_ns.load(Ordering::Relaxed))
+    }
+
+    /// What the driver holds of its own on the device beside its contexts, at `Cause as usize`.
+    /// No lock: the figures may be of two moments while a call is under way.
+    pub fn took(&self, device: DeviceId) -> [u64; Cause::COUNT] {
+        match self.devices.get(device.0 as usize) {
+            Some(watched) => std::array::from_fn(|n| watched.took[n].load(Ordering::Relaxed)),
+            None => [0; Cause::COUNT],
+        }
+    }
+
+    /// Names what a reading showed, now that it is charged. True: something was told.
+    pub(super) fn name(
+        &self,
+        p: &Process,
+        device: &Device,
+        watched: &Watched,
+        exact: bool,
+        own: Option<Own<'_>>,
+    ) -> bool {
+        let doing = own.as_ref().map(|own| own.taking.doing);
+        let showed = {
+            let mut account = watched.account.lock();
+            let others = match &own {
+                Some(own) => own.taking.others(),
+                None => watched.under_way(None),
+            };
+            // What contexts took when they were made stands beside it.
+            let contexts = p.contexts.bytes_on(device.id);
+            let hidden = p.cap.outside(device.id).saturating_sub(contexts);
+            account.settle(hidden, doing, others, exact)
+        };
+        match (showed, own) {
+            (Showed::Nothing, _) => return false,
+            (Showed::Less(bytes), _) => {
+                watched.change(p, device.id, |account, tell| {
+                    account.give_back(bytes, doing.map(Doing::cause), tell);
+                });
+            }
+            (_, Some(own)) => (own.told)(showed),
+            (Showed::BySome(cause, bytes), None) => {
+                self.book(p, device.id, Maker::unnamed(cause), bytes);
+            }
+            (Showed::ByCall(_), None) => {}
+        }
+        true
+    }
+
+    /// Books and records what was taken.
+    pub fn book(&self, p: &Process, device: DeviceId, maker: Maker, bytes: u64) {
+        let Some(watched) = self.devices.get(device.0 as usize).filter(|_| bytes > 0) else {
+            return;
+        };
+        let mut account = watched.account.lock();
+        let maker = account.add(maker, bytes);
+        watched.publish(&account, maker.cause);
+        record(p, device, &maker, bytes.min(i64::MAX as u64) as i64);
+    }
+
+    /// A context is gone, and with it what was taken in it.
+    pub fn context_ended(&self, p: &Process, device: DeviceId, context: ContextId) {
+        if let Some(watched) = self.devices.get(device.0 as usize) {
+            watched.change(p, device, |account, tell| account.context_ended(context, tell));
+        }
+    }
+
+    /// What the driver holds of its own, by who made it take it. `tell` is called under the
+    /// device's lock, so that nothing is recorded between.
+    pub fn each_took(&self, mut tell: impl FnMut(Took)) {
+        for (ordinal, watched) in self.devices.iter().enumerate() {
+            let account = watched.account.lock();
+            for (maker, bytes) in account.makers() {
+                tell(took(DeviceId(ordinal as u8), maker, *bytes as i64));
+            }
+        }
+    }
+}
+
+impl Watched {
+    fn publish(&self, account: &Account, cause: Cause) {
+        self.took[cause as usize].store(account.of(cause), Ordering::Relaxed);
+    }
+
+    /// Gives back, and records it.
+    fn change(
+        &self,
+        p: &Process,
+        device: DeviceId,
+        change: impl FnOnce(&mut Account, &mut dyn FnMut(&Maker, u64)),
+    ) {
+        let mut account = self.account.lock();
+        change(&mut account, &mut |maker, bytes| record(p, device, maker, -(bytes as i64)));
+        Cause::ALL.into_iter().for_each(|cause| self.publish(&account, cause));
+    }
+}
+
+fn took(device: DeviceId, maker: &Maker, delta: i64) -> Took {
+    let Maker { cause, site, stack, name, .. } = *maker;
+    Took { device, cause, delta, site, stack, name }
+}
+
+/// Under the account's lock: the file has the changes of a device in their order.
+fn record(p: &Process, device: DeviceId, maker: &Maker, delta: i64) {
+    p.recorder.record(&Event::Took(took(device, maker, delta)));
+}

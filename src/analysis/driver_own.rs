@@ -1,0 +1,45 @@
+//! Who made the driver take memory of its own, by library and line.
+
+use std::collections::hash_map::Entry;
+
+use rustc_hash::FxHashMap;
+use vramtrace_format::{Cause, SiteId, StackId};
+
+use super::holders::Reading;
+use crate::replay::DeviceState;
+
+/// Memory that the driver took for one cause, by calls from one line.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TakenBy {
+    pub cause: Cause,
+    pub bytes: u64,
+    /// Of the call that took the most of it; its stack and name stand for all.
+    pub site: SiteId,
+    pub stack: StackId,
+    /// A text of the definitions: kernel, variable or file; 0 = not known.
+    pub name: u32,
+}
+
+/// Largest first. Without stacks (`reading` is `None`) each call is its own.
+pub fn taken_by(device: &DeviceState, reading: Option<&Reading>) -> Vec<TakenBy> {
+    let mut all: Vec<TakenBy> = Vec::new();
+    let mut known: FxHashMap<_, usize> = FxHashMap::default();
+    for (maker, bytes) in device.driver_own.makers() {
+        let line = reading.map(|reading| reading.line_of(maker.stack));
+        // Calls that nothing is known of are one.
+        let site = if line.is_none() { maker.site } else { SiteId(0) };
+        match known.entry((maker.cause, line, site)) {
+            Entry::Occupied(at) => {
+                let taken = &mut all[*at.get()];
+                taken.bytes = taken.bytes.saturating_add(bytes);
+            }
+            Entry::Vacant(slot) => {
+                slot.insert(all.len());
+                let (cause, site, stack) = (maker.cause, maker.site, maker.stack);
+                all.push(TakenBy { cause, bytes, site, stack, name: maker.name });
+            }
+        }
+    }
+    all.sort_by_key(|taken| std::cmp::Reverse(taken.bytes));
+    all
+}
