@@ -63,6 +63,7 @@ struct Found {
     peaks: Vec<Peak>,
     /// As in `vramtrace leaks --json`; with `fails` for those that the run fails on.
     leaks: Vec<Judged>,
+    unused_suppressions: Vec<report::RuleFacts>,
 }
 
 #[derive(Serialize)]
@@ -118,6 +119,11 @@ impl Gate {
         if leaks.iter().any(|leak| leak.fails) {
             say("what speaks for each leak: `vramtrace leaks` with the trace");
         }
+        let unused_suppressions = report::unused(&self.rules, &processes);
+        for rule in &unused_suppressions {
+            let (line, rule) = (rule.line, &rule.rule);
+            say(format_args!("line {line} of the suppressions fits no leak: {rule}"));
+        }
         let passed = reasons.is_empty();
         if let Some(path) = &self.args.json {
             let (exit_status, signal) = match ended.status {
@@ -134,6 +140,7 @@ impl Gate {
                 max_peak_bytes,
                 peaks,
                 leaks,
+                unused_suppressions,
             };
             let text = serde_json::to_string_pretty(&found)? + "\n";
             std::fs::write(path, text)

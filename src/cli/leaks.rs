@@ -89,7 +89,7 @@ pub fn run(args: Args) -> Outcome {
     }
     let found = find_all(&loaded.traces, &rules, args.min);
     if args.json {
-        print(&(serde_json::to_string_pretty(&report(&found))? + "\n"))?;
+        print(&(serde_json::to_string_pretty(&report(&found, &rules))? + "\n"))?;
         return Ok(DONE);
     }
     let mut out = String::new();
@@ -101,6 +101,12 @@ pub fn run(args: Args) -> Outcome {
             out.push('\n');
         }
         out.push_str(&details(leaks, args.top, args.full));
+    }
+    for (line, rule) in rules.unused(&found) {
+        out.push_str(&format!("\nline {line} of the suppressions fits no leak: {rule}"));
+    }
+    if !out.ends_with('\n') {
+        out.push('\n');
     }
     print(&out)?;
     Ok(DONE)

@@ -7,7 +7,7 @@ use super::holders::{FrameFacts, Listing, frame_facts, words as frame_words};
 use super::layout::{BAD, BOLD, DIM, PLAIN, WARN, clean, count, paint, several};
 use super::words;
 use crate::analysis::Level;
-use crate::analysis::leaks::{Because, Leak, Leaks, Still, Verdict};
+use crate::analysis::leaks::{Because, Leak, Leaks, Still, Suppressions, Verdict};
 use crate::analysis::{By, Reading, pool_hint};
 use crate::units::{seconds, size};
 
@@ -20,6 +20,15 @@ pub struct Report {
     /// Of all processes, the certain and the large ones first.
     pub leaks: Vec<LeakFacts>,
     pub processes: Vec<ProcessFacts>,
+    /// Rules of the suppressions file that fit nothing.
+    pub unused_suppressions: Vec<RuleFacts>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct RuleFacts {
+    /// Line of the suppressions file.
+    pub line: usize,
+    pub rule: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -109,10 +118,16 @@ pub struct SuppressedFacts {
     pub bytes: u64,
 }
 
-pub fn report(all: &[Leaks]) -> Report {
+/// Rules that fit none of all these leaks.
+pub fn unused(rules: &Suppressions, all: &[Leaks]) -> Vec<RuleFacts> {
+    rules.unused(all).into_iter().map(|(line, rule)| RuleFacts { line, rule }).collect()
+}
+
+pub fn report(all: &[Leaks], rules: &Suppressions) -> Report {
     let mut leaks: Vec<LeakFacts> = all.iter().flat_map(facts).collect();
     leaks.sort_by_key(|leak| (leak.confidence < 0.5, std::cmp::Reverse(leak.bytes)));
-    Report { schema: SCHEMA, leaks, processes: all.iter().map(process_facts).collect() }
+    let processes = all.iter().map(process_facts).collect();
+    Report { schema: SCHEMA, leaks, processes, unused_suppressions: unused(rules, all) }
 }
 
 pub fn ordinal(device: DeviceId) -> Option<u8> {

@@ -1,108 +1,134 @@
-/* leaks.c MODE: small programs of which it is known whether they leak. Each does some 400 steps of
-   work in which all kinds of temporaries come and go. */
-#include "door.h"
+/* leaks.c PROGRAM [LIBC10_CUDA]: small programs of which it is known whether they leak, at driver
+   level, or with the stand-in of PyTorch's cache. Most do some hundred steps in which temporaries
+   come and go; `leaking_line` is where those that leak do. */
+#include "memory.h"
 #include <pthread.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#define STEPS 400
-#define NEVER __attribute__((noinline, noclone))
+#define STEPS 300
+#define KIB 1024ull
 
-static CUdeviceptr take(size_t bytes) {
-    CUdeviceptr p;
-    MUST(CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&p, bytes));
+static CUcontext context;
+static const char *libc10_cuda;
+
+NEVER static piece leaking_line(size_t bytes) {
+    piece p = take(bytes);
+    STAY;
     return p;
 }
 
-static void give(CUdeviceptr p) {
-    MUST(CALL(cuMemFree_v2, (CUdeviceptr))(p));
-}
-
-NEVER static CUdeviceptr leaking_line(size_t bytes) {
-    CUdeviceptr p = take(bytes);
-    __asm__ volatile("" ::: "memory");
+NEVER static piece other_line(size_t bytes) {
+    piece p = take(bytes);
+    STAY;
     return p;
 }
 
-NEVER static CUdeviceptr other_line(size_t bytes) {
-    CUdeviceptr p = take(bytes);
-    __asm__ volatile("" ::: "memory");
+NEVER static piece weights_line(size_t bytes) {
+    piece p = take(bytes);
+    STAY;
     return p;
 }
 
-static void work(void) {
-    struct timespec a_while = {0, 300 * 1000};
-    CUdeviceptr p[6];
-    for (int n = 0; n < 6; n++) p[n] = other_line((size_t)(n + 1) * 3 * MIB);
+static void pause_us(long us) {
+    struct timespec a_while = {us / 1000000, us % 1000000 * 1000};
     nanosleep(&a_while, NULL);
+}
+
+static unsigned long long seed = 88172645463325252ull;
+
+static size_t below(size_t limit) {
+    seed ^= seed << 13;
+    seed ^= seed >> 7;
+    seed ^= seed << 17;
+    return seed % limit;
+}
+
+static void step(void) {
+    piece p[6];
+    for (int n = 0; n < 6; n++) p[n] = other_line((size_t)(n + 1) * 3 * MIB);
+    pause_us(20);
     for (int n = 5; n >= 0; n--) give(p[n]);
 }
 
-static pthread_barrier_t stepped;
+static piece kept[1 << 14];
+static int used;
 
-static void *leaking_thread(void *context) {
-    MUST(CALL(cuCtxSetCurrent, (CUcontext))(context));
-    for (int step = 0; step < STEPS; step++) {
-        pthread_barrier_wait(&stepped);
-        leaking_line(MIB / 2);
-    }
-    return NULL;
+static void keep(piece p) { kept[used++] = p; }
+
+static void drop_all(void) {
+    while (used) give(kept[--used]);
 }
 
-int main(int count, char **arguments) {
-    const char *mode = count > 1 ? arguments[1] : "";
-    CUcontext context = begin(0);
-    CUdeviceptr kept[STEPS] = {0};
-    int used = 0;
-    pthread_t thread;
-#define IS(name) (strcmp(mode, name) == 0)
-    pthread_barrier_init(&stepped, NULL, 2);
-    if (IS("thread")) pthread_create(&thread, NULL, leaking_thread, context);
-    if (IS("singletons"))
-        for (int n = 0; n < 5; n++) leaking_line(8 * MIB);
-    if (IS("exit"))
-        for (int n = 0; n < 50; n++) kept[n] = leaking_line(MIB);
-    for (int step = 0; step < STEPS; step++) {
-        work();
-        if (IS("thread")) pthread_barrier_wait(&stepped);
-        if (IS("linear") || IS("wait")) leaking_line(2 * MIB);
-        if (IS("slow") && step % 20 == 0) leaking_line(512);
-        if (IS("below")) {
-            CUdeviceptr temporary = leaking_line(100 * MIB);
-            if (step % 10 == 0) leaking_line(64 * 1024);
-            give(temporary);
-        }
-        if (IS("cache") && step < STEPS / 2) leaking_line(MIB);
-        if (IS("lru")) {
-            if (kept[step % 60]) give(kept[step % 60]);
-            kept[step % 60] = leaking_line(MIB);
-        }
-        if (IS("warm-up") && step < STEPS / 8) leaking_line(4 * MIB);
-        if (IS("saw-tooth")) {
-            kept[used++] = leaking_line(MIB);
-            if (used == 25)
-                while (used) give(kept[--used]);
-        }
-        if (IS("list")) kept[used++] = leaking_line(MIB);
-        if (IS("pool")) {
-            /* The pool keeps what it once had; the program gives back what it takes. */
-            CUdeviceptr p;
-            size_t bytes = (size_t)(step + 1) * MIB;
-            MUST(CALL(cuMemAllocAsync, (CUdeviceptr *, size_t, CUstream))(&p, bytes, NULL));
-            MUST(CALL(cuMemFreeAsync, (CUdeviceptr, CUstream))(p, NULL));
-        }
+/* Sizes of a model's parameters: 12 layers of 6, over 60 MiB. */
+static size_t parameter(int n) {
+    static const size_t sizes[6] = {3 * KIB, 9 * KIB, 1728 * KIB, 576 * KIB, 2304 * KIB, 12 * KIB};
+    return sizes[n % 6];
+}
+
+static void load(void) {
+    for (int n = 0; n < 72; n++) weights_line(parameter(n));
+}
+
+#define SITE(n)                                    \
+    NEVER static piece site_##n(size_t bytes) {    \
+        piece p = take(bytes);                     \
+        STAY;                                      \
+        return p;                                  \
     }
-    if (IS("wait")) {
-        /* Until the one who watches has seen enough. */
-        puts("ready");
-        fflush(stdout);
-        pause();
+SITE(0) SITE(1) SITE(2) SITE(3) SITE(4) SITE(5) SITE(6) SITE(7) SITE(8) SITE(9) SITE(10) SITE(11)
+typedef piece (*site)(size_t);
+static const site sites[12] = {site_0, site_1, site_2, site_3, site_4, site_5,
+                               site_6, site_7, site_8, site_9, site_10, site_11};
+
+#include "leaks_growing.h"
+#include "leaks_harmless.h"
+
+/* Until the one who watches has seen enough. */
+static void waits(void) {
+    linear();
+    puts("ready");
+    fflush(stdout);
+    pause();
+}
+
+static const struct {
+    const char *name;
+    void (*run)(void);
+} programs[] = {
+    {"linear", linear}, {"alone", alone}, {"slow", slow}, {"under-steps", under_steps},
+    {"under-epochs", under_epochs}, {"thread", thread}, {"one-of-many-sites", one_of_many_sites},
+    {"many-ways", many_ways}, {"late", late}, {"bursts", bursts}, {"paused", paused},
+    {"short-loop", short_loop}, {"two-sizes", two_sizes}, {"queue-that-leaks", queue_that_leaks},
+    {"buffer", buffer}, {"list", list}, {"list-of-the-interpreter", list_of_the_interpreter},
+    {"forgotten", forgotten}, {"async", async}, {"objects", objects}, {"nothing", nothing},
+    {"cache", cache}, {"cache-then-slow", cache_then_slow}, {"lru", lru},
+    {"lru-of-sizes", lru_of_sizes}, {"shapes", shapes}, {"warm-up", warm_up},
+    {"saw-tooth", saw_tooth}, {"requests", requests}, {"queue", queue},
+    {"singletons", singletons}, {"library-start", library_start}, {"exit", exit_in_order},
+    {"fill-and-drain", fill_and_drain}, {"only-load", only_load},
+    {"load-and-convert", load_and_convert}, {"one-training-step", one_training_step},
+    {"few-training-steps", few_training_steps}, {"training", training}, {"item", item},
+    {"pool", pool}, {"fragmentation", fragmentation}, {"framework", framework}, {"host", host},
+    {"waits", waits},
+};
+
+int main(int count, char **words) {
+    if (count < 2) return 2;
+    if (!strcmp(words[1], "lend") && count == 4) lend(atoi(words[2]), atoi(words[3]));
+    if (!strcmp(words[1], "imports")) {
+        imports("/proc/self/exe");
+        return 0;
     }
-    if (IS("thread")) pthread_join(thread, NULL);
-    if (IS("list"))
-        while (used) give(kept[--used]);
-    if (IS("exit"))
-        for (int n = 0; n < 50; n++) give(kept[n]);
-    return 0;
+    context = begin(0);
+    if (count > 2) libc10_cuda = words[2];
+    if (libc10_cuda && strcmp(words[1], "framework")) use_blocks(libc10_cuda);
+    for (size_t n = 0; n < sizeof programs / sizeof *programs; n++)
+        if (!strcmp(words[1], programs[n].name)) {
+            programs[n].run();
+            return 0;
+        }
+    return 2;
 }

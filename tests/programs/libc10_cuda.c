@@ -15,6 +15,12 @@ static struct {
 
 void cache_reserve(int device, int64_t bytes) { caches[device].reserved += bytes; }
 
+/* A segment of which no blocks are told; `take` is the driver's. */
+void cache_grow(int (*take)(unsigned long long *, size_t), size_t bytes) {
+    unsigned long long at;
+    if (take(&at, bytes) == 0) cache_reserve(0, (int64_t)bytes);
+}
+
 size_t cache_allocated(int device) { return caches[device].allocated; }
 
 /* size > 0: made; < 0: freed. */

@@ -2,7 +2,7 @@
 //! pause for hours, and it may work in bursts.
 
 use super::series::{self, Series};
-use super::trend::{Trend, slope, trend};
+use super::trend::{FEWEST, Trend, slope, trend};
 use super::watch::{ACTIVITY_SHIFT, TIME_SHIFT};
 
 /// This part of an axis, from its beginning, is warm-up.
@@ -32,9 +32,10 @@ pub struct Axes {
     /// ns from the beginning of the watch to where the end's frees begin, and to the end.
     pub settled_ns: u64,
     pub end_ns: u64,
-    /// The place's last allocation, and its events up to there.
+    /// The place's last allocation, its events up to there, and all of them.
     pub last_alloc_ns: u64,
     pub events: u64,
+    pub all_events: u64,
 }
 
 /// What a stack, or several, held, bin by bin.
@@ -82,6 +83,8 @@ pub struct Growth {
     /// Of how many values: bins, or low points where it comes and goes.
     pub points: usize,
     pub troughs: bool,
+    /// The part of the events after warm-up over which it went up.
+    pub spread_of_events: f64,
     /// Bytes by which the floor went up after warm-up.
     pub risen: u64,
     pub bytes_per_second: f64,
@@ -112,7 +115,7 @@ impl Axes {
     }
 
     pub fn history(&self, time: &Series, activity: &Series, last_alloc_ns: u64) -> History {
-        let shift = series::shift_for(self.events, ACTIVITY_SHIFT);
+        let shift = series::shift_for(self.all_events, ACTIVITY_SHIFT);
         let mut time = time.lowest(self.settled_ns, self.time_shift());
         // Frees of the end may lie in the last bin.
         if self.settled_ns < self.end_ns {
@@ -150,8 +153,9 @@ impl History {
         let over_time = trend(window, of_time);
         let floor = floor(window, of_time);
         let risen = floor.last().zip(floor.first()).map_or(0, |(last, first)| last - first);
-        let over_events =
-            trend(&self.activity[after_warm_up(&self.activity)..], left.of(&self.activity));
+        let busy = &self.activity[after_warm_up(&self.activity)..];
+        let over_events = trend(busy, left.of(&self.activity));
+        let floor_of_events = self::floor(busy, left.of(&self.activity));
         // What was given back after the last allocation is no growth.
         let over_events = over_events.filter(|trend| {
             let then = self.time.get((axes.last_alloc_ns / bin_ns) as usize + 1..);
@@ -195,7 +199,8 @@ impl History {
         });
         let both = || [Some(time), events].into_iter().flatten();
         // On either axis: a cache may be full before a slow part of the run, or a busy one.
-        if both().any(|(rises, from, to)| has_stopped(rises, to - from, to - 1)) {
+        let full = busy.len() >= FEWEST && floor_of_events.first() == floor_of_events.last();
+        if full || both().any(|(rises, from, to)| has_stopped(rises, to - from, to - 1)) {
             return Err(Still::Stopped);
         }
         // On one of them: what is a moment of the time may be most of the work.
@@ -204,7 +209,8 @@ impl History {
             Strength::Sporadic => (SPORADIC_SPREAD, SPORADIC_SPREAD),
         };
         let spread_of = |(rises, from, to): (&[usize], usize, usize)| spread(rises, to - from);
-        if spread_of(time) < of_time && events.is_none_or(|events| spread_of(events) < of_events) {
+        let spread_of_events = events.map_or(0.0, spread_of);
+        if spread_of(time) < of_time && spread_of_events < of_events {
             return Err(Still::Moves);
         }
         let seconds = |bins: usize| bins as f64 * bin_ns as f64 / 1e9;
@@ -229,6 +235,7 @@ impl History {
             rises: trend.rises.len(),
             points: trend.floor.len(),
             troughs: trend.troughs > 0,
+            spread_of_events,
             risen,
             bytes_per_second,
             first_ns: first as u64 * bin_ns,

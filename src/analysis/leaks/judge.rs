@@ -32,6 +32,9 @@ const SIZES: u64 = 4;
 const FIRST: f64 = 0.02;
 /// If at least this part of all allocations is its own; the rest is what weights are made of.
 const MOST: f64 = 0.4;
+/// Who allocates over a smaller part of the events than this may make gradients, or an optimizer's
+/// state, in the first step.
+const ALL_THE_TIME: f64 = 0.7;
 /// What grew is freed if this part of it is.
 const FREED: f64 = 0.9;
 /// A process frees its memory when it ends if it does so for this many stacks, and this part.
@@ -41,22 +44,22 @@ const TIDY_PART: f64 = 0.8;
 /// Frameworks that keep what they free.
 const POOLS: [&str; 5] = ["PyTorch", "XLA", "TensorFlow", "CuPy", "RMM"];
 
-type At = (Level, DeviceId);
+pub(super) type At = (Level, DeviceId);
 
 /// One stack's, or one line's, history and sums.
 #[derive(Clone, Debug, Default)]
-struct Case {
+pub(super) struct Case {
     history: History,
     /// The stack with the most bytes, and its bytes.
-    stack: StackId,
+    pub(super) stack: StackId,
     most: u64,
-    stacks: u64,
+    pub(super) stacks: u64,
     bytes: u64,
-    count: u64,
+    pub(super) count: u64,
     /// Bytes and pieces before the end's frees.
-    held: (u64, u64),
+    pub(super) held: (u64, u64),
     highest_count: u64,
-    allocations: u64,
+    pub(super) allocations: u64,
     frees: u64,
     smallest: u64,
     largest: u64,
@@ -84,7 +87,7 @@ impl Case {
         }
     }
 
-    fn add(&mut self, other: Case) {
+    pub(super) fn add(&mut self, other: Case) {
         if self.stacks == 0 || other.most > self.most {
             (self.stack, self.most) = (other.stack, other.most);
         }
@@ -105,6 +108,13 @@ impl Case {
     }
 }
 
+/// A leak and what it was judged by.
+pub(super) struct Found {
+    pub at: At,
+    pub case: Case,
+    pub leak: Leak,
+}
+
 /// Whose memory is judged.
 pub struct Subject {
     pub trace: PathBuf,
@@ -113,7 +123,7 @@ pub struct Subject {
     pub definitions: Definitions,
 }
 
-struct Judge<'a> {
+pub(super) struct Judge<'a> {
     watch: &'a Watch,
     axes: BTreeMap<At, Axes>,
     rooms: BTreeMap<At, Option<u64>>,
@@ -132,7 +142,7 @@ pub fn judge(
     let from_ns = watch.from_ns.unwrap_or(state.time_ns);
     let judge = Judge::new(watch, state, &definitions, living, from_ns);
     // A stack by itself first.
-    let mut found: Vec<((Level, DeviceId), Leak)> = Vec::new();
+    let mut found: Vec<Found> = Vec::new();
     let mut others: Vec<(At, Case, Still)> = Vec::new();
     let mut keys: Vec<_> = watch.tracks.keys().copied().collect();
     keys.sort_unstable();
@@ -146,11 +156,11 @@ pub fn judge(
         let at = (level, device);
         let case = Case::of(stack, watch, &watch.tracks[&key], &judge.axes[&at], from_ns);
         match judge.case(at, &case) {
-            Ok(leak) => found.push((at, leak)),
+            Ok(leak) => found.push(Found { at, case, leak }),
             Err(still) => others.push((at, case, still)),
         }
     }
-    let wanted = found.iter().map(|(_, leak)| leak.stack);
+    let wanted = found.iter().map(|one| one.leak.stack);
     // Of the others, those that hold more than they did: many stacks may lead to one line.
     let rose = |case: &Case| case.bytes > 0 || case.history.settled() > 0;
     let wanted: Vec<StackId> = wanted
@@ -158,6 +168,7 @@ pub fn judge(
         .collect();
     let symbols = Symbols::of(&definitions, &header, wanted);
     let reading = Reading::new(&symbols, &header);
+    judge.together(&reading, &mut found);
     judge.lines(&reading, &mut found, &mut others);
     if judge.in_order {
         judge.unfreed(&reading, &mut found, &mut others);
@@ -181,7 +192,7 @@ pub fn judge(
             *sums.bytes_per_second.get_or_insert(0.0) += rate;
         }
     };
-    for ((level, device), leak) in found {
+    for Found { at: (level, device), leak, .. } in found {
         if let Some(library) = pool_of(&reading, level, leak.stack) {
             let rate = leak.growth.as_ref().map(|growth| growth.bytes_per_second);
             pool(device, library, leak.bytes, rate);
@@ -295,6 +306,7 @@ impl<'a> Judge<'a> {
             end_ns,
             last_alloc_ns: place.last_alloc_ns.saturating_sub(from_ns),
             events: if living { place.events } else { place.last_alloc_events },
+            all_events: place.events,
         };
         let axes = watch.places.iter().map(|(at, place)| (*at, axes(place))).collect();
         let room_of = |at: &At| {
@@ -308,7 +320,7 @@ impl<'a> Judge<'a> {
         Judge { watch, axes, rooms, in_order: state.ended_ns.is_some() && !living }
     }
 
-    fn case(&self, at: At, case: &Case) -> Result<Leak, Still> {
+    pub(super) fn case(&self, at: At, case: &Case) -> Result<Leak, Still> {
         let (axes, history) = (&self.axes[&at], &case.history);
         let settled = history.settled();
         let left = if self.in_order { Left::Known(case.bytes) } else { Left::AtMost(case.bytes) };
@@ -338,16 +350,17 @@ impl<'a> Judge<'a> {
             confidence *= 0.5;
         }
         let place = &self.watch.places[&at];
-        let alone = place.last_alloc_frees == 0;
+        let places = self.watch.places.iter().filter(|((_, device), _)| *device == at.1);
+        let alone = places.map(|(_, place)| place.last_alloc_frees).sum::<u64>() == 0;
         if alone {
             confidence = confidence.min(LOADING);
         }
         let first = case.first_event as f64 <= FIRST * place.last_alloc_events as f64;
         let most = case.allocations as f64 >= MOST * place.allocations as f64;
+        let once = alone || (first && most) || growth.spread_of_events < ALL_THE_TIME;
         // What it frees itself is no weight.
         let stays = case.highest_count >= case.allocations / 10 * 9;
-        let from_the_first = first && most && stays;
-        if (alone || from_the_first) && case.largest > case.smallest.saturating_mul(SIZES) {
+        if once && stays && case.largest > case.smallest.saturating_mul(SIZES) {
             confidence = confidence.min(LOADING_WEIGHTS);
         }
         let because = match growth.strength {
@@ -393,50 +406,11 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// A line that many stacks lead to may leak where none of them by itself shows it. Lines with
-    /// a leak of one stack are told by that.
-    fn lines(
-        &self,
-        reading: &Reading,
-        found: &mut Vec<(At, Leak)>,
-        others: &mut Vec<(At, Case, Still)>,
-    ) {
-        let line = |stack: StackId| {
-            let said = reading.read(stack);
-            let frame = reading.frame(stack, said.lead)?;
-            let name =
-                if frame.file.is_empty() { frame.function.clone() } else { frame.file.clone() };
-            let library = reading.library_name(&said).map(str::to_string);
-            Some((name, frame.line, library))
-        };
-        let mut groups: BTreeMap<_, Vec<usize>> = BTreeMap::new();
-        for (index, (at, case, _)) in others.iter().enumerate() {
-            if let Some(line) = line(case.stack) {
-                groups.entry((*at, line)).or_default().push(index);
-            }
-        }
-        for (at, leak) in found.iter() {
-            if let Some(line) = line(leak.stack) {
-                groups.remove(&(*at, line));
-            }
-        }
-        let mut gone = Vec::new();
-        for ((at, _), members) in groups.into_iter().filter(|(_, members)| members.len() > 1) {
-            let mut sum = Case::default();
-            members.iter().for_each(|index| sum.add(others[*index].1.clone()));
-            if let Ok(leak) = self.case(at, &sum) {
-                found.push((at, leak));
-                gone.extend(members);
-            }
-        }
-        remove(others, gone);
-    }
-
     /// Where a process freed nearly all it held before it ended, what it did not free is a leak.
     fn unfreed(
         &self,
         reading: &Reading,
-        found: &mut Vec<(At, Leak)>,
+        found: &mut Vec<Found>,
         others: &mut Vec<(At, Case, Still)>,
     ) {
         let devices: Vec<At> =
@@ -463,7 +437,7 @@ impl<'a> Judge<'a> {
             for index in left {
                 let case = &others[index].1;
                 let leak = self.leak(at, case, Verdict::NeverFreed, because, confidence);
-                found.push((at, leak));
+                found.push(Found { at, case: case.clone(), leak });
                 gone.push(index);
             }
         }
@@ -471,7 +445,7 @@ impl<'a> Judge<'a> {
     }
 }
 
-fn remove<T>(all: &mut Vec<T>, mut gone: Vec<usize>) {
+pub(super) fn remove<T>(all: &mut Vec<T>, mut gone: Vec<usize>) {
     gone.sort_unstable();
     for index in gone.into_iter().rev() {
         all.swap_remove(index);

@@ -7,6 +7,7 @@
 
 mod growth;
 mod judge;
+mod lines;
 mod room;
 mod series;
 mod suppress;

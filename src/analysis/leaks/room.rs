@@ -9,7 +9,10 @@ use crate::trace::Definitions;
 pub fn room(state: &State, definitions: &Definitions, device: DeviceId) -> Option<u64> {
     let sums = state.devices.get(&device)?;
     let used = sums.process_bytes().unwrap_or(sums.live_bytes.saturating_add(sums.context_bytes));
-    let cap = sums.cap_bytes.map(|cap| cap.saturating_sub(used));
+    // A cap that only warns refuses nothing. What others of a group hold is not known here: there
+    // is no more than this.
+    let cap = sums.cap_bytes.filter(|_| !sums.cap_only_warns);
+    let caps = cap.into_iter().chain(sums.group_cap_bytes).map(|cap| cap.saturating_sub(used));
     // The driver's own figure knows of the other processes on the card.
     let sampled = sums.sample.and_then(|at| {
         let grown = sums.live_bytes.saturating_sub(at.live_bytes);
@@ -18,5 +21,5 @@ pub fn room(state: &State, definitions: &Definitions, device: DeviceId) -> Optio
     let known = definitions.device(device).filter(|device| device.total_bytes > 0);
     let total = known.map(|device| device.total_bytes.saturating_sub(used));
     let card = sampled.or(total);
-    cap.into_iter().chain(card).min()
+    caps.chain(card).min()
 }

@@ -79,8 +79,10 @@ impl Series {
         self.bins = merged;
     }
 
-    /// The lowest value in each bin of an axis of this length, `1 << shift` wide.
+    /// The lowest value in each bin of an axis of this length, `1 << shift` wide: not finer than
+    /// what was kept, by the last position of a change.
     pub fn lowest(&self, length: u64, shift: u32) -> Vec<u64> {
+        debug_assert!(shift >= self.shift, "bins of {} cannot be split to {shift}", self.shift);
         let mut coarse = self.clone();
         coarse.coarsen(shift);
         let mut values = Vec::with_capacity((length >> shift) as usize + 1);

@@ -7,6 +7,9 @@
 //! library: libcublas*
 //! ```
 
+use std::fmt;
+
+use super::Leaks;
 use crate::symbols::{Frame, base_name};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,9 +78,23 @@ impl Suppressions {
         self.rules.iter().find(fits).map(|rule| rule.line)
     }
 
-    /// Lines of rules, in order.
-    pub fn lines(&self) -> impl Iterator<Item = usize> {
-        self.rules.iter().map(|rule| rule.line)
+    /// Rules that fit none of these leaks, nor any that another rule did not fit before: the line,
+    /// and the rule.
+    pub fn unused(&self, all: &[Leaks]) -> Vec<(usize, String)> {
+        let used = |line| all.iter().flat_map(|found| &found.suppressed).any(|s| s.line == line);
+        let unused = self.rules.iter().filter(|rule| !used(rule.line));
+        unused.map(|rule| (rule.line, rule.to_string())).collect()
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let part = match self.part {
+            Part::Function => "function",
+            Part::Library => "library",
+            Part::File => "file",
+        };
+        write!(f, "{part}: {}", self.pattern)
     }
 }
 
@@ -149,7 +166,9 @@ mod tests {
         let rules =
             "\n# known\n  function: Cache.*\nlibrary: libcublas*\nfile: */lib/x.py\nfile: y.py\n";
         let rules = Suppressions::parse(rules).unwrap();
-        assert_eq!(rules.lines().collect::<Vec<_>>(), [3, 4, 5, 6]);
+        let unused = rules.unused(&[]);
+        assert_eq!(unused.iter().map(|(line, _)| *line).collect::<Vec<_>>(), [3, 4, 5, 6]);
+        assert_eq!(unused[1].1, "library: libcublas*");
         let frame = |function: &str, file: &str, library: &str| Frame {
             language: Language::Python,
             function: function.into(),

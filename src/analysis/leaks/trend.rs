@@ -2,7 +2,7 @@
 //! up and down of steps and a single jump are no trend.
 
 /// Values fewer than this say nothing.
-const FEWEST: usize = 12;
+pub const FEWEST: usize = 12;
 /// Troughs fewer than this say nothing: a figure that comes and goes may be in its last rise.
 const FEWEST_TROUGHS: usize = 5;
 /// A fall of this part of the whole range ends a period.

@@ -1,0 +1,90 @@
+//! Stacks that leak together: those of one line.
+
+use std::collections::BTreeMap;
+
+use vramtrace_format::StackId;
+
+use super::growth::Still;
+use super::judge::{At, Case, Found, Judge, remove};
+use crate::analysis::Reading;
+
+/// Who holds this many pieces is judged by itself; with fewer, only with others of its line ...
+const ENOUGH: u64 = 12;
+/// ... that allocate again, or are this many.
+const WAYS: u64 = 50;
+
+impl Judge<'_> {
+    /// Stacks that differ within frameworks only, or in how deep they recurse, are one leak.
+    pub(super) fn together(&self, reading: &Reading, found: &mut Vec<Found>) {
+        let mut groups: BTreeMap<_, Vec<usize>> = BTreeMap::new();
+        for (index, one) in found.iter().enumerate() {
+            let said = reading.read(one.leak.stack);
+            if let Some(lead) = line(reading, one.leak.stack, said.lead) {
+                let caller = line(reading, one.leak.stack, said.caller);
+                groups.entry((one.at, lead, caller)).or_default().push(index);
+            }
+        }
+        let mut gone = Vec::new();
+        for ((at, ..), members) in groups.into_iter().filter(|(_, members)| members.len() > 1) {
+            let mut sum = Case::default();
+            members.iter().for_each(|index| sum.add(found[*index].case.clone()));
+            if let Ok(leak) = self.case(at, &sum) {
+                found.push(Found { at, case: sum, leak });
+                gone.extend(members);
+            }
+        }
+        remove(found, gone);
+    }
+
+    /// A line that many stacks lead to may leak where none of them holds enough to show it. Lines
+    /// with a leak of one stack are told by that.
+    pub(super) fn lines(
+        &self,
+        reading: &Reading,
+        found: &mut Vec<Found>,
+        others: &mut Vec<(At, Case, Still)>,
+    ) {
+        let lead = |stack: StackId| line(reading, stack, reading.read(stack).lead);
+        let mut groups: BTreeMap<_, Vec<usize>> = BTreeMap::new();
+        for (index, (at, case, _)) in others.iter().enumerate() {
+            if case.held.1.max(case.count) >= ENOUGH {
+                continue;
+            }
+            if let Some(line) = lead(case.stack) {
+                groups.entry((*at, line)).or_default().push(index);
+            }
+        }
+        for one in found.iter() {
+            if let Some(line) = lead(one.leak.stack) {
+                groups.remove(&(one.at, line));
+            }
+        }
+        let mut gone = Vec::new();
+        for ((at, _), members) in groups.into_iter().filter(|(_, members)| members.len() > 1) {
+            let mut sum = Case::default();
+            members.iter().for_each(|index| sum.add(others[*index].1.clone()));
+            // A wrapper, by which the parts of a program make what each of them needs once.
+            if sum.allocations < 2 * sum.stacks && sum.stacks < WAYS {
+                continue;
+            }
+            if let Ok(leak) = self.case(at, &sum) {
+                found.push(Found { at, case: sum, leak });
+                gone.extend(members);
+            }
+        }
+        remove(others, gone);
+    }
+}
+
+/// A frame's line, or its function, with the library that the stack belongs to.
+fn line(
+    reading: &Reading,
+    stack: StackId,
+    at: Option<usize>,
+) -> Option<(String, Option<u32>, Option<String>)> {
+    let frame = reading.frame(stack, at)?;
+    let name =
+        if frame.file.is_empty() { frame.function.to_string() } else { frame.file.to_string() };
+    let library = reading.library_name(&reading.read(stack)).map(str::to_string);
+    Some((name, frame.line, library))
+}

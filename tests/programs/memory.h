@@ -1,0 +1,82 @@
+/* Memory for programs that run at both levels: pieces from the driver, or blocks from a stand-in of
+   PyTorch's cache, which takes segments from the driver and keeps them. One thread at a time. */
+#ifndef MEMORY_H
+#define MEMORY_H
+#include "door.h"
+
+#define NEVER __attribute__((noinline, noclone))
+/* So that a call is not the last thing of its function: that would be a jump. */
+#define STAY __asm__ volatile("" ::: "memory")
+
+typedef struct {
+    CUdeviceptr at;
+    size_t bytes;
+} piece;
+
+static void (*tell_block)(int, void *, int64_t);
+static void (*tell_segment)(int, int64_t);
+
+/* Blocks come from the driver's memory from now on. */
+static inline void use_blocks(const char *path) {
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+        fprintf(stderr, "%s\n", dlerror());
+        exit(97);
+    }
+    tell_block = (void (*)(int, void *, int64_t))dlsym(library, "cache_block");
+    tell_segment = (void (*)(int, int64_t))dlsym(library, "cache_reserve");
+}
+
+static inline CUdeviceptr driver_take(size_t bytes) {
+    CUdeviceptr at;
+    MUST(CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&at, bytes));
+    return at;
+}
+
+/* Free blocks, used again for the same size only: other sizes need new segments. */
+static piece unused[1 << 16];
+static int unused_count;
+static CUdeviceptr segment_at, segment_end;
+
+static inline CUdeviceptr cached(size_t bytes) {
+    for (int n = unused_count - 1; n >= 0; n--)
+        if (unused[n].bytes == bytes) {
+            CUdeviceptr at = unused[n].at;
+            unused[n] = unused[--unused_count];
+            return at;
+        }
+    if (bytes > segment_end - segment_at) {
+        size_t segment = bytes < 20 * MIB ? 20 * MIB : (bytes + 2 * MIB - 1) / (2 * MIB) * (2 * MIB);
+        segment_at = driver_take(segment);
+        segment_end = segment_at + segment;
+        tell_segment(0, segment);
+    }
+    CUdeviceptr at = segment_at;
+    segment_at += bytes;
+    return at;
+}
+
+NEVER static piece take(size_t bytes) {
+    piece one = {0, bytes};
+    if (!tell_block) {
+        one.at = driver_take(bytes);
+    } else {
+        one.bytes = (bytes + 511) / 512 * 512;
+        one.at = cached(one.bytes);
+        tell_block(0, (void *)one.at, one.bytes);
+    }
+    STAY;
+    return one;
+}
+
+NEVER static void give(piece one) {
+    if (!tell_block) {
+        MUST(CALL(cuMemFree_v2, (CUdeviceptr))(one.at));
+    } else {
+        tell_block(0, (void *)one.at, -(int64_t)one.bytes);
+        if (unused_count == sizeof unused / sizeof *unused) exit(96);
+        unused[unused_count++] = one;
+    }
+    STAY;
+}
+#endif
