@@ -304,7 +304,7 @@ fn until_when_it_fits_is_arithmetic() {
         (vec![cap(100 * MIB)], 0),
     ] {
         let mut t = leaking();
-        events.iter().for_each(|event| t.event(SECOND, event.clone()));
+        events.iter().for_each(|event| t.event(SECOND, *event));
         let scratch = written(&t);
         let all = json(&scratch, &["leaks", "t.vtrace", "--json"]);
         let left = all["leaks"][0]["exhausted_in_s"].as_f64().unwrap();

@@ -8,6 +8,7 @@ mod support;
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use c10::libraries;
 use support::{Program, Run, Setup};
