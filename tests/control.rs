@@ -182,7 +182,7 @@ fn every_request_after_the_command_obeys_it() {
         }
     }
     // When the program gets the processor is not ours to say: scripts/bench.sh measures it.
-    assert!(longest < 1_000_000_000, "{longest} ns to the first call under a new limit");
+    assert!(longest < 5_000_000_000, "{longest} ns to the first call under a new limit");
 }
 
 #[test]
