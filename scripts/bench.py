@@ -184,11 +184,7 @@ print(pairs(20, 300000))
 
 def blocks():
     """PyTorch's hook, on a stand-in of its libraries: a block made and freed, 20 Python frames deep."""
-    for name, needs in (("libc10", []), ("libc10_cuda", ["-l:libc10.so"])):
-        subprocess.run(
-            ["gcc", "-std=gnu11", "-O2", "-shared", "-fPIC", "-Wl,-rpath,$ORIGIN", f"-Wl,-soname,{name}.so", "-L", str(work),
-             "-o", str(work / f"{name}.so"), str(ROOT / f"tests/programs/{name}.c"), *needs, "-lpthread"], check=True
-        )
+    library = torch_libraries()
     out = {"VRAMTRACE_OUT": str(work / "t.%p.vtrace"), "VRAMTRACE_MAX": "64MiB"}
     ways = {
         "bare": env(preload=False),
@@ -201,7 +197,7 @@ def blocks():
     for _ in range(3):
         for way, environment in ways.items():
             said = subprocess.run(
-                [sys.executable, "-c", PAIRS, str(work / "libc10_cuda.so")], env=environment, capture_output=True, text=True, check=True
+                [sys.executable, "-c", PAIRS, str(library)], env=environment, capture_output=True, text=True, check=True
             ).stdout
             best[way] = min(float(said), best.get(way, 1e18))
         for trace in work.glob("t.*.vtrace*"):
@@ -209,6 +205,38 @@ def blocks():
     print("\n| ns, a PyTorch block made and freed | " + " | ".join(ways) + " | python - bare |")
     print("|---|" + "---|" * (len(ways) + 1))
     print("| 20 Python frames | " + " | ".join(f"{best[way]:.0f}" for way in ways) + f" | {best['python'] - best['bare']:+.0f} |")
+
+
+def torch_libraries():
+    for name, needs in (("libc10", []), ("libc10_cuda", ["-l:libc10.so"])):
+        subprocess.run(
+            ["gcc", "-std=gnu11", "-O2", "-shared", "-fPIC", "-Wl,-rpath,$ORIGIN", f"-Wl,-soname,{name}.so", "-L", str(work),
+             "-o", str(work / f"{name}.so"), str(ROOT / f"tests/programs/{name}.c"), *needs, "-lpthread"], check=True
+        )
+    return work / "libc10_cuda.so"
+
+
+def refusals():
+    """What a refused request costs, 1,000 in a row; and the post-mortem at PyTorch's hook, with what is live."""
+    program, library = compiled("out_of_memory", "tests/programs/out_of_memory.c"), torch_libraries()
+    out = {"VRAMTRACE_OUT": str(work / "t.%p.vtrace")}
+    ways = {"bare": env(preload=False), "by the driver": env(**out), "by the cap": env(VRAMTRACE_CAP="1GiB", **out)}
+    best, told = {}, {}
+    for _ in range(5):
+        for way, environment in ways.items():
+            run = subprocess.run([str(program), "-", "loop", "1000"], env=environment, capture_output=True, text=True, check=True)
+            best[way] = min(float(run.stderr), best.get(way, 1e18))
+        for count in (0, 1_000, 100_000):
+            run = subprocess.run([str(program), str(library), "many", str(count)], env=env(**out), capture_output=True, text=True, check=True)
+            assert "out of memory" in run.stderr
+            told.setdefault(count, []).append(float(run.stdout.split("ns: ")[1]) / 1e6)
+        for trace in work.glob("t.*.vtrace*"):
+            trace.unlink()
+    print("\n| ns, of 1,000 refused requests each | " + " | ".join(ways) + " |\n|---|" + "---|" * len(ways))
+    print("| refused | " + " | ".join(f"{best[way]:.0f}" for way in ways) + " |")
+    print("\n| ms, a post-mortem | lowest of 5 | highest |\n|---|---|---|")
+    for count, figures in told.items():
+        print(f"| {count:,} blocks are live, of {min(count, 4096):,} stacks | {min(figures):.1f} | {max(figures):.1f} |")
 
 
 def idle():
@@ -248,7 +276,7 @@ def reading():
     print(f"| `vramtrace leaks` | {times['leaks']:.2f} s, {times['leaks'] / best:.2f} of that |")
 
 
-parts = {"pairs": pairs, "limits": limits, "live": live, "stacks": stacks, "blocks": blocks, "idle": idle, "reading": reading}
+parts = {"pairs": pairs, "limits": limits, "live": live, "stacks": stacks, "blocks": blocks, "refusals": refusals, "idle": idle, "reading": reading}
 for part in sys.argv[1:] or parts:
     parts[part]()
 subprocess.run(["rm", "-rf", str(work)], check=True)

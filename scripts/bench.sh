@@ -4,7 +4,7 @@
 # group, and how soon another limit holds; what a call stack costs, against backtrace(); how fast the
 # reader decodes; bytes an event.
 #
-#   scripts/bench.sh [pairs] [limits] [live] [stacks] [blocks] [idle] [reading]      default: all
+#   scripts/bench.sh [pairs] [limits] [live] [stacks] [blocks] [refusals] [idle] [reading]      default: all
 #
 # Prints a Markdown table. Needs gcc and python3. Figures are of this machine and this minute: only
 # what stands in one table may be compared.

@@ -83,6 +83,17 @@ static double refusals(int count) {
     return ((end.tv_sec - start.tv_sec) * 1e9 + (end.tv_nsec - start.tv_nsec)) / count;
 }
 
+/* One block, of a stack that each path has for itself. */
+static __attribute__((noinline)) void made(int path, int depth, void (*one)(int, void *, int64_t), CUdeviceptr at) {
+    if (depth == 0) one(0, (void *)at, 4096);
+    else if (path & 1) made(path >> 1, depth - 1, one, at);
+    else {
+        __asm__ volatile("nop");
+        made(path >> 1, depth - 1, one, at);
+    }
+    __asm__ volatile("");
+}
+
 int main(int count, char **words) {
     CUdeviceptr at = 0;
     if (count < 3) return 2;
@@ -181,14 +192,14 @@ int main(int count, char **words) {
         return 0;
     }
     if (!strcmp(mode, "many")) {
-        /* COUNT blocks of 4 KiB in segments of 20 MiB, every second freed again. */
+        /* COUNT blocks of 4 KiB in segments of 20 MiB, of 4,096 stacks, with as much free behind each. */
         CUdeviceptr base = 0;
         void (*one)(int, void *, int64_t) = TORCH(void, cache_block, (int, void *, int64_t));
         struct timespec start, end;
         for (int n = 0; n < number; n++) {
             int place = n % 2560;
             if (place == 0) base = segment(20);
-            one(0, (void *)(base + place * 8192ull), 4096);
+            made(n, 12, one, base + place * 8192ull);
         }
         clock_gettime(CLOCK_MONOTONIC, &start);
         gives_up(64);
