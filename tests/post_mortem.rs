@@ -165,6 +165,44 @@ fn torchs_own_fraction() {
     assert_eq!(run.only_report()["devices"][0]["refused_by_driver"], 0);
 }
 
+/// Mappings side by side are one piece.
+#[test]
+fn segments_that_grow() {
+    let setting = "max_split_size_mb:64,expandable_segments:True";
+    let run = run(torch_asks("expandable").env("PYTORCH_CUDA_ALLOC_CONF", setting));
+    let used = "718.00 MiB = tensors 50.00 + torch cache 150.00 + context 518.00";
+    assert_eq!(says(&run.stderr, "used"), used);
+    assert_eq!(post_mortems(&run)[0].largest_hole, Some(90 * MIB));
+    assert!(!says(&run.stderr, "try").contains("expandable"), "{}", run.stderr);
+    assert!(says(&run.stderr, "holds").ends_with("2 blocks"), "{}", run.stderr);
+}
+
+/// PyTorch's hook is heard where its blocks are not recorded.
+#[test]
+fn without_blocks() {
+    let setup = torch_asks("fragments").env("VRAMTRACE_CAP", "1400MiB");
+    let run = run(setup.env("VRAMTRACE_TENSORS", "off"));
+    assert!(run.stderr.contains("torch is out of memory: 128.00 MiB at outofmemory"));
+    let why = says(&run.stderr, "why");
+    assert!(why.contains("240.00 MiB free inside torch, in pieces;"), "{why}");
+    let [told] = post_mortems(&run)[..] else { panic!("once") };
+    assert_eq!(told.largest_hole, None);
+}
+
+/// A group's cap, and what its other member has.
+#[test]
+fn a_groups_limit() {
+    let name = format!("post-mortem-{}", std::process::id());
+    let group = format!("{name}:1400MiB");
+    let run = run(torch_asks("too-much").env("VRAMTRACE_CAP_GROUP", &group));
+    let page = format!("/dev/shm/vramtrace-{}/group.{name}", unsafe { libc::geteuid() });
+    let _ = std::fs::remove_file(page);
+    let limit = says(&run.stderr, "limit");
+    let expected = format!("1.37 GiB by the group {name}, of which others have 0 B (card: 22.69");
+    assert!(limit.starts_with(&expected), "{limit}");
+    assert_eq!(post_mortems(&run)[0].by, Some(RefusedBy::Group));
+}
+
 #[test]
 fn a_run_that_torch_saves_is_silent() {
     let saved = run(torch_asks("absorbed").arg(5).env("VRAMTRACE_CAP", "1400MiB")).ok();

@@ -51,6 +51,21 @@ static void fragments(void) {
     MUST(ask(&other, 10));
 }
 
+/* 10 mappings of 20 MiB side by side; blocks of 30 and 20 MiB with 60 between them and 90 behind. */
+static void expandable(void) {
+    CUmemAllocationProp props = {.type = 1, .location = {1, 0}};
+    CUdeviceptr base = 0;
+    MUST(CALL(cuMemAddressReserve, (CUdeviceptr *, size_t, size_t, CUdeviceptr, uint64_t))(&base, 1024 * MIB, 0, 0, 0));
+    for (int n = 0; n < 10; n++) {
+        CUhandle handle;
+        MUST(CALL(cuMemCreate, (CUhandle *, size_t, const CUmemAllocationProp *, uint64_t))(&handle, 20 * MIB, &props, 0));
+        MUST(CALL(cuMemMap, (CUdeviceptr, size_t, size_t, CUhandle, uint64_t))(base + n * 20 * MIB, 20 * MIB, 0, handle, 0));
+    }
+    reserve(200);
+    block(base, 30);
+    block(base + 90 * MIB, 20);
+}
+
 /* As PyTorch asks: once more after its cache is empty, and then it gives up. */
 static int torch_asks(int64_t mib) {
     CUdeviceptr at = 0;
@@ -107,6 +122,10 @@ int main(int count, char **words) {
     if (!strcmp(mode, "fragments")) {
         fragments();
         return torch_asks(128);
+    }
+    if (!strcmp(mode, "expandable")) {
+        expandable();
+        return torch_asks(1 << 20);
     }
     if (!strcmp(mode, "too-much")) {
         fragments();

@@ -12,6 +12,8 @@ pub struct Refusal {
     /// `None`: the framework gave up by itself.
     pub by: Option<RefusedBy>,
     pub size: u64,
+    /// What was asked of the driver for it: a framework asks for whole segments.
+    pub whole: u64,
     pub stack: StackId,
     pub counted: u64,
     /// 0 = none.
@@ -94,7 +96,9 @@ impl Burst {
             self.absorb();
         }
         let known = match by_driver {
-            Some(Refusal { by, counted, limit, .. }) => Refusal { by, counted, limit, ..asked },
+            Some(Refusal { by, whole, counted, limit, .. }) => {
+                Refusal { by, whole, counted, limit, ..asked }
+            }
             None => asked,
         };
         self.run = self.run.max(1);
@@ -131,6 +135,7 @@ mod tests {
             thread: 1,
             by: Some(RefusedBy::Cap),
             size: 100,
+            whole: 100,
             stack: StackId(1),
             counted: 950,
             limit: 1000,
@@ -180,8 +185,9 @@ mod tests {
         let asked = |time_ns| Refusal { by: None, counted: 0, limit: 0, ..refusal(time_ns) };
         let mut burst = Burst::default();
         refused(&mut burst, SECOND, true);
-        let known = burst.gave_up(asked(SECOND + 5), false);
+        let known = burst.gave_up(Refusal { size: 90, whole: 90, ..asked(SECOND + 5) }, false);
         assert_eq!((known.by, known.counted), (Some(RefusedBy::Cap), 950));
+        assert_eq!((known.size, known.whole), (90, 100));
         // Of another thread, or long ago, or smaller with something given since: not this one.
         for (thread, time_ns, given, size) in
             [(2, SECOND + 5, false, 1), (1, 3 * SECOND, false, 1), (1, SECOND + 5, true, 101)]

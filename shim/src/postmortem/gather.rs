@@ -11,7 +11,8 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use vramtrace_format::physical::{Physical, physical};
 use vramtrace_format::{
-    CacheBytes, Definition, DeviceId, Header, Kind, PostMortem, RefusedBy, Space, StackId, Told,
+    CacheBytes, Cause, Definition, DeviceId, Header, Kind, PostMortem, RefusedBy, Space, StackId,
+    Told,
 };
 
 /// Blocks more than these are not looked at one by one.
@@ -114,7 +115,7 @@ fn find(p: &'static Process, asked: &Asked, mut live: Live, mut names: Names) ->
     let parts = parts(p, asked, &live, &libraries);
     let asked_at = names.place(asked.refusal.stack);
     let holders = holders(&live, &mut names);
-    let Refusal { by, size, stack, counted, limit, driver_free, .. } = asked.refusal;
+    let Refusal { by, size, whole, stack, counted, limit, driver_free, .. } = asked.refusal;
     Findings {
         event: PostMortem {
             device: asked.device,
@@ -129,6 +130,7 @@ fn find(p: &'static Process, asked: &Asked, mut live: Live, mut names: Names) ->
             largest_hole: holes.map(|holes| holes.largest),
             absorbed: asked.absorbed,
         },
+        whole: whole.max(size),
         rank: None,
         pid: 0,
         asked_at,
@@ -221,12 +223,7 @@ fn parts(
         parts.push(("torch cache".into(), reserved.saturating_sub(allocated)));
         left = left.saturating_sub(reserved);
     }
-    let context = p.contexts.bytes_on(device);
-    let grown = p.contexts.growth_on(device);
-    let hidden = p.cap.outside(device).saturating_sub(context).saturating_sub(grown);
-    parts.push(("context".into(), context));
-    parts.push(("local memory".into(), grown));
-    parts.push(("modules and others".into(), hidden));
+    parts.extend(drivers_own(p, device));
     let mut titles: HashMap<&str, u64> = HashMap::new();
     for other in live.others.iter().filter(|other| !other.held) {
         if let Some(library) = libraries.get(&other.stack).filter(|library| !library.own) {
@@ -248,6 +245,29 @@ fn parts(
     let rest = if asked.cache.is_some() { "other allocations" } else { "allocations" };
     parts.push((rest.into(), left));
     parts.retain(|(_, bytes)| *bytes > 0);
+    parts
+}
+
+/// What the driver took on its own: its contexts, and what NVML showed after which calls.
+fn drivers_own(p: &'static Process, device: DeviceId) -> Vec<(Cow<'static, str>, u64)> {
+    let mut took = p.observe.took(device);
+    // Where NVML does not know us, the limits' growth is known all the same.
+    let local = &mut took[Cause::LocalMemory as usize];
+    *local = p.contexts.growth_on(device).max(*local);
+    let context = p.contexts.bytes_on(device).saturating_add(took[Cause::Context as usize]);
+    let mut parts = vec![("context".into(), context)];
+    for (cause, name) in [
+        (Cause::Modules, "modules"),
+        (Cause::LocalMemory, "local memory"),
+        (Cause::Heap, "kernels' heap"),
+        (Cause::Streams, "streams"),
+        (Cause::Graphs, "graphs"),
+        (Cause::Sharing, "sharing"),
+    ] {
+        parts.push((name.into(), took[cause as usize]));
+    }
+    let known = parts.iter().fold(0u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
+    parts.push(("driver's other".into(), p.cap.outside(device).saturating_sub(known)));
     parts
 }
 

@@ -9,6 +9,8 @@ use vramtrace_format::{DeviceId, PostMortem, RefusedBy, Told};
 #[derive(Clone, Debug)]
 pub struct Findings {
     pub event: PostMortem,
+    /// What would have been asked of the driver for it.
+    pub whole: u64,
     pub rank: Option<u32>,
     pub pid: u32,
     /// Where it was asked for.
@@ -291,13 +293,13 @@ fn advice(found: &Findings) -> String {
     if cause(found) != Cause::TooMuch && !found.expandable {
         all.push("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True".to_string());
     }
-    let card_has_it = driver_free.is_none_or(|free| free >= size);
+    let card_has_it = driver_free.is_none_or(|free| free >= found.whole);
     match by {
         Some(RefusedBy::Cap) if card_has_it => {
-            all.push(format!("a cap of {}", rounded_up(counted.saturating_add(size))));
+            all.push(format!("a cap of {}", rounded_up(counted.saturating_add(found.whole))));
         }
         Some(RefusedBy::Group) if card_has_it => {
-            all.push(format!("a group cap of {}", rounded_up(counted.saturating_add(size))));
+            all.push(format!("a group cap of {}", rounded_up(counted.saturating_add(found.whole))));
         }
         Some(RefusedBy::Driver) => {
             let theirs: u64 = found.neighbours.iter().filter_map(|(_, bytes)| *bytes).sum();

@@ -20,6 +20,7 @@ fn fragmented() -> Findings {
             largest_hole: Some(gib(0.61)),
             absorbed: 3,
         },
+        whole: gib(1.19),
         rank: Some(0),
         pid: 4711,
         asked_at: Some("modeling_gpt2.py:1291 < train.py:41".into()),
