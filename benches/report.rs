@@ -1,7 +1,8 @@
 //! How fast a trace is read: events a second, and the whole `vramtrace report`.
 //! `cargo bench --bench report [EVENTS]`, default 1,000,000. And the same with 10,000 stacks: how
 //! fast `vramtrace holders` says who holds it. Of PyTorch's blocks: the snapshot, `report` and
-//! `holders`. And of a training run's tensors: `frag`, and `whatif` with its default settings.
+//! `holders`. And of a training run's tensors: `frag`, and `whatif` with its default settings; where
+//! it ends out of memory, `report` and `oom`.
 
 #[path = "../tests/support/trace.rs"]
 mod trace;
@@ -10,8 +11,10 @@ use std::process::Command;
 use std::time::Instant;
 
 use trace::TraceBuilder;
-use vramtrace_format::physical::MIB;
-use vramtrace_format::{Alloc, Definition, Event, Kind, Space, StackId, TraceReader};
+use vramtrace_format::physical::{GIB, MIB};
+use vramtrace_format::{
+    Alloc, Definition, DeviceId, Event, Kind, RefusedBy, Space, StackId, TraceReader,
+};
 use vramtrace_reader::allocator::{Cache, Conf};
 use vramtrace_reader::trace::Trace;
 
@@ -79,10 +82,18 @@ fn main() {
         });
     }
     let path = directory.path().join("tensors.vtrace");
-    with_tensors(events).write(&path);
+    let mut tensors = with_tensors(events);
+    let end = events * 2_000;
+    tensors.refused(end, Kind::Device, GIB, RefusedBy::Driver, 0);
+    let (device, stack) = (DeviceId(0), StackId(0));
+    let gave_up = Event::CacheOom { device, size: GIB, allocated: 0, reserved: 0, stack };
+    tensors.event(end, gave_up);
+    tensors.write(&path);
     for (name, command, part) in [
         ("vramtrace frag", "frag", "fragmentation"),
         ("vramtrace whatif", "whatif", "expandable_segments:True"),
+        ("vramtrace report, out of memory", "report", "OUT OF MEMORY"),
+        ("vramtrace oom", "oom", "OUT OF MEMORY"),
     ] {
         timed(name, events, || {
             let mut asked = Command::new(env!("CARGO_BIN_EXE_vramtrace"));

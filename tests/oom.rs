@@ -508,3 +508,81 @@ fn a_cap_that_only_warns_ends_nothing() {
         &["no out-of-memory; cuda:0: no refusal, ", "passed the cap, which only warns, peak 1."],
     );
 }
+
+/// The recorder speaks when the program is out of memory; the trace says so of the same runs.
+#[test]
+fn the_trace_says_what_the_recorder_said() {
+    let program = Program::c("out_of_memory");
+    let capped = |words: &[&str]| {
+        let setup = Setup::simulated().preload().env("VRAMTRACE_CAP", "1400MiB");
+        words.iter().fold(setup, |setup, word| setup.arg(word))
+    };
+    let torch = libc10_cuda().display().to_string();
+    for (words, cause) in [
+        (&[&torch, "fragments"][..], Some("fragmentation")),
+        (&[&torch, "too-much"], Some("cap")),
+        (&[&torch, "fraction"], Some("fragmentation")),
+        (&[&torch, "absorbed", "3"], None),
+        (&[&torch, "absorbed-then-out", "3"], Some("cap")),
+        (&["-", "exit", "2000"], Some("cap")),
+        (&["-", "again", "2000"], Some("cap")),
+        (&["-", "go-on", "2000"], None),
+        (&["-", "slowly", "2000"], None),
+        (&["-", "host"], None),
+    ] {
+        let run = program.run(capped(words));
+        let all = json(&run.scratch, &[]);
+        let ooms = all["ooms"].as_array().unwrap();
+        assert_eq!(ooms.len(), usize::from(cause.is_some()), "{words:?}: {all:#}");
+        assert_eq!(
+            run.stderr.contains("out of memory"),
+            cause.is_some(),
+            "{words:?}: {}",
+            run.stderr
+        );
+        let Some(cause) = cause else { continue };
+        let it = &ooms[0]["post_mortem"];
+        assert_eq!(it["cause"], cause, "{words:?}");
+        // The same sum, to the hundredth of a GiB.
+        let line = run.stderr.lines().find(|line| line.trim_start().starts_with("used")).unwrap();
+        let mut figures = line.split_whitespace().skip(1);
+        let used = figures.next().unwrap().parse::<f64>().unwrap();
+        let used = if figures.next() == Some("MiB") { used / 1024.0 } else { used };
+        let ours = it["used_bytes"].as_u64().unwrap() as f64 / f64::from(1 << 30);
+        assert!((used - ours).abs() < 0.011, "{words:?}: {used} against {ours}");
+        let shown = text(&run.scratch, &[]);
+        if words.contains(&"fraction") {
+            said(&shown, &["below 864.00 MiB by PyTorch's own memory fraction"]);
+            said(&shown, &["set_per_process_memory_fraction"]);
+        }
+        if words.contains(&"absorbed-then-out") {
+            said(&shown, &["3 refusals that PyTorch absorbed"]);
+        }
+    }
+}
+
+#[test]
+fn who_else_is_on_the_card_is_said() {
+    let scratch = Scratch::new();
+    let state = scratch.0.join("state");
+    let card = |words: &[&str]| {
+        let setup = Setup::simulated().preload().devices("1x4GiB");
+        let setup = setup.env("VRAMTRACE_SIM_STATE", &state);
+        words.iter().fold(setup, |setup, word| setup.arg(word))
+    };
+    let mut other = Told::start(card(&[]));
+    assert_eq!(other.result("a 1500"), 0);
+    let run = Program::c("out_of_memory").run(card(&["-", "again", "2500"]));
+    let all = json(&run.scratch, &[]);
+    let [oom] = &all["ooms"].as_array().unwrap()[..] else { panic!("{all:#}") };
+    let [neighbour] = &oom["post_mortem"]["neighbours"].as_array().unwrap()[..] else {
+        panic!("{oom:#}")
+    };
+    assert_eq!(neighbour["pid"], other.pid());
+    assert!(neighbour["bytes"].as_u64().unwrap() >= 1500 * MIB);
+    let shown = text(&run.scratch, &[]);
+    said(
+        &shown,
+        &[&format!("other processes: pid {} ", other.pid()), "another card: other processes"],
+    );
+}

@@ -67,14 +67,11 @@ pub fn advice(one: &PostMortem) -> Vec<Advice> {
     if one.oom.level == Level::Driver && missing.is_some_and(|it| one.releasable >= it) {
         all.push(Advice::EmptyCache { bytes: one.releasable });
     }
-    if let Some(bytes) = enough(one) {
-        all.push(match (one.cause, one.is_capped()) {
-            (Cause::Torch, _) => Advice::Fraction,
-            (_, true) => Advice::Cap { bytes },
-            (_, false) => Advice::Card { bytes },
-        });
-    } else if one.cause == Cause::Torch {
-        all.push(Advice::Fraction);
+    match enough(one) {
+        _ if one.own_limit => all.push(Advice::Fraction),
+        Some(bytes) if one.is_capped() => all.push(Advice::Cap { bytes }),
+        Some(bytes) => all.push(Advice::Card { bytes }),
+        None => {}
     }
     if let Some(bytes) = others(one) {
         all.push(Advice::Others { bytes });

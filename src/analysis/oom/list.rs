@@ -260,7 +260,8 @@ fn got_nothing(refused: &Refused) -> bool {
 
 impl Observer for Watch {
     fn refused(&mut self, at: &Stamped, refused: &Refused, site: Option<&Site>) {
-        if !got_nothing(refused) {
+        let host = site.and_then(|site| site.kind).is_some_and(Kind::is_host);
+        if host || !got_nothing(refused) {
             return;
         }
         let device = site.map_or(DeviceId::UNKNOWN, |site| site.device);

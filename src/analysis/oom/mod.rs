@@ -77,6 +77,8 @@ pub struct PostMortem {
     pub device: DeviceState,
     /// It was made from what others recorded: it has no calls of the driver's.
     pub imported: bool,
+    /// PyTorch met a limit of its own, as a memory fraction.
+    pub own_limit: bool,
     /// Events are missing before it: what was live is not known.
     pub live_is_known: bool,
     /// The history begins here.
@@ -170,12 +172,14 @@ fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem 
     let releasable = sum(&|segment| if segment.blocks.is_empty() { segment.bytes } else { 0 });
     let imported = definitions.imported_from().is_some();
     let of_cache = oom.level == Level::Tensor;
+    // All calls are there, and none was refused.
+    let own_limit = of_cache && oom.refusal.is_none() && state.live_is_known() && !imported;
     let cause = match oom.refusal.map(|refusal| refusal.refused.by) {
         Some(RefusedBy::BadCap) => Cause::BadCap,
         _ if of_cache && free >= oom.size && largest_hole < oom.size => Cause::Fragmentation,
         Some(RefusedBy::Driver) => Cause::Card,
         Some(_) => Cause::Cap,
-        None if of_cache && state.live_is_known() && !imported => Cause::Torch,
+        None if own_limit => Cause::Torch,
         None => Cause::Unknown,
     };
     let mut held = Holdings::of_state(state, Level::of(state));
@@ -203,6 +207,7 @@ fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem 
         releasable,
         held,
         imported,
+        own_limit,
         live_is_known: state.live_is_known(),
         history_from_ns: state.history_from_ns,
         card_bytes: card.map(|card| card.total_bytes).filter(|bytes| *bytes > 0),

@@ -2,7 +2,7 @@
 
 use vramtrace_format::RefusedBy;
 
-use super::{Cause, PostMortem};
+use super::PostMortem;
 use crate::allocator::Conf;
 use crate::analysis::Level;
 use crate::analysis::whatif::{
@@ -90,7 +90,7 @@ fn capacity(one: &PostMortem, recorded: &Recorded) -> Option<Capacity> {
         // Its own limit is not told: it allowed what it had at most.
         let peak = one.device.cache.peak_reserved.bytes.saturating_sub(one.reserved);
         let allowed = with(peak).map(|bytes| Capacity { bytes, origin: Origin::Asked });
-        return if one.cause == Cause::Torch { allowed } else { known };
+        return if one.own_limit { allowed } else { known };
     };
     let (bytes, origin) = match refused.by {
         RefusedBy::Cap => (Some(refused.limit), Origin::Cap),

@@ -54,8 +54,9 @@ fn short(frame: &Frame) -> String {
 pub fn limit(one: &PostMortem) -> String {
     let refused = one.oom.refusal.map(|at| at.refused);
     let limit = match refused {
-        None if one.cause == Why::Torch => {
-            "PyTorch's own (a memory fraction): no call of the driver's was refused".to_string()
+        None if one.own_limit => {
+            let least = size(one.reserved.saturating_add(one.oom.size));
+            format!("below {least} by PyTorch's own memory fraction: no call was refused")
         }
         None if one.imported => "not known: it was not in what was imported".to_string(),
         None => "not known: the trace shows no refused call".to_string(),

@@ -22,7 +22,7 @@ fn one_fatal(fatal: &PostMortem) -> String {
         }
         Some(refused) if refused.limit > 0 => format!("under your cap of {}", gib(refused.limit)),
         Some(_) => "on a full card".to_string(),
-        None if fatal.cause == Cause::Torch => "under a limit of PyTorch's own".to_string(),
+        None if fatal.own_limit => "under a limit of PyTorch's own".to_string(),
         None => "and the trace shows no refused driver call".to_string(),
     };
     let card = match refused.map(|refused| refused.driver_free) {
