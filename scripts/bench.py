@@ -115,6 +115,28 @@ def limits():
         print(f"| {name} | " + " | ".join(f"{best[what][way]:.0f}" if way in best[what] else "-" for way in ways) + " |")
 
 
+def launches():
+    """A launch that is not the first of its function."""
+    program = compiled("launches", "benches/launches.c")
+    ways = {
+        "bare": env(preload=False),
+        "recorded": env(VRAMTRACE_OUT=str(work / "l.%p.vtrace")),
+        "recorded, cap": env(VRAMTRACE_OUT=str(work / "l.%p.vtrace"), VRAMTRACE_CAP="20GiB"),
+    }
+    best = {}
+    for _ in range(3):
+        for way, environment in ways.items():
+            out = subprocess.run([str(program)], env=environment, capture_output=True, text=True, check=True).stdout
+            for what, ns in (line.split() for line in out.splitlines()):
+                row = best.setdefault(what, {})
+                row[way] = min(float(ns), row.get(way, 1e18))
+    print("\n| ns a repeated launch | " + " | ".join(ways) + " | recorded - bare |")
+    print("|---|" + "---|" * (len(ways) + 1))
+    for what, name in (("one", "of one function"), ("many", "of 1,000 functions in turn")):
+        row = best[what]
+        print(f"| {name} | " + " | ".join(f"{row[way]:.1f}" for way in ways) + f" | {row['recorded'] - row['bare']:+.1f} |")
+
+
 def live():
     """From `vramtrace cap --pid` to the first request under the new limit, of a program that asks all the time."""
     program, cores = compiled("told", "tests/programs/told.c"), os.cpu_count()
@@ -276,7 +298,7 @@ def reading():
     print(f"| `vramtrace leaks` | {times['leaks']:.2f} s, {times['leaks'] / best:.2f} of that |")
 
 
-parts = {"pairs": pairs, "limits": limits, "live": live, "stacks": stacks, "blocks": blocks, "refusals": refusals, "idle": idle, "reading": reading}
+parts = {"pairs": pairs, "limits": limits, "launches": launches, "live": live, "stacks": stacks, "blocks": blocks, "refusals": refusals, "idle": idle, "reading": reading}
 for part in sys.argv[1:] or parts:
     parts[part]()
 subprocess.run(["rm", "-rf", str(work)], check=True)

@@ -161,6 +161,18 @@ fn threads_that_load_and_allocate_at_once() {
     }
 }
 
+/// 600 readings of 5 ms would take three seconds: what is not read is told by a later reading.
+#[test]
+fn a_slow_nvml_does_not_slow_the_program_down() {
+    let run = run("many", Setup::simulated().preload().env("VRAMTRACE_SIM_NVML", "slow"));
+    let ms = run.stderr.split_whitespace().nth(1).and_then(|ms| ms.parse::<u64>().ok()).unwrap();
+    assert!(ms < 1_500, "{}", run.stderr);
+    let device = device(&run, 0);
+    adds_up(&device);
+    let named = device["driver_bytes"]["modules"].as_i64().unwrap();
+    assert!(named >= 2 * MIB as i64, "{device:#}");
+}
+
 /// Without NVML, and where it knows our pid by another number, there is nothing to name it from
 /// but what cuCtxSetLimit forecasts; the cap counts that, and the context.
 #[test]

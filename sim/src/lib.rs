@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `VRAMTRACE_SIM=NxSIZE` | N devices of SIZE each, 1x24GiB without it; 1 to 16, 1GiB to 512GiB |
 //! | `VRAMTRACE_SIM_STATE=PATH` | processes that name the same file share the devices; without it each has its own |
-//! | `VRAMTRACE_SIM_NVML=absent` | NVML cannot be opened; `strangers`: it knows other pids than the processes do, as in a container |
+//! | `VRAMTRACE_SIM_NVML=absent` | NVML cannot be opened; `strangers`: it knows other pids than the processes do, as in a container; `slow`: its lists take 5 ms |
 //! | `CUDA_VISIBLE_DEVICES` | ordinals or beginnings of UUIDs, as the driver reads it |
 //!
 //! # What it does, and the measurement behind it

@@ -149,6 +149,9 @@ unsafe fn put_list<T>(count: *mut c_uint, room: *mut T, list: Vec<T>) -> Result 
 fn processes<T>(handle: usize, make: fn(u32, u64) -> T) -> std::result::Result<Vec<T>, i32> {
     let index = index(handle)?;
     let list = devices()?.shared.processes(index);
+    if is_asked("slow") {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
     // As seen from a container: other numbers than the processes know themselves by.
     let beside = if is_asked("strangers") { 1 << 22 } else { 0 };
     Ok(list.into_iter().map(|(pid, used)| make(pid + beside, used)).collect())
@@ -162,7 +165,8 @@ fn process_v2(pid: u32, used: u64) -> ProcessV2 {
     ProcessV2 { pid, used, gpu_instance: u32::MAX, compute_instance: u32::MAX }
 }
 
-/// `VRAMTRACE_SIM_NVML`: `absent`, or `strangers` where it knows other pids than the processes do.
+/// `VRAMTRACE_SIM_NVML`: `absent`; `strangers` where it knows other pids than the processes do;
+/// `slow` as with many processes on a device.
 fn is_asked(how: &str) -> bool {
     std::env::var_os("VRAMTRACE_SIM_NVML").is_some_and(|value| value == how)
 }

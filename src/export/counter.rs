@@ -1,6 +1,6 @@
 //! What timelines count.
 
-use vramtrace_format::Kind;
+use vramtrace_format::{Cause, Kind};
 
 /// What a counter counts, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -18,10 +18,12 @@ pub enum Counter {
     /// Bytes of a framework's blocks, and of the segments that hold them.
     Allocated,
     Reserved,
+    /// What the driver took on its own, past its contexts.
+    DriverOwn(Cause),
 }
 
 impl Counter {
-    pub(super) const COUNT: usize = 18;
+    pub(super) const COUNT: usize = 18 + Cause::COUNT;
 
     /// Kinds of memory are numbered from 1 to 11.
     pub(super) fn index(self) -> usize {
@@ -34,6 +36,7 @@ impl Counter {
             Counter::Cap => 15,
             Counter::Allocated => 16,
             Counter::Reserved => 17,
+            Counter::DriverOwn(cause) => 18 + cause as usize,
         }
     }
 
@@ -50,6 +53,7 @@ impl Counter {
             .into_iter()
             .chain(Kind::ALL.into_iter().filter(|kind| *kind != Kind::Block).map(Counter::Kind))
             .chain(others)
+            .chain(Cause::ALL.into_iter().map(Counter::DriverOwn))
     }
 
     pub fn name(self) -> &'static str {
@@ -62,6 +66,16 @@ impl Counter {
             Counter::Cap => "cap",
             Counter::Allocated => "allocated",
             Counter::Reserved => "reserved",
+            Counter::DriverOwn(cause) => match cause {
+                Cause::Modules => "driver_modules",
+                Cause::LocalMemory => "driver_local_memory",
+                Cause::Heap => "driver_heap",
+                Cause::Streams => "driver_streams",
+                Cause::Graphs => "driver_graphs",
+                Cause::Sharing => "driver_sharing",
+                Cause::Context => "driver_context",
+                Cause::Other => "driver_other",
+            },
         }
     }
 }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use rustc_hash::FxHashMap;
 use vramtrace_format::{
-    DeviceId, Kind, Mark, Refused, RefusedBy, SiteId, Space, Stamped, ThreadId,
+    Cause, DeviceId, Kind, Mark, Refused, RefusedBy, SiteId, Space, Stamped, ThreadId,
 };
 
 use super::Exported;
@@ -440,6 +440,11 @@ impl<S: Sink> Observer for Timeline<'_, '_, S> {
         }
         if let Some(bytes) = state.process_bytes() {
             self.count(device, Counter::Process, bytes);
+        }
+        if state.driver_own.is_told() {
+            for cause in Cause::ALL {
+                self.count(device, Counter::DriverOwn(cause), state.driver_own.of(cause));
+            }
         }
         if let Some(bytes) = state.cap_bytes {
             self.count(device, Counter::Cap, bytes);

@@ -2,8 +2,8 @@
 
 use vramtrace_format::physical::{MIB, PAGE};
 use vramtrace_format::{
-    ContextId, Counters, DeviceId, Drift, Event, Kind, PoolId, RefusedBy, SiteId, Space, StackId,
-    StopReason,
+    Cause, ContextId, Counters, DeviceId, Drift, Event, Kind, PoolId, RefusedBy, SiteId, Space,
+    StackId, StopReason, Took,
 };
 
 use super::*;
@@ -222,6 +222,53 @@ fn a_sample_explains_what_nvml_shows() {
     assert_eq!(d.sample.unwrap().unattributed(), Some((700 - 100 - 520) * MIB as i64));
     assert_eq!(d.process_bytes(), Some(750 * MIB), "carried forward by what came since");
     assert_eq!(d.peak_sample.unwrap().sample.process_bytes, Some(700 * MIB));
+}
+
+fn took(cause: Cause, delta: i64, name: u32) -> Took {
+    let (device, site, stack) = (DeviceId(0), SiteId(0), StackId(0));
+    Took { device, cause, delta, site, stack, name }
+}
+
+#[test]
+fn what_the_driver_took_adds_up_by_cause_and_maker() {
+    let mut t = TraceBuilder::new();
+    t.context(MS, 0);
+    t.event(2 * MS, Event::Took(took(Cause::Modules, 6 * MIB as i64, 1)));
+    t.event(3 * MS, Event::Took(took(Cause::Modules, 2 * MIB as i64, 2)));
+    t.event(3 * MS, Event::Took(took(Cause::Streams, 2 * MIB as i64, 0)));
+    t.event(4 * MS, Event::Took(took(Cause::Modules, -(6 * MIB as i64), 1)));
+    // More than it ever took, in a damaged file.
+    t.event(4 * MS, Event::Took(took(Cause::Streams, i64::MIN, 0)));
+    t.sample(5 * MS, Some(524 * MIB), 520 * MIB);
+    let reading = read(&t);
+    let own = &device(&reading).driver_own;
+    assert_eq!((own.of(Cause::Modules), own.of(Cause::Streams)), (2 * MIB, 0));
+    let makers: Vec<(u32, u64)> =
+        own.makers().iter().map(|(maker, bytes)| (maker.name, *bytes)).collect();
+    assert_eq!(makers, [(2, 2 * MIB)]);
+    let sum = crate::analysis::reconcile(device(&reading)).unwrap();
+    assert_eq!((sum.unattributed_bytes, sum.unknown_bytes()), (4 * MIB as i64, 2 * MIB as i64));
+}
+
+#[test]
+fn a_checkpoint_tells_what_the_driver_holds() {
+    let mut t = TraceBuilder::new();
+    t.context(MS, 0);
+    t.event(2 * MS, Event::Took(took(Cause::Modules, 6 * MIB as i64, 1)));
+    t.lose();
+    t.event(SECOND, Event::CheckpointBegin { id: 1 });
+    // Told by the checkpoint too, which is written after it.
+    t.event(SECOND, Event::Took(took(Cause::Heap, 10 * MIB as i64, 3)));
+    for one in [(Cause::Modules, 4, 1), (Cause::Modules, 2, 2), (Cause::Heap, 10, 3)] {
+        let took = took(one.0, one.1 * MIB as i64, one.2);
+        t.event(SECOND, Event::CheckpointTook { id: 1, took });
+    }
+    t.event(SECOND, Event::Took(took(Cause::Modules, -(2 * MIB as i64), 2)));
+    t.event(SECOND, Event::CheckpointEnd { id: 1 });
+    let reading = read(&t);
+    let own = &device(&reading).driver_own;
+    assert_eq!((own.of(Cause::Modules), own.of(Cause::Heap)), (4 * MIB, 10 * MIB));
+    assert_eq!(own.makers().len(), 2);
 }
 
 #[test]

@@ -12,12 +12,14 @@
      reset        the primary context is reset
      alloc        cuMemAlloc of 64 MiB; prints the result
      threads      4 threads, each with first launches of their own modules, and allocations beside
+     many         200 modules, loaded and launched, and the milliseconds that they took
      fork         a child that touches CUDA and ends
    After each step: what NVML says of this process. */
 #include "door.h"
 #include <pthread.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 typedef struct {
@@ -132,6 +134,14 @@ static void threads(CUcontext context) {
     for (int i = 0; i < 4; i++) pthread_join(ids[i], NULL);
 }
 
+static void many(void) {
+    struct timespec from, to;
+    clock_gettime(CLOCK_MONOTONIC, &from);
+    for (int i = 0; i < 200; i++) MUST(launch(function(load(), "plain")));
+    clock_gettime(CLOCK_MONOTONIC, &to);
+    fprintf(stderr, "took %ld ms\n", (to.tv_sec - from.tv_sec) * 1000 + (to.tv_nsec - from.tv_nsec) / 1000000);
+}
+
 static void child(void) {
     pid_t pid = fork();
     if (pid == 0) {
@@ -157,6 +167,7 @@ int main(int count, char **steps) {
         else if (!strcmp(step, "kernel")) kernel();
         else if (!strcmp(step, "graph")) graph();
         else if (!strcmp(step, "threads")) threads(context);
+        else if (!strcmp(step, "many")) many();
         else if (!strcmp(step, "fork")) child();
         else if (!strcmp(step, "stack")) MUST(CALL(cuCtxSetLimit, (int, size_t))(0, 4096));
         else if (!strcmp(step, "unload")) {

@@ -165,11 +165,6 @@ impl Observer {
         known && age < FRESH_NS.max(took.saturating_mul(FRESH_SHARE))
     }
 
-    /// Has the next hook take a reading: something was done that may show.
-    pub fn soon(&self) {
-        self.next_ns.store(0, Ordering::Relaxed);
-    }
-
     /// Before a call that makes the driver take memory of its own.
     pub fn before(&self, p: &Process, device: &Device) -> Before {
         let live = p.ledger.live(device.id);

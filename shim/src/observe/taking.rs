@@ -95,7 +95,6 @@ impl Observer {
             return true;
         }
         taking.watched.account.lock().wait(taking.doing);
-        self.soon();
         false
     }
 
