@@ -14,8 +14,8 @@ use vramtrace_format::group::{GROUP_BYTES, GroupPage};
 use vramtrace_format::member::Member;
 
 const MIB: u64 = 1 << 20;
-/// What a context takes on the simulated driver.
-const CONTEXT: u64 = 518;
+/// What a context and a stream take on the simulated driver.
+const CONTEXT: u64 = 520;
 
 /// A name that no other test uses, and its page, which goes with it.
 struct Name(String);
