@@ -4,10 +4,10 @@
 //! An entry made before the checkpoint is written by the slice that reaches it, or by the free
 //! that comes first. Totals keep their value of the beginning beside the running one.
 
-use super::totals::{DEVICES, KINDS, Sums, device_at};
+use super::totals::{DEVICES, Sums, device_at};
 use super::{Ledger, SHARDS, checkpoint_alloc, counts};
 use std::sync::atomic::Ordering::SeqCst;
-use vramtrace_format::{Event, Kind};
+use vramtrace_format::Event;
 
 /// Where a checkpoint stands. One thread at a time works with it.
 pub struct Cursor {
@@ -102,11 +102,9 @@ impl Ledger {
             }
         }
         for (index, sums) in cursor.sums.iter_mut().enumerate() {
-            for kind in Kind::ALL.into_iter().filter(|kind| counts(*kind)) {
-                debug_assert!((kind as usize) < KINDS);
-                if let Some(sum) = shard.sum(device_at(index), kind as usize) {
-                    sums.add(sum.at(id));
-                }
+            let summed = self.summed(cursor.shard, device_at(index));
+            for (_, sum) in summed.filter(|(kind, _)| counts(*kind)) {
+                sums.add(sum.at(id));
             }
         }
         true

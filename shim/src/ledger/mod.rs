@@ -20,8 +20,8 @@ pub use totals::{DEVICES, SiteTotals, Sums, add_saturating, device_at, device_in
 use crate::lock::Lock;
 use crate::table::spread;
 use shard::{Inner, Shard};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use totals::{DeviceTotals, KINDS};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use totals::{DeviceTotals, KINDS, KindSum};
 use vramtrace_format::physical::{PAGE, Physical, pages};
 use vramtrace_format::{
     ContextId, Counters, DeviceId, Drift, Event, Kind, RefusedBy, SiteId, Space,
@@ -47,6 +47,9 @@ pub trait Sink {
 pub struct Ledger {
     shards: [Shard; SHARDS],
     devices: [DeviceTotals; DEVICES],
+    /// By device and shard, a bit for each kind that was summed there: most sums are of nothing,
+    /// and each lies on a page of its own.
+    summed: [[AtomicU16; SHARDS]; DEVICES],
     /// The last checkpoint that began; 0 before the first.
     epoch: AtomicU32,
     /// The checkpoint that is being written; 0 = none.
@@ -98,6 +101,7 @@ impl Ledger {
         Ledger {
             shards: std::array::from_fn(|_| Shard::default()),
             devices: std::array::from_fn(|_| DeviceTotals::default()),
+            summed: [const { [const { AtomicU16::new(0) }; SHARDS] }; DEVICES],
             epoch: AtomicU32::new(0),
             running: AtomicU32::new(0),
             refusals: Lock::new(()),
@@ -109,9 +113,34 @@ impl Ledger {
     /// The shard of an allocation. Neighbours are in different ones: threads that use a pool get
     /// blocks side by side.
     #[inline]
-    fn shard(&self, space: Space, key: u64) -> &Shard {
+    fn shard_at(space: Space, key: u64) -> usize {
         let at = (entry::hash(space, key) >> 58) as usize;
-        &self.shards[at % if space == Space::Block { BLOCK_SHARDS } else { SHARDS }]
+        at % if space == Space::Block { BLOCK_SHARDS } else { SHARDS }
+    }
+
+    #[inline]
+    fn shard(&self, space: Space, key: u64) -> &Shard {
+        &self.shards[Ledger::shard_at(space, key)]
+    }
+
+    /// The sum that an entry is counted in, if its kind is in any.
+    #[inline]
+    fn sum_of(&self, at: usize, entry: &Entry) -> Option<&KindSum> {
+        if entry.kind == Kind::Block {
+            return None;
+        }
+        let (summed, bit) = (&self.summed[device_index(entry.device)][at], 1 << entry.kind as u16);
+        if summed.load(Relaxed) & bit == 0 {
+            summed.fetch_or(bit, Relaxed);
+        }
+        self.shards[at].sum(entry.device, entry.kind as usize)
+    }
+
+    /// The kinds that were summed in this shard, and those sums.
+    fn summed(&self, at: usize, device: DeviceId) -> impl Iterator<Item = (Kind, &KindSum)> {
+        let bits = self.summed[device_index(device)][at].load(Relaxed);
+        let known = Kind::ALL.into_iter().filter(move |kind| bits >> *kind as u16 & 1 == 1);
+        known.filter_map(move |kind| Some((kind, self.shards[at].sum(device, kind as usize)?)))
     }
 
     /// The shard that counts what is live in a 2 MiB page of device addresses.
@@ -126,7 +155,8 @@ impl Ledger {
     /// Books a new allocation. Returns the bytes that the driver took for it (less than zero only
     /// if an earlier, larger one was still booked at the same key: it ends).
     pub fn insert(&self, sink: &impl Sink, entry: &Entry) -> i64 {
-        let shard = self.shard(entry.space, entry.key);
+        let at = Ledger::shard_at(entry.space, entry.key);
+        let shard = &self.shards[at];
         let mut growth = 0;
         let mut inner = shard.lock();
         while inner.entries.find((entry.space, entry.key)).is_some() {
@@ -147,13 +177,13 @@ impl Ledger {
         }
         self.awaited.came(entry);
         let epoch = self.epoch.load(Relaxed);
-        growth + self.put(shard, inner, entry, epoch, 0, false)
+        growth + self.put(at, inner, entry, epoch, 0, false)
     }
 
     /// Nothing is booked (0) when the kernel gives no pages for it.
     fn put(
         &self,
-        shard: &Shard,
+        at: usize,
         mut inner: crate::lock::Guard<'_, Inner>,
         entry: &Entry,
         epoch: u32,
@@ -169,7 +199,7 @@ impl Ledger {
         } else {
             inner.site_add((entry.site, entry.stack), 1, 0, entry.size as i64, now);
         }
-        if let Some(sum) = shard.sum(entry.device, entry.kind as usize) {
+        if let Some(sum) = self.sum_of(at, entry) {
             match again {
                 true => sum.unfreed(entry.size, now),
                 false => sum.allocated(entry.size, now),
@@ -214,8 +244,8 @@ impl Ledger {
         key: u64,
         wanted: impl FnOnce(&Entry) -> bool,
     ) -> Option<Removed> {
-        let shard = self.shard(space, key);
-        let mut inner = shard.lock();
+        let at = Ledger::shard_at(space, key);
+        let mut inner = self.shards[at].lock();
         let index = inner.entries.find((space, key))?;
         if !wanted(&inner.entries.at(index)?.entry()) {
             return None;
@@ -229,7 +259,7 @@ impl Ledger {
             slot.written = running;
         }
         inner.site_add((entry.site, entry.stack), 0, 1, 0, epoch);
-        if let Some(sum) = shard.sum(entry.device, entry.kind as usize) {
+        if let Some(sum) = self.sum_of(at, &entry) {
             sum.freed(entry.size, epoch);
         }
         let bytes = match entry.physical() {
@@ -297,8 +327,8 @@ impl Ledger {
     /// not count yet: 0, as it never gave them back.
     pub fn restore(&self, sink: &impl Sink, removed: &Removed) -> i64 {
         let entry = &removed.entry;
-        let shard = self.shard(entry.space, entry.key);
-        let inner = shard.lock();
+        let at = Ledger::shard_at(entry.space, entry.key);
+        let inner = self.shards[at].lock();
         if inner.entries.find((entry.space, entry.key)).is_some() {
             // The driver gave the address out again: then it was free after all.
             drop(inner);
@@ -311,7 +341,7 @@ impl Ledger {
             sink.emit(&checkpoint_alloc(epoch, entry));
             written = epoch;
         }
-        self.put(shard, inner, entry, removed.epoch, written, true);
+        self.put(at, inner, entry, removed.epoch, written, true);
         if matches!(entry.physical(), Physical::Shared(_)) {
             // It is live again, and no more about to go.
             self.left(removed);
@@ -429,24 +459,24 @@ impl Ledger {
     }
 
     /// Counts and requested bytes of one kind; host kinds have no device: `DeviceId::UNKNOWN`.
+    #[cfg(test)]
     pub fn sums(&self, device: DeviceId, kind: Kind) -> Sums {
+        self.sum_up(device, |each| each == kind)
+    }
+
+    fn sum_up(&self, device: DeviceId, wanted: impl Fn(Kind) -> bool) -> Sums {
         let mut all = Sums::default();
-        for shard in &self.shards {
-            if let Some(sum) = shard.sum(device, kind as usize) {
+        for at in 0..SHARDS {
+            for (_, sum) in self.summed(at, device).filter(|(kind, _)| wanted(*kind)) {
                 all.add(sum.now());
             }
         }
         all
     }
 
-    /// Walks all shards (about a microsecond): not for every call. `counted` is `live` here; the
-    /// cap knows the rest.
+    /// Looks at all shards: not for every call. `counted` is `live` here; the cap knows the rest.
     pub fn counters(&self, device: DeviceId) -> Counters {
-        let mut sums = Sums::default();
-        for kind in Kind::ALL.into_iter().filter(|kind| counts(*kind)) {
-            sums.add(self.sums(device, kind));
-        }
-        self.with_totals(device, sums)
+        self.with_totals(device, self.sum_up(device, counts))
     }
 
     fn with_totals(&self, device: DeviceId, sums: Sums) -> Counters {

@@ -55,7 +55,9 @@ pub struct Recorder {
     start_unix_ns: u64,
     /// The live page's figures are to be stored at the end of this call.
     stale: AtomicBool,
-    /// When [`Recorder::after_call`] has something to do.
+    /// A call ended since they were stored last.
+    behind: AtomicBool,
+    /// When [`Recorder::after_call`] has something to do; 0: at once.
     due_ns: AtomicU64,
     /// [`Recorder::after_block`] did its part of it.
     left_to_ask: AtomicBool,
@@ -99,6 +101,7 @@ impl Recorder {
             start_mono_ns: clock::mono_ns(),
             start_unix_ns: clock::unix_ns(),
             stale: AtomicBool::new(false),
+            behind: AtomicBool::new(false),
             due_ns: AtomicU64::new(0),
             left_to_ask: AtomicBool::new(false),
             threads: AtomicU32::new(0),

@@ -111,16 +111,24 @@ impl Recorder {
             self.left_to_ask.store(false, Ordering::Relaxed);
             self.keep_up(process, false);
             process.observe.now_and_then(process);
+        } else if !self.behind.load(Ordering::Relaxed) {
+            self.behind.store(true, Ordering::Relaxed);
         }
     }
 
-    /// As `after_call`, where nobody else may be asked: with a lock of the program's held.
+    /// As `after_call`, where nobody else may be asked: with a lock of the program's held. Blocks
+    /// change none of the live page's figures, so that time alone makes nothing due.
     #[inline]
     pub fn after_block(&self, process: &'static Process) {
-        if slot::last_ns() >= self.due_ns.load(Ordering::Relaxed) {
+        let due_ns = self.due_ns.load(Ordering::Relaxed);
+        if due_ns == 0 || slot::last_ns() >= due_ns && self.waits_for_time() {
             self.keep_up(process, false);
             self.left_to_ask.store(true, Ordering::Relaxed);
         }
+    }
+
+    fn waits_for_time(&self) -> bool {
+        self.behind.load(Ordering::Relaxed) || self.state.load(Ordering::Relaxed) == TOTALS
     }
 
     /// `end`: the process ends; what is due later is done now.
@@ -134,6 +142,7 @@ impl Recorder {
         let new_window = sequence.is_some() && upkeep.noted != sequence;
         let stale = self.stale.swap(false, Ordering::Relaxed);
         if end || new_window || stale || now_ns >= upkeep.figures_due_ns {
+            self.behind.store(false, Ordering::Relaxed);
             let devices = books.devices().into_iter();
             let counters: Vec<Counters> = devices.map(|device| books.counters(device)).collect();
             if let Some(sequence) = sequence.filter(|_| end || new_window) {
