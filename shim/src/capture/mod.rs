@@ -68,11 +68,13 @@ pub fn block(p: &'static Process) -> StackId {
     if !capture.wants.wanted() || !p.recorder.is_recording() {
         return StackId(0);
     }
-    let enough = match p.config.tensors {
-        Tensors::Full => Enough::All,
-        Tensors::Python | Tensors::Off => Enough::Python,
-    };
-    capture.take(&p.recorder, enough)
+    match p.config.tensors {
+        Tensors::Full => capture.take(&p.recorder, Enough::All),
+        Tensors::Python | Tensors::Off => match capture.known_python() {
+            Some(id) => id,
+            None => capture.take(&p.recorder, Enough::Python),
+        },
+    }
 }
 
 /// What of a stack is taken, of what is wanted at all.
@@ -108,6 +110,28 @@ impl Capture {
             looked: AtomicU32::new(0),
             told_native: AtomicBool::new(false),
         }
+    }
+
+    /// Of Python's frames alone, where this thread had the same ones not long ago. What
+    /// [`Capture::take`] would find, by fewer steps.
+    #[inline]
+    fn known_python(&self) -> Option<StackId> {
+        if !self.wants.python {
+            return None;
+        }
+        let mut work = self.workspaces.take()?;
+        let Workspace { quick, recent, .. } = &mut *work;
+        let quick = self.python.print(quick, self.wants.python_depth).filter(|at| at.frames > 0)?;
+        let mut flags = StackFlags::default();
+        flags.add(StackFlags::NATIVE_OFF);
+        recent.get(self.print_with(quick.print, flags, &[]))
+    }
+
+    /// Of a stack, from the print of its Python frames.
+    #[inline(always)]
+    fn print_with(&self, python: u64, flags: StackFlags, native: &[native::Frame]) -> u64 {
+        let seed = u64::from(self.replaced.load(Ordering::Acquire)) << 8 | u64::from(flags.0);
+        mix(print_of(seed, native), python).max(1)
     }
 
     #[inline(never)]
@@ -158,8 +182,7 @@ impl Capture {
         // Most stacks are known by now.
         let mut known = None;
         if let Some(quick) = quick {
-            let seed = u64::from(self.replaced.load(Ordering::Acquire)) << 8 | u64::from(flags.0);
-            let print = mix(print_of(seed, frames), quick.print).max(1);
+            let print = self.print_with(quick.print, flags, frames);
             if let Some(id) = recent.get(print) {
                 return id;
             }

@@ -20,26 +20,26 @@ use crate::capture::mix;
 /// Most frames of a stack that is remembered; a deeper one is walked each time.
 pub const MOST: usize = 192;
 
+/// What is compared of a frame, two of them in a cache line.
 #[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
 struct Seen {
     frame: usize,
     /// The word as it is in the frame: from 3.14 on with tags.
     code: usize,
     instruction: usize,
-    identity: u64,
     /// The code object's number, from 3.12 on; 0: it has none.
     version: u32,
     owner: u8,
     kind: SeenKind,
     /// Runs a function.
     runs: bool,
-    /// Such frames, this one and all outer ones.
-    running: u32,
-    /// Of this frame and all outer ones.
-    print: u64,
+    /// What stands here says all: see [`Look::surely_same`].
+    plain: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
 enum SeenKind {
     /// Marks where a loop began.
     #[default]
@@ -49,12 +49,23 @@ enum SeenKind {
     Code,
 }
 
+/// Of a frame and all outer ones.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sum {
+    print: u64,
+    /// Frames that run a function.
+    running: u32,
+}
+
 pub struct Quick {
     /// Outermost first.
     seen: [Seen; MOST],
     len: usize,
+    sums: [Sum; MOST],
+    /// Which code object it is; by frame, as `seen`.
+    identities: [u64; MOST],
     /// What is new in the walk under way, innermost first.
-    fresh: [Seen; MOST],
+    fresh: [(Seen, u64); MOST],
 }
 
 /// A stack as it was found.
@@ -103,7 +114,7 @@ impl Quick {
                 }
                 // Those that are the same lie upon one that is not.
                 for at in (down_to..=found).rev() {
-                    *self.fresh.get_mut(fresh)? = self.seen[at];
+                    *self.fresh.get_mut(fresh)? = (self.seen[at], self.identities[at]);
                     fresh += 1;
                 }
                 frame = next;
@@ -113,8 +124,8 @@ impl Quick {
                     break;
                 }
             }
-            let (seen, previous) = look.read(frame)?;
-            *self.fresh.get_mut(fresh)? = seen;
+            let (seen, identity, previous) = look.read(frame)?;
+            *self.fresh.get_mut(fresh)? = (seen, identity);
             fresh += 1;
             frame = previous;
         }
@@ -122,33 +133,42 @@ impl Quick {
             self.len = left;
             return None;
         }
-        let (mut print, mut running) = match left {
-            0 => (0, 0),
-            _ => (self.seen[left - 1].print, self.seen[left - 1].running),
+        let mut sum = match left {
+            0 => Sum::default(),
+            _ => self.sums[left - 1],
         };
-        for at in (0..fresh).rev() {
-            let mut seen = self.fresh[at];
-            print = mix(print, seen.own_print());
-            running += u32::from(seen.runs);
-            (seen.print, seen.running) = (print, running);
-            self.seen[left] = seen;
+        for (seen, identity) in self.fresh[..fresh].iter().rev() {
+            sum.print = mix(sum.print, seen.own_print(*identity));
+            sum.running += u32::from(seen.runs);
+            (self.seen[left], self.identities[left], self.sums[left]) = (*seen, *identity, sum);
             left += 1;
         }
         self.len = left;
-        Some(Print { print, frames: running as usize })
+        Some(Print { print: sum.print, frames: sum.running as usize })
     }
 
     /// How far the frames from the one at `found` outwards are the same.
     #[inline(always)]
-    fn run(&self, look: &Look<'_>, found: usize, mut frame: usize) -> Option<Run> {
-        for at in (0..=found).rev() {
+    fn run(&self, look: &Look<'_>, found: usize, frame: usize) -> Option<Run> {
+        let (mut count, mut frame) = (found + 1, frame);
+        loop {
+            // Mostly all.
+            count = look.surely_same(&self.seen[..count]);
+            let Some(at) = count.checked_sub(1) else { return Some(Run { down_to: 0, next: 0 }) };
             let seen = &self.seen[at];
-            if seen.frame != frame || !look.same(seen)? {
-                return Some(Run { down_to: at + 1, next: frame });
+            if at < found {
+                // The one before it is the same, down to what it stands on.
+                frame = seen.frame;
+            }
+            if !look.same(seen, self.identities[at])? {
+                return Some(Run { down_to: count, next: frame });
             }
             frame = look.previous(frame)?;
+            if at == 0 || self.seen[at - 1].frame != frame {
+                return Some(Run { down_to: at, next: frame });
+            }
+            count = at;
         }
-        Some(Run { down_to: 0, next: frame })
     }
 }
 
@@ -161,8 +181,11 @@ struct Run {
 
 impl Seen {
     #[inline(always)]
-    fn own_print(&self) -> u64 {
-        let code = self.identity ^ u64::from(self.version) << 32 ^ self.code as u64;
+    fn own_print(&self, identity: u64) -> u64 {
+        if self.kind == SeenKind::Marker {
+            return u64::from(self.owner) << 56;
+        }
+        let code = identity ^ u64::from(self.version) << 32 ^ self.code as u64;
         code.rotate_left(9) ^ self.instruction as u64 ^ u64::from(self.owner) << 56
     }
 }
@@ -214,9 +237,53 @@ impl Look<'_> {
         }
     }
 
+    /// How many of these frames are left after those that are the same for sure, innermost first;
+    /// the innermost one is where it was. Each is looked at where it was seen, once the one upon it
+    /// was found to stand on it: no load waits for the one before.
+    #[inline(always)]
+    fn surely_same(&self, seen: &[Seen]) -> usize {
+        static NO_VERSION: u32 = 0;
+        let Layout { code, previous, instruction, owner, version, .. } = *self.layout;
+        let tag = self.layout.tag();
+        let mut count = seen.len();
+        if self.layout.chain == Chain::Objects || version == 0 {
+            return count;
+        }
+        while let Some(at) = count.checked_sub(1) {
+            let one = &seen[at];
+            let outer = match at {
+                0 => 0,
+                _ => seen[at - 1].frame,
+            };
+            // SAFETY: a frame of this thread's; where its code is the one that was seen, that is
+            // an object that lives.
+            unsafe {
+                let word = |offset: usize| ((one.frame + offset) as *const usize).read_unaligned();
+                let differs = word(code) ^ one.code
+                    | word(instruction) ^ one.instruction
+                    | word(previous) ^ outer
+                    | usize::from(*((one.frame + owner) as *const u8) ^ one.owner)
+                    | usize::from(!one.plain);
+                if differs != 0 {
+                    break;
+                }
+                // Without a jump: which frames have one looks like chance.
+                let place = match one.version {
+                    0 => &raw const NO_VERSION as usize,
+                    _ => (one.code & !tag) + version,
+                };
+                if (place as *const u32).read_unaligned() != one.version {
+                    break;
+                }
+            }
+            count = at;
+        }
+        count
+    }
+
     /// Is this frame, at the address where one was seen, that one?
     #[inline(always)]
-    fn same(&self, seen: &Seen) -> Option<bool> {
+    fn same(&self, seen: &Seen, identity: u64) -> Option<bool> {
         let frame = seen.frame;
         if self.owner(frame)? != seen.owner {
             return Some(false);
@@ -237,28 +304,33 @@ impl Look<'_> {
         if seen.kind != SeenKind::Code {
             return Some(false);
         }
-        Some(code::identity(&Plain, self.layout, code, &mut (0, 0))? == seen.identity)
+        Some(code::identity(&Plain, self.layout, code, &mut (0, 0))? == identity)
     }
 
-    /// A frame, and the one behind it.
+    /// A frame, which code it runs, and the frame behind it.
     #[inline(always)]
-    fn read(&self, frame: usize) -> Option<(Seen, usize)> {
+    fn read(&self, frame: usize) -> Option<(Seen, u64, usize)> {
         let owner = self.owner(frame)?;
-        let mut seen = Seen { frame, owner, ..Seen::default() };
-        if !self.is_marker(owner) {
-            seen.code = Plain.word(frame + self.layout.code)?;
-            seen.instruction = self.instruction(frame)?;
+        let (code_word, instruction) =
+            (Plain.word(frame + self.layout.code)?, self.instruction(frame)?);
+        let mut seen = Seen { frame, owner, code: code_word, instruction, ..Seen::default() };
+        let mut identity = 0;
+        if self.is_marker(owner) {
+            // Whatever stands in it.
+            seen.plain = true;
+        } else {
             seen.kind = SeenKind::Other;
             if let Some(code) = self.code(seen.code)? {
                 seen.kind = SeenKind::Code;
                 seen.version = self.version(code)?;
-                seen.identity = code::identity(&Plain, self.layout, code, &mut (0, 0))?;
+                seen.plain = seen.version != 0;
+                identity = code::identity(&Plain, self.layout, code, &mut (0, 0))?;
                 let last = seen.instruction.wrapping_sub(code + self.layout.bytecode) as isize;
                 seen.runs = self.layout.chain == Chain::Objects
                     || has_begun(&Plain, self.layout, code, last, owner)?;
             }
         }
-        Some((seen, self.previous(frame)?))
+        Some((seen, identity, self.previous(frame)?))
     }
 }
 

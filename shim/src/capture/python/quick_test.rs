@@ -207,7 +207,13 @@ fn run(version: u32, steps: &[Step], quick: &mut Quick) -> Result<(), TestCaseEr
 }
 
 fn fresh() -> Box<Quick> {
-    Box::new(Quick { seen: [Seen::default(); MOST], len: 0, fresh: [Seen::default(); MOST] })
+    Box::new(Quick {
+        seen: [Seen::default(); MOST],
+        len: 0,
+        sums: [Sum::default(); MOST],
+        identities: [0; MOST],
+        fresh: [(Seen::default(), 0); MOST],
+    })
 }
 
 proptest! {
