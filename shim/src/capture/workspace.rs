@@ -1,6 +1,7 @@
-//! What a capture works with: buffers and caches, on pages of our own. Not a thread's but the
-//! process's: a thread takes a free one, mostly the same, and gives it back; so nothing has to be
-//! done when a thread ends, and a signal's handler that captures takes another one.
+//! What a capture works with: buffers and caches, on pages of our own. Nothing has to be done when a
+//! thread ends: the first threads have one each, which then is that of the next thread at the same
+//! address; others take a free one of those that are shared, mostly the same, and give it back. A
+//! signal's handler that captures takes a shared one.
 
 use super::native::{self, Walker};
 use super::python::quick::Quick;
@@ -9,14 +10,17 @@ use crate::table;
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, compiler_fence};
 use vramtrace_format::stackspec::DEEPEST;
 use vramtrace_format::{Join, StackId};
 
 const GROUPS: usize = 256;
 /// Stacks that are known without a look into the common table.
 const RECENT: usize = 8192;
-const COUNT: usize = 64;
+/// Places of one thread each, and how many of them are tried; then those for all.
+const OWN: usize = 32;
+const TRIED: usize = 4;
+const SHARED: usize = 32;
 
 pub struct Workspace {
     pub walker: Walker,
@@ -47,19 +51,27 @@ impl Recent {
 }
 
 struct Place {
+    /// The thread pointer of the only thread that comes here; 0: nobody yet, or all do.
+    owner: AtomicUsize,
     busy: AtomicBool,
     work: UnsafeCell<Workspace>,
 }
 
-pub struct Workspaces([AtomicPtr<Place>; COUNT]);
+pub struct Workspaces {
+    own: [AtomicPtr<Place>; OWN],
+    shared: [AtomicPtr<Place>; SHARED],
+}
 
-// SAFETY: a place is used by whoever has set its flag.
+// SAFETY: a place is used by whoever has set its flag; a thread's own place by that thread alone.
 unsafe impl Send for Workspaces {}
 unsafe impl Sync for Workspaces {}
 
 impl Default for Workspaces {
     fn default() -> Self {
-        Workspaces([const { AtomicPtr::new(null_mut()) }; COUNT])
+        Workspaces {
+            own: [const { AtomicPtr::new(null_mut()) }; OWN],
+            shared: [const { AtomicPtr::new(null_mut()) }; SHARED],
+        }
     }
 }
 
@@ -67,20 +79,66 @@ impl Workspaces {
     /// A free one, for this thread until the guard is dropped.
     #[inline]
     pub fn take(&self) -> Option<Taken<'_>> {
-        let first = (table::spread(thread_pointer() as u64) >> 32) as usize;
-        (first..first + COUNT).find_map(|at| {
-            let slot = &self.0[at % COUNT];
-            let mut place = slot.load(Ordering::Acquire);
-            if place.is_null() {
-                place = make(slot)?;
+        let me = thread_pointer();
+        let place = self.own[home(me) % OWN].load(Ordering::Acquire);
+        // SAFETY: made below, and never freed.
+        if let Some(place) = unsafe { place.as_ref() }
+            && place.owner.load(Ordering::Relaxed) == me
+            && let Some(taken) = own(place)
+        {
+            return Some(taken);
+        }
+        self.find(me)
+    }
+
+    #[inline(never)]
+    fn find(&self, me: usize) -> Option<Taken<'_>> {
+        let first = home(me);
+        for at in first..first + TRIED {
+            let place = get(&self.own[at % OWN])?;
+            let free = |owner| owner == 0 || owner == me;
+            let order = (Ordering::Acquire, Ordering::Relaxed);
+            let found = place.owner.compare_exchange(0, me, order.0, order.1);
+            if free(found.unwrap_or_else(|owner| owner)) {
+                // Its only other user would be this thread, further out.
+                match own(place) {
+                    Some(taken) => return Some(taken),
+                    None => break,
+                }
             }
-            // SAFETY: made below, and never freed.
-            let place = unsafe { &*place };
+        }
+        (first..first + SHARED).find_map(|at| {
+            let place = get(&self.shared[at % SHARED])?;
             // Lazily: a guard made in vain would clear the flag of whoever has it.
             #[allow(clippy::unnecessary_lazy_evaluations)]
             (!place.busy.swap(true, Ordering::Acquire)).then(|| Taken { place })
         })
     }
+}
+
+#[inline(always)]
+fn home(thread: usize) -> usize {
+    (table::spread(thread as u64) >> 32) as usize
+}
+
+/// This thread's own place, if it is not in it already: a signal's handler may have come in between.
+#[inline(always)]
+fn own(place: &Place) -> Option<Taken<'_>> {
+    if place.busy.load(Ordering::Relaxed) {
+        return None;
+    }
+    place.busy.store(true, Ordering::Relaxed);
+    compiler_fence(Ordering::SeqCst);
+    Some(Taken { place })
+}
+
+fn get(slot: &AtomicPtr<Place>) -> Option<&Place> {
+    let mut place = slot.load(Ordering::Acquire);
+    if place.is_null() {
+        place = make(slot)?;
+    }
+    // SAFETY: never freed.
+    Some(unsafe { &*place })
 }
 
 #[cold]
@@ -146,9 +204,27 @@ mod tests {
         drop(first);
         assert!(std::ptr::eq(all.take().unwrap().place, place));
         let mut held: Vec<_> = std::iter::from_fn(|| all.take()).collect();
-        assert_eq!(held.len(), COUNT - 1);
+        assert_eq!(held.len(), SHARED);
         held.pop();
         assert!(all.take().is_some());
+    }
+
+    #[test]
+    fn no_two_threads_have_the_same() {
+        let all = Workspaces::default();
+        let held = std::sync::Mutex::new(std::collections::HashSet::new());
+        std::thread::scope(|scope| {
+            for _ in 0..OWN + SHARED / 2 {
+                scope.spawn(|| {
+                    for _ in 0..2000 {
+                        let Some(taken) = all.take() else { continue };
+                        let place = &raw const *taken.place as usize;
+                        assert!(held.lock().unwrap().insert(place));
+                        assert!(held.lock().unwrap().remove(&place));
+                    }
+                });
+            }
+        });
     }
 
     #[test]

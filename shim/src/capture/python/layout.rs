@@ -88,7 +88,7 @@ const ELEVEN: Layout = Layout {
 /// `is_entry` of 3.11.
 pub const IS_ENTRY: usize = 68;
 
-const TWELVE: Layout = Layout {
+pub const TWELVE: Layout = Layout {
     minor: 12,
     chain: Chain::Markers,
     cframe: Some((0, 8)),
@@ -110,7 +110,22 @@ const THIRTEEN: Layout =
 const FOURTEEN: Layout =
     Layout { minor: 14, owner: 74, version: 0, bytecode: 208, first_traceable: 192, ..THIRTEEN };
 
+/// Where a frame has what tells it from another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Places {
+    pub code: usize,
+    pub previous: usize,
+    pub instruction: usize,
+    pub owner: usize,
+}
+
 impl Layout {
+    #[inline(always)]
+    pub const fn places(&self) -> Places {
+        let Layout { code, previous, instruction, owner, .. } = *self;
+        Places { code, previous, instruction, owner }
+    }
+
     /// Of this version, `PY_VERSION_HEX`. `runtime`: address of `_PyRuntime`. `Err`: why not.
     pub fn of(version: u32, runtime: usize) -> Result<Layout, String> {
         let (major, minor) = (version >> 24, version >> 16 & 0xff);

@@ -12,7 +12,7 @@
 //! be called again from another line into a frame at the same place.
 
 use super::code;
-use super::layout::{Chain, Layout, TYPE};
+use super::layout::{Chain, Layout, Places, TWELVE, TYPE};
 use super::memory::{Memory, Plain};
 use super::walk::{OWNED_BY_C, has_begun};
 use crate::capture::mix;
@@ -20,7 +20,7 @@ use crate::capture::mix;
 /// Most frames of a stack that is remembered; a deeper one is walked each time.
 pub const MOST: usize = 192;
 
-/// What is compared of a frame, two of them in a cache line.
+/// What is compared of a frame.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 struct Seen {
@@ -28,15 +28,20 @@ struct Seen {
     /// The word as it is in the frame: from 3.14 on with tags.
     code: usize,
     instruction: usize,
+    /// Where the code object's number is, or a 0.
+    version_at: usize,
     /// The code object's number, from 3.12 on; 0: it has none.
     version: u32,
     owner: u8,
+    /// The owner, or none that a frame can have: [`Look::surely_same`] cannot tell it.
+    sure_owner: u8,
     kind: SeenKind,
     /// Runs a function.
     runs: bool,
-    /// What stands here says all: see [`Look::surely_same`].
-    plain: bool,
 }
+
+const NO_OWNER: u8 = u8::MAX;
+static NO_VERSION: u32 = 0;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
@@ -190,6 +195,29 @@ impl Seen {
     }
 }
 
+/// See [`Look::surely_same`].
+#[inline(always)]
+fn surely_same(seen: &[Seen], places: Places) -> usize {
+    let Places { code, previous, instruction, owner } = places;
+    let Some(outermost) = seen.first() else { return 0 };
+    // SAFETY: a frame of this thread's; where its code is the one that was seen, that is an object
+    // that lives.
+    let same = |one: &Seen, outer: usize| unsafe {
+        let word = |offset: usize| ((one.frame + offset) as *const usize).read_unaligned();
+        let differs = word(code) ^ one.code
+            | word(instruction) ^ one.instruction
+            | word(previous) ^ outer
+            | usize::from(*((one.frame + owner) as *const u8) ^ one.sure_owner);
+        differs == 0 && (one.version_at as *const u32).read_unaligned() == one.version
+    };
+    for at in (1..seen.len()).rev() {
+        if !same(&seen[at], seen[at - 1].frame) {
+            return at + 1;
+        }
+    }
+    usize::from(!same(outermost, 0))
+}
+
 struct Look<'a> {
     layout: &'a Layout,
     code_type: usize,
@@ -242,43 +270,19 @@ impl Look<'_> {
     /// was found to stand on it: no load waits for the one before.
     #[inline(always)]
     fn surely_same(&self, seen: &[Seen]) -> usize {
-        static NO_VERSION: u32 = 0;
-        let Layout { code, previous, instruction, owner, version, .. } = *self.layout;
-        let tag = self.layout.tag();
-        let mut count = seen.len();
-        if self.layout.chain == Chain::Objects || version == 0 {
-            return count;
-        }
-        while let Some(at) = count.checked_sub(1) {
-            let one = &seen[at];
-            let outer = match at {
-                0 => 0,
-                _ => seen[at - 1].frame,
-            };
-            // SAFETY: a frame of this thread's; where its code is the one that was seen, that is
-            // an object that lives.
-            unsafe {
-                let word = |offset: usize| ((one.frame + offset) as *const usize).read_unaligned();
-                let differs = word(code) ^ one.code
-                    | word(instruction) ^ one.instruction
-                    | word(previous) ^ outer
-                    | usize::from(*((one.frame + owner) as *const u8) ^ one.owner)
-                    | usize::from(!one.plain);
-                if differs != 0 {
-                    break;
+        // Offsets that the compiler knows make the loop a third shorter.
+        macro_rules! known {
+            ($($layout:expr),*) => {$(
+                if self.layout.places() == $layout.places() {
+                    return surely_same(seen, const { $layout.places() });
                 }
-                // Without a jump: which frames have one looks like chance.
-                let place = match one.version {
-                    0 => &raw const NO_VERSION as usize,
-                    _ => (one.code & !tag) + version,
-                };
-                if (place as *const u32).read_unaligned() != one.version {
-                    break;
-                }
-            }
-            count = at;
+            )*};
         }
-        count
+        if self.layout.chain == Chain::Objects || self.layout.version == 0 {
+            return seen.len();
+        }
+        known!(TWELVE);
+        surely_same(seen, self.layout.places())
     }
 
     /// Is this frame, at the address where one was seen, that one?
@@ -313,17 +317,28 @@ impl Look<'_> {
         let owner = self.owner(frame)?;
         let (code_word, instruction) =
             (Plain.word(frame + self.layout.code)?, self.instruction(frame)?);
-        let mut seen = Seen { frame, owner, code: code_word, instruction, ..Seen::default() };
+        let mut seen = Seen {
+            frame,
+            owner,
+            sure_owner: NO_OWNER,
+            code: code_word,
+            instruction,
+            version_at: &raw const NO_VERSION as usize,
+            ..Seen::default()
+        };
         let mut identity = 0;
         if self.is_marker(owner) {
             // Whatever stands in it.
-            seen.plain = true;
+            seen.sure_owner = owner;
         } else {
             seen.kind = SeenKind::Other;
             if let Some(code) = self.code(seen.code)? {
                 seen.kind = SeenKind::Code;
                 seen.version = self.version(code)?;
-                seen.plain = seen.version != 0;
+                if seen.version != 0 {
+                    seen.sure_owner = owner;
+                    seen.version_at = code + self.layout.version;
+                }
                 identity = code::identity(&Plain, self.layout, code, &mut (0, 0))?;
                 let last = seen.instruction.wrapping_sub(code + self.layout.bytecode) as isize;
                 seen.runs = self.layout.chain == Chain::Objects
