@@ -163,6 +163,14 @@ impl<'m> WindowWriter<'m> {
         u64::from_le(self.words[7].load(Ordering::Acquire)) as usize
     }
 
+    /// What the next append will write: a hint, for whoever wants to have it at hand. Nothing may be
+    /// read or written there.
+    #[inline]
+    pub fn places(&self) -> [*const AtomicU64; 2] {
+        let at = self.cursor.load(Ordering::Relaxed) as usize;
+        [self.words.as_ptr().wrapping_add(7), self.words.as_ptr().wrapping_add(at)]
+    }
+
     /// Nothing will be written here any more: only now may it be unmapped or punched.
     pub fn is_complete(&self) -> bool {
         self.published() == self.words.len() * 8

@@ -1,9 +1,10 @@
 //! What PyTorch's cache says of itself, by device: for the trace, and for whoever explains a
 //! refusal.
 
+use crate::entry::Api;
 use crate::ledger::{DEVICES, device_at, device_index};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use vramtrace_format::{DeviceId, Event};
+use vramtrace_format::{DeviceId, Event, SiteId};
 
 pub struct Caches {
     devices: [Cache; DEVICES],
@@ -20,6 +21,8 @@ struct Cache {
     reserved: AtomicU64,
     /// `due` when they were written last; 0: nothing was said yet.
     told: AtomicU32,
+    /// What the last block made here was made by, and the number of that site; 0: none yet.
+    site: AtomicU64,
 }
 
 /// A device's figures, in bytes. While the device is in use the two may be of neighbouring calls.
@@ -57,6 +60,22 @@ impl Caches {
         true
     }
 
+    /// The number of the site of this device's blocks. `find` gives it, and 0 for none.
+    #[inline]
+    pub fn site(&self, device: DeviceId, api: Api, find: impl FnOnce() -> SiteId) -> SiteId {
+        let known = &self.devices[device_index(device)].site;
+        let (asked, last) = (u64::from(api as u16) + 1, known.load(Relaxed));
+        // Numbers beyond the table's devices share its last place, and no site.
+        if last >> 32 == asked && device_at(device_index(device)) == device {
+            return SiteId(last as u32);
+        }
+        let site = find();
+        if site != SiteId(0) {
+            known.store(asked << 32 | u64::from(site.0), Relaxed);
+        }
+        site
+    }
+
     /// Each device's next call is to be written: only in that call do figures and blocks agree.
     pub fn ask(&self) {
         self.due.fetch_add(1, Relaxed);
@@ -91,6 +110,22 @@ impl Caches {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_site_is_looked_up_once_for_each_device_and_way() {
+        let caches = Caches::default();
+        let (one, other) = (Api::ALL[1], Api::ALL[2]);
+        let fails = || panic!("is known");
+        assert_eq!(caches.site(DeviceId(0), one, || SiteId(0)), SiteId(0));
+        assert_eq!(caches.site(DeviceId(0), one, || SiteId(7)), SiteId(7));
+        assert_eq!(caches.site(DeviceId(0), one, fails), SiteId(7));
+        assert_eq!(caches.site(DeviceId(1), one, || SiteId(8)), SiteId(8));
+        assert_eq!(caches.site(DeviceId(0), other, || SiteId(9)), SiteId(9));
+        for number in [64, 100] {
+            let site = SiteId(u32::from(number));
+            assert_eq!(caches.site(DeviceId(number), one, || site), site);
+        }
+    }
 
     #[test]
     fn the_first_call_and_each_that_is_asked_for_is_written() {

@@ -36,6 +36,15 @@ unsafe impl<T: Slot + Send> Send for Table<T> {}
 pub struct NoMemory;
 
 const FIRST_CAPACITY: usize = 64;
+/// From so many slots on, 3/4 of them are used, else half.
+const ROOMY: usize = 1 << 14;
+
+/// Begins to fetch a cache line that will be written. Any address will do.
+#[inline(always)]
+pub fn prefetch<T>(at: *const T) {
+    // SAFETY: a hint.
+    unsafe { core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(at.cast()) };
+}
 
 impl<T: Slot> Default for Table<T> {
     fn default() -> Self {
@@ -85,18 +94,29 @@ impl<T: Slot> Table<T> {
 
     #[inline]
     pub fn find(&self, key: T::Key) -> Option<usize> {
+        self.find_by(T::hash(key), |slot| slot.key() == key)
+    }
+
+    /// As `find`, for a key that is told in another way.
+    #[inline]
+    pub fn find_by(&self, hash: u64, same: impl Fn(&T) -> bool) -> Option<usize> {
         if self.capacity == 0 {
             return None;
         }
-        let mut index = self.home(key);
+        let mut index = (hash >> 32) as usize & (self.capacity - 1);
         // Ends: at most 3/4 of the slots are taken.
         loop {
             match self.at(index) {
                 None => return None,
-                Some(slot) if slot.key() == key => return Some(index),
+                Some(slot) if same(slot) => return Some(index),
                 Some(_) => index = (index + 1) & (self.capacity - 1),
             }
         }
+    }
+
+    /// Where the slots are, and how many.
+    pub fn place_in_memory(&self) -> (*mut T, usize) {
+        (self.slots, self.capacity)
     }
 
     pub fn get(&self, key: T::Key) -> Option<&T> {
@@ -123,7 +143,12 @@ impl<T: Slot> Table<T> {
         value: impl FnOnce() -> T,
     ) -> Result<(usize, bool), NoMemory> {
         let mut grown = false;
-        if (self.len + 1) * 4 > self.capacity * 3 {
+        // A small table has room, so that most values lie at home.
+        let most = match self.capacity {
+            ..ROOMY => self.capacity / 2,
+            _ => self.capacity / 4 * 3,
+        };
+        if self.len >= most {
             self.grow()?;
             grown = true;
         }
@@ -145,19 +170,26 @@ impl<T: Slot> Table<T> {
 
     /// Takes the value out of slot `index`. Values behind it may move to lower places: `moved`
     /// hears the lowest place that changed, if any.
-    pub fn remove_at(&mut self, index: usize, mut moved: impl FnMut(usize)) -> Option<T> {
+    pub fn remove_at(&mut self, index: usize, moved: impl FnMut(usize)) -> Option<T> {
         let taken = *self.at(index)?;
+        self.clear_at(index, moved);
+        Some(taken)
+    }
+
+    /// As `remove_at`, for a slot that holds a value, which nobody wants.
+    #[inline]
+    pub fn clear_at(&mut self, index: usize, mut moved: impl FnMut(usize)) {
         let mask = self.capacity - 1;
         let mut hole = index;
         let mut next = index;
         loop {
             next = (next + 1) & mask;
-            let Some(slot) = self.at(next).copied() else { break };
+            let Some(slot) = self.at(next) else { break };
             let home = self.home(slot.key());
             // The slot may move into the hole if its home is not after the hole on its way here.
             if (next.wrapping_sub(home) & mask) >= (next.wrapping_sub(hole) & mask) {
-                // SAFETY: hole is below the capacity.
-                unsafe { self.slots.add(hole).write(slot) };
+                // SAFETY: both are below the capacity, and not the same.
+                unsafe { std::ptr::copy_nonoverlapping(slot, self.slots.add(hole), 1) };
                 moved(hole);
                 hole = next;
             }
@@ -165,7 +197,6 @@ impl<T: Slot> Table<T> {
         // SAFETY: hole is below the capacity; zero is a valid empty slot.
         unsafe { self.slots.add(hole).write_bytes(0, 1) };
         self.len -= 1;
-        Some(taken)
     }
 
     pub fn remove(&mut self, key: T::Key) -> Option<T> {

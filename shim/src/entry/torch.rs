@@ -19,7 +19,9 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 pub(super) fn run(api: Api, hook: impl FnOnce(&'static Process)) {
     let Some(process) = process::existing() else { return };
     let Some(_depth) = depth::enter() else { return };
-    let kept = errno::get();
+    let errno_at = errno::place();
+    // SAFETY: this thread's own.
+    let kept = unsafe { *errno_at };
     let outcome = shield::catch(|| {
         process.entry.test_panic(api);
         hook(process);
@@ -28,7 +30,8 @@ pub(super) fn run(api: Api, hook: impl FnOnce(&'static Process)) {
     if let Err(payload) = outcome {
         process::panicked(api, payload);
     }
-    errno::set(kept);
+    // SAFETY: as above.
+    unsafe { *errno_at = kept };
 }
 
 /// What a library that calls us is linked to.

@@ -66,21 +66,24 @@ fn tell(p: &'static Process, device: DeviceId, allocated: u64, reserved: u64) {
 
 #[inline]
 fn made(p: &'static Process, api: Api, device: DeviceId, key: u64, size: u64) {
+    // While the stack is looked at.
+    p.ledger.prefetch_block(key);
+    p.recorder.prefetch();
     let place = Place { context: ContextId(0), device };
     let entry = Entry {
-        site: site(p, api, Some(Kind::Block), place, PoolId(0), 0),
+        site: p.caches.site(device, api, || site(p, api, Some(Kind::Block), place, PoolId(0), 0)),
         stack: capture::block(p),
         time_ns: p.recorder.now_ns(),
         ..Entry::new(Kind::Block, key, size, device)
     };
-    p.ledger.insert(&p.recorder, &entry);
+    p.ledger.insert_block(&p.recorder, &entry);
     p.recorder.record_at(entry.time_ns, &Event::Alloc(entry.alloc()));
 }
 
 #[inline]
 fn freed(p: &'static Process, key: u64) {
     // From before a fork, or of a cache whose blocks are put back by a graph's checkpoint.
-    if p.ledger.remove(&p.recorder, Space::Block, key).is_none() {
+    if !p.ledger.remove_block(&p.recorder, key) {
         return p.caches.unknown_free();
     }
     p.recorder.record(&Event::Free { key, space: Space::Block, site: SiteId(0) });

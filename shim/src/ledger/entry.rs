@@ -159,6 +159,17 @@ impl EntrySlot {
         }
     }
 
+    /// Whether this is the block at this address.
+    #[inline]
+    pub fn is_block(&self, key: u64) -> bool {
+        self.key == key && self.space == Space::Block as u8
+    }
+
+    #[inline]
+    pub fn made_by(&self) -> (SiteId, StackId) {
+        (SiteId(self.site), StackId(self.stack))
+    }
+
     pub fn context(&self) -> ContextId {
         ContextId(self.context)
     }

@@ -4,6 +4,7 @@
 //! is removed and then recorded, before the driver is asked. Locks are short and per shard, none
 //! is held across a driver call.
 
+mod blocks;
 mod checkpoint;
 mod entry;
 mod shard;

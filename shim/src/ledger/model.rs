@@ -23,7 +23,7 @@ impl Sink for Nothing {
     fn emit(&self, _: &Event) {}
 }
 
-const KINDS_TRIED: [Kind; 8] = [
+const KINDS_TRIED: [Kind; 9] = [
     Kind::Device,
     Kind::Pitched,
     Kind::Managed,
@@ -32,6 +32,7 @@ const KINDS_TRIED: [Kind; 8] = [
     Kind::Vmm,
     Kind::Imported,
     Kind::HostPinned,
+    Kind::Block,
 ];
 
 #[derive(Clone, Debug)]
@@ -145,12 +146,18 @@ proptest! {
                     let device =
                         if kind.space() == Space::Device { device_of(place) } else { device };
                     let entry = Entry {
-                        context: ContextId(context),
+                        context: ContextId(if kind == Kind::Block { 0 } else { context }),
                         site: SiteId(kind as u32 * 10 + u32::from(device)),
                         time_ns,
                         ..Entry::new(kind, key(place), size, DeviceId(device))
                     };
-                    told = Some(ledger.insert(&log, &entry));
+                    told = Some(match kind {
+                        Kind::Block => {
+                            ledger.insert_block(&log, &entry);
+                            0
+                        }
+                        _ => ledger.insert(&log, &entry),
+                    });
                     if let Some(earlier) = live.insert((entry.space as u8, entry.key), entry) {
                         totals.entry(earlier.site.0).or_default()[1] += 1;
                     }
@@ -160,8 +167,15 @@ proptest! {
                 }
                 Step::Remove { place, kind } => {
                     let space = KINDS_TRIED[kind].space();
-                    let gone = ledger.remove(&log, space, key(place));
                     let expected = live.remove(&(space as u8, key(place)));
+                    if space == Space::Block {
+                        prop_assert_eq!(ledger.remove_block(&log, key(place)), expected.is_some());
+                        if let Some(entry) = expected {
+                            totals.entry(entry.site.0).or_default()[1] += 1;
+                        }
+                        continue;
+                    }
+                    let gone = ledger.remove(&log, space, key(place));
                     prop_assert_eq!(gone.map(|gone| gone.entry), expected);
                     let bytes = gone.map_or(0, |gone| gone.bytes);
                     prop_assert_eq!(gone.map_or(0, |gone| ledger.left(&gone)), bytes);

@@ -4,7 +4,8 @@
 use super::entry::{Entry, EntrySlot};
 use super::totals::{DEVICES, KINDS, KindSum, SiteSlot, device_index};
 use crate::lock::Lock;
-use crate::table::{Slot, Table, pages, spread};
+use crate::table::{Slot, Table, pages, prefetch, spread};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Relaxed};
 use vramtrace_format::{DeviceId, Kind, SiteId, StackId};
 
 /// A 2 MiB page of addresses that holds small allocations, live ones or such that a call is about
@@ -45,6 +46,9 @@ unsafe impl Slot for PageSlot {
 pub(super) struct Shard {
     lock: Lock<Inner>,
     sums: SumTable,
+    /// Where the entries are, or were; and how many slots there are, less one.
+    slots: AtomicPtr<EntrySlot>,
+    mask: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -81,8 +85,26 @@ impl Default for SumTable {
 }
 
 impl Shard {
+    #[inline]
     pub fn lock(&self) -> crate::lock::Guard<'_, Inner> {
         self.lock.lock()
+    }
+
+    /// Begins to fetch the slot where an entry with this hash belongs, without the lock.
+    #[inline]
+    pub fn prefetch(&self, hash: u64) {
+        let (slots, mask) = (self.slots.load(Relaxed), self.mask.load(Relaxed));
+        prefetch(slots.wrapping_add((hash >> 32) as usize & mask));
+    }
+
+    /// Has `prefetch` know where the entries are now.
+    #[inline]
+    pub fn note_place(&self, inner: &Inner) {
+        let (slots, capacity) = inner.entries.place_in_memory();
+        if self.slots.load(Relaxed) != slots {
+            self.slots.store(slots, Relaxed);
+            self.mask.store(capacity.wrapping_sub(1), Relaxed);
+        }
     }
 
     /// `None` when the kernel gave no pages at the start: nothing is summed then.
@@ -144,6 +166,14 @@ impl Inner {
         // An entry that moved behind the cursor would be missed by the running checkpoint.
         self.entry_cursor = self.entry_cursor.min(lowest);
         slot
+    }
+
+    /// As `take_at`, for an entry that nobody wants to see.
+    #[inline]
+    pub fn drop_at(&mut self, index: usize) {
+        let mut lowest = usize::MAX;
+        self.entries.clear_at(index, |to| lowest = lowest.min(to));
+        self.entry_cursor = self.entry_cursor.min(lowest);
     }
 
     /// One more small allocation in the page.

@@ -155,6 +155,14 @@ impl Recorder {
         self.append(time_ns, event);
     }
 
+    /// Begins to fetch where the next event will stand.
+    #[inline]
+    pub fn prefetch(&self) {
+        if let Some(trace) = self.trace() {
+            trace.prefetch();
+        }
+    }
+
     #[inline]
     fn append(&self, time_ns: u64, event: &Event) {
         let thread = self.thread(time_ns);

@@ -189,6 +189,13 @@ impl Trace {
         work(&mut self.grid.lock().bound)
     }
 
+    /// Begins to fetch where the next event will stand.
+    #[inline]
+    pub fn prefetch(&self) {
+        let writer = &self.events.current().writer;
+        writer.places().into_iter().for_each(table::prefetch);
+    }
+
     #[inline]
     pub fn event(&self, thread: ThreadId, now_ns: u64, event: &Event) -> Outcome {
         self.append(&self.events, now_ns, |writer| writer.append(thread, now_ns, event))

@@ -84,6 +84,8 @@ pub struct Print {
 
 /// Where frames are searched among the last ones: so many from the innermost that are left.
 const NEAR: usize = 24;
+/// Frames so near to each other lie on one stack: Python's, or C's with the marks on it.
+const ONE_STACK: usize = 1 << 16;
 
 impl Quick {
     /// `None`: it cannot be told in this way. `most`: frames that are kept of a stack; a deeper one
@@ -109,9 +111,7 @@ impl Quick {
                 left = 0;
                 break;
             }
-            let near = self.seen[left.saturating_sub(NEAR)..left].iter();
-            if let Some(ahead) = near.rev().position(|seen| seen.frame == frame) {
-                let found = left - 1 - ahead;
+            if let Some(found) = look.find(&self.seen[..left], frame) {
                 let Run { down_to, next } = self.run(&look, found, frame)?;
                 if down_to == 0 && next == 0 {
                     left = found + 1;
@@ -263,6 +263,25 @@ impl Look<'_> {
             0 => Some(0),
             at => Plain.int(code + at).map(|version| version as u32),
         }
+    }
+
+    /// Where the frame is among these, if it is one of the innermost. It may be missed: then it is
+    /// read anew.
+    #[inline(always)]
+    fn find(&self, seen: &[Seen], frame: usize) -> Option<usize> {
+        for at in (seen.len().saturating_sub(NEAR)..seen.len()).rev() {
+            let one = &seen[at];
+            let above = frame.wrapping_sub(one.frame);
+            if above == 0 {
+                return Some(at);
+            }
+            // A frame that lies upon this one is not below it. C's stack grows downwards.
+            let upon = if one.kind == SeenKind::Marker { above.wrapping_neg() } else { above };
+            if upon < ONE_STACK && self.layout.chain != Chain::Objects {
+                return None;
+            }
+        }
+        None
     }
 
     /// How many of these frames are left after those that are the same for sure, innermost first;
