@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 use crate::encode::{self, Define, Sealed};
 use crate::header::HEADER_BYTES;
 use crate::word::{Check, KIND_MASK};
-use crate::{Event, ThreadId};
+use crate::{Alloc, Event, SiteId, Space, ThreadId};
 
 /// Unit of the grid.
 pub const SLOT: usize = 256 << 10;
@@ -123,6 +123,8 @@ pub enum Appended {
 pub struct WindowWriter<'m> {
     words: &'m [AtomicU64],
     header: WindowHeader,
+    /// Byte of the file where it begins.
+    start: u64,
     /// Where the check of each record begins.
     check: Check,
     /// Words given out so far, header included. Runs past the end when threads find it full.
@@ -148,6 +150,7 @@ impl<'m> WindowWriter<'m> {
         WindowWriter {
             words,
             header,
+            start: slot_offset(u64::from(header.slot)),
             check: header.check(),
             cursor: AtomicU64::new(HEADER_WORDS as u64),
             last_ns: AtomicU64::new(header.base_time_ns),
@@ -189,23 +192,45 @@ impl<'m> WindowWriter<'m> {
     /// Appends an event. `thread` and `time_ns` (since start) go into its head.
     #[inline]
     pub fn append(&self, thread: ThreadId, time_ns: u64, event: &Event) -> Appended {
-        if time_ns > self.last_ns.load(Ordering::Relaxed).saturating_add(STAMP_STEP_NS) {
+        if !self.is_near(time_ns) {
             self.note_time(thread, time_ns);
         }
-        match event {
-            Event::Alloc(alloc) => {
-                if let Some(mut record) = encode::short_alloc(alloc) {
-                    return self.put(record.seal(self.check, thread.0, time_ns));
-                }
-            }
+        let short = match event {
+            Event::Alloc(alloc) => self.append_alloc(thread, time_ns, alloc),
             Event::Free { key, space, site } => {
-                if let Some(mut record) = encode::short_free(*key, *space, *site) {
-                    return self.put(record.seal(self.check, thread.0, time_ns));
-                }
+                self.append_free(thread, time_ns, *key, *space, *site)
             }
-            _ => {}
-        }
-        self.append_wide(thread, time_ns, event)
+            _ => None,
+        };
+        short.unwrap_or_else(|| self.append_wide(thread, time_ns, event))
+    }
+
+    /// As `append`, for an allocation. `None`: it has no short form, nothing was written.
+    #[inline(always)]
+    pub fn append_alloc(&self, thread: ThreadId, time_ns: u64, alloc: &Alloc) -> Option<Appended> {
+        let mut record = encode::short_alloc(alloc)?;
+        Some(self.put(record.seal(self.check, thread.0, time_ns)))
+    }
+
+    /// As `append`, for a free. `None`: it has no short form, nothing was written.
+    #[inline(always)]
+    pub fn append_free(
+        &self,
+        thread: ThreadId,
+        time_ns: u64,
+        key: u64,
+        space: Space,
+        site: SiteId,
+    ) -> Option<Appended> {
+        let mut record = encode::short_free(key, space, site)?;
+        Some(self.put(record.seal(self.check, thread.0, time_ns)))
+    }
+
+    /// Whether a record of this time needs no look at the last stamps: [`WindowWriter::append`]
+    /// looks.
+    #[inline(always)]
+    pub fn is_near(&self, time_ns: u64) -> bool {
+        time_ns <= self.last_ns.load(Ordering::Relaxed).saturating_add(STAMP_STEP_NS)
     }
 
     #[inline(never)]
@@ -270,7 +295,7 @@ impl<'m> WindowWriter<'m> {
 
     #[inline(always)]
     fn offset(&self, at: usize) -> u64 {
-        slot_offset(u64::from(self.header.slot)) + 8 * at as u64
+        self.start + 8 * at as u64
     }
 
     #[inline(always)]

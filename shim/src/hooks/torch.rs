@@ -14,7 +14,7 @@ use crate::ledger::Entry;
 use crate::process::Process;
 use std::ffi::c_void;
 use vramtrace_format::stackspec::Tensors;
-use vramtrace_format::{ContextId, DeviceId, Event, Kind, PoolId, SiteId, Space};
+use vramtrace_format::{ContextId, DeviceId, Event, Kind, PoolId};
 
 /// PyTorch's `Device`, of which only the low 16 bits are set: the type, and the index, which is
 /// below zero for "the current one". That one is not known here: the driver may not be asked.
@@ -77,7 +77,7 @@ fn made(p: &'static Process, api: Api, device: DeviceId, key: u64, size: u64) {
         ..Entry::new(Kind::Block, key, size, device)
     };
     p.ledger.insert_block(&p.recorder, &entry);
-    p.recorder.record_at(entry.time_ns, &Event::Alloc(entry.alloc()));
+    p.recorder.record_alloc(entry.time_ns, &entry.alloc());
 }
 
 #[inline]
@@ -86,7 +86,7 @@ fn freed(p: &'static Process, key: u64) {
     if !p.ledger.remove_block(&p.recorder, key) {
         return p.caches.unknown_free();
     }
-    p.recorder.record(&Event::Free { key, space: Space::Block, site: SiteId(0) });
+    p.recorder.record_block_free(p.recorder.now_ns(), key);
 }
 
 /// The cache is out of memory: it has emptied itself, asked the driver again, and gives up.

@@ -35,7 +35,9 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use trace::{Means, Trace};
 use upkeep::Upkeep;
-use vramtrace_format::{Definition, Event, Header, SiteId, StopReason, ThreadId};
+use vramtrace_format::{
+    Alloc, Appended, Definition, Event, Header, SiteId, Space, StopReason, ThreadId, WindowWriter,
+};
 
 /// Nothing recorded yet; the first event that opens the file will.
 const UNOPENED: u32 = 0;
@@ -160,6 +162,48 @@ impl Recorder {
     pub fn prefetch(&self) {
         if let Some(trace) = self.trace() {
             trace.prefetch();
+        }
+    }
+
+    /// As `record_at` of an allocation: of many.
+    #[inline]
+    pub fn record_alloc(&self, time_ns: u64, alloc: &Alloc) {
+        let short = |thread, writer: &WindowWriter| writer.append_alloc(thread, time_ns, alloc);
+        if !self.short(time_ns, short) {
+            self.record_at(time_ns, &Event::Alloc(*alloc));
+        }
+    }
+
+    /// As `record_at` of a block's free: of many.
+    #[inline]
+    pub fn record_block_free(&self, time_ns: u64, key: u64) {
+        let (space, site) = (Space::Block, SiteId(0));
+        let short =
+            |thread, writer: &WindowWriter| writer.append_free(thread, time_ns, key, space, site);
+        if !self.short(time_ns, short) {
+            self.record_at(time_ns, &Event::Free { key, space, site });
+        }
+    }
+
+    /// False: not written.
+    #[inline(always)]
+    fn short(
+        &self,
+        time_ns: u64,
+        put: impl FnOnce(ThreadId, &WindowWriter) -> Option<Appended>,
+    ) -> bool {
+        if self.state.load(Ordering::Acquire) != RUNNING {
+            return false;
+        }
+        let Some(thread) = slot::number(self.owner()) else { return false };
+        let Some(trace) = self.trace() else { return false };
+        match trace.short(time_ns, |writer| put(thread, writer)) {
+            None => false,
+            Some(Ok(_)) => true,
+            Some(Err(failure)) => {
+                self.fail(failure, time_ns);
+                true
+            }
         }
     }
 

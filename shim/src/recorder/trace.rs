@@ -201,6 +201,27 @@ impl Trace {
         self.append(&self.events, now_ns, |writer| writer.append(thread, now_ns, event))
     }
 
+    /// As `event`, for one that `put` appends in its short form, where there is little else to do.
+    /// `None`: nothing was written.
+    #[inline(always)]
+    pub fn short(
+        &self,
+        now_ns: u64,
+        put: impl FnOnce(&WindowWriter) -> Option<Appended>,
+    ) -> Option<Outcome> {
+        let window = self.events.current();
+        if self.file.access() == Access::Write || !window.writer.is_near(now_ns) {
+            return None;
+        }
+        match put(&window.writer)? {
+            Appended::At { middle: false, .. } => Some(Ok(false)),
+            Appended::At { middle: true, .. } => {
+                Some(self.ready(&self.events, window, now_ns).map(|()| false))
+            }
+            Appended::Full => None,
+        }
+    }
+
     /// The byte of the file at which it stands.
     pub fn define(
         &self,
