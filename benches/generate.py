@@ -11,7 +11,7 @@ import json
 import sys
 
 sys.path.insert(0, sys.argv[1])
-rounds, code, data = ([int(word) for word in sys.argv[2:]] + [8, 0, 0])[:3] if len(sys.argv) < 5 else [int(word) for word in sys.argv[2:5]]
+rounds, code, data = ([int(word) for word in sys.argv[2:5]] + [8, 0, 0][len(sys.argv) - 2 :])[:3]
 
 driver = ctypes.CDLL("libcuda.so.1")
 context, segment = ctypes.c_void_p(), ctypes.c_uint64()

@@ -4,9 +4,9 @@
 # group, and how soon another limit holds; what a repeated launch costs; what a call stack costs, against backtrace(); how fast the
 # reader decodes; bytes an event.
 #
-#   scripts/bench.sh [pairs] [limits] [launches] [live] [stacks] [blocks] [refusals] [idle] [reading]      default: all
+#   scripts/bench.sh [pairs] [limits] [launches] [live] [stacks] [blocks] [generate] [refusals] [idle] [reading]      default: all
 #
-# Prints a Markdown table. Needs gcc and python3. Figures are of this machine and this minute: only
+# Prints a Markdown table. Needs gcc and python3 with its headers. Figures are of this machine and this minute: only
 # what stands in one table may be compared.
 set -eu
 cd "$(dirname "$0")/.."
