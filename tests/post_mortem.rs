@@ -366,6 +366,19 @@ fn a_loop_of_refusals_is_silent_and_cheap() {
     assert!(added < 100_000.0, "{added} ns");
 }
 
+/// PyTorch's hook may be reached on a thread with little room.
+#[test]
+fn it_is_sparing_with_the_stack() {
+    let used = |setup: Setup| -> usize {
+        let run = program().run(setup).ok();
+        run.stderr.lines().find_map(|line| line.parse().ok()).unwrap()
+    };
+    let bare = used(torch_asks("stack"));
+    let ours = used(torch_asks("stack").preload());
+    let most = if cfg!(debug_assertions) { 32 << 10 } else { 16 << 10 };
+    assert!(ours - bare.min(ours) <= most, "{ours}, and {bare} bare");
+}
+
 fn python(how: &str, setup: Setup) -> Option<(Run, Run)> {
     let (_, python) = support::pythons().into_iter().next_back()?;
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python");

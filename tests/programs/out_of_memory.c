@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include "c10.h"
 #include "door.h"
+#include <pthread.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -96,6 +97,30 @@ static double refusals(int count) {
         if (alloc(&at, 1ull << 40) != CUDA_ERROR_OUT_OF_MEMORY) exit(91);
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &end);
     return ((end.tv_sec - start.tv_sec) * 1e9 + (end.tv_nsec - start.tv_nsec)) / count;
+}
+
+static void *on_a_stack(void *base) {
+    void (*refuse)(int, int64_t) = TORCH(void, cache_refuse, (int, int64_t));
+    block((CUdeviceptr)base, 1);
+    refuse(0, 64 * MIB);
+    return NULL;
+}
+
+/* Bytes that the hook takes of the stack. */
+static size_t stack_used(void) {
+    enum { SIZE = 1 << 20 };
+    pthread_attr_t attributes;
+    pthread_t thread;
+    CUdeviceptr base = segment(20);
+    unsigned char *stack = aligned_alloc(4096, SIZE);
+    size_t untouched = 0;
+    memset(stack, 0xa5, SIZE);
+    pthread_attr_init(&attributes);
+    pthread_attr_setstack(&attributes, stack, SIZE);
+    pthread_create(&thread, &attributes, on_a_stack, (void *)base);
+    pthread_join(thread, NULL);
+    while (untouched < SIZE && stack[untouched] == 0xa5) untouched++;
+    return SIZE - untouched;
 }
 
 /* One block, of a stack that each path has for itself. */
@@ -208,6 +233,11 @@ int main(int count, char **words) {
         double each = refusals(number);
         fprintf(stderr, "%.0f\n", each);
         MUST(ask(&at, 1));
+        return 0;
+    }
+    if (!strcmp(mode, "stack")) {
+        fragments();
+        fprintf(stderr, "%zu\n", stack_used());
         return 0;
     }
     if (!strcmp(mode, "many")) {
