@@ -52,23 +52,31 @@ pub struct Place {
     pub last_alloc_frees: u64,
 }
 
+/// A step ends, the program does something else, the interpreter drops what there is; and a busy
+/// machine lets it wait now and then.
+const PAUSES: usize = 12;
+
 /// Frees that no allocation follows: those of the last step, those of the process's end.
 #[derive(Clone, Copy, Debug)]
 pub struct LastFrees {
     first_ns: u64,
     last_ns: u64,
     /// The longest pauses between two of them.
-    pauses_ns: [u64; 3],
+    pauses_ns: [u64; PAUSES],
 }
 
 impl LastFrees {
     fn new(time_ns: u64) -> LastFrees {
-        LastFrees { first_ns: time_ns, last_ns: time_ns, pauses_ns: [0; 3] }
+        LastFrees { first_ns: time_ns, last_ns: time_ns, pauses_ns: [0; PAUSES] }
     }
 
     fn add(&mut self, time_ns: u64) {
         let mut pause = time_ns.saturating_sub(self.last_ns);
         self.last_ns = self.last_ns.max(time_ns);
+        // Longest first: most pauses are not longer than the last one.
+        if pause <= self.pauses_ns[PAUSES - 1] {
+            return;
+        }
         for longest in &mut self.pauses_ns {
             if pause > *longest {
                 std::mem::swap(&mut pause, longest);
@@ -76,8 +84,7 @@ impl LastFrees {
         }
     }
 
-    /// What they take without the longest pauses: a step ends, the program does something else,
-    /// the interpreter drops what there is.
+    /// What they take without the longest pauses.
     pub fn busy_ns(&self) -> u64 {
         (self.last_ns - self.first_ns).saturating_sub(self.pauses_ns.iter().sum())
     }
