@@ -19,6 +19,7 @@ impl Ledger {
             self.insert(sink, entry);
             return;
         }
+        self.awaited.came(entry);
         let epoch = self.epoch.load(Relaxed);
         if inner.put(entry, epoch, 0) {
             inner.site_add((entry.site, entry.stack), 1, 0, entry.size as i64, epoch);

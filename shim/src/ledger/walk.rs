@@ -48,3 +48,45 @@ impl Ledger {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::Sink;
+    use super::*;
+    use vramtrace_format::{Event, Kind};
+
+    struct Nowhere;
+    impl Sink for Nowhere {
+        fn emit(&self, _: &Event) {}
+    }
+
+    #[test]
+    fn the_next_allocation_of_the_device_is_noted_once() {
+        let (here, there) = (DeviceId(0), DeviceId(1));
+        let ledger = Box::new(Ledger::new());
+        let entry = |kind, device| Entry::new(kind, 512, 512, device);
+        assert!(ledger.has_come(here), "nobody waits");
+        ledger.await_next(here);
+        ledger.insert(&Nowhere, &entry(Kind::Device, there));
+        ledger.insert(&Nowhere, &entry(Kind::HostPinned, here));
+        assert!(!ledger.has_come(here));
+        ledger.insert_block(&Nowhere, &entry(Kind::Block, here));
+        assert!(ledger.has_come(here));
+        ledger.await_next(here);
+        ledger.insert(&Nowhere, &entry(Kind::Array, here));
+        assert!(ledger.has_come(here));
+    }
+
+    #[test]
+    fn a_visit_sees_what_is_live_on_the_device() {
+        let ledger = Box::new(Ledger::new());
+        for n in 1..2000u64 {
+            let kind = if n % 2 == 0 { Kind::Block } else { Kind::Device };
+            let device = DeviceId(u8::from(n % 5 == 0));
+            ledger.insert(&Nowhere, &Entry::new(kind, n << 9, n, device));
+        }
+        let mut seen = 0;
+        ledger.visit(DeviceId(0), |entry| seen += entry.size);
+        assert_eq!(seen, (1..2000).filter(|n| n % 5 != 0).sum::<u64>());
+    }
+}
