@@ -1,6 +1,7 @@
 //! One line on stderr: `vramtrace: ...`, written at once, without a lock or an allocation.
 
 use crate::entry::uncancelled;
+use crate::private::{self, Wrong};
 use std::fmt::{Arguments, Write};
 
 /// Longest line, with its end.
@@ -49,6 +50,8 @@ pub fn text(lines: &str) {
             match usize::try_from(wrote) {
                 // All at once, but for a pipe that is full.
                 Ok(wrote) if wrote > 0 => rest = &rest[wrote..],
+                // A signal came first; its handler has run.
+                Err(_) if private::errno() == Wrong::Errno(libc::EINTR) => {}
                 _ => return,
             }
         }

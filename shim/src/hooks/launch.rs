@@ -119,7 +119,7 @@ fn local_size(p: &'static Process, place: Place, function: Function) -> u64 {
 pub(super) fn name_of(p: &'static Process, function: u64) -> u32 {
     let mut name: *const c_char = null();
     let is_kernel = p.kernels.is_kernel(function);
-    // SAFETY: as in `local_size`; the driver's text lives as long as the function.
+    // SAFETY: as in `local_size`.
     let result = inside(|| unsafe {
         let ask = match is_kernel {
             true => driver().kernel_get_name,
@@ -127,7 +127,11 @@ pub(super) fn name_of(p: &'static Process, function: u64) -> u32 {
         };
         ask.map(|ask| ask(&mut name, function as Function))
     });
-    if result == Some(CUDA_SUCCESS) { unsafe { took::text(p, name) } } else { 0 }
+    match result {
+        // SAFETY: the driver's text, which lives as long as the function.
+        Some(CUDA_SUCCESS) => unsafe { took::text(p, name) },
+        _ => 0,
+    }
 }
 
 /// A limit of the current context.

@@ -20,8 +20,11 @@ macro_rules! loads {
             call: &Call<unsafe extern "C-unwind" fn($($ty),*) -> CUresult>,
             $($arg: $ty),*
         ) -> CUresult {
-            // SAFETY: the program's text, which the driver has just read.
-            let name = || unsafe { first_text(p, [$($text)?]) };
+            let name = || match call.answer() {
+                // SAFETY: the program's text, which the driver has just read.
+                Some(CUDA_SUCCESS) => unsafe { first_text(p, [$($text)?]) },
+                _ => 0,
+            };
             let real = || unsafe { call.real($($arg),*) };
             watched(p, call.api, current_place(p), Doing::Loading, name, real)
         }
@@ -171,9 +174,9 @@ pub unsafe fn kernel_get_function(
     if p.kernels.was_loaded(kernel as u64) {
         return real();
     }
-    let name = || match unsafe { function.as_ref() } {
+    let name = || match call.answer() {
         // SAFETY: the driver has written it.
-        Some(function) if call.answer() == Some(CUDA_SUCCESS) => name_of(p, *function as u64),
+        Some(CUDA_SUCCESS) => unsafe { function.as_ref() }.map_or(0, |f| name_of(p, *f as u64)),
         _ => 0,
     };
     let result = watched(p, call.api, current_place(p), Doing::Loading, name, real);

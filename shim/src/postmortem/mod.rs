@@ -25,7 +25,6 @@ use crate::entry::{errno, uncancelled};
 use crate::ledger::{DEVICES, device_at, device_index};
 use crate::lock::Lock;
 use crate::process::Process;
-use crate::recorder::this_process;
 use crate::say;
 use burst::{Burst, Refusal, Seen};
 use gather::Asked;
@@ -191,7 +190,7 @@ impl PostMortems {
 #[cold]
 fn tell(p: &'static Process, asked: &Asked, neighbours: Vec<(u32, Option<u64>)>) {
     uncancelled(|| {
-        let mut found = gather::gather(p, &this_process(), asked);
+        let mut found = gather::gather(p, &p.recorder.this_process(), asked);
         let trace = p.recorder.path();
         found.neighbours = neighbours;
         found.quiet_s = (asked.told != Told::Exit).then_some(QUIET_NS / 1_000_000_000);

@@ -137,7 +137,7 @@ fn limit(found: &Findings) -> String {
     match by {
         Some(RefusedBy::Group) => {
             let Limit::Group(name) = &found.limit else { return Bytes(limit).to_string() + &card };
-            let ours: u64 = found.parts.iter().map(|(_, bytes)| bytes).sum();
+            let ours = sum(found.parts.iter().map(|(_, bytes)| *bytes));
             let others = Bytes(counted.saturating_sub(ours));
             format!("{} by the group {name}, of which others have {others}{card}", Bytes(limit))
         }
@@ -181,9 +181,14 @@ fn neighbours(found: &Findings) -> String {
     text
 }
 
+/// Figures of others may be anything.
+fn sum(bytes: impl Iterator<Item = u64>) -> u64 {
+    bytes.fold(0, u64::saturating_add)
+}
+
 /// The sum, and its parts in the same unit.
 fn used(parts: &[(Cow<'static, str>, u64)]) -> String {
-    let sum: u64 = parts.iter().map(|(_, bytes)| bytes).fold(0, |sum, b| sum.saturating_add(*b));
+    let sum = sum(parts.iter().map(|(_, bytes)| *bytes));
     let step = match sum {
         0x4000_0000.. => 1u64 << 30,
         _ => 1 << 20,
@@ -302,7 +307,7 @@ fn advice(found: &Findings) -> String {
             all.push(format!("a group cap of {}", rounded_up(counted.saturating_add(found.whole))));
         }
         Some(RefusedBy::Driver) => {
-            let theirs: u64 = found.neighbours.iter().filter_map(|(_, bytes)| *bytes).sum();
+            let theirs = sum(found.neighbours.iter().filter_map(|(_, bytes)| *bytes));
             if theirs > 0 && driver_free.unwrap_or(0).saturating_add(theirs) >= size {
                 all.push(format!("a card without the {} of other processes", Bytes(theirs)));
             }

@@ -15,6 +15,8 @@ pub struct Identity {
     /// Path of the executable; empty = unknown.
     pub executable: OsString,
     pub rank: Option<u32>,
+    pub local_rank: Option<u32>,
+    pub world_size: Option<u32>,
 }
 
 impl Identity {
@@ -26,6 +28,8 @@ impl Identity {
             host: host(),
             executable: fs::read_link("/proc/self/exe").map(Into::into).unwrap_or_default(),
             rank: number(&["RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"]),
+            local_rank: number(&["LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"]),
+            world_size: number(&["WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"]),
         }
     }
 
@@ -47,8 +51,8 @@ impl Identity {
                 .map(|path| text(path.as_os_str().as_bytes()))
                 .unwrap_or_default(),
             rank: self.rank,
-            local_rank: number(&["LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"]),
-            world_size: number(&["WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"]),
+            local_rank: self.local_rank,
+            world_size: self.world_size,
             writer: env!("CARGO_PKG_VERSION").into(),
             ..Header::default()
         }
@@ -94,7 +98,7 @@ fn number(names: &[&str]) -> Option<u32> {
 fn variable(name: &str) -> Option<&'static OsStr> {
     let name = CString::new(name).ok()?;
     // SAFETY: the program may change its environment in another thread; so may any library that
-    // calls getenv. Read at once, when the trace opens.
+    // calls getenv. Read at once, when the process state is made and when the trace opens.
     unsafe {
         let value = libc::getenv(name.as_ptr());
         (!value.is_null()).then(|| OsStr::from_bytes(std::ffi::CStr::from_ptr(value).to_bytes()))

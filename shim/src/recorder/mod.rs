@@ -11,6 +11,7 @@ mod file;
 mod identity;
 mod live;
 mod name;
+mod opening;
 mod sites;
 mod slot;
 mod ticks;
@@ -23,8 +24,8 @@ mod tests;
 pub use sites::SiteKey;
 
 use crate::config::{Config, Out};
-use crate::entry::{Api, driver, inside, uncancelled};
-use crate::lock::{Guard, Lock};
+use crate::entry::{driver, inside};
+use crate::lock::Lock;
 use crate::say;
 use file::Failure;
 use identity::Identity;
@@ -68,6 +69,7 @@ pub struct Recorder {
     pending: Lock<Pending>,
     upkeep: Lock<Upkeep>,
     live: AtomicPtr<Live>,
+    identity: AtomicPtr<Identity>,
     out: Out,
     /// The name of the group that the process shares a cap with.
     group: Option<String>,
@@ -111,6 +113,7 @@ impl Recorder {
             pending: Lock::new(Pending::default()),
             upkeep: Lock::new(Upkeep::new(config.max)),
             live: AtomicPtr::new(null_mut()),
+            identity: AtomicPtr::new(null_mut()),
             out: config.out.clone(),
             group: config.cap_group.as_ref().ok().cloned().flatten().map(|group| group.name),
             max: config.max,
@@ -124,9 +127,9 @@ impl Recorder {
     /// with no lock held.
     pub fn start(&self) {
         self.driver_version.store(driver_version().unwrap_or(0), Ordering::Relaxed);
-        let identity = Identity::of_this_process();
+        let identity = self.identify();
         let recording = self.state.load(Ordering::Relaxed) != SILENT;
-        let page = Live::create(self.runtime_directory.as_deref(), &identity, self, recording);
+        let page = Live::create(self.runtime_directory.as_deref(), identity, self, recording);
         if let (Some(live), Some(group)) = (&page, &self.group) {
             live.page().set_group(group);
         }
@@ -346,105 +349,21 @@ impl Recorder {
         true
     }
 
-    /// Everything but `RUNNING`: whether this event goes into the file all the same.
-    #[cold]
-    fn admits(&self, time_ns: u64, event: &Event) -> bool {
-        match self.state.load(Ordering::Acquire) {
-            UNOPENED => self.early(time_ns, event),
-            RUNNING => true,
-            TOTALS => is_total(event),
-            _ => false,
-        }
-    }
-
-    /// Before the file is open. True: it is open now, and the event is still to be written.
-    fn early(&self, time_ns: u64, event: &Event) -> bool {
-        if !opens(event) {
-            let thread = self.thread(time_ns);
-            let mut pending = self.pending.lock();
-            if self.state.load(Ordering::Acquire) != UNOPENED {
-                drop(pending);
-                return self.state.load(Ordering::Acquire) == RUNNING;
-            }
-            if pending.events.len() < PENDING_MOST {
-                pending.events.push((time_ns, thread, *event));
-            }
-            return false;
-        }
-        let pending = self.pending.lock();
-        if self.state.load(Ordering::Acquire) == UNOPENED {
-            uncancelled(|| self.open(pending, time_ns));
-        }
-        self.state.load(Ordering::Acquire) == RUNNING
-    }
-
-    /// Opens the file and writes what was kept for it.
-    fn open(&self, mut pending: Guard<'_, Pending>, now_ns: u64) {
-        let identity = Identity::of_this_process();
-        let started = clock::compact_utc(self.start_unix_ns);
-        let trace = match self.create(&identity, &started) {
-            Ok(Some(trace)) => trace,
-            Ok(None) => return self.state.store(SILENT, Ordering::Release),
-            Err((path, failure)) => {
-                self.state.store(SILENT, Ordering::Release);
-                if let Some(live) = self.live() {
-                    live.recording(false);
-                }
-                return say::line(format_args!(
-                    "cannot record into {}: {}; the program goes on without a trace",
-                    path.display(),
-                    Why(failure)
-                ));
-            }
-        };
-        let trace = Box::into_raw(Box::new(trace));
-        self.trace.store(trace, Ordering::Release);
+    /// Who this process is, found out anew.
+    fn identify(&self) -> &'static Identity {
+        let fresh = Box::into_raw(Box::new(Identity::of_this_process()));
+        // What was there is leaked: it may be in use, and there are two at most.
+        self.identity.store(fresh, Ordering::Release);
         // SAFETY: just made, and never freed.
-        let trace: &Trace = unsafe { &*trace };
-        let kept = std::mem::take(&mut *pending);
-        let names =
-            Api::ALL.iter().map(|&api| Definition::Api { id: api as u16, name: api.name().into() });
-        let outcome = names
-            .chain(kept.definitions)
-            .try_for_each(|one| trace.define(ThreadId(0), now_ns, &one).map(|_| ()))
-            .and_then(|_| {
-                let mut events = kept.events.iter();
-                events.try_for_each(|(at, thread, one)| trace.event(*thread, *at, one).map(|_| ()))
-            });
-        if let Some(live) = self.live() {
-            live.set_trace(trace.path());
-        }
-        self.state.store(RUNNING, Ordering::Release);
-        if let Err(failure) = outcome {
-            self.fail(failure, now_ns);
-        }
+        unsafe { &*fresh }
     }
 
-    fn create(
-        &self,
-        identity: &Identity,
-        started: &str,
-    ) -> Result<Option<Trace>, (PathBuf, Failure)> {
-        let path = name::place(&self.out, identity, started).map_err(|error| {
-            let shown = match &self.out {
-                Out::Pattern(pattern) => pattern.into(),
-                _ => PathBuf::from("the working directory"),
-            };
-            let errno = error.raw_os_error().unwrap_or(0);
-            (shown, Failure { reason: StopReason::WriteFailed, errno })
-        })?;
-        let Some(path) = path else { return Ok(None) };
-        let header = vramtrace_format::Header {
-            start_unix_ns: self.start_unix_ns,
-            start_mono_ns: self.start_mono_ns,
-            driver_version: Some(self.driver_version.load(Ordering::Relaxed)).filter(|v| *v != 0),
-            max_bytes: self.max,
-            ..identity.header()
-        };
-        match Trace::create(&path, &header, self.max, self.means) {
-            Ok(trace) => Ok(Some(trace)),
-            Err(failure) => Err((path, failure)),
-        }
+    /// Who this process is, as the header page of a trace says it. The environment is not read
+    /// again: the program may be changing it.
+    pub fn this_process(&self) -> Header {
+        // SAFETY: null, or made by `identify` and never freed.
+        let known = unsafe { self.identity.load(Ordering::Acquire).as_ref() };
+        known.map(Identity::header).unwrap_or_default()
     }
 
     #[inline]
@@ -487,56 +406,6 @@ impl Recorder {
         slot::set_last_ns(now_ns);
         id
     }
-}
-
-/// Who this process is, as the header page of a trace says it.
-pub fn this_process() -> Header {
-    Identity::of_this_process().header()
-}
-
-/// Events with which a process begins to be worth a file.
-fn opens(event: &Event) -> bool {
-    !matches!(
-        event,
-        Event::Cap { .. }
-            | Event::Sample(_)
-            | Event::PassedThrough { .. }
-            | Event::Counters(_)
-            | Event::Anchor
-            | Event::Mark { .. }
-            | Event::Drift { .. }
-            | Event::CacheState { .. }
-            | Event::Limit { .. }
-            | Event::Took(_)
-            | Event::Ended
-    )
-}
-
-/// What is still written when single events are not.
-fn is_total(event: &Event) -> bool {
-    matches!(
-        event,
-        Event::Counters(_)
-            | Event::CheckpointBegin { .. }
-            | Event::CheckpointAlloc { .. }
-            | Event::CheckpointMap { .. }
-            | Event::CheckpointPool { .. }
-            | Event::CheckpointGraph { .. }
-            | Event::CheckpointContext { .. }
-            | Event::CheckpointTotals { .. }
-            | Event::CheckpointCounters { .. }
-            | Event::CheckpointTook { .. }
-            | Event::CheckpointEnd { .. }
-            | Event::Took(_)
-            | Event::CacheState { .. }
-            | Event::CacheOom { .. }
-            | Event::PostMortem(_)
-            | Event::Neighbour { .. }
-            | Event::Stopped { .. }
-            | Event::Ended
-            | Event::Cap { .. }
-            | Event::Sample(_)
-    )
 }
 
 fn driver_version() -> Option<u32> {

@@ -95,6 +95,8 @@ mod tests {
             host: "node/7".into(),
             executable: "/usr/bin/python3.11".into(),
             rank: Some(3),
+            local_rank: None,
+            world_size: None,
         }
     }
 

@@ -1,6 +1,7 @@
 //! What the world does to the file. The program goes on, with one line on stderr.
 
 use super::*;
+use crate::entry::Api;
 use std::os::unix::fs::PermissionsExt;
 
 /// A quarter of a million events, and what a program would notice: nothing.
