@@ -91,6 +91,11 @@ fn two_share_what_one_of_them_could_take() {
         assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
         text
     };
+    let args = ["cap", "--group", &name.0, "--device", "7", "2GiB"];
+    let other = vramtrace().args(args).output().unwrap();
+    let said = String::from_utf8_lossy(&other.stderr);
+    assert_eq!(other.status.code(), Some(2), "{said}");
+    assert!(said.contains("--device 7: group ") && said.contains("it uses 0 (GPU-"), "{said}");
     assert!(order("2GiB").contains("must go before"));
     let run = vramtrace().arg("ps").output().unwrap();
     let text = String::from_utf8_lossy(&run.stdout).into_owned();

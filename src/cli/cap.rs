@@ -49,8 +49,8 @@ pub fn run(args: Args) -> Outcome {
     };
     let device = args.device.as_deref().map(which).transpose()?;
     match (args.pid, args.group) {
-        (Some(pid), _) => of_process(pid, device, limit),
-        (None, Some(name)) => of_group(&name, device, limit),
+        (Some(pid), _) => of_process(pid, device.as_ref(), limit),
+        (None, Some(name)) => of_group(&name, device.as_ref(), limit),
         (None, None) => Err(Failure::new("name a process (--pid) or a group (--group)")),
     }
 }
@@ -60,15 +60,26 @@ fn parse(text: &str) -> Result<Limit, Failure> {
     limit.map_err(|why| Failure::new(format!("limit `{text}`: {why}; or `none`")))
 }
 
-fn which(text: &str) -> Result<Whose, Failure> {
+/// The value of --device.
+struct Named<'a> {
+    text: &'a str,
+    whose: Whose,
+}
+
+fn which(text: &str) -> Result<Named<'_>, Failure> {
     let whose = capspec::parse(&format!("{text}=1GiB")).map(|spec| spec.rules[0].target);
-    whose.map_err(|_| {
-        Failure::new(format!("--device `{text}` is no device; write an ordinal (0) or GPU-<uuid>"))
-    })
+    match whose {
+        Ok(whose) => Ok(Named { text, whose }),
+        Err(_) => Err(Failure::new(format!(
+            "--device `{text}` is no device; write an ordinal (0) or GPU-<uuid>"
+        ))),
+    }
 }
 
 /// A device as its owner knows it.
 struct Device {
+    /// In the owner's page.
+    number: usize,
     ordinal: u8,
     uuid: [u8; 16],
     total: u64,
@@ -76,8 +87,8 @@ struct Device {
 }
 
 impl Device {
-    fn is(&self, whose: Option<Whose>) -> bool {
-        match whose {
+    fn is(&self, named: Option<&Named>) -> bool {
+        match named.map(|named| named.whose) {
             None | Some(Whose::Others) => self.ordinal != u8::MAX,
             Some(Whose::Ordinal(ordinal)) => u32::from(self.ordinal) == ordinal,
             Some(Whose::Gpu(uuid) | Whose::Mig(uuid)) => uuid == self.uuid,
@@ -101,7 +112,28 @@ impl Device {
     }
 }
 
-fn of_process(pid: u32, whose: Option<Whose>, limit: Option<Limit>) -> Outcome {
+/// Those of an owner that are meant: never none.
+fn meant<'d>(
+    known: &'d [Device],
+    named: Option<&Named>,
+    owner: &str,
+) -> Result<Vec<&'d Device>, Failure> {
+    let meant: Vec<&Device> = known.iter().filter(|device| device.is(named)).collect();
+    if !meant.is_empty() {
+        return Ok(meant);
+    }
+    let all = known.iter().filter(|device| device.is(None));
+    let all: Vec<String> =
+        all.map(|device| format!("{} ({})", device.ordinal, uuid_text(&device.uuid))).collect();
+    Err(Failure::new(match (named, all.is_empty()) {
+        (Some(Named { text, .. }), false) => {
+            format!("--device {text}: {owner} uses no such device; it uses {}", all.join(", "))
+        }
+        _ => format!("{owner} uses no device yet; a limit for one can be set when it does"),
+    }))
+}
+
+fn of_process(pid: u32, named: Option<&Named>, limit: Option<Limit>) -> Outcome {
     let target = Target::find(pid).map_err(|missing| {
         Failure::new(match missing {
             Missing::NoSuchProcess => format!("--pid {pid}: there is no such process"),
@@ -118,28 +150,15 @@ fn of_process(pid: u32, whose: Option<Whose>, limit: Option<Limit>) -> Outcome {
     })?;
     let living = target.living()?;
     let known = living.devices.iter().map(|device| Device {
+        number: device.ordinal.into(),
         ordinal: device.ordinal,
         uuid: device.uuid,
         total: device.total_bytes,
         counted: device.counted,
     });
-    let mut meant: Vec<Device> = known.filter(|device| device.is(whose)).collect();
-    if meant.is_empty() {
-        // Not used yet: the limit will hold when it is, but a share of it is not known.
-        match (whose, limit) {
-            (Some(Whose::Ordinal(ordinal)), None | Some(Limit::Bytes(_))) if ordinal < 16 => {
-                let ordinal = ordinal as u8;
-                meant.push(Device { ordinal, uuid: [0; 16], total: 0, counted: 0 });
-            }
-            _ => {
-                return Err(Failure::new(format!(
-                    "--pid {pid} has not used that device; `vramtrace ps` shows which it uses"
-                )));
-            }
-        }
-    }
+    let known: Vec<Device> = known.collect();
     let mut out = String::new();
-    for device in &meant {
+    for device in meant(&known, named, &format!("process {pid}"))? {
         let bytes = limit.map(|limit| limit.bytes(device.total));
         if !target.order(device.ordinal, bytes)? {
             return Err(Failure::new(format!(
@@ -155,7 +174,7 @@ fn of_process(pid: u32, whose: Option<Whose>, limit: Option<Limit>) -> Outcome {
     Ok(DONE)
 }
 
-fn of_group(name: &str, whose: Option<Whose>, limit: Option<Limit>) -> Outcome {
+fn of_group(name: &str, named: Option<&Named>, limit: Option<Limit>) -> Outcome {
     policy::check_name(name).map_err(|why| Failure::new(format!("--group `{name}` {why}")))?;
     let group = Group::open(name).map_err(|problem| match problem {
         Problem::Io(_, error) if error.kind() == std::io::ErrorKind::NotFound => Failure::new(
@@ -166,26 +185,21 @@ fn of_group(name: &str, whose: Option<Whose>, limit: Option<Limit>) -> Outcome {
     if group.members.is_empty() {
         return Err(Failure::new(format!("--group {name}: none of its processes runs")));
     }
+    let known = group.devices.iter().map(|(number, known)| Device {
+        number: *number,
+        ordinal: known.ordinal,
+        uuid: known.uuid,
+        total: known.total_bytes,
+        counted: known.counted,
+    });
+    let known: Vec<Device> = known.collect();
     let mut out = String::new();
-    for (number, known) in &group.devices {
-        let device = Device {
-            ordinal: known.ordinal,
-            uuid: known.uuid,
-            total: known.total_bytes,
-            counted: known.counted,
-        };
-        if device.is(whose) {
-            let bytes = limit.map(|limit| limit.bytes(device.total));
-            group.order(*number, bytes)?;
-            let whose = format!("group {name} {}", uuid_text(&device.uuid));
-            out.push_str(&device.said(&whose, bytes));
-            out.push('\n');
-        }
-    }
-    if out.is_empty() {
-        return Err(Failure::new(format!(
-            "--group {name}: none of its processes used that device"
-        )));
+    for device in meant(&known, named, &format!("group {name}"))? {
+        let bytes = limit.map(|limit| limit.bytes(device.total));
+        group.order(device.number, bytes)?;
+        let whose = format!("group {name} {}", uuid_text(&device.uuid));
+        out.push_str(&device.said(&whose, bytes));
+        out.push('\n');
     }
     print(&out)?;
     Ok(DONE)
