@@ -302,9 +302,14 @@ fn refusals(process: &Process, id: DeviceId, device: &DeviceState, top: usize) -
         return String::new();
     }
     let mut table = Table::new(4, "rrllrrrl");
+    let what = match device.refused() {
+        0 => "would have been refused",
+        _ if device.warned > 0 => "refused, or would have been",
+        _ => "refused",
+    };
     let which = match shown as u64 == all {
-        true => "refused".to_string(),
-        false => format!("the last {shown} refused"),
+        true => what.to_string(),
+        false => format!("the last {shown} {what}"),
     };
     table.head(&[&which, "at", "by", "API", "asked for", "counted", "limit", ""]);
     for refusal in here().skip(here().count() - shown) {
