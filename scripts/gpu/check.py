@@ -65,11 +65,9 @@ def smi(pid=None, field="used_memory"):
     ).stdout
     if pid is None:
         return int(text.split()[0])
-    for line in text.splitlines():
-        found, used = (part.strip() for part in line.split(","))
-        if int(found) == pid:
-            return int(used)
-    return None
+    used = [part.split(",") for part in text.splitlines()]
+    mine = [int(amount) for found, amount in used if int(found) == pid]
+    return sum(mine) if mine else None  # a line for each card that it is on
 
 
 def have(*modules):

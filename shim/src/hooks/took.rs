@@ -14,8 +14,9 @@ use vramtrace_format::{Cause, PoolId, StackId};
 
 /// Longest name that is kept: names of C++ functions are long.
 const LONGEST: usize = 4000;
-/// Events are made by the thousand: a reading after them comes at most so often.
-const SELDOM_NS: u64 = 1_000_000;
+/// Events are made by the thousand, and never showed on an H200: a reading after them comes at most
+/// so often.
+const SELDOM_NS: u64 = 100_000_000;
 
 /// A call under way.
 pub struct Watch(Option<Taking>);

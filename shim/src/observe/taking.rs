@@ -11,7 +11,7 @@ use vramtrace_format::{Cause, ContextId, DeviceId, Event, Took};
 /// Readings after calls take at most this, and then one part in so many of the process's life:
 /// where many processes share a GPU, NVML is slow.
 const GRACE_NS: u64 = 100_000_000;
-const SHARE: u64 = 200;
+const SHARE: u64 = 1000;
 
 const ALL: [Doing; Doing::COUNT] = [
     Doing::Loading,
