@@ -240,15 +240,17 @@ def torch_libraries():
 
 
 def refusals():
-    """What a refused request costs, 1,000 in a row; and the post-mortem at PyTorch's hook, with what is live."""
+    """What a refused request costs, 1,000 in a row and in turns with one that is given; and the post-mortem at PyTorch's hook, with what is live."""
     program, library = compiled("out_of_memory", "tests/programs/out_of_memory.c"), torch_libraries()
     out = {"VRAMTRACE_OUT": str(work / "t.%p.vtrace")}
     ways = {"bare": env(preload=False), "by the driver": env(**out), "by the cap": env(VRAMTRACE_CAP="1GiB", **out)}
-    best, told = {}, {}
+    best, told, probed = {}, {}, {}
     for _ in range(5):
         for way, environment in ways.items():
             run = subprocess.run([str(program), "-", "loop", "1000"], env=environment, capture_output=True, text=True, check=True)
             best[way] = min(float(run.stderr), best.get(way, 1e18))
+            run = subprocess.run([str(program), "-", "probe", "20000"], env=environment, capture_output=True, text=True, check=True)
+            probed[way] = min(float(run.stderr), probed.get(way, 1e18))
         for count in (0, 1_000, 100_000):
             run = subprocess.run([str(program), str(library), "many", str(count)], env=env(**out), capture_output=True, text=True, check=True)
             assert "out of memory" in run.stderr
@@ -257,6 +259,7 @@ def refusals():
             trace.unlink()
     print("\n| ns, of 1,000 refused requests each | " + " | ".join(ways) + " |\n|---|" + "---|" * len(ways))
     print("| refused | " + " | ".join(f"{best[way]:.0f}" for way in ways) + " |")
+    print("| refused, and then given and freed 512 bytes, with 100,000 allocations live; 20,000 times | " + " | ".join(f"{probed[way]:.0f}" for way in ways) + " |")
     print("\n| ms, a post-mortem | lowest of 5 | highest |\n|---|---|---|")
     for count, figures in told.items():
         print(f"| {count:,} blocks are live, of {min(count, 4096):,} stacks | {min(figures):.1f} | {max(figures):.1f} |")

@@ -255,6 +255,50 @@ fn an_end_by_a_refusal_is_told_at_the_exit() {
     assert_eq!(ours.only_report()["ended_in_order"], true);
 }
 
+/// Whoever frees all before it exits is told who held it when it was refused.
+#[test]
+fn what_is_freed_before_the_exit_is_told_all_the_same() {
+    let freed = |more: &[u64], out: &str| {
+        let setup = asks("exit-freed", 1 << 20).env("VRAMTRACE_CAP", "1400MiB");
+        let setup = more.iter().fold(setup, |setup, word| setup.arg(word));
+        run(setup.env("VRAMTRACE_OUT", out))
+    };
+    let one = freed(&[], ".");
+    let text = &one.stderr;
+    assert!(text.contains("ended out of memory: last refused 1.00 TiB at outofmemory"), "{text}");
+    assert_eq!(says(text, "used"), "1.01 GiB = context 0.51 + allocations 0.50");
+    let holds = says(text, "holds");
+    assert!(holds.starts_with("512.00 MiB outofmemory"), "{text}");
+    assert!(holds.ends_with("   16 allocations"), "at the refusal itself: {text}");
+    let [told] = post_mortems(&one)[..] else { panic!("once") };
+    assert_eq!((told.told, told.counted), (Told::Exit, (512 + 518) * MIB));
+    // Of two, the last one: half was freed in between.
+    let two = freed(&[8], ".");
+    assert_eq!(says(&two.stderr, "used"), "774.00 MiB = context 518.00 + allocations 256.00");
+    let holds = says(&two.stderr, "holds");
+    assert!(holds.starts_with("256.00 MiB") && holds.ends_with("   8 allocations"), "{holds}");
+    // Without a trace there are no places.
+    let untraced = freed(&[8], "off");
+    assert_eq!(untraced.traces(), [] as [PathBuf; 0]);
+    assert_eq!(says(&untraced.stderr, "used"), says(&two.stderr, "used"));
+    assert_eq!(says(&untraced.stderr, "holds"), "256.00 MiB where is not known   8 allocations");
+}
+
+/// One that is refused again and again is looked at seldom: then it is said how old that is.
+#[test]
+fn who_held_it_some_time_before_is_said_so() {
+    let run = run(asks("probe-then-out", 50));
+    let text = &run.stderr;
+    assert_eq!(says(text, "used"), "1.07 GiB = context 0.51 + allocations 0.56");
+    let holds = says(text, "holds");
+    // Whether it was looked again after the last 64 MiB is a matter of time.
+    let before = holds.starts_with("512.00 MiB outofmemory")
+        && holds.contains("   16 allocations (")
+        && holds.ends_with(" ms earlier)");
+    let then = holds.starts_with("576.00 MiB outofmemory") && holds.ends_with("   17 allocations");
+    assert!(before || then, "{text}");
+}
+
 #[test]
 fn a_second_without_anything_is_told() {
     let run = run(asks("again", 2000).env("VRAMTRACE_CAP", "1400MiB")).ok();
@@ -366,6 +410,20 @@ fn a_loop_of_refusals_is_silent_and_cheap() {
     assert!(added < 100_000.0, "{added} ns");
 }
 
+/// Nor does one that is given something in between, with much to be looked at.
+#[test]
+fn a_prober_with_much_in_hand_is_cheap() {
+    let program = program();
+    let each = |setup: Setup| -> f64 {
+        let run = program.run(setup).ok();
+        assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
+        run.stderr.trim().parse().unwrap()
+    };
+    let added = each(asks("probe", 2000).preload()) - each(asks("probe", 2000));
+    // In a debug build a look takes 100 ms: each time, it would be a thousand times as much.
+    assert!(added < 1_000_000.0, "{added} ns");
+}
+
 /// PyTorch's hook may be reached on a thread with little room.
 #[test]
 fn it_is_sparing_with_the_stack() {
@@ -379,14 +437,14 @@ fn it_is_sparing_with_the_stack() {
     assert!(ours - bare.min(ours) <= most, "{ours}, and {bare} bare");
 }
 
-fn python(how: &str, setup: Setup) -> Option<(Run, Run)> {
+fn python(script: &str, how: &str, setup: Setup) -> Option<(Run, Run)> {
     let (_, python) = support::pythons().into_iter().next_back()?;
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python");
     let scratch = Scratch::new();
     let packages = scratch.0.join("site-packages/transformers");
     std::fs::create_dir_all(&packages).unwrap();
     std::fs::copy(source.join("model.py"), packages.join("model.py")).unwrap();
-    std::fs::copy(source.join("out_of_memory.py"), scratch.0.join("train.py")).unwrap();
+    std::fs::copy(source.join(script), scratch.0.join("train.py")).unwrap();
     let setup = setup
         .env("PYTHONPATH", &packages)
         .cwd(&scratch.0)
@@ -404,7 +462,7 @@ fn python(how: &str, setup: Setup) -> Option<(Run, Run)> {
 
 #[test]
 fn python_lines() {
-    let Some((bare, ours)) = python("raises", Setup::simulated()) else {
+    let Some((bare, ours)) = python("out_of_memory.py", "raises", Setup::simulated()) else {
         return support::skip("lines of Python: no Python from pyenv");
     };
     assert_eq!((&ours.stdout, ours.status), (&bare.stdout, bare.status));
@@ -429,7 +487,7 @@ fn python_lines() {
 
 #[test]
 fn python_that_ends_by_a_refused_driver_call() {
-    let Some((bare, ours)) = python("nothing", Setup::simulated()) else {
+    let Some((bare, ours)) = python("out_of_memory.py", "nothing", Setup::simulated()) else {
         return support::skip("lines of Python: no Python from pyenv");
     };
     assert_eq!((&ours.stdout, ours.status), (&bare.stdout, bare.status));
@@ -439,4 +497,32 @@ fn python_that_ends_by_a_refused_driver_call() {
         told.contains("ended out of memory: last refused 1.00 TiB at train.py:12 < train.py:31"),
         "{told}"
     );
+}
+
+/// As with CuPy: the interpreter's end frees what is kept in a list.
+#[test]
+fn python_that_keeps_what_it_is_given() {
+    let ways =
+        [Setup::simulated().env("VRAMTRACE_CAP", "2GiB"), Setup::simulated().devices("1x2GiB")];
+    for setup in ways {
+        let Some((_, ours)) = python("kept_in_a_list.py", "", setup) else {
+            return support::skip("lines of Python: no Python from pyenv");
+        };
+        assert_eq!(ours.status, 1);
+        let text = &ours.stderr;
+        assert!(text.contains("MemoryError: cuMemAlloc_v2: 2\n"), "{text}");
+        let head = "ended out of memory: last refused 256.00 MiB at train.py:";
+        assert!(text.contains(head), "{text}");
+        let used = says(text, "used");
+        assert!(
+            used.starts_with("1.") && used.ends_with(" = context 0.51 + allocations 1.25"),
+            "{text}"
+        );
+        let holds = says(text, "holds");
+        assert!(holds.starts_with("1.25 GiB train.py:"), "{text}");
+        assert!(holds.ends_with("   5 allocations"), "{text}");
+        let freed = events(&ours.only_trace());
+        let freed = freed.iter().filter(|event| matches!(event, Event::Free { .. })).count();
+        assert_eq!(freed, 5, "all was freed before it was told");
+    }
 }

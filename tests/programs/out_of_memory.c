@@ -99,6 +99,28 @@ static double refusals(int count) {
     return ((end.tv_sec - start.tv_sec) * 1e9 + (end.tv_nsec - start.tv_nsec)) / count;
 }
 
+static __attribute__((noinline)) CUdeviceptr layer(uint64_t mib) {
+    CUdeviceptr at = 0;
+    MUST(ask(&at, mib));
+    return at;
+}
+
+/* Asks for too much and for little in turns, COUNT times. */
+static double probes(int count) {
+    CUdeviceptr at;
+    CUresult (*alloc)(CUdeviceptr *, size_t) = door("cuMemAlloc_v2");
+    CUresult (*release)(CUdeviceptr) = door("cuMemFree_v2");
+    struct timespec start, end;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &start);
+    for (int n = 0; n < count; n++) {
+        if (alloc(&at, 1ull << 40) != CUDA_ERROR_OUT_OF_MEMORY) exit(91);
+        MUST(alloc(&at, 512));
+        MUST(release(at));
+    }
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &end);
+    return ((end.tv_sec - start.tv_sec) * 1e9 + (end.tv_nsec - start.tv_nsec)) / count;
+}
+
 static void *on_a_stack(void *base) {
     void (*refuse)(int, int64_t) = TORCH(void, cache_refuse, (int, int64_t));
     block((CUdeviceptr)base, 1);
@@ -188,6 +210,33 @@ int main(int count, char **words) {
     if (!strcmp(mode, "exit")) {
         MUST(ask(&at, 600));
         return ask(&at, number);
+    }
+    if (!strcmp(mode, "exit-freed")) {
+        /* As an interpreter does at its end: all is freed before it exits. FREED: after the first of two refusals. */
+        int freed = count > 4 ? atoi(words[4]) : 0;
+        CUdeviceptr layers[16];
+        for (int n = 0; n < 16; n++) layers[n] = layer(32);
+        int result = ask(&at, number);
+        if (freed) {
+            for (int n = 0; n < freed; n++) give_back(layers[n]);
+            result = ask(&at, number);
+        }
+        for (int n = freed; n < 16; n++) give_back(layers[n]);
+        return result;
+    }
+    if (!strcmp(mode, "probe-then-out")) {
+        /* COUNT refusals, each with something given after it; then one that ends it. */
+        for (int n = 0; n < 16; n++) layer(32);
+        probes(number);
+        layer(64);
+        return ask(&at, 1 << 20);
+    }
+    if (!strcmp(mode, "probe")) {
+        /* COUNT times, with 100,000 allocations live. */
+        CUresult (*alloc)(CUdeviceptr *, size_t) = door("cuMemAlloc_v2");
+        for (int n = 0; n < 100000; n++) MUST(alloc(&at, 512));
+        fprintf(stderr, "%.0f\n", probes(number));
+        return 0;
     }
     if (!strcmp(mode, "go-on")) {
         if (ask(&at, number) == 0) return 92;

@@ -1,6 +1,7 @@
 //! One device's refusals since it was last given something: whether the program lives with them.
 //! Arithmetic on times alone.
 
+use super::sums::Sums;
 use vramtrace_format::{RefusedBy, StackId};
 
 /// The last request that got nothing.
@@ -19,6 +20,8 @@ pub struct Refusal {
     /// 0 = none.
     pub limit: u64,
     pub driver_free: Option<u64>,
+    /// What the memory was used for then.
+    pub sums: Sums,
 }
 
 /// A program that is refused again after so long, with nothing given in between, does not live with
@@ -48,6 +51,8 @@ pub struct Burst {
     told: bool,
     /// Refusals that the program lived with, since the last post-mortem.
     absorbed: u64,
+    /// The live bytes when it was looked who holds them, since something was given.
+    looked_at: Option<u64>,
 }
 
 impl Burst {
@@ -68,6 +73,20 @@ impl Burst {
 
     pub fn see(&mut self, seen: Seen) {
         self.seen = Some(seen);
+    }
+
+    /// It was looked who holds `live` bytes.
+    pub fn look(&mut self, live: u64) {
+        self.looked_at = Some(live);
+    }
+
+    /// Who held these at the last look still does: nothing was given since, and nothing is gone.
+    pub fn is_looked_at(&self, live: u64) -> bool {
+        self.looked_at == Some(live)
+    }
+
+    pub fn is_told(&self) -> bool {
+        self.told
     }
 
     pub fn seen(&self) -> Option<&Seen> {
@@ -140,7 +159,21 @@ mod tests {
             counted: 950,
             limit: 1000,
             driver_free: None,
+            sums: Sums::default(),
         }
+    }
+
+    #[test]
+    fn a_look_counts_until_something_is_given_or_gone() {
+        let mut burst = Burst::default();
+        refused(&mut burst, 1, true);
+        assert!(!burst.is_looked_at(0));
+        burst.look(700);
+        refused(&mut burst, 2, false);
+        assert!(burst.is_looked_at(700));
+        assert!(!burst.is_looked_at(600), "something was freed");
+        refused(&mut burst, 3, true);
+        assert!(!burst.is_looked_at(700), "something was given");
     }
 
     #[test]

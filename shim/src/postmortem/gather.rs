@@ -2,23 +2,14 @@
 //! memory is bounded by what is live, and it holds one short lock at a time.
 
 use super::burst::Refusal;
-use super::holes::{Holes, Piece, holes};
+use super::held::{self, Held, Row, STACKS_MOST};
+use super::kept::Kept;
 use super::names::{Library, Names};
 use super::words::{Findings, Holder, Limit};
-use crate::ledger::Entry;
 use crate::process::Process;
-use std::borrow::Cow;
 use std::collections::HashMap;
-use vramtrace_format::physical::{Physical, physical};
-use vramtrace_format::{
-    CacheBytes, Cause, Definition, DeviceId, Header, Kind, PostMortem, RefusedBy, Space, StackId,
-    Told,
-};
+use vramtrace_format::{Definition, DeviceId, Header, PostMortem, RefusedBy, StackId, Told};
 
-/// Blocks more than these are not looked at one by one.
-const BLOCKS_MOST: usize = 4 << 20;
-/// Stacks of driver allocations whose library is looked for, largest first.
-const LIBRARIES_MOST: usize = 64;
 /// Stacks whose lines are named, but for the request's own.
 const HOLDERS_MOST: usize = 4;
 /// Libraries that are told apart.
@@ -29,93 +20,45 @@ pub struct Asked {
     pub told: Told,
     pub refusal: Refusal,
     pub absorbed: u64,
-    /// The framework's own totals, where it says some.
-    pub cache: Option<CacheBytes>,
+    /// Who holds it.
+    pub holding: Holding,
 }
 
-/// What is live on the device.
-#[derive(Default)]
-struct Live {
-    blocks: Vec<(u64, u64)>,
-    /// More than were looked at.
-    too_many: bool,
-    by_stack: HashMap<StackId, (u64, u64)>,
-    others: Vec<Other>,
+pub enum Holding {
+    /// Those who do now.
+    Now,
+    /// As it was at the refusal.
+    Then(Kept),
+    /// As it was some time before it.
+    Before(Kept),
+    Unknown,
 }
 
-/// An allocation of the driver's.
-struct Other {
-    key: u64,
-    space: Space,
-    size: u64,
-    physical: u64,
-    stack: StackId,
-    /// A framework's blocks lie in it.
-    held: bool,
-}
+type Libraries = HashMap<StackId, Library>;
 
 pub fn gather(p: &'static Process, header: &Header, asked: &Asked) -> Findings {
-    let live = look(p, asked.device);
     let mut findings = None;
-    let mut live = Some(live);
     p.recorder.look_up(|read| {
-        if let Some(live) = live.take() {
-            findings = Some(find(p, asked, live, Names::new(p, header, read)));
-        }
+        findings = Some(find(p, asked, Names::new(p, header, read)));
     });
     let mut nothing = |_, _, _| -> Option<Definition> { None };
-    let mut found = match (findings, live) {
-        (Some(found), _) => found,
-        (None, live) => {
-            find(p, asked, live.unwrap_or_default(), Names::new(p, header, &mut nothing))
-        }
-    };
+    let mut found = findings.unwrap_or_else(|| find(p, asked, Names::new(p, header, &mut nothing)));
     found.rank = header.rank;
     found.pid = header.pid;
     found
 }
 
-fn look(p: &'static Process, device: DeviceId) -> Live {
-    let mut live = Live::default();
-    p.ledger.visit(device, |entry| match entry.space {
-        Space::Block => {
-            let (bytes, count) = live.by_stack.entry(entry.stack).or_default();
-            (*bytes, *count) = (bytes.saturating_add(entry.size), *count + 1);
-            match live.blocks.len() < BLOCKS_MOST {
-                true => live.blocks.push((entry.key, entry.size)),
-                false => live.too_many = true,
-            }
-        }
-        Space::Host => {}
-        _ if entry.kind == Kind::Imported => {}
-        _ => live.others.push(other(entry)),
-    });
-    live
-}
-
-fn other(entry: &Entry) -> Other {
-    let &Entry { key, space, size, stack, .. } = entry;
-    let physical = match physical(entry.kind, size) {
-        Physical::Own(bytes) => bytes,
-        Physical::Shared(bytes) => bytes,
-        Physical::Reserved => size,
-        Physical::None => 0,
+fn find(p: &'static Process, asked: &Asked, mut names: Names) -> Findings {
+    let Refusal { by, size, whole, stack, counted, limit, driver_free, sums, .. } = asked.refusal;
+    let (held, libraries) = held(p, asked, &mut names);
+    let Held { rows, holes } = held;
+    // Of another moment, the parts would not be those of the sum.
+    let named = match asked.holding {
+        Holding::Before(_) => Vec::new(),
+        _ => named(&rows, &libraries, sums.cache.is_some()),
     };
-    Other { key, space, size, physical, stack, held: false }
-}
-
-fn find(p: &'static Process, asked: &Asked, mut live: Live, mut names: Names) -> Findings {
-    let libraries = libraries(&live, &mut names);
-    let holes = find_holes(p, asked.device, &mut live, &libraries);
-    let free_inside = match (holes, asked.cache) {
-        (_, Some(cache)) => cache.reserved.saturating_sub(cache.allocated),
-        (Some(holes), None) => holes.free,
-        (None, None) => 0,
-    };
-    let parts = parts(p, asked, &live, &libraries);
-    let asked_at = names.place(asked.refusal.stack);
-    let holders = holders(&live, &mut names);
-    let Refusal { by, size, whole, stack, counted, limit, driver_free, .. } = asked.refusal;
+    let asked_at = names.place(stack);
+    let holders = holders(&rows, &mut names);
     Findings {
         event: PostMortem {
             device: asked.device,
@@ -126,7 +69,7 @@ fn find(p: &'static Process, asked: &Asked, mut live: Live, mut names: Names) ->
             counted,
             limit,
             driver_free,
-            cache: asked.cache,
+            cache: sums.cache,
             largest_hole: holes.map(|holes| holes.largest),
             absorbed: asked.absorbed,
         },
@@ -141,9 +84,13 @@ fn find(p: &'static Process, asked: &Asked, mut live: Live, mut names: Names) ->
             _ if p.cap.is_ordered(asked.device) => Limit::Ordered,
             _ => Limit::Cap,
         },
-        parts,
-        free_inside,
+        parts: sums.parts(named),
+        free_inside: sums.free_inside().or(holes.map(|holes| holes.free)).unwrap_or(0),
         holders,
+        held_before_ns: match &asked.holding {
+            Holding::Before(kept) => Some(asked.refusal.time_ns.saturating_sub(kept.time_ns)),
+            _ => None,
+        },
         neighbours: Vec::new(),
         expandable: is_expandable(p),
         trace: None,
@@ -151,143 +98,65 @@ fn find(p: &'static Process, asked: &Asked, mut live: Live, mut names: Names) ->
     }
 }
 
-/// By stack, of the allocations that the driver gave.
-fn libraries(live: &Live, names: &mut Names) -> HashMap<StackId, Library> {
-    let mut bytes: HashMap<StackId, u64> = HashMap::new();
-    for other in &live.others {
-        let sum = bytes.entry(other.stack).or_default();
-        *sum = sum.saturating_add(other.physical);
-    }
-    let mut stacks: Vec<(StackId, u64)> = bytes.into_iter().collect();
-    stacks.sort_unstable_by_key(|(stack, bytes)| (std::cmp::Reverse(*bytes), stack.0));
-    stacks
-        .into_iter()
-        .take(LIBRARIES_MOST)
-        .filter_map(|(stack, _)| Some((stack, names.library(stack)?)))
-        .collect()
-}
-
-/// Marks what holds blocks. `None`: no blocks are followed.
-fn find_holes(
-    p: &'static Process,
-    device: DeviceId,
-    live: &mut Live,
-    libraries: &HashMap<StackId, Library>,
-) -> Option<Holes> {
-    if live.blocks.is_empty() || live.too_many {
-        return None;
-    }
-    let of_cache = |stack| libraries.get(&stack).is_some_and(Library::is_torch_cache);
-    let mut pieces = Vec::new();
-    let mut objects = HashMap::new();
-    for (number, other) in live.others.iter().enumerate() {
-        match other.space {
-            Space::Device => pieces.push(Piece {
-                range: other.key..other.key.saturating_add(other.size),
-                mapped: false,
-                empty: of_cache(other.stack),
-                number,
-            }),
-            Space::Vmm => drop(objects.insert(other.key, number)),
-            _ => {}
+fn held(p: &'static Process, asked: &Asked, names: &mut Names) -> (Held, Libraries) {
+    let of_cache = |libraries: &Libraries, stack: StackId| {
+        libraries.get(&stack).is_some_and(Library::is_torch_cache)
+    };
+    match &asked.holding {
+        Holding::Now => {
+            let live = held::look(p, asked.device);
+            let libraries = libraries(live.stacks(), names);
+            (live.add_up(p, |stack| of_cache(&libraries, stack)), libraries)
         }
+        Holding::Then(kept) | Holding::Before(kept) => {
+            let mut held = kept.held.clone();
+            let of_driver = held.rows.iter().filter(|row| !row.of_framework);
+            let libraries = libraries(of_driver.map(|row| row.stack).collect(), names);
+            if asked.refusal.sums.cache.is_some() {
+                // Which segments are empty was not known when it was added up.
+                held.rows.retain(|row| row.of_framework || !of_cache(&libraries, row.stack));
+                held.holes = None;
+            }
+            (held, libraries)
+        }
+        Holding::Unknown => Default::default(),
     }
-    if !objects.is_empty() {
-        let vmm = p.vmm.lock();
-        let mapped = vmm.mappings().filter_map(|mapping| {
-            let number = *objects.get(&mapping.object)?;
-            let range = mapping.address..mapping.address.saturating_add(mapping.size);
-            let empty = of_cache(live.others[number].stack);
-            Some(Piece { range, mapped: true, empty, number })
-        });
-        pieces.extend(mapped);
-    }
-    debug_assert!(pieces.iter().all(|piece| piece.number < live.others.len()), "{device:?}");
-    let others = &mut live.others;
-    let blocks = std::mem::take(&mut live.blocks);
-    Some(holes(pieces, blocks, |number| others[number].held = true))
 }
 
-/// The sum that makes up the use.
-fn parts(
-    p: &'static Process,
-    asked: &Asked,
-    live: &Live,
-    libraries: &HashMap<StackId, Library>,
-) -> Vec<(Cow<'static, str>, u64)> {
-    let device = asked.device;
-    let mut left = p.ledger.live(device);
-    let mut parts: Vec<(Cow<'static, str>, u64)> = Vec::new();
-    if let Some(CacheBytes { allocated, reserved }) = asked.cache {
-        parts.push(("tensors".into(), allocated));
-        parts.push(("torch cache".into(), reserved.saturating_sub(allocated)));
-        left = left.saturating_sub(reserved);
-    }
-    parts.extend(drivers_own(p, device));
+/// By stack, of the allocations that the driver gave.
+fn libraries(stacks: Vec<StackId>, names: &mut Names) -> Libraries {
+    let named = |stack| Some((stack, names.library(stack)?));
+    stacks.into_iter().take(STACKS_MOST).filter_map(named).collect()
+}
+
+/// The libraries that hold most.
+fn named(rows: &[Row], libraries: &Libraries, of_torch: bool) -> Vec<(String, u64)> {
     let mut titles: HashMap<&str, u64> = HashMap::new();
-    for other in live.others.iter().filter(|other| !other.held) {
-        if let Some(library) = libraries.get(&other.stack).filter(|library| !library.own) {
+    for row in rows.iter().filter(|row| !row.of_framework) {
+        if let Some(library) = libraries.get(&row.stack).filter(|library| !library.own) {
             let sum = titles.entry(&library.title).or_default();
-            *sum = sum.saturating_add(other.physical);
+            *sum = sum.saturating_add(row.bytes);
         }
     }
     // What a cache keeps empty is its own already.
-    if asked.cache.is_some() {
+    if of_torch {
         titles.remove("PyTorch");
     }
-    let mut titles: Vec<(&str, u64)> = titles.into_iter().collect();
-    titles.sort_unstable_by_key(|(title, bytes)| (std::cmp::Reverse(*bytes), *title));
-    for (title, bytes) in titles.into_iter().take(TITLES_MOST) {
-        let bytes = bytes.min(left);
-        left -= bytes;
-        parts.push((title.to_string().into(), bytes));
-    }
-    let rest = if asked.cache.is_some() { "other allocations" } else { "allocations" };
-    parts.push((rest.into(), left));
-    parts.retain(|(_, bytes)| *bytes > 0);
-    parts
+    let mut titles: Vec<(String, u64)> =
+        titles.into_iter().map(|(title, bytes)| (title.to_string(), bytes)).collect();
+    titles.sort_unstable_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    titles.truncate(TITLES_MOST);
+    titles
 }
 
-/// What the driver took on its own: its contexts, and what NVML showed after which calls.
-fn drivers_own(p: &'static Process, device: DeviceId) -> Vec<(Cow<'static, str>, u64)> {
-    let mut took = p.observe.took(device);
-    // Where NVML does not know us, the limits' growth is known all the same.
-    let local = &mut took[Cause::LocalMemory as usize];
-    *local = p.contexts.growth_on(device).max(*local);
-    let context = p.contexts.bytes_on(device).saturating_add(took[Cause::Context as usize]);
-    let mut parts = vec![("context".into(), context)];
-    for (cause, name) in [
-        (Cause::Modules, "modules"),
-        (Cause::LocalMemory, "local memory"),
-        (Cause::Heap, "kernels' heap"),
-        (Cause::Streams, "streams"),
-        (Cause::Graphs, "graphs"),
-        (Cause::Sharing, "sharing"),
-    ] {
-        parts.push((name.into(), took[cause as usize]));
-    }
-    let known = parts.iter().fold(0u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
-    parts.push(("driver's other".into(), p.cap.outside(device).saturating_sub(known)));
-    parts
-}
-
-/// The stacks that hold most: blocks in place of the segments that they lie in.
-fn holders(live: &Live, names: &mut Names) -> Vec<Holder> {
-    let mut all: HashMap<(StackId, bool), (u64, u64)> =
-        live.by_stack.iter().map(|(stack, sums)| ((*stack, true), *sums)).collect();
-    for other in live.others.iter().filter(|other| !other.held) {
-        let (bytes, count) = all.entry((other.stack, false)).or_default();
-        (*bytes, *count) = (bytes.saturating_add(other.physical), *count + 1);
-    }
-    let mut all: Vec<((StackId, bool), (u64, u64))> = all.into_iter().collect();
-    all.sort_unstable_by_key(|((stack, _), (bytes, _))| (std::cmp::Reverse(*bytes), stack.0));
-    let named =
-        all.into_iter().take(HOLDERS_MOST).map(|((stack, of_framework), (bytes, count))| Holder {
-            bytes,
-            count,
-            of_framework,
-            place: names.place(stack),
-        });
+/// The lines that hold most.
+fn holders(rows: &[Row], names: &mut Names) -> Vec<Holder> {
+    let named = rows.iter().take(HOLDERS_MOST).map(|row| Holder {
+        bytes: row.bytes,
+        count: row.count,
+        of_framework: row.of_framework,
+        place: names.place(row.stack),
+    });
     let mut holders: Vec<Holder> = Vec::new();
     for holder in named {
         // Of one line there may be several stacks.

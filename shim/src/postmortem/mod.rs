@@ -3,7 +3,10 @@
 //! | step | where |
 //! |---|---|
 //! | is it, or does it live with its refusals | [`burst`] |
-//! | the figures | [`gather`], [`holes`] |
+//! | the sums, at each refusal | [`sums`] |
+//! | who holds it, and what is free in between | [`held`], [`holes`] |
+//! | that of a refusal, kept for the end | [`kept`] |
+//! | all figures together | [`gather`] |
 //! | the lines behind the stacks | [`names`] |
 //! | the words | [`words`] |
 //! | the file, where one is wanted | [`file`] |
@@ -15,8 +18,11 @@
 mod burst;
 mod file;
 mod gather;
+mod held;
 mod holes;
+mod kept;
 mod names;
+mod sums;
 mod words;
 
 use crate::caches::Figures;
@@ -27,8 +33,10 @@ use crate::lock::Lock;
 use crate::process::Process;
 use crate::say;
 use burst::{Burst, Refusal, Seen};
-use gather::Asked;
+use gather::{Asked, Holding};
+use kept::{Budget, Kept};
 use std::path::Path;
+use sums::Sums;
 use vramtrace_format::policy::OomReport;
 use vramtrace_format::{CacheBytes, DeviceId, Event, Refused, RefusedBy, StackId, Told};
 
@@ -38,15 +46,20 @@ const QUIET_NS: u64 = 60 * 1_000_000_000;
 pub struct PostMortems(Lock<State>);
 
 struct State {
-    bursts: [Burst; DEVICES],
+    bursts: Box<[Burst]>,
+    /// Who held each device at one of the last refusals.
+    kept: Box<[Option<Kept>]>,
+    looks: Budget,
     /// When the last one was told.
     told_ns: Option<u64>,
 }
 
 impl Default for PostMortems {
     fn default() -> PostMortems {
-        let bursts = std::array::from_fn(|_| Burst::default());
-        PostMortems(Lock::new(State { bursts, told_ns: None }))
+        // Not by way of the stack: it may be small.
+        let bursts = (0..DEVICES).map(|_| Burst::default()).collect();
+        let kept = (0..DEVICES).map(|_| None).collect();
+        PostMortems(Lock::new(State { bursts, kept, looks: Budget::default(), told_ns: None }))
     }
 }
 
@@ -60,6 +73,21 @@ impl State {
     fn tell(&mut self, device: DeviceId, now_ns: u64) -> u64 {
         self.told_ns = Some(now_ns);
         self.bursts[device_index(device)].tell()
+    }
+
+    /// What is to be told at the end, and what was seen of it.
+    fn at_exit(&mut self, device: DeviceId, given: bool) -> Option<(Asked, Seen)> {
+        let burst = &self.bursts[device_index(device)];
+        let refusal = burst.at_exit(given)?;
+        let same = burst.is_looked_at(refusal.sums.live);
+        let seen = burst.seen().cloned().unwrap_or_default();
+        let holding = match self.kept[device_index(device)].take() {
+            Some(kept) if same => Holding::Then(kept),
+            Some(kept) => Holding::Before(kept),
+            None => Holding::Unknown,
+        };
+        let absorbed = self.tell(device, refusal.time_ns);
+        Some((Asked { device, told: Told::Exit, refusal, absorbed, holding }, seen))
     }
 }
 
@@ -114,17 +142,18 @@ impl PostMortems {
             counted: refused.counted,
             limit: refused.limit,
             driver_free: Some(refused.driver_free).filter(|free| *free > 0),
+            sums: sums(p, device, refused),
         };
-        let absorbed = {
+        let told = {
             let mut state = self.0.lock();
             let too_long = state.bursts[device_index(device)].refused(refusal);
             // PyTorch tells by itself when it is out.
-            if !too_long || refused.cache.is_some() || state.is_quiet(now_ns) {
-                return;
-            }
-            state.tell(device, now_ns)
+            let now = too_long && refused.cache.is_none() && !state.is_quiet(now_ns);
+            now.then(|| state.tell(device, now_ns))
         };
-        let asked = Asked { device, told: Told::Again, refusal, absorbed, cache: refused.cache };
+        let Some(absorbed) = told else { return self.keep(p, device, &refusal) };
+        let holding = Holding::Now;
+        let asked = Asked { device, told: Told::Again, refusal, absorbed, holding };
         tell(p, &asked, neighbours(p, device));
     }
 
@@ -149,41 +178,66 @@ impl PostMortems {
             counted: 0,
             limit: 0,
             driver_free: None,
+            sums: Sums::now(p, device, Some(in_format(figures))),
         };
         let given = p.ledger.has_come(device);
         p.ledger.await_next(device);
-        let (known, absorbed) = {
+        let (known, told) = {
             let mut state = self.0.lock();
             let known = state.bursts[device_index(device)].gave_up(asked, given);
-            if state.is_quiet(now_ns) {
-                return;
-            }
-            (known, state.tell(device, now_ns))
+            let now = !state.is_quiet(now_ns);
+            (known, now.then(|| state.tell(device, now_ns)))
         };
+        let Some(absorbed) = told else { return self.keep(p, device, &known) };
         let refusal = Refusal { driver_free: driver_free(p, device), ..known };
-        let cache = Some(in_format(figures));
-        let asked = Asked { device, told: Told::Framework, refusal, absorbed, cache };
+        let holding = Holding::Now;
+        let asked = Asked { device, told: Told::Framework, refusal, absorbed, holding };
         tell(p, &asked, neighbours(p, device));
     }
 
-    /// The process ends in order. NVML may be gone by now: what was seen before is told.
+    /// It may be told at the end, when all is freed: who holds the memory now is kept. Looked at
+    /// once while nothing changes, and seldom enough where it does.
+    fn keep(&self, p: &'static Process, device: DeviceId, refusal: &Refusal) {
+        let (index, live) = (device_index(device), refusal.sums.live);
+        {
+            let state = self.0.lock();
+            let burst = &state.bursts[index];
+            if burst.is_told() || burst.is_looked_at(live) || !state.looks.allows(refusal.time_ns) {
+                return;
+            }
+        }
+        let held = held::look(p, device).add_up(p, |_| false);
+        let now_ns = p.recorder.now_ns();
+        let kept = Kept { time_ns: refusal.time_ns, held };
+        let _before = {
+            let mut state = self.0.lock();
+            state.looks.spend(now_ns, now_ns.saturating_sub(refusal.time_ns));
+            state.bursts[index].look(live);
+            state.kept[index].replace(kept)
+        };
+    }
+
+    /// The process ends in order. NVML may be gone by now, and the memory freed: what was seen
+    /// before is told.
     pub fn at_exit(&self, p: &'static Process) {
         for device in (0..DEVICES).map(device_at) {
             let given = p.ledger.has_come(device);
-            let found = {
-                let mut state = self.0.lock();
-                let burst = &state.bursts[device_index(device)];
-                let seen = burst.seen().cloned().unwrap_or_default();
-                let untold = burst.at_exit(given);
-                untold.map(|refusal| (refusal, seen, state.tell(device, refusal.time_ns)))
-            };
-            if let Some((refusal, seen, absorbed)) = found {
-                let cache = cache_of(p, device);
-                let asked = Asked { device, told: Told::Exit, refusal, absorbed, cache };
+            let found = self.0.lock().at_exit(device, given);
+            if let Some((asked, seen)) = found {
                 tell(p, &asked, seen.neighbours);
             }
         }
     }
+}
+
+/// What the memory is used for at a refusal, in which it was said how much that is.
+fn sums(p: &Process, device: DeviceId, refused: &Refused) -> Sums {
+    let mut sums = Sums::now(p, device, refused.cache);
+    // A group's figure is of all its members.
+    if refused.by != RefusedBy::Group {
+        sums.used = refused.counted;
+    }
+    sums
 }
 
 /// Into the trace, and to whoever reads.

@@ -1,6 +1,6 @@
 //! The summary in words: ten lines at most, of figures that others have gathered.
 
-use std::borrow::Cow;
+use super::sums::Part;
 use std::fmt::Write;
 use vramtrace_format::size::Bytes;
 use vramtrace_format::{DeviceId, PostMortem, RefusedBy, Told};
@@ -18,11 +18,13 @@ pub struct Findings {
     /// Where the limit comes from.
     pub limit: Limit,
     /// The parts that make up the use, in the order in which they are told.
-    pub parts: Vec<(Cow<'static, str>, u64)>,
+    pub parts: Vec<Part>,
     /// Free bytes inside the framework's segments.
     pub free_inside: u64,
     /// Who holds most.
     pub holders: Vec<Holder>,
+    /// They did so long before the refusal; `None`: at it.
+    pub held_before_ns: Option<u64>,
     /// Other processes on the device.
     pub neighbours: Vec<(u32, Option<u64>)>,
     /// The settings of PyTorch's allocator say that segments may grow.
@@ -68,7 +70,7 @@ pub fn summary(found: &Findings) -> String {
     let absorbed = absorbed(found);
     let room = LINES - 6 - usize::from(absorbed.is_some());
     for (n, holder) in found.holders.iter().take(room).enumerate() {
-        line(if n == 0 { "holds" } else { "" }, holds(holder));
+        line(if n == 0 { "holds" } else { "" }, holds(holder, found.held_before_ns));
     }
     if let Some(absorbed) = absorbed {
         line("before", absorbed);
@@ -187,7 +189,7 @@ fn sum(bytes: impl Iterator<Item = u64>) -> u64 {
 }
 
 /// The sum, and its parts in the same unit.
-fn used(parts: &[(Cow<'static, str>, u64)]) -> String {
+fn used(parts: &[Part]) -> String {
     let sum = sum(parts.iter().map(|(_, bytes)| *bytes));
     let step = match sum {
         0x4000_0000.. => 1u64 << 30,
@@ -196,7 +198,7 @@ fn used(parts: &[(Cow<'static, str>, u64)]) -> String {
     let in_step = |bytes: u64| bytes as f64 / step as f64;
     let unit = if step == 1 << 30 { "GiB" } else { "MiB" };
     let mut text = format!("{:.2} {unit}", in_step(sum));
-    let shown = |(_, bytes): &&(Cow<'static, str>, u64)| *bytes >= step / 200;
+    let shown = |(_, bytes): &&Part| *bytes >= step / 200;
     for (n, (name, bytes)) in parts.iter().filter(shown).take(PARTS_MOST).enumerate() {
         let _ = write!(text, " {} {name} {:.2}", if n == 0 { '=' } else { '+' }, in_step(*bytes));
     }
@@ -267,7 +269,7 @@ fn why(found: &Findings) -> String {
     }
 }
 
-fn holds(holder: &Holder) -> String {
+fn holds(holder: &Holder, before_ns: Option<u64>) -> String {
     let Holder { bytes, count, of_framework, place } = holder;
     let what = match (*of_framework, *count) {
         (true, 1) => "block",
@@ -276,7 +278,11 @@ fn holds(holder: &Holder) -> String {
         (false, _) => "allocations",
     };
     let place = place.as_deref().unwrap_or("where is not known");
-    format!("{:>10} {place}   {count} {what}", Bytes(*bytes).to_string())
+    let text = format!("{:>10} {place}   {count} {what}", Bytes(*bytes).to_string());
+    match before_ns {
+        Some(ns) => format!("{text} ({:.1} ms earlier)", ns as f64 / 1e6),
+        None => text,
+    }
 }
 
 fn absorbed(found: &Findings) -> Option<String> {

@@ -48,6 +48,7 @@ fn fragmented() -> Findings {
                 place: Some("modeling_gpt2.py:1291".into()),
             },
         ],
+        held_before_ns: None,
         neighbours: vec![(99, Some(gib(3.0)))],
         expandable: false,
         trace: Some("vramtrace-1121-0246/gpu.4711.vtrace".into()),
@@ -156,6 +157,17 @@ fn what_is_advised_helps() {
         text.contains("why     too much: 1.19 GiB asked for, 112.64 MiB left, 204.80 MiB free")
     );
     assert!(text.contains("short") && !text.contains("expandable"), "{text}");
+}
+
+#[test]
+fn holders_of_an_earlier_moment_are_said_to_be() {
+    let mut found = fragmented();
+    found.held_before_ns = Some(412_345_678);
+    let text = summary(&found);
+    assert!(
+        text.contains("1.89 GiB modeling_gpt2.py:1291   3 blocks (412.3 ms earlier)\n"),
+        "{text}"
+    );
 }
 
 #[test]

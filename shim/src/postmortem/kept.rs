@@ -1,0 +1,75 @@
+//! Who held a device's memory at a refusal, kept for an end that may come after all of it is freed.
+
+use super::held::Held;
+
+/// Of this much of the time one part is for looking.
+const ONE_OF: u64 = 100;
+
+/// How often may be looked: a look takes as long as much is live.
+#[derive(Debug, Default)]
+pub struct Budget {
+    /// Time spent and not earned yet, as it was at `since_ns`.
+    debt_ns: u64,
+    since_ns: u64,
+    /// What the last look took.
+    took_ns: u64,
+}
+
+impl Budget {
+    fn debt(&self, now_ns: u64) -> u64 {
+        self.debt_ns.saturating_sub(now_ns.saturating_sub(self.since_ns) / ONE_OF)
+    }
+
+    /// Two looks in a row are fine: a library empties its cache after a first refusal, and the
+    /// second one counts.
+    pub fn allows(&self, now_ns: u64) -> bool {
+        self.debt(now_ns) <= self.took_ns
+    }
+
+    pub fn spend(&mut self, now_ns: u64, took_ns: u64) {
+        self.debt_ns = self.debt(now_ns).saturating_add(took_ns);
+        (self.since_ns, self.took_ns) = (now_ns, took_ns);
+    }
+}
+
+/// Who held it, and when.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    pub time_ns: u64,
+    pub held: Held,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn two_looks_in_a_row_and_then_a_hundredth_of_the_time() {
+        let mut budget = Budget::default();
+        let (mut now, mut looks) = (5 * MS, Vec::new());
+        let start = now;
+        while now < start + 10_000 * MS {
+            if budget.allows(now) {
+                looks.push(now - start);
+                now += 10 * MS;
+                budget.spend(now, 10 * MS);
+            }
+            now += MS / 2;
+        }
+        assert!(looks[1] < 11 * MS, "{looks:?}");
+        assert!(looks[2] > 1000 * MS, "{looks:?}");
+        assert!((10..=11).contains(&looks.len()), "{looks:?}");
+    }
+
+    #[test]
+    fn a_long_look_is_paid_for_before_the_next_but_one() {
+        let mut budget = Budget::default();
+        budget.spend(100 * MS, 90 * MS);
+        assert!(budget.allows(100 * MS));
+        budget.spend(100 * MS, MS);
+        assert!(!budget.allows(8_000 * MS));
+        assert!(budget.allows(9_100 * MS));
+    }
+}
