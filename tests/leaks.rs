@@ -255,6 +255,7 @@ fn many_stacks_of_one_line_leak_together() {
 /// A leaking program that waits at its end, asked then: what is said for programs and for people.
 fn asked(setup: Setup) -> (Value, String) {
     let scratch = Scratch::new();
+    let setup = setup.env("VRAMTRACE_TEST_CLOCK", "0");
     let mut command = setup.command(&Program::c("leaks").0, &scratch);
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();

@@ -13,7 +13,7 @@ use vramtrace_format::stackspec::{self, Languages, Tensors};
 use vramtrace_format::{Definition, size};
 
 /// Every variable there is; others get a line with the nearest of these.
-pub const KNOWN: [&str; 16] = [
+pub const KNOWN: [&str; 17] = [
     "VRAMTRACE_OUT",
     "VRAMTRACE_MAX",
     "VRAMTRACE_CAP",
@@ -30,6 +30,7 @@ pub const KNOWN: [&str; 16] = [
     "VRAMTRACE_SIM_STATE",
     "VRAMTRACE_SIM_NVML",
     "VRAMTRACE_TEST_PANIC",
+    "VRAMTRACE_TEST_CLOCK",
 ];
 
 /// Variables of others that say how memory is handled: what they were is told in the trace.
@@ -120,6 +121,9 @@ pub struct Config {
     settings: Vec<(String, String)>,
     /// Name of the entry point whose hook is to panic once: for tests.
     pub test_panic: Option<String>,
+    /// Each look at the clock is a call of `clock_gettime`, which the program may stand in for: for
+    /// tests.
+    pub test_clock: bool,
     /// `XDG_RUNTIME_DIR`.
     pub runtime_directory: Option<PathBuf>,
     /// Lines for stderr, see [`Config::complain`].
@@ -144,6 +148,7 @@ impl Config {
             self.oom_report = OomReport::Stderr;
         }
         self.test_panic = None;
+        self.test_clock = false;
     }
 
     /// From (name, value) pairs.
@@ -160,6 +165,7 @@ impl Config {
             oom_report: OomReport::default(),
             settings: Vec::new(),
             test_panic: None,
+            test_clock: false,
             runtime_directory: None,
             complaints: Vec::new(),
         };
@@ -178,6 +184,7 @@ impl Config {
                 Some("VRAMTRACE_TENSORS") => config.set_tensors(&value),
                 Some("VRAMTRACE_OOM_REPORT") => config.set_oom_report(&value),
                 Some("VRAMTRACE_TEST_PANIC") => config.test_panic = value.into_string().ok(),
+                Some("VRAMTRACE_TEST_CLOCK") => config.test_clock = !value.is_empty(),
                 Some("XDG_RUNTIME_DIR") if value.as_bytes().first() == Some(&b'/') => {
                     config.runtime_directory = Some(value.into())
                 }

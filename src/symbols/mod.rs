@@ -3,8 +3,9 @@
 //! Each address and each Python instruction is named once, the addresses of a library in one pass
 //! over its file. What cannot be named is said in [`Symbols::problems`], never guessed.
 
+pub mod asked;
 pub mod frame;
-pub mod merge;
+mod merge;
 pub mod native;
 mod outside;
 mod packed;
@@ -149,7 +150,7 @@ fn ask(module: &Module, path: &Path, addresses: &[u64]) -> Result<Vec<Vec<Name>>
         return Ok(vec![Vec::new(); addresses.len()]);
     }
     let calls: Vec<u64> = addresses.iter().map(|at| at.saturating_sub(1)).collect();
-    native::names(path, &module.build_id, &calls)
+    asked::names(path, &module.build_id, &calls)
 }
 
 /// The main program has no name with some loaders; a relative one is of where it was started.

@@ -1,11 +1,11 @@
 /* leaks.c PROGRAM [LIBC10_CUDA]: small programs of which it is known whether they leak, at driver
    level, or with the stand-in of PyTorch's cache. Most do some hundred steps in which temporaries
    come and go; `leaking_line` is where those that leak do. */
+#include "clock.h"
 #include "memory.h"
 #include <pthread.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #define STEPS 300
@@ -30,11 +30,6 @@ NEVER static piece weights_line(size_t bytes) {
     piece p = take(bytes);
     STAY;
     return p;
-}
-
-static void pause_us(long us) {
-    struct timespec a_while = {us / 1000000, us % 1000000 * 1000};
-    nanosleep(&a_while, NULL);
 }
 
 static unsigned long long seed = 88172645463325252ull;

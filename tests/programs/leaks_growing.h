@@ -187,6 +187,7 @@ static void forgotten(void) {
 
 NEVER static void leaking_stream(void) {
     CUdeviceptr p;
+    clock_call(TAKE_US);
     MUST(CALL(cuMemAllocAsync, (CUdeviceptr *, size_t, CUstream))(&p, MIB, NULL));
     STAY;
 }
@@ -201,6 +202,7 @@ static void async(void) {
 NEVER static void leaking_object(void) {
     CUmemAllocationProp as = {.type = 1, .location = {1, 0}};
     CUhandle handle;
+    clock_call(TAKE_US);
     MUST(CALL(cuMemCreate, (CUhandle *, size_t, const CUmemAllocationProp *, unsigned long long))(&handle, 2 * MIB, &as, 0));
     STAY;
 }

@@ -2,6 +2,7 @@
    PyTorch's cache, which takes segments from the driver and keeps them. One thread at a time. */
 #ifndef MEMORY_H
 #define MEMORY_H
+#include "clock.h"
 #include "door.h"
 
 #define NEVER __attribute__((noinline, noclone))
@@ -58,6 +59,7 @@ static inline CUdeviceptr cached(size_t bytes) {
 
 NEVER static piece take(size_t bytes) {
     piece one = {0, bytes};
+    clock_call(TAKE_US);
     if (!tell_block) {
         one.at = driver_take(bytes);
     } else {
@@ -70,6 +72,7 @@ NEVER static piece take(size_t bytes) {
 }
 
 NEVER static void give(piece one) {
+    clock_call(GIVE_US);
     if (!tell_block) {
         MUST(CALL(cuMemFree_v2, (CUdeviceptr))(one.at));
     } else {

@@ -99,6 +99,9 @@ struct Pending {
 impl Recorder {
     pub fn new(config: &Config) -> Recorder {
         let off = config.out == Out::Off;
+        if config.test_clock {
+            clock::always_ask();
+        }
         Recorder {
             state: AtomicU32::new(if off { SILENT } else { UNOPENED }),
             trace: AtomicPtr::new(null_mut()),

@@ -42,6 +42,11 @@ impl Ticks {
         }
     }
 
+    /// The counter is not used any more.
+    pub fn leave(&self) {
+        self.state.store(BAD, Ordering::Relaxed);
+    }
+
     /// The time now; `real` reads the real clock.
     #[inline]
     pub fn now(&self, real: fn() -> u64) -> u64 {

@@ -1,0 +1,31 @@
+//! What files have said already: the processes of one run mostly ask the same files for the same
+//! addresses, and reading debug information takes most of the time.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use rustc_hash::FxHashMap;
+
+use super::native::{self, Name, Unnamed};
+
+/// A file by its path and build-id.
+type Said = FxHashMap<(PathBuf, Box<[u8]>), FxHashMap<u64, Vec<Name>>>;
+
+static SAID: Mutex<Option<Said>> = Mutex::new(None);
+
+/// As [`native::names`], which is asked for those that are new.
+pub fn names(path: &Path, build_id: &[u8], addresses: &[u64]) -> Result<Vec<Vec<Name>>, Unnamed> {
+    // Nothing tells whether it is still the same file.
+    if build_id.is_empty() {
+        return native::names(path, build_id, addresses);
+    }
+    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+    let key = (path.to_path_buf(), build_id.into());
+    let known = said.get_or_insert_default().entry(key).or_default();
+    let new: Vec<u64> = addresses.iter().copied().filter(|at| !known.contains_key(at)).collect();
+    if !new.is_empty() {
+        let names = native::names(path, build_id, &new)?;
+        known.extend(new.into_iter().zip(names));
+    }
+    Ok(addresses.iter().map(|at| known[at].clone()).collect())
+}
