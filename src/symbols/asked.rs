@@ -29,3 +29,22 @@ pub fn names(path: &Path, build_id: &[u8], addresses: &[u64]) -> Result<Vec<Vec<
     }
     Ok(addresses.iter().map(|at| known[at].clone()).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_asked_for_what_is_new_only() {
+        let (path, id) = (Path::new("/nowhere/libgone.so"), &[7u8, 1][..]);
+        assert!(matches!(names(path, id, &[16]), Err(Unnamed::Missing)));
+        let name = Name { function: Some("f".into()), ..Name::default() };
+        let one = [(16, vec![name.clone()])].into_iter().collect();
+        SAID.lock().unwrap().as_mut().unwrap().insert((path.into(), id.into()), one);
+        assert_eq!(names(path, id, &[16, 16]).unwrap(), [vec![name.clone()], vec![name]]);
+        assert!(matches!(names(path, id, &[16, 32]), Err(Unnamed::Missing)));
+        // Another file of that name, or one that may be another.
+        assert!(matches!(names(path, &[7, 2], &[16]), Err(Unnamed::Missing)));
+        assert!(matches!(names(path, &[], &[16]), Err(Unnamed::Missing)));
+    }
+}
