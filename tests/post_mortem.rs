@@ -3,10 +3,10 @@
 
 mod support;
 
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
-use std::time::Duration;
 
 use support::{Program, Run, Scratch, Setup};
 use vramtrace_format::{CacheBytes, Event, PostMortem, Refused, RefusedBy, Told, TraceReader};
@@ -368,28 +368,33 @@ fn two_ranks_on_one_card() {
             .env("RANK", rank.to_string());
         setup.command(&program.0, &scratch)
     };
+    // Each is refused, and refused again after a second, when it is told.
     let start = |number| {
-        let mut command = rank(number, "again");
-        command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+        let mut command = rank(number, "again when told");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.ends_with(": 2\n"), "{line}");
+        child
     };
-    // Each is refused, waits for a second, and is refused again.
-    let first = start(0);
-    std::thread::sleep(Duration::from_millis(300));
-    let second = start(1);
+    let tell = |mut child: Child| {
+        child.stdin.take().unwrap().write_all(b"\n").unwrap();
+        String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap()
+    };
+    let (first, second) = (start(0), start(1));
     let pids = [first.id(), second.id()];
-    let texts = [first, second]
-        .map(|child| String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap());
+    let texts = [first, second].map(tell);
     for (rank, text) in texts.iter().enumerate() {
         assert!(text.starts_with(&format!("vramtrace rank{rank} cuda:0 pid ")), "{text}");
         assert_eq!(text.matches("rank").count(), 1, "{text}");
     }
     assert!(says(&texts[0], "limit").contains(&format!("; other processes: pid {} ", pids[1])));
     // One that ends tells whom it met when it was refused.
-    let mut holder = rank(0, "again").stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    std::thread::sleep(Duration::from_millis(300));
+    let holder = start(0);
     let last = String::from_utf8(rank(2, "exit").output().unwrap().stderr).unwrap();
     assert!(says(&last, "limit").contains(&format!("; other processes: pid {} ", holder.id())));
-    holder.wait().unwrap();
+    tell(holder);
     let all = scratch.traces().into_iter().flat_map(|trace| events(&trace));
     let found: Vec<Event> =
         all.filter(|event| matches!(event, Event::Neighbour { bytes: Some(_), .. })).collect();

@@ -166,7 +166,8 @@ fn threads_that_load_and_allocate_at_once() {
 fn a_slow_nvml_does_not_slow_the_program_down() {
     let run = run("many", Setup::simulated().preload().env("VRAMTRACE_SIM_NVML", "slow"));
     let ms = run.stderr.split_whitespace().nth(1).and_then(|ms| ms.parse::<u64>().ok()).unwrap();
-    assert!(ms < 1_500, "{}", run.stderr);
+    // Of another machine's own time there is room.
+    assert!(ms < 2_500, "{}", run.stderr);
     let device = device(&run, 0);
     adds_up(&device);
     let named = device["driver_bytes"]["modules"].as_i64().unwrap();

@@ -243,9 +243,11 @@ int main(int count, char **words) {
         MUST(ask(&at, 100));
         return 0;
     }
-    if (!strcmp(mode, "again")) {
+    if (!strcmp(mode, "again") || !strcmp(mode, "again when told")) {
         if (ask(&at, number) == 0) return 92;
+        fflush(stdout);
         wait_ms(1100);
+        if (strcmp(mode, "again") && getchar() == EOF) return 93;
         if (ask(&at, number) == 0) return 92;
         ask(&at, number);
         MUST(ask(&at, 100));

@@ -26,6 +26,16 @@ pub enum Doing {
 
 impl Doing {
     pub const COUNT: usize = 8;
+    pub const ALL: [Doing; Doing::COUNT] = [
+        Doing::Loading,
+        Doing::Launching,
+        Doing::Streams,
+        Doing::Graphs,
+        Doing::Sharing,
+        Doing::Context,
+        Doing::StackLimit,
+        Doing::OtherLimit,
+    ];
 
     /// What it is for, if nothing more is known.
     pub fn cause(self) -> Cause {
@@ -60,17 +70,7 @@ impl Calls {
 
     /// What all of them take memory for, if that is one thing. (A launch takes it for several.)
     fn common(self) -> Cause {
-        const ALL: [Doing; Doing::COUNT] = [
-            Doing::Loading,
-            Doing::Launching,
-            Doing::Streams,
-            Doing::Graphs,
-            Doing::Sharing,
-            Doing::Context,
-            Doing::StackLimit,
-            Doing::OtherLimit,
-        ];
-        match ALL.into_iter().find(|doing| Calls::default().with(*doing) == self) {
+        match Doing::ALL.into_iter().find(|doing| Calls::default().with(*doing) == self) {
             Some(Doing::Launching) | None => Cause::Other,
             Some(doing) => doing.cause(),
         }

@@ -13,17 +13,6 @@ use vramtrace_format::{Cause, ContextId, DeviceId, Event, Took};
 const GRACE_NS: u64 = 100_000_000;
 const SHARE: u64 = 1000;
 
-const ALL: [Doing; Doing::COUNT] = [
-    Doing::Loading,
-    Doing::Launching,
-    Doing::Streams,
-    Doing::Graphs,
-    Doing::Sharing,
-    Doing::Context,
-    Doing::StackLimit,
-    Doing::OtherLimit,
-];
-
 /// What a context or a limit took is charged by other means too, where NVML does not know us.
 fn always_read(doing: Doing) -> bool {
     matches!(doing, Doing::Context | Doing::StackLimit | Doing::OtherLimit)
@@ -57,7 +46,7 @@ impl Taking {
 
 impl Watched {
     fn under_way(&self, but_one: Option<Doing>) -> Calls {
-        ALL.into_iter().fold(Calls::default(), |calls, doing| {
+        Doing::ALL.into_iter().fold(Calls::default(), |calls, doing| {
             let own = u32::from(but_one == Some(doing));
             match self.active[doing as usize].load(Ordering::Relaxed) > own {
                 true => calls.with(doing),
