@@ -309,8 +309,17 @@ fn a_second_without_anything_is_told() {
 
 #[test]
 fn host_memory_is_not_the_devices() {
-    let host = run(Setup::simulated().arg("-").arg("host"));
-    is_silent(&host.ok());
+    let host = run(Setup::simulated().arg("-").arg("host")).ok();
+    is_silent(&host);
+    let refused = events(&host.only_trace()).into_iter().find_map(|event| match event {
+        Event::Refused(refused) => Some(refused),
+        _ => None,
+    });
+    assert_eq!(
+        refused.map(|refused| refused.driver_free),
+        Some(0),
+        "what the card has is no answer"
+    );
 }
 
 #[test]

@@ -73,7 +73,8 @@ pub fn refuse(p: &'static Process, request: &Request, why: Why) -> CUresult {
     let site = request.site(p);
     let Place { device, .. } = request.place;
     match request.kind.is_host() {
-        true => record_refusal(p, device, site, request.size, why).result,
+        // What the device has left says nothing of it.
+        true => record_refusal(p, device, site, request.size, why, |_| 0).result,
         false => refuse_at(p, device, site, request.size, why),
     }
 }
@@ -86,7 +87,11 @@ pub(super) fn refuse_at(
     size: u64,
     why: Why,
 ) -> CUresult {
-    let refused = record_refusal(p, device, site, size, why);
+    let look = |refused: &Refused| match is_of_memory(refused) {
+        true => p.post_mortems.look(p, device, refused.by).unwrap_or(0),
+        false => 0,
+    };
+    let refused = record_refusal(p, device, site, size, why, look);
     if is_of_memory(&refused) {
         p.post_mortems.refused(p, device, &refused);
     }
@@ -102,12 +107,14 @@ fn is_of_memory(refused: &Refused) -> bool {
     }
 }
 
+/// `driver_free` tells what the driver has left of the device; 0: nobody knows.
 fn record_refusal(
     p: &'static Process,
     device: DeviceId,
     site: SiteId,
     size: u64,
     why: Why,
+    driver_free: impl FnOnce(&Refused) -> u64,
 ) -> Refused {
     let counted = p.cap.counted(device, p.ledger.live(device));
     let limit = p.cap.limit(device).unwrap_or(0);
@@ -124,9 +131,7 @@ fn record_refusal(
     let cache = postmortem::cache_of(p, device);
     let mut refused =
         Refused { site, stack, size, result, by, counted, limit, driver_free: 0, cache };
-    if is_of_memory(&refused) {
-        refused.driver_free = p.post_mortems.look(p, device, by).unwrap_or(0);
-    }
+    refused.driver_free = driver_free(&refused);
     let record = || p.recorder.record(&Event::Refused(refused));
     if by == RefusedBy::Driver && result != CUDA_ERROR_OUT_OF_MEMORY {
         // A failure, not a refusal of memory: told, not counted.
