@@ -4,8 +4,9 @@
 //! An entry made before the checkpoint is written by the slice that reaches it, or by the free
 //! that comes first. Totals keep their value of the beginning beside the running one.
 
+use super::figures::counts;
 use super::totals::{DEVICES, Sums, device_at};
-use super::{Ledger, SHARDS, checkpoint_alloc, counts};
+use super::{Ledger, SHARDS, checkpoint_alloc};
 use std::sync::atomic::Ordering::SeqCst;
 use vramtrace_format::Event;
 

@@ -1,5 +1,6 @@
 //! Tests of the ledger against a model that is too simple to be wrong.
 
+use super::figures::counts;
 use super::*;
 use proptest::prelude::*;
 use std::cell::RefCell;
