@@ -31,7 +31,7 @@ pub struct Args {
     /// A group, as VRAMTRACE_CAP_GROUP or --job-cap made it
     #[arg(long, value_name = "NAME")]
     group: Option<String>,
-    /// One device, by the process's ordinal, or by GPU-<uuid> [default: all that it uses]
+    /// One device that it uses, by the process's ordinal, or by GPU-<uuid> [default: all]
     #[arg(long, value_name = "DEVICE")]
     device: Option<String>,
     /// 6GiB, 50% of the device, or none

@@ -44,7 +44,7 @@ pub struct Args {
     #[arg(long, value_name = "LIMIT")]
     cap_warn: Option<String>,
     /// Where traces go: a directory, or a file (.vtrace), with %h host, %p pid, %r rank,
-    /// %e executable, %t start; `off` records nothing [env: VRAMTRACE_OUT]
+    /// %e executable, %t start; `off` records nothing
     /// [default: a new vramtrace-DATE-TIME/]
     #[arg(long, value_name = "DIR|FILE|PATTERN", env = "VRAMTRACE_OUT", hide_env_values = true)]
     out: Option<OsString>,
