@@ -252,6 +252,35 @@ fn many_stacks_of_one_line_leak_together() {
     );
 }
 
+/// A wrapper by which twelve parts of a program make something once each, and each step what it frees.
+#[test]
+fn singletons_of_a_line_that_steps_use_too_are_no_leak() {
+    let mut t = TraceBuilder::new();
+    t.code(1, "allocate", "/home/me/wrapper.py", 7);
+    for path in 0..13 {
+        t.code(100 + path, &format!("part{path}"), "/home/me/b.py", path as i32);
+        t.stack(path + 1, &[], &[1, 100 + path], &[]);
+    }
+    let end = SECOND + 3_000 * MS;
+    for step in 0..300u64 {
+        let now = SECOND + step * 10 * MS;
+        if step % 24 == 0 && step < 288 {
+            t.alloc_by(now, Kind::Device, (step + 1) << 30, 8 * MIB, step as u32 / 24 + 1);
+        }
+        t.alloc_by(now, Kind::Device, (500 + step) << 30, 4 * MIB, 13);
+        // Near the end there is always something of a step.
+        if step != 280 && step != 299 {
+            t.free(now + 5 * MS, Space::Device, (500 + step) << 30);
+        }
+    }
+    t.free(end, Space::Device, 780 << 30);
+    t.free(end, Space::Device, 799 << 30);
+    t.event(end, Event::Ended);
+    let scratch = written(&t);
+    let all = json(&scratch, &["leaks", "t.vtrace", "--json"]);
+    assert_eq!(all["leaks"].as_array().unwrap().len(), 0, "{all:#}");
+}
+
 /// A leaking program that waits at its end, asked then: what is said for programs and for people.
 fn asked(setup: Setup) -> (Value, String) {
     let scratch = Scratch::new();

@@ -58,7 +58,7 @@ pub(super) struct Case {
     pub(super) count: u64,
     /// Bytes and pieces before the end's frees.
     pub(super) held: (u64, u64),
-    highest_count: u64,
+    pub(super) highest_count: u64,
     pub(super) allocations: u64,
     frees: u64,
     smallest: u64,

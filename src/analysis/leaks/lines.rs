@@ -10,7 +10,7 @@ use crate::analysis::Reading;
 
 /// Who holds this many pieces is judged by itself; with fewer, only with others of its line ...
 const ENOUGH: u64 = 12;
-/// ... that allocate again, or are this many.
+/// ... that hold several, or are this many.
 const WAYS: u64 = 50;
 
 impl Judge<'_> {
@@ -63,8 +63,9 @@ impl Judge<'_> {
         for ((at, _), members) in groups.into_iter().filter(|(_, members)| members.len() > 1) {
             let mut sum = Case::default();
             members.iter().for_each(|index| sum.add(others[*index].1.clone()));
-            // A wrapper, by which the parts of a program make what each of them needs once.
-            if sum.allocations < 2 * sum.stacks && sum.stacks < WAYS {
+            // A wrapper, by which the parts of a program make what each of them needs once. What a
+            // step makes by it and frees, again and again, is no more for that.
+            if sum.highest_count < 2 * sum.stacks && sum.stacks < WAYS {
                 continue;
             }
             if let Ok(leak) = self.case(at, &sum) {
