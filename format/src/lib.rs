@@ -62,9 +62,10 @@ pub mod capspec;
 pub mod code;
 pub mod damage;
 pub mod decode;
+pub mod define;
 pub mod definition;
 pub mod definitions;
-pub mod encode;
+mod encode;
 pub mod error;
 pub mod event;
 pub mod events;
@@ -87,9 +88,9 @@ pub mod window;
 pub mod word;
 
 pub use damage::{Damage, DamageKind};
+pub use define::Define;
 pub use definition::{Definition, Join, NativeName, PoolOrigin, PythonFrame, StackFlags};
 pub use definitions::{DefinitionCursor, Definitions};
-pub use encode::Define;
 pub use error::Error;
 pub use event::{
     Alloc, BlockChange, CacheBytes, Cause, Counters, Drift, Event, Mark, PostMortem, Refused,

@@ -5,7 +5,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
-use crate::encode::{self, Define, Sealed};
+use crate::define::Define;
+use crate::encode::{self, Sealed};
 use crate::header::HEADER_BYTES;
 use crate::word::{Check, KIND_MASK};
 use crate::{Alloc, Event, SiteId, Space, ThreadId};
