@@ -52,8 +52,8 @@ def plain():
 
 
 def ordered():
+    stream = ok(cu.cuStreamCreate(1))  # takes memory of its own
     before = used()
-    stream = ok(cu.cuStreamCreate(1))
     pointer = ok(cu.cuMemAllocAsync(100 * MIB, stream))
     pool = ok(cu.cuDeviceGetDefaultMemPool(0))
     attribute = cu.CUmemPool_attribute.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT
@@ -110,8 +110,8 @@ def others():
 
 
 def graph():
+    stream = ok(cu.cuStreamCreate(1))  # takes memory of its own
     before = used()
-    stream = ok(cu.cuStreamCreate(1))
     ok(cu.cuStreamBeginCapture(stream, cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL))
     pointer = ok(cu.cuMemAllocAsync(40 * MIB, stream))
     ok(cu.cuMemsetD8Async(pointer, 1, 40 * MIB, stream))
