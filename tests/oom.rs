@@ -1,5 +1,7 @@
 //! `vramtrace oom`: what is said of runs that were out of memory, and of those that were not.
 
+#[path = "support/c10.rs"]
+mod c10;
 mod support;
 #[path = "support/told.rs"]
 mod told;
@@ -7,8 +9,7 @@ mod told;
 mod trace;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-use std::sync::OnceLock;
+use std::process::Output;
 
 use serde_json::Value;
 use support::{Program, Run, Scratch, Setup, vramtrace};
@@ -277,33 +278,9 @@ fn the_recorded_run_is_told_in_full() {
     assert_eq!(head, std::fs::read_to_string(&expected).unwrap(), "BLESS=1 writes it anew");
 }
 
-/// Stand-ins of PyTorch's libraries.
-fn libc10_cuda() -> &'static Path {
-    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
-    let directory = DIRECTORY.get_or_init(|| {
-        let name = format!("oom-{}", std::process::id());
-        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        std::fs::create_dir_all(&directory).unwrap();
-        let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
-        for (name, link) in [("libc10", None), ("libc10_cuda", Some("-l:libc10.so"))] {
-            let built = Command::new("gcc")
-                .args(["-std=gnu11", "-g", "-shared", "-fPIC", "-Wl,-rpath,$ORIGIN"])
-                .arg(format!("-Wl,-soname,{name}.so"))
-                .arg("-o")
-                .arg(directory.join(name).with_extension("so"))
-                .arg(programs.join(name).with_extension("c"))
-                .arg("-L")
-                .arg(&directory)
-                .args(link)
-                .arg("-lpthread")
-                .output()
-                .unwrap();
-            assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-        }
-        directory
-    });
-    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| directory.join("libc10_cuda.so"))
+/// The stand-in of PyTorch's library.
+fn libc10_cuda() -> PathBuf {
+    c10::libraries().join("libc10_cuda.so")
 }
 
 /// `tests/python/torch_oom.py` under a cap of 1500 MiB, of which the context takes its part.

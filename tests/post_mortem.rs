@@ -1,43 +1,22 @@
 //! Ten lines on stderr when a program is really out of memory, and none when it lives with a
 //! refusal. Whatever is told, the program prints and returns what it does without us.
 
+#[path = "support/c10.rs"]
+mod c10;
 mod support;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
+use std::process::{Child, Stdio};
 
 use support::{Program, Run, Scratch, Setup};
 use vramtrace_format::{CacheBytes, Event, PostMortem, Refused, RefusedBy, Told, TraceReader};
 
 const MIB: u64 = 1 << 20;
 
-/// Stand-ins of PyTorch's libraries.
-fn torch() -> &'static Path {
-    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
-    DIRECTORY.get_or_init(|| {
-        let name = format!("c10-oom-{}", std::process::id());
-        let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        std::fs::create_dir_all(&directory).unwrap();
-        let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs");
-        for (name, link) in [("libc10", None), ("libc10_cuda", Some("-l:libc10.so"))] {
-            let built = Command::new("gcc")
-                .args(["-std=gnu11", "-O1", "-g", "-shared", "-fPIC", "-Wl,-rpath,$ORIGIN"])
-                .arg(format!("-Wl,-soname,{name}.so"))
-                .arg("-o")
-                .arg(directory.join(name).with_extension("so"))
-                .arg(programs.join(name).with_extension("c"))
-                .arg("-L")
-                .arg(&directory)
-                .args(link)
-                .arg("-lpthread")
-                .output()
-                .unwrap();
-            assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-        }
-        directory.join("libc10_cuda.so")
-    })
+/// The stand-in of PyTorch's library.
+fn torch() -> PathBuf {
+    c10::libraries().join("libc10_cuda.so")
 }
 
 fn program() -> Program {
