@@ -4,13 +4,10 @@
 //! `holders`. And of a training run's tensors: `frag`, and `whatif` with its default settings; where
 //! it ends out of memory, `report` and `oom`.
 
-#[path = "../tests/support/trace.rs"]
-mod trace;
-
 use std::process::Command;
 use std::time::Instant;
 
-use trace::TraceBuilder;
+use testkit::trace_builder::TraceBuilder;
 use vramtrace_format::physical::{GIB, MIB};
 use vramtrace_format::{
     Alloc, Definition, DeviceId, Event, Kind, RefusedBy, Space, StackId, TraceReader,

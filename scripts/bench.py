@@ -1,6 +1,7 @@
 """See bench.sh."""
 import json
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -63,7 +64,7 @@ def compiled(name, source):
 
 
 class Told:
-    """tests/programs/told.c."""
+    """tests/programs/interactive.c."""
 
     def __init__(self, program, environment):
         pipe = subprocess.PIPE
@@ -85,7 +86,7 @@ class Told:
 
 def limits():
     """What counting costs without a limit, under a cap, in a group of one and of eight processes."""
-    program, told = compiled("limits", "benches/limits.c"), compiled("told", "tests/programs/told.c")
+    program, told = compiled("limits", "benches/limits.c"), compiled("told", "tests/programs/interactive.c")
     group = f"bench-{os.getpid()}"
     # One simulated device for all, which costs the same in each way.
     quiet = {"VRAMTRACE_OUT": "off", "VRAMTRACE_SIM_STATE": str(work / "state")}
@@ -109,7 +110,7 @@ def limits():
     for member in others:
         member.end()
     for page in Path(f"/dev/shm/vramtrace-{os.geteuid()}").glob(f"group.{group}-*"):
-        page.unlink()
+        shutil.rmtree(page)
     print("\n| ns | " + " | ".join(ways) + " |")
     print("|---|" + "---|" * len(ways))
     for what, name in (("pair", "2 MiB freed and taken again"), ("refused", "a request that is refused")):
@@ -140,7 +141,7 @@ def launches():
 
 def live():
     """From `vramtrace cap --pid` to the first request under the new limit, of a program that asks all the time."""
-    program, cores = compiled("told", "tests/programs/told.c"), os.cpu_count()
+    program, cores = compiled("told", "tests/programs/interactive.c"), os.cpu_count()
     print(f"\n| ms, {cores} processors | changes | from the command's start: median, 90 %, highest | from its return: median, 90 %, highest |")
     print("|---|---|---|---|")
     for load in (0, 1, 2 * cores):

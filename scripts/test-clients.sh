@@ -13,7 +13,7 @@ if ! "$venv/bin/pip" install --quiet --disable-pip-version-check -r tests/python
     echo "SKIP clients: pip could not install tests/python/requirements.txt"
     exit 0
 fi
-VRAMTRACE_TEST_PYTHON=$PWD/$venv/bin/python cargo test --quiet --test clients -- --include-ignored
+VRAMTRACE_TEST_PYTHON=$PWD/$venv/bin/python cargo test --quiet --test cli clients:: -- --include-ignored
 
 # One file, the same in every wheel: the one for macOS has no CUDA libraries in it.
 viz=target/test-memory-viz/_memory_viz.py
@@ -31,4 +31,4 @@ if [ ! -s "$viz" ]; then
     echo "SKIP viewer: pip could not fetch torch 2.11.0"
     exit 0
 fi
-VRAMTRACE_TEST_MEMORY_VIZ=$PWD/$viz cargo test --quiet --test torch_snapshot -- --include-ignored
+VRAMTRACE_TEST_MEMORY_VIZ=$PWD/$viz cargo test --quiet --test torch snapshot_export:: -- --include-ignored

@@ -15,5 +15,4 @@ pub mod trace;
 pub mod units;
 
 #[cfg(test)]
-#[path = "../tests/support/trace.rs"]
-mod testing;
+use testkit::trace_builder as testing;

@@ -1,10 +1,12 @@
 //! The `vramtrace` command.
 
 mod cli;
+mod console;
 mod doctor;
 mod driver;
+mod error;
 mod launch;
-mod living;
+mod live_processes;
 
 use std::process::ExitCode;
 

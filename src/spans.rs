@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use vramtrace_format::holes::holes;
 
 #[derive(Clone, Debug)]
 pub struct Spans<T> {
@@ -67,17 +68,8 @@ impl<T: Copy> Spans<T> {
 
     /// The parts of the range that no span covers.
     pub fn holes(&self, range: Range<u64>) -> Vec<Range<u64>> {
-        let (mut at, mut holes) = (range.start, Vec::new());
-        for (span, _) in self.over(range.clone()) {
-            if at < span.start {
-                holes.push(at..span.start);
-            }
-            at = span.end;
-        }
-        if at < range.end {
-            holes.push(at..range.end);
-        }
-        holes
+        let covered = self.over(range.clone()).map(|(span, _)| (span.start, span.end - span.start));
+        holes(range, covered).map(|(start, bytes)| start..start + bytes).collect()
     }
 
     /// In order of address.

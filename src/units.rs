@@ -1,4 +1,4 @@
-//! Figures as people read them: GiB with two decimals, as PyTorch prints them.
+//! Figures and texts as people read them. Bytes in GiB with two decimals, as PyTorch prints them.
 
 use vramtrace_format::physical::GIB;
 use vramtrace_format::size::Bytes;
@@ -18,6 +18,50 @@ pub fn seconds(ns: u64) -> String {
     format!("{:.3} s", ns as f64 / 1e9)
 }
 
+/// `1,234,567`.
+pub fn count(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// `1 free`, `2 frees`.
+pub fn several(n: u64, what: &str) -> String {
+    format!("{} {what}{}", count(n), if n == 1 { "" } else { "s" })
+}
+
+/// Cut in the middle to at most `most` characters.
+pub fn shorten(text: &str, most: usize) -> String {
+    let length = text.chars().count();
+    if length <= most || most < 5 {
+        return text.to_string();
+    }
+    let tail = (most - 3) / 3;
+    let head = most - 3 - tail;
+    let start: String = text.chars().take(head).collect();
+    let end: String = text.chars().skip(length - tail).collect();
+    format!("{start}...{end}")
+}
+
+/// Control characters (a command line may hold any) as `?`, so that no terminal obeys them.
+pub fn clean(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() || is_invisible(c) { '?' } else { c }).collect()
+}
+
+/// Turns the direction of text, joins or hides it: a reader would see other text than there is.
+pub fn is_invisible(c: char) -> bool {
+    matches!(c,
+        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
+        | '\u{e0000}'..='\u{e007f}')
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -30,5 +74,22 @@ mod tests {
         assert_eq!(size(1536), "1.50 KiB");
         assert_eq!(size(24 * GIB), "24.00 GiB");
         assert_eq!(seconds(1_234_567_890), "1.235 s");
+    }
+
+    #[test]
+    fn words_about_numbers() {
+        assert_eq!(count(0), "0");
+        assert_eq!(count(999), "999");
+        assert_eq!(count(1_000), "1,000");
+        assert_eq!(count(1_234_567), "1,234,567");
+        assert_eq!(several(1, "free"), "1 free");
+        assert_eq!(several(2, "free"), "2 frees");
+    }
+
+    #[test]
+    fn long_and_evil_text_is_tamed() {
+        assert_eq!(shorten("abcdefghijklmnop", 10), "abcde...op");
+        assert_eq!(shorten("short", 10), "short");
+        assert_eq!(clean("a\u{1b}[31mb\n"), "a?[31mb?");
     }
 }

@@ -2,6 +2,7 @@
 //! shim that enforces it and by the command that checks it before a program starts.
 
 use crate::size::{self, Decimal};
+use crate::uuid;
 
 /// What a cap looks like, for messages.
 pub const EXAMPLES: &str = "8GiB, 50%, 0=8GiB,1=50% or GPU-<uuid>=8GiB";
@@ -108,7 +109,7 @@ fn target(text: &str) -> Result<Target, String> {
             .ok_or_else(|| "names a device that cannot be; ordinals are 0 to 254".into());
     }
     let id = |rest: &str| {
-        uuid(rest).ok_or_else(|| {
+        uuid::parse(rest).ok_or_else(|| {
             "has a UUID that is not whole; write it as `nvidia-smi -L` shows it, \
              GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"
                 .to_string()
@@ -137,17 +138,6 @@ pub(crate) fn limit(text: &str) -> Result<Limit, String> {
     }
 }
 
-/// Sixteen bytes of `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`.
-fn uuid(text: &str) -> Option<[u8; 16]> {
-    let groups: Vec<&str> = text.split('-').collect();
-    let lengths: Vec<usize> = groups.iter().map(|group| group.len()).collect();
-    let digits = groups.concat();
-    if lengths != [8, 4, 4, 4, 12] || !digits.bytes().all(|b| b.is_ascii_hexdigit()) {
-        return None;
-    }
-    Some(u128::from_str_radix(&digits, 16).ok()?.to_be_bytes())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -161,7 +151,7 @@ mod tests {
 
     #[test]
     fn every_form_that_is_promised() {
-        let id = uuid(ID).unwrap();
+        let id = uuid::parse(ID).unwrap();
         assert_eq!(id[..5], [0x0a, 0x1b, 0x2c, 0x3d, 0]);
         assert_eq!(bytes("8GiB", 3, [0; 16]), Some(8 * GIB));
         assert_eq!(bytes("8g", 0, [0; 16]), Some(8 * GIB));

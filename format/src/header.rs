@@ -1,7 +1,8 @@
-//! The header page: who wrote the file, where and when. The first 4,096 bytes, written once.
+//! The header page: who wrote the file, where and when. The first 4,096 bytes, the same for the
+//! whole run but for one flag.
 
 use crate::error::Error;
-use crate::word::Check;
+use crate::record::word::Check;
 
 /// Length of the header page.
 pub const HEADER_BYTES: usize = 4096;
@@ -9,7 +10,7 @@ pub const HEADER_BYTES: usize = 4096;
 pub const MAGIC: [u8; 8] = *b"\x8Avtrace\n";
 /// A reader refuses a newer major. A newer minor only adds: what is unknown is skipped.
 pub const MAJOR: u16 = 1;
-pub const MINOR: u16 = 0;
+pub const MINOR: u16 = 1;
 
 /// Decoded header page. Strings longer than their field are cut at a character boundary.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -40,6 +41,8 @@ pub struct Header {
     pub writer: String,
     /// `VRAMTRACE_MAX` in force; `None` = unlimited.
     pub max_bytes: Option<u64>,
+    /// The newest records may stand in the tail file beside the trace only (see [`crate::tail`]).
+    pub has_tail: bool,
 }
 
 /// Where the strings begin, and the most bytes of each.
@@ -54,6 +57,7 @@ const HAS_LOCAL_RANK: u32 = 1 << 1;
 const HAS_WORLD_SIZE: u32 = 1 << 2;
 const HAS_DRIVER: u32 = 1 << 3;
 const HAS_MAX: u32 = 1 << 4;
+const HAS_TAIL: u32 = 1 << 5;
 
 impl Header {
     /// The first 8 bytes of the uuid, by which windows name their file.
@@ -70,7 +74,8 @@ impl Header {
             | flag(HAS_LOCAL_RANK, self.local_rank)
             | flag(HAS_WORLD_SIZE, self.world_size)
             | flag(HAS_DRIVER, self.driver_version)
-            | if self.max_bytes.is_some() { HAS_MAX } else { 0 };
+            | if self.max_bytes.is_some() { HAS_MAX } else { 0 }
+            | if self.has_tail { HAS_TAIL } else { 0 };
         page.put(0, &MAGIC);
         page.put(8, &MAJOR.to_le_bytes());
         page.put(10, &MINOR.to_le_bytes());
@@ -137,6 +142,7 @@ impl Header {
             world_size: optional(HAS_WORLD_SIZE, 72),
             driver_version: optional(HAS_DRIVER, 76),
             max_bytes: (flags & HAS_MAX != 0).then(|| u64_at(80)),
+            has_tail: flags & HAS_TAIL != 0,
             writer: page.read_text(&mut at),
             host: page.read_text(&mut at),
             executable: page.read_text(&mut at),

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use crate::Header;
+use crate::header::Header;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Layer {

@@ -1,7 +1,7 @@
 //! The vramtrace trace file: writer and reader.
 //!
 //! A trace is what one process did with GPU memory: a header page, then windows of records. Many
-//! threads append to a mapped window at once with a few stores each; a kill at any instant leaves
+//! threads append to a window in memory at once with a few stores each; a kill at any instant leaves
 //! a file that reads; a damaged file gives all that is whole in it. The layout, with drawings, is
 //! in `docs/FORMAT.md`.
 //!
@@ -13,8 +13,12 @@
 //! | follow a living process | [`TraceReader::tail`], [`LivePage`] |
 //! | know what is broken | [`Damage`] |
 //!
-//! The writer works on memory that it is given and knows nothing of files; mapping, growing and
-//! punching them is the caller's. Nothing here is unsafe, and nothing depends on other crates.
+//! `record/` has the table of events and the layout of records; `read/` and `write/` know files and
+//! windows; `pages/` are shared pages outside the trace. The other modules are plain values and
+//! rules that recorder and reader share.
+//!
+//! The writer works on memory that it is given and knows nothing of files; mapping, writing and
+//! erasing them is the caller's. Nothing here is unsafe, and nothing depends on other crates.
 //!
 //! ```
 //! use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +26,7 @@
 //!
 //! let header = Header { pid: 4711, uuid: *b"sixteen random !", ..Header::default() };
 //!
-//! // A window of one slot; in a real trace this memory is the mapped file.
+//! // A window of one slot; in a real run this memory is the mapped tail file.
 //! let window = WindowHeader {
 //!     kind: WindowKind::Events,
 //!     slots: 1,
@@ -59,48 +63,48 @@
 #![forbid(unsafe_code)]
 
 pub mod capspec;
-pub mod code;
-pub mod damage;
-pub mod decode;
-pub mod define;
-pub mod definition;
-pub mod definitions;
-mod encode;
 pub mod error;
-pub mod event;
-pub mod events;
-pub mod group;
+pub mod escape;
 pub mod header;
+pub mod holes;
 pub mod ids;
 pub mod kind;
 pub mod layers;
 pub mod lines;
-pub mod live;
-pub mod lookup;
-pub mod member;
+pub mod oom;
+pub mod pages;
 pub mod physical;
 pub mod policy;
-pub mod reader;
-mod scan;
+pub mod proc;
+pub mod read;
+pub mod record;
+pub mod secrets;
 pub mod size;
 pub mod stackspec;
+pub mod uuid;
 pub mod window;
-pub mod word;
+pub mod write;
 
-pub use damage::{Damage, DamageKind};
-pub use define::Define;
-pub use definition::{Definition, Join, NativeName, PoolOrigin, PythonFrame, StackFlags};
-pub use definitions::{DefinitionCursor, Definitions};
 pub use error::Error;
-pub use event::{
-    Alloc, BlockChange, CacheBytes, Cause, Counters, Drift, Event, Mark, PostMortem, Refused,
-    RefusedBy, Sample, Stamped, StopReason, Told, Took,
-};
-pub use events::{Cursor, Events};
 pub use header::{HEADER_BYTES, Header};
 pub use ids::{ContextId, DeviceId, PoolId, SiteId, StackId, ThreadId};
 pub use kind::{Kind, Space};
-pub use live::{LiveDevice, LivePage, LiveProcess};
-pub use lookup::Lookup;
-pub use reader::{Run, TraceReader, Window};
-pub use window::{Appended, LINE, SLOT, WindowHeader, WindowKind, WindowWriter, slot_offset};
+pub use pages::live::{LiveDevice, LivePage, LiveProcess};
+pub use pages::{group, live, member, name};
+pub use read::damage::{Damage, DamageKind};
+pub use read::definitions::Definitions;
+pub use read::events::{Cursor, Events};
+pub use read::found::Window;
+pub use read::lookup::Lookup;
+pub use read::reader::{self, Run, TraceReader};
+pub use read::tail;
+pub use record::define::Define;
+pub use record::definition::{Definition, Join, NativeName, PoolOrigin, PythonFrame, StackFlags};
+pub use record::event::{Event, Stamped};
+pub use record::values::{
+    Alloc, BlockChange, CacheBytes, Cause, Counters, Drift, Mark, PostMortem, Refused, RefusedBy,
+    Sample, StopReason, Told, Took,
+};
+pub use record::{code, word};
+pub use window::{LINE, SLOT, WindowHeader, WindowKind, slot_offset};
+pub use write::writer::{Appended, WindowWriter};

@@ -1,7 +1,7 @@
 //! What the driver really takes for a request, as measured on an H200 (driver 580).
 //! One set of rules, used by the shim's ledger and by the reader's replay, so that they agree.
 
-use crate::Kind;
+use crate::kind::Kind;
 
 pub const KIB: u64 = 1 << 10;
 pub const MIB: u64 = 1 << 20;
@@ -54,6 +54,15 @@ pub fn physical(kind: Kind, size: u64) -> Physical {
 #[inline]
 pub fn pages(address: u64, size: u64) -> (u64, u64) {
     (address / PAGE, address.saturating_add(size.max(1) - 1) / PAGE)
+}
+
+/// An allocation's own share of physical memory, for "who holds it" tables. Slab allocations: size
+/// rounded up to 512 B; pool and graph blocks: their size, inside what the pool reserved.
+pub fn share(kind: Kind, size: u64) -> u64 {
+    match physical(kind, size) {
+        Physical::Own(bytes) | Physical::Shared(bytes) => bytes,
+        Physical::Reserved | Physical::None => size,
+    }
 }
 
 #[cfg(test)]

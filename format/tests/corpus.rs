@@ -3,8 +3,11 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use common::read;
 use vramtrace_format::DamageKind::*;
+use vramtrace_format::{Appended, HEADER_BYTES, TraceReader, WindowWriter};
 
 #[test]
 fn the_seeds_read_as_they_are_meant() {
@@ -39,4 +42,21 @@ fn the_seeds_read_as_they_are_meant() {
         seen += 1;
     }
     assert_eq!(seen, 13);
+}
+
+#[test]
+fn the_seeds_events_are_written_to_the_same_bytes() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/corpus/reader/events");
+    let seed = std::fs::read(path).unwrap();
+    let reader = TraceReader::new(&seed).unwrap();
+    let header = reader.event_windows()[0].header;
+    let words: Vec<AtomicU64> = (0..header.bytes() / 8).map(|_| AtomicU64::new(0)).collect();
+    let writer = WindowWriter::begin(&words, header);
+    for at in reader.events() {
+        let appended = writer.append(at.thread, at.time_ns, &at.event);
+        assert!(matches!(appended, Appended::At { .. }), "{at:?}");
+    }
+    let bytes: Vec<u8> =
+        words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect();
+    assert_eq!(bytes[..writer.published()], seed[HEADER_BYTES..]);
 }

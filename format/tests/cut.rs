@@ -11,7 +11,7 @@ fn len(bytes: &[u8], offset: u64) -> usize {
 }
 
 #[test]
-fn cut_at_every_byte() {
+fn a_file_cut_at_any_byte_reads_up_to_there() {
     let (bytes, definitions, written) = small();
     assert_eq!(read(&bytes).unwrap(), (definitions.clone(), written.clone(), vec![]));
     let ends: Vec<usize> =

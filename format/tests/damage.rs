@@ -43,7 +43,7 @@ proptest! {
     #![proptest_config(fixed(150))]
 
     #[test]
-    fn flipped_bits_cost_little(flips in proptest::collection::vec((any::<Index>(), 0..8u8), 1..20)) {
+    fn flipped_bits_cost_the_records_around_them_alone(flips in proptest::collection::vec((any::<Index>(), 0..8u8), 1..20)) {
         let (mut bytes, written) = full();
         let len = bytes.len() - HEADER_BYTES;
         for (at, bit) in &flips {
@@ -87,7 +87,7 @@ proptest! {
 
     /// Whatever the bytes are, reading ends and nothing panics.
     #[test]
-    fn any_bytes_after_a_header(
+    fn any_bytes_after_a_header_read_without_a_panic(
         junk in proptest::collection::vec(any::<u64>(), 0..40_000),
         sparse in any::<bool>(),
     ) {
@@ -100,7 +100,7 @@ proptest! {
     }
 
     #[test]
-    fn traces_one_behind_the_other_give_the_first(cut in any::<Index>(), other in any::<bool>()) {
+    fn of_concatenated_traces_the_first_is_read(cut in any::<Index>(), other in any::<bool>()) {
         let (bytes, written) = full();
         let cut = HEADER_BYTES + cut.index(bytes.len() - HEADER_BYTES);
         let mut both = bytes[..cut].to_vec();
@@ -118,7 +118,7 @@ proptest! {
 
     /// In the header page a flip is told, and the events are still there.
     #[test]
-    fn a_flip_in_the_header_page(at in 0..HEADER_BYTES, bit in 0..8u8) {
+    fn a_flip_in_the_header_page_is_noticed(at in 0..HEADER_BYTES, bit in 0..8u8) {
         let (mut bytes, written) = full();
         bytes[at] ^= 1 << bit;
         let (_, given, damage) = read(&bytes).unwrap();
@@ -137,7 +137,7 @@ fn small_of(header: Header) -> Vec<u8> {
 }
 
 #[test]
-fn each_word_of_a_window_header_may_be_broken() {
+fn a_broken_word_of_a_window_header_costs_no_record() {
     let (bytes, written) = full();
     for slot in [1, 2] {
         for at in 0..56 {
@@ -153,7 +153,7 @@ fn each_word_of_a_window_header_may_be_broken() {
 }
 
 #[test]
-fn a_punched_window_is_a_gap_and_no_damage() {
+fn an_erased_window_is_a_gap_and_no_damage() {
     let mut grid = grid(&[(WindowKind::Events, 1, 0); 6]);
     for (index, window) in grid.iter_mut().enumerate() {
         window.header.base_time_ns = index as u64 * 1_000_000;
@@ -163,6 +163,7 @@ fn a_punched_window_is_a_gap_and_no_damage() {
         let _ = window.writer().append(ThreadId(1), time, &alloc(512, time));
     }
     let mut bytes = file(&grid);
+    bytes[..HEADER_BYTES].copy_from_slice(&limited(6));
     assert_eq!(TraceReader::new(&bytes).unwrap().history_from_ns(), 0);
     for slot in [0, 3, 4] {
         let at = slot_offset(slot) as usize;
@@ -196,6 +197,59 @@ fn a_punched_window_is_a_gap_and_no_damage() {
     assert_eq!(sparse.events().count(), 3);
 }
 
+/// The header page of a file that may have so many slots.
+fn limited(slots: u64) -> [u8; HEADER_BYTES] {
+    Header { max_bytes: Some(slots * SLOT as u64), ..header() }.to_page()
+}
+
+#[test]
+fn what_was_cut_off_while_it_was_written_is_told() {
+    let (definitions, events) = ((WindowKind::Definitions, 1, 0), (WindowKind::Events, 1, 0));
+    let grid = grid(&[definitions, events, definitions, events, definitions, events]);
+    for window in &grid {
+        let _ = window.writer().append(ThreadId(1), 0, &alloc(512, 1));
+    }
+    let mut bytes = file(&grid);
+    assert_eq!(TraceReader::new(&bytes).unwrap().damage(), []);
+    bytes[slot_offset(0) as usize..slot_offset(3) as usize].fill(0);
+    let damage = |bytes: &[u8]| {
+        let reader = TraceReader::new(bytes).unwrap();
+        reader.damage().iter().map(|damage| (damage.kind, damage.offset)).collect::<Vec<_>>()
+    };
+    let definitions = (DamageKind::DefinitionsMissing, slot_offset(4));
+    let events = (DamageKind::EventsMissing, slot_offset(3));
+    assert_eq!(damage(&bytes), [definitions, events]);
+    // Events may have been erased, definitions not.
+    bytes[..HEADER_BYTES].copy_from_slice(&limited(4));
+    assert_eq!(damage(&bytes), [definitions]);
+}
+
+#[test]
+fn places_that_were_used_again_are_read_in_the_order_of_the_sequence() {
+    let mut grid = grid(&[(WindowKind::Events, 1, 0); 3]);
+    // The first was erased, and the fourth stands in its place.
+    grid[0].header.sequence = 3;
+    for (index, window) in grid.iter().enumerate() {
+        let event = alloc(512 * (index as u64 + 1), 1);
+        let _ = window.writer().append(ThreadId(1), 0, &event);
+    }
+    let mut bytes = file(&grid);
+    bytes[..HEADER_BYTES].copy_from_slice(&limited(3));
+    let reader = TraceReader::new(&bytes).unwrap();
+    assert_eq!(reader.damage(), []);
+    let events: Vec<_> = reader.events().collect();
+    let keys: Vec<u64> = events
+        .iter()
+        .map(|one| match one.event {
+            Event::Alloc(alloc) => alloc.key,
+            _ => 0,
+        })
+        .collect();
+    assert_eq!(keys, [1024, 1536, 512]);
+    assert!(events.is_sorted_by_key(|one| one.offset), "{events:?}");
+    assert_eq!(reader.runs().len(), 1);
+}
+
 #[test]
 fn only_a_newer_major_is_refused() {
     let mut page = header().to_page();
@@ -227,7 +281,7 @@ fn kinds_and_words_of_a_newer_writer_are_skipped() {
     let first = slot_offset(0) as usize + 64;
     put(first, &mut [head(0x7E, 2), 3]);
     // A known kind, longer than known today.
-    put(first + 16, &mut [head(vramtrace_format::code::UNMAP, 5), 0, 10, 20, 30]);
+    put(first + 16, &mut [head(Event::Unmap { address: 0, size: 0 }.code(), 5), 0, 10, 20, 30]);
     put(first + 56, &mut [head(0x7D, 1)]);
     let reader = TraceReader::new(&bytes).unwrap();
     let mut events = reader.events();

@@ -25,7 +25,7 @@ fn words(bytes: &[u8]) -> Vec<u64> {
 }
 
 #[test]
-fn a_window_and_its_short_records() {
+fn a_window_and_its_short_records_have_the_documented_bytes() {
     let tag = u64::from_le_bytes(*b"01234567");
     let windows = grid(&[(WindowKind::Definitions, 3, 0), (WindowKind::Events, 1, 0x1234)]);
     let writer = windows[1].writer();
@@ -56,9 +56,9 @@ fn a_window_and_its_short_records() {
 }
 
 #[test]
-fn the_header_page() {
+fn the_header_page_has_the_documented_bytes() {
     let page = header().to_page();
-    assert_eq!(page[..16], *b"\x8Avtrace\n\x01\0\0\0\x1D\0\0\0");
+    assert_eq!(page[..16], *b"\x8Avtrace\n\x01\0\x01\0\x3D\0\0\0");
     assert_eq!(page[16..32], *b"0123456789abcdef");
     assert_eq!(words(&page[32..64]), [1 << 32 | 4711, 99, 1_700_000_000_000_000_000, 5]);
     assert_eq!(words(&page[64..88]), [3, 13000 << 32 | 8, 2 << 30]);
@@ -85,7 +85,7 @@ proptest! {
     #![proptest_config(fixed(400))]
 
     #[test]
-    fn every_event_stands_in_the_document(event in event()) {
+    fn every_form_of_an_event_stands_in_the_document(event in event()) {
         let windows = grid(&[(WindowKind::Events, 1, 0)]);
         let written = append_all(&windows, &[(1, 0, event)]);
         assert_documented(&file(&windows), written[0].offset, &format!("{event:?}"));
@@ -96,6 +96,14 @@ proptest! {
         let windows = grid(&[(WindowKind::Definitions, 1, 0)]);
         define_all(&windows, std::slice::from_ref(&definition));
         assert_documented(&file(&windows), 4096 + 64, &format!("{definition:?}"));
+    }
+}
+
+#[test]
+fn every_event_stands_in_the_document_once() {
+    for (code, name) in Event::KINDS {
+        let row = format!("| {code:02X} | {name}");
+        assert_eq!(DOCUMENT.matches(&row).count(), 1, "FORMAT.md has not one row {row:?}");
     }
 }
 

@@ -111,30 +111,6 @@ fn the_tail_waits_at_an_unpublished_record_and_comes_back() {
 }
 
 #[test]
-fn definitions_are_followed_too() {
-    let windows = grid(&[(WindowKind::Definitions, 1, 0), (WindowKind::Definitions, 1, 0)]);
-    let long = |id| Definition::Text { id, text: "y".repeat(100_000) };
-    let definitions: Vec<_> = (1..5).map(long).collect();
-    define_all(&windows, &definitions);
-    let whole = file(&windows);
-    // Two of them are in the file so far, the third has begun.
-    let mut bytes = whole.clone();
-    let mut at = HEADER_BYTES + 64;
-    while at < HEADER_BYTES + 240_000 {
-        at += 8 * bytes[at + 4] as usize;
-    }
-    bytes[at..].fill(0);
-    let published = (at - HEADER_BYTES) as u64;
-    bytes[slot_offset(0) as usize + 56..][..8].copy_from_slice(&published.to_le_bytes());
-    let reader = TraceReader::new(&bytes).unwrap();
-    let mut tail = reader.tail_definitions(DefinitionCursor::default());
-    assert_eq!(tail.by_ref().collect::<Vec<_>>(), definitions[..2]);
-    let cursor = tail.cursor();
-    let reader = TraceReader::new(&whole).unwrap();
-    assert_eq!(reader.tail_definitions(cursor).collect::<Vec<_>>(), definitions[2..]);
-}
-
-#[test]
 fn a_closed_window_is_complete_and_takes_no_more() {
     let windows = grid(&[(WindowKind::Events, 2, 0)]);
     let writer = windows[0].writer();

@@ -13,7 +13,7 @@ proptest! {
     #![proptest_config(fixed(60))]
 
     #[test]
-    fn each_by_its_offset(definitions in proptest::collection::vec(definition(), 1..60)) {
+    fn each_definition_is_found_by_its_offset(definitions in proptest::collection::vec(definition(), 1..60)) {
         let windows = grid(&[(WindowKind::Definitions, 1, 0); 8]);
         let mut places = Vec::new();
         let mut each = windows.iter();
@@ -46,7 +46,7 @@ proptest! {
 }
 
 #[test]
-fn early_ones_by_their_id() {
+fn early_definitions_are_found_by_their_id() {
     let windows = grid(&[(WindowKind::Definitions, 1, 0)]);
     let code = |id, bytes| Definition::Code {
         id,

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use vramtrace_format::{Cursor, DefinitionCursor, TraceReader};
+use vramtrace_format::{Cursor, TraceReader};
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(reader) = TraceReader::new(bytes) else { return };
@@ -20,7 +20,4 @@ fuzz_target!(|bytes: &[u8]| {
     let mut tail = reader.tail(Cursor::default());
     tail.by_ref().count();
     reader.events_from(tail.cursor()).count();
-    let mut tail = reader.tail_definitions(DefinitionCursor::default());
-    tail.by_ref().count();
-    reader.definitions_from(tail.cursor()).count();
 });

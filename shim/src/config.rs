@@ -1,19 +1,17 @@
 //! What the environment asks for. All `VRAMTRACE_*` variables are read here, once a process, at
 //! its first use of CUDA.
 
-use crate::cap::Rules;
-use crate::recorder::Recorder;
-use crate::say;
+use crate::runtime::log;
 use std::ffi::{CStr, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use vramtrace_format::capspec::{self, CapSpec, Limit};
 use vramtrace_format::policy::{self, GroupSpec, Mode, OomReport};
+use vramtrace_format::size;
 use vramtrace_format::stackspec::{self, Languages, Tensors};
-use vramtrace_format::{Definition, size};
 
 /// Every variable there is; others get a line with the nearest of these.
-pub const KNOWN: [&str; 17] = [
+pub const KNOWN: [&str; 19] = [
     "VRAMTRACE_OUT",
     "VRAMTRACE_MAX",
     "VRAMTRACE_CAP",
@@ -29,8 +27,10 @@ pub const KNOWN: [&str; 17] = [
     "VRAMTRACE_SIM",
     "VRAMTRACE_SIM_STATE",
     "VRAMTRACE_SIM_NVML",
+    "VRAMTRACE_SIM_FAULT",
     "VRAMTRACE_TEST_PANIC",
     "VRAMTRACE_TEST_CLOCK",
+    "VRAMTRACE_TEST_NO_PAGES",
 ];
 
 /// Variables of others that say how memory is handled: what they were is told in the trace.
@@ -100,6 +100,17 @@ impl Stacks {
         *self = Stacks { native_depth: depth, python_depth: depth, ..*self };
         Ok(())
     }
+}
+
+/// The limits that were asked for when the process began.
+#[derive(Clone, Debug, Default)]
+pub struct CapRules {
+    pub spec: Option<CapSpec>,
+    /// The cap could not be understood: everything is refused.
+    pub bad: bool,
+    pub mode: Mode,
+    pub soft: Option<Limit>,
+    pub group: Option<GroupSpec>,
 }
 
 pub struct Config {
@@ -202,14 +213,7 @@ impl Config {
     /// Says what was wrong with the environment: once, by whoever made the process state.
     pub fn complain(&self) {
         for complaint in &self.complaints {
-            say::line(format_args!("{complaint}"));
-        }
-    }
-
-    /// Into the trace: what was in force when the process began to use its GPU.
-    pub fn tell_settings(&self, recorder: &Recorder) {
-        for (name, value) in &self.settings {
-            recorder.define(&Definition::Setting { name: name.clone(), value: value.clone() });
+            log::line(format_args!("{complaint}"));
         }
     }
 
@@ -296,8 +300,8 @@ impl Config {
         }
     }
 
-    /// What is allowed. A group without a cap of its own shares the process's.
-    pub fn rules(&self) -> Rules {
+    /// The limits. A group without a cap of its own shares the process's.
+    pub fn rules(&self) -> CapRules {
         let mut spec = self.cap.as_ref().ok().cloned().flatten();
         let mut group = self.cap_group.as_ref().ok().cloned().flatten();
         if let Some(group) = &mut group
@@ -306,7 +310,7 @@ impl Config {
             group.cap = spec.take();
         }
         let bad = self.cap.is_err() || self.cap_group.is_err();
-        Rules { spec, bad, mode: self.cap_mode, soft: self.cap_warn, group }
+        CapRules { spec, bad, mode: self.cap_mode, soft: self.cap_warn, group }
     }
 
     fn set_stacks(
@@ -345,6 +349,11 @@ impl Config {
                 self.complaints.push(format!("VRAMTRACE_OOM_REPORT={text}: {why}; using stderr"))
             }
         }
+    }
+
+    /// Those of [`SETTINGS`] that were set when the process began to use its GPU, with their values.
+    pub fn settings(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.settings.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
     /// What a setting of [`SETTINGS`] was when the process began to use its GPU.

@@ -32,7 +32,7 @@ fn pretty(got: &str, expected: &str) {
 const ONCE: &str = "result 0, pointer set, reached 1, errno 77";
 
 #[test]
-fn dlsym_with_a_handle() {
+fn dlsym_with_a_handle_finds_our_functions() {
     expect(
         "dlsym",
         &[
@@ -50,7 +50,7 @@ fn dlsym_with_a_handle() {
 }
 
 #[test]
-fn the_global_scope() {
+fn lookups_in_the_global_scope_find_our_functions() {
     expect(
         "global",
         &[
@@ -91,7 +91,7 @@ fn a_weak_reference_without_a_driver_says_no_device() {
 }
 
 #[test]
-fn dlsym_found_through_dlsym() {
+fn dlsym_found_through_dlsym_finds_our_functions() {
     let got = through("dlsym-of-dlsym");
     for line in got.lines().filter(|line| line.contains("cuMemAlloc") || line.starts_with("old")) {
         assert!(line.ends_with("libvramtrace.so:cuMemAlloc_v2"), "{got}");
@@ -102,7 +102,7 @@ fn dlsym_found_through_dlsym() {
 }
 
 #[test]
-fn get_proc_address_of_both_versions() {
+fn get_proc_address_of_both_versions_finds_our_functions() {
     let ours = |name: &str| format!("libvramtrace.so:{name}");
     let both = |ask: &str, name: String, status: &str| format!("{ask} 0 {name} 0 {name} {status}");
     let none = |ask: &str, status: &str| format!("{ask} 500 nothing 500 nothing {status}");
@@ -133,7 +133,7 @@ fn get_proc_address_of_both_versions() {
 }
 
 #[test]
-fn linked_against_the_driver() {
+fn a_program_linked_against_the_driver_calls_our_functions() {
     let dir = Scratch::new();
     dir.driver();
     let program = dir.compile("linked", "linked", &["-L.", "-l:libcuda.so.1"]);
@@ -148,7 +148,7 @@ fn linked_against_the_driver() {
 }
 
 #[test]
-fn a_plugin_that_looks_behind_itself() {
+fn a_plugin_that_looks_behind_itself_finds_the_driver() {
     let dir = Scratch::new();
     dir.driver();
     let options =
@@ -171,7 +171,7 @@ fn a_plugin_that_looks_behind_itself() {
 }
 
 #[test]
-fn ctypes() {
+fn ctypes_finds_our_functions() {
     let Some(python) = support::on_path("python3") else {
         println!("SKIP: no python3");
         return;

@@ -36,7 +36,7 @@ fn guest(name: &str, arguments: &[&str]) {
 }
 
 #[test]
-fn bash() {
+fn bash_runs_as_without_us() {
     guest("bash", &["-c", "for i in 1 2 3; do echo $i $(ls / | wc -l); done; (exit 7); echo $?"]);
     guest("bash", &["-c", "kill -TERM $$"]);
     guest("bash", &["-c", "echo to stderr >&2; exit 3"]);
@@ -44,7 +44,7 @@ fn bash() {
 }
 
 #[test]
-fn git() {
+fn git_runs_as_without_us() {
     let script = "git init -q . && echo a > a && git add a && \
         git -c user.name=n -c user.email=e commit -q -m one --date=2001-01-01T00:00:00Z && \
         git log --format='%an %ad %s' && git status --short && git fsck";
@@ -70,7 +70,7 @@ fn pythons() -> Vec<PathBuf> {
 }
 
 #[test]
-fn python() {
+fn python_runs_as_without_us() {
     let script = "
 import ctypes, subprocess, sys, threading, hashlib, json, ssl, sqlite3, socket, os
 print(sys.version_info[:2], json.dumps({'a': 1}), hashlib.sha256(b'x').hexdigest())
@@ -104,7 +104,7 @@ sys.exit(9)
 }
 
 #[test]
-fn node() {
+fn node_runs_as_without_us() {
     let script = "const c = require('child_process'); \
         console.log(process.versions.node, c.execSync('echo child').toString()); \
         new (require('worker_threads').Worker)('console.log(1)', {eval: true})";
@@ -112,7 +112,7 @@ fn node() {
 }
 
 #[test]
-fn compilers() {
+fn compilers_run_as_without_us() {
     let script = "echo 'int main(void){return 42;}' > m.c && gcc -O2 m.c -o m && ./m; echo $?; \
         echo 'int main({' > bad.c && gcc bad.c -o bad; echo $?";
     guest("bash", &["-c", script]);
@@ -123,7 +123,7 @@ fn compilers() {
 }
 
 #[test]
-fn tools() {
+fn common_tools_run_as_without_us() {
     guest("perl", &["-e", "print join(',', map { $_ * 2 } 1..5), qq{\\n}; exit 6"]);
     guest("java", &["-version"]);
     guest("gdb", &["--batch", "-ex", "print 1+1"]);
@@ -134,7 +134,7 @@ fn tools() {
 }
 
 #[test]
-fn threads_that_fork() {
+fn threads_that_fork_run_as_without_us() {
     let dir = Scratch::new();
     let program = dir.compile("forks", "forks", &["-pthread", "-ldl"]);
     same(program, &[], |_| {});
@@ -142,7 +142,7 @@ fn threads_that_fork() {
 
 /// A program with AddressSanitizer wants to be first; with the check off it runs with us too.
 #[test]
-fn address_sanitizer() {
+fn a_program_with_address_sanitizer_runs_as_without_us() {
     let dir = Scratch::new();
     let source = dir.0.join("a.c");
     std::fs::write(&source, "int main(void){return 3;}").unwrap();

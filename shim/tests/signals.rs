@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use support::{Scratch, command, shim};
 
 #[test]
-fn a_timer_whose_handler_allocates() {
+fn a_signal_handler_that_allocates_never_deadlocks() {
     let dir = Scratch::new();
     let soname = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"];
     dir.compile("steady", "libcuda.so.1", &soname);

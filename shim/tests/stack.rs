@@ -5,7 +5,7 @@ mod support;
 use support::{Scratch, command, shim};
 
 #[test]
-fn hooks_are_sparing_with_the_stack() {
+fn hooks_take_little_stack() {
     let dir = Scratch::new();
     let soname = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"];
     dir.compile("blocking", "libcuda.so.1", &soname);

@@ -47,7 +47,7 @@ fn table() -> Vec<[String; 4]> {
 }
 
 #[test]
-fn exports_the_table_and_the_doors_only() {
+fn the_library_exports_the_table_and_the_lookup_functions_only() {
     let listed = run("nm", &["-D", "--defined-only"]);
     let exported: BTreeSet<&str> =
         listed.lines().map(|line| line.split_whitespace().last().unwrap()).collect();
@@ -63,7 +63,7 @@ fn exports_the_table_and_the_doors_only() {
 }
 
 #[test]
-fn needs_the_c_library_and_the_unwinder_only() {
+fn the_library_needs_the_c_library_and_the_unwinder_only() {
     let dynamic = run("readelf", &["-d"]);
     for line in dynamic.lines().filter(|line| line.contains("(NEEDED)")) {
         let known = ["[libc.so.6]", "[libgcc_s.so.1]", "[ld-linux-x86-64.so.2]"];
@@ -75,7 +75,7 @@ fn needs_the_c_library_and_the_unwinder_only() {
 }
 
 #[test]
-fn runs_on_the_floor() {
+fn the_library_needs_no_newer_glibc_than_documented() {
     let symbols = run("objdump", &["-T"]);
     for part in symbols.split(&['(', ')', ' ', '\n'][..]) {
         let Some(version) = part.strip_prefix("GLIBC_") else { continue };
@@ -88,7 +88,7 @@ fn runs_on_the_floor() {
 fn documentation() -> String {
     let mut text = String::from(
         "# Entry points\n\n\
-         Every function that `libvramtrace.so` stands in front of; written from its table (`shim/src/entry/table.rs`).\n\
+         Every function that `libvramtrace.so` stands in front of; written from its table (`shim/src/driver/table.rs`).\n\
          `since` is the CUDA version that asks `cuGetProcAddress` for exactly this variant. \
          `pass`: handed to the driver, nothing else. `note`: so too, and the trace says that it was used. \
          Else: the function in `shim/src/hooks/` that follows it.\n",

@@ -77,6 +77,7 @@ pub unsafe fn init(flags: u32) -> Done {
         {
             return Err(Error::OPERATING_SYSTEM);
         }
+        crate::fault::begin();
         let _ = DRIVER.set(driver);
         unsafe { (*(page as *const AtomicU32)).store(1, Release) };
         LIFE.store(page as *mut AtomicU32, Release);

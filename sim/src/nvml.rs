@@ -13,6 +13,7 @@ const NOT_SUPPORTED: i32 = 3;
 const NOT_FOUND: i32 = 6;
 const DRIVER_NOT_LOADED: i32 = 9;
 const INSUFFICIENT_SIZE: i32 = 7;
+const GPU_IS_LOST: i32 = 15;
 const VERSION_MISMATCH: i32 = 25;
 
 /// Handles are the index plus this, so that NULL and garbage are refused.
@@ -149,6 +150,7 @@ unsafe fn put_list<T>(count: *mut c_uint, room: *mut T, list: Vec<T>) -> Result 
 fn processes<T>(handle: usize, make: fn(u32, u64) -> T) -> std::result::Result<Vec<T>, i32> {
     let index = index(handle)?;
     let list = devices()?.shared.processes(index);
+    ail()?;
     if is_asked("slow") {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
@@ -169,6 +171,23 @@ fn process_v2(pid: u32, used: u64) -> ProcessV2 {
 /// `slow` as with many processes on a device.
 fn is_asked(how: &str) -> bool {
     std::env::var_os("VRAMTRACE_SIM_NVML").is_some_and(|value| value == how)
+}
+
+/// `hangs:N` and `lost:N`: N lists are given, then it is ill.
+fn ail() -> Result {
+    static LISTS: AtomicI32 = AtomicI32::new(0);
+    let asked = std::env::var("VRAMTRACE_SIM_NVML").unwrap_or_default();
+    let Some((how, after)) = asked.split_once(':') else { return Ok(()) };
+    if LISTS.fetch_add(1, Relaxed) < after.parse().unwrap_or(0) {
+        return Ok(());
+    }
+    match how {
+        "hangs" => loop {
+            std::thread::park();
+        },
+        "lost" => Err(GPU_IS_LOST),
+        _ => Ok(()),
+    }
 }
 
 fn init() -> Result {

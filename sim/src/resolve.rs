@@ -59,6 +59,9 @@ impl<T> Argument for *mut T {
 #[inline(always)]
 pub fn call(symbol: &'static str, early: bool, body: impl FnOnce() -> Done) -> i32 {
     std::hint::black_box(symbol);
+    if let Err(error) = crate::fault::strike(symbol) {
+        return error.0;
+    }
     if !early && let Err(error) = driver::ready() {
         return error.0;
     }

@@ -199,17 +199,19 @@ fn is_alive(owner_word: u64) -> bool {
     start_time(pid).is_some_and(|start| owner(pid, start) == owner_word)
 }
 
-/// Start of a process in clock ticks since boot; None: there is none, or it is a zombie, whose
-/// memory is gone.
+/// Start of a process in clock ticks since boot; None: there is none, or it is a zombie without
+/// threads, whose memory is gone.
 pub fn start_time(pid: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name may hold spaces and brackets: the fields begin after the last bracket.
-    let mut fields = stat[stat.rfind(')')? + 1..].split_ascii_whitespace();
-    let state = fields.next()?;
-    if state == "Z" || state == "X" {
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    // The name may hold any bytes: the fields, from number 3 on, begin after the last bracket.
+    let name_end = stat.iter().rposition(|byte| *byte == b')')?;
+    let fields = std::str::from_utf8(&stat[name_end + 1..]).ok()?;
+    let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
+    let threads: u64 = fields.get(20 - 3)?.parse().ok()?;
+    if matches!(fields[0], "Z" | "X") && threads <= 1 {
         return None;
     }
-    fields.nth(18)?.parse().ok()
+    fields.get(22 - 3)?.parse().ok()
 }
 
 fn map(fd: i32) -> Result<*const Table, String> {

@@ -90,7 +90,7 @@ fn rounding_of_plain_memory() {
 }
 
 #[test]
-fn result_codes() {
+fn result_codes_are_those_of_the_driver() {
     let _fresh = fresh();
     let mut pointer = 77;
     assert_eq!(result!(cuMemFree_v2(0)), 0);
@@ -119,7 +119,7 @@ fn result_codes() {
 }
 
 #[test]
-fn pitched_memory() {
+fn a_pitch_is_rounded_up() {
     let _fresh = fresh();
     let (mut pointer, mut pitch) = (0, 0);
     ok!(cuMemAllocPitch_v2(&mut pointer, &mut pitch, 1000, 1000, 4));
@@ -134,7 +134,7 @@ fn attribute(pool: Handle, which: i32) -> u64 {
 }
 
 #[test]
-fn pools() {
+fn pools_grow_in_steps_and_keep_what_is_freed() {
     let _fresh = fresh();
     let (mut pool, mut pointer) = (null_mut(), 0);
     ok!(cuDeviceGetDefaultMemPool(&mut pool, 0));
@@ -165,7 +165,7 @@ fn pools() {
 }
 
 #[test]
-fn graph_memory() {
+fn graph_memory_stays_until_it_is_trimmed() {
     let _fresh = fresh();
     let (mut graph, mut exec, mut first, mut last) =
         (null_mut(), null_mut(), null_mut(), null_mut());
@@ -232,7 +232,7 @@ fn capture_makes_nodes_and_refuses_what_waits() {
 }
 
 #[test]
-fn arrays() {
+fn arrays_take_what_was_measured() {
     let _fresh = fresh();
     let mut list = Vec::new();
     for (side, count, bytes) in [(4096, 1, 256 * MIB), (64, 64, 4 * MIB), (256, 64, 64 * MIB)] {
@@ -269,7 +269,7 @@ fn managed_memory_counts_when_touched() {
 }
 
 #[test]
-fn limits() {
+fn a_larger_stack_takes_memory_of_the_device() {
     let _fresh = fresh();
     let mut stack = 0;
     ok!(cuCtxGetLimit(&mut stack, 0));

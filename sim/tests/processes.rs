@@ -1,14 +1,58 @@
 //! Several processes over the simulated devices: shared memory figures, death, IPC, descriptors,
 //! forked children, the same addresses in every run. The test program starts itself again as the
-//! other processes: `#[ignore]`d tests are their main functions.
+//! other processes, each in a role of its own.
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 
+use libtest_mimic::{Arguments, Trial};
+
 const MIB: u64 = 1 << 20;
 const CONTEXT: u64 = 526 * MIB + 832 * 1024;
+
+/// The variable that makes this program another test's process.
+const ROLE: &str = "SIM_TEST_ROLE";
+
+fn main() {
+    if let Ok(role) = std::env::var(ROLE) {
+        return play(&role);
+    }
+    let arguments = Arguments::from_args();
+    let test = |name: &str, run: fn()| {
+        Trial::test(name, move || {
+            run();
+            Ok(())
+        })
+    };
+    let tests = vec![
+        test(
+            "processes_share_the_device_and_the_dead_give_back",
+            processes_share_the_device_and_the_dead_give_back,
+        ),
+        test("addresses_are_the_same_in_every_run", addresses_are_the_same_in_every_run),
+        test("memory_is_shared_by_handle", memory_is_shared_by_handle),
+        test("memory_is_shared_by_descriptor", memory_is_shared_by_descriptor),
+        test("a_forked_child_has_no_driver", a_forked_child_has_no_driver),
+        test("visible_devices_are_honoured", visible_devices_are_honoured),
+    ];
+    libtest_mimic::run(&arguments, tests).exit();
+}
+
+fn play(role: &str) {
+    match role {
+        "holder" => holder(),
+        "watcher" => watcher(),
+        "exporter" => exporter(),
+        "importer" => importer(),
+        "descriptor_opener" => descriptor_opener(),
+        "descriptor_owner" => descriptor_owner(),
+        "forker" => forker(),
+        "chooser" => chooser(),
+        _ => panic!("no role {role}"),
+    }
+}
 
 fn library() -> PathBuf {
     let deps = std::env::current_exe().unwrap();
@@ -80,9 +124,9 @@ struct Other {
 }
 
 impl Other {
-    fn run(main: &str, variables: &[(&str, String)]) -> Other {
+    fn run(role: &str, variables: &[(&str, String)]) -> Other {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", main, "--nocapture", "--test-threads=1"])
+            .env(ROLE, role)
             .envs(variables.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -116,23 +160,19 @@ fn state(name: &str) -> (&'static str, String) {
     ("VRAMTRACE_SIM_STATE", path.to_str().unwrap().to_owned())
 }
 
-fn run_alone(main: &str, variables: &[(&str, String)]) -> String {
-    let other = Other::run(main, variables);
+fn run_alone(role: &str, variables: &[(&str, String)]) -> String {
+    let other = Other::run(role, variables);
     let said = other.said.clone();
     other.end();
     said
 }
 
-#[test]
-#[ignore = "another test's second process"]
 fn holder() {
     start();
     let pointer = alloc(1 << 30);
     say_and_wait(&format!("{pointer:x}"));
 }
 
-#[test]
-#[ignore = "another test's second process"]
 fn watcher() {
     // Its own holder shares the state file, which the variable of this process names.
     let mut other = Other::run("holder", &[]);
@@ -164,20 +204,16 @@ fn nvml_processes() -> Vec<(u32, u64)> {
     list[..count as usize].iter().map(|row| (row[0] as u32, row[1])).collect()
 }
 
-#[test]
 fn processes_share_the_device_and_the_dead_give_back() {
     let state = state("share");
     assert_eq!(run_alone("watcher", std::slice::from_ref(&state)), "done");
     std::fs::remove_file(&state.1).unwrap();
 }
 
-#[test]
 fn addresses_are_the_same_in_every_run() {
     assert_eq!(run_alone("holder", &[]), run_alone("holder", &[]));
 }
 
-#[test]
-#[ignore = "another test's second process"]
 fn exporter() {
     start();
     alloc(512);
@@ -195,8 +231,6 @@ fn exporter() {
 #[derive(Clone, Copy)]
 struct IpcHandle([u64; 8]);
 
-#[test]
-#[ignore = "another test's second process"]
 fn importer() {
     let other = Other::run("exporter", &[]);
     start();
@@ -218,7 +252,6 @@ fn importer() {
     say_and_wait("done");
 }
 
-#[test]
 fn memory_is_shared_by_handle() {
     assert_eq!(run_alone("importer", &[]), "done");
 }
@@ -240,8 +273,6 @@ fn map_whole(handle: u64, size: u64) -> u64 {
     address
 }
 
-#[test]
-#[ignore = "another test's second process"]
 fn descriptor_opener() {
     start();
     let path = CString::new(std::env::var("SIM_TEST_FD").unwrap()).unwrap();
@@ -261,8 +292,6 @@ fn descriptor_opener() {
     say_and_wait("done");
 }
 
-#[test]
-#[ignore = "another test's second process"]
 fn descriptor_owner() {
     start();
     let (mut handle, mut fd) = (0u64, -1i32);
@@ -280,13 +309,10 @@ fn descriptor_owner() {
     say_and_wait("done");
 }
 
-#[test]
 fn memory_is_shared_by_descriptor() {
     assert_eq!(run_alone("descriptor_owner", &[]), "done");
 }
 
-#[test]
-#[ignore = "another test's second process"]
 fn forker() {
     start();
     let child = unsafe { libc::fork() };
@@ -303,13 +329,10 @@ fn forker() {
     say_and_wait("done");
 }
 
-#[test]
 fn a_forked_child_has_no_driver() {
     assert_eq!(run_alone("forker", &[]), "done");
 }
 
-#[test]
-#[ignore = "another test's second process"]
 fn chooser() {
     ok!(cuInit(0 => u32));
     let (mut count, mut name) = (0, [0 as c_char; 64]);
@@ -319,7 +342,6 @@ fn chooser() {
     say_and_wait(&format!("{count} {first}"));
 }
 
-#[test]
 fn visible_devices_are_honoured() {
     let run = |visible: &str| {
         let two = ("VRAMTRACE_SIM", "3x1GiB".to_owned());

@@ -28,7 +28,7 @@ pub enum Request {
 
 /// A segment that was there when the log begins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Segment {
+pub struct LogSegment {
     pub address: u64,
     pub size: u64,
     pub stream: u32,
@@ -39,7 +39,7 @@ pub struct Segment {
     pub blocks: Vec<(u64, u64)>,
 }
 
-impl Segment {
+impl LogSegment {
     /// Is it of a pool for small blocks?
     pub fn is_small(&self) -> bool {
         match self.blocks.first() {
@@ -52,7 +52,7 @@ impl Segment {
 /// A recorded run, ready to be replayed under any setting.
 #[derive(Clone, Debug, Default)]
 pub struct Log {
-    start: Vec<Segment>,
+    start: Vec<LogSegment>,
     bytes: Vec<u8>,
     requests: usize,
     allocations: u64,
@@ -100,7 +100,7 @@ const MOST: u64 = 1 << 56;
 impl Log {
     /// What is there when the log begins, before any request. Segments and blocks that overlap
     /// others, or lie outside, are left out; their number is the answer.
-    pub fn begin(&mut self, mut segments: Vec<Segment>) -> u64 {
+    pub fn begin(&mut self, mut segments: Vec<LogSegment>) -> u64 {
         let mut dropped = 0;
         segments.sort_by_key(|segment| segment.address);
         let mut end = 0;
@@ -174,7 +174,7 @@ impl Log {
     }
 
     /// What is there when the log begins.
-    pub fn start(&self) -> &[Segment] {
+    pub fn start(&self) -> &[LogSegment] {
         &self.start
     }
 
@@ -294,8 +294,12 @@ mod tests {
     #[test]
     fn what_went_in_comes_out() {
         let mut log = Log::default();
-        let segment =
-            Segment { address: 4096, size: 4096, blocks: vec![(4608, 512)], ..Segment::default() };
+        let segment = LogSegment {
+            address: 4096,
+            size: 4096,
+            blocks: vec![(4608, 512)],
+            ..LogSegment::default()
+        };
         assert_eq!(log.begin(vec![segment]), 0);
         log.alloc(1, 700, 0, 0);
         log.outside(9);
@@ -322,11 +326,11 @@ mod tests {
 
     #[test]
     fn a_beginning_that_does_not_fit_together_is_left_out() {
-        let segment = |address, size, blocks: &[(u64, u64)]| Segment {
+        let segment = |address, size, blocks: &[(u64, u64)]| LogSegment {
             address,
             size,
             blocks: blocks.to_vec(),
-            ..Segment::default()
+            ..LogSegment::default()
         };
         let mut log = Log::default();
         let dropped = log.begin(vec![

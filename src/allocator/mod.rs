@@ -27,5 +27,5 @@ pub mod rounding;
 
 pub use cache::{BlockId, Cache, OutOfMemory, Totals};
 pub use conf::{Conf, ConfError};
-pub use log::{Log, Request, Requests, Segment};
-pub use replay::{Failure, Outcome, replay, smallest_capacity};
+pub use log::{Log, LogSegment, Request, Requests};
+pub use replay::{ReplayFailure, ReplayOutcome, replay, smallest_capacity};

@@ -5,7 +5,7 @@ use super::{BlockId, Cache, Conf, Log, Request, Totals};
 
 /// What came of a replay.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Outcome {
+pub struct ReplayOutcome {
     pub peak_reserved: u64,
     pub peak_allocated: u64,
     /// Highest sum of what is reserved and what others than PyTorch's cache held then.
@@ -17,26 +17,26 @@ pub struct Outcome {
     pub driver_frees: u64,
     /// Times that the cache was emptied to serve a request.
     pub retries: u64,
-    pub failure: Option<Failure>,
+    pub failure: Option<ReplayFailure>,
 }
 
 /// Where a replay ends before its log does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub struct ReplayFailure {
     /// Index of the request that could not be served.
     pub at: usize,
     /// Others took what the cache held already: not PyTorch's request failed but theirs.
     pub outside: bool,
 }
 
-impl Outcome {
+impl ReplayOutcome {
     pub fn fits(&self) -> bool {
         self.failure.is_none()
     }
 }
 
 /// `capacity`: the bytes of the card or the cap, for the cache and what is outside of it.
-pub fn replay(log: &Log, conf: &Conf, capacity: Option<u64>) -> Outcome {
+pub fn replay(log: &Log, conf: &Conf, capacity: Option<u64>) -> ReplayOutcome {
     let mut cache = Cache::new(conf.clone(), capacity);
     // By slot: as many as are live at once.
     let mut blocks: Vec<BlockId> = cache.adopt(log.start());
@@ -60,7 +60,8 @@ pub fn replay(log: &Log, conf: &Conf, capacity: Option<u64>) -> Outcome {
             Request::Outside { bytes } => cache.set_outside(bytes),
         };
         if served.is_err() {
-            failure = Some(Failure { at, outside: matches!(request, Request::Outside { .. }) });
+            failure =
+                Some(ReplayFailure { at, outside: matches!(request, Request::Outside { .. }) });
             break;
         }
     }
@@ -74,7 +75,7 @@ pub fn replay(log: &Log, conf: &Conf, capacity: Option<u64>) -> Outcome {
         retries,
         ..
     } = cache.totals();
-    Outcome {
+    ReplayOutcome {
         peak_reserved,
         peak_allocated,
         peak_total,
@@ -91,7 +92,7 @@ pub fn replay(log: &Log, conf: &Conf, capacity: Option<u64>) -> Outcome {
 /// the answer itself fits. `None` for a log that fails without a limit.
 ///
 /// More room is taken to be no worse; where the allocator breaks that, the answer still fits.
-pub fn smallest_capacity(log: &Log, conf: &Conf, free: &Outcome) -> Option<u64> {
+pub fn smallest_capacity(log: &Log, conf: &Conf, free: &ReplayOutcome) -> Option<u64> {
     if !free.fits() {
         return None;
     }

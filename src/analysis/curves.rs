@@ -65,12 +65,12 @@ pub struct Curves {
 
 /// Follows all devices while a trace is replayed.
 #[derive(Clone, Debug, Default)]
-pub struct CurvesWatch {
+pub struct CurvesObserver {
     pub devices: BTreeMap<DeviceId, Curves>,
 }
 
-impl Observer for CurvesWatch {
-    fn changed(&mut self, at: &Stamped, device: DeviceId, state: &DeviceState) {
+impl Observer for CurvesObserver {
+    fn on_device_change(&mut self, at: &Stamped, device: DeviceId, state: &DeviceState) {
         let cache = &state.cache;
         if cache.allocated == 0 && cache.reserved == 0 && !self.devices.contains_key(&device) {
             return;

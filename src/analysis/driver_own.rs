@@ -5,8 +5,10 @@ use std::collections::hash_map::Entry;
 use rustc_hash::FxHashMap;
 use vramtrace_format::{Cause, SiteId, StackId};
 
-use super::holders::Reading;
+use super::holders::StackClassifier;
 use crate::replay::DeviceState;
+use crate::symbols::demangle;
+use crate::trace::Definitions;
 
 /// Memory that the driver took for one cause, by calls from one line.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,12 +22,19 @@ pub struct TakenBy {
     pub name: u32,
 }
 
+impl TakenBy {
+    /// The kernel, variable or file that it was for.
+    pub fn name(&self, definitions: &Definitions) -> Option<String> {
+        definitions.text(self.name).map(demangle)
+    }
+}
+
 /// Largest first. Without stacks (`reading` is `None`) each call is its own.
-pub fn taken_by(device: &DeviceState, reading: Option<&Reading>) -> Vec<TakenBy> {
+pub fn taken_by(device: &DeviceState, classifier: Option<&StackClassifier>) -> Vec<TakenBy> {
     let mut all: Vec<TakenBy> = Vec::new();
     let mut known: FxHashMap<_, usize> = FxHashMap::default();
     for (maker, bytes) in device.driver_own.makers() {
-        let line = reading.map(|reading| reading.line_of(maker.stack));
+        let line = classifier.map(|classifier| classifier.line_of(maker.stack));
         // Calls that nothing is known of are one.
         let site = if line.is_none() { maker.site } else { SiteId(0) };
         match known.entry((maker.cause, line, site)) {

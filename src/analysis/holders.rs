@@ -1,4 +1,11 @@
 //! Who holds memory: bytes by line, function, library or stack.
+//!
+//! The library of driver memory is the one that asked the driver: the innermost frame that does not
+//! ask for another (bindings and the CUDA runtime do). The library of a PyTorch block is the one
+//! whose code asked PyTorch for it: the innermost frame that is neither PyTorch's allocator nor its
+//! dispatch (native code of PyTorch, and the Python lines that only hand a call on). `x + y` in
+//! `train.py` is the program's, a line of `transformers` is that package's, `torch.optim` is
+//! PyTorch's, cuBLAS and NCCL are told apart. A stack that has only PyTorch in it is PyTorch's.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::HashMap;
@@ -7,14 +14,15 @@ use std::hash::Hash;
 use rustc_hash::FxHashMap;
 use vramtrace_format::{DeviceId, Header, StackId};
 
+use super::Level;
 use super::autograd;
 use super::holdings::{Held, Holdings};
-use super::places::{Layer, Places};
+use super::places::{Layer, Places, is_dispatch};
 use crate::symbols::{FREE_CACHE, Frame, Language, Symbols};
 
 /// What makes two allocations one holder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum By {
+pub enum GroupBy {
     /// The line that wanted the memory, the program's own line that led there, and the library
     /// that asked the driver.
     #[default]
@@ -36,15 +44,23 @@ pub struct Holder {
     pub stack: StackId,
     /// Who asked the driver: `cuBLAS`, `PyTorch`, the program. `None`: the stack does not tell.
     pub library: Option<String>,
+    /// It holds blocks of PyTorch's cache; else memory of the driver's.
+    pub of_cache: bool,
     /// Innermost frame outside of frameworks, as a place in the stack's frames.
     pub lead: Option<usize>,
     /// Innermost frame of the program's own tree further out.
     pub caller: Option<usize>,
 }
 
+/// Bytes of all these holders on a device.
+pub fn bytes_on(holders: &[Holder], device: DeviceId) -> u64 {
+    let of_device = holders.iter().filter(|holder| holder.device == device);
+    of_device.map(|holder| holder.bytes).fold(0, u64::saturating_add)
+}
+
 /// What the frames of one process's stacks mean.
 #[derive(Clone, Debug)]
-pub struct Reading<'s> {
+pub struct StackClassifier<'s> {
     pub symbols: &'s Symbols,
     /// By frame index.
     layers: Vec<Layer>,
@@ -59,15 +75,15 @@ pub struct Reading<'s> {
 
 /// What one stack says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Said {
+pub struct FrameRoles {
     /// Places in the stack's frames.
     pub lead: Option<usize>,
     pub caller: Option<usize>,
     library: Option<u32>,
 }
 
-impl<'s> Reading<'s> {
-    pub fn new(symbols: &'s Symbols, header: &Header) -> Reading<'s> {
+impl<'s> StackClassifier<'s> {
+    pub fn new(symbols: &'s Symbols, header: &Header) -> StackClassifier<'s> {
         let places = Places::of(header);
         let mut titles: Vec<String> = Vec::new();
         let mut known: HashMap<String, u32> = HashMap::new();
@@ -82,10 +98,10 @@ impl<'s> Reading<'s> {
         let libraries = frames.iter().map(|frame| places.library(frame).map(&mut title)).collect();
         let program = title(places.program().to_string());
         let torch = title("PyTorch".to_string());
-        Reading { symbols, layers, libraries, program, titles, torch }
+        StackClassifier { symbols, layers, libraries, program, titles, torch }
     }
 
-    pub fn read(&self, stack: StackId) -> Said {
+    pub fn roles(&self, stack: StackId) -> FrameRoles {
         let frames = self.symbols.indexes(stack);
         let layer = |at: usize| self.layers[frames[at] as usize];
         let language = |at: usize| self.symbols.frames()[frames[at] as usize].language;
@@ -113,19 +129,33 @@ impl<'s> Reading<'s> {
         let another = |at: &usize| lead.is_none_or(|lead| named(*at) != named(lead));
         let mut own = (beyond..frames.len()).filter(read).filter(|at| layer(*at) == Layer::Own);
         let caller = own.find(another);
-        Said { lead, caller, library: self.library_of(frames) }
+        FrameRoles { lead, caller, library: self.library_of(frames) }
     }
 
-    /// What the stack of a block says: PyTorch cut it out of its cache, for itself or for cuBLAS.
-    pub fn read_block(&self, stack: StackId) -> Said {
-        let frames = self.symbols.indexes(stack);
-        let native = |index: &u32| {
-            let frame = &self.symbols.frames()[*index as usize];
-            frame.language == Language::Native && self.libraries[*index as usize].is_some()
+    /// What the stack of a block says: PyTorch cut it out of its cache, for whoever asked.
+    pub fn read_block(&self, stack: StackId) -> FrameRoles {
+        let asked = self.symbols.indexes(stack).iter().find_map(|index| self.asked(*index));
+        FrameRoles { library: asked.or(Some(self.torch)), ..self.roles(stack) }
+    }
+
+    /// What the stack of a leak or holder says, of memory at its level.
+    pub fn roles_at(&self, stack: StackId, level: Level) -> FrameRoles {
+        match level {
+            Level::Driver => self.roles(stack),
+            Level::Tensor => self.read_block(stack),
+        }
+    }
+
+    /// The library of a frame whose code asked PyTorch for a block. `None`: it only hands on.
+    fn asked(&self, index: u32) -> Option<u32> {
+        let frame = &self.symbols.frames()[index as usize];
+        let own = || (self.layers[index as usize] == Layer::Own).then_some(self.program);
+        let library = self.libraries[index as usize].or_else(own)?;
+        let hands_on = match frame.language {
+            Language::Native => library == self.torch,
+            Language::Python => is_dispatch(frame),
         };
-        let said = self.read(stack);
-        let library = said.library.filter(|_| frames.iter().any(native));
-        Said { library: library.or(Some(self.torch)), ..said }
+        (!hands_on).then_some(library)
     }
 
     /// The innermost frame that does not ask for another. Frames further out may say more exactly
@@ -149,8 +179,8 @@ impl<'s> Reading<'s> {
         Some(found)
     }
 
-    pub fn library_name(&self, said: &Said) -> Option<&str> {
-        Some(&self.titles[said.library? as usize])
+    pub fn library_name(&self, roles: &FrameRoles) -> Option<&str> {
+        Some(&self.titles[roles.library? as usize])
     }
 
     /// The frame at a place of a stack.
@@ -160,38 +190,41 @@ impl<'s> Reading<'s> {
     }
 
     /// Largest first.
-    pub fn holders(&self, holdings: &Holdings, by: By) -> Vec<Holder> {
+    pub fn holders(&self, holdings: &Holdings, by: GroupBy) -> Vec<Holder> {
         match by {
-            By::Line => self.group(holdings, |stack, said| self.line(stack, said)),
-            By::Function => self.group(holdings, |stack, said| {
+            GroupBy::Line => self.group(holdings, |stack, roles| self.line(stack, roles)),
+            GroupBy::Function => self.group(holdings, |stack, roles| {
                 let function = |at| {
                     let frame = self.frame(stack, at)?;
                     Some((&frame.file, &frame.function))
                 };
-                (said.library, function(said.lead), function(said.caller))
+                (roles.library, function(roles.lead), function(roles.caller))
             }),
             // Free memory of a cache is apart from what the library uses.
-            By::Library => self.group(holdings, |stack, said| (said.library, stack == FREE_CACHE)),
-            By::Stack => self.group(holdings, |stack, _| self.symbols.indexes(stack)),
+            GroupBy::Library => {
+                self.group(holdings, |stack, roles| (roles.library, stack == FREE_CACHE))
+            }
+            GroupBy::Stack => self.group(holdings, |stack, _| self.symbols.indexes(stack)),
         }
     }
 
-    /// What this stack is told apart from others by, by [`By::Line`].
+    /// What this stack is told apart from others by, by [`GroupBy::Line`].
     pub fn line_of(&self, stack: StackId) -> impl Hash + Eq + use<'s> {
-        self.line(stack, &self.read(stack))
+        self.line(stack, &self.roles(stack))
     }
 
-    /// What [`By::Line`] tells holders apart by.
-    fn line(&self, stack: StackId, said: &Said) -> impl Hash + Eq + use<'s> {
+    /// What [`GroupBy::Line`] tells holders apart by.
+    fn line(&self, stack: StackId, roles: &FrameRoles) -> impl Hash + Eq + use<'s> {
         let line = |at| {
             let frame = self.frame(stack, at)?;
             let function = frame.file.is_empty().then_some(&frame.function);
             Some((&frame.file, frame.line, function))
         };
-        (said.library, line(said.lead), line(said.caller))
+        (roles.library, line(roles.lead), line(roles.caller))
     }
 
-    /// Which stacks are one holder by [`By::Line`]: the same number for the same one.
+    /// Which stacks are one holder by [`GroupBy::Line`]: the same number for the same one.
+    /// Of blocks.
     pub fn lines(&self, stacks: impl IntoIterator<Item = StackId>) -> FxHashMap<StackId, u32> {
         let mut known = FxHashMap::default();
         let mut lines = FxHashMap::default();
@@ -199,7 +232,8 @@ impl<'s> Reading<'s> {
             let empty = self.symbols.indexes(stack).is_empty();
             let why = empty.then(|| self.symbols.why_empty(stack));
             let next = known.len() as u32;
-            let line = *known.entry((why, self.line(stack, &self.read(stack)))).or_insert(next);
+            let line =
+                *known.entry((why, self.line(stack, &self.read_block(stack)))).or_insert(next);
             lines.insert(stack, line);
         }
         lines
@@ -208,44 +242,47 @@ impl<'s> Reading<'s> {
     fn group<K: Hash + Eq>(
         &self,
         holdings: &Holdings,
-        key: impl Fn(StackId, &Said) -> K,
+        key: impl Fn(StackId, &FrameRoles) -> K,
     ) -> Vec<Holder> {
         // Stacks without frames are told apart by why they have none.
         let why = |stack| match self.symbols.indexes(stack).is_empty() {
             true => Some(self.symbols.why_empty(stack)),
             false => None,
         };
-        let mut all: FxHashMap<_, (Held, u64, Held, StackId, Said)> = FxHashMap::default();
+        let mut all: FxHashMap<_, (Held, u64, Held, StackId, FrameRoles, bool)> =
+            FxHashMap::default();
         let driver = holdings.held.iter().map(|of| (of, false));
         let blocks = holdings.blocks.iter().map(|of| (of, true));
         for ((&(device, stack), &held), block) in driver.chain(blocks) {
-            let said = if block { self.read_block(stack) } else { self.read(stack) };
-            let group = all.entry((device, why(stack), key(stack, &said))).or_insert((
+            let roles = if block { self.read_block(stack) } else { self.roles(stack) };
+            let group = all.entry((device, why(stack), key(stack, &roles))).or_insert((
                 Held::default(),
                 0,
                 Held::default(),
                 stack,
-                said,
+                roles,
+                block,
             ));
             group.0.add(held);
             group.1 += 1;
             // Of equal ones the first id: the same in every reading.
             let larger = held.bytes.cmp(&group.2.bytes).then(group.3.cmp(&stack));
             if group.1 == 1 || larger == Ordering::Greater {
-                (group.2, group.3, group.4) = (held, stack, said);
+                (group.2, group.3, group.4, group.5) = (held, stack, roles, block);
             }
         }
         let mut holders: Vec<Holder> = all
             .into_iter()
-            .map(|((device, _, _), (held, stacks, _, stack, said))| Holder {
+            .map(|((device, _, _), (held, stacks, _, stack, roles, of_cache))| Holder {
                 device,
                 bytes: held.bytes,
                 count: held.count,
                 stacks,
                 stack,
-                library: self.library_name(&said).map(str::to_string),
-                lead: said.lead,
-                caller: said.caller,
+                library: self.library_name(&roles).map(str::to_string),
+                of_cache,
+                lead: roles.lead,
+                caller: roles.caller,
             })
             .collect();
         holders.sort_by_key(|holder| {

@@ -1,4 +1,8 @@
 //! Bytes by stack: of a live set, or of each device at its own peak.
+//!
+//! At the level of tensors blocks stand in place of their segments, and the rest of the segments is
+//! one holder, "PyTorch cache (free)". So the sum is that of driver memory at either level. The peak
+//! is the peak of driver memory at either level too; `--at peak-allocated` asks for that of blocks.
 
 use std::collections::BTreeMap;
 
@@ -6,9 +10,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use vramtrace_format::{DeviceId, Kind, StackId};
 
 use super::{Level, Moment};
-use crate::replay::{DeviceState, Key, Live, SegmentAt, State};
+use crate::replay::{DeviceState, Key, Live, Peak, SegmentAt, State, Until};
 use crate::symbols::FREE_CACHE;
-use crate::trace::{Definitions, Trace, Until};
+use crate::trace::{Definitions, Trace};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
@@ -40,6 +44,8 @@ pub struct Holdings {
     pub blocks: ByStack,
     /// Of which moment a device's figures are, ns since start.
     pub at_ns: BTreeMap<DeviceId, u64>,
+    /// Devices of whose peak the trace has the height alone: its events are missing.
+    pub not_known: BTreeMap<DeviceId, Peak>,
 }
 
 impl Holdings {
@@ -99,9 +105,15 @@ impl Holdings {
 
     /// Leaves one device's.
     pub fn keep(&mut self, device: DeviceId) {
-        self.held.retain(|(of, _), _| *of == device);
-        self.blocks.retain(|(of, _), _| *of == device);
-        self.at_ns.retain(|of, _| *of == device);
+        self.retain(|of| of == device);
+    }
+
+    /// Leaves those of some devices.
+    pub fn retain(&mut self, wanted: impl Fn(DeviceId) -> bool) {
+        self.held.retain(|(of, _), _| wanted(*of));
+        self.blocks.retain(|(of, _), _| wanted(*of));
+        self.at_ns.retain(|of, _| wanted(*of));
+        self.not_known.retain(|of, _| wanted(*of));
     }
 
     /// At the moment that is asked for; `state` is that of the moment, for peaks that of the end.
@@ -136,6 +148,10 @@ impl Holdings {
         let mut found = Holdings { level, ..Holdings::default() };
         trace.visit(definitions, &stops, &mut |stop, state| {
             let (device, until) = places[stop];
+            if state.is_in_gap() {
+                found.not_known.extend(end.devices.get(&device).map(|end| (device, end.peak)));
+                return;
+            }
             let mut here = Holdings::of_state(state, level);
             here.keep(device);
             found.held.extend(here.held);
@@ -170,8 +186,7 @@ fn place_of(device: &DeviceState, peak: Moment) -> Option<Until> {
         return (peak.bytes > 0).then_some(Until::Offset(peak.offset));
     }
     let peak = device.peak;
-    // Without an offset it is told by the recorder's counters alone: the events nearest to its
-    // time stand for it.
+    // Without an offset it is told by the recorder's counters alone.
     let place = peak.offset.map_or(Until::Time(peak.time_ns), Until::Offset);
     (peak.bytes > 0).then_some(place)
 }

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use rustc_hash::{FxHashMap, FxHashSet};
 use vramtrace_format::{DeviceId, Kind, Mark, Stamped, ThreadId};
 
-use crate::replay::{Birth, Death, DeviceState, Key, Live, Observer};
-use crate::trace::{Definitions, Trace, Until};
+use crate::replay::{AllocCause, DeviceState, FreeCause, Key, Live, Observer, Until};
+use crate::trace::{Definitions, Trace};
 
 /// One phase: all ranges of one name that lay in ranges of the same names.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,7 +47,7 @@ struct Open {
 const DEEPEST: usize = 64;
 
 #[derive(Debug)]
-struct Watch<'d> {
+struct PhaseObserver<'d> {
     definitions: &'d Definitions,
     phases: Vec<Phase>,
     /// By the phase around it and the name.
@@ -61,7 +61,7 @@ struct Watch<'d> {
 /// All phases of a trace, in the order in which they began first; those within another behind it.
 /// Empty: nothing was marked.
 pub fn phases(trace: &Trace, definitions: &Definitions) -> Vec<Phase> {
-    let mut watch = Watch {
+    let mut observer = PhaseObserver {
         definitions,
         phases: Vec::new(),
         known: FxHashMap::default(),
@@ -69,11 +69,11 @@ pub fn phases(trace: &Trace, definitions: &Definitions) -> Vec<Phase> {
         live: BTreeMap::new(),
         segments: FxHashSet::default(),
     };
-    let reading = trace.replay_until(definitions, Until::End, &mut watch, &mut |_, _| {});
-    while let Some(open) = watch.open.pop() {
-        watch.close(open, reading.state.time_ns);
+    let reading = trace.replay_until(definitions, Until::End, &mut observer, &mut |_, _| {});
+    while let Some(open) = observer.open.pop() {
+        observer.close(open, reading.state.time_ns);
     }
-    let mut phases = watch.phases;
+    let mut phases = observer.phases;
     // A phase comes behind the one around it.
     let firsts: BTreeMap<Vec<String>, u64> =
         phases.iter().map(|phase| (phase.path.clone(), phase.first_ns)).collect();
@@ -87,7 +87,7 @@ pub fn phases(trace: &Trace, definitions: &Definitions) -> Vec<Phase> {
     phases
 }
 
-impl Watch<'_> {
+impl PhaseObserver<'_> {
     fn begin(&mut self, at: &Stamped, name: u32, thread: Option<ThreadId>) {
         let around = self.open.iter().rev().find(|open| open.thread == thread);
         let around = around.filter(|_| thread.is_some()).map(|open| open.phase);
@@ -131,9 +131,9 @@ impl Watch<'_> {
         }
     }
 
-    fn came(&mut self, at: &Stamped, live: &Live, how: Birth) {
+    fn came(&mut self, at: &Stamped, live: &Live, how: AllocCause) {
         // Other kinds of coming are of something that was there before.
-        if how != Birth::Allocated || !counts(live) {
+        if how != AllocCause::Allocated || !counts(live) {
             return;
         }
         let bytes = live.share();
@@ -173,26 +173,26 @@ fn counts(live: &Live) -> bool {
     !live.kind.is_host() && live.kind != Kind::Imported
 }
 
-impl Observer for Watch<'_> {
-    fn born(&mut self, at: &Stamped, _key: Key, live: &Live, how: Birth) {
+impl Observer for PhaseObserver<'_> {
+    fn on_alloc(&mut self, at: &Stamped, _key: Key, live: &Live, how: AllocCause) {
         self.came(at, live, how);
     }
 
-    fn died(&mut self, at: &Stamped, key: Key, live: &Live, _how: Death) {
+    fn on_free(&mut self, at: &Stamped, key: Key, live: &Live, _how: FreeCause) {
         if !self.segments.remove(&key) {
             self.went(at, live);
         }
     }
 
-    fn block_born(&mut self, at: &Stamped, _address: u64, live: &Live, how: Birth) {
+    fn on_block_alloc(&mut self, at: &Stamped, _address: u64, live: &Live, how: AllocCause) {
         self.came(at, live, how);
     }
 
-    fn block_died(&mut self, at: &Stamped, _address: u64, live: &Live, _how: Death) {
+    fn on_block_free(&mut self, at: &Stamped, _address: u64, live: &Live, _how: FreeCause) {
         self.went(at, live);
     }
 
-    fn became_segment(&mut self, _at: &Stamped, key: Key, live: &Live) {
+    fn on_segment(&mut self, _at: &Stamped, key: Key, live: &Live) {
         if !self.segments.insert(key) {
             return;
         }
@@ -209,7 +209,7 @@ impl Observer for Watch<'_> {
         }
     }
 
-    fn changed(&mut self, _at: &Stamped, device: DeviceId, state: &DeviceState) {
+    fn on_device_change(&mut self, _at: &Stamped, device: DeviceId, state: &DeviceState) {
         self.live.insert(device, state.live_bytes);
         for open in &self.open {
             let sums = self.phases[open.phase].devices.entry(device).or_default();
@@ -217,7 +217,7 @@ impl Observer for Watch<'_> {
         }
     }
 
-    fn marked(&mut self, at: &Stamped, name: u32, mark: Mark) {
+    fn on_mark(&mut self, at: &Stamped, name: u32, mark: Mark) {
         match mark {
             Mark::Push => self.begin(at, name, Some(at.thread)),
             Mark::Pop => self.end(at, |open| open.thread == Some(at.thread)),
@@ -228,7 +228,7 @@ impl Observer for Watch<'_> {
     }
 
     /// Whether the ranges that were open still are is not known.
-    fn reset(&mut self, at: &Stamped) {
+    fn on_history_gap(&mut self, at: &Stamped) {
         while let Some(open) = self.open.pop() {
             self.close(open, at.time_ns);
         }

@@ -7,41 +7,25 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use vramtrace_format::{DeviceId, Header, Refused, Stamped};
 
-use super::curves::CurvesWatch;
+use super::curves::CurvesObserver;
 use super::oom::{self, Oom, PostMortem};
-use super::{Curves, Holdings, Level};
-use crate::replay::{Birth, CacheOomAt, DeviceState, Key, Live, Observer, State, Stop};
+use super::{Curves, Holdings, Level, Moment};
+use crate::replay::{AllocCause, CacheOomAt, DeviceState, Key, Live, Observer, State, Stop, Until};
 use crate::symbols::Symbols;
-use crate::trace::{DamageFound, Definitions, Site, Trace, Until};
-
-/// Which state of a process is wanted.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Moment {
-    /// As far as the trace goes.
-    End,
-    /// Of the highest peak of any of its devices.
-    Peak,
-    /// When the blocks of a framework's cache had the most bytes on any of its devices.
-    AllocatedPeak,
-    /// This many ns after its start.
-    At(u64),
-}
-
-impl Moment {
-    /// Devices have this moment each at a time of their own.
-    pub fn is_peak(self) -> bool {
-        matches!(self, Moment::Peak | Moment::AllocatedPeak)
-    }
-}
+use crate::trace::{DamageFound, Definitions, Site, Trace};
 
 #[derive(Clone, Debug)]
 pub struct Process {
     pub trace: PathBuf,
+    /// Of the trace, without what was punched out.
+    pub trace_bytes: u64,
     pub header: Header,
     /// It ran when the trace was opened.
-    pub living: bool,
+    pub running: bool,
     pub definitions: Definitions,
-    /// At the moment that was asked for.
+    /// The moment that was asked for; a peak of which the time alone is known is that time.
+    pub moment: Moment,
+    /// At that moment.
     pub state: State,
     /// Of the whole trace, whatever moment was asked for.
     pub ending: Ending,
@@ -53,12 +37,12 @@ pub struct Process {
     /// The devices on which the run ended out of memory. Filled by [`Process::find_fatal`].
     pub fatal: Vec<PostMortem>,
     /// Filled by [`Process::find_holders`].
-    pub who: Option<Who>,
+    pub who: Option<NamedHoldings>,
 }
 
 /// What stacks held memory, with their names.
 #[derive(Clone, Debug)]
-pub struct Who {
+pub struct NamedHoldings {
     pub symbols: Symbols,
     /// Of each device at its own highest peak up to the moment that was asked for.
     pub peak: Holdings,
@@ -85,8 +69,8 @@ impl Process {
 
     fn read_with(trace: &Trace, moment: Moment, progress: &mut dyn FnMut(u64, u64)) -> Process {
         let (definitions, broken) = trace.definitions();
-        let mut watch = Watch::default();
-        let whole = trace.replay_until(&definitions, Until::End, &mut watch, progress);
+        let mut observer = ProcessObserver::default();
+        let whole = trace.replay_until(&definitions, Until::End, &mut observer, progress);
         let mut read = |until| trace.replay_until(&definitions, until, &mut (), progress);
         let ending = Ending {
             ended_ns: whole.state.ended_ns,
@@ -94,11 +78,16 @@ impl Process {
             last_ns: whole.state.time_ns,
             events: whole.state.events,
         };
-        let ooms = watch.ooms.finish(whole.state.time_ns).ooms;
+        let ooms = observer.ooms.finish(whole.state.time_ns).ooms;
         let peaks = whole.state.devices.values().map(|device| &device.peak);
         let peak = peaks.max_by_key(|peak| peak.bytes).map(|peak| (peak.offset, peak.time_ns));
         let allocated = whole.state.devices.values().map(|device| device.cache.peak_allocated);
         let allocated = allocated.max_by_key(|peak| peak.bytes).filter(|peak| peak.bytes > 0);
+        let moment = match (moment, peak) {
+            // Its events are missing.
+            (Moment::Peak, Some((None, time_ns))) if time_ns > 0 => Moment::At(time_ns),
+            _ => moment,
+        };
         let reading = match (moment, peak) {
             (Moment::AllocatedPeak, _) => match allocated {
                 Some(peak) => read(Until::Offset(peak.offset)),
@@ -106,21 +95,21 @@ impl Process {
             },
             (Moment::At(time_ns), _) => read(Until::Time(time_ns)),
             (Moment::Peak, Some((Some(offset), _))) => read(Until::Offset(offset)),
-            // Its events are missing: the nearest that there is.
-            (Moment::Peak, Some((None, time_ns))) if time_ns > 0 => read(Until::Time(time_ns)),
             _ => whole,
         };
         let mut damage = reading.damage;
         damage.ranges.extend(broken);
         Process {
             trace: trace.path().to_path_buf(),
+            trace_bytes: trace.data_bytes(),
             header: trace.header().clone(),
-            living: trace.is_living(),
+            running: trace.is_running(),
             definitions,
+            moment,
             state: reading.state,
             ending,
             damage,
-            curves: watch.curves.devices,
+            curves: observer.curves.devices,
             ooms,
             fatal: Vec::new(),
             who: None,
@@ -150,7 +139,7 @@ impl Process {
         let takers = takers.map(|(maker, _)| maker.stack);
         let wanted = peak.stacks().chain(live.stacks()).chain(contexts).chain(fatal).chain(takers);
         let symbols = Symbols::of(&self.definitions, &self.header, wanted);
-        self.who = Some(Who { symbols, peak, live });
+        self.who = Some(NamedHoldings { symbols, peak, live });
     }
 
     /// Devices on which anything happened, the unknown one last.
@@ -171,6 +160,12 @@ impl Process {
         }
     }
 
+    /// The devices on which the run ended out of memory, whatever moment was asked for.
+    pub fn ended_out_of_memory(&self) -> Vec<Oom> {
+        if self.running { Vec::new() } else { oom::ended(&self.ooms) }
+    }
+
+    /// Its exit handlers ran.
     pub fn ended_in_order(&self) -> bool {
         self.ending.ended_ns.is_some()
     }
@@ -212,33 +207,33 @@ pub fn read_all(
 
 /// All that is followed while a trace is read whole.
 #[derive(Default)]
-struct Watch {
-    curves: CurvesWatch,
-    ooms: oom::Watch,
+struct ProcessObserver {
+    curves: CurvesObserver,
+    ooms: oom::OomObserver,
 }
 
-impl Observer for Watch {
-    fn changed(&mut self, at: &Stamped, device: DeviceId, state: &DeviceState) {
-        self.curves.changed(at, device, state);
+impl Observer for ProcessObserver {
+    fn on_device_change(&mut self, at: &Stamped, device: DeviceId, state: &DeviceState) {
+        self.curves.on_device_change(at, device, state);
     }
 
-    fn refused(&mut self, at: &Stamped, refused: &Refused, site: Option<&Site>) {
-        self.ooms.refused(at, refused, site);
+    fn on_refusal(&mut self, at: &Stamped, refused: &Refused, site: Option<&Site>) {
+        self.ooms.on_refusal(at, refused, site);
     }
 
-    fn cache_oom(&mut self, at: &Stamped, device: DeviceId, oom: &CacheOomAt) {
-        self.ooms.cache_oom(at, device, oom);
+    fn on_cache_oom(&mut self, at: &Stamped, device: DeviceId, oom: &CacheOomAt) {
+        self.ooms.on_cache_oom(at, device, oom);
     }
 
-    fn born(&mut self, at: &Stamped, key: Key, live: &Live, how: Birth) {
-        self.ooms.born(at, key, live, how);
+    fn on_alloc(&mut self, at: &Stamped, key: Key, live: &Live, how: AllocCause) {
+        self.ooms.on_alloc(at, key, live, how);
     }
 
-    fn block_born(&mut self, at: &Stamped, address: u64, live: &Live, how: Birth) {
-        self.ooms.block_born(at, address, live, how);
+    fn on_block_alloc(&mut self, at: &Stamped, address: u64, live: &Live, how: AllocCause) {
+        self.ooms.on_block_alloc(at, address, live, how);
     }
 
-    fn reset(&mut self, at: &Stamped) {
-        self.ooms.reset(at);
+    fn on_history_gap(&mut self, at: &Stamped) {
+        self.ooms.on_history_gap(at);
     }
 }

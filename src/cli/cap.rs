@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use vramtrace_format::capspec::{self, Limit, Target as Whose};
 use vramtrace_format::policy;
-
-use super::ps::uuid_text;
-use super::{DONE, Failure, Outcome, print};
-use crate::living::Problem;
-use crate::living::group::Group;
-use crate::living::process::{Missing, Target};
+use vramtrace_format::uuid;
 use vramtrace_reader::units::size;
+
+use crate::console::print;
+use crate::error::{DONE, Failure, Outcome};
+use crate::live_processes::PageProblem;
+use crate::live_processes::group::Group;
+use crate::live_processes::process::{ControlTarget, TargetError};
 
 #[derive(clap::Args)]
 #[command(
@@ -61,15 +62,15 @@ fn parse(text: &str) -> Result<Limit, Failure> {
 }
 
 /// The value of --device.
-struct Named<'a> {
+struct DeviceOption<'a> {
     text: &'a str,
     whose: Whose,
 }
 
-fn which(text: &str) -> Result<Named<'_>, Failure> {
+fn which(text: &str) -> Result<DeviceOption<'_>, Failure> {
     let whose = capspec::parse(&format!("{text}=1GiB")).map(|spec| spec.rules[0].target);
     match whose {
-        Ok(whose) => Ok(Named { text, whose }),
+        Ok(whose) => Ok(DeviceOption { text, whose }),
         Err(_) => Err(Failure::new(format!(
             "--device `{text}` is no device; write an ordinal (0) or GPU-<uuid>"
         ))),
@@ -77,7 +78,7 @@ fn which(text: &str) -> Result<Named<'_>, Failure> {
 }
 
 /// A device as its owner knows it.
-struct Device {
+struct DeviceUse {
     /// In the owner's page.
     number: usize,
     ordinal: u8,
@@ -86,8 +87,8 @@ struct Device {
     counted: u64,
 }
 
-impl Device {
-    fn is(&self, named: Option<&Named>) -> bool {
+impl DeviceUse {
+    fn is(&self, named: Option<&DeviceOption>) -> bool {
         match named.map(|named| named.whose) {
             None | Some(Whose::Others) => self.ordinal != u8::MAX,
             Some(Whose::Ordinal(ordinal)) => u32::from(self.ordinal) == ordinal,
@@ -96,7 +97,7 @@ impl Device {
     }
 
     /// What the new limit means now.
-    fn said(&self, whose: &str, bytes: Option<u64>) -> String {
+    fn wording(&self, whose: &str, bytes: Option<u64>) -> String {
         let Some(bytes) = bytes else { return format!("{whose}: no cap") };
         let mut line = format!("{whose}: {} of {}", size(bytes), size(self.total));
         let over = self.counted.saturating_sub(bytes);
@@ -114,49 +115,50 @@ impl Device {
 
 /// Those of an owner that are meant: never none.
 fn meant<'d>(
-    known: &'d [Device],
-    named: Option<&Named>,
+    known: &'d [DeviceUse],
+    named: Option<&DeviceOption>,
     owner: &str,
-) -> Result<Vec<&'d Device>, Failure> {
-    let meant: Vec<&Device> = known.iter().filter(|device| device.is(named)).collect();
+) -> Result<Vec<&'d DeviceUse>, Failure> {
+    let meant: Vec<&DeviceUse> = known.iter().filter(|device| device.is(named)).collect();
     if !meant.is_empty() {
         return Ok(meant);
     }
     let all = known.iter().filter(|device| device.is(None));
-    let all: Vec<String> =
-        all.map(|device| format!("{} ({})", device.ordinal, uuid_text(&device.uuid))).collect();
+    let all: Vec<String> = all
+        .map(|device| format!("{} ({})", device.ordinal, uuid::text(&device.uuid, false)))
+        .collect();
     Err(Failure::new(match (named, all.is_empty()) {
-        (Some(Named { text, .. }), false) => {
+        (Some(DeviceOption { text, .. }), false) => {
             format!("--device {text}: {owner} uses no such device; it uses {}", all.join(", "))
         }
         _ => format!("{owner} uses no device yet; a limit for one can be set when it does"),
     }))
 }
 
-fn of_process(pid: u32, named: Option<&Named>, limit: Option<Limit>) -> Outcome {
-    let target = Target::find(pid).map_err(|missing| {
+fn of_process(pid: u32, named: Option<&DeviceOption>, limit: Option<Limit>) -> Outcome {
+    let target = ControlTarget::find(pid).map_err(|missing| {
         Failure::new(match missing {
-            Missing::NoSuchProcess => format!("--pid {pid}: there is no such process"),
-            Missing::NotYours(owner) => format!(
+            TargetError::NoSuchProcess => format!("--pid {pid}: there is no such process"),
+            TargetError::NotYours(owner) => format!(
                 "--pid {pid}: it belongs to user {owner}; its limits are that user's to change, or \
                  root's"
             ),
-            Missing::NotTraced => format!(
+            TargetError::NotTraced => format!(
                 "--pid {pid}: it runs without the recorder, or has not used CUDA yet; `vramtrace \
                  ps` lists those that can be changed"
             ),
-            Missing::Problem(problem) => problem.to_string(),
+            TargetError::Problem(problem) => problem.to_string(),
         })
     })?;
-    let living = target.living()?;
-    let known = living.devices.iter().map(|device| Device {
+    let process = target.state()?;
+    let known = process.devices.iter().map(|device| DeviceUse {
         number: device.ordinal.into(),
         ordinal: device.ordinal,
         uuid: device.uuid,
         total: device.total_bytes,
         counted: device.counted,
     });
-    let known: Vec<Device> = known.collect();
+    let known: Vec<DeviceUse> = known.collect();
     let mut out = String::new();
     for device in meant(&known, named, &format!("process {pid}"))? {
         let bytes = limit.map(|limit| limit.bytes(device.total));
@@ -167,38 +169,43 @@ fn of_process(pid: u32, named: Option<&Named>, limit: Option<Limit>) -> Outcome 
             )));
         }
         let obeyed = target.obeys(device.ordinal, PATIENCE)?;
-        out.push_str(&device.said(&format!("pid {pid} cuda:{}", device.ordinal), bytes));
-        out.push_str(if obeyed { "\n" } else { " (from its next CUDA call on)\n" });
+        out.push_str(&device.wording(&format!("pid {pid} cuda:{}", device.ordinal), bytes));
+        out.push_str(match (obeyed, target.is_apart()) {
+            (true, _) => "\n",
+            (false, false) => " (from its next CUDA call on)\n",
+            // Of another ipc namespace, or without shared memory.
+            (false, true) => " (from a CUDA call on that it makes a second from now)\n",
+        });
     }
     print(&out)?;
     Ok(DONE)
 }
 
-fn of_group(name: &str, named: Option<&Named>, limit: Option<Limit>) -> Outcome {
+fn of_group(name: &str, named: Option<&DeviceOption>, limit: Option<Limit>) -> Outcome {
     policy::check_name(name).map_err(|why| Failure::new(format!("--group `{name}` {why}")))?;
     let group = Group::open(name).map_err(|problem| match problem {
-        Problem::Io(_, error) if error.kind() == std::io::ErrorKind::NotFound => Failure::new(
+        PageProblem::Io(_, error) if error.kind() == std::io::ErrorKind::NotFound => Failure::new(
             format!("--group {name}: you have no such group; `vramtrace ps` lists them"),
         ),
         other => other.into(),
     })?;
-    if group.members.is_empty() {
+    let Some(group) = group.filter(|group| !group.members.is_empty()) else {
         return Err(Failure::new(format!("--group {name}: none of its processes runs")));
-    }
-    let known = group.devices.iter().map(|(number, known)| Device {
+    };
+    let known = group.devices.iter().map(|(number, known)| DeviceUse {
         number: *number,
         ordinal: known.ordinal,
         uuid: known.uuid,
         total: known.total_bytes,
         counted: known.counted,
     });
-    let known: Vec<Device> = known.collect();
+    let known: Vec<DeviceUse> = known.collect();
     let mut out = String::new();
     for device in meant(&known, named, &format!("group {name}"))? {
         let bytes = limit.map(|limit| limit.bytes(device.total));
         group.order(device.number, bytes)?;
-        let whose = format!("group {name} {}", uuid_text(&device.uuid));
-        out.push_str(&device.said(&whose, bytes));
+        let whose = format!("group {name} {}", uuid::text(&device.uuid, false));
+        out.push_str(&device.wording(&whose, bytes));
         out.push('\n');
     }
     print(&out)?;

@@ -1,16 +1,19 @@
 //! `vramtrace demo`: a small program with phases, a leak, fragmentation and a refusal is run under
 //! the recorder and a cap; then its report, and a timeline to look at.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
-use super::{DONE, Failure, Outcome, demo_recorded, say};
+use vramtrace_reader::units::gib;
+
+use super::demo_recorded;
+use crate::console::message;
 use crate::driver::Driver;
+use crate::error::{DONE, Failure, Outcome};
 use crate::launch::child::Status;
-use crate::launch::output::Output;
+use crate::launch::output::{Output, from_here};
 use crate::launch::simulate::{self, Simulated};
 use crate::launch::{Launch, signals};
-use vramtrace_reader::units::gib;
 
 /// The hidden command that is the program.
 pub const WORKLOAD: &str = "__demo-workload";
@@ -39,13 +42,14 @@ pub struct Args {
     out: Option<OsString>,
 }
 
-pub fn run(args: Args) -> Outcome {
+/// `execute` runs another command of ours, by its arguments.
+pub fn run(args: Args, execute: &dyn Fn(&[&OsStr]) -> Outcome) -> Outcome {
     if args.recorded {
-        return demo_recorded::run(args.out);
+        return demo_recorded::run(args.out, execute);
     }
     let simulated = match (args.simulate, find_gpu()) {
         (false, Ok(device)) => {
-            say(format_args!("the demo runs on {device}, under a cap of {CAP}"));
+            message(format_args!("the demo runs on {device}, under a cap of {CAP}"));
             None
         }
         (asked, found) => {
@@ -53,7 +57,7 @@ pub fn run(args: Args) -> Outcome {
                 (false, Err(why)) => format!(" ({why})"),
                 _ => String::new(),
             };
-            say(format_args!(
+            message(format_args!(
                 "the demo runs on a simulated GPU of 24 GiB{why}, under a cap of {CAP}"
             ));
             Some(Simulated::new(simulate::DEFAULT)?)
@@ -87,26 +91,21 @@ pub fn run(args: Args) -> Outcome {
     };
     println!();
     let run = ended.output.shown().unwrap_or_else(|| trace.clone());
-    super::execute(["report".into(), shown(&run).into()])?;
+    execute(&["report".as_ref(), from_here(&run).as_ref()])?;
     let timeline: PathBuf = trace.with_extension("perfetto-trace");
-    super::execute([
-        "export".into(),
-        shown(trace).into(),
-        "--format=perfetto".into(),
-        "--force".into(),
-        "-o".into(),
-        shown(&timeline).into(),
+    execute(&[
+        "export".as_ref(),
+        from_here(trace).as_ref(),
+        "--format=perfetto".as_ref(),
+        "--force".as_ref(),
+        "-o".as_ref(),
+        from_here(&timeline).as_ref(),
     ])?;
-    println!("\nThe trace:      {}", shown(trace));
-    println!("Its timeline:   {}  (open it in https://ui.perfetto.dev)", shown(&timeline));
+    println!("\nThe trace:      {}", from_here(trace));
+    println!("Its timeline:   {}  (open it in https://ui.perfetto.dev)", from_here(&timeline));
+    println!("Its leak:       vramtrace leaks {}", from_here(&run));
     println!("Your program:   vramtrace run --cap 8GiB -- python train.py");
     Ok(DONE)
-}
-
-/// Relative to where the user is, where that is shorter.
-pub fn shown(path: &std::path::Path) -> String {
-    let here = std::env::current_dir().unwrap_or_default();
-    path.strip_prefix(&here).unwrap_or(path).display().to_string()
 }
 
 /// The name of a GPU that the demo can use, or why there is none.

@@ -1,22 +1,23 @@
 //! `vramtrace demo --recorded`: a recorded training run that comes with the command, and what
 //! holders, frag and whatif say of it. Needs no GPU and no PyTorch.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use vramtrace_reader::trace::Trace;
 
-use super::{DONE, Failure, Outcome, say};
-use crate::launch::output::Output;
+use crate::console::message;
+use crate::error::{DONE, Failure, Outcome};
+use crate::launch::output::{Output, from_here};
 
 /// A trace, as it was recorded or imported. `scripts/record-demo.sh` makes another one.
 const RECORDED: &[u8] = include_bytes!("../../assets/recorded.vtrace.gz");
 const NAME: &str = "recorded.vtrace";
 
-pub fn run(out: Option<OsString>) -> Outcome {
+pub fn run(out: Option<OsString>, execute: &dyn Fn(&[&OsStr]) -> Outcome) -> Outcome {
     let trace = unpack(out)?;
-    let shown = super::demo::shown(&trace);
+    let shown = from_here(&trace);
     let (definitions, _) = Trace::open(&trace).map_err(Failure::new)?.definitions();
     // The one that ships may have been recorded without.
     let has_stacks = !definitions.stacks().is_empty();
@@ -25,14 +26,14 @@ pub fn run(out: Option<OsString>) -> Outcome {
         ("what was reserved and could not be used", &["frag"]),
         ("what other settings would have reserved", &["whatif"]),
     ];
-    say(format_args!(
+    message(format_args!(
         "the demo reads {shown}, a recorded PyTorch run that comes with this command"
     ));
     for (what, command) in commands.iter().filter(|(_, words)| has_stacks || words[0] != "holders")
     {
         let words: Vec<&str> = command.iter().copied().chain([shown.as_str()]).collect();
         println!("\n$ vramtrace {:<50} # {what}", words.join(" "));
-        super::execute(words.iter().map(OsString::from))?;
+        execute(&words.iter().map(OsStr::new).collect::<Vec<_>>())?;
     }
     println!("\nThe trace:      {shown}");
     println!("Its snapshot:   vramtrace export {shown} --format torch-snapshot");
@@ -64,7 +65,7 @@ fn unpack(out: Option<OsString>) -> Result<PathBuf, Failure> {
             let shown = path.display();
             return Err(Failure::new(format!("{shown} exists and is another: give another --out")));
         }
-        Err(_) => std::fs::write(&path, bytes).map_err(|error| cannot(&path, &error))?,
+        Err(_) => super::output::Output::new(&path, false)?.write(|out| out.write_all(&bytes))?,
     }
     Ok(path)
 }

@@ -4,12 +4,13 @@ use std::ffi::OsString;
 
 use anstream::println;
 use serde_json::{Value, json};
+use vramtrace_format::uuid;
 use vramtrace_reader::units::gib;
 
-use super::{DONE, FOUND, Failure, Outcome};
-use crate::doctor::coverage::How;
-use crate::doctor::used::{self, Used};
+use crate::doctor::coverage::Handling;
+use crate::doctor::usage::{self, DriverUsage};
 use crate::doctor::{self, CommandFound, Findings, GENERAL_ESCAPES};
+use crate::error::{DONE, FOUND, Failure, Outcome};
 use crate::launch::Launch;
 use crate::launch::child::Status;
 use crate::launch::output::Output;
@@ -65,7 +66,7 @@ pub fn run(args: Args) -> Outcome {
         };
         let was_simulated = launch.simulated.is_some();
         let ended = launch.run()?;
-        command.used = Some(used::of(&ended, was_simulated).map_err(Failure::new)?);
+        command.used = Some(usage::of(&ended, was_simulated).map_err(Failure::new)?);
     }
     let problems = findings.problems();
     if args.json {
@@ -89,7 +90,7 @@ fn print(findings: &Findings, problems: &[String], all: bool) {
                     "          {} {} {} {}",
                     device.ordinal,
                     device.name,
-                    doctor::uuid_text("GPU", &device.uuid),
+                    uuid::text(&device.uuid, false),
                     gib(device.total_bytes)
                 );
             }
@@ -107,9 +108,9 @@ fn print(findings: &Findings, problems: &[String], all: bool) {
             println!(
                 "          {} entry points: {} followed, {} noted, {} handed to the driver",
                 coverage.entries.len(),
-                coverage.count(How::Followed),
-                coverage.count(How::Noted),
-                coverage.count(How::Passed)
+                coverage.count(Handling::Followed),
+                coverage.count(Handling::Noted),
+                coverage.count(Handling::Passed)
             );
             for (section, followed, of) in coverage.sections() {
                 println!("          {section}: {followed} of {of} followed");
@@ -174,7 +175,7 @@ fn print_command(command: &CommandFound) {
     }
 }
 
-fn seen_by(used: &Used) -> &'static str {
+fn seen_by(used: &DriverUsage) -> &'static str {
     if used.with_shim { "" } else { " that we could see" }
 }
 
@@ -197,7 +198,7 @@ fn as_json(findings: &Findings, problems: &[String]) -> Value {
             "devices": driver.devices.iter().map(|device| json!({
                 "ordinal": device.ordinal,
                 "name": device.name,
-                "uuid": doctor::uuid_text("GPU", &device.uuid),
+                "uuid": uuid::text(&device.uuid, false),
                 "total_bytes": device.total_bytes,
             })).collect::<Vec<_>>(),
         }),

@@ -1,18 +1,23 @@
 //! `vramtrace export`: a run's timeline or stacks for other tools.
 
-use std::io::{BufWriter, ErrorKind, Write};
-use std::path::{Path, PathBuf};
+use std::io::Write;
+use std::path::PathBuf;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use indicatif::{ProgressBar, ProgressStyle};
-use tempfile::NamedTempFile;
 use vramtrace_format::size as sizes;
-use vramtrace_reader::analysis::{Level, Moment};
-use vramtrace_reader::export::stacks::Format as StackFormat;
-use vramtrace_reader::export::{self, Exported, Format, Window};
-use vramtrace_reader::trace::{self, Trace};
-use vramtrace_reader::units::size;
+use vramtrace_reader::analysis::{Level, Moment, Process};
+use vramtrace_reader::export::formats::{ExportFormat, ExportOption, FORMATS, Writer};
+use vramtrace_reader::export::stacks::StackFormat;
+use vramtrace_reader::export::{self, Exported, TimelineFormat, Window};
+use vramtrace_reader::trace::Trace;
+use vramtrace_reader::units::{seconds as seconds_text, size};
 
-use super::{DONE, Failure, Outcome, holders, level, moment, say};
+use super::output::Output;
+use super::select::{DeviceArgs, ProcessArgs, paths};
+use super::{caveats, holders, level, moment};
+use crate::console::message;
+use crate::error::{DONE, Failure, Outcome};
 
 #[derive(clap::Args)]
 #[command(
@@ -34,10 +39,12 @@ use super::{DONE, Failure, Outcome, holders, level, moment, say};
         vramtrace export --format torch-snapshot -o snapshot.pickle"
 )]
 pub struct Args {
-    /// Trace files or a run's directory; default: the newest run in the working directory
-    traces: Vec<PathBuf>,
-    #[arg(long, value_enum, default_value = "perfetto")]
-    format: FormatName,
+    #[command(flatten)]
+    processes: ProcessArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
+    #[arg(long, default_value = "perfetto", value_parser = format_parser())]
+    format: ExportFormat,
     /// The file to write; `-` is stdout [default for torch-snapshot: snapshot.pickle]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -48,43 +55,24 @@ pub struct Args {
     #[arg(long, value_name = "S", value_parser = seconds)]
     to: Option<u64>,
     /// Leave out smaller allocations (512, 64KiB, 1MiB); counters keep them
-    #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "0")]
-    min_size: u64,
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    min_size: Option<u64>,
     /// Stacks: which moment, `peak` (of each device; the default), `peak-allocated`, `end` or
     /// seconds
     #[arg(long, value_name = "MOMENT", value_parser = moment::parse)]
     at: Option<Moment>,
     /// Driver memory, or PyTorch's blocks in place of it [default: tensor, where recorded]
     #[arg(long, value_enum)]
-    level: Option<level::Name>,
+    level: Option<level::LevelName>,
     /// Replace an existing file
     #[arg(long)]
     force: bool,
 }
 
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum FormatName {
-    Csv,
-    Chrome,
-    Perfetto,
-    Folded,
-    Speedscope,
-    Pprof,
-    TorchSnapshot,
-}
-
-impl FormatName {
-    fn stacks(self) -> Option<StackFormat> {
-        match self {
-            FormatName::Folded => Some(StackFormat::Folded),
-            FormatName::Speedscope => Some(StackFormat::Speedscope),
-            FormatName::Pprof => Some(StackFormat::Pprof),
-            FormatName::Csv
-            | FormatName::Chrome
-            | FormatName::Perfetto
-            | FormatName::TorchSnapshot => None,
-        }
-    }
+/// Any of the names; the help lists them.
+fn format_parser() -> impl TypedValueParser<Value = ExportFormat> {
+    let names = PossibleValuesParser::new(FORMATS.map(|format| format.name));
+    names.try_map(|name| ExportFormat::named(&name).ok_or("no such format"))
 }
 
 /// Seconds to ns.
@@ -110,65 +98,71 @@ pub fn run(args: Args) -> Outcome {
             to as f64 / 1e9
         )));
     }
-    let is_snapshot = matches!(args.format, FormatName::TorchSnapshot);
-    let output = match &args.output {
-        Some(output) => output.clone(),
-        None if is_snapshot => PathBuf::from("snapshot.pickle"),
-        None => return Err(Failure::new("--output is missing: give -o FILE, or -o - for stdout")),
-    };
-    check_output(&output, args.force)?;
-    let of_stacks = args.format.stacks();
-    let limited = args.from.is_some() || args.to.is_some() || args.min_size > 0;
-    if of_stacks.is_some() && limited {
-        return Err(Failure::new(
-            "--from, --to and --min-size are for timelines; stacks are of one moment: give --at",
-        ));
+    if let Some(why) = args.format.refuses(args.given()) {
+        return Err(Failure::new(why));
     }
-    if is_snapshot && (limited || args.at.is_some() || args.level.is_some()) {
-        return Err(Failure::new(
-            "--from, --to, --min-size, --at and --level are not for torch-snapshot: it tells the \
-             whole run",
-        ));
-    }
-    if of_stacks.is_none() && args.at.is_some() {
-        return Err(Failure::new(
-            "--at is for the formats folded, speedscope and pprof; a timeline has --from and --to",
-        ));
-    }
-    let to_stdout = output == Path::new("-");
-    let loaded = trace::load(&args.traces)?;
-    loaded.warnings.iter().for_each(say);
-    if let Some(format) = of_stacks {
-        let moment = args.at.unwrap_or(Moment::Peak);
-        let level = args.level.map(Level::from);
-        return stacks(&loaded.traces, format, (moment, level), &output, args.force);
-    }
-    if is_snapshot {
-        return snapshot(&loaded.traces, &output, args.force);
-    }
+    let output = Output::new(&output(&args)?, args.force)?;
+    let traces = args.processes.open()?.traces;
+    output.spare(paths(&traces))?;
     let level = args.level.map(Level::from);
-    level::need_blocks(&loaded.traces, level, None)?;
-    let driver_only = level == Some(Level::Driver);
-    let window =
-        Window { from_ns: args.from, to_ns: args.to, min_size: args.min_size, driver_only };
-    let format = match args.format {
-        FormatName::Csv => Format::Csv,
-        FormatName::Chrome => Format::Chrome,
-        _ => Format::Perfetto,
-    };
-    let exported = if to_stdout {
-        let mut out = BufWriter::new(std::io::stdout().lock());
-        write(&loaded.traces, format, &window, &mut out)
-            .map_err(|error| cannot("stdout", &error))?
-    } else {
-        to_file(&output, args.force, |out| write(&loaded.traces, format, &window, out))?
-    };
+    match args.format.writer {
+        Writer::Timeline(format) => {
+            level::need_blocks(&traces, level, None)?;
+            let driver_only = level == Some(Level::Driver);
+            let min_size = args.min_size.unwrap_or(0);
+            let window = Window { from_ns: args.from, to_ns: args.to, min_size, driver_only };
+            timeline(&traces, format, &window, &output)
+        }
+        Writer::Stacks(format) => {
+            let moment = args.at.unwrap_or(Moment::Peak);
+            stacks(&traces, format, (moment, level), &args.device, &output)
+        }
+        Writer::TorchSnapshot => snapshot(&traces, &output),
+    }
+}
+
+impl Args {
+    /// Options that are given and not for every format.
+    fn given(&self) -> impl Iterator<Item = ExportOption> {
+        let given = [
+            (ExportOption::From, self.from.is_some()),
+            (ExportOption::To, self.to.is_some()),
+            (ExportOption::MinSize, self.min_size.is_some()),
+            (ExportOption::At, self.at.is_some()),
+            (ExportOption::Level, self.level.is_some()),
+            (ExportOption::Device, self.device.is_given()),
+        ];
+        given.into_iter().filter(|(_, given)| *given).map(|(option, _)| option)
+    }
+}
+
+fn output(args: &Args) -> Result<PathBuf, Failure> {
+    let default = args.format.default_file.map(PathBuf::from);
+    args.output.clone().or(default).ok_or_else(|| {
+        let suffix = args.format.suffix;
+        Failure::new(format!(
+            "--output is missing: give -o FILE (FILE.{suffix}), or -o - for stdout"
+        ))
+    })
+}
+
+fn timeline(traces: &[Trace], format: TimelineFormat, window: &Window, output: &Output) -> Outcome {
+    let exported = output.write(|out| write(traces, format, window, out))?;
+    caveats::tell_damage(traces);
+    let late = traces.iter().map(Trace::history_from_ns).max().unwrap_or(0);
     if exported.allocations + exported.counters + exported.refusals == 0 {
-        say("nothing happened in the part that was asked for: the timeline is empty");
-    } else if !to_stdout {
-        say(format_args!(
+        match late {
+            0 => message("nothing happened in the part that was asked for: the timeline is empty"),
+            from => message(format_args!(
+                "the timeline is empty: the file's history begins at {}, and of the part that was \
+                 asked for nothing is in it",
+                seconds_text(from)
+            )),
+        }
+    } else if !output.is_stdout() {
+        message(format_args!(
             "{}: {} allocations, {} counter values, {} refusals",
-            output.display(),
+            output.shown(),
             exported.allocations,
             exported.counters,
             exported.refusals
@@ -177,34 +171,47 @@ pub fn run(args: Args) -> Outcome {
     Ok(DONE)
 }
 
-/// Refuses to replace what is there.
-pub fn check_output(path: &Path, force: bool) -> Result<(), Failure> {
-    if path == Path::new("-") || force || path.symlink_metadata().is_err() {
-        return Ok(());
-    }
-    let shown = path.display();
-    Err(Failure::new(format!("{shown} exists: give another name, or --force to replace it")))
-}
-
 /// Writes the stacks of a moment to a file, or to stdout for `-`.
 pub fn stacks(
     traces: &[Trace],
     format: StackFormat,
     (at, level): (Moment, Option<Level>),
-    output: &Path,
-    force: bool,
+    device: &DeviceArgs,
+    output: &Output,
 ) -> Outcome {
     holders::need_stacks(traces)?;
     level::need_blocks(traces, level, Some(at))?;
-    let gathered = export::stacks::gather(traces, at, level);
+    let read = if at.is_peak() { Moment::End } else { at };
+    let processes: Vec<Process> = traces.iter().map(|trace| Process::read(trace, read)).collect();
+    for (process, trace) in processes.iter().zip(traces) {
+        caveats::need_known(trace, &process.definitions, &process.state, process.moment)?;
+    }
+    let mut gathered = export::stacks::gather(traces, processes, at, level);
+    caveats::tell_damage(traces);
+    let samples = || gathered.iter().flat_map(|process| &process.samples);
+    device.check(samples().map(|sample| sample.device))?;
+    for process in &mut gathered {
+        process.samples.retain(|sample| device.includes(sample.device));
+    }
     let mut problems: Vec<&String> =
         gathered.iter().flat_map(|process| process.symbols.problems()).collect();
     problems.sort();
     problems.dedup();
-    problems.iter().take(5).for_each(say);
+    problems.iter().take(5).for_each(message);
     let samples = gathered.iter().flat_map(|process| &process.samples);
     let bytes = samples.clone().fold(0u64, |sum, sample| sum.saturating_add(sample.held.bytes));
     let when = moment::words(at);
+    let not_known: u64 = gathered.iter().map(|process| process.not_known).sum();
+    if not_known > 0 {
+        let what = format!(
+            "{} were held {when}, but the events are not in the file: who held it is not known",
+            size(not_known)
+        );
+        match bytes {
+            0 => return Err(Failure::new(what)),
+            _ => message(what),
+        }
+    }
     if bytes == 0 {
         return Err(Failure::new(format!(
             "no GPU memory was held {when}: there is nothing to write"
@@ -212,18 +219,15 @@ pub fn stacks(
     }
     let title = format!("GPU memory held {when}: {}", size(bytes));
     let write = |out: &mut dyn Write| export::stacks::write(&gathered, format, &title, out);
-    if output == Path::new("-") {
-        let mut out = BufWriter::new(std::io::stdout().lock());
-        write(&mut out).map_err(|error| cannot("stdout", &error))?;
-        return Ok(DONE);
+    output.write(write)?;
+    if !output.is_stdout() {
+        let stacks = samples.count();
+        message(format_args!("{}: {} in {stacks} stacks, {when}", output.shown(), size(bytes)));
     }
-    to_file(output, force, write)?;
-    let stacks = samples.count();
-    say(format_args!("{}: {} in {stacks} stacks, {when}", output.display(), size(bytes)));
     Ok(DONE)
 }
 
-fn snapshot(traces: &[Trace], output: &Path, force: bool) -> Outcome {
+fn snapshot(traces: &[Trace], output: &Output) -> Outcome {
     let [trace] = traces else {
         let names: Vec<String> =
             traces.iter().map(|trace| trace.path().display().to_string()).collect();
@@ -233,23 +237,21 @@ fn snapshot(traces: &[Trace], output: &Path, force: bool) -> Outcome {
         )));
     };
     let write = |out: &mut dyn Write| export::snapshot::write(trace, out, &mut |_, _| {});
-    let written = match output == Path::new("-") {
-        true => write(&mut std::io::stdout().lock()).map_err(|error| cannot("stdout", &error))?,
-        false => to_file(output, force, write)?,
-    };
+    let written = output.write(write)?;
+    caveats::tell_damage(traces);
     if written.left_out > 0 {
-        say(format_args!(
+        message(format_args!(
             "{} blocks lie in no memory that the trace knows: left out",
             written.left_out
         ));
     }
     if written.late {
-        say("events are missing in the trace: the snapshot's history begins after them");
+        message("events are missing in the trace: the snapshot's history begins after them");
     }
-    if output != Path::new("-") {
-        say(format_args!(
+    if !output.is_stdout() {
+        message(format_args!(
             "{}: {} entries, {} segments (open it in https://pytorch.org/memory_viz)",
-            output.display(),
+            output.shown(),
             written.entries,
             written.segments
         ));
@@ -259,7 +261,7 @@ fn snapshot(traces: &[Trace], output: &Path, force: bool) -> Outcome {
 
 fn write(
     traces: &[Trace],
-    format: Format,
+    format: TimelineFormat,
     window: &Window,
     out: &mut dyn Write,
 ) -> std::io::Result<Exported> {
@@ -270,45 +272,6 @@ fn write(
     let exported = export::export(traces, format, window, out, &mut |at, _| bar.set_position(at));
     bar.finish_and_clear();
     exported
-}
-
-pub fn to_file<T>(
-    path: &Path,
-    force: bool,
-    write: impl FnOnce(&mut dyn Write) -> std::io::Result<T>,
-) -> Result<T, Failure> {
-    keep(path, force, |file| {
-        let mut out = BufWriter::with_capacity(1 << 20, file.as_file());
-        let written = write(&mut out)?;
-        out.flush()?;
-        Ok(written)
-    })
-}
-
-/// Writes beside the wanted name and takes it at the end: no half file is ever there.
-pub fn keep<T>(
-    path: &Path,
-    force: bool,
-    write: impl FnOnce(&NamedTempFile) -> std::io::Result<T>,
-) -> Result<T, Failure> {
-    let shown = path.display().to_string();
-    let failed = |error: &std::io::Error| cannot(&shown, error);
-    let directory = path.parent().filter(|parent| *parent != Path::new(""));
-    let file = NamedTempFile::new_in(directory.unwrap_or(Path::new(".")));
-    let file = file.map_err(|error| failed(&error))?;
-    let written = write(&file).map_err(|error| failed(&error))?;
-    let kept = if force { file.persist(path) } else { file.persist_noclobber(path) };
-    kept.map_err(|error| failed(&error.error))?;
-    Ok(written)
-}
-
-fn cannot(what: &str, error: &std::io::Error) -> Failure {
-    let hint = match error.kind() {
-        ErrorKind::NotFound => " (its directory must exist)",
-        ErrorKind::AlreadyExists => " (--force replaces it)",
-        _ => "",
-    };
-    Failure::new(format!("{what}: {error}{hint}"))
 }
 
 #[cfg(test)]

@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 
 use vramtrace_reader::analysis::{Level, Moment};
-use vramtrace_reader::export::stacks::Format;
-use vramtrace_reader::trace;
+use vramtrace_reader::export::stacks::StackFormat;
 
-use super::{Outcome, export, level, moment, say};
+use super::output::Output;
+use super::select::{DeviceArgs, ProcessArgs, paths};
+use super::{export, level, moment};
+use crate::error::Outcome;
 
 #[derive(clap::Args)]
 #[command(
@@ -16,8 +18,10 @@ use super::{Outcome, export, level, moment, say};
         vramtrace flame train.vtrace --at end -o left.svg"
 )]
 pub struct Args {
-    /// Trace files or a run's directory; default: the newest run in the working directory
-    traces: Vec<PathBuf>,
+    #[command(flatten)]
+    processes: ProcessArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
     /// The SVG to write; `-` is stdout
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
@@ -27,16 +31,16 @@ pub struct Args {
     at: Moment,
     /// Driver memory, or PyTorch's blocks in place of it [default: tensor, where recorded]
     #[arg(long, value_enum)]
-    level: Option<level::Name>,
+    level: Option<level::LevelName>,
     /// Replace an existing file
     #[arg(long)]
     force: bool,
 }
 
 pub fn run(args: Args) -> Outcome {
-    export::check_output(&args.output, args.force)?;
-    let loaded = trace::load(&args.traces)?;
-    loaded.warnings.iter().for_each(say);
+    let output = Output::new(&args.output, args.force)?;
+    let traces = args.processes.open()?.traces;
+    output.spare(paths(&traces))?;
     let level = args.level.map(Level::from);
-    export::stacks(&loaded.traces, Format::Flame, (args.at, level), &args.output, args.force)
+    export::stacks(&traces, StackFormat::Flame, (args.at, level), &args.device, &output)
 }

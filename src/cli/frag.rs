@@ -1,15 +1,21 @@
 //! `vramtrace frag`: how fragmented PyTorch's cache is, and who made it so.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use vramtrace_format::Header;
 use vramtrace_reader::analysis::Moment;
-use vramtrace_reader::analysis::frag::{At, Frag, find};
+use vramtrace_reader::analysis::frag::{Frag, FragMoment, find};
 use vramtrace_reader::analysis::whatif::why_no_blocks;
 use vramtrace_reader::export::map;
-use vramtrace_reader::report::frag::{Report, SCHEMA, Shown, facts, text};
+use vramtrace_reader::report::json::damage::WithDamage;
+use vramtrace_reader::report::json::frag::{FragReport, SCHEMA, facts};
+use vramtrace_reader::report::text::frag::{FragOptions, text};
 
-use super::{DONE, Failure, Outcome, export, inputs, moment, print, say};
+use super::output::Output;
+use super::select::{DeviceArgs, Input, ProcessArgs, paths, traces};
+use super::{caveats, moment};
+use crate::console::{json, message, print};
+use crate::error::{DONE, Failure, Outcome};
 
 #[derive(clap::Args)]
 #[command(
@@ -27,13 +33,14 @@ use super::{DONE, Failure, Outcome, export, inputs, moment, print, say};
         vramtrace frag snapshot.pickle --json | jq '.devices[0].fragmentation'"
 )]
 pub struct Args {
-    /// Trace files, a run's directory, or PyTorch snapshots; default: the newest run in the
-    /// working directory
-    traces: Vec<PathBuf>,
+    #[command(flatten)]
+    processes: ProcessArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
     /// Which moment: `peak` (when each device's cache reserved most), `end`, `oom` (when it gave
     /// up on a request), or seconds since the start
     #[arg(long, value_name = "MOMENT", default_value = "peak", value_parser = at)]
-    at: At,
+    at: FragMoment,
     /// How many holders to list of each device
     #[arg(long, value_name = "N", default_value_t = 12)]
     top: usize,
@@ -51,19 +58,19 @@ pub struct Args {
     force: bool,
 }
 
-fn at(text: &str) -> Result<At, String> {
+fn at(text: &str) -> Result<FragMoment, String> {
     match moment::parse(text) {
-        _ if text == "oom" => Ok(At::OutOfMemory),
-        Ok(Moment::Peak) => Ok(At::Peak),
-        Ok(Moment::End) => Ok(At::End),
-        Ok(Moment::At(time_ns)) => Ok(At::Time(time_ns)),
+        _ if text == "oom" => Ok(FragMoment::OutOfMemory),
+        Ok(Moment::Peak) => Ok(FragMoment::Peak),
+        Ok(Moment::End) => Ok(FragMoment::End),
+        Ok(Moment::At(time_ns)) => Ok(FragMoment::Time(time_ns)),
         Ok(Moment::AllocatedPeak) | Err(_) => {
             Err("give `peak`, `end`, `oom`, or seconds since the start, e.g. 12.5".into())
         }
     }
 }
 
-struct Found {
+struct NamedFrag {
     name: String,
     header: Header,
     frag: Frag,
@@ -73,12 +80,19 @@ struct Found {
 const COLUMNS: usize = 100;
 
 pub fn run(args: Args) -> Outcome {
-    if let Some(output) = &args.output {
-        export::check_output(output, args.force)?;
-    }
+    let output = match &args.output {
+        Some(path) => Some(Output::new(path, args.force)?),
+        None => None,
+    };
     let mut all = Vec::new();
     let mut not_there = None;
-    for input in inputs::open(&args.traces)? {
+    let mut seen = Vec::new();
+    let selected = args.processes.open()?;
+    if let Some(output) = &output {
+        output.spare(paths(&selected.traces))?;
+    }
+    let inputs: Vec<Input> = selected.into_inputs().collect();
+    for input in &inputs {
         let (definitions, _) = input.trace.definitions();
         let found = match find(&input.trace, &definitions, args.at) {
             Ok(found) => found,
@@ -88,54 +102,57 @@ pub fn run(args: Args) -> Outcome {
             }
         };
         if found.is_empty() {
-            say(format_args!("{}: {}", input.name, why_no_blocks(&definitions)));
+            message(format_args!("{}: {}", input.name, why_no_blocks(&definitions)));
         }
-        all.extend(found.into_iter().map(|frag| Found {
+        seen.extend(found.iter().map(|frag| frag.device));
+        let found = found.into_iter().filter(|frag| args.device.includes(frag.device));
+        all.extend(found.map(|frag| NamedFrag {
             name: input.name.clone(),
             header: input.trace.header().clone(),
             frag,
         }));
     }
+    if !seen.is_empty() {
+        args.device.check(seen)?;
+    }
+    caveats::tell_damage(traces(&inputs));
     if all.is_empty() {
         return Err(Failure::new(not_there.unwrap_or("there is nothing to show".into())));
     }
-    let to_stdout = args.output.as_deref() == Some(Path::new("-"));
-    if let Some(output) = &args.output {
-        write_map(&all, &args, output)?;
-    }
-    if to_stdout {
-        return Ok(DONE);
+    if let Some(output) = &output {
+        write_map(&all, args.at, output)?;
+        if output.is_stdout() {
+            return Ok(DONE);
+        }
     }
     if args.json {
         let devices = all.iter().map(|it| facts(&it.frag, &it.header, args.at)).collect();
-        let report = Report { schema: SCHEMA, devices };
-        print(&(serde_json::to_string_pretty(&report)? + "\n"))?;
+        let report = FragReport { schema: SCHEMA, devices };
+        print(&json(&WithDamage::new(&report, traces(&inputs)))?)?;
         return Ok(DONE);
     }
     let width = terminal_size::terminal_size().map_or(COLUMNS, |(width, _)| width.0.into());
-    let shown = Shown { at: args.at, top: args.top, rows: args.rows, width };
+    let shown = FragOptions { at: args.at, top: args.top, rows: args.rows, width };
     let parts: Vec<String> =
         all.iter().map(|it| text(&it.name, &it.frag, &it.header, shown)).collect();
     print(&parts.join("\n"))?;
     Ok(DONE)
 }
 
-fn write_map(all: &[Found], args: &Args, output: &Path) -> Result<(), Failure> {
-    let when = match args.at {
-        At::Peak => "when it reserved most",
-        At::End => "at the end",
-        At::Time(_) => "at that time",
-        At::OutOfMemory => "when it ran out of memory",
+fn write_map(all: &[NamedFrag], at: FragMoment, output: &Output) -> Result<(), Failure> {
+    let when = match at {
+        FragMoment::Peak => "when it reserved most",
+        FragMoment::End => "at the end",
+        FragMoment::Time(_) => "at that time",
+        FragMoment::OutOfMemory => "when it ran out of memory",
     };
-    let parts: Vec<map::Part> = all
+    let parts: Vec<map::MapPart> = all
         .iter()
-        .map(|it| map::Part { name: it.name.clone(), frag: &it.frag, header: &it.header })
+        .map(|it| map::MapPart { name: it.name.clone(), frag: &it.frag, header: &it.header })
         .collect();
-    if output == Path::new("-") {
-        let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-        return Ok(map::write(&parts, when, &mut out)?);
+    output.write(|out| map::write(&parts, when, out))?;
+    if !output.is_stdout() {
+        message(format_args!("{}: a map of the segments", output.shown()));
     }
-    export::to_file(output, args.force, |out| map::write(&parts, when, out))?;
-    say(format_args!("{}: a map of the segments", output.display()));
     Ok(())
 }

@@ -1,17 +1,23 @@
 //! What a run must hold to: `vramtrace run --fail-on-leak --max-peak 8GiB -- pytest ...`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use vramtrace_format::size as sizes;
 use vramtrace_reader::analysis::leaks::{Leaks, Suppressions};
-use vramtrace_reader::report::leaks::{self as report, LeakFacts};
+use vramtrace_reader::report::json::damage::WithDamage;
+use vramtrace_reader::report::json::leaks::{self as json, LeakFacts};
+use vramtrace_reader::report::text::leaks::{one_liners, process_name};
+use vramtrace_reader::report::wording::{gpu_name, ordinal};
 use vramtrace_reader::trace::load;
 use vramtrace_reader::units::size;
 
+use super::caveats;
 use super::leaks::{bytes, find_all, suppressions};
-use super::{Failure, say};
-use crate::launch::Ended;
+use super::output::Output;
+use crate::console::{json as json_text, message};
+use crate::error::Failure;
+use crate::launch::RunResult;
 use crate::launch::child::Status;
 
 pub const SCHEMA: &str = "vramtrace.run/1";
@@ -48,10 +54,12 @@ pub struct Args {
 pub struct Gate {
     args: Args,
     rules: Suppressions,
+    /// Where the findings go.
+    json: Option<Output>,
 }
 
 #[derive(Serialize)]
-struct Found {
+struct GateReport {
     schema: &'static str,
     /// Nothing of what was asked for was found; the command may have failed by itself.
     passed: bool,
@@ -63,7 +71,7 @@ struct Found {
     peaks: Vec<Peak>,
     /// As in `vramtrace leaks --json`; with `fails` for those that the run fails on.
     leaks: Vec<Judged>,
-    unused_suppressions: Vec<report::RuleFacts>,
+    unused_suppressions: Vec<json::RuleFacts>,
 }
 
 #[derive(Serialize)]
@@ -81,6 +89,19 @@ struct Judged {
     leak: LeakFacts,
 }
 
+fn of_json(failure: Failure) -> Failure {
+    Failure { message: format!("--json {}", failure.message), ..failure }
+}
+
+/// It replaces the findings of the run before.
+fn json_output(path: &Path, rules: Option<&Path>) -> Result<Output, Failure> {
+    let output = Output::new(path, true).map_err(of_json)?;
+    output.spare(rules).map_err(of_json)?;
+    // Better now than after hours.
+    output.probe().map_err(of_json)?;
+    Ok(output)
+}
+
 impl Gate {
     /// `None`: nothing is asked for. `recorded`: the run leaves traces.
     pub fn new(args: Args, recorded: bool) -> Result<Option<Gate>, Failure> {
@@ -94,44 +115,44 @@ impl Gate {
             ));
         }
         let rules = suppressions(args.suppressions.as_deref())?;
-        if let Some(path) = &args.json {
-            // Better now than after hours.
-            let made = std::fs::OpenOptions::new().create(true).append(true).open(path);
-            made.map_err(|error| Failure::new(format!("--json {}: {error}", path.display())))?;
-        }
-        Ok(Some(Gate { args, rules }))
+        let json = match &args.json {
+            Some(path) => Some(json_output(path, args.suppressions.as_deref())?),
+            None => None,
+        };
+        Ok(Some(Gate { args, rules, json }))
     }
 
     /// Looks at what the run left and says what is wrong. True: nothing is.
-    pub fn passes(&self, ended: &Ended) -> Result<bool, Failure> {
+    pub fn passes(&self, ended: &RunResult) -> Result<bool, Failure> {
         let traces = ended.output.traces();
         let traces = if traces.is_empty() { Vec::new() } else { load(&traces)?.traces };
         let processes = find_all(&traces, &self.rules, 0);
+        caveats::tell_damage(&traces);
         let mut reasons = Vec::new();
         let peaks = self.peaks(&processes, &mut reasons);
         let leaks = self.leaks(&processes, &mut reasons);
         for reason in reasons.iter().take(SHOWN) {
-            say(format_args!("FAILED: {reason}"));
+            message(format_args!("FAILED: {reason}"));
         }
         if reasons.len() > SHOWN {
-            say(format_args!("FAILED: and {} reasons more", reasons.len() - SHOWN));
+            message(format_args!("FAILED: and {} reasons more", reasons.len() - SHOWN));
         }
         if leaks.iter().any(|leak| leak.fails) {
-            say("what speaks for each leak: `vramtrace leaks` with the trace");
+            message("what speaks for each leak: `vramtrace leaks` with the trace");
         }
-        let unused_suppressions = report::unused(&self.rules, &processes);
+        let unused_suppressions = json::unused(&self.rules, &processes);
         for rule in &unused_suppressions {
             let (line, rule) = (rule.line, &rule.rule);
-            say(format_args!("line {line} of the suppressions fits no leak: {rule}"));
+            message(format_args!("line {line} of the suppressions fits no leak: {rule}"));
         }
         let passed = reasons.is_empty();
-        if let Some(path) = &self.args.json {
+        if let Some(output) = &self.json {
             let (exit_status, signal) = match ended.status {
                 Status::Exited(code) => (Some(code), None),
                 Status::Signalled(signal) => (None, Some(signal)),
             };
             let max_peak_bytes = self.args.max_peak;
-            let found = Found {
+            let found = GateReport {
                 schema: SCHEMA,
                 passed,
                 exit_status,
@@ -142,9 +163,8 @@ impl Gate {
                 leaks,
                 unused_suppressions,
             };
-            let text = serde_json::to_string_pretty(&found)? + "\n";
-            std::fs::write(path, text)
-                .map_err(|error| Failure::new(format!("--json {}: {error}", path.display())))?;
+            let text = json_text(&WithDamage::new(&found, &traces))?;
+            output.write(|out| out.write_all(text.as_bytes())).map_err(of_json)?;
         }
         Ok(passed)
     }
@@ -156,15 +176,15 @@ impl Gate {
                 let peak = Peak {
                     pid: process.header.pid,
                     rank: process.header.rank,
-                    device: report::ordinal(*device),
+                    device: ordinal(*device),
                     peak_bytes: *peak_bytes,
                 };
                 if let Some(most) = self.args.max_peak.filter(|most| peak_bytes > most) {
                     reasons.push(format!(
                         "{} held {} of {} at its peak, {} more than --max-peak {}",
-                        report::process_name(process),
+                        process_name(process),
                         size(*peak_bytes),
-                        report::device_name(*device),
+                        gpu_name(*device),
                         size(peak_bytes - most),
                         size(most),
                     ));
@@ -178,14 +198,13 @@ impl Gate {
     fn leaks(&self, processes: &[Leaks], reasons: &mut Vec<String>) -> Vec<Judged> {
         let mut all = Vec::new();
         for process in processes {
-            let lines = report::one_liners(process);
-            for ((leak, facts), line) in process.leaks.iter().zip(report::facts(process)).zip(lines)
-            {
+            let lines = one_liners(process);
+            for ((leak, facts), line) in process.leaks.iter().zip(json::facts(process)).zip(lines) {
                 let least = self.args.fail_on_leak;
                 let fails =
                     least.is_some_and(|least| leak.bytes >= least) && leak.confidence >= SURE;
                 if fails {
-                    reasons.push(format!("{}: {line}", report::process_name(process)));
+                    reasons.push(format!("{}: {line}", process_name(process)));
                 }
                 all.push(Judged { fails, leak: facts });
             }

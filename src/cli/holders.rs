@@ -2,12 +2,20 @@
 
 use std::path::PathBuf;
 
-use vramtrace_reader::analysis::{By, Holdings, Level, Moment, Process, Who, read_all};
-use vramtrace_reader::report::holders::{At, Holders, Listing, SCHEMA, facts_by, listing};
+use vramtrace_reader::analysis::{
+    GroupBy, Holdings, Level, Moment, NamedHoldings, Process, read_all,
+};
+use vramtrace_reader::report::json::damage::WithDamage;
+use vramtrace_reader::report::json::holders::{
+    HoldersReport, MomentFacts, SCHEMA, facts_by, not_known,
+};
+use vramtrace_reader::report::text::holders::{ListingOptions, listing};
 use vramtrace_reader::symbols::Symbols;
-use vramtrace_reader::trace::{Trace, load};
+use vramtrace_reader::trace::Trace;
 
-use super::{DONE, Failure, Outcome, level, moment, say};
+use super::select::{DeviceArgs, ProcessArgs};
+use super::{caveats, level, moment};
+use crate::error::{DONE, Failure, Outcome};
 
 #[derive(clap::Args)]
 #[command(
@@ -22,15 +30,17 @@ Examples:
   vramtrace holders --json | jq '.holders[0].frames[0]'"
 )]
 pub struct Args {
-    /// Trace files or a run's directory; default: the newest run in the working directory
-    traces: Vec<PathBuf>,
+    #[command(flatten)]
+    processes: ProcessArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
     /// Which moment: `peak` (of each device), `peak-allocated` (of PyTorch's blocks), `end`, or
     /// seconds since the start
     #[arg(long, value_name = "MOMENT", default_value = "peak", value_parser = moment::parse)]
     at: Moment,
     /// Driver memory, or PyTorch's blocks in place of it [default: tensor, where recorded]
     #[arg(long, value_enum)]
-    level: Option<level::Name>,
+    level: Option<level::LevelName>,
     /// What makes two allocations one holder
     #[arg(long, value_enum, default_value = "line")]
     by: Key,
@@ -40,9 +50,6 @@ pub struct Args {
     /// Show every frame
     #[arg(long)]
     full: bool,
-    /// Only the process of this rank
-    #[arg(long, value_name = "N")]
-    rank: Option<u32>,
     /// Facts for programs (schema vramtrace.holders/1), all holders
     #[arg(long)]
     json: bool,
@@ -56,13 +63,13 @@ enum Key {
     Stack,
 }
 
-impl From<Key> for By {
-    fn from(key: Key) -> By {
+impl From<Key> for GroupBy {
+    fn from(key: Key) -> GroupBy {
         match key {
-            Key::Line => By::Line,
-            Key::Function => By::Function,
-            Key::Library => By::Library,
-            Key::Stack => By::Stack,
+            Key::Line => GroupBy::Line,
+            Key::Function => GroupBy::Function,
+            Key::Library => GroupBy::Library,
+            Key::Stack => GroupBy::Stack,
         }
     }
 }
@@ -93,46 +100,44 @@ pub fn need_stacks(traces: &[Trace]) -> Result<(), Failure> {
 }
 
 pub fn run(args: Args) -> Outcome {
-    let mut loaded = load(&args.traces)?;
-    loaded.warnings.iter().for_each(say);
-    if let Some(rank) = args.rank {
-        loaded.traces.retain(|trace| trace.header().rank == Some(rank));
-        if loaded.traces.is_empty() {
-            return Err(Failure::new(format!("--rank {rank}: no such process in these traces")));
-        }
-    }
+    let mut loaded = args.processes.open()?;
     need_stacks(&loaded.traces)?;
     // The peaks are looked up from the state at the end.
     let level = args.level.map(Level::from);
     level::need_blocks(&loaded.traces, level, Some(args.at))?;
     let read = if args.at.is_peak() { Moment::End } else { args.at };
-    let processes = read_all(&loaded.traces, read, &|_, _| {});
-    let named: Vec<(&Process, Who)> = processes
+    let mut processes = read_all(&loaded.traces, read, &|_, _| {});
+    caveats::keep_known(&mut processes, &mut loaded.traces)?;
+    args.device
+        .check(processes.iter().flat_map(|process| process.state.devices.keys().copied()))?;
+    let named: Vec<(&Process, NamedHoldings)> = processes
         .iter()
         .zip(&loaded.traces)
-        .map(|(process, trace)| (process, who(process, trace, args.at, level)))
+        .map(|(process, trace)| (process, who(process, trace, &args, level)))
         .collect();
+    caveats::tell_damage(&loaded.traces);
     let text = match args.json {
-        true => json(&named, &args, level)?,
+        true => json(&named, &loaded.traces, &args, level)?,
         false => text(&loaded.chosen, &named, &args),
     };
-    super::print(&text)?;
+    crate::console::print(&text)?;
     Ok(DONE)
 }
 
-fn who(process: &Process, trace: &Trace, at: Moment, level: Option<Level>) -> Who {
+fn who(process: &Process, trace: &Trace, args: &Args, level: Option<Level>) -> NamedHoldings {
     let level = level.unwrap_or(Level::of(&process.state));
-    let live = Holdings::at(trace, &process.definitions, &process.state, at, level);
+    let mut live = Holdings::at(trace, &process.definitions, &process.state, args.at, level);
+    live.retain(|device| args.device.includes(device));
     let symbols = Symbols::of(&process.definitions, &process.header, live.stacks());
-    Who { symbols, peak: Holdings::default(), live }
+    NamedHoldings { symbols, peak: Holdings::default(), live }
 }
 
-fn text(chosen: &Option<PathBuf>, named: &[(&Process, Who)], args: &Args) -> String {
+fn text(chosen: &Option<PathBuf>, named: &[(&Process, NamedHoldings)], args: &Args) -> String {
     let mut out = String::new();
     if let Some(chosen) = chosen {
         out.push_str(&format!("{}\n\n", chosen.display()));
     }
-    let how = Listing {
+    let how = ListingOptions {
         by: args.by.into(),
         top: args.top,
         full: args.full,
@@ -151,8 +156,13 @@ fn text(chosen: &Option<PathBuf>, named: &[(&Process, Who)], args: &Args) -> Str
     out
 }
 
-fn json(named: &[(&Process, Who)], args: &Args, level: Option<Level>) -> Result<String, Failure> {
-    let facts = |(process, who): &(&Process, Who)| {
+fn json(
+    named: &[(&Process, NamedHoldings)],
+    traces: &[Trace],
+    args: &Args,
+    level: Option<Level>,
+) -> Result<String, Failure> {
+    let facts = |(process, who): &(&Process, NamedHoldings)| {
         facts_by(process, who, &who.live, None, args.by.into(), usize::MAX)
     };
     let mut holders: Vec<_> = named.iter().flat_map(facts).collect();
@@ -176,12 +186,13 @@ fn json(named: &[(&Process, Who)], args: &Args, level: Option<Level>) -> Result<
     problems.sort();
     problems.dedup();
     let finest = named.iter().map(|(process, _)| Level::of(&process.state)).max();
-    let all = Holders {
+    let all = HoldersReport {
         schema: SCHEMA,
-        at: At { label, seconds: asked.or(only).map(|ns| ns as f64 / 1e9) },
+        at: MomentFacts { label, seconds: asked.or(only).map(|ns| ns as f64 / 1e9) },
         level: level.or(finest).unwrap_or(Level::Driver).name(),
         holders,
+        not_known: named.iter().flat_map(|(process, who)| not_known(process, &who.live)).collect(),
         problems,
     };
-    Ok(serde_json::to_string_pretty(&all)? + "\n")
+    crate::console::json(&WithDamage::new(&all, traces))
 }

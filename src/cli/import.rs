@@ -1,12 +1,12 @@
 //! `vramtrace import`: a trace of what others recorded.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use tempfile::NamedTempFile;
 use vramtrace_reader::import;
 
-use super::export::{check_output, keep};
-use super::{DONE, Failure, Outcome, say};
+use super::output::Output;
+use crate::console::message;
+use crate::error::{DONE, Outcome};
 
 #[derive(clap::Args)]
 #[command(
@@ -22,7 +22,7 @@ use super::{DONE, Failure, Outcome, say};
 pub struct Args {
     /// A PyTorch memory snapshot, a CSV of requests, or an RMM log
     file: PathBuf,
-    /// The trace to write
+    /// The trace to write; `-` is stdout
     #[arg(short, long, value_name = "TRACE")]
     output: PathBuf,
     /// Replace an existing file
@@ -31,32 +31,32 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Outcome {
-    if args.output == Path::new("-") {
-        return Err(Failure::new("-o -: a trace is written to a file: give its name"));
-    }
-    check_output(&args.output, args.force)?;
+    let output = Output::new(&args.output, args.force)?;
+    output.spare([&*args.file])?;
     let history = import::read(&args.file)?;
-    let woven = keep(&args.output, args.force, |file: &NamedTempFile| {
-        import::convert(&history, &args.file, file.reopen()?)
-    })?;
-    let devices = if woven.devices == 1 { "device" } else { "devices" };
-    say(format_args!(
+    let converted =
+        output.write_at(|file| import::convert(&history, &args.file, file.try_clone()?))?;
+    let devices = if converted.devices == 1 { "device" } else { "devices" };
+    message(format_args!(
         "{}: {} blocks in {} segments of {} {devices}, from a {}",
-        args.output.display(),
-        woven.blocks,
-        woven.segments,
-        woven.devices,
+        output.shown(),
+        converted.blocks,
+        converted.segments,
+        converted.devices,
         history.form.name(),
     ));
-    if woven.before > 0 && history.devices.iter().any(|device| !device.entries.is_empty()) {
-        say(format_args!(
+    if converted.before > 0 && history.devices.iter().any(|device| !device.entries.is_empty()) {
+        message(format_args!(
             "the history begins late: {} of its blocks and segments were there before",
-            woven.before
+            converted.before
         ));
     }
-    if woven.odd > 0 {
-        say(format_args!("{} entries contradict those before them and were left out", woven.odd));
+    if converted.contradictions > 0 {
+        message(format_args!(
+            "{} entries contradict those before them and were left out",
+            converted.contradictions
+        ));
     }
-    history.caveats.iter().for_each(say);
+    history.caveats.iter().for_each(message);
     Ok(DONE)
 }

@@ -4,10 +4,15 @@ use std::path::{Path, PathBuf};
 
 use vramtrace_format::size;
 use vramtrace_reader::analysis::leaks::{Leaks, Suppressions, find};
-use vramtrace_reader::report::leaks::{details, report};
-use vramtrace_reader::trace::{Trace, load};
+use vramtrace_reader::report::json::damage::WithDamage;
+use vramtrace_reader::report::json::leaks::report;
+use vramtrace_reader::report::text::leaks::details;
+use vramtrace_reader::trace::Trace;
 
-use super::{DONE, Failure, Outcome, print, say};
+use super::caveats;
+use super::select::{DeviceArgs, ProcessArgs};
+use crate::console::{json, print};
+use crate::error::{DONE, Failure, Outcome};
 
 #[derive(clap::Args)]
 #[command(
@@ -32,8 +37,10 @@ A suppressions file has a pattern a line, with * and ?; a pattern with a / fits 
   library: libcublas*"
 )]
 pub struct Args {
-    /// Trace files or a run's directory; default: the newest run in the working directory
-    traces: Vec<PathBuf>,
+    #[command(flatten)]
+    processes: ProcessArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
     /// Leave out leaks of fewer bytes: `1MiB`, `64k`, or plain bytes
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = bytes)]
     min: u64,
@@ -46,9 +53,6 @@ pub struct Args {
     /// Show every frame
     #[arg(long)]
     full: bool,
-    /// Only the process of this rank
-    #[arg(long, value_name = "N")]
-    rank: Option<u32>,
     /// Facts for programs (schema vramtrace.leaks/1), all leaks
     #[arg(long)]
     json: bool,
@@ -79,17 +83,17 @@ pub fn find_all(traces: &[Trace], rules: &Suppressions, least: u64) -> Vec<Leaks
 
 pub fn run(args: Args) -> Outcome {
     let rules = suppressions(args.suppressions.as_deref())?;
-    let mut loaded = load(&args.traces)?;
-    loaded.warnings.iter().for_each(say);
-    if let Some(rank) = args.rank {
-        loaded.traces.retain(|trace| trace.header().rank == Some(rank));
-        if loaded.traces.is_empty() {
-            return Err(Failure::new(format!("--rank {rank}: no such process in these traces")));
-        }
+    let loaded = args.processes.open()?;
+    let mut found = find_all(&loaded.traces, &rules, args.min);
+    args.device.check(found.iter().flat_map(|leaks| leaks.peaks.keys().copied()))?;
+    for leaks in &mut found {
+        leaks.retain(|device| args.device.includes(device));
     }
-    let found = find_all(&loaded.traces, &rules, args.min);
+    caveats::tell_damage(&loaded.traces);
     if args.json {
-        print(&(serde_json::to_string_pretty(&report(&found, &rules))? + "\n"))?;
+        let all = report(&found, &rules);
+        let all = WithDamage::new(&all, &loaded.traces);
+        print(&json(&all)?)?;
         return Ok(DONE);
     }
     let mut out = String::new();

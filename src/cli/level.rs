@@ -4,21 +4,21 @@ use vramtrace_format::Kind;
 use vramtrace_reader::analysis::{Level, Moment};
 use vramtrace_reader::trace::Trace;
 
-use super::Failure;
+use crate::error::Failure;
 
 #[derive(Clone, Copy, clap::ValueEnum)]
-pub enum Name {
+pub enum LevelName {
     /// What the driver gave
     Driver,
     /// Blocks of PyTorch's cache in place of its segments
     Tensor,
 }
 
-impl From<Name> for Level {
-    fn from(name: Name) -> Level {
+impl From<LevelName> for Level {
+    fn from(name: LevelName) -> Level {
         match name {
-            Name::Driver => Level::Driver,
-            Name::Tensor => Level::Tensor,
+            LevelName::Driver => Level::Driver,
+            LevelName::Tensor => Level::Tensor,
         }
     }
 }

@@ -1,7 +1,8 @@
-//! The command line: one file a command. What every command shares is here: how a failure is
-//! said, and what the exit status means (0 done, 1 the finding asked for was there, 2 bad input).
+//! The command line: one file a command. Exit status: 0 done, 1 the finding asked for was there,
+//! 2 bad input.
 
 mod cap;
+mod caveats;
 mod demo;
 mod demo_recorded;
 mod demo_workload;
@@ -12,22 +13,26 @@ mod frag;
 mod gate;
 mod holders;
 mod import;
-mod inputs;
 mod leaks;
 mod level;
 mod moment;
 mod oom;
+mod output;
 mod pack;
 mod ps;
 mod report;
 mod run;
+mod run_summary;
+mod select;
 mod whatif;
 
-use std::ffi::OsString;
-use std::fmt::Display;
+use std::ffi::OsStr;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+
+use crate::console;
+use crate::error::Outcome;
 
 #[derive(Parser)]
 #[command(
@@ -80,50 +85,20 @@ enum Command {
     Whatif(whatif::Args),
 }
 
-/// The exit status of a command that ran: 0 done, 1 the finding asked for was there, or what a
-/// command that was run ended with.
-pub type Outcome = Result<u8, Failure>;
-
-/// Done, nothing found that the caller asked to be told of.
-pub const DONE: u8 = 0;
-/// The finding asked for was there.
-pub const FOUND: u8 = 1;
-
-/// Something was wrong with what we were given. The message names the file, option or variable,
-/// its value, and what would be right.
-#[derive(Debug)]
-pub struct Failure {
-    pub code: u8,
-    pub message: String,
-}
-
-impl Failure {
-    /// Bad input: exit 2.
-    pub fn new(message: impl Display) -> Failure {
-        Failure { code: 2, message: message.to_string() }
-    }
-}
-
-impl<E: std::error::Error> From<E> for Failure {
-    fn from(error: E) -> Failure {
-        Failure::new(error)
-    }
-}
-
 pub fn main() -> ExitCode {
     match dispatch(Cli::parse()) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            say(&failure.message);
+            console::message(&failure.message);
             ExitCode::from(failure.code)
         }
     }
 }
 
 /// Runs a command of ours as if it had been typed.
-fn execute(arguments: impl IntoIterator<Item = OsString>) -> Outcome {
-    let program = std::iter::once("vramtrace".into());
-    dispatch(Cli::try_parse_from(program.chain(arguments))?)
+fn execute(arguments: &[&OsStr]) -> Outcome {
+    let program = std::iter::once(OsStr::new("vramtrace"));
+    dispatch(Cli::try_parse_from(program.chain(arguments.iter().copied()))?)
 }
 
 fn dispatch(cli: Cli) -> Outcome {
@@ -134,7 +109,7 @@ fn dispatch(cli: Cli) -> Outcome {
     }
     match cli.command {
         Command::Run(args) => run::run(*args),
-        Command::Demo(args) => demo::run(args),
+        Command::Demo(args) => demo::run(args, &execute),
         Command::Doctor(args) => doctor::run(args),
         Command::Export(args) => export::run(args),
         Command::DemoWorkload => demo_workload::run(),
@@ -150,24 +125,6 @@ fn dispatch(cli: Cli) -> Outcome {
         Command::Cap(args) => cap::run(args),
         Command::Whatif(args) => whatif::run(args),
     }
-}
-
-/// On stdout; colours only where they are seen.
-fn print(text: &str) -> Result<(), Failure> {
-    use std::io::Write;
-    let mut out = anstream::stdout();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        // The reader of a pipe has seen enough.
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        other => Ok(other?),
-    }
-}
-
-/// One `vramtrace: ...` line on stderr.
-pub fn say(message: impl Display) {
-    use std::io::Write;
-    // A closed stderr is no reason to die.
-    let _ = writeln!(anstream::stderr(), "vramtrace: {message}");
 }
 
 #[cfg(test)]

@@ -1,15 +1,18 @@
 //! `vramtrace oom`: why a run was out of memory.
 
-use std::path::PathBuf;
-
-use vramtrace_reader::analysis::oom::{Explained, Found, Oom, explain, list};
+use vramtrace_reader::analysis::oom::{Explained, Oom, OomsFound, explain, list};
 use vramtrace_reader::replay::State;
-use vramtrace_reader::report::oom as report;
+use vramtrace_reader::report::json::damage::WithDamage;
+use vramtrace_reader::report::json::oom as json;
+use vramtrace_reader::report::oom::{ListedOom, ProcessRefusals};
+use vramtrace_reader::report::text::oom as text;
 use vramtrace_reader::symbols::Symbols;
 use vramtrace_reader::trace::Definitions;
 
-use super::inputs::{self, Input};
-use super::{DONE, Failure, Outcome, print};
+use super::caveats;
+use super::select::{DeviceArgs, Input, ProcessArgs};
+use crate::console::{self, print};
+use crate::error::{DONE, Failure, Outcome};
 
 #[derive(clap::Args)]
 #[command(
@@ -31,18 +34,10 @@ Examples:
   vramtrace oom --json | jq '.ooms[-1].post_mortem.advice'"
 )]
 pub struct Args {
-    /// Trace files, a run's directory, or PyTorch snapshots; default: the newest run in the
-    /// working directory
-    traces: Vec<PathBuf>,
-    /// Only of this device, by its ordinal as the program saw it
-    #[arg(long, value_name = "N")]
-    device: Option<u8>,
-    /// Only the process of this rank
-    #[arg(long, value_name = "N")]
-    rank: Option<u32>,
-    /// Only the process with this pid
-    #[arg(long, value_name = "P")]
-    pid: Option<u32>,
+    #[command(flatten)]
+    processes: ProcessArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
     /// Which one, by its number in the run, or `all` [default: the one that ended the run; of
     /// several processes that ended so the first; else the last]
     #[arg(long, value_name = "WHICH", value_parser = which)]
@@ -73,27 +68,27 @@ fn which(text: &str) -> Result<Which, String> {
 }
 
 /// One process, read.
-struct Read {
+struct ProcessRead {
     input: Input,
     definitions: Definitions,
-    found: Found,
+    found: OomsFound,
     end: State,
     /// Of the requests' stacks.
     symbols: Symbols,
 }
 
-impl Read {
-    fn new(input: Input) -> Read {
+impl ProcessRead {
+    fn new(input: Input) -> ProcessRead {
         let (definitions, _) = input.trace.definitions();
         let (found, end) = list(&input.trace, &definitions);
         let stacks = found.ooms.iter().map(|oom| oom.stack);
         let symbols = Symbols::of(&definitions, input.trace.header(), stacks);
-        Read { input, definitions, found, end, symbols }
+        ProcessRead { input, definitions, found, end, symbols }
     }
 
-    fn quiet(&self, alone: bool) -> report::Quiet<'_> {
+    fn quiet(&self, alone: bool) -> ProcessRefusals<'_> {
         let name = if alone { String::new() } else { self.input.name.clone() };
-        report::Quiet { name, end: &self.end, refusals: &self.found.refusals }
+        ProcessRefusals { name, end: &self.end, refusals: &self.found.refusals }
     }
 }
 
@@ -106,48 +101,28 @@ struct Place {
 }
 
 pub fn run(args: Args) -> Outcome {
-    let mut inputs = inputs::open(&args.traces)?;
-    wanted(&mut inputs, &args)?;
-    let processes: Vec<Read> = inputs.into_iter().map(Read::new).collect();
+    let processes: Vec<ProcessRead> =
+        args.processes.open()?.into_inputs().map(ProcessRead::new).collect();
     let all = numbered(&processes);
-    let of_device = |place: &&Place| {
-        args.device.is_none_or(|wanted| oom(&processes, **place).device.0 == wanted)
-    };
+    let of_device = |place: &&Place| args.device.includes(oom(&processes, **place).device);
     let here: Vec<Place> = all.iter().filter(of_device).copied().collect();
     let chosen = chosen(&args, &processes, &all, &here)?;
     let explained = explained(&processes, &chosen);
-    let text = match args.json {
+    caveats::tell_damage(processes.iter().map(|read| &read.input.trace));
+    let out = match args.json {
         true => as_json(&args, &processes, &here, &explained)?,
         false => as_text(&args, &processes, &here, &explained, all.len()),
     };
-    print(&text)?;
+    print(&out)?;
     Ok(DONE)
 }
 
-fn oom(processes: &[Read], place: Place) -> &Oom {
+fn oom(processes: &[ProcessRead], place: Place) -> &Oom {
     &processes[place.process].found.ooms[place.index]
 }
 
-/// Leaves those that `--rank` and `--pid` name.
-fn wanted(inputs: &mut Vec<Input>, args: &Args) -> Result<(), Failure> {
-    let rank = args.rank.map(|rank| format!("--rank {rank}"));
-    let pid = args.pid.map(|pid| format!("--pid {pid}"));
-    inputs.retain(|input| {
-        let header = input.trace.header();
-        args.rank.is_none_or(|rank| header.rank == Some(rank))
-            && args.pid.is_none_or(|pid| header.pid == pid)
-    });
-    match inputs.is_empty() {
-        false => Ok(()),
-        true => {
-            let asked: Vec<String> = rank.into_iter().chain(pid).collect();
-            Err(Failure::new(format!("{}: no such process in these traces", asked.join(" "))))
-        }
-    }
-}
-
 /// All of the run, in order of time across its processes.
-fn numbered(processes: &[Read]) -> Vec<Place> {
+fn numbered(processes: &[ProcessRead]) -> Vec<Place> {
     let mut all: Vec<Place> = processes
         .iter()
         .enumerate()
@@ -167,7 +142,7 @@ fn numbered(processes: &[Read]) -> Vec<Place> {
 
 fn chosen(
     args: &Args,
-    processes: &[Read],
+    processes: &[ProcessRead],
     all: &[Place],
     here: &[Place],
 ) -> Result<Vec<Place>, Failure> {
@@ -188,8 +163,8 @@ fn chosen(
         }
         None => {
             let ended = |place: &&Place| {
-                let living = processes[place.process].input.trace.is_living();
-                !living && !oom(processes, **place).went_on
+                let running = processes[place.process].input.trace.is_running();
+                !running && !oom(processes, **place).went_on
             };
             // One process's end may bring the others down: the first was the cause.
             let first = here.iter().find(ended).map(|place| place.process);
@@ -202,7 +177,7 @@ fn chosen(
 }
 
 /// Each with its place, in order.
-fn explained(processes: &[Read], chosen: &[Place]) -> Vec<(Place, Explained)> {
+fn explained(processes: &[ProcessRead], chosen: &[Place]) -> Vec<(Place, Explained)> {
     let mut all = Vec::new();
     for (process, read) in processes.iter().enumerate() {
         let here: Vec<Place> =
@@ -219,9 +194,9 @@ fn explained(processes: &[Read], chosen: &[Place]) -> Vec<(Place, Explained)> {
     all
 }
 
-fn listed(processes: &[Read], place: Place) -> report::Listed<'_> {
+fn listed(processes: &[ProcessRead], place: Place) -> ListedOom<'_> {
     let read = &processes[place.process];
-    report::Listed {
+    ListedOom {
         number: place.number,
         oom: &read.found.ooms[place.index],
         header: read.input.trace.header(),
@@ -232,29 +207,30 @@ fn listed(processes: &[Read], place: Place) -> report::Listed<'_> {
 
 fn as_json(
     args: &Args,
-    processes: &[Read],
+    processes: &[ProcessRead],
     here: &[Place],
     explained: &[(Place, Explained)],
 ) -> Result<String, Failure> {
     let full = |place: &Place| {
         explained.iter().find(|(of, _)| of.number == place.number).map(|(_, explained)| explained)
     };
-    let all = report::Report {
-        schema: report::SCHEMA,
+    let all = json::OomsReport {
+        schema: json::SCHEMA,
         ooms: here
             .iter()
-            .map(|place| report::facts(&listed(processes, *place), full(place), args.top))
+            .map(|place| json::facts(&listed(processes, *place), full(place), args.top))
             .collect(),
         processes: processes
             .iter()
             .map(|read| {
                 let trace = &read.input.trace;
-                let (path, running) = (trace.path().display().to_string(), trace.is_living());
-                report::process(&read.quiet(false), trace.header(), path, running, &read.found.ooms)
+                let (path, running) = (trace.path().display().to_string(), trace.is_running());
+                json::process(&read.quiet(false), trace.header(), path, running, &read.found.ooms)
             })
             .collect(),
     };
-    Ok(serde_json::to_string_pretty(&all)? + "\n")
+    let all = WithDamage::new(&all, processes.iter().map(|read| &read.input.trace));
+    console::json(&all)
 }
 
 /// Lines of the list of all.
@@ -262,25 +238,26 @@ const LISTED: usize = 20;
 
 fn as_text(
     args: &Args,
-    processes: &[Read],
+    processes: &[ProcessRead],
     here: &[Place],
     explained: &[(Place, Explained)],
     of: usize,
 ) -> String {
-    let given: String = args.traces.iter().map(|path| format!(" {}", path.display())).collect();
+    let given = args.processes.given();
     let parts = explained.iter().map(|(place, explained)| {
         let read = &processes[place.process];
         let trace = &read.input.trace;
-        let shown = report::Shown { top: args.top, full: args.full, living: trace.is_living(), of };
-        report::text(explained, trace.header(), &read.definitions, &given, shown)
+        let shown =
+            text::OomOptions { top: args.top, full: args.full, running: trace.is_running(), of };
+        text::text(explained, trace.header(), &read.definitions, &given, shown)
     });
     let mut out = parts.collect::<Vec<_>>().join("\n");
-    let all: Vec<report::Listed> = here.iter().map(|place| listed(processes, *place)).collect();
+    let all: Vec<ListedOom> = here.iter().map(|place| listed(processes, *place)).collect();
     let shown: Vec<usize> = explained.iter().map(|(place, _)| place.number).collect();
-    out.push_str(&report::others(&all, &shown, LISTED));
+    out.push_str(&text::others(&all, &shown, LISTED));
     let quiet = processes.iter().filter(|read| read.found.ooms.is_empty());
     let quiet: Vec<String> =
-        quiet.map(|read| report::none(&read.quiet(processes.len() == 1))).collect();
+        quiet.map(|read| text::none(&read.quiet(processes.len() == 1))).collect();
     if !out.is_empty() && !quiet.is_empty() {
         out.push('\n');
     }

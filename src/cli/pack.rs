@@ -1,12 +1,16 @@
 //! `vramtrace pack`: traces that need nothing of this machine.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use tempfile::NamedTempFile;
 use vramtrace_reader::symbols::Packed;
 use vramtrace_reader::trace::{Trace, load};
 
-use super::{DONE, Failure, Outcome, say};
+use super::caveats;
+use super::output::Output;
+use super::select::{paths, traces_only};
+use crate::console::message;
+use crate::error::{DONE, Failure, Outcome};
 
 #[derive(clap::Args)]
 #[command(
@@ -30,13 +34,14 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Outcome {
+    traces_only(&args.traces, "only a trace has names to pack")?;
     let loaded = load(&args.traces)?;
-    loaded.warnings.iter().for_each(say);
-    if let Some(living) = loaded.traces.iter().find(|trace| trace.is_living()) {
+    loaded.warnings.iter().for_each(message);
+    if let Some(running) = loaded.traces.iter().find(|trace| trace.is_running()) {
         return Err(Failure::new(format!(
             "{}: its process still runs (pid {}): pack it when that has ended",
-            living.path().display(),
-            living.header().pid
+            running.path().display(),
+            running.header().pid
         )));
     }
     let source = match (&loaded.chosen, &args.traces[..]) {
@@ -57,11 +62,15 @@ pub fn run(args: Args) -> Outcome {
             into_directory(traces, &directory)?
         }
     };
-    for (trace, to) in &pairs {
-        free(trace, to, args.force)?;
-    }
-    for (trace, to) in pairs {
-        pack(trace, &to, args.force)?;
+    let open = |(trace, to): (_, PathBuf)| {
+        let output = Output::new(&to, args.force)?;
+        output.spare(paths(&loaded.traces))?;
+        Ok((trace, output))
+    };
+    // All are checked before the first is written.
+    let outputs = pairs.into_iter().map(open).collect::<Result<Vec<_>, Failure>>()?;
+    for (trace, output) in &outputs {
+        pack(trace, output)?;
     }
     Ok(DONE)
 }
@@ -107,48 +116,30 @@ fn into_directory<'t>(
     Ok(pairs)
 }
 
-/// Refuses to replace what is there; the trace itself in any case.
-fn free(trace: &Trace, to: &Path, force: bool) -> Result<(), Failure> {
-    let shown = to.display();
-    if to.canonicalize().is_ok_and(|to| trace.path().canonicalize().is_ok_and(|from| from == to)) {
-        return Err(Failure::new(format!(
-            "{shown} is the trace itself: give another name with -o"
-        )));
-    }
-    if to.is_dir() {
-        return Err(Failure::new(format!("{shown} is a directory: give a file for one trace")));
-    }
-    super::export::check_output(to, force)
-}
-
-fn pack(trace: &Trace, to: &Path, force: bool) -> Result<(), Failure> {
-    let shown = to.display();
-    let failed = |error: std::io::Error| Failure::new(format!("{shown}: {error}"));
-    let (definitions, damage) = trace.definitions();
-    if !damage.is_empty() {
-        say(format_args!("{}: a part of it is broken, and is copied so", trace.path().display()));
-    }
+fn pack(trace: &Trace, to: &Output) -> Result<(), Failure> {
+    let (definitions, _) = trace.definitions();
+    // Read once for what is broken in it.
+    trace.for_each_event(&mut |_| {});
+    caveats::tell_damage([trace]);
     let packed = Packed::of(&definitions, trace.header());
-    let directory = to.parent().filter(|parent| *parent != Path::new(""));
-    let file = NamedTempFile::new_in(directory.unwrap_or(Path::new("."))).map_err(failed)?;
-    trace.copy_with(&packed.definitions, file.as_file()).map_err(failed)?;
-    readable_as(trace, &file).map_err(failed)?;
-    let kept = if force { file.persist(to) } else { file.persist_noclobber(to) };
-    kept.map_err(|error| failed(error.error))?;
-    packed.problems.iter().for_each(|problem| say(format_args!("without names: {problem}")));
+    to.write_at(|file| {
+        trace.copy_with(&packed.definitions, file)?;
+        readable_as(trace, file)
+    })?;
+    packed.problems.iter().for_each(|problem| message(format_args!("without names: {problem}")));
     let before = match packed.before {
         0 => String::new(),
         before => format!(", {before} had theirs"),
     };
     let now = packed.addresses;
-    say(format_args!("{shown}: names of {now} native addresses are in it{before}"));
+    message(format_args!("{}: names of {now} native addresses are in it{before}", to.shown()));
     Ok(())
 }
 
-/// A temporary file is its owner's alone.
-fn readable_as(trace: &Trace, file: &NamedTempFile) -> std::io::Result<()> {
+/// A new file is its owner's alone.
+fn readable_as(trace: &Trace, file: &File) -> std::io::Result<()> {
     let permissions = std::fs::metadata(trace.path())?.permissions();
-    file.as_file().set_permissions(permissions)
+    file.set_permissions(permissions)
 }
 
 #[cfg(test)]

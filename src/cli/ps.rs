@@ -2,12 +2,14 @@
 
 use serde::Serialize;
 use vramtrace_format::live::LiveState;
+use vramtrace_format::uuid;
+use vramtrace_reader::report::text::layout::{BAD, PLAIN, Table};
+use vramtrace_reader::units::{clean, count, gib, shorten};
 
-use super::{DONE, Outcome, print, say};
-use crate::living::group::{self, Group};
-use crate::living::process::{self, Living};
-use vramtrace_reader::report::layout::{BAD, PLAIN, Table, clean, count, shorten};
-use vramtrace_reader::units::gib;
+use crate::console::{message, print};
+use crate::error::{DONE, Outcome};
+use crate::live_processes::group::{self, Group};
+use crate::live_processes::process::{self, LiveProcess};
 
 #[derive(clap::Args)]
 #[command(
@@ -28,12 +30,12 @@ const SCHEMA: &str = "vramtrace.ps/1";
 #[derive(Serialize)]
 struct Facts {
     schema: &'static str,
-    processes: Vec<ProcessFacts>,
+    processes: Vec<LiveProcessFacts>,
     groups: Vec<GroupFacts>,
 }
 
 #[derive(Serialize)]
-struct ProcessFacts {
+struct LiveProcessFacts {
     pid: u32,
     command: String,
     /// Null: it records nothing.
@@ -41,11 +43,11 @@ struct ProcessFacts {
     group: Option<String>,
     /// Seconds since its start at which the figures were stored.
     updated_at_s: f64,
-    devices: Vec<DeviceFacts>,
+    devices: Vec<LiveDeviceFacts>,
 }
 
 #[derive(Serialize)]
-struct DeviceFacts {
+struct LiveDeviceFacts {
     ordinal: Option<u8>,
     uuid: String,
     live_bytes: u64,
@@ -105,7 +107,7 @@ pub fn run(args: Args) -> Outcome {
             })
             .collect::<Vec<_>>(),
     );
-    problems.iter().for_each(say);
+    problems.iter().for_each(message);
     match args.json {
         true => {
             print(&format!("{}\n", serde_json::to_string_pretty(&facts(&processes, &groups))?))?
@@ -115,7 +117,7 @@ pub fn run(args: Args) -> Outcome {
     Ok(DONE)
 }
 
-fn facts(processes: &[Living], groups: &[Group]) -> Facts {
+fn facts(processes: &[LiveProcess], groups: &[Group]) -> Facts {
     Facts {
         schema: SCHEMA,
         processes: processes.iter().map(process_facts).collect(),
@@ -123,10 +125,10 @@ fn facts(processes: &[Living], groups: &[Group]) -> Facts {
     }
 }
 
-fn process_facts(living: &Living) -> ProcessFacts {
-    let devices = living.devices.iter().map(|device| DeviceFacts {
+fn process_facts(process: &LiveProcess) -> LiveProcessFacts {
+    let devices = process.devices.iter().map(|device| LiveDeviceFacts {
         ordinal: (device.ordinal != u8::MAX).then_some(device.ordinal),
-        uuid: uuid_text(&device.uuid),
+        uuid: uuid::text(&device.uuid, false),
         live_bytes: device.live,
         peak_bytes: device.peak,
         counted_bytes: device.counted,
@@ -140,19 +142,19 @@ fn process_facts(living: &Living) -> ProcessFacts {
         refused_by_driver: device.refused_by_driver,
         would_have_refused: device.warned,
     });
-    ProcessFacts {
-        pid: living.pid,
-        command: living.command.clone(),
-        trace: (!living.trace.is_empty()).then(|| living.trace.clone()),
-        group: living.group.clone(),
-        updated_at_s: living.updated_ns as f64 / 1e9,
+    LiveProcessFacts {
+        pid: process.pid,
+        command: process.command.clone(),
+        trace: (!process.trace.is_empty()).then(|| process.trace.clone()),
+        group: process.group.clone(),
+        updated_at_s: process.updated_ns as f64 / 1e9,
         devices: devices.collect(),
     }
 }
 
 fn group_facts(group: &Group) -> GroupFacts {
     let devices = group.devices.iter().map(|(_, device)| GroupDeviceFacts {
-        uuid: uuid_text(&device.uuid),
+        uuid: uuid::text(&device.uuid, false),
         cap_bytes: device.limit,
         must_go_bytes: must_go(device.counted, device.limit),
         counted_bytes: device.counted,
@@ -161,26 +163,26 @@ fn group_facts(group: &Group) -> GroupFacts {
     GroupFacts { name: group.name.clone(), pids: group.members.clone(), devices: devices.collect() }
 }
 
-fn text(processes: &[Living], groups: &[Group]) -> String {
+fn text(processes: &[LiveProcess], groups: &[Group]) -> String {
     if processes.is_empty() {
         return "no traced process of yours runs\n".into();
     }
     let mut table = Table::new(0, "rlrrrrrl");
     table.head(&["pid", "device", "live", "peak", "counted", "cap", "refused", "command"]);
-    for living in processes {
-        let note = match living.state {
+    for process in processes {
+        let note = match process.state {
             LiveState::Loaded | LiveState::Recording => String::new(),
             _ => " (not recorded)".into(),
         };
-        let group = living.group.as_ref().map(|name| format!(" [{name}]")).unwrap_or_default();
-        let command = format!("{}{group}{note}", shorten(&clean(&living.command), 50));
-        if living.devices.is_empty() {
+        let group = process.group.as_ref().map(|name| format!(" [{name}]")).unwrap_or_default();
+        let command = format!("{}{group}{note}", shorten(&clean(&process.command), 50));
+        if process.devices.is_empty() {
             let dash = || (String::from("-"), PLAIN);
-            let pid = (living.pid.to_string(), PLAIN);
+            let pid = (process.pid.to_string(), PLAIN);
             table.styled([pid, dash(), dash(), dash(), dash(), dash(), dash(), (command, PLAIN)]);
             continue;
         }
-        for (n, device) in living.devices.iter().enumerate() {
+        for (n, device) in process.devices.iter().enumerate() {
             let first = |text: String| if n == 0 { text } else { String::new() };
             let refused = device.refused_by_cap + device.refused_by_driver;
             let cap = match (device.cap, device.only_warns) {
@@ -193,7 +195,7 @@ fn text(processes: &[Living], groups: &[Group]) -> String {
                 ordinal => format!("cuda:{ordinal}"),
             };
             table.styled([
-                (first(living.pid.to_string()), PLAIN),
+                (first(process.pid.to_string()), PLAIN),
                 (ordinal, PLAIN),
                 (gib(device.live), PLAIN),
                 (gib(device.peak), PLAIN),
@@ -214,18 +216,11 @@ fn text(processes: &[Living], groups: &[Group]) -> String {
         for (_, device) in &group.devices {
             let cap = device.limit.map_or("-".into(), |limit| cap_text(device.counted, limit));
             let members = group.members.len().to_string();
-            let uuid = uuid_text(&device.uuid);
+            let uuid = uuid::text(&device.uuid, false);
             table.row([group.name.clone(), gib(device.counted), cap, members, uuid]);
         }
     }
     out.push('\n');
     out.push_str(&table.render());
     out
-}
-
-/// `GPU-xxxxxxxx-...`, as `nvidia-smi -L` shows it; a slice's own is written alike.
-pub fn uuid_text(uuid: &[u8; 16]) -> String {
-    let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
-    let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
-    format!("GPU-{}", parts.join("-"))
 }

@@ -1,14 +1,19 @@
 //! `vramtrace report`: what happened, for people or as JSON.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use vramtrace_reader::analysis::{Moment, Phase, Process, phases, read_all};
-use vramtrace_reader::report::{self, Shown};
-use vramtrace_reader::trace::{Loaded, Trace, load};
+use vramtrace_reader::replay::DeviceState;
+use vramtrace_reader::report::json;
+use vramtrace_reader::report::text::{self, ReportOptions};
+use vramtrace_reader::trace::Trace;
+use vramtrace_reader::units::{several, size};
 
-use super::{DONE, FOUND, Failure, Outcome, moment, print, say};
+use super::select::{DeviceArgs, ProcessArgs, Selected};
+use super::{caveats, moment};
+use crate::console::{self, message, print};
+use crate::error::{DONE, FOUND, Failure, Outcome};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -20,14 +25,10 @@ Examples:
   vramtrace report --json | jq '.processes[].devices[].peak_bytes'
   vramtrace report --fail-on refusal                   exit 1 if a request was refused")]
 pub struct Args {
-    /// Trace files or a run's directory; default: the newest run in the working directory
-    traces: Vec<PathBuf>,
-    /// Only the process of this rank
-    #[arg(long, value_name = "N")]
-    rank: Option<u32>,
-    /// Only the process with this pid
-    #[arg(long, value_name = "P")]
-    pid: Option<u32>,
+    #[command(flatten)]
+    processes: ProcessArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
     /// Every process in full, also when there are several
     #[arg(long)]
     all: bool,
@@ -40,7 +41,7 @@ pub struct Args {
     /// Show what memory did in each phase that the program marked (NVTX ranges)
     #[arg(long)]
     by_phase: bool,
-    /// Facts for programs (schema vramtrace.report/1)
+    /// Facts for programs (schema vramtrace.report/2)
     #[arg(long)]
     json: bool,
     /// Exit 1 if this was found
@@ -58,24 +59,46 @@ enum Finding {
     Live,
 }
 
+/// Reasons that are shown.
+const REASONS: usize = 10;
+
 impl Finding {
-    fn is_in(self, process: &Process) -> bool {
+    fn option(self) -> &'static str {
         match self {
-            Finding::Refusal => process.state.refusals() > 0,
-            Finding::CutOff => !process.living && !process.ended_in_order(),
+            Finding::Refusal => "--fail-on refusal",
+            Finding::CutOff => "--fail-on cut-off",
+            Finding::Live => "--fail-on live",
+        }
+    }
+
+    /// What was found, in words. `None`: nothing.
+    fn reason(self, process: &Process) -> Option<String> {
+        let of = |figure: fn(&DeviceState) -> u64| {
+            process.state.devices.values().map(figure).fold(0, u64::saturating_add)
+        };
+        let name = process.name();
+        match self {
+            Finding::Refusal => (process.state.refusals() > 0).then(|| {
+                let refused = several(process.state.refusals(), "refused request");
+                let by =
+                    (of(|device| device.refused_by_cap), of(|device| device.refused_by_driver));
+                format!("{name}: {refused}, {} by the cap and {} by the driver", by.0, by.1)
+            }),
+            Finding::CutOff => (!process.running && !process.ended_in_order())
+                .then(|| format!("{name} was killed, crashed or left by _exit")),
             Finding::Live => {
-                process.ended_in_order() && process.devices().any(|(_, d)| d.live_allocations > 0)
+                let left = of(|device| device.live_allocations);
+                (process.ended_in_order() && left > 0).then(|| {
+                    let bytes = size(of(|device| device.live_bytes));
+                    format!("{name} ended with {} live, {bytes}", several(left, "allocation"))
+                })
             }
         }
     }
 }
 
 pub fn run(args: Args) -> Outcome {
-    let loaded = load(&args.traces)?;
-    for warning in &loaded.warnings {
-        say(warning);
-    }
-    let found = wanted(loaded, &args)?;
+    let mut found = args.processes.open()?;
     let moment = args.at.unwrap_or(Moment::End);
     let bar = progress_bar();
     let began = Instant::now();
@@ -86,10 +109,18 @@ pub fn run(args: Args) -> Outcome {
         }
     });
     bar.finish_and_clear();
+    caveats::keep_known(&mut processes, &mut found.traces)?;
+    caveats::tell_damage(&found.traces);
+    args.device
+        .check(processes.iter().flat_map(|process| process.state.devices.keys().copied()))?;
+    for process in &mut processes {
+        process.state.devices.retain(|device, _| args.device.includes(*device));
+    }
     if args.json || args.all || processes.len() == 1 {
         for (process, trace) in processes.iter_mut().zip(&found.traces) {
             if moment == Moment::End {
                 process.find_fatal(trace);
+                process.fatal.retain(|fatal| args.device.includes(fatal.oom.device));
             }
             process.find_holders(trace);
         }
@@ -98,13 +129,21 @@ pub fn run(args: Args) -> Outcome {
         true => processes.iter().zip(&found.traces).map(marked).collect(),
         false => Vec::new(),
     };
-    let text = match args.json {
+    let out = match args.json {
         true => as_json(&processes, &marked, args.top)?,
         false => as_text(&args, &found, &processes, &marked, moment),
     };
-    print(&text)?;
-    let failed = args.fail_on.iter().any(|finding| processes.iter().any(|p| finding.is_in(p)));
-    Ok(if failed { FOUND } else { DONE })
+    print(&out)?;
+    let found = args.fail_on.iter().flat_map(|finding| {
+        let reason = |process| Some(format!("{}: {}", finding.option(), finding.reason(process)?));
+        processes.iter().filter_map(reason)
+    });
+    let reasons: Vec<String> = found.collect();
+    reasons.iter().take(REASONS).for_each(|reason| message(format_args!("FAILED: {reason}")));
+    if reasons.len() > REASONS {
+        message(format_args!("FAILED: and {} reasons more", reasons.len() - REASONS));
+    }
+    Ok(if reasons.is_empty() { DONE } else { FOUND })
 }
 
 fn marked((process, trace): (&Process, &Trace)) -> Vec<Phase> {
@@ -113,52 +152,16 @@ fn marked((process, trace): (&Process, &Trace)) -> Vec<Phase> {
 
 /// With the phases of each process where they are asked for.
 fn as_json(processes: &[Process], marked: &[Vec<Phase>], top: usize) -> Result<String, Failure> {
-    let mut all = serde_json::to_value(report::json::report(processes, top))?;
+    let mut all = serde_json::to_value(json::process::report(processes, top))?;
     for (index, phases) in marked.iter().enumerate() {
-        all["processes"][index]["phases"] = serde_json::to_value(report::phases::facts(phases))?;
+        all["processes"][index]["phases"] = serde_json::to_value(json::phases::facts(phases))?;
     }
-    Ok(serde_json::to_string_pretty(&all)? + "\n")
-}
-
-/// Leaves those that `--rank` and `--pid` name.
-fn wanted(mut loaded: Loaded, args: &Args) -> Result<Loaded, Failure> {
-    let named = |header: &vramtrace_format::Header| {
-        args.rank.is_none_or(|rank| header.rank == Some(rank))
-            && args.pid.is_none_or(|pid| header.pid == pid)
-    };
-    if loaded.traces.iter().any(|trace| named(trace.header())) {
-        loaded.traces.retain(|trace| named(trace.header()));
-        return Ok(loaded);
-    }
-    let asked = match (args.rank, args.pid) {
-        (Some(rank), None) => format!("--rank {rank}"),
-        (None, Some(pid)) => format!("--pid {pid}"),
-        (rank, pid) => {
-            format!("--rank {} with --pid {}", rank.unwrap_or(0), pid.unwrap_or(0))
-        }
-    };
-    let mut there: Vec<String> = loaded
-        .traces
-        .iter()
-        .map(|trace| match (trace.header().rank, args.rank.is_some()) {
-            (Some(rank), true) => format!("rank {rank}"),
-            _ => format!("pid {}", trace.header().pid),
-        })
-        .collect();
-    there.dedup();
-    if there.len() > 16 {
-        there.truncate(16);
-        there.push("...".to_string());
-    }
-    Err(Failure::new(format!(
-        "{asked}: no such process in these traces; there are {}",
-        there.join(", ")
-    )))
+    console::json(&all)
 }
 
 fn as_text(
     args: &Args,
-    found: &Loaded,
+    found: &Selected,
     processes: &[Process],
     marked: &[Vec<Phase>],
     moment: Moment,
@@ -169,33 +172,28 @@ fn as_text(
     }
     let several = processes.len() > 1;
     if several {
-        out.push_str(&report::overview(processes));
+        out.push_str(&text::overview(processes));
     }
     if !several || args.all {
         for process in processes {
             if several {
                 out.push('\n');
             }
-            out.push_str(&report::details(process, Shown { top: args.top, moment }));
+            out.push_str(&text::details(process, ReportOptions { top: args.top, moment }));
         }
     }
     for (process, phases) in processes.iter().zip(marked) {
         if several {
             out.push_str(&format!("\n{}\n", process.name()));
         }
-        out.push_str(&report::phases::table(phases));
+        out.push_str(&text::phases::table(phases));
     }
-    let hints = report::hints(processes, several && !args.all, &given(args));
+    let hints = text::hints(processes, several && !args.all, &args.processes.given());
     if !hints.is_empty() {
         out.push('\n');
         out.push_str(&hints);
     }
     out
-}
-
-/// The traces as they were given, to repeat in another command.
-fn given(args: &Args) -> String {
-    args.traces.iter().map(|path| format!(" {}", path.display())).collect()
 }
 
 /// Reading that takes longer shows how far it is.

@@ -6,12 +6,14 @@ use vramtrace_format::policy::{self, Mode, OomReport};
 use vramtrace_format::{capspec, stackspec};
 
 use super::gate::{self, Gate};
-use super::{DONE, FOUND, Failure, Outcome, say};
+use super::run_summary;
+use crate::console::message;
+use crate::error::{DONE, FOUND, Failure, Outcome};
 use crate::launch::child::Status;
 use crate::launch::output::Output;
 use crate::launch::simulate::{self, Simulated};
-use crate::launch::{self, Ended, Launch, elf, signals};
-use crate::living::group;
+use crate::launch::{Launch, RunResult, elf, signals};
+use crate::live_processes::group;
 
 #[derive(clap::Args)]
 #[command(
@@ -88,7 +90,7 @@ pub fn run(args: Args) -> Outcome {
     let executable = elf::examine(&args.command[0]);
     let escapes = executable.as_ref().map_or(&[][..], |found| &found.escapes);
     for escape in escapes {
-        say(format_args!("{} {}", args.command[0].display(), escape.explanation()));
+        message(format_args!("{} {}", args.command[0].display(), escape.explanation()));
     }
     let unreachable = escapes.iter().any(|escape| escape.is_whole());
     if let Some(cap) = &args.cap {
@@ -129,24 +131,25 @@ pub fn run(args: Args) -> Outcome {
         simulated,
         quiet_stdout: false,
     };
-    let ended = launch.run();
+    let prepared = job.as_ref().map_or(Ok(()), Job::prepare);
+    let ended = prepared.and_then(|()| launch.run());
     if let Some(job) = job
-        && ended.as_ref().map_or(true, |ended| !ended.seen.still_running)
+        && ended.as_ref().map_or(true, |ended| !ended.observed.still_running)
     {
         group::remove(&job.name);
     }
     let ended = ended?;
-    launch::summary::print(&ended);
-    let missing = if !ended.seen.without_shim.is_empty() {
+    run_summary::print(&ended);
+    let missing = if !ended.observed.without_shim.is_empty() {
         Some("a process used the driver without the shim")
-    } else if unreachable && !ended.seen.with_shim && ended.output.traces().is_empty() {
+    } else if unreachable && !ended.observed.with_shim && ended.output.traces().is_empty() {
         Some("no process of this run could load the shim")
     } else {
         None
     };
     let missing = missing.filter(|_| args.require);
     if let Some(missing) = missing {
-        say(format_args!("--require: {missing}"));
+        message(format_args!("--require: {missing}"));
     }
     let passed = gate.map_or(Ok(true), |gate| gate.passes(&ended))?;
     finish(&ended, passed && missing.is_none())
@@ -156,6 +159,14 @@ pub fn run(args: Args) -> Outcome {
 struct Job {
     name: String,
     variable: OsString,
+}
+
+impl Job {
+    /// A cap that its processes could not share would refuse all that they ask for.
+    fn prepare(&self) -> Result<(), Failure> {
+        let wrong = |problem| Failure::new(format!("--job-cap: {problem}; nothing was run"));
+        group::prepare(&self.name).map_err(wrong)
+    }
 }
 
 fn job(cap: &str) -> Result<Job, Failure> {
@@ -186,7 +197,7 @@ fn setting(
 }
 
 /// The command's own end rules; what we found shows where it ended well.
-fn finish(ended: &Ended, passed: bool) -> Outcome {
+fn finish(ended: &RunResult, passed: bool) -> Outcome {
     match ended.status {
         Status::Exited(DONE) if !passed => Ok(FOUND),
         Status::Exited(code) => Ok(code),

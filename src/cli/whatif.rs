@@ -1,6 +1,5 @@
 //! `vramtrace whatif`: what another PYTORCH_CUDA_ALLOC_CONF would have reserved.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use vramtrace_format::size;
@@ -8,9 +7,15 @@ use vramtrace_reader::allocator::Conf;
 use vramtrace_reader::analysis::whatif::{
     Capacity, GRID, Origin, Prediction, Recorded, capacities_of, predict, why_no_blocks,
 };
-use vramtrace_reader::report::whatif::{Device, report, text};
+use vramtrace_reader::report::json::damage::WithDamage;
+use vramtrace_reader::report::json::whatif::report;
+use vramtrace_reader::report::text::whatif::text;
+use vramtrace_reader::report::whatif::PredictedDevice;
 
-use super::{DONE, Failure, Outcome, inputs, print, say};
+use super::caveats;
+use super::select::{DeviceArgs, Input, ProcessArgs, traces};
+use crate::console::{json, message, print};
+use crate::error::{DONE, Failure, Outcome};
 
 #[derive(clap::Args)]
 #[command(
@@ -28,9 +33,10 @@ use super::{DONE, Failure, Outcome, inputs, print, say};
         vramtrace whatif snapshot.pickle"
 )]
 pub struct Args {
-    /// Trace files, a run's directory, or PyTorch snapshots; default: the newest run in the
-    /// working directory
-    traces: Vec<PathBuf>,
+    #[command(flatten)]
+    processes: ProcessArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
     /// A setting to try, as in PYTORCH_CUDA_ALLOC_CONF; may be repeated [default: a grid]
     #[arg(long, value_name = "STRING")]
     conf: Vec<String>,
@@ -75,13 +81,16 @@ pub fn run(args: Args) -> Outcome {
         })
         .collect::<Result<Vec<(String, Conf)>, Failure>>()?;
     let mut all = Vec::new();
-    for input in inputs::open(&args.traces)? {
+    let mut seen = Vec::new();
+    let inputs: Vec<Input> = args.processes.open()?.into_inputs().collect();
+    for input in &inputs {
         let (definitions, _) = input.trace.definitions();
         let devices = Recorded::of(&input.trace, &definitions);
         if devices.is_empty() {
-            say(format_args!("{}: {}", input.name, why_no_blocks(&definitions)));
+            message(format_args!("{}: {}", input.name, why_no_blocks(&definitions)));
         }
-        for recorded in devices {
+        seen.extend(devices.iter().map(|recorded| recorded.device));
+        for recorded in devices.into_iter().filter(|it| args.device.includes(it.device)) {
             let capacities = match capacities.is_empty() {
                 true => capacities_of(&recorded),
                 false => capacities.clone(),
@@ -97,12 +106,16 @@ pub fn run(args: Args) -> Outcome {
             });
         }
     }
+    if !seen.is_empty() {
+        args.device.check(seen)?;
+    }
+    caveats::tell_damage(traces(&inputs));
     if all.is_empty() {
         return Err(Failure::new("there is nothing to replay"));
     }
-    let devices: Vec<Device> = all
+    let devices: Vec<PredictedDevice> = all
         .iter()
-        .map(|one| Device {
+        .map(|one| PredictedDevice {
             pid: one.pid,
             rank: one.rank,
             recorded: &one.recorded,
@@ -110,7 +123,7 @@ pub fn run(args: Args) -> Outcome {
         })
         .collect();
     if args.json {
-        print(&(serde_json::to_string_pretty(&report(&devices))? + "\n"))?;
+        print(&json(&WithDamage::new(&report(&devices), traces(&inputs)))?)?;
         return Ok(DONE);
     }
     let parts: Vec<String> =

@@ -9,18 +9,18 @@ use crate::driver::loading;
 
 #[derive(Clone, Debug, Default)]
 pub struct Coverage {
-    pub entries: Vec<Entry>,
+    pub entries: Vec<EntryPoint>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct EntryPoint {
     pub name: String,
     pub section: String,
-    pub how: How,
+    pub how: Handling,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
+pub enum Handling {
     /// Recorded, and capped where it takes memory.
     Followed,
     /// One mark in the trace says that it was used.
@@ -29,12 +29,12 @@ pub enum How {
     Passed,
 }
 
-impl How {
+impl Handling {
     pub fn name(self) -> &'static str {
         match self {
-            How::Followed => "followed",
-            How::Noted => "noted",
-            How::Passed => "passed",
+            Handling::Followed => "followed",
+            Handling::Noted => "noted",
+            Handling::Passed => "passed",
         }
     }
 }
@@ -60,17 +60,17 @@ fn parse(text: &str) -> Coverage {
         let (name, _since, section, hook) =
             (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
         let how = match hook {
-            "pass" => How::Passed,
-            "note" => How::Noted,
-            _ => How::Followed,
+            "pass" => Handling::Passed,
+            "note" => Handling::Noted,
+            _ => Handling::Followed,
         };
-        Some(Entry { name: name.into(), section: section.into(), how })
+        Some(EntryPoint { name: name.into(), section: section.into(), how })
     });
     Coverage { entries: entries.collect() }
 }
 
 impl Coverage {
-    pub fn count(&self, how: How) -> usize {
+    pub fn count(&self, how: Handling) -> usize {
         self.entries.iter().filter(|entry| entry.how == how).count()
     }
 
@@ -82,7 +82,7 @@ impl Coverage {
                 sections.push((&entry.section, 0, 0));
             }
             if let Some((_, followed, all)) = sections.last_mut() {
-                *followed += usize::from(entry.how == How::Followed);
+                *followed += usize::from(entry.how == Handling::Followed);
                 *all += 1;
             }
         }
@@ -101,6 +101,6 @@ mod tests {
                     cuNew\t13000\tL. Others\tnote\n";
         let coverage = parse(text);
         assert_eq!(coverage.sections(), [("A. Takes", 1, 2), ("L. Others", 0, 1)]);
-        assert_eq!(coverage.count(How::Noted), 1);
+        assert_eq!(coverage.count(Handling::Noted), 1);
     }
 }

@@ -1,19 +1,21 @@
 //! What is there to record with, and what would go past us. The command prints it.
 
 pub mod coverage;
-pub mod used;
+pub mod usage;
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use vramtrace_format::capspec::{self, CapSpec, Target};
+use vramtrace_format::escape::Escape;
+use vramtrace_format::uuid;
 
 use crate::driver::nvml::{self, Nvml};
-use crate::driver::{Device, Driver};
+use crate::driver::{Driver, GpuDevice};
 use crate::launch::elf::{self, Executable};
 use crate::launch::library;
 use coverage::Coverage;
-use used::Used;
+use usage::DriverUsage;
 
 /// Ways past a preloaded library that no look at one executable can tell.
 pub const GENERAL_ESCAPES: [(&str, &str); 3] = [
@@ -38,7 +40,7 @@ pub struct Findings {
 #[derive(Debug)]
 pub struct DriverFound {
     pub version: u32,
-    pub devices: Vec<Device>,
+    pub devices: Vec<GpuDevice>,
 }
 
 #[derive(Debug)]
@@ -63,7 +65,7 @@ pub struct CommandFound {
     /// `None`: no such command.
     pub executable: Option<Executable>,
     /// What it did when it was run; an error when it could not be.
-    pub used: Option<Used>,
+    pub used: Option<DriverUsage>,
 }
 
 /// Everything that can be found without running anything.
@@ -96,11 +98,11 @@ fn find_shim() -> Result<ShimFound, String> {
     Ok(ShimFound { path, coverage })
 }
 
-fn judge_cap(text: &str, devices: &[Device]) -> CapFound {
+fn judge_cap(text: &str, devices: &[GpuDevice]) -> CapFound {
     let spec = capspec::parse(text);
     let ignored = spec.as_ref().map_or(Vec::new(), |spec| not_visible(spec, devices));
     let limits = spec.map(|spec| {
-        let limit = |device: &Device| {
+        let limit = |device: &GpuDevice| {
             Some((device.ordinal, spec.limit(device.ordinal, &device.uuid, device.total_bytes)?))
         };
         devices.iter().filter_map(limit).collect()
@@ -108,23 +110,16 @@ fn judge_cap(text: &str, devices: &[Device]) -> CapFound {
     CapFound { text: text.into(), limits, ignored }
 }
 
-fn not_visible(spec: &CapSpec, devices: &[Device]) -> Vec<String> {
+fn not_visible(spec: &CapSpec, devices: &[GpuDevice]) -> Vec<String> {
     let name = |target: Target| match target {
         Target::Others => None,
         Target::Ordinal(n) => {
             (!devices.iter().any(|device| device.ordinal == n)).then(|| format!("device {n}"))
         }
-        Target::Gpu(id) => (!devices.iter().any(|d| d.uuid == id)).then(|| uuid_text("GPU", &id)),
-        Target::Mig(id) => (!devices.iter().any(|d| d.uuid == id)).then(|| uuid_text("MIG", &id)),
+        Target::Gpu(id) => (!devices.iter().any(|d| d.uuid == id)).then(|| uuid::text(&id, false)),
+        Target::Mig(id) => (!devices.iter().any(|d| d.uuid == id)).then(|| uuid::text(&id, true)),
     };
     spec.rules.iter().filter_map(|rule| name(rule.target)).collect()
-}
-
-/// As nvidia-smi prints it.
-pub fn uuid_text(prefix: &str, uuid: &[u8; 16]) -> String {
-    let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
-    let (a, b, c, d, e) = (&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]);
-    format!("{prefix}-{a}-{b}-{c}-{d}-{e}")
 }
 
 impl Findings {
@@ -172,6 +167,10 @@ impl CommandFound {
         for (pid, name) in &used.without_shim {
             problems.push(format!("process {pid} ({name}) used the driver without the recorder"));
         }
+        let second = Escape::SecondDriver.text();
+        if used.notes.iter().any(|note| note == second) {
+            problems.push(second.into());
+        }
         for api in &used.passed {
             problems.push(format!("{api} was called: it is counted, its memory is not followed"));
         }
@@ -182,23 +181,16 @@ impl CommandFound {
 mod tests {
     use super::*;
 
-    fn device(ordinal: u32) -> Device {
-        Device { ordinal, name: "GPU".into(), uuid: [ordinal as u8; 16], total_bytes: 24 << 30 }
+    fn device(ordinal: u32) -> GpuDevice {
+        GpuDevice { ordinal, name: "GPU".into(), uuid: [ordinal as u8; 16], total_bytes: 24 << 30 }
     }
 
     #[test]
     fn a_cap_for_devices_that_are_not_there_is_told() {
-        let id = uuid_text("GPU", &[9; 16]);
+        let id = uuid::text(&[9; 16], false);
         let found = judge_cap(&format!("0=50%,3=1g,{id}=1g"), &[device(0), device(1)]);
         assert_eq!(found.limits, Ok(vec![(0, 12 << 30)]));
         assert_eq!(found.ignored, ["device 3".to_string(), id]);
         assert!(judge_cap("8", &[]).limits.unwrap_err().contains("8GiB"));
-    }
-
-    #[test]
-    fn uuids_are_written_as_nvidia_smi_does() {
-        let text = uuid_text("GPU", &[0xab; 16]);
-        assert_eq!(text, "GPU-abababab-abab-abab-abab-abababababab");
-        assert!(capspec::parse(&format!("{text}=1g")).is_ok());
     }
 }

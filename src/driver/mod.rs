@@ -9,8 +9,8 @@ use libloading::Library;
 
 type CUresult = c_int;
 pub type DevicePointer = u64;
-pub type Stream = *mut c_void;
-pub type Context = *mut c_void;
+pub type StreamHandle = *mut c_void;
+pub type ContextHandle = *mut c_void;
 
 pub const OUT_OF_MEMORY: CUresult = 2;
 
@@ -104,15 +104,15 @@ functions! {
     name = "cuDeviceGetName" (*mut c_char, c_int, c_int);
     uuid = "cuDeviceGetUuid_v2" (*mut [u8; 16], c_int);
     total = "cuDeviceTotalMem_v2" (*mut usize, c_int);
-    retain = "cuDevicePrimaryCtxRetain" (*mut Context, c_int);
+    retain = "cuDevicePrimaryCtxRetain" (*mut ContextHandle, c_int);
     release = "cuDevicePrimaryCtxRelease_v2" (c_int);
-    set_current = "cuCtxSetCurrent" (Context);
+    set_current = "cuCtxSetCurrent" (ContextHandle);
     info = "cuMemGetInfo_v2" (*mut usize, *mut usize);
     alloc = "cuMemAlloc_v2" (*mut DevicePointer, usize);
     free = "cuMemFree_v2" (DevicePointer);
-    alloc_async = "cuMemAllocAsync" (*mut DevicePointer, usize, Stream);
-    free_async = "cuMemFreeAsync" (DevicePointer, Stream);
-    stream_wait = "cuStreamSynchronize" (Stream);
+    alloc_async = "cuMemAllocAsync" (*mut DevicePointer, usize, StreamHandle);
+    free_async = "cuMemFreeAsync" (DevicePointer, StreamHandle);
+    stream_wait = "cuStreamSynchronize" (StreamHandle);
 }
 
 pub struct Driver {
@@ -122,7 +122,7 @@ pub struct Driver {
 }
 
 #[derive(Clone, Debug)]
-pub struct Device {
+pub struct GpuDevice {
     pub ordinal: u32,
     pub name: String,
     pub uuid: [u8; 16],
@@ -157,14 +157,14 @@ impl Driver {
         Ok(version as u32)
     }
 
-    pub fn devices(&self) -> Result<Vec<Device>, Error> {
+    pub fn devices(&self) -> Result<Vec<GpuDevice>, Error> {
         let mut count = 0;
         // SAFETY: the driver writes one int.
         self.check(Name::count, unsafe { (self.functions.count)(&mut count) })?;
         (0..count).map(|ordinal| self.describe(ordinal)).collect()
     }
 
-    fn describe(&self, ordinal: c_int) -> Result<Device, Error> {
+    fn describe(&self, ordinal: c_int) -> Result<GpuDevice, Error> {
         let (mut device, mut name, mut uuid, mut total) = (0, [0 as c_char; 128], [0; 16], 0);
         let room = name.len() as c_int - 1;
         // SAFETY: each call writes what its pointer has room for; the name keeps its last NUL.
@@ -173,7 +173,7 @@ impl Driver {
             self.check(Name::name, (self.functions.name)(name.as_mut_ptr(), room, device))?;
             self.check(Name::uuid, (self.functions.uuid)(&mut uuid, device))?;
             self.check(Name::total, (self.functions.total)(&mut total, device))?;
-            Ok(Device {
+            Ok(GpuDevice {
                 ordinal: ordinal as u32,
                 name: CStr::from_ptr(name.as_ptr()).to_string_lossy().into_owned(),
                 uuid,

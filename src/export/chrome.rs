@@ -6,8 +6,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use vramtrace_format::DeviceId;
 
-use super::phases::{Edge, Phase};
-use super::timeline::{Counter, End, Process, Refusal, Sink, Slice, device_name};
+use super::phases::{Edge, ExportedPhase};
+use super::timeline::{Counter, Refusal, Sink, Slice, SliceEnd, TracedProcess, device_name};
 use crate::trace::Definitions;
 use crate::units::size;
 
@@ -70,13 +70,16 @@ impl<'o> Chrome<'o> {
 }
 
 impl Sink for Chrome<'_> {
-    fn process(&mut self, process: &Process, definitions: &Definitions) -> io::Result<()> {
+    fn process(&mut self, process: &TracedProcess, definitions: &Definitions) -> io::Result<()> {
         (self.process, self.pid) = (process.number, process.pid);
         let name = json!({ "name": process.label });
         self.write(&self.event("M", 0, "process_name", name))?;
         let place = json!({ "sort_index": process.number });
         self.write(&self.event("M", 0, "process_sort_index", place))?;
-        for thread in definitions.threads() {
+        // By number: the same in every writing.
+        let mut threads: Vec<_> = definitions.threads().collect();
+        threads.sort_by_key(|thread| (thread.tid, &thread.name));
+        for thread in threads {
             let name = json!({ "name": thread.name });
             let event = self.event("M", 0, "thread_name", name);
             self.write(&Event { tid: thread.tid, ..event })?;
@@ -112,7 +115,7 @@ impl Sink for Chrome<'_> {
         self.write(&self.slice("b", at_ns, slice, args))
     }
 
-    fn end(&mut self, at_ns: u64, slice: &Slice, how: End) -> io::Result<()> {
+    fn end(&mut self, at_ns: u64, slice: &Slice, how: SliceEnd) -> io::Result<()> {
         let lifetime = at_ns.saturating_sub(slice.allocated_ns) as f64 / 1e9;
         let args = json!({ "end": how.name(), "lifetime_s": lifetime });
         self.write(&self.slice("e", at_ns, slice, args))
@@ -133,7 +136,7 @@ impl Sink for Chrome<'_> {
         self.write(&Event { tid: refusal.tid, cat: Some("refusal"), s: Some("p"), ..event })
     }
 
-    fn phase(&mut self, at_ns: u64, phase: &Phase) -> io::Result<()> {
+    fn phase(&mut self, at_ns: u64, phase: &ExportedPhase) -> io::Result<()> {
         let (ph, id) = match (phase.what, phase.tid) {
             (Edge::Begin, Some(_)) => ("B", None),
             (Edge::End, Some(_)) => ("E", None),

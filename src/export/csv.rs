@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use vramtrace_format::DeviceId;
 
-use super::timeline::{Counter, End, Process, Refusal, Sink, Slice};
+use super::timeline::{Counter, Refusal, Sink, Slice, SliceEnd, TracedProcess};
 use crate::trace::Definitions;
 
 const COLUMNS: [&str; 19] = [
@@ -41,7 +41,7 @@ pub struct Csv<'o> {
 struct Row {
     record: &'static str,
     time_ns: u64,
-    end: Option<(u64, End)>,
+    end: Option<(u64, SliceEnd)>,
     device: Option<DeviceId>,
     kind: &'static str,
     bytes: u64,
@@ -100,7 +100,7 @@ fn seconds(ns: u64) -> String {
 }
 
 impl Sink for Csv<'_> {
-    fn process(&mut self, process: &Process, _definitions: &Definitions) -> io::Result<()> {
+    fn process(&mut self, process: &TracedProcess, _definitions: &Definitions) -> io::Result<()> {
         let header = process.trace.header();
         self.host = header.host.clone();
         self.pid = header.pid.to_string();
@@ -129,7 +129,7 @@ impl Sink for Csv<'_> {
         Ok(())
     }
 
-    fn end(&mut self, at_ns: u64, slice: &Slice, how: End) -> io::Result<()> {
+    fn end(&mut self, at_ns: u64, slice: &Slice, how: SliceEnd) -> io::Result<()> {
         self.write(&Row {
             record: "allocation",
             time_ns: slice.allocated_ns,

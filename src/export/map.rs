@@ -6,9 +6,8 @@ use std::io::{self, Write};
 use rustc_hash::FxHashMap;
 use vramtrace_format::{Header, StackId};
 
-use crate::analysis::Reading;
-use crate::analysis::frag::{Block, Frag, Segment};
-use crate::report::largest_lines;
+use crate::analysis::StackClassifier;
+use crate::analysis::frag::{Frag, FragBlock, FragSegment};
 use crate::units::{gib, seconds, size};
 
 const WIDTH: f64 = 1200.0;
@@ -30,14 +29,14 @@ const COLOURS: [&str; 12] = [
 const OTHERS: &str = "#8f8f8f";
 
 /// One device of one process.
-pub struct Part<'f> {
+pub struct MapPart<'f> {
     pub name: String,
     pub frag: &'f Frag,
     pub header: &'f Header,
 }
 
 /// Writes the devices below each other.
-pub fn write(parts: &[Part], when: &str, out: &mut dyn Write) -> io::Result<()> {
+pub fn write(parts: &[MapPart], when: &str, out: &mut dyn Write) -> io::Result<()> {
     let maps: Vec<Map> = parts.iter().map(|part| Map::of(part, when)).collect();
     let height = MARGIN + maps.iter().map(Map::height).sum::<f64>();
     let width = LABEL + WIDTH + 2.0 * MARGIN;
@@ -61,7 +60,7 @@ pub fn write(parts: &[Part], when: &str, out: &mut dyn Write) -> io::Result<()> 
 }
 
 struct Map<'f> {
-    part: &'f Part<'f>,
+    part: &'f MapPart<'f>,
     title: String,
     /// Line, colour, words.
     legend: Vec<(u32, &'static str, String)>,
@@ -73,7 +72,7 @@ struct Map<'f> {
 }
 
 impl<'f> Map<'f> {
-    fn of(part: &'f Part<'f>, when: &str) -> Map<'f> {
+    fn of(part: &'f MapPart<'f>, when: &str) -> Map<'f> {
         let frag = part.frag;
         let time = frag.at_ns.map(|ns| format!(" ({})", seconds(ns))).unwrap_or_default();
         let title = format!(
@@ -84,16 +83,17 @@ impl<'f> Map<'f> {
             gib(frag.allocated),
             gib(frag.free())
         );
-        let reading = Reading::new(&frag.symbols, part.header);
+        let classifier = StackClassifier::new(&frag.symbols, part.header);
         let stacks: FxHashMap<StackId, String> =
-            frag.lines.keys().map(|stack| (*stack, words(&reading, *stack))).collect();
+            frag.lines.keys().map(|stack| (*stack, words(&classifier, *stack))).collect();
         // Of a line, any of its stacks tells the place.
         let mut of_line: FxHashMap<u32, StackId> = FxHashMap::default();
         for (stack, line) in &frag.lines {
             let first = of_line.entry(*line).or_insert(*stack);
             *first = (*first).min(*stack);
         }
-        let legend: Vec<(u32, &str, String)> = largest_lines(frag)
+        let legend: Vec<(u32, &str, String)> = frag
+            .largest_lines()
             .into_iter()
             .zip(COLOURS)
             .map(|(line, colour)| (line, colour, stacks[&of_line[&line]].clone()))
@@ -159,7 +159,7 @@ impl<'f> Map<'f> {
     /// `at`: bytes before it on the map.
     fn segment(
         &self,
-        segment: &Segment,
+        segment: &FragSegment,
         at: u64,
         rows: f64,
         out: &mut dyn Write,
@@ -205,7 +205,7 @@ impl<'f> Map<'f> {
         writeln!(out, "</g>")
     }
 
-    fn near(&self, first: &Block, last: &Block, next: &Block) -> bool {
+    fn near(&self, first: &FragBlock, last: &FragBlock, next: &FragBlock) -> bool {
         let narrow = (self.row as f64 * NARROW / WIDTH) as u64;
         let gap = next.address - (last.address + last.bytes);
         self.part.frag.line(first.stack) == self.part.frag.line(next.stack)
@@ -217,7 +217,7 @@ impl<'f> Map<'f> {
         self.words.get(&stack).map_or("?", String::as_str)
     }
 
-    fn block_title(&self, segment: &Segment, block: &Block) -> String {
+    fn block_title(&self, segment: &FragSegment, block: &FragBlock) -> String {
         let offset = block.address - segment.address;
         let time = match self.part.frag.at_ns {
             Some(_) => format!("\nallocated at {}", seconds(block.time_ns)),
@@ -260,21 +260,21 @@ impl<'f> Map<'f> {
 }
 
 /// `modeling_gpt2.py:212 forward, called from train.py:41`.
-fn words(reading: &Reading, stack: StackId) -> String {
-    let said = reading.read(stack);
-    let Some(lead) = reading.frame(stack, said.lead) else {
-        return reading.symbols.why_empty(stack).to_string();
+fn words(classifier: &StackClassifier, stack: StackId) -> String {
+    let roles = classifier.read_block(stack);
+    let Some(lead) = classifier.frame(stack, roles.lead) else {
+        return classifier.symbols.why_empty(stack).to_string();
     };
     let short = |text: &str| text.chars().take(60).collect::<String>();
     let mut words = match lead.place() {
         Some(place) => format!("{place} {}", short(&lead.function)),
         None => short(&lead.function),
     };
-    let caller = reading.frame(stack, said.caller).and_then(|frame| frame.place());
+    let caller = classifier.frame(stack, roles.caller).and_then(|frame| frame.place());
     if let Some(caller) = caller {
         words.push_str(&format!(", called from {caller}"));
     }
-    if let Some(library) = reading.library_name(&said) {
+    if let Some(library) = classifier.library_name(&roles) {
         words.push_str(&format!(" ({library})"));
     }
     words
@@ -305,8 +305,8 @@ mod tests {
     #[test]
     fn every_byte_has_its_place_and_text_cannot_break_out() {
         let mut frag = Frag::empty(DeviceId(0));
-        let block = |address, bytes| Block { address, bytes, stack: StackId(1), time_ns: 0 };
-        let segment = |address, bytes, blocks: Vec<Block>| Segment {
+        let block = |address, bytes| FragBlock { address, bytes, stack: StackId(1), time_ns: 0 };
+        let segment = |address, bytes, blocks: Vec<FragBlock>| FragSegment {
             address,
             bytes,
             small: false,
@@ -320,7 +320,7 @@ mod tests {
             segment(9 * gib, gib, Vec::new()),
         ];
         let header = Header::default();
-        let part = Part { name: "a<b>&\u{7}".into(), frag: &frag, header: &header };
+        let part = MapPart { name: "a<b>&\u{7}".into(), frag: &frag, header: &header };
         let mut out = Vec::new();
         write(&[part], "at the end", &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();

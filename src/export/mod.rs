@@ -9,23 +9,25 @@
 mod chrome;
 mod counter;
 mod csv;
+pub mod formats;
 pub mod map;
 pub mod perfetto;
 mod phases;
 mod processes;
+mod requester;
 pub mod snapshot;
 pub mod stacks;
 pub mod timeline;
-mod who;
 
 use std::io::{self, Write};
 
-use crate::trace::{Progress, Trace};
-pub use timeline::Window;
+use crate::replay::Progress;
+use crate::trace::Trace;
+pub use timeline::{Exported, Window};
 use timeline::{Sink, Timeline};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum TimelineFormat {
     /// Rows of allocations, counters and refusals.
     Csv,
     /// The Trace Event format: chrome://tracing and others.
@@ -34,26 +36,18 @@ pub enum Format {
     Perfetto,
 }
 
-/// What was written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Exported {
-    pub allocations: u64,
-    pub counters: u64,
-    pub refusals: u64,
-}
-
 /// Writes the traces' timeline. `progress` is told bytes read, of how many.
 pub fn export(
     traces: &[Trace],
-    format: Format,
+    format: TimelineFormat,
     window: &Window,
     out: &mut dyn Write,
     progress: Progress,
 ) -> io::Result<Exported> {
     match format {
-        Format::Csv => write(traces, csv::Csv::new(out)?, window, progress),
-        Format::Chrome => write(traces, chrome::Chrome::new(out)?, window, progress),
-        Format::Perfetto => write(traces, perfetto::Perfetto::new(out), window, progress),
+        TimelineFormat::Csv => write(traces, csv::Csv::new(out)?, window, progress),
+        TimelineFormat::Chrome => write(traces, chrome::Chrome::new(out)?, window, progress),
+        TimelineFormat::Perfetto => write(traces, perfetto::Perfetto::new(out), window, progress),
     }
 }
 

@@ -4,7 +4,7 @@ use vramtrace_format::{Mark, ThreadId};
 
 /// A phase that begins, ends, or is a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Phase<'n> {
+pub struct ExportedPhase<'n> {
     pub what: Edge,
     pub name: &'n str,
     /// Of its name among the texts.

@@ -6,7 +6,7 @@ use crate::trace::Trace;
 
 /// A process with its place among the others.
 #[derive(Clone)]
-pub struct Process<'t> {
+pub struct TracedProcess<'t> {
     pub trace: &'t Trace,
     /// From 1, in the order of the traces.
     pub number: u32,
@@ -19,7 +19,7 @@ pub struct Process<'t> {
 }
 
 /// The processes of an export, on one clock: 0 is the start of the earliest.
-pub fn processes(traces: &[Trace]) -> Vec<Process<'_>> {
+pub fn processes(traces: &[Trace]) -> Vec<TracedProcess<'_>> {
     // A broken header tells no start: such a trace begins with the others.
     let starts = traces.iter().map(|trace| trace.header().start_unix_ns).filter(|start| *start > 0);
     let base = starts.min().unwrap_or(0);
@@ -32,7 +32,7 @@ pub fn processes(traces: &[Trace]) -> Vec<Process<'_>> {
             pid = pid.wrapping_add(MOST_PIDS).max(1);
         }
         let start_ns = header.start_unix_ns.saturating_sub(base);
-        processes.push(Process { trace, number, pid, label: label(trace), start_ns });
+        processes.push(TracedProcess { trace, number, pid, label: label(trace), start_ns });
     }
     processes
 }

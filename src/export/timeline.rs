@@ -6,17 +6,22 @@ use std::io;
 use std::rc::Rc;
 
 use rustc_hash::FxHashMap;
-use vramtrace_format::{
-    Cause, DeviceId, Kind, Mark, Refused, RefusedBy, SiteId, Space, Stamped, ThreadId,
-};
+use vramtrace_format::{Cause, DeviceId, Kind, Mark, Refused, SiteId, Space, Stamped, ThreadId};
 
-use super::Exported;
 pub use super::counter::Counter;
-use super::phases::{Edge, Open, Phase};
-pub use super::processes::{Process, processes};
-use super::who::{ByStack, Who, who_of};
-use crate::replay::{Birth, Death, DeviceState, Key, Live, Observer};
-use crate::trace::{Definitions, Progress, Site, Until};
+use super::phases::{Edge, ExportedPhase, Open};
+pub use super::processes::{TracedProcess, processes};
+use super::requester::{ByStack, Requester, who_of};
+use crate::replay::{AllocCause, DeviceState, FreeCause, Key, Live, Observer, Progress, Until};
+use crate::trace::{Definitions, Site};
+
+/// What was written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Exported {
+    pub allocations: u64,
+    pub counters: u64,
+    pub refusals: u64,
+}
 
 /// What part of the timeline is wanted. Times in ns on the common clock.
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,7 +45,7 @@ pub fn device_name(device: Option<DeviceId>) -> String {
 
 /// How a slice ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum SliceEnd {
     Freed,
     WithContext,
     /// A block: the memory below it was given back.
@@ -52,15 +57,15 @@ pub enum End {
     Lost,
 }
 
-impl End {
+impl SliceEnd {
     pub fn name(self) -> &'static str {
         match self {
-            End::Freed => "freed",
-            End::WithContext => "with_context",
-            End::WithMemory => "with_memory",
-            End::Replaced => "replaced",
-            End::Live => "live",
-            End::Lost => "lost",
+            SliceEnd::Freed => "freed",
+            SliceEnd::WithContext => "with_context",
+            SliceEnd::WithMemory => "with_memory",
+            SliceEnd::Replaced => "replaced",
+            SliceEnd::Live => "live",
+            SliceEnd::Lost => "lost",
         }
     }
 }
@@ -82,7 +87,7 @@ pub struct Slice {
     /// When it was allocated, on the common clock; the slice may begin later.
     pub allocated_ns: u64,
     /// Who wanted it; `None` where the trace has no stack of it.
-    pub who: Option<Rc<Who>>,
+    pub who: Option<Rc<Requester>>,
 }
 
 impl Slice {
@@ -108,19 +113,13 @@ pub struct Refusal {
 
 impl Refusal {
     pub fn by(&self) -> &'static str {
-        match self.refused.by {
-            RefusedBy::Driver => "driver",
-            RefusedBy::Cap => "cap",
-            RefusedBy::BadCap => "bad_cap",
-            RefusedBy::Group => "group_cap",
-            RefusedBy::Warned => "warned",
-        }
+        self.refused.by.name()
     }
 }
 
 /// A format. Times are ns on the common clock, and never run back within a process.
 pub trait Sink {
-    fn process(&mut self, process: &Process, definitions: &Definitions) -> io::Result<()>;
+    fn process(&mut self, process: &TracedProcess, definitions: &Definitions) -> io::Result<()>;
     /// `device` is `None` for host memory.
     fn counter(
         &mut self,
@@ -130,10 +129,10 @@ pub trait Sink {
         bytes: u64,
     ) -> io::Result<()>;
     fn begin(&mut self, at_ns: u64, slice: &Slice) -> io::Result<()>;
-    fn end(&mut self, at_ns: u64, slice: &Slice, how: End) -> io::Result<()>;
+    fn end(&mut self, at_ns: u64, slice: &Slice, how: SliceEnd) -> io::Result<()>;
     fn refusal(&mut self, at_ns: u64, refusal: &Refusal) -> io::Result<()>;
     /// Formats without a place for phases leave them out.
-    fn phase(&mut self, _at_ns: u64, _phase: &Phase) -> io::Result<()> {
+    fn phase(&mut self, _at_ns: u64, _phase: &ExportedPhase) -> io::Result<()> {
         Ok(())
     }
     fn finish(self) -> io::Result<()>;
@@ -160,7 +159,7 @@ impl Lanes {
 
 /// Draws one process. An [`Observer`] of its replay.
 pub struct Timeline<'a, 't, S: Sink> {
-    process: Process<'t>,
+    process: TracedProcess<'t>,
     definitions: Rc<Definitions>,
     window: Window,
     sink: &'a mut S,
@@ -184,7 +183,7 @@ pub struct Timeline<'a, 't, S: Sink> {
 
 impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
     pub fn new(
-        process: Process<'t>,
+        process: TracedProcess<'t>,
         window: &Window,
         sink: &'a mut S,
         exported: &'a mut Exported,
@@ -222,7 +221,7 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
         let reading = trace.replay_until(&definitions, until, &mut self, progress);
         if self.drawing {
             let last = self.process.start_ns.saturating_add(reading.state.time_ns);
-            self.close_all(self.now_ns.max(last), End::Live);
+            self.close_all(self.now_ns.max(last), SliceEnd::Live);
             self.now_ns = self.now_ns.max(last);
             for (name, of) in self.phases.take() {
                 self.draw_phase(Edge::End, name, of);
@@ -271,7 +270,7 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
     fn draw_phase(&mut self, what: Edge, id: u32, of: Option<ThreadId>) {
         let definitions = Rc::clone(&self.definitions);
         let name = definitions.text(id).unwrap_or("(no name)");
-        let phase = Phase { what, name, id, tid: of.map(|thread| self.tid(thread)) };
+        let phase = ExportedPhase { what, name, id, tid: of.map(|thread| self.tid(thread)) };
         let now = self.now_ns;
         self.draw(|sink| sink.phase(now, &phase));
     }
@@ -291,7 +290,7 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
         self.open.insert(key, slice);
     }
 
-    fn close(&mut self, at_ns: u64, slice: Slice, how: End) {
+    fn close(&mut self, at_ns: u64, slice: Slice, how: SliceEnd) {
         // Without a lane its begin was not drawn.
         if slice.lane == 0 {
             return;
@@ -322,19 +321,19 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
         }
     }
 
-    fn shut(&mut self, key: Key, how: Death) {
+    fn shut(&mut self, key: Key, how: FreeCause) {
         if let Some(slice) = self.open.remove(&key) {
             let how = match how {
-                Death::Freed => End::Freed,
-                Death::WithContext => End::WithContext,
-                Death::WithMemory => End::WithMemory,
-                Death::Replaced => End::Replaced,
+                FreeCause::Freed => SliceEnd::Freed,
+                FreeCause::WithContext => SliceEnd::WithContext,
+                FreeCause::WithMemory => SliceEnd::WithMemory,
+                FreeCause::Replaced => SliceEnd::Replaced,
             };
             self.close(self.now_ns, slice, how);
         }
     }
 
-    fn close_all(&mut self, at_ns: u64, how: End) {
+    fn close_all(&mut self, at_ns: u64, how: SliceEnd) {
         let mut open: Vec<Slice> = std::mem::take(&mut self.open).into_values().collect();
         open.sort_unstable_by_key(|slice| (slice.allocated_ns, slice.key));
         for slice in open {
@@ -368,7 +367,7 @@ fn block(address: u64) -> Key {
 }
 
 impl<S: Sink> Observer for Timeline<'_, '_, S> {
-    fn born(&mut self, at: &Stamped, key: Key, live: &Live, _how: Birth) {
+    fn on_alloc(&mut self, at: &Stamped, key: Key, live: &Live, _how: AllocCause) {
         let drawing = self.advance(at);
         if live.kind == Kind::HostPinned {
             self.host_pinned = self.host_pinned.saturating_add(live.size);
@@ -377,7 +376,7 @@ impl<S: Sink> Observer for Timeline<'_, '_, S> {
         self.open(key, live, drawing);
     }
 
-    fn died(&mut self, at: &Stamped, key: Key, live: &Live, how: Death) {
+    fn on_free(&mut self, at: &Stamped, key: Key, live: &Live, how: FreeCause) {
         self.advance(at);
         if live.kind == Kind::HostPinned {
             self.host_pinned = self.host_pinned.saturating_sub(live.size);
@@ -386,21 +385,21 @@ impl<S: Sink> Observer for Timeline<'_, '_, S> {
         self.shut(key, how);
     }
 
-    fn block_born(&mut self, at: &Stamped, address: u64, live: &Live, _how: Birth) {
+    fn on_block_alloc(&mut self, at: &Stamped, address: u64, live: &Live, _how: AllocCause) {
         if !self.window.driver_only {
             let drawing = self.advance(at);
             self.open(block(address), live, drawing);
         }
     }
 
-    fn block_died(&mut self, at: &Stamped, address: u64, _live: &Live, how: Death) {
+    fn on_block_free(&mut self, at: &Stamped, address: u64, _live: &Live, how: FreeCause) {
         if !self.window.driver_only {
             self.advance(at);
             self.shut(block(address), how);
         }
     }
 
-    fn marked(&mut self, at: &Stamped, name: u32, mark: Mark) {
+    fn on_mark(&mut self, at: &Stamped, name: u32, mark: Mark) {
         let drawing = self.advance(at);
         if let Some((what, name, of)) = self.phases.mark(at.thread, name, mark)
             && drawing
@@ -409,7 +408,7 @@ impl<S: Sink> Observer for Timeline<'_, '_, S> {
         }
     }
 
-    fn refused(&mut self, at: &Stamped, refused: &Refused, site: Option<&Site>) {
+    fn on_refusal(&mut self, at: &Stamped, refused: &Refused, site: Option<&Site>) {
         if !self.advance(at) {
             return;
         }
@@ -425,7 +424,7 @@ impl<S: Sink> Observer for Timeline<'_, '_, S> {
         self.draw(|sink| sink.refusal(now, &refusal));
     }
 
-    fn changed(&mut self, at: &Stamped, device: DeviceId, state: &DeviceState) {
+    fn on_device_change(&mut self, at: &Stamped, device: DeviceId, state: &DeviceState) {
         self.advance(at);
         let device = Some(device);
         self.count(device, Counter::Live, state.live_bytes);
@@ -451,10 +450,10 @@ impl<S: Sink> Observer for Timeline<'_, '_, S> {
         }
     }
 
-    fn reset(&mut self, at: &Stamped) {
+    fn on_history_gap(&mut self, at: &Stamped) {
         self.advance(at);
         self.host_pinned = 0;
-        self.close_all(self.now_ns, End::Lost);
+        self.close_all(self.now_ns, SliceEnd::Lost);
     }
 }
 

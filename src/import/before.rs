@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::history::{Action, Block, Device, StackIndex};
+use super::history::{Action, HistoryBlock, HistoryDevice, StackIndex};
 use crate::allocator::{Conf, rounding};
 use crate::spans::Spans;
 
@@ -19,20 +19,20 @@ pub struct Ground {
 
 /// In order of address; nothing overlaps.
 #[derive(Clone, Debug, Default)]
-pub struct Before {
+pub struct InitialState {
     pub segments: Vec<(Range<u64>, Ground)>,
-    pub blocks: Vec<(Block, Ground)>,
+    pub blocks: Vec<(HistoryBlock, Ground)>,
 }
 
-impl Before {
-    pub fn of(device: &Device, conf: &Conf) -> Before {
+impl InitialState {
+    pub fn of(device: &HistoryDevice, conf: &Conf) -> InitialState {
         let segments = segments(device);
         let blocks = blocks(device, &segments, conf);
-        Before { segments: segments.iter().collect(), blocks }
+        InitialState { segments: segments.iter().collect(), blocks }
     }
 }
 
-fn segments(device: &Device) -> Spans<Ground> {
+fn segments(device: &HistoryDevice) -> Spans<Ground> {
     let mut before: Spans<Ground> = Spans::default();
     // What the history itself says anything about: nothing before it can be told by its end.
     let mut touched: Spans<()> = Spans::default();
@@ -71,14 +71,18 @@ fn segments(device: &Device) -> Spans<Ground> {
     before
 }
 
-fn blocks(device: &Device, segments: &Spans<Ground>, conf: &Conf) -> Vec<(Block, Ground)> {
+fn blocks(
+    device: &HistoryDevice,
+    segments: &Spans<Ground>,
+    conf: &Conf,
+) -> Vec<(HistoryBlock, Ground)> {
     #[derive(Clone, Copy, PartialEq)]
     enum Seen {
         Live,
         Gone,
     }
     let mut seen: rustc_hash::FxHashMap<u64, Seen> = Default::default();
-    let mut found: BTreeMap<u64, (Block, Ground)> = BTreeMap::new();
+    let mut found: BTreeMap<u64, (HistoryBlock, Ground)> = BTreeMap::new();
     for entry in &device.entries {
         let now = match entry.action {
             Action::Alloc => Seen::Live,
@@ -86,7 +90,7 @@ fn blocks(device: &Device, segments: &Spans<Ground>, conf: &Conf) -> Vec<(Block,
             _ => continue,
         };
         if seen.insert(entry.address, now).is_none() && now == Seen::Gone {
-            let block = Block {
+            let block = HistoryBlock {
                 address: entry.address,
                 size: rounding::block_size(conf, entry.size),
                 requested: entry.size,
@@ -118,7 +122,7 @@ fn blocks(device: &Device, segments: &Spans<Ground>, conf: &Conf) -> Vec<(Block,
     // Those that were freed tell what was asked for: their size is a guess, which ends where the
     // next one begins, or the segment.
     let mut next = u64::MAX;
-    let mut blocks: Vec<(Block, Ground)> = Vec::with_capacity(found.len());
+    let mut blocks: Vec<(HistoryBlock, Ground)> = Vec::with_capacity(found.len());
     for (address, (mut block, mut ground)) in found.into_iter().rev() {
         let mut end = next;
         if let Some((segment, of)) = segments.at(address) {
@@ -149,18 +153,18 @@ pub fn reach(segments: &Spans<Ground>, from: Range<u64>, stream: u64, until: u64
 
 #[cfg(test)]
 mod tests {
-    use super::super::history::{Entry, Segment};
+    use super::super::history::{HistoryEntry, HistorySegment};
     use super::*;
 
     const MIB: u64 = 1 << 20;
 
-    fn entry(action: Action, address: u64, size: u64) -> Entry {
-        Entry { action, address, size, stream: 7, pool: 0, time_ns: 0, stack: StackIndex(0) }
+    fn entry(action: Action, address: u64, size: u64) -> HistoryEntry {
+        HistoryEntry { action, address, size, stream: 7, pool: 0, time_ns: 0, stack: StackIndex(0) }
     }
 
     #[test]
     fn what_is_freed_or_left_without_an_allocation_was_there_before() {
-        let device = Device {
+        let device = HistoryDevice {
             ordinal: 0,
             entries: vec![
                 entry(Action::FreeCompleted, 10 * MIB, 1000),
@@ -173,7 +177,7 @@ mod tests {
                 entry(Action::SegmentUnmap, 60 * MIB, 20 * MIB),
             ],
             segments: vec![
-                Segment {
+                HistorySegment {
                     address: 10 * MIB,
                     size: 2 * MIB,
                     stream: 7,
@@ -181,14 +185,14 @@ mod tests {
                     expandable: false,
                     stack: StackIndex(3),
                     blocks: vec![
-                        Block {
+                        HistoryBlock {
                             address: 10 * MIB,
                             size: 1024,
                             requested: 600,
                             pending: false,
                             stack: StackIndex(1),
                         },
-                        Block {
+                        HistoryBlock {
                             address: 11 * MIB,
                             size: 4096,
                             requested: 4000,
@@ -197,7 +201,7 @@ mod tests {
                         },
                     ],
                 },
-                Segment {
+                HistorySegment {
                     address: 20 * MIB,
                     size: 2 * MIB,
                     stream: 7,
@@ -208,7 +212,7 @@ mod tests {
                 },
             ],
         };
-        let before = Before::of(&device, &Conf::default());
+        let before = InitialState::of(&device, &Conf::default());
         let ranges: Vec<(u64, u64, bool)> = before
             .segments
             .iter()

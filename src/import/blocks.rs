@@ -10,7 +10,7 @@ use crate::spans::Spans;
 
 /// One device's memory while its history goes by.
 #[derive(Debug, Default)]
-pub struct Layout {
+pub struct BlockLayout {
     pub segments: Spans<Ground>,
     blocks: BTreeMap<u64, Placed>,
     /// Bytes of blocks that are in use, and of segments: PyTorch's own totals.
@@ -28,7 +28,7 @@ pub struct Placed {
 /// What is left of a large block is split off if it is more than this.
 const KEPT_WHOLE: u64 = 1 << 20;
 
-impl Layout {
+impl BlockLayout {
     /// The driver gave memory. Gives back what it replaces, which should be nothing.
     pub fn grow(&mut self, range: Range<u64>, ground: Ground) -> Vec<(Range<u64>, Ground)> {
         let over: Vec<(Range<u64>, Ground)> = self.segments.over(range.clone()).collect();
@@ -118,8 +118,8 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn layout(size: u64, expandable: bool) -> Layout {
-        let mut layout = Layout::default();
+    fn layout(size: u64, expandable: bool) -> BlockLayout {
+        let mut layout = BlockLayout::default();
         let ground = Ground { stream: 0, pool: 0, expandable, stack: StackIndex(0) };
         layout.grow(100 * MIB..100 * MIB + size, ground);
         layout
@@ -144,7 +144,7 @@ mod tests {
         let limited = Conf::parse("max_split_size_mb:20").unwrap();
         assert_eq!(layout(60 * MIB, false).size_of(at, 30 * MIB, &limited), 60 * MIB);
         // Outside of any segment that is known.
-        assert_eq!(Layout::default().size_of(at, 700, &conf), 1024);
+        assert_eq!(BlockLayout::default().size_of(at, 700, &conf), 1024);
     }
 
     #[test]

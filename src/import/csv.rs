@@ -1,7 +1,7 @@
 //! `action,addr,size,stream`, one line an event in order; alloc sizes are requested bytes. It has
 //! no times.
 
-use super::history::{Action, Device, Entry, Form, History, StackIndex, is_place};
+use super::history::{Action, Form, History, HistoryDevice, HistoryEntry, StackIndex, is_place};
 
 pub(super) const HEADER: &str = "action,addr,size,stream";
 
@@ -11,7 +11,7 @@ pub(super) fn read(text: &str) -> Result<History, String> {
         Some((_, first)) if first.trim() == HEADER => {}
         _ => return Err(format!("the first line must be {HEADER}")),
     }
-    let mut device = Device::default();
+    let mut device = HistoryDevice::default();
     for (index, line) in lines {
         if line.trim().is_empty() {
             continue;
@@ -37,7 +37,7 @@ pub(super) fn read(text: &str) -> Result<History, String> {
         if !matches!(action, Action::OutOfMemory { .. }) && !is_place(address, size) {
             return Err(wrong("it ends behind all memory"));
         }
-        device.entries.push(Entry {
+        device.entries.push(HistoryEntry {
             action,
             address,
             size,
@@ -53,7 +53,7 @@ pub(super) fn read(text: &str) -> Result<History, String> {
     let mut history = History::new(Form::Csv);
     history.has_times = false;
     let tells_segments =
-        |entry: &Entry| matches!(entry.action, Action::SegmentAlloc | Action::SegmentMap);
+        |entry: &HistoryEntry| matches!(entry.action, Action::SegmentAlloc | Action::SegmentMap);
     if !device.entries.iter().any(tells_segments) {
         history.caveats.push(
             "the file names no segments: what was reserved is not known, only what would be".into(),

@@ -8,13 +8,13 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct History {
     pub form: Form,
-    pub devices: Vec<Device>,
+    pub devices: Vec<HistoryDevice>,
     /// The setting string in force. `None`: the file does not tell.
     pub conf: Option<String>,
-    pub stacks: Stacks,
+    pub stacks: HistoryStacks,
     /// Private pools by number; number 0 is the default pool, (0, 0).
     pub pools: Vec<(i64, i64)>,
-    /// [`Entry::time_ns`] counts from here, ns since 1970. `None`: only from each other.
+    /// [`HistoryEntry::time_ns`] counts from here, ns since 1970. `None`: only from each other.
     pub start_unix_ns: Option<u64>,
     /// Without times, entries are a microsecond apart.
     pub has_times: bool,
@@ -44,15 +44,15 @@ impl Form {
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Device {
+pub struct HistoryDevice {
     pub ordinal: u8,
-    pub entries: Vec<Entry>,
+    pub entries: Vec<HistoryEntry>,
     /// At the end.
-    pub segments: Vec<Segment>,
+    pub segments: Vec<HistorySegment>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Entry {
+pub struct HistoryEntry {
     pub action: Action,
     pub address: u64,
     /// Requested bytes; of a segment its own.
@@ -97,7 +97,7 @@ impl Action {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Segment {
+pub struct HistorySegment {
     pub address: u64,
     pub size: u64,
     pub stream: u64,
@@ -105,11 +105,11 @@ pub struct Segment {
     pub expandable: bool,
     pub stack: StackIndex,
     /// Those that are not free.
-    pub blocks: Vec<Block>,
+    pub blocks: Vec<HistoryBlock>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Block {
+pub struct HistoryBlock {
     pub address: u64,
     pub size: u64,
     pub requested: u64,
@@ -118,12 +118,12 @@ pub struct Block {
     pub stack: StackIndex,
 }
 
-/// Index among [`Stacks`]. 0: none was taken.
+/// Index among [`HistoryStacks`]. 0: none was taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct StackIndex(pub u32);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Frame {
+pub struct HistoryFrame {
     pub function: Arc<str>,
     pub file: Arc<str>,
     pub line: u32,
@@ -131,15 +131,15 @@ pub struct Frame {
 
 /// Each frame and each stack once.
 #[derive(Clone, Debug, Default)]
-pub struct Stacks {
-    frames: Vec<Frame>,
-    known_frames: FxHashMap<Frame, u32>,
+pub struct HistoryStacks {
+    frames: Vec<HistoryFrame>,
+    known_frames: FxHashMap<HistoryFrame, u32>,
     stacks: Vec<Arc<[u32]>>,
     known: FxHashMap<Arc<[u32]>, StackIndex>,
 }
 
-impl Stacks {
-    pub fn frame(&mut self, frame: Frame) -> u32 {
+impl HistoryStacks {
+    pub fn frame(&mut self, frame: HistoryFrame) -> u32 {
         let next = self.frames.len() as u32;
         let index = *self.known_frames.entry(frame.clone()).or_insert(next);
         if index == next {
@@ -159,7 +159,7 @@ impl Stacks {
         index
     }
 
-    pub fn frames(&self) -> &[Frame] {
+    pub fn frames(&self) -> &[HistoryFrame] {
         &self.frames
     }
 
@@ -175,7 +175,7 @@ impl History {
             form,
             devices: Vec::new(),
             conf: None,
-            stacks: Stacks::default(),
+            stacks: HistoryStacks::default(),
             pools: vec![(0, 0)],
             start_unix_ns: None,
             has_times: true,

@@ -4,12 +4,12 @@
 
 mod before;
 mod blocks;
+mod convert;
 mod csv;
 pub mod history;
 mod pickle;
 mod rmm;
 mod snapshot;
-mod weave;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,8 +20,8 @@ use std::path::Path;
 use history::History;
 use vramtrace_format::Header;
 
+pub use convert::Converted;
 pub use pickle::{PickleError, Value, parse as parse_pickle};
-pub use weave::Woven;
 
 /// Names the file, what is wrong and what would be right.
 #[derive(Debug)]
@@ -88,7 +88,7 @@ fn unpack(packed: &[u8]) -> Result<Vec<u8>, String> {
 }
 
 /// Writes what a history tells as a trace, into an empty file. `path`: where the history is from.
-pub fn convert(history: &History, path: &Path, file: File) -> io::Result<Woven> {
+pub fn convert(history: &History, path: &Path, file: File) -> io::Result<Converted> {
     let mut uuid = [0; 16];
     File::open("/dev/urandom")?.read_exact(&mut uuid)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -97,7 +97,7 @@ pub fn convert(history: &History, path: &Path, file: File) -> io::Result<Woven> 
         None => vec![name],
     };
     let writer = concat!("import ", env!("CARGO_PKG_VERSION")).into();
-    weave::weave(history, Header { uuid, command, writer, ..Header::default() }, file)
+    convert::convert(history, Header { uuid, command, writer, ..Header::default() }, file)
 }
 
 /// The program, as the outermost frames of most stacks tell it.

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::history::{Action, Device, Entry, Form, History, StackIndex, is_place};
+use super::history::{Action, Form, History, HistoryDevice, HistoryEntry, StackIndex, is_place};
 
 pub(super) const HEADER: &str = "Thread,Time,Action,Pointer,Size,Stream";
 
@@ -16,7 +16,7 @@ pub(super) fn read(text: &str, path: &Path) -> Result<History, String> {
         Some((_, first)) if first.trim() == HEADER => {}
         _ => return Err(format!("the first line must be {HEADER}")),
     }
-    let mut device = Device { ordinal: ordinal(path), ..Device::default() };
+    let mut device = HistoryDevice { ordinal: ordinal(path), ..HistoryDevice::default() };
     let (mut start, mut last, mut days) = (None, 0, 0);
     for (index, line) in lines {
         if line.trim().is_empty() {
@@ -52,7 +52,7 @@ pub(super) fn read(text: &str, path: &Path) -> Result<History, String> {
             // A request for nothing gets nothing.
             continue;
         }
-        let entry = Entry {
+        let entry = HistoryEntry {
             action,
             address,
             size,
@@ -62,7 +62,7 @@ pub(super) fn read(text: &str, path: &Path) -> Result<History, String> {
             stack: StackIndex(0),
         };
         // What RMM took from the driver for it is not known: each allocation stands for itself.
-        let with = |action| Entry { action, ..entry };
+        let with = |action| HistoryEntry { action, ..entry };
         match action {
             Action::Alloc => device.entries.extend([with(Action::SegmentAlloc), entry]),
             Action::FreeCompleted => {

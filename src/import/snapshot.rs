@@ -6,7 +6,8 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::history::{
-    Action, Block, Device, Entry, Form, Frame, History, Segment, StackIndex, is_place,
+    Action, Form, History, HistoryBlock, HistoryDevice, HistoryEntry, HistoryFrame, HistorySegment,
+    StackIndex, is_place,
 };
 use super::pickle::{self, Value};
 
@@ -92,7 +93,7 @@ impl Reader {
         let ordinal = ordinal.ok_or(": the device is no ordinal from 0 to 254")?;
         let devices = &mut self.history.devices;
         Ok(devices.iter().position(|device| device.ordinal == ordinal).unwrap_or_else(|| {
-            devices.push(Device { ordinal, ..Device::default() });
+            devices.push(HistoryDevice { ordinal, ..HistoryDevice::default() });
             devices.len() - 1
         }))
     }
@@ -102,7 +103,7 @@ impl Reader {
         Ok(())
     }
 
-    fn segment(&mut self, segment: &Value) -> Result<Segment, String> {
+    fn segment(&mut self, segment: &Value) -> Result<HistorySegment, String> {
         self.take_room()?;
         let (address, size) = (number(segment, "address")?, number(segment, "total_size")?);
         if !is_place(address, size) {
@@ -129,7 +130,7 @@ impl Reader {
             let first = past.unwrap_or_default().into_iter().next();
             let real = first.as_ref().and_then(|first| optional(first, "real_size"));
             let told = block.get("frames").or(first.and_then(|first| first.get("frames")));
-            blocks.push(Block {
+            blocks.push(HistoryBlock {
                 address: start,
                 size,
                 requested: optional(block, "requested_size").or(real).unwrap_or(size).min(size),
@@ -138,7 +139,7 @@ impl Reader {
                 stack: self.stack(told.as_ref()).map_err(wrong)?,
             });
         }
-        Ok(Segment {
+        Ok(HistorySegment {
             address,
             size,
             stream: optional(segment, "stream").unwrap_or(0),
@@ -150,7 +151,7 @@ impl Reader {
     }
 
     /// `None`: it says nothing about memory.
-    fn entry(&mut self, entry: &Value) -> Result<Option<Entry>, String> {
+    fn entry(&mut self, entry: &Value) -> Result<Option<HistoryEntry>, String> {
         self.take_room()?;
         let name = entry.get("action").and_then(|action| action.text());
         let name = name.ok_or(": it has no action")?;
@@ -167,7 +168,7 @@ impl Reader {
         }
         let time_us = optional(entry, "time_us");
         self.timeless |= time_us.is_none();
-        Ok(Some(Entry {
+        Ok(Some(HistoryEntry {
             action,
             address,
             size,
@@ -221,7 +222,7 @@ impl Reader {
         let line = frame.get("line").and_then(|line| line.int());
         let line = line.and_then(|line| u32::try_from(line).ok()).unwrap_or(0);
         let (function, file) = (text("name"), text("filename"));
-        let index = self.history.stacks.frame(Frame { function, file, line });
+        let index = self.history.stacks.frame(HistoryFrame { function, file, line });
         self.frames.insert(identity, index);
         index
     }

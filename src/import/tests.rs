@@ -12,12 +12,12 @@ fn data(name: &str) -> PathBuf {
 }
 
 /// The trace's bytes, and what was written.
-fn woven(history: &History, path: &str) -> (Vec<u8>, Woven) {
+fn converted(history: &History, path: &str) -> (Vec<u8>, Converted) {
     let mut file = tempfile::NamedTempFile::new().unwrap();
-    let woven = convert(history, Path::new(path), file.reopen().unwrap()).unwrap();
+    let converted = convert(history, Path::new(path), file.reopen().unwrap()).unwrap();
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes).unwrap();
-    (bytes, woven)
+    (bytes, converted)
 }
 
 fn events(bytes: &[u8]) -> Vec<(u64, Event)> {
@@ -32,8 +32,11 @@ fn events(bytes: &[u8]) -> Vec<(u64, Event)> {
 fn the_csv_of_a_training_run() {
     let path = data("varlen_s1.csv.gz");
     let history = read(&path).unwrap();
-    let (bytes, woven) = woven(&history, "varlen_s1.csv.gz");
-    assert_eq!((woven.segments, woven.blocks, woven.before, woven.odd), (219, 41_169, 0, 0));
+    let (bytes, converted) = converted(&history, "varlen_s1.csv.gz");
+    assert_eq!(
+        (converted.segments, converted.blocks, converted.before, converted.contradictions),
+        (219, 41_169, 0, 0)
+    );
     let events = events(&bytes);
     // What torch said at its peak, and at the end of the run: to the byte, so each block's size is.
     let Event::CacheState { device, allocated, reserved } = events
@@ -73,8 +76,11 @@ fn a_snapshot_with_streams_stacks_and_a_failure() {
     let path = data("torch_snapshot_2.11.pickle.gz");
     let history = read(&path).unwrap();
     assert_eq!(history.conf.as_deref(), Some(""));
-    let (bytes, woven) = woven(&history, "snapshot.pickle.gz");
-    assert_eq!((woven.segments, woven.blocks, woven.before, woven.odd), (11, 154, 0, 0));
+    let (bytes, converted) = converted(&history, "snapshot.pickle.gz");
+    assert_eq!(
+        (converted.segments, converted.blocks, converted.before, converted.contradictions),
+        (11, 154, 0, 0)
+    );
     let events = events(&bytes);
     let oom = events.iter().find_map(|(time, event)| match event {
         Event::CacheOom { size, stack, .. } => Some((*time, *size, *stack)),
@@ -163,8 +169,8 @@ fn torch_2_0_had_fewer_keys() {
     let block = history.devices[0].segments[0].blocks[0];
     assert_eq!((block.address, block.size, block.requested), (16 * MIB + 512, 1024, 900));
     assert_eq!(&*history.stacks.frames()[0].file, "/t.py");
-    let (bytes, woven) = woven(&history, "old.pickle");
-    assert_eq!((woven.segments, woven.blocks, woven.before), (1, 1, 2));
+    let (bytes, converted) = converted(&history, "old.pickle");
+    assert_eq!((converted.segments, converted.blocks, converted.before), (1, 1, 2));
     assert!(!events(&bytes).is_empty());
     // The segments alone are a dump too.
     let alone = pickle(&serde_json::json!([{
@@ -217,8 +223,8 @@ fn expandable_segments_late_versions_and_waiting_blocks() {
     let history = parse(&snapshot, Path::new("x.pickle")).unwrap();
     let conf = "expandable_segments:True,roundup_power2_divisions:[2:4]";
     assert_eq!(history.conf.as_deref(), Some(conf), "set in the program");
-    let (bytes, woven) = woven(&history, "x.pickle");
-    assert_eq!((woven.devices, woven.before, woven.odd), (1, 0, 0));
+    let (bytes, converted) = converted(&history, "x.pickle");
+    assert_eq!((converted.devices, converted.before, converted.contradictions), (1, 0, 0));
     let told: Vec<String> = events(&bytes)
         .iter()
         .map(|(time, event)| match event {
@@ -349,7 +355,7 @@ proptest! {
             bytes.truncate(cut.index(bytes.len()));
         }
         if let Ok(history) = parse(&bytes, Path::new("x")) {
-            let (trace, _) = woven(&history, "x");
+            let (trace, _) = converted(&history, "x");
             events(&trace);
         }
     }
@@ -365,7 +371,7 @@ proptest! {
             Action::Alloc, Action::FreeRequested, Action::FreeCompleted, Action::SegmentAlloc,
             Action::SegmentFree, Action::SegmentMap, Action::SegmentUnmap,
         ];
-        let entry = |(at, (action, place, size, stream)): (usize, (usize, u64, u64, u64))| Entry {
+        let entry = |(at, (action, place, size, stream)): (usize, (usize, u64, u64, u64))| HistoryEntry {
             action: actions[action],
             address: (place + 1) * MIB,
             size: size * MIB / 2,
@@ -374,14 +380,14 @@ proptest! {
             time_ns: at as u64,
             stack: StackIndex(0),
         };
-        let segment = |(place, size, expandable): (u64, u64, bool)| Segment {
+        let segment = |(place, size, expandable): (u64, u64, bool)| HistorySegment {
             address: (place + 1) * MIB,
             size: size * MIB,
             stream: 0,
             pool: 0,
             expandable,
             stack: StackIndex(0),
-            blocks: vec![Block {
+            blocks: vec![HistoryBlock {
                 address: (place + 1) * MIB,
                 size: MIB,
                 requested: 5,
@@ -390,12 +396,12 @@ proptest! {
             }],
         };
         let mut history = History::new(Form::Snapshot);
-        history.devices.push(Device {
+        history.devices.push(HistoryDevice {
             ordinal: 0,
             entries: entries.into_iter().enumerate().map(entry).collect(),
             segments: left.into_iter().map(segment).collect(),
         });
-        let (bytes, _) = woven(&history, "x");
+        let (bytes, _) = converted(&history, "x");
         // Blocks never overlap, and what is freed was there.
         let mut live: BTreeMap<u64, u64> = BTreeMap::new();
         for (_, event) in events(&bytes) {

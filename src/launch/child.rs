@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{after, bounded, select, unbounded};
 
+use super::monitor::{MonitorReport, ProcessMonitor};
 use super::signals::{Signal, Signals};
-use super::watch::{Seen, Watch};
-use crate::cli::Failure;
+use crate::error::Failure;
 
 /// How the command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,8 +39,8 @@ pub fn run(
     command: &[OsString],
     variables: &[(&'static str, OsString)],
     quiet_stdout: bool,
-    mut watch: Watch,
-) -> Result<(Status, Seen), Failure> {
+    mut monitor: ProcessMonitor,
+) -> Result<(Status, MonitorReport), Failure> {
     let (signal_sender, signals) = unbounded();
     // Blocked before the command starts, so that none is lost between.
     let catching = Signals::catch(signal_sender)?;
@@ -59,7 +59,7 @@ pub fn run(
     }
     let mut child = child.spawn().map_err(|error| not_started(&command[0], &error))?;
     let pid = child.id() as libc::pid_t;
-    watch.follow(pid);
+    monitor.follow(pid);
 
     let (ended_sender, ended) = bounded(1);
     let waiter = std::thread::spawn(move || {
@@ -73,7 +73,7 @@ pub fn run(
         select! {
             recv(signals) -> signal => if let Ok(signal) = signal { pass(signal, pid) },
             recv(after(next)) -> _ => {
-                watch.look();
+                monitor.look();
                 looks += 1;
             }
             recv(ended) -> _ => break,
@@ -84,7 +84,7 @@ pub fn run(
     let _ = waiter.join();
     // What came while it was ending was for it.
     drop(catching);
-    Ok((status_of(status), watch.end()))
+    Ok((status_of(status), monitor.end()))
 }
 
 /// Short programs are looked at early, long ones about once a second.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use crate::cli::Failure;
+use crate::error::Failure;
 
 /// The recorder that is preloaded; `VRAMTRACE_LIB` names another one.
 pub const SHIM: &str = "libvramtrace.so";

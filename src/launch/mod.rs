@@ -4,16 +4,15 @@
 pub mod child;
 pub mod elf;
 pub mod library;
+pub mod monitor;
 pub mod output;
 pub mod processes;
 pub mod signals;
 pub mod simulate;
-pub mod summary;
-pub mod watch;
 
 use std::ffi::OsString;
 
-use crate::cli::Failure;
+use crate::error::Failure;
 use output::Output;
 use simulate::Simulated;
 
@@ -31,9 +30,9 @@ pub struct Launch {
 }
 
 /// What a run was.
-pub struct Ended {
+pub struct RunResult {
     pub status: child::Status,
-    pub seen: watch::Seen,
+    pub observed: monitor::MonitorReport,
     /// `VRAMTRACE_OUT` of the run; where its traces are.
     pub output: Output,
     pub cap: Option<String>,
@@ -41,7 +40,7 @@ pub struct Ended {
 
 impl Launch {
     /// Runs the command to its end. An error means that it was not started.
-    pub fn run(mut self) -> Result<Ended, Failure> {
+    pub fn run(mut self) -> Result<RunResult, Failure> {
         let library = library::find(library::SHIM)?;
         let mut preload = library::preloadable(&library)?;
         self.output.create()?;
@@ -62,23 +61,30 @@ impl Launch {
         if let Some(simulated) = &self.simulated {
             variables.extend(simulated.variables());
         }
-        let outside =
-            watch::Watch::new(self.output.run_marker(), library, self.simulated.is_some());
-        let (status, seen) = match child::run(&self.command, &variables, self.quiet_stdout, outside)
-        {
-            Ok(ended) => ended,
-            Err(failure) => {
-                self.output.remove_if_empty();
-                return Err(failure);
-            }
-        };
-        if seen.still_running {
+        let outside = monitor::ProcessMonitor::new(
+            self.output.run_marker(),
+            library,
+            self.simulated.is_some(),
+        );
+        let (status, observed) =
+            match child::run(&self.command, &variables, self.quiet_stdout, outside) {
+                Ok(ended) => ended,
+                Err(failure) => {
+                    self.output.remove_if_empty();
+                    return Err(failure);
+                }
+            };
+        // What a killed process left beside its trace; a reader finds it there too.
+        for trace in self.output.traces() {
+            let _ = vramtrace_reader::trace::merge(&trace);
+        }
+        if observed.still_running {
             // Who outlives the command still needs what its environment points to.
             preload.keep();
             if let Some(simulated) = self.simulated {
                 simulated.keep();
             }
         }
-        Ok(Ended { status, seen, output: self.output, cap: self.cap })
+        Ok(RunResult { status, observed, output: self.output, cap: self.cap })
     }
 }

@@ -8,9 +8,10 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Component, Path, PathBuf};
 
-use crate::cli::Failure;
+use vramtrace_reader::trace::{EXTENSION, is_trace};
 
-pub const EXTENSION: &str = "vtrace";
+use crate::error::Failure;
+
 /// A file a process: host, pid and start tell them apart.
 const NAME: &str = "vramtrace.%h.%p.%t.vtrace";
 
@@ -138,10 +139,9 @@ impl Output {
         collect(&directory, depth, &mut found);
         if let Place::Pattern { pattern, file: true } = &self.place {
             let codes = pattern.contains(&b'%');
-            let name = Path::new(OsStr::from_bytes(pattern));
-            // Without codes further processes get `.2`, `.3`, ... after the name.
-            let stem = name.as_os_str().as_bytes();
-            found.retain(|path| codes || path.as_os_str().as_bytes().starts_with(stem));
+            // Without codes further processes get `.2`, `.3`, ... before the end.
+            let stem = Path::new(OsStr::from_bytes(pattern)).with_extension("");
+            found.retain(|path| codes || is_numbered(path, &stem));
         }
         found.sort_unstable();
         found
@@ -180,11 +180,13 @@ fn pattern(given: &OsStr) -> Result<Place, Failure> {
     if !has_codes(&pattern) {
         let plain = PathBuf::from(OsString::from_vec(unescaped(&pattern)));
         match fs::symlink_metadata(&plain) {
-            Ok(_) if file => {
+            Ok(_) if file && plain.is_dir() => {
                 return Err(Failure::new(format!(
-                    "--out {shown} exists; nothing is overwritten: give a new name"
+                    "--out {shown} is a directory; to record into it, write {shown}/"
                 )));
             }
+            // Nothing is overwritten: the recorder takes the next number.
+            Ok(_) if file => {}
             Ok(_) if !plain.is_dir() => {
                 return Err(Failure::new(format!(
                     "--out {shown} is no directory; give a directory, or a name that ends in \
@@ -270,14 +272,11 @@ fn collect(directory: &Path, depth: u32, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// `NAME.vtrace`, or `NAME.vtrace.2` where the name was taken.
-pub fn is_trace(path: &Path) -> bool {
-    let is = |path: &Path| path.extension() == Some(OsStr::new(EXTENSION));
-    let numbered = path.extension().is_some_and(|extension| {
-        let digits = extension.as_bytes();
-        !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
-    });
-    is(path) || numbered && path.file_stem().is_some_and(|stem| is(Path::new(stem)))
+/// `STEM.vtrace` or `STEM.2.vtrace`.
+fn is_numbered(path: &Path, stem: &Path) -> bool {
+    let name = path.with_extension("");
+    let number = name.extension().is_some_and(|end| end.as_bytes().iter().all(u8::is_ascii_digit));
+    name == stem || number && name.with_extension("") == stem
 }
 
 fn dated_name() -> String {
@@ -286,6 +285,14 @@ fn dated_name() -> String {
 
 fn cannot(path: &Path, error: &std::io::Error) -> Failure {
     Failure::new(format!("{}: {error}; --out names another place", path.display()))
+}
+
+/// A path relative to the working directory, where that is shorter.
+pub fn from_here(path: &Path) -> String {
+    let here = std::env::current_dir().unwrap_or_default();
+    let shown = path.strip_prefix(&here).unwrap_or(path);
+    let shown = if shown.as_os_str().is_empty() { path } else { shown };
+    shown.display().to_string()
 }
 
 #[cfg(test)]
@@ -313,12 +320,24 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_refused() {
+    fn a_taken_name_is_numbered_and_what_is_no_place_is_refused() {
         let place = tempfile::tempdir().unwrap();
         let file = place.path().join("taken.vtrace");
         fs::write(&file, "").unwrap();
-        let refused = Output::new(Some(file.as_os_str())).unwrap_err();
-        assert!(refused.code == 2 && refused.message.contains("exists"), "{}", refused.message);
+        let again = output(&file);
+        for name in ["taken.2.vtrace", "taken.b.vtrace", "taken.2.3.vtrace", "taken2.vtrace"] {
+            fs::write(place.path().join(name), "").unwrap();
+        }
+        assert_eq!(again.traces(), [place.path().join("taken.2.vtrace")]);
+        assert_eq!(again.shown(), Some(place.path().join("taken.2.vtrace")));
+        let directory = place.path().join("directory.vtrace");
+        fs::create_dir(&directory).unwrap();
+        let refused = Output::new(Some(directory.as_os_str())).unwrap_err();
+        assert!(
+            refused.code == 2 && refused.message.contains("a directory"),
+            "{}",
+            refused.message
+        );
         let other = place.path().join("taken.txt");
         fs::write(&other, "").unwrap();
         assert!(Output::new(Some(other.as_os_str())).unwrap_err().message.contains("no directory"));
@@ -332,10 +351,10 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         fs::write(place.path().join("old.vtrace"), "").unwrap();
         let directory = output(place.path());
-        for name in ["new.vtrace", "new.vtrace.2", "new.txt"] {
+        for name in ["new.vtrace", "new.2.vtrace", "new.txt"] {
             fs::write(place.path().join(name), "").unwrap();
         }
-        let names = ["new.vtrace", "new.vtrace.2"].map(|name| place.path().join(name));
+        let names = ["new.2.vtrace", "new.vtrace"].map(|name| place.path().join(name));
         assert_eq!(directory.traces(), names);
     }
 

@@ -6,6 +6,11 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use vramtrace_format::member::Member;
+use vramtrace_format::proc;
+
+use crate::live_processes::process::{has_page, proc_file};
+
 /// A process by the two numbers that name it once and for all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Process {
@@ -19,6 +24,7 @@ pub struct Stat {
     pub parent: i32,
     /// The first 15 bytes of its name.
     pub name: String,
+    /// None of its threads runs.
     pub zombie: bool,
 }
 
@@ -29,19 +35,12 @@ pub fn all() -> Vec<Stat> {
 }
 
 pub fn stat(pid: i32) -> Option<Stat> {
-    let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    parse_stat(pid, &String::from_utf8_lossy(&text))
-}
-
-/// The name stands in parentheses and may hold any character, parentheses too.
-fn parse_stat(pid: i32, text: &str) -> Option<Stat> {
-    let (name, rest) = text.split_once('(')?.1.rsplit_once(')')?;
-    let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
+    let stat = proc::Stat::of(pid.try_into().ok()?)?;
     Some(Stat {
-        process: Process { pid, start_ticks: fields.get(19)?.parse().ok()? },
-        parent: fields.get(1)?.parse().ok()?,
-        name: name.into(),
-        zombie: matches!(*fields.first()?, "Z" | "X"),
+        process: Process { pid, start_ticks: stat.start_ticks },
+        parent: stat.parent as i32,
+        name: String::from_utf8_lossy(&stat.name).into_owned(),
+        zombie: !stat.is_alive(),
     })
 }
 
@@ -51,7 +50,7 @@ pub fn has_variable(pid: i32, name: &str, value: &OsStr) -> bool {
 }
 
 fn variable(pid: i32, name: &str) -> Option<Vec<u8>> {
-    let environ = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let environ = proc_file(pid as u32, "environ");
     environ.split(|byte| *byte == 0).find_map(|entry| {
         let value = entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
         Some(value.to_vec())
@@ -74,32 +73,19 @@ pub fn mapped_files(pid: i32) -> Vec<PathBuf> {
     files
 }
 
-/// Where processes of this one's user put their live pages.
-pub fn live_page(process: Process) -> Option<PathBuf> {
-    let runtime = variable(process.pid, "XDG_RUNTIME_DIR");
-    let runtime =
-        runtime.map(|directory| Path::new(OsStr::from_bytes(&directory)).join("vramtrace"));
+/// Does it have a live page, where processes of this one's user put them?
+pub fn has_live_page(process: Process) -> bool {
+    let Process { pid, start_ticks } = process;
+    let runtime = variable(pid, "XDG_RUNTIME_DIR");
+    let runtime = runtime.as_deref().map(|directory| Path::new(OsStr::from_bytes(directory)));
     // SAFETY: cannot fail.
-    let shared = format!("/dev/shm/vramtrace-{}", unsafe { libc::getuid() });
-    let file = format!("{}.{}", process.pid, process.start_ticks);
-    [runtime, Some(shared.into())]
-        .into_iter()
-        .flatten()
-        .map(|directory| directory.join(&file))
-        .find(|page| page.exists())
+    let user = unsafe { libc::getuid() };
+    has_page(&Member { pid: pid as u32, start_ticks, image: 0 }, user, runtime)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_name_may_hold_anything() {
-        let text = "42 (a) b (c) S 7 42 42 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 987654 1 2";
-        let stat = parse_stat(42, text).unwrap();
-        assert_eq!(stat.name, "a) b (c");
-        assert_eq!((stat.parent, stat.process.start_ticks), (7, 987_654));
-    }
 
     #[test]
     fn this_process_is_there_with_its_own_files() {

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use vramtrace_format::size;
 
 use super::library;
-use crate::cli::Failure;
+use crate::error::Failure;
 
 /// One device of 24 GiB.
 pub const DEFAULT: &str = "1x24GiB";

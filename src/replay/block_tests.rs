@@ -4,16 +4,17 @@ use proptest::prelude::*;
 use vramtrace_format::physical::MIB;
 use vramtrace_format::{BlockChange, DeviceId, Event, Kind, RefusedBy, Space, StackId};
 
-use super::state::Oddities;
+use super::state::Inconsistencies;
 use super::*;
+use crate::replay::ReplayResult;
 use crate::testing::{SECOND, TraceBuilder};
-use crate::trace::{Reading, Trace};
+use crate::trace::Trace;
 
 const A: u64 = 0x7f00_0000_0000;
 const B: u64 = 0x7f10_0000_0000;
 const GPU: DeviceId = DeviceId(0);
 
-fn read(builder: &TraceBuilder) -> Reading {
+fn read(builder: &TraceBuilder) -> ReplayResult {
     let file = tempfile::NamedTempFile::new().unwrap();
     builder.write(file.path());
     let trace = Trace::open(file.path()).unwrap();
@@ -57,7 +58,7 @@ fn blocks_are_in_no_sum_of_driver_memory() {
     assert_eq!(state.largest_hole(GPU), 13 * MIB);
     assert!(segments[0].is_pinned_by_one());
     assert_eq!(segments[0].allocation(&state).unwrap().1.size, 20 * MIB);
-    assert_eq!(state.oddities, Oddities::default());
+    assert_eq!(state.inconsistencies, Inconsistencies::default());
 }
 
 #[test]
@@ -96,7 +97,7 @@ fn blocks_end_with_the_memory_below_them() {
     t.free(2 * SECOND, Space::Device, A);
     let state = read(&t).state;
     assert_eq!((sums(&state).allocated, sums(&state).reserved), (MIB, 20 * MIB));
-    assert_eq!(state.oddities.blocks_without_memory, 2);
+    assert_eq!(state.inconsistencies.blocks_without_memory, 2);
     t.event(3 * SECOND, Event::Unmap { address: B, size: 20 * MIB });
     let state = read(&t).state;
     assert_eq!((sums(&state).allocated, sums(&state).reserved), (0, 0));
@@ -370,19 +371,31 @@ proptest! {
 struct Heard(Vec<(&'static str, u64)>);
 
 impl Observer for Heard {
-    fn born(&mut self, _: &vramtrace_format::Stamped, key: Key, _: &Live, _: Birth) {
-        self.0.push(("born", key.number));
+    fn on_alloc(&mut self, _: &vramtrace_format::Stamped, key: Key, _: &Live, _: AllocCause) {
+        self.0.push(("alloc", key.number));
     }
 
-    fn block_born(&mut self, _: &vramtrace_format::Stamped, address: u64, _: &Live, _: Birth) {
+    fn on_block_alloc(
+        &mut self,
+        _: &vramtrace_format::Stamped,
+        address: u64,
+        _: &Live,
+        _: AllocCause,
+    ) {
         self.0.push(("block", address));
     }
 
-    fn block_died(&mut self, _: &vramtrace_format::Stamped, address: u64, _: &Live, _: Death) {
+    fn on_block_free(
+        &mut self,
+        _: &vramtrace_format::Stamped,
+        address: u64,
+        _: &Live,
+        _: FreeCause,
+    ) {
         self.0.push(("freed", address));
     }
 
-    fn became_segment(&mut self, _: &vramtrace_format::Stamped, key: Key, _: &Live) {
+    fn on_segment(&mut self, _: &vramtrace_format::Stamped, key: Key, _: &Live) {
         self.0.push(("segment", key.number));
     }
 }
@@ -403,14 +416,14 @@ fn observers_hear_of_blocks_apart_and_of_segments_when_they_become_one() {
     let mut heard = Heard::default();
     trace.replay(&trace.definitions().0, &mut heard);
     let expected = [
-        ("born", A),
-        ("born", 7),
+        ("alloc", A),
+        ("alloc", 7),
         ("segment", A),
         ("block", A),
         ("block", A + MIB),
         ("segment", 7),
         ("block", B),
-        ("born", 8),
+        ("alloc", 8),
         ("segment", 8),
         ("freed", A),
     ];

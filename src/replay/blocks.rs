@@ -2,10 +2,10 @@
 
 use vramtrace_format::{BlockChange, DeviceId, Space, StackId, Stamped};
 
-use super::cache::{CacheOomAt, Change, Told};
+use super::cache::{CacheOomAt, Change, ReportedTotals};
 use super::live::{Key, Live};
-use super::observer::{Birth, Death, Observer};
-use super::state::Mapping;
+use super::mapping::Mapping;
+use super::observer::{AllocCause, FreeCause, Observer};
 use super::{Certainty, Replay};
 
 impl Replay {
@@ -15,7 +15,7 @@ impl Replay {
         at: &Stamped,
         key: Key,
         live: Live,
-        how: Birth,
+        how: AllocCause,
         observer: &mut impl Observer,
     ) {
         let state = &mut self.state;
@@ -24,7 +24,7 @@ impl Replay {
         state.cache.forget_requested(key.number);
         let (grown, known) = state.cache.place(key.number, live.size, live.device);
         let absorbed = match how {
-            Birth::Checkpoint => 0,
+            AllocCause::Checkpoint => 0,
             _ => state.cache.refusals.block_made(at.thread, live.device),
         };
         let device = state.devices.entry(live.device).or_default();
@@ -35,11 +35,11 @@ impl Replay {
         sums.add_block(live.size, !known);
         sums.reserve(grown.into());
         sums.refusals_recovered = sums.refusals_recovered.saturating_add(absorbed);
-        sums.went_on |= how != Birth::Checkpoint;
+        sums.went_on |= how != AllocCause::Checkpoint;
         if grown > 0 {
             self.tell_segments(at, observer);
         }
-        observer.block_born(at, key.number, &live, how);
+        observer.on_block_alloc(at, key.number, &live, how);
         self.tell_changed(at, live.device, observer);
     }
 
@@ -49,14 +49,14 @@ impl Replay {
         at: &Stamped,
         key: Key,
         live: Live,
-        how: Death,
+        how: FreeCause,
         observer: &mut impl Observer,
     ) {
         let outside = self.state.cache.displace(key.number).unwrap_or(0);
         let sums = &mut self.device(live.device).cache;
         sums.remove_block(live.size, outside);
         sums.frees = sums.frees.saturating_add(1);
-        observer.block_died(at, key.number, &live, how);
+        observer.on_block_free(at, key.number, &live, how);
         self.tell_changed(at, live.device, observer);
     }
 
@@ -80,14 +80,16 @@ impl Replay {
         at: &Stamped,
         start: u64,
         end: u64,
-        how: Death,
+        how: FreeCause,
         observer: &mut impl Observer,
     ) {
         let gone = self.state.cache.went(start);
         if gone.blocks {
             let inside = |(address, _): &(u64, &Live)| (start..end).contains(address);
             let blocks: Vec<u64> = self.state.live.blocks().filter(inside).map(|b| b.0).collect();
-            self.state.oddities.blocks_without_memory += blocks.len() as u64;
+            if self.state.live_is_known() {
+                self.state.inconsistencies.blocks_without_memory += blocks.len() as u64;
+            }
             for number in blocks {
                 self.end(at, Key { space: Space::Block, number }, how, observer);
             }
@@ -107,7 +109,7 @@ impl Replay {
         }
         self.state.mappings.insert(address, mapping);
         let key = Key { space: Space::Vmm, number: mapping.object };
-        observer.mapped(at, address, &mapping, self.state.live.get(key));
+        observer.on_map(at, address, &mapping, self.state.live.get(key));
         let (change, waiting) = self.state.cache.was_mapped(address, &mapping, &self.state.live);
         self.reserve_segments(at, change, observer);
         self.place_again(at, &waiting, observer);
@@ -125,8 +127,8 @@ impl Replay {
         while let Some((&start, &mapping)) = self.state.mappings.range(address..end).next() {
             self.state.mappings.remove(&start);
             let end = start.saturating_add(mapping.size);
-            self.memory_went(at, start, end, Death::WithMemory, observer);
-            observer.unmapped(at, start, &mapping);
+            self.memory_went(at, start, end, FreeCause::WithMemory, observer);
+            observer.on_unmap(at, start, &mapping);
         }
     }
 
@@ -170,7 +172,7 @@ impl Replay {
                 None => Key { space: Space::Device, number: start },
             };
             if let Some(live) = self.state.live.get(key) {
-                observer.became_segment(at, key, live);
+                observer.on_segment(at, key, live);
             }
         }
     }
@@ -195,10 +197,10 @@ impl Replay {
                 cache.pending.remove(&address);
             }
         }
-        observer.block_changed(at, address, change);
+        observer.on_block_change(at, address, change);
     }
 
-    pub(super) fn cache_state(&mut self, device: DeviceId, told: Told) {
+    pub(super) fn cache_state(&mut self, device: DeviceId, told: ReportedTotals) {
         let known =
             self.state.certainty == Certainty::Whole || self.state.certainty == Certainty::Resumed;
         let sums = &mut self.device(device).cache;
@@ -208,7 +210,7 @@ impl Replay {
         }
     }
 
-    pub(super) fn cache_oom(
+    pub(super) fn on_cache_oom(
         &mut self,
         at: &Stamped,
         device: DeviceId,
@@ -224,7 +226,7 @@ impl Replay {
         sums.ooms = sums.ooms.saturating_add(1);
         sums.last_oom = Some(oom);
         sums.went_on = false;
-        observer.cache_oom(at, device, &oom);
+        observer.on_cache_oom(at, device, &oom);
         self.tell_changed(at, device, observer);
     }
 }

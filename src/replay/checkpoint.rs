@@ -8,8 +8,9 @@
 use vramtrace_format::{Alloc, Counters, DeviceId, Event, Kind, Stamped, ThreadId};
 
 use super::live::{Key, Live};
-use super::observer::{Birth, Observer};
-use super::state::{Certainty, ContextState, Mapping};
+use super::mapping::Mapping;
+use super::observer::{AllocCause, Observer};
+use super::state::{Certainty, ContextState};
 use super::{Replay, add};
 use crate::trace::{Definitions, Site};
 
@@ -83,7 +84,7 @@ impl Replay {
             Event::CheckpointEnd { id } if id == checkpoint => {
                 self.state.certainty = Certainty::Resumed;
                 self.unsure_peaks.clear();
-                observer.resumed(at, &self.state);
+                observer.on_resume(at, &self.state);
             }
             _ => {}
         }
@@ -110,7 +111,7 @@ impl Replay {
         }
         self.state.host_pinned.allocations = 0;
         self.state.host_registered.allocations = 0;
-        observer.reset(at);
+        observer.on_history_gap(at);
     }
 
     fn checkpoint_alloc(
@@ -131,7 +132,7 @@ impl Replay {
             Some(_) => {}
             None => {
                 let live = Live { thread: ThreadId(0), ..live };
-                self.begin(at, key, live, Birth::Checkpoint, observer);
+                self.begin(at, key, live, AllocCause::Checkpoint, observer);
             }
         }
     }

@@ -9,7 +9,7 @@ pub type BytesByCause = [u64; Cause::COUNT];
 
 /// Who made the driver take memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Maker {
+pub struct Originator {
     pub cause: Cause,
     pub site: SiteId,
     pub stack: StackId,
@@ -20,7 +20,7 @@ pub struct Maker {
 #[derive(Clone, Debug, Default)]
 pub struct DriverOwn {
     by_cause: BytesByCause,
-    makers: FxHashMap<Maker, u64>,
+    makers: FxHashMap<Originator, u64>,
     /// The recorder tells causes; older ones did not.
     told: bool,
 }
@@ -40,9 +40,10 @@ impl DriverOwn {
     }
 
     /// Who made it take how much, the most first.
-    pub fn makers(&self) -> Vec<(Maker, u64)> {
+    pub fn makers(&self) -> Vec<(Originator, u64)> {
         let held = self.makers.iter().filter(|(_, bytes)| **bytes > 0);
-        let mut makers: Vec<(Maker, u64)> = held.map(|(maker, bytes)| (*maker, *bytes)).collect();
+        let mut makers: Vec<(Originator, u64)> =
+            held.map(|(maker, bytes)| (*maker, *bytes)).collect();
         makers.sort_unstable_by_key(|(maker, bytes)| (std::cmp::Reverse(*bytes), *maker));
         makers
     }
@@ -52,7 +53,7 @@ impl DriverOwn {
         self.told = true;
         let sum = &mut self.by_cause[cause as usize];
         *sum = sum.saturating_add_signed(delta);
-        let maker = self.makers.entry(Maker { cause, site, stack, name }).or_default();
+        let maker = self.makers.entry(Originator { cause, site, stack, name }).or_default();
         *maker = maker.saturating_add_signed(delta);
     }
 

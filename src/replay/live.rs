@@ -3,7 +3,7 @@
 use std::collections::hash_map::Entry;
 
 use rustc_hash::FxHashMap;
-use vramtrace_format::physical::{Physical, physical};
+use vramtrace_format::physical;
 use vramtrace_format::{ContextId, DeviceId, Kind, PoolId, SiteId, Space, StackId, ThreadId};
 
 /// What names an allocation while it lives.
@@ -34,13 +34,9 @@ pub struct Live {
 }
 
 impl Live {
-    /// Its own share of physical memory: what "who holds it" tables show. Slab allocations: size
-    /// rounded up to 512 B; pool and graph blocks: their size, inside what the pool reserved.
+    /// Its own share of physical memory: what "who holds it" tables show.
     pub fn share(&self) -> u64 {
-        match physical(self.kind, self.size) {
-            Physical::Own(bytes) | Physical::Shared(bytes) => bytes,
-            Physical::Reserved | Physical::None => self.size,
-        }
+        physical::share(self.kind, self.size)
     }
 
     /// Same allocation, seen twice (as itself and in a checkpoint)? File times have 64 ns steps.

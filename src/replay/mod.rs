@@ -15,7 +15,7 @@
 //!   refusals that were absorbed, kept at every event;
 //! * [`State::segments`], for a moment: each segment with its blocks and holes;
 //! * [`State::cache`]: blocks outside of known memory, what was asked for, blocks that wait;
-//! * [`Observer`]: `block_born`, `block_died`, `block_changed`, `became_segment`, `cache_oom`.
+//! * [`Observer`]: `on_block_alloc`, `on_block_free`, `on_block_change`, `on_segment`, `on_cache_oom`.
 
 mod blocks;
 pub mod cache;
@@ -24,9 +24,11 @@ pub mod device;
 mod driver_own;
 mod freed;
 pub mod live;
+mod mapping;
 pub mod observer;
 mod places;
 pub mod state;
+mod trace;
 
 #[cfg(test)]
 mod block_tests;
@@ -35,12 +37,16 @@ mod model;
 #[cfg(test)]
 mod tests;
 
-pub use cache::{Backing, BlockAt, Cache, CacheOomAt, CachePeak, CacheSums, SegmentAt, Told};
+pub use cache::{
+    Backing, BlockAt, CacheOomAt, CachePeak, CacheState, CacheSums, ReportedTotals, SegmentAt,
+};
 pub use device::{BytesByKind, DeviceState, KindSums, Peak, SampleAt};
-pub use driver_own::{BytesByCause, DriverOwn, Maker};
+pub use driver_own::{BytesByCause, DriverOwn, Originator};
 pub use live::{Key, Live, LiveSet};
-pub use observer::{Birth, Death, Observer};
-pub use state::{Certainty, ContextState, Mapping, PoolSums, RefusalAt, State, Stop};
+pub use mapping::Mapping;
+pub use observer::{AllocCause, FreeCause, Observer};
+pub use state::{Certainty, ContextState, PoolSums, RefusalAt, State, Stop};
+pub use trace::{Progress, ReplayResult, Until};
 
 use rustc_hash::FxHashSet;
 use vramtrace_format::{
@@ -87,7 +93,11 @@ impl Replay {
 
     /// Events before the next one are missing.
     pub fn gap(&mut self) {
+        if self.state.live_is_known() && self.state.events > 0 {
+            self.state.known_until_ns = Some(self.state.time_ns);
+        }
         self.state.certainty = Certainty::Lost;
+        self.state.events_at_gap = self.state.events;
         self.unsure_peaks.clear();
     }
 
@@ -120,22 +130,25 @@ impl Replay {
         self.state.time_ns = self.state.time_ns.max(at.time_ns);
         match at.event {
             Event::CacheState { device, allocated, reserved } => {
-                self.cache_state(device, Told { time_ns: at.time_ns, allocated, reserved });
+                self.cache_state(
+                    device,
+                    ReportedTotals { time_ns: at.time_ns, allocated, reserved },
+                );
             }
             Event::CacheOom { device, size, allocated, reserved, stack } => {
-                self.cache_oom(at, device, size, (allocated, reserved), stack, observer);
+                self.on_cache_oom(at, device, size, (allocated, reserved), stack, observer);
             }
             Event::BlockChange { address, change } => {
                 self.change_block(at, address, change, observer);
             }
             Event::Shared { address, stack, .. } => {
                 let segment = self.state.cache.segment_of(address);
-                observer.shared(at, address, stack, segment);
+                observer.on_share(at, address, stack, segment);
             }
             Event::Alloc(alloc) => self.alloc(definitions, at, &alloc, observer),
             Event::Free { key, space, .. } => {
                 let key = Key { space, number: key };
-                match self.end(at, key, Death::Freed, observer) {
+                match self.end(at, key, FreeCause::Freed, observer) {
                     Some(live) => self.freed.push(key, live),
                     None => self.unknown_free(),
                 }
@@ -181,7 +194,7 @@ impl Replay {
                 }
             }
             Event::Ended => self.state.ended_ns = Some(at.time_ns),
-            Event::Drift { .. } => self.state.oddities.told += 1,
+            Event::Drift { .. } => self.state.inconsistencies.told += 1,
             Event::PassedThrough { api } => {
                 self.state.passed_through.insert(api);
             }
@@ -214,9 +227,11 @@ impl Replay {
                 self.device(took.device).driver_own.apply(&took);
                 self.tell_changed(at, took.device, observer);
             }
-            Event::Mark { name, mark } => observer.marked(at, name, mark),
-            Event::PostMortem(told) => observer.post_mortem(at, &told),
-            Event::Neighbour { device, pid, bytes } => observer.neighbour(at, device, pid, bytes),
+            Event::Mark { name, mark } => observer.on_mark(at, name, mark),
+            Event::PostMortem(told) => observer.on_post_mortem(at, &told),
+            Event::Neighbour { device, pid, bytes } => {
+                observer.on_neighbour(at, device, pid, bytes)
+            }
             Event::Anchor => {}
         }
     }
@@ -242,7 +257,7 @@ impl Replay {
                 None => self.unsure_peaks.push((id, unsure)),
             }
         }
-        observer.changed(at, id, &self.state.devices[&id]);
+        observer.on_device_change(at, id, &self.state.devices[&id]);
     }
 
     fn alloc(
@@ -267,13 +282,14 @@ impl Replay {
                 self.count_call(&live);
                 return;
             }
-            self.state.oddities.replaced += 1;
+            // Where events are missing, its free may be among them.
+            self.state.inconsistencies.replaced += u64::from(self.state.live_is_known());
             self.state.live.insert(key, earlier);
-            self.end(at, key, Death::Replaced, observer);
+            self.end(at, key, FreeCause::Replaced, observer);
             self.state.live.insert(key, live);
         }
         self.count_call(&live);
-        self.book(at, key, live, Birth::Allocated, observer);
+        self.book(at, key, live, AllocCause::Allocated, observer);
     }
 
     /// One allocating call, in the totals.
@@ -298,7 +314,7 @@ impl Replay {
         alloc: &Alloc,
     ) -> Live {
         let site = definitions.site(alloc.site);
-        self.state.oddities.unknown_sites += u64::from(site.is_none());
+        self.state.inconsistencies.unknown_sites += u64::from(site.is_none());
         let natural = match alloc.space {
             Space::Device => Kind::Device,
             Space::Vmm => Kind::Vmm,
@@ -330,7 +346,7 @@ impl Replay {
         at: &Stamped,
         key: Key,
         live: Live,
-        how: Birth,
+        how: AllocCause,
         observer: &mut impl Observer,
     ) {
         self.state.live.insert(key, live);
@@ -343,23 +359,23 @@ impl Replay {
         at: &Stamped,
         key: Key,
         live: Live,
-        how: Birth,
+        how: AllocCause,
         observer: &mut impl Observer,
     ) {
         if let Some(host) = self.host(live.kind) {
             host.add(live.size);
-            observer.born(at, key, &live, how);
+            observer.on_alloc(at, key, &live, how);
             return;
         }
         if live.kind == Kind::Block {
             self.book_block(at, key, live, how, observer);
             return;
         }
-        if how == Birth::Allocated {
+        if how == AllocCause::Allocated {
             self.state.cache.refusals.served(at.thread);
         }
         self.device(live.device).add_live(key, &live);
-        observer.born(at, key, &live, how);
+        observer.on_alloc(at, key, &live, how);
         self.memory_came(at, key, &live, observer);
         self.tell_changed(at, live.device, observer);
     }
@@ -369,16 +385,16 @@ impl Replay {
         &mut self,
         at: &Stamped,
         key: Key,
-        how: Death,
+        how: FreeCause,
         observer: &mut impl Observer,
     ) -> Option<Live> {
-        let (live, gone) = self.state.live.release(key, how != Death::Freed)?;
+        let (live, gone) = self.state.live.release(key, how != FreeCause::Freed)?;
         if !gone {
             return Some(live);
         }
         if let Some(host) = self.host(live.kind) {
             host.remove(live.size);
-            observer.died(at, key, &live, how);
+            observer.on_free(at, key, &live, how);
             return Some(live);
         }
         if live.kind == Kind::Block {
@@ -388,15 +404,15 @@ impl Replay {
         if key.space == Space::Device {
             let end = key.number.saturating_add(live.size);
             let blocks_end = match how {
-                Death::WithContext => Death::WithContext,
-                _ => Death::WithMemory,
+                FreeCause::WithContext => FreeCause::WithContext,
+                _ => FreeCause::WithMemory,
             };
             self.memory_went(at, key.number, end, blocks_end, observer);
         }
         let device = self.device(live.device);
         device.remove_live(key, &live);
         add(&mut device.frees, u64::from(live.kind != Kind::Imported));
-        observer.died(at, key, &live, how);
+        observer.on_free(at, key, &live, how);
         self.tell_changed(at, live.device, observer);
         Some(live)
     }
@@ -412,13 +428,13 @@ impl Replay {
     fn unknown_free(&mut self) {
         // Before a checkpoint's place, what was freed may never have been told.
         if self.state.certainty == Certainty::Whole {
-            self.state.oddities.unknown_frees += 1;
+            self.state.inconsistencies.unknown_frees += 1;
         }
     }
 
     fn unknown_restore(&mut self) {
         if self.state.certainty == Certainty::Whole {
-            self.state.oddities.unknown_restores += 1;
+            self.state.inconsistencies.unknown_restores += 1;
         }
     }
 
@@ -429,7 +445,7 @@ impl Replay {
                     let device = self.device(live.device);
                     device.frees = device.frees.saturating_sub(1);
                 }
-                self.begin(at, key, live, Birth::FreeFailed, observer);
+                self.begin(at, key, live, AllocCause::FreeFailed, observer);
             }
             // One reference of several was announced as dropped; or a checkpoint that began in
             // between put it back already.
@@ -478,7 +494,7 @@ impl Replay {
             kind: site.and_then(|site| site.kind),
             refused,
         });
-        observer.refused(at, &refused, site.as_ref());
+        observer.on_refusal(at, &refused, site.as_ref());
         self.tell_changed(at, device, observer);
     }
 }

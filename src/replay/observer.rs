@@ -5,12 +5,13 @@ use vramtrace_format::{BlockChange, DeviceId, Mark, PostMortem, Refused, StackId
 use super::cache::CacheOomAt;
 use super::device::DeviceState;
 use super::live::{Key, Live};
-use super::state::{Mapping, State};
+use super::mapping::Mapping;
+use super::state::State;
 use crate::trace::Site;
 
 /// How an allocation came into the live set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Birth {
+pub enum AllocCause {
     /// By its call.
     Allocated,
     /// Named by a checkpoint: made before the part of history that the file still holds.
@@ -21,7 +22,7 @@ pub enum Birth {
 
 /// How an allocation left the live set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Death {
+pub enum FreeCause {
     Freed,
     /// Its context ended.
     WithContext,
@@ -32,32 +33,32 @@ pub enum Death {
 }
 
 pub trait Observer {
-    fn born(&mut self, _at: &Stamped, _key: Key, _live: &Live, _how: Birth) {}
-    fn died(&mut self, _at: &Stamped, _key: Key, _live: &Live, _how: Death) {}
-    /// A framework's block, by its address: `born` and `died` are not told of it, as it lies in
+    fn on_alloc(&mut self, _at: &Stamped, _key: Key, _live: &Live, _how: AllocCause) {}
+    fn on_free(&mut self, _at: &Stamped, _key: Key, _live: &Live, _how: FreeCause) {}
+    /// A framework's block, by its address: `on_alloc` and `on_free` are not told of it, as it lies in
     /// memory that they told.
-    fn block_born(&mut self, _at: &Stamped, _address: u64, _live: &Live, _how: Birth) {}
-    fn block_died(&mut self, _at: &Stamped, _address: u64, _live: &Live, _how: Death) {}
-    /// This memory, told by `born` before, is a framework's segment or a part of one: from here on
-    /// its blocks say what it is for. Before the `block_born` that made it one. An object that is
+    fn on_block_alloc(&mut self, _at: &Stamped, _address: u64, _live: &Live, _how: AllocCause) {}
+    fn on_block_free(&mut self, _at: &Stamped, _address: u64, _live: &Live, _how: FreeCause) {}
+    /// This memory, told by `on_alloc` before, is a framework's segment or a part of one: from here on
+    /// its blocks say what it is for. Before the `on_block_alloc` that made it one. An object that is
     /// mapped twice may be told twice.
-    fn became_segment(&mut self, _at: &Stamped, _key: Key, _live: &Live) {}
+    fn on_segment(&mut self, _at: &Stamped, _key: Key, _live: &Live) {}
     /// A physical object is mapped here. `None`: it is not known (yet: a checkpoint has no order).
-    fn mapped(&mut self, _at: &Stamped, _address: u64, _mapping: &Mapping, _object: Option<&Live>) {
+    fn on_map(&mut self, _at: &Stamped, _address: u64, _mapping: &Mapping, _object: Option<&Live>) {
     }
-    /// The mapping that began here is gone; `block_died` told of the blocks that lay in it.
-    fn unmapped(&mut self, _at: &Stamped, _address: u64, _mapping: &Mapping) {}
-    /// More about a block: after `block_born` or `block_died`. Only in imported traces.
-    fn block_changed(&mut self, _at: &Stamped, _address: u64, _change: BlockChange) {}
+    /// The mapping that began here is gone; `on_block_free` told of the blocks that lay in it.
+    fn on_unmap(&mut self, _at: &Stamped, _address: u64, _mapping: &Mapping) {}
+    /// More about a block: after `on_block_alloc` or `on_block_free`. Only in imported traces.
+    fn on_block_change(&mut self, _at: &Stamped, _address: u64, _change: BlockChange) {}
     /// A framework's cache gave up on a request.
-    fn cache_oom(&mut self, _at: &Stamped, _device: DeviceId, _oom: &CacheOomAt) {}
+    fn on_cache_oom(&mut self, _at: &Stamped, _device: DeviceId, _oom: &CacheOomAt) {}
     /// The recorder found the program really out of memory.
-    fn post_mortem(&mut self, _at: &Stamped, _told: &PostMortem) {}
+    fn on_post_mortem(&mut self, _at: &Stamped, _told: &PostMortem) {}
     /// Another process on a device, listed at a post-mortem; its bytes where NVML knows them.
-    fn neighbour(&mut self, _at: &Stamped, _device: DeviceId, _pid: u32, _bytes: Option<u64>) {}
+    fn on_neighbour(&mut self, _at: &Stamped, _device: DeviceId, _pid: u32, _bytes: Option<u64>) {}
     /// Memory at this address was made ready for other processes. `segment`: of which device's
     /// cache it is, if it lies in a framework's segment.
-    fn shared(
+    fn on_share(
         &mut self,
         _at: &Stamped,
         _address: u64,
@@ -66,15 +67,15 @@ pub trait Observer {
     ) {
     }
     /// The program marked a phase; `name` is a text of the definitions.
-    fn marked(&mut self, _at: &Stamped, _name: u32, _mark: Mark) {}
-    fn refused(&mut self, _at: &Stamped, _refused: &Refused, _site: Option<&Site>) {}
-    /// Some sum of the device changed by this event. Comes after `born` and `died`.
-    fn changed(&mut self, _at: &Stamped, _device: DeviceId, _state: &DeviceState) {}
+    fn on_mark(&mut self, _at: &Stamped, _name: u32, _mark: Mark) {}
+    fn on_refusal(&mut self, _at: &Stamped, _refused: &Refused, _site: Option<&Site>) {}
+    /// Some sum of the device changed by this event. Comes after `on_alloc` and `on_free`.
+    fn on_device_change(&mut self, _at: &Stamped, _device: DeviceId, _state: &DeviceState) {}
     /// Events are missing here: what is live is not known until the next checkpoint, which tells
-    /// it anew. Everything born so far is forgotten without a `died`.
-    fn reset(&mut self, _at: &Stamped) {}
+    /// it anew. Every allocation told so far is forgotten without an `on_free`.
+    fn on_history_gap(&mut self, _at: &Stamped) {}
     /// After a `reset`: a checkpoint was read whole, and this is what is live.
-    fn resumed(&mut self, _at: &Stamped, _state: &State) {}
+    fn on_resume(&mut self, _at: &Stamped, _state: &State) {}
 }
 
 /// Watches nothing.

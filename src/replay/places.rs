@@ -3,7 +3,7 @@
 use vramtrace_format::{ContextId, DeviceId, Kind, PoolId, PoolOrigin, Stamped};
 
 use super::Replay;
-use super::observer::{Death, Observer};
+use super::observer::{FreeCause, Observer};
 use super::state::{ContextState, PoolSums};
 use crate::trace::Definitions;
 
@@ -62,7 +62,7 @@ impl Replay {
         observer: &mut impl Observer,
     ) {
         for key in self.state.live.owned_by(id) {
-            self.end(at, key, Death::WithContext, observer);
+            self.end(at, key, FreeCause::WithContext, observer);
         }
         if let Some(context) = self.state.contexts.remove(&id) {
             let device = self.device(context.device);

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use rustc_hash::FxHashMap;
 use vramtrace_format::{ContextId, DeviceId, Kind, PoolId, Refused, StackId, StopReason, ThreadId};
 
-use super::cache::Cache;
+use super::cache::CacheState;
 use super::device::DeviceState;
 use super::live::LiveSet;
+use super::mapping::Mapping;
 
 /// Refusals of which the details are kept, first and last ones each.
 pub const REFUSALS_KEPT: usize = 16;
@@ -28,15 +29,6 @@ pub struct PoolSums {
     pub used: u64,
     /// Another process's pool: its bytes count there.
     pub imported: bool,
-}
-
-/// A mapping of a VMM object at an address.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Mapping {
-    pub size: u64,
-    pub offset: u64,
-    /// Key of the object in `Space::Vmm`.
-    pub object: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -78,7 +70,7 @@ pub struct Stop {
 
 /// What did not fit together. All zero in a sound trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Oddities {
+pub struct Inconsistencies {
     /// Allocated again while live: the earlier one was ended.
     pub replaced: u64,
     /// Freed though not live.
@@ -112,6 +104,10 @@ pub struct State {
     pub certainty: Certainty,
     /// Events before this are missing from the file (0: none are).
     pub history_from_ns: u64,
+    /// Up to here the live set was known when events went missing last.
+    pub known_until_ns: Option<u64>,
+    /// How many events there had been then.
+    pub(super) events_at_gap: u64,
     /// Latest time seen.
     pub time_ns: u64,
     pub events: u64,
@@ -122,7 +118,7 @@ pub struct State {
     /// VMM mappings by address.
     pub mappings: BTreeMap<u64, Mapping>,
     /// A framework's cache. Its blocks are in `live`.
-    pub cache: Cache,
+    pub cache: CacheState,
     pub host_pinned: HostSums,
     pub host_registered: HostSums,
     pub first_refusals: Vec<RefusalAt>,
@@ -132,13 +128,18 @@ pub struct State {
     pub ended_ns: Option<u64>,
     /// APIs that were used and are counted, not followed.
     pub passed_through: BTreeSet<u16>,
-    pub oddities: Oddities,
+    pub inconsistencies: Inconsistencies,
 }
 
 impl State {
     /// Is the live set known, as of the last event?
     pub fn live_is_known(&self) -> bool {
         matches!(self.certainty, Certainty::Whole | Certainty::Resumed)
+    }
+
+    /// Are the events of this very moment missing?
+    pub fn is_in_gap(&self) -> bool {
+        self.certainty == Certainty::Lost && self.events == self.events_at_gap
     }
 
     /// Refused requests, all devices.

@@ -7,14 +7,15 @@ use vramtrace_format::{
 };
 
 use super::*;
+use crate::replay::{ReplayResult, Until};
 use crate::testing::{MS, SECOND, TraceBuilder};
-use crate::trace::{Reading, Trace, Until};
+use crate::trace::Trace;
 
-fn read(builder: &TraceBuilder) -> Reading {
+fn read(builder: &TraceBuilder) -> ReplayResult {
     read_bytes(&builder.bytes(), Until::End)
 }
 
-fn read_bytes(bytes: &[u8], until: Until) -> Reading {
+fn read_bytes(bytes: &[u8], until: Until) -> ReplayResult {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), bytes).unwrap();
     let trace = Trace::open(file.path()).unwrap();
@@ -24,7 +25,7 @@ fn read_bytes(bytes: &[u8], until: Until) -> Reading {
     reading
 }
 
-fn device(reading: &Reading) -> &DeviceState {
+fn device(reading: &ReplayResult) -> &DeviceState {
     &reading.state.devices[&DeviceId(0)]
 }
 
@@ -77,7 +78,7 @@ fn every_kind_counts_as_the_driver_takes_it() {
     assert_eq!(reading.state.host_pinned.live_bytes, 64 * MIB);
     assert_eq!(reading.state.host_registered.live_bytes, 5);
     assert_eq!(reading.state.ended_ns, Some(12 * MS));
-    assert_eq!(reading.state.oddities, Default::default());
+    assert_eq!(reading.state.inconsistencies, Default::default());
     assert!(reading.damage.ranges.is_empty());
 }
 
@@ -119,7 +120,7 @@ fn a_refused_free_puts_the_allocation_back() {
     assert_eq!((d.live_bytes, d.live_allocations, d.frees, d.allocations), (4 * MIB, 1, 0, 1));
     let key = Key { space: Space::Device, number: 16 * PAGE };
     assert_eq!(reading.state.live.get(key).unwrap().time_ns, MS);
-    assert_eq!(reading.state.oddities.unknown_restores, 1);
+    assert_eq!(reading.state.inconsistencies.unknown_restores, 1);
 }
 
 #[test]
@@ -162,7 +163,7 @@ fn an_import_opened_twice_is_there_until_it_is_closed_twice() {
     t.free(3 * MS, Space::Device, 16 * PAGE);
     let reading = read(&t);
     assert_eq!(device(&reading).kind(Kind::Imported).live_bytes, 0);
-    assert_eq!(reading.state.oddities.unknown_frees, 0);
+    assert_eq!(reading.state.inconsistencies.unknown_frees, 0);
     assert_eq!(device(&reading).live_bytes, 0);
 }
 
@@ -176,7 +177,7 @@ fn an_address_given_out_again_ends_the_earlier_one() {
     let reading = read(&t);
     let d = device(&reading);
     assert_eq!((d.live_bytes, d.live_allocations, d.frees), (8 * MIB, 1, 1));
-    let odd = reading.state.oddities;
+    let odd = reading.state.inconsistencies;
     assert_eq!((odd.replaced, odd.unknown_frees, odd.told), (1, 1, 1));
 }
 
@@ -295,7 +296,7 @@ fn an_undefined_site_is_the_unknown_device_never_device_0() {
     let reading = read(&t);
     assert!(!reading.state.devices.contains_key(&DeviceId(0)));
     assert_eq!(reading.state.devices[&DeviceId::UNKNOWN].live_bytes, 4 * MIB);
-    assert_eq!(reading.state.oddities.unknown_sites, 1);
+    assert_eq!(reading.state.inconsistencies.unknown_sites, 1);
 }
 
 /// What a checkpoint says, and what stood in the part of the file that is gone.
@@ -374,7 +375,7 @@ fn a_trace_whose_beginning_is_gone_starts_at_its_checkpoint() {
     assert_eq!(d.kind(Kind::Device).allocations, 1001);
     assert_eq!((d.refused_by_cap, d.refused_by_driver), (6, 2));
     assert_eq!((d.peak.bytes, d.peak.time_ns, d.peak.offset), (999 * MIB, 77 * MS, None));
-    assert_eq!(state.oddities, Default::default());
+    assert_eq!(state.inconsistencies, Default::default());
     assert_eq!(d.contexts, 1);
 }
 
@@ -389,7 +390,7 @@ fn a_whole_history_needs_no_checkpoint() {
     assert_eq!(reading.state.certainty, Certainty::Whole);
     assert_eq!(d.live_bytes, (4 + 16 + 64) * MIB);
     assert_eq!((d.allocations, d.frees, d.live_allocations), (3, 1, 2));
-    assert_eq!(reading.state.oddities, Default::default());
+    assert_eq!(reading.state.inconsistencies, Default::default());
 }
 
 #[test]
@@ -488,4 +489,43 @@ fn every_cut_and_many_flips_are_read_without_a_panic() {
         assert!(reading.state.events <= events);
         assert!(!reading.damage.ranges.is_empty(), "a flip at {at} is told");
     }
+}
+
+#[test]
+fn where_events_are_missing_nothing_is_called_wrong() {
+    let mut t = TraceBuilder::new();
+    for n in 1..16 {
+        t.alloc(MS, Kind::Device, n * 16 * PAGE, MIB);
+        t.alloc(MS, Kind::Block, n * 16 * PAGE, MIB);
+    }
+    // Their frees are missing.
+    t.lose();
+    for n in 1..16 {
+        t.alloc(2 * MS, Kind::Device, n * 16 * PAGE, MIB);
+        t.alloc(2 * MS, Kind::Block, n * 16 * PAGE, MIB);
+        t.free(3 * MS, Space::Device, n * 16 * PAGE);
+    }
+    let reading = read(&t);
+    assert_eq!(reading.state.certainty, Certainty::Lost);
+    assert_eq!(reading.state.inconsistencies, Default::default());
+    assert_eq!(reading.state.known_until_ns, Some(MS));
+}
+
+#[test]
+fn a_record_that_is_broken_takes_the_certainty_away_until_a_checkpoint() {
+    let mut t = TraceBuilder::new();
+    for n in 1..40 {
+        t.alloc(n * MS, Kind::Device, n * 16 * PAGE, MIB);
+    }
+    let mut bytes = t.bytes();
+    let offset = |bytes: &[u8], n: usize| {
+        vramtrace_format::TraceReader::new(bytes).unwrap().events().nth(n).unwrap().offset as usize
+    };
+    let (middle, last) = (offset(&bytes, 20), offset(&bytes, 38));
+    bytes[middle + 9] ^= 0x55;
+    assert_eq!(read_bytes(&bytes, Until::End).state.certainty, Certainty::Lost);
+    assert_eq!(read_bytes(&bytes, Until::Time(10 * MS)).state.certainty, Certainty::Whole);
+    bytes[middle + 9] ^= 0x55;
+    bytes[last + 9] ^= 0x55;
+    assert_eq!(read_bytes(&bytes, Until::End).state.certainty, Certainty::Lost);
 }

@@ -1,24 +1,12 @@
-//! Facts about processes, for people and for programs.
+//! Facts about processes: [`text`] for people, [`json`] for programs. What both say in the same
+//! words stands here.
 
-pub mod frag;
-mod hints;
-pub mod holders;
 pub mod json;
-pub mod layout;
-pub mod leaks;
+mod leak_evidence;
 pub mod oom;
-mod overview;
-pub mod phases;
-mod picture;
-mod process;
-mod sum;
+mod segments;
 #[cfg(test)]
 mod tests;
-pub mod torch;
+pub mod text;
 pub mod whatif;
-mod words;
-
-pub use hints::hints;
-pub use overview::overview;
-pub(crate) use picture::largest_lines;
-pub use process::{Shown, details};
+pub mod wording;

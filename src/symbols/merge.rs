@@ -11,7 +11,7 @@ pub enum Which {
 
 /// What a native frame is to the one who reads a stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Role {
+pub enum FrameRole {
     #[default]
     Shown,
     /// Of the recorder itself.
@@ -25,7 +25,7 @@ pub enum Role {
 /// All frames, innermost first. A join's Python frames stand before the native frame that runs
 /// them. Those without a known place stand before the joined ones; where none is joined, before
 /// the interpreter's first frame, or else behind all native ones.
-pub fn order(native: &[Role], python: usize, joins: &[Join]) -> Vec<Which> {
+pub fn order(native: &[FrameRole], python: usize, joins: &[Join]) -> Vec<Which> {
     let mut out = Vec::with_capacity(native.len() + python);
     // A damaged file may say anything: places only grow.
     let mut groups: Vec<(usize, usize)> = Vec::with_capacity(joins.len() + 1);
@@ -42,7 +42,7 @@ pub fn order(native: &[Role], python: usize, joins: &[Join]) -> Vec<Which> {
         // Python frames before the first join come with it.
         Some(first) => first.0 = 0,
         None if python > 0 => {
-            let loops = native.iter().position(|role| *role == Role::Interpreter);
+            let loops = native.iter().position(|role| *role == FrameRole::Interpreter);
             groups.push((0, loops.unwrap_or(native.len())));
         }
         None => {}
@@ -60,16 +60,16 @@ pub fn order(native: &[Role], python: usize, joins: &[Join]) -> Vec<Which> {
 
 /// The same without what tells nothing: the recorder's own frames, the interpreter's between and
 /// around Python frames, and what the system put around the interpreter.
-pub fn shown(native: &[Role], python: usize, joins: &[Join]) -> Vec<Which> {
+pub fn shown(native: &[FrameRole], python: usize, joins: &[Join]) -> Vec<Which> {
     let mut all = order(native, python, joins);
     let role = |which: &Which| match which {
         Which::Native(index) => native[*index],
-        Which::Python(_) => Role::Shown,
+        Which::Python(_) => FrameRole::Shown,
     };
     let hidden = |which: &Which| is_hidden(role(which), python > 0);
     if python > 0 {
         let is_outermost = |which: &Which| {
-            matches!(which, Which::Python(_)) || role(which) != Role::System && !hidden(which)
+            matches!(which, Which::Python(_)) || role(which) != FrameRole::System && !hidden(which)
         };
         let keep = all.iter().rposition(is_outermost).map_or(0, |last| last + 1);
         all.truncate(keep);
@@ -79,15 +79,15 @@ pub fn shown(native: &[Role], python: usize, joins: &[Join]) -> Vec<Which> {
 }
 
 /// Is a native frame left out of a stack, wherever it stands? `python`: the stack has frames of it.
-pub fn is_hidden(role: Role, python: bool) -> bool {
-    role == Role::Recorder || python && role == Role::Interpreter
+pub fn is_hidden(role: FrameRole, python: bool) -> bool {
+    role == FrameRole::Recorder || python && role == FrameRole::Interpreter
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
-    use super::Role::{Interpreter, Recorder, Shown, System};
+    use super::FrameRole::{Interpreter, Recorder, Shown, System};
     use super::Which::{Native, Python};
     use super::*;
 

@@ -3,8 +3,8 @@
 //! Each address and each Python instruction is named once, the addresses of a library in one pass
 //! over its file. What cannot be named is said in [`Symbols::problems`], never guessed.
 
-pub mod asked;
 pub mod frame;
+pub mod known_names;
 mod merge;
 pub mod native;
 mod outside;
@@ -22,7 +22,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use vramtrace_format::{Definition, Header, NativeName, PythonFrame, StackFlags, StackId, lines};
 
 use crate::trace::{Address, Definitions, Module, Stack, Stacks};
-use merge::{Role, Which};
+use merge::{FrameRole, Which};
 use native::{Name, Unnamed};
 
 /// Stands for memory of a framework's cache that is in no block: the id of no recorded stack.
@@ -116,7 +116,7 @@ impl Symbols {
 /// The addresses that stacks need names for.
 struct Wanted {
     /// By index, with what they are: never shown.
-    hidden: FxHashMap<u32, Role>,
+    hidden: FxHashMap<u32, FrameRole>,
     /// Index and place in the file, by index of the module.
     modules: BTreeMap<Option<u32>, Vec<(u32, u64)>>,
 }
@@ -124,13 +124,13 @@ struct Wanted {
 impl Wanted {
     fn of<'t>(stacks: &Stacks, header: &Header, wanted: impl Iterator<Item = &'t Stack>) -> Wanted {
         let role = |module: &Module| role_of(&path_of(module, header).to_string_lossy());
-        let roles: Vec<Role> = stacks.modules().iter().map(role).collect();
+        let roles: Vec<FrameRole> = stacks.modules().iter().map(role).collect();
         let mut all = Wanted { hidden: FxHashMap::default(), modules: BTreeMap::new() };
         let mut seen: FxHashSet<u32> = FxHashSet::default();
         for stack in wanted {
             for index in &stack.native {
                 let Address { module, at } = stacks.addresses()[*index as usize];
-                let role = module.map_or(Role::Shown, |module| roles[module as usize]);
+                let role = module.map_or(FrameRole::Shown, |module| roles[module as usize]);
                 // What is hidden needs no name: an interpreter's debug information is large.
                 if merge::is_hidden(role, !stack.python.is_empty()) {
                     all.hidden.insert(*index, role);
@@ -150,7 +150,7 @@ fn ask(module: &Module, path: &Path, addresses: &[u64]) -> Result<Vec<Vec<Name>>
         return Ok(vec![Vec::new(); addresses.len()]);
     }
     let calls: Vec<u64> = addresses.iter().map(|at| at.saturating_sub(1)).collect();
-    asked::names(path, &module.build_id, &calls)
+    known_names::names(path, &module.build_id, &calls)
 }
 
 /// The main program has no name with some loaders; a relative one is of where it was started.
@@ -165,7 +165,7 @@ fn path_of(module: &Module, header: &Header) -> PathBuf {
 /// Frames at one native address: several where functions were inlined.
 #[derive(Clone, Debug, Default)]
 struct Place {
-    role: Role,
+    role: FrameRole,
     frames: Vec<u32>,
 }
 
@@ -296,7 +296,7 @@ impl<'s> Namer<'s> {
                 library: None,
             };
             let frames = vec![self.frame(frame)];
-            self.places.insert(*index, Place { role: Role::Shown, frames });
+            self.places.insert(*index, Place { role: FrameRole::Shown, frames });
         }
     }
 
@@ -340,10 +340,10 @@ impl<'s> Namer<'s> {
 
     fn name_stack(&mut self, id: StackId, stack: &Stack) {
         let place = |index: &u32| self.places.get(index);
-        let roles: Vec<Role> = stack
+        let roles: Vec<FrameRole> = stack
             .native
             .iter()
-            .map(|index| place(index).map_or(Role::Shown, |place| place.role))
+            .map(|index| place(index).map_or(FrameRole::Shown, |place| place.role))
             .collect();
         let mut frames = Vec::new();
         for which in merge::shown(&roles, stack.python.len(), &stack.joins) {
@@ -363,24 +363,24 @@ impl<'s> Namer<'s> {
 }
 
 /// What the frames of a library are to the one who reads a stack.
-fn role_of(path: &str) -> Role {
+fn role_of(path: &str) -> FrameRole {
     let name = base_name(path);
     let starts = |prefix: &str| name.strip_prefix(prefix);
     // `libpython3.11.so.1.0`, and the program itself: `python`, `python3`, `python3.11`.
     let version = |rest: &str| rest.chars().all(|c| c.is_ascii_digit() || c == '.');
     if name == "libvramtrace.so" {
-        Role::Recorder
+        FrameRole::Recorder
     } else if starts("libpython").is_some_and(|rest| rest.contains(".so"))
         || starts("python").is_some_and(version)
     {
-        Role::Interpreter
+        FrameRole::Interpreter
     } else if ["libc.so", "libc-2", "libpthread", "ld-linux", "ld-musl"]
         .iter()
         .any(|prefix| starts(prefix).is_some())
     {
-        Role::System
+        FrameRole::System
     } else {
-        Role::Shown
+        FrameRole::Shown
     }
 }
 

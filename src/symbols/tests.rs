@@ -217,15 +217,15 @@ fn deep_and_many_stacks_are_taken() {
 #[test]
 fn libraries_by_their_part_in_a_stack() {
     for (path, role) in [
-        ("/opt/libvramtrace.so", Role::Recorder),
-        ("/usr/lib/libpython3.11.so.1.0", Role::Interpreter),
-        ("/root/.pyenv/versions/3.8.18/bin/python3.8", Role::Interpreter),
-        ("/usr/bin/python", Role::Interpreter),
-        ("/opt/pythonish", Role::Shown),
-        ("/opt/torch/lib/libtorch_python.so", Role::Shown),
-        ("/lib/x86_64-linux-gnu/libc.so.6", Role::System),
-        ("/lib64/ld-linux-x86-64.so.2", Role::System),
-        ("/opt/libcudart.so.12", Role::Shown),
+        ("/opt/libvramtrace.so", FrameRole::Recorder),
+        ("/usr/lib/libpython3.11.so.1.0", FrameRole::Interpreter),
+        ("/root/.pyenv/versions/3.8.18/bin/python3.8", FrameRole::Interpreter),
+        ("/usr/bin/python", FrameRole::Interpreter),
+        ("/opt/pythonish", FrameRole::Shown),
+        ("/opt/torch/lib/libtorch_python.so", FrameRole::Shown),
+        ("/lib/x86_64-linux-gnu/libc.so.6", FrameRole::System),
+        ("/lib64/ld-linux-x86-64.so.2", FrameRole::System),
+        ("/opt/libcudart.so.12", FrameRole::Shown),
     ] {
         assert_eq!(role_of(path), role, "{path}");
     }

@@ -3,41 +3,37 @@
 use std::collections::{BTreeMap, HashMap};
 
 use rustc_hash::FxHashMap;
+use vramtrace_format::uuid;
 use vramtrace_format::{
-    ContextId, Definition, DeviceId, Kind, PoolId, PoolOrigin, SiteId, StackId, ThreadId,
+    ContextId, Definition, DeviceId, Kind, PoolId, PoolOrigin, SiteId, ThreadId,
 };
 
 use super::stacks::{Code, Loaded, Stacks};
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Device {
+pub struct DeviceInfo {
     pub uuid: [u8; 16],
     pub name: String,
     pub total_bytes: u64,
     pub mig: bool,
 }
 
-impl Device {
+impl DeviceInfo {
     /// `GPU-xxxxxxxx-xxxx-...`, as nvidia-smi prints it; `MIG-` for a slice of a GPU.
     pub fn uuid_text(&self) -> String {
-        let hex = |range: std::ops::Range<usize>| -> String {
-            self.uuid[range].iter().map(|byte| format!("{byte:02x}")).collect()
-        };
-        let prefix = if self.mig { "MIG" } else { "GPU" };
-        let parts = [hex(0..4), hex(4..6), hex(6..8), hex(8..10), hex(10..16)];
-        format!("{prefix}-{}", parts.join("-"))
+        uuid::text(&self.uuid, self.mig)
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Context {
+pub struct ContextInfo {
     pub device: DeviceId,
     pub handle: u64,
     pub primary: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Pool {
+pub struct PoolInfo {
     pub device: DeviceId,
     pub handle: u64,
     pub origin: PoolOrigin,
@@ -56,7 +52,7 @@ pub struct Site {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Thread {
+pub struct ThreadInfo {
     pub tid: u32,
     pub name: String,
 }
@@ -72,10 +68,10 @@ pub const NO_TIMES: &str = "none";
 #[derive(Clone, Debug, Default)]
 pub struct Definitions {
     apis: HashMap<u16, String>,
-    threads: HashMap<ThreadId, Thread>,
-    devices: BTreeMap<DeviceId, Device>,
-    contexts: HashMap<ContextId, Context>,
-    pools: HashMap<PoolId, Pool>,
+    threads: HashMap<ThreadId, ThreadInfo>,
+    devices: BTreeMap<DeviceId, DeviceInfo>,
+    contexts: HashMap<ContextId, ContextInfo>,
+    pools: HashMap<PoolId, PoolInfo>,
     sites: FxHashMap<SiteId, Site>,
     texts: HashMap<u32, String>,
     notes: Vec<String>,
@@ -90,16 +86,16 @@ impl Definitions {
                 self.apis.insert(id, name);
             }
             Definition::Thread { id, tid, name } => {
-                self.threads.insert(id, Thread { tid, name });
+                self.threads.insert(id, ThreadInfo { tid, name });
             }
             Definition::Device { id, uuid, name, total_bytes, mig } => {
-                self.devices.insert(id, Device { uuid, name, total_bytes, mig });
+                self.devices.insert(id, DeviceInfo { uuid, name, total_bytes, mig });
             }
             Definition::Context { id, device, handle, primary } => {
-                self.contexts.insert(id, Context { device, handle, primary });
+                self.contexts.insert(id, ContextInfo { device, handle, primary });
             }
             Definition::Pool { id, device, handle, origin } => {
-                self.pools.insert(id, Pool { device, handle, origin });
+                self.pools.insert(id, PoolInfo { device, handle, origin });
             }
             Definition::Site { id, api, kind, device, context, pool, stream } => {
                 self.sites.insert(id, Site { api, kind, device, context, pool, stream });
@@ -137,29 +133,29 @@ impl Definitions {
         self.site(site).map_or_else(|| "?".to_string(), |site| self.api_name(site.api))
     }
 
-    pub fn thread(&self, id: ThreadId) -> Option<&Thread> {
+    pub fn thread(&self, id: ThreadId) -> Option<&ThreadInfo> {
         self.threads.get(&id)
     }
 
     /// In no order.
-    pub fn threads(&self) -> impl Iterator<Item = &Thread> {
+    pub fn threads(&self) -> impl Iterator<Item = &ThreadInfo> {
         self.threads.values()
     }
 
-    pub fn device(&self, id: DeviceId) -> Option<&Device> {
+    pub fn device(&self, id: DeviceId) -> Option<&DeviceInfo> {
         self.devices.get(&id)
     }
 
     /// In order of ordinal.
-    pub fn devices(&self) -> impl Iterator<Item = (DeviceId, &Device)> {
+    pub fn devices(&self) -> impl Iterator<Item = (DeviceId, &DeviceInfo)> {
         self.devices.iter().map(|(id, device)| (*id, device))
     }
 
-    pub fn context(&self, id: ContextId) -> Option<Context> {
+    pub fn context(&self, id: ContextId) -> Option<ContextInfo> {
         self.contexts.get(&id).copied()
     }
 
-    pub fn pool(&self, id: PoolId) -> Option<Pool> {
+    pub fn pool(&self, id: PoolId) -> Option<PoolInfo> {
         self.pools.get(&id).copied()
     }
 
@@ -205,9 +201,5 @@ impl Definitions {
     /// Empty where none were recorded.
     pub fn stacks(&self) -> &Stacks {
         &self.stacks
-    }
-
-    pub fn has_stack(&self, id: StackId) -> bool {
-        self.stacks.get(id).is_some()
     }
 }

@@ -1,40 +1,32 @@
 //! One trace file.
 
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io;
 use std::ops::Range;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use memmap2::{Advice, Mmap};
-use vramtrace_format::reader::Run;
-use vramtrace_format::{Damage, Error, Header, Stamped, TraceReader};
+use vramtrace_format::{
+    Damage, DamageKind, Error, Events, Header, Stamped, TraceReader, proc, secrets,
+};
 
 use super::Definitions;
 use super::holes::data_ranges;
-use crate::replay::{Observer, Replay, State};
+use super::tail::Tail;
 
 /// A mapped trace, finished or as far as it had been written when it was opened.
 #[derive(Debug)]
 pub struct Trace {
     path: PathBuf,
     map: Option<Mmap>,
-    /// Where it holds data: the rest was punched out.
+    /// Where it holds data: the rest was erased.
     data: Vec<Range<u64>>,
     header: Header,
-    living: bool,
-}
-
-/// Told now and then while a long trace is read: bytes read of how many.
-pub type Progress<'p> = &'p mut dyn FnMut(u64, u64);
-
-/// How far to replay.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Until {
-    End,
-    /// Up to and with the event at this file offset.
-    Offset(u64),
-    /// Up to the last event not later than this, ns since start.
-    Time(u64),
+    running: bool,
+    /// What was found broken by whoever read it so far.
+    damage: Mutex<DamageFound>,
 }
 
 /// Broken parts of a file.
@@ -49,22 +41,34 @@ pub struct DamageFound {
 }
 
 impl DamageFound {
+    /// After the events were read, or some of them.
+    pub(crate) fn of(reader: &TraceReader, events: &Events) -> DamageFound {
+        DamageFound {
+            ranges: [reader.damage(), events.damage()].concat(),
+            unfinished: events.unfinished(),
+            unknown: events.unknown(),
+        }
+    }
+
     pub fn bytes(&self) -> u64 {
         self.ranges.iter().map(|damage| damage.bytes).sum()
     }
-}
 
-/// What replaying a trace gave.
-#[derive(Clone, Debug)]
-pub struct Reading {
-    pub state: State,
-    pub damage: DamageFound,
+    /// The same place counts once, however often it was met.
+    fn add(&mut self, found: &DamageFound) {
+        let new = found.ranges.iter().filter(|range| !self.ranges.contains(range));
+        let new: Vec<Damage> = new.copied().collect();
+        self.ranges.extend(new);
+        self.unfinished = self.unfinished.max(found.unfinished);
+        self.unknown = self.unknown.max(found.unknown);
+    }
 }
 
 impl Trace {
     /// Maps the file and reads its header page.
     pub fn open(path: &Path) -> Result<Trace, OpenError> {
-        let file = File::open(path)?;
+        // A FIFO would wait for a writer.
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
         let meta = file.metadata()?;
         if !meta.is_file() {
             return Err(OpenError::NotAFile);
@@ -72,23 +76,49 @@ impl Trace {
         let map = match meta.len() {
             // An empty mapping is an error of its own: the reader says it better.
             0 => None,
-            // SAFETY: recorders only append to a trace and never make it shorter. Words that
-            // change while we read are seen old or new; each record carries its check.
+            // SAFETY: recorders write to a trace and never make it shorter. Words that change while
+            // we read are seen old or new; each record carries its check.
             _ => Some(unsafe { Mmap::map(&file) }?),
         };
         if let Some(map) = &map {
             // A hint: nothing depends on it.
             let _ = map.advise(Advice::Sequential);
         }
-        let data = data_ranges(&file)?;
-        let header =
-            TraceReader::sparse(map.as_deref().unwrap_or_default(), &data)?.header().clone();
-        let living = is_running(&header);
-        Ok(Trace { path: path.to_path_buf(), map, data, header, living })
+        let mut data = data_ranges(&file)?;
+        let mut header = match TraceReader::sparse(map.as_deref().unwrap_or_default(), &data) {
+            Ok(reader) => reader.header().clone(),
+            Err(error) => Tail::header_beside(path).ok_or(error)?,
+        };
+        // Older recorders wrote all of it.
+        header.command = secrets::mask(header.command);
+        let running = is_running(&header);
+        // Before the trace: a window that leaves the tail is in the trace.
+        let tail = Tail::of(path, &header);
+        let mut damage = DamageFound::default();
+        if header.has_tail && tail.is_none() && !running {
+            // Killed, and its tail is not here: its last second may be missing.
+            let offset = file.metadata()?.len();
+            damage.ranges.push(Damage { offset, bytes: 0, kind: DamageKind::TailMissing });
+        }
+        let map = match tail {
+            Some(tail) => {
+                data = data_ranges(&file)?;
+                Some(tail.over(&file, &mut data)?)
+            }
+            None => map,
+        };
+        let damage = Mutex::new(damage);
+        Ok(Trace { path: path.to_path_buf(), map, data, header, running, damage })
     }
 
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Under the name of the file that it was made of.
+    pub fn shown_as(mut self, path: &Path) -> Trace {
+        self.path = path.to_path_buf();
+        self
     }
 
     pub fn header(&self) -> &Header {
@@ -96,11 +126,11 @@ impl Trace {
     }
 
     /// Its process was running when the trace was opened.
-    pub fn is_living(&self) -> bool {
-        self.living
+    pub fn is_running(&self) -> bool {
+        self.running
     }
 
-    /// Where it holds data; the rest was punched out.
+    /// Where it holds data; the rest was erased.
     pub(super) fn data(&self) -> &[Range<u64>] {
         &self.data
     }
@@ -108,6 +138,11 @@ impl Trace {
     /// Bytes of the file, holes included.
     pub fn len(&self) -> u64 {
         self.bytes().len() as u64
+    }
+
+    /// Bytes of it that hold data: what the recorder wrote and did not let go.
+    pub fn data_bytes(&self) -> u64 {
+        self.data.iter().map(|range| range.end - range.start).sum()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -118,160 +153,57 @@ impl Trace {
         self.map.as_deref().unwrap_or_default()
     }
 
+    /// From when on every event is there. 0: from the start.
+    pub fn history_from_ns(&self) -> u64 {
+        self.reader().map_or(0, |reader| reader.history_from_ns())
+    }
+
+    /// Over the mapped bytes. `None`: the header page was damaged since the trace was opened.
+    pub(crate) fn reader(&self) -> Option<TraceReader<'_>> {
+        TraceReader::sparse(self.bytes(), &self.data).ok()
+    }
+
+    /// Every event, in file order.
+    pub fn for_each_event(&self, visit: &mut dyn FnMut(&Stamped)) {
+        let Some(reader) = self.reader() else { return };
+        let mut events =
+            if self.running { reader.tail(Default::default()) } else { reader.events() };
+        for stamped in &mut events {
+            visit(&stamped);
+        }
+        self.note_damage(&DamageFound::of(&reader, &events));
+    }
+
+    /// What was found broken in all that was read of it so far.
+    pub fn damage(&self) -> DamageFound {
+        self.damage.lock().map(|found| found.clone()).unwrap_or_default()
+    }
+
+    /// Its last second may be missing: its process was killed, and its tail is not here.
+    pub(crate) fn missing_tail(&self) -> Option<Damage> {
+        self.damage().ranges.into_iter().find(|damage| damage.kind == DamageKind::TailMissing)
+    }
+
+    pub(crate) fn note_damage(&self, found: &DamageFound) {
+        if let Ok(mut known) = self.damage.lock() {
+            known.add(found);
+        }
+    }
+
     /// All definitions, and what of them is broken.
     pub fn definitions(&self) -> (Definitions, Vec<Damage>) {
         let mut all = Definitions::default();
-        let Ok(reader) = TraceReader::sparse(self.bytes(), &self.data) else {
-            return (all, Vec::new());
-        };
+        let Some(reader) = self.reader() else { return (all, Vec::new()) };
         let mut definitions = reader.definitions();
         for definition in &mut definitions {
             all.add(definition);
         }
         let damage = definitions.damage().to_vec();
+        let ranges = [reader.damage(), &damage].concat();
+        self.note_damage(&DamageFound { ranges, ..DamageFound::default() });
         (all, damage)
     }
-
-    /// Replays every event.
-    pub fn replay(&self, definitions: &Definitions, observer: &mut impl Observer) -> Reading {
-        self.replay_until(definitions, Until::End, observer, &mut |_, _| {})
-    }
-
-    /// The state at the end from a late checkpoint on, looked for in that many bytes of events
-    /// first: as good as a whole replay for what is live, for peaks and for counts, and quick on
-    /// a long trace. `None`: no checkpoint tells enough, or the trace is still written.
-    pub fn replay_recent(&self, definitions: &Definitions, bytes: u64) -> Option<State> {
-        let reader = TraceReader::sparse(self.bytes(), &self.data).ok().filter(|_| !self.living)?;
-        let run = *reader.runs().last()?;
-        let windows = reader.event_windows().get(run.first..run.first + run.count)?;
-        let mut wanted = bytes.max(1);
-        loop {
-            let (mut first, mut found) = (windows.len(), 0);
-            while first > 0 && found < wanted {
-                first -= 1;
-                found += windows[first].header.bytes() as u64;
-            }
-            if first == 0 {
-                return None;
-            }
-            let recent = Run { first: run.first + first, count: windows.len() - first, ..run };
-            let mut replay = Replay::new();
-            replay.gap();
-            for at in reader.events_of(&recent) {
-                replay.apply(definitions, &at, &mut ());
-            }
-            replay.finish();
-            if replay.state().live_is_known() {
-                return Some(replay.into_state());
-            }
-            wanted = wanted.saturating_mul(2);
-        }
-    }
-
-    /// Shows the state at each of several places, by its index, in the order in which they come.
-    pub fn visit(
-        &self,
-        definitions: &Definitions,
-        stops: &[Until],
-        visit: &mut dyn FnMut(usize, &State),
-    ) {
-        self.visit_watching(definitions, stops, &mut (), visit);
-    }
-
-    /// The same, and an observer follows up to the last of them.
-    pub fn visit_watching(
-        &self,
-        definitions: &Definitions,
-        stops: &[Until],
-        observer: &mut impl Observer,
-        visit: &mut dyn FnMut(usize, &State),
-    ) {
-        self.replay_with(definitions, stops, observer, &mut |_, _| {}, visit);
-    }
-
-    /// Replays up to a place.
-    pub fn replay_until(
-        &self,
-        definitions: &Definitions,
-        until: Until,
-        observer: &mut impl Observer,
-        progress: Progress,
-    ) -> Reading {
-        self.replay_with(definitions, &[until], observer, progress, &mut |_, _| {})
-    }
-
-    /// Replays up to the last of some places.
-    fn replay_with(
-        &self,
-        definitions: &Definitions,
-        stops: &[Until],
-        observer: &mut impl Observer,
-        progress: Progress,
-        visit: &mut dyn FnMut(usize, &State),
-    ) -> Reading {
-        let mut damage = DamageFound::default();
-        let mut replay = Replay::new();
-        let mut stops: Vec<(usize, Until)> = stops.iter().copied().enumerate().collect();
-        // It was readable when it was opened.
-        let Ok(reader) = TraceReader::sparse(self.bytes(), &self.data) else {
-            return Reading { state: replay.into_state(), damage };
-        };
-        damage.ranges.extend_from_slice(reader.damage());
-        let mut gaps = reader
-            .runs()
-            .iter()
-            .filter(|run| run.after_gap)
-            .filter_map(|run| reader.event_windows().get(run.first))
-            .map(|window| window.offset)
-            .peekable();
-        let mut events =
-            if self.living { reader.tail(Default::default()) } else { reader.events() };
-        let mut next_progress = 0;
-        for at in &mut events {
-            if stops.iter().any(|(_, stop)| stop.is_before(&at)) {
-                stops.retain(|(index, stop)| {
-                    let reached = stop.is_before(&at);
-                    if reached {
-                        visit(*index, replay.state());
-                    }
-                    !reached
-                });
-                if stops.is_empty() {
-                    break;
-                }
-            }
-            while gaps.next_if(|offset| *offset <= at.offset).is_some() {
-                replay.gap();
-            }
-            if at.offset >= next_progress {
-                progress(at.offset, self.len());
-                next_progress = at.offset + PROGRESS_STEP;
-            }
-            replay.apply(definitions, &at, observer);
-        }
-        damage.ranges.extend_from_slice(events.damage());
-        damage.unfinished = events.unfinished();
-        damage.unknown = events.unknown();
-        replay.finish();
-        for (index, _) in stops {
-            visit(index, replay.state());
-        }
-        Reading { state: replay.into_state(), damage }
-    }
 }
-
-impl Until {
-    fn is_before(&self, at: &Stamped) -> bool {
-        match *self {
-            Until::End => false,
-            Until::Offset(offset) => at.offset > offset,
-            Until::Time(time_ns) => at.time_ns > time_ns,
-        }
-    }
-}
-
-/// Bytes between two calls of a [`Progress`].
-const PROGRESS_STEP: u64 = 4 << 20;
 
 /// Why a file could not be opened as a trace.
 #[derive(Debug, thiserror::Error)]
@@ -285,19 +217,11 @@ pub enum OpenError {
 }
 
 /// Does the process that writes the trace run, here? Pids are reused: its start must match too.
-fn is_running(header: &Header) -> bool {
+pub(super) fn is_running(header: &Header) -> bool {
     if header.pid == 0 || header.host != host_name() {
         return false;
     }
-    let Ok(stat) = std::fs::read_to_string(format!("/proc/{}/stat", header.pid)) else {
-        return false;
-    };
-    // The name, field 2, may hold spaces and parentheses: what follows the last ')' is field 3.
-    let Some((_, rest)) = stat.rsplit_once(')') else { return false };
-    let mut fields = rest.split_ascii_whitespace();
-    let state = fields.next();
-    let start = fields.nth(18).and_then(|ticks| ticks.parse().ok());
-    !matches!(state, Some("Z" | "X")) && start == Some(header.process_start_ticks)
+    proc::is_alive(header.pid, header.process_start_ticks)
 }
 
 fn host_name() -> String {

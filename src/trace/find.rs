@@ -7,6 +7,9 @@ use std::time::UNIX_EPOCH;
 use super::Trace;
 use super::file::OpenError;
 
+/// How the name of a trace ends.
+pub const EXTENSION: &str = "vtrace";
+
 /// Wrong input: names the place, what is wrong there, and what would be right.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
@@ -26,7 +29,7 @@ pub enum TraceError {
     )]
     NoneReadable { path: PathBuf, first: String },
     #[error(
-        "no trace here: {} holds neither vramtrace-<date>-<time>/ nor *.vtrace; give a trace file \
+        "no trace here: {} holds neither *.vtrace nor a directory with such; give a trace file \
          or the directory of a run, or record one with `vramtrace run -- CMD`",
         .0.display()
     )]
@@ -35,7 +38,7 @@ pub enum TraceError {
 
 /// The traces that were meant, in order of rank, then start.
 #[derive(Debug)]
-pub struct Loaded {
+pub struct LoadedTraces {
     pub traces: Vec<Trace>,
     /// Files of a directory that could not be read.
     pub warnings: Vec<String>,
@@ -45,8 +48,8 @@ pub struct Loaded {
 
 /// Opens what `paths` name: trace files, directories of runs. Without any, the newest run in the
 /// working directory, finished or not.
-pub fn load(paths: &[PathBuf]) -> Result<Loaded, TraceError> {
-    let mut loaded = Loaded { traces: Vec::new(), warnings: Vec::new(), chosen: None };
+pub fn load(paths: &[PathBuf]) -> Result<LoadedTraces, TraceError> {
+    let mut loaded = LoadedTraces { traces: Vec::new(), warnings: Vec::new(), chosen: None };
     if paths.is_empty() {
         load_newest(Path::new("."), &mut loaded)?;
     }
@@ -72,7 +75,7 @@ pub fn load(paths: &[PathBuf]) -> Result<Loaded, TraceError> {
 }
 
 /// Of a trace and its packed copy, the copy: it is longer, and all of the trace is in it.
-fn leave_out_copies(loaded: &mut Loaded) {
+fn leave_out_copies(loaded: &mut LoadedTraces) {
     let identity = |trace: &Trace| {
         let header = trace.header();
         (header.uuid, header.pid, header.process_start_ticks, header.start_unix_ns)
@@ -98,7 +101,7 @@ fn open(path: &Path) -> Result<Trace, TraceError> {
     Trace::open(path).map_err(|source| TraceError::Open { path: path.to_path_buf(), source })
 }
 
-fn load_directory(path: &Path, loaded: &mut Loaded) -> Result<(), TraceError> {
+fn load_directory(path: &Path, loaded: &mut LoadedTraces) -> Result<(), TraceError> {
     let files = traces_in(path)
         .map_err(|source| TraceError::Directory { path: path.to_path_buf(), source })?;
     if files.is_empty() {
@@ -124,20 +127,31 @@ fn load_directory(path: &Path, loaded: &mut Loaded) -> Result<(), TraceError> {
 fn traces_in(path: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut files: Vec<PathBuf> = fs::read_dir(path)?
         .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.extension().is_some_and(|e| e == "vtrace") && path.is_file())
+        .filter(|path| is_trace(path) && path.is_file())
         .collect();
     files.sort();
     Ok(files)
 }
 
-/// A run: a directory of its own, or files that lie in the working directory.
-fn load_newest(here: &Path, loaded: &mut Loaded) -> Result<(), TraceError> {
+/// `NAME.vtrace`; `NAME.vtrace.2` too, as taken names were numbered before.
+pub fn is_trace(path: &Path) -> bool {
+    let is = |path: &Path| path.extension().is_some_and(|extension| extension == EXTENSION);
+    let numbered = path.extension().is_some_and(|extension| {
+        let digits = extension.as_encoded_bytes();
+        !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
+    });
+    is(path) || numbered && path.file_stem().is_some_and(|stem| is(Path::new(stem)))
+}
+
+/// A run: a directory of its own, whatever it is called, or files that lie in the working
+/// directory.
+fn load_newest(here: &Path, loaded: &mut LoadedTraces) -> Result<(), TraceError> {
     let unreadable = |source| TraceError::Directory { path: here.to_path_buf(), source };
     let mut newest: Option<(u64, PathBuf)> = None;
     for entry in fs::read_dir(here).map_err(unreadable)?.flatten() {
-        let name = entry.file_name();
         let path = relative(here, &entry.path());
-        if name.to_string_lossy().starts_with("vramtrace-")
+        let hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
+        if !hidden
             && path.is_dir()
             && let Some(start) = newest_start(&path)
             && newest.as_ref().is_none_or(|(best, _)| start > *best)

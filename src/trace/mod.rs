@@ -1,5 +1,5 @@
-//! Trace files: opening one, or all of a run, and reading them through the replay. And writing
-//! one that the recorder did not.
+//! Trace files: opening one, or all of a run, with their definitions. And writing one that the
+//! recorder did not.
 
 mod copy;
 mod definitions;
@@ -7,12 +7,15 @@ mod file;
 mod find;
 mod holes;
 mod stacks;
+mod tail;
 mod write;
 
 pub use definitions::{
-    Context, Definitions, Device, IMPORT, IMPORT_TIMES, NO_TIMES, Pool, Site, Thread,
+    ContextInfo, Definitions, DeviceInfo, IMPORT, IMPORT_TIMES, NO_TIMES, PoolInfo, Site,
+    ThreadInfo,
 };
-pub use file::{DamageFound, Progress, Reading, Trace, Until};
-pub use find::{Loaded, TraceError, load};
+pub use file::{DamageFound, Trace};
+pub use find::{EXTENSION, LoadedTraces, TraceError, is_trace, load};
 pub use stacks::{Address, Code, Module, Stack, Stacks};
+pub use tail::merge;
 pub use write::{TraceWriter, WriterMemory};

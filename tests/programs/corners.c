@@ -1,5 +1,5 @@
 /* corners.c WHICH: corners of the API and of a process's life that other programs leave alone.
-   WHICH: managed | pools | nodes | multicast | clone | storm | escapes | alarm. Prints results, no addresses. */
+   WHICH: managed | pools | padding | nodes | multicast | clone | storm | escapes | alarm. Prints results, no addresses. */
 #define _GNU_SOURCE
 #include "door.h"
 #include <pthread.h>
@@ -56,6 +56,22 @@ static void pools(void) {
         SHOW(CALL(cuStreamSynchronize, (CUstream))(stream));
         SHOW(CALL(cuMemPoolDestroy, (CUmemoryPool))(pool));
     }
+}
+
+/* Two blocks fill a pool's step of 32 MiB, with what rounding adds; a third one needs another. The
+   driver's figure of used bytes is that of the sizes asked for. */
+static void padding(void) {
+    CUresult (*get)(CUdeviceptr *, size_t, CUstream) = CALL(cuMemAllocAsync, (CUdeviceptr *, size_t, CUstream));
+    CUdeviceptr blocks[2], third = 0x1234;
+    CUmemoryPool pool;
+    uint64_t used = 0;
+    for (int n = 0; n < 2; n++) MUST(get(&blocks[n], 16 * MIB - 511, stream));
+    MUST(CALL(cuDeviceGetDefaultMemPool, (CUmemoryPool *, CUdevice))(&pool, 0));
+    MUST(CALL(cuMemPoolGetAttribute, (CUmemoryPool, int, void *))(pool, 7, &used));
+    printf("used %lu\n", (unsigned long)used);
+    SHOW(get(&third, 1, stream));
+    if (third != 0x1234) MUST(CALL(cuMemFreeAsync, (CUdeviceptr, CUstream))(third, stream));
+    for (int n = 0; n < 2; n++) MUST(CALL(cuMemFreeAsync, (CUdeviceptr, CUstream))(blocks[n], stream));
 }
 
 typedef struct {
@@ -243,9 +259,9 @@ int main(int count, char **arguments) {
     const struct {
         const char *name;
         void (*run)(void);
-    } all[] = {{"managed", managed},     {"pools", pools},     {"nodes", nodes},
-               {"multicast", multicast}, {"clone", raw_clone}, {"storm", storm},
-               {"escapes", escapes}};
+    } all[] = {{"managed", managed},     {"pools", pools},     {"padding", padding},
+               {"nodes", nodes},         {"multicast", multicast}, {"clone", raw_clone},
+               {"storm", storm},         {"escapes", escapes}};
     current = begin(0);
     MUST(CALL(cuStreamCreate, (CUstream *, unsigned))(&stream, 1));
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)

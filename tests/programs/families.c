@@ -1,7 +1,8 @@
-/* families.c FAMILY: allocate, free, cross-API free, double free and failure in one API family.
+/* families.c [FAMILY|all [thread]]: allocate, free, cross-API free, double free and failure in one API family.
    Prints every result and every size that the driver tells, no addresses: a bare run and a
    preloaded one must print the same. Frees everything that it took. */
 #include "door.h"
+#include <pthread.h>
 #include <string.h>
 
 static CUstream stream;
@@ -171,19 +172,35 @@ static void context(void) {
     SHOW(CALL(cuMemFree_v2, (CUdeviceptr))(p));
 }
 
-int main(int count, char **arguments) {
+static const char *wanted;
+static CUcontext primary;
+
+static void *run(void *nothing) {
     const struct {
         const char *name;
         void (*run)(void);
     } families[] = {{"device", device}, {"pitched", pitched}, {"managed", managed},
                     {"pool", pool},     {"vmm", vmm},         {"array", array},
                     {"host", host},     {"graph", graph},     {"context", context}};
-    begin(0);
-    MUST(CALL(cuStreamCreate, (CUstream *, unsigned))(&stream, 1));
+    MUST(CALL(cuCtxSetCurrent, (CUcontext))(primary));
     for (size_t i = 0; i < sizeof families / sizeof *families; i++)
-        if (count < 2 || !strcmp(arguments[1], families[i].name)) {
+        if (!wanted || !strcmp(wanted, families[i].name)) {
             printf("-- %s\n", families[i].name);
             families[i].run();
         }
+    return nothing;
+}
+
+int main(int count, char **arguments) {
+    if (count > 1 && strcmp(arguments[1], "all")) wanted = arguments[1];
+    primary = begin(0);
+    MUST(CALL(cuStreamCreate, (CUstream *, unsigned))(&stream, 1));
+    if (count > 2) { /* on a thread of its own */
+        pthread_t thread;
+        pthread_create(&thread, NULL, run, NULL);
+        pthread_join(thread, NULL);
+    } else {
+        run(NULL);
+    }
     return 0;
 }

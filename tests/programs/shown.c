@@ -92,6 +92,16 @@ static void monitor(void) {
     show_nvml("initialised");
 }
 
+/* A program that asks for a device's size and pool, and has no context. */
+static void look(void) {
+    size_t size = 0;
+    CUmemoryPool pool = NULL;
+    MUST(CALL(cuInit, (unsigned))(0));
+    MUST(CALL(cuDeviceGetDefaultMemPool, (CUmemoryPool *, CUdevice))(&pool, 0));
+    MUST(CALL(cuDeviceTotalMem_v2, (size_t *, CUdevice))(&size, 0));
+    printf("size %zu\n", size >> 20);
+}
+
 /* The stacks of all threads are taken at once. */
 static void stack(void) {
     size_t now = 0;
@@ -124,7 +134,11 @@ int main(int count, char **arguments) {
     const struct {
         const char *name;
         void (*run)(void);
-    } ways[] = {{"steps", steps}, {"monitor", monitor}, {"stack", stack}, {"refused", refused}};
+    } ways[] = {{"steps", steps},
+                {"monitor", monitor},
+                {"look", look},
+                {"stack", stack},
+                {"refused", refused}};
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
         if (count == 2 && !strcmp(arguments[1], ways[i].name)) {
             ways[i].run();

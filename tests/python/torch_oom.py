@@ -1,7 +1,8 @@
 # A training loop through stand-ins of PyTorch's libraries, with a cache that cuts blocks out of
 # segments, until a request fits nowhere.   torch_oom.py LIBC10_CUDA HOW
-#   HOW fragments: enough is free, in pieces; too-much: it is not; library: another caller is refused,
-#   while the cache keeps free segments; survives: it goes on after it; hangs: it waits to be killed
+#   HOW fragments: enough is free, in pieces; together: it is with what the cap leaves; too-much: it is
+#   not; library: another caller is refused, while the cache keeps free segments; survives: it goes on
+#   after it; hangs: it waits to be killed
 import ctypes, sys, time
 
 driver = ctypes.CDLL("libcuda.so.1")
@@ -102,7 +103,7 @@ def main(how):
         create_handle()
         return
     try:
-        logits(330 if how == "too-much" else 250)
+        logits({"together": 330, "too-much": 600}.get(how, 250))
     except OutOfMemoryError as error:
         print("OutOfMemoryError", error, flush=True)
         if how == "hangs":

@@ -1,33 +1,41 @@
-//! The call stack behind an event: taken on the thread that makes the call, outside the driver,
-//! with no lock of ours held.
+//! The call stack behind an event: taken on the thread that makes the call, after the driver's call,
+//! with no lock of ours held. Nothing waits, neither for the interpreter's lock nor for the loader's,
+//! and Python is called for the thread's state alone.
 //!
 //! | step | where |
 //! |---|---|
-//! | how far the stack can be read | [`bounds`] |
+//! | how far the stack can be read | [`stack_bounds`] |
 //! | buffers and caches | [`workspace`] |
 //! | C and C++ frames | [`native`] |
 //! | Python frames | [`python`] |
 //! | which of these runs which of those | [`join`] |
-//! | one number for each stack | [`intern`] |
+//! | one number for each stack | [`stack_interner`] |
+//!
+//! A stack is written once. A 64-bit fingerprint of return addresses, code objects and instructions
+//! finds its number. Where a library takes the place of another, fingerprints change, and stacks are
+//! written again.
 //!
 //! Where anything is in doubt the stack is 0, or partial with a flag that says so.
 
-pub mod bounds;
-pub mod intern;
+pub mod definitions;
+pub mod fingerprint;
 pub mod join;
 pub mod native;
 pub mod python;
+pub mod stack_interner;
 pub mod workspace;
 
+use crate::capture::definitions::DefinitionSink;
+use crate::capture::fingerprint::mix;
+use crate::capture::stack_interner::{Stack, StackInterner};
 use crate::config::{Config, Stacks};
-use crate::entry;
-use crate::lock::{Guard, Lock};
-use crate::process::Process;
-use crate::recorder::Recorder;
-use crate::say;
-use intern::{Library, Stack};
+use crate::interpose::dlopen::opened;
+use crate::runtime::lock::{Guard, Lock};
+use crate::runtime::log;
+use crate::runtime::mapped_modules;
+use crate::runtime::mapped_modules::Met;
+use crate::runtime::{own_stack, stack_bounds};
 use native::Registers;
-use native::modules::{self, Met};
 use python::walk::{Frames, Group, Walked};
 use python::{Found, Python};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -39,7 +47,7 @@ pub struct Capture {
     wants: Stacks,
     workspaces: Workspaces,
     python: Python,
-    library: Lock<Library>,
+    interner: Lock<StackInterner>,
     /// How often a library was found at addresses of another one.
     replaced: AtomicU32,
     /// Captures so far without a Python, where native stacks do not show it.
@@ -50,33 +58,6 @@ pub struct Capture {
 /// A quarter of the trace's limit, or this.
 const ROOM_MOST: u64 = 1 << 30;
 
-/// The number of the stack of the call that is under way on this thread.
-#[inline]
-pub fn stack(p: &'static Process) -> StackId {
-    let capture = &p.capture;
-    if !capture.wants.wanted() || !p.recorder.is_recording() {
-        return StackId(0);
-    }
-    capture.take(&p.recorder, Enough::All)
-}
-
-/// The number of the stack of a block that PyTorch is making on this thread: there are many of
-/// them, and where Python runs its frames say enough.
-#[inline]
-pub fn block(p: &'static Process) -> StackId {
-    let capture = &p.capture;
-    if !capture.wants.wanted() || !p.recorder.is_recording() {
-        return StackId(0);
-    }
-    match p.config.tensors {
-        Tensors::Full => capture.take(&p.recorder, Enough::All),
-        Tensors::Python | Tensors::Off => match capture.known_python() {
-            Some(id) => id,
-            None => capture.take(&p.recorder, Enough::Python),
-        },
-    }
-}
-
 /// What of a stack is taken, of what is wanted at all.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Enough {
@@ -86,17 +67,10 @@ enum Enough {
 }
 
 #[inline(always)]
-fn print_of(seed: u64, frames: &[native::Frame]) -> u64 {
-    frames
-        .iter()
-        .fold(mix(seed, frames.len() as u64), |print, frame| mix(print, frame.address as u64))
-}
-
-/// Two numbers to one that depends on all their bits.
-#[inline(always)]
-pub fn mix(a: u64, b: u64) -> u64 {
-    let product = u128::from(a ^ b ^ 0x9E37_79B9_7F4A_7C15) * 0xD6E8_FEB8_6659_FD93;
-    product as u64 ^ (product >> 64) as u64
+fn fingerprint_of(seed: u64, frames: &[native::Frame]) -> u64 {
+    frames.iter().fold(mix(seed, frames.len() as u64), |fingerprint, frame| {
+        mix(fingerprint, frame.address as u64)
+    })
 }
 
 impl Capture {
@@ -105,10 +79,35 @@ impl Capture {
             wants: config.stacks,
             workspaces: Workspaces::default(),
             python: Python::default(),
-            library: Lock::new(Library::new(config.max.map_or(ROOM_MOST, |max| max / 4))),
+            interner: Lock::new(StackInterner::new(config.max.map_or(ROOM_MOST, |max| max / 4))),
             replaced: AtomicU32::new(0),
             looked: AtomicU32::new(0),
             told_native: AtomicBool::new(false),
+        }
+    }
+
+    /// The number of the stack of the call that is under way on this thread.
+    #[inline]
+    pub fn stack(&self, sink: &impl DefinitionSink) -> StackId {
+        if !self.wants.wanted() || !sink.is_recording() {
+            return StackId(0);
+        }
+        self.take(sink, Enough::All)
+    }
+
+    /// The number of the stack of a block that PyTorch is making on this thread: there are many of
+    /// them, and where Python runs its frames say enough.
+    #[inline]
+    pub fn block_stack(&self, tensors: Tensors, sink: &impl DefinitionSink) -> StackId {
+        if !self.wants.wanted() || !sink.is_recording() {
+            return StackId(0);
+        }
+        match tensors {
+            Tensors::Full => self.take(sink, Enough::All),
+            Tensors::Python | Tensors::Off => match self.known_python() {
+                Some(id) => id,
+                None => self.take(sink, Enough::Python),
+            },
         }
     }
 
@@ -120,51 +119,68 @@ impl Capture {
             return None;
         }
         let mut work = self.workspaces.take()?;
-        let Workspace { quick, recent, .. } = &mut *work;
-        let quick = self.python.print(quick, self.wants.python_depth).filter(|at| at.frames > 0)?;
+        let Workspace { frame_cache, recent, .. } = &mut *work;
+        let frame_cache = self
+            .python
+            .fingerprint(frame_cache, self.wants.python_depth)
+            .filter(|at| at.frames > 0)?;
         let mut flags = StackFlags::default();
         flags.add(StackFlags::NATIVE_OFF);
-        recent.get(self.print_with(quick.print, flags, &[]))
+        recent.get(self.fingerprint_with(frame_cache.fingerprint, flags, &[]))
     }
 
-    /// Of a stack, from the print of its Python frames.
+    /// Of a stack, from the fingerprint of its Python frames.
     #[inline(always)]
-    fn print_with(&self, python: u64, flags: StackFlags, native: &[native::Frame]) -> u64 {
+    fn fingerprint_with(&self, python: u64, flags: StackFlags, native: &[native::Frame]) -> u64 {
         let seed = u64::from(self.replaced.load(Ordering::Acquire)) << 8 | u64::from(flags.0);
-        mix(print_of(seed, native), python).max(1)
+        mix(fingerprint_of(seed, native), python).max(1)
     }
 
     #[inline(never)]
-    fn take(&self, recorder: &Recorder, enough: Enough) -> StackId {
+    fn take(&self, sink: &impl DefinitionSink, enough: Enough) -> StackId {
         let from = Registers::here();
-        let Some(high) = bounds::high(from.sp) else { return StackId(0) };
+        let Some(high) = stack_bounds::high(from.sp) else { return StackId(0) };
+        own_stack::run(|| self.take_from(from, high, sink, enough))
+    }
+
+    #[inline(always)]
+    fn take_from(
+        &self,
+        from: Registers,
+        high: usize,
+        sink: &impl DefinitionSink,
+        enough: Enough,
+    ) -> StackId {
         let Some(mut work) = self.workspaces.take() else { return StackId(0) };
-        let Workspace { walker, changes, native, quick, python, groups, joins, recent } =
+        let Workspace { walker, changes, native, frame_cache, python, groups, joins, recent } =
             &mut *work;
         let mut flags = StackFlags::default();
 
         // A library that comes back to its place has to be written again; and a new one may look
         // like the one before it.
-        let now = (self.replaced.load(Ordering::Acquire), entry::opened());
+        let now = (self.replaced.load(Ordering::Acquire), opened());
         if *changes != now {
             walker.forget();
             *changes = now;
         }
-        let met = |met: Met| self.met(recorder, met);
+        let met = |met: Met| self.met(sink, met);
 
-        let quick = match self.wants.python {
-            true => self.python.print(quick, self.wants.python_depth).filter(|at| at.frames > 0),
+        let frame_cache = match self.wants.python {
+            true => self
+                .python
+                .fingerprint(frame_cache, self.wants.python_depth)
+                .filter(|at| at.frames > 0),
             false => None,
         };
         let mut walk_python =
             || self.python.walk(Frames { frames: &mut python[..self.wants.python_depth], groups });
-        let asked = self.wants.python && enough == Enough::Python && quick.is_none();
+        let asked = self.wants.python && enough == Enough::Python && frame_cache.is_none();
         let first = (asked && self.python.is_met()).then(&mut walk_python);
         let has_python = matches!(first, Some(Ok(Found::Frames(walked))) if walked.frames > 0)
-            || (quick.is_some() && enough == Enough::Python);
+            || (frame_cache.is_some() && enough == Enough::Python);
         let mut frames = &native[..0];
         let mut end = high;
-        if self.wants.native && !has_python && self.can_unwind(recorder) {
+        if self.wants.native && !has_python && self.can_unwind(sink) {
             let walked = walker.walk(from, high, &mut native[..self.wants.native_depth], met);
             frames = &native[..walked.frames];
             end = walked.high;
@@ -181,12 +197,12 @@ impl Capture {
 
         // Most stacks are known by now.
         let mut known = None;
-        if let Some(quick) = quick {
-            let print = self.print_with(quick.print, flags, frames);
-            if let Some(id) = recent.get(print) {
+        if let Some(frame_cache) = frame_cache {
+            let fingerprint = self.fingerprint_with(frame_cache.fingerprint, flags, frames);
+            if let Some(id) = recent.get(fingerprint) {
                 return id;
             }
-            known = Some(print);
+            known = Some(fingerprint);
         }
 
         let found = match self.wants.python {
@@ -194,7 +210,7 @@ impl Capture {
             false => Ok(Found::Off),
         };
         let mut walked = Walked::default();
-        match found.unwrap_or_else(|why| self.give_up(recorder, why)) {
+        match found.unwrap_or_else(|why| self.give_up(sink, why)) {
             Found::Off => flags.add(StackFlags::PYTHON_OFF),
             Found::NoThread => flags.add(StackFlags::NO_PYTHON_THREAD),
             Found::Frames(none) if none.frames == 0 => flags.add(StackFlags::NO_PYTHON_FRAMES),
@@ -208,17 +224,17 @@ impl Capture {
 
         let seed = u64::from(self.replaced.load(Ordering::Acquire)) << 8 | u64::from(flags.0);
         let pythons = &python[..walked.frames];
-        let print = python::walk::print(print_of(seed, frames), pythons).max(1);
-        let known = known.unwrap_or(print);
-        if known == print
-            && let Some(id) = recent.get(print)
+        let fingerprint = python::walk::fingerprint(fingerprint_of(seed, frames), pythons).max(1);
+        let known = known.unwrap_or(fingerprint);
+        if known == fingerprint
+            && let Some(id) = recent.get(fingerprint)
         {
             return id;
         }
         // Only for a new stack: the same frames are joined in the same way.
         let joined = self.join(frames, end, flags, (&walked, groups), joins);
         let stack = Stack { flags, native: frames, python: pythons, joins: &joins[..joined] };
-        let id = self.intern(recorder, print, &stack);
+        let id = self.intern(sink, fingerprint, &stack);
         if id != StackId(0) {
             recent.put(known, id);
         }
@@ -247,13 +263,13 @@ impl Capture {
     }
 
     #[cold]
-    fn intern(&self, recorder: &Recorder, print: u64, stack: &Stack) -> StackId {
-        let define = |definition: &Definition| recorder.place_of(definition);
+    fn intern(&self, sink: &impl DefinitionSink, fingerprint: u64, stack: &Stack) -> StackId {
+        let define = |definition: &Definition| sink.define_located(definition);
         let interpreter = self.python.interpreter();
-        let interned = self.library.lock().stack(print, stack, interpreter, define);
+        let interned = self.interner.lock().stack(fingerprint, stack, interpreter, define);
         if interned.full {
             tell(
-                recorder,
+                sink,
                 "too many different stacks: from here on new ones are not told apart".to_string(),
             );
         }
@@ -261,26 +277,26 @@ impl Capture {
     }
 
     /// What is known of the stacks, of code and of libraries.
-    pub fn library(&self) -> Guard<'_, Library> {
-        self.library.lock()
+    pub fn interner(&self) -> Guard<'_, StackInterner> {
+        self.interner.lock()
     }
 
     #[cold]
-    fn met(&self, recorder: &Recorder, met: Met) {
-        let define = |definition: &Definition| recorder.place_of(definition);
+    fn met(&self, sink: &impl DefinitionSink, met: Met) {
+        let define = |definition: &Definition| sink.define_located(definition);
         let replaced = match met {
             Met::Made(_) if !self.wants.native => false,
-            Met::Made(code) => self.library.lock().made(code, define),
+            Met::Made(code) => self.interner.lock().made(code, define),
             Met::Library(loaded, headers) => {
                 // SAFETY: one of its functions is on this thread's stack.
                 let object = unsafe { loaded.object() };
                 if self.wants.python
                     && let Err(why) = self.python.meet(&object)
                 {
-                    self.give_up(recorder, &why);
+                    self.give_up(sink, &why);
                 }
                 // SAFETY: as above.
-                self.wants.native && unsafe { self.library.lock().module(loaded, headers, define) }
+                self.wants.native && unsafe { self.interner.lock().module(loaded, headers, define) }
             }
         };
         if replaced {
@@ -289,13 +305,13 @@ impl Capture {
     }
 
     #[inline]
-    fn can_unwind(&self, recorder: &Recorder) -> bool {
-        if modules::can_ask() {
+    fn can_unwind(&self, sink: &impl DefinitionSink) -> bool {
+        if mapped_modules::can_ask() {
             return true;
         }
         if !self.told_native.swap(true, Ordering::Relaxed) {
             let why = "native stacks are off: they need glibc 2.35 or later";
-            tell(recorder, why.to_string());
+            tell(sink, why.to_string());
         }
         false
     }
@@ -306,15 +322,15 @@ impl Capture {
     }
 
     #[cold]
-    fn give_up(&self, recorder: &Recorder, why: &str) -> Found {
-        tell(recorder, format!("Python stacks are off: {why}"));
+    fn give_up(&self, sink: &impl DefinitionSink, why: &str) -> Found {
+        tell(sink, format!("Python stacks are off: {why}"));
         Found::Off
     }
 }
 
 /// On stderr and in the trace.
 #[cold]
-fn tell(recorder: &Recorder, text: String) {
-    say::line(format_args!("{text}"));
-    recorder.define(&Definition::Note { text });
+fn tell(sink: &impl DefinitionSink, text: String) {
+    log::line(format_args!("{text}"));
+    sink.define_located(&Definition::Note { text });
 }

@@ -3,10 +3,13 @@
 //! address; others take a free one of those that are shared, mostly the same, and give it back. A
 //! signal's handler that captures takes a shared one.
 
-use super::native::{self, Walker};
-use super::python::quick::Quick;
-use super::python::walk::{self, Group};
-use crate::table;
+use super::native::Walker;
+use super::python::walk::Group;
+use crate::capture::native;
+use crate::capture::python::frame_cache::FrameCache;
+use crate::capture::python::walk;
+use crate::runtime::hash_table;
+use crate::runtime::tls::thread_pointer;
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::ptr::null_mut;
@@ -28,7 +31,7 @@ pub struct Workspace {
     /// last looked.
     pub changes: (u32, u32),
     pub native: [native::Frame; DEEPEST],
-    pub quick: Quick,
+    pub frame_cache: FrameCache,
     pub python: [walk::Frame; DEEPEST],
     pub groups: [Group; GROUPS],
     pub joins: [Join; DEEPEST + 1],
@@ -39,14 +42,14 @@ pub struct Recent([(u64, StackId); RECENT]);
 
 impl Recent {
     #[inline]
-    pub fn get(&self, print: u64) -> Option<StackId> {
-        let (known, id) = self.0[print as usize % RECENT];
-        (known == print).then_some(id)
+    pub fn get(&self, fingerprint: u64) -> Option<StackId> {
+        let (known, id) = self.0[fingerprint as usize % RECENT];
+        (known == fingerprint).then_some(id)
     }
 
     #[inline]
-    pub fn put(&mut self, print: u64, id: StackId) {
-        self.0[print as usize % RECENT] = (print, id);
+    pub fn put(&mut self, fingerprint: u64, id: StackId) {
+        self.0[fingerprint as usize % RECENT] = (fingerprint, id);
     }
 }
 
@@ -118,7 +121,7 @@ impl Workspaces {
 
 #[inline(always)]
 fn home(thread: usize) -> usize {
-    (table::spread(thread as u64) >> 32) as usize
+    (hash_table::spread(thread as u64) >> 32) as usize
 }
 
 /// This thread's own place, if it is not in it already: a signal's handler may have come in between.
@@ -143,7 +146,7 @@ fn get(slot: &AtomicPtr<Place>) -> Option<&Place> {
 
 #[cold]
 fn make(slot: &AtomicPtr<Place>) -> Option<*mut Place> {
-    let fresh: *mut Place = table::pages(size_of::<Place>()).ok()?.cast();
+    let fresh: *mut Place = hash_table::pages(size_of::<Place>()).ok()?.cast();
     // SAFETY: zero pages, on which all but the walker is valid; it is made in place of them.
     unsafe { (&raw mut (*(*fresh).work.get()).walker).write(Walker::new()) };
     match slot.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
@@ -151,17 +154,6 @@ fn make(slot: &AtomicPtr<Place>) -> Option<*mut Place> {
         // The loser's pages stay: a race at the first use.
         Err(winner) => Some(winner),
     }
-}
-
-#[inline(always)]
-fn thread_pointer() -> usize {
-    let pointer;
-    // SAFETY: reads the thread pointer.
-    unsafe {
-        core::arch::asm!("mov {pointer}, qword ptr fs:[0]", pointer = out(reg) pointer,
-            options(nostack, pure, readonly));
-    }
-    pointer
 }
 
 pub struct Taken<'a> {

@@ -1,9 +1,12 @@
 //! cuMemAlloc and kin, and the frees that take any device address.
 
-use super::{Request, current_place, give_back, take};
-use crate::entry::cuda::CUresult;
-use crate::entry::{Call, driver, inside};
-use crate::process::Process;
+use crate::driver::cuda::CUresult;
+use crate::driver::depth::inside;
+use crate::driver::functions::driver;
+use crate::hooks::accounting::{Request, allocate, free};
+use crate::hooks::call::Call;
+use crate::hooks::state::Process;
+use crate::hooks::target::current_target;
 use vramtrace_format::physical::{GRAIN, round_up};
 use vramtrace_format::{Kind, Space};
 
@@ -44,10 +47,10 @@ pub unsafe fn mem_alloc(
 ) -> CUresult {
     let old = before(dptr);
     let size = wanted(dptr, bytesize as u64);
-    let place = current_place(p);
-    take(
+    let target = current_target(p);
+    allocate(
         p,
-        &Request::new(call.api, Kind::Device, place, size),
+        &Request::new(call.api, Kind::Device, target, size),
         || unsafe { call.real(dptr, bytesize) },
         || (before(dptr).unwrap_or(0), bytesize as u64),
         |address| {
@@ -67,10 +70,10 @@ pub unsafe fn mem_alloc_v1(
 ) -> CUresult {
     let old = before(dptr);
     let size = wanted(dptr, bytesize.into());
-    let place = current_place(p);
-    take(
+    let target = current_target(p);
+    allocate(
         p,
-        &Request::new(call.api, Kind::Device, place, size),
+        &Request::new(call.api, Kind::Device, target, size),
         || unsafe { call.real(dptr, bytesize) },
         || (before(dptr).unwrap_or(0).into(), bytesize.into()),
         |address| {
@@ -100,10 +103,10 @@ pub unsafe fn mem_alloc_pitch(
     let old = (before(dptr), before(pitch));
     let forecast = pitched_size(width as u64, height as u64);
     let size = wanted(pitch, wanted(dptr, forecast));
-    let place = current_place(p);
-    take(
+    let target = current_target(p);
+    allocate(
         p,
-        &Request::new(call.api, Kind::Pitched, place, size),
+        &Request::new(call.api, Kind::Pitched, target, size),
         || unsafe { call.real(dptr, pitch, width, height, element) },
         || {
             let row = before(pitch).unwrap_or(width) as u64;
@@ -131,10 +134,10 @@ pub unsafe fn mem_alloc_pitch_v1(
     let old = (before(dptr), before(pitch));
     let forecast = pitched_size(width.into(), height.into());
     let size = wanted(pitch, wanted(dptr, forecast));
-    let place = current_place(p);
-    take(
+    let target = current_target(p);
+    allocate(
         p,
-        &Request::new(call.api, Kind::Pitched, place, size),
+        &Request::new(call.api, Kind::Pitched, target, size),
         || unsafe { call.real(dptr, pitch, width, height, element) },
         || {
             let row = u64::from(before(pitch).unwrap_or(width));
@@ -159,10 +162,10 @@ pub unsafe fn mem_alloc_managed(
 ) -> CUresult {
     let old = before(dptr);
     let size = wanted(dptr, bytesize as u64);
-    let place = current_place(p);
-    take(
+    let target = current_target(p);
+    allocate(
         p,
-        &Request::new(call.api, Kind::Managed, place, size),
+        &Request::new(call.api, Kind::Managed, target, size),
         || unsafe { call.real(dptr, bytesize, flags) },
         || (before(dptr).unwrap_or(0), bytesize as u64),
         |address| {
@@ -179,7 +182,7 @@ pub unsafe fn mem_free(
     call: &Call<unsafe extern "C-unwind" fn(u64) -> CUresult>,
     dptr: u64,
 ) -> CUresult {
-    give_back(p, call.api, Space::Device, dptr, 0, || unsafe { call.real(dptr) })
+    free(p, call.api, Space::Device, dptr, 0, || unsafe { call.real(dptr) })
 }
 
 /// # Safety
@@ -189,5 +192,5 @@ pub unsafe fn mem_free_v1(
     call: &Call<unsafe extern "C-unwind" fn(u32) -> CUresult>,
     dptr: u32,
 ) -> CUresult {
-    give_back(p, call.api, Space::Device, dptr.into(), 0, || unsafe { call.real(dptr) })
+    free(p, call.api, Space::Device, dptr.into(), 0, || unsafe { call.real(dptr) })
 }

@@ -2,11 +2,15 @@
 //! call it is computed from the descriptor.
 
 use super::sparse::untiled;
-use super::{Request, current_place, give_back, take};
-use crate::contexts::Place;
-use crate::entry::cuda::*;
-use crate::entry::{Api, Call, driver, inside};
-use crate::process::Process;
+use crate::driver::api::Api;
+use crate::driver::cuda::*;
+use crate::driver::depth::inside;
+use crate::driver::functions::driver;
+use crate::hooks::accounting::{Request, allocate, free};
+use crate::hooks::call::Call;
+use crate::hooks::state::Process;
+use crate::hooks::target::current_target;
+use crate::model::contexts::Target;
 use core::ffi::c_void;
 use vramtrace_format::physical::{PAGE, SMALL, round_up};
 use vramtrace_format::{DeviceId, Kind, Space};
@@ -143,7 +147,7 @@ fn required(
     p: &'static Process,
     kind: Kind,
     handle: *mut c_void,
-    place: Place,
+    target: Target,
     shape: &Shape,
 ) -> u64 {
     if !shape.takes_memory() {
@@ -153,12 +157,13 @@ fn required(
         Kind::Mipmapped => driver().mipmapped_array_get_memory_requirements,
         _ => driver().array_get_memory_requirements,
     };
-    let (Some(ask), false) = (ask, place.device == DeviceId::UNKNOWN || p.captures.any()) else {
+    let (Some(ask), false) = (ask, target.device == DeviceId::UNKNOWN || p.stream_captures.any())
+    else {
         return shape.padded();
     };
     let mut answer = CUDA_ARRAY_MEMORY_REQUIREMENTS { size: 0, alignment: 0, reserved: [0; 4] };
     // SAFETY: the driver has just given this handle; room for the answer.
-    let result = inside(|| unsafe { ask(&mut answer, handle, place.device.0.into()) });
+    let result = inside(|| unsafe { ask(&mut answer, handle, target.device.0.into()) });
     if result == 0 && answer.size > 0 { answer.size as u64 } else { shape.padded() }
 }
 
@@ -170,7 +175,7 @@ fn create(
     shape: Option<Shape>,
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
-    let place = current_place(p);
+    let target = current_target(p);
     // NULL in either place is the driver's to refuse.
     let size = match shape {
         Some(shape) if !handle.is_null() => shape.forecast(),
@@ -181,10 +186,10 @@ fn create(
     let taken = || {
         // SAFETY: a successful call has written it.
         let made = unsafe { *handle };
-        let size = shape.map_or(0, |shape| required(p, kind, made, place, &shape));
+        let size = shape.map_or(0, |shape| required(p, kind, made, target, &shape));
         (made as u64, size)
     };
-    take(p, &Request::new(api, kind, place, size), real, taken, |key| {
+    allocate(p, &Request::new(api, kind, target, size), real, taken, |key| {
         let destroy = match kind {
             Kind::Mipmapped => driver().mipmapped_array_destroy,
             _ => driver().array_destroy,
@@ -257,7 +262,7 @@ pub unsafe fn destroy(
     array: *mut c_void,
 ) -> CUresult {
     untiled(p, call.api, array as u64, || {
-        give_back(p, call.api, Space::Array, array as u64, 0, || unsafe { call.real(array) })
+        free(p, call.api, Space::Array, array as u64, 0, || unsafe { call.real(array) })
     })
 }
 

@@ -1,58 +1,27 @@
 //! Contexts: made, retained, reset and destroyed, with what they take and what goes with them.
 
-use super::book::{Why, look_again, look_before_refusal, refuse_at, site, warn};
 use super::launch;
-use super::place::current_place;
-use super::took::{self, nameless};
-use crate::cap::Reservation;
-use crate::contexts::{Arrival, Context, Ending, Place, Step};
-use crate::devices::Device;
-use crate::entry::cuda::*;
-use crate::entry::{Api, Call, driver, inside, torch};
-use crate::ledger::ContextTotals;
-use crate::observe::{Before, Doing, Observer};
-use crate::process::Process;
-use vramtrace_format::{ContextId, Definition, DeviceId, Event, Kind, PoolId};
-
-/// A CUdevice is the ordinal; anything else is the "unknown" bucket, never device 0.
-pub fn device_id(device: i32) -> DeviceId {
-    u8::try_from(device).map_or(DeviceId::UNKNOWN, DeviceId)
-}
-
-/// The device, defined in the trace when it is met first.
-pub fn meet_device(p: &'static Process, id: DeviceId) -> Option<&'static Device> {
-    p.devices.get(id, |device| {
-        p.recorder.define(&device.definition());
-        super::control::tell_cap(p, id);
-    })
-}
-
-pub fn arrival(p: &'static Process, handle: u64, device: DeviceId) -> Arrival {
-    let stack = crate::capture::stack(p);
-    Arrival { handle, device, time_ns: p.recorder.now_ns(), stack }
-}
-
-/// Defines and records a context that was met for the first time.
-pub fn announce(p: &Process, context: &Context) {
-    p.recorder.define(&Definition::Context {
-        id: context.id,
-        device: context.device,
-        handle: context.handle,
-        primary: context.primary,
-    });
-    record_created(p, context);
-}
-
-fn record_created(p: &Process, context: &Context) {
-    p.recorder.record_at(
-        context.time_ns,
-        &Event::ContextCreated {
-            context: context.id,
-            device: context.device,
-            stack: context.stack,
-        },
-    );
-}
+use crate::driver::api::Api;
+use crate::driver::cuda::*;
+use crate::driver::depth::inside;
+use crate::driver::functions::driver;
+use crate::hooks::accounting::{Why, refuse_at, site, warn};
+use crate::hooks::attribution;
+use crate::hooks::attribution::nameless;
+use crate::hooks::call::Call;
+use crate::hooks::nvml_reading::FigureBefore;
+use crate::hooks::nvml_reading::reader::{self, NvmlReader};
+use crate::hooks::refresh::{refresh_before_refusal, refresh_usage};
+use crate::hooks::state::Process;
+use crate::hooks::target::current_target;
+use crate::hooks::target::{announce, arrival, device_id, meet_device, record_created};
+use crate::hooks::torch_calls;
+use crate::model::attribution::driver_internal::DriverActivity;
+use crate::model::cap::Reservation;
+use crate::model::contexts::{Ending, Step, Target};
+use crate::model::devices::Device;
+use crate::model::ledger::ContextTotals;
+use vramtrace_format::{ContextId, DeviceId, Event, Kind, PoolId};
 
 /// cuInit: a cap that cannot be understood must not become no cap.
 ///
@@ -67,8 +36,13 @@ pub unsafe fn init(
     if p.cap.is_bad() {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    torch::look();
-    unsafe { call.real(flags) }
+    torch_calls::find_library();
+    let result = unsafe { call.real(flags) };
+    // Also where nobody wants to know yet: a cap may be ordered later.
+    if result == CUDA_SUCCESS {
+        reader::open();
+    }
+    result
 }
 
 /// # Safety
@@ -127,10 +101,10 @@ unsafe fn created<F: Copy>(
         return refused;
     }
     let watch = Measured::start(p, device_id(device));
-    let taking = took::Watch::start(
+    let taking = attribution::TrackedCall::start(
         p,
-        Place { context: ContextId(0), device: device_id(device) },
-        Doing::Context,
+        Target { context: ContextId(0), device: device_id(device) },
+        DriverActivity::Context,
     );
     let result = real();
     if result == CUDA_SUCCESS && !ctx.is_null() {
@@ -138,13 +112,13 @@ unsafe fn created<F: Copy>(
         // A handle that comes again was destroyed behind our back.
         if let Step::Ends(stale) = p.contexts.begin_destroy(handle) {
             let gone = take_all(p, &stale);
-            p.kernels.context_ended(stale.context.id);
-            p.observe.context_ended(p, stale.context.device, stale.context.id);
+            p.launched_kernels.context_ended(stale.context.id);
+            p.nvml.context_ended(p, stale.context.device, stale.context.id);
             uncount(p, gone, stale.context.device);
         }
         let arrival = arrival(p, handle, device_id(device));
         let met = p.contexts.meet(arrival, |context| announce(p, context));
-        watch.made(p, call.api, met.place, taking);
+        watch.made(p, call.api, met.target, taking);
     }
     result
 }
@@ -162,10 +136,13 @@ pub unsafe fn primary_retain(
     }
     let id = device_id(device);
     let (watch, taking) = match p.contexts.primary_of(id) {
-        Some(_) => (Measured::none(), took::Watch::none()),
+        Some(_) => (Measured::none(), attribution::TrackedCall::none()),
         None => {
-            let place = Place { context: ContextId(0), device: id };
-            (Measured::start(p, id), took::Watch::start(p, place, Doing::Context))
+            let target = Target { context: ContextId(0), device: id };
+            (
+                Measured::start(p, id),
+                attribution::TrackedCall::start(p, target, DriverActivity::Context),
+            )
         }
     };
     let result = unsafe { call.real(ctx, device) };
@@ -173,7 +150,7 @@ pub unsafe fn primary_retain(
         let arrival = arrival(p, unsafe { *ctx } as u64, id);
         let met = p.contexts.retained(arrival, |context| announce(p, context));
         if met.new {
-            watch.made(p, call.api, met.place, taking);
+            watch.made(p, call.api, met.target, taking);
         }
     }
     result
@@ -196,9 +173,9 @@ pub unsafe fn green_create(
     if let Some(refused) = bad_cap(p, call.api, device) {
         return refused;
     }
-    let place = Place { context: ContextId(0), device: device_id(device) };
+    let target = Target { context: ContextId(0), device: device_id(device) };
     let real = || unsafe { call.real(ctx, descriptor, device, flags) };
-    let result = took::watched(p, call.api, place, Doing::Context, nameless, real);
+    let result = attribution::watched(p, call.api, target, DriverActivity::Context, nameless, real);
     if result == CUDA_SUCCESS && !ctx.is_null() {
         p.contexts.green_created(unsafe { *ctx } as u64, device_id(device));
     }
@@ -267,9 +244,9 @@ pub unsafe fn primary_release(
         if let Step::Ends(ending) = p.contexts.begin_reset(device_id(device)) {
             let (device, context) = (ending.context.device, ending.context.id);
             let gone = take_all(p, &ending);
-            p.kernels.context_ended(context);
-            p.observe.context_ended(p, device, context);
-            give_back(p, gone, device);
+            p.launched_kernels.context_ended(context);
+            p.nvml.context_ended(p, device, context);
+            return_to_cap(p, gone, device);
         }
     }
     result
@@ -291,9 +268,9 @@ fn bad_cap(p: &'static Process, api: Api, device: i32) -> Option<CUresult> {
     if !p.cap.is_bad() {
         return None;
     }
-    let place = Place { context: ContextId(0), device: device_id(device) };
-    let site = site(p, api, None, place, PoolId(0), 0);
-    Some(refuse_at(p, place.device, site, 0, Why::BadCap))
+    let target = Target { context: ContextId(0), device: device_id(device) };
+    let site = site(p, api, None, target, PoolId(0), 0);
+    Some(refuse_at(p, target.device, site, 0, Why::BadCap))
 }
 
 /// Whether the driver says that the device's primary context does not live.
@@ -320,26 +297,26 @@ fn end(p: &'static Process, step: Step, real: impl FnOnce() -> CUresult) -> CUre
         }
         return result;
     };
-    let Place { context, device } = ending.context.place();
+    let Target { context, device } = ending.context.target();
     let gone = take_all(p, ending);
     let result = real();
     if result == CUDA_SUCCESS {
-        p.kernels.context_ended(context);
-        p.observe.context_ended(p, device, context);
+        p.launched_kernels.context_ended(context);
+        p.nvml.context_ended(p, device, context);
     } else {
         record_created(p, &ending.context);
         p.contexts.put_back(step);
     }
-    give_back(p, gone, device);
+    return_to_cap(p, gone, device);
     result
 }
 
-/// Books the end of a context and of what belonged to it.
+/// Removes a context that ends, and what belonged to it, from the model.
 fn take_all(p: &Process, ending: &Ending) -> ContextTotals {
     // Its streams end with it, and its handle may be given out again.
-    p.routes.forget();
-    let gone = p.ledger.remove_context(&p.recorder, ending.context.id);
-    p.recorder.record(&Event::ContextDestroyed { context: ending.context.id });
+    p.stream_targets.forget();
+    let gone = p.ledger.remove_context(&p.trace_writer, ending.context.id);
+    p.trace_writer.record(&Event::ContextDestroyed { context: ending.context.id });
     gone
 }
 
@@ -349,9 +326,9 @@ fn uncount(p: &Process, gone: ContextTotals, device: DeviceId) {
 }
 
 /// After the driver's answer.
-fn give_back(p: &'static Process, gone: ContextTotals, device: DeviceId) {
+fn return_to_cap(p: &'static Process, gone: ContextTotals, device: DeviceId) {
     uncount(p, gone, device);
-    look_again(p, device);
+    refresh_usage(p, device);
 }
 
 /// # Safety
@@ -362,59 +339,60 @@ pub unsafe fn set_limit(
     limit: CUlimit,
     value: usize,
 ) -> CUresult {
-    let place = current_place(p);
+    let target = current_target(p);
     let growth = match limit {
-        CU_LIMIT_STACK_SIZE => stack_growth(place, value as u64),
+        CU_LIMIT_STACK_SIZE => stack_growth(target, value as u64),
         _ => 0,
     };
     // Asking for nothing is never refused, not even over the cap.
     let promise = match growth {
         0 => Ok(Reservation::none()),
-        _ => p.cap.reserve(place.device, growth, || look_before_refusal(p, place.device)),
+        _ => p.cap.reserve(target.device, growth, || refresh_before_refusal(p, target.device)),
     };
     let promise = match promise {
         Ok(promise) => promise,
         Err(refusal) if p.cap.only_warns() => {
-            let site = site(p, call.api, None, place, PoolId(0), 0);
-            warn(p, place.device, site, growth, refusal);
-            p.cap.reserve_anyway(place.device, Kind::Device, growth)
+            let site = site(p, call.api, None, target, PoolId(0), 0);
+            warn(p, target.device, site, growth, refusal);
+            p.cap.reserve_anyway(target.device, Kind::Device, growth)
         }
         Err(refusal) => {
-            let site = site(p, call.api, None, place, PoolId(0), 0);
-            return refuse_at(p, place.device, site, growth, Why::Cap(refusal));
+            let site = site(p, call.api, None, target, PoolId(0), 0);
+            return refuse_at(p, target.device, site, growth, Why::Cap(refusal));
         }
     };
     let doing = match limit {
-        CU_LIMIT_STACK_SIZE => Doing::StackLimit,
-        _ => Doing::OtherLimit,
+        CU_LIMIT_STACK_SIZE => DriverActivity::StackLimit,
+        _ => DriverActivity::OtherLimit,
     };
-    let watch = Measured::start(p, place.device);
-    let taking = took::Watch::start(p, place, doing);
+    let watch = Measured::start(p, target.device);
+    let taking = attribution::TrackedCall::start(p, target, doing);
     let result = unsafe { call.real(limit, value) };
     if result == CUDA_SUCCESS {
         // From a promise to bytes that the driver took on its own: first more, then less, so that
         // no other thread sees too few.
-        p.cap.charge(place.device, growth as i64);
+        p.cap.charge(target.device, growth as i64);
         drop(promise);
         // Nobody may tell; then the forecast stands.
         let grown = watch.taken(p).unwrap_or(growth);
-        p.contexts.add_growth(place.context, grown);
+        p.contexts.add_growth(target.context, grown);
         let value = value as u64;
         if limit == CU_LIMIT_STACK_SIZE {
             // A kernel may have taken more before, and a smaller stack gives it back.
-            let held = p.kernels.local(place.context, || value);
-            p.kernels.set_local(place.context, if grown > 0 { held.max(value) } else { value });
+            let held = p.launched_kernels.local(target.context, || value);
+            p.launched_kernels
+                .set_local(target.context, if grown > 0 { held.max(value) } else { value });
         }
-        taking.end(p, call.api, place, nameless);
-        p.recorder.record(&Event::Limit { context: place.context, limit, value, grown });
+        taking.end(p, call.api, target, nameless);
+        p.trace_writer.record(&Event::Limit { context: target.context, limit, value, grown });
     }
     result
 }
 
 /// Local memory that a larger stack takes at once: every thread that the device can hold gets it.
-fn stack_growth(place: Place, value: u64) -> u64 {
+fn stack_growth(target: Target, value: u64) -> u64 {
     let Some(now) = launch::limit(CU_LIMIT_STACK_SIZE) else { return 0 };
-    launch::resident_threads(place).saturating_mul(value.saturating_sub(now))
+    launch::resident_threads(target).saturating_mul(value.saturating_sub(now))
 }
 
 /// Peers' memory is mapped here.
@@ -446,17 +424,18 @@ fn share_with(
     peer: Ctx,
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
-    let result = took::watched(p, api, current_place(p), Doing::Sharing, nameless, real);
+    let result =
+        attribution::watched(p, api, current_target(p), DriverActivity::Sharing, nameless, real);
     if result == CUDA_SUCCESS
-        && let Some(place) = p.contexts.find(peer as u64)
+        && let Some(target) = p.contexts.find(peer as u64)
     {
-        p.observe.wait_for(place.device, Doing::Sharing);
+        p.nvml.wait_for(target.device, DriverActivity::Sharing);
     }
     result
 }
 
 /// Measures what the driver takes during a call.
-struct Measured(Option<(&'static Device, Before)>);
+struct Measured(Option<(&'static Device, FigureBefore)>);
 
 impl Measured {
     fn none() -> Measured {
@@ -464,20 +443,26 @@ impl Measured {
     }
 
     fn start(p: &'static Process, device: DeviceId) -> Measured {
-        let device = meet_device(p, device).filter(|_| Observer::is_wanted(p));
-        Measured(device.map(|device| (device, p.observe.before(p, device))))
+        let device = meet_device(p, device).filter(|_| NvmlReader::is_wanted(p));
+        Measured(device.map(|device| (device, p.nvml.before(p, device))))
     }
 
     /// `None` where nobody tells.
     fn taken(&self, p: &Process) -> Option<u64> {
         let (device, before) = self.0.as_ref()?;
-        p.observe.taken_since(p, device, before)
+        p.nvml.taken_since(p, device, before)
     }
 
     /// A context was made during the call: charges and samples what shows now.
-    fn made(&self, p: &'static Process, api: Api, place: Place, taking: took::Watch) {
-        p.kernels.met_context();
-        p.contexts.set_bytes(place.context, self.taken(p).unwrap_or(0));
-        taking.end(p, api, place, nameless);
+    fn made(
+        &self,
+        p: &'static Process,
+        api: Api,
+        target: Target,
+        taking: attribution::TrackedCall,
+    ) {
+        p.launched_kernels.met_context();
+        p.contexts.set_bytes(target.context, self.taken(p).unwrap_or(0));
+        taking.end(p, api, target, nameless);
     }
 }

@@ -5,19 +5,24 @@
 //! reservation grows at upload or first launch and stays until it is trimmed: that is what is
 //! physical, and what a cap refuses.
 
-use super::book::{freeing_site, look_before_refusal, refuse_at, site, warn};
 use super::node::plan_of;
-use super::place::current_place;
-use super::took::{nameless, watched};
-use super::{NOWHERE, Request, Why, refuse};
-use crate::cap::{Change, Reading, Ticket, UnderWay};
-use crate::contexts::Place;
-use crate::entry::cuda::*;
-use crate::entry::{Api, Call, driver, inside};
-use crate::graphs::{Block, Memory, Origin, Plan};
-use crate::ledger::{Entry, Removed};
-use crate::observe::Doing;
-use crate::process::Process;
+use crate::driver::api::Api;
+use crate::driver::capture_status::is_capturing;
+use crate::driver::cuda::*;
+use crate::hooks::accounting::{Request, Why, refuse};
+use crate::hooks::accounting::{freeing_site, refuse_at, site, warn};
+use crate::hooks::attribution::{nameless, watched};
+use crate::hooks::call::Call;
+use crate::hooks::graph_reserves::{read, record_change, refresh};
+use crate::hooks::refresh::refresh_before_refusal;
+use crate::hooks::state::Process;
+use crate::hooks::target::NO_TARGET;
+use crate::hooks::target::current_target;
+use crate::model::attribution::driver_internal::DriverActivity;
+use crate::model::cap::InFlight;
+use crate::model::contexts::Target;
+use crate::model::graphs::{Block, Origin, Plan};
+use crate::model::ledger::{Entry, Removed};
 use core::ffi::c_char;
 use std::sync::Arc;
 use vramtrace_format::{DeviceId, Event, Kind, PoolId, Space};
@@ -33,11 +38,11 @@ pub(super) fn take_captured(
 ) -> CUresult {
     let result = real();
     if result != 0 {
-        let request = Request::new(api, Kind::Graph, NOWHERE, size);
+        let request = Request::new(api, Kind::Graph, NO_TARGET, size);
         return refuse(p, &request, Why::Driver(result));
     }
     // SAFETY: the driver has written it and answered success.
-    p.graphs.made_node(unsafe { *dptr }, api, crate::capture::stack(p));
+    p.graphs.made_node(unsafe { *dptr }, api as u16, crate::hooks::stacks::stack(p));
     result
 }
 
@@ -52,7 +57,7 @@ fn instantiate(
     exec: *mut GraphExec,
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
-    watched(p, api, current_place(p), Doing::Graphs, nameless, || {
+    watched(p, api, current_target(p), DriverActivity::Graphs, nameless, || {
         instantiate_plan(p, api, graph, flags, exec, real)
     })
 }
@@ -154,16 +159,16 @@ fn with_memory(
     let Some((device, bytes)) = plan.footprint() else { return real() };
     let memory = p.graphs.memory(device);
     let budget = p.cap.budget(device);
-    let place = Place { device, ..NOWHERE };
-    let at = || site(p, api, Some(Kind::Graph), place, PoolId(0), 0);
+    let target = Target { device, ..NO_TARGET };
+    let at = || site(p, api, Some(Kind::Graph), target, PoolId(0), 0);
     let fresh = !plan.is_resident(memory);
     let limited = p.cap.limited(device).filter(|_| fresh);
     let asked = limited.is_some();
     if let Some(limited) = limited {
         // What graphs hold free serves this one: the driver's own figure of what is in use.
-        look(p, device);
+        refresh(p, device);
         if memory.growth.ask_by_driver(budget, bytes).is_err() {
-            look_before_refusal(p, device);
+            refresh_before_refusal(p, device);
             if let Err(refusal) = memory.growth.ask_by_driver(budget, bytes) {
                 if !p.cap.only_warns() {
                     return refuse_at(p, device, at(), bytes, Why::Cap(refusal));
@@ -173,12 +178,12 @@ fn with_memory(
             }
         }
     }
-    let under_way = asked.then(|| UnderWay::new(&memory.growth, budget, bytes));
+    let under_way = asked.then(|| InFlight::new(&memory.growth, budget, bytes));
     let result = real();
     if let Some(under_way) = under_way {
-        under_way.finish(false, read(device, memory), |change| tell(p, device, change));
-    } else if fresh || memory.is_due(p.recorder.now_ns()) {
-        look(p, device);
+        under_way.finish(false, read(device, memory), |change| record_change(p, device, change));
+    } else if fresh || memory.is_due(p.clock.now_ns()) {
+        refresh(p, device);
     }
     if result == 0 {
         plan.now_resident(memory);
@@ -197,7 +202,7 @@ pub unsafe fn upload(
     stream: Stream,
 ) -> CUresult {
     let plan = if p.graphs.any() { p.graphs.plan(exec as u64) } else { None };
-    watched(p, call.api, current_place(p), Doing::Graphs, nameless, || match plan {
+    watched(p, call.api, current_target(p), DriverActivity::Graphs, nameless, || match plan {
         Some(plan) => with_memory(p, call.api, &plan, || unsafe { call.real(exec, stream) }),
         None => unsafe { call.real(exec, stream) },
     })
@@ -215,7 +220,7 @@ pub unsafe fn launch(
     let per_thread = call.api == Api::cuGraphLaunch_ptsz;
     let launch = || match plan {
         // A launch in a capture is a node of another graph.
-        Some(plan) if !p.captures.takes(stream, per_thread) => {
+        Some(plan) if !p.stream_captures.takes(|| is_capturing(stream, per_thread)) => {
             run(p, call.api, &plan, || unsafe { call.real(exec, stream) })
         }
         _ => unsafe { call.real(exec, stream) },
@@ -223,7 +228,7 @@ pub unsafe fn launch(
     if p.graphs.launched.has(exec as usize) {
         return launch();
     }
-    let result = watched(p, call.api, current_place(p), Doing::Graphs, nameless, launch);
+    let result = watched(p, call.api, current_target(p), DriverActivity::Graphs, nameless, launch);
     if result == CUDA_SUCCESS {
         p.graphs.launched.add(exec as usize);
     }
@@ -239,16 +244,16 @@ fn run(p: &'static Process, api: Api, plan: &Plan, real: impl FnOnce() -> CUresu
     let result = with_memory(p, api, plan, real);
     if result != 0 {
         for removed in freed {
-            p.ledger.restore(&p.recorder, &removed);
+            p.ledger.restore(&p.trace_writer, &removed);
             let Entry { key, space, .. } = removed.entry;
             let site = freeing_site(p, api, &removed.entry, 0);
-            p.recorder.record(&Event::FreeFailed { key, space, site, result });
+            p.trace_writer.record(&Event::FreeFailed { key, space, site, result });
         }
         return result;
     }
-    let now = p.recorder.now_ns();
+    let now = p.clock.now_ns();
     for removed in &freed {
-        super::book::settle(p, removed, now);
+        crate::hooks::accounting::commit_free(p, removed, now);
     }
     for block in &plan.takes {
         take(p, api, block, now);
@@ -260,24 +265,24 @@ fn run(p: &'static Process, api: Api, plan: &Plan, real: impl FnOnce() -> CUresu
 }
 
 fn take(p: &'static Process, api: Api, block: &Block, now: u64) {
-    let place = Place { device: block.device, ..NOWHERE };
+    let target = Target { device: block.device, ..NO_TARGET };
     let made = p.graphs.origin(block.address);
-    let origin = made.unwrap_or(Origin { api: api as u16, stack: crate::capture::stack(p) });
+    let origin = made.unwrap_or(Origin { api: api as u16, stack: crate::hooks::stacks::stack(p) });
     let api = Api::ALL.get(origin.api as usize).copied().unwrap_or(api);
     let entry = Entry {
-        site: site(p, api, Some(Kind::Graph), place, PoolId(0), 0),
+        site: site(p, api, Some(Kind::Graph), target, PoolId(0), 0),
         stack: origin.stack,
         time_ns: now,
         ..Entry::new(Kind::Graph, block.address, block.size, block.device)
     };
-    p.ledger.insert(&p.recorder, &entry);
-    p.recorder.record_at(now, &Event::Alloc(entry.alloc()));
+    p.ledger.insert(&p.trace_writer, &entry);
+    p.trace_writer.record_at(now, &Event::Alloc(entry.alloc()));
 }
 
 fn free(p: &'static Process, api: Api, address: u64) -> Option<Removed> {
-    let removed = p.ledger.remove(&p.recorder, Space::Device, address)?;
+    let removed = p.ledger.remove(&p.trace_writer, Space::Device, address)?;
     let site = freeing_site(p, api, &removed.entry, 0);
-    p.recorder.record(&Event::Free { key: address, space: Space::Device, site });
+    p.trace_writer.record(&Event::Free { key: address, space: Space::Device, site });
     Some(removed)
 }
 
@@ -291,7 +296,7 @@ pub unsafe fn exec_destroy(
     let plan = if p.graphs.any() { p.graphs.ended(exec as u64) } else { None };
     p.graphs.launched.remove(exec as usize);
     let real = || unsafe { call.real(exec) };
-    let result = watched(p, call.api, current_place(p), Doing::Graphs, nameless, real);
+    let result = watched(p, call.api, current_target(p), DriverActivity::Graphs, nameless, real);
     if let Some(plan) = plan
         && result != 0
     {
@@ -311,42 +316,7 @@ pub unsafe fn trim(
     if let Ok(device) = u8::try_from(device) {
         let device = DeviceId(device);
         p.graphs.memory(device).trimmed();
-        look(p, device);
+        refresh(p, device);
     }
     result
-}
-
-fn tell(p: &'static Process, device: DeviceId, change: Change) {
-    let Change { delta, reserved, .. } = change;
-    let now = p.recorder.now_ns();
-    p.ledger.add_reserved(&p.recorder, device, Kind::Graph, delta, now);
-    let used = p.graphs.memory(device).used();
-    p.recorder.record_at(now, &Event::GraphState { device, reserved, used });
-}
-
-fn read(device: DeviceId, memory: &Memory) -> Option<(Ticket, Reading)> {
-    let get = driver().device_get_graph_mem_attribute?;
-    let ticket = memory.growth.ticket();
-    let one = |attribute| {
-        let mut value = 0u64;
-        // SAFETY: the attribute is a u64.
-        let result = inside(|| unsafe { get(device.0.into(), attribute, (&raw mut value).cast()) });
-        (result == 0).then_some(value)
-    };
-    let reserved = one(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT)?;
-    let used = one(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT)?;
-    memory.set_used(used);
-    Some((ticket, Reading { reserved, used }))
-}
-
-/// Reads the device's graph memory afresh; nothing where no graph ever took any.
-pub(super) fn look(p: &'static Process, device: DeviceId) {
-    if !p.graphs.any() || device == DeviceId::UNKNOWN {
-        return;
-    }
-    let memory = p.graphs.memory(device);
-    if let Some((ticket, reading)) = read(device, memory) {
-        let budget = p.cap.budget(device);
-        memory.growth.observe(budget, ticket, reading, |change| tell(p, device, change));
-    }
 }

@@ -1,24 +1,14 @@
 //! Buffers of OpenGL, Vulkan and Direct3D: another API's memory, shown to the program while the
 //! resource is mapped.
 
-use super::book::freeing_site;
 use super::ipc::{book, size_at};
-use super::place::current_place;
-use crate::entry::cuda::*;
-use crate::entry::{Api, Call};
-use crate::lock::Lock;
-use crate::process::Process;
-use std::collections::HashMap;
+use crate::driver::api::Api;
+use crate::driver::cuda::*;
+use crate::hooks::accounting::freeing_site;
+use crate::hooks::call::Call;
+use crate::hooks::state::Process;
+use crate::hooks::target::current_target;
 use vramtrace_format::{Event, Kind, Space};
-
-/// The address that each resource shows.
-pub struct Graphics(Lock<HashMap<u64, u64>>);
-
-impl Default for Graphics {
-    fn default() -> Self {
-        Graphics(Lock::new(HashMap::new()))
-    }
-}
 
 /// A graphics resource shows its memory when its pointer is asked for, and takes it back when it
 /// is unmapped or unregistered.
@@ -36,11 +26,11 @@ pub unsafe fn pointer(
     if result == CUDA_SUCCESS && !dptr.is_null() {
         let address = unsafe { *dptr };
         let bytes = if size.is_null() { size_at(address) } else { unsafe { *size as u64 } };
-        let place = current_place(p);
-        p.graphics.0.lock().insert(resource as u64, address);
+        let target = current_target(p);
+        p.mapped_resources.insert(resource as u64, address);
         let known = p.ledger.get(Space::Device, address);
         if known.is_none_or(|entry| entry.kind != Kind::Imported) {
-            book(p, call.api, Space::Device, address, bytes, place);
+            book(p, call.api, Space::Device, address, bytes, target);
         }
     }
     result
@@ -79,28 +69,26 @@ fn hide(
     resources: &[u64],
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
-    let taken: Vec<_> = {
-        let mut shown = p.graphics.0.lock();
-        resources.iter().filter_map(|r| Some((*r, shown.remove(r)?))).collect()
-    };
+    let taken = p.mapped_resources.remove_all(resources);
     let removed: Vec<_> = taken
         .iter()
         .filter_map(|(_, address)| {
-            let removed = p.ledger.remove_if(&p.recorder, Space::Device, *address, |entry| {
-                entry.kind == Kind::Imported
-            })?;
+            let removed =
+                p.ledger.remove_if(&p.trace_writer, Space::Device, *address, |entry| {
+                    entry.kind == Kind::Imported
+                })?;
             let site = freeing_site(p, api, &removed.entry, 0);
-            p.recorder.record(&Event::Free { key: *address, space: Space::Device, site });
+            p.trace_writer.record(&Event::Free { key: *address, space: Space::Device, site });
             Some((removed, site))
         })
         .collect();
     let result = real();
     if result != CUDA_SUCCESS {
-        p.graphics.0.lock().extend(taken);
+        p.mapped_resources.put_back(taken);
         for (removed, site) in removed {
             let key = removed.entry.key;
-            p.ledger.restore(&p.recorder, &removed);
-            p.recorder.record(&Event::FreeFailed { key, space: Space::Device, site, result });
+            p.ledger.restore(&p.trace_writer, &removed);
+            p.trace_writer.record(&Event::FreeFailed { key, space: Space::Device, site, result });
         }
     }
     result

@@ -1,18 +1,20 @@
 //! Host memory that the driver pins: no VRAM, a class of its own. No cap counts it.
 
-use super::book::site;
-use super::{NOWHERE, Request, Why, current_place, give_back, refuse};
-use crate::contexts::Place;
-use crate::entry::cuda::CUresult;
-use crate::entry::{Api, Call};
-use crate::ledger::Entry;
-use crate::process::Process;
+use crate::driver::api::Api;
+use crate::driver::cuda::CUresult;
+use crate::hooks::accounting::site;
+use crate::hooks::accounting::{Request, Why, free, refuse};
+use crate::hooks::call::Call;
+use crate::hooks::state::Process;
+use crate::hooks::target::{NO_TARGET, current_target};
+use crate::model::contexts::Target;
+use crate::model::ledger::Entry;
 use core::ffi::c_void;
 use vramtrace_format::{Event, Kind, Space};
 
 /// The context owns it (its end frees it); no device does.
-fn place(p: &'static Process) -> Place {
-    Place { device: NOWHERE.device, ..current_place(p) }
+fn target(p: &'static Process) -> Target {
+    Target { device: NO_TARGET.device, ..current_target(p) }
 }
 
 fn pinned(
@@ -23,19 +25,19 @@ fn pinned(
     result: CUresult,
     key: impl FnOnce() -> u64,
 ) -> CUresult {
-    let place = place(p);
+    let target = target(p);
     if result != 0 {
-        return refuse(p, &Request::new(api, kind, place, size), Why::Driver(result));
+        return refuse(p, &Request::new(api, kind, target, size), Why::Driver(result));
     }
     let entry = Entry {
-        context: place.context,
-        site: site(p, api, Some(kind), place, Default::default(), 0),
-        stack: crate::capture::stack(p),
-        time_ns: p.recorder.now_ns(),
-        ..Entry::new(kind, key(), size, place.device)
+        context: target.context,
+        site: site(p, api, Some(kind), target, Default::default(), 0),
+        stack: crate::hooks::stacks::stack(p),
+        time_ns: p.clock.now_ns(),
+        ..Entry::new(kind, key(), size, target.device)
     };
-    p.ledger.insert(&p.recorder, &entry);
-    p.recorder.record_at(entry.time_ns, &Event::Alloc(entry.alloc()));
+    p.ledger.insert(&p.trace_writer, &entry);
+    p.trace_writer.record_at(entry.time_ns, &Event::Alloc(entry.alloc()));
     result
 }
 
@@ -104,5 +106,5 @@ pub unsafe fn free_host(
     call: &Call<unsafe extern "C-unwind" fn(*mut c_void) -> CUresult>,
     address: *mut c_void,
 ) -> CUresult {
-    give_back(p, call.api, Space::Host, address as u64, 0, || unsafe { call.real(address) })
+    free(p, call.api, Space::Host, address as u64, 0, || unsafe { call.real(address) })
 }

@@ -1,11 +1,11 @@
 //! How much memory there is, as the program is told: under a cap, the cap's share.
 
-use super::book::look_before_refusal;
-use super::context::device_id;
-use super::place::current_place;
-use crate::entry::Call;
-use crate::entry::cuda::{CUDA_SUCCESS, CUresult};
-use crate::process::Process;
+use crate::driver::cuda::{CUDA_SUCCESS, CUresult};
+use crate::hooks::call::Call;
+use crate::hooks::refresh::refresh_before_refusal;
+use crate::hooks::state::Process;
+use crate::hooks::target::current_target;
+use crate::hooks::target::device_id;
 use vramtrace_format::DeviceId;
 
 /// Device bytes as shown.
@@ -35,7 +35,7 @@ pub fn shown(p: &'static Process, device: DeviceId, driver: Shown) -> Option<Sho
         return None;
     }
     // A few microseconds, as the driver's own call: the program is to see what a request would.
-    look_before_refusal(p, device);
+    refresh_before_refusal(p, device);
     let own = own.map(|limit| (limit, p.cap.counted(device, p.ledger.live(device))));
     let group = p.cap.enforced_by_group(device);
     let under = |seen: Shown, (limit, counted)| seen.under(limit, counted);
@@ -57,7 +57,7 @@ pub unsafe fn mem_get_info(
     let result = unsafe { call.real(&mut real_free, &mut real_total) };
     if result == CUDA_SUCCESS {
         let driver = Shown { total: real_total as u64, free: real_free as u64 };
-        let seen = shown(p, current_place(p).device, driver).unwrap_or(driver);
+        let seen = shown(p, current_target(p).device, driver).unwrap_or(driver);
         unsafe { put(free, seen.free as usize) };
         unsafe { put(total, seen.total as usize) };
     }
@@ -79,7 +79,7 @@ pub unsafe fn mem_get_info_v1(
     let result = unsafe { call.real(&mut real_free, &mut real_total) };
     if result == CUDA_SUCCESS {
         let driver = Shown { total: real_total.into(), free: real_free.into() };
-        let seen = shown(p, current_place(p).device, driver).unwrap_or(driver);
+        let seen = shown(p, current_target(p).device, driver).unwrap_or(driver);
         unsafe { put(free, seen.free as u32) };
         unsafe { put(total, seen.total as u32) };
     }

@@ -1,14 +1,17 @@
 //! Memory owned elsewhere: another process's, or another API's. In no sum and under no cap; it is
 //! in the one address map, since the same calls free it.
 
-use super::book::{freeing_site, site};
-use super::place::current_place;
-use super::took::sharing;
-use crate::contexts::Place;
-use crate::entry::cuda::*;
-use crate::entry::{Api, Call, driver, inside};
-use crate::ledger::Entry;
-use crate::process::Process;
+use crate::driver::api::Api;
+use crate::driver::cuda::*;
+use crate::driver::depth::inside;
+use crate::driver::functions::driver;
+use crate::hooks::accounting::{freeing_site, site};
+use crate::hooks::attribution::sharing;
+use crate::hooks::call::Call;
+use crate::hooks::state::Process;
+use crate::hooks::target::current_target;
+use crate::model::contexts::Target;
+use crate::model::ledger::Entry;
 use vramtrace_format::{DeviceId, Event, Kind, PoolId, Space};
 
 /// Memory of this process made ready for others: a setting that takes its allocation apart would
@@ -24,9 +27,9 @@ pub unsafe fn share(
 ) -> CUresult {
     let result = unsafe { call.real(handle, dptr) };
     if result == CUDA_SUCCESS {
-        let site = site(p, call.api, None, current_place(p), PoolId(0), 0);
-        let stack = crate::capture::stack(p);
-        p.recorder.record(&Event::Shared { address: dptr, site, stack });
+        let site = site(p, call.api, None, current_target(p), PoolId(0), 0);
+        let stack = crate::hooks::stacks::stack(p);
+        p.trace_writer.record(&Event::Shared { address: dptr, site, stack });
     }
     result
 }
@@ -48,7 +51,7 @@ pub unsafe fn open(
         if again(p, address) {
             return result;
         }
-        book(p, call.api, Space::Device, address, size_at(address), current_place(p));
+        book(p, call.api, Space::Device, address, size_at(address), current_target(p));
     }
     result
 }
@@ -77,7 +80,7 @@ fn release(
     address: u64,
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
-    let last = p.ledger.remove_if(&p.recorder, Space::Device, address, |entry| {
+    let last = p.ledger.remove_if(&p.trace_writer, Space::Device, address, |entry| {
         entry.kind == Kind::Imported && entry.refs <= 1
     });
     let Some(removed) = last else {
@@ -93,12 +96,12 @@ fn release(
         return result;
     };
     let site = freeing_site(p, api, &removed.entry, 0);
-    p.recorder.record(&Event::Free { key: address, space: Space::Device, site });
+    p.trace_writer.record(&Event::Free { key: address, space: Space::Device, site });
     let result = real();
     if result != CUDA_SUCCESS {
-        p.ledger.restore(&p.recorder, &removed);
+        p.ledger.restore(&p.trace_writer, &removed);
         let failed = Event::FreeFailed { key: address, space: Space::Device, site, result };
-        p.recorder.record(&failed);
+        p.trace_writer.record(&failed);
     }
     result
 }
@@ -117,8 +120,8 @@ pub unsafe fn pool_import_pointer(
     let result = sharing(p, call.api, || unsafe { call.real(ptr, pool, data) });
     if result == CUDA_SUCCESS && !ptr.is_null() {
         let address = unsafe { *ptr };
-        let place = Place { device: device_of(address), ..current_place(p) };
-        book(p, call.api, Space::Device, address, size_at(address), place);
+        let target = Target { device: device_of(address), ..current_target(p) };
+        book(p, call.api, Space::Device, address, size_at(address), target);
     }
     result
 }
@@ -143,7 +146,7 @@ pub unsafe fn external_buffer(
     let result = sharing(p, call.api, || unsafe { call.real(dptr, memory, descriptor) });
     if result == CUDA_SUCCESS && !dptr.is_null() && !descriptor.is_null() {
         let (address, size) = unsafe { (*dptr, (*descriptor).size) };
-        book(p, call.api, Space::Device, address, size, current_place(p));
+        book(p, call.api, Space::Device, address, size, current_target(p));
     }
     result
 }
@@ -168,22 +171,29 @@ pub unsafe fn external_mipmap(
     let result = sharing(p, call.api, || unsafe { call.real(array, memory, descriptor) });
     if result == CUDA_SUCCESS && !array.is_null() {
         let handle = unsafe { *array } as u64;
-        book(p, call.api, Space::Array, handle, 0, current_place(p));
+        book(p, call.api, Space::Array, handle, 0, current_target(p));
     }
     result
 }
 
-pub(super) fn book(p: &'static Process, api: Api, space: Space, key: u64, size: u64, place: Place) {
+pub(super) fn book(
+    p: &'static Process,
+    api: Api,
+    space: Space,
+    key: u64,
+    size: u64,
+    target: Target,
+) {
     let entry = Entry {
         space,
-        context: place.context,
-        site: site(p, api, Some(Kind::Imported), place, PoolId(0), 0),
-        stack: crate::capture::stack(p),
-        time_ns: p.recorder.now_ns(),
-        ..Entry::new(Kind::Imported, key, size, place.device)
+        context: target.context,
+        site: site(p, api, Some(Kind::Imported), target, PoolId(0), 0),
+        stack: crate::hooks::stacks::stack(p),
+        time_ns: p.clock.now_ns(),
+        ..Entry::new(Kind::Imported, key, size, target.device)
     };
-    p.ledger.insert(&p.recorder, &entry);
-    p.recorder.record_at(entry.time_ns, &Event::Alloc(entry.alloc()));
+    p.ledger.insert(&p.trace_writer, &entry);
+    p.trace_writer.record_at(entry.time_ns, &Event::Alloc(entry.alloc()));
 }
 
 /// Bytes of the allocation that holds the address; 0 if the driver does not tell.
@@ -204,7 +214,7 @@ fn device_of(address: u64) -> DeviceId {
         inside(|| unsafe { ask(room, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address) })
     });
     match asked {
-        Some(CUDA_SUCCESS) => super::context::device_id(ordinal),
+        Some(CUDA_SUCCESS) => crate::hooks::target::device_id(ordinal),
         _ => DeviceId::UNKNOWN,
     }
 }

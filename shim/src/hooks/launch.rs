@@ -1,15 +1,25 @@
-//! Launches. Only the first one of a function comes here (see [`crate::kernels::is_known`]): it
-//! loads the function's code, and takes the local memory and the heap that it needs.
+//! Launches. Only the first one of a function comes here: it loads the function's code, and takes the
+//! local memory and the heap that it needs. The export passes later ones straight to the driver after
+//! one look-up in a set without locks ([`is_known`]).
+//!
+//! What a first launch took is split by what can be computed: local memory is what the function needs
+//! per thread above the most that the context had, times the threads that the device can hold; a heap
+//! is its limit and 2 MiB; the rest is code.
 
-use super::place::current_place;
-use super::took::{self, Watch};
-use crate::contexts::Place;
-use crate::entry::cuda::*;
-use crate::entry::{Api, Call, driver, inside};
-use crate::observe::Doing;
-use crate::process::Process;
+use crate::driver::api::Api;
+use crate::driver::cuda::*;
+use crate::driver::depth::inside;
+use crate::driver::functions::driver;
+use crate::hooks::attribution::TrackedCall;
+use crate::hooks::call::Call;
+use crate::hooks::state;
+use crate::hooks::state::Process;
+use crate::hooks::target::current_target;
+use crate::hooks::texts;
+use crate::model::attribution::driver_internal::DriverActivity;
+use crate::model::contexts::Target;
 use core::ffi::{c_char, c_void};
-use std::ptr::null;
+use std::ptr::{null, null_mut};
 use vramtrace_format::Cause;
 
 const CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES: u32 = 3;
@@ -61,31 +71,31 @@ fn first(
     function: Function,
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
-    let place = current_place(p);
-    let watch = Watch::start(p, place, Doing::Launching);
+    let target = current_target(p);
+    let watch = TrackedCall::start(p, target, DriverActivity::Launching);
     let result = real();
     if result == CUDA_SUCCESS {
-        p.kernels.launched(function as u64);
+        p.launched_kernels.launched(key(p, function as usize));
     }
     let name = || name_of(p, function as u64);
-    watch.end_in_parts(p, api, place, name, |bytes| parts(p, place, function, bytes));
+    watch.end_in_parts(p, api, target, name, |bytes| parts(p, target, function, bytes));
     result
 }
 
 /// What a first launch took memory for: local memory by what the function needs above what the
 /// context has; the heap where it is exactly that; the rest is code.
-fn parts(p: &'static Process, place: Place, function: Function, bytes: u64) -> Vec<(Cause, u64)> {
+fn parts(p: &'static Process, target: Target, function: Function, bytes: u64) -> Vec<(Cause, u64)> {
     let mut parts = Vec::new();
     let mut left = bytes;
-    let local = local_size(p, place, function);
-    let held = p.kernels.local(place.context, || limit(CU_LIMIT_STACK_SIZE).unwrap_or(0));
+    let local = local_size(p, target, function);
+    let held = p.launched_kernels.local(target.context, || limit(CU_LIMIT_STACK_SIZE).unwrap_or(0));
     if local > held {
-        let wanted = resident_threads(place).saturating_mul(local - held);
+        let wanted = resident_threads(target).saturating_mul(local - held);
         let taken = wanted.min(left);
         parts.push((Cause::LocalMemory, taken));
         left -= taken;
         if taken > 0 {
-            p.kernels.set_local(place.context, local);
+            p.launched_kernels.set_local(target.context, local);
         }
     }
     let heap = limit(CU_LIMIT_MALLOC_HEAP_SIZE).unwrap_or(0);
@@ -98,15 +108,15 @@ fn parts(p: &'static Process, place: Place, function: Function, bytes: u64) -> V
 }
 
 /// Bytes of local memory of one thread; 0 where nobody tells.
-fn local_size(p: &'static Process, place: Place, function: Function) -> u64 {
+fn local_size(p: &'static Process, target: Target, function: Function) -> u64 {
     let mut bytes = 0;
     let which = CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES;
-    let is_kernel = p.kernels.is_kernel(function as u64);
+    let is_kernel = p.launched_kernels.is_kernel(function as u64);
     // SAFETY: the program's own handle, which it has just launched, asked as what it is.
     let result = inside(|| unsafe {
         match is_kernel {
             true => {
-                let device = place.device.0.into();
+                let device = target.device.0.into();
                 driver().kernel_get_attribute.map(|get| get(&mut bytes, which, function, device))
             }
             false => driver().func_get_attribute.map(|get| get(&mut bytes, which, function)),
@@ -118,7 +128,7 @@ fn local_size(p: &'static Process, place: Place, function: Function) -> u64 {
 /// The number of the name of a function or kernel.
 pub(super) fn name_of(p: &'static Process, function: u64) -> u32 {
     let mut name: *const c_char = null();
-    let is_kernel = p.kernels.is_kernel(function);
+    let is_kernel = p.launched_kernels.is_kernel(function);
     // SAFETY: as in `local_size`.
     let result = inside(|| unsafe {
         let ask = match is_kernel {
@@ -129,7 +139,7 @@ pub(super) fn name_of(p: &'static Process, function: u64) -> u32 {
     });
     match result {
         // SAFETY: the driver's text, which lives as long as the function.
-        Some(CUDA_SUCCESS) => unsafe { took::text(p, name) },
+        Some(CUDA_SUCCESS) => unsafe { texts::c_text_id(p, name) },
         _ => 0,
     }
 }
@@ -143,8 +153,8 @@ pub(super) fn limit(which: CUlimit) -> Option<u64> {
 }
 
 /// Threads that can be on the device at once: all of them have local memory.
-pub(super) fn resident_threads(place: Place) -> u64 {
-    let ordinal = i32::from(place.device.0);
+pub(super) fn resident_threads(target: Target) -> u64 {
+    let ordinal = i32::from(target.device.0);
     let attribute = |which| {
         let mut value = 0;
         // SAFETY: room for the answer.
@@ -155,4 +165,27 @@ pub(super) fn resident_threads(place: Place) -> u64 {
     };
     attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
         .saturating_mul(attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR))
+}
+
+/// A function's key in the set of launched ones.
+#[inline(always)]
+pub fn key(p: &Process, function: usize) -> usize {
+    p.launched_kernels.key(function, current_context_key)
+}
+
+/// The calling thread's context, as a number that keeps handles apart.
+#[cold]
+fn current_context_key() -> usize {
+    let mut context: Ctx = null_mut();
+    // SAFETY: room for the answer.
+    let ask = || driver().ctx_get_current.map(|ask| unsafe { ask(&mut context) });
+    let _: Option<CUresult> = inside(ask);
+    // Handles of functions and contexts lie near each other: turned away.
+    (context as usize).rotate_left(32)
+}
+
+/// Whether this function was launched before: the whole of what a repeated launch costs.
+#[inline(always)]
+pub fn is_known(function: *mut core::ffi::c_void) -> bool {
+    state::existing().is_some_and(|p| p.launched_kernels.was_launched(key(p, function as usize)))
 }

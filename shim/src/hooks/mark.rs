@@ -1,47 +1,18 @@
 //! Phases that the program marks: written as they come. What a process marks before it uses a GPU
 //! is kept in a small room, as far as it is still open when the GPU is used first.
 
-use crate::lock::Lock;
-use crate::process::Process;
-use std::collections::HashMap;
+use crate::hooks::state::Process;
+use crate::hooks::texts::text_id;
+use crate::runtime::lock::Lock;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
-use vramtrace_format::{Definition, Event, Mark};
+use vramtrace_format::{Event, Mark};
 
 /// Bytes of a name that are kept.
 pub const LONGEST: usize = 200;
-/// Different names of one process; later ones have none.
-const NAMES: usize = 1 << 14;
 /// Registered strings and domains.
 const REGISTERED: usize = 1 << 12;
 /// Ranges that were opened before the process had a state.
 const EARLY: usize = 64;
-
-/// The names of one process's marks, and what they are known by in its trace.
-#[derive(Default)]
-pub struct Marks {
-    names: Lock<HashMap<Box<str>, u32>>,
-}
-
-impl Marks {
-    /// 0 for no name, and for more than are kept. Defined before it is handed out. Other texts
-    /// that events carry have numbers from here too.
-    pub fn id(&self, process: &Process, name: &str) -> u32 {
-        if name.is_empty() {
-            return 0;
-        }
-        let mut names = self.names.lock();
-        if let Some(id) = names.get(name) {
-            return *id;
-        }
-        let id = names.len() as u32 + 1;
-        let text = name.to_string();
-        if names.len() >= NAMES || !process.recorder.try_define(&Definition::Text { id, text }) {
-            return 0;
-        }
-        names.insert(name.into(), id);
-        id
-    }
-}
 
 /// `domain/name`, cut to [`LONGEST`] bytes.
 fn whole(domain: usize, name: &str) -> String {
@@ -59,12 +30,12 @@ fn whole(domain: usize, name: &str) -> String {
 }
 
 fn write(process: &Process, name: u32, mark: Mark) {
-    process.recorder.record(&Event::Mark { name, mark });
+    process.trace_writer.record(&Event::Mark { name, mark });
 }
 
 pub fn moment(process: Option<&'static Process>, domain: usize, name: &str) {
     if let Some(process) = known(process) {
-        write(process, process.marks.id(process, &whole(domain, name)), Mark::Moment);
+        write(process, text_id(process, &whole(domain, name)), Mark::Moment);
     }
 }
 
@@ -72,7 +43,7 @@ pub fn moment(process: Option<&'static Process>, domain: usize, name: &str) {
 pub fn push(process: Option<&'static Process>, domain: usize, name: &str) -> i32 {
     let name = whole(domain, name);
     match known(process) {
-        Some(process) => write(process, process.marks.id(process, &name), Mark::Push),
+        Some(process) => write(process, text_id(process, &name), Mark::Push),
         None => Early::push(name, None),
     }
     0
@@ -92,7 +63,7 @@ pub fn start(process: Option<&'static Process>, domain: usize, name: &str) -> u6
     let name = whole(domain, name);
     match known(process) {
         Some(process) => {
-            let id = process.marks.id(process, &name);
+            let id = text_id(process, &name);
             write(process, id, Mark::Start);
             u64::from(id) << 32
         }
@@ -184,7 +155,7 @@ pub fn tell_early(process: &'static Process) {
     EARLY_COUNT.store(open.len(), Ordering::Relaxed);
     drop(open);
     for early in mine {
-        let id = process.marks.id(process, &early.name);
+        let id = text_id(process, &early.name);
         match early.number {
             None => write(process, id, Mark::Push),
             Some(number) => {

@@ -1,30 +1,48 @@
 //! What happens at each call, a file a family. The table names the functions here.
 
+pub mod accounting;
+pub mod after_call;
 pub mod alloc;
 pub mod array;
+pub mod at_exit;
+pub mod attribution;
+pub mod before_call;
+pub mod call;
 pub mod context;
-pub mod control;
+pub mod device_query;
+pub mod exports;
 pub mod graph;
+pub mod graph_reserves;
 pub mod graphics;
 pub mod host;
 pub mod info;
 pub mod ipc;
 pub mod launch;
+pub mod limit_events;
+pub mod lookups;
 pub mod mark;
 pub mod module;
 pub mod multicast;
 pub mod node;
 pub mod nvml;
+pub mod nvml_reading;
+pub mod nvtx;
+pub mod oom_sources;
 pub mod ordered;
 pub mod pool;
+pub mod pool_reserves;
+pub mod proc_address;
+pub mod process_view;
+pub mod refresh;
+pub mod second_driver;
 pub mod sparse;
+pub mod stacks;
+pub mod state;
 pub mod stream;
+pub mod target;
+pub mod texts;
 pub mod torch;
+pub mod torch_calls;
+pub mod usage;
 pub mod vmm;
-
-mod book;
-mod place;
-mod took;
-
-pub use book::{Request, Why, give_back, look_again, look_if_due, refuse, take};
-pub use place::{NOWHERE, current_context, current_place, place_of};
+pub mod without_state;

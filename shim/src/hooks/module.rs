@@ -2,12 +2,16 @@
 //! device at first use: when a function is asked for, or launched.)
 
 use super::launch::name_of;
-use super::place::current_place;
-use super::took::{self, nameless, watched};
-use crate::entry::cuda::*;
-use crate::entry::{Call, driver, inside};
-use crate::observe::Doing;
-use crate::process::Process;
+use crate::driver::cuda::*;
+use crate::driver::depth::inside;
+use crate::driver::functions::driver;
+use crate::hooks::attribution::{nameless, watched};
+use crate::hooks::call::Call;
+use crate::hooks::launch;
+use crate::hooks::state::Process;
+use crate::hooks::target::current_target;
+use crate::hooks::texts;
+use crate::model::attribution::driver_internal::DriverActivity;
 use core::ffi::{c_char, c_void};
 
 macro_rules! loads {
@@ -26,7 +30,7 @@ macro_rules! loads {
                 _ => 0,
             };
             let real = || unsafe { call.real($($arg),*) };
-            watched(p, call.api, current_place(p), Doing::Loading, name, real)
+            watched(p, call.api, current_target(p), DriverActivity::Loading, name, real)
         }
     )*};
 }
@@ -34,7 +38,7 @@ macro_rules! loads {
 /// # Safety
 /// Texts of the program.
 unsafe fn first_text<const N: usize>(p: &'static Process, texts: [*const c_char; N]) -> u32 {
-    texts.first().map_or(0, |text| unsafe { took::text(p, *text) })
+    texts.first().map_or(0, |text| unsafe { texts::c_text_id(p, *text) })
 }
 
 loads! {
@@ -90,9 +94,9 @@ pub unsafe fn unload(
     call: &Call<unsafe extern "C-unwind" fn(Module) -> CUresult>,
     module: Module,
 ) -> CUresult {
-    p.kernels.forget();
+    p.launched_kernels.forget();
     let real = || unsafe { call.real(module) };
-    watched(p, call.api, current_place(p), Doing::Loading, nameless, real)
+    watched(p, call.api, current_target(p), DriverActivity::Loading, nameless, real)
 }
 
 /// # Safety
@@ -102,9 +106,9 @@ pub unsafe fn library_unload(
     call: &Call<unsafe extern "C-unwind" fn(Library) -> CUresult>,
     library: Library,
 ) -> CUresult {
-    p.kernels.library_ended(library as u64);
+    p.launched_kernels.library_ended(library as u64);
     let real = || unsafe { call.real(library) };
-    watched(p, call.api, current_place(p), Doing::Loading, nameless, real)
+    watched(p, call.api, current_target(p), DriverActivity::Loading, nameless, real)
 }
 
 /// # Safety
@@ -116,7 +120,7 @@ pub unsafe fn func_load(
 ) -> CUresult {
     let name = || name_of(p, function as u64);
     let real = || unsafe { call.real(function) };
-    watched(p, call.api, current_place(p), Doing::Loading, name, real)
+    watched(p, call.api, current_target(p), DriverActivity::Loading, name, real)
 }
 
 /// A handle to a kernel; nothing is loaded.
@@ -133,7 +137,7 @@ pub unsafe fn library_get_kernel(
     let result = unsafe { call.real(kernel, library, name) };
     if result == CUDA_SUCCESS && !kernel.is_null() {
         // SAFETY: the driver has written it.
-        p.kernels.has_kernel(unsafe { *kernel } as u64, library as u64);
+        p.launched_kernels.has_kernel(unsafe { *kernel } as u64, library as u64);
     }
     result
 }
@@ -154,7 +158,7 @@ pub unsafe fn library_enumerate(
     if result == CUDA_SUCCESS && !kernels.is_null() && inside(ask) == Some(CUDA_SUCCESS) {
         for at in 0..room.min(count) as usize {
             // SAFETY: the driver has written so many.
-            p.kernels.has_kernel(unsafe { *kernels.add(at) } as u64, library as u64);
+            p.launched_kernels.has_kernel(unsafe { *kernels.add(at) } as u64, library as u64);
         }
     }
     result
@@ -171,7 +175,7 @@ pub unsafe fn kernel_get_function(
     kernel: Kernel,
 ) -> CUresult {
     let real = || unsafe { call.real(function, kernel) };
-    if p.kernels.was_loaded(kernel as u64) {
+    if p.launched_kernels.was_loaded(launch::key(p, kernel as usize)) {
         return real();
     }
     let name = || match call.answer() {
@@ -179,9 +183,9 @@ pub unsafe fn kernel_get_function(
         Some(CUDA_SUCCESS) => unsafe { function.as_ref() }.map_or(0, |f| name_of(p, *f as u64)),
         _ => 0,
     };
-    let result = watched(p, call.api, current_place(p), Doing::Loading, name, real);
+    let result = watched(p, call.api, current_target(p), DriverActivity::Loading, name, real);
     if result == CUDA_SUCCESS {
-        p.kernels.loaded(kernel as u64);
+        p.launched_kernels.loaded(launch::key(p, kernel as usize));
     }
     result
 }

@@ -1,13 +1,14 @@
 //! Multicast objects: a handle without memory of its own, to which others' memory is bound.
 #![allow(clippy::too_many_arguments)] // the driver's functions have as many
 
-use super::context::device_id;
-use super::took::sharing;
 use super::vmm::{settle, told, untie};
-use crate::entry::cuda::*;
-use crate::entry::{Api, Call};
-use crate::process::Process;
-use crate::vmm::{Dropped, Owner, Region, What};
+use crate::driver::api::Api;
+use crate::driver::cuda::*;
+use crate::hooks::attribution::sharing;
+use crate::hooks::call::Call;
+use crate::hooks::state::Process;
+use crate::hooks::target::device_id;
+use crate::model::vmm::{Dropped, Owner, Region, What};
 use vramtrace_format::DeviceId;
 
 /// # Safety

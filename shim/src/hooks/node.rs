@@ -1,11 +1,15 @@
 //! Nodes of graphs that take and free memory: made by hand, and read back from the driver.
 
-use super::{NOWHERE, Request, Why, refuse};
-use crate::contexts::Place;
-use crate::entry::cuda::*;
-use crate::entry::{Api, Call, driver, inside};
-use crate::graphs::{Block, Plan};
-use crate::process::Process;
+use crate::driver::api::Api;
+use crate::driver::cuda::*;
+use crate::driver::depth::inside;
+use crate::driver::functions::driver;
+use crate::hooks::accounting::{Request, Why, refuse};
+use crate::hooks::call::Call;
+use crate::hooks::state::Process;
+use crate::hooks::target::NO_TARGET;
+use crate::model::contexts::Target;
+use crate::model::graphs::{Block, Plan};
 use std::ptr::null_mut;
 use vramtrace_format::{DeviceId, Kind};
 
@@ -21,11 +25,11 @@ fn made_node(
     result: CUresult,
 ) -> CUresult {
     if result != 0 {
-        let place = Place { device: device_of(&params.pool_props), ..NOWHERE };
-        let request = Request::new(api, Kind::Graph, place, params.bytesize as u64);
+        let target = Target { device: device_of(&params.pool_props), ..NO_TARGET };
+        let request = Request::new(api, Kind::Graph, target, params.bytesize as u64);
         return refuse(p, &request, Why::Driver(result));
     }
-    p.graphs.made_node(params.dptr, api, crate::capture::stack(p));
+    p.graphs.made_node(params.dptr, api as u16, crate::hooks::stacks::stack(p));
     result
 }
 

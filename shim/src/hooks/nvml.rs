@@ -2,9 +2,9 @@
 //! context of its own (a monitor) sees the real ones.
 
 use super::info::{Shown, shown};
-use crate::entry::Call;
-use crate::entry::cuda::{CUDA_SUCCESS, CUresult, NvmlDevice, NvmlMemory, NvmlMemory_v2};
-use crate::process::Process;
+use crate::driver::cuda::{CUDA_SUCCESS, CUresult, NvmlDevice, NvmlMemory, NvmlMemory_v2};
+use crate::hooks::call::Call;
+use crate::hooks::state::Process;
 
 /// # Safety
 /// As nvmlDeviceGetMemoryInfo.
@@ -54,7 +54,7 @@ fn seen(p: &'static Process, handle: NvmlDevice, total: u64, free: u64) -> Optio
     if !p.cap.is_set() || !p.contexts.any() {
         return None;
     }
-    let device = p.observe.device_of(p, handle)?;
+    let device = p.nvml.device_of(&p.devices, handle)?;
     if !p.contexts.any_on(device.id) {
         return None;
     }

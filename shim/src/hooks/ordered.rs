@@ -1,15 +1,22 @@
 //! Stream-ordered memory: blocks inside pools.
 
-use super::book::{look_before_refusal, refuse_at, site, warn};
-use super::pool::{current_pool, gone, look, meet, read, tell};
-use super::{Request, Why, current_context, give_back, place_of, refuse, take};
-use crate::cap::{Budget, UnderWay};
-use crate::entry::cuda::*;
-use crate::entry::{Api, Call, driver, inside};
-use crate::ledger::Entry;
-use crate::pools::{Pool as KnownPool, block};
-use crate::process::Process;
-use crate::routes::{Key, Route};
+use crate::driver::api::Api;
+use crate::driver::capture_status::is_capturing;
+use crate::driver::cuda::*;
+use crate::driver::depth::inside;
+use crate::driver::functions::driver;
+use crate::hooks::accounting::{Request, Why, allocate, free, refuse};
+use crate::hooks::accounting::{refuse_at, site, warn};
+use crate::hooks::call::Call;
+use crate::hooks::pool::{current_pool, meet};
+use crate::hooks::pool_reserves::{read, record_change, refresh};
+use crate::hooks::refresh::refresh_before_refusal;
+use crate::hooks::state::Process;
+use crate::hooks::target::{current_context, target_of};
+use crate::model::cap::{Budget, InFlight};
+use crate::model::ledger::Entry;
+use crate::model::pools::Pool as KnownPool;
+use crate::model::stream_targets::{Key, StreamTarget};
 use std::ptr::null_mut;
 use vramtrace_format::{DeviceId, Event, Kind, PoolId, PoolOrigin, Space};
 
@@ -73,21 +80,22 @@ pub unsafe fn free_async(
     stream: Stream,
 ) -> CUresult {
     let per_thread = call.api == Api::cuMemFreeAsync_ptsz;
-    if p.captures.takes(stream, per_thread) {
+    if p.stream_captures.takes(|| is_capturing(stream, per_thread)) {
         // A node that frees when its graph runs.
         return unsafe { call.real(dptr, stream) };
     }
     let stream_id = stream_id(stream, per_thread);
-    give_back(p, call.api, Space::Device, dptr, stream_id, || unsafe { call.real(dptr, stream) })
+    free(p, call.api, Space::Device, dptr, stream_id, || unsafe { call.real(dptr, stream) })
 }
 
 #[inline]
 fn take_block(p: &'static Process, asked: &Asked, real: impl FnOnce() -> CUresult) -> CUresult {
     if p.cap.is_bad() {
-        let request = Request::new(asked.api, Kind::Pool, super::NOWHERE, asked.size);
+        let request =
+            Request::new(asked.api, Kind::Pool, crate::hooks::target::NO_TARGET, asked.size);
         return refuse(p, &request, Why::BadCap);
     }
-    if p.captures.takes(asked.stream, asked.per_thread) {
+    if p.stream_captures.takes(|| is_capturing(asked.stream, asked.per_thread)) {
         return super::graph::take_captured(p, asked.api, asked.dptr, asked.size, real);
     }
     let route = route(p, asked);
@@ -106,7 +114,7 @@ fn take_block(p: &'static Process, asked: &Asked, real: impl FnOnce() -> CUresul
 fn plain(
     p: &'static Process,
     asked: &Asked,
-    route: &Route,
+    route: &StreamTarget,
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
     let result = real();
@@ -115,9 +123,9 @@ fn plain(
     }
     let now = booked(p, asked, route);
     if let Some(pool) = route.pool
-        && (pool.growth.took(block(asked.size)) || pool.is_due(now))
+        && (pool.growth.took(asked.size) || pool.is_due(now))
     {
-        look(p, pool);
+        refresh(p, pool);
     }
     result
 }
@@ -125,16 +133,16 @@ fn plain(
 fn capped(
     p: &'static Process,
     asked: &Asked,
-    route: &Route,
+    route: &StreamTarget,
     pool: &'static KnownPool,
     budget: &Budget,
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
-    let size = block(asked.size);
+    let size = asked.size;
     if pool.growth.ask(Some(budget), size).is_err() {
-        look_before_refusal(p, pool.device());
+        refresh_before_refusal(p, pool.device());
         if let Err(refusal) = pool.growth.ask_again(Some(budget), size) {
-            let device = route.place.device;
+            let device = route.target.device;
             if !p.cap.only_warns() {
                 return refuse_at(p, device, route.site, asked.size, Why::Cap(refusal));
             }
@@ -142,11 +150,11 @@ fn capped(
             pool.growth.ask_anyway(budget, size);
         }
     }
-    let under_way = UnderWay::new(&pool.growth, Some(budget), size);
+    let under_way = InFlight::new(&pool.growth, Some(budget), size);
     let result = real();
     let got = result == 0;
     let reading = if got { read(p, pool) } else { None };
-    under_way.finish(got, reading, |change| tell(p, pool, change));
+    under_way.finish(got, reading, |change| record_change(p, pool, change));
     if !got {
         return refused_by_driver(p, asked, route, result);
     }
@@ -159,19 +167,19 @@ fn capped(
 fn take_other(
     p: &'static Process,
     asked: &Asked,
-    route: &Route,
+    route: &StreamTarget,
     kind: Kind,
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
-    let mut request = Request::new(asked.api, kind, route.place, asked.size);
+    let mut request = Request::new(asked.api, kind, route.target, asked.size);
     request.space = Space::Device;
     if kind == Kind::HostPinned {
-        request.place.device = DeviceId::UNKNOWN;
+        request.target.device = DeviceId::UNKNOWN;
     }
     // SAFETY: not NULL, and the program gave it to be written; the driver has given the address.
     let old = (!asked.dptr.is_null()).then(|| unsafe { *asked.dptr });
     let taken = || (unsafe { *asked.dptr }, asked.size);
-    take(p, &request, real, taken, |address| unsafe {
+    allocate(p, &request, real, taken, |address| unsafe {
         if let Some(free) = driver().mem_free {
             inside(|| free(address));
         }
@@ -185,77 +193,66 @@ fn take_other(
 fn refused_by_driver(
     p: &'static Process,
     asked: &Asked,
-    route: &Route,
+    route: &StreamTarget,
     result: CUresult,
 ) -> CUresult {
-    refuse_at(p, route.place.device, route.site, asked.size, Why::Driver(result))
+    refuse_at(p, route.target.device, route.site, asked.size, Why::Driver(result))
 }
 
 /// Into ledger and file. Returns the time.
 #[inline]
-fn booked(p: &'static Process, asked: &Asked, route: &Route) -> u64 {
+fn booked(p: &'static Process, asked: &Asked, route: &StreamTarget) -> u64 {
     // SAFETY: the driver has written it and answered success.
     let key = unsafe { *asked.dptr };
-    let now = p.recorder.now_ns();
+    let now = p.clock.now_ns();
     let entry = Entry {
-        context: route.place.context,
+        context: route.target.context,
         pool: route.pool.map_or(PoolId(0), KnownPool::id),
         stream: stream_id(asked.stream, asked.per_thread),
         site: route.site,
-        stack: crate::capture::stack(p),
+        stack: crate::hooks::stacks::stack(p),
         time_ns: now,
-        ..Entry::new(Kind::Pool, key, asked.size, route.place.device)
+        ..Entry::new(Kind::Pool, key, asked.size, route.target.device)
     };
-    p.ledger.insert(&p.recorder, &entry);
-    p.recorder.record_at(now, &Event::Alloc(entry.alloc()));
+    p.ledger.insert(&p.trace_writer, &entry);
+    p.trace_writer.record_at(now, &Event::Alloc(entry.alloc()));
     now
-}
-
-/// A block was freed; its pool keeps the memory, gives it back now or later, or ends with it.
-#[inline]
-pub(super) fn block_freed(p: &'static Process, entry: &Entry, now: u64) {
-    let Some(pool) = p.pools.by_id(entry.pool) else { return };
-    p.pools.freed_one(pool);
-    if pool.freed(entry.size).is_some() {
-        gone(p, pool);
-    } else if pool.is_due(now) {
-        look(p, pool);
-    }
 }
 
 /// Where the call goes; known already in the common case.
 #[inline]
-fn route(p: &'static Process, asked: &Asked) -> Route {
+fn route(p: &'static Process, asked: &Asked) -> StreamTarget {
     let stream = stream_id(asked.stream, asked.per_thread);
     let context = if stream <= LAST_DEFAULT_STREAM { current_context() } else { 0 };
-    let key = Key { stream, pool: asked.pool, context, api: asked.api };
-    p.routes.find(&key).unwrap_or_else(|| find_route(p, asked, &key))
+    let key = Key { stream, pool: asked.pool, context, api: asked.api as u16 };
+    p.stream_targets.find(&key).unwrap_or_else(|| find_route(p, asked, &key))
 }
 
 #[cold]
-fn find_route(p: &'static Process, asked: &Asked, key: &Key) -> Route {
-    let generation = p.routes.generation();
+fn find_route(p: &'static Process, asked: &Asked, key: &Key) -> StreamTarget {
+    let generation = p.stream_targets.generation();
     let context = match key.context {
         0 if key.stream > LAST_DEFAULT_STREAM => context_of(asked.stream, asked.per_thread),
         current => current,
     };
-    let mut place = place_of(p, context);
+    let mut target = target_of(p, context);
     let pool = match asked.pool {
-        0 => current_pool(p, place.device),
-        asked => meet(p, asked, place.device, Kind::Pool, PoolOrigin::Created),
+        0 => current_pool(p, target.device),
+        asked => meet(p, asked, target.device, Kind::Pool, PoolOrigin::Created),
     };
     if let Some(pool) = pool {
         // A pool's memory lies on the pool's device, whatever the stream's is. Managed memory may
         // lie on none: it counts where cuMemAllocManaged's would.
         if pool.device() != DeviceId::UNKNOWN || pool.kind() != Kind::Managed {
-            place.device = pool.device();
+            target.device = pool.device();
         }
     }
     let id = pool.map_or(PoolId(0), KnownPool::id);
     let kind = pool.map_or(Kind::Pool, KnownPool::kind);
-    let route = Route { place, pool, site: site(p, asked.api, Some(kind), place, id, key.stream) };
-    if place.device != DeviceId::UNKNOWN {
-        p.routes.keep(generation, key, &route);
+    let route =
+        StreamTarget { target, pool, site: site(p, asked.api, Some(kind), target, id, key.stream) };
+    if target.device != DeviceId::UNKNOWN {
+        p.stream_targets.keep(generation, key, &route);
     }
     route
 }

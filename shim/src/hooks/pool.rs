@@ -1,20 +1,15 @@
 //! Pools of stream-ordered memory: made, changed and ended, and what the driver says of them.
 
-use crate::cap::{Change, Reading, Ticket};
-use crate::entry::cuda::*;
-use crate::entry::{Call, driver, inside};
-use crate::pools::{GONE, Pool as KnownPool};
-use crate::process::Process;
+use crate::driver::cuda::*;
+use crate::driver::depth::inside;
+use crate::driver::functions::driver;
+use crate::hooks::call::Call;
+use crate::hooks::pool_reserves::{gone, refresh};
+use crate::hooks::state::Process;
+use crate::model::pools::Pool as KnownPool;
 use core::ffi::c_void;
 use std::ptr::null_mut;
-use vramtrace_format::{Definition, DeviceId, Event, Kind, PoolOrigin};
-
-#[cold]
-pub(super) fn gone(p: &'static Process, pool: &'static KnownPool) {
-    let ticket = pool.growth.ticket();
-    let budget = p.cap.budget(pool.device());
-    pool.growth.observe(budget, ticket, GONE, |change| tell(p, pool, change));
-}
+use vramtrace_format::{Definition, DeviceId, Kind, PoolOrigin};
 
 pub(super) fn current_pool(p: &'static Process, device: DeviceId) -> Option<&'static KnownPool> {
     if device == DeviceId::UNKNOWN {
@@ -42,62 +37,10 @@ pub fn meet(
     }
     let (pool, new) = p.pools.meet(handle, device, kind)?;
     if new {
-        super::context::meet_device(p, device);
-        p.recorder.define(&Definition::Pool { id: pool.id(), device, handle, origin });
+        crate::hooks::target::meet_device(p, device);
+        p.trace_writer.define(&Definition::Pool { id: pool.id(), device, handle, origin });
     }
     Some(pool)
-}
-
-/// Reserved bytes changed.
-pub(super) fn tell(p: &'static Process, pool: &'static KnownPool, change: Change) {
-    let Change { delta, reserved, used } = change;
-    let now = p.recorder.now_ns();
-    p.ledger.add_reserved(&p.recorder, pool.device(), Kind::Pool, delta, now);
-    p.recorder.record_at(now, &Event::PoolState { pool: pool.id(), reserved, used });
-}
-
-/// The driver's figures; `None` where it must not or cannot be asked.
-pub(super) fn read(p: &'static Process, pool: &KnownPool) -> Option<(Ticket, Reading)> {
-    if p.captures.any() || pool.kind() != Kind::Pool {
-        return None;
-    }
-    let handle = pool.handle()? as Pool;
-    let get = driver().mem_pool_get_attribute?;
-    let ticket = pool.growth.ticket();
-    let one = |attribute| {
-        let mut value = 0u64;
-        // SAFETY: the attribute is a u64.
-        let result = inside(|| unsafe { get(handle, attribute, (&raw mut value).cast()) });
-        (result == 0).then_some(value)
-    };
-    let reserved = one(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?;
-    let used = one(CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?;
-    Some((ticket, Reading { reserved, used }))
-}
-
-#[cold]
-pub(super) fn look(p: &'static Process, pool: &'static KnownPool) {
-    if let Some((ticket, reading)) = read(p, pool) {
-        let budget = p.cap.budget(pool.device());
-        pool.growth.observe(budget, ticket, reading, |change| tell(p, pool, change));
-    }
-}
-
-/// After a synchronisation: pools in which blocks were freed may have given memory back.
-#[inline]
-pub(super) fn look_after_frees(p: &'static Process) {
-    if p.pools.any_freed() {
-        for pool in p.pools.take_freed() {
-            look(p, pool);
-        }
-    }
-}
-
-/// Before a refusal: a pool may have given memory back.
-pub(super) fn look_at_all(p: &'static Process, device: DeviceId) {
-    for pool in p.pools.all().filter(|pool| pool.device() == device) {
-        look(p, pool);
-    }
 }
 
 /// Device and kind of what a pool gives out.
@@ -147,9 +90,9 @@ pub unsafe fn destroy(
 ) -> CUresult {
     let known = p.pools.find(pool as u64);
     if let Some(known) = known {
-        look(p, known);
+        refresh(p, known);
     }
-    p.routes.forget();
+    p.stream_targets.forget();
     p.pools.begin_destroy(pool as u64);
     let result = unsafe { call.real(pool) };
     match known {
@@ -170,7 +113,7 @@ pub unsafe fn trim(
 ) -> CUresult {
     let result = unsafe { call.real(pool, keep) };
     if let Some(known) = p.pools.find(pool as u64) {
-        look(p, known);
+        refresh(p, known);
     }
     result
 }
@@ -188,7 +131,7 @@ pub unsafe fn set_attribute(
 ) -> CUresult {
     let result = unsafe { call.real(pool, attribute, value) };
     if let Some(known) = p.pools.find(pool as u64) {
-        look(p, known);
+        refresh(p, known);
     }
     result
 }
@@ -222,7 +165,7 @@ pub unsafe fn set_of_device(
     pool: Pool,
 ) -> CUresult {
     let result = unsafe { call.real(device, pool) };
-    p.routes.forget();
+    p.stream_targets.forget();
     result
 }
 
@@ -262,6 +205,6 @@ pub unsafe fn set_of_location(
     pool: Pool,
 ) -> CUresult {
     let result = unsafe { call.real(location, kind, pool) };
-    p.routes.forget();
+    p.stream_targets.forget();
     result
 }

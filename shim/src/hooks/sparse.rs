@@ -1,10 +1,11 @@
 //! Sparse arrays: tiles that physical objects back, each of which is a reference.
 
 use super::vmm::{settle, told, untie};
-use crate::entry::cuda::*;
-use crate::entry::{Api, Call};
-use crate::process::Process;
-use crate::vmm::{Dropped, Owner, Region};
+use crate::driver::api::Api;
+use crate::driver::cuda::*;
+use crate::hooks::call::Call;
+use crate::hooks::state::Process;
+use crate::model::vmm::{Dropped, Owner, Region};
 
 /// Tiles of sparse arrays. The list is worked off in stream order later; the references are
 /// booked at the call.

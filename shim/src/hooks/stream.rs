@@ -1,18 +1,20 @@
 //! Streams and events: made and destroyed; captures that begin and end.
 
-use super::place::current_place;
-use super::took::{nameless, watched, watched_seldom};
-use crate::entry::cuda::{
+use crate::driver::api::Api;
+use crate::driver::capture_status::is_capturing;
+use crate::driver::cuda::{
     CUgraphEdgeData, CUresult, CUstreamCaptureMode, Event, Graph, GreenCtx, Node, Stream,
 };
-use crate::entry::{Api, Call};
-use crate::observe::Doing;
-use crate::process::Process;
+use crate::hooks::attribution::{nameless, watched, watched_seldom};
+use crate::hooks::call::Call;
+use crate::hooks::state::Process;
+use crate::hooks::target::current_target;
+use crate::model::attribution::driver_internal::DriverActivity;
 use core::ffi::c_void;
 
 fn began(p: &'static Process, result: CUresult) -> CUresult {
     if result == 0 {
-        p.captures.began();
+        p.stream_captures.began();
     }
     result
 }
@@ -72,7 +74,8 @@ pub unsafe fn end_capture(
     graph: *mut Graph,
 ) -> CUresult {
     let per_thread = call.api == Api::cuStreamEndCapture_ptsz;
-    p.captures.end(stream, per_thread, || unsafe { call.real(stream, graph) })
+    p.stream_captures
+        .end(|| is_capturing(stream, per_thread), || unsafe { call.real(stream, graph) })
 }
 
 /// # Safety
@@ -84,7 +87,7 @@ pub unsafe fn create(
     flags: u32,
 ) -> CUresult {
     let real = || unsafe { call.real(stream, flags) };
-    watched(p, call.api, current_place(p), Doing::Streams, nameless, real)
+    watched(p, call.api, current_target(p), DriverActivity::Streams, nameless, real)
 }
 
 /// # Safety
@@ -97,7 +100,7 @@ pub unsafe fn create_with_priority(
     priority: i32,
 ) -> CUresult {
     let real = || unsafe { call.real(stream, flags, priority) };
-    watched(p, call.api, current_place(p), Doing::Streams, nameless, real)
+    watched(p, call.api, current_target(p), DriverActivity::Streams, nameless, real)
 }
 
 /// # Safety
@@ -111,7 +114,7 @@ pub unsafe fn create_in_green(
     priority: i32,
 ) -> CUresult {
     let real = || unsafe { call.real(stream, green, flags, priority) };
-    watched(p, call.api, current_place(p), Doing::Streams, nameless, real)
+    watched(p, call.api, current_target(p), DriverActivity::Streams, nameless, real)
 }
 
 /// # Safety
@@ -123,7 +126,7 @@ pub unsafe fn create_event(
     flags: u32,
 ) -> CUresult {
     let real = || unsafe { call.real(event, flags) };
-    watched_seldom(p, call.api, || current_place(p), Doing::Streams, real)
+    watched_seldom(p, call.api, || current_target(p), DriverActivity::Streams, real)
 }
 
 /// # Safety
@@ -134,7 +137,7 @@ pub unsafe fn destroy_event(
     event: Event,
 ) -> CUresult {
     let real = || unsafe { call.real(event) };
-    watched_seldom(p, call.api, || current_place(p), Doing::Streams, real)
+    watched_seldom(p, call.api, || current_target(p), DriverActivity::Streams, real)
 }
 
 /// Its handle may be given to another stream, of another context, as soon as it is gone.
@@ -146,9 +149,9 @@ pub unsafe fn destroy(
     call: &Call<unsafe extern "C-unwind" fn(Stream) -> CUresult>,
     stream: Stream,
 ) -> CUresult {
-    p.routes.forget();
+    p.stream_targets.forget();
     let real = || unsafe { call.real(stream) };
-    watched(p, call.api, current_place(p), Doing::Streams, nameless, real)
+    watched(p, call.api, current_target(p), DriverActivity::Streams, nameless, real)
 }
 
 /// cuStreamSynchronize and cuEventSynchronize: a pool gives back what it holds above its threshold.
@@ -161,7 +164,7 @@ pub unsafe fn synchronize(
     handle: *mut c_void,
 ) -> CUresult {
     let result = unsafe { call.real(handle) };
-    super::pool::look_after_frees(p);
+    crate::hooks::pool_reserves::refresh_after_frees(p);
     result
 }
 
@@ -172,6 +175,6 @@ pub unsafe fn synchronize_context(
     call: &Call<unsafe extern "C-unwind" fn() -> CUresult>,
 ) -> CUresult {
     let result = unsafe { call.real() };
-    super::pool::look_after_frees(p);
+    crate::hooks::pool_reserves::refresh_after_frees(p);
     result
 }

@@ -1,17 +1,30 @@
 //! PyTorch's blocks: pieces of the segments that its cache has taken from the driver. They are in
 //! no sum and under no cap; their segments are.
 //!
-//! Called with PyTorch's lock for the device held: see [`crate::entry::torch`]. A device's calls
+//! Called with PyTorch's lock for the device held: see [`crate::hooks::torch_calls`]. A device's calls
 //! come one at a time, and a block's address is not given out again before the call about its free
 //! has returned, so the file has them in their true order.
+//!
+//! * Blocks live in the ledger under a space of their own. Checkpoints carry them. A block that is
+//!   allocated again while it is live ends first; the free of an unknown block is counted and not
+//!   recorded.
+//! * Blocks come by the million, so little code and memory is touched: the site is known by device,
+//!   nothing is summed, the live page waits for the next driver call, and the cache lines to be
+//!   written are prefetched.
+//! * The cache's own totals are recorded by the first call after a new window or checkpoint begins:
+//!   only inside a call do they equal the sum of the blocks.
+//! * Stacks are Python frames where Python runs and native ones elsewhere (backward, NCCL); both with
+//!   `VRAMTRACE_TENSORS=full`.
 
-use super::book::site;
-use crate::caches::Figures;
-use crate::capture;
-use crate::contexts::Place;
-use crate::entry::Api;
-use crate::ledger::Entry;
-use crate::process::Process;
+use crate::capture::definitions::DefinitionSink;
+use crate::driver::api::Api;
+use crate::hooks::accounting::site;
+use crate::hooks::oom_sources::sources;
+use crate::hooks::stacks;
+use crate::hooks::state::Process;
+use crate::model::contexts::Target;
+use crate::model::ledger::Entry;
+use crate::model::torch_totals::CacheTotals;
 use std::ffi::c_void;
 use vramtrace_format::stackspec::Tensors;
 use vramtrace_format::{ContextId, DeviceId, Event, Kind, PoolId};
@@ -44,9 +57,9 @@ pub unsafe fn memory(
         return;
     }
     let Some(device) = device(word) else { return };
-    p.entry.count(api);
+    p.usage.count(api);
     let key = at as u64;
-    if key != 0 && size != 0 && p.recorder.is_recording() {
+    if key != 0 && size != 0 && p.trace_writer.is_recording() {
         if size > 0 {
             made(p, api, device, key, size as u64);
         } else {
@@ -59,8 +72,8 @@ pub unsafe fn memory(
 /// The totals of the call, written where they are due.
 #[inline]
 fn tell(p: &'static Process, device: DeviceId, allocated: u64, reserved: u64) {
-    if p.caches.said(device, Figures { allocated, reserved }) {
-        p.recorder.record(&Event::CacheState { device, allocated, reserved });
+    if p.torch_totals.said(device, CacheTotals { allocated, reserved }) {
+        p.trace_writer.record(&Event::CacheState { device, allocated, reserved });
     }
 }
 
@@ -68,25 +81,27 @@ fn tell(p: &'static Process, device: DeviceId, allocated: u64, reserved: u64) {
 fn made(p: &'static Process, api: Api, device: DeviceId, key: u64, size: u64) {
     // While the stack is looked at.
     p.ledger.prefetch_block(key);
-    p.recorder.prefetch();
-    let place = Place { context: ContextId(0), device };
+    p.trace_writer.prefetch();
+    let target = Target { context: ContextId(0), device };
     let entry = Entry {
-        site: p.caches.site(device, api, || site(p, api, Some(Kind::Block), place, PoolId(0), 0)),
-        stack: capture::block(p),
-        time_ns: p.recorder.now_ns(),
+        site: p
+            .torch_totals
+            .site(device, api as u16, || site(p, api, Some(Kind::Block), target, PoolId(0), 0)),
+        stack: stacks::block_stack(p),
+        time_ns: p.clock.now_ns(),
         ..Entry::new(Kind::Block, key, size, device)
     };
-    p.ledger.insert_block(&p.recorder, &entry);
-    p.recorder.record_alloc(entry.time_ns, &entry.alloc());
+    p.ledger.insert_block(&p.trace_writer, &entry);
+    p.trace_writer.record_alloc(entry.time_ns, &entry.alloc());
 }
 
 #[inline]
 fn freed(p: &'static Process, key: u64) {
     // From before a fork, or of a cache whose blocks are put back by a graph's checkpoint.
-    if !p.ledger.remove_block(&p.recorder, key) {
-        return p.caches.unknown_free();
+    if !p.ledger.remove_block(&p.trace_writer, key) {
+        return p.torch_totals.unknown_free();
     }
-    p.recorder.record_block_free(p.recorder.now_ns(), key);
+    p.trace_writer.record_block_free(p.clock.now_ns(), key);
 }
 
 /// The cache is out of memory: it has emptied itself, asked the driver again, and gives up.
@@ -103,13 +118,13 @@ pub unsafe fn out_of_memory(
 ) {
     let Some(device) = device(word) else { return };
     let (allocated, reserved) = (allocated as u64, reserved as u64);
-    let (size, stack) = (size.max(0) as u64, capture::stack(p));
+    let (size, stack) = (size.max(0) as u64, stacks::stack(p));
     if p.config.tensors != Tensors::Off {
-        p.entry.count(api);
+        p.usage.count(api);
         tell(p, device, allocated, reserved);
-        p.recorder.record(&Event::CacheOom { device, size, allocated, reserved, stack });
+        p.trace_writer.record(&Event::CacheOom { device, size, allocated, reserved, stack });
     }
-    p.post_mortems.gave_up(p, device, size, stack, Figures { allocated, reserved });
+    p.oom.gave_up(sources(p), device, size, stack, CacheTotals { allocated, reserved });
 }
 
 #[cfg(test)]

@@ -1,18 +1,23 @@
 //! cuMemCreate and kin: physical objects, their handles and mappings.
 //!
-//! Each hook takes the object's references before the driver is asked and settles them after its
-//! answer ([`crate::vmm`]). What ends is told to ledger and file while the objects' lock is held.
+//! Each hook removes the object's references before the driver is called and settles them after its
+//! answer ([`crate::model::vmm`]). The end of an object goes to ledger and file while the objects'
+//! lock is held.
 
-use super::book::{Request, freeing_site, site, take};
-use super::context::device_id;
-use super::place::current_place;
-use super::took::sharing;
-use crate::contexts::Place;
-use crate::entry::cuda::*;
-use crate::entry::{Api, Call, driver, inside};
-use crate::ledger::{Entry, Removed};
-use crate::process::Process;
-use crate::vmm::{Dropped, Mapping, Owner, Region, Settled, State, What};
+use crate::driver::api::Api;
+use crate::driver::cuda::*;
+use crate::driver::depth::inside;
+use crate::driver::functions::driver;
+use crate::hooks::accounting::{Request, allocate, freeing_site, refuse_unbooked, site};
+use crate::hooks::after_call::stop_for_want_of_memory;
+use crate::hooks::attribution::sharing;
+use crate::hooks::call::Call;
+use crate::hooks::state::Process;
+use crate::hooks::target::current_target;
+use crate::hooks::target::device_id;
+use crate::model::contexts::Target;
+use crate::model::ledger::{Entry, Removed};
+use crate::model::vmm::{Dropped, Mapping, Owner, Region, Settled, State, What};
 use core::ffi::c_void;
 use vramtrace_format::{DeviceId, Drift, Event, Kind, PoolId, Space};
 
@@ -34,7 +39,7 @@ pub unsafe fn create(
     }
     let old = unsafe { handle.read() };
     let (what, device) = located(unsafe { &(*prop).location });
-    let place = Place { device, ..current_place(p) };
+    let target = Target { device, ..current_target(p) };
     let real = || unsafe { call.real(handle, size, prop, flags) };
     let booked = || {
         let handle = unsafe { handle.read() };
@@ -45,9 +50,17 @@ pub unsafe fn create(
     };
     let kind = if what == What::Host { Kind::HostPinned } else { Kind::Vmm };
     let size = size as u64;
-    take(
+    let request = Request { api: call.api, kind, space: Space::Vmm, target, size };
+    if p.vmm.lock().make_room().is_err() {
+        stop_for_want_of_memory(p);
+        return match p.cap.enforced(device) {
+            Some(limit) => refuse_unbooked(p, &request, limit),
+            None => real(),
+        };
+    }
+    allocate(
         p,
-        &Request { api: call.api, kind, space: Space::Vmm, place, size },
+        &request,
         real,
         || (booked(), size),
         |_| {
@@ -98,7 +111,7 @@ pub unsafe fn release(
     match dropped {
         Some(dropped) => settle(p, call.api, dropped, result),
         None if result == CUDA_SUCCESS => {
-            p.ledger.drift(&p.recorder, Drift::UnknownFree, handle);
+            p.ledger.drift(&p.trace_writer, Drift::UnknownFree, handle);
         }
         None => {}
     }
@@ -120,10 +133,10 @@ pub unsafe fn map(
     let result = unsafe { call.real(ptr, size, offset, handle, flags) };
     let Some(object) = held else { return result };
     let mapping = Mapping { address: ptr, size: size as u64, offset: offset as u64, object };
-    let place = current_place(p);
+    let target = current_target(p);
     let mut vmm = p.vmm.lock();
     let settled = if result == CUDA_SUCCESS {
-        import_shows(p, call.api, place, &mut vmm, &mapping);
+        import_shows(p, call.api, target, &mut vmm, &mapping);
         let settled = vmm.held_by_mapping(mapping);
         record_map(p, &vmm, &mapping);
         settled
@@ -138,15 +151,15 @@ pub unsafe fn map(
 fn import_shows(
     p: &'static Process,
     api: Api,
-    place: Place,
+    target: Target,
     vmm: &mut State<Removed>,
     mapping: &Mapping,
 ) {
     let Some(object) = vmm.object_mut(mapping.object) else { return };
     if object.what == What::Imported && object.size == 0 {
         object.size = mapping.offset.saturating_add(mapping.size);
-        let place = Place { device: object.device, ..place };
-        insert(p, api, Kind::Imported, place, mapping.object, object.size);
+        let target = Target { device: object.device, ..target };
+        insert(p, api, Kind::Imported, target, mapping.object, object.size);
     }
 }
 
@@ -162,7 +175,7 @@ pub unsafe fn unmap(
         let mut vmm = p.vmm.lock();
         let dropped = vmm.begin_unmap(ptr, size as u64);
         if !dropped.is_empty() {
-            p.recorder.record(&Event::Unmap { address: ptr, size: size as u64 });
+            p.trace_writer.record(&Event::Unmap { address: ptr, size: size as u64 });
             announce_ends(p, call.api, &mut vmm, &dropped);
         }
         dropped
@@ -238,18 +251,18 @@ pub(super) fn untie(
     dropped
 }
 
-/// Books an object that no cap counts.
-fn insert(p: &'static Process, api: Api, kind: Kind, place: Place, object: u64, size: u64) {
+/// Adds an object that no cap counts to the ledger.
+fn insert(p: &'static Process, api: Api, kind: Kind, target: Target, object: u64, size: u64) {
     let entry = Entry {
         space: Space::Vmm,
-        context: place.context,
-        site: site(p, api, Some(kind), place, PoolId(0), 0),
-        stack: crate::capture::stack(p),
-        time_ns: p.recorder.now_ns(),
-        ..Entry::new(kind, object, size, place.device)
+        context: target.context,
+        site: site(p, api, Some(kind), target, PoolId(0), 0),
+        stack: crate::hooks::stacks::stack(p),
+        time_ns: p.clock.now_ns(),
+        ..Entry::new(kind, object, size, target.device)
     };
-    p.ledger.insert(&p.recorder, &entry);
-    p.recorder.record_at(entry.time_ns, &Event::Alloc(entry.alloc()));
+    p.ledger.insert(&p.trace_writer, &entry);
+    p.trace_writer.record_at(entry.time_ns, &Event::Alloc(entry.alloc()));
 }
 
 /// Before the driver is asked: what this call frees leaves the ledger, and the file says so.
@@ -268,8 +281,8 @@ pub(super) fn announce_ends(
 }
 
 fn announce_end(p: &'static Process, api: Api, number: u64) -> Option<Removed> {
-    let removed = p.ledger.remove(&p.recorder, Space::Vmm, number)?;
-    p.recorder.record(&Event::Free {
+    let removed = p.ledger.remove(&p.trace_writer, Space::Vmm, number)?;
+    p.trace_writer.record(&Event::Free {
         key: number,
         space: Space::Vmm,
         site: freeing_site(p, api, &removed.entry, 0),
@@ -301,8 +314,13 @@ pub(super) fn told(
         let parked = vmm.object_mut(number).and_then(|object| object.parked.take());
         if let Some(removed) = parked {
             let site = freeing_site(p, api, &removed.entry, 0);
-            p.ledger.restore(&p.recorder, &removed);
-            p.recorder.record(&Event::FreeFailed { key: number, space: Space::Vmm, site, result });
+            p.ledger.restore(&p.trace_writer, &removed);
+            p.trace_writer.record(&Event::FreeFailed {
+                key: number,
+                space: Space::Vmm,
+                site,
+                result,
+            });
         }
     }
     for mapping in settled.remapped {
@@ -313,7 +331,7 @@ pub(super) fn told(
 fn record_map(p: &Process, vmm: &State<Removed>, mapping: &Mapping) {
     // A multicast object is in no ledger: its mappings show other objects' memory.
     if vmm.object(mapping.object).is_some_and(|object| object.what != What::Multicast) {
-        p.recorder.record(&Event::Map {
+        p.trace_writer.record(&Event::Map {
             address: mapping.address,
             size: mapping.size,
             offset: mapping.offset,

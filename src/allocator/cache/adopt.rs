@@ -2,12 +2,12 @@
 
 use super::Cache;
 use super::blocks::{Block, BlockId, NONE};
-use crate::allocator::log::Segment;
+use crate::allocator::log::LogSegment;
 
 impl Cache {
     /// Takes segments with their allocated blocks, in the order of their addresses; what lies
     /// between the blocks is free. Answers with the blocks in the same order.
-    pub(in crate::allocator) fn adopt(&mut self, segments: &[Segment]) -> Vec<BlockId> {
+    pub(in crate::allocator) fn adopt(&mut self, segments: &[LogSegment]) -> Vec<BlockId> {
         let mut taken = Vec::new();
         for (index, segment) in segments.iter().enumerate() {
             let next = segments[index + 1..].iter().find(|next| next.expandable);
@@ -17,7 +17,7 @@ impl Cache {
         taken
     }
 
-    fn adopt_one(&mut self, segment: &Segment, next: Option<u64>, taken: &mut Vec<BlockId>) {
+    fn adopt_one(&mut self, segment: &LogSegment, next: Option<u64>, taken: &mut Vec<BlockId>) {
         let pool = self.pool(segment.pool, segment.stream, segment.is_small());
         // Without the setting, no page comes to it or goes from it: a plain segment.
         let expandable = segment.expandable && self.conf.expandable_segments;

@@ -15,7 +15,7 @@ use rustc_hash::FxHashMap;
 use super::Conf;
 use super::rounding::{self, MIN_BLOCK, SMALL};
 use blocks::{Blocks, Pool};
-use segments::Room;
+use segments::Limits;
 
 /// The limit is met even with an empty cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub struct Totals {
 #[derive(Debug)]
 pub struct Cache {
     conf: Conf,
-    room: Room,
+    room: Limits,
     blocks: Blocks,
     pool_of: FxHashMap<(u16, u32, bool), u32>,
     /// The answer that was given last.
@@ -63,7 +63,7 @@ impl Cache {
     /// `capacity`: the bytes of the card or the cap, for this cache and all others.
     pub fn new(conf: Conf, capacity: Option<u64>) -> Cache {
         Cache {
-            room: Room::new(capacity, conf.per_process_memory_fraction),
+            room: Limits::new(capacity, conf.per_process_memory_fraction),
             conf,
             blocks: Blocks::default(),
             pool_of: FxHashMap::default(),

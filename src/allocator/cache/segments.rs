@@ -6,7 +6,7 @@ use super::{Cache, OutOfMemory, Totals};
 
 /// How much may be reserved.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Room {
+pub(super) struct Limits {
     /// Of the card or the cap.
     capacity: Option<u64>,
     /// Of it taken by others than this cache.
@@ -15,13 +15,13 @@ pub(super) struct Room {
     allowed: Option<u64>,
 }
 
-impl Room {
-    pub fn new(capacity: Option<u64>, fraction: Option<f64>) -> Room {
+impl Limits {
+    pub fn new(capacity: Option<u64>, fraction: Option<f64>) -> Limits {
         let allowed = match (capacity, fraction) {
             (Some(bytes), Some(fraction)) => Some((bytes as f64 * fraction) as u64),
             _ => None,
         };
-        Room { capacity, outside: 0, allowed }
+        Limits { capacity, outside: 0, allowed }
     }
 
     pub fn has(&self, bytes: u64, totals: &Totals) -> bool {

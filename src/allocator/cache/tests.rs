@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::blocks::NONE;
 use super::*;
-use crate::allocator::Segment;
+use crate::allocator::LogSegment;
 
 const MIB: u64 = 1 << 20;
 
@@ -158,13 +158,13 @@ fn requests_beyond_all_devices_get_nothing_and_large_ones_are_served() {
 
 /// A segment of 20 MiB with blocks of 2 MiB at its places 0, 3 and 9; one of 2 MiB with a small
 /// one; one that is free.
-fn beginning(expandable: bool) -> Vec<Segment> {
-    let segment = |address, size, blocks: &[(u64, u64)]| Segment {
+fn beginning(expandable: bool) -> Vec<LogSegment> {
+    let segment = |address, size, blocks: &[(u64, u64)]| LogSegment {
         address,
         size,
         expandable,
         blocks: blocks.to_vec(),
-        ..Segment::default()
+        ..LogSegment::default()
     };
     let places = [0, 3, 9].map(|n| (1000 * MIB + n * 2 * MIB, 2 * MIB));
     vec![

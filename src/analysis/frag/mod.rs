@@ -12,19 +12,21 @@
 
 mod moment;
 mod pins;
+mod segment;
 mod sizes;
 #[cfg(test)]
 mod tests;
 
-pub use moment::{At, NotThere, find};
+pub use moment::{FragMoment, MomentError, find};
 pub use pins::Pin;
 pub(in crate::analysis) use pins::pins;
+pub use segment::{FragBlock, FragSegment};
 pub use sizes::Sizes;
 
 use rustc_hash::FxHashMap;
 use vramtrace_format::{DeviceId, StackId};
 
-use crate::replay::{Backing, CacheOomAt, SegmentAt};
+use crate::replay::CacheOomAt;
 use crate::symbols::Symbols;
 
 /// One device's cache at one moment.
@@ -43,7 +45,7 @@ pub struct Frag {
     pub small: PoolFrag,
     pub large: PoolFrag,
     /// By address.
-    pub segments: Vec<Segment>,
+    pub segments: Vec<FragSegment>,
     /// Those that pin most first.
     pub pins: Vec<Pin>,
     /// The last time that the cache gave up, if it did.
@@ -54,6 +56,28 @@ pub struct Frag {
 }
 
 impl Frag {
+    /// Segments with a block in them, those with most free memory first.
+    pub fn pinned_segments(&self) -> Vec<&FragSegment> {
+        let mut pinned: Vec<&FragSegment> =
+            self.segments.iter().filter(|s| s.is_pinned()).collect();
+        pinned.sort_by_key(|segment| (std::cmp::Reverse(segment.free()), segment.address));
+        pinned
+    }
+
+    /// All lines with blocks, those that hold most bytes first.
+    pub fn largest_lines(&self) -> Vec<u32> {
+        let mut bytes: FxHashMap<u32, u64> = FxHashMap::default();
+        for block in self.segments.iter().flat_map(|segment| &segment.blocks) {
+            if let Some(line) = self.line(block.stack) {
+                let sum = bytes.entry(line).or_default();
+                *sum = sum.saturating_add(block.bytes);
+            }
+        }
+        let mut lines: Vec<(u32, u64)> = bytes.into_iter().collect();
+        lines.sort_by_key(|(line, bytes)| (std::cmp::Reverse(*bytes), *line));
+        lines.into_iter().map(|(line, _)| line).collect()
+    }
+
     /// Nothing at all.
     pub fn empty(device: DeviceId) -> Frag {
         Frag {
@@ -118,78 +142,9 @@ impl PoolFrag {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Segment {
-    pub address: u64,
-    pub bytes: u64,
-    pub small: bool,
-    /// A run of mapped pages.
-    pub expandable: bool,
-    pub largest_free: u64,
-    /// By address.
-    pub blocks: Vec<Block>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Block {
-    pub address: u64,
-    pub bytes: u64,
-    pub stack: StackId,
-    /// When it was allocated.
-    pub time_ns: u64,
-}
-
-impl Segment {
-    pub(in crate::analysis) fn of(segment: &SegmentAt) -> Segment {
-        let blocks = segment.blocks.iter().map(|block| Block {
-            address: block.address,
-            bytes: block.bytes,
-            stack: block.live.stack,
-            time_ns: block.live.time_ns,
-        });
-        let blocks: Vec<Block> = blocks.collect();
-        Segment {
-            address: segment.start,
-            bytes: segment.bytes,
-            small: match blocks.first() {
-                Some(block) => sizes::is_small(block.bytes),
-                None => segment.bytes <= sizes::SMALL_SEGMENT,
-            },
-            expandable: segment.backing == Backing::Mapping,
-            largest_free: segment.largest_hole(),
-            blocks,
-        }
-    }
-
-    pub fn allocated(&self) -> u64 {
-        self.blocks.iter().map(|block| block.bytes).fold(0, u64::saturating_add)
-    }
-
-    pub fn free(&self) -> u64 {
-        self.bytes.saturating_sub(self.allocated())
-    }
-
-    /// It holds a block: its free memory cannot go back to the driver.
-    pub fn is_pinned(&self) -> bool {
-        !self.blocks.is_empty()
-    }
-
-    /// Ranges that no block covers: address and bytes.
-    pub fn holes(&self) -> impl Iterator<Item = (u64, u64)> {
-        let end = self.address.saturating_add(self.bytes);
-        let blocks = self.blocks.iter().map(|block| (block.address, block.bytes));
-        let mut from = self.address;
-        blocks.chain([(end, 0)]).filter_map(move |(address, bytes)| {
-            let hole = (from, address.saturating_sub(from));
-            from = address.saturating_add(bytes);
-            (hole.1 > 0).then_some(hole)
-        })
-    }
-}
-
 /// Sums of the segments of one pool.
 pub(in crate::analysis) fn pool<'s>(
-    segments: impl Iterator<Item = &'s Segment>,
+    segments: impl Iterator<Item = &'s FragSegment>,
     usual_request: u64,
 ) -> PoolFrag {
     let mut pool = PoolFrag { usual_request, ..PoolFrag::default() };

@@ -2,16 +2,17 @@
 
 use vramtrace_format::{DeviceId, Header, Stamped};
 
-use super::{Frag, Segment, Sizes, pins, pool};
-use crate::analysis::Reading;
-use crate::replay::{Birth, Live, Observer, SegmentAt, State};
+use super::{Frag, FragSegment, Sizes, pins, pool};
+use crate::analysis::{Knowledge, Moment, NotKnown, StackClassifier, knowledge};
+use crate::replay::{AllocCause, Live, Observer, SegmentAt, State, Until};
 use crate::symbols::Symbols;
-use crate::trace::{Definitions, Trace, Until};
+use crate::trace::{Definitions, Trace};
 
 /// Which moment is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum At {
-    /// When each device's cache first reserved its most.
+pub enum FragMoment {
+    /// When each device's cache reserved its most; of several such moments the one with most in
+    /// blocks.
     Peak,
     End,
     /// This many ns after the start.
@@ -21,36 +22,45 @@ pub enum At {
 }
 
 /// Why a moment cannot be shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotThere {
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum MomentError {
     #[error("it has no times: only --at peak, --at end and --at oom can be asked of it")]
     NoTimes,
     #[error("no request of PyTorch ended out of memory: give --at peak, --at end or seconds")]
     NoOutOfMemory,
+    #[error("{0}; give another moment, e.g. --at peak or --at end")]
+    NotKnown(NotKnown),
 }
 
 /// Every device that has blocks. Reads the trace once, and once more up to each moment that is not
 /// the end; memory is bounded by what is live.
-pub fn find(trace: &Trace, definitions: &Definitions, at: At) -> Result<Vec<Frag>, NotThere> {
-    if matches!(at, At::Time(_)) && !definitions.has_times() {
-        return Err(NotThere::NoTimes);
+pub fn find(
+    trace: &Trace,
+    definitions: &Definitions,
+    at: FragMoment,
+) -> Result<Vec<Frag>, MomentError> {
+    if matches!(at, FragMoment::Time(_)) && !definitions.has_times() {
+        return Err(MomentError::NoTimes);
     }
-    let mut watch = Watch::default();
-    let end = trace.replay(definitions, &mut watch).state;
+    let mut observer = FragObserver::default();
+    let end = trace.replay(definitions, &mut observer).state;
     let used = end.devices.iter().filter(|(_, device)| device.cache.peak_allocated.bytes > 0);
     let used: Vec<DeviceId> = used.map(|(id, _)| *id).collect();
     let refused = |id: &DeviceId| end.devices[id].cache.last_oom;
-    if at == At::OutOfMemory && !used.is_empty() && !used.iter().any(|id| refused(id).is_some()) {
-        return Err(NotThere::NoOutOfMemory);
+    if at == FragMoment::OutOfMemory
+        && !used.is_empty()
+        && !used.iter().any(|id| refused(id).is_some())
+    {
+        return Err(MomentError::NoOutOfMemory);
     }
     let replay = |until| trace.replay_until(definitions, until, &mut (), &mut |_, _| {}).state;
     let mut all = Vec::new();
     for id in used {
         let until = match at {
-            At::End => Until::End,
-            At::Time(time_ns) => Until::Time(time_ns),
-            At::Peak => Until::Offset(end.devices[&id].cache.peak_reserved.offset),
-            At::OutOfMemory => match refused(&id) {
+            FragMoment::End => Until::End,
+            FragMoment::Time(time_ns) => Until::Time(time_ns),
+            FragMoment::Peak => Until::Offset(end.devices[&id].cache.fullest.offset),
+            FragMoment::OutOfMemory => match refused(&id) {
                 Some(oom) => Until::Offset(oom.offset),
                 None => continue,
             },
@@ -60,10 +70,16 @@ pub fn find(trace: &Trace, definitions: &Definitions, at: At) -> Result<Vec<Frag
             Until::End => &end,
             until => {
                 earlier = replay(until);
+                if let Until::Time(time_ns) = until
+                    && let Knowledge::NotKnown(why) =
+                        knowledge(trace, definitions, &earlier, Moment::At(time_ns))
+                {
+                    return Err(MomentError::NotKnown(why));
+                }
                 &earlier
             }
         };
-        let sizes = watch.sizes.iter().find(|(of, _)| *of == id);
+        let sizes = observer.sizes.iter().find(|(of, _)| *of == id);
         let sizes = sizes.map(|(_, sizes)| sizes.clone()).unwrap_or_default();
         all.push(frag(id, then, &end, &sizes, definitions, trace.header()));
     }
@@ -79,10 +95,11 @@ fn frag(
     header: &Header,
 ) -> Frag {
     let here = |segment: &&SegmentAt| segment.device == id;
-    let segments: Vec<Segment> = then.segments().iter().filter(here).map(Segment::of).collect();
+    let segments: Vec<FragSegment> =
+        then.segments().iter().filter(here).map(FragSegment::of).collect();
     let blocks = || segments.iter().flat_map(|segment| &segment.blocks);
     let symbols = Symbols::of(definitions, header, blocks().map(|block| block.stack));
-    let lines = Reading::new(&symbols, header).lines(blocks().map(|block| block.stack));
+    let lines = StackClassifier::new(&symbols, header).lines(blocks().map(|block| block.stack));
     let cache = &end.devices[&id].cache;
     let now = then.devices.get(&id).map(|device| &device.cache);
     Frag {
@@ -106,12 +123,12 @@ fn frag(
 
 /// The sizes of all requests, by device.
 #[derive(Default)]
-struct Watch {
+struct FragObserver {
     sizes: Vec<(DeviceId, Sizes)>,
 }
 
-impl Observer for Watch {
-    fn block_born(&mut self, _at: &Stamped, _address: u64, live: &Live, _how: Birth) {
+impl Observer for FragObserver {
+    fn on_block_alloc(&mut self, _at: &Stamped, _address: u64, live: &Live, _how: AllocCause) {
         let known = self.sizes.iter().position(|(device, _)| *device == live.device);
         let index = known.unwrap_or_else(|| {
             self.sizes.push((live.device, Sizes::default()));

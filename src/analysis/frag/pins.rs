@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use rustc_hash::FxHashMap;
 use vramtrace_format::StackId;
 
-use super::Segment;
+use super::segment::FragSegment;
 
 /// One line, and the segments that it holds blocks in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,10 @@ struct Sum {
 }
 
 /// Those that pin most first.
-pub(in crate::analysis) fn pins(segments: &[Segment], lines: &FxHashMap<StackId, u32>) -> Vec<Pin> {
+pub(in crate::analysis) fn pins(
+    segments: &[FragSegment],
+    lines: &FxHashMap<StackId, u32>,
+) -> Vec<Pin> {
     let mut sums: FxHashMap<u32, Sum> = FxHashMap::default();
     let mut here: FxHashMap<u32, u64> = FxHashMap::default();
     for segment in segments.iter().filter(|segment| segment.is_pinned()) {

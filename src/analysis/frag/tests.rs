@@ -12,7 +12,7 @@ const B: u64 = 2 << 40;
 const C: u64 = 3 << 40;
 const D: u64 = 4 << 40;
 
-fn found(builder: &TraceBuilder, at: At) -> Result<Frag, NotThere> {
+fn found(builder: &TraceBuilder, at: FragMoment) -> Result<Frag, MomentError> {
     let file = tempfile::NamedTempFile::new().unwrap();
     builder.write(file.path());
     let trace = Trace::open(file.path()).unwrap();
@@ -45,7 +45,7 @@ fn kept() -> TraceBuilder {
 
 #[test]
 fn free_memory_by_what_keeps_it() {
-    let frag = found(&kept(), At::End).unwrap();
+    let frag = found(&kept(), FragMoment::End).unwrap();
     assert_eq!((frag.reserved, frag.allocated), (62 * MIB, 16 * MIB + 512));
     assert_eq!(frag.free(), 46 * MIB - 512);
     assert_eq!(frag.releasable(), 20 * MIB);
@@ -62,7 +62,7 @@ fn free_memory_by_what_keeps_it() {
 
 #[test]
 fn who_pins_what() {
-    let frag = found(&kept(), At::End).unwrap();
+    let frag = found(&kept(), FragMoment::End).unwrap();
     let [first, second] = frag.pins[..] else { panic!("{:?}", frag.pins) };
     assert_eq!(first.stack, StackId(1));
     assert_eq!((first.segments, first.alone, first.blocks, first.bytes), (2, 1, 2, 4 * MIB));
@@ -84,15 +84,15 @@ fn the_moments() {
     t.event(6 * SECOND, Event::CacheOom { device, size: 7, allocated: 0, reserved: 0, stack });
     t.free(7 * SECOND, Space::Device, C);
     let reserved = |at| found(&t, at).map(|frag| frag.reserved / MIB);
-    assert_eq!(reserved(At::Peak), Ok(62));
-    assert_eq!(reserved(At::End), Ok(22));
-    assert_eq!(reserved(At::OutOfMemory), Ok(42));
-    assert_eq!(reserved(At::Time(5 * SECOND + SECOND / 2)), Ok(42));
-    assert_eq!(reserved(At::Time(2 * SECOND)), Ok(60));
-    assert_eq!(reserved(At::Time(5)), Ok(0));
-    let peak = found(&t, At::Peak).unwrap();
+    assert_eq!(reserved(FragMoment::Peak), Ok(62));
+    assert_eq!(reserved(FragMoment::End), Ok(22));
+    assert_eq!(reserved(FragMoment::OutOfMemory), Ok(42));
+    assert_eq!(reserved(FragMoment::Time(5 * SECOND + SECOND / 2)), Ok(42));
+    assert_eq!(reserved(FragMoment::Time(2 * SECOND)), Ok(60));
+    assert_eq!(reserved(FragMoment::Time(5)), Ok(0));
+    let peak = found(&t, FragMoment::Peak).unwrap();
     assert_eq!(peak.allocated, 36 * MIB + 512, "when the last segment came");
-    assert_eq!(found(&kept(), At::OutOfMemory).unwrap_err(), NotThere::NoOutOfMemory);
+    assert_eq!(found(&kept(), FragMoment::OutOfMemory).unwrap_err(), MomentError::NoOutOfMemory);
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn a_punched_beginning_is_said() {
     t.event(SECOND, Event::CheckpointAlloc { id: 1, time_ns: 6, alloc: segment });
     t.event(SECOND, Event::CheckpointEnd { id: 1 });
     t.free(2 * SECOND, Space::Block, A + 2 * MIB);
-    for at in [At::Peak, At::Time(SECOND)] {
+    for at in [FragMoment::Peak, FragMoment::Time(SECOND)] {
         let frag = found(&t, at).unwrap();
         assert_eq!((frag.reserved, frag.allocated), (20 * MIB, 2 * MIB), "{at:?}");
         assert_eq!(frag.from_ns, Some(SECOND));

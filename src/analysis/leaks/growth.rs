@@ -1,9 +1,9 @@
 //! Does what a stack holds grow without end? Judged over time and over activity: a program may
 //! pause for hours, and it may work in bursts.
 
+use super::observer::{ACTIVITY_SHIFT, TIME_SHIFT};
 use super::series::{self, Series};
 use super::trend::{FEWEST, Trend, slope, trend};
-use super::watch::{ACTIVITY_SHIFT, TIME_SHIFT};
 
 /// This part of an axis, from its beginning, is warm-up.
 pub const WARM_UP: f64 = 0.2;
@@ -40,7 +40,7 @@ pub struct Axes {
 
 /// What a stack, or several, held, bin by bin.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct History {
+pub struct BinnedHistory {
     /// Lowest bytes in each bin of time up to where the end's frees begin.
     pub time: Vec<u64>,
     /// And over events.
@@ -95,7 +95,7 @@ pub struct Growth {
 
 /// Why something that is held does not grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Still {
+pub enum KeptReason {
     /// It is what it was at the end of warm-up.
     Steady,
     /// It grew and stopped.
@@ -114,7 +114,7 @@ impl Axes {
         1 << self.time_shift()
     }
 
-    pub fn history(&self, time: &Series, activity: &Series, last_alloc_ns: u64) -> History {
+    pub fn history(&self, time: &Series, activity: &Series, last_alloc_ns: u64) -> BinnedHistory {
         let shift = series::shift_for(self.all_events, ACTIVITY_SHIFT);
         let mut time = time.lowest(self.settled_ns, self.time_shift());
         // Frees of the end may lie in the last bin.
@@ -125,12 +125,12 @@ impl Axes {
         if self.settled_ns < self.end_ns {
             activity.pop();
         }
-        History { time, activity, last_alloc_ns }
+        BinnedHistory { time, activity, last_alloc_ns }
     }
 }
 
-impl History {
-    pub fn add(&mut self, other: &History) {
+impl BinnedHistory {
+    pub fn add(&mut self, other: &BinnedHistory) {
         self.last_alloc_ns = self.last_alloc_ns.max(other.last_alloc_ns);
         let pairs = [(&mut self.time, &other.time), (&mut self.activity, &other.activity)];
         for (sum, values) in pairs {
@@ -145,7 +145,7 @@ impl History {
     }
 
     /// `left`: bytes of which it is known that they stay. `Err`: how it stands instead.
-    pub fn growth(&self, axes: &Axes, left: Left) -> Result<Growth, Still> {
+    pub fn growth(&self, axes: &Axes, left: Left) -> Result<Growth, KeptReason> {
         let bin_ns = axes.bin_ns();
         let warm = after_warm_up(&self.time);
         let window = &self.time[warm..];
@@ -171,7 +171,7 @@ impl History {
         });
         let Some((trend, strength)) = found else {
             let moves = risen > 0 || window.iter().max() > window.iter().min();
-            return Err(if moves { Still::Moves } else { Still::Steady });
+            return Err(if moves { KeptReason::Moves } else { KeptReason::Steady });
         };
         // Warm-up may be most of the time of a program that works in bursts.
         let (rises, length) = match &over_time {
@@ -188,7 +188,7 @@ impl History {
             }
         };
         let (Some(first), Some(last)) = (rises.first().copied(), rises.last().copied()) else {
-            return Err(Still::Moves);
+            return Err(KeptReason::Moves);
         };
         // Time in which nobody allocates says nothing: the program does something else.
         let active = length.min((axes.last_alloc_ns / bin_ns) as usize + 1).max(last + 1);
@@ -201,7 +201,7 @@ impl History {
         // On either axis: a cache may be full before a slow part of the run, or a busy one.
         let full = busy.len() >= FEWEST && floor_of_events.first() == floor_of_events.last();
         if full || both().any(|(rises, from, to)| has_stopped(rises, to - from, to - 1)) {
-            return Err(Still::Stopped);
+            return Err(KeptReason::Stopped);
         }
         // On one of them: what is a moment of the time may be most of the work.
         let (of_time, of_events) = match strength {
@@ -211,7 +211,7 @@ impl History {
         let spread_of = |(rises, from, to): (&[usize], usize, usize)| spread(rises, to - from);
         let spread_of_events = events.map_or(0.0, spread_of);
         if spread_of(time) < of_time && spread_of_events < of_events {
-            return Err(Still::Moves);
+            return Err(KeptReason::Moves);
         }
         let seconds = |bins: usize| bins as f64 * bin_ns as f64 / 1e9;
         // While it grew: what it does next is not to be told from a pause.

@@ -6,13 +6,12 @@ use std::path::PathBuf;
 use rustc_hash::{FxHashMap, FxHashSet};
 use vramtrace_format::{DeviceId, Header, StackId};
 
-use super::Level;
-use super::growth::{Axes, History, Left, Still, Strength, WARM_UP};
-use super::room::room;
+use super::growth::{Axes, BinnedHistory, KeptReason, Left, Strength, WARM_UP};
+use super::headroom::headroom;
+use super::observer::{GrowthObserver, StackHistory};
 use super::suppress::Suppressions;
-use super::watch::{Track, Watch};
-use super::{Because, Kept, Leak, Leaks, Pooled, Suppressed, Verdict};
-use crate::analysis::Reading;
+use super::verdict::{Kept, Leak, LeakReason, Leaks, Pooled, Suppressed, Verdict};
+use crate::analysis::{Level, StackClassifier};
 use crate::replay::State;
 use crate::symbols::Symbols;
 use crate::trace::Definitions;
@@ -44,12 +43,12 @@ const TIDY_PART: f64 = 0.8;
 /// Frameworks that keep what they free.
 const POOLS: [&str; 5] = ["PyTorch", "XLA", "TensorFlow", "CuPy", "RMM"];
 
-pub(super) type At = (Level, DeviceId);
+pub(super) type LevelOfDevice = (Level, DeviceId);
 
 /// One stack's, or one line's, history and sums.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Case {
-    history: History,
+    history: BinnedHistory,
     /// The stack with the most bytes, and its bytes.
     pub(super) stack: StackId,
     most: u64,
@@ -67,7 +66,13 @@ pub(super) struct Case {
 }
 
 impl Case {
-    fn of(stack: StackId, watch: &Watch, track: &Track, axes: &Axes, from_ns: u64) -> Case {
+    fn of(
+        stack: StackId,
+        observer: &GrowthObserver,
+        track: &StackHistory,
+        axes: &Axes,
+        from_ns: u64,
+    ) -> Case {
         let last_alloc_ns = track.last_alloc_ns.saturating_sub(from_ns);
         let history = axes.history(&track.time, &track.activity, last_alloc_ns);
         Case {
@@ -77,7 +82,7 @@ impl Case {
             history,
             bytes: track.bytes,
             count: track.count,
-            held: watch.held(track),
+            held: observer.held(track),
             highest_count: track.highest_count,
             allocations: track.allocations,
             frees: track.frees,
@@ -109,8 +114,8 @@ impl Case {
 }
 
 /// A leak and what it was judged by.
-pub(super) struct Found {
-    pub at: At,
+pub(super) struct JudgedLeak {
+    pub at: LevelOfDevice,
     pub case: Case,
     pub leak: Leak,
 }
@@ -119,14 +124,14 @@ pub(super) struct Found {
 pub struct Subject {
     pub trace: PathBuf,
     pub header: Header,
-    pub living: bool,
+    pub running: bool,
     pub definitions: Definitions,
 }
 
 pub(super) struct Judge<'a> {
-    watch: &'a Watch,
-    axes: BTreeMap<At, Axes>,
-    rooms: BTreeMap<At, Option<u64>>,
+    observer: &'a GrowthObserver,
+    axes: BTreeMap<LevelOfDevice, Axes>,
+    headrooms: BTreeMap<LevelOfDevice, Option<u64>>,
     /// The process ended by itself: what it held then is no step under way.
     in_order: bool,
 }
@@ -134,17 +139,17 @@ pub(super) struct Judge<'a> {
 pub fn judge(
     subject: Subject,
     state: &State,
-    watch: &Watch,
+    observer: &GrowthObserver,
     rules: &Suppressions,
     least: u64,
 ) -> Leaks {
-    let Subject { trace, header, living, definitions } = subject;
-    let from_ns = watch.from_ns.unwrap_or(state.time_ns);
-    let judge = Judge::new(watch, state, &definitions, living, from_ns);
+    let Subject { trace, header, running, definitions } = subject;
+    let from_ns = observer.from_ns.unwrap_or(state.time_ns);
+    let judge = Judge::new(observer, state, &definitions, running, from_ns);
     // A stack by itself first.
-    let mut found: Vec<Found> = Vec::new();
-    let mut others: Vec<(At, Case, Still)> = Vec::new();
-    let mut keys: Vec<_> = watch.tracks.keys().copied().collect();
+    let mut found: Vec<JudgedLeak> = Vec::new();
+    let mut others: Vec<(LevelOfDevice, Case, KeptReason)> = Vec::new();
+    let mut keys: Vec<_> = observer.tracks.keys().copied().collect();
     keys.sort_unstable();
     // The memory that blocks lie in is told by the blocks.
     let segments = segment_stacks(state);
@@ -154,9 +159,9 @@ pub fn judge(
     for key in keys {
         let (level, device, stack) = key;
         let at = (level, device);
-        let case = Case::of(stack, watch, &watch.tracks[&key], &judge.axes[&at], from_ns);
+        let case = Case::of(stack, observer, &observer.tracks[&key], &judge.axes[&at], from_ns);
         match judge.case(at, &case) {
-            Ok(leak) => found.push(Found { at, case, leak }),
+            Ok(leak) => found.push(JudgedLeak { at, case, leak }),
             Err(still) => others.push((at, case, still)),
         }
     }
@@ -167,11 +172,11 @@ pub fn judge(
         .chain(others.iter().filter(|(_, case, _)| rose(case)).map(|(_, case, _)| case.stack))
         .collect();
     let symbols = Symbols::of(&definitions, &header, wanted);
-    let reading = Reading::new(&symbols, &header);
-    judge.together(&reading, &mut found);
-    judge.lines(&reading, &mut found, &mut others);
+    let classifier = StackClassifier::new(&symbols, &header);
+    judge.together(&classifier, &mut found);
+    judge.lines(&classifier, &mut found, &mut others);
     if judge.in_order {
-        judge.unfreed(&reading, &mut found, &mut others);
+        judge.unfreed(&classifier, &mut found, &mut others);
     }
 
     let mut leaks = Vec::new();
@@ -192,8 +197,8 @@ pub fn judge(
             *sums.bytes_per_second.get_or_insert(0.0) += rate;
         }
     };
-    for Found { at: (level, device), leak, .. } in found {
-        if let Some(library) = pool_of(&reading, level, leak.stack) {
+    for JudgedLeak { at: (level, device), leak, .. } in found {
+        if let Some(library) = pool_of(&classifier, level, leak.stack) {
             let rate = leak.growth.as_ref().map(|growth| growth.bytes_per_second);
             pool(device, library, leak.bytes, rate);
         } else if leak.bytes < least.max(1) {
@@ -210,10 +215,10 @@ pub fn judge(
         let sure = |leak: &Leak| leak.confidence >= 0.5;
         sure(b).cmp(&sure(a)).then(rank(a).cmp(&rank(b))).then(a.stack.cmp(&b.stack))
     });
-    let mut kept: BTreeMap<(DeviceId, Level, Still), Kept> = BTreeMap::new();
-    let mut largest: FxHashMap<(DeviceId, Level, Still), u64> = FxHashMap::default();
+    let mut kept: BTreeMap<(DeviceId, Level, KeptReason), Kept> = BTreeMap::new();
+    let mut largest: FxHashMap<(DeviceId, Level, KeptReason), u64> = FxHashMap::default();
     for ((level, device), case, why) in others.iter().filter(|(_, case, _)| case.bytes > 0) {
-        if let Some(library) = pool_of(&reading, *level, case.stack) {
+        if let Some(library) = pool_of(&classifier, *level, case.stack) {
             pool(*device, library, case.bytes, None);
             continue;
         }
@@ -247,7 +252,7 @@ pub fn judge(
     Leaks {
         trace,
         header,
-        living,
+        running,
         from_ns,
         beginning_lost: state.history_from_ns > 0,
         live_is_known: state.live_is_known(),
@@ -275,52 +280,52 @@ fn segment_stacks(state: &State) -> FxHashSet<(DeviceId, StackId)> {
 }
 
 /// The framework whose pool a driver's allocation is for.
-fn pool_of<'r>(reading: &'r Reading, level: Level, stack: StackId) -> Option<&'r str> {
-    let library = reading.library_name(&reading.read(stack))?;
+fn pool_of<'r>(classifier: &'r StackClassifier, level: Level, stack: StackId) -> Option<&'r str> {
+    let library = classifier.library_name(&classifier.roles(stack))?;
     (level == Level::Driver && POOLS.contains(&library)).then_some(library)
 }
 
 impl<'a> Judge<'a> {
     fn new(
-        watch: &'a Watch,
+        observer: &'a GrowthObserver,
         state: &State,
         definitions: &Definitions,
-        living: bool,
+        running: bool,
         from_ns: u64,
     ) -> Judge<'a> {
         let end_ns = state.time_ns.saturating_sub(from_ns);
-        let last = watch.places.values().map(|place| place.last_alloc_ns).max().unwrap_or(0);
+        let last = observer.places.values().map(|place| place.last_alloc_ns).max().unwrap_or(0);
         let last = last.saturating_sub(from_ns);
         let mut settled_ns = end_ns;
-        if !living {
+        if !running {
             settled_ns = (end_ns as f64 * (1.0 - END)) as u64;
             // The interpreter drops all lists at its end, and then may take its time to end.
-            let busy_ns = watch.last_frees.map_or(0, |frees| frees.busy_ns());
+            let busy_ns = observer.last_frees.map_or(0, |frees| frees.busy_ns());
             let at_once = busy_ns as f64 <= end_ns as f64 * END;
             if at_once || last as f64 >= end_ns as f64 * (1.0 - TEARDOWN) {
                 settled_ns = settled_ns.min(last);
             }
         }
-        let axes = |place: &super::watch::Place| Axes {
+        let axes = |place: &super::observer::LevelTotals| Axes {
             settled_ns,
             end_ns,
             last_alloc_ns: place.last_alloc_ns.saturating_sub(from_ns),
-            events: if living { place.events } else { place.last_alloc_events },
+            events: if running { place.events } else { place.last_alloc_events },
             all_events: place.events,
         };
-        let axes = watch.places.iter().map(|(at, place)| (*at, axes(place))).collect();
-        let room_of = |at: &At| {
+        let axes = observer.places.iter().map(|(at, place)| (*at, axes(place))).collect();
+        let headroom_of = |at: &LevelOfDevice| {
             let (level, device) = *at;
             // Blocks fill what their framework keeps first.
             let cache = state.devices.get(&device).filter(|_| level == Level::Tensor);
             let free = cache.map_or(0, |device| device.cache.free());
-            Some(room(state, definitions, device)?.saturating_add(free))
+            Some(headroom(state, definitions, device)?.saturating_add(free))
         };
-        let rooms = watch.places.keys().map(|at| (*at, room_of(at))).collect();
-        Judge { watch, axes, rooms, in_order: state.ended_ns.is_some() && !living }
+        let headrooms = observer.places.keys().map(|at| (*at, headroom_of(at))).collect();
+        Judge { observer, axes, headrooms, in_order: state.ended_ns.is_some() && !running }
     }
 
-    pub(super) fn case(&self, at: At, case: &Case) -> Result<Leak, Still> {
+    pub(super) fn case(&self, at: LevelOfDevice, case: &Case) -> Result<Leak, KeptReason> {
         let (axes, history) = (&self.axes[&at], &case.history);
         let settled = history.settled();
         let left = if self.in_order { Left::Known(case.bytes) } else { Left::AtMost(case.bytes) };
@@ -330,7 +335,7 @@ impl<'a> Judge<'a> {
                     Strength::Growing => Verdict::Growing,
                     // Too few to tell from a cache, but that none was ever freed.
                     Strength::Sporadic if case.frees == 0 => Verdict::NeverFreed,
-                    Strength::Sporadic => return Err(Still::Moves),
+                    Strength::Sporadic => return Err(KeptReason::Moves),
                 };
                 (growth, verdict)
             }
@@ -349,8 +354,8 @@ impl<'a> Judge<'a> {
         if growth.strength == Strength::Sporadic {
             confidence *= 0.5;
         }
-        let place = &self.watch.places[&at];
-        let places = self.watch.places.iter().filter(|((_, device), _)| *device == at.1);
+        let place = &self.observer.places[&at];
+        let places = self.observer.places.iter().filter(|((_, device), _)| *device == at.1);
         let alone = places.map(|(_, place)| place.last_alloc_frees).sum::<u64>() == 0;
         if alone {
             confidence = confidence.min(LOADING);
@@ -364,11 +369,11 @@ impl<'a> Judge<'a> {
             confidence = confidence.min(LOADING_WEIGHTS);
         }
         let because = match growth.strength {
-            Strength::Growing => Because::Trend,
-            Strength::Sporadic => Because::NoneFreed,
+            Strength::Growing => LeakReason::Trend,
+            Strength::Sporadic => LeakReason::NoneFreed,
         };
         let mut leak = self.leak(at, case, verdict, because, confidence);
-        let room = self.rooms[&at].filter(|_| verdict == Verdict::Growing);
+        let room = self.headrooms[&at].filter(|_| verdict == Verdict::Growing);
         leak.exhausted_in_s = room
             .filter(|_| growth.bytes_per_second > 0.0)
             .map(|room| room as f64 / growth.bytes_per_second);
@@ -378,10 +383,10 @@ impl<'a> Judge<'a> {
 
     fn leak(
         &self,
-        (level, device): At,
+        (level, device): LevelOfDevice,
         case: &Case,
         verdict: Verdict,
-        because: Because,
+        because: LeakReason,
         confidence: f64,
     ) -> Leak {
         let (bytes, count) = match verdict {
@@ -409,11 +414,11 @@ impl<'a> Judge<'a> {
     /// Where a process freed nearly all it held before it ended, what it did not free is a leak.
     fn unfreed(
         &self,
-        reading: &Reading,
-        found: &mut Vec<Found>,
-        others: &mut Vec<(At, Case, Still)>,
+        classifier: &StackClassifier,
+        found: &mut Vec<JudgedLeak>,
+        others: &mut Vec<(LevelOfDevice, Case, KeptReason)>,
     ) {
-        let devices: Vec<At> =
+        let devices: Vec<LevelOfDevice> =
             self.axes.keys().copied().filter(|(level, _)| *level == Level::Driver).collect();
         let mut gone = Vec::new();
         for at in devices {
@@ -422,7 +427,7 @@ impl<'a> Judge<'a> {
                     let (of, case, _) = &others[*index];
                     *of == at
                         && case.history.settled() > 0
-                        && pool_of(reading, at.0, case.stack).is_none()
+                        && pool_of(classifier, at.0, case.stack).is_none()
                 })
                 .collect();
             let left: Vec<usize> =
@@ -433,11 +438,11 @@ impl<'a> Judge<'a> {
             }
             // Rule of succession: the chance that a stack's memory is freed.
             let confidence = (freed + 1) as f64 / (held.len() + 2) as f64;
-            let because = Because::OthersFreed { freed, held: held.len() as u64 };
+            let because = LeakReason::OthersFreed { freed, held: held.len() as u64 };
             for index in left {
                 let case = &others[index].1;
                 let leak = self.leak(at, case, Verdict::NeverFreed, because, confidence);
-                found.push(Found { at, case: case.clone(), leak });
+                found.push(JudgedLeak { at, case: case.clone(), leak });
                 gone.push(index);
             }
         }

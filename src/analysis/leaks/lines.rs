@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use vramtrace_format::StackId;
 
-use super::growth::Still;
-use super::judge::{At, Case, Found, Judge, remove};
-use crate::analysis::Reading;
+use super::growth::KeptReason;
+use super::judge::{Case, Judge, JudgedLeak, LevelOfDevice, remove};
+use crate::analysis::StackClassifier;
 
 /// Who holds this many pieces is judged by itself; with fewer, only with others of its line ...
 const ENOUGH: u64 = 12;
@@ -15,12 +15,12 @@ const WAYS: u64 = 50;
 
 impl Judge<'_> {
     /// Stacks that differ within frameworks only, or in how deep they recurse, are one leak.
-    pub(super) fn together(&self, reading: &Reading, found: &mut Vec<Found>) {
+    pub(super) fn together(&self, classifier: &StackClassifier, found: &mut Vec<JudgedLeak>) {
         let mut groups: BTreeMap<_, Vec<usize>> = BTreeMap::new();
         for (index, one) in found.iter().enumerate() {
-            let said = reading.read(one.leak.stack);
-            if let Some(lead) = line(reading, one.leak.stack, said.lead) {
-                let caller = line(reading, one.leak.stack, said.caller);
+            let roles = classifier.roles(one.leak.stack);
+            if let Some(lead) = line(classifier, one.leak.stack, roles.lead) {
+                let caller = line(classifier, one.leak.stack, roles.caller);
                 groups.entry((one.at, lead, caller)).or_default().push(index);
             }
         }
@@ -29,7 +29,7 @@ impl Judge<'_> {
             let mut sum = Case::default();
             members.iter().for_each(|index| sum.add(found[*index].case.clone()));
             if let Ok(leak) = self.case(at, &sum) {
-                found.push(Found { at, case: sum, leak });
+                found.push(JudgedLeak { at, case: sum, leak });
                 gone.extend(members);
             }
         }
@@ -40,11 +40,11 @@ impl Judge<'_> {
     /// with a leak of one stack are told by that.
     pub(super) fn lines(
         &self,
-        reading: &Reading,
-        found: &mut Vec<Found>,
-        others: &mut Vec<(At, Case, Still)>,
+        classifier: &StackClassifier,
+        found: &mut Vec<JudgedLeak>,
+        others: &mut Vec<(LevelOfDevice, Case, KeptReason)>,
     ) {
-        let lead = |stack: StackId| line(reading, stack, reading.read(stack).lead);
+        let lead = |stack: StackId| line(classifier, stack, classifier.roles(stack).lead);
         let mut groups: BTreeMap<_, Vec<usize>> = BTreeMap::new();
         for (index, (at, case, _)) in others.iter().enumerate() {
             if case.held.1.max(case.count) >= ENOUGH {
@@ -69,7 +69,7 @@ impl Judge<'_> {
                 continue;
             }
             if let Ok(leak) = self.case(at, &sum) {
-                found.push(Found { at, case: sum, leak });
+                found.push(JudgedLeak { at, case: sum, leak });
                 gone.extend(members);
             }
         }
@@ -79,13 +79,13 @@ impl Judge<'_> {
 
 /// A frame's line, or its function, with the library that the stack belongs to.
 fn line(
-    reading: &Reading,
+    classifier: &StackClassifier,
     stack: StackId,
     at: Option<usize>,
 ) -> Option<(String, Option<u32>, Option<String>)> {
-    let frame = reading.frame(stack, at)?;
+    let frame = classifier.frame(stack, at)?;
     let name =
         if frame.file.is_empty() { frame.function.to_string() } else { frame.file.to_string() };
-    let library = reading.library_name(&reading.read(stack)).map(str::to_string);
+    let library = classifier.library_name(&classifier.roles(stack)).map(str::to_string);
     Some((name, frame.line, library))
 }

@@ -9,7 +9,7 @@
 
 use std::fmt;
 
-use super::Leaks;
+use super::verdict::Leaks;
 use crate::symbols::{Frame, base_name};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

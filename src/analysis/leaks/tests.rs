@@ -10,7 +10,7 @@ use vramtrace_format::physical::{KIB, MIB};
 use vramtrace_format::{Alloc, Event, Kind, SiteId, Space, StackId, Stamped, ThreadId};
 
 use super::judge::{Subject, judge};
-use super::watch::Watch;
+use super::observer::GrowthObserver;
 use super::{Leaks, Suppressions, Verdict};
 use crate::replay::Replay;
 use crate::testing::TraceBuilder;
@@ -26,7 +26,7 @@ struct Program {
     next: u64,
     live: BTreeMap<u64, u32>,
     replay: Replay,
-    watch: Watch,
+    observer: GrowthObserver,
     definitions: Definitions,
     site: SiteId,
     offset: u64,
@@ -44,7 +44,7 @@ impl Program {
             next: 1 << 20,
             live: BTreeMap::new(),
             replay: Replay::new(),
-            watch: Watch::default(),
+            observer: GrowthObserver::default(),
             definitions,
             site,
             offset: 0,
@@ -63,7 +63,7 @@ impl Program {
         self.offset += 48;
         let (time_ns, offset) = (self.now_ns, self.offset);
         let at = Stamped { offset, time_ns, thread: ThreadId(1), event };
-        self.replay.apply(&self.definitions, &at, &mut self.watch);
+        self.replay.apply(&self.definitions, &at, &mut self.observer);
     }
 
     fn alloc(&mut self, stack: u32, size: u64) -> u64 {
@@ -105,18 +105,18 @@ impl Program {
         keys.into_iter().for_each(|key| self.free(key));
     }
 
-    fn found(mut self, living: bool) -> Leaks {
-        if !living {
+    fn found(mut self, running: bool) -> Leaks {
+        if !running {
             self.event(Event::Ended);
         }
         self.replay.finish();
         let subject = Subject {
             trace: "t.vtrace".into(),
             header: TraceBuilder::new().header,
-            living,
+            running,
             definitions: self.definitions,
         };
-        judge(subject, self.replay.state(), &self.watch, &Suppressions::default(), 1)
+        judge(subject, self.replay.state(), &self.observer, &Suppressions::default(), 1)
     }
 }
 

@@ -4,7 +4,7 @@ use vramtrace_format::Kind;
 
 use super::{Cause, PostMortem};
 use crate::analysis::Level;
-use crate::analysis::whatif::Origin;
+use crate::analysis::whatif::{LARGEST_DEVICE, Origin};
 
 /// One thing that would have let the request through, as far as the trace tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +69,9 @@ pub fn advice(one: &PostMortem) -> Vec<Advice> {
     }
     match enough(one) {
         _ if one.own_limit => all.push(Advice::Fraction),
+        // No cap makes room that the card does not have.
+        Some(bytes) if one.card_bytes.is_some_and(|card| one.is_capped() && bytes > card) => {}
+        Some(bytes) if bytes > LARGEST_DEVICE => {}
         Some(bytes) if one.is_capped() => all.push(Advice::Cap { bytes }),
         Some(bytes) => all.push(Advice::Card { bytes }),
         None => {}

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use vramtrace_format::{DeviceId, Header, StackId, Stamped};
 
 use super::grew::{self, Grown};
-use super::{Oom, PostMortem, Sum, at_failure};
-use crate::analysis::frag::{self, Pin, PoolFrag, Segment, Sizes};
-use crate::analysis::{By, Holdings, Level, Reading};
-use crate::replay::{Birth, Live, Observer, State};
+use super::{Oom, PostMortem, UsedSum, at_failure};
+use crate::analysis::frag::{self, FragSegment, Pin, PoolFrag, Sizes};
+use crate::analysis::{GroupBy, Holdings, Level, StackClassifier};
+use crate::replay::{AllocCause, Live, Observer, State, Until};
 use crate::symbols::{FREE_CACHE, Symbols};
-use crate::trace::{Definitions, Trace, Until};
+use crate::trace::{Definitions, Trace};
 
 /// A post-mortem in full.
 #[derive(Clone, Debug)]
@@ -19,7 +19,7 @@ pub struct Explained {
     /// Its number among all of the run, from 1.
     pub number: usize,
     pub symbols: Symbols,
-    pub sum: Sum,
+    pub sum: UsedSum,
     /// PyTorch's segments of the two pools, and who keeps free memory in them.
     pub small: PoolFrag,
     pub large: PoolFrag,
@@ -43,16 +43,17 @@ pub fn explain(trace: &Trace, definitions: &Definitions, ooms: &[(usize, Oom)]) 
     });
     let stops: Vec<Until> = stops.collect();
     let mut before: Vec<Option<Before>> = ooms.iter().map(|_| None).collect();
-    let mut found: Vec<Option<(PostMortem, Vec<Segment>)>> = ooms.iter().map(|_| None).collect();
-    let mut sizes = SizesWatch::default();
-    trace.visit_watching(definitions, &stops, &mut sizes, &mut |stop, state| {
+    let mut found: Vec<Option<(PostMortem, Vec<FragSegment>)>> =
+        ooms.iter().map(|_| None).collect();
+    let mut sizes = SizesObserver::default();
+    trace.visit_observed(definitions, &stops, &mut sizes, &mut |stop, state| {
         let (_, oom) = &ooms[stop / 2];
         match stop % 2 {
             0 => before[stop / 2] = timed.then(|| Before::of(state, oom)).flatten(),
             _ => {
                 let segments = state.segments();
                 let here = segments.iter().filter(|segment| segment.device == oom.device);
-                let segments = here.map(Segment::of).collect();
+                let segments = here.map(FragSegment::of).collect();
                 found[stop / 2] = Some((at_failure(state, oom.clone(), definitions), segments));
             }
         }
@@ -88,27 +89,27 @@ fn named(
     number: usize,
     one: PostMortem,
     before: Option<Before>,
-    segments: &[Segment],
+    segments: &[FragSegment],
     sizes: &Sizes,
 ) -> Explained {
     let earlier = before.iter().flat_map(|before| before.held.stacks());
     let wanted = one.held.stacks().chain(earlier).chain([one.oom.stack]);
     let symbols = Symbols::of(definitions, header, wanted);
-    let reading = Reading::new(&symbols, header);
+    let classifier = StackClassifier::new(&symbols, header);
     let blocks = segments.iter().flat_map(|segment| &segment.blocks);
-    let lines = reading.lines(blocks.map(|block| block.stack));
+    let lines = classifier.lines(blocks.map(|block| block.stack));
     let pool = |small: bool| {
         let of_pool = segments.iter().filter(|segment| segment.small == small);
         frag::pool(of_pool, sizes.usual(small))
     };
     // Segments without their blocks are in the cache's own sums.
     let beside = Holdings { blocks: Default::default(), ..one.held.clone() };
-    let libraries = reading.holders(&beside, By::Library);
+    let libraries = classifier.holders(&beside, GroupBy::Library);
     let libraries = libraries.into_iter().map(|holder| (holder.library, holder.bytes)).collect();
-    let grew = before.as_ref().map(|before| grew::grown(&before.held, &one.held, &reading));
+    let grew = before.as_ref().map(|before| grew::grown(&before.held, &one.held, &classifier));
     Explained {
         number,
-        sum: Sum::of(&one.device, &one.oom, libraries),
+        sum: UsedSum::of(&one.device, &one.oom, libraries),
         small: pool(true),
         large: pool(false),
         pins: frag::pins(segments, &lines),
@@ -129,12 +130,12 @@ impl Explained {
 
 /// The sizes of all requests, by device.
 #[derive(Default)]
-struct SizesWatch {
+struct SizesObserver {
     devices: BTreeMap<DeviceId, Sizes>,
 }
 
-impl Observer for SizesWatch {
-    fn block_born(&mut self, _at: &Stamped, _address: u64, live: &Live, _how: Birth) {
+impl Observer for SizesObserver {
+    fn on_block_alloc(&mut self, _at: &Stamped, _address: u64, live: &Live, _how: AllocCause) {
         self.devices.entry(live.device).or_default().add(live.size);
     }
 }

@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 use vramtrace_format::StackId;
 
-use crate::analysis::{Holdings, Reading};
+use crate::analysis::{Holdings, StackClassifier};
 use crate::symbols::FREE_CACHE;
 
 /// One line that holds more than before.
@@ -24,8 +24,8 @@ impl Grown {
 }
 
 /// Both are of one device. Those that grew most first.
-pub(super) fn grown(before: &Holdings, now: &Holdings, reading: &Reading) -> Vec<Grown> {
-    let lines = reading.lines(before.stacks().chain(now.stacks()));
+pub(super) fn grown(before: &Holdings, now: &Holdings, classifier: &StackClassifier) -> Vec<Grown> {
+    let lines = classifier.lines(before.stacks().chain(now.stacks()));
     let mut all: FxHashMap<(u32, bool), (Grown, u64)> = FxHashMap::default();
     let both = [(false, &before.held, &now.held), (true, &before.blocks, &now.blocks)];
     for (block, before, now) in both {

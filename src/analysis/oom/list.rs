@@ -16,7 +16,7 @@ use vramtrace_format::{
 };
 
 use crate::analysis::Level;
-use crate::replay::{Birth, CacheOomAt, Key, Live, Observer, RefusalAt};
+use crate::replay::{AllocCause, CacheOomAt, Key, Live, Observer, RefusalAt};
 use crate::trace::Site;
 
 /// Requests that failed within this time are one burst; a caller that is refused for longer is out
@@ -66,7 +66,7 @@ pub struct Oom {
 
 /// What a trace says of one device's refusals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Refusals {
+pub struct RefusalCounts {
     pub absorbed: u64,
     /// When the last absorbed one was.
     pub absorbed_ns: u64,
@@ -74,10 +74,10 @@ pub struct Refusals {
 
 /// What one pass found.
 #[derive(Clone, Debug, Default)]
-pub struct Found {
+pub struct OomsFound {
     /// In the order of the file.
     pub ooms: Vec<Oom>,
-    pub refusals: BTreeMap<DeviceId, Refusals>,
+    pub refusals: BTreeMap<DeviceId, RefusalCounts>,
 }
 
 /// Refused calls of one thread on one device, to which nothing was given since.
@@ -94,7 +94,7 @@ struct Waiting {
 
 /// Watches while a trace is replayed.
 #[derive(Clone, Debug, Default)]
-pub struct Watch {
+pub struct OomObserver {
     waiting: FxHashMap<(ThreadId, DeviceId), Waiting>,
     /// By number: the thread makes blocks of PyTorch's. Then those are what it is given.
     makes_blocks: Vec<bool>,
@@ -113,15 +113,15 @@ struct Listing {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Device {
-    refusals: Refusals,
+    refusals: RefusalCounts,
     /// Where memory, and a block, was given last.
     given: u64,
     block: u64,
 }
 
-impl Watch {
+impl OomObserver {
     /// After the last event, which was at `last_ns`.
-    pub fn finish(mut self, last_ns: u64) -> Found {
+    pub fn finish(mut self, last_ns: u64) -> OomsFound {
         let waiting: Vec<_> = self.waiting.drain().collect();
         for ((_, device), waiting) in waiting {
             self.ooms.push(refused_for_good(device, waiting));
@@ -167,7 +167,7 @@ impl Watch {
             }
         }
         let refusals = self.devices.into_iter().map(|(id, device)| (id, device.refusals));
-        Found { ooms, refusals: refusals.collect() }
+        OomsFound { ooms, refusals: refusals.collect() }
     }
 
     /// A framework gave up, as the recorder alone tells.
@@ -258,8 +258,8 @@ fn got_nothing(refused: &Refused) -> bool {
     }
 }
 
-impl Observer for Watch {
-    fn refused(&mut self, at: &Stamped, refused: &Refused, site: Option<&Site>) {
+impl Observer for OomObserver {
+    fn on_refusal(&mut self, at: &Stamped, refused: &Refused, site: Option<&Site>) {
         let host = site.and_then(|site| site.kind).is_some_and(Kind::is_host);
         if host || !got_nothing(refused) {
             return;
@@ -282,7 +282,7 @@ impl Observer for Watch {
         (waiting.last, waiting.offset) = (last, at.offset);
     }
 
-    fn cache_oom(&mut self, at: &Stamped, device: DeviceId, oom: &CacheOomAt) {
+    fn on_cache_oom(&mut self, at: &Stamped, device: DeviceId, oom: &CacheOomAt) {
         let waiting = self.waiting.remove(&(at.thread, device));
         self.ooms.push(Oom {
             device,
@@ -305,7 +305,7 @@ impl Observer for Watch {
         });
     }
 
-    fn post_mortem(&mut self, at: &Stamped, told: &PostMortem) {
+    fn on_post_mortem(&mut self, at: &Stamped, told: &PostMortem) {
         self.listings.push(Listing { time_ns: at.time_ns, told: *told, neighbours: Vec::new() });
         if told.told == Told::Again {
             let here = self.waiting.iter_mut().filter(|((_, device), _)| *device == told.device);
@@ -320,14 +320,14 @@ impl Observer for Watch {
         }
     }
 
-    fn neighbour(&mut self, _at: &Stamped, device: DeviceId, pid: u32, bytes: Option<u64>) {
+    fn on_neighbour(&mut self, _at: &Stamped, device: DeviceId, pid: u32, bytes: Option<u64>) {
         if let Some(last) = self.listings.last_mut().filter(|last| last.told.device == device) {
             last.neighbours.push((pid, bytes));
         }
     }
 
-    fn born(&mut self, at: &Stamped, _key: Key, live: &Live, how: Birth) {
-        if how != Birth::Allocated || live.kind.is_host() || live.kind == Kind::Imported {
+    fn on_alloc(&mut self, at: &Stamped, _key: Key, live: &Live, how: AllocCause) {
+        if how != AllocCause::Allocated || live.kind.is_host() || live.kind == Kind::Imported {
             return;
         }
         self.device(live.device).given = at.offset;
@@ -337,8 +337,8 @@ impl Observer for Watch {
         }
     }
 
-    fn block_born(&mut self, at: &Stamped, _address: u64, live: &Live, how: Birth) {
-        if how != Birth::Allocated {
+    fn on_block_alloc(&mut self, at: &Stamped, _address: u64, live: &Live, how: AllocCause) {
+        if how != AllocCause::Allocated {
             return;
         }
         let thread = usize::from(at.thread.0);
@@ -351,7 +351,7 @@ impl Observer for Watch {
         self.served(at, live.device);
     }
 
-    fn reset(&mut self, _at: &Stamped) {
+    fn on_history_gap(&mut self, _at: &Stamped) {
         self.waiting.clear();
     }
 }

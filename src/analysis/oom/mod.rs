@@ -1,6 +1,11 @@
 //! Why a program was out of memory: every such request of a trace, and all that the trace tells of
 //! one of them.
 //!
+//! The recorder applies the same rules when it decides to write a post-mortem, but it cannot know what
+//! comes later (`tests/integration/limits/oom_command.rs` compares the two). The process could have
+//! its cap at most; of a group's cap and of a full card, what was left and what it had. The sum of the
+//! use adds up to the byte; its last part is what only NVML shows, which may be below zero.
+//!
 //! [`list`] finds them in one pass; [`examine`] goes to their moments; [`PostMortem::find_remedy`]
 //! replays the requests up to one of them under other settings; [`explain`] says who held the memory
 //! and what grew before.
@@ -17,52 +22,25 @@ mod tests;
 pub use advice::{Advice, advice};
 pub use explain::{Explained, explain};
 pub use grew::Grown;
-pub use list::{Found, Oom, Refusals, Watch};
+pub use list::{Oom, OomObserver, OomsFound, RefusalCounts};
 pub use remedy::{Remedy, Tried};
-pub use sum::{Sum, What};
+pub use sum::{UsedPart, UsedSum};
 
-use vramtrace_format::RefusedBy;
+pub use vramtrace_format::oom::Cause;
+use vramtrace_format::oom::{self, Figures};
+use vramtrace_format::{PostMortem as Told, RefusedBy, Told as ToldBy};
 
 use super::{Holdings, Level};
-use crate::replay::{DeviceState, SegmentAt, State};
-use crate::trace::{Definitions, Trace, Until};
-
-/// Why a request got nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
-    /// The cache had the bytes, but no range was long enough.
-    Fragmentation,
-    /// With all that the cache could give back it would have been too much for the cap.
-    Cap,
-    /// The cap cannot be understood: everything is refused.
-    BadCap,
-    /// Too much for the card.
-    Card,
-    /// PyTorch's own limit, as a memory fraction: no call of the driver's was refused.
-    Torch,
-    /// The trace shows no driver call that was refused, and may lack some.
-    Unknown,
-}
-
-impl Cause {
-    /// The name in JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Cause::Fragmentation => "fragmentation",
-            Cause::Cap => "cap",
-            Cause::BadCap => "bad_cap",
-            Cause::Card => "card",
-            Cause::Torch => "torch",
-            Cause::Unknown => "unknown",
-        }
-    }
-}
+use crate::replay::{DeviceState, SegmentAt, State, Until};
+use crate::trace::{Definitions, Trace};
 
 /// One device when a request got nothing.
 #[derive(Clone, Debug)]
 pub struct PostMortem {
     pub oom: Oom,
     pub cause: Cause,
+    /// By which the cause was found.
+    pub figures: Figures,
     /// Of PyTorch's cache; its own figures where the trace has no blocks.
     pub allocated: u64,
     pub reserved: u64,
@@ -133,10 +111,10 @@ impl PostMortem {
 }
 
 /// Every out-of-memory of a trace, and the state at its end. One pass.
-pub fn list(trace: &Trace, definitions: &Definitions) -> (Found, State) {
-    let mut watch = Watch::default();
-    let end = trace.replay(definitions, &mut watch).state;
-    (watch.finish(end.time_ns), end)
+pub fn list(trace: &Trace, definitions: &Definitions) -> (OomsFound, State) {
+    let mut observer = OomObserver::default();
+    let end = trace.replay(definitions, &mut observer).state;
+    (observer.finish(end.time_ns), end)
 }
 
 /// Those with which the run ended, each device's last.
@@ -174,14 +152,6 @@ fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem 
     let of_cache = oom.level == Level::Tensor;
     // All calls are there, and none was refused.
     let own_limit = of_cache && oom.refusal.is_none() && state.live_is_known() && !imported;
-    let cause = match oom.refusal.map(|refusal| refusal.refused.by) {
-        Some(RefusedBy::BadCap) => Cause::BadCap,
-        _ if of_cache && free >= oom.size && largest_hole < oom.size => Cause::Fragmentation,
-        Some(RefusedBy::Driver) => Cause::Card,
-        Some(_) => Cause::Cap,
-        None if own_limit => Cause::Torch,
-        None => Cause::Unknown,
-    };
     let mut held = Holdings::of_state(state, Level::of(state));
     held.keep(oom.device);
     let device = state.devices.get(&oom.device).cloned().unwrap_or_default();
@@ -195,10 +165,18 @@ fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem 
         Some(told) if cache.blocks == 0 => told,
         _ => (cache.allocated, cache.reserved),
     };
+    // What the recorder told of this very request is what it decided by.
+    let of_request =
+        |told: &Told| told.size == oom.size && (told.told == ToldBy::Framework) == of_cache;
+    let figures = match oom.told.filter(of_request) {
+        Some(told) => Figures::of(&told, told.cache.map_or(free, |cache| cache.free())),
+        None => known_figures(&oom, own_limit, free, largest_hole),
+    };
     let card = definitions.device(oom.device);
     PostMortem {
         oom,
-        cause,
+        cause: figures.cause(),
+        figures,
         allocated,
         reserved,
         free,
@@ -213,6 +191,25 @@ fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem 
         card_bytes: card.map(|card| card.total_bytes).filter(|bytes| *bytes > 0),
         device,
         remedy: None,
+    }
+}
+
+/// As far as the trace's own calls and blocks tell.
+fn known_figures(oom: &Oom, own_limit: bool, free: u64, largest_hole: u64) -> Figures {
+    let refused = oom.refusal.map(|at| at.refused);
+    let left = refused.and_then(|refused| {
+        let free = Some(refused.driver_free).filter(|free| *free > 0);
+        oom::left(Some(refused.by), refused.counted, refused.limit, free)
+    });
+    Figures {
+        by: refused.map(|refused| refused.by),
+        all_known: own_limit,
+        of_cache: oom.level == Level::Tensor,
+        size: oom.size,
+        free,
+        largest_hole: Some(largest_hole),
+        left,
+        over: refused.map_or(0, |it| oom::over(Some(it.by), it.counted, it.limit)),
     }
 }
 

@@ -8,7 +8,8 @@ use crate::analysis::Level;
 use crate::analysis::whatif::{
     Capacity, GRID, Origin, Prediction, Recorded, capacities_of, predict,
 };
-use crate::trace::{Definitions, Trace, Until};
+use crate::replay::Until;
+use crate::trace::{Definitions, Trace};
 
 /// What other settings would have done up to the failed request.
 #[derive(Clone, Debug)]

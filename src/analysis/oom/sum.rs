@@ -7,7 +7,7 @@ use crate::replay::DeviceState;
 
 /// What a part of the sum is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum UsedPart {
     /// Blocks of PyTorch's cache, and what of its segments is in none.
     Tensors,
     TorchCache,
@@ -26,35 +26,35 @@ pub enum What {
     Counted,
 }
 
-impl What {
+impl UsedPart {
     /// The name in JSON.
     pub fn name(&self) -> &'static str {
         match self {
-            What::Tensors => "tensors",
-            What::TorchCache => "torch_cache",
-            What::Library(_) => "library",
-            What::Rounding => "rounding",
-            What::Context => "context",
-            What::Limits => "limits",
-            What::Driver(Cause::Modules) => "modules",
-            What::Driver(Cause::LocalMemory) => "local_memory",
-            What::Driver(Cause::Heap) => "heap",
-            What::Driver(Cause::Streams) => "streams",
-            What::Driver(Cause::Graphs) => "graphs",
-            What::Driver(Cause::Sharing) => "sharing",
-            What::Driver(Cause::Context) => "context_later",
-            What::Driver(Cause::Other) => "driver_other",
-            What::Unattributed => "unattributed",
-            What::Counted => "counted",
+            UsedPart::Tensors => "tensors",
+            UsedPart::TorchCache => "torch_cache",
+            UsedPart::Library(_) => "library",
+            UsedPart::Rounding => "rounding",
+            UsedPart::Context => "context",
+            UsedPart::Limits => "limits",
+            UsedPart::Driver(Cause::Modules) => "modules",
+            UsedPart::Driver(Cause::LocalMemory) => "local_memory",
+            UsedPart::Driver(Cause::Heap) => "heap",
+            UsedPart::Driver(Cause::Streams) => "streams",
+            UsedPart::Driver(Cause::Graphs) => "graphs",
+            UsedPart::Driver(Cause::Sharing) => "sharing",
+            UsedPart::Driver(Cause::Context) => "context_later",
+            UsedPart::Driver(Cause::Other) => "driver_other",
+            UsedPart::Unattributed => "unattributed",
+            UsedPart::Counted => "counted",
         }
     }
 }
 
-impl What {
+impl UsedPart {
     /// The library that it is of, if it is one's.
     pub fn library(&self) -> Option<&str> {
         match self {
-            What::Library(name) => name.as_deref(),
+            UsedPart::Library(name) => name.as_deref(),
             _ => None,
         }
     }
@@ -62,10 +62,10 @@ impl What {
 
 /// Of one device at one moment: all that nvidia-smi shows for the process, and managed memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sum {
+pub struct UsedSum {
     /// The sum of the parts.
     pub bytes: u64,
-    pub parts: Vec<(What, i64)>,
+    pub parts: Vec<(UsedPart, i64)>,
     /// Managed memory in it: nvidia-smi leaves it out.
     pub managed: u64,
     /// NVML had a figure: what only shows there is in the sum.
@@ -75,21 +75,21 @@ pub struct Sum {
 /// A file may claim any number: no part is more, so that the sum of all is a number, too.
 const MOST: u64 = 1 << 50;
 
-impl Sum {
+impl UsedSum {
     /// `libraries`: driver memory that is no segment of a cache, by who asked for it.
-    pub fn of(device: &DeviceState, oom: &Oom, libraries: Vec<(Option<String>, u64)>) -> Sum {
+    pub fn of(device: &DeviceState, oom: &Oom, libraries: Vec<(Option<String>, u64)>) -> UsedSum {
         let number = |bytes: u64| bytes.min(MOST) as i64;
         let cache = &device.cache;
         // Blocks on memory that no call showed are in no sum of driver memory.
         let tensors = cache.allocated.saturating_sub(cache.outside);
         let mut parts = vec![
-            (What::Tensors, number(tensors)),
-            (What::TorchCache, number(cache.reserved.saturating_sub(tensors))),
+            (UsedPart::Tensors, number(tensors)),
+            (UsedPart::TorchCache, number(cache.reserved.saturating_sub(tensors))),
         ];
-        parts.extend(libraries.into_iter().map(|(name, it)| (What::Library(name), number(it))));
+        parts.extend(libraries.into_iter().map(|(name, it)| (UsedPart::Library(name), number(it))));
         let named = sum(&parts);
-        parts.push((What::Rounding, number(device.live_bytes).saturating_sub(named)));
-        parts.push((What::Context, number(device.context_bytes)));
+        parts.push((UsedPart::Rounding, number(device.live_bytes).saturating_sub(named)));
+        parts.push((UsedPart::Context, number(device.context_bytes)));
         let told = device.sample.and_then(|at| at.unattributed());
         let beyond = told.unwrap_or(0).clamp(-(MOST as i64), MOST as i64);
         // Measured one by one: together they are never more than what shows.
@@ -99,14 +99,14 @@ impl Sum {
             left -= bytes;
             parts.push((what, bytes));
         }
-        parts.push((What::Unattributed, if beyond < 0 { beyond } else { left }));
+        parts.push((UsedPart::Unattributed, if beyond < 0 { beyond } else { left }));
         let counted = oom.refusal.map(|at| at.refused).filter(|it| it.by == RefusedBy::Cap);
         // Below zero all is wrong, and yet it adds up.
         let least = counted.map_or(0, |refused| number(refused.counted));
         let beside = least.saturating_sub(sum(&parts)).max(0);
-        parts.push((What::Counted, beside));
+        parts.push((UsedPart::Counted, beside));
         parts.retain(|(_, bytes)| *bytes != 0);
-        Sum {
+        UsedSum {
             bytes: sum(&parts).max(0) as u64,
             managed: device.kind(Kind::Managed).live_bytes,
             knows_process: told.is_some(),
@@ -116,13 +116,13 @@ impl Sum {
 }
 
 /// What is known of that which only NVML shows.
-fn named_by_the_driver(device: &DeviceState) -> Vec<(What, u64)> {
+fn named_by_the_driver(device: &DeviceState) -> Vec<(UsedPart, u64)> {
     let own = &device.driver_own;
-    let causes = Cause::ALL.into_iter().map(|cause| (What::Driver(cause), own.of(cause)));
+    let causes = Cause::ALL.into_iter().map(|cause| (UsedPart::Driver(cause), own.of(cause)));
     let told = own.of(Cause::LocalMemory).saturating_add(own.of(Cause::Heap));
-    causes.chain([(What::Limits, device.limit_bytes.saturating_sub(told))]).collect()
+    causes.chain([(UsedPart::Limits, device.limit_bytes.saturating_sub(told))]).collect()
 }
 
-fn sum(parts: &[(What, i64)]) -> i64 {
+fn sum(parts: &[(UsedPart, i64)]) -> i64 {
     parts.iter().map(|(_, bytes)| *bytes).fold(0, i64::saturating_add)
 }

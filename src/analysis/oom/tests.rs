@@ -15,7 +15,7 @@ fn with_trace<R>(builder: &TraceBuilder, look: impl FnOnce(&Trace, &Definitions)
     look(&trace, &trace.definitions().0)
 }
 
-fn listed(builder: &TraceBuilder) -> Found {
+fn listed(builder: &TraceBuilder) -> OomsFound {
     with_trace(builder, |trace, definitions| list(trace, definitions).0)
 }
 
@@ -74,7 +74,7 @@ fn a_run_that_went_on_did_not_end_with_it() {
 }
 
 /// Refused calls at these times in ms; then memory is given at another, or not.
-fn driver(refused: &[u64], given: Option<u64>, last: u64) -> Found {
+fn driver(refused: &[u64], given: Option<u64>, last: u64) -> OomsFound {
     let mut t = TraceBuilder::new();
     t.alloc(0, Kind::Device, start(0), 40 * MIB);
     for at in refused {

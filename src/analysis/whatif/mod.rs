@@ -7,8 +7,10 @@ mod predict;
 mod recorded;
 mod sharing;
 
-pub use predict::{Capacity, GRID, Origin, Prediction, Setting, capacities_of, predict};
-pub use recorded::{InForce, OutOfMemory, Recorded, why_no_blocks};
+pub use predict::{
+    Capacity, GRID, Hopeless, LARGEST_DEVICE, Origin, Prediction, Setting, capacities_of, predict,
+};
+pub use recorded::{InForce, Recorded, RecordedOoms, why_no_blocks};
 
 #[cfg(test)]
 mod tests;

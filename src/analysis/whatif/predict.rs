@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::recorded::Recorded;
-use crate::allocator::{Conf, Outcome, replay, smallest_capacity};
+use crate::allocator::{Conf, ReplayOutcome, replay, smallest_capacity};
 
 /// What is tried where nothing is asked for.
 pub const GRID: [&str; 9] = [
@@ -49,9 +49,9 @@ pub struct Setting {
     /// The run was recorded under it.
     pub in_force: bool,
     /// Without a limit.
-    pub free: Outcome,
+    pub free: ReplayOutcome,
     /// In the order of the prediction's capacities.
-    pub at: Vec<Outcome>,
+    pub at: Vec<ReplayOutcome>,
     /// The least capacity that would do.
     pub smallest: Option<u64>,
     /// Why the recorded calls forbid it.
@@ -67,8 +67,11 @@ pub struct Prediction {
 
 impl Prediction {
     /// The first setting, if it is notably better than the one in force: it fits where that does
-    /// not, or it reserves less.
+    /// not, or it reserves less. None where no setting helps.
     pub fn advice(&self) -> Option<&Setting> {
+        if self.hopeless().is_some() {
+            return None;
+        }
         let best = self.settings.first().filter(|best| best.forbidden.is_none())?;
         let Some(now) = self.settings.iter().find(|setting| setting.in_force) else {
             return Some(best);
@@ -78,10 +81,39 @@ impl Prediction {
         (!best.in_force && (fewer_fail || less)).then_some(best)
     }
 
+    /// Why no setting helps, if so.
+    pub fn hopeless(&self) -> Option<Hopeless> {
+        let usable = || self.settings.iter().filter(|setting| setting.forbidden.is_none());
+        let on_none = |setting: &Setting| setting.smallest.is_none_or(|it| it > LARGEST_DEVICE);
+        if usable().all(on_none) {
+            return Some(Hopeless::NoCapacity);
+        }
+        let capacity = *self.capacities.iter().min_by_key(|capacity| capacity.bytes)?;
+        let index = self.capacities.iter().position(|other| *other == capacity)?;
+        if usable().any(|setting| setting.at[index].fits()) {
+            return None;
+        }
+        let least = usable().filter_map(|setting| Some((setting.smallest?, &setting.name))).min();
+        Some(Hopeless::Below { capacity, least: least.map(|(bytes, name)| (bytes, name.clone())) })
+    }
+
     /// The setting that the run was recorded under.
     pub fn in_force(&self) -> Option<&Setting> {
         self.settings.iter().find(|setting| setting.in_force)
     }
+}
+
+/// No device has more.
+pub const LARGEST_DEVICE: u64 = 1 << 42;
+
+/// No setting lets the requests through.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hopeless {
+    /// Not with any capacity: a request is larger than all that there is.
+    NoCapacity,
+    /// Not in the smallest capacity that was looked at. `least`: the least that would do, and its
+    /// setting.
+    Below { capacity: Capacity, least: Option<(u64, String)> },
 }
 
 /// Below this share of what the setting in force reserves, another one is worth a word: the replay

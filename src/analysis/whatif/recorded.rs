@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use vramtrace_format::{BlockChange, DeviceId, Kind, Refused, StackId, Stamped};
 
 use super::sharing;
-use crate::allocator::{Conf, Log, Segment};
+use crate::allocator::{Conf, Log, LogSegment};
 use crate::replay::{
-    Backing, Birth, CacheOomAt, Death, DeviceState, Live, Observer, SegmentAt, State,
+    AllocCause, Backing, CacheOomAt, DeviceState, FreeCause, Live, Observer, SegmentAt, State,
+    Until,
 };
 use crate::symbols::Symbols;
-use crate::trace::{Definitions, IMPORT, Site, Trace, Until};
+use crate::trace::{Definitions, IMPORT, Site, Trace};
 
 /// What a trace tells about one device's cache, ready to be replayed.
 #[derive(Clone, Debug)]
@@ -24,7 +25,7 @@ pub struct Recorded {
     /// The history begins here, with segments that were there: ns since the start. `None`: it is
     /// whole.
     pub from_ns: Option<u64>,
-    pub out_of_memory: OutOfMemory,
+    pub out_of_memory: RecordedOoms,
     /// Calls that expandable segments would have made fail: what each of them says, `train.py:41`.
     pub shared_by: Vec<String>,
     /// How often the cache was emptied without need.
@@ -64,7 +65,7 @@ impl InForce {
 
 /// Requests that got nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OutOfMemory {
+pub struct RecordedOoms {
     /// The last one, if nothing was allocated after it: it ends the log.
     pub last: Option<CacheOomAt>,
     /// After which the run went on: they are not in the log.
@@ -80,15 +81,15 @@ impl Recorded {
 
     /// The same, up to a place.
     pub fn until(trace: &Trace, definitions: &Definitions, until: Until) -> Vec<Recorded> {
-        let mut watch = Watch {
+        let mut observer = RequestObserver {
             definitions,
             conf: InForce::of(definitions).conf.unwrap_or_default(),
             alone: definitions.setting(IMPORT).is_some(),
             devices: BTreeMap::new(),
             streams: Vec::new(),
         };
-        let reading = trace.replay_until(definitions, until, &mut watch, &mut |_, _| {});
-        watch.finish(&reading.state, trace)
+        let reading = trace.replay_until(definitions, until, &mut observer, &mut |_, _| {});
+        observer.finish(&reading.state, trace)
     }
 }
 
@@ -187,7 +188,7 @@ impl Builder {
     }
 }
 
-struct Watch<'d> {
+struct RequestObserver<'d> {
     definitions: &'d Definitions,
     conf: Conf,
     /// The trace shows nothing but the cache: it was imported.
@@ -197,7 +198,7 @@ struct Watch<'d> {
     streams: Vec<u64>,
 }
 
-impl Watch<'_> {
+impl RequestObserver<'_> {
     fn device(&mut self, device: DeviceId) -> &mut Builder {
         self.devices.entry(device).or_default()
     }
@@ -223,10 +224,10 @@ impl Watch<'_> {
         builder
     }
 
-    fn segment(&mut self, segment: &SegmentAt) -> Segment {
+    fn segment(&mut self, segment: &SegmentAt) -> LogSegment {
         let lane = segment.blocks.first().map(|block| self.lane(block.live));
         let (stream, pool) = lane.unwrap_or_default();
-        Segment {
+        LogSegment {
             address: segment.start,
             size: segment.bytes,
             stream,
@@ -269,7 +270,7 @@ impl Watch<'_> {
                 peak_reserved: device.cache.peak_reserved.bytes,
                 peak_allocated: device.cache.peak_allocated.bytes,
                 from_ns: builder.from_ns,
-                out_of_memory: OutOfMemory { last, survived: builder.survived },
+                out_of_memory: RecordedOoms { last, survived: builder.survived },
                 shared_by,
                 emptied: builder.emptied,
                 knows_requests: builder.knows_requests,
@@ -298,10 +299,10 @@ fn outside(state: &DeviceState) -> u64 {
         .saturating_add(unattributed)
 }
 
-impl Observer for Watch<'_> {
-    fn block_born(&mut self, at: &Stamped, address: u64, live: &Live, how: Birth) {
+impl Observer for RequestObserver<'_> {
+    fn on_block_alloc(&mut self, at: &Stamped, address: u64, live: &Live, how: AllocCause) {
         // What a checkpoint names is taken when it is read whole.
-        if how == Birth::Checkpoint {
+        if how == AllocCause::Checkpoint {
             return;
         }
         let (stream, pool) = self.lane(live);
@@ -310,11 +311,11 @@ impl Observer for Watch<'_> {
         builder.asked = Some(Asked::Alloc { address, size: live.size, stream, pool });
     }
 
-    fn block_died(&mut self, at: &Stamped, address: u64, live: &Live, _how: Death) {
+    fn on_block_free(&mut self, at: &Stamped, address: u64, live: &Live, _how: FreeCause) {
         self.next(at, live.device).asked = Some(Asked::Free { address });
     }
 
-    fn block_changed(&mut self, _at: &Stamped, address: u64, change: BlockChange) {
+    fn on_block_change(&mut self, _at: &Stamped, address: u64, change: BlockChange) {
         for builder in self.devices.values_mut() {
             match (change, &mut builder.asked) {
                 (BlockChange::Requested(bytes), Some(Asked::Alloc { address: of, size, .. }))
@@ -336,13 +337,19 @@ impl Observer for Watch<'_> {
         }
     }
 
-    fn cache_oom(&mut self, at: &Stamped, device: DeviceId, oom: &CacheOomAt) {
+    fn on_cache_oom(&mut self, at: &Stamped, device: DeviceId, oom: &CacheOomAt) {
         let builder = self.next(at, device);
         builder.go_on();
         builder.oom = Some((*oom, Vec::new()));
     }
 
-    fn shared(&mut self, _at: &Stamped, _address: u64, stack: StackId, segment: Option<DeviceId>) {
+    fn on_share(
+        &mut self,
+        _at: &Stamped,
+        _address: u64,
+        stack: StackId,
+        segment: Option<DeviceId>,
+    ) {
         let Some(device) = segment else { return };
         let builder = self.device(device);
         if !builder.shared.contains(&stack) {
@@ -350,7 +357,7 @@ impl Observer for Watch<'_> {
         }
     }
 
-    fn refused(&mut self, _at: &Stamped, refused: &Refused, site: Option<&Site>) {
+    fn on_refusal(&mut self, _at: &Stamped, refused: &Refused, site: Option<&Site>) {
         const OUT_OF_MEMORY: i32 = 2;
         if let Some(site) = site.filter(|_| refused.result == OUT_OF_MEMORY) {
             let builder = self.device(site.device);
@@ -361,7 +368,7 @@ impl Observer for Watch<'_> {
         }
     }
 
-    fn changed(&mut self, at: &Stamped, device: DeviceId, state: &DeviceState) {
+    fn on_device_change(&mut self, at: &Stamped, device: DeviceId, state: &DeviceState) {
         let Some(builder) = self.devices.get_mut(&device) else { return };
         if at.offset == builder.asked_at && !self.alone {
             builder.outside = outside(state);
@@ -370,17 +377,17 @@ impl Observer for Watch<'_> {
         builder.reserved = state.cache.reserved;
     }
 
-    fn reset(&mut self, _at: &Stamped) {
+    fn on_history_gap(&mut self, _at: &Stamped) {
         for builder in self.devices.values_mut() {
             let shared = std::mem::take(&mut builder.shared);
             *builder = Builder { shared, ..Builder::default() };
         }
     }
 
-    fn resumed(&mut self, at: &Stamped, state: &State) {
+    fn on_resume(&mut self, at: &Stamped, state: &State) {
         // Requests between a checkpoint's beginning and its end are in what it says.
-        self.reset(at);
-        let mut segments: BTreeMap<DeviceId, Vec<Segment>> = BTreeMap::new();
+        self.on_history_gap(at);
+        let mut segments: BTreeMap<DeviceId, Vec<LogSegment>> = BTreeMap::new();
         for segment in state.segments() {
             let of = self.segment(&segment);
             segments.entry(segment.device).or_default().push(of);

@@ -3,7 +3,7 @@
 
 use vramtrace_format::{Header, StackId};
 
-use crate::analysis::Reading;
+use crate::analysis::StackClassifier;
 use crate::symbols::{Frame, Symbols};
 
 /// The line, if it was not PyTorch itself: `train.py:41 share in libfoo.so`.
@@ -11,14 +11,14 @@ pub(super) fn by_others(symbols: &Symbols, header: &Header, stack: StackId) -> O
     if symbols.stack(stack).any(is_own) {
         return None;
     }
-    let reading = Reading::new(symbols, header);
-    let said = reading.read(stack);
-    let frame = reading.frame(stack, said.lead);
+    let classifier = StackClassifier::new(symbols, header);
+    let roles = classifier.roles(stack);
+    let frame = classifier.frame(stack, roles.lead);
     let line = match frame {
         Some(frame) => frame.place().unwrap_or_else(|| frame.function.to_string()),
         None => symbols.why_empty(stack).to_string(),
     };
-    Some(match reading.library_name(&said) {
+    Some(match classifier.library_name(&roles) {
         Some(library) if !line.contains(library) => format!("{line} (through {library})"),
         _ => line,
     })

@@ -13,8 +13,8 @@ use self::proto::{
     AnnotationValue, CounterDescriptor, DebugAnnotation, EventType, InternedData, InternedName,
     NEEDS_STATE, ProcessDescriptor, STATE_CLEARED, TracePacket, TrackDescriptor, TrackEvent, Unit,
 };
-use super::phases::{Edge, Phase};
-use super::timeline::{Counter, End, Process, Refusal, Sink, Slice, device_name};
+use super::phases::{Edge, ExportedPhase};
+use super::timeline::{Counter, Refusal, Sink, Slice, SliceEnd, TracedProcess, device_name};
 use crate::trace::Definitions;
 use crate::units::size;
 
@@ -162,7 +162,7 @@ impl<'o> Perfetto<'o> {
 }
 
 impl Sink for Perfetto<'_> {
-    fn process(&mut self, process: &Process, _definitions: &Definitions) -> io::Result<()> {
+    fn process(&mut self, process: &TracedProcess, _definitions: &Definitions) -> io::Result<()> {
         self.sequence = process.number;
         self.tracks.clear();
         self.categories = Names::default();
@@ -227,7 +227,7 @@ impl Sink for Perfetto<'_> {
         self.event(at_ns, EventType::SliceBegin, event)
     }
 
-    fn end(&mut self, at_ns: u64, slice: &Slice, how: End) -> io::Result<()> {
+    fn end(&mut self, at_ns: u64, slice: &Slice, how: SliceEnd) -> io::Result<()> {
         let track = self.track(Track::of(slice))?;
         let lifetime = at_ns.saturating_sub(slice.allocated_ns) as f64 / 1e9;
         let debug_annotations = vec![
@@ -260,7 +260,7 @@ impl Sink for Perfetto<'_> {
         self.event(at_ns, EventType::Instant, event)
     }
 
-    fn phase(&mut self, at_ns: u64, phase: &Phase) -> io::Result<()> {
+    fn phase(&mut self, at_ns: u64, phase: &ExportedPhase) -> io::Result<()> {
         let track = self.track(phase.tid.map_or(Track::Range(phase.id), Track::Phases))?;
         let event = TrackEvent {
             track_uuid: Some(track),

@@ -15,11 +15,11 @@ pub struct Memory {
     pub stream: u64,
     pub pool: PoolId,
     pub stack: StackId,
-    pub role: Role,
+    pub role: MemoryRole,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum MemoryRole {
     /// A segment of PyTorch's.
     Segment,
     /// Part of one that grows page by page.
@@ -62,7 +62,7 @@ impl Layout {
     pub fn holds(&self, range: &Range<u64>) -> bool {
         !range.is_empty()
             && self.memory.holes(range.clone()).is_empty()
-            && self.memory.over(range.clone()).all(|(_, memory)| memory.role != Role::Other)
+            && self.memory.over(range.clone()).all(|(_, memory)| memory.role != MemoryRole::Other)
     }
 
     pub fn block(&mut self, address: u64) -> Option<&mut Block> {
@@ -90,7 +90,7 @@ impl Layout {
         let mut all: Vec<Whole> = Vec::new();
         for (range, memory) in self.memory.iter() {
             if let Some(last) = all.last_mut()
-                && (memory.role, last.memory.role) == (Role::Page, Role::Page)
+                && (memory.role, last.memory.role) == (MemoryRole::Page, MemoryRole::Page)
                 && last.range.end == range.start
                 && last.memory.stream == memory.stream
             {

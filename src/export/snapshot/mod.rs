@@ -12,8 +12,8 @@
 //! it is read. Memory is bounded by what is live at a time, and by the number of stacks.
 
 mod layout;
+mod observer;
 mod pickle;
-mod watch;
 
 use std::io::{self, Write};
 
@@ -21,12 +21,13 @@ use rustc_hash::FxHashMap;
 use vramtrace_format::{DeviceId, StackId};
 
 use crate::allocator::Conf;
-use crate::analysis::Reading;
+use crate::analysis::StackClassifier;
+use crate::replay::{Progress, Until};
 use crate::symbols::Symbols;
-use crate::trace::{Definitions, Progress, Trace, Until};
-use layout::{Role, Whole};
+use crate::trace::{Definitions, Trace};
+use layout::{MemoryRole, Whole};
+use observer::{Entry, SegmentObserver, SnapshotObserver};
 use pickle::{Memo, Pickler};
-use watch::{Entry, Scout, Watch};
 
 /// What was written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,15 +44,15 @@ pub struct Written {
 /// Writes one process's snapshot. `progress` is told bytes read, of how many.
 pub fn write(trace: &Trace, out: &mut dyn Write, progress: Progress) -> io::Result<Written> {
     let (definitions, _) = trace.definitions();
-    let mut scout = Scout::new(definitions.imported_from().is_some());
+    let mut scout = SegmentObserver::new(definitions.imported_from().is_some());
     trace.replay_until(&definitions, Until::End, &mut scout, progress);
     let found = scout.found;
     let symbols = Symbols::of_all(&definitions, trace.header());
-    let reading = Reading::new(&symbols, trace.header());
+    let classifier = StackClassifier::new(&symbols, trace.header());
     let mut pickler = Pickler::new(out);
     let mut frames = Frames {
         symbols: &symbols,
-        reading: &reading,
+        classifier: &classifier,
         frames: FxHashMap::default(),
         stacks: FxHashMap::default(),
         libraries: FxHashMap::default(),
@@ -72,10 +73,12 @@ pub fn write(trace: &Trace, out: &mut dyn Write, progress: Progress) -> io::Resu
             pickler.item()?;
             self::entry(&mut pickler, &mut frames, entry, start_ns)
         };
-        let mut watch = Watch::new(DeviceId(ordinal), &found, &definitions, &mut write);
-        trace.replay_until(&definitions, Until::End, &mut watch, progress);
-        watch.finish();
-        let (whole, left_out, error) = (watch.layout.segments(), watch.left_out, watch.error);
+        let mut observer =
+            SnapshotObserver::new(DeviceId(ordinal), &found, &definitions, &mut write);
+        trace.replay_until(&definitions, Until::End, &mut observer, progress);
+        observer.finish();
+        let (whole, left_out, error) =
+            (observer.layout.segments(), observer.left_out, observer.error);
         if let Some(error) = error {
             return Err(error);
         }
@@ -105,7 +108,7 @@ pub fn write(trace: &Trace, out: &mut dyn Write, progress: Progress) -> io::Resu
 /// The names of stacks, each written once.
 struct Frames<'s> {
     symbols: &'s Symbols,
-    reading: &'s Reading<'s>,
+    classifier: &'s StackClassifier<'s>,
     /// By index of the frame.
     frames: FxHashMap<u32, Memo>,
     stacks: FxHashMap<StackId, Memo>,
@@ -149,8 +152,8 @@ impl Frames<'_> {
     /// `library: NCCL`, for memory that is not PyTorch's.
     fn library(&mut self, stack: StackId) -> &str {
         self.libraries.entry(stack).or_insert_with(|| {
-            let said = self.reading.read(stack);
-            match self.reading.library_name(&said) {
+            let roles = self.classifier.roles(stack);
+            match self.classifier.library_name(&roles) {
                 Some(name) => format!("library: {name}"),
                 None => "library: ?".to_string(),
             }
@@ -205,14 +208,14 @@ fn segment(
     whole: &Whole,
 ) -> io::Result<()> {
     let size = whole.range.end - whole.range.start;
-    let other = whole.memory.role == Role::Other;
+    let other = whole.memory.role == MemoryRole::Other;
     let blocks = || whole.blocks.iter().filter_map(|(_, block)| *block);
     let used = blocks().filter(|block| !block.pending).map(|block| block.size).sum::<u64>();
     let active = blocks().map(|block| block.size).sum::<u64>();
     let requested = blocks().map(|block| block.requested).sum::<u64>();
     let of = |bytes: u64| if other { size } else { bytes };
     let (used, active, requested) = (of(used), of(active), of(requested));
-    let page = whole.memory.role == Role::Page;
+    let page = whole.memory.role == MemoryRole::Page;
     let small = match page {
         true => blocks().all(|block| block.size <= SMALL) && !size.is_multiple_of(LARGE_PAGE),
         false => !other && size <= SMALL_SEGMENT,

@@ -5,9 +5,10 @@ use std::io::{self, Write};
 use inferno::flamegraph::color::{BasicPalette, Palette};
 use inferno::flamegraph::{Options, from_lines};
 
-use super::{Stacks, folded};
+use super::folded;
+use super::samples::ProcessStacks;
 
-pub fn write(processes: &[Stacks], title: &str, out: &mut dyn Write) -> io::Result<()> {
+pub fn write(processes: &[ProcessStacks], title: &str, out: &mut dyn Write) -> io::Result<()> {
     let lines = folded::lines(processes);
     let mut options = Options::default();
     options.title = title.to_string();

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use super::{Stacks, name};
+use super::samples::{ProcessStacks, frame_name};
 
-pub fn write(processes: &[Stacks], out: &mut dyn Write) -> io::Result<()> {
+pub fn write(processes: &[ProcessStacks], out: &mut dyn Write) -> io::Result<()> {
     for line in lines(processes) {
         writeln!(out, "{line}")?;
     }
@@ -14,7 +14,7 @@ pub fn write(processes: &[Stacks], out: &mut dyn Write) -> io::Result<()> {
 
 /// Each different stack once, in order of its text. Several processes have a frame each, and so
 /// have devices.
-pub fn lines(processes: &[Stacks]) -> Vec<String> {
+pub fn lines(processes: &[ProcessStacks]) -> Vec<String> {
     let mut bytes: BTreeMap<String, u64> = BTreeMap::new();
     for process in processes {
         for sample in &process.samples {
@@ -29,7 +29,7 @@ pub fn lines(processes: &[Stacks]) -> Vec<String> {
             }
             for frame in process.symbols.stack(sample.stack).rev() {
                 line.push(';');
-                line.push_str(&plain(&name(frame)));
+                line.push_str(&plain(&frame_name(frame)));
             }
             let sum = bytes.entry(line).or_default();
             *sum = sum.saturating_add(sample.held.bytes);

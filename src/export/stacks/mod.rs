@@ -3,19 +3,19 @@
 mod flame;
 mod folded;
 pub mod pprof;
+mod samples;
 mod speedscope;
 
 use std::io::{self, Write};
 
-use vramtrace_format::{DeviceId, StackId};
-
 use super::timeline;
-use crate::analysis::{Held, Holdings, Level, Moment, Process};
-use crate::symbols::{Frame, Symbols};
+use crate::analysis::{Holdings, Level, Moment, Process};
+use crate::symbols::Symbols;
 use crate::trace::Trace;
+pub use samples::{ProcessStacks, StackSample};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum StackFormat {
     /// A line a stack, frames from the outermost on, and its bytes: what flame graphs are made of.
     Folded,
     /// https://www.speedscope.app
@@ -26,74 +26,49 @@ pub enum Format {
     Flame,
 }
 
-/// The stacks of one process that held memory.
-#[derive(Debug)]
-pub struct Stacks {
-    /// `rank 3: python train.py (host, pid 4711)`.
-    pub label: String,
-    pub start_unix_ns: u64,
-    pub symbols: Symbols,
-    /// In order of device and stack.
-    pub samples: Vec<Sample>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sample {
-    pub device: DeviceId,
-    pub stack: StackId,
-    pub held: Held,
-}
-
-impl Sample {
-    /// `GPU 0`.
-    pub fn device_name(&self) -> String {
-        timeline::device_name(Some(self.device))
-    }
-}
-
-/// Of each trace what its stacks held at a moment; `Peak`: each device at its own.
+/// Of each trace what its stacks held at a moment; `Peak`: each device at its own. `read`: the
+/// same traces, read to the moment, for peaks to the end.
 /// `level` `None`: blocks where they were recorded.
-pub fn gather(traces: &[Trace], moment: Moment, level: Option<Level>) -> Vec<Stacks> {
-    let one = |process: timeline::Process| {
-        let read = if moment.is_peak() { Moment::End } else { moment };
+pub fn gather(
+    traces: &[Trace],
+    read: Vec<Process>,
+    moment: Moment,
+    level: Option<Level>,
+) -> Vec<ProcessStacks> {
+    let one = |(process, read): (timeline::TracedProcess, Process)| {
         let trace = process.trace;
-        let Process { definitions, header, state, .. } = Process::read(trace, read);
+        let Process { definitions, header, state, .. } = read;
         let level = level.unwrap_or(Level::of(&state));
         let holdings = Holdings::at(trace, &definitions, &state, moment, level);
         let symbols = Symbols::of(&definitions, &header, holdings.stacks());
-        let mut samples: Vec<Sample> = holdings
+        let mut samples: Vec<StackSample> = holdings
             .all()
             .filter(|(_, _, held)| held.bytes > 0)
-            .map(|(device, stack, held)| Sample { device, stack, held })
+            .map(|(device, stack, held)| StackSample { device, stack, held })
             .collect();
         samples.sort_unstable_by_key(|sample| (sample.device, sample.stack));
-        Stacks { label: process.label, start_unix_ns: header.start_unix_ns, symbols, samples }
+        ProcessStacks {
+            label: process.label,
+            start_unix_ns: header.start_unix_ns,
+            symbols,
+            samples,
+            not_known: holdings.not_known.values().map(|peak| peak.bytes).sum(),
+        }
     };
-    timeline::processes(traces).into_iter().map(one).collect()
+    timeline::processes(traces).into_iter().zip(read).map(one).collect()
 }
 
 /// Writes them. `title` is what a picture is headed with.
 pub fn write(
-    processes: &[Stacks],
-    format: Format,
+    processes: &[ProcessStacks],
+    format: StackFormat,
     title: &str,
     out: &mut dyn Write,
 ) -> io::Result<()> {
     match format {
-        Format::Folded => folded::write(processes, out),
-        Format::Speedscope => speedscope::write(processes, title, out),
-        Format::Pprof => pprof::write(processes, out),
-        Format::Flame => flame::write(processes, title, out),
-    }
-}
-
-/// `train (train.py:41)`, `cudaMalloc [libcudart.so.12]`.
-fn name(frame: &Frame) -> String {
-    match (frame.place(), frame.library_name()) {
-        (Some(place), _) => format!("{} ({place})", frame.function),
-        (None, Some(library)) if !frame.function.starts_with(library) => {
-            format!("{} [{library}]", frame.function)
-        }
-        (None, _) => frame.function.to_string(),
+        StackFormat::Folded => folded::write(processes, out),
+        StackFormat::Speedscope => speedscope::write(processes, title, out),
+        StackFormat::Pprof => pprof::write(processes, out),
+        StackFormat::Flame => flame::write(processes, title, out),
     }
 }

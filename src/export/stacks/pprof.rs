@@ -7,7 +7,7 @@ use flate2::write::GzEncoder;
 use prost::Message;
 use rustc_hash::FxHashMap;
 
-use super::Stacks;
+use super::samples::ProcessStacks;
 use crate::symbols::Frame;
 
 /// `perftools.profiles.Profile`, as far as it is written. Numbers of strings are indexes into the
@@ -105,15 +105,15 @@ pub struct Function {
     pub filename: i64,
 }
 
-pub fn write(processes: &[Stacks], out: &mut dyn Write) -> io::Result<()> {
+pub fn write(processes: &[ProcessStacks], out: &mut dyn Write) -> io::Result<()> {
     let mut gzip = GzEncoder::new(&mut *out, Compression::default());
     gzip.write_all(&profile(processes).encode_to_vec())?;
     gzip.finish()?;
     out.flush()
 }
 
-pub fn profile(processes: &[Stacks]) -> Profile {
-    let mut book = Book::default();
+pub fn profile(processes: &[ProcessStacks]) -> Profile {
+    let mut book = Interner::default();
     book.string("");
     let objects = ValueType { r#type: book.string("inuse_objects"), unit: book.string("count") };
     let space = ValueType { r#type: book.string("inuse_space"), unit: book.string("bytes") };
@@ -156,7 +156,7 @@ pub fn profile(processes: &[Stacks]) -> Profile {
 
 /// Each string, library, function and place once. Ids count from 1.
 #[derive(Default)]
-struct Book {
+struct Interner {
     strings: Vec<String>,
     known_strings: FxHashMap<String, i64>,
     mappings: Vec<Mapping>,
@@ -167,7 +167,7 @@ struct Book {
     known_locations: FxHashMap<(u64, i64, u64), u64>,
 }
 
-impl Book {
+impl Interner {
     fn string(&mut self, text: &str) -> i64 {
         if let Some(known) = self.known_strings.get(text) {
             return *known;

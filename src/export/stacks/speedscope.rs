@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
-use super::{Sample, Stacks};
+use super::samples::{ProcessStacks, StackSample};
 use crate::symbols::Frame as NamedFrame;
 
 #[derive(Serialize)]
@@ -49,11 +49,11 @@ struct Profile {
     weights: Vec<u64>,
 }
 
-pub fn write(processes: &[Stacks], title: &str, out: &mut dyn Write) -> io::Result<()> {
+pub fn write(processes: &[ProcessStacks], title: &str, out: &mut dyn Write) -> io::Result<()> {
     let mut frames = Frames::default();
     let mut profiles = Vec::new();
     for process in processes {
-        let mut devices: BTreeMap<_, Vec<&Sample>> = BTreeMap::new();
+        let mut devices: BTreeMap<_, Vec<&StackSample>> = BTreeMap::new();
         for sample in &process.samples {
             devices.entry(sample.device).or_default().push(sample);
         }

@@ -16,7 +16,7 @@ mod sums;
 
 pub use ranges::Backing;
 pub use segments::{BlockAt, SegmentAt};
-pub use sums::{CacheOomAt, CachePeak, CacheSums, Told};
+pub use sums::{CacheOomAt, CachePeak, CacheSums, ReportedTotals};
 
 use std::collections::BTreeMap;
 
@@ -24,13 +24,14 @@ use rustc_hash::FxHashMap;
 use vramtrace_format::{DeviceId, Kind};
 
 use super::live::{Key, Live, LiveSet};
-use super::state::Mapping;
+use super::mapping::Mapping;
+pub(super) use ranges::{Change, Gone};
 use ranges::{Range, Ranges};
 pub(super) use refusals::Refusals;
 
 /// What is known of a framework's cache beside its live blocks, which are in the live set.
 #[derive(Clone, Debug, Default)]
-pub struct Cache {
+pub struct CacheState {
     /// Driver memory in which blocks may lie. Filled from the first block on: a trace without
     /// blocks pays nothing.
     ranges: Option<Ranges>,
@@ -43,18 +44,7 @@ pub struct Cache {
     pub(super) refusals: Refusals,
 }
 
-/// Bytes by which the segments of devices grew or shrank.
-pub(super) type Change = (DeviceId, i128);
-
-/// What a range that is gone takes with it.
-#[derive(Debug, Default)]
-pub(super) struct Gone {
-    pub change: Option<Change>,
-    /// It still held blocks.
-    pub blocks: bool,
-}
-
-impl Cache {
+impl CacheState {
     /// Has the trace told any block so far?
     pub fn is_used(&self) -> bool {
         self.ranges.is_some()

@@ -4,8 +4,6 @@ use std::collections::BTreeMap;
 
 use vramtrace_format::DeviceId;
 
-use super::{Change, Gone};
-
 /// What gives a segment its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
@@ -13,6 +11,17 @@ pub enum Backing {
     Allocation,
     /// Physical objects (cuMemCreate), mapped one behind the other.
     Mapping,
+}
+
+/// Bytes by which the segments of devices grew or shrank.
+pub(in crate::replay) type Change = (DeviceId, i128);
+
+/// What a range that is gone takes with it.
+#[derive(Debug, Default)]
+pub(in crate::replay) struct Gone {
+    pub change: Option<Change>,
+    /// It still held blocks.
+    pub blocks: bool,
 }
 
 #[derive(Clone, Copy, Debug)]

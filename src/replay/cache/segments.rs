@@ -1,10 +1,11 @@
 //! The segments of a moment, with their blocks and holes.
 
+use vramtrace_format::holes::holes;
 use vramtrace_format::{DeviceId, Space};
 
 use super::super::live::{Key, Live};
 use super::super::state::State;
-use super::{Backing, Cache};
+use super::{Backing, CacheState};
 
 /// A live block in its segment.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -43,14 +44,8 @@ impl<'s> SegmentAt<'s> {
 
     /// Ranges that no block covers, by address: start and bytes.
     pub fn holes(&self) -> impl Iterator<Item = (u64, u64)> {
-        let ends = std::iter::once((self.end(), self.end()));
-        let blocks = self.blocks.iter().map(|block| (block.address, block.address + block.bytes));
-        let mut from = self.start;
-        blocks.chain(ends).filter_map(move |(start, end)| {
-            let hole = (from, start.saturating_sub(from));
-            from = end;
-            (hole.1 > 0).then_some(hole)
-        })
+        let blocks = self.blocks.iter().map(|block| (block.address, block.bytes));
+        holes(self.start..self.end(), blocks)
     }
 
     pub fn largest_hole(&self) -> u64 {
@@ -118,7 +113,7 @@ impl State {
     }
 }
 
-impl Cache {
+impl CacheState {
     /// Segments without their blocks: mappings joined to runs.
     fn extents<'s>(&self) -> Vec<SegmentAt<'s>> {
         let mut segments: Vec<SegmentAt> = Vec::new();

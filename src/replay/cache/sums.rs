@@ -13,7 +13,7 @@ pub struct CachePeak {
 
 /// The framework's own totals, as it told them last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct ReportedTotals {
     pub time_ns: u64,
     pub allocated: u64,
     pub reserved: u64,
@@ -46,10 +46,12 @@ pub struct CacheSums {
     pub blocks: u64,
     pub peak_allocated: CachePeak,
     pub peak_reserved: CachePeak,
+    /// Of the moments with that reserve the one with most allocated; `bytes` are those.
+    pub fullest: CachePeak,
     /// Blocks that were made and freed, as far as the file tells.
     pub allocations: u64,
     pub frees: u64,
-    pub told: Option<Told>,
+    pub told: Option<ReportedTotals>,
     /// How often the framework's own totals were others than these.
     pub disagreements: u64,
     /// Requests on which the framework gave up.
@@ -109,10 +111,13 @@ impl CacheSums {
         }
         if self.reserved > self.peak_reserved.bytes {
             self.peak_reserved = CachePeak { bytes: self.reserved, time_ns, offset };
+            self.fullest = CachePeak { bytes: self.allocated, time_ns, offset };
+        } else if self.reserved == self.peak_reserved.bytes && self.allocated > self.fullest.bytes {
+            self.fullest = CachePeak { bytes: self.allocated, time_ns, offset };
         }
     }
 
-    pub(in crate::replay) fn take_told(&mut self, told: Told) {
+    pub(in crate::replay) fn take_told(&mut self, told: ReportedTotals) {
         // Where driver memory is not known, neither is what is reserved.
         let reserved_differs = self.outside == 0 && told.reserved != self.reserved;
         self.disagreements += u64::from(told.allocated != self.allocated || reserved_differs);

@@ -2,16 +2,21 @@
 //!
 //! | step | where |
 //! |---|---|
-//! | which library an address lies in | [`modules`] |
+//! | which library an address lies in | [`crate::runtime::mapped_modules`] |
 //! | what its tables say of an address | [`tables`] |
 //! | the same in 16 bytes, learned once | [`rules`] |
+//!
+//! Libraries are loaded and unloaded unseen (`dlclose` is not hooked). So a walk asks the loader about
+//! each library that it comes through, by `_dl_find_object`, which takes no lock: in a forked child a
+//! thread that no longer exists may hold that of `dl_iterate_phdr`. A library that is not the known
+//! one, by its addresses, its record and some of its bytes, makes the walker forget all rules.
 
-pub mod modules;
 pub mod rules;
 pub mod tables;
 
-use modules::{Loaded, Mark, Met};
-use rules::{Rule, Rules, State, Step};
+use crate::runtime::mapped_modules;
+use crate::runtime::mapped_modules::{Loaded, Mark, Met};
+use rules::{Rule, Rules, State, UnwindStep};
 use std::ops::Range;
 use tables::Tables;
 
@@ -87,7 +92,7 @@ struct Known {
 
 impl Known {
     fn is_there(&self) -> bool {
-        modules::holding(self.loaded.start) == Some(self.loaded)
+        mapped_modules::holding(self.loaded.start) == Some(self.loaded)
             // SAFETY: there is one in its place.
             && self.mark.is_none_or(|mark| unsafe { mark.is_there() })
     }
@@ -104,7 +109,7 @@ impl Default for Walker {
 
 impl Walker {
     pub fn new() -> Walker {
-        let ours = modules::holding(Walker::new as *const () as usize);
+        let ours = mapped_modules::holding(Walker::new as *const () as usize);
         Walker {
             rules: Rules::default(),
             known: Vec::new(),
@@ -153,24 +158,24 @@ impl Walker {
                 None => self.learn(code, !in_known.is_empty()),
             };
             let exact = match rule.step(at, &mut read) {
-                Step::Caller(caller) => {
+                UnwindStep::Caller(caller) => {
                     at = caller;
                     false
                 }
-                Step::Interrupted(state) => {
+                UnwindStep::Interrupted(state) => {
                     at = state;
                     true
                 }
                 // In a library a guess must lead to a library; code made at run time calls its like.
-                Step::Guessed(caller)
-                    if in_known.is_empty() || modules::holding(caller.ip - 1).is_some() =>
+                UnwindStep::Guessed(caller)
+                    if in_known.is_empty() || mapped_modules::holding(caller.ip - 1).is_some() =>
                 {
                     at = caller;
                     false
                 }
-                Step::Guessed(_) => return Walked { frames: found, cut: true, high },
-                Step::End => return Walked { frames: found, cut: false, high },
-                Step::Lost => return Walked { frames: found, cut: true, high },
+                UnwindStep::Guessed(_) => return Walked { frames: found, cut: true, high },
+                UnwindStep::End => return Walked { frames: found, cut: false, high },
+                UnwindStep::Lost => return Walked { frames: found, cut: true, high },
             };
             code = at.ip - usize::from(!exact);
             own = own && self.ours.contains(&code);
@@ -206,7 +211,7 @@ impl Walker {
 
     #[cold]
     fn meet(&mut self, code: usize, met: &mut impl FnMut(Met)) -> Range<usize> {
-        let Some(loaded) = modules::holding(code) else {
+        let Some(loaded) = mapped_modules::holding(code) else {
             met(Met::Made(code));
             return NOWHERE;
         };
@@ -243,7 +248,7 @@ impl Walker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::capture::bounds;
+    use crate::runtime::stack_bounds as bounds;
 
     unsafe extern "C" {
         fn backtrace(buffer: *mut *mut libc::c_void, size: libc::c_int) -> libc::c_int;

@@ -13,7 +13,7 @@ pub struct State {
 
 /// Where a rule leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum UnwindStep {
     /// `ip` is where the caller goes on after the call.
     Caller(State),
     /// `ip` is the very instruction: a signal came before it.
@@ -29,7 +29,7 @@ pub enum Step {
 /// From where the caller's stack is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum From {
+pub enum CfaBase {
     Sp,
     Bp,
     /// From the word at that distance from the stack pointer.
@@ -50,7 +50,7 @@ pub enum From {
 /// Where the caller's frame pointer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Saved {
+pub enum SavedRegister {
     InPlace,
     /// At a distance from where the caller's stack begins.
     ByCaller,
@@ -61,7 +61,7 @@ pub enum Saved {
 /// Zero bytes are an empty one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// The address, and above its 47 bits `From` and `Saved`.
+    /// The address, and above its 47 bits `CfaBase` and `SavedRegister`.
     code: u64,
     up: i32,
     bp: i16,
@@ -73,16 +73,21 @@ const NO_RULE: Rule = Rule { code: 0, up: 0, bp: 0, more: 0 };
 
 impl Rule {
     /// For code without tables.
-    pub const FRAME_POINTER: Rule = Rule::plain(From::Guess);
-    pub const END: Rule = Rule::plain(From::Nowhere);
-    pub const LOST: Rule = Rule::plain(From::Lost);
+    pub const FRAME_POINTER: Rule = Rule::plain(CfaBase::Guess);
+    pub const END: Rule = Rule::plain(CfaBase::Nowhere);
+    pub const LOST: Rule = Rule::plain(CfaBase::Lost);
 
-    const fn plain(from: From) -> Rule {
+    const fn plain(from: CfaBase) -> Rule {
         Rule { code: (from as u64) << ADDRESS, ..NO_RULE }
     }
 
     /// `None`: it does not fit.
-    pub fn new(from: From, up: i64, more: i64, (saved, bp): (Saved, i64)) -> Option<Rule> {
+    pub fn new(
+        from: CfaBase,
+        up: i64,
+        more: i64,
+        (saved, bp): (SavedRegister, i64),
+    ) -> Option<Rule> {
         let code = (from as u64) << ADDRESS | (saved as u64) << (ADDRESS + 8);
         let (up, bp) = (i32::try_from(up).ok()?, i16::try_from(bp).ok()?);
         Some(Rule { code, up, bp, more: i16::try_from(more).ok()? })
@@ -98,16 +103,16 @@ impl Rule {
 
     /// One frame out. `read`: a word of the stack.
     #[inline(always)]
-    pub fn step(&self, at: State, read: &mut impl FnMut(usize) -> Option<usize>) -> Step {
+    pub fn step(&self, at: State, read: &mut impl FnMut(usize) -> Option<usize>) -> UnwindStep {
         let from = self.from();
-        let found = match from == From::Sp as u8 || from == From::Bp as u8 {
+        let found = match from == CfaBase::Sp as u8 || from == CfaBase::Bp as u8 {
             true => {
-                let base = if from == From::Sp as u8 { at.sp } else { at.bp };
+                let base = if from == CfaBase::Sp as u8 { at.sp } else { at.bp };
                 self.caller(at, base.wrapping_add_signed(self.up as isize), read)
             }
             false => return self.rare(at, read),
         };
-        found.unwrap_or(Step::Lost)
+        found.unwrap_or(UnwindStep::Lost)
     }
 
     /// `sp`: the caller's.
@@ -117,56 +122,56 @@ impl Rule {
         at: State,
         sp: usize,
         read: &mut impl FnMut(usize) -> Option<usize>,
-    ) -> Option<Step> {
+    ) -> Option<UnwindStep> {
         if sp <= at.sp {
             return None;
         }
         let ip = read(sp - 8)?;
         let saved = self.saved();
-        let bp = match saved == Saved::InPlace as u8 {
+        let bp = match saved == SavedRegister::InPlace as u8 {
             true => at.bp,
             false => {
                 let base = match saved {
-                    saved if saved == Saved::ByCaller as u8 => sp,
-                    saved if saved == Saved::ByBp as u8 => at.bp,
+                    saved if saved == SavedRegister::ByCaller as u8 => sp,
+                    saved if saved == SavedRegister::ByBp as u8 => at.bp,
                     _ => at.sp,
                 };
                 read(base.wrapping_add_signed(self.bp.into()))?
             }
         };
-        Some(if ip == 0 { Step::End } else { Step::Caller(State { ip, sp, bp }) })
+        Some(if ip == 0 { UnwindStep::End } else { UnwindStep::Caller(State { ip, sp, bp }) })
     }
 
     #[inline(never)]
-    fn rare(&self, at: State, read: &mut impl FnMut(usize) -> Option<usize>) -> Step {
-        let is = |from: From| self.from() == from as u8;
+    fn rare(&self, at: State, read: &mut impl FnMut(usize) -> Option<usize>) -> UnwindStep {
+        let is = |from: CfaBase| self.from() == from as u8;
         let away = |base: usize, by: i16| base.wrapping_add_signed(by.into());
         let mut word = |base: usize| read(base.wrapping_add_signed(self.up as isize));
-        let found = if is(From::AtSp) || is(From::AtBp) {
-            let base = if is(From::AtSp) { at.sp } else { at.bp };
+        let found = if is(CfaBase::AtSp) || is(CfaBase::AtBp) {
+            let base = if is(CfaBase::AtSp) { at.sp } else { at.bp };
             word(base).and_then(|sp| self.caller(at, away(sp, self.more), read))
-        } else if is(From::Signal) {
+        } else if is(CfaBase::Signal) {
             word(at.sp).and_then(|sp| {
                 let ip = read(away(at.sp, self.more))?;
                 let bp = read(away(at.sp, self.bp))?;
-                (ip != 0).then_some(Step::Interrupted(State { ip, sp, bp }))
+                (ip != 0).then_some(UnwindStep::Interrupted(State { ip, sp, bp }))
             })
-        } else if is(From::Guess) {
+        } else if is(CfaBase::Guess) {
             // Two words: the caller's frame pointer, and where it goes on.
             match at.bp {
-                0 => Some(Step::End),
+                0 => Some(UnwindStep::End),
                 bp if bp < at.sp || bp % 8 != 0 => None,
                 bp => read(bp).zip(read(bp + 8)).map(|(saved, ip)| match ip {
-                    0 => Step::End,
-                    _ => Step::Guessed(State { ip, sp: bp + 16, bp: saved }),
+                    0 => UnwindStep::End,
+                    _ => UnwindStep::Guessed(State { ip, sp: bp + 16, bp: saved }),
                 }),
             }
-        } else if is(From::Nowhere) {
-            Some(Step::End)
+        } else if is(CfaBase::Nowhere) {
+            Some(UnwindStep::End)
         } else {
             None
         };
-        found.unwrap_or(Step::Lost)
+        found.unwrap_or(UnwindStep::Lost)
     }
 }
 
@@ -207,39 +212,43 @@ mod tests {
     use super::*;
 
     const AT: State = State { ip: 5, sp: 1000, bp: 1104 };
-    const SAME: (Saved, i64) = (Saved::InPlace, 0);
+    const SAME: (SavedRegister, i64) = (SavedRegister::InPlace, 0);
 
     /// Each word of the stack is its address and 10,000.
-    fn step(rule: Option<Rule>) -> Step {
+    fn step(rule: Option<Rule>) -> UnwindStep {
         rule.unwrap().step(AT, &mut |at| (1000..2000).contains(&at).then_some(at + 10_000))
     }
 
-    fn caller(ip: usize, sp: usize, bp: usize) -> Step {
-        Step::Caller(State { ip: 10_000 + ip, sp, bp })
+    fn caller(ip: usize, sp: usize, bp: usize) -> UnwindStep {
+        UnwindStep::Caller(State { ip: 10_000 + ip, sp, bp })
     }
 
     #[test]
     fn plain_ones() {
-        assert_eq!(step(Rule::new(From::Sp, 48, 0, SAME)), caller(1040, 1048, 1104));
-        let saved = (Saved::ByCaller, -16);
-        assert_eq!(step(Rule::new(From::Sp, 48, 0, saved)), caller(1040, 1048, 11_032));
-        assert_eq!(step(Rule::new(From::Bp, 16, 0, saved)), caller(1112, 1120, 11_104));
-        assert_eq!(step(Rule::new(From::Sp, 0, 0, SAME)), Step::Lost, "does not get ahead");
-        assert_eq!(step(Rule::new(From::Sp, 2000, 0, SAME)), Step::Lost, "off the stack");
-        assert_eq!(Rule::new(From::Sp, 1 << 40, 0, SAME), None);
+        assert_eq!(step(Rule::new(CfaBase::Sp, 48, 0, SAME)), caller(1040, 1048, 1104));
+        let saved = (SavedRegister::ByCaller, -16);
+        assert_eq!(step(Rule::new(CfaBase::Sp, 48, 0, saved)), caller(1040, 1048, 11_032));
+        assert_eq!(step(Rule::new(CfaBase::Bp, 16, 0, saved)), caller(1112, 1120, 11_104));
+        assert_eq!(
+            step(Rule::new(CfaBase::Sp, 0, 0, SAME)),
+            UnwindStep::Lost,
+            "does not get ahead"
+        );
+        assert_eq!(step(Rule::new(CfaBase::Sp, 2000, 0, SAME)), UnwindStep::Lost, "off the stack");
+        assert_eq!(Rule::new(CfaBase::Sp, 1 << 40, 0, SAME), None);
     }
 
     #[test]
     fn rare_ones() {
-        let through = Rule::new(From::AtBp, -8, -10_000, (Saved::ByBp, 0));
+        let through = Rule::new(CfaBase::AtBp, -8, -10_000, (SavedRegister::ByBp, 0));
         assert_eq!(step(through), caller(1088, 1096, 11_104));
-        let signal = Rule::new(From::Signal, 160, 168, (Saved::BySp, 120));
+        let signal = Rule::new(CfaBase::Signal, 160, 168, (SavedRegister::BySp, 120));
         let state = State { ip: 11_168, sp: 11_160, bp: 11_120 };
-        assert_eq!(step(signal), Step::Interrupted(state));
+        assert_eq!(step(signal), UnwindStep::Interrupted(state));
         let guessed = State { ip: 11_112, sp: 1120, bp: 11_104 };
-        assert_eq!(step(Some(Rule::FRAME_POINTER)), Step::Guessed(guessed));
-        assert_eq!(step(Some(Rule::END)), Step::End);
-        assert_eq!(step(Some(Rule::LOST)), Step::Lost);
+        assert_eq!(step(Some(Rule::FRAME_POINTER)), UnwindStep::Guessed(guessed));
+        assert_eq!(step(Some(Rule::END)), UnwindStep::End);
+        assert_eq!(step(Some(Rule::LOST)), UnwindStep::Lost);
     }
 
     #[test]
@@ -247,7 +256,7 @@ mod tests {
         let mut rules = Rules::default();
         assert_eq!(rules.get(0x7fff_1234_5678), None);
         rules.put(0x7fff_1234_5678, Rule::END);
-        assert_eq!(rules.get(0x7fff_1234_5678).unwrap().from(), From::Nowhere as u8);
+        assert_eq!(rules.get(0x7fff_1234_5678).unwrap().from(), CfaBase::Nowhere as u8);
         assert_eq!(rules.get(0x7fff_1234_5679), None);
         rules.forget();
         assert_eq!(rules.get(0x7fff_1234_5678), None);

@@ -1,7 +1,7 @@
 //! What a library's tables for unwinding (.eh_frame) say of one address.
 
-use super::modules::UnwindData;
-use super::rules::{From, Rule, Saved};
+use super::rules::{CfaBase, Rule, SavedRegister};
+use crate::runtime::mapped_modules::UnwindData;
 use gimli::{
     BaseAddresses, CfaRule, EhFrame, EhFrameHdr, EndianSlice, Expression, LittleEndian, Operation,
     ParsedEhFrameHdr, Register, RegisterRule, UnwindContext, UnwindContextStorage,
@@ -57,23 +57,29 @@ impl Tables {
     /// `None`: it is of a kind that we do not know.
     fn of_row(&self, row: &Row, code: usize, is_signal: bool) -> Option<Rule> {
         let (from, up, more) = match row.cfa() {
-            CfaRule::RegisterAndOffset { register: X86_64::RSP, offset } => (From::Sp, *offset, 0),
-            CfaRule::RegisterAndOffset { register: X86_64::RBP, offset } => (From::Bp, *offset, 0),
+            CfaRule::RegisterAndOffset { register: X86_64::RSP, offset } => {
+                (CfaBase::Sp, *offset, 0)
+            }
+            CfaRule::RegisterAndOffset { register: X86_64::RBP, offset } => {
+                (CfaBase::Bp, *offset, 0)
+            }
             CfaRule::RegisterAndOffset { .. } => return None,
             CfaRule::Expression(expression) => match self.value(*expression, code)? {
-                Value::Near(Base::Sp, up) => (From::Sp, up, 0),
-                Value::Near(Base::Bp, up) => (From::Bp, up, 0),
-                Value::At(Base::Sp, up, more) => (From::AtSp, up, more),
-                Value::At(Base::Bp, up, more) => (From::AtBp, up, more),
+                Value::Near(Base::Sp, up) => (CfaBase::Sp, up, 0),
+                Value::Near(Base::Bp, up) => (CfaBase::Bp, up, 0),
+                Value::At(Base::Sp, up, more) => (CfaBase::AtSp, up, more),
+                Value::At(Base::Bp, up, more) => (CfaBase::AtBp, up, more),
                 Value::Number(_) => return None,
             },
         };
         let saved = match row.register(X86_64::RBP) {
-            None | Some(RegisterRule::Undefined | RegisterRule::SameValue) => (Saved::InPlace, 0),
-            Some(RegisterRule::Offset(by)) => (Saved::ByCaller, by),
+            None | Some(RegisterRule::Undefined | RegisterRule::SameValue) => {
+                (SavedRegister::InPlace, 0)
+            }
+            Some(RegisterRule::Offset(by)) => (SavedRegister::ByCaller, by),
             Some(RegisterRule::Expression(expression)) => match self.value(expression, code)? {
-                Value::Near(Base::Sp, by) => (Saved::BySp, by),
-                Value::Near(Base::Bp, by) => (Saved::ByBp, by),
+                Value::Near(Base::Sp, by) => (SavedRegister::BySp, by),
+                Value::Near(Base::Bp, by) => (SavedRegister::ByBp, by),
                 _ => return None,
             },
             _ => return None,
@@ -83,8 +89,10 @@ impl Tables {
             None | Some(RegisterRule::Undefined) => Some(Rule::END),
             Some(RegisterRule::Expression(expression)) if is_signal => {
                 match (self.value(expression, code)?, from, saved.0) {
-                    (Value::Near(Base::Sp, place), From::AtSp, Saved::BySp) if more == 0 => {
-                        Rule::new(From::Signal, up, place, saved)
+                    (Value::Near(Base::Sp, place), CfaBase::AtSp, SavedRegister::BySp)
+                        if more == 0 =>
+                    {
+                        Rule::new(CfaBase::Signal, up, place, saved)
                     }
                     _ => None,
                 }

@@ -1,7 +1,8 @@
 //! Code objects: which one it is, and what its definition says.
 //!
-//! A code object's address is no identity: it dies, and another function's takes its place. Its
-//! strings can do the same. So what they say is part of the identity.
+//! A code object's address is no identity: it dies, and another function's takes its place. From
+//! 3.12 on its version is part of the identity. Before, or where it has none, its strings and its
+//! line table are: their contents, since they can be replaced at the same address too.
 
 use super::layout::{BYTES_DATA, BYTES_SIZE, Layout, TEXT_HASH, TEXT_LENGTH, TEXT_STATE};
 use super::memory::Memory;
@@ -20,7 +21,7 @@ pub struct Code {
 /// A number that another code object does not have. Its parts are multiplied side by side: of a
 /// chain each step would wait for the one before.
 ///
-/// `last`: the file's name that was looked at last in this walk, and its print.
+/// `last`: the file's name that was looked at last in this walk, and its fingerprint.
 #[inline(always)]
 pub fn identity(
     memory: &impl Memory,
@@ -39,14 +40,14 @@ pub fn identity(
     let file = memory.word(code + layout.file)?;
     let name = memory.word(code + layout.name)?;
     let line = memory.int(code + layout.first_line)? as u32 as u64;
-    let mut print = pair(code as u64, line << 32, 1);
+    let mut fingerprint = pair(code as u64, line << 32, 1);
     if last.0 != file {
         *last = (file, pair(file as u64, text_print(memory, layout, file)?, 2));
     }
-    print ^= last.1;
-    print ^= pair(name as u64, text_print(memory, layout, name)?, 3);
-    print ^= table_print(memory, memory.word(code + layout.line_table)?)?;
-    Some(print)
+    fingerprint ^= last.1;
+    fingerprint ^= pair(name as u64, text_print(memory, layout, name)?, 3);
+    fingerprint ^= table_print(memory, memory.word(code + layout.line_table)?)?;
+    Some(fingerprint)
 }
 
 /// Of the table of lines: all of a short one, and some of a long one.
@@ -60,13 +61,13 @@ fn table_print(memory: &impl Memory, table: usize) -> Option<u64> {
         return Some(pair(word(0)? & ((1 << (8 * size)) - 1), size as u64, 4));
     }
     let step = (size / WORDS).max(8);
-    let mut print = pair(word(size - 8)?, size as u64, 4);
+    let mut fingerprint = pair(word(size - 8)?, size as u64, 4);
     let mut at = 0;
     while at + 8 < size {
-        print ^= pair(word(at)?, word((at + step).min(size - 8))?, 5 + at as u64);
+        fingerprint ^= pair(word(at)?, word((at + step).min(size - 8))?, 5 + at as u64);
         at += 2 * step;
     }
-    Some(print)
+    Some(fingerprint)
 }
 
 /// Two numbers to one that depends on all bits of both; another one for each place.

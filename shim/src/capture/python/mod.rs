@@ -1,16 +1,22 @@
 //! The Python stack of this thread: no call into Python but for the thread's state, no lock of
 //! the interpreter's, no allocation.
+//!
+//! Frames are read at the offsets of the known versions ([`layout`]). The first walk reads through
+//! the kernel, which answers where a load would fault ([`memory`]). If anything is not as it must be,
+//! Python stacks are off, with one line on stderr.
 
 pub mod code;
+pub mod frame_cache;
 pub mod layout;
 pub mod memory;
-pub mod quick;
+pub mod several;
 pub mod walk;
 
-use crate::entry::elf::Object;
+use crate::capture::python::frame_cache::FrameCache;
+use crate::runtime::elf::Object;
 use layout::{Chain, Layout};
 use memory::{Careful, Memory, Plain};
-use quick::Quick;
+use several::Interpreters;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ops::Range;
 use std::ptr::null_mut;
@@ -36,6 +42,8 @@ pub struct Interpreter {
     this_thread: unsafe extern "C" fn() -> *mut c_void,
     /// The one that runs, from 3.12 on: for sub-interpreters.
     running: Option<unsafe extern "C" fn() -> *mut c_void>,
+    /// Up to 3.11.
+    interpreters: Option<Interpreters>,
     is_finalizing: Option<unsafe extern "C" fn() -> c_int>,
     /// Code of the loop, where each Python frame has one of its own (up to 3.10).
     pub loops: Option<Range<usize>>,
@@ -91,13 +99,17 @@ impl Python {
     /// The number of this thread's Python stack and how many frames it has, if the last ones that
     /// were met help to tell. `most`: frames that are kept.
     #[inline]
-    pub fn print(&self, quick: &mut Quick, most: usize) -> Option<quick::Print> {
+    pub fn fingerprint(
+        &self,
+        quick: &mut FrameCache,
+        most: usize,
+    ) -> Option<frame_cache::Fingerprint> {
         if self.state.load(Ordering::Acquire) != TRUSTED {
             return None;
         }
         let interpreter = self.interpreter()?;
         let thread = interpreter.thread()?;
-        quick.print(&interpreter.layout, interpreter.code_type, thread, most)
+        quick.fingerprint(&interpreter.layout, interpreter.code_type, thread, most)
     }
 
     /// `Err`: the self-test failed (said once).
@@ -185,6 +197,12 @@ impl Interpreter {
             13.. => function("PyThreadState_GetUnchecked"),
             _ => None,
         };
+        let interpreters = (layout.minor <= 11)
+            .then(|| {
+                let newest = function("PyInterpreterState_Head")?;
+                Some(Interpreters { newest, current: function("_PyThreadState_UncheckedGet")? })
+            })
+            .flatten();
         let finalizing = symbol("Py_IsFinalizing").or_else(|| symbol("_Py_IsFinalizing"));
         // SAFETY: as above.
         let is_finalizing = finalizing.map(|(at, _)| unsafe {
@@ -193,7 +211,15 @@ impl Interpreter {
         let loops = symbol("_PyEval_EvalFrameDefault")
             .filter(|_| layout.chain == Chain::Objects)
             .map(|(at, size)| at..at + size);
-        Some(Ok(Interpreter { layout, code_type, this_thread, running, is_finalizing, loops }))
+        Some(Ok(Interpreter {
+            layout,
+            code_type,
+            this_thread,
+            running,
+            interpreters,
+            is_finalizing,
+            loops,
+        }))
     }
 
     /// This thread's state, if Python has one and is not going down: other threads' states are
@@ -210,6 +236,11 @@ impl Interpreter {
                 _ => (self.this_thread)(),
             }
         };
+        if let Some(interpreters) = self.interpreters.filter(Interpreters::are_several)
+            && let Some(running) = interpreters.running(&self.layout)
+        {
+            return Some(running);
+        }
         (!thread.is_null()).then_some(thread as usize)
     }
 
@@ -240,7 +271,7 @@ mod tests {
 
     #[test]
     fn the_c_library_is_no_interpreter() {
-        let object = crate::entry::elf::object_at(libc::getppid as *const () as usize).unwrap();
+        let object = crate::runtime::elf::object_at(libc::getppid as *const () as usize).unwrap();
         let python = Python::default();
         assert_eq!(python.meet(&object), Ok(()));
         assert!(!python.is_met());

@@ -4,7 +4,7 @@
 use super::code;
 use super::layout::{Chain, IS_ENTRY, Layout, TYPE};
 use super::memory::Memory;
-use crate::capture::mix;
+use crate::capture::fingerprint::mix;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Frame {
@@ -202,7 +202,7 @@ impl<M: Memory> State<'_, M> {
 /// Of the frames, for the number of a stack. Each is multiplied for itself, by a number of its
 /// place: in a chain each would wait for the one before.
 #[inline]
-pub fn print(seed: u64, frames: &[Frame]) -> u64 {
+pub fn fingerprint(seed: u64, frames: &[Frame]) -> u64 {
     let place = |at: usize| (at as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let one = |(at, frame): (usize, &Frame)| {
         mix(place(at), frame.identity ^ (frame.last_instruction as u32 as u64) << 17)

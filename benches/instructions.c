@@ -1,0 +1,124 @@
+/* instructions.c: one operation again and again, below 20 frames of C, for scripts/instructions.sh.
+   A program:  instructions OPERATION COUNT [LIBC10_CUDA]
+   and a library that Python calls below its own frames: ready(OPERATION, LIBC10_CUDA); repeat(COUNT, 0). */
+#include "../tests/programs/door.h"
+#include <string.h>
+
+static CUresult (*take)(CUdeviceptr *, size_t);
+static CUresult (*give)(CUdeviceptr);
+static CUresult (*take_async)(CUdeviceptr *, size_t, CUstream);
+static CUresult (*give_async)(CUdeviceptr, CUstream);
+static CUresult (*launch_kernel)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **);
+static double (*cache_pairs)(int, char *, int64_t);
+static CUstream stream;
+static CUdeviceptr segment;
+static void *function;
+static long turns;
+
+static void pair(void) {
+    CUdeviceptr p;
+    for (long n = 0; n < turns; n++) {
+        MUST(take(&p, 4096));
+        MUST(give(p));
+    }
+}
+
+static void pair_async(void) {
+    CUdeviceptr p;
+    for (long n = 0; n < turns; n++) {
+        MUST(take_async(&p, 65536, stream));
+        MUST(give_async(p, stream));
+    }
+}
+
+/* Of a size for which the driver takes memory of the device, and gives it back. */
+static void page(void) {
+    CUdeviceptr p;
+    for (long n = 0; n < turns; n++) {
+        MUST(take(&p, 2 * MIB));
+        MUST(give(p));
+    }
+}
+
+static void refused(void) {
+    CUdeviceptr p;
+    for (long n = 0; n < turns; n++)
+        if (take(&p, 1ull << 40) != 2) exit(91);
+}
+
+static void launch(void) {
+    for (long n = 0; n < turns; n++) MUST(launch_kernel(function, 1, 1, 1, 32, 1, 1, 0, stream, NULL, NULL));
+}
+
+static void block(void) { cache_pairs(0, (char *)segment, turns); }
+
+/* Two calls, so that each path of zeros and ones is a stack of its own. */
+__attribute__((noinline)) static void down(int depth, unsigned long path, void (*what)(void)) {
+    if (!depth)
+        what();
+    else if (path & 1)
+        down(depth - 1, path >> 1, what);
+    else
+        down(depth - 1, path >> 1, what);
+    __asm__ volatile(""); /* no call at the end becomes a jump */
+}
+
+static void (*operation)(void);
+static int every_stack_new;
+
+static void load_kernel(void) {
+    static const char *ptx = ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry k(\n)\n{ ret; }\n";
+    void *module;
+    MUST(CALL(cuModuleLoadData, (void **, const void *))(&module, ptx));
+    MUST(CALL(cuModuleGetFunction, (void **, void *, const char *))(&function, module, "k"));
+    launch_kernel = door("cuLaunchKernel");
+}
+
+static void load_cache(const char *libc10_cuda) {
+    void *library = dlopen(libc10_cuda, RTLD_NOW | RTLD_LOCAL);
+    if (!library) exit(97);
+    *(void **)&cache_pairs = dlsym(library, "cache_pairs");
+    MUST(take(&segment, 20 * MIB));
+}
+
+void ready(const char *name, const char *libc10_cuda) {
+    CUmemoryPool pool;
+    CUdeviceptr slab;
+    unsigned long long keep = ~0ull;
+    begin(0);
+    take = CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t));
+    give = CALL(cuMemFree_v2, (CUdeviceptr));
+    take_async = CALL(cuMemAllocAsync, (CUdeviceptr *, size_t, CUstream));
+    give_async = CALL(cuMemFreeAsync, (CUdeviceptr, CUstream));
+    MUST(CALL(cuStreamCreate, (CUstream *, unsigned))(&stream, 1));
+    MUST(CALL(cuDeviceGetDefaultMemPool, (CUmemoryPool *, CUdevice))(&pool, 0));
+    MUST(CALL(cuMemPoolSetAttribute, (CUmemoryPool, int, void *))(pool, 4, &keep));
+    MUST(take(&slab, 512)); /* keeps a page: small pairs are served from it */
+    if (!strcmp(name, "pair")) operation = pair;
+    if (!strcmp(name, "new-stack")) operation = pair, every_stack_new = 1;
+    if (!strcmp(name, "page")) operation = page;
+    if (!strcmp(name, "async")) operation = pair_async;
+    if (!strcmp(name, "refused")) operation = refused;
+    if (!strcmp(name, "launch")) operation = launch;
+    if (!strcmp(name, "block")) operation = block;
+    if (!operation) exit(92);
+    if (operation == launch) load_kernel();
+    if (operation == block) load_cache(libc10_cuda);
+}
+
+void repeat(long count, int depth) {
+    if (!every_stack_new) {
+        turns = count;
+        down(depth, 0, operation);
+        return;
+    }
+    turns = 1;
+    for (long n = 0; n < count; n++) down(depth, n, operation);
+}
+
+int main(int count, char **words) {
+    if (count < 3) return 2;
+    ready(words[1], count > 3 ? words[3] : NULL);
+    repeat(atol(words[2]), 20);
+    return 0;
+}

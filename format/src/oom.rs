@@ -1,0 +1,201 @@
+//! Why a request got no memory: one rule, for the recorder's summary and for `vramtrace oom`.
+
+use crate::record::values::{PostMortem, RefusedBy, Told};
+
+/// Why a request got nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// The framework's cache had the bytes, alone or with what the limit had left, but not in one
+    /// piece.
+    Fragmentation,
+    /// With all that the cache could give back it would have been too much for the cap.
+    Cap,
+    /// The cap cannot be understood: everything is refused.
+    BadCap,
+    /// Too much for the card.
+    Card,
+    /// PyTorch's own limit, as a memory fraction: no call of the driver's was refused.
+    Torch,
+    /// The trace shows no driver call that was refused, and may lack some.
+    Unknown,
+}
+
+impl Cause {
+    /// The name in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Cause::Fragmentation => "fragmentation",
+            Cause::Cap => "cap",
+            Cause::BadCap => "bad_cap",
+            Cause::Card => "card",
+            Cause::Torch => "torch",
+            Cause::Unknown => "unknown",
+        }
+    }
+
+    /// How a sentence about it begins.
+    pub fn words(self) -> &'static str {
+        match self {
+            Cause::Fragmentation => "fragmentation",
+            Cause::BadCap => "VRAMTRACE_CAP cannot be understood",
+            Cause::Cap | Cause::Card | Cause::Torch | Cause::Unknown => "too much",
+        }
+    }
+}
+
+/// What is known of such a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Figures {
+    /// Who refused; `None`: no refused call is known.
+    pub by: Option<RefusedBy>,
+    /// Every call is known: where none was refused, the framework met a limit of its own.
+    pub all_known: bool,
+    /// A framework's cache gave up on it; else a call of the driver's got nothing.
+    pub of_cache: bool,
+    pub size: u64,
+    /// Free bytes inside the framework's segments, and the longest run of them.
+    pub free: u64,
+    /// `None`: not known.
+    pub largest_hole: Option<u64>,
+    /// What the limit had left, see [`left`]; `None`: not known.
+    pub left: Option<u64>,
+    /// By how much the count was over the limit already, see [`over`].
+    pub over: u64,
+}
+
+impl Figures {
+    /// Of what the recorder told. `free`: inside the framework's segments.
+    pub fn of(told: &PostMortem, free: u64) -> Figures {
+        let &PostMortem { by, size, counted, limit, driver_free, largest_hole, .. } = told;
+        Figures {
+            by,
+            all_known: true,
+            of_cache: told.told == Told::Framework,
+            size,
+            free,
+            largest_hole,
+            left: left(by, counted, limit, driver_free),
+            over: over(by, counted, limit),
+        }
+    }
+
+    /// What would have had to be free beside: 0 where nothing is known to be missing.
+    pub fn missing(&self) -> u64 {
+        let Some(left) = self.left else { return 0 };
+        let wanted = self.size.saturating_add(self.over);
+        wanted.saturating_sub(self.free).saturating_sub(left)
+    }
+
+    /// The free bytes are as many as were asked for.
+    pub fn is_free_enough(&self) -> bool {
+        self.free >= self.size
+    }
+
+    fn is_fragmentation(&self) -> bool {
+        // More than was asked for can have been left where the request was rounded up.
+        let left = self.left.filter(|left| *left < self.size).unwrap_or(0);
+        self.of_cache
+            && self.free > 0
+            && self.free.saturating_add(left) >= self.size
+            && self.largest_hole.is_none_or(|hole| hole < self.size)
+    }
+
+    pub fn cause(&self) -> Cause {
+        match self.by {
+            Some(RefusedBy::BadCap) => Cause::BadCap,
+            _ if self.is_fragmentation() => Cause::Fragmentation,
+            Some(RefusedBy::Driver) => Cause::Card,
+            Some(RefusedBy::Cap | RefusedBy::Group | RefusedBy::Warned) => Cause::Cap,
+            None if self.all_known && self.of_cache => Cause::Torch,
+            None => Cause::Unknown,
+        }
+    }
+}
+
+/// What was left below the limit of whoever refused. `None`: not known.
+pub fn left(
+    by: Option<RefusedBy>,
+    counted: u64,
+    limit: u64,
+    driver_free: Option<u64>,
+) -> Option<u64> {
+    match by? {
+        RefusedBy::Driver => driver_free,
+        _ => Some(limit.saturating_sub(counted)),
+    }
+}
+
+/// By how much a cap was passed already: it was ordered, or met, below what was in use.
+pub fn over(by: Option<RefusedBy>, counted: u64, limit: u64) -> u64 {
+    match by {
+        Some(RefusedBy::Cap | RefusedBy::Group | RefusedBy::Warned) => {
+            counted.saturating_sub(limit)
+        }
+        Some(RefusedBy::Driver | RefusedBy::BadCap) | None => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KNOWN: Figures = Figures {
+        by: Some(RefusedBy::Cap),
+        all_known: true,
+        of_cache: true,
+        size: 100,
+        free: 120,
+        largest_hole: Some(60),
+        left: Some(10),
+        over: 0,
+    };
+
+    #[test]
+    fn free_bytes_that_are_no_piece_are_fragmentation() {
+        for by in [Some(RefusedBy::Cap), Some(RefusedBy::Driver), Some(RefusedBy::Group), None] {
+            assert_eq!(Figures { by, ..KNOWN }.cause(), Cause::Fragmentation, "{by:?}");
+        }
+        assert_eq!(Figures { largest_hole: None, ..KNOWN }.cause(), Cause::Fragmentation);
+        // With what is left they are enough.
+        assert_eq!(Figures { free: 90, ..KNOWN }.cause(), Cause::Fragmentation);
+        assert_eq!(Figures { free: 89, ..KNOWN }.cause(), Cause::Cap);
+        assert_eq!(Figures { free: 90, left: None, ..KNOWN }.cause(), Cause::Cap);
+        // Nothing is free, or a piece would do: that was not it.
+        assert_eq!(Figures { free: 0, left: Some(99), ..KNOWN }.cause(), Cause::Cap);
+        assert_eq!(Figures { largest_hole: Some(100), ..KNOWN }.cause(), Cause::Cap);
+        // The driver's callers do not use the cache.
+        assert_eq!(Figures { of_cache: false, ..KNOWN }.cause(), Cause::Cap);
+    }
+
+    #[test]
+    fn else_it_is_the_limit_of_who_refused() {
+        let cause = |by| Figures { by, free: 0, ..KNOWN }.cause();
+        assert_eq!(cause(Some(RefusedBy::Driver)), Cause::Card);
+        assert_eq!(cause(Some(RefusedBy::Group)), Cause::Cap);
+        assert_eq!(cause(None), Cause::Torch);
+        assert_eq!(
+            Figures { by: None, free: 0, all_known: false, ..KNOWN }.cause(),
+            Cause::Unknown
+        );
+        assert_eq!(Figures { by: Some(RefusedBy::BadCap), ..KNOWN }.cause(), Cause::BadCap);
+    }
+
+    #[test]
+    fn what_is_missing_counts_from_where_the_use_is() {
+        let missing = |figures: Figures| figures.missing();
+        assert_eq!(missing(Figures { free: 30, ..KNOWN }), 60);
+        assert_eq!(missing(Figures { free: 0, left: Some(0), over: 40, ..KNOWN }), 140);
+        assert_eq!(missing(Figures { left: None, ..KNOWN }), 0);
+        assert_eq!(over(Some(RefusedBy::Cap), 140, 100), 40);
+        assert_eq!(over(Some(RefusedBy::Group), 60, 100), 0);
+        assert_eq!(over(Some(RefusedBy::Driver), 140, 0), 0);
+    }
+
+    #[test]
+    fn what_was_left_is_of_who_refused() {
+        assert_eq!(left(Some(RefusedBy::Cap), 30, 100, Some(5)), Some(70));
+        assert_eq!(left(Some(RefusedBy::Group), 130, 100, None), Some(0));
+        assert_eq!(left(Some(RefusedBy::Driver), 30, 100, Some(5)), Some(5));
+        assert_eq!(left(None, 30, 100, Some(5)), None);
+    }
+}

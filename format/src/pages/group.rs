@@ -1,0 +1,518 @@
+//! The page of a group: what its processes may take of each device together, and what each has.
+//! A segment of shared memory that all of them attach; no lock, no shared total.
+//!
+//! ```text
+//! word     0  magic "vtgroup2"           1  pid namespace, whose pids these are
+//!          2  member slots ever used     3  when it was made: no other page has this number
+//!   16..1040  128 devices of 8 words: key (made from the UUID; 0 = free), limit by command
+//!             (0 = none given), total bytes, UUID (2), ordinal as its first member saw it
+//! 1040..1552  256 members of 2 words: who (see below; 0 = free), its program
+//! 1552..1808  for each member: requests that it began (high half), and that it makes now (low half)
+//! 2048..67584 for each device, for each member: bytes counted, limit it came with (0 = none)
+//! ```
+//!
+//! The segment is found by a directory, `group.NAME`, with an empty file in it whose name is
+//! `<ipc namespace>.<segment>.<word 3>`. Version 1 was a file of this name, with 16 devices; its
+//! processes cannot open a directory, so that both versions never share a name.
+//!
+//! A member adds to its own count, then sums all: over the limit it takes back. Of requests that
+//! race, the last one to add sees all the others, so what is granted is never over the limit. What
+//! it sees may be a request that is taken back too: it tries again, unless what members have who ask
+//! for nothing is too much already. A killed member leaves its counts; who would be refused looks who is dead and takes them out: it
+//! marks the slot with itself (bit 63), empties it, and frees it. Who dies in that is taken out
+//! likewise. A free slot is all zeros.
+
+use super::member::Member;
+use crate::uuid;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+pub const GROUP_WORDS: usize = 67584;
+/// Length of the page's segment.
+pub const GROUP_BYTES: usize = GROUP_WORDS * 8;
+/// The MIG devices of 16 cards, seven each, and some more.
+pub const GROUP_DEVICES: usize = 128;
+pub const GROUP_MEMBERS: usize = 256;
+const MAGIC: u64 = u64::from_le_bytes(*b"vtgroup2");
+const DEVICES_AT: usize = 16;
+const DEVICE_WORDS: usize = 8;
+const MEMBERS_AT: usize = 1040;
+const ASKS_AT: usize = 1552;
+const COUNTS_AT: usize = 2048;
+/// In a member's word of requests: one that begins, and is under way.
+const ASK: u64 = 1 << 32 | 1;
+const UNDER_WAY: u64 = (1 << 32) - 1;
+/// In a member's first word: that process empties the slot.
+const EMPTIES: u64 = 1 << 63;
+/// As a limit by command: none, whatever the members came with.
+const NO_LIMIT: u64 = u64::MAX;
+
+/// Why a file cannot be the page of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unusable {
+    /// It is something else, or of another version.
+    NotAGroup,
+    /// Its pids are those of another pid namespace (a container): who lives cannot be told.
+    OtherNamespace,
+}
+
+/// A mapped page; the same from every process.
+#[derive(Clone, Copy, Debug)]
+pub struct GroupPage<'m> {
+    words: &'m [AtomicU64; GROUP_WORDS],
+}
+
+/// A device of the group, as others see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupDevice {
+    pub uuid: [u8; 16],
+    pub ordinal: u8,
+    pub total_bytes: u64,
+    pub limit: Option<u64>,
+    /// Of all members.
+    pub counted: u64,
+}
+
+impl<'m> GroupPage<'m> {
+    /// A page, which may be fresh (all zeros).
+    pub fn open(
+        words: &'m [AtomicU64; GROUP_WORDS],
+        namespace: u64,
+    ) -> Result<GroupPage<'m>, Unusable> {
+        if first(&words[0], MAGIC) != MAGIC {
+            return Err(Unusable::NotAGroup);
+        }
+        match first(&words[1], namespace) == namespace {
+            true => Ok(GroupPage { words }),
+            false => Err(Unusable::OtherNamespace),
+        }
+    }
+
+    /// When it was made, by its first member's clock: set once.
+    pub fn made(&self, now: u64) -> u64 {
+        first(&self.words[3], now)
+    }
+
+    /// A copy of a page, to look at.
+    pub fn look(words: &'m [AtomicU64; GROUP_WORDS]) -> Option<GroupPage<'m>> {
+        (words[0].load(SeqCst) == MAGIC).then_some(GroupPage { words })
+    }
+
+    fn who(&self, slot: usize) -> &'m AtomicU64 {
+        &self.words[MEMBERS_AT + 2 * slot]
+    }
+
+    fn image(&self, slot: usize) -> &'m AtomicU64 {
+        &self.words[MEMBERS_AT + 2 * slot + 1]
+    }
+
+    /// The bytes that a member counts on a device.
+    pub fn count(&self, slot: usize, device: usize) -> &'m AtomicU64 {
+        &self.words[COUNTS_AT + 2 * (device * GROUP_MEMBERS + slot)]
+    }
+
+    fn asks(&self, slot: usize) -> &'m AtomicU64 {
+        &self.words[ASKS_AT + slot]
+    }
+
+    /// Around a request: its bytes are in the member's count and may leave it again.
+    pub fn begin_ask(&self, slot: usize) {
+        self.asks(slot).fetch_add(ASK, SeqCst);
+    }
+
+    pub fn end_ask(&self, slot: usize) {
+        self.asks(slot).fetch_sub(1, SeqCst);
+    }
+
+    /// What is sure to be taken of a device: the counts of members of whom nobody asks. The caller,
+    /// in `slot`, asks once and has taken its bytes back. `None`: they are at it.
+    pub fn settled(&self, slot: usize, device: usize) -> Option<u64> {
+        let pass = || {
+            let members = self.slots().map(|member| {
+                let asks = self.asks(member).load(SeqCst);
+                let count = self.count(member, device).load(SeqCst);
+                let own = u64::from(member == slot);
+                if asks & UNDER_WAY == own { (asks, count) } else { (0, 0) }
+            });
+            members.fold((0u64, 0u64), |(asks, sum), (more, count)| {
+                (asks.wrapping_add(more), sum.saturating_add(count))
+            })
+        };
+        let (before, sum) = pass();
+        let (after, _) = pass();
+        (before == after).then_some(sum)
+    }
+
+    fn brought(&self, slot: usize, device: usize) -> &'m AtomicU64 {
+        &self.words[COUNTS_AT + 2 * (device * GROUP_MEMBERS + slot) + 1]
+    }
+
+    fn device_word(&self, device: usize, word: usize) -> &'m AtomicU64 {
+        &self.words[DEVICES_AT + DEVICE_WORDS * device + word]
+    }
+
+    /// Devices that a member has used: they are taken one after the other.
+    fn known(&self) -> impl Iterator<Item = usize> {
+        (0..GROUP_DEVICES).take_while(|device| self.device_word(*device, 0).load(SeqCst) != 0)
+    }
+
+    fn slots(&self) -> std::ops::Range<usize> {
+        0..(self.words[2].load(SeqCst) as usize).min(GROUP_MEMBERS)
+    }
+
+    /// Takes a slot for this process. `None`: all are taken by living ones.
+    pub fn join(&self, me: Member, alive: impl Fn(Member) -> bool) -> Option<usize> {
+        // What a program left that was in this process before an exec, also half emptied.
+        let mine = |slot: &usize| self.who(*slot).load(SeqCst) & !EMPTIES == me.to_word();
+        self.slots().filter(mine).for_each(|slot| self.empty(slot));
+        let slot = self.free_slot(me).or_else(|| {
+            self.take_out_dead(me, &alive);
+            self.free_slot(me)
+        })?;
+        self.image(slot).store(me.image, SeqCst);
+        self.words[2].fetch_max(slot as u64 + 1, SeqCst);
+        self.take_out_dead(me, &alive);
+        if self.members().all(|other| other.to_word() == me.to_word()) {
+            // The first of a new run: what was ordered in the last one is over.
+            self.known().for_each(|device| self.device_word(device, 1).store(0, SeqCst));
+        }
+        Some(slot)
+    }
+
+    fn free_slot(&self, me: Member) -> Option<usize> {
+        (0..GROUP_MEMBERS)
+            .find(|slot| self.who(*slot).compare_exchange(0, me.to_word(), SeqCst, SeqCst).is_ok())
+    }
+
+    fn empty(&self, slot: usize) {
+        self.image(slot).store(0, SeqCst);
+        self.asks(slot).store(0, SeqCst);
+        // Nobody counts on a device that has no key yet.
+        for device in self.known() {
+            self.count(slot, device).store(0, SeqCst);
+            self.brought(slot, device).store(0, SeqCst);
+        }
+        self.who(slot).store(0, SeqCst);
+    }
+
+    /// Takes out those that are dead. True: there was one.
+    pub fn take_out_dead(&self, me: Member, alive: impl Fn(Member) -> bool) -> bool {
+        let mut any = false;
+        for slot in self.slots() {
+            let who = self.who(slot).load(SeqCst);
+            // Who empties a slot has no program noted there.
+            let image = if who & EMPTIES == 0 { self.image(slot).load(SeqCst) } else { 0 };
+            let member = Member::from_words(who & !EMPTIES, image);
+            if who == 0 || who & !EMPTIES == me.to_word() || alive(member) {
+                continue;
+            }
+            let marked = me.to_word() | EMPTIES;
+            if self.who(slot).compare_exchange(who, marked, SeqCst, SeqCst).is_ok() {
+                self.empty(slot);
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Who is in it, dead ones too until somebody takes them out.
+    pub fn members(&self) -> impl Iterator<Item = Member> {
+        self.slots().filter_map(move |slot| {
+            let who = self.who(slot).load(SeqCst);
+            let member = Member::from_words(who, self.image(slot).load(SeqCst));
+            (who != 0 && who & EMPTIES == 0).then_some(member)
+        })
+    }
+
+    /// The number of a device in this group. `None`: there are 128 others.
+    pub fn device(&self, uuid: &[u8; 16], ordinal: u8, total_bytes: u64) -> Option<usize> {
+        let [low, high] = uuid::to_words(uuid);
+        let key = (low ^ high.rotate_left(29)).max(1);
+        let device =
+            (0..GROUP_DEVICES).find(|device| first(self.device_word(*device, 0), key) == key)?;
+        for (word, value) in [(2, total_bytes), (3, low), (4, high)] {
+            self.device_word(device, word).store(value, SeqCst);
+        }
+        first(self.device_word(device, 5), u64::from(ordinal) + 1);
+        Some(device)
+    }
+
+    /// What this member thinks the group may take of the device.
+    pub fn bring_limit(&self, slot: usize, device: usize, limit: Option<u64>) {
+        self.brought(slot, device).store(limit.unwrap_or(0), SeqCst);
+    }
+
+    /// What the members may take together: as ordered, else the least that one came with.
+    pub fn limit(&self, device: usize) -> Option<u64> {
+        match self.device_word(device, 1).load(SeqCst) {
+            NO_LIMIT => None,
+            0 => {
+                let brought = self.slots().map(|slot| self.brought(slot, device).load(SeqCst));
+                brought.filter(|limit| *limit != 0).min()
+            }
+            limit => Some(limit),
+        }
+    }
+
+    /// What all members count on the device.
+    pub fn sum(&self, device: usize) -> u64 {
+        let counts = self.slots().map(|slot| self.count(slot, device).load(SeqCst));
+        counts.fold(0, u64::saturating_add)
+    }
+
+    /// The devices, with their numbers in this group.
+    pub fn devices(&self) -> impl Iterator<Item = (usize, GroupDevice)> {
+        self.known().map(move |device| {
+            let word = |at| self.device_word(device, at).load(SeqCst);
+            let mut uuid = [0; 16];
+            uuid[..8].copy_from_slice(&word(3).to_le_bytes());
+            uuid[8..].copy_from_slice(&word(4).to_le_bytes());
+            let found = GroupDevice {
+                uuid,
+                ordinal: word(5).saturating_sub(1) as u8,
+                total_bytes: word(2),
+                limit: self.limit(device),
+                counted: self.sum(device),
+            };
+            (device, found)
+        })
+    }
+}
+
+/// Words of the file that a group was in version 1.
+pub const EARLIER_WORDS: usize = 9216;
+
+/// Such a file as a page of this version, to look at. Its limits by command stand at the same bytes.
+pub fn from_earlier(words: &[AtomicU64; EARLIER_WORDS]) -> Option<Box<[AtomicU64; GROUP_WORDS]>> {
+    let fresh: Vec<AtomicU64> = (0..GROUP_WORDS).map(|_| AtomicU64::new(0)).collect();
+    let page: Box<[AtomicU64; GROUP_WORDS]> = fresh.into_boxed_slice().try_into().ok()?;
+    let copy = |from: usize, to: usize, count: usize| {
+        for (to, from) in page[to..to + count].iter().zip(&words[from..from + count]) {
+            to.store(from.load(SeqCst), SeqCst);
+        }
+    };
+    copy(0, 0, 144);
+    copy(256, MEMBERS_AT, 512);
+    copy(768, ASKS_AT, 256);
+    copy(1024, COUNTS_AT, 8192);
+    let earlier = u64::from_le_bytes(*b"vtgroup1");
+    page[0].compare_exchange(earlier, MAGIC, SeqCst, SeqCst).ok().map(|_| page)
+}
+
+/// Where in the page a limit by command stands, and the word to write there.
+pub fn limit_order(device: usize, limit: Option<u64>) -> (u64, u64) {
+    let at = DEVICES_AT + DEVICE_WORDS * device + 1;
+    (at as u64 * 8, limit.unwrap_or(NO_LIMIT).max(1))
+}
+
+/// What stands in the word when whoever came first has set it.
+fn first(word: &AtomicU64, value: u64) -> u64 {
+    word.compare_exchange(0, value, SeqCst, SeqCst).map_or_else(|seen| seen, |_| value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    fn words() -> Box<[AtomicU64; GROUP_WORDS]> {
+        let words: Vec<AtomicU64> = (0..GROUP_WORDS).map(|_| AtomicU64::new(0)).collect();
+        words.into_boxed_slice().try_into().unwrap()
+    }
+
+    fn member(pid: u32) -> Member {
+        Member { pid, start_ticks: 1000 + u64::from(pid), image: 5 }
+    }
+
+    const UUID: [u8; 16] = [7; 16];
+
+    #[test]
+    fn members_share_and_the_least_limit_holds_until_one_is_ordered() {
+        let words = words();
+        let page = GroupPage::open(&words, 9).unwrap();
+        assert_eq!(GroupPage::open(&words, 8).err(), Some(Unusable::OtherNamespace));
+        let (a, b) =
+            (page.join(member(1), |_| true).unwrap(), page.join(member(2), |_| true).unwrap());
+        let device = page.device(&UUID, 3, 100).unwrap();
+        assert_eq!(page.device(&UUID, 0, 100), Some(device), "the same by another ordinal");
+        assert_ne!(page.device(&[8; 16], 0, 100), Some(device));
+        assert_eq!(page.limit(device), None);
+        page.bring_limit(a, device, Some(80));
+        page.bring_limit(b, device, Some(60));
+        page.count(a, device).store(10, SeqCst);
+        page.count(b, device).store(20, SeqCst);
+        assert_eq!((page.limit(device), page.sum(device)), (Some(60), 30));
+        let (at, word) = limit_order(device, Some(90));
+        words[at as usize / 8].store(word, SeqCst);
+        let (_, shown) = page.devices().next().unwrap();
+        assert_eq!(
+            (shown.uuid, shown.ordinal, shown.limit, shown.counted),
+            (UUID, 3, Some(90), 30)
+        );
+        let (at, word) = limit_order(device, None);
+        words[at as usize / 8].store(word, SeqCst);
+        assert_eq!(page.limit(device), None);
+    }
+
+    #[test]
+    fn the_dead_are_taken_out_once_with_what_they_held_and_brought() {
+        let words = words();
+        let page = GroupPage::open(&words, 9).unwrap();
+        let device = page.device(&UUID, 0, 100).unwrap();
+        let dead = page.join(member(1), |_| true).unwrap();
+        let me = page.join(member(2), |_| true).unwrap();
+        page.count(dead, device).store(70, SeqCst);
+        page.bring_limit(dead, device, Some(1));
+        page.count(me, device).store(5, SeqCst);
+        let alive = |member: Member| member.pid == 2;
+        assert!(page.take_out_dead(member(2), alive));
+        assert!(!page.take_out_dead(member(2), alive));
+        assert_eq!((page.sum(device), page.limit(device)), (5, None));
+        // Its place is free, and a later one starts from nothing.
+        assert_eq!(page.join(member(3), |_| true), Some(dead));
+        assert_eq!(page.sum(device), 5);
+    }
+
+    #[test]
+    fn it_knows_128_devices_and_says_when_there_are_more() {
+        let words = words();
+        let page = GroupPage::open(&words, 9).unwrap();
+        let uuid = |n: usize| std::array::from_fn(|at| if at == 0 { n as u8 } else { 1 });
+        for n in 0..GROUP_DEVICES {
+            assert_eq!(page.device(&uuid(n), n as u8, 100), Some(n));
+        }
+        assert_eq!(page.device(&uuid(200), 0, 100), None);
+        assert_eq!(page.device(&uuid(127), 0, 100), Some(127));
+        let slot = page.join(member(1), |_| true).unwrap();
+        page.count(slot, 127).store(70, SeqCst);
+        assert_eq!((page.devices().count(), page.sum(127), page.sum(126)), (128, 70, 0));
+        assert!(page.take_out_dead(member(2), |_| false));
+        assert_eq!(page.sum(127), 0);
+    }
+
+    #[test]
+    fn a_page_of_version_1_can_be_looked_at() {
+        let words: Box<[AtomicU64; EARLIER_WORDS]> =
+            Box::new(std::array::from_fn(|_| AtomicU64::new(0)));
+        assert!(from_earlier(&words).is_none());
+        let set = |at: usize, word| words[at].store(word, SeqCst);
+        // The second member of the third device holds 70 and brought 80.
+        for (at, word) in [(0, u64::from_le_bytes(*b"vtgroup1")), (1, 9), (2, 2)] {
+            set(at, word);
+        }
+        (0..3).for_each(|device| set(16 + 8 * device, 5));
+        let (at, word) = limit_order(1, Some(90));
+        set(at as usize / 8, word);
+        let count = 1024 + 2 * (2 * 256 + 1);
+        for (at, word) in [(258, member(4).to_word()), (259, 5), (count, 70), (count + 1, 80)] {
+            set(at, word);
+        }
+        let page = from_earlier(&words).unwrap();
+        let page = GroupPage::look(&page).unwrap();
+        assert_eq!(page.members().collect::<Vec<_>>(), [member(4)]);
+        assert_eq!((page.sum(2), page.limit(2), page.limit(1)), (70, Some(80), Some(90)));
+        assert_eq!(page.devices().count(), 3);
+    }
+
+    #[test]
+    fn what_is_settled_leaves_out_who_asks() {
+        let words = words();
+        let page = GroupPage::open(&words, 9).unwrap();
+        let device = page.device(&UUID, 0, 100).unwrap();
+        let [a, b, c] = [1, 2, 3].map(|pid| page.join(member(pid), |_| true).unwrap());
+        for (slot, count) in [(a, 1), (b, 20), (c, 300)] {
+            page.count(slot, device).store(count, SeqCst);
+        }
+        page.begin_ask(a);
+        assert_eq!(page.settled(a, device), Some(321));
+        page.begin_ask(b);
+        assert_eq!(page.settled(a, device), Some(301), "some of the 20 may be taken back");
+        page.end_ask(b);
+        page.begin_ask(a);
+        assert_eq!(page.settled(a, device), Some(320), "another of its threads asks");
+        // Killed while it asked: nobody waits for it any more.
+        page.begin_ask(c);
+        page.end_ask(a);
+        assert!(page.take_out_dead(member(1), |member| member.pid != 3));
+        assert_eq!(page.settled(a, device), Some(21));
+        assert_eq!(page.join(member(4), |_| true), Some(c));
+        assert_eq!(page.settled(a, device), Some(21), "the place comes without them");
+    }
+
+    #[test]
+    fn who_dies_while_it_empties_a_slot_is_followed_by_the_next() {
+        let words = words();
+        let page = GroupPage::open(&words, 9).unwrap();
+        let device = page.device(&UUID, 0, 100).unwrap();
+        let dead = page.join(member(1), |_| true).unwrap();
+        page.join(member(2), |_| true).unwrap();
+        page.count(dead, device).store(70, SeqCst);
+        page.who(dead).store(member(7).to_word() | EMPTIES, SeqCst);
+        assert!(!page.take_out_dead(member(2), |_| true), "7 is at it");
+        assert!(page.take_out_dead(member(2), |member| member.pid == 2));
+        assert_eq!(page.sum(device), 0);
+    }
+
+    #[test]
+    fn an_exec_starts_from_nothing() {
+        let words = words();
+        let page = GroupPage::open(&words, 9).unwrap();
+        let device = page.device(&UUID, 0, 100).unwrap();
+        let before = page.join(member(1), |_| true).unwrap();
+        page.count(before, device).store(70, SeqCst);
+        let again = page.join(Member { image: 6, ..member(1) }, |_| true).unwrap();
+        assert_eq!((again, page.sum(device), page.members().count()), (before, 0, 1));
+    }
+
+    #[test]
+    fn a_new_run_forgets_what_was_ordered_in_the_last() {
+        let words = words();
+        let page = GroupPage::open(&words, 9).unwrap();
+        let device = page.device(&UUID, 0, 100).unwrap();
+        page.join(member(1), |_| true).unwrap();
+        let (at, word) = limit_order(device, Some(90));
+        words[at as usize / 8].store(word, SeqCst);
+        page.join(member(2), |_| true).unwrap();
+        assert_eq!(page.limit(device), Some(90));
+        page.join(member(3), |member| member.pid == 3).unwrap();
+        assert_eq!(page.limit(device), None);
+    }
+
+    #[test]
+    fn a_full_group_lets_nobody_in_but_for_the_dead() {
+        let words = words();
+        let page = GroupPage::open(&words, 9).unwrap();
+        for pid in 1..=GROUP_MEMBERS as u32 {
+            assert!(page.join(member(pid), |_| true).is_some());
+        }
+        assert_eq!(page.join(member(999), |_| true), None);
+        assert!(page.join(member(999), |member| member.pid != 77).is_some());
+        assert!(page.members().all(|member| member.pid != 77));
+    }
+
+    #[test]
+    fn threads_take_out_each_of_the_dead_once() {
+        for _ in 0..50 {
+            let words = words();
+            let page = GroupPage::open(&words, 9).unwrap();
+            for pid in 1..=64 {
+                page.join(member(pid), |_| true).unwrap();
+            }
+            let taken = AtomicU64::new(0);
+            let go = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                for pid in 100..104 {
+                    let (taken, go) = (&taken, &go);
+                    scope.spawn(move || {
+                        while !go.load(SeqCst) {}
+                        let slot = page.join(member(pid), |member| member.pid >= 100).unwrap();
+                        taken.fetch_add(slot as u64 + 1, SeqCst);
+                    });
+                }
+                go.store(true, SeqCst);
+            });
+            let mut left: Vec<u32> = page.members().map(|member| member.pid).collect();
+            left.sort_unstable();
+            assert_eq!(left, [100, 101, 102, 103]);
+        }
+    }
+}

@@ -1,0 +1,443 @@
+//! The live page: a small piece of shared memory per traced process, outside the trace. Figures for
+//! `ps` and `top`, the shim's handshake with `vramtrace run`, and the place for a changed cap.
+//! [`crate::name`] says how it is found.
+//!
+//! ```text
+//! word    0  magic "vtlive\0\0", stored last: no magic, no page
+//!         1  version (low 32) | devices in use (high 32)
+//!         2  pid (low 32)     | state (high 32)
+//!         3  process start, clock ticks since boot
+//!         4  start, CLOCK_REALTIME ns        5  start, CLOCK_MONOTONIC ns
+//!         6  updates: odd while one is under way
+//!         7  length of the trace's path in bytes, 0 = records nothing
+//!         8  when updated last, ns since start
+//!         9  the last order's number; 0 = never ordered
+//!   16..528  the trace's path (4,096 bytes)
+//!  528..536  the name of the process's group (64 bytes)
+//!  576..640  orders for device 0 to 15: number (0 = none), cap, number of the one obeyed last
+//! 768..1280  16 devices of 32 words each
+//! ```
+//!
+//! In the file of a page, behind the copy, come orders of who cannot attach the page itself: for
+//! device 0 to 15 number, cap, check, 0. The process looks there when it copies the page.
+
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use crate::uuid;
+
+/// Length of the page, and of its copy in a file.
+pub const LIVE_BYTES: usize = 12288;
+pub const LIVE_WORDS: usize = LIVE_BYTES / 8;
+pub const LIVE_VERSION: u32 = 2;
+/// Devices beyond this many have no place; their figures are in the trace alone.
+pub const LIVE_DEVICES: usize = 16;
+const MAGIC: u64 = u64::from_le_bytes(*b"vtlive\0\0");
+const PATH_AT: usize = 16;
+const PATH_BYTES: usize = 4096;
+const LAST_ORDER: usize = 9;
+const GROUP_AT: usize = 528;
+const GROUP_WORDS: usize = 8;
+const ORDERS_AT: usize = 576;
+const ORDER_WORDS: usize = 4;
+/// Orders behind the copy of a page in its file.
+pub const FILED_WORDS: usize = ORDER_WORDS * LIVE_DEVICES;
+const DEVICES_AT: usize = 768;
+const DEVICE_WORDS: usize = 32;
+/// Words of a device that [`LiveDevice`] fills.
+const FIGURES: usize = 17;
+/// Stands for "no cap".
+const NO_CAP: u64 = u64::MAX;
+
+/// Who the process is: fixed at the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LiveProcess {
+    pub pid: u32,
+    pub start_ticks: u64,
+    pub start_unix_ns: u64,
+    pub start_mono_ns: u64,
+    /// Path of the trace; empty while nothing is recorded.
+    pub trace: String,
+}
+
+/// One device's figures.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LiveDevice {
+    pub ordinal: u8,
+    pub live: u64,
+    pub peak: u64,
+    /// Bytes that pools and graphs hold.
+    pub reserved: u64,
+    /// What the cap counts.
+    pub counted: u64,
+    pub cap: Option<u64>,
+    pub live_allocations: u64,
+    pub allocations: u64,
+    pub frees: u64,
+    pub refused_by_cap: u64,
+    pub refused_by_driver: u64,
+    /// Events recorded for the device.
+    pub events: u64,
+    /// What a cap that only warns would have refused.
+    pub warned: u64,
+    pub total_bytes: u64,
+    pub uuid: [u8; 16],
+    /// The cap only warns.
+    pub only_warns: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum LiveState {
+    /// The shim is loaded; the program has not used the driver's memory.
+    Loaded = 0,
+    Recording = 1,
+    /// Nothing is recorded (off, or stopped); the cap holds.
+    NotRecording = 2,
+    Ended = 3,
+}
+
+/// A mapped live page. One process writes it; others read it and may ask for another cap.
+#[derive(Clone, Copy, Debug)]
+pub struct LivePage<'m> {
+    words: &'m [AtomicU64; LIVE_WORDS],
+}
+
+impl<'m> LivePage<'m> {
+    /// Fills a fresh page.
+    pub fn begin(words: &'m [AtomicU64; LIVE_WORDS], process: &LiveProcess) -> LivePage<'m> {
+        let page = LivePage { words };
+        page.set(1, u64::from(LIVE_VERSION));
+        page.set(2, u64::from(process.pid));
+        page.set(3, process.start_ticks);
+        page.set(4, process.start_unix_ns);
+        page.set(5, process.start_mono_ns);
+        page.set_trace(&process.trace);
+        words[0].store(MAGIC.to_le(), Ordering::Release);
+        page
+    }
+
+    /// A page written by a process. `None`: it is none, or of another version.
+    pub fn open(words: &'m [AtomicU64; LIVE_WORDS]) -> Option<LivePage<'m>> {
+        let page = LivePage { words };
+        let magic = u64::from_le(words[0].load(Ordering::Acquire));
+        (magic == MAGIC && page.get(1) as u32 == LIVE_VERSION).then_some(page)
+    }
+
+    fn get(&self, at: usize) -> u64 {
+        u64::from_le(self.words[at].load(Ordering::Relaxed))
+    }
+
+    fn set(&self, at: usize, value: u64) {
+        self.words[at].store(value.to_le(), Ordering::Relaxed);
+    }
+
+    /// The path of the trace, once it is open. Longer than 4,096 bytes: none.
+    pub fn set_trace(&self, path: &str) {
+        let bytes = path.as_bytes();
+        let len = if bytes.len() > PATH_BYTES { 0 } else { bytes.len() };
+        for (at, chunk) in bytes[..len].chunks(8).enumerate() {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.set(PATH_AT + at, u64::from_le_bytes(word));
+        }
+        self.words[7].store((len as u64).to_le(), Ordering::Release);
+    }
+
+    pub fn set_state(&self, state: LiveState) {
+        self.set(2, self.get(2) & 0xFFFF_FFFF | (state as u64) << 32);
+    }
+
+    pub fn state(&self) -> Option<LiveState> {
+        use LiveState::*;
+        let state = (self.get(2) >> 32) as u32;
+        [Loaded, Recording, NotRecording, Ended].into_iter().find(|s| *s as u32 == state)
+    }
+
+    /// Stores the figures. By one thread at a time: a call while another is under way does
+    /// nothing and says false.
+    pub fn update(&self, now_ns: u64, devices: &[LiveDevice]) -> bool {
+        let count = self.get(6);
+        if count & 1 != 0
+            || self.words[6]
+                .compare_exchange(
+                    count.to_le(),
+                    (count + 1).to_le(),
+                    Ordering::Acquire,
+                    Ordering::Relaxed,
+                )
+                .is_err()
+        {
+            return false;
+        }
+        fence(Ordering::Release);
+        let devices = &devices[..devices.len().min(LIVE_DEVICES)];
+        for (index, device) in devices.iter().enumerate() {
+            for (at, word) in device.words().into_iter().enumerate() {
+                self.set(DEVICES_AT + DEVICE_WORDS * index + at, word);
+            }
+        }
+        self.set(1, u64::from(LIVE_VERSION) | (devices.len() as u64) << 32);
+        self.set(8, now_ns);
+        self.words[6].store((count + 2).to_le(), Ordering::Release);
+        true
+    }
+
+    pub fn process(&self) -> LiveProcess {
+        let len = (u64::from_le(self.words[7].load(Ordering::Acquire)) as usize).min(PATH_BYTES);
+        let mut path: Vec<u8> =
+            (0..len.div_ceil(8)).flat_map(|at| self.get(PATH_AT + at).to_le_bytes()).collect();
+        path.truncate(len);
+        LiveProcess {
+            pid: self.get(2) as u32,
+            start_ticks: self.get(3),
+            start_unix_ns: self.get(4),
+            start_mono_ns: self.get(5),
+            trace: String::from_utf8_lossy(&path).into_owned(),
+        }
+    }
+
+    /// When the figures were stored (ns since start), and the figures, all of one update where a
+    /// few tries find a quiet moment.
+    pub fn devices(&self) -> (u64, Vec<LiveDevice>) {
+        let mut found = self.copy_devices();
+        for _ in 0..100 {
+            let before = u64::from_le(self.words[6].load(Ordering::Acquire));
+            found = self.copy_devices();
+            fence(Ordering::Acquire);
+            if before & 1 == 0 && before == self.get(6) {
+                break;
+            }
+            std::hint::spin_loop();
+        }
+        found
+    }
+
+    fn copy_devices(&self) -> (u64, Vec<LiveDevice>) {
+        let count = ((self.get(1) >> 32) as usize).min(LIVE_DEVICES);
+        let device = |index| {
+            let mut words = [0; FIGURES];
+            for (at, word) in words.iter_mut().enumerate() {
+                *word = self.get(DEVICES_AT + DEVICE_WORDS * index + at);
+            }
+            LiveDevice::from_words(&words)
+        };
+        (self.get(8), (0..count).map(device).collect())
+    }
+
+    /// How often figures were stored; odd while it is done. A copy of the page is whole if this is
+    /// even and the same before and after.
+    pub fn updates(&self) -> u64 {
+        self.get(6)
+    }
+
+    /// The number of the last order: another one than before, and there is one to obey.
+    #[inline]
+    pub fn last_order(&self) -> u64 {
+        u64::from_le(self.words[LAST_ORDER].load(Ordering::Acquire))
+    }
+
+    /// What was ordered for a device and not obeyed yet: its number, and the cap.
+    pub fn ordered(&self, ordinal: u8) -> Option<(u64, Option<u64>)> {
+        let at = ORDERS_AT + ORDER_WORDS * usize::from(ordinal);
+        if usize::from(ordinal) >= LIVE_DEVICES {
+            return None;
+        }
+        let number = u64::from_le(self.words[at].load(Ordering::Acquire));
+        let cap = self.get(at + 1);
+        (number != 0 && number != self.get(at + 2))
+            .then_some((number, Some(cap).filter(|c| *c != NO_CAP)))
+    }
+
+    /// Takes over what was ordered through the file: `words` stand there behind the copy. What is no
+    /// order, or is older than the one that stands in the page, is passed over.
+    pub fn take_filed(&self, words: &[u64; FILED_WORDS]) {
+        for (ordinal, filed) in words.chunks_exact(ORDER_WORDS).enumerate() {
+            let (ordinal, number, cap) = (ordinal as u8, filed[0], filed[1]);
+            let at = ORDERS_AT + ORDER_WORDS * usize::from(ordinal);
+            if number > self.get(at) && filed[2] == self.check(ordinal, number, cap) {
+                self.set(at + 1, cap);
+                self.words[at].store(number.to_le(), Ordering::Release);
+                self.words[LAST_ORDER].store(number.to_le(), Ordering::Release);
+            }
+        }
+    }
+
+    /// As [`order`], to be stored behind the copy in the page's file.
+    pub fn filed_order(
+        &self,
+        ordinal: u8,
+        cap: Option<u64>,
+        number: u64,
+    ) -> Option<(u64, [u64; 3])> {
+        let cap = cap.unwrap_or(NO_CAP);
+        let at = LIVE_BYTES + 8 * ORDER_WORDS * usize::from(ordinal);
+        let words = [number, cap, self.check(ordinal, number, cap)];
+        (usize::from(ordinal) < LIVE_DEVICES).then_some((at as u64, words))
+    }
+
+    /// What tells an order from whatever else may have been written there.
+    fn check(&self, ordinal: u8, number: u64, cap: u64) -> u64 {
+        let words = [MAGIC, self.get(2) & 0xFFFF_FFFF, self.get(3), ordinal.into(), number, cap];
+        words.into_iter().fold(0, |check: u64, word| {
+            (check.rotate_left(23) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+        })
+    }
+
+    pub fn obeyed(&self, ordinal: u8, number: u64) {
+        if usize::from(ordinal) < LIVE_DEVICES {
+            self.set(ORDERS_AT + ORDER_WORDS * usize::from(ordinal) + 2, number);
+        }
+    }
+
+    /// The name of the group that it shares a cap with; longer than 64 bytes: none.
+    pub fn set_group(&self, name: &str) {
+        let mut bytes = [0; GROUP_WORDS * 8];
+        if let Some(to) = bytes.get_mut(..name.len()) {
+            to.copy_from_slice(name.as_bytes());
+        }
+        for (at, word) in bytes.chunks_exact(8).enumerate() {
+            self.set(GROUP_AT + at, word.iter().rev().fold(0, |all, b| all << 8 | u64::from(*b)));
+        }
+    }
+
+    pub fn group(&self) -> Option<String> {
+        let bytes = (0..GROUP_WORDS).flat_map(|at| self.get(GROUP_AT + at).to_le_bytes());
+        let bytes: Vec<u8> = bytes.take_while(|byte| *byte != 0).collect();
+        String::from_utf8(bytes).ok().filter(|name| !name.is_empty())
+    }
+}
+
+impl LiveDevice {
+    fn words(&self) -> [u64; FIGURES] {
+        let [low, high] = uuid::to_words(&self.uuid);
+        [
+            u64::from(self.ordinal),
+            self.live,
+            self.peak,
+            self.reserved,
+            self.counted,
+            self.cap.unwrap_or(NO_CAP),
+            self.live_allocations,
+            self.allocations,
+            self.frees,
+            self.refused_by_cap,
+            self.refused_by_driver,
+            self.events,
+            self.warned,
+            self.total_bytes,
+            low,
+            high,
+            u64::from(self.only_warns),
+        ]
+    }
+
+    fn from_words(w: &[u64; FIGURES]) -> LiveDevice {
+        LiveDevice {
+            ordinal: w[0] as u8,
+            live: w[1],
+            peak: w[2],
+            reserved: w[3],
+            counted: w[4],
+            cap: (w[5] != NO_CAP).then_some(w[5]),
+            live_allocations: w[6],
+            allocations: w[7],
+            frees: w[8],
+            refused_by_cap: w[9],
+            refused_by_driver: w[10],
+            events: w[11],
+            warned: w[12],
+            total_bytes: w[13],
+            uuid: uuid::from_words([w[14], w[15]]),
+            only_warns: w[16] != 0,
+        }
+    }
+}
+
+/// Asks the process for another cap on its device of this ordinal (`None`: none): words to be
+/// stored in the page at these bytes, one after the other. `number` is one that no order
+/// had before, and not 0: the time will do.
+pub fn order(ordinal: u8, cap: Option<u64>, number: u64) -> Option<[(u64, u64); 3]> {
+    let at = ORDERS_AT + ORDER_WORDS * usize::from(ordinal);
+    let place = |word: usize| word as u64 * 8;
+    (usize::from(ordinal) < LIVE_DEVICES).then_some([
+        (place(at + 1), cap.unwrap_or(NO_CAP)),
+        (place(at), number),
+        (place(LAST_ORDER), number),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_groups_and_orders_come_back() {
+        let words: Vec<AtomicU64> = (0..LIVE_WORDS).map(|_| AtomicU64::new(0)).collect();
+        let words: Box<[AtomicU64; LIVE_WORDS]> = words.into_boxed_slice().try_into().unwrap();
+        let page = LivePage::begin(&words, &LiveProcess { pid: 7, ..LiveProcess::default() });
+        let device = LiveDevice {
+            ordinal: 3,
+            live: 1,
+            cap: Some(9),
+            warned: 4,
+            total_bytes: 5,
+            uuid: std::array::from_fn(|n| n as u8),
+            only_warns: true,
+            ..LiveDevice::default()
+        };
+        assert!(page.update(77, &[LiveDevice::default(), device]));
+        assert_eq!(page.devices(), (77, vec![LiveDevice::default(), device]));
+        assert_eq!(page.group(), None);
+        page.set_group("two-services");
+        assert_eq!(page.group().as_deref(), Some("two-services"));
+        page.set_group(&"x".repeat(64));
+        assert_eq!(page.group(), Some("x".repeat(64)));
+
+        assert_eq!((page.last_order(), page.ordered(3)), (0, None));
+        let give = |cap, number| {
+            for (at, word) in order(3, cap, number).unwrap() {
+                words[at as usize / 8].store(word, Ordering::Relaxed);
+            }
+        };
+        give(Some(6 << 30), 55);
+        assert_eq!((page.last_order(), page.ordered(3)), (55, Some((55, Some(6 << 30)))));
+        page.obeyed(3, 55);
+        assert_eq!((page.ordered(3), page.ordered(2), page.ordered(99)), (None, None, None));
+        give(None, 56);
+        assert_eq!(page.ordered(3), Some((56, None)));
+        assert_eq!(order(16, None, 1), None);
+    }
+
+    #[test]
+    fn an_order_through_the_file_is_taken_once_and_nothing_else_is() {
+        let words: Vec<AtomicU64> = (0..LIVE_WORDS).map(|_| AtomicU64::new(0)).collect();
+        let words: Box<[AtomicU64; LIVE_WORDS]> = words.into_boxed_slice().try_into().unwrap();
+        let page = LivePage::begin(&words, &LiveProcess { pid: 7, ..LiveProcess::default() });
+        page.set_state(LiveState::Recording);
+        for garbage in [0, 1, u64::MAX, 0xA5A5_A5A5_A5A5_A5A5] {
+            page.take_filed(&[garbage; FILED_WORDS]);
+            assert_eq!(page.last_order(), 0);
+        }
+        let mut file = [0; FILED_WORDS];
+        let mut give = |ordinal, cap, number| {
+            let (at, words) = page.filed_order(ordinal, cap, number).unwrap();
+            let at = (at as usize - LIVE_BYTES) / 8;
+            file[at..at + 3].copy_from_slice(&words);
+            file
+        };
+        page.take_filed(&give(3, Some(77), 50));
+        assert_eq!((page.last_order(), page.ordered(3)), (50, Some((50, Some(77)))));
+        page.obeyed(3, 50);
+        page.take_filed(&give(0, None, 51));
+        assert_eq!((page.ordered(3), page.ordered(0)), (None, Some((51, None))));
+        page.take_filed(&give(0, Some(5), 49));
+        assert_eq!(page.ordered(0), Some((51, None)), "an older one");
+        assert_eq!(page.filed_order(16, None, 1), None);
+        // Of another process, before this one.
+        let other: Vec<AtomicU64> = (0..LIVE_WORDS).map(|_| AtomicU64::new(0)).collect();
+        let other: Box<[AtomicU64; LIVE_WORDS]> = other.into_boxed_slice().try_into().unwrap();
+        let other = LivePage::begin(&other, &LiveProcess { pid: 8, ..LiveProcess::default() });
+        other.take_filed(&give(0, Some(5), 99));
+        assert_eq!(other.last_order(), 0);
+    }
+}

@@ -1,0 +1,146 @@
+//! One definition from the middle of a trace: by the place where it stands, with a few windows read
+//! and nothing else.
+
+use super::found::Window;
+use super::scan::{Findings, Raw, Scan};
+use super::tail::header_at;
+use crate::header::HEADER_BYTES;
+use crate::record::code;
+use crate::record::definition::Definition;
+use crate::record::definition_decode::decode;
+use crate::record::word::SMALL_MASK;
+use crate::window::{SLOT, WindowHeader, WindowKind, slot_offset};
+
+/// Windows over which the parts of one definition may lie.
+const WINDOWS_MOST: usize = 8;
+/// First windows in which a definition of unknown place is looked for.
+const EARLY: usize = 2;
+/// Windows that are kept in memory.
+const KEPT: usize = 32;
+
+/// Reads single definitions of a file. `read` fills the buffer with the file's bytes at an offset,
+/// and says whether it could.
+pub struct Lookup<'a, R> {
+    read: R,
+    slots: &'a [u32],
+    kept: Vec<(Window, Vec<u8>)>,
+}
+
+impl<'a, R: FnMut(u64, &mut [u8]) -> bool> Lookup<'a, R> {
+    /// `slots`: of the file's definition windows, in their sequence; each has one.
+    pub fn new(slots: &'a [u32], read: R) -> Lookup<'a, R> {
+        Lookup { read, slots, kept: Vec::new() }
+    }
+
+    /// The definition whose first record stands at this byte of the file. `None`: none does, or it
+    /// cannot be read.
+    pub fn at(&mut self, offset: u64) -> Option<Definition> {
+        let in_grid = offset.checked_sub(HEADER_BYTES as u64)?;
+        let slot = u32::try_from(in_grid / SLOT as u64).ok()?;
+        let first = self.slots.iter().position(|one| *one == slot)?;
+        let mut from = (in_grid % SLOT as u64) as usize;
+        let mut parts = Parts::default();
+        for index in first..self.slots.len().min(first + WINDOWS_MOST) {
+            let (window, bytes) = self.window(index)?;
+            let mut scan = Scan::new(bytes, window, from, true);
+            while let Some(raw) = scan.next(&mut Findings::default()) {
+                let here = window.offset + raw.at as u64;
+                if parts.count == 0 && here != offset {
+                    return None;
+                }
+                if raw.kind == code::PART {
+                    if parts.take(&raw, here, offset)? {
+                        let (small, body) = parts.payload.split_first()?;
+                        return decode(raw.small as u8, small & SMALL_MASK, body);
+                    }
+                } else if parts.count == 0 {
+                    let body: Vec<u64> = words(&raw).collect();
+                    return decode(raw.kind, raw.small, &body);
+                }
+            }
+            from = 0;
+        }
+        None
+    }
+
+    /// One of the first definitions of the file: the place is not known. `kind`: [`crate::code`]'s;
+    /// `id`: the low 32 bits of its small field.
+    pub fn early(&mut self, kind: u8, id: u32) -> Option<Definition> {
+        for index in 0..self.slots.len().min(EARLY) {
+            let (window, bytes) = self.window(index)?;
+            let mut scan = Scan::new(bytes, window, 0, true);
+            let found = std::iter::from_fn(|| scan.next(&mut Findings::default()))
+                .find(|raw| starts(raw) == Some((kind, id)))
+                .map(|raw| window.offset + raw.at as u64);
+            if let Some(offset) = found {
+                return self.at(offset);
+            }
+        }
+        None
+    }
+
+    fn window(&mut self, index: usize) -> Option<(&Window, &[u8])> {
+        let offset = slot_offset(u64::from(self.slots[index]));
+        let known = self.kept.iter().position(|(window, _)| window.offset == offset);
+        let at = match known {
+            Some(at) => at,
+            None => {
+                let mut bytes = vec![0; SLOT];
+                if !(self.read)(offset, &mut bytes) {
+                    return None;
+                }
+                let header = header(&bytes)?;
+                if self.kept.len() == KEPT {
+                    self.kept.remove(0);
+                }
+                let window = Window { header, offset, position: offset, guessed: false };
+                self.kept.push((window, bytes));
+                self.kept.len() - 1
+            }
+        };
+        let (window, bytes) = &self.kept[at];
+        Some((window, bytes))
+    }
+}
+
+/// A long definition on its way.
+#[derive(Default)]
+struct Parts {
+    count: u32,
+    payload: Vec<u64>,
+}
+
+impl Parts {
+    /// Takes a part if it is the next one. True: the last. `None`: one is missing.
+    fn take(&mut self, raw: &Raw, here: u64, first: u64) -> Option<bool> {
+        let (last, index) = (raw.small >> 8 & 1 != 0, (raw.small >> 16) as u32);
+        let mut words = words(raw);
+        let named = words.next()?;
+        if (if index == 0 { here } else { named }) != first {
+            return Some(false);
+        }
+        if index != self.count {
+            return None;
+        }
+        self.count += 1;
+        self.payload.extend(words);
+        Some(last)
+    }
+}
+
+/// Kind and id of the definition that begins with this record.
+fn starts(raw: &Raw) -> Option<(u8, u32)> {
+    if raw.kind != code::PART {
+        return Some((raw.kind, raw.small as u32));
+    }
+    let small = words(raw).nth(1)?;
+    (raw.small >> 16 == 0).then_some((raw.small as u8, small as u32))
+}
+
+fn words<'r>(raw: &Raw<'r>) -> impl Iterator<Item = u64> + use<'r> {
+    raw.body.chunks_exact(8).map(|bytes| bytes.try_into().map_or(0, u64::from_le_bytes))
+}
+
+fn header(bytes: &[u8]) -> Option<WindowHeader> {
+    header_at(bytes).filter(|header| header.kind == WindowKind::Definitions)
+}

@@ -1,0 +1,198 @@
+//! Reads a trace: what was written whole is given, what is broken is told, nothing panics.
+
+use std::ops::Range;
+
+use super::damage::{Damage, DamageKind};
+use super::definitions::Definitions;
+use super::events::{Cursor, Events};
+use super::found::Window;
+use super::grid::{any_window, find_windows};
+use crate::error::Error;
+use crate::header::{HEADER_BYTES, Header};
+use crate::window::{SLOT, WindowKind};
+
+/// A trace file in memory, finished or as far as it has been written.
+///
+/// Opening it looks at the header page and at the windows' headers only. It borrows the bytes; of
+/// a file that grows, make a new reader over the longer bytes and go on from a [`Cursor`].
+#[derive(Clone, Debug)]
+pub struct TraceReader<'a> {
+    bytes: &'a [u8],
+    header: Header,
+    windows: Vec<Window>,
+    runs: Vec<Run>,
+    damage: Vec<Damage>,
+}
+
+/// Event windows that follow each other without a gap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Index of the first window in [`TraceReader::event_windows`], and how many.
+    pub first: usize,
+    pub count: usize,
+    /// About when its first event happened.
+    pub from_ns: u64,
+    /// Events before it are missing: erased, or lost to damage. What was live at its start
+    /// comes from the first whole checkpoint in it.
+    pub after_gap: bool,
+}
+
+impl<'a> TraceReader<'a> {
+    pub fn new(bytes: &'a [u8]) -> Result<TraceReader<'a>, Error> {
+        TraceReader::sparse(bytes, std::slice::from_ref(&(0..bytes.len() as u64)))
+    }
+
+    /// As [`TraceReader::new`], for a file of which only these ranges hold data, in ascending
+    /// order (as `lseek` with `SEEK_DATA` and `SEEK_HOLE` finds them). The rest is not looked at: of
+    /// a run of weeks nearly all is punched, and touching each hole takes long and fills the page
+    /// cache.
+    pub fn sparse(bytes: &'a [u8], data: &[Range<u64>]) -> Result<TraceReader<'a>, Error> {
+        let mut damage = Vec::new();
+        let page = bytes.first_chunk::<HEADER_BYTES>();
+        let page = page.ok_or(Error::TooShort { bytes: bytes.len() as u64 })?;
+        let broken = Damage { offset: 0, bytes: HEADER_BYTES as u64, kind: DamageKind::Header };
+        let (header, tag) = match Header::from_page(page) {
+            Ok((header, true)) => {
+                let tag = header.file_tag();
+                (header, Some(tag))
+            }
+            Ok((header, false)) => {
+                damage.push(broken);
+                (header, None)
+            }
+            // A trace whose first bytes are broken still has its windows.
+            Err(Error::NotATrace) if any_window(bytes, 0).is_some() => {
+                damage.push(broken);
+                (Header::default(), None)
+            }
+            Err(error) => return Err(error),
+        };
+        let windows = find_windows(bytes, data, tag, &mut damage);
+        let (mut definitions, mut events): (Vec<_>, Vec<_>) =
+            windows.into_iter().partition(|w| w.header.kind == WindowKind::Definitions);
+        events.sort_by_key(|window| window.header.sequence);
+        definitions.sort_by_key(|window| window.header.sequence);
+        let runs = find_runs(&events);
+        put_in_order(&mut events);
+        // What is broken is told already.
+        if tag.is_some() && damage.is_empty() {
+            damage.extend(missing_definitions(&definitions));
+            damage.extend(missing_events(&header, &events, &runs, definitions.len()));
+        }
+        let windows = events.into_iter().chain(definitions).collect();
+        Ok(TraceReader { bytes, header, windows, runs, damage })
+    }
+
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// What was broken in the header page and in window headers. Broken records are told by
+    /// [`Events::damage`] and [`Definitions::damage`], which meet them.
+    pub fn damage(&self) -> &[Damage] {
+        &self.damage
+    }
+
+    /// In their sequence. Of a file with a limit later ones may stand where erased ones stood.
+    pub fn event_windows(&self) -> &[Window] {
+        let events = self.runs.last().map_or(0, |run| run.first + run.count);
+        &self.windows[..events]
+    }
+
+    pub fn definition_windows(&self) -> &[Window] {
+        &self.windows[self.event_windows().len()..]
+    }
+
+    /// Stretches of events without a gap. One in a trace of which nothing was erased.
+    pub fn runs(&self) -> &[Run] {
+        &self.runs
+    }
+
+    /// From when on every event is there. 0: from the start.
+    pub fn history_from_ns(&self) -> u64 {
+        self.runs.last().filter(|run| run.after_gap).map_or(0, |run| run.from_ns)
+    }
+
+    /// All definitions of the file.
+    pub fn definitions(&self) -> Definitions<'_> {
+        Definitions::new(self.bytes, self.definition_windows())
+    }
+
+    /// Every event of a file whose writer has ended, across gaps (see [`TraceReader::runs`]).
+    pub fn events(&self) -> Events<'_> {
+        self.events_from(Cursor::default())
+    }
+
+    /// The events of one run.
+    pub fn events_of(&self, run: &Run) -> Events<'_> {
+        let windows = self.event_windows();
+        let last = windows.len().min(run.first + run.count);
+        Events::new(self.bytes, &windows[run.first.min(last)..last], Cursor::default(), false)
+    }
+
+    /// Those after a place reached before, to the end: the writer has ended.
+    pub fn events_from(&self, cursor: Cursor) -> Events<'_> {
+        Events::new(self.bytes, self.event_windows(), cursor, false)
+    }
+
+    /// Those after a place reached before, up to the first that is not published yet: the writer
+    /// lives. [`Events::cursor`] is then where to go on.
+    pub fn tail(&self, cursor: Cursor) -> Events<'_> {
+        Events::new(self.bytes, self.event_windows(), cursor, true)
+    }
+}
+
+/// Positions that grow with the sequence, also where places were used again.
+fn put_in_order(events: &mut [Window]) {
+    let mut end = 0;
+    for window in events {
+        window.position = window.offset.max(end);
+        end = window.position.saturating_add(window.header.bytes() as u64);
+    }
+}
+
+/// Definition windows are never erased: a gap in their sequence is a cut.
+fn missing_definitions(definitions: &[Window]) -> Option<Damage> {
+    let mut expected = 0;
+    let behind_gap = definitions.iter().find(|window| {
+        let gap = window.header.sequence > expected && !window.guessed;
+        expected = window.header.sequence.saturating_add(1);
+        gap
+    })?;
+    Some(Damage { offset: behind_gap.offset, bytes: 0, kind: DamageKind::DefinitionsMissing })
+}
+
+/// Event windows are erased when the file reaches its limit. Before, a gap is a cut.
+fn missing_events(
+    header: &Header,
+    events: &[Window],
+    runs: &[Run],
+    definitions: usize,
+) -> Option<Damage> {
+    let behind_gap = events.get(runs.iter().find(|run| run.after_gap)?.first)?;
+    let largest = events.iter().map(|window| window.header.bytes() as u64).max()?;
+    let begun = events.last()?.header.sequence.saturating_add(1).saturating_mul(largest);
+    let most = begun.saturating_add((HEADER_BYTES + definitions * SLOT) as u64);
+    let erased = header.max_bytes.is_some_and(|limit| most > limit);
+    let place = Damage { offset: behind_gap.offset, bytes: 0, kind: DamageKind::EventsMissing };
+    (!erased).then_some(place)
+}
+
+fn find_runs(events: &[Window]) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    let mut expected = 0;
+    for (index, window) in events.iter().enumerate() {
+        let gap = window.header.sequence != expected;
+        match runs.last_mut() {
+            Some(run) if !gap => run.count += 1,
+            _ => runs.push(Run {
+                first: index,
+                count: 1,
+                from_ns: window.header.base_time_ns,
+                after_gap: gap,
+            }),
+        }
+        expected = window.header.sequence.saturating_add(1);
+    }
+    runs
+}

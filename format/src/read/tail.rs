@@ -1,0 +1,96 @@
+//! The tail file: the windows of a trace that are still being filled, as the process has them in
+//! memory. It lies beside the trace while the process runs, and after a kill.
+
+use crate::window::{SLOT, WINDOW_HEADER, WINDOW_MAGIC, WindowHeader};
+
+/// Where its slots begin. The header page of the trace stands before them.
+pub const TAIL_START: usize = 64 << 10;
+/// How its name ends, behind the file tag in 16 hexadecimal digits.
+pub const TAIL_EXTENSION: &str = "tail";
+
+/// A window in a tail: it belongs at its slot of the trace.
+#[derive(Clone, Copy, Debug)]
+pub struct TailWindow<'a> {
+    pub header: WindowHeader,
+    /// Byte in the tail at which it begins.
+    pub at: usize,
+    pub bytes: &'a [u8],
+}
+
+/// `.TRACE.TAG.tail`: the name of a trace's tail, in the same directory.
+pub fn name(trace: &[u8], tag: u64) -> Vec<u8> {
+    // File names have 255 bytes at most.
+    let trace = &trace[..trace.len().min(200)];
+    [b".", trace, name_end(tag).as_bytes()].concat()
+}
+
+/// How the name of a trace's tail ends, whatever the trace is called by now.
+pub fn name_end(tag: u64) -> String {
+    format!(".{tag:016x}.{TAIL_EXTENSION}")
+}
+
+/// The windows in a tail that belong to the trace of this tag.
+pub fn windows(tail: &[u8], tag: u64) -> impl Iterator<Item = TailWindow<'_>> {
+    let mut at = TAIL_START;
+    std::iter::from_fn(move || {
+        while at < tail.len() {
+            let from = at;
+            at += SLOT;
+            let found = header_at(&tail[from..]).filter(|header| header.file == tag);
+            let bytes = |header: &WindowHeader| tail.get(from..from.checked_add(header.bytes())?);
+            if let Some(header) = found
+                && let Some(bytes) = bytes(&header)
+            {
+                at = from + bytes.len();
+                return Some(TailWindow { header, at: from, bytes });
+            }
+        }
+        None
+    })
+}
+
+/// The window that begins with these bytes; `None`: none does.
+pub fn header_at(bytes: &[u8]) -> Option<WindowHeader> {
+    let mut words = [0; WINDOW_HEADER / 8 - 1];
+    let begin = bytes.get(..WINDOW_HEADER)?;
+    for (word, bytes) in words.iter_mut().zip(begin.chunks_exact(8)) {
+        *word = bytes.try_into().map_or(0, u64::from_le_bytes);
+    }
+    let [magic, fixed @ ..] = words;
+    WindowHeader::from_words(&fixed).filter(|_| magic == WINDOW_MAGIC)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::window::WindowKind;
+    use crate::write::writer::WindowWriter;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    fn window(slot: u32, slots: u16, file: u64) -> Vec<u8> {
+        let words: Vec<_> = (0..slots as usize * SLOT / 8).map(|_| AtomicU64::new(0)).collect();
+        let kind = WindowKind::Events;
+        let header = WindowHeader { kind, slots, slot, sequence: 3, base_time_ns: 0, file };
+        WindowWriter::begin(&words, header);
+        words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect()
+    }
+
+    #[test]
+    fn windows_of_the_trace_are_found_between_free_and_foreign_ones() {
+        let mut tail = vec![0; TAIL_START];
+        for (slot, slots, file) in [(9, 1, 7), (4, 1, 8), (70, 4, 7), (80, 2, 7)] {
+            tail.extend(window(slot, slots, file));
+        }
+        tail[TAIL_START] = 0; // the first was given back
+        tail.pop(); // and the last is cut
+        let found: Vec<_> = windows(&tail, 7).map(|w| (w.header.slot, w.at)).collect();
+        assert_eq!(found, [(70, TAIL_START + 2 * SLOT)]);
+        assert_eq!(windows(&[], 7).count(), 0);
+    }
+
+    #[test]
+    fn names() {
+        assert_eq!(name(b"x.vtrace", 0xAB), b".x.vtrace.00000000000000ab.tail");
+        assert!(name(&[b'x'; 255], 1).len() < 255);
+    }
+}

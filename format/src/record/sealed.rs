@@ -1,0 +1,88 @@
+//! A record as it is put together, and as it is stored.
+
+use super::code;
+use super::word::{self, Check, Head, MAX_WORDS, SMALL_BITS, SMALL_MASK};
+
+/// A record before it has time, thread and check.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<const N: usize> {
+    kind: u8,
+    len: usize,
+    words: [u64; N],
+}
+
+impl<const N: usize> Record<N> {
+    #[inline(always)]
+    pub(crate) fn new(kind: u8, small: u64) -> Record<N> {
+        debug_assert!(small <= SMALL_MASK);
+        let mut words = [0; N];
+        words[1] = small & SMALL_MASK;
+        Record { kind, len: 2, words }
+    }
+
+    #[inline(always)]
+    pub(crate) fn push(&mut self, word: u64) {
+        self.words[self.len] = word;
+        self.len += 1;
+    }
+
+    #[inline(always)]
+    pub(crate) fn with(mut self, word: u64) -> Record<N> {
+        self.push(word);
+        self
+    }
+
+    /// More bits of word 1's small part.
+    #[inline(always)]
+    pub(crate) fn add_small(&mut self, bits: u64) {
+        debug_assert!(bits <= SMALL_MASK && self.words[1] & bits == 0);
+        self.words[1] |= bits & SMALL_MASK;
+    }
+
+    /// More bits of the last word.
+    #[inline(always)]
+    pub(crate) fn add_last(&mut self, bits: u64) {
+        self.words[self.len - 1] |= bits;
+    }
+
+    /// With room for more.
+    pub(crate) fn widen<const M: usize>(self) -> Record<M> {
+        let mut words = [0; M];
+        words[..self.len].copy_from_slice(&self.words[..self.len]);
+        Record { kind: self.kind, len: self.len, words }
+    }
+
+    /// Stamps time and thread: the words, all but the check in place. `file`: [`Check::of_file`].
+    #[inline(always)]
+    pub fn seal(&mut self, file: Check, thread: u16, time_ns: u64) -> Sealed<'_> {
+        let ticks = word::ticks(time_ns);
+        self.words[0] =
+            Head { time_lo: ticks as u16, kind: self.kind, len: self.len as u8, thread, check: 0 }
+                .pack();
+        self.words[1] |= ticks >> 16 << SMALL_BITS;
+        let words = &self.words[..self.len];
+        Sealed { words, sum: word::check(file, words) }
+    }
+}
+
+/// A finished record that has no place in the file yet.
+#[derive(Clone, Copy, Debug)]
+pub struct Sealed<'a> {
+    pub(crate) words: &'a [u64],
+    sum: Check,
+}
+
+impl Sealed<'_> {
+    /// Word 0 with the check, for the record at this byte of the file.
+    #[inline(always)]
+    pub fn head_at(&self, offset: u64) -> u64 {
+        self.words[0] | u64::from(self.sum.sum16(offset))
+    }
+}
+
+/// A padding record of `len` words at this byte of the file: word 0, the others stay as they are.
+pub fn padding(file: Check, offset: u64, len: usize) -> u64 {
+    debug_assert!((1..=MAX_WORDS).contains(&len));
+    let head = Head { time_lo: 0, kind: code::PAD, len: len as u8, thread: 0, check: 0 }.pack();
+    head | u64::from(word::check(file, &[head]).sum16(offset))
+}

@@ -1,0 +1,259 @@
+//! How a record's fields lie in its words.
+//!
+//! Each field of an event is declared with a *place*, which is the name of a method here: of
+//! [`Put`], which writes it, of [`Get`], which reads it, and of [`AnyFields`], which makes one up.
+//! Fields take their places in the order in which they are declared.
+//!
+//! | place | where the field stands |
+//! |---|---|
+//! | `small` | the next free bits of word 1's small part, as many as its type has |
+//! | `word` | the next word |
+//! | `high`, then `low` | the halves of the next word |
+//! | `word_if` | the next word; a bit in the small part says whether it is there |
+//! | `ticks` | the next word: a time in whole ticks |
+//! | `word_added` | the next word; 0 where an older writer has none |
+//! | `inner` | wherever the fields of its own type stand |
+//! | `inner_if` | the same, at the end; `None` where the record ends before them |
+
+use super::scalar::Scalar;
+use super::sealed::Record;
+use super::word::whole_ticks;
+
+/// Longest event record, in words.
+pub const EVENT_WORDS: usize = 16;
+
+/// Fields that stand in a record one after the other.
+pub trait Fields: Sized {
+    fn put(&self, to: &mut Put);
+
+    /// `None`: the record is too short, or has a value of a newer writer's.
+    fn get(from: &mut Get) -> Option<Self>;
+
+    fn any<N: Iterator<Item = u64>>(numbers: &mut AnyFields<N>) -> Self;
+}
+
+/// Writes fields.
+pub struct Put {
+    record: Record<EVENT_WORDS>,
+    /// Bits of the small part in use.
+    bits: u32,
+}
+
+impl Put {
+    #[inline(always)]
+    pub fn new(kind: u8) -> Put {
+        Put { record: Record::new(kind, 0), bits: 0 }
+    }
+
+    #[inline(always)]
+    pub fn finish(self) -> Record<EVENT_WORDS> {
+        self.record
+    }
+
+    #[inline(always)]
+    pub fn small<T: Scalar>(&mut self, value: &T) {
+        self.record.add_small(value.to_bits() << self.bits);
+        self.bits += T::BITS;
+    }
+
+    #[inline(always)]
+    pub fn word<T: Scalar>(&mut self, value: &T) {
+        self.record.push(value.to_bits());
+    }
+
+    #[inline(always)]
+    pub fn high<T: Scalar>(&mut self, value: &T) {
+        self.record.push(value.to_bits() << 32);
+    }
+
+    #[inline(always)]
+    pub fn low<T: Scalar>(&mut self, value: &T) {
+        self.record.add_last(value.to_bits());
+    }
+
+    #[inline(always)]
+    pub fn word_if(&mut self, value: &Option<u64>) {
+        self.small(&value.is_some());
+        self.word(&value.unwrap_or(0));
+    }
+
+    #[inline(always)]
+    pub fn ticks(&mut self, value: &u64) {
+        self.word(&whole_ticks(*value));
+    }
+
+    #[inline(always)]
+    pub fn word_added(&mut self, value: &u64) {
+        self.word(value);
+    }
+
+    #[inline(always)]
+    pub fn inner<T: Fields>(&mut self, value: &T) {
+        value.put(self);
+    }
+
+    #[inline(always)]
+    pub fn inner_if<T: Fields>(&mut self, value: &Option<T>) {
+        if let Some(value) = value {
+            value.put(self);
+        }
+    }
+}
+
+/// Reads fields, of whatever words there are. Words behind the last field are a newer writer's.
+pub struct Get<'a> {
+    small: u64,
+    words: &'a [u64],
+    /// Of the word whose high half was given last.
+    low: u64,
+}
+
+fn narrow<T: Scalar>(bits: u64) -> Option<T> {
+    T::from_bits(bits & (u64::MAX >> (64 - T::BITS)))
+}
+
+impl<'a> Get<'a> {
+    #[inline(always)]
+    pub fn new(small: u64, words: &'a [u64]) -> Get<'a> {
+        Get { small, words, low: 0 }
+    }
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<u64> {
+        let (first, rest) = self.words.split_first()?;
+        self.words = rest;
+        Some(*first)
+    }
+
+    #[inline(always)]
+    pub fn small<T: Scalar>(&mut self) -> Option<T> {
+        let bits = self.small;
+        self.small >>= T::BITS;
+        narrow(bits)
+    }
+
+    #[inline(always)]
+    pub fn word<T: Scalar>(&mut self) -> Option<T> {
+        narrow(self.next()?)
+    }
+
+    #[inline(always)]
+    pub fn high<T: Scalar>(&mut self) -> Option<T> {
+        self.low = self.next()?;
+        narrow(self.low >> 32)
+    }
+
+    #[inline(always)]
+    pub fn low<T: Scalar>(&mut self) -> Option<T> {
+        narrow(self.low)
+    }
+
+    #[inline(always)]
+    pub fn word_if(&mut self) -> Option<Option<u64>> {
+        let is_there: bool = self.small()?;
+        let word = self.next()?;
+        Some(is_there.then_some(word))
+    }
+
+    #[inline(always)]
+    pub fn ticks(&mut self) -> Option<u64> {
+        self.next()
+    }
+
+    #[inline(always)]
+    pub fn word_added(&mut self) -> Option<u64> {
+        Some(self.next().unwrap_or(0))
+    }
+
+    #[inline(always)]
+    pub fn inner<T: Fields>(&mut self) -> Option<T> {
+        T::get(self)
+    }
+
+    #[inline(always)]
+    pub fn inner_if<T: Fields>(&mut self) -> Option<Option<T>> {
+        Some(T::get(self))
+    }
+}
+
+/// Makes up fields from numbers, 0 when they run out: events for tests and fuzzers.
+pub struct AnyFields<N>(pub N);
+
+impl<N: Iterator<Item = u64>> AnyFields<N> {
+    fn next(&mut self) -> u64 {
+        self.0.next().unwrap_or(0)
+    }
+
+    pub fn small<T: Scalar>(&mut self) -> T {
+        T::any(self.next())
+    }
+
+    pub fn word<T: Scalar>(&mut self) -> T {
+        T::any(self.next())
+    }
+
+    pub fn high<T: Scalar>(&mut self) -> T {
+        T::any(self.next())
+    }
+
+    pub fn low<T: Scalar>(&mut self) -> T {
+        T::any(self.next())
+    }
+
+    pub fn word_if(&mut self) -> Option<u64> {
+        bool::any(self.next()).then(|| self.next())
+    }
+
+    pub fn ticks(&mut self) -> u64 {
+        whole_ticks(self.next())
+    }
+
+    pub fn word_added(&mut self) -> u64 {
+        self.next()
+    }
+
+    pub fn inner<T: Fields>(&mut self) -> T {
+        T::any(self)
+    }
+
+    pub fn inner_if<T: Fields>(&mut self) -> Option<T> {
+        bool::any(self.next()).then(|| T::any(self))
+    }
+}
+
+/// A structure with the places of its fields, and [`Fields`] for it.
+macro_rules! fields {
+    (
+        $(#[$meta:meta])*
+        pub struct $name:ident {
+            $( $(#[$field_meta:meta])* $field:ident: $type:ty = $place:ident, )*
+        }
+    ) => {
+        $(#[$meta])*
+        pub struct $name {
+            $( $(#[$field_meta])* pub $field: $type, )*
+        }
+
+        impl $crate::record::wire::Fields for $name {
+            #[inline(always)]
+            fn put(&self, to: &mut $crate::record::wire::Put) {
+                $( to.$place(&self.$field); )*
+            }
+
+            #[inline(always)]
+            fn get(from: &mut $crate::record::wire::Get) -> Option<$name> {
+                $( let $field = from.$place()?; )*
+                Some($name { $($field),* })
+            }
+
+            fn any<N: Iterator<Item = u64>>(
+                numbers: &mut $crate::record::wire::AnyFields<N>,
+            ) -> $name {
+                $( let $field = numbers.$place(); )*
+                $name { $($field),* }
+            }
+        }
+    };
+}
+
+pub(crate) use fields;

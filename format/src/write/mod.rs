@@ -1,0 +1,3 @@
+//! Writing a trace: appends records to mapped windows.
+
+pub mod writer;

@@ -1,0 +1,193 @@
+"""See instructions.sh. Each command runs with N and with 2 N operations; the difference is N operations
+without what comes before and behind them. Time is that of a clock that goes on by half a microsecond a
+look: below valgrind real time would bring what is done each millisecond some fifty times too often."""
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BINS = [Path(word).resolve() for word in sys.argv[1:]]
+PYTHON = sys.executable
+SAMPLES = 2
+
+PYTHON_PROGRAM = """
+import ctypes, sys
+library = ctypes.CDLL(sys.argv[1])
+library.ready(sys.argv[2].encode(), sys.argv[4].encode())
+def deep(depth):
+    if depth > 2:  # this one and the module are frames too
+        return deep(depth - 1)
+    library.repeat(ctypes.c_long(int(sys.argv[3])), 0)
+deep(20)
+"""
+
+OUT, CAP, QUIET = "VRAMTRACE_OUT={}", "VRAMTRACE_CAP=20GiB", "VRAMTRACE_OUT=off"
+NONE, NATIVE, BOTH = (f"VRAMTRACE_STACKS={which}" for which in ("none", "native", "native,python"))
+ONLY_PYTHON, SMALL_CAP = "VRAMTRACE_STACKS=python", "VRAMTRACE_CAP=1GiB"
+
+# (what, from: C or Python, operation, count, variables; None: without the recorder)
+OPERATIONS = [
+    ("cuMemAlloc + Free: bare", "C", "pair", 2000, None),
+    ("  not recorded", "C", "pair", 2000, [QUIET]),
+    ("  not recorded, cap", "C", "pair", 2000, [QUIET, CAP]),
+    ("  recorded, no stacks", "C", "pair", 2000, [OUT, NONE]),
+    ("  recorded, no stacks, cap", "C", "pair", 2000, [OUT, NONE, CAP]),
+    ("  recorded, 20 native frames", "C", "pair", 2000, [OUT, NATIVE]),
+    ("  recorded, 20 native frames, cap", "C", "pair", 2000, [OUT, NATIVE, CAP]),
+    ("  recorded, each of a new native stack", "C", "new-stack", 2000, [OUT, NATIVE]),
+    ("  of 2 MiB: bare", "C", "page", 2000, None),
+    ("  of 2 MiB: recorded, no stacks, cap", "C", "page", 2000, [OUT, NONE, CAP]),
+    ("cuMemAllocAsync + FreeAsync: bare", "C", "async", 2000, None),
+    ("  recorded, no stacks", "C", "async", 2000, [OUT, NONE]),
+    ("  recorded, no stacks, cap", "C", "async", 2000, [OUT, NONE, CAP]),
+    ("cuMemAlloc + Free from Python: bare", "Python", "pair", 2000, None),
+    ("  recorded, 20 Python frames", "Python", "pair", 2000, [OUT, ONLY_PYTHON]),
+    ("  recorded, native and Python", "Python", "pair", 2000, [OUT, BOTH]),
+    ("PyTorch block made + freed: bare", "Python", "block", 4000, None),
+    ("  not recorded", "Python", "block", 4000, [OUT, "VRAMTRACE_TENSORS=off"]),
+    ("  recorded, no stacks", "Python", "block", 4000, [OUT, NONE]),
+    ("  recorded, 20 Python frames", "Python", "block", 4000, [OUT]),
+    ("  recorded, native and Python", "Python", "block", 4000, [OUT, "VRAMTRACE_TENSORS=full"]),
+    ("refused cuMemAlloc: bare", "C", "refused", 2000, None),
+    ("  by the driver, recorded", "C", "refused", 2000, [OUT]),
+    ("  by the cap, recorded", "C", "refused", 2000, [OUT, SMALL_CAP]),
+    ("  by the cap, not recorded", "C", "refused", 2000, [QUIET, SMALL_CAP]),
+    ("repeated launch: bare", "C", "launch", 10000, None),
+    ("  recorded", "C", "launch", 10000, [OUT]),
+    ("  recorded, cap", "C", "launch", 10000, [OUT, CAP]),
+]
+
+# Stands for a file of the script's own.
+OUTPUT = "OUTPUT"
+
+# (what, the command, of how many pairs of cuMemAlloc + Free the trace is, and of twice as many)
+READING = [
+    ("an event in `report`", ["report"], 50_000),
+    ("an event in `report --json`", ["report", "--json"], 50_000),
+    ("an event in `holders`", ["holders"], 50_000),
+    ("an event in `leaks`", ["leaks"], 50_000),
+    ("an event in `export --format csv`", ["export", "--format", "csv", "-o", OUTPUT, "--force"], 5_000),
+    ("an event in `export --format perfetto`", ["export", "-o", OUTPUT, "--force"], 5_000),
+]
+
+
+class Build:
+    """One directory of binaries, and the simulated driver of the first."""
+
+    def __init__(self, number, bins, work):
+        self.number, self.bins, self.work = number, bins, work
+
+    def environment(self, variables, trace):
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("VRAMTRACE_") and k != "LD_PRELOAD"}
+        clean.update(LD_LIBRARY_PATH=str(self.work / "sim"), PYTHONHASHSEED="0", PYTHONDONTWRITEBYTECODE="1")
+        clean["VRAMTRACE_OOM_REPORT"] = "off"
+        if variables is None:
+            return clean
+        clean["LD_PRELOAD"] = f"{self.work / 'steady.so'}:{self.bins / 'libvramtrace.so'}"
+        clean["VRAMTRACE_TEST_CLOCK"] = "0"
+        for variable in variables:
+            name, value = variable.split("=", 1)
+            clean[name] = value.format(trace)
+        return clean
+
+    def operation(self, row, times):
+        _, where, operation, count, variables = row
+        with tempfile.TemporaryDirectory(dir=self.work) as scratch:
+            cache = str(self.work / "libc10_cuda.so")
+            command = [str(self.work / "instructions"), operation, str(times * count), cache]
+            if where == "Python":
+                command = [PYTHON, "-s", "-S", "-c", PYTHON_PROGRAM, str(self.work / "libinstructions.so"), *command[1:]]
+            return counted(command, self.environment(variables, f"{scratch}/t.vtrace"))
+
+    def trace(self, pairs):
+        path = self.work / f"{self.number}.{pairs}.vtrace"
+        if not path.exists():
+            command = [str(self.work / "endings"), "churn", str(pairs)]
+            environment = self.environment([OUT, "VRAMTRACE_MAX=unlimited"], path)
+            subprocess.run(command, env=environment, check=True, capture_output=True)
+        return path
+
+    def reading(self, row, times):
+        words = [str(self.work / "output") if word == OUTPUT else word for word in row[1]]
+        command = [str(self.bins / "vramtrace"), *words, str(self.trace(times * row[2]))]
+        return counted(command, self.environment(None, None))
+
+
+def counted(command, environment):
+    """Instructions of the whole process."""
+    # A file that goes with the call: valgrind replaces what stands at the path, a device too.
+    with tempfile.NamedTemporaryFile() as profile:
+        run = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={profile.name}.out", *command]
+        ended = subprocess.run(run, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        Path(f"{profile.name}.out").unlink(missing_ok=True)
+    found = re.search(r"Collected : (\d+)", ended.stderr)
+    if ended.returncode != 0 or not found:
+        raise SystemExit(f"instructions: {' '.join(command)}: {ended.returncode}\n{ended.stderr}")
+    return int(found[1])
+
+
+def each(measure, row, count):
+    """Of several samples the lowest: what is done now and then by the clock adds to the others."""
+    once, twice = (min(measure(row, times) for _ in range(SAMPLES)) for times in (1, 2))
+    return (twice - once) / count
+
+
+def compiled(work):
+    def gcc(output, source, *flags):
+        command = ["gcc", "-std=gnu11", "-O2", "-o", str(work / output), str(ROOT / source), *flags, "-ldl", "-lpthread"]
+        subprocess.run(command, check=True)
+
+    shared = ["-shared", "-fPIC", "-Wl,-rpath,$ORIGIN", "-L", str(work)]
+    gcc("instructions", "benches/instructions.c")
+    gcc("libinstructions.so", "benches/instructions.c", *shared)
+    gcc("endings", "tests/programs/endings.c")
+    gcc("steady.so", "tests/data/golden/steady.c", *shared, "-DLOOK_NS=500")
+    gcc("libc10.so", "tests/programs/libc10.c", *shared, "-Wl,-soname,libc10.so")
+    gcc("libc10_cuda.so", "tests/programs/libc10_cuda.c", *shared, "-Wl,-soname,libc10_cuda.so", "-l:libc10.so")
+    (work / "sim").mkdir()
+    for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+        (work / "sim" / name).symlink_to(BINS[0] / "libvramtrace_sim.so")
+
+
+def shown(name, figures):
+    cells = [f"{figure:,.1f}" for figure in figures]
+    if len(figures) > 1:
+        cells.append(f"{figures[1] / figures[0]:.4f}")
+    print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
+
+
+def head(what, builds):
+    names = ["instructions"] if len(builds) == 1 else [str(build.bins) for build in builds] + ["second / first"]
+    print(f"| {what} | " + " | ".join(names) + " |")
+    print("|---|" + "---:|" * len(names))
+
+
+def main():
+    with tempfile.TemporaryDirectory(prefix="vramtrace-instructions-") as name:
+        work = Path(name)
+        compiled(work)
+        builds = [Build(number, bins, work) for number, bins in enumerate(BINS)]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            operations = [
+                [pool.submit(each, build.operation, row, row[3]) for build in builds[: 1 if row[4] is None else None]]
+                for row in OPERATIONS
+            ]
+            for build in builds:  # before they are read at the same time
+                for pairs in {times * row[2] for row in READING for times in (1, 2)}:
+                    build.trace(pairs)
+            reading = [[pool.submit(each, build.reading, row, 2 * row[2]) for build in builds] for row in READING]
+            head("an operation", builds)
+            for row, found in zip(OPERATIONS, operations):
+                figures = [future.result() for future in found]
+                shown(row[0], figures * (len(builds) if row[4] is None else 1))
+            print()
+            head("reading", builds)
+            for row, found in zip(READING, reading):
+                shown(row[0], [future.result() for future in found])
+
+
+main()

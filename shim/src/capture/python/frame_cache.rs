@@ -1,0 +1,373 @@
+//! The same stack again, or nearly: most captures find the outer frames where the last one on this
+//! thread left them. Such frames are compared, not taken apart; a capture costs what is new.
+//!
+//! ```text
+//! last time   <module>  main  train  step  forward  linear        outermost first
+//! now         <module>  main  train  step  loss     mean
+//!             └──────── the same ────────┘ └── read anew ──┘
+//! ```
+//!
+//! A frame is the same if its address, its code object (as sure as [`code::identity`] is), its
+//! instruction and its owner are; a run of frames only down to the outermost, since a function may
+//! be called again from another line into a frame at the same place. Each frame is searched where it
+//! was seen last, so that no load waits for another.
+
+use super::code;
+use super::layout::{Chain, Layout, Places, TWELVE, TYPE};
+use super::memory::{Memory, Plain};
+use super::walk::{OWNED_BY_C, has_begun};
+use crate::capture::fingerprint::mix;
+
+/// Most frames of a stack that is remembered; a deeper one is walked each time.
+pub const MOST: usize = 192;
+
+/// What is compared of a frame.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct CachedFrame {
+    frame: usize,
+    /// The word as it is in the frame: from 3.14 on with tags.
+    code: usize,
+    instruction: usize,
+    /// Where the code object's number is, or a 0.
+    version_at: usize,
+    /// The code object's number, from 3.12 on; 0: it has none.
+    version: u32,
+    owner: u8,
+    /// The owner, or none that a frame can have: [`FrameReader::surely_same`] cannot tell it.
+    sure_owner: u8,
+    kind: CachedKind,
+    /// Runs a function.
+    runs: bool,
+}
+
+const NO_OWNER: u8 = u8::MAX;
+static NO_VERSION: u32 = 0;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+enum CachedKind {
+    /// Marks where a loop began.
+    #[default]
+    Marker,
+    /// Runs no Python code.
+    Other,
+    Code,
+}
+
+/// Of a frame and all outer ones.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sum {
+    fingerprint: u64,
+    /// Frames that run a function.
+    running: u32,
+}
+
+pub struct FrameCache {
+    /// Outermost first.
+    seen: [CachedFrame; MOST],
+    len: usize,
+    sums: [Sum; MOST],
+    /// Which code object it is; by frame, as `seen`.
+    identities: [u64; MOST],
+    /// What is new in the walk under way, innermost first.
+    fresh: [(CachedFrame, u64); MOST],
+}
+
+/// A stack as it was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fingerprint {
+    /// Equal for equal stacks, and for no others.
+    pub fingerprint: u64,
+    /// Functions on it.
+    pub frames: usize,
+}
+
+/// Where frames are searched among the last ones: so many from the innermost that are left.
+const NEAR: usize = 24;
+/// Frames so near to each other lie on one stack: Python's, or C's with the marks on it.
+const ONE_STACK: usize = 1 << 16;
+
+impl FrameCache {
+    /// `None`: it cannot be told in this way. `most`: frames that are kept of a stack; a deeper one
+    /// is another matter.
+    #[inline]
+    pub fn fingerprint(
+        &mut self,
+        layout: &Layout,
+        code_type: usize,
+        thread: usize,
+        most: usize,
+    ) -> Option<Fingerprint> {
+        let look = FrameReader { layout, code_type };
+        let most = most.min(MOST);
+        let mut frame = Plain.word(thread + layout.first)?;
+        if let Some((current, _)) = layout.cframe {
+            frame = Plain.word(frame + current)?;
+        }
+        let mut fresh = 0;
+        let mut left = self.len;
+        loop {
+            if frame == 0 {
+                left = 0;
+                break;
+            }
+            if let Some(found) = look.find(&self.seen[..left], frame) {
+                let Run { down_to, next } = self.run(&look, found, frame)?;
+                if down_to == 0 && next == 0 {
+                    left = found + 1;
+                    break;
+                }
+                // Those that are the same lie upon one that is not.
+                for at in (down_to..=found).rev() {
+                    *self.fresh.get_mut(fresh)? = (self.seen[at], self.identities[at]);
+                    fresh += 1;
+                }
+                frame = next;
+                left = down_to.saturating_sub(1);
+                if frame == 0 {
+                    left = 0;
+                    break;
+                }
+            }
+            let (seen, identity, previous) = look.read(frame)?;
+            *self.fresh.get_mut(fresh)? = (seen, identity);
+            fresh += 1;
+            frame = previous;
+        }
+        if left + fresh > most {
+            self.len = left;
+            return None;
+        }
+        let mut sum = match left {
+            0 => Sum::default(),
+            _ => self.sums[left - 1],
+        };
+        for (seen, identity) in self.fresh[..fresh].iter().rev() {
+            sum.fingerprint = mix(sum.fingerprint, seen.own_print(*identity));
+            sum.running += u32::from(seen.runs);
+            (self.seen[left], self.identities[left], self.sums[left]) = (*seen, *identity, sum);
+            left += 1;
+        }
+        self.len = left;
+        Some(Fingerprint { fingerprint: sum.fingerprint, frames: sum.running as usize })
+    }
+
+    /// How far the frames from the one at `found` outwards are the same.
+    #[inline(always)]
+    fn run(&self, look: &FrameReader<'_>, found: usize, frame: usize) -> Option<Run> {
+        let (mut count, mut frame) = (found + 1, frame);
+        loop {
+            // Mostly all.
+            count = look.surely_same(&self.seen[..count]);
+            let Some(at) = count.checked_sub(1) else { return Some(Run { down_to: 0, next: 0 }) };
+            let seen = &self.seen[at];
+            if at < found {
+                // The one before it is the same, down to what it stands on.
+                frame = seen.frame;
+            }
+            if !look.same(seen, self.identities[at])? {
+                return Some(Run { down_to: count, next: frame });
+            }
+            frame = look.previous(frame)?;
+            if at == 0 || self.seen[at - 1].frame != frame {
+                return Some(Run { down_to: at, next: frame });
+            }
+            count = at;
+        }
+    }
+}
+
+struct Run {
+    /// Index of the outermost of the same ones; one more than where it began: there is none.
+    down_to: usize,
+    /// The frame behind it; 0: there is none.
+    next: usize,
+}
+
+impl CachedFrame {
+    #[inline(always)]
+    fn own_print(&self, identity: u64) -> u64 {
+        if self.kind == CachedKind::Marker {
+            return u64::from(self.owner) << 56;
+        }
+        let code = identity ^ u64::from(self.version) << 32 ^ self.code as u64;
+        code.rotate_left(9) ^ self.instruction as u64 ^ u64::from(self.owner) << 56
+    }
+}
+
+/// See [`FrameReader::surely_same`].
+#[inline(always)]
+fn surely_same(seen: &[CachedFrame], places: Places) -> usize {
+    let Places { code, previous, instruction, owner } = places;
+    let Some(outermost) = seen.first() else { return 0 };
+    // SAFETY: a frame of this thread's; where its code is the one that was seen, that is an object
+    // that lives.
+    let same = |one: &CachedFrame, outer: usize| unsafe {
+        let word = |offset: usize| ((one.frame + offset) as *const usize).read_unaligned();
+        let differs = word(code) ^ one.code
+            | word(instruction) ^ one.instruction
+            | word(previous) ^ outer
+            | usize::from(*((one.frame + owner) as *const u8) ^ one.sure_owner);
+        differs == 0 && (one.version_at as *const u32).read_unaligned() == one.version
+    };
+    for at in (1..seen.len()).rev() {
+        if !same(&seen[at], seen[at - 1].frame) {
+            return at + 1;
+        }
+    }
+    usize::from(!same(outermost, 0))
+}
+
+struct FrameReader<'a> {
+    layout: &'a Layout,
+    code_type: usize,
+}
+
+impl FrameReader<'_> {
+    #[inline(always)]
+    fn previous(&self, frame: usize) -> Option<usize> {
+        Plain.word(frame + self.layout.previous)
+    }
+
+    #[inline(always)]
+    fn owner(&self, frame: usize) -> Option<u8> {
+        match self.layout.chain {
+            Chain::Objects => Some(0),
+            _ => Plain.byte(frame + self.layout.owner),
+        }
+    }
+
+    #[inline(always)]
+    fn is_marker(&self, owner: u8) -> bool {
+        self.layout.chain == Chain::Markers && owner >= OWNED_BY_C
+    }
+
+    #[inline(always)]
+    fn instruction(&self, frame: usize) -> Option<usize> {
+        match self.layout.chain {
+            Chain::Objects => Plain.int(frame + self.layout.instruction).map(|at| at as usize),
+            _ => Plain.word(frame + self.layout.instruction),
+        }
+    }
+
+    /// The code object behind the word of a frame; `None` in it: something else.
+    #[inline(always)]
+    fn code(&self, word: usize) -> Option<Option<usize>> {
+        let Some(code) = self.layout.object(word) else { return Some(None) };
+        Some((Plain.word(code + TYPE)? == self.code_type).then_some(code))
+    }
+
+    #[inline(always)]
+    fn version(&self, code: usize) -> Option<u32> {
+        match self.layout.version {
+            0 => Some(0),
+            at => Plain.int(code + at).map(|version| version as u32),
+        }
+    }
+
+    /// Where the frame is among these, if it is one of the innermost. It may be missed: then it is
+    /// read anew.
+    #[inline(always)]
+    fn find(&self, seen: &[CachedFrame], frame: usize) -> Option<usize> {
+        for at in (seen.len().saturating_sub(NEAR)..seen.len()).rev() {
+            let one = &seen[at];
+            let above = frame.wrapping_sub(one.frame);
+            if above == 0 {
+                return Some(at);
+            }
+            // A frame that lies upon this one is not below it. C's stack grows downwards.
+            let upon = if one.kind == CachedKind::Marker { above.wrapping_neg() } else { above };
+            if upon < ONE_STACK && self.layout.chain != Chain::Objects {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// How many of these frames are left after those that are the same for sure, innermost first;
+    /// the innermost one is where it was. Each is looked at where it was seen, once the one upon it
+    /// was found to stand on it: no load waits for the one before.
+    #[inline(always)]
+    fn surely_same(&self, seen: &[CachedFrame]) -> usize {
+        // Offsets that the compiler knows make the loop a third shorter.
+        macro_rules! known {
+            ($($layout:expr),*) => {$(
+                if self.layout.places() == $layout.places() {
+                    return surely_same(seen, const { $layout.places() });
+                }
+            )*};
+        }
+        if self.layout.chain == Chain::Objects || self.layout.version == 0 {
+            return seen.len();
+        }
+        known!(TWELVE);
+        surely_same(seen, self.layout.places())
+    }
+
+    /// Is this frame, at the address where one was seen, that one?
+    #[inline(always)]
+    fn same(&self, seen: &CachedFrame, identity: u64) -> Option<bool> {
+        let frame = seen.frame;
+        if self.owner(frame)? != seen.owner {
+            return Some(false);
+        }
+        if seen.kind == CachedKind::Marker {
+            return Some(true);
+        }
+        let word = Plain.word(frame + self.layout.code)?;
+        if word != seen.code || self.instruction(frame)? != seen.instruction {
+            return Some(false);
+        }
+        // What runs here is an object that lives. Where it lies there was a code object with a
+        // number that no other one gets: if the number is still there, so is the object.
+        if seen.version != 0 {
+            return Some(self.version(seen.code & !self.layout.tag())? == seen.version);
+        }
+        let Some(code) = self.code(word)? else { return Some(seen.kind == CachedKind::Other) };
+        if seen.kind != CachedKind::Code {
+            return Some(false);
+        }
+        Some(code::identity(&Plain, self.layout, code, &mut (0, 0))? == identity)
+    }
+
+    /// A frame, which code it runs, and the frame behind it.
+    #[inline(always)]
+    fn read(&self, frame: usize) -> Option<(CachedFrame, u64, usize)> {
+        let owner = self.owner(frame)?;
+        let (code_word, instruction) =
+            (Plain.word(frame + self.layout.code)?, self.instruction(frame)?);
+        let mut seen = CachedFrame {
+            frame,
+            owner,
+            sure_owner: NO_OWNER,
+            code: code_word,
+            instruction,
+            version_at: &raw const NO_VERSION as usize,
+            ..CachedFrame::default()
+        };
+        let mut identity = 0;
+        if self.is_marker(owner) {
+            // Whatever stands in it.
+            seen.sure_owner = owner;
+        } else {
+            seen.kind = CachedKind::Other;
+            if let Some(code) = self.code(seen.code)? {
+                seen.kind = CachedKind::Code;
+                seen.version = self.version(code)?;
+                if seen.version != 0 {
+                    seen.sure_owner = owner;
+                    seen.version_at = code + self.layout.version;
+                }
+                identity = code::identity(&Plain, self.layout, code, &mut (0, 0))?;
+                let last = seen.instruction.wrapping_sub(code + self.layout.bytecode) as isize;
+                seen.runs = self.layout.chain == Chain::Objects
+                    || has_begun(&Plain, self.layout, code, last, owner)?;
+            }
+        }
+        Some((seen, identity, self.previous(frame)?))
+    }
+}
+
+#[cfg(test)]
+mod tests;

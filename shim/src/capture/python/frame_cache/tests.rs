@@ -1,0 +1,245 @@
+//! Against a model: random programs on frames made by hand, at addresses that are used again.
+
+use super::*;
+use proptest::prelude::*;
+use std::collections::HashMap;
+
+const DEPTHS: usize = 12;
+const CODES: usize = 5;
+
+/// A process's memory, words at fixed addresses.
+struct World {
+    layout: Layout,
+    thread: Box<[u64; 32]>,
+    cframe: Box<[u64; 4]>,
+    frames: Vec<[u64; 32]>,
+    codes: Vec<[u64; 32]>,
+    names: Vec<[u64; 8]>,
+    tables: Vec<[u64; 16]>,
+    depth: usize,
+    /// What each frame is, from the outermost: code slot with its life, instruction, owner.
+    stack: Vec<(usize, u64, u64, u8)>,
+    lives: [u64; CODES],
+}
+
+const TYPE_OF_CODE: usize = 0x7000_0000;
+
+fn at<T>(of: &T) -> usize {
+    &raw const *of as usize
+}
+
+fn put_word(words: &mut [u64], offset: usize, value: u64) {
+    assert_eq!(offset % 8, 0);
+    words[offset / 8] = value;
+}
+
+fn put_int(words: &mut [u64], offset: usize, value: u32) {
+    let shift = (offset % 8) * 8;
+    let word = &mut words[offset / 8];
+    *word = *word & !(0xffff_ffff << shift) | u64::from(value) << shift;
+}
+
+fn put_byte(words: &mut [u64], offset: usize, value: u8) {
+    let shift = (offset % 8) * 8;
+    let word = &mut words[offset / 8];
+    *word = *word & !(0xff << shift) | u64::from(value) << shift;
+}
+
+impl World {
+    fn new(version: u32) -> World {
+        // Never grown: the addresses stay.
+        let boxes = |n| vec![[0; 32]; n];
+        let mut world = World {
+            layout: Layout::of(version, 0).unwrap(),
+            thread: Box::new([0; 32]),
+            cframe: Box::new([0; 4]),
+            frames: boxes(DEPTHS),
+            codes: boxes(CODES),
+            names: vec![[0; 8]; CODES],
+            tables: vec![[0; 16]; CODES],
+            depth: 0,
+            stack: Vec::new(),
+            lives: [0; CODES],
+        };
+        (0..CODES).for_each(|code| world.replace(code));
+        world.link();
+        world
+    }
+
+    /// The code object in this slot dies and another one takes its place, strings and all.
+    fn replace(&mut self, code: usize) {
+        if self.stack.iter().any(|frame| frame.0 == code) {
+            return;
+        }
+        self.lives[code] += 1;
+        let life = self.lives[code];
+        let (layout, name, table) = (self.layout, &mut self.names[code], &mut self.tables[code]);
+        put_word(&mut name[..], 16, 3);
+        put_word(&mut name[..], 24, life.wrapping_mul(77));
+        put_word(&mut table[..], 16, 16);
+        put_word(&mut table[..], 32, life);
+        let (name, table) = (at(name) as u64, at(table) as u64);
+        let words = &mut self.codes[code][..];
+        put_word(words, 8, TYPE_OF_CODE as u64);
+        put_word(words, layout.file, name);
+        put_word(words, layout.name, name);
+        put_word(words, layout.line_table, table);
+        put_int(words, layout.first_line, 10);
+        if layout.version != 0 {
+            put_int(words, layout.version, (life * CODES as u64 + code as u64) as u32);
+        }
+    }
+
+    fn link(&mut self) {
+        let layout = self.layout;
+        for index in 0..self.stack.len() {
+            let (code, _, instruction, owner) = self.stack[index];
+            let previous = if index == 0 { 0 } else { at(&self.frames[index - 1]) as u64 };
+            let code = at(&self.codes[code]);
+            let words = &mut self.frames[index][..];
+            put_word(words, layout.previous, previous);
+            put_word(words, layout.code, code as u64);
+            if layout.chain == Chain::Objects {
+                put_int(words, layout.instruction, instruction as u32);
+            } else {
+                put_word(
+                    words,
+                    layout.instruction,
+                    code as u64 + layout.bytecode as u64 + instruction,
+                );
+                put_byte(words, layout.owner, owner);
+            }
+        }
+        let top = self.stack.len().checked_sub(1).map_or(0, |top| at(&self.frames[top]) as u64);
+        match layout.cframe {
+            Some((current, _)) => {
+                put_word(&mut self.cframe[..], current, top);
+                put_word(&mut self.thread[..], layout.first, at(&*self.cframe) as u64);
+            }
+            None => put_word(&mut self.thread[..], layout.first, top),
+        }
+        self.depth = self.stack.len();
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Call {
+        code: usize,
+        instruction: u64,
+        marker: bool,
+    },
+    Return(usize),
+    Go {
+        up: usize,
+        instruction: u64,
+    },
+    Replace(usize),
+    /// The innermost function returns, dies, and one like it is called from the same place.
+    Again,
+    Allocate,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        3 => (0..CODES, 0..3u64, prop::bool::weighted(0.1))
+            .prop_map(|(code, instruction, marker)| Step::Call { code, instruction, marker }),
+        2 => (1..4usize).prop_map(Step::Return),
+        2 => (0..3usize, 0..3u64).prop_map(|(up, instruction)| Step::Go { up, instruction }),
+        1 => (0..CODES).prop_map(Step::Replace),
+        1 => Just(Step::Again),
+        4 => Just(Step::Allocate),
+    ]
+}
+
+fn run(version: u32, steps: &[Step], quick: &mut FrameCache) -> Result<(), TestCaseError> {
+    let mut world = World::new(version);
+    let mut fingerprints: HashMap<Vec<(usize, u64, u64, u8)>, u64> = HashMap::new();
+    let mut stacks: HashMap<u64, Vec<(usize, u64, u64, u8)>> = HashMap::new();
+    for step in steps {
+        match *step {
+            Step::Call { code, instruction, marker } if world.stack.len() < DEPTHS => {
+                let marks = marker && world.layout.chain == Chain::Markers;
+                let frame = match marks {
+                    true => (0, 0, 0, OWNED_BY_C),
+                    false => (code, world.lives[code], instruction, 0),
+                };
+                world.stack.push(frame);
+            }
+            Step::Return(count) => {
+                let left = world.stack.len().saturating_sub(count);
+                world.stack.truncate(left);
+            }
+            // Only the innermost frames run on without a return.
+            Step::Go { up: 0, instruction } => {
+                if let Some(frame) = world.stack.last_mut().filter(|frame| frame.3 == 0) {
+                    frame.2 = instruction;
+                }
+            }
+            Step::Go { up, instruction } => {
+                let left = world.stack.len().saturating_sub(up);
+                world.stack.truncate(left);
+                if let Some(frame) = world.stack.last_mut().filter(|frame| frame.3 == 0) {
+                    frame.2 = instruction;
+                }
+            }
+            Step::Replace(code) => world.replace(code),
+            Step::Again => {
+                if let Some((code, _, instruction, 0)) = world.stack.pop() {
+                    world.replace(code);
+                    world.stack.push((code, world.lives[code], instruction, 0));
+                }
+            }
+            _ => {}
+        }
+        world.link();
+        if matches!(step, Step::Allocate) {
+            let thread = at(&*world.thread);
+            let found = quick.fingerprint(&world.layout, TYPE_OF_CODE, thread, 64).unwrap();
+            let functions = world.stack.iter().filter(|frame| frame.3 == 0).count();
+            prop_assert_eq!(found.frames, functions);
+            let key = world.stack.clone();
+            prop_assert_eq!(
+                *fingerprints.entry(key.clone()).or_insert(found.fingerprint),
+                found.fingerprint
+            );
+            prop_assert_eq!(stacks.entry(found.fingerprint).or_insert(key.clone()), &key);
+        }
+    }
+    Ok(())
+}
+
+fn fresh() -> Box<FrameCache> {
+    Box::new(FrameCache {
+        seen: [CachedFrame::default(); MOST],
+        len: 0,
+        sums: [Sum::default(); MOST],
+        identities: [0; MOST],
+        fresh: [(CachedFrame::default(), 0); MOST],
+    })
+}
+
+proptest! {
+    #[test]
+    fn equal_stacks_and_no_others_have_equal_prints(
+        steps in prop::collection::vec(step(), 1..200),
+        version in prop::sample::select(vec![0x0308_12f0u32, 0x030a_0df0, 0x030b_07f0, 0x030c_01f0]),
+    ) {
+        run(version, &steps, &mut fresh())?;
+    }
+}
+
+#[test]
+fn a_deeper_stack_than_is_kept_is_another_matter() {
+    let mut world = World::new(0x030c_01f0);
+    world.stack = vec![(0, 1, 1, 0); 10];
+    world.link();
+    let mut quick = fresh();
+    let thread = at(&*world.thread);
+    assert_eq!(quick.fingerprint(&world.layout, TYPE_OF_CODE, thread, 9), None);
+    let whole = quick.fingerprint(&world.layout, TYPE_OF_CODE, thread, 10).unwrap();
+    assert_eq!(whole.frames, 10);
+    assert_eq!(quick.fingerprint(&world.layout, TYPE_OF_CODE, thread, 10), Some(whole));
+    assert_eq!(quick.fingerprint(&world.layout, TYPE_OF_CODE, thread, 9), None);
+    assert_eq!(quick.fingerprint(&world.layout, TYPE_OF_CODE, thread, 10), Some(whole));
+}

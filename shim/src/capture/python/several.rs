@@ -1,0 +1,92 @@
+//! The state of a thread in a process with several interpreters, up to CPython 3.11: such a thread
+//! has a state in each interpreter that it has run, and PyGILState knows the first of them only.
+//! (From 3.12 on the one that runs is a variable of the thread.)
+
+use super::layout::Layout;
+use super::memory::{Careful, Memory};
+use crate::runtime::tls::thread_pointer;
+use std::ffi::c_void;
+
+type Ask = unsafe extern "C" fn() -> *mut c_void;
+
+/// The interpreters, newest first, and the state that holds the interpreters' lock.
+#[derive(Clone, Copy)]
+pub struct Interpreters {
+    pub newest: Ask,
+    pub current: Ask,
+}
+
+/// Of a thread's state; the same from 3.8 to 3.11.
+const NEXT_STATE: usize = 8;
+/// Of an interpreter.
+const NEXT_INTERPRETER: usize = 0;
+/// More are not looked through.
+const MOST: usize = 1000;
+
+impl Interpreters {
+    /// Whether there is another one beside the main one. With one alone it is never freed while a
+    /// thread runs Python.
+    #[inline]
+    pub fn are_several(&self) -> bool {
+        // SAFETY: gives a variable of the runtime; its first field is the next interpreter.
+        unsafe {
+            let newest = (self.newest)().cast::<usize>();
+            !newest.is_null() && newest.add(NEXT_INTERPRETER / size_of::<usize>()).read() != 0
+        }
+    }
+
+    /// The state in which this thread runs. Other threads may end their interpreters meanwhile, so
+    /// everything is read with care.
+    #[cold]
+    pub fn running(&self, layout: &Layout) -> Option<usize> {
+        let memory = Careful::new()?;
+        let is_ours = |state: usize| {
+            memory.word(state + thread_id(layout.minor)) == Some(thread_pointer())
+                && first_frame(&memory, layout, state).is_some_and(|frame| frame != 0)
+        };
+        // SAFETY: gives a variable of the runtime.
+        let current = unsafe { (self.current)() } as usize;
+        // Another thread's, or none, where this one has let go of the lock around its call.
+        if current != 0 && is_ours(current) {
+            return Some(current);
+        }
+        // Who runs one interpreter from within another has made that one later.
+        // SAFETY: as above.
+        let mut interpreter = unsafe { (self.newest)() } as usize;
+        for _ in 0..MOST {
+            if interpreter == 0 {
+                break;
+            }
+            let mut state = memory.word(interpreter + first_state(layout.minor))?;
+            for _ in 0..MOST {
+                if state == 0 {
+                    break;
+                }
+                if is_ours(state) {
+                    return Some(state);
+                }
+                state = memory.word(state + NEXT_STATE)?;
+            }
+            interpreter = memory.word(interpreter + NEXT_INTERPRETER)?;
+        }
+        None
+    }
+}
+
+fn first_frame(memory: &Careful, layout: &Layout, state: usize) -> Option<usize> {
+    let first = memory.word(state + layout.first)?;
+    match layout.cframe {
+        Some((current, _)) => memory.word(first + current),
+        None => Some(first),
+    }
+}
+
+/// Of a thread's state: the thread pointer.
+fn thread_id(minor: u8) -> usize {
+    if minor >= 11 { 152 } else { 176 }
+}
+
+/// Of an interpreter: its first thread's state.
+fn first_state(minor: u8) -> usize {
+    if minor >= 11 { 16 } else { 8 }
+}

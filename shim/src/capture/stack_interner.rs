@@ -1,0 +1,309 @@
+//! A stack is written once; everybody else gets its number.
+//!
+//! Behind a short lock, and only for stacks that a workspace does not remember. A definition
+//! stands in the file before its number is known to anybody.
+
+use super::native;
+use super::python::Interpreter;
+use super::python::code;
+use super::python::memory::Plain;
+use super::python::walk;
+use crate::capture::definitions::DefinitionLocation;
+use crate::runtime::fallible::MakeRoom;
+use crate::runtime::hash_table::{KeyedSlot, Table};
+use crate::runtime::mapped_modules::{Headers, Loaded};
+use vramtrace_format::{Definition, Join, PythonFrame, StackFlags, StackId};
+
+/// Most different stacks of a process.
+const STACKS_MOST: u32 = 1 << 20;
+
+/// One capture, not yet known.
+pub struct Stack<'a> {
+    pub flags: StackFlags,
+    pub native: &'a [native::Frame],
+    pub python: &'a [walk::Frame],
+    pub joins: &'a [Join],
+}
+
+#[derive(Default)]
+pub struct StackInterner {
+    /// By fingerprint: the number.
+    stacks: Table<KeyedSlot<u32>>,
+    codes: Table<KeyedSlot<u32>>,
+    /// Those that have their addresses now, as far as is known.
+    modules: Vec<Known>,
+    last_module: u32,
+    last_stack: u32,
+    last_code: u32,
+    /// Where the definitions of stacks and of code stand, by their number less 1.
+    stack_places: Vec<DefinitionLocation>,
+    code_places: Vec<DefinitionLocation>,
+    /// Room left for definitions.
+    room: Option<u64>,
+    full: StackId,
+}
+
+struct Known {
+    loaded: Loaded,
+    base: usize,
+    path: Vec<u8>,
+    build_id: Vec<u8>,
+}
+
+/// What became of an unknown stack.
+pub struct Interned {
+    pub id: StackId,
+    /// It is the first for which there was no room.
+    pub full: bool,
+}
+
+impl StackInterner {
+    /// `room`: most bytes of definitions.
+    pub fn new(room: u64) -> StackInterner {
+        StackInterner { room: Some(room), ..StackInterner::default() }
+    }
+
+    /// Where the definition of a stack stands.
+    pub fn stack_location(&self, id: StackId) -> Option<DefinitionLocation> {
+        self.stack_places.get((id.0 as usize).checked_sub(1)?).copied()
+    }
+
+    /// Where the definition of a code object stands.
+    pub fn code_location(&self, id: u32) -> Option<DefinitionLocation> {
+        self.code_places.get((id as usize).checked_sub(1)?).copied()
+    }
+
+    /// The library that has this address now: its path, and the address within it.
+    pub fn module_at(&self, address: u64) -> Option<(String, u64)> {
+        let holds = |known: &&Known| {
+            (known.loaded.start as u64..known.loaded.end as u64).contains(&address)
+        };
+        let known = self.modules.iter().find(holds)?;
+        let path = match known.path.is_empty() {
+            true => program(),
+            false => String::from_utf8_lossy(&known.path).into_owned(),
+        };
+        Some((path, address.wrapping_sub(known.base as u64)))
+    }
+
+    /// The number of a stack. `define` says nothing when nothing is recorded any more.
+    pub fn stack(
+        &mut self,
+        fingerprint: u64,
+        stack: &Stack,
+        interpreter: Option<&Interpreter>,
+        define: impl Fn(&Definition) -> Option<DefinitionLocation>,
+    ) -> Interned {
+        let known = |id| Interned { id, full: false };
+        if let Some(known_one) = self.stacks.get(fingerprint) {
+            return known(StackId(known_one.value));
+        }
+        if self.full != StackId(0) {
+            return known(self.full);
+        }
+        if self.stack_places.make_room().is_err() {
+            return known(StackId(0));
+        }
+        let id = StackId(self.last_stack + 1);
+        if self.last_stack >= STACKS_MOST || self.room == Some(0) {
+            let definition = Definition::Stack {
+                id,
+                flags: StackFlags::TOO_MANY,
+                native: Vec::new(),
+                python: Vec::new(),
+                joins: Vec::new(),
+            };
+            let Some(place) = define(&definition) else { return known(StackId(0)) };
+            self.stack_places.push(place);
+            self.full = id;
+            return Interned { id, full: true };
+        }
+        let python = stack.python.iter().map(|frame| PythonFrame {
+            code: self.code(frame, interpreter, &define),
+            last_instruction: frame.last_instruction,
+        });
+        let python: Vec<_> = python.collect();
+        let native = stack.native.iter().map(|frame| frame.address as u64).collect();
+        let joins = stack.joins.to_vec();
+        let words = 2 + stack.native.len() + stack.python.len() + stack.joins.len();
+        let definition = Definition::Stack { id, flags: stack.flags, native, python, joins };
+        let Some(place) = define(&definition) else { return known(StackId(0)) };
+        self.stack_places.push(place);
+        self.spend(8 * words);
+        // Without memory for the table it is written again the next time.
+        let _ = self.stacks.insert(KeyedSlot { key: fingerprint, value: id.0 });
+        self.last_stack = id.0;
+        known(id)
+    }
+
+    fn spend(&mut self, bytes: usize) {
+        self.room = self.room.map(|room| room.saturating_sub(bytes as u64));
+    }
+
+    /// 0 where it cannot be read.
+    fn code(
+        &mut self,
+        frame: &walk::Frame,
+        interpreter: Option<&Interpreter>,
+        define: &impl Fn(&Definition) -> Option<DefinitionLocation>,
+    ) -> u32 {
+        let fingerprint = frame.identity.max(1);
+        if let Some(known) = self.codes.get(fingerprint) {
+            return known.value;
+        }
+        if self.code_places.make_room().is_err() {
+            return 0;
+        }
+        let Some(layout) = interpreter.map(|interpreter| &interpreter.layout) else { return 0 };
+        let Some(read) = code::read(&Plain, layout, frame.code) else { return 0 };
+        let id = self.last_code + 1;
+        let code::Code { name, file, first_line, line_table } = read;
+        let bytes = 64 + name.len() + file.len() + line_table.len();
+        let minor = layout.minor;
+        let definition = Definition::Code { id, minor, name, file, first_line, line_table };
+        let Some(place) = define(&definition) else { return 0 };
+        self.code_places.push(place);
+        self.spend(bytes);
+        let _ = self.codes.insert(KeyedSlot { key: fingerprint, value: id });
+        self.last_code = id;
+        id
+    }
+
+    /// A library was met. True: it took addresses of another one, so that stacks with the same
+    /// addresses are other stacks now.
+    ///
+    /// # Safety
+    /// It is loaded now.
+    pub unsafe fn module(
+        &mut self,
+        loaded: &Loaded,
+        headers: &Headers,
+        define: impl Fn(&Definition) -> Option<DefinitionLocation>,
+    ) -> bool {
+        let overlaps =
+            |known: &Known| known.loaded.start < loaded.end && loaded.start < known.loaded.end;
+        // SAFETY: as the caller promises.
+        let object = unsafe { loaded.object() };
+        let path = object.path().to_bytes();
+        let same = |known: &Known| {
+            (known.loaded.start, known.loaded.end) == (loaded.start, loaded.end)
+                && known.base == headers.base
+                && known.path == path
+                && known.build_id == headers.build_id
+        };
+        let count = self.modules.len();
+        if self.modules.iter().any(same) {
+            return false;
+        }
+        self.modules.retain(|known| !overlaps(known));
+        let replaces = self.modules.len() < count;
+        let shown = match path.is_empty() {
+            true => program(),
+            false => String::from_utf8_lossy(path).into_owned(),
+        };
+        let (id, base) = (headers.build_id.to_vec(), headers.base);
+        self.write_module(shown, id, base, (loaded.start, loaded.end), define);
+        let (path, build_id) = (path.to_vec(), headers.build_id.to_vec());
+        self.modules.push(Known { loaded: *loaded, base: headers.base, path, build_id });
+        replaces
+    }
+
+    /// Code was met that belongs to no library. True: one was in its place before.
+    pub fn made(
+        &mut self,
+        code: usize,
+        define: impl Fn(&Definition) -> Option<DefinitionLocation>,
+    ) -> bool {
+        let holds = |known: &&mut Known| {
+            known.path != MADE.as_bytes() && (known.loaded.start..known.loaded.end).contains(&code)
+        };
+        let Some(known) = self.modules.iter_mut().find(holds) else { return false };
+        let Loaded { start, end, .. } = known.loaded;
+        let loaded = Loaded::nobody(start, end);
+        *known = Known { loaded, base: 0, path: MADE.into(), build_id: Vec::new() };
+        self.write_module(MADE.to_string(), Vec::new(), 0, (start, end), define);
+        true
+    }
+
+    fn write_module(
+        &mut self,
+        path: String,
+        build_id: Vec<u8>,
+        base: usize,
+        (start, end): (usize, usize),
+        define: impl Fn(&Definition) -> Option<DefinitionLocation>,
+    ) {
+        self.last_module += 1;
+        self.spend(128 + path.len());
+        let (id, base, start, end) = (self.last_module, base as u64, start as u64, end as u64);
+        define(&Definition::Module { id, path, build_id, base, start, end });
+    }
+}
+
+/// What stands where a path does, for code that was made at run time.
+const MADE: &str = "[made at run time]";
+
+/// The loader has no path for the program itself.
+fn program() -> String {
+    match std::fs::read_link("/proc/self/exe") {
+        Ok(path) => path.to_string_lossy().into_owned(),
+        Err(_) => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    fn stack(native: &[native::Frame]) -> Stack<'_> {
+        Stack { flags: StackFlags::default(), native, python: &[], joins: &[] }
+    }
+
+    #[test]
+    fn a_stack_is_written_once() {
+        let mut library = StackInterner::new(1 << 20);
+        let written = RefCell::new(Vec::new());
+        let define = |definition: &Definition| {
+            written.borrow_mut().push(definition.clone());
+            Some(DefinitionLocation::At(8 * written.borrow().len() as u64))
+        };
+        let frames = [native::Frame { address: 7, low: 0 }];
+        for _ in 0..3 {
+            assert_eq!(library.stack(9, &stack(&frames), None, define).id, StackId(1));
+        }
+        assert_eq!(library.stack(10, &stack(&frames), None, define).id, StackId(2));
+        assert_eq!(written.borrow().len(), 2);
+        assert_eq!(library.stack_location(StackId(2)), Some(DefinitionLocation::At(16)));
+        assert_eq!([0, 3].map(|id| library.stack_location(StackId(id))), [None; 2]);
+        assert!(matches!(&written.borrow()[0], Definition::Stack { native, .. } if native == &[7]));
+    }
+
+    #[test]
+    fn what_is_not_recorded_has_no_number() {
+        let mut library = StackInterner::new(1 << 20);
+        assert_eq!(library.stack(9, &stack(&[]), None, |_| None).id, StackId(0));
+        assert_eq!(
+            library.stack(9, &stack(&[]), None, |_| Some(DefinitionLocation::Early)).id,
+            StackId(1)
+        );
+    }
+
+    #[test]
+    fn when_there_is_no_room_the_rest_share_one_number() {
+        let mut library = StackInterner::new(100);
+        let frames = [native::Frame::default(); 20];
+        assert_eq!(
+            library.stack(1, &stack(&frames), None, |_| Some(DefinitionLocation::Early)).id,
+            StackId(1)
+        );
+        let first = library.stack(2, &stack(&frames), None, |definition| {
+            matches!(definition, Definition::Stack { flags: StackFlags::TOO_MANY, .. })
+                .then_some(DefinitionLocation::Early)
+        });
+        assert!(first.full && first.id == StackId(2));
+        let later = library.stack(3, &stack(&frames), None, |_| panic!());
+        assert!(!later.full && later.id == StackId(2));
+        assert_eq!(library.stack(1, &stack(&frames), None, |_| panic!()).id, StackId(1));
+    }
+}

@@ -1,0 +1,287 @@
+//! The thread that asks NVML.
+//!
+//! NVML of a sick GPU may never answer, while the driver calls of the program still do. A call into
+//! the kernel cannot be taken back, so the thread that makes it is lost. A hook must not be the
+//! first to hang: reading only where the program itself waits would not do, as the program's call
+//! has returned by then; a mark "under way" saves all threads but the first. So NVML is asked on a
+//! thread of ours, and the hook waits for the answer for a second at most. From then on nobody
+//! waits, until NVML has answered after all.
+//!
+//! The thread is made when NVML is opened, which is when the process has a GPU: the driver has
+//! threads of its own by then. It takes no signal, and runs nothing of the program's. It does not
+//! keep the process alive: where it is the last one it ends too.
+
+use crate::driver::depth::inside;
+use crate::runtime::{futex, log};
+use core::cell::UnsafeCell;
+use core::ffi::c_void;
+use core::mem::MaybeUninit;
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// For one answer.
+pub const PATIENCE: Duration = Duration::from_secs(1);
+/// For NVML's start.
+pub const PATIENCE_AT_START: Duration = Duration::from_secs(5);
+/// After so long without a question the thread looks whether it is alone.
+const IDLE: Duration = Duration::from_secs(1);
+const STACK: usize = 1 << 20;
+/// Looks for the answer before the asking thread sleeps: a few microseconds.
+const SPINS: u32 = 400;
+
+type Question = Box<dyn FnOnce() + Send>;
+
+/// Where a question is laid down. A forked child has a desk and a thread of its own.
+struct Desk {
+    process: libc::pid_t,
+    /// FREE, TAKEN or ASKED.
+    state: AtomicU32,
+    question: UnsafeCell<Option<Question>>,
+    /// The last question was given up.
+    sick: AtomicBool,
+}
+
+const FREE: u32 = 0;
+const TAKEN: u32 = 1;
+const ASKED: u32 = 2;
+
+// SAFETY: the question is touched by who took the desk, and by the thread once it is asked.
+unsafe impl Sync for Desk {}
+
+static DESK: AtomicPtr<Desk> = AtomicPtr::new(null_mut());
+
+struct Answer<T> {
+    there: AtomicU32,
+    value: UnsafeCell<Option<T>>,
+}
+
+// SAFETY: written once before `there` is set, read after it.
+unsafe impl<T: Send> Send for Answer<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Answer<T> {}
+
+/// `None`: there was no answer in time, or there is no thread to ask.
+pub fn ask<T: Send + 'static>(
+    patience: Duration,
+    question: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let until = Instant::now() + patience;
+    let desk = desk()?;
+    if !desk.take(until) {
+        return None;
+    }
+    let answer = Arc::new(Answer { there: AtomicU32::new(0), value: UnsafeCell::new(None) });
+    let back = Arc::clone(&answer);
+    let asked: Question = Box::new(move || {
+        let value = question();
+        // SAFETY: nobody reads it before `there` is set.
+        unsafe { *back.value.get() = Some(value) };
+        back.there.store(1, Ordering::Release);
+        futex::wake_all(&back.there);
+    });
+    // SAFETY: the desk is ours.
+    unsafe { *desk.question.get() = Some(asked) };
+    desk.state.store(ASKED, Ordering::Release);
+    futex::wake_all(&desk.state);
+    if !wait_until(until, || answer.there.load(Ordering::Acquire) == 1, &answer.there, 0) {
+        desk.give_up();
+        return None;
+    }
+    // SAFETY: written, and the thread has no more to do with it.
+    unsafe { (*answer.value.get()).take() }
+}
+
+/// Waits for `is` while `word` has this value. False: the time is over.
+fn wait_until(until: Instant, is: impl Fn() -> bool, word: &AtomicU32, value: u32) -> bool {
+    for _ in 0..SPINS {
+        if is() {
+            return true;
+        }
+        core::hint::spin_loop();
+    }
+    while !is() {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return false;
+        }
+        futex::wait(word, value, left);
+    }
+    true
+}
+
+impl Desk {
+    /// False: somebody else's question is not answered, and nobody waits for it any more.
+    fn take(&self, until: Instant) -> bool {
+        let free = || {
+            let order = (Ordering::Acquire, Ordering::Relaxed);
+            self.state.compare_exchange(FREE, TAKEN, order.0, order.1).is_ok()
+        };
+        if free() {
+            return true;
+        }
+        loop {
+            if self.sick.load(Ordering::Relaxed) || Instant::now() >= until {
+                return false;
+            }
+            let state = self.state.load(Ordering::Relaxed);
+            if state == FREE && free() {
+                return true;
+            }
+            futex::wait(&self.state, state, Duration::from_millis(1));
+        }
+    }
+
+    #[cold]
+    fn give_up(&self) {
+        static SAID: AtomicBool = AtomicBool::new(false);
+        self.sick.store(true, Ordering::Relaxed);
+        if !SAID.swap(true, Ordering::Relaxed) {
+            log::line(format_args!(
+                "NVML does not answer (is the GPU ill?): until it does, what the driver takes on \
+                 its own is counted as it was last seen"
+            ));
+        }
+    }
+
+    /// The thread's life. It ends when it is the last one.
+    fn serve(&self) {
+        loop {
+            while self.state.load(Ordering::Acquire) != ASKED {
+                let state = self.state.load(Ordering::Relaxed);
+                let began = Instant::now();
+                if state != ASKED {
+                    futex::wait(&self.state, state, IDLE);
+                }
+                if began.elapsed() >= IDLE && is_last_thread() {
+                    return;
+                }
+            }
+            // SAFETY: asked: it is ours now.
+            let question = unsafe { (*self.question.get()).take() };
+            if let Some(question) = question {
+                // A panic is no answer: who asked gives up after a while.
+                let _ = catch_unwind(AssertUnwindSafe(question));
+            }
+            self.sick.store(false, Ordering::Relaxed);
+            self.state.store(FREE, Ordering::Release);
+            futex::wake_all(&self.state);
+        }
+    }
+}
+
+/// This process's desk, with its thread.
+fn desk() -> Option<&'static Desk> {
+    // SAFETY: asks the kernel.
+    let process = unsafe { libc::getpid() };
+    let known = DESK.load(Ordering::Acquire);
+    // SAFETY: never freed.
+    match unsafe { known.as_ref() } {
+        Some(desk) if desk.process == process => Some(desk),
+        _ => open(known, process),
+    }
+}
+
+#[cold]
+fn open(known: *mut Desk, process: libc::pid_t) -> Option<&'static Desk> {
+    let fresh = Box::into_raw(Box::new(Desk {
+        process,
+        state: AtomicU32::new(FREE),
+        question: UnsafeCell::new(None),
+        sick: AtomicBool::new(false),
+    }));
+    // SAFETY: never freed once it is known.
+    let desk = unsafe { &*fresh };
+    match DESK.compare_exchange(known, fresh, Ordering::AcqRel, Ordering::Acquire) {
+        // Without a thread nobody answers, and it is ill from the start.
+        Ok(_) if !start(desk) => {
+            desk.state.store(ASKED, Ordering::Relaxed);
+            desk.sick.store(true, Ordering::Relaxed);
+            log::line(format_args!(
+                "no thread can be made to ask NVML: what the driver takes on its own is not seen"
+            ));
+            None
+        }
+        Ok(_) => Some(desk),
+        Err(other) => {
+            // SAFETY: nobody has seen it; the other one is never freed.
+            unsafe {
+                drop(Box::from_raw(fresh));
+                Some(&*other)
+            }
+        }
+    }
+}
+
+fn start(desk: &'static Desk) -> bool {
+    extern "C" fn run(desk: *mut c_void) -> *mut c_void {
+        // SAFETY: the desk of below, which stays.
+        let desk = unsafe { &*desk.cast::<Desk>() };
+        // SAFETY: a name that ends.
+        unsafe { libc::prctl(libc::PR_SET_NAME, c"vramtrace-nvml".as_ptr()) };
+        inside(|| desk.serve());
+        null_mut()
+    }
+    let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
+    let mut thread = 0;
+    // SAFETY: the attributes are made, used and destroyed here; this thread's mask is put back.
+    unsafe {
+        if libc::pthread_attr_init(attributes.as_mut_ptr()) != 0 {
+            return false;
+        }
+        let attributes = attributes.as_mut_ptr();
+        libc::pthread_attr_setstacksize(attributes, STACK);
+        libc::pthread_attr_setdetachstate(attributes, libc::PTHREAD_CREATE_DETACHED);
+        let (mut all, mut before) = (core::mem::zeroed(), core::mem::zeroed());
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        let desk = (&raw const *desk).cast_mut().cast();
+        let made = inside(|| libc::pthread_create(&mut thread, attributes, run, desk));
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, null_mut());
+        libc::pthread_attr_destroy(attributes);
+        made == 0
+    }
+}
+
+/// The first thread has ended, and no other one but this is left: the C library ends the process
+/// with its last thread.
+fn is_last_thread() -> bool {
+    let Ok(stat) = std::fs::read("/proc/self/stat") else { return false };
+    let Some(name_end) = stat.iter().rposition(|byte| *byte == b')') else { return false };
+    let mut fields = stat[name_end + 1..].split(|byte| *byte == b' ').skip(1);
+    let is_zombie = fields.next() == Some(b"Z");
+    is_zombie && fields.nth(16) == Some(b"2")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_does_not_come_is_not_waited_for_twice() {
+        assert_eq!(ask(PATIENCE, || 7), Some(7));
+        let (gate, closed) = (Arc::new(AtomicU32::new(0)), Duration::from_millis(20));
+        let inner = Arc::clone(&gate);
+        let hangs = move || {
+            while inner.load(Ordering::Relaxed) == 0 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        assert_eq!(ask(closed, hangs), None);
+        let began = Instant::now();
+        assert_eq!(ask(PATIENCE, || 8), None, "it is ill");
+        assert!(began.elapsed() < PATIENCE / 2);
+        gate.store(1, Ordering::Relaxed);
+        let mut again = None;
+        for _ in 0..1000 {
+            again = again.or_else(|| ask(PATIENCE, || 9));
+            std::thread::sleep(Duration::from_millis(1));
+            if again.is_some() {
+                break;
+            }
+        }
+        assert_eq!(again, Some(9), "it has answered after all");
+    }
+}

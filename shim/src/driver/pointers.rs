@@ -1,0 +1,213 @@
+//! The real functions of libcuda and libnvidia-ml, and the map from a real address to our hook.
+//!
+//! Filled from the libraries' own symbol tables, all at once, when a name of the table is first
+//! looked up with success or called. No lock: racing threads store the same values.
+
+use super::api::{Api, Home};
+use crate::runtime::elf;
+use crate::runtime::elf::Object;
+use crate::runtime::{errno, loader};
+use core::ffi::{CStr, c_void};
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+static REAL: [AtomicPtr<c_void>; Api::COUNT] = [const { AtomicPtr::new(null_mut()) }; Api::COUNT];
+
+/// Each home's object, once found; it is never unloaded then.
+static OBJECTS: [AtomicPtr<c_void>; 3] = [const { AtomicPtr::new(null_mut()) }; 3];
+
+impl Home {
+    fn library(self) -> &'static CStr {
+        match self {
+            Home::Cuda => c"libcuda.so.1",
+            Home::Nvml => c"libnvidia-ml.so.1",
+            Home::Torch => c"libc10.so",
+        }
+    }
+
+    /// The function without which it is not this library.
+    fn witness(self) -> &'static CStr {
+        match self {
+            Home::Cuda => c"cuDriverGetVersion",
+            Home::Nvml => c"nvmlInit_v2",
+            Home::Torch => c"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE",
+        }
+    }
+
+    /// A file may serve under both names, and the loader keeps only the first: what counts
+    /// is that it is one of the two by name and defines the function without which there is none.
+    pub fn is_in(self, object: &Object) -> bool {
+        let named = match self {
+            Home::Cuda | Home::Nvml => {
+                object.is_named("libcuda.so") || object.is_named("libnvidia-ml.so")
+            }
+            Home::Torch => object.is_named("libc10"),
+        };
+        named && object.function(self.witness().to_bytes()).is_some()
+    }
+
+    fn object(self) -> Option<Object> {
+        let handle = OBJECTS[self as usize].load(Ordering::Acquire);
+        (!handle.is_null()).then(|| unsafe { Object::of_handle(handle) })
+    }
+
+    /// Whether its object was found in the process.
+    pub fn is_found(self) -> bool {
+        !OBJECTS[self as usize].load(Ordering::Acquire).is_null()
+    }
+}
+
+/// The real function, for our export: opens the library if nobody did.
+#[inline]
+pub fn function(api: Api) -> Option<*mut c_void> {
+    let real = REAL[api as usize].load(Ordering::Relaxed);
+    if real.is_null() { open(api) } else { Some(real) }
+}
+
+#[cold]
+fn open(api: Api) -> Option<*mut c_void> {
+    let kept = errno::get();
+    if !find(api.home()) {
+        // A program that is linked against the library has it already; one that calls our export
+        // without it (a weak reference, a plugin) would otherwise call into nothing.
+        let handle =
+            crate::driver::depth::inside(|| loader::dlopen(api.home().library(), libc::RTLD_NOW));
+        if !handle.is_null() {
+            adopt(api.home(), unsafe { Object::of_handle(handle) });
+        }
+    }
+    errno::set(kept);
+    known(api)
+}
+
+/// The real function if its library was found and has it.
+pub fn known(api: Api) -> Option<*mut c_void> {
+    let real = REAL[api as usize].load(Ordering::Acquire);
+    (!real.is_null()).then_some(real)
+}
+
+/// Looks for the home's object behind us in the global scope, or loaded under its usual name, and
+/// fills the tables. `false`: it is not there.
+#[cold]
+pub fn find(home: Home) -> bool {
+    if home.is_found() {
+        return true;
+    }
+    let found = unsafe { loader::dlsym(libc::RTLD_NEXT, home.witness()) };
+    if !found.is_null() && adopt_at(home, found) {
+        return true;
+    }
+    loader::clear_error();
+    let handle = loader::dlopen(home.library(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+    !handle.is_null() && adopt(home, unsafe { Object::of_handle(handle) })
+}
+
+/// A look-up found this function: if it is in the home's object, that one is adopted.
+pub fn adopt_at(home: Home, found: *mut c_void) -> bool {
+    home.is_found() || elf::object_at(found as usize).is_some_and(|object| adopt(home, object))
+}
+
+/// Fills the tables from this object, if it is the home's.
+#[cold]
+fn adopt(home: Home, object: Object) -> bool {
+    if !home.is_in(&object) {
+        return false;
+    }
+    for &api in Api::ALL.iter().filter(|api| api.home() == home) {
+        if let Some(address) = object.function(api.name().as_bytes()) {
+            REAL[api as usize].store(address as *mut c_void, Ordering::Release);
+            remember(address, api);
+        }
+    }
+    stay(&object);
+    OBJECTS[home as usize].store(object.handle(), Ordering::Release);
+    true
+}
+
+/// Our pointers into it must stay good: it is not to be unloaded any more.
+fn stay(object: &Object) {
+    loader::dlopen(object.path(), libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE);
+}
+
+/// The driver handed out this function itself, and it lies in another file: the driver is a small
+/// one that opens the real one (WSL2, compatibility packages). Both are one driver: its functions
+/// get the same hooks, which call the small one where that has the function.
+#[cold]
+pub fn adopt_inner(found: *mut c_void) -> Option<Api> {
+    static INNER: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+    let object = elf::object_at(found as usize)?;
+    let handle = object.handle();
+    if OBJECTS[Home::Cuda as usize].load(Ordering::Acquire) == handle || !Home::Cuda.is_in(&object)
+    {
+        return None;
+    }
+    let (null, relaxed) = (null_mut(), Ordering::Relaxed);
+    // The map has room for one.
+    match INNER.compare_exchange(null, handle, relaxed, relaxed) {
+        Err(other) if other != handle => return None,
+        _ => {}
+    }
+    for &api in Api::ALL.iter().filter(|api| api.home() == Home::Cuda) {
+        if let Some(address) = object.function(api.name().as_bytes()) {
+            let (real, success) = (&REAL[api as usize], Ordering::Release);
+            let _ = real.compare_exchange(null, address as *mut c_void, success, relaxed);
+            remember(address, api);
+        }
+    }
+    stay(&object);
+    at(found as usize)
+}
+
+/// Whether this function lies in a driver that is not the one whose calls are followed.
+pub fn is_of_second_driver(found: *mut c_void) -> Option<Object> {
+    let object = elf::object_at(found as usize)?;
+    let followed = OBJECTS[Home::Cuda as usize].load(Ordering::Acquire);
+    (!followed.is_null() && followed != object.handle() && Home::Cuda.is_in(&object))
+        .then_some(object)
+}
+
+/// Any function of the home by name, for the calls that we make ourselves.
+pub fn by_name(home: Home, name: &str) -> Option<*mut c_void> {
+    home.object()?.function(name.as_bytes()).map(|address| address as *mut c_void)
+}
+
+/// Real address -> entry point. One word a slot, address << 16 | number: set with one store, so
+/// that a reader never sees half of it. Open addressing, at most 40 % full: each function of the table
+/// may be there twice (see [`adopt_inner`]).
+const SLOTS: usize = 1024;
+const _: () = assert!(Api::COUNT * 2 * 5 < SLOTS * 2);
+static MAP: [AtomicU64; SLOTS] = [const { AtomicU64::new(0) }; SLOTS];
+
+fn slot_of(address: usize) -> usize {
+    (address as u64 >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize >> (64 - 10)
+}
+
+fn remember(address: usize, api: Api) {
+    if address >> 48 != 0 {
+        return;
+    }
+    let word = (address as u64) << 16 | api as u64;
+    let mut slot = slot_of(address);
+    loop {
+        match MAP[slot].compare_exchange(0, word, Ordering::Release, Ordering::Acquire) {
+            Ok(_) => return,
+            // Two names for one function: the first stands for both.
+            Err(other) if other >> 16 == address as u64 => return,
+            Err(_) => slot = (slot + 1) % SLOTS,
+        }
+    }
+}
+
+/// The entry point whose real function lies there.
+pub fn at(address: usize) -> Option<Api> {
+    let mut slot = slot_of(address);
+    loop {
+        match MAP[slot].load(Ordering::Acquire) {
+            0 => return None,
+            word if word >> 16 == address as u64 => {
+                return Some(Api::ALL[(word & 0xffff) as usize]);
+            }
+            _ => slot = (slot + 1) % SLOTS,
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! The exported functions, one for each line of the table. A program reaches them by being linked
+//! against the driver (we stand before it in the search order), or by a pointer that a look-up of
+//! ours handed out. They are the only door to the hooks, so that each call passes once.
+#![allow(non_snake_case, clippy::too_many_arguments, clippy::missing_safety_doc)]
+
+use super::call::Call;
+use crate::driver::api::Api;
+use crate::driver::cuda::*;
+use crate::driver::table::table;
+use crate::driver::{depth, pointers};
+use crate::hooks::call;
+use crate::hooks::torch_calls;
+use core::ffi::{c_char, c_void};
+
+/// A function's address in a static.
+pub struct Hook(pub *const ());
+unsafe impl Sync for Hook {}
+
+macro_rules! exports {
+    ($( $title:literal $family:ident in $home:ident { $(
+        $name:ident $since:literal ( $($arg:ident: $ty:ty),* ) => $hook:ident $(:: $rest:ident)*;
+    )* } )*) => {
+        $($( export!($home $name ( $($arg: $ty),* ) => $hook $(:: $rest)*); )*)*
+
+        /// What is handed out in place of each real function.
+        pub static HOOKS: [Hook; Api::COUNT] = [ $($( Hook($name as *const ()), )*)* ];
+    };
+}
+
+macro_rules! export {
+    // Called by PyTorch, not by the program: four or five arguments in registers, and the next
+    // register is for the place of the call, which says whose library this is.
+    (Torch $name:ident (
+        $a:ident: $A:ty, $b:ident: $B:ty, $c:ident: $C:ty, $d:ident: $D:ty
+    ) => $($hook:tt)+) => {
+        export!(with "r8", $name ($a: $A, $b: $B, $c: $C, $d: $D) => $($hook)+);
+    };
+    (Torch $name:ident (
+        $a:ident: $A:ty, $b:ident: $B:ty, $c:ident: $C:ty, $d:ident: $D:ty, $e:ident: $E:ty
+    ) => $($hook:tt)+) => {
+        export!(with "r9", $name ($a: $A, $b: $B, $c: $C, $d: $D, $e: $E) => $($hook)+);
+    };
+    (with $register:literal, $name:ident ( $($arg:ident: $ty:ty),* ) => $($hook:tt)+) => {
+        mod $name {
+            use super::*;
+            pub unsafe extern "C-unwind" fn called($($arg: $ty,)* caller: usize) {
+                let api = Api::$name;
+                torch_calls::run(api, |process| unsafe {
+                    crate::hooks::$($hook)+(process, api, $($arg),*)
+                });
+                if let Some(real) = torch_calls::real(api, caller) {
+                    let real: unsafe extern "C-unwind" fn($($ty),*) =
+                        unsafe { core::mem::transmute(real) };
+                    unsafe { real($($arg),*) }
+                }
+            }
+        }
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        #[unsafe(naked)]
+        pub unsafe extern "C-unwind" fn $name($($arg: $ty),*) {
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "endbr64",
+                concat!("mov ", $register, ", [rsp]"),
+                "jmp {called}",
+                ".cfi_endproc",
+                called = sym $name::called,
+            )
+        }
+    };
+    // Launches: a program makes thousands a second, and only the first one of a function matters.
+    // Types cannot be told apart here: the hook's name says where the function stands.
+    ($home:ident $name:ident ( $config:ident: $C:ty, $function:ident: $F:ty $(, $arg:ident: $ty:ty)* ) => launch :: kernel_ex) => {
+        export!(of $function, $name ( $config: $C, $function: $F $(, $arg: $ty)* ) => launch::kernel_ex);
+    };
+    ($home:ident $name:ident ( $function:ident: $F:ty $(, $arg:ident: $ty:ty)* ) => launch :: $hook:ident) => {
+        export!(of $function, $name ( $function: $F $(, $arg: $ty)* ) => launch::$hook);
+    };
+    (of $function:ident, $name:ident ( $($arg:ident: $ty:ty),* ) => $($hook:tt)+) => {
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> CUresult {
+            let Some(real) = pointers::function(Api::$name) else {
+                return Api::$name.missing(Api::$name.home().is_found());
+            };
+            let real: unsafe extern "C-unwind" fn($($ty),*) -> CUresult =
+                unsafe { core::mem::transmute(real) };
+            if crate::hooks::launch::is_known($function) {
+                return unsafe { real($($arg),*) };
+            }
+            #[cold]
+            #[inline(never)]
+            unsafe fn first(
+                real: unsafe extern "C-unwind" fn($($ty),*) -> CUresult,
+                $($arg: $ty),*
+            ) -> CUresult {
+                let Some(guard) = depth::enter() else { return unsafe { real($($arg),*) } };
+                let call = Call::new(Api::$name, real);
+                call::run(
+                    &call,
+                    guard,
+                    |process| body!(process, &call, ($($arg),*), $($hook)+),
+                    || unsafe { real($($arg),*) },
+                )
+            }
+            unsafe { first(real, $($arg),*) }
+        }
+    };
+    ($home:ident $name:ident ( $($arg:ident: $ty:ty),* ) => $($hook:tt)+) => {
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        pub unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> CUresult {
+            let Some(real) = pointers::function(Api::$name) else {
+                return Api::$name.missing(Api::$name.home().is_found());
+            };
+            let real: unsafe extern "C-unwind" fn($($ty),*) -> CUresult =
+                unsafe { core::mem::transmute(real) };
+            let Some(guard) = depth::enter() else { return unsafe { real($($arg),*) } };
+            let call = Call::new(Api::$name, real);
+            call::run(
+                &call,
+                guard,
+                |process| body!(process, &call, ($($arg),*), $($hook)+),
+                || unsafe { real($($arg),*) },
+            )
+        }
+    };
+}
+
+macro_rules! body {
+    ($process:ident, $call:expr, ($($arg:expr),*), pass) => {{
+        $process.usage.count($call.api);
+        unsafe { $call.real($($arg),*) }
+    }};
+    ($process:ident, $call:expr, ($($arg:expr),*), note) => {{
+        $process.usage.note(&$process.trace_writer, $call.api);
+        unsafe { $call.real($($arg),*) }
+    }};
+    ($process:ident, $call:expr, ($($arg:expr),*), proc_address::$version:ident) => {{
+        unsafe { super::proc_address::$version($process, $call, $($arg),*) }
+    }};
+    ($process:ident, $call:expr, ($($arg:expr),*), $($hook:tt)+) => {{
+        $process.usage.count($call.api);
+        unsafe { crate::hooks::$($hook)+($process, $call, $($arg),*) }
+    }};
+}
+
+table!(exports);
+
+/// The function to hand out in place of the real one.
+pub fn replacement(api: Api) -> *mut c_void {
+    HOOKS[api as usize].0 as *mut c_void
+}

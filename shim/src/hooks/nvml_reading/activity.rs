@@ -1,0 +1,214 @@
+//! A call that can make the driver take memory of its own: marked while it is under way, read
+//! after, and what shows is accounted for who made it.
+
+use crate::hooks::nvml_reading::reader::{DeviceReadings, NvmlReader};
+use crate::hooks::state::Process;
+use crate::model::attribution::driver_internal::{ActivitySet, DriverInternal};
+use crate::model::attribution::driver_internal::{Attribution, DriverActivity, Originator};
+use crate::model::devices::Device;
+use std::sync::atomic::Ordering;
+use vramtrace_format::{Cause, ContextId, DeviceId, Event, Took};
+
+/// Readings after calls take at most this, and then one part in so many of the process's life:
+/// where many processes share a GPU, NVML is slow.
+const GRACE_NS: u64 = 100_000_000;
+const SHARE: u64 = 1000;
+
+/// What a context or a limit took is charged by other means too, where NVML does not know us.
+fn always_read(doing: DriverActivity) -> bool {
+    matches!(
+        doing,
+        DriverActivity::Context | DriverActivity::StackLimit | DriverActivity::OtherLimit
+    )
+}
+
+/// Such a call, while it is under way.
+pub struct ActivityGuard {
+    watched: &'static DeviceReadings,
+    pub device: &'static Device,
+    pub doing: DriverActivity,
+}
+
+/// Who a reading is made for; `told` books what shows: it may capture the stack and ask the driver.
+pub struct AttributedReading<'a> {
+    pub taking: &'a ActivityGuard,
+    pub told: &'a mut dyn FnMut(Attribution),
+}
+
+impl Drop for ActivityGuard {
+    fn drop(&mut self) {
+        self.watched.active[self.doing as usize].fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl ActivityGuard {
+    /// What is under way beside it.
+    fn others(&self) -> ActivitySet {
+        self.watched.under_way(Some(self.doing))
+    }
+}
+
+impl DeviceReadings {
+    fn under_way(&self, but_one: Option<DriverActivity>) -> ActivitySet {
+        DriverActivity::ALL.into_iter().fold(ActivitySet::default(), |calls, doing| {
+            let own = u32::from(but_one == Some(doing));
+            match self.active[doing as usize].load(Ordering::Relaxed) > own {
+                true => calls.with(doing),
+                false => calls,
+            }
+        })
+    }
+}
+
+impl NvmlReader {
+    /// Before a call that can make the driver take memory of its own. `None`: nobody wants to
+    /// know, or nobody could tell.
+    pub fn begin(
+        &'static self,
+        p: &Process,
+        device: &'static Device,
+        doing: DriverActivity,
+    ) -> Option<ActivityGuard> {
+        if !NvmlReader::is_wanted(p) {
+            return None;
+        }
+        let watched = self.devices.get(device.id.0 as usize)?;
+        if !always_read(doing) && !watched.present.load(Ordering::Relaxed) {
+            return None;
+        }
+        watched.active[doing as usize].fetch_add(1, Ordering::Relaxed);
+        Some(ActivityGuard { watched, device, doing })
+    }
+
+    /// Whether there is time for a reading after a call; if not, the next one tells, whoever makes
+    /// it.
+    pub fn may_read(&self, p: &Process, taking: &ActivityGuard) -> bool {
+        let allowed = GRACE_NS.saturating_add(p.clock.now_ns() / SHARE);
+        if always_read(taking.doing) || self.spent_ns.load(Ordering::Relaxed) <= allowed {
+            return true;
+        }
+        taking.watched.account.lock().wait(taking.doing);
+        false
+    }
+
+    /// A call was made that may show at the next reading; on another device than its own, say.
+    pub fn wait_for(&self, device: DeviceId, doing: DriverActivity) {
+        if let Some(watched) = self.devices.get(device.0 as usize) {
+            watched.account.lock().wait(doing);
+        }
+    }
+
+    pub fn spent(&self, ns: u64) {
+        self.spent_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    /// When the device was read last.
+    pub fn read_ns(&self, device: DeviceId) -> u64 {
+        self.devices
+            .get(device.0 as usize)
+            .map_or(0, |watched| watched.read_ns.load(Ordering::Relaxed))
+    }
+
+    /// What the driver holds of its own on the device beside its contexts, at `Cause as usize`.
+    /// No lock: the figures may be of two moments while a call is under way.
+    pub fn took(&self, device: DeviceId) -> [u64; Cause::COUNT] {
+        match self.devices.get(device.0 as usize) {
+            Some(watched) => std::array::from_fn(|n| watched.took[n].load(Ordering::Relaxed)),
+            None => [0; Cause::COUNT],
+        }
+    }
+
+    /// Names what a reading showed, now that it is charged. True: something was told.
+    pub fn name(
+        &self,
+        p: &Process,
+        device: &Device,
+        watched: &DeviceReadings,
+        exact: bool,
+        own: Option<AttributedReading<'_>>,
+    ) -> bool {
+        let doing = own.as_ref().map(|own| own.taking.doing);
+        let showed = {
+            let mut account = watched.account.lock();
+            let others = match &own {
+                Some(own) => own.taking.others(),
+                None => watched.under_way(None),
+            };
+            // What contexts took when they were made stands beside it.
+            let contexts = p.contexts.bytes_on(device.id);
+            let hidden = p.cap.outside(device.id).saturating_sub(contexts);
+            account.settle(hidden, doing, others, exact)
+        };
+        match (showed, own) {
+            (Attribution::Nothing, _) => return false,
+            (Attribution::Less(bytes), _) => {
+                watched.change(p, device.id, |account, tell| {
+                    account.give_back(bytes, doing.map(DriverActivity::cause), tell);
+                });
+            }
+            (_, Some(own)) => (own.told)(showed),
+            (Attribution::BySome(cause, bytes), None) => {
+                self.book(p, device.id, Originator::unnamed(cause), bytes);
+            }
+            (Attribution::ByCall(_), None) => {}
+        }
+        true
+    }
+
+    /// Adds what was taken to the device's account, and records it.
+    pub fn book(&self, p: &Process, device: DeviceId, maker: Originator, bytes: u64) {
+        let Some(watched) = self.devices.get(device.0 as usize).filter(|_| bytes > 0) else {
+            return;
+        };
+        let mut account = watched.account.lock();
+        let maker = account.add(maker, bytes);
+        watched.publish(&account, maker.cause);
+        record(p, device, &maker, bytes.min(i64::MAX as u64) as i64);
+    }
+
+    /// A context is gone, and with it what was taken in it.
+    pub fn context_ended(&self, p: &Process, device: DeviceId, context: ContextId) {
+        if let Some(watched) = self.devices.get(device.0 as usize) {
+            watched.change(p, device, |account, tell| account.context_ended(context, tell));
+        }
+    }
+
+    /// What the driver holds of its own, by who made it take it. `tell` is called under the
+    /// device's lock, so that nothing is recorded between.
+    pub fn each_took(&self, mut tell: impl FnMut(Took)) {
+        for (ordinal, watched) in self.devices.iter().enumerate() {
+            let account = watched.account.lock();
+            for (maker, bytes) in account.makers() {
+                tell(took(DeviceId(ordinal as u8), maker, *bytes as i64));
+            }
+        }
+    }
+}
+
+impl DeviceReadings {
+    fn publish(&self, account: &DriverInternal, cause: Cause) {
+        self.took[cause as usize].store(account.of(cause), Ordering::Relaxed);
+    }
+
+    /// Gives back, and records it.
+    fn change(
+        &self,
+        p: &Process,
+        device: DeviceId,
+        change: impl FnOnce(&mut DriverInternal, &mut dyn FnMut(&Originator, u64)),
+    ) {
+        let mut account = self.account.lock();
+        change(&mut account, &mut |maker, bytes| record(p, device, maker, -(bytes as i64)));
+        Cause::ALL.into_iter().for_each(|cause| self.publish(&account, cause));
+    }
+}
+
+fn took(device: DeviceId, maker: &Originator, delta: i64) -> Took {
+    let Originator { cause, site, stack, name, .. } = *maker;
+    Took { device, cause, delta, site, stack, name }
+}
+
+/// Under the account's lock: the file has the changes of a device in their order.
+fn record(p: &Process, device: DeviceId, maker: &Originator, delta: i64) {
+    p.trace_writer.record(&Event::Took(took(device, maker, delta)));
+}

@@ -1,0 +1,142 @@
+//! NVML as this process has it, and what it said last of each device.
+
+use crate::driver::cuda::{NvmlDevice, NvmlMemory};
+use crate::driver::depth::inside;
+use crate::driver::nvml::Nvml;
+use crate::model::attribution::driver_internal::{DriverActivity, DriverInternal};
+use crate::model::devices::{Device, Devices};
+use crate::runtime::loader;
+use crate::runtime::lock::Lock;
+use crate::runtime::own_stack;
+use crate::runtime::uncancelled::uncancelled;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use vramtrace_format::{Cause, Sample};
+
+const DEVICES: usize = 64;
+
+/// A forked child takes over what its parent opened: one of the parent's threads may have been
+/// inside the loader, and then the child must not go there.
+static OPENED: AtomicPtr<Nvml> = AtomicPtr::new(null_mut());
+
+pub struct NvmlReader {
+    /// NVML was asked for; it may not be there.
+    pub(super) looked: AtomicBool,
+    /// When the next reading is due under a cap; 0 = now, with or without one.
+    pub(super) next_ns: AtomicU64,
+    pub(super) turn: AtomicU8,
+    /// What readings after calls have taken so far.
+    pub(super) spent_ns: AtomicU64,
+    pub(super) devices: [DeviceReadings; DEVICES],
+}
+
+#[derive(Default)]
+pub struct DeviceReadings {
+    /// NVML's handle.
+    pub(super) handle: AtomicPtr<core::ffi::c_void>,
+    pub(super) last: Lock<Option<Sample>>,
+    /// Time and live bytes of the last reading.
+    pub(super) read_ns: AtomicU64,
+    pub(super) read_live: AtomicU64,
+    /// What it took.
+    pub(super) read_took_ns: AtomicU64,
+    /// Our pid was found in NVML's lists.
+    pub(super) present: AtomicBool,
+    /// What the driver holds of its own.
+    pub(super) account: Lock<DriverInternal>,
+    /// Its sums, by cause.
+    pub(super) took: [AtomicU64; Cause::COUNT],
+    /// Calls under way that can make it take more, by [`DriverActivity`].
+    pub(super) active: [AtomicU32; DriverActivity::COUNT],
+}
+
+impl Default for NvmlReader {
+    fn default() -> Self {
+        NvmlReader {
+            looked: AtomicBool::new(false),
+            next_ns: AtomicU64::new(0),
+            turn: AtomicU8::new(0),
+            spent_ns: AtomicU64::new(0),
+            devices: std::array::from_fn(|_| DeviceReadings::default()),
+        }
+    }
+}
+
+impl NvmlReader {
+    /// The device's free and whole bytes, all processes together. Asked now, of NVML alone, and
+    /// only if that is open.
+    pub fn memory(&self, device: &Device) -> Option<NvmlMemory> {
+        let (nvml, handle) = self.reach_open(device)?;
+        inside(|| nvml.memory(handle))
+    }
+
+    /// The other processes on a device and what they have, as far as NVML tells. None where our own
+    /// is not in its lists: then it cannot be told from the others.
+    pub fn others_on(&self, device: &Device) -> Vec<(u32, Option<u64>)> {
+        let Some((nvml, handle)) = self.reach_open(device) else { return Vec::new() };
+        let mut all = inside(|| nvml.processes(handle));
+        let listed = all.len();
+        all.retain(|(process, _)| *process != pid());
+        if all.len() == listed {
+            all.clear();
+        }
+        all
+    }
+
+    fn reach_open(&self, device: &Device) -> Option<(&Nvml, NvmlDevice)> {
+        let open = self.looked.load(Ordering::Acquire);
+        open.then(|| self.reach(device)).flatten()
+    }
+
+    /// The device that the program means with its own NVML handle.
+    pub fn device_of<'d>(&self, devices: &'d Devices, handle: NvmlDevice) -> Option<&'d Device> {
+        let name = inside(|| self.nvml()?.name(handle))?;
+        devices.by_nvml_name(&name)
+    }
+
+    pub fn reach(&self, device: &Device) -> Option<(&Nvml, NvmlDevice)> {
+        let nvml = self.nvml()?;
+        let watched = self.devices.get(device.id.0 as usize)?;
+        let known = watched.handle.load(Ordering::Relaxed);
+        if !known.is_null() {
+            return Some((nvml, known));
+        }
+        let handle = uncancelled(|| inside(|| nvml.device(&device.nvml_name())))?;
+        watched.handle.store(handle, Ordering::Relaxed);
+        Some((nvml, handle))
+    }
+
+    /// NVML, if it was opened.
+    fn nvml(&self) -> Option<&'static Nvml> {
+        if !self.looked.load(Ordering::Relaxed) {
+            self.looked.store(true, Ordering::Release);
+        }
+        // SAFETY: never freed.
+        unsafe { OPENED.load(Ordering::Acquire).as_ref() }
+    }
+}
+
+/// Opens NVML: at cuInit and nowhere else, since the loader takes its lock and calls malloc.
+/// Racing threads open it twice, which it counts.
+pub fn open() {
+    // The loader needs room of its own.
+    if !OPENED.load(Ordering::Acquire).is_null() || own_stack::is_short_here() {
+        return;
+    }
+    let open = || {
+        let library = loader::dlopen(c"libnvidia-ml.so.1", libc::RTLD_NOW | libc::RTLD_LOCAL);
+        if library.is_null() {
+            return None;
+        }
+        // SAFETY: an open library, and names that end.
+        Nvml::open(|name| unsafe { loader::dlsym(library, name) })
+    };
+    if let Some(fresh) = uncancelled(|| inside(open)) {
+        // A racing thread's copy is leaked: a few pointers, once.
+        OPENED.store(Box::into_raw(Box::new(fresh)), Ordering::Release);
+    }
+}
+
+pub(super) fn pid() -> u32 {
+    std::process::id()
+}

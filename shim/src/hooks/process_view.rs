@@ -1,0 +1,104 @@
+//! The process as its trace writer sees it: totals, limits, checkpoints.
+
+use crate::hooks::limit_events;
+use crate::hooks::state::Process;
+use crate::model::ledger::Cursor;
+use crate::trace_writer::maintenance::ProcessView;
+use vramtrace_format::{Counters, DeviceId, Event, Kind, LiveDevice};
+
+impl ProcessView for Process {
+    fn limits(&self, device: DeviceId, emit: &mut dyn FnMut(&Event)) {
+        if self.cap.is_set() {
+            limit_events::limits(self, device, emit);
+        }
+    }
+
+    fn devices(&self) -> Vec<DeviceId> {
+        let with_context = |device: &DeviceId| self.contexts.any_on(*device);
+        let met = self.devices.all().map(|device| device.id).filter(with_context);
+        let mut devices: Vec<DeviceId> = self.ledger.devices().chain(met).collect();
+        devices.sort_unstable();
+        devices.dedup();
+        devices
+    }
+
+    fn counters(&self, device: DeviceId) -> Counters {
+        let counters = self.ledger.counters(device);
+        Counters { counted: self.cap.counted(device, counters.live), ..counters }
+    }
+
+    fn live_device(&self, counters: &Counters) -> LiveDevice {
+        let device = DeviceId(counters.device);
+        let of = |kind| self.ledger.live_of(device, kind);
+        let known = self.devices.known(device);
+        LiveDevice {
+            ordinal: counters.device,
+            live: counters.live,
+            peak: counters.peak,
+            reserved: of(Kind::Pool) + of(Kind::Graph),
+            counted: counters.counted,
+            cap: self.cap.limit(device),
+            live_allocations: counters.live_allocations,
+            allocations: counters.allocations,
+            frees: counters.frees,
+            refused_by_cap: counters.refused_by_cap,
+            refused_by_driver: counters.refused_by_driver,
+            events: counters.allocations
+                + counters.frees
+                + counters.refused_by_cap
+                + counters.refused_by_driver,
+            warned: counters.warned,
+            total_bytes: known.map_or(0, |known| known.total_bytes),
+            uuid: known.map_or([0; 16], |known| known.uuid),
+            only_warns: self.cap.only_warns(),
+        }
+    }
+
+    fn others(&self, end: bool, emit: &mut dyn FnMut(&Event)) {
+        if end {
+            self.torch_totals.events().for_each(|event| emit(&event));
+        } else {
+            self.torch_totals.ask();
+        }
+    }
+
+    fn begin_checkpoint(&self, id: u32, append: &mut dyn FnMut()) {
+        self.ledger.begin_checkpoint(id, append);
+    }
+
+    fn checkpoint_frame(&self, id: u32, emit: &mut dyn FnMut(&Event)) {
+        self.contexts.for_each(|context| {
+            let (context, device, time_ns, stack) =
+                (context.id, context.device, context.time_ns, context.stack);
+            emit(&Event::CheckpointContext { id, context, device, time_ns, stack });
+        });
+        for mapping in self.vmm.lock().mappings() {
+            let (address, size, offset, object) =
+                (mapping.address, mapping.size, mapping.offset, mapping.object);
+            emit(&Event::CheckpointMap { id, address, size, offset, object });
+        }
+        for pool in self.pools.all() {
+            let (reserved, used) = pool.growth.known();
+            if reserved != 0 || used != 0 {
+                emit(&Event::CheckpointPool { id, pool: pool.id(), reserved, used });
+            }
+        }
+        for device in self.ledger.devices() {
+            let memory = self.graphs.memory(device);
+            let (reserved, used) = (self.ledger.live_of(device, Kind::Graph), memory.used());
+            if reserved != 0 || used != 0 {
+                emit(&Event::CheckpointGraph { id, device, reserved, used });
+            }
+        }
+        self.nvml.each_took(|took| emit(&Event::CheckpointTook { id, took }));
+    }
+
+    fn checkpoint_slice(
+        &self,
+        cursor: &mut Cursor,
+        budget: usize,
+        emit: &mut dyn FnMut(&Event),
+    ) -> bool {
+        self.ledger.checkpoint_slice(cursor, budget, emit)
+    }
+}

@@ -1,0 +1,47 @@
+//! A second driver file in the process: a program or a plugin opened another copy by its path.
+//!
+//! The copy has contexts and allocations of its own, and our hooks belong to the first one. So its
+//! calls are not followed. The trace and `vramtrace doctor` say so; under a cap, which nobody could
+//! keep there, the functions by which it begins or gives memory are refused.
+
+use crate::driver::api::Api;
+use crate::driver::cuda::{CUDA_ERROR_NOT_SUPPORTED, CUresult};
+use crate::driver::pointers;
+use crate::hooks::state;
+use crate::hooks::without_state::{begins_or_takes, is_cap_asked};
+use crate::runtime::escapes::{Escape, escaped};
+use crate::runtime::log;
+use core::ffi::c_void;
+
+/// What a look-up gets that found `found`, which is not the followed driver's.
+#[cold]
+pub fn replacement(api: Api, found: *mut c_void) -> *mut c_void {
+    let Some(object) = pointers::is_of_second_driver(found) else { return found };
+    let first = escaped(Escape::SecondDriver);
+    if !is_capped() {
+        return found;
+    }
+    if first {
+        log::line(format_args!(
+            "{}: a second driver in one process, whose memory no cap can count; it gives none",
+            object.path().to_string_lossy()
+        ));
+    }
+    let hands_out = matches!(api, Api::cuGetProcAddress | Api::cuGetProcAddress_v2);
+    match hands_out || begins_or_takes(api) {
+        true => refused as *const () as *mut c_void,
+        false => found,
+    }
+}
+
+fn is_capped() -> bool {
+    match state::existing() {
+        Some(process) => process.cap.is_set() && !process.cap.only_warns(),
+        None => is_cap_asked(),
+    }
+}
+
+/// In place of any function: what it is called with stays untouched.
+extern "C" fn refused() -> CUresult {
+    CUDA_ERROR_NOT_SUPPORTED
+}

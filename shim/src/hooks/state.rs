@@ -1,0 +1,290 @@
+//! The state of a traced process: one leaked structure behind one pointer.
+//!
+//! The pointer lies on a page that the kernel empties in a forked child (MADV_WIPEONFORK, which
+//! raw `clone` obeys too): the child finds none, makes its own, and never touches the parent's:
+//! its locks may be held by threads that do not exist here, its windows are the parent's file.
+
+use crate::capture::Capture;
+use crate::config::Config;
+use crate::driver::api::Api;
+use crate::hooks::device_query;
+use crate::hooks::mark;
+use crate::hooks::nvml_reading::reader::NvmlReader;
+use crate::hooks::usage::EntryPointUsage;
+use crate::hooks::without_state;
+use crate::model::cap::{Cap, DeviceFacts};
+use crate::model::contexts::Contexts;
+use crate::model::devices::{Device, Devices};
+use crate::model::graphs::Graphs;
+use crate::model::launched_kernels::LaunchedKernels;
+use crate::model::ledger::Ledger;
+use crate::model::mapped_resources::MappedResources;
+use crate::model::names::Names;
+use crate::model::pools::Pools;
+use crate::model::sites::Sites;
+use crate::model::stream_captures::StreamCaptures;
+use crate::model::stream_targets::StreamTargets;
+use crate::model::torch_totals::TorchTotals;
+use crate::model::vmm::Vmm;
+use crate::oom::OomReporter;
+use crate::runtime::clock::ProcessClock;
+use crate::runtime::loader;
+use crate::runtime::log;
+use crate::runtime::own_stack;
+use crate::runtime::uncancelled::uncancelled;
+use crate::trace_writer::TraceWriter;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use vramtrace_format::{Definition, StopReason};
+
+pub struct Process {
+    pub config: Config,
+    pub usage: EntryPointUsage,
+    pub clock: ProcessClock,
+    pub sites: Sites,
+    pub trace_writer: TraceWriter,
+    pub capture: Capture,
+    pub ledger: Ledger,
+    pub cap: Cap,
+    pub pools: Pools,
+    pub graphs: Graphs,
+    pub stream_captures: StreamCaptures,
+    pub torch_totals: TorchTotals,
+    pub oom: OomReporter,
+    pub stream_targets: StreamTargets,
+    pub devices: Devices,
+    pub contexts: Contexts,
+    pub launched_kernels: LaunchedKernels,
+    pub vmm: Vmm,
+    pub mapped_resources: MappedResources,
+    pub nvml: NvmlReader,
+    pub names: Names,
+}
+
+impl Process {
+    /// Field by field in its place: as a whole it is larger than the stack of many a thread.
+    fn boxed() -> Box<Process> {
+        let config = Config::from_environment();
+        if config.test_panic.as_deref() == Some("state") {
+            panic!("asked for by VRAMTRACE_TEST_PANIC");
+        }
+        let mut process = Box::<Process>::new_uninit();
+        let at = process.as_mut_ptr();
+        macro_rules! put {
+            ($($field:ident: $value:expr,)*) => {
+                // Names every field, or it does not compile.
+                let _all = |Process { config: _, $($field: _),* }: Process| ();
+                // SAFETY: each field is written once, in room of its own.
+                unsafe { $( put(&raw mut (*at).$field, || $value); )* }
+            };
+        }
+        put! {
+            usage: EntryPointUsage::new(&config),
+            trace_writer: TraceWriter::new(&config),
+            clock: (*at).trace_writer.clock(),
+            sites: Sites::new(),
+            capture: Capture::new(&config),
+            ledger: Ledger::new(),
+            cap: Cap::new(config.rules(), facts),
+            pools: Pools::default(),
+            graphs: Graphs::default(),
+            stream_captures: StreamCaptures::default(),
+            torch_totals: TorchTotals::default(),
+            oom: OomReporter::default(),
+            stream_targets: StreamTargets::default(),
+            devices: Devices::default(),
+            contexts: Contexts::default(),
+            launched_kernels: LaunchedKernels::default(),
+            vmm: Vmm::new(),
+            mapped_resources: MappedResources::default(),
+            nvml: NvmlReader::default(),
+            names: Names::default(),
+        }
+        // SAFETY: the last one; all are there.
+        unsafe {
+            (&raw mut (*at).config).write(config);
+            process.assume_init()
+        }
+    }
+}
+
+/// Not inlined, so that one value at a time is on the stack.
+///
+/// # Safety
+/// `at` has room.
+#[inline(never)]
+unsafe fn put<T>(at: *mut T, make: impl FnOnce() -> T) {
+    unsafe { at.write(make()) }
+}
+
+/// What the cap's rules are matched with.
+fn facts(id: vramtrace_format::DeviceId) -> Option<DeviceFacts> {
+    let Device { uuid, total_bytes, .. } = device_query::ask(id)?;
+    Some(DeviceFacts { uuid, total_bytes })
+}
+
+/// The page; made with the first process state. Null before.
+static PAGE: AtomicPtr<AtomicPtr<Process>> = AtomicPtr::new(null_mut());
+
+/// This process's state, made at its first use: at the first call of the driver, not before.
+#[inline]
+pub fn current() -> &'static Process {
+    let page = PAGE.load(Ordering::Acquire);
+    if !page.is_null() {
+        let process = unsafe { (*page).load(Ordering::Acquire) };
+        if !process.is_null() {
+            return unsafe { &*process };
+        }
+    }
+    make()
+}
+
+/// As [`current`], but makes none: for whoever only looks.
+pub fn existing() -> Option<&'static Process> {
+    let page = PAGE.load(Ordering::Acquire);
+    if page.is_null() {
+        return None;
+    }
+    unsafe { (*page).load(Ordering::Acquire).as_ref() }
+}
+
+#[cold]
+fn make() -> &'static Process {
+    own_stack::run(|| uncancelled(make_now))
+}
+
+fn make_now() -> &'static Process {
+    silence_panics();
+    let page = page();
+    let fresh = Box::into_raw(Process::boxed());
+    match page.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => {
+            let process = unsafe { &*fresh };
+            process.config.complain();
+            if loader::has_sanitizer_behind_us() {
+                log::line(format_args!(
+                    "AddressSanitizer is behind us: put libasan first in LD_PRELOAD"
+                ));
+            }
+            process.trace_writer.start();
+            record_settings(process);
+            mark::tell_early(process);
+            process
+        }
+        Err(winner) => unsafe {
+            drop(Box::from_raw(fresh));
+            &*winner
+        },
+    }
+}
+
+/// What was in force when the process began to use its GPU.
+fn record_settings(process: &Process) {
+    for (name, value) in process.config.settings() {
+        let (name, value) = (name.to_string(), value.to_string());
+        process.trace_writer.define(&Definition::Setting { name, value });
+    }
+}
+
+fn page() -> &'static AtomicPtr<Process> {
+    let known = PAGE.load(Ordering::Acquire);
+    if !known.is_null() {
+        return unsafe { &*known };
+    }
+    let fresh = map_page();
+    match PAGE.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
+        Ok(_) => unsafe { &*fresh },
+        // The loser's page stays: one page, once.
+        Err(winner) => unsafe { &*winner },
+    }
+}
+
+/// A zeroed page that a child of fork sees zeroed again.
+fn map_page() -> *mut AtomicPtr<Process> {
+    let size = 4096;
+    unsafe {
+        let page = libc::mmap(
+            null_mut(),
+            size,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        );
+        if page != libc::MAP_FAILED && libc::madvise(page, size, libc::MADV_WIPEONFORK) == 0 {
+            return page.cast();
+        }
+    }
+    // No memory, or a kernel before 4.14: a word of ours, emptied by the fork handler
+    // (which raw clone does not run).
+    static WORD: AtomicPtr<Process> = AtomicPtr::new(null_mut());
+    unsafe extern "C" fn forget() {
+        WORD.store(null_mut(), Ordering::Release);
+    }
+    unsafe { libc::pthread_atfork(None, None, Some(forget)) };
+    (&raw const WORD).cast_mut()
+}
+
+/// No panic of ours prints: `std`'s hook writes pages on stderr. We share `std` with nobody (a
+/// cdylib has its own), so this hook is ours alone. No `Once`: a child that was forked while
+/// another thread was in it would wait for ever.
+fn silence_panics() {
+    static DONE: AtomicBool = AtomicBool::new(false);
+    if !cfg!(test) && !DONE.swap(true, Ordering::Relaxed) {
+        std::panic::set_hook(Box::new(|_| {}));
+    }
+}
+
+/// A hook of ours panicked: recording ends, the cap stays, the program goes on.
+#[cold]
+pub fn panicked(api: Api, payload: Box<dyn Any + Send>) {
+    let _ = catch_unwind(AssertUnwindSafe(|| {
+        let why = payload
+            .downcast_ref::<&str>()
+            .copied()
+            .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+            .unwrap_or("no reason given");
+        // While there is no state (it was its making that panicked) one line is enough too.
+        static STATELESS: AtomicBool = AtomicBool::new(false);
+        let first = match existing() {
+            Some(process) => process.usage.first_panic(),
+            None => !STATELESS.swap(true, Ordering::Relaxed),
+        };
+        if first {
+            let rest = match existing().is_none() && without_state::is_cap_asked() {
+                true => "the cap cannot be kept, so no GPU memory is given",
+                false => "recording ends here, the program goes on",
+            };
+            log::line(format_args!("internal error in {}: {why}; {rest}", api.name()));
+        }
+        if let Some(process) = existing() {
+            process.trace_writer.stop(StopReason::Panic, 0);
+        }
+    }));
+    // Its own drop could panic again.
+    std::mem::forget(payload);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forked_child_has_a_state_of_its_own() {
+        let parent: *const Process = current();
+        assert!(std::ptr::eq(parent, current()));
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let none = existing().is_none();
+            let own: *const Process = current();
+            let good = none && own != parent && std::ptr::eq(own, current());
+            unsafe { libc::_exit(if good { 0 } else { 1 }) };
+        }
+        let mut status = 0;
+        unsafe { libc::waitpid(child, &mut status, 0) };
+        assert_eq!(status, 0);
+        assert!(std::ptr::eq(parent, existing().unwrap()));
+    }
+}

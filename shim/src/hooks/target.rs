@@ -1,0 +1,111 @@
+//! Which context and device a call is about.
+
+use crate::driver::cuda::Ctx;
+use crate::driver::depth::inside;
+use crate::driver::functions::driver;
+use crate::hooks::device_query;
+use crate::hooks::limit_events;
+use crate::hooks::state::Process;
+use crate::model::contexts::Target;
+use crate::model::contexts::{Arrival, Context};
+use crate::model::devices::Device;
+use std::ptr::null_mut;
+use vramtrace_format::{ContextId, DeviceId};
+use vramtrace_format::{Definition, Event};
+
+/// Not known; never device 0.
+pub const NO_TARGET: Target = Target { context: ContextId(0), device: DeviceId::UNKNOWN };
+
+/// The handle of this thread's current context; 0 = none.
+#[inline]
+pub fn current_context() -> u64 {
+    let mut context = null_mut();
+    let ask = driver().ctx_get_current;
+    // SAFETY: room for the answer.
+    let result = ask.map(|ask| inside(|| unsafe { ask(&mut context) }));
+    if result == Some(0) { context as u64 } else { 0 }
+}
+
+/// Where a call without a stream lands: asked each time, since only the driver knows all ways in
+/// which a thread's context changes (it is a few nanoseconds, and these calls take microseconds).
+#[inline]
+pub fn current_target(p: &'static Process) -> Target {
+    target_of(p, current_context())
+}
+
+/// The context behind a handle, met now if it was not met before.
+#[inline]
+pub fn target_of(p: &'static Process, handle: u64) -> Target {
+    match handle {
+        0 => NO_TARGET,
+        _ => p.contexts.find(handle).unwrap_or_else(|| meet(p, handle)),
+    }
+}
+
+#[cold]
+fn meet(p: &'static Process, handle: u64) -> Target {
+    let Some(device) = device_of(handle) else { return NO_TARGET };
+    meet_device(p, device);
+    p.contexts.meet(arrival(p, handle, device), |context| announce(p, context)).target
+}
+
+/// The device of any context: asked with the context current for a moment.
+fn device_of(handle: u64) -> Option<DeviceId> {
+    let driver = driver();
+    let get = driver.ctx_get_device?;
+    let mut device = -1;
+    inside(|| {
+        // SAFETY: the handle came from the driver; what is pushed is popped.
+        unsafe {
+            if current_context() == handle {
+                get(&mut device);
+            } else if driver.ctx_push_current?(handle as Ctx) == 0 {
+                get(&mut device);
+                let mut popped = null_mut();
+                driver.ctx_pop_current?(&mut popped);
+            }
+        }
+        Some(())
+    })?;
+    u8::try_from(device).ok().map(DeviceId).filter(|device| *device != DeviceId::UNKNOWN)
+}
+
+/// A CUdevice is the ordinal; anything else is the "unknown" bucket, never device 0.
+pub fn device_id(device: i32) -> DeviceId {
+    u8::try_from(device).map_or(DeviceId::UNKNOWN, DeviceId)
+}
+
+/// The device, defined in the trace when it is met first.
+pub fn meet_device(p: &'static Process, id: DeviceId) -> Option<&'static Device> {
+    p.devices.get(id, device_query::ask, |device| {
+        p.trace_writer.define(&device.definition());
+        limit_events::record_cap(p, id);
+    })
+}
+
+pub fn arrival(p: &'static Process, handle: u64, device: DeviceId) -> Arrival {
+    let stack = crate::hooks::stacks::stack(p);
+    Arrival { handle, device, time_ns: p.clock.now_ns(), stack }
+}
+
+/// Defines and records a context that was met for the first time.
+pub fn announce(p: &Process, context: &Context) {
+    p.trace_writer.define(&Definition::Context {
+        id: context.id,
+        device: context.device,
+        handle: context.handle,
+        primary: context.primary,
+    });
+    record_created(p, context);
+}
+
+pub fn record_created(p: &Process, context: &Context) {
+    p.trace_writer.record_at(
+        context.time_ns,
+        &Event::ContextCreated {
+            context: context.id,
+            device: context.device,
+            stack: context.stack,
+        },
+    );
+}

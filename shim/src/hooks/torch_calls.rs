@@ -1,0 +1,64 @@
+//! Calls of PyTorch's allocator to its profiler: each block, and each request that it gave up, comes
+//! through functions of libc10.so. The library stands in front of them and hands each call on, so
+//! that the profiler works as before.
+//!
+//! Such a call comes with a lock of PyTorch's allocator held, so nothing here waits for the loader
+//! or for Python's lock, and nothing calls the driver. NVML is read at the next driver call.
+
+use crate::driver::api::{Api, Home};
+use crate::driver::depth;
+use crate::driver::pointers;
+use crate::hooks::after_call;
+use crate::hooks::state::{self, Process};
+use crate::interpose::linked::LinkedFunctions;
+use crate::runtime::{errno, loader, panic_boundary};
+
+/// Runs a hook of this family. A process that has no state yet uses no GPU: nothing is recorded.
+#[inline]
+pub fn run(api: Api, hook: impl FnOnce(&'static Process)) {
+    let Some(process) = state::existing() else { return };
+    let Some(depth) = depth::enter() else { return };
+    depth.settle();
+    let errno_at = errno::place();
+    // SAFETY: this thread's own.
+    let kept = unsafe { *errno_at };
+    let outcome = panic_boundary::catch(|| {
+        process.usage.test_panic(api);
+        hook(process);
+        after_call::after_block(process);
+    });
+    if let Err(payload) = outcome {
+        state::panicked(api, payload);
+    }
+    // SAFETY: as above.
+    unsafe { *errno_at = kept };
+}
+
+/// The functions, in the order of [`index`].
+static FUNCTIONS: LinkedFunctions<3> = LinkedFunctions::new([
+    "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE",
+    "_ZN3c1027reportMemoryUsageToProfilerEPvlllNS_6DeviceE",
+    "_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE",
+]);
+
+fn index(api: Api) -> usize {
+    match api {
+        Api::_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE => 0,
+        Api::_ZN3c1027reportMemoryUsageToProfilerEPvlllNS_6DeviceE => 1,
+        _ => 2,
+    }
+}
+
+/// The function that would have been called by the code at `caller` without the library.
+#[inline]
+pub fn real(api: Api, caller: usize) -> Option<usize> {
+    FUNCTIONS.real(index(api), caller, || pointers::known(api).map(|real| real as usize))
+}
+
+/// For a C library that does not tell without a lock where an address lies: looks for PyTorch by
+/// its name, at a time when the loader may be asked.
+pub fn find_library() {
+    if loader::find_object().is_none() {
+        depth::inside(|| pointers::find(Home::Torch));
+    }
+}

@@ -1,0 +1,110 @@
+//! Which entry points were called, and what may have gone past the library.
+
+use crate::config::Config;
+use crate::driver::api::Api;
+use crate::runtime::escapes::{Escape, escapes};
+use crate::runtime::lock::Lock;
+use crate::trace_writer::TraceWriter;
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use vramtrace_format::{Definition, Event};
+
+pub struct EntryPointUsage {
+    used: [AtomicBool; Api::COUNT],
+    noted: [AtomicBool; Api::COUNT],
+    /// The number of the entry point whose hook is to panic once (a test); else `NEVER`.
+    panic_at: AtomicU32,
+    panicked: AtomicBool,
+    /// Names like an allocation's that were looked up and that no line of the table knows.
+    unhooked_name: Lock<Vec<Box<[u8]>>>,
+    escapes_told: AtomicU8,
+}
+
+/// Numbers of `Definition::Api` from here on are such names.
+pub const UNHOOKED: u16 = 0x8000;
+const UNHOOKED_MOST: usize = 256;
+
+const NEVER: u32 = u32::MAX;
+
+impl EntryPointUsage {
+    pub fn new(config: &Config) -> EntryPointUsage {
+        let name = config.test_panic.as_deref().unwrap_or("");
+        let panic_at = Api::from_name(name.as_bytes()).map_or(NEVER, |api| api as u32);
+        EntryPointUsage {
+            used: [const { AtomicBool::new(false) }; Api::COUNT],
+            noted: [const { AtomicBool::new(false) }; Api::COUNT],
+            panic_at: AtomicU32::new(panic_at),
+            panicked: AtomicBool::new(false),
+            unhooked_name: Lock::new(Vec::new()),
+            escapes_told: AtomicU8::new(0),
+        }
+    }
+
+    /// Marks it as used. A load, not a count: threads must not pass a cache line around at
+    /// every call.
+    #[inline]
+    pub fn count(&self, api: Api) {
+        let used = &self.used[api as usize];
+        if !used.load(Ordering::Relaxed) {
+            used.store(true, Ordering::Relaxed);
+        }
+    }
+
+    pub fn used(&self, api: Api) -> bool {
+        self.used[api as usize].load(Ordering::Relaxed)
+    }
+
+    /// Marks it as used, and leaves one event that it was passed through.
+    pub fn note(&self, trace: &TraceWriter, api: Api) {
+        self.count(api);
+        if !self.noted[api as usize].swap(true, Ordering::Relaxed) {
+            trace.record(&Event::PassedThrough { api: api as u16 });
+        }
+    }
+
+    /// A name that may mean memory went past us: defined once in the trace, for `doctor`.
+    #[cold]
+    pub fn unhooked_name(&self, trace: &TraceWriter, name: &[u8]) {
+        let mut names = self.unhooked_name.lock();
+        if names.len() == UNHOOKED_MOST || names.iter().any(|known| **known == *name) {
+            return;
+        }
+        names.push(name.into());
+        let id = UNHOOKED + (names.len() - 1) as u16;
+        drop(names);
+        let name = String::from_utf8_lossy(name).into_owned();
+        trace.define(&Definition::Api { id, name });
+    }
+
+    /// Says in the trace, once each, what happened that may let calls escape.
+    #[inline]
+    pub fn record_escapes(&self, trace: &TraceWriter) {
+        let escapes = escapes();
+        if escapes != 0 && escapes != self.escapes_told.load(Ordering::Relaxed) {
+            self.record_new_escapes(trace, escapes);
+        }
+    }
+
+    #[cold]
+    fn record_new_escapes(&self, trace: &TraceWriter, escapes: u8) {
+        let told = self.escapes_told.fetch_or(escapes, Ordering::Relaxed);
+        for escape in Escape::ALL {
+            if escapes & !told & escape as u8 != 0 {
+                trace.define(&Definition::Note { text: escape.text().into() });
+            }
+        }
+    }
+
+    /// Whether this is the first panic of ours: one line is enough.
+    pub fn first_panic(&self) -> bool {
+        !self.panicked.swap(true, Ordering::Relaxed)
+    }
+
+    /// Panics once at the entry point that the test chose.
+    #[inline]
+    pub fn test_panic(&self, api: Api) {
+        if self.panic_at.load(Ordering::Relaxed) == api as u32 {
+            self.panic_at.store(NEVER, Ordering::Relaxed);
+            panic!("asked for by VRAMTRACE_TEST_PANIC");
+        }
+    }
+}

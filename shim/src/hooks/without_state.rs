@@ -1,0 +1,50 @@
+//! What a call gets while the process has no state, because its making failed.
+//!
+//! Without a cap the call passes through. Where a cap was asked for, nobody counts: a request for
+//! memory is refused, as under a cap that cannot be understood. Each call tries the making again.
+
+use crate::driver::api::{Api, Family};
+use crate::driver::cuda::{CUDA_ERROR_INVALID_VALUE, CUresult};
+use core::ffi::CStr;
+
+/// `None`: the call passes through.
+pub fn refusal(api: Api) -> Option<CUresult> {
+    (is_cap_asked() && begins_or_takes(api)).then_some(CUDA_ERROR_INVALID_VALUE)
+}
+
+/// Whether the environment asks for a cap that refuses. Neither allocates nor panics.
+pub fn is_cap_asked() -> bool {
+    let warns = variable(c"VRAMTRACE_CAP_MODE").is_some_and(|mode| mode == c"warn");
+    let group = variable(c"VRAMTRACE_CAP_GROUP").is_some_and(|group| !group.is_empty());
+    // An empty VRAMTRACE_CAP is an error, not "no cap".
+    !warns && (group || variable(c"VRAMTRACE_CAP").is_some())
+}
+
+fn variable(name: &CStr) -> Option<&'static CStr> {
+    // SAFETY: as any library that calls getenv; looked at once.
+    unsafe {
+        let value = libc::getenv(name.as_ptr());
+        (!value.is_null()).then(|| CStr::from_ptr(value))
+    }
+}
+
+/// The calls without which there is no memory, and those that take it.
+pub fn begins_or_takes(api: Api) -> bool {
+    let begins = ["cuInit", "cuCtxCreate", "cuDevicePrimaryCtxRetain", "cuGraphInstantiate"];
+    api.family() == Family::Create || begins.iter().any(|name| api.name().starts_with(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frees_and_questions_pass() {
+        for api in [Api::cuInit, Api::cuMemAlloc_v2, Api::cuMemCreate, Api::cuCtxCreate_v4] {
+            assert!(begins_or_takes(api), "{api:?}");
+        }
+        for api in [Api::cuMemFree_v2, Api::cuMemRelease, Api::cuMemGetInfo_v2, Api::cuCtxDestroy] {
+            assert!(!begins_or_takes(api), "{api:?}");
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! `dlopen` and `dlmopen`, ours only to see what will escape us, and that addresses may get new
+//! owners. A library opened with
+//! RTLD_DEEPBIND prefers its own dependencies to our exports, and one in another namespace does
+//! not see us at all. Both jump to the real function, so that the caller's search paths and
+//! namespace are the caller's.
+
+use crate::interpose::trampoline::{Verdict, trampoline};
+use crate::runtime::escapes::{Escape, escaped};
+use crate::runtime::loader;
+use core::ffi::{c_char, c_int, c_long, c_void};
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicU32, Ordering};
+
+static OPENED: AtomicU32 = AtomicU32::new(0);
+
+/// How often a library was, or is now being, opened in this process.
+#[inline]
+pub fn opened() -> u32 {
+    OPENED.load(Ordering::Acquire)
+}
+
+extern "C" fn opening(_: *const c_char, flags: c_int) -> Verdict {
+    OPENED.fetch_add(1, Ordering::Release);
+    if flags & libc::RTLD_DEEPBIND != 0 {
+        escaped(Escape::DeepBind);
+    }
+    Verdict { jump: loader::real_dlopen(), answer: null_mut() }
+}
+
+extern "C" fn opening_apart(space: c_long, _: *const c_char, flags: c_int) -> Verdict {
+    OPENED.fetch_add(1, Ordering::Release);
+    if space != libc::LM_ID_BASE {
+        escaped(Escape::Namespace);
+    } else if flags & libc::RTLD_DEEPBIND != 0 {
+        escaped(Escape::DeepBind);
+    }
+    Verdict { jump: loader::real_dlmopen(), answer: null_mut() }
+}
+
+/// # Safety
+/// As the C library's.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[unsafe(naked)]
+pub unsafe extern "C" fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void {
+    trampoline!(opening)
+}
+
+/// # Safety
+/// As the C library's.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[unsafe(naked)]
+pub unsafe extern "C" fn dlmopen(space: c_long, name: *const c_char, flags: c_int) -> *mut c_void {
+    trampoline!(opening_apart)
+}

@@ -1,0 +1,118 @@
+//! The function that a caller is linked to, where the library exports one of the same name in front
+//! of it.
+//!
+//! It is found without the loader: a lock of the program may be held. The library that calls is
+//! linked to the one that defines the function, so some of the addresses that the loader has put
+//! into the caller lie there. Where a process holds two copies of such a library, each gets its own
+//! calls.
+
+use crate::runtime::elf::Object;
+use crate::runtime::mapped_modules::{Loaded, holding};
+use core::sync::atomic::{AtomicUsize, Ordering};
+
+/// The functions of one library that are exported in front of it: `N` names, and the callers seen.
+pub struct LinkedFunctions<const N: usize> {
+    names: [&'static str; N],
+    callers: [Caller<N>; CALLERS],
+    used: AtomicUsize,
+}
+
+/// PyTorch: libc10, libc10_cuda and libtorch_cpu call; there is room for a second one.
+const CALLERS: usize = 8;
+
+/// What a library that calls is linked to.
+struct Caller<const N: usize> {
+    /// 0: free, or not complete yet.
+    start: AtomicUsize,
+    end: AtomicUsize,
+    /// In the order of the names; 0: it has none.
+    real: [AtomicUsize; N],
+}
+
+impl<const N: usize> LinkedFunctions<N> {
+    pub const fn new(names: [&'static str; N]) -> LinkedFunctions<N> {
+        LinkedFunctions {
+            names,
+            callers: [const {
+                Caller {
+                    start: AtomicUsize::new(0),
+                    end: AtomicUsize::new(0),
+                    real: [const { AtomicUsize::new(0) }; N],
+                }
+            }; CALLERS],
+            used: AtomicUsize::new(0),
+        }
+    }
+
+    /// The function that the code at `caller` would have called by this name without the export.
+    /// `by_name`: the one that is known by name alone, where the caller says nothing.
+    #[inline]
+    pub fn real(
+        &self,
+        index: usize,
+        caller: usize,
+        by_name: impl Fn() -> Option<usize>,
+    ) -> Option<usize> {
+        for known in &self.callers {
+            let start = known.start.load(Ordering::Acquire);
+            if start == 0 {
+                break;
+            }
+            if (start..known.end.load(Ordering::Relaxed)).contains(&caller) {
+                let real = known.real[index].load(Ordering::Relaxed);
+                return if real != 0 { Some(real) } else { by_name() };
+            }
+        }
+        self.meet(index, caller, by_name)
+    }
+
+    #[cold]
+    fn meet(
+        &self,
+        index: usize,
+        caller: usize,
+        by_name: impl Fn() -> Option<usize>,
+    ) -> Option<usize> {
+        let Some(library) = holding(caller) else { return by_name() };
+        let name = self.names[index].as_bytes();
+        // SAFETY: it has just called.
+        let object = unsafe { library.object() };
+        let found = defining(&object, name);
+        let at = self.used.fetch_add(1, Ordering::Relaxed);
+        if let (Some(target), Some(slot)) = (found.as_ref(), self.callers.get(at)) {
+            for (real, name) in slot.real.iter().zip(self.names) {
+                real.store(target.function(name.as_bytes()).unwrap_or(0), Ordering::Relaxed);
+            }
+            slot.end.store(library.end, Ordering::Relaxed);
+            slot.start.store(library.start, Ordering::Release);
+        }
+        match found {
+            Some(target) => target.function(name),
+            None => by_name(),
+        }
+    }
+}
+
+/// The library that defines the function for this one: itself, or one that it is linked to.
+fn defining(caller: &Object, name: &[u8]) -> Option<Object> {
+    let ours = holding(defining as *const () as usize)?;
+    let defines = |object: &Object| object.function(name).is_some();
+    if defines(caller) {
+        return Some(*caller);
+    }
+    let mut last: Option<Loaded> = None;
+    for address in caller.references() {
+        let again = |library: &Loaded| (library.start..library.end).contains(&address);
+        if again(&ours) || last.as_ref().is_some_and(again) {
+            continue;
+        }
+        let Some(library) = holding(address) else { continue };
+        last = Some(library);
+        // SAFETY: the caller is linked to it, and runs.
+        let object = unsafe { library.object() };
+        if defines(&object) {
+            return Some(object);
+        }
+    }
+    None
+}

@@ -1,0 +1,127 @@
+//! NVTX's injection interface. The headers that programs and libraries are built with look, at their first use,
+//! for a library named in NVTX_INJECTION64_PATH, call its `InitializeInjectionNvtx2`, and let it
+//! put functions of its own in place of ones that do nothing. Each binary with such headers does
+//! so by itself. Where another tool is named there, we are not called. `vramtrace run` sets the variable
+//! where it is unset; the library itself never changes the environment.
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+use std::borrow::Cow;
+
+/// Of export tables.
+const CALLBACKS: u32 = 1;
+/// Modules of functions: without and with domains.
+pub const CORE: c_int = 1;
+pub const CORE2: c_int = 5;
+
+/// Function tables are arrays of places of function pointers.
+type Slots = *mut *mut *const c_void;
+
+#[repr(C)]
+struct Callbacks {
+    struct_size: usize,
+    module_table: Option<unsafe extern "C" fn(c_int, *mut Slots, *mut u32) -> c_int>,
+}
+
+/// The attributes of an event; of what follows the message nothing is needed.
+#[repr(C)]
+pub struct Attributes {
+    version: u16,
+    size: u16,
+    category: u32,
+    color_type: i32,
+    color: u32,
+    payload_type: i32,
+    reserved: i32,
+    payload: u64,
+    message_type: i32,
+    message: *const c_void,
+}
+
+const _: () = assert!(size_of::<Attributes>() == 48);
+
+const ASCII: i32 = 1;
+const WIDE: i32 = 2;
+const REGISTERED: i32 = 3;
+
+/// What `InitializeInjectionNvtx2` is called with.
+pub type ExportTable = Option<unsafe extern "C" fn(u32) -> *const c_void>;
+
+/// Functions of one module, each with its number in the module's table.
+pub type Module<'a> = (c_int, &'a [(usize, *const c_void)]);
+
+/// Puts the functions into NVTX's tables. 1: some were taken.
+///
+/// # Safety
+/// `export_table` is NVTX's own; each function has the type of its number.
+pub unsafe fn install(export_table: ExportTable, modules: &[Module]) -> c_int {
+    let Some(export_table) = export_table else { return 0 };
+    let callbacks = unsafe { export_table(CALLBACKS) }.cast::<Callbacks>();
+    if callbacks.is_null() || unsafe { (*callbacks).struct_size } < size_of::<Callbacks>() {
+        return 0;
+    }
+    let Some(table) = (unsafe { (*callbacks).module_table }) else { return 0 };
+    let mut any = 0;
+    for &(module, functions) in modules {
+        let (mut slots, mut count): (Slots, u32) = (core::ptr::null_mut(), 0);
+        if unsafe { table(module, &mut slots, &mut count) } == 0 || slots.is_null() {
+            continue;
+        }
+        for (id, function) in functions.iter().filter(|(id, _)| *id < count as usize) {
+            // SAFETY: the table has that many places; a place may be null.
+            unsafe {
+                let place = *slots.add(*id);
+                if !place.is_null() {
+                    place.write(*function);
+                    any = 1;
+                }
+            }
+        }
+    }
+    any
+}
+
+/// # Safety
+/// Null, or a string.
+pub unsafe fn text<'t>(message: *const c_char) -> Cow<'t, str> {
+    if message.is_null() {
+        return Cow::Borrowed("");
+    }
+    unsafe { CStr::from_ptr(message) }.to_string_lossy()
+}
+
+/// # Safety
+/// Null, or a string of 32-bit characters.
+pub unsafe fn wide(message: *const u32, longest: usize) -> Cow<'static, str> {
+    let mut out = String::new();
+    let mut at = message;
+    while !at.is_null() && out.len() < longest {
+        match unsafe { at.read() } {
+            0 => break,
+            code => out.push(char::from_u32(code).unwrap_or('?')),
+        }
+        at = unsafe { at.add(1) };
+    }
+    out.into()
+}
+
+/// The text of an event. `registered` has the strings that were registered, by their handle.
+///
+/// # Safety
+/// Null, or attributes as their fields say.
+pub unsafe fn message<'t>(
+    attributes: *const Attributes,
+    longest: usize,
+    registered: impl FnOnce(usize) -> &'static str,
+) -> Cow<'t, str> {
+    let needed = core::mem::offset_of!(Attributes, message) + size_of::<usize>();
+    if attributes.is_null() || usize::from(unsafe { (*attributes).size }) < needed {
+        return Cow::Borrowed("");
+    }
+    let Attributes { message_type, message, .. } = unsafe { attributes.read() };
+    match message_type {
+        ASCII => unsafe { text(message.cast()) },
+        WIDE => unsafe { wide(message.cast(), longest) },
+        REGISTERED => registered(message as usize).into(),
+        _ => Cow::Borrowed(""),
+    }
+}

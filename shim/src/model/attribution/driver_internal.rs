@@ -1,0 +1,380 @@
+//! What the driver holds for itself on one device, beside its contexts, by cause and by call.
+//!
+//! Only NVML's figure shows it, and only as one sum. The figure is read after each call that can
+//! make the driver take memory; growth since the last reading is attributed to that call.
+//!
+//! * Where calls of several kinds were in flight, or no reading followed one of them, the growth
+//!   gets the cause that all these kinds share, or [`Cause::Other`], and no call.
+//! * Growth that shows after no such call stays unattributed, also later.
+//! * A call that is not followed (cuCtxSetCurrent) may take memory too. It shows as the next
+//!   followed call's, unless another reading comes between. (Measured: the driver takes such memory
+//!   only inside calls, never between them.)
+//! * Memory that is given back is taken off the same cause first, then off an originator with
+//!   exactly as many bytes, then off the latest. A context's end gives back all that was taken in it.
+
+use vramtrace_format::{Cause, ContextId, SiteId, StackId};
+
+/// Kinds of calls that can make the driver take memory for itself, by the use of that memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum DriverActivity {
+    /// Code and its variables.
+    Loading = 0,
+    /// A first launch: code that was not loaded before, local memory, the heap.
+    Launching = 1,
+    Streams = 2,
+    /// Also what the kernels in a graph need at their first launch.
+    Graphs = 3,
+    Sharing = 4,
+    Context = 5,
+    /// cuCtxSetLimit of the stack; of anything else.
+    StackLimit = 6,
+    OtherLimit = 7,
+}
+
+impl DriverActivity {
+    pub const COUNT: usize = 8;
+    pub const ALL: [DriverActivity; DriverActivity::COUNT] = [
+        DriverActivity::Loading,
+        DriverActivity::Launching,
+        DriverActivity::Streams,
+        DriverActivity::Graphs,
+        DriverActivity::Sharing,
+        DriverActivity::Context,
+        DriverActivity::StackLimit,
+        DriverActivity::OtherLimit,
+    ];
+
+    /// What it is for, if nothing more is known.
+    pub fn cause(self) -> Cause {
+        match self {
+            DriverActivity::Loading | DriverActivity::Launching => Cause::Modules,
+            DriverActivity::Streams => Cause::Streams,
+            DriverActivity::Graphs => Cause::Graphs,
+            DriverActivity::Sharing => Cause::Sharing,
+            DriverActivity::Context => Cause::Context,
+            DriverActivity::StackLimit => Cause::LocalMemory,
+            DriverActivity::OtherLimit => Cause::Heap,
+        }
+    }
+}
+
+/// A set of [`DriverActivity`], by bit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ActivitySet(pub u8);
+
+impl ActivitySet {
+    pub fn with(self, doing: DriverActivity) -> ActivitySet {
+        ActivitySet(self.0 | 1 << doing as u8)
+    }
+
+    pub fn and(self, other: ActivitySet) -> ActivitySet {
+        ActivitySet(self.0 | other.0)
+    }
+
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// What all of them take memory for, if that is one thing. (A launch takes it for several.)
+    fn common(self) -> Cause {
+        match DriverActivity::ALL
+            .into_iter()
+            .find(|doing| ActivitySet::default().with(*doing) == self)
+        {
+            Some(DriverActivity::Launching) | None => Cause::Other,
+            Some(doing) => doing.cause(),
+        }
+    }
+}
+
+/// Who made the driver take so much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Originator {
+    pub cause: Cause,
+    /// With it the memory goes.
+    pub context: ContextId,
+    pub site: SiteId,
+    pub stack: StackId,
+    /// The id of a text; 0 = none.
+    pub name: u32,
+}
+
+impl Originator {
+    pub fn unnamed(cause: Cause) -> Originator {
+        Originator { cause, context: ContextId(0), site: SiteId(0), stack: StackId(0), name: 0 }
+    }
+}
+
+/// What a reading shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attribution {
+    Nothing,
+    /// More, by the one call that was under way.
+    ByCall(u64),
+    /// More, by one or several of those that were.
+    BySome(Cause, u64),
+    /// Less: so much is to be taken back from who took it.
+    Less(u64),
+}
+
+/// Makers beyond so many share one line for each cause and context.
+const MOST: usize = 4096;
+
+#[derive(Debug, Default)]
+pub struct DriverInternal {
+    /// Hidden bytes, less those of contexts, up to which it was told who took them, or that nobody
+    /// knows.
+    settled: u64,
+    by_cause: [u64; Cause::COUNT],
+    makers: Vec<(Originator, u64)>,
+    /// Kinds of calls that no reading followed, or only one that was not exact.
+    waiting: ActivitySet,
+}
+
+impl DriverInternal {
+    pub fn of(&self, cause: Cause) -> u64 {
+        self.by_cause[cause as usize]
+    }
+
+    fn named(&self) -> u64 {
+        self.by_cause.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
+    }
+
+    pub fn wait(&mut self, doing: DriverActivity) {
+        self.waiting = self.waiting.with(doing);
+    }
+
+    /// `hidden`: what a reading shows now. `own`: the call that it was made after; `others`: what
+    /// was under way beside it; `exact`: all that there is did show.
+    pub fn settle(
+        &mut self,
+        hidden: u64,
+        own: Option<DriverActivity>,
+        others: ActivitySet,
+        exact: bool,
+    ) -> Attribution {
+        let before = self.settled;
+        let involved = self.waiting.and(others);
+        // Somebody else's call will tell of it.
+        let wait = own.is_none() && !others.is_empty() && hidden > before;
+        if wait {
+            return Attribution::Nothing;
+        }
+        self.settled = hidden;
+        self.waiting = match own {
+            _ if exact => ActivitySet::default(),
+            Some(doing) => self.waiting.with(doing),
+            None => self.waiting,
+        };
+        if hidden > before {
+            let grown = hidden - before;
+            return match own {
+                Some(_) if involved.is_empty() => Attribution::ByCall(grown),
+                Some(doing) => Attribution::BySome(involved.with(doing).common(), grown),
+                None if involved.is_empty() => Attribution::Nothing,
+                None => Attribution::BySome(involved.common(), grown),
+            };
+        }
+        // What nobody was named for goes first, unless this call gives its own back.
+        let surplus = self.named().saturating_sub(hidden);
+        let given = match own {
+            Some(doing) => (before - hidden).min(self.of(doing.cause())).max(surplus),
+            None => surplus,
+        };
+        if given > 0 { Attribution::Less(given) } else { Attribution::Nothing }
+    }
+
+    /// Adds bytes to an originator's.
+    pub fn add(&mut self, maker: Originator, bytes: u64) -> Originator {
+        let same = |known: &Originator, maker: &Originator| known == maker;
+        let mut maker = maker;
+        if self.makers.len() >= MOST && !self.makers.iter().any(|(known, _)| same(known, &maker)) {
+            maker = Originator { context: maker.context, ..Originator::unnamed(maker.cause) };
+        }
+        let sum = &mut self.by_cause[maker.cause as usize];
+        *sum = sum.saturating_add(bytes);
+        match self.makers.iter_mut().find(|(known, _)| same(known, &maker)) {
+            Some((_, held)) => *held = held.saturating_add(bytes),
+            None => self.makers.push((maker, bytes)),
+        }
+        maker
+    }
+
+    /// Takes `bytes` back: of `cause` before others; who took exactly so much before others; the
+    /// latest before others. `tell` hears of each maker that gives some up.
+    pub fn give_back(
+        &mut self,
+        bytes: u64,
+        cause: Option<Cause>,
+        mut tell: impl FnMut(&Originator, u64),
+    ) {
+        let mut left = bytes;
+        while left > 0 {
+            let rank = |maker: &Originator, held: u64| (Some(maker.cause) == cause, held == left);
+            let best = self
+                .makers
+                .iter()
+                .enumerate()
+                .max_by_key(|(at, (maker, held))| (rank(maker, *held), *at));
+            let Some((at, &(maker, held))) = best else { return };
+            let given = held.min(left);
+            left -= given;
+            self.take(at, given);
+            tell(&maker, given);
+        }
+    }
+
+    /// A context is gone, and all that was taken in it.
+    pub fn context_ended(&mut self, context: ContextId, mut tell: impl FnMut(&Originator, u64)) {
+        while let Some(at) = self.makers.iter().position(|(maker, _)| maker.context == context) {
+            let (maker, held) = self.makers[at];
+            self.take(at, held);
+            tell(&maker, held);
+        }
+    }
+
+    fn take(&mut self, at: usize, bytes: u64) {
+        let (maker, held) = &mut self.makers[at];
+        *held -= bytes;
+        let sum = &mut self.by_cause[maker.cause as usize];
+        *sum = sum.saturating_sub(bytes);
+        if *held == 0 {
+            // In their order: the latest come last.
+            self.makers.remove(at);
+        }
+    }
+
+    pub fn makers(&self) -> impl Iterator<Item = &(Originator, u64)> {
+        self.makers.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NONE: ActivitySet = ActivitySet(0);
+
+    fn maker(cause: Cause, context: u16) -> Originator {
+        Originator { context: ContextId(context), ..Originator::unnamed(cause) }
+    }
+
+    #[test]
+    fn what_shows_after_a_call_is_its_own() {
+        let mut account = DriverInternal::default();
+        assert_eq!(
+            account.settle(0, Some(DriverActivity::Loading), NONE, true),
+            Attribution::Nothing
+        );
+        assert_eq!(
+            account.settle(6, Some(DriverActivity::Loading), NONE, true),
+            Attribution::ByCall(6)
+        );
+        account.add(maker(Cause::Modules, 1), 6);
+        assert_eq!(
+            account.settle(6, Some(DriverActivity::Streams), NONE, true),
+            Attribution::Nothing
+        );
+        assert_eq!(
+            account.settle(8, Some(DriverActivity::Streams), NONE, true),
+            Attribution::ByCall(2)
+        );
+    }
+
+    #[test]
+    fn what_shows_after_no_call_is_unknown_and_never_named_later() {
+        let mut account = DriverInternal::default();
+        assert_eq!(account.settle(10, None, NONE, true), Attribution::Nothing);
+        assert_eq!(
+            account.settle(12, Some(DriverActivity::Launching), NONE, true),
+            Attribution::ByCall(2)
+        );
+        account.add(maker(Cause::Modules, 1), 2);
+        // The unknown goes first.
+        assert_eq!(account.settle(2, None, NONE, true), Attribution::Nothing);
+        assert_eq!(account.settle(1, None, NONE, true), Attribution::Less(1));
+    }
+
+    #[test]
+    fn calls_at_once_are_told_as_what_they_have_in_common() {
+        let loading = NONE.with(DriverActivity::Loading);
+        let mut account = DriverInternal::default();
+        // A look of somebody's while a call is under way leaves it to the call.
+        assert_eq!(account.settle(4, None, loading, true), Attribution::Nothing);
+        assert_eq!(
+            account.settle(4, Some(DriverActivity::Loading), NONE, true),
+            Attribution::ByCall(4)
+        );
+        let some = account.settle(5, Some(DriverActivity::Loading), loading, true);
+        assert_eq!(some, Attribution::BySome(Cause::Modules, 1));
+        let some = account.settle(7, Some(DriverActivity::Streams), loading, true);
+        assert_eq!(some, Attribution::BySome(Cause::Other, 2));
+        let launching = NONE.with(DriverActivity::Launching);
+        let some = account.settle(9, Some(DriverActivity::Launching), launching, true);
+        assert_eq!(some, Attribution::BySome(Cause::Other, 2), "code or local memory");
+    }
+
+    #[test]
+    fn what_waits_is_told_by_the_next_reading() {
+        let mut account = DriverInternal::default();
+        account.wait(DriverActivity::Streams);
+        assert_eq!(account.settle(2, None, NONE, true), Attribution::BySome(Cause::Streams, 2));
+        account.wait(DriverActivity::Streams);
+        account.wait(DriverActivity::Loading);
+        assert_eq!(account.settle(4, None, NONE, true), Attribution::BySome(Cause::Other, 2));
+        account.wait(DriverActivity::Streams);
+        let some = account.settle(6, Some(DriverActivity::Sharing), NONE, true);
+        assert_eq!(some, Attribution::BySome(Cause::Other, 2));
+        // An allocation under way hid some of it.
+        assert_eq!(
+            account.settle(6, Some(DriverActivity::Loading), NONE, false),
+            Attribution::Nothing
+        );
+        assert_eq!(account.settle(8, None, NONE, true), Attribution::BySome(Cause::Modules, 2));
+        assert_eq!(account.settle(10, None, NONE, true), Attribution::Nothing);
+    }
+
+    #[test]
+    fn a_call_gives_its_own_back_and_nothing_goes_below_zero() {
+        let mut account = DriverInternal::default();
+        account.settle(20, None, NONE, true);
+        for (cause, bytes) in [(Cause::Modules, 4), (Cause::Streams, 2), (Cause::Modules, 6)] {
+            let name = bytes as u32;
+            account.add(Originator { name, ..maker(cause, 1) }, bytes);
+        }
+        // 8 are unknown; the unload gives back a module all the same.
+        assert_eq!(
+            account.settle(16, Some(DriverActivity::Loading), NONE, true),
+            Attribution::Less(4)
+        );
+        let mut told = Vec::new();
+        account.give_back(4, Some(Cause::Modules), |maker, bytes| told.push((maker.name, bytes)));
+        assert_eq!(told, [(4, 4)], "who took exactly so much");
+        account.give_back(100, Some(Cause::Modules), |maker, bytes| told.push((maker.name, bytes)));
+        assert_eq!(told, [(4, 4), (6, 6), (2, 2)]);
+        assert_eq!((account.of(Cause::Modules), account.named()), (0, 0));
+        assert_eq!(account.makers().count(), 0);
+    }
+
+    #[test]
+    fn with_a_context_goes_what_was_taken_in_it() {
+        let mut account = DriverInternal::default();
+        account.add(maker(Cause::Modules, 1), 4);
+        account.add(maker(Cause::LocalMemory, 2), 8);
+        account.add(maker(Cause::Streams, 1), 2);
+        let mut gone = 0;
+        account.context_ended(ContextId(1), |_, bytes| gone += bytes);
+        assert_eq!((gone, account.named()), (6, 8));
+    }
+
+    #[test]
+    fn many_makers_share_a_line() {
+        let mut account = DriverInternal::default();
+        for name in 0..2 * MOST as u32 {
+            account.add(Originator { name, ..maker(Cause::Modules, 1) }, 1);
+        }
+        assert_eq!(account.of(Cause::Modules), 2 * MOST as u64);
+        assert!(account.makers().count() <= MOST + 1);
+    }
+}

@@ -1,0 +1,406 @@
+//! One device's budget: what is taken or promised, against the limit. Lock-free; what a request
+//! may take is added by compare-and-swap, so that no two threads win the same byte.
+
+use super::managed::Managed;
+use super::soft::SoftLimiter;
+use crate::model::cap::group_share::{GroupShare, add_in_order};
+use crate::model::ledger::add_saturating;
+use crate::runtime::reserve;
+use std::ptr::null_mut;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relaxed};
+use std::sync::atomic::{Ordering::Release, Ordering::SeqCst};
+
+pub struct Budget {
+    /// `u64::MAX` = no cap.
+    limit: AtomicU64,
+    /// Where no group counts it.
+    counted: AtomicU64,
+    /// Null, or what it shares with a group; never freed.
+    share: AtomicPtr<GroupShare>,
+    soft: SoftLimiter,
+    /// Nothing is refused for good: the caller tells, and takes anyway.
+    only_warns: bool,
+}
+
+/// A request that does not fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    pub counted: u64,
+    pub limit: u64,
+    /// Both are the group's.
+    pub of_group: bool,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Budget::new(Arc::default(), false)
+    }
+}
+
+impl Budget {
+    /// `news` is set when there is something to tell: the soft limit was crossed.
+    pub fn new(news: Arc<AtomicBool>, only_warns: bool) -> Budget {
+        Budget {
+            limit: AtomicU64::new(u64::MAX),
+            counted: AtomicU64::new(0),
+            share: AtomicPtr::new(null_mut()),
+            soft: SoftLimiter::new(news),
+            only_warns,
+        }
+    }
+
+    pub fn limit(&self) -> Option<u64> {
+        Some(self.limit.load(Relaxed)).filter(|limit| *limit != u64::MAX)
+    }
+
+    pub fn set_limit(&self, limit: Option<u64>) {
+        self.limit.store(limit.unwrap_or(u64::MAX), Relaxed);
+    }
+
+    /// From now on a group counts it too. Called once, before others see this budget used.
+    pub fn share_with(&self, share: GroupShare) {
+        share.count().fetch_add(self.counted.swap(0, Relaxed), SeqCst);
+        self.share.store(Box::into_raw(Box::new(share)), Release);
+    }
+
+    pub fn share(&self) -> Option<&GroupShare> {
+        // SAFETY: null, or a box that is never freed.
+        unsafe { self.share.load(Acquire).as_ref() }
+    }
+
+    pub fn soft(&self) -> &SoftLimiter {
+        &self.soft
+    }
+
+    pub fn set_soft(&self, limit: Option<u64>) {
+        self.soft.set(limit, self.counted());
+    }
+
+    /// Bytes taken and bytes promised to calls that are under way.
+    pub fn counted(&self) -> u64 {
+        match self.share() {
+            None => self.counted.load(Relaxed),
+            Some(share) => share.count().load(Relaxed),
+        }
+    }
+
+    /// Takes `bytes` if the count stays at or under the limit. While the count is above it, even
+    /// a request of 0 bytes is refused: the caller asks only for what needs memory.
+    pub fn try_take(&self, bytes: u64) -> Result<(), Refusal> {
+        if reserve::is_low() {
+            self.refuse_unfollowed()?;
+        }
+        match self.share() {
+            None => self.take_own(&self.counted, bytes)?,
+            Some(share) => {
+                let add = || self.take_own(share.count(), bytes);
+                let take_back = || {
+                    add_in_order(share.count(), -(bytes as i64));
+                };
+                let taken = share.take(bytes, add, take_back);
+                if share.has_changed() {
+                    self.soft.something_to_tell();
+                }
+                taken?;
+            }
+        }
+        self.soft.notice(self.counted());
+        Ok(())
+    }
+
+    /// What is given could not be followed, as we have no memory for it: under a limit it is not
+    /// given.
+    #[cold]
+    fn refuse_unfollowed(&self) -> Result<(), Refusal> {
+        let refusal = |limit| Refusal { counted: self.counted(), limit, of_group: false };
+        self.limit().map_or(Ok(()), |limit| Err(refusal(limit)))
+    }
+
+    /// Within the process's own limit.
+    fn take_own(&self, count: &AtomicU64, bytes: u64) -> Result<(), Refusal> {
+        let limit = self.limit.load(Relaxed);
+        let mut counted = count.load(Relaxed);
+        loop {
+            let next = counted.checked_add(bytes).filter(|next| *next <= limit);
+            let refusal = Refusal { counted, limit, of_group: false };
+            let next = next.ok_or(refusal)?;
+            match count.compare_exchange_weak(counted, next, SeqCst, Relaxed) {
+                Ok(_) => return Ok(()),
+                Err(seen) => counted = seen,
+            }
+        }
+    }
+
+    /// Takes `bytes` whatever the limit.
+    pub fn take_anyway(&self, bytes: u64) {
+        self.charge(i64::try_from(bytes).unwrap_or(i64::MAX));
+    }
+
+    /// Adds or gives back without asking: what the driver has done already. False: the count
+    /// would have gone below zero.
+    pub fn charge(&self, delta: i64) -> bool {
+        if delta == 0 {
+            return true;
+        }
+        let good = match self.share() {
+            None => add_saturating(&self.counted, delta),
+            Some(share) => add_in_order(share.count(), delta),
+        };
+        self.soft.notice(self.counted());
+        good
+    }
+
+    pub fn reserve(&self, bytes: u64) -> Result<Reservation<'_>, Refusal> {
+        self.try_take(bytes)?;
+        Ok(Reservation { budget: Some(self), bytes, taken: false, managed: None })
+    }
+
+    /// As `reserve`, whatever the limit.
+    pub fn reserve_anyway(&self, bytes: u64) -> Reservation<'_> {
+        self.take_anyway(bytes);
+        Reservation { budget: Some(self), bytes, taken: false, managed: None }
+    }
+
+    /// For managed memory, which counts in steps.
+    pub fn reserve_managed<'a>(
+        &'a self,
+        managed: &'a Managed,
+        pages: u64,
+    ) -> Result<Reservation<'a>, Refusal> {
+        managed.add(pages, |bytes| self.try_take(bytes))?;
+        let managed = Some(managed);
+        Ok(Reservation { budget: Some(self), bytes: pages, taken: false, managed })
+    }
+
+    pub fn reserve_managed_anyway<'a>(
+        &'a self,
+        managed: &'a Managed,
+        pages: u64,
+    ) -> Reservation<'a> {
+        let Ok(()) = managed.add(pages, |bytes| {
+            self.take_anyway(bytes);
+            Ok::<_, std::convert::Infallible>(())
+        });
+        Reservation { budget: Some(self), bytes: pages, taken: false, managed: Some(managed) }
+    }
+}
+
+/// Bytes promised to a call that is under way. Dropped without `commit` they are given back, but
+/// for what the driver has given already.
+#[must_use]
+pub struct Reservation<'a> {
+    budget: Option<&'a Budget>,
+    bytes: u64,
+    /// The driver gave the memory.
+    taken: bool,
+    /// Where `bytes` are pages of managed memory.
+    managed: Option<&'a Managed>,
+}
+
+impl Reservation<'_> {
+    /// For what does not count: nothing to keep or to give back.
+    pub const fn none() -> Reservation<'static> {
+        Reservation { budget: None, bytes: 0, taken: false, managed: None }
+    }
+
+    /// The driver answered with success: if this thread does not get to the commit (a panic of
+    /// ours) the promise stays charged. Too much is counted then, never too little.
+    #[inline]
+    pub fn taken(&mut self) {
+        self.taken = true;
+    }
+
+    /// Sets the promise to the physical bytes that were really taken. More than was promised must
+    /// fit like a new request; if it does not, the caller must undo the allocation. What was
+    /// promised stays so until the reservation is dropped, or [`Reservation::undone`]: others must
+    /// not get it while the driver has not.
+    pub fn commit(&mut self, actual: i64) -> Result<(), Refusal> {
+        let Some(budget) = self.budget else { return Ok(()) };
+        let promised = i64::try_from(self.bytes).unwrap_or(i64::MAX);
+        if actual > promised {
+            let more = (actual - promised) as u64;
+            if let Err(refusal) = budget.try_take(more) {
+                if !budget.only_warns {
+                    self.taken = false;
+                    return Err(refusal);
+                }
+                budget.take_anyway(more);
+            }
+        } else {
+            budget.charge(actual - promised);
+        }
+        self.budget = None;
+        Ok(())
+    }
+
+    /// The allocation was undone before anything was committed: all goes back.
+    pub fn withdrawn(mut self) {
+        self.taken = false;
+    }
+
+    /// The allocation was undone after `commit` had refused it. `still`: bytes of what it took that
+    /// the driver has not got back, since others use them, who were counted as taking nothing.
+    pub fn undone(mut self, still: u64) {
+        if still > 0
+            && let Some(budget) = self.budget.take()
+        {
+            let still = i64::try_from(still).unwrap_or(i64::MAX);
+            budget.charge(still.saturating_sub_unsigned(self.bytes));
+        }
+    }
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        let Some(budget) = self.budget.filter(|_| !self.taken) else { return };
+        match self.managed {
+            Some(managed) => managed.remove(self.bytes, |change| {
+                budget.charge(change);
+            }),
+            None => {
+                budget.charge(-i64::try_from(self.bytes).unwrap_or(i64::MAX));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    fn capped(limit: u64) -> Budget {
+        let budget = Budget::default();
+        budget.set_limit(Some(limit));
+        budget
+    }
+
+    #[test]
+    fn exactly_full_is_granted_and_one_byte_more_is_not() {
+        let budget = capped(100);
+        budget.reserve(60).unwrap().commit(60).unwrap();
+        let rest = budget.reserve(40).unwrap();
+        assert_eq!(
+            budget.reserve(1).err(),
+            Some(Refusal { counted: 100, limit: 100, of_group: false })
+        );
+        drop(rest);
+        assert_eq!(budget.counted(), 60);
+    }
+
+    #[test]
+    fn a_commit_sets_the_real_size() {
+        let budget = capped(100);
+        budget.reserve(80).unwrap().commit(10).unwrap();
+        assert_eq!(budget.counted(), 10);
+        budget.reserve(10).unwrap().commit(90).unwrap();
+        assert_eq!(budget.counted(), 100);
+        budget.charge(-90);
+        assert!(budget.reserve(10).unwrap().commit(91).is_err());
+        assert_eq!(budget.counted(), 10);
+    }
+
+    #[test]
+    fn what_the_driver_gave_stays_charged_when_nobody_commits() {
+        let budget = capped(100);
+        let panicked = std::panic::catch_unwind(|| {
+            let mut promise = budget.reserve(60).unwrap();
+            promise.taken();
+            std::panic::resume_unwind(Box::new(()));
+        });
+        assert!(panicked.is_err());
+        assert_eq!(budget.counted(), 60);
+        let mut promise = budget.reserve(40).unwrap();
+        promise.taken();
+        assert!(promise.commit(41).is_err());
+        assert_eq!(budget.counted(), 100, "not undone yet");
+        drop(promise);
+        assert_eq!(budget.counted(), 60, "undone by the caller: given back");
+        let mut promise = budget.reserve(40).unwrap();
+        assert!(promise.commit(41).is_err());
+        promise.undone(30);
+        assert_eq!(budget.counted(), 90, "others use a part of it");
+    }
+
+    #[test]
+    fn what_shows_afterwards_may_pass_the_limit_and_then_all_is_refused() {
+        let budget = capped(100);
+        budget.charge(150);
+        assert!(budget.try_take(1).is_err() && budget.try_take(0).is_err());
+        budget.charge(-51);
+        assert!(budget.try_take(1).is_ok());
+    }
+
+    #[test]
+    fn huge_requests_do_not_wrap() {
+        let budget = capped(100);
+        budget.charge(1);
+        assert!(budget.try_take(u64::MAX).is_err());
+        assert!(!budget.charge(-2));
+        assert_eq!(budget.counted(), 0);
+        let free = Budget::default();
+        assert!(free.limit().is_none() && free.try_take(1 << 60).is_ok());
+    }
+
+    /// Sixteen threads hammer a full budget; a watcher and every thread look for a byte too many.
+    #[test]
+    fn sixteen_threads_never_pass_it_by_a_byte_and_lose_nothing() {
+        const LIMIT: u64 = 10_000;
+        let budget = capped(LIMIT);
+        let done = AtomicBool::new(false);
+        let (granted, refused) = (AtomicU64::new(0), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Relaxed) {
+                    assert!(budget.counted() <= LIMIT);
+                    std::thread::yield_now();
+                }
+            });
+            let workers: Vec<_> = (0..16u64)
+                .map(|thread| {
+                    let (budget, granted, refused) = (&budget, &granted, &refused);
+                    scope.spawn(move || {
+                        let mut random = thread + 1;
+                        let mut held = Vec::new();
+                        for _ in 0..100_000 {
+                            random ^= random << 13;
+                            random ^= random >> 7;
+                            random ^= random << 17;
+                            let bytes = random % 900 + 1;
+                            match budget.reserve(bytes) {
+                                Ok(mut promise) => {
+                                    // The real size differs both ways; now and then the call fails.
+                                    let real = (random >> 20) % 1000;
+                                    if random.is_multiple_of(7) {
+                                        drop(promise);
+                                    } else if promise.commit(real as i64).is_ok() {
+                                        held.push(real);
+                                        granted.fetch_add(1, Relaxed);
+                                    }
+                                }
+                                Err(refusal) => {
+                                    assert!(refusal.counted + bytes > LIMIT);
+                                    refused.fetch_add(1, Relaxed);
+                                }
+                            }
+                            assert!(budget.counted() <= LIMIT);
+                            if held.len() > (random >> 50) as usize % 4 {
+                                assert!(budget.charge(-(held.swap_remove(0) as i64)));
+                            }
+                        }
+                        for bytes in held {
+                            assert!(budget.charge(-(bytes as i64)));
+                        }
+                    })
+                })
+                .collect();
+            for worker in workers {
+                worker.join().unwrap();
+            }
+            done.store(true, Relaxed);
+        });
+        assert_eq!(budget.counted(), 0, "nothing lost");
+        assert!(granted.into_inner() > 0 && refused.into_inner() > 0, "it was near the limit");
+    }
+}

@@ -1,0 +1,272 @@
+//! The group that shares a budget: its page, and this process's place in it.
+//!
+//! The page is found in `/dev/shm/vramtrace-UID`, whatever the environment says: members with
+//! another environment must not find another page. What others could have put there is refused: the
+//! cap would be theirs to change.
+//!
+//! Before a refusal, members that are dead are removed: a pid that is gone is found every 20 us at
+//! most; a zombie, a pid that was given out again and another program after an exec, every
+//! millisecond.
+
+use super::group_page;
+use super::{DeviceFacts, GroupShare};
+use crate::runtime::secure_dir;
+use crate::runtime::secure_dir::Wrong;
+use crate::runtime::uncancelled::uncancelled;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use vramtrace_format::DeviceId;
+use vramtrace_format::capspec::CapSpec;
+use vramtrace_format::group::{GROUP_DEVICES, GroupPage};
+use vramtrace_format::member::Member;
+use vramtrace_format::policy::GroupSpec;
+
+/// The process's place, where it is in a group.
+pub struct Group(Option<Joined>);
+
+struct Joined {
+    page: GroupPage<'static>,
+    slot: usize,
+    me: Member,
+    cap: Option<CapSpec>,
+    /// When members were looked at last, and closely: ns of the monotonic clock.
+    looked_ns: AtomicU64,
+    closely_ns: AtomicU64,
+}
+
+/// Between two looks at who is gone, one system call a member: a program that is refused and asks
+/// again and again is not to be slowed down.
+const LOOK_EVERY_NS: u64 = 20_000;
+/// Between two close looks, which read a file a member. Only they find who is not waited for by its
+/// parent (a zombie), and whose pid is another process's by now.
+const CLOSELY_EVERY_NS: u64 = 1_000_000;
+
+/// Why a group cannot be joined; complete with what would be right.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Why {
+    Directory {
+        path: String,
+        what: Wrong,
+    },
+    File {
+        path: String,
+        what: Wrong,
+    },
+    /// What stands there is no group, or of another version.
+    NotAGroup {
+        path: String,
+    },
+    OtherNamespace {
+        path: String,
+    },
+    /// Of an earlier version, and this process lives.
+    EarlierVersion {
+        path: String,
+        pid: u32,
+    },
+    /// Segments of shared memory cannot be had.
+    NoSharedMemory {
+        errno: i32,
+    },
+    /// Another process has been at it for seconds.
+    Busy {
+        path: String,
+    },
+    Full,
+    Devices,
+    NoProc,
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Why::Directory { path, what } => write!(f, "the directory {path} {what}"),
+            Why::File { path, what } => write!(f, "the file {path} {what}"),
+            Why::NotAGroup { path } => {
+                write!(f, "{path} is no group of this version; remove it when nobody uses it")
+            }
+            Why::OtherNamespace { path } => write!(
+                f,
+                "{path} is a group of another container, whose processes cannot be seen from here; \
+                 use another name, or remove it when nobody uses it"
+            ),
+            Why::EarlierVersion { path, pid } => write!(
+                f,
+                "{path} is a group of an earlier version of this library, and process {pid} is in \
+                 it; use another name, or start all its processes with one version"
+            ),
+            Why::NoSharedMemory { errno } => write!(
+                f,
+                "a group needs shared memory (shmget, shmat), which is not to be had here: errno \
+                 {errno}; see kernel.shmmni and kernel.shmall, or what forbids these calls"
+            ),
+            Why::Busy { path } => {
+                write!(f, "{path} is locked by another process; it may be stopped in the middle")
+            }
+            Why::Devices => write!(
+                f,
+                "the group has {GROUP_DEVICES} other devices; this one gets nothing; use another \
+                 name for a part of them"
+            ),
+            Why::Full => write!(f, "the group has 256 living processes; use another name"),
+            Why::NoProc => {
+                write!(f, "the /proc of this pid namespace is needed to tell who lives; mount it")
+            }
+        }
+    }
+}
+
+impl Group {
+    pub const fn none() -> Group {
+        Group(None)
+    }
+
+    pub fn join(spec: &GroupSpec) -> Result<Group, Why> {
+        // SAFETY: always succeeds.
+        let user = unsafe { libc::geteuid() };
+        Group::join_in(&format!("/dev/shm/vramtrace-{user}"), spec)
+    }
+
+    fn join_in(directory: &str, spec: &GroupSpec) -> Result<Group, Why> {
+        let me = Member::of_this_process().ok_or(Why::NoProc)?;
+        let page = uncancelled(|| group_page::open(directory, &spec.name))?;
+        let slot = page.join(me, |member| member.is_alive()).ok_or(Why::Full)?;
+        let (looked_ns, closely_ns) = Default::default();
+        let cap = spec.cap.clone();
+        Ok(Group(Some(Joined { page, slot, me, cap, looked_ns, closely_ns })))
+    }
+
+    /// This process's part in a device's budget. `None`: it is in no group.
+    pub fn share(&self, device: DeviceId, facts: &DeviceFacts) -> Result<Option<GroupShare>, Why> {
+        let Some(Joined { page, slot, cap, .. }) = &self.0 else { return Ok(None) };
+        let number = page.device(&facts.uuid, device.0, facts.total_bytes).ok_or(Why::Devices)?;
+        let limit =
+            cap.as_ref().and_then(|cap| cap.limit(device.0.into(), &facts.uuid, facts.total_bytes));
+        page.bring_limit(*slot, number, limit);
+        Ok(Some(GroupShare::new(*page, *slot, number)))
+    }
+
+    pub fn reap(&self) {
+        let Some(Joined { page, me, looked_ns, closely_ns, .. }) = &self.0 else { return };
+        let now = monotonic_ns();
+        let is_due = |last: &AtomicU64, every| {
+            let due = now.saturating_sub(last.load(Relaxed)) >= every;
+            if due {
+                last.store(now, Relaxed);
+            }
+            due
+        };
+        if is_due(closely_ns, CLOSELY_EVERY_NS) {
+            page.take_out_dead(*me, |member| member.is_alive());
+        } else if is_due(looked_ns, LOOK_EVERY_NS) {
+            page.take_out_dead(*me, |member| pid_is_taken(member.pid));
+        }
+    }
+}
+
+fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a struct of our own.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// By some process, or by what is left of one.
+fn pid_is_taken(pid: u32) -> bool {
+    let Ok(pid) = i32::try_from(pid) else { return false };
+    // SAFETY: signal 0 is none.
+    let there = unsafe { libc::kill(pid, 0) } == 0;
+    there || secure_dir::errno() != Wrong::Errno(libc::ESRCH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::CString;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    fn scratch(name: &str) -> String {
+        let path = format!("/dev/shm/vramtrace-test-{}-{name}", std::process::id());
+        let _ = std::fs::remove_dir_all(&path);
+        path
+    }
+
+    fn why(directory: &str, name: &str) -> String {
+        let spec = GroupSpec { name: name.into(), cap: None };
+        let why = Group::join_in(directory, &spec).err().expect("it must be refused").to_string();
+        assert!(why.contains(directory), "{why}");
+        why
+    }
+
+    #[test]
+    fn who_is_gone_is_found_at_once_and_who_is_not_waited_for_at_the_next_close_look() {
+        let place = scratch("gone");
+        let spec = GroupSpec { name: "a".into(), cap: None };
+        let group = Group::join_in(&place, &spec).ok().unwrap();
+        let Joined { page, closely_ns, .. } = group.0.as_ref().unwrap();
+        let member = |pid| Member { pid, start_ticks: 1, image: 0 };
+        let count = || page.members().count();
+        closely_ns.store(u64::MAX, Relaxed);
+        let gone = (1 << 22) - 1;
+        page.join(member(gone), |_| true).unwrap();
+        assert_eq!(count(), 2);
+        group.reap();
+        assert_eq!(count(), 1);
+        // This process's pid, of an earlier start.
+        page.join(member(std::process::id()), |_| true).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        group.reap();
+        assert_eq!(count(), 2, "no close look was due");
+        closely_ns.store(0, Relaxed);
+        group.reap();
+        assert_eq!(count(), 1);
+        let _ = std::fs::remove_dir_all(&place);
+    }
+
+    #[test]
+    fn what_others_could_have_put_there_is_refused() {
+        let open = scratch("open");
+        std::fs::create_dir(&open).unwrap();
+        std::fs::set_permissions(&open, PermissionsExt::from_mode(0o755)).unwrap();
+        assert!(why(&open, "a").contains("open to others (mode 755)"));
+
+        let link = scratch("link");
+        let _ = std::fs::remove_file(&link);
+        symlink(&open, &link).unwrap();
+        assert!(why(&link, "a").contains("link"));
+
+        std::fs::set_permissions(&open, PermissionsExt::from_mode(0o700)).unwrap();
+        let spec = GroupSpec { name: "good".into(), cap: None };
+        let group = Group::join_in(&open, &spec).ok().unwrap();
+        assert_eq!(group.0.as_ref().unwrap().page.members().count(), 1);
+        group.reap();
+        assert_eq!(group.0.as_ref().unwrap().page.members().count(), 1);
+
+        symlink(format!("{open}/group.good"), format!("{open}/group.linked")).unwrap();
+        assert!(why(&open, "linked").contains("link"));
+        std::fs::write(format!("{open}/group.once"), "").unwrap();
+        let closed = || PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(format!("{open}/group.once"), closed()).unwrap();
+        std::fs::hard_link(format!("{open}/group.once"), format!("{open}/group.twice")).unwrap();
+        assert!(why(&open, "twice").contains("one name"));
+        std::fs::create_dir(format!("{open}/group.entered")).unwrap();
+        let wide = PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(format!("{open}/group.entered"), wide).unwrap();
+        assert!(why(&open, "entered").contains("mode 755"));
+        std::fs::write(format!("{open}/group.wide"), "").unwrap();
+        let wide = PermissionsExt::from_mode(0o644);
+        std::fs::set_permissions(format!("{open}/group.wide"), wide).unwrap();
+        assert!(why(&open, "wide").contains("mode 644"));
+        std::fs::write(format!("{open}/group.other"), [1; 100]).unwrap();
+        std::fs::set_permissions(format!("{open}/group.other"), closed()).unwrap();
+        assert!(why(&open, "other").contains("no group of this version"));
+        // SAFETY: always succeeds.
+        if unsafe { libc::geteuid() } == 0 {
+            let name = CString::new(open.as_str()).unwrap();
+            assert_eq!(unsafe { libc::chown(name.as_ptr(), 65534, 65534) }, 0);
+            assert!(why(&open, "a").contains("belongs to user 65534"));
+        }
+        let _ = std::fs::remove_file(&link);
+        let _ = std::fs::remove_dir_all(&open);
+    }
+}

@@ -1,0 +1,202 @@
+//! One device's part in the budget of a group: this process's count lies in the group's page, and
+//! a request must fit with what all members have.
+//!
+//! A request adds to this member's count and then sums all counts; over the limit it takes back. Of
+//! requests that race the last one to add sees all others, so what is granted never exceeds the limit,
+//! and there is no common total that a kill could leave wrong. The sum may include a request that is
+//! taken back too: so a request tries again a few times, unless the members without a request in
+//! flight have too much already.
+
+use super::budget::Refusal;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use vramtrace_format::group::GroupPage;
+
+pub struct GroupShare {
+    page: GroupPage<'static>,
+    slot: usize,
+    device: usize,
+    /// The limit that was told last: `u64::MAX` = none.
+    told: AtomicU64,
+    /// A request saw another one.
+    changed: AtomicBool,
+}
+
+/// Two that ask at once may each see the other's request and both take back: they try again, where
+/// the others' requests are what makes it too much.
+const TRIES: u32 = 6;
+
+impl GroupShare {
+    pub fn new(page: GroupPage<'static>, slot: usize, device: usize) -> GroupShare {
+        let told = AtomicU64::new(page.limit(device).unwrap_or(u64::MAX));
+        GroupShare { page, slot, device, told, changed: AtomicBool::new(false) }
+    }
+
+    /// Where this process counts.
+    pub fn count(&self) -> &'static AtomicU64 {
+        self.page.count(self.slot, self.device)
+    }
+
+    pub fn limit(&self) -> Option<u64> {
+        self.page.limit(self.device)
+    }
+
+    /// What all members count.
+    pub fn sum(&self) -> u64 {
+        self.page.sum(self.device)
+    }
+
+    /// `add` has this process's bytes counted, within its own limit, and `take_back` undoes it.
+    /// In between all members' counts are looked at: whoever adds last sees all others.
+    pub fn take(
+        &self,
+        bytes: u64,
+        add: impl Fn() -> Result<(), Refusal>,
+        take_back: impl Fn(),
+    ) -> Result<(), Refusal> {
+        let _asks = Asks::begin(self);
+        for attempt in 0.. {
+            add()?;
+            let limit = self.limit();
+            if limit.unwrap_or(u64::MAX) != self.told.load(Relaxed) {
+                self.changed.store(true, Relaxed);
+            }
+            let Some(limit) = limit else { return Ok(()) };
+            let sum = self.sum();
+            if sum <= limit {
+                return Ok(());
+            }
+            take_back();
+            if attempt == TRIES || self.never_fits(bytes, limit) {
+                let counted = sum.saturating_sub(bytes);
+                return Err(Refusal { counted, limit, of_group: true });
+            }
+            // Not the same pause in each process, or they meet again.
+            let pause = (20u32 << attempt) + (self.slot as u32 * 7) % 32;
+            (0..pause).for_each(|_| std::hint::spin_loop());
+        }
+        Ok(())
+    }
+
+    /// Whatever becomes of the requests of others that are under way.
+    fn never_fits(&self, bytes: u64, limit: u64) -> bool {
+        let settled = self.page.settled(self.slot, self.device);
+        settled.is_some_and(|settled| settled.saturating_add(bytes) > limit)
+    }
+
+    /// A request saw another limit than was told last.
+    #[inline]
+    pub fn has_changed(&self) -> bool {
+        self.changed.load(Relaxed)
+    }
+
+    /// The limit, when it is another one than was told last.
+    pub fn take_change(&self) -> Option<Option<u64>> {
+        if !self.changed.swap(false, Relaxed) {
+            return None;
+        }
+        let now = self.limit();
+        let word = now.unwrap_or(u64::MAX);
+        (self.told.swap(word, Relaxed) != word).then_some(now)
+    }
+}
+
+/// While a request of this process may be taken back again.
+struct Asks<'s>(&'s GroupShare);
+
+impl<'s> Asks<'s> {
+    fn begin(share: &'s GroupShare) -> Asks<'s> {
+        share.page.begin_ask(share.slot);
+        Asks(share)
+    }
+}
+
+impl Drop for Asks<'_> {
+    fn drop(&mut self) {
+        self.0.page.end_ask(self.0.slot);
+    }
+}
+
+/// As [`crate::model::ledger::add_saturating`], in one order with what other members do.
+pub fn add_in_order(total: &AtomicU64, delta: i64) -> bool {
+    let step = |now: u64| match delta >= 0 {
+        true => now.saturating_add(delta as u64),
+        false => now.saturating_sub(delta.unsigned_abs()),
+    };
+    let before = total.fetch_update(SeqCst, SeqCst, |now| Some(step(now))).unwrap_or(0);
+    delta >= 0 || delta.unsigned_abs() <= before
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::budget::Budget;
+    use super::*;
+    use vramtrace_format::group::{GROUP_WORDS, limit_order};
+    use vramtrace_format::member::Member;
+
+    fn page() -> (GroupPage<'static>, &'static [AtomicU64; GROUP_WORDS]) {
+        let words: Vec<AtomicU64> = (0..GROUP_WORDS).map(|_| AtomicU64::new(0)).collect();
+        let words: Box<[AtomicU64; GROUP_WORDS]> = words.into_boxed_slice().try_into().unwrap();
+        let words = Box::leak(words);
+        (GroupPage::open(words, 1).unwrap(), words)
+    }
+
+    fn budget(page: GroupPage<'static>, pid: u32, limit: u64) -> Budget {
+        let slot = page.join(Member { pid, start_ticks: 1, image: 0 }, |_| true).unwrap();
+        let device = page.device(&[1; 16], 0, 1 << 30).unwrap();
+        page.bring_limit(slot, device, Some(limit));
+        let budget = Budget::default();
+        budget.share_with(GroupShare::new(page, slot, device));
+        budget
+    }
+
+    #[test]
+    fn what_one_has_the_other_has_not() {
+        let (page, words) = page();
+        let (a, b) = (budget(page, 1, 100), budget(page, 2, 100));
+        a.reserve(60).unwrap().commit(60).unwrap();
+        b.reserve(40).unwrap().commit(40).unwrap();
+        let refusal = Refusal { counted: 100, limit: 100, of_group: true };
+        assert_eq!(b.reserve(1).err(), Some(refusal));
+        assert_eq!((a.counted(), b.counted()), (60, 40));
+        a.charge(-10);
+        assert!(b.reserve(10).is_ok());
+        // Its own limit holds beside the group's.
+        b.set_limit(Some(45));
+        assert_eq!(b.reserve(6).err().map(|refusal| refusal.of_group), Some(false));
+        let (at, word) = limit_order(0, Some(90));
+        words[at as usize / 8].store(word, SeqCst);
+        assert!(b.reserve(1).is_err(), "lowered to what is live");
+        a.charge(-10);
+        assert!(b.reserve(5).is_ok());
+    }
+
+    #[test]
+    fn threads_of_eight_members_never_pass_it_by_a_byte() {
+        const LIMIT: u64 = 1000;
+        let (page, _) = page();
+        let granted = AtomicU64::new(0);
+        let members: Vec<Budget> = (1..=8).map(|pid| budget(page, pid, LIMIT)).collect();
+        let count = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for (n, budget) in members.iter().enumerate() {
+                let (granted, count) = (&granted, &count);
+                scope.spawn(move || {
+                    for turn in 0..20_000u64 {
+                        let bytes = (turn * 7 + n as u64 * 13) % 400 + 1;
+                        if let Ok(promise) = budget.reserve(bytes) {
+                            let all = granted.fetch_add(bytes, SeqCst) + bytes;
+                            assert!(all <= LIMIT, "{all}");
+                            count.fetch_add(1, Relaxed);
+                            granted.fetch_sub(bytes, SeqCst);
+                            drop(promise);
+                        }
+                    }
+                });
+            }
+        });
+        assert!(count.load(Relaxed) > 1000);
+        assert_eq!(page.sum(0), 0);
+        page.begin_ask(0);
+        assert_eq!(page.settled(0, 0), Some(0), "nobody asks any more");
+    }
+}

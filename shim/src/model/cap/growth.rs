@@ -1,0 +1,516 @@
+//! Memory that grows in steps behind an allocator of the driver's own: a pool, or the graph memory
+//! of a device. What is charged is what it reserves; a request is forecast to grow it by what it
+//! cannot serve from what it holds.
+//!
+//! Sizes are those asked for. Inside, a block takes a multiple of 512 B, and that is what must fit;
+//! but a pool's figure of used bytes, as the driver tells it, is the sum of the sizes asked for
+//! (measured on an H200, driver 580). Taken for the bytes in use it is too low, and a request that
+//! it lets pass makes the pool grow past the cap.
+
+use super::budget::{Budget, Refusal};
+use super::most_in_use::MostInUse;
+use crate::runtime::lock::{Guard, Lock};
+use crate::runtime::sharded_counter::ShardedCounter;
+use std::sync::atomic::{Ordering, fence};
+use vramtrace_format::physical::{GRAIN, POOL_STEP, round_up};
+
+#[derive(Default)]
+pub struct Growth {
+    state: Lock<State>,
+    /// Used bytes, and those of them that rounding added, taken and freed while no cap is in
+    /// force: no lock there. Under a cap there are none, and `State` has all.
+    striped: ShardedCounter,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
+pub(super) struct State {
+    /// As last read back from the driver; charged.
+    reserved: u64,
+    /// Bytes of live blocks, as the ledger knows them: those taken under a cap, and what was
+    /// taken without one (as read when the lock was taken).
+    booked: u64,
+    striped: i64,
+    /// The part of both that rounding added to what was asked for.
+    padding: u64,
+    striped_padding: i64,
+    /// Bytes of requests that are with the driver now.
+    in_flight: u64,
+    /// The most that was in use or in flight since the youngest applied read-back began: so far
+    /// the driver may have grown, unseen, whatever was freed since.
+    most: MostInUse,
+    /// Growth that those may cause; charged. It belongs to all of them, so that one that fails
+    /// does not take away what another one needs.
+    pending: u64,
+    /// Read-backs started, and the youngest one applied.
+    asked: u64,
+    applied: u64,
+    /// The driver's own figure of used bytes when last read, and what was asked for and taken
+    /// since: frees only lower it at the next reading. It lacks the padding.
+    driver_used: u64,
+}
+
+/// Taken before the driver is asked for the figures: of two threads that read, the one that
+/// started later knows more, whichever comes back first.
+#[derive(Clone, Copy, Debug)]
+pub struct Ticket(u64);
+
+/// The driver's figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    pub reserved: u64,
+    pub used: u64,
+}
+
+/// Reserved bytes that changed, for the ledger and the file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    pub delta: i64,
+    pub reserved: u64,
+    pub used: u64,
+}
+
+impl State {
+    fn used(&self) -> u64 {
+        self.booked.saturating_add_signed(self.striped)
+    }
+
+    /// Used bytes as the driver knows them, never too few: of blocks that it has freed already
+    /// the padding may still be in it.
+    fn used_in_driver(&self) -> u64 {
+        let padding = self.padding.saturating_add_signed(self.striped_padding);
+        self.driver_used.saturating_add(padding)
+    }
+
+    fn book(&mut self, size: u64) {
+        self.booked = self.booked.saturating_add(block(size));
+        self.padding = self.padding.saturating_add(padding(size));
+    }
+
+    fn wanted(&self, used: u64, more: u64) -> u64 {
+        used.saturating_add(self.in_flight).saturating_add(more)
+    }
+
+    /// What it must grow by to hold so much.
+    fn short_of(&self, bytes: u64) -> u64 {
+        round_up(bytes.saturating_sub(self.reserved), POOL_STEP)
+    }
+
+    /// A request goes to the driver, where `wanted` may then be in use.
+    fn begin(&mut self, size: u64, wanted: u64) {
+        self.in_flight = self.in_flight.saturating_add(size);
+        self.most.note(self.asked, wanted);
+    }
+
+    /// What requests under way may still need, or have needed already, stays promised, out of what
+    /// was charged before: also when the driver gave reserved memory back in between, and when
+    /// blocks were freed. It never grows beyond that.
+    fn settle(&mut self, charged: i64) {
+        let needed = if self.in_flight == 0 { 0 } else { self.short_of(self.most.get()) };
+        let left = (charged.max(0) as u64).saturating_sub(self.reserved);
+        self.pending = needed.min(left);
+    }
+
+    fn charged(&self) -> i64 {
+        self.reserved.saturating_add(self.pending) as i64
+    }
+
+    fn apply(&mut self, ticket: Ticket, reading: Reading) {
+        if ticket.0 > self.applied {
+            self.applied = ticket.0;
+            self.most.forget_before(ticket.0);
+            self.reserved = reading.reserved;
+            self.driver_used = reading.used;
+        }
+    }
+
+    /// Charges and tells what is different now. Under the lock, so that the file has the changes
+    /// of one allocator in their order.
+    fn tell(
+        &self,
+        budget: Option<&Budget>,
+        reserved: u64,
+        charged: i64,
+        tell: impl FnOnce(Change),
+    ) {
+        let charge = self.charged().saturating_sub(charged);
+        let delta = self.reserved as i64 - reserved as i64;
+        let change = Change { delta, reserved: self.reserved, used: self.used() };
+        // What is given back is told before others can take it, what is taken after it is ours:
+        // so the file never shows more than was counted.
+        if delta < 0 {
+            tell(change);
+            give(budget, charge);
+        } else {
+            give(budget, charge);
+            if delta > 0 {
+                tell(change);
+            }
+        }
+    }
+}
+
+/// Bytes that a request takes inside.
+fn block(size: u64) -> u64 {
+    round_up(size, GRAIN)
+}
+
+/// The part of them that was not asked for.
+fn padding(size: u64) -> u64 {
+    block(size).saturating_sub(size)
+}
+
+fn give(budget: Option<&Budget>, charge: i64) {
+    if let Some(budget) = budget {
+        budget.charge(charge);
+    }
+}
+
+impl Growth {
+    /// Promises the growth that a request of `size` bytes may cause. Must be followed by
+    /// [`Growth::finish`] with the same size.
+    pub fn ask(&self, budget: Option<&Budget>, size: u64) -> Result<(), Refusal> {
+        self.ask_from(budget, size, State::used)
+    }
+
+    /// As `ask`, after the figures were read again: where the driver knows of fewer used bytes
+    /// than the ledger, the driver is right.
+    pub fn ask_again(&self, budget: Option<&Budget>, size: u64) -> Result<(), Refusal> {
+        self.ask_from(budget, size, |state: &State| state.used().min(state.used_in_driver()))
+    }
+
+    /// As `ask`, for memory whose blocks only the driver knows: graphs'.
+    pub fn ask_by_driver(&self, budget: Option<&Budget>, size: u64) -> Result<(), Refusal> {
+        self.ask_from(budget, size, State::used_in_driver)
+    }
+
+    /// As `ask`, whatever the limit: where the cap only warns.
+    pub fn ask_anyway(&self, budget: &Budget, size: u64) {
+        let mut state = self.lock();
+        let size = block(size);
+        let wanted = state.wanted(state.used(), size);
+        let more = state.short_of(wanted).saturating_sub(state.pending);
+        budget.take_anyway(more);
+        state.pending += more;
+        state.begin(size, wanted);
+    }
+
+    fn ask_from(
+        &self,
+        budget: Option<&Budget>,
+        size: u64,
+        used: impl FnOnce(&State) -> u64,
+    ) -> Result<(), Refusal> {
+        let mut state = self.lock();
+        let size = block(size);
+        let wanted = state.wanted(used(&state), size);
+        let more = state.short_of(wanted).saturating_sub(state.pending);
+        if more > 0 {
+            if let Some(budget) = budget {
+                budget.try_take(more)?;
+            }
+            state.pending += more;
+        }
+        state.begin(size, wanted);
+        Ok(())
+    }
+
+    /// The call came back: `got` = with memory. Without a reading (none may be made during a
+    /// capture) a promise that was needed counts as come true. `tell` hears of changed reserved
+    /// bytes, under the lock.
+    pub fn finish(
+        &self,
+        budget: Option<&Budget>,
+        size: u64,
+        got: bool,
+        reading: Option<(Ticket, Reading)>,
+        tell: impl FnOnce(Change),
+    ) {
+        let mut state = self.lock();
+        let (reserved, charged) = (state.reserved, state.charged());
+        state.in_flight = state.in_flight.saturating_sub(block(size));
+        if got {
+            state.book(size);
+            state.driver_used = state.driver_used.saturating_add(size);
+        }
+        match reading {
+            Some((ticket, reading)) => state.apply(ticket, reading),
+            None if got => {
+                let grown = state.short_of(state.most.get()).min(state.pending);
+                state.reserved += grown;
+                state.pending -= grown;
+            }
+            None => {}
+        }
+        state.settle(charged);
+        state.tell(budget, reserved, charged, tell);
+        self.share(&state);
+    }
+
+    /// Memory taken with no cap in force. True: the blocks do not fit into what was last seen
+    /// reserved, so the driver should be asked. (Of two threads that take at once, it may be a
+    /// later call that says so.)
+    #[inline]
+    pub fn took(&self, size: u64) -> bool {
+        match self.striped.add_within(block(size) as i64, padding(size) as i64) {
+            Some(false) => false,
+            taken => self.exhausted(if taken.is_some() { 0 } else { size }),
+        }
+    }
+
+    #[cold]
+    fn exhausted(&self, size: u64) -> bool {
+        let mut state = self.lock();
+        state.book(size);
+        self.share(&state);
+        state.used() > state.reserved
+    }
+
+    /// Shares between the threads what is reserved and not used.
+    fn share(&self, state: &State) {
+        self.striped.share(state.reserved.saturating_sub(state.used()));
+    }
+
+    #[inline]
+    pub fn freed(&self, size: u64) {
+        if !self.striped.add(-(block(size) as i64), -(padding(size) as i64)) {
+            let mut state = self.lock();
+            state.booked = state.booked.saturating_sub(block(size));
+            state.padding = state.padding.saturating_sub(padding(size));
+        }
+    }
+
+    /// Whether no block is left or asked for. To be asked after a free that may have been the
+    /// last: of threads that free the last ones at once, one at least is told so.
+    pub fn is_unused(&self) -> bool {
+        fence(Ordering::SeqCst);
+        let state = self.lock();
+        state.used().saturating_add(state.in_flight) == 0
+    }
+
+    #[inline]
+    fn lock(&self) -> Guard<'_, State> {
+        let mut state = self.state.lock();
+        (state.striped, state.striped_padding) = self.striped.sums();
+        state
+    }
+
+    pub fn ticket(&self) -> Ticket {
+        self.begin_reading(|state| state.used().min(state.used_in_driver()))
+    }
+
+    /// As `ticket`, for memory whose blocks only the driver knows.
+    pub fn ticket_by_driver(&self) -> Ticket {
+        self.begin_reading(State::used_in_driver)
+    }
+
+    fn begin_reading(&self, used: impl FnOnce(&State) -> u64) -> Ticket {
+        let mut state = self.lock();
+        state.asked += 1;
+        let wanted = state.wanted(used(&state), 0);
+        let began = state.asked;
+        state.most.note(began, wanted);
+        Ticket(began)
+    }
+
+    /// Figures read back outside a request: after a trim, or now and then.
+    pub fn observe(
+        &self,
+        budget: Option<&Budget>,
+        ticket: Ticket,
+        reading: Reading,
+        tell: impl FnOnce(Change),
+    ) {
+        let mut state = self.lock();
+        let (reserved, charged) = (state.reserved, state.charged());
+        state.apply(ticket, reading);
+        state.settle(charged);
+        state.tell(budget, reserved, charged, tell);
+        self.share(&state);
+    }
+
+    /// (reserved, used) as known; `used` is that of the blocks booked here.
+    pub fn known(&self) -> (u64, u64) {
+        let state = self.lock();
+        (state.reserved, state.used())
+    }
+}
+
+#[cfg(test)]
+mod schedules;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vramtrace_format::physical::MIB;
+
+    fn capped(limit: u64) -> Budget {
+        let budget = Budget::default();
+        budget.set_limit(Some(limit));
+        budget
+    }
+
+    fn read(growth: &Growth, reserved: u64, used: u64) -> Option<(Ticket, Reading)> {
+        Some((growth.ticket(), Reading { reserved, used }))
+    }
+
+    #[test]
+    fn growth_goes_in_steps_of_32_mib() {
+        let (budget, pool) = (capped(1 << 30), Growth::default());
+        pool.ask(Some(&budget), 1000).unwrap();
+        assert_eq!(budget.counted(), 32 * MIB);
+        let mut told = None;
+        pool.finish(Some(&budget), 1000, true, read(&pool, 32 * MIB, 1000), |c| told = Some(c));
+        let grown = Change { delta: 32 * MIB as i64, reserved: 32 * MIB, used: 1024 };
+        assert_eq!(told, Some(grown));
+        assert_eq!(budget.counted(), 32 * MIB);
+        pool.ask(Some(&budget), 100 * MIB).unwrap();
+        assert_eq!(budget.counted(), 128 * MIB);
+        pool.finish(Some(&budget), 100 * MIB, false, None, |_| ());
+        assert_eq!(budget.counted(), 32 * MIB);
+    }
+
+    #[test]
+    fn what_it_holds_is_never_refused() {
+        let (budget, pool) = (capped(32 * MIB), Growth::default());
+        pool.ask(Some(&budget), MIB).unwrap();
+        pool.finish(Some(&budget), MIB, true, read(&pool, 32 * MIB, MIB), |_| ());
+        budget.charge(MIB as i64); // above the cap now
+        for _ in 0..31 {
+            pool.ask(Some(&budget), MIB).unwrap();
+            pool.finish(Some(&budget), MIB, true, None, |_| ());
+        }
+        assert!(pool.ask(Some(&budget), 1).is_err());
+        pool.freed(MIB);
+        assert!(pool.ask(Some(&budget), MIB).is_ok());
+    }
+
+    #[test]
+    fn calls_under_way_share_one_step_and_keep_it_when_one_fails() {
+        let (budget, pool) = (capped(32 * MIB), Growth::default());
+        pool.ask(Some(&budget), MIB).unwrap();
+        pool.ask(Some(&budget), MIB).unwrap();
+        assert_eq!(budget.counted(), 32 * MIB);
+        pool.finish(Some(&budget), MIB, false, None, |_| ());
+        assert_eq!(budget.counted(), 32 * MIB, "the second still needs it");
+        pool.finish(Some(&budget), MIB, true, read(&pool, 32 * MIB, MIB), |_| ());
+        assert_eq!(budget.counted(), 32 * MIB);
+        let ticket = pool.ticket();
+        pool.observe(Some(&budget), ticket, Reading { reserved: 0, used: 0 }, |_| ());
+        assert_eq!(budget.counted(), 0);
+    }
+
+    #[test]
+    fn memory_given_back_meanwhile_stays_promised_to_who_needs_it() {
+        let (budget, pool) = (capped(64 * MIB), Growth::default());
+        pool.ask(Some(&budget), 40 * MIB).unwrap();
+        let reading = read(&pool, 64 * MIB, 40 * MIB);
+        pool.finish(Some(&budget), 40 * MIB, true, reading, |_| ());
+        pool.freed(40 * MIB);
+        // Forecast to be served from what is held; then a synchronisation takes that away.
+        pool.ask(Some(&budget), 20 * MIB).unwrap();
+        let ticket = pool.ticket();
+        pool.observe(Some(&budget), ticket, Reading { reserved: 0, used: 0 }, |_| ());
+        assert_eq!(budget.counted(), 32 * MIB);
+        assert!(budget.try_take(33 * MIB).is_err());
+        pool.finish(Some(&budget), 20 * MIB, true, read(&pool, 32 * MIB, 20 * MIB), |_| ());
+        assert_eq!(budget.counted(), 32 * MIB);
+    }
+
+    #[test]
+    fn an_older_reading_does_not_undo_a_younger_one() {
+        let (budget, pool) = (capped(1 << 30), Growth::default());
+        let (old, young) = (pool.ticket(), pool.ticket());
+        pool.observe(Some(&budget), young, Reading { reserved: 64 * MIB, used: 0 }, |_| ());
+        pool.observe(Some(&budget), old, Reading { reserved: 32 * MIB, used: 0 }, |_| ());
+        assert_eq!((pool.known().0, budget.counted()), (64 * MIB, 64 * MIB));
+    }
+
+    #[test]
+    fn a_low_forecast_is_charged_when_seen() {
+        let (budget, pool) = (capped(32 * MIB), Growth::default());
+        pool.ask(Some(&budget), MIB).unwrap();
+        pool.finish(Some(&budget), MIB, true, read(&pool, 64 * MIB, MIB), |_| ());
+        assert_eq!(budget.counted(), 64 * MIB);
+        assert!(budget.try_take(0).is_err());
+    }
+
+    #[test]
+    fn when_the_driver_knows_of_fewer_used_bytes_it_is_believed_before_a_refusal() {
+        let (budget, pool) = (capped(32 * MIB), Growth::default());
+        pool.ask(Some(&budget), 32 * MIB).unwrap();
+        pool.finish(Some(&budget), 32 * MIB, true, read(&pool, 32 * MIB, 32 * MIB), |_| ());
+        assert!(pool.ask(Some(&budget), MIB).is_err());
+        let ticket = pool.ticket();
+        pool.observe(Some(&budget), ticket, Reading { reserved: 32 * MIB, used: 8 * MIB }, |_| ());
+        assert!(pool.ask_again(Some(&budget), MIB).is_ok());
+    }
+
+    /// Two blocks fill a step to the last byte. The driver's figure is 1022 bytes lower, and by it
+    /// a third block would fit: the pool would grow past the cap.
+    #[test]
+    fn the_drivers_figure_without_padding_does_not_let_a_request_pass() {
+        let (budget, pool) = (capped(32 * MIB), Growth::default());
+        let size = 16 * MIB - 511;
+        for blocks in 1..=2 {
+            pool.ask(Some(&budget), size).unwrap();
+            let reading = read(&pool, 32 * MIB, blocks * size);
+            pool.finish(Some(&budget), size, true, reading, |_| ());
+        }
+        let ticket = pool.ticket();
+        let reading = Reading { reserved: 32 * MIB, used: 2 * size };
+        pool.observe(Some(&budget), ticket, reading, |_| ());
+        assert!(pool.ask(Some(&budget), 1).is_err());
+        assert!(pool.ask_again(Some(&budget), 1).is_err());
+        // The driver has freed one, which is not told here yet.
+        let ticket = pool.ticket();
+        pool.observe(Some(&budget), ticket, Reading { reserved: 32 * MIB, used: size }, |_| ());
+        assert!(pool.ask_again(Some(&budget), 1).is_ok());
+    }
+
+    #[test]
+    fn padding_goes_with_its_block_whoever_took_it() {
+        let (budget, pool) = (capped(32 * MIB), Growth::default());
+        let held = |used: u64| pool.lock().used_in_driver() - used;
+        pool.took(100);
+        pool.ask(Some(&budget), 513).unwrap();
+        pool.finish(Some(&budget), 513, true, read(&pool, 32 * MIB, 613), |_| ());
+        assert_eq!(held(613), 412 + 511);
+        pool.freed(100);
+        assert_eq!(held(613), 511);
+        pool.freed(513);
+        assert_eq!((held(613), pool.known().1), (0, 0));
+    }
+
+    #[test]
+    fn threads_lose_nothing() {
+        let (budget, pool) = (capped(96 * MIB), Growth::default());
+        let refused = std::sync::atomic::AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for thread in 0..8u64 {
+                let (budget, pool, refused) = (&budget, &pool, &refused);
+                scope.spawn(move || {
+                    for turn in 0..20_000u64 {
+                        let size = ((turn * 7 + thread) % 20 + 1) * MIB;
+                        match pool.ask(Some(budget), size) {
+                            Err(_) => {
+                                refused.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                            }
+                            Ok(()) => {
+                                assert!(budget.counted() <= 96 * MIB);
+                                let got = turn % 5 != 0;
+                                pool.finish(Some(budget), size, got, None, |_| ());
+                                if got {
+                                    pool.freed(size);
+                                }
+                            }
+                        }
+                    }
+                });
+            }
+        });
+        let ticket = pool.ticket();
+        pool.observe(Some(&budget), ticket, Reading { reserved: 0, used: 0 }, |_| ());
+        assert_eq!((pool.known(), budget.counted()), ((0, 0), 0));
+    }
+}

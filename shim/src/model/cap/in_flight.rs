@@ -1,0 +1,52 @@
+//! A granted request of a [`Growth`] while it is with the driver.
+
+use super::budget::Budget;
+use super::growth::{Change, Growth, Reading, Ticket};
+
+/// Made when [`Growth::ask`] granted it. Dropped without [`InFlight::finish`] (the thread was
+/// cancelled inside the driver) it counts as failed: what was promised is not lost.
+#[must_use]
+pub struct InFlight<'a> {
+    growth: &'a Growth,
+    budget: Option<&'a Budget>,
+    size: u64,
+}
+
+impl<'a> InFlight<'a> {
+    pub fn new(growth: &'a Growth, budget: Option<&'a Budget>, size: u64) -> InFlight<'a> {
+        InFlight { growth, budget, size }
+    }
+
+    /// See [`Growth::finish`].
+    pub fn finish(self, got: bool, reading: Option<(Ticket, Reading)>, tell: impl FnOnce(Change)) {
+        let InFlight { growth, budget, size } = self;
+        std::mem::forget(self);
+        growth.finish(budget, size, got, reading, tell);
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.growth.finish(self.budget, self.size, false, None, |_| ());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vramtrace_format::physical::MIB;
+
+    #[test]
+    fn a_call_that_never_came_back_gives_its_promise_back() {
+        let (budget, pool) = (Budget::default(), Growth::default());
+        budget.set_limit(Some(32 * MIB));
+        pool.ask(Some(&budget), MIB).unwrap();
+        let lost = InFlight::new(&pool, Some(&budget), MIB);
+        assert_eq!(budget.counted(), 32 * MIB);
+        drop(lost);
+        assert_eq!(budget.counted(), 0);
+        pool.ask(Some(&budget), MIB).unwrap();
+        InFlight::new(&pool, Some(&budget), MIB).finish(true, None, |_| ());
+        assert_eq!(pool.known(), (32 * MIB, MIB));
+    }
+}

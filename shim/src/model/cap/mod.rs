@@ -1,0 +1,450 @@
+//! What is allowed: the cap of each device and what counts against it.
+//!
+//! The count of a device is the physical bytes of its allocations, what is promised to calls under
+//! way, what its pools and graphs reserve, and what the driver took on its own (context, kernels)
+//! as far as seen. It is kept with and without a cap: one may come while the process runs.
+//!
+//! * A request is reserved before the driver's call, by compare-and-swap on an upper bound
+//!   ([`Budget`]), set to the real size after it, and released after the free has returned.
+//! * Pools and graphs are charged for what they reserve, as read back from the driver, so that a
+//!   request that a pool can serve from its reserve is never refused ([`Growth`]).
+//! * What only NVML's figure shows is charged after the call that takes it. It may lift the count
+//!   over the cap; then every request is refused until the count is below it again.
+//! * An order for another cap stands in the live page. Each hook checks for one first (two loads), so
+//!   a call that begins after `vramtrace cap` has returned obeys it.
+//! * Before a refusal the state is read again (`hooks/refresh.rs`): dead members of the group are
+//!   removed, pools and graphs are read back, and NVML's figure is read unless the last reading is
+//!   0.2 ms old at most, or ten times what a reading takes.
+//!
+//! Members of a group share a page with a count for each member and device (`group_share`).
+//! `scripts/bench.sh limits`, `live` and `refusals` measure what all this costs a call.
+
+mod budget;
+mod group;
+mod group_page;
+mod group_share;
+mod growth;
+mod in_flight;
+mod managed;
+mod most_in_use;
+mod soft;
+
+use crate::model::cap::group_share::GroupShare;
+pub use budget::{Budget, Refusal, Reservation};
+use group::Group;
+use managed::Managed;
+pub use soft::Crossing;
+
+pub use crate::model::cap::in_flight::InFlight;
+pub use growth::{Change, Growth, Reading, Ticket};
+
+use crate::config::CapRules;
+use crate::model::ledger::add_saturating;
+use crate::runtime::lock::Lock;
+use crate::runtime::log;
+use std::ptr::null_mut;
+use std::sync::Arc;
+use std::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+};
+use vramtrace_format::policy::Mode;
+use vramtrace_format::{DeviceId, Kind};
+
+/// What the driver says of a device; needed to find its rule in the cap.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceFacts {
+    pub uuid: [u8; 16],
+    pub total_bytes: u64,
+}
+
+/// `None` when the driver cannot tell yet (not initialised). Must not pass through our hooks.
+pub type Ask = fn(DeviceId) -> Option<DeviceFacts>;
+
+/// What is to be told of a device's limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum News {
+    SoftLimit(Crossing),
+    GroupLimit(Option<u64>),
+}
+
+pub struct Cap {
+    rules: CapRules,
+    ask: Ask,
+    /// As in the rules, or the group cannot be joined.
+    bad: AtomicBool,
+    /// The group, once it is joined.
+    group: AtomicPtr<Group>,
+    joining: Lock<()>,
+    /// The last order that was obeyed.
+    order: AtomicU64,
+    /// Something is limited, or was once: the figures are looked at more often.
+    set: AtomicBool,
+    /// Something is to be told: see [`Cap::take_news`].
+    news: Arc<AtomicBool>,
+    warned: AtomicBool,
+    devices: [DeviceCap; DEVICES],
+}
+
+const DEVICES: usize = 256;
+/// No request of so many bytes is granted by any driver: it does not enter a sum.
+const ABSURD: u64 = 1 << 60;
+
+struct DeviceCap {
+    budget: Budget,
+    /// The rule was looked up.
+    resolved: AtomicBool,
+    /// Another limit was ordered: the rule's is over.
+    ordered: AtomicBool,
+    /// 0 = not known yet.
+    total: AtomicU64,
+    /// Context and unattributed bytes, a part of the budget's count.
+    outside: AtomicU64,
+    managed: Managed,
+}
+
+impl Cap {
+    pub fn new(rules: CapRules, ask: Ask) -> Cap {
+        let news = Arc::new(AtomicBool::new(false));
+        let only_warns = rules.mode == Mode::Warn;
+        Cap {
+            set: AtomicBool::new(
+                rules.spec.is_some() || rules.soft.is_some() || rules.group.is_some(),
+            ),
+            bad: AtomicBool::new(rules.bad),
+            group: AtomicPtr::new(null_mut()),
+            joining: Lock::new(()),
+            order: AtomicU64::new(0),
+            rules,
+            ask,
+            warned: AtomicBool::new(false),
+            devices: std::array::from_fn(|_| DeviceCap {
+                budget: Budget::new(news.clone(), only_warns),
+                resolved: AtomicBool::new(false),
+                ordered: AtomicBool::new(false),
+                total: AtomicU64::new(0),
+                outside: AtomicU64::new(0),
+                managed: Managed::default(),
+            }),
+            news,
+        }
+    }
+
+    /// Memory calls and context creation must fail with CUDA_ERROR_INVALID_VALUE.
+    #[inline]
+    pub fn is_bad(&self) -> bool {
+        self.bad.load(Relaxed)
+    }
+
+    /// Some device has a cap or a soft limit.
+    #[inline]
+    pub fn is_set(&self) -> bool {
+        self.set.load(Relaxed)
+    }
+
+    /// What does not fit is told, and goes to the driver.
+    #[inline]
+    pub fn only_warns(&self) -> bool {
+        self.rules.mode == Mode::Warn
+    }
+
+    /// True once: the first request that a cap which only warns would have refused.
+    pub fn warns_first(&self) -> bool {
+        !self.warned.swap(true, Relaxed)
+    }
+
+    /// The device's count, with its limit if there is one. `None` for the unknown device.
+    #[inline]
+    pub fn budget(&self, device: DeviceId) -> Option<&Budget> {
+        if device == DeviceId::UNKNOWN {
+            return None;
+        }
+        let cap = &self.devices[device.0 as usize];
+        if !cap.resolved.load(Acquire) && self.is_set() {
+            self.resolve(device, cap);
+        }
+        Some(&cap.budget)
+    }
+
+    #[cold]
+    fn resolve(&self, device: DeviceId, cap: &DeviceCap) {
+        let Some(facts) = (self.ask)(device) else { return };
+        // A group is joined once a device; otherwise two threads may both look and find the same.
+        let _one = self.joining.lock();
+        if cap.resolved.load(Acquire) {
+            return;
+        }
+        let spec = self.rules.spec.as_ref();
+        let limit =
+            spec.and_then(|spec| spec.limit(device.0.into(), &facts.uuid, facts.total_bytes));
+        cap.total.store(facts.total_bytes, Relaxed);
+        if !cap.ordered.load(Relaxed) {
+            cap.budget.set_limit(limit);
+        }
+        self.set_soft(cap);
+        match self.join().and_then(|group| self.share(group, device, &facts)) {
+            Ok(Some(share)) => cap.budget.share_with(share),
+            Ok(None) => {}
+            // Nothing is granted: a cap that cannot be kept must not become none.
+            Err(()) => cap.budget.set_limit(Some(0)),
+        }
+        cap.resolved.store(true, Release);
+    }
+
+    fn set_soft(&self, cap: &DeviceCap) {
+        let total = Some(cap.total.load(Relaxed)).filter(|total| *total > 0);
+        let whole = cap.budget.limit().or(total);
+        let soft = self.rules.soft.zip(whole).map(|(soft, whole)| soft.bytes(whole));
+        cap.budget.set_soft(soft);
+    }
+
+    /// The process's group, joined at the first need. Under the lock. `Err`: it cannot be joined.
+    fn join(&self) -> Result<&Group, ()> {
+        static NONE: Group = Group::none();
+        let known = self.group.load(Acquire);
+        if !known.is_null() {
+            // SAFETY: never freed.
+            return Ok(unsafe { &*known });
+        }
+        let Some(spec) = &self.rules.group else { return Ok(&NONE) };
+        match Group::join(spec) {
+            Ok(group) => {
+                let group = Box::into_raw(Box::new(group));
+                self.group.store(group, Release);
+                // SAFETY: never freed.
+                Ok(unsafe { &*group })
+            }
+            Err(why) => {
+                if !self.bad.swap(true, Relaxed) {
+                    log::line(format_args!(
+                        "VRAMTRACE_CAP_GROUP={}: {why}; until then no GPU memory is given",
+                        spec.name
+                    ));
+                }
+                Err(())
+            }
+        }
+    }
+
+    /// The process's part in the group's budget of a device. `Err`: it can have none, which is told.
+    fn share(
+        &self,
+        group: &Group,
+        device: DeviceId,
+        facts: &DeviceFacts,
+    ) -> Result<Option<GroupShare>, ()> {
+        group.share(device, facts).map_err(|why| {
+            let name = self.group_name().unwrap_or_default();
+            log::line(format_args!("VRAMTRACE_CAP_GROUP={name}: cuda:{}: {why}", device.0));
+        })
+    }
+
+    /// Joins the group, if there is one to join, so that a group which cannot be joined fails the
+    /// program's first call and not a later one.
+    pub fn join_early(&self) {
+        if self.rules.group.is_some() {
+            let _one = self.joining.lock();
+            let _ = self.join();
+        }
+    }
+
+    pub fn group_name(&self) -> Option<&str> {
+        self.rules.group.as_ref().map(|group| group.name.as_str())
+    }
+
+    /// Takes out the group's members that are dead; their memory is free again.
+    pub fn reap(&self) {
+        // SAFETY: null, or never freed.
+        if let Some(group) = unsafe { self.group.load(Acquire).as_ref() } {
+            group.reap();
+        }
+    }
+
+    /// Another limit for a device, from here on.
+    pub fn set_limit(&self, device: DeviceId, limit: Option<u64>) {
+        self.set.store(true, Relaxed);
+        let Some(budget) = self.budget(device) else { return };
+        let cap = &self.devices[device.0 as usize];
+        cap.ordered.store(true, Relaxed);
+        budget.set_limit(limit);
+        self.set_soft(cap);
+    }
+
+    /// The device's limit was ordered while the process ran.
+    pub fn is_ordered(&self, device: DeviceId) -> bool {
+        self.devices[device.0 as usize].ordered.load(Relaxed)
+    }
+
+    /// The number of the order that was obeyed last.
+    #[inline]
+    pub fn order(&self) -> &AtomicU64 {
+        &self.order
+    }
+
+    /// The device's budget, where a request may not fit.
+    #[inline]
+    pub fn limited(&self, device: DeviceId) -> Option<&Budget> {
+        if !self.is_set() {
+            return None;
+        }
+        self.budget(device).filter(|budget| budget.limit().is_some() || budget.share().is_some())
+    }
+
+    pub fn limit(&self, device: DeviceId) -> Option<u64> {
+        self.budget(device).and_then(Budget::limit)
+    }
+
+    pub fn soft_limit(&self, device: DeviceId) -> Option<u64> {
+        self.budget(device).and_then(|budget| budget.soft().limit())
+    }
+
+    /// The limit that the program lives under, and sees: none where the cap only warns.
+    pub fn enforced(&self, device: DeviceId) -> Option<u64> {
+        self.limit(device).filter(|_| !self.only_warns())
+    }
+
+    /// What the group may take of the device, and what it has: where there is a limit, and it is
+    /// enforced.
+    pub fn enforced_by_group(&self, device: DeviceId) -> Option<(u64, u64)> {
+        let share = self.budget(device)?.share().filter(|_| !self.only_warns())?;
+        Some((share.limit()?, share.sum()))
+    }
+
+    /// The group's limit for a device, `None` outside: not in a group.
+    pub fn group_limit(&self, device: DeviceId) -> Option<Option<u64>> {
+        Some(self.budget(device)?.share()?.limit())
+    }
+
+    /// Something may be to be told.
+    #[inline]
+    pub fn has_news(&self) -> bool {
+        self.news.load(Relaxed)
+    }
+
+    /// What happened since the last call: soft limits that were crossed, another limit of the
+    /// group.
+    pub fn take_news(&self, mut tell: impl FnMut(DeviceId, News)) {
+        if !self.news.swap(false, Relaxed) {
+            return;
+        }
+        for (ordinal, DeviceCap { budget, .. }) in self.devices.iter().enumerate() {
+            let device = DeviceId(ordinal as u8);
+            let changed = budget.share().and_then(GroupShare::take_change);
+            changed.into_iter().for_each(|limit| tell(device, News::GroupLimit(limit)));
+            let crossings = budget.soft().take(budget.counted());
+            crossings.for_each(|crossing| tell(device, News::SoftLimit(crossing)));
+        }
+    }
+
+    /// Promises `bytes` before the driver is asked. Before it refuses it calls `look_again`, which
+    /// reads pools, graphs and the driver's figure for this process afresh.
+    #[inline]
+    pub fn reserve(
+        &self,
+        device: DeviceId,
+        bytes: u64,
+        look_again: impl FnOnce(),
+    ) -> Result<Reservation<'_>, Refusal> {
+        let Some(budget) = self.countable(device, bytes) else { return Ok(Reservation::none()) };
+        budget.reserve(bytes).or_else(|_| {
+            look_again();
+            budget.reserve(bytes)
+        })
+    }
+
+    /// As `reserve`, for pages of managed memory.
+    pub fn reserve_managed(
+        &self,
+        device: DeviceId,
+        pages: u64,
+        look_again: impl FnOnce(),
+    ) -> Result<Reservation<'_>, Refusal> {
+        let Some(budget) = self.countable(device, pages) else { return Ok(Reservation::none()) };
+        let managed = &self.devices[device.0 as usize].managed;
+        budget.reserve_managed(managed, pages).or_else(|_| {
+            look_again();
+            budget.reserve_managed(managed, pages)
+        })
+    }
+
+    /// Counts `bytes` of `kind` whatever the limit: where the cap only warns.
+    pub fn reserve_anyway(&self, device: DeviceId, kind: Kind, bytes: u64) -> Reservation<'_> {
+        let Some(budget) = self.countable(device, bytes) else { return Reservation::none() };
+        match kind {
+            Kind::Managed => {
+                budget.reserve_managed_anyway(&self.devices[device.0 as usize].managed, bytes)
+            }
+            _ => budget.reserve_anyway(bytes),
+        }
+    }
+
+    #[inline]
+    fn countable(&self, device: DeviceId, bytes: u64) -> Option<&Budget> {
+        let budget = self.budget(device)?;
+        (bytes < ABSURD || self.limited(device).is_some()).then_some(budget)
+    }
+
+    /// The driver has these physical bytes of `kind` no more.
+    #[inline]
+    pub fn went(&self, device: DeviceId, kind: Kind, bytes: u64) {
+        let Some(budget) = self.budget(device) else { return };
+        match kind {
+            Kind::Managed => {
+                self.devices[device.0 as usize].managed.remove(bytes, |change| {
+                    budget.charge(change);
+                });
+            }
+            _ => {
+                budget.charge(-(bytes as i64));
+            }
+        }
+    }
+
+    /// What is counted for allocations and promised to calls under way, as pages: without what the
+    /// driver took on its own, and without the rest of a step of managed memory.
+    pub fn held(&self, device: DeviceId, live: u64) -> u64 {
+        let look = |beside: u64| {
+            let counted = self.counted(device, live);
+            counted.saturating_sub(self.outside(device)).saturating_sub(beside)
+        };
+        self.devices[device.0 as usize].managed.beside(look)
+    }
+
+    /// After the driver's free returned success.
+    #[inline]
+    pub fn release(&self, device: DeviceId, bytes: u64) {
+        self.grow(device, -(bytes as i64));
+    }
+
+    /// Physical bytes that changed outside a reservation.
+    pub fn grow(&self, device: DeviceId, delta: i64) {
+        if let Some(budget) = self.budget(device) {
+            budget.charge(delta);
+        }
+    }
+
+    /// What the driver took, or gave back, on its own: context, kernels, unattributed bytes.
+    pub fn charge(&self, device: DeviceId, delta: i64) {
+        let cap = &self.devices[device.0 as usize];
+        add_saturating(&cap.outside, delta);
+        if device != DeviceId::UNKNOWN {
+            // Also before the limit is known: it counts from the start.
+            cap.budget.charge(delta);
+        }
+    }
+
+    /// Context and unattributed bytes as charged so far.
+    pub fn outside(&self, device: DeviceId) -> u64 {
+        self.devices[device.0 as usize].outside.load(Relaxed)
+    }
+
+    /// All that counts; `live` is the ledger's sum, used for the unknown device.
+    pub fn counted(&self, device: DeviceId, live: u64) -> u64 {
+        match self.budget(device) {
+            Some(budget) => budget.counted(),
+            None => live.saturating_add(self.outside(device)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,95 @@
+//! The most bytes that were in use since a read-back of the driver's figures began.
+//!
+//! A read-back shows what the driver had grown to when it began, or later. A request that was under
+//! way then may grow it after that, by what was in use at that moment, and a block that is freed
+//! before the next read-back takes nothing of that away.
+
+const KEPT: usize = 4;
+
+/// All zero bytes are an empty one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(test, derive(Hash))]
+pub struct MostInUse {
+    len: usize,
+    /// The read-back that had begun last, and the bytes: oldest first, each with more than those
+    /// after it.
+    noted: [(u64, u64); KEPT],
+}
+
+impl MostInUse {
+    /// So much is in use now; `began` is the read-back that has begun last.
+    #[inline]
+    pub fn note(&mut self, began: u64, bytes: u64) {
+        while self.len > 0 && self.noted[self.len - 1].1 <= bytes {
+            self.len -= 1;
+        }
+        if self.len == KEPT {
+            // Kept for longer than need be: too much is promised then, never too little.
+            self.noted[1].1 = self.noted[0].1;
+            self.drop_first(1);
+        }
+        self.noted[self.len] = (began, bytes);
+        self.len += 1;
+    }
+
+    /// The figures of a read-back are known: what was in use before it began is in them.
+    #[inline]
+    pub fn forget_before(&mut self, began: u64) {
+        let old = (0..self.len).take_while(|at| self.noted[*at].0 < began).count();
+        if old > 0 {
+            self.drop_first(old);
+        }
+    }
+
+    #[inline]
+    pub fn get(&self) -> u64 {
+        if self.len == 0 { 0 } else { self.noted[0].1 }
+    }
+
+    #[inline]
+    fn drop_first(&mut self, count: usize) {
+        for at in count..self.len {
+            self.noted[at - count] = self.noted[at];
+        }
+        self.len -= count;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_came_before_a_read_back_is_forgotten_with_it() {
+        let mut most = MostInUse::default();
+        for (began, bytes) in [(1, 10), (1, 90), (2, 40), (3, 60), (3, 20)] {
+            most.note(began, bytes);
+        }
+        assert_eq!(most.get(), 90);
+        most.forget_before(1);
+        assert_eq!(most.get(), 90);
+        most.forget_before(2);
+        assert_eq!(most.get(), 60);
+        most.forget_before(3);
+        assert_eq!(most.get(), 60);
+        most.forget_before(4);
+        assert_eq!(most.get(), 0);
+    }
+
+    #[test]
+    fn where_there_is_no_room_it_is_never_too_low() {
+        let (mut most, mut all) = (MostInUse::default(), Vec::new());
+        for began in 0..50u64 {
+            let bytes = 1000 - began * 10 + began % 3;
+            most.note(began, bytes);
+            all.push((began, bytes));
+            let mut seen = most;
+            for from in 0..=began {
+                seen.forget_before(from);
+                let exact = all.iter().filter(|(at, _)| *at >= from).map(|(_, bytes)| *bytes).max();
+                assert!(Some(seen.get()) >= exact, "{began} {from}");
+            }
+            assert_eq!(seen.get(), bytes);
+        }
+    }
+}

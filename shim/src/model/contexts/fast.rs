@@ -1,0 +1,143 @@
+//! Handle to target without a lock: a small fixed table. Contexts beyond it are found under the
+//! lock by whoever meets them again.
+
+use super::Target;
+use std::sync::atomic::{AtomicU64, Ordering};
+use vramtrace_format::{ContextId, DeviceId};
+
+/// Programs have one context a device, seldom more than a few.
+const SLOTS: usize = 128;
+const EMPTY: u64 = 0;
+/// No context lives at this address; keeps probing going past a removed one.
+const REMOVED: u64 = 1;
+
+#[derive(Default)]
+struct Slot {
+    handle: AtomicU64,
+    target: AtomicU64,
+}
+
+pub struct Fast {
+    slots: [Slot; SLOTS],
+}
+
+impl Default for Fast {
+    fn default() -> Self {
+        Fast { slots: std::array::from_fn(|_| Slot::default()) }
+    }
+}
+
+fn pack(target: Target) -> u64 {
+    u64::from(target.context.0) << 8 | u64::from(target.device.0)
+}
+
+fn unpack(word: u64) -> Target {
+    Target { context: ContextId((word >> 8) as u16), device: DeviceId(word as u8) }
+}
+
+fn start(handle: u64) -> usize {
+    (handle.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 57) as usize
+}
+
+impl Fast {
+    #[inline]
+    pub fn get(&self, handle: u64) -> Option<Target> {
+        if handle <= REMOVED {
+            return None;
+        }
+        for step in 0..SLOTS {
+            let slot = &self.slots[(start(handle) + step) % SLOTS];
+            let found = slot.handle.load(Ordering::Acquire);
+            if found == handle {
+                let target = slot.target.load(Ordering::Acquire);
+                // A slot may be removed and filled anew between the two loads; with another
+                // handle the target is not ours.
+                return (slot.handle.load(Ordering::Acquire) == handle).then(|| unpack(target));
+            }
+            if found == EMPTY {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// Under the state's lock. A full table forgets: the caller still has the state.
+    pub fn put(&self, handle: u64, target: Target) {
+        if handle <= REMOVED {
+            return;
+        }
+        let probe = (0..SLOTS).map(|step| &self.slots[(start(handle) + step) % SLOTS]);
+        let mut free = None;
+        for slot in probe {
+            let found = slot.handle.load(Ordering::Relaxed);
+            if found == handle {
+                slot.target.store(pack(target), Ordering::Release);
+                return;
+            }
+            if found <= REMOVED && free.is_none() {
+                free = Some(slot);
+            }
+            if found == EMPTY {
+                break;
+            }
+        }
+        if let Some(slot) = free {
+            slot.target.store(pack(target), Ordering::Release);
+            slot.handle.store(handle, Ordering::Release);
+        }
+    }
+
+    /// Under the state's lock.
+    pub fn remove(&self, handle: u64) {
+        if handle <= REMOVED {
+            return;
+        }
+        for step in 0..SLOTS {
+            let slot = &self.slots[(start(handle) + step) % SLOTS];
+            match slot.handle.load(Ordering::Relaxed) {
+                found if found == handle => {
+                    slot.handle.store(REMOVED, Ordering::Release);
+                    return;
+                }
+                EMPTY => return,
+                _ => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(n: u16) -> Target {
+        Target { context: ContextId(n), device: DeviceId((n % 7) as u8) }
+    }
+
+    #[test]
+    fn put_get_remove_over_many_rounds() {
+        let fast = Fast::default();
+        for round in 0..100u16 {
+            for n in 1..=50u64 {
+                fast.put(n * 4096, target(round + n as u16));
+            }
+            for n in 1..=50u64 {
+                assert_eq!(fast.get(n * 4096), Some(target(round + n as u16)));
+                fast.remove(n * 4096);
+                assert_eq!(fast.get(n * 4096), None);
+            }
+        }
+    }
+
+    #[test]
+    fn a_full_table_forgets_and_never_lies() {
+        let fast = Fast::default();
+        for n in 1..=2 * SLOTS as u64 {
+            fast.put(n * 64, target(n as u16));
+        }
+        let found = (1..=2 * SLOTS as u64).filter(|n| fast.get(n * 64).is_some()).count();
+        assert_eq!(found, SLOTS);
+        assert_eq!(fast.get(0), None);
+        assert_eq!(fast.get(1), None);
+    }
+}

@@ -1,0 +1,379 @@
+//! Which contexts live, and what keeps a primary context alive.
+
+use super::{Arrival, Met, Reference, Step, Target};
+use crate::runtime::fixed_hash::HashMap;
+use vramtrace_format::{ContextId, DeviceId, StackId};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Context {
+    pub id: ContextId,
+    pub device: DeviceId,
+    pub handle: u64,
+    pub primary: bool,
+    pub time_ns: u64,
+    pub stack: StackId,
+    /// Device bytes that it took when it was made; 0 = not known.
+    pub bytes: u64,
+    /// Device bytes that its limits (stack size) took since.
+    pub grown: u64,
+    /// cuCtxAttach on top of its creation.
+    attached: u32,
+    /// Other handles under which it is seen: the plain contexts of its green ones.
+    aliases: Vec<u64>,
+}
+
+impl Context {
+    pub fn target(&self) -> Target {
+        Target { context: self.id, device: self.device }
+    }
+}
+
+/// A context that was taken out because a call is about to end it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Ending {
+    pub context: Context,
+    /// References that the call takes, to be given back if it fails.
+    released: u32,
+    green: Option<u64>,
+}
+
+impl Ending {
+    pub fn handles(&self) -> impl Iterator<Item = u64> + '_ {
+        std::iter::once(self.context.handle).chain(self.context.aliases.iter().copied())
+    }
+}
+
+#[derive(Debug, Default)]
+struct Primary {
+    /// Retains and green contexts that were not released.
+    references: u32,
+    live: Option<ContextId>,
+}
+
+#[derive(Debug, Default)]
+pub struct State {
+    live: HashMap<ContextId, Context>,
+    by_handle: HashMap<u64, ContextId>,
+    primaries: HashMap<DeviceId, Primary>,
+    greens: HashMap<u64, DeviceId>,
+    last: u16,
+}
+
+impl State {
+    pub fn meet(&mut self, arrival: Arrival) -> Met {
+        if let Some(target) = self.known(arrival.handle) {
+            return Met { target, new: false };
+        }
+        if let Some(target) = self.as_green(arrival) {
+            return Met { target, new: false };
+        }
+        self.add(arrival, false)
+    }
+
+    pub fn retained(&mut self, arrival: Arrival) -> Met {
+        self.primaries.entry(arrival.device).or_default().references += 1;
+        let met = match self.known(arrival.handle) {
+            Some(target) => Met { target, new: false },
+            None => self.add(arrival, true),
+        };
+        if let Some(context) = self.live.get_mut(&met.target.context) {
+            context.primary = true;
+        }
+        self.primaries.entry(arrival.device).or_default().live = Some(met.target.context);
+        met
+    }
+
+    pub fn green_created(&mut self, green: u64, device: DeviceId) {
+        self.greens.insert(green, device);
+        self.primaries.entry(device).or_default().references += 1;
+    }
+
+    pub fn attached(&mut self, handle: u64) {
+        if let Some(context) = self.by_handle.get(&handle).and_then(|id| self.live.get_mut(id)) {
+            context.attached += 1;
+        }
+    }
+
+    pub fn begin_destroy(&mut self, handle: u64) -> Step {
+        // Destroying a primary context by its handle is an error in the driver.
+        match self.created_as(handle) {
+            Some(context) => {
+                let id = context.id;
+                self.take_out(id, 0, None)
+            }
+            None => Step::Unknown,
+        }
+    }
+
+    pub fn begin_detach(&mut self, handle: u64) -> Step {
+        match self.created_as(handle) {
+            Some(context) if context.attached > 0 => {
+                context.attached -= 1;
+                Step::LivesOn(Reference::Attached(handle))
+            }
+            _ => self.begin_destroy(handle),
+        }
+    }
+
+    pub fn begin_release(&mut self, device: DeviceId) -> Step {
+        self.drop_primary(device, None)
+    }
+
+    pub fn begin_green_destroy(&mut self, green: u64) -> Step {
+        match self.greens.remove(&green) {
+            Some(device) => self.drop_primary(device, Some(green)),
+            None => Step::Unknown,
+        }
+    }
+
+    pub fn begin_reset(&mut self, device: DeviceId) -> Step {
+        match self.primary_of(device) {
+            Some(id) => self.take_out(id, 0, None),
+            None => Step::Unknown,
+        }
+    }
+
+    pub fn put_back(&mut self, ending: Ending) {
+        let context = ending.context;
+        for handle in std::iter::once(&context.handle).chain(&context.aliases) {
+            self.by_handle.insert(*handle, context.id);
+        }
+        if let Some(green) = ending.green {
+            self.greens.insert(green, context.device);
+        }
+        if context.primary {
+            let primary = self.primaries.entry(context.device).or_default();
+            primary.references += ending.released;
+            primary.live = Some(context.id);
+        }
+        self.live.insert(context.id, context);
+    }
+
+    pub fn put_back_reference(&mut self, reference: Reference) {
+        match reference {
+            Reference::Attached(handle) => self.attached(handle),
+            Reference::Green(green, device) => self.green_created(green, device),
+            Reference::Primary(device) => {
+                self.primaries.entry(device).or_default().references += 1;
+            }
+        }
+    }
+
+    pub fn get_mut(&mut self, id: ContextId) -> Option<&mut Context> {
+        self.live.get_mut(&id)
+    }
+
+    pub fn get(&self, id: ContextId) -> Option<&Context> {
+        self.live.get(&id)
+    }
+
+    pub fn primary_of(&self, device: DeviceId) -> Option<ContextId> {
+        self.primaries.get(&device)?.live
+    }
+
+    pub fn on(&self, device: DeviceId) -> impl Iterator<Item = &Context> {
+        self.live.values().filter(move |context| context.device == device)
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = &Context> {
+        self.live.values()
+    }
+
+    fn known(&self, handle: u64) -> Option<Target> {
+        let id = self.by_handle.get(&handle)?;
+        self.live.get(id).map(Context::target)
+    }
+
+    fn add(&mut self, arrival: Arrival, primary: bool) -> Met {
+        if self.last == u16::MAX {
+            // 65,535 contexts in one process: the rest share "unknown" and are not followed.
+            let target = Target { context: ContextId(0), device: arrival.device };
+            return Met { target, new: false };
+        }
+        self.last += 1;
+        let context = Context {
+            id: ContextId(self.last),
+            device: arrival.device,
+            handle: arrival.handle,
+            primary,
+            time_ns: arrival.time_ns,
+            stack: arrival.stack,
+            bytes: 0,
+            grown: 0,
+            attached: 0,
+            aliases: Vec::new(),
+        };
+        let target = context.target();
+        self.by_handle.insert(arrival.handle, context.id);
+        self.live.insert(context.id, context);
+        Met { target, new: true }
+    }
+
+    /// An unknown handle on a device that has green contexts is the plain face of one of them;
+    /// its memory belongs to the primary context.
+    fn as_green(&mut self, arrival: Arrival) -> Option<Target> {
+        if !self.greens.values().any(|device| *device == arrival.device) {
+            return None;
+        }
+        let id = self.primaries.get(&arrival.device)?.live?;
+        let context = self.live.get_mut(&id)?;
+        context.aliases.push(arrival.handle);
+        self.by_handle.insert(arrival.handle, id);
+        Some(context.target())
+    }
+
+    /// The context of this handle, if it was made by cuCtxCreate.
+    fn created_as(&mut self, handle: u64) -> Option<&mut Context> {
+        let id = self.by_handle.get(&handle)?;
+        self.live.get_mut(id).filter(|context| !context.primary)
+    }
+
+    fn drop_primary(&mut self, device: DeviceId, green: Option<u64>) -> Step {
+        let reference = match green {
+            Some(green) => Reference::Green(green, device),
+            None => Reference::Primary(device),
+        };
+        match self.primaries.get_mut(&device) {
+            Some(primary) if primary.references > 0 => {
+                primary.references -= 1;
+                match primary.live {
+                    Some(id) if primary.references == 0 => self.take_out(id, 1, green),
+                    _ => Step::LivesOn(reference),
+                }
+            }
+            _ => Step::Unknown,
+        }
+    }
+
+    fn take_out(&mut self, id: ContextId, released: u32, green: Option<u64>) -> Step {
+        let Some(context) = self.live.remove(&id) else { return Step::Unknown };
+        self.by_handle.retain(|_, known| *known != id);
+        if context.primary
+            && let Some(primary) = self.primaries.get_mut(&context.device)
+        {
+            primary.live = None;
+        }
+        Step::Ends(Box::new(Ending { context, released, green }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GPU: DeviceId = DeviceId(0);
+
+    fn at(handle: u64) -> Arrival {
+        Arrival { handle, device: GPU, time_ns: 0, stack: StackId(0) }
+    }
+
+    fn ends(step: Step) -> Ending {
+        match step {
+            Step::Ends(ending) => *ending,
+            other => panic!("it should end: {other:?}"),
+        }
+    }
+
+    fn lives_on(step: Step) -> bool {
+        matches!(step, Step::LivesOn(_))
+    }
+
+    #[test]
+    fn a_primary_context_ends_at_the_last_release() {
+        let mut s = State::default();
+        let first = s.retained(at(10));
+        assert!(first.new);
+        assert_eq!(s.retained(at(10)), Met { new: false, ..first });
+        assert!(lives_on(s.begin_release(GPU)));
+        assert_eq!(ends(s.begin_release(GPU)).context.id, first.target.context);
+        assert_eq!(s.begin_release(GPU), Step::Unknown);
+        // The same handle again is another context.
+        let second = s.retained(at(10));
+        assert!(second.new && second.target != first.target);
+    }
+
+    #[test]
+    fn a_reset_ends_it_and_keeps_the_references() {
+        let mut s = State::default();
+        s.retained(at(10));
+        ends(s.begin_reset(GPU));
+        assert_eq!(s.begin_reset(GPU), Step::Unknown);
+        assert!(s.retained(at(10)).new);
+        assert!(lives_on(s.begin_release(GPU)));
+        ends(s.begin_release(GPU));
+    }
+
+    #[test]
+    fn a_release_after_a_reset_ends_nothing_and_is_counted() {
+        let mut s = State::default();
+        s.retained(at(10));
+        ends(s.begin_reset(GPU));
+        assert!(lives_on(s.begin_release(GPU)));
+        s.retained(at(10));
+        ends(s.begin_release(GPU));
+    }
+
+    #[test]
+    fn a_failed_release_puts_it_back() {
+        let mut s = State::default();
+        let met = s.retained(at(10));
+        let ending = ends(s.begin_release(GPU));
+        assert_eq!(s.on(GPU).count(), 0);
+        s.put_back(ending);
+        assert_eq!(s.meet(at(10)), Met { new: false, ..met });
+        ends(s.begin_release(GPU));
+    }
+
+    #[test]
+    fn created_contexts_end_by_destroy_or_the_last_detach() {
+        let mut s = State::default();
+        s.meet(at(10));
+        s.meet(at(11));
+        assert_eq!(s.on(GPU).count(), 2);
+        ends(s.begin_destroy(10));
+        assert_eq!(s.begin_destroy(10), Step::Unknown);
+        s.attached(11);
+        assert_eq!(s.begin_detach(11), Step::LivesOn(Reference::Attached(11)));
+        s.put_back_reference(Reference::Attached(11));
+        assert!(lives_on(s.begin_detach(11)));
+        ends(s.begin_detach(11));
+        assert_eq!(s.on(GPU).count(), 0);
+    }
+
+    #[test]
+    fn a_primary_context_is_not_destroyed_by_handle() {
+        let mut s = State::default();
+        s.retained(at(10));
+        assert_eq!(s.begin_destroy(10), Step::Unknown);
+        assert_eq!(s.begin_detach(10), Step::Unknown);
+        assert_eq!(s.on(GPU).count(), 1);
+    }
+
+    #[test]
+    fn a_green_context_keeps_the_primary_alive_and_shares_its_memory() {
+        let mut s = State::default();
+        let primary = s.retained(at(10));
+        s.green_created(77, GPU);
+        assert_eq!(s.meet(at(78)).target, primary.target);
+        assert!(lives_on(s.begin_release(GPU)));
+        let ending = ends(s.begin_green_destroy(77));
+        assert_eq!(ending.handles().collect::<Vec<_>>(), [10, 78]);
+        s.put_back(ending);
+        ends(s.begin_green_destroy(77));
+    }
+
+    #[test]
+    fn a_context_met_before_its_retain_becomes_the_primary() {
+        let mut s = State::default();
+        let met = s.meet(at(10));
+        assert_eq!(s.retained(at(10)), Met { new: false, ..met });
+        ends(s.begin_release(GPU));
+    }
+
+    #[test]
+    fn ids_run_out_into_unknown() {
+        let mut s = State { last: u16::MAX - 1, ..State::default() };
+        assert_eq!(s.meet(at(10)).target.context, ContextId(u16::MAX));
+        assert_eq!(s.meet(at(11)).target.context, ContextId(0));
+    }
+}

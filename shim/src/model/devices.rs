@@ -1,0 +1,110 @@
+//! The devices as this process sees them: ordinal, UUID, name, size.
+
+use std::ffi::CString;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use vramtrace_format::{Definition, DeviceId};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    pub id: DeviceId,
+    pub uuid: [u8; 16],
+    pub name: String,
+    pub total_bytes: u64,
+    /// A slice of a GPU (MIG), with a UUID of its own.
+    pub mig: bool,
+}
+
+impl Device {
+    pub fn definition(&self) -> Definition {
+        Definition::Device {
+            id: self.id,
+            uuid: self.uuid,
+            name: self.name.clone(),
+            total_bytes: self.total_bytes,
+            mig: self.mig,
+        }
+    }
+
+    /// As NVML writes it: GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx.
+    pub fn nvml_name(&self) -> CString {
+        CString::new(vramtrace_format::uuid::text(&self.uuid, self.mig)).unwrap_or_default()
+    }
+}
+
+/// Devices that were met, each asked for once.
+pub struct Devices {
+    met: [AtomicPtr<Device>; DeviceId::UNKNOWN.0 as usize],
+}
+
+impl Default for Devices {
+    fn default() -> Self {
+        Devices { met: [const { AtomicPtr::new(null_mut()) }; DeviceId::UNKNOWN.0 as usize] }
+    }
+}
+
+impl Devices {
+    /// The device, if it was met before.
+    pub fn known(&self, id: DeviceId) -> Option<&Device> {
+        let met = self.met.get(id.0 as usize)?.load(Ordering::Acquire);
+        // SAFETY: what is stored there lives as long as the process's state.
+        unsafe { met.as_ref() }
+    }
+
+    /// The device. `ask` asks the driver when it is met first; `define` is called once for each,
+    /// before anyone else sees it through [`Devices::known`] in a record of this thread.
+    pub fn get(
+        &self,
+        id: DeviceId,
+        ask: impl FnOnce(DeviceId) -> Option<Device>,
+        define: impl FnOnce(&Device),
+    ) -> Option<&Device> {
+        if let Some(known) = self.known(id) {
+            return Some(known);
+        }
+        let slot = self.met.get(id.0 as usize)?;
+        let asked = Box::into_raw(Box::new(ask(id)?));
+        // SAFETY: either ours, or the winner's, which is never freed.
+        unsafe {
+            match slot.compare_exchange(null_mut(), asked, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => {
+                    define(&*asked);
+                    Some(&*asked)
+                }
+                Err(winner) => {
+                    drop(Box::from_raw(asked));
+                    Some(&*winner)
+                }
+            }
+        }
+    }
+
+    /// The met device that NVML calls by this UUID text.
+    pub fn by_nvml_name(&self, name: &[u8]) -> Option<&Device> {
+        self.all().find(|device| device.nvml_name().as_bytes().eq_ignore_ascii_case(name))
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = &Device> {
+        (0..DeviceId::UNKNOWN.0).filter_map(|n| self.known(DeviceId(n)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_as_nvml_writes_them() {
+        let mut device = Device {
+            id: DeviceId(0),
+            uuid: std::array::from_fn(|n| n as u8 * 16 + 1),
+            name: "H200".into(),
+            total_bytes: 1,
+            mig: false,
+        };
+        let name = device.nvml_name();
+        assert_eq!(name.to_bytes(), b"GPU-01112131-4151-6171-8191-a1b1c1d1e1f1");
+        device.mig = true;
+        assert!(device.nvml_name().to_bytes().starts_with(b"MIG-0111"));
+    }
+}

@@ -1,0 +1,55 @@
+//! A framework's blocks, made and freed by the million: what `insert` and `remove` would do for an
+//! entry that is in no sum, by fewer steps.
+
+use super::entry::EntrySlot;
+use super::{Entry, Ledger, Sink};
+use crate::model::ledger::entry;
+use std::sync::atomic::Ordering::Relaxed;
+use vramtrace_format::Space;
+
+impl Ledger {
+    /// As [`Ledger::insert`].
+    #[inline]
+    pub fn insert_block(&self, sink: &impl Sink, entry: &Entry) {
+        debug_assert_eq!(entry.space, Space::Block);
+        let shard = self.shard(Space::Block, entry.key);
+        let mut inner = shard.lock();
+        let hash = entry::hash(Space::Block, entry.key);
+        if inner.entries.find_by(hash, |slot| slot.is_block(entry.key)).is_some() {
+            drop(inner);
+            self.insert(sink, entry);
+            return;
+        }
+        self.awaited.came(entry);
+        let epoch = self.epoch.load(Relaxed);
+        if inner.put(entry, epoch, 0) {
+            inner.site_add((entry.site, entry.stack), 1, 0, entry.size as i64, epoch);
+        }
+        shard.note_place(&inner);
+    }
+
+    /// As [`Ledger::remove`]. False: there is no such block.
+    #[inline]
+    pub fn remove_block(&self, sink: &impl Sink, key: u64) -> bool {
+        let mut inner = self.shard(Space::Block, key).lock();
+        let hash = entry::hash(Space::Block, key);
+        let is_it = |slot: &EntrySlot| slot.is_block(key);
+        let Some(index) = inner.entries.find_by(hash, is_it) else { return false };
+        if self.running.load(Relaxed) != 0 {
+            // It may have to be written first.
+            drop(inner);
+            return self.remove(sink, Space::Block, key).is_some();
+        }
+        let epoch = self.epoch.load(Relaxed);
+        let Some(made_by) = inner.entries.at(index).map(EntrySlot::made_by) else { return false };
+        inner.site_add(made_by, 0, 1, 0, epoch);
+        inner.drop_at(index);
+        true
+    }
+
+    /// Begins to fetch what the call for this block will need.
+    #[inline]
+    pub fn prefetch_block(&self, key: u64) {
+        self.shard(Space::Block, key).prefetch(entry::hash(Space::Block, key));
+    }
+}

@@ -1,0 +1,116 @@
+//! Writing the live set and the totals as they were when a checkpoint began, a slice at a time,
+//! while the program goes on allocating.
+//!
+//! A checkpoint starts a new epoch. An entry that was inserted in an older epoch belongs to it, and
+//! is written by the slice that reaches it or by its free, whichever comes first. A total is copied
+//! at its first change in the new epoch. An allocation that was inserted in the old epoch and whose
+//! event reaches the file behind `CheckpointBegin` is in the file twice: the reader recognises it by
+//! address and time.
+
+use super::figures::counts;
+use super::totals::{DEVICES, Sums, device_at};
+use super::{Ledger, SHARDS, checkpoint_alloc};
+use std::sync::atomic::Ordering::SeqCst;
+use vramtrace_format::Event;
+
+/// Where a checkpoint stands. One thread at a time works with it.
+pub struct Cursor {
+    pub(super) id: u32,
+    shard: usize,
+    sums: [Sums; DEVICES],
+}
+
+impl Cursor {
+    pub fn new(id: u32) -> Cursor {
+        Cursor { id, shard: 0, sums: [Sums::default(); DEVICES] }
+    }
+}
+
+impl Ledger {
+    /// Writes up to about `budget` records of the checkpoint that `begin_checkpoint` started.
+    /// True: this was the last one, `CheckpointEnd` may follow.
+    ///
+    /// Several `CheckpointTotals` may carry the same (site, stack): they add up.
+    pub fn checkpoint_slice(
+        &self,
+        cursor: &mut Cursor,
+        budget: usize,
+        emit: &mut dyn FnMut(&Event),
+    ) -> bool {
+        let mut left = budget.max(1);
+        while cursor.shard < SHARDS {
+            if !self.shard_slice(cursor, &mut left, emit) {
+                return false;
+            }
+            cursor.shard += 1;
+        }
+        for (index, sums) in cursor.sums.iter().enumerate() {
+            let device = device_at(index);
+            if self.devices().any(|seen| seen == device) {
+                let counters = self.with_totals(device, *sums);
+                emit(&Event::CheckpointCounters { id: cursor.id, counters });
+            }
+        }
+        self.running.store(0, SeqCst);
+        true
+    }
+
+    /// True: the shard is done.
+    fn shard_slice(
+        &self,
+        cursor: &mut Cursor,
+        left: &mut usize,
+        emit: &mut dyn FnMut(&Event),
+    ) -> bool {
+        let id = cursor.id;
+        let shard = &self.shards[cursor.shard];
+        let mut inner = shard.lock();
+        if inner.cursor_epoch != id {
+            inner.cursor_epoch = id;
+            inner.entry_cursor = 0;
+            inner.site_cursor = 0;
+        }
+        while inner.entry_cursor < inner.entries.capacity() {
+            if *left == 0 {
+                return false;
+            }
+            let index = inner.entry_cursor;
+            inner.entry_cursor += 1;
+            let Some(slot) = inner.entries.at_mut(index) else { continue };
+            if slot.epoch < id && slot.written != id {
+                slot.written = id;
+                emit(&checkpoint_alloc(id, &slot.entry()));
+                *left -= 1;
+            }
+        }
+        while inner.site_cursor < inner.sites.capacity() {
+            if *left == 0 {
+                return false;
+            }
+            let index = inner.site_cursor;
+            inner.site_cursor += 1;
+            let Some(slot) = inner.sites.at_mut(index) else { continue };
+            let totals = slot.at(id);
+            if slot.written != id && totals != Default::default() {
+                slot.written = id;
+                let (site, stack) = crate::runtime::hash_table::Slot::key(slot);
+                emit(&Event::CheckpointTotals {
+                    id,
+                    site,
+                    stack,
+                    allocations: totals.allocations,
+                    frees: totals.frees,
+                    bytes: totals.bytes,
+                });
+                *left -= 1;
+            }
+        }
+        for (index, sums) in cursor.sums.iter_mut().enumerate() {
+            let summed = self.summed(cursor.shard, device_at(index));
+            for (_, sum) in summed.filter(|(kind, _)| counts(*kind)) {
+                sums.add(sum.at(id));
+            }
+        }
+        true
+    }
+}

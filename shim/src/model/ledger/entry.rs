@@ -1,0 +1,226 @@
+//! One live allocation, as the ledger keeps it: 64 bytes, one cache line.
+
+use crate::runtime::hash_table::{Slot, spread};
+use vramtrace_format::physical::{self, Physical};
+use vramtrace_format::{Alloc, ContextId, DeviceId, Kind, PoolId, SiteId, Space, StackId};
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Entry {
+    /// Address, or the number that stands for it in `space`.
+    pub key: u64,
+    pub space: Space,
+    pub kind: Kind,
+    pub device: DeviceId,
+    pub context: ContextId,
+    pub pool: PoolId,
+    /// Bytes asked for (real pitch x height; memory requirements for arrays).
+    pub size: u64,
+    /// Raw stream handle of the allocating call (2 = per-thread default), 0 where there is none.
+    pub stream: u64,
+    pub site: SiteId,
+    pub stack: StackId,
+    pub time_ns: u64,
+    /// Opens of an import that share this address; 1 for everything else.
+    pub refs: u32,
+}
+
+impl Entry {
+    /// An entry with everything unknown but the essentials.
+    pub fn new(kind: Kind, key: u64, size: u64, device: DeviceId) -> Entry {
+        Entry {
+            key,
+            space: kind.space(),
+            kind,
+            device,
+            context: ContextId(0),
+            pool: PoolId(0),
+            size,
+            stream: 0,
+            site: SiteId(0),
+            stack: StackId(0),
+            time_ns: 0,
+            refs: 1,
+        }
+    }
+
+    #[inline]
+    pub fn physical(&self) -> Physical {
+        physical::physical(self.kind, self.size)
+    }
+
+    pub fn alloc(&self) -> Alloc {
+        Alloc {
+            key: self.key,
+            space: self.space,
+            size: self.size,
+            site: self.site,
+            stack: self.stack,
+        }
+    }
+}
+
+/// An entry in its shard's table, with what a running checkpoint needs to know.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(super) struct EntrySlot {
+    key: u64,
+    size: u64,
+    stream: u64,
+    time_ns: u64,
+    site: u32,
+    stack: u32,
+    /// Checkpoint in force when the entry was made: it belongs to every later one.
+    pub epoch: u32,
+    /// Last checkpoint that has this entry.
+    pub written: u32,
+    refs: u32,
+    context: u16,
+    pool: u16,
+    /// 0 = empty slot, else a `Kind`.
+    kind: u8,
+    space: u8,
+    device: u8,
+}
+
+// SAFETY: plain numbers; kind 0 is the empty slot.
+unsafe impl Slot for EntrySlot {
+    type Key = (Space, u64);
+
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.kind == 0
+    }
+
+    #[inline]
+    fn key(&self) -> (Space, u64) {
+        (space(self.space), self.key)
+    }
+
+    #[inline]
+    fn hash((space, key): (Space, u64)) -> u64 {
+        hash(space, key)
+    }
+}
+
+/// Its highest bits choose the shard, lower ones the place there.
+#[inline]
+pub(super) fn hash(space: Space, key: u64) -> u64 {
+    spread(key ^ ((space as u64) << 56))
+}
+
+/// As `Kind::from_u8`, without a search.
+#[inline]
+fn kind(value: u8) -> Kind {
+    match value {
+        2 => Kind::Pitched,
+        3 => Kind::Managed,
+        4 => Kind::Pool,
+        5 => Kind::Vmm,
+        6 => Kind::Array,
+        7 => Kind::Mipmapped,
+        8 => Kind::Graph,
+        9 => Kind::Imported,
+        10 => Kind::HostPinned,
+        11 => Kind::HostRegistered,
+        12 => Kind::Block,
+        _ => Kind::Device,
+    }
+}
+
+#[inline]
+fn space(value: u8) -> Space {
+    match value {
+        1 => Space::Vmm,
+        2 => Space::Array,
+        3 => Space::Host,
+        4 => Space::Block,
+        _ => Space::Device,
+    }
+}
+
+impl EntrySlot {
+    #[inline]
+    pub fn new(entry: &Entry, epoch: u32, written: u32) -> Self {
+        EntrySlot {
+            key: entry.key,
+            size: entry.size,
+            stream: entry.stream,
+            time_ns: entry.time_ns,
+            site: entry.site.0,
+            stack: entry.stack.0,
+            epoch,
+            written,
+            refs: entry.refs,
+            context: entry.context.0,
+            pool: entry.pool.0,
+            kind: entry.kind as u8,
+            space: entry.space as u8,
+            device: entry.device.0,
+        }
+    }
+
+    /// Whether this is the block at this address.
+    #[inline]
+    pub fn is_block(&self, key: u64) -> bool {
+        self.key == key && self.space == Space::Block as u8
+    }
+
+    #[inline]
+    pub fn made_by(&self) -> (SiteId, StackId) {
+        (SiteId(self.site), StackId(self.stack))
+    }
+
+    pub fn context(&self) -> ContextId {
+        ContextId(self.context)
+    }
+
+    pub fn set_refs(&mut self, refs: u32) {
+        self.refs = refs;
+    }
+
+    #[inline]
+    pub fn entry(&self) -> Entry {
+        Entry {
+            key: self.key,
+            space: space(self.space),
+            kind: kind(self.kind),
+            device: DeviceId(self.device),
+            context: ContextId(self.context),
+            pool: PoolId(self.pool),
+            size: self.size,
+            stream: self.stream,
+            site: SiteId(self.site),
+            stack: StackId(self.stack),
+            time_ns: self.time_ns,
+            refs: self.refs,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_come_back() {
+        for each in Kind::ALL {
+            assert_eq!(kind(each as u8), each);
+        }
+    }
+
+    #[test]
+    fn a_slot_is_one_cache_line_and_keeps_everything() {
+        assert_eq!(size_of::<EntrySlot>(), 64);
+        let entry = Entry {
+            context: ContextId(7),
+            pool: PoolId(9),
+            stream: 0x77,
+            site: SiteId(3),
+            stack: StackId(4),
+            time_ns: 5,
+            refs: 6,
+            ..Entry::new(Kind::Array, 0xabc, 99, DeviceId::UNKNOWN)
+        };
+        assert_eq!(EntrySlot::new(&entry, 1, 0).entry(), entry);
+    }
+}

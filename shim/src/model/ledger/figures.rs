@@ -1,0 +1,69 @@
+//! The ledger's sums: for the cap, the trace and the live page.
+
+use super::totals::{DEVICES, Sums, device_at};
+use super::{Ledger, SHARDS};
+use std::sync::atomic::Ordering::Relaxed;
+use vramtrace_format::{Counters, DeviceId, Kind};
+
+impl Ledger {
+    /// Physical bytes of allocations: all kinds without imports and host memory.
+    #[inline]
+    pub fn live(&self, device: DeviceId) -> u64 {
+        self.totals(device).live.load(Relaxed)
+    }
+
+    /// Physical bytes of one kind.
+    pub fn live_of(&self, device: DeviceId, kind: Kind) -> u64 {
+        self.totals(device).kinds[kind as usize].load(Relaxed)
+    }
+
+    /// Counts and requested bytes of one kind; host kinds have no device: `DeviceId::UNKNOWN`.
+    #[cfg(test)]
+    pub fn sums(&self, device: DeviceId, kind: Kind) -> Sums {
+        self.sum_up(device, |each| each == kind)
+    }
+
+    fn sum_up(&self, device: DeviceId, wanted: impl Fn(Kind) -> bool) -> Sums {
+        let mut all = Sums::default();
+        for at in 0..SHARDS {
+            for (_, sum) in self.summed(at, device).filter(|(kind, _)| wanted(*kind)) {
+                all.add(sum.now());
+            }
+        }
+        all
+    }
+
+    /// Looks at all shards: not for every call. `counted` is `live` here; the cap knows the rest.
+    pub fn counters(&self, device: DeviceId) -> Counters {
+        self.with_totals(device, self.sum_up(device, counts))
+    }
+
+    pub(super) fn with_totals(&self, device: DeviceId, sums: Sums) -> Counters {
+        let totals = self.totals(device);
+        let live = totals.live.load(Relaxed);
+        Counters {
+            device: device.0,
+            live,
+            peak: totals.peak.load(Relaxed),
+            peak_time_ns: totals.peak_time_ns.load(Relaxed),
+            live_requested: sums.requested,
+            live_allocations: sums.allocations.saturating_sub(sums.frees),
+            allocations: sums.allocations,
+            frees: sums.frees,
+            refused_by_cap: totals.refused_by_cap.load(Relaxed),
+            refused_by_driver: totals.refused_by_driver.load(Relaxed),
+            warned: totals.warned.load(Relaxed),
+            counted: live,
+        }
+    }
+
+    /// Devices on which anything was seen, the unknown one last.
+    pub fn devices(&self) -> impl Iterator<Item = DeviceId> + '_ {
+        (0..DEVICES).filter(|index| self.devices[*index].seen.load(Relaxed) != 0).map(device_at)
+    }
+}
+
+/// Kinds that count in a device's `allocations`, `frees` and requested bytes.
+pub(super) fn counts(kind: Kind) -> bool {
+    kind != Kind::Imported && kind.is_physical()
+}

@@ -1,0 +1,486 @@
+//! What is live: every allocation by (space, key), slab pages, sums per device, kind and site.
+//!
+//! The ledger changes first, the file follows:
+//!
+//! * Allocation: the driver's call returns, the entry is inserted, the event is appended.
+//! * Free: the entry is removed, the event is appended, the driver is called. On success the bytes
+//!   leave the cap's count; on failure the entry is restored and `FreeFailed` is appended.
+//!
+//! So the order of the file is the true order for each address, with no lock held across a driver
+//! call: the driver gives an address out again only after the real free, and the program can free
+//! it only after the allocating call has returned. Locks are short and per shard.
+
+mod blocks;
+mod checkpoint;
+mod entry;
+mod figures;
+mod shard;
+mod totals;
+mod walk;
+
+#[cfg(test)]
+mod model_test;
+
+pub use checkpoint::Cursor;
+pub use entry::Entry;
+pub use totals::{DEVICES, SiteTotals, Sums, add_saturating, device_at, device_index};
+
+use crate::runtime::hash_table::{NoMemory, spread};
+use crate::runtime::lock::Lock;
+use shard::{Inner, Shard};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use totals::{DeviceTotals, KINDS, KindSum};
+use vramtrace_format::physical::{PAGE, Physical, pages};
+use vramtrace_format::{ContextId, DeviceId, Drift, Event, Kind, RefusedBy, SiteId, Space};
+
+const SHARDS: usize = 64;
+/// Shards with a framework's blocks. Few: its own lock lets one call at a time come here for each
+/// device, and each shard has sums of its own for every stack, which checkpoints write.
+const BLOCK_SHARDS: usize = 4;
+
+/// Where the ledger's own events go (drift, entries of a running checkpoint): the trace writer.
+/// Called with a shard's lock held; it must not come back into the ledger.
+pub trait Sink {
+    fn emit(&self, event: &Event);
+}
+
+pub struct Ledger {
+    shards: [Shard; SHARDS],
+    devices: [DeviceTotals; DEVICES],
+    /// By device and shard, a bit for each kind that was summed there: most sums are of nothing,
+    /// and each lies on a page of its own.
+    summed: [[AtomicU16; SHARDS]; DEVICES],
+    /// The last checkpoint that began; 0 before the first.
+    epoch: AtomicU32,
+    /// The checkpoint that is being written; 0 = none.
+    running: AtomicU32,
+    /// Counts and records refusals, so that a checkpoint falls between two of them.
+    refusals: Lock<()>,
+    drifts: AtomicU64,
+    awaited: walk::Awaited,
+}
+
+/// An entry taken out for a free.
+#[derive(Clone, Copy, Debug)]
+pub struct Removed {
+    pub entry: Entry,
+    /// Physical device bytes that are live no more (a slab page counts when its last one goes).
+    /// What the driver gives up with the free, and when, is [`Ledger::left`].
+    pub bytes: u64,
+    epoch: u32,
+    written: u32,
+    /// The last checkpoint when it was taken.
+    seen: u32,
+}
+
+/// What went with a context.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ContextTotals {
+    pub allocations: u64,
+    /// Physical device bytes.
+    pub bytes: u64,
+    /// The managed part of them.
+    pub managed: u64,
+}
+
+impl Removed {
+    /// A checkpoint has this entry: its end must be recorded even if its making was not.
+    pub fn is_in_checkpoint(&self) -> bool {
+        self.written != 0 && self.written == self.seen
+    }
+}
+
+impl Default for Ledger {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Ledger {
+    pub fn new() -> Ledger {
+        Ledger {
+            shards: std::array::from_fn(|_| Shard::default()),
+            devices: std::array::from_fn(|_| DeviceTotals::default()),
+            summed: [const { [const { AtomicU16::new(0) }; SHARDS] }; DEVICES],
+            epoch: AtomicU32::new(0),
+            running: AtomicU32::new(0),
+            refusals: Lock::new(()),
+            drifts: AtomicU64::new(0),
+            awaited: walk::Awaited::default(),
+        }
+    }
+
+    /// The shard of an allocation. Neighbours are in different ones: threads that use a pool get
+    /// blocks side by side.
+    #[inline]
+    fn shard_at(space: Space, key: u64) -> usize {
+        let at = (entry::hash(space, key) >> 58) as usize;
+        at % if space == Space::Block { BLOCK_SHARDS } else { SHARDS }
+    }
+
+    #[inline]
+    fn shard(&self, space: Space, key: u64) -> &Shard {
+        &self.shards[Ledger::shard_at(space, key)]
+    }
+
+    /// The sum that an entry is counted in, if its kind is in any.
+    #[inline]
+    fn sum_of(&self, at: usize, entry: &Entry) -> Option<&KindSum> {
+        if entry.kind == Kind::Block {
+            return None;
+        }
+        let (summed, bit) = (&self.summed[device_index(entry.device)][at], 1 << entry.kind as u16);
+        if summed.load(Relaxed) & bit == 0 {
+            summed.fetch_or(bit, Relaxed);
+        }
+        self.shards[at].sum(entry.device, entry.kind as usize)
+    }
+
+    /// The kinds that were summed in this shard, and those sums.
+    fn summed(&self, at: usize, device: DeviceId) -> impl Iterator<Item = (Kind, &KindSum)> {
+        let bits = self.summed[device_index(device)][at].load(Relaxed);
+        let known = Kind::ALL.into_iter().filter(move |kind| bits >> *kind as u16 & 1 == 1);
+        known.filter_map(move |kind| Some((kind, self.shards[at].sum(device, kind as usize)?)))
+    }
+
+    /// The shard that counts what is live in a 2 MiB page of device addresses.
+    fn page_shard(&self, page: u64) -> &Shard {
+        &self.shards[(spread(page) >> 58) as usize % SHARDS]
+    }
+
+    fn totals(&self, device: DeviceId) -> &DeviceTotals {
+        &self.devices[device_index(device)]
+    }
+
+    /// As [`Ledger::insert_or_not`]. Where there is no memory for it, nothing is booked. The driver
+    /// has taken its bytes all the same: they are returned, and nobody will give them back. Too much
+    /// is counted then, never too little.
+    pub fn insert(&self, sink: &impl Sink, entry: &Entry) -> i64 {
+        self.insert_or_not(sink, entry).unwrap_or_else(|NoMemory| most_taken(entry) as i64)
+    }
+
+    /// Books a new allocation. Returns the bytes that the driver took for it (less than zero only
+    /// if an earlier, larger one was still booked at the same key: it ends).
+    pub fn insert_or_not(&self, sink: &impl Sink, entry: &Entry) -> Result<i64, NoMemory> {
+        let at = Ledger::shard_at(entry.space, entry.key);
+        let shard = &self.shards[at];
+        let mut growth = 0;
+        let mut inner = shard.lock();
+        while inner.entries.find((entry.space, entry.key)).is_some() {
+            drop(inner);
+            if let Some(earlier) = self.remove(sink, entry.space, entry.key) {
+                match entry.space {
+                    // Its cache did not tell of the free, and need not have.
+                    Space::Block => sink.emit(&Event::Free {
+                        key: entry.key,
+                        space: entry.space,
+                        site: SiteId(0),
+                    }),
+                    _ => self.drift(sink, Drift::StillLive, entry.key),
+                }
+                growth -= self.left(&earlier) as i64;
+            }
+            inner = shard.lock();
+        }
+        self.awaited.came(entry);
+        let epoch = self.epoch.load(Relaxed);
+        Ok(growth + self.put(at, inner, entry, epoch, 0, false)?)
+    }
+
+    fn put(
+        &self,
+        at: usize,
+        mut inner: crate::runtime::lock::Guard<'_, Inner>,
+        entry: &Entry,
+        epoch: u32,
+        written: u32,
+        again: bool,
+    ) -> Result<i64, NoMemory> {
+        if !inner.put(entry, epoch, written) {
+            return Err(NoMemory);
+        }
+        let now = self.epoch.load(Relaxed);
+        if again {
+            inner.site_add((entry.site, entry.stack), 0, -1, 0, now);
+        } else {
+            inner.site_add((entry.site, entry.stack), 1, 0, entry.size as i64, now);
+        }
+        if let Some(sum) = self.sum_of(at, entry) {
+            match again {
+                true => sum.unfreed(entry.size, now),
+                false => sum.allocated(entry.size, now),
+            }
+        }
+        let totals = self.totals(entry.device);
+        if totals.seen.load(Relaxed) == 0 && entry.kind.is_physical() {
+            totals.seen.store(1, Relaxed);
+        }
+        let (mut booked, mut taken) = (0, 0);
+        match entry.physical() {
+            Physical::Own(bytes) => (booked, taken) = (bytes, bytes),
+            Physical::Shared(_) => {
+                drop(inner);
+                let (first, last) = pages(entry.key, entry.size);
+                for page in first..=last {
+                    let opened =
+                        self.page_shard(page).lock().open_page(page, entry.device, entry.kind);
+                    booked += if opened.booked { PAGE } else { 0 };
+                    taken += if opened.taken { PAGE } else { 0 };
+                }
+            }
+            Physical::Reserved | Physical::None => return Ok(0),
+        }
+        totals.add(entry.kind, booked as i64, entry.time_ns);
+        Ok(taken as i64)
+    }
+
+    /// Takes an allocation out, before the driver is asked to free it. The caller records the
+    /// free, asks the driver, and calls [`Ledger::restore`] if the driver refused.
+    #[inline]
+    pub fn remove(&self, sink: &impl Sink, space: Space, key: u64) -> Option<Removed> {
+        self.remove_if(sink, space, key, |_| true)
+    }
+
+    /// As [`Ledger::remove`], only when `wanted` says so.
+    #[inline]
+    pub fn remove_if(
+        &self,
+        sink: &impl Sink,
+        space: Space,
+        key: u64,
+        wanted: impl FnOnce(&Entry) -> bool,
+    ) -> Option<Removed> {
+        let at = Ledger::shard_at(space, key);
+        let mut inner = self.shards[at].lock();
+        let index = inner.entries.find((space, key))?;
+        if !wanted(&inner.entries.at(index)?.entry()) {
+            return None;
+        }
+        let mut slot = inner.take_at(index)?;
+        let epoch = self.epoch.load(Relaxed);
+        let running = self.running.load(Relaxed);
+        let entry = slot.entry();
+        if running != 0 && slot.epoch < running && slot.written != running {
+            sink.emit(&checkpoint_alloc(running, &entry));
+            slot.written = running;
+        }
+        inner.site_add((entry.site, entry.stack), 0, 1, 0, epoch);
+        if let Some(sum) = self.sum_of(at, &entry) {
+            sum.freed(entry.size, epoch);
+        }
+        let bytes = match entry.physical() {
+            Physical::Shared(_) => {
+                drop(inner);
+                self.pages_gone(sink, &entry)
+            }
+            Physical::Own(bytes) => {
+                self.gone(sink, entry.device, entry.kind, bytes);
+                bytes
+            }
+            Physical::Reserved | Physical::None => 0,
+        };
+        // Made where it stays: a copy right after its narrow fields were stored would wait.
+        Some(Removed {
+            entry: slot.entry(),
+            bytes,
+            epoch: slot.epoch,
+            written: slot.written,
+            seen: epoch,
+        })
+    }
+
+    /// A small allocation leaves its pages. No lock is held.
+    fn pages_gone(&self, sink: &impl Sink, entry: &Entry) -> u64 {
+        let (first, last) = pages(entry.key, entry.size);
+        (first..=last)
+            .map(|page| {
+                let owner = self.page_shard(page).lock().close_page(page);
+                self.page_closed(sink, owner)
+            })
+            .sum()
+    }
+
+    fn page_closed(&self, sink: &impl Sink, owner: Option<(DeviceId, Kind)>) -> u64 {
+        let Some((device, kind)) = owner else { return 0 };
+        self.gone(sink, device, kind, PAGE);
+        PAGE
+    }
+
+    fn gone(&self, sink: &impl Sink, device: DeviceId, kind: Kind, bytes: u64) {
+        if !self.totals(device).add(kind, -(bytes as i64), 0) {
+            self.drift(sink, Drift::Underflow, bytes);
+        }
+    }
+
+    /// The free of what was taken out has returned. The physical bytes that the driver has no
+    /// more: for a small allocation its page, if no other live or leaving one is in it.
+    #[inline]
+    pub fn left(&self, removed: &Removed) -> u64 {
+        let entry = &removed.entry;
+        match entry.physical() {
+            Physical::Shared(_) => {
+                let (first, last) = pages(entry.key, entry.size);
+                (first..=last)
+                    .filter(|page| self.page_shard(*page).lock().leave_page(*page))
+                    .map(|_| PAGE)
+                    .sum()
+            }
+            _ => removed.bytes,
+        }
+    }
+
+    /// Puts back what a failed free had taken out. Returns the physical bytes that the cap does
+    /// not count yet: 0, as it never gave them back.
+    pub fn restore(&self, sink: &impl Sink, removed: &Removed) -> i64 {
+        let entry = &removed.entry;
+        let at = Ledger::shard_at(entry.space, entry.key);
+        let inner = self.shards[at].lock();
+        if inner.entries.find((entry.space, entry.key)).is_some() {
+            // The driver gave the address out again: then it was free after all.
+            drop(inner);
+            return -(self.left(removed) as i64);
+        }
+        let epoch = self.epoch.load(Relaxed);
+        let mut written = removed.written;
+        if epoch != removed.seen && written != epoch {
+            // A checkpoint began in between and has not seen it.
+            sink.emit(&checkpoint_alloc(epoch, entry));
+            written = epoch;
+        }
+        // Without memory for it its free is unknown, and its bytes stay counted.
+        let _ = self.put(at, inner, entry, removed.epoch, written, true);
+        if matches!(entry.physical(), Physical::Shared(_)) {
+            // It is live again, and no more about to go.
+            self.left(removed);
+        }
+        0
+    }
+
+    #[inline]
+    pub fn get(&self, space: Space, key: u64) -> Option<Entry> {
+        self.shard(space, key).lock().entries.get((space, key)).map(|slot| slot.entry())
+    }
+
+    /// One more (`by` = 1) or one fewer open of an imported address. The references that are left;
+    /// `None` when there is no such entry. The last one is not taken: that is a free.
+    pub fn add_refs(&self, space: Space, key: u64, by: i32) -> Option<u32> {
+        let mut inner = self.shard(space, key).lock();
+        let slot = inner.entries.get_mut((space, key))?;
+        let refs = slot.entry().refs.saturating_add_signed(by);
+        slot.set_refs(refs);
+        Some(refs)
+    }
+
+    /// Implicit frees at the end of a context: all that belongs to it, except VMM objects, pool
+    /// blocks and graph memory, which outlive it. The caller records `ContextDestroyed`.
+    pub fn remove_context(&self, sink: &impl Sink, context: ContextId) -> ContextTotals {
+        let mut all = ContextTotals::default();
+        if context == ContextId(0) {
+            return all;
+        }
+        for shard in &self.shards {
+            let mut from = 0;
+            loop {
+                let found = {
+                    let inner = shard.lock();
+                    let capacity = inner.entries.capacity();
+                    (from..capacity).find_map(|index| {
+                        let slot = inner.entries.at(index)?;
+                        let entry = (slot.context() == context).then(|| slot.entry())?;
+                        let outlives = entry.space == Space::Vmm
+                            || matches!(entry.kind, Kind::Pool | Kind::Graph);
+                        (!outlives).then_some((index, entry))
+                    })
+                };
+                let Some((index, entry)) = found else { break };
+                // Removal moves later entries back, into this place at the earliest.
+                from = index;
+                let gone = self.remove_if(sink, entry.space, entry.key, |now| {
+                    now.context == context && now.time_ns == entry.time_ns
+                });
+                match gone {
+                    Some(removed) => {
+                        let bytes = self.left(&removed);
+                        all.allocations += 1;
+                        all.bytes = all.bytes.saturating_add(bytes);
+                        if entry.kind == Kind::Managed {
+                            all.managed = all.managed.saturating_add(bytes);
+                        }
+                    }
+                    None => from += 1,
+                }
+            }
+        }
+        all
+    }
+
+    /// Reserved bytes of a pool or of a device's graph memory went up or down.
+    pub fn add_reserved(
+        &self,
+        sink: &impl Sink,
+        device: DeviceId,
+        kind: Kind,
+        delta: i64,
+        now_ns: u64,
+    ) {
+        let totals = self.totals(device);
+        totals.seen.store(1, Relaxed);
+        if !totals.add(kind, delta, now_ns) {
+            self.drift(sink, Drift::Underflow, delta.unsigned_abs());
+        }
+    }
+
+    /// Counts a refusal; `record` writes its event in the same breath.
+    pub fn refused(&self, device: DeviceId, by: RefusedBy, record: impl FnOnce()) {
+        let _order = self.refusals.lock();
+        let totals = self.totals(device);
+        totals.seen.store(1, Relaxed);
+        let counter = match by {
+            RefusedBy::Driver => &totals.refused_by_driver,
+            RefusedBy::Cap | RefusedBy::BadCap | RefusedBy::Group => &totals.refused_by_cap,
+            RefusedBy::Warned => &totals.warned,
+        };
+        counter.fetch_add(1, Relaxed);
+        record();
+    }
+
+    pub fn drift(&self, sink: &impl Sink, what: Drift, key: u64) {
+        self.drifts.fetch_add(1, Relaxed);
+        sink.emit(&Event::Drift { what, key });
+    }
+
+    /// Times that the ledger met something that should not be.
+    pub fn drifts(&self) -> u64 {
+        self.drifts.load(Relaxed)
+    }
+
+    /// Starts checkpoint `id` (ids grow). `append` writes its `CheckpointBegin`.
+    ///
+    /// What is inserted or removed between the append and the new epoch is in the checkpoint, or
+    /// missing from it, as if it had come before: its `Alloc` further down is then known by key
+    /// and time, its `Free` by an unknown key.
+    pub fn begin_checkpoint(&self, id: u32, append: impl FnOnce()) {
+        let _order = self.refusals.lock();
+        append();
+        self.epoch.store(id, SeqCst);
+        self.running.store(id, SeqCst);
+    }
+}
+
+/// The most that the driver can have taken for it.
+fn most_taken(entry: &Entry) -> u64 {
+    match entry.physical() {
+        Physical::Own(bytes) => bytes,
+        Physical::Shared(_) => {
+            let (first, last) = pages(entry.key, entry.size);
+            (last - first + 1) * PAGE
+        }
+        Physical::Reserved | Physical::None => 0,
+    }
+}
+
+fn checkpoint_alloc(id: u32, entry: &Entry) -> Event {
+    Event::CheckpointAlloc { id, time_ns: entry.time_ns, alloc: entry.alloc() }
+}
+
+const _: () = assert!(KINDS > Kind::Block as usize);

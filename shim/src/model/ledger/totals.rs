@@ -1,0 +1,265 @@
+//! Sums: per device (atomics, with the peak), per device and kind, and per (site, stack) with
+//! the values that a running checkpoint still needs.
+
+use crate::runtime::hash_table::{Slot, spread};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use vramtrace_format::{DeviceId, Kind, SiteId, StackId};
+
+/// Devices 0 to 63 and the unknown one.
+pub const DEVICES: usize = 65;
+/// `Kind as usize` indexes; 0 is not used.
+pub const KINDS: usize = 13;
+
+/// Ordinals beyond 63 share the unknown bucket.
+#[inline]
+pub fn device_index(device: DeviceId) -> usize {
+    (device.0 as usize).min(DEVICES - 1)
+}
+
+pub fn device_at(index: usize) -> DeviceId {
+    if index == DEVICES - 1 { DeviceId::UNKNOWN } else { DeviceId(index as u8) }
+}
+
+/// Adds a signed delta, stopping at both ends. False: it would have gone below zero.
+pub fn add_saturating(total: &AtomicU64, delta: i64) -> bool {
+    let mut current = total.load(Relaxed);
+    loop {
+        let next = if delta >= 0 {
+            current.saturating_add(delta as u64)
+        } else {
+            current.saturating_sub(delta.unsigned_abs())
+        };
+        match total.compare_exchange_weak(current, next, Relaxed, Relaxed) {
+            Ok(_) => return delta >= 0 || delta.unsigned_abs() <= current,
+            Err(seen) => current = seen,
+        }
+    }
+}
+
+/// Physical bytes of one device.
+#[derive(Default)]
+#[repr(align(128))]
+pub(super) struct DeviceTotals {
+    pub live: AtomicU64,
+    pub peak: AtomicU64,
+    pub peak_time_ns: AtomicU64,
+    pub kinds: [AtomicU64; KINDS],
+    pub refused_by_cap: AtomicU64,
+    pub refused_by_driver: AtomicU64,
+    pub warned: AtomicU64,
+    /// 1 once anything was seen on it.
+    pub seen: AtomicU32,
+}
+
+impl DeviceTotals {
+    /// False: a sum would have gone below zero.
+    pub fn add(&self, kind: Kind, delta: i64, now_ns: u64) -> bool {
+        if delta == 0 {
+            return true;
+        }
+        let kind_ok = add_saturating(&self.kinds[kind as usize], delta);
+        let live_ok = add_saturating(&self.live, delta);
+        if delta > 0 {
+            let live = self.live.load(Relaxed);
+            if live > self.peak.fetch_max(live, Relaxed) {
+                self.peak_time_ns.store(now_ns, Relaxed);
+            }
+        }
+        kind_ok && live_ok
+    }
+}
+
+/// Counts of one (device, kind) in one shard. DefinitionLocation under the shard's lock, read without it.
+#[derive(Default)]
+#[repr(C)]
+pub(super) struct KindSum {
+    allocations: AtomicU64,
+    frees: AtomicU64,
+    requested: AtomicU64,
+    /// The values as the checkpoint `epoch` began.
+    before: [AtomicU64; 3],
+    epoch: AtomicU32,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sums {
+    pub allocations: u64,
+    pub frees: u64,
+    /// Requested bytes that are live.
+    pub requested: u64,
+}
+
+impl Sums {
+    pub fn add(&mut self, other: Sums) {
+        self.allocations = self.allocations.saturating_add(other.allocations);
+        self.frees = self.frees.saturating_add(other.frees);
+        self.requested = self.requested.saturating_add(other.requested);
+    }
+}
+
+fn bump(word: &AtomicU64, by: u64) {
+    word.store(word.load(Relaxed).wrapping_add(by), Relaxed);
+}
+
+impl KindSum {
+    #[inline]
+    fn keep(&self, epoch: u32) {
+        if self.epoch.load(Relaxed) != epoch {
+            let now = self.now();
+            self.before[0].store(now.allocations, Relaxed);
+            self.before[1].store(now.frees, Relaxed);
+            self.before[2].store(now.requested, Relaxed);
+            self.epoch.store(epoch, Relaxed);
+        }
+    }
+
+    #[inline]
+    pub fn allocated(&self, size: u64, epoch: u32) {
+        self.keep(epoch);
+        bump(&self.allocations, 1);
+        bump(&self.requested, size);
+    }
+
+    #[inline]
+    pub fn freed(&self, size: u64, epoch: u32) {
+        self.keep(epoch);
+        bump(&self.frees, 1);
+        let left = self.requested.load(Relaxed).saturating_sub(size);
+        self.requested.store(left, Relaxed);
+    }
+
+    /// A free that the driver refused.
+    pub fn unfreed(&self, size: u64, epoch: u32) {
+        self.keep(epoch);
+        let frees = self.frees.load(Relaxed).saturating_sub(1);
+        self.frees.store(frees, Relaxed);
+        bump(&self.requested, size);
+    }
+
+    pub fn now(&self) -> Sums {
+        Sums {
+            allocations: self.allocations.load(Relaxed),
+            frees: self.frees.load(Relaxed),
+            requested: self.requested.load(Relaxed),
+        }
+    }
+
+    /// As the checkpoint `epoch` began.
+    pub fn at(&self, epoch: u32) -> Sums {
+        if self.epoch.load(Relaxed) != epoch {
+            return self.now();
+        }
+        Sums {
+            allocations: self.before[0].load(Relaxed),
+            frees: self.before[1].load(Relaxed),
+            requested: self.before[2].load(Relaxed),
+        }
+    }
+}
+
+/// What one (site, stack) did, in one shard.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct SiteSlot {
+    site: u32,
+    stack: u32,
+    /// 0 = empty slot.
+    used: u32,
+    epoch: u32,
+    pub written: u32,
+    now: [u64; 3],
+    before: [u64; 3],
+}
+
+/// Since the start: calls, frees, and the requested bytes of all allocations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SiteTotals {
+    pub allocations: u64,
+    pub frees: u64,
+    pub bytes: u64,
+}
+
+// SAFETY: plain numbers; used 0 is the empty slot.
+unsafe impl Slot for SiteSlot {
+    type Key = (SiteId, StackId);
+
+    fn is_empty(&self) -> bool {
+        self.used == 0
+    }
+
+    fn key(&self) -> (SiteId, StackId) {
+        (SiteId(self.site), StackId(self.stack))
+    }
+
+    fn hash((site, stack): (SiteId, StackId)) -> u64 {
+        spread(u64::from(site.0) << 32 | u64::from(stack.0))
+    }
+}
+
+impl SiteSlot {
+    /// A slot made while checkpoint `epoch` is the last one: zero in it.
+    pub fn new(site: SiteId, stack: StackId, epoch: u32) -> Self {
+        SiteSlot {
+            site: site.0,
+            stack: stack.0,
+            used: 1,
+            epoch,
+            written: 0,
+            now: [0; 3],
+            before: [0; 3],
+        }
+    }
+
+    #[inline]
+    pub fn add(&mut self, allocations: i64, frees: i64, bytes: i64, epoch: u32) {
+        if self.epoch != epoch {
+            self.before = self.now;
+            self.epoch = epoch;
+        }
+        for (word, by) in self.now.iter_mut().zip([allocations, frees, bytes]) {
+            *word = word.saturating_add_signed(by);
+        }
+    }
+
+    /// As the checkpoint `epoch` began.
+    pub fn at(&self, epoch: u32) -> SiteTotals {
+        let [allocations, frees, bytes] = if self.epoch == epoch { self.before } else { self.now };
+        SiteTotals { allocations, frees, bytes }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_stop_at_zero_and_say_so() {
+        let total = AtomicU64::new(5);
+        assert!(add_saturating(&total, -5));
+        assert!(!add_saturating(&total, -1));
+        assert_eq!(total.load(Relaxed), 0);
+        assert!(add_saturating(&total, 3));
+    }
+
+    #[test]
+    fn the_unknown_device_is_never_device_0() {
+        assert_eq!(device_at(device_index(DeviceId::UNKNOWN)), DeviceId::UNKNOWN);
+        assert_eq!(device_at(device_index(DeviceId(0))), DeviceId(0));
+        assert_eq!(device_index(DeviceId(64)), device_index(DeviceId::UNKNOWN));
+    }
+
+    #[test]
+    fn a_checkpoint_sees_the_values_of_its_beginning() {
+        let mut slot = SiteSlot::new(SiteId(1), StackId(0), 0);
+        slot.add(1, 0, 100, 0);
+        slot.add(0, 1, 0, 1);
+        slot.add(1, 0, 50, 1);
+        assert_eq!(slot.at(1), SiteTotals { allocations: 1, frees: 0, bytes: 100 });
+        assert_eq!(slot.at(2), SiteTotals { allocations: 2, frees: 1, bytes: 150 });
+        let sum = KindSum::default();
+        sum.allocated(10, 3);
+        sum.freed(10, 4);
+        assert_eq!(sum.at(4), Sums { allocations: 1, frees: 0, requested: 10 });
+        assert_eq!(sum.at(5), Sums { allocations: 1, frees: 1, requested: 0 });
+    }
+}

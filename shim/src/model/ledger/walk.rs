@@ -1,0 +1,95 @@
+//! Looks at what is live as a whole, for whoever explains a refusal.
+
+use super::{DEVICES, Entry, Ledger, device_index};
+use crate::runtime::fallible::TryPush;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use vramtrace_format::DeviceId;
+
+/// Devices on which somebody waits for the next allocation. Read at each of them, written seldom.
+pub(super) struct Awaited([AtomicBool; DEVICES]);
+
+impl Default for Awaited {
+    fn default() -> Awaited {
+        Awaited(std::array::from_fn(|_| AtomicBool::new(false)))
+    }
+}
+
+impl Awaited {
+    #[inline]
+    pub fn came(&self, entry: &Entry) {
+        let awaited = &self.0[device_index(entry.device)];
+        if awaited.load(Relaxed) && !entry.kind.is_host() {
+            awaited.store(false, Relaxed);
+        }
+    }
+}
+
+impl Ledger {
+    /// From here on [`Ledger::has_come`] says whether anything was given on the device.
+    pub fn await_next(&self, device: DeviceId) {
+        self.awaited.0[device_index(device)].store(true, Relaxed);
+    }
+
+    pub fn has_come(&self, device: DeviceId) -> bool {
+        !self.awaited.0[device_index(device)].load(Relaxed)
+    }
+
+    /// Visits what is live on a device. Each shard's lock is held while its entries are copied,
+    /// none while `visit` runs.
+    pub fn visit(&self, device: DeviceId, mut visit: impl FnMut(&Entry)) {
+        let mut copies = Vec::new();
+        for shard in &self.shards {
+            copies.clear();
+            {
+                let inner = shard.lock();
+                let here = inner.entries.iter().map(|slot| slot.entry());
+                // Without memory for all, what there is room for is visited.
+                let mut here = here.filter(|entry| entry.device == device);
+                let _ = here.try_for_each(|entry| copies.try_push(entry));
+            }
+            copies.iter().for_each(&mut visit);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Sink;
+    use super::*;
+    use vramtrace_format::{Event, Kind};
+
+    struct Nowhere;
+    impl Sink for Nowhere {
+        fn emit(&self, _: &Event) {}
+    }
+
+    #[test]
+    fn the_next_allocation_of_the_device_is_noted_once() {
+        let (here, there) = (DeviceId(0), DeviceId(1));
+        let ledger = Box::new(Ledger::new());
+        let entry = |kind, device| Entry::new(kind, 512, 512, device);
+        assert!(ledger.has_come(here), "nobody waits");
+        ledger.await_next(here);
+        ledger.insert(&Nowhere, &entry(Kind::Device, there));
+        ledger.insert(&Nowhere, &entry(Kind::HostPinned, here));
+        assert!(!ledger.has_come(here));
+        ledger.insert_block(&Nowhere, &entry(Kind::Block, here));
+        assert!(ledger.has_come(here));
+        ledger.await_next(here);
+        ledger.insert(&Nowhere, &entry(Kind::Array, here));
+        assert!(ledger.has_come(here));
+    }
+
+    #[test]
+    fn a_visit_sees_what_is_live_on_the_device() {
+        let ledger = Box::new(Ledger::new());
+        for n in 1..2000u64 {
+            let kind = if n % 2 == 0 { Kind::Block } else { Kind::Device };
+            let device = DeviceId(u8::from(n % 5 == 0));
+            ledger.insert(&Nowhere, &Entry::new(kind, n << 9, n, device));
+        }
+        let mut seen = 0;
+        ledger.visit(DeviceId(0), |entry| seen += entry.size);
+        assert_eq!(seen, (1..2000).filter(|n| n % 5 != 0).sum::<u64>());
+    }
+}

@@ -1,0 +1,17 @@
+//! What is known of the process's GPU memory. Nothing here calls the driver or names a CUDA type.
+
+pub mod attribution;
+pub mod cap;
+pub mod contexts;
+pub mod devices;
+pub mod graphs;
+pub mod launched_kernels;
+pub mod ledger;
+pub mod mapped_resources;
+pub mod names;
+pub mod pools;
+pub mod sites;
+pub mod stream_captures;
+pub mod stream_targets;
+pub mod torch_totals;
+pub mod vmm;

@@ -1,0 +1,235 @@
+//! Sites: where and how memory was taken, each known by a small number.
+//!
+//! A table of fixed size without locks. A number is handed out only after its definition stands
+//! in the file (or among what is written when the file opens).
+
+use crate::runtime::hash_table;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use vramtrace_format::{ContextId, Definition, DeviceId, Kind, PoolId, SiteId};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SiteKey {
+    /// Number of the entry point in the shim's table.
+    pub api: u16,
+    pub kind: Option<Kind>,
+    pub device: DeviceId,
+    pub context: ContextId,
+    pub pool: PoolId,
+    /// The raw handle.
+    pub stream: u64,
+}
+
+impl SiteKey {
+    /// All but the stream in one word, never 0.
+    fn place(&self) -> u64 {
+        // The API counts from 1 here.
+        u64::from(self.api + 1)
+            | u64::from(self.context.0) << 16
+            | u64::from(self.pool.0) << 32
+            | self.kind.map_or(0, |kind| kind as u64) << 48
+            | u64::from(self.device.0) << 56
+    }
+
+    fn definition(&self, id: SiteId) -> Definition {
+        let SiteKey { api, kind, device, context, pool, stream } = *self;
+        Definition::Site { id, api, kind, device, context, pool, stream }
+    }
+}
+
+/// Slots. Where more than this many different sites are met, later ones lose their stream.
+const SLOTS: usize = 1 << 14;
+/// Sites beyond this many lose their stream, so that a program that makes streams in a loop
+/// cannot fill the table.
+const ROOMY: u32 = (SLOTS / 2) as u32;
+/// Beyond this many there are none any more.
+const FULL: u32 = (SLOTS / 4 * 3) as u32;
+
+/// Free -> (claimed) -> keyed, by whoever defines it -> numbered.
+const FREE: u32 = 0;
+const CLAIMED: u32 = u32::MAX;
+const KEYED: u32 = u32::MAX - 1;
+
+#[repr(C)]
+struct Slot {
+    place: AtomicU64,
+    stream: AtomicU64,
+    /// One of the states above, or the number.
+    state: AtomicU32,
+}
+
+pub struct Sites {
+    slots: *const Slot,
+    count: AtomicU32,
+}
+
+// SAFETY: the slots are atomics on pages that are never unmapped.
+unsafe impl Send for Sites {}
+unsafe impl Sync for Sites {}
+
+impl Default for Sites {
+    fn default() -> Self {
+        Sites::new()
+    }
+}
+
+impl Sites {
+    pub fn new() -> Sites {
+        let pages = hash_table::pages(SLOTS * size_of::<Slot>());
+        Sites { slots: pages.map_or(std::ptr::null(), |at| at.cast()), count: AtomicU32::new(0) }
+    }
+
+    /// The number of a site; 0 when the table is full. `define` writes its definition, and says
+    /// false when nothing is recorded any more.
+    #[inline]
+    pub fn get(&self, key: &SiteKey, define: impl Fn(&Definition) -> bool) -> SiteId {
+        if self.slots.is_null() {
+            return SiteId(0);
+        }
+        let place = key.place();
+        let mut index = home(place, key.stream);
+        loop {
+            // SAFETY: the index is below SLOTS, and zero pages are free slots.
+            let slot = unsafe { &*self.slots.add(index) };
+            let state = slot.state.load(Ordering::Acquire);
+            if state == FREE || state >= KEYED {
+                return self.add(key, index, define);
+            }
+            if slot.place.load(Ordering::Relaxed) == place
+                && slot.stream.load(Ordering::Relaxed) == key.stream
+            {
+                return SiteId(state);
+            }
+            index = (index + 1) % SLOTS;
+        }
+    }
+
+    #[cold]
+    fn add(&self, key: &SiteKey, from: usize, define: impl Fn(&Definition) -> bool) -> SiteId {
+        let count = self.count.load(Ordering::Relaxed);
+        if count >= FULL {
+            return SiteId(0);
+        }
+        if count >= ROOMY && key.stream > 2 {
+            return self.get(&SiteKey { stream: 0, ..*key }, define);
+        }
+        let place = key.place();
+        let mut index = from;
+        loop {
+            // SAFETY: as above.
+            let slot = unsafe { &*self.slots.add(index) };
+            match slot.state.compare_exchange(FREE, CLAIMED, Ordering::Acquire, Ordering::Acquire) {
+                Ok(_) => {
+                    slot.place.store(place, Ordering::Relaxed);
+                    slot.stream.store(key.stream, Ordering::Relaxed);
+                    slot.state.store(KEYED, Ordering::Release);
+                    return self.number(slot, key, define);
+                }
+                // A few stores away from its key.
+                Err(CLAIMED) => std::hint::spin_loop(),
+                Err(state) => {
+                    if slot.place.load(Ordering::Relaxed) == place
+                        && slot.stream.load(Ordering::Relaxed) == key.stream
+                    {
+                        return if state == KEYED { wait(slot) } else { SiteId(state) };
+                    }
+                    index = (index + 1) % SLOTS;
+                }
+            }
+        }
+    }
+
+    fn number(&self, slot: &Slot, key: &SiteKey, define: impl Fn(&Definition) -> bool) -> SiteId {
+        /// A panic while defining must not leave others waiting for the number.
+        struct Settle<'a>(&'a Slot, SiteId);
+        impl Drop for Settle<'_> {
+            fn drop(&mut self) {
+                self.0.state.store(self.1.0, Ordering::Release);
+            }
+        }
+        let id = SiteId(self.count.fetch_add(1, Ordering::Relaxed) + 1);
+        let _settle = Settle(slot, id);
+        if define(&key.definition(id)) { id } else { SiteId(0) }
+    }
+}
+
+/// Another thread is writing the definition: at most as long as it takes to ready a window.
+#[cold]
+fn wait(slot: &Slot) -> SiteId {
+    let mut turns = 0u32;
+    loop {
+        let state = slot.state.load(Ordering::Acquire);
+        if state != KEYED {
+            return SiteId(state);
+        }
+        turns += 1;
+        if turns < 100 {
+            std::hint::spin_loop();
+        } else {
+            // SAFETY: gives the processor away; touches nothing.
+            unsafe { libc::sched_yield() };
+        }
+    }
+}
+
+fn home(place: u64, stream: u64) -> usize {
+    (hash_table::spread(place ^ stream.rotate_left(32)) >> 40) as usize % SLOTS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+    use std::sync::Mutex;
+
+    fn key(api: u16, stream: u64) -> SiteKey {
+        SiteKey {
+            api,
+            kind: Some(Kind::Pool),
+            device: DeviceId(0),
+            context: ContextId(1),
+            pool: PoolId(2),
+            stream,
+        }
+    }
+
+    #[test]
+    fn every_thread_gets_the_same_number_after_its_definition() {
+        let sites = Sites::new();
+        let defined = Mutex::new(HashSet::new());
+        let numbers: Vec<Vec<u32>> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8)
+                .map(|_| {
+                    scope.spawn(|| {
+                        (0..1000)
+                            .map(|stream| {
+                                let id = sites.get(&key(7, stream), |new| {
+                                    let Definition::Site { id, .. } = new else { panic!() };
+                                    assert!(defined.lock().unwrap().insert(id.0));
+                                    true
+                                });
+                                assert!(defined.lock().unwrap().contains(&id.0));
+                                id.0
+                            })
+                            .collect()
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(numbers.iter().all(|row| row == &numbers[0]));
+        assert_eq!(numbers[0].iter().collect::<HashSet<_>>().len(), 1000);
+    }
+
+    #[test]
+    fn streams_without_end_do_not_fill_it() {
+        let sites = Sites::new();
+        let mut numbers = HashSet::new();
+        for stream in 0..100_000u64 {
+            let id = sites.get(&key(7, stream * 64), |_| true);
+            assert_ne!(id.0, 0);
+            numbers.insert(id.0);
+        }
+        assert!(numbers.len() <= ROOMY as usize + 1);
+        assert_ne!(sites.get(&key(8, 1), |_| true).0, 0);
+    }
+}

@@ -1,0 +1,144 @@
+//! What PyTorch's cache says of itself, by device: for the trace, and for whoever explains a
+//! refusal.
+
+use crate::model::ledger::{DEVICES, device_at, device_index};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use vramtrace_format::{DeviceId, Event, SiteId};
+
+pub struct TorchTotals {
+    devices: [DeviceCache; DEVICES],
+    /// Goes up when each device's figures are to be written again.
+    due: AtomicU32,
+    /// Frees of blocks that were not seen to be made.
+    unknown_frees: AtomicU64,
+}
+
+#[derive(Default)]
+#[repr(align(64))]
+struct DeviceCache {
+    allocated: AtomicU64,
+    reserved: AtomicU64,
+    /// `due` when they were written last; 0: nothing was said yet.
+    told: AtomicU32,
+    /// What the last block made here was made by, and the number of that site; 0: none yet.
+    site: AtomicU64,
+}
+
+/// A device's figures, in bytes. While the device is in use the two may be of neighbouring calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheTotals {
+    /// In blocks.
+    pub allocated: u64,
+    /// In the segments that the blocks lie in.
+    pub reserved: u64,
+}
+
+impl Default for TorchTotals {
+    fn default() -> Self {
+        TorchTotals {
+            devices: std::array::from_fn(|_| DeviceCache::default()),
+            due: AtomicU32::new(1),
+            unknown_frees: AtomicU64::new(0),
+        }
+    }
+}
+
+impl TorchTotals {
+    /// Takes note of what a call said. True: it is to be written. A device's calls come one at a
+    /// time.
+    #[inline]
+    pub fn said(&self, device: DeviceId, figures: CacheTotals) -> bool {
+        let cache = &self.devices[device_index(device)];
+        cache.allocated.store(figures.allocated, Relaxed);
+        cache.reserved.store(figures.reserved, Relaxed);
+        let due = self.due.load(Relaxed);
+        if cache.told.load(Relaxed) == due {
+            return false;
+        }
+        cache.told.store(due, Relaxed);
+        true
+    }
+
+    /// The number of the site of this device's blocks. `find` gives it, and 0 for none.
+    #[inline]
+    pub fn site(&self, device: DeviceId, api: u16, find: impl FnOnce() -> SiteId) -> SiteId {
+        let known = &self.devices[device_index(device)].site;
+        let (asked, last) = (u64::from(api) + 1, known.load(Relaxed));
+        // Numbers beyond the table's devices share its last place, and no site.
+        if last >> 32 == asked && device_at(device_index(device)) == device {
+            return SiteId(last as u32);
+        }
+        let site = find();
+        if site != SiteId(0) {
+            known.store(asked << 32 | u64::from(site.0), Relaxed);
+        }
+        site
+    }
+
+    /// Each device's next call is to be written: only in that call do figures and blocks agree.
+    pub fn ask(&self) {
+        self.due.fetch_add(1, Relaxed);
+    }
+
+    /// The last figures; `None`: nothing was said yet.
+    pub fn of(&self, device: DeviceId) -> Option<CacheTotals> {
+        let cache = &self.devices[device_index(device)];
+        (cache.told.load(Relaxed) != 0).then(|| CacheTotals {
+            allocated: cache.allocated.load(Relaxed),
+            reserved: cache.reserved.load(Relaxed),
+        })
+    }
+
+    /// The last figures of all devices, as they are written.
+    pub fn events(&self) -> impl Iterator<Item = Event> {
+        (0..DEVICES).map(device_at).filter_map(|device| {
+            let CacheTotals { allocated, reserved } = self.of(device)?;
+            Some(Event::CacheState { device, allocated, reserved })
+        })
+    }
+
+    pub fn unknown_free(&self) {
+        self.unknown_frees.fetch_add(1, Relaxed);
+    }
+
+    pub fn unknown_frees(&self) -> u64 {
+        self.unknown_frees.load(Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_site_is_looked_up_once_for_each_device_and_way() {
+        let caches = TorchTotals::default();
+        let (one, other) = (1, 2);
+        let fails = || panic!("is known");
+        assert_eq!(caches.site(DeviceId(0), one, || SiteId(0)), SiteId(0));
+        assert_eq!(caches.site(DeviceId(0), one, || SiteId(7)), SiteId(7));
+        assert_eq!(caches.site(DeviceId(0), one, fails), SiteId(7));
+        assert_eq!(caches.site(DeviceId(1), one, || SiteId(8)), SiteId(8));
+        assert_eq!(caches.site(DeviceId(0), other, || SiteId(9)), SiteId(9));
+        for number in [64, 100] {
+            let site = SiteId(u32::from(number));
+            assert_eq!(caches.site(DeviceId(number), one, || site), site);
+        }
+    }
+
+    #[test]
+    fn the_first_call_and_each_that_is_asked_for_is_written() {
+        let caches = TorchTotals::default();
+        let one = |allocated| CacheTotals { allocated, reserved: 2 << 20 };
+        assert_eq!(caches.of(DeviceId(1)), None);
+        assert!(caches.said(DeviceId(1), one(512)));
+        assert!(!caches.said(DeviceId(1), one(1024)));
+        assert!(caches.said(DeviceId(0), one(0)));
+        caches.ask();
+        caches.ask();
+        assert!(caches.said(DeviceId(1), one(1536)));
+        assert!(!caches.said(DeviceId(1), one(2048)));
+        assert_eq!(caches.of(DeviceId(1)), Some(one(2048)));
+        assert_eq!(caches.events().count(), 2);
+    }
+}

@@ -1,0 +1,312 @@
+//! Handles, mappings and ties of one process, kept in step with the objects that they refer to.
+
+use crate::runtime::fallible::MakeRoom;
+use crate::runtime::fixed_hash::HashMap;
+use crate::runtime::hash_table::NoMemory;
+use vramtrace_format::DeviceId;
+
+use super::mappings::{Mapping, Mappings, Taken};
+use super::objects::{Change, Object, Objects, What};
+use super::ties::{Owner, Region, Tie, Ties};
+
+/// References taken away by a call that is still under way. Hand it to [`State::settle`].
+#[must_use = "a drop that is never settled keeps its objects for ever"]
+#[derive(Debug, Default)]
+pub struct Dropped {
+    /// An object's number for each reference.
+    references: Vec<u64>,
+    /// Objects whose last reference this was: announce their free before the driver is asked.
+    pub ended: Vec<u64>,
+    undo: Undo,
+}
+
+impl Dropped {
+    pub fn is_empty(&self) -> bool {
+        self.references.is_empty()
+    }
+}
+
+#[derive(Debug, Default)]
+enum Undo {
+    #[default]
+    Nothing,
+    Handle(u64, u64),
+    Mappings(Taken),
+    Ties(Owner, Vec<Tie>),
+}
+
+/// What became of a settled drop.
+#[derive(Debug)]
+pub struct Settled<P> {
+    /// Objects that are no more. Without a parked payload the end was not announced before.
+    pub gone: Vec<(u64, Object<P>)>,
+    /// Announced as freed, but alive.
+    pub revived: Vec<u64>,
+    /// Mappings that are back.
+    pub remapped: Vec<Mapping>,
+}
+
+impl<P> Default for Settled<P> {
+    fn default() -> Self {
+        Settled { gone: Vec::new(), revived: Vec::new(), remapped: Vec::new() }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Handle {
+    object: u64,
+    count: u32,
+}
+
+#[derive(Debug)]
+pub struct State<P> {
+    objects: Objects<P>,
+    handles: HashMap<u64, Handle>,
+    mappings: Mappings,
+    ties: Ties,
+}
+
+impl<P> Default for State<P> {
+    fn default() -> Self {
+        State {
+            objects: Objects::default(),
+            handles: HashMap::default(),
+            mappings: Mappings::default(),
+            ties: Ties::default(),
+        }
+    }
+}
+
+impl<P> State<P> {
+    pub fn object(&self, number: u64) -> Option<&Object<P>> {
+        self.objects.get(number)
+    }
+
+    pub fn object_mut(&mut self, number: u64) -> Option<&mut Object<P>> {
+        self.objects.get_mut(number)
+    }
+
+    pub fn by_handle(&self, handle: u64) -> Option<u64> {
+        self.handles.get(&handle).map(|known| known.object)
+    }
+
+    pub fn mappings(&self) -> impl Iterator<Item = &Mapping> {
+        self.mappings.iter()
+    }
+
+    /// For one more object and its handle, before the driver is asked.
+    pub fn make_room(&mut self) -> Result<(), NoMemory> {
+        self.handles.make_room()?;
+        self.objects.make_room()
+    }
+
+    /// The driver made an object and gave `handle` for it. An object that still had this handle
+    /// was released behind our back: it comes back in `Settled`.
+    pub fn created(
+        &mut self,
+        handle: u64,
+        what: What,
+        device: DeviceId,
+        size: u64,
+    ) -> (u64, Settled<P>) {
+        let stale = self.forget_handle(handle);
+        let object = self.objects.create(what, device, size);
+        self.handles.insert(handle, Handle { object, count: 1 });
+        (object, stale)
+    }
+
+    /// An import gave `handle`: a second reference where the handle is known (the same object
+    /// imported again), else a new object. Returns its number.
+    pub fn imported(&mut self, handle: u64, device: DeviceId) -> u64 {
+        if let Some(known) = self.handles.get_mut(&handle)
+            && self.objects.take(known.object)
+        {
+            known.count += 1;
+            return known.object;
+        }
+        self.created(handle, What::Imported, device, 0).0
+    }
+
+    /// Takes a reference for a call that is about to refer to the handle's object, so that its
+    /// end cannot be announced before the call's answer is booked.
+    pub fn hold_handle(&mut self, handle: u64) -> Option<u64> {
+        let object = self.by_handle(handle)?;
+        self.objects.take(object).then_some(object)
+    }
+
+    /// The same for the object that is mapped at `address`.
+    pub fn hold_address(&mut self, address: u64) -> Option<u64> {
+        let object = self.mappings.at(address)?.object;
+        self.objects.take(object).then_some(object)
+    }
+
+    /// The same for all objects mapped in a range, each with its part of the range.
+    pub fn hold_range(&mut self, address: u64, size: u64) -> Vec<(u64, u64, u64)> {
+        let end = address.saturating_add(size);
+        let parts = self.mappings.touching(address, size);
+        parts
+            .into_iter()
+            .filter(|part| self.objects.take(part.object))
+            .map(|part| {
+                let from = part.address.max(address);
+                (part.object, from - address, (part.address + part.size).min(end) - from)
+            })
+            .collect()
+    }
+
+    /// The call did not come to refer to the object after all.
+    pub fn let_go(&mut self, object: u64) -> Settled<P> {
+        let mut dropped = Dropped::default();
+        self.drop_reference(object, &mut dropped);
+        self.settle(dropped, true)
+    }
+
+    /// A held reference becomes a handle's: the driver gave `handle` for the object.
+    pub fn held_by_handle(&mut self, object: u64, handle: u64) -> Settled<P> {
+        match self.handles.get_mut(&handle) {
+            Some(known) if known.object == object => {
+                known.count += 1;
+                Settled::default()
+            }
+            _ => {
+                let stale = self.forget_handle(handle);
+                self.handles.insert(handle, Handle { object, count: 1 });
+                stale
+            }
+        }
+    }
+
+    /// A held reference becomes a mapping's. What was mapped there went behind our back.
+    pub fn held_by_mapping(&mut self, mapping: Mapping) -> Settled<P> {
+        let stale = self.begin_unmap(mapping.address, mapping.size);
+        self.mappings.put(mapping);
+        self.settle(stale, true)
+    }
+
+    /// A held reference becomes a tie's.
+    pub fn held_by_tie(&mut self, owner: Owner, region: Region, object: u64) {
+        self.ties.put(owner, Tie { region, object });
+    }
+
+    /// Before cuMemRelease. `None`: a handle that we never saw.
+    pub fn begin_release(&mut self, handle: u64) -> Option<Dropped> {
+        let known = self.handles.get_mut(&handle)?;
+        let object = known.object;
+        known.count -= 1;
+        if known.count == 0 {
+            self.handles.remove(&handle);
+        }
+        let mut dropped = Dropped { undo: Undo::Handle(handle, object), ..Dropped::default() };
+        self.drop_reference(object, &mut dropped);
+        Some(dropped)
+    }
+
+    /// Before cuMemUnmap.
+    pub fn begin_unmap(&mut self, address: u64, size: u64) -> Dropped {
+        let taken = self.mappings.take(address, size);
+        // First the new references of what stays, so that no object ends in between.
+        for mapping in &taken.rest {
+            self.objects.take(mapping.object);
+        }
+        let mut dropped = Dropped::default();
+        for mapping in &taken.whole {
+            self.drop_reference(mapping.object, &mut dropped);
+        }
+        dropped.undo = Undo::Mappings(taken);
+        dropped
+    }
+
+    /// Before ties are cut: an unbind, an unmapped tile, an array that is destroyed.
+    pub fn begin_untie(&mut self, owner: Owner, region: Option<Region>) -> Dropped {
+        let ties = self.ties.take(owner, region);
+        let mut dropped = Dropped::default();
+        for tie in &ties {
+            self.drop_reference(tie.object, &mut dropped);
+        }
+        dropped.undo = Undo::Ties(owner, ties);
+        dropped
+    }
+
+    /// The driver answered: `done` or refused.
+    pub fn settle(&mut self, dropped: Dropped, done: bool) -> Settled<P> {
+        let mut settled = Settled::default();
+        for number in &dropped.references {
+            match self.objects.settle(*number, done) {
+                (Change::Gone, Some(object)) => settled.gone.push((*number, object)),
+                (Change::Revived, _) => settled.revived.push(*number),
+                _ => {}
+            }
+        }
+        if !done {
+            self.undo(dropped.undo, &mut settled);
+        }
+        self.untie_gone_owners(&mut settled);
+        settled
+    }
+
+    fn undo(&mut self, undo: Undo, settled: &mut Settled<P>) {
+        match undo {
+            Undo::Nothing => {}
+            Undo::Handle(handle, object) => {
+                self.handles.entry(handle).or_insert(Handle { object, count: 0 }).count += 1;
+            }
+            Undo::Mappings(taken) => {
+                for mapping in &taken.rest {
+                    // Its whole has its reference back by now: this is never the last one.
+                    settled.absorb(self.let_go(mapping.object));
+                }
+                self.mappings.put_back(&taken);
+                settled.remapped.extend(taken.whole);
+            }
+            Undo::Ties(owner, ties) => {
+                for tie in ties {
+                    self.ties.put(owner, tie);
+                }
+            }
+        }
+    }
+
+    /// A multicast object that is gone holds its memory no more.
+    fn untie_gone_owners(&mut self, settled: &mut Settled<P>) {
+        let owners: Vec<u64> = settled
+            .gone
+            .iter()
+            .filter(|(_, object)| object.what == What::Multicast)
+            .map(|(number, _)| *number)
+            .collect();
+        for number in owners {
+            let dropped = self.begin_untie(Owner::Multicast(number), None);
+            settled.absorb(self.settle(dropped, true));
+        }
+    }
+
+    fn forget_handle(&mut self, handle: u64) -> Settled<P> {
+        let mut dropped = Dropped::default();
+        if let Some(known) = self.handles.remove(&handle) {
+            for _ in 0..known.count {
+                self.drop_reference(known.object, &mut dropped);
+            }
+        }
+        self.settle(dropped, true)
+    }
+
+    fn drop_reference(&mut self, object: u64, dropped: &mut Dropped) {
+        dropped.references.push(object);
+        if self.objects.begin_drop(object) == Change::Ends {
+            dropped.ended.push(object);
+        }
+    }
+
+    #[cfg(test)]
+    pub fn references(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
+        self.objects.references()
+    }
+}
+
+impl<P> Settled<P> {
+    fn absorb(&mut self, other: Settled<P>) {
+        self.gone.extend(other.gone);
+        self.revived.extend(other.revived);
+        self.remapped.extend(other.remapped);
+    }
+}

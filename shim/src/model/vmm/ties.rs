@@ -1,0 +1,83 @@
+//! References that are neither handles nor mappings: memory bound to a multicast object, and tiles
+//! of sparse arrays backed by an object.
+
+use crate::runtime::fixed_hash::HashMap;
+
+/// Who holds the memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Owner {
+    /// A multicast object, by its number.
+    Multicast(u64),
+    /// A sparse array or mipmapped array, by its handle.
+    Array(u64),
+}
+
+/// Which part of the owner is backed: `lane` tells apart what never overlaps (the device of a
+/// multicast bind; level and layer of an array), the box is half-open in up to three dimensions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    pub lane: u64,
+    pub from: [u64; 3],
+    pub to: [u64; 3],
+}
+
+impl Region {
+    pub fn span(lane: u64, offset: u64, size: u64) -> Region {
+        Region { lane, from: [offset, 0, 0], to: [offset.saturating_add(size), 1, 1] }
+    }
+
+    fn covers(&self, other: &Region) -> bool {
+        self.lane == other.lane
+            && (0..3).all(|d| self.from[d] <= other.from[d] && other.to[d] <= self.to[d])
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tie {
+    pub region: Region,
+    /// Number of the object.
+    pub object: u64,
+}
+
+#[derive(Debug, Default)]
+pub struct Ties {
+    by_owner: HashMap<Owner, Vec<Tie>>,
+}
+
+impl Ties {
+    pub fn put(&mut self, owner: Owner, tie: Tie) {
+        self.by_owner.entry(owner).or_default().push(tie);
+    }
+
+    /// Takes out the ties of `owner` that lie in `region`; all of them without one.
+    pub fn take(&mut self, owner: Owner, region: Option<Region>) -> Vec<Tie> {
+        let Some(ties) = self.by_owner.get_mut(&owner) else { return Vec::new() };
+        let taken = match region {
+            None => std::mem::take(ties),
+            Some(region) => ties.extract_if(.., |tie| region.covers(&tie.region)).collect(),
+        };
+        if ties.is_empty() {
+            self.by_owner.remove(&owner);
+        }
+        taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_region_takes_what_it_covers_and_no_more() {
+        let mut ties = Ties::default();
+        let owner = Owner::Multicast(7);
+        for (lane, offset) in [(0, 0), (0, 10), (1, 0)] {
+            ties.put(owner, Tie { region: Region::span(lane, offset, 10), object: offset });
+        }
+        assert!(ties.take(owner, Some(Region::span(0, 5, 10))).is_empty());
+        assert_eq!(ties.take(owner, Some(Region::span(0, 0, 20))).len(), 2);
+        assert!(ties.take(Owner::Array(7), None).is_empty());
+        assert_eq!(ties.take(owner, None).len(), 1);
+        assert!(ties.by_owner.is_empty());
+    }
+}

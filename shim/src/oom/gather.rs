@@ -1,0 +1,181 @@
+//! The figures of a post-mortem, from the ledger, the cap and the caches: arithmetic on copies. Its
+//! memory is bounded by what is live, and it holds one short lock at a time.
+
+use super::burst::Refusal;
+use super::held::{Held, Row, STACKS_MOST};
+use super::kept::Kept;
+use super::names::{Library, Names};
+use super::words::{Findings, Holder, Limit};
+use crate::oom::held;
+use crate::oom::sources::Sources;
+use crate::runtime::fixed_hash::HashMap;
+use vramtrace_format::{Definition, DeviceId, Header, PostMortem, RefusedBy, StackId, Told};
+
+/// Stacks whose lines are named, but for the request's own.
+const HOLDERS_MOST: usize = 4;
+/// Libraries that are told apart.
+const TITLES_MOST: usize = 4;
+
+pub struct Asked {
+    pub device: DeviceId,
+    pub told: Told,
+    pub refusal: Refusal,
+    pub absorbed: u64,
+    /// Who holds it.
+    pub holding: Holding,
+}
+
+pub enum Holding {
+    /// Those who do now.
+    Now,
+    /// As it was at the refusal.
+    Then(Kept),
+    /// As it was some time before it.
+    Before(Kept),
+    Unknown,
+}
+
+type Libraries = HashMap<StackId, Library>;
+
+pub fn gather(p: Sources, header: &Header, asked: &Asked) -> Findings {
+    let mut findings = None;
+    p.trace_writer.look_up(|read| {
+        findings = Some(find(p, asked, Names::new(p, header, read)));
+    });
+    let mut nothing = |_, _, _| -> Option<Definition> { None };
+    let mut found = findings.unwrap_or_else(|| find(p, asked, Names::new(p, header, &mut nothing)));
+    found.rank = header.rank;
+    found.pid = header.pid;
+    found
+}
+
+fn find(p: Sources, asked: &Asked, mut names: Names) -> Findings {
+    let Refusal { by, size, whole, stack, counted, limit, driver_free, sums, .. } = asked.refusal;
+    let (held, libraries) = held(p, asked, &mut names);
+    let Held { rows, holes } = held;
+    // Of another moment, the parts would not be those of the sum.
+    let named = match asked.holding {
+        Holding::Before(_) => Vec::new(),
+        _ => named(&rows, &libraries, sums.cache.is_some()),
+    };
+    let asked_at = names.place(stack);
+    let holders = holders(&rows, &mut names);
+    Findings {
+        event: PostMortem {
+            device: asked.device,
+            by,
+            told: asked.told,
+            size,
+            stack,
+            counted,
+            limit,
+            driver_free,
+            cache: sums.cache,
+            largest_hole: holes.map(|holes| holes.largest),
+            absorbed: asked.absorbed,
+        },
+        whole: whole.max(size),
+        rank: None,
+        pid: 0,
+        asked_at,
+        limit: match by {
+            Some(RefusedBy::Group) => {
+                Limit::Group(p.cap.group_name().unwrap_or_default().to_string())
+            }
+            _ if p.cap.is_ordered(asked.device) => Limit::Ordered,
+            _ => Limit::Cap,
+        },
+        parts: sums.parts(named),
+        free_inside: sums.free_inside().or(holes.map(|holes| holes.free)).unwrap_or(0),
+        holders,
+        held_before_ns: match &asked.holding {
+            Holding::Before(kept) => Some(asked.refusal.time_ns.saturating_sub(kept.time_ns)),
+            _ => None,
+        },
+        neighbours: Vec::new(),
+        expandable: is_expandable(p),
+        trace: None,
+        quiet_s: None,
+    }
+}
+
+fn held(p: Sources, asked: &Asked, names: &mut Names) -> (Held, Libraries) {
+    let of_cache = |libraries: &Libraries, stack: StackId| {
+        libraries.get(&stack).is_some_and(Library::is_torch_cache)
+    };
+    match &asked.holding {
+        Holding::Now => {
+            let live = held::look(p, asked.device);
+            let libraries = libraries(live.stacks(), names);
+            (live.add_up(p, |stack| of_cache(&libraries, stack)), libraries)
+        }
+        Holding::Then(kept) | Holding::Before(kept) => {
+            let mut held = kept.held.clone();
+            let of_driver = held.rows.iter().filter(|row| !row.of_framework);
+            let libraries = libraries(of_driver.map(|row| row.stack).collect(), names);
+            if asked.refusal.sums.cache.is_some() {
+                // Which segments are empty was not known when it was added up.
+                held.rows.retain(|row| row.of_framework || !of_cache(&libraries, row.stack));
+                held.holes = None;
+            }
+            (held, libraries)
+        }
+        Holding::Unknown => Default::default(),
+    }
+}
+
+/// By stack, of the allocations that the driver gave.
+fn libraries(stacks: Vec<StackId>, names: &mut Names) -> Libraries {
+    let named = |stack| Some((stack, names.library(stack)?));
+    stacks.into_iter().take(STACKS_MOST).filter_map(named).collect()
+}
+
+/// The libraries that hold most.
+fn named(rows: &[Row], libraries: &Libraries, of_torch: bool) -> Vec<(String, u64)> {
+    let mut titles: HashMap<&str, u64> = HashMap::default();
+    for row in rows.iter().filter(|row| !row.of_framework) {
+        if let Some(library) = libraries.get(&row.stack).filter(|library| !library.own) {
+            let sum = titles.entry(&library.title).or_default();
+            *sum = sum.saturating_add(row.bytes);
+        }
+    }
+    // What a cache keeps empty is its own already.
+    if of_torch {
+        titles.remove("PyTorch");
+    }
+    let mut titles: Vec<(String, u64)> =
+        titles.into_iter().map(|(title, bytes)| (title.to_string(), bytes)).collect();
+    titles.sort_unstable_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    titles.truncate(TITLES_MOST);
+    titles
+}
+
+/// The lines that hold most.
+fn holders(rows: &[Row], names: &mut Names) -> Vec<Holder> {
+    let named = rows.iter().take(HOLDERS_MOST).map(|row| Holder {
+        bytes: row.bytes,
+        count: row.count,
+        of_framework: row.of_framework,
+        place: names.place(row.stack),
+    });
+    let mut holders: Vec<Holder> = Vec::new();
+    for holder in named {
+        // Of one line there may be several stacks.
+        match holders.iter_mut().find(|known| known.place == holder.place) {
+            Some(known) => {
+                known.bytes = known.bytes.saturating_add(holder.bytes);
+                known.count += holder.count;
+            }
+            None => holders.push(holder),
+        }
+    }
+    holders.sort_by_key(|holder| std::cmp::Reverse(holder.bytes));
+    holders
+}
+
+fn is_expandable(p: Sources) -> bool {
+    ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"]
+        .into_iter()
+        .filter_map(|name| p.config.setting(name))
+        .any(|value| value.replace(' ', "").contains("expandable_segments:True"))
+}

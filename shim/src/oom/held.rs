@@ -1,0 +1,157 @@
+//! Who holds a device's memory: what is live, added up by stack. One short lock is held at a time,
+//! nobody is asked, and what is left of it is bounded.
+
+use super::holes::{Holes, Piece, holes};
+use crate::model::ledger::Entry;
+use crate::oom::sources::Sources;
+use crate::runtime::fallible::{MakeRoom, TryPush};
+use crate::runtime::fixed_hash::HashMap;
+use vramtrace_format::{DeviceId, Kind, Space, StackId, physical};
+
+/// Blocks more than these are not looked at one by one.
+const BLOCKS_MOST: usize = 4 << 20;
+/// Stacks of the driver's allocations that are kept, largest first: a library may be behind each.
+pub const STACKS_MOST: usize = 64;
+/// And those of a framework's blocks.
+const OF_BLOCKS_MOST: usize = 8;
+
+/// What is live on the device.
+#[derive(Default)]
+pub struct Live {
+    blocks: Vec<(u64, u64)>,
+    /// More than were looked at.
+    too_many: bool,
+    by_stack: HashMap<StackId, (u64, u64)>,
+    others: Vec<Other>,
+}
+
+/// An allocation of the driver's.
+struct Other {
+    key: u64,
+    space: Space,
+    size: u64,
+    physical: u64,
+    stack: StackId,
+    /// A framework's blocks lie in it.
+    held: bool,
+}
+
+/// What one stack holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    pub stack: StackId,
+    /// A framework's blocks, not the driver's allocations.
+    pub of_framework: bool,
+    pub bytes: u64,
+    pub count: u64,
+}
+
+/// The figures of one moment.
+#[derive(Clone, Debug, Default)]
+pub struct Held {
+    /// Largest first: blocks in place of the allocations that they lie in.
+    pub rows: Vec<Row>,
+    /// `None`: no blocks are followed.
+    pub holes: Option<Holes>,
+}
+
+pub fn look(p: Sources, device: DeviceId) -> Live {
+    let mut live = Live::default();
+    p.ledger.visit(device, |entry| match entry.space {
+        Space::Block => {
+            if live.by_stack.make_room().is_ok() {
+                let (bytes, count) = live.by_stack.entry(entry.stack).or_default();
+                (*bytes, *count) = (bytes.saturating_add(entry.size), *count + 1);
+            }
+            live.too_many |= live.blocks.len() >= BLOCKS_MOST
+                || live.blocks.try_push((entry.key, entry.size)).is_err();
+        }
+        Space::Host => {}
+        _ if entry.kind == Kind::Imported => {}
+        // What there is no room for is in no part of the sum.
+        _ => drop(live.others.try_push(other(entry))),
+    });
+    live
+}
+
+fn other(entry: &Entry) -> Other {
+    let &Entry { key, space, size, stack, .. } = entry;
+    let physical = physical::share(entry.kind, size);
+    Other { key, space, size, physical, stack, held: false }
+}
+
+impl Live {
+    /// The stacks of the driver's allocations, largest first.
+    pub fn stacks(&self) -> Vec<StackId> {
+        let mut rows: Vec<Row> = self.rows_of_the_driver().collect();
+        largest(&mut rows, STACKS_MOST);
+        rows.into_iter().map(|row| row.stack).collect()
+    }
+
+    /// By stack, what holds no blocks.
+    fn rows_of_the_driver(&self) -> impl Iterator<Item = Row> + use<> {
+        let mut sums: HashMap<StackId, (u64, u64)> = HashMap::default();
+        for other in self.others.iter().filter(|other| !other.held) {
+            let (bytes, count) = sums.entry(other.stack).or_default();
+            (*bytes, *count) = (bytes.saturating_add(other.physical), *count + 1);
+        }
+        let row = |(stack, (bytes, count))| Row { stack, of_framework: false, bytes, count };
+        sums.into_iter().map(row)
+    }
+
+    /// Adds it up. `of_cache`: memory that this stack asked for is the framework's, though no block
+    /// may be in it.
+    pub fn add_up(mut self, p: Sources, of_cache: impl Fn(StackId) -> bool) -> Held {
+        let holes = self.find_holes(p, of_cache);
+        let of_blocks = self.by_stack.iter();
+        let mut rows: Vec<Row> = of_blocks
+            .map(|(&stack, &(bytes, count))| Row { stack, of_framework: true, bytes, count })
+            .collect();
+        largest(&mut rows, OF_BLOCKS_MOST);
+        let mut of_driver: Vec<Row> = self.rows_of_the_driver().collect();
+        largest(&mut of_driver, STACKS_MOST);
+        rows.append(&mut of_driver);
+        largest(&mut rows, OF_BLOCKS_MOST + STACKS_MOST);
+        Held { rows, holes }
+    }
+
+    /// Marks what holds blocks.
+    fn find_holes(&mut self, p: Sources, of_cache: impl Fn(StackId) -> bool) -> Option<Holes> {
+        if self.blocks.is_empty() || self.too_many {
+            return None;
+        }
+        let mut pieces = Vec::new();
+        let mut objects = HashMap::default();
+        for (number, other) in self.others.iter().enumerate() {
+            match other.space {
+                Space::Device => pieces.push(Piece {
+                    range: other.key..other.key.saturating_add(other.size),
+                    mapped: false,
+                    empty: of_cache(other.stack),
+                    number,
+                }),
+                Space::Vmm => drop(objects.insert(other.key, number)),
+                _ => {}
+            }
+        }
+        if !objects.is_empty() {
+            let vmm = p.vmm.lock();
+            let mapped = vmm.mappings().filter_map(|mapping| {
+                let number = *objects.get(&mapping.object)?;
+                let range = mapping.address..mapping.address.saturating_add(mapping.size);
+                let empty = of_cache(self.others[number].stack);
+                Some(Piece { range, mapped: true, empty, number })
+            });
+            pieces.extend(mapped);
+        }
+        let others = &mut self.others;
+        let blocks = std::mem::take(&mut self.blocks);
+        Some(holes(pieces, blocks, |number| others[number].held = true))
+    }
+}
+
+fn largest(rows: &mut Vec<Row>, most: usize) {
+    rows.sort_unstable_by_key(|row| (std::cmp::Reverse(row.bytes), row.stack.0, row.of_framework));
+    rows.truncate(most);
+    rows.shrink_to_fit();
+}

@@ -1,0 +1,302 @@
+//! The post-mortem: why the program is out of memory, in ten lines at most.
+//!
+//! | step | where |
+//! |---|---|
+//! | out of memory, or a refusal that the program absorbs | `burst` |
+//! | sums, at each refusal | `sums` |
+//! | stacks that hold memory, and holes between blocks | `held`, `holes` |
+//! | the same, kept from a refusal for the exit | `kept` |
+//! | all figures together | `gather` |
+//! | source lines of stacks | `names` |
+//! | the text | `words` |
+//! | the file, where one is wanted | `file` |
+//!
+//! It is written when PyTorch gives up, at the exit if the last request on a device was refused, or at
+//! a refusal a second after the first with nothing given in between. No other follows for 60 s, except
+//! at the exit. The trace gets a `PostMortem` event and a `Neighbour`
+//! for each other process on the card, even where nothing is printed.
+//!
+//! It runs on the program's thread, often with a framework's lock held and on any stack. It takes
+//! short locks one at a time, keeps its copies on our own heap, and calls nothing but NVML, and that
+//! only if it is open.
+//!
+//! * **By whom.** The refusal is the last one of the same thread in the second before PyTorch gave
+//!   up. Without one, PyTorch's own memory fraction refused.
+//! * **The hot path** pays one load: a refusal asks the ledger to note the device's next allocation
+//!   or block.
+//! * **Of the refusal, not of the exit.** An interpreter's end frees all before the exit. So each
+//!   refusal keeps the sums, and the holders (72 stacks at most) as far as the walk over live memory
+//!   takes at most 1/100 of the time; two walks in a row are allowed, since a library that is refused
+//!   empties its cache and asks again. Where the walk was omitted, the text says how old the holders
+//!   are, and no library is named in the sum.
+//! * **The card.** Its free bytes are read at the first refusal of a burst, so that the next ones pay
+//!   no reading; so are the other processes on it where the driver refused.
+//! * **Source lines** of five stacks at most are read again from the trace file (`read/lookup.rs` of
+//!   the format crate), so no interpreter is needed.
+
+mod burst;
+mod file;
+mod gather;
+mod held;
+mod holes;
+mod kept;
+mod names;
+pub mod sources;
+mod sums;
+mod words;
+
+use crate::model::ledger::{DEVICES, device_at, device_index};
+use crate::model::torch_totals::{CacheTotals, TorchTotals};
+use crate::runtime::errno;
+use crate::runtime::lock::Lock;
+use crate::runtime::log;
+use crate::runtime::own_stack;
+use crate::runtime::uncancelled::uncancelled;
+use burst::{Burst, Refusal, Seen};
+use gather::{Asked, Holding};
+use kept::{Budget, Kept};
+use sources::Sources;
+use std::path::Path;
+use sums::Sums;
+use vramtrace_format::policy::OomReport;
+use vramtrace_format::{CacheBytes, DeviceId, Event, Refused, RefusedBy, StackId, Told};
+
+/// Between two post-mortems, but for the one at the end.
+const QUIET_NS: u64 = 60 * 1_000_000_000;
+
+pub struct OomReporter(Lock<State>);
+
+struct State {
+    bursts: Box<[Burst]>,
+    /// Who held each device at one of the last refusals.
+    kept: Box<[Option<Kept>]>,
+    looks: Budget,
+    /// When the last one was told.
+    told_ns: Option<u64>,
+}
+
+impl Default for OomReporter {
+    fn default() -> OomReporter {
+        // Not by way of the stack: it may be small.
+        let bursts = (0..DEVICES).map(|_| Burst::default()).collect();
+        let kept = (0..DEVICES).map(|_| None).collect();
+        OomReporter(Lock::new(State { bursts, kept, looks: Budget::default(), told_ns: None }))
+    }
+}
+
+impl State {
+    /// Nothing is told so soon after the last.
+    fn is_quiet(&self, now_ns: u64) -> bool {
+        self.told_ns.is_some_and(|told| now_ns.saturating_sub(told) < QUIET_NS)
+    }
+
+    /// It is told now: what was absorbed before.
+    fn tell(&mut self, device: DeviceId, now_ns: u64) -> u64 {
+        self.told_ns = Some(now_ns);
+        self.bursts[device_index(device)].tell()
+    }
+
+    /// What is to be told at the end, and what was seen of it.
+    fn at_exit(&mut self, device: DeviceId, given: bool) -> Option<(Asked, Seen)> {
+        let burst = &self.bursts[device_index(device)];
+        let refusal = burst.at_exit(given)?;
+        let same = burst.is_looked_at(refusal.sums.live);
+        let seen = burst.seen().cloned().unwrap_or_default();
+        let holding = match self.kept[device_index(device)].take() {
+            Some(kept) if same => Holding::Then(kept),
+            Some(kept) => Holding::Before(kept),
+            None => Holding::Unknown,
+        };
+        let absorbed = self.tell(device, refusal.time_ns);
+        Some((Asked { device, told: Told::Exit, refusal, absorbed, holding }, seen))
+    }
+}
+
+fn in_format(figures: CacheTotals) -> CacheBytes {
+    CacheBytes { allocated: figures.allocated, reserved: figures.reserved }
+}
+
+/// What PyTorch said of its cache last.
+pub fn cache_of(totals: &TorchTotals, device: DeviceId) -> Option<CacheBytes> {
+    totals.of(device).map(in_format)
+}
+
+fn neighbours(p: Sources, device: DeviceId) -> Vec<(u32, Option<u64>)> {
+    let device = p.devices.known(device);
+    device.map(|device| p.card.neighbours(device)).unwrap_or_default()
+}
+
+fn driver_free(p: Sources, device: DeviceId) -> Option<u64> {
+    p.devices.known(device).and_then(|device| p.card.free_bytes(device))
+}
+
+impl OomReporter {
+    /// Before a refusal is recorded: the driver's free bytes. Looked at with the first of a burst
+    /// only, so that the next ones cost nothing.
+    pub fn look(&self, p: Sources, device: DeviceId, by: RefusedBy) -> Option<u64> {
+        let given = p.ledger.has_come(device);
+        p.ledger.await_next(device);
+        let index = device_index(device);
+        if let Some(seen) = self.0.lock().bursts[index].begin(given) {
+            return seen.driver_free;
+        }
+        let mut seen = Seen { driver_free: driver_free(p, device), neighbours: Vec::new() };
+        if by == RefusedBy::Driver {
+            seen.neighbours = neighbours(p, device);
+        }
+        let free = seen.driver_free;
+        self.0.lock().bursts[index].see(seen);
+        free
+    }
+
+    /// A request for device memory was refused, and recorded as `refused`.
+    #[cold]
+    pub fn refused(&self, p: Sources, device: DeviceId, refused: &Refused) {
+        let now_ns = p.clock.now_ns();
+        let refusal = Refusal {
+            time_ns: now_ns,
+            thread: this_thread(),
+            by: Some(refused.by),
+            size: refused.size,
+            whole: refused.size,
+            stack: refused.stack,
+            counted: refused.counted,
+            limit: refused.limit,
+            driver_free: Some(refused.driver_free).filter(|free| *free > 0),
+            sums: sums(p, device, refused),
+        };
+        let told = {
+            let mut state = self.0.lock();
+            let too_long = state.bursts[device_index(device)].refused(refusal);
+            // PyTorch tells by itself when it is out.
+            let now = too_long && refused.cache.is_none() && !state.is_quiet(now_ns);
+            now.then(|| state.tell(device, now_ns))
+        };
+        let Some(absorbed) = told else { return self.keep(p, device, &refusal) };
+        let holding = Holding::Now;
+        let asked = Asked { device, told: Told::Again, refusal, absorbed, holding };
+        tell(p, &asked, neighbours(p, device));
+    }
+
+    /// PyTorch gives up on a request: called with its lock held.
+    #[cold]
+    pub fn gave_up(
+        &self,
+        p: Sources,
+        device: DeviceId,
+        size: u64,
+        stack: StackId,
+        figures: CacheTotals,
+    ) {
+        let now_ns = p.clock.now_ns();
+        let asked = Refusal {
+            time_ns: now_ns,
+            thread: this_thread(),
+            by: None,
+            size,
+            whole: size,
+            stack,
+            counted: 0,
+            limit: 0,
+            driver_free: None,
+            sums: Sums::now(p, device, Some(in_format(figures))),
+        };
+        let given = p.ledger.has_come(device);
+        p.ledger.await_next(device);
+        let (known, told) = {
+            let mut state = self.0.lock();
+            let known = state.bursts[device_index(device)].gave_up(asked, given);
+            let now = !state.is_quiet(now_ns);
+            (known, now.then(|| state.tell(device, now_ns)))
+        };
+        let Some(absorbed) = told else { return self.keep(p, device, &known) };
+        let refusal = Refusal { driver_free: driver_free(p, device), ..known };
+        let holding = Holding::Now;
+        let asked = Asked { device, told: Told::Framework, refusal, absorbed, holding };
+        tell(p, &asked, neighbours(p, device));
+    }
+
+    /// It may be told at the end, when all is freed: who holds the memory now is kept. Looked at
+    /// once while nothing changes, and seldom enough where it does.
+    fn keep(&self, p: Sources, device: DeviceId, refusal: &Refusal) {
+        let (index, live) = (device_index(device), refusal.sums.live);
+        {
+            let state = self.0.lock();
+            let burst = &state.bursts[index];
+            if burst.is_told() || burst.is_looked_at(live) || !state.looks.allows(refusal.time_ns) {
+                return;
+            }
+        }
+        let held = own_stack::run(|| held::look(p, device).add_up(p, |_| false));
+        let now_ns = p.clock.now_ns();
+        let kept = Kept { time_ns: refusal.time_ns, held };
+        let _before = {
+            let mut state = self.0.lock();
+            state.looks.spend(now_ns, now_ns.saturating_sub(refusal.time_ns));
+            state.bursts[index].look(live);
+            state.kept[index].replace(kept)
+        };
+    }
+
+    /// The process ends in order. NVML may be gone by now, and the memory freed: what was seen
+    /// before is told.
+    pub fn at_exit(&self, p: Sources) {
+        for device in (0..DEVICES).map(device_at) {
+            let given = p.ledger.has_come(device);
+            let found = self.0.lock().at_exit(device, given);
+            if let Some((asked, seen)) = found {
+                tell(p, &asked, seen.neighbours);
+            }
+        }
+    }
+}
+
+/// What the memory is used for at a refusal, in which it was said how much that is.
+fn sums(p: Sources, device: DeviceId, refused: &Refused) -> Sums {
+    let mut sums = Sums::now(p, device, refused.cache);
+    // A group's figure is of all its members.
+    if refused.by != RefusedBy::Group {
+        sums.used = refused.counted;
+    }
+    sums
+}
+
+/// Into the trace, and to whoever reads.
+#[cold]
+fn tell(p: Sources, asked: &Asked, neighbours: Vec<(u32, Option<u64>)>) {
+    let tell = || {
+        let mut found = gather::gather(p, &p.trace_writer.this_process(), asked);
+        let trace = p.trace_writer.path();
+        found.neighbours = neighbours;
+        found.quiet_s = (asked.told != Told::Exit).then_some(QUIET_NS / 1_000_000_000);
+        found.trace = trace.as_deref().map(shown);
+        p.trace_writer.record(&Event::PostMortem(found.event));
+        for &(pid, bytes) in &found.neighbours {
+            p.trace_writer.record(&Event::Neighbour { device: asked.device, pid, bytes });
+        }
+        match (p.config.oom_report, trace) {
+            (OomReport::Off, _) => {}
+            (OomReport::File, Some(trace)) => {
+                let text = words::summary(&found);
+                if let Err(error) = file::write(&trace, &text) {
+                    log::line(format_args!("no file beside {}: {error}", trace.display()));
+                    log::text(&text);
+                }
+            }
+            _ => log::text(&words::summary(&found)),
+        }
+    };
+    own_stack::run(|| uncancelled(tell));
+}
+
+/// As it would be typed.
+fn shown(path: &Path) -> String {
+    let here = std::env::current_dir().ok();
+    let relative = here.and_then(|here| path.strip_prefix(here).ok());
+    relative.unwrap_or(path).to_string_lossy().into_owned()
+}
+
+/// Another one for each thread that lives.
+fn this_thread() -> usize {
+    errno::place() as usize
+}

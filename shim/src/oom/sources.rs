@@ -1,0 +1,39 @@
+//! What a post-mortem reads of the process.
+
+use crate::capture::Capture;
+use crate::config::Config;
+use crate::model::cap::Cap;
+use crate::model::contexts::Contexts;
+use crate::model::devices::{Device, Devices};
+use crate::model::ledger::Ledger;
+use crate::model::torch_totals::TorchTotals;
+use crate::model::vmm::Vmm;
+use crate::runtime::clock::ProcessClock;
+use crate::trace_writer::TraceWriter;
+use vramtrace_format::{Cause, DeviceId};
+
+/// Parts of the process's state, which lives as long as the process.
+#[derive(Clone, Copy)]
+pub struct Sources {
+    pub config: &'static Config,
+    pub clock: ProcessClock,
+    pub trace_writer: &'static TraceWriter,
+    pub capture: &'static Capture,
+    pub ledger: &'static Ledger,
+    pub cap: &'static Cap,
+    pub contexts: &'static Contexts,
+    pub devices: &'static Devices,
+    pub torch_totals: &'static TorchTotals,
+    pub vmm: &'static Vmm,
+    pub card: &'static dyn CardReader,
+}
+
+/// What is known of a card beside the process's own calls.
+pub trait CardReader {
+    /// The card's free bytes, all processes together. `None`: NVML is not open, or does not tell.
+    fn free_bytes(&self, device: &Device) -> Option<u64>;
+    /// The other processes on a card and what they have, as far as NVML tells.
+    fn neighbours(&self, device: &Device) -> Vec<(u32, Option<u64>)>;
+    /// What the driver holds of its own beside its contexts, at `Cause as usize`.
+    fn driver_internal(&self, device: DeviceId) -> [u64; Cause::COUNT];
+}

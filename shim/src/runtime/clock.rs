@@ -1,0 +1,101 @@
+//! Clocks, read through the vdso: no system call.
+
+use super::thread_slot;
+use super::ticks::Ticks;
+
+fn read(clock: libc::clockid_t) -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: fills the timespec; these clocks always exist.
+    unsafe { libc::clock_gettime(clock, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+static TICKS: Ticks = Ticks::new();
+
+/// CLOCK_MONOTONIC, some microseconds off at the worst.
+#[inline]
+pub fn mono_ns() -> u64 {
+    TICKS.now(real_mono_ns)
+}
+
+/// From now on every reading is one of the real clock.
+pub fn always_ask() {
+    TICKS.leave();
+}
+
+pub fn real_mono_ns() -> u64 {
+    read(libc::CLOCK_MONOTONIC)
+}
+
+pub fn unix_ns() -> u64 {
+    read(libc::CLOCK_REALTIME)
+}
+
+/// The time of events: nanoseconds since the process's state was made.
+#[derive(Clone, Copy, Debug)]
+pub struct ProcessClock {
+    start_ns: u64,
+}
+
+impl ProcessClock {
+    pub fn start() -> ProcessClock {
+        ProcessClock { start_ns: mono_ns() }
+    }
+
+    /// CLOCK_MONOTONIC at its start.
+    pub fn start_ns(&self) -> u64 {
+        self.start_ns
+    }
+
+    /// Also kept for the thread: see [`thread_slot::last_ns`].
+    #[inline]
+    pub fn now_ns(&self) -> u64 {
+        let now = mono_ns().saturating_sub(self.start_ns);
+        thread_slot::set_last_ns(now);
+        now
+    }
+}
+
+/// `20261121-034512`, UTC.
+pub fn compact_utc(unix_ns: u64) -> String {
+    let seconds = unix_ns / 1_000_000_000;
+    let (days, second) = ((seconds / 86_400) as i64, seconds % 86_400);
+    // Days to a date by eras of 400 years, years beginning in March.
+    let shifted = days + 719_468;
+    let era = shifted.div_euclid(146_097);
+    let day_of_era = shifted.rem_euclid(146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}{month:02}{day:02}-{hour:02}{minute:02}{second:02}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates() {
+        for (seconds, text) in [
+            (0, "19700101-000000"),
+            (951_782_400, "20000229-000000"),
+            (1_795_232_712, "20261121-034512"),
+            (4_107_542_399, "21000228-235959"),
+            (4_107_542_400, "21000301-000000"),
+        ] {
+            assert_eq!(compact_utc(seconds * 1_000_000_000), text);
+        }
+    }
+
+    #[test]
+    fn clocks_run() {
+        let before = real_mono_ns();
+        assert!(real_mono_ns() >= before && before > 0);
+        assert!(unix_ns() > 1_600_000_000_000_000_000);
+    }
+}

@@ -1,0 +1,93 @@
+//! Growth that may fail, for what can become large: it leaves the reserve ([`super::reserve`]) to
+//! what cannot do without.
+
+use crate::runtime::hash_table::NoMemory;
+use crate::runtime::tls::thread_block;
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hash};
+
+thread_block!(fn refusing() -> *mut u64 = "vramtrace_fallible", 8, align 8);
+
+/// Whether the allocation that is under way on this thread may fail.
+#[inline]
+pub fn may_fail() -> bool {
+    // SAFETY: this thread's own.
+    unsafe { *refusing() != 0 }
+}
+
+fn attempt<R, E>(work: impl FnOnce() -> Result<R, E>) -> Result<R, NoMemory> {
+    // SAFETY: this thread's own. `work` reserves room and does nothing else.
+    unsafe { *refusing() += 1 };
+    let result = work();
+    // SAFETY: as above.
+    unsafe { *refusing() -= 1 };
+    result.map_err(|_| NoMemory)
+}
+
+/// A container that can make room for more, or say that it cannot.
+pub trait MakeRoom {
+    /// For one more.
+    fn make_room(&mut self) -> Result<(), NoMemory>;
+}
+
+impl<T> MakeRoom for Vec<T> {
+    #[inline]
+    fn make_room(&mut self) -> Result<(), NoMemory> {
+        match self.len() < self.capacity() {
+            true => Ok(()),
+            false => attempt(|| self.try_reserve(1)),
+        }
+    }
+}
+
+impl<K: Eq + Hash, V, S: BuildHasher> MakeRoom for HashMap<K, V, S> {
+    #[inline]
+    fn make_room(&mut self) -> Result<(), NoMemory> {
+        match self.len() < self.capacity() {
+            true => Ok(()),
+            false => attempt(|| self.try_reserve(1)),
+        }
+    }
+}
+
+/// As `push`.
+pub trait TryPush<T> {
+    fn try_push(&mut self, value: T) -> Result<(), NoMemory>;
+}
+
+impl<T> TryPush<T> for Vec<T> {
+    #[inline]
+    fn try_push(&mut self, value: T) -> Result<(), NoMemory> {
+        self.make_room()?;
+        self.push(value);
+        Ok(())
+    }
+}
+
+/// As `Vec::with_capacity`.
+pub fn vec_of<T>(capacity: usize) -> Result<Vec<T>, NoMemory> {
+    let mut vec = Vec::new();
+    attempt(|| vec.try_reserve_exact(capacity))?;
+    Ok(vec)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::hash_table::tests::NO_PAGES;
+
+    #[test]
+    fn what_cannot_grow_stays_as_it_is() {
+        let mut list: Vec<u64> = Vec::new();
+        while list.capacity() * size_of::<u64>() < 1 << 17 || list.len() < list.capacity() {
+            list.try_push(list.len() as u64).unwrap();
+        }
+        let before = list.len();
+        NO_PAGES.set(true);
+        let refused = (list.try_push(1), vec_of::<u64>(1 << 20).is_err());
+        NO_PAGES.set(false);
+        assert_eq!(refused, (Err(NoMemory), true));
+        assert_eq!((list.len(), may_fail()), (before, false));
+        list.try_push(1).unwrap();
+    }
+}

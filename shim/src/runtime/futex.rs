@@ -1,0 +1,21 @@
+//! Waiting for a word to change, and waking who waits.
+
+use core::sync::atomic::AtomicU32;
+use core::time::Duration;
+
+/// Until the word is not `value`, somebody wakes it, a signal comes, or the time is over.
+pub fn wait(word: &AtomicU32, value: u32, longest: Duration) {
+    let longest = libc::timespec {
+        tv_sec: longest.as_secs() as i64,
+        tv_nsec: i64::from(longest.subsec_nanos()),
+    };
+    let operation = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: the word and the time outlive the call.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, value, &raw const longest) };
+}
+
+pub fn wake_all(word: &AtomicU32) {
+    let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
+    // SAFETY: the kernel looks at the address only.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, i32::MAX) };
+}

@@ -1,0 +1,401 @@
+//! A hash table on pages from the kernel: open addressing, linear probing, removal by moving back
+//! (no tombstones). It never calls the program's malloc. Not synchronised: a lock guards it.
+
+use std::ffi::CStr;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// What a table holds.
+///
+/// # Safety
+/// All bytes zero must be a valid value for which `is_empty` is true.
+pub unsafe trait Slot: Copy {
+    type Key: Copy + PartialEq;
+    fn is_empty(&self) -> bool;
+    fn key(&self) -> Self::Key;
+    fn hash(key: Self::Key) -> u64;
+}
+
+/// A value that tells a used slot from an empty one.
+///
+/// # Safety
+/// All bytes zero must be a valid value for which `is_none` is true.
+pub unsafe trait Value: Copy {
+    fn is_none(&self) -> bool;
+}
+
+// SAFETY: a plain number.
+unsafe impl Value for u32 {
+    fn is_none(&self) -> bool {
+        *self == 0
+    }
+}
+
+/// The slot of a value that is known by a number: a handle, an address, a fingerprint.
+#[derive(Clone, Copy)]
+pub struct KeyedSlot<V: Value> {
+    pub key: u64,
+    pub value: V,
+}
+
+// SAFETY: zero bytes are a number and a value that is none.
+unsafe impl<V: Value> Slot for KeyedSlot<V> {
+    type Key = u64;
+
+    #[inline]
+    fn is_empty(&self) -> bool {
+        self.value.is_none()
+    }
+
+    #[inline]
+    fn key(&self) -> u64 {
+        self.key
+    }
+
+    #[inline]
+    fn hash(key: u64) -> u64 {
+        spread(key)
+    }
+}
+
+/// Spreads a number over 64 bits; the high ones are the good ones.
+#[inline]
+pub fn spread(value: u64) -> u64 {
+    (value ^ (value >> 29)).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+}
+
+pub struct Table<T: Slot> {
+    slots: *mut T,
+    /// Slots, a power of two; 0 before the first insert.
+    capacity: usize,
+    len: usize,
+    owns: PhantomData<T>,
+}
+
+// SAFETY: the pages belong to the table alone.
+unsafe impl<T: Slot + Send> Send for Table<T> {}
+
+/// The kernel gave no pages: the table stays as it is.
+#[derive(Debug, PartialEq, Eq)]
+pub struct NoMemory;
+
+const FIRST_CAPACITY: usize = 64;
+/// From so many slots on, 3/4 of them are used, else half.
+const ROOMY: usize = 1 << 14;
+
+/// Begins to fetch a cache line that will be written. Any address will do.
+#[inline(always)]
+pub fn prefetch<T>(at: *const T) {
+    // SAFETY: a hint.
+    unsafe { core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(at.cast()) };
+}
+
+impl<T: Slot> Default for Table<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T: Slot> Table<T> {
+    pub const fn new() -> Self {
+        Table { slots: std::ptr::null_mut(), capacity: 0, len: 0, owns: PhantomData }
+    }
+
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Slots to walk with [`Table::at`].
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// The value in slot `index`, if there is one.
+    #[inline]
+    pub fn at(&self, index: usize) -> Option<&T> {
+        debug_assert!(index < self.capacity);
+        // SAFETY: index is below the capacity; zero pages are valid empty slots.
+        let slot = unsafe { &*self.slots.add(index) };
+        (!slot.is_empty()).then_some(slot)
+    }
+
+    #[inline]
+    pub fn at_mut(&mut self, index: usize) -> Option<&mut T> {
+        debug_assert!(index < self.capacity);
+        // SAFETY: as in `at`.
+        let slot = unsafe { &mut *self.slots.add(index) };
+        (!slot.is_empty()).then_some(slot)
+    }
+
+    #[inline]
+    fn home(&self, key: T::Key) -> usize {
+        (T::hash(key) >> 32) as usize & (self.capacity - 1)
+    }
+
+    #[inline]
+    pub fn find(&self, key: T::Key) -> Option<usize> {
+        self.find_by(T::hash(key), |slot| slot.key() == key)
+    }
+
+    /// As `find`, for a key that is told in another way.
+    #[inline]
+    pub fn find_by(&self, hash: u64, same: impl Fn(&T) -> bool) -> Option<usize> {
+        if self.capacity == 0 {
+            return None;
+        }
+        let mut index = (hash >> 32) as usize & (self.capacity - 1);
+        // Ends: at most 3/4 of the slots are taken.
+        loop {
+            match self.at(index) {
+                None => return None,
+                Some(slot) if same(slot) => return Some(index),
+                Some(_) => index = (index + 1) & (self.capacity - 1),
+            }
+        }
+    }
+
+    /// Where the slots are, and how many.
+    pub fn place_in_memory(&self) -> (*mut T, usize) {
+        (self.slots, self.capacity)
+    }
+
+    pub fn get(&self, key: T::Key) -> Option<&T> {
+        self.find(key).and_then(|index| self.at(index))
+    }
+
+    pub fn get_mut(&mut self, key: T::Key) -> Option<&mut T> {
+        self.find(key).and_then(|index| self.at_mut(index))
+    }
+
+    /// Adds a value whose key is not there yet. `Ok((index, grown))`: when it grew, every index
+    /// from before is void.
+    #[inline]
+    pub fn insert(&mut self, value: T) -> Result<(usize, bool), NoMemory> {
+        self.insert_with(value.key(), || value)
+    }
+
+    /// As `insert`: the value is made in its place. (One that is made elsewhere, field by field,
+    /// and then copied makes the processor wait for the narrow stores.)
+    #[inline]
+    pub fn insert_with(
+        &mut self,
+        key: T::Key,
+        value: impl FnOnce() -> T,
+    ) -> Result<(usize, bool), NoMemory> {
+        let mut grown = false;
+        // A small table has room, so that most values lie at home.
+        let most = match self.capacity {
+            ..ROOMY => self.capacity / 2,
+            _ => self.capacity / 4 * 3,
+        };
+        if self.len >= most {
+            self.grow()?;
+            grown = true;
+        }
+        Ok((self.place(key, value), grown))
+    }
+
+    #[inline]
+    fn place(&mut self, key: T::Key, value: impl FnOnce() -> T) -> usize {
+        let mut index = self.home(key);
+        while self.at(index).is_some() {
+            index = (index + 1) & (self.capacity - 1);
+        }
+        // SAFETY: index is below the capacity.
+        unsafe { self.slots.add(index).write(value()) };
+        debug_assert!(self.at(index).is_some_and(|slot| slot.key() == key));
+        self.len += 1;
+        index
+    }
+
+    /// Takes the value out of slot `index`. Values behind it may move to lower places: `moved`
+    /// hears the lowest place that changed, if any.
+    pub fn remove_at(&mut self, index: usize, moved: impl FnMut(usize)) -> Option<T> {
+        let taken = *self.at(index)?;
+        self.clear_at(index, moved);
+        Some(taken)
+    }
+
+    /// As `remove_at`, for a slot that holds a value, which nobody wants.
+    #[inline]
+    pub fn clear_at(&mut self, index: usize, mut moved: impl FnMut(usize)) {
+        let mask = self.capacity - 1;
+        let mut hole = index;
+        let mut next = index;
+        loop {
+            next = (next + 1) & mask;
+            let Some(slot) = self.at(next) else { break };
+            let home = self.home(slot.key());
+            // The slot may move into the hole if its home is not after the hole on its way here.
+            if (next.wrapping_sub(home) & mask) >= (next.wrapping_sub(hole) & mask) {
+                // SAFETY: both are below the capacity, and not the same.
+                unsafe { std::ptr::copy_nonoverlapping(slot, self.slots.add(hole), 1) };
+                moved(hole);
+                hole = next;
+            }
+        }
+        // SAFETY: hole is below the capacity; zero is a valid empty slot.
+        unsafe { self.slots.add(hole).write_bytes(0, 1) };
+        self.len -= 1;
+    }
+
+    pub fn remove(&mut self, key: T::Key) -> Option<T> {
+        self.find(key).and_then(|index| self.remove_at(index, |_| ()))
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        (0..self.capacity).filter_map(|index| self.at(index))
+    }
+
+    #[cold]
+    fn grow(&mut self) -> Result<(), NoMemory> {
+        let old = (self.slots, self.capacity);
+        let capacity = if old.1 == 0 { FIRST_CAPACITY } else { old.1 * 2 };
+        self.slots = pages(capacity * size_of::<T>())?.cast();
+        self.capacity = capacity;
+        self.len = 0;
+        for index in 0..old.1 {
+            // SAFETY: the old pages are mapped until the end of this loop.
+            let slot = unsafe { *old.0.add(index) };
+            if !slot.is_empty() {
+                self.place(slot.key(), || slot);
+            }
+        }
+        if old.1 > 0 {
+            unmap(old.0.cast(), old.1 * size_of::<T>());
+        }
+        Ok(())
+    }
+}
+
+impl<T: Slot> Drop for Table<T> {
+    fn drop(&mut self) {
+        if self.capacity > 0 {
+            unmap(self.slots.cast(), self.capacity * size_of::<T>());
+        }
+    }
+}
+
+/// Whether the kernel may be asked for pages: always, but for tests that let requests fail.
+///
+/// Where assertions are on, `VRAMTRACE_TEST_NO_PAGES=7` lets the seventh request of this process
+/// fail, `7-` that and all later ones.
+pub fn pages_granted() -> bool {
+    #[cfg(test)]
+    if tests::NO_PAGES.get() {
+        return false;
+    }
+    !cfg!(debug_assertions) || !fails_now()
+}
+
+fn fails_now() -> bool {
+    static REQUESTS: AtomicUsize = AtomicUsize::new(0);
+    // SAFETY: as the C library's; nobody writes the environment while a test's program starts.
+    let wanted = unsafe { libc::getenv(c"VRAMTRACE_TEST_NO_PAGES".as_ptr()) };
+    if wanted.is_null() {
+        return false;
+    }
+    // SAFETY: a text of the environment.
+    let wanted = unsafe { CStr::from_ptr(wanted) }.to_bytes();
+    let number = wanted.strip_suffix(b"-").unwrap_or(wanted);
+    let first = number.iter().fold(0, |sum, digit| 10 * sum + usize::from(digit & 15));
+    let this = REQUESTS.fetch_add(1, Relaxed) + 1;
+    this == first || (this > first && number.len() < wanted.len())
+}
+
+/// Fresh zero pages from the kernel, private to this process.
+pub fn pages(bytes: usize) -> Result<*mut u8, NoMemory> {
+    if !pages_granted() {
+        return Err(NoMemory);
+    }
+    // SAFETY: a new anonymous mapping touches nothing that exists.
+    let at = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    if at == libc::MAP_FAILED { Err(NoMemory) } else { Ok(at.cast()) }
+}
+
+pub fn unmap(at: *mut u8, bytes: usize) {
+    // SAFETY: the range came from `pages` and nothing points into it any more.
+    unsafe { libc::munmap(at.cast(), bytes) };
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    thread_local! {
+        /// This thread's kernel has no pages left.
+        pub static NO_PAGES: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    }
+    use std::collections::HashMap;
+
+    #[derive(Clone, Copy)]
+    struct Pair {
+        key: u64,
+        value: u64,
+    }
+    // SAFETY: zero is empty.
+    unsafe impl Slot for Pair {
+        type Key = u64;
+        fn is_empty(&self) -> bool {
+            self.key == 0
+        }
+        fn key(&self) -> u64 {
+            self.key
+        }
+        fn hash(key: u64) -> u64 {
+            // Bad on purpose: long runs, so that removal has something to move.
+            (key / 4) << 32
+        }
+    }
+
+    #[test]
+    fn it_is_a_map() {
+        let mut table = Table::<Pair>::new();
+        let mut model = HashMap::new();
+        let mut random = 1u64;
+        for _ in 0..50_000 {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let key = (random >> 40) % 500 + 1;
+            if random >> 63 == 0 {
+                match table.get_mut(key) {
+                    Some(pair) => pair.value = random,
+                    None => drop(table.insert(Pair { key, value: random }).unwrap()),
+                }
+                model.insert(key, random);
+            } else {
+                assert_eq!(table.remove(key).map(|p| p.value), model.remove(&key));
+            }
+            assert_eq!(table.len(), model.len());
+        }
+        for key in 1..=500 {
+            assert_eq!(table.get(key).map(|p| p.value), model.get(&key).copied());
+        }
+        assert_eq!(table.iter().count(), model.len());
+    }
+
+    #[test]
+    fn moves_are_told() {
+        let mut table = Table::<Pair>::new();
+        for key in [4, 5, 6] {
+            table.insert(Pair { key, value: key }).unwrap();
+        }
+        let mut lowest = usize::MAX;
+        let at = table.find(4).unwrap();
+        table.remove_at(at, |to| lowest = lowest.min(to));
+        assert_eq!(lowest, at);
+        assert!(table.get(5).is_some() && table.get(6).is_some() && table.get(4).is_none());
+    }
+}

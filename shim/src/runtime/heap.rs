@@ -1,0 +1,267 @@
+//! Our own memory. The program's malloc is not ours to call from a hook: a signal's handler that
+//! allocates device memory may have come in the middle of it, with its locks held, and programs
+//! bring mallocs that allocate device memory themselves.
+//!
+//! Blocks of powers of two, cut from pages of the kernel's and kept in a list for each size; large
+//! ones are pages of their own. A list's lock is held for a few instructions, always inside a hook,
+//! and a hook that comes on top of another one on the same thread takes nothing from here. The lists
+//! lie on a page that a forked child sees empty: a lock that was held in the parent is free there,
+//! and blocks that were free in the parent are lost to it.
+//!
+//! Where the kernel gives no pages, blocks come from a reserve ([`super::reserve`]).
+
+use crate::runtime::hash_table::{self, pages_granted};
+use crate::runtime::lock::Lock;
+use crate::runtime::reserve;
+use std::alloc::{GlobalAlloc, Layout};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// Sizes of 16 bytes, 32, and so on to 64 KiB.
+const LEAST: usize = 16;
+const CLASSES: usize = 13;
+/// Blocks up to that much are cut from pieces of so many bytes, larger ones sixteen at a time.
+const PIECE: usize = 64 << 10;
+const PAGE: usize = 4096;
+
+/// Zero bytes are an empty one.
+#[derive(Clone, Copy)]
+struct Blocks {
+    free: *mut Free,
+    /// What is left of the last piece.
+    next: usize,
+    end: usize,
+}
+
+struct Free {
+    next: *mut Free,
+}
+
+struct Lists([Lock<Blocks>; CLASSES]);
+
+// SAFETY: the pointers are to memory of nobody's.
+unsafe impl Send for Blocks {}
+
+const _: () = assert!(size_of::<Lists>() <= PAGE);
+
+pub struct Heap(AtomicPtr<Lists>);
+
+impl Heap {
+    pub const fn new() -> Heap {
+        Heap(AtomicPtr::new(null_mut()))
+    }
+
+    #[inline]
+    fn lists(&self) -> Option<&Lists> {
+        // SAFETY: made below, never freed; zero bytes are unlocked, empty lists.
+        match unsafe { self.0.load(Ordering::Acquire).as_ref() } {
+            Some(lists) => Some(lists),
+            None => self.make(),
+        }
+    }
+
+    #[cold]
+    fn make(&self) -> Option<&Lists> {
+        let fresh = hash_table::pages(PAGE).ok()?;
+        // Before Linux 4.14 a child gets the lists as they are.
+        // SAFETY: our own page.
+        unsafe { libc::madvise(fresh.cast(), PAGE, libc::MADV_WIPEONFORK) };
+        let fresh: *mut Lists = fresh.cast();
+        match self.0.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
+            // SAFETY: as above.
+            Ok(_) => unsafe { fresh.as_ref() },
+            Err(winner) => {
+                hash_table::unmap(fresh.cast(), PAGE);
+                // SAFETY: as above.
+                unsafe { winner.as_ref() }
+            }
+        }
+    }
+}
+
+impl Default for Heap {
+    fn default() -> Heap {
+        Heap::new()
+    }
+}
+
+/// `None`: pages of its own.
+#[inline]
+fn class(layout: Layout) -> Option<usize> {
+    let size = layout.size().max(layout.align()).max(LEAST);
+    let class = (size.next_power_of_two() / LEAST).trailing_zeros() as usize;
+    (class < CLASSES).then_some(class)
+}
+
+fn in_pages(size: usize) -> usize {
+    size.next_multiple_of(PAGE)
+}
+
+/// Pages of its own in another size. Null: the kernel has no room.
+unsafe fn moved(block: *mut u8, old: usize, new: usize) -> *mut u8 {
+    if new > old && !pages_granted() {
+        return null_mut();
+    }
+    // SAFETY: a mapping of our own.
+    let moved = unsafe { libc::mremap(block.cast(), old, new, libc::MREMAP_MAYMOVE) };
+    if moved == libc::MAP_FAILED { null_mut() } else { moved.cast() }
+}
+
+impl Blocks {
+    #[inline]
+    fn take(&mut self, size: usize) -> *mut u8 {
+        if !self.free.is_null() {
+            let block = self.free;
+            // SAFETY: it was put there by `give`.
+            self.free = unsafe { (*block).next };
+            return block.cast();
+        }
+        if self.next == self.end {
+            let piece = PIECE.max(16 * size);
+            let Ok(pages) = hash_table::pages(piece) else { return reserve::take(size) };
+            (self.next, self.end) = (pages as usize, pages as usize + piece);
+        }
+        let block = self.next;
+        self.next += size;
+        block as *mut u8
+    }
+
+    #[inline]
+    fn give(&mut self, block: *mut u8) {
+        let block: *mut Free = block.cast();
+        // SAFETY: nobody else's any more, and large enough.
+        unsafe { block.write(Free { next: self.free }) };
+        self.free = block;
+    }
+}
+
+// SAFETY: blocks are as large and as aligned as asked for: those of a size lie at multiples of it
+// from the start of a page, and nobody asks for more than a page's alignment.
+unsafe impl GlobalAlloc for Heap {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if layout.align() > PAGE {
+            return null_mut();
+        }
+        match class(layout) {
+            None => {
+                let bytes = in_pages(layout.size());
+                hash_table::pages(bytes).unwrap_or_else(|_| reserve::take(bytes))
+            }
+            Some(class) => match self.lists() {
+                Some(lists) => lists.0[class].lock().take(LEAST << class),
+                None => reserve::take(LEAST << class),
+            },
+        }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        match class(layout) {
+            None if reserve::has(block) => {}
+            None => hash_table::unmap(block, in_pages(layout.size())),
+            Some(class) => {
+                if let Some(lists) = self.lists() {
+                    lists.0[class].lock().give(block);
+                }
+            }
+        }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as the caller promises.
+        let block = unsafe { self.alloc(layout) };
+        if !block.is_null() && class(layout).is_some() {
+            // SAFETY: as large as asked for. Pages of its own, and of the reserve, are zero.
+            unsafe { block.write_bytes(0, layout.size()) };
+        }
+        block
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: as the caller promises.
+        unsafe {
+            let wanted = Layout::from_size_align_unchecked(size, layout.align());
+            match (class(layout), class(wanted)) {
+                (Some(old), Some(new)) if old == new => return block,
+                (None, None) if !reserve::has(block) => {
+                    let moved = moved(block, in_pages(layout.size()), in_pages(size));
+                    if !moved.is_null() {
+                        return moved;
+                    }
+                }
+                _ => {}
+            }
+            let fresh = self.alloc(wanted);
+            if !fresh.is_null() {
+                fresh.copy_from_nonoverlapping(block, layout.size().min(size));
+                self.dealloc(block, layout);
+            }
+            fresh
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(size: usize, align: usize) -> Layout {
+        Layout::from_size_align(size, align).unwrap()
+    }
+
+    #[test]
+    fn blocks_are_apart_aligned_and_used_again() {
+        let heap = Heap::new();
+        let mut taken = Vec::new();
+        for n in 0..400 {
+            let layout = layout(1 + n * 37 % 5000, 1 << (n % 8));
+            let block = unsafe { heap.alloc(layout) };
+            assert!(!block.is_null() && (block as usize).is_multiple_of(layout.align()));
+            unsafe { block.write_bytes(n as u8, layout.size()) };
+            taken.push((block, layout, n as u8));
+        }
+        for &(block, layout, n) in &taken {
+            let bytes = unsafe { std::slice::from_raw_parts(block, layout.size()) };
+            assert!(bytes.iter().all(|byte| *byte == n));
+            unsafe { heap.dealloc(block, layout) };
+        }
+        let (last, layout, _) = taken[399];
+        assert_eq!(unsafe { heap.alloc_zeroed(layout) }, last);
+        let bytes = unsafe { std::slice::from_raw_parts(last, layout.size()) };
+        assert!(bytes.iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn what_grows_keeps_its_content() {
+        let heap = Heap::new();
+        let mut size = 3;
+        let mut block = unsafe { heap.alloc(layout(size, 8)) };
+        unsafe { block.copy_from_nonoverlapping(b"abc".as_ptr(), 3) };
+        while size < 4 << 20 {
+            block = unsafe { heap.realloc(block, layout(size, 8), size * 3) };
+            size *= 3;
+        }
+        assert_eq!(unsafe { std::slice::from_raw_parts(block, 3) }, b"abc");
+        block = unsafe { heap.realloc(block, layout(size, 8), 3) };
+        assert_eq!(unsafe { std::slice::from_raw_parts(block, 3) }, b"abc");
+    }
+
+    #[test]
+    fn a_lock_that_the_parent_holds_is_free_in_a_child() {
+        let heap = Heap::new();
+        let block = unsafe { heap.alloc(layout(100, 8)) };
+        let held = heap.lists().unwrap().0[class(layout(100, 8)).unwrap()].lock();
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            unsafe {
+                libc::alarm(10);
+                let again = heap.alloc(layout(100, 8));
+                heap.dealloc(block, layout(100, 8));
+                libc::_exit(i32::from(again.is_null() || again == block));
+            }
+        }
+        let mut status = 0;
+        unsafe { libc::waitpid(child, &mut status, 0) };
+        assert_eq!(status, 0);
+        drop(held);
+    }
+}

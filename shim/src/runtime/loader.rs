@@ -1,0 +1,136 @@
+//! The C library's own `dlsym`, `dlvsym` and `dlopen`, behind ours.
+
+use super::elf;
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+pub type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+pub type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
+pub type Dlopen = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
+
+static DLSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+static DLVSYM: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+static DLOPEN: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+static FIND_OBJECT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+static DLMOPEN: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Resolved once, by the first thread that asks; racing ones find the same.
+#[inline]
+fn cached(cache: &AtomicPtr<c_void>, name: &[u8]) -> *mut c_void {
+    let known = cache.load(Ordering::Relaxed);
+    if known.is_null() { find(cache, name) } else { known }
+}
+
+/// The first object after ours that defines it: another interposer behind us keeps its place in
+/// the chain.
+#[cold]
+fn find(cache: &AtomicPtr<c_void>, name: &[u8]) -> *mut c_void {
+    let found = elf::behind_us(name).unwrap_or(0) as *mut c_void;
+    cache.store(found, Ordering::Relaxed);
+    found
+}
+
+/// Address of the real `dlsym`; 0 if the process has none.
+pub fn real_dlsym() -> usize {
+    cached(&DLSYM, b"dlsym") as usize
+}
+
+/// Address of the real `dlvsym`; 0 if the process has none.
+pub fn real_dlvsym() -> usize {
+    cached(&DLVSYM, b"dlvsym") as usize
+}
+
+/// The real look-up. With RTLD_NEXT it means "behind us": the caller that it sees is our code.
+///
+/// # Safety
+/// As dlsym's.
+pub unsafe fn dlsym(handle: *mut c_void, name: &CStr) -> *mut c_void {
+    match real_dlsym() {
+        0 => core::ptr::null_mut(),
+        real => unsafe { core::mem::transmute::<usize, Dlsym>(real)(handle, name.as_ptr()) },
+    }
+}
+
+/// The real look-up with a version.
+///
+/// # Safety
+/// As dlvsym's.
+pub unsafe fn dlvsym(handle: *mut c_void, name: &CStr, version: *const c_char) -> *mut c_void {
+    match real_dlvsym() {
+        0 => core::ptr::null_mut(),
+        real => unsafe {
+            core::mem::transmute::<usize, Dlvsym>(real)(handle, name.as_ptr(), version)
+        },
+    }
+}
+
+/// Address of the real `dlopen`; 0 if the process has none.
+pub fn real_dlopen() -> usize {
+    cached(&DLOPEN, b"dlopen") as usize
+}
+
+/// Address of the real `dlmopen`; 0 if the process has none.
+pub fn real_dlmopen() -> usize {
+    cached(&DLMOPEN, b"dlmopen") as usize
+}
+
+/// The real `dlopen`. A failure leaves no text for the program's `dlerror`.
+pub fn dlopen(name: &CStr, flags: c_int) -> *mut c_void {
+    let handle = match real_dlopen() {
+        0 => core::ptr::null_mut(),
+        real => unsafe { core::mem::transmute::<usize, Dlopen>(real)(name.as_ptr(), flags) },
+    };
+    if handle.is_null() {
+        clear_error();
+    }
+    handle
+}
+
+/// Takes back the error text of a look-up of ours that failed: one that succeeds does.
+pub fn clear_error() {
+    unsafe { dlsym(libc::RTLD_DEFAULT, c"dlsym") };
+}
+
+/// Whether AddressSanitizer's runtime is loaded as a library and comes after us: it wants to be
+/// first. Not by `dlsym`: a look-up that fails calls malloc and takes the program's `dlerror` away.
+pub fn has_sanitizer_behind_us() -> bool {
+    elf::behind_us(b"__asan_init").is_some()
+}
+
+pub type FindObject = unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int;
+
+/// The real `_dl_find_object`; glibc has it from 2.35 on.
+#[inline]
+pub fn find_object() -> Option<FindObject> {
+    const NONE: usize = 1;
+    let mut known = FIND_OBJECT.load(Ordering::Relaxed) as usize;
+    if known == 0 {
+        known = find(&FIND_OBJECT, b"_dl_find_object") as usize;
+        if known == 0 {
+            FIND_OBJECT.store(NONE as *mut c_void, Ordering::Relaxed);
+        }
+    }
+    // SAFETY: the function of that name.
+    (known > NONE).then(|| unsafe { core::mem::transmute::<usize, FindObject>(known) })
+}
+
+/// Finds them all before anybody asks.
+pub fn warm() {
+    real_dlsym();
+    real_dlvsym();
+    real_dlopen();
+    real_dlmopen();
+    find_object();
+}
+
+/// Whether this address lies in our library.
+pub fn is_ours(address: usize) -> bool {
+    static OURS: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+    let mut ours = OURS.load(Ordering::Relaxed);
+    if ours.is_null() {
+        let Some(object) = elf::object_at(find as *const () as usize) else { return false };
+        ours = object.handle();
+        OURS.store(ours, Ordering::Relaxed);
+    }
+    elf::object_at(address).is_some_and(|object| object.handle() == ours)
+}

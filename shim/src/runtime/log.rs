@@ -1,0 +1,125 @@
+//! One line on stderr: `vramtrace: ...`, written at once, without a lock or an allocation.
+
+use crate::runtime::stderr;
+use std::fmt::{Arguments, Write};
+
+/// Longest line, with its end.
+const MAX: usize = 1024;
+
+struct Line {
+    bytes: [u8; MAX],
+    len: usize,
+}
+
+impl Write for Line {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        let room = MAX - 1 - self.len;
+        let mut cut = text.len().min(room);
+        while !text.is_char_boundary(cut) {
+            cut -= 1;
+        }
+        for (to, from) in self.bytes[self.len..].iter_mut().zip(&text.as_bytes()[..cut]) {
+            // What the environment holds must not break or colour the line.
+            *to = if from.is_ascii_control() { b'?' } else { *from };
+        }
+        self.len += cut;
+        Ok(())
+    }
+}
+
+/// Too long a line is cut. Nothing is said where stderr is closed or cannot take it now.
+pub fn line(what: Arguments) {
+    let mut line = Line { bytes: [0; MAX], len: 0 };
+    let _ = write!(line, "vramtrace: {what}");
+    line.bytes[line.len] = b'\n';
+    stderr::write(&line.bytes[..=line.len]);
+}
+
+/// Several lines, written at once; the caller has put no byte there that is not to be shown.
+pub fn text(lines: &str) {
+    stderr::write(lines.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::os::fd::FromRawFd;
+
+    /// In a child, so that the test's own stderr stays.
+    fn in_child(run: impl FnOnce()) -> i32 {
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            run();
+            unsafe { libc::_exit(0) };
+        }
+        let mut status = 0;
+        unsafe { libc::waitpid(child, &mut status, 0) };
+        status
+    }
+
+    #[test]
+    fn a_line_is_one_line() {
+        let mut ends = [0; 2];
+        assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
+        let status = in_child(|| {
+            unsafe { libc::dup2(ends[1], 2) };
+            line(format_args!("VRAMTRACE_MAX={}: no\nsize \x1b[31m", "5"));
+            line(format_args!("{:2000}", "é"));
+        });
+        assert_eq!(status, 0);
+        unsafe { libc::close(ends[1]) };
+        let mut text = String::new();
+        let mut out = unsafe { std::fs::File::from_raw_fd(ends[0]) };
+        out.read_to_string(&mut text).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 2);
+        assert_eq!(lines[0], "vramtrace: VRAMTRACE_MAX=5: no?size ?[31m");
+        assert_eq!(lines[1].len(), MAX - 1);
+    }
+
+    #[test]
+    fn nobody_reads_stderr() {
+        let mut ends = [0; 2];
+        assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
+        let status = in_child(|| unsafe {
+            // Rust's runtime ignores SIGPIPE in test binaries; a C program does not.
+            libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+            libc::dup2(ends[1], 2);
+            libc::close(ends[0]);
+            line(format_args!("into nowhere"));
+            libc::close(2);
+            line(format_args!("closed"));
+        });
+        unsafe {
+            libc::close(ends[0]);
+            libc::close(ends[1]);
+        }
+        assert_eq!(status, 0, "killed by {}", libc::WTERMSIG(status));
+    }
+
+    #[test]
+    fn a_signal_of_the_programs_stays_pending() {
+        let mut ends = [0; 2];
+        assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
+        let status = in_child(|| unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigaddset(&mut set, libc::SIGXFSZ);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+            libc::raise(libc::SIGXFSZ);
+            libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+            libc::dup2(ends[1], 2);
+            libc::close(ends[0]);
+            line(format_args!("into nowhere"));
+            libc::sigpending(&mut set);
+            let left = (libc::SIGXFSZ, libc::SIGPIPE);
+            let kept = libc::sigismember(&set, left.0) == 1 && libc::sigismember(&set, left.1) == 0;
+            libc::_exit(i32::from(!kept));
+        });
+        unsafe {
+            libc::close(ends[0]);
+            libc::close(ends[1]);
+        }
+        assert_eq!(status, 0);
+    }
+}

@@ -1,0 +1,231 @@
+//! Which program or library an address lies in, asked without a lock.
+//!
+//! `_dl_find_object` waits for nobody: neither for a thread that is inside `dlopen` (and may wait
+//! for a lock of our caller), nor, in a forked child, for one that no longer exists. So it may be
+//! asked anywhere; `dl_iterate_phdr` and `dladdr` may not.
+
+use crate::runtime::elf::Object;
+use crate::runtime::loader;
+use std::ffi::c_void;
+use std::ops::Range;
+
+/// As the C library fills it.
+#[repr(C)]
+struct DlFindObject {
+    flags: u64,
+    map_start: usize,
+    map_end: usize,
+    link_map: *mut c_void,
+    eh_frame_hdr: usize,
+    reserved: [u64; 7],
+}
+
+/// A loaded program or library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loaded {
+    pub start: usize,
+    pub end: usize,
+    link_map: *mut c_void,
+    /// 0: it has none.
+    eh_frame_hdr: usize,
+}
+
+/// The one that holds this address. `None`: code made at run time, or no address of code.
+pub fn holding(address: usize) -> Option<Loaded> {
+    let find = loader::find_object()?;
+    let mut found = DlFindObject {
+        flags: 0,
+        map_start: 0,
+        map_end: 0,
+        link_map: std::ptr::null_mut(),
+        eh_frame_hdr: 0,
+        reserved: [0; 7],
+    };
+    // SAFETY: room for the answer; any address may be asked about.
+    let answer = unsafe { find(address as *mut c_void, (&raw mut found).cast()) };
+    let DlFindObject { map_start: start, map_end: end, link_map, eh_frame_hdr, .. } = found;
+    let plausible = answer == 0 && !link_map.is_null() && (start..end).contains(&address);
+    plausible.then_some(Loaded { start, end, link_map, eh_frame_hdr })
+}
+
+/// What a walk comes through for the first time.
+pub enum Met<'a> {
+    Library(&'a Loaded, &'a Headers),
+    /// Code at this address that belongs to no library: it was made at run time.
+    Made(usize),
+}
+
+/// Whether this C library can be asked at all.
+pub fn can_ask() -> bool {
+    loader::find_object().is_some()
+}
+
+/// What is read from its headers, which lie at the start of its mapping.
+#[derive(Clone, Debug, Default)]
+pub struct Headers {
+    /// What to take from an address to get one of the file.
+    pub base: usize,
+    /// Lies in the mapping.
+    pub build_id: &'static [u8],
+    /// Ends of the loaded segments, with their starts.
+    segments: Vec<Range<usize>>,
+}
+
+impl Loaded {
+    /// No library is there.
+    pub fn nobody(start: usize, end: usize) -> Loaded {
+        Loaded { start, end, link_map: std::ptr::null_mut(), eh_frame_hdr: 0 }
+    }
+
+    /// Its symbols.
+    ///
+    /// # Safety
+    /// It is still loaded: the caller runs in it, or was called from it.
+    pub unsafe fn object(&self) -> Object {
+        unsafe { Object::of_handle(self.link_map) }
+    }
+
+    /// # Safety
+    /// As for [`Loaded::object`].
+    pub unsafe fn headers(&self) -> Headers {
+        let mut headers = Headers { base: unsafe { self.object().base() }, ..Headers::default() };
+        // SAFETY: the first page of a mapping.
+        let header = unsafe { &*(self.start as *const libc::Elf64_Ehdr) };
+        let table = self.start + header.e_phoff as usize;
+        let length = usize::from(header.e_phnum) * size_of::<libc::Elf64_Phdr>();
+        if header.e_ident[..4] != *b"\x7fELF" || table + length > self.start + 4096 {
+            return headers;
+        }
+        // SAFETY: inside that page.
+        let table = unsafe {
+            std::slice::from_raw_parts(table as *const libc::Elf64_Phdr, header.e_phnum.into())
+        };
+        for segment in table.iter().filter(|segment| segment.p_type == libc::PT_LOAD) {
+            let start = headers.base.wrapping_add(segment.p_vaddr as usize);
+            headers.segments.push(start..start.saturating_add(segment.p_memsz as usize));
+        }
+        for notes in table.iter().filter(|segment| segment.p_type == libc::PT_NOTE) {
+            let start = headers.base.wrapping_add(notes.p_vaddr as usize);
+            if let Some(bytes) = headers.bytes(start, notes.p_memsz as usize)
+                && let Some(id) = build_id(bytes)
+            {
+                headers.build_id = id;
+                break;
+            }
+        }
+        headers
+    }
+
+    /// The sections that unwinding needs.
+    pub fn unwind_data(&self, headers: &Headers) -> Option<UnwindData> {
+        let start = self.eh_frame_hdr;
+        let whole = headers.bytes(start, 0)?;
+        // The pointer to .eh_frame: signed 4 bytes, relative to itself.
+        if whole.get(1) != Some(&0x1b) {
+            return None;
+        }
+        let distance = i32::from_ne_bytes(whole.get(4..8)?.try_into().ok()?);
+        let frames = (start + 4).checked_add_signed(distance as isize)?;
+        Some(UnwindData { index: headers.bytes(start, 0)?, frames: headers.bytes(frames, 0)? })
+    }
+}
+
+/// The beginning of a library's build-id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    at: usize,
+    value: u64,
+}
+
+impl Mark {
+    /// # Safety
+    /// A library is loaded in the place of the one that it is a mark of.
+    pub unsafe fn is_there(&self) -> bool {
+        // SAFETY: as the caller promises.
+        unsafe { (self.at as *const u64).read_unaligned() == self.value }
+    }
+}
+
+impl Headers {
+    /// By which another library in the same place is told from this one, if it has one.
+    pub fn mark(&self) -> Option<Mark> {
+        let value = u64::from_ne_bytes(self.build_id.get(..8)?.try_into().ok()?);
+        Some(Mark { at: self.build_id.as_ptr() as usize, value })
+    }
+
+    /// Bytes of a loaded segment; 0 long: all that there are from `start` on.
+    fn bytes(&self, start: usize, length: usize) -> Option<&'static [u8]> {
+        let segment = self.segments.iter().find(|segment| segment.contains(&start))?;
+        let most = segment.end - start;
+        let length = if length == 0 { most } else { length };
+        // SAFETY: inside a mapped segment of a library that stays while its user looks at it.
+        (length <= most).then(|| unsafe { std::slice::from_raw_parts(start as *const u8, length) })
+    }
+}
+
+/// The identity in a segment of notes.
+fn build_id(mut notes: &[u8]) -> Option<&[u8]> {
+    const NT_GNU_BUILD_ID: u32 = 3;
+    loop {
+        let word = |at: usize| Some(u32::from_ne_bytes(notes.get(at..at + 4)?.try_into().ok()?));
+        let (name_len, len, kind) = (word(0)? as usize, word(4)? as usize, word(8)?);
+        let name = notes.get(12..12 + name_len)?;
+        let at = 12 + name_len.next_multiple_of(4);
+        let content = notes.get(at..at.checked_add(len)?)?;
+        if kind == NT_GNU_BUILD_ID && name == b"GNU\0" {
+            return Some(content);
+        }
+        notes = notes.get(at + len.next_multiple_of(4)..)?;
+    }
+}
+
+/// Where the loader mapped it: not to be read without a look whether the library is still there.
+#[derive(Clone, Copy)]
+pub struct UnwindData {
+    pub index: &'static [u8],
+    pub frames: &'static [u8],
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_own_and_the_c_library() {
+        let ours = holding(holding as *const () as usize).unwrap();
+        let theirs = holding(libc::getppid as *const () as usize).unwrap();
+        assert_ne!(ours, theirs);
+        assert!(holding(16).is_none());
+        // SAFETY: both stay.
+        let (headers, object) = unsafe { (theirs.headers(), theirs.object()) };
+        assert!(object.is_named("libc.so"));
+        assert!(headers.build_id.len() >= 8, "{headers:?}");
+        let data = theirs.unwind_data(&headers).unwrap();
+        assert_eq!(data.index[0], 1, "version of .eh_frame_hdr");
+        let mark = headers.mark().unwrap();
+        assert_eq!(mark.at, headers.build_id.as_ptr() as usize);
+        // SAFETY: both stay.
+        assert!(unsafe { mark.is_there() && !Mark { value: !mark.value, ..mark }.is_there() });
+        assert!(data.frames.len() > 100);
+    }
+
+    #[test]
+    fn the_build_id_among_notes() {
+        let note = |name: &[u8], kind: u32, content: &[u8]| {
+            let mut note = Vec::new();
+            note.extend((name.len() as u32).to_ne_bytes());
+            note.extend((content.len() as u32).to_ne_bytes());
+            note.extend(kind.to_ne_bytes());
+            note.extend(name);
+            note.resize(note.len().next_multiple_of(4), 0);
+            note.extend(content);
+            note.resize(note.len().next_multiple_of(4), 0);
+            note
+        };
+        let all = [note(b"GNU\0", 1, b"abc"), note(b"GNU\0", 3, b"12345")].concat();
+        assert_eq!(build_id(&all), Some(&b"12345"[..]));
+        assert_eq!(build_id(&all[..20]), None);
+        assert_eq!(build_id(&note(b"X\0", 3, b"1")), None);
+        assert_eq!(build_id(&[0xff; 40]), None);
+    }
+}

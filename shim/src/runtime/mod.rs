@@ -1,0 +1,32 @@
+//! What the library needs of its own inside a process that is not its own: memory, locks, the
+//! clock, the loader, stderr. Nothing here knows CUDA or the trace.
+
+pub mod bytes;
+pub mod clock;
+pub mod directory;
+pub mod elf;
+pub mod errno;
+pub mod escapes;
+pub mod fallible;
+pub mod fixed_hash;
+pub mod futex;
+pub mod handle_set;
+pub mod hash_table;
+pub mod heap;
+pub mod loader;
+pub mod lock;
+pub mod log;
+pub mod mapped_modules;
+pub mod own_stack;
+pub mod panic_boundary;
+pub mod reserve;
+pub mod secure_dir;
+pub mod segment;
+pub mod sharded_counter;
+pub mod stack_bounds;
+pub mod stack_pages;
+pub mod stderr;
+pub mod thread_slot;
+pub mod ticks;
+pub mod tls;
+pub mod uncancelled;

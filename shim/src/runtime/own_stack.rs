@@ -1,0 +1,237 @@
+//! Work on a stack of ours, where the program's may be too small for it: threads and fibers have as
+//! little as 16 KiB, and a main thread's stack may not be allowed to grow.
+//!
+//! Signals that come from outside wait meanwhile: a handler would find less stack than the program
+//! gave it, or jump away from it. Never a call of the driver, of the loader, or of code that is not
+//! ours goes in here. A panic ends at the switch and goes on behind it.
+
+use crate::runtime::hash_table;
+use crate::runtime::panic_boundary;
+use crate::runtime::stack_bounds;
+use core::cell::UnsafeCell;
+use core::ffi::c_void;
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// Unoptimised code keeps every copy.
+const BYTES: usize = if cfg!(debug_assertions) { 512 << 10 } else { 128 << 10 };
+/// Left below this, work goes to a stack of ours.
+const ROOM: usize = if cfg!(debug_assertions) { 256 << 10 } else { 96 << 10 };
+const PAGE: usize = 4096;
+
+/// A stack that one thread has at a time.
+struct Stack {
+    taken: AtomicBool,
+    /// Its lowest address; 0: not made yet.
+    low: AtomicUsize,
+}
+
+static STACKS: [Stack; 8] = [const { Stack::new() }; 8];
+
+/// For when the kernel gives no pages; zero pages of the library's image until then.
+static LAST: Stack = Stack::new();
+static LAST_BYTES: Image = Image(UnsafeCell::new([0; BYTES]));
+
+#[repr(C, align(4096))]
+struct Image(UnsafeCell<[u8; BYTES]>);
+
+// SAFETY: whoever has taken `LAST` has them.
+unsafe impl Sync for Image {}
+
+impl Stack {
+    const fn new() -> Stack {
+        Stack { taken: AtomicBool::new(false), low: AtomicUsize::new(0) }
+    }
+
+    fn take(&self) -> bool {
+        !self.taken.load(Ordering::Relaxed) && !self.taken.swap(true, Ordering::Acquire)
+    }
+
+    /// Has been taken. Its lowest address, with a page below that faults.
+    fn make(&self) -> Option<usize> {
+        let known = self.low.load(Ordering::Relaxed);
+        if known != 0 {
+            return Some(known);
+        }
+        let low = hash_table::pages(BYTES).ok()?;
+        // SAFETY: our own pages.
+        unsafe { libc::mprotect(low.cast(), PAGE, libc::PROT_NONE) };
+        self.low.store(low as usize, Ordering::Relaxed);
+        Some(low as usize)
+    }
+}
+
+/// A stack while it is used.
+struct Taken(&'static Stack, usize);
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.0.taken.store(false, Ordering::Release);
+    }
+}
+
+fn take() -> Option<Taken> {
+    for stack in &STACKS {
+        if stack.take() {
+            if let Some(low) = stack.make() {
+                return Some(Taken(stack, low));
+            }
+            stack.taken.store(false, Ordering::Release);
+            break;
+        }
+    }
+    LAST.take().then(|| Taken(&LAST, LAST_BYTES.0.get() as usize))
+}
+
+fn is_ours(sp: usize) -> bool {
+    let within = |low: usize| low != 0 && sp.wrapping_sub(low) < BYTES;
+    within(LAST_BYTES.0.get() as usize)
+        || STACKS.iter().any(|stack| within(stack.low.load(Ordering::Relaxed)))
+}
+
+#[inline(always)]
+fn stack_pointer() -> usize {
+    let pointer;
+    // SAFETY: reads a register.
+    unsafe { core::arch::asm!("mov {}, rsp", out(reg) pointer, options(nomem, nostack)) };
+    pointer
+}
+
+/// Whether what must run here, like the loader, has enough of this stack.
+pub fn is_short_here() -> bool {
+    stack_bounds::is_short(stack_pointer(), 48 << 10)
+}
+
+/// Runs it here, or on a stack of ours where little is left of this one.
+#[inline]
+pub fn run<R>(work: impl FnOnce() -> R) -> R {
+    match stack_bounds::has_room(stack_pointer(), ROOM) {
+        true => work(),
+        false => run_elsewhere(work),
+    }
+}
+
+#[cold]
+#[inline(never)]
+pub fn run_elsewhere<R>(work: impl FnOnce() -> R) -> R {
+    if is_ours(stack_pointer()) {
+        return work();
+    }
+    let before = signals_wait();
+    let Some(stack) = take() else {
+        signals_come(&before);
+        return work();
+    };
+    let result = on(&stack, work);
+    drop(stack);
+    signals_come(&before);
+    result.unwrap_or_else(|payload| std::panic::resume_unwind(payload))
+}
+
+type Outcome<R> = Result<R, Box<dyn std::any::Any + Send>>;
+
+fn on<R>(stack: &Taken, work: impl FnOnce() -> R) -> Outcome<R> {
+    struct Task<F, R> {
+        work: Option<F>,
+        outcome: Option<Outcome<R>>,
+    }
+    extern "C" fn enter<F: FnOnce() -> R, R>(task: *mut c_void) {
+        // SAFETY: the task below.
+        let task = unsafe { &mut *task.cast::<Task<F, R>>() };
+        if let Some(work) = task.work.take() {
+            task.outcome = Some(panic_boundary::catch(work));
+        }
+    }
+    fn entry_of<F: FnOnce() -> R, R>(_: &Task<F, R>) -> extern "C" fn(*mut c_void) {
+        enter::<F, R>
+    }
+    let mut task = Task { work: Some(work), outcome: None };
+    let enter = entry_of(&task);
+    // SAFETY: the stack is ours until the switch returns; `enter` gets its task.
+    unsafe { switch(enter, (&raw mut task).cast(), stack.1 + BYTES) };
+    task.outcome.unwrap_or_else(|| Err(Box::new("work on a stack of ours did not end")))
+}
+
+/// Calls `work(data)` with the stack pointer at `top`. An unwinder finds its way through `rbp`.
+#[unsafe(naked)]
+unsafe extern "C" fn switch(work: extern "C" fn(*mut c_void), data: *mut c_void, top: usize) {
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        "endbr64",
+        "push rbp",
+        ".cfi_adjust_cfa_offset 8",
+        ".cfi_rel_offset rbp, 0",
+        "mov rbp, rsp",
+        ".cfi_def_cfa_register rbp",
+        "mov rsp, rdx",
+        "mov rax, rdi",
+        "mov rdi, rsi",
+        "call rax",
+        "mov rsp, rbp",
+        "pop rbp",
+        ".cfi_def_cfa rsp, 8",
+        "ret",
+        ".cfi_endproc",
+    )
+}
+
+/// All but those that a fault raises.
+fn signals_wait() -> libc::sigset_t {
+    const FAULTS: [i32; 7] = [
+        libc::SIGSEGV,
+        libc::SIGBUS,
+        libc::SIGILL,
+        libc::SIGFPE,
+        libc::SIGTRAP,
+        libc::SIGABRT,
+        libc::SIGSYS,
+    ];
+    // SAFETY: sets of our own; this thread's mask.
+    unsafe {
+        let mut all: libc::sigset_t = core::mem::zeroed();
+        let mut before: libc::sigset_t = core::mem::zeroed();
+        libc::sigfillset(&mut all);
+        for fault in FAULTS {
+            libc::sigdelset(&mut all, fault);
+        }
+        libc::pthread_sigmask(libc::SIG_BLOCK, &all, &mut before);
+        before
+    }
+}
+
+fn signals_come(before: &libc::sigset_t) {
+    // SAFETY: the mask as it was.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, null_mut()) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_is_done_elsewhere_and_its_panic_comes_back() {
+        let here = stack_pointer();
+        let there = run_elsewhere(|| {
+            assert!(is_ours(stack_pointer()));
+            assert_eq!(run_elsewhere(|| 5), 5, "and stays there");
+            let mut deep = [1u8; 40 << 10];
+            core::hint::black_box(&mut deep);
+            stack_pointer()
+        });
+        assert!(there.abs_diff(here) > PAGE && is_ours(there) && !is_ours(here));
+        let panicked =
+            std::panic::catch_unwind(|| run_elsewhere(|| std::panic::resume_unwind(Box::new(7u8))));
+        assert_eq!(panicked.unwrap_err().downcast_ref::<u8>(), Some(&7));
+        assert!(STACKS.iter().all(|stack| !stack.taken.load(Ordering::Relaxed)));
+    }
+
+    #[test]
+    fn where_there_is_room_nothing_is_switched() {
+        let far = std::thread::Builder::new().stack_size(2 << 20);
+        let here = far.spawn(|| run(stack_pointer)).unwrap().join().unwrap();
+        assert!(!is_ours(here));
+        let small = std::thread::Builder::new().stack_size(64 << 10);
+        let here = small.spawn(|| run(stack_pointer)).unwrap().join().unwrap();
+        assert!(is_ours(here));
+    }
+}

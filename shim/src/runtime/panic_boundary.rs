@@ -1,0 +1,208 @@
+//! Catches our own panics, and lets every other unwinding pass.
+//!
+//! A thread that is cancelled inside the driver (`pthread_cancel`, `pthread_exit` from a signal
+//! handler), or a C++ exception out of a callback, unwinds through our frames to the program's.
+//! `catch_unwind` stands in the way of all of them and ends the process. So the frame around a hook
+//! is one of our own with a personality that knows Rust's exceptions only: others run the drops of
+//! our frames (depth, promises) and go on to the caller, as if we were not there.
+//!
+//! The driver's functions are `extern "C-unwind"` for the same reason. A `longjmp` across a driver
+//! call runs no drops: the thread's depth stays raised, and the rest of its calls pass unseen.
+
+use core::ffi::{c_int, c_void};
+use core::mem::MaybeUninit;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+unsafe extern "C-unwind" {
+    fn _Unwind_RaiseException(exception: *mut c_void) -> c_int;
+}
+unsafe extern "C" {
+    fn _Unwind_SetGR(context: *mut c_void, register: c_int, value: usize);
+    fn _Unwind_SetIP(context: *mut c_void, address: usize);
+}
+
+/// As `catch_unwind`, for panics of this library alone.
+#[inline]
+pub fn catch<R>(body: impl FnOnce() -> R) -> Result<R, Box<dyn Any + Send>> {
+    struct Task<F, R> {
+        body: Option<F>,
+        result: MaybeUninit<R>,
+    }
+    unsafe extern "C-unwind" fn work<F: FnOnce() -> R, R>(task: *mut c_void) {
+        // SAFETY: the task below, which nobody else touches meanwhile.
+        let task = unsafe { &mut *task.cast::<Task<F, R>>() };
+        if let Some(body) = task.body.take() {
+            task.result.write(body());
+        }
+    }
+    fn work_of<F: FnOnce() -> R, R>(_: &Task<F, R>) -> unsafe extern "C-unwind" fn(*mut c_void) {
+        work::<F, R>
+    }
+    let mut task = Task { body: Some(body), result: MaybeUninit::uninit() };
+    let work = work_of(&task);
+    // SAFETY: `work` gets the task it was made for.
+    let exception = unsafe { shielded(work, (&raw mut task).cast()) };
+    if exception.is_null() {
+        // SAFETY: the work ended, and so has written it.
+        return Ok(unsafe { task.result.assume_init() });
+    }
+    Err(payload(exception))
+}
+
+/// What was thrown. Thrown again, so that `std` takes it up as its own and counts it as caught.
+#[cold]
+fn payload(exception: *mut c_void) -> Box<dyn Any + Send> {
+    // SAFETY: an exception of Rust's that nobody has caught for good.
+    let again = AssertUnwindSafe(|| unsafe { _Unwind_RaiseException(exception) });
+    match catch_unwind(again) {
+        Err(payload) => payload,
+        Ok(_) => Box::new("an unwinding that went wrong"),
+    }
+}
+
+/// Calls `work(task)`. Null, or the exception that ended it.
+#[unsafe(naked)]
+unsafe extern "C-unwind" fn shielded(
+    work: unsafe extern "C-unwind" fn(*mut c_void),
+    task: *mut c_void,
+) -> *mut c_void {
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        // Relative to here, four bytes.
+        ".cfi_personality 0x1b, {personality}",
+        "endbr64",
+        "push rbp",
+        ".cfi_adjust_cfa_offset 8",
+        ".cfi_rel_offset rbp, 0",
+        "mov rax, rdi",
+        "mov rdi, rsi",
+        "call rax",
+        "xor eax, eax",
+        "pop rbp",
+        ".cfi_adjust_cfa_offset -8",
+        ".cfi_restore rbp",
+        "ret",
+        ".cfi_endproc",
+        personality = sym personality,
+    )
+}
+
+/// Where an exception of ours lands: in the frame of `shielded` after its call, with the exception
+/// in rax.
+#[unsafe(naked)]
+unsafe extern "C" fn landing() {
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        ".cfi_def_cfa_offset 16",
+        ".cfi_offset rbp, -16",
+        "endbr64",
+        "pop rbp",
+        ".cfi_def_cfa_offset 8",
+        ".cfi_restore rbp",
+        "ret",
+        ".cfi_endproc",
+    )
+}
+
+const SEARCH: c_int = 1;
+const HANDLER_FRAME: c_int = 4;
+const FORCED: c_int = 8;
+const HANDLER_FOUND: c_int = 6;
+const INSTALL_CONTEXT: c_int = 7;
+const GO_ON: c_int = 8;
+const RAX: c_int = 0;
+/// DefinitionLocation in either order by versions of `std`.
+const RUST: [u64; 2] = [u64::from_ne_bytes(*b"MOZ\0RUST"), u64::from_ne_bytes(*b"TSUR\0ZOM")];
+
+/// The Itanium C++ ABI's: asked for each frame that is unwound.
+unsafe extern "C" fn personality(
+    _version: c_int,
+    actions: c_int,
+    class: u64,
+    exception: *mut c_void,
+    context: *mut c_void,
+) -> c_int {
+    if !RUST.contains(&class) || actions & FORCED != 0 {
+        return GO_ON;
+    }
+    if actions & SEARCH != 0 {
+        return HANDLER_FOUND;
+    }
+    if actions & HANDLER_FRAME == 0 {
+        return GO_ON;
+    }
+    // SAFETY: the unwinder's own context.
+    unsafe {
+        _Unwind_SetGR(context, RAX, exception as usize);
+        _Unwind_SetIP(context, landing as *const () as usize);
+    }
+    INSTALL_CONTEXT
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn results_and_panics_come_back() {
+        let text = String::from("kept");
+        assert_eq!(catch(|| text.len()).unwrap(), 4);
+        for _ in 0..3 {
+            let payload = catch(|| -> u8 { std::panic::resume_unwind(Box::new(7u32)) });
+            assert_eq!(*payload.unwrap_err().downcast::<u32>().unwrap(), 7);
+            assert!(!std::thread::panicking(), "std counts it as caught");
+        }
+    }
+
+    #[test]
+    fn shields_nest_and_drops_run() {
+        struct Dropped<'a>(&'a Cell<u32>);
+        impl Drop for Dropped<'_> {
+            fn drop(&mut self) {
+                self.0.set(self.0.get() + 1);
+            }
+        }
+        let drops = Cell::new(0);
+        let outer = catch(|| {
+            let _one = Dropped(&drops);
+            let inner = catch(|| {
+                let _two = Dropped(&drops);
+                std::panic::resume_unwind(Box::new("inner"))
+            });
+            assert!(inner.is_err_and(|payload: Box<dyn Any + Send>| payload.is::<&str>()));
+            std::panic::resume_unwind(Box::new("outer"))
+        });
+        let outer: Result<(), _> = outer;
+        assert!(outer.is_err());
+        assert_eq!(drops.get(), 2);
+    }
+
+    /// A foreign exception that nobody catches: the search walks past the shield to the end.
+    #[test]
+    fn a_foreign_exception_is_not_ours() {
+        #[repr(C, align(16))]
+        struct Exception {
+            class: u64,
+            rest: [u64; 7],
+        }
+        let mut foreign = Exception { class: u64::from_be_bytes(*b"TESTTEST"), rest: [0; 7] };
+        let at: *mut c_void = (&raw mut foreign).cast();
+        // On a thread of C's making: std's own frames would catch it.
+        extern "C-unwind" fn thread(at: *mut c_void) -> *mut c_void {
+            const END_OF_STACK: c_int = 5;
+            let came_back = catch(|| unsafe { _Unwind_RaiseException(at) });
+            (came_back.ok() == Some(END_OF_STACK)) as usize as *mut c_void
+        }
+        unsafe {
+            let start: extern "C" fn(*mut c_void) -> *mut c_void =
+                core::mem::transmute(thread as *const ());
+            let mut id = 0;
+            assert_eq!(libc::pthread_create(&mut id, std::ptr::null(), start, at), 0);
+            let mut good = std::ptr::null_mut();
+            libc::pthread_join(id, &mut good);
+            assert_eq!(good as usize, 1);
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Memory for small things where the kernel gives no more (limits of address space or data, too
+//! many mappings, strict overcommit): part of the library's own image, so that it is certain.
+//!
+//! Its first use ends the recording, see [`is_used`]; when little is left the hooks do no more than
+//! they must, see [`is_low`]. What was taken comes back to the lists of its size at most.
+
+use crate::runtime::fallible;
+use std::cell::UnsafeCell;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+const BYTES: usize = 2 << 20;
+/// For frees, contexts and whatever else must be followed to the end.
+const LAST: usize = BYTES / 4;
+
+#[repr(C, align(4096))]
+struct Reserve {
+    bytes: UnsafeCell<[u8; BYTES]>,
+    taken: AtomicUsize,
+}
+
+// SAFETY: each byte is given out once.
+unsafe impl Sync for Reserve {}
+
+static RESERVE: Reserve = Reserve::new();
+
+impl Reserve {
+    const fn new() -> Reserve {
+        Reserve { bytes: UnsafeCell::new([0; BYTES]), taken: AtomicUsize::new(0) }
+    }
+
+    fn take(&self, bytes: usize) -> *mut u8 {
+        let align = bytes.next_power_of_two().min(4096);
+        let next = |taken: usize| {
+            taken.next_multiple_of(align).checked_add(bytes).filter(|end| *end <= BYTES)
+        };
+        match self.taken.fetch_update(Relaxed, Relaxed, next) {
+            // SAFETY: within the reserve.
+            Ok(before) => unsafe {
+                self.bytes.get().cast::<u8>().add(before.next_multiple_of(align))
+            },
+            Err(_) => null_mut(),
+        }
+    }
+
+    #[inline]
+    fn is_low(&self) -> bool {
+        self.taken.load(Relaxed) > BYTES - LAST
+    }
+
+    #[inline]
+    fn has(&self, block: *const u8) -> bool {
+        (block as usize).wrapping_sub(self.bytes.get() as usize) < BYTES
+    }
+}
+
+/// Zero bytes, aligned to their size up to a page. Null: too little is left, or whoever asks can do
+/// without.
+#[cold]
+pub fn take(bytes: usize) -> *mut u8 {
+    match fallible::may_fail() {
+        true => null_mut(),
+        false => RESERVE.take(bytes),
+    }
+}
+
+#[inline]
+pub fn has(block: *const u8) -> bool {
+    RESERVE.has(block)
+}
+
+/// The kernel has once refused us memory that we could not do without.
+#[inline]
+pub fn is_used() -> bool {
+    RESERVE.taken.load(Relaxed) != 0
+}
+
+/// Requests for more memory are better refused, or passed on without us.
+#[inline]
+pub fn is_low() -> bool {
+    RESERVE.is_low()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_given_out_is_aligned_apart_and_ends() {
+        static OWN: Reserve = Reserve::new();
+        let first = OWN.take(48);
+        assert!(OWN.has(first) && (first as usize).is_multiple_of(64));
+        let page = OWN.take(10_000);
+        assert!((page as usize).is_multiple_of(4096) && page as usize >= first as usize + 48);
+        assert!(OWN.take(BYTES).is_null());
+        assert!(!OWN.is_low());
+        assert!(!OWN.take(BYTES - LAST).is_null());
+        assert!(OWN.is_low());
+        let outside = 0u8;
+        assert!(!OWN.has(&raw const outside));
+    }
+}

@@ -1,0 +1,208 @@
+//! Places for pages that only this user may change: a cap could be anybody's otherwise, and a store
+//! into a page could wait for a disk.
+
+use std::ffi::{CStr, CString};
+use std::fmt;
+use vramtrace_format::size::Bytes;
+
+const TMPFS: u64 = 0x0102_1994;
+
+/// Why a place is not used; after its path, a sentence that says what would be right.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Wrong {
+    Errno(i32),
+    Owner(u32),
+    Mode(u32),
+    NotInMemory,
+    NotPlain,
+    /// Of shared memory.
+    OtherSize,
+}
+
+impl Wrong {
+    /// Somebody made it so; it is not just a system without such a place.
+    pub fn is_somebodys_doing(&self) -> bool {
+        match self {
+            Wrong::Errno(errno) => matches!(*errno, libc::ELOOP | libc::ENOTDIR),
+            Wrong::Owner(_) | Wrong::Mode(_) | Wrong::NotPlain => true,
+            Wrong::NotInMemory | Wrong::OtherSize => false,
+        }
+    }
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            Wrong::Errno(errno @ (libc::ELOOP | libc::ENOTDIR)) => {
+                write!(f, "is a link or no directory (errno {errno}); remove it")
+            }
+            Wrong::Errno(libc::ENOSPC) => write!(f, "cannot be made: {}", Full),
+            Wrong::Errno(errno) => write!(f, "cannot be used: errno {errno}"),
+            Wrong::Owner(owner) => {
+                write!(f, "belongs to user {owner}; remove it, or have it removed")
+            }
+            Wrong::Mode(mode) => write!(f, "is open to others (mode {mode:o}); chmod go-rwx it"),
+            Wrong::NotInMemory => write!(f, "is not in memory; mount a tmpfs at /dev/shm"),
+            Wrong::NotPlain => write!(f, "is no plain file of one name; remove it"),
+            Wrong::OtherSize => write!(f, "has another size"),
+        }
+    }
+}
+
+/// `/dev/shm is full (64.00 MiB, 16384 files)`: Docker gives that little.
+struct Full;
+
+impl fmt::Display for Full {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        // SAFETY: a C string and a struct of our own.
+        let (result, fs) = unsafe {
+            let mut fs: libc::statvfs = std::mem::zeroed();
+            (libc::statvfs(c"/dev/shm".as_ptr(), &mut fs), fs)
+        };
+        match result {
+            0 => write!(
+                f,
+                "/dev/shm is full ({}, {} files); remove something there, or make it larger",
+                Bytes(fs.f_blocks.saturating_mul(fs.f_frsize)),
+                fs.f_files
+            ),
+            _ => write!(f, "/dev/shm is full"),
+        }
+    }
+}
+
+/// Ours, closed to others, no link, in memory; made if need be.
+pub fn directory(path: &[u8]) -> Result<i32, Wrong> {
+    let name = c_string(path)?;
+    let descriptor = opened(libc::AT_FDCWD, &name)?;
+    // SAFETY: a struct of our own; the descriptor is closed unless it is returned.
+    unsafe {
+        let mut fs: libc::statfs = std::mem::zeroed();
+        let judged = judged(descriptor).and_then(|_| match libc::fstatfs(descriptor, &mut fs) {
+            0 if fs.f_type as u64 == TMPFS => Ok(descriptor),
+            0 => Err(Wrong::NotInMemory),
+            _ => Err(errno()),
+        });
+        if judged.is_err() {
+            libc::close(descriptor);
+        }
+        judged
+    }
+}
+
+/// A directory that lies in another one, as [`directory`], but for what it lies in.
+pub fn directory_in(directory: i32, name: &CStr) -> Result<i32, Wrong> {
+    let descriptor = opened(directory, name)?;
+    judged(descriptor).map(|_| descriptor).inspect_err(|_| {
+        // SAFETY: a descriptor of our own.
+        unsafe { libc::close(descriptor) };
+    })
+}
+
+/// Follows no link at the end.
+fn opened(directory: i32, name: &CStr) -> Result<i32, Wrong> {
+    let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    // SAFETY: a C string.
+    unsafe {
+        let made = libc::mkdirat(directory, name.as_ptr(), 0o700);
+        let why_not_made = errno();
+        match libc::openat(directory, name.as_ptr(), flags) {
+            -1 if made != 0 && errno() == Wrong::Errno(libc::ENOENT) => Err(why_not_made),
+            -1 => Err(not_opened(directory, name)),
+            descriptor => Ok(descriptor),
+        }
+    }
+}
+
+/// What lies in an open directory that nobody else reads through this descriptor. Without opendir,
+/// which would call the program's malloc, and by the descriptor, wherever its path leads by now.
+pub fn names(directory: i32) -> Result<Vec<CString>, Wrong> {
+    const LENGTH_AT: usize = 16;
+    const NAME_AT: usize = 19;
+    let (mut names, mut entries) = (Vec::new(), vec![0u8; 4096]);
+    loop {
+        let (to, room) = (entries.as_mut_ptr(), entries.len());
+        // SAFETY: room for as many bytes.
+        let got = unsafe { libc::syscall(libc::SYS_getdents64, directory, to, room) };
+        let mut rest = match usize::try_from(got) {
+            Ok(0) => return Ok(names),
+            Ok(got) => &entries[..got],
+            Err(_) => return Err(errno()),
+        };
+        while let Some([low, high]) = rest.get(LENGTH_AT..LENGTH_AT + 2) {
+            let (entry, next) = rest.split_at(u16::from_ne_bytes([*low, *high]).into());
+            let name = CStr::from_bytes_until_nul(&entry[NAME_AT..]).unwrap_or_default();
+            if name != c"." && name != c".." {
+                names.push(name.into());
+            }
+            rest = next;
+        }
+    }
+}
+
+/// Owner and mode are as they must be.
+pub fn judged(descriptor: i32) -> Result<libc::stat, Wrong> {
+    // SAFETY: a struct of our own.
+    unsafe {
+        let mut stat: libc::stat = std::mem::zeroed();
+        if libc::fstat(descriptor, &mut stat) != 0 {
+            return Err(errno());
+        }
+        if stat.st_uid != libc::geteuid() {
+            return Err(Wrong::Owner(stat.st_uid));
+        }
+        match stat.st_mode & 0o077 {
+            0 => Ok(stat),
+            _ => Err(Wrong::Mode(stat.st_mode & 0o777)),
+        }
+    }
+}
+
+/// Why an open failed, where errno has just been set by it.
+pub fn not_opened(directory: i32, name: &CStr) -> Wrong {
+    let why = errno();
+    if why != Wrong::Errno(libc::EACCES) {
+        return why;
+    }
+    // SAFETY: a C string and a struct of our own.
+    unsafe {
+        let mut stat: libc::stat = std::mem::zeroed();
+        let flags = libc::AT_SYMLINK_NOFOLLOW;
+        match libc::fstatat(directory, name.as_ptr(), &mut stat, flags) {
+            0 if stat.st_uid != libc::geteuid() => Wrong::Owner(stat.st_uid),
+            _ => why,
+        }
+    }
+}
+
+pub fn errno() -> Wrong {
+    // SAFETY: this thread's own.
+    Wrong::Errno(unsafe { *libc::__errno_location() })
+}
+
+pub fn c_string(text: &[u8]) -> Result<CString, Wrong> {
+    CString::new(text).map_err(|_| Wrong::Errno(libc::EINVAL))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_names_of_a_directory_are_told() {
+        let path = std::env::temp_dir().join(format!("vramtrace-names-{}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        let mut expected: Vec<CString> =
+            (0..300).map(|n| CString::new(format!("{n}{}", "x".repeat(n % 90))).unwrap()).collect();
+        expected
+            .iter()
+            .for_each(|name| std::fs::write(path.join(name.to_str().unwrap()), "").unwrap());
+        let opened = opened(libc::AT_FDCWD, &c_string(path.to_str().unwrap().as_bytes()).unwrap());
+        let mut found = names(opened.unwrap()).unwrap();
+        std::fs::remove_dir_all(&path).unwrap();
+        found.sort();
+        expected.sort();
+        assert_eq!(found, expected);
+        assert!(names(-1).is_err());
+    }
+}

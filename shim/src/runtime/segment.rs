@@ -1,0 +1,162 @@
+//! Memory that processes of one user share: System V segments. Unlike a mapped file nobody can cut
+//! one short, which would kill by SIGBUS whoever touches it.
+//!
+//! A segment is marked for removal as soon as it is attached: the kernel frees it when the last
+//! process that has it is gone, however that ends, and until then others may attach it by its id.
+//! So an id that nobody has attached is that of a dead owner, whatever pid namespaces lie between.
+//!
+//! The system is called directly: other libraries watch `shmat` and run code of theirs in it.
+
+use crate::runtime::secure_dir::{Wrong, errno};
+use libc::{SYS_shmat, SYS_shmctl, SYS_shmdt, SYS_shmget};
+use std::sync::atomic::AtomicU64;
+
+/// A segment that this process has, for good.
+pub struct Segment<const WORDS: usize> {
+    pub id: i32,
+    pub words: &'static [AtomicU64; WORDS],
+}
+
+impl<const WORDS: usize> Segment<WORDS> {
+    const BYTES: usize = WORDS * 8;
+
+    /// A fresh one, all zeros, for this user alone.
+    pub fn create() -> Result<Segment<WORDS>, Wrong> {
+        let flags = libc::IPC_CREAT | 0o600;
+        // SAFETY: a plain call; the segment is nobody's yet.
+        let id = unsafe { libc::syscall(SYS_shmget, libc::IPC_PRIVATE, Self::BYTES, flags) };
+        if id < 0 {
+            return Err(errno());
+        }
+        let id = id as i32;
+        let attached = Segment::attached(id);
+        // SAFETY: ours; attached by now, or of no use.
+        unsafe { libc::syscall(SYS_shmctl, id, libc::IPC_RMID, 0) };
+        attached
+    }
+
+    /// The segment of this id, if it is this user's, closed to others and of this size.
+    pub fn attach(id: i32) -> Result<Segment<WORDS>, Wrong> {
+        let segment = Segment::attached(id)?;
+        // Now that it is attached its id cannot become another's.
+        match judged(id, Self::BYTES) {
+            Ok(_) => Ok(segment),
+            Err(wrong) => {
+                segment.detach();
+                Err(wrong)
+            }
+        }
+    }
+
+    /// One that is not used after all: nobody may have kept its words.
+    pub fn detach(self) {
+        // SAFETY: attached, and used no more.
+        unsafe { libc::syscall(SYS_shmdt, self.words.as_ptr()) };
+    }
+
+    fn attached(id: i32) -> Result<Segment<WORDS>, Wrong> {
+        // SAFETY: the kernel chooses the place. A segment is never shorter than it was made.
+        unsafe {
+            match libc::syscall(SYS_shmat, id, 0, 0) {
+                -1 => Err(errno()),
+                at => Ok(Segment { id, words: &*(at as *const [AtomicU64; WORDS]) }),
+            }
+        }
+    }
+
+    /// Nobody has this user's segment of this id: it is no more, or it is another by now. Where
+    /// that cannot be found out it is said to be there.
+    pub fn is_gone(id: i32) -> bool {
+        match judged(id, Self::BYTES) {
+            Ok(attached) => attached == 0,
+            Err(Wrong::Errno(errno)) => [libc::EINVAL, libc::EIDRM, libc::EACCES].contains(&errno),
+            Err(_) => true,
+        }
+    }
+}
+
+/// How many have it, where owner, mode and size are as they must be. Its creator counts as its
+/// owner too: it may give a segment away and keep access to it.
+fn judged(id: i32, bytes: usize) -> Result<u64, Wrong> {
+    // SAFETY: a struct of our own; always succeeds.
+    let (stat, user) = unsafe {
+        let mut stat: libc::shmid_ds = std::mem::zeroed();
+        if libc::syscall(SYS_shmctl, id, libc::IPC_STAT, &mut stat) < 0 {
+            return Err(errno());
+        }
+        (stat, libc::geteuid())
+    };
+    let perm = &stat.shm_perm;
+    match [perm.cuid, perm.uid].into_iter().find(|owner| *owner != user) {
+        Some(owner) => Err(Wrong::Owner(owner)),
+        None if perm.mode & 0o077 != 0 => Err(Wrong::Mode((perm.mode & 0o777).into())),
+        None if stat.shm_segsz != bytes => Err(Wrong::OtherSize),
+        None => Ok(stat.shm_nattch),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering::SeqCst;
+
+    type Page = Segment<64>;
+
+    /// What it returns, from a child that ends.
+    fn in_child(run: impl FnOnce() -> i32) -> i32 {
+        let mut pipe = [0; 2];
+        // SAFETY: plain calls; the child does nothing but run and end.
+        unsafe {
+            assert_eq!(libc::pipe(pipe.as_mut_ptr()), 0);
+            let child = libc::fork();
+            if child == 0 {
+                let said = run();
+                libc::write(pipe[1], (&raw const said).cast(), 4);
+                libc::_exit(0);
+            }
+            let mut said = 0i32;
+            assert_eq!(libc::read(pipe[0], (&raw mut said).cast(), 4), 4);
+            libc::waitpid(child, std::ptr::null_mut(), 0);
+            libc::close(pipe[0]);
+            libc::close(pipe[1]);
+            said
+        }
+    }
+
+    #[test]
+    fn it_is_shared_while_somebody_has_it_and_gone_then() {
+        let ours = Page::create().unwrap();
+        ours.words[5].store(7, SeqCst);
+        assert!(!Page::is_gone(ours.id));
+        assert_eq!(Page::attach(ours.id).unwrap().words[5].load(SeqCst), 7);
+        assert_eq!(Segment::<65>::attach(ours.id).err(), Some(Wrong::OtherSize));
+        let theirs = in_child(|| Page::create().map_or(-1, |segment| segment.id));
+        assert!(theirs >= 0 && Page::is_gone(theirs), "it went with its process");
+        assert!(Page::attach(theirs).is_err());
+    }
+
+    #[test]
+    fn what_another_user_made_is_not_ours_though_it_is_given_to_us() {
+        // SAFETY: always succeeds.
+        if unsafe { libc::geteuid() } != 0 {
+            eprintln!("SKIP segments of another user: needs root");
+            return;
+        }
+        let given = in_child(|| unsafe {
+            libc::setuid(65534);
+            let id = libc::shmget(libc::IPC_PRIVATE, Page::BYTES, libc::IPC_CREAT | 0o600);
+            let mut stat: libc::shmid_ds = std::mem::zeroed();
+            libc::shmctl(id, libc::IPC_STAT, &mut stat);
+            stat.shm_perm.uid = 0;
+            libc::shmctl(id, libc::IPC_SET, &mut stat);
+            id
+        });
+        let wide = unsafe { libc::shmget(libc::IPC_PRIVATE, Page::BYTES, libc::IPC_CREAT | 0o660) };
+        let refused = [given, wide].map(|id| Page::attach(id).err());
+        assert_eq!(refused, [Some(Wrong::Owner(65534)), Some(Wrong::Mode(0o660))]);
+        assert!(Page::is_gone(given) && Page::is_gone(wide));
+        for id in [given, wide] {
+            unsafe { libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut()) };
+        }
+    }
+}

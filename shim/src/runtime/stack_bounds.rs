@@ -1,0 +1,227 @@
+//! Where this thread's stack ends.
+
+use crate::runtime::mapped_modules;
+use crate::runtime::tls::{thread_block, thread_pointer};
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Kept for each thread. A thread has one stack for life, in a forked child too.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Known {
+    low: usize,
+    /// 0: not looked up yet.
+    high: usize,
+    /// From here up it can be used. 0: that is not known.
+    sure: usize,
+}
+
+thread_block!(fn known() -> *mut Known = "vramtrace_stack", 24, align 8);
+
+/// Whether so much of this thread's own stack is certainly left below `sp`.
+#[inline]
+pub fn has_room(sp: usize, room: usize) -> bool {
+    // SAFETY: this thread's own.
+    let Known { high, sure, .. } = unsafe { *known() };
+    let enough = sure != 0 && sp < high && sp.saturating_sub(sure) > room;
+    enough || find_room(sp, room)
+}
+
+/// Whether the stack that this thread began on, here at `sp`, is known to have less than so much
+/// left. Others are not known.
+pub fn is_short(sp: usize, room: usize) -> bool {
+    has_room(sp, room);
+    // SAFETY: this thread's own.
+    let Known { low, high, .. } = unsafe { *known() };
+    (low..high).contains(&sp) && sp - low < room
+}
+
+#[cold]
+fn find_room(sp: usize, room: usize) -> bool {
+    // SAFETY: this thread's own.
+    let Known { low, high, .. } = unsafe { *known() };
+    if high == 0 {
+        look(sp, true);
+        // SAFETY: as above.
+        return unsafe { (*known()).high } != 0 && has_room(sp, room);
+    }
+    if !(low..high).contains(&sp) || sp - low <= room {
+        return false;
+    }
+    // The main thread's stack grows as it is touched, if it may. What is there is certain.
+    let lowest = sp - room - PAGE;
+    let there = of_main_thread(sp).is_some() && is_mapped(lowest);
+    if there {
+        // SAFETY: as above.
+        unsafe { (*known()).sure = lowest };
+    }
+    there
+}
+
+fn is_mapped(address: usize) -> bool {
+    mapped_pages::<1>(address & !(PAGE - 1)) == 1
+}
+
+const PAGE: usize = 4096;
+
+/// Where the stack on which `sp` lies ends: everything between can be read.
+#[inline]
+pub fn high(sp: usize) -> Option<usize> {
+    // SAFETY: this thread's own.
+    let (low, high) = unsafe { ((*known()).low, (*known()).high) };
+    if (low..high).contains(&sp) {
+        return Some(high);
+    }
+    look(sp, high == 0)
+}
+
+#[cold]
+fn look(sp: usize, first: bool) -> Option<usize> {
+    if first && let Some((low, high, sure)) = of_thread(sp) {
+        // SAFETY: this thread's own.
+        unsafe { *known() = Known { low, high, sure } };
+        if (low..high).contains(&sp) {
+            return Some(high);
+        }
+    }
+    // A stack that the program made: a fiber's, or the one for signals.
+    mapped_from(sp)
+}
+
+/// Of the stack that this thread began on. `pthread_getattr_np` would say it, but it calls malloc,
+/// and for the main thread it reads a file.
+fn of_thread(sp: usize) -> Option<(usize, usize, usize)> {
+    let (low, high) = match descriptor_pair(sp) {
+        Some((low, high)) => return Some((low, high, low)),
+        None => of_main_thread(sp)?,
+    };
+    Some((low, high, 0))
+}
+
+/// A thread that was made later: the C library keeps address and size of its stack, with the size
+/// of the guard behind them, in the descriptor to which the thread pointer points, and that lies at
+/// the stack's upper end. The offset differs between versions, the pair is known by what it holds.
+fn descriptor_pair(sp: usize) -> Option<(usize, usize)> {
+    const LARGEST: usize = 1 << 36;
+    let descriptor = thread_pointer();
+    let words = descriptor_words()?;
+    // SAFETY: the descriptor is this thread's and has so many words. Other threads may write some.
+    let word = |n: usize| unsafe { (descriptor as *const usize).add(n).read_volatile() };
+    (0..words.saturating_sub(2)).find_map(|n| {
+        let (low, size) = (word(n), word(n + 1));
+        let fits = size <= LARGEST
+            && low <= sp
+            && sp < descriptor
+            && descriptor < low.checked_add(size)?;
+        fits.then(|| (low + guard(word(n + 2), sp - low), descriptor))
+    })
+}
+
+/// The pages at the stack's lower end that cannot be touched, as far as that makes sense.
+fn guard(size: usize, room: usize) -> usize {
+    if size.is_multiple_of(4096) && size < room { size } else { 0 }
+}
+
+/// The descriptor's size, as the C library tells debuggers.
+fn descriptor_words() -> Option<usize> {
+    const NONE: u32 = u32::MAX;
+    static BYTES: AtomicU32 = AtomicU32::new(0);
+    let mut bytes = BYTES.load(Ordering::Relaxed);
+    if bytes == 0 {
+        // By a function that sanitizers leave alone. SAFETY: the C library stays.
+        let told = mapped_modules::holding(libc::gnu_get_libc_version as *const () as usize)
+            .map(|library| unsafe { library.object() })
+            .and_then(|library| library.symbol(b"_thread_db_sizeof_pthread"));
+        // SAFETY: a constant of the C library's.
+        bytes = told.map_or(NONE, |(at, _)| unsafe { *(at as *const u32) });
+        BYTES.store(bytes, Ordering::Relaxed);
+    }
+    (bytes != NONE).then_some(bytes as usize / size_of::<usize>())
+}
+
+fn of_main_thread(sp: usize) -> Option<(usize, usize)> {
+    unsafe extern "C" {
+        /// Where the main thread's stack was when the program began.
+        static __libc_stack_end: *const c_void;
+    }
+    const NEAR: usize = 64 << 20;
+    // SAFETY: set by the loader, constant.
+    let end = unsafe { __libc_stack_end } as usize;
+    if sp >= end || end - sp >= NEAR {
+        return None;
+    }
+    let mut limit = MaybeUninit::<libc::rlimit>::uninit();
+    // SAFETY: room for the answer.
+    let limit = unsafe {
+        match libc::getrlimit(libc::RLIMIT_STACK, limit.as_mut_ptr()) {
+            0 => limit.assume_init().rlim_cur as usize,
+            _ => 8 << 20,
+        }
+    };
+    Some((end.saturating_sub(limit.min(NEAR)), end))
+}
+
+/// The end of the mapped pages from `sp` on, as far as is worth looking.
+fn mapped_from(sp: usize) -> Option<usize> {
+    let first = sp & !(PAGE - 1);
+    // The page that holds `sp` is there in any case.
+    Some(first + PAGE * mapped_pages::<32>(first).max(1))
+}
+
+/// How many of so many pages from `first` on can be read.
+fn mapped_pages<const PAGES: usize>(first: usize) -> usize {
+    let mut byte = [0u8; PAGES];
+    let remote: [libc::iovec; PAGES] = std::array::from_fn(|n| libc::iovec {
+        iov_base: (first + n * PAGE) as *mut c_void,
+        iov_len: 1,
+    });
+    let local = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: PAGES };
+    // SAFETY: the kernel reads what it can, and says how much that was.
+    let read = unsafe {
+        libc::process_vm_readv(libc::getpid(), &local, 1, remote.as_ptr(), PAGES as u64, 0)
+    };
+    usize::try_from(read).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_thread_has_its_own() {
+        let here = 0u8;
+        let mine = high(&raw const here as usize).unwrap();
+        let theirs = std::thread::spawn(|| {
+            let here = 0u8;
+            let at = &raw const here as usize;
+            let high = high(at).unwrap();
+            assert!(high > at && high - at < 16 << 20);
+            high
+        });
+        assert_ne!(mine, theirs.join().unwrap());
+    }
+
+    #[test]
+    fn the_descriptor_says_what_the_c_library_says() {
+        let looked = std::thread::Builder::new().stack_size(300 << 10).spawn(|| unsafe {
+            let mut attributes = std::mem::zeroed();
+            let (mut low, mut size) = (std::ptr::null_mut(), 0);
+            libc::pthread_getattr_np(libc::pthread_self(), &mut attributes);
+            libc::pthread_attr_getstack(&attributes, &mut low, &mut size);
+            libc::pthread_attr_destroy(&mut attributes);
+            let here = &raw const size as usize;
+            (descriptor_pair(here).unwrap(), (low as usize, low as usize + size))
+        });
+        let ((low, high), (start, end)) = looked.unwrap().join().unwrap();
+        assert!((start..start + (64 << 10)).contains(&low), "{low:x} of {start:x}");
+        assert!((end - (64 << 10)..end).contains(&high), "{high:x} of {end:x}");
+    }
+
+    #[test]
+    fn a_stack_of_the_programs_own() {
+        let page = crate::runtime::hash_table::pages(3 * 4096).unwrap() as usize;
+        unsafe { libc::mprotect((page + 2 * 4096) as *mut c_void, 4096, libc::PROT_NONE) };
+        assert_eq!(mapped_from(page + 100), Some(page + 2 * 4096));
+    }
+}

@@ -1,0 +1,73 @@
+//! Which stack an address lies on, as far as it can be told without the C library: the kernel
+//! knows the signal stack, and a gap between two stacks cannot be read.
+
+use core::ffi::c_void;
+use core::mem::MaybeUninit;
+use core::ops::Range;
+
+/// The stack on which this thread's signal handlers run, if they have one of their own.
+pub fn signal_stack() -> Option<Range<usize>> {
+    let mut stack = MaybeUninit::<libc::stack_t>::uninit();
+    // SAFETY: asks only, with room for the answer.
+    let stack = unsafe {
+        match libc::sigaltstack(core::ptr::null(), stack.as_mut_ptr()) {
+            0 => stack.assume_init(),
+            _ => return None,
+        }
+    };
+    let start = stack.ss_sp as usize;
+    (stack.ss_flags & libc::SS_DISABLE == 0).then(|| start..start + stack.ss_size)
+}
+
+/// Whether every page from `low` to `high` can be read, and is not too far away.
+pub fn are_joined(low: usize, high: usize) -> bool {
+    const PAGE: usize = 4096;
+    /// Of one question: the most that the kernel takes.
+    const PAGES: usize = 64;
+    const MOST: usize = 32 << 20;
+    if high - low > MOST {
+        return false;
+    }
+    let (mut page, end) = (low & !(PAGE - 1), high & !(PAGE - 1));
+    while page <= end {
+        let count = ((end - page) / PAGE + 1).min(PAGES);
+        if !can_read(page, count) {
+            return false;
+        }
+        page += count * PAGE;
+    }
+    true
+}
+
+/// A byte of each page; the kernel says how many it could read.
+fn can_read(first: usize, count: usize) -> bool {
+    const PAGE: usize = 4096;
+    const PAGES: usize = 64;
+    let mut bytes = [0u8; PAGES];
+    let remote: [libc::iovec; PAGES] = core::array::from_fn(|n| libc::iovec {
+        iov_base: (first + n * PAGE) as *mut c_void,
+        iov_len: 1,
+    });
+    let local = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: PAGES };
+    // SAFETY: the kernel reads what it can into room for a byte of each.
+    let read = unsafe {
+        libc::process_vm_readv(libc::getpid(), &local, 1, remote.as_ptr(), count as u64, 0)
+    };
+    read == count as isize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gap_parts_two_stacks() {
+        let page = crate::runtime::hash_table::pages(5 * 4096).unwrap() as usize;
+        assert!(are_joined(page + 100, page + 4 * 4096));
+        assert!(are_joined(page, page));
+        // SAFETY: our own page.
+        unsafe { libc::mprotect((page + 2 * 4096) as *mut c_void, 4096, libc::PROT_NONE) };
+        assert!(!are_joined(page + 100, page + 4 * 4096));
+        assert!(are_joined(page + 100, page + 2 * 4096 - 1));
+    }
+}

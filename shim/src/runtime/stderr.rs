@@ -1,0 +1,125 @@
+//! Bytes to stderr that never hold the program up: what cannot be written at once is dropped, and
+//! no signal comes of it.
+//!
+//! The flags of stderr's open file are shared with other processes, so O_NONBLOCK is left as it is.
+
+use crate::runtime::secure_dir::{self, Wrong};
+use crate::runtime::uncancelled::uncancelled;
+use std::ptr::null_mut;
+
+const STDERR: i32 = 2;
+/// So much fits into a pipe that can take anything.
+const PIPE_BUF: usize = 4096;
+
+/// What a write can raise: a reader that went away, the limit of a file's size, a terminal that
+/// stops background writers.
+const RAISED: [i32; 3] = [libc::SIGPIPE, libc::SIGXFSZ, libc::SIGTTOU];
+
+pub fn write(bytes: &[u8]) {
+    uncancelled(|| unsignalled(|| write_now(bytes)));
+}
+
+fn write_now(mut rest: &[u8]) {
+    let Some(way) = Way::to_stderr() else { return };
+    while !rest.is_empty() {
+        match usize::try_from(way.write(rest)) {
+            Ok(wrote) if wrote > 0 => rest = &rest[wrote.min(rest.len())..],
+            // A signal came first; its handler has run.
+            Err(_) if secure_dir::errno() == Wrong::Errno(libc::EINTR) => {}
+            _ => return,
+        }
+    }
+}
+
+/// How to write without waiting.
+enum Way {
+    /// A file on a disk, where a write does not wait for anybody.
+    File,
+    Socket,
+    /// A pipe, a terminal, another device.
+    Stream,
+}
+
+impl Way {
+    fn to_stderr() -> Option<Way> {
+        // SAFETY: fills the struct.
+        let mode = unsafe {
+            let mut about: libc::stat = std::mem::zeroed();
+            if libc::fstat(STDERR, &mut about) != 0 {
+                return None;
+            }
+            about.st_mode
+        };
+        Some(match mode & libc::S_IFMT {
+            libc::S_IFREG => Way::File,
+            libc::S_IFSOCK => Way::Socket,
+            _ => Way::Stream,
+        })
+    }
+
+    /// As write(2).
+    fn write(&self, bytes: &[u8]) -> isize {
+        let (at, size) = (bytes.as_ptr().cast(), bytes.len());
+        // SAFETY: the slice is readable.
+        unsafe {
+            match self {
+                Way::File => libc::write(STDERR, at, size),
+                Way::Socket => {
+                    libc::send(STDERR, at, size, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+                }
+                Way::Stream => stream(bytes),
+            }
+        }
+    }
+}
+
+/// At once, where the kernel can say so (pipes from Linux 6.5 on). Else by asking first: another
+/// writer that fills it in between is the one case left.
+fn stream(bytes: &[u8]) -> isize {
+    let part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    // SAFETY: the slice is readable.
+    let wrote = unsafe { libc::pwritev2(STDERR, &part, 1, -1, libc::RWF_NOWAIT) };
+    if wrote >= 0 || secure_dir::errno() == Wrong::Errno(libc::EAGAIN) {
+        return wrote;
+    }
+    let mut ready = libc::pollfd { fd: STDERR, events: libc::POLLOUT, revents: 0 };
+    // SAFETY: one descriptor; the slice is readable.
+    unsafe {
+        match libc::poll(&mut ready, 1, 0) {
+            1 if ready.revents & libc::POLLOUT != 0 => {
+                libc::write(STDERR, bytes.as_ptr().cast(), bytes.len().min(PIPE_BUF))
+            }
+            _ => 0,
+        }
+    }
+}
+
+/// Runs it with these signals blocked on this thread. One that it raised is taken back; one that
+/// was pending before is the program's and stays.
+pub fn unsignalled<R>(work: impl FnOnce() -> R) -> R {
+    // SAFETY: plain signal-mask calls on sets of our own; only this thread's mask changes, and it
+    // is put back.
+    unsafe {
+        let mut pending: libc::sigset_t = std::mem::zeroed();
+        libc::sigpending(&mut pending);
+        let mut blocked: libc::sigset_t = std::mem::zeroed();
+        let mut raised: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut blocked);
+        libc::sigemptyset(&mut raised);
+        for signal in RAISED {
+            libc::sigaddset(&mut blocked, signal);
+            if libc::sigismember(&pending, signal) != 1 {
+                libc::sigaddset(&mut raised, signal);
+            }
+        }
+        let mut before: libc::sigset_t = std::mem::zeroed();
+        libc::pthread_sigmask(libc::SIG_BLOCK, &blocked, &mut before);
+        let result = work();
+        let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        while libc::sigtimedwait(&raised, null_mut(), &now) >= 0
+            || secure_dir::errno() == Wrong::Errno(libc::EINTR)
+        {}
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, null_mut());
+        result
+    }
+}

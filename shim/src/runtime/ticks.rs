@@ -1,0 +1,178 @@
+//! CLOCK_MONOTONIC out of the processor's time-stamp counter: read millions of times a second, the
+//! real clock costs as much as everything else at a call.
+//!
+//! Once a millisecond the real clock is read and becomes the new anchor; in between, time is the
+//! anchor plus ticks at the rate of the last interval. A processor without an invariant counter,
+//! or a counter that once strays from the real clock, is not used.
+
+use std::arch::x86_64::{__cpuid, _rdtsc};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// Longest use of an anchor; also how far apart two must lie to give a rate.
+const WINDOW_NS: u64 = 1_000_000;
+/// No rate from anchors further apart: the machine may have slept.
+const LONGEST_NS: u64 = 1_000_000_000;
+/// A reading of the real clock that takes longer was interrupted.
+const INTERRUPTED_TICKS: u64 = 20_000;
+/// Further off than this, the counter is not to be trusted.
+const ASTRAY_NS: u64 = 20_000;
+
+const UNTRIED: u32 = 0;
+const GOOD: u32 = 1;
+const BAD: u32 = 2;
+
+pub struct Ticks {
+    state: AtomicU32,
+    /// Odd while the anchor is being written.
+    version: AtomicU32,
+    tick: AtomicU64,
+    ns: AtomicU64,
+    /// Nanoseconds a tick, 32 bits after the point; 0 = not known yet.
+    rate: AtomicU64,
+}
+
+impl Ticks {
+    #[allow(clippy::new_without_default, reason = "it is made in constants alone")]
+    pub const fn new() -> Ticks {
+        Ticks {
+            state: AtomicU32::new(UNTRIED),
+            version: AtomicU32::new(0),
+            tick: AtomicU64::new(0),
+            ns: AtomicU64::new(0),
+            rate: AtomicU64::new(0),
+        }
+    }
+
+    /// The counter is not used any more.
+    pub fn leave(&self) {
+        self.state.store(BAD, Ordering::Relaxed);
+    }
+
+    /// The time now; `real` reads the real clock.
+    #[inline]
+    pub fn now(&self, real: fn() -> u64) -> u64 {
+        if self.state.load(Ordering::Relaxed) == GOOD {
+            let version = self.version.load(Ordering::Acquire);
+            let tick = self.tick.load(Ordering::Relaxed);
+            let ns = self.ns.load(Ordering::Relaxed);
+            let rate = self.rate.load(Ordering::Relaxed);
+            fence(Ordering::Acquire);
+            if version & 1 == 0 && self.version.load(Ordering::Relaxed) == version && rate != 0 {
+                // SAFETY: every x86-64 processor has it.
+                let ticks = unsafe { _rdtsc() }.wrapping_sub(tick);
+                let since = (u128::from(ticks) * u128::from(rate)) >> 32;
+                if since < u128::from(WINDOW_NS) {
+                    return ns + since as u64;
+                }
+            }
+        }
+        self.anchor(real)
+    }
+
+    #[cold]
+    fn anchor(&self, real: fn() -> u64) -> u64 {
+        match self.state.load(Ordering::Relaxed) {
+            BAD => return real(),
+            UNTRIED => {
+                let state = if is_invariant() { GOOD } else { BAD };
+                self.state.store(state, Ordering::Relaxed);
+            }
+            _ => {}
+        }
+        // SAFETY: every x86-64 processor has it.
+        let before = unsafe { _rdtsc() };
+        let ns = real();
+        // SAFETY: as above.
+        let after = unsafe { _rdtsc() };
+        if after.wrapping_sub(before) > INTERRUPTED_TICKS {
+            return ns;
+        }
+        let version = self.version.load(Ordering::Relaxed);
+        let odd = version | 1;
+        if version & 1 == 1
+            || self
+                .version
+                .compare_exchange(version, odd, Ordering::Acquire, Ordering::Relaxed)
+                .is_err()
+        {
+            // Another thread is at it.
+            return ns;
+        }
+        fence(Ordering::Release);
+        self.write(before + (after - before) / 2, ns);
+        self.version.store(version.wrapping_add(2), Ordering::Release);
+        ns
+    }
+
+    /// With the version odd: this thread alone writes.
+    fn write(&self, tick: u64, ns: u64) {
+        let (old_tick, old_ns) =
+            (self.tick.load(Ordering::Relaxed), self.ns.load(Ordering::Relaxed));
+        let (ticks, passed) = (tick.wrapping_sub(old_tick), ns.saturating_sub(old_ns));
+        let rate = self.rate.load(Ordering::Relaxed);
+        if old_tick != 0 && passed < WINDOW_NS / 2 {
+            return;
+        }
+        if old_tick != 0 && passed < LONGEST_NS && ticks < 1 << 40 {
+            let seen = (ticks as u128 * u128::from(rate)) >> 32;
+            if rate != 0
+                && passed < 4 * WINDOW_NS
+                && seen.abs_diff(passed.into()) > ASTRAY_NS.into()
+            {
+                self.state.store(BAD, Ordering::Relaxed);
+            }
+            self.rate.store(
+                ((u128::from(passed) << 32) / u128::from(ticks.max(1))) as u64,
+                Ordering::Relaxed,
+            );
+        }
+        self.tick.store(tick, Ordering::Relaxed);
+        self.ns.store(ns, Ordering::Relaxed);
+    }
+}
+
+/// Whether the counter runs at one rate in all states of the processor.
+fn is_invariant() -> bool {
+    let leaf = 0x8000_0007;
+    __cpuid(0x8000_0000).eax >= leaf && __cpuid(leaf).edx & (1 << 8) != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::clock::real_mono_ns;
+
+    #[test]
+    fn it_stays_with_the_real_clock() {
+        static TICKS: Ticks = Ticks::new();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    let end = real_mono_ns() + 60_000_000;
+                    loop {
+                        let before = real_mono_ns();
+                        let now = TICKS.now(real_mono_ns);
+                        let after = real_mono_ns();
+                        assert!(now + 30_000 >= before, "{} behind", before - now);
+                        assert!(now <= after + 30_000, "{} ahead", now - after);
+                        if after > end {
+                            break;
+                        }
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn a_counter_that_strays_is_left() {
+        let ticks = Ticks::new();
+        ticks.state.store(GOOD, Ordering::Relaxed);
+        ticks.write(1_000, 1_000_000);
+        ticks.write(1_001_000, 2_000_000);
+        ticks.write(2_001_000, 3_000_000);
+        assert_eq!(ticks.state.load(Ordering::Relaxed), GOOD);
+        ticks.write(2_501_000, 4_000_000);
+        assert_eq!(ticks.state.load(Ordering::Relaxed), BAD);
+    }
+}

@@ -1,0 +1,55 @@
+//! Thread-local storage of a fixed place.
+//!
+//! `thread_local!` in a cdylib goes through `__tls_get_addr`, which may allocate on a thread's first
+//! touch, and a destructor may run while a hook is under way. A preloaded library is there at
+//! start-up, so a block in the static thread-local area (the initial-exec model) is certain: it is
+//! zero in a new thread, costs two instructions, and needs no destructor.
+
+/// Defines `fn $function() -> *mut $type`: the calling thread's block of `$bytes` bytes, zero at the
+/// start of the thread, under the linker's name `$symbol`.
+macro_rules! thread_block {
+    ($(#[$attribute:meta])* fn $function:ident() -> *mut $type:ty = $symbol:literal, $bytes:literal, align $align:literal) => {
+        const _: () = assert!(size_of::<$type>() <= $bytes && align_of::<$type>() <= $align);
+
+        core::arch::global_asm!(
+            concat!(".pushsection .tbss.", $symbol, ",\"awT\",@nobits"),
+            concat!(".globl ", $symbol),
+            concat!(".hidden ", $symbol),
+            concat!(".type ", $symbol, ", @object"),
+            concat!(".size ", $symbol, ", ", $bytes),
+            concat!(".balign ", $align),
+            concat!($symbol, ":"),
+            concat!(".zero ", $bytes),
+            ".popsection",
+        );
+
+        $(#[$attribute])*
+        #[inline(always)]
+        fn $function() -> *mut $type {
+            let address: *mut $type;
+            // SAFETY: reads the thread pointer and an offset that the linker fixed.
+            unsafe {
+                core::arch::asm!(
+                    "mov {address}, qword ptr fs:[0]",
+                    concat!("add {address}, qword ptr [rip + ", $symbol, "@GOTTPOFF]"),
+                    address = out(reg) address,
+                    options(nostack, pure, readonly),
+                );
+            }
+            address
+        }
+    };
+}
+pub(crate) use thread_block;
+
+/// The thread pointer: another number for each thread that lives.
+#[inline(always)]
+pub fn thread_pointer() -> usize {
+    let pointer;
+    // SAFETY: reads the thread pointer.
+    unsafe {
+        core::arch::asm!("mov {pointer}, qword ptr fs:[0]", pointer = out(reg) pointer,
+            options(nostack, pure, readonly));
+    }
+    pointer
+}

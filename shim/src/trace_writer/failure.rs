@@ -1,0 +1,46 @@
+//! Why a file could not be used, for the `Stopped` record and the line on stderr.
+
+use std::fmt;
+use vramtrace_format::StopReason;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    pub reason: StopReason,
+    pub errno: i32,
+}
+
+impl Failure {
+    /// Of the call that failed last.
+    pub fn last(otherwise: StopReason) -> Failure {
+        Failure::of(errno(), otherwise)
+    }
+
+    pub fn of(errno: i32, otherwise: StopReason) -> Failure {
+        let reason = match errno {
+            libc::ENOSPC | libc::EDQUOT => StopReason::DiskFull,
+            libc::EFBIG => StopReason::FileSizeLimit,
+            libc::EBADF => StopReason::DescriptorLost,
+            _ => otherwise,
+        };
+        Failure { reason, errno }
+    }
+}
+
+pub fn errno() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let Failure { reason, errno } = *self;
+        f.write_str(match reason {
+            StopReason::DiskFull => "the disk is full",
+            StopReason::FileSizeLimit => "the file size limit (ulimit -f) is reached",
+            StopReason::DescriptorLost => "the program closed the trace and it is gone",
+            StopReason::CannotPunch => "VRAMTRACE_MAX is reached and old events cannot be removed",
+            StopReason::MapFailed if errno == 0 => "it cannot be mapped",
+            StopReason::WriteFailed if errno == 0 => "it cannot be written",
+            _ => return write!(f, "{}", std::io::Error::from_raw_os_error(errno)),
+        })
+    }
+}

@@ -1,0 +1,132 @@
+//! Who this process is: what file names and the header page say.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::fs;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use vramtrace_format::Header;
+use vramtrace_format::proc::Stat;
+use vramtrace_format::secrets;
+
+/// What identifies the process, cheap to find out.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    pub pid: u32,
+    /// Clock ticks since boot at which it started; 0 = unknown (no /proc).
+    pub start_ticks: u64,
+    pub host: OsString,
+    /// Path of the executable; empty = unknown.
+    pub executable: OsString,
+    pub rank: Option<u32>,
+    pub local_rank: Option<u32>,
+    pub world_size: Option<u32>,
+}
+
+impl Identity {
+    pub fn of_this_process() -> Identity {
+        Identity {
+            // SAFETY: always succeeds.
+            pid: unsafe { libc::getpid() } as u32,
+            start_ticks: Stat::of_this_process().map_or(0, |stat| stat.start_ticks),
+            host: host(),
+            executable: fs::read_link("/proc/thread-self/exe").map(Into::into).unwrap_or_default(),
+            rank: number(&["RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"]),
+            local_rank: number(&["LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK"]),
+            world_size: number(&["WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"]),
+        }
+    }
+
+    /// The header page of a trace of this process; clocks, driver and limit are the caller's.
+    pub fn header(&self) -> Header {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let command = fs::read("/proc/thread-self/cmdline").unwrap_or_default();
+        let command = command.strip_suffix(b"\0").unwrap_or(&command);
+        Header {
+            uuid: random(),
+            pid: self.pid,
+            // SAFETY: always succeeds.
+            parent_pid: unsafe { libc::getppid() } as u32,
+            process_start_ticks: self.start_ticks,
+            host: text(self.host.as_bytes()),
+            executable: text(self.executable.as_bytes()),
+            command: secrets::mask(command.split(|byte| *byte == 0).map(text)),
+            working_directory: fs::read_link("/proc/thread-self/cwd")
+                .map(|path| text(path.as_os_str().as_bytes()))
+                .unwrap_or_default(),
+            rank: self.rank,
+            local_rank: self.local_rank,
+            world_size: self.world_size,
+            writer: env!("CARGO_PKG_VERSION").into(),
+            ..Header::default()
+        }
+    }
+}
+
+/// Kernel id and name of the calling thread.
+pub fn thread() -> (u32, String) {
+    let mut name = [0u8; 16];
+    // SAFETY: PR_GET_NAME fills 16 bytes with a name that ends in 0.
+    let tid = unsafe {
+        libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr());
+        libc::syscall(libc::SYS_gettid)
+    };
+    let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+    (tid as u32, String::from_utf8_lossy(&name[..end]).into_owned())
+}
+
+fn host() -> OsString {
+    // SAFETY: uname fills what it is given.
+    unsafe {
+        let mut names: libc::utsname = std::mem::zeroed();
+        libc::uname(&mut names);
+        let bytes = names.nodename.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8);
+        OsString::from_vec(bytes.collect())
+    }
+}
+
+/// The first of these variables that is a number.
+fn number(names: &[&str]) -> Option<u32> {
+    names.iter().find_map(|name| variable(name)?.to_str()?.trim().parse().ok())
+}
+
+fn variable(name: &str) -> Option<&'static OsStr> {
+    let name = CString::new(name).ok()?;
+    // SAFETY: the program may change its environment in another thread; so may any library that
+    // calls getenv. Read at once, when the process state is made and when the trace opens.
+    unsafe {
+        let value = libc::getenv(name.as_ptr());
+        (!value.is_null()).then(|| OsStr::from_bytes(std::ffi::CStr::from_ptr(value).to_bytes()))
+    }
+}
+
+/// A random (version 4) UUID.
+fn random() -> [u8; 16] {
+    let mut bytes = [0u8; 16];
+    // SAFETY: fills the 16 bytes, without blocking.
+    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), 16, libc::GRND_NONBLOCK) };
+    if got != 16 {
+        // Early in a boot. Clock and pid tell files of one machine apart.
+        let unique = crate::runtime::clock::unix_ns() ^ u64::from(std::process::id()) << 40;
+        bytes[..8].copy_from_slice(&unique.to_le_bytes());
+        bytes[8..].copy_from_slice(&crate::runtime::clock::mono_ns().to_le_bytes());
+    }
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process() {
+        let identity = Identity::of_this_process();
+        assert_eq!(identity.pid, std::process::id());
+        assert!(identity.start_ticks > 0);
+        assert!(!identity.host.is_empty());
+        let header = identity.header();
+        let arguments: Vec<String> = std::env::args().collect();
+        assert_eq!(header.command, arguments);
+        assert_ne!(header.uuid, identity.header().uuid);
+    }
+}

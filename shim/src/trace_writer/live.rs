@@ -1,0 +1,247 @@
+//! The live page: figures of this process for `ps` and `top`, and the sign by which `vramtrace run`
+//! knows that the shim is there. It lies in shared memory that nobody can cut short, and its file
+//! says by its name where that is; see [`vramtrace_format::name`]. What the file holds is a copy,
+//! for who cannot attach the memory. Where none of this can be had the process goes on without.
+
+use super::TraceWriter;
+use super::identity::Identity;
+use crate::runtime::directory;
+use crate::runtime::log;
+use crate::runtime::secure_dir;
+use crate::runtime::segment::Segment;
+use crate::runtime::uncancelled::uncancelled;
+use std::ffi::{CStr, CString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+use vramtrace_format::live::{FILED_WORDS, LIVE_BYTES, LIVE_WORDS, LiveState};
+use vramtrace_format::member::Namespaces;
+use vramtrace_format::name::{PageName, Place};
+use vramtrace_format::{LiveDevice, LivePage, LiveProcess};
+
+type Words = [AtomicU64; LIVE_WORDS];
+
+pub struct PublishedPage {
+    words: &'static Words,
+    page: LivePage<'static>,
+    /// Where its file lies, and both together.
+    directory: CString,
+    file: CString,
+    path: CString,
+}
+
+impl PublishedPage {
+    /// Announced in the first of the places that can hold its file.
+    pub fn create(
+        runtime: Option<&Path>,
+        identity: &Identity,
+        recorder: &TraceWriter,
+        recording: bool,
+    ) -> Option<PublishedPage> {
+        let (words, segment) = memory()?;
+        let namespaces = Namespaces::of_this_process();
+        let place = Place::Segment { namespaces, id: segment };
+        let name = PageName { pid: identity.pid, start_ticks: identity.start_ticks, place };
+        let mut wrong = None;
+        let directory = places(runtime).into_iter().find(|directory| {
+            let announced = announce(directory, &name);
+            let told = announced.map_err(|what| wrong = Some((directory.clone(), what)));
+            told.is_ok()
+        });
+        if let (None, Some((path, what))) = (&directory, wrong)
+            && what.is_somebodys_doing()
+        {
+            log::line(format_args!(
+                "the directory {} {what}; `vramtrace ps` and `cap` do not see this process",
+                path.display()
+            ));
+        }
+        let directory = directory?;
+        let c_string = |path: &Path| CString::new(path.as_os_str().as_bytes()).ok();
+        let file = name.to_string();
+        let live = PublishedPage {
+            words,
+            page: LivePage::begin(words, &live_process(identity, recorder)),
+            path: c_string(&directory.join(&file))?,
+            directory: c_string(&directory)?,
+            file: CString::new(file).ok()?,
+        };
+        live.page.set_state(match recording {
+            true => LiveState::Loaded,
+            false => LiveState::NotRecording,
+        });
+        live.copy();
+        Some(live)
+    }
+
+    pub fn set_trace(&self, path: &Path) {
+        self.page.set_trace(&path.to_string_lossy());
+        self.recording(true);
+    }
+
+    pub fn page(&self) -> &LivePage<'static> {
+        &self.page
+    }
+
+    pub fn recording(&self, yes: bool) {
+        self.page.set_state(if yes { LiveState::Recording } else { LiveState::NotRecording });
+    }
+
+    pub fn update(&self, now_ns: u64, devices: &[LiveDevice]) {
+        self.page.update(now_ns, devices);
+    }
+
+    /// Writes the page to its file, for who cannot attach the memory, and takes over what they have
+    /// ordered there. The file may have been cut short, changed or taken away: it is made anew. A few
+    /// system calls.
+    pub fn copy(&self) {
+        if self.page.state() != Some(LiveState::Ended) && may_write(LIVE_BYTES as u64) {
+            uncancelled(|| self.write_copy());
+        }
+    }
+
+    fn write_copy(&self) {
+        let Ok(directory) = secure_dir::directory(self.directory.as_bytes()) else { return };
+        // Does not wait at a FIFO that somebody put there.
+        let flags = libc::O_RDWR | libc::O_CREAT | libc::O_NONBLOCK | libc::O_NOFOLLOW;
+        // SAFETY: descriptors of our own, and room for what is read and written.
+        unsafe {
+            let name = self.file.as_ptr();
+            let file = libc::openat(directory, name, flags | libc::O_CLOEXEC, 0o600);
+            libc::close(directory);
+            if file < 0 {
+                return;
+            }
+            if is_plain_and_closed(file) {
+                let mut orders = [0u64; FILED_WORDS];
+                let (to, bytes) = (orders.as_mut_ptr().cast(), size_of_val(&orders));
+                if libc::pread(file, to, bytes, LIVE_BYTES as libc::off_t) > 0 {
+                    self.page.take_filed(&orders);
+                }
+                libc::pwrite(file, self.words.as_ptr().cast(), LIVE_BYTES, 0);
+            }
+            libc::close(file);
+        }
+    }
+
+    /// The process ends. Its memory stays mapped: late threads may still store there.
+    pub fn end(&self) {
+        self.page.set_state(LiveState::Ended);
+        // SAFETY: a C string; the file is ours by its name.
+        unsafe { libc::unlink(self.path.as_ptr()) };
+    }
+}
+
+/// Shared, and its id; or, where no memory can be shared, our own: then figures are seen as copied,
+/// and orders come through the file.
+fn memory() -> Option<(&'static Words, Option<i32>)> {
+    match Segment::create() {
+        Ok(Segment { words, id }) => Some((words, Some(id))),
+        Err(_) => private().map(|words| (words, None)),
+    }
+}
+
+fn private() -> Option<&'static Words> {
+    let (access, flags) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a fresh mapping, all zeros, which is never undone.
+    unsafe {
+        match libc::mmap(std::ptr::null_mut(), LIVE_BYTES, access, flags, -1, 0) {
+            libc::MAP_FAILED => None,
+            at => Some(&*at.cast()),
+        }
+    }
+}
+
+fn live_process(identity: &Identity, recorder: &TraceWriter) -> LiveProcess {
+    LiveProcess {
+        pid: identity.pid,
+        start_ticks: identity.start_ticks,
+        start_unix_ns: recorder.start_unix_ns,
+        start_mono_ns: recorder.clock.start_ns(),
+        trace: String::new(),
+    }
+}
+
+/// Writing that far would not raise SIGXFSZ.
+fn may_write(bytes: u64) -> bool {
+    // SAFETY: a struct of our own.
+    unsafe {
+        let mut limit: libc::rlimit = std::mem::zeroed();
+        libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) == 0 && limit.rlim_cur >= bytes
+    }
+}
+
+/// A file of one name, and from here on closed to others.
+fn is_plain_and_closed(file: i32) -> bool {
+    // SAFETY: a struct of our own.
+    unsafe {
+        let mut stat: libc::stat = std::mem::zeroed();
+        libc::fstat(file, &mut stat) == 0
+            && stat.st_mode & libc::S_IFMT == libc::S_IFREG
+            && (stat.st_nlink, stat.st_uid) == (1, libc::geteuid())
+            && (stat.st_mode & 0o077 == 0 || libc::fchmod(file, 0o600) == 0)
+    }
+}
+
+fn places(runtime: Option<&Path>) -> Vec<PathBuf> {
+    // SAFETY: always succeeds.
+    let user = unsafe { libc::geteuid() };
+    let shared = PathBuf::from(format!("/dev/shm/vramtrace-{user}"));
+    let own = runtime.filter(|directory| is_closed_to_others(directory, user));
+    own.map(|directory| directory.join("vramtrace")).into_iter().chain([shared]).collect()
+}
+
+/// Whether the runtime directory is what it must be: this user's, writable by nobody else. Root
+/// may have been started with the environment of another user, who could then change what we open
+/// and remove there.
+fn is_closed_to_others(directory: &Path, user: libc::uid_t) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(directory).is_ok_and(|about| about.uid() == user && about.mode() & 0o022 == 0)
+}
+
+/// Makes the page's file, which says by its name where the page is, and takes away those of the
+/// dead. It takes no room: also where the file system is full, or files may have no length.
+fn announce(directory: &Path, name: &PageName) -> Result<(), secure_dir::Wrong> {
+    let descriptor = secure_dir::directory(directory.as_os_str().as_bytes())?;
+    let made =
+        secure_dir::c_string(name.to_string().as_bytes()).and_then(|file| make(descriptor, &file));
+    if made.is_ok() {
+        remove_stale(descriptor, name);
+    }
+    // SAFETY: a descriptor of our own.
+    unsafe { libc::close(descriptor) };
+    made
+}
+
+/// One that is there was left by a program that this process was before an exec.
+fn make(directory: i32, file: &CStr) -> Result<(), secure_dir::Wrong> {
+    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    // SAFETY: a C string, and a descriptor of our own.
+    unsafe {
+        libc::unlinkat(directory, file.as_ptr(), 0);
+        match libc::openat(directory, file.as_ptr(), flags, 0o600) {
+            -1 => Err(secure_dir::errno()),
+            descriptor => {
+                libc::close(descriptor);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Pages of processes that are no more, and of what this process was before an exec. Those of other
+/// namespaces stay, unless they are dead for sure.
+fn remove_stale(directory: i32, own: &PageName) {
+    let here = Namespaces::to_look_from();
+    directory::each_name(directory, |file| {
+        let Some(name) = file.to_str().ok().and_then(PageName::parse) else { return };
+        let before_exec = name != *own
+            && name.same_pids(here)
+            && (name.pid, name.start_ticks) == (own.pid, own.start_ticks);
+        if name != *own && (before_exec || name.is_stale(here, Segment::<LIVE_WORDS>::is_gone)) {
+            // SAFETY: a C string and an open directory.
+            unsafe { libc::unlinkat(directory, file.as_ptr(), 0) };
+        }
+    });
+}

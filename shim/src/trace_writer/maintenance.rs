@@ -1,0 +1,334 @@
+//! What is done now and then at the end of a call, outside all locks: totals at each new window,
+//! checkpoints in slices, the live page, and once a second what was recorded goes into the trace.
+
+use super::{RUNNING, SILENT, TOTALS, TraceWriter};
+use crate::model::ledger::Cursor;
+use crate::runtime::{log, thread_slot};
+use crate::trace_writer::trace::Trace;
+use std::sync::atomic::Ordering;
+use vramtrace_format::{Counters, Definition, DeviceId, Event, LiveDevice};
+
+/// The live page's figures are at most this old while calls come.
+const EVERY_NS: u64 = 1_000_000;
+const CREDIT_MOST: u64 = 64;
+/// Between two copies of the live page into its file, and how many may come at once: who calls
+/// seldom is seen exactly there too.
+const COPY_EVERY_NS: u64 = 1_000_000_000;
+const COPIES_MOST: u64 = 8;
+/// A copy of the trace without its tail lacks as much, while calls come.
+const WRITE_EVERY_NS: u64 = 1_000_000_000;
+/// Records of a checkpoint that one call writes: a few microseconds.
+const SLICE: usize = 32;
+
+/// What a trace's maintenance needs to know of the process. A trait, so that tests can drive the
+/// trace writer without a driver.
+pub trait ProcessView {
+    fn devices(&self) -> Vec<DeviceId>;
+    fn counters(&self, device: DeviceId) -> Counters;
+    fn live_device(&self, counters: &Counters) -> LiveDevice;
+    /// The limits in force for a device, if there are any.
+    fn limits(&self, device: DeviceId, emit: &mut dyn FnMut(&Event));
+    /// A new window or checkpoint has begun, or the process ends: what others say of memory is
+    /// due, now or at their next call.
+    fn others(&self, end: bool, emit: &mut dyn FnMut(&Event));
+    fn begin_checkpoint(&self, id: u32, append: &mut dyn FnMut());
+    /// What is few: contexts, mappings, pools, graphs, what the driver holds of its own.
+    fn checkpoint_frame(&self, id: u32, emit: &mut dyn FnMut(&Event));
+    fn checkpoint_slice(
+        &self,
+        cursor: &mut Cursor,
+        budget: usize,
+        emit: &mut dyn FnMut(&Event),
+    ) -> bool;
+}
+
+pub struct Maintenance {
+    /// `None` = the trace may grow without end: then it needs no checkpoints.
+    max: Option<u64>,
+    last_id: u32,
+    running: Option<Running>,
+    /// Bytes of event windows at the start of the last checkpoint.
+    since_bytes: u64,
+    /// What the last checkpoint took.
+    last_cost: u64,
+    /// Event window in which the totals were noted last.
+    noted: Option<u64>,
+    /// When the live page's figures are due.
+    figures_due_ns: u64,
+    /// When they were stored last, and how often they may be stored at once.
+    figures_ns: u64,
+    credit: u64,
+    copies: Copies,
+    /// When the next checkpoint is due in a trace that only keeps totals.
+    totals_due_ns: u64,
+    /// A checkpoint is due: what came before is lost.
+    cut: bool,
+}
+
+/// How often the live page may still be copied; it comes back with time.
+struct Copies {
+    left: u64,
+    earned_ns: u64,
+}
+
+impl Copies {
+    fn take(&mut self, now_ns: u64) -> bool {
+        let earned = now_ns.saturating_sub(self.earned_ns) / COPY_EVERY_NS;
+        self.earned_ns += earned * COPY_EVERY_NS;
+        self.left = self.left.saturating_add(earned).min(COPIES_MOST);
+        let may = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        may
+    }
+}
+
+struct Running {
+    cursor: Cursor,
+    records: u64,
+}
+
+impl Maintenance {
+    pub fn new(max: Option<u64>) -> Maintenance {
+        Maintenance {
+            max,
+            last_id: 0,
+            running: None,
+            since_bytes: 0,
+            last_cost: 0,
+            noted: None,
+            figures_due_ns: 0,
+            figures_ns: 0,
+            credit: CREDIT_MOST,
+            copies: Copies { left: COPIES_MOST, earned_ns: 0 },
+            totals_due_ns: 0,
+            cut: false,
+        }
+    }
+
+    /// When the figures are due again: at the next call while there is credit, which comes back
+    /// with time. Who calls seldom is shown exactly, who calls a lot about once a millisecond.
+    fn next_figures(&mut self, now_ns: u64) -> u64 {
+        let earned = now_ns.saturating_sub(self.figures_ns) / EVERY_NS;
+        self.figures_ns = now_ns;
+        self.credit = self.credit.saturating_add(earned).min(CREDIT_MOST);
+        if self.credit == 0 {
+            return now_ns + EVERY_NS;
+        }
+        self.credit -= 1;
+        now_ns
+    }
+
+    /// Bytes of events between two checkpoints: little enough that what leads to a peak is a
+    /// small part of the limit, and enough that checkpoints are a small part of the trace.
+    fn interval(&self, max: u64) -> u64 {
+        (3 * self.last_cost).clamp(max / 16, max / 8)
+    }
+}
+
+/// Bytes of a checkpoint's record in the file.
+const RECORD_BYTES: u64 = 56;
+
+impl TraceWriter {
+    /// Whether something is due at the end of this call; if not, that a call ended is noted.
+    #[inline]
+    pub fn is_due(&self) -> bool {
+        let due = thread_slot::last_ns() >= self.due_ns.load(Ordering::Relaxed);
+        if due || self.left_to_ask.load(Ordering::Relaxed) {
+            self.left_to_ask.store(false, Ordering::Relaxed);
+            return true;
+        }
+        if !self.behind.load(Ordering::Relaxed) {
+            self.behind.store(true, Ordering::Relaxed);
+        }
+        false
+    }
+
+    /// As `is_due`, at the end of a call about a block, where nobody else may be asked. Blocks change
+    /// none of the live page's figures, so that time alone makes nothing due. What others are asked
+    /// for is left to the next driver call.
+    #[inline]
+    pub fn is_due_after_block(&self) -> bool {
+        let due_ns = self.due_ns.load(Ordering::Relaxed);
+        let due = due_ns == 0 || thread_slot::last_ns() >= due_ns && self.waits_for_time();
+        if due {
+            self.left_to_ask.store(true, Ordering::Relaxed);
+        }
+        due
+    }
+
+    fn waits_for_time(&self) -> bool {
+        self.behind.load(Ordering::Relaxed)
+            || self.state.load(Ordering::Relaxed) == TOTALS
+            || thread_slot::last_ns() >= self.write_due_ns.load(Ordering::Relaxed)
+    }
+
+    /// `end`: the process ends; what is due later is done now.
+    #[cold]
+    pub fn maintain(&self, view: &impl ProcessView, end: bool) {
+        let Some(mut maintenance) = self.maintenance.try_lock() else { return };
+        let now_ns = self.clock.now_ns();
+        let state = self.state.load(Ordering::Acquire);
+        let trace = self.trace().filter(|_| state == RUNNING || state == TOTALS);
+        let sequence = trace.map(|trace| trace.sequence());
+        let new_window = sequence.is_some() && maintenance.noted != sequence;
+        let stale = self.stale.swap(false, Ordering::Relaxed);
+        if end || new_window || stale || now_ns >= maintenance.figures_due_ns {
+            self.behind.store(false, Ordering::Relaxed);
+            let devices = view.devices().into_iter();
+            let counters: Vec<Counters> = devices.map(|device| view.counters(device)).collect();
+            if let Some(sequence) = sequence.filter(|_| end || new_window) {
+                self.note(view, &counters, sequence);
+                view.others(end, &mut |event| self.record(event));
+            }
+            if let Some(live) = self.live() {
+                let figures: Vec<LiveDevice> =
+                    counters.iter().map(|counters| view.live_device(counters)).collect();
+                live.update(now_ns, &figures);
+                if !end && maintenance.copies.take(now_ns) {
+                    live.copy();
+                }
+            }
+            (maintenance.noted, maintenance.figures_due_ns) =
+                (sequence, maintenance.next_figures(now_ns));
+        }
+        if let Some(trace) = trace
+            && (end || now_ns >= self.write_due_ns.load(Ordering::Relaxed))
+        {
+            self.write(&mut maintenance, trace, now_ns);
+        }
+        if maintenance.running.is_some() && trace.is_some() {
+            self.slice(&mut maintenance, view, if end { usize::MAX } else { SLICE });
+        } else if let Some(trace) = trace {
+            let grown = trace.event_bytes() - maintenance.since_bytes;
+            let due = match state {
+                _ if maintenance.cut => true,
+                TOTALS => {
+                    (end || now_ns >= maintenance.totals_due_ns)
+                        && self.room_for_totals(&mut maintenance, now_ns, end)
+                }
+                _ => maintenance.max.is_some_and(|max| grown >= maintenance.interval(max)),
+            };
+            if due {
+                self.begin(&mut maintenance, view);
+                if end {
+                    self.slice(&mut maintenance, view, usize::MAX);
+                }
+            }
+        }
+        let busy = maintenance.running.is_some() && trace.is_some();
+        self.due_ns.store(if busy { 0 } else { maintenance.figures_due_ns }, Ordering::Relaxed);
+    }
+
+    /// The last figures, and the sign of an orderly end. Threads that outlive it may still append.
+    pub fn end(&self, view: &impl ProcessView) {
+        self.maintain(view, true);
+        if let Some(trace) = self.trace() {
+            self.record(&Event::Ended);
+            trace.finish();
+        }
+        if let Some(live) = self.live() {
+            live.end();
+        }
+    }
+
+    /// What was recorded goes into the trace.
+    fn write(&self, maintenance: &mut Maintenance, trace: &Trace, now_ns: u64) {
+        self.write_due_ns.store(now_ns + WRITE_EVERY_NS, Ordering::Relaxed);
+        if let Err(failure) = trace.flush() {
+            return self.fail(failure, now_ns);
+        }
+        if !trace.take_cut() {
+            return;
+        }
+        maintenance.cut = true;
+        let text = format!(
+            "{}: somebody made the file shorter while it was written; what it held there is lost",
+            trace.path().display()
+        );
+        if !self.told_cut.swap(true, Ordering::Relaxed) {
+            log::line(format_args!("{text}, the program goes on and so does the recording"));
+        }
+        self.define(&Definition::Note { text });
+    }
+
+    /// The live page is to show what this call does.
+    pub fn refresh(&self) {
+        self.stale.store(true, Ordering::Relaxed);
+        self.due_ns.store(0, Ordering::Relaxed);
+    }
+
+    /// The totals of all devices, and what they say about what must be kept; the caps, so that
+    /// they are in what is left of a punched trace too.
+    fn note(&self, view: &impl ProcessView, counters: &[Counters], sequence: u64) {
+        for one in counters {
+            self.record(&Event::Counters(*one));
+            view.limits(DeviceId(one.device), &mut |event| self.record(event));
+        }
+        let Some(trace) = self.trace() else { return };
+        let lost = trace.with_retention(|retention| {
+            for one in counters {
+                retention.peak(DeviceId(one.device), one.peak, sequence);
+            }
+            retention.take_lost()
+        });
+        for device in lost {
+            let text = format!(
+                "the events that lead to the peak of device {} took too much of VRAMTRACE_MAX and \
+                 were given up; its figures stay",
+                device.0
+            );
+            self.define(&Definition::Note { text });
+        }
+    }
+
+    fn begin(&self, maintenance: &mut Maintenance, view: &impl ProcessView) {
+        let Some(trace) = self.trace() else { return };
+        let id = maintenance.last_id + 1;
+        (maintenance.last_id, maintenance.cut) = (id, false);
+        maintenance.since_bytes = trace.event_bytes();
+        trace.with_retention(|retention| retention.checkpoint_begins(trace.sequence()));
+        view.begin_checkpoint(id, &mut || self.record(&Event::CheckpointBegin { id }));
+        let mut records = 0;
+        view.others(false, &mut |event| self.record(event));
+        view.checkpoint_frame(id, &mut |event| {
+            records += 1;
+            self.record(event);
+        });
+        maintenance.running = Some(Running { cursor: Cursor::new(id), records });
+    }
+
+    fn slice(&self, maintenance: &mut Maintenance, view: &impl ProcessView, budget: usize) {
+        let id = maintenance.last_id;
+        let Some(running) = &mut maintenance.running else { return };
+        let Running { cursor, records } = running;
+        let done = view.checkpoint_slice(cursor, budget, &mut |event| {
+            *records += 1;
+            self.record(event);
+        });
+        if !done {
+            return;
+        }
+        self.record(&Event::CheckpointEnd { id });
+        maintenance.last_cost = *records * RECORD_BYTES;
+        maintenance.running = None;
+        if let Some(trace) = self.trace() {
+            trace.with_retention(|retention| retention.checkpoint_ends(trace.sequence()));
+        }
+    }
+
+    /// Where nothing can be punched, each checkpoint takes room for good: they come at doubling
+    /// intervals, and the last room is for the one at the end.
+    fn room_for_totals(&self, maintenance: &mut Maintenance, now_ns: u64, end: bool) -> bool {
+        let Some(trace) = self.trace() else { return false };
+        maintenance.totals_due_ns = now_ns.saturating_mul(2);
+        // It may have grown since the last one, and takes whole windows.
+        let cost = 2 * maintenance.last_cost + (4 << 18);
+        let left = trace.with_retention(|retention| retention.left()).unwrap_or(u64::MAX);
+        left >= if end { cost } else { 2 * cost }
+    }
+
+    /// Whether anything can still be recorded.
+    pub fn is_silent(&self) -> bool {
+        self.state.load(Ordering::Acquire) == SILENT
+    }
+}

@@ -1,0 +1,417 @@
+//! Events into the trace file.
+//!
+//! `record` is the hot path: it reads the clock and stores into the current window of the open
+//! `trace::Trace`. The file opens at the first event that concerns memory or a context;
+//! what is defined before is kept and written then. Any failure ends recording, nothing else.
+
+mod descriptor;
+mod failure;
+mod file;
+mod identity;
+pub mod live;
+pub mod maintenance;
+mod name;
+mod opening;
+mod retention;
+mod slots;
+mod tail;
+mod trace;
+
+#[cfg(test)]
+mod tests;
+
+use crate::capture::definitions::{DefinitionLocation, DefinitionSink};
+use crate::config::{Config, Out};
+use crate::driver::depth::inside;
+use crate::driver::functions::driver;
+use crate::model::ledger::Sink;
+use crate::runtime::clock::{self, ProcessClock};
+use crate::runtime::lock::Lock;
+use crate::runtime::log;
+use crate::runtime::own_stack;
+use crate::runtime::thread_slot;
+use crate::trace_writer::maintenance::Maintenance;
+use failure::Failure;
+use identity::Identity;
+use live::PublishedPage;
+use std::path::PathBuf;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use trace::{Means, Trace};
+use vramtrace_format::{
+    Alloc, Appended, Definition, Event, Header, SiteId, Space, StopReason, ThreadId, WindowWriter,
+};
+
+/// Nothing recorded yet; the first event that opens the file will.
+const UNOPENED: u32 = 0;
+const RUNNING: u32 = 1;
+/// The limit is reached and nothing can be punched: checkpoints, totals and refusals only.
+const TOTALS: u32 = 2;
+/// Off from the start, or stopped by a failure.
+const SILENT: u32 = 3;
+
+/// Events and definitions kept for a file that may never open.
+const PENDING_MOST: usize = 1 << 14;
+
+pub struct TraceWriter {
+    state: AtomicU32,
+    trace: AtomicPtr<Trace>,
+    clock: ProcessClock,
+    start_unix_ns: u64,
+    /// The live page's figures are to be stored at the end of this call.
+    stale: AtomicBool,
+    /// A call ended since they were stored last.
+    behind: AtomicBool,
+    /// When [`TraceWriter::maintain`] has something to do; 0: at once.
+    due_ns: AtomicU64,
+    /// When what was recorded is to be in the trace, whatever becomes of its tail. Never while there
+    /// is no trace.
+    write_due_ns: AtomicU64,
+    /// The line about a cut trace stands on stderr.
+    told_cut: AtomicBool,
+    /// It was called at the end of a block's call; the rest waits for a driver call.
+    left_to_ask: AtomicBool,
+    threads: AtomicU32,
+    pending: Lock<Pending>,
+    maintenance: Lock<Maintenance>,
+    live: AtomicPtr<PublishedPage>,
+    identity: AtomicPtr<Identity>,
+    out: Out,
+    /// The name of the group that the process shares a cap with.
+    group: Option<String>,
+    max: Option<u64>,
+    runtime_directory: Option<PathBuf>,
+    means: Means,
+    /// 0 = unknown.
+    driver_version: AtomicU32,
+}
+
+/// Kept until the file opens.
+#[derive(Default)]
+struct Pending {
+    definitions: Vec<Definition>,
+    events: Vec<(u64, ThreadId, Event)>,
+}
+
+impl TraceWriter {
+    pub fn new(config: &Config) -> TraceWriter {
+        let off = config.out == Out::Off;
+        if config.test_clock {
+            clock::always_ask();
+        }
+        TraceWriter {
+            state: AtomicU32::new(if off { SILENT } else { UNOPENED }),
+            trace: AtomicPtr::new(null_mut()),
+            clock: ProcessClock::start(),
+            start_unix_ns: clock::unix_ns(),
+            stale: AtomicBool::new(false),
+            behind: AtomicBool::new(false),
+            due_ns: AtomicU64::new(0),
+            write_due_ns: AtomicU64::new(u64::MAX),
+            told_cut: AtomicBool::new(false),
+            left_to_ask: AtomicBool::new(false),
+            threads: AtomicU32::new(0),
+            pending: Lock::new(Pending::default()),
+            maintenance: Lock::new(Maintenance::new(config.max)),
+            live: AtomicPtr::new(null_mut()),
+            identity: AtomicPtr::new(null_mut()),
+            out: config.out.clone(),
+            group: config.cap_group.as_ref().ok().cloned().flatten().map(|group| group.name),
+            max: config.max,
+            runtime_directory: config.runtime_directory.clone(),
+            means: Means::default(),
+            driver_version: AtomicU32::new(0),
+        }
+    }
+
+    /// The process state is made and will stay: its live page may show it. Called from a hook,
+    /// with no lock held.
+    pub fn start(&self) {
+        self.driver_version.store(driver_version().unwrap_or(0), Ordering::Relaxed);
+        let identity = self.identify();
+        let recording = self.state.load(Ordering::Relaxed) != SILENT;
+        let page =
+            PublishedPage::create(self.runtime_directory.as_deref(), identity, self, recording);
+        if let (Some(live), Some(group)) = (&page, &self.group) {
+            live.page().set_group(group);
+        }
+        if let Some(live) = page {
+            self.live.store(Box::into_raw(Box::new(live)), Ordering::Release);
+        }
+    }
+
+    /// The clock of the events.
+    pub fn clock(&self) -> ProcessClock {
+        self.clock
+    }
+
+    #[inline]
+    pub fn record(&self, event: &Event) {
+        self.record_at(self.clock.now_ns(), event);
+    }
+
+    /// For an event whose time also stands elsewhere (in the ledger).
+    #[inline]
+    pub fn record_at(&self, time_ns: u64, event: &Event) {
+        if self.state.load(Ordering::Acquire) != RUNNING && !self.admits(time_ns, event) {
+            return;
+        }
+        self.append(time_ns, event);
+    }
+
+    /// Begins to fetch where the next event will stand.
+    #[inline]
+    pub fn prefetch(&self) {
+        if let Some(trace) = self.trace() {
+            trace.prefetch();
+        }
+    }
+
+    /// As `record_at` of an allocation: of many.
+    #[inline]
+    pub fn record_alloc(&self, time_ns: u64, alloc: &Alloc) {
+        let short = |thread, writer: &WindowWriter| writer.append_alloc(thread, time_ns, alloc);
+        if !self.short(time_ns, short) {
+            self.record_at(time_ns, &Event::Alloc(*alloc));
+        }
+    }
+
+    /// As `record_at` of a block's free: of many.
+    #[inline]
+    pub fn record_block_free(&self, time_ns: u64, key: u64) {
+        let (space, site) = (Space::Block, SiteId(0));
+        let short =
+            |thread, writer: &WindowWriter| writer.append_free(thread, time_ns, key, space, site);
+        if !self.short(time_ns, short) {
+            self.record_at(time_ns, &Event::Free { key, space, site });
+        }
+    }
+
+    /// False: not written.
+    #[inline(always)]
+    fn short(
+        &self,
+        time_ns: u64,
+        put: impl FnOnce(ThreadId, &WindowWriter) -> Option<Appended>,
+    ) -> bool {
+        if self.state.load(Ordering::Acquire) != RUNNING {
+            return false;
+        }
+        let Some(thread) = thread_slot::number(self.owner()) else { return false };
+        let Some(trace) = self.trace() else { return false };
+        match trace.short(time_ns, |writer| put(thread, writer)) {
+            None => false,
+            Some(Ok(_)) => true,
+            Some(Err(failure)) => {
+                self.fail(failure, time_ns);
+                true
+            }
+        }
+    }
+
+    #[inline]
+    fn append(&self, time_ns: u64, event: &Event) {
+        let thread = self.thread(time_ns);
+        match self.trace().map(|trace| trace.event(thread, time_ns, event)) {
+            Some(Ok(false)) | None => {}
+            Some(Ok(true)) => self.due_ns.store(0, Ordering::Relaxed),
+            Some(Err(failure)) => self.fail(failure, time_ns),
+        }
+    }
+
+    /// Writes a definition, or keeps it until the file opens.
+    pub fn define(&self, definition: &Definition) {
+        self.try_define(definition);
+    }
+
+    /// As [`TraceWriter::define`]. False: nothing is recorded.
+    pub fn try_define(&self, definition: &Definition) -> bool {
+        own_stack::run(|| self.define_located(definition)).is_some()
+    }
+
+    /// Reads definitions of the trace again while `work` runs; it asks for them by their place, the
+    /// kind of record and its number. Not run where there is no trace.
+    pub fn look_up(
+        &self,
+        work: impl FnOnce(&mut dyn FnMut(DefinitionLocation, u8, u32) -> Option<Definition>),
+    ) {
+        let Some(trace) = self.trace() else { return };
+        trace.look_up(|lookup| {
+            work(&mut |place, kind, id| match place {
+                DefinitionLocation::At(offset) => lookup.at(offset),
+                DefinitionLocation::Early => lookup.early(kind, id),
+            })
+        });
+    }
+
+    /// Recording ends here; the cap goes on. Says nothing: the caller knows more.
+    /// False: it has ended before.
+    pub fn stop(&self, reason: StopReason, errno: i32) -> bool {
+        self.stop_at(reason, errno, self.clock.now_ns())
+    }
+
+    /// The path of the trace, once it is open.
+    pub fn path(&self) -> Option<PathBuf> {
+        self.trace().map(|trace| trace.path().to_path_buf())
+    }
+
+    fn stop_at(&self, reason: StopReason, errno: i32, now_ns: u64) -> bool {
+        let before = self.state.swap(SILENT, Ordering::AcqRel);
+        if before == SILENT {
+            return false;
+        }
+        self.write_due_ns.store(u64::MAX, Ordering::Relaxed);
+        if let Some(trace) = self.trace() {
+            trace.last_words(self.thread(now_ns), now_ns, &Event::Stopped { reason, errno });
+        }
+        if let Some(live) = self.live() {
+            live.recording(false);
+        }
+        true
+    }
+
+    /// A failure of the file: recording ends, with one line on stderr.
+    #[cold]
+    fn fail(&self, failure: Failure, now_ns: u64) {
+        if failure.reason == StopReason::CannotPunch && self.go_on_with_totals(failure, now_ns) {
+            return;
+        }
+        let said = failure.reason == StopReason::CannotPunch;
+        if self.stop_at(failure.reason, failure.errno, now_ns) && !said {
+            let path = self.path().unwrap_or_default();
+            log::line(format_args!(
+                "{}: {}; recording ends here, the program goes on",
+                path.display(),
+                failure
+            ));
+        }
+    }
+
+    /// The limit is reached and nothing can be punched. False: there is no room for totals either.
+    fn go_on_with_totals(&self, failure: Failure, now_ns: u64) -> bool {
+        let Some(trace) = self.trace() else { return false };
+        let turned =
+            self.state.compare_exchange(RUNNING, TOTALS, Ordering::AcqRel, Ordering::Acquire);
+        if turned.is_err() {
+            // An event that was under way when another thread turned: dropped like all that follow.
+            return failure.errno != libc::EFBIG;
+        }
+        let stopped = Event::Stopped { reason: failure.reason, errno: failure.errno };
+        trace.last_words(self.thread(now_ns), now_ns, &stopped);
+        trace.with_retention(|retention| retention.set_totals_only());
+        self.due_ns.store(0, Ordering::Relaxed);
+        log::line(format_args!(
+            "{}: {}; from here on only totals are recorded",
+            trace.path().display(),
+            failure
+        ));
+        true
+    }
+
+    /// Who this process is, found out anew.
+    fn identify(&self) -> &'static Identity {
+        let fresh = Box::into_raw(Box::new(Identity::of_this_process()));
+        // What was there is leaked: it may be in use, and there are two at most.
+        self.identity.store(fresh, Ordering::Release);
+        // SAFETY: just made, and never freed.
+        unsafe { &*fresh }
+    }
+
+    /// Who this process is, as the header page of a trace says it. The environment is not read
+    /// again: the program may be changing it.
+    pub fn this_process(&self) -> Header {
+        // SAFETY: null, or made by `identify` and never freed.
+        let known = unsafe { self.identity.load(Ordering::Acquire).as_ref() };
+        known.map(Identity::header).unwrap_or_default()
+    }
+
+    #[inline]
+    fn trace(&self) -> Option<&'static Trace> {
+        // SAFETY: null, or made by `open` and never freed.
+        unsafe { self.trace.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// What others look at; `None` where it could not be made.
+    #[inline]
+    pub fn live(&self) -> Option<&'static PublishedPage> {
+        // SAFETY: null, or made by `start` and never freed.
+        unsafe { self.live.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Whose numbers the threads carry: a forked child's trace writer lies elsewhere.
+    #[inline]
+    fn owner(&self) -> usize {
+        self as *const TraceWriter as usize
+    }
+
+    #[inline]
+    fn thread(&self, now_ns: u64) -> ThreadId {
+        thread_slot::number(self.owner()).unwrap_or_else(|| self.new_thread(now_ns))
+    }
+
+    #[cold]
+    fn new_thread(&self, now_ns: u64) -> ThreadId {
+        let count = self.threads.fetch_add(1, Ordering::Relaxed).saturating_add(1);
+        let Ok(number) = u16::try_from(count) else {
+            self.threads.store(u32::from(u16::MAX), Ordering::Relaxed);
+            thread_slot::set_number(self.owner(), ThreadId(0));
+            return ThreadId(0);
+        };
+        let id = ThreadId(number);
+        // First: the definition itself asks for the number.
+        thread_slot::set_number(self.owner(), id);
+        let (tid, name) = identity::thread();
+        self.define(&Definition::Thread { id, tid, name });
+        thread_slot::set_last_ns(now_ns);
+        id
+    }
+}
+
+impl Sink for TraceWriter {
+    fn emit(&self, event: &Event) {
+        self.record(event);
+    }
+}
+
+impl DefinitionSink for TraceWriter {
+    /// Whether what happens now is written, or will be when the file opens.
+    #[inline]
+    fn is_recording(&self) -> bool {
+        self.state.load(Ordering::Relaxed) != SILENT
+    }
+
+    /// As [`TraceWriter::define`]: where it stands, for [`TraceWriter::look_up`]. `None`: nothing is
+    /// recorded.
+    fn define_located(&self, definition: &Definition) -> Option<DefinitionLocation> {
+        let now_ns = self.clock.now_ns();
+        // Unknown until the first event: a definition has no thread that matters.
+        let thread = thread_slot::number(self.owner()).unwrap_or_default();
+        if self.state.load(Ordering::Acquire) == UNOPENED {
+            let mut pending = self.pending.lock();
+            if self.state.load(Ordering::Acquire) == UNOPENED {
+                if pending.definitions.len() < PENDING_MOST {
+                    pending.definitions.push(definition.clone());
+                }
+                return Some(DefinitionLocation::Early);
+            }
+        }
+        if self.state.load(Ordering::Acquire) == SILENT {
+            return None;
+        }
+        match self.trace()?.define(thread, now_ns, definition) {
+            Ok(offset) => Some(DefinitionLocation::At(offset)),
+            Err(failure) => {
+                self.fail(failure, now_ns);
+                None
+            }
+        }
+    }
+}
+
+fn driver_version() -> Option<u32> {
+    let ask = driver().driver_get_version?;
+    let mut version = 0;
+    // SAFETY: the driver's own function; it fills the number.
+    let result = inside(|| unsafe { ask(&mut version) });
+    (result == 0).then_some(version as u32)
+}

@@ -1,0 +1,120 @@
+//! The file opens at the first event that is worth one; what came before is written then.
+
+use super::failure::Failure;
+use super::identity::Identity;
+use super::trace::Trace;
+use super::{PENDING_MOST, Pending, RUNNING, SILENT, TOTALS, TraceWriter, UNOPENED, name};
+use crate::config::Out;
+use crate::driver::api::Api;
+use crate::runtime::clock;
+use crate::runtime::lock::Guard;
+use crate::runtime::log;
+use crate::runtime::own_stack;
+use crate::runtime::uncancelled::uncancelled;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+use vramtrace_format::{Definition, Event, Header, StopReason, ThreadId};
+
+impl TraceWriter {
+    /// Everything but `RUNNING`: whether this event goes into the file all the same.
+    #[cold]
+    pub(super) fn admits(&self, time_ns: u64, event: &Event) -> bool {
+        match self.state.load(Ordering::Acquire) {
+            UNOPENED => self.early(time_ns, event),
+            RUNNING => true,
+            TOTALS => event.is_total(),
+            _ => false,
+        }
+    }
+
+    /// Before the file is open. True: it is open now, and the event is still to be written.
+    fn early(&self, time_ns: u64, event: &Event) -> bool {
+        if !event.opens_file() {
+            let thread = self.thread(time_ns);
+            let mut pending = self.pending.lock();
+            if self.state.load(Ordering::Acquire) != UNOPENED {
+                drop(pending);
+                return self.state.load(Ordering::Acquire) == RUNNING;
+            }
+            if pending.events.len() < PENDING_MOST {
+                pending.events.push((time_ns, thread, *event));
+            }
+            return false;
+        }
+        let pending = self.pending.lock();
+        if self.state.load(Ordering::Acquire) == UNOPENED {
+            own_stack::run(|| uncancelled(|| self.open(pending, time_ns)));
+        }
+        self.state.load(Ordering::Acquire) == RUNNING
+    }
+
+    /// Opens the file and writes what was kept for it.
+    fn open(&self, mut pending: Guard<'_, Pending>, now_ns: u64) {
+        let identity = self.identify();
+        let started = clock::compact_utc(self.start_unix_ns);
+        let trace = match self.create(identity, &started) {
+            Ok(Some(trace)) => trace,
+            Ok(None) => return self.state.store(SILENT, Ordering::Release),
+            Err((path, failure)) => {
+                self.state.store(SILENT, Ordering::Release);
+                if let Some(live) = self.live() {
+                    live.recording(false);
+                }
+                return log::line(format_args!(
+                    "cannot record into {}: {}; the program goes on without a trace",
+                    path.display(),
+                    failure
+                ));
+            }
+        };
+        let trace = Box::into_raw(Box::new(trace));
+        self.trace.store(trace, Ordering::Release);
+        // SAFETY: just made, and never freed.
+        let trace: &Trace = unsafe { &*trace };
+        let kept = std::mem::take(&mut *pending);
+        let names =
+            Api::ALL.iter().map(|&api| Definition::Api { id: api as u16, name: api.name().into() });
+        let outcome = names
+            .chain(kept.definitions)
+            .try_for_each(|one| trace.define(ThreadId(0), now_ns, &one).map(|_| ()))
+            .and_then(|_| {
+                let mut events = kept.events.iter();
+                events.try_for_each(|(at, thread, one)| trace.event(*thread, *at, one).map(|_| ()))
+            });
+        if let Some(live) = self.live() {
+            live.set_trace(trace.path());
+        }
+        self.write_due_ns.store(0, Ordering::Relaxed);
+        self.state.store(RUNNING, Ordering::Release);
+        if let Err(failure) = outcome {
+            self.fail(failure, now_ns);
+        }
+    }
+
+    fn create(
+        &self,
+        identity: &Identity,
+        started: &str,
+    ) -> Result<Option<Trace>, (PathBuf, Failure)> {
+        let path = name::place(&self.out, identity, started).map_err(|error| {
+            let shown = match &self.out {
+                Out::Pattern(pattern) => pattern.into(),
+                _ => PathBuf::from("the working directory"),
+            };
+            let errno = error.raw_os_error().unwrap_or(0);
+            (shown, Failure { reason: StopReason::WriteFailed, errno })
+        })?;
+        let Some(path) = path else { return Ok(None) };
+        let header = Header {
+            start_unix_ns: self.start_unix_ns,
+            start_mono_ns: self.clock.start_ns(),
+            driver_version: Some(self.driver_version.load(Ordering::Relaxed)).filter(|v| *v != 0),
+            max_bytes: self.max,
+            ..identity.header()
+        };
+        match Trace::create(&path, &header, self.max, self.means) {
+            Ok(trace) => Ok(Some(trace)),
+            Err(failure) => Err((path, failure)),
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! Which windows stay when the trace reaches its limit.
+//!
+//! Kept: definitions; from the last checkpoint but one to the end; and for each device the windows
+//! from the checkpoint before its highest peak up to that peak. The oldest others are erased, and
+//! their place is used again: the file does not grow beyond the limit.
+
+use super::failure::Failure;
+use vramtrace_format::{DeviceId, HEADER_BYTES, SLOT, StopReason, WindowKind};
+
+/// An event window that has not been erased.
+#[derive(Clone, Copy, Debug)]
+struct Placed {
+    sequence: u64,
+    slot: u32,
+    slots: u16,
+    /// Nobody writes there any more.
+    complete: bool,
+}
+
+/// A checkpoint: the windows in which it begins and ends.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    begin: u64,
+    end: Option<u64>,
+}
+
+/// The windows from which a device's peak can be replayed.
+#[derive(Clone, Copy, Debug)]
+struct Peak {
+    device: DeviceId,
+    bytes: u64,
+    /// When the figure was read last: the peak stands at or after this window.
+    looked: u64,
+    from: u64,
+    to: u64,
+    /// Given up: its windows took too much of the limit.
+    dropped: bool,
+}
+
+pub struct Retention {
+    limit: Option<u64>,
+    totals_only: bool,
+    /// Bytes of blocks in the file.
+    used: u64,
+    windows: Vec<Placed>,
+    /// Complete ones and the running one, oldest first; the first is the start of the file, where
+    /// nothing was live.
+    marks: Vec<Mark>,
+    peaks: Vec<Peak>,
+    /// Devices whose peak was given up since it was asked last.
+    lost: Vec<DeviceId>,
+}
+
+impl Retention {
+    pub fn new(limit: Option<u64>) -> Retention {
+        Retention {
+            limit,
+            totals_only: false,
+            used: HEADER_BYTES as u64,
+            windows: Vec::new(),
+            marks: vec![Mark { begin: 0, end: Some(0) }],
+            peaks: Vec::new(),
+            lost: Vec::new(),
+        }
+    }
+
+    /// A window was put into the file.
+    pub fn placed(&mut self, kind: WindowKind, sequence: u64, slot: u32, slots: u16) {
+        self.used += u64::from(slots) * SLOT as u64;
+        if kind == WindowKind::Events && self.limit.is_some() {
+            self.windows.push(Placed { sequence, slot, slots, complete: false });
+        }
+    }
+
+    /// All appends to the window have ended, and it is in the file.
+    pub fn complete(&mut self, kind: WindowKind, sequence: u64) {
+        if kind == WindowKind::Events
+            && let Some(window) = self.windows.iter_mut().rfind(|w| w.sequence == sequence)
+        {
+            window.complete = true;
+        }
+    }
+
+    /// Makes room for a window of so many bytes below the limit; `erase` frees a range of slots.
+    /// The failure has an errno where there is not even room for totals.
+    pub fn make_room(
+        &mut self,
+        bytes: u64,
+        mut erase: impl FnMut(u32, u16) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        let Some(limit) = self.limit else { return Ok(()) };
+        let errno = if self.totals_only { libc::EFBIG } else { 0 };
+        let full = Failure { reason: StopReason::CannotPunch, errno };
+        self.shed_peaks(limit);
+        while self.used + bytes > limit {
+            let Some(at) = self.oldest_free() else {
+                if self.drop_a_peak() {
+                    continue;
+                }
+                return Err(full);
+            };
+            let window = self.windows.remove(at);
+            erase(window.slot, window.slots)?;
+            self.used -= u64::from(window.slots) * SLOT as u64;
+        }
+        Ok(())
+    }
+
+    /// From here on it goes on with checkpoints alone, in the place of older events: what had to be
+    /// kept was too much.
+    pub fn set_totals_only(&mut self) {
+        self.totals_only = true;
+    }
+
+    /// Bytes that checkpoints may still take; `None` = any number.
+    pub fn left(&self) -> Option<u64> {
+        Some(self.limit? / 2)
+    }
+
+    fn oldest_free(&self) -> Option<usize> {
+        let tail = self.tail();
+        self.windows.iter().position(|window| {
+            let kept = window.sequence >= tail || self.holds_a_peak(window.sequence);
+            window.complete && (self.totals_only || !kept)
+        })
+    }
+
+    fn holds_a_peak(&self, sequence: u64) -> bool {
+        self.peaks.iter().any(|peak| peak.holds(sequence))
+    }
+
+    /// The window of the last complete checkpoint but one: from here on everything stays.
+    fn tail(&self) -> u64 {
+        let mut complete = self.marks.iter().rev().filter(|mark| mark.end.is_some());
+        let last = complete.next();
+        complete.next().or(last).map_or(0, |mark| mark.begin)
+    }
+
+    /// Peaks may take half of the limit: those of the devices with the lowest ones go first.
+    fn shed_peaks(&mut self, limit: u64) {
+        loop {
+            let tail = self.tail();
+            let held: u64 = self
+                .windows
+                .iter()
+                .filter(|window| window.sequence < tail && self.holds_a_peak(window.sequence))
+                .map(|window| u64::from(window.slots) * SLOT as u64)
+                .sum();
+            if held <= limit / 2 || !self.drop_a_peak() {
+                return;
+            }
+        }
+    }
+
+    fn drop_a_peak(&mut self) -> bool {
+        let kept = self.peaks.iter_mut().filter(|peak| !peak.dropped);
+        let Some(lowest) = kept.min_by_key(|peak| peak.bytes) else { return false };
+        lowest.dropped = true;
+        self.lost.push(lowest.device);
+        true
+    }
+
+    /// Devices whose peak had to be given up, each told once a peak.
+    pub fn take_lost(&mut self) -> Vec<DeviceId> {
+        std::mem::take(&mut self.lost)
+    }
+
+    /// A checkpoint begins in this window (or later).
+    pub fn checkpoint_begins(&mut self, sequence: u64) {
+        self.marks.push(Mark { begin: sequence, end: None });
+    }
+
+    /// It is complete with this window (or earlier).
+    pub fn checkpoint_ends(&mut self, sequence: u64) {
+        if let Some(mark) = self.marks.last_mut() {
+            mark.end = Some(sequence);
+        }
+        // Older ones are needed by nobody: a new peak begins at one of the last.
+        let surplus = self.marks.len().saturating_sub(8);
+        self.marks.drain(..surplus);
+    }
+
+    /// The device's highest peak so far, as read while this window was being filled.
+    pub fn peak(&mut self, device: DeviceId, bytes: u64, sequence: u64) {
+        let known = self.peaks.iter().position(|peak| peak.device == device);
+        let at = known.unwrap_or_else(|| {
+            let fresh = Peak { device, bytes: 0, looked: 0, from: 0, to: 0, dropped: false };
+            self.peaks.push(fresh);
+            self.peaks.len() - 1
+        });
+        let looked = self.peaks[at].looked;
+        self.peaks[at].looked = sequence;
+        if bytes <= self.peaks[at].bytes {
+            return;
+        }
+        // It rose somewhere since the last look: replay begins at a checkpoint that was complete
+        // before that look. One window of grace on both sides for threads between ledger and file.
+        let from = self
+            .marks
+            .iter()
+            .rev()
+            .find(|mark| mark.end.is_some_and(|end| end < looked))
+            .or(self.marks.first())
+            .map_or(0, |mark| mark.begin);
+        let peak = &mut self.peaks[at];
+        (peak.bytes, peak.from, peak.to, peak.dropped) = (bytes, from, sequence + 1, false);
+    }
+}
+
+impl Peak {
+    fn holds(&self, sequence: u64) -> bool {
+        !self.dropped && (self.from..=self.to).contains(&sequence)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WINDOW: u64 = SLOT as u64;
+
+    /// Windows of one slot; those that were erased, by sequence.
+    struct File {
+        retention: Retention,
+        next: u64,
+        erased: Vec<u64>,
+    }
+
+    impl File {
+        fn new(windows: u64) -> File {
+            let limit = HEADER_BYTES as u64 + windows * WINDOW;
+            File { retention: Retention::new(Some(limit)), next: 0, erased: Vec::new() }
+        }
+
+        /// One more window; the ones before are complete.
+        fn roll(&mut self) -> Result<(), Failure> {
+            let erased = &mut self.erased;
+            self.retention.make_room(WINDOW, |slot, _| {
+                erased.push(u64::from(slot));
+                Ok(())
+            })?;
+            self.retention.placed(WindowKind::Events, self.next, self.next as u32, 1);
+            if self.next > 0 {
+                self.retention.complete(WindowKind::Events, self.next - 1);
+            }
+            self.next += 1;
+            assert!(self.retention.used <= self.retention.limit.unwrap());
+            Ok(())
+        }
+
+        fn checkpoint(&mut self) {
+            self.retention.checkpoint_begins(self.next - 1);
+            self.retention.checkpoint_ends(self.next - 1);
+        }
+
+        fn is_whole(&self, mut range: std::ops::RangeInclusive<u64>) -> bool {
+            !range.any(|sequence| self.erased.contains(&sequence))
+        }
+    }
+
+    #[test]
+    fn the_way_to_each_devices_peak_stays_and_so_does_the_tail() {
+        let mut file = File::new(24);
+        for step in 0..400u64 {
+            file.roll().unwrap();
+            let now = file.next - 1;
+            if step % 4 == 0 {
+                file.checkpoint();
+            }
+            // Device 0 peaks in window 50, device 1 in window 90.
+            file.retention.peak(DeviceId(0), step.min(50), now);
+            file.retention.peak(DeviceId(1), 1000 + step.min(90), now);
+        }
+        // The checkpoint before window 49, where it was looked at last, is in 44 or 48.
+        assert!(file.is_whole(48..=51) && file.is_whole(88..=91), "{:?}", file.erased);
+        assert!(file.is_whole(392..=399));
+        assert!(file.erased.len() > 370);
+        assert_eq!(file.retention.take_lost(), []);
+    }
+
+    #[test]
+    fn peaks_that_take_too_much_are_given_up_from_the_lowest_on() {
+        let mut file = File::new(24);
+        for step in 0..200u64 {
+            file.roll().unwrap();
+            let now = file.next - 1;
+            if step % 4 == 0 {
+                file.checkpoint();
+            }
+            for device in 0..8u8 {
+                let top = 10 + 10 * u64::from(device);
+                file.retention.peak(
+                    DeviceId(device),
+                    u64::from(device) * 1000 + step.min(top),
+                    now,
+                );
+            }
+        }
+        assert!(file.is_whole(77..=80), "the highest stays: {:?}", file.erased);
+        let lost = file.retention.take_lost();
+        assert!(!lost.is_empty() && !lost.contains(&DeviceId(7)), "{lost:?}");
+        assert_eq!(file.retention.take_lost(), []);
+    }
+
+    #[test]
+    fn without_checkpoints_nothing_may_go_and_totals_take_over() {
+        let mut file = File::new(24);
+        let failure = (0..100).find_map(|_| file.roll().err()).unwrap();
+        assert_eq!(failure, Failure { reason: StopReason::CannotPunch, errno: 0 });
+        assert_eq!(file.erased, []);
+        file.retention.set_totals_only();
+        for _ in 0..100 {
+            file.roll().unwrap();
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! What the world does to the file. The program goes on, with one line on stderr.
+
+use super::*;
+use crate::driver::api::Api;
+use std::os::unix::fs::PermissionsExt;
+
+/// A quarter of a million events, and what a program would notice: nothing.
+fn work(recorder: &'static TraceWriter, from: u64) {
+    for key in from..from + 100_000 {
+        recorder.record(&alloc(key << 9, SiteId(0)));
+        recorder.record(&free(key << 9));
+    }
+}
+
+fn events(path: &Path) -> Vec<Event> {
+    let bytes = bytes_of(path);
+    let reader = TraceReader::new(&bytes).unwrap();
+    let mut events = reader.events();
+    let found = events.by_ref().map(|one| one.event).collect();
+    assert_eq!(events.damage(), &[]);
+    found
+}
+
+fn reason(path: &Path) -> Option<StopReason> {
+    events(path).into_iter().find_map(|event| match event {
+        Event::Stopped { reason, .. } => Some(reason),
+        _ => None,
+    })
+}
+
+#[test]
+fn the_file_size_limit_ends_recording_and_kills_nobody() {
+    for map in [true, false] {
+        let scratch = Scratch::new("fsize");
+        let path = scratch.path().to_path_buf();
+        let (result, stderr) = stderr_of(|| {
+            let limit = libc::rlimit { rlim_cur: 1_500_000, rlim_max: 1_500_000 };
+            unsafe {
+                libc::signal(libc::SIGXFSZ, libc::SIG_DFL);
+                libc::setrlimit(libc::RLIMIT_FSIZE, &limit);
+            }
+            let recorder = recorder(&path, "unlimited", |recorder| recorder.means.map = map);
+            work(recorder, 0);
+            recorder.is_silent()
+        });
+        assert_eq!(result, Ok(true), "{stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
+        assert!(stderr.contains("ulimit -f"), "{stderr}");
+        let trace = scratch.path().join("trace.vtrace");
+        assert!(events(&trace).len() > 1000);
+        if map {
+            assert_eq!(reason(&trace), Some(StopReason::FileSizeLimit));
+        }
+    }
+}
+
+#[test]
+fn a_limit_too_small_for_anything_leaves_no_file() {
+    let scratch = Scratch::new("fsize0");
+    let path = scratch.path().to_path_buf();
+    let (result, stderr) = stderr_of(|| {
+        let limit = libc::rlimit { rlim_cur: 100_000, rlim_max: 100_000 };
+        unsafe {
+            libc::signal(libc::SIGXFSZ, libc::SIG_DFL);
+            libc::setrlimit(libc::RLIMIT_FSIZE, &limit);
+        }
+        work(recorder(&path, "unlimited", |_| ()), 0);
+        true
+    });
+    assert_eq!(result, Ok(true));
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    assert_eq!(scratch.names(), [""; 0]);
+}
+
+#[test]
+fn a_full_disk_ends_recording() {
+    let scratch = Scratch::new("full");
+    let target = std::ffi::CString::new(scratch.path().to_str().unwrap()).unwrap();
+    let mounted = unsafe {
+        libc::mount(
+            c"tmpfs".as_ptr(),
+            target.as_ptr(),
+            c"tmpfs".as_ptr(),
+            0,
+            c"size=1200k".as_ptr().cast(),
+        )
+    };
+    if mounted != 0 {
+        eprintln!("SKIP a_full_disk_ends_recording: mounting a tmpfs is not allowed");
+        return;
+    }
+    for (name, map) in [("a", true), ("b", false)] {
+        let inner = scratch.path().join(name);
+        std::fs::create_dir(&inner).unwrap();
+        let (result, stderr) = stderr_of(|| {
+            let recorder = recorder(&inner, "unlimited", |recorder| recorder.means.map = map);
+            work(recorder, 0);
+            recorder.is_silent()
+        });
+        let trace = inner.join("trace.vtrace");
+        let found = events(&trace);
+        let stopped = reason(&trace);
+        std::fs::remove_file(&trace).unwrap();
+        assert_eq!(result, Ok(true), "{stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
+        assert!(stderr.contains("disk is full"), "{stderr}");
+        assert!(found.len() > 1000, "{}", found.len());
+        if map {
+            assert_eq!(stopped, Some(StopReason::DiskFull));
+        }
+    }
+    unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) };
+}
+
+/// What a daemon does.
+fn close_all() {
+    unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
+}
+
+#[test]
+fn a_host_that_closes_every_descriptor_is_recorded_on() {
+    for map in [true, false] {
+        let scratch = Scratch::new("closed");
+        let path = scratch.path().to_path_buf();
+        let (result, stderr) = stderr_of(|| {
+            let recorder = recorder(&path, "unlimited", |recorder| recorder.means.map = map);
+            work(recorder, 0);
+            close_all();
+            // From another directory: the path is absolute.
+            std::env::set_current_dir("/").unwrap();
+            work(recorder, 100_000);
+            !recorder.is_silent()
+        });
+        assert_eq!((result, stderr.as_str()), (Ok(true), ""));
+        assert_eq!(events(&scratch.path().join("trace.vtrace")).len(), 400_000);
+    }
+}
+
+#[test]
+fn a_descriptor_that_became_another_file_is_left_alone() {
+    for gone in [false, true] {
+        let scratch = Scratch::new("reused");
+        let path = scratch.path().to_path_buf();
+        let (result, stderr) = stderr_of(|| {
+            let recorder = recorder(&path, "unlimited", |_| ());
+            work(recorder, 0);
+            close_all();
+            let victim = std::fs::File::create(path.join("victim")).unwrap();
+            use std::os::fd::AsRawFd;
+            for number in 3..300 {
+                unsafe { libc::dup2(victim.as_raw_fd(), number) };
+            }
+            if gone {
+                std::fs::rename(path.join("trace.vtrace"), path.join("moved")).unwrap();
+            }
+            work(recorder, 100_000);
+            recorder.is_silent() == gone
+        });
+        assert_eq!(result, Ok(true), "{stderr}");
+        assert_eq!(stderr.lines().count(), usize::from(gone), "{stderr}");
+        assert_eq!(std::fs::metadata(scratch.path().join("victim")).unwrap().len(), 0);
+        if gone {
+            assert_eq!(reason(&scratch.path().join("moved")), Some(StopReason::DescriptorLost));
+        } else {
+            assert_eq!(events(&scratch.path().join("trace.vtrace")).len(), 400_000);
+        }
+    }
+}
+
+#[test]
+fn names_that_are_taken_are_left_alone() {
+    let scratch = Scratch::new("taken");
+    let at = |name: &str| scratch.path().join(name);
+    std::fs::write(at("trace.vtrace"), "mine").unwrap();
+    // A link is a taken name, also one that leads nowhere.
+    std::os::unix::fs::symlink(at("elsewhere"), at("trace.2.vtrace")).unwrap();
+    let recorder = recorder(scratch.path(), "unlimited", |_| ());
+    work(recorder, 0);
+    recorder.end(&Fake::default());
+    assert_eq!(scratch.names(), ["trace.2.vtrace", "trace.3.vtrace", "trace.vtrace"]);
+    assert_eq!(std::fs::read(at("trace.vtrace")).unwrap(), b"mine");
+    assert_eq!(recorder.path(), Some(at("trace.3.vtrace")));
+    let mode = std::fs::metadata(at("trace.3.vtrace")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[test]
+fn a_directory_that_cannot_be_written() {
+    let scratch = Scratch::new("readonly");
+    let mode = |bits| std::fs::Permissions::from_mode(bits);
+    std::fs::set_permissions(scratch.path(), mode(0o555)).unwrap();
+    let path = scratch.path().to_path_buf();
+    let (result, stderr) = stderr_of(|| {
+        // Root may write anywhere.
+        unsafe { libc::setresuid(65_534, 65_534, 65_534) };
+        let recorder = recorder(&path, "unlimited", |_| ());
+        work(recorder, 0);
+        recorder.is_silent() && recorder.path().is_none()
+    });
+    std::fs::set_permissions(scratch.path(), mode(0o755)).unwrap();
+    assert_eq!(result, Ok(true), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    assert!(stderr.contains("ermission denied") && stderr.contains("trace.vtrace"), "{stderr}");
+    assert_eq!(scratch.names(), [""; 0]);
+}
+
+#[test]
+fn nothing_worth_a_file_makes_none() {
+    let scratch = Scratch::new("nothing");
+    let recorder = recorder(scratch.path(), "unlimited", |_| ());
+    recorder.define(&Definition::Note { text: "kept".into() });
+    recorder.record(&Event::Cap { device: DeviceId(0), bytes: Some(7) });
+    recorder.end(&Fake::default());
+    assert_eq!(scratch.names(), [""; 0]);
+    // What was kept is written when the file opens.
+    recorder.record(&alloc(512, SiteId(0)));
+    let path = scratch.path().join("trace.vtrace");
+    let found = events(&path);
+    assert!(matches!(found[0], Event::Cap { bytes: Some(7), .. }));
+    assert!(matches!(found[1], Event::Alloc(_)));
+    let bytes = bytes_of(&path);
+    let reader = TraceReader::new(&bytes).unwrap();
+    assert!(reader.definitions().any(|one| one == Definition::Note { text: "kept".into() }));
+    let apis = reader.definitions().filter(|one| matches!(one, Definition::Api { .. })).count();
+    assert_eq!(apis, Api::COUNT);
+}
+
+#[test]
+fn a_stop_is_written_once() {
+    let scratch = Scratch::new("stop");
+    let recorder = recorder(scratch.path(), "unlimited", |_| ());
+    work(recorder, 0);
+    recorder.stop(StopReason::Panic, 0);
+    recorder.stop(StopReason::Panic, 0);
+    recorder.record(&free(512));
+    assert_eq!(site(recorder, 1), SiteId(0));
+    let found = events(&scratch.path().join("trace.vtrace"));
+    assert_eq!(found.len(), 200_001);
+    assert_eq!(found.last(), Some(&Event::Stopped { reason: StopReason::Panic, errno: 0 }));
+}

@@ -1,0 +1,207 @@
+//! The trace writer driven directly, and read back with the format's own reader.
+
+mod bounded;
+mod failures;
+mod kill;
+mod pages;
+mod rolling;
+
+use super::*;
+use crate::config::Config;
+use crate::model::ledger::{Cursor, Entry, Ledger};
+use crate::model::sites::{SiteKey, Sites};
+use crate::runtime::thread_slot;
+use crate::trace_writer::maintenance::ProcessView;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Mutex;
+use vramtrace_format::{
+    Alloc, ContextId, Counters, DeviceId, Kind, LiveDevice, PoolId, Space, StackId, TraceReader,
+};
+
+/// A directory that goes with the test.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    pub fn new(name: &str) -> Scratch {
+        Scratch::below(&std::env::temp_dir(), name)
+    }
+
+    pub fn below(parent: &Path, name: &str) -> Scratch {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = parent.join(format!("vramtrace-{name}-{}-{count}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Scratch(path)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The names in it, sorted.
+    pub fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(&self.0).unwrap();
+        let mut names: Vec<String> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A trace writer as the process keeps it, writing `trace.vtrace` in the directory.
+fn recorder(
+    directory: &Path,
+    max: &str,
+    adjust: impl FnOnce(&mut TraceWriter),
+) -> &'static TraceWriter {
+    let out = directory.join("trace.vtrace").into_os_string();
+    let variables = [("VRAMTRACE_OUT".into(), out), ("VRAMTRACE_MAX".into(), max.into())];
+    let mut recorder = TraceWriter::new(&Config::from(variables.into_iter()));
+    adjust(&mut recorder);
+    Box::leak(Box::new(recorder))
+}
+
+/// A trace as a reader sees it: the windows of its tail at their places, where it has one.
+fn bytes_of(trace: &Path) -> Vec<u8> {
+    use vramtrace_format::{Header, tail};
+    let mut bytes = std::fs::read(trace).unwrap();
+    let tag = TraceReader::new(&bytes).map_or(0, |reader| Header::file_tag(reader.header()));
+    let directory = std::fs::read_dir(trace.parent().unwrap()).unwrap();
+    let is_tail = |path: &PathBuf| path.to_string_lossy().ends_with(&tail::name_end(tag));
+    let Some(tail) = directory.map(|entry| entry.unwrap().path()).find(is_tail) else {
+        return bytes;
+    };
+    let tail = std::fs::read(tail).unwrap();
+    for window in tail::windows(&tail, tag) {
+        let at = vramtrace_format::slot_offset(window.header.slot.into()) as usize;
+        bytes.resize(bytes.len().max(at + window.bytes.len()), 0);
+        bytes[at..at + window.bytes.len()].copy_from_slice(window.bytes);
+    }
+    bytes
+}
+
+fn alloc(key: u64, site: SiteId) -> Event {
+    Event::Alloc(Alloc { key, space: Space::Device, size: 4096, site, stack: StackId(0) })
+}
+
+fn free(key: u64) -> Event {
+    Event::Free { key, space: Space::Device, site: SiteId(0) }
+}
+
+/// The sites of each trace writer, by its address: none is freed.
+static SITES: Mutex<BTreeMap<usize, &'static Sites>> = Mutex::new(BTreeMap::new());
+
+fn site(recorder: &TraceWriter, stream: u64) -> SiteId {
+    let address = std::ptr::from_ref(recorder) as usize;
+    let sites =
+        *SITES.lock().unwrap().entry(address).or_insert_with(|| Box::leak(Box::new(Sites::new())));
+    let key = SiteKey {
+        api: 3,
+        kind: Some(Kind::Device),
+        device: DeviceId(0),
+        context: ContextId(1),
+        pool: PoolId(0),
+        stream,
+    };
+    sites.get(&key, |definition| recorder.try_define(definition))
+}
+
+/// Runs something in a forked child: what it returns is the exit status. The signal that killed
+/// it, where one did.
+fn in_child(run: impl FnOnce() -> bool) -> Result<bool, i32> {
+    // SAFETY: the child only runs the closure and leaves without handlers.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let good = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).unwrap_or(false);
+        unsafe { libc::_exit(if good { 0 } else { 1 }) };
+    }
+    let mut status = 0;
+    unsafe { libc::waitpid(child, &mut status, 0) };
+    if libc::WIFSIGNALED(status) { Err(libc::WTERMSIG(status)) } else { Ok(status == 0) }
+}
+
+/// What a child wrote on stderr, and how it ended.
+fn stderr_of(run: impl FnOnce() -> bool) -> (Result<bool, i32>, String) {
+    use std::io::Read;
+    use std::os::fd::FromRawFd;
+    let mut ends = [0; 2];
+    assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
+    let result = in_child(|| {
+        unsafe { libc::dup2(ends[1], 2) };
+        run()
+    });
+    unsafe { libc::close(ends[1]) };
+    let mut text = String::new();
+    // SAFETY: the reading end is this function's own.
+    unsafe { std::fs::File::from_raw_fd(ends[0]) }.read_to_string(&mut text).unwrap();
+    (result, text)
+}
+
+/// The ledger alone, without a driver.
+#[derive(Default)]
+struct Fake {
+    ledger: Ledger,
+}
+
+impl Fake {
+    fn allocate(&self, recorder: &TraceWriter, key: u64, size: u64, site: SiteId) {
+        let mut entry = Entry::new(Kind::Device, key, size, DeviceId(0));
+        (entry.site, entry.time_ns) = (site, recorder.clock().now_ns());
+        self.ledger.insert(recorder, &entry);
+        recorder.record_at(entry.time_ns, &Event::Alloc(entry.alloc()));
+        self.after_call(recorder);
+    }
+
+    fn free(&self, recorder: &TraceWriter, key: u64) {
+        assert!(self.ledger.remove(recorder, Space::Device, key).is_some());
+        recorder.record(&free(key));
+        self.after_call(recorder);
+    }
+
+    /// As `TraceWriter::after_call`, which wants the process.
+    fn after_call(&self, recorder: &TraceWriter) {
+        if thread_slot::last_ns() >= recorder.due_ns.load(Ordering::Relaxed) {
+            recorder.maintain(self, false);
+        }
+    }
+}
+
+impl ProcessView for Fake {
+    fn devices(&self) -> Vec<DeviceId> {
+        self.ledger.devices().collect()
+    }
+
+    fn counters(&self, device: DeviceId) -> Counters {
+        self.ledger.counters(device)
+    }
+
+    fn live_device(&self, counters: &Counters) -> LiveDevice {
+        LiveDevice { live: counters.live, peak: counters.peak, ..LiveDevice::default() }
+    }
+
+    fn begin_checkpoint(&self, id: u32, append: &mut dyn FnMut()) {
+        self.ledger.begin_checkpoint(id, append);
+    }
+
+    fn limits(&self, _: DeviceId, _: &mut dyn FnMut(&Event)) {}
+
+    fn others(&self, _: bool, _: &mut dyn FnMut(&Event)) {}
+
+    fn checkpoint_frame(&self, _: u32, _: &mut dyn FnMut(&Event)) {}
+
+    fn checkpoint_slice(
+        &self,
+        cursor: &mut Cursor,
+        budget: usize,
+        emit: &mut dyn FnMut(&Event),
+    ) -> bool {
+        self.ledger.checkpoint_slice(cursor, budget, emit)
+    }
+}

@@ -1,0 +1,180 @@
+//! The live page.
+
+use super::*;
+use crate::runtime::segment::Segment;
+use std::os::unix::fs::PermissionsExt;
+use std::sync::atomic::AtomicU64;
+use vramtrace_format::LivePage;
+use vramtrace_format::live::{LIVE_WORDS, LiveState};
+use vramtrace_format::member::Namespaces;
+use vramtrace_format::name::{PageName, Place};
+use vramtrace_format::proc::Stat;
+
+/// A directory in memory: live pages lie on no other.
+fn shared() -> Option<Scratch> {
+    let memory = Path::new("/dev/shm");
+    if !memory.is_dir() {
+        eprintln!("SKIP live pages: there is no /dev/shm");
+        return None;
+    }
+    Some(Scratch::below(memory, "live"))
+}
+
+/// The page that lies in the segment which its file names.
+fn open(file: &Path) -> LivePage<'static> {
+    let name = PageName::parse(file.file_name().unwrap().to_str().unwrap()).unwrap();
+    let segment = name.segment(Namespaces::of_this_process()).unwrap();
+    LivePage::open(Segment::attach(segment).ok().unwrap().words).unwrap()
+}
+
+/// The page as it was copied into its file.
+fn copied(file: &Path) -> LivePage<'static> {
+    let bytes = std::fs::read(file).unwrap();
+    let words: Vec<AtomicU64> = bytes
+        .chunks_exact(8)
+        .take(LIVE_WORDS)
+        .map(|word| AtomicU64::new(u64::from_le_bytes(word.try_into().unwrap())))
+        .collect();
+    let words: Box<[AtomicU64; LIVE_WORDS]> = words.try_into().unwrap();
+    LivePage::open(Box::leak(words)).unwrap()
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).unwrap();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// The file of this process's page.
+fn own_file(directory: &Path) -> PathBuf {
+    let start = Stat::of_this_process().unwrap().start_ticks;
+    let prefix = format!("{}.{start}.", std::process::id());
+    let mut names = names(directory).into_iter().filter(|name| name.starts_with(&prefix));
+    let file = names.next().unwrap();
+    assert_eq!(names.next(), None);
+    directory.join(file)
+}
+
+fn in_runtime(runtime: &Path) -> impl FnOnce(&mut TraceWriter) {
+    let runtime = runtime.to_path_buf();
+    move |recorder| recorder.runtime_directory = Some(runtime)
+}
+
+#[test]
+fn a_page_from_the_first_use_to_the_end() {
+    let (Some(runtime), traces) = (shared(), Scratch::new("live")) else { return };
+    let directory = runtime.path().join("vramtrace");
+    let recorder = recorder(traces.path(), "unlimited", in_runtime(runtime.path()));
+    recorder.start();
+    assert_eq!(std::fs::metadata(&directory).unwrap().permissions().mode() & 0o777, 0o700);
+    let pid = std::process::id();
+    let start = Stat::of_this_process().unwrap().start_ticks;
+    let file = own_file(&directory);
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    let page = open(&file);
+    let process = page.process();
+    assert_eq!((process.pid, process.start_ticks, process.trace.as_str()), (pid, start, ""));
+    assert_eq!(page.state(), Some(LiveState::Loaded));
+
+    let fake = Fake::default();
+    fake.allocate(recorder, 1 << 21, 3 << 20, site(recorder, 0));
+    fake.allocate(recorder, 1 << 24, 1 << 21, site(recorder, 0));
+    // The figures follow at the next call that comes a millisecond later.
+    std::thread::sleep(std::time::Duration::from_millis(2));
+    fake.free(recorder, 1 << 21);
+    let page = open(&file);
+    assert_eq!(page.state(), Some(LiveState::Recording));
+    let trace = traces.path().join("trace.vtrace");
+    assert_eq!(page.process().trace, trace.to_str().unwrap());
+    let (_, devices) = page.devices();
+    assert_eq!((devices[0].live, devices[0].peak), (2 << 20, 6 << 20));
+    // Who calls seldom is seen exactly in the copy too, whatever others have done to it.
+    assert_eq!(copied(&file).devices(), page.devices());
+    std::fs::write(&file, [0xFF; 20_000]).unwrap();
+    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o666)).unwrap();
+    let again = |fake: &Fake| {
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        fake.allocate(recorder, 1 << 30, 1 << 20, site(recorder, 0));
+        fake.free(recorder, 1 << 30);
+        assert_eq!(copied(&own_file(&directory)).devices(), page.devices());
+        assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    };
+    again(&fake);
+    std::fs::remove_file(&file).unwrap();
+    again(&fake);
+
+    recorder.end(&fake);
+    assert!(!file.exists());
+    // Late threads may still come.
+    fake.free(recorder, 1 << 24);
+}
+
+#[test]
+fn pages_of_the_dead_go_and_strangers_stay() {
+    let (Some(runtime), traces) = (shared(), Scratch::new("stale")) else { return };
+    let directory = runtime.path().join("vramtrace");
+    std::fs::create_dir(&directory).unwrap();
+    std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let here = Namespaces::of_this_process();
+    let parent = unsafe { libc::getppid() } as u32;
+    let start = Stat::of(parent).unwrap().start_ticks;
+    let name = |pid, start_ticks, namespaces, id| {
+        let place = Place::Segment { namespaces, id };
+        PageName { pid, start_ticks, place }.to_string()
+    };
+    let (dead, elsewhere) = (4194305, Namespaces { pid: 1, ..here });
+    let segment = Segment::<LIVE_WORDS>::create().ok().unwrap().id;
+    let stay = [
+        name(parent, start, here, Some(segment)),
+        // Whether they live cannot be told from here.
+        name(dead, 77, elsewhere, None),
+        name(dead, 77, elsewhere, Some(segment)),
+        name(dead, 77, Namespaces { pid: 1, ipc: 1 }, Some(i32::MAX)),
+        // An earlier version's.
+        format!("{dead}.77"),
+        "notes".into(),
+        "1.x".into(),
+    ];
+    let go = [
+        name(dead, 77, here, Some(segment)),
+        name(dead, 77, here, None),
+        name(parent, 1, here, None),
+        // Nobody has the segment.
+        name(dead, 77, elsewhere, Some(i32::MAX)),
+        // What this process was before an exec.
+        name(std::process::id(), Stat::of_this_process().unwrap().start_ticks, here, Some(segment)),
+    ];
+    for name in stay.iter().chain(&go) {
+        std::fs::write(directory.join(name), "").unwrap();
+    }
+    let recorder = recorder(traces.path(), "unlimited", in_runtime(runtime.path()));
+    recorder.start();
+    recorder.end(&Fake::default());
+    let mut expected = stay.to_vec();
+    expected.sort();
+    assert_eq!(names(&directory), expected);
+}
+
+#[test]
+fn a_directory_of_others_is_not_used() {
+    let (Some(runtime), traces) = (shared(), Scratch::new("others")) else { return };
+    let directory = runtime.path().join("vramtrace");
+    std::fs::create_dir(&directory).unwrap();
+    std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let open_to_all = recorder(traces.path(), "off", in_runtime(runtime.path()));
+    open_to_all.start();
+    assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0);
+    open_to_all.end(&Fake::default());
+
+    std::fs::remove_dir(&directory).unwrap();
+    let elsewhere = runtime.path().join("elsewhere");
+    std::fs::create_dir(&elsewhere).unwrap();
+    std::fs::set_permissions(&elsewhere, std::fs::Permissions::from_mode(0o700)).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, &directory).unwrap();
+    let linked = recorder(traces.path(), "unlimited", in_runtime(runtime.path()));
+    linked.start();
+    assert_eq!(std::fs::read_dir(&elsewhere).unwrap().count(), 0);
+    linked.end(&Fake::default());
+}

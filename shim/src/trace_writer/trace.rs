@@ -1,0 +1,546 @@
+//! An open trace: its two lanes of windows, and rolling from one window to the next.
+//!
+//! The hot path takes no lock: it appends to its lane's current window, which lies in the tail
+//! file. The thread that passes the middle of a window readies the next one under the lock of the
+//! grid; who finds a window full takes that lock too, and writes it to the trace. Where there is no
+//! tail (a filesystem that cannot be mapped, and after the end), each record is written at once.
+
+use super::failure::Failure;
+use super::file::File;
+use super::slots::Slots;
+use super::tail::Tail;
+use crate::runtime::hash_table;
+use crate::runtime::lock::{Guard, Lock};
+use crate::trace_writer::retention::Retention;
+use std::path::Path;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use vramtrace_format::window::WINDOW_HEADER;
+use vramtrace_format::{
+    Appended, Define, Definition, Event, Header, Lookup, SLOT, StopReason, ThreadId, WindowHeader,
+    WindowKind, WindowWriter, slot_offset,
+};
+
+/// Event windows of one slot at the start, so that a short run leaves a small file.
+const SMALL_WINDOWS: u64 = 4;
+/// Slots of the later ones.
+const LARGE: u16 = 4;
+
+/// A window and its memory. Never freed: a thread that was about to append when the window became
+/// full finds it full, and nothing else, however late it comes.
+struct Window {
+    writer: WindowWriter<'static>,
+    memory: *mut u8,
+    bytes: usize,
+    /// The memory is the tail's.
+    in_tail: bool,
+    /// Bytes at its begin that are in the trace as they will stay.
+    written: AtomicUsize,
+    /// What of it was published when it was written last.
+    stored: AtomicUsize,
+}
+
+impl Window {
+    fn offset(&self) -> u64 {
+        slot_offset(u64::from(self.writer.header().slot))
+    }
+
+    /// What is in memory from a byte on, for a write.
+    fn part(&self, from: usize, end: usize) -> (*const u8, usize) {
+        (self.memory.wrapping_add(from), end - from)
+    }
+
+    /// The first bytes with this published count: a count that is higher than what follows it would
+    /// promise records that are not there.
+    fn begin(&self, published: usize) -> [u8; WINDOW_HEADER] {
+        let mut begin = [0; WINDOW_HEADER];
+        // SAFETY: what is copied does not change after the window's begin.
+        unsafe { begin.as_mut_ptr().copy_from(self.memory, WINDOW_HEADER - 8) };
+        begin[WINDOW_HEADER - 8..].copy_from_slice(&(published as u64).to_le_bytes());
+        begin
+    }
+
+    /// Gives its memory back. The window is complete and in the trace: nobody stores into it, and
+    /// later appends do not get beyond its cursor.
+    fn release(&self, tail: &mut Option<Tail>) {
+        match tail {
+            Some(tail) if self.in_tail => tail.give(self.memory, self.bytes),
+            _ => hash_table::unmap(self.memory, self.bytes),
+        }
+    }
+}
+
+/// Windows of one kind, in a row.
+struct Lane {
+    kind: WindowKind,
+    current: AtomicPtr<Window>,
+    /// Readied by whoever passed the middle of the current one.
+    next: AtomicPtr<Window>,
+}
+
+impl Lane {
+    fn new(kind: WindowKind) -> Lane {
+        Lane { kind, current: AtomicPtr::new(null_mut()), next: AtomicPtr::new(null_mut()) }
+    }
+
+    fn current(&self) -> &'static Window {
+        // SAFETY: set when the trace opened, and windows are never freed.
+        unsafe { &*self.current.load(Ordering::Acquire) }
+    }
+}
+
+/// What is known of the file's grid; changed under its lock.
+struct Grid {
+    slots: Slots,
+    /// Of the definition windows.
+    definitions: Vec<u32>,
+    /// Next sequence of event and definition windows.
+    sequences: [u64; 2],
+    /// Windows of which not all is in the trace.
+    open: Vec<&'static Window>,
+    tail: Option<Tail>,
+    pub retention: Retention,
+}
+
+pub struct Trace {
+    file: File,
+    header: Header,
+    events: Lane,
+    definitions: Lane,
+    grid: Lock<Grid>,
+    /// Each record goes into the file at once: there is no tail that would outlive a kill.
+    at_once: AtomicBool,
+    /// Somebody cut the file since this was asked last.
+    cut: AtomicBool,
+    /// Slots of later event windows.
+    large: u16,
+    /// Bytes of event windows begun.
+    event_bytes: AtomicU64,
+}
+
+// SAFETY: windows are shared through atomics, everything else is behind the lock.
+unsafe impl Send for Trace {}
+unsafe impl Sync for Trace {}
+
+/// What the filesystem may be used for. Tests take some of it away, for filesystems that they have
+/// not got.
+#[derive(Clone, Copy, Debug)]
+pub struct Means {
+    pub map: bool,
+    pub punch: bool,
+}
+
+impl Default for Means {
+    fn default() -> Self {
+        Means { map: true, punch: true }
+    }
+}
+
+/// What became of an append: whether a new event window began.
+pub type Outcome = Result<bool, Failure>;
+
+impl Trace {
+    /// Makes the file and its first windows. `limit`: most bytes on disk.
+    pub fn create(
+        path: &Path,
+        header: &Header,
+        limit: Option<u64>,
+        means: Means,
+    ) -> Result<Trace, Failure> {
+        let file = File::create(path, means.punch)?;
+        let page = Header { has_tail: true, ..header.clone() }.to_page();
+        let tag = header.file_tag();
+        let tail = means.map.then(|| Tail::create(file.path(), &page, tag)).flatten();
+        let header = Header { has_tail: tail.is_some(), ..header.clone() };
+        let mut grid = Grid {
+            slots: Slots::default(),
+            definitions: Vec::new(),
+            sequences: [0; 2],
+            open: Vec::new(),
+            tail,
+            retention: Retention::new(limit),
+        };
+        match Trace::begin(&file, &header, &mut grid) {
+            Ok((events, definitions)) => Ok(Trace {
+                file,
+                header,
+                events,
+                definitions,
+                at_once: AtomicBool::new(grid.tail.is_none()),
+                grid: Lock::new(grid),
+                cut: AtomicBool::new(false),
+                large: limit.map_or(LARGE, |limit| {
+                    (limit / (64 * SLOT as u64)).clamp(1, u64::from(LARGE)) as u16
+                }),
+                event_bytes: AtomicU64::new(SLOT as u64),
+            }),
+            Err(failure) => {
+                grid.tail.take().into_iter().for_each(Tail::remove);
+                file.discard();
+                Err(failure)
+            }
+        }
+    }
+
+    fn begin(file: &File, header: &Header, grid: &mut Grid) -> Result<(Lane, Lane), Failure> {
+        file.write_bytes(&header.to_page(), 0)?;
+        let (events, definitions) =
+            (Lane::new(WindowKind::Events), Lane::new(WindowKind::Definitions));
+        for lane in [&definitions, &events] {
+            let window = new_window(file, header.file_tag(), grid, lane.kind, 1, 0)?;
+            lane.current.store(window, Ordering::Release);
+        }
+        Ok((events, definitions))
+    }
+
+    pub fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    /// Sequence of the event window that is being filled.
+    pub fn sequence(&self) -> u64 {
+        self.events.current().writer.header().sequence
+    }
+
+    /// Bytes of event windows begun so far.
+    pub fn event_bytes(&self) -> u64 {
+        self.event_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The limit's bookkeeping, for a while.
+    pub fn with_retention<R>(&self, work: impl FnOnce(&mut Retention) -> R) -> R {
+        work(&mut self.grid.lock().retention)
+    }
+
+    /// Begins to fetch where the next event will stand.
+    #[inline]
+    pub fn prefetch(&self) {
+        let writer = &self.events.current().writer;
+        writer.places().into_iter().for_each(hash_table::prefetch);
+    }
+
+    #[inline]
+    pub fn event(&self, thread: ThreadId, now_ns: u64, event: &Event) -> Outcome {
+        self.append(&self.events, now_ns, |writer| writer.append(thread, now_ns, event))
+    }
+
+    /// As `event`, for one that `put` appends in its short form, where there is little else to do.
+    /// `None`: nothing was written.
+    #[inline(always)]
+    pub fn short(
+        &self,
+        now_ns: u64,
+        put: impl FnOnce(&WindowWriter) -> Option<Appended>,
+    ) -> Option<Outcome> {
+        let window = self.events.current();
+        if self.at_once.load(Ordering::Relaxed) || !window.writer.is_near(now_ns) {
+            return None;
+        }
+        match put(&window.writer)? {
+            Appended::At { middle: false, .. } => Some(Ok(false)),
+            Appended::At { middle: true, .. } => {
+                Some(self.ready(&self.events, window, now_ns).map(|()| false))
+            }
+            Appended::Full => None,
+        }
+    }
+
+    /// The byte of the file at which it stands.
+    pub fn define(
+        &self,
+        thread: ThreadId,
+        now_ns: u64,
+        definition: &Definition,
+    ) -> Result<u64, Failure> {
+        let mut define = Define::new(definition);
+        let mut place = 0;
+        self.append(&self.definitions, now_ns, |writer| {
+            let appended = writer.define(thread, now_ns, &mut define);
+            if let Appended::At { offset, .. } = appended {
+                place = offset;
+            }
+            appended
+        })?;
+        Ok(define.first().unwrap_or(place))
+    }
+
+    /// Reads definitions of this file again, while `work` runs.
+    pub fn look_up<W>(&self, work: W)
+    where
+        W: FnOnce(&mut Lookup<&mut dyn FnMut(u64, &mut [u8]) -> bool>),
+    {
+        let slots = {
+            let mut grid = self.grid.lock();
+            // What cannot be written is not found, no more.
+            let _ = self.store_open(&mut grid);
+            grid.definitions.clone()
+        };
+        let mut read = |offset, bytes: &mut [u8]| self.file.read(bytes, offset).is_ok();
+        work(&mut Lookup::new(&slots, &mut read));
+    }
+
+    /// Appends where there is room left in the current window; no new window, no error.
+    pub fn last_words(&self, thread: ThreadId, now_ns: u64, event: &Event) {
+        let _ = self.events.current().writer.append(thread, now_ns, event);
+        let _ = self.flush();
+    }
+
+    /// Writes what was published since the last time: a copy of the trace without its tail then
+    /// lacks only what came later.
+    pub fn flush(&self) -> Result<(), Failure> {
+        let mut grid = self.grid.lock();
+        self.retire(&mut grid)?;
+        self.store_open(&mut grid)
+    }
+
+    /// Everything goes into the trace, and the tail goes. What still comes is written at once. A
+    /// tail of which something could not be written stays.
+    pub fn finish(&self) {
+        self.at_once.store(true, Ordering::Relaxed);
+        let mut grid = self.grid.lock();
+        if self.retire(&mut grid).and_then(|()| self.store_open(&mut grid)).is_err() {
+            return;
+        }
+        let header = Header { has_tail: false, ..self.header.clone() };
+        if grid.tail.is_some() && self.file.write_bytes(&header.to_page(), 0).is_ok() {
+            grid.tail.take().into_iter().for_each(Tail::remove);
+        }
+    }
+
+    /// Somebody made the file shorter since this was asked last.
+    pub fn take_cut(&self) -> bool {
+        self.cut.swap(false, Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn append(
+        &self,
+        lane: &Lane,
+        now_ns: u64,
+        mut put: impl FnMut(&WindowWriter) -> Appended,
+    ) -> Outcome {
+        if self.at_once.load(Ordering::Relaxed) {
+            return self.append_at_once(lane, now_ns, put);
+        }
+        let mut rolled = false;
+        loop {
+            let window = lane.current();
+            match put(&window.writer) {
+                Appended::At { middle: false, .. } => return Ok(rolled),
+                Appended::At { middle: true, .. } => {
+                    self.ready(lane, window, now_ns)?;
+                    return Ok(rolled);
+                }
+                Appended::Full => rolled |= self.roll(lane, window, now_ns)?,
+            }
+        }
+    }
+
+    /// As `append`, where there is no tail: the record goes to memory and from there into the file,
+    /// one writer at a time.
+    #[cold]
+    fn append_at_once(
+        &self,
+        lane: &Lane,
+        now_ns: u64,
+        mut put: impl FnMut(&WindowWriter) -> Appended,
+    ) -> Outcome {
+        let mut grid = self.grid.lock();
+        let mut rolled = false;
+        loop {
+            let window = lane.current();
+            let appended = put(&window.writer);
+            match appended {
+                Appended::At { .. } => {
+                    self.store(window)?;
+                    self.mend(&mut grid)?;
+                    return Ok(rolled);
+                }
+                Appended::Full => {
+                    self.advance(&mut grid, lane, now_ns)?;
+                    self.retire(&mut grid)?;
+                    rolled |= lane.kind == WindowKind::Events;
+                }
+            }
+        }
+    }
+
+    /// What of a window is not in the trace goes there. What is being stored meanwhile goes there
+    /// again the next time.
+    fn store(&self, window: &Window) -> Result<(), Failure> {
+        let (writer, offset) = (&window.writer, window.offset());
+        // In this order: what was published by then lies before the end.
+        let published = writer.published();
+        let end = writer.reserved();
+        if published == window.stored.load(Ordering::Relaxed) || published == WINDOW_HEADER {
+            return Ok(());
+        }
+        let begin = window.begin(published);
+        let begin = (begin.as_ptr(), begin.len());
+        let from = window.written.load(Ordering::Relaxed).max(WINDOW_HEADER);
+        // SAFETY: inside the window's memory; other threads store whole words there.
+        unsafe {
+            if from == WINDOW_HEADER {
+                self.file.write(&[begin, window.part(from, end)], offset)?;
+            } else {
+                self.file.write(&[window.part(from, end)], offset + from as u64)?;
+                if end == window.bytes || !self.at_once.load(Ordering::Relaxed) {
+                    self.file.write(&[begin], offset)?;
+                }
+            }
+        }
+        window.stored.store(published, Ordering::Relaxed);
+        if published == end {
+            window.written.store(end, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn store_open(&self, grid: &mut Grid) -> Result<(), Failure> {
+        grid.open.iter().try_for_each(|window| self.store(window))?;
+        self.mend(grid)
+    }
+
+    /// Where somebody cut the file: what we still have goes there again. The rest is lost.
+    fn mend(&self, grid: &mut Grid) -> Result<(), Failure> {
+        if !self.file.mend()? {
+            return Ok(());
+        }
+        self.cut.store(true, Ordering::Relaxed);
+        self.file.write_bytes(&self.header.to_page(), 0)?;
+        for window in &grid.open {
+            window.written.store(0, Ordering::Relaxed);
+            window.stored.store(0, Ordering::Relaxed);
+            self.store(window)?;
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn ready(&self, lane: &Lane, passed: &'static Window, now_ns: u64) -> Result<(), Failure> {
+        let mut grid = self.grid.lock();
+        let overtaken = !std::ptr::eq(lane.current(), passed);
+        if overtaken || !lane.next.load(Ordering::Relaxed).is_null() {
+            return Ok(());
+        }
+        self.retire(&mut grid)?;
+        let next = self.prepare(&mut grid, lane, now_ns)?;
+        lane.next.store(next, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// True: this call began a new event window.
+    #[cold]
+    fn roll(&self, lane: &Lane, full: &'static Window, now_ns: u64) -> Outcome {
+        let mut grid = self.grid.lock();
+        if !std::ptr::eq(lane.current(), full) {
+            return Ok(false);
+        }
+        self.advance(&mut grid, lane, now_ns)?;
+        // Others append meanwhile.
+        self.retire(&mut grid)?;
+        Ok(lane.kind == WindowKind::Events)
+    }
+
+    fn advance(&self, grid: &mut Guard<'_, Grid>, lane: &Lane, now_ns: u64) -> Result<(), Failure> {
+        let mut next = lane.next.swap(null_mut(), Ordering::Relaxed);
+        if next.is_null() {
+            next = self.prepare(grid, lane, now_ns)?;
+        }
+        lane.current.store(next, Ordering::Release);
+        Ok(())
+    }
+
+    /// Writes full windows whose appends have all ended, and gives their memory back.
+    fn retire(&self, grid: &mut Grid) -> Result<(), Failure> {
+        let mut at = 0;
+        while let Some(window) = grid.open.get(at).copied() {
+            if !window.writer.is_complete() || self.is_in_use(window) {
+                at += 1;
+                continue;
+            }
+            self.store(window)?;
+            grid.open.remove(at);
+            window.release(&mut grid.tail);
+            let header = window.writer.header();
+            grid.retention.complete(header.kind, header.sequence);
+        }
+        self.mend(grid)
+    }
+
+    fn is_in_use(&self, window: &Window) -> bool {
+        [&self.events, &self.definitions].iter().any(|lane| std::ptr::eq(lane.current(), window))
+    }
+
+    /// A new window, and room for it below the limit.
+    fn prepare(
+        &self,
+        grid: &mut Guard<'_, Grid>,
+        lane: &Lane,
+        now_ns: u64,
+    ) -> Result<*mut Window, Failure> {
+        let slots = match lane.kind {
+            WindowKind::Events if grid.sequences[0] >= SMALL_WINDOWS => self.large,
+            _ => 1,
+        };
+        let bytes = slots as u64 * SLOT as u64;
+        let (file, tag) = (&self.file, self.header.file_tag());
+        let Grid { retention, slots: free, .. } = &mut **grid;
+        retention.make_room(bytes, |slot, slots| {
+            file.erase(slot_offset(u64::from(slot)), u64::from(slots) * SLOT as u64)?;
+            free.give(slot, slots);
+            Ok(())
+        })?;
+        let window = new_window(file, tag, grid, lane.kind, slots, now_ns)?;
+        if lane.kind == WindowKind::Events {
+            self.event_bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+        Ok(window)
+    }
+}
+
+fn new_window(
+    file: &File,
+    tag: u64,
+    grid: &mut Grid,
+    kind: WindowKind,
+    slots: u16,
+    now_ns: u64,
+) -> Result<*mut Window, Failure> {
+    let bytes = slots as usize * SLOT;
+    let slot = grid.slots.take(slots);
+    let got = file
+        .reserve(slot_offset(u64::from(slot)), bytes as u64)
+        .and_then(|()| window_memory(&mut grid.tail, bytes));
+    let (memory, in_tail) = got.inspect_err(|_| grid.slots.give(slot, slots))?;
+    let lane = match kind {
+        WindowKind::Events => 0,
+        WindowKind::Definitions => 1,
+    };
+    let sequence = grid.sequences[lane];
+    let header = WindowHeader { kind, slots, sequence, slot, base_time_ns: now_ns, file: tag };
+    // SAFETY: the memory is mapped, zero, aligned to a page, and used through atomics alone until
+    // the window is complete; `Window::release` says why nobody comes after that.
+    let words = unsafe { std::slice::from_raw_parts(memory as *const AtomicU64, bytes / 8) };
+    let writer = WindowWriter::begin(words, header);
+    grid.retention.placed(kind, header.sequence, slot, slots);
+    if kind == WindowKind::Definitions {
+        grid.definitions.push(slot);
+    }
+    grid.sequences[lane] += 1;
+    let (written, stored) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let made = Box::into_raw(Box::new(Window { writer, memory, bytes, in_tail, written, stored }));
+    // SAFETY: never freed, and shared from here on.
+    grid.open.push(unsafe { &*made });
+    Ok(made)
+}
+
+/// The tail's, or private memory where the tail gives none: what lies there is lost at a kill if it
+/// is not yet in the trace. True: the tail's.
+fn window_memory(tail: &mut Option<Tail>, bytes: usize) -> Result<(*mut u8, bool), Failure> {
+    if let Some(Ok(memory)) = tail.as_mut().map(|tail| tail.take(bytes)) {
+        return Ok((memory, true));
+    }
+    let none = Failure { reason: StopReason::MapFailed, errno: libc::ENOMEM };
+    hash_table::pages(bytes).map(|memory| (memory, false)).map_err(|_| none)
+}

@@ -1,0 +1,70 @@
+//! A segment with its blocks and holes.
+
+use vramtrace_format::StackId;
+use vramtrace_format::holes::holes;
+
+use super::sizes;
+use crate::replay::{Backing, SegmentAt};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FragSegment {
+    pub address: u64,
+    pub bytes: u64,
+    pub small: bool,
+    /// A run of mapped pages.
+    pub expandable: bool,
+    pub largest_free: u64,
+    /// By address.
+    pub blocks: Vec<FragBlock>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FragBlock {
+    pub address: u64,
+    pub bytes: u64,
+    pub stack: StackId,
+    /// When it was allocated.
+    pub time_ns: u64,
+}
+
+impl FragSegment {
+    pub(in crate::analysis) fn of(segment: &SegmentAt) -> FragSegment {
+        let blocks = segment.blocks.iter().map(|block| FragBlock {
+            address: block.address,
+            bytes: block.bytes,
+            stack: block.live.stack,
+            time_ns: block.live.time_ns,
+        });
+        let blocks: Vec<FragBlock> = blocks.collect();
+        FragSegment {
+            address: segment.start,
+            bytes: segment.bytes,
+            small: match blocks.first() {
+                Some(block) => sizes::is_small(block.bytes),
+                None => segment.bytes <= sizes::SMALL_SEGMENT,
+            },
+            expandable: segment.backing == Backing::Mapping,
+            largest_free: segment.largest_hole(),
+            blocks,
+        }
+    }
+
+    pub fn allocated(&self) -> u64 {
+        self.blocks.iter().map(|block| block.bytes).fold(0, u64::saturating_add)
+    }
+
+    pub fn free(&self) -> u64 {
+        self.bytes.saturating_sub(self.allocated())
+    }
+
+    /// It holds a block: its free memory cannot go back to the driver.
+    pub fn is_pinned(&self) -> bool {
+        !self.blocks.is_empty()
+    }
+
+    /// Ranges that no block covers: address and bytes.
+    pub fn holes(&self) -> impl Iterator<Item = (u64, u64)> {
+        let end = self.address.saturating_add(self.bytes);
+        holes(self.address..end, self.blocks.iter().map(|block| (block.address, block.bytes)))
+    }
+}

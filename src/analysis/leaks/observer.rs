@@ -1,0 +1,249 @@
+//! Follows the live bytes of each stack while a trace is replayed. Memory is bounded by the number
+//! of stacks and by the live set.
+
+use std::collections::BTreeMap;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use vramtrace_format::{DeviceId, Kind, StackId, Stamped};
+
+use super::series::Series;
+use crate::analysis::Level;
+use crate::replay::{AllocCause, FreeCause, Key, Live, Observer};
+
+/// Bins of time begin as 4 us wide, of activity as one event.
+pub const TIME_SHIFT: u32 = 12;
+pub const ACTIVITY_SHIFT: u32 = 0;
+
+/// One stack on one device.
+#[derive(Clone, Debug)]
+pub struct StackHistory {
+    pub bytes: u64,
+    pub count: u64,
+    /// Calls that are in the part of history that the file holds.
+    pub allocations: u64,
+    pub frees: u64,
+    pub first_ns: u64,
+    pub last_alloc_ns: u64,
+    /// Most that were live at once.
+    pub highest_count: u64,
+    /// Sizes of its allocations.
+    pub smallest: u64,
+    pub largest: u64,
+    /// Events of its place before its first one.
+    pub first_event: u64,
+    /// What was live before the first free after so many allocations of the process.
+    held: (u64, u64, u64),
+    /// Live bytes over time, ns since the watch began.
+    pub time: Series,
+    /// The same over the events of its device and level.
+    pub activity: Series,
+}
+
+/// All stacks of one level on one device together.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LevelTotals {
+    /// Allocations and frees.
+    pub events: u64,
+    pub allocations: u64,
+    pub frees: u64,
+    pub last_alloc_ns: u64,
+    /// `events` and `frees` when the last allocation came.
+    pub last_alloc_events: u64,
+    pub last_alloc_frees: u64,
+}
+
+/// A step ends, the program does something else, the interpreter drops what there is; and a busy
+/// machine lets it wait now and then.
+const PAUSES: usize = 12;
+
+/// Frees that no allocation follows: those of the last step, those of the process's end.
+#[derive(Clone, Copy, Debug)]
+pub struct LastFrees {
+    first_ns: u64,
+    last_ns: u64,
+    /// The longest pauses between two of them.
+    pauses_ns: [u64; PAUSES],
+}
+
+impl LastFrees {
+    fn new(time_ns: u64) -> LastFrees {
+        LastFrees { first_ns: time_ns, last_ns: time_ns, pauses_ns: [0; PAUSES] }
+    }
+
+    fn add(&mut self, time_ns: u64) {
+        let mut pause = time_ns.saturating_sub(self.last_ns);
+        self.last_ns = self.last_ns.max(time_ns);
+        // Longest first: most pauses are not longer than the last one.
+        if pause <= self.pauses_ns[PAUSES - 1] {
+            return;
+        }
+        for longest in &mut self.pauses_ns {
+            if pause > *longest {
+                std::mem::swap(&mut pause, longest);
+            }
+        }
+    }
+
+    /// What they take without the longest pauses.
+    pub fn busy_ns(&self) -> u64 {
+        (self.last_ns - self.first_ns).saturating_sub(self.pauses_ns.iter().sum())
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct GrowthObserver {
+    pub tracks: FxHashMap<(Level, DeviceId, StackId), StackHistory>,
+    pub places: BTreeMap<(Level, DeviceId), LevelTotals>,
+    /// Where the watch began: the first allocation, or the checkpoint from which history is known.
+    pub from_ns: Option<u64>,
+    pub last_ns: u64,
+    /// The frees after the last allocation.
+    pub last_frees: Option<LastFrees>,
+    allocations: u64,
+    segments: FxHashSet<Key>,
+}
+
+impl GrowthObserver {
+    /// Time since the watch began.
+    fn since(&mut self, time_ns: u64) -> u64 {
+        self.last_ns = self.last_ns.max(time_ns);
+        time_ns.saturating_sub(*self.from_ns.get_or_insert(time_ns))
+    }
+
+    fn add(&mut self, at: &Stamped, level: Level, live: &Live, how: AllocCause) {
+        let time = self.since(at.time_ns);
+        let place = self.places.entry((level, live.device)).or_default();
+        let activity = place.events;
+        let share = live.share();
+        let track =
+            self.tracks.entry((level, live.device, live.stack)).or_insert_with(|| StackHistory {
+                bytes: 0,
+                count: 0,
+                allocations: 0,
+                frees: 0,
+                first_ns: live.time_ns,
+                last_alloc_ns: live.time_ns,
+                highest_count: 0,
+                smallest: share,
+                largest: share,
+                first_event: activity,
+                held: (0, 0, 0),
+                time: Series::new(TIME_SHIFT, 0),
+                activity: Series::new(ACTIVITY_SHIFT, 0),
+            });
+        let now = track.bytes.saturating_add(share);
+        match how {
+            // It was there when the watch began.
+            AllocCause::Checkpoint => {
+                track.time.lift(share);
+                track.activity.lift(share);
+                track.first_ns = track.first_ns.min(live.time_ns);
+            }
+            AllocCause::Allocated => {
+                self.last_frees = None;
+                self.allocations += 1;
+                place.events += 1;
+                place.allocations += 1;
+                place.last_alloc_ns = at.time_ns;
+                place.last_alloc_events = place.events;
+                place.last_alloc_frees = place.frees;
+                track.allocations += 1;
+                track.last_alloc_ns = at.time_ns;
+            }
+            AllocCause::FreeFailed => track.frees = track.frees.saturating_sub(1),
+        }
+        if how != AllocCause::Checkpoint {
+            track.time.change(time, track.bytes, now);
+            track.activity.change(activity, track.bytes, now);
+        }
+        (track.smallest, track.largest) = (track.smallest.min(share), track.largest.max(share));
+        track.bytes = now;
+        track.count += 1;
+        track.highest_count = track.highest_count.max(track.count);
+    }
+
+    fn remove(&mut self, at: &Stamped, level: Level, live: &Live) {
+        let time = self.since(at.time_ns);
+        let place = self.places.entry((level, live.device)).or_default();
+        let Some(track) = self.tracks.get_mut(&(level, live.device, live.stack)) else { return };
+        if track.held.0 != self.allocations {
+            track.held = (self.allocations, track.bytes, track.count);
+        }
+        let now = track.bytes.saturating_sub(live.share());
+        track.time.change(time, track.bytes, now);
+        track.activity.change(place.events, track.bytes, now);
+        place.events += 1;
+        place.frees += 1;
+        track.frees += 1;
+        self.last_frees.get_or_insert(LastFrees::new(at.time_ns)).add(at.time_ns);
+        track.bytes = now;
+        track.count = track.count.saturating_sub(1);
+    }
+}
+
+impl GrowthObserver {
+    /// Bytes and pieces of a stack when the process's last allocation was made.
+    pub fn held(&self, track: &StackHistory) -> (u64, u64) {
+        match track.held {
+            (when, bytes, count) if when == self.allocations => (bytes, count),
+            _ => (track.bytes, track.count),
+        }
+    }
+}
+
+/// Host memory is no VRAM, imports are another process's, graphs count as their reservation.
+fn counts(live: &Live) -> bool {
+    !live.kind.is_host() && !matches!(live.kind, Kind::Imported | Kind::Graph)
+}
+
+impl Observer for GrowthObserver {
+    fn on_alloc(&mut self, at: &Stamped, _key: Key, live: &Live, how: AllocCause) {
+        if !counts(live) {
+            return;
+        }
+        self.add(at, Level::Driver, live, how);
+    }
+
+    fn on_free(&mut self, at: &Stamped, key: Key, live: &Live, _how: FreeCause) {
+        if !counts(live) {
+            return;
+        }
+        if self.segments.remove(&key) {
+            return;
+        }
+        self.remove(at, Level::Driver, live);
+    }
+
+    fn on_block_alloc(&mut self, at: &Stamped, _address: u64, live: &Live, how: AllocCause) {
+        self.add(at, Level::Tensor, live, how);
+    }
+
+    fn on_block_free(&mut self, at: &Stamped, _address: u64, live: &Live, _how: FreeCause) {
+        self.remove(at, Level::Tensor, live);
+    }
+
+    /// Of a framework's segment its blocks are followed, not itself.
+    fn on_segment(&mut self, at: &Stamped, key: Key, live: &Live) {
+        if !counts(live) || !self.segments.insert(key) {
+            return;
+        }
+        let time = self.since(at.time_ns);
+        let place = self.places.entry((Level::Driver, live.device)).or_default();
+        if let Some(track) = self.tracks.get_mut(&(Level::Driver, live.device, live.stack)) {
+            let now = track.bytes.saturating_sub(live.share());
+            track.time.change(time, track.bytes, now);
+            track.activity.change(place.events, track.bytes, now);
+            track.bytes = now;
+            track.count = track.count.saturating_sub(1);
+            track.allocations = track.allocations.saturating_sub(1);
+        }
+    }
+
+    fn on_history_gap(&mut self, at: &Stamped) {
+        *self = GrowthObserver {
+            from_ns: Some(at.time_ns),
+            last_ns: at.time_ns,
+            ..GrowthObserver::default()
+        };
+    }
+}

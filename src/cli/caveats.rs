@@ -1,0 +1,75 @@
+//! What a command says on stderr of traces that do not tell all.
+
+use vramtrace_reader::analysis::{Knowledge, Moment, Process, knowledge};
+use vramtrace_reader::replay::State;
+use vramtrace_reader::trace::{Definitions, Trace};
+use vramtrace_reader::units::{clean, several, size};
+
+use crate::console::message;
+use crate::error::Failure;
+
+fn name(trace: &Trace) -> String {
+    clean(&trace.path().to_string_lossy())
+}
+
+/// One line for each trace that is damaged, after what was read of it.
+pub fn tell_damage<'t>(traces: impl IntoIterator<Item = &'t Trace>) {
+    for trace in traces {
+        let found = trace.damage();
+        let Some(first) = found.ranges.first() else { continue };
+        message(format_args!(
+            "{}: damaged in {} ({}): what stood there is missing, all else was read; first: {first}",
+            name(trace),
+            several(found.ranges.len() as u64, "place"),
+            size(found.bytes())
+        ));
+    }
+}
+
+/// Fails where the trace does not tell what was live at a moment; says so where it may be wrong.
+pub fn need_known(
+    trace: &Trace,
+    definitions: &Definitions,
+    state: &State,
+    moment: Moment,
+) -> Result<(), Failure> {
+    match knowledge(trace, definitions, state, moment) {
+        Knowledge::Known => {}
+        Knowledge::Unsure => message(format_args!(
+            "{}: events before this moment are missing: what is live may be wrong",
+            name(trace)
+        )),
+        Knowledge::NotKnown(why) => {
+            return Err(Failure::new(format!(
+                "{}: {why}; give another moment, e.g. --at peak or --at end",
+                name(trace)
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The same for all that was read; of several processes those that are not known are left out.
+pub fn keep_known(processes: &mut Vec<Process>, traces: &mut Vec<Trace>) -> Result<(), Failure> {
+    let mut known = Vec::new();
+    let mut last = None;
+    for (process, trace) in processes.iter().zip(&*traces) {
+        let found = need_known(trace, &process.definitions, &process.state, process.moment);
+        known.push(found.is_ok());
+        if let Err(failure) = found
+            && let Some(earlier) = last.replace(failure)
+        {
+            message(earlier.message);
+        }
+    }
+    match last {
+        Some(failure) if !known.contains(&true) => return Err(failure),
+        Some(failure) => message(failure.message),
+        None => {}
+    }
+    let mut keep = known.iter();
+    processes.retain(|_| *keep.next().unwrap_or(&true));
+    let mut keep = known.iter();
+    traces.retain(|_| *keep.next().unwrap_or(&true));
+    Ok(())
+}

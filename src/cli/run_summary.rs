@@ -1,0 +1,175 @@
+//! What a run left, in a few lines on stderr.
+
+use std::collections::BTreeMap;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use vramtrace_format::DeviceId;
+use vramtrace_reader::analysis::{self, Moment};
+use vramtrace_reader::replay::{DeviceState, State};
+use vramtrace_reader::trace::{self, Trace};
+use vramtrace_reader::units::gib;
+
+use super::caveats;
+use crate::console::message;
+use crate::launch::RunResult;
+use crate::launch::child::Status;
+use crate::launch::output::from_here;
+
+/// Bytes of a trace from which on only its end is read.
+const LONG: u64 = 256 << 20;
+/// Bytes at its end in which the latest checkpoint is looked for first.
+const RECENT: u64 = 16 << 20;
+/// Devices named in a line; more are counted.
+const NAMED: usize = 8;
+
+pub fn print(ended: &RunResult) {
+    if ended.output.is_off() {
+        return;
+    }
+    let traces = ended.output.traces();
+    let Some(shown) = ended.output.shown().filter(|_| !traces.is_empty()) else {
+        if !ended.observed.still_running {
+            ended.output.remove_if_empty();
+        }
+        message("no process took GPU memory: there is no trace");
+        return;
+    };
+    let shown = from_here(&shown);
+    match traces.as_slice() {
+        [only] if from_here(only) == shown => message(format_args!("the trace is {shown}")),
+        several => message(format_args!("{} in {shown}", count(several.len() as u64, "trace"))),
+    }
+    match trace::load(&traces) {
+        Ok(loaded) => lines(&figures(loaded.traces), ended.status).iter().for_each(message),
+        Err(error) => message(error),
+    }
+    if let Some(cap) = ended.cap.as_ref().filter(|_| traces.len() > 1) {
+        message(format_args!(
+            "the cap of {cap} was for each process by itself, not for all together"
+        ));
+    }
+    message(format_args!("see more: vramtrace report {shown}"));
+}
+
+/// One process at its end.
+struct Figures {
+    state: State,
+    running: bool,
+    out_of_memory: bool,
+}
+
+/// Long traces are read from their latest checkpoint on, so that nobody waits for a summary.
+fn figures(traces: Vec<Trace>) -> Vec<Figures> {
+    let (mut figures, mut whole) = (Vec::new(), Vec::new());
+    for trace in traces {
+        let recent = || trace.replay_recent(&trace.definitions().0, RECENT);
+        match (trace.len() > LONG).then(recent).flatten() {
+            Some(state) => {
+                caveats::tell_damage([&trace]);
+                let gave_up = |device: &DeviceState| device.cache.ended_in_oom();
+                let out_of_memory = state.devices.values().any(gave_up);
+                figures.push(Figures { state, running: false, out_of_memory });
+            }
+            None => whole.push(trace),
+        }
+    }
+    let bar = ProgressBar::new(0);
+    // Hidden by itself where stderr is no terminal.
+    if let Ok(style) = ProgressStyle::with_template("reading the traces {bar:40} {eta}") {
+        bar.set_style(style);
+    }
+    let processes = analysis::read_all(&whole, Moment::End, &|done, total| {
+        bar.set_length(total);
+        bar.set_position(done);
+    });
+    bar.finish_and_clear();
+    caveats::tell_damage(&whole);
+    figures.extend(processes.into_iter().map(|process| Figures {
+        running: process.running,
+        out_of_memory: !process.ended_out_of_memory().is_empty(),
+        state: process.state,
+    }));
+    figures
+}
+
+/// Peak, what is left, refusals, processes.
+fn lines(processes: &[Figures], status: Status) -> [String; 4] {
+    let mut peaks: BTreeMap<DeviceId, u64> = BTreeMap::new();
+    let mut live: BTreeMap<DeviceId, u64> = BTreeMap::new();
+    let (mut allocations, mut by_cap, mut by_driver) = (0, 0, 0);
+    for (device, state) in processes.iter().flat_map(|process| &process.state.devices) {
+        let peak = peaks.entry(*device).or_default();
+        *peak = state.peak.bytes.max(*peak);
+        *live.entry(*device).or_default() += state.live_bytes;
+        allocations += state.live_allocations;
+        by_cap += state.refused_by_cap;
+        by_driver += state.refused_by_driver;
+    }
+    let several = processes.len() > 1;
+    [
+        format!(
+            "  peak       {}{}",
+            by_device(&peaks),
+            if several { " (the highest of one process)" } else { "" }
+        ),
+        format!("  at the end {} in {}", by_device(&live), count(allocations, "allocation")),
+        format!("  refused    {by_cap} by the cap, {by_driver} by the driver"),
+        format!("  processes  {} took GPU memory: {}", processes.len(), ends(processes, status)),
+    ]
+}
+
+/// How they ended, the worst last.
+fn ends(processes: &[Figures], status: Status) -> String {
+    let failed = match (processes, status) {
+        ([_], Status::Exited(code)) if code != 0 => Some(code),
+        _ => None,
+    };
+    let mut counts: BTreeMap<(u8, String), usize> = BTreeMap::new();
+    for process in processes {
+        let how = match (process.state.ended_ns, failed) {
+            _ if process.running => (1, "still running".into()),
+            _ if process.out_of_memory => (3, "out of memory".into()),
+            (Some(_), Some(code)) => (2, format!("exited with status {code}")),
+            (Some(_), None) => (0, "ended in order".into()),
+            (None, _) => (4, "cut off".into()),
+        };
+        *counts.entry(how).or_default() += 1;
+    }
+    let words = counts.into_iter().map(|((_, how), count)| format!("{count} {how}"));
+    words.collect::<Vec<_>>().join(", ")
+}
+
+fn by_device(bytes: &BTreeMap<DeviceId, u64>) -> String {
+    if bytes.is_empty() {
+        return "nothing".into();
+    }
+    let name = |device: DeviceId| match device {
+        DeviceId::UNKNOWN => "unknown device".into(),
+        DeviceId(ordinal) => format!("device {ordinal}"),
+    };
+    let named = bytes.iter().take(NAMED);
+    let mut parts: Vec<String> =
+        named.map(|(device, bytes)| format!("{}: {}", name(*device), gib(*bytes))).collect();
+    if bytes.len() > NAMED {
+        parts.push(format!("and {} more", bytes.len() - NAMED));
+    }
+    parts.join(", ")
+}
+
+fn count(n: u64, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_named_up_to_a_point() {
+        let bytes = (0..10).map(|n| (DeviceId(n), u64::from(n) << 30)).collect();
+        let text = by_device(&bytes);
+        assert!(text.starts_with("device 0: 0.00 GiB, device 1: 1.00 GiB"), "{text}");
+        assert!(text.ends_with("device 7: 7.00 GiB, and 2 more"), "{text}");
+        assert_eq!(by_device(&BTreeMap::new()), "nothing");
+    }
+}

@@ -1,0 +1,80 @@
+//! What a command used, from the traces that it left.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::Path;
+
+use vramtrace_format::{Event, SiteId};
+use vramtrace_reader::trace::Trace;
+
+use crate::launch::RunResult;
+use crate::launch::child::Status;
+
+#[derive(Debug)]
+pub struct DriverUsage {
+    pub status: Status,
+    pub simulated: bool,
+    pub processes: usize,
+    /// Calls that took memory, by entry point.
+    pub allocations: BTreeMap<String, u64>,
+    /// Refused requests, by entry point.
+    pub refusals: BTreeMap<String, u64>,
+    /// Entry points whose memory is not followed.
+    pub passed: BTreeSet<String>,
+    /// Lines that the recorder put on stderr.
+    pub notes: Vec<String>,
+    /// Processes that used the driver without the recorder: pid and name.
+    pub without_shim: Vec<(i32, String)>,
+    /// A process had the recorder.
+    pub with_shim: bool,
+}
+
+/// An error names the trace that cannot be read.
+pub fn of(ended: &RunResult, simulated: bool) -> Result<DriverUsage, String> {
+    let traces = ended.output.traces();
+    let mut usage = DriverUsage {
+        status: ended.status,
+        simulated,
+        processes: traces.len(),
+        allocations: BTreeMap::new(),
+        refusals: BTreeMap::new(),
+        passed: BTreeSet::new(),
+        notes: Vec::new(),
+        without_shim: ended.observed.without_shim.clone(),
+        with_shim: ended.observed.with_shim,
+    };
+    for trace in &traces {
+        add(&mut usage, trace).map_err(|why| format!("{}: {why}", trace.display()))?;
+    }
+    Ok(usage)
+}
+
+fn add(usage: &mut DriverUsage, path: &Path) -> Result<(), String> {
+    let trace = Trace::open(path).map_err(|error| error.to_string())?;
+    let (definitions, _) = trace.definitions();
+    usage.notes.extend(definitions.notes().iter().cloned());
+    let mut allocations: HashMap<SiteId, u64> = HashMap::new();
+    let mut refusals: HashMap<SiteId, u64> = HashMap::new();
+    let mut passed: BTreeSet<u16> = BTreeSet::new();
+    trace.for_each_event(&mut |stamped| match stamped.event {
+        Event::Alloc(alloc) => *allocations.entry(alloc.site).or_default() += 1,
+        Event::Refused(refused) => *refusals.entry(refused.site).or_default() += 1,
+        Event::PassedThrough { api } => drop(passed.insert(api)),
+        _ => {}
+    });
+    let damage = trace.damage();
+    if let Some(first) = damage.ranges.first() {
+        usage.notes.push(format!("{} is damaged: {first}", path.display()));
+    }
+    let site_name = |site: SiteId| match definitions.site(site) {
+        Some(site) => definitions.api_name(site.api),
+        None => "unknown".into(),
+    };
+    for (site, count) in allocations {
+        *usage.allocations.entry(site_name(site)).or_default() += count;
+    }
+    for (site, count) in refusals {
+        *usage.refusals.entry(site_name(site)).or_default() += count;
+    }
+    usage.passed.extend(passed.into_iter().map(|api| definitions.api_name(api)));
+    Ok(())
+}

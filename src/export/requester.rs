@@ -1,0 +1,67 @@
+//! Who wanted an allocation, in words, for each stack of a trace.
+
+use std::rc::Rc;
+
+use rustc_hash::FxHashMap;
+use vramtrace_format::{Kind, StackId};
+
+use crate::analysis::{StackClassifier, autograd};
+use crate::symbols::Symbols;
+use crate::trace::{Definitions, Trace};
+
+/// Frames of a stack that people want to see, in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Requester {
+    /// Of the innermost frame outside of frameworks.
+    pub function: String,
+    /// `modeling.py:212`; empty: not known.
+    pub line: String,
+    /// The innermost frame of the program's own tree, if it is another; else empty.
+    pub called_from: String,
+    /// Who asked the driver: `cuBLAS`; empty: not known.
+    pub library: String,
+}
+
+/// By stack, and whether it is a block's.
+pub(super) type ByStack = FxHashMap<(StackId, bool), Rc<Requester>>;
+
+/// What the stacks of a trace say.
+pub(super) fn who_of(definitions: &Definitions, trace: &Trace) -> ByStack {
+    let stacks = definitions.stacks();
+    if stacks.is_empty() {
+        return FxHashMap::default();
+    }
+    let symbols = Symbols::of_all(definitions, trace.header());
+    let classifier = StackClassifier::new(&symbols, trace.header());
+    let who = |stack, block| {
+        let roles = if block { classifier.read_block(stack) } else { classifier.roles(stack) };
+        let lead = classifier.frame(stack, roles.lead)?;
+        let caller = classifier.frame(stack, roles.caller);
+        let caller =
+            caller.map(|frame| format!("{} {}", frame.place().unwrap_or_default(), frame.function));
+        Some(Rc::new(Requester {
+            function: autograd::spoken(&lead.function).into_owned(),
+            line: lead.place().unwrap_or_default(),
+            called_from: caller.unwrap_or_default().trim_start().to_string(),
+            library: classifier.library_name(&roles).unwrap_or_default().to_string(),
+        }))
+    };
+    // Blocks are told apart: another library may stand for the same stack.
+    let blocks = definitions.sites().any(|site| site.kind == Some(Kind::Block));
+    let levels: &[bool] = if blocks { &[false, true] } else { &[false] };
+    let all = stacks.ids().flat_map(|stack| levels.iter().map(move |block| (stack, *block)));
+    all.filter_map(|of| Some((of, who(of.0, of.1)?))).collect()
+}
+
+impl Requester {
+    /// What is known of it: name and words.
+    pub fn words(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let all = [
+            ("function", self.function.as_str()),
+            ("line", &self.line),
+            ("called_from", &self.called_from),
+            ("library", &self.library),
+        ];
+        all.into_iter().filter(|(_, words)| !words.is_empty())
+    }
+}

@@ -1,0 +1,45 @@
+//! What the formats are written from: the stacks of a process with their bytes.
+
+use vramtrace_format::{DeviceId, StackId};
+
+use super::super::timeline;
+use crate::analysis::Held;
+use crate::symbols::{Frame, Symbols};
+
+/// The stacks of one process that held memory.
+#[derive(Debug)]
+pub struct ProcessStacks {
+    /// `rank 3: python train.py (host, pid 4711)`.
+    pub label: String,
+    pub start_unix_ns: u64,
+    pub symbols: Symbols,
+    /// In order of device and stack.
+    pub samples: Vec<StackSample>,
+    /// Bytes of peaks of which the trace has the height alone.
+    pub not_known: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StackSample {
+    pub device: DeviceId,
+    pub stack: StackId,
+    pub held: Held,
+}
+
+impl StackSample {
+    /// `GPU 0`.
+    pub fn device_name(&self) -> String {
+        timeline::device_name(Some(self.device))
+    }
+}
+
+/// `train (train.py:41)`, `cudaMalloc [libcudart.so.12]`.
+pub fn frame_name(frame: &Frame) -> String {
+    match (frame.place(), frame.library_name()) {
+        (Some(place), _) => format!("{} ({place})", frame.function),
+        (None, Some(library)) if !frame.function.starts_with(library) => {
+            format!("{} [{library}]", frame.function)
+        }
+        (None, _) => frame.function.to_string(),
+    }
+}

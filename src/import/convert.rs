@@ -1,0 +1,439 @@
+//! A history as an ordinary trace file: segments as memory of the driver, blocks inside them.
+//!
+//! | history | trace |
+//! |---|---|
+//! | segment_alloc, segment_free | a device allocation, its free |
+//! | segment_map, segment_unmap | physical objects and their mappings |
+//! | alloc | a block, and what was asked for where that is less |
+//! | free_requested at once followed by free_completed | the free of the block |
+//! | apart | the free, `Pending`, and `Reusable` later |
+//! | oom | `CacheOom`, with a sample of what the driver had free |
+//!
+//! The sites carry streams and private pools; the settings `import`, `import_times` and
+//! PYTORCH_CUDA_ALLOC_CONF say where it comes from.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+
+use rustc_hash::FxHashMap;
+use vramtrace_format::{
+    Alloc, BlockChange, ContextId, Definition, DeviceId, Event, Header, Kind, PoolId, PoolOrigin,
+    PythonFrame, Sample, SiteId, Space, StackFlags, StackId, ThreadId,
+};
+
+use super::before::{Ground, InitialState};
+use super::blocks::BlockLayout;
+use super::history::{Action, History, HistoryDevice, HistoryEntry, StackIndex};
+use crate::allocator::{Conf, rounding};
+use crate::trace::{IMPORT, IMPORT_TIMES, NO_TIMES, TraceWriter, WriterMemory};
+
+/// What was written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Converted {
+    pub devices: u64,
+    pub segments: u64,
+    pub blocks: u64,
+    /// Blocks and segments that were there before the history begins.
+    pub before: u64,
+    /// Entries that contradict those before them: left out.
+    pub contradictions: u64,
+}
+
+/// Writes the trace to an empty file. `header` tells of the process; its times are set here.
+pub fn convert(history: &History, mut header: Header, file: File) -> io::Result<Converted> {
+    header.start_unix_ns = history.start_unix_ns.unwrap_or(0);
+    let memory = WriterMemory::default();
+    let mut converter = Converter {
+        history,
+        conf: Conf::parse(history.conf.as_deref().unwrap_or_default()).unwrap_or_default(),
+        trace: TraceWriter::begin(&memory, file, &header)?,
+        sites: FxHashMap::default(),
+        objects: 0,
+        most_objects: (1 << 20)
+            + 256 * history.devices.iter().map(|device| device.entries.len() as u64).sum::<u64>(),
+        // Of a history without any frames, stacks tell nothing.
+        has_stacks: history.stacks.all().any(|(_, frames)| !frames.is_empty()),
+        converted: Converted::default(),
+    };
+    converter.define()?;
+    let mut threads: Vec<Thread> = history.devices.iter().map(Thread::new).collect();
+    for thread in &mut threads {
+        converter.begin(thread)?;
+    }
+    converter.run(&mut threads)?;
+    for thread in &threads {
+        converter.totals(thread)?;
+    }
+    let last = threads.iter().map(|thread| thread.now_ns).max().unwrap_or(0);
+    converter.trace.event(ThreadId(1), last, &Event::Ended)?;
+    converter.trace.finish()?;
+    Ok(converter.converted)
+}
+
+/// The calls, as sites name them.
+const APIS: [(u16, &str); 3] = [(1, "segment_alloc"), (2, "segment_map"), (3, "alloc")];
+
+/// One device's history on its way into the trace.
+struct Thread<'h> {
+    device: &'h HistoryDevice,
+    id: DeviceId,
+    layout: BlockLayout,
+    /// Where mapped ranges will be cut: each piece is an object of its own.
+    cuts: BTreeSet<u64>,
+    /// Object number of the mapped piece that starts there.
+    objects: BTreeMap<u64, u64>,
+    next: usize,
+    now_ns: u64,
+}
+
+impl<'h> Thread<'h> {
+    fn new(device: &'h HistoryDevice) -> Thread<'h> {
+        let unmaps = device.entries.iter().filter(|entry| entry.action == Action::SegmentUnmap);
+        Thread {
+            device,
+            id: DeviceId(device.ordinal),
+            layout: BlockLayout::default(),
+            cuts: unmaps.flat_map(|entry| [entry.address, entry.address + entry.size]).collect(),
+            objects: BTreeMap::new(),
+            next: 0,
+            now_ns: 0,
+        }
+    }
+
+    /// The range in pages, as the allocator maps it; cut also where later unmaps begin or end.
+    /// No more than `room` of them.
+    fn pieces(&self, range: Range<u64>, conf: &Conf, room: u64) -> Vec<Range<u64>> {
+        let page = match (range.end - range.start).is_multiple_of(conf.large_segment_size) {
+            true => conf.large_segment_size,
+            false => rounding::SMALL_SEGMENT,
+        };
+        let (mut at, mut pieces) = (range.start, Vec::new());
+        while at < range.end {
+            let cut = self.cuts.range(at + 1..).next().copied().unwrap_or(u64::MAX);
+            let next = match pieces.len() as u64 + 1 < room {
+                true => range.end.min(cut).min(at + page),
+                false => range.end,
+            };
+            pieces.push(at..next);
+            at = next;
+        }
+        pieces
+    }
+}
+
+struct Converter<'h, 'm> {
+    history: &'h History,
+    conf: Conf,
+    trace: TraceWriter<'m>,
+    sites: FxHashMap<(Kind, DeviceId, u64, u16), SiteId>,
+    /// Numbers of physical objects given out so far.
+    objects: u64,
+    /// A sound file stays far below; another could tell of more pages than disks hold.
+    most_objects: u64,
+    has_stacks: bool,
+    converted: Converted,
+}
+
+impl Converter<'_, '_> {
+    fn define(&mut self) -> io::Result<()> {
+        let history = self.history;
+        let setting = |name: &str, value: &str| Definition::Setting {
+            name: name.into(),
+            value: value.into(),
+        };
+        self.trace.define(&setting(IMPORT, history.form.name()))?;
+        if !history.has_times {
+            self.trace.define(&setting(IMPORT_TIMES, NO_TIMES))?;
+        }
+        if let Some(conf) = &history.conf {
+            self.trace.define(&setting("PYTORCH_CUDA_ALLOC_CONF", conf))?;
+        }
+        for caveat in &history.caveats {
+            self.trace.define(&Definition::Note { text: caveat.clone() })?;
+        }
+        for (id, name) in APIS {
+            self.trace.define(&Definition::Api { id, name: name.into() })?;
+        }
+        for (index, (first, second)) in history.pools.iter().enumerate().skip(1) {
+            self.trace.define(&Definition::Pool {
+                id: PoolId(index as u16),
+                device: DeviceId::UNKNOWN,
+                // Two small counters.
+                handle: (*first as u64) << 32 | *second as u64 & 0xffff_ffff,
+                origin: PoolOrigin::Created,
+            })?;
+        }
+        for (id, frame) in (0..).zip(history.stacks.frames()) {
+            let is_python = frame.file.ends_with(".py") || frame.file.starts_with('<');
+            self.trace.define(&Definition::Code {
+                id,
+                minor: if is_python { OLD_PYTHON } else { Definition::NAMED_NATIVE },
+                name: frame.function.to_string(),
+                file: frame.file.to_string(),
+                first_line: i32::try_from(frame.line).unwrap_or(i32::MAX),
+                line_table: Vec::new(),
+            })?;
+        }
+        for (index, frames) in history.stacks.all().filter(|_| self.has_stacks) {
+            let mut flags = StackFlags::NATIVE_OFF;
+            if frames.is_empty() {
+                flags.add(StackFlags::NO_PYTHON_THREAD);
+            }
+            let frame = |code: &u32| PythonFrame { code: *code, last_instruction: 0 };
+            self.trace.define(&Definition::Stack {
+                id: self.stack(index),
+                flags,
+                native: Vec::new(),
+                python: frames.iter().map(frame).collect(),
+                joins: Vec::new(),
+            })?;
+        }
+        Ok(())
+    }
+
+    fn stack(&self, index: StackIndex) -> StackId {
+        if self.has_stacks { StackId(index.0) } else { StackId(0) }
+    }
+
+    fn site(&mut self, kind: Kind, device: DeviceId, stream: u64, pool: u16) -> io::Result<SiteId> {
+        let next = SiteId(self.sites.len() as u32 + 1);
+        let site = *self.sites.entry((kind, device, stream, pool)).or_insert(next);
+        if site == next {
+            let api = match kind {
+                Kind::Device => 1,
+                Kind::Vmm => 2,
+                _ => 3,
+            };
+            self.trace.define(&Definition::Site {
+                id: site,
+                api,
+                kind: Some(kind),
+                device,
+                context: ContextId(0),
+                pool: PoolId(pool),
+                stream,
+            })?;
+        }
+        Ok(site)
+    }
+
+    fn event(&mut self, thread: &Thread, event: Event) -> io::Result<()> {
+        self.trace.event(ThreadId(1), thread.now_ns, &event)
+    }
+
+    /// What was there before.
+    fn begin(&mut self, thread: &mut Thread) -> io::Result<()> {
+        let before = InitialState::of(thread.device, &self.conf);
+        self.converted.devices += 1;
+        self.converted.before += (before.segments.len() + before.blocks.len()) as u64;
+        for (range, ground) in before.segments {
+            self.grow(thread, range, ground)?;
+        }
+        for (block, ground) in before.blocks {
+            self.place(thread, block.address, (block.size, block.requested), &ground, block.stack)?;
+            if block.pending {
+                thread.layout.request_free(block.address);
+                let (key, space, site) = (block.address, Space::Block, SiteId(0));
+                self.event(thread, Event::Free { key, space, site })?;
+                self.change(thread, key, BlockChange::Pending)?;
+            }
+        }
+        self.totals(thread)
+    }
+
+    /// All entries of all devices, each device's in their order.
+    fn run(&mut self, threads: &mut [Thread]) -> io::Result<()> {
+        loop {
+            let time =
+                |thread: &Thread| thread.device.entries.get(thread.next).map(|entry| entry.time_ns);
+            let waiting = threads.iter_mut().filter(|thread| time(thread).is_some());
+            let Some(thread) = waiting.min_by_key(|thread| time(thread)) else { return Ok(()) };
+            let entry = thread.device.entries[thread.next];
+            thread.next += 1;
+            thread.now_ns = entry.time_ns;
+            self.entry(thread, &entry)?;
+        }
+    }
+
+    fn totals(&mut self, thread: &Thread) -> io::Result<()> {
+        let BlockLayout { allocated, reserved, .. } = thread.layout;
+        self.event(thread, Event::CacheState { device: thread.id, allocated, reserved })
+    }
+
+    fn entry(&mut self, thread: &mut Thread, entry: &HistoryEntry) -> io::Result<()> {
+        let range = || entry.address..entry.address + entry.size;
+        let ground = |expandable| Ground {
+            stream: entry.stream,
+            pool: entry.pool,
+            expandable,
+            stack: entry.stack,
+        };
+        match entry.action {
+            Action::SegmentAlloc => self.grow(thread, range(), ground(false)),
+            Action::SegmentMap => self.grow(thread, range(), ground(true)),
+            Action::SegmentFree => {
+                let segment = thread.layout.segments.at(entry.address);
+                match segment.filter(|(segment, _)| segment.start == entry.address) {
+                    Some((segment, _)) => {
+                        let gone = thread.layout.shrink(segment);
+                        self.shrunk(thread, gone)
+                    }
+                    None => self.leave_out(),
+                }
+            }
+            Action::SegmentUnmap => {
+                let gone = thread.layout.shrink(range());
+                self.converted.contradictions += u64::from(gone.is_empty());
+                self.shrunk(thread, gone)
+            }
+            Action::Alloc => {
+                let size = thread.layout.size_of(entry.address, entry.size, &self.conf);
+                let mut ground = ground(false);
+                // Only late versions say the pool of an entry.
+                if let Some((_, of)) = thread.layout.segments.at(entry.address) {
+                    ground.pool = of.pool;
+                }
+                self.place(thread, entry.address, (size, entry.size), &ground, entry.stack)
+            }
+            Action::FreeRequested => self.free(thread, entry.address),
+            Action::FreeCompleted => match thread.layout.complete_free(entry.address) {
+                Some(()) => self.change(thread, entry.address, BlockChange::Reusable),
+                None => self.leave_out(),
+            },
+            Action::OutOfMemory { free } => self.out_of_memory(thread, entry, free),
+        }
+    }
+
+    fn grow(&mut self, thread: &mut Thread, range: Range<u64>, ground: Ground) -> io::Result<()> {
+        let replaced = thread.layout.grow(range.clone(), ground);
+        self.converted.contradictions += replaced.len() as u64;
+        self.shrunk(thread, replaced)?;
+        self.converted.segments += 1;
+        let (Ground { stream, pool, .. }, stack) = (ground, self.stack(ground.stack));
+        if !ground.expandable {
+            let site = self.site(Kind::Device, thread.id, stream, pool)?;
+            let (key, size) = (range.start, range.end - range.start);
+            let alloc = Alloc { key, space: Space::Device, size, site, stack };
+            return self.event(thread, Event::Alloc(alloc));
+        }
+        let site = self.site(Kind::Vmm, thread.id, stream, pool)?;
+        let room = self.most_objects.saturating_sub(self.objects);
+        for piece in thread.pieces(range, &self.conf, room) {
+            self.objects += 1;
+            let (object, size) = (self.objects, piece.end - piece.start);
+            thread.objects.insert(piece.start, object);
+            let alloc = Alloc { key: object, space: Space::Vmm, size, site, stack };
+            self.event(thread, Event::Alloc(alloc))?;
+            let address = piece.start;
+            self.event(thread, Event::Map { address, size, offset: 0, object })?;
+        }
+        Ok(())
+    }
+
+    /// These parts are the driver's again.
+    fn shrunk(&mut self, thread: &mut Thread, gone: Vec<(Range<u64>, Ground)>) -> io::Result<()> {
+        for (range, ground) in gone {
+            let site = SiteId(0);
+            if !ground.expandable {
+                let free = Event::Free { key: range.start, space: Space::Device, site };
+                self.event(thread, free)?;
+                continue;
+            }
+            let (address, size) = (range.start, range.end - range.start);
+            self.event(thread, Event::Unmap { address, size })?;
+            let pieces = thread.objects.range(range).map(|(start, _)| *start);
+            for start in pieces.collect::<Vec<u64>>() {
+                if let Some(key) = thread.objects.remove(&start) {
+                    self.event(thread, Event::Free { key, space: Space::Vmm, site })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn place(
+        &mut self,
+        thread: &mut Thread,
+        address: u64,
+        (size, requested): (u64, u64),
+        ground: &Ground,
+        stack: StackIndex,
+    ) -> io::Result<()> {
+        if size == 0 {
+            self.converted.contradictions += 1;
+            return Ok(());
+        }
+        for (key, block) in thread.layout.put(address, size) {
+            self.converted.contradictions += 1;
+            match block.pending {
+                true => self.change(thread, key, BlockChange::Reusable)?,
+                false => {
+                    let free = Event::Free { key, space: Space::Block, site: SiteId(0) };
+                    self.event(thread, free)?;
+                }
+            }
+        }
+        self.converted.blocks += 1;
+        let site = self.site(Kind::Block, thread.id, ground.stream, ground.pool)?;
+        let stack = self.stack(stack);
+        let alloc = Alloc { key: address, space: Space::Block, size, site, stack };
+        self.event(thread, Event::Alloc(alloc))?;
+        if requested < size {
+            self.change(thread, address, BlockChange::Requested(requested))?;
+        }
+        Ok(())
+    }
+
+    fn free(&mut self, thread: &mut Thread, address: u64) -> io::Result<()> {
+        let known = thread.layout.request_free(address).is_some();
+        let next = thread.device.entries.get(thread.next);
+        let at_once = next
+            .is_some_and(|next| next.action == Action::FreeCompleted && next.address == address);
+        thread.next += usize::from(at_once);
+        if !known {
+            return self.leave_out();
+        }
+        self.event(thread, Event::Free { key: address, space: Space::Block, site: SiteId(0) })?;
+        if at_once {
+            thread.layout.complete_free(address);
+            return Ok(());
+        }
+        self.change(thread, address, BlockChange::Pending)
+    }
+
+    fn leave_out(&mut self) -> io::Result<()> {
+        self.converted.contradictions += 1;
+        Ok(())
+    }
+
+    fn change(&mut self, thread: &Thread, address: u64, change: BlockChange) -> io::Result<()> {
+        self.event(thread, Event::BlockChange { address, change })
+    }
+
+    fn out_of_memory(
+        &mut self,
+        thread: &Thread,
+        entry: &HistoryEntry,
+        free: Option<u64>,
+    ) -> io::Result<()> {
+        let device = thread.id;
+        if free.is_some() {
+            let sample = Sample {
+                device,
+                driver_free: free,
+                driver_total: None,
+                process_bytes: None,
+                context_bytes: 0,
+            };
+            self.event(thread, Event::Sample(sample))?;
+        }
+        let BlockLayout { allocated, reserved, .. } = thread.layout;
+        let (size, stack) = (entry.size, self.stack(entry.stack));
+        self.event(thread, Event::CacheOom { device, size, allocated, reserved, stack })
+    }
+}
+
+/// A Python without a line table: every instruction is in the first line.
+const OLD_PYTHON: u8 = 9;

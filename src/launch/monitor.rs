@@ -1,0 +1,164 @@
+//! Looking at the command and its descendants while they run: who uses the driver without the
+//! shim, and whom the simulated driver cannot serve.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use super::library::{SHIM, SIMULATED};
+use super::processes::{self, Process, Stat};
+use crate::console::message;
+
+/// What was seen until the command ended.
+#[derive(Clone, Debug, Default)]
+pub struct MonitorReport {
+    /// Processes that mapped libcuda without the shim: pid and name.
+    pub without_shim: Vec<(i32, String)>,
+    /// Someone had the shim.
+    pub with_shim: bool,
+    /// libcudart met the simulated driver, which it refuses.
+    pub cudart_on_simulated: bool,
+    /// A descendant outlived the command.
+    pub still_running: bool,
+}
+
+pub struct ProcessMonitor {
+    /// `VRAMTRACE_RUN` of this run: by it descendants are known that lost their parents.
+    marker: OsString,
+    /// The shim's true path: VRAMTRACE_LIB may have another file name.
+    library: PathBuf,
+    simulated: bool,
+    root: Option<Process>,
+    /// Processes that are not of this run, by a look at their environment.
+    strangers: HashSet<Process>,
+    /// Members of this run.
+    members: HashMap<Process, Member>,
+    report: MonitorReport,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Member {
+    /// It has a live page, or was reported: no need to look at it again.
+    settled: bool,
+}
+
+impl ProcessMonitor {
+    pub fn new(marker: OsString, library: PathBuf, simulated: bool) -> ProcessMonitor {
+        ProcessMonitor {
+            marker,
+            library,
+            simulated,
+            root: None,
+            strangers: HashSet::new(),
+            members: HashMap::new(),
+            report: MonitorReport::default(),
+        }
+    }
+
+    /// The command has this pid.
+    pub fn follow(&mut self, pid: i32) {
+        self.root = processes::stat(pid).map(|stat| stat.process);
+    }
+
+    pub fn look(&mut self) {
+        for stat in self.find_members() {
+            let settled = self.members.entry(stat.process).or_default().settled;
+            if !settled {
+                let settled = self.examine(&stat);
+                self.members.insert(stat.process, Member { settled });
+            }
+        }
+    }
+
+    /// After the command ended: who is left?
+    pub fn end(mut self) -> MonitorReport {
+        let root = self.root;
+        self.report.still_running =
+            self.find_members().iter().any(|stat| Some(stat.process) != root);
+        self.report
+    }
+
+    /// Living descendants of the command, and those of them that were orphaned.
+    fn find_members(&mut self) -> Vec<Stat> {
+        let Some(root) = self.root else { return Vec::new() };
+        let mut all = processes::all();
+        all.retain(|stat| !stat.zombie || stat.process == root);
+        let mut children: HashMap<i32, Vec<usize>> = HashMap::new();
+        for (index, stat) in all.iter().enumerate() {
+            children.entry(stat.parent).or_default().push(index);
+        }
+        // A process known once stays a member when its parents are gone.
+        let is_start =
+            |stat: &Stat| stat.process == root || self.members.contains_key(&stat.process);
+        let mut reached: HashSet<usize> = HashSet::new();
+        let mut next: Vec<usize> = (0..all.len()).filter(|index| is_start(&all[*index])).collect();
+        for (index, stat) in all.iter().enumerate() {
+            let younger = stat.process.start_ticks >= root.start_ticks;
+            if younger && !is_start(stat) && !self.strangers.contains(&stat.process) {
+                if processes::has_variable(stat.process.pid, "VRAMTRACE_RUN", &self.marker) {
+                    next.push(index);
+                } else if !is_transient_child(stat) {
+                    self.strangers.insert(stat.process);
+                }
+            }
+        }
+        while let Some(index) = next.pop() {
+            if reached.insert(index) {
+                let pid = all[index].process.pid;
+                next.extend(children.get(&pid).into_iter().flatten().copied());
+            }
+        }
+        let mut members: Vec<Stat> = reached.into_iter().map(|index| all[index].clone()).collect();
+        members.retain(|stat| !stat.zombie);
+        members.sort_unstable_by_key(|stat| stat.process.pid);
+        members
+    }
+
+    /// True when nothing new can be learned from this process.
+    fn examine(&mut self, stat: &Stat) -> bool {
+        if processes::has_live_page(stat.process) {
+            self.report.with_shim = true;
+            return !self.simulated || self.report.cudart_on_simulated;
+        }
+        let files = processes::mapped_files(stat.process.pid);
+        let has = |wanted: &dyn Fn(&str) -> bool| {
+            files.iter().any(|file| file_name(file).is_some_and(wanted))
+        };
+        let cuda = has(&|name| name.starts_with("libcuda.so") || name == SIMULATED);
+        let shim = files.contains(&self.library) || has(&|name| name == SHIM);
+        self.report.with_shim |= shim;
+        if self.simulated && !self.report.cudart_on_simulated && has(&is_cudart) {
+            self.report.cudart_on_simulated = true;
+            message(
+                "libcudart is loaded, and it refuses the simulated driver (error 103): PyTorch and \
+                 other programs on the CUDA runtime need a GPU; what works here: cuda-bindings, \
+                 cuda.core, numba-cuda, programs on the driver API, `vramtrace demo`",
+            );
+        }
+        if cuda && !shim {
+            let pid = stat.process.pid;
+            message(format_args!(
+                "process {pid} ({}) uses the driver without the shim: neither recorded nor capped \
+                 (`vramtrace doctor -- CMD` says why)",
+                stat.name
+            ));
+            self.report.without_shim.push((pid, stat.name.clone()));
+            return true;
+        }
+        false
+    }
+}
+
+fn file_name(path: &Path) -> Option<&str> {
+    // A replaced file is listed as `PATH (deleted)`.
+    Some(path.file_name()?.to_str()?.trim_end_matches(" (deleted)"))
+}
+
+fn is_cudart(name: &str) -> bool {
+    name.starts_with("libcudart.so") || name.starts_with("libcudart-")
+}
+
+/// A fork that has not exec'ed yet can have an unreadable or empty environment: ask again later.
+fn is_transient_child(stat: &Stat) -> bool {
+    std::fs::read(format!("/proc/{}/environ", stat.process.pid)).is_ok_and(|env| env.is_empty())
+}

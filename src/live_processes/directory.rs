@@ -1,0 +1,327 @@
+//! A private directory with pages: of one user, closed to others, reached by no link.
+
+use std::ffi::CString;
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use vramtrace_format::group::GROUP_WORDS;
+use vramtrace_format::live::LIVE_WORDS;
+use vramtrace_format::member::Namespaces;
+use vramtrace_format::name::{PageName, Place};
+
+use super::PageProblem;
+use super::segment::{self, Segment};
+
+pub struct PageDirectory {
+    path: PathBuf,
+    opened: File,
+    owner: u32,
+}
+
+/// One page.
+pub struct PageFile {
+    path: PathBuf,
+    memory: Memory,
+}
+
+enum Memory {
+    Segment(Segment),
+    /// Of an earlier version: the page itself. Read and written, never mapped: its owner could cut
+    /// it short under us.
+    File(File),
+    /// What its process wrote there, once a second at most. So often it looks for orders there.
+    Copy(File),
+}
+
+/// A page that [`PageDirectory::pages`] lists.
+pub struct Listed {
+    file: String,
+    name: PageName,
+    /// As this process has it.
+    pub pid: u32,
+}
+
+impl Listed {
+    pub fn start_ticks(&self) -> u64 {
+        self.name.start_ticks
+    }
+}
+
+impl PageDirectory {
+    /// The directories in which processes of this user put their pages. Those that are not there
+    /// are left out.
+    pub fn all_of(owner: u32, runtime: Option<&Path>) -> Vec<Result<PageDirectory, PageProblem>> {
+        let own = runtime.map(|runtime| runtime.join("vramtrace"));
+        let places = own.into_iter().chain([PageDirectory::shared_path(owner)]);
+        let open = |path: PathBuf| match PageDirectory::open(&path, owner) {
+            Err(PageProblem::Io(_, error)) if error.kind() == io::ErrorKind::NotFound => None,
+            other => Some(other),
+        };
+        places.filter_map(open).collect()
+    }
+
+    /// Where groups are, and the live pages of processes without a runtime directory.
+    pub fn shared_path(owner: u32) -> PathBuf {
+        PathBuf::from(format!("/dev/shm/vramtrace-{owner}"))
+    }
+
+    pub fn open(path: &Path, owner: u32) -> Result<PageDirectory, PageProblem> {
+        let wrong = |error| not_opened(path, owner, error);
+        let flags = libc::O_RDONLY | libc::O_DIRECTORY;
+        let opened = open_at(libc::AT_FDCWD, path, flags).map_err(|error| {
+            // With O_DIRECTORY a link is told as "not a directory".
+            let link = path.symlink_metadata().is_ok_and(|about| about.is_symlink());
+            wrong(if link { io::Error::from_raw_os_error(libc::ELOOP) } else { error })
+        })?;
+        judge(path, &opened, owner)?;
+        Ok(PageDirectory { path: path.into(), opened, owner })
+    }
+
+    /// As [`PageDirectory::open`], made if need be. In memory, as pages must be.
+    pub fn make(path: &Path, owner: u32) -> Result<PageDirectory, PageProblem> {
+        let made = DirBuilder::new().mode(0o700).create(path);
+        let directory =
+            PageDirectory::open(path, owner).map_err(|problem| match (problem, made) {
+                (PageProblem::Io(path, error), Err(why))
+                    if error.kind() == io::ErrorKind::NotFound =>
+                {
+                    PageProblem::Io(path, why)
+                }
+                (problem, _) => problem,
+            })?;
+        // SAFETY: a struct of our own.
+        let in_memory = unsafe {
+            let mut fs: libc::statfs = std::mem::zeroed();
+            libc::fstatfs(directory.opened.as_raw_fd(), &mut fs) == 0
+                && fs.f_type == libc::TMPFS_MAGIC
+        };
+        if in_memory { Ok(directory) } else { Err(PageProblem::NotInMemory(path.into())) }
+    }
+
+    pub fn names(&self) -> Result<Vec<String>, PageProblem> {
+        // By its descriptor, whatever its path leads to by now.
+        let entries = std::fs::read_dir(format!("/proc/self/fd/{}", self.opened.as_raw_fd()))
+            .map_err(|error| PageProblem::Io(self.path.clone(), error))?;
+        Ok(entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect())
+    }
+
+    /// Live pages whose processes have a pid here; of those that have ended some too.
+    pub fn pages(&self) -> Result<Vec<Listed>, PageProblem> {
+        let here = Namespaces::of_this_process();
+        let listed = |file: String| {
+            let name = PageName::parse(&file)?;
+            let pid = self.pid_here(&name, here)?;
+            Some(Listed { file, name, pid })
+        };
+        Ok(self.names()?.into_iter().filter_map(listed).collect())
+    }
+
+    /// Of a process in another pid namespace its segment tells.
+    fn pid_here(&self, name: &PageName, here: Namespaces) -> Option<u32> {
+        // Its process ended, or became another program.
+        if name.segment(here).is_some_and(segment::is_gone) {
+            return None;
+        }
+        if name.place == Place::File || name.same_pids(here) {
+            return Some(name.pid);
+        }
+        let creator = segment::facts(name.segment(here)?, self.owner)?.creator;
+        Some(creator).filter(|pid| *pid != 0)
+    }
+
+    pub fn live_page(&self, listed: &Listed, write: bool) -> Result<PageFile, PageProblem> {
+        let segment = listed.name.segment(Namespaces::of_this_process());
+        let page = segment.and_then(|id| self.attach::<LIVE_WORDS>(id, &listed.file, write));
+        match (page, listed.name.place) {
+            (Some(page), _) => Ok(page),
+            (None, Place::File) => self.page(&listed.file, write, Memory::File),
+            (None, Place::Segment { .. }) => self.page(&listed.file, write, Memory::Copy),
+        }
+    }
+
+    fn attach<const WORDS: usize>(&self, id: i32, file: &str, write: bool) -> Option<PageFile> {
+        let segment = Segment::attach(id, self.owner, write)?;
+        let page = PageFile { path: self.path.join(file), memory: Memory::Segment(segment) };
+        page.words::<WORDS>().is_ok().then_some(page)
+    }
+
+    /// The page of a group. `None`: it has no living member.
+    pub fn group_page(&self, name: &str) -> Result<Option<PageFile>, PageProblem> {
+        let file = format!("group.{name}");
+        let path = self.path.join(&file);
+        let inner = match self.directory_in(&file) {
+            // The page of an earlier version.
+            Err(PageProblem::Io(_, error)) if error.raw_os_error() == Some(libc::ENOTDIR) => {
+                return self.page(&file, true, Memory::File).map(Some);
+            }
+            other => other?,
+        };
+        for entry in inner.names()? {
+            let fields: Vec<u64> = entry.split('.').map_while(|field| field.parse().ok()).collect();
+            let [ipc, id, made] = fields[..] else { return Err(PageProblem::Unknown(path)) };
+            if ipc != Namespaces::of_this_process().ipc {
+                return Err(PageProblem::OtherNamespace(path));
+            }
+            let page = self.attach::<GROUP_WORDS>(id as i32, &file, true);
+            if let Some(page) = page.filter(|page| page.word(3) == Some(made)) {
+                return Ok(Some(page));
+            }
+        }
+        Ok(None)
+    }
+
+    fn directory_in(&self, name: &str) -> Result<PageDirectory, PageProblem> {
+        let path = self.path.join(name);
+        let flags = libc::O_RDONLY | libc::O_DIRECTORY;
+        let opened = open_at(self.opened.as_raw_fd(), Path::new(name), flags)
+            .map_err(|error| not_opened(&path, self.owner, error))?;
+        judge(&path, &opened, self.owner)?;
+        Ok(PageDirectory { path, opened, owner: self.owner })
+    }
+
+    fn page(
+        &self,
+        name: &str,
+        write: bool,
+        how: fn(File) -> Memory,
+    ) -> Result<PageFile, PageProblem> {
+        let path = self.path.join(name);
+        let flags = if write { libc::O_RDWR } else { libc::O_RDONLY };
+        let file = open_at(self.opened.as_raw_fd(), Path::new(name), flags)
+            .map_err(|error| not_opened(&path, self.owner, error))?;
+        let about = judge(&path, &file, self.owner)?;
+        match about.is_file() && about.nlink() == 1 {
+            true => Ok(PageFile { path, memory: how(file) }),
+            false => Err(PageProblem::NotPlain(path)),
+        }
+    }
+}
+
+impl PageFile {
+    /// All of it, as `WORDS` words.
+    pub fn words<const WORDS: usize>(
+        &self,
+    ) -> Result<Box<[std::sync::atomic::AtomicU64; WORDS]>, PageProblem> {
+        let words = match &self.memory {
+            Memory::Segment(segment) => segment.copy(),
+            Memory::File(file) | Memory::Copy(file) => self.read(file, WORDS)?,
+        };
+        let words: Vec<_> = words.into_iter().map(Into::into).collect();
+        words.into_boxed_slice().try_into().map_err(|_| PageProblem::Unknown(self.path.clone()))
+    }
+
+    fn read(&self, file: &File, words: usize) -> Result<Vec<u64>, PageProblem> {
+        let mut bytes = vec![0; words * 8];
+        file.read_exact_at(&mut bytes, 0).map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => PageProblem::Unknown(self.path.clone()),
+            _ => PageProblem::Io(self.path.clone(), error),
+        })?;
+        let word = |chunk: &[u8]| u64::from_ne_bytes(chunk.try_into().unwrap_or_default());
+        Ok(bytes.chunks_exact(8).map(word).collect())
+    }
+
+    fn word(&self, at: usize) -> Option<u64> {
+        let Memory::Segment(segment) = &self.memory else { return None };
+        segment.copy().get(at).copied()
+    }
+
+    /// Stores a word at this byte.
+    pub fn store(&self, at: u64, word: u64) -> Result<(), PageProblem> {
+        match &self.memory {
+            Memory::Segment(segment) if segment.store(at, word) => Ok(()),
+            Memory::Segment(_) => Err(self.unknown()),
+            Memory::File(file) | Memory::Copy(file) => {
+                let stored = file.write_all_at(&word.to_ne_bytes(), at);
+                stored.map_err(|error| PageProblem::Io(self.path.clone(), error))
+            }
+        }
+    }
+
+    /// Of an earlier version.
+    pub fn is_file(&self) -> bool {
+        matches!(self.memory, Memory::File(_))
+    }
+
+    /// Its process looks at it once a second, while it makes calls.
+    pub fn is_copy(&self) -> bool {
+        matches!(self.memory, Memory::Copy(_))
+    }
+
+    pub fn unknown(&self) -> PageProblem {
+        PageProblem::Unknown(self.path.clone())
+    }
+}
+
+/// Follows no link at the end, and never becomes another program's.
+fn open_at(directory: i32, path: &Path, flags: i32) -> io::Result<File> {
+    let name = CString::new(path.as_os_str().as_bytes())?;
+    let flags = flags | libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
+    // SAFETY: a C string, and a descriptor that is ours at once.
+    match unsafe { libc::openat(directory, name.as_ptr(), flags) } {
+        -1 => Err(io::Error::last_os_error()),
+        descriptor => Ok(unsafe { File::from_raw_fd(descriptor) }),
+    }
+}
+
+/// What nobody but its owner may open is told by its owner.
+fn not_opened(path: &Path, owner: u32, error: io::Error) -> PageProblem {
+    match path.symlink_metadata() {
+        Ok(about) if error.kind() == io::ErrorKind::PermissionDenied && about.uid() != owner => {
+            PageProblem::Owner(path.into(), about.uid())
+        }
+        _ => PageProblem::Io(path.into(), error),
+    }
+}
+
+fn judge(path: &Path, opened: &File, owner: u32) -> Result<std::fs::Metadata, PageProblem> {
+    let about = opened.metadata().map_err(|error| PageProblem::Io(path.into(), error))?;
+    match (about.uid(), about.mode() & 0o077) {
+        (found, _) if found != owner => Err(PageProblem::Owner(path.into(), found)),
+        (_, 0) => Ok(about),
+        _ => Err(PageProblem::Mode(path.into(), about.mode() & 0o777)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn what_others_could_change_is_refused() {
+        let place = tempfile::tempdir().unwrap();
+        // SAFETY: always succeeds.
+        let me = unsafe { libc::geteuid() };
+        let inner = place.path().join("inner");
+        std::fs::create_dir(&inner).unwrap();
+        let mode = |path: &Path, mode| {
+            std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap()
+        };
+        mode(&inner, 0o711);
+        let why = |path: &Path, owner| PageDirectory::open(path, owner).err().unwrap().to_string();
+        assert!(why(&inner, me).contains("open to others (mode 711)"));
+        mode(&inner, 0o700);
+        assert!(why(&inner, me + 1).contains(&format!("belongs to user {me}")));
+        let link = place.path().join("link");
+        symlink(&inner, &link).unwrap();
+        assert!(why(&link, me).contains("is a link"));
+
+        let directory = PageDirectory::open(&inner, me).unwrap();
+        let page = |name: &str| directory.page(name, true, Memory::File).err().unwrap().to_string();
+        std::fs::write(inner.join("7.8"), [0; 16]).unwrap();
+        assert!(page("7.8").contains("open to others"));
+        mode(&inner.join("7.8"), 0o600);
+        let good = directory.page("7.8", true, Memory::File).unwrap();
+        good.store(8, 77).unwrap();
+        assert_eq!(good.words::<2>().unwrap()[1].load(std::sync::atomic::Ordering::Relaxed), 77);
+        assert!(good.words::<3>().is_err());
+        symlink("7.8", inner.join("7.9")).unwrap();
+        assert!(page("7.9").contains("is a link"));
+        std::fs::hard_link(inner.join("7.8"), inner.join("7.10")).unwrap();
+        assert!(page("7.8").contains("no plain file"));
+    }
+}

@@ -1,0 +1,97 @@
+//! A group of processes that share a cap: its page.
+
+use vramtrace_format::group::{
+    GROUP_BYTES, GROUP_WORDS, GroupDevice, GroupPage, from_earlier, limit_order,
+};
+use vramtrace_format::member::Member;
+
+use super::directory::PageFile;
+use super::{PageDirectory, PageProblem, segment};
+
+pub struct Group {
+    pub name: String,
+    page: PageFile,
+    /// With their numbers in the page.
+    pub devices: Vec<(usize, GroupDevice)>,
+    /// Pids of those that live.
+    pub members: Vec<u32>,
+}
+
+/// Groups of this user that have living members.
+pub fn all() -> (Vec<Group>, Vec<PageProblem>) {
+    let path = PageDirectory::shared_path(user());
+    let directory = match PageDirectory::open(&path, user()) {
+        Ok(directory) => directory,
+        Err(PageProblem::Io(_, error)) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Default::default();
+        }
+        Err(problem) => return (Vec::new(), vec![problem]),
+    };
+    let (mut groups, mut problems) = (Vec::new(), Vec::new());
+    for name in directory.names().unwrap_or_default() {
+        let Some(name) = name.strip_prefix("group.") else { continue };
+        match Group::open_in(&directory, name) {
+            Ok(None) | Err(PageProblem::OtherNamespace(_)) => {}
+            Ok(Some(group)) if group.members.is_empty() => {}
+            Ok(Some(group)) => groups.push(group),
+            // It went between the list and the look.
+            Err(PageProblem::Io(_, error)) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(problem) => problems.push(problem),
+        }
+    }
+    groups.sort_by(|a, b| a.name.cmp(&b.name));
+    (groups, problems)
+}
+
+/// A name that no other group has: for the processes of one run.
+pub fn fresh_name() -> String {
+    let now = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH);
+    format!("run-{}-{:x}", std::process::id(), now.unwrap_or_default().as_nanos())
+}
+
+/// Sees to it that processes can share a group of this name, before any of them starts.
+pub fn prepare(name: &str) -> Result<(), PageProblem> {
+    let path = PageDirectory::shared_path(user());
+    PageDirectory::make(&path, user())?;
+    PageDirectory::make(&path.join(format!("group.{name}")), user())?;
+    segment::can_be_made(GROUP_BYTES).map_err(PageProblem::NoSharedMemory)
+}
+
+/// Takes away the page of a run that is over.
+pub fn remove(name: &str) {
+    let path = PageDirectory::shared_path(user());
+    if PageDirectory::open(&path, user()).is_ok() {
+        let _ = std::fs::remove_dir_all(path.join(format!("group.{name}")));
+    }
+}
+
+fn user() -> u32 {
+    // SAFETY: always succeeds.
+    unsafe { libc::geteuid() }
+}
+
+impl Group {
+    /// `None`: none of its processes runs.
+    pub fn open(name: &str) -> Result<Option<Group>, PageProblem> {
+        Group::open_in(&PageDirectory::open(&PageDirectory::shared_path(user()), user())?, name)
+    }
+
+    fn open_in(directory: &PageDirectory, name: &str) -> Result<Option<Group>, PageProblem> {
+        let Some(page) = directory.group_page(name)? else { return Ok(None) };
+        let words = match page.is_file() {
+            true => from_earlier(&*page.words()?).ok_or_else(|| page.unknown())?,
+            false => page.words::<GROUP_WORDS>()?,
+        };
+        let look = GroupPage::look(&words).ok_or_else(|| page.unknown())?;
+        let alive = look.members().filter(Member::is_alive);
+        let members = alive.map(|member| member.pid).collect();
+        let devices = look.devices().collect();
+        Ok(Some(Group { name: name.into(), page, devices, members }))
+    }
+
+    /// Orders another limit for a device, by its number in the page.
+    pub fn order(&self, number: usize, limit: Option<u64>) -> Result<(), PageProblem> {
+        let (at, word) = limit_order(number, limit);
+        self.page.store(at, word)
+    }
+}

@@ -1,0 +1,93 @@
+//! Traced processes that run now, and the groups that share a cap: what their pages in memory
+//! say, and orders to them.
+
+mod directory;
+pub mod group;
+pub mod process;
+mod segment;
+
+pub use directory::PageDirectory;
+
+use std::fmt;
+use std::path::PathBuf;
+
+use vramtrace_format::size::Bytes;
+
+/// Why a page is not used.
+#[derive(Debug)]
+pub enum PageProblem {
+    Io(PathBuf, std::io::Error),
+    /// It belongs to this user.
+    Owner(PathBuf, u32),
+    Mode(PathBuf, u32),
+    NotPlain(PathBuf),
+    /// Another version's, or nothing of ours.
+    Unknown(PathBuf),
+    /// Its segment is of another ipc namespace.
+    OtherNamespace(PathBuf),
+    NotInMemory(PathBuf),
+    /// Why segments of shared memory cannot be made.
+    NoSharedMemory(std::io::Error),
+}
+
+impl fmt::Display for PageProblem {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        match self {
+            PageProblem::Io(path, error) if error.raw_os_error() == Some(libc::ELOOP) => {
+                write!(f, "{} is a link; remove it", path.display())
+            }
+            PageProblem::Io(path, error) if error.raw_os_error() == Some(libc::ENOSPC) => {
+                write!(f, "{} cannot be made: {}", path.display(), Full)
+            }
+            PageProblem::Io(path, error) => write!(f, "{}: {error}", path.display()),
+            PageProblem::Owner(path, owner) => write!(
+                f,
+                "{} belongs to user {owner}; whose processes are meant must own it",
+                path.display()
+            ),
+            PageProblem::Mode(path, mode) => {
+                write!(f, "{} is open to others (mode {mode:o}); chmod go-rwx it", path.display())
+            }
+            PageProblem::NotPlain(path) => {
+                write!(f, "{} is no plain file of one name; remove it", path.display())
+            }
+            PageProblem::Unknown(path) => {
+                write!(f, "{} is not a page of this version of vramtrace", path.display())
+            }
+            PageProblem::OtherNamespace(path) => write!(
+                f,
+                "{} is of another container (ipc namespace); run the command there",
+                path.display()
+            ),
+            PageProblem::NotInMemory(path) => {
+                write!(f, "{} is not in memory; mount a tmpfs at /dev/shm", path.display())
+            }
+            PageProblem::NoSharedMemory(error) => write!(
+                f,
+                "a group needs shared memory (shmget, shmat): {error}; see kernel.shmmni and \
+                 kernel.shmall, or what forbids these calls"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for PageProblem {}
+
+/// `/dev/shm is full (64.00 MiB, 16384 files)`: Docker gives that little.
+struct Full;
+
+impl fmt::Display for Full {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        // SAFETY: a C string and a struct of our own.
+        let (result, fs) = unsafe {
+            let mut fs: libc::statvfs = std::mem::zeroed();
+            (libc::statvfs(c"/dev/shm".as_ptr(), &mut fs), fs)
+        };
+        let bytes = Bytes(fs.f_blocks.saturating_mul(fs.f_frsize));
+        f.write_str("/dev/shm is full")?;
+        match result {
+            0 => write!(f, " ({bytes}, {} files); make it larger", fs.f_files),
+            _ => Ok(()),
+        }
+    }
+}

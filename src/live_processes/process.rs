@@ -1,0 +1,232 @@
+//! A traced process that runs: its live page.
+
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use vramtrace_format::live::{LIVE_WORDS, LiveState, order};
+use vramtrace_format::member::Member;
+use vramtrace_format::{LiveDevice, LivePage, proc};
+
+use super::directory::{Listed, PageFile};
+use super::{PageDirectory, PageProblem};
+
+/// What a live page says.
+#[derive(Clone, Debug)]
+pub struct LiveProcess {
+    pub pid: u32,
+    pub command: String,
+    pub state: LiveState,
+    /// Empty: it records nothing.
+    pub trace: String,
+    /// When the figures were stored, ns since the start.
+    pub updated_ns: u64,
+    pub group: Option<String>,
+    pub devices: Vec<LiveDevice>,
+}
+
+/// All of this user, and what was wrong with pages that are not shown.
+pub fn all() -> (Vec<LiveProcess>, Vec<PageProblem>) {
+    let (mut found, mut problems) = (Vec::new(), Vec::new());
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    for directory in PageDirectory::all_of(user(), runtime.as_deref()) {
+        match directory.and_then(|directory| in_directory(&directory, &mut problems)) {
+            Ok(some) => found.extend(some),
+            Err(problem) => problems.push(problem),
+        }
+    }
+    found.sort_by_key(|process: &LiveProcess| process.pid);
+    (found, problems)
+}
+
+fn in_directory(
+    directory: &PageDirectory,
+    problems: &mut Vec<PageProblem>,
+) -> Result<Vec<LiveProcess>, PageProblem> {
+    let mut found = Vec::new();
+    for listed in directory.pages()? {
+        let pid = listed.pid;
+        if !proc::is_alive(pid, listed.start_ticks()) {
+            continue;
+        }
+        match directory.live_page(&listed, false).and_then(|page| LiveProcess::read(&page, pid)) {
+            Ok(process) if process.state != LiveState::Ended => found.push(process),
+            Ok(_) => {}
+            // It is being made.
+            Err(PageProblem::Unknown(_)) if is_young(pid) => {}
+            // It ended between the list and the look.
+            Err(PageProblem::Io(_, error)) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(problem) => problems.push(problem),
+        }
+    }
+    Ok(found)
+}
+
+/// Started less than a second ago, as far as its page tells.
+fn is_young(pid: u32) -> bool {
+    let started = std::fs::metadata(format!("/proc/{pid}")).and_then(|about| about.modified());
+    started.is_ok_and(|at| at.elapsed().is_ok_and(|age| age < Duration::from_secs(1)))
+}
+
+fn user() -> u32 {
+    // SAFETY: always succeeds.
+    unsafe { libc::geteuid() }
+}
+
+impl LiveProcess {
+    fn read(page: &PageFile, pid: u32) -> Result<LiveProcess, PageProblem> {
+        let mut words = page.words::<LIVE_WORDS>()?;
+        let mut live = LivePage::open(&words).ok_or_else(|| page.unknown())?;
+        for _ in 0..20 {
+            let updates = live.updates();
+            words = page.words::<LIVE_WORDS>()?;
+            live = LivePage::open(&words).ok_or_else(|| page.unknown())?;
+            if updates.is_multiple_of(2) && updates == live.updates() {
+                break;
+            }
+        }
+        let process = live.process();
+        let (updated_ns, devices) = live.devices();
+        Ok(LiveProcess {
+            pid,
+            command: command(pid),
+            state: live.state().ok_or_else(|| page.unknown())?,
+            trace: process.trace,
+            updated_ns,
+            group: live.group(),
+            devices,
+        })
+    }
+}
+
+/// A file of /proc that tells of a process's memory; empty if nobody may see it. The main thread has
+/// none when it ended before the others.
+pub fn proc_file(pid: u32, name: &str) -> Vec<u8> {
+    let of_process = std::fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
+    if !of_process.is_empty() {
+        return of_process;
+    }
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let mut files = threads.filter_map(|thread| std::fs::read(thread.path().join(name)).ok());
+    files.find(|file| !file.is_empty()).unwrap_or_default()
+}
+
+fn command(pid: u32) -> String {
+    let words = proc_file(pid, "cmdline");
+    let words = words.strip_suffix(b"\0").unwrap_or(&words);
+    String::from_utf8_lossy(words).replace('\0', " ")
+}
+
+/// A process that can be given orders.
+pub struct ControlTarget {
+    pid: u32,
+    page: PageFile,
+}
+
+/// The page of a process, to write.
+fn page_of(directory: &PageDirectory, process: &Member) -> Result<Option<PageFile>, PageProblem> {
+    let is_its =
+        |listed: &Listed| (listed.pid, listed.start_ticks()) == (process.pid, process.start_ticks);
+    let listed = directory.pages()?.into_iter().find(is_its);
+    listed.map(|listed| directory.live_page(&listed, true)).transpose()
+}
+
+/// Whether a process has a page in one of the directories where it may be.
+pub fn has_page(process: &Member, owner: u32, runtime: Option<&Path>) -> bool {
+    let has =
+        |directory: PageDirectory| page_of(&directory, process).is_ok_and(|page| page.is_some());
+    PageDirectory::all_of(owner, runtime).into_iter().flatten().any(has)
+}
+
+/// Why there is nobody to give orders to.
+pub enum TargetError {
+    NoSuchProcess,
+    /// It is this user's.
+    NotYours(u32),
+    /// It runs without the recorder, or has not used CUDA yet.
+    NotTraced,
+    Problem(PageProblem),
+}
+
+impl ControlTarget {
+    /// Of the same user; or any, for root.
+    pub fn find(pid: u32) -> Result<ControlTarget, TargetError> {
+        let member = Member::running(pid).ok_or(TargetError::NoSuchProcess)?;
+        let owner = std::fs::metadata(format!("/proc/{pid}"))
+            .map_err(|_| TargetError::NoSuchProcess)?
+            .uid();
+        if user() != 0 && user() != owner {
+            return Err(TargetError::NotYours(owner));
+        }
+        let environ = proc_file(pid, "environ");
+        let runtime = environ
+            .split(|byte| *byte == 0)
+            .find_map(|entry| entry.strip_prefix(b"XDG_RUNTIME_DIR="))
+            .map(|value| Path::new(std::ffi::OsStr::from_bytes(value)));
+        let mut problem = None;
+        for directory in PageDirectory::all_of(owner, runtime) {
+            match directory.and_then(|directory| page_of(&directory, &member)) {
+                Ok(Some(page)) => return Ok(ControlTarget { pid, page }),
+                Ok(None) => {}
+                Err(PageProblem::Io(_, error)) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(other) => problem = Some(other),
+            }
+        }
+        Err(problem.map_or(TargetError::NotTraced, TargetError::Problem))
+    }
+
+    pub fn state(&self) -> Result<LiveProcess, PageProblem> {
+        LiveProcess::read(&self.page, self.pid)
+    }
+
+    /// Orders another cap for a device. False: no such device can be.
+    pub fn order(&self, ordinal: u8, cap: Option<u64>) -> Result<bool, PageProblem> {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        // Never the number of an earlier order, nor 0.
+        let number = now.as_nanos() as u64 | 1;
+        if self.page.is_copy() {
+            return self.order_by_file(ordinal, cap, number);
+        }
+        let Some(words) = order(ordinal, cap, number) else { return Ok(false) };
+        words.into_iter().try_for_each(|(at, word)| self.page.store(at, word)).map(|()| true)
+    }
+
+    /// The process takes it over when it copies its page next.
+    fn order_by_file(
+        &self,
+        ordinal: u8,
+        cap: Option<u64>,
+        number: u64,
+    ) -> Result<bool, PageProblem> {
+        let words = self.page.words::<LIVE_WORDS>()?;
+        let live = LivePage::open(&words).ok_or_else(|| self.page.unknown())?;
+        let Some((at, words)) = live.filed_order(ordinal, cap, number) else { return Ok(false) };
+        let places = (at..).step_by(8);
+        places.zip(words).try_for_each(|(at, word)| self.page.store(at, word)).map(|()| true)
+    }
+
+    /// The process shares no memory with us: it looks for orders once a second.
+    pub fn is_apart(&self) -> bool {
+        self.page.is_copy()
+    }
+
+    /// Waits a moment for the process to obey. False: it makes no calls just now.
+    pub fn obeys(&self, ordinal: u8, wait: Duration) -> Result<bool, PageProblem> {
+        if self.is_apart() {
+            return Ok(false);
+        }
+        let started = Instant::now();
+        loop {
+            let words = self.page.words::<LIVE_WORDS>()?;
+            let live = LivePage::open(&words).ok_or_else(|| self.page.unknown())?;
+            if live.ordered(ordinal).is_none() {
+                return Ok(true);
+            }
+            if started.elapsed() >= wait {
+                return Ok(false);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}

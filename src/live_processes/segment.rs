@@ -1,0 +1,140 @@
+//! Segments of shared memory in which pages lie: attached to look at, or to store an order. Nobody
+//! can cut one short, so that to touch it is safe whoever owns it.
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What the system says of a segment.
+pub struct Facts {
+    /// The pid of the process that made it, as this pid namespace has it; 0: it has none here.
+    pub creator: u32,
+    bytes: usize,
+}
+
+/// Attached until it is dropped.
+pub struct Segment {
+    at: *const AtomicU64,
+    words: usize,
+}
+
+fn stat(id: i32) -> io::Result<libc::shmid_ds> {
+    // SAFETY: a struct of our own.
+    unsafe {
+        let mut stat: libc::shmid_ds = std::mem::zeroed();
+        match libc::shmctl(id, libc::IPC_STAT, &mut stat) {
+            0 => Ok(stat),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+/// Nobody has it any more. Where that cannot be found out it is said to be there.
+pub fn is_gone(id: i32) -> bool {
+    match stat(id) {
+        Ok(stat) => stat.shm_nattch == 0,
+        Err(error) => {
+            let errno = error.raw_os_error().unwrap_or_default();
+            [libc::EINVAL, libc::EIDRM, libc::EACCES].contains(&errno)
+        }
+    }
+}
+
+/// `None`: nobody has it, or it is not this user's own, or open to others.
+pub fn facts(id: i32, owner: u32) -> Option<Facts> {
+    let stat = stat(id).ok()?;
+    let perm = &stat.shm_perm;
+    // Its creator has access too, whoever it was given to.
+    let own = [perm.uid, perm.cuid] == [owner; 2] && perm.mode & 0o077 == 0;
+    (own && stat.shm_nattch > 0)
+        .then_some(Facts { creator: stat.shm_cpid.max(0) as u32, bytes: stat.shm_segsz })
+}
+
+impl Segment {
+    pub fn attach(id: i32, owner: u32, write: bool) -> Option<Segment> {
+        let access = if write { 0 } else { libc::SHM_RDONLY };
+        // SAFETY: the kernel chooses the place.
+        let at = unsafe { libc::shmat(id, std::ptr::null(), access) };
+        if at as isize == -1 {
+            return None;
+        }
+        let mut segment = Segment { at: at.cast(), words: 0 };
+        // Attached, its id cannot become another's between.
+        segment.words = facts(id, owner)?.bytes / 8;
+        Some(segment)
+    }
+
+    fn words(&self) -> &[AtomicU64] {
+        // SAFETY: as many as the segment has, for as long as it is attached.
+        unsafe { std::slice::from_raw_parts(self.at, self.words) }
+    }
+
+    /// A copy of them all, as whole words.
+    pub fn copy(&self) -> Vec<u64> {
+        self.words().iter().map(|word| word.load(Ordering::Acquire)).collect()
+    }
+
+    /// Stores a word at this byte. False: there is none, or it was attached to be read.
+    pub fn store(&self, at: u64, word: u64) -> bool {
+        let place = self.words().get(at as usize / 8);
+        place.map(|place| place.store(word, Ordering::SeqCst)).is_some()
+    }
+}
+
+impl Drop for Segment {
+    fn drop(&mut self) {
+        // SAFETY: attached by us; no reference outlives us.
+        unsafe { libc::shmdt(self.at.cast()) };
+    }
+}
+
+/// Whether this process may make such segments at all, as members of a group must: why not.
+pub fn can_be_made(bytes: usize) -> Result<(), io::Error> {
+    // SAFETY: plain calls; the segment is nobody's, and goes at once.
+    unsafe {
+        let id = libc::shmget(libc::IPC_PRIVATE, bytes, libc::IPC_CREAT | 0o600);
+        let at = if id < 0 { -1 } else { libc::shmat(id, std::ptr::null(), 0) as isize };
+        let made = if at == -1 { Err(io::Error::last_os_error()) } else { Ok(()) };
+        if id >= 0 {
+            libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut());
+        }
+        if at != -1 {
+            libc::shmdt(at as *const libc::c_void);
+        }
+        made
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_segment_of_the_owners_own_is_attached() {
+        // SAFETY: plain calls on a segment of our own.
+        let (me, id) = unsafe {
+            let id = libc::shmget(libc::IPC_PRIVATE, 64, libc::IPC_CREAT | 0o600);
+            (libc::geteuid(), id)
+        };
+        assert!(facts(id, me).is_none(), "nobody has it");
+        assert!(Segment::attach(id, me + 1, false).is_none());
+        let segment = Segment::attach(id, me, true).unwrap();
+        assert!(segment.store(56, 7) && !segment.store(64, 7));
+        assert_eq!(Segment::attach(id, me, false).unwrap().copy()[7], 7);
+        assert_eq!(facts(id, me).unwrap().creator, std::process::id());
+        // SAFETY: as above.
+        unsafe {
+            let mut stat: libc::shmid_ds = std::mem::zeroed();
+            libc::shmctl(id, libc::IPC_STAT, &mut stat);
+            stat.shm_perm.mode = 0o606;
+            libc::shmctl(id, libc::IPC_SET, &mut stat);
+        }
+        assert!(facts(id, me).is_none(), "open to others");
+        // SAFETY: as above.
+        unsafe { libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut()) };
+        assert!(!is_gone(id));
+        drop(segment);
+        assert!(is_gone(id));
+        assert!(Segment::attach(id, me, false).is_none());
+        assert!(can_be_made(1 << 20).is_ok());
+    }
+}

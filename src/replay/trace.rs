@@ -1,0 +1,188 @@
+//! Replays a trace file: to its end, up to a place, or with a stop at each of several places.
+
+use vramtrace_format::Stamped;
+use vramtrace_format::reader::Run;
+
+use super::{Observer, Replay, State};
+use crate::trace::{DamageFound, Definitions, Trace};
+
+/// Told now and then while a long trace is read: bytes read of how many.
+pub type Progress<'p> = &'p mut dyn FnMut(u64, u64);
+
+/// How far to replay.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Until {
+    End,
+    /// Up to and with the event at this file offset.
+    Offset(u64),
+    /// Up to the last event not later than this, ns since start.
+    Time(u64),
+}
+
+/// What replaying a trace gave.
+#[derive(Clone, Debug)]
+pub struct ReplayResult {
+    pub state: State,
+    pub damage: DamageFound,
+}
+
+impl Trace {
+    /// Replays every event.
+    pub fn replay(&self, definitions: &Definitions, observer: &mut impl Observer) -> ReplayResult {
+        self.replay_until(definitions, Until::End, observer, &mut |_, _| {})
+    }
+
+    /// The state at the end from a late checkpoint on, looked for in that many bytes of events
+    /// first: as good as a whole replay for what is live, for peaks and for counts, and quick on
+    /// a long trace. `None`: no checkpoint tells enough, or the trace is still written.
+    pub fn replay_recent(&self, definitions: &Definitions, bytes: u64) -> Option<State> {
+        let reader = self.reader().filter(|_| !self.is_running())?;
+        let run = *reader.runs().last()?;
+        let windows = reader.event_windows().get(run.first..run.first + run.count)?;
+        let mut wanted = bytes.max(1);
+        loop {
+            let (mut first, mut found) = (windows.len(), 0);
+            while first > 0 && found < wanted {
+                first -= 1;
+                found += windows[first].header.bytes() as u64;
+            }
+            if first == 0 {
+                return None;
+            }
+            let recent = Run { first: run.first + first, count: windows.len() - first, ..run };
+            let mut replay = Replay::new();
+            replay.gap();
+            for at in reader.events_of(&recent) {
+                replay.apply(definitions, &at, &mut ());
+            }
+            replay.finish();
+            if replay.state().live_is_known() {
+                return Some(replay.into_state());
+            }
+            wanted = wanted.saturating_mul(2);
+        }
+    }
+
+    /// Shows the state at each of several places, by its index, in the order in which they come.
+    pub fn visit(
+        &self,
+        definitions: &Definitions,
+        stops: &[Until],
+        visit: &mut dyn FnMut(usize, &State),
+    ) {
+        self.visit_observed(definitions, stops, &mut (), visit);
+    }
+
+    /// The same, and an observer follows up to the last of them.
+    pub fn visit_observed(
+        &self,
+        definitions: &Definitions,
+        stops: &[Until],
+        observer: &mut impl Observer,
+        visit: &mut dyn FnMut(usize, &State),
+    ) {
+        self.replay_with(definitions, stops, observer, &mut |_, _| {}, visit);
+    }
+
+    /// Replays up to a place.
+    pub fn replay_until(
+        &self,
+        definitions: &Definitions,
+        until: Until,
+        observer: &mut impl Observer,
+        progress: Progress,
+    ) -> ReplayResult {
+        self.replay_with(definitions, &[until], observer, progress, &mut |_, _| {})
+    }
+
+    /// Replays up to the last of some places.
+    fn replay_with(
+        &self,
+        definitions: &Definitions,
+        stops: &[Until],
+        observer: &mut impl Observer,
+        progress: Progress,
+        visit: &mut dyn FnMut(usize, &State),
+    ) -> ReplayResult {
+        let mut replay = Replay::new();
+        let mut stops: Vec<(usize, Until)> = stops.iter().copied().enumerate().collect();
+        // Places are looked at before what a moment may find missing behind them.
+        stops.sort_by_key(|(_, stop)| matches!(stop, Until::Time(_)));
+        // It was readable when it was opened.
+        let Some(reader) = self.reader() else {
+            return ReplayResult { state: replay.into_state(), damage: DamageFound::default() };
+        };
+        let mut gaps = reader
+            .runs()
+            .iter()
+            .filter(|run| run.after_gap)
+            .filter_map(|run| reader.event_windows().get(run.first))
+            .map(|window| window.position)
+            .peekable();
+        let mut events =
+            if self.is_running() { reader.tail(Default::default()) } else { reader.events() };
+        let mut next_progress = 0;
+        let mut broken = 0;
+        while let Some(at) = events.next() {
+            let mut missing = false;
+            while gaps.next_if(|offset| *offset <= at.offset).is_some() {
+                missing = true;
+            }
+            missing |= events.damage().len() > broken;
+            broken = events.damage().len();
+            if stops.iter().any(|(_, stop)| stop.is_before(&at)) {
+                stops.retain(|(index, stop)| {
+                    let reached = stop.is_before(&at);
+                    if reached {
+                        // A moment between the events is one of those that are missing.
+                        if missing && stop.is_after(replay.state()) {
+                            replay.gap();
+                        }
+                        visit(*index, replay.state());
+                    }
+                    !reached
+                });
+                if stops.is_empty() {
+                    break;
+                }
+            }
+            if missing {
+                replay.gap();
+            }
+            if at.offset >= next_progress {
+                progress(at.offset.min(self.len()), self.len());
+                next_progress = at.offset + PROGRESS_STEP;
+            }
+            replay.apply(definitions, &at, observer);
+        }
+        if events.damage().len() > broken {
+            replay.gap();
+        }
+        let mut damage = DamageFound::of(&reader, &events);
+        damage.ranges.extend(self.missing_tail());
+        self.note_damage(&damage);
+        replay.finish();
+        for (index, _) in stops {
+            visit(index, replay.state());
+        }
+        ReplayResult { state: replay.into_state(), damage }
+    }
+}
+
+impl Until {
+    fn is_before(&self, at: &Stamped) -> bool {
+        match *self {
+            Until::End => false,
+            Until::Offset(offset) => at.offset > offset,
+            Until::Time(time_ns) => at.time_ns > time_ns,
+        }
+    }
+
+    /// A time later than the last event.
+    fn is_after(&self, state: &State) -> bool {
+        matches!(*self, Until::Time(time_ns) if time_ns > state.time_ns)
+    }
+}
+
+/// Bytes between two calls of a [`Progress`].
+const PROGRESS_STEP: u64 = 4 << 20;

@@ -1,0 +1,42 @@
+//! What is broken in the traces that a document was made of.
+
+use serde::Serialize;
+
+use crate::trace::Trace;
+
+/// Places that are told in full.
+const TOLD: usize = 10;
+
+#[derive(Debug, Serialize)]
+pub struct DamageFacts {
+    pub trace: String,
+    pub places: u64,
+    pub bytes: u64,
+    pub first: Vec<String>,
+}
+
+/// A document, and `damage` where a trace of it is damaged: what stood there is missing in it.
+#[derive(Debug, Serialize)]
+pub struct WithDamage<'d, D: Serialize> {
+    #[serde(flatten)]
+    document: &'d D,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    damage: Vec<DamageFacts>,
+}
+
+impl<'d, D: Serialize> WithDamage<'d, D> {
+    /// After the traces were read.
+    pub fn new<'t>(document: &'d D, traces: impl IntoIterator<Item = &'t Trace>) -> Self {
+        WithDamage { document, damage: traces.into_iter().filter_map(damage).collect() }
+    }
+}
+
+fn damage(trace: &Trace) -> Option<DamageFacts> {
+    let found = trace.damage();
+    (!found.ranges.is_empty()).then(|| DamageFacts {
+        trace: trace.path().display().to_string(),
+        places: found.ranges.len() as u64,
+        bytes: found.bytes(),
+        first: found.ranges.iter().take(TOLD).map(|range| range.to_string()).collect(),
+    })
+}

@@ -1,0 +1,166 @@
+//! `frag --json`: schema `vramtrace.frag/1`.
+
+use serde::Serialize;
+use vramtrace_format::Header;
+
+use super::stack::{StackFacts, stack_facts, why_no_frames};
+use crate::analysis::StackClassifier;
+use crate::analysis::frag::{Frag, FragMoment, FragSegment, Pin, PoolFrag};
+
+pub const SCHEMA: &str = "vramtrace.frag/1";
+
+/// `vramtrace.frag/1`. Keys may be added, none is renamed or removed.
+#[derive(Debug, Serialize)]
+pub struct FragReport {
+    pub schema: &'static str,
+    pub devices: Vec<FragFacts>,
+}
+
+/// One device of one process.
+#[derive(Debug, Serialize)]
+pub struct FragFacts {
+    pub ordinal: u8,
+    pub pid: u32,
+    pub rank: Option<u32>,
+    /// `peak`, `end`, `time` or `oom`.
+    pub at: &'static str,
+    /// Null: the trace has no times.
+    pub at_s: Option<f64>,
+    pub reserved_bytes: u64,
+    pub allocated_bytes: u64,
+    pub free_in_segments_bytes: u64,
+    pub largest_free_block_bytes: u64,
+    /// Of the free bytes: in segments that hold no block.
+    pub releasable_bytes: u64,
+    /// Of the free bytes: in segments that hold a block, and smaller than the usual request.
+    pub unusable_bytes: u64,
+    pub peak_reserved_bytes: u64,
+    pub peak_allocated_bytes: u64,
+    /// 1 - peak allocated / peak reserved; null where nothing was reserved.
+    pub fragmentation: Option<f64>,
+    /// The history begins here: earlier peaks are not known. Null: it is whole.
+    pub from_s: Option<f64>,
+    /// What the last request that got nothing asked for.
+    pub out_of_memory_bytes: Option<u64>,
+    pub small: PoolFacts,
+    pub large: PoolFacts,
+    pub segments: u64,
+    /// The segments that keep most free memory, first.
+    pub pinned: Vec<SegmentFacts>,
+    /// The lines that keep most free memory, first.
+    pub holders: Vec<PinFacts>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct PoolFacts {
+    pub segments: u64,
+    pub reserved_bytes: u64,
+    pub allocated_bytes: u64,
+    pub largest_free_block_bytes: u64,
+    pub releasable_bytes: u64,
+    pub unusable_bytes: u64,
+    pub usual_request_bytes: u64,
+}
+
+#[derive(Debug, Serialize)]
+pub struct SegmentFacts {
+    pub address: u64,
+    pub bytes: u64,
+    pub free_bytes: u64,
+    pub largest_free_block_bytes: u64,
+    pub blocks: u64,
+    pub small: bool,
+    pub expandable: bool,
+}
+
+#[derive(Debug, Serialize)]
+pub struct PinFacts {
+    /// Its part of the free bytes of the segments that it has blocks in.
+    pub pinned_bytes: u64,
+    pub segments: u64,
+    /// Of those, held by nobody else.
+    pub alone: u64,
+    pub bytes: u64,
+    pub blocks: u64,
+    /// Who asked the driver.
+    pub library: Option<String>,
+    /// Of the stack with the most bytes, innermost first.
+    #[serde(flatten)]
+    pub stack: StackFacts,
+    /// Why there are no frames.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub no_frames: Option<&'static str>,
+}
+
+/// Segments and holders are facts of this many at most: a trace may have thousands.
+const FACTS: usize = 100;
+
+pub fn facts(frag: &Frag, header: &Header, at: FragMoment) -> FragFacts {
+    let classifier = StackClassifier::new(&frag.symbols, header);
+    FragFacts {
+        ordinal: frag.device.0,
+        pid: header.pid,
+        rank: header.rank,
+        at: match at {
+            FragMoment::Peak => "peak",
+            FragMoment::End => "end",
+            FragMoment::Time(_) => "time",
+            FragMoment::OutOfMemory => "oom",
+        },
+        at_s: frag.at_ns.map(|ns| ns as f64 / 1e9),
+        reserved_bytes: frag.reserved,
+        allocated_bytes: frag.allocated,
+        free_in_segments_bytes: frag.free(),
+        largest_free_block_bytes: frag.largest_free,
+        releasable_bytes: frag.releasable(),
+        unusable_bytes: frag.unusable(),
+        peak_reserved_bytes: frag.peak_reserved,
+        peak_allocated_bytes: frag.peak_allocated,
+        fragmentation: frag.fragmentation(),
+        from_s: frag.from_ns.map(|ns| ns as f64 / 1e9),
+        out_of_memory_bytes: frag.out_of_memory.map(|oom| oom.size),
+        small: pool_facts(&frag.small),
+        large: pool_facts(&frag.large),
+        segments: frag.segments.len() as u64,
+        pinned: frag.pinned_segments().into_iter().take(FACTS).map(segment_facts).collect(),
+        holders: frag.pins.iter().take(FACTS).map(|pin| pin_facts(&classifier, pin)).collect(),
+    }
+}
+
+fn pool_facts(pool: &PoolFrag) -> PoolFacts {
+    PoolFacts {
+        segments: pool.segments,
+        reserved_bytes: pool.reserved,
+        allocated_bytes: pool.allocated,
+        largest_free_block_bytes: pool.largest_free,
+        releasable_bytes: pool.releasable,
+        unusable_bytes: pool.unusable,
+        usual_request_bytes: pool.usual_request,
+    }
+}
+
+fn segment_facts(segment: &FragSegment) -> SegmentFacts {
+    SegmentFacts {
+        address: segment.address,
+        bytes: segment.bytes,
+        free_bytes: segment.free(),
+        largest_free_block_bytes: segment.largest_free,
+        blocks: segment.blocks.len() as u64,
+        small: segment.small,
+        expandable: segment.expandable,
+    }
+}
+
+fn pin_facts(classifier: &StackClassifier, pin: &Pin) -> PinFacts {
+    let roles = classifier.read_block(pin.stack);
+    PinFacts {
+        pinned_bytes: pin.pinned,
+        segments: pin.segments,
+        alone: pin.alone,
+        bytes: pin.bytes,
+        blocks: pin.blocks,
+        library: classifier.library_name(&roles).map(str::to_string),
+        stack: stack_facts(classifier.symbols, pin.stack, roles.lead, roles.caller),
+        no_frames: why_no_frames(classifier.symbols, pin.stack),
+    }
+}

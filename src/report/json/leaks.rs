@@ -1,0 +1,200 @@
+//! `leaks --json`: schema `vramtrace.leaks/1`.
+
+use serde::Serialize;
+
+use super::stack::{StackFacts, stack_facts, why_no_frames};
+use crate::analysis::StackClassifier;
+use crate::analysis::leaks::{KeptReason, Leak, Leaks, Suppressions};
+use crate::report::leak_evidence::evidence;
+use crate::report::wording::ordinal;
+
+pub const SCHEMA: &str = "vramtrace.leaks/1";
+
+/// `vramtrace.leaks/1`. Keys may be added, none is renamed or removed.
+#[derive(Debug, Serialize)]
+pub struct LeaksReport {
+    pub schema: &'static str,
+    /// Of all processes, the certain and the large ones first.
+    pub leaks: Vec<LeakFacts>,
+    pub processes: Vec<LeakProcessFacts>,
+    /// Rules of the suppressions file that fit nothing.
+    pub unused_suppressions: Vec<RuleFacts>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct RuleFacts {
+    /// Line of the suppressions file.
+    pub line: usize,
+    pub rule: String,
+}
+
+#[derive(Debug, Serialize)]
+pub struct LeakFacts {
+    /// `growing`, `never_freed` or `freed_at_end`.
+    pub verdict: &'static str,
+    /// `driver` or `tensor`.
+    pub level: &'static str,
+    /// Ordinal as the process saw it; null: not known.
+    pub device: Option<u8>,
+    /// Live at the end; for `freed_at_end` before that.
+    pub bytes: u64,
+    pub count: u64,
+    pub rate_bytes_per_s: Option<f64>,
+    /// From the end of the trace until the cap or the card is full, by this leak alone.
+    pub exhausted_in_s: Option<f64>,
+    /// 0 to 1.
+    pub confidence: f64,
+    /// Innermost first.
+    #[serde(flatten)]
+    pub stack: StackFacts,
+    pub library: Option<String>,
+    /// Different stacks that are part of it; the frames are those of the largest.
+    pub stacks: u64,
+    pub allocations: u64,
+    pub frees: u64,
+    pub evidence: Vec<String>,
+    /// Lowest live bytes in equal parts of the time from `from_s` on.
+    pub shape: Vec<u64>,
+    pub pid: u32,
+    pub rank: Option<u32>,
+    /// Why there are no frames.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub no_frames: Option<&'static str>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct LeakProcessFacts {
+    pub pid: u32,
+    pub rank: Option<u32>,
+    pub trace: String,
+    pub running: bool,
+    /// What was watched, in seconds since the trace began; judged from the end of warm-up on.
+    pub from_s: f64,
+    pub warm_up_until_s: f64,
+    pub until_s: f64,
+    /// Earlier events are not in the file.
+    pub beginning_lost: bool,
+    pub live_is_known: bool,
+    /// What is held and is no leak.
+    pub kept: Vec<KeptFacts>,
+    /// Pools of frameworks where their blocks are not known, or what is free in them.
+    pub pooled: Vec<PooledFacts>,
+    pub suppressed: Vec<SuppressedFacts>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct KeptFacts {
+    /// `steady`: as after warm-up; `stopped`: grew and stopped; `moves`: comes and goes.
+    pub why: &'static str,
+    pub level: &'static str,
+    pub device: Option<u8>,
+    pub bytes: u64,
+    pub count: u64,
+    pub stacks: u64,
+}
+
+#[derive(Debug, Serialize)]
+pub struct PooledFacts {
+    pub library: String,
+    pub device: Option<u8>,
+    pub bytes: u64,
+    /// It is what lies free in the pool; its blocks are judged one by one.
+    pub free: bool,
+    /// Not null: the pool grows.
+    pub rate_bytes_per_s: Option<f64>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct SuppressedFacts {
+    /// Line of the suppressions file.
+    pub line: usize,
+    pub leaks: u64,
+    pub bytes: u64,
+}
+
+/// Rules that fit none of all these leaks.
+pub fn unused(rules: &Suppressions, all: &[Leaks]) -> Vec<RuleFacts> {
+    rules.unused(all).into_iter().map(|(line, rule)| RuleFacts { line, rule }).collect()
+}
+
+pub fn report(all: &[Leaks], rules: &Suppressions) -> LeaksReport {
+    let mut leaks: Vec<LeakFacts> = all.iter().flat_map(facts).collect();
+    leaks.sort_by_key(|leak| (leak.confidence < 0.5, std::cmp::Reverse(leak.bytes)));
+    let processes = all.iter().map(process_facts).collect();
+    LeaksReport { schema: SCHEMA, leaks, processes, unused_suppressions: unused(rules, all) }
+}
+
+pub fn facts(found: &Leaks) -> Vec<LeakFacts> {
+    let classifier = StackClassifier::new(&found.symbols, &found.header);
+    let fact = |leak: &Leak| {
+        let roles = classifier.roles_at(leak.stack, leak.level);
+        LeakFacts {
+            verdict: leak.verdict.name(),
+            level: leak.level.name(),
+            device: ordinal(leak.device),
+            bytes: leak.bytes,
+            count: leak.count,
+            rate_bytes_per_s: leak.growth.as_ref().map(|growth| growth.bytes_per_second),
+            exhausted_in_s: leak.exhausted_in_s,
+            confidence: (leak.confidence * 1000.0).round() / 1000.0,
+            stack: stack_facts(&found.symbols, leak.stack, roles.lead, roles.caller),
+            library: classifier.library_name(&roles).map(str::to_string),
+            stacks: leak.stacks,
+            allocations: leak.allocations,
+            frees: leak.frees,
+            evidence: evidence(found, leak),
+            shape: leak.shape.clone(),
+            pid: found.header.pid,
+            rank: found.header.rank,
+            no_frames: why_no_frames(&found.symbols, leak.stack),
+        }
+    };
+    found.leaks.iter().map(fact).collect()
+}
+
+fn process_facts(found: &Leaks) -> LeakProcessFacts {
+    let at = |ns: u64| ns as f64 / 1e9;
+    LeakProcessFacts {
+        pid: found.header.pid,
+        rank: found.header.rank,
+        trace: found.trace.display().to_string(),
+        running: found.running,
+        from_s: at(found.from_ns),
+        warm_up_until_s: at(found.warm_ns),
+        until_s: at(found.until_ns),
+        beginning_lost: found.beginning_lost,
+        live_is_known: found.live_is_known,
+        kept: found
+            .kept
+            .iter()
+            .map(|kept| KeptFacts {
+                why: match kept.why {
+                    KeptReason::Steady => "steady",
+                    KeptReason::Stopped => "stopped",
+                    KeptReason::Moves => "moves",
+                },
+                level: kept.level.name(),
+                device: ordinal(kept.device),
+                bytes: kept.bytes,
+                count: kept.count,
+                stacks: kept.stacks,
+            })
+            .collect(),
+        pooled: found
+            .pooled
+            .iter()
+            .map(|pooled| PooledFacts {
+                library: pooled.library.clone(),
+                device: ordinal(pooled.device),
+                bytes: pooled.bytes,
+                free: pooled.free,
+                rate_bytes_per_s: pooled.bytes_per_second,
+            })
+            .collect(),
+        suppressed: found
+            .suppressed
+            .iter()
+            .map(|s| SuppressedFacts { line: s.line, leaks: s.leaks, bytes: s.bytes })
+            .collect(),
+    }
+}

@@ -1,0 +1,13 @@
+//! Reports for programs: one file a schema. Keys may be added, none is renamed or removed.
+
+pub mod damage;
+mod driver_own;
+pub mod frag;
+pub mod holders;
+pub mod leaks;
+pub mod oom;
+pub mod phases;
+pub mod process;
+mod stack;
+mod torch;
+pub mod whatif;

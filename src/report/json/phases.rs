@@ -1,0 +1,47 @@
+//! The phases of `report --by-phase --json`.
+
+use serde::Serialize;
+
+use crate::analysis::Phase;
+use crate::report::wording::ordinal;
+
+#[derive(Debug, Serialize)]
+pub struct PhaseFacts {
+    /// From the outermost in.
+    pub path: Vec<String>,
+    pub times: u64,
+    pub seconds: f64,
+    pub first_s: f64,
+    pub devices: Vec<InPhaseFacts>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct InPhaseFacts {
+    pub device: Option<u8>,
+    pub peak_bytes: u64,
+    pub allocated_bytes: u64,
+    pub freed_bytes: u64,
+    /// Of what was allocated in it, what was live when it ended.
+    pub stayed_bytes: u64,
+}
+
+pub fn facts(phases: &[Phase]) -> Vec<PhaseFacts> {
+    let fact = |phase: &Phase| PhaseFacts {
+        path: phase.path.clone(),
+        times: phase.times,
+        seconds: phase.duration_ns as f64 / 1e9,
+        first_s: phase.first_ns as f64 / 1e9,
+        devices: phase
+            .devices
+            .iter()
+            .map(|(device, sums)| InPhaseFacts {
+                device: ordinal(*device),
+                peak_bytes: sums.peak_bytes,
+                allocated_bytes: sums.allocated_bytes,
+                freed_bytes: sums.freed_bytes,
+                stayed_bytes: sums.stayed_bytes,
+            })
+            .collect(),
+    };
+    phases.iter().map(fact).collect()
+}

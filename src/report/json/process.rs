@@ -1,0 +1,338 @@
+//! `report --json`: schema `vramtrace.report/2`. Keys may be added, none is renamed or removed.
+//! Since version 1 `by` of a refusal has the names of [`vramtrace_format::RefusedBy`].
+//! Bytes are whole numbers, times are seconds since the process's trace began.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::Serialize;
+use vramtrace_format::{DeviceId, Kind};
+
+use crate::analysis::{Process, largest, outliers, reconcile};
+use crate::replay::state::HostSums;
+use crate::replay::{DeviceState, RefusalAt};
+use crate::report::wording;
+
+pub const SCHEMA: &str = "vramtrace.report/2";
+
+#[derive(Debug, Serialize)]
+pub struct ProcessesReport {
+    pub schema: &'static str,
+    pub processes: Vec<ProcessFacts>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct ProcessFacts {
+    pub pid: u32,
+    pub host: String,
+    pub trace: String,
+    /// Of the trace, without what was punched out.
+    pub trace_bytes: u64,
+    pub command: Vec<String>,
+    pub rank: Option<u32>,
+    pub started: String,
+    pub duration_s: f64,
+    pub ended_in_order: bool,
+    /// The run's last word on a device was a request that got nothing.
+    pub ended_out_of_memory: bool,
+    /// It ran when the trace was read.
+    pub running: bool,
+    /// Earlier events are not in the file.
+    pub history_from_s: f64,
+    /// False: events are missing and no checkpoint came since; live figures are a guess.
+    pub live_is_known: bool,
+    pub stopped: Option<Stopped>,
+    pub events: u64,
+    /// The moment of the figures below: the end, unless another was asked for.
+    pub at_s: f64,
+    pub devices: Vec<DeviceFacts>,
+    pub host_pinned: HostFacts,
+    pub host_registered: HostFacts,
+    /// What makes it differ from the other processes of the run.
+    pub odd: Option<String>,
+    pub damage: Damage,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Stopped {
+    pub at_s: f64,
+    pub reason: String,
+}
+
+#[derive(Debug, Serialize)]
+pub struct DeviceFacts {
+    /// As the process saw it; null for memory whose device is not known.
+    pub ordinal: Option<u8>,
+    pub uuid: Option<String>,
+    pub name: String,
+    pub total_bytes: Option<u64>,
+    pub cap_bytes: Option<u64>,
+    /// `refuse` or `warn`: what the cap does with a request that does not fit.
+    pub cap_mode: &'static str,
+    /// The soft limit, and how often the count passed it.
+    pub cap_warn_bytes: Option<u64>,
+    pub cap_warn_crossings: u64,
+    /// What the process's group may take together.
+    pub group_cap_bytes: Option<u64>,
+    pub peak_bytes: u64,
+    pub peak_at_s: f64,
+    pub live_bytes: u64,
+    pub process_bytes: Option<u64>,
+    pub peak_process_bytes: Option<u64>,
+    pub live_allocations: u64,
+    pub allocations: u64,
+    pub frees: u64,
+    pub refused_by_cap: u64,
+    pub refused_by_driver: u64,
+    /// How often PyTorch raised its out-of-memory error.
+    pub oom_raised: u64,
+    /// Refusals that PyTorch absorbed: it emptied its cache and asked again.
+    pub refusals_recovered: u64,
+    /// What a cap that only warns would have refused.
+    pub would_have_refused: u64,
+    pub context_bytes: u64,
+    /// What NVML shows beside allocations and contexts, ...
+    pub unattributed_bytes: Option<i64>,
+    /// ... of which cuCtxSetLimit took so much: local memory of a larger stack, heaps.
+    pub limit_bytes: Option<u64>,
+    /// `unattributed_bytes` by what the driver took them for; they add up to it.
+    pub driver_bytes: Option<BTreeMap<&'static str, i64>>,
+    /// Who made the driver take it, largest first.
+    pub driver_bytes_by: Vec<super::driver_own::TakenFacts>,
+    pub requested_live_bytes: u64,
+    pub requested_peak_bytes: u64,
+    /// When NVML was asked last.
+    pub process_sampled_at_s: Option<f64>,
+    pub by_kind: BTreeMap<&'static str, KindFacts>,
+    /// PyTorch's cache; absent where no blocks of it were recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub torch: Option<super::torch::TorchFacts>,
+    pub largest_live: Vec<LiveAllocationFacts>,
+    /// The last few.
+    pub refusals: Vec<RefusalFacts>,
+    /// Who held the memory, by line; absent where the trace has no stacks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub holders: Option<DeviceHolders>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct DeviceHolders {
+    pub at_peak: Vec<super::holders::HolderFacts>,
+    pub live: Vec<super::holders::HolderFacts>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct KindFacts {
+    pub live_bytes: u64,
+    /// Of this kind, at its own time.
+    pub peak_bytes: u64,
+    /// When the device was at its peak; null where the events of that moment are missing.
+    pub at_peak_bytes: Option<u64>,
+    pub requested_live_bytes: u64,
+    pub live_allocations: u64,
+    pub allocations: u64,
+    /// Pools and graphs: of what they reserve, what is in use as the driver said last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub used_bytes: Option<u64>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct LiveAllocationFacts {
+    pub size_bytes: u64,
+    pub kind: &'static str,
+    pub api: String,
+    pub allocated_at_s: f64,
+    pub age_s: f64,
+    pub pool: Option<u16>,
+    pub stream: Option<u64>,
+    pub key: String,
+}
+
+#[derive(Debug, Serialize)]
+pub struct RefusalFacts {
+    pub at_s: f64,
+    pub api: String,
+    pub kind: Option<&'static str>,
+    pub size_bytes: u64,
+    pub by: &'static str,
+    pub result: i32,
+    pub counted_bytes: u64,
+    pub cap_bytes: Option<u64>,
+    pub driver_free_bytes: Option<u64>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct HostFacts {
+    pub live_bytes: u64,
+    pub peak_bytes: u64,
+    pub live_allocations: u64,
+    pub allocations: u64,
+}
+
+#[derive(Debug, Serialize)]
+pub struct Damage {
+    pub places: u64,
+    pub bytes: u64,
+    /// The first few, in words.
+    pub first: Vec<String>,
+}
+
+/// `top`: how many of the largest live allocations and of the last refusals.
+pub fn report(processes: &[Process], top: usize) -> ProcessesReport {
+    let odd = outliers(processes);
+    let facts = processes.iter().zip(odd).map(|(process, odd)| process_facts(process, odd, top));
+    ProcessesReport { schema: SCHEMA, processes: facts.collect() }
+}
+
+fn process_facts(process: &Process, odd: Option<String>, top: usize) -> ProcessFacts {
+    let header = &process.header;
+    let state = &process.state;
+    ProcessFacts {
+        pid: header.pid,
+        host: header.host.clone(),
+        trace: process.trace.to_string_lossy().into_owned(),
+        trace_bytes: process.trace_bytes,
+        command: header.command.clone(),
+        rank: header.rank,
+        started: started(header.start_unix_ns),
+        duration_s: seconds(process.ending.last_ns),
+        ended_in_order: process.ended_in_order(),
+        ended_out_of_memory: !process.ended_out_of_memory().is_empty(),
+        running: process.running,
+        history_from_s: seconds(state.history_from_ns),
+        live_is_known: state.live_is_known(),
+        stopped: state
+            .stopped
+            .as_ref()
+            .map(|stop| Stopped { at_s: seconds(stop.time_ns), reason: wording::stop_text(stop) }),
+        events: process.ending.events,
+        at_s: seconds(state.time_ns),
+        devices: process.devices().map(|(id, d)| device_facts(process, id, d, top)).collect(),
+        host_pinned: host_facts(&state.host_pinned),
+        host_registered: host_facts(&state.host_registered),
+        odd,
+        damage: Damage {
+            places: process.damage.ranges.len() as u64,
+            bytes: process.damage.bytes(),
+            first: process.damage.ranges.iter().take(10).map(|d| d.to_string()).collect(),
+        },
+    }
+}
+
+fn device_facts(process: &Process, id: DeviceId, device: &DeviceState, top: usize) -> DeviceFacts {
+    let definition = process.definitions.device(id);
+    let sum = reconcile(device);
+    let sampled_peak = device.peak_sample.and_then(|at| at.sample.process_bytes);
+    let process_bytes = sum.map(|sum| sum.process_bytes);
+    let refusals = process.state.last_refusals.iter().filter(|refusal| refusal.device == id);
+    DeviceFacts {
+        ordinal: wording::ordinal(id),
+        uuid: definition.map(|device| device.uuid_text()),
+        name: wording::device_name(id, &process.definitions),
+        total_bytes: definition.map(|device| device.total_bytes),
+        cap_bytes: device.cap_bytes,
+        cap_mode: if device.cap_only_warns { "warn" } else { "refuse" },
+        cap_warn_bytes: device.soft_limit,
+        cap_warn_crossings: device.soft_crossings,
+        group_cap_bytes: device.group_cap_bytes,
+        peak_bytes: device.peak.bytes,
+        peak_at_s: seconds(device.peak.time_ns),
+        live_bytes: device.live_bytes,
+        process_bytes,
+        peak_process_bytes: sampled_peak.max(process_bytes).filter(|bytes| *bytes > 0),
+        live_allocations: device.live_allocations,
+        allocations: device.allocations,
+        frees: device.frees,
+        refused_by_cap: device.refused_by_cap,
+        refused_by_driver: device.refused_by_driver,
+        oom_raised: device.cache.ooms,
+        refusals_recovered: device.cache.refusals_recovered,
+        would_have_refused: device.warned,
+        context_bytes: sum.map_or(device.context_bytes, |sum| sum.context_bytes),
+        unattributed_bytes: sum.map(|sum| sum.unattributed_bytes),
+        limit_bytes: sum.map(|sum| sum.limit_bytes),
+        driver_bytes: sum.map(|sum| super::driver_own::driver_bytes(&sum)),
+        driver_bytes_by: super::driver_own::taken_facts(process, device, top),
+        requested_live_bytes: device.requested_bytes,
+        requested_peak_bytes: device.requested_peak_bytes,
+        process_sampled_at_s: sum.map(|sum| seconds(sum.sampled_ns)),
+        by_kind: Kind::ALL
+            .into_iter()
+            .filter(|kind| kind.is_physical())
+            .map(|kind| (kind.name(), kind_facts(device, kind)))
+            .collect(),
+        torch: super::torch::facts(process, id, device),
+        largest_live: largest(&process.state.live, id, top)
+            .into_iter()
+            .map(|holder| {
+                let live = holder.live;
+                let site = process.definitions.site(live.site);
+                LiveAllocationFacts {
+                    size_bytes: live.size,
+                    kind: live.kind.name(),
+                    api: process.definitions.site_api_name(live.site),
+                    allocated_at_s: seconds(live.time_ns),
+                    age_s: seconds(process.state.time_ns.saturating_sub(live.time_ns)),
+                    pool: (live.pool.0 != 0).then_some(live.pool.0),
+                    stream: site.filter(|_| live.pool.0 != 0).map(|site| site.stream),
+                    key: format!("{:#x}", holder.key.number),
+                }
+            })
+            .collect(),
+        refusals: refusals.map(|refusal| refusal_facts(process, refusal)).collect(),
+        holders: process.who.as_ref().map(|who| {
+            let facts = |holdings| super::holders::facts(process, who, holdings, Some(id), top);
+            DeviceHolders { at_peak: facts(&who.peak), live: facts(&who.live) }
+        }),
+    }
+}
+
+fn kind_facts(device: &DeviceState, kind: Kind) -> KindFacts {
+    let sums = device.kind(kind);
+    KindFacts {
+        live_bytes: sums.live_bytes,
+        peak_bytes: sums.peak_bytes,
+        at_peak_bytes: device.peak.offset.map(|_| device.peak.by_kind[kind as usize]),
+        requested_live_bytes: sums.requested_bytes,
+        live_allocations: sums.live_allocations,
+        allocations: sums.allocations,
+        used_bytes: match kind {
+            Kind::Pool => Some(device.pool_used),
+            Kind::Graph => Some(device.graph_used),
+            _ => None,
+        },
+    }
+}
+
+fn refusal_facts(process: &Process, at: &RefusalAt) -> RefusalFacts {
+    let refused = &at.refused;
+    RefusalFacts {
+        at_s: seconds(at.time_ns),
+        api: process.definitions.site_api_name(refused.site),
+        kind: at.kind.map(|kind| kind.name()),
+        size_bytes: refused.size,
+        by: refused.by.name(),
+        result: refused.result,
+        counted_bytes: refused.counted,
+        cap_bytes: (refused.limit > 0).then_some(refused.limit),
+        driver_free_bytes: (refused.driver_free > 0).then_some(refused.driver_free),
+    }
+}
+
+fn host_facts(sums: &HostSums) -> HostFacts {
+    HostFacts {
+        live_bytes: sums.live_bytes,
+        peak_bytes: sums.peak_bytes,
+        live_allocations: sums.live_allocations,
+        allocations: sums.allocations,
+    }
+}
+
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+/// RFC 3339, UTC.
+fn started(unix_ns: u64) -> String {
+    Timestamp::from_nanosecond(i128::from(unix_ns)).unwrap_or_default().to_string()
+}

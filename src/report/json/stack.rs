@@ -1,0 +1,50 @@
+//! A stack, as programs read it: everywhere the same.
+
+use serde::Serialize;
+use vramtrace_format::StackId;
+
+use crate::symbols::{Frame, Language, Symbols};
+
+/// Flattened into what is told of a stack.
+#[derive(Debug, Serialize)]
+pub struct StackFacts {
+    /// Innermost first.
+    pub frames: Vec<FrameFacts>,
+    /// Places in `frames`: the innermost frame outside of frameworks, and the next one further out
+    /// of the program's own tree, in another function.
+    pub lead: Option<usize>,
+    pub caller: Option<usize>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct FrameFacts {
+    pub language: Language,
+    pub function: String,
+    pub file: String,
+    pub line: Option<u32>,
+    pub library: Option<String>,
+}
+
+pub fn frame_facts(frame: &Frame) -> FrameFacts {
+    FrameFacts {
+        language: frame.language,
+        function: frame.function.to_string(),
+        file: frame.file.to_string(),
+        line: frame.line,
+        library: frame.library.as_deref().map(str::to_string),
+    }
+}
+
+pub fn stack_facts(
+    symbols: &Symbols,
+    stack: StackId,
+    lead: Option<usize>,
+    caller: Option<usize>,
+) -> StackFacts {
+    StackFacts { frames: symbols.stack(stack).map(frame_facts).collect(), lead, caller }
+}
+
+/// `None`: there are frames.
+pub fn why_no_frames(symbols: &Symbols, stack: StackId) -> Option<&'static str> {
+    symbols.indexes(stack).is_empty().then(|| symbols.why_empty(stack))
+}

@@ -1,0 +1,97 @@
+//! PyTorch's cache of one device, in `report --json`.
+
+use serde::Serialize;
+use vramtrace_format::DeviceId;
+
+use crate::analysis::oom::PostMortem;
+use crate::analysis::{Level, Process};
+use crate::replay::DeviceState;
+use crate::report::segments::SegmentCounts;
+
+/// Of `report --json`, a device's. Absent where no blocks were recorded.
+#[derive(Debug, Serialize)]
+pub struct TorchFacts {
+    pub allocated_bytes: u64,
+    pub reserved_bytes: u64,
+    pub peak_allocated_bytes: u64,
+    pub peak_allocated_at_s: f64,
+    pub peak_reserved_bytes: u64,
+    pub peak_reserved_at_s: f64,
+    /// 1 - peak allocated / peak reserved.
+    pub fragmentation: Option<f64>,
+    pub free_in_segments_bytes: u64,
+    pub largest_free_block_bytes: u64,
+    pub segments: u64,
+    /// Held by one block that takes less than half of it.
+    pub segments_held_by_one_block: u64,
+    pub blocks: u64,
+    pub allocations: u64,
+    pub frees: u64,
+    /// Of the allocated bytes, those on memory that no driver call showed.
+    pub outside_bytes: u64,
+    /// How often PyTorch's own totals were others than these.
+    pub disagreements: u64,
+    /// The run ended with it; absent where it did not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub out_of_memory: Option<FatalFacts>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct FatalFacts {
+    pub at_s: f64,
+    /// The block that was asked for.
+    pub size_bytes: u64,
+    /// `fragmentation`, `cap`, `bad_cap`, `card`, `torch` (its own limit) or `unknown`.
+    pub cause: &'static str,
+    pub cap_bytes: Option<u64>,
+    pub allocated_bytes: u64,
+    pub reserved_bytes: u64,
+    pub free_in_segments_bytes: u64,
+    pub largest_free_block_bytes: u64,
+    pub segments_pinned: u64,
+    /// PYTORCH_CUDA_ALLOC_CONF with which the replayed run fits.
+    pub fix: Option<String>,
+    pub smallest_capacity_bytes: Option<u64>,
+}
+
+pub fn facts(process: &Process, id: DeviceId, device: &DeviceState) -> Option<TorchFacts> {
+    let cache = &device.cache;
+    if !cache.is_used() {
+        return None;
+    }
+    let counts = SegmentCounts::of(process, id);
+    let of_cache = |fatal: &&PostMortem| fatal.oom.device == id && fatal.oom.level == Level::Tensor;
+    let fatal = process.fatal.iter().find(of_cache);
+    let s = |ns: u64| ns as f64 / 1e9;
+    Some(TorchFacts {
+        allocated_bytes: cache.allocated,
+        reserved_bytes: cache.reserved,
+        peak_allocated_bytes: cache.peak_allocated.bytes,
+        peak_allocated_at_s: s(cache.peak_allocated.time_ns),
+        peak_reserved_bytes: cache.peak_reserved.bytes,
+        peak_reserved_at_s: s(cache.peak_reserved.time_ns),
+        fragmentation: cache.fragmentation(),
+        free_in_segments_bytes: cache.free(),
+        largest_free_block_bytes: counts.largest_hole,
+        segments: counts.segments,
+        segments_held_by_one_block: counts.held_by_one,
+        blocks: cache.blocks,
+        allocations: cache.allocations,
+        frees: cache.frees,
+        outside_bytes: cache.outside,
+        disagreements: cache.disagreements,
+        out_of_memory: fatal.map(|fatal| FatalFacts {
+            at_s: s(fatal.oom.time_ns),
+            size_bytes: fatal.oom.size,
+            cause: fatal.cause.name(),
+            cap_bytes: fatal.oom.refusal.map(|at| at.refused.limit).filter(|limit| *limit > 0),
+            allocated_bytes: fatal.allocated,
+            reserved_bytes: fatal.reserved,
+            free_in_segments_bytes: fatal.free,
+            largest_free_block_bytes: fatal.largest_hole,
+            segments_pinned: fatal.pinned,
+            fix: fatal.remedy.as_ref().and_then(|it| Some(it.fix.as_ref()?.0.clone())),
+            smallest_capacity_bytes: fatal.remedy.as_ref().and_then(|it| it.as_it_is),
+        }),
+    })
+}

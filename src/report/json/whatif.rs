@@ -1,0 +1,142 @@
+//! `whatif --json`: schema `vramtrace.whatif/1`.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::allocator::ReplayOutcome;
+use crate::analysis::whatif::{Capacity, Origin, Setting};
+use crate::report::whatif::{PredictedDevice, caveats};
+
+pub const SCHEMA: &str = "vramtrace.whatif/1";
+
+/// `vramtrace.whatif/1`. Keys may be added, none is renamed or removed.
+#[derive(Debug, Serialize)]
+pub struct WhatifReport {
+    pub schema: &'static str,
+    pub devices: Vec<PredictionFacts>,
+}
+
+/// One device of one process.
+#[derive(Debug, Serialize)]
+pub struct PredictionFacts {
+    pub ordinal: u8,
+    pub pid: u32,
+    pub rank: Option<u32>,
+    /// The setting that the run was recorded under; null: the trace does not tell.
+    pub in_force: Option<String>,
+    /// As recorded.
+    pub recorded_peak_reserved_bytes: u64,
+    pub recorded_peak_allocated_bytes: u64,
+    /// The history begins here; null: it is whole.
+    pub from_s: Option<f64>,
+    /// The last request, if it got nothing and the run allocated nothing after it.
+    pub out_of_memory: Option<OutOfMemoryFacts>,
+    /// Best first.
+    pub settings: Vec<SettingFacts>,
+    /// What the trace cannot tell.
+    pub caveats: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct OutOfMemoryFacts {
+    /// Since the start; in a trace without times a mere order.
+    pub at_s: f64,
+    pub asked_bytes: u64,
+}
+
+#[derive(Debug, Serialize)]
+pub struct SettingFacts {
+    pub conf: String,
+    pub in_force: bool,
+    pub peak_reserved_bytes: u64,
+    pub peak_allocated_bytes: u64,
+    pub driver_allocations: u64,
+    pub driver_frees: u64,
+    pub retries: u64,
+    /// By capacity in bytes.
+    pub fits: BTreeMap<String, bool>,
+    pub at_capacity: Vec<AtCapacity>,
+    pub smallest_capacity_bytes: Option<u64>,
+    pub compatible: bool,
+    pub reason: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct AtCapacity {
+    pub capacity_bytes: u64,
+    /// `asked`, `cap` or `card`.
+    pub origin: &'static str,
+    pub fits: bool,
+    pub peak_reserved_bytes: u64,
+    pub retries: u64,
+    /// Of the capacity, at the fullest moment; null where it does not fit.
+    pub spare_bytes: Option<u64>,
+}
+
+pub fn report(devices: &[PredictedDevice]) -> WhatifReport {
+    WhatifReport { schema: SCHEMA, devices: devices.iter().map(facts).collect() }
+}
+
+fn facts(device: &PredictedDevice) -> PredictionFacts {
+    let PredictedDevice { recorded, prediction, .. } = device;
+    PredictionFacts {
+        ordinal: recorded.device.0,
+        pid: device.pid,
+        rank: device.rank,
+        in_force: recorded.in_force.text.as_ref().map(|_| recorded.in_force.name().to_string()),
+        recorded_peak_reserved_bytes: recorded.peak_reserved,
+        recorded_peak_allocated_bytes: recorded.peak_allocated,
+        from_s: recorded.from_ns.map(|ns| ns as f64 / 1e9),
+        out_of_memory: recorded
+            .out_of_memory
+            .last
+            .map(|oom| OutOfMemoryFacts { at_s: oom.time_ns as f64 / 1e9, asked_bytes: oom.size }),
+        settings: prediction
+            .settings
+            .iter()
+            .map(|setting| setting_facts(setting, &prediction.capacities))
+            .collect(),
+        caveats: caveats(recorded, prediction),
+    }
+}
+
+fn setting_facts(setting: &Setting, capacities: &[Capacity]) -> SettingFacts {
+    let at = || capacities.iter().zip(&setting.at);
+    SettingFacts {
+        conf: setting.name.clone(),
+        in_force: setting.in_force,
+        peak_reserved_bytes: setting.free.peak_reserved,
+        peak_allocated_bytes: setting.free.peak_allocated,
+        driver_allocations: setting.free.driver_allocations,
+        driver_frees: setting.free.driver_frees,
+        retries: setting.free.retries,
+        fits: at().map(|(capacity, o)| (capacity.bytes.to_string(), o.fits())).collect(),
+        at_capacity: at()
+            .map(|(capacity, outcome)| AtCapacity {
+                capacity_bytes: capacity.bytes,
+                origin: origin_name(capacity.origin),
+                fits: outcome.fits(),
+                peak_reserved_bytes: outcome.peak_reserved,
+                retries: outcome.retries,
+                spare_bytes: spare(outcome, capacity.bytes),
+            })
+            .collect(),
+        smallest_capacity_bytes: setting.smallest,
+        compatible: setting.forbidden.is_none(),
+        reason: setting.forbidden.clone(),
+    }
+}
+
+/// The name in JSON.
+pub(super) fn origin_name(origin: Origin) -> &'static str {
+    match origin {
+        Origin::Asked => "asked",
+        Origin::Cap => "cap",
+        Origin::Card => "card",
+    }
+}
+
+fn spare(outcome: &ReplayOutcome, capacity: u64) -> Option<u64> {
+    outcome.fits().then(|| capacity.saturating_sub(outcome.peak_total))
+}

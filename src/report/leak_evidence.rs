@@ -1,0 +1,45 @@
+//! What speaks for a leak, in words: the same for people and for programs.
+
+use crate::analysis::leaks::{Leak, LeakReason, Leaks, Verdict};
+use crate::units::{count, seconds, several, size};
+
+/// What speaks for a leak, a line each.
+pub(super) fn evidence(found: &Leaks, leak: &Leak) -> Vec<String> {
+    let calls = |allocations: u64, frees: u64| {
+        format!("{}, {} freed", several(allocations, "allocation"), count(frees))
+    };
+    let mut lines = Vec::new();
+    if let Some(growth) = &leak.growth {
+        let (from, to) = (found.from_ns + growth.first_ns, found.from_ns + growth.last_ns);
+        let points = if growth.troughs { "low points" } else { "moments" };
+        lines.push(format!(
+            "what it never gave back rose by {} from {} to {}: at {} of {} {points}, in order {:.2} \
+             of 1",
+            size(growth.risen),
+            seconds(from),
+            seconds(to),
+            growth.rises,
+            growth.points,
+            growth.tau,
+        ));
+    }
+    match leak.because {
+        LeakReason::OthersFreed { freed, held } => lines.push(format!(
+            "when the process ended it freed the memory of {freed} of {held} stacks that held some, not this"
+        )),
+        LeakReason::NoneFreed => {
+            lines.push("too few to tell it from a small cache, but none was freed".into());
+        }
+        LeakReason::Trend => {}
+    }
+    lines.push(match leak.verdict {
+        Verdict::FreedAtEnd => {
+            format!(
+                "{}, the grown part when the process ended",
+                calls(leak.allocations, leak.frees)
+            )
+        }
+        _ => calls(leak.allocations, leak.frees),
+    });
+    lines
+}

@@ -1,0 +1,152 @@
+//! `vramtrace frag`, for people.
+
+use vramtrace_format::Header;
+
+use super::heatmap::{self, Palette};
+use super::holders::{ListingOptions, words as frame_words};
+use super::layout::{BAD, BOLD, DIM, PLAIN, Table, paint};
+use crate::analysis::frag::{Frag, FragMoment, Pin, PoolFrag};
+use crate::analysis::{GroupBy, StackClassifier};
+use crate::units::{clean, count, gib, seconds, several, size};
+
+/// How it is shown.
+#[derive(Clone, Copy, Debug)]
+pub struct FragOptions {
+    pub at: FragMoment,
+    /// Holders, and rows of the picture.
+    pub top: usize,
+    pub rows: usize,
+    /// Columns of the terminal.
+    pub width: usize,
+}
+
+/// For people. `name`: what the trace is called.
+pub fn text(name: &str, frag: &Frag, header: &Header, shown: FragOptions) -> String {
+    let when = match shown.at {
+        FragMoment::Peak => "when it reserved most",
+        FragMoment::End => "at the end",
+        FragMoment::Time(_) => "at that time",
+        FragMoment::OutOfMemory => "when it ran out of memory",
+    };
+    let time = frag.at_ns.map(|ns| format!(" ({})", seconds(ns))).unwrap_or_default();
+    let mut out = format!(
+        "{}  GPU {}  PyTorch's cache {when}{time}\n",
+        paint(BOLD, &clean(name)),
+        frag.device.0
+    );
+    out.push_str(&sums(frag));
+    if let Some(share) = frag.fragmentation() {
+        let text = format!("{:.0} %", share * 100.0);
+        let style = if share >= 0.25 { BAD } else { BOLD };
+        out.push_str(&format!(
+            "\n  fragmentation {}: {} reserved at its peak, {} allocated at its own\n",
+            paint(style, &text),
+            gib(frag.peak_reserved),
+            gib(frag.peak_allocated)
+        ));
+    }
+    if let Some(from) = frag.from_ns {
+        let text = format!(
+            "  Note: the history before {} is gone: earlier peaks are not known.\n",
+            seconds(from)
+        );
+        out.push_str(&paint(DIM, &text));
+    }
+    let palette = Palette::of(frag);
+    out.push_str(&holders(frag, header, &palette, shown));
+    if !frag.segments.is_empty() && shown.rows > 0 {
+        let all = frag.segments.len();
+        let text = match all > shown.rows {
+            true => format!(
+                "segments by address: the {} that keep most free memory, of {}",
+                shown.rows,
+                count(all as u64)
+            ),
+            false => format!("segments by address: {}", count(all as u64)),
+        };
+        out.push_str(&format!(
+            "\n  {}  {}\n",
+            paint(DIM, &text),
+            paint(DIM, "█ full  ▒ half  · free")
+        ));
+        out.push_str(&heatmap::rows(frag, &palette, shown.rows, shown.width));
+    }
+    out
+}
+
+fn sums(frag: &Frag) -> String {
+    let mut table = Table::new(2, "lrl");
+    let row = |table: &mut Table, name: &str, bytes: u64, what: String| {
+        table.styled([(name.to_string(), PLAIN), (gib(bytes), BOLD), (what, DIM)]);
+    };
+    row(&mut table, "reserved", frag.reserved, several(frag.segments.len() as u64, "segment"));
+    row(&mut table, "allocated", frag.allocated, String::new());
+    row(&mut table, "free", frag.free(), format!("the largest piece {}", size(frag.largest_free)));
+    row(&mut table, "  releasable", frag.releasable(), "in segments that hold nothing".into());
+    let usual = |pool: &PoolFrag, name: &str| {
+        (pool.usual_request > 0).then(|| format!("{} for {name} blocks", size(pool.usual_request)))
+    };
+    let both: Vec<String> =
+        [usual(&frag.large, "large"), usual(&frag.small, "small")].into_iter().flatten().collect();
+    row(
+        &mut table,
+        "  unusable",
+        frag.unusable(),
+        format!("pieces below the usual request: {}", both.join(", ")),
+    );
+    if let Some(oom) = frag.out_of_memory {
+        let when = frag.at_ns.map(|_| format!(" at {}", seconds(oom.time_ns))).unwrap_or_default();
+        let what = format!("{}: a request that got nothing{when}", size(oom.size));
+        table.styled([("asked".into(), PLAIN), (String::new(), PLAIN), (what, DIM)]);
+    }
+    table.render()
+}
+
+fn holders(frag: &Frag, header: &Header, palette: &Palette, shown: FragOptions) -> String {
+    let kept: Vec<&Pin> = frag.pins.iter().filter(|pin| pin.pinned > 0).collect();
+    if kept.is_empty() {
+        return String::new();
+    }
+    let classifier = StackClassifier::new(&frag.symbols, header);
+    let how = ListingOptions { by: GroupBy::Line, top: shown.top, full: false, when: "" };
+    let mut table = Table::new(2, "rrrrrlll");
+    table.head(&[
+        "keeps free",
+        "segments",
+        "alone in",
+        "holds",
+        "blocks",
+        "",
+        "who keeps segments",
+    ]);
+    for pin in kept.iter().take(shown.top) {
+        let roles = classifier.read_block(pin.stack);
+        let lead = match classifier.frame(pin.stack, roles.lead) {
+            Some(frame) => frame_words(frame, how),
+            None => classifier.symbols.why_empty(pin.stack).to_string(),
+        };
+        table.styled([
+            (size(pin.pinned), PLAIN),
+            (count(pin.segments), PLAIN),
+            (count(pin.alone), PLAIN),
+            (size(pin.bytes), PLAIN),
+            (count(pin.blocks), PLAIN),
+            ("█".into(), palette.style(Some(pin.line))),
+            (clean(classifier.library_name(&roles).unwrap_or("?")), PLAIN),
+            (lead, BOLD),
+        ]);
+        if let Some(caller) = classifier.frame(pin.stack, roles.caller) {
+            let text = format!("called from {}", frame_words(caller, how));
+            let empty = || (String::new(), PLAIN);
+            let before = std::iter::repeat_with(empty).take(7);
+            table.cells(before.chain([(text, DIM)]));
+        }
+    }
+    let mut out = format!("\n{}", table.render());
+    if kept.len() > shown.top {
+        let rest = kept[shown.top..].iter().map(|pin| pin.pinned).sum();
+        let more = count((kept.len() - shown.top) as u64);
+        out.push_str(&paint(DIM, &format!("  and {more} more, {} together\n", size(rest))));
+    }
+    out
+}

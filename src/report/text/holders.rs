@@ -1,0 +1,311 @@
+//! `vramtrace holders`, and the holders of a report.
+
+use vramtrace_format::{ContextId, DeviceId, StackId};
+
+use super::layout::{BOLD, DIM, PLAIN, Table, WARN, paint};
+use super::options::ReportOptions;
+use crate::analysis::{
+    GroupBy, Holder, Holdings, Level, Moment, NamedHoldings, Process, StackClassifier, autograd,
+    bytes_on, pool_hint,
+};
+use crate::replay::Peak;
+use crate::report::wording::gpu_name;
+use crate::symbols::{FREE_CACHE, FREE_CACHE_NAME, Frame};
+use crate::units::{clean, count, seconds, several, shorten, size};
+
+/// Names of C++ and Rust functions may be thousands of characters long.
+const FUNCTION_WIDTH: usize = 70;
+
+/// How `vramtrace holders` shows a process.
+#[derive(Clone, Copy, Debug)]
+pub struct ListingOptions {
+    pub by: GroupBy,
+    pub top: usize,
+    /// With all frames, and files with their whole path.
+    pub full: bool,
+    /// `at the peak`.
+    pub when: &'static str,
+}
+
+/// The devices of a process, each with its holders.
+pub fn listing(
+    process: &Process,
+    who: &NamedHoldings,
+    holdings: &Holdings,
+    how: ListingOptions,
+) -> String {
+    let classifier = StackClassifier::new(&who.symbols, &process.header);
+    let all = classifier.holders(holdings, how.by);
+    let mut out = String::new();
+    for (id, at_ns) in &holdings.at_ns {
+        let here: Vec<&Holder> = all.iter().filter(|holder| holder.device == *id).collect();
+        if here.is_empty() {
+            continue;
+        }
+        let (bytes, allocations) =
+            (bytes_on(&all, *id), here.iter().map(|holder| holder.count).sum());
+        let name = gpu_name(*id);
+        out.push_str(&paint(BOLD, &format!("{name}, {} ({})", how.when, seconds(*at_ns))));
+        let what = match holdings.level {
+            Level::Driver => several(allocations, "allocation"),
+            Level::Tensor => format!("{} blocks and allocations", count(allocations)),
+        };
+        out.push_str(&format!(": {} in {what}\n", size(bytes)));
+        out.push_str(&table(&classifier, &here, bytes, "", how));
+        out.push_str(&around(process, *id, *at_ns, bytes));
+        out.push('\n');
+    }
+    out.push_str(&not_known(holdings, how.when));
+    if out.is_empty() {
+        out = format!("no GPU memory was held {}\n", how.when);
+    }
+    out.push_str(&problems_of(who));
+    out
+}
+
+/// Devices of whose peak only the height is known.
+fn not_known(holdings: &Holdings, when: &str) -> String {
+    let line = |(id, peak): (&DeviceId, &Peak)| {
+        let name = paint(BOLD, &format!("{}, {when} ({})", gpu_name(*id), seconds(peak.time_ns)));
+        let bytes = size(peak.bytes);
+        format!("{name}: {bytes}; its events are not in the file: who held it is not known\n\n")
+    };
+    holdings.not_known.iter().map(line).collect()
+}
+
+pub(super) fn table(
+    classifier: &StackClassifier,
+    holders: &[&Holder],
+    total: u64,
+    title: &str,
+    how: ListingOptions,
+) -> String {
+    let mut table = Table::new(4, "lrrrll");
+    let last = if how.by == GroupBy::Library { "the most of it" } else { "" };
+    table.head(&[title, "bytes", "share", "count", "library", last]);
+    for holder in holders.iter().take(how.top) {
+        let share = format!("{:.1} %", holder.bytes as f64 * 100.0 / total.max(1) as f64);
+        let lead = match classifier.frame(holder.stack, holder.lead) {
+            Some(frame) => words(frame, how),
+            None => classifier.symbols.why_empty(holder.stack).to_string(),
+        };
+        table.styled([
+            (String::new(), PLAIN),
+            (size(holder.bytes), PLAIN),
+            (share, PLAIN),
+            (count(holder.count), PLAIN),
+            (clean(holder.library.as_deref().unwrap_or("?")), PLAIN),
+            (lead, BOLD),
+        ]);
+        let mut under = |text: String| {
+            let empty = || (String::new(), PLAIN);
+            table.styled([empty(), empty(), empty(), empty(), empty(), (text, DIM)]);
+        };
+        if let Some(caller) = classifier.frame(holder.stack, holder.caller) {
+            under(format!("called from {}", words(caller, how)));
+        }
+        if how.full {
+            for frame in classifier.symbols.stack(holder.stack) {
+                under(format!("  {}", words(frame, how)));
+            }
+        }
+    }
+    let mut out = table.render();
+    if holders.len() > how.top {
+        let rest = &holders[how.top..];
+        let bytes = rest.iter().map(|holder| holder.bytes).fold(0, u64::saturating_add);
+        let text = format!("    and {} more, {} together", count(rest.len() as u64), size(bytes));
+        out.push_str(&paint(DIM, &text));
+        out.push('\n');
+    }
+    out
+}
+
+/// What the driver held at a moment beyond the allocations themselves: the peak that a report names
+/// is with it.
+fn around(process: &Process, id: DeviceId, at_ns: u64, bytes: u64) -> String {
+    /// Less than this is no matter.
+    const NOTICEABLE: u64 = 1 << 20;
+    let Some(device) = process.state.devices.get(&id) else { return String::new() };
+    let all = match at_ns {
+        at_ns if at_ns == device.peak.time_ns => device.peak.bytes,
+        at_ns if at_ns == process.state.time_ns => device.live_bytes,
+        _ => return String::new(),
+    };
+    match all.checked_sub(bytes) {
+        Some(rest) if rest >= NOTICEABLE => {
+            let rest = size(rest);
+            let text = format!("    and {rest} around them: rest of pages, reserves of pools");
+            format!("{}\n", paint(DIM, &text))
+        }
+        _ => String::new(),
+    }
+}
+
+/// `train.py:41 main`; `cublasCreate_v2 in libcublas.so.12` where no file is known.
+pub(super) fn words(frame: &Frame, how: ListingOptions) -> String {
+    let function = shorten(&clean(&autograd::spoken(&frame.function)), FUNCTION_WIDTH);
+    let place = if how.full { frame.full_place() } else { frame.place() };
+    match (place, frame.library_name()) {
+        (Some(place), _) => format!("{} {function}", clean(&place)),
+        (None, Some(library)) if !frame.function.starts_with(library) => {
+            format!("{function} in {}", clean(library))
+        }
+        (None, _) => function,
+    }
+}
+
+/// The part of a report about one device. Empty where the trace has no stacks.
+pub(super) fn of_device(process: &Process, id: DeviceId, shown: ReportOptions) -> String {
+    let Some(who) = &process.who else { return String::new() };
+    let classifier = StackClassifier::new(&who.symbols, &process.header);
+    let mut out = String::new();
+    let how = ListingOptions { by: GroupBy::Line, top: shown.top, full: false, when: "" };
+    let peak = who.peak.at_ns.get(&id).copied();
+    let mut libraries = Vec::new();
+    let moments = match shown.moment {
+        // The moment that is shown is the peak.
+        Moment::Peak => [(Some("held at the peak"), &who.peak), (None, &who.live)],
+        Moment::AllocatedPeak => {
+            [(Some("held at the peak of blocks"), &who.live), (None, &who.peak)]
+        }
+        Moment::End => {
+            [(Some("held at the peak"), &who.peak), (Some("held at the end"), &who.live)]
+        }
+        Moment::At(_) => {
+            [(Some("held at the peak so far"), &who.peak), (Some("held then"), &who.live)]
+        }
+    };
+    let fatal = process.fatal.iter().find(|fatal| fatal.oom.device == id);
+    let moments = match fatal {
+        // What was left after the program gave up tells less.
+        Some(fatal) => [(Some("held at the failure"), &fatal.held), moments[0]],
+        None => moments,
+    };
+    for (title, holdings) in moments {
+        let Some(title) = title else { continue };
+        let all = classifier.holders(holdings, GroupBy::Line);
+        let here: Vec<&Holder> = all.iter().filter(|holder| holder.device == id).collect();
+        if !here.is_empty() {
+            let bytes = bytes_on(&all, id);
+            out.push_str(&format!("\n{}", table(&classifier, &here, bytes, title, how)));
+            out.push_str(&around(
+                process,
+                id,
+                holdings.at_ns.get(&id).copied().unwrap_or(0),
+                bytes,
+            ));
+        }
+        let of_libraries = classifier.holders(holdings, GroupBy::Library);
+        libraries.push(of_libraries.into_iter().filter(|holder| holder.device == id).collect());
+    }
+    let titles = match fatal {
+        Some(_) => ["at the failure", "at the peak"],
+        None => ["at the peak", "live"],
+    };
+    let two = peak.is_some() && libraries.len() > 1;
+    out.push_str(&by_library(&libraries, two.then_some(titles)));
+    out.push_str(&unused_contexts(process, &classifier, id));
+    let names = libraries.iter().flatten().filter_map(|holder| holder.library.as_deref());
+    let mut hints: Vec<&str> = names.filter_map(pool_hint).collect();
+    hints.sort_unstable();
+    hints.dedup();
+    for hint in hints {
+        out.push_str(&format!("    {}\n", paint(WARN, hint)));
+    }
+    out
+}
+
+/// Free memory of PyTorch's cache is no use of it.
+fn title(holder: &Holder) -> Option<&str> {
+    match holder.stack {
+        FREE_CACHE => Some(FREE_CACHE_NAME),
+        _ => holder.library.as_deref(),
+    }
+}
+
+/// `two`: of two moments, by their names; else of one.
+fn by_library(moments: &[Vec<Holder>], two: Option<[&str; 2]>) -> String {
+    let mut names: Vec<Option<&str>> = Vec::new();
+    for holder in moments.iter().flatten() {
+        let name = title(holder);
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    if names.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new(4, "lrrr");
+    match two {
+        Some([first, second]) => table.head(&["by library", first, second, "allocations"]),
+        None => table.head(&["by library", "bytes", "", "allocations"]),
+    }
+    for name in names {
+        let of = |index: usize| {
+            let moment = moments.get(index)?;
+            moment.iter().find(|holder| title(holder) == name)
+        };
+        let bytes = |holder: Option<&Holder>| size(holder.map_or(0, |holder| holder.bytes));
+        table.row([
+            clean(name.unwrap_or("? (the stack does not tell)")),
+            bytes(of(0)),
+            if two.is_some() { bytes(of(1)) } else { String::new() },
+            count(of(0).or(of(1)).map_or(0, |holder| holder.count)),
+        ]);
+    }
+    format!("\n{}", table.render())
+}
+
+/// Contexts that are there and never held an allocation: of workers, or of ranks that all touch
+/// the first device.
+fn unused_contexts(process: &Process, classifier: &StackClassifier, id: DeviceId) -> String {
+    let used = |context: ContextId| process.definitions.sites().any(|site| site.context == context);
+    let here = process.state.contexts.iter().filter(|(_, state)| state.device == id);
+    let mut out = String::new();
+    for (context, state) in here.filter(|(context, _)| !used(**context)) {
+        let roles = classifier.roles(state.stack);
+        let how = ListingOptions { by: GroupBy::Line, top: 1, full: false, when: "" };
+        let by = match classifier.frame(state.stack, roles.caller.or(roles.lead)) {
+            Some(frame) => format!(" by {}", words(frame, how)),
+            None if state.stack == StackId(0) => String::new(),
+            None => format!(" ({})", classifier.symbols.why_empty(state.stack)),
+        };
+        let text = format!(
+            "context {} never held an allocation: made at {}{by}",
+            context.0,
+            seconds(state.created_ns)
+        );
+        out.push_str(&format!("    {}\n", paint(WARN, &text)));
+    }
+    out
+}
+
+/// Libraries without names, after all else.
+pub(super) fn problems(process: &Process) -> String {
+    process
+        .who
+        .as_ref()
+        .map(problems_of)
+        .filter(|text| !text.is_empty())
+        .map_or_else(String::new, |text| format!("\n{text}"))
+}
+
+fn problems_of(who: &NamedHoldings) -> String {
+    const SHOWN: usize = 5;
+    let all = who.symbols.problems();
+    let mut out: String = all
+        .iter()
+        .take(SHOWN)
+        .map(|problem| format!("  {} {}\n", paint(WARN, "!"), paint(DIM, &clean(problem))))
+        .collect();
+    if all.len() > SHOWN {
+        let rest = several((all.len() - SHOWN) as u64, "more file");
+        out.push_str(&format!(
+            "  {} {}\n",
+            paint(WARN, "!"),
+            paint(DIM, &format!("and {rest} without names"))
+        ));
+    }
+    out
+}

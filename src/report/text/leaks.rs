@@ -1,0 +1,223 @@
+//! `vramtrace leaks`, for people.
+
+use super::holders::{ListingOptions, words as frame_words};
+use super::layout::{BAD, BOLD, DIM, PLAIN, WARN, paint};
+use crate::analysis::Level;
+use crate::analysis::leaks::{KeptReason, Leak, Leaks, Verdict};
+use crate::analysis::{GroupBy, StackClassifier, pool_hint};
+use crate::report::leak_evidence::evidence;
+use crate::report::wording::{self, gpu_name};
+use crate::units::{clean, count, seconds, several, size};
+
+/// `rank 2, pid 4711`.
+pub fn process_name(found: &Leaks) -> String {
+    match found.header.rank {
+        Some(rank) => format!("rank {rank}, pid {}", found.header.pid),
+        None => format!("pid {}", found.header.pid),
+    }
+}
+
+/// A line for each leak, in their order.
+pub fn one_liners(found: &Leaks) -> Vec<String> {
+    let classifier = StackClassifier::new(&found.symbols, &found.header);
+    let how = ListingOptions { by: GroupBy::Line, top: 1, full: false, when: "" };
+    let line = |leak: &Leak| {
+        let roles = classifier.roles_at(leak.stack, leak.level);
+        let lead = match classifier.frame(leak.stack, roles.lead) {
+            Some(frame) => frame_words(frame, how),
+            None => format!("? ({})", found.symbols.why_empty(leak.stack)),
+        };
+        let rate = match &leak.growth {
+            Some(growth) => format!(", +{}/s", size(growth.bytes_per_second as u64)),
+            None => String::new(),
+        };
+        format!(
+            "leak on {} by {lead}: {}, {}{rate}, {} % sure",
+            gpu_name(leak.device),
+            leak.verdict.name().replace('_', " "),
+            size(leak.bytes),
+            (leak.confidence * 100.0).floor(),
+        )
+    };
+    found.leaks.iter().map(line).collect()
+}
+
+/// One process's leaks, and what it holds besides.
+pub fn details(found: &Leaks, top: usize, full: bool) -> String {
+    let mut out = head(found);
+    let classifier = StackClassifier::new(&found.symbols, &found.header);
+    let how = ListingOptions { by: GroupBy::Line, top, full, when: "" };
+    for leak in found.leaks.iter().take(top) {
+        out.push('\n');
+        out.push_str(&one(found, &classifier, leak, how));
+    }
+    if found.leaks.len() > top {
+        let rest = &found.leaks[top..];
+        let bytes = rest.iter().map(|leak| leak.bytes).fold(0, u64::saturating_add);
+        let text = format!("\n  and {} more, {} together", count(rest.len() as u64), size(bytes));
+        out.push_str(&format!("{}\n", paint(DIM, &text)));
+    }
+    out.push_str(&besides(found, &classifier, how));
+    out
+}
+
+fn head(found: &Leaks) -> String {
+    let name = process_name(found);
+    let sure = found.leaks.iter().filter(|leak| leak.confidence >= 0.5).count();
+    let (style, verdict) = match (found.leaks.len(), sure) {
+        (0, _) => (BOLD, "no leak".to_string()),
+        (all, 0) => (WARN, several(all as u64, "faint sign") + " of a leak"),
+        (_, sure) => (BAD, several(sure as u64, "leak")),
+    };
+    let mut out = format!("{}: {}\n", paint(BOLD, &name), paint(style, &verdict));
+    let watched = found.until_ns.saturating_sub(found.from_ns);
+    let running = if found.running { ", it is still running" } else { "" };
+    let text = format!(
+        "  watched for {}, judged after a warm-up of {}{running}",
+        wording::age(watched),
+        wording::age(found.warm_ns.saturating_sub(found.from_ns)),
+    );
+    out.push_str(&format!("{}\n", paint(DIM, &text)));
+    let mut warn = |text: String| {
+        out.push_str(&format!("  {} {text}\n", paint(WARN, "!")));
+    };
+    if found.beginning_lost {
+        warn(format!(
+            "the file's history begins at {}: what is older counts as there from the beginning",
+            seconds(found.from_ns)
+        ));
+    }
+    if !found.live_is_known {
+        warn("events are missing and no checkpoint follows: this may be wrong".into());
+    }
+    if found.definitions.stacks().is_empty() {
+        warn(
+            "this trace has no stacks: all allocations of a device are judged as one; record it \
+             with VRAMTRACE_STACKS=native,python"
+                .into(),
+        );
+    }
+    out
+}
+
+fn one(found: &Leaks, classifier: &StackClassifier, leak: &Leak, how: ListingOptions) -> String {
+    let verdict = match leak.verdict {
+        Verdict::Growing => "GROWING",
+        Verdict::NeverFreed => "NEVER FREED",
+        Verdict::FreedAtEnd => "FREED ONLY AT THE END",
+    };
+    let sure = (leak.confidence * 100.0).floor();
+    let style = if leak.confidence >= 0.5 { BAD } else { WARN };
+    let piece = match leak.level {
+        Level::Driver => "allocation",
+        Level::Tensor => "block",
+    };
+    let device = gpu_name(leak.device);
+    let mut out = format!(
+        "  {}  {}: {} in {}",
+        paint(style, verdict),
+        device,
+        paint(BOLD, &size(leak.bytes)),
+        several(leak.count, piece)
+    );
+    if let Some(growth) = &leak.growth {
+        out.push_str(&format!(", +{}/s", size(growth.bytes_per_second as u64)));
+    }
+    if let Some(left) = leak.exhausted_in_s {
+        let left = wording::age((left.min(1e10) * 1e9) as u64);
+        let full = if found.running { "full in" } else { "full after another" };
+        out.push_str(&format!(", {}", paint(BOLD, &format!("{full} {left}"))));
+    }
+    out.push_str(&format!(", {sure} % sure\n"));
+    let roles = classifier.roles_at(leak.stack, leak.level);
+    let library = classifier.library_name(&roles).map(|name| format!("  ({})", clean(name)));
+    let lead = match classifier.frame(leak.stack, roles.lead) {
+        Some(frame) => frame_words(frame, how),
+        None => found.symbols.why_empty(leak.stack).to_string(),
+    };
+    out.push_str(&format!("    {}{}\n", paint(BOLD, &lead), library.unwrap_or_default()));
+    if let Some(caller) = classifier.frame(leak.stack, roles.caller) {
+        let text = format!("    called from {}", frame_words(caller, how));
+        out.push_str(&format!("{}\n", paint(DIM, &text)));
+    }
+    if leak.stacks > 1 {
+        let text = format!("    by {} that lead to this line", several(leak.stacks, "stack"));
+        out.push_str(&format!("{}\n", paint(DIM, &text)));
+    }
+    if how.full {
+        for frame in found.symbols.stack(leak.stack) {
+            let text = format!("      {}", frame_words(frame, how));
+            out.push_str(&format!("{}\n", paint(DIM, &text)));
+        }
+    }
+    out.push_str(&format!("    {}\n", paint(PLAIN, &sparkline(&leak.shape, 60))));
+    for line in evidence(found, leak) {
+        out.push_str(&format!("    {line}\n"));
+    }
+    out
+}
+
+/// What is held and is no leak, so that nobody looks for it.
+fn besides(found: &Leaks, classifier: &StackClassifier, how: ListingOptions) -> String {
+    let mut lines = Vec::new();
+    for kept in &found.kept {
+        let why = match kept.why {
+            KeptReason::Steady => "steady since warm-up",
+            KeptReason::Stopped => "grew, and stopped: a cache that is full",
+            KeptReason::Moves => "comes and goes",
+        };
+        let roles = classifier.roles(kept.largest);
+        let largest = classifier.frame(kept.largest, roles.lead);
+        let largest = largest
+            .map_or_else(String::new, |frame| format!("; the most by {}", frame_words(frame, how)));
+        let stacks = several(kept.stacks, "stack");
+        lines.push(format!("{:>12}  {why} ({stacks}{largest})", size(kept.bytes)));
+    }
+    for pooled in &found.pooled {
+        let library = clean(&pooled.library);
+        let what = if pooled.free { "kept free" } else { "kept" };
+        let mut line = format!("{:>12}  {what} by {library} in its pool", size(pooled.bytes));
+        if let Some(rate) = pooled.bytes_per_second {
+            let hint = pool_hint(&pooled.library)
+                .unwrap_or("a trace with its blocks tells a leak from fragmentation");
+            line = format!("{line}, which GROWS by {}/s: {hint}", size(rate as u64));
+        }
+        lines.push(line);
+    }
+    for suppressed in &found.suppressed {
+        let (leaks, line) = (several(suppressed.leaks, "leak"), suppressed.line);
+        let bytes = size(suppressed.bytes);
+        lines.push(format!("{bytes:>12}  {leaks} suppressed by line {line} of the file"));
+    }
+    if lines.is_empty() {
+        return String::new();
+    }
+    let mut out = format!("\n  {}\n", paint(DIM, "held, and no leak:"));
+    for line in lines {
+        out.push_str(&format!("  {line}\n"));
+    }
+    out
+}
+
+/// `▁▂▃▄▅▆▇█`: at most `width` characters, each the lowest of its part.
+fn sparkline(values: &[u64], width: usize) -> String {
+    const STEPS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let high = values.iter().copied().max().unwrap_or(0).max(1);
+    let part = values.len().div_ceil(width).max(1);
+    let lowest = values.chunks(part).map(|chunk| chunk.iter().copied().min().unwrap_or(0));
+    lowest.map(|value| STEPS[(u128::from(value) * 7 / u128::from(high)) as usize]).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_bars() {
+        assert_eq!(sparkline(&[0, 1, 2, 3, 4, 5, 6, 7], 60), "▁▂▃▄▅▆▇█");
+        assert_eq!(sparkline(&[0, 7, 3, 7], 2), "▁▄");
+        assert_eq!(sparkline(&[0; 4], 60), "▁▁▁▁");
+        assert_eq!(sparkline(&[], 60), "");
+        assert_eq!(sparkline(&[u64::MAX], 60), "█");
+    }
+}

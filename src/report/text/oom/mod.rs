@@ -1,0 +1,12 @@
+//! Post-mortems, for people: what happened, why, and what to do.
+
+mod full;
+mod list;
+mod short;
+#[cfg(test)]
+mod tests;
+mod wording;
+
+pub use full::{OomOptions, text};
+pub use list::{none, others};
+pub(super) use short::fatal;

@@ -1,0 +1,104 @@
+//! The short form, before all else in a report of a run that ended out of memory.
+
+use vramtrace_format::RefusedBy;
+
+use super::super::layout::{BAD, BOLD, DIM, paint};
+use super::super::whatif::shell;
+use super::wording;
+use crate::analysis::oom::{Cause, PostMortem, Remedy, Tried};
+use crate::analysis::whatif::Origin;
+use crate::analysis::{Level, Process};
+use crate::units::{gib, seconds, size};
+
+/// Empty for other runs.
+pub fn fatal(process: &Process) -> String {
+    process.fatal.iter().map(|one| format!("\n{}", one_fatal(one))).collect()
+}
+
+fn one_fatal(fatal: &PostMortem) -> String {
+    let refused = fatal.oom.refusal.map(|at| at.refused);
+    let limit = match refused {
+        Some(refused) if refused.by == RefusedBy::Group => {
+            format!("under your group's cap of {}", gib(refused.limit))
+        }
+        Some(refused) if refused.limit > 0 => format!("under your cap of {}", gib(refused.limit)),
+        Some(_) => "on a full card".to_string(),
+        None if fatal.own_limit => "under a limit of PyTorch's own".to_string(),
+        None => "and the trace shows no refused driver call".to_string(),
+    };
+    let card = match refused.map(|refused| refused.driver_free) {
+        Some(free) if free > 0 => format!("; the card had {} free", gib(free)),
+        _ => String::new(),
+    };
+    let (title, at) = (paint(BAD, "OUT OF MEMORY"), seconds(fatal.oom.time_ns));
+    let mut out = format!("{title} on GPU {} at {at}, {limit}{card}\n", fatal.oom.device.0);
+    let cause = match fatal.cause {
+        Cause::BadCap => "VRAMTRACE_CAP cannot be understood: every request is refused".into(),
+        Cause::Fragmentation => format!(
+            "{}: asked {}; free {} {}",
+            fatal.cause.words(),
+            size(fatal.oom.size),
+            size(fatal.figures.free),
+            wording::holes(fatal)
+        ),
+        _ if fatal.oom.level == Level::Driver => {
+            format!("too much: a call of the driver's asked {}", size(fatal.oom.size))
+        }
+        Cause::Cap | Cause::Card | Cause::Torch | Cause::Unknown => format!(
+            "too much: asked {}; {} in tensors, {} free in PyTorch's cache",
+            size(fatal.oom.size),
+            size(fatal.allocated),
+            size(fatal.free)
+        ),
+    };
+    out.push_str(&format!("{}  {cause}\n", paint(BOLD, "CAUSE")));
+    if let Some(remedy) = &fatal.remedy {
+        out.push_str(&remedies(remedy));
+    }
+    let next = "vramtrace oom | vramtrace frag --at oom | vramtrace whatif";
+    out.push_str(&paint(DIM, &format!("NEXT   {next}")));
+    out.push('\n');
+    out
+}
+
+fn remedies(remedy: &Remedy) -> String {
+    let mut out = String::new();
+    let of = match remedy.origin {
+        Origin::Cap => "under the same cap",
+        Origin::Card => "on the same card",
+        Origin::Asked => "there",
+    };
+    if let Some((conf, spare)) = &remedy.fix {
+        out.push_str(&format!(
+            "{}    export PYTORCH_CUDA_ALLOC_CONF={}\n       replayed up to the failed request, it \
+             fits {of}, {} to spare\n",
+            paint(BOLD, "FIX"),
+            shell(conf),
+            size(*spare)
+        ));
+    }
+    let setting = |Tried { conf, smallest, fits, .. }: &Tried| {
+        let needs = smallest.map_or("-".to_string(), size);
+        format!("{conf} {needs} {}", if *fits { "yes" } else { "no" })
+    };
+    // As many as a line holds.
+    let mut line = "WHAT IF  needs:".to_string();
+    for (index, text) in remedy.settings.iter().map(setting).enumerate() {
+        let apart = if index == 0 { " " } else { " | " };
+        if line.chars().count() + apart.len() + text.chars().count() > 100 {
+            break;
+        }
+        line.push_str(apart);
+        line.push_str(&text);
+    }
+    if !remedy.settings.is_empty() {
+        out.push_str(&format!("{line}\n"));
+    }
+    if let Some(bytes) = remedy.as_it_is {
+        out.push_str(&format!(
+            "       the smallest capacity that fits as it is: {}\n",
+            size(bytes)
+        ));
+    }
+    out
+}

@@ -1,0 +1,32 @@
+//! The sentences and the tables.
+
+use proptest::prelude::*;
+use vramtrace_format::physical::{GIB, MIB};
+
+use super::wording::hundredths;
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// What is printed adds up to what is printed, and none is off by a hundredth or more.
+    #[test]
+    fn printed_parts_add_up(parts in proptest::collection::vec(-100_000_000i64..1 << 44, 0..12)) {
+        for unit in [GIB, MIB] {
+            let shown = hundredths(&parts, unit);
+            let sum: i128 = parts.iter().map(|bytes| i128::from(*bytes)).sum();
+            let step = unit as f64 / 100.0;
+            let total = (sum as f64 / step).round();
+            prop_assert!((shown.iter().sum::<i64>() as f64 - total).abs() <= 1.0);
+            for (bytes, shown) in parts.iter().zip(&shown) {
+                prop_assert!((*bytes as f64 / step - *shown as f64).abs() <= 1.0 + 1e-6);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_largest_remainders_are_rounded_up() {
+    let parts = [GIB / 3, GIB / 3, GIB / 3, 0].map(|bytes| bytes as i64);
+    assert_eq!(hundredths(&parts, GIB), [34, 33, 33, 0]);
+    assert_eq!(hundredths(&[], GIB), [0i64; 0]);
+}

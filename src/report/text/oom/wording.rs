@@ -1,0 +1,303 @@
+//! The sentences of a post-mortem, without colours.
+
+use vramtrace_format::physical::{GIB, MIB};
+use vramtrace_format::{Cause, DeviceId, Header, RefusedBy, StackId};
+
+use super::super::holders::{ListingOptions, words};
+use super::super::whatif::shell;
+use crate::analysis::oom::{Advice, Cause as Why, PostMortem, UsedPart, UsedSum};
+use crate::analysis::whatif::Origin;
+use crate::analysis::{GroupBy, Level, StackClassifier, autograd};
+use crate::replay::DeviceState;
+use crate::symbols::Frame;
+use crate::units::{clean, count, gib, several, size};
+
+/// `rank 3 cuda:3 pid 4711`.
+pub fn process(header: &Header, one: &PostMortem) -> String {
+    let rank = header.rank.map_or(String::new(), |rank| format!("rank {rank} "));
+    let pid = if header.pid > 0 { format!(" pid {}", header.pid) } else { String::new() };
+    format!("{rank}{}{pid}", device(one))
+}
+
+pub fn device(one: &PostMortem) -> String {
+    match one.oom.device == DeviceId::UNKNOWN {
+        true => "unknown device".to_string(),
+        false => format!("cuda:{}", one.oom.device.0),
+    }
+}
+
+/// `modeling_gpt2.py:1291 < train.py:41`. `None`: the stack has no frames.
+pub fn place(classifier: &StackClassifier, stack: StackId) -> Option<String> {
+    let roles = classifier.roles(stack);
+    let lead = short(classifier.frame(stack, roles.lead)?);
+    Some(match classifier.frame(stack, roles.caller) {
+        Some(caller) => format!("{lead} < {}", short(caller)),
+        None => lead,
+    })
+}
+
+/// `train.py:41`; the function where no file is known.
+fn short(frame: &Frame) -> String {
+    let how = ListingOptions { by: GroupBy::Line, top: 0, full: false, when: "" };
+    match frame.place().filter(|_| frame.line.is_some()) {
+        Some(place) => clean(&place),
+        // Which library runs a backward step is known.
+        None if autograd::node(&frame.function).is_some() => {
+            autograd::spoken(&frame.function).into_owned()
+        }
+        None => words(frame, how),
+    }
+}
+
+/// Which limit was met, and what the card had.
+pub fn limit(one: &PostMortem) -> String {
+    let refused = one.oom.refusal.map(|at| at.refused);
+    let limit = match refused {
+        None if one.own_limit => {
+            let least = size(one.reserved.saturating_add(one.oom.size));
+            format!("below {least} by PyTorch's own memory fraction: no call was refused")
+        }
+        None if one.imported => "not known: it was not in what was imported".to_string(),
+        None => "not known: the trace shows no refused call".to_string(),
+        Some(refused) => match refused.by {
+            RefusedBy::BadCap => {
+                return "VRAMTRACE_CAP cannot be understood: every request is refused".to_string();
+            }
+            RefusedBy::Group => format!(
+                "{} by the group's cap; its processes together had {}",
+                gib(refused.limit),
+                gib(refused.counted)
+            ),
+            RefusedBy::Cap => format!("{} by the cap", gib(refused.limit)),
+            RefusedBy::Driver | RefusedBy::Warned => match one.card_bytes {
+                Some(bytes) => format!("the card: {}", gib(bytes)),
+                None => "the card".to_string(),
+            },
+        },
+    };
+    let Some(free) = one.card_free() else { return limit };
+    let so = match one.is_capped() {
+        true if free >= one.oom.size => ": not the card, not a neighbour",
+        true => ": too little as well",
+        false => "",
+    };
+    let others = neighbours(one).map_or(String::new(), |others| format!("; {others}"));
+    let others = if one.is_capped() { String::new() } else { others };
+    format!("{limit}; the card had {} free{so}{others}", size(free))
+}
+
+/// Who else is on the card, the largest first. `None`: nobody was listed.
+pub fn neighbours(one: &PostMortem) -> Option<String> {
+    const MOST: usize = 3;
+    let mut all = one.oom.neighbours.clone();
+    all.sort_by_key(|(pid, bytes)| (std::cmp::Reverse(*bytes), *pid));
+    let roles = |(pid, bytes): &(u32, Option<u64>)| match bytes {
+        Some(bytes) => format!("pid {pid} {}", size(*bytes)),
+        None => format!("pid {pid}"),
+    };
+    let mut names: Vec<String> = all.iter().take(MOST).map(roles).collect();
+    if all.len() > MOST {
+        names.push(format!("{} more", all.len() - MOST));
+    }
+    (!names.is_empty()).then(|| format!("other processes: {}", names.join(", ")))
+}
+
+/// In how long pieces the cache is free.
+pub fn holes(one: &PostMortem) -> String {
+    match one.figures.largest_hole {
+        Some(hole) => {
+            format!("in {}, largest hole {}", several(one.pinned, "pinned segment"), size(hole))
+        }
+        None => "in pieces".to_string(),
+    }
+}
+
+/// Why it did not fit.
+pub fn why(one: &PostMortem) -> String {
+    let asked = size(one.oom.size);
+    match one.cause {
+        Why::BadCap => return "the setting is wrong, not the program".to_string(),
+        Why::Fragmentation => {
+            let free = size(one.figures.free);
+            let found = format!("{}: {free} free inside PyTorch {}", one.cause.words(), holes(one));
+            return match one.figures.left {
+                Some(left) if !one.figures.is_free_enough() => {
+                    format!("{found}, and {} left; together {asked} would fit", size(left))
+                }
+                _ => format!("{found}; in one piece {asked} would fit"),
+            };
+        }
+        Why::Cap | Why::Card | Why::Torch | Why::Unknown => {}
+    }
+    if let Some(card) = one.card_bytes.filter(|card| one.oom.size > *card) {
+        return format!("asked {asked}: more than the whole card has ({})", gib(card));
+    }
+    let short = match one.room() {
+        Some(_) if one.figures.over > 0 => {
+            let (over, missing) = (size(one.figures.over), size(one.figures.missing()));
+            format!(", {over} over the limit already: {missing} short")
+        }
+        Some(room) => format!(", {} left of the limit", size(room)),
+        None => String::new(),
+    };
+    let mut out = format!("{}: asked {asked}{short}", one.cause.words());
+    if one.oom.level == Level::Tensor {
+        out.push_str(&format!(
+            "; {} in tensors, {} free in PyTorch's cache",
+            size(one.allocated),
+            size(one.free)
+        ));
+        if one.largest_hole >= one.oom.size {
+            out.push_str(&format!(
+                " (a hole of {} would do, but it is another stream's or pool's)",
+                size(one.largest_hole)
+            ));
+        }
+    } else if one.releasable > 0 {
+        let kept = size(one.releasable);
+        out.push_str(&format!("; PyTorch's cache keeps {kept} that no tensor uses"));
+    }
+    out
+}
+
+/// What a part of the sum is called; at most a few words.
+pub fn part(what: &UsedPart) -> String {
+    match what {
+        UsedPart::Tensors => "tensors".into(),
+        UsedPart::TorchCache => "torch cache".into(),
+        UsedPart::Library(Some(name)) => clean(name),
+        UsedPart::Library(None) => "other allocations".into(),
+        UsedPart::Rounding => "rest of pages and pools".into(),
+        UsedPart::Context => "context".into(),
+        UsedPart::Limits => "local memory and heaps".into(),
+        UsedPart::Driver(cause) => match cause {
+            Cause::Modules => "modules".into(),
+            Cause::LocalMemory => "local memory".into(),
+            Cause::Heap => "heap of kernels".into(),
+            Cause::Streams => "streams".into(),
+            Cause::Graphs => "graphs".into(),
+            Cause::Sharing => "sharing".into(),
+            Cause::Context => "context, later".into(),
+            Cause::Other => "driver's own".into(),
+        },
+        UsedPart::Unattributed => "unattributed".into(),
+        UsedPart::Counted => "under way".into(),
+    }
+}
+
+/// What stands behind a part, for those who do not know.
+pub fn meaning(what: &UsedPart) -> &'static str {
+    match what {
+        UsedPart::Tensors => "blocks of PyTorch's cache",
+        UsedPart::TorchCache => "PyTorch's segments, in no block",
+        UsedPart::Library(_) | UsedPart::Context => "",
+        UsedPart::Rounding => "pages of 2 MiB, reserves",
+        UsedPart::Limits => "larger limits (cuCtxSetLimit)",
+        UsedPart::Driver(Cause::Modules) => "code of kernels and libraries, and its variables",
+        UsedPart::Driver(Cause::LocalMemory) => "spilled registers, arrays and stacks of kernels",
+        UsedPart::Driver(Cause::Sharing) => "peer access, imports, multicast",
+        UsedPart::Driver(_) => "taken by the driver of its own",
+        UsedPart::Unattributed => "kernels, heaps, what libraries took",
+        UsedPart::Counted => "the cap counts requests under way, steps of managed memory",
+    }
+}
+
+/// `13.24 GiB = tensors 11.01 + torch cache 1.51 + ..`: what is printed adds up, too.
+pub fn sum(sum: &UsedSum) -> String {
+    let unit = if sum.bytes >= GIB { (GIB, "GiB") } else { (MIB, "MiB") };
+    let shown = hundredths(&sum.parts.iter().map(|(_, bytes)| *bytes).collect::<Vec<_>>(), unit.0);
+    let total: i64 = shown.iter().sum();
+    let figure = |n: i64| format!("{}.{:02}", n.abs() / 100, n.abs() % 100);
+    let mut out = format!("{} {} =", figure(total), unit.1);
+    let mut first = true;
+    for ((what, _), n) in sum.parts.iter().zip(shown).filter(|(_, n)| *n != 0) {
+        let sign = match (first, n < 0) {
+            (true, false) => "",
+            (_, true) => " -",
+            (false, false) => " +",
+        };
+        out.push_str(&format!("{sign} {} {}", part(what), figure(n)));
+        first = false;
+    }
+    out
+}
+
+/// Each as hundredths of a unit, so that they add up to their sum, rounded: those that lose most
+/// are rounded up.
+pub fn hundredths(parts: &[i64], unit: u64) -> Vec<i64> {
+    let unit = i128::from(unit);
+    let scaled = |bytes: i64| i128::from(bytes) * 100;
+    let total: i128 = parts.iter().map(|bytes| scaled(*bytes)).sum();
+    let mut shown: Vec<i128> = parts.iter().map(|bytes| scaled(*bytes).div_euclid(unit)).collect();
+    let missing = (total + unit / 2).div_euclid(unit) - shown.iter().sum::<i128>();
+    let mut order: Vec<usize> = (0..parts.len()).collect();
+    order.sort_by_key(|at| std::cmp::Reverse(scaled(parts[*at]).rem_euclid(unit)));
+    for at in order.into_iter().take(missing.max(0) as usize) {
+        shown[at] += 1;
+    }
+    shown.into_iter().map(|n| n as i64).collect()
+}
+
+/// What to try.
+pub fn advice(advice: &Advice) -> String {
+    match advice {
+        Advice::CorrectCap => "correct VRAMTRACE_CAP: 8GiB, 50%, 0=8GiB,1=50%".into(),
+        Advice::Setting { conf, spare, origin } => {
+            let of = match origin {
+                Origin::Cap => "under the same cap",
+                Origin::Card => "on the same card",
+                Origin::Asked => "under the same limit",
+            };
+            format!(
+                "PYTORCH_CUDA_ALLOC_CONF={}   (replayed, it fits {of}, {} to spare)",
+                shell(conf),
+                size(*spare)
+            )
+        }
+        Advice::Cap { bytes } => format!("a cap of {}", size(*bytes)),
+        Advice::Fraction => "a larger torch.cuda.set_per_process_memory_fraction".into(),
+        Advice::Card { bytes } => format!("{} of the card for this process", size(*bytes)),
+        Advice::EmptyCache { bytes } => {
+            format!("torch.cuda.empty_cache() before it: {} go back to the driver", size(*bytes))
+        }
+        Advice::Smaller { bytes } => {
+            format!("a smaller request: up to {} would have been served", size(*bytes))
+        }
+        Advice::Others { bytes } => {
+            format!("another card: other processes hold {} of this one", size(*bytes))
+        }
+    }
+}
+
+/// What came of requests before and after it.
+pub fn before(one: &PostMortem) -> Vec<String> {
+    let oom = &one.oom;
+    let mut all = Vec::new();
+    if oom.absorbed > 0 {
+        let who = match oom.level {
+            Level::Tensor => "that PyTorch absorbed by emptying its cache",
+            Level::Driver => "after which the program went on",
+        };
+        all.push(format!("{} {who} (harmless)", several(oom.absorbed, "refusal")));
+    }
+    if oom.requests > 1 {
+        let since = crate::units::seconds(oom.first_ns);
+        all.push(format!("{} in a row got nothing since {since}", count_requests(oom.requests)));
+    }
+    all
+}
+
+fn count_requests(n: u64) -> String {
+    format!("{} requests", count(n))
+}
+
+/// `peak 13.77 GiB of a cap of 14.44 GiB`.
+pub fn peak(device: &DeviceState) -> String {
+    let shown = device.peak_sample.and_then(|at| at.sample.process_bytes).unwrap_or(0);
+    let peak = gib(device.peak.bytes.max(shown));
+    match (device.cap_bytes, device.group_cap_bytes) {
+        (Some(cap), _) => format!("peak {peak} of a cap of {}", gib(cap)),
+        (None, Some(cap)) => format!("peak {peak}, the group's cap {}", gib(cap)),
+        (None, None) => format!("peak {peak}, no cap"),
+    }
+}

@@ -1,0 +1,387 @@
+//! One process in full: per device its peak, what is live, who was refused, and the sum that
+//! leads to what nvidia-smi shows.
+
+use vramtrace_format::physical::MIB;
+use vramtrace_format::{DeviceId, Kind};
+
+use super::layout::{BAD, BOLD, DIM, PLAIN, Table, WARN, paint};
+use super::options::ReportOptions;
+use super::{holders, oom, sum, torch};
+use crate::analysis::{Level, Moment, Process, largest};
+use crate::replay::{Certainty, DeviceState, KindSums};
+use crate::report::wording;
+use crate::units::{clean, count, gib, seconds, several, shorten, size};
+
+const WIDTH: usize = 100;
+
+pub fn details(process: &Process, shown: ReportOptions) -> String {
+    let mut out = head(process, shown);
+    out.push_str(&oom::fatal(process));
+    out.push_str(&warnings(process));
+    let mut any = false;
+    for (id, device) in process.devices() {
+        any = true;
+        out.push('\n');
+        out.push_str(&device_head(process, id));
+        out.push_str(&figures(process, device, shown));
+        out.push_str(&torch::of_device(process, id, device));
+        out.push_str(&kinds(device));
+        out.push_str(&sum::of_device(process, device, shown));
+        out.push_str(&refusals(process, id, device, shown.top));
+        out.push_str(&largest_live(process, id, device, shown.top));
+        out.push_str(&holders::of_device(process, id, shown));
+    }
+    if !any {
+        out.push_str("\n  no GPU memory was used\n");
+    }
+    out.push_str(&host(process));
+    out.push_str(&holders::problems(process));
+    out
+}
+
+fn head(process: &Process, shown: ReportOptions) -> String {
+    let header = &process.header;
+    let command = match header.command.is_empty() {
+        true => header.executable.clone(),
+        false => header.command.join(" "),
+    };
+    let rank = match (header.rank, header.world_size) {
+        (Some(rank), Some(world)) => format!(", rank {rank} of {world}"),
+        (Some(rank), None) => format!(", rank {rank}"),
+        (None, _) => String::new(),
+    };
+    let mut out = paint(BOLD, &shorten(&clean(&command), WIDTH));
+    out.push('\n');
+    let mut table = Table::new(2, "ll");
+    match process.definitions.imported_from() {
+        Some(form) => table.row(["source".into(), imported(process, &clean(form))]),
+        None => {
+            let host = clean(&header.host);
+            table.row(["process".into(), format!("pid {} on {host}{rank}", header.pid)]);
+            let ran = wording::age(process.ending.last_ns);
+            let started = format!("{}, traced for {ran}", date(header.start_unix_ns));
+            table.row(["started".into(), started]);
+            table.styled([("ended".into(), PLAIN), ended(process)]);
+        }
+    }
+    let events = several(process.ending.events, "event");
+    let (path, bytes) = (clean(&process.trace.to_string_lossy()), size(process.trace_bytes));
+    table.row(["trace".into(), format!("{path} ({events}, {bytes})")]);
+    if shown.moment != Moment::End {
+        let but = match process.curves.is_empty() {
+            true => "",
+            false => ", but for the curves: they are of the whole run",
+        };
+        let at = seconds(process.state.time_ns);
+        let moment = format!("{at}: all figures below are of this moment{but}");
+        table.styled([("shown".into(), PLAIN), (moment, WARN)]);
+    }
+    out.push_str(&table.render());
+    out
+}
+
+fn date(unix_ns: u64) -> impl std::fmt::Display {
+    let time = jiff::Timestamp::from_nanosecond(i128::from(unix_ns)).unwrap_or_default();
+    time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string()
+}
+
+/// What a trace that was not recorded was made from.
+fn imported(process: &Process, form: &str) -> String {
+    if !process.definitions.has_times() {
+        return format!("imported from a {form}, without times");
+    }
+    let ran = wording::age(process.ending.last_ns);
+    match process.header.start_unix_ns {
+        0 => format!("imported from a {form}, traced for {ran}"),
+        start => format!("imported from a {form} of {}, traced for {ran}", date(start)),
+    }
+}
+
+fn ended(process: &Process) -> (String, anstyle::Style) {
+    let fatal = process.ended_out_of_memory();
+    if !fatal.is_empty() {
+        let how = if process.ended_in_order() { "" } else { ", and NOT in order" };
+        let of_torch = fatal.iter().any(|oom| oom.level == Level::Tensor);
+        let what = if of_torch { "torch.OutOfMemoryError" } else { "out of memory" };
+        return (format!("{what}{how}"), BAD);
+    }
+    match (process.ending.ended_ns, process.running) {
+        (Some(_), _) => ("in order".into(), PLAIN),
+        (None, true) => ("not yet: it is running; this is how far its trace goes".into(), PLAIN),
+        (None, false) => {
+            let text = "NOT in order: killed, crashed or left by _exit; all up to then is here";
+            (text.into(), WARN)
+        }
+    }
+}
+
+/// What limits the figures below.
+fn warnings(process: &Process) -> String {
+    let state = &process.state;
+    let mut lines = Vec::new();
+    if let Some(stop) = &process.ending.stopped {
+        let reason = wording::stop_text(stop);
+        lines.push(format!("recording stopped at {}: {reason}", seconds(stop.time_ns)));
+        lines.push("  what came later is not in the file; a cap went on".into());
+    }
+    if state.history_from_ns > 0 {
+        lines.push(format!(
+            "the file's history begins at {}: earlier events were let go to bound its size;",
+            seconds(state.history_from_ns)
+        ));
+        lines.push("  peaks and totals of the device still count from the start".into());
+    }
+    match state.certainty {
+        Certainty::Lost => lines.push(
+            "events are missing and no checkpoint follows: what is live here may be wrong".into(),
+        ),
+        Certainty::Resuming { .. } => lines.push(
+            "events are missing and the checkpoint that follows is not whole: more may be live"
+                .into(),
+        ),
+        Certainty::Whole | Certainty::Resumed => {}
+    }
+    let damage = &process.damage;
+    if !damage.ranges.is_empty() {
+        lines.push(format!(
+            "the file is damaged in {} ({}); all that is whole was read:",
+            several(damage.ranges.len() as u64, "place"),
+            size(damage.bytes())
+        ));
+        lines.extend(damage.ranges.iter().take(3).map(|range| format!("  {range}")));
+    }
+    if damage.unknown > 0 {
+        let records = several(damage.unknown, "record");
+        lines.push(format!("{records} of a newer vramtrace passed over"));
+    }
+    let odd = &state.inconsistencies;
+    for (n, what) in [
+        (odd.replaced, "allocated again while live"),
+        (odd.unknown_frees, "freed though not known"),
+        (odd.unknown_restores, "free refused though not known"),
+        (odd.unknown_sites, "without a known origin"),
+        (odd.blocks_without_memory, "PyTorch's block, live when the memory below it went"),
+    ] {
+        if n > 0 {
+            lines.push(format!("{}: {what}", several(n, "allocation")));
+        }
+    }
+    lines.extend(process.definitions.notes().iter().take(5).map(|note| clean(note)));
+    lines.iter().map(|line| format!("  {} {}\n", paint(WARN, "!"), paint(WARN, line))).collect()
+}
+
+fn device_head(process: &Process, id: DeviceId) -> String {
+    let name = wording::device_name(id, &process.definitions);
+    if id == DeviceId::UNKNOWN {
+        return format!("{}\n", paint(BOLD, "unknown device"));
+    }
+    let mut line = paint(BOLD, &format!("GPU {}  {}", id.0, clean(&name)));
+    if let Some(defined) = process.definitions.device(id) {
+        line.push_str(&format!("  {}", gib(defined.total_bytes)));
+        line.push_str(&paint(DIM, &format!("  {}", defined.uuid_text())));
+    }
+    line.push('\n');
+    line
+}
+
+fn figures(process: &Process, device: &DeviceState, shown: ReportOptions) -> String {
+    let mut table = Table::new(4, "lrl");
+    let peak = match device.peak.time_ns {
+        0 if device.peak.bytes == 0 => String::new(),
+        time_ns => format!("at {}", seconds(time_ns)),
+    };
+    caps(&mut table, device);
+    table.styled([("peak".into(), PLAIN), (gib(device.peak.bytes), BOLD), (peak, PLAIN)]);
+    let when = match (shown.moment, process.running) {
+        (Moment::End, true) => "live now".to_string(),
+        (Moment::End, false) => "live at the end".to_string(),
+        _ => format!("live at {}", seconds(process.state.time_ns)),
+    };
+    let live = format!(
+        "{}, {} asked for",
+        several(device.live_allocations, "allocation"),
+        gib(device.requested_bytes)
+    );
+    table.row([when, gib(device.live_bytes), live]);
+    let frees = several(device.frees, "free");
+    table.row(["allocations".into(), count(device.allocations), frees]);
+    let refused = device.refused();
+    let by = match refused {
+        0 => String::new(),
+        _ => format!(
+            "{} by the cap, {} by the driver",
+            count(device.refused_by_cap),
+            count(device.refused_by_driver)
+        ),
+    };
+    let style = if refused > 0 { BAD } else { PLAIN };
+    table.styled([("refused".into(), PLAIN), (count(refused), style), (by, PLAIN)]);
+    table.render()
+}
+
+/// What limits there are, and what a limit that only tells had to tell.
+fn caps(table: &mut Table, device: &DeviceState) {
+    if let Some(cap) = device.cap_bytes {
+        let counts = match device.cap_only_warns {
+            false => "for all that nvidia-smi shows, and managed memory".to_string(),
+            true => "only warns: what does not fit is told, and given".to_string(),
+        };
+        table.row(["cap".into(), gib(cap), counts]);
+    }
+    if let Some(cap) = device.group_cap_bytes {
+        table.row(["group's cap".into(), gib(cap), "for all its processes together".into()]);
+    }
+    if device.cap_only_warns {
+        let style = if device.warned > 0 { WARN } else { PLAIN };
+        let (name, what) = ("would refuse".into(), "requests that passed the cap".into());
+        table.styled([(name, PLAIN), (count(device.warned), style), (what, PLAIN)]);
+    }
+    if let Some(soft) = device.soft_limit {
+        let times = match device.soft_crossings {
+            0 => "never passed".to_string(),
+            n => format!("passed {}", several(n, "time")),
+        };
+        let style = if device.soft_crossings > 0 { WARN } else { PLAIN };
+        table.styled([("soft limit".into(), PLAIN), (gib(soft), PLAIN), (times, style)]);
+    }
+}
+
+fn kinds(device: &DeviceState) -> String {
+    let used: Vec<Kind> = Kind::ALL
+        .into_iter()
+        .filter(|kind| {
+            let sums = device.kind(*kind);
+            sums.allocations > 0 || sums.peak_bytes > 0
+        })
+        .collect();
+    if used.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new(4, "lrrrrl");
+    table.head(&["by kind", "live", "highest", "at peak", "allocations", ""]);
+    for kind in used {
+        let sums = device.kind(kind);
+        let at_peak = match device.peak.offset {
+            Some(_) => gib(device.peak.by_kind[kind as usize]),
+            None => "-".into(),
+        };
+        let note = match kind {
+            Kind::Pool => format!("{} of it in use", gib(device.pool_used)),
+            Kind::Graph => format!("{} of it in use", gib(device.graph_used)),
+            Kind::Imported => "another's memory: in no sum".into(),
+            Kind::Managed => "nvidia-smi leaves it out".into(),
+            Kind::Device | Kind::Pitched if mostly_unused(sums) => {
+                format!("{} asked for, in pages of 2 MiB", gib(sums.requested_bytes))
+            }
+            _ => String::new(),
+        };
+        table.styled([
+            (kind.name().into(), PLAIN),
+            (gib(sums.live_bytes), PLAIN),
+            (gib(sums.peak_bytes), PLAIN),
+            (at_peak, PLAIN),
+            (count(sums.allocations), PLAIN),
+            (note, DIM),
+        ]);
+    }
+    format!("\n{}", table.render())
+}
+
+/// Are pages held for much less than they could hold? Then the gap is worth a word.
+fn mostly_unused(sums: &KindSums) -> bool {
+    let gap = sums.live_bytes.saturating_sub(sums.requested_bytes);
+    gap > 32 * MIB && gap > sums.live_bytes / 5
+}
+
+fn refusals(process: &Process, id: DeviceId, device: &DeviceState, top: usize) -> String {
+    let all = device.refused().saturating_add(device.warned);
+    let here = || process.state.last_refusals.iter().filter(|refusal| refusal.device == id);
+    let shown = here().count().min(top);
+    if shown == 0 {
+        return String::new();
+    }
+    let mut table = Table::new(4, "rrllrrrl");
+    let what = match device.refused() {
+        0 => "would have been refused",
+        _ if device.warned > 0 => "refused, or would have been",
+        _ => "refused",
+    };
+    let which = match shown as u64 == all {
+        true => what.to_string(),
+        false => format!("the last {shown} {what}"),
+    };
+    table.head(&[&which, "at", "by", "API", "asked for", "counted", "limit", ""]);
+    for refusal in here().skip(here().count() - shown) {
+        let refused = &refusal.refused;
+        let limit = match (refused.limit, refused.driver_free) {
+            (0, 0) => String::new(),
+            (0, free) => format!("{} free", gib(free)),
+            (limit, _) => gib(limit),
+        };
+        let code = match refused.result {
+            2 => String::new(),
+            code => wording::cuda_result(code),
+        };
+        table.styled([
+            (String::new(), PLAIN),
+            (seconds(refusal.time_ns), PLAIN),
+            (refused.by.name().into(), BAD),
+            (process.definitions.site_api_name(refused.site), PLAIN),
+            (size(refused.size), PLAIN),
+            (gib(refused.counted), PLAIN),
+            (limit, PLAIN),
+            (code, PLAIN),
+        ]);
+    }
+    format!("\n{}", table.render())
+}
+
+fn largest_live(process: &Process, id: DeviceId, device: &DeviceState, top: usize) -> String {
+    let largest = largest(&process.state.live, id, top);
+    if largest.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new(4, "lrllrrl");
+    let title = match largest.len() as u64 == device.live_allocations {
+        true => "live".to_string(),
+        false => "largest live".to_string(),
+    };
+    table.head(&[&title, "size", "kind", "API", "made at", "age", ""]);
+    for holder in &largest {
+        let live = &holder.live;
+        table.row([
+            format!("{:#x}", holder.key.number),
+            size(live.size),
+            live.kind.name().into(),
+            process.definitions.site_api_name(live.site),
+            seconds(live.time_ns),
+            wording::age(process.state.time_ns.saturating_sub(live.time_ns)),
+            wording::place(live, &process.definitions),
+        ]);
+    }
+    let mut out = format!("\n{}", table.render());
+    let rest = device.live_allocations.saturating_sub(largest.len() as u64);
+    if rest > 0 {
+        let bytes = largest.iter().fold(0u64, |sum, holder| sum.saturating_add(holder.live.size));
+        let left = size(device.requested_bytes.saturating_sub(bytes));
+        out.push_str(&paint(DIM, &format!("    and {} more, {left} together", count(rest))));
+        out.push('\n');
+    }
+    out
+}
+
+fn host(process: &Process) -> String {
+    let state = &process.state;
+    let mut table = Table::new(4, "lrl");
+    for (name, sums) in [("pinned", &state.host_pinned), ("registered", &state.host_registered)] {
+        if sums.allocations > 0 || sums.peak_bytes > 0 {
+            let peak = format!("highest {}", gib(sums.peak_bytes));
+            table.row([name.into(), format!("{} live", gib(sums.live_bytes)), peak]);
+        }
+    }
+    let lines = table.render();
+    match lines.is_empty() {
+        true => String::new(),
+        false => format!("\n{}\n{lines}", paint(BOLD, "Host memory known to the GPU (no VRAM)")),
+    }
+}

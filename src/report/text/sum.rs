@@ -1,0 +1,138 @@
+//! How live allocations become what nvidia-smi shows.
+
+use vramtrace_format::Cause;
+use vramtrace_format::physical::MIB;
+
+use super::layout::{BOLD, DIM, PLAIN, Table, paint};
+use super::options::ReportOptions;
+use super::torch;
+use crate::analysis::{Basis, Process, Reconciled, StackClassifier, reconcile, taken_by};
+use crate::replay::DeviceState;
+use crate::report::wording;
+use crate::symbols::base_name;
+use crate::units::{clean, gib, seconds, shorten, size};
+
+/// Names of kernels may be thousands of characters long.
+const NAME_WIDTH: usize = 60;
+
+fn spoken(cause: Cause, sum: &Reconciled) -> String {
+    let what = match cause {
+        Cause::Modules => "modules: code of kernels, and its variables",
+        Cause::LocalMemory if !sum.causes_told => {
+            return "local memory and heaps: larger limits (cuCtxSetLimit)".into();
+        }
+        Cause::LocalMemory => "local memory: stacks and spilled registers of kernels' threads",
+        Cause::Heap => "heap: for kernels that call malloc, and other limits",
+        Cause::Streams => "streams and events",
+        Cause::Graphs => "graphs, without the memory of their nodes",
+        Cause::Sharing => "sharing: peer access, imports, multicast",
+        Cause::Context => "contexts, after they were made",
+        Cause::Other => "the driver's own, after several calls at once",
+    };
+    what.into()
+}
+
+/// How allocations become what nvidia-smi shows.
+pub fn of_device(process: &Process, device: &DeviceState, shown: ReportOptions) -> String {
+    let title = |text: &str| format!("\n    {}\n", paint(DIM, text));
+    let Some(sum) = reconcile(device) else {
+        let mut out = title("from allocations to what nvidia-smi shows");
+        if device.context_bytes > 0 {
+            out.push_str(&format!("      context {}; ", gib(device.context_bytes)));
+        } else {
+            out.push_str("      ");
+        }
+        out.push_str("NVML was not asked or does not know this process\n");
+        return out;
+    };
+    let mut out = match sum.basis {
+        Basis::Now => title("from allocations to what nvidia-smi shows"),
+        Basis::LastSample => title(&format!(
+            "from allocations to what nvidia-smi showed at {} (the contexts ended since)",
+            seconds(sum.sampled_ns)
+        )),
+    };
+    let mut table = Table::new(6, "lrl");
+    let parts = torch::parts(process, device, shown.moment);
+    match parts.filter(|_| sum.basis == Basis::Now) {
+        Some(parts) => {
+            for (index, (bytes, what)) in parts.into_iter().enumerate() {
+                let sign = if index == 0 { "" } else { "+" };
+                table.row([sign.into(), gib(bytes), what.into()]);
+            }
+        }
+        None => table.row(["".into(), gib(sum.live_bytes), "live allocations".into()]),
+    }
+    if sum.managed_bytes > 0 {
+        table.row(["-".into(), gib(sum.managed_bytes), "managed: nvidia-smi leaves it out".into()]);
+    }
+    table.row(["+".into(), gib(sum.context_bytes), "contexts".into()]);
+    for cause in Cause::ALL {
+        let bytes = sum.driver_bytes[cause as usize];
+        if bytes > 0 {
+            table.row(["+".into(), gib(bytes), spoken(cause, &sum)]);
+        }
+    }
+    let rest = sum.unknown_bytes();
+    let what = match sum.causes_told {
+        true => "unattributed: no call was seen to make the driver take it",
+        false => "unattributed: kernels, heaps, what libraries took past the driver's calls",
+    };
+    let sign = if rest < 0 { "-" } else { "+" };
+    table.row([sign.into(), gib(rest.unsigned_abs()), what.into()]);
+    let ago = process.state.time_ns.saturating_sub(sum.sampled_ns);
+    let asked = match sum.basis {
+        Basis::Now if ago >= 1_000_000_000 => {
+            format!("this process in nvidia-smi (NVML was asked {} earlier)", wording::age(ago))
+        }
+        _ => "this process in nvidia-smi".to_string(),
+    };
+    table.styled([("=".into(), BOLD), (gib(sum.process_bytes), BOLD), (asked, PLAIN)]);
+    if let Some(peak) = device.peak_sample
+        && let Some(bytes) = peak.sample.process_bytes
+        && bytes > sum.process_bytes
+    {
+        let text = format!("the highest that was seen, at {}", seconds(peak.time_ns));
+        table.styled([("".into(), PLAIN), (gib(bytes), DIM), (text, DIM)]);
+    }
+    out.push_str(&table.render());
+    out.push_str(&takers(process, device, shown.top));
+    out
+}
+
+/// Who made the driver take it.
+fn takers(process: &Process, device: &DeviceState, top: usize) -> String {
+    let classifier =
+        process.who.as_ref().map(|who| StackClassifier::new(&who.symbols, &process.header));
+    let mut large = taken_by(device, classifier.as_ref());
+    large.truncate(top);
+    large.retain(|taken| taken.bytes >= MIB);
+    if large.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new(4, "lrllll");
+    table.head(&["taken by the driver", "bytes", "for", "library", "by", ""]);
+    for taken in large {
+        let roles =
+            classifier.as_ref().map(|classifier| (classifier, classifier.roles(taken.stack)));
+        let roles = roles.as_ref();
+        let lead = roles.and_then(|(classifier, roles)| classifier.frame(taken.stack, roles.lead));
+        let place = lead.map(|frame| match frame.line {
+            Some(line) => format!("{}:{line}", base_name(&frame.file)),
+            None => shorten(&clean(&frame.function), NAME_WIDTH),
+        });
+        let name = taken.name(&process.definitions);
+        let name = name.map(|name| shorten(&clean(&name), NAME_WIDTH));
+        let what = [place, name].into_iter().flatten().collect::<Vec<_>>().join("  ");
+        let library = roles.and_then(|(classifier, roles)| classifier.library_name(roles));
+        table.styled([
+            (String::new(), PLAIN),
+            (size(taken.bytes), PLAIN),
+            (taken.cause.name().replace('_', " "), PLAIN),
+            (clean(library.unwrap_or("?")), PLAIN),
+            (process.definitions.site_api_name(taken.site), PLAIN),
+            (what, BOLD),
+        ]);
+    }
+    format!("\n{}", table.render())
+}

@@ -1,0 +1,131 @@
+//! PyTorch's cache of one device, in a report.
+
+use vramtrace_format::DeviceId;
+
+use super::layout::{PLAIN, Table, WARN, paint};
+use crate::analysis::{Moment, Process};
+use crate::replay::{CacheSums, DeviceState};
+use crate::report::segments::SegmentCounts;
+use crate::units::{gib, seconds, several, size};
+
+/// Characters of a curve.
+const COLUMNS: usize = 36;
+
+/// The part of a device.
+pub(super) fn of_device(process: &Process, id: DeviceId, device: &DeviceState) -> String {
+    let cache = &device.cache;
+    if !cache.is_used() {
+        return String::new();
+    }
+    let mut table = Table::new(4, "llrl");
+    table.head(&["PyTorch's cache", "", "now", "highest"]);
+    let ended = process.fatal.iter().any(|fatal| fatal.oom.device == id);
+    let (allocated, reserved) = process.curves.get(&id).map_or_else(Default::default, |curves| {
+        let (allocated, reserved) = curves.columns(process.ending.last_ns, COLUMNS);
+        let most = reserved.iter().chain(&allocated).copied().max().unwrap_or(0);
+        (spark(&allocated, most), spark(&reserved, most))
+    });
+    let mark = if ended { "✗" } else { "" };
+    for (name, curve, now, peak) in [
+        ("reserved", format!("{reserved}{mark}"), cache.reserved, cache.peak_reserved),
+        ("allocated", allocated, cache.allocated, cache.peak_allocated),
+    ] {
+        table.row([
+            name.into(),
+            curve,
+            gib(now),
+            format!("{} at {}", gib(peak.bytes), seconds(peak.time_ns)),
+        ]);
+    }
+    let room = SegmentCounts::of(process, id);
+    let mut out = format!("\n{}", table.render());
+    let mut say = |style, text: String| out.push_str(&format!("    {}\n", paint(style, &text)));
+    say(
+        PLAIN,
+        format!(
+            "{} in {}, the largest hole {}{}",
+            several(cache.blocks, "block"),
+            several(room.segments, "segment"),
+            size(room.largest_hole),
+            match room.held_by_one {
+                0 => String::new(),
+                n => format!("; {} for one small block", several(n, "segment")),
+            }
+        ),
+    );
+    if let Some(part) = cache.fragmentation() {
+        say(
+            PLAIN,
+            format!("fragmentation {:.0} %: highest reserved, never in tensors", part * 100.0),
+        );
+    }
+    if cache.refusals_recovered > 0 || cache.ooms > 0 {
+        say(if cache.ooms > 0 { WARN } else { PLAIN }, refusals(cache));
+    }
+    if cache.outside > 0 {
+        let text =
+            format!("{} of blocks lie on memory that no driver call showed", gib(cache.outside));
+        say(WARN, text);
+    }
+    if cache.disagreements > 0 {
+        let times = several(cache.disagreements, "time");
+        say(WARN, format!("PyTorch's own totals differed from these {times}"));
+    }
+    out
+}
+
+fn refusals(cache: &CacheSums) -> String {
+    let absorbed = match cache.refusals_recovered {
+        0 => String::new(),
+        n => format!("{} absorbed by PyTorch: it emptied its cache", several(n, "refusal")),
+    };
+    let raised = match cache.ooms {
+        0 => String::new(),
+        n => {
+            let after = if cache.ended_in_oom() { "" } else { ", and the run went on" };
+            format!("torch.OutOfMemoryError raised {}{after}", several(n, "time"))
+        }
+    };
+    [absorbed, raised].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join("; ")
+}
+
+/// Bars of eight heights; nothing for 0.
+fn spark(values: &[u64], most: u64) -> String {
+    const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let bar = |value: &u64| match *value {
+        0 => ' ',
+        value => {
+            let eighths = u128::from(value) * 8 / u128::from(most.max(1));
+            BARS[(eighths.clamp(1, 8) - 1) as usize]
+        }
+    };
+    values.iter().map(bar).collect()
+}
+
+/// The rows of the sum that allocations are made of, where that is known: bytes and words.
+pub(super) fn parts(
+    process: &Process,
+    device: &DeviceState,
+    shown: Moment,
+) -> Option<[(u64, &'static str); 3]> {
+    let cache = &device.cache;
+    let known = shown != Moment::Peak && process.state.live_is_known() && cache.outside == 0;
+    let others = device.live_bytes.checked_sub(cache.reserved)?;
+    (known && cache.reserved > 0).then_some([
+        (cache.allocated, "tensors"),
+        (cache.free(), "unused in PyTorch's cache"),
+        (others, "other allocations"),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bars_are_as_high_as_their_part_of_the_highest() {
+        assert_eq!(spark(&[0, 1, 50, 100], 100), " ▁▄█");
+        assert_eq!(spark(&[u64::MAX], u64::MAX), "█");
+        assert_eq!(spark(&[0], 0), " ");
+    }
+}

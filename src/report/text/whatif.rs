@@ -1,0 +1,134 @@
+//! `vramtrace whatif`, for people.
+
+use super::layout::{BAD, BOLD, DIM, PLAIN, Table, WARN, paint};
+use crate::allocator::ReplayOutcome;
+use crate::analysis::whatif::{Hopeless, Origin, Prediction};
+use crate::report::whatif::{PredictedDevice, caveats};
+use crate::units::{clean, count, gib, seconds, several, size};
+
+/// For people. `name`: what the trace is called.
+pub fn text(name: &str, device: &PredictedDevice) -> String {
+    let PredictedDevice { recorded, prediction, .. } = device;
+    let mut out = format!(
+        "{}  GPU {}  {}  recorded under {}\n",
+        paint(BOLD, &clean(name)),
+        recorded.device.0,
+        several(recorded.log.allocations(), "allocation"),
+        clean(recorded.in_force.name())
+    );
+    if let Some(oom) = recorded.out_of_memory.last {
+        out.push_str(&format!(
+            "{} at {}: a request of {} got nothing; replayed up to it and with it\n",
+            paint(BAD, "ended out of memory"),
+            seconds(oom.time_ns),
+            size(oom.size)
+        ));
+    }
+    out.push('\n');
+    out.push_str(&table(prediction));
+    for setting in &prediction.settings {
+        if let Some(why) = &setting.forbidden {
+            let text = format!("  unsafe  {}: {}", setting.name, clean(why));
+            out.push_str(&format!("{}\n", paint(WARN, &text)));
+        }
+    }
+    let least = prediction.settings.iter().map(|setting| setting.free.peak_allocated).min();
+    out.push_str(&format!(
+        "\n  Live at the peak: {} at the least, whatever the setting.\n",
+        gib(least.unwrap_or(0))
+    ));
+    if let Some(hopeless) = prediction.hopeless() {
+        out.push_str(&format!("  {}\n", paint(BAD, &no_help(&hopeless))));
+    }
+    match prediction.advice() {
+        None if prediction.hopeless().is_some() => {}
+        Some(best) if best.name == "default" => {
+            out.push_str("  Try it without a setting: unset PYTORCH_CUDA_ALLOC_CONF\n");
+        }
+        Some(best) => {
+            let line = format!("export PYTORCH_CUDA_ALLOC_CONF={}", shell(&best.name));
+            out.push_str(&format!("  Try  {}\n", paint(BOLD, &line)));
+        }
+        None => out.push_str("  None of these is notably better than the setting in force.\n"),
+    }
+    for caveat in caveats(recorded, prediction) {
+        out.push_str(&paint(DIM, &format!("  Note: {caveat}.")));
+        out.push('\n');
+    }
+    out
+}
+
+/// Why no setting is to be tried.
+fn no_help(hopeless: &Hopeless) -> String {
+    match hopeless {
+        Hopeless::NoCapacity => {
+            "No setting helps: the request is larger than any device.".to_string()
+        }
+        Hopeless::Below { capacity, least } => {
+            let least = match least {
+                Some((bytes, name)) => {
+                    format!("; the least that would do is {}, with {}", gib(*bytes), clean(name))
+                }
+                None => String::new(),
+            };
+            format!("No setting helps: none of these fits in {}{least}.", gib(capacity.bytes))
+        }
+    }
+}
+
+/// A list of divisions has characters that a shell would take for its own.
+pub(super) fn shell(conf: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || ":,_.-".contains(c);
+    match conf.chars().all(plain) {
+        true => conf.to_string(),
+        false => format!("'{}'", clean(conf)),
+    }
+}
+
+fn table(prediction: &Prediction) -> String {
+    let capacities = &prediction.capacities;
+    let mut table = Table::new(2, &format!("lrrrr{}", "r".repeat(capacities.len())));
+    let titles = capacities.iter().map(|capacity| {
+        let name = match capacity.origin {
+            Origin::Asked => "in",
+            Origin::Cap => "in the cap,",
+            Origin::Card => "on the card,",
+        };
+        format!("{name} {}", gib(capacity.bytes))
+    });
+    let head = ["setting", "reserved", "unused", "mallocs", "fits in"].map(String::from);
+    table.cells(head.into_iter().chain(titles).map(|title| (title, DIM)));
+    for setting in &prediction.settings {
+        let free = &setting.free;
+        let unused = free.peak_reserved.saturating_sub(free.peak_allocated);
+        let mark = match (setting.in_force, setting.forbidden.is_some()) {
+            (true, _) => " (in force)",
+            (_, true) => " (unsafe)",
+            _ => "",
+        };
+        let style = if setting.in_force { BOLD } else { PLAIN };
+        let first = [
+            (format!("{}{mark}", clean(&setting.name)), style),
+            (gib(free.peak_reserved), style),
+            (format!("{} %", 100 * unused / free.peak_reserved.max(1)), style),
+            (count(free.driver_allocations), style),
+            (setting.smallest.map_or("?".into(), gib), style),
+        ];
+        let verdicts = capacities.iter().zip(&setting.at).map(|(c, o)| verdict(o, c.bytes));
+        table.cells(first.into_iter().chain(verdicts));
+    }
+    table.render()
+}
+
+fn verdict(outcome: &ReplayOutcome, capacity: u64) -> (String, anstyle::Style) {
+    match (outcome.failure, outcome.retries) {
+        (Some(failure), _) if failure.outside => ("no, for others".into(), BAD),
+        (Some(_), _) => ("no".into(), BAD),
+        (None, 0) => {
+            let spare = gib(capacity.saturating_sub(outcome.peak_total));
+            (format!("yes, {spare} to spare"), PLAIN)
+        }
+        (None, 1) => ("yes, 1 retry".into(), PLAIN),
+        (None, retries) => (format!("yes, {} retries", count(retries)), PLAIN),
+    }
+}

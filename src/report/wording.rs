@@ -1,0 +1,128 @@
+//! Words and figures that both reports use.
+
+use vramtrace_format::{DeviceId, PoolId, StopReason};
+
+use crate::replay::{Live, Stop};
+use crate::trace::Definitions;
+
+pub fn stop_reason(reason: StopReason) -> &'static str {
+    match reason {
+        StopReason::DiskFull => "the disk is full",
+        StopReason::FileSizeLimit => "the file size limit (ulimit -f) is reached",
+        StopReason::DescriptorLost => "the program closed or reused the trace's descriptor",
+        StopReason::MapFailed => "the trace could not be mapped",
+        StopReason::WriteFailed => "the trace could not be written",
+        StopReason::Panic => "an internal error of the recorder",
+        StopReason::CannotPunch => {
+            "VRAMTRACE_MAX is reached and all that is there must stay; totals go on"
+        }
+    }
+}
+
+/// The reason with the system's own words, where there are some.
+pub fn stop_text(stop: &Stop) -> String {
+    let reason = stop_reason(stop.reason);
+    match stop.errno {
+        0 => reason.to_string(),
+        errno => {
+            let text = std::io::Error::from_raw_os_error(errno).to_string();
+            let text = text.split(" (os error").next().unwrap_or_default();
+            format!("{reason} ({text})")
+        }
+    }
+}
+
+/// As programs name it. `None`: the device is not known.
+pub fn ordinal(device: DeviceId) -> Option<u8> {
+    (device != DeviceId::UNKNOWN).then_some(device.0)
+}
+
+/// `GPU 0`, `unknown device`.
+pub fn gpu_name(device: DeviceId) -> String {
+    match device {
+        DeviceId::UNKNOWN => "unknown device".to_string(),
+        id => format!("GPU {}", id.0),
+    }
+}
+
+/// The name that the driver gives it.
+pub fn device_name(id: DeviceId, definitions: &Definitions) -> String {
+    match definitions.device(id) {
+        Some(device) => device.name.clone(),
+        None if id == DeviceId::UNKNOWN => "unknown device".to_string(),
+        None => "device without a description".to_string(),
+    }
+}
+
+/// Raw stream handle, by name where it has one.
+pub fn stream(handle: u64) -> String {
+    match handle {
+        0 => "default".to_string(),
+        1 => "legacy".to_string(),
+        2 => "per-thread".to_string(),
+        handle => format!("{handle:#x}"),
+    }
+}
+
+/// `pool 2, stream default` for stream-ordered allocations; empty for the others.
+pub fn place(live: &Live, definitions: &Definitions) -> String {
+    if live.pool == PoolId(0) {
+        return String::new();
+    }
+    let handle = definitions.site(live.site).map_or(0, |site| site.stream);
+    format!("pool {}, stream {}", live.pool.0, stream(handle))
+}
+
+/// The names of the CUresults that memory calls give.
+pub fn cuda_result(code: i32) -> String {
+    let name = match code {
+        1 => "CUDA_ERROR_INVALID_VALUE",
+        2 => "CUDA_ERROR_OUT_OF_MEMORY",
+        3 => "CUDA_ERROR_NOT_INITIALIZED",
+        4 => "CUDA_ERROR_DEINITIALIZED",
+        100 => "CUDA_ERROR_NO_DEVICE",
+        101 => "CUDA_ERROR_INVALID_DEVICE",
+        201 => "CUDA_ERROR_INVALID_CONTEXT",
+        304 => "CUDA_ERROR_OPERATING_SYSTEM",
+        400 => "CUDA_ERROR_INVALID_HANDLE",
+        700 => "CUDA_ERROR_ILLEGAL_ADDRESS",
+        709 => "CUDA_ERROR_CONTEXT_IS_DESTROYED",
+        719 => "CUDA_ERROR_LAUNCH_FAILED",
+        800 => "CUDA_ERROR_NOT_PERMITTED",
+        801 => "CUDA_ERROR_NOT_SUPPORTED",
+        900 => "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+        999 => "CUDA_ERROR_UNKNOWN",
+        code => return format!("CUresult {code}"),
+    };
+    name.to_string()
+}
+
+/// A length of time as people say it: `9.0 s`, `12.5 min`, `3.2 h`, `5.1 days`.
+pub fn age(ns: u64) -> String {
+    let seconds = ns as f64 / 1e9;
+    match seconds {
+        0.0 => "0 s".to_string(),
+        s if s < 0.1 => format!("{:.1} ms", s * 1e3),
+        s if s < 120.0 => format!("{s:.1} s"),
+        s if s < 7_200.0 => format!("{:.1} min", s / 60.0),
+        s if s < 172_800.0 => format!("{:.1} h", s / 3_600.0),
+        s => format!("{:.1} days", s / 86_400.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_as_people_say_them() {
+        let text = [0, 1_500_000, 9_000_000_000, 750_000_000_000, 11_520_000_000_000].map(age);
+        assert_eq!(text, ["0 s", "1.5 ms", "9.0 s", "12.5 min", "3.2 h"]);
+        assert_eq!(age(5 * 86_400_000_000_000), "5.0 days");
+    }
+
+    #[test]
+    fn streams_by_name() {
+        assert_eq!([0, 2, 0xabc].map(stream), ["default", "per-thread", "0xabc"]);
+    }
+}

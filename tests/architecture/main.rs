@@ -1,0 +1,124 @@
+//! Imports run in one direction: from the upper rooms of a crate to the lower ones.
+//!
+//! `ARROWS=1 cargo test --test architecture -- --nocapture` lists every import between rooms and
+//! every cycle of files.
+
+mod condition;
+mod cycles;
+mod forms;
+mod imports;
+mod layout;
+mod resolve;
+mod sources;
+mod test_files;
+mod tokens;
+mod tree;
+
+use std::path::Path;
+
+use layout::{Crate, Layout, within};
+
+const FORMAT: Layout = Layout {
+    folder: "format/src",
+    library: "vramtrace_format",
+    layers: &[
+        &["error", "holes", "ids", "kind", "lines", "proc", "secrets", "size", "stackspec", "uuid"],
+        &["capspec", "physical", "record"],
+        &["header", "oom", "pages", "escape", "policy"],
+        &["layers", "window"],
+        &["read", "write"],
+    ],
+    apart: &[],
+    largest_cycle: 6,
+};
+
+const SHIM: Layout = Layout {
+    folder: "shim/src",
+    library: "vramtrace",
+    layers: &[
+        &["runtime"],
+        &["driver", "config"],
+        &["model"],
+        &["interpose"],
+        &["capture"],
+        &["trace_writer"],
+        &["oom"],
+        &["hooks"],
+    ],
+    // They name no type of CUDA: another vendor's driver would stand beside ours.
+    apart: &[("model", "driver"), ("interpose", "driver")],
+    largest_cycle: 6,
+};
+
+const READER: Layout = Layout {
+    folder: "src",
+    library: "vramtrace_reader",
+    layers: &[
+        &["driver", "error", "spans", "units"],
+        &["console", "trace"],
+        &["replay", "symbols"],
+        &["allocator"],
+        &["analysis"],
+        &["report", "export", "import"],
+        &["live_processes"],
+        &["launch"],
+        &["doctor"],
+        &["cli"],
+    ],
+    apart: &[],
+    largest_cycle: 6,
+};
+
+#[test]
+fn format_imports_run_downwards() {
+    check(&FORMAT);
+}
+
+#[test]
+fn shim_imports_run_downwards() {
+    check(&SHIM);
+}
+
+#[test]
+fn reader_imports_run_downwards() {
+    check(&READER);
+}
+
+fn check(layout: &Layout) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(layout.folder);
+    let read = Crate::read(&sources::read(&folder), layout.library);
+    print(layout, &read);
+    let violations = layout.violations(&read);
+    assert!(violations.is_empty(), "{}", violations.join("\n"));
+    assert!(read.room_cycles().is_empty(), "rooms import each other: {:?}", read.room_cycles());
+}
+
+fn print(layout: &Layout, read: &Crate) {
+    let (files, rooms) = (read.file_cycles(), read.room_cycles());
+    let pairs = read.between_rooms();
+    let in_cycles: usize = files.iter().map(Vec::len).sum();
+    println!(
+        "{}: {} of {} files in cycles, the largest of {}: {}",
+        layout.folder,
+        in_cycles,
+        read.files.len(),
+        files.first().map_or(0, Vec::len),
+        files.first().map_or(String::new(), |cycle| cycle.join(" "))
+    );
+    println!("{}: {} arrows between rooms, cycles {rooms:?}", layout.folder, pairs.len());
+    if std::env::var_os("ARROWS").is_none() {
+        return;
+    }
+    for cycle in &files {
+        println!("{}: cycle of {} files: {}", layout.folder, cycle.len(), cycle.join(" "));
+        for import in within(read, cycle) {
+            println!("    {}", read.describe(import));
+        }
+    }
+    for ((from, to), imports) in &pairs {
+        println!("{}: {from} -> {to}", layout.folder);
+        for import in imports {
+            println!("    {}", read.describe(import));
+        }
+    }
+}

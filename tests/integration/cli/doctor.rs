@@ -1,0 +1,151 @@
+//! `vramtrace doctor` and `vramtrace demo` over the simulated driver.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use testkit::{Scratch, shim, sim, sim_dir, vramtrace};
+
+/// `vramtrace doctor ARGS...`, with the simulated driver as this machine's driver.
+fn doctor(scratch: &Scratch, args: &[&str]) -> Output {
+    shim();
+    let mut command = vramtrace();
+    command.arg("doctor").args(args).current_dir(&scratch.0);
+    for name in ["VRAMTRACE_OUT", "VRAMTRACE_CAP", "VRAMTRACE_RUN", "LD_PRELOAD"] {
+        command.env_remove(name);
+    }
+    command.env("LD_LIBRARY_PATH", sim_dir()).env("VRAMTRACE_SIM", "2x24GiB");
+    command.output().unwrap()
+}
+
+fn json(output: &Output) -> Value {
+    let said = String::from_utf8_lossy(&output.stdout);
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}"))
+}
+
+fn client(scratch: &Scratch) -> String {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/c/take_memory.c");
+    let program = scratch.0.join("take_memory");
+    let built = Command::new("gcc")
+        .args(["-O1", "-Wall", "-Wextra", "-Werror", "-o"])
+        .args([&program, &source])
+        .arg("-ldl")
+        .status()
+        .unwrap();
+    assert!(built.success());
+    program.display().to_string()
+}
+
+#[test]
+fn what_is_there_is_found() {
+    let scratch = Scratch::new();
+    let output = doctor(&scratch, &["--json"]);
+    let found = json(&output);
+    assert_eq!(output.status.code(), Some(0), "{found:#}");
+    assert_eq!(found["schema"], "vramtrace.doctor/1");
+    assert_eq!(found["driver"]["devices"].as_array().unwrap().len(), 2);
+    assert_eq!(found["driver"]["devices"][1]["total_bytes"].as_u64().unwrap() >> 30, 24);
+    assert_eq!(found["nvml"]["devices"], 2);
+    let entries = found["recorder"]["entry_points"].as_array().unwrap();
+    let how =
+        |name: &str| entries.iter().find(|entry| entry["name"] == name).unwrap()["how"].clone();
+    for name in ["cuMemAlloc_v2", "cuMemFreeAsync", "cuMemCreate", "cuArrayCreate_v2"] {
+        assert_eq!(how(name), "followed", "{name}");
+    }
+    let text = doctor(&scratch, &[]);
+    let said = String::from_utf8_lossy(&text.stdout).into_owned();
+    assert!(said.contains("entry points") && said.contains("all well"), "{said}");
+}
+
+#[test]
+fn a_cap_is_judged_by_the_devices_that_are_there() {
+    let scratch = Scratch::new();
+    let output = doctor(&scratch, &["--json", "--cap", "0=50%,7=1GiB"]);
+    let found = json(&output);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(found["cap"]["limits"][0]["cap_bytes"].as_u64(), Some(12 << 30));
+    assert_eq!(found["cap"]["ignored"][0], "device 7");
+    let bad = doctor(&scratch, &["--json", "--cap", "8"]);
+    assert_eq!(bad.status.code(), Some(1));
+    assert!(json(&bad)["cap"]["error"].as_str().unwrap().contains("8GiB"));
+}
+
+#[test]
+fn a_command_is_run_and_what_it_used_is_said() {
+    let scratch = Scratch::new();
+    let client = client(&scratch);
+    let output = doctor(&scratch, &["--json", "--simulate", "--", &client]);
+    let found = json(&output);
+    let used = &found["command"]["used"];
+    assert_eq!(used["exit_code"], 0, "{found:#}");
+    assert_eq!(used["processes"], 1, "{found:#}");
+    for (api, least) in [
+        ("cuMemAlloc_v2", 101),
+        ("cuMemAllocPitch_v2", 1),
+        ("cuMemAllocManaged", 1),
+        ("cuMemAllocAsync", 1),
+        ("cuMemAllocFromPoolAsync", 1),
+        ("cuMemCreate", 1),
+        ("cuArrayCreate_v2", 1),
+        ("cuMipmappedArrayCreate", 1),
+        ("cuMemHostAlloc", 1),
+    ] {
+        let calls = used["allocations"][api].as_u64().unwrap_or(0);
+        assert!(calls >= least, "{api}: {calls} in {used:#}");
+    }
+    assert_eq!(found["problems"].as_array().unwrap().len(), 0, "{found:#}");
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn a_command_that_cannot_be_reached_is_a_problem() {
+    let scratch = Scratch::new();
+    let missing = doctor(&scratch, &["--json", "--", "no-such-command-here"]);
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(json(&missing)["problems"][0].as_str().unwrap().contains("no-such-command-here"));
+    std::fs::write(scratch.0.join("s.c"), "int main(void) { return 0; }").unwrap();
+    let mut gcc = Command::new("gcc");
+    let built = gcc.args(["-static", "-o", "s", "s.c"]).current_dir(&scratch.0).status();
+    if !built.is_ok_and(|status| status.success()) {
+        eprintln!("SKIP: no gcc that links static programs");
+        return;
+    }
+    let output = doctor(&scratch, &["--json", "--", "./s"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(json(&output)["command"]["escapes"][0], "static");
+}
+
+#[test]
+fn the_demo_shows_its_leak_and_its_refusals() {
+    let scratch = Scratch::new();
+    sim();
+    shim();
+    let output = vramtrace()
+        .args(["demo", "--simulate", "--out", "demo"])
+        .current_dir(&scratch.0)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{said}\n{told}");
+    assert!(told.contains("simulated GPU"), "{told}");
+    assert!(said.contains("refused"), "{said}");
+    let files = || std::fs::read_dir(scratch.0.join("demo")).unwrap().map(|e| e.unwrap().path());
+    let trace = files().find(|path| path.extension().is_some_and(|e| e == "vtrace")).unwrap();
+    assert!(files().any(|path| path.extension().is_some_and(|e| e == "perfetto-trace")));
+    let report = testkit::report(&[trace]);
+    let device = &report["processes"][0]["devices"][0];
+    assert_eq!(device["refused_by_cap"], 2, "{device:#}");
+    assert_eq!(device["cap_bytes"].as_u64(), Some(4 << 30));
+    // 375 blocks that keep a page each, and the leak's pieces of 2 MiB.
+    let live = device["live_allocations"].as_u64().unwrap();
+    assert!(live > 375 + 12, "{device:#}");
+    assert_eq!(device["live_bytes"].as_u64(), Some((live * 2) << 20), "{device:#}");
+    assert!(device["peak_bytes"].as_u64().unwrap() > 3 << 30);
+    let leaks = vramtrace().args(["leaks", "--json", "demo"]).current_dir(&scratch.0).output();
+    let leaks: Value = serde_json::from_slice(&leaks.unwrap().stdout).unwrap();
+    let [leak] = &leaks["leaks"].as_array().unwrap()[..] else { panic!("{leaks:#}") };
+    assert_eq!(leak["verdict"], "growing");
+    assert!(leak["frames"].to_string().contains("keep_history"), "{leak:#}");
+    assert!(said.contains("vramtrace leaks demo"), "{said}");
+}

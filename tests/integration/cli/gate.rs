@@ -1,0 +1,168 @@
+//! `vramtrace run --fail-on-leak --max-peak`: what a run must hold to, in CI.
+
+use serde_json::Value;
+use testkit::{Program, Scratch, vramtrace};
+
+#[track_caller]
+fn json(scratch: &Scratch, args: &[&str]) -> Value {
+    let output = vramtrace().args(args).current_dir(&scratch.0).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// `vramtrace run OPTIONS -- PROGRAM MODE` over the simulated driver: exit status and stderr.
+fn gated(scratch: &Scratch, options: &[&str], command: &[&str]) -> (Option<i32>, String) {
+    testkit::sim();
+    testkit::shim();
+    let mut run = vramtrace();
+    run.args(["run", "--simulate", "--out", "traces"]).args(options).arg("--");
+    // Verdicts are not to depend on how busy the machine is: tests/programs/clock.h.
+    run.env("VRAMTRACE_TEST_CLOCK", "0");
+    let output = run.args(command).current_dir(&scratch.0).output().unwrap();
+    (output.status.code(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[test]
+fn a_run_fails_on_what_it_was_told_to_fail_on() {
+    let program = Program::c("leaks").0;
+    let program = program.to_str().unwrap();
+    let found = |scratch: &Scratch| -> Value {
+        serde_json::from_slice(&std::fs::read(scratch.0.join("found.json")).unwrap()).unwrap()
+    };
+    let leak = ["--fail-on-leak", "--json", "found.json"];
+    let scratch = Scratch::new();
+    let (code, said) = gated(&scratch, &leak, &[program, "linear"]);
+    assert!(code == Some(1) && said.contains("FAILED: pid"), "{code:?} {said}");
+    let all = found(&scratch);
+    assert_eq!((&all["schema"], &all["passed"]), (&"vramtrace.run/1".into(), &false.into()));
+    assert_eq!((&all["exit_status"], &all["leaks"][0]["fails"]), (&0.into(), &true.into()));
+    assert_eq!(all["leaks"][0]["verdict"], "growing");
+    assert!(all["reasons"][0].as_str().unwrap().contains("growing"));
+    // Too small a leak, none at all, and one that is known.
+    let scratch = Scratch::new();
+    let (code, said) = gated(&scratch, &["--fail-on-leak=2GiB"], &[program, "linear"]);
+    assert_eq!(code, Some(0), "{said}");
+    let scratch = Scratch::new();
+    let (code, said) = gated(&scratch, &leak, &[program, "lru"]);
+    assert!(code == Some(0) && found(&scratch)["passed"] == true, "{said}");
+    // The command's own failure is told, not hidden.
+    let scratch = Scratch::new();
+    let both = format!("{program} linear; exit 7");
+    let (code, said) = gated(&scratch, &leak, &["sh", "-c", &both]);
+    assert!(code == Some(7) && said.contains("FAILED: pid"), "{code:?} {said}");
+    assert_eq!(found(&scratch)["exit_status"], 7);
+}
+
+#[test]
+fn a_run_fails_on_a_peak_and_on_bad_options() {
+    let program = Program::c("leaks").0;
+    let program = program.to_str().unwrap();
+    let scratch = Scratch::new();
+    let (code, said) = gated(&scratch, &["--max-peak", "32MiB"], &[program, "exit"]);
+    let wanted = "held 116.00 MiB of GPU 0 at its peak, 84.00 MiB more than --max-peak 32.00 MiB";
+    assert!(code == Some(1) && said.contains(wanted), "{code:?} {said}");
+    let scratch = Scratch::new();
+    let (code, said) = gated(&scratch, &["--max-peak", "1GiB"], &[program, "exit"]);
+    assert_eq!(code, Some(0), "{said}");
+    for (options, wanted) in [
+        (&["--max-peak", "8"][..], "unit"),
+        (&["--fail-on-leak", "--suppressions", "no-file"], "no-file"),
+        (&["--suppressions", "x"], "--fail-on-leak"),
+        (&["--json", "no/such/directory"], "--json no/such/directory"),
+    ] {
+        let scratch = Scratch::new();
+        let (code, said) = gated(&scratch, options, &["touch", "was-run"]);
+        assert!(code == Some(2) && said.contains(wanted), "{options:?} {code:?} {said}");
+        assert!(!scratch.0.join("was-run").exists());
+    }
+    let mut off = vramtrace();
+    off.args(["run", "--out", "off", "--fail-on-leak", "--", "true"]);
+    let output = off.current_dir(&scratch.0).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && said.contains("need a trace"), "{said}");
+}
+
+const PYTHON: &str = r#"
+import ctypes, time
+cuda = ctypes.CDLL("libcuda.so.1")
+context = ctypes.c_void_p()
+cuda.cuInit(0)
+cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+cuda.cuCtxSetCurrent(context)
+def take(size):
+    pointer = ctypes.c_uint64()
+    cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(size))
+    return pointer
+losses = []
+for step in range(300):
+    temporary = take(64 << 20)
+    time.sleep(0.0005)
+    losses.append(take(2 << 20))
+    cuda.cuMemFree_v2(temporary)
+"#;
+
+#[test]
+fn a_python_line_is_named() {
+    let scratch = Scratch::new();
+    std::fs::write(scratch.0.join("train.py"), PYTHON).unwrap();
+    let (code, said) = gated(&scratch, &["--fail-on-leak"], &["python3", "train.py"]);
+    assert_eq!(code, Some(1), "{said}");
+    let all = json(&scratch, &["leaks", "traces", "--json"]);
+    let leaks = all["leaks"].as_array().unwrap();
+    assert_eq!(leaks.len(), 1, "{all:#}");
+    let frames = leaks[0]["frames"].as_array().unwrap();
+    let lines: Vec<_> = frames
+        .iter()
+        .filter(|frame| frame["language"] == "python")
+        .map(|frame| frame["line"].as_u64().unwrap())
+        .collect();
+    // In `take`, called where the losses are kept.
+    assert_eq!(lines, [10, 16], "{frames:#?}");
+}
+
+/// As test runners do: many processes, at once and one after the other, most without a GPU.
+#[test]
+fn every_process_of_a_run_is_looked_at() {
+    let program = Program::c("leaks").0;
+    let program = program.to_str().unwrap();
+    let found = |scratch: &Scratch| -> Value {
+        serde_json::from_slice(&std::fs::read(scratch.0.join("found.json")).unwrap()).unwrap()
+    };
+    let all = "for n in 1 2 3; do (true; $0 exit) & $0 item; done; wait; sh -c true; ";
+    let options = ["--fail-on-leak", "--max-peak", "200MiB", "--json", "found.json"];
+    let scratch = Scratch::new();
+    let (code, said) = gated(&scratch, &options, &["sh", "-c", all, program]);
+    assert_eq!(code, Some(0), "{said}");
+    let fine = found(&scratch);
+    assert_eq!((&fine["passed"], &fine["exit_status"]), (&true.into(), &0.into()));
+    assert_eq!(
+        (fine["peaks"].as_array().unwrap().len(), &fine["reasons"]),
+        (6, &Value::Array(vec![]))
+    );
+    // One of them leaks, one holds too much, and the rules know of no other.
+    let scratch = Scratch::new();
+    std::fs::write(scratch.0.join("known"), "function: leaking_stream\nfunction: gone\n").unwrap();
+    let bad = format!("{all} $0 slow; $0 async; $0 warm-up");
+    let known = [&options[..], &["--suppressions", "known"]].concat();
+    let (code, said) = gated(&scratch, &known, &["sh", "-c", &bad, program]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("line 2 of the suppressions fits no leak: function: gone"), "{said}");
+    let bad = found(&scratch);
+    assert_eq!((&bad["passed"], bad["peaks"].as_array().unwrap().len()), (&false.into(), 9));
+    let failing: Vec<&Value> =
+        bad["leaks"].as_array().unwrap().iter().filter(|leak| leak["fails"] == true).collect();
+    assert_eq!((failing.len(), &failing[0]["bytes"]), (1, &10240.into()), "{bad:#}");
+    let reasons = bad["reasons"].as_array().unwrap();
+    let with = |word: &str| reasons.iter().filter(|r| r.as_str().unwrap().contains(word)).count();
+    // The leak of the pool holds too much as well.
+    assert_eq!((with("growing"), with("at its peak"), reasons.len()), (1, 2, 3), "{said}");
+    // A command that a signal ended: the run ends by it too.
+    let scratch = Scratch::new();
+    let killed = format!("{program} item; kill -9 $$");
+    let (code, said) = gated(&scratch, &options, &["sh", "-c", &killed]);
+    assert_eq!(code, None, "{said}");
+    assert_eq!(
+        (&found(&scratch)["signal"], &found(&scratch)["exit_status"]),
+        (&9.into(), &Value::Null)
+    );
+}

@@ -1,0 +1,9 @@
+//! The other commands, from the outside.
+
+mod clients;
+mod doctor;
+mod gate;
+mod pack;
+mod phases;
+mod run;
+mod summary;

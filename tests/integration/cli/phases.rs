@@ -1,0 +1,128 @@
+//! NVTX ranges as phases: what memory did in each. The program follows the protocol of NVTX's
+//! headers with declarations of our own; where the headers are installed (`VRAMTRACE_TEST_NVTX`,
+//! their include directory), the same program is built with them too.
+
+use serde_json::Value;
+use testkit::{Program, Run, Scratch, Setup, shim, vramtrace};
+
+const MIB: u64 = 1 << 20;
+
+fn by_phase(run: &Run, format: &[&str]) -> String {
+    let mut command = vramtrace();
+    command.args(["report", "--by-phase"]).args(format).arg(run.only_trace());
+    let output = command.env("NO_COLOR", "1").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Path, times, and of device 0: peak, allocated, freed, stayed, in MiB.
+type Row = (String, u64, [u64; 4]);
+
+fn rows(run: &Run) -> Vec<Row> {
+    let report: Value = serde_json::from_str(&by_phase(run, &["--json"])).unwrap();
+    let row = |phase: &Value| {
+        let path: Vec<&str> =
+            phase["path"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
+        let device = &phase["devices"][0];
+        let keys = ["peak_bytes", "allocated_bytes", "freed_bytes", "stayed_bytes"];
+        let sums = keys.map(|key| device[key].as_u64().unwrap() / MIB);
+        (path.join(" > "), phase["times"].as_u64().unwrap(), sums)
+    };
+    report["processes"][0]["phases"].as_array().unwrap().iter().map(row).collect()
+}
+
+fn check(program: &Program) {
+    let bare = program.run(Setup::simulated()).ok();
+    let setup = Setup::simulated().preload().env("NVTX_INJECTION64_PATH", shim());
+    let run = program.run(setup).ok();
+    assert_eq!((&bare.stdout, run.stderr.as_str()), (&run.stdout, ""));
+    let row = |path: &str, times, sums| (path.to_string(), times, sums);
+    let mut found = rows(&run);
+    found.sort();
+    let mut wanted = vec![
+        row("early", 1, [64, 64, 0, 64]),
+        row("epoch", 1, [152, 764, 680, 84]),
+        row("epoch > forward é", 10, [104, 220, 0, 220]),
+        row("epoch > backward", 10, [152, 480, 680, 0]),
+        row("epoch > backward > NCCL/AllReduce", 10, [152, 80, 80, 0]),
+        row("everyone's", 1, [116, 32, 0, 32]),
+        row("other thread", 1, [116, 32, 0, 32]),
+        row("never ended", 1, [56, 4, 0, 4]),
+    ];
+    wanted.sort();
+    assert_eq!(found, wanted);
+    let text = by_phase(&run, &[]);
+    let squeezed: Vec<String> =
+        text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    for line in ["GPU 0 by phase", "phase times time peak allocated freed stayed"] {
+        assert!(squeezed.iter().any(|found| found == line), "{line}: {text}");
+    }
+    let epoch = text.find("\n  epoch").unwrap();
+    assert!(text[epoch..].find("\n    backward").unwrap() > 0, "{text}");
+}
+
+#[test]
+fn ranges_become_phases() {
+    check(&Program::c("phases"));
+}
+
+#[test]
+fn timelines_show_the_phases() {
+    let setup = Setup::simulated().preload().env("NVTX_INJECTION64_PATH", shim());
+    let run = Program::c("phases").run(setup).ok();
+    let export = |format: &str| {
+        let out = run.scratch.0.join(format);
+        let mut command = vramtrace();
+        command.args(["export", "--format", format, "-o"]).arg(&out).arg(run.only_trace());
+        assert!(command.output().unwrap().status.success());
+        std::fs::read(out).unwrap()
+    };
+    let chrome: Value = serde_json::from_slice(&export("chrome")).unwrap();
+    let events = chrome["traceEvents"].as_array().unwrap();
+    let count = |ph: &str, name: &str| {
+        let fits = |event: &&Value| event["ph"] == ph && event["name"] == name;
+        events.iter().filter(fits).filter(|event| event["cat"] == "phase").count()
+    };
+    for (name, times) in [("epoch", 1), ("backward", 10), ("NCCL/AllReduce", 10)] {
+        assert_eq!((count("B", name), count("E", name)), (times, times), "{name}");
+    }
+    assert_eq!((count("b", "early"), count("e", "early")), (1, 1));
+    assert_eq!((count("i", "a moment"), count("E", "never ended")), (10, 1));
+    let perfetto = export("perfetto");
+    for name in ["backward", "everyone's", "phases of thread"] {
+        let found = perfetto.windows(name.len()).any(|part| part == name.as_bytes());
+        assert!(found, "{name} is not in the timeline");
+    }
+}
+
+#[test]
+fn ranges_of_the_real_headers_become_phases() {
+    match std::env::var("VRAMTRACE_TEST_NVTX") {
+        Ok(include) => check(&Program::c_with("phases", &["-DREAL_NVTX", &format!("-I{include}")])),
+        Err(_) => testkit::skip("phases: VRAMTRACE_TEST_NVTX names no include directory of NVTX 3"),
+    }
+}
+
+#[test]
+fn run_asks_for_marks_unless_another_tool_does() {
+    let scratch = Scratch::new();
+    testkit::sim();
+    let run = |nvtx: Option<&str>| {
+        let mut command = vramtrace();
+        command.args(["run", "--out", "t", "--", "sh", "-c", "echo \"$NVTX_INJECTION64_PATH\""]);
+        command.env_remove("NVTX_INJECTION64_PATH");
+        command.envs(nvtx.map(|path| ("NVTX_INJECTION64_PATH", path)));
+        let output = command.current_dir(&scratch.0).output().unwrap();
+        String::from_utf8(output.stdout).unwrap().trim().to_string()
+    };
+    assert_eq!(std::path::Path::new(&run(None)), shim().canonicalize().unwrap());
+    assert_eq!(run(Some("/opt/other/libtool.so")), "/opt/other/libtool.so");
+}
+
+#[test]
+fn a_process_without_a_gpu_leaves_nothing() {
+    let source = "import ctypes, os\nctypes.CDLL(os.environ['NVTX_INJECTION64_PATH'])";
+    let setup = Setup::default().preload().env("NVTX_INJECTION64_PATH", shim());
+    let run = Program("/usr/bin/env".into()).run(setup.arg("python3").arg("-c").arg(source)).ok();
+    assert_eq!((run.traces().len(), run.stderr.as_str()), (0, ""));
+}

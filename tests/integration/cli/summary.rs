@@ -1,0 +1,119 @@
+//! `vramtrace run`'s summary, and the quick way to it on a long trace.
+
+use testkit::{Program, Scratch, Setup, shim, sim, vramtrace};
+use vramtrace_reader::trace::Trace;
+
+#[test]
+fn a_long_trace_tells_the_same_from_its_latest_checkpoint() {
+    let program = Program::c("endings");
+    let setup = Setup::simulated().preload().arg("churn").arg(400_000);
+    let run = program.run(setup.env("VRAMTRACE_MAX", "32MiB")).ok();
+    let trace = Trace::open(&run.only_trace()).unwrap();
+    let (definitions, _) = trace.definitions();
+    let quick = trace.replay_recent(&definitions, 1 << 20).expect("a checkpoint near the end");
+    let whole = trace.replay(&definitions, &mut ()).state;
+    assert!(quick.events < whole.events / 2, "{} of {} events", quick.events, whole.events);
+    assert_eq!(quick.devices.len(), whole.devices.len());
+    for (id, quick) in &quick.devices {
+        let whole = &whole.devices[id];
+        assert_eq!(quick.peak.bytes, whole.peak.bytes);
+        assert_eq!(quick.live_bytes, whole.live_bytes);
+        assert_eq!(quick.live_allocations, whole.live_allocations);
+        assert_eq!((quick.allocations, quick.frees), (whole.allocations, whole.frees));
+        assert_eq!(quick.refused_by_cap, whole.refused_by_cap);
+        assert_eq!(quick.refused_by_driver, whole.refused_by_driver);
+    }
+}
+
+/// Two processes at once; each takes 64 MiB and leaves 3 MiB.
+const CLIENT: &str = r#"
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+context, pointer = ctypes.c_void_p(), ctypes.c_uint64()
+cuda.cuInit(0)
+cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+cuda.cuCtxSetCurrent(context)
+cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(64 << 20))
+cuda.cuMemFree_v2(pointer)
+cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(3 << 20))
+cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(2 << 30))
+"#;
+
+#[test]
+fn the_summary_says_where_what_and_for_whom() {
+    let scratch = Scratch::new();
+    sim();
+    shim();
+    std::fs::write(scratch.0.join("client.py"), CLIENT).unwrap();
+    let two = "python3 client.py & python3 client.py; wait";
+    let output = vramtrace()
+        .args(["run", "--simulate", "--cap", "1GiB", "--oom-report", "off", "--", "sh", "-c", two])
+        .current_dir(&scratch.0)
+        .env_remove("LD_PRELOAD")
+        .env_remove("VRAMTRACE_OUT")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    let lines: Vec<&str> =
+        said.lines().map(|line| line.strip_prefix("vramtrace: ").unwrap_or(line)).collect();
+    assert!(lines[0].starts_with("2 traces in vramtrace-"), "{said}");
+    assert_eq!(lines[1], "  peak       device 0: 0.06 GiB (the highest of one process)");
+    assert_eq!(lines[2], "  at the end device 0: 0.01 GiB in 2 allocations");
+    assert_eq!(lines[3], "  refused    2 by the cap, 0 by the driver");
+    assert_eq!(lines[4], "  processes  2 took GPU memory: 2 out of memory");
+    assert!(lines[5].contains("for each process by itself"), "{said}");
+    assert!(lines[6].starts_with("see more: vramtrace report vramtrace-"), "{said}");
+    assert_eq!(lines.len(), 7, "{said}");
+}
+
+#[test]
+fn a_run_that_died_did_not_end_in_order() {
+    let scratch = Scratch::new();
+    sim();
+    shim();
+    let calm = CLIENT.replace("2 << 30", "2 << 20");
+    for (program, how) in [
+        (calm.clone(), "1 ended in order"),
+        (format!("{calm}\nraise SystemExit(3)"), "1 exited with status 3"),
+        (format!("{CLIENT}\nraise SystemExit(1)"), "1 out of memory"),
+        (format!("{calm}\nimport os\nos._exit(0)"), "1 cut off"),
+    ] {
+        std::fs::write(scratch.0.join("client.py"), program).unwrap();
+        let output = vramtrace()
+            .args(["run", "--simulate", "--cap", "1GiB", "--oom-report", "off"])
+            .args(["--", "python3", "client.py"])
+            .current_dir(&scratch.0)
+            .env_remove("LD_PRELOAD")
+            .env_remove("VRAMTRACE_OUT")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains(&format!("1 took GPU memory: {how}\n")), "{how}: {said}");
+    }
+}
+
+#[test]
+fn a_file_may_be_named_and_off_records_nothing() {
+    let scratch = Scratch::new();
+    sim();
+    shim();
+    std::fs::write(scratch.0.join("client.py"), CLIENT).unwrap();
+    let run = |out: &str| {
+        let output = vramtrace()
+            .args(["run", "--simulate", "--out", out, "--", "python3", "client.py"])
+            .current_dir(&scratch.0)
+            .env_remove("LD_PRELOAD")
+            .output()
+            .unwrap();
+        assert!(output.status.success());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert!(run("one.vtrace").contains("the trace is one.vtrace"), "{}", run("two.vtrace"));
+    assert!(run("in/%e.vtrace").contains("python3"), "the executable's name is in the file's");
+    assert_eq!(run("off"), "");
+    let mut left: Vec<_> =
+        std::fs::read_dir(&scratch.0).unwrap().map(|e| e.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["client.py", "in", "one.vtrace"]);
+}

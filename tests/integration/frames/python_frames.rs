@@ -1,0 +1,247 @@
+//! The stack that each allocation carries, as the reader shows it, against what Python itself says,
+//! for every Python that is installed with pyenv.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::stacks::{Raw, Stacks};
+use object::{Object, ObjectSymbol};
+use serde_json::Value;
+use testkit::{Program, Run, Setup};
+use vramtrace_format::{Join, StackFlags};
+use vramtrace_reader::symbols::{Frame, Language};
+
+/// Minor version and home of each.
+fn pythons() -> Vec<(u32, PathBuf)> {
+    let home = |python: PathBuf| python.parent().unwrap().parent().unwrap().to_path_buf();
+    testkit::pythons().into_iter().map(|(minor, python)| (minor, home(python))).collect()
+}
+
+fn file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python").join(name)
+}
+
+fn setup() -> Setup {
+    Setup::simulated()
+        .preload()
+        .env("VRAMTRACE_STACK_DEPTH", "1000")
+        .timeout(Duration::from_secs(120))
+}
+
+/// What the script printed, and the stacks of the trace.
+fn result(run: &Run) -> (Vec<Value>, Stacks) {
+    assert_eq!(run.stderr, "");
+    let said = run.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    (said, Stacks::of(&run.only_trace()))
+}
+
+/// Function, file and line.
+type Place = (String, String, u32);
+
+/// Python's own list.
+fn theirs(one: &Value) -> Vec<Place> {
+    let text = |value: &Value| value.as_str().unwrap().to_string();
+    let place = |f: &Value| (text(&f[0]), text(&f[1]), f[2].as_u64().unwrap() as u32);
+    one["frames"].as_array().unwrap().iter().map(place).collect()
+}
+
+/// Of a stack of both languages.
+fn ours(frames: &[&Frame]) -> Vec<Place> {
+    let python = frames.iter().filter(|frame| frame.language == Language::Python);
+    let place = |f: &&Frame| (f.function.to_string(), f.file.to_string(), f.line.unwrap_or(0));
+    python.map(place).collect()
+}
+
+/// Where the interpreter's loop is, in its file.
+#[derive(Default)]
+struct Loops(HashMap<String, Vec<Range<u64>>>);
+
+impl Loops {
+    fn of(&mut self, path: &str) -> &[Range<u64>] {
+        self.0.entry(path.to_string()).or_insert_with(|| {
+            let bytes = std::fs::read(path).unwrap_or_default();
+            let Ok(file) = object::File::parse(&*bytes) else { return Vec::new() };
+            let named = |symbol: &object::Symbol| {
+                symbol.name().is_ok_and(|name| name.starts_with("_PyEval_EvalFrameDefault"))
+            };
+            let symbols = file.symbols().chain(file.dynamic_symbols()).filter(named);
+            symbols.map(|symbol| symbol.address()..symbol.address() + symbol.size()).collect()
+        })
+    }
+
+    /// Indexes of the native frames that are loops, by symbols.
+    fn among(&mut self, raw: &Raw) -> Vec<u32> {
+        let is_loop = |address: &u64| {
+            let Some(library) = raw.library(*address) else { return false };
+            let at = address - 1 - library.base;
+            self.of(&library.path).iter().any(|range| range.contains(&at))
+        };
+        let flags: Vec<bool> = raw.native.iter().map(is_loop).collect();
+        (0..).zip(flags).filter(|(_, is_loop)| *is_loop).map(|(at, _)| at).collect()
+    }
+}
+
+/// Native frames of the C library's sort stand between the function that called it and the one
+/// that it called: our independent witness of the order.
+fn sorts_are_in_their_place(frames: &[&Frame]) -> usize {
+    let is_sort =
+        |frame: &&Frame| frame.language == Language::Native && frame.function.starts_with("qsort");
+    let mut sorts = 0;
+    for at in frames.iter().enumerate().filter(|(_, f)| is_sort(f)).map(|(at, _)| at) {
+        let python = |f: &&&Frame| f.language == Language::Python;
+        let inner = frames[..at].iter().rev().find(python).unwrap();
+        let outer = frames[at..].iter().find(python).unwrap();
+        assert!(inner.function.ends_with("compare"), "{}", inner.function);
+        assert_eq!(&*outer.function, "through_callback");
+        sorts += 1;
+    }
+    sorts
+}
+
+fn compare(minor: u32, languages: &str) {
+    let pythons: Vec<_> = pythons().into_iter().filter(|(found, _)| *found == minor).collect();
+    if pythons.is_empty() {
+        testkit::skip(&format!("frames: no Python 3.{minor} from pyenv"));
+    }
+    let script = file("frames_situations.py");
+    for (_, home) in pythons {
+        let setup = setup().env("VRAMTRACE_STACKS", languages).arg(script.display());
+        let run = Program(home.join("bin/python3")).run(setup).ok();
+        let (said, stacks) = result(&run);
+        assert!(said.len() > 180, "{} situations", said.len());
+        let (mut sorts, mut nested, mut loops) = (0, 0, Loops::default());
+        for one in &said {
+            let size = one["size"].as_u64().unwrap();
+            let (raw, named) = (stacks.raw(size), stacks.named(size));
+            assert_eq!(ours(&named), theirs(one), "3.{minor} size {size}");
+            if !languages.contains("native") {
+                assert!(raw.native.is_empty() && raw.flags.has(StackFlags::NATIVE_OFF));
+                continue;
+            }
+            assert_eq!(raw.flags, StackFlags::default(), "size {size}");
+            let own = raw.native.iter().filter_map(|address| raw.library(*address));
+            assert!(own.into_iter().all(|library| !library.path.ends_with("libvramtrace.so")));
+            // Each loop that symbols show runs some Python frames, and no other frame does.
+            let joined: Vec<u32> = raw.joins.iter().map(|join| join.native).collect();
+            assert_eq!(joined, loops.among(raw), "3.{minor} size {size}: {raw:x?}");
+            assert_eq!(raw.joins.first().map(|join| join.python), Some(0));
+            if minor <= 10 {
+                let places = raw.joins.iter().map(|join| join.python);
+                assert!(places.eq(0..raw.python as u32), "a loop for each");
+            }
+            nested += usize::from(raw.joins.len() > 1);
+            sorts += sorts_are_in_their_place(&named);
+            assert_eq!(named[0].language, Language::Native, "the call came through C");
+        }
+        let all = languages.contains("native");
+        assert!(!all || sorts >= 20 && nested >= 30, "{sorts} sorts, {nested} nested");
+    }
+}
+
+#[test]
+fn python_3_8_stacks_are_those_that_python_shows() {
+    compare(8, "native,python");
+}
+
+#[test]
+fn python_3_9_stacks_are_those_that_python_shows() {
+    compare(9, "native,python");
+}
+
+#[test]
+fn python_3_10_stacks_are_those_that_python_shows() {
+    compare(10, "native,python");
+}
+
+#[test]
+fn python_3_11_stacks_are_those_that_python_shows() {
+    compare(11, "native,python");
+}
+
+#[test]
+fn python_3_12_stacks_are_those_that_python_shows() {
+    compare(12, "native,python");
+}
+
+#[test]
+fn python_3_13_stacks_are_those_that_python_shows() {
+    compare(13, "native,python");
+}
+
+#[test]
+fn python_frames_without_native_ones_are_those_that_python_shows() {
+    compare(8, "python");
+    compare(12, "python");
+}
+
+/// In a C program, with its symbols for itself alone.
+#[test]
+fn python_in_a_library_with_hidden_symbols_is_read() {
+    let program = Program::c("embedded");
+    let mut compared = 0;
+    for (minor, home) in pythons() {
+        let library = home.join(format!("lib/libpython3.{minor}.so.1.0"));
+        if !library.exists() {
+            testkit::skip(&format!("frames: {} is not there", library.display()));
+            continue;
+        }
+        let setup = setup().arg(library.display()).arg(file("embedded.py").display());
+        let (said, stacks) = result(&program.run(setup.env("PYTHONHOME", home)).ok());
+        assert_eq!(said.len(), 9);
+        for one in &said {
+            let size = one["size"].as_u64().unwrap();
+            let (raw, named) = (stacks.raw(size), stacks.named(size));
+            assert_eq!(ours(&named), theirs(one), "3.{minor} size {size}");
+            assert!(!raw.joins.is_empty() && raw.joins.iter().all(|j| j.native != Join::BEYOND));
+            // The program's own frames: the innermost, those between Python's, and the outermost.
+            let names: Vec<&str> = named.iter().map(|frame| &*frame.function).collect();
+            assert_eq!(names[0], "take");
+            let main = names.iter().position(|name| *name == "main").unwrap();
+            assert!(named[main..].iter().all(|frame| frame.language == Language::Native));
+            for at in (0..names.len()).filter(|at| names[*at] == "again") {
+                let callers = ["two", "three", "Thing.method", "method"];
+                assert!(callers.contains(&names[at + 1]), "3.{minor}: {names:?}");
+                assert_eq!(named[at - 1].language, Language::Python, "3.{minor}: {names:?}");
+            }
+            compared += 1;
+        }
+    }
+    if compared == 0 {
+        testkit::skip("frames: no libpython from pyenv");
+    }
+}
+
+/// The interpreter frees its threads' states while they still run, and stops them one by one.
+#[test]
+fn threads_that_outlive_the_interpreter_end_as_without_us() {
+    let full = std::env::var_os("VRAMTRACE_TEST_FULL").is_some();
+    for (minor, home) in pythons() {
+        for round in 0..if full { 50 } else { 4 } {
+            let wait = f64::from(round) * 0.013 + 0.03;
+            let setup = setup().arg(file("daemons.py").display()).arg(wait);
+            let run = Program(home.join("bin/python3")).run(setup);
+            assert_eq!((run.status, &*run.stdout), (0, "end\n"), "3.{minor}: {}", run.stderr);
+        }
+    }
+}
+
+/// A thread that runs a sub-interpreter has two states, and PyGILState knows the main one's only.
+#[test]
+fn stacks_in_a_subinterpreter_are_its_own() {
+    let has_module = |(minor, _): &(u32, PathBuf)| *minor <= 13;
+    let pythons: Vec<_> = pythons().into_iter().filter(has_module).collect();
+    if pythons.is_empty() {
+        testkit::skip("frames: no Python 3.8 to 3.13 from pyenv");
+    }
+    for (minor, home) in pythons {
+        let setup = setup().arg(file("subinterpreters.py").display());
+        let (said, stacks) = result(&Program(home.join("bin/python3")).run(setup).ok());
+        assert_eq!(said.len(), 9, "3.{minor}");
+        for one in &said {
+            let size = one["size"].as_u64().unwrap();
+            assert_eq!(ours(&stacks.named(size)), theirs(one), "3.{minor} size {size}");
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! Processes that share a budget.
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use testkit::InteractiveProgram;
+use testkit::{Program, Scratch, Setup, report, vramtrace};
+use vramtrace_format::group::{GROUP_WORDS, GroupPage};
+use vramtrace_format::member::Member;
+
+const MIB: u64 = 1 << 20;
+/// What a context and a stream take on the simulated driver.
+const CONTEXT: u64 = 520;
+
+/// A name that no other test uses, and its page, which goes with it.
+struct Name(String);
+
+impl Name {
+    fn new(what: &str) -> Name {
+        Name(format!("test-{what}-{}", std::process::id()))
+    }
+
+    fn page(&self) -> PathBuf {
+        // SAFETY: always succeeds.
+        let user = unsafe { libc::geteuid() };
+        Path::new(&format!("/dev/shm/vramtrace-{user}")).join(format!("group.{}", self.0))
+    }
+}
+
+impl Drop for Name {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(self.page());
+    }
+}
+
+/// A device of as many MiB as the group may take: were it to take a byte more, the driver would
+/// have to refuse. (The driver's figure for each context is a little above NVML's, which counts.)
+fn exact(name: &Name, state: &Scratch, mib: u64, members: u64) -> Setup {
+    Setup::simulated()
+        .devices(&format!("1x{}MiB", mib as f64 + members as f64 * 8.8125))
+        .preload()
+        .env("VRAMTRACE_CAP_GROUP", &name.0)
+        .env("VRAMTRACE_CAP", format!("{mib}MiB"))
+        .env("VRAMTRACE_STACKS", "none")
+        .env("VRAMTRACE_MAX", "32MiB")
+        .env("VRAMTRACE_SIM_STATE", state.0.join("state"))
+}
+
+fn full() -> bool {
+    std::env::var_os("VRAMTRACE_TEST_FULL").is_some()
+}
+
+fn device(process: &Value) -> &Value {
+    &process["devices"][0]
+}
+
+#[test]
+fn two_members_share_what_one_could_take() {
+    let (name, state) = (Name::new("two"), Scratch::new());
+    let setup = Setup::simulated()
+        .preload()
+        .env("VRAMTRACE_CAP_GROUP", format!("{}:4GiB", name.0))
+        .env("VRAMTRACE_SIM_STATE", state.0.join("state"));
+    let mut a = InteractiveProgram::start(setup.clone().env("VRAMTRACE_CAP", "3GiB"));
+    let mut b = InteractiveProgram::start(setup);
+    let rest = 4096 - 2 * CONTEXT;
+    assert_eq!((a.result("a 2000"), b.result("a 2000")), (0, 2));
+    assert_eq!(b.ask("i"), format!("{} 4096", rest - 2000), "it is shown what is left for it");
+    assert_eq!(a.result("a 1000"), 2, "its own cap holds beside the group's");
+    assert_eq!((a.result("f"), b.result("a 2000")), (0, 0));
+    let run = vramtrace().args(["ps", "--json"]).output().unwrap();
+    let facts: Value = serde_json::from_slice(&run.stdout).unwrap();
+    let mut groups = facts["groups"].as_array().unwrap().iter();
+    let group = groups.find(|group| group["name"] == name.0.as_str()).unwrap();
+    assert_eq!(group["pids"].as_array().unwrap().len(), 2);
+    let shown = &group["devices"][0];
+    let counted = (2 * CONTEXT + 2000) * MIB;
+    assert_eq!(
+        (&shown["cap_bytes"], &shown["counted_bytes"]),
+        (&(4096 * MIB).into(), &counted.into())
+    );
+    // Another limit for both, while they run.
+    let order = |limit: &str| {
+        let run = vramtrace().args(["cap", "--group", &name.0, limit]).output().unwrap();
+        let text = String::from_utf8_lossy(&run.stdout).into_owned();
+        assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+        text
+    };
+    let args = ["cap", "--group", &name.0, "--device", "7", "2GiB"];
+    let other = vramtrace().args(args).output().unwrap();
+    let said = String::from_utf8_lossy(&other.stderr);
+    assert_eq!(other.status.code(), Some(2), "{said}");
+    assert!(said.contains("--device 7: group ") && said.contains("it uses 0 (GPU-"), "{said}");
+    assert!(order("2GiB").contains("must go before"));
+    let run = vramtrace().arg("ps").output().unwrap();
+    let text = String::from_utf8_lossy(&run.stdout).into_owned();
+    let line = text.lines().find(|line| line.starts_with(&name.0)).unwrap();
+    assert!(line.contains("2.00 GiB, ") && line.contains(" must go"), "{line}");
+    assert_eq!((a.result("a 1"), b.result("a 1")), (2, 2));
+    order("8GiB");
+    assert_eq!((a.result("a 100"), b.result("a 4000")), (0, 0));
+    order("none");
+    assert_eq!(b.result("a 9000"), 0);
+    let (a, b) = (a.end(), b.end());
+    assert_eq!(device(&a)["cap_bytes"], 3072 * MIB);
+    assert_eq!(
+        (&device(&b)["cap_bytes"], &device(&b)["group_cap_bytes"]),
+        (&Value::Null, &Value::Null)
+    );
+    assert_eq!(device(&b)["refusals"][0]["by"], "group");
+    assert_eq!(device(&b)["refusals"][0]["cap_bytes"], 4096 * MIB);
+}
+
+#[test]
+fn a_larger_stack_is_out_of_the_groups_budget() {
+    const STACK: u64 = 3960;
+    let (name, state) = (Name::new("stack"), Scratch::new());
+    let setup = Setup::simulated()
+        .preload()
+        .env("VRAMTRACE_CAP_GROUP", format!("{}:8GiB", name.0))
+        .env("VRAMTRACE_SIM_STATE", state.0.join("state"));
+    let (mut a, mut b) =
+        (InteractiveProgram::start(setup.clone()), InteractiveProgram::start(setup));
+    assert_eq!((a.result("s 16384"), b.result("s 16384")), (0, 2));
+    let rest = 8192 - 2 * CONTEXT - STACK;
+    assert_eq!(b.ask("i"), format!("{rest} 8192"));
+    assert_eq!(b.result(&format!("a {rest}")), 0);
+    assert_eq!((a.result("a 1"), b.result("a 1")), (2, 2));
+    let (a, b) = (a.end(), b.end());
+    assert_eq!(device(&a)["limit_bytes"], STACK * MIB);
+    assert_eq!(device(&b)["refusals"][0]["by"], "group");
+}
+
+#[test]
+fn eight_members_never_pass_the_budget_by_a_byte() {
+    let (name, state) = (Name::new("eight"), Scratch::new());
+    let budget = 8 * CONTEXT + 700;
+    let mut members: Vec<InteractiveProgram> =
+        (0..8).map(|_| InteractiveProgram::start(exact(&name, &state, budget, 8))).collect();
+    members.iter_mut().for_each(|member| member.order("h"));
+    assert!(members.iter_mut().all(|member| member.answer() == "on"));
+    std::thread::sleep(Duration::from_millis(if full() { 20_000 } else { 700 }));
+    let mut refused = 0;
+    members.iter_mut().for_each(InteractiveProgram::kill);
+    for member in &members {
+        let report = report(&member.traces());
+        let device = device(&report["processes"][0]);
+        assert_eq!(device["refused_by_driver"], 0, "over the budget: {device:#}");
+        assert!(device["allocations"].as_u64().unwrap() > 10, "{device:#}");
+        refused += device["refused_by_cap"].as_u64().unwrap();
+    }
+    assert!(refused > 100, "the budget never bit ({refused}): the test proves nothing");
+}
+
+#[test]
+fn what_a_killed_member_held_is_there_at_the_next_request() {
+    let (name, state) = (Name::new("killed"), Scratch::new());
+    let mut survivor = InteractiveProgram::start(exact(&name, &state, 3072, 2));
+    let all = format!("a {}", 3072 - CONTEXT);
+    for turn in 0..if full() { 100 } else { 15 } {
+        let mut victim = InteractiveProgram::start(exact(&name, &state, 3072, 2));
+        victim.order("h");
+        assert_eq!(victim.answer(), "on");
+        std::thread::sleep(Duration::from_micros(200 + turn * 7919 % 9000));
+        assert_eq!(survivor.result(&all), 2, "the victim lives");
+        victim.kill();
+        assert_eq!(survivor.result(&all), 0, "turn {turn}: its bytes are still counted");
+        assert_eq!(survivor.result("f"), 0);
+    }
+    let process = survivor.end();
+    assert_eq!(device(&process)["refused_by_driver"], 0);
+}
+
+/// Killed one by one while the others go on, also while one empties another's place.
+#[test]
+fn a_member_killed_at_any_moment_leaves_nothing() {
+    const MEMBERS: u64 = 8;
+    let (name, state) = (Name::new("moments"), Scratch::new());
+    let budget = (MEMBERS + 1) * CONTEXT + 700;
+    let setup = exact(&name, &state, budget, MEMBERS + 1);
+    let mut quiet = InteractiveProgram::start(setup.clone());
+    let mut moment = 1u64;
+    for round in 0..if full() { 13 } else { 2 } {
+        let mut members: Vec<InteractiveProgram> =
+            (0..MEMBERS).map(|_| InteractiveProgram::start(setup.clone())).collect();
+        members.iter_mut().for_each(|member| member.order("h"));
+        assert!(members.iter_mut().all(|member| member.answer() == "on"));
+        let mut dead = Vec::new();
+        while !members.is_empty() {
+            moment = moment.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            std::thread::sleep(Duration::from_micros((moment >> 33) % 10_000));
+            let mut victim = members.swap_remove((moment >> 40) as usize % members.len());
+            victim.kill();
+            dead.push(victim);
+        }
+        let all = format!("a {}", budget - CONTEXT);
+        assert_eq!(quiet.result(&all), 0, "round {round}: bytes of the dead are counted");
+        assert_eq!(quiet.result("f"), 0);
+        for victim in dead {
+            let report = report(&victim.traces());
+            assert_eq!(device(&report["processes"][0])["refused_by_driver"], 0, "round {round}");
+        }
+    }
+    assert_eq!(device(&quiet.end())["refused_by_driver"], 0);
+}
+
+/// The group's page, as a member has it.
+fn page_of(name: &Name) -> GroupPage<'static> {
+    let entry = std::fs::read_dir(name.page()).unwrap().next().unwrap().unwrap();
+    let entry = entry.file_name().into_string().unwrap();
+    let segment: i32 = entry.split('.').nth(1).unwrap().parse().unwrap();
+    // SAFETY: a segment of a group's size, attached until the test ends.
+    let words = unsafe {
+        let at = libc::shmat(segment, std::ptr::null(), 0);
+        assert_ne!(at as isize, -1);
+        &*at.cast::<[AtomicU64; GROUP_WORDS]>()
+    };
+    GroupPage::open(words, Member::namespace()).unwrap()
+}
+
+/// A dead member's pid may be that of another process by now: the test's own, here.
+#[test]
+fn the_place_of_a_dead_member_is_emptied_though_its_pid_lives() {
+    let (name, state) = (Name::new("reused"), Scratch::new());
+    let mut process = InteractiveProgram::start(exact(&name, &state, 3072, 1));
+    let all = format!("a {}", 3072 - CONTEXT);
+    let page = page_of(&name);
+    let me = Member::of_this_process().unwrap();
+    let earlier = Member { start_ticks: me.start_ticks - 1, ..me };
+    let before_an_exec = Member { image: me.image ^ 4096, ..me };
+    for (member, result) in [(earlier, 0), (before_an_exec, 0), (me, 2)] {
+        let slot = page.join(member, |_| true).unwrap();
+        page.count(slot, 0).store(1000 * MIB, Ordering::SeqCst);
+        // Another process under the same pid is looked for once a millisecond at most.
+        std::thread::sleep(Duration::from_millis(2));
+        assert_eq!(process.result(&all), result, "{member:?}");
+        if result == 0 {
+            assert_eq!(page.count(slot, 0).load(Ordering::SeqCst), 0);
+            assert_eq!(process.result("f"), 0);
+        }
+    }
+    assert_eq!(
+        process.result(&format!("a {}", 3072 - CONTEXT - 1000)),
+        0,
+        "the living one keeps its"
+    );
+    assert_eq!(process.result("a 1"), 2);
+}
+
+/// As many as 16 cards have that are cut into MIG devices.
+#[test]
+fn a_group_holds_for_128_devices_and_gives_nothing_of_more() {
+    let (name, state) = (Name::new("devices"), Scratch::new());
+    let setup = exact(&name, &state, 3072, 1).devices("3x24GiB");
+    let _first = InteractiveProgram::start(setup.clone());
+    let page = page_of(&name);
+    let fill = |numbers: std::ops::Range<u8>| {
+        for number in numbers {
+            assert!(page.device(&[number; 16], number, 1 << 30).is_some());
+        }
+    };
+    fill(1..20);
+    let mut second = InteractiveProgram::start(setup.clone().arg(1));
+    assert_eq!((second.result("a 4000"), second.result("a 2000")), (2, 0));
+    fill(20..127);
+    let mut refused = InteractiveProgram::start(setup.arg(2));
+    assert_eq!((refused.result("a 1"), refused.result("p 1"), refused.result("m 1")), (2, 2, 2));
+    let says = format!("VRAMTRACE_CAP_GROUP={}: cuda:2: the group has 128 other devices", name.0);
+    assert_eq!(refused.stderr().matches(&says).count(), 1, "{}", refused.stderr());
+}
+
+#[test]
+fn a_page_that_could_be_anothers_fails_closed() {
+    let (name, state) = (Name::new("link"), Scratch::new());
+    // Makes the directory, if it is not there.
+    InteractiveProgram::start(exact(&name, &state, 3072, 2)).end();
+    std::fs::remove_dir_all(name.page()).unwrap();
+    std::os::unix::fs::symlink(state.0.join("elsewhere"), name.page()).unwrap();
+    let refused = Program::c("interactive").run(exact(&name, &state, 3072, 2));
+    assert_eq!(refused.status, 98, "cuInit fails");
+    assert!(
+        refused.stderr.contains(&format!("VRAMTRACE_CAP_GROUP={}", name.0)),
+        "{}",
+        refused.stderr
+    );
+    assert!(refused.stderr.contains("is a link"), "{}", refused.stderr);
+    assert!(!state.0.join("elsewhere").exists());
+    let bad = Program::c("interactive")
+        .run(Setup::simulated().preload().env("VRAMTRACE_CAP_GROUP", "a/b"));
+    assert_eq!(bad.status, 98);
+    assert!(bad.stderr.contains("letters"), "{}", bad.stderr);
+}
+
+#[test]
+fn a_job_has_a_budget_of_its_own_that_ends_with_it() {
+    let scratch = Scratch::new();
+    let process = Program::c("interactive");
+    // Two at once, each told on its own: the second gets what the first leaves.
+    let script = format!(
+        "mkfifo go; (echo 'a 900'; cat go) | {0} > first & \
+         while ! grep -q 0 first 2>/dev/null; do sleep 0.01; done; \
+         printf 'a 900\\na 50\\n' | {0} > second; echo > go; wait",
+        process.0.display()
+    );
+    let run = vramtrace()
+        .args(["run", "--simulate", "--job-cap", "2GiB", "--out", "t", "--", "sh", "-c", &script])
+        .current_dir(&scratch.0)
+        .env_remove("VRAMTRACE_CAP")
+        .output()
+        .unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    let said = |name: &str| std::fs::read_to_string(scratch.0.join(name)).unwrap();
+    assert!(said("first").starts_with("ready\n0\n"), "{}", said("first"));
+    assert_eq!(said("second"), "ready\n2\n0\n");
+    let left = std::fs::read_dir(Name::new("x").page().parent().unwrap()).unwrap().flatten();
+    let run_pages = left.filter(|entry| {
+        let name = entry.file_name().into_string().unwrap();
+        let pid = name.strip_prefix("group.run-").and_then(|name| name.split('-').next());
+        pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists())
+    });
+    assert_eq!(run_pages.count(), 0, "its page is gone");
+    let bad = vramtrace().args(["run", "--job-cap", "8", "--", "true"]).output().unwrap();
+    assert_eq!(bad.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&bad.stderr).contains("--job-cap `8`"));
+}

@@ -1,0 +1,14 @@
+//! Caps: of a process, of a group, what they refuse, and what is said when memory runs out.
+
+mod cap_policies;
+mod control;
+mod groups;
+mod hammer;
+mod namespaces;
+mod odd_processes;
+mod oom_command;
+mod oom_message;
+mod page_damage;
+mod reported_memory;
+mod secure_directories;
+mod services;

@@ -1,0 +1,517 @@
+//! Ten lines on stderr when a program is really out of memory, and none when it lives with a
+//! refusal. Whatever is told, the program prints and returns what it does without us.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+
+use testkit::{Program, Run, Scratch, Setup};
+use vramtrace_format::{CacheBytes, Event, PostMortem, Refused, RefusedBy, Told, TraceReader};
+
+const MIB: u64 = 1 << 20;
+
+/// The stand-in of PyTorch's library.
+fn torch() -> PathBuf {
+    testkit::torch_stand_ins::libraries().join("libc10_cuda.so")
+}
+
+fn program() -> Program {
+    Program::c("out_of_memory")
+}
+
+/// In a program that uses PyTorch.
+fn torch_asks(mode: &str) -> Setup {
+    Setup::simulated().arg(torch().display()).arg(mode)
+}
+
+/// In a program that uses the driver alone.
+fn asks(mode: &str, mib: u64) -> Setup {
+    Setup::simulated().arg("-").arg(mode).arg(mib)
+}
+
+/// It prints and returns the same with us in front, where the device is as small without us.
+#[track_caller]
+fn run(setup: Setup) -> Run {
+    program().run(setup.preload())
+}
+
+fn events(trace: &Path) -> Vec<Event> {
+    let bytes = testkit::trace_bytes(trace);
+    TraceReader::new(&bytes).unwrap().events().map(|stamped| stamped.event).collect()
+}
+
+fn post_mortems(run: &Run) -> Vec<PostMortem> {
+    let events = events(&run.only_trace());
+    let told = |event: &Event| match event {
+        Event::PostMortem(one) => Some(*one),
+        _ => None,
+    };
+    events.iter().filter_map(told).collect()
+}
+
+#[track_caller]
+fn says(stderr: &str, label: &str) -> String {
+    let line = stderr.lines().find_map(|line| line.trim_start().strip_prefix(label));
+    line.unwrap_or_else(|| panic!("no {label} in {stderr}")).trim().to_string()
+}
+
+#[track_caller]
+fn is_silent(run: &Run) {
+    assert_eq!(run.stderr, "");
+    assert_eq!(post_mortems(run), []);
+}
+
+#[test]
+fn fragmentation_is_named_with_its_figures() {
+    let run = run(torch_asks("fragments").env("VRAMTRACE_CAP", "1400MiB").env("RANK", "3"));
+    assert_eq!(run.status, 1);
+    let text = &run.stderr;
+    assert!(text.lines().count() <= 10, "{text}");
+    let head = text.lines().next().unwrap();
+    assert!(head.starts_with("vramtrace rank3 cuda:0 pid "), "{text}");
+    assert!(head.contains(": torch is out of memory: 128.00 MiB at outofmemory"), "{text}");
+    assert!(says(text, "limit").starts_with("1.37 GiB by VRAMTRACE_CAP (card: 2"), "{text}");
+    let used = "1.30 GiB = tensors 0.55 + torch cache 0.23 + context 0.51 + other allocations 0.01";
+    assert_eq!(says(text, "used"), used);
+    assert_eq!(
+        says(text, "why"),
+        "fragmentation: 240.00 MiB free inside torch, largest hole 30.00 MiB; in one piece \
+         128.00 MiB would fit"
+    );
+    assert!(says(text, "holds").starts_with("560.00 MiB outofmemory"), "{text}");
+    assert!(says(text, "holds").ends_with("16 blocks"), "{text}");
+    assert!(says(text, "try").starts_with(
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, a cap of 1.5 GiB, or a smaller"
+    ));
+    let trace = run.only_trace();
+    let name = trace.file_name().unwrap().to_str().unwrap();
+    assert_eq!(
+        says(text, "more"),
+        format!("vramtrace oom {name}   (quiet for 60 s; VRAMTRACE_OOM_REPORT=off)")
+    );
+    let [told] = post_mortems(&run)[..] else { panic!("once") };
+    assert_eq!((told.by, told.told), (Some(RefusedBy::Cap), Told::Framework));
+    assert_eq!((told.size, told.limit), (128 * MIB, 1400 * MIB));
+    assert_eq!(told.largest_hole, Some(30 * MIB));
+    let cache = CacheBytes { allocated: 560 * MIB, reserved: 800 * MIB };
+    assert_eq!(told.cache, Some(cache));
+    // Each refusal of the driver call carries the cache's figures too, and what the card had.
+    let refusals: Vec<Refused> = events(&trace)
+        .into_iter()
+        .filter_map(|event| match event {
+            Event::Refused(refused) => Some(refused),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(refusals.len(), 2);
+    for refused in refusals {
+        assert_eq!(refused.cache, Some(cache));
+        assert!(refused.driver_free > 20 << 30, "{refused:?}");
+    }
+}
+
+#[test]
+fn too_large_a_request_is_not_called_fragmentation() {
+    let run = run(torch_asks("too-much").env("VRAMTRACE_CAP", "1400MiB"));
+    let why = says(&run.stderr, "why");
+    let expected = "too much: 900.00 MiB asked for, 72.00 MiB left, 240.00 MiB free inside torch: \
+                    588.00 MiB short";
+    assert_eq!(why, expected);
+    assert!(!run.stderr.contains("expandable"), "{}", run.stderr);
+    assert_eq!(says(&run.stderr, "try"), "a cap of 2.2 GiB, or a smaller batch");
+}
+
+#[test]
+fn a_refusal_by_the_driver_names_the_card() {
+    let run = run(torch_asks("too-much").devices("1x1500MiB"));
+    let limit = says(&run.stderr, "limit");
+    assert!(limit.starts_with("the card itself: ") && limit.ends_with("free"), "{limit}");
+    assert_eq!(post_mortems(&run)[0].by, Some(RefusedBy::Driver));
+}
+
+/// No driver call is refused: only PyTorch's own hook tells.
+#[test]
+fn a_refusal_by_torchs_memory_fraction_names_it() {
+    let run = run(torch_asks("fraction"));
+    let limit = says(&run.stderr, "limit");
+    assert!(limit.starts_with("below 864.00 MiB by torch's own memory fraction (card:"), "{limit}");
+    assert!(says(&run.stderr, "try").contains("set_per_process_memory_fraction"));
+    assert_eq!(post_mortems(&run)[0].by, None);
+    assert_eq!(run.only_report()["devices"][0]["refused_by_driver"], 0);
+}
+
+/// Mappings side by side are one piece.
+#[test]
+fn neighbouring_mappings_of_expandable_segments_are_one_piece() {
+    let setting = "max_split_size_mb:64,expandable_segments:True";
+    let run = run(torch_asks("expandable").env("PYTORCH_CUDA_ALLOC_CONF", setting));
+    let used = "718.00 MiB = tensors 50.00 + torch cache 150.00 + context 518.00";
+    assert_eq!(says(&run.stderr, "used"), used);
+    assert_eq!(post_mortems(&run)[0].largest_hole, Some(90 * MIB));
+    assert!(!says(&run.stderr, "try").contains("expandable"), "{}", run.stderr);
+    assert!(says(&run.stderr, "holds").ends_with("2 blocks"), "{}", run.stderr);
+}
+
+/// PyTorch's hook is heard where its blocks are not recorded.
+#[test]
+fn without_blocks_no_hole_is_claimed() {
+    let setup = torch_asks("fragments").env("VRAMTRACE_CAP", "1400MiB");
+    let run = run(setup.env("VRAMTRACE_TENSORS", "off"));
+    assert!(run.stderr.contains("torch is out of memory: 128.00 MiB at outofmemory"));
+    let why = says(&run.stderr, "why");
+    assert!(why.contains("240.00 MiB free inside torch, in pieces;"), "{why}");
+    let [told] = post_mortems(&run)[..] else { panic!("once") };
+    assert_eq!(told.largest_hole, None);
+}
+
+/// A group's cap, and what its other member has.
+#[test]
+fn a_refusal_by_a_group_names_it_and_what_others_hold() {
+    let name = format!("post-mortem-{}", std::process::id());
+    let group = format!("{name}:1400MiB");
+    let run = run(torch_asks("too-much").env("VRAMTRACE_CAP_GROUP", &group));
+    let page = format!("/dev/shm/vramtrace-{}/group.{name}", unsafe { libc::geteuid() });
+    let _ = std::fs::remove_file(page);
+    let limit = says(&run.stderr, "limit");
+    let expected = format!("1.37 GiB by the group {name}, of which others have 0 B (card: 22.69");
+    assert!(limit.starts_with(&expected), "{limit}");
+    assert_eq!(post_mortems(&run)[0].by, Some(RefusedBy::Group));
+}
+
+#[test]
+fn a_run_that_torch_saves_prints_nothing() {
+    let saved = run(torch_asks("absorbed").arg(5).env("VRAMTRACE_CAP", "1400MiB")).ok();
+    is_silent(&saved);
+    assert_eq!(saved.only_report()["devices"][0]["refused_by_cap"], 5);
+    let setup = torch_asks("absorbed-then-out").arg(3).env("VRAMTRACE_CAP", "1400MiB");
+    let out = run(setup);
+    assert_eq!(
+        says(&out.stderr, "before"),
+        "3 refusals that torch absorbed by emptying its cache (harmless)"
+    );
+    assert_eq!(post_mortems(&out)[0].absorbed, 3);
+}
+
+/// One that catches the error and goes on reads it once, and then it is quiet.
+#[test]
+fn a_burst_of_refusals_is_told_once() {
+    let burst = run(torch_asks("burst").arg(200).env("VRAMTRACE_CAP", "1400MiB")).ok();
+    assert_eq!(burst.stderr.matches("out of memory").count(), 1, "{}", burst.stderr);
+    assert_eq!(post_mortems(&burst).len(), 1);
+    // But the end is told.
+    let twice = run(torch_asks("twice").env("VRAMTRACE_CAP", "1400MiB"));
+    let told: Vec<(Told, u64)> =
+        post_mortems(&twice).iter().map(|one| (one.told, one.size / MIB)).collect();
+    assert_eq!(told, [(Told::Framework, 900), (Told::Exit, 901)]);
+    assert!(twice.stderr.contains("ended out of memory: last refused 901.00 MiB at"));
+    assert!(!twice.stderr.lines().last().unwrap().contains("quiet"), "{}", twice.stderr);
+}
+
+#[test]
+fn a_program_that_goes_on_prints_nothing() {
+    for setup in [asks("go-on", 2000), asks("slowly", 2000)] {
+        is_silent(&run(setup.env("VRAMTRACE_CAP", "1400MiB")).ok());
+    }
+    is_silent(&run(asks("go-on", 1 << 20)).ok());
+}
+
+#[test]
+fn an_end_by_a_refusal_is_told_at_the_exit() {
+    let program = program();
+    let bare = program.run(asks("exit", 1 << 20));
+    let ours = program.run(asks("exit", 1 << 20).preload());
+    assert_eq!((&ours.stdout, ours.status), (&bare.stdout, bare.status));
+    assert!(ours.stderr.contains(": ended out of memory: last refused 1.00 TiB at outofmemory"));
+    assert!(says(&ours.stderr, "limit").starts_with("the card itself: 22."), "{}", ours.stderr);
+    assert_eq!(says(&ours.stderr, "used"), "1.09 GiB = context 0.51 + allocations 0.59");
+    assert!(says(&ours.stderr, "holds").starts_with("600.00 MiB outofmemory"), "{}", ours.stderr);
+    let [told] = post_mortems(&ours)[..] else { panic!("once") };
+    assert_eq!((told.told, told.by), (Told::Exit, Some(RefusedBy::Driver)));
+    assert_eq!(ours.only_report()["ended_in_order"], true);
+}
+
+/// Whoever frees all before it exits is told who held it when it was refused.
+#[test]
+fn what_is_freed_before_the_exit_is_told_all_the_same() {
+    let freed = |more: &[u64], out: &str| {
+        let setup = asks("exit-freed", 1 << 20).env("VRAMTRACE_CAP", "1400MiB");
+        let setup = more.iter().fold(setup, |setup, word| setup.arg(word));
+        run(setup.env("VRAMTRACE_OUT", out))
+    };
+    let one = freed(&[], ".");
+    let text = &one.stderr;
+    assert!(text.contains("ended out of memory: last refused 1.00 TiB at outofmemory"), "{text}");
+    assert_eq!(says(text, "used"), "1.01 GiB = context 0.51 + allocations 0.50");
+    let holds = says(text, "holds");
+    assert!(holds.starts_with("512.00 MiB outofmemory"), "{text}");
+    assert!(holds.ends_with("   16 allocations"), "at the refusal itself: {text}");
+    let [told] = post_mortems(&one)[..] else { panic!("once") };
+    assert_eq!((told.told, told.counted), (Told::Exit, (512 + 518) * MIB));
+    // Of two, the last one: half was freed in between.
+    let two = freed(&[8], ".");
+    assert_eq!(says(&two.stderr, "used"), "774.00 MiB = context 518.00 + allocations 256.00");
+    let holds = says(&two.stderr, "holds");
+    assert!(holds.starts_with("256.00 MiB") && holds.ends_with("   8 allocations"), "{holds}");
+    // Without a trace there are no places.
+    let untraced = freed(&[8], "off");
+    assert_eq!(untraced.traces(), [] as [PathBuf; 0]);
+    assert_eq!(says(&untraced.stderr, "used"), says(&two.stderr, "used"));
+    assert_eq!(says(&untraced.stderr, "holds"), "256.00 MiB where is not known   8 allocations");
+}
+
+/// One that is refused again and again is looked at seldom: then it is said how old that is.
+#[test]
+fn who_held_it_some_time_before_is_said_so() {
+    let run = run(asks("probe-then-out", 50));
+    let text = &run.stderr;
+    assert_eq!(says(text, "used"), "1.07 GiB = context 0.51 + allocations 0.56");
+    let holds = says(text, "holds");
+    // Whether it was looked again after the last 64 MiB is a matter of time.
+    let before = holds.starts_with("512.00 MiB outofmemory")
+        && holds.contains("   16 allocations (")
+        && holds.ends_with(" ms earlier)");
+    let then = holds.starts_with("576.00 MiB outofmemory") && holds.ends_with("   17 allocations");
+    assert!(before || then, "{text}");
+}
+
+#[test]
+fn a_second_of_refusals_alone_is_told() {
+    let run = run(asks("again", 2000).env("VRAMTRACE_CAP", "1400MiB")).ok();
+    assert_eq!(run.stderr.matches("out of memory for a second now: 1.95 GiB").count(), 1);
+    let [told] = post_mortems(&run)[..] else { panic!("once: {}", run.stderr) };
+    assert_eq!(told.told, Told::Again);
+}
+
+#[test]
+fn refused_host_memory_is_not_the_devices() {
+    let host = run(Setup::simulated().arg("-").arg("host")).ok();
+    is_silent(&host);
+    let refused = events(&host.only_trace()).into_iter().find_map(|event| match event {
+        Event::Refused(refused) => Some(refused),
+        _ => None,
+    });
+    assert_eq!(
+        refused.map(|refused| refused.driver_free),
+        Some(0),
+        "what the card has is no answer"
+    );
+}
+
+#[test]
+fn a_forked_child_tells_nothing_of_its_parent() {
+    let run = run(asks("fork", 1 << 20)).ok();
+    assert_eq!(run.stderr, "", "the parent goes on, the child was not refused");
+}
+
+#[test]
+fn the_message_goes_to_a_private_file_or_nowhere_when_asked() {
+    use std::os::unix::fs::PermissionsExt;
+    let file = run(asks("exit", 1 << 20).env("VRAMTRACE_OOM_REPORT", "file"));
+    assert_eq!(file.stderr, "");
+    let path = file.only_trace().with_extension("oom.txt");
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(text.contains("ended out of memory: last refused 1.00 TiB"), "{text}");
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(post_mortems(&file).len(), 1);
+
+    let off = run(asks("exit", 1 << 20).env("VRAMTRACE_OOM_REPORT", "off"));
+    assert_eq!(off.stderr, "");
+    assert!(!off.only_trace().with_extension("oom.txt").exists());
+    assert_eq!(post_mortems(&off).len(), 1, "the trace has it");
+
+    let bad = run(asks("go-on", 1 << 20).env("VRAMTRACE_OOM_REPORT", "stdout"));
+    assert!(bad.stderr.contains("VRAMTRACE_OOM_REPORT=stdout: is not stderr, file or off"));
+    assert_eq!(bad.stderr.lines().count(), 1);
+}
+
+/// Without a trace there are no lines, but what is known is told.
+#[test]
+fn without_a_trace_the_message_has_figures_and_no_lines() {
+    let setup = torch_asks("fragments").env("VRAMTRACE_CAP", "1400MiB").env("VRAMTRACE_OUT", "off");
+    let run = run(setup.env("VRAMTRACE_OOM_REPORT", "file"));
+    assert_eq!(run.status, 1);
+    assert_eq!(run.traces(), [] as [PathBuf; 0]);
+    let text = &run.stderr;
+    assert!(text.contains("torch is out of memory: 128.00 MiB\n"), "{text}");
+    assert!(says(text, "used").contains("tensors 0.55 + torch cache 0.23"), "{text}");
+    assert!(says(text, "why").starts_with("fragmentation: 240.00 MiB free inside torch"), "{text}");
+    assert!(says(text, "more").contains("VRAMTRACE_OUT=off"), "{text}");
+}
+
+/// Each rank speaks for itself, and names who else is on the card.
+#[test]
+fn each_rank_names_the_other_on_its_card() {
+    let scratch = Scratch::new();
+    let state = scratch.0.join("state");
+    let program = program();
+    let rank = |rank: u32, mode: &str| {
+        let setup = asks(mode, 1 << 20)
+            .preload()
+            .devices("1x4GiB")
+            .env("VRAMTRACE_SIM_STATE", &state)
+            .env("RANK", rank.to_string());
+        setup.command(&program.0, &scratch)
+    };
+    // Each is refused, and refused again after a second, when it is told.
+    let start = |number| {
+        let mut command = rank(number, "again when told");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.ends_with(": 2\n"), "{line}");
+        child
+    };
+    let tell = |mut child: Child| {
+        child.stdin.take().unwrap().write_all(b"\n").unwrap();
+        String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap()
+    };
+    let (first, second) = (start(0), start(1));
+    let pids = [first.id(), second.id()];
+    let texts = [first, second].map(tell);
+    for (rank, text) in texts.iter().enumerate() {
+        assert!(text.starts_with(&format!("vramtrace rank{rank} cuda:0 pid ")), "{text}");
+        assert_eq!(text.matches("rank").count(), 1, "{text}");
+    }
+    assert!(says(&texts[0], "limit").contains(&format!("; other processes: pid {} ", pids[1])));
+    // One that ends tells whom it met when it was refused.
+    let holder = start(0);
+    let last = String::from_utf8(rank(2, "exit").output().unwrap().stderr).unwrap();
+    assert!(says(&last, "limit").contains(&format!("; other processes: pid {} ", holder.id())));
+    tell(holder);
+    let all = scratch.traces().into_iter().flat_map(|trace| events(&trace));
+    let found: Vec<Event> =
+        all.filter(|event| matches!(event, Event::Neighbour { bytes: Some(_), .. })).collect();
+    assert!(found.len() >= 2, "{found:?}");
+}
+
+/// A refusal costs little after the first: here with a stack, as in a debug build.
+#[test]
+fn a_loop_of_refusals_is_silent_and_cheap() {
+    let program = program();
+    let each = |setup: Setup| -> f64 {
+        let run = program.run(setup).ok();
+        assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
+        run.stderr.trim().parse().unwrap()
+    };
+    let added = each(asks("loop", 1000).preload()) - each(asks("loop", 1000));
+    // Measured with the release build: scripts/bench.sh. This one finds what is out of all bounds.
+    assert!(added < 100_000.0, "{added} ns");
+}
+
+/// Nor does one that is given something in between, with much to be looked at.
+#[test]
+fn a_prober_with_much_in_hand_is_cheap() {
+    let program = program();
+    let each = |setup: Setup| -> f64 {
+        let run = program.run(setup).ok();
+        assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
+        run.stderr.trim().parse().unwrap()
+    };
+    let added = each(asks("probe", 2000).preload()) - each(asks("probe", 2000));
+    // In a debug build a look takes 100 ms: each time, it would be a thousand times as much.
+    assert!(added < 1_000_000.0, "{added} ns");
+}
+
+/// PyTorch's hook may be reached on a thread with little room.
+#[test]
+fn the_message_takes_little_stack() {
+    let used = |setup: Setup| -> usize {
+        let run = program().run(setup).ok();
+        run.stderr.lines().find_map(|line| line.parse().ok()).unwrap()
+    };
+    let bare = used(torch_asks("stack"));
+    let ours = used(torch_asks("stack").preload());
+    let most = if cfg!(debug_assertions) { 32 << 10 } else { 16 << 10 };
+    assert!(ours - bare.min(ours) <= most, "{ours}, and {bare} bare");
+}
+
+fn python(script: &str, how: &str, setup: Setup) -> Option<(Run, Run)> {
+    let (_, python) = testkit::pythons().into_iter().next_back()?;
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python");
+    let scratch = Scratch::new();
+    let packages = scratch.0.join("site-packages/transformers");
+    std::fs::create_dir_all(&packages).unwrap();
+    std::fs::copy(source.join("model.py"), packages.join("model.py")).unwrap();
+    std::fs::copy(source.join(script), scratch.0.join("train.py")).unwrap();
+    let setup = setup
+        .env("PYTHONPATH", &packages)
+        .cwd(&scratch.0)
+        .arg("train.py")
+        .arg(torch().display())
+        .arg(how);
+    let bare = Program(python.clone()).run(setup.clone());
+    for trace in scratch.traces() {
+        std::fs::remove_file(trace).unwrap();
+    }
+    let ours = Program(python).run(setup.preload().env("VRAMTRACE_OUT", &scratch.0));
+    let ours = Run { scratch, ..ours };
+    Some((bare, ours))
+}
+
+#[test]
+fn python_lines_are_named() {
+    let Some((bare, ours)) = python("out_of_memory.py", "raises", Setup::simulated()) else {
+        return testkit::skip("lines of Python: no Python from pyenv");
+    };
+    assert_eq!((&ours.stdout, ours.status), (&bare.stdout, bare.status));
+    assert_eq!(ours.status, 1);
+    let text: Vec<&str> = ours.stderr.lines().collect();
+    let text = text[..10.min(text.len())].join("\n");
+    assert!(
+        text.contains("torch is out of memory: 96.00 GiB at model.py:21 < train.py:20"),
+        "{text}"
+    );
+    let holds: Vec<&str> = text
+        .lines()
+        .skip_while(|line| !line.trim_start().starts_with("holds"))
+        .take_while(|line| line.contains("block") || line.contains("allocation"))
+        .map(|line| line.trim_start().trim_start_matches("holds").trim())
+        .collect();
+    assert_eq!(holds[0], "32.00 MiB model.py:10 < train.py:18   4 blocks", "{text}");
+    assert_eq!(holds[1], "24.00 MiB model.py:10 < train.py:20   2 blocks", "{text}");
+    // The interpreter's own report of the error follows unharmed.
+    assert!(ours.stderr.ends_with(&bare.stderr), "{}", ours.stderr);
+}
+
+#[test]
+fn python_lines_are_named_after_the_interpreter_has_ended() {
+    let Some((bare, ours)) = python("out_of_memory.py", "nothing", Setup::simulated()) else {
+        return testkit::skip("lines of Python: no Python from pyenv");
+    };
+    assert_eq!((&ours.stdout, ours.status), (&bare.stdout, bare.status));
+    // Its own report first: ours comes when the interpreter is gone, and knows the lines still.
+    let told = ours.stderr.strip_prefix(bare.stderr.as_str()).unwrap();
+    assert!(
+        told.contains("ended out of memory: last refused 1.00 TiB at train.py:12 < train.py:31"),
+        "{told}"
+    );
+}
+
+/// As with CuPy: the interpreter's end frees what is kept in a list.
+#[test]
+fn what_the_interpreters_end_frees_is_still_named() {
+    let ways =
+        [Setup::simulated().env("VRAMTRACE_CAP", "2GiB"), Setup::simulated().devices("1x2GiB")];
+    for setup in ways {
+        let Some((_, ours)) = python("kept_in_a_list.py", "", setup) else {
+            return testkit::skip("lines of Python: no Python from pyenv");
+        };
+        assert_eq!(ours.status, 1);
+        let text = &ours.stderr;
+        assert!(text.contains("MemoryError: cuMemAlloc_v2: 2\n"), "{text}");
+        let head = "ended out of memory: last refused 256.00 MiB at train.py:";
+        assert!(text.contains(head), "{text}");
+        let used = says(text, "used");
+        assert!(
+            used.starts_with("1.") && used.ends_with(" = context 0.51 + allocations 1.25"),
+            "{text}"
+        );
+        let holds = says(text, "holds");
+        assert!(holds.starts_with("1.25 GiB train.py:"), "{text}");
+        assert!(holds.ends_with("   5 allocations"), "{text}");
+        let freed = events(&ours.only_trace());
+        let freed = freed.iter().filter(|event| matches!(event, Event::Free { .. })).count();
+        assert_eq!(freed, 5, "all was freed before it was told");
+    }
+}

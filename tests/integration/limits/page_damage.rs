@@ -1,0 +1,218 @@
+//! The program lives whatever is done to the files by which its pages are found, and wherever they
+//! can hardly be made.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use testkit::{InteractiveProgram, Program, Scratch, Setup, SharedMemory, skip, vramtrace};
+use vramtrace_format::live::{LIVE_WORDS, LiveState};
+use vramtrace_format::member::Member;
+use vramtrace_format::{LiveDevice, LivePage, LiveProcess};
+
+const MIB: u64 = 1 << 20;
+
+type Damage = (&'static str, fn(&Path));
+
+/// What a clean-up script, or a program gone wrong, does to a file.
+const DAMAGES: [Damage; 5] = [
+    ("cut short", |file| {
+        fs::File::options().write(true).open(file).unwrap().set_len(0).unwrap();
+    }),
+    ("cut in the middle", |file| {
+        fs::File::options().write(true).open(file).unwrap().set_len(4096).unwrap();
+    }),
+    ("overwritten", |file| fs::write(file, [0xA5; 100_000]).unwrap()),
+    ("opened to others", |file| {
+        fs::set_permissions(file, fs::Permissions::from_mode(0o666)).unwrap();
+    }),
+    ("removed", |file| fs::remove_file(file).unwrap()),
+];
+
+/// All files in a directory, at any depth; or the file itself.
+fn files(path: &Path) -> Vec<PathBuf> {
+    match fs::read_dir(path) {
+        Ok(entries) => entries.flat_map(|entry| files(&entry.unwrap().path())).collect(),
+        Err(_) => vec![path.into()],
+    }
+}
+
+#[test]
+fn a_process_lives_and_is_seen_whatever_becomes_of_its_live_page() {
+    for (what, damage) in DAMAGES {
+        let memory = SharedMemory::new();
+        let mut process = InteractiveProgram::start(memory.setup());
+        assert_eq!(process.result("a 100"), 0);
+        memory.pages().iter().for_each(|page| damage(page));
+        assert_eq!(process.result("c 100"), 0, "{what}");
+        // Where the file was removed it comes again with the next copy, a second later at most.
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        assert_eq!(process.result("a 100"), 0, "{what}");
+        let live = SharedMemory::live_bytes(&memory.ps(&[]), process.pid());
+        assert_eq!(live, Some(200 * MIB), "{what}");
+        let pid = process.pid().to_string();
+        let (status, _, err) = memory.command(&[], &["cap", "--pid", &pid, "1GiB"]);
+        assert_eq!(status, 0, "{what}: {err}");
+        assert_eq!(process.result("a 1000"), 2, "{what}");
+        process.end();
+        assert_eq!(memory.pages(), [] as [PathBuf; 0], "{what}");
+    }
+}
+
+fn group_page(name: &str) -> PathBuf {
+    // SAFETY: always succeeds.
+    let user = unsafe { libc::geteuid() };
+    format!("/dev/shm/vramtrace-{user}/group.{name}").into()
+}
+
+#[test]
+fn members_live_and_share_whatever_becomes_of_their_groups_page() {
+    for (what, damage) in DAMAGES {
+        let name = format!("test-damage-{}", std::process::id());
+        let state = Scratch::new();
+        let setup = Setup::simulated()
+            .preload()
+            .env("VRAMTRACE_CAP_GROUP", format!("{name}:4GiB"))
+            .env("VRAMTRACE_SIM_STATE", state.0.join("state"));
+        let mut members = [(); 2].map(|()| InteractiveProgram::start(setup.clone()));
+        let [a, b] = &mut members;
+        assert_eq!(a.result("a 2000"), 0);
+        files(&group_page(&name)).iter().for_each(|file| damage(file));
+        assert_eq!((b.result("a 2000"), b.result("c 10")), (2, 0), "{what}");
+        assert_eq!((a.result("f"), b.result("a 2000")), (0, 0), "{what}");
+        assert_eq!(a.result("a 2000"), 2, "{what}");
+        members.iter_mut().for_each(|member| drop(member.end()));
+        let _ = fs::remove_dir_all(group_page(&name));
+    }
+}
+
+/// A shell that limits the length of files, in blocks of 1,024 bytes, and runs what follows.
+fn file_limit(blocks: &str) -> [&str; 4] {
+    ["bash", "-c", "ulimit -f \"$0\"; exec \"$@\"", blocks]
+}
+
+#[test]
+fn files_of_no_length_do_for_pages() {
+    for blocks in ["0", "1", "8"] {
+        let (memory, state) = (SharedMemory::new(), Scratch::new());
+        let name = format!("test-fsize-{blocks}-{}", std::process::id());
+        fs::write(state.0.join("state"), "").unwrap();
+        let setup = memory
+            .setup()
+            .env("VRAMTRACE_OUT", "off")
+            .env("VRAMTRACE_CAP_GROUP", format!("{name}:4GiB"));
+        let mut process = InteractiveProgram::start(setup.through(&file_limit(blocks)));
+        assert_eq!((process.result("a 4000"), process.result("a 1000")), (2, 0), "{blocks}");
+        let live = SharedMemory::live_bytes(&memory.ps(&[]), process.pid());
+        assert_eq!(live, Some(1000 * MIB), "{blocks}");
+        drop(process);
+        let _ = fs::remove_dir_all(group_page(&name));
+    }
+}
+
+/// A shell with a /dev/shm of its own, made by these options of mount(8) and filled to its end, which
+/// runs what follows.
+fn small_memory(options: &str) -> [&str; 8] {
+    const SCRIPT: &str = "mount -t tmpfs -o \"$0\" tmpfs /dev/shm && \
+                          { head -c 1000000 /dev/zero > /dev/shm/fill; exec \"$@\"; } 2>&1";
+    ["unshare", "--mount", "--propagation", "private", "sh", "-c", SCRIPT, options]
+}
+
+fn may_mount() -> bool {
+    let words = small_memory("size=64k");
+    let ran = Command::new(words[0]).args(&words[1..]).arg("true").output();
+    let may = ran.is_ok_and(|ran| ran.status.success());
+    if !may {
+        skip("unshare --mount and mount are not permitted");
+    }
+    may
+}
+
+#[test]
+fn a_job_is_capped_where_dev_shm_is_full_and_refused_where_it_takes_no_file() {
+    if !may_mount() {
+        return;
+    }
+    let program = Program::c("interactive");
+    let run = |options: &str, launcher: &[&str]| {
+        let scratch = Scratch::new();
+        let input = scratch.0.join("input");
+        fs::write(&input, "a 4000\na 1000\n").unwrap();
+        let words = small_memory(options);
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).args(launcher).arg(&program.0);
+        let run = command.stdin(fs::File::open(input).unwrap()).current_dir(&scratch.0);
+        let run = run.env_remove("XDG_RUNTIME_DIR").output().unwrap();
+        (run.status.code().unwrap(), String::from_utf8_lossy(&run.stdout).into_owned())
+    };
+    let vramtrace = vramtrace().get_program().to_str().unwrap().to_owned();
+    let job = [&*vramtrace, "run", "--simulate", "--job-cap", "4GiB", "--out", "t", "--"];
+    let (status, said) = run("size=64k", &job);
+    assert_eq!(status, 0, "{said}");
+    assert!(said.contains("ready\n2\n0\n"), "{said}");
+    // The root of the file system and the file that fills it are two.
+    let (status, said) = run("size=64k,nr_inodes=2", &job);
+    assert_eq!(status, 2, "{said}");
+    assert!(said.contains("--job-cap: /dev/shm/vramtrace-"), "{said}");
+    assert!(said.contains("/dev/shm is full (64.00 KiB, 2 files)"), "{said}");
+    assert!(said.contains("nothing was run") && !said.contains("ready"), "{said}");
+}
+
+#[test]
+fn a_group_that_finds_no_place_is_refused_with_the_size_of_dev_shm() {
+    if !may_mount() {
+        return;
+    }
+    // Room for the directory, not for the group's own.
+    let setup = Setup::simulated().preload().env("VRAMTRACE_CAP_GROUP", "job:4GiB");
+    let refused =
+        Program::c("interactive").run(setup.through(&small_memory("size=64k,nr_inodes=3")));
+    assert_eq!(refused.status, 98, "{}{}", refused.stdout, refused.stderr);
+    assert!(
+        refused.stdout.contains("VRAMTRACE_CAP_GROUP=job: ")
+            && refused.stdout.contains("/dev/shm is full (64.00 KiB, 3 files)"),
+        "{}{}",
+        refused.stdout,
+        refused.stderr
+    );
+}
+
+/// A process may have been started with an earlier version of the library: its page is a file, which
+/// it has mapped.
+#[test]
+fn a_page_of_an_earlier_version_is_read_and_takes_orders() {
+    let memory = SharedMemory::new();
+    let me = Member::of_this_process().unwrap();
+    let words: Box<[AtomicU64; LIVE_WORDS]> = Box::new([const { AtomicU64::new(0) }; LIVE_WORDS]);
+    let (pid, start_ticks) = (me.pid, me.start_ticks);
+    let page = LivePage::begin(&words, &LiveProcess { pid, start_ticks, ..Default::default() });
+    page.set_state(LiveState::Recording);
+    page.update(1, &[LiveDevice { live: 7 * MIB, total_bytes: 1 << 30, ..Default::default() }]);
+    // Where the command looks for a process without a runtime directory.
+    // SAFETY: always succeeds.
+    let directory = PathBuf::from(format!("/dev/shm/vramtrace-{}", unsafe { libc::geteuid() }));
+    let _ = fs::create_dir(&directory);
+    fs::set_permissions(&directory, PermissionsExt::from_mode(0o700)).unwrap();
+    let file = directory.join(format!("{pid}.{start_ticks}"));
+    let bytes: Vec<u8> =
+        words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect();
+    fs::write(&file, bytes).unwrap();
+    fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).unwrap();
+
+    assert_eq!(SharedMemory::live_bytes(&memory.ps(&[]), pid), Some(7 * MIB));
+    let (status, out, err) =
+        memory.command(&[], &["cap", "--pid", &pid.to_string(), "--device", "0", "512MiB"]);
+    assert_eq!(status, 0, "{err}");
+    assert!(out.contains("next CUDA call"), "{out}");
+    let ordered = fs::read(&file).unwrap();
+    let word = |at: usize| u64::from_ne_bytes(ordered[8 * at..8 * at + 8].try_into().unwrap());
+    assert_eq!((word(577), word(576)), (512 * MIB, word(9)), "device 0's order");
+
+    let dead = directory.join(format!("{pid}.{}", start_ticks - 1));
+    fs::copy(&file, &dead).unwrap();
+    drop(InteractiveProgram::start(Setup::simulated().preload()));
+    let left = [&file, &dead].map(|file| fs::remove_file(file).is_ok());
+    assert_eq!(left, [true; 2], "by its pid alone no process is known to be dead");
+}

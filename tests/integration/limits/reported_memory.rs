@@ -1,0 +1,143 @@
+//! What the program is told of the device's memory: the driver's own without a cap, bit for bit;
+//! the cap's share under one, the same by every door.
+
+use testkit::{Program, Run, Setup};
+
+fn run(how: &str, setup: Setup) -> Run {
+    Program::c("shown").run(setup.arg(how)).ok()
+}
+
+/// The figure after `word` on the line that starts with `start`.
+#[track_caller]
+fn figure(run: &Run, start: &str, word: &str) -> u64 {
+    let line = run.stdout.lines().find(|line| line.starts_with(start));
+    let line = line.unwrap_or_else(|| panic!("no line {start}: {}", run.stdout));
+    let mut words = line.split_whitespace().skip_while(|w| *w != word).skip(1);
+    words.next().and_then(|n| n.trim_end_matches(';').parse().ok()).expect(line)
+}
+
+#[test]
+fn without_a_cap_every_figure_is_the_drivers_own() {
+    for how in ["steps", "monitor", "stack"] {
+        let bare = run(how, Setup::simulated());
+        let ours = run(how, Setup::simulated().preload());
+        assert_eq!(ours.stdout, bare.stdout, "{how}");
+        assert_eq!(ours.stderr, "", "{how}");
+    }
+}
+
+#[test]
+fn under_a_cap_every_door_tells_the_same() {
+    let run = run("steps", Setup::simulated().cap("4GiB"));
+    let moments = ["start", "taken", "freed", "second context", "destroyed"];
+    for moment in moments {
+        let cuda = format!("{moment} cuda");
+        let total = figure(&run, &cuda, "total");
+        let free = figure(&run, &cuda, "free");
+        assert_eq!((total, figure(&run, &cuda, "size")), (4096, 4096), "{moment}");
+        for door in ["nvml1", "nvml2"] {
+            let door = format!("{moment} {door}");
+            assert_eq!(figure(&run, &door, "total"), 4096, "{door}");
+            assert_eq!(figure(&run, &door, "free"), free, "{door}");
+            // Figures are cut to whole MiB.
+            assert!(figure(&run, &door, "used").abs_diff(4096 - free) <= 1, "{door}");
+        }
+        assert_eq!(figure(&run, &format!("{moment} nvml2"), "reserved"), 0);
+        assert!(run.stdout.contains(&format!("{moment} sums 1 1")), "{}", run.stdout);
+        assert!(run.stdout.contains(&format!("{moment} null 0 0 0 same 1 1")), "{}", run.stdout);
+    }
+    let free = moments.map(|moment| figure(&run, &format!("{moment} cuda"), "free"));
+    assert_eq!(free[0] - free[1], 100, "{}", run.stdout);
+    assert_eq!(free[0], free[2], "{}", run.stdout);
+    assert!(free[3] + 100 < free[2], "a context takes its bytes: {}", run.stdout);
+    assert_eq!(free[4], free[0], "{}", run.stdout);
+    assert!((3000..4000).contains(&free[0]), "the first context counts: {}", run.stdout);
+}
+
+#[test]
+fn a_cap_above_the_device_shows_the_device() {
+    let bare = run("steps", Setup::simulated());
+    let ours = run("steps", Setup::simulated().cap("100GiB"));
+    let cuda = |run: &Run| -> Vec<String> {
+        run.stdout.lines().filter(|line| line.contains(" cuda ")).map(String::from).collect()
+    };
+    assert_eq!(cuda(&ours), cuda(&bare));
+}
+
+#[test]
+fn the_report_leads_to_what_nvidia_smi_shows() {
+    let process = run("steps", Setup::simulated().preload()).only_report();
+    let device = &process["devices"][0];
+    let context = device["context_bytes"].as_u64().unwrap();
+    assert!((500 << 20..600 << 20).contains(&context), "one context is left: {device:#}");
+    assert_eq!(device["process_bytes"], context, "{device:#}");
+    assert_eq!(device["unattributed_bytes"], 0, "{device:#}");
+    // Read when the second context was there.
+    assert_eq!(device["peak_process_bytes"], 2 * context, "{device:#}");
+}
+
+#[test]
+fn what_a_larger_stack_took_is_named() {
+    let run = run("stack", Setup::simulated().preload());
+    let process = run.only_report();
+    let device = &process["devices"][0];
+    assert_eq!(device["unattributed_bytes"], 3960u64 << 20, "{device:#}");
+    assert_eq!(device["limit_bytes"], 3960u64 << 20, "{device:#}");
+    let text = testkit::vramtrace().arg("report").arg(run.only_trace()).output().unwrap();
+    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    assert!(text.contains("3.87 GiB  local memory"), "{text}");
+    assert!(text.contains("0.00 GiB  unattributed"), "{text}");
+}
+
+#[test]
+fn a_monitor_sees_the_real_figures() {
+    let bare = run("monitor", Setup::simulated());
+    let ours = run("monitor", Setup::simulated().cap("1GiB"));
+    assert_eq!(ours.stdout, bare.stdout);
+    assert!(ours.traces().is_empty(), "it used no memory and leaves no trace");
+}
+
+#[test]
+fn a_program_that_only_looks_at_a_device_leaves_no_trace() {
+    let group = format!("test-looks-{}", std::process::id());
+    let ways = [
+        ("VRAMTRACE_CAP_MODE", "warn"),
+        ("VRAMTRACE_CAP_WARN", "50%"),
+        ("VRAMTRACE_CAP_GROUP", &group),
+    ];
+    for (name, value) in ways {
+        let run = run("look", Setup::simulated().cap("1GiB").env(name, value));
+        // The device was met: of its size the cap is shown where it refuses.
+        let shown = if value == "warn" { 24 << 10 } else { 1 << 10 };
+        assert_eq!(run.stdout, format!("size {shown}\n"), "{name}");
+        assert!(run.traces().is_empty(), "{name}={value}");
+    }
+}
+
+#[test]
+fn a_larger_stack_is_refused_before_it_is_taken() {
+    let refused = run("stack", Setup::simulated().cap("4GiB"));
+    assert!(refused.stdout.contains("= 2\n"), "{}", refused.stdout);
+    assert!(refused.stdout.contains("limit 1024\n"), "{}", refused.stdout);
+    assert_eq!(figure(&refused, "after cuda", "free"), figure(&refused, "before cuda", "free"));
+    let device = refused.only_report()["devices"][0].clone();
+    assert_eq!(device["refused_by_cap"], 1, "{device:#}");
+
+    let granted = run("stack", Setup::simulated().cap("8GiB"));
+    assert!(granted.stdout.contains("limit 16384\n"), "{}", granted.stdout);
+    let taken = figure(&granted, "before cuda", "free") - figure(&granted, "after cuda", "free");
+    assert_eq!(taken, 3960, "{}", granted.stdout);
+}
+
+#[test]
+fn a_cap_that_cannot_be_understood_is_not_no_cap() {
+    for spec in ["8", "8XB", "0GiB", "-1GiB", "101%", "0=1GiB,0=2GiB", "", ","] {
+        let run = run("refused", Setup::simulated().cap(spec));
+        let results: Vec<&str> = run.stdout.lines().filter(|l| l.contains(" = ")).collect();
+        assert_eq!(results.len(), 6);
+        assert!(results.iter().all(|line| line.ends_with(" = 1")), "{spec:?}: {}", run.stdout);
+        assert!(run.stdout.contains("untouched 1"), "{spec:?}: {}", run.stdout);
+        assert_eq!(run.stderr.lines().count(), 1, "{spec:?}: {}", run.stderr);
+        assert!(run.stderr.starts_with("vramtrace: "), "{spec:?}: {}", run.stderr);
+    }
+}

@@ -1,0 +1,194 @@
+//! What the driver takes past any allocation call: seen after the call that made it take it, named,
+//! charged to the cap, and given back.
+
+use serde_json::Value;
+use testkit::{Program, Run, Setup};
+
+const MIB: u64 = 1 << 20;
+/// Bytes of local memory that one byte a thread takes.
+const THREADS: u64 = 132 * 2048;
+
+fn run(steps: &str, setup: Setup) -> Run {
+    let setup = steps.split_whitespace().fold(setup, |setup, step| setup.arg(step));
+    Program::c("taken").run(setup).ok()
+}
+
+/// What NVML said after the last step, in bytes.
+fn nvml(run: &Run) -> u64 {
+    let line = run.stdout.lines().rev().find(|line| line.ends_with(" KiB")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+}
+
+fn device(run: &Run, ordinal: u64) -> Value {
+    let process = run.only_report();
+    let devices = process["devices"].as_array().unwrap();
+    devices.iter().find(|device| device["ordinal"] == ordinal).unwrap().clone()
+}
+
+/// The named causes in bytes; those that are 0 left out.
+fn causes(device: &Value) -> Vec<(String, i64)> {
+    let all = device["driver_bytes"].as_object().unwrap();
+    let all = all.iter().map(|(name, bytes)| (name.clone(), bytes.as_i64().unwrap()));
+    all.filter(|(_, bytes)| *bytes != 0).collect()
+}
+
+#[track_caller]
+fn adds_up(device: &Value) {
+    let driver: i64 = causes(device).iter().map(|(_, bytes)| bytes).sum();
+    assert_eq!(device["unattributed_bytes"], driver, "{device:#}");
+    let managed = device["by_kind"]["managed"]["live_bytes"].as_i64().unwrap();
+    let sum = device["live_bytes"].as_i64().unwrap() - managed
+        + device["context_bytes"].as_i64().unwrap()
+        + driver;
+    assert_eq!(device["process_bytes"], sum, "{device:#}");
+}
+
+#[track_caller]
+fn took(device: &Value, wanted: &[(&str, u64)]) {
+    let wanted: Vec<(String, i64)> =
+        wanted.iter().map(|(name, bytes)| (name.to_string(), *bytes as i64)).collect();
+    assert_eq!(causes(device), wanted, "{device:#}");
+    adds_up(device);
+}
+
+#[test]
+fn each_kind_of_call_is_named() {
+    let steps = "launch deep deeper heap streams kernel graph";
+    let run = run(steps, Setup::simulated().preload());
+    let device = device(&run, 0);
+    assert_eq!(device["process_bytes"], nvml(&run));
+    let wanted = [
+        ("heap", 10 * MIB),
+        ("local_memory", THREADS * (16_384 - 1_024)),
+        ("modules", 4 * MIB),
+        ("streams", 6 * MIB),
+    ];
+    took(&device, &wanted);
+}
+
+#[test]
+fn who_made_it_take_memory_is_told() {
+    let run = run("launch deep kernel streams", Setup::simulated().preload());
+    let device = device(&run, 0);
+    let by = device["driver_bytes_by"].as_array().unwrap();
+    let find = |cause: &str, name: &str| {
+        by.iter().find(|taken| taken["cause"] == cause && taken["name"] == name)
+    };
+    let deep = find("local_memory", "deep").unwrap_or_else(|| panic!("{by:#?}"));
+    assert_eq!(deep["bytes"], THREADS * 1_024);
+    assert_eq!(deep["api"], "cuLaunchKernel");
+    let first = &by[0];
+    assert_eq!(first["cause"], "local_memory", "the largest comes first");
+    let apis: Vec<&str> = by.iter().map(|taken| taken["api"].as_str().unwrap()).collect();
+    assert!(apis.contains(&"cuKernelGetFunction"), "{by:#?}");
+    assert!(apis.contains(&"cuStreamCreateWithPriority"), "{by:#?}");
+    let text = testkit::vramtrace().arg("report").arg(run.only_trace()).output().unwrap();
+    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    assert!(text.contains("local memory: stacks"), "{text}");
+    assert!(text.contains("taken by the driver"), "{text}");
+    assert!(
+        text.lines().any(|line| line.contains("264.00 MiB") && line.contains("deep")),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_larger_stack_is_local_memory_and_kernels_below_it_take_none() {
+    let run = run("stack deep", Setup::simulated().preload());
+    let device = device(&run, 0);
+    took(&device, &[("local_memory", THREADS * 3_072), ("modules", 2 * MIB)]);
+    assert_eq!(device["limit_bytes"], THREADS * 3_072);
+}
+
+#[test]
+fn what_is_given_back_leaves_by_the_same_name() {
+    let unloaded = run("launch streams unload", Setup::simulated().preload());
+    took(&device(&unloaded, 0), &[("streams", 6 * MIB)]);
+    let lowered = run("launch deeper stack", Setup::simulated().preload());
+    took(&device(&lowered, 0), &[("local_memory", THREADS * 3_072), ("modules", 2 * MIB)]);
+    let reset = run("launch deep streams reset launch", Setup::simulated().preload());
+    let device = device(&reset, 0);
+    assert_eq!(device["process_bytes"], nvml(&reset), "{}", reset.stdout);
+    // Unloaded and loaded again: handles that come again are looked at again.
+    let again = run("launch unload launch unload launch", Setup::simulated().preload());
+    took(&self::device(&again, 0), &[("modules", 2 * MIB)]);
+}
+
+#[test]
+fn each_device_has_its_own_driver_memory() {
+    let setup = Setup::simulated().devices("2x24GiB").preload();
+    let run = run("launch streams second deep", setup);
+    took(&device(&run, 0), &[("modules", 2 * MIB), ("streams", 6 * MIB)]);
+    took(&device(&run, 1), &[("local_memory", THREADS * 1_024), ("modules", 2 * MIB)]);
+}
+
+#[test]
+fn the_cap_counts_driver_memory() {
+    // The context, 64 MiB, and not the local memory.
+    let setup = Setup::simulated().cap("700MiB");
+    let refused = run("alloc launch deep alloc", setup.clone());
+    let results: Vec<&str> = refused.stdout.lines().filter(|l| l.starts_with("alloc =")).collect();
+    assert_eq!(results, ["alloc = 0", "alloc = 2"], "{}", refused.stdout);
+    assert_eq!(device(&refused, 0)["refused_by_cap"], 1);
+    let granted = run("alloc launch alloc", setup);
+    assert_eq!(granted.stdout.matches("alloc = 0").count(), 2, "{}", granted.stdout);
+}
+
+#[test]
+fn the_program_sees_no_difference() {
+    let steps = "launch deep deeper heap streams kernel graph stack unload alloc reset launch fork";
+    let bare = run(steps, Setup::simulated());
+    let ours = run(steps, Setup::simulated().preload());
+    assert_eq!(ours.stdout, bare.stdout);
+    assert_eq!(ours.stderr, "");
+}
+
+/// Readings of one thread show what others take too: nothing is counted twice or under a name that
+/// is not its own, and at rest all of it has been told.
+#[test]
+fn threads_that_load_and_allocate_at_once_are_counted_once() {
+    for _ in 0..3 {
+        let run = run("threads launch", Setup::simulated().preload());
+        let device = device(&run, 0);
+        assert_eq!(device["process_bytes"], nvml(&run));
+        adds_up(&device);
+        // 40 modules of the threads, and the last one.
+        let of = |name: &str| device["driver_bytes"][name].as_i64().unwrap();
+        assert_eq!(of("modules") + of("other") + of("unknown"), 82 * MIB as i64, "{device:#}");
+        assert_eq!((of("streams"), of("local_memory"), of("heap")), (0, 0, 0), "{device:#}");
+        assert!(of("unknown").abs() <= 8 * MIB as i64, "{device:#}");
+    }
+}
+
+/// Each reading is a wait. 600 of 5 ms would take three seconds: what is not read is told by a later
+/// reading.
+#[test]
+fn a_slow_nvml_does_not_slow_the_program_down() {
+    let run = run("many", Setup::simulated().preload().env("VRAMTRACE_SIM_NVML", "slow"));
+    let waits = run.stderr.split_whitespace().nth(1).and_then(|n| n.parse::<u64>().ok()).unwrap();
+    println!("waited {waits} times");
+    assert!((1..200).contains(&waits), "{}", run.stderr);
+    let device = device(&run, 0);
+    adds_up(&device);
+    let named = device["driver_bytes"]["modules"].as_i64().unwrap();
+    assert!(named >= 2 * MIB as i64, "{device:#}");
+}
+
+/// Without NVML, and where it knows our pid by another number, there is nothing to name it from
+/// but what cuCtxSetLimit forecasts; the cap counts that, and the context.
+#[test]
+fn without_nvml_nothing_is_made_up() {
+    // Strangers are measured by what all of the device's memory grew when the context came.
+    for (how, cap) in [("absent", "900MiB"), ("strangers", "1400MiB")] {
+        let env = |setup: Setup| setup.env("VRAMTRACE_SIM_NVML", how).env("NO_NVML", "1");
+        let run = run("launch deep streams stack", env(Setup::simulated().preload()));
+        assert_eq!(run.stderr, "");
+        let device = device(&run, 0);
+        assert_eq!(device["process_bytes"], Value::Null, "{how}");
+        assert_eq!(device["driver_bytes"], Value::Null, "{how}");
+        let by = device["driver_bytes_by"].as_array().unwrap();
+        assert!(by.iter().all(|taken| taken["api"] == "cuCtxSetLimit"), "{how}: {by:#?}");
+        let capped = self::run("alloc stack alloc", env(Setup::simulated().cap(cap)));
+        assert_eq!(capped.stdout.matches("alloc = 0").count(), 1, "{how}: {}", capped.stdout);
+    }
+}

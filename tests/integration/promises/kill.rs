@@ -1,0 +1,91 @@
+//! SIGKILL at random instants: the trace opens, and holds every call that had returned.
+
+use std::collections::HashMap;
+use std::time::Duration;
+use testkit::{Program, Scratch, Setup};
+use vramtrace_format::{Event, Space, TraceReader};
+
+const THREADS: usize = 3;
+const LIVE: usize = 64;
+/// u64 allocations, u64 frees, u64 live[LIVE] per thread: see tests/programs/journal.c.
+const PER_THREAD: usize = (2 + LIVE) * 8;
+
+/// 200 kills when asked for the whole test (`VRAMTRACE_TEST_FULL=1`), else 40.
+fn rounds() -> u64 {
+    if std::env::var_os("VRAMTRACE_TEST_FULL").is_some() { 200 } else { 40 }
+}
+
+fn word(bytes: &[u8], index: usize) -> u64 {
+    u64::from_le_bytes(bytes[index * 8..][..8].try_into().unwrap())
+}
+
+#[test]
+fn every_returned_call_survives_sigkill() {
+    let program = Program::c("journal");
+    let mut seed = 0x9E37_79B9u64;
+    let mut killed_while_busy = 0;
+    for round in 0..rounds() {
+        let scratch = Scratch::new();
+        let notes = scratch.0.join("notes");
+        let setup = Setup::simulated().preload().arg(notes.display()).arg(THREADS);
+        let mut child = setup.command(&program.0, &scratch).spawn().unwrap();
+        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        std::thread::sleep(Duration::from_micros(3_000 + (seed >> 33) % 120_000));
+        child.kill().unwrap();
+        child.wait().unwrap();
+
+        let Ok(notes) = std::fs::read(&notes) else { continue };
+        let traces = scratch.traces();
+        if notes.len() < THREADS * PER_THREAD {
+            continue;
+        }
+        let journal: Vec<&[u8]> = notes.chunks(PER_THREAD).take(THREADS).collect();
+        let allocations: u64 = journal.iter().map(|j| word(j, 0)).sum();
+        let frees: u64 = journal.iter().map(|j| word(j, 1)).sum();
+        if allocations == 0 {
+            continue; // killed before its first call returned: there need not be a file
+        }
+        killed_while_busy += 1;
+        assert_eq!(traces.len(), 1, "round {round}");
+
+        let bytes = testkit::trace_bytes(&traces[0]);
+        let reader = TraceReader::new(&bytes).unwrap_or_else(|e| panic!("round {round}: {e}"));
+        let (mut live, mut seen, mut freed) = (HashMap::new(), 0u64, 0u64);
+        for stamped in reader.events() {
+            match stamped.event {
+                Event::Alloc(a) if a.space == Space::Device => {
+                    seen += 1;
+                    live.insert(a.key, a.size);
+                }
+                Event::Free { key, space: Space::Device, .. } => {
+                    freed += 1;
+                    live.remove(&key);
+                }
+                _ => {}
+            }
+        }
+        assert!(
+            seen >= allocations,
+            "round {round}: {seen} allocations in the trace, {allocations} returned"
+        );
+        assert!(freed >= frees, "round {round}: {freed} frees in the trace, {frees} returned");
+        for thread in &journal {
+            for slot in 0..LIVE {
+                let address = word(thread, 2 + slot);
+                assert!(
+                    address == 0 || live.contains_key(&address),
+                    "round {round}: {address:#x} is lost"
+                );
+            }
+        }
+        // The user's own door opens too.
+        if round % 10 == 0 {
+            let report = testkit::report(&traces);
+            assert_eq!(report["processes"][0]["ended_in_order"], false);
+        }
+    }
+    assert!(
+        killed_while_busy > rounds() / 2,
+        "too few kills hit a busy program: {killed_while_busy}"
+    );
+}

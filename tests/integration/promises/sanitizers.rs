@@ -1,0 +1,74 @@
+//! Programs that are built with a sanitizer end as without us: its runtime starts before the
+//! program, intercepts the C library, and looks its own functions up through our `dlsym`.
+
+use std::path::PathBuf;
+use std::process::Command;
+use testkit::{Program, Setup};
+
+/// Whether this machine's compiler has the sanitizer's runtime.
+fn has(runtime: &str) -> bool {
+    let asked = Command::new("gcc").arg(format!("-print-file-name={runtime}")).output();
+    asked.is_ok_and(|answer| String::from_utf8_lossy(&answer.stdout).starts_with('/'))
+}
+
+/// A directory with a driver that maps nothing.
+pub fn plain_driver() -> PathBuf {
+    let flags = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"];
+    let library = Program::compiled("gcc", "plain_driver.c", &flags).0;
+    let directory = library.with_extension("d");
+    std::fs::create_dir_all(&directory).unwrap();
+    let _ = std::os::unix::fs::symlink(library, directory.join("libcuda.so.1"));
+    directory
+}
+
+/// Built as C and as C++, run without and with calls of the driver.
+#[track_caller]
+fn same_as_bare(sanitizer: &str) {
+    if !has(&format!("lib{}.so", &sanitizer.replace("thread", "tsan").replace("address", "asan"))) {
+        println!("SKIP: no {sanitizer} sanitizer");
+        return;
+    }
+    // The second compiles the same file as C++.
+    for (compiler, language) in [("gcc", "-DIN_C"), ("g++", "-DIN_CPP")] {
+        let option = format!("-fsanitize={}", sanitizer.replace("ubsan", "undefined"));
+        let flags = ["-g", language, &option, "-ldl", "-lpthread"];
+        let program = Program::compiled(compiler, "sanitized.c", &flags);
+        for use_of in ["none", "cuda"] {
+            let mut setup = Setup::simulated()
+                .arg(use_of)
+                .env("ASAN_OPTIONS", "verify_asan_link_order=0:detect_leaks=0");
+            if sanitizer == "thread" {
+                // It keeps the address space where the simulated driver's memory lies.
+                setup = setup.env("LD_LIBRARY_PATH", plain_driver());
+            }
+            let bare = program.run(setup.clone());
+            let ours = program.run(setup.preload());
+            let what = format!("{sanitizer} {language} {use_of}");
+            assert_eq!(bare.status, 3, "{what}: {}", bare.stderr);
+            assert_eq!(ours.status, bare.status, "{what}: {}", ours.stderr);
+            assert_eq!(ours.stdout, bare.stdout, "{what}");
+            assert_eq!(ours.traces().len(), usize::from(use_of == "cuda"), "{what}");
+            // The order in which AddressSanitizer wants the libraries is the one thing to say.
+            let said = ours.stderr.replace(
+                "vramtrace: AddressSanitizer is behind us: put libasan first in LD_PRELOAD\n",
+                "",
+            );
+            assert_eq!(said, bare.stderr, "{what}");
+        }
+    }
+}
+
+#[test]
+fn thread_sanitizer_programs_run_as_without_us() {
+    same_as_bare("thread");
+}
+
+#[test]
+fn address_sanitizer_programs_run_as_without_us() {
+    same_as_bare("address");
+}
+
+#[test]
+fn undefined_behaviour_sanitizer_programs_run_as_without_us() {
+    same_as_bare("ubsan");
+}

@@ -1,0 +1,73 @@
+//! Memory of one process in another: the owner counts it, the borrower lists it and sums nothing.
+
+use testkit::{Program, Run, Scratch, Setup};
+use vramtrace_format::{Event, SiteId, StackId, TraceReader};
+
+fn run(setup: Setup) -> Run {
+    let scratch = Scratch::new();
+    let state = scratch.0.join("devices");
+    Program::c("sharing").run_in(setup.env("VRAMTRACE_SIM_STATE", state), scratch).ok()
+}
+
+#[test]
+fn the_owner_counts_it_and_the_borrower_does_not() {
+    let bare = run(Setup::simulated());
+    let ours = run(Setup::simulated().preload());
+    assert_eq!(ours.stdout, bare.stdout);
+    assert_eq!(ours.stderr, "");
+    assert!(ours.stdout.contains("same address 1"), "{}", ours.stdout);
+
+    let report = ours.report();
+    let processes = report["processes"].as_array().unwrap();
+    assert_eq!(processes.len(), 2, "{report:#}");
+    let borrowed = |process: &serde_json::Value| {
+        process["devices"][0]["by_kind"]["imported"]["allocations"].as_u64().unwrap_or(0)
+    };
+    let borrower = processes.iter().find(|process| borrowed(process) > 0).expect("a borrower");
+    let owner = processes.iter().find(|process| borrowed(process) == 0).expect("an owner");
+    let (borrower, owner) = (&borrower["devices"][0], &owner["devices"][0]);
+    assert_eq!(owner["peak_bytes"], 64 << 20, "{owner:#}");
+    assert_eq!(owner["live_bytes"], 0, "{owner:#}");
+    let imported = &borrower["by_kind"]["imported"];
+    // Two opens of one handle are one, and the one that stays open is another.
+    assert_eq!(imported["allocations"], 2, "{borrower:#}");
+    assert_eq!(imported["peak_bytes"], 64 << 20, "{borrower:#}");
+    assert_eq!(imported["live_bytes"], 64 << 20, "{borrower:#}");
+    assert_eq!(borrower["peak_bytes"], 0, "{borrower:#}");
+}
+
+#[test]
+fn what_is_borrowed_is_under_no_cap() {
+    let bare = run(Setup::simulated());
+    let capped = run(Setup::simulated().cap("700MiB"));
+    assert_eq!(capped.stdout, bare.stdout);
+}
+
+/// Who gives memory away is told, with its address: some settings would break it.
+#[test]
+fn what_is_shared_is_told() {
+    let ours = run(Setup::simulated().preload());
+    let told = ours.traces().into_iter().filter(|trace| {
+        let bytes = testkit::trace_bytes(trace);
+        let reader = TraceReader::new(&bytes).unwrap();
+        let events: Vec<Event> = reader.events().map(|stamped| stamped.event).collect();
+        let owned = events.iter().find_map(|event| match event {
+            Event::Alloc(alloc) if alloc.size == 64 << 20 => Some(*alloc),
+            _ => None,
+        });
+        let shared: Vec<_> = events
+            .iter()
+            .filter_map(|event| match *event {
+                Event::Shared { address, site, stack } => Some((address, site, stack)),
+                _ => None,
+            })
+            .collect();
+        for (address, site, stack) in &shared {
+            assert_eq!(Some(*address), owned.map(|alloc| alloc.key));
+            assert!(*site != SiteId(0) && *stack != StackId(0));
+        }
+        assert!(shared.len() <= 1, "one call");
+        !shared.is_empty()
+    });
+    assert_eq!(told.count(), 1, "the owner's trace");
+}

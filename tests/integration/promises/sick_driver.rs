@@ -1,0 +1,99 @@
+//! A driver or an NVML that hangs, fails and dies: the program sees what it would see without us,
+//! a hook is never the first to hang, and the cap's figures stay.
+
+use std::time::{Duration, Instant};
+use testkit::{Program, Run, Setup};
+
+const MIB: u64 = 1 << 20;
+
+fn how(name: &str) -> Setup {
+    Setup::simulated().arg(name).timeout(Duration::from_secs(20))
+}
+
+#[track_caller]
+fn as_bare(setup: Setup, change: impl FnOnce(Setup) -> Setup) -> Run {
+    let program = Program::c("sick");
+    let bare = program.run(setup.clone());
+    let ours = program.run(change(setup.preload()));
+    assert_eq!((&ours.stdout, ours.status), (&bare.stdout, bare.status), "{}", ours.stderr);
+    ours
+}
+
+#[test]
+fn an_nvml_that_hangs_stops_nobody_and_is_named_once() {
+    for (hangs, cap) in [("hangs:0", "8GiB"), ("hangs:5", "")] {
+        let began = Instant::now();
+        let ours = as_bare(how("threads").env("VRAMTRACE_SIM_NVML", hangs), |setup| {
+            if cap.is_empty() { setup } else { setup.cap(cap) }
+        });
+        assert!(began.elapsed() < Duration::from_secs(12), "{hangs} {cap}");
+        let lines: Vec<&str> = ours.stderr.lines().collect();
+        assert_eq!(lines.len(), 1, "{hangs} {cap}: {}", ours.stderr);
+        assert!(lines[0].starts_with("vramtrace: NVML does not answer"), "{}", ours.stderr);
+        assert_eq!(ours.only_report()["ended_in_order"], true);
+    }
+}
+
+/// What contexts took was seen before, and counts on.
+#[test]
+fn what_was_counted_stays_counted_when_nvml_falls_silent() {
+    for ill in ["hangs:4", "lost:4"] {
+        let setup = how("threads").env("VRAMTRACE_SIM_NVML", ill);
+        // 518 MiB of the context, 64 and 512: they do not fit.
+        let run = Program::c("sick").run(setup.cap("1024MiB"));
+        assert!(run.stdout.contains("take(&p, 512 * MIB) = 2"), "{ill}: {}", run.stdout);
+        assert_eq!(run.only_report()["devices"][0]["refused_by_cap"], 1, "{ill}");
+    }
+}
+
+#[test]
+fn a_sticky_error_is_the_programs_and_a_reset_ends_it() {
+    let setup = || how("sticky").env("VRAMTRACE_SIM_FAULT", "700@cuMemAlloc_v2:3");
+    let ours = as_bare(setup(), |setup| setup);
+    assert!(ours.stdout.contains("= 700"), "{}", ours.stdout);
+    assert_eq!(ours.stderr, "");
+    let device = &ours.only_report()["devices"][0];
+    assert_eq!(device["live_bytes"], 600 * MIB, "{device:#}");
+    // 518 MiB of the new context and 300, and not a second time 300.
+    let capped = Program::c("sick").run(setup().cap("1000MiB")).ok();
+    let tail: Vec<&str> = capped.stdout.lines().rev().take(2).collect();
+    assert_eq!(tail, ["take(&p, 300 * MIB) = 2", "take(&p, 300 * MIB) = 0"], "{}", capped.stdout);
+    assert!(capped.stdout.contains("= 700"), "the driver's answer, not ours: {}", capped.stdout);
+}
+
+#[test]
+fn calls_after_the_drivers_end_get_its_answer() {
+    for cap in ["", "8GiB"] {
+        let ours = as_bare(how("late").env("VRAMTRACE_SIM_FAULT", "exit"), |setup| {
+            if cap.is_empty() { setup } else { setup.cap(cap) }
+        });
+        assert_eq!(ours.stdout.matches("= 4\n").count(), 3, "{}", ours.stdout);
+        assert_eq!(ours.stderr, "");
+        let process = ours.only_report();
+        assert_eq!(process["ended_in_order"], true);
+        assert_eq!(process["devices"][0]["live_bytes"], 64 * MIB, "the free has failed");
+    }
+}
+
+/// The thread that asks NVML does not keep the process alive.
+#[test]
+fn a_program_whose_first_thread_ends_first_ends() {
+    as_bare(how("leave"), |setup| setup.cap("8GiB"));
+}
+
+/// Where a filter forbids threads, NVML is not asked at all, and one line says what that means.
+#[test]
+fn no_thread_to_ask_nvml_changes_nothing_and_is_said() {
+    let source = "../../shim/tests/programs/deny.c";
+    let deny = Program::compiled("gcc", source, &["-shared", "-fPIC"]).0.display().to_string();
+    let preloads = [testkit::shim().display().to_string(), deny.clone()].join(":");
+    let filtered = |preload: &str| {
+        let setup = Setup::simulated().arg("sticky").env("LD_PRELOAD", preload);
+        let setup = setup.env("DENY_CALL", libc::SYS_clone3.to_string());
+        Program::c("sick").run(setup.env("DENY_ERROR", libc::EPERM.to_string())).ok()
+    };
+    let (bare, ours) = (filtered(&deny), filtered(&preloads));
+    assert_eq!(ours.stdout, bare.stdout);
+    assert_eq!(ours.stderr.lines().count(), 1, "{}", ours.stderr);
+    assert!(ours.stderr.starts_with("vramtrace: no thread can be made"), "{}", ours.stderr);
+}

@@ -1,0 +1,56 @@
+//! Whichever door a program goes through, the ledger has each allocation once, with its size and
+//! kind.
+
+use testkit::{Program, Setup};
+
+const MIB: u64 = 1 << 20;
+
+#[track_caller]
+fn once_each(process: &serde_json::Value) {
+    let device = &process["devices"][0];
+    assert_eq!(device["allocations"], 2, "{device:#}");
+    assert_eq!(device["frees"], 2, "{device:#}");
+    for kind in ["device", "pool"] {
+        assert_eq!(device["by_kind"][kind]["allocations"], 1, "{kind}: {device:#}");
+    }
+    assert_eq!(device["by_kind"]["device"]["peak_bytes"], 4 * MIB, "{device:#}");
+    assert_eq!(device["by_kind"]["device"]["live_bytes"], 0, "{device:#}");
+}
+
+#[track_caller]
+fn through(door: &str) {
+    let program = Program::c("doors");
+    let bare = program.run(Setup::simulated().arg(door)).ok();
+    let ours = program.run(Setup::simulated().preload().arg(door)).ok();
+    assert_eq!(ours.stdout, bare.stdout, "{door}");
+    assert_eq!(ours.stderr, bare.stderr, "{door}");
+    once_each(&ours.only_report());
+}
+
+#[test]
+fn symbols_found_by_dlsym_are_recorded() {
+    for door in ["dlsym", "default", "dlsym-of-dlsym"] {
+        through(door);
+    }
+}
+
+#[test]
+fn symbols_found_by_rtld_next_are_recorded() {
+    through("next");
+}
+
+/// Original versions, as cudart asks; legacy and per-thread default streams.
+#[test]
+fn symbols_found_by_get_proc_address_are_recorded() {
+    for door in ["proc1-0", "proc1-1", "proc1-2"] {
+        through(door);
+    }
+}
+
+/// The newest version, through the pointer that it gives for itself.
+#[test]
+fn symbols_found_by_get_proc_address_v2_are_recorded() {
+    for door in ["proc2-0", "proc2-1", "proc2-2"] {
+        through(door);
+    }
+}

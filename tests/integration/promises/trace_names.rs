@@ -1,0 +1,101 @@
+//! `VRAMTRACE_OUT`, `--out` and what is found again: as docs/ENV.md says.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use testkit::{Program, Scratch, Setup, vramtrace};
+
+fn names(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).unwrap();
+    let mut names: Vec<_> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.retain(|name| !matches!(name.as_str(), "stdout" | "stderr"));
+    names.sort();
+    names
+}
+
+fn record(scratch: Scratch, out: &str) -> testkit::Run {
+    let setup = Setup::simulated().preload().arg("return").env("VRAMTRACE_OUT", out);
+    Program::c("endings").run_in(setup, scratch)
+}
+
+#[test]
+fn a_name_without_the_extension_is_one_directory_for_all_ranks() {
+    let mut scratch = Scratch::new();
+    for _ in 0..3 {
+        scratch = record(scratch, "traces").ok().scratch;
+    }
+    assert_eq!(names(&scratch.0), ["traces"]);
+    let traces = names(&scratch.0.join("traces"));
+    assert_eq!(traces.len(), 3, "{traces:?}");
+    assert!(traces.iter().all(|name| name.ends_with(".vtrace")), "{traces:?}");
+}
+
+#[test]
+fn devices_and_plain_files_are_left_alone() {
+    let run = record(Scratch::new(), "/dev/zero").ok();
+    assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
+    assert!(run.stderr.contains("Not a directory"), "{}", run.stderr);
+    assert!(!Path::new("/dev/zero.2").exists() && names(&run.scratch.0).is_empty());
+
+    let scratch = Scratch::new();
+    std::fs::write(scratch.0.join("notes"), "mine").unwrap();
+    let run = record(scratch, "notes").ok();
+    assert_eq!(run.stderr.lines().count(), 1, "{}", run.stderr);
+    assert_eq!(names(&run.scratch.0), ["notes"]);
+    assert_eq!(std::fs::read(run.scratch.0.join("notes")).unwrap(), b"mine");
+
+    let scratch = Scratch::new();
+    let null = scratch.0.join("null");
+    let made = Command::new("mknod").arg(&null).args(["c", "1", "3"]).output().unwrap();
+    if !made.status.success() {
+        return testkit::skip("a null device of our own: mknod is not allowed");
+    }
+    let run = record(scratch, null.to_str().unwrap()).ok();
+    assert_eq!((run.stderr.as_str(), names(&run.scratch.0)), ("", vec!["null".to_string()]));
+}
+
+fn run_into(directory: &Path, out: &str) -> Output {
+    let output = vramtrace()
+        .current_dir(directory)
+        .args(["run", "--simulate=1x8GiB", "--out", out, "--"])
+        .arg(&Program::c("endings").0)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    output
+}
+
+fn report(directory: &Path, inputs: &[&str]) -> serde_json::Value {
+    let output = vramtrace()
+        .current_dir(directory)
+        .args(["report", "--json"])
+        .args(inputs)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn a_taken_name_is_numbered_and_found_again() {
+    let scratch = Scratch::new();
+    run_into(&scratch.0, "x.vtrace");
+    let second = run_into(&scratch.0, "x.vtrace");
+    assert!(String::from_utf8_lossy(&second.stderr).contains("x.2.vtrace"), "{second:?}");
+    assert_eq!(names(&scratch.0), ["x.2.vtrace", "x.vtrace"]);
+    assert_eq!(report(&scratch.0, &["."])["processes"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn the_newest_run_is_found_in_a_directory_of_any_name() {
+    let scratch = Scratch::new();
+    run_into(&scratch.0, "first.vtrace");
+    run_into(&scratch.0, "elsewhere");
+    let newest = names(&scratch.0.join("elsewhere"));
+    let report = report(&scratch.0, &[]);
+    let traces = report["processes"].as_array().unwrap();
+    let paths: Vec<PathBuf> =
+        traces.iter().map(|one| one["trace"].as_str().unwrap().into()).collect();
+    assert_eq!(paths, [PathBuf::from("elsewhere").join(&newest[0])]);
+}

@@ -1,0 +1,15 @@
+//! What the commands that read traces say.
+
+mod endings;
+mod golden;
+mod holders;
+mod import_command;
+mod leak_verdicts;
+mod leaks;
+mod missing;
+mod outputs;
+mod printed_text;
+mod recorded_demo;
+mod report;
+mod stacks_export;
+mod timeline_export;

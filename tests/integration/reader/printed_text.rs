@@ -1,0 +1,125 @@
+//! What a trace says of itself reaches the terminal without secrets and without characters that
+//! terminals obey; names of traces that are none hang nothing.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use testkit::trace_builder::{SECOND, TraceBuilder};
+use testkit::{Program, Scratch, Setup, vramtrace};
+use vramtrace_format::physical::MIB;
+use vramtrace_format::{Definition, Kind, TraceReader};
+
+const KEY: &str = "hf_AbCdEfGhIjKlMnOpQrStUvWxYz";
+
+fn told(trace: &std::path::Path) -> String {
+    let mut all = String::new();
+    for args in [&["report"][..], &["report", "--json"], &["holders"], &["leaks"], &["oom"]] {
+        let output = vramtrace().args(args).arg(trace).output().unwrap();
+        all.push_str(&String::from_utf8(output.stdout).unwrap());
+        all.push_str(&String::from_utf8(output.stderr).unwrap());
+    }
+    for format in ["csv", "chrome"] {
+        let mut export = vramtrace();
+        let output = export.args(["export", "--format", format, "-o", "-"]).arg(trace).output();
+        all.push_str(&String::from_utf8(output.unwrap().stdout).unwrap());
+    }
+    all
+}
+
+#[test]
+fn a_secret_of_the_command_line_is_in_no_trace() {
+    let setup = Setup::simulated().preload().arg("churn").arg(10).arg("--hf-token").arg("private1");
+    let run = Program::c("endings").run(setup.arg(KEY).arg("--db-password=private2")).ok();
+    let bytes = std::fs::read(run.only_trace()).unwrap();
+    let has = |text: &str| bytes.windows(text.len()).any(|part| part == text.as_bytes());
+    assert!(!has(KEY) && !has("private1") && !has("private2"));
+    assert!(has("--hf-token") && has("--db-password=***"));
+    let command = TraceReader::new(&bytes).unwrap().header().command.clone();
+    assert_eq!(command[2..], ["10", "--hf-token", "***", "***", "--db-password=***"]);
+}
+
+#[test]
+fn nor_is_one_of_an_older_trace_shown() {
+    let scratch = Scratch::new();
+    let mut t = TraceBuilder::new();
+    t.header.command = ["python3", "train.py", "--hf-token", KEY].map(String::from).into();
+    t.alloc(SECOND, Kind::Device, 1 << 40, MIB);
+    t.write(&scratch.0.join("t.vtrace"));
+    let all = told(&scratch.0.join("t.vtrace"));
+    assert!(!all.contains(KEY) && all.contains("--hf-token ***"), "{all}");
+}
+
+#[test]
+fn no_text_of_a_trace_turns_the_terminal_around() {
+    let scratch = Scratch::new();
+    let evil = "a\u{202e}b\u{1b}]0;x\u{7}c\u{2066}d\u{9b}e\rf";
+    let mut t = TraceBuilder::new().rank(0, 2);
+    t.header.host = format!("host{evil}");
+    t.header.command = vec![format!("python{evil}")];
+    t.define(Definition::Note { text: format!("note{evil}") });
+    t.code(1, &format!("function{evil}"), &format!("/home/me/{evil}.py"), 3);
+    t.stack(1, &[], &[1], &[]);
+    t.alloc_by(SECOND, Kind::Device, 1 << 40, MIB, 1);
+    let name = format!("x{evil}.vtrace").replace('/', "_");
+    t.write(&scratch.0.join(&name));
+    let bad =
+        |c: char| c != '\n' && c != '\t' && (c.is_control() || "\u{202e}\u{2066}".contains(c));
+    let shown = |args: &[&str]| {
+        let output = vramtrace().args(args).current_dir(&scratch.0).output().unwrap();
+        // With colours, as a terminal gets it: then escapes are not taken out by the way.
+        let mut forced = vramtrace();
+        forced.args(args).current_dir(&scratch.0).env("CLICOLOR_FORCE", "1").env_remove("NO_COLOR");
+        let forced = forced.output().unwrap();
+        let text = [&output.stdout[..], &output.stderr].concat();
+        let text = String::from_utf8(text).unwrap();
+        assert!(!text.contains(bad), "{args:?}: {text:?}");
+        let text = String::from_utf8([forced.stdout, forced.stderr].concat()).unwrap();
+        assert!(!text.contains("\u{1b}]"), "{args:?}: {text:?}");
+    };
+    for args in [
+        &["report"][..],
+        &["report", "--json"],
+        &["holders", "--full"],
+        &["holders", "--json"],
+        &["leaks", "--full"],
+        &["oom"],
+        &["report", "--at", "99"],
+    ] {
+        shown(args);
+    }
+    // Several at once: the overview.
+    std::fs::copy(scratch.0.join(&name), scratch.0.join("y.vtrace")).unwrap();
+    t.header.pid += 1;
+    t.header.uuid[3] ^= 1;
+    t.header.host = "other".into();
+    t.write(&scratch.0.join("z.vtrace"));
+    shown(&["report", "."]);
+    shown(&["report", "--all", "."]);
+}
+
+#[test]
+fn a_fifo_with_a_traces_name_hangs_nothing() {
+    let scratch = Scratch::new();
+    assert!(Command::new("mkfifo").arg(scratch.0.join("x.vtrace")).status().unwrap().success());
+    for args in [&["report", "x.vtrace"][..], &["report", "."], &["report"], &["holders"]] {
+        let mut child = vramtrace()
+            .args(args)
+            .current_dir(&scratch.0)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let begun = Instant::now();
+        let status = loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                break status;
+            }
+            if begun.elapsed() > Duration::from_secs(20) {
+                child.kill().unwrap();
+                panic!("{args:?} waits for ever");
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        };
+        assert_eq!(status.code(), Some(2), "{args:?}");
+    }
+}

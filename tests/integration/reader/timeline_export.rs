@@ -1,0 +1,433 @@
+//! `vramtrace export`: each format is read back with a parser of its own kind, and holds what the
+//! traces hold.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use prost::Message;
+use serde_json::Value;
+use testkit::{Scratch, vramtrace};
+use vramtrace_format::{
+    Alloc, Appended, Define, Definition, DeviceId, Event, Header, Kind, PoolId, PoolOrigin,
+    Refused, RefusedBy, SiteId, Space, StackId, ThreadId, WindowHeader, WindowKind, WindowWriter,
+};
+use vramtrace_reader::export::perfetto::proto::{
+    AnnotationValue, EventType, InternedName, Trace, TrackDescriptor,
+};
+
+const MIB: u64 = 1 << 20;
+const SECOND: u64 = 1_000_000_000;
+const START: u64 = 1_700_000_000 * SECOND;
+
+fn definitions() -> Vec<Definition> {
+    let site = |id, api, kind, pool| Definition::Site {
+        id: SiteId(id),
+        api,
+        kind: Some(kind),
+        device: DeviceId(0),
+        context: vramtrace_format::ContextId(1),
+        pool: PoolId(pool),
+        stream: 0x10,
+    };
+    vec![
+        Definition::Api { id: 1, name: "cuMemAlloc_v2".into() },
+        Definition::Api { id: 2, name: "cuMemAllocAsync".into() },
+        Definition::Api { id: 3, name: "cuMemHostAlloc".into() },
+        Definition::Thread { id: ThreadId(1), tid: 4711, name: "main, \"quoted\"".into() },
+        Definition::Device {
+            id: DeviceId(0),
+            uuid: [7; 16],
+            name: "GPU".into(),
+            total_bytes: 24 << 30,
+            mig: false,
+        },
+        Definition::Pool {
+            id: PoolId(1),
+            device: DeviceId(0),
+            handle: 1,
+            origin: PoolOrigin::Default,
+        },
+        site(1, 1, Kind::Device, 0),
+        site(2, 2, Kind::Pool, 1),
+        site(3, 3, Kind::HostPinned, 0),
+    ]
+}
+
+fn alloc(key: u64, size: u64, site: u32, space: Space) -> Event {
+    Event::Alloc(Alloc { key, space, size, site: SiteId(site), stack: StackId(0) })
+}
+
+fn free(key: u64) -> Event {
+    Event::Free { key, space: Space::Device, site: SiteId(0) }
+}
+
+/// A: 4 MiB from 1 s to 3 s. B: 1 KiB from 2 s on. C: a pool block of 8 MiB from 2.5 s to 2.6 s.
+/// A refusal at 4 s. D: 2 MiB at 5 s, at the address of A. Pinned host memory at 6 s.
+fn events() -> Vec<(u64, Event)> {
+    let refused = Event::Refused(Refused {
+        site: SiteId(1),
+        stack: StackId(0),
+        size: 99 * MIB,
+        result: 2,
+        by: RefusedBy::Cap,
+        counted: 7 * MIB,
+        limit: 64 * MIB,
+        driver_free: 0,
+        cache: None,
+    });
+    vec![
+        (SECOND, alloc(0x7f00_0000_0000, 4 * MIB, 1, Space::Device)),
+        (2 * SECOND, alloc(0x7f00_0100_0000, 1024, 1, Space::Device)),
+        (5 * SECOND / 2, Event::PoolState { pool: PoolId(1), reserved: 32 * MIB, used: 8 * MIB }),
+        (5 * SECOND / 2, alloc(0x7f00_0200_0000, 8 * MIB, 2, Space::Device)),
+        (26 * SECOND / 10, free(0x7f00_0200_0000)),
+        (3 * SECOND, free(0x7f00_0000_0000)),
+        (4 * SECOND, refused),
+        (5 * SECOND, alloc(0x7f00_0000_0000, 2 * MIB, 1, Space::Device)),
+        (6 * SECOND, alloc(0x5555_0000, 3 * MIB, 3, Space::Host)),
+        (7 * SECOND, Event::Ended),
+    ]
+}
+
+/// A trace written with the recorder's own writer.
+fn write_trace(path: &Path, header: &Header, events: &[(u64, Event)]) {
+    let window = |kind, slot, slots| {
+        let header = WindowHeader {
+            kind,
+            slots,
+            sequence: 0,
+            slot,
+            base_time_ns: 0,
+            file: header.file_tag(),
+        };
+        let words: Vec<AtomicU64> = (0..header.bytes() / 8).map(|_| AtomicU64::new(0)).collect();
+        (header, words)
+    };
+    let (define_header, define_words) = window(WindowKind::Definitions, 0, 1);
+    let writer = WindowWriter::begin(&define_words, define_header);
+    for definition in definitions() {
+        let done = writer.define(ThreadId(1), 0, &mut Define::new(&definition));
+        assert!(done != Appended::Full);
+    }
+    let (event_header, event_words) = window(WindowKind::Events, 1, 4);
+    let writer = WindowWriter::begin(&event_words, event_header);
+    for (time_ns, event) in events {
+        assert!(writer.append(ThreadId(1), *time_ns, event) != Appended::Full);
+    }
+    let mut bytes = header.to_page().to_vec();
+    for word in define_words.iter().chain(&event_words) {
+        bytes.extend(word.load(Ordering::Relaxed).to_ne_bytes());
+    }
+    std::fs::write(path, bytes).unwrap();
+}
+
+fn header(pid: u32, rank: u32, start_s: u64) -> Header {
+    Header {
+        major: vramtrace_format::header::MAJOR,
+        minor: vramtrace_format::header::MINOR,
+        uuid: [rank as u8; 16],
+        pid,
+        start_unix_ns: START + start_s * SECOND,
+        host: format!("node{rank}"),
+        command: vec!["train, \"it\"".into()],
+        rank: Some(rank),
+        ..Header::default()
+    }
+}
+
+/// Two ranks on two hosts with the same pid; the second starts 10 s later.
+fn two_ranks(scratch: &Scratch) -> Vec<PathBuf> {
+    let ranks = [(0, 0), (1, 10)].map(|(rank, start_s)| {
+        let path = scratch.0.join(format!("rank{rank}.vtrace"));
+        write_trace(&path, &header(42, rank, start_s), &events());
+        path
+    });
+    ranks.to_vec()
+}
+
+fn export(scratch: &Scratch, args: &[&str]) -> Output {
+    vramtrace().arg("export").args(args).current_dir(&scratch.0).output().unwrap()
+}
+
+#[track_caller]
+fn exported(scratch: &Scratch, args: &[&str]) -> Vec<u8> {
+    let output = export(scratch, &[args, &["-o", "-"]].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    output.stdout
+}
+
+fn rows(csv: &[u8]) -> Vec<HashMap<String, String>> {
+    let mut reader = csv::Reader::from_reader(csv);
+    reader.deserialize().map(Result::unwrap).collect()
+}
+
+fn of<'r>(
+    rows: &'r [HashMap<String, String>],
+    record: &str,
+    rank: &str,
+) -> Vec<&'r HashMap<String, String>> {
+    rows.iter().filter(|row| row["record"] == record && row["rank"] == rank).collect()
+}
+
+#[test]
+fn csv_has_every_allocation_counter_and_refusal() {
+    let scratch = Scratch::new();
+    two_ranks(&scratch);
+    let rows = rows(&exported(&scratch, &["rank0.vtrace", "rank1.vtrace", "--format", "csv"]));
+    for (rank, offset) in [("0", 0.0), ("1", 10.0)] {
+        let allocations: Vec<(String, f64, f64, u64, String)> = of(&rows, "allocation", rank)
+            .into_iter()
+            .map(|row| {
+                (
+                    row["kind"].clone(),
+                    row["time_s"].parse::<f64>().unwrap() - offset,
+                    row["end_s"].parse::<f64>().unwrap() - offset,
+                    row["bytes"].parse().unwrap(),
+                    row["end"].clone(),
+                )
+            })
+            .collect();
+        let row = |kind: &str, from, to, bytes, end: &str| {
+            (kind.to_string(), from, to, bytes, end.to_string())
+        };
+        let near = |a: f64, b: f64| (a - b).abs() < 1e-6;
+        let expected = [
+            row("pool", 2.5, 2.6, 8 * MIB, "freed"),
+            row("device", 1.0, 3.0, 4 * MIB, "freed"),
+            row("device", 2.0, 7.0, 1024, "live"),
+            row("device", 5.0, 7.0, 2 * MIB, "live"),
+            row("host_pinned", 6.0, 7.0, 3 * MIB, "live"),
+        ];
+        assert_eq!(allocations.len(), expected.len());
+        for (found, expected) in allocations.iter().zip(&expected) {
+            assert_eq!((&found.0, found.3, &found.4), (&expected.0, expected.3, &expected.4));
+            assert!(near(found.1, expected.1), "{found:?} {expected:?}");
+            assert!(near(found.2, expected.2), "{found:?} {expected:?}");
+        }
+        let live: Vec<u64> = of(&rows, "counter", rank)
+            .into_iter()
+            .filter(|row| row["kind"] == "live")
+            .map(|row| row["bytes"].parse::<u64>().unwrap() / MIB)
+            .collect();
+        assert_eq!(live, [4, 6, 38, 34, 36]);
+        let refusals = of(&rows, "refusal", rank);
+        assert_eq!(refusals.len(), 1);
+        assert_eq!(refusals[0]["result"], "cap 2");
+        assert_eq!(refusals[0]["api"], "cuMemAlloc_v2");
+        assert_eq!(refusals[0]["cap_bytes"], (64 * MIB).to_string());
+    }
+}
+
+#[test]
+fn a_window_and_a_least_size_leave_out_the_rest() {
+    let scratch = Scratch::new();
+    two_ranks(&scratch);
+    let wanted = ["--from", "2.55", "--to", "4.5", "--min-size", "1MiB", "--format", "csv"];
+    let rows = rows(&exported(&scratch, &[&["rank0.vtrace"][..], &wanted].concat()));
+    let sizes: Vec<u64> =
+        of(&rows, "allocation", "0").iter().map(|row| row["bytes"].parse().unwrap()).collect();
+    assert_eq!(sizes, [8 * MIB, 4 * MIB], "A and C were live in it, B is too small, D comes later");
+    assert_eq!(of(&rows, "refusal", "0").len(), 1);
+    let counters = of(&rows, "counter", "0");
+    let first: Vec<_> = counters.iter().filter(|row| row["time_s"] == "2.550000000").collect();
+    assert!(
+        first.iter().any(|row| row["kind"] == "live" && row["bytes"] == (38 * MIB).to_string())
+    );
+    assert!(counters.iter().all(|row| row["time_s"].parse::<f64>().unwrap() >= 2.55));
+}
+
+#[test]
+fn chrome_is_valid_json_whose_slices_pair() {
+    let scratch = Scratch::new();
+    two_ranks(&scratch);
+    let json = exported(&scratch, &["rank0.vtrace", "rank1.vtrace", "--format", "chrome"]);
+    let json: Value = serde_json::from_slice(&json).unwrap();
+    let events = json["traceEvents"].as_array().unwrap();
+    let mut open: HashMap<(u64, &str), f64> = HashMap::new();
+    let mut closed_at: HashMap<(u64, &str), f64> = HashMap::new();
+    let mut pairs = 0;
+    for event in events {
+        let phase = event["ph"].as_str().unwrap();
+        if !matches!(phase, "b" | "e") {
+            continue;
+        }
+        let id = (event["pid"].as_u64().unwrap(), event["id"].as_str().unwrap());
+        let at = event["ts"].as_f64().unwrap();
+        if phase == "b" {
+            assert!(at >= closed_at.get(&id).copied().unwrap_or(0.0), "lanes do not overlap");
+            assert!(open.insert(id, at).is_none(), "{id:?} begins twice");
+            assert!(event["args"]["bytes"].as_u64().unwrap() > 0);
+        } else {
+            let began = open.remove(&id).expect("an end has its begin");
+            assert!(at >= began);
+            closed_at.insert(id, at);
+            pairs += 1;
+        }
+    }
+    assert!(open.is_empty(), "every begin has its end");
+    assert_eq!(pairs, 10);
+    let names: Vec<&str> = events
+        .iter()
+        .filter(|event| event["name"] == "process_name")
+        .map(|event| event["args"]["name"].as_str().unwrap())
+        .collect();
+    assert!(names[0].starts_with("rank 0: ") && names[1].starts_with("rank 1: "), "{names:?}");
+    let pids: std::collections::HashSet<u64> =
+        events.iter().map(|event| event["pid"].as_u64().unwrap()).collect();
+    assert_eq!(pids.len(), 2, "two hosts with one pid stay two processes");
+    assert_eq!(events.iter().filter(|event| event["ph"] == "i").count(), 2);
+    let late = events.iter().filter(|e| e["ph"] == "i").map(|e| e["ts"].as_f64().unwrap());
+    assert_eq!(late.collect::<Vec<_>>(), [4e6, 14e6]);
+}
+
+/// Names of one sequence, as far as they were written.
+#[derive(Default)]
+struct Names(BTreeMap<u64, String>);
+
+impl Names {
+    fn learn(&mut self, names: &[InternedName]) {
+        for name in names {
+            let fresh = self.0.insert(name.iid.unwrap(), name.name.clone().unwrap());
+            assert!(fresh.is_none(), "an id names one thing");
+        }
+    }
+}
+
+#[test]
+fn perfetto_parses_back_and_its_slices_never_overlap_on_a_track() {
+    let scratch = Scratch::new();
+    two_ranks(&scratch);
+    let bytes = exported(&scratch, &["rank0.vtrace", "rank1.vtrace", "--format", "perfetto"]);
+    let trace = Trace::decode(bytes.as_slice()).unwrap();
+    let mut tracks: HashMap<u64, TrackDescriptor> = HashMap::new();
+    let mut names: HashMap<u32, (Names, Names, Names)> = HashMap::new();
+    let mut open: HashMap<u64, u64> = HashMap::new();
+    let mut last_end: HashMap<u64, u64> = HashMap::new();
+    let (mut slices, mut instants, mut counters) = (Vec::new(), 0, BTreeMap::new());
+    for packet in &trace.packet {
+        let sequence = packet.trusted_packet_sequence_id.unwrap();
+        let first = !names.contains_key(&sequence);
+        assert_eq!(packet.sequence_flags.unwrap() & 1 == 1, first, "state is cleared once");
+        let known = names.entry(sequence).or_default();
+        if let Some(new) = &packet.interned_data {
+            known.0.learn(&new.event_categories);
+            known.1.learn(&new.event_names);
+            known.2.learn(&new.debug_annotation_names);
+        }
+        if let Some(track) = &packet.track_descriptor {
+            assert!(track.parent_uuid.is_none_or(|parent| tracks.contains_key(&parent)));
+            assert!(tracks.insert(track.uuid.unwrap(), track.clone()).is_none());
+        }
+        let Some(event) = &packet.track_event else { continue };
+        let at = packet.timestamp.unwrap();
+        let track = event.track_uuid.unwrap();
+        assert!(tracks.contains_key(&track), "a track is described before it is used");
+        assert!(event.category_iids.iter().all(|iid| known.0.0.contains_key(iid)));
+        let annotations = event.debug_annotations.iter();
+        let value = |wanted: &str| {
+            annotations
+                .clone()
+                .find(|a| known.2.0[&a.name_iid.unwrap()] == wanted)
+                .and_then(|a| a.value.clone())
+        };
+        match EventType::try_from(event.r#type.unwrap()).unwrap() {
+            EventType::SliceBegin => {
+                assert!(at >= last_end.get(&track).copied().unwrap_or(0));
+                assert!(open.insert(track, at).is_none(), "one slice at a time on a track");
+                let Some(AnnotationValue::Uint(bytes)) = value("bytes") else {
+                    panic!("a slice has its size")
+                };
+                slices.push((known.1.0[&event.name_iid.unwrap()].clone(), at, bytes));
+            }
+            EventType::SliceEnd => {
+                assert!(at >= open.remove(&track).expect("an end has its begin"));
+                last_end.insert(track, at);
+                assert!(value("lifetime_s").is_some());
+            }
+            EventType::Instant => instants += 1,
+            EventType::Counter => {
+                let name = tracks[&track].name.clone().unwrap();
+                assert_eq!(tracks[&track].counter.as_ref().unwrap().unit, Some(3));
+                let bytes = event.counter_value.unwrap() as u64 / MIB;
+                counters.entry((sequence, name)).or_insert_with(Vec::new).push(bytes);
+            }
+            EventType::Unspecified => panic!("an event has a type"),
+        }
+    }
+    assert!(open.is_empty());
+    assert_eq!((slices.len(), instants), (10, 2));
+    assert_eq!(slices[0], ("cuMemAlloc_v2".into(), SECOND, 4 * MIB));
+    assert_eq!(slices[5], ("cuMemAlloc_v2".into(), 11 * SECOND, 4 * MIB));
+    assert_eq!(counters[&(1, "GPU 0: live".into())], [4, 6, 38, 34, 36]);
+    assert_eq!(counters[&(2, "GPU 0: pool".into())], [32]);
+    let processes: Vec<_> = tracks.values().filter_map(|track| track.process.as_ref()).collect();
+    assert_eq!(processes.len(), 2);
+    assert!(processes[0].pid != processes[1].pid);
+}
+
+#[test]
+fn an_existing_file_is_kept_unless_forced() {
+    let scratch = Scratch::new();
+    two_ranks(&scratch);
+    let target = scratch.0.join("out.json");
+    std::fs::write(&target, "mine").unwrap();
+    let args = ["rank0.vtrace", "--format", "chrome", "-o", "out.json"];
+    let refused = export(&scratch, &args);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("--force"));
+    assert_eq!(std::fs::read(&target).unwrap(), b"mine");
+    let forced = export(&scratch, &[&args[..], &["--force"]].concat());
+    assert_eq!(forced.status.code(), Some(0));
+    assert!(serde_json::from_slice::<Value>(&std::fs::read(&target).unwrap()).is_ok());
+}
+
+#[test]
+fn bad_input_is_exit_2_and_leaves_nothing() {
+    let scratch = Scratch::new();
+    two_ranks(&scratch);
+    std::fs::write(scratch.0.join("text.vtrace"), "no trace at all").unwrap();
+    for (args, says) in [
+        (&["none.vtrace", "-o", "o"][..], "none.vtrace"),
+        (&["text.vtrace", "-o", "o"], "text.vtrace"),
+        (&["rank0.vtrace", "-o", "no/where"], "no/where"),
+        (&["rank0.vtrace", "--from", "x", "-o", "o"], "12.5"),
+        (&["rank0.vtrace", "--from", "3", "--to", "1", "-o", "o"], "--from"),
+        (&["rank0.vtrace", "--min-size", "1X", "-o", "o"], "--min-size"),
+        (&["rank0.vtrace", "--format", "xml", "-o", "o"], "perfetto"),
+        (&["rank0.vtrace"], "--output"),
+    ] {
+        let output = export(&scratch, args);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
+        assert!(said.contains(says), "{args:?}: {said}");
+    }
+    let mut left: Vec<_> =
+        std::fs::read_dir(&scratch.0).unwrap().map(|e| e.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["rank0.vtrace", "rank1.vtrace", "text.vtrace"]);
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_it_quietly() {
+    use std::io::Read;
+    use std::process::Stdio;
+    let scratch = Scratch::new();
+    let many: Vec<(u64, Event)> = (1..20_000)
+        .map(|n| (n * 1000, alloc(0x7f00_0000_0000 + n * (2 << 20), 2 * MIB, 1, Space::Device)))
+        .collect();
+    write_trace(&scratch.0.join("many.vtrace"), &header(1, 0, 0), &many);
+    let mut child = vramtrace()
+        .args(["export", "many.vtrace", "--format", "csv", "-o", "-"])
+        .current_dir(&scratch.0)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut first = [0; 6];
+    child.stdout.take().unwrap().read_exact(&mut first).unwrap();
+    assert_eq!(&first, b"record");
+    let ended = child.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&ended.stderr), "");
+}

@@ -1,0 +1,8 @@
+//! PyTorch's allocator: its blocks, its snapshots, its settings.
+
+mod allocator_truth;
+mod blocks;
+mod blocks_export;
+mod frag;
+mod snapshot_export;
+mod whatif;

@@ -1,0 +1,283 @@
+//! `vramtrace export --format torch-snapshot`: PyTorch's viewers take what we write. Python's own
+//! pickle module and the viewers' rules judge it: tests/python/torch_snapshot.py.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+use testkit::trace_builder::{SECOND, TraceBuilder};
+use testkit::{Program, Scratch, Setup, vramtrace};
+use vramtrace_format::{
+    Alloc, BlockChange, Definition, DeviceId, Event, Kind, SiteId, Space, StackId,
+};
+
+const MIB: u64 = 1 << 20;
+
+fn data(name: &str) -> PathBuf {
+    PathBuf::from(format!("{}/tests/data/{name}", env!("CARGO_MANIFEST_DIR")))
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn judge(arguments: &[&str]) -> String {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/torch_snapshot.py");
+    let output = Command::new("python3").arg(script).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+fn export(trace: &Path) -> PathBuf {
+    let pickle = trace.with_extension("pickle");
+    let output = vramtrace()
+        .args(["export", "--format", "torch-snapshot", "-o"])
+        .args([&pickle, trace])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    judge(&["opcodes", pickle.to_str().unwrap()]);
+    judge(&["rules", pickle.to_str().unwrap()]);
+    if let Some(viz) = std::env::var_os("VRAMTRACE_TEST_MEMORY_VIZ") {
+        judge(&["viewer", pickle.to_str().unwrap(), viz.to_str().unwrap()]);
+    }
+    pickle
+}
+
+fn facts(pickle: &Path) -> Value {
+    serde_json::from_str(&judge(&["facts", pickle.to_str().unwrap()])).unwrap()
+}
+
+fn import(scratch: &Scratch, file: &str) -> PathBuf {
+    let trace = scratch.0.join("imported.vtrace");
+    let output = vramtrace().arg("import").arg(data(file)).arg("-o").arg(&trace).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    trace
+}
+
+#[test]
+fn a_snapshot_that_was_imported_comes_out_as_it_went_in() {
+    let scratch = Scratch::new();
+    let pickle = export(&import(&scratch, "torch_snapshot_2.11.pickle.gz"));
+    let before = data("torch_snapshot_2.11.pickle.gz");
+    judge(&["same", before.to_str().unwrap(), pickle.to_str().unwrap()]);
+    // And once more: nothing is lost on the way.
+    let again = scratch.0.join("again.vtrace");
+    assert!(
+        vramtrace().arg("import").arg(&pickle).arg("-o").arg(&again).status().unwrap().success()
+    );
+    judge(&["same", pickle.to_str().unwrap(), export(&again).to_str().unwrap()]);
+}
+
+#[test]
+fn a_snapshot_of_a_training_run_has_every_block() {
+    let scratch = Scratch::new();
+    let facts = facts(&export(&import(&scratch, "varlen_s1.csv.gz")));
+    let expected = json!({
+        "alloc": 41_169, "free_requested": 40_722, "free_completed": 40_722, "segment_alloc": 219
+    });
+    assert_eq!(facts["actions"], expected);
+}
+
+#[test]
+fn driver_memory_without_torch_is_in_the_snapshot() {
+    let setup = Setup::simulated().preload();
+    for (name, setup) in [
+        ("families", setup.clone()),
+        ("vmm", setup.clone().arg("nccl")),
+        ("vmm", setup.arg("ranges")),
+    ] {
+        let run = Program::c(name).run(setup).ok();
+        let pickle = export(&run.only_trace());
+        let facts = facts(&pickle);
+        assert!(facts["actions"]["segment_alloc"].as_u64() > Some(0), "{name}: {facts}");
+        assert_eq!(facts["actions"]["segment_map"], Value::Null, "{name}: not PyTorch's");
+        let metadata = facts["metadata"].to_string();
+        assert!(metadata.contains("library: "), "{name}: {metadata}");
+    }
+}
+
+/// A block of PyTorch's, of this stack.
+fn block(t: &mut TraceBuilder, at: u64, key: u64, size: u64, stack: u32) {
+    let site = t.site(Kind::Block, 0);
+    let alloc = Alloc { key, space: Space::Block, size, site, stack: StackId(stack) };
+    t.event(at, Event::Alloc(alloc));
+}
+
+fn vmm(t: &mut TraceBuilder, at: u64, object: u64, address: u64, size: u64) {
+    t.alloc_by(at, Kind::Vmm, object, size, 1);
+    t.event(at, Event::Map { address, size, offset: 0, object });
+}
+
+/// PyTorch with a segment, with pages, and waiting; NCCL beside it.
+fn mixed() -> TraceBuilder {
+    let mut t = testkit::trace_builder::training();
+    let (segment, pages) = (100 << 30, 200 << 30);
+    t.alloc_by(10 * SECOND, Kind::Device, segment, 20 * MIB, 1);
+    block(&mut t, 10 * SECOND, segment, 4 * MIB, 2);
+    let change = BlockChange::Requested(4 * MIB - 100);
+    t.event(10 * SECOND, Event::BlockChange { address: segment, change });
+    block(&mut t, 11 * SECOND, segment + 8 * MIB, MIB, 1);
+    for page in 0..3 {
+        vmm(&mut t, 12 * SECOND, 50 + page, pages + page * 20 * MIB, 20 * MIB);
+    }
+    // Across two pages.
+    block(&mut t, 12 * SECOND, pages + 10 * MIB, 25 * MIB, 2);
+    t.free(13 * SECOND, Space::Block, segment + 8 * MIB);
+    let change = BlockChange::Pending;
+    t.event(13 * SECOND, Event::BlockChange { address: segment + 8 * MIB, change });
+    // The same place again, for another.
+    block(&mut t, 13 * SECOND, segment + 16 * MIB, MIB, 2);
+    t.free(14 * SECOND, Space::Block, segment + 16 * MIB);
+    block(&mut t, 14 * SECOND, segment + 16 * MIB, 2 * MIB, 2);
+    // A page goes with a block in it that nobody freed.
+    block(&mut t, 15 * SECOND, pages + 45 * MIB, MIB, 2);
+    t.event(16 * SECOND, Event::Unmap { address: pages + 40 * MIB, size: 20 * MIB });
+    t.free(16 * SECOND, Space::Vmm, 52);
+    // In no memory that is known; over another; in memory that somebody else uses whole.
+    block(&mut t, 17 * SECOND, 900 << 30, MIB, 2);
+    block(&mut t, 18 * SECOND, segment + 17 * MIB, 2 * MIB, 2);
+    t.event(
+        19 * SECOND,
+        Event::CacheOom {
+            device: DeviceId(0),
+            size: 5 << 30,
+            allocated: 1,
+            reserved: 2,
+            stack: StackId(2),
+        },
+    );
+    t
+}
+
+#[test]
+fn segments_pages_waiting_blocks_and_other_libraries_are_in_the_snapshot() {
+    let scratch = Scratch::new();
+    let path = scratch.0.join("mixed.vtrace");
+    mixed().write(&path);
+    let facts = facts(&export(&path));
+    let actions = &facts["actions"];
+    assert_eq!(actions["segment_map"], 3);
+    assert_eq!(actions["segment_unmap"], 1);
+    assert_eq!(actions["oom"], 1);
+    // Five of others and one of PyTorch's own; the objects that were never mapped are not there.
+    assert_eq!(actions["segment_alloc"], 6);
+    assert_eq!(facts["metadata"], json!(["", "library: PyTorch", "library: cuBLAS"]));
+    let pages = facts["segments"].as_array().unwrap().iter().find(|s| s[4] == true).unwrap();
+    assert_eq!((&pages[2], &pages[3]), (&json!(40 * MIB), &json!(25 * MIB)));
+    let states = facts["states"].as_array().unwrap();
+    let waiting: Vec<_> = states.iter().filter(|s| s[0] == "active_pending_free").collect();
+    assert_eq!(waiting.len(), 1);
+    assert_eq!(waiting[0][1], MIB);
+    let named = json!(["Linear.forward", "GPT2Attention._attn", "train", "<module>"]);
+    let blocks: Vec<_> = states.iter().filter(|s| s[1] == 4 * MIB && s[0] != "inactive").collect();
+    let frames: Vec<String> = blocks
+        .iter()
+        .map(|block| block[2].as_array().unwrap().iter().rev().take(4).rev().cloned().collect())
+        .map(|frames: Vec<Value>| Value::from(frames).to_string())
+        .collect();
+    assert!(frames.contains(&named.to_string()), "{frames:?}");
+}
+
+#[test]
+fn a_trace_that_lost_its_beginning_starts_from_its_checkpoint() {
+    let mut t = TraceBuilder::new();
+    let (device, vmm_site, of_block) =
+        (t.site(Kind::Device, 0), t.site(Kind::Vmm, 0), t.site(Kind::Block, 0));
+    let alloc =
+        |key, space, size, site: SiteId| Alloc { key, space, size, site, stack: StackId(0) };
+    let (segment, page) = (100 << 30, 200 << 30);
+    t.event(SECOND, Event::Alloc(alloc(segment, Space::Device, 20 * MIB, device)));
+    t.lose();
+    let at = 100 * SECOND;
+    // Goes on before the checkpoint has told all: a free of what is not known yet.
+    t.event(at, Event::CheckpointBegin { id: 1 });
+    let told = |alloc| Event::CheckpointAlloc { id: 1, time_ns: SECOND, alloc };
+    // Blocks before the memory that they lie in.
+    t.event(at, told(alloc(segment, Space::Block, MIB, of_block)));
+    t.event(at, told(alloc(page + MIB, Space::Block, MIB, of_block)));
+    t.event(at, Event::Alloc(alloc(segment + 3 * MIB, Space::Block, MIB, of_block)));
+    t.event(
+        at,
+        Event::CheckpointMap { id: 1, address: page, size: 20 * MIB, offset: 0, object: 9 },
+    );
+    t.event(at, told(alloc(segment, Space::Device, 20 * MIB, device)));
+    t.event(at, told(alloc(9, Space::Vmm, 20 * MIB, vmm_site)));
+    t.event(at, Event::CheckpointEnd { id: 1 });
+    block(&mut t, at + SECOND, segment + 8 * MIB, MIB, 0);
+    t.free(at + 2 * SECOND, Space::Block, segment);
+    t.event(at + 3 * SECOND, Event::Ended);
+    let scratch = Scratch::new();
+    let path = scratch.0.join("late.vtrace");
+    t.write(&path);
+    let facts = facts(&export(&path));
+    assert_eq!(facts["actions"], json!({"alloc": 1, "free_requested": 1, "free_completed": 1}));
+    let sizes: Vec<u64> = facts["segments"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|segment| segment[3].as_u64().unwrap() / MIB)
+        .collect();
+    assert_eq!(sizes, [2, 1]);
+}
+
+#[test]
+fn a_snapshot_has_each_device_and_of_an_empty_trace_no_segment() {
+    let scratch = Scratch::new();
+    let path = scratch.0.join("two.vtrace");
+    let mut t = TraceBuilder::new();
+    t.alloc_on(SECOND, Kind::Device, 1, 5 << 30, 64 * MIB);
+    t.write(&path);
+    let two = facts(&export(&path));
+    assert_eq!((&two["devices"], &two["segments"][0][0]), (&json!(2), &json!(1)));
+    let path = scratch.0.join("none.vtrace");
+    TraceBuilder::new().write(&path);
+    let none = facts(&export(&path));
+    assert_eq!((&none["devices"], &none["segments"]), (&json!(1), &json!([])));
+}
+
+#[test]
+fn options_that_a_snapshot_has_not_are_refused() {
+    let scratch = Scratch::new();
+    let (one, two) = (scratch.0.join("one.vtrace"), scratch.0.join("two.vtrace"));
+    mixed().write(&one);
+    let mut other = mixed();
+    other.define(Definition::Note { text: "another".into() });
+    other.header.pid += 1;
+    other.header.uuid[0] += 1;
+    other.write(&two);
+    let run = |arguments: &[&str]| -> Output {
+        let mut command = vramtrace();
+        command.current_dir(&scratch.0).args(["export", "--format", "torch-snapshot"]);
+        command.args(arguments).output().unwrap()
+    };
+    for (arguments, part) in [
+        (&["one.vtrace", "two.vtrace"][..], "a snapshot is of one process: give one"),
+        (&["one.vtrace", "--at", "peak"], "not for torch-snapshot"),
+        (&["one.vtrace", "--min-size", "5MiB"], "not for torch-snapshot"),
+        (&["one.vtrace", "-o", "two.vtrace"], "two.vtrace exists"),
+    ] {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(text(&output.stderr).contains(part), "{arguments:?}: {}", text(&output.stderr));
+    }
+    assert!(run(&["one.vtrace"]).status.success());
+    let written = std::fs::read(scratch.0.join("snapshot.pickle")).unwrap();
+    assert_eq!(run(&["one.vtrace", "-o", "-"]).stdout, written, "stdout gets the same");
+    assert_eq!(run(&["one.vtrace"]).status.code(), Some(2), "snapshot.pickle is there");
+}
+
+#[test]
+#[ignore = "needs torch's own viewer: scripts/test-clients.sh"]
+fn the_viewer_of_torch_takes_every_snapshot() {
+    assert!(
+        std::env::var_os("VRAMTRACE_TEST_MEMORY_VIZ").is_some(),
+        "VRAMTRACE_TEST_MEMORY_VIZ is not set (scripts/test-clients.sh sets it)"
+    );
+    a_snapshot_that_was_imported_comes_out_as_it_went_in();
+    a_snapshot_of_a_training_run_has_every_block();
+    segments_pages_waiting_blocks_and_other_libraries_are_in_the_snapshot();
+    a_trace_that_lost_its_beginning_starts_from_its_checkpoint();
+    a_snapshot_has_each_device_and_of_an_empty_trace_no_segment();
+    driver_memory_without_torch_is_in_the_snapshot();
+}

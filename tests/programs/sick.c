@@ -1,0 +1,66 @@
+/* sick.c HOW: what a program does when its driver is ill. HOW: sticky (each call fails from the third
+   allocation on; then the context is reset) | late (calls after the driver has taken itself down) |
+   threads (NVML hangs while four threads allocate) | leave (the first thread ends before the others). */
+#include "door.h"
+#include <pthread.h>
+#include <string.h>
+#include <unistd.h>
+
+static CUcontext context;
+static CUdeviceptr kept;
+
+static CUresult take(CUdeviceptr *p, size_t size) {
+    return CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(p, size);
+}
+
+static CUresult give(CUdeviceptr p) { return CALL(cuMemFree_v2, (CUdeviceptr))(p); }
+
+static void late(void) {
+    CUdeviceptr p;
+    size_t all, rest;
+    SHOW(give(kept));
+    SHOW(take(&p, 4 * MIB));
+    SHOW(CALL(cuMemGetInfo_v2, (size_t *, size_t *))(&rest, &all));
+}
+
+static void *work(void *rounds) {
+    MUST(CALL(cuCtxSetCurrent, (CUcontext))(context));
+    for (long k = 0; k < (long)rounds; k++) {
+        CUdeviceptr p;
+        MUST(take(&p, 2 * MIB));
+        MUST(give(p));
+    }
+    return NULL;
+}
+
+int main(int count, char **arguments) {
+    const char *how = count > 1 ? arguments[1] : "";
+    pthread_t threads[4];
+    CUdeviceptr p = 0;
+    if (!strcmp(how, "late")) atexit(late);
+    context = begin(0);
+    SHOW(take(&kept, 64 * MIB));
+    if (!strcmp(how, "sticky")) {
+        void *stream;
+        SHOW(take(&p, 64 * MIB));
+        SHOW(take(&p, 64 * MIB));
+        SHOW(take(&p, 64 * MIB));
+        SHOW(give(kept));
+        SHOW(CALL(cuStreamCreate, (void **, unsigned))(&stream, 0));
+        SHOW(CALL(cuCtxSynchronize, (void))());
+        SHOW(CALL(cuDevicePrimaryCtxReset_v2, (int))(0));
+        begin(0);
+        SHOW(take(&p, 300 * MIB));
+        SHOW(take(&p, 300 * MIB));
+    }
+    if (!strcmp(how, "threads") || !strcmp(how, "leave")) {
+        for (int k = 0; k < 4; k++) pthread_create(threads + k, NULL, work, (void *)10000);
+        if (!strcmp(how, "leave")) {
+            fflush(stdout);
+            pthread_exit(NULL);
+        }
+        for (int k = 0; k < 4; k++) pthread_join(threads[k], NULL);
+        SHOW(take(&p, 512 * MIB));
+    }
+    return 0;
+}

@@ -1,0 +1,56 @@
+//! Where the command, the two libraries and temporary files are.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Where cargo put the command and the two libraries.
+pub fn bin_dir() -> PathBuf {
+    // Tests run in the folder `deps` beside it.
+    let test = std::env::current_exe().unwrap();
+    test.parent().and_then(Path::parent).unwrap().to_path_buf()
+}
+
+pub fn vramtrace() -> Command {
+    Command::new(bin_dir().join("vramtrace"))
+}
+
+/// A library beside the command. Integration tests do not build other packages' cdylibs, so say
+/// what does.
+fn library(name: &str) -> PathBuf {
+    let path = bin_dir().join(name);
+    assert!(path.exists(), "{} is missing: run `cargo build --workspace` first", path.display());
+    path
+}
+
+pub fn shim() -> PathBuf {
+    library("libvramtrace.so")
+}
+
+pub fn sim() -> PathBuf {
+    library("libvramtrace_sim.so")
+}
+
+/// Cargo's own temporary directory for tests.
+pub fn temporary() -> PathBuf {
+    let directory = bin_dir().parent().unwrap().join("tmp");
+    std::fs::create_dir_all(&directory).unwrap();
+    directory
+}
+
+/// The top of the repository.
+pub fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// The directory that puts the simulated driver in front, made once per test process.
+pub fn sim_dir() -> PathBuf {
+    let dir = temporary().join(format!("sim-{}", std::process::id()));
+    if !dir.join("libnvidia-ml.so.1").exists() {
+        std::fs::create_dir_all(&dir).unwrap();
+        for name in ["libcuda.so.1", "libnvidia-ml.so.1"] {
+            // Another thread of this test process may be first.
+            let _ = std::os::unix::fs::symlink(sim(), dir.join(name));
+        }
+    }
+    dir
+}

@@ -1,0 +1,35 @@
+//! Runs small programs with and without the preload, over the simulated driver.
+//!
+//! ```
+//! use testkit::{Program, Setup};
+//!
+//! let program = Program::c("families");
+//! let bare = program.run(Setup::simulated());
+//! let ours = program.run(Setup::simulated().preload());
+//! assert_eq!(bare.stdout, ours.stdout);
+//! let report = ours.only_report();
+//! ```
+
+mod binaries;
+mod interactive;
+mod program;
+mod pythons;
+mod reachable;
+mod run;
+mod scratch;
+mod setup;
+mod shared_memory;
+pub mod torch_stand_ins;
+pub mod trace_builder;
+mod trace_bytes;
+
+pub use binaries::{bin_dir, repository, shim, sim, sim_dir, temporary, vramtrace};
+pub use interactive::InteractiveProgram;
+pub use program::Program;
+pub use pythons::{pythons, skip};
+pub use reachable::{reachable, reachable_directory};
+pub use run::{Run, report};
+pub use scratch::Scratch;
+pub use setup::Setup;
+pub use shared_memory::SharedMemory;
+pub use trace_bytes::trace_bytes;

@@ -1,0 +1,90 @@
+//! Programs that are compiled and run.
+
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::{Run, Scratch, Setup, repository, temporary};
+
+/// A program under `tests/programs`.
+pub struct Program(pub PathBuf);
+
+impl Program {
+    /// Compiles `tests/programs/NAME.c` (once per test process).
+    pub fn c(name: &str) -> Program {
+        Program::c_with(name, &[])
+    }
+
+    pub fn c_with(name: &str, flags: &[&str]) -> Program {
+        let first = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror"];
+        Program::compiled(
+            "gcc",
+            &format!("{name}.c"),
+            &[&first, flags, &["-ldl", "-lpthread"]].concat(),
+        )
+    }
+
+    /// A program or library made of `tests/programs/SOURCE`, once per test process for each set of
+    /// flags.
+    pub fn compiled(compiler: &str, source: &str, flags: &[&str]) -> Program {
+        use std::sync::Mutex;
+        static BUILDING: Mutex<()> = Mutex::new(());
+        let _one_at_a_time = BUILDING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let path = repository().join("tests/programs").join(source);
+        let name: String =
+            format!("{source}{}", flags.join("")).chars().filter(|c| c.is_alphanumeric()).collect();
+        let out = temporary().join(format!("{name}-{}", std::process::id()));
+        if !out.exists() {
+            let built = Command::new(compiler)
+                .arg("-o")
+                .arg(&out)
+                .arg(&path)
+                .args(flags)
+                .output()
+                .unwrap_or_else(|_| panic!("{compiler} is needed for the end-to-end tests"));
+            assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        }
+        Program(out)
+    }
+
+    /// Runs to the end (60 s unless the setup says otherwise: a hang is a failure, not a wait).
+    #[track_caller]
+    pub fn run(&self, setup: Setup) -> Run {
+        let scratch = setup.scratch();
+        self.run_in(setup, scratch)
+    }
+
+    #[track_caller]
+    pub fn run_in(&self, setup: Setup, scratch: Scratch) -> Run {
+        let limit = setup.timeout.unwrap_or(Duration::from_secs(60));
+        let (out, err) = (scratch.0.join("stdout"), scratch.0.join("stderr"));
+        let mut child = setup
+            .command(&self.0, &scratch)
+            .stdin(Stdio::null())
+            .stdout(std::fs::File::create(&out).unwrap())
+            .stderr(std::fs::File::create(&err).unwrap())
+            .spawn()
+            .unwrap();
+        let started = Instant::now();
+        let status = loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                break status;
+            }
+            if started.elapsed() > limit {
+                let _ = child.kill();
+                let _ = child.wait();
+                panic!("{} still ran after {limit:?}", self.0.display());
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        };
+        let text =
+            |path: &Path| String::from_utf8_lossy(&std::fs::read(path).unwrap()).into_owned();
+        Run {
+            stdout: text(&out),
+            stderr: text(&err),
+            status: status.code().unwrap_or_else(|| -status.signal().unwrap_or(0)),
+            scratch,
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! What a program left.
+
+use std::path::PathBuf;
+
+use crate::{Scratch, vramtrace};
+
+/// What a run printed, how it ended, and what it left.
+pub struct Run {
+    pub stdout: String,
+    pub stderr: String,
+    /// Exit status, or minus the signal.
+    pub status: i32,
+    pub scratch: Scratch,
+}
+
+impl Run {
+    pub fn traces(&self) -> Vec<PathBuf> {
+        self.scratch.traces()
+    }
+
+    pub fn only_trace(&self) -> PathBuf {
+        let traces = self.traces();
+        assert_eq!(traces.len(), 1, "one trace expected; stderr: {}", self.stderr);
+        traces[0].clone()
+    }
+
+    /// `vramtrace report --json` of everything that the run left.
+    pub fn report(&self) -> serde_json::Value {
+        report(&self.traces())
+    }
+
+    /// The only process of the report.
+    pub fn only_report(&self) -> serde_json::Value {
+        let report = report(&[self.only_trace()]);
+        let processes = report["processes"].as_array().unwrap();
+        assert_eq!(processes.len(), 1);
+        processes[0].clone()
+    }
+
+    /// What the recorder remarked in its only trace.
+    pub fn notes(&self) -> Vec<String> {
+        let bytes = std::fs::read(self.only_trace()).unwrap();
+        let reader = vramtrace_format::TraceReader::new(&bytes).unwrap();
+        let note = |definition| match definition {
+            vramtrace_format::Definition::Note { text } => Some(text),
+            _ => None,
+        };
+        reader.definitions().filter_map(note).collect()
+    }
+
+    #[track_caller]
+    pub fn ok(self) -> Run {
+        assert_eq!(self.status, 0, "stdout: {}\nstderr: {}", self.stdout, self.stderr);
+        self
+    }
+}
+
+pub fn report(traces: &[PathBuf]) -> serde_json::Value {
+    let output = vramtrace().args(["report", "--json"]).args(traces).output().unwrap();
+    assert!(
+        output.status.success(),
+        "vramtrace report: {:?}: {}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    serde_json::from_slice(&output.stdout).unwrap()
+}

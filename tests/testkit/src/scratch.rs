@@ -1,0 +1,52 @@
+//! Temporary directories.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::{reachable_directory, temporary};
+
+/// A fresh directory under cargo's own temporary directory; kept after a failure, for the reader.
+pub struct Scratch(pub PathBuf);
+
+impl Scratch {
+    pub fn new() -> Scratch {
+        Scratch::below(&temporary())
+    }
+
+    /// Where every user can come; its mode is the caller's.
+    pub fn reachable() -> Scratch {
+        Scratch::below(reachable_directory())
+    }
+
+    fn below(place: &Path) -> Scratch {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let dir = place.join(format!("run-{}-{n}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        Scratch(dir)
+    }
+
+    pub fn traces(&self) -> Vec<PathBuf> {
+        let mut found: Vec<PathBuf> = std::fs::read_dir(&self.0)
+            .unwrap()
+            .map(|e| e.unwrap().path())
+            .filter(|p| p.extension().is_some_and(|end| end == "vtrace"))
+            .collect();
+        found.sort();
+        found
+    }
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Scratch::new()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! Stand-ins of PyTorch's libraries.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use crate::{repository, temporary};
+
+/// Where the stand-ins are built: libc10_cuda.so, which needs libc10.so beside it, and others.
+pub fn libraries() -> &'static Path {
+    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
+    DIRECTORY.get_or_init(|| {
+        let directory = temporary().join(format!("c10-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let source = |name: &str| repository().join(format!("tests/programs/{name}.c"));
+        let build = |name: &str, sources: &[&str], flags: &[&str]| {
+            let built = Command::new("gcc")
+                .args(["-std=gnu11", "-O1", "-g", "-shared", "-fPIC", "-Wl,-rpath,$ORIGIN"])
+                .arg(format!("-Wl,-soname,{name}"))
+                .arg("-o")
+                .arg(directory.join(name))
+                .args(sources.iter().map(|name| source(name)))
+                .arg("-L")
+                .arg(&directory)
+                .args(flags)
+                .arg("-lpthread")
+                .output()
+                .unwrap();
+            assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        };
+        build("libc10.so", &["libc10"], &[]);
+        build("libc10_cuda.so", &["libc10_cuda"], &["-l:libc10.so"]);
+        // As packagers rename it, and all in one.
+        build("libc10-4711.so", &["libc10"], &[]);
+        build("libc10_cuda-4711.so", &["libc10_cuda"], &["-l:libc10-4711.so"]);
+        build("libtorch_static.so", &["libc10", "libc10_cuda"], &[]);
+        build("libslow.so", &["slow"], &[]);
+        directory
+    })
+}
