@@ -19,6 +19,7 @@ demo   a training run that fragmentation ends under a cap, packed as recorded.vt
 marks  phases of torch.cuda.nvtx
 leaks  training loops that keep something, and some that do not: the line that is named, the run's
        exit status under --fail-on-leak, and one that is asked while it runs
+per_tensor JAX under --per-tensor: the share of the bytes at its peak that has a Python line
 suites the tests of PyTorch, CuPy and numba, bare and preloaded; only when named (suites.py says how)
 
 Exit status 1 if any line says FAIL.
@@ -37,6 +38,7 @@ import leaks
 import limits
 import marks
 import oom
+import per_tensor
 import stacks
 import suites
 import tensors
@@ -46,7 +48,7 @@ import whatif
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "programs"
 BIN = Path(sys.argv[1])
-SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost", "stacks", "steps", "tensors", "truth", "whatif", "demo", "marks", "leaks", "oom", "limits"]
+SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost", "stacks", "steps", "tensors", "truth", "whatif", "demo", "marks", "leaks", "oom", "limits", "per_tensor"]
 LOGS = Path(os.environ.get("VRAMTRACE_LOGS") or tempfile.mkdtemp(prefix="vramtrace-gpu-"))
 TRACES = Path(tempfile.mkdtemp(prefix="vramtrace-traces-"))
 MIB = 1 << 20
@@ -371,6 +373,10 @@ def section_whatif():
         print(f"SKIP whatif: no {missing}")
         return
     whatif.section(sys.modules[__name__])
+
+
+def section_per_tensor():
+    per_tensor.section(sys.modules[__name__])
 
 
 def section_suites():

@@ -36,7 +36,7 @@ pub enum TimelineFormat {
     Perfetto,
 }
 
-/// Writes the traces' timeline. `progress` is told bytes read, of how many.
+/// Writes the traces' timeline. `progress` gets bytes read, of how many.
 pub fn export(
     traces: &[Trace],
     format: TimelineFormat,

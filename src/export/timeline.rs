@@ -96,7 +96,7 @@ impl Slice {
         self.live.kind == Kind::Block
     }
 
-    /// Its share of physical memory; a block has none of its own.
+    /// Its share of physical memory; a block has none.
     pub fn physical(&self) -> Option<u64> {
         (!self.is_block()).then(|| self.live.share())
     }

@@ -147,7 +147,7 @@ impl Replay {
         }
     }
 
-    /// Blocks that were told before their memory.
+    /// Blocks that were recorded before their memory.
     fn place_again(&mut self, at: &Stamped, waiting: &[(u64, u64)], observer: &mut impl Observer) {
         let state = &mut self.state;
         for (address, size) in waiting {

@@ -15,6 +15,7 @@ pub const SCHEMA: &str = "vramtrace.holders/1";
 
 /// `vramtrace.holders/1`. Keys may be added, none is renamed or removed.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HoldersReport {
     pub schema: &'static str,
     pub at: MomentFacts,
@@ -30,6 +31,7 @@ pub struct HoldersReport {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct NotKnownFacts {
     pub pid: u32,
     pub device: Option<u8>,
@@ -48,6 +50,7 @@ pub fn not_known(process: &Process, holdings: &Holdings) -> Vec<NotKnownFacts> {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct MomentFacts {
     /// `peak`, `end` or `time`.
     pub label: &'static str,
@@ -56,6 +59,7 @@ pub struct MomentFacts {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HolderFacts {
     pub bytes: u64,
     pub count: u64,

@@ -8,6 +8,10 @@ pub mod leaks;
 pub mod oom;
 pub mod phases;
 pub mod process;
+pub mod ps;
+pub mod run;
+#[cfg(test)]
+mod schemas;
 mod stack;
 mod torch;
 pub mod whatif;

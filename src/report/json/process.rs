@@ -16,12 +16,14 @@ use crate::report::wording;
 pub const SCHEMA: &str = "vramtrace.report/2";
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ProcessesReport {
     pub schema: &'static str,
     pub processes: Vec<ProcessFacts>,
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ProcessFacts {
     pub pid: u32,
     pub host: String,
@@ -54,12 +56,14 @@ pub struct ProcessFacts {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Stopped {
     pub at_s: f64,
     pub reason: String,
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DeviceFacts {
     /// As the process saw it; null for memory whose device is not known.
     pub ordinal: Option<u8>,
@@ -116,12 +120,14 @@ pub struct DeviceFacts {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DeviceHolders {
     pub at_peak: Vec<super::holders::HolderFacts>,
     pub live: Vec<super::holders::HolderFacts>,
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct KindFacts {
     pub live_bytes: u64,
     /// Of this kind, at its own time.
@@ -131,12 +137,13 @@ pub struct KindFacts {
     pub requested_live_bytes: u64,
     pub live_allocations: u64,
     pub allocations: u64,
-    /// Pools and graphs: of what they reserve, what is in use as the driver said last.
+    /// Pools and graphs: of what they reserve, what is in use by the driver's last answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub used_bytes: Option<u64>,
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LiveAllocationFacts {
     pub size_bytes: u64,
     pub kind: &'static str,
@@ -149,6 +156,7 @@ pub struct LiveAllocationFacts {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RefusalFacts {
     pub at_s: f64,
     pub api: String,
@@ -162,6 +170,7 @@ pub struct RefusalFacts {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HostFacts {
     pub live_bytes: u64,
     pub peak_bytes: u64,
@@ -170,6 +179,7 @@ pub struct HostFacts {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Damage {
     pub places: u64,
     pub bytes: u64,

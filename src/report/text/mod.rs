@@ -13,6 +13,7 @@ pub mod phases;
 mod process;
 mod sum;
 mod torch;
+pub mod verdict;
 pub mod whatif;
 
 pub use hints::hints;

@@ -9,4 +9,5 @@ mod wording;
 
 pub use full::{OomOptions, text};
 pub use list::{none, others};
-pub(super) use short::fatal;
+pub(super) use short::{cause, fatal, where_and_limit};
+pub(super) use wording::place;
