@@ -1,5 +1,6 @@
 //! What the environment asks for. All `VRAMTRACE_*` variables are read here, once a process, at
 //! its first use of CUDA.
+#![allow(clippy::disallowed_methods)] // once, at the start
 
 use crate::runtime::log;
 use std::ffi::{CStr, OsStr, OsString};
@@ -11,7 +12,7 @@ use vramtrace_format::size;
 use vramtrace_format::stackspec::{self, Languages, Tensors};
 
 /// Every variable there is; others get a line with the nearest of these.
-pub const KNOWN: [&str; 19] = [
+pub const KNOWN: [&str; 20] = [
     "VRAMTRACE_OUT",
     "VRAMTRACE_MAX",
     "VRAMTRACE_CAP",
@@ -30,6 +31,7 @@ pub const KNOWN: [&str; 19] = [
     "VRAMTRACE_SIM_FAULT",
     "VRAMTRACE_TEST_PANIC",
     "VRAMTRACE_TEST_CLOCK",
+    "VRAMTRACE_TEST_NO_MEMORY",
     "VRAMTRACE_TEST_NO_PAGES",
 ];
 

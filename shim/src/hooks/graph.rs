@@ -11,6 +11,7 @@ use crate::driver::capture_status::is_capturing;
 use crate::driver::cuda::*;
 use crate::hooks::accounting::{Request, Why, refuse};
 use crate::hooks::accounting::{freeing_site, refuse_at, site, warn};
+use crate::hooks::after_call::unfollowed;
 use crate::hooks::attribution::{nameless, watched};
 use crate::hooks::call::Call;
 use crate::hooks::graph_reserves::{read, record_change, refresh};
@@ -23,6 +24,8 @@ use crate::model::cap::InFlight;
 use crate::model::contexts::Target;
 use crate::model::graphs::{Block, Origin, Plan};
 use crate::model::ledger::{Entry, Removed};
+use crate::runtime::fallible::{TryPush, vec_of};
+use crate::runtime::reserve;
 use core::ffi::c_char;
 use std::sync::Arc;
 use vramtrace_format::{DeviceId, Event, Kind, PoolId, Space};
@@ -73,10 +76,12 @@ fn instantiate_plan(
     if !p.graphs.any() || graph.is_null() {
         return real();
     }
-    let plan = Arc::new(plan_of(graph, flags));
-    if plan.is_empty() {
-        return real();
-    }
+    let plan = match plan_of(graph, flags) {
+        Ok(plan) if plan.is_empty() => return real(),
+        Ok(plan) if !reserve::is_low() && p.graphs.make_room().is_ok() => Arc::new(plan),
+        // What its launches take could not be followed.
+        _ => return unfollowed(p, current_target(p).device).unwrap_or_else(real),
+    };
     let result = match flags & UPLOAD {
         0 => real(),
         _ => with_memory(p, api, &plan, real),
@@ -239,8 +244,15 @@ pub unsafe fn launch(
 /// the driver, then what it took.
 fn run(p: &'static Process, api: Api, plan: &Plan, real: impl FnOnce() -> CUresult) -> CUresult {
     let left = plan.takes.iter().map(|block| block.address).filter(|_| plan.auto_free);
-    let freed: Vec<Removed> =
-        plan.foreign_frees().chain(left).filter_map(|address| free(p, api, address)).collect();
+    // Where there is no memory for them, what is freed stays counted.
+    let mut freed: Vec<Removed> = vec_of(plan.frees.len() + plan.takes.len()).unwrap_or_default();
+    for address in plan.foreign_frees().chain(left) {
+        if freed.len() < freed.capacity()
+            && let Some(removed) = free(p, api, address)
+        {
+            let _ = freed.try_push(removed);
+        }
+    }
     let result = with_memory(p, api, plan, real);
     if result != 0 {
         for removed in freed {

@@ -8,6 +8,8 @@ use crate::hooks::accounting::freeing_site;
 use crate::hooks::call::Call;
 use crate::hooks::state::Process;
 use crate::hooks::target::current_target;
+use crate::runtime::fallible::list_of;
+use crate::runtime::hash_table::NoMemory;
 use vramtrace_format::{Event, Kind, Space};
 
 /// A graphics resource shows its memory when its pointer is asked for, and takes it back when it
@@ -49,8 +51,13 @@ pub unsafe fn unmap(
         true => 0,
         false => count as usize,
     };
-    let list: Vec<u64> = (0..named).map(|n| unsafe { *resources.add(n) } as u64).collect();
-    hide(p, call.api, &list, || unsafe { call.real(count, resources, stream) })
+    let real = || unsafe { call.real(count, resources, stream) };
+    let list = list_of(named, (0..named).map(|n| unsafe { *resources.add(n) } as u64));
+    // Without memory for it, what they show is seen until the process ends; no cap counts it.
+    match list {
+        Ok(list) => hide(p, call.api, &list, real),
+        Err(NoMemory) => real(),
+    }
 }
 
 /// # Safety
@@ -70,9 +77,9 @@ fn hide(
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
     let taken = p.mapped_resources.remove_all(resources);
-    let removed: Vec<_> = taken
-        .iter()
-        .filter_map(|(_, address)| {
+    let removed = list_of(
+        taken.len(),
+        taken.iter().filter_map(|(_, address)| {
             let removed =
                 p.ledger.remove_if(&p.trace_writer, Space::Device, *address, |entry| {
                     entry.kind == Kind::Imported
@@ -80,8 +87,9 @@ fn hide(
             let site = freeing_site(p, api, &removed.entry, 0);
             p.trace_writer.record(&Event::Free { key: *address, space: Space::Device, site });
             Some((removed, site))
-        })
-        .collect();
+        }),
+    );
+    let removed = removed.unwrap_or_default();
     let result = real();
     if result != CUDA_SUCCESS {
         p.mapped_resources.put_back(taken);

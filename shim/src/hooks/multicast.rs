@@ -4,11 +4,13 @@
 use super::vmm::{settle, told, untie};
 use crate::driver::api::Api;
 use crate::driver::cuda::*;
+use crate::hooks::after_call::unfollowed;
 use crate::hooks::attribution::sharing;
 use crate::hooks::call::Call;
 use crate::hooks::state::Process;
-use crate::hooks::target::device_id;
+use crate::hooks::target::{current_target, device_id};
 use crate::model::vmm::{Dropped, Owner, Region, What};
+use crate::runtime::fallible::{TryPush, vec_of};
 use vramtrace_format::DeviceId;
 
 /// # Safety
@@ -117,11 +119,16 @@ fn bind(
     let held = {
         let mut vmm = p.vmm.lock();
         match memory {
-            Memory::Handle(handle, size) => {
-                vmm.hold_handle(handle).map(|object| (object, 0, size as u64)).into_iter().collect()
-            }
+            Memory::Handle(handle, size) => vec_of(1).map(|mut held| {
+                let object = vmm.hold_handle(handle);
+                let _ = object.map(|object| held.try_push((object, 0, size as u64)));
+                held
+            }),
             Memory::Address(ptr, size) => vmm.hold_range(ptr, size as u64),
         }
+    };
+    let Ok(held) = held else {
+        return unfollowed(p, current_target(p).device).unwrap_or_else(real);
     };
     let result = sharing(p, api, real);
     let mut vmm = p.vmm.lock();

@@ -7,6 +7,7 @@
 use crate::capture::Capture;
 use crate::config::Config;
 use crate::driver::api::Api;
+use crate::hooks::cost::HookCost;
 use crate::hooks::device_query;
 use crate::hooks::mark;
 use crate::hooks::nvml_reading::reader::NvmlReader;
@@ -28,6 +29,7 @@ use crate::model::torch_totals::TorchTotals;
 use crate::model::vmm::Vmm;
 use crate::oom::OomReporter;
 use crate::runtime::clock::ProcessClock;
+use crate::runtime::faults::{Site, pages_granted};
 use crate::runtime::loader;
 use crate::runtime::log;
 use crate::runtime::own_stack;
@@ -42,6 +44,7 @@ use vramtrace_format::{Definition, StopReason};
 pub struct Process {
     pub config: Config,
     pub usage: EntryPointUsage,
+    pub cost: HookCost,
     pub clock: ProcessClock,
     pub sites: Sites,
     pub trace_writer: TraceWriter,
@@ -82,6 +85,7 @@ impl Process {
         }
         put! {
             usage: EntryPointUsage::new(&config),
+            cost: HookCost::default(),
             trace_writer: TraceWriter::new(&config),
             clock: (*at).trace_writer.clock(),
             sites: Sites::new(),
@@ -204,17 +208,20 @@ fn page() -> &'static AtomicPtr<Process> {
 /// A zeroed page that a child of fork sees zeroed again.
 fn map_page() -> *mut AtomicPtr<Process> {
     let size = 4096;
-    unsafe {
-        let page = libc::mmap(
-            null_mut(),
-            size,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-            -1,
-            0,
-        );
-        if page != libc::MAP_FAILED && libc::madvise(page, size, libc::MADV_WIPEONFORK) == 0 {
-            return page.cast();
+    if pages_granted(Site::State) {
+        // SAFETY: a fresh mapping touches nothing that exists.
+        unsafe {
+            let page = libc::mmap(
+                null_mut(),
+                size,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            );
+            if page != libc::MAP_FAILED && libc::madvise(page, size, libc::MADV_WIPEONFORK) == 0 {
+                return page.cast();
+            }
         }
     }
     // No memory, or a kernel before 4.14: a word of ours, emptied by the fork handler

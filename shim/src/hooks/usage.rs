@@ -3,6 +3,7 @@
 use crate::config::Config;
 use crate::driver::api::Api;
 use crate::runtime::escapes::{Escape, escapes};
+use crate::runtime::fallible::TryPush;
 use crate::runtime::lock::Lock;
 use crate::trace_writer::TraceWriter;
 use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
@@ -68,7 +69,9 @@ impl EntryPointUsage {
         if names.len() == UNHOOKED_MOST || names.iter().any(|known| **known == *name) {
             return;
         }
-        names.push(name.into());
+        if names.try_push(name.into()).is_err() {
+            return;
+        }
         let id = UNHOOKED + (names.len() - 1) as u16;
         drop(names);
         let name = String::from_utf8_lossy(name).into_owned();

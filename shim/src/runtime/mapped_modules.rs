@@ -102,6 +102,7 @@ impl Loaded {
         };
         for segment in table.iter().filter(|segment| segment.p_type == libc::PT_LOAD) {
             let start = headers.base.wrapping_add(segment.p_vaddr as usize);
+            #[allow(clippy::disallowed_methods)] // a few for each library
             headers.segments.push(start..start.saturating_add(segment.p_memsz as usize));
         }
         for notes in table.iter().filter(|segment| segment.p_type == libc::PT_NOTE) {

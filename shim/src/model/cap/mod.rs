@@ -302,6 +302,11 @@ impl Cap {
         self.limit(device).filter(|_| !self.only_warns())
     }
 
+    /// What is given of this device must be counted: a limit is enforced, its own or a group's.
+    pub fn must_count(&self, device: DeviceId) -> bool {
+        self.limited(device).is_some() && !self.only_warns()
+    }
+
     /// What the group may take of the device, and what it has: where there is a limit, and it is
     /// enforced.
     pub fn enforced_by_group(&self, device: DeviceId) -> Option<(u64, u64)> {
