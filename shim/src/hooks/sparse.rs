@@ -20,9 +20,11 @@ pub unsafe fn map_array_async(
     stream: Stream,
 ) -> CUresult {
     if list.is_null() {
+        // SAFETY: the program's own call, with its arguments.
         return unsafe { call.real(list, count, stream) };
     }
     let tiles: Vec<Tile> =
+        // SAFETY: the program names so many of them, and the driver has read them.
         (0..count as usize).map(|n| Tile::read(unsafe { &(*list.add(n)).words })).collect();
     let steps: Vec<Step> = {
         let mut vmm = p.vmm.lock();
@@ -34,6 +36,7 @@ pub unsafe fn map_array_async(
             })
             .collect()
     };
+    // SAFETY: the program's own call, with its arguments.
     let result = unsafe { call.real(list, count, stream) };
     for (tile, step) in tiles.iter().zip(steps) {
         match step {

@@ -7,17 +7,23 @@
 //! `dl_iterate_phdr`: its lock is one that the C library does not renew in a forked child, and a
 //! child whose parent had another thread in there would wait for ever.
 
+mod image;
+mod tables;
+
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::null_mut;
+use image::Image;
+use tables::{Symbol, Tables};
 
 /// The loader's record of an object; its address is also the object's `dlopen` handle.
+#[derive(Clone, Copy)]
 #[repr(C)]
 struct LinkMap {
     base: usize,
     path: *const c_char,
-    dynamic: *const Dynamic,
-    next: *mut LinkMap,
-    previous: *mut LinkMap,
+    dynamic: usize,
+    next: *const LinkMap,
+    previous: *const LinkMap,
 }
 
 unsafe extern "C" {
@@ -30,44 +36,59 @@ unsafe extern "C" {
 }
 const RTLD_DL_LINKMAP: c_int = 2;
 
-/// A loaded object.
+/// A loaded object. Whoever makes one knows that it stays loaded while it is used.
 #[derive(Clone, Copy)]
 pub struct Object {
     map: *const LinkMap,
     tables: Option<Tables>,
 }
 
-/// What a look-up by name needs.
-#[derive(Clone, Copy)]
-struct Tables {
-    base: usize,
-    hash: *const u32,
-    symbols: *const libc::Elf64_Sym,
-    strings: *const c_char,
-    soname: Option<usize>,
-}
-
 /// The object in which an address lies.
 pub fn object_at(address: usize) -> Option<Object> {
-    let mut info = unsafe { core::mem::zeroed() };
+    let mut info = core::mem::MaybeUninit::uninit();
     let mut map: *mut LinkMap = null_mut();
-    let found = unsafe { dladdr1(address as *const c_void, &mut info, &mut map, RTLD_DL_LINKMAP) };
-    if found == 0 || map.is_null() { None } else { unsafe { Some(Object::new(map)) } }
+    // SAFETY: room for both answers; any address may be asked about.
+    let found =
+        unsafe { dladdr1(address as *const c_void, info.as_mut_ptr(), &mut map, RTLD_DL_LINKMAP) };
+    // SAFETY: a record of the loader's.
+    if found == 0 { None } else { unsafe { Object::linked(map) } }
 }
 
 impl Object {
+    /// # Safety
+    /// A record of the loader's of an object that stays loaded.
     unsafe fn new(map: *const LinkMap) -> Object {
-        Object { map, tables: unsafe { Tables::of((*map).base, (*map).dynamic) } }
+        let object = Object { map, tables: None };
+        let LinkMap { base, dynamic, .. } = object.link();
+        // SAFETY: the loader's record says that an object is there.
+        let image = unsafe { Image::of_library(base, dynamic) };
+        let image = image.or_else(|| match object.path().is_empty() {
+            true => Image::of_program(base),
+            false => None,
+        });
+        let tables = image.filter(|_| dynamic != 0);
+        let tables = tables.and_then(|image| Tables::of(image, base, dynamic));
+        Object { map, tables }
     }
 
+    /// # Safety
+    /// As for [`Object::new`], or NULL.
     unsafe fn linked(map: *const LinkMap) -> Option<Object> {
+        // SAFETY: as the caller promises.
         (!map.is_null()).then(|| unsafe { Object::new(map) })
     }
 
     /// # Safety
     /// The handle is one that [`Object::handle`] or `dlopen` gave, of an object that stays loaded.
     pub unsafe fn of_handle(handle: *mut c_void) -> Object {
-        unsafe { Object::new(handle.cast()) }
+        // SAFETY: as the caller promises.
+        unsafe { Object::new(handle.cast_const().cast()) }
+    }
+
+    /// The loader's record as it is now: it links new objects to the last one.
+    fn link(&self) -> LinkMap {
+        // SAFETY: the object stays loaded, and its record with it.
+        unsafe { self.map.read_volatile() }
     }
 
     /// As `dlopen` gives it (without its reference).
@@ -77,12 +98,12 @@ impl Object {
 
     /// What the loader added to the addresses of the file.
     pub fn base(&self) -> usize {
-        unsafe { (*self.map).base }
+        self.link().base
     }
 
     /// Address and size of the function or variable that it defines under this name.
     pub fn symbol(&self, name: &[u8]) -> Option<(usize, usize)> {
-        unsafe { self.tables?.symbol(name, is_in_memory) }
+        self.tables?.symbol(name, Symbol::is_in_memory)
     }
 
     pub fn contains(&self, address: usize) -> bool {
@@ -91,17 +112,13 @@ impl Object {
 
     /// Path as it was loaded; empty for the program itself.
     pub fn path(&self) -> &CStr {
-        unsafe {
-            match (*self.map).path.is_null() {
-                true => c"",
-                false => CStr::from_ptr((*self.map).path),
-            }
-        }
+        let path = self.link().path;
+        // SAFETY: the loader's text, which lives as long as the object.
+        if path.is_null() { c"" } else { unsafe { CStr::from_ptr(path) } }
     }
 
     pub fn soname(&self) -> Option<&CStr> {
-        let tables = self.tables?;
-        unsafe { Some(CStr::from_ptr(tables.strings.add(tables.soname?))) }
+        self.tables?.soname()
     }
 
     /// Whether the path's last part or the soname starts so.
@@ -113,50 +130,59 @@ impl Object {
     }
 
     /// Addresses in other objects that the loader has put into this one: what it uses of them.
-    /// The object is not unloaded meanwhile.
     pub fn references(&self) -> impl Iterator<Item = usize> {
-        let (base, slots) = unsafe { ((*self.map).base, Slots::of((*self.map).dynamic)) };
-        let symbols = self.tables.map(|tables| tables.symbols);
-        let entries = slots.parts.into_iter().flatten();
-        entries.filter_map(move |entry| {
-            let (kind, symbol) = (entry.r_info as u32, (entry.r_info >> 32) as usize);
-            if !matches!(kind, R_X86_64_64 | R_X86_64_GLOB_DAT | R_X86_64_JUMP_SLOT) {
-                return None;
-            }
-            // SAFETY: as the object's own tables say; the loader has been there.
-            unsafe {
-                let foreign = (*symbols?.add(symbol)).st_shndx == 0;
-                foreign.then(|| ((base + entry.r_offset as usize) as *const usize).read_volatile())
-            }
-        })
+        self.tables.into_iter().flat_map(Tables::references)
     }
 
     /// Address of the function that it defines under this name.
     pub fn function(&self, name: &[u8]) -> Option<usize> {
-        unsafe { self.tables?.function(name) }
+        Some(self.tables?.symbol(name, Symbol::is_function)?.0)
+    }
+
+    /// Before it in load order.
+    fn previous(&self) -> Option<Object> {
+        // SAFETY: a link of the loader's; only objects of the start are asked, which stay.
+        unsafe { Object::linked(self.link().previous) }
+    }
+
+    /// Behind it in load order.
+    fn next(&self) -> Option<Object> {
+        // SAFETY: as in `previous`.
+        unsafe { Object::linked(self.link().next) }
     }
 }
 
-/// This library itself, from the loader's list of all: no lock, so that a hook may ask.
-fn own() -> Option<Object> {
+/// The loader's list, in load order. The first is the program itself.
+fn first() -> *const LinkMap {
     #[repr(C)]
     struct Debug {
         version: c_int,
-        first: *mut LinkMap,
+        first: *const LinkMap,
     }
     unsafe extern "C" {
         /// The loader's, for debuggers.
         static _r_debug: Debug;
-        /// Each object has its own; this is ours.
-        static _DYNAMIC: Dynamic;
     }
+    // SAFETY: set before the program starts.
+    unsafe { (&raw const _r_debug.first).read_volatile() }
+}
+
+/// This library itself, from the loader's list of all: no lock, so that a hook may ask.
+fn own() -> Option<Object> {
+    unsafe extern "C" {
+        /// Each object has its own; this is ours.
+        static _DYNAMIC: u64;
+    }
+    let ours = &raw const _DYNAMIC as usize;
     // SAFETY: links of the loader's; we are among the objects of the start, or at least stay.
     unsafe {
-        let next = |map: &*mut LinkMap| (!(**map).next.is_null()).then_some((**map).next);
-        let first = (&raw const _r_debug.first).read_volatile();
-        let mut all = std::iter::successors((!first.is_null()).then_some(first), next);
-        let ours = all.find(|map| core::ptr::eq((**map).dynamic, &raw const _DYNAMIC));
-        ours.map(|map| Object::new(map)).or_else(|| object_at(own as *const () as usize))
+        let next = |map: &*const LinkMap| {
+            let next = map.read_volatile().next;
+            (!next.is_null()).then_some(next)
+        };
+        let mut all = std::iter::successors(Some(first()).filter(|map| !map.is_null()), next);
+        let map = all.find(|map| map.read_volatile().dynamic == ours);
+        map.map(|map| Object::new(map)).or_else(|| object_at(own as *const () as usize))
     }
 }
 
@@ -168,9 +194,7 @@ fn own() -> Option<Object> {
 /// runtime asks us before its own `dl_iterate_phdr` works, so that one is not called.
 pub fn behind_us(name: &[u8]) -> Option<usize> {
     let own = own()?;
-    // SAFETY: links of the loader's, of objects that stay.
-    let previous = |object: &Object| unsafe { Object::linked((*object.map).previous) };
-    let before = std::iter::successors(previous(&own), previous);
+    let before = std::iter::successors(own.previous(), Object::previous);
     let mut in_order = behind_object(&own).chain(before);
     in_order.find_map(|object| object.function(name))
 }
@@ -183,169 +207,14 @@ pub fn behind(address: usize, name: &[u8]) -> Option<usize> {
 
 /// The objects of the start behind this one, in load order: up to the C library and the loader.
 fn behind_object(object: &Object) -> impl Iterator<Item = Object> + use<> {
-    // SAFETY: links of the loader's, of objects that stay.
-    let next = |object: &Object| unsafe { Object::linked((*object.map).next) };
     let (mut library, mut loader) = (false, false);
-    std::iter::successors(next(object), next).take_while(move |object| {
+    std::iter::successors(object.next(), Object::next).take_while(move |object| {
         let last = library && loader;
         library |= object.is_named("libc.so.");
         loader |= object.is_named("ld-linux");
         !last
     })
 }
-
-impl Tables {
-    unsafe fn of(base: usize, dynamic: *const Dynamic) -> Option<Tables> {
-        if dynamic.is_null() {
-            return None;
-        }
-        let mut entry = dynamic;
-        let (mut hash, mut symbols, mut strings, mut soname) = (0, 0, 0, None);
-        unsafe {
-            while (*entry).tag != DT_NULL {
-                let value = (*entry).value as usize;
-                match (*entry).tag {
-                    DT_GNU_HASH => hash = value,
-                    DT_SYMTAB => symbols = value,
-                    DT_STRTAB => strings = value,
-                    DT_SONAME => soname = Some(value),
-                    _ => {}
-                }
-                entry = entry.add(1);
-            }
-        }
-        // The loader adds the base to these in place, but not for the vdso.
-        if hash == 0 || symbols == 0 || strings == 0 || hash < base {
-            return None;
-        }
-        Some(Tables {
-            base,
-            hash: hash as *const u32,
-            symbols: symbols as *const libc::Elf64_Sym,
-            strings: strings as *const c_char,
-            soname,
-        })
-    }
-
-    unsafe fn function(&self, name: &[u8]) -> Option<usize> {
-        unsafe { Some(self.symbol(name, is_function)?.0) }
-    }
-
-    unsafe fn symbol(
-        &self,
-        name: &[u8],
-        fits: impl Fn(&libc::Elf64_Sym) -> bool,
-    ) -> Option<(usize, usize)> {
-        let wanted = hash(name);
-        unsafe {
-            let buckets = *self.hash;
-            let first = *self.hash.add(1);
-            let bloom_words = *self.hash.add(2);
-            let shift = *self.hash.add(3);
-            if buckets == 0 || bloom_words == 0 {
-                return None;
-            }
-            let bloom = self.hash.add(4).cast::<u64>();
-            let word = bloom.add((wanted / 64) as usize % bloom_words as usize).read_unaligned();
-            let mask = (1 << (wanted % 64)) | (1 << ((wanted >> shift) % 64));
-            if word & mask != mask {
-                return None;
-            }
-            let heads = bloom.add(bloom_words as usize).cast::<u32>();
-            let chain = heads.add(buckets as usize);
-            let mut index = *heads.add((wanted % buckets) as usize);
-            if index < first {
-                return None;
-            }
-            loop {
-                let entry = *chain.add((index - first) as usize);
-                if entry | 1 == wanted | 1 {
-                    let symbol = &*self.symbols.add(index as usize);
-                    let text = CStr::from_ptr(self.strings.add(symbol.st_name as usize));
-                    if text.to_bytes() == name && fits(symbol) {
-                        let address = self.base + symbol.st_value as usize;
-                        return Some((address, symbol.st_size as usize));
-                    }
-                }
-                if entry & 1 != 0 {
-                    return None;
-                }
-                index += 1;
-            }
-        }
-    }
-}
-
-/// Where the loader puts addresses into an object: two lists.
-struct Slots {
-    parts: [&'static [libc::Elf64_Rela]; 2],
-}
-
-impl Slots {
-    unsafe fn of(dynamic: *const Dynamic) -> Slots {
-        let (mut all, mut calls) = ((0, 0), (0, 0));
-        let mut entry = dynamic;
-        unsafe {
-            while !entry.is_null() && (*entry).tag != DT_NULL {
-                let value = (*entry).value as usize;
-                match (*entry).tag {
-                    DT_RELA => all.0 = value,
-                    DT_RELASZ => all.1 = value,
-                    DT_JMPREL => calls.0 = value,
-                    DT_PLTRELSZ => calls.1 = value,
-                    _ => {}
-                }
-                entry = entry.add(1);
-            }
-        }
-        let list = |(at, bytes): (usize, usize)| match at {
-            0 => &[][..],
-            // SAFETY: a table of the object, which stays.
-            _ => unsafe {
-                let count = bytes / size_of::<libc::Elf64_Rela>();
-                core::slice::from_raw_parts(at as *const libc::Elf64_Rela, count)
-            },
-        };
-        Slots { parts: [list(calls), list(all)] }
-    }
-}
-
-/// Defined, and code: an indirect function's value is its chooser, not itself.
-fn is_function(symbol: &libc::Elf64_Sym) -> bool {
-    symbol.st_shndx != 0 && matches!(symbol.st_info & 15, STT_NOTYPE | STT_FUNC)
-}
-
-/// Defined, and code or data that has one address for all threads.
-fn is_in_memory(symbol: &libc::Elf64_Sym) -> bool {
-    symbol.st_shndx != 0 && matches!(symbol.st_info & 15, STT_NOTYPE | STT_OBJECT | STT_FUNC)
-}
-
-/// The hash of DT_GNU_HASH.
-fn hash(name: &[u8]) -> u32 {
-    name.iter().fold(5381, |hash: u32, byte| hash.wrapping_mul(33).wrapping_add(*byte as u32))
-}
-
-#[repr(C)]
-struct Dynamic {
-    tag: i64,
-    value: u64,
-}
-
-const DT_NULL: i64 = 0;
-const DT_STRTAB: i64 = 5;
-const DT_SYMTAB: i64 = 6;
-const DT_PLTRELSZ: i64 = 2;
-const DT_RELA: i64 = 7;
-const DT_RELASZ: i64 = 8;
-const DT_SONAME: i64 = 14;
-const DT_JMPREL: i64 = 23;
-const R_X86_64_64: u32 = 1;
-const R_X86_64_GLOB_DAT: u32 = 6;
-const R_X86_64_JUMP_SLOT: u32 = 7;
-const DT_GNU_HASH: i64 = 0x6fff_fef5;
-const STT_NOTYPE: u8 = 0;
-const STT_OBJECT: u8 = 1;
-const STT_FUNC: u8 = 2;
 
 #[cfg(test)]
 mod tests {
@@ -363,8 +232,25 @@ mod tests {
         assert_eq!(object.function(b"no_such_function_anywhere"), None);
         assert_eq!(behind_us(b"getppid"), Some(getppid));
         assert!(own().is_some_and(|own| own.contains(object_at as *const () as usize)));
+        // SAFETY: the C library stays.
         let again = unsafe { Object::of_handle(object.handle()) };
         assert_eq!(again.function(b"getppid"), Some(getppid));
+    }
+
+    #[test]
+    fn the_program_and_what_libraries_use_of_others() {
+        let own = own().unwrap();
+        let libc = object_at(libc::getppid as *const () as usize).unwrap();
+        assert!(own.references().any(|address| libc.contains(address)));
+        let loader = std::iter::successors(libc.next(), Object::next)
+            .chain(std::iter::successors(libc.previous(), Object::previous));
+        let mut all = loader.filter(|object| object.function(b"_dl_find_object").is_some());
+        assert!(libc.function(b"_dl_find_object").is_some() || all.next().is_some());
+        let mut program = own;
+        while let Some(before) = program.previous() {
+            program = before;
+        }
+        assert!(program.path().is_empty() && program.tables.is_some());
     }
 
     #[test]
