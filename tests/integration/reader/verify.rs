@@ -1,7 +1,10 @@
 //! `vramtrace verify` from outside: exit status and output.
 
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
 use testkit::trace_builder::{MS, TraceBuilder, training};
-use testkit::{Scratch, vramtrace};
+use testkit::{Scratch, repository, vramtrace};
 use vramtrace_format::{Kind, Space};
 
 fn verify(args: &[&str], scratch: &Scratch) -> (i32, String, String) {
@@ -68,5 +71,35 @@ fn bad_input() {
         let (status, out, err) = verify(args, &scratch);
         assert_eq!((status, out.as_str()), (2, ""), "{err}");
         assert!(err.contains(args[args.len() - 1]), "{err}");
+    }
+}
+
+/// Packed traces in a directory and below it.
+fn packed(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let mut found: Vec<PathBuf> = entries
+        .flat_map(|path| if path.is_dir() { packed(&path) } else { vec![path] })
+        .filter(|path| path.to_string_lossy().ends_with(".vtrace.gz"))
+        .collect();
+    found.sort();
+    found
+}
+
+/// The program of one of them gives figures that are not so.
+#[test]
+fn traces_of_earlier_versions_hold() {
+    let scratch = Scratch::new();
+    scratch.contradicts();
+    let all =
+        [packed(&repository().join("tests/data/golden")), packed(&repository().join("assets"))];
+    assert!(all.iter().all(|found| !found.is_empty()));
+    for path in all.concat() {
+        let mut bytes = Vec::new();
+        let file = std::fs::File::open(&path).unwrap();
+        flate2::read::GzDecoder::new(file).read_to_end(&mut bytes).unwrap();
+        std::fs::write(scratch.0.join("trace"), bytes).unwrap();
+        let contradicts = path.ends_with("golden/pytorch.vtrace.gz");
+        let (status, out, _) = verify(&["trace"], &scratch);
+        assert_eq!(status, i32::from(contradicts), "{}: {out}", path.display());
     }
 }
