@@ -115,6 +115,7 @@ pub unsafe fn instantiate_v2(
     log: *mut c_char,
     size: usize,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     instantiate(p, call.api, graph, 0, exec, || unsafe { call.real(exec, graph, error, log, size) })
 }
 
@@ -128,6 +129,7 @@ pub unsafe fn instantiate_with_flags(
     flags: u64,
 ) -> CUresult {
     // The upload flag needs a stream: cuGraphInstantiateWithParams only.
+    // SAFETY: the program's own call, with its arguments.
     instantiate(p, call.api, graph, flags & !UPLOAD, exec, || unsafe {
         call.real(exec, graph, flags)
     })
@@ -151,6 +153,7 @@ pub unsafe fn instantiate_with_params(
 ) -> CUresult {
     // SAFETY: the program's own structure.
     let flags = unsafe { params.as_ref() }.map_or(0, |params| params.flags);
+    // SAFETY: the program's own call, with its arguments.
     instantiate(p, call.api, graph, flags, exec, || unsafe { call.real(exec, graph, params) })
 }
 
@@ -208,7 +211,9 @@ pub unsafe fn upload(
 ) -> CUresult {
     let plan = if p.graphs.any() { p.graphs.plan(exec as u64) } else { None };
     watched(p, call.api, current_target(p), DriverActivity::Graphs, nameless, || match plan {
+        // SAFETY: the program's own call, with its arguments.
         Some(plan) => with_memory(p, call.api, &plan, || unsafe { call.real(exec, stream) }),
+        // SAFETY: the program's own call, with its arguments.
         None => unsafe { call.real(exec, stream) },
     })
 }
@@ -226,8 +231,10 @@ pub unsafe fn launch(
     let launch = || match plan {
         // A launch in a capture is a node of another graph.
         Some(plan) if !p.stream_captures.takes(|| is_capturing(stream, per_thread)) => {
+            // SAFETY: the program's own call, with its arguments.
             run(p, call.api, &plan, || unsafe { call.real(exec, stream) })
         }
+        // SAFETY: the program's own call, with its arguments.
         _ => unsafe { call.real(exec, stream) },
     };
     if p.graphs.launched.has(exec as usize) {
@@ -307,6 +314,7 @@ pub unsafe fn exec_destroy(
 ) -> CUresult {
     let plan = if p.graphs.any() { p.graphs.ended(exec as u64) } else { None };
     p.graphs.launched.remove(exec as usize);
+    // SAFETY: the program's own call, with its arguments.
     let real = || unsafe { call.real(exec) };
     let result = watched(p, call.api, current_target(p), DriverActivity::Graphs, nameless, real);
     if let Some(plan) = plan
@@ -324,6 +332,7 @@ pub unsafe fn trim(
     call: &Call<unsafe extern "C-unwind" fn(i32) -> CUresult>,
     device: i32,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     let result = unsafe { call.real(device) };
     if let Ok(device) = u8::try_from(device) {
         let device = DeviceId(device);

@@ -24,9 +24,12 @@ pub unsafe fn pointer(
     size: *mut usize,
     resource: GfxRes,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     let result = unsafe { call.real(dptr, size, resource) };
     if result == CUDA_SUCCESS && !dptr.is_null() {
+        // SAFETY: the driver has written it.
         let address = unsafe { *dptr };
+        // SAFETY: as above.
         let bytes = if size.is_null() { size_at(address) } else { unsafe { *size as u64 } };
         let target = current_target(p);
         p.mapped_resources.insert(resource as u64, address);
@@ -51,7 +54,9 @@ pub unsafe fn unmap(
         true => 0,
         false => count as usize,
     };
+    // SAFETY: the program's own call, with its arguments.
     let real = || unsafe { call.real(count, resources, stream) };
+    // SAFETY: the program names so many of them.
     let list = list_of(named, (0..named).map(|n| unsafe { *resources.add(n) } as u64));
     // Without memory for it, what they show is seen until the process ends; no cap counts it.
     match list {
@@ -67,6 +72,7 @@ pub unsafe fn unregister(
     call: &Call<unsafe extern "C-unwind" fn(GfxRes) -> CUresult>,
     resource: GfxRes,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     hide(p, call.api, &[resource as u64], || unsafe { call.real(resource) })
 }
 

@@ -40,6 +40,7 @@ macro_rules! launches {
             function: Function
             $(, $after: $A)*
         ) -> CUresult {
+            // SAFETY: the program's own call, with its arguments.
             first(p, call.api, function, || unsafe { call.real($($before,)* function $(, $after)*) })
         }
     )*};

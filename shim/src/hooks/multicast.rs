@@ -21,9 +21,11 @@ pub unsafe fn create(
     handle: *mut u64,
     prop: *const CUmulticastObjectProp,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     let result = sharing(p, call.api, || unsafe { call.real(handle, prop) });
     if result == CUDA_SUCCESS && !handle.is_null() {
         let mut vmm = p.vmm.lock();
+        // SAFETY: the driver has written it.
         let handle = unsafe { *handle };
         let (_, stale) = vmm.created(handle, What::Multicast, DeviceId::UNKNOWN, 0);
         told(p, call.api, &mut vmm, stale, result);
@@ -43,6 +45,7 @@ pub unsafe fn bind_mem(
     size: usize,
     flags: u64,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     bind(p, call.api, mc, None, mc_offset, Memory::Handle(handle, size), || unsafe {
         call.real(mc, mc_offset, handle, offset, size, flags)
     })
@@ -61,6 +64,7 @@ pub unsafe fn bind_mem_v2(
     size: usize,
     flags: u64,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     bind(p, call.api, mc, Some(device), mc_offset, Memory::Handle(handle, size), || unsafe {
         call.real(mc, device, mc_offset, handle, offset, size, flags)
     })
@@ -77,6 +81,7 @@ pub unsafe fn bind_addr(
     size: usize,
     flags: u64,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     bind(p, call.api, mc, None, mc_offset, Memory::Address(ptr, size), || unsafe {
         call.real(mc, mc_offset, ptr, size, flags)
     })
@@ -94,6 +99,7 @@ pub unsafe fn bind_addr_v2(
     size: usize,
     flags: u64,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     bind(p, call.api, mc, Some(device), mc_offset, Memory::Address(ptr, size), || unsafe {
         call.real(mc, device, mc_offset, ptr, size, flags)
     })
@@ -169,6 +175,7 @@ pub unsafe fn unbind(
             None => Dropped::default(),
         }
     };
+    // SAFETY: the program's own call, with its arguments.
     let result = sharing(p, call.api, || unsafe { call.real(mc, device, mc_offset, size) });
     settle(p, call.api, dropped, result);
     result

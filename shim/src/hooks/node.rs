@@ -56,6 +56,7 @@ pub unsafe fn add_mem_alloc_node(
     count: usize,
     params: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     let result = unsafe { call.real(node, graph, dependencies, count, params) };
     // SAFETY: the driver has read and written it.
     match unsafe { params.as_ref() } {
@@ -106,7 +107,9 @@ pub unsafe fn add_node(
     count: usize,
     params: *mut CUgraphNodeParams,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     let result = unsafe { call.real(node, graph, dependencies, count, params) };
+    // SAFETY: the driver has read the parameters, and written what it gives back.
     unsafe { made_any_node(p, call.api, params, result) }
 }
 
@@ -134,7 +137,9 @@ pub unsafe fn add_node_with_edges(
     count: usize,
     params: *mut CUgraphNodeParams,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     let result = unsafe { call.real(node, graph, dependencies, edges, count, params) };
+    // SAFETY: the driver has read the parameters, and written what it gives back.
     unsafe { made_any_node(p, call.api, params, result) }
 }
 

@@ -23,10 +23,13 @@ pub unsafe fn map_array_async(
     stream: Stream,
 ) -> CUresult {
     if list.is_null() {
+        // SAFETY: the program's own call, with its arguments.
         return unsafe { call.real(list, count, stream) };
     }
+    // SAFETY: the program's own call, with its arguments.
     let real = || unsafe { call.real(list, count, stream) };
     let number = count as usize;
+    // SAFETY: the program names so many of them, as the driver will read them.
     let tiles = (0..number).map(|n| Tile::read(unsafe { &(*list.add(n)).words }));
     let room = list_of(number, tiles).and_then(|tiles| Ok((tiles, vec_of::<Step>(number)?)));
     let Ok((tiles, mut steps)) = room else {

@@ -71,7 +71,7 @@ impl Process {
     fn boxed() -> Box<Process> {
         let config = Config::from_environment();
         if config.test_panic.as_deref() == Some("state") {
-            panic!("asked for by VRAMTRACE_TEST_PANIC");
+            panic!("asked for by a test");
         }
         let mut process = Box::<Process>::new_uninit();
         let at = process.as_mut_ptr();
@@ -120,6 +120,7 @@ impl Process {
 /// `at` has room.
 #[inline(never)]
 unsafe fn put<T>(at: *mut T, make: impl FnOnce() -> T) {
+    // SAFETY: the caller gives room for one, in which there is nothing yet.
     unsafe { at.write(make()) }
 }
 
@@ -135,23 +136,17 @@ static PAGE: AtomicPtr<AtomicPtr<Process>> = AtomicPtr::new(null_mut());
 /// This process's state, made at its first use: at the first call of the driver, not before.
 #[inline]
 pub fn current() -> &'static Process {
-    let page = PAGE.load(Ordering::Acquire);
-    if !page.is_null() {
-        let process = unsafe { (*page).load(Ordering::Acquire) };
-        if !process.is_null() {
-            return unsafe { &*process };
-        }
+    match existing() {
+        Some(process) => process,
+        None => make(),
     }
-    make()
 }
 
 /// As [`current`], but makes none: for whoever only looks.
+#[inline]
 pub fn existing() -> Option<&'static Process> {
-    let page = PAGE.load(Ordering::Acquire);
-    if page.is_null() {
-        return None;
-    }
-    unsafe { (*page).load(Ordering::Acquire).as_ref() }
+    // SAFETY: null, or the page, which is never unmapped; it holds null, or a state that is never freed.
+    unsafe { PAGE.load(Ordering::Acquire).as_ref()?.load(Ordering::Acquire).as_ref() }
 }
 
 #[cold]
@@ -165,6 +160,7 @@ fn make_now() -> &'static Process {
     let fresh = Box::into_raw(Process::boxed());
     match page.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => {
+            // SAFETY: just made, and from here on never freed.
             let process = unsafe { &*fresh };
             process.config.complain();
             if loader::has_sanitizer_behind_us() {
@@ -177,6 +173,7 @@ fn make_now() -> &'static Process {
             mark::tell_early(process);
             process
         }
+        // SAFETY: nobody else has seen ours; the winner's is never freed.
         Err(winner) => unsafe {
             drop(Box::from_raw(fresh));
             &*winner
@@ -193,16 +190,15 @@ fn record_settings(process: &Process) {
 }
 
 fn page() -> &'static AtomicPtr<Process> {
-    let known = PAGE.load(Ordering::Acquire);
-    if !known.is_null() {
-        return unsafe { &*known };
+    // SAFETY: null, or the page, which is never unmapped.
+    if let Some(known) = unsafe { PAGE.load(Ordering::Acquire).as_ref() } {
+        return known;
     }
     let fresh = map_page();
-    match PAGE.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
-        Ok(_) => unsafe { &*fresh },
-        // The loser's page stays: one page, once.
-        Err(winner) => unsafe { &*winner },
-    }
+    // The loser's page stays: one page, once.
+    let raced = PAGE.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire);
+    // SAFETY: ours or the winner's, of which neither is unmapped.
+    unsafe { &*raced.err().unwrap_or(fresh) }
 }
 
 /// A zeroed page that a child of fork sees zeroed again.
@@ -230,6 +226,7 @@ fn map_page() -> *mut AtomicPtr<Process> {
     unsafe extern "C" fn forget() {
         WORD.store(null_mut(), Ordering::Release);
     }
+    // SAFETY: a function of this library, which is never unloaded.
     unsafe { libc::pthread_atfork(None, None, Some(forget)) };
     (&raw const WORD).cast_mut()
 }

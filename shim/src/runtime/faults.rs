@@ -1,5 +1,5 @@
 //! Requests for memory that fail on demand, so that tests reach each place where the kernel may
-//! refuse. Only in builds with assertions; elsewhere every request is granted.
+//! refuse. Only in builds for tests (`config::TEST_HOOKS`); elsewhere every request is granted.
 //!
 //! | variable | value | what fails |
 //! |---|---|---|
@@ -48,13 +48,15 @@ pub fn pages_granted(site: Site) -> bool {
     if tests::NO_PAGES.get() {
         return false;
     }
-    !cfg!(debug_assertions) || !fails_now(c"VRAMTRACE_TEST_NO_PAGES", &PAGES, site.name())
+    !cfg!(any(debug_assertions, feature = "test-hooks"))
+        || !fails_now(c"VRAMTRACE_TEST_NO_PAGES", &PAGES, site.name())
 }
 
 /// Whether the heap may give a block without the reserve.
 #[inline]
 pub fn block_granted() -> bool {
-    !cfg!(debug_assertions) || !fails_now(c"VRAMTRACE_TEST_NO_MEMORY", &BLOCKS, b"block")
+    !cfg!(any(debug_assertions, feature = "test-hooks"))
+        || !fails_now(c"VRAMTRACE_TEST_NO_MEMORY", &BLOCKS, b"block")
 }
 
 fn fails_now(variable: &CStr, requests: &AtomicUsize, site: &[u8]) -> bool {

@@ -1,6 +1,7 @@
 //! What the library needs of its own inside a process that is not its own: memory, locks, the
 //! clock, the loader, stderr. Nothing here knows CUDA or the trace.
 
+pub mod atomics;
 pub mod bytes;
 pub mod clock;
 pub mod directory;

@@ -20,6 +20,7 @@
 //! `scripts/bench.sh limits`, `live` and `refusals` measure what all this costs a call.
 
 mod budget;
+mod counting;
 mod group;
 mod group_page;
 mod group_share;
