@@ -137,8 +137,8 @@ impl Object {
     }
 }
 
-/// This library itself, from the loader's list of all: no lock, so that a hook may ask.
-fn own() -> Option<Object> {
+/// The handle of the program itself: the first in the loader's list.
+pub fn first_object() -> usize {
     #[repr(C)]
     struct Debug {
         version: c_int,
@@ -147,13 +147,32 @@ fn own() -> Option<Object> {
     unsafe extern "C" {
         /// The loader's, for debuggers.
         static _r_debug: Debug;
+    }
+    // SAFETY: set before the program starts.
+    unsafe { (&raw const _r_debug.first).read_volatile() as usize }
+}
+
+/// What the loader added to the addresses of the object with this handle, and the handle of the next
+/// one. `None`: there is no such object.
+///
+/// # Safety
+/// 0, or a handle of an object that is in the loader's list meanwhile.
+pub unsafe fn link(handle: usize) -> Option<(usize, usize)> {
+    // SAFETY: as the caller promises.
+    let map = unsafe { (handle as *const LinkMap).as_ref() }?;
+    Some((map.base, map.next as usize))
+}
+
+/// This library itself, from the loader's list of all: no lock, so that a hook may ask.
+fn own() -> Option<Object> {
+    unsafe extern "C" {
         /// Each object has its own; this is ours.
         static _DYNAMIC: Dynamic;
     }
     // SAFETY: links of the loader's; we are among the objects of the start, or at least stay.
     unsafe {
         let next = |map: &*mut LinkMap| (!(**map).next.is_null()).then_some((**map).next);
-        let first = (&raw const _r_debug.first).read_volatile();
+        let first = first_object() as *mut LinkMap;
         let mut all = std::iter::successors((!first.is_null()).then_some(first), next);
         let ours = all.find(|map| core::ptr::eq((**map).dynamic, &raw const _DYNAMIC));
         ours.map(|map| Object::new(map)).or_else(|| object_at(own as *const () as usize))
@@ -179,6 +198,17 @@ pub fn behind_us(name: &[u8]) -> Option<usize> {
 pub fn behind(address: usize, name: &[u8]) -> Option<usize> {
     let object = object_at(address)?;
     behind_object(&object).find_map(|object| object.function(name))
+}
+
+/// Address and size of the variable of this name in the first object of the start behind us.
+pub fn variable_of_start(name: &[u8]) -> Option<(usize, usize)> {
+    behind_object(&own()?).find_map(|object| object.symbol(name))
+}
+
+/// The C library's own function of this name, whoever stands in front of it.
+pub fn of_c_library(name: &[u8]) -> Option<usize> {
+    let library = behind_object(&own()?).find(|object| object.is_named("libc.so."))?;
+    library.function(name)
 }
 
 /// The objects of the start behind this one, in load order: up to the C library and the loader.
