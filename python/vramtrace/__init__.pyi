@@ -9,12 +9,12 @@ class Library(NamedTuple):
     """Memory that one library asked for."""
     name: Optional[str]
     bytes: int
-    count: int
+    allocations: int
 
 class Site(NamedTuple):
     """Memory that was asked for at one line of the program."""
     bytes: int
-    count: int
+    allocations: int
     library: Optional[str]
     place: Optional[str]
 
@@ -47,6 +47,8 @@ class Usage(NamedTuple):
     @property
     def peak(self) -> int: ...
     def metrics(self, prefix: str = ...) -> "dict[str, float]": ...
+
+def _functions() -> Any: ...
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

@@ -6,9 +6,9 @@ from collections import namedtuple
 from . import _recorder
 from ._size import show
 
-Library = namedtuple("Library", "name bytes count")
+Library = namedtuple("Library", "name bytes allocations")
 Library.__doc__ = "Memory that one library asked for; ``name`` is None where it is not known."
-Site = namedtuple("Site", "bytes count library place")
+Site = namedtuple("Site", "bytes allocations library place")
 Site.__doc__ = "Memory that was asked for at one line: ``place`` is ``train.py:7``, or None."
 Device = namedtuple(
     "Device",
@@ -69,7 +69,7 @@ class Usage(namedtuple("Usage", "pid trace devices")):
             for site in device.sites:
                 lines.append(
                     "    %12s  %6d  %-16s %s"
-                    % (show(site.bytes), site.count, site.library or "", site.place or "(not known)")
+                    % (show(site.bytes), site.allocations, site.library or "", site.place or "(not known)")
                 )
         return "\n".join(lines) or "this process has not used a GPU"
 
@@ -80,8 +80,10 @@ def _device(facts):
         **{name: facts[name] for name in Device._fields if name in facts and name not in ("libraries", "sites")},
         cache_allocated=cache.get("allocated"),
         cache_reserved=cache.get("reserved"),
-        libraries=[Library(**library) for library in facts["libraries"]],
-        sites=[Site(**site) for site in facts["sites"]],
+        libraries=[Library(each["name"], each["bytes"], each["count"]) for each in facts["libraries"]],
+        sites=[
+            Site(each["bytes"], each["count"], each["library"], each["place"]) for each in facts["sites"]
+        ],
     )
 
 
@@ -95,7 +97,11 @@ def usage(sites=10):
     recorder = _recorder.functions()
     if recorder is None:
         return None
-    facts = json.loads(recorder.text(recorder.usage, sites).decode("utf-8", "replace"))
+    text = recorder.text(recorder.usage, sites)
+    if not text:
+        # From inside a call of the driver, or after an error of the recorder's that it has told.
+        return None
+    facts = json.loads(text.decode("utf-8", "replace"))
     return Usage(facts["pid"], facts["trace"], [_device(device) for device in facts["devices"]])
 
 
@@ -116,8 +122,8 @@ class Peak:
         recorder = _recorder.functions()
         self._began = []
         if recorder is not None:
-            live = {device.ordinal: device.live for device in usage(0).devices}
-            self._live = live
+            now = usage(0)
+            self._live = {device.ordinal: device.live for device in (now.devices if now else ())}
             self._began = [(device, recorder.peak_begin(device)) for device in range(self.DEVICES)]
         return self
 

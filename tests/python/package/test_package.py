@@ -60,8 +60,8 @@ def test_usage_names_libraries_and_lines(recorded):
         assert device.used > device.live and device.cap is None and device.refused == 0
         assert (device.allocations, device.frees) == (2, 0)
         for site in usage.devices[0].sites:
-            print(site.bytes >> 20, site.count, site.place)
-        assert [(library.bytes >> 20, library.count) for library in device.libraries] == [(96, 2)]
+            print(site.bytes >> 20, site.allocations, site.place)
+        assert [(library.bytes >> 20, library.allocations) for library in device.libraries] == [(96, 2)]
         assert len(vramtrace.usage(sites=1).devices[0].sites) == 1
         metrics = usage.metrics()
         assert metrics["vram/cuda0/live_gib"] == 96 / 1024, metrics
