@@ -172,7 +172,7 @@ pub fn tell_early(process: &'static Process) {
 
 fn thread() -> i32 {
     // SAFETY: plain call.
-    unsafe { libc::gettid() }
+    unsafe { libc::syscall(libc::SYS_gettid) as i32 }
 }
 
 /// Strings that the program registered, by handle from 1. They outlive forks, and are never freed.

@@ -34,6 +34,8 @@ pub mod pool;
 pub mod pool_reserves;
 pub mod proc_address;
 pub mod process_view;
+pub mod python_api;
+pub mod python_usage;
 pub mod refresh;
 pub mod second_driver;
 pub mod sparse;

@@ -36,7 +36,7 @@ pub enum Holding {
     Unknown,
 }
 
-type Libraries = Map<StackId, Library>;
+pub type Libraries = Map<StackId, Library>;
 
 pub fn gather(p: Sources, header: &Header, asked: &Asked) -> Findings {
     let mut findings = None;
@@ -101,15 +101,8 @@ fn find(p: Sources, asked: &Asked, mut names: Names) -> Findings {
 }
 
 fn held(p: Sources, asked: &Asked, names: &mut Names) -> (Held, Libraries) {
-    let of_cache = |libraries: &Libraries, stack: StackId| {
-        libraries.get(&stack).is_some_and(Library::is_torch_cache)
-    };
     match &asked.holding {
-        Holding::Now => {
-            let live = held::look(p, asked.device);
-            let libraries = libraries(live.stacks(), names);
-            (live.add_up(p, |stack| of_cache(&libraries, stack)), libraries)
-        }
+        Holding::Now => held_now(p, asked.device, names, held::OF_BLOCKS_MOST),
         Holding::Then(kept) | Holding::Before(kept) => {
             let mut held = kept.held.clone();
             let of_driver = held.rows.iter().filter(|row| !row.of_framework);
@@ -123,6 +116,18 @@ fn held(p: Sources, asked: &Asked, names: &mut Names) -> (Held, Libraries) {
         }
         Holding::Unknown => Default::default(),
     }
+}
+
+fn of_cache(libraries: &Libraries, stack: StackId) -> bool {
+    libraries.get(&stack).is_some_and(Library::is_torch_cache)
+}
+
+/// What is held now, and by which libraries the driver's allocations were made. `most`: stacks of
+/// frameworks' blocks that are kept.
+pub fn held_now(p: Sources, device: DeviceId, names: &mut Names, most: usize) -> (Held, Libraries) {
+    let live = held::look(p, device);
+    let libraries = libraries(live.stacks(), names);
+    (live.add_up(p, |stack| of_cache(&libraries, stack), most), libraries)
 }
 
 /// By stack, of the allocations that the driver gave.

@@ -13,7 +13,7 @@ const BLOCKS_MOST: usize = 4 << 20;
 /// Stacks of the driver's allocations that are kept, largest first: a library may be behind each.
 pub const STACKS_MOST: usize = 64;
 /// And those of a framework's blocks.
-const OF_BLOCKS_MOST: usize = 8;
+pub const OF_BLOCKS_MOST: usize = 8;
 
 /// What is live on the device.
 #[derive(Default)]
@@ -99,17 +99,17 @@ impl Live {
     }
 
     /// Adds it up. `of_cache`: memory that this stack asked for is the framework's, though no block
-    /// may be in it.
-    pub fn add_up(mut self, p: Sources, of_cache: impl Fn(StackId) -> bool) -> Held {
+    /// may be in it. `most`: stacks of blocks that are kept.
+    pub fn add_up(mut self, p: Sources, of_cache: impl Fn(StackId) -> bool, most: usize) -> Held {
         let holes = self.find_holes(p, of_cache);
         let mut rows = rows(&self.by_stack, true);
-        largest(&mut rows, OF_BLOCKS_MOST);
+        largest(&mut rows, most);
         let mut of_driver = self.rows_of_the_driver();
         largest(&mut of_driver, STACKS_MOST);
         for row in of_driver {
             let _ = rows.try_push(row);
         }
-        largest(&mut rows, OF_BLOCKS_MOST + STACKS_MOST);
+        largest(&mut rows, most + STACKS_MOST);
         Held { rows, holes }
     }
 

@@ -2,9 +2,11 @@
 //!
 //! `_dl_find_object` waits for nobody: neither for a thread that is inside `dlopen` (and may wait
 //! for a lock of our caller), nor, in a forked child, for one that no longer exists. So it may be
-//! asked anywhere; `dl_iterate_phdr` and `dladdr` may not.
+//! asked anywhere; `dl_iterate_phdr` and `dladdr` may not. Where the C library has none (glibc below
+//! 2.35), [`loaded_objects`] answers as it does.
 
 use crate::runtime::elf::Object;
+use crate::runtime::loaded_objects::{self, Entry};
 use crate::runtime::loader;
 use std::ffi::c_void;
 use std::ops::Range;
@@ -32,7 +34,10 @@ pub struct Loaded {
 
 /// The one that holds this address. `None`: code made at run time, or no address of code.
 pub fn holding(address: usize) -> Option<Loaded> {
-    let find = loader::find_object()?;
+    let Some(find) = loader::find_object() else {
+        let Entry { start, end, link_map, eh_frame_hdr } = loaded_objects::holding(address)?;
+        return Some(Loaded { start, end, link_map: link_map as *mut c_void, eh_frame_hdr });
+    };
     let mut found = DlFindObject {
         flags: 0,
         map_start: 0,
@@ -57,7 +62,7 @@ pub enum Met<'a> {
 
 /// Whether this C library can be asked at all.
 pub fn can_ask() -> bool {
-    loader::find_object().is_some()
+    loader::find_object().is_some() || loaded_objects::can_ask()
 }
 
 /// What is read from its headers, which lie at the start of its mapping.
@@ -75,6 +80,12 @@ impl Loaded {
     /// No library is there.
     pub fn nobody(start: usize, end: usize) -> Loaded {
         Loaded { start, end, link_map: std::ptr::null_mut(), eh_frame_hdr: 0 }
+    }
+
+    #[cfg(test)]
+    pub fn as_entry(&self) -> Entry {
+        let Loaded { start, end, link_map, eh_frame_hdr } = *self;
+        Entry { start, end, link_map: link_map as usize, eh_frame_hdr }
     }
 
     /// Its symbols.

@@ -15,6 +15,7 @@ pub mod futex;
 pub mod handle_set;
 pub mod hash_table;
 pub mod heap;
+pub mod loaded_objects;
 pub mod loader;
 pub mod lock;
 pub mod log;

@@ -1,6 +1,6 @@
 //! Where this thread's stack ends.
 
-use crate::runtime::mapped_modules;
+use crate::runtime::elf;
 use crate::runtime::tls::{thread_block, thread_pointer};
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -129,10 +129,8 @@ fn descriptor_words() -> Option<usize> {
     static BYTES: AtomicU32 = AtomicU32::new(0);
     let mut bytes = BYTES.load(Ordering::Relaxed);
     if bytes == 0 {
-        // By a function that sanitizers leave alone. SAFETY: the C library stays.
-        let told = mapped_modules::holding(libc::gnu_get_libc_version as *const () as usize)
-            .map(|library| unsafe { library.object() })
-            .and_then(|library| library.symbol(b"_thread_db_sizeof_pthread"));
+        // libc.so.6 has it from glibc 2.34 on, libpthread.so.0 before.
+        let told = elf::variable_of_start(b"_thread_db_sizeof_pthread");
         // SAFETY: a constant of the C library's.
         bytes = told.map_or(NONE, |(at, _)| unsafe { *(at as *const u32) });
         BYTES.store(bytes, Ordering::Relaxed);

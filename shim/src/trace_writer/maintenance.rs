@@ -265,6 +265,12 @@ impl TraceWriter {
         self.define(&Definition::Note { text });
     }
 
+    /// What was recorded up to here is to be in the file afterwards, with the figures of now.
+    pub fn write_now(&self, view: &impl ProcessView) {
+        self.write_due_ns.store(0, Ordering::Relaxed);
+        self.maintain(view, false);
+    }
+
     /// The live page is to show what this call does.
     pub fn refresh(&self) {
         self.stale.store(true, Ordering::Relaxed);

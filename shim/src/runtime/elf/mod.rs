@@ -167,6 +167,23 @@ fn first() -> *const LinkMap {
     unsafe { (&raw const _r_debug.first).read_volatile() }
 }
 
+/// The handle of the program itself: the first in the loader's list.
+pub fn first_object() -> usize {
+    first() as usize
+}
+
+/// What the loader added to the addresses of the object with this handle, and the handle of the next
+/// one. `None`: there is no such object.
+///
+/// # Safety
+/// 0, or a handle of an object that is in the loader's list meanwhile.
+pub unsafe fn link(handle: usize) -> Option<(usize, usize)> {
+    let map = handle as *const LinkMap;
+    // SAFETY: as the caller promises; the loader may be writing it.
+    let map = if map.is_null() { return None } else { unsafe { map.read_volatile() } };
+    Some((map.base, map.next as usize))
+}
+
 /// This library itself, from the loader's list of all: no lock, so that a hook may ask.
 fn own() -> Option<Object> {
     unsafe extern "C" {
@@ -203,6 +220,17 @@ pub fn behind_us(name: &[u8]) -> Option<usize> {
 pub fn behind(address: usize, name: &[u8]) -> Option<usize> {
     let object = object_at(address)?;
     behind_object(&object).find_map(|object| object.function(name))
+}
+
+/// Address and size of the variable of this name in the first object of the start behind us.
+pub fn variable_of_start(name: &[u8]) -> Option<(usize, usize)> {
+    behind_object(&own()?).find_map(|object| object.symbol(name))
+}
+
+/// The C library's own function of this name, also where another object defines one before it.
+pub fn of_c_library(name: &[u8]) -> Option<usize> {
+    let library = behind_object(&own()?).find(|object| object.is_named("libc.so."))?;
+    library.function(name)
 }
 
 /// The objects of the start behind this one, in load order: up to the C library and the loader.
