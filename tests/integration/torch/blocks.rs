@@ -297,6 +297,7 @@ fn stacks(trace: &Path) -> HashMap<u64, (StackFlags, Vec<String>, Vec<String>)> 
 fn python_blocks(python: &Path, tensors: &str) -> (Vec<serde_json::Value>, PathBuf, Run) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/torch_blocks.py");
     let setup = Setup::simulated()
+        .contradicts()
         .preload()
         .env("VRAMTRACE_STACKS", "native,python")
         .env("VRAMTRACE_TENSORS", tensors)
