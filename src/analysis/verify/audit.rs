@@ -92,7 +92,7 @@ impl<'d> Audit<'d> {
             devices: BTreeMap::new(),
             next_audit: BETWEEN_AUDITS,
             threads: Threads::default(),
-            recorded: Recorded::default(),
+            recorded: Recorded,
             checkpoints: Checkpoints::default(),
             undefined: FxHashSet::default(),
             without_site: 0,
