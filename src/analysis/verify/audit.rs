@@ -10,7 +10,7 @@ use vramtrace_format::{
 use super::checkpoints::Checkpoints;
 use super::findings::{Rule, Verification, Violation};
 use super::places;
-use super::recorded::Recorded;
+use super::recorded::compare_totals;
 use super::sums;
 use crate::replay::state::Inconsistencies;
 use crate::replay::{Certainty, DeviceState, Key, Observer, State};
@@ -29,7 +29,6 @@ pub struct Audit<'d> {
     devices: BTreeMap<DeviceId, Followed>,
     next_audit: u64,
     threads: Threads,
-    recorded: Recorded,
     checkpoints: Checkpoints,
     /// Ids that have no definition, reported once each.
     undefined: FxHashSet<(&'static str, u32)>,
@@ -92,7 +91,6 @@ impl<'d> Audit<'d> {
             devices: BTreeMap::new(),
             next_audit: BETWEEN_AUDITS,
             threads: Threads::default(),
-            recorded: Recorded,
             checkpoints: Checkpoints::default(),
             undefined: FxHashSet::default(),
             without_site: 0,
@@ -334,7 +332,7 @@ impl Observer for Audit<'_> {
             return;
         }
         if self.without_site == 0 {
-            let compared = self.recorded.compare(at, state, &self.threads);
+            let compared = compare_totals(at, state, &self.threads);
             self.found.totals += u64::from(compared.is_some());
             compared.into_iter().flatten().for_each(|violation| self.found.add(violation));
         }

@@ -6,37 +6,27 @@ use super::audit::Threads;
 use super::findings::{Rule, Violation};
 use crate::replay::{Certainty, DeviceState, State};
 
-#[derive(Default)]
-pub struct Recorded;
-
-impl Recorded {
-    /// `None`: the event carries no totals that can be compared.
-    pub fn compare(
-        &mut self,
-        at: &Stamped,
-        state: &State,
-        threads: &Threads,
-    ) -> Option<Vec<Violation>> {
-        // The recorder adds up while other threads go on.
-        if threads.are_several() {
-            return None;
-        }
-        match at.event {
-            Event::Counters(counters) => Some(compare(at, state, &counters)),
-            Event::CacheState { device, allocated, reserved } => {
-                let known = state.devices.get(&device)?;
-                let cache = &known.cache;
-                let mut different = Different { at, device, violations: Vec::new() };
-                different.check("bytes of blocks", allocated, cache.allocated);
-                // Memory of the framework that never held a block is in its figure, and in no segment.
-                // Memory that the recorder has not seen is in its figure too.
-                if cache.outside == 0 && !(cache.reserved..=known.live_bytes).contains(&reserved) {
-                    different.check("bytes of segments", reserved, cache.reserved);
-                }
-                Some(different.violations)
+/// `None`: the event carries no totals that can be compared.
+pub fn compare_totals(at: &Stamped, state: &State, threads: &Threads) -> Option<Vec<Violation>> {
+    // The recorder adds up while other threads go on.
+    if threads.are_several() {
+        return None;
+    }
+    match at.event {
+        Event::Counters(counters) => Some(compare(at, state, &counters)),
+        Event::CacheState { device, allocated, reserved } => {
+            let known = state.devices.get(&device)?;
+            let cache = &known.cache;
+            let mut different = Different { at, device, violations: Vec::new() };
+            different.check("bytes of blocks", allocated, cache.allocated);
+            // Memory of the framework that never held a block is in its figure, and in no segment.
+            // Memory that the recorder has not seen is in its figure too.
+            if cache.outside == 0 && !(cache.reserved..=known.live_bytes).contains(&reserved) {
+                different.check("bytes of segments", reserved, cache.reserved);
             }
-            _ => None,
+            Some(different.violations)
         }
+        _ => None,
     }
 }
 
