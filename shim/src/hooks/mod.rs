@@ -34,6 +34,7 @@ pub mod pool_reserves;
 pub mod proc_address;
 pub mod process_view;
 pub mod refresh;
+pub mod reserve;
 pub mod second_driver;
 pub mod sparse;
 pub mod stacks;

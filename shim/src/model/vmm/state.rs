@@ -3,9 +3,9 @@
 use crate::runtime::fallible::MakeRoom;
 use crate::runtime::fixed_hash::HashMap;
 use crate::runtime::hash_table::NoMemory;
-use vramtrace_format::DeviceId;
+use vramtrace_format::address_space::{self, AddressSpace, Mapping, Taken};
+use vramtrace_format::{DeviceId, StackId};
 
-use super::mappings::{Mapping, Mappings, Taken};
 use super::objects::{Change, Object, Objects, What};
 use super::ties::{Owner, Region, Tie, Ties};
 
@@ -62,7 +62,7 @@ struct Handle {
 pub struct State<P> {
     objects: Objects<P>,
     handles: HashMap<u64, Handle>,
-    mappings: Mappings,
+    pub(super) space: AddressSpace,
     ties: Ties,
 }
 
@@ -71,7 +71,7 @@ impl<P> Default for State<P> {
         State {
             objects: Objects::default(),
             handles: HashMap::default(),
-            mappings: Mappings::default(),
+            space: AddressSpace::default(),
             ties: Ties::default(),
         }
     }
@@ -91,7 +91,7 @@ impl<P> State<P> {
     }
 
     pub fn mappings(&self) -> impl Iterator<Item = &Mapping> {
-        self.mappings.iter()
+        self.space.mappings()
     }
 
     /// For one more object and its handle, before the driver is asked.
@@ -136,16 +136,15 @@ impl<P> State<P> {
 
     /// The same for the object that is mapped at `address`.
     pub fn hold_address(&mut self, address: u64) -> Option<u64> {
-        let object = self.mappings.at(address)?.object;
+        let object = self.space.at(address)?.object;
         self.objects.take(object).then_some(object)
     }
 
     /// The same for all objects mapped in a range, each with its part of the range.
     pub fn hold_range(&mut self, address: u64, size: u64) -> Vec<(u64, u64, u64)> {
         let end = address.saturating_add(size);
-        let parts = self.mappings.touching(address, size);
+        let parts = self.space.touching(address, size);
         parts
-            .into_iter()
             .filter(|part| self.objects.take(part.object))
             .map(|part| {
                 let from = part.address.max(address);
@@ -176,11 +175,21 @@ impl<P> State<P> {
         }
     }
 
-    /// A held reference becomes a mapping's. What was mapped there went behind our back.
-    pub fn held_by_mapping(&mut self, mapping: Mapping) -> Settled<P> {
+    /// A held reference becomes a mapping's. What was mapped there went behind our back. `by`: the
+    /// stack of the call.
+    pub fn held_by_mapping(&mut self, mapping: Mapping, by: StackId) -> Settled<P> {
         let stale = self.begin_unmap(mapping.address, mapping.size);
-        self.mappings.put(mapping);
-        self.settle(stale, true)
+        let bytes = self.object(mapping.object).map_or(0, |object| object.size);
+        let put = self.space.put(mapping, by, bytes);
+        // Each piece holds the object.
+        for _ in put.pieces.iter().skip(1) {
+            self.objects.take(mapping.object);
+        }
+        let mut settled = self.settle(stale, true);
+        if put.pieces.is_empty() {
+            settled.absorb(self.let_go(mapping.object));
+        }
+        settled
     }
 
     /// A held reference becomes a tie's.
@@ -203,7 +212,14 @@ impl<P> State<P> {
 
     /// Before cuMemUnmap.
     pub fn begin_unmap(&mut self, address: u64, size: u64) -> Dropped {
-        let taken = self.mappings.take(address, size);
+        let objects = &self.objects;
+        let maker = |number| {
+            let object = objects.get(number);
+            let (stack, device) = object
+                .map_or((StackId(0), DeviceId::UNKNOWN), |object| (object.maker, object.device));
+            address_space::Owner { stack, device }
+        };
+        let taken = self.space.take(address, size, maker);
         // First the new references of what stays, so that no object ends in between.
         for mapping in &taken.rest {
             self.objects.take(mapping.object);
@@ -232,7 +248,10 @@ impl<P> State<P> {
         let mut settled = Settled::default();
         for number in &dropped.references {
             match self.objects.settle(*number, done) {
-                (Change::Gone, Some(object)) => settled.gone.push((*number, object)),
+                (Change::Gone, Some(object)) => {
+                    self.space.forget_object(*number);
+                    settled.gone.push((*number, object));
+                }
                 (Change::Revived, _) => settled.revived.push(*number),
                 _ => {}
             }
@@ -255,7 +274,7 @@ impl<P> State<P> {
                     // Its whole has its reference back by now: this is never the last one.
                     settled.absorb(self.let_go(mapping.object));
                 }
-                self.mappings.put_back(&taken);
+                self.space.put_back(&taken);
                 settled.remapped.extend(taken.whole);
             }
             Undo::Ties(owner, ties) => {
