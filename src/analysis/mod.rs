@@ -18,6 +18,7 @@ mod phases;
 mod places;
 mod process;
 mod reconcile;
+pub mod sleeps;
 pub mod verify;
 pub mod whatif;
 

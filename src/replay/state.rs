@@ -8,7 +8,7 @@ use vramtrace_format::{ContextId, DeviceId, Kind, PoolId, Refused, StackId, Stop
 use super::cache::CacheState;
 use super::device::DeviceState;
 use super::live::LiveSet;
-use super::mapping::Mapping;
+use super::mapping::AddressSpace;
 
 /// Refusals of which the details are kept, first and last ones each.
 pub const REFUSALS_KEPT: usize = 16;
@@ -136,8 +136,8 @@ pub struct State {
     pub devices: BTreeMap<DeviceId, DeviceState>,
     pub pools: FxHashMap<PoolId, PoolSums>,
     pub contexts: BTreeMap<ContextId, ContextState>,
-    /// VMM mappings by address.
-    pub mappings: BTreeMap<u64, Mapping>,
+    /// Where physical objects are mapped, and which addresses are reserved.
+    pub space: AddressSpace,
     /// A framework's cache. Its blocks are in `live`.
     pub cache: CacheState,
     pub host_pinned: HostSums,
@@ -184,7 +184,7 @@ impl State {
         self.live.clear();
         self.pools.clear();
         self.contexts.clear();
-        self.mappings.clear();
+        self.space.clear();
         self.cache.clear();
         self.devices.values_mut().for_each(DeviceState::forget_live);
         for host in [&mut self.host_pinned, &mut self.host_registered] {

@@ -37,6 +37,7 @@ pub mod process_view;
 pub mod python_api;
 pub mod python_usage;
 pub mod refresh;
+pub mod reserve;
 pub mod second_driver;
 pub mod sparse;
 pub mod stacks;

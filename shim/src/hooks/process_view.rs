@@ -5,7 +5,7 @@ use crate::hooks::limit_events;
 use crate::hooks::state::Process;
 use crate::model::ledger::Cursor;
 use crate::trace_writer::maintenance::{Cost, ProcessView};
-use vramtrace_format::{Counters, DeviceId, Event, Kind, LiveDevice};
+use vramtrace_format::{Counters, DeviceId, Event, Kind, LiveDevice, SiteId};
 
 impl ProcessView for Process {
     fn limits(&self, device: DeviceId, emit: &mut dyn FnMut(&Event)) {
@@ -79,11 +79,28 @@ impl ProcessView for Process {
                 (context.id, context.device, context.time_ns, context.stack);
             emit(&Event::CheckpointContext { id, context, device, time_ns, stack });
         });
-        for mapping in self.vmm.lock().mappings() {
+        let vmm = self.vmm.lock();
+        // Reservations first: what lies in them belongs to them.
+        for reservation in vmm.reservations() {
+            let (address, size, site, stack) =
+                (reservation.address, reservation.size, reservation.site, reservation.stack);
+            let (device, asleep) = (DeviceId::UNKNOWN, false);
+            emit(&Event::CheckpointReserve { id, asleep, device, address, size, site, stack });
+        }
+        for piece in vmm.asleep() {
+            let (address, size) = (piece.address, piece.size);
+            let (site, stack, device) = (SiteId(0), piece.owner.stack, piece.owner.device);
+            let asleep = true;
+            emit(&Event::CheckpointReserve { id, asleep, device, address, size, site, stack });
+        }
+        for mapping in vmm.mappings() {
             let (address, size, offset, object) =
                 (mapping.address, mapping.size, mapping.offset, mapping.object);
-            emit(&Event::CheckpointMap { id, address, size, offset, object });
+            let woken = mapping.woken.map(|woken| (woken.owner.stack, woken.by));
+            let (owner, stack) = woken.unwrap_or_default();
+            emit(&Event::CheckpointMap { id, address, size, offset, object, owner, stack });
         }
+        drop(vmm);
         for pool in self.pools.all() {
             let (reserved, used) = pool.growth.known();
             if reserved != 0 || used != 0 {

@@ -53,7 +53,7 @@ pub fn gather(p: Sources, header: &Header, asked: &Asked) -> Findings {
 fn find(p: Sources, asked: &Asked, mut names: Names) -> Findings {
     let Refusal { by, size, whole, stack, counted, limit, driver_free, sums, .. } = asked.refusal;
     let (held, libraries) = held(p, asked, &mut names);
-    let Held { rows, holes } = held;
+    let Held { rows, holes, paused } = held;
     // Of another moment, the parts would not be those of the sum.
     let named = match asked.holding {
         Holding::Before(_) => Vec::new(),
@@ -86,7 +86,7 @@ fn find(p: Sources, asked: &Asked, mut names: Names) -> Findings {
             _ if p.cap.is_ordered(asked.device) => Limit::Ordered,
             _ => Limit::Cap,
         },
-        parts: sums.parts(named),
+        parts: sums.parts(named, paused),
         free_inside: sums.free_inside().or(holes.map(|holes| holes.free)).unwrap_or(0),
         holders,
         held_before_ns: match &asked.holding {

@@ -320,7 +320,7 @@ mod tests {
         let mut file = File::new(24);
         let failure = (0..100).find_map(|_| file.roll().err()).unwrap();
         assert_eq!(failure, Failure { reason: StopReason::CannotPunch, errno: 0 });
-        assert_eq!(file.erased, []);
+        assert!(file.erased.is_empty());
         file.retention.set_totals_only();
         for _ in 0..100 {
             file.roll().unwrap();

@@ -63,9 +63,9 @@ fn allocations(state: &State, misfits: &mut Vec<Misfit>) {
 }
 
 fn mappings(state: &State, misfits: &mut Vec<Misfit>) {
-    let ranges = state.mappings.iter().map(|(address, mapping)| (*address, mapping.size, None));
+    let ranges = state.space.mappings().map(|mapping| (mapping.address, mapping.size, None));
     misfits.extend(overlaps(Space::Vmm, "a mapping", ranges));
-    for (address, mapping) in &state.mappings {
+    for mapping in state.space.mappings() {
         let object = Key { space: Space::Vmm, number: mapping.object };
         let end = mapping.offset.saturating_add(mapping.size);
         let found = match state.live.get(object) {
@@ -78,7 +78,7 @@ fn mappings(state: &State, misfits: &mut Vec<Misfit>) {
             device: None,
             key: Some(object),
             what: "the object of a mapping",
-            expected: format!("a live object for {} bytes at {address:#x}", mapping.size),
+            expected: format!("a live object for {} bytes at {:#x}", mapping.size, mapping.address),
             found,
         });
     }

@@ -103,7 +103,13 @@ fn blocks_lie_in_memory_and_not_in_each_other() {
 
 #[test]
 fn mappings_have_their_object() {
-    let map = |address, size, offset, object| Event::Map { address, size, offset, object };
+    let map = |address, size, offset, object| Event::Map {
+        address,
+        size,
+        offset,
+        object,
+        stack: StackId(0),
+    };
     let mut t = TraceBuilder::new();
     t.alloc(MS, Kind::Vmm, 7, 4 * MIB);
     t.event(2 * MS, map(16 * PAGE, 4 * MIB, 0, 7));

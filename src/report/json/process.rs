@@ -53,6 +53,8 @@ pub struct ProcessFacts {
     pub host_registered: HostFacts,
     /// What makes it differ from the other processes of the run.
     pub odd: Option<String>,
+    /// What did not fit together; all 0 in a sound trace.
+    pub inconsistencies: InconsistencyFacts,
     pub damage: Damage,
 }
 
@@ -68,6 +70,21 @@ pub struct RecorderFacts {
     pub written_bytes: u64,
     /// Different ones.
     pub stacks: u64,
+}
+
+#[derive(Debug, Serialize)]
+pub struct InconsistencyFacts {
+    /// Allocated again while live.
+    pub replaced: u64,
+    /// Freed, or a free refused, though not known.
+    pub unknown_frees: u64,
+    pub unknown_restores: u64,
+    /// Without a known origin.
+    pub unknown_sites: u64,
+    /// PyTorch's blocks that were live when the memory below them went for good.
+    pub blocks_without_memory: u64,
+    /// What the recorder itself found odd.
+    pub told: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -124,6 +141,9 @@ pub struct DeviceFacts {
     /// PyTorch's cache; absent where no blocks of it were recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub torch: Option<super::torch::TorchFacts>,
+    /// Memory that was unmapped and mapped again; absent where none was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sleeps: Option<super::sleeps::SleepsFacts>,
     pub largest_live: Vec<LiveAllocationFacts>,
     /// The last few.
     pub refusals: Vec<RefusalFacts>,
@@ -236,6 +256,14 @@ fn process_facts(process: &Process, odd: Option<String>, top: usize) -> ProcessF
         host_pinned: host_facts(&state.host_pinned),
         host_registered: host_facts(&state.host_registered),
         odd,
+        inconsistencies: InconsistencyFacts {
+            replaced: state.inconsistencies.replaced,
+            unknown_frees: state.inconsistencies.unknown_frees,
+            unknown_restores: state.inconsistencies.unknown_restores,
+            unknown_sites: state.inconsistencies.unknown_sites,
+            blocks_without_memory: state.inconsistencies.blocks_without_memory,
+            told: state.inconsistencies.told,
+        },
         damage: Damage {
             places: process.damage.ranges.len() as u64,
             bytes: process.damage.bytes(),
@@ -287,6 +315,7 @@ fn device_facts(process: &Process, id: DeviceId, device: &DeviceState, top: usiz
             .map(|kind| (kind.name(), kind_facts(device, kind)))
             .collect(),
         torch: super::torch::facts(process, id, device),
+        sleeps: super::sleeps::facts(process, id),
         largest_live: largest(&process.state.live, id, top)
             .into_iter()
             .map(|holder| {

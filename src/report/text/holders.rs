@@ -104,6 +104,17 @@ pub(super) fn table(
         if let Some(caller) = classifier.frame(holder.stack, holder.caller) {
             under(format!("called from {}", words(caller, how)));
         }
+        if holder.paused > 0 {
+            under(format!("{} more asleep: unmapped, may come back", size(holder.paused)));
+        }
+        if holder.unmapped > 0 {
+            under(format!("{} of it mapped nowhere", size(holder.unmapped)));
+        }
+        if let Some(by) = holder.brought_back_by
+            && let Some(frame) = classifier.frame(by, classifier.roles(by).lead)
+        {
+            under(format!("brought back by {}", words(frame, how)));
+        }
         if how.full {
             for frame in classifier.symbols.stack(holder.stack) {
                 under(format!("  {}", words(frame, how)));

@@ -10,6 +10,7 @@
 //! let report = ours.only_report();
 //! ```
 
+pub mod address_model;
 mod binaries;
 mod interactive;
 mod program;

@@ -3,7 +3,7 @@
 use crate::runtime::fallible::MakeRoom;
 use crate::runtime::fallible_map::Map;
 use crate::runtime::hash_table::NoMemory;
-use vramtrace_format::DeviceId;
+use vramtrace_format::{DeviceId, StackId};
 
 /// What an object is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +26,8 @@ pub struct Object<P> {
     pub device: DeviceId,
     /// Bytes; 0 for an import that was not mapped yet.
     pub size: u64,
+    /// The stack that made it; 0 until it is mapped.
+    pub maker: StackId,
     /// References: handles, mappings, ties and calls under way that may become one of these.
     references: u32,
     /// Calls under way that took a reference away.
@@ -73,8 +75,16 @@ impl<P> Objects<P> {
     pub fn create(&mut self, what: What, device: DeviceId, size: u64) -> u64 {
         let number = self.next;
         self.next += 1;
-        let object =
-            Object { what, device, size, references: 1, dropping: 0, ended: false, parked: None };
+        let object = Object {
+            what,
+            device,
+            size,
+            maker: StackId(0),
+            references: 1,
+            dropping: 0,
+            ended: false,
+            parked: None,
+        };
         let _ = self.live.insert(number, object);
         number
     }

@@ -3,9 +3,10 @@
 use crate::runtime::fallible::{MakeRoom, TryPush, vec_of};
 use crate::runtime::fallible_map::Map;
 use crate::runtime::hash_table::NoMemory;
-use vramtrace_format::DeviceId;
+use crate::runtime::reserve;
+use vramtrace_format::address_space::{self, AddressSpace, Mapping, Taken};
+use vramtrace_format::{DeviceId, StackId};
 
-use super::mappings::{Mapping, Mappings, Taken};
 use super::objects::{Change, Object, Objects, What};
 use super::ties::{Owner, Region, Tie, Ties};
 
@@ -62,7 +63,7 @@ struct Handle {
 pub struct State<P> {
     objects: Objects<P>,
     handles: Map<u64, Handle>,
-    mappings: Mappings,
+    pub(super) space: AddressSpace,
     ties: Ties,
 }
 
@@ -71,7 +72,7 @@ impl<P> Default for State<P> {
         State {
             objects: Objects::default(),
             handles: Map::default(),
-            mappings: Mappings::default(),
+            space: AddressSpace::default(),
             ties: Ties::default(),
         }
     }
@@ -91,7 +92,7 @@ impl<P> State<P> {
     }
 
     pub fn mappings(&self) -> impl Iterator<Item = &Mapping> {
-        self.mappings.iter()
+        self.space.mappings()
     }
 
     /// For one more object and its handle, before the driver is asked.
@@ -100,9 +101,10 @@ impl<P> State<P> {
         self.objects.make_room()
     }
 
-    /// For one more mapping, before the driver is asked.
-    pub fn make_room_to_map(&mut self) -> Result<(), NoMemory> {
-        self.mappings.make_room()
+    /// For one more mapping, before the driver is asked. The address space is a tree, which cannot
+    /// ask for room ahead: it grows from the reserve when it must, and no more when that is low.
+    pub fn make_room_to_map(&self) -> Result<(), NoMemory> {
+        if reserve::is_low() { Err(NoMemory) } else { Ok(()) }
     }
 
     /// The driver made an object and gave `handle` for it. An object that still had this handle
@@ -141,7 +143,7 @@ impl<P> State<P> {
 
     /// The same for the object that is mapped at `address`.
     pub fn hold_address(&mut self, address: u64) -> Option<u64> {
-        let object = self.mappings.at(address)?.object;
+        let object = self.space.at(address)?.object;
         self.objects.take(object).then_some(object)
     }
 
@@ -152,9 +154,9 @@ impl<P> State<P> {
         size: u64,
     ) -> Result<Vec<(u64, u64, u64)>, NoMemory> {
         let end = address.saturating_add(size);
-        let State { mappings, objects, .. } = self;
-        let mut held = vec_of(mappings.touching(address, size).count())?;
-        for part in mappings.touching(address, size) {
+        let State { space, objects, .. } = self;
+        let mut held = vec_of(space.touching(address, size).count())?;
+        for part in space.touching(address, size) {
             if objects.take(part.object) {
                 let from = part.address.max(address);
                 let size = (part.address + part.size).min(end) - from;
@@ -187,12 +189,21 @@ impl<P> State<P> {
         }
     }
 
-    /// A held reference becomes a mapping's. What was mapped there went behind our back.
-    pub fn held_by_mapping(&mut self, mapping: Mapping) -> Settled<P> {
+    /// A held reference becomes a mapping's. What was mapped there went behind our back. `by`: the
+    /// stack of the call.
+    pub fn held_by_mapping(&mut self, mapping: Mapping, by: StackId) -> Settled<P> {
         let stale = self.begin_unmap(mapping.address, mapping.size);
-        // Without memory its unmap is unknown, and the reference stays.
-        let _ = self.mappings.put(mapping);
-        self.settle(stale, true)
+        let bytes = self.object(mapping.object).map_or(0, |object| object.size);
+        let put = self.space.put(mapping, by, bytes);
+        // Each piece holds the object.
+        for _ in put.pieces.iter().skip(1) {
+            self.objects.take(mapping.object);
+        }
+        let mut settled = self.settle(stale, true);
+        if put.pieces.is_empty() {
+            settled.absorb(self.let_go(mapping.object));
+        }
+        settled
     }
 
     /// A held reference becomes a tie's.
@@ -215,7 +226,14 @@ impl<P> State<P> {
 
     /// Before cuMemUnmap. Without memory nothing is taken: the references stay.
     pub fn begin_unmap(&mut self, address: u64, size: u64) -> Dropped {
-        let Ok(taken) = self.mappings.take(address, size) else { return Dropped::default() };
+        let objects = &self.objects;
+        let maker = |number| {
+            let object = objects.get(number);
+            let (stack, device) = object
+                .map_or((StackId(0), DeviceId::UNKNOWN), |object| (object.maker, object.device));
+            address_space::Owner { stack, device }
+        };
+        let taken = self.space.take(address, size, maker);
         // First the new references of what stays, so that no object ends in between.
         for mapping in &taken.rest {
             self.objects.take(mapping.object);
@@ -245,7 +263,10 @@ impl<P> State<P> {
         for number in &dropped.references {
             match self.objects.settle(*number, done) {
                 // What there is no memory for stays counted.
-                (Change::Gone, Some(object)) => drop(settled.gone.try_push((*number, object))),
+                (Change::Gone, Some(object)) => {
+                    self.space.forget_object(*number);
+                    let _ = settled.gone.try_push((*number, object));
+                }
                 (Change::Revived, _) => drop(settled.revived.try_push(*number)),
                 _ => {}
             }
@@ -270,7 +291,7 @@ impl<P> State<P> {
                     // Its whole has its reference back by now: this is never the last one.
                     settled.absorb(self.let_go(mapping.object));
                 }
-                self.mappings.put_back(&taken);
+                self.space.put_back(&taken);
                 absorb(&mut settled.remapped, taken.whole);
             }
             Undo::Ties(owner, ties) => {

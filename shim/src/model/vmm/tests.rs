@@ -1,7 +1,7 @@
 //! The orders in which programs create, map, release and unmap.
 
 use super::*;
-use vramtrace_format::DeviceId;
+use vramtrace_format::{DeviceId, StackId};
 
 const GPU: DeviceId = DeviceId(0);
 
@@ -15,7 +15,7 @@ fn create(state: &mut State<()>, handle: u64) -> u64 {
 
 fn map(state: &mut State<()>, handle: u64, address: u64) {
     let object = state.hold_handle(handle).expect("a known handle");
-    let settled = state.held_by_mapping(Mapping { address, size: 10, offset: 0, object });
+    let settled = state.held_by_mapping(Mapping::new(address, 10, 0, object), StackId(0));
     assert!(settled.gone.is_empty());
 }
 
