@@ -23,7 +23,7 @@ const FORMAT: Layout = Layout {
     library: "vramtrace_format",
     layers: &[
         &["error", "holes", "ids", "kind", "lines", "proc", "secrets", "size", "stackspec", "uuid"],
-        &["capspec", "physical", "record"],
+        &["address_space", "capspec", "physical", "record"],
         &["header", "oom", "pages", "escape", "policy"],
         &["layers", "window"],
         &["read", "write"],
