@@ -35,7 +35,7 @@ const FORMAT: Layout = Layout {
             "stackspec",
             "uuid",
         ],
-        &["capspec", "physical", "record"],
+        &["address_space", "capspec", "physical", "record"],
         &["header", "oom", "pages", "escape", "policy"],
         &["layers", "window"],
         &["read", "write"],
