@@ -139,10 +139,10 @@ fn libraries(stacks: Vec<StackId>, names: &mut Names) -> Libraries {
 fn named(rows: &[Row], libraries: &Libraries, of_torch: bool) -> Vec<(String, u64)> {
     let mut titles: Map<&str, u64> = Map::default();
     for row in rows.iter().filter(|row| !row.of_framework) {
-        if let Some(library) = libraries.get(&row.stack).filter(|library| !library.own) {
-            if let Ok(sum) = titles.get_or_insert(&library.title, 0) {
-                *sum = sum.saturating_add(row.bytes);
-            }
+        if let Some(library) = libraries.get(&row.stack).filter(|library| !library.own)
+            && let Ok(sum) = titles.get_or_insert(&library.title, 0)
+        {
+            *sum = sum.saturating_add(row.bytes);
         }
     }
     // What a cache keeps empty is its own already.
