@@ -49,14 +49,36 @@ fn find_room(sp: usize, room: usize) -> bool {
     if !(low..high).contains(&sp) || sp - low <= room {
         return false;
     }
-    // The main thread's stack grows as it is touched, if it may. What is there is certain.
-    let lowest = sp - room - PAGE;
-    let there = of_main_thread(sp).is_some() && is_mapped(lowest);
-    if there {
-        // SAFETY: as above.
-        unsafe { (*known()).sure = lowest };
+    if of_main_thread(sp).is_none() {
+        return false;
     }
-    there
+    // The main thread's stack grows as it is touched, if it may. What is there is certain. It is made
+    // to grow by more than is needed, so that this is not asked again at each deeper call.
+    let lowest = sp - room - PAGE;
+    let reached = match is_mapped(lowest) {
+        true => Some(lowest),
+        false => [lowest.saturating_sub(AHEAD), lowest].into_iter().find(|at| {
+            // Another mapping may lie where the stack could have grown to.
+            *at > low && !is_mapped(*at) && grows_to(*at)
+        }),
+    };
+    if let Some(sure) = reached {
+        // SAFETY: as above.
+        unsafe { (*known()).sure = sure };
+    }
+    reached.is_some()
+}
+
+/// So much of a stack that has to grow is asked for beyond what is needed.
+const AHEAD: usize = 128 << 10;
+
+/// Has the kernel store there, which makes the stack grow as a store of ours would; but where it may
+/// not grow the kernel says so, and ours would be a fault. Nothing is mapped there, so that nothing is
+/// overwritten.
+fn grows_to(address: usize) -> bool {
+    let at = (address & !(PAGE - 1)) as *mut libc::rlimit;
+    // SAFETY: the kernel checks the address.
+    unsafe { libc::getrlimit(libc::RLIMIT_STACK, at) == 0 }
 }
 
 fn is_mapped(address: usize) -> bool {
