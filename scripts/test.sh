@@ -39,6 +39,9 @@ cargo build --quiet --workspace
 say "unit, property and end-to-end tests"
 cargo test --quiet --workspace
 
+say "the page of report --html"
+scripts/web.sh
+
 say "Python clients over the simulated driver"
 scripts/test-clients.sh
 
