@@ -107,7 +107,7 @@ fn steps(blocks: u64, more: u64) -> TraceBuilder {
         let mut held = Vec::new();
         for n in 0..STEP.min(blocks) {
             now += 1_000 + random(3_000);
-            let size = 512 * (1 + random(4)) << random(11);
+            let size = (512 * (1 + random(4))) << random(11);
             let address = take(&mut builder, &mut free, now, size, (n % 3) as u32 + 1);
             held.push((address, size));
             // Some live for a moment only.
