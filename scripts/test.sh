@@ -48,6 +48,8 @@ scripts/check-release.sh
 
 say "models, and the pure parts under Miri"
 scripts/sanitize.sh short
+say "the page of report --html"
+scripts/web.sh
 
 say "Python clients over the simulated driver"
 scripts/test-clients.sh

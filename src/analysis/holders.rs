@@ -219,6 +219,13 @@ impl<'s> StackClassifier<'s> {
         self.line(stack, &self.roles(stack))
     }
 
+    /// The same for memory at either level; stacks without frames are told apart by why.
+    pub fn holder_key(&self, stack: StackId, level: Level) -> impl Hash + Eq + use<'s> {
+        let empty = self.symbols.indexes(stack).is_empty();
+        let why = empty.then(|| self.symbols.why_empty(stack));
+        (why, self.line(stack, &self.roles_at(stack, level)))
+    }
+
     /// What [`GroupBy::Line`] tells holders apart by.
     fn line(&self, stack: StackId, roles: &FrameRoles) -> impl Hash + Eq + use<'s> {
         let line = |at| {

@@ -19,6 +19,7 @@ mod moment;
 mod oom;
 mod output;
 mod pack;
+mod page;
 mod ps;
 mod report;
 mod run;

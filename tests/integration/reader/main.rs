@@ -8,6 +8,7 @@ mod leak_verdicts;
 mod leaks;
 mod missing;
 mod outputs;
+mod page;
 mod printed_text;
 mod recorded_demo;
 mod report;
