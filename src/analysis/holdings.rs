@@ -7,24 +7,35 @@
 use std::collections::BTreeMap;
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use vramtrace_format::{DeviceId, Kind, StackId};
+use vramtrace_format::{DeviceId, Kind, Space, StackId};
 
 use super::{Level, Moment};
 use crate::replay::{DeviceState, Key, Live, Peak, SegmentAt, State, Until};
+use crate::spans::Spans;
 use crate::symbols::FREE_CACHE;
 use crate::trace::{Definitions, Trace};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Shares of physical memory, as [`Live::share`] counts them; of blocks their size.
+    /// Shares of physical memory, as [`Live::share`] counts them; of blocks the part of their size
+    /// that has memory below it.
     pub bytes: u64,
     pub count: u64,
+    /// Held, too, but without memory: it was unmapped and may come back. Not in `bytes`.
+    pub paused: u64,
+    /// Of `bytes`, physical memory that is mapped nowhere.
+    pub unmapped: u64,
+    /// The call that brought memory back after it had been unmapped.
+    pub brought_back_by: Option<StackId>,
 }
 
 impl Held {
     pub fn add(&mut self, other: Held) {
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.count = self.count.saturating_add(other.count);
+        self.paused = self.paused.saturating_add(other.paused);
+        self.unmapped = self.unmapped.saturating_add(other.unmapped);
+        self.brought_back_by = self.brought_back_by.or(other.brought_back_by);
     }
 }
 
@@ -68,17 +79,46 @@ impl Holdings {
                 let key = Key { space: vramtrace_format::Space::Block, number: address };
                 if let Some(live) = state.live.get(key) {
                     let held = holdings.blocks.entry((live.device, live.stack)).or_default();
-                    held.add(Held { bytes, count: 1 });
+                    held.add(Held { bytes, count: 1, ..Held::default() });
                 }
             }
         }
+        let owned = Owned::of(state);
         for (key, live) in state.live.iter().filter(|(_, live)| counts(live)) {
             if taken.is_empty() || !taken.contains(&key) {
-                let held = holdings.held.entry((live.device, live.stack)).or_default();
-                held.add(Held { bytes: live.share(), count: 1 });
+                holdings.add_memory(&owned, key, live);
+            }
+        }
+        for piece in state.space.asleep() {
+            let in_segment = || state.cache.segment_of(piece.address).is_some();
+            if level == Level::Driver || !in_segment() {
+                let key = (piece.owner.device, piece.owner.stack);
+                let held = Held { count: 1, paused: piece.size, ..Held::default() };
+                holdings.held.entry(key).or_default().add(held);
             }
         }
         holdings
+    }
+
+    /// Driver memory: its maker's, but for what somebody's bytes came back in.
+    fn add_memory(&mut self, owned: &Owned, key: Key, live: &Live) {
+        let mut rest = live.share();
+        let parts = match key.space {
+            Space::Vmm => owned.parts.get(&key.number).map_or(&[][..], Vec::as_slice),
+            _ => &[],
+        };
+        for part in parts {
+            let bytes = part.bytes.min(rest);
+            rest -= bytes;
+            let held = self.held.entry((live.device, part.owner)).or_default();
+            let brought_back_by = Some(part.by);
+            held.add(Held { bytes, count: 1, brought_back_by, ..Held::default() });
+        }
+        if rest > 0 || parts.is_empty() {
+            let unmapped = if owned.is_unmapped(key) { rest } else { 0 };
+            let held = self.held.entry((live.device, live.stack)).or_default();
+            held.add(Held { bytes: rest, count: 1, unmapped, ..Held::default() });
+        }
     }
 
     /// Blocks in place of their segment.
@@ -92,14 +132,24 @@ impl Holdings {
                 device = live.device;
             }
         }
+        let mut paused = segment.paused;
         for block in &segment.blocks {
+            let bytes = block.bytes - block.paused;
             let held = self.blocks.entry((device, block.live.stack)).or_default();
-            held.add(Held { bytes: block.bytes, count: 1 });
-            rest = rest.saturating_sub(block.bytes);
+            let woken = state.space.at(block.address).and_then(|mapping| mapping.woken);
+            held.add(Held {
+                bytes,
+                count: 1,
+                paused: block.paused,
+                unmapped: 0,
+                brought_back_by: woken.map(|woken| woken.by),
+            });
+            rest = rest.saturating_sub(bytes);
+            paused = paused.saturating_sub(block.paused);
         }
-        if rest > 0 {
+        if rest > 0 || paused > 0 {
             let held = self.blocks.entry((device, FREE_CACHE)).or_default();
-            held.add(Held { bytes: rest, count: 1 });
+            held.add(Held { bytes: rest, count: 1, paused, ..Held::default() });
         }
     }
 
@@ -174,8 +224,61 @@ impl Holdings {
         self.held.is_empty() && self.blocks.is_empty()
     }
 
+    /// Those of the holders, and of the calls that brought their memory back.
     pub fn stacks(&self) -> impl Iterator<Item = StackId> {
-        self.all().map(|(_, stack, _)| stack)
+        self.all().flat_map(|(_, stack, held)| [Some(stack), held.brought_back_by]).flatten()
+    }
+}
+
+/// Bytes of a physical object that are another's than its maker's.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    bytes: u64,
+    owner: StackId,
+    by: StackId,
+}
+
+/// Whose the bytes of physical objects are, where addresses are reserved.
+#[derive(Default)]
+struct Owned {
+    parts: FxHashMap<u64, Vec<Part>>,
+    /// Objects that are mapped somewhere. `None`: the trace does not tell of reservations, so that
+    /// nobody can tell.
+    mapped: Option<FxHashSet<u64>>,
+}
+
+impl Owned {
+    fn of(state: &State) -> Owned {
+        let mut owned = Owned::default();
+        if !state.space.was_used() {
+            return owned;
+        }
+        owned.mapped = Some(state.space.mappings().map(|mapping| mapping.object).collect());
+        // Bytes that are mapped twice count once.
+        let mut seen: FxHashMap<u64, Spans<()>> = FxHashMap::default();
+        for mapping in state.space.mappings() {
+            let Some(woken) = mapping.woken else { continue };
+            if !state.space.backs(mapping) {
+                continue;
+            }
+            let seen = seen.entry(mapping.object).or_default();
+            let range = mapping.offset..mapping.offset.saturating_add(mapping.size);
+            let new = seen.holes(range.clone());
+            let bytes = new.iter().map(|hole| hole.end - hole.start).sum();
+            seen.put(range, ());
+            let parts = owned.parts.entry(mapping.object).or_default();
+            let owner = woken.owner.stack;
+            match parts.iter_mut().find(|part| part.owner == owner) {
+                Some(part) => part.bytes += bytes,
+                None => parts.push(Part { bytes, owner, by: woken.by }),
+            }
+        }
+        owned
+    }
+
+    fn is_unmapped(&self, key: Key) -> bool {
+        let mapped = self.mapped.as_ref().filter(|_| key.space == Space::Vmm);
+        mapped.is_some_and(|mapped| !mapped.contains(&key.number))
     }
 }
 
@@ -198,8 +301,8 @@ fn counts(live: &Live) -> bool {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use vramtrace_format::Event;
     use vramtrace_format::physical::MIB;
-    use vramtrace_format::{Event, Space};
 
     use super::*;
     use crate::testing::{SECOND, TraceBuilder};
@@ -279,7 +382,7 @@ mod tests {
                             object += 1;
                             let (address, size) = (start(slot) + page * 4 * MIB, 4 * MIB);
                             t.alloc_on(now, Kind::Vmm, device, object, size);
-                            t.event(now, Event::Map { address, size, offset: 0, object });
+                            t.event(now, Event::Map { address, size, offset: 0, object, stack: Default::default() });
                         }
                     }
                     Step::FreeMemory { slot } => {
@@ -289,7 +392,7 @@ mod tests {
                             continue;
                         }
                         let (address, size) = (start(slot), pages * 4 * MIB);
-                        t.event(now, Event::Unmap { address, size });
+                        t.event(now, Event::Unmap { address, size, stack: Default::default() });
                         for page in 1..=pages {
                             t.free(now, Space::Vmm, first + page);
                         }
@@ -342,7 +445,7 @@ mod tests {
         t.alloc_by(3 * SECOND, Kind::Block, 3 << 40, MIB, 4);
         with_trace(&t, |trace, definitions| {
             let state = trace.replay(definitions, &mut ()).state;
-            let held = |mib, count| Held { bytes: mib * MIB, count };
+            let held = |mib, count| Held { bytes: mib * MIB, count, ..Held::default() };
             let gpu = |stack: u32| (DeviceId(0), StackId(stack));
             let end = Holdings::of_state(&state, Level::Tensor);
             assert_eq!(end.held, [(gpu(2), held(32, 1))].into_iter().collect());

@@ -16,7 +16,7 @@ pub fn run(out: Option<OsString>, execute: &dyn Fn(&[&OsStr]) -> Outcome) -> Out
     let trace = unpack(out)?;
     let shown = from_here(&trace);
     println!("A recorded run: GPT-2 on an H200 under a cap. Why was it out of memory?\n");
-    println!("$ vramtrace oom --short {shown}");
+    println!("vramtrace oom --short {shown}");
     execute(&["oom".as_ref(), "--short".as_ref(), shown.as_ref()])?;
     println!("\nThe trace:     {shown}");
     println!("Look further:  vramtrace oom {shown}");

@@ -26,12 +26,14 @@ mod newest;
 mod oom;
 mod output;
 mod pack;
+mod page;
 mod ps;
 mod report;
 mod run;
 mod run_summary;
 mod select;
 mod verdict;
+mod verify;
 mod whatif;
 
 use std::ffi::OsStr;
@@ -103,6 +105,8 @@ enum Command {
     Ps(ps::Args),
     /// How much may a running process take?
     Cap(cap::Args),
+    /// Does a trace agree with itself?
+    Verify(verify::Args),
     /// What would other PyTorch allocator settings have reserved?
     Whatif(whatif::Args),
     /// Which lines complete commands in this shell?
@@ -158,6 +162,7 @@ fn dispatch(cli: Cli) -> Outcome {
         Command::Pack(args) => pack::run(args),
         Command::Ps(args) => ps::run(args),
         Command::Cap(args) => cap::run(args),
+        Command::Verify(args) => verify::run(args),
         Command::Whatif(args) => whatif::run(args),
         Command::Completions(args) => completions::run(args, self::command()),
     }
@@ -181,11 +186,13 @@ mod tests {
 
     /// Lines of `sh` blocks that begin with our name, without comments.
     fn commands(page: &str) -> Vec<String> {
-        let mut inside = false;
+        // In a block, and in one of a shell.
+        let (mut block, mut inside) = (false, false);
         let mut found = Vec::new();
         for line in page.lines() {
             if line.starts_with("```") {
-                inside = !inside && matches!(line.trim(), "```sh" | "```");
+                block = !block;
+                inside = block && matches!(line.trim(), "```sh" | "```");
                 continue;
             }
             let command = line.split("  #").next().unwrap_or(line).trim();

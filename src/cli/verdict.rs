@@ -13,18 +13,23 @@ const LEAKS_MOST: u64 = 64 << 20;
 pub fn lines(processes: &mut [Process], traces: &[Trace], given: &str) -> Vec<String> {
     let looks = traces.iter().map(Trace::len).sum::<u64>() <= LEAKS_MOST;
     let several = processes.len() > 1;
-    let mut worst: Option<(String, Verdict)> = None;
+    let mut worst: Option<(u64, String, Verdict)> = None;
     for (process, trace) in processes.iter_mut().zip(traces) {
         process.find_fatal(trace);
         process.find_holders(trace);
         let leaks = (looks && process.fatal.is_empty())
             .then(|| leaks::find(trace, &Suppressions::default(), 0));
         let found = verdict(process, leaks.as_ref());
-        if worst.as_ref().is_none_or(|(_, worst)| found.finding > worst.finding) {
-            worst = Some((process.name(), found));
+        // Of equals the one with the highest peak.
+        let peak = process.peak_bytes();
+        let is_worse = |(most, _, worst): &(u64, String, Verdict)| {
+            (found.finding, peak) > (worst.finding, *most)
+        };
+        if worst.as_ref().is_none_or(is_worse) {
+            worst = Some((peak, process.name(), found));
         }
     }
-    let Some((name, found)) = worst else { return Vec::new() };
+    let Some((_, name, found)) = worst else { return Vec::new() };
     let of = if several { format!("{name}: ") } else { String::new() };
     let line = found.line.map(|line| format!("  line       {line}"));
     let fix = found.fix.map(|fix| format!("  fix        {fix}"));

@@ -53,6 +53,8 @@ impl StartHook {
             .replace("@LIBRARY@", library)
             .replace("@ALWAYS@", if always { "1" } else { "0" });
         self.check()?;
+        // A compiled module of the same second and length would count as its own.
+        self.remove_compiled();
         put(&self.module, &module)?;
         put(&self.caller, &self.text)?;
         Ok([&self.module, &self.caller])

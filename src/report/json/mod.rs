@@ -12,6 +12,13 @@ pub mod ps;
 pub mod run;
 #[cfg(test)]
 mod schemas;
+mod sleeps;
 mod stack;
 mod torch;
+pub mod verify;
 pub mod whatif;
+
+/// A figure that is absent where it is 0.
+fn is_zero(bytes: &u64) -> bool {
+    *bytes == 0
+}

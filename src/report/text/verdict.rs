@@ -1,6 +1,5 @@
 //! A process in three lines: the verdict, the line of code behind it, the command to run next.
 
-use super::leaks::one_liners;
 use super::oom;
 use super::whatif::shell;
 use crate::analysis::leaks::Leaks;
@@ -69,14 +68,22 @@ pub fn verdict(process: &Process, leaks: Option<&Leaks>) -> Verdict {
 }
 
 fn leak(found: &Leaks) -> Option<Verdict> {
-    let mut sure = found.leaks.iter().zip(one_liners(found)).filter(|(leak, _)| leak.is_sure());
-    let (first, line) = sure.next()?;
+    let mut sure = found.leaks.iter().filter(|leak| leak.is_sure());
+    let first = sure.next()?;
+    let classifier = StackClassifier::new(&found.symbols, &found.header);
+    let line = oom::place(&classifier, first.stack).map(|place| {
+        let rate = first.growth.as_ref().map(|growth| growth.bytes_per_second as u64);
+        let rate = rate.map_or(String::new(), |rate| format!(", +{}/s", size(rate)));
+        let verdict = first.verdict.name().replace('_', " ");
+        let sure = (first.confidence * 100.0).floor();
+        format!("{place}: {verdict}{rate}, {sure} % sure")
+    });
     let others = match sure.count() {
         0 => String::new(),
         n => format!(", and {}", several(n as u64, "other leak")),
     };
     let what = format!("memory leaks on {}: {}{others}", gpu_name(first.device), size(first.bytes));
-    Some(Verdict { finding: Finding::Leak, what, line: Some(line), fix: None })
+    Some(Verdict { finding: Finding::Leak, what, line, fix: None })
 }
 
 fn other(process: &Process, no_leak: bool) -> (Finding, String) {

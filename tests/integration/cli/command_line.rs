@@ -160,7 +160,7 @@ fn a_run_ends_with_verdict_line_and_next_command() {
         panic!()
     };
     assert!(verdict.starts_with("  verdict    memory leaks on GPU 0: 120.00 MiB"), "{verdict}");
-    assert!(line.contains("server.py:14"), "{line}");
+    assert!(line.contains("gpu.py:35 < server.py:15: growing"), "{line}");
     assert!(next.contains("vramtrace leaks c/"), "{next}");
 }
 

@@ -62,7 +62,7 @@ fn it_fits_one_screen_and_says_what_to_do_first() {
     let scratch = Scratch::new();
     shim();
     for (devices, first) in
-        [(Some("1x24GiB"), "first     record a program"), (Some("64x80GiB"), "first     record")]
+        [(Some("1x24GiB"), "first     record a program"), (Some("8x80GiB"), "first     record")]
     {
         let mut command = vramtrace();
         command.arg("doctor").current_dir(&scratch.0).env_remove("LD_PRELOAD");

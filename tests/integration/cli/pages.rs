@@ -94,7 +94,7 @@ fn steady(text: &str) -> String {
         let next = words.get(at + 1).map_or("", |word| word.trim_end());
         let before = at.checked_sub(1).map_or("", |at| words[at].trim_end());
         let first = next.trim_end_matches(|c: char| !c.is_alphanumeric() && c != '%');
-        let is_time = matches!(first, "s" | "ms" | "%") || next.starts_with("MiB/s");
+        let is_time = matches!(first, "s" | "ms" | "min" | "h" | "%") || next.starts_with("MiB/s");
         let digits = word.starts_with(|c: char| c.is_ascii_digit() || c == '+' || c == '(');
         let bare = word.trim_end();
         let is_number = bare.len() > 2 && bare.bytes().all(|byte| byte.is_ascii_digit());

@@ -68,7 +68,8 @@ fn output(scratch: &Scratch, args: &[&str]) -> Output {
     command.args(args).current_dir(&scratch.0).output().unwrap()
 }
 
-const READING: [&[&str]; 9] = [
+const READING: [&[&str]; 10] = [
+    &["verify", "--json"],
     &["report", "--json"],
     &["report", "--json", "--by-phase", "--at", "peak"],
     &["holders", "--json"],
@@ -110,6 +111,7 @@ fn every_document_of_the_kept_traces_is_what_its_schema_says() {
         ("vramtrace.oom/1", 20),
         ("vramtrace.frag/1", 5),
         ("vramtrace.whatif/1", 10),
+        ("vramtrace.verify/1", 20),
     ] {
         let seen = checker.seen.get(name).copied().unwrap_or(0);
         assert!(seen >= least, "{name}: {seen} documents");

@@ -17,7 +17,7 @@ fn the_demo_explains_an_out_of_memory_on_one_screen() {
     assert!(stdout.lines().count() <= 23, "{stdout}");
     assert!(stdout.lines().all(|line| line.chars().count() <= 100), "{stdout}");
     for part in [
-        "$ vramtrace oom --short here/recorded.vtrace",
+        "\nvramtrace oom --short here/recorded.vtrace",
         "OUT OF MEMORY",
         "expandable_segments:True",
     ] {

@@ -9,5 +9,6 @@ mod wording;
 
 pub use full::{OomOptions, text};
 pub use list::{none, others};
-pub(super) use short::{cause, fatal, where_and_limit};
+pub(in crate::report) use short::fatal;
+pub(super) use short::{cause, where_and_limit};
 pub(super) use wording::place;
