@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use vramtrace_format::{DeviceId, Kind, StackId};
+use vramtrace_format::{DeviceId, Kind, Space, StackId};
 
 use super::{Level, Moment};
 use crate::replay::{DeviceState, Key, Live, Peak, SegmentAt, State, Until};
@@ -55,52 +55,14 @@ impl Holdings {
             at_ns: state.devices.keys().map(|device| (*device, state.time_ns)).collect(),
             ..Holdings::default()
         };
-        let segments = match level {
-            Level::Driver => Vec::new(),
-            Level::Tensor => state.segments(),
-        };
-        let mut taken: FxHashSet<Key> = FxHashSet::default();
-        for segment in &segments {
-            holdings.add_segment(state, segment, &mut taken);
-        }
-        if level == Level::Tensor {
-            for (address, bytes) in state.cache.outside() {
-                let key = Key { space: vramtrace_format::Space::Block, number: address };
-                if let Some(live) = state.live.get(key) {
-                    let held = holdings.blocks.entry((live.device, live.stack)).or_default();
-                    held.add(Held { bytes, count: 1 });
-                }
-            }
-        }
-        for (key, live) in state.live.iter().filter(|(_, live)| counts(live)) {
-            if taken.is_empty() || !taken.contains(&key) {
-                let held = holdings.held.entry((live.device, live.stack)).or_default();
-                held.add(Held { bytes: live.share(), count: 1 });
-            }
-        }
+        let (held, blocks) = (&mut holdings.held, &mut holdings.blocks);
+        each_piece(state, level, &mut |piece| {
+            let of_cache = matches!(piece.what, What::Block | What::Free);
+            let sums = if of_cache { &mut *blocks } else { &mut *held };
+            let sum = sums.entry((piece.device, piece.stack)).or_default();
+            sum.add(Held { bytes: piece.bytes, count: 1 });
+        });
         holdings
-    }
-
-    /// Blocks in place of their segment.
-    fn add_segment(&mut self, state: &State, segment: &SegmentAt, taken: &mut FxHashSet<Key>) {
-        let mut rest = 0u64;
-        let mut device = segment.device;
-        for (key, live) in segment.allocation(state).into_iter().chain(segment.objects(state)) {
-            // An object may be mapped twice.
-            if taken.insert(key) {
-                rest = rest.saturating_add(live.share());
-                device = live.device;
-            }
-        }
-        for block in &segment.blocks {
-            let held = self.blocks.entry((device, block.live.stack)).or_default();
-            held.add(Held { bytes: block.bytes, count: 1 });
-            rest = rest.saturating_sub(block.bytes);
-        }
-        if rest > 0 {
-            let held = self.blocks.entry((device, FREE_CACHE)).or_default();
-            held.add(Held { bytes: rest, count: 1 });
-        }
     }
 
     /// Leaves one device's.
@@ -141,9 +103,7 @@ impl Holdings {
         peak: Moment,
         level: Level,
     ) -> Holdings {
-        let place = |state: &DeviceState| place_of(state, peak);
-        let places: Vec<(DeviceId, Until)> =
-            end.devices.iter().filter_map(|(id, state)| Some((*id, place(state)?))).collect();
+        let places = places(end, peak);
         let stops: Vec<Until> = places.iter().map(|(_, until)| *until).collect();
         let mut found = Holdings { level, ..Holdings::default() };
         trace.visit(definitions, &stops, &mut |stop, state| {
@@ -179,6 +139,101 @@ impl Holdings {
     }
 }
 
+/// What a [`Piece`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// Driver memory.
+    Memory,
+    /// A framework's block.
+    Block,
+    /// The rest of a framework's segment.
+    Free,
+}
+
+/// A part of a device's memory at a moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece<'s> {
+    pub what: What,
+    pub device: DeviceId,
+    pub stack: StackId,
+    pub bytes: u64,
+    /// `None` for the rest of a segment.
+    pub allocation: Option<(Key, &'s Live)>,
+}
+
+/// Every part of every device's memory at a moment, without imports: no byte twice.
+pub fn each_piece(state: &State, level: Level, take: &mut dyn FnMut(Piece)) {
+    let segments = match level {
+        Level::Driver => Vec::new(),
+        Level::Tensor => state.segments(),
+    };
+    let mut taken: FxHashSet<Key> = FxHashSet::default();
+    for segment in &segments {
+        pieces_of(state, segment, &mut taken, take);
+    }
+    if level == Level::Tensor {
+        for (address, bytes) in state.cache.outside() {
+            let key = block_key(address);
+            if let Some(live) = state.live.get(key) {
+                take(Piece::of(What::Block, key, live, bytes));
+            }
+        }
+    }
+    for (key, live) in state.live.iter().filter(|(_, live)| counts(live)) {
+        if taken.is_empty() || !taken.contains(&key) {
+            take(Piece::of(What::Memory, key, live, live.share()));
+        }
+    }
+}
+
+/// Blocks in place of their segment.
+fn pieces_of(
+    state: &State,
+    segment: &SegmentAt,
+    taken: &mut FxHashSet<Key>,
+    take: &mut dyn FnMut(Piece),
+) {
+    let mut rest = 0u64;
+    let mut device = segment.device;
+    for (key, live) in segment.allocation(state).into_iter().chain(segment.objects(state)) {
+        // An object may be mapped twice.
+        if taken.insert(key) {
+            rest = rest.saturating_add(live.share());
+            device = live.device;
+        }
+    }
+    for block in &segment.blocks {
+        let piece = Piece::of(What::Block, block_key(block.address), block.live, block.bytes);
+        take(Piece { device, ..piece });
+        rest = rest.saturating_sub(block.bytes);
+    }
+    if rest > 0 {
+        let (what, stack) = (What::Free, FREE_CACHE);
+        take(Piece { what, device, stack, bytes: rest, allocation: None });
+    }
+}
+
+impl<'s> Piece<'s> {
+    fn of(what: What, key: Key, live: &'s Live, bytes: u64) -> Piece<'s> {
+        let (device, stack) = (live.device, live.stack);
+        Piece { what, device, stack, bytes, allocation: Some((key, live)) }
+    }
+}
+
+fn block_key(address: u64) -> Key {
+    Key { space: Space::Block, number: address }
+}
+
+/// Where each device has this moment; `end`: the state at the end, which tells the peaks.
+pub(super) fn places(end: &State, moment: Moment) -> Vec<(DeviceId, Until)> {
+    let place = |device: &DeviceState| match moment {
+        Moment::Peak | Moment::AllocatedPeak => place_of(device, moment),
+        Moment::End => Some(Until::End),
+        Moment::At(time_ns) => Some(Until::Time(time_ns)),
+    };
+    end.devices.iter().filter_map(|(id, device)| Some((*id, place(device)?))).collect()
+}
+
 /// Where a device reached its peak. `None`: it has none.
 fn place_of(device: &DeviceState, peak: Moment) -> Option<Until> {
     if peak == Moment::AllocatedPeak {
@@ -198,8 +253,8 @@ fn counts(live: &Live) -> bool {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use vramtrace_format::Event;
     use vramtrace_format::physical::MIB;
-    use vramtrace_format::{Event, Space};
 
     use super::*;
     use crate::testing::{SECOND, TraceBuilder};
