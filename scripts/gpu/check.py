@@ -19,6 +19,7 @@ demo   a training run that fragmentation ends under a cap, packed as recorded.vt
 marks  phases of torch.cuda.nvtx
 leaks  training loops that keep something, and some that do not: the line that is named, the run's
        exit status under --fail-on-leak, and one that is asked while it runs
+roles  what blocks are for (weights, gradients, ..), against programs that count it themselves
 suites the tests of PyTorch, CuPy and numba, bare and preloaded; only when named (suites.py says how)
 
 Exit status 1 if any line says FAIL.
@@ -37,6 +38,7 @@ import leaks
 import limits
 import marks
 import oom
+import roles
 import stacks
 import suites
 import tensors
@@ -46,7 +48,7 @@ import whatif
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "programs"
 BIN = Path(sys.argv[1])
-SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost", "stacks", "steps", "tensors", "truth", "whatif", "demo", "marks", "leaks", "oom", "limits"]
+SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost", "stacks", "steps", "tensors", "truth", "whatif", "demo", "marks", "leaks", "oom", "limits", "roles"]
 LOGS = Path(os.environ.get("VRAMTRACE_LOGS") or tempfile.mkdtemp(prefix="vramtrace-gpu-"))
 TRACES = Path(tempfile.mkdtemp(prefix="vramtrace-traces-"))
 MIB = 1 << 20
@@ -346,6 +348,10 @@ def section_truth():
 
 def section_limits():
     limits.section(sys.modules[__name__])
+
+
+def section_roles():
+    roles.roles(sys.modules[__name__])
 
 
 def section_marks():

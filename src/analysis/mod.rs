@@ -3,7 +3,9 @@
 
 pub mod autograd;
 mod curves;
+pub mod diff;
 mod driver_own;
+mod fold;
 pub mod frag;
 mod holders;
 mod holdings;
@@ -19,6 +21,7 @@ mod places;
 mod process;
 mod reconcile;
 pub mod roles;
+pub mod tree;
 pub mod whatif;
 
 pub use curves::{Curve, Curves};

@@ -9,6 +9,7 @@ use vramtrace_format::{DeviceId, Header, Refused, Stamped};
 
 use super::curves::CurvesObserver;
 use super::oom::{self, Oom, PostMortem};
+use super::roles::{HeldByRole, RoleFinder};
 use super::{Curves, Holdings, Level, Moment};
 use crate::replay::{AllocCause, CacheOomAt, DeviceState, Key, Live, Observer, State, Stop, Until};
 use crate::symbols::Symbols;
@@ -48,6 +49,8 @@ pub struct NamedHoldings {
     pub peak: Holdings,
     /// At the moment that was asked for.
     pub live: Holdings,
+    /// What `peak` is for, where blocks of a framework's cache were recorded.
+    pub peak_roles: Option<HeldByRole>,
 }
 
 /// How a trace ends.
@@ -139,7 +142,14 @@ impl Process {
         let takers = takers.map(|(maker, _)| maker.stack);
         let wanted = peak.stacks().chain(live.stacks()).chain(contexts).chain(fatal).chain(takers);
         let symbols = Symbols::of(&self.definitions, &self.header, wanted);
-        self.who = Some(NamedHoldings { symbols, peak, live });
+        let peak_roles = (level == Level::Tensor).then(|| {
+            let all = Symbols::of_all(&self.definitions, &self.header);
+            let finder = RoleFinder::new(trace, &self.definitions, &all);
+            let mut roles = finder.at_moment(trace, &self.definitions, state, Moment::Peak, level);
+            roles.retain(|device| peak.at_ns.contains_key(&device));
+            roles
+        });
+        self.who = Some(NamedHoldings { symbols, peak, live, peak_roles });
     }
 
     /// Devices on which anything happened, the unknown one last.

@@ -6,6 +6,7 @@ mod caveats;
 mod demo;
 mod demo_recorded;
 mod demo_workload;
+mod diff;
 mod doctor;
 mod export;
 mod flame;
@@ -24,6 +25,7 @@ mod report;
 mod run;
 mod run_summary;
 mod select;
+mod tree;
 mod whatif;
 
 use std::ffi::OsStr;
@@ -56,6 +58,8 @@ enum Command {
     Demo(demo::Args),
     /// Write the timeline for Perfetto, chrome://tracing or a spreadsheet, or stacks for profilers
     Export(export::Args),
+    /// Show what grew from one run, or one moment, to another; in CI against a baseline
+    Diff(diff::Args),
     /// Draw a flame graph of who holds the memory
     Flame(flame::Args),
     /// Show the fragmentation of PyTorch's cache: what is free, what is of use, who keeps it
@@ -81,11 +85,14 @@ enum Command {
     Ps(ps::Args),
     /// Change what a running process or group may take
     Cap(cap::Args),
+    /// Show who holds the memory as a tree of calls, from the outermost frame in
+    Tree(tree::Args),
     /// Say what other PyTorch allocator settings would have reserved for a recorded run
     Whatif(whatif::Args),
 }
 
 pub fn main() -> ExitCode {
+    vramtrace_reader::report::text::layout::set_width(console::width());
     match dispatch(Cli::parse()) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
@@ -110,6 +117,7 @@ fn dispatch(cli: Cli) -> Outcome {
     match cli.command {
         Command::Run(args) => run::run(*args),
         Command::Demo(args) => demo::run(args, &execute),
+        Command::Diff(args) => diff::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Export(args) => export::run(args),
         Command::DemoWorkload => demo_workload::run(),
@@ -123,6 +131,7 @@ fn dispatch(cli: Cli) -> Outcome {
         Command::Pack(args) => pack::run(args),
         Command::Ps(args) => ps::run(args),
         Command::Cap(args) => cap::run(args),
+        Command::Tree(args) => tree::run(args),
         Command::Whatif(args) => whatif::run(args),
     }
 }

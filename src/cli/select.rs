@@ -48,6 +48,11 @@ pub struct Input {
     pub trace: Trace,
 }
 
+/// Opens recordings, all of their processes.
+pub fn open(traces: &[PathBuf]) -> Result<Selected, Failure> {
+    ProcessArgs { traces: traces.to_vec(), rank: None, pid: None }.open()
+}
+
 impl ProcessArgs {
     /// Opens what is meant. What others recorded is made into traces on the way.
     pub fn open(&self) -> Result<Selected, Failure> {

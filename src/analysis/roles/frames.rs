@@ -17,6 +17,8 @@ pub(super) enum FrameMark {
     Constructor,
     /// The call of a module.
     Module,
+    /// Code that was compiled runs here, whatever it is for.
+    Compiled,
     /// Weights are made, moved or read here.
     Load,
     Cache,
@@ -210,6 +212,9 @@ fn python(frame: &Frame) -> FrameMark {
     if let Some((_, _, mark)) = PYTHON.iter().find(fits) {
         return *mark;
     }
+    if file.ends_with("/torch/_dynamo/eval_frame.py") {
+        return FrameMark::Compiled;
+    }
     // A custom function's own backward runs below this one.
     if file.ends_with("/torch/autograd/function.py") {
         let backward = frame.function.contains("BackwardCFunction");
@@ -230,6 +235,8 @@ fn python(frame: &Frame) -> FrameMark {
     }
     match name {
         "from_pretrained" | "load_state_dict" => FrameMark::Load,
+        // What users write for autograd, and what starts it.
+        "backward" => FrameMark::Backward,
         _ if is_in(file, "/torch/") || file.starts_with('<') => FrameMark::None,
         "__init__" => FrameMark::Constructor,
         _ => FrameMark::Other,
@@ -314,6 +321,8 @@ mod tests {
                 FrameMark::Constructor,
             ),
             ("<string>".into(), "<module>", FrameMark::None),
+            ("/home/me/ops.py".into(), "Rotate.backward", FrameMark::Backward),
+            (torch("_dynamo/eval_frame.py"), "_TorchDynamoContext._fn", FrameMark::Compiled),
         ] {
             assert_eq!(python(&file, function), mark, "{file} {function}");
         }

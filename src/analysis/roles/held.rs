@@ -30,13 +30,18 @@ impl HeldByRole {
         sums
     }
 
+    pub fn bytes_on(&self, device: DeviceId) -> u64 {
+        let here = self.held.iter().filter(|((of, _, _), _)| *of == device);
+        here.map(|(_, held)| held.bytes).fold(0, u64::saturating_add)
+    }
+
     pub fn add(&mut self, device: DeviceId, role: Role, stack: StackId, held: Held) {
         self.held.entry((device, role, stack)).or_default().add(held);
     }
 
-    /// Leaves one device's.
-    pub fn keep(&mut self, device: DeviceId) {
-        self.held.retain(|(of, _, _), _| *of == device);
+    /// Leaves those of some devices.
+    pub fn retain(&mut self, wanted: impl Fn(DeviceId) -> bool) {
+        self.held.retain(|(of, _, _), _| wanted(*of));
     }
 }
 
@@ -107,7 +112,7 @@ impl RoleFinder {
         let mut all = HeldByRole::default();
         let found = self.at(trace, definitions, &stops, level);
         for ((device, _), mut here) in places.into_iter().zip(found) {
-            here.keep(device);
+            here.retain(|of| of == device);
             all.held.extend(here.held);
         }
         all

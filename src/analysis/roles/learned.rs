@@ -52,7 +52,8 @@ impl Learned {
         let fate = self.sites.entry(site).or_default();
         if life.is_freed() {
             fate.roles[role.index()] += 1;
-        } else if fate.kept_rounds == 0 || fate.last_kept != life.born.forwards {
+        } else if life.is_kept() && (fate.kept_rounds == 0 || fate.last_kept != life.born.forwards)
+        {
             fate.kept_rounds += 1;
             fate.last_kept = life.born.forwards;
         }

@@ -36,6 +36,9 @@ impl Progress {
     }
 }
 
+/// What outlives this many further rounds is kept for good.
+pub(super) const KEPT: u32 = 3;
+
 /// How a life ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
@@ -68,6 +71,14 @@ impl Life {
 
     pub fn backwards(&self) -> u32 {
         self.ended.backwards - self.born.backwards
+    }
+
+    /// A program that trains may run many forwards for one backward: to validate.
+    pub fn is_kept(&self) -> bool {
+        match self.backwards() {
+            0 => self.forwards() >= KEPT,
+            backwards => backwards >= KEPT,
+        }
     }
 
     pub fn optimizers(&self) -> u32 {

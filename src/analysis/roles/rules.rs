@@ -3,11 +3,9 @@
 
 use super::Role;
 use super::learned::{Learned, Site};
-use super::life::{End, Life};
+use super::life::{End, KEPT, Life};
 use super::stack_class::{Phase, StackClass};
 
-/// What outlives this many further rounds is kept for good.
-const KEPT: u32 = 3;
 /// In a backward that the trace's end cuts off, what is older than this many of its allocations is
 /// taken for a gradient: what goes from node to node is freed sooner.
 const NODES: u32 = 32;
@@ -57,7 +55,7 @@ fn within_forward(learned: &Learned) -> Role {
 }
 
 fn forward(life: &Life, site: Site, learned: &Learned) -> Role {
-    if life.older || life.backwards() >= KEPT || life.backwards() == 0 && life.forwards() >= KEPT {
+    if life.older || life.is_kept() {
         return kept_from_forward(life, site, learned);
     }
     if !life.is_freed() || life.backwards() > 0 {
@@ -127,14 +125,14 @@ fn optimizer(life: &Life, site: Site, learned: &Learned) -> Role {
 
 /// Made by the program's own lines, between the calls of modules.
 fn outside(life: &Life, site: Site, learned: &Learned) -> Role {
-    let rounds = life.backwards().max(life.forwards());
-    if rounds >= KEPT || life.older {
+    if life.older || life.is_kept() {
         // Parameters without a module: their gradients have their size.
         let has_gradient = learned.makes_gradients_of(site.bytes);
         return match (has_gradient, life.class) {
             (true, _) | (_, StackClass::Constructor) => Role::Weights,
-            _ if learned.trains() => Role::Input,
-            _ => Role::Unknown,
+            // What the program makes anew again and again it hands to the model.
+            _ if learned.trains() || life.is_freed() => Role::Input,
+            _ => learned.usual(site).unwrap_or(Role::Unknown),
         };
     }
     let after_forward = life.born.last == Phase::Forward;
@@ -153,5 +151,129 @@ fn outside(life: &Life, site: Site, learned: &Learned) -> Role {
         End::Freed { .. } => Role::Temporary,
         End::NotSeen if after_forward && learned.trains() => Role::Activations,
         End::NotSeen => Role::Input,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vramtrace_format::StackId;
+
+    use super::super::life::Progress;
+    use super::*;
+
+    const SITE: Site = Site { stack: StackId(7), bytes: 1 << 20 };
+
+    /// A life that began in `born` and ended `forwards`, `backwards` phases later in `phase`.
+    fn life(
+        class: StackClass,
+        born: Phase,
+        (forwards, backwards): (u32, u32),
+        phase: Phase,
+    ) -> Life {
+        let begin = Progress {
+            forwards: 5,
+            backwards: 5,
+            optimizers: 5,
+            in_backward: 100,
+            phase: born,
+            last: born,
+        };
+        let ended = Progress {
+            forwards: 5 + forwards,
+            backwards: 5 + backwards,
+            phase,
+            last: phase,
+            ..begin
+        };
+        let end = End::Freed { same_thread: true, next: Some(phase) };
+        Life { class, born: begin, older: false, ended, end }
+    }
+
+    fn kept(life: Life) -> Life {
+        Life { end: End::NotSeen, ..life }
+    }
+
+    /// Of a program that trains.
+    fn training() -> Learned {
+        let mut learned = Learned::default();
+        learned.finish(Progress { forwards: 9, backwards: 9, ..Progress::default() });
+        learned
+    }
+
+    fn inference() -> Learned {
+        let mut learned = Learned::default();
+        learned.finish(Progress { forwards: 9, ..Progress::default() });
+        learned
+    }
+
+    #[test]
+    fn an_optimizer_that_allocates_nothing_ends_no_backward() {
+        let freed = life(StackClass::Backward, Phase::Backward, (0, 0), Phase::Backward);
+        assert_eq!(role(&freed, SITE, &training()), Role::Temporary, "by the engine's thread");
+        let end = End::Freed { same_thread: false, next: Some(Phase::Forward) };
+        assert_eq!(role(&Life { end, ..freed }, SITE, &training()), Role::Gradients);
+    }
+
+    #[test]
+    fn what_a_run_died_with_in_backward_is_told_by_its_like_or_by_its_age() {
+        let mut learned = training();
+        let mut cut = kept(life(StackClass::Backward, Phase::Backward, (0, 0), Phase::Backward));
+        assert_eq!(role(&cut, SITE, &learned), Role::Temporary, "just made");
+        cut.ended.in_backward += 2 * NODES;
+        assert_eq!(role(&cut, SITE, &learned), Role::Gradients, "outlived many nodes");
+        let earlier = life(StackClass::Backward, Phase::Backward, (0, 0), Phase::Backward);
+        learned.note(&earlier, SITE, Role::Temporary);
+        assert_eq!(role(&cut, SITE, &learned), Role::Temporary, "as all of its site were");
+    }
+
+    #[test]
+    fn what_a_forward_keeps_once_is_scratch_and_again_and_again_is_not() {
+        let long = kept(life(StackClass::Forward, Phase::Forward, (9, 9), Phase::Outside));
+        let mut learned = training();
+        learned.note(&long, SITE, Role::Activations);
+        assert_eq!(role(&long, SITE, &learned), Role::Workspace);
+        let mut later = long;
+        later.born.forwards += 1;
+        learned.note(&later, SITE, Role::Activations);
+        assert_eq!(role(&long, SITE, &learned), Role::Activations, "kept in every step: a leak");
+    }
+
+    #[test]
+    fn in_inference_what_the_next_forward_replaces_is_a_cache() {
+        let within = life(StackClass::Forward, Phase::Forward, (1, 0), Phase::Forward);
+        assert_eq!(role(&within, SITE, &inference()), Role::KvCache);
+        let behind = End::Freed { same_thread: true, next: Some(Phase::Outside) };
+        let result = Life { end: behind, ..within };
+        assert_eq!(role(&result, SITE, &inference()), Role::Activations, "a variable held it");
+        assert_eq!(role(&within, SITE, &training()), Role::Activations, "a validation loop");
+    }
+
+    #[test]
+    fn parameters_without_a_module_have_gradients_of_their_size() {
+        let long = kept(life(StackClass::Outside, Phase::Outside, (9, 9), Phase::Outside));
+        let mut learned = training();
+        assert_eq!(role(&long, SITE, &learned), Role::Input, "a data set");
+        let gradient = life(StackClass::Backward, Phase::Backward, (1, 0), Phase::Outside);
+        learned.note(&gradient, SITE, Role::Gradients);
+        assert_eq!(role(&long, SITE, &learned), Role::Weights);
+        assert_eq!(role(&long, SITE, &inference()), Role::Unknown);
+    }
+
+    #[test]
+    fn a_loss_is_an_activation_and_a_batch_is_input() {
+        let batch = life(StackClass::Outside, Phase::Outside, (1, 1), Phase::Outside);
+        assert_eq!(role(&batch, SITE, &training()), Role::Input);
+        let mut loss = life(StackClass::Outside, Phase::Outside, (0, 1), Phase::Backward);
+        loss.born.last = Phase::Forward;
+        assert_eq!(role(&loss, SITE, &training()), Role::Activations);
+    }
+
+    #[test]
+    fn what_helps_to_load_is_gone_before_the_model_runs() {
+        let copy = life(StackClass::Load, Phase::Outside, (0, 0), Phase::Outside);
+        assert_eq!(role(&copy, SITE, &training()), Role::Temporary);
+        assert_eq!(role(&kept(copy), SITE, &training()), Role::Weights);
+        let model = life(StackClass::Load, Phase::Outside, (3, 0), Phase::Outside);
+        assert_eq!(role(&model, SITE, &inference()), Role::Weights, "of a model that was swapped");
     }
 }

@@ -99,6 +99,7 @@ fn of(marks: impl Iterator<Item = FrameMark>) -> StackClass {
     let mut found = StackClass::Unknown;
     let mut backward = false;
     let mut recompute = false;
+    let mut compiled = false;
     for mark in marks {
         let class = match mark {
             FrameMark::None => continue,
@@ -108,6 +109,10 @@ fn of(marks: impl Iterator<Item = FrameMark>) -> StackClass {
             }
             FrameMark::Recompute => {
                 recompute = true;
+                continue;
+            }
+            FrameMark::Compiled => {
+                compiled = true;
                 continue;
             }
             FrameMark::Other => StackClass::Outside,
@@ -139,6 +144,10 @@ fn of(marks: impl Iterator<Item = FrameMark>) -> StackClass {
         | StackClass::Accumulate => found,
         _ if recompute => StackClass::Recompute,
         _ if backward => StackClass::Backward,
+        // A function in place of a module.
+        StackClass::Unknown | StackClass::Outside | StackClass::Constructor if compiled => {
+            StackClass::Forward
+        }
         found => found,
     }
 }
@@ -161,6 +170,8 @@ mod tests {
         assert_eq!(class(&[F::Other, F::Module, F::Other]), StackClass::Forward);
         assert_eq!(class(&[F::Module, F::Optimizer]), StackClass::Forward, "step(closure)");
         assert_eq!(class(&[F::Cache, F::Module]), StackClass::Cache);
+        assert_eq!(class(&[F::Compiled, F::Other]), StackClass::Forward, "a compiled function");
+        assert_eq!(class(&[F::Compiled, F::Optimizer]), StackClass::Optimizer, "a compiled step");
         assert_eq!(class(&[F::Other, F::Load, F::Other]), StackClass::Load);
     }
 

@@ -60,8 +60,10 @@ fn score(name: &str) -> Vec<(String, u64, u64)> {
         let all = held.of_device(DeviceId(0));
         let ours = |role: Role| all.get(&role).map_or(0, |held| held.bytes);
         let told = |role: &str| moment[role].as_u64().unwrap();
-        // Library memory beside the blocks is workspace too; it is not in the program's figures.
         let of_blocks = told("allocated");
+        // Libraries' own memory beside the blocks is workspace too, and not among the figures.
+        let held: u64 = all.values().map(|held| held.bytes).sum();
+        let beside = held - ours(Role::FreeCache) - of_blocks;
         let rest = [Role::Activations, Role::Temporary, Role::Workspace, Role::Communication];
         let pairs = [
             (ours(Role::Weights), told("weights")),
@@ -69,14 +71,9 @@ fn score(name: &str) -> Vec<(String, u64, u64)> {
             (ours(Role::OptimizerState), told("optimizer")),
             (ours(Role::Input), told("input")),
             (ours(Role::KvCache), told("kv_cache")),
-            (rest.into_iter().map(ours).sum(), told("rest")),
+            (rest.into_iter().map(ours).sum::<u64>() - beside, told("rest")),
         ];
         let right: u64 = pairs.iter().map(|(ours, told)| ours.min(told)).sum();
-        eprintln!(
-            "{name} {marked}: {:.2} %  {pairs:?} unknown {}",
-            right as f64 / of_blocks as f64 * 100.0,
-            ours(Role::Unknown)
-        );
         (marked.clone(), of_blocks, right)
     };
     moments.iter().zip(held.iter().zip(&marks.found)).map(score).collect()

@@ -10,4 +10,5 @@ pub mod phases;
 pub mod process;
 mod stack;
 mod torch;
+pub mod tree;
 pub mod whatif;

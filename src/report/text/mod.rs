@@ -1,5 +1,6 @@
 //! Reports for people.
 
+pub mod diff;
 pub mod frag;
 mod heatmap;
 mod hints;
@@ -13,6 +14,7 @@ pub mod phases;
 mod process;
 mod sum;
 mod torch;
+pub mod tree;
 pub mod whatif;
 
 pub use hints::hints;
