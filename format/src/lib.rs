@@ -62,6 +62,8 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod address_space;
+mod atomics;
 pub mod capspec;
 pub mod error;
 pub mod escape;

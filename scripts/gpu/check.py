@@ -17,6 +17,7 @@ oom    what is said at the moment of an out-of-memory, and when nothing is
 demo   a training run that fragmentation ends under a cap, packed as recorded.vtrace.gz in the logs;
        torch's own viewer on our snapshot of it
 marks  phases of torch.cuda.nvtx
+sleep  torch_memory_saver: owners and totals while memory is unmapped and mapped again, and a leak
 leaks  training loops that keep something, and some that do not: the line that is named, the run's
        exit status under --fail-on-leak, and one that is asked while it runs
 roles  what blocks are for (weights, gradients, ..), against programs that count it themselves
@@ -39,6 +40,7 @@ import limits
 import marks
 import oom
 import roles
+import sleep
 import stacks
 import suites
 import tensors
@@ -48,7 +50,7 @@ import whatif
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "programs"
 BIN = Path(sys.argv[1])
-SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost", "stacks", "steps", "tensors", "truth", "whatif", "demo", "marks", "leaks", "oom", "limits", "roles"]
+SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost", "stacks", "steps", "tensors", "truth", "whatif", "demo", "marks", "leaks", "oom", "limits", "sleep", "roles"]
 LOGS = Path(os.environ.get("VRAMTRACE_LOGS") or tempfile.mkdtemp(prefix="vramtrace-gpu-"))
 TRACES = Path(tempfile.mkdtemp(prefix="vramtrace-traces-"))
 MIB = 1 << 20
@@ -366,6 +368,10 @@ def section_leaks():
         print(f"SKIP leaks: no {missing}")
         return
     leaks.section(sys.modules[__name__])
+
+
+def section_sleep():
+    sleep.section(sys.modules[__name__])
 
 
 def section_oom():

@@ -39,6 +39,12 @@ pub struct Holder {
     pub device: DeviceId,
     pub bytes: u64,
     pub count: u64,
+    /// Without memory: it was unmapped and may come back. Not in `bytes`.
+    pub paused: u64,
+    /// Of `bytes`, physical memory that is mapped nowhere.
+    pub unmapped: u64,
+    /// The call that brought memory back after it had been unmapped.
+    pub brought_back_by: Option<StackId>,
     /// Different stacks that are part of it.
     pub stacks: u64,
     /// The stack with the most bytes; its frames stand for all.
@@ -234,6 +240,13 @@ impl<'s> StackClassifier<'s> {
         self.line(stack, &self.roles(stack))
     }
 
+    /// The same for memory at either level; stacks without frames are told apart by why.
+    pub fn holder_key(&self, stack: StackId, level: Level) -> impl Hash + Eq + use<'s> {
+        let empty = self.symbols.indexes(stack).is_empty();
+        let why = empty.then(|| self.symbols.why_empty(stack));
+        (why, self.line(stack, &self.roles_at(stack, level)))
+    }
+
     /// What [`GroupBy::Line`] tells holders apart by.
     fn line(&self, stack: StackId, roles: &FrameRoles) -> impl Hash + Eq + use<'s> {
         let line = |at| {
@@ -298,6 +311,9 @@ impl<'s> StackClassifier<'s> {
                 device,
                 bytes: held.bytes,
                 count: held.count,
+                paused: held.paused,
+                unmapped: held.unmapped,
+                brought_back_by: held.brought_back_by,
                 stacks,
                 stack,
                 library: self.library_name(&roles).map(str::to_string),
@@ -307,7 +323,7 @@ impl<'s> StackClassifier<'s> {
             })
             .collect();
         holders.sort_by_key(|holder| {
-            (Reverse((holder.bytes, holder.count)), holder.device, holder.stack)
+            (Reverse((holder.bytes, holder.paused, holder.count)), holder.device, holder.stack)
         });
         holders
     }

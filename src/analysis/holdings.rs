@@ -11,20 +11,31 @@ use vramtrace_format::{DeviceId, Kind, Space, StackId};
 
 use super::{Level, Moment};
 use crate::replay::{DeviceState, Key, Live, Peak, SegmentAt, State, Until};
+use crate::spans::Spans;
 use crate::symbols::FREE_CACHE;
 use crate::trace::{Definitions, Trace};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Shares of physical memory, as [`Live::share`] counts them; of blocks their size.
+    /// Shares of physical memory, as [`Live::share`] counts them; of blocks the part of their size
+    /// that has memory below it.
     pub bytes: u64,
     pub count: u64,
+    /// Held, too, but without memory: it was unmapped and may come back. Not in `bytes`.
+    pub paused: u64,
+    /// Of `bytes`, physical memory that is mapped nowhere.
+    pub unmapped: u64,
+    /// The call that brought memory back after it had been unmapped.
+    pub brought_back_by: Option<StackId>,
 }
 
 impl Held {
     pub fn add(&mut self, other: Held) {
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.count = self.count.saturating_add(other.count);
+        self.paused = self.paused.saturating_add(other.paused);
+        self.unmapped = self.unmapped.saturating_add(other.unmapped);
+        self.brought_back_by = self.brought_back_by.or(other.brought_back_by);
     }
 }
 
@@ -60,7 +71,7 @@ impl Holdings {
             let of_cache = matches!(piece.what, What::Block | What::Free);
             let sums = if of_cache { &mut *blocks } else { &mut *held };
             let sum = sums.entry((piece.device, piece.stack)).or_default();
-            sum.add(Held { bytes: piece.bytes, count: 1 });
+            sum.add(piece.held);
         });
         holdings
     }
@@ -134,8 +145,61 @@ impl Holdings {
         self.held.is_empty() && self.blocks.is_empty()
     }
 
+    /// Those of the holders, and of the calls that brought their memory back.
     pub fn stacks(&self) -> impl Iterator<Item = StackId> {
-        self.all().map(|(_, stack, _)| stack)
+        self.all().flat_map(|(_, stack, held)| [Some(stack), held.brought_back_by]).flatten()
+    }
+}
+
+/// Bytes of a physical object that are another's than its maker's.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    bytes: u64,
+    owner: StackId,
+    by: StackId,
+}
+
+/// Whose the bytes of physical objects are, where addresses are reserved.
+#[derive(Default)]
+struct Owned {
+    parts: FxHashMap<u64, Vec<Part>>,
+    /// Objects that are mapped somewhere. `None`: the trace does not tell of reservations, so that
+    /// nobody can tell.
+    mapped: Option<FxHashSet<u64>>,
+}
+
+impl Owned {
+    fn of(state: &State) -> Owned {
+        let mut owned = Owned::default();
+        if !state.space.was_used() {
+            return owned;
+        }
+        owned.mapped = Some(state.space.mappings().map(|mapping| mapping.object).collect());
+        // Bytes that are mapped twice count once.
+        let mut seen: FxHashMap<u64, Spans<()>> = FxHashMap::default();
+        for mapping in state.space.mappings() {
+            let Some(woken) = mapping.woken else { continue };
+            if !state.space.backs(mapping) {
+                continue;
+            }
+            let seen = seen.entry(mapping.object).or_default();
+            let range = mapping.offset..mapping.offset.saturating_add(mapping.size);
+            let new = seen.holes(range.clone());
+            let bytes = new.iter().map(|hole| hole.end - hole.start).sum();
+            seen.put(range, ());
+            let parts = owned.parts.entry(mapping.object).or_default();
+            let owner = woken.owner.stack;
+            match parts.iter_mut().find(|part| part.owner == owner) {
+                Some(part) => part.bytes += bytes,
+                None => parts.push(Part { bytes, owner, by: woken.by }),
+            }
+        }
+        owned
+    }
+
+    fn is_unmapped(&self, key: Key) -> bool {
+        let mapped = self.mapped.as_ref().filter(|_| key.space == Space::Vmm);
+        mapped.is_some_and(|mapped| !mapped.contains(&key.number))
     }
 }
 
@@ -156,8 +220,8 @@ pub struct Piece<'s> {
     pub what: What,
     pub device: DeviceId,
     pub stack: StackId,
-    pub bytes: u64,
-    /// `None` for the rest of a segment.
+    pub held: Held,
+    /// `None` for the rest of a segment, and for memory that is asleep.
     pub allocation: Option<(Key, &'s Live)>,
 }
 
@@ -175,14 +239,49 @@ pub fn each_piece(state: &State, level: Level, take: &mut dyn FnMut(Piece)) {
         for (address, bytes) in state.cache.outside() {
             let key = block_key(address);
             if let Some(live) = state.live.get(key) {
-                take(Piece::of(What::Block, key, live, bytes));
+                take(Piece::of(
+                    What::Block,
+                    key,
+                    live,
+                    Held { bytes, count: 1, ..Held::default() },
+                ));
             }
         }
     }
+    let owned = Owned::of(state);
     for (key, live) in state.live.iter().filter(|(_, live)| counts(live)) {
         if taken.is_empty() || !taken.contains(&key) {
-            take(Piece::of(What::Memory, key, live, live.share()));
+            pieces_of_memory(&owned, key, live, take);
         }
+    }
+    for asleep in state.space.asleep() {
+        let in_segment = || state.cache.segment_of(asleep.address).is_some();
+        if level == Level::Driver || !in_segment() {
+            let held = Held { count: 1, paused: asleep.size, ..Held::default() };
+            let (device, stack) = (asleep.owner.device, asleep.owner.stack);
+            take(Piece { what: What::Memory, device, stack, held, allocation: None });
+        }
+    }
+}
+
+/// Driver memory: its maker's, but for what somebody's bytes came back in.
+fn pieces_of_memory(owned: &Owned, key: Key, live: &Live, take: &mut dyn FnMut(Piece)) {
+    let mut rest = live.share();
+    let parts = match key.space {
+        Space::Vmm => owned.parts.get(&key.number).map_or(&[][..], Vec::as_slice),
+        _ => &[],
+    };
+    for part in parts {
+        let bytes = part.bytes.min(rest);
+        rest -= bytes;
+        let brought_back_by = Some(part.by);
+        let held = Held { bytes, count: 1, brought_back_by, ..Held::default() };
+        take(Piece { stack: part.owner, ..Piece::of(What::Memory, key, live, held) });
+    }
+    if rest > 0 || parts.is_empty() {
+        let unmapped = if owned.is_unmapped(key) { rest } else { 0 };
+        let held = Held { bytes: rest, count: 1, unmapped, ..Held::default() };
+        take(Piece::of(What::Memory, key, live, held));
     }
 }
 
@@ -202,21 +301,32 @@ fn pieces_of(
             device = live.device;
         }
     }
+    let mut paused = segment.paused;
     for block in &segment.blocks {
-        let piece = Piece::of(What::Block, block_key(block.address), block.live, block.bytes);
+        let bytes = block.bytes - block.paused;
+        let woken = state.space.at(block.address).and_then(|mapping| mapping.woken);
+        let held = Held {
+            bytes,
+            count: 1,
+            paused: block.paused,
+            unmapped: 0,
+            brought_back_by: woken.map(|woken| woken.by),
+        };
+        let piece = Piece::of(What::Block, block_key(block.address), block.live, held);
         take(Piece { device, ..piece });
-        rest = rest.saturating_sub(block.bytes);
+        rest = rest.saturating_sub(bytes);
+        paused = paused.saturating_sub(block.paused);
     }
-    if rest > 0 {
-        let (what, stack) = (What::Free, FREE_CACHE);
-        take(Piece { what, device, stack, bytes: rest, allocation: None });
+    if rest > 0 || paused > 0 {
+        let held = Held { bytes: rest, count: 1, paused, ..Held::default() };
+        take(Piece { what: What::Free, device, stack: FREE_CACHE, held, allocation: None });
     }
 }
 
 impl<'s> Piece<'s> {
-    fn of(what: What, key: Key, live: &'s Live, bytes: u64) -> Piece<'s> {
+    fn of(what: What, key: Key, live: &'s Live, held: Held) -> Piece<'s> {
         let (device, stack) = (live.device, live.stack);
-        Piece { what, device, stack, bytes, allocation: Some((key, live)) }
+        Piece { what, device, stack, held, allocation: Some((key, live)) }
     }
 }
 
@@ -334,7 +444,7 @@ mod tests {
                             object += 1;
                             let (address, size) = (start(slot) + page * 4 * MIB, 4 * MIB);
                             t.alloc_on(now, Kind::Vmm, device, object, size);
-                            t.event(now, Event::Map { address, size, offset: 0, object });
+                            t.event(now, Event::Map { address, size, offset: 0, object, stack: Default::default() });
                         }
                     }
                     Step::FreeMemory { slot } => {
@@ -344,7 +454,7 @@ mod tests {
                             continue;
                         }
                         let (address, size) = (start(slot), pages * 4 * MIB);
-                        t.event(now, Event::Unmap { address, size });
+                        t.event(now, Event::Unmap { address, size, stack: Default::default() });
                         for page in 1..=pages {
                             t.free(now, Space::Vmm, first + page);
                         }
@@ -397,7 +507,7 @@ mod tests {
         t.alloc_by(3 * SECOND, Kind::Block, 3 << 40, MIB, 4);
         with_trace(&t, |trace, definitions| {
             let state = trace.replay(definitions, &mut ()).state;
-            let held = |mib, count| Held { bytes: mib * MIB, count };
+            let held = |mib, count| Held { bytes: mib * MIB, count, ..Held::default() };
             let gpu = |stack: u32| (DeviceId(0), StackId(stack));
             let end = Holdings::of_state(&state, Level::Tensor);
             assert_eq!(end.held, [(gpu(2), held(32, 1))].into_iter().collect());

@@ -21,7 +21,9 @@ mod places;
 mod process;
 mod reconcile;
 pub mod roles;
+pub mod sleeps;
 pub mod tree;
+pub mod verify;
 pub mod whatif;
 
 pub use curves::{Curve, Curves};
@@ -34,6 +36,6 @@ pub use level::Level;
 pub use moment::Moment;
 pub use outliers::outliers;
 pub use phases::{InPhase, Phase, phases};
-pub use places::{Layer, Places, pool_hint};
+pub use places::{Layer, Places, is_dispatch, pool_hint};
 pub use process::{Ending, NamedHoldings, Process, read_all};
 pub use reconcile::{Basis, Reconciled, reconcile};

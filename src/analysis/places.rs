@@ -62,7 +62,7 @@ const DISPATCH: [(&str, &[&str]); 9] = [
 ];
 
 /// A Python frame of PyTorch that only hands a call on.
-pub(super) fn is_dispatch(frame: &Frame) -> bool {
+pub fn is_dispatch(frame: &Frame) -> bool {
     let name = frame.function.rsplit('.').next().unwrap_or_default();
     DISPATCH.iter().any(|(file, functions)| {
         frame.file.ends_with(file) && (functions.is_empty() || functions.contains(&name))

@@ -5,13 +5,17 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use vramtrace_format::{DeviceId, Header, Refused, Stamped};
+use vramtrace_format::{DeviceId, Header, Refused, StackId, Stamped};
 
 use super::curves::CurvesObserver;
 use super::oom::{self, Oom, PostMortem};
 use super::roles::{HeldByRole, RoleFinder};
+use super::sleeps::{self, Rests, Sleeps, SleepsObserver};
 use super::{Curves, Holdings, Level, Moment};
-use crate::replay::{AllocCause, CacheOomAt, DeviceState, Key, Live, Observer, State, Stop, Until};
+use crate::replay::{
+    AllocCause, Asleep, CacheOomAt, DeviceState, Key, Live, Mapping, Observer, RecorderCost, State,
+    Stop, Until,
+};
 use crate::symbols::Symbols;
 use crate::trace::{DamageFound, Definitions, Site, Trace};
 
@@ -37,6 +41,10 @@ pub struct Process {
     pub ooms: Vec<Oom>,
     /// The devices on which the run ended out of memory. Filled by [`Process::find_fatal`].
     pub fatal: Vec<PostMortem>,
+    /// Memory that was unmapped and mapped again, over the whole trace.
+    pub sleeps: BTreeMap<DeviceId, Sleeps>,
+    /// What stayed meanwhile. Filled by [`Process::find_holders`].
+    pub rests: BTreeMap<DeviceId, Rests>,
     /// Filled by [`Process::find_holders`].
     pub who: Option<NamedHoldings>,
 }
@@ -60,6 +68,8 @@ pub struct Ending {
     pub ended_ns: Option<u64>,
     /// Recording stopped before the process did.
     pub stopped: Option<Stop>,
+    /// What the recorder said last that it cost.
+    pub recorder_cost: Option<RecorderCost>,
     /// Time of the last event.
     pub last_ns: u64,
     pub events: u64,
@@ -78,6 +88,7 @@ impl Process {
         let ending = Ending {
             ended_ns: whole.state.ended_ns,
             stopped: whole.state.stopped,
+            recorder_cost: whole.state.recorder_cost,
             last_ns: whole.state.time_ns,
             events: whole.state.events,
         };
@@ -115,6 +126,8 @@ impl Process {
             curves: observer.curves.devices,
             ooms,
             fatal: Vec::new(),
+            sleeps: observer.sleeps.finish(),
+            rests: BTreeMap::new(),
             who: None,
         }
     }
@@ -140,7 +153,13 @@ impl Process {
         let devices = self.state.devices.values();
         let takers = devices.flat_map(|device| device.driver_own.makers());
         let takers = takers.map(|(maker, _)| maker.stack);
+        if !self.sleeps.is_empty() {
+            self.rests = sleeps::rests(trace, &self.definitions, &self.sleeps, level);
+        }
+        let rests = self.rests.values().flat_map(Rests::stacks);
+        let slept = self.sleeps.values().flat_map(Sleeps::stacks);
         let wanted = peak.stacks().chain(live.stacks()).chain(contexts).chain(fatal).chain(takers);
+        let wanted = wanted.chain(rests).chain(slept);
         let symbols = Symbols::of(&self.definitions, &self.header, wanted);
         let peak_roles = (level == Level::Tensor).then(|| {
             let all = Symbols::of_all(&self.definitions, &self.header);
@@ -220,11 +239,13 @@ pub fn read_all(
 struct ProcessObserver {
     curves: CurvesObserver,
     ooms: oom::OomObserver,
+    sleeps: SleepsObserver,
 }
 
 impl Observer for ProcessObserver {
     fn on_device_change(&mut self, at: &Stamped, device: DeviceId, state: &DeviceState) {
         self.curves.on_device_change(at, device, state);
+        self.sleeps.on_device_change(at, device, state);
     }
 
     fn on_refusal(&mut self, at: &Stamped, refused: &Refused, site: Option<&Site>) {
@@ -245,5 +266,18 @@ impl Observer for ProcessObserver {
 
     fn on_history_gap(&mut self, at: &Stamped) {
         self.ooms.on_history_gap(at);
+        self.sleeps.on_history_gap(at);
+    }
+
+    fn on_sleep(&mut self, at: &Stamped, asleep: &Asleep, by: StackId) {
+        self.sleeps.on_sleep(at, asleep, by);
+    }
+
+    fn on_wake(&mut self, at: &Stamped, mapping: &Mapping, object: Option<&Live>) {
+        self.sleeps.on_wake(at, mapping, object);
+    }
+
+    fn on_sleep_end(&mut self, at: &Stamped, asleep: &Asleep) {
+        self.sleeps.on_sleep_end(at, asleep);
     }
 }

@@ -20,12 +20,14 @@ mod moment;
 mod oom;
 mod output;
 mod pack;
+mod page;
 mod ps;
 mod report;
 mod run;
 mod run_summary;
 mod select;
 mod tree;
+mod verify;
 mod whatif;
 
 use std::ffi::OsStr;
@@ -87,6 +89,8 @@ enum Command {
     Cap(cap::Args),
     /// Show who holds the memory as a tree of calls, from the outermost frame in
     Tree(tree::Args),
+    /// Check that a trace agrees with itself: frees, sums, addresses, checkpoints
+    Verify(verify::Args),
     /// Say what other PyTorch allocator settings would have reserved for a recorded run
     Whatif(whatif::Args),
 }
@@ -132,6 +136,7 @@ fn dispatch(cli: Cli) -> Outcome {
         Command::Ps(args) => ps::run(args),
         Command::Cap(args) => cap::run(args),
         Command::Tree(args) => tree::run(args),
+        Command::Verify(args) => verify::run(args),
         Command::Whatif(args) => whatif::run(args),
     }
 }

@@ -1,6 +1,7 @@
 //! `vramtrace pack`: traces that need nothing of this machine.
 
 use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use vramtrace_reader::symbols::Packed;
@@ -50,9 +51,9 @@ pub fn run(args: Args) -> Outcome {
         _ => None,
     };
     let pairs = match (source, &loaded.traces[..]) {
-        (Some(source), [only]) if !source.is_dir() => {
-            let to = args.output.unwrap_or_else(|| packed_name(source));
-            vec![(only, to)]
+        (source, [only]) if is_one_file(source.map(PathBuf::as_path), args.output.as_deref()) => {
+            let packed = || packed_name(source.map_or(only.path(), PathBuf::as_path));
+            vec![(only, args.output.unwrap_or_else(packed))]
         }
         (source, traces) => {
             let to = args.output.or(source.map(|source| packed_name(source)));
@@ -73,6 +74,16 @@ pub fn run(args: Args) -> Outcome {
         pack(trace, output)?;
     }
     Ok(DONE)
+}
+
+/// One trace goes into the file that is named; a run's directory stays one where nothing is named, or
+/// a directory.
+fn is_one_file(source: Option<&Path>, output: Option<&Path>) -> bool {
+    match (source, output) {
+        (Some(source), _) if !source.is_dir() => true,
+        (_, Some(output)) => !output.is_dir() && !output.as_os_str().as_bytes().ends_with(b"/"),
+        (_, None) => false,
+    }
 }
 
 /// `train.vtrace` to `train.packed.vtrace`, `run/` to `run.packed`.

@@ -11,7 +11,7 @@ use vramtrace_reader::trace::Trace;
 use vramtrace_reader::units::{several, size};
 
 use super::select::{DeviceArgs, ProcessArgs, Selected};
-use super::{caveats, moment};
+use super::{caveats, moment, page};
 use crate::console::{self, message, print, print_text};
 use crate::error::{DONE, FOUND, Failure, Outcome};
 
@@ -23,6 +23,8 @@ Examples:
   vramtrace report train.vtrace --at peak              what was live when most was
   vramtrace report --by-phase                          by NVTX ranges: peak, allocated, stayed
   vramtrace report --json | jq '.processes[].devices[].peak_bytes'
+  vramtrace report --html -o run.html                  one page to look at, without a network
+  vramtrace report --html B/ --against A/ -o diff.html two runs on one page
   vramtrace report --fail-on refusal                   exit 1 if a request was refused")]
 pub struct Args {
     #[command(flatten)]
@@ -44,6 +46,8 @@ pub struct Args {
     /// Facts for programs (schema vramtrace.report/2)
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    page: page::PageArgs,
     /// Exit 1 if this was found
     #[arg(long, value_name = "FINDING")]
     fail_on: Vec<Finding>,
@@ -98,6 +102,9 @@ impl Finding {
 }
 
 pub fn run(args: Args) -> Outcome {
+    if args.page.html {
+        return page::run(&args.page, &args.processes);
+    }
     let mut found = args.processes.open()?;
     let moment = args.at.unwrap_or(Moment::End);
     let bar = progress_bar();

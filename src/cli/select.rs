@@ -54,6 +54,11 @@ pub fn open(traces: &[PathBuf]) -> Result<Selected, Failure> {
 }
 
 impl ProcessArgs {
+    /// All processes of these.
+    pub fn of(traces: Vec<PathBuf>) -> ProcessArgs {
+        ProcessArgs { traces, rank: None, pid: None }
+    }
+
     /// Opens what is meant. What others recorded is made into traces on the way.
     pub fn open(&self) -> Result<Selected, Failure> {
         let (foreign, own): (Vec<PathBuf>, Vec<PathBuf>) =

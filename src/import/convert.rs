@@ -327,7 +327,10 @@ impl Converter<'_, '_> {
             let alloc = Alloc { key: object, space: Space::Vmm, size, site, stack };
             self.event(thread, Event::Alloc(alloc))?;
             let address = piece.start;
-            self.event(thread, Event::Map { address, size, offset: 0, object })?;
+            self.event(
+                thread,
+                Event::Map { address, size, offset: 0, object, stack: Default::default() },
+            )?;
         }
         Ok(())
     }
@@ -342,7 +345,7 @@ impl Converter<'_, '_> {
                 continue;
             }
             let (address, size) = (range.start, range.end - range.start);
-            self.event(thread, Event::Unmap { address, size })?;
+            self.event(thread, Event::Unmap { address, size, stack: Default::default() })?;
             let pieces = thread.objects.range(range).map(|(start, _)| *start);
             for start in pieces.collect::<Vec<u64>>() {
                 if let Some(key) = thread.objects.remove(&start) {

@@ -14,7 +14,7 @@ pub const SHIM: &str = "libvramtrace.so";
 /// The simulated driver.
 pub const SIMULATED: &str = "libvramtrace_sim.so";
 
-/// Beside this executable, or in `../lib` of it.
+/// Beside this executable, in `../lib` of it, or in the Python package that it was installed with.
 pub fn find(name: &str) -> Result<PathBuf, Failure> {
     let given = (name == SHIM).then(|| std::env::var_os("VRAMTRACE_LIB")).flatten();
     if let Some(given) = given.filter(|path| !path.is_empty()) {
@@ -29,13 +29,37 @@ pub fn find(name: &str) -> Result<PathBuf, Failure> {
     let beside = executable.parent().unwrap_or(Path::new("/"));
     let places = [beside.join(name), beside.join("../lib").join(name)];
     let found = places.iter().find_map(|place| place.canonicalize().ok());
-    found.ok_or_else(|| {
+    found.or_else(|| packaged(beside.parent()?, name)).ok_or_else(|| {
         Failure::new(format!(
-            "{name} is neither in {} nor in ../lib of it; install it there{}",
+            "{name} is neither in {0} nor in ../lib of it, nor in a Python package vramtrace that \
+             was installed together with this command; install it in {0}{1}",
             beside.display(),
             if name == SHIM { ", or name it in VRAMTRACE_LIB" } else { "" }
         ))
     })
+}
+
+/// A file of the Python package under this prefix. A prefix may have several Pythons: the package of
+/// this very version goes before others.
+fn packaged(prefix: &Path, name: &str) -> Option<PathBuf> {
+    const RECORD: &str = concat!("vramtrace-", env!("CARGO_PKG_VERSION"), ".dist-info");
+    // `pip install --target` puts packages beside bin/.
+    let mut places = vec![prefix.to_path_buf()];
+    for lib in ["lib", "lib64"] {
+        let entries = std::fs::read_dir(prefix.join(lib)).into_iter().flatten().flatten();
+        let pythons = entries.filter(|entry| {
+            let name = entry.file_name();
+            name.as_bytes().starts_with(b"python") || name.as_bytes().starts_with(b"pypy")
+        });
+        let mut pythons: Vec<PathBuf> = pythons.map(|entry| entry.path()).collect();
+        pythons.sort();
+        for packages in ["site-packages", "dist-packages"] {
+            places.extend(pythons.iter().map(|python| python.join(packages)));
+        }
+    }
+    // Stable: those with the record first.
+    places.sort_by_key(|place| !place.join(RECORD).exists());
+    places.iter().find_map(|place| place.join("vramtrace").join(name).canonicalize().ok())
 }
 
 /// A library under a path that LD_PRELOAD can carry.
@@ -109,6 +133,29 @@ pub fn library_path(first: &Path, existing: Option<OsString>) -> OsString {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_python_package_of_the_same_version() {
+        let prefix = tempfile::tempdir().unwrap();
+        assert_eq!(packaged(prefix.path(), SHIM), None);
+        let place = |python: &str| prefix.path().join("lib").join(python).join("site-packages");
+        for python in ["python3.9", "python3.12"] {
+            std::fs::create_dir_all(place(python).join("vramtrace")).unwrap();
+            std::fs::write(place(python).join("vramtrace").join(SHIM), python).unwrap();
+        }
+        let record = format!("vramtrace-{}.dist-info", env!("CARGO_PKG_VERSION"));
+        for python in ["python3.9", "python3.12"] {
+            let record = place(python).join(&record);
+            std::fs::create_dir(&record).unwrap();
+            let found = packaged(prefix.path(), SHIM).unwrap();
+            assert_eq!(std::fs::read_to_string(found).unwrap(), python);
+            std::fs::remove_dir(&record).unwrap();
+        }
+        // `pip install --target`.
+        std::fs::create_dir(prefix.path().join("vramtrace")).unwrap();
+        std::fs::write(prefix.path().join("vramtrace").join(SIMULATED), "x").unwrap();
+        assert!(packaged(prefix.path(), SIMULATED).is_some());
+    }
 
     #[test]
     fn ours_comes_first_and_only_once() {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use vramtrace_format::live::{LIVE_WORDS, LiveState, order};
 use vramtrace_format::member::Member;
-use vramtrace_format::{LiveDevice, LivePage, proc};
+use vramtrace_format::{LiveDevice, LivePage, proc, secrets};
 
 use super::directory::{Listed, PageFile};
 use super::{PageDirectory, PageProblem};
@@ -115,7 +115,8 @@ pub fn proc_file(pid: u32, name: &str) -> Vec<u8> {
 fn command(pid: u32) -> String {
     let words = proc_file(pid, "cmdline");
     let words = words.strip_suffix(b"\0").unwrap_or(&words);
-    String::from_utf8_lossy(words).replace('\0', " ")
+    let words = words.split(|byte| *byte == 0);
+    secrets::mask(words.map(|word| String::from_utf8_lossy(word).into_owned())).join(" ")
 }
 
 /// A process that can be given orders.

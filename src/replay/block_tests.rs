@@ -27,7 +27,7 @@ fn sums(state: &State) -> &CacheSums {
 
 fn map(t: &mut TraceBuilder, time_ns: u64, address: u64, size: u64, object: u64) {
     t.alloc(time_ns, Kind::Vmm, object, size);
-    t.event(time_ns, Event::Map { address, size, offset: 0, object });
+    t.event(time_ns, Event::Map { address, size, offset: 0, object, stack: Default::default() });
 }
 
 #[test]
@@ -76,10 +76,16 @@ fn adjacent_mappings_are_one_segment_and_a_neighbour_of_another_size_is_not() {
     assert_eq!((segments.len(), segments[0].bytes), (1, 60 * MIB));
     assert_eq!(segments[0].objects(&state).count(), 3);
     // A page that continues it, then one out of the middle goes.
-    t.event(3 * SECOND, Event::Unmap { address: A + 60 * MIB, size: 8 * MIB });
+    t.event(
+        3 * SECOND,
+        Event::Unmap { address: A + 60 * MIB, size: 8 * MIB, stack: Default::default() },
+    );
     map(&mut t, 3 * SECOND, A + 60 * MIB, 20 * MIB, 10);
     assert_eq!(sums(&read(&t).state).reserved, 80 * MIB);
-    t.event(4 * SECOND, Event::Unmap { address: A + 40 * MIB, size: 20 * MIB });
+    t.event(
+        4 * SECOND,
+        Event::Unmap { address: A + 40 * MIB, size: 20 * MIB, stack: Default::default() },
+    );
     let state = read(&t).state;
     assert_eq!((sums(&state).reserved, sums(&state).peak_reserved.bytes), (60 * MIB, 80 * MIB));
     let extents: Vec<_> = state.segments().iter().map(|s| (s.start, s.bytes)).collect();
@@ -98,7 +104,7 @@ fn blocks_end_with_the_memory_below_them() {
     let state = read(&t).state;
     assert_eq!((sums(&state).allocated, sums(&state).reserved), (MIB, 20 * MIB));
     assert_eq!(state.inconsistencies.blocks_without_memory, 2);
-    t.event(3 * SECOND, Event::Unmap { address: B, size: 20 * MIB });
+    t.event(3 * SECOND, Event::Unmap { address: B, size: 20 * MIB, stack: Default::default() });
     let state = read(&t).state;
     assert_eq!((sums(&state).allocated, sums(&state).reserved), (0, 0));
     assert_eq!(state.live.blocks().count(), 0);
@@ -138,7 +144,15 @@ fn a_checkpoint_tells_blocks_in_any_order() {
         let (address, object) = (A + page * 20 * MIB, page + 1);
         t.event(
             5 * SECOND,
-            Event::CheckpointMap { id, address, size: 20 * MIB, offset: 0, object },
+            Event::CheckpointMap {
+                id,
+                address,
+                size: 20 * MIB,
+                offset: 0,
+                object,
+                owner: Default::default(),
+                stack: Default::default(),
+            },
         );
     }
     t.event(5 * SECOND, told(segment));
@@ -302,7 +316,7 @@ proptest! {
                     let bytes = part.pages * PAGE_SIZE;
                     blocks.retain(|(address, _)| !(start..start + bytes).contains(address));
                     match part.mapped {
-                        true => t.event(SECOND, Event::Unmap { address: start, size: bytes }),
+                        true => t.event(SECOND, Event::Unmap { address: start, size: bytes, stack: Default::default() }),
                         false => t.free(SECOND, Space::Device, start),
                     }
                 }

@@ -4,7 +4,7 @@ use vramtrace_format::{BlockChange, DeviceId, Space, StackId, Stamped};
 
 use super::cache::{CacheOomAt, Change, ReportedTotals};
 use super::live::{Key, Live};
-use super::mapping::Mapping;
+use super::mapping::object_key;
 use super::observer::{AllocCause, FreeCause, Observer};
 use super::{Certainty, Replay};
 
@@ -19,21 +19,24 @@ impl Replay {
         observer: &mut impl Observer,
     ) {
         let state = &mut self.state;
-        state.cache.begin(&state.live, &state.mappings);
+        state.cache.begin(&state.live, &state.space);
         state.cache.pending.remove(&key.number);
         state.cache.forget_requested(key.number);
-        let (grown, known) = state.cache.place(key.number, live.size, live.device);
+        let placed = state.cache.place(key.number, live.size, live.device, &state.space);
         let absorbed = match how {
             AllocCause::Checkpoint => 0,
             _ => state.cache.refusals.block_made(at.thread, live.device),
         };
         let device = state.devices.entry(live.device).or_default();
+        let grown = placed.grown;
         if grown > 0 {
             device.move_peak(at.offset);
         }
         let sums = &mut device.cache;
-        sums.add_block(live.size, !known);
+        sums.add_block(live.size, !placed.known);
+        sums.paused = sums.paused.saturating_add(placed.paused);
         sums.reserve(grown.into());
+        sums.pause_reserved(placed.grown_paused.into());
         sums.refusals_recovered = sums.refusals_recovered.saturating_add(absorbed);
         sums.went_on |= how != AllocCause::Checkpoint;
         if grown > 0 {
@@ -52,9 +55,15 @@ impl Replay {
         how: FreeCause,
         observer: &mut impl Observer,
     ) {
-        let outside = self.state.cache.displace(key.number).unwrap_or(0);
+        let state = &mut self.state;
+        let any = state.devices.get(&live.device).is_some_and(|device| device.cache.paused > 0);
+        let paused = match any {
+            true => state.cache.paused_of(key.number, live.size),
+            false => 0,
+        };
+        let outside = state.cache.displace(key.number).unwrap_or(0);
         let sums = &mut self.device(live.device).cache;
-        sums.remove_block(live.size, outside);
+        sums.remove_block(live.size, outside, paused);
         sums.frees = sums.frees.saturating_add(1);
         observer.on_block_free(at, key.number, &live, how);
         self.tell_changed(at, live.device, observer);
@@ -69,13 +78,13 @@ impl Replay {
         observer: &mut impl Observer,
     ) {
         if key.space == Space::Device {
-            let waiting = self.state.cache.came(key, live);
+            let waiting = self.state.cache.came(key, live, &self.state.live);
             self.place_again(at, &waiting, observer);
         }
     }
 
-    /// Driver memory is gone, and the blocks in it.
-    pub(super) fn memory_went(
+    /// An allocation is gone, and the blocks in it.
+    pub(super) fn allocation_went(
         &mut self,
         at: &Stamped,
         start: u64,
@@ -83,64 +92,65 @@ impl Replay {
         how: FreeCause,
         observer: &mut impl Observer,
     ) {
-        let gone = self.state.cache.went(start);
+        let gone = self.state.cache.allocation_went(start);
         if gone.blocks {
-            let inside = |(address, _): &(u64, &Live)| (start..end).contains(address);
-            let blocks: Vec<u64> = self.state.live.blocks().filter(inside).map(|b| b.0).collect();
-            if self.state.live_is_known() {
-                self.state.inconsistencies.blocks_without_memory += blocks.len() as u64;
-            }
-            for number in blocks {
-                self.end(at, Key { space: Space::Block, number }, how, observer);
-            }
+            self.end_blocks(at, start, end, how, observer);
         }
-        self.reserve_segments(at, gone.change, observer);
+        self.apply_changes(at, gone.change, observer);
     }
 
-    pub(super) fn map(
+    /// Mapped memory is gone, and the blocks in it.
+    pub(super) fn mapping_went(
         &mut self,
         at: &Stamped,
-        address: u64,
-        mapping: Mapping,
+        start: u64,
+        end: u64,
         observer: &mut impl Observer,
     ) {
-        if self.state.mappings.contains_key(&address) {
-            self.unmap(at, address, 1, observer);
+        if !self.state.cache.is_used() {
+            return;
         }
-        self.state.mappings.insert(address, mapping);
-        let key = Key { space: Space::Vmm, number: mapping.object };
-        observer.on_map(at, address, &mapping, self.state.live.get(key));
-        let (change, waiting) = self.state.cache.was_mapped(address, &mapping, &self.state.live);
-        self.reserve_segments(at, change, observer);
-        self.place_again(at, &waiting, observer);
+        if self.state.cache.may_hold_blocks(start, end) {
+            self.end_blocks(at, start, end, FreeCause::WithMemory, observer);
+        }
+        let changes = self.state.cache.went(start, end, &self.state.live);
+        self.apply_changes(at, changes, observer);
     }
 
-    /// One unmap may cover several mappings.
-    pub(super) fn unmap(
+    /// The blocks that begin in `[start, end)` end.
+    pub(super) fn end_blocks(
         &mut self,
         at: &Stamped,
-        address: u64,
-        size: u64,
+        start: u64,
+        end: u64,
+        how: FreeCause,
         observer: &mut impl Observer,
-    ) {
-        let end = address.saturating_add(size);
-        while let Some((&start, &mapping)) = self.state.mappings.range(address..end).next() {
-            self.state.mappings.remove(&start);
-            let end = start.saturating_add(mapping.size);
-            self.memory_went(at, start, end, FreeCause::WithMemory, observer);
-            observer.on_unmap(at, start, &mapping);
+    ) -> Vec<(Key, Live)> {
+        if !self.state.cache.is_used() {
+            return Vec::new();
         }
+        let inside = |(address, _): &(u64, &Live)| (start..end).contains(address);
+        let mut blocks: Vec<u64> = self.state.live.blocks().filter(inside).map(|b| b.0).collect();
+        blocks.sort_unstable();
+        if self.state.live_is_known() {
+            self.state.inconsistencies.blocks_without_memory += blocks.len() as u64;
+        }
+        let key = |number| Key { space: Space::Block, number };
+        let keys = blocks.into_iter().map(key);
+        keys.filter_map(|key| Some((key, self.end(at, key, how, observer)?))).collect()
     }
 
-    fn reserve_segments(
+    pub(super) fn apply_changes(
         &mut self,
         at: &Stamped,
-        change: Option<Change>,
+        changes: impl IntoIterator<Item = Change>,
         observer: &mut impl Observer,
     ) {
-        if let Some((device, bytes)) = change {
-            self.device(device).cache.reserve(bytes);
-            if bytes > 0 {
+        for Change { device, reserved, paused } in changes {
+            let sums = &mut self.device(device).cache;
+            sums.reserve(reserved);
+            sums.pause_reserved(paused);
+            if reserved > 0 || paused < 0 {
                 self.tell_segments(at, observer);
             }
             self.tell_changed(at, device, observer);
@@ -148,15 +158,22 @@ impl Replay {
     }
 
     /// Blocks that were told before their memory.
-    fn place_again(&mut self, at: &Stamped, waiting: &[(u64, u64)], observer: &mut impl Observer) {
+    pub(super) fn place_again(
+        &mut self,
+        at: &Stamped,
+        waiting: &[(u64, u64)],
+        observer: &mut impl Observer,
+    ) {
         let state = &mut self.state;
         for (address, size) in waiting {
             let key = Key { space: Space::Block, number: *address };
             let device = state.live.get(key).map_or(DeviceId::UNKNOWN, |live| live.device);
-            let (grown, known) = state.cache.place(*address, *size, device);
+            let placed = state.cache.place(*address, *size, device, &state.space);
             let sums = &mut state.devices.entry(device).or_default().cache;
-            sums.reserve(grown.into());
-            if known {
+            sums.reserve(placed.grown.into());
+            sums.pause_reserved(placed.grown_paused.into());
+            sums.paused = sums.paused.saturating_add(placed.paused);
+            if placed.known {
                 sums.outside = sums.outside.saturating_sub(*size);
             }
         }
@@ -167,8 +184,8 @@ impl Replay {
 
     fn tell_segments(&mut self, at: &Stamped, observer: &mut impl Observer) {
         for start in self.state.cache.take_marked() {
-            let key = match self.state.mappings.get(&start) {
-                Some(mapping) => Key { space: Space::Vmm, number: mapping.object },
+            let key = match self.state.space.at(start) {
+                Some(mapping) => object_key(mapping.object),
                 None => Key { space: Space::Device, number: start },
             };
             if let Some(live) = self.state.live.get(key) {

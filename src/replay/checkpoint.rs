@@ -33,10 +33,16 @@ impl Replay {
             Event::CheckpointAlloc { id, time_ns, alloc } if id == checkpoint => {
                 self.checkpoint_alloc(definitions, at, time_ns, &alloc, observer);
             }
-            Event::CheckpointMap { id, address, size, offset, object }
-                if id == checkpoint && !self.state.mappings.contains_key(&address) =>
+            Event::CheckpointMap { id, address, size, offset, object, owner, stack }
+                if id == checkpoint && self.state.space.at(address).is_none() =>
             {
-                self.map(at, address, Mapping { size, offset, object }, observer);
+                let mapping = Mapping::new(address, size, offset, object);
+                self.map_of_checkpoint(at, mapping, (owner, stack), observer);
+            }
+            Event::CheckpointReserve { id, asleep, device, address, size, site, stack }
+                if id == checkpoint =>
+            {
+                self.checkpoint_reserve(asleep, device, (address, size), (site, stack));
             }
             Event::CheckpointPool { id, pool, reserved, used }
                 if id == checkpoint && !self.read_back_pools.contains(&pool) =>

@@ -1,10 +1,264 @@
-//! Where physical memory is mapped.
+//! Where physical memory is mapped, which addresses are reserved, and what that means for a
+//! framework's blocks. The rules are those of [`AddressSpace`].
+//!
+//! What is unmapped falls asleep or is given back. Blocks above what is asleep live on, and so does
+//! their segment: the framework knows nothing of it. Nor does it where blocks are live above what is
+//! given back in a reservation: they are paused, too. Elsewhere blocks end with their memory.
 
-/// A mapping of a VMM object at an address.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Mapping {
-    pub size: u64,
-    pub offset: u64,
-    /// Key of the object in `Space::Vmm`.
-    pub object: u64,
+use std::collections::VecDeque;
+
+pub use vramtrace_format::address_space::{
+    AddressSpace, Asleep, Freed, Mapping, Owner, Reservation, Woken,
+};
+use vramtrace_format::{DeviceId, SiteId, Space, StackId, Stamped};
+
+use super::Replay;
+use super::live::{Key, Live, LiveSet};
+use super::observer::{AllocCause, FreeCause, Observer};
+
+/// Reservations whose free may still be refused: between an announcement and its refusal there are
+/// few others.
+const FREED_KEPT: usize = 16;
+
+/// Reservations that were freed last, with the blocks that ended with them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct FreedReservations(VecDeque<(Freed, Vec<(Key, Live)>)>);
+
+/// Who made an object.
+fn maker(live: &LiveSet, object: u64) -> Owner {
+    let live = live.get(object_key(object));
+    let (stack, device) =
+        live.map_or((StackId(0), DeviceId::UNKNOWN), |live| (live.stack, live.device));
+    Owner { stack, device }
+}
+
+pub(super) fn object_key(object: u64) -> Key {
+    Key { space: Space::Vmm, number: object }
+}
+
+impl Replay {
+    pub(super) fn reserve_addresses(
+        &mut self,
+        at: &Stamped,
+        (address, size): (u64, u64),
+        (site, stack): (SiteId, StackId),
+        restored: bool,
+        observer: &mut impl Observer,
+    ) {
+        if restored {
+            let same = |(freed, _): &(Freed, _)| freed.reservation.address == address;
+            if let Some(index) = self.freed_reservations.0.iter().rposition(same)
+                && let Some((freed, blocks)) = self.freed_reservations.0.remove(index)
+            {
+                self.state.space.restore(&freed);
+                for piece in &freed.asleep {
+                    self.state.cache.put_asleep(piece, address);
+                    observer.on_sleep(at, piece, StackId(0));
+                }
+                for (key, live) in blocks {
+                    let sums = &mut self.device(live.device).cache;
+                    sums.frees = sums.frees.saturating_sub(1);
+                    self.begin(at, key, live, AllocCause::FreeFailed, observer);
+                }
+                return;
+            }
+        }
+        for stale in self.state.space.reserve(address, size, site, stack) {
+            let _ = self.end_reservation(at, &stale, observer);
+        }
+        self.state.cache.reserved(address, size);
+    }
+
+    pub(super) fn free_addresses(
+        &mut self,
+        at: &Stamped,
+        address: u64,
+        observer: &mut impl Observer,
+    ) {
+        let Some(freed) = self.state.space.free(address) else { return };
+        let blocks = self.end_reservation(at, &freed, observer);
+        if self.freed_reservations.0.len() == FREED_KEPT {
+            self.freed_reservations.0.pop_front();
+        }
+        self.freed_reservations.0.push_back((freed, blocks));
+    }
+
+    /// What lay in a reservation that is gone ends with it.
+    fn end_reservation(
+        &mut self,
+        at: &Stamped,
+        freed: &Freed,
+        observer: &mut impl Observer,
+    ) -> Vec<(Key, Live)> {
+        let (start, end) = (freed.reservation.address, freed.reservation.end());
+        for piece in &freed.asleep {
+            observer.on_sleep_end(at, piece);
+        }
+        let ended = self.end_blocks(at, start, end, FreeCause::WithMemory, observer);
+        let changes = self.state.cache.went(start, end, &self.state.live);
+        self.apply_changes(at, changes, observer);
+        ended
+    }
+
+    pub(super) fn map(
+        &mut self,
+        at: &Stamped,
+        mapping: Mapping,
+        by: StackId,
+        observer: &mut impl Observer,
+    ) {
+        if mapping.size == 0 {
+            return;
+        }
+        if self.state.space.touching(mapping.address, mapping.size).next().is_some() {
+            // It went unseen.
+            self.unmap(at, mapping.address, mapping.size, StackId(0), observer);
+        }
+        let state = &mut self.state;
+        let object = state.live.get(object_key(mapping.object)).copied();
+        let bytes = object.map_or(0, |object| object.size);
+        let put = state.space.put(mapping, by, bytes);
+        if put.is_placeholder_now {
+            self.backs_nothing(at, mapping.object, &put.pieces, observer);
+        }
+        let backs = self.state.space.backs(&mapping);
+        for piece in &put.pieces {
+            match put.woke.iter().any(|woke| woke.address == piece.address) {
+                true if backs => observer.on_wake(at, piece, object.as_ref()),
+                // What was asleep stays so.
+                true => {}
+                false => observer.on_map(at, piece.address, piece, object.as_ref()),
+            }
+            if backs {
+                self.became_resident(at, piece.address, piece.end(), true, observer);
+                let state = &mut self.state;
+                let (changes, waiting) = state.cache.was_mapped(piece, &state.live, &state.space);
+                self.apply_changes(at, changes, observer);
+                self.place_again(at, &waiting, observer);
+            }
+        }
+    }
+
+    /// A reservation, or what is asleep in one, as a checkpoint tells them.
+    pub(super) fn checkpoint_reserve(
+        &mut self,
+        asleep: bool,
+        device: DeviceId,
+        (address, size): (u64, u64),
+        (site, stack): (SiteId, StackId),
+    ) {
+        let state = &mut self.state;
+        let known = state.space.reservation_at(address).map(|known| known.address);
+        match known {
+            None if !asleep => {
+                let _ = state.space.reserve(address, size, site, stack);
+                state.cache.reserved(address, size);
+            }
+            Some(reservation) if asleep => {
+                let owner = Owner { stack, device };
+                let piece = Asleep { address, size, owner, was: None };
+                state.space.fall_asleep(piece);
+                state.cache.put_asleep(&piece, reservation);
+            }
+            _ => {}
+        }
+    }
+
+    /// A mapping and its owner, as a checkpoint tells them.
+    pub(super) fn map_of_checkpoint(
+        &mut self,
+        at: &Stamped,
+        mapping: Mapping,
+        (owner, by): (StackId, StackId),
+        observer: &mut impl Observer,
+    ) {
+        if owner != StackId(0) {
+            // As if it had been asleep: what wakes it has its owner.
+            let device = maker(&self.state.live, mapping.object).device;
+            let owner = Owner { stack: owner, device };
+            let (address, size) = (mapping.address, mapping.size);
+            self.state.space.fall_asleep(Asleep { address, size, owner, was: None });
+        }
+        self.map(at, mapping, by, observer);
+    }
+
+    /// One unmap may cover several mappings, and parts of them.
+    pub(super) fn unmap(
+        &mut self,
+        at: &Stamped,
+        address: u64,
+        size: u64,
+        by: StackId,
+        observer: &mut impl Observer,
+    ) {
+        let state = &mut self.state;
+        let taken = state.space.take(address, size, |object| maker(&state.live, object));
+        for cut in &taken.cut {
+            let (start, end) = (cut.address, cut.end());
+            let slept = taken.slept.iter().find(|slept| slept.address == start);
+            let state = &mut self.state;
+            let reserved = state.space.reservation_at(start).is_some();
+            let backed = state.space.backs(cut);
+            let stays =
+                slept.is_some() || (reserved && state.cache.holds_blocks(start, end, &state.live));
+            if backed && stays {
+                self.became_resident(at, start, end, false, observer);
+                let changes = self.state.cache.fell_asleep(start, end, &self.state.live);
+                self.apply_changes(at, changes, observer);
+            } else if backed {
+                self.mapping_went(at, start, end, observer);
+            }
+            match slept {
+                Some(slept) if backed => observer.on_sleep(at, slept, by),
+                Some(_) => {}
+                None => observer.on_unmap(at, start, cut),
+            }
+        }
+    }
+
+    /// An object turns out to be a placeholder: what it seemed to back is paused.
+    fn backs_nothing(
+        &mut self,
+        at: &Stamped,
+        object: u64,
+        newest: &[Mapping],
+        observer: &mut impl Observer,
+    ) {
+        let of_object = self.state.space.mappings().filter(|mapping| mapping.object == object);
+        let reserved =
+            |mapping: &&Mapping| self.state.space.reservation_at(mapping.address).is_some();
+        let before = of_object.filter(reserved).filter(|mapping| !newest.contains(mapping));
+        let all: Vec<(u64, u64)> = before.map(|m| (m.address, m.end())).collect();
+        for (start, end) in all {
+            self.became_resident(at, start, end, false, observer);
+            let changes = self.state.cache.fell_asleep(start, end, &self.state.live);
+            self.apply_changes(at, changes, observer);
+        }
+    }
+
+    /// Blocks in `[start, end)`, which was paused and is resident, or the other way.
+    fn became_resident(
+        &mut self,
+        at: &Stamped,
+        start: u64,
+        end: u64,
+        resident: bool,
+        observer: &mut impl Observer,
+    ) {
+        let state = &mut self.state;
+        let paused = state.devices.values().any(|device| device.cache.paused > 0);
+        if state.space.reservation_at(start).is_none() || (resident && !paused) {
+            return;
+        }
+        for (address, bytes) in state.cache.blocks_over(start, end, &state.live) {
+            let key = Key { space: Space::Block, number: address };
+            let Some(device) = self.state.live.get(key).map(|live| live.device) else { continue };
+            let sums = &mut self.device(device).cache;
+            sums.paused = match resident {
+                true => sums.paused.saturating_sub(bytes),
+                false => sums.paused.saturating_add(bytes),
+            };
+            self.tell_changed(at, device, observer);
+        }
+    }
 }

@@ -15,6 +15,7 @@
 //!   refusals that were absorbed, kept at every event;
 //! * [`State::segments`], for a moment: each segment with its blocks and holes;
 //! * [`State::cache`]: blocks outside of known memory, what was asked for, blocks that wait;
+//! * [`State::space`]: what is mapped, reserved and asleep at which address (`mapping.rs`);
 //! * [`Observer`]: `on_block_alloc`, `on_block_free`, `on_block_change`, `on_segment`, `on_cache_oom`.
 
 mod blocks;
@@ -27,6 +28,7 @@ pub mod live;
 mod mapping;
 pub mod observer;
 mod places;
+mod residency;
 pub mod state;
 mod trace;
 
@@ -34,6 +36,10 @@ mod trace;
 mod block_tests;
 #[cfg(test)]
 mod model;
+#[cfg(test)]
+mod sleep_model;
+#[cfg(test)]
+mod sleep_tests;
 #[cfg(test)]
 mod tests;
 
@@ -43,9 +49,9 @@ pub use cache::{
 pub use device::{BytesByKind, DeviceState, KindSums, Peak, SampleAt};
 pub use driver_own::{BytesByCause, DriverOwn, Originator};
 pub use live::{Key, Live, LiveSet};
-pub use mapping::Mapping;
+pub use mapping::{AddressSpace, Asleep, Mapping, Reservation, Woken};
 pub use observer::{AllocCause, FreeCause, Observer};
-pub use state::{Certainty, ContextState, PoolSums, RefusalAt, State, Stop};
+pub use state::{Certainty, ContextState, PoolSums, RecorderCost, RefusalAt, State, Stop};
 pub use trace::{Progress, ReplayResult, Until};
 
 use rustc_hash::FxHashSet;
@@ -55,6 +61,7 @@ use vramtrace_format::{
 
 use crate::trace::{Definitions, Site};
 use freed::RecentlyFreed;
+use mapping::FreedReservations;
 use state::HostSums;
 
 /// CUDA_ERROR_OUT_OF_MEMORY.
@@ -64,6 +71,7 @@ const OUT_OF_MEMORY: i32 = 2;
 pub struct Replay {
     state: State,
     freed: RecentlyFreed,
+    freed_reservations: FreedReservations,
     /// Pools and graphs that were read back since the running checkpoint began: newer than what
     /// its slices tell.
     read_back_pools: FxHashSet<PoolId>,
@@ -157,10 +165,16 @@ impl Replay {
                 self.free_failed(at, Key { space, number: key }, observer);
             }
             Event::Refused(refused) => self.refuse(definitions, at, refused, observer),
-            Event::Map { address, size, offset, object } => {
-                self.map(at, address, Mapping { size, offset, object }, observer);
+            Event::Map { address, size, offset, object, stack } => {
+                self.map(at, Mapping::new(address, size, offset, object), stack, observer);
             }
-            Event::Unmap { address, size } => self.unmap(at, address, size, observer),
+            Event::Unmap { address, size, stack } => {
+                self.unmap(at, address, size, stack, observer);
+            }
+            Event::AddressReserve { address, size, site, stack, restored } => {
+                self.reserve_addresses(at, (address, size), (site, stack), restored, observer);
+            }
+            Event::AddressFree { address, .. } => self.free_addresses(at, address, observer),
             Event::PoolState { pool, reserved, used } => {
                 self.read_back_pools.insert(pool);
                 self.pool(definitions, at, pool, reserved, used, observer);
@@ -201,6 +215,7 @@ impl Replay {
             Event::CheckpointBegin { .. }
             | Event::CheckpointAlloc { .. }
             | Event::CheckpointMap { .. }
+            | Event::CheckpointReserve { .. }
             | Event::CheckpointPool { .. }
             | Event::CheckpointGraph { .. }
             | Event::CheckpointContext { .. }
@@ -231,6 +246,10 @@ impl Replay {
             Event::PostMortem(told) => observer.on_post_mortem(at, &told),
             Event::Neighbour { device, pid, bytes } => {
                 observer.on_neighbour(at, device, pid, bytes)
+            }
+            Event::RecorderCost { calls, ns, one_of, bytes, stacks } => {
+                let cost = RecorderCost { calls, ns, one_of, bytes, stacks };
+                self.state.recorder_cost = Some(cost);
             }
             Event::Anchor => {}
         }
@@ -407,7 +426,10 @@ impl Replay {
                 FreeCause::WithContext => FreeCause::WithContext,
                 _ => FreeCause::WithMemory,
             };
-            self.memory_went(at, key.number, end, blocks_end, observer);
+            self.allocation_went(at, key.number, end, blocks_end, observer);
+        }
+        if key.space == Space::Vmm {
+            self.state.space.forget_object(key.number);
         }
         let device = self.device(live.device);
         device.remove_live(key, &live);

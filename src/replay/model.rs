@@ -149,8 +149,8 @@ proptest! {
                 0..=2 => Event::Alloc(alloc),
                 3 => Event::Free { key: a, space, site: Default::default() },
                 4 => Event::FreeFailed { key: a, space, site: Default::default(), result: 1 },
-                5 => Event::Unmap { address: a, size: b },
-                6 => Event::Map { address: a, size: b, offset: c, object: a },
+                5 => Event::Unmap { address: a, size: b, stack: Default::default() },
+                6 => Event::Map { address: a, size: b, offset: c, object: a, stack: Default::default() },
                 7 => Event::PoolState { pool: PoolId(c as u16), reserved: a, used: b },
                 8 => Event::GraphState { device, reserved: a, used: b },
                 9 => Event::Sample(vramtrace_format::Sample {

@@ -5,7 +5,7 @@ use vramtrace_format::{BlockChange, DeviceId, Mark, PostMortem, Refused, StackId
 use super::cache::CacheOomAt;
 use super::device::DeviceState;
 use super::live::{Key, Live};
-use super::mapping::Mapping;
+use super::mapping::{Asleep, Mapping};
 use super::state::State;
 use crate::trace::Site;
 
@@ -48,6 +48,13 @@ pub trait Observer {
     }
     /// The mapping that began here is gone; `on_block_free` told of the blocks that lay in it.
     fn on_unmap(&mut self, _at: &Stamped, _address: u64, _mapping: &Mapping) {}
+    /// Mapped memory is unmapped and may come back: what lies above it lives on. In place of
+    /// `on_unmap`. `by`: the stack of the call.
+    fn on_sleep(&mut self, _at: &Stamped, _asleep: &Asleep, _by: StackId) {}
+    /// What was asleep there has memory again. In place of `on_map`.
+    fn on_wake(&mut self, _at: &Stamped, _mapping: &Mapping, _object: Option<&Live>) {}
+    /// What was asleep there is gone with its reservation.
+    fn on_sleep_end(&mut self, _at: &Stamped, _asleep: &Asleep) {}
     /// More about a block: after `on_block_alloc` or `on_block_free`. Only in imported traces.
     fn on_block_change(&mut self, _at: &Stamped, _address: u64, _change: BlockChange) {}
     /// A framework's cache gave up on a request.
@@ -76,6 +83,8 @@ pub trait Observer {
     fn on_history_gap(&mut self, _at: &Stamped) {}
     /// After a `reset`: a checkpoint was read whole, and this is what is live.
     fn on_resume(&mut self, _at: &Stamped, _state: &State) {}
+    /// The event was applied: the state behind it.
+    fn on_applied(&mut self, _at: &Stamped, _state: &State) {}
 }
 
 /// Watches nothing.

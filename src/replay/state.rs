@@ -8,7 +8,7 @@ use vramtrace_format::{ContextId, DeviceId, Kind, PoolId, Refused, StackId, Stop
 use super::cache::CacheState;
 use super::device::DeviceState;
 use super::live::LiveSet;
-use super::mapping::Mapping;
+use super::mapping::AddressSpace;
 
 /// Refusals of which the details are kept, first and last ones each.
 pub const REFUSALS_KEPT: usize = 16;
@@ -68,6 +68,27 @@ pub struct Stop {
     pub errno: i32,
 }
 
+/// What the recorder cost up to then.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecorderCost {
+    /// Calls whose time in the hooks was taken, that time without the driver's, and how many calls
+    /// there are to one of them.
+    pub calls: u64,
+    pub ns: u64,
+    pub one_of: u64,
+    /// Of records, written so far.
+    pub bytes: u64,
+    /// Different ones.
+    pub stacks: u64,
+}
+
+impl RecorderCost {
+    /// Of all calls, as the sample says; 0 where there is none.
+    pub fn in_hooks_ns(&self) -> u64 {
+        self.ns.saturating_mul(self.one_of)
+    }
+}
+
 /// What did not fit together. All zero in a sound trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Inconsistencies {
@@ -115,14 +136,15 @@ pub struct State {
     pub devices: BTreeMap<DeviceId, DeviceState>,
     pub pools: FxHashMap<PoolId, PoolSums>,
     pub contexts: BTreeMap<ContextId, ContextState>,
-    /// VMM mappings by address.
-    pub mappings: BTreeMap<u64, Mapping>,
+    /// Where physical objects are mapped, and which addresses are reserved.
+    pub space: AddressSpace,
     /// A framework's cache. Its blocks are in `live`.
     pub cache: CacheState,
     pub host_pinned: HostSums,
     pub host_registered: HostSums,
     pub first_refusals: Vec<RefusalAt>,
     pub last_refusals: VecDeque<RefusalAt>,
+    pub recorder_cost: Option<RecorderCost>,
     pub stopped: Option<Stop>,
     /// When the process's exit handlers ran.
     pub ended_ns: Option<u64>,
@@ -162,7 +184,7 @@ impl State {
         self.live.clear();
         self.pools.clear();
         self.contexts.clear();
-        self.mappings.clear();
+        self.space.clear();
         self.cache.clear();
         self.devices.values_mut().for_each(DeviceState::forget_live);
         for host in [&mut self.host_pinned, &mut self.host_registered] {

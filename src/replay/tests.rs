@@ -186,11 +186,20 @@ fn one_unmap_covers_several_mappings() {
     let mut t = TraceBuilder::new();
     for n in 0..4 {
         let (size, offset) = (PAGE, 0);
-        t.event(MS, Event::Map { address: (16 + n) * PAGE, size, offset, object: n });
+        t.event(
+            MS,
+            Event::Map {
+                address: (16 + n) * PAGE,
+                size,
+                offset,
+                object: n,
+                stack: Default::default(),
+            },
+        );
     }
-    t.event(2 * MS, Event::Unmap { address: 17 * PAGE, size: 2 * PAGE });
+    t.event(2 * MS, Event::Unmap { address: 17 * PAGE, size: 2 * PAGE, stack: Default::default() });
     let reading = read(&t);
-    let left: Vec<u64> = reading.state.mappings.keys().map(|address| address / PAGE).collect();
+    let left: Vec<u64> = reading.state.space.mappings().map(|m| m.address / PAGE).collect();
     assert_eq!(left, [16, 19]);
 }
 

@@ -30,6 +30,11 @@ pub(super) fn evidence(found: &Leaks, leak: &Leak) -> Vec<String> {
         LeakReason::NoneFreed => {
             lines.push("too few to tell it from a small cache, but none was freed".into());
         }
+        LeakReason::Sleeps { sleeps, bytes_a_sleep } => lines.push(format!(
+            "it held more at each time that memory was unmapped: {} a sleep, over {}",
+            size(bytes_a_sleep),
+            several(sleeps, "sleep")
+        )),
         LeakReason::Trend => {}
     }
     lines.push(match leak.verdict {

@@ -1,6 +1,7 @@
 //! Facts about processes: [`text`] for people, [`json`] for programs. What both say in the same
 //! words stands here.
 
+pub mod html;
 pub mod json;
 mod leak_evidence;
 pub mod oom;

@@ -7,6 +7,7 @@ use vramtrace_format::physical::{GIB, MIB, PAGE};
 use vramtrace_format::{DeviceId, Event, Kind, PoolId, RefusedBy, Space, StopReason};
 
 use super::json::process as json;
+use super::text::layout::WIDTH;
 use super::text::{ReportOptions, details, hints, overview};
 use crate::analysis::{Moment, Process};
 use crate::testing::{MS, SECOND, TraceBuilder, cached};
@@ -60,7 +61,7 @@ fn training() -> TraceBuilder {
 fn expect(name: &str, text: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/data/report/{name}.txt"));
     for line in text.lines() {
-        assert!(line.chars().count() <= 110, "wider than 110 columns: {line}");
+        assert!(line.chars().count() <= WIDTH, "wider than {WIDTH} columns: {line}");
         assert_eq!(line, line.trim_end(), "trailing spaces");
     }
     if std::env::var_os("BLESS").is_some() {

@@ -1,6 +1,6 @@
 //! Words and figures that both reports use.
 
-use vramtrace_format::{DeviceId, PoolId, StopReason};
+use vramtrace_format::{Cause, DeviceId, PoolId, StopReason};
 
 use crate::replay::{Live, Stop};
 use crate::trace::Definitions;
@@ -95,6 +95,20 @@ pub fn cuda_result(code: i32) -> String {
         code => return format!("CUresult {code}"),
     };
     name.to_string()
+}
+
+/// What the driver took memory for, in a word or two.
+pub fn cause_words(cause: Cause) -> &'static str {
+    match cause {
+        Cause::Modules => "modules",
+        Cause::LocalMemory => "local memory",
+        Cause::Heap => "heap of kernels",
+        Cause::Streams => "streams",
+        Cause::Graphs => "graphs",
+        Cause::Sharing => "sharing",
+        Cause::Context => "context, later",
+        Cause::Other => "driver's own",
+    }
 }
 
 /// A length of time as people say it: `9.0 s`, `12.5 min`, `3.2 h`, `5.1 days`.

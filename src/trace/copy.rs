@@ -7,21 +7,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use vramtrace_format::window::slot_offset;
 use vramtrace_format::{
-    Appended, Define, Definition, HEADER_BYTES, SLOT, ThreadId, TraceReader, WindowHeader,
+    Appended, Define, Definition, HEADER_BYTES, Header, SLOT, ThreadId, TraceReader, WindowHeader,
     WindowKind, WindowWriter,
 };
 
 use super::Trace;
 
 impl Trace {
-    /// Writes this trace into an empty file: every byte as it is, holes as holes, and behind them
-    /// the definitions, in windows of their own.
+    /// Writes this trace into an empty file: every byte as it is, but for secrets of the command line,
+    /// holes as holes, and behind them the definitions, in windows of their own.
     pub fn copy_with(&self, definitions: &[Definition], out: &File) -> io::Result<()> {
         for range in self.data() {
             let bytes = &self.bytes()[range.start as usize..range.end as usize];
             out.write_all_at(bytes, range.start)?;
         }
         out.set_len(self.len())?;
+        self.mask_command(out)?;
         if definitions.is_empty() {
             return Ok(());
         }
@@ -40,6 +41,17 @@ impl Trace {
             window.close();
             let bytes = words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes());
             out.write_all_at(&bytes.collect::<Vec<_>>(), slot_offset(header.slot.into()))?;
+        }
+        Ok(())
+    }
+
+    /// Older recorders wrote all of the command line.
+    fn mask_command(&self, out: &File) -> io::Result<()> {
+        let reader = TraceReader::sparse(self.bytes(), self.data()).map_err(io::Error::other)?;
+        let (command, written) = (&self.header().command, reader.header());
+        if written.command != *command {
+            let masked = Header { command: command.clone(), ..written.clone() };
+            out.write_all_at(&masked.to_page(), 0)?;
         }
         Ok(())
     }

@@ -23,6 +23,8 @@ void cache_grow(int (*take)(unsigned long long *, size_t), size_t bytes) {
 
 size_t cache_allocated(int device) { return caches[device].allocated; }
 
+size_t cache_reserved(int device) { return caches[device].reserved; }
+
 /* size > 0: made; < 0: freed. */
 void cache_block(int device, void *at, int64_t size) {
     pthread_mutex_lock(&caches[device].lock);

@@ -49,18 +49,39 @@ events! {
     /// A request that got no memory.
     0x15 Refused(refused: Refused) => opens_file: true, is_total: false;
 
-    /// A VMM mapping: `object` is the key of the physical object.
+    /// A VMM mapping: `object` is the key of the physical object. `stack`: of the call; 0 also where
+    /// it is back because the driver refused to unmap it.
     0x16 Map {
         address: u64 = word,
         size: u64 = word,
         offset: u64 = word,
         object: u64 = word,
+        stack: StackId = word_added,
     } => opens_file: true, is_total: false;
 
+    /// Written before the driver is asked.
     0x17 Unmap {
         address: u64 = word,
         size: u64 = word,
+        stack: StackId = word_added,
     } => opens_file: true, is_total: false;
+
+    /// Addresses were reserved (cuMemAddressReserve): what is unmapped in them may come back.
+    /// `restored`: the driver refused the free that was announced before.
+    0x3C AddressReserve {
+        address: u64 = word,
+        size: u64 = word,
+        site: SiteId = high,
+        stack: StackId = low,
+        restored: bool = small,
+    } => opens_file: false, is_total: false;
+
+    /// Written before the driver is asked, where it can be expected to agree. What lay in the
+    /// reservation is gone for good.
+    0x3D AddressFree {
+        address: u64 = word,
+        size: u64 = word,
+    } => opens_file: false, is_total: false;
 
     /// A pool's bytes, read back from the driver. Reserved is what is physical.
     0x18 PoolState {
@@ -180,6 +201,17 @@ events! {
     /// Totals so far of one device, as the ledger counts them (at each new window, and at the end).
     0x20 Counters(counters: Counters) => opens_file: false, is_total: true;
 
+    /// What the recorder cost so far, beside each `Counters`. `ns`: time in hooks, without the
+    /// driver's, of `calls` calls: one in `one_of` of each thread. `bytes` of records; different
+    /// `stacks`.
+    0x3F RecorderCost {
+        calls: u64 = word,
+        ns: u64 = word,
+        one_of: u64 = word,
+        bytes: u64 = word,
+        stacks: u64 = word,
+    } => opens_file: false, is_total: true;
+
     /// A checkpoint starts: the entries with this id are the live set at this place in the file.
     0x28 CheckpointBegin {
         id: u32 = small,
@@ -198,6 +230,22 @@ events! {
         size: u64 = word,
         offset: u64 = word,
         object: u64 = word,
+        /// Whose bytes it brought back; 0 = it brought none back, they are the object's maker's.
+        owner: StackId = high_added,
+        /// The call that brought them back.
+        stack: StackId = low,
+    } => opens_file: true, is_total: true;
+
+    /// A reservation; or (`asleep`) a part of one that was unmapped and may come back: `stack` is its
+    /// owner's.
+    0x3E CheckpointReserve {
+        id: u32 = small,
+        asleep: bool = small,
+        device: DeviceId = word,
+        address: u64 = word,
+        size: u64 = word,
+        site: SiteId = high,
+        stack: StackId = low,
     } => opens_file: true, is_total: true;
 
     0x2B CheckpointPool {

@@ -12,6 +12,7 @@
 //! | `word_if` | the next word; a bit in the small part says whether it is there |
 //! | `ticks` | the next word: a time in whole ticks |
 //! | `word_added` | the next word; 0 where an older writer has none |
+//! | `high_added`, then `low` | the halves of the next word; 0 where an older writer has none |
 //! | `inner` | wherever the fields of its own type stand |
 //! | `inner_if` | the same, at the end; `None` where the record ends before them |
 
@@ -83,8 +84,13 @@ impl Put {
     }
 
     #[inline(always)]
-    pub fn word_added(&mut self, value: &u64) {
+    pub fn word_added<T: Scalar>(&mut self, value: &T) {
         self.word(value);
+    }
+
+    #[inline(always)]
+    pub fn high_added<T: Scalar>(&mut self, value: &T) {
+        self.high(value);
     }
 
     #[inline(always)]
@@ -161,8 +167,14 @@ impl<'a> Get<'a> {
     }
 
     #[inline(always)]
-    pub fn word_added(&mut self) -> Option<u64> {
-        Some(self.next().unwrap_or(0))
+    pub fn word_added<T: Scalar>(&mut self) -> Option<T> {
+        narrow(self.next().unwrap_or(0))
+    }
+
+    #[inline(always)]
+    pub fn high_added<T: Scalar>(&mut self) -> Option<T> {
+        self.low = self.next().unwrap_or(0);
+        narrow(self.low >> 32)
     }
 
     #[inline(always)]
@@ -208,8 +220,12 @@ impl<N: Iterator<Item = u64>> AnyFields<N> {
         whole_ticks(self.next())
     }
 
-    pub fn word_added(&mut self) -> u64 {
-        self.next()
+    pub fn word_added<T: Scalar>(&mut self) -> T {
+        T::any(self.next())
+    }
+
+    pub fn high_added<T: Scalar>(&mut self) -> T {
+        T::any(self.next())
     }
 
     pub fn inner<T: Fields>(&mut self) -> T {

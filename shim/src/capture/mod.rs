@@ -86,6 +86,11 @@ impl Capture {
         }
     }
 
+    /// Different stacks so far.
+    pub fn stacks(&self) -> u64 {
+        self.interner.lock().stacks()
+    }
+
     /// The number of the stack of the call that is under way on this thread.
     #[inline]
     pub fn stack(&self, sink: &impl DefinitionSink) -> StackId {
@@ -310,7 +315,7 @@ impl Capture {
             return true;
         }
         if !self.told_native.swap(true, Ordering::Relaxed) {
-            let why = "native stacks are off: they need glibc 2.35 or later";
+            let why = "native stacks are off: they need glibc 2.28 or later, and its loader as it is known";
             tell(sink, why.to_string());
         }
         false

@@ -65,8 +65,8 @@ macro_rules! table {
             }
             "D. Virtual memory"
             Virtual in Cuda {
-                cuMemAddressReserve 10020 (ptr: *mut u64, size: usize, alignment: usize, addr: u64, flags: u64) => pass;
-                cuMemAddressFree 10020 (ptr: u64, size: usize) => pass;
+                cuMemAddressReserve 10020 (ptr: *mut u64, size: usize, alignment: usize, addr: u64, flags: u64) => reserve::address_reserve;
+                cuMemAddressFree 10020 (ptr: u64, size: usize) => reserve::address_free;
                 cuMemMap 10020 (ptr: u64, size: usize, offset: usize, handle: u64, flags: u64) => vmm::map;
                 cuMemMapArrayAsync 11010 (list: *mut CUarrayMapInfo, count: u32, stream: Stream) => sparse::map_array_async;
                 cuMemMapArrayAsync_ptsz 11010 (list: *mut CUarrayMapInfo, count: u32, stream: Stream) => sparse::map_array_async;

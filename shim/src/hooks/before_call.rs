@@ -4,6 +4,7 @@ use crate::hooks::limit_events::limits;
 use crate::hooks::refresh::refresh_usage;
 use crate::hooks::state::Process;
 use crate::model::cap::{Crossing, News};
+use crate::runtime::hash_table::CROWDED;
 use crate::runtime::log;
 use std::sync::atomic::Ordering;
 use vramtrace_format::live::LIVE_DEVICES;
@@ -38,16 +39,21 @@ fn apply_orders_now(p: &'static Process, last: u64) {
     let Some(live) = p.trace_writer.live() else { return };
     for ordinal in 0..LIVE_DEVICES as u8 {
         if let Some((number, limit)) = live.page().ordered(ordinal) {
-            let device = DeviceId(ordinal);
-            p.cap.set_limit(device, limit);
-            look(p, device);
-            limits(p, device, &mut |event| p.trace_writer.record(event));
+            change_limit(p, DeviceId(ordinal), limit);
             live.page().obeyed(ordinal, number);
         }
     }
     // Orders that came meanwhile have another number: they are seen at the next call.
     p.cap.order().store(last, Ordering::Relaxed);
     p.trace_writer.refresh();
+}
+
+/// Another limit for a device from here on, which is told.
+pub fn change_limit(p: &'static Process, device: DeviceId, limit: Option<u64>) {
+    p.cap.set_limit(device, limit);
+    CROWDED.store(true, Ordering::Relaxed);
+    look(p, device);
+    limits(p, device, &mut |event| p.trace_writer.record(event));
 }
 
 /// Without a trace and a cap nobody looked at what the driver took on its own: the first limit is

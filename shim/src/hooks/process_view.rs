@@ -1,10 +1,11 @@
 //! The process as its trace writer sees it: totals, limits, checkpoints.
 
+use crate::driver::depth::SAMPLED_ONE_OF;
 use crate::hooks::limit_events;
 use crate::hooks::state::Process;
 use crate::model::ledger::Cursor;
-use crate::trace_writer::maintenance::ProcessView;
-use vramtrace_format::{Counters, DeviceId, Event, Kind, LiveDevice};
+use crate::trace_writer::maintenance::{Cost, ProcessView};
+use vramtrace_format::{Counters, DeviceId, Event, Kind, LiveDevice, SiteId};
 
 impl ProcessView for Process {
     fn limits(&self, device: DeviceId, emit: &mut dyn FnMut(&Event)) {
@@ -16,6 +17,7 @@ impl ProcessView for Process {
     fn devices(&self) -> Vec<DeviceId> {
         let with_context = |device: &DeviceId| self.contexts.any_on(*device);
         let met = self.devices.all().map(|device| device.id).filter(with_context);
+        #[allow(clippy::disallowed_methods)] // one for each device at most
         let mut devices: Vec<DeviceId> = self.ledger.devices().chain(met).collect();
         devices.sort_unstable();
         devices.dedup();
@@ -54,6 +56,11 @@ impl ProcessView for Process {
         }
     }
 
+    fn cost(&self) -> Cost {
+        let (calls, ns) = self.cost.sampled();
+        Cost { calls, ns, one_of: SAMPLED_ONE_OF as u64, stacks: self.capture.stacks() }
+    }
+
     fn others(&self, end: bool, emit: &mut dyn FnMut(&Event)) {
         if end {
             self.torch_totals.events().for_each(|event| emit(&event));
@@ -72,11 +79,28 @@ impl ProcessView for Process {
                 (context.id, context.device, context.time_ns, context.stack);
             emit(&Event::CheckpointContext { id, context, device, time_ns, stack });
         });
-        for mapping in self.vmm.lock().mappings() {
+        let vmm = self.vmm.lock();
+        // Reservations first: what lies in them belongs to them.
+        for reservation in vmm.reservations() {
+            let (address, size, site, stack) =
+                (reservation.address, reservation.size, reservation.site, reservation.stack);
+            let (device, asleep) = (DeviceId::UNKNOWN, false);
+            emit(&Event::CheckpointReserve { id, asleep, device, address, size, site, stack });
+        }
+        for piece in vmm.asleep() {
+            let (address, size) = (piece.address, piece.size);
+            let (site, stack, device) = (SiteId(0), piece.owner.stack, piece.owner.device);
+            let asleep = true;
+            emit(&Event::CheckpointReserve { id, asleep, device, address, size, site, stack });
+        }
+        for mapping in vmm.mappings() {
             let (address, size, offset, object) =
                 (mapping.address, mapping.size, mapping.offset, mapping.object);
-            emit(&Event::CheckpointMap { id, address, size, offset, object });
+            let woken = mapping.woken.map(|woken| (woken.owner.stack, woken.by));
+            let (owner, stack) = woken.unwrap_or_default();
+            emit(&Event::CheckpointMap { id, address, size, offset, object, owner, stack });
         }
+        drop(vmm);
         for pool in self.pools.all() {
             let (reserved, used) = pool.growth.known();
             if reserved != 0 || used != 0 {

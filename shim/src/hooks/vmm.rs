@@ -9,9 +9,10 @@ use crate::driver::cuda::*;
 use crate::driver::depth::inside;
 use crate::driver::functions::driver;
 use crate::hooks::accounting::{Request, allocate, freeing_site, refuse_unbooked, site};
-use crate::hooks::after_call::stop_for_want_of_memory;
+use crate::hooks::after_call::{stop_for_want_of_memory, unfollowed};
 use crate::hooks::attribution::sharing;
 use crate::hooks::call::Call;
+use crate::hooks::stacks::stack;
 use crate::hooks::state::Process;
 use crate::hooks::target::current_target;
 use crate::hooks::target::device_id;
@@ -19,7 +20,7 @@ use crate::model::contexts::Target;
 use crate::model::ledger::{Entry, Removed};
 use crate::model::vmm::{Dropped, Mapping, Owner, Region, Settled, State, What};
 use core::ffi::c_void;
-use vramtrace_format::{DeviceId, Drift, Event, Kind, PoolId, Space};
+use vramtrace_format::{DeviceId, Drift, Event, Kind, PoolId, Space, StackId};
 
 /// # Safety
 /// As cuMemCreate.
@@ -53,9 +54,9 @@ pub unsafe fn create(
     let request = Request { api: call.api, kind, space: Space::Vmm, target, size };
     if p.vmm.lock().make_room().is_err() {
         stop_for_want_of_memory(p);
-        return match p.cap.enforced(device) {
-            Some(limit) => refuse_unbooked(p, &request, limit),
-            None => real(),
+        return match p.cap.must_count(device) {
+            true => refuse_unbooked(p, &request),
+            false => real(),
         };
     }
     allocate(
@@ -129,22 +130,45 @@ pub unsafe fn map(
     handle: u64,
     flags: u64,
 ) -> CUresult {
-    let held = p.vmm.lock().hold_handle(handle);
-    let result = unsafe { call.real(ptr, size, offset, handle, flags) };
+    let real = || unsafe { call.real(ptr, size, offset, handle, flags) };
+    let held = {
+        let mut vmm = p.vmm.lock();
+        let object = vmm.by_handle(handle).and_then(|number| vmm.object(number));
+        if let Some(device) = object.map(|object| object.device)
+            && vmm.make_room_to_map().is_err()
+        {
+            drop(vmm);
+            return unfollowed(p, device).unwrap_or_else(real);
+        }
+        vmm.hold_handle(handle)
+    };
+    let result = real();
     let Some(object) = held else { return result };
-    let mapping = Mapping { address: ptr, size: size as u64, offset: offset as u64, object };
+    let mapping = Mapping::new(ptr, size as u64, offset as u64, object);
     let target = current_target(p);
+    let by = stack(p);
     let mut vmm = p.vmm.lock();
     let settled = if result == CUDA_SUCCESS {
         import_shows(p, call.api, target, &mut vmm, &mapping);
-        let settled = vmm.held_by_mapping(mapping);
-        record_map(p, &vmm, &mapping);
+        note_maker(p, &mut vmm, object);
+        let settled = vmm.held_by_mapping(mapping, by);
+        record_map(p, &vmm, &mapping, by);
         settled
     } else {
         vmm.let_go(object)
     };
     told(p, call.api, &mut vmm, settled, result);
     result
+}
+
+/// What is unmapped later keeps its owner: who made it.
+fn note_maker(p: &'static Process, vmm: &mut State<Removed>, number: u64) {
+    if let Some(object) = vmm.object_mut(number)
+        && object.maker == StackId(0)
+        && let Some(entry) = p.ledger.get(Space::Vmm, number)
+    {
+        object.maker = entry.stack;
+    }
 }
 
 /// An imported object is booked when it is mapped first: before, nobody tells its size.
@@ -171,11 +195,12 @@ pub unsafe fn unmap(
     ptr: u64,
     size: usize,
 ) -> CUresult {
+    let by = stack(p);
     let dropped = {
         let mut vmm = p.vmm.lock();
         let dropped = vmm.begin_unmap(ptr, size as u64);
         if !dropped.is_empty() {
-            p.trace_writer.record(&Event::Unmap { address: ptr, size: size as u64 });
+            p.trace_writer.record(&Event::Unmap { address: ptr, size: size as u64, stack: by });
             announce_ends(p, call.api, &mut vmm, &dropped);
         }
         dropped
@@ -257,7 +282,7 @@ fn insert(p: &'static Process, api: Api, kind: Kind, target: Target, object: u64
         space: Space::Vmm,
         context: target.context,
         site: site(p, api, Some(kind), target, PoolId(0), 0),
-        stack: crate::hooks::stacks::stack(p),
+        stack: stack(p),
         time_ns: p.clock.now_ns(),
         ..Entry::new(kind, object, size, target.device)
     };
@@ -324,11 +349,11 @@ pub(super) fn told(
         }
     }
     for mapping in settled.remapped {
-        record_map(p, vmm, &mapping);
+        record_map(p, vmm, &mapping, StackId(0));
     }
 }
 
-fn record_map(p: &Process, vmm: &State<Removed>, mapping: &Mapping) {
+fn record_map(p: &Process, vmm: &State<Removed>, mapping: &Mapping, by: StackId) {
     // A multicast object is in no ledger: its mappings show other objects' memory.
     if vmm.object(mapping.object).is_some_and(|object| object.what != What::Multicast) {
         p.trace_writer.record(&Event::Map {
@@ -336,6 +361,7 @@ fn record_map(p: &Process, vmm: &State<Removed>, mapping: &Mapping) {
             size: mapping.size,
             offset: mapping.offset,
             object: mapping.object,
+            stack: by,
         });
     }
 }

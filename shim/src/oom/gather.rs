@@ -1,5 +1,6 @@
 //! The figures of a post-mortem, from the ledger, the cap and the caches: arithmetic on copies. Its
 //! memory is bounded by what is live, and it holds one short lock at a time.
+#![allow(clippy::disallowed_methods)] // texts of one message, given back with it
 
 use super::burst::Refusal;
 use super::held::{Held, Row, STACKS_MOST};
@@ -8,7 +9,7 @@ use super::names::{Library, Names};
 use super::words::{Findings, Holder, Limit};
 use crate::oom::held;
 use crate::oom::sources::Sources;
-use crate::runtime::fixed_hash::HashMap;
+use crate::runtime::fallible_map::Map;
 use vramtrace_format::{Definition, DeviceId, Header, PostMortem, RefusedBy, StackId, Told};
 
 /// Stacks whose lines are named, but for the request's own.
@@ -35,7 +36,7 @@ pub enum Holding {
     Unknown,
 }
 
-type Libraries = HashMap<StackId, Library>;
+pub type Libraries = Map<StackId, Library>;
 
 pub fn gather(p: Sources, header: &Header, asked: &Asked) -> Findings {
     let mut findings = None;
@@ -52,7 +53,7 @@ pub fn gather(p: Sources, header: &Header, asked: &Asked) -> Findings {
 fn find(p: Sources, asked: &Asked, mut names: Names) -> Findings {
     let Refusal { by, size, whole, stack, counted, limit, driver_free, sums, .. } = asked.refusal;
     let (held, libraries) = held(p, asked, &mut names);
-    let Held { rows, holes } = held;
+    let Held { rows, holes, paused } = held;
     // Of another moment, the parts would not be those of the sum.
     let named = match asked.holding {
         Holding::Before(_) => Vec::new(),
@@ -85,7 +86,7 @@ fn find(p: Sources, asked: &Asked, mut names: Names) -> Findings {
             _ if p.cap.is_ordered(asked.device) => Limit::Ordered,
             _ => Limit::Cap,
         },
-        parts: sums.parts(named),
+        parts: sums.parts(named, paused),
         free_inside: sums.free_inside().or(holes.map(|holes| holes.free)).unwrap_or(0),
         holders,
         held_before_ns: match &asked.holding {
@@ -100,15 +101,8 @@ fn find(p: Sources, asked: &Asked, mut names: Names) -> Findings {
 }
 
 fn held(p: Sources, asked: &Asked, names: &mut Names) -> (Held, Libraries) {
-    let of_cache = |libraries: &Libraries, stack: StackId| {
-        libraries.get(&stack).is_some_and(Library::is_torch_cache)
-    };
     match &asked.holding {
-        Holding::Now => {
-            let live = held::look(p, asked.device);
-            let libraries = libraries(live.stacks(), names);
-            (live.add_up(p, |stack| of_cache(&libraries, stack)), libraries)
-        }
+        Holding::Now => held_now(p, asked.device, names, held::OF_BLOCKS_MOST),
         Holding::Then(kept) | Holding::Before(kept) => {
             let mut held = kept.held.clone();
             let of_driver = held.rows.iter().filter(|row| !row.of_framework);
@@ -124,18 +118,35 @@ fn held(p: Sources, asked: &Asked, names: &mut Names) -> (Held, Libraries) {
     }
 }
 
+fn of_cache(libraries: &Libraries, stack: StackId) -> bool {
+    libraries.get(&stack).is_some_and(Library::is_torch_cache)
+}
+
+/// What is held now, and by which libraries the driver's allocations were made. `most`: stacks of
+/// frameworks' blocks that are kept.
+pub fn held_now(p: Sources, device: DeviceId, names: &mut Names, most: usize) -> (Held, Libraries) {
+    let live = held::look(p, device);
+    let libraries = libraries(live.stacks(), names);
+    (live.add_up(p, |stack| of_cache(&libraries, stack), most), libraries)
+}
+
 /// By stack, of the allocations that the driver gave.
 fn libraries(stacks: Vec<StackId>, names: &mut Names) -> Libraries {
     let named = |stack| Some((stack, names.library(stack)?));
-    stacks.into_iter().take(STACKS_MOST).filter_map(named).collect()
+    let mut libraries = Libraries::default();
+    for (stack, library) in stacks.into_iter().take(STACKS_MOST).filter_map(named) {
+        let _ = libraries.insert(stack, library);
+    }
+    libraries
 }
 
 /// The libraries that hold most.
 fn named(rows: &[Row], libraries: &Libraries, of_torch: bool) -> Vec<(String, u64)> {
-    let mut titles: HashMap<&str, u64> = HashMap::default();
+    let mut titles: Map<&str, u64> = Map::default();
     for row in rows.iter().filter(|row| !row.of_framework) {
-        if let Some(library) = libraries.get(&row.stack).filter(|library| !library.own) {
-            let sum = titles.entry(&library.title).or_default();
+        if let Some(library) = libraries.get(&row.stack).filter(|library| !library.own)
+            && let Ok(sum) = titles.get_or_insert(&library.title, 0)
+        {
             *sum = sum.saturating_add(row.bytes);
         }
     }
@@ -144,7 +155,7 @@ fn named(rows: &[Row], libraries: &Libraries, of_torch: bool) -> Vec<(String, u6
         titles.remove("PyTorch");
     }
     let mut titles: Vec<(String, u64)> =
-        titles.into_iter().map(|(title, bytes)| (title.to_string(), bytes)).collect();
+        titles.iter().map(|(title, bytes)| (title.to_string(), *bytes)).collect();
     titles.sort_unstable_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     titles.truncate(TITLES_MOST);
     titles

@@ -36,11 +36,11 @@
 
 mod burst;
 mod file;
-mod gather;
-mod held;
+pub mod gather;
+pub mod held;
 mod holes;
 mod kept;
-mod names;
+pub mod names;
 pub mod sources;
 mod sums;
 mod words;
@@ -76,6 +76,7 @@ struct State {
 }
 
 impl Default for OomReporter {
+    #[allow(clippy::disallowed_methods)] // once, at the start
     fn default() -> OomReporter {
         // Not by way of the stack: it may be small.
         let bursts = (0..DEVICES).map(|_| Burst::default()).collect();
@@ -227,7 +228,8 @@ impl OomReporter {
                 return;
             }
         }
-        let held = own_stack::run(|| held::look(p, device).add_up(p, |_| false));
+        let held =
+            own_stack::run(|| held::look(p, device).add_up(p, |_| false, held::OF_BLOCKS_MOST));
         let now_ns = p.clock.now_ns();
         let kept = Kept { time_ns: refusal.time_ns, held };
         let _before = {

@@ -1,5 +1,7 @@
 //! What a device's memory is used for, in sums alone: cheap enough for every refusal.
+#![allow(clippy::disallowed_methods)] // texts of one message, given back with it
 
+use crate::oom::held::Paused;
 use crate::oom::sources::Sources;
 use std::borrow::Cow;
 use vramtrace_format::{CacheBytes, Cause, DeviceId};
@@ -58,10 +60,13 @@ impl Sums {
 
     /// The sum that makes up the use. `named`: of the allocations those of libraries that are known,
     /// beside the framework's. What nothing is known of is called so.
-    pub fn parts(&self, named: Vec<(String, u64)>) -> Vec<Part> {
+    pub fn parts(&self, named: Vec<(String, u64)>, paused: Paused) -> Vec<Part> {
         let mut left = self.live;
         let mut parts: Vec<Part> = Vec::new();
         if let Some(CacheBytes { allocated, reserved }) = self.cache {
+            // What was unmapped below them is no use.
+            let allocated = allocated.saturating_sub(paused.blocks);
+            let reserved = reserved.saturating_sub(paused.segments);
             parts.push(("tensors".into(), allocated));
             parts.push(("torch cache".into(), reserved.saturating_sub(allocated)));
             left = left.saturating_sub(reserved);
@@ -98,7 +103,7 @@ mod tests {
             ("NCCL".into(), 600),
             ("others".into(), 100),
         ];
-        assert_eq!(sums.parts(named), expected, "never more than there is");
+        assert_eq!(sums.parts(named, Paused::default()), expected, "never more than there is");
         let cache = Some(CacheBytes { allocated: 300, reserved: 400 });
         let mut sums = Sums { cache, causes: [7, 0, 0, 0, 0, 0], ..sums };
         sums.drivers_other = 3;
@@ -111,7 +116,10 @@ mod tests {
             ("other allocations".into(), 300),
             ("others".into(), 90),
         ];
-        assert_eq!(sums.parts(Vec::new()), expected);
+        assert_eq!(sums.parts(Vec::new(), Paused::default()), expected);
+        let asleep = sums.parts(Vec::new(), Paused { blocks: 200, segments: 250 });
+        assert_eq!(asleep[..2], [("tensors".into(), 100), ("torch cache".into(), 50)]);
+        assert_eq!(asleep[5], ("other allocations".into(), 550));
         assert_eq!(sums.free_inside(), Some(100));
     }
 }

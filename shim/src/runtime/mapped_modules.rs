@@ -2,9 +2,11 @@
 //!
 //! `_dl_find_object` waits for nobody: neither for a thread that is inside `dlopen` (and may wait
 //! for a lock of our caller), nor, in a forked child, for one that no longer exists. So it may be
-//! asked anywhere; `dl_iterate_phdr` and `dladdr` may not.
+//! asked anywhere; `dl_iterate_phdr` and `dladdr` may not. Where the C library has none (glibc below
+//! 2.35), [`loaded_objects`] answers as it does.
 
 use crate::runtime::elf::Object;
+use crate::runtime::loaded_objects::{self, Entry};
 use crate::runtime::loader;
 use std::ffi::c_void;
 use std::ops::Range;
@@ -32,7 +34,10 @@ pub struct Loaded {
 
 /// The one that holds this address. `None`: code made at run time, or no address of code.
 pub fn holding(address: usize) -> Option<Loaded> {
-    let find = loader::find_object()?;
+    let Some(find) = loader::find_object() else {
+        let Entry { start, end, link_map, eh_frame_hdr } = loaded_objects::holding(address)?;
+        return Some(Loaded { start, end, link_map: link_map as *mut c_void, eh_frame_hdr });
+    };
     let mut found = DlFindObject {
         flags: 0,
         map_start: 0,
@@ -57,7 +62,7 @@ pub enum Met<'a> {
 
 /// Whether this C library can be asked at all.
 pub fn can_ask() -> bool {
-    loader::find_object().is_some()
+    loader::find_object().is_some() || loaded_objects::can_ask()
 }
 
 /// What is read from its headers, which lie at the start of its mapping.
@@ -77,18 +82,27 @@ impl Loaded {
         Loaded { start, end, link_map: std::ptr::null_mut(), eh_frame_hdr: 0 }
     }
 
+    #[cfg(test)]
+    pub fn as_entry(&self) -> Entry {
+        let Loaded { start, end, link_map, eh_frame_hdr } = *self;
+        Entry { start, end, link_map: link_map as usize, eh_frame_hdr }
+    }
+
     /// Its symbols.
     ///
     /// # Safety
     /// It is still loaded: the caller runs in it, or was called from it.
     pub unsafe fn object(&self) -> Object {
+        // SAFETY: the loader's record of a library that is loaded, as the caller promises.
         unsafe { Object::of_handle(self.link_map) }
     }
 
     /// # Safety
     /// As for [`Loaded::object`].
     pub unsafe fn headers(&self) -> Headers {
-        let mut headers = Headers { base: unsafe { self.object().base() }, ..Headers::default() };
+        // SAFETY: as the caller promises.
+        let base = unsafe { self.object() }.base();
+        let mut headers = Headers { base, ..Headers::default() };
         // SAFETY: the first page of a mapping.
         let header = unsafe { &*(self.start as *const libc::Elf64_Ehdr) };
         let table = self.start + header.e_phoff as usize;
@@ -102,6 +116,7 @@ impl Loaded {
         };
         for segment in table.iter().filter(|segment| segment.p_type == libc::PT_LOAD) {
             let start = headers.base.wrapping_add(segment.p_vaddr as usize);
+            #[allow(clippy::disallowed_methods)] // a few for each library
             headers.segments.push(start..start.saturating_add(segment.p_memsz as usize));
         }
         for notes in table.iter().filter(|segment| segment.p_type == libc::PT_NOTE) {

@@ -1,6 +1,6 @@
 //! Where this thread's stack ends.
 
-use crate::runtime::mapped_modules;
+use crate::runtime::elf;
 use crate::runtime::tls::{thread_block, thread_pointer};
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -49,14 +49,36 @@ fn find_room(sp: usize, room: usize) -> bool {
     if !(low..high).contains(&sp) || sp - low <= room {
         return false;
     }
-    // The main thread's stack grows as it is touched, if it may. What is there is certain.
-    let lowest = sp - room - PAGE;
-    let there = of_main_thread(sp).is_some() && is_mapped(lowest);
-    if there {
-        // SAFETY: as above.
-        unsafe { (*known()).sure = lowest };
+    if of_main_thread(sp).is_none() {
+        return false;
     }
-    there
+    // The main thread's stack grows as it is touched, if it may. What is there is certain. It is made
+    // to grow by more than is needed, so that this is not asked again at each deeper call.
+    let lowest = sp - room - PAGE;
+    let reached = match is_mapped(lowest) {
+        true => Some(lowest),
+        false => [lowest.saturating_sub(AHEAD), lowest].into_iter().find(|at| {
+            // Another mapping may lie where the stack could have grown to.
+            *at > low && !is_mapped(*at) && grows_to(*at)
+        }),
+    };
+    if let Some(sure) = reached {
+        // SAFETY: as above.
+        unsafe { (*known()).sure = sure };
+    }
+    reached.is_some()
+}
+
+/// So much of a stack that has to grow is asked for beyond what is needed.
+const AHEAD: usize = 128 << 10;
+
+/// Has the kernel store there, which makes the stack grow as a store of ours would; but where it may
+/// not grow the kernel says so, and ours would be a fault. Nothing is mapped there, so that nothing is
+/// overwritten.
+fn grows_to(address: usize) -> bool {
+    let at = (address & !(PAGE - 1)) as *mut libc::rlimit;
+    // SAFETY: the kernel checks the address.
+    unsafe { libc::getrlimit(libc::RLIMIT_STACK, at) == 0 }
 }
 
 fn is_mapped(address: usize) -> bool {
@@ -129,10 +151,8 @@ fn descriptor_words() -> Option<usize> {
     static BYTES: AtomicU32 = AtomicU32::new(0);
     let mut bytes = BYTES.load(Ordering::Relaxed);
     if bytes == 0 {
-        // By a function that sanitizers leave alone. SAFETY: the C library stays.
-        let told = mapped_modules::holding(libc::gnu_get_libc_version as *const () as usize)
-            .map(|library| unsafe { library.object() })
-            .and_then(|library| library.symbol(b"_thread_db_sizeof_pthread"));
+        // libc.so.6 has it from glibc 2.34 on, libpthread.so.0 before.
+        let told = elf::variable_of_start(b"_thread_db_sizeof_pthread");
         // SAFETY: a constant of the C library's.
         bytes = told.map_or(NONE, |(at, _)| unsafe { *(at as *const u32) });
         BYTES.store(bytes, Ordering::Relaxed);

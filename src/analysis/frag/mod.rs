@@ -39,6 +39,9 @@ pub struct Frag {
     pub from_ns: Option<u64>,
     pub reserved: u64,
     pub allocated: u64,
+    /// Of `reserved`, and of `allocated`, without memory: it was unmapped and may come back.
+    pub reserved_paused: u64,
+    pub paused: u64,
     pub largest_free: u64,
     pub peak_reserved: u64,
     pub peak_allocated: u64,
@@ -86,6 +89,8 @@ impl Frag {
             from_ns: None,
             reserved: 0,
             allocated: 0,
+            reserved_paused: 0,
+            paused: 0,
             largest_free: 0,
             peak_reserved: 0,
             peak_allocated: 0,

@@ -108,6 +108,8 @@ fn frag(
         from_ns: (end.history_from_ns > 0).then_some(end.history_from_ns),
         reserved: now.map_or(0, |cache| cache.reserved),
         allocated: now.map_or(0, |cache| cache.allocated),
+        reserved_paused: now.map_or(0, |cache| cache.reserved_paused),
+        paused: now.map_or(0, |cache| cache.paused),
         largest_free: segments.iter().map(|segment| segment.largest_free).max().unwrap_or(0),
         peak_reserved: cache.peak_reserved.bytes,
         peak_allocated: cache.peak_allocated.bytes,

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use rustc_hash::{FxHashMap, FxHashSet};
 use vramtrace_format::{DeviceId, Header, StackId};
 
+use super::asleep::SleepFindings;
 use super::growth::{Axes, BinnedHistory, KeptReason, Left, Strength, WARM_UP};
 use super::headroom::headroom;
 use super::observer::{GrowthObserver, StackHistory};
@@ -126,6 +127,7 @@ pub struct Subject {
     pub header: Header,
     pub running: bool,
     pub definitions: Definitions,
+    pub sleeps: SleepFindings,
 }
 
 pub(super) struct Judge<'a> {
@@ -143,7 +145,7 @@ pub fn judge(
     rules: &Suppressions,
     least: u64,
 ) -> Leaks {
-    let Subject { trace, header, running, definitions } = subject;
+    let Subject { trace, header, running, definitions, sleeps } = subject;
     let from_ns = observer.from_ns.unwrap_or(state.time_ns);
     let judge = Judge::new(observer, state, &definitions, running, from_ns);
     // A stack by itself first.
@@ -170,6 +172,7 @@ pub fn judge(
     let rose = |case: &Case| case.bytes > 0 || case.history.settled() > 0;
     let wanted: Vec<StackId> = wanted
         .chain(others.iter().filter(|(_, case, _)| rose(case)).map(|(_, case, _)| case.stack))
+        .chain(sleeps.stacks())
         .collect();
     let symbols = Symbols::of(&definitions, &header, wanted);
     let classifier = StackClassifier::new(&symbols, &header);
@@ -179,6 +182,7 @@ pub fn judge(
         judge.unfreed(&classifier, &mut found, &mut others);
     }
 
+    let asleep = sleeps.leaks(&classifier, observer, &mut found);
     let mut leaks = Vec::new();
     let mut pooled: BTreeMap<(DeviceId, String), Pooled> = BTreeMap::new();
     let mut suppressed: BTreeMap<usize, Suppressed> = BTreeMap::new();
@@ -197,7 +201,8 @@ pub fn judge(
             *sums.bytes_per_second.get_or_insert(0.0) += rate;
         }
     };
-    for JudgedLeak { at: (level, device), leak, .. } in found {
+    for leak in found.into_iter().map(|one| one.leak).chain(asleep) {
+        let (level, device) = (leak.level, leak.device);
         if let Some(library) = pool_of(&classifier, level, leak.stack) {
             let rate = leak.growth.as_ref().map(|growth| growth.bytes_per_second);
             pool(device, library, leak.bytes, rate);
@@ -241,8 +246,9 @@ pub fn judge(
         }
     }
     for (device, sums) in &state.devices {
-        if sums.cache.is_used() && sums.cache.free() > 0 {
-            let (device, bytes, library) = (*device, sums.cache.free(), "PyTorch".to_string());
+        if sums.cache.is_used() && sums.cache.free_resident() > 0 {
+            let (device, bytes, library) =
+                (*device, sums.cache.free_resident(), "PyTorch".to_string());
             let free = Pooled { device, library, bytes, bytes_per_second: None, free: true };
             pooled.insert((device, " free".into()), free);
         }
@@ -318,7 +324,7 @@ impl<'a> Judge<'a> {
             let (level, device) = *at;
             // Blocks fill what their framework keeps first.
             let cache = state.devices.get(&device).filter(|_| level == Level::Tensor);
-            let free = cache.map_or(0, |device| device.cache.free());
+            let free = cache.map_or(0, |device| device.cache.free_resident());
             Some(headroom(state, definitions, device)?.saturating_add(free))
         };
         let headrooms = observer.places.keys().map(|at| (*at, headroom_of(at))).collect();

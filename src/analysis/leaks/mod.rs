@@ -14,6 +14,8 @@
 //!   allocates pieces of many sizes, growth is a faint sign at most.
 //! * **Levels.** Blocks are judged in place of the segments that hold them. Driver memory of a
 //!   framework whose blocks are not recorded is reported as its pool, never as a leak.
+//! * **Sleeps.** A program that unmaps its memory now and then holds as little as it can while it
+//!   sleeps: a line that holds more at each of five sleeps leaks, whatever the bins say.
 //! * **Confidence** is tau times the root of straightness, less where rises are few or nothing else is
 //!   ever freed. 0.5 and more counts as a leak in CI. docs/leaks.md has the results for programs with
 //!   known answers.
@@ -22,6 +24,7 @@
 //! events -> watch (live bytes of each stack, in bins) -> growth (a trend?) -> judge (verdicts)
 //! ```
 
+mod asleep;
 mod growth;
 mod headroom;
 mod judge;
@@ -47,11 +50,14 @@ pub fn find(trace: &Trace, rules: &Suppressions, least: u64) -> Leaks {
     let (definitions, _) = trace.definitions();
     let mut observer = GrowthObserver::default();
     let reading = trace.replay_until(&definitions, Until::End, &mut observer, &mut |_, _| {});
+    let sleeps = std::mem::take(&mut observer.sleeps).finish();
+    let sleeps = asleep::SleepFindings::of(trace, &definitions, &reading.state, sleeps);
     let subject = judge::Subject {
         trace: trace.path().to_path_buf(),
         header: trace.header().clone(),
         running: trace.is_running(),
         definitions,
+        sleeps,
     };
     judge::judge(subject, &reading.state, &observer, rules, least)
 }

@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use vramtrace_format::{DeviceId, Kind, StackId, Stamped};
+use vramtrace_format::{DeviceId, Kind, Space, StackId, Stamped};
 
 use super::series::Series;
 use crate::analysis::Level;
-use crate::replay::{AllocCause, FreeCause, Key, Live, Observer};
+use crate::analysis::sleeps::SleepsObserver;
+use crate::replay::{AllocCause, Asleep, DeviceState, FreeCause, Key, Live, Mapping, Observer};
 
 /// Bins of time begin as 4 us wide, of activity as one event.
 pub const TIME_SHIFT: u32 = 12;
@@ -92,6 +93,7 @@ impl LastFrees {
 
 #[derive(Debug, Default)]
 pub struct GrowthObserver {
+    pub sleeps: SleepsObserver,
     pub tracks: FxHashMap<(Level, DeviceId, StackId), StackHistory>,
     pub places: BTreeMap<(Level, DeviceId), LevelTotals>,
     /// Where the watch began: the first allocation, or the checkpoint from which history is known.
@@ -101,6 +103,8 @@ pub struct GrowthObserver {
     pub last_frees: Option<LastFrees>,
     allocations: u64,
     segments: FxHashSet<Key>,
+    /// Objects in which another's bytes came back, and whose they are: of several the first.
+    owners: FxHashMap<u64, StackId>,
 }
 
 impl GrowthObserver {
@@ -182,6 +186,20 @@ impl GrowthObserver {
 }
 
 impl GrowthObserver {
+    /// Driver memory turns out to be somebody else's.
+    fn uncount(&mut self, at: &Stamped, live: &Live) {
+        let time = self.since(at.time_ns);
+        let place = self.places.entry((Level::Driver, live.device)).or_default();
+        if let Some(track) = self.tracks.get_mut(&(Level::Driver, live.device, live.stack)) {
+            let now = track.bytes.saturating_sub(live.share());
+            track.time.change(time, track.bytes, now);
+            track.activity.change(place.events, track.bytes, now);
+            track.bytes = now;
+            track.count = track.count.saturating_sub(1);
+            track.allocations = track.allocations.saturating_sub(1);
+        }
+    }
+
     /// Bytes and pieces of a stack when the process's last allocation was made.
     pub fn held(&self, track: &StackHistory) -> (u64, u64) {
         match track.held {
@@ -211,7 +229,43 @@ impl Observer for GrowthObserver {
         if self.segments.remove(&key) {
             return;
         }
-        self.remove(at, Level::Driver, live);
+        let owner = match key.space {
+            Space::Vmm => self.owners.remove(&key.number),
+            _ => None,
+        };
+        self.remove(at, Level::Driver, &Live { stack: owner.unwrap_or(live.stack), ..*live });
+    }
+
+    /// What comes back is its owner's, whoever brought it.
+    fn on_sleep(&mut self, at: &Stamped, asleep: &Asleep, by: StackId) {
+        self.sleeps.on_sleep(at, asleep, by);
+    }
+
+    fn on_sleep_end(&mut self, at: &Stamped, asleep: &Asleep) {
+        self.sleeps.on_sleep_end(at, asleep);
+    }
+
+    fn on_device_change(&mut self, at: &Stamped, device: DeviceId, state: &DeviceState) {
+        self.sleeps.on_device_change(at, device, state);
+    }
+
+    fn on_wake(&mut self, at: &Stamped, mapping: &Mapping, object: Option<&Live>) {
+        self.sleeps.on_wake(at, mapping, object);
+        let key = Key { space: Space::Vmm, number: mapping.object };
+        let (Some(object), Some(woken)) = (object.filter(|live| counts(live)), mapping.woken)
+        else {
+            return;
+        };
+        if woken.owner.stack == object.stack
+            || self.segments.contains(&key)
+            || self.owners.contains_key(&mapping.object)
+        {
+            return;
+        }
+        self.owners.insert(mapping.object, woken.owner.stack);
+        self.uncount(at, object);
+        let owned = Live { stack: woken.owner.stack, ..*object };
+        self.add(at, Level::Driver, &owned, AllocCause::FreeFailed);
     }
 
     fn on_block_alloc(&mut self, at: &Stamped, _address: u64, live: &Live, how: AllocCause) {
@@ -227,20 +281,17 @@ impl Observer for GrowthObserver {
         if !counts(live) || !self.segments.insert(key) {
             return;
         }
-        let time = self.since(at.time_ns);
-        let place = self.places.entry((Level::Driver, live.device)).or_default();
-        if let Some(track) = self.tracks.get_mut(&(Level::Driver, live.device, live.stack)) {
-            let now = track.bytes.saturating_sub(live.share());
-            track.time.change(time, track.bytes, now);
-            track.activity.change(place.events, track.bytes, now);
-            track.bytes = now;
-            track.count = track.count.saturating_sub(1);
-            track.allocations = track.allocations.saturating_sub(1);
-        }
+        let owner = match key.space {
+            Space::Vmm => self.owners.remove(&key.number),
+            _ => None,
+        };
+        self.uncount(at, &Live { stack: owner.unwrap_or(live.stack), ..*live });
     }
 
     fn on_history_gap(&mut self, at: &Stamped) {
+        self.sleeps.on_history_gap(at);
         *self = GrowthObserver {
+            sleeps: std::mem::take(&mut self.sleeps),
             from_ns: Some(at.time_ns),
             last_ns: at.time_ns,
             ..GrowthObserver::default()

@@ -115,6 +115,7 @@ impl Program {
             header: TraceBuilder::new().header,
             running,
             definitions: self.definitions,
+            sleeps: Default::default(),
         };
         judge(subject, self.replay.state(), &self.observer, &Suppressions::default(), 1)
     }

@@ -62,6 +62,11 @@ pub enum LeakReason {
     Trend,
     /// A few allocations spread over the run, none freed.
     NoneFreed,
+    /// At each of so many sleeps it held more than at the one before.
+    Sleeps {
+        sleeps: u64,
+        bytes_a_sleep: u64,
+    },
     /// The process freed this many of so many stacks' memory at its end, not this one's.
     OthersFreed {
         freed: u64,

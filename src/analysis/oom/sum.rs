@@ -81,10 +81,11 @@ impl UsedSum {
         let number = |bytes: u64| bytes.min(MOST) as i64;
         let cache = &device.cache;
         // Blocks on memory that no call showed are in no sum of driver memory.
-        let tensors = cache.allocated.saturating_sub(cache.outside);
+        // Nor is what was unmapped below them.
+        let tensors = cache.resident().saturating_sub(cache.outside);
         let mut parts = vec![
             (UsedPart::Tensors, number(tensors)),
-            (UsedPart::TorchCache, number(cache.reserved.saturating_sub(tensors))),
+            (UsedPart::TorchCache, number(cache.reserved_resident().saturating_sub(tensors))),
         ];
         parts.extend(libraries.into_iter().map(|(name, it)| (UsedPart::Library(name), number(it))));
         let named = sum(&parts);

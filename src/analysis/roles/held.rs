@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use vramtrace_format::{DeviceId, StackId};
 
 use super::{Role, RoleFinder};
-use crate::analysis::holdings::{Held, Piece, each_piece, places};
+use crate::analysis::holdings::{Held, Piece, What, each_piece, places};
 use crate::analysis::{Level, Moment};
 use crate::replay::{Key, State, Until};
 use crate::trace::{Definitions, Trace};
@@ -51,7 +51,7 @@ struct Counted {
     stop: usize,
     device: DeviceId,
     stack: StackId,
-    bytes: u64,
+    held: Held,
 }
 
 impl RoleFinder {
@@ -71,28 +71,27 @@ impl RoleFinder {
             let (mut sums, mut waiting) = (sums.borrow_mut(), waiting.borrow_mut());
             each_piece(state, level, &mut |piece| match piece.allocation {
                 Some((key, live)) => {
-                    let Piece { device, stack, bytes, .. } = piece;
-                    let counted = Counted { stop, device, stack, bytes };
+                    let Piece { device, stack, held, .. } = piece;
+                    let counted = Counted { stop, device, stack, held };
                     waiting.entry((key, live.time_ns)).or_default().push(counted);
                 }
-                None => {
-                    let held = Held { bytes: piece.bytes, count: 1 };
-                    sums[stop].add(piece.device, Role::FreeCache, piece.stack, held);
+                None if piece.what == What::Free => {
+                    sums[stop].add(piece.device, Role::FreeCache, piece.stack, piece.held);
                 }
+                None => sums[stop].add(piece.device, Role::Unknown, piece.stack, piece.held),
             });
         };
         self.visit(trace, definitions, stops, &mut show, &mut |of| {
             let found = waiting.borrow_mut().remove(&(of.key, of.live.time_ns));
-            for Counted { stop, device, stack, bytes } in found.into_iter().flatten() {
-                let held = Held { bytes, count: 1 };
+            for Counted { stop, device, stack, held } in found.into_iter().flatten() {
                 sums.borrow_mut()[stop].add(device, of.role, stack, held);
             }
         });
         let mut sums = sums.into_inner();
         // Segments, at the level of the driver: what they are for is told by their blocks.
         for counted in waiting.into_inner().into_values().flatten() {
-            let Counted { stop, device, stack, bytes } = counted;
-            sums[stop].add(device, Role::Unknown, stack, Held { bytes, count: 1 });
+            let Counted { stop, device, stack, held } = counted;
+            sums[stop].add(device, Role::Unknown, stack, held);
         }
         sums
     }

@@ -32,10 +32,22 @@ pub fn holders(classifier: &StackClassifier, held: &HeldByRole, level: Level) ->
         let roles = classifier.roles_at(stack, level);
         let library = classifier.library_name(&roles).map(str::to_string);
         let (lead, caller) = (roles.lead, roles.caller);
-        let (bytes, count) = (held.bytes, held.count);
+        let Held { bytes, count, paused, unmapped, brought_back_by } = held;
         let of_cache = level == Level::Tensor;
-        let holder =
-            Holder { device, bytes, count, stacks, stack, library, of_cache, lead, caller };
+        let holder = Holder {
+            device,
+            bytes,
+            count,
+            paused,
+            unmapped,
+            brought_back_by,
+            stacks,
+            stack,
+            library,
+            of_cache,
+            lead,
+            caller,
+        };
         RoleHolder { role, holder }
     };
     let mut holders: Vec<RoleHolder> = all.into_iter().map(holder).collect();

@@ -294,7 +294,7 @@ fn outside(state: &DeviceState) -> u64 {
     state
         .live_bytes
         .saturating_sub(managed)
-        .saturating_sub(state.cache.reserved)
+        .saturating_sub(state.cache.reserved_resident())
         .saturating_add(state.context_bytes)
         .saturating_add(unattributed)
 }

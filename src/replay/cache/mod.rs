@@ -24,10 +24,22 @@ use rustc_hash::FxHashMap;
 use vramtrace_format::{DeviceId, Kind};
 
 use super::live::{Key, Live, LiveSet};
-use super::mapping::Mapping;
+use super::mapping::{AddressSpace, Asleep, Mapping, object_key};
 pub(super) use ranges::{Change, Gone};
 use ranges::{Range, Ranges};
 pub(super) use refusals::Refusals;
+
+/// Where a block lies.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Placed {
+    /// Bytes by which the segments of its device grew, and those of them without memory.
+    pub grown: u64,
+    pub grown_paused: u64,
+    /// It lies in known memory.
+    pub known: bool,
+    /// Of the block, without memory below them.
+    pub paused: u64,
+}
 
 /// What is known of a framework's cache beside its live blocks, which are in the live set.
 #[derive(Clone, Debug, Default)]
@@ -71,48 +83,87 @@ impl CacheState {
     }
 
     /// Before the first block: takes the driver memory that is there already.
-    pub(super) fn begin(&mut self, live: &LiveSet, mappings: &BTreeMap<u64, Mapping>) {
+    pub(super) fn begin(&mut self, live: &LiveSet, space: &AddressSpace) {
         if self.ranges.is_some() {
             return;
         }
         let mut ranges = Ranges::default();
-        for (key, live) in live.iter() {
-            if let Some((start, range)) = allocated(key, live) {
-                ranges.add(start, range);
+        for (key, allocation) in live.iter() {
+            if let Some((start, range)) = allocated(key, allocation) {
+                ranges.add(start, range, live);
             }
         }
-        for (address, mapping) in mappings {
-            ranges.add(*address, mapped(*address, mapping, live));
+        for mapping in space.mappings().filter(|mapping| space.backs(mapping)) {
+            ranges.add(mapping.address, mapped(mapping, live, space), live);
+        }
+        for piece in space.asleep() {
+            let range = Range::new(piece.end(), piece.owner.device, Backing::Mapping);
+            ranges.add_paused(piece.address, range.inside(reservation_of(piece.address, space)));
         }
         self.ranges = Some(ranges);
     }
 
-    /// Places a block. The first value: bytes by which the segments of its device grew; the
-    /// second: does it lie in known memory?
-    pub(super) fn place(&mut self, address: u64, size: u64, device: DeviceId) -> (u64, bool) {
-        let Some(ranges) = &mut self.ranges else { return (0, false) };
-        match ranges.take_in(address, size, device) {
-            Some(grown) => (grown, true),
-            None => {
-                self.outside.insert(address, size);
-                (0, false)
+    /// Places a block.
+    pub(super) fn place(
+        &mut self,
+        address: u64,
+        size: u64,
+        device: DeviceId,
+        space: &AddressSpace,
+    ) -> Placed {
+        let Some(ranges) = &mut self.ranges else { return Placed::default() };
+        ranges.order.add(address, size);
+        let mut known = ranges.begin_block(address);
+        let mut over = match known {
+            true => ranges.take_in(address, size, device),
+            false => ranges::Over::default(),
+        };
+        let mut paused = 0;
+        if over.resident < size
+            && let Some(reservation) = space.reservation_at(address)
+        {
+            // What is not mapped there has no memory, and is a part of the segment.
+            let end = address.saturating_add(size).min(reservation.end());
+            let range = Range::new(end, device, Backing::Mapping).inside(reservation.address);
+            ranges.cover(address, end, range);
+            if !known {
+                known = ranges.begin_block(address);
             }
+            let rest = ranges.take_in(address, size, device);
+            over.grown = over.grown.saturating_add(rest.grown);
+            over.grown_paused = over.grown_paused.saturating_add(rest.grown_paused);
+            paused = size.saturating_sub(rest.resident);
         }
+        if !known {
+            self.outside.insert(address, size);
+        }
+        Placed { grown: over.grown, grown_paused: over.grown_paused, known, paused }
     }
 
     /// Was the block outside of known memory? Its bytes there.
     pub(super) fn displace(&mut self, address: u64) -> Option<u64> {
-        let placed = self.ranges.as_mut().is_some_and(|ranges| ranges.give_back(address));
-        match placed {
+        let ranges = self.ranges.as_mut()?;
+        ranges.order.remove(address);
+        match ranges.give_back(address) {
             true => None,
             false => self.outside.remove(&address),
         }
     }
 
+    /// Of a block in a reservation, the bytes without memory below them.
+    pub(super) fn paused_of(&self, address: u64, size: u64) -> u64 {
+        match &self.ranges {
+            Some(ranges) if ranges.is_reserved(address) => {
+                size.saturating_sub(ranges.resident_in(address, size))
+            }
+            _ => 0,
+        }
+    }
+
     /// Driver memory came. Blocks may have been told before it: a checkpoint has no order.
-    pub(super) fn came(&mut self, key: Key, live: &Live) -> Vec<(u64, u64)> {
+    pub(super) fn came(&mut self, key: Key, live: &Live, all: &LiveSet) -> Vec<(u64, u64)> {
         match allocated(key, live) {
-            Some((start, range)) => self.add(start, range).1,
+            Some((start, range)) => self.add(start, range, all).1,
             None => Vec::new(),
         }
     }
@@ -120,20 +171,20 @@ impl CacheState {
     /// A mapping came. The bytes by which its segment grew, and blocks that had waited for it.
     pub(super) fn was_mapped(
         &mut self,
-        address: u64,
         mapping: &Mapping,
         live: &LiveSet,
-    ) -> (Option<Change>, Vec<(u64, u64)>) {
+        space: &AddressSpace,
+    ) -> (Vec<Change>, Vec<(u64, u64)>) {
         if self.ranges.is_none() {
-            return (None, Vec::new());
+            return (Vec::new(), Vec::new());
         }
-        self.add(address, mapped(address, mapping, live))
+        self.add(mapping.address, mapped(mapping, live, space), live)
     }
 
-    fn add(&mut self, start: u64, range: Range) -> (Option<Change>, Vec<(u64, u64)>) {
-        let Some(ranges) = &mut self.ranges else { return (None, Vec::new()) };
+    fn add(&mut self, start: u64, range: Range, live: &LiveSet) -> (Vec<Change>, Vec<(u64, u64)>) {
+        let Some(ranges) = &mut self.ranges else { return (Vec::new(), Vec::new()) };
         let end = range.end;
-        let change = ranges.add(start, range);
+        let change = ranges.add(start, range, live);
         if self.outside.is_empty() || end <= start {
             return (change, Vec::new());
         }
@@ -145,14 +196,58 @@ impl CacheState {
         (change, waiting)
     }
 
+    /// An allocation that begins here is gone.
+    pub(super) fn allocation_went(&mut self, start: u64) -> Gone {
+        self.ranges.as_mut().map_or_else(Gone::default, |ranges| ranges.remove(start))
+    }
+
+    /// Mapped memory in `[start, end)` is gone.
+    pub(super) fn went(&mut self, start: u64, end: u64, live: &LiveSet) -> Vec<Change> {
+        self.ranges.as_mut().map_or_else(Vec::new, |ranges| ranges.remove_in(start, end, live))
+    }
+
+    /// Mapped memory in `[start, end)` is gone, its segment is not.
+    pub(super) fn fell_asleep(&mut self, start: u64, end: u64, live: &LiveSet) -> Vec<Change> {
+        self.ranges.as_mut().map_or_else(Vec::new, |ranges| ranges.pause(start, end, live))
+    }
+
+    /// A reservation, with what was known of its addresses before.
+    pub(super) fn reserved(&mut self, address: u64, size: u64) {
+        if let Some(ranges) = &mut self.ranges {
+            ranges.reserved(address, address.saturating_add(size));
+        }
+    }
+
+    /// A part of a reservation that has no memory.
+    pub(super) fn put_asleep(&mut self, piece: &Asleep, reservation: u64) {
+        if let Some(ranges) = &mut self.ranges {
+            let range = Range::new(piece.end(), piece.owner.device, Backing::Mapping);
+            ranges.add_paused(piece.address, range.inside(reservation));
+        }
+    }
+
+    /// Does a live block reach into `[start, end)`?
+    pub(super) fn holds_blocks(&mut self, start: u64, end: u64, live: &LiveSet) -> bool {
+        let Some(ranges) = &mut self.ranges else { return false };
+        ranges.order.make(live);
+        !ranges.order.over(start, end).is_empty()
+    }
+
+    /// Could a block begin in `[start, end)`? Quick, and sure if it says no.
+    pub(super) fn may_hold_blocks(&self, start: u64, end: u64) -> bool {
+        self.ranges.as_ref().is_some_and(|ranges| ranges.may_hold_blocks(start, end))
+    }
+
+    /// Live blocks that reach into `[start, end)`: address and bytes there.
+    pub(super) fn blocks_over(&mut self, start: u64, end: u64, live: &LiveSet) -> Vec<(u64, u64)> {
+        let Some(ranges) = &mut self.ranges else { return Vec::new() };
+        ranges.order.make(live);
+        ranges.order.over(start, end)
+    }
+
     /// Where memory became a segment since this was asked last.
     pub(super) fn take_marked(&mut self) -> Vec<u64> {
         self.ranges.as_mut().map_or_else(Vec::new, |ranges| std::mem::take(&mut ranges.marked))
-    }
-
-    /// Driver memory that begins here is gone.
-    pub(super) fn went(&mut self, start: u64) -> Gone {
-        self.ranges.as_mut().map_or_else(Gone::default, |ranges| ranges.remove(start))
     }
 
     /// Blocks outside of known driver memory, by address: address and bytes.
@@ -180,8 +275,14 @@ fn allocated(key: Key, live: &Live) -> Option<(u64, Range)> {
     })
 }
 
-fn mapped(address: u64, mapping: &Mapping, live: &LiveSet) -> Range {
-    let key = Key { space: vramtrace_format::Space::Vmm, number: mapping.object };
-    let device = live.get(key).map_or(DeviceId::UNKNOWN, |object| object.device);
-    Range::new(address.saturating_add(mapping.size), device, Backing::Mapping)
+fn mapped(mapping: &Mapping, live: &LiveSet, space: &AddressSpace) -> Range {
+    let object = live.get(object_key(mapping.object));
+    let device = object.map_or(DeviceId::UNKNOWN, |object| object.device);
+    let range = Range::new(mapping.end(), device, Backing::Mapping);
+    range.inside(reservation_of(mapping.address, space))
+}
+
+/// Where the reservation begins; 0: there is none.
+fn reservation_of(address: u64, space: &AddressSpace) -> u64 {
+    space.reservation_at(address).map_or(0, |reservation| reservation.address)
 }

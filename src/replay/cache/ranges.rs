@@ -1,8 +1,14 @@
 //! Driver memory by address, and which of it is a segment.
+//!
+//! A range that is paused has no memory below it: what was there is unmapped, and the framework does
+//! not know. It is a part of its segment all the same.
 
 use std::collections::BTreeMap;
 
 use vramtrace_format::DeviceId;
+
+use super::super::live::LiveSet;
+use super::super::residency::BlockOrder;
 
 /// What gives a segment its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,10 +19,16 @@ pub enum Backing {
     Mapping,
 }
 
-/// Bytes by which the segments of devices grew or shrank.
-pub(in crate::replay) type Change = (DeviceId, i128);
+/// Bytes by which the segments of a device grew or shrank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::replay) struct Change {
+    pub device: DeviceId,
+    pub reserved: i128,
+    /// Of segments, without memory below them.
+    pub paused: i128,
+}
 
-/// What a range that is gone takes with it.
+/// What an allocation that is gone takes with it.
 #[derive(Debug, Default)]
 pub(in crate::replay) struct Gone {
     pub change: Option<Change>,
@@ -24,20 +36,45 @@ pub(in crate::replay) struct Gone {
     pub blocks: bool,
 }
 
+/// What a block lies over.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Over {
+    /// Bytes that became segments by it, and those of them that are paused.
+    pub grown: u64,
+    pub grown_paused: u64,
+    /// Of the block, with memory below them.
+    pub resident: u64,
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Range {
     pub end: u64,
     pub device: DeviceId,
     pub backing: Backing,
+    /// Where the reservation begins that it lies in; 0: in none.
+    pub reservation: u64,
     /// It holds a block or has held one, or continues what does.
     pub cached: bool,
+    /// There is memory below it.
+    pub resident: bool,
     /// Live blocks that begin here.
     blocks: u32,
 }
 
 impl Range {
     pub fn new(end: u64, device: DeviceId, backing: Backing) -> Range {
-        Range { end, device, backing, cached: false, blocks: 0 }
+        Range { end, device, backing, reservation: 0, cached: false, resident: true, blocks: 0 }
+    }
+
+    pub fn inside(self, reservation: u64) -> Range {
+        Range { reservation, ..self }
+    }
+
+    fn change(&self, start: u64, reserved: bool, paused: i128) -> Option<Change> {
+        let bytes = i128::from(self.end.saturating_sub(start));
+        let reserved = if reserved { -bytes } else { 0 };
+        let change = Change { device: self.device, reserved, paused: paused * bytes };
+        self.cached.then_some(change)
     }
 }
 
@@ -47,49 +84,143 @@ pub(super) struct Ranges {
     by_start: BTreeMap<u64, Range>,
     /// Ranges that became segments and were not told yet.
     pub marked: Vec<u64>,
+    pub order: BlockOrder,
+    /// How many are paused.
+    paused: usize,
 }
 
 impl Ranges {
     /// Adds memory. A mapping that continues a segment belongs to it: the bytes that it grew by.
-    pub fn add(&mut self, start: u64, range: Range) -> Option<Change> {
+    /// What is paused there is so no more.
+    pub fn add(&mut self, start: u64, range: Range, live: &LiveSet) -> Vec<Change> {
+        if range.backing == Backing::Allocation || self.paused == 0 {
+            return self.add_new(start, range).into_iter().collect();
+        }
+        self.split(start, live);
+        self.split(range.end, live);
+        let inside = self.by_start.range(start..range.end.max(start));
+        let paused: Vec<(u64, Range)> = inside
+            .filter(|(_, old)| old.backing == Backing::Mapping && !old.resident)
+            .map(|(start, old)| (*start, *old))
+            .collect();
+        let mut changes = Vec::new();
+        let mut from = start;
+        for (at, old) in paused {
+            if from < at {
+                changes.extend(self.add_new(from, Range { end: at, ..range }));
+            }
+            self.by_start.insert(at, Range { resident: true, ..old });
+            self.paused -= 1;
+            if old.cached {
+                self.marked.push(at);
+            }
+            changes.extend(old.change(at, false, -1));
+            from = old.end;
+        }
+        if from < range.end {
+            changes.extend(self.add_new(from, range));
+        }
+        changes
+    }
+
+    fn add_new(&mut self, start: u64, range: Range) -> Option<Change> {
         self.by_start.insert(start, range);
         if range.backing != Backing::Mapping {
             return None;
         }
         let size = range.end.saturating_sub(start);
-        let continued =
-            |(other, next): (u64, Range)| next.cached && next.end.saturating_sub(other) == size;
+        let continued = |(other, next): (u64, Range)| {
+            next.cached
+                && next.reservation == range.reservation
+                && next.end.saturating_sub(other) == size
+        };
         let before = self.ends_at(start).filter(|other| continued(*other));
         let near = before.or_else(|| self.mapping_at(range.end).filter(|other| continued(*other)));
         let device = near?.1.device;
         let taken = self.by_start.get_mut(&start)?;
         (taken.cached, taken.device) = (true, device);
         self.marked.push(start);
-        Some((device, i128::from(size)))
+        Some(Change { device, reserved: i128::from(size), paused: 0 })
     }
 
-    /// Takes a block in: the bytes by which segments grew by it. `None`: no memory is known there.
-    pub fn take_in(&mut self, address: u64, size: u64, device: DeviceId) -> Option<u64> {
-        let (start, range) = self.by_start.range_mut(..=address).next_back()?;
-        if address >= range.end {
-            return None;
+    /// Adds a part of a reservation without memory, unless something is there.
+    pub fn add_paused(&mut self, start: u64, range: Range) {
+        let range = Range { resident: false, ..range };
+        let near = self.by_start.range(..range.end).next_back();
+        if start < range.end && near.is_none_or(|(_, near)| near.end <= start) {
+            self.paused += 1;
+            self.by_start.insert(start, range);
         }
-        range.blocks = range.blocks.saturating_add(1);
-        let (start, range) = (*start, *range);
-        let mut grown = 0;
-        if !range.cached {
-            grown += self.mark(start, device);
-        }
-        // It may lie across several mappings.
-        let (end, mut from) = (address.saturating_add(size), range.end);
-        while range.backing == Backing::Mapping && from < end {
-            let Some((_, next)) = self.mapping_at(from) else { break };
-            if !next.cached {
-                grown += self.mark(from, device);
+    }
+
+    /// Covers `[start, end)` of a reservation: what is not known there has no memory.
+    pub fn cover(&mut self, start: u64, end: u64, range: Range) {
+        let mut from = match self.by_start.range(..=start).next_back() {
+            Some((_, near)) => near.end.max(start),
+            None => start,
+        };
+        let inside: Vec<(u64, u64)> =
+            self.by_start.range(start..end.max(start)).map(|(s, range)| (*s, range.end)).collect();
+        for (next, to) in inside.into_iter().chain([(end, end)]) {
+            if from < next {
+                self.add_paused(from, Range { end: next, ..range });
             }
-            from = next.end;
+            from = from.max(to);
         }
-        Some(grown)
+    }
+
+    /// A block begins at `address`. False: no memory is known there.
+    pub fn begin_block(&mut self, address: u64) -> bool {
+        match self.by_start.range_mut(..=address).next_back() {
+            Some((_, range)) if address < range.end => {
+                range.blocks = range.blocks.saturating_add(1);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// What the block lies over becomes a segment.
+    pub fn take_in(&mut self, address: u64, size: u64, device: DeviceId) -> Over {
+        let mut over = Over::default();
+        let Some((start, range)) = self.by_start.range(..=address).next_back() else { return over };
+        let (mut start, mut range) = (*start, *range);
+        let end = address.saturating_add(size);
+        let mut from = address;
+        // It may lie across several mappings.
+        while from < range.end {
+            if !range.cached {
+                self.mark(start, device, &mut over);
+            }
+            if range.resident {
+                over.resident += range.end.min(end).saturating_sub(from);
+            }
+            from = range.end;
+            if range.backing != Backing::Mapping || from >= end {
+                break;
+            }
+            let Some(next) = self.mapping_at(from) else { break };
+            (start, range) = next;
+        }
+        over
+    }
+
+    /// Does known memory of a reservation lie here?
+    pub fn is_reserved(&self, address: u64) -> bool {
+        let near = self.by_start.range(..=address).next_back();
+        near.is_some_and(|(_, range)| address < range.end && range.reservation != 0)
+    }
+
+    /// Of these bytes, those with memory below them.
+    pub fn resident_in(&self, address: u64, size: u64) -> u64 {
+        let end = address.saturating_add(size);
+        let first =
+            self.by_start.range(..=address).next_back().map_or(address, |(start, _)| *start);
+        let touching = self.by_start.range(first..end.max(first));
+        let part = |(start, range): (&u64, &Range)| {
+            range.end.min(end).saturating_sub((*start).max(address))
+        };
+        touching.filter(|(_, range)| range.resident).map(part).fold(0, u64::saturating_add)
     }
 
     /// A block that began here is gone. False: it was in no known memory.
@@ -104,15 +235,73 @@ impl Ranges {
         true
     }
 
+    /// Does a range in `[start, end)`, or one that reaches into it, hold blocks?
+    pub fn may_hold_blocks(&self, start: u64, end: u64) -> bool {
+        let first = self.by_start.range(..=start).next_back().map_or(start, |(first, _)| *first);
+        self.by_start.range(first..end.max(first)).any(|(_, range)| range.blocks > 0)
+    }
+
+    /// An allocation is gone.
     pub fn remove(&mut self, start: u64) -> Gone {
         let Some(range) = self.by_start.remove(&start) else { return Gone::default() };
-        let bytes = i128::from(range.end.saturating_sub(start));
-        Gone { change: range.cached.then_some((range.device, -bytes)), blocks: range.blocks > 0 }
+        self.paused -= usize::from(!range.resident);
+        let paused = if range.resident { 0 } else { -1 };
+        Gone { change: range.change(start, true, paused), blocks: range.blocks > 0 }
+    }
+
+    /// Mappings, or parts of them, are gone.
+    pub fn remove_in(&mut self, start: u64, end: u64, live: &LiveSet) -> Vec<Change> {
+        let inside = self.mappings_in(start, end, live);
+        inside.into_iter().filter_map(|(start, _)| self.remove(start).change).collect()
+    }
+
+    /// Mappings, or parts of them, have no memory any more.
+    pub fn pause(&mut self, start: u64, end: u64, live: &LiveSet) -> Vec<Change> {
+        let mut changes = Vec::new();
+        for (start, range) in self.mappings_in(start, end, live) {
+            if range.resident {
+                self.by_start.insert(start, Range { resident: false, ..range });
+                self.paused += 1;
+                changes.extend(range.change(start, false, 1));
+            }
+        }
+        changes
+    }
+
+    /// Ranges of mappings in `[start, end)`; what sticks out is split off.
+    fn mappings_in(&mut self, start: u64, end: u64, live: &LiveSet) -> Vec<(u64, Range)> {
+        self.split(start, live);
+        self.split(end, live);
+        let inside = self.by_start.range(start..end.max(start));
+        inside
+            .filter(|(_, range)| range.backing == Backing::Mapping)
+            .map(|(start, range)| (*start, *range))
+            .collect()
+    }
+
+    /// Makes a range begin at `at`, if a mapping is there.
+    fn split(&mut self, at: u64, live: &LiveSet) {
+        let Some((&start, &range)) = self.by_start.range(..at).next_back() else { return };
+        if range.end <= at || range.backing != Backing::Mapping {
+            return;
+        }
+        self.order.make(live);
+        let blocks = |from, to| self.order.beginning_in(from, to);
+        let (head, tail) = (blocks(start, at), blocks(at, range.end));
+        self.by_start.insert(start, Range { end: at, blocks: head, ..range });
+        self.by_start.insert(at, Range { blocks: tail, ..range });
+        self.paused += usize::from(!range.resident);
+    }
+
+    /// A reservation begins at `start`: what was known of its addresses belongs to it.
+    pub fn reserved(&mut self, start: u64, end: u64) {
+        for (_, range) in self.by_start.range_mut(start..end.max(start)) {
+            range.reservation = start;
+        }
     }
 
     pub fn clear(&mut self) {
-        self.by_start.clear();
-        self.marked.clear();
+        *self = Ranges::default();
     }
 
     /// Segments, by address: start and range. Mappings are not joined.
@@ -131,34 +320,40 @@ impl Ranges {
 
     /// Makes a range a segment, with the mappings of its size before and behind it: they are its
     /// pages, though no block was seen in them (the beginning of a trace may be gone). Mappings
-    /// of other sizes may be somebody else's. The bytes that became segments.
-    fn mark(&mut self, start: u64, device: DeviceId) -> u64 {
-        let Some(range) = self.by_start.get_mut(&start) else { return 0 };
+    /// of other sizes may be somebody else's, and so are those of another reservation.
+    fn mark(&mut self, start: u64, device: DeviceId, over: &mut Over) {
+        let Some(range) = self.by_start.get_mut(&start) else { return };
         (range.cached, range.device) = (true, device);
         let range = *range;
         self.marked.push(start);
         let size = range.end.saturating_sub(start);
-        let mut grown = size;
+        let mut grow = |range: &Range| {
+            over.grown = over.grown.saturating_add(size);
+            over.grown_paused += if range.resident { 0 } else { size };
+        };
+        grow(&range);
         if range.backing != Backing::Mapping || size == 0 {
-            return grown;
+            return;
         }
-        let page =
-            |(other, next): &(u64, Range)| !next.cached && next.end.saturating_sub(*other) == size;
+        let page = |(other, next): &(u64, Range)| {
+            !next.cached
+                && next.reservation == range.reservation
+                && next.end.saturating_sub(*other) == size
+        };
         let mut at = range.end;
         while let Some((other, next)) = self.mapping_at(at).filter(page) {
             self.by_start.insert(other, Range { cached: true, device, ..next });
             self.marked.push(other);
-            grown += size;
+            grow(&next);
             at = next.end;
         }
         at = start;
         while let Some((other, next)) = self.ends_at(at).filter(page) {
             self.by_start.insert(other, Range { cached: true, device, ..next });
             self.marked.push(other);
-            grown += size;
+            grow(&next);
             at = other;
         }
-        grown
     }
 
     fn mapping_at(&self, start: u64) -> Option<(u64, Range)> {

@@ -4,6 +4,7 @@ use vramtrace_format::holes::holes;
 use vramtrace_format::{DeviceId, Space};
 
 use super::super::live::{Key, Live};
+use super::super::mapping::object_key;
 use super::super::state::State;
 use super::{Backing, CacheState};
 
@@ -14,6 +15,8 @@ pub struct BlockAt<'s> {
     /// Bytes of the segment that are this block's. `live.size`, except in a trace that
     /// contradicts itself: what an earlier block covers, or what is beyond the end, is not its.
     pub bytes: u64,
+    /// Of these, without memory below them.
+    pub paused: u64,
     pub live: &'s Live,
 }
 
@@ -24,6 +27,10 @@ pub struct SegmentAt<'s> {
     pub bytes: u64,
     pub device: DeviceId,
     pub backing: Backing,
+    /// Bytes without memory below them.
+    pub paused: u64,
+    /// Where the reservation begins that it lies in; 0: in none.
+    reservation: u64,
     /// Live blocks by address; they do not overlap.
     pub blocks: Vec<BlockAt<'s>>,
 }
@@ -73,8 +80,10 @@ impl<'s> SegmentAt<'s> {
             Backing::Allocation => 0..0,
             Backing::Mapping => self.start..self.end(),
         };
-        state.mappings.range(range).filter_map(|(_, mapping)| {
-            let key = Key { space: Space::Vmm, number: mapping.object };
+        let mapped = state.space.touching(range.start, range.end - range.start);
+        let mapped = mapped.filter(|mapping| state.space.backs(mapping));
+        mapped.filter_map(|mapping| {
+            let key = object_key(mapping.object);
             Some((key, state.live.get(key)?))
         })
     }
@@ -97,7 +106,12 @@ impl State {
                 }
                 let start = address.max(from);
                 let to = address.saturating_add(live.size).min(end).max(start);
-                segment.blocks.push(BlockAt { address: start, bytes: to - start, live });
+                let bytes = to - start;
+                let paused = match segment.paused {
+                    0 => 0,
+                    _ => self.cache.paused_of(start, bytes),
+                };
+                segment.blocks.push(BlockAt { address: start, bytes, paused, live });
                 from = to;
             }
         }
@@ -119,20 +133,25 @@ impl CacheState {
         let mut segments: Vec<SegmentAt> = Vec::new();
         for (start, range) in self.ranges.iter().flat_map(|ranges| ranges.cached()) {
             let bytes = range.end.saturating_sub(start);
+            let paused = if range.resident { 0 } else { bytes };
             match segments.last_mut() {
                 Some(last)
                     if last.backing == Backing::Mapping
                         && range.backing == Backing::Mapping
                         && last.end() == start
-                        && last.device == range.device =>
+                        && last.device == range.device
+                        && last.reservation == range.reservation =>
                 {
                     last.bytes = last.bytes.saturating_add(bytes);
+                    last.paused = last.paused.saturating_add(paused);
                 }
                 _ => segments.push(SegmentAt {
                     start,
                     bytes,
                     device: range.device,
                     backing: range.backing,
+                    paused,
+                    reservation: range.reservation,
                     blocks: Vec::new(),
                 }),
             }

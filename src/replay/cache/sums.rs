@@ -36,10 +36,13 @@ pub struct CacheOomAt {
 /// All zero where the device has no blocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CacheSums {
-    /// Bytes of live blocks.
+    /// Bytes of live blocks, with and without memory below them: as the framework counts.
     pub allocated: u64,
-    /// Bytes of segments.
+    /// Bytes of segments, likewise.
     pub reserved: u64,
+    /// Bytes of `allocated`, and of `reserved`, that have no memory below them: it was unmapped.
+    pub paused: u64,
+    pub reserved_paused: u64,
     /// Bytes of `allocated` that lie in no known driver memory, so in no segment.
     pub outside: u64,
     /// Live blocks.
@@ -69,6 +72,22 @@ impl CacheSums {
         self.reserved.saturating_sub(self.allocated.saturating_sub(self.outside))
     }
 
+    /// Bytes of blocks with memory below them.
+    pub fn resident(&self) -> u64 {
+        self.allocated.saturating_sub(self.paused)
+    }
+
+    /// Bytes of segments with memory below them.
+    pub fn reserved_resident(&self) -> u64 {
+        self.reserved.saturating_sub(self.reserved_paused)
+    }
+
+    /// Of what is in no block, bytes with memory below them.
+    pub fn free_resident(&self) -> u64 {
+        let resident = self.resident().saturating_sub(self.outside);
+        self.reserved_resident().saturating_sub(resident)
+    }
+
     /// Was there ever a block here?
     pub fn is_used(&self) -> bool {
         self.peak_allocated.bytes > 0 || self.blocks > 0 || self.told.is_some() || self.ooms > 0
@@ -94,8 +113,9 @@ impl CacheSums {
         }
     }
 
-    pub(in crate::replay) fn remove_block(&mut self, size: u64, outside: u64) {
+    pub(in crate::replay) fn remove_block(&mut self, size: u64, outside: u64, paused: u64) {
         self.allocated = self.allocated.saturating_sub(size);
+        self.paused = self.paused.saturating_sub(paused);
         self.blocks = self.blocks.saturating_sub(1);
         self.outside = self.outside.saturating_sub(outside);
     }
@@ -103,6 +123,11 @@ impl CacheSums {
     pub(in crate::replay) fn reserve(&mut self, bytes: i128) {
         let now = i128::from(self.reserved) + bytes;
         self.reserved = u64::try_from(now.max(0)).unwrap_or(u64::MAX);
+    }
+
+    pub(in crate::replay) fn pause_reserved(&mut self, bytes: i128) {
+        let now = i128::from(self.reserved_paused) + bytes;
+        self.reserved_paused = u64::try_from(now.max(0)).unwrap_or(u64::MAX);
     }
 
     pub(in crate::replay) fn note_peaks(&mut self, time_ns: u64, offset: u64) {
@@ -128,6 +153,8 @@ impl CacheSums {
     pub(in crate::replay) fn forget_live(&mut self) {
         self.allocated = 0;
         self.reserved = 0;
+        self.paused = 0;
+        self.reserved_paused = 0;
         self.outside = 0;
         self.blocks = 0;
     }

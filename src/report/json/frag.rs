@@ -3,6 +3,7 @@
 use serde::Serialize;
 use vramtrace_format::Header;
 
+use super::is_zero;
 use super::stack::{StackFacts, stack_facts, why_no_frames};
 use crate::analysis::StackClassifier;
 use crate::analysis::frag::{Frag, FragMoment, FragSegment, Pin, PoolFrag};
@@ -28,6 +29,12 @@ pub struct FragFacts {
     pub at_s: Option<f64>,
     pub reserved_bytes: u64,
     pub allocated_bytes: u64,
+    /// Of the reserved, and of the allocated bytes, those without memory: it was unmapped and may come
+    /// back. Absent where there are none.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub reserved_paused_bytes: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub paused_bytes: u64,
     pub free_in_segments_bytes: u64,
     pub largest_free_block_bytes: u64,
     /// Of the free bytes: in segments that hold no block.
@@ -110,6 +117,8 @@ pub fn facts(frag: &Frag, header: &Header, at: FragMoment) -> FragFacts {
         at_s: frag.at_ns.map(|ns| ns as f64 / 1e9),
         reserved_bytes: frag.reserved,
         allocated_bytes: frag.allocated,
+        reserved_paused_bytes: frag.reserved_paused,
+        paused_bytes: frag.paused,
         free_in_segments_bytes: frag.free(),
         largest_free_block_bytes: frag.largest_free,
         releasable_bytes: frag.releasable(),

@@ -3,7 +3,8 @@
 use serde::Serialize;
 use vramtrace_format::DeviceId;
 
-use super::stack::{StackFacts, stack_facts, why_no_frames};
+use super::is_zero;
+use super::stack::{FrameFacts, StackFacts, frame_facts, stack_facts, why_no_frames};
 use crate::analysis::roles::{self, HeldByRole, Role, RoleHolder};
 use crate::analysis::{
     GroupBy, Holder, Holdings, Moment, NamedHoldings, Process, StackClassifier, autograd, bytes_on,
@@ -80,6 +81,16 @@ impl MomentFacts {
 pub struct HolderFacts {
     pub bytes: u64,
     pub count: u64,
+    /// Held without memory: it was unmapped and may come back. Not in `bytes`.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub paused_bytes: u64,
+    /// Of `bytes`, physical memory that is mapped nowhere.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub unmapped_bytes: u64,
+    /// The call that brought the memory back after it had been unmapped: its innermost frame outside
+    /// of frameworks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub brought_back_by: Option<FrameFacts>,
     /// Of what is held on the device, 0 to 1.
     pub share: f64,
     /// Ordinal as the process saw it; null: not known.
@@ -157,6 +168,12 @@ fn holder_facts(
     HolderFacts {
         bytes: holder.bytes,
         count: holder.count,
+        paused_bytes: holder.paused,
+        unmapped_bytes: holder.unmapped,
+        brought_back_by: holder
+            .brought_back_by
+            .and_then(|by| classifier.frame(by, classifier.roles(by).lead))
+            .map(frame_facts),
         share: holder.bytes as f64 / total.max(1) as f64,
         device: ordinal(holder.device),
         library: holder.library.clone(),

@@ -44,6 +44,9 @@ pub struct ProcessFacts {
     pub live_is_known: bool,
     pub stopped: Option<Stopped>,
     pub events: u64,
+    /// What the recorder cost the process; absent in traces that do not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recorder: Option<RecorderFacts>,
     /// The moment of the figures below: the end, unless another was asked for.
     pub at_s: f64,
     pub devices: Vec<DeviceFacts>,
@@ -51,7 +54,38 @@ pub struct ProcessFacts {
     pub host_registered: HostFacts,
     /// What makes it differ from the other processes of the run.
     pub odd: Option<String>,
+    /// What did not fit together; all 0 in a sound trace.
+    pub inconsistencies: InconsistencyFacts,
     pub damage: Damage,
+}
+
+#[derive(Debug, Serialize)]
+pub struct RecorderFacts {
+    /// In its part of the calls, without the driver's: `timed_s` of `timed_calls`, one call in
+    /// `timed_one_of`; null where none was timed.
+    pub in_calls_s: Option<f64>,
+    pub timed_calls: u64,
+    pub timed_s: f64,
+    pub timed_one_of: u64,
+    /// Of records.
+    pub written_bytes: u64,
+    /// Different ones.
+    pub stacks: u64,
+}
+
+#[derive(Debug, Serialize)]
+pub struct InconsistencyFacts {
+    /// Allocated again while live.
+    pub replaced: u64,
+    /// Freed, or a free refused, though not known.
+    pub unknown_frees: u64,
+    pub unknown_restores: u64,
+    /// Without a known origin.
+    pub unknown_sites: u64,
+    /// PyTorch's blocks that were live when the memory below them went for good.
+    pub blocks_without_memory: u64,
+    /// What the recorder itself found odd.
+    pub told: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -108,6 +142,9 @@ pub struct DeviceFacts {
     /// PyTorch's cache; absent where no blocks of it were recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub torch: Option<super::torch::TorchFacts>,
+    /// Memory that was unmapped and mapped again; absent where none was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sleeps: Option<super::sleeps::SleepsFacts>,
     pub largest_live: Vec<LiveAllocationFacts>,
     /// The last few.
     pub refusals: Vec<RefusalFacts>,
@@ -217,11 +254,27 @@ fn process_facts(process: &Process, odd: Option<String>, top: usize) -> ProcessF
             .as_ref()
             .map(|stop| Stopped { at_s: seconds(stop.time_ns), reason: wording::stop_text(stop) }),
         events: process.ending.events,
+        recorder: process.ending.recorder_cost.map(|cost| RecorderFacts {
+            in_calls_s: (cost.calls > 0).then(|| seconds(cost.in_hooks_ns())),
+            timed_calls: cost.calls,
+            timed_s: seconds(cost.ns),
+            timed_one_of: cost.one_of,
+            written_bytes: cost.bytes,
+            stacks: cost.stacks,
+        }),
         at_s: seconds(state.time_ns),
         devices: process.devices().map(|(id, d)| device_facts(process, id, d, top)).collect(),
         host_pinned: host_facts(&state.host_pinned),
         host_registered: host_facts(&state.host_registered),
         odd,
+        inconsistencies: InconsistencyFacts {
+            replaced: state.inconsistencies.replaced,
+            unknown_frees: state.inconsistencies.unknown_frees,
+            unknown_restores: state.inconsistencies.unknown_restores,
+            unknown_sites: state.inconsistencies.unknown_sites,
+            blocks_without_memory: state.inconsistencies.blocks_without_memory,
+            told: state.inconsistencies.told,
+        },
         damage: Damage {
             places: process.damage.ranges.len() as u64,
             bytes: process.damage.bytes(),
@@ -273,6 +326,7 @@ fn device_facts(process: &Process, id: DeviceId, device: &DeviceState, top: usiz
             .map(|kind| (kind.name(), kind_facts(device, kind)))
             .collect(),
         torch: super::torch::facts(process, id, device),
+        sleeps: super::sleeps::facts(process, id),
         largest_live: largest(&process.state.live, id, top)
             .into_iter()
             .map(|holder| {

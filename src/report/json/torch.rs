@@ -13,6 +13,11 @@ use crate::report::segments::SegmentCounts;
 pub struct TorchFacts {
     pub allocated_bytes: u64,
     pub reserved_bytes: u64,
+    /// Of the allocated bytes, those without memory: it was unmapped and may come back; the others;
+    /// and of the reserved bytes those without memory.
+    pub paused_bytes: u64,
+    pub resident_bytes: u64,
+    pub reserved_paused_bytes: u64,
     pub peak_allocated_bytes: u64,
     pub peak_allocated_at_s: f64,
     pub peak_reserved_bytes: u64,
@@ -66,6 +71,9 @@ pub fn facts(process: &Process, id: DeviceId, device: &DeviceState) -> Option<To
     Some(TorchFacts {
         allocated_bytes: cache.allocated,
         reserved_bytes: cache.reserved,
+        paused_bytes: cache.paused,
+        resident_bytes: cache.resident(),
+        reserved_paused_bytes: cache.reserved_paused,
         peak_allocated_bytes: cache.peak_allocated.bytes,
         peak_allocated_at_s: s(cache.peak_allocated.time_ns),
         peak_reserved_bytes: cache.peak_reserved.bytes,

@@ -81,6 +81,10 @@ fn sums(frag: &Frag) -> String {
     };
     row(&mut table, "reserved", frag.reserved, several(frag.segments.len() as u64, "segment"));
     row(&mut table, "allocated", frag.allocated, String::new());
+    if frag.reserved_paused > 0 {
+        let what = format!("unmapped, may come back; {} of it in blocks", size(frag.paused));
+        row(&mut table, "  asleep", frag.reserved_paused, what);
+    }
     row(&mut table, "free", frag.free(), format!("the largest piece {}", size(frag.largest_free)));
     row(&mut table, "  releasable", frag.releasable(), "in segments that hold nothing".into());
     let usual = |pool: &PoolFrag, name: &str| {

@@ -147,9 +147,11 @@ pub(super) fn table(
     title: &str,
     how: ListingOptions,
 ) -> String {
-    let mut table = Table::new(4, "lrrrll");
+    let mut table = Table::new(4, "rrrll");
     let last = if how.by == GroupBy::Library { "the most of it" } else { "" };
-    table.head(&[title, "bytes", "share", "count", "library", last]);
+    // The title stands above the bytes: in a column of its own it would make the lines too long.
+    let title = if title.is_empty() { "bytes" } else { title };
+    table.head(&[title, "share", "count", "library", last]);
     for holder in holders.iter().take(how.top) {
         let share = format!("{:.1} %", holder.bytes as f64 * 100.0 / total.max(1) as f64);
         let lead = match classifier.frame(holder.stack, holder.lead) {
@@ -157,7 +159,6 @@ pub(super) fn table(
             None => classifier.symbols.why_empty(holder.stack).to_string(),
         };
         table.styled([
-            (String::new(), PLAIN),
             (size(holder.bytes), PLAIN),
             (share, PLAIN),
             (count(holder.count), PLAIN),
@@ -166,10 +167,21 @@ pub(super) fn table(
         ]);
         let mut under = |text: String| {
             let empty = || (String::new(), PLAIN);
-            table.styled([empty(), empty(), empty(), empty(), empty(), (text, DIM)]);
+            table.styled([empty(), empty(), empty(), empty(), (text, DIM)]);
         };
         if let Some(caller) = classifier.frame(holder.stack, holder.caller) {
             under(format!("called from {}", words(caller, how)));
+        }
+        if holder.paused > 0 {
+            under(format!("{} more asleep: unmapped, may come back", size(holder.paused)));
+        }
+        if holder.unmapped > 0 {
+            under(format!("{} of it mapped nowhere", size(holder.unmapped)));
+        }
+        if let Some(by) = holder.brought_back_by
+            && let Some(frame) = classifier.frame(by, classifier.roles(by).lead)
+        {
+            under(format!("brought back by {}", words(frame, how)));
         }
         if how.full {
             for frame in classifier.symbols.stack(holder.stack) {

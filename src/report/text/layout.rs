@@ -13,6 +13,9 @@ pub const WARN: Style = AnsiColor::Yellow.on_default();
 pub const BAD: Style = AnsiColor::Red.on_default().bold();
 pub const PLAIN: Style = Style::new();
 
+/// Columns of a report.
+pub const WIDTH: usize = 100;
+
 pub fn paint(style: Style, text: &str) -> String {
     match style == PLAIN || text.is_empty() {
         true => text.to_string(),
@@ -21,11 +24,11 @@ pub fn paint(style: Style, text: &str) -> String {
 }
 
 /// Characters of a line; 0: as many as there are.
-static WIDTH: AtomicUsize = AtomicUsize::new(0);
+static COLUMNS: AtomicUsize = AtomicUsize::new(0);
 
 /// From here on tables are no wider than this: cells of text are shortened.
 pub fn set_width(columns: Option<usize>) {
-    WIDTH.store(columns.unwrap_or(0), Relaxed);
+    COLUMNS.store(columns.unwrap_or(0), Relaxed);
 }
 
 /// Text is not shortened below this.
@@ -74,19 +77,21 @@ impl Table {
         self.rows.push(cells.collect());
     }
 
+    fn width(&self, column: usize) -> usize {
+        let cells = self.rows.iter().filter_map(|row| row.get(column));
+        cells.map(|(text, _)| text.chars().count()).max().unwrap_or(0)
+    }
+
     /// Lines that end in a newline, without spaces before it. A column that is empty everywhere
     /// takes no room.
     pub fn render(&self) -> String {
-        self.render_in(WIDTH.load(Relaxed))
+        self.render_in(COLUMNS.load(Relaxed))
     }
 
     /// `most`: characters of a line; 0: as many as there are.
     fn render_in(&self, most: usize) -> String {
-        let width = |column: usize| {
-            let cells = self.rows.iter().filter_map(|row| row.get(column));
-            cells.map(|(text, _)| text.chars().count()).max().unwrap_or(0)
-        };
-        let mut widths: Vec<usize> = (0..self.sides.len()).map(width).collect();
+        let mut widths: Vec<usize> =
+            (0..self.sides.len()).map(|column| self.width(column)).collect();
         let below = if most > 0 { self.fit(&mut widths, most) } else { None };
         let mut out = String::new();
         for row in &self.rows {

@@ -113,13 +113,12 @@ fn one(found: &Leaks, classifier: &StackClassifier, leak: &Leak, how: ListingOpt
         Level::Tensor => "block",
     };
     let device = gpu_name(leak.device);
-    let mut out = format!(
-        "  {}  {}: {} in {}",
-        paint(style, verdict),
-        device,
-        paint(BOLD, &size(leak.bytes)),
-        several(leak.count, piece)
-    );
+    let mut out =
+        format!("  {}  {}: {}", paint(style, verdict), device, paint(BOLD, &size(leak.bytes)),);
+    // Of what the driver takes for itself, and of graphs, pieces are not counted.
+    if leak.count > 0 {
+        out.push_str(&format!(" in {}", several(leak.count, piece)));
+    }
     if let Some(growth) = &leak.growth {
         out.push_str(&format!(", +{}/s", size(growth.bytes_per_second as u64)));
     }

@@ -12,6 +12,7 @@ mod options;
 mod overview;
 pub mod phases;
 mod process;
+mod sleeps;
 mod sum;
 mod torch;
 pub mod tree;

@@ -62,6 +62,14 @@ pub(super) fn of_device(process: &Process, id: DeviceId, device: &DeviceState) -
     if cache.refusals_recovered > 0 || cache.ooms > 0 {
         say(if cache.ooms > 0 { WARN } else { PLAIN }, refusals(cache));
     }
+    if cache.reserved_paused > 0 {
+        let text = format!(
+            "{} of the reserved asleep: unmapped, may come back; {} of it in blocks",
+            size(cache.reserved_paused),
+            size(cache.paused)
+        );
+        say(PLAIN, text);
+    }
     if cache.outside > 0 {
         let text =
             format!("{} of blocks lie on memory that no driver call showed", gib(cache.outside));
@@ -110,10 +118,10 @@ pub(super) fn parts(
 ) -> Option<[(u64, &'static str); 3]> {
     let cache = &device.cache;
     let known = shown != Moment::Peak && process.state.live_is_known() && cache.outside == 0;
-    let others = device.live_bytes.checked_sub(cache.reserved)?;
+    let others = device.live_bytes.checked_sub(cache.reserved_resident())?;
     (known && cache.reserved > 0).then_some([
-        (cache.allocated, "tensors"),
-        (cache.free(), "unused in PyTorch's cache"),
+        (cache.resident(), "tensors"),
+        (cache.free_resident(), "unused in PyTorch's cache"),
         (others, "other allocations"),
     ])
 }

@@ -58,7 +58,7 @@ mod tests {
     use crate::analysis::Held;
 
     fn node(name: &str, bytes: u64, children: Vec<Node>) -> Node {
-        Node { name: name.into(), held: Held { bytes, count: 1 }, children }
+        Node { name: name.into(), held: Held { bytes, count: 1, ..Held::default() }, children }
     }
 
     #[test]

@@ -235,6 +235,26 @@ fn nothing_is_replaced_unasked() {
 }
 
 #[test]
+fn one_trace_goes_into_the_file_that_is_named() {
+    let scratch = Scratch::new();
+    let run = scratch.0.join("vramtrace-20260101-120000");
+    std::fs::create_dir(&run).unwrap();
+    training().write(&run.join("r0.vtrace"));
+    // The newest run, and the same by its name.
+    good(&scratch, &["pack", "-o", "demo.vtrace"]);
+    good(&scratch, &["pack", "vramtrace-20260101-120000", "-o", "again.vtrace"]);
+    for name in ["demo.vtrace", "again.vtrace"] {
+        assert!(TraceReader::new(&std::fs::read(scratch.0.join(name)).unwrap()).is_ok(), "{name}");
+    }
+    // A directory is one.
+    good(&scratch, &["pack", "-o", "new/"]);
+    assert!(scratch.0.join("new/r0.vtrace").is_file());
+    std::fs::create_dir(scratch.0.join("there")).unwrap();
+    good(&scratch, &["pack", "-o", "there"]);
+    assert!(scratch.0.join("there/r0.vtrace").is_file());
+}
+
+#[test]
 fn a_run_of_several_ranks_is_packed_beside_its_traces() {
     let scratch = Scratch::new();
     let run = scratch.0.join("vramtrace-20260101-120000");

@@ -24,3 +24,16 @@ fn calls_on_small_stacks_are_as_without_us() {
         }
     }
 }
+
+/// A main thread's stack grows as it is touched. How far it reaches is asked once for a stretch of it, not
+/// at each call: no call costs a call of the system.
+#[test]
+fn deep_in_the_main_thread_a_call_asks_the_system_nothing() {
+    let program = Program::compiled("gcc", "deep.c", &["-std=gnu11", "-O1", "-rdynamic", "-ldl"]);
+    for kib in [4, 60, 300, 2000] {
+        let run = program.run(Setup::simulated().preload().arg(kib).arg(2000)).ok();
+        let asked: u32 = run.stdout.trim().strip_prefix("asked ").unwrap().parse().unwrap();
+        assert!(asked < 40, "{kib} KiB deep: {asked} times in 4000 calls");
+        assert_eq!(run.only_report()["devices"][0]["allocations"], 2000);
+    }
+}

@@ -270,10 +270,10 @@ fn report_shows_holders_and_libraries_at_the_peak_and_the_end() {
     has(
         &shown,
         &[
-            "held at the peak bytes share count library",
+            "held at the peak share count library",
             "160.00 MiB 61.5 % 2 PyTorch modeling_gpt2.py:212 GPT2Attention._attn",
             "called from train.py:41 train",
-            "held at the end bytes share count library",
+            "held at the end share count library",
             "64.00 MiB 39.5 % 1 NCCL train.py:41 train",
             "by library at the peak live allocations",
             "PyTorch 164.00 MiB 66.00 MiB 3",

@@ -36,6 +36,7 @@ fn writers() -> Vec<Vec<String>> {
         words("export t.vtrace --format folded"),
         words("export t.vtrace --format torch-snapshot"),
         words("flame t.vtrace"),
+        words("report --html t.vtrace"),
         words("pack t.vtrace"),
     ];
     all.push(vec!["import".into(), snapshot()]);

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use testkit::trace_builder::{SECOND, TraceBuilder};
-use testkit::{Program, Scratch, Setup, vramtrace};
+use testkit::{InteractiveProgram, Program, Scratch, Setup, vramtrace};
 use vramtrace_format::physical::MIB;
 use vramtrace_format::{Definition, Kind, TraceReader};
 
@@ -47,6 +47,27 @@ fn nor_is_one_of_an_older_trace_shown() {
     t.write(&scratch.0.join("t.vtrace"));
     let all = told(&scratch.0.join("t.vtrace"));
     assert!(!all.contains(KEY) && all.contains("--hf-token ***"), "{all}");
+
+    let (from, to) = (scratch.0.join("t.vtrace"), scratch.0.join("packed.vtrace"));
+    assert!(vramtrace().arg("pack").arg(from).arg("-o").arg(&to).status().unwrap().success());
+    let bytes = std::fs::read(&to).unwrap();
+    assert!(!bytes.windows(KEY.len()).any(|part| part == KEY.as_bytes()), "nor is it packed");
+    let command = TraceReader::new(&bytes).unwrap().header().command.clone();
+    assert_eq!(command, ["python3", "train.py", "--hf-token", "***"]);
+}
+
+#[test]
+fn ps_shows_none() {
+    let setup = Setup::simulated().preload().arg("--hf-token").arg(KEY);
+    let mut process = InteractiveProgram::start(setup);
+    assert_eq!(process.result("a 16"), 0);
+    let listed = vramtrace().args(["ps", "--json"]).output().unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    let line = vramtrace().arg("ps").output().unwrap();
+    let line = String::from_utf8(line.stdout).unwrap();
+    drop(process);
+    assert!(!listed.contains(KEY) && listed.contains("--hf-token ***"), "{listed}");
+    assert!(!line.contains(KEY), "{line}");
 }
 
 #[test]

@@ -4,5 +4,6 @@ mod allocator_truth;
 mod blocks;
 mod blocks_export;
 mod frag;
+mod sleeping;
 mod snapshot_export;
 mod whatif;

@@ -106,7 +106,7 @@ fn block(t: &mut TraceBuilder, at: u64, key: u64, size: u64, stack: u32) {
 
 fn vmm(t: &mut TraceBuilder, at: u64, object: u64, address: u64, size: u64) {
     t.alloc_by(at, Kind::Vmm, object, size, 1);
-    t.event(at, Event::Map { address, size, offset: 0, object });
+    t.event(at, Event::Map { address, size, offset: 0, object, stack: Default::default() });
 }
 
 /// PyTorch with a segment, with pages, and waiting; NCCL beside it.
@@ -132,7 +132,10 @@ fn mixed() -> TraceBuilder {
     block(&mut t, 14 * SECOND, segment + 16 * MIB, 2 * MIB, 2);
     // A page goes with a block in it that nobody freed.
     block(&mut t, 15 * SECOND, pages + 45 * MIB, MIB, 2);
-    t.event(16 * SECOND, Event::Unmap { address: pages + 40 * MIB, size: 20 * MIB });
+    t.event(
+        16 * SECOND,
+        Event::Unmap { address: pages + 40 * MIB, size: 20 * MIB, stack: Default::default() },
+    );
     t.free(16 * SECOND, Space::Vmm, 52);
     // In no memory that is known; over another; in memory that somebody else uses whole.
     block(&mut t, 17 * SECOND, 900 << 30, MIB, 2);
@@ -153,6 +156,7 @@ fn mixed() -> TraceBuilder {
 #[test]
 fn segments_pages_waiting_blocks_and_other_libraries_are_in_the_snapshot() {
     let scratch = Scratch::new();
+    scratch.contradicts();
     let path = scratch.0.join("mixed.vtrace");
     mixed().write(&path);
     let facts = facts(&export(&path));
@@ -199,7 +203,15 @@ fn a_trace_that_lost_its_beginning_starts_from_its_checkpoint() {
     t.event(at, Event::Alloc(alloc(segment + 3 * MIB, Space::Block, MIB, of_block)));
     t.event(
         at,
-        Event::CheckpointMap { id: 1, address: page, size: 20 * MIB, offset: 0, object: 9 },
+        Event::CheckpointMap {
+            id: 1,
+            address: page,
+            size: 20 * MIB,
+            offset: 0,
+            object: 9,
+            owner: Default::default(),
+            stack: Default::default(),
+        },
     );
     t.event(at, told(alloc(segment, Space::Device, 20 * MIB, device)));
     t.event(at, told(alloc(9, Space::Vmm, 20 * MIB, vmm_site)));
@@ -239,6 +251,7 @@ fn a_snapshot_has_each_device_and_of_an_empty_trace_no_segment() {
 #[test]
 fn options_that_a_snapshot_has_not_are_refused() {
     let scratch = Scratch::new();
+    scratch.contradicts();
     let (one, two) = (scratch.0.join("one.vtrace"), scratch.0.join("two.vtrace"));
     mixed().write(&one);
     let mut other = mixed();

@@ -10,6 +10,7 @@
 //! let report = ours.only_report();
 //! ```
 
+pub mod address_model;
 mod binaries;
 mod interactive;
 mod program;
@@ -19,17 +20,20 @@ mod run;
 mod scratch;
 mod setup;
 mod shared_memory;
+mod skip;
 pub mod torch_stand_ins;
 pub mod trace_builder;
 mod trace_bytes;
+mod verify;
 
 pub use binaries::{bin_dir, repository, shim, sim, sim_dir, temporary, vramtrace};
 pub use interactive::InteractiveProgram;
 pub use program::Program;
-pub use pythons::{pythons, skip};
+pub use pythons::pythons;
 pub use reachable::{reachable, reachable_directory};
 pub use run::{Run, report};
 pub use scratch::Scratch;
 pub use setup::Setup;
 pub use shared_memory::SharedMemory;
+pub use skip::skip;
 pub use trace_bytes::trace_bytes;

@@ -12,6 +12,22 @@ impl Ledger {
         self.totals(device).live.load(Relaxed)
     }
 
+    /// Begins to watch the peak anew, and gives the one that was watched so far.
+    pub fn begin_peak(&self, device: DeviceId) -> u64 {
+        let totals = self.totals(device);
+        totals.watched_peak.swap(totals.live.load(Relaxed), Relaxed)
+    }
+
+    /// The peak since [`Ledger::begin_peak`], which gave `before`: whoever watched then goes on.
+    pub fn end_peak(&self, device: DeviceId, before: u64) -> u64 {
+        self.totals(device).watched_peak.fetch_max(before, Relaxed)
+    }
+
+    /// The peak since it was last watched anew.
+    pub fn watched_peak(&self, device: DeviceId) -> u64 {
+        self.totals(device).watched_peak.load(Relaxed)
+    }
+
     /// Physical bytes of one kind.
     pub fn live_of(&self, device: DeviceId, kind: Kind) -> u64 {
         self.totals(device).kinds[kind as usize].load(Relaxed)

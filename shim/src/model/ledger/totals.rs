@@ -43,6 +43,8 @@ pub(super) struct DeviceTotals {
     pub live: AtomicU64,
     pub peak: AtomicU64,
     pub peak_time_ns: AtomicU64,
+    /// The peak since somebody began to watch it.
+    pub watched_peak: AtomicU64,
     pub kinds: [AtomicU64; KINDS],
     pub refused_by_cap: AtomicU64,
     pub refused_by_driver: AtomicU64,
@@ -63,6 +65,9 @@ impl DeviceTotals {
             let live = self.live.load(Relaxed);
             if live > self.peak.fetch_max(live, Relaxed) {
                 self.peak_time_ns.store(now_ns, Relaxed);
+            }
+            if live > self.watched_peak.load(Relaxed) {
+                self.watched_peak.fetch_max(live, Relaxed);
             }
         }
         kind_ok && live_ok

@@ -10,8 +10,8 @@
 //! address first. An object is announced as freed when its last reference goes, and its bytes may
 //! be given back to the cap only when no call that took a reference away is still under way.
 
-mod mappings;
 mod objects;
+mod reservations;
 mod state;
 mod ties;
 
@@ -20,10 +20,10 @@ mod model_test;
 #[cfg(test)]
 mod tests;
 
-pub use mappings::Mapping;
 pub use objects::{Change, Object, What};
 pub use state::{Dropped, Settled, State};
 pub use ties::{Owner, Region};
+pub use vramtrace_format::address_space::Mapping;
 
 use crate::model::ledger::Removed;
 use crate::runtime::lock::{Guard, Lock};

@@ -1,7 +1,9 @@
-//! Random sequences against the plainest model there is: a list of references.
+//! Random sequences against the plainest models there are: a list of references, and what is known
+//! of each unit of addresses.
 
-use super::{Mapping, Owner, Region, State, What};
-use vramtrace_format::DeviceId;
+use super::{Mapping, Owner, Region, Settled, State, What};
+use testkit::address_model::AddressModel;
+use vramtrace_format::{DeviceId, SiteId, StackId};
 
 /// xorshift64*: the test must repeat exactly from its seed.
 struct Random(u64);
@@ -15,30 +17,34 @@ impl Random {
     }
 }
 
-/// Every byte of the small address space names the object that it shows; handles, and ties, are
+/// Every unit of the small address space names the object that it shows; handles, and ties, are
 /// plain lists. An object lives while its number is found anywhere.
-#[derive(Default)]
 struct Model {
     handles: Vec<(u64, u64)>,
-    bytes: Vec<Option<u64>>,
+    space: AddressModel,
     ties: Vec<(u64, u64)>,
 }
 
 impl Model {
     fn lives(&self, object: u64) -> bool {
         self.handles.iter().any(|(_, o)| *o == object)
-            || self.bytes.contains(&Some(object))
+            || self.space.shows(object)
             || self.ties.iter().any(|(_, o)| *o == object)
     }
 }
 
 const SPACE: u64 = 64;
 const HANDLES: u64 = 6;
+/// Reservations have this many units, and begin at their multiples.
+const RESERVED: u64 = 16;
+/// Bytes of a unit.
+const UNIT: u64 = 4096;
 
 fn run(seed: u64, steps: u32) {
     let mut random = Random(seed | 1);
     let mut state: State<()> = State::default();
-    let mut model = Model { bytes: vec![None; SPACE as usize], ..Model::default() };
+    let space = AddressModel::new(SPACE as usize, UNIT);
+    let mut model = Model { handles: Vec::new(), space, ties: Vec::new() };
     let mut all: Vec<u64> = Vec::new();
     let mut gone: Vec<u64> = Vec::new();
     for step in 0..steps {
@@ -48,12 +54,18 @@ fn run(seed: u64, steps: u32) {
         let done = random.below(4) != 0;
         let range = address as usize..(address + size) as usize;
         let before: Vec<u64> = all.iter().copied().filter(|o| model.lives(*o)).collect();
-        let settled = match random.below(7) {
+        let (at, bytes) = (model.space.address(address as usize), size * UNIT);
+        let slot = (address / RESERVED * RESERVED) as usize;
+        let slot = slot..slot + RESERVED as usize;
+        let slot_at = model.space.address(slot.start);
+        let settled = match random.below(12) {
             0 => {
                 if model.handles.iter().any(|(h, _)| *h == handle) {
                     continue;
                 }
-                let (object, stale) = state.created(handle, What::Device, DeviceId(0), size);
+                let (object, stale) = state.created(handle, What::Device, DeviceId(0), bytes);
+                state.object_mut(object).expect("it was made").maker = StackId(object as u32);
+                model.space.created(object, size);
                 all.push(object);
                 model.handles.push((handle, object));
                 stale
@@ -71,23 +83,27 @@ fn run(seed: u64, steps: u32) {
             }
             3 => {
                 let Some(object) = state.hold_handle(handle) else { continue };
+                // Within one reservation, as the driver wants it.
+                let size = size.min(RESERVED - address % RESERVED);
                 if done {
-                    model.bytes[range].fill(Some(object));
-                    state.held_by_mapping(Mapping { address, size, offset: 0, object })
+                    model.space.map(address as usize, object, 0, size);
+                    let mapping = Mapping::new(at, size * UNIT, 0, object);
+                    state.held_by_mapping(mapping, StackId(0))
                 } else {
                     state.let_go(object)
                 }
             }
             4 => {
-                let dropped = state.begin_unmap(address, size);
+                let dropped = state.begin_unmap(at, bytes);
                 if done {
-                    model.bytes[range].fill(None);
+                    model.space.unmap(range);
                 }
                 state.settle(dropped, done)
             }
             5 => {
-                let held = state.hold_address(address);
-                assert_eq!(held, model.bytes[address as usize]);
+                let held = state.hold_address(at);
+                let shown = model.space.units[address as usize].mapped;
+                assert_eq!(held, shown.map(|(object, _)| object));
                 let Some(object) = held else { continue };
                 let known = model.handles.iter().find(|(_, o)| *o == object).map(|(h, _)| *h);
                 let free = (0..HANDLES).find(|n| !model.handles.iter().any(|(h, _)| h == n));
@@ -97,6 +113,44 @@ fn run(seed: u64, steps: u32) {
                         state.held_by_handle(object, handle)
                     }
                     _ => state.let_go(object),
+                }
+            }
+            6 | 7 => {
+                if model.space.reservation(slot.start).is_some() {
+                    continue;
+                }
+                state.reserve(slot_at, RESERVED * UNIT, SiteId(0), StackId(9));
+                model.space.reserve(slot);
+                Settled::default()
+            }
+            8 => {
+                let freed = state.begin_free(slot_at, RESERVED * UNIT);
+                let known = model.space.reservation(slot.start).is_some();
+                assert_eq!(freed.is_some(), known && !model.space.is_mapped(slot.clone()));
+                match freed {
+                    Some(freed) if !done => state.take_back(&freed),
+                    Some(_) => model.space.free(&slot),
+                    None => continue,
+                }
+                Settled::default()
+            }
+            // Sleeps, or wakes where it has a large object.
+            9 => {
+                let dropped = state.begin_unmap(slot_at, RESERVED * UNIT);
+                if done {
+                    model.space.unmap(slot);
+                }
+                state.settle(dropped, done)
+            }
+            10 => {
+                let Some(object) = state.hold_handle(handle) else { continue };
+                let size = state.object(object).map_or(0, |one| one.size);
+                if size < RESERVED * UNIT {
+                    state.let_go(object)
+                } else {
+                    model.space.map(slot.start, object, 0, RESERVED);
+                    let mapping = Mapping::new(slot_at, RESERVED * UNIT, 0, object);
+                    state.held_by_mapping(mapping, StackId(0))
                 }
             }
             _ => {
@@ -116,6 +170,7 @@ fn run(seed: u64, steps: u32) {
         };
         for (number, _) in &settled.gone {
             assert!(before.contains(number) && !model.lives(*number), "seed {seed} step {step}");
+            model.space.ended(*number);
             gone.push(*number);
         }
         for object in before {
@@ -125,17 +180,13 @@ fn run(seed: u64, steps: u32) {
             let known = state.object(*object).is_some();
             assert_eq!(known, model.lives(*object), "seed {seed} step {step} object {object}");
         }
-        for (at, byte) in model.bytes.iter().enumerate() {
-            let at = at as u64;
-            let shown = state.mappings().find(|m| m.address <= at && at < m.address + m.size);
-            assert_eq!(shown.map(|m| m.object), *byte, "seed {seed} step {step}");
-        }
+        model.space.check(&state.space, &format!("seed {seed} step {step}"));
     }
     assert!(!gone.is_empty(), "seed {seed} freed nothing");
 }
 
 #[test]
-fn random_sequences_agree_with_a_plain_list_of_references() {
+fn random_sequences_agree_with_the_plainest_models() {
     for seed in 1..=200 {
         run(seed, 300);
     }

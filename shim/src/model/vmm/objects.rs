@@ -1,9 +1,9 @@
 //! The objects and who refers to them.
 
 use crate::runtime::fallible::MakeRoom;
-use crate::runtime::fixed_hash::HashMap;
+use crate::runtime::fallible_map::Map;
 use crate::runtime::hash_table::NoMemory;
-use vramtrace_format::DeviceId;
+use vramtrace_format::{DeviceId, StackId};
 
 /// What an object is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +26,8 @@ pub struct Object<P> {
     pub device: DeviceId,
     /// Bytes; 0 for an import that was not mapped yet.
     pub size: u64,
+    /// The stack that made it; 0 until it is mapped.
+    pub maker: StackId,
     /// References: handles, mappings, ties and calls under way that may become one of these.
     references: u32,
     /// Calls under way that took a reference away.
@@ -50,14 +52,14 @@ pub enum Change {
 
 #[derive(Debug)]
 pub struct Objects<P> {
-    live: HashMap<u64, Object<P>>,
+    live: Map<u64, Object<P>>,
     /// Numbers are ours and never reused: the driver reuses its handles.
     next: u64,
 }
 
 impl<P> Default for Objects<P> {
     fn default() -> Self {
-        Objects { live: HashMap::default(), next: 1 }
+        Objects { live: Map::default(), next: 1 }
     }
 }
 
@@ -68,12 +70,22 @@ impl<P> Objects<P> {
     }
 
     /// A new object with one reference. Returns its number.
+    /// Without memory (see [`Objects::make_room`]) nothing is kept behind the number: its bytes stay
+    /// counted.
     pub fn create(&mut self, what: What, device: DeviceId, size: u64) -> u64 {
         let number = self.next;
         self.next += 1;
-        let object =
-            Object { what, device, size, references: 1, dropping: 0, ended: false, parked: None };
-        self.live.insert(number, object);
+        let object = Object {
+            what,
+            device,
+            size,
+            maker: StackId(0),
+            references: 1,
+            dropping: 0,
+            ended: false,
+            parked: None,
+        };
+        let _ = self.live.insert(number, object);
         number
     }
 

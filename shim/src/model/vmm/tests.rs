@@ -1,7 +1,7 @@
 //! The orders in which programs create, map, release and unmap.
 
 use super::*;
-use vramtrace_format::DeviceId;
+use vramtrace_format::{DeviceId, StackId};
 
 const GPU: DeviceId = DeviceId(0);
 
@@ -15,7 +15,7 @@ fn create(state: &mut State<()>, handle: u64) -> u64 {
 
 fn map(state: &mut State<()>, handle: u64, address: u64) {
     let object = state.hold_handle(handle).expect("a known handle");
-    let settled = state.held_by_mapping(Mapping { address, size: 10, offset: 0, object });
+    let settled = state.held_by_mapping(Mapping::new(address, 10, 0, object), StackId(0));
     assert!(settled.gone.is_empty());
 }
 
@@ -213,5 +213,5 @@ fn a_bind_by_address_holds_each_object_of_the_range() {
         create(&mut s, handle);
         map(&mut s, handle, handle * 10);
     }
-    assert_eq!(s.hold_range(15, 10), [(1, 0, 5), (2, 5, 5)]);
+    assert_eq!(s.hold_range(15, 10).unwrap(), [(1, 0, 5), (2, 5, 5)]);
 }

@@ -9,4 +9,4 @@ mod wording;
 
 pub use full::{OomOptions, text};
 pub use list::{none, others};
-pub(super) use short::fatal;
+pub(in crate::report) use short::fatal;

@@ -9,6 +9,7 @@ use crate::analysis::oom::{Advice, Cause as Why, PostMortem, UsedPart, UsedSum};
 use crate::analysis::whatif::Origin;
 use crate::analysis::{GroupBy, Level, StackClassifier, autograd};
 use crate::replay::DeviceState;
+use crate::report::wording::cause_words;
 use crate::symbols::Frame;
 use crate::units::{clean, count, gib, several, size};
 
@@ -170,16 +171,7 @@ pub fn part(what: &UsedPart) -> String {
         UsedPart::Rounding => "rest of pages and pools".into(),
         UsedPart::Context => "context".into(),
         UsedPart::Limits => "local memory and heaps".into(),
-        UsedPart::Driver(cause) => match cause {
-            Cause::Modules => "modules".into(),
-            Cause::LocalMemory => "local memory".into(),
-            Cause::Heap => "heap of kernels".into(),
-            Cause::Streams => "streams".into(),
-            Cause::Graphs => "graphs".into(),
-            Cause::Sharing => "sharing".into(),
-            Cause::Context => "context, later".into(),
-            Cause::Other => "driver's own".into(),
-        },
+        UsedPart::Driver(cause) => cause_words(*cause).into(),
         UsedPart::Unattributed => "unattributed".into(),
         UsedPart::Counted => "under way".into(),
     }

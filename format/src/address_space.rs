@@ -1,0 +1,461 @@
+//! What lies at which device address: reservations, what is mapped in them, and what was unmapped
+//! there and may come back.
+//!
+//! Allocators that sleep (vLLM, torch_memory_saver, TensorRT-LLM) unmap physical memory and map
+//! other memory at the same address later; nothing else tells of it. Recorder and reader derive it
+//! by these rules alone, so that they agree:
+//!
+//! * A reservation of which every byte is mapped or asleep is **whole**. What is unmapped in a whole
+//!   one falls asleep: it keeps its owner, which is who made the first object there. So does what
+//!   has been asleep before. What else is unmapped in another (a segment that PyTorch expands, say)
+//!   is given back.
+//! * Memory that is mapped over what is asleep wakes it: the owner stays.
+//! * An object of which a reservation shows more bytes than it has is a **placeholder** (kvcached
+//!   maps one zero page wherever nothing is). It backs nothing; unmapping it puts nothing to sleep
+//!   but what had been asleep below it.
+//! * The end of a reservation ends what was asleep in it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::ids::{DeviceId, SiteId, StackId};
+
+/// Who holds bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    pub stack: StackId,
+    pub device: DeviceId,
+}
+
+/// An owner's bytes that were mapped again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Woken {
+    pub owner: Owner,
+    /// The call that brought them back; 0 = not known.
+    pub by: StackId,
+}
+
+/// A piece of address space that shows `[offset, offset + size)` of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    pub address: u64,
+    pub size: u64,
+    pub offset: u64,
+    /// Number of the object.
+    pub object: u64,
+    /// `None`: its bytes are those of the object's maker.
+    pub woken: Option<Woken>,
+}
+
+/// Bytes of a reservation that were unmapped and may come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asleep {
+    pub address: u64,
+    pub size: u64,
+    pub owner: Owner,
+    /// What was mapped there: if it comes back, nothing has changed.
+    pub was: Option<Mapping>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reservation {
+    pub address: u64,
+    pub size: u64,
+    pub site: SiteId,
+    pub stack: StackId,
+    /// Bytes that are mapped or asleep.
+    covered: u64,
+}
+
+/// What an unmap took out, enough to put it back.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// The mappings as they were.
+    pub whole: Vec<Mapping>,
+    /// What stayed of those that were only partly covered.
+    pub rest: Vec<Mapping>,
+    /// The parts that were taken out, by address: `whole` without `rest`.
+    pub cut: Vec<Mapping>,
+    /// Those of them that fell asleep.
+    pub slept: Vec<Asleep>,
+}
+
+/// What a mapping became.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Put {
+    /// By address; several where it woke bytes of several owners.
+    pub pieces: Vec<Mapping>,
+    /// What was asleep there.
+    pub woke: Vec<Asleep>,
+    /// Its object is a placeholder from here on: other mappings of it back nothing any more.
+    pub is_placeholder_now: bool,
+}
+
+/// A reservation that ended, enough to put it back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Freed {
+    pub reservation: Reservation,
+    pub asleep: Vec<Asleep>,
+}
+
+/// Mappings and reservations by address. Mappings never overlap, nor do reservations, nor what is
+/// asleep; nothing is both mapped and asleep.
+#[derive(Clone, Debug, Default)]
+pub struct AddressSpace {
+    mappings: BTreeMap<u64, Mapping>,
+    reservations: BTreeMap<u64, Reservation>,
+    asleep: BTreeMap<u64, Asleep>,
+    /// Bytes of an object that a reservation shows.
+    shown: BTreeMap<(u64, u64), u64>,
+    placeholders: BTreeSet<u64>,
+    used: bool,
+}
+
+fn end(address: u64, size: u64) -> u64 {
+    address.saturating_add(size)
+}
+
+impl Mapping {
+    pub fn new(address: u64, size: u64, offset: u64, object: u64) -> Mapping {
+        Mapping { address, size, offset, object, woken: None }
+    }
+
+    pub fn end(&self) -> u64 {
+        end(self.address, self.size)
+    }
+
+    /// The part of it inside `[from, to)`, if any.
+    fn cut(&self, from: u64, to: u64) -> Option<Mapping> {
+        let start = self.address.max(from);
+        let end = self.end().min(to);
+        (start < end).then(|| Mapping {
+            address: start,
+            size: end - start,
+            offset: self.offset.saturating_add(start - self.address),
+            ..*self
+        })
+    }
+
+    /// Does it show the same bytes of the same object at the same address?
+    fn shows_the_same(&self, other: &Mapping) -> bool {
+        let place = |mapping: &Mapping| mapping.offset.wrapping_sub(mapping.address);
+        self.object == other.object && place(self) == place(other)
+    }
+}
+
+impl Asleep {
+    pub fn end(&self) -> u64 {
+        end(self.address, self.size)
+    }
+
+    fn cut(&self, from: u64, to: u64) -> Option<Asleep> {
+        let start = self.address.max(from);
+        let end = self.end().min(to);
+        let was = self.was.and_then(|was| was.cut(from, to));
+        (start < end).then(|| Asleep { address: start, size: end - start, was, ..*self })
+    }
+}
+
+impl Reservation {
+    pub fn end(&self) -> u64 {
+        end(self.address, self.size)
+    }
+
+    /// Every byte of it is mapped or asleep.
+    pub fn is_whole(&self) -> bool {
+        self.covered >= self.size
+    }
+}
+
+/// The place of the first of these pieces that may reach into `[address, ..)`.
+macro_rules! first_touching {
+    ($map:expr, $address:expr) => {
+        match $map.range(..=$address).next_back() {
+            Some((start, piece)) if piece.end() > $address => *start,
+            _ => $address,
+        }
+    };
+}
+
+impl AddressSpace {
+    /// The reservation that holds `address`.
+    pub fn reservation_at(&self, address: u64) -> Option<&Reservation> {
+        let (_, found) = self.reservations.range(..=address).next_back()?;
+        (address < found.end()).then_some(found)
+    }
+
+    /// The mapping that shows `address`.
+    pub fn at(&self, address: u64) -> Option<Mapping> {
+        let (_, mapping) = self.mappings.range(..=address).next_back()?;
+        (address < mapping.end()).then_some(*mapping)
+    }
+
+    /// All mappings that touch `[address, address + size)`, by address.
+    pub fn touching(&self, address: u64, size: u64) -> impl Iterator<Item = &Mapping> {
+        let first = first_touching!(self.mappings, address);
+        self.mappings.range(first..end(address, size).max(first)).map(|(_, mapping)| mapping)
+    }
+
+    /// All mappings, by address.
+    pub fn mappings(&self) -> impl Iterator<Item = &Mapping> {
+        self.mappings.values()
+    }
+
+    pub fn reservations(&self) -> impl Iterator<Item = &Reservation> {
+        self.reservations.values()
+    }
+
+    /// What is asleep, by address.
+    pub fn asleep(&self) -> impl Iterator<Item = &Asleep> {
+        self.asleep.values()
+    }
+
+    /// Was anything ever reserved?
+    pub fn was_used(&self) -> bool {
+        self.used
+    }
+
+    /// What is asleep in `[address, address + size)`, cut to it.
+    pub fn asleep_in(&self, address: u64, size: u64) -> Vec<Asleep> {
+        let to = end(address, size);
+        let first = first_touching!(self.asleep, address);
+        let touching = self.asleep.range(first..to.max(first));
+        touching.filter_map(|(_, piece)| piece.cut(address, to)).collect()
+    }
+
+    /// Parts of reservations without memory, by address: start and end.
+    pub fn unbacked(&self) -> Vec<(u64, u64)> {
+        let mut all = Vec::new();
+        for reservation in self.reservations.values() {
+            let mut from = reservation.address;
+            let touching = self.touching(from, reservation.size);
+            let backing = touching.filter(|mapping| !self.is_placeholder(mapping.object));
+            let ends = backing.map(|mapping| (mapping.address, mapping.end()));
+            for (start, end) in ends.chain([(reservation.end(), reservation.end())]) {
+                if from < start {
+                    all.push((from, start));
+                }
+                from = from.max(end);
+            }
+        }
+        all
+    }
+
+    /// Is there memory where this mapping is? Not where a reservation shows a placeholder.
+    pub fn backs(&self, mapping: &Mapping) -> bool {
+        !self.is_placeholder(mapping.object) || self.reservation_at(mapping.address).is_none()
+    }
+
+    /// Is it mapped where nothing else is, and backs nothing?
+    pub fn is_placeholder(&self, object: u64) -> bool {
+        self.placeholders.contains(&object)
+    }
+
+    /// An object is no more.
+    pub fn forget_object(&mut self, object: u64) {
+        self.placeholders.remove(&object);
+    }
+
+    /// Addresses are reserved. Reservations that they overlap went unseen: they come back.
+    pub fn reserve(&mut self, address: u64, size: u64, site: SiteId, stack: StackId) -> Vec<Freed> {
+        let to = end(address, size);
+        let first = first_touching!(self.reservations, address);
+        let stale: Vec<u64> =
+            self.reservations.range(first..to.max(first)).map(|(start, _)| *start).collect();
+        let stale = stale.into_iter().filter_map(|start| self.free(start)).collect();
+        // Mappings may be known before their reservation.
+        let covered = self.touching(address, size).filter_map(|mapping| mapping.cut(address, to));
+        let covered: Vec<Mapping> = covered.collect();
+        let mut reservation = Reservation { address, size, site, stack, covered: 0 };
+        for mapping in &covered {
+            reservation.covered = reservation.covered.saturating_add(mapping.size);
+            let shown = self.shown.entry((mapping.object, address)).or_default();
+            *shown = shown.saturating_add(mapping.size);
+        }
+        self.reservations.insert(address, reservation);
+        self.used = true;
+        stale
+    }
+
+    /// The reservation that begins at `address` ends, and what is asleep in it.
+    pub fn free(&mut self, address: u64) -> Option<Freed> {
+        let reservation = self.reservations.remove(&address)?;
+        let (from, to) = (reservation.address, reservation.end());
+        let asleep: Vec<Asleep> =
+            self.asleep.range(from..to.max(from)).map(|(_, piece)| *piece).collect();
+        for piece in &asleep {
+            self.asleep.remove(&piece.address);
+        }
+        let shown: Vec<u64> = self.touching(from, reservation.size).map(|m| m.object).collect();
+        for object in shown {
+            self.shown.remove(&(object, from));
+        }
+        Some(Freed { reservation, asleep })
+    }
+
+    /// Undoes [`AddressSpace::free`].
+    pub fn restore(&mut self, freed: &Freed) {
+        let Reservation { address, size, site, stack, .. } = freed.reservation;
+        let _ = self.reserve(address, size, site, stack);
+        for piece in &freed.asleep {
+            self.fall_asleep(*piece);
+        }
+    }
+
+    /// Bytes of a reservation are asleep: a checkpoint tells them, or a free was refused.
+    pub fn fall_asleep(&mut self, piece: Asleep) {
+        if self.touching(piece.address, piece.size).next().is_some()
+            || !self.asleep_in(piece.address, piece.size).is_empty()
+        {
+            return;
+        }
+        self.cover(piece.address, piece.size, true);
+        self.asleep.insert(piece.address, piece);
+    }
+
+    /// Bytes of a mapping or of what is asleep come into, or leave, their reservation.
+    fn cover(&mut self, address: u64, size: u64, comes: bool) {
+        let Some((_, reservation)) = self.reservations.range_mut(..=address).next_back() else {
+            return;
+        };
+        if address >= reservation.end() {
+            return;
+        }
+        reservation.covered = match comes {
+            true => reservation.covered.saturating_add(size),
+            false => reservation.covered.saturating_sub(size),
+        };
+    }
+
+    fn show(&mut self, mapping: &Mapping, comes: bool) {
+        let Some(reservation) = self.reservation_at(mapping.address).map(|found| found.address)
+        else {
+            return;
+        };
+        let key = (mapping.object, reservation);
+        if comes {
+            let shown = self.shown.entry(key).or_default();
+            *shown = shown.saturating_add(mapping.size);
+        } else if let Some(shown) = self.shown.get_mut(&key) {
+            *shown = shown.saturating_sub(mapping.size);
+            if *shown == 0 {
+                self.shown.remove(&key);
+            }
+        }
+    }
+
+    fn insert(&mut self, mapping: Mapping) {
+        self.cover(mapping.address, mapping.size, true);
+        self.show(&mapping, true);
+        self.mappings.insert(mapping.address, mapping);
+    }
+
+    fn remove(&mut self, mapping: &Mapping) {
+        if self.mappings.remove(&mapping.address).is_some() {
+            self.cover(mapping.address, mapping.size, false);
+            self.show(mapping, false);
+        }
+    }
+
+    /// An object is mapped; the caller has taken out what was mapped there. `by`: the stack of the
+    /// call. `bytes`: of the object; 0 = not known.
+    pub fn put(&mut self, mapping: Mapping, by: StackId, bytes: u64) -> Put {
+        let (from, to) = (mapping.address, mapping.end());
+        let mut put = Put::default();
+        let mut at = from;
+        for asleep in self.asleep_in(from, mapping.size) {
+            self.wake(&asleep);
+            put.pieces.extend(mapping.cut(at, asleep.address));
+            at = asleep.end();
+            let Some(piece) = mapping.cut(asleep.address, at) else { continue };
+            let woken = match asleep.was {
+                Some(was) if was.shows_the_same(&piece) => was.woken,
+                _ => Some(Woken { owner: asleep.owner, by }),
+            };
+            put.pieces.push(Mapping { woken, ..piece });
+            put.woke.push(asleep);
+        }
+        // Also where it is as long as nothing.
+        put.pieces.extend(mapping.cut(at, to));
+        for piece in &put.pieces {
+            self.insert(*piece);
+        }
+        let shown = self.reservation_at(from).map(|found| (mapping.object, found.address));
+        let shown = shown.and_then(|key| self.shown.get(&key)).copied().unwrap_or(0);
+        if bytes > 0 && shown > bytes {
+            put.is_placeholder_now = self.placeholders.insert(mapping.object);
+        }
+        put
+    }
+
+    /// Takes a part out of what is asleep.
+    fn wake(&mut self, part: &Asleep) {
+        let first = first_touching!(self.asleep, part.address);
+        let Some(whole) = self.asleep.remove(&first) else { return };
+        self.cover(part.address, part.size, false);
+        let rests = [whole.cut(0, part.address), whole.cut(part.end(), u64::MAX)];
+        for rest in rests.into_iter().flatten() {
+            self.asleep.insert(rest.address, rest);
+        }
+    }
+
+    /// Takes `[address, address + size)` out; mappings that stick out keep what sticks out.
+    /// `maker`: who made an object.
+    pub fn take(&mut self, address: u64, size: u64, maker: impl Fn(u64) -> Owner) -> Taken {
+        let to = end(address, size);
+        let mut taken = Taken::default();
+        taken.whole.extend(self.touching(address, size));
+        // As they are before this call: it may take a placeholder out first. What was brought back
+        // once may be so again.
+        let is_whole = |mapping: &Mapping| {
+            let reservation = self.reservation_at(mapping.address);
+            reservation.is_some_and(|one| one.is_whole() || mapping.woken.is_some())
+        };
+        let whole: Vec<bool> = taken.whole.iter().map(is_whole).collect();
+        for (mapping, whole) in taken.whole.iter().zip(whole) {
+            self.remove(mapping);
+            let rests = [mapping.cut(0, address), mapping.cut(to, u64::MAX)];
+            for rest in rests.into_iter().flatten() {
+                self.insert(rest);
+                taken.rest.push(rest);
+            }
+            let Some(cut) = mapping.cut(address, to) else { continue };
+            taken.cut.push(cut);
+            let owner = match cut.woken {
+                Some(woken) => Some(woken.owner),
+                None if self.is_placeholder(cut.object) => None,
+                None => Some(maker(cut.object)),
+            };
+            if let Some(owner) = owner.filter(|_| whole) {
+                let Mapping { address, size, .. } = cut;
+                let piece = Asleep { address, size, owner, was: Some(cut) };
+                self.cover(address, size, true);
+                self.asleep.insert(address, piece);
+                taken.slept.push(piece);
+            }
+        }
+        taken
+    }
+
+    /// Undoes [`AddressSpace::take`].
+    pub fn put_back(&mut self, taken: &Taken) {
+        for piece in &taken.slept {
+            if self.asleep.get(&piece.address) == Some(piece) {
+                self.wake(piece);
+            }
+        }
+        for mapping in &taken.rest {
+            self.remove(mapping);
+        }
+        for mapping in &taken.whole {
+            self.insert(*mapping);
+        }
+    }
+
+    /// Forgets all.
+    pub fn clear(&mut self) {
+        *self = AddressSpace::default();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,142 @@
+"""The recorder's functions in this process (shim/src/hooks/python_api.rs), and what needs nothing else."""
+
+import ctypes
+import os
+
+from . import VramtraceError
+
+#: The version of the contract that this package knows.
+KNOWN = 1
+
+
+class Functions:
+    """Those of a recorder that is loaded. None takes the interpreter's lock while it is in the recorder."""
+
+    def __init__(self, library):
+        name, size = ctypes.c_char_p, ctypes.c_size_t
+        u32, u64, pair = ctypes.c_uint32, ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64 * 2)
+
+        def function(what, result, *arguments):
+            found = getattr(library, "vramtrace_python_" + what)
+            found.restype, found.argtypes = result, arguments
+            return found
+
+        self.state = function("state", u32)
+        self.push = function("push", None, name, size)
+        self.pop = function("pop", None)
+        self.start = function("start", u64, name, size)
+        self.end = function("end", None, u64)
+        self.mark = function("mark", None, name, size)
+        self.usage = function("usage", size, ctypes.c_void_p, size, u32)
+        self.trace = function("trace", size, ctypes.c_void_p, size)
+        self.limit = function("limit", ctypes.c_int32, u32, u64, pair)
+        self.unlimit = function("unlimit", None, u32, pair)
+        self.peak_begin = function("peak_begin", u64, u32)
+        self.peak_end = function("peak_end", u64, u32, u64)
+
+    def text(self, function, *more):
+        """What a function writes into a buffer, as bytes."""
+        room = 1 << 14
+        while True:
+            buffer = ctypes.create_string_buffer(room)
+            length = function(buffer, room, *more)
+            if length <= room:
+                return buffer.raw[:length]
+            # It may have grown meanwhile.
+            room = 2 * length
+
+
+_functions = None
+_looked = False
+
+
+def functions():
+    """``None``: there is no recorder, or one of another contract."""
+    global _functions, _looked
+    if not _looked:
+        # A preloaded library is in the scope of the program.
+        library = ctypes.CDLL(None)
+        try:
+            version = library.vramtrace_python_api
+        except AttributeError:
+            found = None
+        else:
+            version.restype = ctypes.c_uint32
+            found = version()
+        if found is not None:
+            if found != KNOWN:
+                import warnings
+
+                from . import VramtraceWarning
+
+                warnings.warn(
+                    "the recorder in this process speaks version %d with Python, this package version "
+                    "%d: install the same version of both" % (found, KNOWN),
+                    VramtraceWarning,
+                    stacklevel=3,
+                )
+            else:
+                _functions = Functions(library)
+        _looked = True
+    return _functions
+
+
+def is_active():
+    """Whether the recorder is in this process."""
+    return functions() is not None
+
+
+def trace():
+    """The path of this process's trace, which has all that was recorded up to now.
+
+    ``None``: nothing is recorded (yet): there is no recorder, it was told to record nothing, or the
+    process has not used a GPU.
+    """
+    recorder = functions()
+    if recorder is None:
+        return None
+    return os.fsdecode(recorder.text(recorder.trace)) or None
+
+
+def snapshot(path):
+    """Copies the trace as it is now to a new file, which all commands read; gives its path.
+
+    The process goes on recording. For its owner alone; a file that is there is not overwritten.
+    """
+    source = trace()
+    if source is None:
+        raise VramtraceError(
+            "there is no trace to copy: " + why_not()
+        )
+    path = os.fspath(path)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(source, "rb") as reader:
+        with os.fdopen(os.open(path, flags, 0o600), "wb") as writer:
+            try:
+                while True:
+                    block = reader.read(1 << 20)
+                    if not block:
+                        break
+                    # Windows that are still empty are holes.
+                    if block.count(0) == len(block):
+                        writer.seek(len(block), os.SEEK_CUR)
+                    else:
+                        writer.write(block)
+                writer.truncate()
+            except BaseException:
+                os.unlink(path)
+                raise
+    return path
+
+
+def why_not():
+    """Why nothing is recorded."""
+    recorder = functions()
+    if recorder is None:
+        return (
+            "the recorder is not in this process; start it with `vramtrace run python ...`, or with "
+            "LD_PRELOAD naming libvramtrace.so"
+        )
+    if recorder.state() & 1 == 0:
+        return "this process has not used a GPU yet"
+    return "the recorder writes no trace (VRAMTRACE_OUT=off, or it could not write one)"

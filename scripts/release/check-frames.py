@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+"""The frames of a recorded run against those that Python itself prints.
+
+check-frames.py VRAMTRACE PYTHON SCRIPT OUT: runs tests/python/frames_situations.py under the recorder on
+the simulated driver. Each stack must have the very frames of `traceback`, and native frames too. Where
+the recorder says that it does not know this Python, no stack may have a Python frame.
+"""
+import json
+import os
+import pickle
+import subprocess
+import sys
+
+
+def main():
+    vramtrace, python, script, out = sys.argv[1:]
+    run = subprocess.run(
+        [vramtrace, "run", "--simulate", "--out", out, "--", python, script],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True,
+        env=dict(os.environ, VRAMTRACE_STACK_DEPTH="1000"),
+    )
+    if run.returncode != 0:
+        sys.exit("%s: exit status %d\n%s" % (python, run.returncode, run.stderr))
+    said = {}
+    for line in run.stdout.splitlines():
+        one = json.loads(line)
+        said[one["size"]] = [tuple(frame) for frame in one["frames"]]
+    off = [line for line in run.stderr.splitlines() if "stacks are off" in line]
+    pickled = out + "/snapshot.pickle"
+    subprocess.run(
+        [vramtrace, "export", "--format", "torch-snapshot", "-o", pickled, out],
+        check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )
+    with open(pickled, "rb") as file:
+        segments = pickle.load(file)["segments"]
+    checked = native = 0
+    for segment in segments:
+        frames = [(f["name"], f["filename"], f["line"]) for f in segment["frames"]]
+        ours = [f for f in frames if f[1].endswith(".py") or f[1].startswith("<")]
+        native += len(frames) > len(ours)
+        theirs = said.pop(segment["total_size"], None)
+        if theirs is None:
+            sys.exit("%s: an allocation of %d bytes that the program did not make" % (python, segment["total_size"]))
+        if any("Python stacks" in line for line in off):
+            theirs = []
+        if ours != theirs:
+            at = next((n for n, pair in enumerate(zip(ours, theirs)) if pair[0] != pair[1]), 0)
+            sys.exit(
+                "%s: size %d, from frame %d on\n  ours   %s\n  theirs %s"
+                % (python, segment["total_size"], at, ours[at : at + 8], theirs[at : at + 8])
+            )
+        checked += 1
+    version = subprocess.check_output([python, "--version"], universal_newlines=True).strip()
+    if checked < 180 or said:
+        sys.exit("%s: %d stacks were compared, %d are missing" % (version, checked, len(said)))
+    if native != checked:
+        sys.exit("%s: %d of %d stacks have no native frames\n%s" % (version, checked - native, checked, off))
+    print("%s: %d stacks as Python shows them, all with native frames %s" % (version, checked, off or ""))
+
+
+if __name__ == "__main__":
+    main()

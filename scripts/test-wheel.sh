@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# The wheel as a user gets it: installed with pip into a fresh venv, used, and removed again. Builds it when
+# there is none in dist/ (scripts/release.sh --wheel). Runs the tests of the Python package with a real
+# pytest and a real Jupyter kernel; SKIPs those, and says so, where they cannot be installed.
+set -eu
+cd "$(dirname "$0")/.."
+wheel=$(ls dist/vramtrace-*.whl 2>/dev/null | head -1)
+if [ -z "$wheel" ]; then
+    scripts/release.sh --wheel
+    wheel=$(ls dist/vramtrace-*.whl | head -1)
+fi
+wheel=$PWD/$wheel
+fail() { echo "test-wheel: $*" >&2; exit 1; }
+where=$(mktemp -d "${TMPDIR:-/tmp}/vramtrace-wheel.XXXXXX")
+trap 'rm -rf "$where"' EXIT
+python=${PYTHON:-python3}
+repository=$PWD
+cd "$where"
+
+size=$(stat -c %s "$wheel")
+[ "$size" -le 10000000 ] || fail "the wheel has $size bytes; at most 10 MB"
+"$python" "$repository/scripts/release/wheel-contents.py" "$wheel"
+
+echo "== pip install"
+"$python" -m venv venv
+find venv | sort >before.txt
+venv/bin/pip install --quiet --disable-pip-version-check --no-index --no-deps "$wheel"
+venv/bin/vramtrace --version
+# First minutes: no GPU, no repository, no compiler is needed.
+(mkdir first && cd first && ../venv/bin/vramtrace demo --recorded >demo.txt 2>demo.err) || fail "vramtrace demo --recorded: $(tail -3 first/demo.err)"
+grep -q NewGELUActivation first/demo.txt || fail "the recorded demo does not name its holders"
+venv/bin/python "$repository/scripts/release/check-frames.py" venv/bin/vramtrace venv/bin/python \
+    "$repository/tests/python/frames_situations.py" frames
+# The command by a link, as pipx and uv install it.
+mkdir links && ln -s "$where/venv/bin/vramtrace" links/vramtrace
+links/vramtrace run --simulate --out linked -- venv/bin/python -c \
+    'import ctypes; ctypes.CDLL("libcuda.so.1").cuInit(0); import vramtrace; assert vramtrace.is_active()'
+
+echo "== pip uninstall"
+venv/bin/pip uninstall --quiet --disable-pip-version-check --yes vramtrace
+find venv -name __pycache__ -prune -o -print | sort >after.txt
+grep -v __pycache__ before.txt | diff - after.txt || fail "pip uninstall left files behind"
+
+echo "== pip install --target"
+venv/bin/pip install --quiet --disable-pip-version-check --no-index --no-deps --target target "$wheel"
+target/bin/vramtrace run --simulate --out targeted -- "$python" -c 'import ctypes; ctypes.CDLL("libcuda.so.1")'
+
+echo "== the package, the pytest plugin, Jupyter"
+venv/bin/pip install --quiet --disable-pip-version-check --no-index --no-deps "$wheel"
+if ! venv/bin/pip install --quiet --disable-pip-version-check pytest ipykernel nbclient; then
+    echo "SKIP package: pip could not install pytest, ipykernel and nbclient"
+    exit 0
+fi
+# A kernel is found by the venv's own kernelspec.
+PATH=$where/venv/bin:$PATH venv/bin/python -m pytest -q -p no:cacheprovider "$repository/tests/python/package"
+"$repository/scripts/release/measure.sh" venv

@@ -1,0 +1,280 @@
+//! What the Python package `vramtrace` calls: a few exported functions, found by name with ctypes.
+//!
+//! Contract, version 1 (`vramtrace_python_api`). A function that is there keeps its meaning; new ones
+//! may come with the same version. Texts are UTF-8 with a length, without a NUL. Any thread may call
+//! at any time, with or without the interpreter's lock. No call makes the driver do anything, errno is
+//! kept, and nothing unwinds into the caller. In a call of the driver (from its callbacks) they do
+//! nothing and give 0. A forked child begins anew.
+//!
+//! ```c
+//! uint32_t vramtrace_python_api(void);                        // 1
+//! uint32_t vramtrace_python_state(void);                      // bit 0: the driver was used, bit 1: a trace is written
+//! void     vramtrace_python_push(const char *, size_t);       // a phase of this thread, and its end
+//! void     vramtrace_python_pop(void);
+//! uint64_t vramtrace_python_start(const char *, size_t);      // a phase that any thread may end
+//! void     vramtrace_python_end(uint64_t);
+//! void     vramtrace_python_mark(const char *, size_t);
+//! size_t   vramtrace_python_usage(char *, size_t, uint32_t);  // JSON; how long it is, also if that is more
+//!                                                             // than there is room for; last: call sites to name
+//! size_t   vramtrace_python_trace(char *, size_t);            // the trace's path, likewise; 0: there is none.
+//!                                                             // What was recorded is in the file afterwards
+//! int32_t  vramtrace_python_limit(uint32_t device, uint64_t bytes, uint64_t before[2]);
+//!                                 // lowers the cap of this process; 0: done, 1: it is as low already, 2: no such device
+//! void     vramtrace_python_unlimit(uint32_t device, const uint64_t before[2]);
+//!                                 // as it was, unless somebody changed it meanwhile
+//! uint64_t vramtrace_python_peak_begin(uint32_t device);      // watches the peak anew; for peak_end
+//! uint64_t vramtrace_python_peak_end(uint32_t device, uint64_t);  // the peak since then; may be nested
+//! ```
+
+use crate::driver::depth;
+use crate::hooks::state::{self, Process};
+use crate::hooks::{after_call, before_call, mark, python_usage};
+use crate::runtime::{errno, log, own_stack, panic_boundary};
+use core::ffi::c_char;
+use std::os::unix::ffi::OsStrExt;
+use vramtrace_format::{DeviceId, StopReason};
+
+const VERSION: u32 = 1;
+/// Stands for "no cap".
+const NO_CAP: u64 = u64::MAX;
+/// Devices that can have a cap.
+const DEVICES: u32 = 64;
+
+/// Runs a function of the contract.
+fn run<R: Default>(work: impl FnOnce(Option<&'static Process>) -> R) -> R {
+    let Some(depth) = depth::enter() else { return R::default() };
+    depth.settle();
+    let kept = errno::get();
+    let outcome = panic_boundary::catch(|| {
+        let result = own_stack::run(|| work(state::existing()));
+        if let Some(process) = state::existing() {
+            after_call::after_block(process);
+        }
+        result
+    });
+    errno::set(kept);
+    outcome.unwrap_or_else(|_| {
+        if let Some(process) = state::existing().filter(|p| p.usage.first_panic()) {
+            log::line(format_args!(
+                "internal error in a call of the Python package; recording ends here, the program \
+                 goes on"
+            ));
+            process.trace_writer.stop(StopReason::Panic, 0);
+        }
+        R::default()
+    })
+}
+
+/// # Safety
+/// Null, or so many bytes.
+unsafe fn text<'t>(at: *const c_char, length: usize) -> std::borrow::Cow<'t, str> {
+    match at.is_null() {
+        true => "".into(),
+        // SAFETY: as the caller promises. No more than is kept of a name.
+        false => String::from_utf8_lossy(unsafe {
+            core::slice::from_raw_parts(at.cast(), length.min(mark::LONGEST + 4))
+        }),
+    }
+}
+
+/// Copies what there is room for; how long it is.
+///
+/// # Safety
+/// Room for so many bytes.
+unsafe fn give(text: &[u8], room: *mut c_char, size: usize) -> usize {
+    if !room.is_null() {
+        let count = text.len().min(size);
+        // SAFETY: as the caller promises.
+        unsafe { core::ptr::copy_nonoverlapping(text.as_ptr(), room.cast(), count) };
+    }
+    text.len()
+}
+
+fn device(number: u32) -> Option<DeviceId> {
+    (number < DEVICES).then_some(DeviceId(number as u8))
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub extern "C" fn vramtrace_python_api() -> u32 {
+    VERSION
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub extern "C" fn vramtrace_python_state() -> u32 {
+    run(|process| match process {
+        None => 0,
+        Some(process) => 1 | u32::from(process.trace_writer.path().is_some()) << 1,
+    })
+}
+
+/// # Safety
+/// A name of that length.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn vramtrace_python_push(name: *const c_char, length: usize) {
+    // SAFETY: as the caller promises.
+    run(|process| mark::push(process, 0, &unsafe { text(name, length) }));
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub extern "C" fn vramtrace_python_pop() {
+    run(|process| mark::pop(process, 0));
+}
+
+/// # Safety
+/// A name of that length.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn vramtrace_python_start(name: *const c_char, length: usize) -> u64 {
+    // SAFETY: as the caller promises.
+    run(|process| mark::start(process, 0, &unsafe { text(name, length) }))
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub extern "C" fn vramtrace_python_end(range: u64) {
+    run(|process| mark::end(process, range));
+}
+
+/// # Safety
+/// A name of that length.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn vramtrace_python_mark(name: *const c_char, length: usize) {
+    // SAFETY: as the caller promises.
+    run(|process| mark::moment(process, 0, &unsafe { text(name, length) }));
+}
+
+/// # Safety
+/// Room for so many bytes, or null.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn vramtrace_python_usage(
+    room: *mut c_char,
+    size: usize,
+    sites: u32,
+) -> usize {
+    run(|process| {
+        let usage = python_usage::as_json(process, sites as usize);
+        // SAFETY: as the caller promises.
+        unsafe { give(usage.as_bytes(), room, size) }
+    })
+}
+
+/// # Safety
+/// Room for so many bytes, or null.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn vramtrace_python_trace(room: *mut c_char, size: usize) -> usize {
+    run(|process| {
+        let Some(process) = process else { return 0 };
+        process.trace_writer.refresh();
+        process.trace_writer.write_now(process);
+        let Some(path) = process.trace_writer.path() else { return 0 };
+        // SAFETY: as the caller promises.
+        unsafe { give(path.as_os_str().as_bytes(), room, size) }
+    })
+}
+
+/// # Safety
+/// Room for the two words.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn vramtrace_python_limit(
+    number: u32,
+    bytes: u64,
+    before: *mut [u64; 2],
+) -> i32 {
+    let Some(device) = device(number) else { return 2 };
+    run(|process| {
+        // A cap may be set before the driver is used.
+        let process = process.unwrap_or_else(state::current);
+        before_call::apply_orders(process);
+        let limit = process.cap.limit(device);
+        if limit.is_some_and(|limit| limit <= bytes) {
+            return 1;
+        }
+        // SAFETY: as the caller promises.
+        unsafe { *before = [limit.unwrap_or(NO_CAP), bytes] };
+        before_call::change_limit(process, device, Some(bytes));
+        process.trace_writer.refresh();
+        0
+    })
+}
+
+/// # Safety
+/// The two words that `vramtrace_python_limit` wrote.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn vramtrace_python_unlimit(number: u32, before: *const [u64; 2]) {
+    let Some(device) = device(number) else { return };
+    run(|process| {
+        let Some(process) = process else { return };
+        before_call::apply_orders(process);
+        // SAFETY: as the caller promises.
+        let [limit, lowered] = unsafe { *before };
+        if process.cap.limit(device) == Some(lowered) {
+            before_call::change_limit(
+                process,
+                device,
+                Some(limit).filter(|limit| *limit != NO_CAP),
+            );
+            process.trace_writer.refresh();
+        }
+    });
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub extern "C" fn vramtrace_python_peak_begin(number: u32) -> u64 {
+    let device = device(number);
+    run(|process| {
+        process.zip(device).map_or(0, |(process, device)| process.ledger.begin_peak(device))
+    })
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub extern "C" fn vramtrace_python_peak_end(number: u32, before: u64) -> u64 {
+    let device = device(number);
+    run(|process| {
+        process.zip(device).map_or(0, |(process, device)| process.ledger.end_peak(device, before))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_and_room() {
+        let name = "vorwärts";
+        // SAFETY: that many bytes.
+        assert_eq!(unsafe { text(name.as_ptr().cast(), name.len()) }, name);
+        // SAFETY: null.
+        assert_eq!(unsafe { text(core::ptr::null(), 7) }, "");
+        let mut room = [0u8; 4];
+        // SAFETY: room for 4.
+        assert_eq!(unsafe { give(b"abcdef", room.as_mut_ptr().cast(), 4) }, 6);
+        assert_eq!(&room, b"abcd");
+        // SAFETY: none.
+        assert_eq!(unsafe { give(b"abc", core::ptr::null_mut(), 0) }, 3);
+        assert!(device(63).is_some() && device(64).is_none());
+    }
+
+    #[test]
+    fn a_lower_cap_and_back() {
+        let mut before = [0; 2];
+        // Of this test alone.
+        let number = 61;
+        let limit = || state::current().cap.limit(DeviceId(number as u8));
+        // SAFETY: room for both words, here and below.
+        unsafe {
+            assert_eq!(vramtrace_python_limit(64, 1, &mut before), 2);
+            assert_eq!(vramtrace_python_limit(number, 5 << 30, &mut before), 0);
+            assert_eq!((limit(), before), (Some(5 << 30), [NO_CAP, 5 << 30]));
+            let mut inner = [0; 2];
+            assert_eq!(vramtrace_python_limit(number, 6 << 30, &mut inner), 1);
+            assert_eq!(vramtrace_python_limit(number, 4 << 30, &mut inner), 0);
+            vramtrace_python_unlimit(number, &inner);
+            assert_eq!(limit(), Some(5 << 30));
+            vramtrace_python_unlimit(number, &before);
+            assert_eq!(limit(), None);
+            // Somebody else's stays.
+            assert_eq!(vramtrace_python_limit(number, 5 << 30, &mut before), 0);
+            state::current().cap.set_limit(DeviceId(number as u8), Some(3 << 30));
+            vramtrace_python_unlimit(number, &before);
+            assert_eq!(limit(), Some(3 << 30));
+        }
+    }
+}

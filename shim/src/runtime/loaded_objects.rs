@@ -1,0 +1,509 @@
+//! The loaded programs and libraries, where the C library has no `_dl_find_object` (glibc 2.28 to 2.34).
+//!
+//! A table of all of them is read without any lock. It is compared with two counters of the loader at
+//! every look: how many objects were ever loaded, and how many are loaded now. If one differs, the
+//! table is made anew, under the lock that the loader holds for the moments in which it changes its
+//! list. That lock is only tried: a thread that no longer exists may hold it in a forked child.
+//!
+//! The counters and the lock are variables of the loader that have no names (`_rtld_global` is one
+//! structure). They are found by what they hold, and compared with what `dl_iterate_phdr` says each
+//! time that the table is made. Where they are not found there are no native stacks.
+//!
+//! What remains: the loader unmaps a library shortly before it takes it off its list. A walk that
+//! meets code made at run time at those addresses, on another thread and between the two, takes it for
+//! the library's.
+
+use crate::runtime::elf;
+use crate::runtime::hash_table::pages;
+use core::cell::UnsafeCell;
+use core::ffi::{c_int, c_void};
+use core::ptr::null_mut;
+use core::sync::atomic::{
+    AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
+
+/// Where an object lies, as the loader's lists say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub start: usize,
+    pub end: usize,
+    pub link_map: usize,
+    /// 0: it has none.
+    pub eh_frame_hdr: usize,
+}
+
+/// The same, for readers that come while it is written.
+struct Slot([AtomicUsize; 4]);
+
+impl Slot {
+    fn get(&self) -> Entry {
+        let [start, end, link_map, eh_frame_hdr] =
+            [0, 1, 2, 3].map(|field: usize| self.0[field].load(Ordering::Relaxed));
+        Entry { start, end, link_map, eh_frame_hdr }
+    }
+
+    fn put(&self, entry: &Entry) {
+        let Entry { start, end, link_map, eh_frame_hdr } = *entry;
+        for (field, value) in self.0.iter().zip([start, end, link_map, eh_frame_hdr]) {
+            field.store(value, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What of the loader's state is read.
+#[derive(Clone, Copy)]
+struct Variables {
+    lock: *mut libc::pthread_mutex_t,
+    loaded: *const u32,
+    ever: *const u64,
+    iterate: Iterate,
+}
+
+type Iterate = unsafe extern "C" fn(Callback, *mut c_void) -> c_int;
+type Callback = unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int;
+
+impl Variables {
+    /// Changes whenever an object comes or goes; never 0.
+    fn generation(&self) -> u64 {
+        // SAFETY: variables of the loader, which stay. It writes them in one piece.
+        unsafe { (self.ever.read_volatile() << 32) | u64::from(self.loaded.read_volatile()) }
+    }
+
+    /// `None`: this loader is another one than those that are known.
+    fn find() -> Option<Variables> {
+        const RECURSIVE: u32 = libc::PTHREAD_MUTEX_RECURSIVE as u32;
+        const MUTEX: usize = size_of::<libc::pthread_mutex_t>() / 8;
+        let (global, bytes) = elf::variable_of_start(b"_rtld_global")?;
+        let iterate = elf::of_c_library(b"dl_iterate_phdr")?;
+        // SAFETY: the function of that name.
+        let iterate = unsafe { core::mem::transmute::<usize, Iterate>(iterate) };
+        let mut said = (0u64, 0u64);
+        unsafe extern "C" fn counters(
+            info: *mut libc::dl_phdr_info,
+            size: usize,
+            said: *mut c_void,
+        ) -> c_int {
+            if size >= size_of::<libc::dl_phdr_info>() {
+                // SAFETY: the loader's record, of that size; `said` is ours.
+                unsafe { *said.cast::<(u64, u64)>() = ((*info).dlpi_adds, (*info).dlpi_subs) };
+            }
+            1
+        }
+        // SAFETY: with a callback of its type.
+        unsafe { iterate(counters, (&raw mut said).cast()) };
+        let (ever, gone) = said;
+        let words = bytes / 8;
+        // SAFETY: inside that variable.
+        let word = |n: usize| unsafe { (global as *const u64).add(n).read_volatile() };
+        // It begins with the first namespace: the first object, and the number of objects.
+        if ever == 0 || words < 2 || word(0) as usize != elf::first_object() {
+            return None;
+        }
+        if u64::from(word(1) as u32) != ever.wrapping_sub(gone) {
+            return None;
+        }
+        // A count of namespaces, two locks or three, the counter. A lock's kind is its fifth number.
+        let is_lock = |n: usize| word(n + 2) as u32 == RECURSIVE;
+        (2..words.saturating_sub(3 * MUTEX + 2)).find_map(|n| {
+            let found = (1..=16).contains(&word(n)) && is_lock(n + 1) && is_lock(n + 1 + MUTEX);
+            let counter = [2, 3].map(|locks| n + 1 + locks * MUTEX);
+            let counter = counter.into_iter().find(|at| found && word(*at) == ever)?;
+            let at = |n: usize| global + 8 * n;
+            Some(Variables {
+                lock: at(n + 1 + MUTEX) as *mut libc::pthread_mutex_t,
+                loaded: at(1) as *const u32,
+                ever: at(counter) as *const u64,
+                iterate,
+            })
+        })
+    }
+}
+
+/// All loaded objects, in order of address.
+pub struct LoadedObjects {
+    /// [`UNKNOWN`], [`USABLE`] or [`UNUSABLE`].
+    state: AtomicU32,
+    variables: UnsafeCell<Option<Variables>>,
+    /// The process whose thread makes the table anew; 0: nobody does.
+    writer: AtomicI32,
+    /// Odd while the table is written.
+    sequence: AtomicU64,
+    generation: AtomicU64,
+    count: AtomicUsize,
+    slots: AtomicPtr<Slot>,
+    /// The writer's alone.
+    room: UnsafeCell<Room>,
+}
+
+/// As many slots as in the table, and plain entries to collect in.
+struct Room {
+    collected: *mut Entry,
+    capacity: usize,
+}
+
+const UNKNOWN: u32 = 0;
+const USABLE: u32 = 1;
+const UNUSABLE: u32 = 2;
+
+// SAFETY: `variables` is written before `state` says so, and by the writer; `room` is the writer's.
+unsafe impl Sync for LoadedObjects {}
+
+/// Those of this process.
+static ALL: LoadedObjects = LoadedObjects::new();
+
+/// The one that holds this address.
+pub fn holding(address: usize) -> Option<Entry> {
+    ALL.holding(address)
+}
+
+/// Whether this C library's loader is understood.
+pub fn can_ask() -> bool {
+    ALL.is_usable()
+}
+
+/// Looks in vain before a walk gives up. The loader changes its list within a microsecond.
+const SPINS: u32 = 300;
+const YIELDS: u32 = 30;
+
+impl LoadedObjects {
+    const fn new() -> LoadedObjects {
+        LoadedObjects {
+            state: AtomicU32::new(UNKNOWN),
+            variables: UnsafeCell::new(None),
+            writer: AtomicI32::new(0),
+            sequence: AtomicU64::new(0),
+            generation: AtomicU64::new(0),
+            count: AtomicUsize::new(0),
+            slots: AtomicPtr::new(null_mut()),
+            room: UnsafeCell::new(Room { collected: null_mut(), capacity: 0 }),
+        }
+    }
+
+    fn is_usable(&self) -> bool {
+        if self.state.load(Ordering::Acquire) == UNKNOWN {
+            self.begin();
+        }
+        self.state.load(Ordering::Acquire) == USABLE
+    }
+
+    #[cold]
+    fn begin(&self) {
+        let Some(_writer) = self.write() else { return };
+        if self.state.load(Ordering::Acquire) != UNKNOWN {
+            return;
+        }
+        let found = Variables::find();
+        // SAFETY: nobody reads it before `state` is set.
+        unsafe { *self.variables.get() = found };
+        self.state.store(if found.is_some() { USABLE } else { UNUSABLE }, Ordering::Release);
+    }
+
+    fn holding(&self, address: usize) -> Option<Entry> {
+        if !self.is_usable() {
+            return None;
+        }
+        // SAFETY: set before `state` was, and not changed after it.
+        let variables = unsafe { (*self.variables.get()).as_ref() }?;
+        for attempt in 0..SPINS + YIELDS {
+            if let Some(found) = self.look(address, variables.generation()) {
+                return found;
+            }
+            if self.refresh(variables) {
+                continue;
+            }
+            match attempt < SPINS {
+                true => core::hint::spin_loop(),
+                // SAFETY: plain call.
+                false => unsafe {
+                    libc::sched_yield();
+                },
+            }
+        }
+        None
+    }
+
+    /// `None`: the table is not of this generation, or is being written.
+    #[inline]
+    fn look(&self, address: usize, generation: u64) -> Option<Option<Entry>> {
+        let before = self.sequence.load(Ordering::Acquire);
+        if before & 1 != 0 || self.generation.load(Ordering::Relaxed) != generation {
+            return None;
+        }
+        let count = self.count.load(Ordering::Relaxed);
+        let slots = self.slots.load(Ordering::Relaxed);
+        // Both are of this sequence: slots that are replaced are never freed.
+        fence(Ordering::Acquire);
+        if slots.is_null() || self.sequence.load(Ordering::Relaxed) != before {
+            return None;
+        }
+        // SAFETY: so many slots were there with this sequence.
+        let slots = unsafe { core::slice::from_raw_parts(slots, count) };
+        let behind = slots.partition_point(|slot| slot.0[0].load(Ordering::Relaxed) <= address);
+        let found = slots[..behind].last().map(Slot::get);
+        fence(Ordering::Acquire);
+        if self.sequence.load(Ordering::Relaxed) != before {
+            return None;
+        }
+        Some(found.filter(|entry| address < entry.end))
+    }
+
+    /// One writer at a time; in a forked child also in place of one that stayed behind.
+    fn write(&self) -> Option<Writer<'_>> {
+        // SAFETY: plain call.
+        let me = unsafe { libc::getpid() };
+        let order = (Ordering::Acquire, Ordering::Relaxed);
+        let taken = match self.writer.compare_exchange(0, me, order.0, order.1) {
+            Ok(_) => true,
+            Err(other) if other == me => false,
+            Err(gone) => self.writer.compare_exchange(gone, me, order.0, order.1).is_ok(),
+        };
+        // Lazily: a guard made in vain would clear the flag of the writer under way.
+        #[allow(clippy::unnecessary_lazy_evaluations)]
+        taken.then(|| Writer(self))
+    }
+
+    /// Whether the table was made anew.
+    #[cold]
+    fn refresh(&self, variables: &Variables) -> bool {
+        let Some(_writer) = self.write() else { return false };
+        // SAFETY: the loader's lock, which is an ordinary mutex. Never waited for.
+        if unsafe { libc::pthread_mutex_trylock(variables.lock) } != 0 {
+            return false;
+        }
+        // SAFETY: this is the writer.
+        let room = unsafe { &mut *self.room.get() };
+        let mut collected =
+            Collected { room, count: 0, next: elf::first_object(), consistent: true, said: 0 };
+        // SAFETY: with a callback of its type. The lock is recursive.
+        unsafe { (variables.iterate)(collect, (&raw mut collected).cast()) };
+        let Collected { count, consistent, said, .. } = collected;
+        let generation = variables.generation();
+        // SAFETY: locked above.
+        unsafe { libc::pthread_mutex_unlock(variables.lock) };
+        if !consistent || said != generation {
+            // The variables are others than they seemed to be.
+            self.state.store(UNUSABLE, Ordering::Release);
+            return false;
+        }
+        if count > room.capacity {
+            return self.make_room(room, 2 * count);
+        }
+        // SAFETY: so many were written.
+        let entries = unsafe { core::slice::from_raw_parts_mut(room.collected, count) };
+        entries.sort_unstable_by_key(|entry| entry.start);
+        self.publish(count, |slots| {
+            slots.iter().zip(entries.iter()).for_each(|(slot, entry)| slot.put(entry));
+            self.count.store(count, Ordering::Relaxed);
+            self.generation.store(generation, Ordering::Relaxed);
+        });
+        true
+    }
+
+    /// For more entries, so that the next attempt finds it. The old ones stay, for readers under way.
+    fn make_room(&self, room: &mut Room, capacity: usize) -> bool {
+        let capacity = capacity.max(256);
+        let Ok(collected) = pages(capacity * size_of::<Entry>()) else { return false };
+        let Ok(slots) = pages(capacity * size_of::<Slot>()) else { return false };
+        self.publish(0, |_| {
+            self.count.store(0, Ordering::Relaxed);
+            self.generation.store(0, Ordering::Relaxed);
+            self.slots.store(slots.cast(), Ordering::Relaxed);
+        });
+        *room = Room { collected: collected.cast(), capacity };
+        true
+    }
+
+    /// The writer changes the table.
+    fn publish(&self, count: usize, change: impl FnOnce(&[Slot])) {
+        // Odd already where a writer stayed behind in another process.
+        let odd = self.sequence.load(Ordering::Relaxed) | 1;
+        self.sequence.store(odd, Ordering::Relaxed);
+        fence(Ordering::Release);
+        let slots = self.slots.load(Ordering::Relaxed);
+        // SAFETY: so many slots, or none.
+        change(match slots.is_null() {
+            true => &[],
+            false => unsafe { core::slice::from_raw_parts(slots, count) },
+        });
+        self.sequence.store(odd + 1, Ordering::Release);
+    }
+}
+
+struct Writer<'a>(&'a LoadedObjects);
+
+impl Drop for Writer<'_> {
+    fn drop(&mut self) {
+        self.0.writer.store(0, Ordering::Release);
+    }
+}
+
+struct Collected<'a> {
+    room: &'a Room,
+    /// Counted on when there is no room.
+    count: usize,
+    /// The loader's record of the object that comes next.
+    next: usize,
+    consistent: bool,
+    said: u64,
+}
+
+unsafe extern "C" fn collect(
+    info: *mut libc::dl_phdr_info,
+    _: usize,
+    collected: *mut c_void,
+) -> c_int {
+    // SAFETY: the loader's record, and ours.
+    let (info, collected) = unsafe { (&*info, &mut *collected.cast::<Collected>()) };
+    collected.said = (info.dlpi_adds << 32) | info.dlpi_adds.wrapping_sub(info.dlpi_subs);
+    let base = info.dlpi_addr as usize;
+    // SAFETY: the list's next link, under the loader's lock.
+    let Some((link_base, link)) = (unsafe { elf::link(collected.next) }) else {
+        collected.consistent = false;
+        return 1;
+    };
+    if link_base != base {
+        collected.consistent = false;
+        return 1;
+    }
+    let link_map = core::mem::replace(&mut collected.next, link);
+    let headers = match info.dlpi_phdr.is_null() {
+        true => &[][..],
+        // SAFETY: the object's program headers, which are mapped as long as it is listed.
+        false => unsafe { core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) },
+    };
+    let (mut start, mut end, mut eh_frame_hdr) = (usize::MAX, 0, 0);
+    for header in headers {
+        let at = base.wrapping_add(header.p_vaddr as usize);
+        match header.p_type {
+            libc::PT_LOAD => {
+                start = start.min(at & !4095);
+                end = end.max(at.wrapping_add(header.p_memsz as usize));
+            }
+            libc::PT_GNU_EH_FRAME => eh_frame_hdr = at,
+            _ => {}
+        }
+    }
+    if start < end {
+        if collected.count < collected.room.capacity {
+            // SAFETY: there is room.
+            unsafe {
+                let entry = Entry { start, end, link_map, eh_frame_hdr };
+                collected.room.collected.add(collected.count).write(entry);
+            }
+        }
+        collected.count += 1;
+    }
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::loader;
+    use crate::runtime::mapped_modules;
+
+    #[test]
+    fn says_the_same_as_the_c_library() {
+        if loader::find_object().is_none() {
+            return;
+        }
+        let all = LoadedObjects::new();
+        assert!(all.is_usable(), "the loader's variables were not found");
+        let here = 0u8;
+        for address in [
+            says_the_same_as_the_c_library as *const () as usize,
+            libc::getppid as *const () as usize,
+            Variables::find().unwrap().ever as usize,
+            &raw const here as usize,
+            Box::into_raw(Box::new(5)) as usize,
+            16,
+        ] {
+            let theirs = mapped_modules::holding(address).map(|loaded| loaded.as_entry());
+            let ours = all.holding(address);
+            let (ours, theirs) = (ours.map(same), theirs.map(same));
+            assert_eq!(ours, theirs, "{address:x}");
+        }
+        // The end of the last page, or of the last byte: both are right.
+        fn same(entry: Entry) -> Entry {
+            Entry { end: entry.end.next_multiple_of(4096), ..entry }
+        }
+    }
+
+    #[test]
+    fn a_library_that_comes_and_goes() {
+        let all = LoadedObjects::new();
+        let (mut met, mut gone) = (0, 0);
+        for name in [c"libBrokenLocale.so.1", c"libnsl.so.1", c"libutil.so.1", c"libanl.so.1"] {
+            // SAFETY: libraries of the system without initialisers of note.
+            let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
+            if handle.is_null() {
+                continue;
+            }
+            // SAFETY: it was just opened.
+            let object = unsafe { elf::Object::of_handle(handle) };
+            let code = object.base();
+            let entry = all.holding(code).expect("it is loaded");
+            assert_eq!(entry.link_map, handle as usize);
+            met += 1;
+            // SAFETY: opened above.
+            unsafe { libc::dlclose(handle) };
+            gone += usize::from(all.holding(code).is_none());
+        }
+        assert!(met > 0 && gone > 0, "{met} met, {gone} gone");
+    }
+
+    #[test]
+    fn readers_while_libraries_come_and_go() {
+        let all = LoadedObjects::new();
+        let code = libc::getppid as *const () as usize;
+        let stop = core::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let readers: Vec<_> = (0..3)
+                .map(|_| {
+                    scope.spawn(|| {
+                        let mut found = 0u64;
+                        while !stop.load(Ordering::Relaxed) {
+                            if let Some(entry) = all.holding(code) {
+                                assert!(entry.start <= code && code < entry.end);
+                                found += 1;
+                            }
+                        }
+                        found
+                    })
+                })
+                .collect();
+            for _ in 0..300 {
+                // SAFETY: as above.
+                unsafe {
+                    let handle = libc::dlopen(c"libBrokenLocale.so.1".as_ptr(), libc::RTLD_NOW);
+                    if !handle.is_null() {
+                        libc::dlclose(handle);
+                    }
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+            for reader in readers {
+                assert!(reader.join().unwrap() > 0);
+            }
+        });
+    }
+
+    #[test]
+    fn a_writer_that_stayed_behind_in_another_process() {
+        let all = LoadedObjects::new();
+        let code = libc::getppid as *const () as usize;
+        let before = all.holding(code);
+        assert!(before.is_some());
+        // As a fork leaves them while another thread writes.
+        all.writer.store(1, Ordering::Relaxed);
+        all.sequence.fetch_add(1, Ordering::Relaxed);
+        assert_eq!(all.holding(code), before);
+        // Of this process: it is waited for, but not for ever.
+        // SAFETY: plain call.
+        all.writer.store(unsafe { libc::getpid() }, Ordering::Relaxed);
+        all.generation.store(0, Ordering::Relaxed);
+        assert_eq!(all.holding(code), None);
+        all.writer.store(0, Ordering::Relaxed);
+        assert_eq!(all.holding(code), before);
+    }
+}

@@ -1,0 +1,104 @@
+//! Leaks of programs that sleep: what a line holds more of at each sleep. A few sleeps say what bins
+//! of time cannot: they are the moments at which a program holds as little as it can.
+
+use std::collections::BTreeMap;
+
+use vramtrace_format::{DeviceId, StackId};
+
+use super::judge::JudgedLeak;
+use super::observer::GrowthObserver;
+use super::verdict::{Leak, LeakReason, Verdict};
+use crate::analysis::sleeps::{self, Growing, Rests, Sleeps, Stayed};
+use crate::analysis::{Level, StackClassifier};
+use crate::replay::State;
+use crate::trace::{Definitions, Trace};
+
+/// The sleeps of a trace, with what stayed at them.
+#[derive(Debug, Default)]
+pub struct SleepFindings {
+    sleeps: BTreeMap<DeviceId, Sleeps>,
+    rests: BTreeMap<DeviceId, Rests>,
+}
+
+impl SleepFindings {
+    pub fn of(
+        trace: &Trace,
+        definitions: &Definitions,
+        state: &State,
+        sleeps: BTreeMap<DeviceId, Sleeps>,
+    ) -> SleepFindings {
+        let level = Level::of(state);
+        let rests = match sleeps.is_empty() {
+            true => BTreeMap::new(),
+            false => sleeps::rests(trace, definitions, &sleeps, level),
+        };
+        SleepFindings { sleeps, rests }
+    }
+
+    pub fn stacks(&self) -> impl Iterator<Item = StackId> + '_ {
+        self.rests.values().flat_map(Rests::stacks)
+    }
+
+    fn growing(&self, classifier: &StackClassifier) -> Vec<Growing> {
+        let of_device = |(device, rests): (&DeviceId, &Rests)| {
+            let sleeps = self.sleeps.get(device)?;
+            let numbers: Vec<u64> = rests.sleeps.iter().map(|at| sleeps.all[*at].number).collect();
+            Some(sleeps::growing(*device, &rests.by_line(classifier), &numbers))
+        };
+        self.rests.iter().filter_map(of_device).flatten().collect()
+    }
+
+    /// Those that the trend has not found; of those that it has, what speaks for them.
+    pub fn leaks(
+        &self,
+        classifier: &StackClassifier,
+        observer: &GrowthObserver,
+        found: &mut [JudgedLeak],
+    ) -> Vec<Leak> {
+        let mut more = Vec::new();
+        for growing in self.growing(classifier) {
+            let Some(stack) = growing.rest.stack() else { continue };
+            let level = match growing.rest.what {
+                Stayed::Blocks(_) => Level::Tensor,
+                _ => Level::Driver,
+            };
+            let of_driver = matches!(growing.rest.what, Stayed::Driver(..));
+            let because =
+                LeakReason::Sleeps { sleeps: growing.sleeps, bytes_a_sleep: growing.bytes_a_sleep };
+            let steps = growing.rest.held.len() as f64;
+            let confidence = 1.0 - 1.0 / (steps + 1.0);
+            let line = classifier.line_of(stack);
+            let same = |one: &&mut JudgedLeak| {
+                !of_driver
+                    && one.at == (level, growing.device)
+                    && classifier.line_of(one.leak.stack) == line
+            };
+            if let Some(one) = found.iter_mut().find(same) {
+                one.leak.because = because;
+                one.leak.confidence = one.leak.confidence.max(confidence);
+                continue;
+            }
+            let track = observer.tracks.get(&(level, growing.device, stack));
+            let track = track.filter(|_| !of_driver);
+            let last = growing.rest.held.last().copied().unwrap_or(0);
+            let left = track.map_or(last, |track| track.bytes);
+            more.push(Leak {
+                verdict: if left > 0 { Verdict::Growing } else { Verdict::FreedAtEnd },
+                level,
+                device: growing.device,
+                stack,
+                stacks: 1,
+                bytes: last.max(left),
+                count: track.map_or(0, |track| track.count),
+                allocations: track.map_or(0, |track| track.allocations),
+                frees: track.map_or(0, |track| track.frees),
+                confidence,
+                growth: None,
+                exhausted_in_s: None,
+                shape: growing.rest.held,
+                because,
+            });
+        }
+        more
+    }
+}

@@ -1,0 +1,442 @@
+//! Times in which a program had unmapped memory that it mapped again later: what went, what stayed
+//! on the card meanwhile, and how that rest grows from one sleep to the next.
+//!
+//! A sleep begins when memory falls asleep and ends when all that fell asleep since is back, or was
+//! freed. What stayed is that of its lowest moment: the last at which the device's driver memory was
+//! at its lowest.
+//!
+//! ```text
+//! events -> SleepsObserver (Sleep, one each) -> rests (the state at each lowest moment) -> Rests
+//! ```
+
+use std::collections::BTreeMap;
+
+use rustc_hash::FxHashMap;
+use vramtrace_format::{Cause, DeviceId, Kind, StackId, Stamped};
+
+use super::holdings::{Held, Holdings};
+use super::{Level, StackClassifier};
+use crate::replay::{Asleep, DeviceState, Live, Mapping, Observer, State, Until};
+use crate::symbols::FREE_CACHE;
+use crate::trace::{Definitions, Trace};
+
+/// Sleeps that are kept of a device: of more, every other one is let go, but for the last.
+const KEPT: usize = 1024;
+/// Sleeps whose rest is looked at, first and last one among them.
+const LOOKED_AT: usize = 16;
+
+/// One sleep of one device.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sleep {
+    /// Counts the device's sleeps from 1.
+    pub number: u64,
+    pub began_ns: u64,
+    /// `None`: what slept is not back.
+    pub ended_ns: Option<u64>,
+    /// Bytes that fell asleep, by the stack that unmapped them; largest first.
+    pub went: Vec<(StackId, u64)>,
+    /// Most bytes that were asleep at once.
+    pub asleep: u64,
+    /// Driver memory of the device at the lowest moment.
+    pub stayed: u64,
+    pub lowest_ns: u64,
+    /// The event that led to the lowest moment.
+    lowest_offset: u64,
+}
+
+/// A device's sleeps, in order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Sleeps {
+    pub all: Vec<Sleep>,
+    /// How many there were: some of very many are not in `all`.
+    pub count: u64,
+}
+
+impl Sleeps {
+    /// Of the calls that unmapped.
+    pub fn stacks(&self) -> impl Iterator<Item = StackId> + '_ {
+        self.all.iter().flat_map(|sleep| sleep.went.iter().map(|(stack, _)| *stack))
+    }
+}
+
+/// Finds the sleeps of all devices.
+#[derive(Clone, Debug, Default)]
+pub struct SleepsObserver {
+    devices: BTreeMap<DeviceId, Watched>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Watched {
+    found: Sleeps,
+    asleep: u64,
+    open: Option<Open>,
+}
+
+#[derive(Clone, Debug)]
+struct Open {
+    sleep: Sleep,
+    went: FxHashMap<StackId, u64>,
+    /// What was asleep before it.
+    before: u64,
+    /// Memory came back. Else it was unmapped to be freed.
+    woke: bool,
+}
+
+impl Watched {
+    fn fell_asleep(&mut self, at: &Stamped, bytes: u64, by: StackId) {
+        let before = self.asleep;
+        self.asleep = self.asleep.saturating_add(bytes);
+        let open = self.open.get_or_insert_with(|| {
+            let sleep = Sleep {
+                number: 0,
+                began_ns: at.time_ns,
+                ended_ns: None,
+                went: Vec::new(),
+                asleep: 0,
+                stayed: u64::MAX,
+                lowest_ns: at.time_ns,
+                lowest_offset: at.offset,
+            };
+            Open { sleep, went: FxHashMap::default(), before, woke: false }
+        });
+        let went = open.went.entry(by).or_default();
+        *went = went.saturating_add(bytes);
+        let asleep = self.asleep.saturating_sub(open.before);
+        if asleep > open.sleep.asleep {
+            // What came meanwhile is a part of the rest.
+            (open.sleep.asleep, open.sleep.stayed) = (asleep, u64::MAX);
+        }
+    }
+
+    /// `woke`: it is mapped again; else it is gone with its reservation.
+    fn is_back(&mut self, at: &Stamped, bytes: u64, woke: bool) {
+        self.asleep = self.asleep.saturating_sub(bytes);
+        if let Some(open) = &mut self.open {
+            open.woke |= woke;
+        }
+        if self.open.as_ref().is_some_and(|open| self.asleep <= open.before) {
+            self.close(Some(at.time_ns));
+        }
+    }
+
+    fn close(&mut self, ended_ns: Option<u64>) {
+        let Some(Open { mut sleep, went, woke, .. }) = self.open.take() else { return };
+        if !woke && ended_ns.is_some() {
+            return;
+        }
+        self.found.count += 1;
+        sleep.number = self.found.count;
+        sleep.ended_ns = ended_ns;
+        sleep.went = went.into_iter().collect();
+        sleep.went.sort_unstable_by_key(|(stack, bytes)| (std::cmp::Reverse(*bytes), *stack));
+        self.found.all.push(sleep);
+        if self.found.all.len() >= KEPT {
+            let mut at = 0;
+            self.found.all.retain(|_| {
+                at += 1;
+                at % 2 == 1
+            });
+        }
+    }
+}
+
+impl SleepsObserver {
+    /// After the last event.
+    pub fn finish(mut self) -> BTreeMap<DeviceId, Sleeps> {
+        for watched in self.devices.values_mut() {
+            if let Some(open) = &mut watched.open
+                && open.sleep.stayed == u64::MAX
+            {
+                open.sleep.stayed = 0;
+            }
+            watched.close(None);
+        }
+        let found = self.devices.into_iter().map(|(device, watched)| (device, watched.found));
+        found.filter(|(_, found)| found.count > 0).collect()
+    }
+}
+
+impl Observer for SleepsObserver {
+    fn on_sleep(&mut self, at: &Stamped, asleep: &Asleep, by: StackId) {
+        let device = self.devices.entry(asleep.owner.device).or_default();
+        device.fell_asleep(at, asleep.size, by);
+    }
+
+    fn on_wake(&mut self, at: &Stamped, mapping: &Mapping, object: Option<&Live>) {
+        let owner = mapping.woken.map(|woken| woken.owner.device);
+        let device = owner.or(object.map(|object| object.device));
+        if let Some(device) = device.and_then(|device| self.devices.get_mut(&device)) {
+            device.is_back(at, mapping.size, true);
+        }
+    }
+
+    fn on_sleep_end(&mut self, at: &Stamped, asleep: &Asleep) {
+        if let Some(device) = self.devices.get_mut(&asleep.owner.device) {
+            device.is_back(at, asleep.size, false);
+        }
+    }
+
+    fn on_device_change(&mut self, at: &Stamped, device: DeviceId, state: &DeviceState) {
+        let open = self.devices.get_mut(&device).and_then(|watched| watched.open.as_mut());
+        if let Some(open) = open
+            && state.live_bytes <= open.sleep.stayed
+        {
+            open.sleep.stayed = state.live_bytes;
+            (open.sleep.lowest_ns, open.sleep.lowest_offset) = (at.time_ns, at.offset);
+        }
+    }
+
+    fn on_history_gap(&mut self, _at: &Stamped) {
+        for watched in self.devices.values_mut() {
+            watched.open = None;
+            watched.asleep = 0;
+        }
+    }
+}
+
+/// What stayed on a device while it slept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Stayed {
+    Context,
+    /// What the driver took for itself, by cause and by the stack that made it.
+    Driver(Cause, StackId),
+    /// What pools and graphs reserve beyond what is allocated in them.
+    Reserves(Kind),
+    /// A framework's blocks that no sleep takes, and the free rest of its segments.
+    Blocks(StackId),
+    /// Driver memory.
+    Memory(StackId),
+}
+
+/// What stayed at some of a device's sleeps.
+#[derive(Clone, Debug, Default)]
+pub struct Rests {
+    /// The sleeps that were looked at, as places in [`Sleeps::all`].
+    pub sleeps: Vec<usize>,
+    /// Of each of them, bytes with memory; and bytes in all, also those that slept.
+    stayed: Vec<FxHashMap<Stayed, (u64, u64)>>,
+}
+
+/// What one line, or one part of the driver's own, kept on the card at each of the sleeps.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rest {
+    /// The stack with most bytes stands for all of its line.
+    pub what: Stayed,
+    /// With memory, at each sleep that was looked at.
+    pub bytes: Vec<u64>,
+    /// With and without memory.
+    pub held: Vec<u64>,
+}
+
+impl Rest {
+    pub fn stack(&self) -> Option<StackId> {
+        match self.what {
+            Stayed::Driver(_, stack) | Stayed::Blocks(stack) | Stayed::Memory(stack) => Some(stack),
+            Stayed::Context | Stayed::Reserves(_) => None,
+        }
+    }
+
+    pub fn last(&self) -> u64 {
+        self.bytes.last().copied().unwrap_or(0)
+    }
+
+    /// Bytes by which the rest grew from one sleep to the next, on average. `cycles`: from the first
+    /// sleep that was looked at to the last.
+    pub fn growth(&self, cycles: u64) -> i64 {
+        let ends = self.bytes.first().zip(self.bytes.last());
+        let grown = ends.map_or(0, |(first, last)| i128::from(*last) - i128::from(*first));
+        let a_cycle = grown / i128::from(cycles.max(1));
+        a_cycle.clamp(i64::MIN.into(), i64::MAX.into()) as i64
+    }
+}
+
+/// Looks at what stayed. Reads the trace once more, up to the last sleep.
+pub fn rests(
+    trace: &Trace,
+    definitions: &Definitions,
+    sleeps: &BTreeMap<DeviceId, Sleeps>,
+    level: Level,
+) -> BTreeMap<DeviceId, Rests> {
+    let mut found: BTreeMap<DeviceId, Rests> = BTreeMap::new();
+    let mut stops = Vec::new();
+    for (device, sleeps) in sleeps {
+        for at in evenly(sleeps.all.len()) {
+            stops.push((*device, at, Until::Offset(sleeps.all[at].lowest_offset)));
+        }
+    }
+    let untils: Vec<Until> = stops.iter().map(|(_, _, until)| *until).collect();
+    trace.visit(definitions, &untils, &mut |stop, state| {
+        let (device, at, _) = stops[stop];
+        let rests = found.entry(device).or_default();
+        rests.sleeps.push(at);
+        rests.stayed.push(stayed(state, device, level));
+    });
+    found
+}
+
+/// Places of so many, the first and the last among them.
+fn evenly(all: usize) -> Vec<usize> {
+    if all <= LOOKED_AT {
+        return (0..all).collect();
+    }
+    (0..LOOKED_AT).map(|n| n * (all - 1) / (LOOKED_AT - 1)).collect()
+}
+
+fn stayed(state: &State, id: DeviceId, level: Level) -> FxHashMap<Stayed, (u64, u64)> {
+    let mut all: FxHashMap<Stayed, (u64, u64)> = FxHashMap::default();
+    let mut add = |what, bytes: u64, held: u64| {
+        if held > 0 {
+            let sums = all.entry(what).or_default();
+            (sums.0, sums.1) = (sums.0.saturating_add(bytes), sums.1.saturating_add(held));
+        }
+    };
+    let Some(device) = state.devices.get(&id) else { return all };
+    add(Stayed::Context, device.context_bytes, device.context_bytes);
+    for (maker, bytes) in device.driver_own.makers() {
+        add(Stayed::Driver(maker.cause, maker.stack), bytes, bytes);
+    }
+    for kind in [Kind::Pool, Kind::Graph] {
+        let here = state.live.iter().filter(|(_, live)| live.device == id && live.kind == kind);
+        let allocated = here.map(|(_, live)| live.share()).fold(0, u64::saturating_add);
+        let rest = device.kind(kind).live_bytes.saturating_sub(allocated);
+        add(Stayed::Reserves(kind), rest, rest);
+    }
+    let holdings = Holdings::of_state(state, level);
+    let here = |(device, _): &(&(DeviceId, StackId), &Held)| device.0 == id;
+    for ((_, stack), held) in holdings.held.iter().filter(here) {
+        add(Stayed::Memory(*stack), held.bytes, held.bytes.saturating_add(held.paused));
+    }
+    for ((_, stack), held) in holdings.blocks.iter().filter(here) {
+        add(Stayed::Blocks(*stack), held.bytes, held.bytes.saturating_add(held.paused));
+    }
+    all
+}
+
+impl Rests {
+    /// Stacks that are to be named.
+    pub fn stacks(&self) -> impl Iterator<Item = StackId> + '_ {
+        let of = |what: &Stayed| match what {
+            Stayed::Driver(_, stack) | Stayed::Blocks(stack) | Stayed::Memory(stack) => {
+                Some(*stack)
+            }
+            Stayed::Context | Stayed::Reserves(_) => None,
+        };
+        self.stayed.iter().flat_map(|stayed| stayed.keys()).filter_map(of)
+    }
+
+    /// From the first sleep that was looked at to the last.
+    pub fn cycles(&self, sleeps: &Sleeps) -> u64 {
+        let number = |at: Option<&usize>| at.map_or(0, |at| sleeps.all[*at].number);
+        number(self.sleeps.last()).saturating_sub(number(self.sleeps.first()))
+    }
+
+    /// By line, those with most at the last sleep first.
+    pub fn by_line(&self, classifier: &StackClassifier) -> Vec<Rest> {
+        let mut rests: Vec<(Rest, u64)> = Vec::new();
+        let mut known: FxHashMap<_, usize> = FxHashMap::default();
+        for (at, stayed) in self.stayed.iter().enumerate() {
+            let mut stayed: Vec<(&Stayed, &(u64, u64))> = stayed.iter().collect();
+            stayed.sort_unstable();
+            for (what, (bytes, held)) in stayed {
+                let (kind, stack) = match *what {
+                    Stayed::Context => (0, None),
+                    Stayed::Driver(cause, stack) => (1 + cause as usize, Some(stack)),
+                    Stayed::Reserves(kind) => (100 + kind as usize, None),
+                    Stayed::Blocks(stack) => (200, Some(stack)),
+                    Stayed::Memory(stack) => (201, Some(stack)),
+                };
+                let why = stack.filter(|stack| classifier.symbols.indexes(*stack).is_empty());
+                let key = (kind, why, stack.map(|stack| classifier.line_of(stack)));
+                let index = *known.entry(key).or_insert_with(|| {
+                    let none = || vec![0; self.stayed.len()];
+                    rests.push((Rest { what: *what, bytes: none(), held: none() }, 0));
+                    rests.len() - 1
+                });
+                let (rest, most) = &mut rests[index];
+                if *held > *most {
+                    (rest.what, *most) = (*what, *held);
+                }
+                rest.bytes[at] = rest.bytes[at].saturating_add(*bytes);
+                rest.held[at] = rest.held[at].saturating_add(*held);
+            }
+        }
+        let mut rests: Vec<Rest> = rests.into_iter().map(|(rest, _)| rest).collect();
+        rests.sort_by_key(|rest| {
+            (std::cmp::Reverse((rest.last(), rest.bytes.iter().max().copied())), rest.what)
+        });
+        rests
+    }
+}
+
+/// What grows from sleep to sleep, and is no rest of a cache.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Growing {
+    pub device: DeviceId,
+    pub rest: Rest,
+    /// Sleeps over which it grew, and bytes a sleep.
+    pub sleeps: u64,
+    pub bytes_a_sleep: u64,
+}
+
+/// Fewer rises than these may be a warm-up.
+const FEWEST_RISES: usize = 4;
+/// A rise in this part of the steps, and no fall at all.
+const MOST_RISE: f64 = 0.75;
+
+/// The lines that hold more at each sleep than at the one before, whether it sleeps or not.
+pub fn growing(device: DeviceId, rests: &[Rest], numbers: &[u64]) -> Vec<Growing> {
+    let grows = |rest: &Rest| {
+        if matches!(rest.what, Stayed::Context | Stayed::Reserves(_) | Stayed::Blocks(FREE_CACHE)) {
+            return None;
+        }
+        let steps: Vec<bool> = rest.held.windows(2).map(|pair| pair[1] > pair[0]).collect();
+        let rises = steps.iter().filter(|rose| **rose).count();
+        let falls = rest.held.windows(2).any(|pair| pair[1] < pair[0]);
+        // It has not stopped: the last sleep of all may be another one.
+        let last = steps.iter().rev().take(2).any(|rose| *rose);
+        let enough = rises >= FEWEST_RISES && rises as f64 >= MOST_RISE * steps.len() as f64;
+        if falls || !enough || !last {
+            return None;
+        }
+        let sleeps = numbers.last()?.saturating_sub(*numbers.first()?);
+        let grown = rest.held.last()?.saturating_sub(*rest.held.first()?);
+        let bytes_a_sleep = grown / sleeps.max(1);
+        Some(Growing { device, rest: rest.clone(), sleeps, bytes_a_sleep })
+    };
+    rests.iter().filter_map(grows).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rest(held: &[u64]) -> Rest {
+        Rest { what: Stayed::Memory(StackId(1)), bytes: held.to_vec(), held: held.to_vec() }
+    }
+
+    fn is_growing(held: &[u64]) -> bool {
+        let numbers: Vec<u64> = (1..=held.len() as u64).collect();
+        !growing(DeviceId(0), &[rest(held)], &numbers).is_empty()
+    }
+
+    #[test]
+    fn what_rises_at_every_sleep_grows_and_a_warm_up_does_not() {
+        assert!(is_growing(&[16, 32, 48, 64, 80]));
+        assert!(is_growing(&[16, 32, 48, 64, 80, 80]), "the last one is another");
+        assert!(!is_growing(&[16, 32, 48, 64]), "too few");
+        assert!(!is_growing(&[16, 32, 48, 48, 48, 48, 48]), "it stopped");
+        assert!(!is_growing(&[16, 32, 48, 64, 80, 16, 32]), "it fell");
+        assert!(!is_growing(&[16, 16, 16, 16, 16]));
+        let cache = Rest { what: Stayed::Blocks(FREE_CACHE), ..rest(&[1, 2, 3, 4, 5]) };
+        assert!(growing(DeviceId(0), &[cache], &[1, 2, 3, 4, 5]).is_empty());
+    }
+
+    #[test]
+    fn first_and_last_are_looked_at() {
+        assert_eq!(evenly(3), [0, 1, 2]);
+        let many = evenly(1000);
+        assert_eq!((many.len(), many[0], many[15]), (LOOKED_AT, 0, 999));
+        assert_eq!(rest(&[10, 20, 40]).growth(2), 15);
+        assert_eq!(rest(&[40, 10]).growth(1), -30);
+    }
+}

@@ -1,0 +1,114 @@
+//! `vramtrace report --html`: a run as one page.
+
+use std::path::{Path, PathBuf};
+
+use vramtrace_reader::analysis::{Moment, Process, read_all};
+use vramtrace_reader::report::html::{PageRun, Redaction, write};
+use vramtrace_reader::units::size;
+
+use super::caveats;
+use super::output::Output;
+use super::select::{ProcessArgs, Selected, paths};
+use crate::console::message;
+use crate::error::{DONE, Outcome};
+
+#[derive(clap::Args)]
+pub struct PageArgs {
+    /// Write a page to look at in a browser: one file, without a network
+    #[arg(long, conflicts_with_all = ["json", "at", "by_phase", "fail_on", "ordinal", "all"])]
+    pub html: bool,
+    /// Where the page goes; `-` is stdout [default: vramtrace.html]
+    #[arg(short, long, value_name = "FILE", requires = "html")]
+    output: Option<PathBuf>,
+    /// Replace an existing file
+    #[arg(long, requires = "html")]
+    force: bool,
+    /// Another run, to compare with: traces, a run's directory, or a PyTorch snapshot
+    #[arg(long, value_name = "TRACE", requires = "html")]
+    against: Vec<PathBuf>,
+    /// Without directories, command lines and host names
+    #[arg(long, requires = "html")]
+    redact: bool,
+}
+
+/// A run, read to its end.
+struct Read {
+    label: String,
+    selected: Selected,
+    processes: Vec<Process>,
+}
+
+pub fn run(args: &PageArgs, processes: &ProcessArgs) -> Outcome {
+    let path = args.output.clone().unwrap_or_else(|| PathBuf::from("vramtrace.html"));
+    let output = Output::new(&path, args.force)?;
+    let mut runs = vec![read(label(&processes.traces), processes.open()?)];
+    if !args.against.is_empty() {
+        let other = ProcessArgs::of(args.against.clone());
+        runs.push(read(label(&args.against), other.open()?));
+    }
+    for run in &runs {
+        output.spare(paths(&run.selected.traces))?;
+    }
+    let redaction = args.redact.then(|| Redaction {
+        hosts: runs
+            .iter()
+            .flat_map(|run| &run.processes)
+            .map(|process| process.header.host.clone())
+            .collect(),
+    });
+    let pages: Vec<PageRun> = runs
+        .iter()
+        .map(|run| PageRun {
+            label: run.label.clone(),
+            names: &run.selected.names,
+            processes: &run.processes,
+            traces: &run.selected.traces,
+        })
+        .collect();
+    output.write(|out| write(&pages, redaction.as_ref(), out))?;
+    for run in &runs {
+        caveats::tell_damage(&run.selected.traces);
+    }
+    if !output.is_stdout() {
+        let bytes = path.metadata().map_or(0, |meta| meta.len());
+        message(format_args!("{}: {}, open it in a browser", output.shown(), size(bytes)));
+    }
+    Ok(DONE)
+}
+
+fn read(label: String, selected: Selected) -> Read {
+    let mut processes = read_all(&selected.traces, Moment::End, &|_, _| {});
+    for (process, trace) in processes.iter_mut().zip(&selected.traces) {
+        process.find_fatal(trace);
+    }
+    let chosen = selected.chosen.as_deref().map(shown);
+    Read {
+        label: if label.is_empty() { chosen.unwrap_or_default() } else { label },
+        selected,
+        processes,
+    }
+}
+
+fn label(paths: &[PathBuf]) -> String {
+    match paths {
+        [] => String::new(),
+        [one] => shown(one),
+        [first, rest @ ..] => format!("{} and {} more", shown(first), rest.len()),
+    }
+}
+
+fn shown(path: &Path) -> String {
+    path.display().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_named_by_what_was_given() {
+        assert_eq!(label(&[]), "");
+        assert_eq!(label(&["a".into()]), "a");
+        assert_eq!(label(&["a".into(), "b".into(), "c".into()]), "a and 2 more");
+    }
+}

@@ -1,0 +1,216 @@
+//! Memory that is unmapped and mapped again: rules one by one.
+
+use vramtrace_format::physical::MIB;
+use vramtrace_format::{DeviceId, Event, Kind, SiteId, Space, StackId};
+
+use super::*;
+use crate::testing::{SECOND, TraceBuilder};
+use crate::trace::Trace;
+
+const A: u64 = 0x7f00_0000_0000;
+const GPU: DeviceId = DeviceId(0);
+
+fn read(builder: &TraceBuilder) -> State {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    builder.write(file.path());
+    let trace = Trace::open(file.path()).unwrap();
+    trace.replay(&trace.definitions().0, &mut ()).state
+}
+
+fn cache(state: &State) -> &CacheSums {
+    &state.devices[&GPU].cache
+}
+
+fn reserve(t: &mut TraceBuilder, address: u64, size: u64) {
+    let (site, stack, restored) = (SiteId(0), StackId(9), false);
+    t.event(SECOND, Event::AddressReserve { address, size, site, stack, restored });
+}
+
+fn map(t: &mut TraceBuilder, address: u64, size: u64, object: u64) {
+    t.alloc_by(SECOND, Kind::Vmm, object, size, object as u32);
+    t.event(SECOND, Event::Map { address, size, offset: 0, object, stack: StackId(60) });
+}
+
+fn unmap(t: &mut TraceBuilder, address: u64, size: u64, object: u64) {
+    t.event(SECOND, Event::Unmap { address, size, stack: StackId(50) });
+    t.free(SECOND, Space::Vmm, object);
+}
+
+/// A region of 20 MiB with blocks of 6 and 4 MiB, made by object 1.
+fn region() -> TraceBuilder {
+    let mut t = TraceBuilder::new();
+    reserve(&mut t, A, 20 * MIB);
+    map(&mut t, A, 20 * MIB, 1);
+    t.alloc_by(SECOND, Kind::Block, A, 6 * MIB, 5);
+    t.alloc_by(SECOND, Kind::Block, A + 8 * MIB, 4 * MIB, 6);
+    t
+}
+
+#[test]
+fn blocks_live_on_while_they_sleep_and_have_their_owner_when_they_wake() {
+    let mut t = region();
+    unmap(&mut t, A, 20 * MIB, 1);
+    let state = read(&t);
+    let sums = cache(&state);
+    assert_eq!((sums.allocated, sums.paused, sums.resident()), (10 * MIB, 10 * MIB, 0));
+    assert_eq!((sums.reserved, sums.reserved_paused), (20 * MIB, 20 * MIB));
+    assert_eq!((sums.free(), sums.free_resident()), (10 * MIB, 0));
+    assert_eq!((state.devices[&GPU].live_bytes, sums.blocks), (0, 2));
+    let segments = state.segments();
+    assert_eq!((segments.len(), segments[0].bytes, segments[0].paused), (1, 20 * MIB, 20 * MIB));
+    map(&mut t, A, 20 * MIB, 2);
+    let state = read(&t);
+    let sums = cache(&state);
+    assert_eq!((sums.paused, sums.reserved_paused, sums.reserved), (0, 0, 20 * MIB));
+    let mapping = state.space.at(A).unwrap();
+    let woken = mapping.woken.unwrap();
+    assert_eq!((woken.owner.stack, woken.by), (StackId(1), StackId(60)));
+    assert_eq!(state.inconsistencies, Default::default());
+}
+
+#[test]
+fn residency_is_bytes() {
+    let mut t = region();
+    // Of the first block 2 MiB, and all of the second.
+    t.event(SECOND, Event::Unmap { address: A + 4 * MIB, size: 12 * MIB, stack: StackId(0) });
+    let state = read(&t);
+    assert_eq!((cache(&state).paused, cache(&state).reserved_paused), (6 * MIB, 12 * MIB));
+    let paused: Vec<u64> = state.segments()[0].blocks.iter().map(|block| block.paused).collect();
+    assert_eq!(paused, [2 * MIB, 4 * MIB]);
+    assert_eq!(state.devices[&GPU].live_bytes, 20 * MIB, "the object is not gone");
+}
+
+#[test]
+fn a_free_while_paused_ends_the_block_and_changes_no_sum_of_the_driver() {
+    let mut t = region();
+    unmap(&mut t, A, 20 * MIB, 1);
+    t.free(SECOND, Space::Block, A);
+    let state = read(&t);
+    assert_eq!((cache(&state).allocated, cache(&state).paused), (4 * MIB, 4 * MIB));
+    assert_eq!((cache(&state).reserved, state.devices[&GPU].live_bytes), (20 * MIB, 0));
+    // A block that is made while it sleeps has no memory either.
+    t.alloc_by(SECOND, Kind::Block, A + 12 * MIB, 2 * MIB, 6);
+    assert_eq!(cache(&read(&t)).paused, 6 * MIB);
+    map(&mut t, A, 20 * MIB, 2);
+    let state = read(&t);
+    assert_eq!((cache(&state).allocated, cache(&state).paused), (6 * MIB, 0));
+    assert_eq!(state.inconsistencies, Default::default());
+}
+
+#[test]
+fn a_freed_reservation_ends_its_blocks_and_its_address_revives_none() {
+    let mut t = region();
+    unmap(&mut t, A, 20 * MIB, 1);
+    t.event(SECOND, Event::AddressFree { address: A, size: 20 * MIB });
+    let state = read(&t);
+    assert_eq!((cache(&state).allocated, cache(&state).reserved), (0, 0));
+    assert_eq!(state.inconsistencies.blocks_without_memory, 2);
+    reserve(&mut t, A, 20 * MIB);
+    map(&mut t, A, 20 * MIB, 2);
+    let state = read(&t);
+    assert_eq!((cache(&state).allocated, cache(&state).reserved), (0, 0));
+    assert_eq!(state.space.at(A).unwrap().woken, None);
+}
+
+#[test]
+fn a_refused_free_of_a_reservation_gives_all_back() {
+    let mut t = region();
+    unmap(&mut t, A, 20 * MIB, 1);
+    let before = read(&t);
+    t.event(SECOND, Event::AddressFree { address: A, size: 20 * MIB });
+    let (site, stack) = (SiteId(0), StackId(9));
+    let (address, size) = (A, 20 * MIB);
+    t.event(SECOND, Event::AddressReserve { address, size, site, stack, restored: true });
+    let after = read(&t);
+    let (a, b) = (cache(&before), cache(&after));
+    assert_eq!((a.allocated, a.paused, a.blocks), (b.allocated, b.paused, b.blocks));
+    assert_eq!((a.reserved, a.reserved_paused), (b.reserved, b.reserved_paused));
+    assert_eq!(after.space.asleep().count(), 1);
+}
+
+#[test]
+fn a_refused_unmap_is_as_if_it_had_not_been() {
+    let mut t = region();
+    unmap(&mut t, A, 20 * MIB, 1);
+    let (space, site) = (Space::Vmm, SiteId(0));
+    t.event(SECOND, Event::FreeFailed { key: 1, space, site, result: 1 });
+    let back = Event::Map { address: A, size: 20 * MIB, offset: 0, object: 1, stack: StackId(0) };
+    t.event(SECOND, back);
+    let state = read(&t);
+    assert_eq!((cache(&state).paused, state.devices[&GPU].live_bytes), (0, 20 * MIB));
+    assert_eq!(state.space.at(A).unwrap().woken, None);
+}
+
+#[test]
+fn without_reservations_blocks_end_with_what_is_unmapped_below_them() {
+    let mut t = TraceBuilder::new();
+    map(&mut t, A, 20 * MIB, 1);
+    t.alloc_by(SECOND, Kind::Block, A, 6 * MIB, 5);
+    t.alloc_by(SECOND, Kind::Block, A + 8 * MIB, 4 * MIB, 6);
+    t.event(SECOND, Event::Unmap { address: A + 8 * MIB, size: 12 * MIB, stack: StackId(0) });
+    let state = read(&t);
+    // The first part stays mapped.
+    assert_eq!((cache(&state).allocated, cache(&state).reserved), (6 * MIB, 8 * MIB));
+    assert_eq!((cache(&state).paused, state.inconsistencies.blocks_without_memory), (0, 1));
+    assert_eq!(state.space.at(A).unwrap().size, 8 * MIB);
+}
+
+#[test]
+fn a_placeholder_backs_no_block() {
+    let mut t = TraceBuilder::new();
+    reserve(&mut t, A, 20 * MIB);
+    t.alloc_by(SECOND, Kind::Vmm, 1, 10 * MIB, 1);
+    let (offset, object, stack) = (0, 1, StackId(0));
+    for address in [A, A + 10 * MIB] {
+        t.event(SECOND, Event::Map { address, size: 10 * MIB, offset, object, stack });
+        t.alloc_by(SECOND, Kind::Block, address, 4 * MIB, 5);
+    }
+    let state = read(&t);
+    assert_eq!((cache(&state).allocated, cache(&state).paused), (8 * MIB, 8 * MIB));
+    assert_eq!(state.devices[&GPU].live_bytes, 10 * MIB, "it counts once");
+    // Mapped once more in another reservation, an object is no placeholder.
+    let mut t = region();
+    reserve(&mut t, 2 * A, 20 * MIB);
+    t.event(SECOND, Event::Map { address: 2 * A, size: 20 * MIB, offset, object, stack });
+    assert_eq!(cache(&read(&t)).paused, 0);
+}
+
+#[test]
+fn a_checkpoint_knows_what_sleeps_and_whose_it_is() {
+    let mut t = TraceBuilder::new();
+    t.lose();
+    let id = 1;
+    let (site, stack, device) = (SiteId(0), StackId(9), GPU);
+    let reservation = |address, asleep, stack, size| Event::CheckpointReserve {
+        id,
+        asleep,
+        device,
+        address,
+        size,
+        site,
+        stack,
+    };
+    t.event(SECOND, Event::CheckpointBegin { id });
+    t.event(SECOND, reservation(A, false, stack, 20 * MIB));
+    t.event(SECOND, reservation(2 * A, false, stack, 20 * MIB));
+    t.event(SECOND, reservation(A, true, StackId(1), 20 * MIB));
+    let (address, size, offset, object) = (2 * A, 20 * MIB, 0, 7);
+    let owner = StackId(3);
+    t.event(
+        SECOND,
+        Event::CheckpointMap { id, address, size, offset, object, owner, stack: StackId(60) },
+    );
+    for (kind, key, size) in [(Kind::Block, A, 4 * MIB), (Kind::Vmm, 7, 20 * MIB)] {
+        let alloc = t.allocation(kind, 0, key, size);
+        t.event(SECOND, Event::CheckpointAlloc { id, time_ns: 0, alloc });
+    }
+    t.event(SECOND, Event::CheckpointEnd { id });
+    let state = read(&t);
+    assert_eq!((cache(&state).allocated, cache(&state).paused), (4 * MIB, 4 * MIB));
+    let woken = state.space.at(2 * A).unwrap().woken.unwrap();
+    assert_eq!((woken.owner.stack, woken.by), (StackId(3), StackId(60)));
+    map(&mut t, A, 20 * MIB, 8);
+    let state = read(&t);
+    assert_eq!(cache(&state).paused, 0);
+    assert_eq!(state.space.at(A).unwrap().woken.unwrap().owner.stack, StackId(1));
+}

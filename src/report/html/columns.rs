@@ -1,0 +1,186 @@
+//! The stream of one process: frames of columns of variable-length numbers.
+//!
+//! A frame is its kind (a byte), the number of its records, and for each column the length in bytes
+//! and the bytes. A number is LEB128; a difference that may be negative is zigzag-coded first. `web/src/
+//! data/stream.ts` reads it.
+//!
+//! An *ordinal* numbers the events that changed something, from 1: the state after event n is that of
+//! moment n. Ordinal 0 is the state before the first.
+//!
+//! | kind | columns |
+//! |---|---|
+//! | 1 ticks | time since the last event in units of 64 ns |
+//! | 2 blocks | end since the last record's, life, size, owner, address, lane, role, phase |
+//! | 3 memory | the same; then share and the ordinal from which it is a segment, from its beginning |
+//! | 4 mappings | end, life, size, address, device, ordinal from which it is a segment |
+//! | 5 sums | ordinal since the last, device * 16 + field, difference from the field's last value |
+//!
+//! Ends and lives are ordinals. The difference from the last record's end is zigzag-coded, and 1 more;
+//! what is live at the end has 0 there, and its beginning in place of its life. A size is `size / 512 * 2`, or `size * 2 + 1` where 512 does not divide it. An address is
+//! a difference from the last one, in the same way.
+
+use std::io::{self, Write};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameKind {
+    Ticks = 1,
+    Blocks = 2,
+    Memory = 3,
+    Mappings = 4,
+    Sums = 5,
+}
+
+impl FrameKind {
+    const ALL: [FrameKind; 5] = [
+        FrameKind::Ticks,
+        FrameKind::Blocks,
+        FrameKind::Memory,
+        FrameKind::Mappings,
+        FrameKind::Sums,
+    ];
+
+    fn columns(self) -> usize {
+        match self {
+            FrameKind::Ticks => 1,
+            FrameKind::Blocks => 8,
+            FrameKind::Memory => 10,
+            FrameKind::Mappings => 6,
+            FrameKind::Sums => 3,
+        }
+    }
+}
+
+/// Records of a frame at most.
+const RECORDS: usize = 16_384;
+
+/// Frames being filled.
+#[derive(Debug)]
+pub struct Columns<W: Write> {
+    out: W,
+    frames: Vec<Filling>,
+    /// The first failure; nothing is written after it.
+    failed: Option<io::Error>,
+}
+
+#[derive(Debug)]
+struct Filling {
+    kind: FrameKind,
+    records: usize,
+    columns: Vec<Vec<u8>>,
+}
+
+impl<W: Write> Columns<W> {
+    pub fn new(out: W) -> Columns<W> {
+        let fill = |kind: FrameKind| Filling {
+            kind,
+            records: 0,
+            columns: vec![Vec::new(); kind.columns()],
+        };
+        Columns { out, frames: FrameKind::ALL.map(fill).into(), failed: None }
+    }
+
+    pub fn push(&mut self, kind: FrameKind, values: &[u64]) {
+        let frame = &mut self.frames[kind as usize - 1];
+        debug_assert_eq!(values.len(), frame.columns.len());
+        for (column, value) in frame.columns.iter_mut().zip(values) {
+            number(column, *value);
+        }
+        frame.records += 1;
+        if frame.records == RECORDS {
+            let written = frame.write(&mut self.out);
+            self.failed = self.failed.take().or(written.err());
+        }
+    }
+
+    pub fn finish(mut self) -> io::Result<W> {
+        for frame in &mut self.frames {
+            let written = frame.write(&mut self.out);
+            self.failed = self.failed.take().or(written.err());
+        }
+        self.failed.map_or(Ok(self.out), Err)
+    }
+}
+
+impl Filling {
+    fn write(&mut self, out: &mut impl Write) -> io::Result<()> {
+        if self.records == 0 {
+            return Ok(());
+        }
+        let mut head = vec![self.kind as u8];
+        number(&mut head, self.records as u64);
+        out.write_all(&head)?;
+        for column in &mut self.columns {
+            head.clear();
+            number(&mut head, column.len() as u64);
+            out.write_all(&head)?;
+            out.write_all(column)?;
+            column.clear();
+        }
+        self.records = 0;
+        Ok(())
+    }
+}
+
+fn number(column: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        column.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    column.push(value as u8);
+}
+
+/// A difference as a number: small ones stay small, whatever their sign.
+pub fn zigzag(before: u64, now: u64) -> u64 {
+    let difference = now.wrapping_sub(before) as i64;
+    ((difference << 1) ^ (difference >> 63)) as u64
+}
+
+/// A number of bytes, which most often is a multiple of 512.
+pub fn bytes(value: u64) -> u64 {
+    match value % 512 {
+        0 => value / 512 * 2,
+        // No request is that large: a file may claim any number.
+        _ => value.min(u64::MAX / 2) * 2 + 1,
+    }
+}
+
+/// From one address to another, in units of 512 bytes where both are multiples.
+pub fn address(before: u64, now: u64) -> u64 {
+    match (before | now) % 512 {
+        0 => zigzag(before / 512, now / 512) << 1,
+        _ => zigzag(before, now) << 1 | 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_differences_are_short() {
+        let encoded = |value| {
+            let mut column = Vec::new();
+            number(&mut column, value);
+            column
+        };
+        assert_eq!(encoded(0), [0]);
+        assert_eq!(encoded(300), [0xac, 2]);
+        assert_eq!(encoded(u64::MAX).len(), 10);
+        assert_eq!([zigzag(5, 5), zigzag(5, 6), zigzag(6, 5)], [0, 2, 1]);
+        assert_eq!(zigzag(0, u64::MAX), 1, "it wraps around");
+        assert_eq!([bytes(0), bytes(1024), bytes(513)], [0, 4, 1027]);
+        assert_eq!([address(512, 1536), address(512, 1)], [8, zigzag(512, 1) << 1 | 1]);
+    }
+
+    #[test]
+    fn frames_are_written_when_they_are_full() {
+        let mut columns = Columns::new(Vec::new());
+        for n in 0..RECORDS as u64 + 1 {
+            columns.push(FrameKind::Ticks, &[n % 3]);
+        }
+        let first = columns.out.len();
+        assert_eq!(columns.out[0], FrameKind::Ticks as u8);
+        let all = columns.finish().unwrap();
+        assert_eq!(all[first..], [1, 1, 1, (RECORDS % 3) as u8]);
+    }
+}

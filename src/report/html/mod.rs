@@ -1,0 +1,33 @@
+//! `report --html`: a run as one page that needs no network, no server and no other file.
+//!
+//! The page is a program (`web/`, built into `assets/page.html`) and data. The data is a document of
+//! facts, the same that the commands print as JSON, and for each process a stream of columns
+//! ([`columns`]): every block with its beginning, end, size, address and owner. The page sums them up
+//! at any moment by the rules of [`crate::analysis::Holdings`].
+//!
+//! ```text
+//! trace -> recorder (an Observer) -> columns -> deflate -> base64 -> <script type="...">
+//! ```
+//!
+//! Memory is bounded by the live set: a block is written when it is freed. A run of more blocks than
+//! [`LIMIT`] has the small ones as one sum over time, and says so.
+
+mod columns;
+mod document;
+mod facts;
+mod packer;
+mod phases;
+mod recorded;
+mod recorder;
+mod redact;
+mod sums;
+mod tables;
+#[cfg(test)]
+mod tests;
+mod verdict;
+
+pub use document::{PageRun, write};
+pub use redact::Redaction;
+
+/// Blocks of one process that a page holds one by one.
+pub const LIMIT: u64 = 1_500_000;

@@ -1,0 +1,98 @@
+//! The phases that a program marked (NVTX ranges), as the page draws them.
+
+use rustc_hash::FxHashMap;
+use serde::Serialize;
+use vramtrace_format::{Mark, ThreadId};
+
+use crate::trace::Definitions;
+
+/// Ranges that a page holds; of a run with more, the first.
+const MOST_RANGES: usize = 20_000;
+/// Ranges one in the other that are followed.
+const DEEPEST: usize = 64;
+
+#[derive(Debug, Default, Serialize)]
+pub struct PagePhases {
+    /// Each with the one around it: 0 is none, and phase n stands at n - 1.
+    pub names: Vec<(u32, String)>,
+    /// Phase, first and last ordinal, depth.
+    pub ranges: Vec<(u32, u64, u64, u32)>,
+    /// There were more than these.
+    pub more: bool,
+    /// Marks of one moment: name and ordinal.
+    pub moments: Vec<(String, u64)>,
+    #[serde(skip)]
+    open: Vec<Open>,
+    #[serde(skip)]
+    known: FxHashMap<(u32, u32), u32>,
+}
+
+#[derive(Debug)]
+struct Open {
+    phase: u32,
+    name: u32,
+    thread: Option<ThreadId>,
+    from: u64,
+    depth: u32,
+}
+
+impl PagePhases {
+    pub fn mark(
+        &mut self,
+        definitions: &Definitions,
+        (thread, ordinal): (ThreadId, u64),
+        name: u32,
+        mark: Mark,
+    ) {
+        let of = Some(thread);
+        match mark {
+            Mark::Push => self.begin(definitions, ordinal, name, of),
+            Mark::Start => self.begin(definitions, ordinal, name, None),
+            Mark::Pop => self.end(ordinal, |open| open.thread == of),
+            Mark::End => self.end(ordinal, |open| open.thread.is_none() && open.name == name),
+            Mark::Moment => match self.moments.len() < MOST_RANGES {
+                true => self.moments.push((text(definitions, name), ordinal)),
+                false => self.more = true,
+            },
+        }
+    }
+
+    /// The innermost phase that is open for a thread; 0: none.
+    pub fn of(&self, thread: ThreadId) -> u32 {
+        let fits = |open: &&Open| open.thread.is_none_or(|of| of == thread);
+        self.open.iter().rev().find(fits).map_or(0, |open| open.phase)
+    }
+
+    pub fn close(&mut self, ordinal: u64) {
+        while !self.open.is_empty() {
+            self.end(ordinal, |_| true);
+        }
+    }
+
+    fn begin(&mut self, definitions: &Definitions, from: u64, name: u32, thread: Option<ThreadId>) {
+        let around = self.open.iter().rev().find(|open| open.thread == thread);
+        let (outer, depth) = around.map_or((0, 0), |open| (open.phase, open.depth + 1));
+        if self.open.len() >= DEEPEST {
+            return;
+        }
+        let next = self.names.len() as u32 + 1;
+        let phase = *self.known.entry((outer, name)).or_insert(next);
+        if phase == next {
+            self.names.push((outer, text(definitions, name)));
+        }
+        self.open.push(Open { phase, name, thread, from, depth });
+    }
+
+    fn end(&mut self, ordinal: u64, which: impl Fn(&Open) -> bool) {
+        let Some(index) = self.open.iter().rposition(which) else { return };
+        let open = self.open.remove(index);
+        match self.ranges.len() < MOST_RANGES {
+            true => self.ranges.push((open.phase, open.from, ordinal, open.depth)),
+            false => self.more = true,
+        }
+    }
+}
+
+fn text(definitions: &Definitions, name: u32) -> String {
+    definitions.text(name).unwrap_or("(no name)").to_string()
+}

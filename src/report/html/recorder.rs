@@ -1,0 +1,426 @@
+//! Follows a replay and writes what happened as columns.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use rustc_hash::FxHashMap;
+use vramtrace_format::{DeviceId, Kind, Mark, Refused, RefusedBy, Space, Stamped};
+
+use super::columns::{Columns, FrameKind, address, bytes, zigzag};
+use super::packer::Packer;
+use super::recorded::{MOST_MARKS, Owner, PageMark, Recorded};
+use super::sums::{Field, Sums, Values};
+use crate::replay::{
+    AllocCause, CacheOomAt, DeviceState, FreeCause, Key, Live, Mapping, Observer, State,
+};
+use crate::trace::{Definitions, Site};
+
+/// A group of frees that is drawn as one flush: this many segments at least.
+const FLUSH: u64 = 2;
+
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    from: u64,
+    size: u64,
+    share: u64,
+    owner: u32,
+    lane: u64,
+    role: u8,
+    phase: u32,
+    /// From when on it is a framework's segment; 0: it is none.
+    segment: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct OpenMapping {
+    from: u64,
+    size: u64,
+    object: u64,
+    device: DeviceId,
+    segment: u64,
+}
+
+/// Segments that the cache gave back one after the other.
+#[derive(Clone, Copy, Debug, Default)]
+struct Flush {
+    device: u8,
+    segments: u64,
+    bytes: u64,
+    ordinal: u64,
+    time_ns: u64,
+}
+
+pub struct Recorder<'d, W: Write> {
+    definitions: &'d Definitions,
+    columns: Columns<W>,
+    found: Recorded,
+    /// Blocks of fewer bytes are lumped.
+    below: u64,
+    known: FxHashMap<Owner, u32>,
+    blocks: FxHashMap<u64, Open>,
+    memory: FxHashMap<Key, Open>,
+    mappings: BTreeMap<u64, OpenMapping>,
+    sums: BTreeMap<DeviceId, Sums>,
+    lanes: (BTreeMap<DeviceId, Packer>, BTreeMap<DeviceId, Packer>),
+    flush: Flush,
+    offset: Option<u64>,
+    ordinal: u64,
+    time: u64,
+    last_sum: u64,
+    last_end: [u64; 3],
+    last_address: [u64; 3],
+}
+
+impl<'d, W: Write> Recorder<'d, W> {
+    pub fn new(definitions: &'d Definitions, below: u64, out: W) -> Recorder<'d, W> {
+        Recorder {
+            definitions,
+            columns: Columns::new(out),
+            found: Recorded::default(),
+            below,
+            known: FxHashMap::default(),
+            blocks: FxHashMap::default(),
+            memory: FxHashMap::default(),
+            mappings: BTreeMap::new(),
+            sums: BTreeMap::new(),
+            lanes: Default::default(),
+            flush: Flush::default(),
+            offset: None,
+            ordinal: 0,
+            time: 0,
+            last_sum: 0,
+            last_end: [0; 3],
+            last_address: [0; 3],
+        }
+    }
+
+    pub fn finish(mut self) -> std::io::Result<(Recorded, W)> {
+        self.end_flush();
+        self.close_all(None);
+        self.found.phases.close(self.ordinal);
+        self.found.last = self.ordinal;
+        let highest =
+            |lanes: &BTreeMap<DeviceId, Packer>| lanes.values().map(Packer::highest).max();
+        self.found.highest_lane = highest(&self.lanes.0).unwrap_or(0);
+        self.found.highest_memory_lane = highest(&self.lanes.1).unwrap_or(0);
+        for (device, sums) in &self.sums {
+            self.found.peaks.extend(sums.peak.map(|ordinal| (*device, ordinal)));
+        }
+        Ok((self.found, self.columns.finish()?))
+    }
+
+    /// The ordinal of this event.
+    fn tick(&mut self, at: &Stamped) -> u64 {
+        if self.offset != Some(at.offset) {
+            self.offset = Some(at.offset);
+            self.ordinal += 1;
+            // Stamps may run back a little.
+            let time = (at.time_ns >> 6).max(self.time);
+            self.columns.push(FrameKind::Ticks, &[time - self.time]);
+            self.time = time;
+            if self.flush.segments > 0 && at.time_ns.saturating_sub(self.flush.time_ns) > NEAR {
+                self.end_flush();
+            }
+        }
+        self.ordinal
+    }
+
+    fn owner(&mut self, live: &Live) -> u32 {
+        let owner = (live.stack, live.kind, live.device);
+        let next = self.found.owners.len() as u32;
+        let index = *self.known.entry(owner).or_insert(next);
+        if index == next {
+            self.found.owners.push(owner);
+        }
+        index
+    }
+
+    fn open(&mut self, at: &Stamped, live: &Live, lane: u64) -> Open {
+        Open {
+            from: self.tick(at),
+            size: live.size,
+            share: live.share(),
+            owner: self.owner(live),
+            lane,
+            role: 0,
+            phase: self.found.phases.of(live.thread),
+            segment: 0,
+        }
+    }
+
+    /// `end`: `None` where it is live at the end.
+    fn end_of(&mut self, frame: usize, from: u64, end: Option<u64>) -> [u64; 2] {
+        match end {
+            None => [0, from],
+            Some(end) => {
+                let last = std::mem::replace(&mut self.last_end[frame], end);
+                [zigzag(last, end) + 1, end - from]
+            }
+        }
+    }
+
+    fn address(&mut self, frame: usize, now: u64) -> u64 {
+        address(std::mem::replace(&mut self.last_address[frame], now), now)
+    }
+
+    fn write_block(&mut self, number: u64, open: Open, end: Option<u64>) {
+        let [since, life] = self.end_of(0, open.from, end);
+        let at = self.address(0, number);
+        let (owner, role, phase) = (open.owner.into(), open.role.into(), open.phase.into());
+        let values = [since, life, bytes(open.size), owner, at, open.lane, role, phase];
+        self.columns.push(FrameKind::Blocks, &values);
+        self.found.blocks += 1;
+    }
+
+    fn write_memory(&mut self, key: Key, open: Open, end: Option<u64>) {
+        let [since, life] = self.end_of(1, open.from, end);
+        // Other spaces have numbers in place of addresses.
+        let number = if key.space == Space::Device { key.number } else { 0 };
+        let at = self.address(1, number);
+        let (owner, role, phase) = (open.owner.into(), open.role.into(), open.phase.into());
+        let segment = match open.segment {
+            0 => 0,
+            from => from - open.from + 1,
+        };
+        let (size, share) = (bytes(open.size), bytes(open.share));
+        let values = [since, life, size, owner, at, open.lane, role, phase, share, segment];
+        self.columns.push(FrameKind::Memory, &values);
+        self.found.memory += 1;
+    }
+
+    fn write_mapping(&mut self, start: u64, open: OpenMapping, end: Option<u64>) {
+        let [since, life] = self.end_of(2, open.from, end);
+        let at = self.address(2, start);
+        let segment = match open.segment {
+            0 => 0,
+            from => from - open.from + 1,
+        };
+        let values = [since, life, bytes(open.size), at, open.device.0.into(), segment];
+        self.columns.push(FrameKind::Mappings, &values);
+    }
+
+    fn close_all(&mut self, end: Option<u64>) {
+        let mut blocks: Vec<(u64, Open)> = self.blocks.drain().collect();
+        blocks.sort_unstable_by_key(|(number, open)| (open.from, *number));
+        for (number, open) in blocks {
+            self.write_block(number, open, end);
+        }
+        let mut memory: Vec<(Key, Open)> = self.memory.drain().collect();
+        memory.sort_unstable_by_key(|(key, open)| (open.from, *key));
+        for (key, open) in memory {
+            self.write_memory(key, open, end);
+        }
+        for (start, open) in std::mem::take(&mut self.mappings) {
+            self.write_mapping(start, open, end);
+        }
+        self.lanes.0.values_mut().chain(self.lanes.1.values_mut()).for_each(Packer::clear);
+    }
+
+    fn is_lumped(&self, live: &Live) -> bool {
+        live.size < self.below
+    }
+
+    fn lump(&mut self, live: &Live, comes: bool) {
+        self.found.lumped += u64::from(comes);
+        let sums = self.sums.entry(live.device).or_default();
+        let change = |sum: u64, by: u64| match comes {
+            true => sum.saturating_add(by),
+            false => sum.saturating_sub(by),
+        };
+        sums.lumped = change(sums.lumped, live.share());
+        sums.lumped_count = change(sums.lumped_count, 1);
+    }
+
+    fn mark(&mut self, what: &'static str, device: u8, bytes: u64, by: Option<&'static str>) {
+        match self.found.marks.len() < MOST_MARKS {
+            true => {
+                let ordinal = self.ordinal;
+                self.found.marks.push(PageMark { ordinal, what, device, bytes, by });
+            }
+            false => self.found.more_marks = true,
+        }
+    }
+
+    fn end_flush(&mut self) {
+        let flush = std::mem::take(&mut self.flush);
+        if flush.segments >= FLUSH && self.found.marks.len() < MOST_MARKS {
+            let left = self.sums.get(&DeviceId(flush.device));
+            let left = left.map_or(0, |sums| sums.written[Field::Reserved as usize]);
+            self.found.marks.push(PageMark {
+                ordinal: flush.ordinal,
+                // All of the cache, or a part of it.
+                what: if left < flush.bytes / 10 { "sleep" } else { "flush" },
+                device: flush.device,
+                bytes: flush.bytes,
+                by: None,
+            });
+        }
+    }
+
+    fn write_sums(&mut self, at: &Stamped, device: DeviceId, values: Values, coarse: bool) {
+        let sums = self.sums.entry(device).or_default();
+        let is_large = |field: Field| matches!(field, Field::Live | Field::Lumped);
+        let large = values.iter().filter(|(field, _)| is_large(*field)).map(|(_, value)| *value);
+        sums.highest = large.fold(sums.highest, u64::max);
+        // With lumped blocks a change of every event would be a value of every event.
+        let least = if coarse { sums.highest / 4096 } else { 0 };
+        let written = sums.written;
+        let differs = |(field, value): &(Field, u64)| {
+            let before = written[*field as usize];
+            before != *value && before.abs_diff(*value) >= least
+        };
+        for (field, value) in values.into_iter().filter(differs) {
+            let ordinal = self.tick(at);
+            let since = ordinal - self.last_sum;
+            self.last_sum = ordinal;
+            let which = u64::from(device.0) * 16 + field as u64;
+            let before = written[field as usize];
+            self.columns.push(FrameKind::Sums, &[since, which, zigzag(before, value)]);
+            self.sums.entry(device).or_default().written[field as usize] = value;
+        }
+    }
+}
+
+/// Segments that are given back within this time are one flush.
+const NEAR: u64 = 20_000_000;
+
+fn counts(live: &Live) -> bool {
+    !live.kind.is_host() && live.kind != Kind::Imported
+}
+
+impl<W: Write> Observer for Recorder<'_, W> {
+    fn on_alloc(&mut self, at: &Stamped, key: Key, live: &Live, _how: AllocCause) {
+        if !counts(live) {
+            return;
+        }
+        if self.is_lumped(live) {
+            self.lump(live, true);
+            return;
+        }
+        let lane = self.lanes.1.entry(live.device).or_default().take(live.share());
+        let open = self.open(at, live, lane);
+        self.memory.insert(key, open);
+    }
+
+    fn on_free(&mut self, at: &Stamped, key: Key, live: &Live, _how: FreeCause) {
+        if !counts(live) {
+            return;
+        }
+        let Some(open) = self.memory.remove(&key) else {
+            self.lump(live, false);
+            return;
+        };
+        let end = self.tick(at);
+        if open.segment > 0 {
+            let of_other = self.flush.segments > 0 && self.flush.device != live.device.0;
+            if of_other {
+                self.end_flush();
+            }
+            self.flush.device = live.device.0;
+            self.flush.segments += 1;
+            self.flush.bytes = self.flush.bytes.saturating_add(live.share());
+            (self.flush.ordinal, self.flush.time_ns) = (end, at.time_ns);
+        }
+        self.lanes.1.entry(live.device).or_default().give(open.lane, open.share);
+        self.write_memory(key, open, Some(end));
+    }
+
+    fn on_block_alloc(&mut self, at: &Stamped, address: u64, live: &Live, _how: AllocCause) {
+        if self.is_lumped(live) {
+            self.lump(live, true);
+            return;
+        }
+        let lane = self.lanes.0.entry(live.device).or_default().take(live.size);
+        let open = self.open(at, live, lane);
+        self.blocks.insert(address, open);
+    }
+
+    fn on_block_free(&mut self, at: &Stamped, address: u64, live: &Live, _how: FreeCause) {
+        let Some(open) = self.blocks.remove(&address) else {
+            self.lump(live, false);
+            return;
+        };
+        let end = self.tick(at);
+        self.lanes.0.entry(live.device).or_default().give(open.lane, open.size);
+        self.write_block(address, open, Some(end));
+    }
+
+    fn on_segment(&mut self, at: &Stamped, key: Key, _live: &Live) {
+        let ordinal = self.tick(at);
+        if let Some(open) = self.memory.get_mut(&key)
+            && open.segment == 0
+        {
+            open.segment = ordinal;
+        }
+        if key.space == Space::Vmm {
+            let of_object =
+                |open: &&mut OpenMapping| open.object == key.number && open.segment == 0;
+            self.mappings.values_mut().filter(of_object).for_each(|open| open.segment = ordinal);
+        }
+    }
+
+    fn on_map(&mut self, at: &Stamped, start: u64, mapping: &Mapping, object: Option<&Live>) {
+        let from = self.tick(at);
+        let key = Key { space: Space::Vmm, number: mapping.object };
+        let segment = self.memory.get(&key).filter(|open| open.segment > 0).map_or(0, |_| from);
+        let device = object.map_or(DeviceId::UNKNOWN, |live| live.device);
+        let (size, object) = (mapping.size, mapping.object);
+        self.mappings.insert(start, OpenMapping { from, size, object, device, segment });
+    }
+
+    fn on_unmap(&mut self, at: &Stamped, start: u64, _mapping: &Mapping) {
+        let end = self.tick(at);
+        if let Some(open) = self.mappings.remove(&start) {
+            self.write_mapping(start, open, Some(end));
+        }
+    }
+
+    fn on_mark(&mut self, at: &Stamped, name: u32, mark: Mark) {
+        let ordinal = self.tick(at);
+        self.found.phases.mark(self.definitions, (at.thread, ordinal), name, mark);
+    }
+
+    fn on_refusal(&mut self, at: &Stamped, refused: &Refused, site: Option<&Site>) {
+        self.tick(at);
+        let device = site.map_or(DeviceId::UNKNOWN, |site| site.device);
+        let what = if refused.by == RefusedBy::Warned { "warned" } else { "refusal" };
+        self.mark(what, device.0, refused.size, Some(refused.by.name()));
+    }
+
+    fn on_cache_oom(&mut self, at: &Stamped, device: DeviceId, oom: &CacheOomAt) {
+        let ordinal = self.tick(at);
+        self.found.ooms.insert(device, ordinal);
+        self.mark("oom", device.0, oom.size, None);
+    }
+
+    fn on_device_change(&mut self, at: &Stamped, device: DeviceId, state: &DeviceState) {
+        let sums = self.sums.entry(device).or_default();
+        let values = sums.values(state);
+        let is_new_peak = state.peak.offset == Some(at.offset);
+        // What this event is, is listed one by one or lumped.
+        let coarse = self.below > 0 && self.offset != Some(at.offset);
+        self.write_sums(at, device, values, coarse);
+        if is_new_peak {
+            let ordinal = self.ordinal;
+            self.sums.entry(device).or_default().peak = Some(ordinal);
+        }
+    }
+
+    fn on_history_gap(&mut self, at: &Stamped) {
+        let ordinal = self.tick(at);
+        self.end_flush();
+        self.close_all(Some(ordinal));
+        self.found.phases.close(ordinal);
+        for sums in self.sums.values_mut() {
+            (sums.lumped, sums.lumped_count) = (0, 0);
+        }
+        self.found.gaps.push((ordinal, ordinal));
+    }
+
+    fn on_resume(&mut self, at: &Stamped, _state: &State) {
+        let ordinal = self.tick(at);
+        if let Some(gap) = self.found.gaps.last_mut() {
+            gap.1 = ordinal;
+        }
+    }
+}

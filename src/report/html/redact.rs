@@ -1,0 +1,103 @@
+//! `--redact`: a page that can be shown to others. Directories, command lines and host names go;
+//! names of files, functions and packages stay, as they say whose the memory is.
+
+use serde_json::Value;
+
+/// What stands in place of what was there.
+const REDACTED: &str = "(redacted)";
+
+#[derive(Clone, Debug, Default)]
+pub struct Redaction {
+    /// Names of hosts: they also stand in names of traces.
+    pub hosts: Vec<String>,
+}
+
+impl Redaction {
+    /// Everywhere in a document.
+    pub fn apply(&self, document: &mut Value) {
+        match document {
+            Value::String(text) => *text = self.text(text),
+            Value::Array(all) => all.iter_mut().for_each(|one| self.apply(one)),
+            Value::Object(all) => {
+                for (key, value) in all {
+                    match (key.as_str(), &mut *value) {
+                        ("command", Value::Array(words)) => {
+                            *words = vec![Value::String(REDACTED.into())];
+                        }
+                        ("host", Value::String(host)) => *host = REDACTED.into(),
+                        ("trace" | "name" | "label", Value::String(path)) if path.contains('/') => {
+                            *path = self.text(path.rsplit('/').next().unwrap_or_default());
+                        }
+                        ("file", Value::String(path)) => *path = shorter(path),
+                        ("files", Value::Array(paths)) => {
+                            for path in paths {
+                                if let Value::String(path) = path {
+                                    *path = self.text(&shorter(path));
+                                }
+                            }
+                        }
+                        (_, value) => self.apply(value),
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn text(&self, text: &str) -> String {
+        let mut out = String::with_capacity(text.len());
+        let mut rest = text;
+        let mut begins = true;
+        while let Some(c) = rest.chars().next() {
+            if c == '/' && begins {
+                let end = rest.find(|c: char| c.is_whitespace() || "'\",;()<>".contains(c));
+                let (path, after) = rest.split_at(end.unwrap_or(rest.len()));
+                out.push_str(&shorter(path));
+                rest = after;
+            } else {
+                out.push(c);
+                rest = &rest[c.len_utf8()..];
+            }
+            begins = c.is_whitespace() || "'\",;()<>=:".contains(c);
+        }
+        for host in self.hosts.iter().filter(|host| host.len() > 2) {
+            out = out.replace(host.as_str(), REDACTED);
+        }
+        out
+    }
+}
+
+/// A path from the package on; of other files the name.
+fn shorter(path: &str) -> String {
+    for directory in ["/site-packages/", "/dist-packages/"] {
+        if let Some((_, rest)) = path.rsplit_once(directory) {
+            return rest.to_string();
+        }
+    }
+    path.rsplit('/').next().unwrap_or(path).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn directories_commands_and_hosts_go() {
+        let mut document = json!({
+            "host": "secret-node", "command": ["python", "--token", "x"],
+            "trace": "/home/me/vramtrace.secret-node.1.vtrace",
+            "files": ["/home/me/train.py", "/v/site-packages/torch/nn/module.py", "proj/a.py"],
+            "evidence": ["it grew in /home/me/run/train.py:41 on secret-node, a/b stays"],
+            "deep": [{ "file": "/home/me/x.py" }],
+        });
+        Redaction { hosts: vec!["secret-node".into()] }.apply(&mut document);
+        let text = document.to_string();
+        for gone in ["secret-node", "/home", "token", "proj"] {
+            assert!(!text.contains(gone), "{gone}: {text}");
+        }
+        for stays in ["train.py:41", "torch/nn/module.py", "a/b stays", "vramtrace.(redacted).1"] {
+            assert!(text.contains(stays), "{stays}: {text}");
+        }
+    }
+}

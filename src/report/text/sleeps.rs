@@ -1,0 +1,133 @@
+//! Memory that was unmapped and mapped again, of one device: what went, and what stayed meanwhile.
+
+use vramtrace_format::{DeviceId, Kind, StackId};
+
+use super::holders::{ListingOptions, words};
+use super::layout::{BOLD, DIM, PLAIN, Table, WARN, paint};
+use super::options::ReportOptions;
+use crate::analysis::sleeps::{Rest, Sleep, Stayed};
+use crate::analysis::{GroupBy, Process, StackClassifier};
+use crate::report::wording::cause_words;
+use crate::symbols::{FREE_CACHE, FREE_CACHE_NAME};
+use crate::units::{clean, count, seconds, several, size};
+
+/// Empty where nothing slept.
+pub(super) fn of_device(process: &Process, id: DeviceId, shown: ReportOptions) -> String {
+    let Some(sleeps) = process.sleeps.get(&id) else { return String::new() };
+    let how = ListingOptions { by: GroupBy::Line, top: shown.top, full: false, when: "" };
+    let classifier =
+        process.who.as_ref().map(|who| StackClassifier::new(&who.symbols, &process.header));
+    let mut table = Table::new(4, "lrrrrl");
+    let title = match sleeps.count {
+        1 => "asleep once".to_string(),
+        n => format!("asleep {} times", count(n)),
+    };
+    table.head(&[&title, "at", "unmapped", "stayed on the card", "back after", "unmapped by"]);
+    // The first ones and the last one.
+    let all = &sleeps.all;
+    let few = shown.top.max(2);
+    let listed: Vec<&Sleep> = match all.len() <= few {
+        true => all.iter().collect(),
+        false => all[..few - 1].iter().chain(all.last()).collect(),
+    };
+    for sleep in listed {
+        let back = match sleep.ended_ns {
+            Some(ended) => seconds(ended.saturating_sub(sleep.began_ns)),
+            None => "not back".into(),
+        };
+        let by = sleep.went.first().map(|(stack, _)| *stack);
+        let more = match sleep.went.len() {
+            0 | 1 => String::new(),
+            n => format!(" and {} more", n - 1),
+        };
+        let by = by.zip(classifier.as_ref()).map(|(stack, names)| place(names, stack, how));
+        table.row([
+            format!("  sleep {}", count(sleep.number)),
+            seconds(sleep.began_ns),
+            size(sleep.asleep),
+            size(sleep.stayed),
+            back,
+            by.map_or_else(String::new, |by| by + &more),
+        ]);
+    }
+    let mut out = format!("\n{}", table.render());
+    if all.len() > few {
+        let text = format!("    and {} in between", several(sleeps.count - few as u64, "sleep"));
+        out.push_str(&format!("{}\n", paint(DIM, &text)));
+    }
+    if let Some(classifier) = &classifier {
+        out.push_str(&rests(process, id, classifier, how));
+    }
+    out
+}
+
+/// What stayed, by owner, and how it grows.
+fn rests(
+    process: &Process,
+    id: DeviceId,
+    classifier: &StackClassifier,
+    how: ListingOptions,
+) -> String {
+    let (Some(sleeps), Some(rests)) = (process.sleeps.get(&id), process.rests.get(&id)) else {
+        return String::new();
+    };
+    let cycles = rests.cycles(sleeps);
+    let all: Vec<Rest> = rests.by_line(classifier);
+    let grown = |rest: &Rest| cycles > 0 && rest.growth(cycles) != 0;
+    let listed: Vec<&Rest> = all
+        .iter()
+        .enumerate()
+        .filter(|(at, rest)| rest.bytes.iter().any(|b| *b > 0) && (*at < how.top || grown(rest)))
+        .map(|(_, rest)| rest)
+        .collect();
+    if listed.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new(4, "lrrrl");
+    table.head(&["stayed while asleep", "first sleep", "last sleep", "a sleep", ""]);
+    for rest in listed {
+        let growth = rest.growth(cycles);
+        let sign = if growth < 0 { "-" } else { "+" };
+        let (a_sleep, style) = match growth {
+            0 => ("0 B".to_string(), PLAIN),
+            _ => (format!("{sign}{}", size(growth.unsigned_abs())), WARN),
+        };
+        let (name, by) = names(classifier, rest, how);
+        table.styled([
+            (format!("  {name}"), PLAIN),
+            (size(rest.bytes.first().copied().unwrap_or(0)), PLAIN),
+            (size(rest.last()), PLAIN),
+            (a_sleep, style),
+            (by, BOLD),
+        ]);
+    }
+    format!("\n{}", table.render())
+}
+
+/// What it is, and whose.
+fn names(classifier: &StackClassifier, rest: &Rest, how: ListingOptions) -> (String, String) {
+    let library = |roles| clean(classifier.library_name(&roles).unwrap_or("?"));
+    match rest.what {
+        Stayed::Context => ("context".into(), String::new()),
+        Stayed::Reserves(Kind::Graph) => ("graphs, reserved beyond them".into(), String::new()),
+        Stayed::Reserves(_) => ("pools, free in them".into(), String::new()),
+        Stayed::Driver(cause, stack) => (cause_words(cause).into(), place(classifier, stack, how)),
+        Stayed::Blocks(FREE_CACHE) => (FREE_CACHE_NAME.into(), String::new()),
+        Stayed::Blocks(stack) => {
+            (library(classifier.read_block(stack)), place(classifier, stack, how))
+        }
+        Stayed::Memory(stack) => (library(classifier.roles(stack)), place(classifier, stack, how)),
+    }
+}
+
+/// `train.py:41 main`, with the program's own line that led there.
+fn place(classifier: &StackClassifier, stack: StackId, how: ListingOptions) -> String {
+    let roles = classifier.roles(stack);
+    let Some(lead) = classifier.frame(stack, roles.lead) else {
+        return classifier.symbols.why_empty(stack).to_string();
+    };
+    match classifier.frame(stack, roles.caller) {
+        Some(caller) => format!("{} < {}", words(lead, how), words(caller, how)),
+        None => words(lead, how),
+    }
+}

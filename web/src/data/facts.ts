@@ -1,0 +1,192 @@
+// The document of facts (src/report/html/document.rs): what the commands print as JSON.
+
+export interface Frame {
+  language: "python" | "native";
+  function: string;
+  file: string;
+  line: number | null;
+  library: string | null;
+}
+
+export interface StackFacts {
+  frames: Frame[];
+  lead: number | null;
+  caller: number | null;
+}
+
+export interface DeviceFacts {
+  ordinal: number | null;
+  name: string;
+  total_bytes: number | null;
+  cap_bytes: number | null;
+  peak_bytes: number;
+  peak_at_s: number;
+  live_bytes: number;
+  process_bytes: number | null;
+  peak_process_bytes: number | null;
+  context_bytes: number;
+  unattributed_bytes: number | null;
+  allocations: number;
+  frees: number;
+  refused_by_cap: number;
+  refused_by_driver: number;
+  driver_bytes: Record<string, number> | null;
+  torch?: {
+    allocated_bytes: number;
+    reserved_bytes: number;
+    peak_allocated_bytes: number;
+    peak_reserved_bytes: number;
+  };
+}
+
+export interface ProcessFacts {
+  pid: number;
+  host: string;
+  trace: string;
+  command: string[];
+  rank: number | null;
+  started: string;
+  duration_s: number;
+  ended_in_order: boolean;
+  ended_out_of_memory: boolean;
+  running: boolean;
+  history_from_s: number;
+  live_is_known: boolean;
+  stopped: { at_s: number; reason: string } | null;
+  events: number;
+  devices: DeviceFacts[];
+  odd: string | null;
+  damage: { places: number; bytes: number; first: string[] };
+}
+
+export interface Paragraph {
+  label: string;
+  lines: string[];
+}
+
+export interface HolderName {
+  line: string;
+  function: string;
+  caller: string;
+  library: number;
+  why?: string;
+}
+
+export interface Mark {
+  ordinal: number;
+  what: "refusal" | "oom" | "flush" | "sleep" | "warned";
+  device: number;
+  bytes: number;
+  by?: string;
+}
+
+export interface LeakFacts extends StackFacts {
+  verdict: "growing" | "never_freed" | "freed_at_end";
+  device: number | null;
+  bytes: number;
+  count: number;
+  rate_bytes_per_s: number | null;
+  exhausted_in_s: number | null;
+  confidence: number;
+  library: string | null;
+  evidence: string[];
+  shape: number[];
+}
+
+export interface FragFacts {
+  ordinal: number;
+  at: string;
+  at_s: number | null;
+  reserved_bytes: number;
+  allocated_bytes: number;
+  free_in_segments_bytes: number;
+  largest_free_block_bytes: number;
+  releasable_bytes: number;
+  unusable_bytes: number;
+  fragmentation: number | null;
+  segments: number;
+  holders: (StackFacts & {
+    pinned_bytes: number;
+    segments: number;
+    alone: number;
+    bytes: number;
+    blocks: number;
+    library: string | null;
+    no_frames?: string;
+  })[];
+}
+
+export interface WhatifFacts {
+  ordinal: number;
+  in_force: string | null;
+  recorded_peak_reserved_bytes: number;
+  recorded_peak_allocated_bytes: number;
+  settings: {
+    conf: string;
+    in_force: boolean;
+    peak_reserved_bytes: number;
+    peak_allocated_bytes: number;
+    retries: number;
+    at_capacity: { capacity_bytes: number; origin: string; fits: boolean; spare_bytes: number | null }[];
+    smallest_capacity_bytes: number | null;
+    compatible: boolean;
+    reason: string | null;
+  }[];
+  caveats: string[];
+}
+
+export interface ProcessPage {
+  name: string;
+  imported_from: string | null;
+  has_times: boolean;
+  has_stacks: boolean;
+  verdict: Paragraph[];
+  /** Node of the innermost frame, kind, device, holder, library and 1. */
+  owners: [number, number, number, number, number][];
+  holders: HolderName[];
+  libraries: string[];
+  /** Function, file, line, library and 1, folded. */
+  frames: [string, number, number, number, boolean][];
+  files: string[];
+  nodes: [number, number][];
+  kinds: [number, string][];
+  roles: string[];
+  phases: {
+    names: [number, string][];
+    ranges: [number, number, number, number][];
+    more: boolean;
+    moments: [string, number][];
+  };
+  marks: Mark[];
+  more_marks: boolean;
+  gaps: [number, number][];
+  peaks: [number, number][];
+  ooms: [number, number][];
+  last: number;
+  blocks: number;
+  memory: number;
+  lumped_below: number;
+  lumped: number;
+  lanes_bytes: number;
+  memory_lanes_bytes: number;
+  advice: {
+    frag: FragFacts[];
+    whatif: { devices: WhatifFacts[] } | null;
+    no_whatif: string | null;
+    leaks: { leaks: LeakFacts[] } | null;
+  };
+  problems: string[];
+}
+
+export interface RunFacts {
+  label: string;
+  report: { processes: ProcessFacts[] };
+  processes: ProcessPage[];
+}
+
+export interface Facts {
+  schema: string;
+  version: string;
+  redacted: boolean;
+  runs: RunFacts[];
+}

@@ -1,0 +1,249 @@
+// The columns of one process (src/report/html/columns.rs describes the format).
+
+/** The end of what is live at the end. */
+export const LIVE = 0xffffffff;
+
+export interface Records {
+  length: number;
+  /** Ordinals: live at moment n where start <= n < end. */
+  start: Uint32Array;
+  end: Uint32Array;
+  size: Float64Array;
+  address: Float64Array;
+}
+
+export interface Blocks extends Records {
+  owner: Uint32Array;
+  /** Where it is drawn, in units of 512 bytes. */
+  lane: Float64Array;
+  role: Uint8Array;
+  phase: Uint32Array;
+}
+
+export interface Memory extends Blocks {
+  share: Float64Array;
+  /** From when on it is a segment of a framework; 0: it is none. */
+  segment: Uint32Array;
+}
+
+export interface Mappings extends Records {
+  device: Uint8Array;
+  segment: Uint32Array;
+}
+
+export interface Sums {
+  length: number;
+  ordinal: Uint32Array;
+  device: Uint8Array;
+  field: Uint8Array;
+  value: Float64Array;
+}
+
+export interface Stream {
+  /** The last ordinal. */
+  last: number;
+  /** By ordinal, ns since the start. */
+  time: Float64Array;
+  blocks: Blocks;
+  memory: Memory;
+  mappings: Mappings;
+  sums: Sums;
+}
+
+const COLUMNS = [0, 1, 8, 10, 6, 3];
+
+/** The number at a place, and where the next one is. */
+let next = 0;
+function number(bytes: Uint8Array, at: number): number {
+  let byte = bytes[at++];
+  let value = byte & 127;
+  let scale = 128;
+  while (byte >= 128) {
+    byte = bytes[at++];
+    value += (byte & 127) * scale;
+    scale *= 128;
+  }
+  next = at;
+  return value;
+}
+
+/** All numbers of a column. */
+function column(bytes: Uint8Array, at: number, many: number, into: Float64Array): void {
+  for (let n = 0; n < many; n++) {
+    let byte = bytes[at++];
+    if (byte < 128) {
+      into[n] = byte;
+      continue;
+    }
+    let value = byte & 127;
+    let scale = 128;
+    do {
+      byte = bytes[at++];
+      value += (byte & 127) * scale;
+      scale *= 128;
+    } while (byte >= 128);
+    into[n] = value;
+  }
+}
+
+function signed(value: number): number {
+  return value % 2 === 0 ? value / 2 : -(value + 1) / 2;
+}
+
+function bytesOf(value: number): number {
+  return value % 2 === 0 ? value * 256 : (value - 1) / 2;
+}
+
+function addressFrom(before: number, value: number): number {
+  return value % 2 === 0 ? before + signed(value / 2) * 512 : before + signed((value - 1) / 2);
+}
+
+interface FrameAt {
+  kind: number;
+  records: number;
+  columns: number[];
+}
+
+function frames(bytes: Uint8Array): FrameAt[] {
+  const all: FrameAt[] = [];
+  let at = 0;
+  while (at < bytes.length) {
+    const kind = bytes[at];
+    const columns = COLUMNS[kind];
+    if (!columns) throw new Error(`the data of the page is damaged at byte ${at}`);
+    const frame: FrameAt = { kind, records: number(bytes, at + 1), columns: [] };
+    at = next;
+    for (let n = 0; n < columns; n++) {
+      const long = number(bytes, at);
+      frame.columns.push(next);
+      at = next + long;
+    }
+    all.push(frame);
+  }
+  if (at !== bytes.length) throw new Error("the data of the page ends early");
+  return all;
+}
+
+function ends(into: Records, at: number, since: number, life: number, last: number): number {
+  if (since === 0) {
+    into.start[at] = life;
+    into.end[at] = LIVE;
+    return last;
+  }
+  const end = last + signed(since - 1);
+  into.start[at] = end - life;
+  into.end[at] = end;
+  return end;
+}
+
+function records(length: number): Records {
+  return {
+    length,
+    start: new Uint32Array(length),
+    end: new Uint32Array(length),
+    size: new Float64Array(length),
+    address: new Float64Array(length),
+  };
+}
+
+function blocksOf(length: number): Blocks {
+  return {
+    ...records(length),
+    owner: new Uint32Array(length),
+    lane: new Float64Array(length),
+    role: new Uint8Array(length),
+    phase: new Uint32Array(length),
+  };
+}
+
+export function decode(bytes: Uint8Array): Stream {
+  const all = frames(bytes);
+  const many = (kind: number) => all.filter((f) => f.kind === kind).reduce((n, f) => n + f.records, 0);
+  const last = many(1);
+  const stream: Stream = {
+    last,
+    time: new Float64Array(last + 1),
+    blocks: blocksOf(many(2)),
+    memory: {
+      ...blocksOf(many(3)),
+      share: new Float64Array(many(3)),
+      segment: new Uint32Array(many(3)),
+    },
+    mappings: { ...records(many(4)), device: new Uint8Array(many(4)), segment: new Uint32Array(many(4)) },
+    sums: {
+      length: many(5),
+      ordinal: new Uint32Array(many(5)),
+      device: new Uint8Array(many(5)),
+      field: new Uint8Array(many(5)),
+      value: new Float64Array(many(5)),
+    },
+  };
+  const at = [0, 0, 0, 0, 0, 0];
+  const end = [0, 0, 0, 0, 0, 0];
+  const address = [0, 0, 0, 0, 0, 0];
+  let time = 0;
+  let ordinal = 0;
+  const known = new Map<number, number>();
+  const most = all.reduce((n, frame) => Math.max(n, frame.records), 0);
+  const columns = Array.from({ length: 10 }, () => new Float64Array(most));
+  for (const frame of all) {
+    const { kind, records } = frame;
+    frame.columns.forEach((place, n) => column(bytes, place, records, columns[n]));
+    const [a, b, c, d, e, f, g, h, i, j] = columns;
+    const first = at[kind];
+    at[kind] += records;
+    if (kind === 1) {
+      for (let n = 0; n < records; n++) {
+        time += a[n];
+        stream.time[first + n + 1] = time * 64;
+      }
+    } else if (kind === 2 || kind === 3) {
+      const into = kind === 2 ? stream.blocks : stream.memory;
+      let last = end[kind];
+      let place = address[kind];
+      for (let n = 0; n < records; n++) {
+        const to = first + n;
+        last = ends(into, to, a[n], b[n], last);
+        into.size[to] = bytesOf(c[n]);
+        into.owner[to] = d[n];
+        place = addressFrom(place, e[n]);
+        into.address[to] = place;
+        into.lane[to] = f[n];
+        into.role[to] = g[n];
+        into.phase[to] = h[n];
+      }
+      end[kind] = last;
+      address[kind] = place;
+      if (kind === 3) {
+        for (let n = 0; n < records; n++) {
+          stream.memory.share[first + n] = bytesOf(i[n]);
+          stream.memory.segment[first + n] = j[n] && j[n] - 1 + stream.memory.start[first + n];
+        }
+      }
+    } else if (kind === 4) {
+      const into = stream.mappings;
+      for (let n = 0; n < records; n++) {
+        const to = first + n;
+        end[4] = ends(into, to, a[n], b[n], end[4]);
+        into.size[to] = bytesOf(c[n]);
+        address[4] = addressFrom(address[4], d[n]);
+        into.address[to] = address[4];
+        into.device[to] = e[n];
+        into.segment[to] = f[n] && f[n] - 1 + into.start[to];
+      }
+    } else {
+      const into = stream.sums;
+      for (let n = 0; n < records; n++) {
+        const to = first + n;
+        ordinal += a[n];
+        const value = (known.get(b[n]) ?? 0) + signed(c[n]);
+        known.set(b[n], value);
+        into.ordinal[to] = ordinal;
+        into.device[to] = b[n] >> 4;
+        into.field[to] = b[n] & 15;
+        into.value[to] = value;
+      }
+    }
+  }
+  return stream;
+}

@@ -1,0 +1,312 @@
+// The page: reads its data, shows the first screen, then what is asked for.
+
+import "./style.css";
+import { el, fill, forgetTheme } from "./base/dom.ts";
+import { clean } from "./base/units.ts";
+import type { Facts } from "./data/facts.ts";
+import { loadFacts, loadStream } from "./data/load.ts";
+import { Stack, usual } from "./model/groups.ts";
+import { Model } from "./model/model.ts";
+import { Store, TABS, type Tab } from "./state.ts";
+import { AdviceView } from "./view/advice.ts";
+import { Allocations } from "./view/allocations.ts";
+import { BlocksView } from "./view/blocks.ts";
+import { Diff } from "./view/diff.ts";
+import { FactsView } from "./view/facts.ts";
+import { MapView } from "./view/map.ts";
+import { Page, type View } from "./view/page.ts";
+import { Ranks } from "./view/ranks.ts";
+import { Timeline } from "./view/timeline.ts";
+import { Largest, Verdict } from "./view/verdict.ts";
+import { Who } from "./view/who.ts";
+
+const TITLES: Record<Tab, string> = {
+  who: "Who", blocks: "Blocks", map: "Map", allocations: "Allocations", advice: "Advice",
+  ranks: "Ranks", diff: "Diff", facts: "Facts",
+};
+
+function loader(facts: Facts): (index: number) => Promise<Model[]> {
+  const known = new Map<number, Promise<Model[]>>();
+  const places = facts.runs.flatMap((run) => run.processes.map((page, n) => ({ page, facts: run.report.processes[n] })));
+  return (index) => {
+    const there = known.get(index);
+    if (there) return there;
+    const made = loadStream(index).then((stream) => {
+      const { page, facts } = places[index];
+      const listed = facts.devices.map((device) => device.ordinal ?? 255);
+      const devices = listed.length ? listed : [...new Set(page.owners.map((owner) => owner[2]))];
+      return (devices.length ? devices : [0]).map((device) => new Model(stream, page, facts, device));
+    });
+    known.set(index, made);
+    return made;
+  };
+}
+
+class App {
+  private readonly page: Page;
+  private readonly verdict: Verdict;
+  private readonly largest: Largest;
+  readonly timeline: Timeline;
+  private readonly views: Map<Tab, () => View>;
+  private readonly made = new Map<Tab, View>();
+  private readonly header = el("header");
+  private readonly tabs = el("nav", { role: "tablist", label: "Views" });
+  private readonly main = el("main");
+  private models: Model[] = [];
+  private who: Who | null = null;
+  private readonly stacks = new Map<string, Stack>();
+
+  constructor(
+    readonly facts: Facts,
+    readonly store: Store,
+  ) {
+    this.page = new Page(facts, store, loader(facts));
+    this.verdict = new Verdict(this.page);
+    this.largest = new Largest(this.page);
+    this.timeline = new Timeline(this.page);
+    const { page } = this;
+    this.views = new Map<Tab, () => View>([
+      ["who", () => (this.who = new Who(page))],
+      ["blocks", () => new BlocksView(page)],
+      ["map", () => new MapView(page)],
+      ["allocations", () => new Allocations(page)],
+      ["advice", () => new AdviceView(page)],
+      ["ranks", () => new Ranks(page)],
+      ["diff", () => new Diff(page)],
+      ["facts", () => new FactsView(page)],
+    ]);
+  }
+
+  async start(root: HTMLElement): Promise<void> {
+    this.applyTheme();
+    await this.choose();
+    // Who gives two runs asks what differs.
+    if (this.facts.runs.length > 1 && !location.hash.includes("tab=")) this.store.state.tab = "diff";
+    fill(
+      root,
+      this.header,
+      el("div", { class: "first" }, this.verdict.node, this.largest.node),
+      this.timeline.node,
+      this.tabs,
+      this.main,
+    );
+    this.all();
+    this.store.listen((changed) => void this.changed(changed));
+    window.addEventListener("resize", () => this.all());
+    window.addEventListener("keydown", (event) => this.key(event));
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.all());
+    performance.mark("vramtrace-shown");
+    document.documentElement.dataset.ready = "1";
+  }
+
+  private async choose(): Promise<void> {
+    const { state } = this.store;
+    const { runs } = this.facts;
+    const process = Math.min(Math.max(state.process, 0), Math.max(0, runs[0].processes.length - 1));
+    this.models = await this.page.load(this.page.index(0, process));
+    const highest = [...this.models].sort((a, b) => b.top(b.peak) - a.top(a.peak))[0];
+    this.page.model = this.models.find((model) => model.device === state.device) ?? highest;
+    this.restack();
+    document.title = clean(`vramtrace: ${runs[0].label.split("/").pop() ?? ""}`, 100);
+  }
+
+  private restack(): void {
+    const { model } = this.page;
+    const by = this.store.state.by ?? usual(model);
+    const key = `${model.page.name} ${model.device} ${by}`;
+    let stack = this.stacks.get(key);
+    if (!stack || stack.model !== model) {
+      stack = new Stack(model, by);
+      this.stacks.set(key, stack);
+    }
+    this.page.stack = stack;
+  }
+
+  private async changed(changed: Set<string>): Promise<void> {
+    if (changed.has("theme")) this.applyTheme();
+    if (changed.has("process") || changed.has("device")) await this.choose();
+    else if (changed.has("by")) this.restack();
+    const all = ["process", "device", "theme", "tab"].some((key) => changed.has(key));
+    if (all) return this.all();
+    if (["pin", "filter"].some((key) => changed.has(key))) this.largest.draw();
+    if (changed.has("filter")) this.tab();
+    this.timeline.later();
+    const onlyView = changed.size === 1 && changed.has("view");
+    const { tab } = this.store.state;
+    // Moving the view changes what lies on its axis.
+    if (!onlyView || tab === "blocks" || tab === "allocations") this.later();
+  }
+
+  private waiting = false;
+
+  private later(): void {
+    if (this.waiting) return;
+    this.waiting = true;
+    requestAnimationFrame(() => {
+      this.waiting = false;
+      this.view().draw();
+    });
+  }
+
+  private view(): View {
+    const { tab } = this.store.state;
+    let view = this.made.get(tab);
+    if (!view) {
+      view = (this.views.get(tab) ?? this.views.get("who"))!();
+      this.made.set(tab, view);
+    }
+    return view;
+  }
+
+  private all(): void {
+    forgetTheme();
+    this.head();
+    this.verdict.draw();
+    this.largest.draw();
+    this.tab();
+    const used = this.header.offsetHeight + (this.verdict.node.parentElement?.offsetHeight ?? 0) + this.tabs.offsetHeight;
+    const beside = this.timeline.node.offsetHeight - (this.timeline.node.querySelector("canvas")?.offsetHeight ?? 0);
+    this.timeline.resize(Math.min(460, window.innerHeight - used - Math.max(beside, 62) - 20));
+    this.timeline.draw();
+    const view = this.view();
+    fill(this.main, view.node);
+    view.draw();
+  }
+
+  private tab(): void {
+    const { state } = this.store;
+    const many = this.facts.runs[0].processes.length > 1 || this.models.length > 1;
+    fill(
+      this.tabs,
+      ...TABS.filter((tab) => tab !== "ranks" || many).map((tab) => {
+        const button = el("button", {
+          class: state.tab === tab ? "tab chosen" : "tab",
+          role: "tab",
+          text: TITLES[tab],
+          on: { click: () => this.store.set({ tab }) },
+        });
+        button.setAttribute("aria-selected", String(state.tab === tab));
+        return button;
+      }),
+      state.filter &&
+        el("button", {
+          class: "filter",
+          text: `only ${clean(state.filter.name, 60)}  ×`,
+          title: "shows all again",
+          on: { click: () => this.store.set({ filter: null }) },
+        }),
+    );
+  }
+
+  private head(): void {
+    const { store, facts, page } = this;
+    const run = facts.runs[0];
+    const process = el("select", { label: "Process" });
+    run.processes.forEach((one, n) => {
+      const option = el("option", { text: clean(one.name.split("/").pop() ?? one.name, 60) });
+      option.value = String(n);
+      process.append(option);
+    });
+    process.value = String(store.state.process);
+    process.addEventListener("change", () => store.set({ process: Number(process.value), device: -1, pin: null, view: null, range: null, second: null }));
+    const device = el("select", { label: "Device" });
+    for (const model of this.models) {
+      const option = el("option", { text: model.device === 255 ? "GPU ?" : `GPU ${model.device}` });
+      option.value = String(model.device);
+      device.append(option);
+    }
+    device.value = String(page.model.device);
+    device.addEventListener("change", () => store.set({ device: Number(device.value), pin: null }));
+    const command = page.model.facts.command.join(" ");
+    fill(
+      this.header,
+      el("strong", { text: "vramtrace" }),
+      run.processes.length > 1 ? process : null,
+      this.models.length > 1 ? device : null,
+      el("span", { class: "command", text: clean(command || run.label, 140), title: clean(run.label, 300) }),
+      facts.runs.length > 1 ? el("span", { class: "dim", text: `against ${clean(facts.runs[1].label, 60)}` }) : null,
+      facts.redacted ? el("span", { class: "dim", text: "redacted" }) : null,
+      el("button", { class: "switch", text: "theme", on: { click: () => this.turn() } }),
+    );
+  }
+
+  private turn(): void {
+    const dark = document.documentElement.dataset.theme
+      ? document.documentElement.dataset.theme === "dark"
+      : matchMedia("(prefers-color-scheme: dark)").matches;
+    this.store.set({ theme: dark ? "light" : "dark" });
+  }
+
+  private applyTheme(): void {
+    const { theme } = this.store.state;
+    if (theme) document.documentElement.dataset.theme = theme;
+    else delete document.documentElement.dataset.theme;
+  }
+
+  private key(event: KeyboardEvent): void {
+    const typing = event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement;
+    if (event.key === "Escape") {
+      (document.activeElement as HTMLElement | null)?.blur();
+      this.store.set({ filter: null, range: null, second: null, search: "" });
+      return;
+    }
+    if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+    const { page, store, timeline } = this;
+    const step = (by: number) => page.pin(Math.min(Math.max(page.ordinal + by, 0), page.model.last));
+    const keys: Record<string, () => void> = {
+      "+": () => timeline.zoom(0.5),
+      "=": () => timeline.zoom(0.5),
+      "-": () => timeline.zoom(2),
+      "0": () => store.set({ view: null }),
+      p: () => store.set({ pin: null }),
+      t: () => this.turn(),
+      ArrowLeft: () => (event.shiftKey ? timeline.pan(-0.1) : step(-1)),
+      ArrowRight: () => (event.shiftKey ? timeline.pan(0.1) : step(1)),
+      "/": () => {
+        store.set({ tab: "who" });
+        requestAnimationFrame(() => this.who?.focus());
+      },
+    };
+    const work = keys[event.key] ?? keys[event.key.toLowerCase()];
+    const number = Number(event.key);
+    if (work) work();
+    else if (number >= 1 && number <= TABS.length) store.set({ tab: TABS[number - 1] });
+    else return;
+    event.preventDefault();
+  }
+
+  /** What tests read. */
+  probe() {
+    const { page, timeline } = this;
+    const { model } = page;
+    return {
+      ordinal: page.ordinal,
+      peak: model.peak,
+      last: model.last,
+      top: model.top(page.ordinal),
+      total: page.moment.total,
+      drawn: timeline.probe(page.ordinal),
+      blocks: model.blocks.length,
+      memory: model.memory.length,
+      at: (ns: number) => model.at(ns),
+      stack: () => ({ names: page.stack.groups.map((group) => group.name), bytes: [...page.stack.at(page.ordinal)] }),
+    };
+  }
+}
+
+function failed(error: unknown): void {
+  const root = document.getElementById("app");
+  const text = error instanceof Error ? error.message : String(error);
+  if (root) fill(root, el("p", { class: "warning", text: `The page cannot be shown: ${clean(text, 500)}` }));
+  document.documentElement.dataset.ready = "failed";
+}
+
+async function main(): Promise<void> {
+  const root = document.getElementById("app");
+  if (!root) return;
+  const app = new App(await loadFacts(), new Store());
+  await app.start(root);
+  (window as unknown as { vramtrace: unknown }).vramtrace = app;
+}
+
+main().catch(failed);

@@ -1,0 +1,85 @@
+import { expect, test } from "vitest";
+import type { ProcessFacts, ProcessPage } from "../data/facts.ts";
+import { LIVE, type Stream } from "../data/stream.ts";
+import { Stack } from "./groups.ts";
+import { after, Model } from "./model.ts";
+import { holders, moment } from "./moment.ts";
+
+const MIB = 2 ** 20;
+
+/** A segment of 20 MiB from 1 on (a segment since 2), a block of 8 in it from 2 to 4, one of 4 from 3 on; 6 MiB of the driver's from 5 on. */
+function made(): Model {
+  const records = (rows: number[][]) => ({
+    length: rows.length,
+    start: Uint32Array.from(rows, (row) => row[0]),
+    end: Uint32Array.from(rows, (row) => row[1]),
+    size: Float64Array.from(rows, (row) => row[2] * MIB),
+    address: Float64Array.from(rows, (row) => row[3]),
+    owner: Uint32Array.from(rows, (row) => row[4]),
+    lane: new Float64Array(rows.length),
+    role: new Uint8Array(rows.length),
+    phase: new Uint32Array(rows.length),
+  });
+  const memory = [[1, LIVE, 20, 4096, 0, 2], [5, LIVE, 6, 4096 + 64 * MIB, 0, 0]];
+  const stream: Stream = {
+    last: 6,
+    time: Float64Array.from([0, 10, 20, 30, 40, 50, 60]),
+    blocks: records([[2, 4, 8, 4096, 1], [3, LIVE, 4, 4096 + 8 * MIB, 2]]),
+    memory: {
+      ...records(memory),
+      share: Float64Array.from(memory, (row) => row[2] * MIB),
+      segment: Uint32Array.from(memory, (row) => row[5]),
+    },
+    mappings: { ...records([]), device: new Uint8Array(0), segment: new Uint32Array(0) },
+    sums: {
+      length: 3,
+      ordinal: Uint32Array.from([1, 5, 5]),
+      device: new Uint8Array(3),
+      field: Uint8Array.from([0, 0, 1]),
+      value: Float64Array.from([20 * MIB, 26 * MIB, 30 * MIB]),
+    },
+  };
+  const name = (line: string, library: number) => ({ line, function: "f", caller: "", library });
+  const page = {
+    name: "p", owners: [[0, 1, 0, 0, 1], [0, 12, 0, 1, 2], [0, 12, 0, 1, 2]],
+    holders: [name("a.py:1", 1), name("b.py:2", 2)], libraries: ["A", "B"],
+    phases: { names: [], ranges: [], more: false, moments: [] }, peaks: [[0, 5]], gaps: [[6, 6]],
+    roles: ["unknown"], lumped_below: 0,
+  } as unknown as ProcessPage;
+  return new Model(stream, page, { devices: [] } as unknown as ProcessFacts, 0);
+}
+
+test("a moment is what the command says", () => {
+  const model = made();
+  const bytes = (ordinal: number) =>
+    holders(model, moment(model, ordinal)).map((held) => [model.holderName(held.holder), held.bytes / MIB, held.count]);
+  expect(bytes(0)).toEqual([]);
+  expect(bytes(1)).toEqual([["a.py:1 f", 20, 1]]);
+  expect(bytes(3)).toEqual([["b.py:2 f", 12, 2], ["PyTorch cache (free)", 8, 1]]);
+  expect(bytes(5)).toEqual([["PyTorch cache (free)", 16, 1], ["a.py:1 f", 6, 1], ["b.py:2 f", 4, 1]]);
+  expect(moment(model, 5).total).toBe(26 * MIB);
+});
+
+test("the stack is as high as the figure at every moment", () => {
+  const model = made();
+  for (const by of ["library", "holder", "role", "phase"] as const) {
+    const stack = new Stack(model, by);
+    for (let ordinal = 0; ordinal <= model.last; ordinal++) {
+      const sum = stack.at(ordinal).reduce((all, bytes) => all + bytes, 0);
+      expect(sum, `${by} ${ordinal}`).toBe(model.top(ordinal));
+    }
+    expect(stack.highest(0, 6)).toBe(5);
+    const walk = stack.walk();
+    expect(walk.highest(2, 4)).toBe(3);
+    expect([...walk.best]).toEqual([...stack.at(3)]);
+    expect(walk.highest(4, 6)).toBe(5);
+  }
+});
+
+test("moments by time are those of the command", () => {
+  const model = made();
+  expect([0, 9, 10, 15, 60, 99].map((ns) => model.at(ns))).toEqual([0, 0, 1, 1, 6, 6]);
+  expect(model.isKnown(5)).toBe(true);
+  expect(model.isKnown(6)).toBe(false);
+  expect(after([1, 1, 3], 1)).toBe(2);
+});

@@ -1,0 +1,214 @@
+// One device of one process: what is live at any moment, by the rules of the command
+// (src/analysis/holdings.rs): blocks stand in place of their segments, and what is left of the
+// segments is PyTorch's free cache.
+
+import type { ProcessFacts, ProcessPage } from "../data/facts.ts";
+import { LIVE, type Blocks, type Memory, type Stream } from "../data/stream.ts";
+
+export const FREE_CACHE = "PyTorch cache (free)";
+export const LUMPED = "small blocks, lumped";
+export const CONTEXT = "CUDA context";
+export const REST = "driver's own and unknown";
+
+export enum Field {
+  Live, Process, Contexts, Managed, Cap, Reserved, Outside, Lumped, LumpedCount,
+}
+const FIELDS = 9;
+
+export enum Change {
+  BlockStart, BlockEnd, MemoryStart, MemorySegment, MemoryEnd,
+}
+
+/** A value that changes at some ordinals. */
+export class Steps {
+  constructor(
+    readonly at: Uint32Array,
+    readonly value: Float64Array,
+  ) {}
+
+  /** The value at a moment. */
+  of(ordinal: number): number {
+    const index = after(this.at, ordinal) - 1;
+    return index < 0 ? 0 : this.value[index];
+  }
+}
+
+/** How many of the sorted numbers are not more than a value. */
+export function after(sorted: ArrayLike<number>, value: number): number {
+  let low = 0;
+  let high = sorted.length;
+  while (low < high) {
+    const middle = (low + high) >>> 1;
+    if (sorted[middle] <= value) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+/** All that changes, in order. */
+export interface Changes {
+  ordinal: Uint32Array;
+  what: Uint8Array;
+  which: Uint32Array;
+}
+
+export class Model {
+  readonly sums: Steps[] = [];
+  readonly changes: Changes;
+  readonly owned: Uint8Array;
+  readonly blocks: Blocks;
+  readonly memory: Memory;
+  readonly last: number;
+  readonly time: Float64Array;
+
+  constructor(
+    readonly stream: Stream,
+    readonly page: ProcessPage,
+    readonly facts: ProcessFacts,
+    readonly device: number,
+  ) {
+    this.blocks = stream.blocks;
+    this.memory = stream.memory;
+    this.last = stream.last;
+    this.time = stream.time;
+    this.owned = Uint8Array.from(page.owners, (owner) => (owner[2] === device ? 1 : 0));
+    for (let field = 0; field < FIELDS; field++) this.sums.push(this.steps(field));
+    this.changes = this.ordered();
+    this.peak = this.highest();
+  }
+
+  get hasBlocks(): boolean {
+    return this.blocks.length > 0;
+  }
+
+  get endNs(): number {
+    return Math.max(this.time[this.last], 1);
+  }
+
+  private steps(field: number): Steps {
+    const { sums } = this.stream;
+    const fits = (n: number) => sums.device[n] === this.device && sums.field[n] === field;
+    let many = 0;
+    for (let n = 0; n < sums.length; n++) if (fits(n)) many++;
+    const [at, value] = [new Uint32Array(many), new Float64Array(many)];
+    for (let n = 0, to = 0; n < sums.length; n++) {
+      if (fits(n)) [at[to], value[to++]] = [sums.ordinal[n], sums.value[n]];
+    }
+    return new Steps(at, value);
+  }
+
+  /** By counting: there are few more ordinals than changes. */
+  private ordered(): Changes {
+    const { blocks, memory, owned } = this;
+    const place = new Uint32Array(this.last + 2);
+    const each = (visit: (ordinal: number, what: Change, which: number) => void) => {
+      for (let n = 0; n < blocks.length; n++) {
+        if (!owned[blocks.owner[n]]) continue;
+        visit(blocks.start[n], Change.BlockStart, n);
+        if (blocks.end[n] !== LIVE) visit(blocks.end[n], Change.BlockEnd, n);
+      }
+      for (let n = 0; n < memory.length; n++) {
+        if (!owned[memory.owner[n]]) continue;
+        visit(memory.start[n], Change.MemoryStart, n);
+        if (memory.segment[n]) visit(memory.segment[n], Change.MemorySegment, n);
+        if (memory.end[n] !== LIVE) visit(memory.end[n], Change.MemoryEnd, n);
+      }
+    };
+    let many = 0;
+    each((ordinal) => {
+      place[ordinal]++;
+      many++;
+    });
+    for (let n = 0, sum = 0; n < place.length; n++) {
+      const here = place[n];
+      place[n] = sum;
+      sum += here;
+    }
+    const changes = {
+      ordinal: new Uint32Array(many),
+      what: new Uint8Array(many),
+      which: new Uint32Array(many),
+    };
+    each((ordinal, what, which) => {
+      const at = place[ordinal]++;
+      changes.ordinal[at] = ordinal;
+      changes.what[at] = what;
+      changes.which[at] = which;
+    });
+    return changes;
+  }
+
+  /** The last moment that is not later than a time. */
+  at(ns: number): number {
+    return Math.max(0, after(this.time, ns) - 1);
+  }
+
+  /** What the page draws as the top: what nvidia-smi shows, or what is known of it. */
+  top(ordinal: number): number {
+    const shown = this.sums[Field.Process].of(ordinal);
+    return shown > 0 ? shown : this.known(ordinal);
+  }
+
+  /** What allocations and contexts take on the card. */
+  known(ordinal: number): number {
+    return this.sums[Field.Live].of(ordinal) + this.sums[Field.Contexts].of(ordinal);
+  }
+
+  private processFigure: boolean | null = null;
+
+  get hasProcessFigure(): boolean {
+    this.processFigure ??= this.sums[Field.Process].value.some((value) => value > 0);
+    return this.processFigure;
+  }
+
+  cap(ordinal: number): number | null {
+    const value = this.sums[Field.Cap].of(ordinal);
+    return value > 0 ? value - 1 : null;
+  }
+
+  /** The moment of the device's highest peak. */
+  readonly peak: number;
+
+  private highest(): number {
+    const recorded = this.page.peaks.find(([device]) => device === this.device);
+    if (recorded) return recorded[1];
+    const facts = this.deviceFacts;
+    return facts ? this.at(facts.peak_at_s * 1e9) : this.last;
+  }
+
+  get deviceFacts() {
+    const ordinal = this.device === 255 ? null : this.device;
+    return this.facts.devices.find((device) => device.ordinal === ordinal);
+  }
+
+  /** Is what was live at this moment in the trace? */
+  isKnown(ordinal: number): boolean {
+    return !this.page.gaps.some(([from, to]) => ordinal >= from && ordinal < Math.max(to, from + 1));
+  }
+
+  library(owner: number): string {
+    return this.page.libraries[this.page.owners[owner][4] - 1] ?? "unknown";
+  }
+
+  /** What tells a holder apart from all others, in words: line, who called it, library. */
+  holderLabel(holder: number): string {
+    const name = this.holderName(holder);
+    if (holder < 0) return name;
+    const { caller, library } = this.page.holders[holder];
+    const from = caller ? `, from ${caller}` : "";
+    const of = library ? ` (${this.page.libraries[library - 1]})` : "";
+    return name + from + of;
+  }
+
+  holderName(holder: number): string {
+    if (holder === FREE) return FREE_CACHE;
+    if (holder === SMALL) return `${LUMPED} (each below ${this.page.lumped_below} B)`;
+    const name = this.page.holders[holder];
+    if (name.why) return name.why;
+    return name.line ? `${name.line} ${name.function}` : name.function;
+  }
+}
+
+/** Holders that are no stack's. */
+export const FREE = -1;
+export const SMALL = -2;

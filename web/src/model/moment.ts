@@ -1,0 +1,138 @@
+// What is live at one moment: by holder, by segment.
+
+import type { Model } from "./model.ts";
+import { after, Field, FREE, SMALL } from "./model.ts";
+
+export interface Held {
+  holder: number;
+  library: string;
+  bytes: number;
+  count: number;
+}
+
+export interface Segment {
+  address: number;
+  bytes: number;
+  expandable: boolean;
+  /** Indexes of blocks by address. */
+  blocks: number[];
+  used: number;
+}
+
+export interface Moment {
+  ordinal: number;
+  /** By owner. */
+  bytes: Float64Array;
+  count: Uint32Array;
+  /** Indexes of live blocks and of live memory that is no segment. */
+  blocks: number[];
+  memory: number[];
+  segments: Segment[];
+  freeBytes: number;
+  freeCount: number;
+  lumped: number;
+  lumpedCount: number;
+  total: number;
+}
+
+export function moment(model: Model, ordinal: number): Moment {
+  const { blocks, memory, owned } = model;
+  const owners = model.page.owners.length;
+  const found: Moment = {
+    ordinal,
+    bytes: new Float64Array(owners),
+    count: new Uint32Array(owners),
+    blocks: [],
+    memory: [],
+    segments: [],
+    freeBytes: 0,
+    freeCount: 0,
+    lumped: model.sums[Field.Lumped].of(ordinal),
+    lumpedCount: model.sums[Field.LumpedCount].of(ordinal),
+    total: 0,
+  };
+  let cached = 0;
+  for (let n = 0; n < memory.length; n++) {
+    if (memory.start[n] > ordinal || memory.end[n] <= ordinal || !owned[memory.owner[n]]) continue;
+    if (memory.segment[n] && memory.segment[n] <= ordinal) {
+      cached += memory.share[n];
+      if (memory.address[n] > 0) {
+        const [address, bytes] = [memory.address[n], memory.size[n]];
+        found.segments.push({ address, bytes, expandable: false, blocks: [], used: 0 });
+      }
+      continue;
+    }
+    found.memory.push(n);
+    found.bytes[memory.owner[n]] += memory.share[n];
+    found.count[memory.owner[n]]++;
+  }
+  mapped(model, ordinal, found.segments);
+  found.segments.sort((a, b) => a.address - b.address);
+  let inBlocks = 0;
+  for (let n = 0; n < blocks.length; n++) {
+    if (blocks.start[n] > ordinal || blocks.end[n] <= ordinal || !owned[blocks.owner[n]]) continue;
+    found.blocks.push(n);
+    found.bytes[blocks.owner[n]] += blocks.size[n];
+    found.count[blocks.owner[n]]++;
+    inBlocks += blocks.size[n];
+  }
+  const starts = found.segments.map((segment) => segment.address);
+  for (const n of found.blocks) {
+    const segment = found.segments[after(starts, blocks.address[n]) - 1];
+    if (segment && blocks.address[n] < segment.address + segment.bytes) {
+      segment.blocks.push(n);
+      segment.used += blocks.size[n];
+    }
+  }
+  for (const segment of found.segments) {
+    segment.blocks.sort((a, b) => blocks.address[a] - blocks.address[b]);
+    if (segment.used < segment.bytes) found.freeCount++;
+  }
+  const outside = model.sums[Field.Outside].of(ordinal);
+  // Lumped blocks lie in segments too: which, is not recorded.
+  const lumpedInside = model.hasBlocks ? found.lumped : 0;
+  found.freeBytes = Math.max(0, cached - (inBlocks - outside) - lumpedInside);
+  found.total = found.freeBytes + found.lumped;
+  for (const bytes of found.bytes) found.total += bytes;
+  return found;
+}
+
+/** Mapped segments: neighbours are one. */
+function mapped(model: Model, ordinal: number, into: Segment[]): void {
+  const { mappings } = model.stream;
+  const live: number[] = [];
+  for (let n = 0; n < mappings.length; n++) {
+    if (mappings.start[n] > ordinal || mappings.end[n] <= ordinal) continue;
+    if (mappings.device[n] !== model.device && mappings.device[n] !== 255) continue;
+    if (mappings.segment[n] && mappings.segment[n] <= ordinal) live.push(n);
+  }
+  live.sort((a, b) => mappings.address[a] - mappings.address[b]);
+  let last: Segment | null = null;
+  for (const n of live) {
+    const [address, bytes] = [mappings.address[n], mappings.size[n]];
+    if (last && last.address + last.bytes === address) last.bytes += bytes;
+    else into.push((last = { address, bytes, expandable: true, blocks: [], used: 0 }));
+  }
+}
+
+/** As `vramtrace holders` lists them: largest first. */
+export function holders(model: Model, at: Moment): Held[] {
+  const all = new Map<number, Held>();
+  model.page.owners.forEach((owner, n) => {
+    if (at.count[n] === 0) return;
+    const held = all.get(owner[3]);
+    if (held) {
+      held.bytes += at.bytes[n];
+      held.count += at.count[n];
+    } else {
+      all.set(owner[3], { holder: owner[3], library: model.library(n), bytes: at.bytes[n], count: at.count[n] });
+    }
+  });
+  if (at.freeBytes > 0) {
+    all.set(FREE, { holder: FREE, library: "PyTorch", bytes: at.freeBytes, count: at.freeCount });
+  }
+  if (at.lumped > 0) {
+    all.set(SMALL, { holder: SMALL, library: "unknown", bytes: at.lumped, count: at.lumpedCount });
+  }
+  return [...all.values()].sort((a, b) => b.bytes - a.bytes || b.count - a.count || a.holder - b.holder);
+}

@@ -1,0 +1,128 @@
+// What frag, whatif and leaks say, with the line to export.
+
+import { el, fill } from "../base/dom.ts";
+import { clean, count, duration, percent, seconds, size } from "../base/units.ts";
+import type { FragFacts, LeakFacts, WhatifFacts } from "../data/facts.ts";
+import { chart } from "./lines.ts";
+import type { Page, View } from "./page.ts";
+import { lead } from "./verdict.ts";
+
+function table(head: string[], rows: (string | HTMLElement)[][]): HTMLElement {
+  return el(
+    "div",
+    { class: "table" },
+    el(
+      "table",
+      {},
+      el("thead", {}, el("tr", {}, ...head.map((text) => el("th", { text })))),
+      el("tbody", {}, ...rows.map((cells) => el("tr", {}, ...cells.map((cell) => el("td", { class: typeof cell === "string" ? "" : "text" }, cell))))),
+    ),
+  );
+}
+
+function shell(conf: string): string {
+  return /^[A-Za-z0-9:,_.-]*$/.test(conf) ? conf : `'${clean(conf)}'`;
+}
+
+export class AdviceView implements View {
+  readonly node = el("section", { class: "advice", label: "Advice" });
+
+  constructor(private readonly page: Page) {}
+
+  draw(): void {
+    const { model } = this.page;
+    const { advice } = model.page;
+    const here = <T extends { ordinal: number }>(all: T[]) => all.filter((one) => one.ordinal === model.device);
+    const leaks = (advice.leaks?.leaks ?? []).filter((leak) => (leak.device ?? 255) === model.device);
+    const whatif = here(advice.whatif?.devices ?? []);
+    fill(
+      this.node,
+      el("h3", { text: "What other settings of PyTorch's allocator would need" }),
+      ...(whatif.length ? whatif.map((one) => this.whatif(one)) : [el("p", { class: "dim", text: clean(advice.no_whatif ?? "There is nothing to replay on this device.") })]),
+      el("h3", { text: "Fragmentation of PyTorch's cache" }),
+      ...(here(advice.frag).length ? here(advice.frag).map((one) => this.frag(one)) : [el("p", { class: "dim", text: "No blocks of PyTorch's cache were recorded." })]),
+      el("h3", { text: "Leaks" }),
+      leaks.length ? null : el("p", { class: "dim", text: "None was found." }),
+      ...leaks.slice(0, 12).map((leak) => this.leak(leak)),
+    );
+  }
+
+  private whatif(facts: WhatifFacts): HTMLElement {
+    const capacities = facts.settings[0]?.at_capacity ?? [];
+    const head = ["setting", "reserved at the peak", "smallest capacity", ...capacities.map((at) => `fits ${size(at.capacity_bytes)} (${at.origin})`), "to export"];
+    const rows = facts.settings.map((setting) => [
+      clean(setting.conf, 80) + (setting.in_force ? " (in force)" : ""),
+      size(setting.peak_reserved_bytes),
+      setting.smallest_capacity_bytes === null ? "" : size(setting.smallest_capacity_bytes),
+      ...setting.at_capacity.map((at) => (at.fits ? `yes, ${size(at.spare_bytes ?? 0)} to spare` : "no")),
+      setting.compatible
+        ? el("code", { text: setting.conf === "default" ? "unset PYTORCH_CUDA_ALLOC_CONF" : `export PYTORCH_CUDA_ALLOC_CONF=${shell(setting.conf)}` })
+        : el("span", { class: "warning", text: clean(setting.reason ?? "unsafe", 120) }),
+    ]);
+    return el(
+      "div",
+      {},
+      el("p", {
+        text: `The run reserved ${size(facts.recorded_peak_reserved_bytes)} at most, with ${size(facts.recorded_peak_allocated_bytes)} at most in blocks.`,
+      }),
+      table(head, rows),
+      ...facts.caveats.map((text) => el("p", { class: "dim", text: `Note: ${clean(text, 300)}.` })),
+    );
+  }
+
+  private frag(facts: FragFacts): HTMLElement {
+    const when = facts.at_s === null ? "" : ` at ${seconds(facts.at_s * 1e9)}`;
+    const rows = facts.holders.slice(0, 15).map((pin) => [
+      size(pin.pinned_bytes),
+      count(pin.segments),
+      count(pin.alone),
+      size(pin.bytes),
+      clean(pin.library ?? "unknown", 40),
+      clean(pin.no_frames ?? lead(pin), 140),
+    ]);
+    const words = [
+      `${facts.at === "oom" ? "When it was out of memory" : "When it reserved most"}${when}: reserved ${size(facts.reserved_bytes)}`,
+      `in blocks ${size(facts.allocated_bytes)} (${percent(facts.allocated_bytes, facts.reserved_bytes)})`,
+      `free ${size(facts.free_in_segments_bytes)}, largest hole ${size(facts.largest_free_block_bytes)}`,
+      `can be given back ${size(facts.releasable_bytes)}`,
+      `too small for the usual request ${size(facts.unusable_bytes)}`,
+    ];
+    return el(
+      "div",
+      {},
+      el("p", { text: `${words.join("; ")}.` }),
+      rows.length ? table(["keeps free", "segments", "alone in", "holds", "library", "line"], rows) : null,
+    );
+  }
+
+  private leak(leak: LeakFacts): HTMLElement {
+    const rate = leak.rate_bytes_per_s;
+    const words = [
+      leak.verdict.replaceAll("_", " "),
+      `${size(leak.bytes)} in ${count(leak.count)}`,
+      rate === null ? "" : `${size(rate)} a second`,
+      leak.exhausted_in_s === null ? "" : `full in ${duration(leak.exhausted_in_s * 1e9)}`,
+      `confidence ${leak.confidence}`,
+    ];
+    const drawn = el("div", { class: "growth" });
+    const box = el(
+      "div",
+      { class: "leak" },
+      el("div", {}, el("strong", { text: lead(leak) }), el("span", { class: "dim", text: `  ${clean(leak.library ?? "", 40)}` })),
+      el("div", { text: words.filter(Boolean).join("; ") }),
+      ...leak.evidence.map((text) => el("div", { class: "dim", text: clean(text, 300) })),
+      drawn,
+    );
+    if (leak.shape.length > 1) {
+      const { duration_s: long } = this.page.model.facts;
+      const x = leak.shape.map((_, n) => (long * (n + 1)) / leak.shape.length);
+      requestAnimationFrame(() =>
+        chart(drawn, {
+          title: "held, the least in each part of the run", x, height: 130, width: Math.min(620, this.node.clientWidth), legend: false,
+          curves: [{ name: "held", colour: "#d55e00", values: leak.shape }],
+        }),
+      );
+    }
+    return box;
+  }
+}

@@ -1,0 +1,185 @@
+// Two runs, or two moments of one: what grew, by line and by library, and both on one axis.
+
+import { el, fill } from "../base/dom.ts";
+import { colour } from "../base/palette.ts";
+import { clean, count, percent, seconds, size } from "../base/units.ts";
+import type { Model } from "../model/model.ts";
+import { holders, moment, type Moment } from "../model/moment.ts";
+import { chart } from "./lines.ts";
+import type { Page, View } from "./page.ts";
+import { curve, highest, stepsOf } from "./ranks.ts";
+
+export interface Grown {
+  name: string;
+  library: string;
+  before: number;
+  now: number;
+  counts: [number, number];
+}
+
+/** By what people read: ids differ from trace to trace. */
+export function compare(before: [Model, Moment], now: [Model, Moment], by: "line" | "library"): Grown[] {
+  const all = new Map<string, Grown>();
+  const add = ([model, at]: [Model, Moment], which: 0 | 1) => {
+    for (const held of holders(model, at)) {
+      const line = model.holderName(held.holder);
+      const caller = held.holder >= 0 ? model.page.holders[held.holder].caller : "";
+      const name = by === "library" ? (held.holder < 0 ? line : held.library) : caller ? `${line}, from ${caller}` : line;
+      const key = `${held.library}\n${name}`;
+      const grown = all.get(key) ?? { name, library: held.library, before: 0, now: 0, counts: [0, 0] };
+      if (which) grown.now += held.bytes;
+      else grown.before += held.bytes;
+      grown.counts[which] += held.count;
+      all.set(key, grown);
+    }
+  };
+  add(before, 0);
+  add(now, 1);
+  return [...all.values()].sort((a, b) => Math.abs(b.now - b.before) - Math.abs(a.now - a.before) || b.now - a.now);
+}
+
+const ROWS = 60;
+const POINTS = 400;
+
+export class Diff implements View {
+  readonly node = el("section", { class: "diff", label: "Difference" });
+  private other: Model | null = null;
+  private loading = false;
+  private byStep = true;
+
+  constructor(private readonly page: Page) {}
+
+  private async loaded(index: number): Promise<void> {
+    this.loading = true;
+    const models = await this.page.load(index);
+    const same = models.find((model) => model.device === this.page.model.device);
+    this.other = same ?? models[0] ?? null;
+    this.draw();
+  }
+
+  draw(): void {
+    const { page } = this;
+    const { model } = page;
+    const { range, second } = page.store.state;
+    if (page.facts.runs.length > 1) {
+      if (!this.other) {
+        fill(this.node, el("p", { class: "dim", text: "Reading the other run." }));
+        if (!this.loading) void this.loaded(page.index(1, 0));
+        return;
+      }
+      const { other } = this;
+      const labels: [string, string] = [page.facts.runs[1].label, page.facts.runs[0].label];
+      this.show([other, moment(other, other.peak)], [model, moment(model, model.peak)], labels, true);
+      return;
+    }
+    if (range && second) {
+      const at = (one: [number, number]) => moment(model, page.stack.highest(model.at(one[0]), model.at(one[1])));
+      this.show([model, at(range)], [model, at(second)], ["the first range", "the second range"], false);
+      return;
+    }
+    if (page.ordinal !== model.peak) {
+      this.show([model, moment(model, model.peak)], [model, page.moment], ["the peak", "the pinned moment"], false);
+      return;
+    }
+    fill(
+      this.node,
+      el("p", {
+        text:
+          "Pin a moment to compare it with the peak, or brush a range and, with Shift, a second one. " +
+          "Two runs on one page: vramtrace report --html B.vtrace --against A.vtrace.",
+      }),
+    );
+  }
+
+  private show(before: [Model, Moment], now: [Model, Moment], labels: [string, string], runs: boolean): void {
+    const difference = now[1].total - before[1].total;
+    const lines = compare(before, now, "line");
+    const most = lines.find((line) => Math.sign(line.now - line.before) === Math.sign(difference || 1));
+    const named = lines.filter((line) => line.library !== "unknown" || line.name.includes(":"));
+    const explained = named.reduce((sum, line) => sum + line.now - line.before, 0);
+    const sign = difference >= 0 ? "+" : "";
+    const words = [
+      `${clean(labels[0], 60)}: ${size(before[1].total)} at ${seconds(before[0].time[before[1].ordinal])}`,
+      `${clean(labels[1], 60)}: ${size(now[1].total)} at ${seconds(now[0].time[now[1].ordinal])}`,
+      `${sign}${size(difference)}`,
+    ];
+    const axis = el("div", {});
+    fill(
+      this.node,
+      el("h3", { text: most && difference !== 0 ? `${sign}${size(difference)}: mostly ${clean(most.name, 120)} (${most.now >= most.before ? "+" : ""}${size(most.now - most.before)})` : "No difference" }),
+      el("p", { text: `${words.join("; ")}. ${difference === 0 ? "" : `${percent(Math.abs(explained), Math.abs(difference))} of it in named lines.`}` }),
+      axis,
+      this.table("by library", compare(before, now, "library")),
+      this.table("by line", lines),
+    );
+    this.node.dataset.difference = String(difference);
+    if (!runs) return;
+    this.axis(axis, before[0], now[0], labels);
+  }
+
+  /** Both runs on one axis: by step where both mark steps, else by time. */
+  private axis(into: HTMLElement, before: Model, now: Model, labels: [string, string]): void {
+    const steps = [stepsOf(before), stepsOf(now)];
+    const can = steps.every((all) => all.length > 2);
+    const byStep = can && this.byStep;
+    const end = Math.max(before.endNs, now.endNs);
+    const many = byStep ? Math.max(steps[0].length, steps[1].length) : POINTS;
+    const x = Array.from({ length: many }, (_, n) => (byStep ? n + 1 : (end * (n + 0.5)) / POINTS / 1e9));
+    const values = (model: Model, which: number): (number | null)[] => {
+      if (!byStep) return curve(model, end, POINTS);
+      return x.map((_, n) => (steps[which][n] ? highest(model, ...steps[which][n]) : null));
+    };
+    if (can) {
+      into.append(
+        el("button", {
+          class: "switch",
+          text: byStep ? "aligned by step" : "aligned by time",
+          on: {
+            click: () => {
+              this.byStep = !this.byStep;
+              this.draw();
+            },
+          },
+        }),
+      );
+    }
+    chart(into, {
+      title: byStep ? "both runs, the highest of each step" : "both runs, by time since their start",
+      x, height: 220, width: this.node.clientWidth - 10, xName: byStep ? "step" : undefined,
+      curves: [
+        { name: labels[0], colour: "#8f8f8f", values: values(before, 0), dash: [5, 3] },
+        { name: labels[1], colour: "#0072b2", values: values(now, 1) },
+      ],
+    });
+  }
+
+  private table(title: string, all: Grown[]): HTMLElement {
+    const rows = all.filter((one) => one.now !== one.before).slice(0, ROWS);
+    const most = Math.max(1, ...rows.map((one) => Math.abs(one.now - one.before)));
+    return el(
+      "div",
+      { class: "table" },
+      el("h4", { text: title }),
+      el("table", {},
+        el("thead", {}, el("tr", {}, ...["difference", "", "before", "now", "blocks", "library", "line"].map((text) => el("th", { text })))),
+        el("tbody", {}, ...rows.map((one) => {
+          const by = one.now - one.before;
+          const bar = el("span", { class: by > 0 ? "grew" : "shrank" });
+          bar.style.width = `${(80 * Math.abs(by)) / most}px`;
+          const swatch = el("span", { class: "swatch" });
+          swatch.style.background = colour(one.library);
+          const line = el("tr", {},
+            el("td", { class: "number", text: `${by > 0 ? "+" : ""}${size(by)}` }),
+            el("td", {}, bar),
+            el("td", { class: "number", text: size(one.before) }),
+            el("td", { class: "number", text: size(one.now) }),
+            el("td", { class: "number", text: `${count(one.counts[0])} → ${count(one.counts[1])}` }),
+            el("td", {}, swatch, clean(one.library, 40)),
+            el("td", { class: "text", text: clean(one.name, 180) }));
+          line.dataset.by = String(by);
+          return line;
+        }))),
+      all.length > ROWS ? el("p", { class: "dim", text: `${count(all.length - ROWS)} more` }) : null,
+    );
+  }
+}

@@ -1,0 +1,67 @@
+// What the command says of the run: the figures of `vramtrace report --json`.
+
+import { el, fill } from "../base/dom.ts";
+import { clean, count, seconds, size } from "../base/units.ts";
+import type { Page, View } from "./page.ts";
+
+export class FactsView implements View {
+  readonly node = el("section", { class: "facts", label: "Facts of the run" });
+
+  constructor(private readonly page: Page) {}
+
+  draw(): void {
+    const { model } = this.page;
+    const { facts } = model;
+    const device = model.deviceFacts;
+    const rows: [string, string][] = [
+      ["trace", facts.trace],
+      ["command", facts.command.join(" ")],
+      ["host", `${facts.host}, pid ${facts.pid}${facts.rank === null ? "" : `, rank ${facts.rank}`}`],
+      ["started", facts.started],
+      ["duration", seconds(facts.duration_s * 1e9)],
+      ["ended", facts.ended_in_order ? "in order" : facts.running ? "it runs" : "killed, crashed or left by _exit"],
+      ["events", count(facts.events)],
+    ];
+    if (device) {
+      const torch = device.torch;
+      rows.push(
+        ["device", `GPU ${device.ordinal ?? "?"} ${device.name}${device.total_bytes === null ? "" : `, ${size(device.total_bytes)}`}`],
+        ["peak of allocations", `${size(device.peak_bytes)} at ${seconds(device.peak_at_s * 1e9)}`],
+        ["live at the end", `${size(device.live_bytes)}`],
+        ["allocations", `${count(device.allocations)}, ${count(device.frees)} frees`],
+        ["refused", `${count(device.refused_by_cap)} by the cap, ${count(device.refused_by_driver)} by the driver`],
+      );
+      if (device.peak_process_bytes !== null) rows.push(["highest in nvidia-smi", size(device.peak_process_bytes)]);
+      if (torch) {
+        rows.push(
+          ["peak in PyTorch's blocks", size(torch.peak_allocated_bytes)],
+          ["peak reserved by PyTorch", size(torch.peak_reserved_bytes)],
+        );
+      }
+      const at = this.page.ordinal;
+      const beyond = model.top(at) - model.known(at);
+      if (model.hasProcessFigure) {
+        rows.push(
+          ["nvidia-smi minus allocations and contexts, at the pinned moment", size(beyond)],
+          ["nvidia-smi minus PyTorch's reserve, at the pinned moment", size(model.top(at) - model.sums[5].of(at))],
+        );
+      }
+      for (const [name, bytes] of Object.entries(device.driver_bytes ?? {})) {
+        if (bytes) rows.push([`driver's own: ${name.replaceAll("_", " ")}`, size(bytes)]);
+      }
+    }
+    for (const text of facts.damage.first) rows.push(["damage", text]);
+    for (const text of model.page.problems.slice(0, 10)) rows.push(["names", text]);
+    fill(
+      this.node,
+      el("div", { class: "table" }, el("table", {}, el("tbody", {}, ...rows.map(([name, value]) =>
+        el("tr", {}, el("th", { text: name }), el("td", { class: "text", text: clean(value, 600) })),
+      )))),
+      el("p", {
+        class: "dim",
+        text: `vramtrace ${this.page.facts.version}${this.page.facts.redacted ? ", redacted" : ""}. ` +
+          "Keys: + and - zoom, arrows move the pinned moment (Shift: the view), P peak, 0 whole run, 1 to 8 views, / search, T theme, Esc clears.",
+      }),
+    );
+  }
+}

@@ -1,0 +1,207 @@
+// All processes of the run on one axis: what each had, its difference from the median, the sum of each
+// card, and the odd one out where there is one.
+
+import { el, fill } from "../base/dom.ts";
+import { colour } from "../base/palette.ts";
+import { clean, seconds, size } from "../base/units.ts";
+import { holders, moment } from "../model/moment.ts";
+import { usual } from "../model/groups.ts";
+import { after, FREE, type Model } from "../model/model.ts";
+import { chart } from "./lines.ts";
+import type { Page, View } from "./page.ts";
+
+const POINTS = 300;
+
+/** The highest figure between two moments. */
+export function highest(model: Model, from: number, to: number): number {
+  let found = model.top(to);
+  for (const steps of [model.sums[0], model.sums[1], model.sums[2]]) {
+    // Few of a cache's events change its figure.
+    for (let index = after(steps.at, from); index < steps.at.length && steps.at[index] <= to; index++) {
+      found = Math.max(found, model.top(steps.at[index]));
+    }
+  }
+  return found;
+}
+
+/** First and last ordinals of the ranges that the program repeats most, outermost first: its steps. */
+export function stepsOf(model: Model): [number, number][] {
+  const { ranges } = model.page.phases;
+  const of = new Map<number, [number, number, number][]>();
+  for (const [phase, from, to, depth] of ranges) {
+    of.set(phase, [...(of.get(phase) ?? []), [from, to, depth]]);
+  }
+  const repeated = [...of.values()].filter((all) => all.length > 2);
+  repeated.sort((a, b) => a[0][2] - b[0][2] || b.length - a.length);
+  return (repeated[0] ?? []).map(([from, to]): [number, number] => [from, to]).sort((a, b) => a[0] - b[0]);
+}
+
+/** The highest figure in each of equal parts of a time. */
+export function curve(model: Model, endNs: number, points = POINTS): (number | null)[] {
+  const values: (number | null)[] = [];
+  let from = 0;
+  for (let n = 0; n < points; n++) {
+    const until = (endNs * (n + 1)) / points;
+    if ((endNs * n) / points > model.endNs) {
+      values.push(null);
+      continue;
+    }
+    const to = model.at(until);
+    values.push(highest(model, from, to));
+    from = to;
+  }
+  return values;
+}
+
+export function median(values: number[]): number {
+  const sorted = [...values].sort((a, b) => a - b);
+  const middle = sorted.length >> 1;
+  return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+}
+
+/** Bytes at the peak, by role where roles are known, else by library. */
+export function composition(model: Model): Map<string, number> {
+  const at = moment(model, model.peak);
+  const sums = new Map<string, number>();
+  const add = (name: string, bytes: number) => sums.set(name, (sums.get(name) ?? 0) + bytes);
+  if (usual(model) === "library") {
+    for (const held of holders(model, at)) {
+      add(held.holder < 0 ? model.holderName(held.holder) : held.library, held.bytes);
+    }
+    return sums;
+  }
+  const role = (index: number) => model.page.roles[index] ?? "unknown";
+  for (const n of at.blocks) add(role(model.blocks.role[n]), model.blocks.size[n]);
+  for (const n of at.memory) add(role(model.memory.role[n]), model.memory.share[n]);
+  if (at.freeBytes > 0) add(model.holderName(FREE), at.freeBytes);
+  return sums;
+}
+
+export class Ranks implements View {
+  readonly node = el("section", { class: "ranks", label: "Ranks" });
+  private models: { name: string; model: Model; process: number }[] | null = null;
+  private loading = false;
+
+  constructor(private readonly page: Page) {}
+
+  private async loaded(): Promise<void> {
+    this.loading = true;
+    const run = this.page.facts.runs[0];
+    const all: { name: string; model: Model; process: number }[] = [];
+    for (let process = 0; process < run.processes.length; process++) {
+      const models = await this.page.load(process);
+      for (const model of models) {
+        const device = models.length > 1 ? ` GPU ${model.device}` : "";
+        all.push({ name: `${run.processes[process].name}${device}`, model, process });
+      }
+    }
+    this.models = all;
+    this.draw();
+  }
+
+  draw(): void {
+    if (!this.models) {
+      fill(this.node, el("p", { class: "dim", text: "Reading the other processes." }));
+      if (!this.loading) void this.loaded();
+      return;
+    }
+    const { page } = this;
+    const all = this.models;
+    const started = (one: { process: number }) => Date.parse(page.facts.runs[0].report.processes[one.process].started) * 1e6;
+    const first = Math.min(...all.map(started));
+    const late = all.map((one) => Math.max(0, started(one) - first) || 0);
+    const end = Math.max(...all.map((one, n) => one.model.endNs + late[n]));
+    const curves = all.map((one, n) => {
+      const skipped = Math.floor((late[n] / end) * POINTS);
+      const points = curve(one.model, end - late[n], POINTS - skipped);
+      return [...new Array<null>(skipped).fill(null), ...points];
+    });
+    const peaks = all.map((one) => one.model.top(one.model.peak));
+    const middle = median(peaks);
+    const most = Math.max(...peaks, 1);
+    const x = Array.from({ length: POINTS }, (_, n) => (end * (n + 0.5)) / POINTS / 1e9);
+    const parts = all.map((one) => composition(one.model));
+    const names = [...new Set(parts.flatMap((sums) => [...sums.keys()]))];
+    const reports = page.facts.runs[0].report.processes;
+    const odd = all.map((one) => reports[one.process].odd);
+    const grid = el("div", { class: "multiples" });
+    const rows = all.map((one, n) => {
+      const differences = names
+        .map((name) => {
+          const here = parts[n].get(name) ?? 0;
+          return { name, by: here - median(parts.map((sums) => sums.get(name) ?? 0)) };
+        })
+        .sort((a, b) => Math.abs(b.by) - Math.abs(a.by))
+        .filter(({ by }) => Math.abs(by) > middle / 100)
+        .slice(0, 3);
+      return el(
+        "tr",
+        { class: odd[n] ? "odd" : "", on: { click: () => page.store.set({ process: one.process, device: one.model.device, pin: null, view: null }) } },
+        el("td", { text: clean(one.name, 60) }),
+        el("td", { class: "number", text: size(peaks[n]) }),
+        el("td", { class: "number", text: `${peaks[n] >= middle ? "+" : ""}${size(peaks[n] - middle)}` }),
+        el("td", { text: differences.map(({ name, by }) => `${clean(name, 30)} ${by > 0 ? "+" : ""}${size(by)}`).join("; ") }),
+        el("td", { class: "text", text: clean(odd[n] ?? "", 200) }),
+      );
+    });
+    fill(
+      this.node,
+      el("p", { text: this.words(odd, middle) }),
+      el("div", { class: "table" }, el("table", {},
+        el("thead", {}, el("tr", {}, ...["process", "peak", "to the median", "where", "what stands out"].map((text) => el("th", { text })))),
+        el("tbody", {}, ...rows))),
+      ...this.cards(curves, x),
+      grid,
+    );
+    const width = Math.max(220, Math.floor(this.node.clientWidth / Math.min(4, Math.max(1, all.length))) - 12);
+    all.forEach((one, n) => {
+      const box = el("div", { class: odd[n] ? "multiple odd" : "multiple" });
+      grid.append(box);
+      const flat = x.map((_, at) => (curves[n][at] === null ? null : middle));
+      chart(box, {
+        title: one.name, x, width, height: 150, highest: most, legend: false,
+        curves: [
+          { name: "nvidia-smi", colour: odd[n] ? "#d55e00" : "#0072b2", values: curves[n] },
+          { name: "median of the peaks", colour: "#8f8f8f", values: flat, dash: [4, 3] },
+        ],
+      });
+    });
+  }
+
+  private words(odd: (string | null)[], middle: number): string {
+    const all = this.models ?? [];
+    if (all.length < 2) return "One process on one device: there is nothing to compare.";
+    const outside = odd.findIndex((text) => text !== null);
+    const what = outside < 0 ? "none stands out" : `${all[outside].name} stands out: ${odd[outside]}`;
+    return clean(`${all.length} processes and devices; the median of the peaks is ${size(middle)}; ${what}.`, 400);
+  }
+
+  /** Cards that several processes share: the sum. */
+  private cards(curves: (number | null)[][], x: number[]): HTMLElement[] {
+    const cards = new Map<string, number[]>();
+    (this.models ?? []).forEach((one, n) => {
+      const facts = one.model.deviceFacts as { uuid?: string | null } | undefined;
+      const key = `${one.model.facts.host} ${facts?.uuid ?? `${n}`}`;
+      cards.set(key, [...(cards.get(key) ?? []), n]);
+    });
+    const shared = [...cards.values()].filter((which) => which.length > 1);
+    return shared.map((which) => {
+      const box = el("div", {});
+      const sum = x.map((_, at) => which.reduce((all, n) => all + (curves[n][at] ?? 0), 0));
+      const most = Math.max(...sum);
+      const names = which.map((n) => this.models?.[n].name).join(", ");
+      requestAnimationFrame(() =>
+        chart(box, {
+          title: `one card, shared by ${names}: ${size(most)} at most together`, x, width: this.node.clientWidth - 20, height: 170, legend: false,
+          curves: [
+            { name: "together", colour: "#333333", values: sum },
+            ...which.map((n) => ({ name: this.models?.[n].name ?? "", colour: colour(`rank ${n}`), values: curves[n] })),
+          ],
+        }),
+      );
+      box.dataset.highest = String(most);
+      box.title = `together ${size(most)} at ${seconds(x[sum.indexOf(most)] * 1e9)}`;
+      return box;
+    });
+  }
+}

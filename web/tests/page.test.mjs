@@ -1,0 +1,301 @@
+// The page in a real browser: what is drawn, what is said, what is never asked of a network.
+
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import { json, launch, open, page, pages, probe, settled, trace, vramtrace } from "./browser.mjs";
+
+let browser;
+before(async () => {
+  browser = await launch();
+});
+after(() => browser.close());
+
+/** Opens a page, looks, and then nothing may have gone wrong or out. */
+async function look(file, options, visit) {
+  const shown = await open(browser, file, options);
+  try {
+    await visit(shown.tab);
+    await settled(shown.tab);
+    assert.deepEqual(shown.errors, []);
+    assert.deepEqual(shown.requests.filter((url) => !url.startsWith("file:") && !url.startsWith("blob:")), []);
+    assert.equal(shown.requests.filter((url) => url.startsWith("file:")).length, 1);
+    assert.equal(await shown.tab.evaluate(() => window.hacked), undefined);
+  } finally {
+    await shown.close();
+  }
+}
+
+const TABS = ["who", "blocks", "map", "allocations", "advice", "ranks", "diff", "facts"];
+
+test("out of memory: verdict, fix and holders stand on the first screen", async () => {
+  const said = vramtrace("report", trace("oom.vtrace"));
+  await look(page("oom", ["oom.vtrace"]), {}, async (tab) => {
+    const words = await tab.locator(".verdict").innerText();
+    const cause = /^CAUSE\s+(.*)$/m.exec(said)[1];
+    assert.ok(words.includes(cause), `${words}\n\n${cause}`);
+    for (const line of said.split("\n").filter((line) => /^(OUT OF MEMORY|FIX)/.test(line))) {
+      assert.ok(words.includes(line.replace(/^FIX\s+/, "").trim()), line);
+    }
+    for (const part of [".verdict", ".largest", ".timeline canvas", "nav"]) {
+      const box = await tab.locator(part).boundingBox();
+      assert.ok(box.y + box.height <= 800, `${part} is below the first screen: ${JSON.stringify(box)}`);
+    }
+    assert.equal(await tab.locator(".largest li").count(), Math.min(5, json("holders", trace("oom.vtrace")).holders.length));
+    assert.equal(await tab.evaluate(() => document.documentElement.scrollWidth <= innerWidth), true);
+  });
+});
+
+for (const name of ["oom.vtrace", "driver.vtrace", "phases.vtrace", "after.vtrace", "plain.vtrace"]) {
+  test(`${name}: every figure is the command's at the peak, at the end and in between`, async () => {
+    const path = trace(name);
+    const facts = json("report", path).processes[0];
+    await look(page(`figures-${name}`, [name]), {}, async (tab) => {
+      const rows = () =>
+        tab.locator(".who-view tbody tr").evaluateAll((all) => all.map((row) => [Number(row.dataset.bytes), Number(row.dataset.count)]).filter(([bytes]) => bytes > 0));
+      const sorted = (all) => all.sort((a, b) => b[0] - a[0] || b[1] - a[1]);
+      const same = async (at, words) => {
+        let expected = [];
+        try {
+          expected = json("holders", path, "--at", at).holders.map((held) => [held.bytes, held.count]);
+        } catch (error) {
+          // A trace without stacks has no holders.
+          assert.match(String(error.stderr), /no stacks/);
+          return;
+        }
+        assert.deepEqual(sorted(await rows()), sorted(expected.filter(([bytes]) => bytes > 0)), `${name} ${words}`);
+      };
+      await same("peak", "at the peak");
+      const device = facts.devices.find((one) => one.peak_bytes > 0);
+      const { total } = await probe(tab);
+      if (name !== "plain.vtrace") {
+        const sum = json("holders", path).holders.filter((held) => held.device === device.ordinal).reduce((all, held) => all + held.bytes, 0);
+        assert.equal(total, sum);
+      }
+      const status = tab.locator(".timeline .status");
+      for (const part of [0.25, 0.5, 0.9, 1]) {
+        const seconds = (facts.duration_s * part).toFixed(4);
+        await tab.evaluate((ns) => window.vramtrace.store.set({ pin: window.vramtrace.probe().at(ns) }), Math.floor(Number(seconds) * 1e9));
+        await settled(tab);
+        await same(seconds, `at ${seconds}`);
+        const at = json("report", path, "--at", seconds).processes[0].devices.find((one) => one.ordinal === device.ordinal);
+        const shown = Number(await status.getAttribute("data-top"));
+        assert.equal(shown, at.process_bytes ?? at.live_bytes + at.context_bytes, `nvidia-smi's figure at ${seconds}`);
+      }
+    });
+  });
+}
+
+test("the drawn height is the figure, within a pixel", async () => {
+  await look(page("height", ["after.vtrace"]), {}, async (tab) => {
+    for (const part of [0.1, 0.37, 0.61, 0.93]) {
+      const found = await tab.evaluate((part) => {
+        const app = window.vramtrace;
+        const { last } = app.probe();
+        const canvas = document.querySelector(".timeline canvas");
+        app.store.set({ pin: Math.floor(last * part), view: null });
+        app.timeline.draw();
+        const { columns } = app.timeline;
+        const { drawn } = app.probe();
+        const step = (canvas.clientWidth - 74 - 12) / columns.length;
+        // Beside the pin's line, where the height is the same for a few pixels.
+        let c = Math.max(2, Math.floor((drawn.x - 74) / step) - 4);
+        const flat = (n) => [-2, -1, 1, 2].every((by) => columns[n + by]?.top === columns[n].top);
+        while (c > 2 && !flat(c)) c--;
+        const x = Math.floor(74 + (c + 0.5) * step);
+        const { data } = canvas.getContext("2d").getImageData(x, 0, 1, canvas.height);
+        // From above, the first pixel that is no background and no line of the grid.
+        const light = (y) => data[4 * y] > 205 && Math.abs(data[4 * y] - data[4 * y + 1]) < 15;
+        let y = 0;
+        while (y < canvas.height && (data[4 * y + 3] < 128 || light(y))) y++;
+        const scale = (drawn.bottom - 10) / drawn.high;
+        return { seen: y, wanted: drawn.bottom - columns[c].top * scale, flat: flat(c) };
+      }, part);
+      assert.ok(found.flat && Math.abs(found.seen + 0.5 - found.wanted) <= 1, JSON.stringify(found));
+    }
+  });
+});
+
+test("brush, pin, second range, keys and the link", async () => {
+  await look(page("brush", ["after.vtrace"]), {}, async (tab) => {
+    const box = await tab.locator(".timeline canvas").boundingBox();
+    const drag = async (from, to) => {
+      await tab.mouse.move(box.x + from, box.y + 60);
+      await tab.mouse.down();
+      await tab.mouse.move(box.x + (from + to) / 2, box.y + 60);
+      await tab.mouse.move(box.x + to, box.y + 60);
+      await tab.mouse.up();
+      await settled(tab);
+    };
+    const state = () => tab.evaluate(() => window.vramtrace.store.state);
+    await drag(200, 400);
+    const brushed = await state();
+    assert.ok(brushed.range[0] < brushed.range[1] && brushed.pin !== null);
+    await tab.keyboard.down("Shift");
+    await drag(600, 800);
+    await tab.keyboard.up("Shift");
+    assert.ok((await state()).second[0] > brushed.range[1]);
+    assert.match(await tab.locator(".status").innerText(), /second range [+-]?/);
+    await tab.waitForTimeout(250);
+    const hash = await tab.evaluate(() => location.hash);
+    await tab.keyboard.press("Escape");
+    assert.equal((await state()).range, null);
+    await tab.mouse.click(box.x + 500, box.y + 80);
+    const { pin } = await state();
+    await tab.keyboard.press("ArrowRight");
+    assert.equal((await state()).pin, pin + 1);
+    await tab.keyboard.press("+");
+    assert.ok((await state()).view[1] - (await state()).view[0] > 0);
+    await tab.keyboard.press("0");
+    assert.equal((await state()).view, null);
+    await tab.keyboard.press("p");
+    assert.equal((await probe(tab)).ordinal, (await probe(tab)).peak);
+    const again = await open(browser, `${pages}/brush.html`, { hash });
+    assert.deepEqual((await again.tab.evaluate(() => window.vramtrace.store.state)).range.map(Math.round), brushed.range.map(Math.round));
+    await again.close();
+  });
+});
+
+test("filter, search and sort", async () => {
+  await look(page("filter", ["oom.vtrace"]), {}, async (tab) => {
+    const rows = tab.locator(".who-view tbody tr");
+    const all = await rows.count();
+    await tab.keyboard.press("/");
+    await settled(tab);
+    await tab.keyboard.type("mlp");
+    await settled(tab);
+    const found = await rows.allInnerTexts();
+    assert.ok(found.length > 0 && found.length < all && found.every((text) => text.includes("mlp")), String(found));
+    await tab.keyboard.press("Escape");
+    await settled(tab);
+    assert.equal(await rows.count(), all);
+    await tab.getByRole("button", { name: /^blocks/ }).click();
+    await settled(tab);
+    const counts = await rows.evaluateAll((all) => all.map((row) => Number(row.dataset.count)));
+    assert.deepEqual(counts, [...counts].sort((a, b) => b - a));
+    await tab.locator(".largest li button").first().click();
+    await settled(tab);
+    assert.equal(await rows.count(), 1);
+    await tab.locator("nav .filter").click();
+    await settled(tab);
+    assert.equal(await rows.count(), all);
+  });
+});
+
+test("hostile names are text", async () => {
+  await look(page("hostile", ["hostile.vtrace"]), {}, async (tab) => {
+    for (const name of TABS) {
+      await tab.evaluate((tab) => window.vramtrace.store.set({ tab }), name);
+      await settled(tab);
+    }
+    await tab.evaluate(() => window.vramtrace.store.set({ tab: "who", frames: true }));
+    await settled(tab);
+    const words = await tab.locator("body").innerText();
+    assert.ok(words.includes("</script><script>window.hacked = 1</script>"));
+    assert.ok(words.includes("constructor") && words.includes("__proto__"));
+    // Text that turns the direction, and control characters, are not in what is shown.
+    // eslint-disable-next-line no-control-regex
+    assert.doesNotMatch(words, /[\u202a-\u202e\u0000-\u0008\u001b]/);
+    assert.equal(await tab.locator("#app img, #app script, #app b").count(), 0);
+    assert.equal(await tab.evaluate(() => document.documentElement.scrollWidth <= innerWidth + 1), true);
+  });
+});
+
+for (const [name, words] of [
+  ["empty.vtrace", /No GPU memory was used/],
+  ["plain.vtrace", /no stacks/],
+  ["damaged.vtrace", /damaged in \d+ place/],
+  ["lost.vtrace", /(Events|events).*(missing|not in the trace)/],
+  ["import.csv", /(no stacks|no times)/],
+  ["leak.vtrace", /LEAK/],
+]) {
+  test(`${name} is shown, and what is wrong with it is said`, async () => {
+    await look(page(name.replace(".", "-"), [name]), {}, async (tab) => {
+      assert.match(await tab.locator(".verdict").innerText(), words);
+      for (const one of TABS) {
+        await tab.evaluate((tab) => window.vramtrace.store.set({ tab }), one);
+        await settled(tab);
+      }
+    });
+  });
+}
+
+test("ranks: the odd one out is named", async () => {
+  await look(page("ranks", ["ranks"]), { hash: "#tab=ranks" }, async (tab) => {
+    await tab.locator(".multiples .u-wrap").nth(3).waitFor();
+    assert.equal(await tab.locator(".multiple").count(), 4);
+    const words = await tab.locator(".ranks").innerText();
+    assert.match(words, /rank 2/);
+    const odd = json("report", trace("ranks")).processes.map((process) => process.odd);
+    assert.ok(odd[2], "the command names it");
+    assert.ok(words.includes(odd[2].slice(0, 40)), words);
+  });
+});
+
+test("diff: what grew is named, and adds up", async () => {
+  const file = page("diff", ["after.vtrace"], "--against", trace("before.vtrace"));
+  await look(file, { hash: "#tab=diff" }, async (tab) => {
+    await tab.locator(".diff table").first().waitFor();
+    const words = await tab.locator(".diff h3").innerText();
+    assert.match(words, /data\.py:12 load/);
+    assert.match(words, /\+40\.00 MiB/);
+    const held = (name) => json("holders", trace(name)).holders.reduce((sum, one) => sum + one.bytes, 0);
+    const difference = Number(await tab.locator(".diff").getAttribute("data-difference"));
+    assert.equal(difference, held("after.vtrace") - held("before.vtrace"));
+    const parts = await tab.locator(".diff .table").nth(1).locator("tbody tr").evaluateAll((rows) => rows.reduce((sum, row) => sum + Number(row.dataset.by), 0));
+    assert.ok(Math.abs(parts - difference) <= Math.abs(difference) / 100, `${parts} of ${difference}`);
+  });
+});
+
+test("redacted: no directory, no host, no command line", async () => {
+  const file = page("redacted", ["hostile.vtrace"], "--redact");
+  await look(file, {}, async (tab) => {
+    const text = await tab.evaluate(() => JSON.stringify(window.vramtrace.facts));
+    for (const secret of ["/home/me", "node<", "window.hacked=1</script>"]) {
+      assert.ok(!text.includes(secret), secret);
+    }
+    assert.match(await tab.locator("header").innerText(), /redacted/);
+  });
+});
+
+test("WebGL2 and the canvas draw the same blocks", async () => {
+  const painters = [
+    [/canvas: WebGL2 is software/, undefined],
+    [/WebGL2 \(software\)/, () => { window.vramtracePainter = "webgl"; }],
+    [
+      /canvas: no WebGL2/,
+      () => {
+        const real = HTMLCanvasElement.prototype.getContext;
+        HTMLCanvasElement.prototype.getContext = function (kind, ...rest) {
+          return kind === "webgl2" ? null : real.call(this, kind, ...rest);
+        };
+      },
+    ],
+  ];
+  const filled = (tab) =>
+    tab.evaluate(() => {
+      const canvas = document.querySelector(".blocks canvas");
+      const { data } = canvas.getContext("2d").getImageData(80, 0, canvas.width - 100, canvas.height - 30);
+      let many = 0;
+      for (let n = 3; n < data.length; n += 4) if (data[n] > 0) many++;
+      return many / (data.length / 4);
+    });
+  const file = page("painters", ["before.vtrace"]);
+  const shares = [];
+  for (const [name, setup] of painters) {
+    await look(file, { hash: "#tab=blocks", setup }, async (tab) => {
+      await tab.waitForTimeout(300);
+      assert.match(await tab.locator(".blocks .bar-row").innerText(), name);
+      shares.push(await filled(tab));
+    });
+  }
+  assert.ok(shares[0] > 0.05, String(shares));
+  assert.ok(Math.max(...shares) - Math.min(...shares) < 0.05, String(shares));
+});
+
+test("dark, and narrow", async () => {
+  await look(`${pages}/oom.html`, { dark: true, width: 420, height: 800 }, async (tab) => {
+    assert.equal(await tab.evaluate(() => document.documentElement.scrollWidth <= innerWidth), true);
+    const back = await tab.evaluate(() => getComputedStyle(document.body).backgroundColor);
+    assert.match(back, /rgb\((\d{1,2}), (\d{1,2}), (\d{1,2})\)/);
+  });
+});
