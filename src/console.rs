@@ -1,7 +1,7 @@
 //! What commands write to stdout and stderr.
 
 use std::fmt::Display;
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, IsTerminal, Write};
 
 use serde::Serialize;
 use vramtrace_reader::units::{clean, is_invisible};
@@ -17,6 +17,69 @@ pub fn print(text: &str) -> Result<(), Failure> {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         other => Ok(other?),
     }
+}
+
+/// The same for what people read: lines that are longer than the terminal is wide are wrapped.
+pub fn print_text(text: &str) -> Result<(), Failure> {
+    match width() {
+        Some(columns) => print(&wrapped(text, columns)),
+        None => print(text),
+    }
+}
+
+/// Narrower terminals get lines of this width.
+const NARROWEST: usize = 60;
+
+/// Characters of a line: of a terminal its own; else what `COLUMNS` says. `None`: as many as there are.
+pub fn width() -> Option<usize> {
+    if std::io::stdout().is_terminal() {
+        let (width, _) = terminal_size::terminal_size()?;
+        return Some(usize::from(width.0).max(NARROWEST));
+    }
+    let columns = std::env::var("COLUMNS").ok()?.parse::<usize>().ok()?;
+    Some(columns.max(NARROWEST))
+}
+
+/// At spaces; what goes on stands two further to the right than its line began.
+fn wrapped(text: &str, columns: usize) -> String {
+    let mut out = String::with_capacity(text.len());
+    for line in text.split_inclusive('\n') {
+        if shown_width(line) <= columns {
+            out.push_str(line);
+            continue;
+        }
+        let indent = line.len() - line.trim_start_matches(' ').len();
+        let further = (indent + 2).min(columns / 2);
+        let mut at = 0;
+        for word in line.split_inclusive(' ') {
+            let length = shown_width(word);
+            let bare = shown_width(word.trim_end());
+            if at > indent && at + bare > columns {
+                out.truncate(out.trim_end_matches(' ').len());
+                out.push('\n');
+                out.push_str(&" ".repeat(further));
+                at = further;
+            }
+            out.push_str(word);
+            at += length;
+        }
+    }
+    out
+}
+
+/// Characters without escapes for colours, and without the newline.
+fn shown_width(text: &str) -> usize {
+    let text = text.trim_end_matches('\n');
+    let mut width = 0;
+    let mut escape = false;
+    for c in text.chars() {
+        match (escape, c) {
+            (true, c) => escape = !c.is_ascii_alphabetic(),
+            (false, '\u{1b}') => escape = true,
+            (false, _) => width += 1,
+        }
+    }
+    width
 }
 
 /// Whatever a trace held, nothing of it moves the cursor, sets a title or turns text around. Of
@@ -66,4 +129,19 @@ pub fn message(text: impl Display) {
     let lines: Vec<String> = text.lines().map(clean).collect();
     // A closed stderr is no reason to die.
     let _ = writeln!(anstream::stderr(), "vramtrace: {}", lines.join("\n"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_lines_wrap_at_spaces_under_their_beginning() {
+        let text = "  one two three four\nshort\n";
+        assert_eq!(wrapped(text, 12), "  one two\n    three\n    four\nshort\n");
+        assert_eq!(wrapped(text, 80), text);
+        let coloured = "\u{1b}[1mone\u{1b}[0m two";
+        assert_eq!(wrapped(coloured, 7), coloured, "escapes take no room");
+        assert_eq!(wrapped("unbreakable", 4), "unbreakable");
+    }
 }

@@ -1,11 +1,15 @@
-//! Figures and texts as people read them. Bytes in GiB with two decimals, as PyTorch prints them.
+//! Figures and texts as people read them. Bytes with two decimals, as PyTorch prints them.
 
 use vramtrace_format::physical::GIB;
 use vramtrace_format::size::Bytes;
 
-/// `1.50 GiB`. Always GiB, so that columns compare at a glance.
+/// `1.50 GiB`, `0.85 GiB`: in GiB, so that columns compare at a glance; what is less than a tenth of one
+/// in its own unit.
 pub fn gib(bytes: u64) -> String {
-    format!("{:.2} GiB", bytes as f64 / GIB as f64)
+    match bytes < GIB / 10 {
+        true => size(bytes),
+        false => format!("{:.2} GiB", bytes as f64 / GIB as f64),
+    }
 }
 
 /// `512 B`, `1.50 KiB`, `12.00 MiB`, `3.25 GiB`: for single allocations and files.
@@ -68,7 +72,9 @@ mod tests {
 
     #[test]
     fn figures_as_people_read_them() {
-        assert_eq!(gib(0), "0.00 GiB");
+        assert_eq!(gib(0), "0 B");
+        assert_eq!(gib(5 << 20), "5.00 MiB");
+        assert_eq!(gib(GIB * 85 / 100), "0.85 GiB");
         assert_eq!(gib(3 * GIB / 2), "1.50 GiB");
         assert_eq!(size(512), "512 B");
         assert_eq!(size(1536), "1.50 KiB");

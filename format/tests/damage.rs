@@ -281,23 +281,12 @@ fn kinds_and_words_of_a_newer_writer_are_skipped() {
     let first = slot_offset(0) as usize + 64;
     put(first, &mut [head(0x7E, 2), 3]);
     // A known kind, longer than known today.
-    put(
-        first + 16,
-        &mut [
-            head(Event::Unmap { address: 0, size: 0, stack: Default::default() }.code(), 5),
-            0,
-            10,
-            20,
-            30,
-        ],
-    );
-    put(first + 56, &mut [head(0x7D, 1)]);
+    let unmap = |address, size, stack| Event::Unmap { address, size, stack: StackId(stack) };
+    put(first + 16, &mut [head(unmap(0, 0, 0).code(), 6), 0, 10, 20, 30, 40]);
+    put(first + 64, &mut [head(0x7D, 1)]);
     let reader = TraceReader::new(&bytes).unwrap();
     let mut events = reader.events();
-    assert_eq!(
-        events.next().unwrap().event,
-        Event::Unmap { address: 10, size: 20, stack: Default::default() }
-    );
+    assert_eq!(events.next().unwrap().event, unmap(10, 20, 30));
     assert_eq!(events.next(), None);
     assert_eq!((events.damage(), events.unknown()), (&[][..], 2));
 }

@@ -21,6 +21,7 @@ sleep  torch_memory_saver: owners and totals while memory is unmapped and mapped
 leaks  training loops that keep something, and some that do not: the line that is named, the run's
        exit status under --fail-on-leak, and one that is asked while it runs
 per_tensor JAX under --per-tensor: the share of the bytes at its peak that has a Python line
+roles  what blocks are for (weights, gradients, ..), against programs that count it themselves
 suites the tests of PyTorch, CuPy and numba, bare and preloaded; only when named (suites.py says how)
 
 Exit status 1 if any line says FAIL.
@@ -40,6 +41,7 @@ import limits
 import marks
 import oom
 import per_tensor
+import roles
 import sleep
 import stacks
 import suites
@@ -50,7 +52,7 @@ import whatif
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "programs"
 BIN = Path(sys.argv[1])
-SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost", "stacks", "steps", "tensors", "truth", "whatif", "demo", "marks", "leaks", "oom", "limits", "sleep", "per_tensor"]
+SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost", "stacks", "steps", "tensors", "truth", "whatif", "demo", "marks", "leaks", "oom", "limits", "sleep", "roles", "per_tensor"]
 LOGS = Path(os.environ.get("VRAMTRACE_LOGS") or tempfile.mkdtemp(prefix="vramtrace-gpu-"))
 TRACES = Path(tempfile.mkdtemp(prefix="vramtrace-traces-"))
 MIB = 1 << 20
@@ -350,6 +352,10 @@ def section_truth():
 
 def section_limits():
     limits.section(sys.modules[__name__])
+
+
+def section_roles():
+    roles.roles(sys.modules[__name__])
 
 
 def section_marks():

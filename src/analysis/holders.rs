@@ -16,6 +16,7 @@ use vramtrace_format::{DeviceId, Header, StackId};
 
 use super::Level;
 use super::autograd;
+use super::fold::folds;
 use super::holdings::{Held, Holdings};
 use super::places::{Layer, Places, is_dispatch};
 use crate::symbols::{FREE_CACHE, Frame, Language, Symbols};
@@ -183,6 +184,26 @@ impl<'s> StackClassifier<'s> {
             return exact.or(Some(found));
         }
         Some(found)
+    }
+
+    /// Frames that people read, innermost first, as indexes among [`Symbols::frames`]. `fold`:
+    /// without those that only hand a call on; one is left.
+    pub fn shown_frames(&self, stack: StackId, fold: bool) -> Vec<u32> {
+        let all = self.symbols.indexes(stack);
+        if !fold {
+            return all.to_vec();
+        }
+        let frame = |index: &u32| &self.symbols.frames()[*index as usize];
+        let python = all.iter().any(|index| frame(index).language == Language::Python);
+        let shows = |index: &&u32| !folds(frame(index), self.layers[**index as usize], python);
+        let mut shown: Vec<u32> = all.iter().filter(shows).copied().collect();
+        // A function that calls itself down a tree of modules.
+        shown.dedup_by_key(|index| (&frame(index).file, &frame(index).function));
+        if shown.is_empty() {
+            let lead = self.roles(stack).lead.and_then(|at| all.get(at));
+            shown.extend(lead.or(all.first()));
+        }
+        shown
     }
 
     pub fn library_name(&self, roles: &FrameRoles) -> Option<&str> {

@@ -66,91 +66,14 @@ impl Holdings {
             at_ns: state.devices.keys().map(|device| (*device, state.time_ns)).collect(),
             ..Holdings::default()
         };
-        let segments = match level {
-            Level::Driver => Vec::new(),
-            Level::Tensor => state.segments(),
-        };
-        let mut taken: FxHashSet<Key> = FxHashSet::default();
-        for segment in &segments {
-            holdings.add_segment(state, segment, &mut taken);
-        }
-        if level == Level::Tensor {
-            for (address, bytes) in state.cache.outside() {
-                let key = Key { space: vramtrace_format::Space::Block, number: address };
-                if let Some(live) = state.live.get(key) {
-                    let held = holdings.blocks.entry((live.device, live.stack)).or_default();
-                    held.add(Held { bytes, count: 1, ..Held::default() });
-                }
-            }
-        }
-        let owned = Owned::of(state);
-        for (key, live) in state.live.iter().filter(|(_, live)| counts(live)) {
-            if taken.is_empty() || !taken.contains(&key) {
-                holdings.add_memory(&owned, key, live);
-            }
-        }
-        for piece in state.space.asleep() {
-            let in_segment = || state.cache.segment_of(piece.address).is_some();
-            if level == Level::Driver || !in_segment() {
-                let key = (piece.owner.device, piece.owner.stack);
-                let held = Held { count: 1, paused: piece.size, ..Held::default() };
-                holdings.held.entry(key).or_default().add(held);
-            }
-        }
+        let (held, blocks) = (&mut holdings.held, &mut holdings.blocks);
+        each_piece(state, level, &mut |piece| {
+            let of_cache = matches!(piece.what, What::Block | What::Free);
+            let sums = if of_cache { &mut *blocks } else { &mut *held };
+            let sum = sums.entry((piece.device, piece.stack)).or_default();
+            sum.add(piece.held);
+        });
         holdings
-    }
-
-    /// Driver memory: its maker's, but for what somebody's bytes came back in.
-    fn add_memory(&mut self, owned: &Owned, key: Key, live: &Live) {
-        let mut rest = live.share();
-        let parts = match key.space {
-            Space::Vmm => owned.parts.get(&key.number).map_or(&[][..], Vec::as_slice),
-            _ => &[],
-        };
-        for part in parts {
-            let bytes = part.bytes.min(rest);
-            rest -= bytes;
-            let held = self.held.entry((live.device, part.owner)).or_default();
-            let brought_back_by = Some(part.by);
-            held.add(Held { bytes, count: 1, brought_back_by, ..Held::default() });
-        }
-        if rest > 0 || parts.is_empty() {
-            let unmapped = if owned.is_unmapped(key) { rest } else { 0 };
-            let held = self.held.entry((live.device, live.stack)).or_default();
-            held.add(Held { bytes: rest, count: 1, unmapped, ..Held::default() });
-        }
-    }
-
-    /// Blocks in place of their segment.
-    fn add_segment(&mut self, state: &State, segment: &SegmentAt, taken: &mut FxHashSet<Key>) {
-        let mut rest = 0u64;
-        let mut device = segment.device;
-        for (key, live) in segment.allocation(state).into_iter().chain(segment.objects(state)) {
-            // An object may be mapped twice.
-            if taken.insert(key) {
-                rest = rest.saturating_add(live.share());
-                device = live.device;
-            }
-        }
-        let mut paused = segment.paused;
-        for block in &segment.blocks {
-            let bytes = block.bytes - block.paused;
-            let held = self.blocks.entry((device, block.live.stack)).or_default();
-            let woken = state.space.at(block.address).and_then(|mapping| mapping.woken);
-            held.add(Held {
-                bytes,
-                count: 1,
-                paused: block.paused,
-                unmapped: 0,
-                brought_back_by: woken.map(|woken| woken.by),
-            });
-            rest = rest.saturating_sub(bytes);
-            paused = paused.saturating_sub(block.paused);
-        }
-        if rest > 0 || paused > 0 {
-            let held = self.blocks.entry((device, FREE_CACHE)).or_default();
-            held.add(Held { bytes: rest, count: 1, paused, ..Held::default() });
-        }
     }
 
     /// Leaves one device's.
@@ -191,9 +114,7 @@ impl Holdings {
         peak: Moment,
         level: Level,
     ) -> Holdings {
-        let place = |state: &DeviceState| place_of(state, peak);
-        let places: Vec<(DeviceId, Until)> =
-            end.devices.iter().filter_map(|(id, state)| Some((*id, place(state)?))).collect();
+        let places = places(end, peak);
         let stops: Vec<Until> = places.iter().map(|(_, until)| *until).collect();
         let mut found = Holdings { level, ..Holdings::default() };
         trace.visit(definitions, &stops, &mut |stop, state| {
@@ -280,6 +201,147 @@ impl Owned {
         let mapped = self.mapped.as_ref().filter(|_| key.space == Space::Vmm);
         mapped.is_some_and(|mapped| !mapped.contains(&key.number))
     }
+}
+
+/// What a [`Piece`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// Driver memory.
+    Memory,
+    /// A framework's block.
+    Block,
+    /// The rest of a framework's segment.
+    Free,
+}
+
+/// A part of a device's memory at a moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece<'s> {
+    pub what: What,
+    pub device: DeviceId,
+    pub stack: StackId,
+    pub held: Held,
+    /// `None` for the rest of a segment, and for memory that is asleep.
+    pub allocation: Option<(Key, &'s Live)>,
+}
+
+/// Every part of every device's memory at a moment, without imports: no byte twice.
+pub fn each_piece(state: &State, level: Level, take: &mut dyn FnMut(Piece)) {
+    let segments = match level {
+        Level::Driver => Vec::new(),
+        Level::Tensor => state.segments(),
+    };
+    let mut taken: FxHashSet<Key> = FxHashSet::default();
+    for segment in &segments {
+        pieces_of(state, segment, &mut taken, take);
+    }
+    if level == Level::Tensor {
+        for (address, bytes) in state.cache.outside() {
+            let key = block_key(address);
+            if let Some(live) = state.live.get(key) {
+                take(Piece::of(
+                    What::Block,
+                    key,
+                    live,
+                    Held { bytes, count: 1, ..Held::default() },
+                ));
+            }
+        }
+    }
+    let owned = Owned::of(state);
+    for (key, live) in state.live.iter().filter(|(_, live)| counts(live)) {
+        if taken.is_empty() || !taken.contains(&key) {
+            pieces_of_memory(&owned, key, live, take);
+        }
+    }
+    for asleep in state.space.asleep() {
+        let in_segment = || state.cache.segment_of(asleep.address).is_some();
+        if level == Level::Driver || !in_segment() {
+            let held = Held { count: 1, paused: asleep.size, ..Held::default() };
+            let (device, stack) = (asleep.owner.device, asleep.owner.stack);
+            take(Piece { what: What::Memory, device, stack, held, allocation: None });
+        }
+    }
+}
+
+/// Driver memory: its maker's, but for what somebody's bytes came back in.
+fn pieces_of_memory(owned: &Owned, key: Key, live: &Live, take: &mut dyn FnMut(Piece)) {
+    let mut rest = live.share();
+    let parts = match key.space {
+        Space::Vmm => owned.parts.get(&key.number).map_or(&[][..], Vec::as_slice),
+        _ => &[],
+    };
+    for part in parts {
+        let bytes = part.bytes.min(rest);
+        rest -= bytes;
+        let brought_back_by = Some(part.by);
+        let held = Held { bytes, count: 1, brought_back_by, ..Held::default() };
+        take(Piece { stack: part.owner, ..Piece::of(What::Memory, key, live, held) });
+    }
+    if rest > 0 || parts.is_empty() {
+        let unmapped = if owned.is_unmapped(key) { rest } else { 0 };
+        let held = Held { bytes: rest, count: 1, unmapped, ..Held::default() };
+        take(Piece::of(What::Memory, key, live, held));
+    }
+}
+
+/// Blocks in place of their segment.
+fn pieces_of(
+    state: &State,
+    segment: &SegmentAt,
+    taken: &mut FxHashSet<Key>,
+    take: &mut dyn FnMut(Piece),
+) {
+    let mut rest = 0u64;
+    let mut device = segment.device;
+    for (key, live) in segment.allocation(state).into_iter().chain(segment.objects(state)) {
+        // An object may be mapped twice.
+        if taken.insert(key) {
+            rest = rest.saturating_add(live.share());
+            device = live.device;
+        }
+    }
+    let mut paused = segment.paused;
+    for block in &segment.blocks {
+        let bytes = block.bytes - block.paused;
+        let woken = state.space.at(block.address).and_then(|mapping| mapping.woken);
+        let held = Held {
+            bytes,
+            count: 1,
+            paused: block.paused,
+            unmapped: 0,
+            brought_back_by: woken.map(|woken| woken.by),
+        };
+        let piece = Piece::of(What::Block, block_key(block.address), block.live, held);
+        take(Piece { device, ..piece });
+        rest = rest.saturating_sub(bytes);
+        paused = paused.saturating_sub(block.paused);
+    }
+    if rest > 0 || paused > 0 {
+        let held = Held { bytes: rest, count: 1, paused, ..Held::default() };
+        take(Piece { what: What::Free, device, stack: FREE_CACHE, held, allocation: None });
+    }
+}
+
+impl<'s> Piece<'s> {
+    fn of(what: What, key: Key, live: &'s Live, held: Held) -> Piece<'s> {
+        let (device, stack) = (live.device, live.stack);
+        Piece { what, device, stack, held, allocation: Some((key, live)) }
+    }
+}
+
+fn block_key(address: u64) -> Key {
+    Key { space: Space::Block, number: address }
+}
+
+/// Where each device has this moment; `end`: the state at the end, which tells the peaks.
+pub(super) fn places(end: &State, moment: Moment) -> Vec<(DeviceId, Until)> {
+    let place = |device: &DeviceState| match moment {
+        Moment::Peak | Moment::AllocatedPeak => place_of(device, moment),
+        Moment::End => Some(Until::End),
+        Moment::At(time_ns) => Some(Until::Time(time_ns)),
+    };
+    end.devices.iter().filter_map(|(id, device)| Some((*id, place(device)?))).collect()
 }
 
 /// Where a device reached its peak. `None`: it has none.

@@ -3,7 +3,9 @@
 
 pub mod autograd;
 mod curves;
+pub mod diff;
 mod driver_own;
+mod fold;
 pub mod frag;
 mod holders;
 mod holdings;
@@ -18,14 +20,16 @@ mod phases;
 mod places;
 mod process;
 mod reconcile;
+pub mod roles;
 pub mod sleeps;
+pub mod tree;
 pub mod verify;
 pub mod whatif;
 
 pub use curves::{Curve, Curves};
 pub use driver_own::{TakenBy, taken_by};
 pub use holders::{FrameRoles, GroupBy, Holder, StackClassifier, bytes_on};
-pub use holdings::{Held, Holdings};
+pub use holdings::{Held, Holdings, Piece, What, each_piece};
 pub use known::{Knowledge, KnownAgain, NotKnown, knowledge};
 pub use largest::{LargestAllocation, largest};
 pub use level::Level;

@@ -9,6 +9,7 @@ use vramtrace_format::{DeviceId, Header, Refused, StackId, Stamped};
 
 use super::curves::CurvesObserver;
 use super::oom::{self, Oom, PostMortem};
+use super::roles::{HeldByRole, RoleFinder};
 use super::sleeps::{self, Rests, Sleeps, SleepsObserver};
 use super::{Curves, Holdings, Level, Moment};
 use crate::replay::{
@@ -56,6 +57,8 @@ pub struct NamedHoldings {
     pub peak: Holdings,
     /// At the moment that was asked for.
     pub live: Holdings,
+    /// What `peak` is for, where blocks of a framework's cache were recorded.
+    pub peak_roles: Option<HeldByRole>,
 }
 
 /// How a trace ends.
@@ -158,7 +161,14 @@ impl Process {
         let wanted = peak.stacks().chain(live.stacks()).chain(contexts).chain(fatal).chain(takers);
         let wanted = wanted.chain(rests).chain(slept);
         let symbols = Symbols::of(&self.definitions, &self.header, wanted);
-        self.who = Some(NamedHoldings { symbols, peak, live });
+        let peak_roles = (level == Level::Tensor).then(|| {
+            let all = Symbols::of_all(&self.definitions, &self.header);
+            let finder = RoleFinder::new(trace, &self.definitions, &all);
+            let mut roles = finder.at_moment(trace, &self.definitions, state, Moment::Peak, level);
+            roles.retain(|device| peak.at_ns.contains_key(&device));
+            roles
+        });
+        self.who = Some(NamedHoldings { symbols, peak, live, peak_roles });
     }
 
     /// Devices on which anything happened, the unknown one last.

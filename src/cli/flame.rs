@@ -15,6 +15,7 @@ use crate::error::Outcome;
     long_about = "Draw a flame graph: each frame as wide as the bytes that are live below it.",
     after_help = "Examples:\n  \
         vramtrace flame -o flame.svg\n  \
+        vramtrace flame train.vtrace --fold -o flame.svg\n  \
         vramtrace flame train.vtrace --at end -o left.svg"
 )]
 pub struct Args {
@@ -32,6 +33,9 @@ pub struct Args {
     /// Driver memory, or PyTorch's blocks in place of it [default: tensor, where recorded]
     #[arg(long, value_enum)]
     level: Option<level::LevelName>,
+    /// Leave out frames that only hand a call on: torch.nn's calls of modules, wrappers, importlib
+    #[arg(long)]
+    fold: bool,
     /// Replace an existing file
     #[arg(long)]
     force: bool,
@@ -42,5 +46,6 @@ pub fn run(args: Args) -> Outcome {
     let traces = args.processes.open()?.traces;
     output.spare(paths(&traces))?;
     let level = args.level.map(Level::from);
-    export::stacks(&traces, StackFormat::Flame, (args.at, level), &args.device, &output)
+    let format = StackFormat::Flame { fold: args.fold };
+    export::stacks(&traces, format, (args.at, level), &args.device, &output)
 }

@@ -14,7 +14,7 @@ use vramtrace_reader::report::text::frag::{FragOptions, text};
 use super::output::Output;
 use super::select::{DeviceArgs, Input, ProcessArgs, paths, traces};
 use super::{caveats, moment};
-use crate::console::{json, message, print};
+use crate::console::{self, json, message, print};
 use crate::error::{DONE, Failure, Outcome};
 
 #[derive(clap::Args)]
@@ -132,11 +132,11 @@ pub fn run(args: Args) -> Outcome {
         print(&json(&WithDamage::new(&report, traces(&inputs)))?)?;
         return Ok(DONE);
     }
-    let width = terminal_size::terminal_size().map_or(COLUMNS, |(width, _)| width.0.into());
+    let width = console::width().unwrap_or(COLUMNS);
     let shown = FragOptions { at: args.at, top: args.top, rows: args.rows, width };
     let parts: Vec<String> =
         all.iter().map(|it| text(&it.name, &it.frag, &it.header, shown)).collect();
-    print(&parts.join("\n"))?;
+    console::print_text(&parts.join("\n"))?;
     Ok(DONE)
 }
 

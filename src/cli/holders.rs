@@ -2,19 +2,21 @@
 
 use std::path::PathBuf;
 
+use vramtrace_reader::analysis::roles::{HeldByRole, RoleFinder};
 use vramtrace_reader::analysis::{
     GroupBy, Holdings, Level, Moment, NamedHoldings, Process, read_all,
 };
 use vramtrace_reader::report::json::damage::WithDamage;
 use vramtrace_reader::report::json::holders::{
-    HoldersReport, MomentFacts, SCHEMA, facts_by, not_known,
+    HoldersReport, MomentFacts, SCHEMA, facts_by, facts_by_role, not_known,
 };
-use vramtrace_reader::report::text::holders::{ListingOptions, listing};
+use vramtrace_reader::report::text::holders::{ListingOptions, listing, listing_by_role};
 use vramtrace_reader::symbols::Symbols;
 use vramtrace_reader::trace::Trace;
 
 use super::select::{DeviceArgs, ProcessArgs};
 use super::{caveats, level, moment};
+use crate::console;
 use crate::error::{DONE, Failure, Outcome};
 
 #[derive(clap::Args)]
@@ -27,6 +29,7 @@ Examples:
   vramtrace holders train.vtrace --at end --full       with every frame
   vramtrace holders --level driver                     segments, not what is in them
   vramtrace holders --by library                       cuBLAS, NCCL and PyTorch apart
+  vramtrace holders --by role                          weights, gradients, activations
   vramtrace holders --json | jq '.holders[0].frames[0]'"
 )]
 pub struct Args {
@@ -38,6 +41,9 @@ pub struct Args {
     /// seconds since the start
     #[arg(long, value_name = "MOMENT", default_value = "peak", value_parser = moment::parse)]
     at: Moment,
+    /// Show what grew from --at to this moment instead; more of it: `vramtrace diff`
+    #[arg(long, value_name = "MOMENT", value_parser = moment::parse, conflicts_with_all = ["json", "full", "level", "by"])]
+    vs: Option<Moment>,
     /// Driver memory, or PyTorch's blocks in place of it [default: tensor, where recorded]
     #[arg(long, value_enum)]
     level: Option<level::LevelName>,
@@ -61,18 +67,25 @@ enum Key {
     Function,
     Library,
     Stack,
+    /// What it is for: weights, gradients, activations; docs/roles.md
+    Role,
 }
 
-impl From<Key> for GroupBy {
-    fn from(key: Key) -> GroupBy {
-        match key {
-            Key::Line => GroupBy::Line,
-            Key::Function => GroupBy::Function,
-            Key::Library => GroupBy::Library,
-            Key::Stack => GroupBy::Stack,
+impl Key {
+    /// `None`: by role, which the stack alone does not tell.
+    fn group(self) -> Option<GroupBy> {
+        match self {
+            Key::Line => Some(GroupBy::Line),
+            Key::Function => Some(GroupBy::Function),
+            Key::Library => Some(GroupBy::Library),
+            Key::Stack => Some(GroupBy::Stack),
+            Key::Role => None,
         }
     }
 }
+
+/// A process with who held its memory, and by role where that was asked for.
+type Named<'p> = (&'p Process, NamedHoldings, Option<HeldByRole>);
 
 /// What is printed for a trace without stacks.
 pub const NO_STACKS: &str = "this trace has no stacks: recorded with VRAMTRACE_STACKS=none";
@@ -100,6 +113,9 @@ pub fn need_stacks(traces: &[Trace]) -> Result<(), Failure> {
 }
 
 pub fn run(args: Args) -> Outcome {
+    if let Some(vs) = args.vs {
+        return super::diff::moments(&args.processes, &args.device, (args.at, vs), args.top);
+    }
     let mut loaded = args.processes.open()?;
     need_stacks(&loaded.traces)?;
     // The peaks are looked up from the state at the end.
@@ -110,17 +126,20 @@ pub fn run(args: Args) -> Outcome {
     caveats::keep_known(&mut processes, &mut loaded.traces)?;
     args.device
         .check(processes.iter().flat_map(|process| process.state.devices.keys().copied()))?;
-    let named: Vec<(&Process, NamedHoldings)> = processes
+    let named: Vec<Named> = processes
         .iter()
         .zip(&loaded.traces)
-        .map(|(process, trace)| (process, who(process, trace, &args, level)))
+        .map(|(process, trace)| {
+            let who = who(process, trace, &args, level);
+            let roles = args.by.group().is_none().then(|| roles(process, trace, &args, &who));
+            (process, who, roles)
+        })
         .collect();
     caveats::tell_damage(&loaded.traces);
-    let text = match args.json {
-        true => json(&named, &loaded.traces, &args, level)?,
-        false => text(&loaded.chosen, &named, &args),
-    };
-    crate::console::print(&text)?;
+    match args.json {
+        true => console::print(&json(&named, &loaded.traces, &args, level)?)?,
+        false => console::print_text(&text(&loaded.chosen, &named, &args))?,
+    }
     Ok(DONE)
 }
 
@@ -129,21 +148,31 @@ fn who(process: &Process, trace: &Trace, args: &Args, level: Option<Level>) -> N
     let mut live = Holdings::at(trace, &process.definitions, &process.state, args.at, level);
     live.retain(|device| args.device.includes(device));
     let symbols = Symbols::of(&process.definitions, &process.header, live.stacks());
-    NamedHoldings { symbols, peak: Holdings::default(), live }
+    NamedHoldings { symbols, peak: Holdings::default(), live, peak_roles: None }
 }
 
-fn text(chosen: &Option<PathBuf>, named: &[(&Process, NamedHoldings)], args: &Args) -> String {
+fn roles(process: &Process, trace: &Trace, args: &Args, who: &NamedHoldings) -> HeldByRole {
+    let definitions = &process.definitions;
+    let symbols = Symbols::of_all(definitions, &process.header);
+    let finder = RoleFinder::new(trace, definitions, &symbols);
+    let level = who.live.level;
+    let mut held = finder.at_moment(trace, definitions, &process.state, args.at, level);
+    held.retain(|device| who.live.at_ns.contains_key(&device));
+    held
+}
+
+fn text(chosen: &Option<PathBuf>, named: &[Named], args: &Args) -> String {
     let mut out = String::new();
     if let Some(chosen) = chosen {
         out.push_str(&format!("{}\n\n", chosen.display()));
     }
     let how = ListingOptions {
-        by: args.by.into(),
+        by: args.by.group().unwrap_or_default(),
         top: args.top,
         full: args.full,
         when: moment::words(args.at),
     };
-    for (process, who) in named {
+    for (process, who, roles) in named {
         if named.len() > 1 {
             out.push_str(&format!("{}\n", process.name()));
         }
@@ -151,48 +180,43 @@ fn text(chosen: &Option<PathBuf>, named: &[(&Process, NamedHoldings)], args: &Ar
             out.push_str(&format!("{NO_STACKS}\n\n"));
             continue;
         }
-        out.push_str(&listing(process, who, &who.live, how));
+        out.push_str(&match roles {
+            Some(roles) => listing_by_role(process, who, roles, how),
+            None => listing(process, who, &who.live, how),
+        });
     }
     out
 }
 
 fn json(
-    named: &[(&Process, NamedHoldings)],
+    named: &[Named],
     traces: &[Trace],
     args: &Args,
     level: Option<Level>,
 ) -> Result<String, Failure> {
-    let facts = |(process, who): &(&Process, NamedHoldings)| {
-        facts_by(process, who, &who.live, None, args.by.into(), usize::MAX)
+    let facts = |(process, who, roles): &Named| match (roles, args.by.group()) {
+        (None, Some(by)) => facts_by(process, who, &who.live, None, by, usize::MAX),
+        (Some(roles), _) => facts_by_role(process, who, roles),
+        (None, None) => Vec::new(),
     };
     let mut holders: Vec<_> = named.iter().flat_map(facts).collect();
     holders.sort_by_key(|holder| std::cmp::Reverse(holder.bytes));
-    let (label, asked) = match args.at {
-        Moment::Peak => ("peak", None),
-        Moment::AllocatedPeak => ("peak-allocated", None),
-        Moment::End => ("end", None),
-        Moment::At(time_ns) => ("time", Some(time_ns)),
-    };
-    // One moment where there is one: peaks are of a device each.
-    let mut moments: Vec<u64> =
-        named.iter().flat_map(|(_, who)| who.live.at_ns.values().copied()).collect();
-    moments.dedup();
-    let only = match moments[..] {
-        [only] => Some(only),
-        _ => None,
-    };
+    let times = named.iter().flat_map(|(_, who, _)| who.live.at_ns.values().copied());
     let mut problems: Vec<String> =
-        named.iter().flat_map(|(_, who)| who.symbols.problems().to_vec()).collect();
+        named.iter().flat_map(|(_, who, _)| who.symbols.problems().to_vec()).collect();
     problems.sort();
     problems.dedup();
-    let finest = named.iter().map(|(process, _)| Level::of(&process.state)).max();
+    let finest = named.iter().map(|(process, ..)| Level::of(&process.state)).max();
     let all = HoldersReport {
         schema: SCHEMA,
-        at: MomentFacts { label, seconds: asked.or(only).map(|ns| ns as f64 / 1e9) },
+        at: MomentFacts::of(args.at, times),
         level: level.or(finest).unwrap_or(Level::Driver).name(),
         holders,
-        not_known: named.iter().flat_map(|(process, who)| not_known(process, &who.live)).collect(),
+        not_known: named
+            .iter()
+            .flat_map(|(process, who, _)| not_known(process, &who.live))
+            .collect(),
         problems,
     };
-    crate::console::json(&WithDamage::new(&all, traces))
+    console::json(&WithDamage::new(&all, traces))
 }

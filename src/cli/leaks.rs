@@ -11,7 +11,7 @@ use vramtrace_reader::trace::Trace;
 
 use super::caveats;
 use super::select::{DeviceArgs, ProcessArgs};
-use crate::console::{json, print};
+use crate::console::{json, print, print_text};
 use crate::error::{DONE, Failure, Outcome};
 
 #[derive(clap::Args)]
@@ -113,6 +113,6 @@ pub fn run(args: Args) -> Outcome {
     if !out.ends_with('\n') {
         out.push('\n');
     }
-    print(&out)?;
+    print_text(&out)?;
     Ok(DONE)
 }

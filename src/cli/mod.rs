@@ -7,6 +7,7 @@ mod completions;
 mod demo;
 mod demo_recorded;
 mod demo_workload;
+mod diff;
 mod doctor;
 mod doctor_text;
 mod enable;
@@ -32,6 +33,7 @@ mod report;
 mod run;
 mod run_summary;
 mod select;
+mod tree;
 mod verdict;
 mod verify;
 mod whatif;
@@ -71,6 +73,8 @@ enum Command {
     Demo(demo::Args),
     /// How is the timeline opened in another tool?
     Export(export::Args),
+    /// What grew between two runs, or two moments?
+    Diff(diff::Args),
     /// Who held the memory, as a picture?
     Flame(flame::Args),
     /// How much of PyTorch's cache is fragmentation, and who keeps it?
@@ -105,6 +109,8 @@ enum Command {
     Ps(ps::Args),
     /// How much may a running process take?
     Cap(cap::Args),
+    /// Who held the memory, as a tree of calls?
+    Tree(tree::Args),
     /// Does a trace agree with itself?
     Verify(verify::Args),
     /// What would other PyTorch allocator settings have reserved?
@@ -114,6 +120,7 @@ enum Command {
 }
 
 pub fn main() -> ExitCode {
+    vramtrace_reader::report::text::layout::set_width(console::width());
     let parsed = Cli::from_arg_matches(&command().get_matches());
     match dispatch(parsed.unwrap_or_else(|error| error.exit())) {
         Ok(code) => ExitCode::from(code),
@@ -145,6 +152,7 @@ fn dispatch(cli: Cli) -> Outcome {
     match command {
         Command::Run(args) => run::run(*args),
         Command::Demo(args) => demo::run(args, &execute),
+        Command::Diff(args) => diff::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Env(args) => env::run(args),
         Command::Enable(args) => enable::enable(args),
@@ -162,6 +170,7 @@ fn dispatch(cli: Cli) -> Outcome {
         Command::Pack(args) => pack::run(args),
         Command::Ps(args) => ps::run(args),
         Command::Cap(args) => cap::run(args),
+        Command::Tree(args) => tree::run(args),
         Command::Verify(args) => verify::run(args),
         Command::Whatif(args) => whatif::run(args),
         Command::Completions(args) => completions::run(args, self::command()),

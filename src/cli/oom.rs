@@ -11,7 +11,7 @@ use vramtrace_reader::trace::Definitions;
 
 use super::caveats;
 use super::select::{DeviceArgs, Input, ProcessArgs};
-use crate::console::{self, print};
+use crate::console::{self, print, print_text};
 use crate::error::{DONE, Failure, Outcome};
 
 #[derive(clap::Args)]
@@ -113,11 +113,10 @@ pub fn run(args: Args) -> Outcome {
     let chosen = chosen(&args, &processes, &all, &here)?;
     let explained = explained(&processes, &chosen);
     caveats::tell_damage(processes.iter().map(|read| &read.input.trace));
-    let out = match args.json {
-        true => as_json(&args, &processes, &here, &explained)?,
-        false => as_text(&args, &processes, &here, &explained, all.len()),
-    };
-    print(&out)?;
+    match args.json {
+        true => print(&as_json(&args, &processes, &here, &explained)?)?,
+        false => print_text(&as_text(&args, &processes, &here, &explained, all.len()))?,
+    }
     Ok(DONE)
 }
 

@@ -57,7 +57,7 @@ pub fn run(args: Args) -> Outcome {
         true => {
             print(&format!("{}\n", serde_json::to_string_pretty(&facts(&processes, &groups))?))?
         }
-        false => print(&text(&processes, &groups))?,
+        false => crate::console::print_text(&text(&processes, &groups))?,
     }
     Ok(DONE)
 }

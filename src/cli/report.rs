@@ -12,7 +12,7 @@ use vramtrace_reader::units::{several, size};
 
 use super::select::{DeviceArgs, ProcessArgs, Selected};
 use super::{caveats, moment, page};
-use crate::console::{self, message, print};
+use crate::console::{self, message, print, print_text};
 use crate::error::{DONE, FOUND, Failure, Outcome};
 
 #[derive(clap::Args)]
@@ -136,11 +136,10 @@ pub fn run(args: Args) -> Outcome {
         true => processes.iter().zip(&found.traces).map(marked).collect(),
         false => Vec::new(),
     };
-    let out = match args.json {
-        true => as_json(&processes, &marked, args.top)?,
-        false => as_text(&args, &found, &processes, &marked, moment),
-    };
-    print(&out)?;
+    match args.json {
+        true => print(&as_json(&processes, &marked, args.top)?)?,
+        false => print_text(&as_text(&args, &found, &processes, &marked, moment))?,
+    }
     let found = args.fail_on.iter().flat_map(|finding| {
         let reason = |process| Some(format!("{}: {}", finding.option(), finding.reason(process)?));
         processes.iter().filter_map(reason)

@@ -184,7 +184,7 @@ mod tests {
     fn devices_are_named_up_to_a_point() {
         let bytes = (0..10).map(|n| (DeviceId(n), u64::from(n) << 30)).collect();
         let text = by_device(&bytes);
-        assert!(text.starts_with("device 0: 0.00 GiB, device 1: 1.00 GiB"), "{text}");
+        assert!(text.starts_with("device 0: 0 B, device 1: 1.00 GiB"), "{text}");
         assert!(text.ends_with("device 7: 7.00 GiB, and 2 more"), "{text}");
         assert_eq!(by_device(&BTreeMap::new()), "nothing");
     }

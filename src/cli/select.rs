@@ -49,6 +49,11 @@ pub struct Input {
     pub trace: Trace,
 }
 
+/// Opens recordings, all of their processes.
+pub fn open(traces: &[PathBuf]) -> Result<Selected, Failure> {
+    ProcessArgs { traces: traces.to_vec(), rank: None, pid: None }.open()
+}
+
 impl ProcessArgs {
     /// All processes of these.
     pub fn of(traces: Vec<PathBuf>) -> ProcessArgs {

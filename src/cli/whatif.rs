@@ -14,7 +14,7 @@ use vramtrace_reader::report::whatif::PredictedDevice;
 
 use super::caveats;
 use super::select::{DeviceArgs, Input, ProcessArgs, traces};
-use crate::console::{json, message, print};
+use crate::console::{json, message, print, print_text};
 use crate::error::{DONE, Failure, Outcome};
 
 #[derive(clap::Args)]
@@ -128,7 +128,7 @@ pub fn run(args: Args) -> Outcome {
     }
     let parts: Vec<String> =
         all.iter().zip(&devices).map(|(one, device)| text(&one.name, device)).collect();
-    print(&parts.join("\n"))?;
+    print_text(&parts.join("\n"))?;
     Ok(DONE)
 }
 

@@ -6,8 +6,12 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use vramtrace_format::DeviceId;
 
+use super::lanes::MOST_LANES;
 use super::phases::{Edge, ExportedPhase};
-use super::timeline::{Counter, Refusal, Sink, Slice, SliceEnd, TracedProcess, device_name};
+use super::timeline::{
+    Counter, Refusal, RoleSums, Sink, Slice, SliceEnd, TracedProcess, device_name,
+};
+use crate::analysis::roles::Role;
 use crate::trace::Definitions;
 use crate::units::size;
 
@@ -54,7 +58,13 @@ impl<'o> Chrome<'o> {
         Event { ph, name, pid, tid: 0, ts, cat: None, id: None, s: None, args }
     }
 
-    fn slice<'e>(&self, ph: &'static str, at_ns: u64, slice: &'e Slice, args: Value) -> Event<'e> {
+    fn slice<'e>(
+        &self,
+        ph: &'static str,
+        at_ns: u64,
+        (slice, name): (&Slice, &'e str),
+        args: Value,
+    ) -> Event<'e> {
         let device = slice.device.map_or("host".into(), |device| device.0.to_string());
         Event {
             tid: slice.tid,
@@ -64,7 +74,7 @@ impl<'o> Chrome<'o> {
                 true => format!("{}/{device}/block {}", self.process, slice.lane),
                 false => format!("{}/{device}/{}", self.process, slice.lane),
             }),
-            ..self.event(ph, at_ns, &slice.api, args)
+            ..self.event(ph, at_ns, name, args)
         }
     }
 }
@@ -112,13 +122,17 @@ impl Sink for Chrome<'_> {
         for (name, words) in slice.who.iter().flat_map(|who| who.words()) {
             args[name] = words.into();
         }
-        self.write(&self.slice("b", at_ns, slice, args))
+        args["api"] = Value::from(&*slice.api);
+        if let Some(role) = slice.role {
+            args["role"] = role.name().into();
+        }
+        self.write(&self.slice("b", at_ns, (slice, &slice.name()), args))
     }
 
     fn end(&mut self, at_ns: u64, slice: &Slice, how: SliceEnd) -> io::Result<()> {
         let lifetime = at_ns.saturating_sub(slice.allocated_ns) as f64 / 1e9;
         let args = json!({ "end": how.name(), "lifetime_s": lifetime });
-        self.write(&self.slice("e", at_ns, slice, args))
+        self.write(&self.slice("e", at_ns, (slice, &slice.name()), args))
     }
 
     fn refusal(&mut self, at_ns: u64, refusal: &Refusal) -> io::Result<()> {
@@ -147,6 +161,19 @@ impl Sink for Chrome<'_> {
         let event = self.event(ph, at_ns, phase.name, json!({}));
         let s = (ph == "i").then_some("t");
         self.write(&Event { tid: phase.tid.unwrap_or(0), cat: Some("phase"), id, s, ..event })
+    }
+
+    fn lanes(&self) -> Option<u32> {
+        Some(MOST_LANES)
+    }
+
+    /// Viewers stack the values of one counter.
+    fn roles(&mut self, at_ns: u64, device: DeviceId, sums: &RoleSums) -> io::Result<()> {
+        let value = |role: Role| (role.name().to_string(), Value::from(sums[role.index()]));
+        let known = Role::ALL.into_iter().filter(|role| *role != Role::Context);
+        let args = Value::Object(known.map(value).collect());
+        let name = format!("{} by role", device_name(Some(device)));
+        self.write(&self.event("C", at_ns, &name, args))
     }
 
     fn finish(self) -> io::Result<()> {

@@ -20,10 +20,13 @@ pub enum Counter {
     Reserved,
     /// What the driver took on its own, past its contexts.
     DriverOwn(Cause),
+    /// Allocations, or blocks, that have no lane: too small, too many.
+    Small,
+    SmallBlocks,
 }
 
 impl Counter {
-    pub(super) const COUNT: usize = 18 + Cause::COUNT;
+    pub(super) const COUNT: usize = 20 + Cause::COUNT;
 
     /// Kinds of memory are numbered from 1 to 11.
     pub(super) fn index(self) -> usize {
@@ -36,7 +39,9 @@ impl Counter {
             Counter::Cap => 15,
             Counter::Allocated => 16,
             Counter::Reserved => 17,
-            Counter::DriverOwn(cause) => 18 + cause as usize,
+            Counter::Small => 18,
+            Counter::SmallBlocks => 19,
+            Counter::DriverOwn(cause) => 20 + cause as usize,
         }
     }
 
@@ -48,6 +53,8 @@ impl Counter {
             Counter::Cap,
             Counter::Allocated,
             Counter::Reserved,
+            Counter::Small,
+            Counter::SmallBlocks,
         ];
         [Counter::Live]
             .into_iter()
@@ -66,6 +73,8 @@ impl Counter {
             Counter::Cap => "cap",
             Counter::Allocated => "allocated",
             Counter::Reserved => "reserved",
+            Counter::Small => "small_allocations",
+            Counter::SmallBlocks => "small_blocks",
             Counter::DriverOwn(cause) => match cause {
                 Cause::Modules => "driver_modules",
                 Cause::LocalMemory => "driver_local_memory",

@@ -7,7 +7,7 @@ use vramtrace_format::DeviceId;
 use super::timeline::{Counter, Refusal, Sink, Slice, SliceEnd, TracedProcess};
 use crate::trace::Definitions;
 
-const COLUMNS: [&str; 19] = [
+const COLUMNS: [&str; 22] = [
     "record",
     "time_s",
     "end_s",
@@ -27,6 +27,9 @@ const COLUMNS: [&str; 19] = [
     "pool",
     "result",
     "cap_bytes",
+    "role",
+    "line",
+    "stack",
 ];
 
 pub struct Csv<'o> {
@@ -54,6 +57,9 @@ struct Row {
     pool: u16,
     result: String,
     cap: Option<u64>,
+    role: &'static str,
+    line: String,
+    stack: String,
 }
 
 impl<'o> Csv<'o> {
@@ -89,6 +95,9 @@ impl<'o> Csv<'o> {
             &some(known(row.pool.into())),
             &row.result,
             &some(row.cap),
+            row.role,
+            &row.line,
+            &row.stack,
         ])?;
         Ok(())
     }
@@ -144,6 +153,9 @@ impl Sink for Csv<'_> {
             stream: Some(slice.stream),
             context: slice.live.context.0,
             pool: slice.live.pool.0,
+            role: slice.role.map_or("", |role| role.name()),
+            line: slice.who.as_ref().map_or(String::new(), |who| who.name().to_string()),
+            stack: slice.who.as_ref().map_or(String::new(), |who| who.stack.clone()),
             ..Row::default()
         })
     }
@@ -161,6 +173,10 @@ impl Sink for Csv<'_> {
             cap: (refusal.refused.limit > 0).then_some(refusal.refused.limit),
             ..Row::default()
         })
+    }
+
+    fn whole_stacks(&self) -> bool {
+        true
     }
 
     fn finish(mut self) -> io::Result<()> {

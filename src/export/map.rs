@@ -8,15 +8,22 @@ use vramtrace_format::{Header, StackId};
 
 use crate::analysis::StackClassifier;
 use crate::analysis::frag::{Frag, FragBlock, FragSegment};
-use crate::units::{gib, seconds, size};
+use crate::units::{seconds, shorten, size};
 
-const WIDTH: f64 = 1200.0;
-const MARGIN: f64 = 24.0;
+/// With margins and labels 700: as wide as a page of text.
+const WIDTH: f64 = 568.0;
+const MARGIN: f64 = 14.0;
 const ROW: f64 = 16.0;
-const STEP: f64 = 21.0;
+/// Under a row stand the sizes of its segments.
+const CAPTION: f64 = 11.0;
+const STEP: f64 = 32.0;
 /// Left of the rows: the first address in each.
-const LABEL: f64 = 120.0;
-const MOST_ROWS: u64 = 48;
+const LABEL: f64 = 104.0;
+const MOST_ROWS: u64 = 32;
+/// Between segments that are not neighbours.
+const GAP: f64 = 3.0;
+/// A caption needs so much room for a character.
+const CHARACTER: f64 = 5.2;
 /// Blocks that would be narrower are drawn as one with their neighbours of the same line.
 const NARROW: f64 = 0.4;
 const LEGEND_ROW: f64 = 18.0;
@@ -48,8 +55,8 @@ pub fn write(parts: &[MapPart], when: &str, out: &mut dyn Write) -> io::Result<(
     writeln!(
         out,
         "<style>.s{{fill:#ececec;stroke:#9a9a9a;stroke-width:.6}}.e{{fill:#ffffff;stroke:#9a9a9a;\
-         stroke-width:.6;stroke-dasharray:3 2}}.a{{font-size:10px;fill:#777;font-family:ui-monospace,\
-         monospace}}rect[fill]:hover{{stroke:#000;stroke-width:1}}</style>"
+         stroke-width:.6;stroke-dasharray:3 2}}.a{{font-size:10px;fill:#555;font-family:ui-monospace,\
+         monospace}}.c{{font-size:9px;fill:#333}}rect[fill]:hover{{stroke:#000;stroke-width:1}}</style>"
     )?;
     let mut top = MARGIN;
     for map in &maps {
@@ -61,7 +68,7 @@ pub fn write(parts: &[MapPart], when: &str, out: &mut dyn Write) -> io::Result<(
 
 struct Map<'f> {
     part: &'f MapPart<'f>,
-    title: String,
+    title: [String; 2],
     /// Line, colour, words.
     legend: Vec<(u32, &'static str, String)>,
     colours: FxHashMap<u32, &'static str>,
@@ -69,20 +76,25 @@ struct Map<'f> {
     /// Bytes of a full row.
     row: u64,
     rows: u64,
+    /// Where each segment begins on the map, in bytes: gaps take room as well.
+    starts: Vec<u64>,
+    /// Without stacks the colour is that of the block's size.
+    by_size: bool,
 }
 
 impl<'f> Map<'f> {
     fn of(part: &'f MapPart<'f>, when: &str) -> Map<'f> {
         let frag = part.frag;
         let time = frag.at_ns.map(|ns| format!(" ({})", seconds(ns))).unwrap_or_default();
-        let title = format!(
-            "{}  GPU {}  {when}{time}: {} reserved, {} allocated, {} free in segments",
-            part.name,
-            frag.device.0,
-            gib(frag.reserved),
-            gib(frag.allocated),
-            gib(frag.free())
-        );
+        let title = [
+            format!("{}  GPU {}  {when}{time}", part.name, frag.device.0),
+            format!(
+                "{} reserved, {} allocated, {} free in segments",
+                size(frag.reserved),
+                size(frag.allocated),
+                size(frag.free())
+            ),
+        ];
         let classifier = StackClassifier::new(&frag.symbols, part.header);
         let stacks: FxHashMap<StackId, String> =
             frag.lines.keys().map(|stack| (*stack, words(&classifier, *stack))).collect();
@@ -102,44 +114,54 @@ impl<'f> Map<'f> {
         let all = frag.segments.iter().map(|s| s.bytes).fold(0, u64::saturating_add).max(1);
         // No less than what makes 512 B of a small run a dot.
         let row = all.div_ceil(MOST_ROWS).max(1 << 20);
-        let rows = all.div_ceil(row);
-        Map { part, title, legend, colours, words: stacks, row, rows }
+        let gap = (row as f64 * GAP / WIDTH) as u64;
+        let (mut at, mut end) = (0u64, None);
+        let mut starts = Vec::new();
+        for segment in &frag.segments {
+            if end.is_some_and(|end| end != segment.address) {
+                at = at.saturating_add(gap);
+            }
+            starts.push(at);
+            at = at.saturating_add(segment.bytes);
+            end = Some(segment.address.saturating_add(segment.bytes));
+        }
+        let rows = at.max(1).div_ceil(row);
+        let by_size = !stacks.keys().any(|stack| !frag.symbols.indexes(*stack).is_empty());
+        let legend = if by_size { size_legend() } else { legend };
+        Map { part, title, legend, colours, words: stacks, row, rows, starts, by_size }
     }
 
     fn height(&self) -> f64 {
-        let legend = (self.legend.len() + 1).div_ceil(2) as f64 * LEGEND_ROW;
-        20.0 + legend + 10.0 + self.rows as f64 * STEP + MARGIN
+        let legend = (self.legend.len() + 1) as f64 * LEGEND_ROW;
+        38.0 + legend + 10.0 + self.rows as f64 * STEP + MARGIN
     }
 
     fn write(&self, top: f64, out: &mut dyn Write) -> io::Result<()> {
-        let bold = r#"font-size="14" font-weight="600""#;
-        writeln!(
-            out,
-            r#"<text x="{MARGIN}" y="{}" {bold}>{}</text>"#,
-            top + 8.0,
-            xml(&self.title)
-        )?;
-        let mut y = top + 20.0;
-        let others =
-            (0, OTHERS, "all others; grey and empty: free; dashed: releasable".to_string());
-        for (index, (_, colour, words)) in self.legend.iter().chain([&others]).enumerate() {
-            let x = MARGIN + (index % 2) as f64 * (WIDTH + LABEL) / 2.0;
+        let bold = r#"font-size="13" font-weight="600""#;
+        let [first, second] = &self.title;
+        let first = shorten(first, 90);
+        writeln!(out, r#"<text x="{MARGIN}" y="{}" {bold}>{}</text>"#, top + 8.0, xml(&first))?;
+        let second = format!("{second}; a row is {}", size(self.row));
+        writeln!(out, r#"<text x="{MARGIN}" y="{}">{}</text>"#, top + 24.0, xml(&second))?;
+        let mut y = top + 36.0;
+        let words = "all others; grey and empty: free; dashed: releasable".to_string();
+        let others = (0, OTHERS, words);
+        for (_, colour, words) in self.legend.iter().chain([&others]) {
+            let x = MARGIN;
             writeln!(
                 out,
                 r#"<rect x="{x}" y="{}" width="11" height="11" fill="{colour}"/><text x="{}" y="{}">{}</text>"#,
                 y,
                 x + 17.0,
                 y + 10.0,
-                xml(words)
+                xml(&shorten(words, 100))
             )?;
-            if index % 2 == 1 {
-                y += LEGEND_ROW;
-            }
+            y += LEGEND_ROW;
         }
         let rows = top + self.height() - MARGIN - self.rows as f64 * STEP;
-        let mut at = 0;
         let mut labelled = None;
-        for segment in &self.part.frag.segments {
+        for (segment, at) in self.part.frag.segments.iter().zip(&self.starts) {
+            let at = *at;
             let row = at / self.row;
             if labelled != Some(row) {
                 labelled = Some(row);
@@ -151,7 +173,7 @@ impl<'f> Map<'f> {
                 )?;
             }
             self.segment(segment, at, rows, out)?;
-            at = at.saturating_add(segment.bytes);
+            self.caption(segment, at, rows, out)?;
         }
         Ok(())
     }
@@ -197,18 +219,47 @@ impl<'f> Map<'f> {
                     self.holder(first.stack)
                 ),
             };
-            let colour = self.part.frag.line(first.stack).and_then(|line| self.colours.get(&line));
-            let shape = format!(r#"fill="{}""#, colour.unwrap_or(&OTHERS));
+            let shape = format!(r#"fill="{}""#, self.colour(first));
             let start = at + (first.address - segment.address);
             self.pieces((start, bytes), rows, &shape, &title, out)?;
         }
         writeln!(out, "</g>")
     }
 
+    /// Size and fill of a segment, under it where there is room.
+    fn caption(
+        &self,
+        segment: &FragSegment,
+        at: u64,
+        rows: f64,
+        out: &mut dyn Write,
+    ) -> io::Result<()> {
+        let row = at / self.row;
+        let scale = WIDTH / self.row as f64;
+        let room = segment.bytes.min((row + 1) * self.row - at) as f64 * scale;
+        let used = segment.bytes.saturating_sub(segment.free());
+        let percent = used as f64 * 100.0 / segment.bytes.max(1) as f64;
+        let texts = [format!("{}, {percent:.0} % used", size(segment.bytes)), size(segment.bytes)];
+        let fits = |text: &&String| text.chars().count() as f64 * CHARACTER <= room;
+        let Some(text) = texts.iter().find(fits) else { return Ok(()) };
+        let x = MARGIN + LABEL + (at - row * self.row) as f64 * scale;
+        let y = rows + row as f64 * STEP + ROW + CAPTION - 2.0;
+        writeln!(out, r#"<text class="c" x="{x:.2}" y="{y:.1}">{}</text>"#, xml(text))
+    }
+
+    fn colour(&self, block: &FragBlock) -> &'static str {
+        if self.by_size {
+            return size_colour(block.bytes);
+        }
+        let line = self.part.frag.line(block.stack);
+        line.and_then(|line| self.colours.get(&line)).copied().unwrap_or(OTHERS)
+    }
+
     fn near(&self, first: &FragBlock, last: &FragBlock, next: &FragBlock) -> bool {
         let narrow = (self.row as f64 * NARROW / WIDTH) as u64;
         let gap = next.address - (last.address + last.bytes);
-        self.part.frag.line(first.stack) == self.part.frag.line(next.stack)
+        self.colour(first) == self.colour(next)
+            && self.part.frag.line(first.stack) == self.part.frag.line(next.stack)
             && gap < narrow
             && (next.bytes < narrow || last.address + last.bytes - first.address < narrow)
     }
@@ -257,6 +308,29 @@ impl<'f> Map<'f> {
         }
         Ok(())
     }
+}
+
+/// The least bytes of each class, in its colour.
+const SIZES: [(u64, &str); 5] = [
+    (0, "#b8d4ea"),
+    (1 << 20, "#7fb2d9"),
+    (10 << 20, "#3b76af"),
+    (100 << 20, "#e08a2e"),
+    (1 << 30, "#c23b34"),
+];
+
+fn size_colour(bytes: u64) -> &'static str {
+    let fits = SIZES.iter().rev().find(|(least, _)| bytes >= *least);
+    fits.map_or(OTHERS, |(_, colour)| colour)
+}
+
+fn size_legend() -> Vec<(u32, &'static str, String)> {
+    let words = |index: usize| match SIZES.get(index + 1) {
+        Some((next, _)) => format!("blocks below {}", size(*next)),
+        None => format!("blocks of {} and more", size(SIZES[index].0)),
+    };
+    let row = |index: usize| (index as u32, SIZES[index].1, words(index));
+    (0..SIZES.len()).map(row).collect()
 }
 
 /// `modeling_gpt2.py:212 forward, called from train.py:41`.
@@ -336,6 +410,8 @@ mod tests {
         let all = WIDTH * MOST_ROWS as f64;
         assert!((widths("class=\"s\"") - all / 2.0).abs() < 1.0, "{}", widths("class=\"s\""));
         assert!((widths("class=\"e\"") - all / 2.0).abs() < 1.0);
-        assert!((widths(OTHERS) - all / 4.0).abs() < 1.0, "two blocks: one of half a GiB, a dot");
+        let half = widths(size_colour(gib / 2));
+        assert!((half - all / 4.0).abs() < 1.0, "a block of half a GiB: {half}");
+        assert!(widths(size_colour(512)) > 0.0, "a dot");
     }
 }

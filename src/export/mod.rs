@@ -1,7 +1,8 @@
 //! Timelines: what happened, in the formats of others. A file a format; [`timeline`] feeds them.
 //!
 //! Several traces become one file on one clock: 0 is the start of the earliest. Each trace is
-//! read once and written as it is read; memory is bounded by what is live at a time.
+//! read several times, and written as it is read; memory is bounded by what is live at a time, and
+//! nine bytes for each allocation of a trace with blocks: its role.
 //!
 //! [`stacks`] writes what the stacks held at one moment instead, [`snapshot`] what PyTorch itself
 //! would have recorded.
@@ -10,11 +11,13 @@ mod chrome;
 mod counter;
 mod csv;
 pub mod formats;
+mod lanes;
 pub mod map;
 pub mod perfetto;
 mod phases;
 mod processes;
 mod requester;
+mod roles;
 pub mod snapshot;
 pub mod stacks;
 pub mod timeline;

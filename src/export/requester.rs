@@ -5,6 +5,7 @@ use std::rc::Rc;
 use rustc_hash::FxHashMap;
 use vramtrace_format::{Kind, StackId};
 
+use super::stacks::frame_name;
 use crate::analysis::{StackClassifier, autograd};
 use crate::symbols::Symbols;
 use crate::trace::{Definitions, Trace};
@@ -20,19 +21,29 @@ pub struct Requester {
     pub called_from: String,
     /// Who asked the driver: `cuBLAS`; empty: not known.
     pub library: String,
+    /// All frames from the outermost in, between semicolons; where it is wanted.
+    pub stack: String,
 }
 
 /// By stack, and whether it is a block's.
 pub(super) type ByStack = FxHashMap<(StackId, bool), Rc<Requester>>;
 
 /// What the stacks of a trace say.
-pub(super) fn who_of(definitions: &Definitions, trace: &Trace) -> ByStack {
+pub(super) fn who_of(
+    definitions: &Definitions,
+    trace: &Trace,
+    symbols: &Symbols,
+    whole: bool,
+) -> ByStack {
     let stacks = definitions.stacks();
     if stacks.is_empty() {
         return FxHashMap::default();
     }
-    let symbols = Symbols::of_all(definitions, trace.header());
-    let classifier = StackClassifier::new(&symbols, trace.header());
+    let classifier = StackClassifier::new(symbols, trace.header());
+    let frames = |stack| {
+        let names = symbols.stack(stack).rev().map(|frame| frame_name(frame).replace(';', ":"));
+        names.collect::<Vec<_>>().join(";")
+    };
     let who = |stack, block| {
         let roles = if block { classifier.read_block(stack) } else { classifier.roles(stack) };
         let lead = classifier.frame(stack, roles.lead)?;
@@ -44,6 +55,7 @@ pub(super) fn who_of(definitions: &Definitions, trace: &Trace) -> ByStack {
             line: lead.place().unwrap_or_default(),
             called_from: caller.unwrap_or_default().trim_start().to_string(),
             library: classifier.library_name(&roles).unwrap_or_default().to_string(),
+            stack: if whole { frames(stack) } else { String::new() },
         }))
     };
     // Blocks are separate: another library may stand for the same stack.
@@ -54,6 +66,11 @@ pub(super) fn who_of(definitions: &Definitions, trace: &Trace) -> ByStack {
 }
 
 impl Requester {
+    /// What people call it: its line, or its function where no line is known.
+    pub fn name(&self) -> &str {
+        if self.line.is_empty() { &self.function } else { &self.line }
+    }
+
     /// What is known of it: name and words.
     pub fn words(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let all = [

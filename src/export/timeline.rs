@@ -1,7 +1,6 @@
 //! One trace as a timeline: slices for allocations, counters, refusals. The formats draw them.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
 
@@ -9,11 +8,16 @@ use rustc_hash::FxHashMap;
 use vramtrace_format::{Cause, DeviceId, Kind, Mark, Refused, SiteId, Space, Stamped, ThreadId};
 
 pub use super::counter::Counter;
+use super::lanes::{Group, LanePlanner, Lanes, group};
 use super::phases::{Edge, ExportedPhase, Open};
 pub use super::processes::{TracedProcess, processes};
 use super::requester::{ByStack, Requester, who_of};
+use super::roles::KnownRoles;
+use crate::analysis::roles::Role;
 use crate::replay::{AllocCause, DeviceState, FreeCause, Key, Live, Observer, Progress, Until};
+use crate::symbols::Symbols;
 use crate::trace::{Definitions, Site};
+use crate::units::size;
 
 /// What was written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,7 +25,12 @@ pub struct Exported {
     pub allocations: u64,
     pub counters: u64,
     pub refusals: u64,
+    /// Of the allocations: those that are only in counters.
+    pub without_lane: u64,
 }
+
+/// Bytes by role, at [`Role::index`].
+pub type RoleSums = [u64; Role::ALL.len()];
 
 /// What part of the timeline is wanted. Times in ns on the common clock.
 #[derive(Clone, Copy, Debug, Default)]
@@ -88,12 +97,20 @@ pub struct Slice {
     pub allocated_ns: u64,
     /// Who wanted it; `None` where the trace has no stack of it.
     pub who: Option<Rc<Requester>>,
+    /// What it is for; `None`: it is a segment of a cache, or not known to the device.
+    pub role: Option<Role>,
 }
 
 impl Slice {
     /// Of a framework's cache; else memory that the driver gave.
     pub fn is_block(&self) -> bool {
         self.live.kind == Kind::Block
+    }
+
+    /// `modeling.py:212 12.00 MiB`; by its call where no stack is known.
+    pub fn name(&self) -> String {
+        let who = self.who.as_ref().map(|who| who.name()).filter(|name| !name.is_empty());
+        format!("{} {}", who.unwrap_or(&self.api), size(self.live.size))
     }
 
     /// Its share of physical memory; a block has none.
@@ -135,26 +152,20 @@ pub trait Sink {
     fn phase(&mut self, _at_ns: u64, _phase: &ExportedPhase) -> io::Result<()> {
         Ok(())
     }
-    fn finish(self) -> io::Result<()>;
-}
-
-/// Lanes of one device: the lowest that is free.
-#[derive(Default)]
-struct Lanes {
-    free: BinaryHeap<Reverse<u32>>,
-    next: u32,
-}
-
-impl Lanes {
-    fn take(&mut self) -> u32 {
-        self.free.pop().map_or_else(
-            || {
-                self.next += 1;
-                self.next
-            },
-            |Reverse(lane)| lane,
-        )
+    /// How many slices of a device may lie above each other, of its blocks the same. `None`: slices
+    /// have no lanes.
+    fn lanes(&self) -> Option<u32> {
+        None
     }
+    /// Are stacks wanted in whole?
+    fn whole_stacks(&self) -> bool {
+        false
+    }
+    /// What the memory of a device is for, after something changed.
+    fn roles(&mut self, _at_ns: u64, _device: DeviceId, _sums: &RoleSums) -> io::Result<()> {
+        Ok(())
+    }
+    fn finish(self) -> io::Result<()>;
 }
 
 /// Draws one process. An [`Observer`] of its replay.
@@ -165,8 +176,17 @@ pub struct Timeline<'a, 't, S: Sink> {
     sink: &'a mut S,
     exported: &'a mut Exported,
     open: FxHashMap<Key, Slice>,
-    /// The second value: of blocks.
-    lanes: BTreeMap<(Option<DeviceId>, bool), Lanes>,
+    lanes: BTreeMap<Group, Lanes>,
+    /// How many lanes a group may have, and the least size that gets one.
+    most_lanes: u32,
+    least: BTreeMap<Group, u64>,
+    /// Bytes of a group that have no lane.
+    small: BTreeMap<Group, u64>,
+    roles: KnownRoles,
+    /// Roles of what is live.
+    role_of: FxHashMap<Key, Role>,
+    sums: BTreeMap<DeviceId, RoleSums>,
+    drawn_sums: BTreeMap<DeviceId, RoleSums>,
     apis: FxHashMap<SiteId, Rc<str>>,
     who: ByStack,
     /// By [`Counter::index`].
@@ -188,10 +208,30 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
         sink: &'a mut S,
         exported: &'a mut Exported,
     ) -> Self {
-        let (definitions, _) = process.trace.definitions();
+        let trace = process.trace;
+        let (definitions, _) = trace.definitions();
+        let symbols = Symbols::of_all(&definitions, trace.header());
+        let blocks = definitions.sites().any(|site| site.kind == Some(Kind::Block));
+        let roles = match blocks && !window.driver_only {
+            true => KnownRoles::of(trace, &definitions, &symbols),
+            false => KnownRoles::default(),
+        };
+        let mut least = BTreeMap::new();
+        if let Some(lanes) = sink.lanes() {
+            let mut planner = LanePlanner::new(window.min_size);
+            trace.replay(&definitions, &mut planner);
+            least = planner.finish(lanes);
+        }
         Timeline {
             now_ns: process.start_ns,
-            who: who_of(&definitions, process.trace),
+            who: who_of(&definitions, trace, &symbols, sink.whole_stacks()),
+            most_lanes: sink.lanes().unwrap_or(u32::MAX),
+            least,
+            small: BTreeMap::new(),
+            roles,
+            role_of: FxHashMap::default(),
+            sums: BTreeMap::new(),
+            drawn_sums: BTreeMap::new(),
             process,
             definitions: Rc::new(definitions),
             window: *window,
@@ -284,10 +324,29 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
     /// Gives an open slice its lane and draws its begin.
     fn begin(&mut self, at_ns: u64, key: Key) {
         let Some(mut slice) = self.open.remove(&key) else { return };
-        slice.lane = self.lanes.entry((slice.device, slice.is_block())).or_default().take();
         self.exported.allocations += 1;
-        self.draw(|sink| sink.begin(at_ns, &slice));
+        let of = group(&slice.live, slice.is_block());
+        let has_lane = slice.live.size >= self.least.get(&of).copied().unwrap_or(0);
+        let lanes = self.lanes.entry(of).or_default();
+        match has_lane.then(|| lanes.take(self.most_lanes)).flatten() {
+            Some(lane) => {
+                slice.lane = lane;
+                self.draw(|sink| sink.begin(at_ns, &slice));
+            }
+            None => {
+                slice.lane = SMALL;
+                self.exported.without_lane += 1;
+                self.count_small(of, slice.live.size as i64);
+            }
+        }
         self.open.insert(key, slice);
+    }
+
+    fn count_small(&mut self, of: Group, change: i64) {
+        let bytes = self.small.entry(of).or_default();
+        *bytes = bytes.saturating_add_signed(change);
+        let (bytes, what) = (*bytes, if of.1 { Counter::SmallBlocks } else { Counter::Small });
+        self.count(of.0, what, bytes);
     }
 
     fn close(&mut self, at_ns: u64, slice: Slice, how: SliceEnd) {
@@ -295,12 +354,20 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
         if slice.lane == 0 {
             return;
         }
+        let of = group(&slice.live, slice.is_block());
+        if slice.lane == SMALL {
+            return self.count_small(of, -(slice.live.size as i64));
+        }
         self.draw(|sink| sink.end(at_ns, &slice, how));
-        let lanes = self.lanes.entry((slice.device, slice.is_block())).or_default();
-        lanes.free.push(Reverse(slice.lane));
+        self.lanes.entry(of).or_default().give_back(slice.lane);
     }
 
-    fn open(&mut self, key: Key, live: &Live, drawing: bool) {
+    fn open(&mut self, at: &Stamped, key: Key, live: &Live, how: AllocCause, drawing: bool) {
+        let role = self.roles.get(at, key, live, how);
+        if let Some(role) = role {
+            self.role_of.insert(key, role);
+            self.sums.entry(live.device).or_default()[role.index()] += role_bytes(live);
+        }
         if live.size < self.window.min_size {
             return;
         }
@@ -314,6 +381,7 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
             tid: self.tid(live.thread),
             allocated_ns: self.process.start_ns.saturating_add(live.time_ns),
             who: self.who.get(&(live.stack, live.kind == Kind::Block)).cloned(),
+            role,
         };
         self.open.insert(key, slice);
         if drawing {
@@ -321,7 +389,11 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
         }
     }
 
-    fn shut(&mut self, key: Key, how: FreeCause) {
+    fn shut(&mut self, key: Key, live: &Live, how: FreeCause) {
+        if let Some(role) = self.role_of.remove(&key) {
+            let sum = &mut self.sums.entry(live.device).or_default()[role.index()];
+            *sum = sum.saturating_sub(role_bytes(live));
+        }
         if let Some(slice) = self.open.remove(&key) {
             let how = match how {
                 FreeCause::Freed => SliceEnd::Freed,
@@ -352,6 +424,16 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
         }
     }
 
+    fn draw_roles(&mut self, id: DeviceId, state: &DeviceState) {
+        let Some(sums) = self.sums.get_mut(&id) else { return };
+        sums[Role::FreeCache.index()] = state.cache.reserved.saturating_sub(state.cache.allocated);
+        let sums = *sums;
+        if self.drawing && self.drawn_sums.insert(id, sums) != Some(sums) {
+            let now = self.now_ns;
+            self.draw(|sink| sink.roles(now, id, &sums));
+        }
+    }
+
     fn api(&mut self, site: SiteId) -> Rc<str> {
         let name = || Rc::from(self.definitions.site_api_name(site));
         Rc::clone(self.apis.entry(site).or_insert_with(name))
@@ -362,18 +444,26 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
     }
 }
 
+/// A block has no share of physical memory: the segment below it has.
+fn role_bytes(live: &Live) -> u64 {
+    if live.kind == Kind::Block { live.size } else { live.share() }
+}
+
+/// In place of a lane: in a counter.
+const SMALL: u32 = u32::MAX;
+
 fn block(address: u64) -> Key {
     Key { space: Space::Block, number: address }
 }
 
 impl<S: Sink> Observer for Timeline<'_, '_, S> {
-    fn on_alloc(&mut self, at: &Stamped, key: Key, live: &Live, _how: AllocCause) {
+    fn on_alloc(&mut self, at: &Stamped, key: Key, live: &Live, how: AllocCause) {
         let drawing = self.advance(at);
         if live.kind == Kind::HostPinned {
             self.host_pinned = self.host_pinned.saturating_add(live.size);
             self.count(None, Counter::Kind(live.kind), self.host_pinned);
         }
-        self.open(key, live, drawing);
+        self.open(at, key, live, how, drawing);
     }
 
     fn on_free(&mut self, at: &Stamped, key: Key, live: &Live, how: FreeCause) {
@@ -382,20 +472,20 @@ impl<S: Sink> Observer for Timeline<'_, '_, S> {
             self.host_pinned = self.host_pinned.saturating_sub(live.size);
             self.count(None, Counter::Kind(live.kind), self.host_pinned);
         }
-        self.shut(key, how);
+        self.shut(key, live, how);
     }
 
-    fn on_block_alloc(&mut self, at: &Stamped, address: u64, live: &Live, _how: AllocCause) {
+    fn on_block_alloc(&mut self, at: &Stamped, address: u64, live: &Live, how: AllocCause) {
         if !self.window.driver_only {
             let drawing = self.advance(at);
-            self.open(block(address), live, drawing);
+            self.open(at, block(address), live, how, drawing);
         }
     }
 
-    fn on_block_free(&mut self, at: &Stamped, address: u64, _live: &Live, how: FreeCause) {
+    fn on_block_free(&mut self, at: &Stamped, address: u64, live: &Live, how: FreeCause) {
         if !self.window.driver_only {
             self.advance(at);
-            self.shut(block(address), how);
+            self.shut(block(address), live, how);
         }
     }
 
@@ -437,6 +527,9 @@ impl<S: Sink> Observer for Timeline<'_, '_, S> {
             self.count(device, Counter::Allocated, state.cache.allocated);
             self.count(device, Counter::Reserved, state.cache.reserved);
         }
+        if let Some(id) = device {
+            self.draw_roles(id, state);
+        }
         if let Some(bytes) = state.process_bytes() {
             self.count(device, Counter::Process, bytes);
         }
@@ -453,20 +546,8 @@ impl<S: Sink> Observer for Timeline<'_, '_, S> {
     fn on_history_gap(&mut self, at: &Stamped) {
         self.advance(at);
         self.host_pinned = 0;
+        self.role_of.clear();
+        self.sums.values_mut().for_each(|sums| *sums = RoleSums::default());
         self.close_all(self.now_ns, SliceEnd::Lost);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_lowest_free_lane_is_taken() {
-        let mut lanes = Lanes::default();
-        assert_eq!([lanes.take(), lanes.take(), lanes.take()], [1, 2, 3]);
-        lanes.free.push(Reverse(3));
-        lanes.free.push(Reverse(1));
-        assert_eq!([lanes.take(), lanes.take(), lanes.take()], [1, 3, 4]);
     }
 }

@@ -166,7 +166,7 @@ fn scattered_small_blocks_are_named_as_what_holds_the_pages() {
         t.alloc(SECOND, Kind::Device, (16 + n) * PAGE, 512);
     }
     let text = shown(&process(&t));
-    assert!(text.contains("0.00 GiB asked for, in pages of 2 MiB"), "{text}");
+    assert!(text.contains("50.00 KiB asked for, in pages of 2 MiB"), "{text}");
 }
 
 #[test]

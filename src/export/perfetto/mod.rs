@@ -13,8 +13,12 @@ use self::proto::{
     AnnotationValue, CounterDescriptor, DebugAnnotation, EventType, InternedData, InternedName,
     NEEDS_STATE, ProcessDescriptor, STATE_CLEARED, TracePacket, TrackDescriptor, TrackEvent, Unit,
 };
+use super::lanes::MOST_LANES;
 use super::phases::{Edge, ExportedPhase};
-use super::timeline::{Counter, Refusal, Sink, Slice, SliceEnd, TracedProcess, device_name};
+use super::timeline::{
+    Counter, Refusal, RoleSums, Sink, Slice, SliceEnd, TracedProcess, device_name,
+};
+use crate::analysis::roles::Role;
 use crate::trace::Definitions;
 use crate::units::size;
 
@@ -29,6 +33,8 @@ pub struct Perfetto<'o> {
     next_track: u64,
     process_track: u64,
     tracks: HashMap<Track, u64>,
+    /// What the counters of roles show.
+    roles: HashMap<(DeviceId, Role), u64>,
     categories: Names,
     names: Names,
     annotations: Names,
@@ -39,6 +45,9 @@ pub struct Perfetto<'o> {
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Track {
     Counter(Option<DeviceId>, Counter),
+    /// Above the counters of roles.
+    Roles(DeviceId),
+    Role(DeviceId, Role),
     Lane(Option<DeviceId>, u32),
     Block(Option<DeviceId>, u32),
     Refusals(DeviceId),
@@ -86,6 +95,7 @@ impl<'o> Perfetto<'o> {
             next_track: 0,
             process_track: 0,
             tracks: HashMap::new(),
+            roles: HashMap::new(),
             categories: Names::default(),
             names: Names::default(),
             annotations: Names::default(),
@@ -130,15 +140,24 @@ impl<'o> Perfetto<'o> {
                 let name = format!("{}: {}", device_name(device), what.name());
                 (name, Some(CounterDescriptor { unit }))
             }
+            Track::Roles(device) => (format!("{} by role", device_name(Some(device))), None),
+            Track::Role(_, role) => {
+                let unit = Some(Unit::SizeBytes.into());
+                (role.name().to_string(), Some(CounterDescriptor { unit }))
+            }
             Track::Lane(device, _) => (format!("{} allocations", device_name(device)), None),
             Track::Block(device, _) => (format!("{} PyTorch blocks", device_name(device)), None),
             Track::Phases(tid) => (format!("phases of thread {tid}"), None),
             Track::Range(_) => ("phases".to_string(), None),
             Track::Refusals(device) => (format!("{} refusals", device_name(Some(device))), None),
         };
+        let parent = match track {
+            Track::Role(device, _) => self.track(Track::Roles(device))?,
+            _ => self.process_track,
+        };
         let uuid = self.describe(TrackDescriptor {
             name: Some(name),
-            parent_uuid: Some(self.process_track),
+            parent_uuid: Some(parent),
             counter,
             ..TrackDescriptor::default()
         })?;
@@ -165,6 +184,7 @@ impl Sink for Perfetto<'_> {
     fn process(&mut self, process: &TracedProcess, _definitions: &Definitions) -> io::Result<()> {
         self.sequence = process.number;
         self.tracks.clear();
+        self.roles.clear();
         self.categories = Names::default();
         self.names = Names::default();
         self.annotations = Names::default();
@@ -211,6 +231,12 @@ impl Sink for Perfetto<'_> {
             self.annotate("tid", AnnotationValue::Uint(slice.tid.into())),
             self.annotate("allocated_s", AnnotationValue::Double(slice.allocated_ns as f64 / 1e9)),
         ];
+        let api = AnnotationValue::Text(slice.api.to_string());
+        debug_annotations.push(self.annotate("api", api));
+        if let Some(role) = slice.role {
+            let role = AnnotationValue::Text(role.name().into());
+            debug_annotations.push(self.annotate("role", role));
+        }
         if let Some(bytes) = slice.physical() {
             debug_annotations.push(self.annotate("physical_bytes", AnnotationValue::Uint(bytes)));
         }
@@ -220,7 +246,7 @@ impl Sink for Perfetto<'_> {
         let event = TrackEvent {
             track_uuid: Some(track),
             category_iids: vec![self.categories.id(live.kind.name())],
-            name_iid: Some(self.names.id(&slice.api)),
+            name_iid: Some(self.names.id(&slice.name())),
             debug_annotations,
             ..TrackEvent::default()
         };
@@ -274,6 +300,26 @@ impl Sink for Perfetto<'_> {
             Edge::Moment => EventType::Instant,
         };
         self.event(at_ns, kind, event)
+    }
+
+    fn lanes(&self) -> Option<u32> {
+        Some(MOST_LANES)
+    }
+
+    fn roles(&mut self, at_ns: u64, device: DeviceId, sums: &RoleSums) -> io::Result<()> {
+        for role in Role::ALL {
+            let bytes = sums[role.index()];
+            let before = self.roles.insert((device, role), bytes);
+            if before.unwrap_or(0) == bytes {
+                continue;
+            }
+            let track = self.track(Track::Role(device, role))?;
+            let counter_value = Some(i64::try_from(bytes).unwrap_or(i64::MAX));
+            let event =
+                TrackEvent { track_uuid: Some(track), counter_value, ..TrackEvent::default() };
+            self.event(at_ns, EventType::Counter, event)?;
+        }
+        Ok(())
     }
 
     fn finish(self) -> io::Result<()> {

@@ -12,6 +12,7 @@ use super::timeline;
 use crate::analysis::{Holdings, Level, Moment, Process};
 use crate::symbols::Symbols;
 use crate::trace::Trace;
+pub(super) use samples::frame_name;
 pub use samples::{ProcessStacks, StackSample};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,8 +23,8 @@ pub enum StackFormat {
     Speedscope,
     /// `go tool pprof`, gzipped.
     Pprof,
-    /// A flame graph to open in a browser.
-    Flame,
+    /// A flame graph to open in a browser. `fold`: without frames that only hand a call on.
+    Flame { fold: bool },
 }
 
 /// Of each trace what its stacks held at a moment; `Peak`: each device at its own. `read`: the
@@ -49,6 +50,7 @@ pub fn gather(
         samples.sort_unstable_by_key(|sample| (sample.device, sample.stack));
         ProcessStacks {
             label: process.label,
+            header: header.clone(),
             start_unix_ns: header.start_unix_ns,
             symbols,
             samples,
@@ -69,6 +71,6 @@ pub fn write(
         StackFormat::Folded => folded::write(processes, out),
         StackFormat::Speedscope => speedscope::write(processes, title, out),
         StackFormat::Pprof => pprof::write(processes, out),
-        StackFormat::Flame => flame::write(processes, title, out),
+        StackFormat::Flame { fold } => flame::write(processes, title, fold, out),
     }
 }

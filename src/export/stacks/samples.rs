@@ -1,6 +1,6 @@
 //! What the formats are written from: the stacks of a process with their bytes.
 
-use vramtrace_format::{DeviceId, StackId};
+use vramtrace_format::{DeviceId, Header, StackId};
 
 use super::super::timeline;
 use crate::analysis::Held;
@@ -12,6 +12,7 @@ pub struct ProcessStacks {
     /// `rank 3: python train.py (host, pid 4711)`.
     pub label: String,
     pub start_unix_ns: u64,
+    pub header: Header,
     pub symbols: Symbols,
     /// In order of device and stack.
     pub samples: Vec<StackSample>,

@@ -5,8 +5,9 @@ use vramtrace_format::DeviceId;
 
 use super::is_zero;
 use super::stack::{FrameFacts, StackFacts, frame_facts, stack_facts, why_no_frames};
+use crate::analysis::roles::{self, HeldByRole, Role, RoleHolder};
 use crate::analysis::{
-    GroupBy, Holder, Holdings, NamedHoldings, Process, StackClassifier, autograd, bytes_on,
+    GroupBy, Holder, Holdings, Moment, NamedHoldings, Process, StackClassifier, autograd, bytes_on,
 };
 use crate::replay::Peak;
 use crate::report::wording::ordinal;
@@ -59,6 +60,26 @@ pub struct MomentFacts {
     pub seconds: Option<f64>,
 }
 
+impl MomentFacts {
+    /// `at_ns`: when it was on each device. One time is told where it is one: peaks are of a device
+    /// each.
+    pub fn of(moment: Moment, at_ns: impl IntoIterator<Item = u64>) -> MomentFacts {
+        let (label, asked) = match moment {
+            Moment::Peak => ("peak", None),
+            Moment::AllocatedPeak => ("peak-allocated", None),
+            Moment::End => ("end", None),
+            Moment::At(time_ns) => ("time", Some(time_ns)),
+        };
+        let mut all: Vec<u64> = at_ns.into_iter().collect();
+        all.dedup();
+        let only = match all[..] {
+            [only] => Some(only),
+            _ => None,
+        };
+        MomentFacts { label, seconds: asked.or(only).map(|ns| ns as f64 / 1e9) }
+    }
+}
+
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HolderFacts {
@@ -89,6 +110,10 @@ pub struct HolderFacts {
     pub name: Option<String>,
     pub pid: u32,
     pub rank: Option<u32>,
+    /// What it is for; only by role.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, schemars(with = "Option<String>"))]
+    pub role: Option<Role>,
     /// Why there are no frames.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_frames: Option<&'static str>,
@@ -115,9 +140,37 @@ pub fn facts_by(
 ) -> Vec<HolderFacts> {
     let classifier = StackClassifier::new(&who.symbols, &process.header);
     let all = classifier.holders(holdings, by);
-    let total = |device| bytes_on(&all, device).max(1);
     let wanted = all.iter().filter(|holder| device.is_none_or(|id| holder.device == id));
-    let fact = |holder: &Holder| HolderFacts {
+    let fact =
+        |holder: &Holder| holder_facts(process, &classifier, holder, bytes_on(&all, holder.device));
+    wanted.take(top).map(fact).collect()
+}
+
+/// The frames are those of the stack that holds the most of a role.
+pub fn facts_by_role(
+    process: &Process,
+    who: &NamedHoldings,
+    roles: &HeldByRole,
+) -> Vec<HolderFacts> {
+    let classifier = StackClassifier::new(&who.symbols, &process.header);
+    let all = roles::holders(&classifier, roles, who.live.level);
+    let fact = |of: &RoleHolder| {
+        let facts =
+            holder_facts(process, &classifier, &of.holder, roles.bytes_on(of.holder.device));
+        HolderFacts { role: Some(of.role), ..facts }
+    };
+    all.iter().map(fact).collect()
+}
+
+/// `total`: what the device holds.
+fn holder_facts(
+    process: &Process,
+    classifier: &StackClassifier,
+    holder: &Holder,
+    total: u64,
+) -> HolderFacts {
+    let symbols = classifier.symbols;
+    HolderFacts {
         bytes: holder.bytes,
         count: holder.count,
         paused_bytes: holder.paused,
@@ -126,17 +179,17 @@ pub fn facts_by(
             .brought_back_by
             .and_then(|by| classifier.frame(by, classifier.roles(by).lead))
             .map(frame_facts),
-        share: holder.bytes as f64 / total(holder.device) as f64,
+        share: holder.bytes as f64 / total.max(1) as f64,
         device: ordinal(holder.device),
         library: holder.library.clone(),
         stacks: holder.stacks,
-        stack: stack_facts(&who.symbols, holder.stack, holder.lead, holder.caller),
-        name: name(&classifier, holder),
+        stack: stack_facts(symbols, holder.stack, holder.lead, holder.caller),
+        name: name(classifier, holder),
         pid: process.header.pid,
         rank: process.header.rank,
-        no_frames: why_no_frames(&who.symbols, holder.stack),
-    };
-    wanted.take(top).map(fact).collect()
+        role: None,
+        no_frames: why_no_frames(symbols, holder.stack),
+    }
 }
 
 fn name(classifier: &StackClassifier, holder: &Holder) -> Option<String> {

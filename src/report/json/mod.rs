@@ -1,6 +1,7 @@
 //! Reports for programs: one file a schema. Keys may be added, none is renamed or removed.
 
 pub mod damage;
+pub mod diff;
 mod driver_own;
 pub mod frag;
 pub mod holders;
@@ -15,6 +16,7 @@ mod schemas;
 mod sleeps;
 mod stack;
 mod torch;
+pub mod tree;
 pub mod verify;
 pub mod whatif;
 

@@ -8,7 +8,8 @@ use jiff::Timestamp;
 use serde::Serialize;
 use vramtrace_format::{DeviceId, Kind};
 
-use crate::analysis::{Process, largest, outliers, reconcile};
+use crate::analysis::roles::{HeldByRole, Role};
+use crate::analysis::{Held, Process, largest, outliers, reconcile};
 use crate::replay::state::HostSums;
 use crate::replay::{DeviceState, RefusalAt};
 use crate::report::wording;
@@ -163,6 +164,18 @@ pub struct DeviceFacts {
 pub struct DeviceHolders {
     pub at_peak: Vec<super::holders::HolderFacts>,
     pub live: Vec<super::holders::HolderFacts>,
+    /// What it was for, largest first; absent where no blocks of a cache were recorded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub roles_at_peak: Option<Vec<RoleFacts>>,
+}
+
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct RoleFacts {
+    #[cfg_attr(test, schemars(with = "String"))]
+    pub role: Role,
+    pub bytes: u64,
+    pub count: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -348,9 +361,18 @@ fn device_facts(process: &Process, id: DeviceId, device: &DeviceState, top: usiz
         refusals: refusals.map(|refusal| refusal_facts(process, refusal)).collect(),
         holders: process.who.as_ref().map(|who| {
             let facts = |holdings| super::holders::facts(process, who, holdings, Some(id), top);
-            DeviceHolders { at_peak: facts(&who.peak), live: facts(&who.live) }
+            let roles_at_peak = who.peak_roles.as_ref().map(|roles| roles_of(roles, id));
+            DeviceHolders { at_peak: facts(&who.peak), live: facts(&who.live), roles_at_peak }
         }),
     }
+}
+
+fn roles_of(roles: &HeldByRole, id: DeviceId) -> Vec<RoleFacts> {
+    let fact =
+        |(role, held): (Role, Held)| RoleFacts { role, bytes: held.bytes, count: held.count };
+    let mut roles: Vec<RoleFacts> = roles.of_device(id).into_iter().map(fact).collect();
+    roles.sort_by_key(|of| std::cmp::Reverse(of.bytes));
+    roles
 }
 
 fn kind_facts(device: &DeviceState, kind: Kind) -> KindFacts {

@@ -8,7 +8,7 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
 
 use super::damage::DamageFacts;
-use super::{frag, holders, leaks, oom, phases, process, ps, run, verify, whatif};
+use super::{diff, frag, holders, leaks, oom, phases, process, ps, run, tree, verify, whatif};
 
 /// A document, and what [`super::damage::WithDamage`] adds to it.
 #[derive(JsonSchema)]
@@ -61,6 +61,8 @@ fn the_schemas_are_those_of_the_code() {
         (frag::SCHEMA, schema::<Damaged<frag::FragReport>>(frag::SCHEMA)),
         (whatif::SCHEMA, schema::<Damaged<whatif::WhatifReport>>(whatif::SCHEMA)),
         (run::SCHEMA, schema::<Damaged<run::RunReport>>(run::SCHEMA)),
+        (tree::SCHEMA, schema::<Damaged<tree::TreeReport>>(tree::SCHEMA)),
+        (diff::SCHEMA, schema::<diff::DiffReport>(diff::SCHEMA)),
         (verify::SCHEMA, schema::<verify::VerifyReport>(verify::SCHEMA)),
         (ps::SCHEMA, schema::<ps::PsReport>(ps::SCHEMA)),
     ] {

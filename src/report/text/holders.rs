@@ -4,6 +4,7 @@ use vramtrace_format::{ContextId, DeviceId, StackId};
 
 use super::layout::{BOLD, DIM, PLAIN, Table, WARN, paint};
 use super::options::ReportOptions;
+use crate::analysis::roles::{self, HeldByRole, Role, RoleHolder};
 use crate::analysis::{
     GroupBy, Holder, Holdings, Level, Moment, NamedHoldings, Process, StackClassifier, autograd,
     bytes_on, pool_hint,
@@ -42,15 +43,9 @@ pub fn listing(
         if here.is_empty() {
             continue;
         }
-        let (bytes, allocations) =
-            (bytes_on(&all, *id), here.iter().map(|holder| holder.count).sum());
-        let name = gpu_name(*id);
-        out.push_str(&paint(BOLD, &format!("{name}, {} ({})", how.when, seconds(*at_ns))));
-        let what = match holdings.level {
-            Level::Driver => several(allocations, "allocation"),
-            Level::Tensor => format!("{} blocks and allocations", count(allocations)),
-        };
-        out.push_str(&format!(": {} in {what}\n", size(bytes)));
+        let bytes = bytes_on(&all, *id);
+        let allocations = here.iter().map(|holder| holder.count).sum();
+        out.push_str(&heading(*id, *at_ns, bytes, allocations, holdings.level, how.when));
         out.push_str(&table(&classifier, &here, bytes, "", how));
         out.push_str(&around(process, *id, *at_ns, bytes));
         out.push('\n');
@@ -61,6 +56,78 @@ pub fn listing(
     }
     out.push_str(&problems_of(who));
     out
+}
+
+fn heading(
+    id: DeviceId,
+    at_ns: u64,
+    bytes: u64,
+    allocations: u64,
+    level: Level,
+    when: &str,
+) -> String {
+    let name = paint(BOLD, &format!("{}, {when} ({})", gpu_name(id), seconds(at_ns)));
+    let what = match level {
+        Level::Driver => several(allocations, "allocation"),
+        Level::Tensor => format!("{} blocks and allocations", count(allocations)),
+    };
+    format!("{name}: {} in {what}\n", size(bytes))
+}
+
+/// The same by role.
+pub fn listing_by_role(
+    process: &Process,
+    who: &NamedHoldings,
+    roles: &HeldByRole,
+    how: ListingOptions,
+) -> String {
+    let classifier = StackClassifier::new(&who.symbols, &process.header);
+    let level = who.live.level;
+    let all = roles::holders(&classifier, roles, level);
+    let mut out = String::new();
+    for (id, at_ns) in &who.live.at_ns {
+        let here: Vec<&RoleHolder> = all.iter().filter(|of| of.holder.device == *id).collect();
+        if here.is_empty() {
+            continue;
+        }
+        let bytes = roles.bytes_on(*id);
+        let allocations = here.iter().map(|of| of.holder.count).sum();
+        out.push_str(&heading(*id, *at_ns, bytes, allocations, level, how.when));
+        out.push_str(&role_table(&classifier, &here, bytes, "", how));
+        out.push_str(&around(process, *id, *at_ns, bytes));
+        out.push('\n');
+    }
+    out.push_str(&not_known(&who.live, how.when));
+    if out.is_empty() {
+        out = format!("no GPU memory was held {}\n", how.when);
+    }
+    out.push_str(&problems_of(who));
+    out
+}
+
+fn role_table(
+    classifier: &StackClassifier,
+    roles: &[&RoleHolder],
+    total: u64,
+    title: &str,
+    how: ListingOptions,
+) -> String {
+    let mut table = Table::new(4, "lrrrl");
+    table.head(&[title, "bytes", "share", "count", "the most of it"]);
+    for RoleHolder { role, holder } in roles {
+        let lead = match classifier.frame(holder.stack, holder.lead) {
+            Some(frame) => words(frame, how),
+            None => classifier.symbols.why_empty(holder.stack).to_string(),
+        };
+        table.styled([
+            (role.name().into(), BOLD),
+            (size(holder.bytes), PLAIN),
+            (format!("{:.1} %", holder.bytes as f64 * 100.0 / total.max(1) as f64), PLAIN),
+            (count(holder.count), PLAIN),
+            (if *role == Role::FreeCache { String::new() } else { lead }, PLAIN),
+        ]);
+    }
+    table.render()
 }
 
 /// Devices of whose peak only the height is known.
@@ -216,6 +283,15 @@ pub(super) fn of_device(process: &Process, id: DeviceId, shown: ReportOptions) -
         None => ["at the peak", "live"],
     };
     let two = peak.is_some() && libraries.len() > 1;
+    if let Some(roles) = &who.peak_roles {
+        let all = roles::holders(&classifier, roles, who.peak.level);
+        let here: Vec<&RoleHolder> = all.iter().filter(|of| of.holder.device == id).collect();
+        if !here.is_empty() {
+            let title = "by role at the peak";
+            let table = role_table(&classifier, &here, roles.bytes_on(id), title, how);
+            out.push_str(&format!("\n{table}"));
+        }
+    }
     out.push_str(&by_library(&libraries, two.then_some(titles)));
     out.push_str(&unused_contexts(process, &classifier, id));
     let names = libraries.iter().flatten().filter_map(|holder| holder.library.as_deref());

@@ -1,7 +1,11 @@
 //! Aligned columns and a little colour. Colours are always in the text; the stream that prints it
 //! takes them out where there is no terminal.
 
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
 use anstyle::{AnsiColor, Style};
+
+use crate::units::shorten;
 
 pub const BOLD: Style = Style::new().bold();
 pub const DIM: Style = Style::new().dimmed();
@@ -18,6 +22,21 @@ pub fn paint(style: Style, text: &str) -> String {
         false => format!("{style}{text}{style:#}"),
     }
 }
+
+/// Characters of a line; 0: as many as there are.
+static COLUMNS: AtomicUsize = AtomicUsize::new(0);
+
+/// From here on tables are no wider than this: cells of text are shortened.
+pub fn set_width(columns: Option<usize>) {
+    COLUMNS.store(columns.unwrap_or(0), Relaxed);
+}
+
+/// Text is not shortened below this.
+const LEAST_TEXT: usize = 12;
+/// With less room the last column stands below the others.
+const READABLE: usize = 24;
+/// How much further to the right it stands there.
+const BELOW: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
@@ -66,7 +85,14 @@ impl Table {
     /// Lines that end in a newline, without spaces before it. A column that is empty everywhere
     /// takes no room.
     pub fn render(&self) -> String {
-        let widths: Vec<usize> = (0..self.sides.len()).map(|column| self.width(column)).collect();
+        self.render_in(COLUMNS.load(Relaxed))
+    }
+
+    /// `most`: characters of a line; 0: as many as there are.
+    fn render_in(&self, most: usize) -> String {
+        let mut widths: Vec<usize> =
+            (0..self.sides.len()).map(|column| self.width(column)).collect();
+        let below = if most > 0 { self.fit(&mut widths, most) } else { None };
         let mut out = String::new();
         for row in &self.rows {
             let mut line = " ".repeat(self.indent);
@@ -78,7 +104,8 @@ impl Table {
                 }
                 pending += if first { 0 } else { 2 };
                 first = false;
-                let room = width - text.chars().count();
+                let text = &shorten(text, *width);
+                let room = width.saturating_sub(text.chars().count());
                 if *side == Side::Right {
                     pending += room;
                 }
@@ -91,16 +118,78 @@ impl Table {
                     pending += room;
                 }
             }
-            out.push_str(line.trim_end());
-            out.push('\n');
+            let last =
+                below.and_then(|column| row.get(column)).filter(|(text, _)| !text.is_empty());
+            if !line.trim_end().is_empty() || last.is_none() {
+                out.push_str(line.trim_end());
+                out.push('\n');
+            }
+            if let Some((text, style)) = last {
+                let text = shorten(text, most.saturating_sub(self.indent + BELOW));
+                let indent = " ".repeat(self.indent + BELOW);
+                out.push_str(&format!("{indent}{}\n", paint(*style, &text)));
+            }
         }
         out
+    }
+
+    /// Makes the columns fit. Where the last one, a text, would have little room, it is given a line
+    /// of its own below the others, and is returned.
+    fn fit(&self, widths: &mut [usize], most: usize) -> Option<usize> {
+        let natural = widths.to_vec();
+        self.narrow(widths, most);
+        let last = widths.len().checked_sub(1)?;
+        let text = self.sides[last] == Side::Left && natural[last] > READABLE;
+        if !text || widths[last] >= READABLE {
+            return None;
+        }
+        widths.copy_from_slice(&natural);
+        widths[last] = 0;
+        self.narrow(widths, most);
+        Some(last)
+    }
+
+    /// Takes from the widest columns of text until all fits; figures stay whole.
+    fn narrow(&self, widths: &mut [usize], most: usize) {
+        let total = |widths: &[usize]| {
+            let shown = widths.iter().filter(|width| **width > 0).count();
+            self.indent + widths.iter().sum::<usize>() + 2 * shown.saturating_sub(1)
+        };
+        while total(widths) > most {
+            let text =
+                |index: &usize| self.sides[*index] == Side::Left && widths[*index] > LEAST_TEXT;
+            let Some(widest) = (0..widths.len()).filter(text).max_by_key(|index| widths[*index])
+            else {
+                return;
+            };
+            widths[widest] -= 1;
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_narrow_table_shortens_text_and_keeps_figures() {
+        let mut table = Table::new(4, "rll");
+        let long = "modeling_gpt2.py:212 GPT2Attention._attn called from train.py:41".to_string();
+        table.row(["1024.00 MiB".into(), "transformers".into(), long.clone()]);
+        table.row(["1.00 KiB".into(), "x".into(), "y".into()]);
+        let plain = table.render_in(60);
+        assert!(plain.lines().all(|line| line.chars().count() <= 60), "{plain}");
+        assert!(plain.contains("1024.00 MiB") && plain.contains("modeling_gpt2"), "{plain}");
+        assert!(table.render_in(0).contains(&long));
+        let mut table = Table::new(4, "lrrrll");
+        let figures = ["", "1024.00 MiB", "100.0 %", "1,024", "transformers"].map(String::from);
+        let [title, bytes, share, count, library] = figures;
+        table.row([title, bytes, share, count, library, long]);
+        let plain = table.render_in(60);
+        assert_eq!(plain.lines().count(), 2, "{plain}");
+        assert!(plain.lines().all(|line| line.chars().count() <= 60), "{plain}");
+        assert!(plain.contains("\n        modeling_gpt2.py:212 GPT2Att"), "{plain}");
+    }
 
     #[test]
     fn columns_line_up_and_empty_ones_vanish() {

@@ -1,5 +1,6 @@
 //! Reports for people.
 
+pub mod diff;
 pub mod frag;
 mod heatmap;
 mod hints;
@@ -14,6 +15,7 @@ mod process;
 mod sleeps;
 mod sum;
 mod torch;
+pub mod tree;
 pub mod verdict;
 pub mod whatif;
 

@@ -68,7 +68,9 @@ fn output(scratch: &Scratch, args: &[&str]) -> Output {
     command.args(args).current_dir(&scratch.0).output().unwrap()
 }
 
-const READING: [&[&str]; 10] = [
+const READING: [&[&str]; 12] = [
+    &["tree", "--json"],
+    &["holders", "--json", "--by", "role"],
     &["verify", "--json"],
     &["report", "--json"],
     &["report", "--json", "--by-phase", "--at", "peak"],
@@ -84,6 +86,8 @@ const READING: [&[&str]; 10] = [
 #[test]
 fn every_document_of_the_kept_traces_is_what_its_schema_says() {
     let scratch = Scratch::new();
+    // One of the kept traces is of a program that gave wrong figures.
+    scratch.contradicts();
     let mut checker = Checker::new();
     let mut sources = vec![
         repository().join("assets/recorded.vtrace.gz"),

@@ -58,8 +58,8 @@ fn the_summary_says_where_what_and_for_whom() {
     let lines: Vec<&str> =
         said.lines().map(|line| line.strip_prefix("vramtrace: ").unwrap_or(line)).collect();
     assert!(lines[0].starts_with("2 traces in vramtrace-"), "{said}");
-    assert_eq!(lines[1], "  peak       device 0: 0.06 GiB (the highest of one process)");
-    assert_eq!(lines[2], "  at the end device 0: 0.01 GiB in 2 allocations");
+    assert_eq!(lines[1], "  peak       device 0: 64.00 MiB (the highest of one process)");
+    assert_eq!(lines[2], "  at the end device 0: 8.00 MiB in 2 allocations");
     assert_eq!(lines[3], "  refused    2 by the cap, 0 by the driver");
     assert_eq!(lines[4], "  processes  2 took GPU memory: 2 out of memory");
     assert!(lines[5].contains("for each process by itself"), "{said}");

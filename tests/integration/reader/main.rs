@@ -1,5 +1,6 @@
 //! What the commands that read traces say.
 
+mod diff;
 mod endings;
 mod golden;
 mod holders;
@@ -12,6 +13,7 @@ mod page;
 mod printed_text;
 mod recorded_demo;
 mod report;
+mod roles;
 mod stacks_export;
 mod timeline_export;
 mod verify;

@@ -358,8 +358,8 @@ fn perfetto_parses_back_and_its_slices_never_overlap_on_a_track() {
     }
     assert!(open.is_empty());
     assert_eq!((slices.len(), instants), (10, 2));
-    assert_eq!(slices[0], ("cuMemAlloc_v2".into(), SECOND, 4 * MIB));
-    assert_eq!(slices[5], ("cuMemAlloc_v2".into(), 11 * SECOND, 4 * MIB));
+    assert_eq!(slices[0], ("cuMemAlloc_v2 4.00 MiB".into(), SECOND, 4 * MIB));
+    assert_eq!(slices[5], ("cuMemAlloc_v2 4.00 MiB".into(), 11 * SECOND, 4 * MIB));
     assert_eq!(counters[&(1, "GPU 0: live".into())], [4, 6, 38, 34, 36]);
     assert_eq!(counters[&(2, "GPU 0: pool".into())], [32]);
     let processes: Vec<_> = tracks.values().filter_map(|track| track.process.as_ref()).collect();
@@ -430,4 +430,80 @@ fn a_reader_that_goes_away_ends_it_quietly() {
     assert_eq!(&first, b"record");
     let ended = child.wait_with_output().unwrap();
     assert_eq!(String::from_utf8_lossy(&ended.stderr), "");
+}
+
+/// A recorded run of PyTorch, as `t.vtrace`.
+fn recorded(scratch: &Scratch) {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/roles/gpt2.vtrace.gz");
+    let mut packed = flate2::read::GzDecoder::new(std::fs::File::open(data).unwrap());
+    let mut file = std::fs::File::create(scratch.0.join("t.vtrace")).unwrap();
+    std::io::copy(&mut packed, &mut file).unwrap();
+}
+
+#[test]
+fn a_run_of_pytorch_has_few_tracks_and_slices_with_names() {
+    let scratch = Scratch::new();
+    recorded(&scratch);
+    let bytes = exported(&scratch, &["t.vtrace", "--format", "perfetto"]);
+    let trace = Trace::decode(bytes.as_slice()).unwrap();
+    let mut tracks: HashMap<u64, String> = HashMap::new();
+    let mut names: HashMap<u64, String> = HashMap::new();
+    let (mut lanes, mut counters, mut slices) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+    let (mut small, mut by_role) = (0, 0);
+    for packet in &trace.packet {
+        if let Some(new) = &packet.interned_data {
+            let all = new.event_names.iter();
+            names.extend(all.map(|name| (name.iid.unwrap(), name.name.clone().unwrap())));
+        }
+        if let Some(track) = &packet.track_descriptor {
+            tracks.insert(track.uuid.unwrap(), track.name.clone().unwrap_or_default());
+        }
+        let Some(event) = &packet.track_event else { continue };
+        let track = event.track_uuid.unwrap();
+        match EventType::try_from(event.r#type.unwrap()).unwrap() {
+            EventType::SliceBegin => {
+                let lane: &mut std::collections::BTreeSet<u64> =
+                    lanes.entry(tracks[&track].clone()).or_default();
+                lane.insert(track);
+                slices.push(names[&event.name_iid.unwrap()].clone());
+            }
+            EventType::Counter => {
+                counters.insert(tracks[&track].clone(), event.counter_value.unwrap());
+                small += u32::from(tracks[&track].contains("small_blocks"));
+                by_role += u32::from(tracks[&track] == "activations");
+            }
+            _ => {}
+        }
+    }
+    let of_blocks = lanes.get("GPU 0 PyTorch blocks").unwrap();
+    assert!((2..=64).contains(&of_blocks.len()), "{} lanes", of_blocks.len());
+    assert!(lanes.values().all(|lanes| lanes.len() <= 64), "{lanes:?}");
+    assert!(tracks.len() < 200, "{} tracks", tracks.len());
+    assert!(small > 0 && by_role > 0, "{counters:?}");
+    assert!(slices.iter().any(|name| name == "loss_utils.py:40 442.00 MiB"), "{slices:?}");
+    assert!(slices.iter().all(|name| !name.starts_with("_Z")));
+    assert_eq!(counters["weights"], 498_558_976);
+    assert!(lanes.contains_key(lanes.keys().find(|name| name.starts_with("phases of")).unwrap()));
+}
+
+#[test]
+fn chrome_stacks_roles_and_csv_has_lines_and_stacks() {
+    let scratch = Scratch::new();
+    recorded(&scratch);
+    let json = exported(&scratch, &["t.vtrace", "--format", "chrome"]);
+    let json: Value = serde_json::from_slice(&json).unwrap();
+    let events = json["traceEvents"].as_array().unwrap();
+    let roles: Vec<&Value> =
+        events.iter().filter(|event| event["name"] == "GPU 0 by role").collect();
+    let most = roles.iter().map(|event| event["args"]["activations"].as_u64().unwrap()).max();
+    assert!(most.unwrap() > 3_000_000_000, "{most:?}");
+    let ids: std::collections::HashSet<&str> =
+        events.iter().filter_map(|event| event["id"].as_str()).collect();
+    assert!(ids.len() <= 2 * 64 + 16, "{} lanes", ids.len());
+    let rows = rows(&exported(&scratch, &["t.vtrace", "--format", "csv"]));
+    let blocks: Vec<_> = rows.iter().filter(|row| row["kind"] == "block").collect();
+    assert!(blocks.len() > 1000, "every block has a row: {}", blocks.len());
+    let loss = blocks.iter().find(|row| row["line"] == "loss_utils.py:40").unwrap();
+    assert_eq!(loss["role"], "activations");
+    assert!(loss["stack"].starts_with("<module> (roles_truth.py:65);step"), "{}", loss["stack"]);
 }

@@ -1,0 +1,164 @@
+"""Trains or generates, and counts its own memory by role.
+
+    roles_truth.py PROGRAM OUT.json
+
+After each phase of each step stands an NVTX mark `truth:N`; OUT.json tells for each N the bytes of
+the blocks that hold weights, gradients, optimizer state, input and keys and values, by the addresses
+of their storages, and `rest`: all other blocks.
+"""
+import json
+import sys
+
+import torch
+
+STEPS = 4
+DEVICE = "cuda"
+
+
+class Ledger:
+    def __init__(self):
+        self.moments, self.inputs, self.cache = [], [], []
+        self.model = self.optimizer = None
+
+    def held(self, tensors):
+        storages = {t.untyped_storage().data_ptr() for t in tensors if t is not None and t.is_cuda}
+        return sum(self.blocks.pop(address, 0) for address in storages)
+
+    def tell(self):
+        torch.cuda.synchronize()
+        torch.cuda.nvtx.mark(f"truth:{len(self.moments)}")
+        self.blocks = {}
+        for segment in torch.cuda.memory_snapshot():
+            address = segment["address"]
+            for block in segment["blocks"]:
+                if block["state"] == "active_allocated":
+                    self.blocks[address] = block["size"]
+                address += block["size"]
+        total = sum(self.blocks.values())
+        parameters = list(self.model.parameters())
+        state = self.optimizer.state.values() if self.optimizer else []
+        moment = {
+            "total": total,
+            "weights": self.held(parameters + list(self.model.buffers())),
+            "gradients": self.held(p.grad for p in parameters),
+            "optimizer state": self.held(v for of in state for v in of.values() if torch.is_tensor(v)),
+            "input": self.held(self.inputs),
+            "KV cache": self.held(self.cache),
+        }
+        moment["rest"] = sum(self.blocks.values())
+        self.moments.append(moment)
+
+
+def gpt2(**options):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    return GPT2LMHeadModel(GPT2Config(**options)).to(DEVICE)
+
+
+def tokens(*shape):
+    return torch.randint(0, 50257, shape, device=DEVICE)
+
+
+def language(ledger, run=None, rounds=1):
+    """Training of GPT-2; `rounds` of backward for each step of the optimizer."""
+    model = run or ledger.model
+    for _ in range(STEPS):
+        for _ in range(rounds):
+            x = tokens(4, 320)
+            ledger.inputs = [x]
+            loss = model(input_ids=x, labels=x).loss
+            ledger.tell()
+            loss.backward()
+            del loss
+            ledger.tell()
+        ledger.optimizer.step()
+        ledger.tell()
+        ledger.optimizer.zero_grad()
+
+
+def adamw(model):
+    return torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4)
+
+
+def run_gpt2(ledger, rounds=1):
+    ledger.model = gpt2(use_cache=False)
+    ledger.optimizer = adamw(ledger.model)
+    language(ledger, rounds=rounds)
+
+
+def run_accumulation(ledger):
+    run_gpt2(ledger, rounds=3)
+
+
+def run_partial(ledger):
+    """Low-rank adapters beside frozen weights."""
+    model = gpt2(use_cache=False)
+    model.requires_grad_(False)
+
+    class Adapted(torch.nn.Module):
+        def __init__(self, inner, rank=16):
+            super().__init__()
+            rows, columns = inner.weight.shape
+            self.inner = inner
+            self.down = torch.nn.Parameter(torch.randn(rows, rank, device=DEVICE) / rows)
+            self.up = torch.nn.Parameter(torch.zeros(rank, columns, device=DEVICE))
+
+        def forward(self, x):
+            return self.inner(x) + x @ self.down @ self.up
+
+    for block in model.transformer.h:
+        block.mlp.c_fc = Adapted(block.mlp.c_fc)
+    ledger.model, ledger.optimizer = model, adamw(model)
+    language(ledger)
+
+
+def run_compile(ledger):
+    ledger.model = gpt2(use_cache=False, n_layer=4)
+    ledger.optimizer = adamw(ledger.model)
+    language(ledger, torch.compile(ledger.model))
+
+
+def run_resnet50(ledger):
+    import torchvision
+
+    ledger.model = torchvision.models.resnet50().to(DEVICE)
+    ledger.optimizer = torch.optim.SGD(ledger.model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(STEPS):
+        x, y = torch.randn(32, 3, 224, 224, device=DEVICE), torch.randint(0, 1000, (32,), device=DEVICE)
+        ledger.inputs = [x, y]
+        loss = torch.nn.functional.cross_entropy(ledger.model(x), y)
+        ledger.tell()
+        loss.backward()
+        ledger.tell()
+        ledger.optimizer.step()
+        ledger.tell()
+        ledger.optimizer.zero_grad()
+
+
+def run_generation(ledger):
+    ledger.model = gpt2(use_cache=True).eval()
+    for _ in range(STEPS):
+        with torch.no_grad():
+            x, past = tokens(16, 160), None
+            ledger.inputs = [x]
+            for _ in range(24):
+                out = ledger.model(input_ids=x, past_key_values=past, use_cache=True)
+                past, x = out.past_key_values, out.logits[:, -1:].argmax(-1)
+            layers = getattr(past, "layers", None)
+            pairs = [(of.keys, of.values) for of in layers] if layers else [of[:2] for of in past]
+            ledger.cache = [t for pair in pairs for t in pair]
+            ledger.tell()
+            ledger.cache.clear()
+            del past, out
+
+
+def main():
+    name, out = sys.argv[1:]
+    torch.manual_seed(0)
+    ledger = Ledger()
+    globals()[f"run_{name}"](ledger)
+    with open(out, "w") as file:
+        json.dump(ledger.moments, file)
+
+
+main()

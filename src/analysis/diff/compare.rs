@@ -1,0 +1,211 @@
+//! One usage against another.
+//!
+//! Lines are the same by file, function and number. What is left over is paired by function: an edit
+//! of the file moves its lines, and is no growth.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use super::usage::{LineName, LineUse, PlaceUse, Usage};
+
+/// Bytes before and after.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    pub before: u64,
+    pub after: u64,
+}
+
+impl Change {
+    pub fn bytes(self) -> i64 {
+        self.after as i64 - self.before as i64
+    }
+
+    /// Of what was before; 0.05 is 5 % more.
+    pub fn part(self) -> f64 {
+        self.bytes() as f64 / self.before.max(1) as f64
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct LineChange {
+    /// As it is called after; as before where it is gone.
+    pub name: LineName,
+    pub bytes: Change,
+}
+
+/// One device of one process, before and after.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Difference {
+    pub name: String,
+    pub peak: Change,
+    pub in_use: Change,
+    pub free_in_cache: Change,
+    /// What changed most first, as all below.
+    pub roles: Vec<(String, Change)>,
+    pub libraries: Vec<(String, Change)>,
+    /// They add up to the change of what is in use.
+    pub lines: Vec<LineChange>,
+}
+
+impl Difference {
+    /// By which it grew more than the part allowed: a name, and the change.
+    pub fn growth(&self, tolerance: f64) -> Option<(&'static str, Change)> {
+        let figures = [("memory in use", self.in_use), ("the peak", self.peak)];
+        figures.into_iter().find(|(_, change)| change.bytes() > 0 && change.part() > tolerance)
+    }
+
+    /// The line that grew most.
+    pub fn grew_most(&self) -> Option<&LineChange> {
+        let growing = self.lines.iter().filter(|line| line.bytes.bytes() > 0);
+        growing.max_by_key(|line| line.bytes.bytes())
+    }
+}
+
+/// Each device of the one with its device of the other; what only one has is compared with nothing.
+pub fn compare(before: &Usage, after: &Usage) -> Vec<Difference> {
+    let same = |one: &PlaceUse, other: &PlaceUse| {
+        let process = one.rank.is_some() || one.process == other.process;
+        one.rank == other.rank && process && one.device == other.device
+    };
+    let none = PlaceUse::default();
+    let mut all: Vec<Difference> = after
+        .places
+        .iter()
+        .map(|place| {
+            let earlier = before.places.iter().find(|of| same(of, place));
+            difference(earlier.unwrap_or(&none), place, place.name())
+        })
+        .collect();
+    for gone in &before.places {
+        if !after.places.iter().any(|place| same(place, gone)) {
+            all.push(difference(gone, &none, gone.name()));
+        }
+    }
+    all
+}
+
+fn difference(before: &PlaceUse, after: &PlaceUse, name: String) -> Difference {
+    let change =
+        |figure: fn(&PlaceUse) -> u64| Change { before: figure(before), after: figure(after) };
+    let mut libraries: BTreeMap<String, Change> = BTreeMap::new();
+    for line in &before.lines {
+        libraries.entry(line.name.library.clone()).or_default().before += line.bytes;
+    }
+    for line in &after.lines {
+        libraries.entry(line.name.library.clone()).or_default().after += line.bytes;
+    }
+    let mut roles: BTreeMap<String, Change> = BTreeMap::new();
+    for (role, bytes) in &before.roles {
+        roles.entry(role.clone()).or_default().before = *bytes;
+    }
+    for (role, bytes) in &after.roles {
+        roles.entry(role.clone()).or_default().after = *bytes;
+    }
+    let sorted = |all: BTreeMap<String, Change>| {
+        let mut all: Vec<(String, Change)> = all.into_iter().collect();
+        all.sort_by_key(|(_, change)| Reverse(change.bytes().unsigned_abs()));
+        all
+    };
+    Difference {
+        name,
+        peak: change(|place| place.peak_bytes),
+        in_use: change(|place| place.in_use_bytes),
+        free_in_cache: change(|place| place.free_in_cache_bytes),
+        roles: sorted(roles),
+        libraries: sorted(libraries),
+        lines: lines(&before.lines, &after.lines),
+    }
+}
+
+fn lines(before: &[LineUse], after: &[LineUse]) -> Vec<LineChange> {
+    let mut exact: BTreeMap<LineName, Change> = BTreeMap::new();
+    for line in before {
+        exact.entry(line.name.clone()).or_default().before += line.bytes;
+    }
+    for line in after {
+        exact.entry(line.name.clone()).or_default().after += line.bytes;
+    }
+    // On one side alone: by function.
+    let mut moved: BTreeMap<LineName, LineChange> = BTreeMap::new();
+    let mut all = Vec::new();
+    for (name, bytes) in exact {
+        if bytes.before > 0 && bytes.after > 0 {
+            all.push(LineChange { name, bytes });
+            continue;
+        }
+        let function = moved.entry(name.without_lines());
+        let sum =
+            function.or_insert_with(|| LineChange { name: name.clone(), bytes: Change::default() });
+        sum.bytes.before += bytes.before;
+        sum.bytes.after += bytes.after;
+        if bytes.after > 0 {
+            sum.name = name;
+        }
+    }
+    all.extend(moved.into_values());
+    all.sort_by_key(|line| Reverse((line.bytes.bytes().unsigned_abs(), line.bytes.after)));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn usage(lines: &[(&str, u32, u64)]) -> Usage {
+        let line = |(function, line, bytes): &(&str, u32, u64)| LineUse {
+            name: LineName {
+                library: "PyTorch".into(),
+                file: "model.py".into(),
+                line: Some(*line),
+                function: (*function).into(),
+                called_from: "train.py:9 main".into(),
+            },
+            bytes: *bytes,
+            count: 1,
+        };
+        let lines: Vec<LineUse> = lines.iter().map(line).collect();
+        let in_use_bytes = lines.iter().map(|line| line.bytes).sum();
+        let place = PlaceUse {
+            device: Some(0),
+            peak_bytes: in_use_bytes,
+            in_use_bytes,
+            lines,
+            ..PlaceUse::default()
+        };
+        Usage { places: vec![place] }
+    }
+
+    #[test]
+    fn the_line_that_grew_is_named_and_all_lines_add_up() {
+        let before = usage(&[("forward", 10, 1000), ("attention", 20, 500), ("old", 30, 40)]);
+        let after = usage(&[("forward", 10, 1000), ("attention", 20, 600), ("new", 31, 30)]);
+        let all = compare(&before, &after);
+        let [difference] = &all[..] else { panic!("one device") };
+        assert_eq!(difference.in_use, Change { before: 1540, after: 1630 });
+        let sum: i64 = difference.lines.iter().map(|line| line.bytes.bytes()).sum();
+        assert_eq!(sum, difference.in_use.bytes());
+        let grew = difference.grew_most().unwrap();
+        assert_eq!(grew.name.words(), "model.py:20 attention, called from train.py:9 main");
+        assert!(difference.growth(0.05).is_some_and(|(what, _)| what == "memory in use"));
+        assert_eq!(difference.growth(0.06), None);
+    }
+
+    #[test]
+    fn an_edit_that_moves_lines_is_no_growth() {
+        let before = usage(&[("forward", 10, 1000), ("forward", 12, 300)]);
+        let after = usage(&[("forward", 14, 1000), ("forward", 16, 300)]);
+        let all = compare(&before, &after);
+        let [difference] = &all[..] else { panic!("one device") };
+        let changes: Vec<i64> = difference.lines.iter().map(|line| line.bytes.bytes()).collect();
+        assert_eq!(changes, [0]);
+        assert_eq!(difference.growth(0.0), None);
+    }
+
+    #[test]
+    fn devices_of_one_side_alone_are_compared_with_nothing() {
+        let (none, some) = (Usage::default(), usage(&[("forward", 1, 100)]));
+        assert_eq!(compare(&none, &some)[0].in_use, Change { before: 0, after: 100 });
+        assert_eq!(compare(&some, &none)[0].in_use, Change { before: 100, after: 0 });
+        assert!(compare(&some, &none)[0].growth(0.0).is_none());
+    }
+}

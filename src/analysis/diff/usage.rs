@@ -1,0 +1,147 @@
+//! What a run held at one moment, by names.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use vramtrace_format::DeviceId;
+
+use crate::analysis::roles::{HeldByRole, Role};
+use crate::analysis::{GroupBy, Holder, NamedHoldings, Process, StackClassifier, autograd};
+use crate::symbols::{FREE_CACHE, Frame};
+
+/// Of all processes and devices.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Usage {
+    pub places: Vec<PlaceUse>,
+}
+
+/// One device of one process.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PlaceUse {
+    pub rank: Option<u32>,
+    /// Of processes without a rank: the place among them, in the order in which they began.
+    pub process: u32,
+    pub device: Option<u8>,
+    /// The highest driver memory of the run.
+    pub peak_bytes: u64,
+    pub at_seconds: f64,
+    /// At the moment: all but free memory of a framework's cache.
+    pub in_use_bytes: u64,
+    pub free_in_cache_bytes: u64,
+    /// Empty where no blocks of a cache were recorded.
+    pub roles: BTreeMap<String, u64>,
+    /// Largest first; they add up to the bytes in use.
+    pub lines: Vec<LineUse>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LineUse {
+    #[serde(flatten)]
+    pub name: LineName,
+    pub bytes: u64,
+    pub count: u64,
+}
+
+/// A holder by the words that people know it by.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct LineName {
+    pub library: String,
+    /// The last part of its path; empty: not known.
+    pub file: String,
+    pub line: Option<u32>,
+    pub function: String,
+    /// `train.py:41 main`, or empty.
+    pub called_from: String,
+}
+
+impl LineName {
+    /// `modeling.py:212 forward, called from train.py:41 main`.
+    pub fn words(&self) -> String {
+        let place = match (self.file.as_str(), self.line) {
+            ("", _) => String::new(),
+            (file, Some(line)) => format!("{file}:{line} "),
+            (file, None) => format!("{file} "),
+        };
+        let caller = match self.called_from.as_str() {
+            "" => String::new(),
+            caller => format!(", called from {caller}"),
+        };
+        format!("{place}{}{caller}", self.function)
+    }
+
+    /// The same function of the same library, whatever its lines are now.
+    pub(super) fn without_lines(&self) -> LineName {
+        let caller = self.called_from.split_once(' ').map_or("", |(_, function)| function);
+        LineName { line: None, called_from: caller.to_string(), ..self.clone() }
+    }
+}
+
+impl PlaceUse {
+    /// `who`: what `live` holds is taken. `process_index`: see [`PlaceUse::process`].
+    pub fn of(
+        process: &Process,
+        who: &NamedHoldings,
+        roles: Option<&HeldByRole>,
+        process_index: u32,
+    ) -> Vec<PlaceUse> {
+        let classifier = StackClassifier::new(&who.symbols, &process.header);
+        let holders = classifier.holders(&who.live, GroupBy::Line);
+        let place = |(device, at_ns): (&DeviceId, &u64)| {
+            let here = || holders.iter().filter(|holder| holder.device == *device);
+            let bytes = |holder: &Holder| (holder.stack != FREE_CACHE).then_some(holder.bytes);
+            let in_use = here().filter_map(bytes).fold(0, u64::saturating_add);
+            let all = here().map(|holder| holder.bytes).fold(0, u64::saturating_add);
+            let peak = process.state.devices.get(device).map_or(0, |state| state.peak.bytes);
+            let of_roles = roles.into_iter().flat_map(|roles| roles.of_device(*device));
+            let of_roles = of_roles.filter(|(role, _)| *role != Role::FreeCache);
+            PlaceUse {
+                rank: process.header.rank,
+                process: process_index,
+                device: (*device != DeviceId::UNKNOWN).then_some(device.0),
+                peak_bytes: peak,
+                at_seconds: *at_ns as f64 / 1e9,
+                in_use_bytes: in_use,
+                free_in_cache_bytes: all - in_use,
+                roles: of_roles.map(|(role, held)| (role.name().to_string(), held.bytes)).collect(),
+                lines: here()
+                    .filter(|holder| holder.stack != FREE_CACHE)
+                    .map(|holder| line(&classifier, holder))
+                    .collect(),
+            }
+        };
+        who.live.at_ns.iter().map(place).filter(|place| place.in_use_bytes > 0).collect()
+    }
+
+    /// `rank 3, GPU 0`.
+    pub fn name(&self) -> String {
+        let device = self.device.map_or("unknown device".into(), |device| format!("GPU {device}"));
+        match (self.rank, self.process) {
+            (Some(rank), _) => format!("rank {rank}, {device}"),
+            (None, 0) => device,
+            (None, index) => format!("process {}, {device}", index + 1),
+        }
+    }
+}
+
+fn line(classifier: &StackClassifier, holder: &Holder) -> LineUse {
+    let words = |frame: &Frame| match frame.place() {
+        Some(place) => format!("{place} {}", frame.function),
+        None => frame.function.to_string(),
+    };
+    let caller = classifier.frame(holder.stack, holder.caller);
+    let lead = classifier.frame(holder.stack, holder.lead);
+    let name = LineName {
+        library: holder.library.clone().unwrap_or_default(),
+        file: lead
+            .map(|frame| crate::symbols::base_name(&frame.file).to_string())
+            .unwrap_or_default(),
+        line: lead.and_then(|frame| frame.line),
+        function: match lead {
+            Some(frame) => autograd::spoken(&frame.function).into_owned(),
+            None => classifier.symbols.why_empty(holder.stack).to_string(),
+        },
+        called_from: caller.map(words).unwrap_or_default(),
+    };
+    LineUse { name, bytes: holder.bytes, count: holder.count }
+}

@@ -1,0 +1,72 @@
+//! Frames that only hand a call on: of frameworks, of their wrappers, of the interpreter. People read
+//! stacks without them.
+
+use super::autograd;
+use super::places::{Layer, is_dispatch};
+use crate::symbols::{Frame, Language};
+
+/// Functions of packages that wrap others.
+const WRAPPERS: [&str; 11] = [
+    "wrapper",
+    "wrapped",
+    "wrapped_fn",
+    "wrapped_func",
+    "inner",
+    "_fn",
+    "_call_impl",
+    "_wrapped_call_impl",
+    "__call__",
+    "decorate_context",
+    "_use_grad",
+];
+
+/// `python`: its stack has Python frames.
+pub(super) fn folds(frame: &Frame, layer: Layer, python: bool) -> bool {
+    match frame.language {
+        Language::Native => match layer {
+            Layer::Plumbing => true,
+            // The step of backward says more than what ran it.
+            Layer::Framework => python || autograd::node(&frame.function).is_none(),
+            Layer::Package | Layer::Own => false,
+        },
+        Language::Python => {
+            let name = frame.function.rsplit('.').next().unwrap_or_default();
+            let wraps = layer < Layer::Own && WRAPPERS.contains(&name);
+            layer == Layer::Plumbing || is_dispatch(frame) || wraps
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_hands_on_is_folded_and_what_asks_is_not() {
+        let frame = |language, function: &str, file: &str| Frame {
+            language,
+            function: function.into(),
+            file: file.into(),
+            line: Some(1),
+            library: None,
+        };
+        let python = |function, file| frame(Language::Python, function, file);
+        let module = python("Module._call_impl", "/v/site-packages/torch/nn/modules/module.py");
+        assert!(folds(&module, Layer::Framework, true));
+        let linear = python("Linear.forward", "/v/site-packages/torch/nn/modules/linear.py");
+        assert!(!folds(&linear, Layer::Framework, true));
+        let wrapper = python("can_return_tuple.<locals>.wrapper", "/v/transformers/generic.py");
+        assert!(folds(&wrapper, Layer::Package, true));
+        assert!(!folds(&python("wrapper", "/me/train.py"), Layer::Own, true));
+        assert!(folds(
+            &python("_find_and_load", "<frozen importlib._bootstrap>"),
+            Layer::Plumbing,
+            true
+        ));
+        let node = "torch::autograd::generated::MmBackward0::apply";
+        assert!(!folds(&frame(Language::Native, node, ""), Layer::Framework, false));
+        let engine = "torch::autograd::Engine::thread_main";
+        assert!(folds(&frame(Language::Native, engine, ""), Layer::Framework, false));
+        assert!(!folds(&frame(Language::Native, "main", "a.c"), Layer::Own, false));
+    }
+}

@@ -1,0 +1,247 @@
+//! Follows every allocation of a trace from its call to its free, and tells its role then.
+//!
+//! Two readings. The first learns what kind of program it is, the second decides. What waits for a
+//! decision is live, or was freed since the last allocation: memory is bounded by the live set.
+
+use rustc_hash::FxHashMap;
+use vramtrace_format::{Kind, Space, StackId, Stamped, ThreadId};
+
+use super::Role;
+use super::learned::{Learned, Site};
+use super::life::{End, Life, Progress};
+use super::rules;
+use super::stack_class::{StackClass, StackClasses};
+use crate::replay::{AllocCause, FreeCause, Key, Live, Observer, State, Until};
+use crate::symbols::Symbols;
+use crate::trace::{Definitions, Trace};
+
+/// One allocation whose role is known: a block of PyTorch's cache, or memory of the driver's that
+/// is no segment of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Allocation {
+    pub key: Key,
+    pub live: Live,
+    /// File offset of the event that made it: places of a trace in their order. 0: a checkpoint
+    /// told it.
+    pub made_offset: u64,
+    /// `None`: it is live when the trace ends, or what became of it is missing.
+    pub freed: Option<FreedAt>,
+    pub role: Role,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FreedAt {
+    pub time_ns: u64,
+    pub offset: u64,
+}
+
+/// Names and rules for the stacks of one trace.
+#[derive(Clone, Debug)]
+pub struct RoleFinder {
+    classes: StackClasses,
+    learned: Learned,
+}
+
+impl RoleFinder {
+    /// Reads the trace once. `symbols` must name all of its stacks.
+    pub fn new(trace: &Trace, definitions: &Definitions, symbols: &Symbols) -> RoleFinder {
+        let classes = StackClasses::new(definitions, symbols);
+        let mut learned = Learned::default();
+        let before = Learned::default();
+        let mut follower = Follower::new(&classes, |life: &Life, of: &Waiting| {
+            let site = of.site();
+            // Roles that need what is learned here are taken as they are without it.
+            learned.note(life, site, rules::role(life, site, &before));
+        });
+        trace.replay(definitions, &mut follower);
+        let ended = follower.finish();
+        learned.finish(ended);
+        RoleFinder { classes, learned }
+    }
+
+    /// Reads the trace once more and tells every allocation when its life has ended: in the order of
+    /// the frees, and then those that are live at the end, in no order.
+    pub fn follow(
+        &self,
+        trace: &Trace,
+        definitions: &Definitions,
+        found: &mut dyn FnMut(&Allocation),
+    ) {
+        self.visit(trace, definitions, &[], &mut |_, _| {}, found);
+    }
+
+    /// The same, and shows the state at each of several places, by its index. Allocations that are
+    /// live at a place are told after it was shown.
+    pub fn visit(
+        &self,
+        trace: &Trace,
+        definitions: &Definitions,
+        stops: &[Until],
+        show: &mut dyn FnMut(usize, &State),
+        found: &mut dyn FnMut(&Allocation),
+    ) {
+        let mut follower = Follower::new(&self.classes, |life: &Life, of: &Waiting| {
+            let role = rules::role(life, of.site(), &self.learned);
+            let Waiting { key, live, made_offset, freed, .. } = *of;
+            found(&Allocation { key, live, made_offset, freed, role });
+        });
+        let all: Vec<Until> = stops.iter().copied().chain([Until::End]).collect();
+        trace.visit_observed(definitions, &all, &mut follower, &mut |stop, state| {
+            if stop < stops.len() {
+                show(stop, state);
+            }
+        });
+        follower.finish();
+    }
+}
+
+/// One that lives, or was freed since the last allocation.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    key: Key,
+    live: Live,
+    made_offset: u64,
+    class: StackClass,
+    older: bool,
+    born: Progress,
+    freed: Option<FreedAt>,
+    /// Of the free.
+    same_thread: bool,
+    ended: Progress,
+}
+
+impl Waiting {
+    fn site(&self) -> Site {
+        Site { stack: self.live.stack, bytes: self.live.size }
+    }
+}
+
+struct Follower<'c, F> {
+    classes: &'c StackClasses,
+    progress: Progress,
+    live: FxHashMap<Key, Waiting>,
+    /// Freed since the last allocation: what comes next says in which phase.
+    freed: Vec<Waiting>,
+    tell: F,
+}
+
+impl<'c, F: FnMut(&Life, &Waiting)> Follower<'c, F> {
+    fn new(classes: &'c StackClasses, tell: F) -> Follower<'c, F> {
+        let progress = Progress::default();
+        Follower { classes, progress, live: FxHashMap::default(), freed: Vec::new(), tell }
+    }
+
+    fn made(&mut self, at: &Stamped, key: Key, live: &Live, how: AllocCause) {
+        if live.kind.is_host() || live.kind == Kind::Imported {
+            return;
+        }
+        // A free that the driver refused: its death was told already.
+        if how == AllocCause::FreeFailed {
+            let back = self.freed.iter().rposition(|of| of.key == key);
+            if let Some(back) = back {
+                let of = self.freed.swap_remove(back);
+                self.live.insert(key, Waiting { freed: None, ..of });
+                return;
+            }
+        }
+        let class = self.class_of(live);
+        let older = how == AllocCause::Checkpoint;
+        if !older {
+            self.progress.step(class);
+            self.settle(class.phase());
+        }
+        let waiting = Waiting {
+            key,
+            live: *live,
+            made_offset: if older { 0 } else { at.offset },
+            class,
+            older,
+            born: self.progress,
+            freed: None,
+            same_thread: false,
+            ended: self.progress,
+        };
+        self.live.insert(key, waiting);
+    }
+
+    fn class_of(&self, live: &Live) -> StackClass {
+        match live.kind {
+            Kind::Graph => StackClass::Graph,
+            _ if live.stack == StackId(0) => StackClass::Unknown,
+            _ => self.classes.get(live.stack),
+        }
+    }
+
+    fn gone(&mut self, at: &Stamped, key: Key, how: FreeCause) {
+        let Some(of) = self.live.remove(&key) else { return };
+        let freed = Some(FreedAt { time_ns: at.time_ns, offset: at.offset });
+        let same_thread = of.live.thread == at.thread || of.live.thread == ThreadId(0);
+        let ended = Waiting { freed, same_thread, ended: self.progress, ..of };
+        match how {
+            FreeCause::Freed => self.freed.push(ended),
+            // The end of the memory below it says nothing of what it was for.
+            FreeCause::WithContext | FreeCause::Replaced | FreeCause::WithMemory => {
+                self.end(&ended, End::NotSeen);
+            }
+        }
+    }
+
+    /// The allocation that follows some frees is made. `phase`: its own.
+    fn settle(&mut self, phase: Option<super::stack_class::Phase>) {
+        let next = Some(phase.unwrap_or(self.progress.phase));
+        for of in std::mem::take(&mut self.freed) {
+            self.end(&of, End::Freed { same_thread: of.same_thread, next });
+        }
+    }
+
+    fn end(&mut self, of: &Waiting, end: End) {
+        let Waiting { class, older, born, ended, .. } = *of;
+        (self.tell)(&Life { class, born, older, ended, end }, of);
+    }
+
+    /// All that was followed is lost from sight.
+    fn lose(&mut self) {
+        for of in std::mem::take(&mut self.freed) {
+            self.end(&of, End::Freed { same_thread: of.same_thread, next: None });
+        }
+        for (_, of) in std::mem::take(&mut self.live) {
+            self.end(&Waiting { ended: self.progress, ..of }, End::NotSeen);
+        }
+    }
+
+    fn finish(mut self) -> Progress {
+        self.lose();
+        self.progress
+    }
+}
+
+fn block(address: u64) -> Key {
+    Key { space: Space::Block, number: address }
+}
+
+impl<F: FnMut(&Life, &Waiting)> Observer for Follower<'_, F> {
+    fn on_alloc(&mut self, at: &Stamped, key: Key, live: &Live, how: AllocCause) {
+        self.made(at, key, live, how);
+    }
+
+    fn on_free(&mut self, at: &Stamped, key: Key, _live: &Live, how: FreeCause) {
+        self.gone(at, key, how);
+    }
+
+    fn on_block_alloc(&mut self, at: &Stamped, address: u64, live: &Live, how: AllocCause) {
+        self.made(at, block(address), live, how);
+    }
+
+    fn on_block_free(&mut self, at: &Stamped, address: u64, _live: &Live, how: FreeCause) {
+        self.gone(at, block(address), how);
+    }
+
+    /// Its blocks say what it is for.
+    fn on_segment(&mut self, _at: &Stamped, key: Key, _live: &Live) {
+        self.live.remove(&key);
+    }
+
+    fn on_history_gap(&mut self, _at: &Stamped) {
+        self.lose();
+    }
+}

@@ -1,0 +1,279 @@
+//! The rules: from the stack's class and the life of an allocation to its role. docs/roles.md
+//! gives the reason of each.
+
+use super::Role;
+use super::learned::{Learned, Site};
+use super::life::{End, KEPT, Life};
+use super::stack_class::{Phase, StackClass};
+
+/// In a backward that the trace's end cuts off, what is older than this many of its allocations is
+/// taken for a gradient: what goes from node to node is freed sooner.
+const NODES: u32 = 32;
+
+pub(super) fn role(life: &Life, site: Site, learned: &Learned) -> Role {
+    match life.class {
+        StackClass::Workspace => Role::Workspace,
+        StackClass::Communication => Role::Communication,
+        StackClass::Graph => Role::GraphMemory,
+        StackClass::Accumulate => Role::Gradients,
+        StackClass::Recompute => Role::Activations,
+        StackClass::Load => load(life),
+        StackClass::Cache => cache(life, learned),
+        StackClass::Forward => forward(life, site, learned),
+        StackClass::Backward => backward(life, site, learned),
+        StackClass::Optimizer | StackClass::OptimizerState => optimizer(life, site, learned),
+        StackClass::Outside | StackClass::Constructor => outside(life, site, learned),
+        StackClass::Unknown => Role::Unknown,
+    }
+}
+
+/// Weights are there when the first forward begins; what helped to load them is not.
+fn load(life: &Life) -> Role {
+    match life.is_freed() && life.forwards() == 0 && life.backwards() == 0 {
+        true => Role::Temporary,
+        false => Role::Weights,
+    }
+}
+
+/// A cache that backward reads holds activations: the same code runs in training.
+fn cache(life: &Life, learned: &Learned) -> Role {
+    if life.backwards() > 0 && life.backwards() < KEPT {
+        return Role::Activations;
+    }
+    match life.is_freed() && life.forwards() == 0 && life.ended.phase == Phase::Forward {
+        true => within_forward(learned),
+        false => Role::KvCache,
+    }
+}
+
+/// What is freed in the forward that made it: scratch where others are kept for backward.
+fn within_forward(learned: &Learned) -> Role {
+    match learned.trains() {
+        true => Role::Temporary,
+        false => Role::Activations,
+    }
+}
+
+fn forward(life: &Life, site: Site, learned: &Learned) -> Role {
+    if life.older || life.is_kept() {
+        return kept_from_forward(life, site, learned);
+    }
+    if !life.is_freed() || life.backwards() > 0 {
+        return Role::Activations;
+    }
+    if life.forwards() == 0 {
+        return match life.ended.phase {
+            Phase::Forward => within_forward(learned),
+            _ => Role::Activations,
+        };
+    }
+    // It was read in the middle of a later forward, and replaced there. What a variable holds until
+    // the next result takes its place is freed behind that forward.
+    match life.freed_amid(Phase::Forward) && !learned.trains() {
+        true => Role::KvCache,
+        false => Role::Activations,
+    }
+}
+
+/// Libraries make scratch memory at their first use, below a line that makes activations as well.
+/// What is kept again and again is no scratch.
+fn kept_from_forward(life: &Life, site: Site, learned: &Learned) -> Role {
+    if learned.is_kept_once(site) {
+        return Role::Workspace;
+    }
+    match life.backwards() == 0 && !learned.trains() {
+        true => Role::KvCache,
+        false => Role::Activations,
+    }
+}
+
+fn backward(life: &Life, site: Site, learned: &Learned) -> Role {
+    // Each backward makes gradients anew, unless the program sets them to zero in place.
+    let renewed = learned.gradient_life();
+    if renewed.is_some_and(|most| life.backwards() > KEPT.max(2 * most)) && !life.is_freed() {
+        return Role::Workspace;
+    }
+    if !life.within_phase() {
+        return Role::Gradients;
+    }
+    match life.end {
+        // The program's thread freed it, not the engine's: behind the last node.
+        End::Freed { same_thread: false, .. } => Role::Gradients,
+        End::Freed { same_thread: true, .. } => Role::Temporary,
+        End::NotSeen => learned.usual(site).unwrap_or({
+            match life.ended.in_backward - life.born.in_backward > NODES {
+                true => Role::Gradients,
+                false => Role::Temporary,
+            }
+        }),
+    }
+}
+
+fn optimizer(life: &Life, site: Site, learned: &Learned) -> Role {
+    if !life.within_phase() {
+        return Role::OptimizerState;
+    }
+    if life.is_freed() {
+        return Role::Temporary;
+    }
+    let by_name = match life.class {
+        StackClass::OptimizerState => Role::OptimizerState,
+        _ => Role::Temporary,
+    };
+    learned.usual(site).unwrap_or(by_name)
+}
+
+/// Made by the program's own lines, between the calls of modules.
+fn outside(life: &Life, site: Site, learned: &Learned) -> Role {
+    if life.older || life.is_kept() {
+        // Parameters without a module: their gradients have their size.
+        let has_gradient = learned.makes_gradients_of(site.bytes);
+        return match (has_gradient, life.class) {
+            (true, _) | (_, StackClass::Constructor) => Role::Weights,
+            // What the program makes anew again and again it hands to the model.
+            _ if learned.trains() || life.is_freed() => Role::Input,
+            _ => learned.usual(site).unwrap_or(Role::Unknown),
+        };
+    }
+    let after_forward = life.born.last == Phase::Forward;
+    let functional = learned.forwards() == 0;
+    if life.backwards() > 0 || life.ended.phase == Phase::Backward {
+        // A loss is made behind the forward, and a model without modules makes all here.
+        return match after_forward || functional {
+            true => Role::Activations,
+            false => Role::Input,
+        };
+    }
+    if life.forwards() > 0 {
+        return Role::Input;
+    }
+    match life.end {
+        End::Freed { .. } => Role::Temporary,
+        End::NotSeen if after_forward && learned.trains() => Role::Activations,
+        End::NotSeen => Role::Input,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vramtrace_format::StackId;
+
+    use super::super::life::Progress;
+    use super::*;
+
+    const SITE: Site = Site { stack: StackId(7), bytes: 1 << 20 };
+
+    /// A life that began in `born` and ended `forwards`, `backwards` phases later in `phase`.
+    fn life(
+        class: StackClass,
+        born: Phase,
+        (forwards, backwards): (u32, u32),
+        phase: Phase,
+    ) -> Life {
+        let begin = Progress {
+            forwards: 5,
+            backwards: 5,
+            optimizers: 5,
+            in_backward: 100,
+            phase: born,
+            last: born,
+        };
+        let ended = Progress {
+            forwards: 5 + forwards,
+            backwards: 5 + backwards,
+            phase,
+            last: phase,
+            ..begin
+        };
+        let end = End::Freed { same_thread: true, next: Some(phase) };
+        Life { class, born: begin, older: false, ended, end }
+    }
+
+    fn kept(life: Life) -> Life {
+        Life { end: End::NotSeen, ..life }
+    }
+
+    /// Of a program that trains.
+    fn training() -> Learned {
+        let mut learned = Learned::default();
+        learned.finish(Progress { forwards: 9, backwards: 9, ..Progress::default() });
+        learned
+    }
+
+    fn inference() -> Learned {
+        let mut learned = Learned::default();
+        learned.finish(Progress { forwards: 9, ..Progress::default() });
+        learned
+    }
+
+    #[test]
+    fn an_optimizer_that_allocates_nothing_ends_no_backward() {
+        let freed = life(StackClass::Backward, Phase::Backward, (0, 0), Phase::Backward);
+        assert_eq!(role(&freed, SITE, &training()), Role::Temporary, "by the engine's thread");
+        let end = End::Freed { same_thread: false, next: Some(Phase::Forward) };
+        assert_eq!(role(&Life { end, ..freed }, SITE, &training()), Role::Gradients);
+    }
+
+    #[test]
+    fn what_a_run_died_with_in_backward_is_told_by_its_like_or_by_its_age() {
+        let mut learned = training();
+        let mut cut = kept(life(StackClass::Backward, Phase::Backward, (0, 0), Phase::Backward));
+        assert_eq!(role(&cut, SITE, &learned), Role::Temporary, "just made");
+        cut.ended.in_backward += 2 * NODES;
+        assert_eq!(role(&cut, SITE, &learned), Role::Gradients, "outlived many nodes");
+        let earlier = life(StackClass::Backward, Phase::Backward, (0, 0), Phase::Backward);
+        learned.note(&earlier, SITE, Role::Temporary);
+        assert_eq!(role(&cut, SITE, &learned), Role::Temporary, "as all of its site were");
+    }
+
+    #[test]
+    fn what_a_forward_keeps_once_is_scratch_and_again_and_again_is_not() {
+        let long = kept(life(StackClass::Forward, Phase::Forward, (9, 9), Phase::Outside));
+        let mut learned = training();
+        learned.note(&long, SITE, Role::Activations);
+        assert_eq!(role(&long, SITE, &learned), Role::Workspace);
+        let mut later = long;
+        later.born.forwards += 1;
+        learned.note(&later, SITE, Role::Activations);
+        assert_eq!(role(&long, SITE, &learned), Role::Activations, "kept in every step: a leak");
+    }
+
+    #[test]
+    fn in_inference_what_the_next_forward_replaces_is_a_cache() {
+        let within = life(StackClass::Forward, Phase::Forward, (1, 0), Phase::Forward);
+        assert_eq!(role(&within, SITE, &inference()), Role::KvCache);
+        let behind = End::Freed { same_thread: true, next: Some(Phase::Outside) };
+        let result = Life { end: behind, ..within };
+        assert_eq!(role(&result, SITE, &inference()), Role::Activations, "a variable held it");
+        assert_eq!(role(&within, SITE, &training()), Role::Activations, "a validation loop");
+    }
+
+    #[test]
+    fn parameters_without_a_module_have_gradients_of_their_size() {
+        let long = kept(life(StackClass::Outside, Phase::Outside, (9, 9), Phase::Outside));
+        let mut learned = training();
+        assert_eq!(role(&long, SITE, &learned), Role::Input, "a data set");
+        let gradient = life(StackClass::Backward, Phase::Backward, (1, 0), Phase::Outside);
+        learned.note(&gradient, SITE, Role::Gradients);
+        assert_eq!(role(&long, SITE, &learned), Role::Weights);
+        assert_eq!(role(&long, SITE, &inference()), Role::Unknown);
+    }
+
+    #[test]
+    fn a_loss_is_an_activation_and_a_batch_is_input() {
+        let batch = life(StackClass::Outside, Phase::Outside, (1, 1), Phase::Outside);
+        assert_eq!(role(&batch, SITE, &training()), Role::Input);
+        let mut loss = life(StackClass::Outside, Phase::Outside, (0, 1), Phase::Backward);
+        loss.born.last = Phase::Forward;
+        assert_eq!(role(&loss, SITE, &training()), Role::Activations);
+    }
+
+    #[test]
+    fn what_helps_to_load_is_gone_before_the_model_runs() {
+        let copy = life(StackClass::Load, Phase::Outside, (0, 0), Phase::Outside);
+        assert_eq!(role(&copy, SITE, &training()), Role::Temporary);
+        assert_eq!(role(&kept(copy), SITE, &training()), Role::Weights);
+        let model = life(StackClass::Load, Phase::Outside, (3, 0), Phase::Outside);
+        assert_eq!(role(&model, SITE, &inference()), Role::Weights, "of a model that was swapped");
+    }
+}

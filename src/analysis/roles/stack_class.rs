@@ -1,0 +1,188 @@
+//! What a stack says about the purpose of its memory, before anything is known of its lifetime.
+
+use rustc_hash::FxHashMap;
+use vramtrace_format::{StackFlags, StackId};
+
+use super::frames::{FrameMark, mark};
+use crate::symbols::Symbols;
+use crate::trace::Definitions;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum StackClass {
+    /// No frame that is known, of Python or of a framework.
+    #[default]
+    Unknown,
+    /// Python code outside of modules, of backward and of optimizers.
+    Outside,
+    /// The same, in a constructor.
+    Constructor,
+    Load,
+    Forward,
+    /// Named as a cache of keys and values.
+    Cache,
+    Backward,
+    Accumulate,
+    Recompute,
+    Optimizer,
+    OptimizerState,
+    Workspace,
+    Communication,
+    Graph,
+}
+
+/// The part of a step that runs while memory of a class is allocated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Phase {
+    #[default]
+    Outside,
+    Forward,
+    Backward,
+    Optimizer,
+}
+
+impl StackClass {
+    /// `None`: it happens at any time.
+    pub fn phase(self) -> Option<Phase> {
+        match self {
+            StackClass::Outside | StackClass::Constructor | StackClass::Load => {
+                Some(Phase::Outside)
+            }
+            StackClass::Forward => Some(Phase::Forward),
+            StackClass::Backward | StackClass::Accumulate | StackClass::Recompute => {
+                Some(Phase::Backward)
+            }
+            StackClass::Optimizer | StackClass::OptimizerState => Some(Phase::Optimizer),
+            StackClass::Unknown
+            | StackClass::Cache
+            | StackClass::Workspace
+            | StackClass::Communication
+            | StackClass::Graph => None,
+        }
+    }
+}
+
+/// The classes of a trace's stacks.
+#[derive(Clone, Debug)]
+pub(super) struct StackClasses {
+    by: FxHashMap<StackId, StackClass>,
+}
+
+impl StackClasses {
+    pub fn new(definitions: &Definitions, symbols: &Symbols) -> StackClasses {
+        let marks: Vec<FrameMark> = symbols.frames().iter().map(mark).collect();
+        let stacks = definitions.stacks();
+        let class = |id: StackId| {
+            let frames = symbols.indexes(id);
+            if frames.is_empty() {
+                return without_frames(stacks.get(id)?.flags);
+            }
+            Some(of(frames.iter().map(|index| marks[*index as usize])))
+        };
+        let by = stacks.ids().filter_map(|id| Some((id, class(id)?))).collect();
+        StackClasses { by }
+    }
+
+    pub fn get(&self, stack: StackId) -> StackClass {
+        self.by.get(&stack).copied().unwrap_or_default()
+    }
+}
+
+/// Where native stacks were not taken, threads without Python are those that run backward.
+fn without_frames(flags: StackFlags) -> Option<StackClass> {
+    let no_python =
+        flags.has(StackFlags::NO_PYTHON_THREAD) || flags.has(StackFlags::NO_PYTHON_FRAMES);
+    (flags.has(StackFlags::NATIVE_OFF) && no_python).then_some(StackClass::Backward)
+}
+
+/// `marks`: innermost first.
+fn of(marks: impl Iterator<Item = FrameMark>) -> StackClass {
+    let mut found = StackClass::Unknown;
+    let mut backward = false;
+    let mut recompute = false;
+    let mut compiled = false;
+    for mark in marks {
+        let class = match mark {
+            FrameMark::None => continue,
+            FrameMark::Backward => {
+                backward = true;
+                continue;
+            }
+            FrameMark::Recompute => {
+                recompute = true;
+                continue;
+            }
+            FrameMark::Compiled => {
+                compiled = true;
+                continue;
+            }
+            FrameMark::Other => StackClass::Outside,
+            FrameMark::Constructor => StackClass::Constructor,
+            FrameMark::Module => StackClass::Forward,
+            FrameMark::Load => StackClass::Load,
+            FrameMark::Cache => StackClass::Cache,
+            FrameMark::Accumulate => StackClass::Accumulate,
+            FrameMark::Optimizer => StackClass::Optimizer,
+            FrameMark::OptimizerState => StackClass::OptimizerState,
+            FrameMark::Workspace => StackClass::Workspace,
+            FrameMark::Communication => StackClass::Communication,
+            FrameMark::Graph => StackClass::Graph,
+        };
+        // Frames further out say what for, until one has said it.
+        let vague = |class| {
+            matches!(class, StackClass::Unknown | StackClass::Outside | StackClass::Constructor)
+        };
+        if vague(found)
+            && (found == StackClass::Unknown || !vague(class) || class == StackClass::Constructor)
+        {
+            found = class;
+        }
+    }
+    match found {
+        StackClass::Workspace
+        | StackClass::Communication
+        | StackClass::Graph
+        | StackClass::Accumulate => found,
+        _ if recompute => StackClass::Recompute,
+        _ if backward => StackClass::Backward,
+        // A function in place of a module.
+        StackClass::Unknown | StackClass::Outside | StackClass::Constructor if compiled => {
+            StackClass::Forward
+        }
+        found => found,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn class(marks: &[FrameMark]) -> StackClass {
+        of(marks.iter().copied())
+    }
+
+    #[test]
+    fn the_innermost_frame_that_says_it_decides() {
+        use FrameMark as F;
+        assert_eq!(class(&[]), StackClass::Unknown);
+        assert_eq!(class(&[F::None]), StackClass::Unknown);
+        assert_eq!(class(&[F::None, F::Other]), StackClass::Outside);
+        assert_eq!(class(&[F::Other, F::Constructor, F::Other]), StackClass::Constructor);
+        assert_eq!(class(&[F::Other, F::Module, F::Other]), StackClass::Forward);
+        assert_eq!(class(&[F::Module, F::Optimizer]), StackClass::Forward, "step(closure)");
+        assert_eq!(class(&[F::Cache, F::Module]), StackClass::Cache);
+        assert_eq!(class(&[F::Compiled, F::Other]), StackClass::Forward, "a compiled function");
+        assert_eq!(class(&[F::Compiled, F::Optimizer]), StackClass::Optimizer, "a compiled step");
+        assert_eq!(class(&[F::Other, F::Load, F::Other]), StackClass::Load);
+    }
+
+    #[test]
+    fn backward_is_where_its_engine_runs_whatever_is_called_there() {
+        use FrameMark as F;
+        assert_eq!(class(&[F::None, F::Backward, F::Backward]), StackClass::Backward);
+        assert_eq!(class(&[F::Other, F::Backward]), StackClass::Backward);
+        assert_eq!(class(&[F::Module, F::Recompute]), StackClass::Recompute);
+        assert_eq!(class(&[F::Workspace, F::Backward]), StackClass::Workspace);
+        assert_eq!(class(&[F::Accumulate, F::Backward]), StackClass::Accumulate);
+        assert_eq!(class(&[F::Communication, F::Accumulate]), StackClass::Communication);
+    }
+}

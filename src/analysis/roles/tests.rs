@@ -1,0 +1,105 @@
+//! The rules against programs that counted their own memory: recorded runs of PyTorch on a GPU, in
+//! which marks `truth:NAME` stand at the moments for which a file tells the bytes of each role, by
+//! the addresses of parameters, of their gradients, of optimizer state and so on.
+
+use std::io::Read;
+use std::path::Path;
+
+use serde_json::Value;
+use vramtrace_format::{DeviceId, Mark, Stamped};
+
+use super::*;
+use crate::analysis::Level;
+use crate::replay::{Observer, Until};
+use crate::symbols::Symbols;
+use crate::trace::{Definitions, Trace};
+
+struct Truths<'d> {
+    definitions: &'d Definitions,
+    found: Vec<(String, u64)>,
+}
+
+impl Observer for Truths<'_> {
+    fn on_mark(&mut self, at: &Stamped, name: u32, mark: Mark) {
+        let name = self.definitions.text(name).unwrap_or_default();
+        if mark == Mark::Moment
+            && let Some(name) = name.strip_prefix("truth:")
+        {
+            self.found.push((name.to_string(), at.offset));
+        }
+    }
+}
+
+fn open(name: &str) -> (tempfile::NamedTempFile, Trace) {
+    let packed = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/roles");
+    let packed = std::fs::File::open(packed.join(format!("{name}.vtrace.gz"))).unwrap();
+    let mut bytes = Vec::new();
+    flate2::read::GzDecoder::new(packed).read_to_end(&mut bytes).unwrap();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), bytes).unwrap();
+    let trace = Trace::open(file.path()).unwrap();
+    (file, trace)
+}
+
+/// At each moment: its name, bytes in blocks, and the bytes of them whose role is right.
+fn score(name: &str) -> Vec<(String, u64, u64)> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/data/roles/{name}.json"));
+    let truth: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let (_file, trace) = open(name);
+    let (definitions, _) = trace.definitions();
+    let symbols = Symbols::of_all(&definitions, trace.header());
+    let mut marks = Truths { definitions: &definitions, found: Vec::new() };
+    trace.replay(&definitions, &mut marks);
+    let stops: Vec<Until> = marks.found.iter().map(|(_, offset)| Until::Offset(*offset)).collect();
+    let finder = RoleFinder::new(&trace, &definitions, &symbols);
+    let held = finder.at(&trace, &definitions, &stops, Level::Tensor);
+    let moments = truth.as_array().unwrap();
+    assert_eq!(moments.len(), held.len());
+    let score = |(moment, (held, (marked, _))): (&Value, (&HeldByRole, &(String, u64)))| {
+        assert_eq!(moment["name"], marked.as_str());
+        let all = held.of_device(DeviceId(0));
+        let ours = |role: Role| all.get(&role).map_or(0, |held| held.bytes);
+        let told = |role: &str| moment[role].as_u64().unwrap();
+        let of_blocks = told("allocated");
+        // Libraries' own memory beside the blocks is workspace too, and not among the figures.
+        let held: u64 = all.values().map(|held| held.bytes).sum();
+        let beside = held - ours(Role::FreeCache) - of_blocks;
+        let rest = [Role::Activations, Role::Temporary, Role::Workspace, Role::Communication];
+        let pairs = [
+            (ours(Role::Weights), told("weights")),
+            (ours(Role::Gradients), told("gradients")),
+            (ours(Role::OptimizerState), told("optimizer")),
+            (ours(Role::Input), told("input")),
+            (ours(Role::KvCache), told("kv_cache")),
+            (rest.into_iter().map(ours).sum::<u64>() - beside, told("rest")),
+        ];
+        let right: u64 = pairs.iter().map(|(ours, told)| ours.min(told)).sum();
+        (marked.clone(), of_blocks, right)
+    };
+    moments.iter().zip(held.iter().zip(&marks.found)).map(score).collect()
+}
+
+#[track_caller]
+fn is_right(name: &str) {
+    let scores = score(name);
+    let (_, bytes, right) = scores.iter().max_by_key(|(_, bytes, _)| *bytes).unwrap();
+    assert!(*right as f64 >= 0.98 * *bytes as f64, "{name}: {right} of {bytes} at the peak");
+    for (moment, bytes, right) in &scores {
+        assert!(*right as f64 >= 0.97 * *bytes as f64, "{name} {moment}: {right} of {bytes}");
+    }
+}
+
+#[test]
+fn roles_of_training_are_those_the_program_counted() {
+    is_right("gpt2");
+}
+
+#[test]
+fn roles_under_gradient_accumulation_are_those_the_program_counted() {
+    is_right("accum");
+}
+
+#[test]
+fn roles_of_generation_are_those_the_program_counted() {
+    is_right("gen");
+}

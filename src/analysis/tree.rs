@@ -1,0 +1,129 @@
+//! Who holds memory, from the outermost frame in: each node with all that is held below it.
+
+use std::cmp::Reverse;
+
+use rustc_hash::FxHashMap;
+use vramtrace_format::{DeviceId, StackId};
+
+use super::holdings::{Held, Holdings};
+use super::level::Level;
+use super::roles::{HeldByRole, Role};
+use super::{StackClassifier, autograd};
+use crate::symbols::{FREE_CACHE, FREE_CACHE_NAME};
+
+/// One frame, or what stands above frames: a role, a library.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    pub name: String,
+    pub held: Held,
+    /// Largest first.
+    pub children: Vec<Node>,
+}
+
+/// What stands at the top.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Top {
+    #[default]
+    Frames,
+    Library,
+    Role,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Key {
+    Frame(u32),
+    Text(String),
+}
+
+#[derive(Debug, Default)]
+struct Growing {
+    held: Held,
+    children: FxHashMap<Key, Growing>,
+}
+
+/// A tree of one device. `name` is that of its root.
+pub struct Tree<'c, 's> {
+    classifier: &'c StackClassifier<'s>,
+    fold: bool,
+    root: Growing,
+}
+
+impl<'c, 's> Tree<'c, 's> {
+    /// `fold`: without frames that only hand a call on.
+    pub fn new(classifier: &'c StackClassifier<'s>, fold: bool) -> Tree<'c, 's> {
+        Tree { classifier, fold, root: Growing::default() }
+    }
+
+    /// By library or by frames alone.
+    pub fn add_holdings(&mut self, holdings: &Holdings, device: DeviceId, top: Top) {
+        let driver = holdings.held.iter().map(|of| (of, Level::Driver));
+        let blocks = holdings.blocks.iter().map(|of| (of, Level::Tensor));
+        for (((of, stack), held), level) in driver.chain(blocks) {
+            if *of != device {
+                continue;
+            }
+            let library = (top == Top::Library).then(|| {
+                let roles = self.classifier.roles_at(*stack, level);
+                self.classifier.library_name(&roles).unwrap_or("?").to_string()
+            });
+            self.add(library, *stack, *held);
+        }
+    }
+
+    pub fn add_roles(&mut self, roles: &HeldByRole, device: DeviceId) {
+        for ((of, role, stack), held) in &roles.held {
+            match (*of == device, role) {
+                (false, _) => {}
+                // It has no frames below it.
+                (true, Role::FreeCache) => self.add(None, *stack, *held),
+                (true, role) => self.add(Some(role.name().to_string()), *stack, *held),
+            }
+        }
+    }
+
+    fn add(&mut self, above: Option<String>, stack: StackId, held: Held) {
+        let frames = self.classifier.shown_frames(stack, self.fold);
+        let none = match (stack, frames.is_empty()) {
+            (FREE_CACHE, _) => Some(FREE_CACHE_NAME),
+            (_, true) => Some(self.classifier.symbols.why_empty(stack)),
+            (_, false) => None,
+        };
+        let path = match none {
+            Some(name) => vec![Key::Text(name.to_string())],
+            None => frames.into_iter().rev().map(Key::Frame).collect(),
+        };
+        let mut node = &mut self.root;
+        node.held.add(held);
+        for key in above.map(Key::Text).into_iter().chain(path) {
+            node = node.children.entry(key).or_default();
+            node.held.add(held);
+        }
+    }
+
+    pub fn finish(self, name: &str) -> Node {
+        let Tree { classifier, root, .. } = self;
+        grown(classifier, name.to_string(), root)
+    }
+}
+
+fn grown(classifier: &StackClassifier, name: String, node: Growing) -> Node {
+    let named = |key: &Key| match key {
+        Key::Text(text) => text.clone(),
+        Key::Frame(index) => {
+            let frame = &classifier.symbols.frames()[*index as usize];
+            let function = autograd::spoken(&frame.function);
+            match frame.place() {
+                Some(place) => format!("{place} {function}"),
+                None => function.into_owned(),
+            }
+        }
+    };
+    let mut children: Vec<Node> = node
+        .children
+        .into_iter()
+        .map(|(key, child)| grown(classifier, named(&key), child))
+        .collect();
+    children
+        .sort_by(|a, b| (Reverse(a.held.bytes), &a.name).cmp(&(Reverse(b.held.bytes), &b.name)));
+    Node { name, held: node.held, children }
+}

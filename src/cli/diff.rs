@@ -1,0 +1,260 @@
+//! `vramtrace diff`: what grew from one run to another, or from one moment to another.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use vramtrace_format::DeviceId;
+use vramtrace_reader::analysis::diff::{Difference, PlaceUse, Usage, compare};
+use vramtrace_reader::analysis::roles::RoleFinder;
+use vramtrace_reader::analysis::{Holdings, Level, Moment, NamedHoldings, Process, read_all};
+use vramtrace_reader::report::json::diff::facts;
+use vramtrace_reader::report::text::diff::{DiffOptions, markdown, percent, signed, text};
+use vramtrace_reader::symbols::Symbols;
+use vramtrace_reader::trace::Trace;
+
+use super::holders::need_stacks;
+use super::output::Output;
+use super::select::{self, DeviceArgs, ProcessArgs, Selected};
+use super::{caveats, moment};
+use crate::console::{json, message, print, print_text};
+use crate::error::{DONE, FOUND, Failure, Outcome};
+
+const BASELINE: &str = "vramtrace.baseline/1";
+
+#[derive(clap::Args)]
+#[command(
+    long_about = "What grew from one run to another: memory in use at the peak, by role, by library \
+        and by line. Lines are the same by file, function and number; what an edit moved is paired \
+        by function. With --tolerance, exit 1 and the line that grew where a device's memory in use, \
+        or its peak, grew by more.",
+    after_help = "\
+Examples:
+  vramtrace diff before.vtrace after.vtrace
+  vramtrace diff train.vtrace --at 10 --vs 60          two moments of one run
+  vramtrace diff --save base.json train.vtrace         a baseline for runs to come
+  vramtrace diff --baseline base.json --tolerance 3% train.vtrace --format markdown"
+)]
+pub struct Args {
+    /// BEFORE and AFTER; one with --baseline, --save or --vs. Traces, runs' directories, snapshots
+    #[arg(value_name = "TRACE", required = true, num_args = 1..=2)]
+    traces: Vec<PathBuf>,
+    /// Compare with what --save wrote
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["save", "vs"])]
+    baseline: Option<PathBuf>,
+    /// Write what the run held, for --baseline
+    #[arg(long, value_name = "FILE", conflicts_with = "vs")]
+    save: Option<PathBuf>,
+    /// Exit 1 if memory grew by more than this many percent [default with --baseline: 3%]
+    #[arg(long, value_name = "PERCENT", value_parser = tolerance)]
+    tolerance: Option<f64>,
+    /// Which moment: `peak`, `peak-allocated`, `end`, or seconds since the start [default:
+    /// peak-allocated where PyTorch's blocks were recorded, else peak]
+    #[arg(long, value_name = "MOMENT", value_parser = moment::parse)]
+    at: Option<Moment>,
+    /// Another moment of the same run, which stands for AFTER
+    #[arg(long, value_name = "MOMENT", value_parser = moment::parse, requires = "at")]
+    vs: Option<Moment>,
+    #[arg(long, value_enum, default_value = "text")]
+    format: Format,
+    /// How many lines to list
+    #[arg(long, value_name = "N", default_value_t = 15)]
+    top: usize,
+    /// For --save: replace an existing file
+    #[arg(long)]
+    force: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
+enum Format {
+    Text,
+    /// Tables for a comment on a change
+    Markdown,
+    /// Facts for programs (schema vramtrace.diff/1)
+    Json,
+}
+
+fn tolerance(text: &str) -> Result<f64, String> {
+    match text.trim_end_matches('%').trim_end().parse::<f64>() {
+        Ok(percent) if percent.is_finite() && percent >= 0.0 => Ok(percent / 100.0),
+        _ => Err("give a percentage of 0 or more, e.g. 3%".to_string()),
+    }
+}
+
+/// A device may grow so much from run to run without notice.
+const TOLERANCE: f64 = 0.03;
+
+#[derive(Serialize, Deserialize)]
+struct Baseline {
+    schema: String,
+    #[serde(flatten)]
+    usage: Usage,
+}
+
+pub fn run(args: Args) -> Outcome {
+    let wanted =
+        if args.baseline.is_some() || args.save.is_some() || args.vs.is_some() { 1 } else { 2 };
+    if args.traces.len() != wanted {
+        return Err(Failure::new(match wanted {
+            1 => {
+                format!("{}: one trace is compared here; give no second", args.traces[1].display())
+            }
+            _ => format!(
+                "{}: with what? Give a second trace, --baseline FILE, or --at T1 --vs T2",
+                args.traces[0].display()
+            ),
+        }));
+    }
+    let first = args.traces[0].display().to_string();
+    if let Some(path) = &args.save {
+        return save(&args, path);
+    }
+    let (before, after, names) = match (&args.baseline, args.vs) {
+        (Some(path), _) => (
+            baseline(path)?,
+            usage_of(&args.traces[0], args.at)?,
+            [path.display().to_string(), first],
+        ),
+        (None, Some(vs)) => {
+            let at = |at: Option<Moment>| at.map_or("", moment::words);
+            let names = [format!("{first}, {}", at(args.at)), format!("{first}, {}", at(args.vs))];
+            (usage_of(&args.traces[0], args.at)?, usage_of(&args.traces[0], Some(vs))?, names)
+        }
+        (None, None) => {
+            let second = args.traces[1].display().to_string();
+            (
+                usage_of(&args.traces[0], args.at)?,
+                usage_of(&args.traces[1], args.at)?,
+                [first, second],
+            )
+        }
+    };
+    show(&compare(&before, &after), names, &args)
+}
+
+/// Two moments of the same processes, for `holders --vs`.
+pub fn moments(
+    processes: &ProcessArgs,
+    device: &DeviceArgs,
+    (at, vs): (Moment, Moment),
+    top: usize,
+) -> Outcome {
+    let at_moment = |moment| -> Result<Usage, Failure> {
+        let mut usage = usage(processes.open()?, Some(moment))?;
+        let wanted = |place: &PlaceUse| match place.device {
+            Some(ordinal) => device.includes(DeviceId(ordinal)),
+            None => !device.is_given(),
+        };
+        usage.places.retain(wanted);
+        Ok(usage)
+    };
+    let (before, after) = (at_moment(at)?, at_moment(vs)?);
+    let names = [moment::words(at), moment::words(vs)];
+    print_text(&text(&compare(&before, &after), names, DiffOptions { top }))?;
+    Ok(DONE)
+}
+
+fn save(args: &Args, path: &Path) -> Outcome {
+    let output = Output::new(path, args.force)?;
+    let usage = usage_of(&args.traces[0], args.at)?;
+    let text = json(&Baseline { schema: BASELINE.to_string(), usage })?;
+    output.write(|out| out.write_all(text.as_bytes()))?;
+    if !output.is_stdout() {
+        message(format_args!("{}: a baseline for `vramtrace diff --baseline`", output.shown()));
+    }
+    Ok(DONE)
+}
+
+fn baseline(path: &Path) -> Result<Usage, Failure> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| Failure::new(format!("{shown}: cannot be read: {error}")))?;
+    let found: Baseline = serde_json::from_str(&text).map_err(|error| {
+        Failure::new(format!(
+            "{shown}: no baseline: {error}; write one with `vramtrace diff --save`"
+        ))
+    })?;
+    match found.schema == BASELINE {
+        true => Ok(found.usage),
+        false => Err(Failure::new(format!(
+            "{shown}: its schema is {:?}, and {BASELINE:?} is wanted; write it anew with `vramtrace \
+             diff --save`",
+            found.schema
+        ))),
+    }
+}
+
+fn usage_of(path: &Path, at: Option<Moment>) -> Result<Usage, Failure> {
+    usage(select::open(&[path.to_path_buf()])?, at)
+}
+
+fn usage(selected: Selected, at: Option<Moment>) -> Result<Usage, Failure> {
+    let Selected { mut traces, .. } = selected;
+    need_stacks(&traces)?;
+    super::level::need_blocks(&traces, None, at)?;
+    let read = at.filter(|at| !at.is_peak()).unwrap_or(Moment::End);
+    let mut processes = read_all(&traces, read, &|_, _| {});
+    caveats::keep_known(&mut processes, &mut traces)?;
+    let mut index = 0;
+    let mut places = Vec::new();
+    for (process, trace) in processes.iter().zip(&traces) {
+        let mine = index;
+        index += u32::from(process.header.rank.is_none());
+        places.extend(places_of(process, trace, at, mine));
+    }
+    caveats::tell_damage(&traces);
+    Ok(Usage { places })
+}
+
+fn places_of(process: &Process, trace: &Trace, at: Option<Moment>, index: u32) -> Vec<PlaceUse> {
+    let definitions = &process.definitions;
+    let level = Level::of(&process.state);
+    let default = match level {
+        Level::Tensor => Moment::AllocatedPeak,
+        Level::Driver => Moment::Peak,
+    };
+    let at = at.unwrap_or(default);
+    let live = Holdings::at(trace, definitions, &process.state, at, level);
+    let all = definitions.stacks().ids().chain(live.stacks());
+    let symbols = Symbols::of(definitions, &process.header, all);
+    let roles = (level == Level::Tensor).then(|| {
+        let finder = RoleFinder::new(trace, definitions, &symbols);
+        finder.at_moment(trace, definitions, &process.state, at, level)
+    });
+    let who = NamedHoldings { symbols, peak: Holdings::default(), live, peak_roles: None };
+    PlaceUse::of(process, &who, roles.as_ref(), index)
+}
+
+fn show(differences: &[Difference], names: [String; 2], args: &Args) -> Outcome {
+    let tolerance = args.tolerance.or(args.baseline.is_some().then_some(TOLERANCE));
+    let failures: Vec<String> =
+        differences.iter().filter_map(|difference| failure(difference, tolerance?)).collect();
+    let verdict = match (tolerance, failures.first()) {
+        (None, _) => "what changed".to_string(),
+        (Some(part), None) => format!("no device grew by more than {}", percent_of(part)),
+        (Some(_), Some(first)) => first.clone(),
+    };
+    let how = DiffOptions { top: args.top };
+    let shown = [names[0].as_str(), names[1].as_str()];
+    match args.format {
+        Format::Text => print_text(&text(differences, shown, how))?,
+        Format::Markdown => print(&markdown(differences, shown, &verdict, how))?,
+        Format::Json => print(&json(&facts(differences, &names, tolerance, &failures))?)?,
+    }
+    failures.iter().for_each(|failure| message(format_args!("FAILED: {failure}")));
+    Ok(if failures.is_empty() { DONE } else { FOUND })
+}
+
+fn failure(difference: &Difference, tolerance: f64) -> Option<String> {
+    let (what, change) = difference.growth(tolerance)?;
+    let line = match difference.grew_most() {
+        Some(line) => format!("{}: {}", line.name.words(), signed(line.bytes.bytes())),
+        None => format!("free in PyTorch's cache: {}", signed(difference.free_in_cache.bytes())),
+    };
+    let (name, by) = (&difference.name, signed(change.bytes()));
+    let allowed = percent_of(tolerance);
+    Some(format!("{name}: {what} grew by {by}, {}, more than {allowed}: {line}", percent(change)))
+}
+
+fn percent_of(part: f64) -> String {
+    format!("{:.1} %", part * 100.0)
+}

@@ -1,0 +1,170 @@
+//! `vramtrace tree`: who holds the memory, from the outermost frame in.
+
+use vramtrace_format::DeviceId;
+use vramtrace_reader::analysis::roles::RoleFinder;
+use vramtrace_reader::analysis::tree::{Node, Top, Tree};
+use vramtrace_reader::analysis::{Holdings, Level, Moment, Process, StackClassifier, read_all};
+use vramtrace_reader::report::json::damage::WithDamage;
+use vramtrace_reader::report::json::holders::MomentFacts;
+use vramtrace_reader::report::json::tree::{DeviceTree, NodeFacts, SCHEMA, TreeReport};
+use vramtrace_reader::report::text::tree::{TreeOptions, tree};
+use vramtrace_reader::report::wording::{gpu_name, ordinal};
+use vramtrace_reader::symbols::Symbols;
+use vramtrace_reader::trace::Trace;
+use vramtrace_reader::units::seconds;
+
+use super::holders::need_stacks;
+use super::select::{DeviceArgs, ProcessArgs};
+use super::{caveats, level, moment};
+use crate::console;
+use crate::error::{DONE, Outcome};
+
+#[derive(clap::Args)]
+#[command(
+    long_about = "Who holds the GPU memory, as a tree of calls: each line with all that is held \
+        below it, from the outermost frame in. Frames that only hand a call on (torch.nn's calls of \
+        modules, wrappers, importlib) are left out.",
+    after_help = "\
+Examples:
+  vramtrace tree                                       the newest run here, at its peak
+  vramtrace tree train.vtrace --by role                weights, gradients, activations on top
+  vramtrace tree --at end --no-fold --least 0          every frame"
+)]
+pub struct Args {
+    #[command(flatten)]
+    processes: ProcessArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
+    /// Which moment: `peak` (of each device), `peak-allocated` (of PyTorch's blocks), `end`, or
+    /// seconds since the start
+    #[arg(long, value_name = "MOMENT", default_value = "peak", value_parser = moment::parse)]
+    at: Moment,
+    /// Driver memory, or PyTorch's blocks in place of it [default: tensor, where recorded]
+    #[arg(long, value_enum)]
+    level: Option<level::LevelName>,
+    /// What stands above the frames
+    #[arg(long, value_enum, default_value = "frame")]
+    by: By,
+    /// With frames that only hand a call on
+    #[arg(long)]
+    no_fold: bool,
+    /// Sum up what holds less than this many percent
+    #[arg(long, value_name = "PERCENT", default_value_t = 1.0)]
+    least: f64,
+    /// Show so many branches below each other
+    #[arg(long, value_name = "N", default_value_t = 24)]
+    depth: usize,
+    /// Facts for programs (schema vramtrace.tree/1), all nodes
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
+enum By {
+    /// Frames alone
+    Frame,
+    Library,
+    /// What it is for; docs/roles.md
+    Role,
+}
+
+/// Of a stream that is no terminal.
+const COLUMNS: usize = 100;
+
+/// A tree with whose it is.
+struct Grown<'p> {
+    process: &'p Process,
+    device: DeviceId,
+    at_ns: u64,
+    root: Node,
+}
+
+pub fn run(args: Args) -> Outcome {
+    let mut loaded = args.processes.open()?;
+    need_stacks(&loaded.traces)?;
+    let level = args.level.map(Level::from);
+    level::need_blocks(&loaded.traces, level, Some(args.at))?;
+    let read = if args.at.is_peak() { Moment::End } else { args.at };
+    let mut processes = read_all(&loaded.traces, read, &|_, _| {});
+    caveats::keep_known(&mut processes, &mut loaded.traces)?;
+    args.device
+        .check(processes.iter().flat_map(|process| process.state.devices.keys().copied()))?;
+    let all: Vec<Grown> = processes
+        .iter()
+        .zip(&loaded.traces)
+        .flat_map(|(process, trace)| grow(process, trace, &args, level))
+        .collect();
+    caveats::tell_damage(&loaded.traces);
+    match args.json {
+        true => {
+            let report = TreeReport {
+                schema: SCHEMA,
+                at: MomentFacts::of(args.at, all.iter().map(|of| of.at_ns)),
+                devices: all.iter().map(facts).collect(),
+            };
+            console::json(&WithDamage::new(&report, &loaded.traces))
+                .and_then(|text| console::print(&text))?
+        }
+        false => console::print_text(&shown(&all, processes.len() > 1, &args))?,
+    }
+    Ok(DONE)
+}
+
+fn grow<'p>(
+    process: &'p Process,
+    trace: &Trace,
+    args: &Args,
+    level: Option<Level>,
+) -> Vec<Grown<'p>> {
+    let level = level.unwrap_or(Level::of(&process.state));
+    let definitions = &process.definitions;
+    let mut held = Holdings::at(trace, definitions, &process.state, args.at, level);
+    held.retain(|device| args.device.includes(device));
+    let all = definitions.stacks().ids().chain(held.stacks());
+    let symbols = Symbols::of(definitions, &process.header, all);
+    let classifier = StackClassifier::new(&symbols, &process.header);
+    let roles = (args.by == By::Role).then(|| {
+        let finder = RoleFinder::new(trace, definitions, &symbols);
+        finder.at_moment(trace, definitions, &process.state, args.at, level)
+    });
+    let tree_of = |device: DeviceId| {
+        let mut tree = Tree::new(&classifier, !args.no_fold);
+        match (&roles, args.by) {
+            (Some(roles), _) => tree.add_roles(roles, device),
+            (None, By::Library) => tree.add_holdings(&held, device, Top::Library),
+            (None, _) => tree.add_holdings(&held, device, Top::Frames),
+        }
+        tree.finish(&gpu_name(device))
+    };
+    let grown = |(device, at_ns): (&DeviceId, &u64)| Grown {
+        process,
+        device: *device,
+        at_ns: *at_ns,
+        root: tree_of(*device),
+    };
+    held.at_ns.iter().map(grown).filter(|of| of.root.held.bytes > 0).collect()
+}
+
+fn facts(of: &Grown) -> DeviceTree {
+    let header = &of.process.header;
+    let (device, root) = (ordinal(of.device), NodeFacts::from(&of.root));
+    DeviceTree { pid: header.pid, rank: header.rank, device, root }
+}
+
+fn shown(all: &[Grown], several: bool, args: &Args) -> String {
+    let how = TreeOptions {
+        least: args.least / 100.0,
+        depth: args.depth,
+        width: console::width().unwrap_or(COLUMNS),
+    };
+    let one = |of: &Grown| {
+        let name = if several { format!("{}, ", of.process.name()) } else { String::new() };
+        let when = moment::words(args.at);
+        let heading = format!("{name}{}, {when} ({})", of.root.name, seconds(of.at_ns));
+        tree(&of.root, &heading, how)
+    };
+    match all.is_empty() {
+        true => format!("no GPU memory was held {}\n", moment::words(args.at)),
+        false => all.iter().map(one).collect::<Vec<_>>().join("\n"),
+    }
+}

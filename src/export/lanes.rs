@@ -1,0 +1,168 @@
+//! Which allocations get a lane of their own. A viewer can show so many lanes, and no more: where more
+//! are live at a time, the small ones are summed up in a counter.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+use rustc_hash::FxHashMap;
+use vramtrace_format::{DeviceId, Space, Stamped};
+
+use crate::replay::{AllocCause, FreeCause, Key, Live, Observer};
+
+/// Of one device; blocks apart from the memory of the driver's.
+pub type Group = (Option<DeviceId>, bool);
+
+pub fn group(live: &Live, block: bool) -> Group {
+    ((!live.kind.is_host()).then_some(live.device), block)
+}
+
+/// Lanes of one group: the lowest that is free.
+#[derive(Default)]
+pub struct Lanes {
+    free: BinaryHeap<Reverse<u32>>,
+    next: u32,
+}
+
+impl Lanes {
+    /// `None`: all of so many are taken.
+    pub fn take(&mut self, most: u32) -> Option<u32> {
+        if let Some(Reverse(lane)) = self.free.pop() {
+            return Some(lane);
+        }
+        (self.next < most).then(|| {
+            self.next += 1;
+            self.next
+        })
+    }
+
+    pub fn give_back(&mut self, lane: u32) {
+        self.free.push(Reverse(lane));
+    }
+}
+
+/// What viewers show without scrolling for long.
+pub const MOST_LANES: u32 = 64;
+
+/// Sizes by the power of two that they reach.
+const CLASSES: usize = 64;
+
+/// Follows a trace: how many of each size and above are live at a time.
+pub struct LanePlanner {
+    min_size: u64,
+    groups: BTreeMap<Group, Counts>,
+    live: FxHashMap<Key, (Group, usize)>,
+}
+
+struct Counts {
+    live: [u32; CLASSES],
+    /// Most at a time of this class and those above it.
+    most: [u32; CLASSES],
+}
+
+impl LanePlanner {
+    /// Smaller ones than `min_size` are not drawn at all.
+    pub fn new(min_size: u64) -> LanePlanner {
+        LanePlanner { min_size, groups: BTreeMap::new(), live: FxHashMap::default() }
+    }
+
+    fn made(&mut self, key: Key, live: &Live, block: bool) {
+        if live.size < self.min_size {
+            return;
+        }
+        let (group, class) = (group(live, block), class_of(live.size));
+        self.gone(key);
+        self.live.insert(key, (group, class));
+        let none = || Counts { live: [0; CLASSES], most: [0; CLASSES] };
+        let counts = self.groups.entry(group).or_insert_with(none);
+        counts.live[class] += 1;
+        let mut above: u32 = counts.live[class + 1..].iter().sum();
+        for class in (0..=class).rev() {
+            above += counts.live[class];
+            counts.most[class] = counts.most[class].max(above);
+        }
+    }
+
+    fn gone(&mut self, key: Key) {
+        if let Some((group, class)) = self.live.remove(&key)
+            && let Some(counts) = self.groups.get_mut(&group)
+        {
+            counts.live[class] -= 1;
+        }
+    }
+
+    /// The least size of each group that gets a lane.
+    pub fn finish(self, lanes: u32) -> BTreeMap<Group, u64> {
+        let least = |counts: &Counts| {
+            let fits = |class: &usize| counts.most[*class] <= lanes;
+            match (0..CLASSES).find(fits) {
+                Some(0) => 0,
+                Some(class) if counts.most[class] > 0 => 1 << class,
+                // Too many of the largest: as many as there is room for.
+                found => 1 << found.unwrap_or(CLASSES).saturating_sub(1),
+            }
+        };
+        self.groups.iter().map(|(group, counts)| (*group, least(counts))).collect()
+    }
+}
+
+fn class_of(bytes: u64) -> usize {
+    bytes.max(1).ilog2() as usize
+}
+
+fn block(address: u64) -> Key {
+    Key { space: Space::Block, number: address }
+}
+
+impl Observer for LanePlanner {
+    fn on_alloc(&mut self, _at: &Stamped, key: Key, live: &Live, _how: AllocCause) {
+        self.made(key, live, false);
+    }
+
+    fn on_free(&mut self, _at: &Stamped, key: Key, _live: &Live, _how: FreeCause) {
+        self.gone(key);
+    }
+
+    fn on_block_alloc(&mut self, _at: &Stamped, address: u64, live: &Live, _how: AllocCause) {
+        self.made(block(address), live, true);
+    }
+
+    fn on_block_free(&mut self, _at: &Stamped, address: u64, _live: &Live, _how: FreeCause) {
+        self.gone(block(address));
+    }
+
+    fn on_history_gap(&mut self, _at: &Stamped) {
+        self.live.clear();
+        self.groups.values_mut().for_each(|counts| counts.live = [0; CLASSES]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lowest_free_lane_is_taken_up_to_the_most() {
+        let mut lanes = Lanes::default();
+        assert_eq!([(); 3].map(|()| lanes.take(3)), [Some(1), Some(2), Some(3)]);
+        assert_eq!(lanes.take(3), None);
+        lanes.give_back(3);
+        lanes.give_back(1);
+        assert_eq!([(); 3].map(|()| lanes.take(4)), [Some(1), Some(3), Some(4)]);
+    }
+
+    #[test]
+    fn the_least_size_is_one_that_fits_at_every_moment() {
+        let plan = |counts: &[(usize, u32)], lanes| {
+            let mut planner = LanePlanner::new(0);
+            let mut all = Counts { live: [0; CLASSES], most: [0; CLASSES] };
+            for (class, most) in counts {
+                (0..=*class).for_each(|below| all.most[below] += most);
+            }
+            planner.groups.insert((None, true), all);
+            planner.finish(lanes)[&(None, true)]
+        };
+        assert_eq!(plan(&[(9, 3), (20, 4)], 64), 0, "all fit");
+        assert_eq!(plan(&[(9, 100), (20, 4)], 64), 1 << 10);
+        assert_eq!(plan(&[(9, 100), (20, 100)], 64), 1 << 20, "not all of the largest fit");
+    }
+}
