@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Fuzzes the trace reader, what imports others' files, the commands, and the pages in shared memory: the committed corpus, then SECONDS (default 20) of new inputs in all.
 # The corpus is made by: cargo run -p vramtrace-format --example corpus -- fuzz/corpus
+# FUZZ_TARGETS="reader pages" takes others of fuzz/fuzz_targets/ than reader, records and import.
 # Needs cargo-fuzz (`cargo install cargo-fuzz`); without it, says SKIP and ends well.
 # A crash is kept in fuzz/artifacts/ and makes this fail.
 set -euo pipefail
@@ -13,7 +14,7 @@ if ! cargo fuzz --version >/dev/null 2>&1; then
     echo "SKIP fuzz: cargo-fuzz is not installed (cargo install cargo-fuzz)"
     exit 0
 fi
-targets=(reader records import pages commands)
+read -ra targets <<<"${FUZZ_TARGETS:-reader records import}"
 cargo build --quiet --release --bin vramtrace
 export VRAMTRACE_BIN=$PWD/target/release/vramtrace
 share=$((seconds / ${#targets[@]}))

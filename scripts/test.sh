@@ -46,8 +46,7 @@ cargo test --quiet --workspace
 say "the shipped library has no test hooks"
 scripts/check-release.sh
 
-say "models, and the pure parts under Miri"
-scripts/sanitize.sh short
+scripts/sanitize.sh loom
 say "the page of report --html"
 scripts/web.sh
 

@@ -57,7 +57,7 @@ fn each_request_of_ours_may_fail_under_a_cap() {
 /// there are thousands; VRAMTRACE_EXHAUSTION=1 takes each.
 #[track_caller]
 fn exhausted(setup: Setup, variable: &str, step: u32, over: &str) {
-    let setup = setup.env("VRAMTRACE_OOM_REPORT", "off").arg("sites").arg(variable);
+    let setup = setup.env("VRAMTRACE_OOM_REPORT", "off").contradicts().arg("sites").arg(variable);
     let setup = setup.arg(1).arg(100_000).arg(step).timeout(Duration::from_secs(600));
     let run = Program::c("exhausted").run(if over.is_empty() { setup } else { setup.arg(over) });
     assert_eq!(run.status, 0, "{}", run.stderr);
@@ -137,7 +137,8 @@ fn nothing_that_has_grown_ends_the_program() {
     }
     const MANY: u32 = 6000;
     let grown = |setup: Setup| {
-        let setup = setup.env("VRAMTRACE_OOM_REPORT", "off").arg("growth").arg(MANY);
+        let setup = setup.env("VRAMTRACE_OOM_REPORT", "off").contradicts();
+        let setup = setup.arg("growth").arg(MANY);
         Program::c("exhausted").run(setup)
     };
     let bare = grown(Setup::simulated()).ok();
@@ -145,7 +146,7 @@ fn nothing_that_has_grown_ends_the_program() {
     let off = grown(Setup::simulated().preload().env("VRAMTRACE_OUT", "off")).ok();
     assert_eq!(off.stdout, bare.stdout);
 
-    let setup = Setup::simulated().cap("20GiB").env("VRAMTRACE_OOM_REPORT", "off");
+    let setup = Setup::simulated().cap("20GiB").env("VRAMTRACE_OOM_REPORT", "off").contradicts();
     let capped = Program::c("exhausted").run(setup.arg("growth").arg(MANY).arg("20480")).ok();
     let refused: Vec<&str> =
         capped.stdout.lines().filter(|line| line.contains("of result 2")).collect();
@@ -157,7 +158,7 @@ fn nothing_that_has_grown_ends_the_program() {
 /// Over a driver that needs no memory. `maps` takes seconds where a process may have very many.
 fn limited(setup: Setup, when: &str, what: &str) -> Run {
     let setup = setup.env("LD_LIBRARY_PATH", crate::sanitizers::plain_driver());
-    Program::c("limited").run(setup.arg(when).arg(what))
+    Program::c("limited").run(setup.contradicts().arg(when).arg(what))
 }
 
 #[test]

@@ -149,6 +149,8 @@ impl Source {
 
     fn outputs(&self) -> Vec<Output> {
         let scratch = Scratch::new();
+        // verify.rs says which of them agree with themselves.
+        scratch.contradicts();
         self.unpack(&scratch.0);
         self.commands.iter().map(|command| Output::of(command, &self.name, &scratch.0)).collect()
     }
