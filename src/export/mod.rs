@@ -35,7 +35,7 @@ pub enum TimelineFormat {
     Csv,
     /// The Trace Event format: chrome://tracing and others.
     Chrome,
-    /// Perfetto's protobuf: https://ui.perfetto.dev.
+    /// Perfetto's protobuf: <https://ui.perfetto.dev>.
     Perfetto,
 }
 

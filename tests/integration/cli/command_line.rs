@@ -135,7 +135,8 @@ fn alone_it_names_the_first_commands_and_later_the_newest_runs_verdict() {
 #[test]
 fn a_run_ends_with_verdict_line_and_next_command() {
     let scratch = Scratch::new();
-    (sim(), shim());
+    sim();
+    shim();
     for name in ["gpu.py", "server.py", "train.py"] {
         let from = repository().join("docs/programs").join(name);
         std::fs::copy(from, scratch.0.join(name)).unwrap();

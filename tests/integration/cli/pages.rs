@@ -152,7 +152,8 @@ fn run(page: &Path, wrong: &mut Vec<String>) {
 
 #[test]
 fn what_the_pages_show_is_what_is_printed() {
-    (shim(), sim());
+    shim();
+    sim();
     let mut wrong = Vec::new();
     for page in pages() {
         run(&page, &mut wrong);

@@ -35,7 +35,8 @@ fn a_library_on_a_noexec_mount_is_named_and_nothing_is_run() {
 #[test]
 fn where_the_working_directory_cannot_be_written_the_trace_goes_to_tmpdir() {
     let scratch = Scratch::new();
-    (sim(), shim());
+    sim();
+    shim();
     let programs = repository().join("docs/programs");
     let mut run = vramtrace();
     run.args(["run", "--simulate", "python3", "-c", TAKE]).current_dir("/sys");

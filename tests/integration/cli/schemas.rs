@@ -125,7 +125,8 @@ fn every_document_of_the_kept_traces_is_what_its_schema_says() {
 #[test]
 fn run_doctor_and_ps_are_what_their_schemas_say() {
     let scratch = Scratch::new();
-    (sim(), shim());
+    sim();
+    shim();
     for name in ["gpu.py", "server.py", "train.py"] {
         let from = repository().join("docs/programs").join(name);
         std::fs::copy(from, scratch.0.join(name)).unwrap();
