@@ -47,8 +47,6 @@ say "the shipped library has no test hooks"
 scripts/check-release.sh
 
 scripts/sanitize.sh loom
-say "the page of report --html"
-scripts/web.sh
 
 say "Python clients over the simulated driver"
 scripts/test-clients.sh

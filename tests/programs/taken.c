@@ -12,6 +12,7 @@
      reset        the primary context is reset
      alloc        cuMemAlloc of 64 MiB; prints the result
      threads      4 threads, each with first launches of their own modules, and allocations beside
+     rest         three seconds in which nearly nothing is done
      many         200 modules, loaded and launched, and how often the thread waited meanwhile
      fork         a child that touches CUDA and ends
    After each step: what NVML says of this process. */
@@ -135,6 +136,18 @@ static void threads(CUcontext context) {
     for (int i = 0; i < 4; i++) pthread_join(ids[i], NULL);
 }
 
+/* NVML is asked the less often the longer it took: long enough for one more reading on a busy machine. It
+   comes at the first call after a pause, which is each time a free. */
+static void rest(void) {
+    CUdeviceptr p;
+    MUST(CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&p, 4 << 20));
+    for (int i = 0; i < 150; i++) {
+        usleep(20000);
+        MUST(CALL(cuMemFree_v2, (CUdeviceptr))(p));
+        if (i < 149) MUST(CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&p, 4 << 20));
+    }
+}
+
 static long waits(void) {
     struct rusage usage;
     getrusage(RUSAGE_THREAD, &usage);
@@ -172,6 +185,7 @@ int main(int count, char **steps) {
         else if (!strcmp(step, "kernel")) kernel();
         else if (!strcmp(step, "graph")) graph();
         else if (!strcmp(step, "threads")) threads(context);
+        else if (!strcmp(step, "rest")) rest();
         else if (!strcmp(step, "many")) many();
         else if (!strcmp(step, "fork")) child();
         else if (!strcmp(step, "stack")) MUST(CALL(cuCtxSetLimit, (int, size_t))(0, 4096));

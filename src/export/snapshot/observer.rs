@@ -294,6 +294,20 @@ impl<'w> SnapshotObserver<'w> {
 
     fn went(&mut self, at: &Stamped, range: Range<u64>) {
         self.settle();
+        // A block that stands for driver memory ends as a whole: what stays of it comes again.
+        let partly = |(span, memory): &(Range<u64>, Memory)| {
+            let inside = range.start <= span.start && span.end <= range.end;
+            memory.role == MemoryRole::Other && !inside
+        };
+        let whole: Vec<_> = self.layout.memory.over(range.clone()).filter(partly).collect();
+        for (span, memory) in whole {
+            self.went(at, span.clone());
+            for rest in [span.start..range.start, range.end..span.end] {
+                if !rest.is_empty() {
+                    self.came(at, rest, memory, true);
+                }
+            }
+        }
         for (part, memory) in self.layout.memory.cut(range) {
             self.clear(at, &part);
             if !self.tells(at) {

@@ -148,7 +148,7 @@ fn the_program_sees_no_difference() {
 #[test]
 fn threads_that_load_and_allocate_at_once_are_counted_once() {
     for _ in 0..3 {
-        let run = run("threads launch", Setup::simulated().preload());
+        let run = run("threads launch rest", Setup::simulated().preload());
         let device = device(&run, 0);
         assert_eq!(device["process_bytes"], nvml(&run));
         adds_up(&device);
