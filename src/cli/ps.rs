@@ -1,6 +1,7 @@
 //! `vramtrace ps`: who runs, and what they hold.
 
 use serde::Serialize;
+use vramtrace_format::LiveSite;
 use vramtrace_format::live::LiveState;
 use vramtrace_format::uuid;
 use vramtrace_reader::report::text::layout::{BAD, PLAIN, Table};
@@ -44,6 +45,21 @@ struct LiveProcessFacts {
     /// Seconds since its start at which the figures were stored.
     updated_at_s: f64,
     devices: Vec<LiveDeviceFacts>,
+    /// Who holds most, the largest first. At most 64; none of a process of an earlier version.
+    sites: Vec<SiteFacts>,
+}
+
+#[derive(Serialize)]
+struct SiteFacts {
+    device: Option<u8>,
+    bytes: u64,
+    allocations: u64,
+    /// Who asked for it.
+    library: Option<String>,
+    /// `driver`, or `tensor`: blocks of PyTorch's cache.
+    level: &'static str,
+    /// The stack's id in the trace.
+    stack: u32,
 }
 
 #[derive(Serialize)]
@@ -64,6 +80,11 @@ struct LiveDeviceFacts {
     refused_by_cap: u64,
     refused_by_driver: u64,
     would_have_refused: u64,
+    /// In PyTorch's cache, and in no block.
+    free_cache_bytes: u64,
+    resident_bytes: u64,
+    /// Unmapped, its address kept.
+    paused_bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -141,6 +162,9 @@ fn process_facts(process: &LiveProcess) -> LiveProcessFacts {
         refused_by_cap: device.refused_by_cap,
         refused_by_driver: device.refused_by_driver,
         would_have_refused: device.warned,
+        free_cache_bytes: device.free_cache,
+        resident_bytes: device.resident,
+        paused_bytes: device.paused,
     });
     LiveProcessFacts {
         pid: process.pid,
@@ -149,6 +173,18 @@ fn process_facts(process: &LiveProcess) -> LiveProcessFacts {
         group: process.group.clone(),
         updated_at_s: process.updated_ns as f64 / 1e9,
         devices: devices.collect(),
+        sites: process.sites.iter().map(site_facts).collect(),
+    }
+}
+
+fn site_facts(site: &LiveSite) -> SiteFacts {
+    SiteFacts {
+        device: (site.ordinal != u8::MAX).then_some(site.ordinal),
+        bytes: site.bytes,
+        allocations: site.count,
+        library: (!site.library.is_empty()).then(|| clean(&site.library)),
+        level: if site.of_framework { "tensor" } else { "driver" },
+        stack: site.stack.0,
     }
 }
 

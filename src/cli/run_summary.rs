@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use vramtrace_format::DeviceId;
+use vramtrace_reader::analysis::ranks::{self, Card};
 use vramtrace_reader::analysis::{self, Moment};
 use vramtrace_reader::replay::{DeviceState, State};
 use vramtrace_reader::trace::{self, Trace};
@@ -40,7 +41,10 @@ pub fn print(ended: &RunResult) {
         several => message(format_args!("{} in {shown}", count(several.len() as u64, "trace"))),
     }
     match trace::load(&traces) {
-        Ok(loaded) => lines(&figures(loaded.traces), ended.status).iter().for_each(message),
+        Ok(loaded) => {
+            let together = of_cards(&loaded.traces);
+            lines(&figures(loaded.traces), together, ended.status).iter().for_each(message);
+        }
         Err(error) => message(error),
     }
     if let Some(cap) = ended.cap.as_ref().filter(|_| traces.len() > 1) {
@@ -49,6 +53,13 @@ pub fn print(ended: &RunResult) {
         ));
     }
     message(format_args!("see more: vramtrace report {shown}"));
+}
+
+/// What the processes of each card held together. `None`: there is one process; or a trace is so long
+/// that somebody would wait.
+fn of_cards(traces: &[Trace]) -> Option<Vec<Card>> {
+    let short = traces.len() > 1 && traces.iter().all(|trace| trace.len() <= LONG);
+    short.then(|| ranks::cards(&ranks::read(traces, &|_, _| {})))
 }
 
 /// One process at its end.
@@ -93,7 +104,7 @@ fn figures(traces: Vec<Trace>) -> Vec<Figures> {
 }
 
 /// Peak, what is left, refusals, processes.
-fn lines(processes: &[Figures], status: Status) -> [String; 4] {
+fn lines(processes: &[Figures], together: Option<Vec<Card>>, status: Status) -> [String; 4] {
     let mut peaks: BTreeMap<DeviceId, u64> = BTreeMap::new();
     let mut live: BTreeMap<DeviceId, u64> = BTreeMap::new();
     let (mut allocations, mut by_cap, mut by_driver) = (0, 0, 0);
@@ -105,13 +116,13 @@ fn lines(processes: &[Figures], status: Status) -> [String; 4] {
         by_cap += state.refused_by_cap;
         by_driver += state.refused_by_driver;
     }
-    let several = processes.len() > 1;
+    let peak = match together.filter(|cards| !cards.is_empty()) {
+        Some(cards) => by_card(&cards),
+        None if processes.len() > 1 => by_device(&peaks) + " (the highest of one process)",
+        None => by_device(&peaks),
+    };
     [
-        format!(
-            "  peak       {}{}",
-            by_device(&peaks),
-            if several { " (the highest of one process)" } else { "" }
-        ),
+        format!("  peak       {peak}"),
         format!("  at the end {} in {}", by_device(&live), count(allocations, "allocation")),
         format!("  refused    {by_cap} by the cap, {by_driver} by the driver"),
         format!("  processes  {} took GPU memory: {}", processes.len(), ends(processes, status)),
@@ -137,6 +148,23 @@ fn ends(processes: &[Figures], status: Status) -> String {
     }
     let words = counts.into_iter().map(|((_, how), count)| format!("{count} {how}"));
     words.collect::<Vec<_>>().join(", ")
+}
+
+/// The fullest cards, each with what its processes held at one moment.
+fn by_card(cards: &[Card]) -> String {
+    let name = |card: &Card| match &card.info {
+        Some(info) => info.uuid_text(),
+        None => "unknown device".into(),
+    };
+    let one = |card: &Card| {
+        let together = if card.users.len() > 1 { ", all processes together" } else { "" };
+        format!("{}: {}{together}", name(card), gib(card.peak_bytes))
+    };
+    let mut parts: Vec<String> = cards.iter().take(NAMED).map(one).collect();
+    if cards.len() > NAMED {
+        parts.push(format!("and {} more", cards.len() - NAMED));
+    }
+    parts.join("; ")
 }
 
 fn by_device(bytes: &BTreeMap<DeviceId, u64>) -> String {

@@ -32,7 +32,7 @@ impl Replay {
             device.move_peak(at.offset);
         }
         let sums = &mut device.cache;
-        sums.add_block(live.size, !known);
+        sums.add_block(live.weigh(live.size), live.weigh(1), !known);
         sums.reserve(grown.into());
         sums.refusals_recovered = sums.refusals_recovered.saturating_add(absorbed);
         sums.went_on |= how != AllocCause::Checkpoint;
@@ -54,8 +54,8 @@ impl Replay {
     ) {
         let outside = self.state.cache.displace(key.number).unwrap_or(0);
         let sums = &mut self.device(live.device).cache;
-        sums.remove_block(live.size, outside);
-        sums.frees = sums.frees.saturating_add(1);
+        sums.remove_block(live.weigh(live.size), live.weigh(1), live.weigh(outside));
+        sums.frees = sums.frees.saturating_add(live.weigh(1));
         observer.on_block_free(at, key.number, &live, how);
         self.tell_changed(at, live.device, observer);
     }

@@ -3,6 +3,7 @@
 
 pub mod json;
 mod leak_evidence;
+pub mod names;
 pub mod oom;
 mod segments;
 #[cfg(test)]

@@ -24,7 +24,7 @@ const FORMAT: Layout = Layout {
     layers: &[
         &["error", "holes", "ids", "kind", "lines", "proc", "secrets", "size", "stackspec", "uuid"],
         &["capspec", "physical", "record"],
-        &["header", "oom", "pages", "escape", "policy"],
+        &["header", "oom", "pages", "escape", "policy", "summary"],
         &["layers", "window"],
         &["read", "write"],
     ],

@@ -1,7 +1,7 @@
 //! What is done at the end of a call, outside all locks.
 
-use crate::hooks::before_call;
 use crate::hooks::state::Process;
+use crate::hooks::{before_call, live_sites};
 use crate::runtime::{log, own_stack, reserve};
 use vramtrace_format::StopReason;
 
@@ -15,7 +15,7 @@ pub fn after_call(process: &'static Process) {
         before_call::report_news(process);
     }
     if process.trace_writer.is_due() {
-        own_stack::run(|| process.trace_writer.maintain(process, false));
+        own_stack::run(|| maintain(process));
         process.nvml.now_and_then(process);
     }
 }
@@ -38,6 +38,11 @@ pub fn after_block(process: &'static Process) {
         stop_for_want_of_memory(process);
     }
     if process.trace_writer.is_due_after_block() {
-        own_stack::run(|| process.trace_writer.maintain(process, false));
+        own_stack::run(|| maintain(process));
     }
+}
+
+fn maintain(process: &'static Process) {
+    process.trace_writer.maintain(process, false);
+    live_sites::refresh(process);
 }

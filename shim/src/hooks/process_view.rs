@@ -51,6 +51,12 @@ impl ProcessView for Process {
             total_bytes: known.map_or(0, |known| known.total_bytes),
             uuid: known.map_or([0; 16], |known| known.uuid),
             only_warns: self.cap.only_warns(),
+            free_cache: self
+                .torch_totals
+                .of(device)
+                .map_or(0, |cache| cache.reserved.saturating_sub(cache.allocated)),
+            resident: counters.live,
+            paused: 0,
         }
     }
 
@@ -60,6 +66,17 @@ impl ProcessView for Process {
         } else {
             self.torch_totals.ask();
         }
+    }
+
+    fn summary(&self, emit: &mut dyn FnMut(&Event)) {
+        for device in self.devices() {
+            emit(&Event::SummaryDevice(self.counters(device)));
+            self.ledger.summary(device, emit);
+        }
+    }
+
+    fn cache_ooms(&self) -> u32 {
+        self.oom.cache_ooms()
     }
 
     fn begin_checkpoint(&self, id: u32, append: &mut dyn FnMut()) {

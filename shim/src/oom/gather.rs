@@ -9,6 +9,7 @@ use super::words::{Findings, Holder, Limit};
 use crate::oom::held;
 use crate::oom::sources::Sources;
 use crate::runtime::fixed_hash::HashMap;
+use vramtrace_format::oom::OtherLimit;
 use vramtrace_format::{Definition, DeviceId, Header, PostMortem, RefusedBy, StackId, Told};
 
 /// Stacks whose lines are named, but for the request's own.
@@ -94,6 +95,7 @@ fn find(p: Sources, asked: &Asked, mut names: Names) -> Findings {
         },
         neighbours: Vec::new(),
         expandable: is_expandable(p),
+        other: OtherLimit::of(|name| p.config.setting(name)),
         trace: None,
         quiet_s: None,
     }

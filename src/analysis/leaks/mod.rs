@@ -26,6 +26,7 @@ mod growth;
 mod headroom;
 mod judge;
 mod lines;
+mod merged;
 mod observer;
 mod series;
 mod suppress;
@@ -35,6 +36,7 @@ mod trend;
 mod verdict;
 
 pub use growth::{Growth, KeptReason};
+pub use merged::{MergedLeak, merge};
 pub use suppress::{BadRule, Suppressions};
 pub use verdict::{Kept, Leak, LeakReason, Leaks, Pooled, Suppressed, Verdict};
 

@@ -86,17 +86,17 @@ impl CacheSums {
         self.ooms > 0 && !self.went_on
     }
 
-    pub(in crate::replay) fn add_block(&mut self, size: u64, outside: bool) {
+    pub(in crate::replay) fn add_block(&mut self, size: u64, number: u64, outside: bool) {
         self.allocated = self.allocated.saturating_add(size);
-        self.blocks = self.blocks.saturating_add(1);
+        self.blocks = self.blocks.saturating_add(number);
         if outside {
             self.outside = self.outside.saturating_add(size);
         }
     }
 
-    pub(in crate::replay) fn remove_block(&mut self, size: u64, outside: u64) {
+    pub(in crate::replay) fn remove_block(&mut self, size: u64, number: u64, outside: u64) {
         self.allocated = self.allocated.saturating_sub(size);
-        self.blocks = self.blocks.saturating_sub(1);
+        self.blocks = self.blocks.saturating_sub(number);
         self.outside = self.outside.saturating_sub(outside);
     }
 

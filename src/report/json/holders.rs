@@ -3,6 +3,7 @@
 use serde::Serialize;
 use vramtrace_format::DeviceId;
 
+use super::run::HeldFacts;
 use super::stack::{StackFacts, stack_facts, why_no_frames};
 use crate::analysis::{
     GroupBy, Holder, Holdings, NamedHoldings, Process, StackClassifier, autograd, bytes_on,
@@ -22,6 +23,9 @@ pub struct HoldersReport {
     pub level: &'static str,
     /// Largest first.
     pub holders: Vec<HolderFacts>,
+    /// Of several processes: each holder once.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub merged: Vec<HeldFacts>,
     /// Peaks of which the trace has the height alone: their events are missing.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_known: Vec<NotKnownFacts>,

@@ -8,6 +8,7 @@ pub mod leaks;
 pub mod oom;
 pub mod phases;
 pub mod process;
+pub mod run;
 mod stack;
 mod torch;
 pub mod whatif;

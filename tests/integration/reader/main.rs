@@ -11,5 +11,6 @@ mod outputs;
 mod printed_text;
 mod recorded_demo;
 mod report;
+mod run_summaries;
 mod stacks_export;
 mod timeline_export;

@@ -186,6 +186,17 @@ impl ProcessView for Fake {
         LiveDevice { live: counters.live, peak: counters.peak, ..LiveDevice::default() }
     }
 
+    fn summary(&self, emit: &mut dyn FnMut(&Event)) {
+        for device in self.devices() {
+            emit(&Event::SummaryDevice(self.counters(device)));
+            self.ledger.summary(device, emit);
+        }
+    }
+
+    fn cache_ooms(&self) -> u32 {
+        0
+    }
+
     fn begin_checkpoint(&self, id: u32, append: &mut dyn FnMut()) {
         self.ledger.begin_checkpoint(id, append);
     }

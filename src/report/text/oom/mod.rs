@@ -3,10 +3,12 @@
 mod full;
 mod list;
 mod short;
+mod swallowed;
 #[cfg(test)]
 mod tests;
 mod wording;
 
 pub use full::{OomOptions, text};
-pub use list::{none, others};
+pub use list::{none, none_of, others};
 pub(super) use short::fatal;
+pub use swallowed::swallowed;

@@ -44,12 +44,14 @@ fn one_fatal(fatal: &PostMortem) -> String {
         _ if fatal.oom.level == Level::Driver => {
             format!("too much: a call of the driver's asked {}", size(fatal.oom.size))
         }
-        Cause::Cap | Cause::Card | Cause::Torch | Cause::Unknown => format!(
-            "too much: asked {}; {} in tensors, {} free in PyTorch's cache",
-            size(fatal.oom.size),
-            size(fatal.allocated),
-            size(fatal.free)
-        ),
+        Cause::Cap | Cause::Card | Cause::Mps | Cause::Cgroup | Cause::Torch | Cause::Unknown => {
+            format!(
+                "too much: asked {}; {} in tensors, {} free in PyTorch's cache",
+                size(fatal.oom.size),
+                size(fatal.allocated),
+                size(fatal.free)
+            )
+        }
     };
     out.push_str(&format!("{}  {cause}\n", paint(BOLD, "CAUSE")));
     if let Some(remedy) = &fatal.remedy {
