@@ -5,5 +5,6 @@ mod doctor;
 mod gate;
 mod pack;
 mod phases;
+mod python_package;
 mod run;
 mod summary;
