@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-BIN = ROOT / "target" / "release"
+BIN = Path(os.environ.get("VRAMTRACE_BIN") or ROOT / "target" / "release")
 work = Path(tempfile.mkdtemp(prefix="vramtrace-bench-"))
 sim = work / "sim"
 sim.mkdir()

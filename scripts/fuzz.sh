@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fuzzes the trace reader and what imports others' files: the committed corpus, then SECONDS (default 20) of new inputs in all.
+# Fuzzes the trace reader, what imports others' files, the commands, and the pages in shared memory: the committed corpus, then SECONDS (default 20) of new inputs in all.
 # The corpus is made by: cargo run -p vramtrace-format --example corpus -- fuzz/corpus
 # Needs cargo-fuzz (`cargo install cargo-fuzz`); without it, says SKIP and ends well.
 # A crash is kept in fuzz/artifacts/ and makes this fail.
@@ -13,7 +13,9 @@ if ! cargo fuzz --version >/dev/null 2>&1; then
     echo "SKIP fuzz: cargo-fuzz is not installed (cargo install cargo-fuzz)"
     exit 0
 fi
-targets=(reader records import)
+targets=(reader records import pages commands)
+cargo build --quiet --release --bin vramtrace
+export VRAMTRACE_BIN=$PWD/target/release/vramtrace
 share=$((seconds / ${#targets[@]}))
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

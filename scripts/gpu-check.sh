@@ -3,8 +3,8 @@
 # client that is not installed (torch, CuPy, JAX, numba, Triton, nvcc, a second GPU) is SKIPped by name.
 #
 #   scripts/gpu-check.sh [same] [cap] [cost] [nccl] [stacks] [steps] [tensors] [truth] [whatif] [demo]
-#                        [marks] [leaks] [limits] [oom]
-#   default: all
+#                        [marks] [leaks] [limits] [oom] [suites]
+#   default: all but suites, which needs the tests of others (scripts/gpu/suites.py)
 #
 # VRAMTRACE_BIN=DIR   where vramtrace and libvramtrace.so are (default target/release)
 # VRAMTRACE_LOGS=DIR  where logs and traces go (default a temporary directory)

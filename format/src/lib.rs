@@ -62,6 +62,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod atomics;
 pub mod capspec;
 pub mod error;
 pub mod escape;

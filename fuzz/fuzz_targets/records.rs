@@ -2,46 +2,19 @@
 //! The input is the inside of a window, taken for one of each kind.
 #![no_main]
 
+mod repaired;
+
 use libfuzzer_sys::fuzz_target;
+use repaired::{trace, words};
 use std::sync::atomic::{AtomicU64, Ordering};
-use vramtrace_format::word::{Check, Head, check};
 use vramtrace_format::*;
 
-/// A trace of one window with this inside, cut behind it, every check set right.
-fn trace(kind: WindowKind, inside: &[u64]) -> Vec<u8> {
-    let header = WindowHeader { kind, slots: 1, sequence: 0, slot: 0, base_time_ns: 0, file: 0 };
-    let window: Vec<_> = (0..SLOT / 8).map(|_| AtomicU64::new(0)).collect();
-    WindowWriter::begin(&window, header);
-    let len = 8 + inside.len().min(SLOT / 8 - 8);
-    let mut words: Vec<u64> = window[..8].iter().map(|w| w.load(Ordering::Relaxed)).collect();
-    words.extend(&inside[..len - 8]);
-    let mut at = 8;
-    while at < len {
-        let head = Head::unpack(words[at]);
-        let end = at + head.len as usize;
-        if head.kind == 0 || head.len == 0 || end > len {
-            at += 1;
-            continue;
-        }
-        let covered = if head.kind == code::PAD { at + 1 } else { end };
-        let sum = check(Check::of_file(0), &words[at..covered]);
-        words[at] = Head { check: sum.sum16(slot_offset(0) + 8 * at as u64), ..head }.pack();
-        at = end;
-    }
-    let mut bytes = Header::default().to_page().to_vec();
-    bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
-    bytes
-}
-
 fuzz_target!(|input: &[u8]| {
-    let inside: Vec<u64> = input
-        .chunks_exact(8)
-        .filter_map(|bytes| bytes.try_into().ok().map(u64::from_le_bytes))
-        .collect();
-    let bytes = trace(WindowKind::Definitions, &inside);
+    let inside = words(input);
+    let bytes = trace(&[(WindowKind::Definitions, &inside)]);
     let reader = TraceReader::new(&bytes).expect("its header is sound");
     reader.definitions().count();
-    let bytes = trace(WindowKind::Events, &inside);
+    let bytes = trace(&[(WindowKind::Events, &inside)]);
     let reader = TraceReader::new(&bytes).expect("its header is sound");
     let events: Vec<_> = reader.events().collect();
     assert!(events.is_sorted_by(|a, b| a.offset < b.offset));
@@ -58,14 +31,14 @@ fuzz_target!(|input: &[u8]| {
         base_time_ns: 0,
         file: 0,
     };
-    let words: Vec<_> = (0..header.bytes() / 8).map(|_| AtomicU64::new(0)).collect();
-    let writer = WindowWriter::begin(&words, header);
+    let window: Vec<_> = (0..header.bytes() / 8).map(|_| AtomicU64::new(0)).collect();
+    let writer = WindowWriter::begin(&window, header);
     for stamped in &events {
         let appended = writer.append(stamped.thread, 0, &stamped.event);
         assert!(matches!(appended, Appended::At { .. }));
     }
     let mut copy = Header::default().to_page().to_vec();
-    copy.extend(words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()));
+    copy.extend(window.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()));
     let reader = TraceReader::new(&copy).expect("its header is sound");
     let again: Vec<_> = reader.events().map(|stamped| stamped.event).collect();
     let whole = |event: &Event| match *event {

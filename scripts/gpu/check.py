@@ -19,6 +19,7 @@ demo   a training run that fragmentation ends under a cap, packed as recorded.vt
 marks  phases of torch.cuda.nvtx
 leaks  training loops that keep something, and some that do not: the line that is named, the run's
        exit status under --fail-on-leak, and one that is asked while it runs
+suites the tests of PyTorch, CuPy and numba, bare and preloaded; only when named (suites.py says how)
 
 Exit status 1 if any line says FAIL.
 """
@@ -37,6 +38,7 @@ import limits
 import marks
 import oom
 import stacks
+import suites
 import tensors
 import truth
 import whatif
@@ -369,6 +371,10 @@ def section_whatif():
         print(f"SKIP whatif: no {missing}")
         return
     whatif.section(sys.modules[__name__])
+
+
+def section_suites():
+    suites.section(sys.modules[__name__])
 
 
 def section_demo():

@@ -1,5 +1,6 @@
 //! What the environment asks for. All `VRAMTRACE_*` variables are read here, once a process, at
 //! its first use of CUDA.
+#![allow(clippy::disallowed_methods)] // once, at the start
 
 use crate::runtime::log;
 use std::ffi::{CStr, OsStr, OsString};
@@ -11,7 +12,7 @@ use vramtrace_format::size;
 use vramtrace_format::stackspec::{self, Languages, Tensors};
 
 /// Every variable there is; others get a line with the nearest of these.
-pub const KNOWN: [&str; 19] = [
+pub const KNOWN: [&str; 16] = [
     "VRAMTRACE_OUT",
     "VRAMTRACE_MAX",
     "VRAMTRACE_CAP",
@@ -28,10 +29,21 @@ pub const KNOWN: [&str; 19] = [
     "VRAMTRACE_SIM_STATE",
     "VRAMTRACE_SIM_NVML",
     "VRAMTRACE_SIM_FAULT",
+];
+
+/// Whether the variables that let this library fail on purpose are looked at.
+pub const TEST_HOOKS: bool = cfg!(any(debug_assertions, feature = "test-hooks"));
+
+/// Those variables. An optimised library has none of these names in it.
+#[cfg(any(debug_assertions, feature = "test-hooks"))]
+pub const OF_TESTS: &[&str] = &[
     "VRAMTRACE_TEST_PANIC",
     "VRAMTRACE_TEST_CLOCK",
+    "VRAMTRACE_TEST_NO_MEMORY",
     "VRAMTRACE_TEST_NO_PAGES",
 ];
+#[cfg(not(any(debug_assertions, feature = "test-hooks")))]
+pub const OF_TESTS: &[&str] = &[];
 
 /// Variables of others that say how memory is handled: what they were is told in the trace.
 pub const SETTINGS: [&str; 11] = [
@@ -194,8 +206,7 @@ impl Config {
                 }
                 Some("VRAMTRACE_TENSORS") => config.set_tensors(&value),
                 Some("VRAMTRACE_OOM_REPORT") => config.set_oom_report(&value),
-                Some("VRAMTRACE_TEST_PANIC") => config.test_panic = value.into_string().ok(),
-                Some("VRAMTRACE_TEST_CLOCK") => config.test_clock = !value.is_empty(),
+                Some(hook) if OF_TESTS.contains(&hook) => config.set_hook(hook, value),
                 Some("XDG_RUNTIME_DIR") if value.as_bytes().first() == Some(&b'/') => {
                     config.runtime_directory = Some(value.into())
                 }
@@ -208,6 +219,15 @@ impl Config {
             }
         }
         config
+    }
+
+    fn set_hook(&mut self, name: &str, value: OsString) {
+        match name.rsplit('_').next() {
+            Some("PANIC") => self.test_panic = value.into_string().ok(),
+            Some("CLOCK") => self.test_clock = !value.is_empty(),
+            // Read where pages are asked for: `runtime::hash_table`.
+            _ => {}
+        }
     }
 
     /// Says what was wrong with the environment: once, by whoever made the process state.

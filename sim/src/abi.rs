@@ -4,6 +4,8 @@
 
 use std::ffi::{c_char, c_void};
 
+pub use crate::param::{In, Out};
+
 pub const KIB: u64 = 1 << 10;
 pub const MIB: u64 = 1 << 20;
 pub const GIB: u64 = 1 << 30;
@@ -76,6 +78,7 @@ pub struct AllocNodeParams {
     pub pointer: Pointer,
 }
 
+#[derive(Clone, Copy)]
 #[repr(C)]
 pub struct GraphNodeParams {
     pub kind: i32,
@@ -200,6 +203,7 @@ pub struct HostNodeParams {
 pub type HostFunction = unsafe extern "C" fn(*mut c_void);
 pub type StreamCallback = unsafe extern "C" fn(*mut c_void, i32, *mut c_void);
 
+#[derive(Clone, Copy)]
 #[repr(C)]
 pub struct InstantiateParams {
     pub flags: u64,
@@ -208,6 +212,7 @@ pub struct InstantiateParams {
     pub result: i32,
 }
 
+#[derive(Clone, Copy)]
 #[repr(C)]
 pub struct LaunchConfig {
     pub grid: [u32; 3],
@@ -236,7 +241,8 @@ pub struct MulticastProp {
 #[repr(C)]
 pub struct Uuid(pub [u8; 16]);
 
-pub type Name = *const c_char;
+/// A text that the program passes, or is given.
+pub type Name = In<c_char>;
 
 const _: () = {
     assert!(size_of::<AllocationProp>() == 32);

@@ -5,6 +5,7 @@
 //! so keep working in programs that close every descriptor.
 
 use crate::abi::{MIB, PAGE};
+use crate::system;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Far below the kernel's own choices (even with 32 random bits) and below where position
@@ -90,6 +91,8 @@ impl Aperture {
                 (false, Some(start)) => {
                     let at = (self.base + start * PAGE) as *mut libc::c_void;
                     let length = ((page - start) * PAGE) as usize;
+                    // SAFETY: whole pages of the aperture, which is mapped for good; nothing in this
+                    // library holds a reference into it.
                     unsafe { libc::madvise(at, length, libc::MADV_REMOVE) };
                     run = None;
                 }
@@ -106,6 +109,8 @@ impl Aperture {
             true => (self.fd, (address - self.base) as i64, 0),
             false => (-1, 0, libc::MAP_ANONYMOUS),
         };
+        // SAFETY: the range lies in the aperture, whose memory is the program's: no reference of ours
+        // points into it.
         unsafe {
             libc::mmap(
                 address as *mut _,
@@ -120,13 +125,13 @@ impl Aperture {
 }
 
 pub fn inode(fd: i32) -> Option<u64> {
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    (unsafe { libc::fstat(fd, &mut stat) } == 0).then_some(stat.st_ino)
+    system::stat(fd).map(|stat| stat.st_ino)
 }
 
 /// May a file be as long as this? Extending one beyond RLIMIT_FSIZE is a signal that kills.
 pub fn may_be_long(size: u64) -> bool {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the call fills the structure that it is given.
     unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) == 0 && limit.rlim_cur >= size }
 }
 
@@ -135,25 +140,25 @@ pub fn memory_file(name: &std::ffi::CStr, size: u64) -> Option<(i32, u64)> {
     if !may_be_long(size) {
         return None;
     }
-    unsafe {
-        let low = libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC);
-        if low < 0 {
-            return None;
+    // SAFETY: the name ends with NUL.
+    let low = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
+    if low < 0 {
+        return None;
+    }
+    // Out of the way of programs that expect the lowest descriptors.
+    let fd = match system::duplicate(low, 700) {
+        None => low,
+        Some(high) => {
+            system::close(low);
+            high
         }
-        // Out of the way of programs that expect the lowest descriptors.
-        let fd = match libc::fcntl(low, libc::F_DUPFD_CLOEXEC, 700) {
-            -1 => low,
-            high => {
-                libc::close(low);
-                high
-            }
-        };
-        match inode(fd) {
-            Some(inode) if libc::ftruncate(fd, size as i64) == 0 => Some((fd, inode)),
-            _ => {
-                libc::close(fd);
-                None
-            }
+    };
+    match inode(fd) {
+        // SAFETY: touches no memory.
+        Some(inode) if unsafe { libc::ftruncate(fd, size as i64) } == 0 => Some((fd, inode)),
+        _ => {
+            system::close(fd);
+            None
         }
     }
 }
@@ -162,6 +167,7 @@ fn map_fixed(wanted: u64, size: u64, fd: i32) -> Option<u64> {
     let backing = if fd < 0 { libc::MAP_ANONYMOUS } else { 0 };
     // Without the exact place (a sanitizer, valgrind) any other will do.
     for (at, fixed) in [(wanted, libc::MAP_FIXED_NOREPLACE), (0, 0)] {
+        // SAFETY: a new mapping, at a place where nothing is mapped.
         let got = unsafe {
             libc::mmap(
                 at as *mut _,
@@ -176,9 +182,11 @@ fn map_fixed(wanted: u64, size: u64, fd: i32) -> Option<u64> {
             continue;
         }
         if at != 0 && got as u64 != at {
+            // SAFETY: the mapping that was just made, elsewhere than wanted.
             unsafe { libc::munmap(got, size as usize) };
             continue;
         }
+        // SAFETY: the mapping that was just made; its contents stay.
         unsafe { libc::madvise(got, size as usize, libc::MADV_DONTDUMP) };
         return Some(got as u64);
     }
@@ -188,6 +196,7 @@ fn map_fixed(wanted: u64, size: u64, fd: i32) -> Option<u64> {
 /// A second view, at `to`, of the shared bytes mapped at `from`.
 pub fn map_again(from: u64, size: u64, to: u64) -> bool {
     // With an old size of 0 mremap duplicates a shared mapping instead of moving it.
+    // SAFETY: `to` lies in a reservation of the program, which holds no memory of ours.
     let got = unsafe {
         libc::mremap(
             from as *mut _,
@@ -203,6 +212,7 @@ pub fn map_again(from: u64, size: u64, to: u64) -> bool {
 /// Addresses that belong to nobody else and cannot be used yet.
 pub fn reserve_at(address: u64, size: u64, replace: bool) -> bool {
     let fixed = if replace { libc::MAP_FIXED } else { libc::MAP_FIXED_NOREPLACE };
+    // SAFETY: where nothing is mapped, or over a mapping of the program, which it gave up.
     let got = unsafe {
         libc::mmap(
             address as *mut _,
@@ -214,11 +224,13 @@ pub fn reserve_at(address: u64, size: u64, replace: bool) -> bool {
         )
     };
     if got != libc::MAP_FAILED && got as u64 != address {
+        // SAFETY: the mapping that was just made, elsewhere than wanted.
         unsafe { libc::munmap(got, size as usize) };
     }
     got as u64 == address
 }
 
 pub fn unreserve(address: u64, size: u64) {
+    // SAFETY: a reservation of the program, in which nothing is mapped any more.
     unsafe { libc::munmap(address as *mut _, size as usize) };
 }

@@ -105,7 +105,7 @@ fn check(desc: &Array3dDesc) -> Done {
     Ok(())
 }
 
-fn create_any(out: *mut Handle, desc: Array3dDesc) -> Done {
+fn create_any(out: Out<Handle>, desc: Array3dDesc) -> Done {
     let context = context::current()?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -121,29 +121,29 @@ fn create_any(out: *mut Handle, desc: Array3dDesc) -> Done {
     let array = Array { desc, device, context, address, size, level_of: 0 };
     let handle = new_handle();
     with(|all| all.arrays.insert(handle, array));
-    unsafe { *out = handle as Handle };
+    out.set(handle as Handle);
     Ok(())
 }
 
-pub unsafe fn create(out: *mut Handle, desc: *const ArrayDesc) -> Done {
-    let desc = unsafe { desc.as_ref() }.ok_or(Error::INVALID_VALUE)?;
-    let ArrayDesc { width, height, format, channels } = *desc;
+pub fn create(out: Out<Handle>, desc: In<ArrayDesc>) -> Done {
+    let desc = desc.get()?;
+    let ArrayDesc { width, height, format, channels } = desc;
     create_any(out, Array3dDesc { width, height, depth: 0, format, channels, flags: 0 })
 }
 
-pub unsafe fn create_v1(out: *mut Handle, desc: *const ArrayDescV1) -> Done {
-    let desc = unsafe { desc.as_ref() }.ok_or(Error::INVALID_VALUE)?;
+pub fn create_v1(out: Out<Handle>, desc: In<ArrayDescV1>) -> Done {
+    let desc = desc.get()?;
     let (width, height) = (desc.width as usize, desc.height as usize);
     let (format, channels) = (desc.format, desc.channels);
     create_any(out, Array3dDesc { width, height, depth: 0, format, channels, flags: 0 })
 }
 
-pub unsafe fn create_3d(out: *mut Handle, desc: *const Array3dDesc) -> Done {
-    create_any(out, *unsafe { desc.as_ref() }.ok_or(Error::INVALID_VALUE)?)
+pub fn create_3d(out: Out<Handle>, desc: In<Array3dDesc>) -> Done {
+    create_any(out, desc.get()?)
 }
 
-pub unsafe fn create_3d_v1(out: *mut Handle, desc: *const Array3dDescV1) -> Done {
-    let desc = unsafe { desc.as_ref() }.ok_or(Error::INVALID_VALUE)?;
+pub fn create_3d_v1(out: Out<Handle>, desc: In<Array3dDescV1>) -> Done {
+    let desc = desc.get()?;
     create_any(
         out,
         Array3dDesc {
@@ -171,7 +171,7 @@ pub fn storage(handle: Handle) -> Done<(Pointer, u64, u64)> {
     Ok((array.address, pitch, rows))
 }
 
-pub unsafe fn destroy(handle: Handle) -> Done {
+pub fn destroy(handle: Handle) -> Done {
     let array = find(handle)?;
     // A level goes with its mipmapped array.
     if array.level_of != 0 {
@@ -184,44 +184,44 @@ pub unsafe fn destroy(handle: Handle) -> Done {
     Ok(())
 }
 
-pub unsafe fn get_desc(out: *mut ArrayDesc, handle: Handle) -> Done {
+pub fn get_desc(out: Out<ArrayDesc>, handle: Handle) -> Done {
     let Array3dDesc { width, height, format, channels, .. } = find(handle)?.desc;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
-    unsafe { *out = ArrayDesc { width, height, format, channels } };
+    out.set(ArrayDesc { width, height, format, channels });
     Ok(())
 }
 
-pub unsafe fn get_desc_3d(out: *mut Array3dDesc, handle: Handle) -> Done {
+pub fn get_desc_3d(out: Out<Array3dDesc>, handle: Handle) -> Done {
     let desc = find(handle)?.desc;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
-    unsafe { *out = desc };
+    out.set(desc);
     Ok(())
 }
 
 /// Only arrays whose memory is mapped later have requirements to ask for; of others the driver
 /// refuses to tell them.
-fn write_requirements(out: *mut ArrayRequirements, flags: u32, size: u64, device: i32) -> Done {
+fn write_requirements(out: Out<ArrayRequirements>, flags: u32, size: u64, device: i32) -> Done {
     crate::device::by_ordinal(device)?;
     if out.is_null() || flags & DEFERRED == 0 {
         return Err(Error::INVALID_VALUE);
     }
     let size = round_up(size, PAGE)? as usize;
-    unsafe { *out = ArrayRequirements { size, alignment: PAGE as usize, reserved: [0; 4] } };
+    out.set(ArrayRequirements { size, alignment: PAGE as usize, reserved: [0; 4] });
     Ok(())
 }
 
-pub unsafe fn requirements(out: *mut ArrayRequirements, handle: Handle, device: i32) -> Done {
+pub fn requirements(out: Out<ArrayRequirements>, handle: Handle, device: i32) -> Done {
     let array = find(handle)?;
     write_requirements(out, array.desc.flags, array.size, device)
 }
 
-pub unsafe fn mipmapped_create(out: *mut Handle, desc: *const Array3dDesc, levels: u32) -> Done {
+pub fn mipmapped_create(out: Out<Handle>, desc: In<Array3dDesc>, levels: u32) -> Done {
     let context = context::current()?;
-    let desc = *unsafe { desc.as_ref() }.ok_or(Error::INVALID_VALUE)?;
+    let desc = desc.get()?;
     check(&desc)?;
     if out.is_null() || levels == 0 {
         return Err(Error::INVALID_VALUE);
@@ -267,11 +267,11 @@ pub unsafe fn mipmapped_create(out: *mut Handle, desc: *const Array3dDesc, level
         .collect();
     let whole = Mipmapped { desc, levels, device, context, address, size };
     with(|all| all.mipmapped.insert(handle, whole));
-    unsafe { *out = handle as Handle };
+    out.set(handle as Handle);
     Ok(())
 }
 
-pub unsafe fn mipmapped_destroy(handle: Handle) -> Done {
+pub fn mipmapped_destroy(handle: Handle) -> Done {
     let gone = with(|all| {
         let gone = all.mipmapped.remove(&(handle as usize))?;
         for level in &gone.levels {
@@ -286,7 +286,7 @@ pub unsafe fn mipmapped_destroy(handle: Handle) -> Done {
     Ok(())
 }
 
-pub unsafe fn mipmapped_level(out: *mut Handle, handle: Handle, level: u32) -> Done {
+pub fn mipmapped_level(out: Out<Handle>, handle: Handle, level: u32) -> Done {
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
@@ -294,15 +294,11 @@ pub unsafe fn mipmapped_level(out: *mut Handle, handle: Handle, level: u32) -> D
         let whole = all.mipmapped.get(&(handle as usize)).ok_or(Error::INVALID_HANDLE)?;
         whole.levels.get(level as usize).copied().ok_or(Error::INVALID_VALUE)
     })?;
-    unsafe { *out = found as Handle };
+    out.set(found as Handle);
     Ok(())
 }
 
-pub unsafe fn mipmapped_requirements(
-    out: *mut ArrayRequirements,
-    handle: Handle,
-    device: i32,
-) -> Done {
+pub fn mipmapped_requirements(out: Out<ArrayRequirements>, handle: Handle, device: i32) -> Done {
     let found = with(|all| {
         all.mipmapped.get(&(handle as usize)).map(|whole| (whole.desc.flags, whole.size))
     });

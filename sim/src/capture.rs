@@ -88,7 +88,7 @@ impl Capture {
     }
 }
 
-pub unsafe fn begin(stream: StreamArg, mode: i32) -> Done {
+pub fn begin(stream: StreamArg, mode: i32) -> Done {
     if !(0..=2).contains(&mode) {
         return Err(Error::INVALID_VALUE);
     }
@@ -98,22 +98,22 @@ pub unsafe fn begin(stream: StreamArg, mode: i32) -> Done {
     begin_in(stream, graph, Vec::new(), mode).inspect_err(|_| graph::discard(graph))
 }
 
-pub unsafe fn begin_v1(stream: StreamArg) -> Done {
-    unsafe { begin(stream, 0) }
+pub fn begin_v1(stream: StreamArg) -> Done {
+    begin(stream, 0)
 }
 
-pub unsafe fn begin_to_graph(
+pub fn begin_to_graph(
     stream: StreamArg,
     graph: Handle,
-    dependencies: *const Handle,
-    _data: *const u8,
+    dependencies: In<Handle>,
+    _data: In<u8>,
     count: usize,
     mode: i32,
 ) -> Done {
     if !(0..=2).contains(&mode) {
         return Err(Error::INVALID_VALUE);
     }
-    let after = unsafe { graph::handles(dependencies, count)? };
+    let after = graph::handles(dependencies, count)?;
     graph::check(graph as usize)?;
     begin_in(stream, graph as usize, after, mode)
 }
@@ -131,18 +131,18 @@ fn begin_in(stream: StreamArg, graph: usize, after: Vec<usize>, mode: i32) -> Do
     stream::begin(stream, Arc::new(capture))
 }
 
-pub unsafe fn end(stream: StreamArg, out: *mut Handle) -> Done {
+pub fn end(stream: StreamArg, out: Out<Handle>) -> Done {
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
     let capture = stream::end(stream)?;
     let was = capture.status.swap(ENDED, AcqRel);
     if was != ACTIVE {
-        unsafe { *out = std::ptr::null_mut() };
+        out.set(std::ptr::null_mut());
         graph::discard(capture.graph);
         return Err(Error::CAPTURE_INVALIDATED);
     }
-    unsafe { *out = capture.graph as Handle };
+    out.set(capture.graph as Handle);
     Ok(())
 }
 
@@ -156,74 +156,61 @@ fn status(stream: StreamArg) -> Done<(i32, Option<Arc<Capture>>)> {
     Ok((status, capture))
 }
 
-pub unsafe fn is_capturing(stream: StreamArg, out: *mut i32) -> Done {
+pub fn is_capturing(stream: StreamArg, out: Out<i32>) -> Done {
     let (status, _) = status(stream)?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
-    unsafe { *out = status };
+    out.set(status);
     Ok(())
 }
 
-pub unsafe fn info_v1(stream: StreamArg, out: *mut i32, id: *mut u64) -> Done {
-    let none = std::ptr::null_mut();
-    unsafe { info_v2(stream, out, id, none, none as *mut _, none as *mut _) }
+pub fn info_v1(stream: StreamArg, out: Out<i32>, id: Out<u64>) -> Done {
+    info_v2(stream, out, id, Out::none(), Out::none(), Out::none())
 }
 
-pub unsafe fn info_v2(
+pub fn info_v2(
     stream: StreamArg,
-    out: *mut i32,
-    id: *mut u64,
-    graph: *mut Handle,
-    dependencies: *mut *const Handle,
-    count: *mut usize,
+    out: Out<i32>,
+    id: Out<u64>,
+    graph: Out<Handle>,
+    dependencies: Out<In<Handle>>,
+    count: Out<usize>,
 ) -> Done {
     let (status, capture) = status(stream)?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
-    unsafe { *out = status };
+    out.set(status);
     let Some(capture) = capture.filter(|_| status == 1) else { return Ok(()) };
-    unsafe {
-        if !id.is_null() {
-            *id = capture.id;
-        }
-        if !graph.is_null() {
-            *graph = capture.graph as Handle;
-        }
-        let last = capture.last.lock().unwrap();
-        if !count.is_null() {
-            *count = last.len();
-        }
-        if !dependencies.is_null() {
-            // Valid until the next call on the stream, as the real driver's list is.
-            *dependencies = last.as_ptr() as *const Handle;
-        }
-    }
+    id.set(capture.id);
+    graph.set(capture.graph as Handle);
+    let last = capture.last.lock().unwrap();
+    count.set(last.len());
+    // Valid until the next call on the stream, as the real driver's list is.
+    dependencies.cast::<*const usize>().set(last.as_ptr());
     Ok(())
 }
 
-pub unsafe fn info_v3(
+pub fn info_v3(
     stream: StreamArg,
-    out: *mut i32,
-    id: *mut u64,
-    graph: *mut Handle,
-    dependencies: *mut *const Handle,
-    data: *mut *const u8,
-    count: *mut usize,
+    out: Out<i32>,
+    id: Out<u64>,
+    graph: Out<Handle>,
+    dependencies: Out<In<Handle>>,
+    data: Out<In<u8>>,
+    count: Out<usize>,
 ) -> Done {
-    if !data.is_null() {
-        unsafe { *data = std::ptr::null() };
-    }
-    unsafe { info_v2(stream, out, id, graph, dependencies, count) }
+    data.cast::<*const u8>().set(std::ptr::null());
+    info_v2(stream, out, id, graph, dependencies, count)
 }
 
-pub unsafe fn update(stream: StreamArg, list: *mut Handle, count: usize, flags: u32) -> Done {
+pub fn update(stream: StreamArg, list: Out<Handle>, count: usize, flags: u32) -> Done {
     let (status, capture) = status(stream)?;
     let Some(capture) = capture.filter(|_| status == 1) else {
         return Err(Error::ILLEGAL_STATE);
     };
-    let nodes = unsafe { graph::handles(list, count)? };
+    let nodes = graph::handles(list.input(), count)?;
     let mut last = capture.last.lock().unwrap();
     match flags {
         0 => last.extend(nodes),
@@ -233,20 +220,20 @@ pub unsafe fn update(stream: StreamArg, list: *mut Handle, count: usize, flags: 
     Ok(())
 }
 
-pub unsafe fn update_v2(
+pub fn update_v2(
     stream: StreamArg,
-    list: *mut Handle,
-    _data: *const u8,
+    list: Out<Handle>,
+    _data: In<u8>,
     count: usize,
     flags: u32,
 ) -> Done {
-    unsafe { update(stream, list, count, flags) }
+    update(stream, list, count, flags)
 }
 
-pub unsafe fn exchange_mode(mode: *mut i32) -> Done {
-    if mode.is_null() || !(0..=2).contains(&unsafe { *mode }) {
+pub fn exchange_mode(mode: Out<i32>) -> Done {
+    if !(0..=2).contains(&mode.get()?) {
         return Err(Error::INVALID_VALUE);
     }
-    unsafe { *mode = MODE.replace(*mode) };
+    mode.set(MODE.replace(mode.get()?));
     Ok(())
 }

@@ -211,7 +211,7 @@ fn pop() {
     TOP.set(BELOW.try_with(|below| below.borrow_mut().pop()).ok().flatten().flatten());
 }
 
-pub unsafe fn create(out: *mut Handle, flags: u32, ordinal: i32) -> Done {
+pub fn create(out: Out<Handle>, flags: u32, ordinal: i32) -> Done {
     let index = device::by_ordinal(ordinal)?;
     if out.is_null() || flags > 0xff {
         return Err(Error::INVALID_VALUE);
@@ -220,30 +220,30 @@ pub unsafe fn create(out: *mut Handle, flags: u32, ordinal: i32) -> Done {
     context.start()?;
     *context.references.lock().unwrap() = 1;
     push(Some(context));
-    unsafe { *out = context.handle() };
+    out.set(context.handle());
     Ok(())
 }
 
-pub unsafe fn create_v3(
-    out: *mut Handle,
-    _affinity: *mut std::ffi::c_void,
+pub fn create_v3(
+    out: Out<Handle>,
+    _affinity: Out<std::ffi::c_void>,
     _count: i32,
     flags: u32,
     ordinal: i32,
 ) -> Done {
-    unsafe { create(out, flags, ordinal) }
+    create(out, flags, ordinal)
 }
 
-pub unsafe fn create_v4(
-    out: *mut Handle,
-    _params: *mut std::ffi::c_void,
+pub fn create_v4(
+    out: Out<Handle>,
+    _params: Out<std::ffi::c_void>,
     flags: u32,
     ordinal: i32,
 ) -> Done {
-    unsafe { create(out, flags, ordinal) }
+    create(out, flags, ordinal)
 }
 
-pub unsafe fn destroy(handle: Handle) -> Done {
+pub fn destroy(handle: Handle) -> Done {
     let context = find(handle)?;
     if context.primary {
         return Err(Error::INVALID_CONTEXT);
@@ -255,17 +255,17 @@ pub unsafe fn destroy(handle: Handle) -> Done {
     Ok(())
 }
 
-pub unsafe fn attach(out: *mut Handle, _flags: u32) -> Done {
+pub fn attach(out: Out<Handle>, _flags: u32) -> Done {
     let context = current()?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
     *context.references.lock().unwrap() += 1;
-    unsafe { *out = context.handle() };
+    out.set(context.handle());
     Ok(())
 }
 
-pub unsafe fn detach(handle: Handle) -> Done {
+pub fn detach(handle: Handle) -> Done {
     let context = find(handle)?;
     if context.primary {
         return Err(Error::INVALID_CONTEXT);
@@ -274,7 +274,7 @@ pub unsafe fn detach(handle: Handle) -> Done {
     *references -= 1;
     let last = *references == 0;
     drop(references);
-    if last { unsafe { destroy(handle) } } else { Ok(()) }
+    if last { destroy(handle) } else { Ok(()) }
 }
 
 fn primary(index: usize) -> &'static Context {
@@ -282,7 +282,7 @@ fn primary(index: usize) -> &'static Context {
     map.get_or_insert_default().entry(index).or_insert_with(|| Context::new(index, true, 0))
 }
 
-pub unsafe fn primary_retain(out: *mut Handle, ordinal: i32) -> Done {
+pub fn primary_retain(out: Out<Handle>, ordinal: i32) -> Done {
     let context = primary(device::by_ordinal(ordinal)?);
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -292,11 +292,11 @@ pub unsafe fn primary_retain(out: *mut Handle, ordinal: i32) -> Done {
         context.start()?;
     }
     *references += 1;
-    unsafe { *out = context.handle() };
+    out.set(context.handle());
     Ok(())
 }
 
-pub unsafe fn primary_release(ordinal: i32) -> Done {
+pub fn primary_release(ordinal: i32) -> Done {
     let context = primary(device::by_ordinal(ordinal)?);
     let mut references = context.references.lock().unwrap();
     match *references {
@@ -308,7 +308,7 @@ pub unsafe fn primary_release(ordinal: i32) -> Done {
     Ok(())
 }
 
-pub unsafe fn primary_reset(ordinal: i32) -> Done {
+pub fn primary_reset(ordinal: i32) -> Done {
     let context = primary(device::by_ordinal(ordinal)?);
     let references = context.references.lock().unwrap();
     if context.is_alive() {
@@ -321,123 +321,123 @@ pub unsafe fn primary_reset(ordinal: i32) -> Done {
     Ok(())
 }
 
-pub unsafe fn primary_set_flags(ordinal: i32, flags: u32) -> Done {
+pub fn primary_set_flags(ordinal: i32, flags: u32) -> Done {
     let context = primary(device::by_ordinal(ordinal)?);
     context.flags.store(flags, Relaxed);
     Ok(())
 }
 
-pub unsafe fn primary_get_state(ordinal: i32, flags: *mut u32, active: *mut i32) -> Done {
+pub fn primary_get_state(ordinal: i32, flags: Out<u32>, active: Out<i32>) -> Done {
     let context = primary(device::by_ordinal(ordinal)?);
     if !flags.is_null() {
-        unsafe { *flags = context.flags.load(Relaxed) };
+        flags.set(context.flags.load(Relaxed));
     }
     if !active.is_null() {
-        unsafe { *active = context.is_alive() as i32 };
+        active.set(context.is_alive() as i32);
     }
     Ok(())
 }
 
-pub unsafe fn set_current(handle: Handle) -> Done {
+pub fn set_current(handle: Handle) -> Done {
     TOP.set(if handle.is_null() { None } else { Some(find(handle)?) });
     Ok(())
 }
 
-pub unsafe fn get_current(out: *mut Handle) -> Done {
+pub fn get_current(out: Out<Handle>) -> Done {
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
-    unsafe { *out = TOP.get().map_or(std::ptr::null_mut(), Context::handle) };
+    out.set(TOP.get().map_or(std::ptr::null_mut(), Context::handle));
     Ok(())
 }
 
-pub unsafe fn push_current(handle: Handle) -> Done {
+pub fn push_current(handle: Handle) -> Done {
     push(Some(find(handle)?));
     Ok(())
 }
 
-pub unsafe fn pop_current(out: *mut Handle) -> Done {
+pub fn pop_current(out: Out<Handle>) -> Done {
     let Some(top) = TOP.get() else { return Err(Error::INVALID_CONTEXT) };
     if !out.is_null() {
-        unsafe { *out = top.handle() };
+        out.set(top.handle());
     }
     pop();
     Ok(())
 }
 
-pub unsafe fn get_device(out: *mut i32) -> Done {
+pub fn get_device(out: Out<i32>) -> Done {
     let context = current()?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
-    unsafe { *out = device::ordinal(context.device) };
+    out.set(device::ordinal(context.device));
     Ok(())
 }
 
-pub unsafe fn get_device_v2(out: *mut i32, handle: Handle) -> Done {
+pub fn get_device_v2(out: Out<i32>, handle: Handle) -> Done {
     let context = named_or_current(handle)?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
-    unsafe { *out = device::ordinal(context.device) };
+    out.set(device::ordinal(context.device));
     Ok(())
 }
 
-pub unsafe fn get_flags(out: *mut u32) -> Done {
+pub fn get_flags(out: Out<u32>) -> Done {
     let context = current()?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
-    unsafe { *out = context.flags.load(Relaxed) };
+    out.set(context.flags.load(Relaxed));
     Ok(())
 }
 
-pub unsafe fn set_flags(flags: u32) -> Done {
+pub fn set_flags(flags: u32) -> Done {
     current()?.flags.store(flags, Relaxed);
     Ok(())
 }
 
-pub unsafe fn get_id(handle: Handle, out: *mut u64) -> Done {
+pub fn get_id(handle: Handle, out: Out<u64>) -> Done {
     let context = named_or_current(handle)?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
-    unsafe { *out = context.id as u64 };
+    out.set(context.id as u64);
     Ok(())
 }
 
-pub unsafe fn get_api_version(handle: Handle, out: *mut u32) -> Done {
+pub fn get_api_version(handle: Handle, out: Out<u32>) -> Done {
     named_or_current(handle)?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
-    unsafe { *out = 3020 };
+    out.set(3020);
     Ok(())
 }
 
-pub unsafe fn synchronize() -> Done {
+pub fn synchronize() -> Done {
     let context = current()?;
     stream::synchronize_context(context)
 }
 
-pub unsafe fn synchronize_v2(handle: Handle) -> Done {
+pub fn synchronize_v2(handle: Handle) -> Done {
     stream::synchronize_context(named_or_current(handle)?)
 }
 
-pub unsafe fn get_limit(out: *mut usize, limit: i32) -> Done {
+pub fn get_limit(out: Out<usize>, limit: i32) -> Done {
     let context = current()?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
     let limits = context.limits.lock().unwrap();
     let value = limits.get(limit as usize).filter(|_| (0..=9).contains(&limit));
-    unsafe { *out = *value.ok_or(Error::UNSUPPORTED_LIMIT)? };
+    out.set(*value.ok_or(Error::UNSUPPORTED_LIMIT)?);
     Ok(())
 }
 
 /// Local memory for the stacks of all threads that can be resident is taken at the call, and
 /// given back when the limit is lowered again. The malloc heap takes nothing until kernels use it.
-pub unsafe fn set_limit(limit: i32, value: usize) -> Done {
+pub fn set_limit(limit: i32, value: usize) -> Done {
     let context = current()?;
     if !(0..=6).contains(&limit) {
         return Err(Error::UNSUPPORTED_LIMIT);
@@ -465,49 +465,49 @@ pub unsafe fn set_limit(limit: i32, value: usize) -> Done {
     Ok(())
 }
 
-pub unsafe fn get_cache_config(out: *mut i32) -> Done {
+pub fn get_cache_config(out: Out<i32>) -> Done {
     let context = current()?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
-    unsafe { *out = context.cache_config.load(Relaxed) as i32 };
+    out.set(context.cache_config.load(Relaxed) as i32);
     Ok(())
 }
 
-pub unsafe fn set_cache_config(value: i32) -> Done {
+pub fn set_cache_config(value: i32) -> Done {
     current()?.cache_config.store(value as u32, Relaxed);
     Ok(())
 }
 
-pub unsafe fn get_shared_config(out: *mut i32) -> Done {
+pub fn get_shared_config(out: Out<i32>) -> Done {
     current()?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
-    unsafe { *out = 1 };
+    out.set(1);
     Ok(())
 }
 
-pub unsafe fn set_shared_config(_value: i32) -> Done {
+pub fn set_shared_config(_value: i32) -> Done {
     current().map(|_| ())
 }
 
-pub unsafe fn priority_range(least: *mut i32, greatest: *mut i32) -> Done {
+pub fn priority_range(least: Out<i32>, greatest: Out<i32>) -> Done {
     current()?;
     if !least.is_null() {
-        unsafe { *least = 0 };
+        least.set(0);
     }
     if !greatest.is_null() {
-        unsafe { *greatest = -5 };
+        greatest.set(-5);
     }
     Ok(())
 }
 
-pub unsafe fn reset_persisting_l2() -> Done {
+pub fn reset_persisting_l2() -> Done {
     current().map(|_| ())
 }
 
-pub unsafe fn enable_peer(handle: Handle, flags: u32) -> Done {
+pub fn enable_peer(handle: Handle, flags: u32) -> Done {
     let (context, peer) = (current()?, find(handle)?);
     if flags != 0 {
         return Err(Error::INVALID_VALUE);
@@ -523,7 +523,7 @@ pub unsafe fn enable_peer(handle: Handle, flags: u32) -> Done {
     Ok(())
 }
 
-pub unsafe fn disable_peer(handle: Handle) -> Done {
+pub fn disable_peer(handle: Handle) -> Done {
     let (context, peer) = (current()?, find(handle)?);
     let mut peers = context.peers.lock().unwrap();
     let at = peers.iter().position(|&id| id == peer.id).ok_or(Error::PEER_ACCESS_NOT_ENABLED)?;

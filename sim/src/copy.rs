@@ -65,8 +65,14 @@ fn flat(to: (Side, Pointer), from: (Side, Pointer), size: usize) -> Done {
     context::current()?;
     check(to.0, to.1, size as u64, true)?;
     check(from.0, from.1, size as u64, false)?;
-    unsafe { std::ptr::copy(from.1 as *const u8, to.1 as *mut u8, size) };
+    move_bytes(from.1, to.1, size);
     Ok(())
+}
+
+/// Both ranges were checked, or are the program's own memory, which it promises to hold `size` bytes.
+fn move_bytes(from: Pointer, to: Pointer, size: usize) {
+    // SAFETY: as said; they may overlap.
+    unsafe { std::ptr::copy(from as *const u8, to as *mut u8, size) };
 }
 
 /// Runs work now, or makes it a node of the graph that the stream captures.
@@ -80,19 +86,19 @@ fn enqueue(stream: StreamArg, kind: i32, work: impl Fn() -> Done + Send + Sync +
 const COPY: i32 = 1;
 const FILL: i32 = 2;
 
-pub unsafe fn any(to: Pointer, from: Pointer, size: usize) -> Done {
+pub fn any(to: Pointer, from: Pointer, size: usize) -> Done {
     flat((Side::Unified, to), (Side::Unified, from), size)
 }
 
-pub unsafe fn any_async(to: Pointer, from: Pointer, size: usize, stream: StreamArg) -> Done {
+pub fn any_async(to: Pointer, from: Pointer, size: usize, stream: StreamArg) -> Done {
     enqueue(stream, COPY, move || flat((Side::Unified, to), (Side::Unified, from), size))
 }
 
-pub unsafe fn peer(to: Pointer, _: Handle, from: Pointer, _: Handle, size: usize) -> Done {
+pub fn peer(to: Pointer, _: Handle, from: Pointer, _: Handle, size: usize) -> Done {
     flat((Side::Device, to), (Side::Device, from), size)
 }
 
-pub unsafe fn peer_async(
+pub fn peer_async(
     to: Pointer,
     _: Handle,
     from: Pointer,
@@ -103,44 +109,29 @@ pub unsafe fn peer_async(
     enqueue(stream, COPY, move || flat((Side::Device, to), (Side::Device, from), size))
 }
 
-pub unsafe fn host_to_device(to: Pointer, from: *const u8, size: usize) -> Done {
-    flat((Side::Device, to), (Side::Host, from as u64), size)
+pub fn host_to_device(to: Pointer, from: In<u8>, size: usize) -> Done {
+    flat((Side::Device, to), (Side::Host, from.address()), size)
 }
 
-pub unsafe fn device_to_host(to: *mut u8, from: Pointer, size: usize) -> Done {
-    flat((Side::Host, to as u64), (Side::Device, from), size)
+pub fn device_to_host(to: Out<u8>, from: Pointer, size: usize) -> Done {
+    flat((Side::Host, to.address()), (Side::Device, from), size)
 }
 
-pub unsafe fn device_to_device(to: Pointer, from: Pointer, size: usize) -> Done {
+pub fn device_to_device(to: Pointer, from: Pointer, size: usize) -> Done {
     flat((Side::Device, to), (Side::Device, from), size)
 }
 
-pub unsafe fn host_to_device_async(
-    to: Pointer,
-    from: *const u8,
-    size: usize,
-    stream: StreamArg,
-) -> Done {
-    let from = from as u64;
+pub fn host_to_device_async(to: Pointer, from: In<u8>, size: usize, stream: StreamArg) -> Done {
+    let from = from.address();
     enqueue(stream, COPY, move || flat((Side::Device, to), (Side::Host, from), size))
 }
 
-pub unsafe fn device_to_host_async(
-    to: *mut u8,
-    from: Pointer,
-    size: usize,
-    stream: StreamArg,
-) -> Done {
-    let to = to as u64;
+pub fn device_to_host_async(to: Out<u8>, from: Pointer, size: usize, stream: StreamArg) -> Done {
+    let to = to.address();
     enqueue(stream, COPY, move || flat((Side::Host, to), (Side::Device, from), size))
 }
 
-pub unsafe fn device_to_device_async(
-    to: Pointer,
-    from: Pointer,
-    size: usize,
-    stream: StreamArg,
-) -> Done {
+pub fn device_to_device_async(to: Pointer, from: Pointer, size: usize, stream: StreamArg) -> Done {
     enqueue(stream, COPY, move || flat((Side::Device, to), (Side::Device, from), size))
 }
 
@@ -171,20 +162,20 @@ impl Fill {
         device(self.at, all.ok_or(Error::INVALID_VALUE)?, true)?;
         for y in 0..self.height {
             let at = self.at + y * self.pitch;
-            unsafe {
-                match self.element {
-                    1 => std::ptr::write_bytes(at as *mut u8, self.value as u8, row as usize),
-                    2 => fill_elements(at as *mut u16, self.value as u16, self.width),
-                    _ => fill_elements(at as *mut u32, self.value, self.width),
-                }
+            let (bytes, element) = (self.value.to_le_bytes(), self.element as usize);
+            // SAFETY: `device` found all of it to be memory of the device, which is mapped here.
+            let row = unsafe { std::slice::from_raw_parts_mut(at as *mut u8, row as usize) };
+            let first = element.min(row.len());
+            row[..first].copy_from_slice(&bytes[..first]);
+            let mut filled = first;
+            while filled < row.len() {
+                let more = filled.min(row.len() - filled);
+                row.copy_within(..more, filled);
+                filled += more;
             }
         }
         Ok(())
     }
-}
-
-unsafe fn fill_elements<T: Copy>(at: *mut T, value: T, count: u64) {
-    unsafe { std::slice::from_raw_parts_mut(at, count as usize) }.fill(value);
 }
 
 pub fn fill_node(params: &MemsetNodeParams) -> impl Fn() -> Done + Send + Sync + 'static {
@@ -201,12 +192,12 @@ pub fn fill_node(params: &MemsetNodeParams) -> impl Fn() -> Done + Send + Sync +
 
 macro_rules! fills {
     ($($element:literal $value:ty: $flat:ident $flat_async:ident $rows:ident $rows_async:ident;)*) => {$(
-        pub unsafe fn $flat(at: Pointer, value: $value, count: usize) -> Done {
+        pub fn $flat(at: Pointer, value: $value, count: usize) -> Done {
             let (value, width) = (value as u32, count as u64);
             Fill { at, pitch: 0, value, element: $element, width, height: 1 }.run()
         }
 
-        pub unsafe fn $flat_async(
+        pub fn $flat_async(
             at: Pointer,
             value: $value,
             count: usize,
@@ -217,7 +208,7 @@ macro_rules! fills {
             enqueue(stream, FILL, move || fill.run())
         }
 
-        pub unsafe fn $rows(
+        pub fn $rows(
             at: Pointer,
             pitch: usize,
             value: $value,
@@ -229,7 +220,7 @@ macro_rules! fills {
             Fill { at, pitch, value, element: $element, width, height }.run()
         }
 
-        pub unsafe fn $rows_async(
+        pub fn $rows_async(
             at: Pointer,
             pitch: usize,
             value: $value,
@@ -305,9 +296,7 @@ fn copy_box(copy: &Copy3d) -> Done {
         for y in 0..height {
             let source = from.first + z * from.layer + y * from.pitch;
             let target = to.first + z * to.layer + y * to.pitch;
-            unsafe {
-                std::ptr::copy(source as *const u8, target as *mut u8, width as usize);
-            }
+            move_bytes(source, target, width as usize);
         }
     }
     Ok(())
@@ -316,7 +305,9 @@ fn copy_box(copy: &Copy3d) -> Done {
 /// Handles and pointers in it are numbers to us: it may wait in a graph on any thread.
 #[derive(Clone, Copy)]
 struct Kept(Copy3d);
+// SAFETY: nothing is read through its pointers but by a copy, which checks them when it runs.
 unsafe impl Send for Kept {}
+// SAFETY: as above; it is never changed.
 unsafe impl Sync for Kept {}
 
 impl Kept {
@@ -364,23 +355,23 @@ fn as_box(copy: &Copy2d) -> Copy3d {
     }
 }
 
-pub unsafe fn rows(copy: *const Copy2d) -> Done {
-    let copy = unsafe { copy.as_ref() }.ok_or(Error::INVALID_VALUE)?;
-    copy_box(&as_box(copy))
+pub fn rows(copy: In<Copy2d>) -> Done {
+    let copy = copy.get()?;
+    copy_box(&as_box(&copy))
 }
 
-pub unsafe fn rows_async(copy: *const Copy2d, stream: StreamArg) -> Done {
-    let copy = unsafe { copy.as_ref() }.ok_or(Error::INVALID_VALUE)?;
-    enqueue(stream, COPY, box_node(&as_box(copy)))
+pub fn rows_async(copy: In<Copy2d>, stream: StreamArg) -> Done {
+    let copy = copy.get()?;
+    enqueue(stream, COPY, box_node(&as_box(&copy)))
 }
 
-pub unsafe fn volume(copy: *const Copy3d) -> Done {
-    copy_box(unsafe { copy.as_ref() }.ok_or(Error::INVALID_VALUE)?)
+pub fn volume(copy: In<Copy3d>) -> Done {
+    copy_box(&copy.get()?)
 }
 
-pub unsafe fn volume_async(copy: *const Copy3d, stream: StreamArg) -> Done {
-    let copy = unsafe { copy.as_ref() }.ok_or(Error::INVALID_VALUE)?;
-    enqueue(stream, COPY, box_node(copy))
+pub fn volume_async(copy: In<Copy3d>, stream: StreamArg) -> Done {
+    let copy = copy.get()?;
+    enqueue(stream, COPY, box_node(&copy))
 }
 
 // One row of an array.
@@ -393,23 +384,23 @@ fn in_array(array: Handle, offset: usize, size: usize) -> Done<Pointer> {
     Ok(base + offset as u64)
 }
 
-pub unsafe fn device_to_array(to: Handle, offset: usize, from: Pointer, size: usize) -> Done {
+pub fn device_to_array(to: Handle, offset: usize, from: Pointer, size: usize) -> Done {
     flat((Side::Device, in_array(to, offset, size)?), (Side::Device, from), size)
 }
 
-pub unsafe fn array_to_device(to: Pointer, from: Handle, offset: usize, size: usize) -> Done {
+pub fn array_to_device(to: Pointer, from: Handle, offset: usize, size: usize) -> Done {
     flat((Side::Device, to), (Side::Device, in_array(from, offset, size)?), size)
 }
 
-pub unsafe fn host_to_array(to: Handle, offset: usize, from: *const u8, size: usize) -> Done {
-    flat((Side::Device, in_array(to, offset, size)?), (Side::Host, from as u64), size)
+pub fn host_to_array(to: Handle, offset: usize, from: In<u8>, size: usize) -> Done {
+    flat((Side::Device, in_array(to, offset, size)?), (Side::Host, from.address()), size)
 }
 
-pub unsafe fn array_to_host(to: *mut u8, from: Handle, offset: usize, size: usize) -> Done {
-    flat((Side::Host, to as u64), (Side::Device, in_array(from, offset, size)?), size)
+pub fn array_to_host(to: Out<u8>, from: Handle, offset: usize, size: usize) -> Done {
+    flat((Side::Host, to.address()), (Side::Device, in_array(from, offset, size)?), size)
 }
 
-pub unsafe fn array_to_array(
+pub fn array_to_array(
     to: Handle,
     to_offset: usize,
     from: Handle,
@@ -420,24 +411,24 @@ pub unsafe fn array_to_array(
     flat((Side::Device, target), (Side::Device, in_array(from, from_offset, size)?), size)
 }
 
-pub unsafe fn host_to_array_async(
+pub fn host_to_array_async(
     to: Handle,
     offset: usize,
-    from: *const u8,
+    from: In<u8>,
     size: usize,
     stream: StreamArg,
 ) -> Done {
-    let (target, from) = (in_array(to, offset, size)?, from as u64);
+    let (target, from) = (in_array(to, offset, size)?, from.address());
     enqueue(stream, COPY, move || flat((Side::Device, target), (Side::Host, from), size))
 }
 
-pub unsafe fn array_to_host_async(
-    to: *mut u8,
+pub fn array_to_host_async(
+    to: Out<u8>,
     from: Handle,
     offset: usize,
     size: usize,
     stream: StreamArg,
 ) -> Done {
-    let (source, to) = (in_array(from, offset, size)?, to as u64);
+    let (source, to) = (in_array(from, offset, size)?, to.address());
     enqueue(stream, COPY, move || flat((Side::Host, to), (Side::Device, source), size))
 }

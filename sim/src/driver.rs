@@ -21,7 +21,8 @@ static DRIVER: OnceLock<Driver> = OnceLock::new();
 #[inline]
 pub fn ready() -> Done {
     let life = LIFE.load(Acquire);
-    if life.is_null() || unsafe { (*life).load(Relaxed) } == 0 {
+    // SAFETY: NULL, or the page that `init` mapped for good.
+    if unsafe { life.as_ref() }.is_none_or(|life| life.load(Relaxed) == 0) {
         return Err(Error::NOT_INITIALIZED);
     }
     Ok(())
@@ -33,7 +34,7 @@ pub fn driver() -> &'static Driver {
     DRIVER.get().expect("cuInit has run")
 }
 
-pub unsafe fn init(flags: u32) -> Done {
+pub fn init(flags: u32) -> Done {
     if flags != 0 {
         return Err(Error::INVALID_VALUE);
     }
@@ -62,6 +63,7 @@ pub unsafe fn init(flags: u32) -> Done {
                 .collect::<Done<_>>()?,
             host: memory(HOST, 256 << 30)?,
         };
+        // SAFETY: a new mapping at a place of the kernel's choice touches nothing that exists.
         let page = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -73,12 +75,14 @@ pub unsafe fn init(flags: u32) -> Done {
             )
         };
         if page == libc::MAP_FAILED
+            // SAFETY: the page that was just mapped.
             || unsafe { libc::madvise(page, 4096, libc::MADV_WIPEONFORK) } != 0
         {
             return Err(Error::OPERATING_SYSTEM);
         }
         crate::fault::begin();
         let _ = DRIVER.set(driver);
+        // SAFETY: the page that was just mapped; page starts suit every type.
         unsafe { (*(page as *const AtomicU32)).store(1, Release) };
         LIFE.store(page as *mut AtomicU32, Release);
         Ok(())

@@ -1,5 +1,6 @@
 //! The driver's result codes, their names and texts.
 
+use crate::abi::{In, Name, Out};
 use std::ffi::CStr;
 
 /// A driver result other than success.
@@ -63,7 +64,7 @@ errors! {
 
 fn text_out(
     code: i32,
-    out: *mut *const std::ffi::c_char,
+    out: Out<Name>,
     pick: fn((&'static CStr, &'static CStr)) -> &'static CStr,
 ) -> Done {
     if out.is_null() {
@@ -71,20 +72,20 @@ fn text_out(
     }
     match entry(code) {
         Some(both) => {
-            unsafe { *out = pick(both).as_ptr() };
+            out.set(In::of_text(pick(both)));
             Ok(())
         }
         None => {
-            unsafe { *out = std::ptr::null() };
+            out.set(In::none());
             Err(Error::INVALID_VALUE)
         }
     }
 }
 
-pub unsafe fn name(code: i32, out: *mut *const std::ffi::c_char) -> Done {
+pub fn name(code: i32, out: Out<Name>) -> Done {
     text_out(code, out, |both| both.0)
 }
 
-pub unsafe fn string(code: i32, out: *mut *const std::ffi::c_char) -> Done {
+pub fn string(code: i32, out: Out<Name>) -> Done {
     text_out(code, out, |both| both.1)
 }

@@ -68,6 +68,7 @@ pub fn strike(symbol: &str) -> Done {
     match fault.kind {
         Kind::Hang if struck => loop {
             // SAFETY: waits for a signal.
+            // SAFETY: waits for a signal, and touches no memory.
             unsafe { libc::pause() };
         },
         Kind::Sticky(code) => {
@@ -97,5 +98,6 @@ pub fn begin() {
         ENDED.store(true, Relaxed);
     }
     // SAFETY: a function of ours, which stays loaded.
+    // SAFETY: the handler is a function of this library, which is never unloaded.
     unsafe { libc::atexit(end) };
 }

@@ -76,6 +76,7 @@ impl Work {
         Work::Run {
             kind: HOST,
             run: Arc::new(move || {
+                // SAFETY: the program gave both for this call.
                 unsafe { function(data as *mut c_void) };
                 Ok(())
             }),
@@ -218,32 +219,25 @@ pub fn allocates(graph: usize, pointer: Pointer) -> bool {
         .any(|(_, node)| matches!(&node.work, Work::Alloc(memory) if memory.address == pointer))
 }
 
-pub unsafe fn handles(list: *const Handle, count: usize) -> Done<Vec<usize>> {
-    if count == 0 {
-        return Ok(Vec::new());
-    }
-    if list.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
-    let list = unsafe { std::slice::from_raw_parts(list, count) };
-    Ok(list.iter().map(|&handle| handle as usize).collect())
+pub fn handles(list: In<Handle>, count: usize) -> Done<Vec<usize>> {
+    Ok(list.list(count)?.into_iter().map(|handle| handle as usize).collect())
 }
 
-pub unsafe fn create(out: *mut Handle, flags: u32) -> Done {
+pub fn create(out: Out<Handle>, flags: u32) -> Done {
     if out.is_null() || flags != 0 {
         return Err(Error::INVALID_VALUE);
     }
-    unsafe { *out = new_graph() as Handle };
+    out.set(new_graph() as Handle);
     Ok(())
 }
 
-pub unsafe fn destroy(graph: Handle) -> Done {
+pub fn destroy(graph: Handle) -> Done {
     graphs().remove(graph as usize)?;
     give_back_orphans();
     Ok(())
 }
 
-pub unsafe fn clone(out: *mut Handle, graph: Handle) -> Done {
+pub fn clone(out: Out<Handle>, graph: Handle) -> Done {
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
@@ -260,106 +254,100 @@ pub unsafe fn clone(out: *mut Handle, graph: Handle) -> Done {
         let after = after.iter().filter_map(|id| ids.get(id).copied()).collect();
         all.nodes.insert(ids[&id], Node { graph: copy, after, work });
     }
-    unsafe { *out = copy as Handle };
+    out.set(copy as Handle);
     Ok(())
 }
 
-type List = *const Handle;
+type List = In<Handle>;
 
-unsafe fn add_node(out: *mut Handle, graph: Handle, list: List, count: usize, work: Work) -> Done {
+fn add_node(out: Out<Handle>, graph: Handle, list: List, count: usize, work: Work) -> Done {
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
-    let after = unsafe { handles(list, count)? };
+    let after = handles(list, count)?;
     let node = add(graph as usize, &after, work)?;
-    unsafe { *out = node as Handle };
+    out.set(node as Handle);
     Ok(())
 }
 
-pub unsafe fn add_empty(out: *mut Handle, graph: Handle, list: List, count: usize) -> Done {
-    unsafe { add_node(out, graph, list, count, Work::Nothing(EMPTY)) }
+pub fn add_empty(out: Out<Handle>, graph: Handle, list: List, count: usize) -> Done {
+    add_node(out, graph, list, count, Work::Nothing(EMPTY))
 }
 
-pub unsafe fn add_kernel(
-    out: *mut Handle,
+pub fn add_kernel(
+    out: Out<Handle>,
     graph: Handle,
     list: List,
     count: usize,
-    params: *const c_void,
+    params: In<c_void>,
 ) -> Done {
     if params.is_null() {
         return Err(Error::INVALID_VALUE);
     }
-    unsafe { add_node(out, graph, list, count, Work::Kernel) }
+    add_node(out, graph, list, count, Work::Kernel)
 }
 
-pub unsafe fn add_event_record(
-    out: *mut Handle,
+pub fn add_event_record(
+    out: Out<Handle>,
     graph: Handle,
     list: List,
     count: usize,
     _event: Handle,
 ) -> Done {
-    unsafe { add_node(out, graph, list, count, Work::Nothing(EVENT_RECORD)) }
+    add_node(out, graph, list, count, Work::Nothing(EVENT_RECORD))
 }
 
-pub unsafe fn add_event_wait(
-    out: *mut Handle,
+pub fn add_event_wait(
+    out: Out<Handle>,
     graph: Handle,
     list: List,
     count: usize,
     _event: Handle,
 ) -> Done {
-    unsafe { add_node(out, graph, list, count, Work::Nothing(WAIT_EVENT)) }
+    add_node(out, graph, list, count, Work::Nothing(WAIT_EVENT))
 }
 
-pub unsafe fn add_copy(
-    out: *mut Handle,
+pub fn add_copy(
+    out: Out<Handle>,
     graph: Handle,
     list: List,
     count: usize,
-    params: *const Copy3d,
+    params: In<Copy3d>,
     _context: Handle,
 ) -> Done {
-    let params = unsafe { params.as_ref() }.ok_or(Error::INVALID_VALUE)?;
-    let work = Work::Run { kind: MEMCPY, run: Arc::new(copy::box_node(params)) };
-    unsafe { add_node(out, graph, list, count, work) }
+    let params = params.get()?;
+    let work = Work::Run { kind: MEMCPY, run: Arc::new(copy::box_node(&params)) };
+    add_node(out, graph, list, count, work)
 }
 
-pub unsafe fn add_fill(
-    out: *mut Handle,
+pub fn add_fill(
+    out: Out<Handle>,
     graph: Handle,
     list: List,
     count: usize,
-    params: *const MemsetNodeParams,
+    params: In<MemsetNodeParams>,
     _context: Handle,
 ) -> Done {
-    let params = unsafe { params.as_ref() }.ok_or(Error::INVALID_VALUE)?;
-    let work = Work::Run { kind: MEMSET, run: Arc::new(copy::fill_node(params)) };
-    unsafe { add_node(out, graph, list, count, work) }
+    let params = params.get()?;
+    let work = Work::Run { kind: MEMSET, run: Arc::new(copy::fill_node(&params)) };
+    add_node(out, graph, list, count, work)
 }
 
-pub unsafe fn add_host(
-    out: *mut Handle,
+pub fn add_host(
+    out: Out<Handle>,
     graph: Handle,
     list: List,
     count: usize,
-    params: *const HostNodeParams,
+    params: In<HostNodeParams>,
 ) -> Done {
-    let params = unsafe { params.as_ref() }.ok_or(Error::INVALID_VALUE)?;
+    let params = params.get()?;
     let work = Work::host(params.function.ok_or(Error::INVALID_VALUE)?, params.data as usize);
-    unsafe { add_node(out, graph, list, count, work) }
+    add_node(out, graph, list, count, work)
 }
 
-pub unsafe fn add_child(
-    out: *mut Handle,
-    graph: Handle,
-    list: List,
-    count: usize,
-    child: Handle,
-) -> Done {
+pub fn add_child(out: Out<Handle>, graph: Handle, list: List, count: usize, child: Handle) -> Done {
     let work = Work::Child(graphs().ordered_checked(child as usize)?);
-    unsafe { add_node(out, graph, list, count, work) }
+    add_node(out, graph, list, count, work)
 }
 
 impl Graphs {
@@ -369,26 +357,27 @@ impl Graphs {
     }
 }
 
-pub unsafe fn add_alloc(
-    out: *mut Handle,
+pub fn add_alloc(
+    out: Out<Handle>,
     graph: Handle,
     list: List,
     count: usize,
-    params: *mut AllocNodeParams,
+    params: Out<AllocNodeParams>,
 ) -> Done {
-    let params = unsafe { params.as_mut() }.ok_or(Error::INVALID_VALUE)?;
+    let wanted = params;
+    let params = wanted.get()?;
     if params.size == 0 || params.pool.kind != 1 {
         return Err(Error::INVALID_VALUE);
     }
     let memory = memory_of_location(params.pool.location)?;
     let (work, pointer) = Work::alloc(memory, params.size as u64)?;
-    unsafe { add_node(out, graph, list, count, work)? };
-    params.pointer = pointer;
+    add_node(out, graph, list, count, work)?;
+    wanted.set(AllocNodeParams { pointer, ..params });
     Ok(())
 }
 
-pub unsafe fn add_free(
-    out: *mut Handle,
+pub fn add_free(
+    out: Out<Handle>,
     graph: Handle,
     list: List,
     count: usize,
@@ -397,50 +386,50 @@ pub unsafe fn add_free(
     if !allocates(graph as usize, pointer) {
         return Err(Error::INVALID_VALUE);
     }
-    unsafe { add_node(out, graph, list, count, Work::Free(pointer)) }
+    add_node(out, graph, list, count, Work::Free(pointer))
 }
 
-pub unsafe fn add_any(
-    out: *mut Handle,
+/// The words of `GraphNodeParams` before its body.
+const BODY: usize = std::mem::offset_of!(GraphNodeParams, body) / size_of::<u64>();
+
+pub fn add_any(
+    out: Out<Handle>,
     graph: Handle,
     list: List,
     count: usize,
-    params: *mut GraphNodeParams,
+    params: Out<GraphNodeParams>,
 ) -> Done {
-    let params = unsafe { params.as_mut() }.ok_or(Error::INVALID_VALUE)?;
-    let body = params.body.as_mut_ptr();
-    unsafe {
-        match params.kind {
-            KERNEL => add_kernel(out, graph, list, count, body as *const c_void),
-            // Flags and a context stand before the copy.
-            MEMCPY => {
-                add_copy(out, graph, list, count, body.add(2) as *const _, std::ptr::null_mut())
-            }
-            MEMSET => add_fill(out, graph, list, count, body as *const _, std::ptr::null_mut()),
-            HOST => add_host(out, graph, list, count, body as *const _),
-            CHILD => add_child(out, graph, list, count, *body as Handle),
-            EMPTY => add_empty(out, graph, list, count),
-            WAIT_EVENT => add_event_wait(out, graph, list, count, *body as Handle),
-            EVENT_RECORD => add_event_record(out, graph, list, count, *body as Handle),
-            MEM_ALLOC => add_alloc(out, graph, list, count, body as *mut AllocNodeParams),
-            MEM_FREE => add_free(out, graph, list, count, *body),
-            _ => Err(Error::NOT_SUPPORTED),
-        }
+    let kind = params.get()?.kind;
+    let body = params.cast::<u64>().at(BODY);
+    let none = std::ptr::null_mut();
+    match kind {
+        KERNEL => add_kernel(out, graph, list, count, body.input().cast()),
+        // Flags and a context stand before the copy.
+        MEMCPY => add_copy(out, graph, list, count, body.at(2).input().cast(), none),
+        MEMSET => add_fill(out, graph, list, count, body.input().cast(), none),
+        HOST => add_host(out, graph, list, count, body.input().cast()),
+        CHILD => add_child(out, graph, list, count, body.get()? as Handle),
+        EMPTY => add_empty(out, graph, list, count),
+        WAIT_EVENT => add_event_wait(out, graph, list, count, body.get()? as Handle),
+        EVENT_RECORD => add_event_record(out, graph, list, count, body.get()? as Handle),
+        MEM_ALLOC => add_alloc(out, graph, list, count, body.cast()),
+        MEM_FREE => add_free(out, graph, list, count, body.get()?),
+        _ => Err(Error::NOT_SUPPORTED),
     }
 }
 
-pub unsafe fn add_any_v2(
-    out: *mut Handle,
+pub fn add_any_v2(
+    out: Out<Handle>,
     graph: Handle,
     list: List,
-    _data: *const u8,
+    _data: In<u8>,
     count: usize,
-    params: *mut GraphNodeParams,
+    params: Out<GraphNodeParams>,
 ) -> Done {
-    unsafe { add_any(out, graph, list, count, params) }
+    add_any(out, graph, list, count, params)
 }
 
-pub unsafe fn destroy_node(node: Handle) -> Done {
+pub fn destroy_node(node: Handle) -> Done {
     let mut all = graphs();
     let gone = all.nodes.remove(&(node as usize)).ok_or(Error::INVALID_VALUE)?;
     for other in all.nodes.values_mut().filter(|other| other.graph == gone.graph) {
@@ -449,15 +438,15 @@ pub unsafe fn destroy_node(node: Handle) -> Done {
     Ok(())
 }
 
-pub unsafe fn node_type(node: Handle, out: *mut i32) -> Done {
+pub fn node_type(node: Handle, out: Out<i32>) -> Done {
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
-    unsafe { *out = graphs().node(node)?.work.kind() };
+    out.set(graphs().node(node)?.work.kind());
     Ok(())
 }
 
-pub unsafe fn alloc_params(node: Handle, out: *mut AllocNodeParams) -> Done {
+pub fn alloc_params(node: Handle, out: Out<AllocNodeParams>) -> Done {
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
@@ -474,62 +463,55 @@ pub unsafe fn alloc_params(node: Handle, out: *mut AllocNodeParams) -> Done {
         reserved: [0; 54],
     };
     let (size, pointer) = (memory.size as usize, memory.address);
-    unsafe {
-        *out = AllocNodeParams { pool, access: std::ptr::null(), access_count: 0, size, pointer }
-    };
+    out.set(AllocNodeParams { pool, access: std::ptr::null(), access_count: 0, size, pointer });
     Ok(())
 }
 
-pub unsafe fn free_params(node: Handle, out: *mut Pointer) -> Done {
+pub fn free_params(node: Handle, out: Out<Pointer>) -> Done {
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
     match graphs().node(node)?.work {
-        Work::Free(pointer) => unsafe { *out = pointer },
+        Work::Free(pointer) => out.set(pointer),
         _ => return Err(Error::INVALID_VALUE),
     }
     Ok(())
 }
 
 /// A list the driver's way: without room it is the count that is asked for.
-unsafe fn put_list(out: *mut Handle, count: *mut usize, list: Vec<usize>) -> Done {
-    if count.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
-    unsafe {
-        if !out.is_null() {
-            for at in 0..*count {
-                *out.add(at) = list.get(at).copied().unwrap_or(0) as Handle;
-            }
-            *count = list.len().min(*count);
-        } else {
-            *count = list.len();
-        }
-    }
+fn put_list(out: Out<Handle>, count: Out<usize>, list: Vec<usize>) -> Done {
+    let room = count.get()?;
+    count.set(put_up_to(out, room, &list));
     Ok(())
 }
 
-pub unsafe fn get_nodes(graph: Handle, out: *mut Handle, count: *mut usize) -> Done {
+/// The number that was written; without an output, the number that there is.
+fn put_up_to(out: Out<Handle>, room: usize, list: &[usize]) -> usize {
+    if out.is_null() {
+        return list.len();
+    }
+    for at in 0..room {
+        out.at(at).set(list.get(at).copied().unwrap_or(0) as Handle);
+    }
+    list.len().min(room)
+}
+
+pub fn get_nodes(graph: Handle, out: Out<Handle>, count: Out<usize>) -> Done {
     let all = graphs();
     all.check(graph as usize)?;
     let list = all.of(graph as usize).map(|(id, _)| id).collect();
-    unsafe { put_list(out, count, list) }
+    put_list(out, count, list)
 }
 
-pub unsafe fn get_roots(graph: Handle, out: *mut Handle, count: *mut usize) -> Done {
+pub fn get_roots(graph: Handle, out: Out<Handle>, count: Out<usize>) -> Done {
     let all = graphs();
     all.check(graph as usize)?;
     let roots = all.of(graph as usize).filter(|(_, node)| node.after.is_empty());
     let list = roots.map(|(id, _)| id).collect();
-    unsafe { put_list(out, count, list) }
+    put_list(out, count, list)
 }
 
-pub unsafe fn get_edges(
-    graph: Handle,
-    from: *mut Handle,
-    to: *mut Handle,
-    count: *mut usize,
-) -> Done {
+pub fn get_edges(graph: Handle, from: Out<Handle>, to: Out<Handle>, count: Out<usize>) -> Done {
     let all = graphs();
     all.check(graph as usize)?;
     if count.is_null() || from.is_null() != to.is_null() {
@@ -539,73 +521,70 @@ pub unsafe fn get_edges(
         .of(graph as usize)
         .flat_map(|(id, node)| node.after.iter().map(move |&after| (after, id)))
         .collect::<Vec<_>>();
-    let mut room = unsafe { *count };
-    let (before, after) = edges.into_iter().unzip();
-    unsafe {
-        put_list(from, &mut room, before)?;
-        put_list(to, count, after)
-    }
+    let (before, after): (Vec<usize>, Vec<usize>) = edges.into_iter().unzip();
+    put_up_to(from, count.get()?, &before);
+    put_list(to, count, after)
 }
 
-pub unsafe fn get_edges_v2(
+pub fn get_edges_v2(
     graph: Handle,
-    from: *mut Handle,
-    to: *mut Handle,
-    data: *mut [u8; 8],
-    count: *mut usize,
+    from: Out<Handle>,
+    to: Out<Handle>,
+    data: Out<[u8; 8]>,
+    count: Out<usize>,
 ) -> Done {
-    unsafe { get_edges(graph, from, to, count)? };
-    unsafe { clear_data(data, count) }
+    get_edges(graph, from, to, count)?;
+    clear_data(data, count)
 }
 
-unsafe fn clear_data(data: *mut [u8; 8], count: *const usize) -> Done {
-    if !data.is_null() {
-        unsafe { std::slice::from_raw_parts_mut(data, *count) }.fill([0; 8]);
+fn clear_data(data: Out<[u8; 8]>, count: Out<usize>) -> Done {
+    for at in 0..count.get()? {
+        data.at(at).set([0; 8]);
     }
     Ok(())
 }
 
-pub unsafe fn get_dependencies(node: Handle, out: *mut Handle, count: *mut usize) -> Done {
+pub fn get_dependencies(node: Handle, out: Out<Handle>, count: Out<usize>) -> Done {
     let list = graphs().node(node)?.after.clone();
-    unsafe { put_list(out, count, list) }
+    put_list(out, count, list)
 }
 
-pub unsafe fn get_dependencies_v2(
+pub fn get_dependencies_v2(
     node: Handle,
-    out: *mut Handle,
-    data: *mut [u8; 8],
-    count: *mut usize,
+    out: Out<Handle>,
+    data: Out<[u8; 8]>,
+    count: Out<usize>,
 ) -> Done {
-    unsafe { get_dependencies(node, out, count)? };
-    unsafe { clear_data(data, count) }
+    get_dependencies(node, out, count)?;
+    clear_data(data, count)
 }
 
-pub unsafe fn get_dependents(node: Handle, out: *mut Handle, count: *mut usize) -> Done {
+pub fn get_dependents(node: Handle, out: Out<Handle>, count: Out<usize>) -> Done {
     let mut all = graphs();
     let graph = all.node(node)?.graph;
     let dependents = all.of(graph).filter(|(_, other)| other.after.contains(&(node as usize)));
     let list = dependents.map(|(id, _)| id).collect();
-    unsafe { put_list(out, count, list) }
+    put_list(out, count, list)
 }
 
-pub unsafe fn get_dependents_v2(
+pub fn get_dependents_v2(
     node: Handle,
-    out: *mut Handle,
-    data: *mut [u8; 8],
-    count: *mut usize,
+    out: Out<Handle>,
+    data: Out<[u8; 8]>,
+    count: Out<usize>,
 ) -> Done {
-    unsafe { get_dependents(node, out, count)? };
-    unsafe { clear_data(data, count) }
+    get_dependents(node, out, count)?;
+    clear_data(data, count)
 }
 
-unsafe fn change_edges(
+fn change_edges(
     graph: Handle,
     from: List,
     to: List,
     count: usize,
     change: fn(&mut Vec<usize>, usize) -> bool,
 ) -> Done {
-    let (from, to) = unsafe { (handles(from, count)?, handles(to, count)?) };
+    let (from, to) = (handles(from, count)?, handles(to, count)?);
     let mut all = graphs();
     all.check(graph as usize)?;
     for (from, to) in from.into_iter().zip(to) {
@@ -619,49 +598,46 @@ unsafe fn change_edges(
     Ok(())
 }
 
-pub unsafe fn add_dependencies(graph: Handle, from: List, to: List, count: usize) -> Done {
+pub fn add_dependencies(graph: Handle, from: List, to: List, count: usize) -> Done {
     let change = |after: &mut Vec<usize>, id| {
         let new = !after.contains(&id);
         after.push(id);
         new
     };
-    unsafe { change_edges(graph, from, to, count, change) }
+    change_edges(graph, from, to, count, change)
 }
 
-pub unsafe fn add_dependencies_v2(
+pub fn add_dependencies_v2(
     graph: Handle,
     from: List,
     to: List,
-    _data: *const u8,
+    _data: In<u8>,
     count: usize,
 ) -> Done {
-    unsafe { add_dependencies(graph, from, to, count) }
+    add_dependencies(graph, from, to, count)
 }
 
-pub unsafe fn remove_dependencies(graph: Handle, from: List, to: List, count: usize) -> Done {
+pub fn remove_dependencies(graph: Handle, from: List, to: List, count: usize) -> Done {
     let change = |after: &mut Vec<usize>, id| {
         let before = after.len();
         after.retain(|&other| other != id);
         after.len() < before
     };
-    unsafe { change_edges(graph, from, to, count, change) }
+    change_edges(graph, from, to, count, change)
 }
 
-pub unsafe fn remove_dependencies_v2(
+pub fn remove_dependencies_v2(
     graph: Handle,
     from: List,
     to: List,
-    _data: *const u8,
+    _data: In<u8>,
     count: usize,
 ) -> Done {
-    unsafe { remove_dependencies(graph, from, to, count) }
+    remove_dependencies(graph, from, to, count)
 }
 
-pub unsafe fn debug_dot(graph: Handle, path: Name, _flags: u32) -> Done {
-    if path.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
-    let path = unsafe { std::ffi::CStr::from_ptr(path) }.to_string_lossy().into_owned();
+pub fn debug_dot(graph: Handle, path: Name, _flags: u32) -> Done {
+    let path = path.text()?;
     let mut text = String::from("digraph {\n");
     {
         let all = graphs();

@@ -13,20 +13,20 @@ use std::ffi::c_void;
 /// Rows of pitched memory begin at multiples of this.
 const PITCH: usize = 512;
 
-pub unsafe fn alloc(out: *mut Pointer, size: usize) -> Done {
+pub fn alloc(out: Out<Pointer>, size: usize) -> Done {
     let context = context::current()?;
     if out.is_null() || size == 0 {
         return Err(Error::INVALID_VALUE);
     }
     stream::refuse_while_capturing()?;
     let address = driver().memory(context.device).lock().allocate(size as u64, context.id)?;
-    unsafe { *out = address };
+    out.set(address);
     Ok(())
 }
 
-pub unsafe fn alloc_pitch(
-    out: *mut Pointer,
-    pitch_out: *mut usize,
+pub fn alloc_pitch(
+    out: Out<Pointer>,
+    pitch_out: Out<usize>,
     width: usize,
     height: usize,
     element: u32,
@@ -42,14 +42,12 @@ pub unsafe fn alloc_pitch(
     let pitch = width.checked_next_multiple_of(PITCH).ok_or(Error::OUT_OF_MEMORY)?;
     let size = pitch.checked_mul(height).ok_or(Error::OUT_OF_MEMORY)?;
     let address = driver().memory(context.device).lock().allocate(size as u64, context.id)?;
-    unsafe {
-        *out = address;
-        *pitch_out = pitch;
-    }
+    out.set(address);
+    pitch_out.set(pitch);
     Ok(())
 }
 
-pub unsafe fn free(address: Pointer) -> Done {
+pub fn free(address: Pointer) -> Done {
     if address == 0 {
         return Ok(());
     }
@@ -66,33 +64,25 @@ pub unsafe fn free(address: Pointer) -> Done {
     freed
 }
 
-pub unsafe fn get_info(free: *mut usize, total: *mut usize) -> Done {
+pub fn get_info(free: Out<usize>, total: Out<usize>) -> Done {
     let context = context::current()?;
     let (devices, index) = (driver().devices, context.device);
-    if !free.is_null() {
-        unsafe { *free = (devices.bytes - devices.shared.used(index)) as usize };
-    }
-    if !total.is_null() {
-        unsafe { *total = devices.bytes as usize };
-    }
+    free.set((devices.bytes - devices.shared.used(index)) as usize);
+    total.set(devices.bytes as usize);
     Ok(())
 }
 
 /// The first version of the call: 32 bits, as much as fits.
-pub unsafe fn get_info_v1(free: *mut u32, total: *mut u32) -> Done {
-    let (mut free_now, mut total_now) = (0, 0);
-    unsafe { get_info(&mut free_now, &mut total_now)? };
-    let fit = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
-    if !free.is_null() {
-        unsafe { *free = fit(free_now) };
-    }
-    if !total.is_null() {
-        unsafe { *total = fit(total_now) };
-    }
+pub fn get_info_v1(free: Out<u32>, total: Out<u32>) -> Done {
+    let context = context::current()?;
+    let (devices, index) = (driver().devices, context.device);
+    let fit = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
+    free.set(fit(devices.bytes - devices.shared.used(index)));
+    total.set(fit(devices.bytes));
     Ok(())
 }
 
-pub unsafe fn address_range(base: *mut Pointer, size: *mut usize, address: Pointer) -> Done {
+pub fn address_range(base: Out<Pointer>, size: Out<usize>, address: Pointer) -> Done {
     context::current()?;
     if base.is_null() && size.is_null() {
         return Ok(());
@@ -101,12 +91,8 @@ pub unsafe fn address_range(base: *mut Pointer, size: *mut usize, address: Point
         Some(known) if known.kind != KnownKind::Registered => (known.start, known.size),
         _ => return Err(Error::NOT_FOUND),
     };
-    if !base.is_null() {
-        unsafe { *base = start };
-    }
-    if !size.is_null() {
-        unsafe { *size = bytes as usize };
-    }
+    base.set(start);
+    size.set(bytes as usize);
     Ok(())
 }
 
@@ -181,58 +167,48 @@ impl Known {
         matches!(self.kind, KnownKind::PinnedHost | KnownKind::Registered) || self.device == HOST
     }
 
-    unsafe fn write(&self, attribute: i32, address: Pointer, data: *mut c_void) -> Done {
+    fn write(&self, attribute: i32, address: Pointer, data: Out<c_void>) -> Done {
         let shown = |index: usize| if index == HOST { 0 } else { device::ordinal(index) };
-        unsafe {
-            match attribute {
-                1 => {
-                    let context = context::by_id(self.context);
-                    *(data as *mut Handle) =
-                        context.map_or(std::ptr::null_mut(), |context| context.handle());
-                }
-                2 => *(data as *mut u32) = if self.is_host() { 1 } else { 2 },
-                3 => *(data as *mut Pointer) = address,
-                4 if self.is_host() || self.kind == KnownKind::Managed => {
-                    *(data as *mut Pointer) = address
-                }
-                6 => *(data as *mut i32) = 0,
-                7 => *(data as *mut u64) = self.id,
-                8 => *(data as *mut i32) = (self.kind == KnownKind::Managed) as i32,
-                9 => *(data as *mut i32) = shown(self.device),
-                10 => {
-                    let plain = self.kind == KnownKind::Device && self.pool.is_null();
-                    *(data as *mut i32) = plain as i32
-                }
-                11 => *(data as *mut Pointer) = self.start,
-                12 => *(data as *mut usize) = self.size as usize,
-                13 => *(data as *mut i32) = 1,
-                14 => *(data as *mut u64) = self.handle_types as u64,
-                15 => *(data as *mut i32) = 0,
-                16 => *(data as *mut i32) = 3,
-                17 => *(data as *mut Handle) = self.pool,
-                18 => *(data as *mut usize) = round_up(self.size, PAGE)? as usize,
-                19 => *(data as *mut Pointer) = self.start,
-                20 => *(data as *mut u64) = self.id,
-                21 => *(data as *mut i32) = 0,
-                _ => return Err(Error::INVALID_VALUE),
+        let flag = |value: bool| i32::from(value);
+        match attribute {
+            1 => {
+                let context = context::by_id(self.context);
+                let handle = context.map_or(std::ptr::null_mut(), |context| context.handle());
+                data.cast().set(handle);
             }
+            2 => data.cast().set(if self.is_host() { 1u32 } else { 2 }),
+            3 => data.cast().set(address),
+            4 if self.is_host() || self.kind == KnownKind::Managed => data.cast().set(address),
+            6 | 15 | 21 => data.cast().set(0i32),
+            7 | 20 => data.cast().set(self.id),
+            8 => data.cast().set(flag(self.kind == KnownKind::Managed)),
+            9 => data.cast().set(shown(self.device)),
+            10 => data.cast().set(flag(self.kind == KnownKind::Device && self.pool.is_null())),
+            11 | 19 => data.cast().set(self.start),
+            12 => data.cast().set(self.size as usize),
+            13 => data.cast().set(1i32),
+            14 => data.cast().set(u64::from(self.handle_types)),
+            16 => data.cast().set(3i32),
+            17 => data.cast().set(self.pool),
+            18 => data.cast().set(round_up(self.size, PAGE)? as usize),
+            _ => return Err(Error::INVALID_VALUE),
         }
         Ok(())
     }
 }
 
-pub unsafe fn pointer_attribute(data: *mut c_void, attribute: i32, address: Pointer) -> Done {
+pub fn pointer_attribute(data: Out<c_void>, attribute: i32, address: Pointer) -> Done {
     if data.is_null() {
         return Err(Error::INVALID_VALUE);
     }
-    unsafe { Known::find(address).ok_or(Error::INVALID_VALUE)?.write(attribute, address, data) }
+    Known::find(address).ok_or(Error::INVALID_VALUE)?.write(attribute, address, data)
 }
 
 /// Unknown pointers are no error here: their attributes are zero.
-pub unsafe fn pointer_attributes(
+pub fn pointer_attributes(
     count: u32,
-    attributes: *mut i32,
-    data: *mut *mut c_void,
+    attributes: Out<i32>,
+    data: Out<Out<c_void>>,
     address: Pointer,
 ) -> Done {
     if attributes.is_null() || data.is_null() || count == 0 {
@@ -240,29 +216,27 @@ pub unsafe fn pointer_attributes(
     }
     let known = Known::find(address);
     for index in 0..count as usize {
-        let (attribute, at) = unsafe { (*attributes.add(index), *data.add(index)) };
+        let (attribute, at) = (attributes.at(index).get()?, data.at(index).get()?);
         if !(1..=22).contains(&attribute) || at.is_null() {
             return Err(Error::INVALID_VALUE);
         }
         let written = match &known {
-            Some(known) => unsafe { known.write(attribute, address, at) },
+            Some(known) => known.write(attribute, address, at),
             None => Err(Error::INVALID_VALUE),
         };
         if written.is_err() {
-            unsafe {
-                match attribute {
-                    1 | 3 | 4 | 7 | 11 | 12 | 14 | 17..=20 => *(at as *mut u64) = 0,
-                    9 => *(at as *mut i32) = -2,
-                    5 => {}
-                    _ => *(at as *mut i32) = 0,
-                }
+            match attribute {
+                1 | 3 | 4 | 7 | 11 | 12 | 14 | 17..=20 => at.cast().set(0u64),
+                9 => at.cast().set(-2i32),
+                5 => {}
+                _ => at.cast().set(0i32),
             }
         }
     }
     Ok(())
 }
 
-pub unsafe fn set_pointer_attribute(value: *const c_void, attribute: i32, at: Pointer) -> Done {
+pub fn set_pointer_attribute(value: In<c_void>, attribute: i32, at: Pointer) -> Done {
     // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS is the only one that can be set.
     if value.is_null() || attribute != 6 {
         return Err(Error::INVALID_VALUE);

@@ -30,15 +30,15 @@ impl Locked<'_> {
     }
 }
 
-pub unsafe fn alloc(out: *mut *mut c_void, size: usize) -> Done {
-    unsafe { alloc_flags(out, size, 0) }
+pub fn alloc(out: Out<Handle>, size: usize) -> Done {
+    alloc_flags(out, size, 0)
 }
 
-pub unsafe fn alloc_v1(out: *mut *mut c_void, size: u32) -> Done {
-    unsafe { alloc_flags(out, size as usize, 0) }
+pub fn alloc_v1(out: Out<Handle>, size: u32) -> Done {
+    alloc_flags(out, size as usize, 0)
 }
 
-pub unsafe fn alloc_flags(out: *mut *mut c_void, size: usize, flags: u32) -> Done {
+pub fn alloc_flags(out: Out<Handle>, size: usize, flags: u32) -> Done {
     let context = context::current()?;
     // Portable, device map, write combined.
     if out.is_null() || size == 0 || flags & !7 != 0 {
@@ -48,11 +48,11 @@ pub unsafe fn alloc_flags(out: *mut *mut c_void, size: usize, flags: u32) -> Don
     // Whatever is written to it goes unseen.
     driver().host.aperture.mark_dirty(address, size as u64);
     FLAGS.lock().unwrap().insert(address, flags | 2);
-    unsafe { *out = address as *mut c_void };
+    out.set(address as *mut c_void);
     Ok(())
 }
 
-pub unsafe fn free(pointer: *mut c_void) -> Done {
+pub fn free(pointer: Handle) -> Done {
     context::current()?;
     if pointer.is_null() {
         return Ok(());
@@ -67,7 +67,7 @@ pub unsafe fn free(pointer: *mut c_void) -> Done {
     Ok(())
 }
 
-pub unsafe fn register(pointer: *mut c_void, size: usize, flags: u32) -> Done {
+pub fn register(pointer: Handle, size: usize, flags: u32) -> Done {
     let context = context::current()?;
     if pointer.is_null() || size == 0 || flags & !0xf != 0 {
         return Err(Error::INVALID_VALUE);
@@ -94,7 +94,7 @@ pub unsafe fn register(pointer: *mut c_void, size: usize, flags: u32) -> Done {
     Ok(())
 }
 
-pub unsafe fn unregister(pointer: *mut c_void) -> Done {
+pub fn unregister(pointer: Handle) -> Done {
     context::current()?;
     if pointer.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -103,7 +103,7 @@ pub unsafe fn unregister(pointer: *mut c_void) -> Done {
     gone.map(|_| ()).ok_or(Error::HOST_MEMORY_NOT_REGISTERED)
 }
 
-pub unsafe fn device_pointer(out: *mut Pointer, pointer: *mut c_void, flags: u32) -> Done {
+pub fn device_pointer(out: Out<Pointer>, pointer: Handle, flags: u32) -> Done {
     context::current()?;
     if out.is_null() || flags != 0 {
         return Err(Error::INVALID_VALUE);
@@ -112,11 +112,11 @@ pub unsafe fn device_pointer(out: *mut Pointer, pointer: *mut c_void, flags: u32
     if driver().host.lock().find(address).is_none() && registered(address).is_none() {
         return Err(Error::INVALID_VALUE);
     }
-    unsafe { *out = address };
+    out.set(address);
     Ok(())
 }
 
-pub unsafe fn get_flags(out: *mut u32, pointer: *mut c_void) -> Done {
+pub fn get_flags(out: Out<u32>, pointer: Handle) -> Done {
     context::current()?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -126,7 +126,7 @@ pub unsafe fn get_flags(out: *mut u32, pointer: *mut c_void) -> Done {
         Some(&flags) => flags,
         None => registered(address).ok_or(Error::INVALID_VALUE)?.flags,
     };
-    unsafe { *out = flags };
+    out.set(flags);
     Ok(())
 }
 

@@ -1,8 +1,9 @@
 //! What can be known of a kernel image without a compiler: the names in PTX and in cubins.
 
+use crate::abi::In;
 use crate::error::{Done, Error};
 use std::collections::{HashMap, HashSet};
-use std::ffi::{CStr, c_void};
+use std::ffi::{c_char, c_void};
 
 #[derive(Default)]
 pub struct Image {
@@ -20,19 +21,18 @@ const ELF: &[u8] = b"\x7fELF";
 
 impl Image {
     /// Reads an image of unknown length, as the driver gets it.
-    pub unsafe fn read(image: *const c_void) -> Done<Image> {
+    pub fn read(image: In<c_void>) -> Done<Image> {
         if image.is_null() {
             return Err(Error::INVALID_VALUE);
         }
-        let start = image as *const u8;
-        let first = unsafe { std::slice::from_raw_parts(start, 4) };
+        let bytes = image.cast::<u8>();
+        let first = bytes.list(4)?;
         if first == ELF {
-            let head = unsafe { std::slice::from_raw_parts(start, 64) };
-            let length = elf_length(head).ok_or(Error::INVALID_IMAGE)?;
-            return Ok(Image::from_bytes(unsafe { std::slice::from_raw_parts(start, length) }));
+            let length = elf_length(&bytes.list(64)?).ok_or(Error::INVALID_IMAGE)?;
+            return Ok(Image::from_bytes(&bytes.list(length)?));
         }
-        if is_text(first) {
-            return Ok(Image::from_bytes(unsafe { CStr::from_ptr(start as *const _) }.to_bytes()));
+        if is_text(&first) {
+            return Ok(Image::from_bytes(image.cast::<c_char>().text()?.as_bytes()));
         }
         Ok(Image::opaque())
     }

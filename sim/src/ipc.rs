@@ -13,6 +13,7 @@ use crate::error::{Done, Error};
 use crate::memory::{Block, Locked, Memory, Owner, next_id};
 use crate::pool;
 use crate::shared::start_time;
+use crate::system;
 use crate::vmm::{self, Object};
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -41,10 +42,6 @@ fn seal(kind: u64, memory: &Memory, range: FileRange, size: u64) -> Done<[u64; 8
     ])
 }
 
-unsafe fn read_sealed(from: *const Sealed) -> [u64; 8] {
-    unsafe { from.read_unaligned().0 }
-}
-
 /// The owner's file, if the owner lives and the descriptor still is that file.
 fn open_file(seal: &[u64; 8]) -> Done<i32> {
     let pid = (seal[1] >> 32) as u32;
@@ -56,14 +53,15 @@ fn open_file(seal: &[u64; 8]) -> Done<i32> {
         .write(true)
         .open(format!("/proc/{pid}/fd/{}", seal[3]))
         .map_err(|_| Error::MAP_FAILED)?;
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    if unsafe { libc::fstat(file.as_raw_fd(), &mut stat) } != 0 || stat.st_ino != seal[4] {
+    if system::stat(file.as_raw_fd()).is_none_or(|stat| stat.st_ino != seal[4]) {
         return Err(Error::MAP_FAILED);
     }
     Ok(file.into_raw_fd())
 }
 
 fn map_at(address: Pointer, size: u64, fd: i32, offset: u64) -> Done {
+    // SAFETY: the range lies in an aperture or is an object's place in one: whatever was mapped there
+    // before is memory of the simulated device, of which nothing holds a reference.
     let got = unsafe {
         libc::mmap(
             address as *mut c_void,
@@ -101,7 +99,7 @@ enum Imported {
     FromPool,
 }
 
-pub unsafe fn get_handle(out: *mut Sealed, pointer: Pointer) -> Done {
+pub fn get_handle(out: Out<Sealed>, pointer: Pointer) -> Done {
     context::current()?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -119,11 +117,11 @@ pub unsafe fn get_handle(out: *mut Sealed, pointer: Pointer) -> Done {
     memory.aperture.mark_dirty(start, size);
     let range = memory.aperture.file_range(start).ok_or(Error::NOT_SUPPORTED)?;
     let seal = seal(MEMORY, memory, range, size)?;
-    unsafe { out.write_unaligned(Sealed(seal)) };
+    out.set(Sealed(seal));
     Ok(())
 }
 
-pub unsafe fn open_handle(out: *mut Pointer, handle: Sealed, flags: u32) -> Done {
+pub fn open_handle(out: Out<Pointer>, handle: Sealed, flags: u32) -> Done {
     let context = context::current()?;
     let seal = handle.0;
     let index = (seal[1] & 0xffff_ffff) as usize;
@@ -142,19 +140,19 @@ pub unsafe fn open_handle(out: *mut Pointer, handle: Sealed, flags: u32) -> Done
             memory.lock().state.live.get_mut(&pointer)
     {
         *opens += 1;
-        unsafe { *out = pointer };
+        out.set(pointer);
         return Ok(());
     }
     let fd = open_file(&seal)?;
     let mapped = import(memory, fd, seal[5], seal[6], Imported::Opened(context.id));
-    unsafe { libc::close(fd) };
+    system::close(fd);
     let pointer = mapped?;
     opened.insert(seal, pointer);
-    unsafe { *out = pointer };
+    out.set(pointer);
     Ok(())
 }
 
-pub unsafe fn close_handle(pointer: Pointer) -> Done {
+pub fn close_handle(pointer: Pointer) -> Done {
     context::current()?;
     let memory = driver().at(pointer).ok_or(Error::INVALID_VALUE)?;
     let mut opened = OPENED.lock().unwrap();
@@ -192,6 +190,7 @@ struct Description {
 fn describe(fd: i32, at: u64, description: &Description) -> bool {
     let length = size_of::<Description>();
     let from = description as *const Description as *const c_void;
+    // SAFETY: it reads the bytes of the description, which outlives the call.
     unsafe { libc::pwrite(fd, from, length, at as i64) == length as isize }
 }
 
@@ -208,13 +207,13 @@ pub fn own_file(
         Description { magic: DESCRIPTION, size, place, multicast_devices: 0, prop: *prop };
     if !describe(fd, size, &description) || map_at(backing, size, fd, 0).is_err() {
         aperture.restore(backing, size);
-        unsafe { libc::close(fd) };
+        system::close(fd);
         return None;
     }
     Some(fd)
 }
 
-pub unsafe fn export(out: *mut c_void, handle: u64, kind: i32, flags: u64) -> Done {
+pub fn export(out: Out<c_void>, handle: u64, kind: i32, flags: u64) -> Done {
     if out.is_null() || flags != 0 {
         return Err(Error::INVALID_VALUE);
     }
@@ -241,15 +240,12 @@ pub unsafe fn export(out: *mut c_void, handle: u64, kind: i32, flags: u64) -> Do
         object.fd = Some(fd);
     }
     let own = object.fd.ok_or(Error::NOT_SUPPORTED)?;
-    let fd = unsafe { libc::fcntl(own, libc::F_DUPFD_CLOEXEC, 3) };
-    if fd < 0 {
-        return Err(Error::OPERATING_SYSTEM);
-    }
-    unsafe { *(out as *mut i32) = fd };
+    let fd = system::duplicate(own, 3).ok_or(Error::OPERATING_SYSTEM)?;
+    out.cast::<i32>().set(fd);
     Ok(())
 }
 
-pub unsafe fn import_shareable(out: *mut u64, os_handle: *mut c_void, kind: i32) -> Done {
+pub fn import_shareable(out: Out<u64>, os_handle: Handle, kind: i32) -> Done {
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
@@ -258,24 +254,20 @@ pub unsafe fn import_shareable(out: *mut u64, os_handle: *mut c_void, kind: i32)
     }
     // For this kind the pointer IS the descriptor.
     let given = os_handle as usize as i32;
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    if unsafe { libc::fstat(given, &mut stat) } != 0 || stat.st_size < 4 * KIB as i64 {
-        return Err(Error::INVALID_VALUE);
-    }
-    let at = stat.st_size - 4 * KIB as i64;
+    let stat = system::stat(given).filter(|stat| stat.st_size >= 4 * KIB as i64);
+    let at = stat.ok_or(Error::INVALID_VALUE)?.st_size - 4 * KIB as i64;
     let mut description = std::mem::MaybeUninit::<Description>::zeroed();
     let length = size_of::<Description>();
+    // SAFETY: the buffer has that length.
     let read = unsafe { libc::pread(given, description.as_mut_ptr() as *mut c_void, length, at) };
+    // SAFETY: numbers, all zero where nothing was read.
     let description = unsafe { description.assume_init() };
     let place = description.place as usize;
     let known = place == HOST || place < driver().devices.count;
     if read != length as isize || description.magic != DESCRIPTION || !known {
         return Err(Error::INVALID_VALUE);
     }
-    let fd = unsafe { libc::fcntl(given, libc::F_DUPFD_CLOEXEC, 700) };
-    if fd < 0 {
-        return Err(Error::OPERATING_SYSTEM);
-    }
+    let fd = system::duplicate(given, 700).ok_or(Error::OPERATING_SYSTEM)?;
     let size = description.size;
     let mut object = Object::new(size, description.prop, place, 0);
     object.fd = Some(fd);
@@ -289,17 +281,15 @@ pub unsafe fn import_shareable(out: *mut u64, os_handle: *mut c_void, kind: i32)
     } else {
         let memory = driver().memory(place);
         let taken = memory.lock().take_pages(size, PAGE);
-        object.backing = taken.inspect_err(|_| {
-            unsafe { libc::close(fd) };
-        })?;
+        object.backing = taken.inspect_err(|_| system::close(fd))?;
         if let Err(error) = map_at(object.backing, size, fd, 0) {
             memory.aperture.restore(object.backing, size);
             memory.lock().give_pages(object.backing, size);
-            unsafe { libc::close(fd) };
+            system::close(fd);
             return Err(error);
         }
     }
-    unsafe { *out = vmm::vmm().add(object) };
+    out.set(vmm::vmm().add(object));
     Ok(())
 }
 
@@ -313,29 +303,23 @@ impl Locked<'_> {
 }
 
 /// A pool's descriptor is the memory file that its blocks are in.
-pub unsafe fn export_pool(out: *mut c_void, pool: Handle, kind: i32, flags: u64) -> Done {
+pub fn export_pool(out: Out<c_void>, pool: Handle, kind: i32, flags: u64) -> Done {
     let (memory, id) = pool::decode(pool)?;
     if out.is_null() || flags != 0 || kind != POSIX_FD {
         return Err(Error::INVALID_VALUE);
     }
     memory.lock().exportable(id)?;
     let range = memory.aperture.file_range(memory.aperture.base).ok_or(Error::NOT_SUPPORTED)?;
-    let fd = unsafe { libc::fcntl(range.fd, libc::F_DUPFD_CLOEXEC, 3) };
-    if fd < 0 {
-        return Err(Error::OPERATING_SYSTEM);
-    }
-    unsafe { *(out as *mut i32) = fd };
+    let fd = system::duplicate(range.fd, 3).ok_or(Error::OPERATING_SYSTEM)?;
+    out.cast::<i32>().set(fd);
     Ok(())
 }
 
-pub unsafe fn import_pool(out: *mut Handle, os_handle: *mut c_void, kind: i32, flags: u64) -> Done {
+pub fn import_pool(out: Out<Handle>, os_handle: Handle, kind: i32, flags: u64) -> Done {
     if out.is_null() || flags != 0 || kind != POSIX_FD {
         return Err(Error::INVALID_VALUE);
     }
-    let fd = unsafe { libc::fcntl(os_handle as usize as i32, libc::F_DUPFD_CLOEXEC, 700) };
-    if fd < 0 {
-        return Err(Error::INVALID_VALUE);
-    }
+    let fd = system::duplicate(os_handle as usize as i32, 700).ok_or(Error::INVALID_VALUE)?;
     let index = context::current().map_or(driver().devices.visible[0], |context| context.device);
     let location = Location { kind: LOCATION_DEVICE, id: device::ordinal(index) };
     let props = PoolProps {
@@ -347,15 +331,16 @@ pub unsafe fn import_pool(out: *mut Handle, os_handle: *mut c_void, kind: i32, f
         usage: 0,
         reserved: [0; 54],
     };
-    unsafe { pool::create(out, &props)? };
-    let (memory, id) = pool::decode(unsafe { *out })?;
+    let pool = pool::create_from(&props)?;
+    out.set(pool);
+    let (memory, id) = pool::decode(pool)?;
     if let Some(pool) = memory.lock().state.pools.get_mut(&id) {
         pool.imported = Some(fd);
     }
     Ok(())
 }
 
-pub unsafe fn export_pointer(out: *mut Sealed, pointer: Pointer) -> Done {
+pub fn export_pointer(out: Out<Sealed>, pointer: Pointer) -> Done {
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
@@ -370,24 +355,23 @@ pub unsafe fn export_pointer(out: *mut Sealed, pointer: Pointer) -> Done {
     memory.aperture.mark_dirty(start, size);
     let range = memory.aperture.file_range(start).ok_or(Error::NOT_SUPPORTED)?;
     let seal = seal(POOL_POINTER, memory, range, size)?;
-    unsafe { out.write_unaligned(Sealed(seal)) };
+    out.set(Sealed(seal));
     Ok(())
 }
 
-pub unsafe fn import_pointer(out: *mut Pointer, pool: Handle, data: *mut Sealed) -> Done {
+pub fn import_pointer(out: Out<Pointer>, pool: Handle, data: Out<Sealed>) -> Done {
     if out.is_null() || data.is_null() {
         return Err(Error::INVALID_VALUE);
     }
     let (memory, id) = pool::decode(pool)?;
-    let seal = unsafe { read_sealed(data) };
+    let seal = data.get()?.0;
     let fd = memory.lock().state.pools.get(&id).and_then(|pool| pool.imported);
     let fd = fd.ok_or(Error::INVALID_VALUE)?;
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    let same = unsafe { libc::fstat(fd, &mut stat) } == 0 && stat.st_ino == seal[4];
+    let same = system::stat(fd).is_some_and(|stat| stat.st_ino == seal[4]);
     if seal[0] != POOL_POINTER || !same {
         return Err(Error::INVALID_VALUE);
     }
     let pointer = import(memory, fd, seal[5], seal[6], Imported::FromPool)?;
-    unsafe { *out = pointer };
+    out.set(pointer);
     Ok(())
 }

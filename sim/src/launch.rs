@@ -15,7 +15,7 @@ use std::sync::Arc;
 const AUTO_FREE: u64 = 1;
 const UPLOAD: u64 = 2;
 
-pub unsafe fn instantiate_flags(out: *mut Handle, graph: Handle, flags: u64) -> Done {
+pub fn instantiate_flags(out: Out<Handle>, graph: Handle, flags: u64) -> Done {
     context::current()?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -24,36 +24,31 @@ pub unsafe fn instantiate_flags(out: *mut Handle, graph: Handle, flags: u64) -> 
     let work = all.ordered_checked(graph as usize)?;
     let handle = new_handle();
     all.execs.insert(handle, Arc::new(Exec { work, flags }));
-    unsafe { *out = handle as Handle };
+    out.set(handle as Handle);
     Ok(())
 }
 
-pub unsafe fn instantiate(
-    out: *mut Handle,
+pub fn instantiate(
+    out: Out<Handle>,
     graph: Handle,
-    _error_node: *mut Handle,
-    log: *mut u8,
+    _error_node: Out<Handle>,
+    log: Out<u8>,
     length: usize,
 ) -> Done {
-    if !log.is_null() && length > 0 {
-        unsafe { *log = 0 };
+    if length > 0 {
+        log.set(0);
     }
-    unsafe { instantiate_flags(out, graph, 0) }
+    instantiate_flags(out, graph, 0)
 }
 
-pub unsafe fn instantiate_params(
-    out: *mut Handle,
-    graph: Handle,
-    params: *mut InstantiateParams,
-) -> Done {
-    let params = unsafe { params.as_mut() }.ok_or(Error::INVALID_VALUE)?;
-    params.result = 1;
-    unsafe { instantiate_flags(out, graph, params.flags)? };
-    if params.flags & UPLOAD != 0 {
-        unsafe { upload(*out, params.upload_stream)? };
+pub fn instantiate_params(out: Out<Handle>, graph: Handle, params: Out<InstantiateParams>) -> Done {
+    let wanted = params.get()?;
+    params.set(InstantiateParams { result: 1, ..wanted });
+    instantiate_flags(out, graph, wanted.flags)?;
+    if wanted.flags & UPLOAD != 0 {
+        upload(out.get()?, wanted.upload_stream)?;
     }
-    params.result = 0;
-    params.error_node = std::ptr::null_mut();
+    params.set(InstantiateParams { result: 0, error_node: std::ptr::null_mut(), ..wanted });
     Ok(())
 }
 
@@ -61,17 +56,17 @@ fn exec(handle: Handle) -> Done<Arc<Exec>> {
     graphs().execs.get(&(handle as usize)).cloned().ok_or(Error::INVALID_VALUE)
 }
 
-pub unsafe fn exec_destroy(handle: Handle) -> Done {
+pub fn exec_destroy(handle: Handle) -> Done {
     graphs().execs.remove(&(handle as usize)).ok_or(Error::INVALID_VALUE)?;
     give_back_orphans();
     Ok(())
 }
 
-pub unsafe fn exec_flags(handle: Handle, out: *mut u64) -> Done {
+pub fn exec_flags(handle: Handle, out: Out<u64>) -> Done {
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
-    unsafe { *out = exec(handle)?.flags };
+    out.set(exec(handle)?.flags);
     Ok(())
 }
 
@@ -89,29 +84,16 @@ fn replace(handle: Handle, graph: Handle) -> Done<i32> {
     Ok(0)
 }
 
-pub unsafe fn exec_update(
-    handle: Handle,
-    graph: Handle,
-    error_node: *mut Handle,
-    out: *mut i32,
-) -> Done {
+pub fn exec_update(handle: Handle, graph: Handle, error_node: Out<Handle>, out: Out<i32>) -> Done {
     let result = replace(handle, graph)?;
-    unsafe {
-        if !error_node.is_null() {
-            *error_node = std::ptr::null_mut();
-        }
-        if !out.is_null() {
-            *out = result;
-        }
-    }
+    error_node.set(std::ptr::null_mut());
+    out.set(result);
     if result == 0 { Ok(()) } else { Err(Error(910)) }
 }
 
-pub unsafe fn exec_update_v2(handle: Handle, graph: Handle, info: *mut [u64; 3]) -> Done {
+pub fn exec_update_v2(handle: Handle, graph: Handle, info: Out<[u64; 3]>) -> Done {
     let result = replace(handle, graph)?;
-    if !info.is_null() {
-        unsafe { *info = [result as u64, 0, 0] };
-    }
+    info.set([result as u64, 0, 0]);
     if result == 0 { Ok(()) } else { Err(Error(910)) }
 }
 
@@ -154,7 +136,7 @@ fn reserve(exec: &Exec) -> Done {
     Ok(())
 }
 
-pub unsafe fn upload(handle: Handle, stream: StreamArg) -> Done {
+pub fn upload(handle: Handle, stream: StreamArg) -> Done {
     let place = stream::place(stream)?;
     if place.capture.is_some() {
         return Err(Error::CAPTURE_UNSUPPORTED);
@@ -204,7 +186,7 @@ fn still_live(work: &[Work]) -> Vec<(&'static Memory, Pointer)> {
     list
 }
 
-pub unsafe fn launch(handle: Handle, stream: StreamArg) -> Done {
+pub fn launch(handle: Handle, stream: StreamArg) -> Done {
     let place = stream::place(stream)?;
     let exec = exec(handle)?;
     if place.capture.is_some() {
@@ -222,14 +204,14 @@ pub unsafe fn launch(handle: Handle, stream: StreamArg) -> Done {
 
 // The device's graph memory.
 
-pub unsafe fn trim(ordinal: i32) -> Done {
+pub fn trim(ordinal: i32) -> Done {
     let memory = driver().memory(device::by_ordinal(ordinal)?);
     let given = memory.lock().state.graph.trim();
     memory.release(given, given);
     Ok(())
 }
 
-pub unsafe fn get_attribute(ordinal: i32, attribute: i32, out: *mut c_void) -> Done {
+pub fn get_attribute(ordinal: i32, attribute: i32, out: Out<c_void>) -> Done {
     let memory = driver().memory(device::by_ordinal(ordinal)?);
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -243,14 +225,14 @@ pub unsafe fn get_attribute(ordinal: i32, attribute: i32, out: *mut c_void) -> D
         3 => graph.reserved_high,
         _ => return Err(Error::INVALID_VALUE),
     };
-    unsafe { *(out as *mut u64) = value };
+    out.cast::<u64>().set(value);
     Ok(())
 }
 
 /// The high marks can be set back to what is now.
-pub unsafe fn set_attribute(ordinal: i32, attribute: i32, value: *mut c_void) -> Done {
+pub fn set_attribute(ordinal: i32, attribute: i32, value: Out<c_void>) -> Done {
     let memory = driver().memory(device::by_ordinal(ordinal)?);
-    if value.is_null() || unsafe { *(value as *const u64) } != 0 {
+    if value.is_null() || value.cast::<u64>().get()? != 0 {
         return Err(Error::INVALID_VALUE);
     }
     let mut locked = memory.lock();

@@ -54,7 +54,7 @@
 //! addresses; `vmm` and `ipc` map the same bytes elsewhere; `context`, `stream`, `capture`,
 //! `graph`, `launch`, `module` hold what else a program names; `copy` moves bytes; `nvml` is the other API.
 
-#![allow(clippy::missing_safety_doc)]
+#![deny(clippy::undocumented_unsafe_blocks)]
 
 mod abi;
 mod aperture;
@@ -78,11 +78,13 @@ mod managed;
 mod memory;
 mod module;
 mod nvml;
+mod param;
 mod pool;
 mod ranges;
 mod resolve;
 mod shared;
 mod stream;
+mod system;
 mod table;
 #[cfg(test)]
 mod tests;

@@ -20,7 +20,7 @@ impl Touched {
     }
 }
 
-pub unsafe fn alloc(out: *mut Pointer, size: usize, flags: u32) -> Done {
+pub fn alloc(out: Out<Pointer>, size: usize, flags: u32) -> Done {
     let context = context::current()?;
     // CU_MEM_ATTACH_GLOBAL or CU_MEM_ATTACH_HOST.
     if out.is_null() || size == 0 || !matches!(flags, 1 | 2) {
@@ -39,7 +39,7 @@ pub unsafe fn alloc(out: *mut Pointer, size: usize, flags: u32) -> Done {
         id: next_id(),
     };
     locked.state.live.insert(address, block);
-    unsafe { *out = address };
+    out.set(address);
     Ok(())
 }
 
@@ -67,13 +67,13 @@ pub fn touch(address: Pointer, size: u64) {
     }
 }
 
-pub unsafe fn prefetch(address: Pointer, size: usize, ordinal: i32, stream: StreamArg) -> Done {
+pub fn prefetch(address: Pointer, size: usize, ordinal: i32, stream: StreamArg) -> Done {
     let kind = if ordinal == -1 { LOCATION_HOST } else { LOCATION_DEVICE };
     let location = Location { kind, id: ordinal };
-    unsafe { prefetch_to(address, size, location, 0, stream) }
+    prefetch_to(address, size, location, 0, stream)
 }
 
-pub unsafe fn prefetch_to(
+pub fn prefetch_to(
     address: Pointer,
     size: usize,
     location: Location,
@@ -104,17 +104,17 @@ fn check(address: Pointer, size: u64) -> Done {
     }
 }
 
-pub unsafe fn advise(address: Pointer, size: usize, _advice: i32, _ordinal: i32) -> Done {
+pub fn advise(address: Pointer, size: usize, _advice: i32, _ordinal: i32) -> Done {
     check(address, size as u64)
 }
 
-pub unsafe fn advise_at(address: Pointer, size: usize, _advice: i32, _at: Location) -> Done {
+pub fn advise_at(address: Pointer, size: usize, _advice: i32, _at: Location) -> Done {
     check(address, size as u64)
 }
 
 /// cuMemRangeGetAttribute: no advice is remembered, so every answer is "none" or "nowhere".
-pub unsafe fn range_attribute(
-    data: *mut std::ffi::c_void,
+pub fn range_attribute(
+    data: Out<std::ffi::c_void>,
     bytes: usize,
     attribute: i32,
     address: Pointer,
@@ -130,6 +130,6 @@ pub unsafe fn range_attribute(
         2..=4 => -2,
         _ => 0,
     };
-    unsafe { *(data as *mut i32) = value };
+    data.cast::<i32>().set(value);
     Ok(())
 }

@@ -10,7 +10,7 @@ use crate::image::Image;
 use crate::memory::next_id;
 use crate::stream;
 use std::collections::HashMap;
-use std::ffi::{CStr, c_void};
+use std::ffi::c_void;
 use std::sync::Mutex;
 
 const CODE: u64 = PAGE;
@@ -52,14 +52,7 @@ fn new_handle() -> usize {
     0xc0de_0000_0000 + next_id() as usize * 16
 }
 
-unsafe fn text(name: Name) -> Done<String> {
-    if name.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
-    Ok(unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned())
-}
-
-fn add(out: *mut Handle, image: Image, context: Option<u32>) -> Done {
+fn add(out: Out<Handle>, image: Image, context: Option<u32>) -> Done {
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
@@ -72,57 +65,57 @@ fn add(out: *mut Handle, image: Image, context: Option<u32>) -> Done {
     };
     let handle = new_handle();
     with(|code| code.modules.insert(handle, module));
-    unsafe { *out = handle as Handle };
+    out.set(handle as Handle);
     Ok(())
 }
 
-pub unsafe fn load_data(out: *mut Handle, image: *const c_void) -> Done {
+pub fn load_data(out: Out<Handle>, image: In<c_void>) -> Done {
     let context = context::current()?;
-    add(out, unsafe { Image::read(image)? }, Some(context.id))
+    add(out, Image::read(image)?, Some(context.id))
 }
 
-pub unsafe fn load_data_ex(
-    out: *mut Handle,
-    image: *const c_void,
+pub fn load_data_ex(
+    out: Out<Handle>,
+    image: In<c_void>,
     _count: u32,
-    _options: *mut i32,
-    _values: *mut *mut c_void,
+    _options: Out<i32>,
+    _values: Out<Handle>,
 ) -> Done {
-    unsafe { load_data(out, image) }
+    load_data(out, image)
 }
 
-pub unsafe fn load_file(out: *mut Handle, path: Name) -> Done {
+pub fn load_file(out: Out<Handle>, path: Name) -> Done {
     let context = context::current()?;
-    let bytes = std::fs::read(unsafe { text(path)? }).map_err(|_| Error::FILE_NOT_FOUND)?;
+    let bytes = std::fs::read(path.text()?).map_err(|_| Error::FILE_NOT_FOUND)?;
     add(out, Image::from_bytes(&bytes), Some(context.id))
 }
 
 #[allow(clippy::too_many_arguments)]
-pub unsafe fn library_load_data(
-    out: *mut Handle,
-    image: *const c_void,
-    _options: *mut i32,
-    _values: *mut *mut c_void,
+pub fn library_load_data(
+    out: Out<Handle>,
+    image: In<c_void>,
+    _options: Out<i32>,
+    _values: Out<Handle>,
     _count: u32,
-    _library_options: *mut i32,
-    _library_values: *mut *mut c_void,
+    _library_options: Out<i32>,
+    _library_values: Out<Handle>,
     _library_count: u32,
 ) -> Done {
-    add(out, unsafe { Image::read(image)? }, None)
+    add(out, Image::read(image)?, None)
 }
 
 #[allow(clippy::too_many_arguments)]
-pub unsafe fn library_load_file(
-    out: *mut Handle,
+pub fn library_load_file(
+    out: Out<Handle>,
     path: Name,
-    _options: *mut i32,
-    _values: *mut *mut c_void,
+    _options: Out<i32>,
+    _values: Out<Handle>,
     _count: u32,
-    _library_options: *mut i32,
-    _library_values: *mut *mut c_void,
+    _library_options: Out<i32>,
+    _library_values: Out<Handle>,
     _library_count: u32,
 ) -> Done {
-    let bytes = std::fs::read(unsafe { text(path)? }).map_err(|_| Error::FILE_NOT_FOUND)?;
+    let bytes = std::fs::read(path.text()?).map_err(|_| Error::FILE_NOT_FOUND)?;
     add(out, Image::from_bytes(&bytes), None)
 }
 
@@ -148,22 +141,22 @@ fn remove(handle: Handle, library: bool) -> Done {
     Ok(())
 }
 
-pub unsafe fn unload(handle: Handle) -> Done {
+pub fn unload(handle: Handle) -> Done {
     context::current()?;
     remove(handle, false)
 }
 
-pub unsafe fn library_unload(handle: Handle) -> Done {
+pub fn library_unload(handle: Handle) -> Done {
     remove(handle, true)
 }
 
-pub unsafe fn get_function(out: *mut Handle, module: Handle, name: Name) -> Done {
-    let name = unsafe { text(name)? };
+pub fn get_function(out: Out<Handle>, module: Handle, name: Name) -> Done {
+    let name = name.text()?;
     if out.is_null() || name.is_empty() {
         return Err(Error::INVALID_VALUE);
     }
     let entry = with(|code| code.entry(module as usize, &name))?;
-    unsafe { *out = entry as Handle };
+    out.set(entry as Handle);
     Ok(())
 }
 
@@ -189,18 +182,18 @@ fn find(entry: Handle) -> Done<Entry> {
     with(|code| code.entries.get(&(entry as usize)).cloned()).ok_or(Error::INVALID_HANDLE)
 }
 
-pub unsafe fn count(out: *mut u32, module: Handle) -> Done {
+pub fn count(out: Out<u32>, module: Handle) -> Done {
     let names =
         with(|code| code.modules.get(&(module as usize)).map(|found| found.image.kernels().len()));
     let names = names.ok_or(Error::INVALID_HANDLE)?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
-    unsafe { *out = names as u32 };
+    out.set(names as u32);
     Ok(())
 }
 
-pub unsafe fn enumerate(out: *mut Handle, room: u32, module: Handle) -> Done {
+pub fn enumerate(out: Out<Handle>, room: u32, module: Handle) -> Done {
     let entries = with(|code| {
         let found = code.modules.get(&(module as usize)).ok_or(Error::INVALID_HANDLE)?;
         let names: Vec<String> = found.image.kernels().to_vec();
@@ -214,15 +207,15 @@ pub unsafe fn enumerate(out: *mut Handle, room: u32, module: Handle) -> Done {
         return Err(Error::INVALID_VALUE);
     }
     for (at, entry) in entries.into_iter().enumerate() {
-        unsafe { *out.add(at) = entry as Handle };
+        out.at(at).set(entry as Handle);
     }
     Ok(())
 }
 
 /// Memory for a global variable, made when it is first asked for.
-pub unsafe fn get_global(out: *mut Pointer, bytes: *mut usize, module: Handle, name: Name) -> Done {
+pub fn get_global(out: Out<Pointer>, bytes: Out<usize>, module: Handle, name: Name) -> Done {
     let context = context::current()?;
-    let name = unsafe { text(name)? };
+    let name = name.text()?;
     let (pointer, size) = with(|code| {
         let found = code.modules.get_mut(&(module as usize)).ok_or(Error::INVALID_HANDLE)?;
         let key = (context.id, name);
@@ -234,72 +227,66 @@ pub unsafe fn get_global(out: *mut Pointer, bytes: *mut usize, module: Handle, n
         found.globals.insert(key, (pointer, size));
         Ok((pointer, size))
     })?;
-    unsafe {
-        if !out.is_null() {
-            *out = pointer;
-        }
-        if !bytes.is_null() {
-            *bytes = size as usize;
-        }
-    }
+    out.set(pointer);
+    bytes.set(size as usize);
     Ok(())
 }
 
-pub unsafe fn library_module(out: *mut Handle, library: Handle) -> Done {
+pub fn library_module(out: Out<Handle>, library: Handle) -> Done {
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
     let known = with(|code| code.modules.contains_key(&(library as usize)));
-    unsafe { *out = library };
+    out.set(library);
     if known { Ok(()) } else { Err(Error::INVALID_HANDLE) }
 }
 
 /// A library's kernel is its own function in every context; asking for it loads it.
-pub unsafe fn kernel_function(out: *mut Handle, kernel: Handle) -> Done {
+pub fn kernel_function(out: Out<Handle>, kernel: Handle) -> Done {
     context::current()?;
     find(kernel)?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
-    unsafe { load(kernel)? };
-    unsafe { *out = kernel };
+    load(kernel)?;
+    out.set(kernel);
     Ok(())
 }
 
-pub unsafe fn owner(out: *mut Handle, entry: Handle) -> Done {
+pub fn owner(out: Out<Handle>, entry: Handle) -> Done {
     let entry = find(entry)?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
-    unsafe { *out = entry.module as Handle };
+    out.set(entry.module as Handle);
     Ok(())
 }
 
-pub unsafe fn entry_name(out: *mut Name, entry: Handle) -> Done {
+pub fn entry_name(out: Out<Name>, entry: Handle) -> Done {
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
     let name = with(|code| code.entries.get(&(entry as usize)).map(|entry| entry.name.as_ptr()));
-    unsafe { *out = name.ok_or(Error::INVALID_HANDLE)? };
+    out.cast().set(name.ok_or(Error::INVALID_HANDLE)?);
     Ok(())
 }
 
 /// No parameter is known, as in an image without that information.
-pub unsafe fn param_info(entry: Handle, _at: usize, _: *mut usize, _: *mut usize) -> Done {
+pub fn param_info(entry: Handle, _at: usize, _: Out<usize>, _: Out<usize>) -> Done {
     find(entry)?;
     Err(Error::INVALID_VALUE)
 }
 
-pub unsafe fn param_count(entry: Handle, out: *mut usize) -> Done {
+pub fn param_count(entry: Handle, out: Out<usize>) -> Done {
     find(entry)?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
-    unsafe { *out = 0 };
+    out.set(0);
     Ok(())
 }
 
-pub unsafe fn attribute(out: *mut i32, attribute: i32, entry: Handle) -> Done {
+pub fn attribute(out: Out<i32>, attribute: i32, entry: Handle) -> Done {
     let entry = find(entry)?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -314,16 +301,16 @@ pub unsafe fn attribute(out: *mut i32, attribute: i32, entry: Handle) -> Done {
         1 | 2 | 7 | 10..=17 => 0,
         _ => return Err(Error::INVALID_VALUE),
     };
-    unsafe { *out = value };
+    out.set(value);
     Ok(())
 }
 
-pub unsafe fn kernel_attribute(out: *mut i32, which: i32, kernel: Handle, device: i32) -> Done {
+pub fn kernel_attribute(out: Out<i32>, which: i32, kernel: Handle, device: i32) -> Done {
     crate::device::by_ordinal(device)?;
-    unsafe { attribute(out, which, kernel) }
+    attribute(out, which, kernel)
 }
 
-pub unsafe fn set_attribute(entry: Handle, attribute: i32, value: i32) -> Done {
+pub fn set_attribute(entry: Handle, attribute: i32, value: i32) -> Done {
     with(|code| {
         let entry = code.entries.get_mut(&(entry as usize)).ok_or(Error::INVALID_HANDLE)?;
         match attribute {
@@ -336,20 +323,20 @@ pub unsafe fn set_attribute(entry: Handle, attribute: i32, value: i32) -> Done {
     })
 }
 
-pub unsafe fn set_kernel_attribute(which: i32, value: i32, kernel: Handle, device: i32) -> Done {
+pub fn set_kernel_attribute(which: i32, value: i32, kernel: Handle, device: i32) -> Done {
     crate::device::by_ordinal(device)?;
-    unsafe { set_attribute(kernel, which, value) }
+    set_attribute(kernel, which, value)
 }
 
-pub unsafe fn set_cache_config(entry: Handle, _config: i32) -> Done {
+pub fn set_cache_config(entry: Handle, _config: i32) -> Done {
     find(entry).map(|_| ())
 }
 
-pub unsafe fn set_kernel_cache_config(kernel: Handle, _config: i32, _device: i32) -> Done {
+pub fn set_kernel_cache_config(kernel: Handle, _config: i32, _device: i32) -> Done {
     find(kernel).map(|_| ())
 }
 
-pub unsafe fn is_loaded(out: *mut i32, entry: Handle) -> Done {
+pub fn is_loaded(out: Out<i32>, entry: Handle) -> Done {
     let context = context::current()?;
     let entry = find(entry)?;
     if out.is_null() {
@@ -358,12 +345,12 @@ pub unsafe fn is_loaded(out: *mut i32, entry: Handle) -> Done {
     let loaded = with(|code| {
         code.modules.get(&entry.module).is_some_and(|module| module.loaded.contains(&context.id))
     });
-    unsafe { *out = loaded as i32 };
+    out.set(loaded as i32);
     Ok(())
 }
 
 /// Takes the module's memory in this context, once.
-pub unsafe fn load(entry: Handle) -> Done {
+pub fn load(entry: Handle) -> Done {
     let context = context::current()?;
     let entry = find(entry)?;
     let first = with(|code| {
@@ -386,12 +373,12 @@ pub unsafe fn load(entry: Handle) -> Done {
     })
 }
 
-pub unsafe fn loading_mode(out: *mut i32) -> Done {
+pub fn loading_mode(out: Out<i32>) -> Done {
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
     // CU_MODULE_LAZY_LOADING
-    unsafe { *out = 2 };
+    out.set(2);
     Ok(())
 }
 
@@ -401,7 +388,7 @@ fn launch_checked(entry: Handle, grid: [u32; 3], block: [u32; 3], stream: Stream
     if grid.contains(&0) || threads == 0 || threads > 1024 {
         return Err(Error::INVALID_VALUE);
     }
-    unsafe { load(entry)? };
+    load(entry)?;
     let needs = find(entry)?;
     place.context.need_local(needs.local)?;
     if needs.heap {
@@ -414,7 +401,7 @@ fn launch_checked(entry: Handle, grid: [u32; 3], block: [u32; 3], stream: Stream
 }
 
 #[allow(clippy::too_many_arguments)]
-pub unsafe fn launch(
+pub fn launch(
     entry: Handle,
     grid_x: u32,
     grid_y: u32,
@@ -424,14 +411,14 @@ pub unsafe fn launch(
     block_z: u32,
     _shared: u32,
     stream: StreamArg,
-    _params: *mut *mut c_void,
-    _extra: *mut *mut c_void,
+    _params: Out<Handle>,
+    _extra: Out<Handle>,
 ) -> Done {
     launch_checked(entry, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], stream)
 }
 
 #[allow(clippy::too_many_arguments)]
-pub unsafe fn launch_cooperative(
+pub fn launch_cooperative(
     entry: Handle,
     grid_x: u32,
     grid_y: u32,
@@ -441,48 +428,48 @@ pub unsafe fn launch_cooperative(
     block_z: u32,
     _shared: u32,
     stream: StreamArg,
-    _params: *mut *mut c_void,
+    _params: Out<Handle>,
 ) -> Done {
     launch_checked(entry, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], stream)
 }
 
 /// In the per-thread variant the default stream of the configuration is the thread's.
-pub unsafe fn launch_ex(
-    config: *const LaunchConfig,
+pub fn launch_ex(
+    config: In<LaunchConfig>,
     entry: Handle,
-    _params: *mut *mut c_void,
-    _extra: *mut *mut c_void,
+    _params: Out<Handle>,
+    _extra: Out<Handle>,
 ) -> Done {
-    let config = unsafe { config.as_ref() }.ok_or(Error::INVALID_VALUE)?;
+    let config = config.get()?;
     launch_checked(entry, config.grid, config.block, config.stream)
 }
 
 // Occupancy.
 
-pub unsafe fn occupancy(out: *mut i32, entry: Handle, block: i32, _dynamic: usize) -> Done {
+pub fn occupancy(out: Out<i32>, entry: Handle, block: i32, _dynamic: usize) -> Done {
     find(entry)?;
     if out.is_null() || !(1..=1024).contains(&block) {
         return Err(Error::INVALID_VALUE);
     }
-    unsafe { *out = (2048 / block).min(32) };
+    out.set((2048 / block).min(32));
     Ok(())
 }
 
-pub unsafe fn occupancy_flags(
-    out: *mut i32,
+pub fn occupancy_flags(
+    out: Out<i32>,
     entry: Handle,
     block: i32,
     dynamic: usize,
     _flags: u32,
 ) -> Done {
-    unsafe { occupancy(out, entry, block, dynamic) }
+    occupancy(out, entry, block, dynamic)
 }
 
-pub unsafe fn best_block(
-    grid: *mut i32,
-    block: *mut i32,
+pub fn best_block(
+    grid: Out<i32>,
+    block: Out<i32>,
     entry: Handle,
-    _size_of: *mut c_void,
+    _size_of: Out<c_void>,
     _dynamic: usize,
     limit: i32,
 ) -> Done {
@@ -491,50 +478,48 @@ pub unsafe fn best_block(
         return Err(Error::INVALID_VALUE);
     }
     let best = if limit > 0 { limit.min(1024) } else { 1024 };
-    unsafe {
-        *grid = 132 * (2048 / best).min(32);
-        *block = best;
-    }
+    grid.set(132 * (2048 / best).min(32));
+    block.set(best);
     Ok(())
 }
 
-pub unsafe fn best_block_flags(
-    grid: *mut i32,
-    block: *mut i32,
+pub fn best_block_flags(
+    grid: Out<i32>,
+    block: Out<i32>,
     entry: Handle,
-    size_of: *mut c_void,
+    size_of: Out<c_void>,
     dynamic: usize,
     limit: i32,
     _flags: u32,
 ) -> Done {
-    unsafe { best_block(grid, block, entry, size_of, dynamic, limit) }
+    best_block(grid, block, entry, size_of, dynamic, limit)
 }
 
-pub unsafe fn dynamic_shared(out: *mut usize, entry: Handle, _blocks: i32, _block: i32) -> Done {
+pub fn dynamic_shared(out: Out<usize>, entry: Handle, _blocks: i32, _block: i32) -> Done {
     find(entry)?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
-    unsafe { *out = 49_152 };
+    out.set(49_152);
     Ok(())
 }
 
-pub unsafe fn clusters(out: *mut i32, entry: Handle, _config: *const LaunchConfig) -> Done {
+pub fn clusters(out: Out<i32>, entry: Handle, _config: In<LaunchConfig>) -> Done {
     find(entry)?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
-    unsafe { *out = 8 };
+    out.set(8);
     Ok(())
 }
 
 // The linker: what is added comes out as one image.
 
-pub unsafe fn link_create(
+pub fn link_create(
     _count: u32,
-    _options: *mut i32,
-    _values: *mut *mut c_void,
-    out: *mut Handle,
+    _options: Out<i32>,
+    _values: Out<Handle>,
+    out: Out<Handle>,
 ) -> Done {
     context::current()?;
     if out.is_null() {
@@ -542,25 +527,28 @@ pub unsafe fn link_create(
     }
     let handle = new_handle();
     with(|code| code.links.insert(handle, Vec::new()));
-    unsafe { *out = handle as Handle };
+    out.set(handle as Handle);
     Ok(())
 }
 
 #[allow(clippy::too_many_arguments)]
-pub unsafe fn link_add_data(
+pub fn link_add_data(
     link: Handle,
     _kind: i32,
-    data: *const u8,
+    data: In<u8>,
     size: usize,
     _name: Name,
     _count: u32,
-    _options: *mut i32,
-    _values: *mut *mut c_void,
+    _options: Out<i32>,
+    _values: Out<Handle>,
 ) -> Done {
     if data.is_null() || size == 0 {
         return Err(Error::INVALID_VALUE);
     }
-    let data = unsafe { std::slice::from_raw_parts(data, size) };
+    link_add(link, &data.list(size)?)
+}
+
+fn link_add(link: Handle, data: &[u8]) -> Done {
     with(|code| {
         let all = code.links.get_mut(&(link as usize)).ok_or(Error::INVALID_HANDLE)?;
         // Texts follow each other; the end of one must not end the whole.
@@ -572,34 +560,35 @@ pub unsafe fn link_add_data(
     })
 }
 
-pub unsafe fn link_add_file(
+pub fn link_add_file(
     link: Handle,
-    kind: i32,
+    _kind: i32,
     path: Name,
-    count: u32,
-    options: *mut i32,
-    values: *mut *mut c_void,
+    _count: u32,
+    _options: Out<i32>,
+    _values: Out<Handle>,
 ) -> Done {
-    let bytes = std::fs::read(unsafe { text(path)? }).map_err(|_| Error::FILE_NOT_FOUND)?;
-    unsafe { link_add_data(link, kind, bytes.as_ptr(), bytes.len(), path, count, options, values) }
+    let bytes = std::fs::read(path.text()?).map_err(|_| Error::FILE_NOT_FOUND)?;
+    if bytes.is_empty() {
+        return Err(Error::INVALID_VALUE);
+    }
+    link_add(link, &bytes)
 }
 
-pub unsafe fn link_complete(link: Handle, out: *mut *mut c_void, size: *mut usize) -> Done {
+pub fn link_complete(link: Handle, out: Out<Handle>, size: Out<usize>) -> Done {
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
     with(|code| {
         let all = code.links.get_mut(&(link as usize)).ok_or(Error::INVALID_HANDLE)?;
-        if !size.is_null() {
-            unsafe { *size = all.len() };
-        }
+        size.set(all.len());
         all.push(0);
-        unsafe { *out = all.as_mut_ptr() as *mut c_void };
+        out.set(all.as_mut_ptr() as *mut c_void);
         Ok(())
     })
 }
 
-pub unsafe fn link_destroy(link: Handle) -> Done {
+pub fn link_destroy(link: Handle) -> Done {
     with(|code| code.links.remove(&(link as usize))).map(|_| ()).ok_or(Error::INVALID_HANDLE)
 }
 

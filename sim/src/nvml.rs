@@ -2,7 +2,8 @@
 //! CUDA_VISIBLE_DEVICES.
 
 use crate::device::{self, Devices};
-use std::ffi::{CStr, c_char, c_uint};
+use crate::param::{In, Out};
+use std::ffi::{c_char, c_uint};
 use std::sync::atomic::{AtomicI32, Ordering::*};
 
 type Result = std::result::Result<(), i32>;
@@ -34,41 +35,36 @@ fn index(handle: usize) -> std::result::Result<usize, i32> {
     handle.checked_sub(HANDLE).filter(|&index| index < devices.count).ok_or(INVALID_ARGUMENT)
 }
 
-unsafe fn put<T>(out: *mut T, value: T) -> Result {
+fn put<T>(out: Out<T>, value: T) -> Result {
     if out.is_null() {
         return Err(INVALID_ARGUMENT);
     }
-    unsafe { out.write(value) };
+    out.set(value);
     Ok(())
 }
 
-unsafe fn put_text(out: *mut c_char, length: c_uint, text: &str) -> Result {
+fn put_text(out: Out<c_char>, length: c_uint, text: &str) -> Result {
     if out.is_null() {
         return Err(INVALID_ARGUMENT);
     }
     if (length as usize) < text.len() + 1 {
         return Err(INSUFFICIENT_SIZE);
     }
-    unsafe {
-        std::ptr::copy_nonoverlapping(text.as_ptr(), out as *mut u8, text.len());
-        *out.add(text.len()) = 0;
+    for (at, byte) in text.bytes().chain([0]).enumerate() {
+        out.at(at).set(byte as c_char);
     }
     Ok(())
 }
 
-unsafe fn text<'a>(from: *const c_char) -> std::result::Result<&'a str, i32> {
-    if from.is_null() {
-        return Err(INVALID_ARGUMENT);
-    }
-    unsafe { CStr::from_ptr(from) }.to_str().map_err(|_| NOT_FOUND)
+fn text(from: In<c_char>) -> std::result::Result<String, i32> {
+    from.text().map_err(|_| INVALID_ARGUMENT)
 }
 
 macro_rules! nvml {
     ($($name:ident($($arg:ident: $type:ty),*) $body:block)*) => {$(
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($arg: $type),*) -> i32 {
-            #[allow(unused_unsafe)]
-            let run = || -> Result { unsafe { $body } };
+        pub extern "C" fn $name($($arg: $type),*) -> i32 {
+            let run = || -> Result { $body };
             match std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)) {
                 Ok(Ok(())) => 0,
                 Ok(Err(code)) => code,
@@ -126,12 +122,9 @@ pub struct Utilization {
 }
 
 /// Copies a list the NVML way: the count comes in as room and goes out as need.
-unsafe fn put_list<T>(count: *mut c_uint, room: *mut T, list: Vec<T>) -> Result {
-    if count.is_null() {
-        return Err(INVALID_ARGUMENT);
-    }
-    let fits = unsafe { *count } as usize;
-    unsafe { *count = list.len() as c_uint };
+fn put_list<T>(count: Out<c_uint>, room: Out<T>, list: Vec<T>) -> Result {
+    let fits = count.get().map_err(|_| INVALID_ARGUMENT)? as usize;
+    count.set(list.len() as c_uint);
     if list.is_empty() {
         return Ok(());
     }
@@ -142,7 +135,7 @@ unsafe fn put_list<T>(count: *mut c_uint, room: *mut T, list: Vec<T>) -> Result 
         return Err(INVALID_ARGUMENT);
     }
     for (at, item) in list.into_iter().enumerate() {
-        unsafe { room.add(at).write(item) };
+        room.at(at).set(item);
     }
     Ok(())
 }
@@ -210,20 +203,20 @@ nvml! {
         Ok(())
     }
 
-    nvmlSystemGetDriverVersion(out: *mut c_char, length: c_uint) {
+    nvmlSystemGetDriverVersion(out: Out<c_char>, length: c_uint) {
         devices()?;
         put_text(out, length, DRIVER_TEXT)
     }
 
-    nvmlSystemGetNVMLVersion(out: *mut c_char, length: c_uint) {
+    nvmlSystemGetNVMLVersion(out: Out<c_char>, length: c_uint) {
         devices()?;
         put_text(out, length, "13.580.00")
     }
 
-    nvmlSystemGetCudaDriverVersion(out: *mut i32) { put(out, device::DRIVER_VERSION) }
-    nvmlSystemGetCudaDriverVersion_v2(out: *mut i32) { put(out, device::DRIVER_VERSION) }
+    nvmlSystemGetCudaDriverVersion(out: Out<i32>) { put(out, device::DRIVER_VERSION) }
+    nvmlSystemGetCudaDriverVersion_v2(out: Out<i32>) { put(out, device::DRIVER_VERSION) }
 
-    nvmlSystemGetProcessName(pid: c_uint, out: *mut c_char, length: c_uint) {
+    nvmlSystemGetProcessName(pid: c_uint, out: Out<c_char>, length: c_uint) {
         devices()?;
         let path = std::fs::read_link(format!("/proc/{pid}/exe")).map_err(|_| NOT_FOUND)?;
         let name = path.to_string_lossy();
@@ -231,48 +224,48 @@ nvml! {
         put_text(out, length, name.get(..fits).unwrap_or(""))
     }
 
-    nvmlDeviceGetCount(out: *mut c_uint) { put(out, devices()?.count as c_uint) }
-    nvmlDeviceGetCount_v2(out: *mut c_uint) { put(out, devices()?.count as c_uint) }
+    nvmlDeviceGetCount(out: Out<c_uint>) { put(out, devices()?.count as c_uint) }
+    nvmlDeviceGetCount_v2(out: Out<c_uint>) { put(out, devices()?.count as c_uint) }
 
-    nvmlDeviceGetHandleByIndex(at: c_uint, out: *mut usize) {
+    nvmlDeviceGetHandleByIndex(at: c_uint, out: Out<usize>) {
         index(HANDLE + at as usize)?;
         put(out, HANDLE + at as usize)
     }
 
-    nvmlDeviceGetHandleByIndex_v2(at: c_uint, out: *mut usize) {
+    nvmlDeviceGetHandleByIndex_v2(at: c_uint, out: Out<usize>) {
         index(HANDLE + at as usize)?;
         put(out, HANDLE + at as usize)
     }
 
-    nvmlDeviceGetHandleByUUID(uuid: *const c_char, out: *mut usize) {
+    nvmlDeviceGetHandleByUUID(uuid: In<c_char>, out: Out<usize>) {
         let (uuid, count) = (text(uuid)?, devices()?.count);
         let found = (0..count).find(|&index| device::uuid_text(index) == uuid);
         put(out, HANDLE + found.ok_or(NOT_FOUND)?)
     }
 
-    nvmlDeviceGetHandleByPciBusId(pci: *const c_char, out: *mut usize) {
+    nvmlDeviceGetHandleByPciBusId(pci: In<c_char>, out: Out<usize>) {
         let count = devices()?.count;
-        put(out, HANDLE + device::by_pci(text(pci)?, count).ok_or(NOT_FOUND)?)
+        put(out, HANDLE + device::by_pci(&text(pci)?, count).ok_or(NOT_FOUND)?)
     }
 
-    nvmlDeviceGetHandleByPciBusId_v2(pci: *const c_char, out: *mut usize) {
+    nvmlDeviceGetHandleByPciBusId_v2(pci: In<c_char>, out: Out<usize>) {
         let count = devices()?.count;
-        put(out, HANDLE + device::by_pci(text(pci)?, count).ok_or(NOT_FOUND)?)
+        put(out, HANDLE + device::by_pci(&text(pci)?, count).ok_or(NOT_FOUND)?)
     }
 
-    nvmlDeviceGetIndex(handle: usize, out: *mut c_uint) { put(out, index(handle)? as c_uint) }
-    nvmlDeviceGetMinorNumber(handle: usize, out: *mut c_uint) { put(out, index(handle)? as c_uint) }
+    nvmlDeviceGetIndex(handle: usize, out: Out<c_uint>) { put(out, index(handle)? as c_uint) }
+    nvmlDeviceGetMinorNumber(handle: usize, out: Out<c_uint>) { put(out, index(handle)? as c_uint) }
 
-    nvmlDeviceGetName(handle: usize, out: *mut c_char, length: c_uint) {
+    nvmlDeviceGetName(handle: usize, out: Out<c_char>, length: c_uint) {
         index(handle)?;
         put_text(out, length, device::NAME)
     }
 
-    nvmlDeviceGetUUID(handle: usize, out: *mut c_char, length: c_uint) {
+    nvmlDeviceGetUUID(handle: usize, out: Out<c_char>, length: c_uint) {
         put_text(out, length, &device::uuid_text(index(handle)?))
     }
 
-    nvmlDeviceGetPciInfo_v3(handle: usize, out: *mut Pci) {
+    nvmlDeviceGetPciInfo_v3(handle: usize, out: Out<Pci>) {
         let index = index(handle)?;
         let text = device::pci_text(index);
         let mut pci = Pci {
@@ -290,24 +283,22 @@ nvml! {
         put(out, pci)
     }
 
-    nvmlDeviceGetMemoryInfo(handle: usize, out: *mut MemoryV1) {
+    nvmlDeviceGetMemoryInfo(handle: usize, out: Out<MemoryV1>) {
         let (index, devices) = (index(handle)?, devices()?);
         let total = devices.bytes + device::RESERVED;
         let free = devices.bytes - devices.shared.used(index);
         put(out, MemoryV1 { total, free, used: total - free })
     }
 
-    nvmlDeviceGetMemoryInfo_v2(handle: usize, out: *mut MemoryV2) {
+    nvmlDeviceGetMemoryInfo_v2(handle: usize, out: Out<MemoryV2>) {
         let (index, devices) = (index(handle)?, devices()?);
-        if out.is_null() {
-            return Err(INVALID_ARGUMENT);
-        }
-        if (*out).version != 2 << 24 | size_of::<MemoryV2>() as u32 {
+        let version = out.cast::<u32>().get().map_err(|_| INVALID_ARGUMENT)?;
+        if version != 2 << 24 | size_of::<MemoryV2>() as u32 {
             return Err(VERSION_MISMATCH);
         }
         let used = devices.shared.used(index);
         put(out, MemoryV2 {
-            version: (*out).version,
+            version,
             total: devices.bytes + device::RESERVED,
             reserved: device::RESERVED,
             free: devices.bytes - used,
@@ -315,65 +306,65 @@ nvml! {
         })
     }
 
-    nvmlDeviceGetBAR1MemoryInfo(handle: usize, out: *mut MemoryV1) {
+    nvmlDeviceGetBAR1MemoryInfo(handle: usize, out: Out<MemoryV1>) {
         index(handle)?;
         put(out, MemoryV1 { total: 256 << 30, free: (256 << 30) - (2 << 20), used: 2 << 20 })
     }
 
-    nvmlDeviceGetComputeRunningProcesses(handle: usize, count: *mut c_uint, to: *mut ProcessV1) {
+    nvmlDeviceGetComputeRunningProcesses(handle: usize, count: Out<c_uint>, to: Out<ProcessV1>) {
         put_list(count, to, processes(handle, process_v1)?)
     }
 
-    nvmlDeviceGetComputeRunningProcesses_v2(handle: usize, count: *mut c_uint, to: *mut ProcessV2) {
+    nvmlDeviceGetComputeRunningProcesses_v2(handle: usize, count: Out<c_uint>, to: Out<ProcessV2>) {
         put_list(count, to, processes(handle, process_v2)?)
     }
 
-    nvmlDeviceGetComputeRunningProcesses_v3(handle: usize, count: *mut c_uint, to: *mut ProcessV2) {
+    nvmlDeviceGetComputeRunningProcesses_v3(handle: usize, count: Out<c_uint>, to: Out<ProcessV2>) {
         put_list(count, to, processes(handle, process_v2)?)
     }
 
-    nvmlDeviceGetGraphicsRunningProcesses(handle: usize, count: *mut c_uint, to: *mut ProcessV1) {
+    nvmlDeviceGetGraphicsRunningProcesses(handle: usize, count: Out<c_uint>, to: Out<ProcessV1>) {
         index(handle)?;
         put_list(count, to, Vec::new())
     }
 
-    nvmlDeviceGetGraphicsRunningProcesses_v2(handle: usize, count: *mut c_uint, to: *mut ProcessV2) {
+    nvmlDeviceGetGraphicsRunningProcesses_v2(handle: usize, count: Out<c_uint>, to: Out<ProcessV2>) {
         index(handle)?;
         put_list(count, to, Vec::new())
     }
 
-    nvmlDeviceGetGraphicsRunningProcesses_v3(handle: usize, count: *mut c_uint, to: *mut ProcessV2) {
+    nvmlDeviceGetGraphicsRunningProcesses_v3(handle: usize, count: Out<c_uint>, to: Out<ProcessV2>) {
         index(handle)?;
         put_list(count, to, Vec::new())
     }
 
-    nvmlDeviceGetMPSComputeRunningProcesses(handle: usize, count: *mut c_uint, to: *mut ProcessV1) {
+    nvmlDeviceGetMPSComputeRunningProcesses(handle: usize, count: Out<c_uint>, to: Out<ProcessV1>) {
         index(handle)?;
         put_list(count, to, Vec::new())
     }
 
-    nvmlDeviceGetMPSComputeRunningProcesses_v2(handle: usize, count: *mut c_uint, to: *mut ProcessV2) {
+    nvmlDeviceGetMPSComputeRunningProcesses_v2(handle: usize, count: Out<c_uint>, to: Out<ProcessV2>) {
         index(handle)?;
         put_list(count, to, Vec::new())
     }
 
-    nvmlDeviceGetMPSComputeRunningProcesses_v3(handle: usize, count: *mut c_uint, to: *mut ProcessV2) {
+    nvmlDeviceGetMPSComputeRunningProcesses_v3(handle: usize, count: Out<c_uint>, to: Out<ProcessV2>) {
         index(handle)?;
         put_list(count, to, Vec::new())
     }
 
-    nvmlDeviceGetCudaComputeCapability(handle: usize, major: *mut i32, minor: *mut i32) {
+    nvmlDeviceGetCudaComputeCapability(handle: usize, major: Out<i32>, minor: Out<i32>) {
         index(handle)?;
         put(major, 9)?;
         put(minor, 0)
     }
 
-    nvmlDeviceGetUtilizationRates(handle: usize, out: *mut Utilization) {
+    nvmlDeviceGetUtilizationRates(handle: usize, out: Out<Utilization>) {
         index(handle)?;
         put(out, Utilization { gpu: 0, memory: 0 })
     }
 
-    nvmlDeviceGetMigMode(handle: usize, _current: *mut c_uint, _pending: *mut c_uint) {
+    nvmlDeviceGetMigMode(handle: usize, _current: Out<c_uint>, _pending: Out<c_uint>) {
         index(handle)?;
         Err(NOT_SUPPORTED)
     }

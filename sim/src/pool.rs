@@ -194,7 +194,7 @@ impl Locked<'_> {
         if let Some(pool) = self.state.pools.remove(&id) {
             self.memory.release(pool.reserved, pool.reserved);
             if let Some(fd) = pool.imported {
-                unsafe { libc::close(fd) };
+                crate::system::close(fd);
             }
             for (start, bytes) in pool.arenas {
                 self.give_pages(start, bytes);
@@ -243,7 +243,7 @@ pub fn settle(memory: &Memory) {
     }
 }
 
-pub unsafe fn alloc_async(out: *mut Pointer, size: usize, stream: StreamArg) -> Done {
+pub fn alloc_async(out: Out<Pointer>, size: usize, stream: StreamArg) -> Done {
     let place = stream::place(stream)?;
     if out.is_null() || size == 0 {
         return Err(Error::INVALID_VALUE);
@@ -251,7 +251,7 @@ pub unsafe fn alloc_async(out: *mut Pointer, size: usize, stream: StreamArg) -> 
     let memory = driver().memory(place.device);
     if let Some(capture) = place.capture {
         let pointer = capture.add_alloc(memory, size as u64)?;
-        unsafe { *out = pointer };
+        out.set(pointer);
         return Ok(());
     }
     let mut locked = memory.lock();
@@ -259,12 +259,12 @@ pub unsafe fn alloc_async(out: *mut Pointer, size: usize, stream: StreamArg) -> 
     // The device's current pool may be another device's or the host's: cuDeviceSetMemPool
     // refuses that, so the number is one of this memory.
     let pointer = locked.pool_take(pool, size as u64)?;
-    unsafe { *out = pointer };
+    out.set(pointer);
     Ok(())
 }
 
-pub unsafe fn alloc_from_pool_async(
-    out: *mut Pointer,
+pub fn alloc_from_pool_async(
+    out: Out<Pointer>,
     size: usize,
     pool: Handle,
     stream: StreamArg,
@@ -277,15 +277,15 @@ pub unsafe fn alloc_from_pool_async(
     if let Some(capture) = place.capture {
         memory.lock().pool(id)?;
         let pointer = capture.add_alloc(memory, size as u64)?;
-        unsafe { *out = pointer };
+        out.set(pointer);
         return Ok(());
     }
     let pointer = memory.lock().pool_take(id, size as u64)?;
-    unsafe { *out = pointer };
+    out.set(pointer);
     Ok(())
 }
 
-pub unsafe fn free_async(pointer: Pointer, stream: StreamArg) -> Done {
+pub fn free_async(pointer: Pointer, stream: StreamArg) -> Done {
     let place = stream::place(stream)?;
     if pointer == 0 {
         return Ok(());
@@ -296,11 +296,15 @@ pub unsafe fn free_async(pointer: Pointer, stream: StreamArg) -> Done {
     driver().at(pointer).ok_or(Error::INVALID_VALUE)?.lock().free(pointer)
 }
 
-pub unsafe fn create(out: *mut Handle, props: *const PoolProps) -> Done {
-    if out.is_null() || props.is_null() {
+pub fn create(out: Out<Handle>, props: In<PoolProps>) -> Done {
+    if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
-    let props = unsafe { *props };
+    out.set(create_from(&props.get()?)?);
+    Ok(())
+}
+
+pub fn create_from(props: &PoolProps) -> Done<Handle> {
     // Pinned (1) or managed (2) memory.
     if !matches!(props.kind, 1 | 2) {
         return Err(Error::INVALID_VALUE);
@@ -315,11 +319,10 @@ pub unsafe fn create(out: *mut Handle, props: *const PoolProps) -> Done {
         ..Pool::default_of_device()
     };
     locked.state.pools.insert(id, pool);
-    unsafe { *out = handle(memory.index, id) };
-    Ok(())
+    Ok(handle(memory.index, id))
 }
 
-pub unsafe fn destroy(pool: Handle) -> Done {
+pub fn destroy(pool: Handle) -> Done {
     let (memory, id) = decode(pool)?;
     if id == 0 {
         return Err(Error::INVALID_VALUE);
@@ -339,7 +342,7 @@ pub unsafe fn destroy(pool: Handle) -> Done {
     Ok(())
 }
 
-pub unsafe fn trim_to(pool: Handle, keep: usize) -> Done {
+pub fn trim_to(pool: Handle, keep: usize) -> Done {
     let (memory, id) = decode(pool)?;
     let mut locked = memory.lock();
     locked.pool(id)?;
@@ -347,7 +350,7 @@ pub unsafe fn trim_to(pool: Handle, keep: usize) -> Done {
     Ok(())
 }
 
-pub unsafe fn set_attribute(pool: Handle, attribute: i32, value: *mut c_void) -> Done {
+pub fn set_attribute(pool: Handle, attribute: i32, value: Out<c_void>) -> Done {
     let (memory, id) = decode(pool)?;
     if value.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -355,10 +358,10 @@ pub unsafe fn set_attribute(pool: Handle, attribute: i32, value: *mut c_void) ->
     let mut locked = memory.lock();
     let pool = locked.pool(id)?;
     match attribute {
-        1..=3 => pool.reuse[attribute as usize - 1] = unsafe { *(value as *const i32) },
-        4 => pool.threshold = unsafe { *(value as *const u64) },
+        1..=3 => pool.reuse[attribute as usize - 1] = value.cast::<i32>().get()?,
+        4 => pool.threshold = value.cast::<u64>().get()?,
         // The high marks can only be set back.
-        6 | 8 if unsafe { *(value as *const u64) } != 0 => return Err(Error::INVALID_VALUE),
+        6 | 8 if value.cast::<u64>().get()? != 0 => return Err(Error::INVALID_VALUE),
         6 => pool.reserved_high = pool.reserved,
         8 => pool.asked_high = pool.asked,
         _ => return Err(Error::INVALID_VALUE),
@@ -366,7 +369,7 @@ pub unsafe fn set_attribute(pool: Handle, attribute: i32, value: *mut c_void) ->
     Ok(())
 }
 
-pub unsafe fn get_attribute(pool: Handle, attribute: i32, value: *mut c_void) -> Done {
+pub fn get_attribute(pool: Handle, attribute: i32, value: Out<c_void>) -> Done {
     let (memory, id) = decode(pool)?;
     if value.is_null() {
         return Err(Error::INVALID_VALUE);
@@ -375,7 +378,7 @@ pub unsafe fn get_attribute(pool: Handle, attribute: i32, value: *mut c_void) ->
     let pool = locked.pool(id)?;
     let number = match attribute {
         1..=3 => {
-            unsafe { *(value as *mut i32) = pool.reuse[attribute as usize - 1] };
+            value.cast::<i32>().set(pool.reuse[attribute as usize - 1]);
             return Ok(());
         }
         4 => pool.threshold,
@@ -403,57 +406,57 @@ pub unsafe fn get_attribute(pool: Handle, attribute: i32, value: *mut c_void) ->
                     }
                 }
             };
-            unsafe { *(value as *mut i32) = small };
+            value.cast::<i32>().set(small);
             return Ok(());
         }
         13 => pool.max,
         14 => {
-            unsafe { *(value as *mut i32) = 0 };
+            value.cast::<i32>().set(0);
             return Ok(());
         }
         _ => return Err(Error::INVALID_VALUE),
     };
-    unsafe { *(value as *mut u64) = number };
+    value.cast::<u64>().set(number);
     Ok(())
 }
 
-pub unsafe fn set_access(pool: Handle, list: *const AccessDesc, count: usize) -> Done {
+pub fn set_access(pool: Handle, list: In<AccessDesc>, count: usize) -> Done {
     let (memory, id) = decode(pool)?;
     memory.lock().pool(id)?;
     if list.is_null() && count != 0 { Err(Error::INVALID_VALUE) } else { Ok(()) }
 }
 
-pub unsafe fn get_access(flags: *mut i32, pool: Handle, location: *const Location) -> Done {
+pub fn get_access(flags: Out<i32>, pool: Handle, location: In<Location>) -> Done {
     let (memory, id) = decode(pool)?;
     memory.lock().pool(id)?;
     if flags.is_null() || location.is_null() {
         return Err(Error::INVALID_VALUE);
     }
-    let asked = memory_of_location(unsafe { *location })?;
-    unsafe { *flags = if asked.index == memory.index { 3 } else { 0 } };
+    let asked = memory_of_location(location.get()?)?;
+    flags.set(if asked.index == memory.index { 3 } else { 0 });
     Ok(())
 }
 
-pub unsafe fn device_default(out: *mut Handle, ordinal: i32) -> Done {
+pub fn device_default(out: Out<Handle>, ordinal: i32) -> Done {
     let index = device::by_ordinal(ordinal)?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
-    unsafe { *out = handle(index, 0) };
+    out.set(handle(index, 0));
     Ok(())
 }
 
-pub unsafe fn device_get(out: *mut Handle, ordinal: i32) -> Done {
+pub fn device_get(out: Out<Handle>, ordinal: i32) -> Done {
     let index = device::by_ordinal(ordinal)?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
     let current = driver().memory(index).lock().state.current_pool;
-    unsafe { *out = handle(index, current) };
+    out.set(handle(index, current));
     Ok(())
 }
 
-pub unsafe fn device_set(ordinal: i32, pool: Handle) -> Done {
+pub fn device_set(ordinal: i32, pool: Handle) -> Done {
     let index = device::by_ordinal(ordinal)?;
     let (memory, id) = decode(pool)?;
     if memory.index != index {
@@ -465,30 +468,30 @@ pub unsafe fn device_set(ordinal: i32, pool: Handle) -> Done {
     Ok(())
 }
 
-pub unsafe fn location_default(out: *mut Handle, location: *mut Location, kind: i32) -> Done {
+pub fn location_default(out: Out<Handle>, location: Out<Location>, kind: i32) -> Done {
     if out.is_null() || location.is_null() || !matches!(kind, 1 | 2) {
         return Err(Error::INVALID_VALUE);
     }
-    let memory = memory_of_location(unsafe { *location })?;
-    unsafe { *out = handle(memory.index, 0) };
+    let memory = memory_of_location(location.get()?)?;
+    out.set(handle(memory.index, 0));
     Ok(())
 }
 
-pub unsafe fn location_get(out: *mut Handle, location: *mut Location, kind: i32) -> Done {
+pub fn location_get(out: Out<Handle>, location: Out<Location>, kind: i32) -> Done {
     if out.is_null() || location.is_null() || !matches!(kind, 1 | 2) {
         return Err(Error::INVALID_VALUE);
     }
-    let memory = memory_of_location(unsafe { *location })?;
+    let memory = memory_of_location(location.get()?)?;
     let current = memory.lock().state.current_pool;
-    unsafe { *out = handle(memory.index, current) };
+    out.set(handle(memory.index, current));
     Ok(())
 }
 
-pub unsafe fn location_set(location: *mut Location, kind: i32, pool: Handle) -> Done {
+pub fn location_set(location: Out<Location>, kind: i32, pool: Handle) -> Done {
     if location.is_null() || !matches!(kind, 1 | 2) {
         return Err(Error::INVALID_VALUE);
     }
-    let wanted = memory_of_location(unsafe { *location })?;
+    let wanted = memory_of_location(location.get()?)?;
     let (memory, id) = decode(pool)?;
     if wanted.index != memory.index {
         return Err(Error::INVALID_VALUE);

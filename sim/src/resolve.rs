@@ -1,11 +1,10 @@
 //! How the table's functions are exported and found: one `call!` for each export, and
 //! cuGetProcAddress over all of them.
 
-use crate::abi::{Name, STREAM_PER_THREAD, StreamArg};
+use crate::abi::{Handle, In, Name, Out, STREAM_PER_THREAD, StreamArg};
 use crate::driver;
 use crate::error::{Done, Error};
 use std::collections::HashMap;
-use std::ffi::{CStr, c_void};
 use std::sync::OnceLock;
 
 /// One exported function.
@@ -38,17 +37,17 @@ macro_rules! unchanged {
 }
 
 unchanged! {
-    u8; u16; u32; u64; usize; i32; crate::abi::Sealed; crate::abi::Location;
+    u8; u16; u32; u64; usize; i32; Handle; crate::abi::Sealed; crate::abi::Location;
     Option<crate::abi::HostFunction>; Option<crate::abi::StreamCallback>;
 }
 
-impl<T> Argument for *const T {
+impl<T> Argument for In<T> {
     fn per_thread(self) -> Self {
         self
     }
 }
 
-impl<T> Argument for *mut T {
+impl<T> Argument for Out<T> {
     fn per_thread(self) -> Self {
         self
     }
@@ -80,8 +79,8 @@ macro_rules! export {
             use super::*;
 
             #[unsafe(export_name = stringify!($symbol))]
-            pub unsafe extern "C" fn plain($($arg: $type),*) -> i32 {
-                $crate::resolve::call(stringify!($symbol), $early, || unsafe { $path($($arg),*) })
+            pub extern "C" fn plain($($arg: $type),*) -> i32 {
+                $crate::resolve::call(stringify!($symbol), $early, || $path($($arg),*))
             }
         }
     };
@@ -91,15 +90,15 @@ macro_rules! export {
             use super::*;
 
             #[unsafe(export_name = stringify!($symbol))]
-            pub unsafe extern "C" fn plain($($arg: $type),*) -> i32 {
-                $crate::resolve::call(stringify!($symbol), false, || unsafe { $path($($arg),*) })
+            pub extern "C" fn plain($($arg: $type),*) -> i32 {
+                $crate::resolve::call(stringify!($symbol), false, || $path($($arg),*))
             }
 
             #[unsafe(export_name = concat!(stringify!($symbol), $suffix))]
-            pub unsafe extern "C" fn twin($($arg: $type),*) -> i32 {
+            pub extern "C" fn twin($($arg: $type),*) -> i32 {
                 #[allow(unused_imports)]
                 use $crate::resolve::Argument;
-                $crate::resolve::call(concat!(stringify!($symbol), $suffix), false, || unsafe {
+                $crate::resolve::call(concat!(stringify!($symbol), $suffix), false, || {
                     $path($(Argument::per_thread($arg)),*)
                 })
             }
@@ -186,33 +185,23 @@ fn look_up(name: &str, version: i32, flags: u64) -> Result<usize, i32> {
 
 /// Outputs stay untouched only where the question itself is wrong; a name that is not there is an
 /// answer: NULL and a status.
-pub unsafe fn get_proc_address_v2(
+pub fn get_proc_address_v2(
     name: Name,
-    out: *mut *mut c_void,
+    out: Out<Handle>,
     version: i32,
     flags: u64,
-    status: *mut i32,
+    status: Out<i32>,
 ) -> Done {
     let wrong_flags = flags & !(LEGACY | PER_THREAD) != 0;
     if name.is_null() || out.is_null() || wrong_flags || version > crate::device::DRIVER_VERSION {
         return Err(Error::INVALID_VALUE);
     }
-    let name = unsafe { CStr::from_ptr(name) }.to_str().unwrap_or("");
-    let found = look_up(name, version, flags);
-    unsafe {
-        *out = found.unwrap_or(0) as *mut c_void;
-        if !status.is_null() {
-            *status = found.err().unwrap_or(FOUND);
-        }
-    }
+    let found = look_up(&name.text()?, version, flags);
+    out.set(found.unwrap_or(0) as Handle);
+    status.set(found.err().unwrap_or(FOUND));
     Ok(())
 }
 
-pub unsafe fn get_proc_address(
-    name: Name,
-    out: *mut *mut c_void,
-    version: i32,
-    flags: u64,
-) -> Done {
-    unsafe { get_proc_address_v2(name, out, version, flags, std::ptr::null_mut()) }
+pub fn get_proc_address(name: Name, out: Out<Handle>, version: i32, flags: u64) -> Done {
+    get_proc_address_v2(name, out, version, flags, Out::none())
 }

@@ -10,7 +10,7 @@ use std::fs::OpenOptions;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 
 pub const MAX_DEVICES: usize = 16;
 const MAX_PROCESSES: usize = 1000;
@@ -44,13 +44,11 @@ struct Table {
 }
 
 pub struct Shared {
-    table: *const Table,
-    own: AtomicPtr<Row>,
+    table: &'static Table,
+    /// The number of this process's row, and 1; 0: none yet.
+    own: AtomicUsize,
     capacity: u64,
 }
-
-unsafe impl Send for Shared {}
-unsafe impl Sync for Shared {}
 
 impl Shared {
     pub fn open(state: Option<&Path>, devices: usize, capacity: u64) -> Result<Shared, String> {
@@ -58,7 +56,7 @@ impl Shared {
             Some(path) => map_file(path)?,
             None => map(-1)?,
         };
-        let shared = Shared { table, own: AtomicPtr::new(std::ptr::null_mut()), capacity };
+        let shared = Shared { table, own: AtomicUsize::new(0), capacity };
         let geometry = (devices as u64) << 56 | capacity;
         let table = shared.table();
         let told = table.magic.compare_exchange(0, MAGIC, SeqCst, SeqCst).unwrap_or_else(|m| m);
@@ -84,7 +82,11 @@ impl Shared {
     }
 
     fn table(&self) -> &Table {
-        unsafe { &*self.table }
+        self.table
+    }
+
+    fn own(&self) -> Option<&Row> {
+        self.table.rows.get(self.own.load(SeqCst).checked_sub(1)?)
     }
 
     fn rows(&self) -> &[Row] {
@@ -107,7 +109,7 @@ impl Shared {
                     share.shown.store(0, SeqCst);
                 }
                 self.table().rows_used.fetch_max(index as u64 + 1, SeqCst);
-                self.own.store(row as *const Row as *mut Row, SeqCst);
+                self.own.store(index + 1, SeqCst);
                 return true;
             }
         }
@@ -115,8 +117,7 @@ impl Shared {
     }
 
     fn share(&self, device: usize) -> Option<&Share> {
-        let row = self.own.load(SeqCst);
-        if row.is_null() { None } else { Some(unsafe { &(&(*row).shares)[device] }) }
+        Some(&self.own()?.shares[device])
     }
 
     fn sum(&self, device: usize) -> u64 {
@@ -129,10 +130,10 @@ impl Shared {
 
     /// Empties the rows of processes that are gone.
     fn reap(&self) {
-        let own = self.own.load(SeqCst) as *const Row;
+        let own = self.own();
         for row in self.rows() {
             let other = row.owner.load(SeqCst);
-            if other != 0 && !std::ptr::eq(row, own) && !is_alive(other) {
+            if other != 0 && !own.is_some_and(|own| std::ptr::eq(row, own)) && !is_alive(other) {
                 let _ = row.owner.compare_exchange(other, 0, SeqCst, SeqCst);
             }
         }
@@ -173,7 +174,7 @@ impl Shared {
 
     /// Bytes of the device that are in use.
     pub fn used(&self, device: usize) -> u64 {
-        if self.rows().len() > 1 || self.own.load(SeqCst).is_null() {
+        if self.rows().len() > 1 || self.own.load(SeqCst) == 0 {
             self.reap();
         }
         self.sum(device).min(self.capacity)
@@ -214,9 +215,10 @@ pub fn start_time(pid: u32) -> Option<u64> {
     fields.get(22 - 3)?.parse().ok()
 }
 
-fn map(fd: i32) -> Result<*const Table, String> {
+fn map(fd: i32) -> Result<&'static Table, String> {
     let flags = if fd < 0 { libc::MAP_SHARED | libc::MAP_ANONYMOUS } else { libc::MAP_SHARED };
     let length = size_of::<Table>();
+    // SAFETY: a new mapping at a place of the kernel's choice.
     let at = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
@@ -230,10 +232,11 @@ fn map(fd: i32) -> Result<*const Table, String> {
     if at == libc::MAP_FAILED {
         return Err(format!("cannot map the state: {}", std::io::Error::last_os_error()));
     }
-    Ok(at as *const Table)
+    // SAFETY: mapped for good, aligned, as long as a table; all of its words are atomic and may be zero.
+    Ok(unsafe { &*at.cast() })
 }
 
-fn map_file(path: &Path) -> Result<*const Table, String> {
+fn map_file(path: &Path) -> Result<&'static Table, String> {
     let fail = |what: &str| {
         let error = std::io::Error::last_os_error();
         format!("VRAMTRACE_SIM_STATE={}: {what}: {error}", path.display())

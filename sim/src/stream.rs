@@ -98,11 +98,11 @@ pub fn refuse_while_capturing() -> Done {
     refused
 }
 
-pub unsafe fn create(out: *mut Handle, flags: u32) -> Done {
-    unsafe { create_with_priority(out, flags, 0) }
+pub fn create(out: Out<Handle>, flags: u32) -> Done {
+    create_with_priority(out, flags, 0)
 }
 
-pub unsafe fn create_with_priority(out: *mut Handle, flags: u32, priority: i32) -> Done {
+pub fn create_with_priority(out: Out<Handle>, flags: u32, priority: i32) -> Done {
     let context = context::current()?;
     if out.is_null() || flags > 1 {
         return Err(Error::INVALID_VALUE);
@@ -112,11 +112,11 @@ pub unsafe fn create_with_priority(out: *mut Handle, flags: u32, priority: i32) 
     let handle = STREAM_TAG + id as usize * 16;
     let stream = Stream { id, context, flags, priority: priority.clamp(-5, 0), capture: None };
     STREAMS.write().unwrap().get_or_insert_default().insert(handle, stream);
-    unsafe { *out = handle as Handle };
+    out.set(handle as Handle);
     Ok(())
 }
 
-pub unsafe fn destroy(stream: StreamArg) -> Done {
+pub fn destroy(stream: StreamArg) -> Done {
     if stream.0 <= 2 {
         return Err(Error::INVALID_HANDLE);
     }
@@ -131,7 +131,7 @@ pub unsafe fn destroy(stream: StreamArg) -> Done {
     Ok(())
 }
 
-pub unsafe fn synchronize(stream: StreamArg) -> Done {
+pub fn synchronize(stream: StreamArg) -> Done {
     let place = place(stream)?;
     if let Some(capture) = place.capture {
         capture.invalidate();
@@ -146,100 +146,95 @@ pub fn synchronize_context(context: &Context) -> Done {
     Ok(())
 }
 
-pub unsafe fn query(stream: StreamArg) -> Done {
+pub fn query(stream: StreamArg) -> Done {
     match place(stream)?.capture {
         Some(_) => Err(Error::CAPTURE_UNSUPPORTED),
         None => Ok(()),
     }
 }
 
-pub unsafe fn get_flags(stream: StreamArg, out: *mut u32) -> Done {
+pub fn get_flags(stream: StreamArg, out: Out<u32>) -> Done {
     place(stream)?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
-    unsafe { *out = with_stream(stream.0, |stream| stream.flags).unwrap_or(0) };
+    out.set(with_stream(stream.0, |stream| stream.flags).unwrap_or(0));
     Ok(())
 }
 
-pub unsafe fn get_priority(stream: StreamArg, out: *mut i32) -> Done {
+pub fn get_priority(stream: StreamArg, out: Out<i32>) -> Done {
     place(stream)?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
-    unsafe { *out = with_stream(stream.0, |stream| stream.priority).unwrap_or(0) };
+    out.set(with_stream(stream.0, |stream| stream.priority).unwrap_or(0));
     Ok(())
 }
 
-pub unsafe fn get_id(stream: StreamArg, out: *mut u64) -> Done {
+pub fn get_id(stream: StreamArg, out: Out<u64>) -> Done {
     let place = place(stream)?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
     let default = key(stream, place.context) as u64;
-    unsafe { *out = with_stream(stream.0, |stream| stream.id).unwrap_or(default) };
+    out.set(with_stream(stream.0, |stream| stream.id).unwrap_or(default));
     Ok(())
 }
 
-pub unsafe fn get_ctx(stream: StreamArg, out: *mut Handle) -> Done {
+pub fn get_ctx(stream: StreamArg, out: Out<Handle>) -> Done {
     let place = place(stream)?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
-    unsafe { *out = place.context.handle() };
+    out.set(place.context.handle());
     Ok(())
 }
 
-pub unsafe fn get_ctx_v2(stream: StreamArg, out: *mut Handle, green: *mut Handle) -> Done {
-    unsafe { get_ctx(stream, out)? };
-    if !green.is_null() {
-        unsafe { *green = std::ptr::null_mut() };
-    }
+pub fn get_ctx_v2(stream: StreamArg, out: Out<Handle>, green: Out<Handle>) -> Done {
+    get_ctx(stream, out)?;
+    green.set(std::ptr::null_mut());
     Ok(())
 }
 
-pub unsafe fn get_device(stream: StreamArg, out: *mut i32) -> Done {
+pub fn get_device(stream: StreamArg, out: Out<i32>) -> Done {
     let place = place(stream)?;
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
-    unsafe { *out = device::ordinal(place.device) };
+    out.set(device::ordinal(place.device));
     Ok(())
 }
 
-pub unsafe fn copy_attributes(to: StreamArg, from: StreamArg) -> Done {
+pub fn copy_attributes(to: StreamArg, from: StreamArg) -> Done {
     place(to)?;
     place(from).map(|_| ())
 }
 
-pub unsafe fn get_attribute(stream: StreamArg, _attribute: i32, value: *mut c_void) -> Done {
+pub fn get_attribute(stream: StreamArg, _attribute: i32, value: Out<c_void>) -> Done {
     place(stream)?;
     if value.is_null() {
         return Err(Error::INVALID_VALUE);
     }
     // CUstreamAttrValue is 64 bytes.
-    unsafe { std::ptr::write_bytes(value as *mut u8, 0, 64) };
+    value.cast::<[u8; 64]>().set([0; 64]);
     Ok(())
 }
 
-pub unsafe fn set_attribute(stream: StreamArg, _attribute: i32, value: *const c_void) -> Done {
+pub fn set_attribute(stream: StreamArg, _attribute: i32, value: In<c_void>) -> Done {
     place(stream)?;
     if value.is_null() { Err(Error::INVALID_VALUE) } else { Ok(()) }
 }
 
-pub unsafe fn attach_memory(stream: StreamArg, _at: Pointer, _size: usize, _flags: u32) -> Done {
+pub fn attach_memory(stream: StreamArg, _at: Pointer, _size: usize, _flags: u32) -> Done {
     place(stream).map(|_| ())
 }
 
-pub unsafe fn host_function(
-    stream: StreamArg,
-    function: Option<HostFunction>,
-    data: *mut c_void,
-) -> Done {
+pub fn host_function(stream: StreamArg, function: Option<HostFunction>, data: Handle) -> Done {
     let place = place(stream)?;
     let function = function.ok_or(Error::INVALID_VALUE)?;
     let data = data as usize;
-    let call = move || unsafe { function(data as *mut c_void) };
+    // SAFETY: the program gave both for this call.
+    let call = move || unsafe { function(data as Handle) };
     match place.capture {
         Some(capture) => capture.add_host(function, data),
         None => {
@@ -249,10 +244,10 @@ pub unsafe fn host_function(
     }
 }
 
-pub unsafe fn callback(
+pub fn callback(
     stream: StreamArg,
     function: Option<StreamCallback>,
-    data: *mut c_void,
+    data: Handle,
     _flags: u32,
 ) -> Done {
     let place = place(stream)?;
@@ -260,7 +255,8 @@ pub unsafe fn callback(
     if place.capture.is_some() {
         return Err(Error::CAPTURE_UNSUPPORTED);
     }
-    unsafe { function(stream.0 as *mut c_void, 0, data) };
+    // SAFETY: the program gave both for this call.
+    unsafe { function(stream.0 as Handle, 0, data) };
     Ok(())
 }
 
@@ -272,7 +268,7 @@ fn with_event<R>(handle: Handle, look: impl FnOnce(&mut Event) -> R) -> Done<R> 
     event.map(look).ok_or(Error::INVALID_HANDLE)
 }
 
-pub unsafe fn event_create(out: *mut Handle, flags: u32) -> Done {
+pub fn event_create(out: Out<Handle>, flags: u32) -> Done {
     let context = context::current()?;
     // Blocking, no timing, between processes (which needs no timing).
     if out.is_null() || flags > 7 || (flags & 4 != 0 && flags & 2 == 0) {
@@ -281,17 +277,17 @@ pub unsafe fn event_create(out: *mut Handle, flags: u32) -> Done {
     let handle = EVENT_TAG + NEXT.fetch_add(1, Relaxed) as usize * 16;
     let event = Event { context: context.id, flags, recorded: None, capture: None };
     EVENTS.lock().unwrap().get_or_insert_default().insert(handle, event);
-    unsafe { *out = handle as Handle };
+    out.set(handle as Handle);
     Ok(())
 }
 
-pub unsafe fn event_destroy(event: Handle) -> Done {
+pub fn event_destroy(event: Handle) -> Done {
     let mut all = EVENTS.lock().unwrap();
     let gone = all.as_mut().and_then(|all| all.remove(&(event as usize)));
     gone.map(|_| ()).ok_or(Error::INVALID_HANDLE)
 }
 
-pub unsafe fn event_record(event: Handle, stream: StreamArg) -> Done {
+pub fn event_record(event: Handle, stream: StreamArg) -> Done {
     let place = place(stream)?;
     with_event(event, |event| {
         event.capture = place.capture;
@@ -299,18 +295,18 @@ pub unsafe fn event_record(event: Handle, stream: StreamArg) -> Done {
     })
 }
 
-pub unsafe fn event_record_flags(event: Handle, stream: StreamArg, _flags: u32) -> Done {
-    unsafe { event_record(event, stream) }
+pub fn event_record_flags(event: Handle, stream: StreamArg, _flags: u32) -> Done {
+    event_record(event, stream)
 }
 
-pub unsafe fn event_query(event: Handle) -> Done {
+pub fn event_query(event: Handle) -> Done {
     match with_event(event, |event| event.capture.is_some())? {
         true => Err(Error::CAPTURED_EVENT),
         false => Ok(()),
     }
 }
 
-pub unsafe fn event_synchronize(event: Handle) -> Done {
+pub fn event_synchronize(event: Handle) -> Done {
     let (captured, context) = with_event(event, |event| (event.capture.is_some(), event.context))?;
     if captured {
         return Err(Error::CAPTURED_EVENT);
@@ -321,7 +317,7 @@ pub unsafe fn event_synchronize(event: Handle) -> Done {
     Ok(())
 }
 
-pub unsafe fn event_elapsed(out: *mut f32, start: Handle, end: Handle) -> Done {
+pub fn event_elapsed(out: Out<f32>, start: Handle, end: Handle) -> Done {
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
@@ -339,12 +335,12 @@ pub unsafe fn event_elapsed(out: *mut f32, start: Handle, end: Handle) -> Done {
         Some(forward) => forward.as_secs_f64(),
         None => -(from - to).as_secs_f64(),
     };
-    unsafe { *out = (elapsed * 1e3) as f32 };
+    out.set((elapsed * 1e3) as f32);
     Ok(())
 }
 
 /// Waiting for an event of a capture takes the waiting stream into it.
-pub unsafe fn wait_event(stream: StreamArg, event: Handle, _flags: u32) -> Done {
+pub fn wait_event(stream: StreamArg, event: Handle, _flags: u32) -> Done {
     let place = place(stream)?;
     let capture = with_event(event, |event| event.capture.clone())?;
     let Some(capture) = capture.filter(|capture| capture.is_active()) else { return Ok(()) };

@@ -9,7 +9,7 @@ use std::ptr::{null, null_mut};
 use std::sync::{Mutex, MutexGuard};
 
 macro_rules! result {
-    ($name:ident($($arg:expr),*)) => { unsafe { $name::plain($($arg),*) } };
+    ($name:ident($($arg:expr),*)) => { $name::plain($($arg),*) };
 }
 
 macro_rules! ok {
@@ -27,7 +27,7 @@ fn fresh() -> Fresh {
     let guard = ONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     ok!(cuInit(0));
     let mut context = null_mut();
-    ok!(cuDevicePrimaryCtxRetain(&mut context, 0));
+    ok!(cuDevicePrimaryCtxRetain(Out::from(&mut context), 0));
     ok!(cuCtxSetCurrent(context));
     assert_eq!(used(), 526 * MIB + 832 * KIB, "a bare context");
     Fresh(guard)
@@ -45,13 +45,13 @@ impl Drop for Fresh {
 
 fn used() -> u64 {
     let (mut free, mut total) = (0, 0);
-    ok!(cuMemGetInfo_v2(&mut free, &mut total));
+    ok!(cuMemGetInfo_v2(Out::from(&mut free), Out::from(&mut total)));
     (total - free) as u64
 }
 
 fn alloc(size: u64) -> Pointer {
     let mut pointer = 0;
-    ok!(cuMemAlloc_v2(&mut pointer, size as usize));
+    ok!(cuMemAlloc_v2(Out::from(&mut pointer), size as usize));
     pointer
 }
 
@@ -95,25 +95,31 @@ fn result_codes_are_those_of_the_driver() {
     let mut pointer = 77;
     assert_eq!(result!(cuMemFree_v2(0)), 0);
     assert_eq!(result!(cuMemFree_v2(0xdead000)), 1);
-    assert_eq!(result!(cuMemAlloc_v2(&mut pointer, 0)), 1);
-    assert_eq!(result!(cuMemAlloc_v2(&mut pointer, 1 << 45)), 2);
+    assert_eq!(result!(cuMemAlloc_v2(Out::from(&mut pointer), 0)), 1);
+    assert_eq!(result!(cuMemAlloc_v2(Out::from(&mut pointer), 1 << 45)), 2);
     assert_eq!(pointer, 77, "a refusal leaves the output alone");
     let again = alloc(MIB);
     ok!(cuMemFree_v2(again));
     assert_eq!(result!(cuMemFree_v2(again)), 1);
-    assert_eq!(result!(cuMemCreate(&mut pointer, 1000, &device_prop(), 0)), 1);
+    assert_eq!(result!(cuMemCreate(Out::from(&mut pointer), 1000, In::from(&device_prop()), 0)), 1);
     assert_eq!(result!(cuMemFreeAsync(0xdead000, LEGACY)), 1);
-    assert_eq!(result!(cuMemGetAddressRange_v2(null_mut(), null_mut(), 0xdead000)), 0);
-    assert_eq!(result!(cuMemGetAddressRange_v2(&mut pointer, null_mut(), 0xdead000)), 500);
-    assert_eq!(result!(cuDeviceGet(&mut 0, 99)), 101);
-    assert_eq!(result!(cuGetExportTable(null_mut(), null())), 500);
-    ok!(cuMemGetInfo_v2(null_mut(), &mut 0));
+    assert_eq!(result!(cuMemGetAddressRange_v2(Out::none(), Out::none(), 0xdead000)), 0);
+    assert_eq!(
+        result!(cuMemGetAddressRange_v2(Out::from(&mut pointer), Out::none(), 0xdead000)),
+        500
+    );
+    assert_eq!(result!(cuDeviceGet(Out::from(&mut 0), 99)), 101);
+    assert_eq!(result!(cuGetExportTable(Out::none(), In::none())), 500);
+    ok!(cuMemGetInfo_v2(Out::none(), Out::from(&mut 0)));
     let mut pool = null_mut();
-    ok!(cuDeviceGetDefaultMemPool(&mut pool, 0));
+    ok!(cuDeviceGetDefaultMemPool(Out::from(&mut pool), 0));
     assert_eq!(result!(cuMemPoolDestroy(pool)), 1);
     let without = std::thread::spawn(|| {
         let mut pointer = 0;
-        [result!(cuMemAlloc_v2(&mut pointer, 1)), result!(cuCtxGetDevice(&mut 0))]
+        [
+            result!(cuMemAlloc_v2(Out::from(&mut pointer), 1)),
+            result!(cuCtxGetDevice(Out::from(&mut 0))),
+        ]
     });
     assert_eq!(without.join().unwrap(), [201, 201]);
 }
@@ -122,14 +128,14 @@ fn result_codes_are_those_of_the_driver() {
 fn a_pitch_is_rounded_up() {
     let _fresh = fresh();
     let (mut pointer, mut pitch) = (0, 0);
-    ok!(cuMemAllocPitch_v2(&mut pointer, &mut pitch, 1000, 1000, 4));
+    ok!(cuMemAllocPitch_v2(Out::from(&mut pointer), Out::from(&mut pitch), 1000, 1000, 4));
     assert_eq!(pitch, 1024);
     ok!(cuMemFree_v2(pointer));
 }
 
 fn attribute(pool: Handle, which: i32) -> u64 {
     let mut value = 0u64;
-    ok!(cuMemPoolGetAttribute(pool, which, (&raw mut value).cast()));
+    ok!(cuMemPoolGetAttribute(pool, which, Out::from(&mut value).cast()));
     value
 }
 
@@ -137,8 +143,8 @@ fn attribute(pool: Handle, which: i32) -> u64 {
 fn pools_grow_in_steps_and_keep_what_is_freed() {
     let _fresh = fresh();
     let (mut pool, mut pointer) = (null_mut(), 0);
-    ok!(cuDeviceGetDefaultMemPool(&mut pool, 0));
-    let grown = added(|| ok!(cuMemAllocAsync(&mut pointer, 100 << 20, LEGACY)));
+    ok!(cuDeviceGetDefaultMemPool(Out::from(&mut pool), 0));
+    let grown = added(|| ok!(cuMemAllocAsync(Out::from(&mut pointer), 100 << 20, LEGACY)));
     assert_eq!(grown, 128 * MIB);
     assert_eq!((attribute(pool, 5), attribute(pool, 7)), (128 * MIB, 100 * MIB));
     ok!(cuMemFreeAsync(pointer, LEGACY));
@@ -146,8 +152,8 @@ fn pools_grow_in_steps_and_keep_what_is_freed() {
     ok!(cuStreamSynchronize(LEGACY));
     assert_eq!(attribute(pool, 5), 0);
     let mut threshold = u64::MAX;
-    ok!(cuMemPoolSetAttribute(pool, 4, (&raw mut threshold).cast()));
-    ok!(cuMemAllocAsync(&mut pointer, 1000, LEGACY));
+    ok!(cuMemPoolSetAttribute(pool, 4, Out::from(&mut threshold).cast()));
+    ok!(cuMemAllocAsync(Out::from(&mut pointer), 1000, LEGACY));
     assert_eq!((attribute(pool, 5), attribute(pool, 7)), (32 * MIB, 1000));
     ok!(cuMemFreeAsync(pointer, LEGACY));
     ok!(cuStreamSynchronize(LEGACY));
@@ -156,12 +162,12 @@ fn pools_grow_in_steps_and_keep_what_is_freed() {
     let big = alloc(23 * G + 470 * MIB);
     assert_eq!(attribute(pool, 5), 0);
     ok!(cuMemFree_v2(big));
-    ok!(cuMemAllocAsync(&mut pointer, 1000, LEGACY));
+    ok!(cuMemAllocAsync(Out::from(&mut pointer), 1000, LEGACY));
     ok!(cuMemFree_v2(pointer));
     ok!(cuMemPoolTrimTo(pool, 0));
     assert_eq!(attribute(pool, 5), 0);
     threshold = 0;
-    ok!(cuMemPoolSetAttribute(pool, 4, (&raw mut threshold).cast()));
+    ok!(cuMemPoolSetAttribute(pool, 4, Out::from(&mut threshold).cast()));
 }
 
 #[test]
@@ -169,7 +175,7 @@ fn graph_memory_stays_until_it_is_trimmed() {
     let _fresh = fresh();
     let (mut graph, mut exec, mut first, mut last) =
         (null_mut(), null_mut(), null_mut(), null_mut());
-    ok!(cuGraphCreate(&mut graph, 0));
+    ok!(cuGraphCreate(Out::from(&mut graph), 0));
     let location = Location { kind: LOCATION_DEVICE, id: 0 };
     let pool = PoolProps {
         kind: 1,
@@ -184,10 +190,22 @@ fn graph_memory_stays_until_it_is_trimmed() {
         AllocNodeParams { pool, access: null(), access_count: 0, size: 200 << 20, pointer: 0 };
     let stages = [
         added(|| {
-            ok!(cuGraphAddMemAllocNode(&mut first, graph, null(), 0, &mut params));
-            ok!(cuGraphAddMemFreeNode(&mut last, graph, &first, 1, params.pointer));
+            ok!(cuGraphAddMemAllocNode(
+                Out::from(&mut first),
+                graph,
+                In::none(),
+                0,
+                Out::from(&mut params)
+            ));
+            ok!(cuGraphAddMemFreeNode(
+                Out::from(&mut last),
+                graph,
+                In::from(&first),
+                1,
+                params.pointer
+            ));
         }),
-        added(|| ok!(cuGraphInstantiateWithFlags(&mut exec, graph, 0))),
+        added(|| ok!(cuGraphInstantiateWithFlags(Out::from(&mut exec), graph, 0))),
         added(|| ok!(cuGraphUpload(exec, LEGACY))),
         added(|| ok!(cuGraphLaunch(exec, LEGACY))),
         added(|| {
@@ -197,7 +215,7 @@ fn graph_memory_stays_until_it_is_trimmed() {
     ];
     assert_eq!(stages, [0, 0, 224 * MIB, 0, 0]);
     let mut reserved = 0u64;
-    ok!(cuDeviceGetGraphMemAttribute(0, 2, (&raw mut reserved).cast()));
+    ok!(cuDeviceGetGraphMemAttribute(0, 2, Out::from(&mut reserved).cast()));
     assert_eq!(reserved, 224 * MIB);
     ok!(cuDeviceGraphMemTrim(0));
     assert_eq!(used(), 526 * MIB + 832 * KIB);
@@ -207,16 +225,16 @@ fn graph_memory_stays_until_it_is_trimmed() {
 fn capture_makes_nodes_and_refuses_what_waits() {
     let _fresh = fresh();
     let (mut stream, mut graph, mut exec, mut pointer) = (null_mut(), null_mut(), null_mut(), 0);
-    ok!(cuStreamCreate(&mut stream, 1));
+    ok!(cuStreamCreate(Out::from(&mut stream), 1));
     let arg = StreamArg(stream as usize);
     ok!(cuStreamBeginCapture_v2(arg, 0));
-    assert_eq!(added(|| ok!(cuMemAllocAsync(&mut pointer, 3 << 20, arg))), 0);
+    assert_eq!(added(|| ok!(cuMemAllocAsync(Out::from(&mut pointer), 3 << 20, arg))), 0);
     ok!(cuMemsetD8Async(pointer, 5, 3 << 20, arg));
-    ok!(cuStreamEndCapture(arg, &mut graph));
-    ok!(cuGraphInstantiateWithFlags(&mut exec, graph, 0));
+    ok!(cuStreamEndCapture(arg, Out::from(&mut graph)));
+    ok!(cuGraphInstantiateWithFlags(Out::from(&mut exec), graph, 0));
     assert_eq!(added(|| ok!(cuGraphLaunch(exec, arg))), 32 * MIB);
     let mut back = [0u8; 4];
-    ok!(cuMemcpyDtoH_v2(back.as_mut_ptr(), pointer, 4));
+    ok!(cuMemcpyDtoH_v2(Out::from(back.as_mut_ptr()), pointer, 4));
     assert_eq!(back, [5; 4]);
     assert_eq!(result!(cuGraphLaunch(exec, arg)), 1, "its memory is still live");
     ok!(cuMemFree_v2(pointer));
@@ -224,10 +242,10 @@ fn capture_makes_nodes_and_refuses_what_waits() {
     ok!(cuGraphDestroy(graph));
 
     ok!(cuStreamBeginCapture_v2(arg, 0));
-    assert_eq!(result!(cuMemAlloc_v2(&mut pointer, 4096)), 900);
-    assert_eq!(result!(cuMemAllocAsync(&mut pointer, 4096, arg)), 901);
+    assert_eq!(result!(cuMemAlloc_v2(Out::from(&mut pointer), 4096)), 900);
+    assert_eq!(result!(cuMemAllocAsync(Out::from(&mut pointer), 4096, arg)), 901);
     assert_eq!(result!(cuStreamSynchronize(arg)), 900);
-    assert_eq!(result!(cuStreamEndCapture(arg, &mut graph)), 901);
+    assert_eq!(result!(cuStreamEndCapture(arg, Out::from(&mut graph))), 901);
     ok!(cuStreamDestroy_v2(arg));
 }
 
@@ -240,19 +258,22 @@ fn arrays_take_what_was_measured() {
         let taken = added(|| {
             for _ in 0..count {
                 let mut array = null_mut();
-                ok!(cuArrayCreate_v2(&mut array, &desc));
+                ok!(cuArrayCreate_v2(Out::from(&mut array), In::from(&desc)));
                 list.push(array);
             }
         });
         assert_eq!(taken, bytes, "{side}");
     }
     let mut requirements = ArrayRequirements { size: 0, alignment: 0, reserved: [0; 4] };
-    assert_eq!(result!(cuArrayGetMemoryRequirements(&mut requirements, list[0], 0)), 1);
+    assert_eq!(result!(cuArrayGetMemoryRequirements(Out::from(&mut requirements), list[0], 0)), 1);
     list.into_iter().for_each(|array| ok!(cuArrayDestroy(array)));
     let desc =
         Array3dDesc { width: 2048, height: 2048, depth: 0, format: 0x20, channels: 4, flags: 0 };
     let mut mipmapped = null_mut();
-    assert_eq!(added(|| ok!(cuMipmappedArrayCreate(&mut mipmapped, &desc, 5))), 86 * MIB);
+    assert_eq!(
+        added(|| ok!(cuMipmappedArrayCreate(Out::from(&mut mipmapped), In::from(&desc), 5))),
+        86 * MIB
+    );
     ok!(cuMipmappedArrayDestroy(mipmapped));
 }
 
@@ -260,7 +281,7 @@ fn arrays_take_what_was_measured() {
 fn managed_memory_counts_when_touched() {
     let _fresh = fresh();
     let mut pointer = 0;
-    assert_eq!(added(|| ok!(cuMemAllocManaged(&mut pointer, 256 << 20, 1))), 0);
+    assert_eq!(added(|| ok!(cuMemAllocManaged(Out::from(&mut pointer), 256 << 20, 1))), 0);
     let shown = || driver().devices.shared.processes(0)[0].1;
     let before = shown();
     assert_eq!(added(|| ok!(cuMemsetD8_v2(pointer, 1, 256 << 20))), 256 * MIB);
@@ -272,14 +293,14 @@ fn managed_memory_counts_when_touched() {
 fn a_larger_stack_takes_memory_of_the_device() {
     let _fresh = fresh();
     let mut stack = 0;
-    ok!(cuCtxGetLimit(&mut stack, 0));
+    ok!(cuCtxGetLimit(Out::from(&mut stack), 0));
     assert_eq!(stack, 1024);
     assert_eq!(added(|| ok!(cuCtxSetLimit(0, 16 << 10))), 3960 * MIB);
     assert_eq!(added(|| ok!(cuCtxSetLimit(2, 512 << 20))), 0);
     ok!(cuCtxSetLimit(0, 1024));
     assert_eq!(used(), 526 * MIB + 832 * KIB);
     let mut second = null_mut();
-    assert_eq!(added(|| ok!(cuCtxCreate_v2(&mut second, 0, 0))), 523 * MIB + 576 * KIB);
+    assert_eq!(added(|| ok!(cuCtxCreate_v2(Out::from(&mut second), 0, 0))), 523 * MIB + 576 * KIB);
     ok!(cuCtxDestroy_v2(second));
 }
 
@@ -288,19 +309,22 @@ fn virtual_memory_lives_until_its_last_reference() {
     let _fresh = fresh();
     let (mut handle, mut again, mut address) = (0, 0, 0);
     let size = 64usize << 20;
-    assert_eq!(added(|| ok!(cuMemCreate(&mut handle, size, &device_prop(), 0))), 64 * MIB);
-    ok!(cuMemAddressReserve(&mut address, 2 * size, 0, 0, 0));
+    assert_eq!(
+        added(|| ok!(cuMemCreate(Out::from(&mut handle), size, In::from(&device_prop()), 0))),
+        64 * MIB
+    );
+    ok!(cuMemAddressReserve(Out::from(&mut address), 2 * size, 0, 0, 0));
     let second = address + size as u64;
     ok!(cuMemMap(address, size, 0, handle, 0));
     ok!(cuMemMap(second, size, 0, handle, 0));
     assert_eq!(result!(cuMemsetD8_v2(address, 1, 16)), 1, "no access yet");
     let access = AccessDesc { location: device_prop().location, flags: 3 };
-    ok!(cuMemSetAccess(address, 2 * size, &access, 1));
+    ok!(cuMemSetAccess(address, 2 * size, In::from(&access), 1));
     ok!(cuMemsetD8_v2(address, 9, 16));
     let mut back = [0u8; 16];
-    ok!(cuMemcpyDtoH_v2(back.as_mut_ptr(), second, 16));
+    ok!(cuMemcpyDtoH_v2(Out::from(back.as_mut_ptr()), second, 16));
     assert_eq!(back, [9; 16], "two mappings of the same bytes");
-    ok!(cuMemRetainAllocationHandle(&mut again, address as *mut c_void));
+    ok!(cuMemRetainAllocationHandle(Out::from(&mut again), address as *mut c_void));
     assert_eq!(again, handle);
     ok!(cuMemRelease(again));
     ok!(cuMemRelease(handle));
@@ -320,14 +344,18 @@ fn copies_move_bytes() {
     let (one, two) = (alloc(MIB), alloc(4 * MIB));
     let sent: Vec<u8> = (0..=255).collect();
     let mut back = vec![0u8; 256];
-    ok!(cuMemcpyHtoD_v2(one + 100, sent.as_ptr(), 256));
+    ok!(cuMemcpyHtoD_v2(one + 100, In::from(sent.as_ptr()), 256));
     ok!(cuMemcpyDtoD_v2(two + 3, one + 100, 256));
     ok!(cuMemcpy(back.as_mut_ptr() as u64, two + 3, 256));
     assert_eq!(back, sent);
-    assert_eq!(result!(cuMemcpyHtoD_v2(one + MIB - 1, sent.as_ptr(), 2)), 1, "past the end");
+    assert_eq!(
+        result!(cuMemcpyHtoD_v2(one + MIB - 1, In::from(sent.as_ptr()), 2)),
+        1,
+        "past the end"
+    );
     ok!(cuMemsetD32_v2(one, 0x01020304, 4));
     ok!(cuMemsetD2D16_v2(two, 512, 7, 2, 2));
-    ok!(cuMemcpyDtoH_v2(back.as_mut_ptr(), two + 512, 4));
+    ok!(cuMemcpyDtoH_v2(Out::from(back.as_mut_ptr()), two + 512, 4));
     assert_eq!(back[..4], [7, 0, 7, 0]);
     ok!(cuMemFree_v2(one));
     ok!(cuMemFree_v2(two));
@@ -337,9 +365,9 @@ fn copies_move_bytes() {
 fn a_context_takes_its_memory_with_it() {
     let _fresh = fresh();
     let (mut context, mut pooled) = (null_mut(), 0);
-    ok!(cuCtxCreate_v2(&mut context, 0, 0));
+    ok!(cuCtxCreate_v2(Out::from(&mut context), 0, 0));
     alloc(100 * MIB);
-    ok!(cuMemAllocAsync(&mut pooled, 1 << 20, LEGACY));
+    ok!(cuMemAllocAsync(Out::from(&mut pooled), 1 << 20, LEGACY));
     ok!(cuCtxDestroy_v2(context));
     assert_eq!(used(), 526 * MIB + 832 * KIB + 32 * MIB, "pool memory is not the context's");
     ok!(cuMemFree_v2(pooled));
@@ -350,8 +378,13 @@ fn look_ups_as_measured() {
     let _fresh = fresh();
     let ask = |name: &std::ffi::CStr, version, flags| {
         let (mut out, mut status) = (7 as *mut c_void, -1);
-        let code =
-            result!(cuGetProcAddress_v2(name.as_ptr(), &mut out, version, flags, &mut status));
+        let code = result!(cuGetProcAddress_v2(
+            In::from(name.as_ptr()),
+            Out::from(&mut out),
+            version,
+            flags,
+            Out::from(&mut status)
+        ));
         (code, out as usize, status)
     };
     assert_eq!(ask(c"cuNope", 12000, 0), (0, 0, 1));
@@ -386,7 +419,7 @@ fn no_two_exports_share_an_address() {
 fn threads_take_and_give_back() {
     let _fresh = fresh();
     let mut context = null_mut();
-    ok!(cuCtxGetCurrent(&mut context));
+    ok!(cuCtxGetCurrent(Out::from(&mut context)));
     let context = context as usize;
     let threads: Vec<_> = (0..4u64)
         .map(|thread| {
@@ -395,7 +428,11 @@ fn threads_take_and_give_back() {
                 for round in 0..2000u64 {
                     let mut pooled = 0;
                     let plain = alloc((round * 7919 + thread) % (3 * MIB) + 1);
-                    ok!(cuMemAllocAsync(&mut pooled, 1 + (round as usize % 5) * 65536, LEGACY));
+                    ok!(cuMemAllocAsync(
+                        Out::from(&mut pooled),
+                        1 + (round as usize % 5) * 65536,
+                        LEGACY
+                    ));
                     ok!(cuMemFreeAsync(pooled, LEGACY));
                     ok!(cuMemFree_v2(plain));
                 }

@@ -11,7 +11,6 @@ use crate::memory::next_id;
 use crate::pool::memory_of_location;
 use crate::ranges::Ranges;
 use std::collections::BTreeMap;
-use std::ffi::c_void;
 use std::sync::{Mutex, MutexGuard};
 
 /// Physical memory, or a multicast object.
@@ -115,7 +114,7 @@ impl Vmm {
             let memory = driver().memory(object.place);
             if let Some(fd) = object.fd {
                 memory.aperture.restore(object.backing, object.size);
-                unsafe { libc::close(fd) };
+                crate::system::close(fd);
             }
             memory.lock().give_pages(object.backing, object.size);
             memory.release(object.charged, object.charged);
@@ -144,11 +143,8 @@ impl Vmm {
     }
 }
 
-fn check_prop(prop: *const AllocationProp) -> Done<AllocationProp> {
-    if prop.is_null() {
-        return Err(Error::INVALID_VALUE);
-    }
-    let prop = unsafe { *prop };
+fn check_prop(prop: In<AllocationProp>) -> Done<AllocationProp> {
+    let prop = prop.get()?;
     // Pinned memory, no handle type or the POSIX one.
     if prop.kind != 1 || prop.handle_types & !0xf != 0 {
         return Err(Error::INVALID_VALUE);
@@ -159,7 +155,7 @@ fn check_prop(prop: *const AllocationProp) -> Done<AllocationProp> {
     Ok(prop)
 }
 
-pub unsafe fn create(out: *mut u64, size: usize, prop: *const AllocationProp, flags: u64) -> Done {
+pub fn create(out: Out<u64>, size: usize, prop: In<AllocationProp>, flags: u64) -> Done {
     let prop = check_prop(prop)?;
     let size = size as u64;
     if out.is_null() || flags != 0 || size == 0 || !size.is_multiple_of(PAGE) {
@@ -176,18 +172,18 @@ pub unsafe fn create(out: *mut u64, size: usize, prop: *const AllocationProp, fl
     }
     // Mapped memory can be written to directly.
     memory.aperture.mark_dirty(backing, size);
-    unsafe { *out = vmm().add(object) };
+    out.set(vmm().add(object));
     Ok(())
 }
 
-pub unsafe fn release(handle: u64) -> Done {
+pub fn release(handle: u64) -> Done {
     let mut vmm = vmm();
     vmm.named(handle)?.handles -= 1;
     vmm.drop_if_unused(handle);
     Ok(())
 }
 
-pub unsafe fn retain(out: *mut u64, address: *mut c_void) -> Done {
+pub fn retain(out: Out<u64>, address: Handle) -> Done {
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
@@ -200,12 +196,12 @@ pub unsafe fn retain(out: *mut u64, address: *mut c_void) -> Done {
     }
     let handle = mapping.object;
     vmm.objects.get_mut(&handle).ok_or(Error::INVALID_VALUE)?.handles += 1;
-    unsafe { *out = handle };
+    out.set(handle);
     Ok(())
 }
 
-pub unsafe fn address_reserve(
-    out: *mut Pointer,
+pub fn address_reserve(
+    out: Out<Pointer>,
     size: usize,
     align: usize,
     wanted: Pointer,
@@ -233,11 +229,11 @@ pub unsafe fn address_reserve(
         return Err(Error::OUT_OF_MEMORY);
     }
     vmm.reservations.insert(address, size);
-    unsafe { *out = address };
+    out.set(address);
     Ok(())
 }
 
-pub unsafe fn address_free(address: Pointer, size: usize) -> Done {
+pub fn address_free(address: Pointer, size: usize) -> Done {
     let mut vmm = vmm();
     let size = size as u64;
     if vmm.reservations.get(&address) != Some(&size) || vmm.overlaps(address, size) {
@@ -251,7 +247,7 @@ pub unsafe fn address_free(address: Pointer, size: usize) -> Done {
     Ok(())
 }
 
-pub unsafe fn map(address: Pointer, size: usize, offset: usize, handle: u64, flags: u64) -> Done {
+pub fn map(address: Pointer, size: usize, offset: usize, handle: u64, flags: u64) -> Done {
     let (size, offset) = (size as u64, offset as u64);
     let mut vmm = vmm();
     let (object_size, backing) = {
@@ -275,7 +271,7 @@ pub unsafe fn map(address: Pointer, size: usize, offset: usize, handle: u64, fla
     Ok(())
 }
 
-pub unsafe fn unmap(address: Pointer, size: usize) -> Done {
+pub fn unmap(address: Pointer, size: usize) -> Done {
     let mut vmm = vmm();
     let end = address.checked_add(size as u64).ok_or(Error::INVALID_VALUE)?;
     let inside: Vec<(Pointer, u64, u64)> = vmm
@@ -301,17 +297,12 @@ pub unsafe fn unmap(address: Pointer, size: usize) -> Done {
     Ok(())
 }
 
-pub unsafe fn set_access(
-    address: Pointer,
-    size: usize,
-    list: *const AccessDesc,
-    count: usize,
-) -> Done {
+pub fn set_access(address: Pointer, size: usize, list: In<AccessDesc>, count: usize) -> Done {
     if list.is_null() || count == 0 || size == 0 {
         return Err(Error::INVALID_VALUE);
     }
-    let list = unsafe { std::slice::from_raw_parts(list, count) };
-    for desc in list {
+    let list = list.list(count)?;
+    for desc in &list {
         memory_of_location(desc.location)?;
         if !matches!(desc.flags, 0 | 1 | 3) {
             return Err(Error::INVALID_VALUE);
@@ -339,37 +330,37 @@ pub unsafe fn set_access(
     Ok(())
 }
 
-pub unsafe fn get_access(flags: *mut u64, location: *const Location, address: Pointer) -> Done {
+pub fn get_access(flags: Out<u64>, location: In<Location>, address: Pointer) -> Done {
     if flags.is_null() || location.is_null() {
         return Err(Error::INVALID_VALUE);
     }
-    memory_of_location(unsafe { *location })?;
+    memory_of_location(location.get()?)?;
     let vmm = vmm();
     let (&start, mapping) =
         vmm.mappings.range(..=address).next_back().ok_or(Error::INVALID_VALUE)?;
     if address - start >= mapping.size {
         return Err(Error::INVALID_VALUE);
     }
-    unsafe { *flags = mapping.access as u64 };
+    flags.set(mapping.access as u64);
     Ok(())
 }
 
-pub unsafe fn granularity(out: *mut usize, prop: *const AllocationProp, option: i32) -> Done {
+pub fn granularity(out: Out<usize>, prop: In<AllocationProp>, option: i32) -> Done {
     let prop = check_prop(prop)?;
     memory_of_location(prop.location)?;
     if out.is_null() || !matches!(option, 0 | 1) {
         return Err(Error::INVALID_VALUE);
     }
-    unsafe { *out = PAGE as usize };
+    out.set(PAGE as usize);
     Ok(())
 }
 
-pub unsafe fn properties(out: *mut AllocationProp, handle: u64) -> Done {
+pub fn properties(out: Out<AllocationProp>, handle: u64) -> Done {
     if out.is_null() {
         return Err(Error::INVALID_VALUE);
     }
     let prop = vmm().named(handle)?.prop;
-    unsafe { *out = prop };
+    out.set(prop);
     Ok(())
 }
 
@@ -422,11 +413,11 @@ pub fn is_reservable(address: Pointer) -> bool {
 
 // Multicast objects: handles and references, without the switch that multiplies stores.
 
-pub unsafe fn multicast_create(out: *mut u64, prop: *const MulticastProp) -> Done {
+pub fn multicast_create(out: Out<u64>, prop: In<MulticastProp>) -> Done {
     if out.is_null() || prop.is_null() {
         return Err(Error::INVALID_VALUE);
     }
-    let prop = unsafe { *prop };
+    let prop = prop.get()?;
     let size = prop.size as u64;
     if prop.flags != 0 || prop.devices == 0 || size == 0 || !size.is_multiple_of(PAGE) {
         return Err(Error::INVALID_VALUE);
@@ -440,29 +431,25 @@ pub unsafe fn multicast_create(out: *mut u64, prop: *const MulticastProp) -> Don
     };
     let mut object = Object::new(size, none, HOST, 0);
     object.multicast = Some(prop);
-    unsafe { *out = vmm().add(object) };
+    out.set(vmm().add(object));
     Ok(())
 }
 
-pub unsafe fn multicast_add_device(handle: u64, ordinal: i32) -> Done {
+pub fn multicast_add_device(handle: u64, ordinal: i32) -> Done {
     device::by_ordinal(ordinal)?;
     let mut vmm = vmm();
     vmm.named(handle)?.multicast.map(|_| ()).ok_or(Error::INVALID_VALUE)
 }
 
-pub unsafe fn multicast_granularity(
-    out: *mut usize,
-    prop: *const MulticastProp,
-    _option: i32,
-) -> Done {
+pub fn multicast_granularity(out: Out<usize>, prop: In<MulticastProp>, _option: i32) -> Done {
     if out.is_null() || prop.is_null() {
         return Err(Error::INVALID_VALUE);
     }
-    unsafe { *out = PAGE as usize };
+    out.set(PAGE as usize);
     Ok(())
 }
 
-pub unsafe fn multicast_bind(
+pub fn multicast_bind(
     handle: u64,
     at: usize,
     member: u64,
@@ -490,7 +477,7 @@ pub unsafe fn multicast_bind(
     Ok(())
 }
 
-pub unsafe fn multicast_bind_v2(
+pub fn multicast_bind_v2(
     handle: u64,
     ordinal: i32,
     at: usize,
@@ -500,10 +487,10 @@ pub unsafe fn multicast_bind_v2(
     flags: u64,
 ) -> Done {
     device::by_ordinal(ordinal)?;
-    unsafe { multicast_bind(handle, at, member, offset, size, flags) }
+    multicast_bind(handle, at, member, offset, size, flags)
 }
 
-pub unsafe fn multicast_bind_address(
+pub fn multicast_bind_address(
     handle: u64,
     at: usize,
     address: Pointer,
@@ -520,10 +507,10 @@ pub unsafe fn multicast_bind_address(
         }
         (mapping.object, mapping.offset + address - start)
     };
-    unsafe { multicast_bind(handle, at, member, offset as usize, size, flags) }
+    multicast_bind(handle, at, member, offset as usize, size, flags)
 }
 
-pub unsafe fn multicast_bind_address_v2(
+pub fn multicast_bind_address_v2(
     handle: u64,
     ordinal: i32,
     at: usize,
@@ -532,10 +519,10 @@ pub unsafe fn multicast_bind_address_v2(
     flags: u64,
 ) -> Done {
     device::by_ordinal(ordinal)?;
-    unsafe { multicast_bind_address(handle, at, address, size, flags) }
+    multicast_bind_address(handle, at, address, size, flags)
 }
 
-pub unsafe fn multicast_unbind(handle: u64, ordinal: i32, at: usize, size: usize) -> Done {
+pub fn multicast_unbind(handle: u64, ordinal: i32, at: usize, size: usize) -> Done {
     device::by_ordinal(ordinal)?;
     let mut vmm = vmm();
     let whole = vmm.named(handle)?;

@@ -18,6 +18,7 @@ mod phases;
 mod places;
 mod process;
 mod reconcile;
+pub mod verify;
 pub mod whatif;
 
 pub use curves::{Curve, Curves};

@@ -10,7 +10,9 @@ use vramtrace_format::{DeviceId, Header, Refused, Stamped};
 use super::curves::CurvesObserver;
 use super::oom::{self, Oom, PostMortem};
 use super::{Curves, Holdings, Level, Moment};
-use crate::replay::{AllocCause, CacheOomAt, DeviceState, Key, Live, Observer, State, Stop, Until};
+use crate::replay::{
+    AllocCause, CacheOomAt, DeviceState, Key, Live, Observer, RecorderCost, State, Stop, Until,
+};
 use crate::symbols::Symbols;
 use crate::trace::{DamageFound, Definitions, Site, Trace};
 
@@ -57,6 +59,8 @@ pub struct Ending {
     pub ended_ns: Option<u64>,
     /// Recording stopped before the process did.
     pub stopped: Option<Stop>,
+    /// What the recorder said last that it cost.
+    pub recorder_cost: Option<RecorderCost>,
     /// Time of the last event.
     pub last_ns: u64,
     pub events: u64,
@@ -75,6 +79,7 @@ impl Process {
         let ending = Ending {
             ended_ns: whole.state.ended_ns,
             stopped: whole.state.stopped,
+            recorder_cost: whole.state.recorder_cost,
             last_ns: whole.state.time_ns,
             events: whole.state.events,
         };

@@ -24,6 +24,7 @@ mod report;
 mod run;
 mod run_summary;
 mod select;
+mod verify;
 mod whatif;
 
 use std::ffi::OsStr;
@@ -81,6 +82,8 @@ enum Command {
     Ps(ps::Args),
     /// Change what a running process or group may take
     Cap(cap::Args),
+    /// Check that a trace agrees with itself: frees, sums, addresses, checkpoints
+    Verify(verify::Args),
     /// Say what other PyTorch allocator settings would have reserved for a recorded run
     Whatif(whatif::Args),
 }
@@ -123,6 +126,7 @@ fn dispatch(cli: Cli) -> Outcome {
         Command::Pack(args) => pack::run(args),
         Command::Ps(args) => ps::run(args),
         Command::Cap(args) => cap::run(args),
+        Command::Verify(args) => verify::run(args),
         Command::Whatif(args) => whatif::run(args),
     }
 }

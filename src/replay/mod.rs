@@ -45,7 +45,7 @@ pub use driver_own::{BytesByCause, DriverOwn, Originator};
 pub use live::{Key, Live, LiveSet};
 pub use mapping::Mapping;
 pub use observer::{AllocCause, FreeCause, Observer};
-pub use state::{Certainty, ContextState, PoolSums, RefusalAt, State, Stop};
+pub use state::{Certainty, ContextState, PoolSums, RecorderCost, RefusalAt, State, Stop};
 pub use trace::{Progress, ReplayResult, Until};
 
 use rustc_hash::FxHashSet;
@@ -231,6 +231,10 @@ impl Replay {
             Event::PostMortem(told) => observer.on_post_mortem(at, &told),
             Event::Neighbour { device, pid, bytes } => {
                 observer.on_neighbour(at, device, pid, bytes)
+            }
+            Event::RecorderCost { calls, ns, one_of, bytes, stacks } => {
+                let cost = RecorderCost { calls, ns, one_of, bytes, stacks };
+                self.state.recorder_cost = Some(cost);
             }
             Event::Anchor => {}
         }

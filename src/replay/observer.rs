@@ -76,6 +76,8 @@ pub trait Observer {
     fn on_history_gap(&mut self, _at: &Stamped) {}
     /// After a `reset`: a checkpoint was read whole, and this is what is live.
     fn on_resume(&mut self, _at: &Stamped, _state: &State) {}
+    /// The event was applied: the state behind it.
+    fn on_applied(&mut self, _at: &Stamped, _state: &State) {}
 }
 
 /// Watches nothing.

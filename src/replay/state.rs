@@ -68,6 +68,27 @@ pub struct Stop {
     pub errno: i32,
 }
 
+/// What the recorder cost up to then.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecorderCost {
+    /// Calls whose time in the hooks was taken, that time without the driver's, and how many calls
+    /// there are to one of them.
+    pub calls: u64,
+    pub ns: u64,
+    pub one_of: u64,
+    /// Of records, written so far.
+    pub bytes: u64,
+    /// Different ones.
+    pub stacks: u64,
+}
+
+impl RecorderCost {
+    /// Of all calls, as the sample says; 0 where there is none.
+    pub fn in_hooks_ns(&self) -> u64 {
+        self.ns.saturating_mul(self.one_of)
+    }
+}
+
 /// What did not fit together. All zero in a sound trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Inconsistencies {
@@ -123,6 +144,7 @@ pub struct State {
     pub host_registered: HostSums,
     pub first_refusals: Vec<RefusalAt>,
     pub last_refusals: VecDeque<RefusalAt>,
+    pub recorder_cost: Option<RecorderCost>,
     pub stopped: Option<Stop>,
     /// When the process's exit handlers ran.
     pub ended_ns: Option<u64>,

@@ -154,6 +154,7 @@ impl Trace {
                 next_progress = at.offset + PROGRESS_STEP;
             }
             replay.apply(definitions, &at, observer);
+            observer.on_applied(&at, replay.state());
         }
         if events.damage().len() > broken {
             replay.gap();

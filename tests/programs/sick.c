@@ -1,9 +1,10 @@
 /* sick.c HOW: what a program does when its driver is ill. HOW: sticky (each call fails from the third
    allocation on; then the context is reset) | late (calls after the driver has taken itself down) |
-   threads (NVML hangs while four threads allocate) | leave (the first thread ends before the others). */
+   threads (NVML hangs while four threads allocate) | forks (the same, and children are made meanwhile) | leave (the first thread ends before the others). */
 #include "door.h"
 #include <pthread.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static CUcontext context;
@@ -33,6 +34,28 @@ static void *work(void *rounds) {
     return NULL;
 }
 
+/* What its calls answer; one that hangs is ended by a signal. */
+static void child(int number) {
+    int status = 0;
+    fflush(stdout);
+    pid_t made = fork();
+    if (made == 0) {
+        CUdeviceptr p = 0;
+        CUdevice device = 0;
+        alarm(4);
+        int results[4] = {0};
+        if (number % 2) results[0] = CALL(cuInit, (unsigned))(0);
+        results[1] = CALL(cuDeviceGet, (CUdevice *, int))(&device, 0);
+        results[2] = take(&p, 2 * MIB);
+        results[3] = CALL(cuCtxSynchronize, (void))();
+        for (int k = 0; k < 4; k++) printf("child %d: %d\n", number, results[k]);
+        fflush(stdout);
+        _exit(0);
+    }
+    waitpid(made, &status, 0);
+    printf("child %d ended with %x\n", number, status);
+}
+
 int main(int count, char **arguments) {
     const char *how = count > 1 ? arguments[1] : "";
     pthread_t threads[4];
@@ -53,8 +76,9 @@ int main(int count, char **arguments) {
         SHOW(take(&p, 300 * MIB));
         SHOW(take(&p, 300 * MIB));
     }
-    if (!strcmp(how, "threads") || !strcmp(how, "leave")) {
+    if (!strcmp(how, "threads") || !strcmp(how, "leave") || !strcmp(how, "forks")) {
         for (int k = 0; k < 4; k++) pthread_create(threads + k, NULL, work, (void *)10000);
+        for (int k = 0; k < 20 && !strcmp(how, "forks"); k++) child(k);
         if (!strcmp(how, "leave")) {
             fflush(stdout);
             pthread_exit(NULL);

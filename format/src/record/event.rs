@@ -180,6 +180,17 @@ events! {
     /// Totals so far of one device, as the ledger counts them (at each new window, and at the end).
     0x20 Counters(counters: Counters) => opens_file: false, is_total: true;
 
+    /// What the recorder cost so far, beside each `Counters`. `ns`: time in hooks, without the
+    /// driver's, of `calls` calls: one in `one_of` of each thread. `bytes` of records; different
+    /// `stacks`.
+    0x3F RecorderCost {
+        calls: u64 = word,
+        ns: u64 = word,
+        one_of: u64 = word,
+        bytes: u64 = word,
+        stacks: u64 = word,
+    } => opens_file: false, is_total: true;
+
     /// A checkpoint starts: the entries with this id are the live set at this place in the file.
     0x28 CheckpointBegin {
         id: u32 = small,

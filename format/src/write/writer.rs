@@ -1,7 +1,7 @@
 //! The writing end of a window. Any number of threads append to one at once, without locks,
 //! allocation or system calls.
 
-use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::ids::{SiteId, ThreadId};
 use crate::kind::Space;
@@ -10,11 +10,11 @@ use crate::record::event::Event;
 use crate::record::event_codec::{encode, short_alloc, short_free};
 use crate::record::sealed::{Sealed, padding};
 use crate::record::values::Alloc;
-use crate::record::word::{Check, KIND_MASK, MAX_WORDS};
-use crate::window::{LINE, WINDOW_HEADER, WINDOW_MAGIC, WindowHeader, slot_offset};
+use crate::record::word::{Check, KIND_MASK};
+use crate::window::{WINDOW_MAGIC, WindowHeader, slot_offset};
 
-const LINE_WORDS: usize = LINE / 8;
-const HEADER_WORDS: usize = WINDOW_HEADER / 8;
+use super::room::{Room, Seal};
+
 /// An [`Event::Anchor`] goes first when the last stamp is older than this: stamps wrap at 19.5 h,
 /// and the reader takes the nearest.
 const ANCHOR_AFTER_NS: u64 = 8 * 3_600_000_000_000;
@@ -43,13 +43,12 @@ pub enum Appended {
 #[derive(Debug)]
 pub struct WindowWriter<'m> {
     words: &'m [AtomicU64],
+    room: Room<'m>,
     header: WindowHeader,
     /// Byte of the file where it begins.
     start: u64,
     /// Where the check of each record begins.
     check: Check,
-    /// Words given out so far, header included. Runs past the end when threads find it full.
-    cursor: AtomicU64,
     /// A recent stamp, see [`STAMP_STEP_NS`].
     last_ns: AtomicU64,
 }
@@ -65,15 +64,15 @@ impl<'m> WindowWriter<'m> {
         for (to, word) in words[1..].iter().zip(header.words()) {
             to.store(word.to_le(), Ordering::Relaxed);
         }
-        words[7].store((WINDOW_HEADER as u64).to_le(), Ordering::Relaxed);
+        let room = Room::behind_header(words);
         // The magic makes it a window: last, so that a kill leaves a whole header or none.
         words[0].store(WINDOW_MAGIC.to_le(), Ordering::Release);
         WindowWriter {
             words,
+            room,
             header,
             start: slot_offset(u64::from(header.slot)),
             check: header.check(),
-            cursor: AtomicU64::new(HEADER_WORDS as u64),
             last_ns: AtomicU64::new(header.base_time_ns),
         }
     }
@@ -84,35 +83,31 @@ impl<'m> WindowWriter<'m> {
 
     /// Bytes published so far, header and padding included.
     pub fn published(&self) -> usize {
-        u64::from_le(self.words[7].load(Ordering::Acquire)) as usize
+        self.room.published()
     }
 
     /// What the next append will write: a hint, for whoever wants to have it at hand. Nothing may be
     /// read or written there.
     #[inline]
     pub fn places(&self) -> [*const AtomicU64; 2] {
-        let at = self.cursor.load(Ordering::Relaxed) as usize;
+        let at = self.room.next();
         [self.words.as_ptr().wrapping_add(7), self.words.as_ptr().wrapping_add(at)]
     }
 
     /// Bytes given out so far, header and padding included: nothing was stored behind them.
     pub fn reserved(&self) -> usize {
-        8 * self.words.len().min(self.cursor.load(Ordering::Acquire) as usize)
+        8 * self.room.reserved()
     }
 
     /// Nothing will be written here any more: only now may its memory be used again.
     pub fn is_complete(&self) -> bool {
-        self.published() == self.words.len() * 8
+        self.room.is_complete()
     }
 
     /// Fills what is left with padding, so that the window becomes complete as soon as the other
     /// threads' appends under way have ended. Later appends say [`Appended::Full`].
     pub fn close(&self) {
-        let total = self.words.len();
-        let at = self.cursor.swap(total as u64, Ordering::Relaxed) as usize;
-        if at < total {
-            self.pad(at, total);
-        }
+        self.room.close(|at, len| padding(self.check, self.offset(at), len));
     }
 
     /// Appends an event. `thread` and `time_ns` (since start) go into its head.
@@ -199,23 +194,14 @@ impl<'m> WindowWriter<'m> {
     /// Reserves and stores one sealed record.
     #[inline(always)]
     fn put(&self, record: Sealed) -> Appended {
-        let total = self.words.len();
-        let len = record.words.len();
-        let mut passed = false;
-        loop {
-            let at = self.cursor.fetch_add(len as u64, Ordering::Relaxed) as usize;
-            let end = at + len;
-            if at >= total {
-                return Appended::Full;
+        let bytes = 8 * record.words.len();
+        let record = InWindow { record, start: self.start };
+        let put = self.room.put(&record, |at, len| padding(self.check, self.offset(at), len));
+        match put {
+            Some(place) => {
+                Appended::At { offset: self.offset(place.at), bytes, middle: place.middle }
             }
-            passed |= at < total / 2 && end >= total / 2;
-            let line_end = (at / LINE_WORDS + 1) * LINE_WORDS;
-            if end <= line_end {
-                let offset = self.offset(at);
-                self.store(at, record.words, record.head_at(offset));
-                return Appended::At { offset, bytes: 8 * len, middle: passed };
-            }
-            self.pad_around_line(at, line_end, end);
+            None => Appended::Full,
         }
     }
 
@@ -223,49 +209,27 @@ impl<'m> WindowWriter<'m> {
     fn offset(&self, at: usize) -> u64 {
         self.start + 8 * at as u64
     }
+}
 
+/// A record, and the byte of the file at which its window begins.
+struct InWindow<'r> {
+    record: Sealed<'r>,
+    start: u64,
+}
+
+impl Seal for InWindow<'_> {
     #[inline(always)]
-    fn store(&self, at: usize, record: &[u64], head: u64) {
-        let to = &self.words[at..at + record.len()];
-        // A kill from here on leaves a record of known length and kind 0.
-        to[0].store((record[0] & !KIND_MASK).to_le(), Ordering::Relaxed);
-        compiler_fence(Ordering::SeqCst);
-        for (to, word) in to[1..].iter().zip(&record[1..]) {
-            to.store(word.to_le(), Ordering::Relaxed);
-        }
-        to[0].store(head.to_le(), Ordering::Release);
-        self.publish(record.len());
-    }
-
-    /// A reservation that crosses a line is given up: both sides become padding.
-    #[cold]
-    fn pad_around_line(&self, at: usize, line_end: usize, end: usize) {
-        self.pad(at, line_end);
-        if line_end < self.words.len() {
-            self.pad(line_end, end);
-        }
-    }
-
-    fn pad(&self, from: usize, to: usize) {
-        let mut at = from;
-        while at < to {
-            let line_end = (at / LINE_WORDS + 1) * LINE_WORDS;
-            let len = (to - at).min(line_end - at).min(MAX_WORDS);
-            self.words[at]
-                .store(padding(self.check, self.offset(at), len).to_le(), Ordering::Release);
-            at += len;
-        }
-        self.publish(to - from);
+    fn head(&self, at: usize) -> u64 {
+        self.record.head_at(self.start + 8 * at as u64)
     }
 
     #[inline(always)]
-    fn publish(&self, words: usize) {
-        if cfg!(target_endian = "little") {
-            self.words[7].fetch_add(8 * words as u64, Ordering::Release);
-        } else {
-            let _ = self.words[7].fetch_update(Ordering::Release, Ordering::Relaxed, |count| {
-                Some((u64::from_le(count) + 8 * words as u64).to_le())
-            });
-        }
+    fn unfinished(&self) -> u64 {
+        self.record.words[0] & !KIND_MASK
+    }
+
+    #[inline(always)]
+    fn rest(&self) -> &[u64] {
+        &self.record.words[1..]
     }
 }

@@ -86,6 +86,11 @@ impl Capture {
         }
     }
 
+    /// Different stacks so far.
+    pub fn stacks(&self) -> u64 {
+        self.interner.lock().stacks()
+    }
+
     /// The number of the stack of the call that is under way on this thread.
     #[inline]
     pub fn stack(&self, sink: &impl DefinitionSink) -> StackId {

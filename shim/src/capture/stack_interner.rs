@@ -9,7 +9,7 @@ use super::python::code;
 use super::python::memory::Plain;
 use super::python::walk;
 use crate::capture::definitions::DefinitionLocation;
-use crate::runtime::fallible::MakeRoom;
+use crate::runtime::fallible::{MakeRoom, TryPush, list_of};
 use crate::runtime::hash_table::{KeyedSlot, Table};
 use crate::runtime::mapped_modules::{Headers, Loaded};
 use vramtrace_format::{Definition, Join, PythonFrame, StackFlags, StackId};
@@ -114,7 +114,7 @@ impl StackInterner {
                 joins: Vec::new(),
             };
             let Some(place) = define(&definition) else { return known(StackId(0)) };
-            self.stack_places.push(place);
+            let _ = self.stack_places.try_push(place);
             self.full = id;
             return Interned { id, full: true };
         }
@@ -122,18 +122,26 @@ impl StackInterner {
             code: self.code(frame, interpreter, &define),
             last_instruction: frame.last_instruction,
         });
-        let python: Vec<_> = python.collect();
-        let native = stack.native.iter().map(|frame| frame.address as u64).collect();
-        let joins = stack.joins.to_vec();
+        let frames = (
+            list_of(stack.python.len(), python),
+            list_of(stack.native.len(), stack.native.iter().map(|frame| frame.address as u64)),
+            list_of(stack.joins.len(), stack.joins.iter().copied()),
+        );
+        let (Ok(python), Ok(native), Ok(joins)) = frames else { return known(StackId(0)) };
         let words = 2 + stack.native.len() + stack.python.len() + stack.joins.len();
         let definition = Definition::Stack { id, flags: stack.flags, native, python, joins };
         let Some(place) = define(&definition) else { return known(StackId(0)) };
-        self.stack_places.push(place);
+        let _ = self.stack_places.try_push(place);
         self.spend(8 * words);
         // Without memory for the table it is written again the next time.
         let _ = self.stacks.insert(KeyedSlot { key: fingerprint, value: id.0 });
         self.last_stack = id.0;
         known(id)
+    }
+
+    /// Different stacks so far.
+    pub fn stacks(&self) -> u64 {
+        self.last_stack.into()
     }
 
     fn spend(&mut self, bytes: usize) {
@@ -162,7 +170,7 @@ impl StackInterner {
         let minor = layout.minor;
         let definition = Definition::Code { id, minor, name, file, first_line, line_table };
         let Some(place) = define(&definition) else { return 0 };
-        self.code_places.push(place);
+        let _ = self.code_places.try_push(place);
         self.spend(bytes);
         let _ = self.codes.insert(KeyedSlot { key: fingerprint, value: id });
         self.last_code = id;
@@ -201,10 +209,14 @@ impl StackInterner {
             true => program(),
             false => String::from_utf8_lossy(path).into_owned(),
         };
+        #[allow(clippy::disallowed_methods)] // short, and only until the memory ends
         let (id, base) = (headers.build_id.to_vec(), headers.base);
         self.write_module(shown, id, base, (loaded.start, loaded.end), define);
+        #[allow(clippy::disallowed_methods)]
         let (path, build_id) = (path.to_vec(), headers.build_id.to_vec());
-        self.modules.push(Known { loaded: *loaded, base: headers.base, path, build_id });
+        // Without memory it is met again.
+        let known = Known { loaded: *loaded, base: headers.base, path, build_id };
+        let _ = self.modules.try_push(known);
         replaces
     }
 

@@ -67,6 +67,7 @@ pub struct Workspaces {
 
 // SAFETY: a place is used by whoever has set its flag; a thread's own place by that thread alone.
 unsafe impl Send for Workspaces {}
+// SAFETY: as above.
 unsafe impl Sync for Workspaces {}
 
 impl Default for Workspaces {

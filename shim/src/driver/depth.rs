@@ -87,6 +87,17 @@ impl Guard {
     }
 }
 
+/// One guard of a thread in so many is of a sample.
+pub const SAMPLED_ONE_OF: usize = 64;
+
+impl Guard {
+    /// Whether this hook is of the sample whose time is taken.
+    #[inline]
+    pub fn is_sampled(&self) -> bool {
+        self.mark.get().is_multiple_of(SAMPLED_ONE_OF)
+    }
+}
+
 impl Drop for Guard {
     #[inline]
     fn drop(&mut self) {

@@ -22,6 +22,7 @@ macro_rules! driver {
             fn resolve() -> Driver {
                 Driver { $(
                     $field: pointers::by_name(Home::Cuda, $symbol)
+                        // SAFETY: the driver's function of that name, with the type that it documents.
                         .map(|address| unsafe { core::mem::transmute(address) }),
                 )* }
             }
@@ -82,8 +83,8 @@ static DRIVER: AtomicPtr<Driver> = AtomicPtr::new(core::ptr::null_mut());
 
 /// The driver's functions; all `None` while no libcuda is in the process.
 pub fn driver() -> &'static Driver {
-    let known = DRIVER.load(Ordering::Acquire);
-    if known.is_null() { resolve() } else { unsafe { &*known } }
+    // SAFETY: null, or the table that is there for good.
+    unsafe { DRIVER.load(Ordering::Acquire).as_ref() }.unwrap_or_else(resolve)
 }
 
 #[cold]
@@ -92,13 +93,9 @@ fn resolve() -> &'static Driver {
     if !pointers::find(Home::Cuda) {
         return &NONE;
     }
-    let fresh = Box::into_raw(Box::new(Driver::resolve()));
+    // Of threads that race, one's table stays, and the others' too: nobody frees what may be in use.
+    let fresh = Box::leak(Box::new(Driver::resolve()));
     let null = core::ptr::null_mut();
-    match DRIVER.compare_exchange(null, fresh, Ordering::AcqRel, Ordering::Acquire) {
-        Ok(_) => unsafe { &*fresh },
-        Err(winner) => unsafe {
-            drop(Box::from_raw(fresh));
-            &*winner
-        },
-    }
+    let _ = DRIVER.compare_exchange(null, fresh, Ordering::AcqRel, Ordering::Acquire);
+    fresh
 }

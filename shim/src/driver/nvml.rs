@@ -4,8 +4,8 @@
 //! It is asked only once a context exists, which took a hundred times longer.
 
 use crate::driver::cuda::{NvmlDevice, NvmlMemory, NvmlProcessInfo, NvmlProcessInfo_v1};
-use crate::driver::nvml_thread::{PATIENCE, PATIENCE_AT_START, ask};
-use crate::runtime::fallible::vec_of;
+use crate::driver::nvml_thread::{self, PATIENCE, PATIENCE_AT_START, ask};
+use crate::runtime::fallible::{TryPush, vec_of};
 use core::ffi::{CStr, c_char, c_void};
 use core::ptr::null_mut;
 use std::ffi::CString;
@@ -106,9 +106,13 @@ impl Nvml {
         Some(found?? as NvmlDevice)
     }
 
-    /// The UUID text of a handle that the program got.
+    /// The UUID text of a handle that the program got. In a child without a thread of ours the
+    /// program's own is the one to ask: it comes from a call of NVML that was answered.
     pub(crate) fn name(&self, device: NvmlDevice) -> Option<Vec<u8>> {
-        self.ask(device, Functions::name)?
+        match nvml_thread::is_there() {
+            true => self.ask(device, Functions::name)?,
+            false => self.0.name(device),
+        }
     }
 
     /// The device's own memory, all processes together.
@@ -152,6 +156,7 @@ impl Functions {
         // SAFETY: room as told; the library ends the text with NUL.
         let result = unsafe { self.uuid?(device, text.as_mut_ptr().cast(), text.len() as u32) };
         let end = text.iter().position(|byte| *byte == 0)?;
+        #[allow(clippy::disallowed_methods)] // 96 bytes at most
         (result == SUCCESS).then(|| text[..end].to_vec())
     }
 
@@ -167,7 +172,8 @@ impl Functions {
             let used = Some(used).filter(|used| *used != UNAVAILABLE);
             match all.iter_mut().find(|(known, _)| *known == pid) {
                 Some((_, most)) => *most = used.max(*most),
-                None => all.push((pid, used)),
+                // Without memory for it nobody hears of it.
+                None => drop(all.try_push((pid, used))),
             }
             None
         };
@@ -286,6 +292,7 @@ mod tests {
     }
 
     fn nvml(lists: [Option<Processes>; 3]) -> Nvml {
+        nvml_thread::open();
         Nvml(Functions { handle_by_uuid: by_uuid, uuid: None, memory_info: None, lists })
     }
 

@@ -7,8 +7,9 @@
 //! thread of ours, and the hook waits for the answer for a second at most. From then on nobody
 //! waits, until NVML has answered after all.
 //!
-//! The thread is made when NVML is opened, which is when the process has a GPU: the driver has
-//! threads of its own by then. It takes no signal, and runs nothing of the program's. It does not
+//! The thread is made in cuInit and nowhere else: making one takes locks of the C library and calls
+//! malloc, and the driver makes threads of its own there. A forked child has none until its own
+//! cuInit: before, nobody is asked in it. The thread takes no signal, and runs nothing of the program's. It does not
 //! keep the process alive: where it is the last one it ends too.
 
 use crate::driver::depth::inside;
@@ -176,16 +177,26 @@ impl Desk {
 fn desk() -> Option<&'static Desk> {
     // SAFETY: asks the kernel.
     let process = unsafe { libc::getpid() };
-    let known = DESK.load(Ordering::Acquire);
     // SAFETY: never freed.
-    match unsafe { known.as_ref() } {
-        Some(desk) if desk.process == process => Some(desk),
-        _ => open(known, process),
+    unsafe { DESK.load(Ordering::Acquire).as_ref() }.filter(|desk| desk.process == process)
+}
+
+/// Whether this process has its thread.
+pub fn is_there() -> bool {
+    desk().is_some()
+}
+
+/// Has the thread made, where this process has none: in cuInit.
+pub fn open() {
+    if !is_there() {
+        // SAFETY: asks the kernel.
+        let process = unsafe { libc::getpid() };
+        open_desk(DESK.load(Ordering::Acquire), process);
     }
 }
 
 #[cold]
-fn open(known: *mut Desk, process: libc::pid_t) -> Option<&'static Desk> {
+fn open_desk(known: *mut Desk, process: libc::pid_t) {
     let fresh = Box::into_raw(Box::new(Desk {
         process,
         state: AtomicU32::new(FREE),
@@ -202,16 +213,10 @@ fn open(known: *mut Desk, process: libc::pid_t) -> Option<&'static Desk> {
             log::line(format_args!(
                 "no thread can be made to ask NVML: what the driver takes on its own is not seen"
             ));
-            None
         }
-        Ok(_) => Some(desk),
-        Err(other) => {
-            // SAFETY: nobody has seen it; the other one is never freed.
-            unsafe {
-                drop(Box::from_raw(fresh));
-                Some(&*other)
-            }
-        }
+        Ok(_) => {}
+        // SAFETY: nobody has seen it.
+        Err(_) => unsafe { drop(Box::from_raw(fresh)) },
     }
 }
 
@@ -261,7 +266,18 @@ mod tests {
 
     #[test]
     fn an_answer_that_does_not_come_is_not_waited_for_twice() {
+        open();
         assert_eq!(ask(PATIENCE, || 7), Some(7));
+        // SAFETY: the child does nothing but ask.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let nobody = !is_there() && ask(PATIENCE, || 7).is_none();
+            unsafe { libc::_exit(i32::from(!nobody)) };
+        }
+        let mut status = 0;
+        // SAFETY: our own child.
+        unsafe { libc::waitpid(child, &mut status, 0) };
+        assert_eq!(status, 0, "a child asks nobody, and makes no thread");
         let (gate, closed) = (Arc::new(AtomicU32::new(0)), Duration::from_millis(20));
         let inner = Arc::clone(&gate);
         let hangs = move || {

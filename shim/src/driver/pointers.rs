@@ -48,6 +48,7 @@ impl Home {
 
     fn object(self) -> Option<Object> {
         let handle = OBJECTS[self as usize].load(Ordering::Acquire);
+        // SAFETY: an object that was adopted stays.
         (!handle.is_null()).then(|| unsafe { Object::of_handle(handle) })
     }
 
@@ -73,6 +74,7 @@ fn open(api: Api) -> Option<*mut c_void> {
         let handle =
             crate::driver::depth::inside(|| loader::dlopen(api.home().library(), libc::RTLD_NOW));
         if !handle.is_null() {
+            // SAFETY: `dlopen` gave it, and nobody gives it back.
             adopt(api.home(), unsafe { Object::of_handle(handle) });
         }
     }
@@ -93,12 +95,14 @@ pub fn find(home: Home) -> bool {
     if home.is_found() {
         return true;
     }
+    // SAFETY: a handle that is always valid, and a C string.
     let found = unsafe { loader::dlsym(libc::RTLD_NEXT, home.witness()) };
     if !found.is_null() && adopt_at(home, found) {
         return true;
     }
     loader::clear_error();
     let handle = loader::dlopen(home.library(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+    // SAFETY: `dlopen` gave it, and nobody gives it back.
     !handle.is_null() && adopt(home, unsafe { Object::of_handle(handle) })
 }
 

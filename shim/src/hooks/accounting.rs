@@ -12,8 +12,10 @@ use crate::model::contexts::Target;
 use crate::model::ledger::{Entry, Ledger, Removed, Sink};
 use crate::model::sites::SiteKey;
 use crate::oom;
-use crate::runtime::hash_table::NoMemory;
+use crate::runtime::hash_table::{CROWDED, NoMemory};
 use crate::runtime::log;
+use crate::runtime::reserve;
+use std::sync::atomic::Ordering::Relaxed;
 use vramtrace_format::physical::{PAGE, Physical, physical};
 use vramtrace_format::size::Bytes;
 use vramtrace_format::{DeviceId, Drift, Event, Kind, PoolId, Refused, RefusedBy, SiteId, Space};
@@ -97,11 +99,12 @@ pub(super) fn refuse_at(
     why: Why,
 ) -> CUresult {
     let look = |refused: &Refused| match is_of_memory(refused) {
-        true => p.oom.look(sources(p), device, refused.by).unwrap_or(0),
-        false => 0,
+        // Where we have no memory ourselves the device may have some: nothing is said of it.
+        true if !reserve::is_used() => p.oom.look(sources(p), device, refused.by).unwrap_or(0),
+        _ => 0,
     };
     let refused = record_refusal(p, device, site, size, why, look);
-    if is_of_memory(&refused) {
+    if is_of_memory(&refused) && !reserve::is_used() {
         p.oom.refused(sources(p), device, &refused);
     }
     refused.result
@@ -190,7 +193,12 @@ pub fn allocate(
     if p.cap.is_bad() {
         return refuse(p, request, Why::BadCap);
     }
-    let mut reservation = match reserve(p, request) {
+    if CROWDED.load(Relaxed)
+        && let Some(refused) = refuse_without_room(p, request)
+    {
+        return refused;
+    }
+    let mut reservation = match promise(p, request) {
         Ok(reservation) => reservation,
         Err(refusal) if p.cap.only_warns() => {
             warn(p, request.target.device, request.site(p), request.size, refusal);
@@ -217,15 +225,13 @@ pub fn allocate(
         Ok(growth) => growth,
         Err(NoMemory) => {
             stop_for_want_of_memory(p);
-            return match p.cap.enforced(request.target.device) {
-                Some(limit) if request.upper_bound() != 0 => {
-                    undo(key);
-                    reservation.withdrawn();
-                    refuse_unbooked(p, request, limit)
-                }
-                // Its free will be unknown: it stays counted.
-                _ => result,
-            };
+            if p.cap.must_count(request.target.device) && request.upper_bound() != 0 {
+                undo(key);
+                reservation.withdrawn();
+                return refuse_unbooked(p, request);
+            }
+            // Its free will be unknown: it stays counted.
+            return result;
         }
     };
     if let Err(refusal) = reservation.commit(growth) {
@@ -236,10 +242,35 @@ pub fn allocate(
     result
 }
 
-/// The ledger had no room for what the driver gave: it went back, as it could not be counted.
+/// Under a cap what is given must be counted: the ledger's slot is there before the driver is asked,
+/// or the request is refused.
 #[cold]
-pub(super) fn refuse_unbooked(p: &'static Process, request: &Request, limit: u64) -> CUresult {
+fn refuse_without_room(p: &'static Process, request: &Request) -> Option<CUresult> {
+    if !p.cap.is_set() {
+        CROWDED.store(false, Relaxed);
+    }
+    let is_counted = request.size != 0 && request.upper_bound() != 0;
+    if !is_counted || !p.cap.must_count(request.target.device) {
+        return None;
+    }
+    // In this order: a table that cannot grow meanwhile says so again.
+    CROWDED.store(false, Relaxed);
+    match p.ledger.make_room() {
+        Ok(()) => None,
+        Err(NoMemory) => {
+            CROWDED.store(true, Relaxed);
+            stop_for_want_of_memory(p);
+            Some(refuse_unbooked(p, request))
+        }
+    }
+}
+
+/// The ledger has no room for what the driver gave or would give: it goes back, or is not asked for.
+#[cold]
+pub(super) fn refuse_unbooked(p: &'static Process, request: &Request) -> CUresult {
     let device = request.target.device;
+    let of_group = || p.cap.enforced_by_group(device).map(|(limit, _)| limit);
+    let limit = p.cap.enforced(device).or_else(of_group).unwrap_or(0);
     let counted = p.cap.counted(device, p.ledger.live(device));
     refuse(p, request, Why::Cap(Refusal { counted, limit, of_group: false }))
 }
@@ -268,7 +299,7 @@ fn undo_allocation(
 }
 
 #[inline]
-fn reserve(p: &'static Process, request: &Request) -> Result<Reservation<'static>, Refusal> {
+fn promise(p: &'static Process, request: &Request) -> Result<Reservation<'static>, Refusal> {
     // A request for nothing is the driver's to refuse.
     let bytes = if request.size == 0 { 0 } else { request.upper_bound() };
     if bytes == 0 {
@@ -359,7 +390,7 @@ pub(super) fn freeing_site(p: &'static Process, api: Api, entry: &Entry, stream:
 mod tests {
     use super::*;
     use crate::model::cap::Budget;
-    use crate::runtime::hash_table::tests::NO_PAGES;
+    use crate::runtime::faults::tests::NO_PAGES;
     use vramtrace_format::physical::MIB;
 
     struct Nowhere;

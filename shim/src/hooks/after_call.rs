@@ -1,9 +1,11 @@
 //! What is done at the end of a call, outside all locks.
 
+use crate::driver::cuda::{CUDA_ERROR_OUT_OF_MEMORY, CUresult};
 use crate::hooks::before_call;
 use crate::hooks::state::Process;
 use crate::runtime::{log, own_stack, reserve};
-use vramtrace_format::StopReason;
+use std::sync::atomic::{AtomicBool, Ordering};
+use vramtrace_format::{DeviceId, StopReason};
 
 /// At the end of each driver call.
 #[inline]
@@ -23,12 +25,31 @@ pub fn after_call(process: &'static Process) {
 /// The kernel gives no more pages. What is left is for the cap.
 #[cold]
 pub(super) fn stop_for_want_of_memory(process: &Process) {
-    if process.trace_writer.stop(StopReason::MapFailed, libc::ENOMEM) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    let stopped = process.trace_writer.stop(StopReason::MapFailed, libc::ENOMEM);
+    let capped = process.cap.is_set() && !process.cap.only_warns();
+    let rest = match (stopped, capped) {
+        (true, true) => {
+            "recording ends here; under the cap, GPU memory that cannot be counted is refused"
+        }
+        (true, false) => "recording ends here, the program goes on",
+        (false, true) => "under the cap, GPU memory that cannot be counted is refused",
+        (false, false) => return,
+    };
+    if !SAID.load(Ordering::Relaxed) && !SAID.swap(true, Ordering::Relaxed) {
         log::line(format_args!(
             "the system gives this process no more memory (its limits: RLIMIT_AS, RLIMIT_DATA, \
-             vm.max_map_count, overcommit); recording ends here, the program goes on"
+             vm.max_map_count, overcommit); {rest}"
         ));
     }
+}
+
+/// We have no memory to follow what the driver would give: under a cap the call is refused with this
+/// answer, else it passes and is not recorded.
+#[cold]
+pub(super) fn unfollowed(process: &Process, device: DeviceId) -> Option<CUresult> {
+    stop_for_want_of_memory(process);
+    process.cap.must_count(device).then_some(CUDA_ERROR_OUT_OF_MEMORY)
 }
 
 /// At the end of a call that comes with a lock of the program held: nobody else may be asked.

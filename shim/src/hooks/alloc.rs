@@ -51,6 +51,7 @@ pub unsafe fn mem_alloc(
     allocate(
         p,
         &Request::new(call.api, Kind::Device, target, size),
+        // SAFETY: the program's own call, with its arguments.
         || unsafe { call.real(dptr, bytesize) },
         || (before(dptr).unwrap_or(0), bytesize as u64),
         |address| {
@@ -74,6 +75,7 @@ pub unsafe fn mem_alloc_v1(
     allocate(
         p,
         &Request::new(call.api, Kind::Device, target, size),
+        // SAFETY: the program's own call, with its arguments.
         || unsafe { call.real(dptr, bytesize) },
         || (before(dptr).unwrap_or(0).into(), bytesize.into()),
         |address| {
@@ -107,6 +109,7 @@ pub unsafe fn mem_alloc_pitch(
     allocate(
         p,
         &Request::new(call.api, Kind::Pitched, target, size),
+        // SAFETY: the program's own call, with its arguments.
         || unsafe { call.real(dptr, pitch, width, height, element) },
         || {
             let row = before(pitch).unwrap_or(width) as u64;
@@ -138,6 +141,7 @@ pub unsafe fn mem_alloc_pitch_v1(
     allocate(
         p,
         &Request::new(call.api, Kind::Pitched, target, size),
+        // SAFETY: the program's own call, with its arguments.
         || unsafe { call.real(dptr, pitch, width, height, element) },
         || {
             let row = u64::from(before(pitch).unwrap_or(width));
@@ -166,6 +170,7 @@ pub unsafe fn mem_alloc_managed(
     allocate(
         p,
         &Request::new(call.api, Kind::Managed, target, size),
+        // SAFETY: the program's own call, with its arguments.
         || unsafe { call.real(dptr, bytesize, flags) },
         || (before(dptr).unwrap_or(0), bytesize as u64),
         |address| {
@@ -182,6 +187,7 @@ pub unsafe fn mem_free(
     call: &Call<unsafe extern "C-unwind" fn(u64) -> CUresult>,
     dptr: u64,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     free(p, call.api, Space::Device, dptr, 0, || unsafe { call.real(dptr) })
 }
 
@@ -192,5 +198,6 @@ pub unsafe fn mem_free_v1(
     call: &Call<unsafe extern "C-unwind" fn(u32) -> CUresult>,
     dptr: u32,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     free(p, call.api, Space::Device, dptr.into(), 0, || unsafe { call.real(dptr) })
 }

@@ -219,6 +219,7 @@ macro_rules! create {
         ) -> CUresult {
             // SAFETY: the program's own structure.
             let shape = unsafe { descriptor.as_ref() }.map(Shape::from);
+            // SAFETY: the program's own call, with its arguments.
             create(p, call.api, Kind::Array, array, shape, || unsafe {
                 call.real(array, descriptor)
             })
@@ -247,6 +248,7 @@ pub unsafe fn create_mipmapped(
 ) -> CUresult {
     // SAFETY: the program's own structure.
     let shape = unsafe { descriptor.as_ref() }.map(|d| Shape { levels, ..Shape::from(d) });
+    // SAFETY: the program's own call, with its arguments.
     create(p, call.api, Kind::Mipmapped, array, shape, || unsafe {
         call.real(array, descriptor, levels)
     })
@@ -262,6 +264,7 @@ pub unsafe fn destroy(
     array: *mut c_void,
 ) -> CUresult {
     untiled(p, call.api, array as u64, || {
+        // SAFETY: the program's own call, with its arguments.
         free(p, call.api, Space::Array, array as u64, 0, || unsafe { call.real(array) })
     })
 }

@@ -4,6 +4,7 @@ use crate::hooks::limit_events::limits;
 use crate::hooks::refresh::refresh_usage;
 use crate::hooks::state::Process;
 use crate::model::cap::{Crossing, News};
+use crate::runtime::hash_table::CROWDED;
 use crate::runtime::log;
 use std::sync::atomic::Ordering;
 use vramtrace_format::live::LIVE_DEVICES;
@@ -50,6 +51,7 @@ fn apply_orders_now(p: &'static Process, last: u64) {
 /// Another limit for a device from here on, which is told.
 pub fn change_limit(p: &'static Process, device: DeviceId, limit: Option<u64>) {
     p.cap.set_limit(device, limit);
+    CROWDED.store(true, Ordering::Relaxed);
     look(p, device);
     limits(p, device, &mut |event| p.trace_writer.record(event));
 }

@@ -28,7 +28,7 @@ use crate::hooks::after_call;
 use crate::hooks::state;
 use crate::hooks::state::Process;
 use crate::hooks::without_state;
-use crate::runtime::{errno, panic_boundary, reserve};
+use crate::runtime::{clock, errno, panic_boundary, reserve};
 use core::cell::Cell;
 use core::ffi::c_int;
 
@@ -39,6 +39,9 @@ pub struct Call<F: Copy> {
     errno: Cell<c_int>,
     /// Where this thread's errno lies: found once a call.
     errno_at: *mut c_int,
+    /// Whether its time is taken, and what of it the driver took.
+    timed: Cell<bool>,
+    driver_ns: Cell<u64>,
 }
 
 impl<F: Copy> Call<F> {
@@ -47,7 +50,20 @@ impl<F: Copy> Call<F> {
         let errno_at = errno::place();
         // SAFETY: this thread's own, as long as it lives.
         let errno = Cell::new(unsafe { *errno_at });
-        Call { api, real, answer: Cell::new(None), errno, errno_at }
+        let (timed, driver_ns) = (Cell::new(false), Cell::new(0));
+        Call { api, real, answer: Cell::new(None), errno, errno_at, timed, driver_ns }
+    }
+
+    /// 0: its time is not taken.
+    #[inline]
+    fn enters_driver(&self) -> u64 {
+        if self.timed.get() { clock::mono_ns() } else { 0 }
+    }
+
+    #[cold]
+    fn left_driver(&self, entered: u64) {
+        let took = clock::mono_ns().saturating_sub(entered);
+        self.driver_ns.set(self.driver_ns.get() + took);
     }
 
     #[inline]
@@ -86,10 +102,14 @@ macro_rules! real {
             #[inline]
             pub unsafe fn real(&self, $($arg: $ty),*) -> CUresult {
                 // What the hook did before is not to be seen by the driver either.
+                let entered = self.enters_driver();
                 self.restore_errno();
                 let result = unsafe { (self.real)($($arg),*) };
                 self.answer.set(Some(result));
                 self.keep_errno();
+                if entered != 0 {
+                    self.left_driver(entered);
+                }
                 result
             }
         }
@@ -109,6 +129,12 @@ real! {
     (a: A, b: B, c: C, d: D, e: E, f: F, g: G, h: H, i: I, j: J, k: K)
 }
 
+#[cold]
+fn begin_sample<F: Copy>(call: &Call<F>) -> u64 {
+    call.timed.set(true);
+    clock::mono_ns()
+}
+
 /// Runs a hook: `body` is the hook, `through` the bare call. Unwinding that is not ours passes: the
 /// depth is lowered on its way, and the program's frames see it as without us.
 #[inline]
@@ -119,6 +145,10 @@ pub(super) fn run<F: Copy>(
     through: impl FnOnce() -> CUresult,
 ) -> CUresult {
     depth.settle();
+    let began = match depth.is_sampled() {
+        true => begin_sample(call),
+        false => 0,
+    };
     let outcome = panic_boundary::catch(|| {
         let process = state::current();
         // Nothing can be followed any more, and without a cap nothing need be.
@@ -130,6 +160,9 @@ pub(super) fn run<F: Copy>(
         let result = body(process);
         process.usage.record_escapes(&process.trace_writer);
         after_call::after_call(process);
+        if began != 0 {
+            process.cost.took(clock::mono_ns() - began, call.driver_ns.get());
+        }
         Some(result)
     });
     let through = || {

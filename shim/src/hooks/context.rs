@@ -37,6 +37,7 @@ pub unsafe fn init(
         return CUDA_ERROR_INVALID_VALUE;
     }
     torch_calls::find_library();
+    // SAFETY: the program's own call, with its arguments.
     let result = unsafe { call.real(flags) };
     // Also where nobody wants to know yet: a cap may be ordered later.
     if result == CUDA_SUCCESS {
@@ -54,6 +55,7 @@ pub unsafe fn create(
     flags: u32,
     device: i32,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     unsafe { created(p, call, ctx, device, || call.real(ctx, flags, device)) }
 }
 
@@ -70,6 +72,7 @@ pub unsafe fn create_v3(
     flags: u32,
     device: i32,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     unsafe { created(p, call, ctx, device, || call.real(ctx, params, count, flags, device)) }
 }
 
@@ -85,6 +88,7 @@ pub unsafe fn create_v4(
     flags: u32,
     device: i32,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     unsafe { created(p, call, ctx, device, || call.real(ctx, params, flags, device)) }
 }
 
@@ -108,6 +112,7 @@ unsafe fn created<F: Copy>(
     );
     let result = real();
     if result == CUDA_SUCCESS && !ctx.is_null() {
+        // SAFETY: the driver has written it, and read what it was given.
         let handle = unsafe { *ctx } as u64;
         // A handle that comes again was destroyed behind our back.
         if let Step::Ends(stale) = p.contexts.begin_destroy(handle) {
@@ -145,8 +150,10 @@ pub unsafe fn primary_retain(
             )
         }
     };
+    // SAFETY: the program's own call, with its arguments.
     let result = unsafe { call.real(ctx, device) };
     if result == CUDA_SUCCESS && !ctx.is_null() {
+        // SAFETY: the driver has written it, and read what it was given.
         let arrival = arrival(p, unsafe { *ctx } as u64, id);
         let met = p.contexts.retained(arrival, |context| announce(p, context));
         if met.new {
@@ -174,9 +181,11 @@ pub unsafe fn green_create(
         return refused;
     }
     let target = Target { context: ContextId(0), device: device_id(device) };
+    // SAFETY: the program's own call, with its arguments.
     let real = || unsafe { call.real(ctx, descriptor, device, flags) };
     let result = attribution::watched(p, call.api, target, DriverActivity::Context, nameless, real);
     if result == CUDA_SUCCESS && !ctx.is_null() {
+        // SAFETY: the driver has written it, and read what it was given.
         p.contexts.green_created(unsafe { *ctx } as u64, device_id(device));
     }
     result
@@ -190,6 +199,7 @@ pub unsafe fn green_destroy(
     ctx: GreenCtx,
 ) -> CUresult {
     let step = p.contexts.begin_green_destroy(ctx as u64);
+    // SAFETY: the program's own call, with its arguments.
     end(p, step, || unsafe { call.real(ctx) })
 }
 
@@ -201,6 +211,7 @@ pub unsafe fn destroy(
     ctx: Ctx,
 ) -> CUresult {
     let step = p.contexts.begin_destroy(ctx as u64);
+    // SAFETY: the program's own call, with its arguments.
     end(p, step, || unsafe { call.real(ctx) })
 }
 
@@ -212,8 +223,10 @@ pub unsafe fn attach(
     ctx: *mut Ctx,
     flags: u32,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     let result = unsafe { call.real(ctx, flags) };
     if result == CUDA_SUCCESS && !ctx.is_null() {
+        // SAFETY: the driver has written it, and read what it was given.
         p.contexts.attached(unsafe { *ctx } as u64);
     }
     result
@@ -227,6 +240,7 @@ pub unsafe fn detach(
     ctx: Ctx,
 ) -> CUresult {
     let step = p.contexts.begin_detach(ctx as u64);
+    // SAFETY: the program's own call, with its arguments.
     end(p, step, || unsafe { call.real(ctx) })
 }
 
@@ -238,6 +252,7 @@ pub unsafe fn primary_release(
     device: i32,
 ) -> CUresult {
     let step = p.contexts.begin_release(device_id(device));
+    // SAFETY: the program's own call, with its arguments.
     let result = end(p, step, || unsafe { call.real(device) });
     if result == CUDA_SUCCESS && is_inactive(device) {
         // Retained fewer times than we thought: it is gone all the same.
@@ -260,6 +275,7 @@ pub unsafe fn primary_reset(
     device: i32,
 ) -> CUresult {
     let step = p.contexts.begin_reset(device_id(device));
+    // SAFETY: the program's own call, with its arguments.
     end(p, step, || unsafe { call.real(device) })
 }
 
@@ -367,6 +383,7 @@ pub unsafe fn set_limit(
     };
     let watch = Measured::start(p, target.device);
     let taking = attribution::TrackedCall::start(p, target, doing);
+    // SAFETY: the program's own call, with its arguments.
     let result = unsafe { call.real(limit, value) };
     if result == CUDA_SUCCESS {
         // From a promise to bytes that the driver took on its own: first more, then less, so that
@@ -405,6 +422,7 @@ pub unsafe fn enable_peer_access(
     peer: Ctx,
     flags: u32,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     share_with(p, call.api, peer, || unsafe { call.real(peer, flags) })
 }
 
@@ -415,6 +433,7 @@ pub unsafe fn disable_peer_access(
     call: &Call<unsafe extern "C-unwind" fn(Ctx) -> CUresult>,
     peer: Ctx,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     share_with(p, call.api, peer, || unsafe { call.real(peer) })
 }
 

@@ -14,6 +14,7 @@ use core::ffi::{c_char, c_void};
 
 /// A function's address in a static.
 pub struct Hook(pub *const ());
+// SAFETY: addresses of functions, which are there for good.
 unsafe impl Sync for Hook {}
 
 macro_rules! exports {
@@ -45,12 +46,15 @@ macro_rules! export {
             use super::*;
             pub unsafe extern "C-unwind" fn called($($arg: $ty,)* caller: usize) {
                 let api = Api::$name;
+                // SAFETY: the hook of this row, with the arguments of the program's call.
                 torch_calls::run(api, |process| unsafe {
                     crate::hooks::$($hook)+(process, api, $($arg),*)
                 });
                 if let Some(real) = torch_calls::real(api, caller) {
                     let real: unsafe extern "C-unwind" fn($($ty),*) =
+                        // SAFETY: the real function of this row, with the types that the row names.
                         unsafe { core::mem::transmute(real) };
+                    // SAFETY: the program's own call, with its arguments.
                     unsafe { real($($arg),*) }
                 }
             }
@@ -83,8 +87,10 @@ macro_rules! export {
                 return Api::$name.missing(Api::$name.home().is_found());
             };
             let real: unsafe extern "C-unwind" fn($($ty),*) -> CUresult =
+                // SAFETY: the real function of this row, with the types that the row names.
                 unsafe { core::mem::transmute(real) };
             if crate::hooks::launch::is_known($function) {
+                // SAFETY: the program's own call, with its arguments.
                 return unsafe { real($($arg),*) };
             }
             #[cold]
@@ -93,15 +99,18 @@ macro_rules! export {
                 real: unsafe extern "C-unwind" fn($($ty),*) -> CUresult,
                 $($arg: $ty),*
             ) -> CUresult {
+                // SAFETY: the program's own call, with its arguments.
                 let Some(guard) = depth::enter() else { return unsafe { real($($arg),*) } };
                 let call = Call::new(Api::$name, real);
                 call::run(
                     &call,
                     guard,
                     |process| body!(process, &call, ($($arg),*), $($hook)+),
+                    // SAFETY: the program's own call, with its arguments.
                     || unsafe { real($($arg),*) },
                 )
             }
+            // SAFETY: the program's own call, with its arguments.
             unsafe { first(real, $($arg),*) }
         }
     };
@@ -112,13 +121,16 @@ macro_rules! export {
                 return Api::$name.missing(Api::$name.home().is_found());
             };
             let real: unsafe extern "C-unwind" fn($($ty),*) -> CUresult =
+                // SAFETY: the real function of this row, with the types that the row names.
                 unsafe { core::mem::transmute(real) };
+            // SAFETY: the program's own call, with its arguments.
             let Some(guard) = depth::enter() else { return unsafe { real($($arg),*) } };
             let call = Call::new(Api::$name, real);
             call::run(
                 &call,
                 guard,
                 |process| body!(process, &call, ($($arg),*), $($hook)+),
+                // SAFETY: the program's own call, with its arguments.
                 || unsafe { real($($arg),*) },
             )
         }
@@ -128,17 +140,21 @@ macro_rules! export {
 macro_rules! body {
     ($process:ident, $call:expr, ($($arg:expr),*), pass) => {{
         $process.usage.count($call.api);
+        // SAFETY: the program's own call, with its arguments.
         unsafe { $call.real($($arg),*) }
     }};
     ($process:ident, $call:expr, ($($arg:expr),*), note) => {{
         $process.usage.note(&$process.trace_writer, $call.api);
+        // SAFETY: the program's own call, with its arguments.
         unsafe { $call.real($($arg),*) }
     }};
     ($process:ident, $call:expr, ($($arg:expr),*), proc_address::$version:ident) => {{
+        // SAFETY: the hook of this row, with the arguments of the program's call.
         unsafe { super::proc_address::$version($process, $call, $($arg),*) }
     }};
     ($process:ident, $call:expr, ($($arg:expr),*), $($hook:tt)+) => {{
         $process.usage.count($call.api);
+        // SAFETY: the hook of this row, with the arguments of the program's call.
         unsafe { crate::hooks::$($hook)+($process, $call, $($arg),*) }
     }};
 }

@@ -11,6 +11,7 @@ use crate::driver::capture_status::is_capturing;
 use crate::driver::cuda::*;
 use crate::hooks::accounting::{Request, Why, refuse};
 use crate::hooks::accounting::{freeing_site, refuse_at, site, warn};
+use crate::hooks::after_call::unfollowed;
 use crate::hooks::attribution::{nameless, watched};
 use crate::hooks::call::Call;
 use crate::hooks::graph_reserves::{read, record_change, refresh};
@@ -23,6 +24,8 @@ use crate::model::cap::InFlight;
 use crate::model::contexts::Target;
 use crate::model::graphs::{Block, Origin, Plan};
 use crate::model::ledger::{Entry, Removed};
+use crate::runtime::fallible::{TryPush, vec_of};
+use crate::runtime::reserve;
 use core::ffi::c_char;
 use std::sync::Arc;
 use vramtrace_format::{DeviceId, Event, Kind, PoolId, Space};
@@ -73,10 +76,12 @@ fn instantiate_plan(
     if !p.graphs.any() || graph.is_null() {
         return real();
     }
-    let plan = Arc::new(plan_of(graph, flags));
-    if plan.is_empty() {
-        return real();
-    }
+    let plan = match plan_of(graph, flags) {
+        Ok(plan) if plan.is_empty() => return real(),
+        Ok(plan) if !reserve::is_low() && p.graphs.make_room().is_ok() => Arc::new(plan),
+        // What its launches take could not be followed.
+        _ => return unfollowed(p, current_target(p).device).unwrap_or_else(real),
+    };
     let result = match flags & UPLOAD {
         0 => real(),
         _ => with_memory(p, api, &plan, real),
@@ -110,6 +115,7 @@ pub unsafe fn instantiate_v2(
     log: *mut c_char,
     size: usize,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     instantiate(p, call.api, graph, 0, exec, || unsafe { call.real(exec, graph, error, log, size) })
 }
 
@@ -123,6 +129,7 @@ pub unsafe fn instantiate_with_flags(
     flags: u64,
 ) -> CUresult {
     // The upload flag needs a stream: cuGraphInstantiateWithParams only.
+    // SAFETY: the program's own call, with its arguments.
     instantiate(p, call.api, graph, flags & !UPLOAD, exec, || unsafe {
         call.real(exec, graph, flags)
     })
@@ -146,6 +153,7 @@ pub unsafe fn instantiate_with_params(
 ) -> CUresult {
     // SAFETY: the program's own structure.
     let flags = unsafe { params.as_ref() }.map_or(0, |params| params.flags);
+    // SAFETY: the program's own call, with its arguments.
     instantiate(p, call.api, graph, flags, exec, || unsafe { call.real(exec, graph, params) })
 }
 
@@ -203,7 +211,9 @@ pub unsafe fn upload(
 ) -> CUresult {
     let plan = if p.graphs.any() { p.graphs.plan(exec as u64) } else { None };
     watched(p, call.api, current_target(p), DriverActivity::Graphs, nameless, || match plan {
+        // SAFETY: the program's own call, with its arguments.
         Some(plan) => with_memory(p, call.api, &plan, || unsafe { call.real(exec, stream) }),
+        // SAFETY: the program's own call, with its arguments.
         None => unsafe { call.real(exec, stream) },
     })
 }
@@ -221,8 +231,10 @@ pub unsafe fn launch(
     let launch = || match plan {
         // A launch in a capture is a node of another graph.
         Some(plan) if !p.stream_captures.takes(|| is_capturing(stream, per_thread)) => {
+            // SAFETY: the program's own call, with its arguments.
             run(p, call.api, &plan, || unsafe { call.real(exec, stream) })
         }
+        // SAFETY: the program's own call, with its arguments.
         _ => unsafe { call.real(exec, stream) },
     };
     if p.graphs.launched.has(exec as usize) {
@@ -239,8 +251,15 @@ pub unsafe fn launch(
 /// the driver, then what it took.
 fn run(p: &'static Process, api: Api, plan: &Plan, real: impl FnOnce() -> CUresult) -> CUresult {
     let left = plan.takes.iter().map(|block| block.address).filter(|_| plan.auto_free);
-    let freed: Vec<Removed> =
-        plan.foreign_frees().chain(left).filter_map(|address| free(p, api, address)).collect();
+    // Where there is no memory for them, what is freed stays counted.
+    let mut freed: Vec<Removed> = vec_of(plan.frees.len() + plan.takes.len()).unwrap_or_default();
+    for address in plan.foreign_frees().chain(left) {
+        if freed.len() < freed.capacity()
+            && let Some(removed) = free(p, api, address)
+        {
+            let _ = freed.try_push(removed);
+        }
+    }
     let result = with_memory(p, api, plan, real);
     if result != 0 {
         for removed in freed {
@@ -295,6 +314,7 @@ pub unsafe fn exec_destroy(
 ) -> CUresult {
     let plan = if p.graphs.any() { p.graphs.ended(exec as u64) } else { None };
     p.graphs.launched.remove(exec as usize);
+    // SAFETY: the program's own call, with its arguments.
     let real = || unsafe { call.real(exec) };
     let result = watched(p, call.api, current_target(p), DriverActivity::Graphs, nameless, real);
     if let Some(plan) = plan
@@ -312,6 +332,7 @@ pub unsafe fn trim(
     call: &Call<unsafe extern "C-unwind" fn(i32) -> CUresult>,
     device: i32,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     let result = unsafe { call.real(device) };
     if let Ok(device) = u8::try_from(device) {
         let device = DeviceId(device);

@@ -8,6 +8,8 @@ use crate::hooks::accounting::freeing_site;
 use crate::hooks::call::Call;
 use crate::hooks::state::Process;
 use crate::hooks::target::current_target;
+use crate::runtime::fallible::list_of;
+use crate::runtime::hash_table::NoMemory;
 use vramtrace_format::{Event, Kind, Space};
 
 /// A graphics resource shows its memory when its pointer is asked for, and takes it back when it
@@ -22,9 +24,12 @@ pub unsafe fn pointer(
     size: *mut usize,
     resource: GfxRes,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     let result = unsafe { call.real(dptr, size, resource) };
     if result == CUDA_SUCCESS && !dptr.is_null() {
+        // SAFETY: the driver has written it.
         let address = unsafe { *dptr };
+        // SAFETY: as above.
         let bytes = if size.is_null() { size_at(address) } else { unsafe { *size as u64 } };
         let target = current_target(p);
         p.mapped_resources.insert(resource as u64, address);
@@ -49,8 +54,15 @@ pub unsafe fn unmap(
         true => 0,
         false => count as usize,
     };
-    let list: Vec<u64> = (0..named).map(|n| unsafe { *resources.add(n) } as u64).collect();
-    hide(p, call.api, &list, || unsafe { call.real(count, resources, stream) })
+    // SAFETY: the program's own call, with its arguments.
+    let real = || unsafe { call.real(count, resources, stream) };
+    // SAFETY: the program names so many of them.
+    let list = list_of(named, (0..named).map(|n| unsafe { *resources.add(n) } as u64));
+    // Without memory for it, what they show is seen until the process ends; no cap counts it.
+    match list {
+        Ok(list) => hide(p, call.api, &list, real),
+        Err(NoMemory) => real(),
+    }
 }
 
 /// # Safety
@@ -60,6 +72,7 @@ pub unsafe fn unregister(
     call: &Call<unsafe extern "C-unwind" fn(GfxRes) -> CUresult>,
     resource: GfxRes,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     hide(p, call.api, &[resource as u64], || unsafe { call.real(resource) })
 }
 
@@ -70,9 +83,9 @@ fn hide(
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
     let taken = p.mapped_resources.remove_all(resources);
-    let removed: Vec<_> = taken
-        .iter()
-        .filter_map(|(_, address)| {
+    let removed = list_of(
+        taken.len(),
+        taken.iter().filter_map(|(_, address)| {
             let removed =
                 p.ledger.remove_if(&p.trace_writer, Space::Device, *address, |entry| {
                     entry.kind == Kind::Imported
@@ -80,8 +93,9 @@ fn hide(
             let site = freeing_site(p, api, &removed.entry, 0);
             p.trace_writer.record(&Event::Free { key: *address, space: Space::Device, site });
             Some((removed, site))
-        })
-        .collect();
+        }),
+    );
+    let removed = removed.unwrap_or_default();
     let result = real();
     if result != CUDA_SUCCESS {
         p.mapped_resources.put_back(taken);

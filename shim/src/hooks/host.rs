@@ -44,6 +44,7 @@ fn pinned(
 /// # Safety
 /// A successful call has written it.
 unsafe fn written(pp: *mut *mut c_void) -> u64 {
+    // SAFETY: not null, and the driver has written it.
     if pp.is_null() { 0 } else { unsafe { *pp as u64 } }
 }
 
@@ -55,7 +56,9 @@ pub unsafe fn alloc_host(
     pp: *mut *mut c_void,
     bytesize: usize,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     let result = unsafe { call.real(pp, bytesize) };
+    // SAFETY: the driver has written it.
     pinned(p, call.api, Kind::HostPinned, bytesize as u64, result, || unsafe { written(pp) })
 }
 
@@ -67,7 +70,9 @@ pub unsafe fn alloc_host_v1(
     pp: *mut *mut c_void,
     bytesize: u32,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     let result = unsafe { call.real(pp, bytesize) };
+    // SAFETY: the driver has written it.
     pinned(p, call.api, Kind::HostPinned, bytesize.into(), result, || unsafe { written(pp) })
 }
 
@@ -80,7 +85,9 @@ pub unsafe fn host_alloc(
     bytesize: usize,
     flags: u32,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     let result = unsafe { call.real(pp, bytesize, flags) };
+    // SAFETY: the driver has written it.
     pinned(p, call.api, Kind::HostPinned, bytesize as u64, result, || unsafe { written(pp) })
 }
 
@@ -93,6 +100,7 @@ pub unsafe fn host_register(
     bytesize: usize,
     flags: u32,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     let result = unsafe { call.real(address, bytesize, flags) };
     pinned(p, call.api, Kind::HostRegistered, bytesize as u64, result, || address as u64)
 }
@@ -106,5 +114,6 @@ pub unsafe fn free_host(
     call: &Call<unsafe extern "C-unwind" fn(*mut c_void) -> CUresult>,
     address: *mut c_void,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     free(p, call.api, Space::Host, address as u64, 0, || unsafe { call.real(address) })
 }

@@ -51,14 +51,18 @@ pub unsafe fn mem_get_info(
     total: *mut usize,
 ) -> CUresult {
     if !p.cap.is_set() {
+        // SAFETY: the program's own call, with its arguments.
         return unsafe { call.real(free, total) };
     }
     let (mut real_free, mut real_total) = (0, 0);
+    // SAFETY: the program's own call, with its arguments.
     let result = unsafe { call.real(&mut real_free, &mut real_total) };
     if result == CUDA_SUCCESS {
         let driver = Shown { total: real_total as u64, free: real_free as u64 };
         let seen = shown(p, current_target(p).device, driver).unwrap_or(driver);
+        // SAFETY: null, or the program's output, which the driver would have written.
         unsafe { put(free, seen.free as usize) };
+        // SAFETY: as above.
         unsafe { put(total, seen.total as usize) };
     }
     result
@@ -73,14 +77,18 @@ pub unsafe fn mem_get_info_v1(
     total: *mut u32,
 ) -> CUresult {
     if !p.cap.is_set() {
+        // SAFETY: the program's own call, with its arguments.
         return unsafe { call.real(free, total) };
     }
     let (mut real_free, mut real_total) = (0, 0);
+    // SAFETY: the program's own call, with its arguments.
     let result = unsafe { call.real(&mut real_free, &mut real_total) };
     if result == CUDA_SUCCESS {
         let driver = Shown { total: real_total.into(), free: real_free.into() };
         let seen = shown(p, current_target(p).device, driver).unwrap_or(driver);
+        // SAFETY: null, or the program's output, which the driver would have written.
         unsafe { put(free, seen.free as u32) };
+        // SAFETY: as above.
         unsafe { put(total, seen.total as u32) };
     }
     result
@@ -101,8 +109,10 @@ pub unsafe fn device_total_mem(
     bytes: *mut usize,
     device: i32,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     let result = unsafe { call.real(bytes, device) };
     if result == CUDA_SUCCESS && !bytes.is_null() && p.cap.is_set() {
+        // SAFETY: not null, and the driver has written it.
         unsafe { *bytes = total_shown(p, device, *bytes as u64) as usize };
     }
     result
@@ -116,8 +126,10 @@ pub unsafe fn device_total_mem_v1(
     bytes: *mut u32,
     device: i32,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     let result = unsafe { call.real(bytes, device) };
     if result == CUDA_SUCCESS && !bytes.is_null() && p.cap.is_set() {
+        // SAFETY: not null, and the driver has written it.
         unsafe { *bytes = total_shown(p, device, (*bytes).into()) as u32 };
     }
     result
@@ -127,6 +139,7 @@ pub unsafe fn device_total_mem_v1(
 /// `out` is null or has room.
 unsafe fn put<T>(out: *mut T, value: T) {
     if !out.is_null() {
+        // SAFETY: not null, so that it is the program's output, as the caller promises.
         unsafe { out.write(value) };
     }
 }

@@ -25,6 +25,7 @@ pub unsafe fn share(
     handle: *mut CUipcMemHandle,
     dptr: u64,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     let result = unsafe { call.real(handle, dptr) };
     if result == CUDA_SUCCESS {
         let site = site(p, call.api, None, current_target(p), PoolId(0), 0);
@@ -45,8 +46,10 @@ pub unsafe fn open(
     handle: CUipcMemHandle,
     flags: u32,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     let result = sharing(p, call.api, || unsafe { call.real(dptr, handle, flags) });
     if result == CUDA_SUCCESS && !dptr.is_null() {
+        // SAFETY: the driver has written it, and read what it was given.
         let address = unsafe { *dptr };
         if again(p, address) {
             return result;
@@ -69,6 +72,7 @@ pub unsafe fn close(
     call: &Call<unsafe extern "C-unwind" fn(u64) -> CUresult>,
     dptr: u64,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     release(p, call.api, dptr, || sharing(p, call.api, || unsafe { call.real(dptr) }))
 }
 
@@ -117,8 +121,10 @@ pub unsafe fn pool_import_pointer(
     pool: Pool,
     data: *mut CUmemPoolPtrExportData,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     let result = sharing(p, call.api, || unsafe { call.real(ptr, pool, data) });
     if result == CUDA_SUCCESS && !ptr.is_null() {
+        // SAFETY: the driver has written it, and read what it was given.
         let address = unsafe { *ptr };
         let target = Target { device: device_of(address), ..current_target(p) };
         book(p, call.api, Space::Device, address, size_at(address), target);
@@ -143,8 +149,10 @@ pub unsafe fn external_buffer(
     memory: ExtMem,
     descriptor: *const CUDA_EXTERNAL_MEMORY_BUFFER_DESC,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     let result = sharing(p, call.api, || unsafe { call.real(dptr, memory, descriptor) });
     if result == CUDA_SUCCESS && !dptr.is_null() && !descriptor.is_null() {
+        // SAFETY: the driver has written it, and read what it was given.
         let (address, size) = unsafe { (*dptr, (*descriptor).size) };
         book(p, call.api, Space::Device, address, size, current_target(p));
     }
@@ -168,8 +176,10 @@ pub unsafe fn external_mipmap(
     memory: ExtMem,
     descriptor: *const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     let result = sharing(p, call.api, || unsafe { call.real(array, memory, descriptor) });
     if result == CUDA_SUCCESS && !array.is_null() {
+        // SAFETY: the driver has written it, and read what it was given.
         let handle = unsafe { *array } as u64;
         book(p, call.api, Space::Array, handle, 0, current_target(p));
     }

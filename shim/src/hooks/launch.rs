@@ -18,6 +18,7 @@ use crate::hooks::target::current_target;
 use crate::hooks::texts;
 use crate::model::attribution::driver_internal::DriverActivity;
 use crate::model::contexts::Target;
+use crate::runtime::fallible::TryPush;
 use core::ffi::{c_char, c_void};
 use std::ptr::{null, null_mut};
 use vramtrace_format::Cause;
@@ -39,6 +40,7 @@ macro_rules! launches {
             function: Function
             $(, $after: $A)*
         ) -> CUresult {
+            // SAFETY: the program's own call, with its arguments.
             first(p, call.api, function, || unsafe { call.real($($before,)* function $(, $after)*) })
         }
     )*};
@@ -92,7 +94,7 @@ fn parts(p: &'static Process, target: Target, function: Function, bytes: u64) ->
     if local > held {
         let wanted = resident_threads(target).saturating_mul(local - held);
         let taken = wanted.min(left);
-        parts.push((Cause::LocalMemory, taken));
+        let _ = parts.try_push((Cause::LocalMemory, taken));
         left -= taken;
         if taken > 0 {
             p.launched_kernels.set_local(target.context, local);
@@ -100,9 +102,9 @@ fn parts(p: &'static Process, target: Target, function: Function, bytes: u64) ->
     }
     let heap = limit(CU_LIMIT_MALLOC_HEAP_SIZE).unwrap_or(0);
     if heap > 0 && left == heap + HEAP_BESIDE {
-        parts.push((Cause::Heap, left));
+        let _ = parts.try_push((Cause::Heap, left));
     } else {
-        parts.push((Cause::Modules, left));
+        let _ = parts.try_push((Cause::Modules, left));
     }
     parts
 }

@@ -3,7 +3,9 @@
 
 use crate::hooks::state::Process;
 use crate::hooks::texts::text_id;
+use crate::runtime::fallible::TryPush;
 use crate::runtime::lock::Lock;
+use crate::runtime::reserve;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use vramtrace_format::{Event, Mark};
 
@@ -115,7 +117,7 @@ impl Early {
     fn push(name: String, number: Option<u64>) {
         let Some(mut open) = EARLY_OPEN.try_lock() else { return };
         if open.len() < EARLY {
-            open.push(Early { thread: thread(), name, number });
+            let _ = open.try_push(Early { thread: thread(), name, number });
             EARLY_COUNT.store(open.len(), Ordering::Relaxed);
         }
     }
@@ -148,7 +150,7 @@ pub fn tell_early(process: &'static Process) {
     let mut index = 0;
     while index < open.len() {
         match open[index].number.is_some() || open[index].thread == thread {
-            true => mine.push(open.remove(index)),
+            true => drop(mine.try_push(open.remove(index))),
             false => index += 1,
         }
     }
@@ -161,7 +163,7 @@ pub fn tell_early(process: &'static Process) {
             Some(number) => {
                 write(process, id, Mark::Start);
                 if let Some(mut names) = EARLY_NAMES.try_lock() {
-                    names.push((number, id));
+                    let _ = names.try_push((number, id));
                 }
             }
         }
@@ -181,7 +183,8 @@ static STRING_COUNT: AtomicUsize = AtomicUsize::new(0);
 /// The handle of a string or domain; never 0.
 pub fn register(name: &str) -> usize {
     let at = STRING_COUNT.load(Ordering::Relaxed);
-    if at >= REGISTERED {
+    // Without memory it has no name.
+    if at >= REGISTERED || reserve::is_used() {
         return REGISTERED + 1;
     }
     let at = STRING_COUNT.fetch_add(1, Ordering::Relaxed);

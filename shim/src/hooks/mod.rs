@@ -9,6 +9,7 @@ pub mod attribution;
 pub mod before_call;
 pub mod call;
 pub mod context;
+pub mod cost;
 pub mod device_query;
 pub mod exports;
 pub mod graph;

@@ -29,6 +29,7 @@ macro_rules! loads {
                 Some(CUDA_SUCCESS) => unsafe { first_text(p, [$($text)?]) },
                 _ => 0,
             };
+            // SAFETY: the program's own call, with its arguments.
             let real = || unsafe { call.real($($arg),*) };
             watched(p, call.api, current_target(p), DriverActivity::Loading, name, real)
         }
@@ -38,6 +39,7 @@ macro_rules! loads {
 /// # Safety
 /// Texts of the program.
 unsafe fn first_text<const N: usize>(p: &'static Process, texts: [*const c_char; N]) -> u32 {
+    // SAFETY: the program's text, which the driver has read.
     texts.first().map_or(0, |text| unsafe { texts::c_text_id(p, *text) })
 }
 
@@ -95,6 +97,7 @@ pub unsafe fn unload(
     module: Module,
 ) -> CUresult {
     p.launched_kernels.forget();
+    // SAFETY: the program's own call, with its arguments.
     let real = || unsafe { call.real(module) };
     watched(p, call.api, current_target(p), DriverActivity::Loading, nameless, real)
 }
@@ -107,6 +110,7 @@ pub unsafe fn library_unload(
     library: Library,
 ) -> CUresult {
     p.launched_kernels.library_ended(library as u64);
+    // SAFETY: the program's own call, with its arguments.
     let real = || unsafe { call.real(library) };
     watched(p, call.api, current_target(p), DriverActivity::Loading, nameless, real)
 }
@@ -119,6 +123,7 @@ pub unsafe fn func_load(
     function: Function,
 ) -> CUresult {
     let name = || name_of(p, function as u64);
+    // SAFETY: the program's own call, with its arguments.
     let real = || unsafe { call.real(function) };
     watched(p, call.api, current_target(p), DriverActivity::Loading, name, real)
 }
@@ -134,6 +139,7 @@ pub unsafe fn library_get_kernel(
     library: Library,
     name: *const c_char,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     let result = unsafe { call.real(kernel, library, name) };
     if result == CUDA_SUCCESS && !kernel.is_null() {
         // SAFETY: the driver has written it.
@@ -151,6 +157,7 @@ pub unsafe fn library_enumerate(
     room: u32,
     library: Library,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     let result = unsafe { call.real(kernels, room, library) };
     let mut count = 0;
     // SAFETY: room for the answer.
@@ -174,6 +181,7 @@ pub unsafe fn kernel_get_function(
     function: *mut Function,
     kernel: Kernel,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     let real = || unsafe { call.real(function, kernel) };
     if p.launched_kernels.was_loaded(launch::key(p, kernel as usize)) {
         return real();

@@ -4,11 +4,13 @@
 use super::vmm::{settle, told, untie};
 use crate::driver::api::Api;
 use crate::driver::cuda::*;
+use crate::hooks::after_call::unfollowed;
 use crate::hooks::attribution::sharing;
 use crate::hooks::call::Call;
 use crate::hooks::state::Process;
-use crate::hooks::target::device_id;
+use crate::hooks::target::{current_target, device_id};
 use crate::model::vmm::{Dropped, Owner, Region, What};
+use crate::runtime::fallible::{TryPush, vec_of};
 use vramtrace_format::DeviceId;
 
 /// # Safety
@@ -19,9 +21,11 @@ pub unsafe fn create(
     handle: *mut u64,
     prop: *const CUmulticastObjectProp,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     let result = sharing(p, call.api, || unsafe { call.real(handle, prop) });
     if result == CUDA_SUCCESS && !handle.is_null() {
         let mut vmm = p.vmm.lock();
+        // SAFETY: the driver has written it.
         let handle = unsafe { *handle };
         let (_, stale) = vmm.created(handle, What::Multicast, DeviceId::UNKNOWN, 0);
         told(p, call.api, &mut vmm, stale, result);
@@ -41,6 +45,7 @@ pub unsafe fn bind_mem(
     size: usize,
     flags: u64,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     bind(p, call.api, mc, None, mc_offset, Memory::Handle(handle, size), || unsafe {
         call.real(mc, mc_offset, handle, offset, size, flags)
     })
@@ -59,6 +64,7 @@ pub unsafe fn bind_mem_v2(
     size: usize,
     flags: u64,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     bind(p, call.api, mc, Some(device), mc_offset, Memory::Handle(handle, size), || unsafe {
         call.real(mc, device, mc_offset, handle, offset, size, flags)
     })
@@ -75,6 +81,7 @@ pub unsafe fn bind_addr(
     size: usize,
     flags: u64,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     bind(p, call.api, mc, None, mc_offset, Memory::Address(ptr, size), || unsafe {
         call.real(mc, mc_offset, ptr, size, flags)
     })
@@ -92,6 +99,7 @@ pub unsafe fn bind_addr_v2(
     size: usize,
     flags: u64,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     bind(p, call.api, mc, Some(device), mc_offset, Memory::Address(ptr, size), || unsafe {
         call.real(mc, device, mc_offset, ptr, size, flags)
     })
@@ -117,11 +125,16 @@ fn bind(
     let held = {
         let mut vmm = p.vmm.lock();
         match memory {
-            Memory::Handle(handle, size) => {
-                vmm.hold_handle(handle).map(|object| (object, 0, size as u64)).into_iter().collect()
-            }
+            Memory::Handle(handle, size) => vec_of(1).map(|mut held| {
+                let object = vmm.hold_handle(handle);
+                let _ = object.map(|object| held.try_push((object, 0, size as u64)));
+                held
+            }),
             Memory::Address(ptr, size) => vmm.hold_range(ptr, size as u64),
         }
+    };
+    let Ok(held) = held else {
+        return unfollowed(p, current_target(p).device).unwrap_or_else(real);
     };
     let result = sharing(p, api, real);
     let mut vmm = p.vmm.lock();
@@ -162,6 +175,7 @@ pub unsafe fn unbind(
             None => Dropped::default(),
         }
     };
+    // SAFETY: the program's own call, with its arguments.
     let result = sharing(p, call.api, || unsafe { call.real(mc, device, mc_offset, size) });
     settle(p, call.api, dropped, result);
     result

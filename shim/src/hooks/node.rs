@@ -10,6 +10,9 @@ use crate::hooks::state::Process;
 use crate::hooks::target::NO_TARGET;
 use crate::model::contexts::Target;
 use crate::model::graphs::{Block, Plan};
+use crate::runtime::fallible::{TryPush, list_of};
+use crate::runtime::hash_table::NoMemory;
+use std::iter::repeat_n;
 use std::ptr::null_mut;
 use vramtrace_format::{DeviceId, Kind};
 
@@ -53,6 +56,7 @@ pub unsafe fn add_mem_alloc_node(
     count: usize,
     params: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     let result = unsafe { call.real(node, graph, dependencies, count, params) };
     // SAFETY: the driver has read and written it.
     match unsafe { params.as_ref() } {
@@ -103,7 +107,9 @@ pub unsafe fn add_node(
     count: usize,
     params: *mut CUgraphNodeParams,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     let result = unsafe { call.real(node, graph, dependencies, count, params) };
+    // SAFETY: the driver has read the parameters, and written what it gives back.
     unsafe { made_any_node(p, call.api, params, result) }
 }
 
@@ -131,7 +137,9 @@ pub unsafe fn add_node_with_edges(
     count: usize,
     params: *mut CUgraphNodeParams,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     let result = unsafe { call.real(node, graph, dependencies, edges, count, params) };
+    // SAFETY: the driver has read the parameters, and written what it gives back.
     unsafe { made_any_node(p, call.api, params, result) }
 }
 
@@ -142,26 +150,27 @@ const DEEPEST: u32 = 16;
 
 /// The memory nodes of a graph, asked from the driver: captured ones, made ones, those of child
 /// graphs alike.
-pub(super) fn plan_of(graph: Graph, flags: u64) -> Plan {
+pub(super) fn plan_of(graph: Graph, flags: u64) -> Result<Plan, NoMemory> {
     let mut plan = Plan::default();
     plan.auto_free = flags & AUTO_FREE_ON_LAUNCH != 0;
-    inside(|| collect(graph, &mut plan, 0));
-    plan
+    inside(|| collect(graph, &mut plan, 0))?;
+    plan.measure()?;
+    Ok(plan)
 }
 
-fn collect(graph: Graph, plan: &mut Plan, depth: u32) -> Option<()> {
+fn collect(graph: Graph, plan: &mut Plan, depth: u32) -> Result<(), NoMemory> {
     let driver = driver();
-    let get_nodes = driver.graph_get_nodes?;
-    let get_type = driver.graph_node_get_type?;
+    let functions = (driver.graph_get_nodes, driver.graph_node_get_type);
+    let (Some(get_nodes), Some(get_type)) = functions else { return Ok(()) };
     let mut count = 0;
     // SAFETY: each call has room for its answer, and a node is asked only for what it is.
     unsafe {
         if get_nodes(graph, null_mut(), &mut count) != 0 {
-            return None;
+            return Ok(());
         }
-        let mut nodes = vec![null_mut(); count];
+        let mut nodes = list_of(count, repeat_n(null_mut(), count))?;
         if get_nodes(graph, nodes.as_mut_ptr(), &mut count) != 0 {
-            return None;
+            return Ok(());
         }
         for node in nodes.into_iter().take(count) {
             let mut kind = 0;
@@ -171,29 +180,32 @@ fn collect(graph: Graph, plan: &mut Plan, depth: u32) -> Option<()> {
             match kind as i32 {
                 CU_GRAPH_NODE_TYPE_MEM_ALLOC => {
                     let mut params: CUDA_MEM_ALLOC_NODE_PARAMS = core::mem::zeroed();
-                    if driver.graph_mem_alloc_node_get_params?(node, &mut params) == 0 {
-                        plan.takes.push(Block {
+                    let Some(ask) = driver.graph_mem_alloc_node_get_params else { continue };
+                    if ask(node, &mut params) == 0 {
+                        plan.takes.try_push(Block {
                             address: params.dptr,
                             size: params.bytesize as u64,
                             device: device_of(&params.pool_props),
-                        });
+                        })?;
                     }
                 }
                 CU_GRAPH_NODE_TYPE_MEM_FREE => {
                     let mut address = 0;
-                    if driver.graph_mem_free_node_get_params?(node, &mut address) == 0 {
-                        plan.frees.push(address);
+                    let Some(ask) = driver.graph_mem_free_node_get_params else { continue };
+                    if ask(node, &mut address) == 0 {
+                        plan.frees.try_push(address)?;
                     }
                 }
                 _ if kind == CU_GRAPH_NODE_TYPE_GRAPH && depth < DEEPEST => {
                     let mut child = null_mut();
-                    if driver.graph_child_graph_node_get_graph?(node, &mut child) == 0 {
-                        collect(child, plan, depth + 1);
+                    let Some(ask) = driver.graph_child_graph_node_get_graph else { continue };
+                    if ask(node, &mut child) == 0 {
+                        collect(child, plan, depth + 1)?;
                     }
                 }
                 _ => {}
             }
         }
     }
-    Some(())
+    Ok(())
 }

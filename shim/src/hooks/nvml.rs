@@ -14,9 +14,11 @@ pub unsafe fn memory_info(
     device: NvmlDevice,
     memory: *mut NvmlMemory,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     let result = unsafe { call.real(device, memory) };
     if result == CUDA_SUCCESS
         && !memory.is_null()
+        // SAFETY: NVML has written it; the program looks at it after this call.
         && let memory = unsafe { &mut *memory }
         && let Some(seen) = seen(p, device, memory.total, memory.free)
     {
@@ -35,9 +37,11 @@ pub unsafe fn memory_info_v2(
     device: NvmlDevice,
     memory: *mut NvmlMemory_v2,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     let result = unsafe { call.real(device, memory) };
     if result == CUDA_SUCCESS
         && !memory.is_null()
+        // SAFETY: NVML has written it; the program looks at it after this call.
         && let memory = unsafe { &mut *memory }
         && let Some(seen) = seen(p, device, memory.total, memory.free)
     {

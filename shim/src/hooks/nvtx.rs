@@ -82,12 +82,14 @@ fn run<R: Default>(hook: impl FnOnce(Option<&'static Process>) -> R) -> R {
 /// # Safety
 /// Null, or attributes as their fields say.
 unsafe fn name_of<'t>(event: Event) -> Cow<'t, str> {
+    // SAFETY: the program's text or attributes, as NVTX documents them.
     unsafe { nvtx::message(event, mark::LONGEST, mark::registered) }
 }
 
 macro_rules! marks {
     ($( $name:ident ( $($arg:ident: $ty:ty),* ) -> $out:ty = $hook:ident ( $domain:expr, $text:expr ); )*) => { $(
         unsafe extern "C" fn $name($($arg: $ty),*) -> $out {
+            // SAFETY: the program's text or attributes, as NVTX documents them.
             run(|process| mark::$hook(process, $domain, &unsafe { $text }))
         }
     )* };
@@ -131,17 +133,21 @@ unsafe extern "C" fn domain_pop(domain: Domain) -> c_int {
 }
 
 unsafe extern "C" fn register_a(_domain: Domain, name: Text) -> usize {
+    // SAFETY: the program's text or attributes, as NVTX documents them.
     run(|_| mark::register(&unsafe { nvtx::text(name) }))
 }
 
 unsafe extern "C" fn register_w(_domain: Domain, name: Wide) -> usize {
+    // SAFETY: the program's text or attributes, as NVTX documents them.
     run(|_| mark::register(&unsafe { nvtx::wide(name, mark::LONGEST) }))
 }
 
 unsafe extern "C" fn create_a(name: Text) -> usize {
+    // SAFETY: the program's text or attributes, as NVTX documents them.
     run(|_| mark::register(&unsafe { nvtx::text(name) }))
 }
 
 unsafe extern "C" fn create_w(name: Wide) -> usize {
+    // SAFETY: the program's text or attributes, as NVTX documents them.
     run(|_| mark::register(&unsafe { nvtx::wide(name, mark::LONGEST) }))
 }

@@ -52,6 +52,7 @@ pub unsafe fn alloc_async(
     let per_thread = call.api == Api::cuMemAllocAsync_ptsz;
     let size = bytesize as u64;
     let asked = Asked { api: call.api, per_thread, stream, pool: 0, dptr, size };
+    // SAFETY: the program's own call, with its arguments.
     take_block(p, &asked, || unsafe { call.real(dptr, bytesize, stream) })
 }
 
@@ -68,6 +69,7 @@ pub unsafe fn alloc_from_pool_async(
     let per_thread = call.api == Api::cuMemAllocFromPoolAsync_ptsz;
     let (pool_asked, size) = (pool as u64, bytesize as u64);
     let asked = Asked { api: call.api, per_thread, stream, pool: pool_asked, dptr, size };
+    // SAFETY: the program's own call, with its arguments.
     take_block(p, &asked, || unsafe { call.real(dptr, bytesize, pool, stream) })
 }
 
@@ -82,9 +84,11 @@ pub unsafe fn free_async(
     let per_thread = call.api == Api::cuMemFreeAsync_ptsz;
     if p.stream_captures.takes(|| is_capturing(stream, per_thread)) {
         // A node that frees when its graph runs.
+        // SAFETY: the program's own call, with its arguments.
         return unsafe { call.real(dptr, stream) };
     }
     let stream_id = stream_id(stream, per_thread);
+    // SAFETY: the program's own call, with its arguments.
     free(p, call.api, Space::Device, dptr, stream_id, || unsafe { call.real(dptr, stream) })
 }
 
@@ -178,7 +182,9 @@ fn take_other(
     }
     // SAFETY: not NULL, and the program gave it to be written; the driver has given the address.
     let old = (!asked.dptr.is_null()).then(|| unsafe { *asked.dptr });
+    // SAFETY: the driver has written it, and read what it was given.
     let taken = || (unsafe { *asked.dptr }, asked.size);
+    // SAFETY: the driver has written it, and read what it was given.
     allocate(p, &request, real, taken, |address| unsafe {
         if let Some(free) = driver().mem_free {
             inside(|| free(address));

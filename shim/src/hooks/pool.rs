@@ -70,9 +70,11 @@ pub unsafe fn create(
     pool: *mut Pool,
     props: *const CUmemPoolProps,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     let result = unsafe { call.real(pool, props) };
     // SAFETY: the driver has read the one and written the other.
     if result == 0
+        // SAFETY: the driver has written it, and read what it was given.
         && let (Some(pool), Some(props)) = unsafe { (pool.as_ref(), props.as_ref()) }
     {
         let (device, kind) = located(props.location, props.alloc_type);
@@ -94,6 +96,7 @@ pub unsafe fn destroy(
     }
     p.stream_targets.forget();
     p.pools.begin_destroy(pool as u64);
+    // SAFETY: the program's own call, with its arguments.
     let result = unsafe { call.real(pool) };
     match known {
         Some(known) if result != 0 => p.pools.put_back(known),
@@ -111,6 +114,7 @@ pub unsafe fn trim(
     pool: Pool,
     keep: usize,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     let result = unsafe { call.real(pool, keep) };
     if let Some(known) = p.pools.find(pool as u64) {
         refresh(p, known);
@@ -129,6 +133,7 @@ pub unsafe fn set_attribute(
     attribute: CUmemPool_attribute,
     value: *mut c_void,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     let result = unsafe { call.real(pool, attribute, value) };
     if let Some(known) = p.pools.find(pool as u64) {
         refresh(p, known);
@@ -146,9 +151,11 @@ pub unsafe fn get_of_device(
     pool: *mut Pool,
     device: i32,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     let result = unsafe { call.real(pool, device) };
     // SAFETY: the driver has written it.
     if result == 0
+        // SAFETY: the driver has written it, and read what it was given.
         && let (Some(pool), Ok(device)) = (unsafe { pool.as_ref() }, u8::try_from(device))
     {
         meet(p, *pool as u64, DeviceId(device), Kind::Pool, PoolOrigin::Default);
@@ -164,6 +171,7 @@ pub unsafe fn set_of_device(
     device: i32,
     pool: Pool,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     let result = unsafe { call.real(device, pool) };
     p.stream_targets.forget();
     result
@@ -182,9 +190,11 @@ pub unsafe fn get_of_location(
     location: *mut CUmemLocation,
     kind: CUmemAllocationType,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     let result = unsafe { call.real(pool, location, kind) };
     // SAFETY: the driver has read the one and written the other.
     if result == 0
+        // SAFETY: the driver has written it, and read what it was given.
         && let (Some(pool), Some(location)) = unsafe { (pool.as_ref(), location.as_ref()) }
     {
         let (device, kind) = located(*location, kind);
@@ -204,6 +214,7 @@ pub unsafe fn set_of_location(
     kind: CUmemAllocationType,
     pool: Pool,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     let result = unsafe { call.real(location, kind, pool) };
     p.stream_targets.forget();
     result

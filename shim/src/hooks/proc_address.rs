@@ -34,6 +34,7 @@ pub unsafe fn v1(
     version: i32,
     flags: u64,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     unsafe {
         let result = call.real(symbol, pfn, version, flags);
         replace(p, result, symbol, pfn, flags);
@@ -52,6 +53,7 @@ pub unsafe fn v2(
     flags: u64,
     status: *mut CUdriverProcAddressQueryResult,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     unsafe {
         let result = call.real(symbol, pfn, version, flags, status);
         replace(p, result, symbol, pfn, flags);
@@ -69,14 +71,17 @@ unsafe fn replace(
     if result != CUDA_SUCCESS || symbol.is_null() || pfn.is_null() {
         return;
     }
+    // SAFETY: the driver has written it.
     let found = unsafe { *pfn };
     if found.is_null() {
         return;
     }
+    // SAFETY: the program's text, which the driver has read.
     let symbol = unsafe { CStr::from_ptr(symbol) }.to_bytes();
     match pointers::at(found as usize).or_else(|| pointers::adopt_inner(found)) {
         Some(api) => {
             let api = closest(api, found, symbol, flags);
+            // SAFETY: the program's output, which the driver has written.
             unsafe { *pfn = exports::replacement(api) };
         }
         None if is_like_memory(symbol) => p.usage.unhooked_name(&p.trace_writer, symbol),

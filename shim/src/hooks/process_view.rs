@@ -1,9 +1,10 @@
 //! The process as its trace writer sees it: totals, limits, checkpoints.
 
+use crate::driver::depth::SAMPLED_ONE_OF;
 use crate::hooks::limit_events;
 use crate::hooks::state::Process;
 use crate::model::ledger::Cursor;
-use crate::trace_writer::maintenance::ProcessView;
+use crate::trace_writer::maintenance::{Cost, ProcessView};
 use vramtrace_format::{Counters, DeviceId, Event, Kind, LiveDevice};
 
 impl ProcessView for Process {
@@ -16,6 +17,7 @@ impl ProcessView for Process {
     fn devices(&self) -> Vec<DeviceId> {
         let with_context = |device: &DeviceId| self.contexts.any_on(*device);
         let met = self.devices.all().map(|device| device.id).filter(with_context);
+        #[allow(clippy::disallowed_methods)] // one for each device at most
         let mut devices: Vec<DeviceId> = self.ledger.devices().chain(met).collect();
         devices.sort_unstable();
         devices.dedup();
@@ -52,6 +54,11 @@ impl ProcessView for Process {
             uuid: known.map_or([0; 16], |known| known.uuid),
             only_warns: self.cap.only_warns(),
         }
+    }
+
+    fn cost(&self) -> Cost {
+        let (calls, ns) = self.cost.sampled();
+        Cost { calls, ns, one_of: SAMPLED_ONE_OF as u64, stacks: self.capture.stacks() }
     }
 
     fn others(&self, end: bool, emit: &mut dyn FnMut(&Event)) {

@@ -12,13 +12,14 @@
 //! allocations. `cache` is what PyTorch says of its own. A name, a place or a figure that is not known is
 //! null. Libraries and sites are those that hold memory now, largest first; free parts of PyTorch's
 //! cache belong to none.
+#![allow(clippy::disallowed_methods)] // an answer that the program asks for, given back with it
 
 use crate::hooks::oom_sources::sources;
 use crate::hooks::state::Process;
 use crate::oom;
 use crate::oom::gather::held_now;
 use crate::oom::names::Names;
-use crate::runtime::fixed_hash::HashMap;
+use crate::runtime::fallible_map::Map;
 use crate::trace_writer::maintenance::ProcessView;
 use std::fmt::Write;
 use vramtrace_format::{Counters, DeviceId, uuid};
@@ -115,7 +116,7 @@ fn held(process: &'static Process, device: DeviceId, most: usize) -> Held {
 
 fn named(p: oom::sources::Sources, device: DeviceId, most: usize, mut names: Names) -> Held {
     let (found, _) = held_now(p, device, &mut names, STACKS);
-    let mut libraries: HashMap<Option<String>, (u64, u64)> = HashMap::default();
+    let mut libraries: Map<Option<String>, (u64, u64)> = Map::default();
     // Of one line there may be several stacks.
     let mut sites: Vec<Site> = Vec::new();
     for row in found.rows {
@@ -124,8 +125,9 @@ fn named(p: oom::sources::Sources, device: DeviceId, most: usize, mut names: Nam
             true => "(program)".to_string(),
             false => library.title,
         });
-        let sum = libraries.entry(library.clone()).or_default();
-        *sum = (sum.0.saturating_add(row.bytes), sum.1 + row.count);
+        if let Ok(sum) = libraries.get_or_insert(library.clone(), (0, 0)) {
+            *sum = (sum.0.saturating_add(row.bytes), sum.1 + row.count);
+        }
         if most == 0 {
             continue;
         }
@@ -141,7 +143,7 @@ fn named(p: oom::sources::Sources, device: DeviceId, most: usize, mut names: Nam
     sites.sort_by_key(|site| std::cmp::Reverse(site.bytes));
     sites.truncate(most);
     let mut libraries: Vec<_> =
-        libraries.into_iter().map(|(name, (bytes, count))| (name, bytes, count)).collect();
+        libraries.iter().map(|(name, (bytes, count))| (name.clone(), *bytes, *count)).collect();
     libraries.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     Held { libraries, sites }
 }

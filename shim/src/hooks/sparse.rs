@@ -3,9 +3,12 @@
 use super::vmm::{settle, told, untie};
 use crate::driver::api::Api;
 use crate::driver::cuda::*;
+use crate::hooks::after_call::unfollowed;
 use crate::hooks::call::Call;
 use crate::hooks::state::Process;
+use crate::hooks::target::current_target;
 use crate::model::vmm::{Dropped, Owner, Region};
+use crate::runtime::fallible::{TryPush, list_of, vec_of};
 
 /// Tiles of sparse arrays. The list is worked off in stream order later; the references are
 /// booked at the call.
@@ -20,21 +23,29 @@ pub unsafe fn map_array_async(
     stream: Stream,
 ) -> CUresult {
     if list.is_null() {
+        // SAFETY: the program's own call, with its arguments.
         return unsafe { call.real(list, count, stream) };
     }
-    let tiles: Vec<Tile> =
-        (0..count as usize).map(|n| Tile::read(unsafe { &(*list.add(n)).words })).collect();
-    let steps: Vec<Step> = {
+    // SAFETY: the program's own call, with its arguments.
+    let real = || unsafe { call.real(list, count, stream) };
+    let number = count as usize;
+    // SAFETY: the program names so many of them, as the driver will read them.
+    let tiles = (0..number).map(|n| Tile::read(unsafe { &(*list.add(n)).words }));
+    let room = list_of(number, tiles).and_then(|tiles| Ok((tiles, vec_of::<Step>(number)?)));
+    let Ok((tiles, mut steps)) = room else {
+        return unfollowed(p, current_target(p).device).unwrap_or_else(real);
+    };
+    {
         let mut vmm = p.vmm.lock();
-        tiles
-            .iter()
-            .map(|tile| match tile.memory {
+        for tile in &tiles {
+            let step = match tile.memory {
                 Some(handle) => Step::Map(vmm.hold_handle(handle)),
                 None => Step::Unmap(untie(p, call.api, &mut vmm, tile.array, Some(tile.region))),
-            })
-            .collect()
-    };
-    let result = unsafe { call.real(list, count, stream) };
+            };
+            let _ = steps.try_push(step);
+        }
+    }
+    let result = real();
     for (tile, step) in tiles.iter().zip(steps) {
         match step {
             Step::Unmap(dropped) => settle(p, call.api, dropped, result),

@@ -7,6 +7,7 @@
 use crate::capture::Capture;
 use crate::config::Config;
 use crate::driver::api::Api;
+use crate::hooks::cost::HookCost;
 use crate::hooks::device_query;
 use crate::hooks::mark;
 use crate::hooks::nvml_reading::reader::NvmlReader;
@@ -28,6 +29,7 @@ use crate::model::torch_totals::TorchTotals;
 use crate::model::vmm::Vmm;
 use crate::oom::OomReporter;
 use crate::runtime::clock::ProcessClock;
+use crate::runtime::faults::{Site, pages_granted};
 use crate::runtime::loader;
 use crate::runtime::log;
 use crate::runtime::own_stack;
@@ -42,6 +44,7 @@ use vramtrace_format::{Definition, StopReason};
 pub struct Process {
     pub config: Config,
     pub usage: EntryPointUsage,
+    pub cost: HookCost,
     pub clock: ProcessClock,
     pub sites: Sites,
     pub trace_writer: TraceWriter,
@@ -68,7 +71,7 @@ impl Process {
     fn boxed() -> Box<Process> {
         let config = Config::from_environment();
         if config.test_panic.as_deref() == Some("state") {
-            panic!("asked for by VRAMTRACE_TEST_PANIC");
+            panic!("asked for by a test");
         }
         let mut process = Box::<Process>::new_uninit();
         let at = process.as_mut_ptr();
@@ -82,6 +85,7 @@ impl Process {
         }
         put! {
             usage: EntryPointUsage::new(&config),
+            cost: HookCost::default(),
             trace_writer: TraceWriter::new(&config),
             clock: (*at).trace_writer.clock(),
             sites: Sites::new(),
@@ -116,6 +120,7 @@ impl Process {
 /// `at` has room.
 #[inline(never)]
 unsafe fn put<T>(at: *mut T, make: impl FnOnce() -> T) {
+    // SAFETY: the caller gives room for one, in which there is nothing yet.
     unsafe { at.write(make()) }
 }
 
@@ -131,23 +136,17 @@ static PAGE: AtomicPtr<AtomicPtr<Process>> = AtomicPtr::new(null_mut());
 /// This process's state, made at its first use: at the first call of the driver, not before.
 #[inline]
 pub fn current() -> &'static Process {
-    let page = PAGE.load(Ordering::Acquire);
-    if !page.is_null() {
-        let process = unsafe { (*page).load(Ordering::Acquire) };
-        if !process.is_null() {
-            return unsafe { &*process };
-        }
+    match existing() {
+        Some(process) => process,
+        None => make(),
     }
-    make()
 }
 
 /// As [`current`], but makes none: for whoever only looks.
+#[inline]
 pub fn existing() -> Option<&'static Process> {
-    let page = PAGE.load(Ordering::Acquire);
-    if page.is_null() {
-        return None;
-    }
-    unsafe { (*page).load(Ordering::Acquire).as_ref() }
+    // SAFETY: null, or the page, which is never unmapped; it holds null, or a state that is never freed.
+    unsafe { PAGE.load(Ordering::Acquire).as_ref()?.load(Ordering::Acquire).as_ref() }
 }
 
 #[cold]
@@ -161,6 +160,7 @@ fn make_now() -> &'static Process {
     let fresh = Box::into_raw(Process::boxed());
     match page.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => {
+            // SAFETY: just made, and from here on never freed.
             let process = unsafe { &*fresh };
             process.config.complain();
             if loader::has_sanitizer_behind_us() {
@@ -173,6 +173,7 @@ fn make_now() -> &'static Process {
             mark::tell_early(process);
             process
         }
+        // SAFETY: nobody else has seen ours; the winner's is never freed.
         Err(winner) => unsafe {
             drop(Box::from_raw(fresh));
             &*winner
@@ -189,32 +190,34 @@ fn record_settings(process: &Process) {
 }
 
 fn page() -> &'static AtomicPtr<Process> {
-    let known = PAGE.load(Ordering::Acquire);
-    if !known.is_null() {
-        return unsafe { &*known };
+    // SAFETY: null, or the page, which is never unmapped.
+    if let Some(known) = unsafe { PAGE.load(Ordering::Acquire).as_ref() } {
+        return known;
     }
     let fresh = map_page();
-    match PAGE.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
-        Ok(_) => unsafe { &*fresh },
-        // The loser's page stays: one page, once.
-        Err(winner) => unsafe { &*winner },
-    }
+    // The loser's page stays: one page, once.
+    let raced = PAGE.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire);
+    // SAFETY: ours or the winner's, of which neither is unmapped.
+    unsafe { &*raced.err().unwrap_or(fresh) }
 }
 
 /// A zeroed page that a child of fork sees zeroed again.
 fn map_page() -> *mut AtomicPtr<Process> {
     let size = 4096;
-    unsafe {
-        let page = libc::mmap(
-            null_mut(),
-            size,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-            -1,
-            0,
-        );
-        if page != libc::MAP_FAILED && libc::madvise(page, size, libc::MADV_WIPEONFORK) == 0 {
-            return page.cast();
+    if pages_granted(Site::State) {
+        // SAFETY: a fresh mapping touches nothing that exists.
+        unsafe {
+            let page = libc::mmap(
+                null_mut(),
+                size,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            );
+            if page != libc::MAP_FAILED && libc::madvise(page, size, libc::MADV_WIPEONFORK) == 0 {
+                return page.cast();
+            }
         }
     }
     // No memory, or a kernel before 4.14: a word of ours, emptied by the fork handler
@@ -223,6 +226,7 @@ fn map_page() -> *mut AtomicPtr<Process> {
     unsafe extern "C" fn forget() {
         WORD.store(null_mut(), Ordering::Release);
     }
+    // SAFETY: a function of this library, which is never unloaded.
     unsafe { libc::pthread_atfork(None, None, Some(forget)) };
     (&raw const WORD).cast_mut()
 }

@@ -26,6 +26,7 @@ pub unsafe fn begin_capture_v1(
     call: &Call<unsafe extern "C-unwind" fn(Stream) -> CUresult>,
     stream: Stream,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     began(p, unsafe { call.real(stream) })
 }
 
@@ -37,6 +38,7 @@ pub unsafe fn begin_capture(
     stream: Stream,
     mode: CUstreamCaptureMode,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     began(p, unsafe { call.real(stream, mode) })
 }
 
@@ -62,6 +64,7 @@ pub unsafe fn begin_capture_to_graph(
     count: usize,
     mode: CUstreamCaptureMode,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     began(p, unsafe { call.real(stream, graph, dependencies, edges, count, mode) })
 }
 
@@ -75,6 +78,7 @@ pub unsafe fn end_capture(
 ) -> CUresult {
     let per_thread = call.api == Api::cuStreamEndCapture_ptsz;
     p.stream_captures
+        // SAFETY: the program's own call, with its arguments.
         .end(|| is_capturing(stream, per_thread), || unsafe { call.real(stream, graph) })
 }
 
@@ -86,6 +90,7 @@ pub unsafe fn create(
     stream: *mut Stream,
     flags: u32,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     let real = || unsafe { call.real(stream, flags) };
     watched(p, call.api, current_target(p), DriverActivity::Streams, nameless, real)
 }
@@ -99,6 +104,7 @@ pub unsafe fn create_with_priority(
     flags: u32,
     priority: i32,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     let real = || unsafe { call.real(stream, flags, priority) };
     watched(p, call.api, current_target(p), DriverActivity::Streams, nameless, real)
 }
@@ -113,6 +119,7 @@ pub unsafe fn create_in_green(
     flags: u32,
     priority: i32,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     let real = || unsafe { call.real(stream, green, flags, priority) };
     watched(p, call.api, current_target(p), DriverActivity::Streams, nameless, real)
 }
@@ -125,6 +132,7 @@ pub unsafe fn create_event(
     event: *mut Event,
     flags: u32,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     let real = || unsafe { call.real(event, flags) };
     watched_seldom(p, call.api, || current_target(p), DriverActivity::Streams, real)
 }
@@ -136,6 +144,7 @@ pub unsafe fn destroy_event(
     call: &Call<unsafe extern "C-unwind" fn(Event) -> CUresult>,
     event: Event,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     let real = || unsafe { call.real(event) };
     watched_seldom(p, call.api, || current_target(p), DriverActivity::Streams, real)
 }
@@ -150,6 +159,7 @@ pub unsafe fn destroy(
     stream: Stream,
 ) -> CUresult {
     p.stream_targets.forget();
+    // SAFETY: the program's own call, with its arguments.
     let real = || unsafe { call.real(stream) };
     watched(p, call.api, current_target(p), DriverActivity::Streams, nameless, real)
 }
@@ -163,6 +173,7 @@ pub unsafe fn synchronize(
     call: &Call<unsafe extern "C-unwind" fn(*mut c_void) -> CUresult>,
     handle: *mut c_void,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     let result = unsafe { call.real(handle) };
     crate::hooks::pool_reserves::refresh_after_frees(p);
     result
@@ -174,6 +185,7 @@ pub unsafe fn synchronize_context(
     p: &'static Process,
     call: &Call<unsafe extern "C-unwind" fn() -> CUresult>,
 ) -> CUresult {
+    // SAFETY: the program's own call, with its arguments.
     let result = unsafe { call.real() };
     crate::hooks::pool_reserves::refresh_after_frees(p);
     result

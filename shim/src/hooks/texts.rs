@@ -19,6 +19,7 @@ pub unsafe fn c_text_id(p: &'static Process, text: *const c_char) -> u32 {
     if text.is_null() {
         return 0;
     }
+    // SAFETY: a text that ends with NUL, as the caller promises.
     let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
     let mut end = text.len().min(LONGEST);
     while !text.is_char_boundary(end) {

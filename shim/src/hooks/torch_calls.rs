@@ -11,7 +11,7 @@ use crate::driver::pointers;
 use crate::hooks::after_call;
 use crate::hooks::state::{self, Process};
 use crate::interpose::linked::LinkedFunctions;
-use crate::runtime::{errno, loader, panic_boundary};
+use crate::runtime::{clock, errno, loader, panic_boundary};
 
 /// Runs a hook of this family. A process that has no state yet uses no GPU: nothing is recorded.
 #[inline]
@@ -19,6 +19,7 @@ pub fn run(api: Api, hook: impl FnOnce(&'static Process)) {
     let Some(process) = state::existing() else { return };
     let Some(depth) = depth::enter() else { return };
     depth.settle();
+    let began = if depth.is_sampled() { clock::mono_ns() } else { 0 };
     let errno_at = errno::place();
     // SAFETY: this thread's own.
     let kept = unsafe { *errno_at };
@@ -26,6 +27,9 @@ pub fn run(api: Api, hook: impl FnOnce(&'static Process)) {
         process.usage.test_panic(api);
         hook(process);
         after_call::after_block(process);
+        if began != 0 {
+            process.cost.took(clock::mono_ns() - began, 0);
+        }
     });
     if let Err(payload) = outcome {
         state::panicked(api, payload);

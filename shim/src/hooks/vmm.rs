@@ -9,7 +9,7 @@ use crate::driver::cuda::*;
 use crate::driver::depth::inside;
 use crate::driver::functions::driver;
 use crate::hooks::accounting::{Request, allocate, freeing_site, refuse_unbooked, site};
-use crate::hooks::after_call::stop_for_want_of_memory;
+use crate::hooks::after_call::{stop_for_want_of_memory, unfollowed};
 use crate::hooks::attribution::sharing;
 use crate::hooks::call::Call;
 use crate::hooks::state::Process;
@@ -53,9 +53,9 @@ pub unsafe fn create(
     let request = Request { api: call.api, kind, space: Space::Vmm, target, size };
     if p.vmm.lock().make_room().is_err() {
         stop_for_want_of_memory(p);
-        return match p.cap.enforced(device) {
-            Some(limit) => refuse_unbooked(p, &request, limit),
-            None => real(),
+        return match p.cap.must_count(device) {
+            true => refuse_unbooked(p, &request),
+            false => real(),
         };
     }
     allocate(
@@ -129,8 +129,19 @@ pub unsafe fn map(
     handle: u64,
     flags: u64,
 ) -> CUresult {
-    let held = p.vmm.lock().hold_handle(handle);
-    let result = unsafe { call.real(ptr, size, offset, handle, flags) };
+    let real = || unsafe { call.real(ptr, size, offset, handle, flags) };
+    let held = {
+        let mut vmm = p.vmm.lock();
+        let object = vmm.by_handle(handle).and_then(|number| vmm.object(number));
+        if let Some(device) = object.map(|object| object.device)
+            && vmm.make_room_to_map().is_err()
+        {
+            drop(vmm);
+            return unfollowed(p, device).unwrap_or_else(real);
+        }
+        vmm.hold_handle(handle)
+    };
+    let result = real();
     let Some(object) = held else { return result };
     let mapping = Mapping { address: ptr, size: size as u64, offset: offset as u64, object };
     let target = current_target(p);

@@ -62,11 +62,11 @@ impl Look<'_> {
 
     /// The real look-up from our place; RTLD_NEXT means behind us.
     fn up(&self, handle: *mut c_void) -> *mut c_void {
-        unsafe {
-            match self.version {
-                None => loader::dlsym(handle, self.name),
-                Some(version) => loader::dlvsym(handle, self.name, version),
-            }
+        match self.version {
+            // SAFETY: the handle is the program's, of which it must know that it is valid, or ours.
+            None => unsafe { loader::dlsym(handle, self.name) },
+            // SAFETY: as above; the version is the program's C string.
+            Some(version) => unsafe { loader::dlvsym(handle, self.name, version) },
         }
     }
 }
@@ -90,10 +90,12 @@ pub unsafe fn resolve<T: HookTable>(
     if name.is_null() {
         return plain.real();
     }
+    // SAFETY: not null, so that it is a C string: its second byte is there unless the first ends it.
     let start = unsafe { [*name as u8, if *name == 0 { 0 } else { *name.add(1) as u8 }] };
     if start != *b"dl" && !T::may_begin_with(start) {
         return plain.real();
     }
+    // SAFETY: as above.
     named::<T>(&Look { name: unsafe { CStr::from_ptr(name) }, ..plain })
 }
 

@@ -55,14 +55,14 @@ pub type Module<'a> = (c_int, &'a [(usize, *const c_void)]);
 /// `export_table` is NVTX's own; each function has the type of its number.
 pub unsafe fn install(export_table: ExportTable, modules: &[Module]) -> c_int {
     let Some(export_table) = export_table else { return 0 };
-    let callbacks = unsafe { export_table(CALLBACKS) }.cast::<Callbacks>();
-    if callbacks.is_null() || unsafe { (*callbacks).struct_size } < size_of::<Callbacks>() {
-        return 0;
-    }
-    let Some(table) = (unsafe { (*callbacks).module_table }) else { return 0 };
+    // SAFETY: NVTX's function; it gives null, or a table that begins with its size and is there for good.
+    let callbacks = unsafe { export_table(CALLBACKS).cast::<Callbacks>().as_ref() };
+    let whole = callbacks.filter(|table| table.struct_size >= size_of::<Callbacks>());
+    let Some(table) = whole.and_then(|table| table.module_table) else { return 0 };
     let mut any = 0;
     for &(module, functions) in modules {
         let (mut slots, mut count): (Slots, u32) = (core::ptr::null_mut(), 0);
+        // SAFETY: NVTX's function, with room for both answers.
         if unsafe { table(module, &mut slots, &mut count) } == 0 || slots.is_null() {
             continue;
         }
@@ -86,6 +86,7 @@ pub unsafe fn text<'t>(message: *const c_char) -> Cow<'t, str> {
     if message.is_null() {
         return Cow::Borrowed("");
     }
+    // SAFETY: a string, as the caller promises.
     unsafe { CStr::from_ptr(message) }.to_string_lossy()
 }
 
@@ -95,11 +96,12 @@ pub unsafe fn wide(message: *const u32, longest: usize) -> Cow<'static, str> {
     let mut out = String::new();
     let mut at = message;
     while !at.is_null() && out.len() < longest {
+        // SAFETY: not behind the 0 that ends the string.
         match unsafe { at.read() } {
             0 => break,
             code => out.push(char::from_u32(code).unwrap_or('?')),
         }
-        at = unsafe { at.add(1) };
+        at = at.wrapping_add(1);
     }
     out.into()
 }
@@ -114,12 +116,16 @@ pub unsafe fn message<'t>(
     registered: impl FnOnce(usize) -> &'static str,
 ) -> Cow<'t, str> {
     let needed = core::mem::offset_of!(Attributes, message) + size_of::<usize>();
+    // SAFETY: null, or attributes that begin with their size.
     if attributes.is_null() || usize::from(unsafe { (*attributes).size }) < needed {
         return Cow::Borrowed("");
     }
+    // SAFETY: as long as that; the message is the last of our fields.
     let Attributes { message_type, message, .. } = unsafe { attributes.read() };
     match message_type {
+        // SAFETY: a string of this type, as the attributes say.
         ASCII => unsafe { text(message.cast()) },
+        // SAFETY: as above.
         WIDE => unsafe { wide(message.cast(), longest) },
         REGISTERED => registered(message as usize).into(),
         _ => Cow::Borrowed(""),

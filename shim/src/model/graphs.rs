@@ -3,8 +3,9 @@
 
 use crate::model::cap::Growth;
 use crate::model::ledger::device_index;
+use crate::runtime::fallible::list_of;
 use crate::runtime::handle_set::HandleSet;
-use crate::runtime::hash_table::{KeyedSlot, Table, Value};
+use crate::runtime::hash_table::{KeyedSlot, NoMemory, Table, Value};
 use crate::runtime::lock::Lock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -24,6 +25,8 @@ pub struct Plan {
     pub takes: Vec<Block>,
     /// Addresses that its free nodes name, its own or another graph's.
     pub frees: Vec<u64>,
+    /// See [`Plan::measure`].
+    bytes: u64,
     /// A launch first frees what an earlier launch of it left.
     pub auto_free: bool,
     /// The device's trims when it last got its memory, plus 1; 0 = never.
@@ -45,15 +48,16 @@ impl Plan {
         self.frees.iter().copied().filter(move |address| !own(address))
     }
 
-    /// The device it takes memory on (a graph's memory is of one device) and how much: the union
-    /// of its blocks' addresses, since blocks that are never live together share addresses.
+    /// The device it takes memory on (a graph's memory is of one device) and how much.
     pub fn footprint(&self) -> Option<(DeviceId, u64)> {
-        let device = self.takes.first()?.device;
-        let mut ranges: Vec<(u64, u64)> = self
-            .takes
-            .iter()
-            .map(|block| (block.address, block.address.saturating_add(block.size)))
-            .collect();
+        Some((self.takes.first()?.device, self.bytes))
+    }
+
+    /// Once all blocks are there: how much they take, which is the union of their addresses, since
+    /// blocks that are never live together share addresses.
+    pub fn measure(&mut self) -> Result<(), NoMemory> {
+        let range = |block: &Block| (block.address, block.address.saturating_add(block.size));
+        let mut ranges = list_of(self.takes.len(), self.takes.iter().map(range))?;
         ranges.sort_unstable();
         let mut bytes = 0u64;
         let mut reached = 0;
@@ -61,7 +65,8 @@ impl Plan {
             bytes = bytes.saturating_add(end.saturating_sub(start.max(reached)));
             reached = reached.max(end);
         }
-        Some((device, bytes))
+        self.bytes = bytes;
+        Ok(())
     }
 
     /// It got its memory, and the device was not trimmed since: a launch takes nothing new.
@@ -159,6 +164,7 @@ pub struct Graphs {
 impl Default for Graphs {
     fn default() -> Self {
         let devices = device_index(DeviceId::UNKNOWN) + 1;
+        #[allow(clippy::disallowed_methods)] // one for each device at most
         Graphs {
             used: AtomicBool::new(false),
             nodes: Lock::default(),
@@ -210,6 +216,11 @@ impl Graphs {
         Some(Origin { api: (slot.value.api - 1) as u16, stack: StackId(slot.value.stack) })
     }
 
+    /// For one more executable graph, before the driver is asked.
+    pub fn make_room(&self) -> Result<(), NoMemory> {
+        self.execs.lock().make_room().map(|_| ())
+    }
+
     /// A graph was instantiated; one without memory nodes need not be told.
     pub fn instantiated(&self, handle: u64, plan: Arc<Plan>) {
         self.ended(handle);
@@ -248,10 +259,11 @@ mod tests {
 
     #[test]
     fn blocks_that_share_addresses_count_once() {
-        let plan = Plan {
+        let mut plan = Plan {
             takes: vec![block(1000, 100), block(1000, 50), block(1050, 100), block(5000, 1)],
             ..Plan::default()
         };
+        plan.measure().unwrap();
         assert_eq!(plan.footprint(), Some((DeviceId(1), 151)));
         assert_eq!(Plan::default().footprint(), None);
     }

@@ -1,8 +1,7 @@
 //! What is known of kernels and functions: which were launched before, which handles are kernels
 //! of a library, how much local memory each context holds.
 
-use crate::runtime::fallible::MakeRoom;
-use crate::runtime::fixed_hash::HashMap;
+use crate::runtime::fallible_map::Map;
 use crate::runtime::handle_set::HandleSet;
 use crate::runtime::lock::Lock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -17,9 +16,9 @@ pub struct LaunchedKernels {
     several: AtomicBool,
     contexts: AtomicU32,
     /// CUkernel -> CUlibrary. A kernel can be launched like a function, and not be asked like one.
-    kernels: Lock<HashMap<u64, u64>>,
+    kernels: Lock<Map<u64, u64>>,
     /// Local memory of a thread, in bytes, as high as it was in each context.
-    local: Lock<HashMap<ContextId, u64>>,
+    local: Lock<Map<ContextId, u64>>,
 }
 
 impl LaunchedKernels {
@@ -62,11 +61,8 @@ impl LaunchedKernels {
     }
 
     pub fn has_kernel(&self, kernel: u64, library: u64) {
-        let mut kernels = self.kernels.lock();
         // Without memory for it, it is a function as any other.
-        if kernels.make_room().is_ok() {
-            kernels.insert(kernel, library);
-        }
+        let _ = self.kernels.lock().insert(kernel, library);
     }
 
     pub fn is_kernel(&self, handle: u64) -> bool {
@@ -84,11 +80,12 @@ impl LaunchedKernels {
             return *known;
         }
         let first = first();
-        *self.local.lock().entry(context).or_insert(first)
+        self.local.lock().get_or_insert(context, first).map_or(first, |known| *known)
     }
 
     pub fn set_local(&self, context: ContextId, bytes: u64) {
-        self.local.lock().insert(context, bytes);
+        // Without memory for it, it is measured again.
+        let _ = self.local.lock().insert(context, bytes);
     }
 
     pub fn context_ended(&self, context: ContextId) {

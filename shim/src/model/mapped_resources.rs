@@ -1,23 +1,33 @@
 //! Graphics resources that are mapped, and the address at which each shows its memory.
 
-use crate::runtime::fixed_hash::HashMap;
+use crate::runtime::fallible::list_of;
+use crate::runtime::fallible_map::Map;
 use crate::runtime::lock::Lock;
 
 #[derive(Default)]
-pub struct MappedResources(Lock<HashMap<u64, u64>>);
+pub struct MappedResources(Lock<Map<u64, u64>>);
 
 impl MappedResources {
     pub fn insert(&self, resource: u64, address: u64) {
-        self.0.lock().insert(resource, address);
+        // Without memory what it shows is seen until the process ends.
+        let _ = self.0.lock().insert(resource, address);
     }
 
-    /// Takes out those that are there, as (resource, address).
+    /// Takes out those that are there, as (resource, address). None where there is no memory for them.
     pub fn remove_all(&self, resources: &[u64]) -> Vec<(u64, u64)> {
         let mut mapped = self.0.lock();
-        resources.iter().filter_map(|r| Some((*r, mapped.remove(r)?))).collect()
+        let there = resources.iter().filter_map(|r| Some((*r, *mapped.get(r)?)));
+        let Ok(taken) = list_of(resources.len(), there) else { return Vec::new() };
+        for (resource, _) in &taken {
+            mapped.remove(resource);
+        }
+        taken
     }
 
     pub fn put_back(&self, taken: Vec<(u64, u64)>) {
-        self.0.lock().extend(taken);
+        let mut mapped = self.0.lock();
+        for (resource, address) in taken {
+            let _ = mapped.insert(resource, address);
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Texts that events carry, each known by a number: names of marks, of kernels, of modules.
 
-use crate::runtime::fixed_hash::HashMap;
+use crate::runtime::fallible::MakeRoom;
+use crate::runtime::fallible_map::Map;
 use crate::runtime::lock::Lock;
 use vramtrace_format::Definition;
 
@@ -8,7 +9,7 @@ use vramtrace_format::Definition;
 const NAMES: usize = 1 << 14;
 
 #[derive(Default)]
-pub struct Names(Lock<HashMap<Box<str>, u32>>);
+pub struct Names(Lock<Map<Box<str>, u32>>);
 
 impl Names {
     /// The number of a text; 0 for no text, and for more than are kept. `define` writes its
@@ -23,10 +24,13 @@ impl Names {
         }
         let id = names.len() as u32 + 1;
         let text = name.to_string();
-        if names.len() >= NAMES || !define(&Definition::Text { id, text }) {
+        if names.len() >= NAMES
+            || names.make_room().is_err()
+            || !define(&Definition::Text { id, text })
+        {
             return 0;
         }
-        names.insert(name.into(), id);
+        let _ = names.insert(name.into(), id);
         id
     }
 }

@@ -64,6 +64,7 @@ pub struct Sites {
 
 // SAFETY: the slots are atomics on pages that are never unmapped.
 unsafe impl Send for Sites {}
+// SAFETY: as above.
 unsafe impl Sync for Sites {}
 
 impl Default for Sites {

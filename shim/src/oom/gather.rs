@@ -1,5 +1,6 @@
 //! The figures of a post-mortem, from the ledger, the cap and the caches: arithmetic on copies. Its
 //! memory is bounded by what is live, and it holds one short lock at a time.
+#![allow(clippy::disallowed_methods)] // texts of one message, given back with it
 
 use super::burst::Refusal;
 use super::held::{Held, Row, STACKS_MOST};
@@ -8,7 +9,7 @@ use super::names::{Library, Names};
 use super::words::{Findings, Holder, Limit};
 use crate::oom::held;
 use crate::oom::sources::Sources;
-use crate::runtime::fixed_hash::HashMap;
+use crate::runtime::fallible_map::Map;
 use vramtrace_format::{Definition, DeviceId, Header, PostMortem, RefusedBy, StackId, Told};
 
 /// Stacks whose lines are named, but for the request's own.
@@ -35,7 +36,7 @@ pub enum Holding {
     Unknown,
 }
 
-pub type Libraries = HashMap<StackId, Library>;
+pub type Libraries = Map<StackId, Library>;
 
 pub fn gather(p: Sources, header: &Header, asked: &Asked) -> Findings {
     let mut findings = None;
@@ -132,15 +133,20 @@ pub fn held_now(p: Sources, device: DeviceId, names: &mut Names, most: usize) ->
 /// By stack, of the allocations that the driver gave.
 fn libraries(stacks: Vec<StackId>, names: &mut Names) -> Libraries {
     let named = |stack| Some((stack, names.library(stack)?));
-    stacks.into_iter().take(STACKS_MOST).filter_map(named).collect()
+    let mut libraries = Libraries::default();
+    for (stack, library) in stacks.into_iter().take(STACKS_MOST).filter_map(named) {
+        let _ = libraries.insert(stack, library);
+    }
+    libraries
 }
 
 /// The libraries that hold most.
 fn named(rows: &[Row], libraries: &Libraries, of_torch: bool) -> Vec<(String, u64)> {
-    let mut titles: HashMap<&str, u64> = HashMap::default();
+    let mut titles: Map<&str, u64> = Map::default();
     for row in rows.iter().filter(|row| !row.of_framework) {
-        if let Some(library) = libraries.get(&row.stack).filter(|library| !library.own) {
-            let sum = titles.entry(&library.title).or_default();
+        if let Some(library) = libraries.get(&row.stack).filter(|library| !library.own)
+            && let Ok(sum) = titles.get_or_insert(&library.title, 0)
+        {
             *sum = sum.saturating_add(row.bytes);
         }
     }
@@ -149,7 +155,7 @@ fn named(rows: &[Row], libraries: &Libraries, of_torch: bool) -> Vec<(String, u6
         titles.remove("PyTorch");
     }
     let mut titles: Vec<(String, u64)> =
-        titles.into_iter().map(|(title, bytes)| (title.to_string(), bytes)).collect();
+        titles.iter().map(|(title, bytes)| (title.to_string(), *bytes)).collect();
     titles.sort_unstable_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     titles.truncate(TITLES_MOST);
     titles

@@ -4,8 +4,8 @@
 use super::holes::{Holes, Piece, holes};
 use crate::model::ledger::Entry;
 use crate::oom::sources::Sources;
-use crate::runtime::fallible::{MakeRoom, TryPush};
-use crate::runtime::fixed_hash::HashMap;
+use crate::runtime::fallible::{TryPush, list_of};
+use crate::runtime::fallible_map::Map;
 use vramtrace_format::{DeviceId, Kind, Space, StackId, physical};
 
 /// Blocks more than these are not looked at one by one.
@@ -21,7 +21,7 @@ pub struct Live {
     blocks: Vec<(u64, u64)>,
     /// More than were looked at.
     too_many: bool,
-    by_stack: HashMap<StackId, (u64, u64)>,
+    by_stack: Map<StackId, (u64, u64)>,
     others: Vec<Other>,
 }
 
@@ -59,8 +59,7 @@ pub fn look(p: Sources, device: DeviceId) -> Live {
     let mut live = Live::default();
     p.ledger.visit(device, |entry| match entry.space {
         Space::Block => {
-            if live.by_stack.make_room().is_ok() {
-                let (bytes, count) = live.by_stack.entry(entry.stack).or_default();
+            if let Ok((bytes, count)) = live.by_stack.get_or_insert(entry.stack, (0, 0)) {
                 (*bytes, *count) = (bytes.saturating_add(entry.size), *count + 1);
             }
             live.too_many |= live.blocks.len() >= BLOCKS_MOST
@@ -83,71 +82,76 @@ fn other(entry: &Entry) -> Other {
 impl Live {
     /// The stacks of the driver's allocations, largest first.
     pub fn stacks(&self) -> Vec<StackId> {
-        let mut rows: Vec<Row> = self.rows_of_the_driver().collect();
+        let mut rows = self.rows_of_the_driver();
         largest(&mut rows, STACKS_MOST);
-        rows.into_iter().map(|row| row.stack).collect()
+        list_of(rows.len(), rows.iter().map(|row| row.stack)).unwrap_or_default()
     }
 
-    /// By stack, what holds no blocks.
-    fn rows_of_the_driver(&self) -> impl Iterator<Item = Row> + use<> {
-        let mut sums: HashMap<StackId, (u64, u64)> = HashMap::default();
+    /// By stack, what holds no blocks. What there is no memory for is in no row.
+    fn rows_of_the_driver(&self) -> Vec<Row> {
+        let mut sums: Map<StackId, (u64, u64)> = Map::default();
         for other in self.others.iter().filter(|other| !other.held) {
-            let (bytes, count) = sums.entry(other.stack).or_default();
-            (*bytes, *count) = (bytes.saturating_add(other.physical), *count + 1);
+            if let Ok((bytes, count)) = sums.get_or_insert(other.stack, (0, 0)) {
+                (*bytes, *count) = (bytes.saturating_add(other.physical), *count + 1);
+            }
         }
-        let row = |(stack, (bytes, count))| Row { stack, of_framework: false, bytes, count };
-        sums.into_iter().map(row)
+        rows(&sums, false)
     }
 
     /// Adds it up. `of_cache`: memory that this stack asked for is the framework's, though no block
     /// may be in it. `most`: stacks of blocks that are kept.
     pub fn add_up(mut self, p: Sources, of_cache: impl Fn(StackId) -> bool, most: usize) -> Held {
         let holes = self.find_holes(p, of_cache);
-        let of_blocks = self.by_stack.iter();
-        let mut rows: Vec<Row> = of_blocks
-            .map(|(&stack, &(bytes, count))| Row { stack, of_framework: true, bytes, count })
-            .collect();
+        let mut rows = rows(&self.by_stack, true);
         largest(&mut rows, most);
-        let mut of_driver: Vec<Row> = self.rows_of_the_driver().collect();
+        let mut of_driver = self.rows_of_the_driver();
         largest(&mut of_driver, STACKS_MOST);
-        rows.append(&mut of_driver);
+        for row in of_driver {
+            let _ = rows.try_push(row);
+        }
         largest(&mut rows, most + STACKS_MOST);
         Held { rows, holes }
     }
 
-    /// Marks what holds blocks.
+    /// Marks what holds blocks. `None` too where there is no memory to find them.
     fn find_holes(&mut self, p: Sources, of_cache: impl Fn(StackId) -> bool) -> Option<Holes> {
         if self.blocks.is_empty() || self.too_many {
             return None;
         }
         let mut pieces = Vec::new();
-        let mut objects = HashMap::default();
+        let mut objects = Map::default();
         for (number, other) in self.others.iter().enumerate() {
             match other.space {
-                Space::Device => pieces.push(Piece {
+                Space::Device => pieces.try_push(Piece {
                     range: other.key..other.key.saturating_add(other.size),
                     mapped: false,
                     empty: of_cache(other.stack),
                     number,
                 }),
-                Space::Vmm => drop(objects.insert(other.key, number)),
-                _ => {}
+                Space::Vmm => objects.insert(other.key, number).map(|_| ()),
+                _ => Ok(()),
             }
+            .ok()?;
         }
         if !objects.is_empty() {
             let vmm = p.vmm.lock();
-            let mapped = vmm.mappings().filter_map(|mapping| {
-                let number = *objects.get(&mapping.object)?;
+            for mapping in vmm.mappings() {
+                let Some(&number) = objects.get(&mapping.object) else { continue };
                 let range = mapping.address..mapping.address.saturating_add(mapping.size);
                 let empty = of_cache(self.others[number].stack);
-                Some(Piece { range, mapped: true, empty, number })
-            });
-            pieces.extend(mapped);
+                pieces.try_push(Piece { range, mapped: true, empty, number }).ok()?;
+            }
         }
         let others = &mut self.others;
         let blocks = std::mem::take(&mut self.blocks);
         Some(holes(pieces, blocks, |number| others[number].held = true))
     }
+}
+
+fn rows(sums: &Map<StackId, (u64, u64)>, of_framework: bool) -> Vec<Row> {
+    let row =
+        |(&stack, &(bytes, count)): (_, &(u64, u64))| Row { stack, of_framework, bytes, count };
+    list_of(sums.len(), sums.iter().map(row)).unwrap_or_default()
 }
 
 fn largest(rows: &mut Vec<Row>, most: usize) {

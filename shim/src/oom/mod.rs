@@ -76,6 +76,7 @@ struct State {
 }
 
 impl Default for OomReporter {
+    #[allow(clippy::disallowed_methods)] // once, at the start
     fn default() -> OomReporter {
         // Not by way of the stack: it may be small.
         let bursts = (0..DEVICES).map(|_| Burst::default()).collect();

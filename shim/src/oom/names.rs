@@ -3,7 +3,7 @@
 
 use crate::capture::definitions::DefinitionLocation;
 use crate::oom::sources::Sources;
-use crate::runtime::fixed_hash::HashMap;
+use crate::runtime::fallible_map::Map;
 use vramtrace_format::layers::{Layer, Places, base_name, package_of_source, package_title};
 use vramtrace_format::{Definition, Header, PythonFrame, StackId, code, lines};
 
@@ -14,7 +14,7 @@ pub struct Names<'a> {
     process: Sources,
     places: Places,
     read: Read<'a>,
-    codes: HashMap<u32, Option<Code>>,
+    codes: Map<u32, Option<Code>>,
 }
 
 #[derive(Clone)]
@@ -35,7 +35,7 @@ const DEEP: usize = 128;
 
 impl<'a> Names<'a> {
     pub fn new(process: Sources, header: &Header, read: Read<'a>) -> Names<'a> {
-        Names { process, places: Places::of(header), read, codes: HashMap::default() }
+        Names { process, places: Places::of(header), read, codes: Map::default() }
     }
 
     fn frames(&mut self, stack: StackId) -> Option<Frames> {
@@ -140,7 +140,7 @@ impl<'a> Names<'a> {
                 }) if found == id => Some(Code { file, minor, first_line, line_table }),
                 _ => None,
             };
-        self.codes.insert(id, found.clone());
+        let _ = self.codes.insert(id, found.clone());
         found
     }
 }

@@ -1,4 +1,5 @@
 //! What a device's memory is used for, in sums alone: cheap enough for every refusal.
+#![allow(clippy::disallowed_methods)] // texts of one message, given back with it
 
 use crate::oom::sources::Sources;
 use std::borrow::Cow;

@@ -5,15 +5,18 @@ use core::ffi::c_int;
 /// Where this thread's lies.
 #[inline]
 pub fn place() -> *mut c_int {
+    // SAFETY: asks for an address.
     unsafe { libc::__errno_location() }
 }
 
 #[inline]
 pub fn get() -> c_int {
-    unsafe { *libc::__errno_location() }
+    // SAFETY: this thread's own, there as long as it runs.
+    unsafe { place().read() }
 }
 
 #[inline]
 pub fn set(value: c_int) {
-    unsafe { *libc::__errno_location() = value }
+    // SAFETY: this thread's own, there as long as it runs.
+    unsafe { place().write(value) }
 }

@@ -3,8 +3,6 @@
 
 use crate::runtime::hash_table::NoMemory;
 use crate::runtime::tls::thread_block;
-use std::collections::HashMap;
-use std::hash::{BuildHasher, Hash};
 
 thread_block!(fn refusing() -> *mut u64 = "vramtrace_fallible", 8, align 8);
 
@@ -15,7 +13,8 @@ pub fn may_fail() -> bool {
     unsafe { *refusing() != 0 }
 }
 
-fn attempt<R, E>(work: impl FnOnce() -> Result<R, E>) -> Result<R, NoMemory> {
+/// Has `work` reserve room, which may fail.
+pub(super) fn attempt<R, E>(work: impl FnOnce() -> Result<R, E>) -> Result<R, NoMemory> {
     // SAFETY: this thread's own. `work` reserves room and does nothing else.
     unsafe { *refusing() += 1 };
     let result = work();
@@ -40,16 +39,6 @@ impl<T> MakeRoom for Vec<T> {
     }
 }
 
-impl<K: Eq + Hash, V, S: BuildHasher> MakeRoom for HashMap<K, V, S> {
-    #[inline]
-    fn make_room(&mut self) -> Result<(), NoMemory> {
-        match self.len() < self.capacity() {
-            true => Ok(()),
-            false => attempt(|| self.try_reserve(1)),
-        }
-    }
-}
-
 /// As `push`.
 pub trait TryPush<T> {
     fn try_push(&mut self, value: T) -> Result<(), NoMemory>;
@@ -59,9 +48,19 @@ impl<T> TryPush<T> for Vec<T> {
     #[inline]
     fn try_push(&mut self, value: T) -> Result<(), NoMemory> {
         self.make_room()?;
+        #[allow(clippy::disallowed_methods)]
         self.push(value);
         Ok(())
     }
+}
+
+/// What an iterator gives, in a list of its own. It is asked for no more values than `most`.
+pub fn list_of<T>(most: usize, values: impl Iterator<Item = T>) -> Result<Vec<T>, NoMemory> {
+    let mut list = vec_of(most)?;
+    for value in values.take(most) {
+        list.try_push(value)?;
+    }
+    Ok(list)
 }
 
 /// As `Vec::with_capacity`.
@@ -74,7 +73,7 @@ pub fn vec_of<T>(capacity: usize) -> Result<Vec<T>, NoMemory> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::hash_table::tests::NO_PAGES;
+    use crate::runtime::faults::tests::NO_PAGES;
 
     #[test]
     fn what_cannot_grow_stays_as_it_is() {

@@ -1,9 +1,11 @@
 //! Waiting for a word to change, and waking who waits.
 
-use core::sync::atomic::AtomicU32;
+use crate::runtime::atomics::AtomicU32;
 use core::time::Duration;
 
-/// Until the word is not `value`, somebody wakes it, a signal comes, or the time is over.
+/// Until the word is not `value`, somebody wakes it, a signal comes, or the time is over. errno is the
+/// program's: entry saves and restores it around each hook.
+#[cold]
 pub fn wait(word: &AtomicU32, value: u32, longest: Duration) {
     let longest = libc::timespec {
         tv_sec: longest.as_secs() as i64,
@@ -15,7 +17,16 @@ pub fn wait(word: &AtomicU32, value: u32, longest: Duration) {
 }
 
 pub fn wake_all(word: &AtomicU32) {
+    wake(word, i32::MAX);
+}
+
+#[cold]
+pub fn wake_one(word: &AtomicU32) {
+    wake(word, 1);
+}
+
+fn wake(word: &AtomicU32, most: i32) {
     let operation = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
     // SAFETY: the kernel looks at the address only.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, i32::MAX) };
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, most) };
 }

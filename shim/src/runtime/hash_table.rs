@@ -1,9 +1,9 @@
 //! A hash table on pages from the kernel: open addressing, linear probing, removal by moving back
 //! (no tombstones). It never calls the program's malloc. Not synchronised: a lock guards it.
 
-use std::ffi::CStr;
+use crate::runtime::faults::{Site, pages_granted};
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// What a table holds.
 ///
@@ -79,6 +79,10 @@ unsafe impl<T: Slot + Send> Send for Table<T> {}
 #[derive(Debug, PartialEq, Eq)]
 pub struct NoMemory;
 
+/// Some table may have no room for a value that must come in: at the start, and from when one could
+/// not grow. Whoever has made room sets it to false.
+pub static CROWDED: AtomicBool = AtomicBool::new(true);
+
 const FIRST_CAPACITY: usize = 64;
 /// From so many slots on, 3/4 of them are used, else half.
 const ROOMY: usize = 1 << 14;
@@ -148,7 +152,7 @@ impl<T: Slot> Table<T> {
             return None;
         }
         let mut index = (hash >> 32) as usize & (self.capacity - 1);
-        // Ends: at most 3/4 of the slots are taken.
+        // Ends: at most 7/8 of the slots are taken.
         loop {
             match self.at(index) {
                 None => return None,
@@ -187,16 +191,42 @@ impl<T: Slot> Table<T> {
         value: impl FnOnce() -> T,
     ) -> Result<(usize, bool), NoMemory> {
         let mut grown = false;
-        // A small table has room, so that most values lie at home.
-        let most = match self.capacity {
-            ..ROOMY => self.capacity / 2,
-            _ => self.capacity / 4 * 3,
-        };
-        if self.len >= most {
-            self.grow()?;
-            grown = true;
+        if self.len >= self.most() {
+            grown = self.grow_or_crowd()?;
         }
         Ok((self.place(key, value), grown))
+    }
+
+    /// Values up to which it does not grow. A small table has room, so that most lie at home.
+    #[inline]
+    fn most(&self) -> usize {
+        match self.capacity {
+            ..ROOMY => self.capacity / 2,
+            _ => self.capacity / 4 * 3,
+        }
+    }
+
+    /// Room for one more, and what is kept for calls under way stays free. True: it grew, and every
+    /// index from before is void.
+    pub fn make_room(&mut self) -> Result<bool, NoMemory> {
+        match self.len < self.most() {
+            true => Ok(false),
+            false => self.grow().map(|()| true),
+        }
+    }
+
+    /// For a value that must come in: without pages it takes of the last eighth but one. True: it
+    /// grew.
+    #[cold]
+    fn grow_or_crowd(&mut self) -> Result<bool, NoMemory> {
+        match self.grow() {
+            Ok(()) => Ok(true),
+            Err(NoMemory) => {
+                CROWDED.store(true, Relaxed);
+                let fits = self.len < self.capacity - self.capacity / 8;
+                if fits { Ok(false) } else { Err(NoMemory) }
+            }
+        }
     }
 
     #[inline]
@@ -280,36 +310,9 @@ impl<T: Slot> Drop for Table<T> {
     }
 }
 
-/// Whether the kernel may be asked for pages: always, but for tests that let requests fail.
-///
-/// Where assertions are on, `VRAMTRACE_TEST_NO_PAGES=7` lets the seventh request of this process
-/// fail, `7-` that and all later ones.
-pub fn pages_granted() -> bool {
-    #[cfg(test)]
-    if tests::NO_PAGES.get() {
-        return false;
-    }
-    !cfg!(debug_assertions) || !fails_now()
-}
-
-fn fails_now() -> bool {
-    static REQUESTS: AtomicUsize = AtomicUsize::new(0);
-    // SAFETY: as the C library's; nobody writes the environment while a test's program starts.
-    let wanted = unsafe { libc::getenv(c"VRAMTRACE_TEST_NO_PAGES".as_ptr()) };
-    if wanted.is_null() {
-        return false;
-    }
-    // SAFETY: a text of the environment.
-    let wanted = unsafe { CStr::from_ptr(wanted) }.to_bytes();
-    let number = wanted.strip_suffix(b"-").unwrap_or(wanted);
-    let first = number.iter().fold(0, |sum, digit| 10 * sum + usize::from(digit & 15));
-    let this = REQUESTS.fetch_add(1, Relaxed) + 1;
-    this == first || (this > first && number.len() < wanted.len())
-}
-
 /// Fresh zero pages from the kernel, private to this process.
 pub fn pages(bytes: usize) -> Result<*mut u8, NoMemory> {
-    if !pages_granted() {
+    if !pages_granted(Site::Pages) {
         return Err(NoMemory);
     }
     // SAFETY: a new anonymous mapping touches nothing that exists.
@@ -332,13 +335,9 @@ pub fn unmap(at: *mut u8, bytes: usize) {
 }
 
 #[cfg(test)]
-pub mod tests {
+mod tests {
     use super::*;
-
-    thread_local! {
-        /// This thread's kernel has no pages left.
-        pub static NO_PAGES: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
-    }
+    use crate::runtime::faults::tests::NO_PAGES;
     use std::collections::HashMap;
 
     #[derive(Clone, Copy)]
@@ -384,6 +383,23 @@ pub mod tests {
             assert_eq!(table.get(key).map(|p| p.value), model.get(&key).copied());
         }
         assert_eq!(table.iter().count(), model.len());
+    }
+
+    #[test]
+    fn without_pages_it_takes_a_few_more_values_and_says_so() {
+        let mut table = Table::<Pair>::new();
+        let first = |key| Pair { key, value: key };
+        for key in 1..=32 {
+            table.insert(first(key)).unwrap();
+        }
+        NO_PAGES.set(true);
+        assert_eq!(table.make_room(), Err(NoMemory));
+        let more = (33..).take_while(|key| table.insert(first(*key)).is_ok()).count();
+        NO_PAGES.set(false);
+        assert_eq!((more, table.capacity()), (24, 64));
+        assert!(CROWDED.load(Relaxed));
+        assert!((1..=56).all(|key| table.get(key).is_some()) && table.get(57).is_none());
+        assert_eq!((table.make_room(), table.capacity()), (Ok(true), 128));
     }
 
     #[test]

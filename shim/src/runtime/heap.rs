@@ -10,7 +10,9 @@
 //!
 //! Where the kernel gives no pages, blocks come from a reserve ([`super::reserve`]).
 
-use crate::runtime::hash_table::{self, pages_granted};
+use crate::runtime::fallible::may_fail;
+use crate::runtime::faults::{Site, block_granted, pages_granted};
+use crate::runtime::hash_table;
 use crate::runtime::lock::Lock;
 use crate::runtime::reserve;
 use std::alloc::{GlobalAlloc, Layout};
@@ -62,7 +64,7 @@ impl Heap {
 
     #[cold]
     fn make(&self) -> Option<&Lists> {
-        let fresh = hash_table::pages(PAGE).ok()?;
+        let Ok(fresh) = hash_table::pages(PAGE) else { return self.make_without_pages() };
         // Before Linux 4.14 a child gets the lists as they are.
         // SAFETY: our own page.
         unsafe { libc::madvise(fresh.cast(), PAGE, libc::MADV_WIPEONFORK) };
@@ -75,6 +77,38 @@ impl Heap {
                 // SAFETY: as above.
                 unsafe { winner.as_ref() }
             }
+        }
+    }
+}
+
+/// For when there is no page for them: blocks of the reserve must come back to it.
+static SPARE: Spare = Spare(Lists([const { Lock::new(Blocks::NONE) }; CLASSES]));
+
+struct Spare(Lists);
+
+// SAFETY: each list has its lock.
+unsafe impl Sync for Spare {}
+
+impl Heap {
+    /// A forked child sees these as they were, so that a handler empties them there. (A raw `clone`
+    /// runs none.)
+    #[cold]
+    fn make_without_pages(&self) -> Option<&Lists> {
+        unsafe extern "C" fn forget() {
+            let lists: *const Lists = &raw const SPARE.0;
+            // SAFETY: the only thread; zero bytes are unlocked, empty lists.
+            unsafe { lists.cast_mut().write_bytes(0, 1) };
+        }
+        let spare = (&raw const SPARE.0).cast_mut();
+        let order = (Ordering::AcqRel, Ordering::Acquire);
+        match self.0.compare_exchange(null_mut(), spare, order.0, order.1) {
+            Ok(_) => {
+                // SAFETY: a function of ours that stays.
+                unsafe { libc::pthread_atfork(None, None, Some(forget)) };
+                Some(&SPARE.0)
+            }
+            // SAFETY: made once, never freed.
+            Err(winner) => unsafe { winner.as_ref() },
         }
     }
 }
@@ -99,7 +133,7 @@ fn in_pages(size: usize) -> usize {
 
 /// Pages of its own in another size. Null: the kernel has no room.
 unsafe fn moved(block: *mut u8, old: usize, new: usize) -> *mut u8 {
-    if new > old && !pages_granted() {
+    if new > old && !(pages_granted(Site::Pages) && block_granted()) {
         return null_mut();
     }
     // SAFETY: a mapping of our own.
@@ -108,13 +142,18 @@ unsafe fn moved(block: *mut u8, old: usize, new: usize) -> *mut u8 {
 }
 
 impl Blocks {
+    const NONE: Blocks = Blocks { free: null_mut(), next: 0, end: 0 };
+
     #[inline]
-    fn take(&mut self, size: usize) -> *mut u8 {
+    fn take(&mut self, size: usize, granted: bool) -> *mut u8 {
         if !self.free.is_null() {
             let block = self.free;
             // SAFETY: it was put there by `give`.
             self.free = unsafe { (*block).next };
             return block.cast();
+        }
+        if !granted {
+            return reserve::take(size);
         }
         if self.next == self.end {
             let piece = PIECE.max(16 * size);
@@ -139,16 +178,18 @@ impl Blocks {
 // from the start of a page, and nobody asks for more than a page's alignment.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if layout.align() > PAGE {
+        let granted = block_granted();
+        if layout.align() > PAGE || !granted && may_fail() {
             return null_mut();
         }
         match class(layout) {
             None => {
                 let bytes = in_pages(layout.size());
-                hash_table::pages(bytes).unwrap_or_else(|_| reserve::take(bytes))
+                let pages = if granted { hash_table::pages(bytes).ok() } else { None };
+                pages.unwrap_or_else(|| reserve::take(bytes))
             }
             Some(class) => match self.lists() {
-                Some(lists) => lists.0[class].lock().take(LEAST << class),
+                Some(lists) => lists.0[class].lock().take(LEAST << class, granted),
                 None => reserve::take(LEAST << class),
             },
         }

@@ -47,6 +47,7 @@ pub fn real_dlvsym() -> usize {
 pub unsafe fn dlsym(handle: *mut c_void, name: &CStr) -> *mut c_void {
     match real_dlsym() {
         0 => core::ptr::null_mut(),
+        // SAFETY: the C library's function of that name; the arguments are as the caller promises.
         real => unsafe { core::mem::transmute::<usize, Dlsym>(real)(handle, name.as_ptr()) },
     }
 }
@@ -58,6 +59,7 @@ pub unsafe fn dlsym(handle: *mut c_void, name: &CStr) -> *mut c_void {
 pub unsafe fn dlvsym(handle: *mut c_void, name: &CStr, version: *const c_char) -> *mut c_void {
     match real_dlvsym() {
         0 => core::ptr::null_mut(),
+        // SAFETY: the C library's function of that name; the arguments are as the caller promises.
         real => unsafe {
             core::mem::transmute::<usize, Dlvsym>(real)(handle, name.as_ptr(), version)
         },
@@ -78,6 +80,7 @@ pub fn real_dlmopen() -> usize {
 pub fn dlopen(name: &CStr, flags: c_int) -> *mut c_void {
     let handle = match real_dlopen() {
         0 => core::ptr::null_mut(),
+        // SAFETY: the C library's function of that name, with a C string.
         real => unsafe { core::mem::transmute::<usize, Dlopen>(real)(name.as_ptr(), flags) },
     };
     if handle.is_null() {
@@ -88,6 +91,7 @@ pub fn dlopen(name: &CStr, flags: c_int) -> *mut c_void {
 
 /// Takes back the error text of a look-up of ours that failed: one that succeeds does.
 pub fn clear_error() {
+    // SAFETY: a handle that is always valid.
     unsafe { dlsym(libc::RTLD_DEFAULT, c"dlsym") };
 }
 

@@ -1,19 +1,21 @@
 //! A short lock of our own: spin a little, then sleep on a futex. It never allocates and knows
 //! nothing of the program's threads. Never held across a driver call, dlopen or dlsym.
 
+use crate::runtime::atomics::{AtomicU32, Ordering, spin_loop};
+use crate::runtime::futex;
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
 
 /// Turns of the spin before the thread sleeps: about a microsecond, longer than any section here.
-const SPINS: u32 = 200;
+const SPINS: u32 = if cfg!(loom) { 1 } else { 200 };
 
 /// The longest sleep. Unlocking is a plain store, with no fence before it looks for sleepers; one
 /// that it misses wakes up by itself.
-const SLEEP_NS: i64 = 200_000;
+const LONGEST_SLEEP: Duration = Duration::from_micros(200);
 
 pub struct Lock<T> {
     state: AtomicU32,
@@ -23,10 +25,22 @@ pub struct Lock<T> {
 
 // SAFETY: the value is reached only through a guard, of which there is one at a time.
 unsafe impl<T: Send> Sync for Lock<T> {}
+// SAFETY: as above; the lock owns its value.
 unsafe impl<T: Send> Send for Lock<T> {}
 
 impl<T> Lock<T> {
+    #[cfg(not(loom))]
     pub const fn new(value: T) -> Self {
+        Lock {
+            state: AtomicU32::new(FREE),
+            sleepers: AtomicU32::new(0),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// The model's atomics are not made at compile time.
+    #[cfg(loom)]
+    pub fn new(value: T) -> Self {
         Lock {
             state: AtomicU32::new(FREE),
             sleepers: AtomicU32::new(0),
@@ -59,29 +73,13 @@ impl<T> Lock<T> {
             if self.state.load(Ordering::Relaxed) == FREE && self.take() {
                 return;
             }
-            std::hint::spin_loop();
+            spin_loop();
         }
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         while !self.take() {
-            futex(&self.state, libc::FUTEX_WAIT, HELD);
+            futex::wait(&self.state, HELD, LONGEST_SLEEP);
         }
         self.sleepers.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-#[cold]
-fn futex(word: &AtomicU32, operation: i32, value: u32) {
-    let longest = libc::timespec { tv_sec: 0, tv_nsec: SLEEP_NS };
-    // SAFETY: the word outlives the call; a wrong value or a signal only returns early.
-    // errno is the program's: entry saves and restores it around each hook.
-    unsafe {
-        libc::syscall(
-            libc::SYS_futex,
-            word.as_ptr(),
-            operation | libc::FUTEX_PRIVATE_FLAG,
-            value,
-            &raw const longest,
-        );
     }
 }
 
@@ -111,12 +109,12 @@ impl<T> Drop for Guard<'_, T> {
     fn drop(&mut self) {
         self.lock.state.store(FREE, Ordering::Release);
         if self.lock.sleepers.load(Ordering::Relaxed) != 0 {
-            futex(&self.lock.state, libc::FUTEX_WAKE, 1);
+            futex::wake_one(&self.lock.state);
         }
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -93,13 +93,16 @@ impl Loaded {
     /// # Safety
     /// It is still loaded: the caller runs in it, or was called from it.
     pub unsafe fn object(&self) -> Object {
+        // SAFETY: the loader's record of a library that is loaded, as the caller promises.
         unsafe { Object::of_handle(self.link_map) }
     }
 
     /// # Safety
     /// As for [`Loaded::object`].
     pub unsafe fn headers(&self) -> Headers {
-        let mut headers = Headers { base: unsafe { self.object().base() }, ..Headers::default() };
+        // SAFETY: as the caller promises.
+        let base = unsafe { self.object() }.base();
+        let mut headers = Headers { base, ..Headers::default() };
         // SAFETY: the first page of a mapping.
         let header = unsafe { &*(self.start as *const libc::Elf64_Ehdr) };
         let table = self.start + header.e_phoff as usize;
@@ -113,6 +116,7 @@ impl Loaded {
         };
         for segment in table.iter().filter(|segment| segment.p_type == libc::PT_LOAD) {
             let start = headers.base.wrapping_add(segment.p_vaddr as usize);
+            #[allow(clippy::disallowed_methods)] // a few for each library
             headers.segments.push(start..start.saturating_add(segment.p_memsz as usize));
         }
         for notes in table.iter().filter(|segment| segment.p_type == libc::PT_NOTE) {

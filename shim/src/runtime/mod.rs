@@ -1,6 +1,7 @@
 //! What the library needs of its own inside a process that is not its own: memory, locks, the
 //! clock, the loader, stderr. Nothing here knows CUDA or the trace.
 
+pub mod atomics;
 pub mod bytes;
 pub mod clock;
 pub mod directory;
@@ -8,7 +9,8 @@ pub mod elf;
 pub mod errno;
 pub mod escapes;
 pub mod fallible;
-pub mod fixed_hash;
+pub mod fallible_map;
+pub mod faults;
 pub mod futex;
 pub mod handle_set;
 pub mod hash_table;
@@ -24,6 +26,7 @@ pub mod reserve;
 pub mod secure_dir;
 pub mod segment;
 pub mod sharded_counter;
+pub mod sorted_map;
 pub mod stack_bounds;
 pub mod stack_pages;
 pub mod stderr;

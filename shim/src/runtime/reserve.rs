@@ -7,7 +7,7 @@
 use crate::runtime::fallible;
 use std::cell::UnsafeCell;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 const BYTES: usize = 2 << 20;
 /// For frees, contexts and whatever else must be followed to the end.
@@ -23,6 +23,8 @@ struct Reserve {
 unsafe impl Sync for Reserve {}
 
 static RESERVE: Reserve = Reserve::new();
+/// Something of ours got no memory.
+static RAN_OUT: AtomicBool = AtomicBool::new(false);
 
 impl Reserve {
     const fn new() -> Reserve {
@@ -60,8 +62,17 @@ impl Reserve {
 pub fn take(bytes: usize) -> *mut u8 {
     match fallible::may_fail() {
         true => null_mut(),
-        false => RESERVE.take(bytes),
+        false => {
+            ran_out();
+            RESERVE.take(bytes)
+        }
     }
+}
+
+/// Something that we keep could not grow: the recording ends as if the reserve were used.
+#[cold]
+pub fn ran_out() {
+    RAN_OUT.store(true, Relaxed);
 }
 
 #[inline]
@@ -69,10 +80,10 @@ pub fn has(block: *const u8) -> bool {
     RESERVE.has(block)
 }
 
-/// The kernel has once refused us memory that we could not do without.
+/// The kernel has once refused us memory for something that we keep.
 #[inline]
 pub fn is_used() -> bool {
-    RESERVE.taken.load(Relaxed) != 0
+    RAN_OUT.load(Relaxed)
 }
 
 /// Requests for more memory are better refused, or passed on without us.

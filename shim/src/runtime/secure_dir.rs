@@ -1,6 +1,7 @@
 //! Places for pages that only this user may change: a cap could be anybody's otherwise, and a store
 //! into a page could wait for a disk.
 
+use crate::runtime::fallible::TryPush;
 use std::ffi::{CStr, CString};
 use std::fmt;
 use vramtrace_format::size::Bytes;
@@ -133,7 +134,7 @@ pub fn names(directory: i32) -> Result<Vec<CString>, Wrong> {
             let (entry, next) = rest.split_at(u16::from_ne_bytes([*low, *high]).into());
             let name = CStr::from_bytes_until_nul(&entry[NAME_AT..]).unwrap_or_default();
             if name != c"." && name != c".." {
-                names.push(name.into());
+                names.try_push(name.into()).map_err(|_| Wrong::Errno(libc::ENOMEM))?;
             }
             rest = next;
         }

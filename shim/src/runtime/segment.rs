@@ -7,6 +7,7 @@
 //!
 //! The system is called directly: other libraries watch `shmat` and run code of theirs in it.
 
+use crate::runtime::faults::{Site, pages_granted};
 use crate::runtime::secure_dir::{Wrong, errno};
 use libc::{SYS_shmat, SYS_shmctl, SYS_shmdt, SYS_shmget};
 use std::sync::atomic::AtomicU64;
@@ -22,6 +23,9 @@ impl<const WORDS: usize> Segment<WORDS> {
 
     /// A fresh one, all zeros, for this user alone.
     pub fn create() -> Result<Segment<WORDS>, Wrong> {
+        if !pages_granted(Site::Segment) {
+            return Err(Wrong::Errno(libc::ENOSPC));
+        }
         let flags = libc::IPC_CREAT | 0o600;
         // SAFETY: a plain call; the segment is nobody's yet.
         let id = unsafe { libc::syscall(SYS_shmget, libc::IPC_PRIVATE, Self::BYTES, flags) };
@@ -55,6 +59,9 @@ impl<const WORDS: usize> Segment<WORDS> {
     }
 
     fn attached(id: i32) -> Result<Segment<WORDS>, Wrong> {
+        if !pages_granted(Site::Segment) {
+            return Err(Wrong::Errno(libc::ENOMEM));
+        }
         // SAFETY: the kernel chooses the place. A segment is never shorter than it was made.
         unsafe {
             match libc::syscall(SYS_shmat, id, 0, 0) {

@@ -79,6 +79,7 @@ fn host() -> OsString {
         let mut names: libc::utsname = std::mem::zeroed();
         libc::uname(&mut names);
         let bytes = names.nodename.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8);
+        #[allow(clippy::disallowed_methods)] // a host name is short
         OsString::from_vec(bytes.collect())
     }
 }

@@ -6,6 +6,7 @@
 use super::TraceWriter;
 use super::identity::Identity;
 use crate::runtime::directory;
+use crate::runtime::faults::{Site, pages_granted};
 use crate::runtime::log;
 use crate::runtime::secure_dir;
 use crate::runtime::segment::Segment;
@@ -144,6 +145,9 @@ fn memory() -> Option<(&'static Words, Option<i32>)> {
 fn private() -> Option<&'static Words> {
     let (access, flags) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    if !pages_granted(Site::Live) {
+        return None;
+    }
     // SAFETY: a fresh mapping, all zeros, which is never undone.
     unsafe {
         match libc::mmap(std::ptr::null_mut(), LIVE_BYTES, access, flags, -1, 0) {
@@ -189,6 +193,7 @@ fn places(runtime: Option<&Path>) -> Vec<PathBuf> {
     let user = unsafe { libc::geteuid() };
     let shared = PathBuf::from(format!("/dev/shm/vramtrace-{user}"));
     let own = runtime.filter(|directory| is_closed_to_others(directory, user));
+    #[allow(clippy::disallowed_methods)] // two at most
     own.map(|directory| directory.join("vramtrace")).into_iter().chain([shared]).collect()
 }
 

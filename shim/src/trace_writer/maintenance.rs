@@ -28,6 +28,8 @@ pub trait ProcessView {
     fn live_device(&self, counters: &Counters) -> LiveDevice;
     /// The limits in force for a device, if there are any.
     fn limits(&self, device: DeviceId, emit: &mut dyn FnMut(&Event));
+    /// What the recorder took so far of the program's time and of its different stacks.
+    fn cost(&self) -> Cost;
     /// A new window or checkpoint has begun, or the process ends: what others say of memory is
     /// due, now or at their next call.
     fn others(&self, end: bool, emit: &mut dyn FnMut(&Event));
@@ -40,6 +42,17 @@ pub trait ProcessView {
         budget: usize,
         emit: &mut dyn FnMut(&Event),
     ) -> bool;
+}
+
+/// What the hooks cost, by a sample of their calls.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Cost {
+    /// Calls of the sample, and their time without the driver's.
+    pub calls: u64,
+    pub ns: u64,
+    /// It is of one call in so many.
+    pub one_of: u64,
+    pub stacks: u64,
 }
 
 pub struct Maintenance {
@@ -164,6 +177,7 @@ impl TraceWriter {
 
     /// `end`: the process ends; what is due later is done now.
     #[cold]
+    #[allow(clippy::disallowed_methods)] // lists of one for each device at most
     pub fn maintain(&self, view: &impl ProcessView, end: bool) {
         let Some(mut maintenance) = self.maintenance.try_lock() else { return };
         let now_ns = self.clock.now_ns();
@@ -271,6 +285,9 @@ impl TraceWriter {
             view.limits(DeviceId(one.device), &mut |event| self.record(event));
         }
         let Some(trace) = self.trace() else { return };
+        let Cost { calls, ns, one_of, stacks } = view.cost();
+        let bytes = trace.appended_bytes();
+        self.record(&Event::RecorderCost { calls, ns, one_of, bytes, stacks });
         let lost = trace.with_retention(|retention| {
             for one in counters {
                 retention.peak(DeviceId(one.device), one.peak, sequence);

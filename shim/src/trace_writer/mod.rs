@@ -26,9 +26,11 @@ use crate::driver::depth::inside;
 use crate::driver::functions::driver;
 use crate::model::ledger::Sink;
 use crate::runtime::clock::{self, ProcessClock};
+use crate::runtime::fallible::TryPush;
 use crate::runtime::lock::Lock;
 use crate::runtime::log;
 use crate::runtime::own_stack;
+use crate::runtime::reserve;
 use crate::runtime::thread_slot;
 use crate::trace_writer::maintenance::Maintenance;
 use failure::Failure;
@@ -389,8 +391,10 @@ impl DefinitionSink for TraceWriter {
         if self.state.load(Ordering::Acquire) == UNOPENED {
             let mut pending = self.pending.lock();
             if self.state.load(Ordering::Acquire) == UNOPENED {
-                if pending.definitions.len() < PENDING_MOST {
-                    pending.definitions.push(definition.clone());
+                if pending.definitions.len() < PENDING_MOST
+                    && pending.definitions.try_push(definition.clone()).is_err()
+                {
+                    reserve::ran_out();
                 }
                 return Some(DefinitionLocation::Early);
             }

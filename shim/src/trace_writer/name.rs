@@ -1,5 +1,6 @@
 //! The name of the trace file: `VRAMTRACE_OUT` with its codes replaced, and the directories on
 //! the way to it.
+#![allow(clippy::disallowed_methods)] // once, before the trace is opened
 
 use super::identity::Identity;
 use crate::config::Out;

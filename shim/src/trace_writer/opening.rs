@@ -7,9 +7,11 @@ use super::{PENDING_MOST, Pending, RUNNING, SILENT, TOTALS, TraceWriter, UNOPENE
 use crate::config::Out;
 use crate::driver::api::Api;
 use crate::runtime::clock;
+use crate::runtime::fallible::TryPush;
 use crate::runtime::lock::Guard;
 use crate::runtime::log;
 use crate::runtime::own_stack;
+use crate::runtime::reserve;
 use crate::runtime::uncancelled::uncancelled;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -36,8 +38,10 @@ impl TraceWriter {
                 drop(pending);
                 return self.state.load(Ordering::Acquire) == RUNNING;
             }
-            if pending.events.len() < PENDING_MOST {
-                pending.events.push((time_ns, thread, *event));
+            if pending.events.len() < PENDING_MOST
+                && pending.events.try_push((time_ns, thread, *event)).is_err()
+            {
+                reserve::ran_out();
             }
             return false;
         }

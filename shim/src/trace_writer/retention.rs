@@ -5,6 +5,8 @@
 //! their place is used again: the file does not grow beyond the limit.
 
 use super::failure::Failure;
+use crate::runtime::fallible::{MakeRoom, TryPush};
+use crate::runtime::hash_table::NoMemory;
 use vramtrace_format::{DeviceId, HEADER_BYTES, SLOT, StopReason, WindowKind};
 
 /// An event window that has not been erased.
@@ -64,11 +66,21 @@ impl Retention {
         }
     }
 
+    /// For one more window, mark and peak: the lists are short, and are asked for together.
+    pub fn make_list_room(&mut self) -> Result<(), NoMemory> {
+        self.windows.make_room()?;
+        self.marks.make_room()?;
+        self.peaks.make_room()?;
+        self.lost.make_room()
+    }
+
     /// A window was put into the file.
     pub fn placed(&mut self, kind: WindowKind, sequence: u64, slot: u32, slots: u16) {
         self.used += u64::from(slots) * SLOT as u64;
         if kind == WindowKind::Events && self.limit.is_some() {
-            self.windows.push(Placed { sequence, slot, slots, complete: false });
+            // There is room; without it the window would never be erased.
+            let placed = Placed { sequence, slot, slots, complete: false };
+            let _ = self.windows.try_push(placed);
         }
     }
 
@@ -156,7 +168,7 @@ impl Retention {
         let kept = self.peaks.iter_mut().filter(|peak| !peak.dropped);
         let Some(lowest) = kept.min_by_key(|peak| peak.bytes) else { return false };
         lowest.dropped = true;
-        self.lost.push(lowest.device);
+        let _ = self.lost.try_push(lowest.device);
         true
     }
 
@@ -167,7 +179,7 @@ impl Retention {
 
     /// A checkpoint begins in this window (or later).
     pub fn checkpoint_begins(&mut self, sequence: u64) {
-        self.marks.push(Mark { begin: sequence, end: None });
+        let _ = self.marks.try_push(Mark { begin: sequence, end: None });
     }
 
     /// It is complete with this window (or earlier).
@@ -183,11 +195,12 @@ impl Retention {
     /// The device's highest peak so far, as read while this window was being filled.
     pub fn peak(&mut self, device: DeviceId, bytes: u64, sequence: u64) {
         let known = self.peaks.iter().position(|peak| peak.device == device);
-        let at = known.unwrap_or_else(|| {
-            let fresh = Peak { device, bytes: 0, looked: 0, from: 0, to: 0, dropped: false };
-            self.peaks.push(fresh);
-            self.peaks.len() - 1
-        });
+        let fresh = Peak { device, bytes: 0, looked: 0, from: 0, to: 0, dropped: false };
+        let at = match known {
+            Some(at) => at,
+            None if self.peaks.try_push(fresh).is_ok() => self.peaks.len() - 1,
+            None => return,
+        };
         let looked = self.peaks[at].looked;
         self.peaks[at].looked = sequence;
         if bytes <= self.peaks[at].bytes {

@@ -1,5 +1,7 @@
 //! Which slots of the trace's grid are taken: new ones at the end, and those of erased windows.
 
+use crate::runtime::fallible::MakeRoom;
+use crate::runtime::hash_table::NoMemory;
 use std::ops::Range;
 
 #[derive(Default)]
@@ -10,6 +12,11 @@ pub struct Slots {
 }
 
 impl Slots {
+    /// For one more range, before a window is placed or erased.
+    pub fn make_room(&mut self) -> Result<(), NoMemory> {
+        self.free.make_room()
+    }
+
     /// So many slots in a row: of the shortest free range that has as many, else at the end.
     pub fn take(&mut self, count: u16) -> u32 {
         let count = u32::from(count);
@@ -34,9 +41,13 @@ impl Slots {
         if self.free.get(at).is_some_and(|next| next.start == freed.end) {
             freed.end = self.free.remove(at).end;
         }
+        // There is room for another range: `make_room` comes before.
+        let has_room = self.free.make_room().is_ok();
         match at.checked_sub(1).map(|before| &mut self.free[before]) {
             Some(before) if before.end == freed.start => before.end = freed.end,
-            _ => self.free.insert(at, freed),
+            #[allow(clippy::disallowed_methods)]
+            _ if has_room => self.free.insert(at, freed),
+            _ => {}
         }
     }
 }

@@ -7,6 +7,8 @@
 
 use super::descriptor::{Descriptor, allocate, within_limit, write};
 use super::failure::{Failure, errno};
+use crate::runtime::fallible::TryPush;
+use crate::runtime::faults::{Site, pages_granted};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -87,7 +89,8 @@ impl Tail {
         // SAFETY: our mapping, aligned to a page. What comes before a kill must come in order: no
         // window, then other contents.
         unsafe { &*memory.cast::<AtomicU64>() }.store(0, Ordering::SeqCst);
-        self.free.push(Range { memory, bytes });
+        // Without memory for it the range is used no more: the tail grows instead.
+        let _ = self.free.try_push(Range { memory, bytes });
     }
 
     /// The name goes; what is mapped stays.
@@ -113,6 +116,9 @@ impl Tail {
 
 fn map(number: i32, offset: u64, bytes: usize) -> Result<*mut u8, Failure> {
     let access = libc::PROT_READ | libc::PROT_WRITE;
+    if !pages_granted(Site::Tail) {
+        return Err(Failure { reason: StopReason::MapFailed, errno: libc::ENOMEM });
+    }
     // SAFETY: a fresh mapping; touches nothing that exists.
     unsafe {
         let shared = libc::MAP_SHARED;

@@ -9,7 +9,8 @@ use super::failure::Failure;
 use super::file::File;
 use super::slots::Slots;
 use super::tail::Tail;
-use crate::runtime::hash_table;
+use crate::runtime::fallible::{MakeRoom, TryPush, list_of};
+use crate::runtime::hash_table::{self, NoMemory};
 use crate::runtime::lock::{Guard, Lock};
 use crate::trace_writer::retention::Retention;
 use std::path::Path;
@@ -17,8 +18,8 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use vramtrace_format::window::WINDOW_HEADER;
 use vramtrace_format::{
-    Appended, Define, Definition, Event, Header, Lookup, SLOT, StopReason, ThreadId, WindowHeader,
-    WindowKind, WindowWriter, slot_offset,
+    Appended, Define, Definition, Event, HEADER_BYTES, Header, Lookup, SLOT, StopReason, ThreadId,
+    WindowHeader, WindowKind, WindowWriter, slot_offset,
 };
 
 /// Event windows of one slot at the start, so that a short run leaves a small file.
@@ -96,11 +97,25 @@ struct Grid {
     definitions: Vec<u32>,
     /// Next sequence of event and definition windows.
     sequences: [u64; 2],
+    /// Bytes of records in windows that are complete and in the trace.
+    retired_bytes: u64,
     /// Windows of which not all is in the trace.
     open: Vec<&'static Window>,
     tail: Option<Tail>,
     pub retention: Retention,
 }
+
+impl Grid {
+    /// For one more window, in all lists.
+    fn make_room(&mut self) -> Result<(), NoMemory> {
+        self.slots.make_room()?;
+        self.definitions.make_room()?;
+        self.open.make_room()?;
+        self.retention.make_list_room()
+    }
+}
+
+const NO_MEMORY: Failure = Failure { reason: StopReason::MapFailed, errno: libc::ENOMEM };
 
 pub struct Trace {
     file: File,
@@ -156,6 +171,7 @@ impl Trace {
             slots: Slots::default(),
             definitions: Vec::new(),
             sequences: [0; 2],
+            retired_bytes: 0,
             open: Vec::new(),
             tail,
             retention: Retention::new(limit),
@@ -205,6 +221,13 @@ impl Trace {
     /// Bytes of event windows begun so far.
     pub fn event_bytes(&self) -> u64 {
         self.event_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of records so far, and of the headers that they stand behind.
+    pub fn appended_bytes(&self) -> u64 {
+        let grid = self.grid.lock();
+        let open: usize = grid.open.iter().map(|window| window.writer.published()).sum();
+        HEADER_BYTES as u64 + grid.retired_bytes + open as u64
     }
 
     /// The limit's bookkeeping, for a while.
@@ -273,7 +296,8 @@ impl Trace {
             let mut grid = self.grid.lock();
             // What cannot be written is not found, no more.
             let _ = self.store_open(&mut grid);
-            grid.definitions.clone()
+            let definitions = grid.definitions.iter().copied();
+            list_of(grid.definitions.len(), definitions).unwrap_or_default()
         };
         let mut read = |offset, bytes: &mut [u8]| self.file.read(bytes, offset).is_ok();
         work(&mut Lookup::new(&slots, &mut read));
@@ -461,6 +485,7 @@ impl Trace {
             }
             self.store(window)?;
             grid.open.remove(at);
+            grid.retired_bytes += window.writer.published() as u64;
             window.release(&mut grid.tail);
             let header = window.writer.header();
             grid.retention.complete(header.kind, header.sequence);
@@ -508,6 +533,7 @@ fn new_window(
     now_ns: u64,
 ) -> Result<*mut Window, Failure> {
     let bytes = slots as usize * SLOT;
+    grid.make_room().map_err(|NoMemory| NO_MEMORY)?;
     let slot = grid.slots.take(slots);
     let got = file
         .reserve(slot_offset(u64::from(slot)), bytes as u64)
@@ -525,13 +551,13 @@ fn new_window(
     let writer = WindowWriter::begin(words, header);
     grid.retention.placed(kind, header.sequence, slot, slots);
     if kind == WindowKind::Definitions {
-        grid.definitions.push(slot);
+        let _ = grid.definitions.try_push(slot);
     }
     grid.sequences[lane] += 1;
     let (written, stored) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let made = Box::into_raw(Box::new(Window { writer, memory, bytes, in_tail, written, stored }));
     // SAFETY: never freed, and shared from here on.
-    grid.open.push(unsafe { &*made });
+    let _ = grid.open.try_push(unsafe { &*made });
     Ok(made)
 }
 
@@ -541,6 +567,5 @@ fn window_memory(tail: &mut Option<Tail>, bytes: usize) -> Result<(*mut u8, bool
     if let Some(Ok(memory)) = tail.as_mut().map(|tail| tail.take(bytes)) {
         return Ok((memory, true));
     }
-    let none = Failure { reason: StopReason::MapFailed, errno: libc::ENOMEM };
-    hash_table::pages(bytes).map(|memory| (memory, false)).map_err(|_| none)
+    hash_table::pages(bytes).map(|memory| (memory, false)).map_err(|NoMemory| NO_MEMORY)
 }

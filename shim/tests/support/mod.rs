@@ -1,6 +1,7 @@
 //! Builds the small C programs and runs commands with and without the preload.
 #![allow(dead_code)] // each test file uses its part
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
@@ -18,13 +19,25 @@ pub fn shim() -> PathBuf {
             .args(["build", "-q", "-p", "vramtrace-shim"])
             .env("CARGO_TARGET_DIR", place.join(".."));
         if place.ends_with("release") {
-            cargo.arg("--release");
+            cargo.args(["--release", "--features", "test-hooks"]);
         }
         let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
         place.join("libvramtrace.so")
     });
     path.clone()
+}
+
+/// Says why a test does not run here, as `testkit::skip` does: in the summary of `scripts/test.sh`, and
+/// with `CI=true` as a failure.
+#[track_caller]
+pub fn skip(why: &str) {
+    println!("SKIP {why}");
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("skipped");
+    let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
+    file.and_then(|mut file| writeln!(file, "{why}")).expect("a line in target/tmp/skipped");
+    let is_ci = std::env::var_os("CI").is_some_and(|value| value == "true");
+    assert!(!is_ci, "CI=true, and a test would be skipped: {why}");
 }
 
 /// An empty directory; kept after a failure.

@@ -43,6 +43,9 @@ pub struct ProcessFacts {
     pub live_is_known: bool,
     pub stopped: Option<Stopped>,
     pub events: u64,
+    /// What the recorder cost the process; absent in traces that do not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recorder: Option<RecorderFacts>,
     /// The moment of the figures below: the end, unless another was asked for.
     pub at_s: f64,
     pub devices: Vec<DeviceFacts>,
@@ -51,6 +54,20 @@ pub struct ProcessFacts {
     /// What makes it differ from the other processes of the run.
     pub odd: Option<String>,
     pub damage: Damage,
+}
+
+#[derive(Debug, Serialize)]
+pub struct RecorderFacts {
+    /// In its part of the calls, without the driver's: `timed_s` of `timed_calls`, one call in
+    /// `timed_one_of`; null where none was timed.
+    pub in_calls_s: Option<f64>,
+    pub timed_calls: u64,
+    pub timed_s: f64,
+    pub timed_one_of: u64,
+    /// Of records.
+    pub written_bytes: u64,
+    /// Different ones.
+    pub stacks: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -206,6 +223,14 @@ fn process_facts(process: &Process, odd: Option<String>, top: usize) -> ProcessF
             .as_ref()
             .map(|stop| Stopped { at_s: seconds(stop.time_ns), reason: wording::stop_text(stop) }),
         events: process.ending.events,
+        recorder: process.ending.recorder_cost.map(|cost| RecorderFacts {
+            in_calls_s: (cost.calls > 0).then(|| seconds(cost.in_hooks_ns())),
+            timed_calls: cost.calls,
+            timed_s: seconds(cost.ns),
+            timed_one_of: cost.one_of,
+            written_bytes: cost.bytes,
+            stacks: cost.stacks,
+        }),
         at_s: seconds(state.time_ns),
         devices: process.devices().map(|(id, d)| device_facts(process, id, d, top)).collect(),
         host_pinned: host_facts(&state.host_pinned),

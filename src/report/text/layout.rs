@@ -9,6 +9,9 @@ pub const WARN: Style = AnsiColor::Yellow.on_default();
 pub const BAD: Style = AnsiColor::Red.on_default().bold();
 pub const PLAIN: Style = Style::new();
 
+/// Columns of a report.
+pub const WIDTH: usize = 100;
+
 pub fn paint(style: Style, text: &str) -> String {
     match style == PLAIN || text.is_empty() {
         true => text.to_string(),
@@ -55,14 +58,15 @@ impl Table {
         self.rows.push(cells.collect());
     }
 
+    fn width(&self, column: usize) -> usize {
+        let cells = self.rows.iter().filter_map(|row| row.get(column));
+        cells.map(|(text, _)| text.chars().count()).max().unwrap_or(0)
+    }
+
     /// Lines that end in a newline, without spaces before it. A column that is empty everywhere
     /// takes no room.
     pub fn render(&self) -> String {
-        let width = |column: usize| {
-            let cells = self.rows.iter().filter_map(|row| row.get(column));
-            cells.map(|(text, _)| text.chars().count()).max().unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..self.sides.len()).map(width).collect();
+        let widths: Vec<usize> = (0..self.sides.len()).map(|column| self.width(column)).collect();
         let mut out = String::new();
         for row in &self.rows {
             let mut line = " ".repeat(self.indent);

@@ -4,15 +4,13 @@
 use vramtrace_format::physical::MIB;
 use vramtrace_format::{DeviceId, Kind};
 
-use super::layout::{BAD, BOLD, DIM, PLAIN, Table, WARN, paint};
+use super::layout::{BAD, BOLD, DIM, PLAIN, Table, WARN, WIDTH, paint};
 use super::options::ReportOptions;
 use super::{holders, oom, sum, torch};
 use crate::analysis::{Level, Moment, Process, largest};
-use crate::replay::{Certainty, DeviceState, KindSums};
+use crate::replay::{Certainty, DeviceState, KindSums, RecorderCost};
 use crate::report::wording;
 use crate::units::{clean, count, gib, seconds, several, shorten, size};
-
-const WIDTH: usize = 100;
 
 pub fn details(process: &Process, shown: ReportOptions) -> String {
     let mut out = head(process, shown);
@@ -67,6 +65,9 @@ fn head(process: &Process, shown: ReportOptions) -> String {
     let events = several(process.ending.events, "event");
     let (path, bytes) = (clean(&process.trace.to_string_lossy()), size(process.trace_bytes));
     table.row(["trace".into(), format!("{path} ({events}, {bytes})")]);
+    if let Some(cost) = process.ending.recorder_cost {
+        table.row(["recorder".into(), recorder(&cost, process.ending.last_ns)]);
+    }
     if shown.moment != Moment::End {
         let but = match process.curves.is_empty() {
             true => "",
@@ -78,6 +79,20 @@ fn head(process: &Process, shown: ReportOptions) -> String {
     }
     out.push_str(&table.render());
     out
+}
+
+/// What the recorder took for itself.
+fn recorder(cost: &RecorderCost, ran_ns: u64) -> String {
+    let hooks = match cost.in_hooks_ns() {
+        0 => "too few calls to time".to_string(),
+        ns => {
+            let share = ns as f64 * 100.0 / ran_ns.max(1) as f64;
+            let of =
+                if share < 1000.0 { format!(" ({share:.2} % of the time)") } else { String::new() };
+            format!("about {} in calls{of}", seconds(ns))
+        }
+    };
+    format!("{hooks}, {} written, {}", size(cost.bytes), several(cost.stacks, "stack"))
 }
 
 fn date(unix_ns: u64) -> impl std::fmt::Display {

@@ -18,7 +18,7 @@ fn runtime() -> Scratch {
     ));
     std::fs::create_dir_all(&path).unwrap();
     std::fs::set_permissions(&path, PermissionsExt::from_mode(0o700)).unwrap();
-    Scratch(path)
+    Scratch::at(path)
 }
 
 fn setup(runtime: &Scratch) -> Setup {

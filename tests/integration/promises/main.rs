@@ -12,6 +12,7 @@ mod neighbours;
 mod no_malloc;
 mod no_memory;
 mod process_exit;
+mod recorder_cost;
 mod sanitizers;
 mod shared_memory;
 mod sick_driver;

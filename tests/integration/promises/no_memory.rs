@@ -1,6 +1,7 @@
 //! Where the system gives no memory to us, the program does as it does without us: same output,
 //! same end. Recording ends, with one line. Under a cap it may be refused, cleanly.
 
+use std::time::Duration;
 use testkit::{Program, Run, Setup};
 
 /// The environment's variable that lets requests of ours fail, in builds with assertions.
@@ -48,6 +49,107 @@ fn each_request_of_ours_may_fail_under_a_cap() {
         assert!(ours.stdout.contains("-- context"), "{n}: {}", ours.stdout);
         assert!(ours.stderr.lines().all(|line| line.starts_with("vramtrace: ")), "{}", ours.stderr);
     }
+}
+
+/// Every number of a small program, failing alone and with all later ones. `STEP` of the heap's blocks:
+/// there are thousands; VRAMTRACE_EXHAUSTION=1 takes each.
+#[track_caller]
+fn exhausted(setup: Setup, variable: &str, step: u32, over: &str) {
+    let setup = setup.env("VRAMTRACE_OOM_REPORT", "off").arg("sites").arg(variable);
+    let setup = setup.arg(1).arg(100_000).arg(step).timeout(Duration::from_secs(600));
+    let run = Program::c("exhausted").run(if over.is_empty() { setup } else { setup.arg(over) });
+    assert_eq!(run.status, 0, "{}", run.stderr);
+    let value = |name: &str| {
+        let line = run.stdout.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|number| number.trim().parse().ok()).unwrap_or(0)
+    };
+    let (tried, noticed): (u32, u32) = (value("tried"), value("noticed"));
+    assert_eq!(run.stdout.lines().count(), 2, "{variable} {over}: {}", run.stdout);
+    assert!(noticed > 0 && tried > noticed, "the requests were ours: {}", run.stdout);
+}
+
+fn step(of: u32) -> u32 {
+    if std::env::var_os("VRAMTRACE_EXHAUSTION").is_some() { 1 } else { of }
+}
+
+#[test]
+fn each_block_and_each_mapping_may_fail() {
+    if !cfg!(debug_assertions) {
+        println!("SKIP: built without assertions");
+        return;
+    }
+    let preloaded = || Setup::simulated().preload();
+    exhausted(preloaded(), "VRAMTRACE_TEST_NO_PAGES", 1, "");
+    exhausted(preloaded(), "VRAMTRACE_TEST_NO_MEMORY", step(7), "");
+}
+
+/// The cap holds, whatever fails.
+#[test]
+fn each_block_and_each_mapping_may_fail_under_a_cap() {
+    if !cfg!(debug_assertions) {
+        println!("SKIP: built without assertions");
+        return;
+    }
+    let capped = || Setup::simulated().cap("2GiB");
+    exhausted(capped(), "VRAMTRACE_TEST_NO_PAGES", 1, "2048");
+    exhausted(capped(), "VRAMTRACE_TEST_NO_MEMORY", step(11), "2048");
+}
+
+/// Each place that asks the kernel for pages, failing alone whenever it asks.
+#[test]
+fn each_place_that_maps_may_fail() {
+    if !cfg!(debug_assertions) {
+        println!("SKIP: built without assertions");
+        return;
+    }
+    let bare = families(Setup::simulated());
+    for site in ["state", "tail", "live", "segment", "pages"] {
+        let ours = families(Setup::simulated().preload().env(FAIL, site));
+        same_as_bare(&bare, &ours, site);
+        let capped = families(Setup::simulated().cap("20GiB").env(FAIL, site));
+        assert_eq!(capped.status, 0, "{site}: {}", capped.stderr);
+        if ["state", "tail", "live", "segment"].contains(&site) {
+            // None of these is needed to count: the cap holds, and what fits is given.
+            assert_eq!(capped.stdout, families(Setup::simulated().cap("20GiB")).stdout, "{site}");
+        }
+    }
+    // A trace is recorded without a tail, and where the state's page is a word.
+    for site in ["state", "tail", "segment"] {
+        let run = families(Setup::simulated().preload().env(FAIL, site)).ok();
+        assert!(run.report()["processes"][0]["ended_in_order"].as_bool().unwrap(), "{site}");
+    }
+    // A group without shared memory cannot be shared: nothing is given, and why is said.
+    let group = Setup::simulated().preload().env("VRAMTRACE_CAP_GROUP", "no-segments");
+    let group = families(group.env("VRAMTRACE_CAP", "20GiB").env(FAIL, "segment"));
+    assert!(group.stderr.contains("a group needs shared memory"), "{}", group.stderr);
+    assert!(!group.stdout.contains("range"), "nothing was given: {}", group.stdout);
+}
+
+/// What has grown large when the memory ends: no table of ours ends the program. Without a cap all
+/// that is asked for is given, under a cap what cannot be counted is refused and the cap holds.
+#[test]
+fn nothing_that_has_grown_ends_the_program() {
+    if !cfg!(debug_assertions) {
+        println!("SKIP: built without assertions");
+        return;
+    }
+    const MANY: u32 = 6000;
+    let grown = |setup: Setup| {
+        let setup = setup.env("VRAMTRACE_OOM_REPORT", "off").arg("growth").arg(MANY);
+        Program::c("exhausted").run(setup)
+    };
+    let bare = grown(Setup::simulated()).ok();
+    same_as_bare(&bare, &grown(Setup::simulated().preload()), "growth");
+    let off = grown(Setup::simulated().preload().env("VRAMTRACE_OUT", "off")).ok();
+    assert_eq!(off.stdout, bare.stdout);
+
+    let setup = Setup::simulated().cap("20GiB").env("VRAMTRACE_OOM_REPORT", "off");
+    let capped = Program::c("exhausted").run(setup.arg("growth").arg(MANY).arg("20480")).ok();
+    let refused: Vec<&str> =
+        capped.stdout.lines().filter(|line| line.contains("of result 2")).collect();
+    assert!(!refused.is_empty(), "what cannot be counted is not given: {}", capped.stdout);
+    assert!(capped.stdout.contains("TAKE(&none, over) = 2"), "{}", capped.stdout);
+    assert!(capped.stdout.contains("ended, 0 not"), "{}", capped.stdout);
 }
 
 /// Over a driver that needs no memory. `maps` takes seconds where a process may have very many.

@@ -34,6 +34,17 @@ fn an_nvml_that_hangs_stops_nobody_and_is_named_once() {
     }
 }
 
+/// The thread that asks NVML is the parent's. A child makes none, asks nobody and waits for nobody.
+#[test]
+fn a_child_of_a_process_whose_nvml_hangs_does_not_hang() {
+    for hangs in ["hangs:0", "hangs:5"] {
+        let setup = how("forks").env("VRAMTRACE_SIM_NVML", hangs);
+        let ours = as_bare(setup.timeout(Duration::from_secs(60)), |setup| setup.cap("8GiB"));
+        assert_eq!(ours.stdout.matches("ended with 0\n").count(), 20, "{}", ours.stdout);
+        assert!(ours.stderr.lines().count() <= 1, "{hangs}: {}", ours.stderr);
+    }
+}
+
 /// What contexts took was seen before, and counts on.
 #[test]
 fn what_was_counted_stays_counted_when_nvml_falls_silent() {

@@ -13,3 +13,4 @@ mod recorded_demo;
 mod report;
 mod stacks_export;
 mod timeline_export;
+mod verify;

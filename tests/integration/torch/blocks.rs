@@ -14,7 +14,8 @@ use vramtrace_format::{
 
 fn setup(mode: &str) -> Setup {
     let library = libraries().join("libc10_cuda.so");
-    Setup::simulated().devices("2x24GiB").arg(library.display()).arg(mode)
+    // Its blocks overlap, or lie where no memory is, and its totals are made up.
+    Setup::simulated().devices("2x24GiB").arg(library.display()).arg(mode).contradicts()
 }
 
 /// What a trace says of blocks, in order; and where its sites are.
@@ -296,6 +297,7 @@ fn stacks(trace: &Path) -> HashMap<u64, (StackFlags, Vec<String>, Vec<String>)> 
 fn python_blocks(python: &Path, tensors: &str) -> (Vec<serde_json::Value>, PathBuf, Run) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/torch_blocks.py");
     let setup = Setup::simulated()
+        .contradicts()
         .preload()
         .env("VRAMTRACE_STACKS", "native,python")
         .env("VRAMTRACE_TENSORS", tensors)

@@ -153,6 +153,7 @@ fn mixed() -> TraceBuilder {
 #[test]
 fn segments_pages_waiting_blocks_and_other_libraries_are_in_the_snapshot() {
     let scratch = Scratch::new();
+    scratch.contradicts();
     let path = scratch.0.join("mixed.vtrace");
     mixed().write(&path);
     let facts = facts(&export(&path));
@@ -239,6 +240,7 @@ fn a_snapshot_has_each_device_and_of_an_empty_trace_no_segment() {
 #[test]
 fn options_that_a_snapshot_has_not_are_refused() {
     let scratch = Scratch::new();
+    scratch.contradicts();
     let (one, two) = (scratch.0.join("one.vtrace"), scratch.0.join("two.vtrace"));
     mixed().write(&one);
     let mut other = mixed();

@@ -1,4 +1,4 @@
-//! Pythons that are installed, and what is said where something is not.
+//! Pythons that are installed.
 
 use std::path::{Path, PathBuf};
 
@@ -17,9 +17,4 @@ pub fn pythons() -> Vec<(u32, PathBuf)> {
         .collect();
     found.sort();
     found
-}
-
-/// Says why a test does not run here, so that a log shows it.
-pub fn skip(why: &str) {
-    eprintln!("SKIP {why}");
 }

@@ -1,12 +1,14 @@
 //! Temporary directories.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use crate::verify::violations;
 use crate::{reachable_directory, temporary};
 
 /// A fresh directory under cargo's own temporary directory; kept after a failure, for the reader.
-pub struct Scratch(pub PathBuf);
+/// The traces that are in it at the end must hold (`vramtrace verify`).
+pub struct Scratch(pub PathBuf, AtomicBool);
 
 impl Scratch {
     pub fn new() -> Scratch {
@@ -23,7 +25,17 @@ impl Scratch {
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
         let dir = place.join(format!("run-{}-{n}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
-        Scratch(dir)
+        Scratch::at(dir)
+    }
+
+    /// A directory that the test made.
+    pub fn at(path: PathBuf) -> Scratch {
+        Scratch(path, AtomicBool::new(true))
+    }
+
+    /// Its traces contradict themselves on purpose: the program gave figures that are not so.
+    pub fn contradicts(&self) {
+        self.1.store(false, Ordering::Relaxed);
     }
 
     pub fn traces(&self) -> Vec<PathBuf> {
@@ -45,8 +57,14 @@ impl Default for Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        if !std::thread::panicking() {
-            let _ = std::fs::remove_dir_all(&self.0);
+        if std::thread::panicking() {
+            return;
         }
+        if self.1.load(Ordering::Relaxed)
+            && let Some(violations) = violations(&self.0)
+        {
+            panic!("vramtrace verify: {violations}");
+        }
+        let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -20,6 +20,7 @@ pub struct Setup {
     cwd: Option<PathBuf>,
     pub(crate) timeout: Option<Duration>,
     user: Option<u32>,
+    contradicts: bool,
 }
 
 impl Setup {
@@ -76,9 +77,19 @@ impl Setup {
         self
     }
 
+    /// The program tells the recorder what is not so: see [`Scratch::contradicts`].
+    pub fn contradicts(mut self) -> Setup {
+        self.contradicts = true;
+        self
+    }
+
     /// Where a run of this setup has its files.
     pub fn scratch(&self) -> Scratch {
-        if self.user.is_some() { Scratch::reachable() } else { Scratch::new() }
+        let scratch = if self.user.is_some() { Scratch::reachable() } else { Scratch::new() };
+        if self.contradicts {
+            scratch.contradicts();
+        }
+        scratch
     }
 
     pub fn command(&self, program: &Path, scratch: &Scratch) -> Command {

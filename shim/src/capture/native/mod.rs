@@ -14,6 +14,7 @@
 pub mod rules;
 pub mod tables;
 
+use crate::runtime::fallible::MakeRoom;
 use crate::runtime::mapped_modules;
 use crate::runtime::mapped_modules::{Loaded, Mark, Met};
 use rules::{Rule, Rules, State, UnwindStep};
@@ -225,8 +226,12 @@ impl Walker {
         // SAFETY: a function of it is on this thread's stack.
         let headers = unsafe { loaded.headers() };
         let tables = loaded.unwind_data(&headers).and_then(Tables::of);
+        if self.known.make_room().is_err() {
+            return NOWHERE;
+        }
         let at = self.known.partition_point(|known| known.loaded.start < range.start);
         let mark = headers.mark();
+        #[allow(clippy::disallowed_methods)] // there is room
         self.known.insert(at, Known { loaded, mark, tables, seen: self.walk });
         met(Met::Library(&loaded, &headers));
         range

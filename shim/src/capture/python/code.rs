@@ -126,6 +126,7 @@ fn text(memory: &impl Memory, layout: &Layout, text: usize) -> Option<String> {
     let bytes = memory.bytes(at, kept * width, TEXT_MOST)?;
     let number = |bytes: &[u8]| bytes.iter().rev().fold(0u32, |n, byte| n << 8 | u32::from(*byte));
     let character = |bytes| char::from_u32(number(bytes)).unwrap_or(char::REPLACEMENT_CHARACTER);
+    #[allow(clippy::disallowed_methods)] // as long as `bytes`, which has a limit
     Some(bytes.chunks_exact(width).map(character).collect())
 }
 

@@ -1,6 +1,7 @@
 //! How a walk reads memory: plainly, or, while it is not yet sure of what it reads, through the
 //! kernel, which answers where a plain load would fault.
 
+use crate::runtime::fallible::list_of;
 use std::ffi::c_void;
 
 pub trait Memory {
@@ -27,6 +28,7 @@ pub trait Memory {
         if length > most {
             return None;
         }
+        #[allow(clippy::disallowed_methods)] // of the self-test
         (0..length).map(|n| self.byte(at + n)).collect()
     }
 }
@@ -50,7 +52,8 @@ impl Memory for Plain {
             return None;
         }
         // SAFETY: as above.
-        Some(unsafe { std::slice::from_raw_parts(at as *const u8, length) }.to_vec())
+        let bytes = unsafe { std::slice::from_raw_parts(at as *const u8, length) };
+        list_of(length, bytes.iter().copied()).ok()
     }
 }
 

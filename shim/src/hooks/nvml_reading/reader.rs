@@ -3,6 +3,7 @@
 use crate::driver::cuda::{NvmlDevice, NvmlMemory};
 use crate::driver::depth::inside;
 use crate::driver::nvml::Nvml;
+use crate::driver::nvml_thread;
 use crate::model::attribution::driver_internal::{DriverActivity, DriverInternal};
 use crate::model::devices::{Device, Devices};
 use crate::runtime::loader;
@@ -120,14 +121,18 @@ impl NvmlReader {
 /// Racing threads open it twice, which it counts.
 pub fn open() {
     // The loader needs room of its own.
-    if !OPENED.load(Ordering::Acquire).is_null() || own_stack::is_short_here() {
+    if own_stack::is_short_here() {
         return;
+    }
+    if !OPENED.load(Ordering::Acquire).is_null() {
+        return uncancelled(nvml_thread::open);
     }
     let open = || {
         let library = loader::dlopen(c"libnvidia-ml.so.1", libc::RTLD_NOW | libc::RTLD_LOCAL);
         if library.is_null() {
             return None;
         }
+        nvml_thread::open();
         // SAFETY: an open library, and names that end.
         Nvml::open(|name| unsafe { loader::dlsym(library, name) })
     };

@@ -12,6 +12,7 @@
 //! * Memory that is given back is taken off the same cause first, then off an originator with
 //!   exactly as many bytes, then off the latest. A context's end gives back all that was taken in it.
 
+use crate::runtime::fallible::TryPush;
 use vramtrace_format::{Cause, ContextId, SiteId, StackId};
 
 /// Kinds of calls that can make the driver take memory for itself, by the use of that memory.
@@ -196,7 +197,8 @@ impl DriverInternal {
         *sum = sum.saturating_add(bytes);
         match self.makers.iter_mut().find(|(known, _)| same(known, &maker)) {
             Some((_, held)) => *held = held.saturating_add(bytes),
-            None => self.makers.push((maker, bytes)),
+            // Without memory it is in the sum of its cause alone.
+            None => drop(self.makers.try_push((maker, bytes))),
         }
         maker
     }

@@ -3,7 +3,8 @@
 
 use super::managed::Managed;
 use super::soft::SoftLimiter;
-use crate::model::cap::group_share::{GroupShare, add_in_order};
+use crate::model::cap::counting::{add_in_order, take_within};
+use crate::model::cap::group_share::GroupShare;
 use crate::model::ledger::add_saturating;
 use crate::runtime::reserve;
 use std::ptr::null_mut;
@@ -120,16 +121,11 @@ impl Budget {
     /// Within the process's own limit.
     fn take_own(&self, count: &AtomicU64, bytes: u64) -> Result<(), Refusal> {
         let limit = self.limit.load(Relaxed);
-        let mut counted = count.load(Relaxed);
-        loop {
-            let next = counted.checked_add(bytes).filter(|next| *next <= limit);
-            let refusal = Refusal { counted, limit, of_group: false };
-            let next = next.ok_or(refusal)?;
-            match count.compare_exchange_weak(counted, next, SeqCst, Relaxed) {
-                Ok(_) => return Ok(()),
-                Err(seen) => counted = seen,
-            }
-        }
+        take_within(count, bytes, limit).map_err(|counted| Refusal {
+            counted,
+            limit,
+            of_group: false,
+        })
     }
 
     /// Takes `bytes` whatever the limit.

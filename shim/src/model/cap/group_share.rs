@@ -8,7 +8,8 @@
 //! flight have too much already.
 
 use super::budget::Refusal;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use super::counting::{Attempt, add_then_look};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use vramtrace_format::group::GroupPage;
 
 pub struct GroupShare {
@@ -54,18 +55,18 @@ impl GroupShare {
         take_back: impl Fn(),
     ) -> Result<(), Refusal> {
         let _asks = Asks::begin(self);
-        for attempt in 0.. {
-            add()?;
+        let limit = || {
             let limit = self.limit();
             if limit.unwrap_or(u64::MAX) != self.told.load(Relaxed) {
                 self.changed.store(true, Relaxed);
             }
-            let Some(limit) = limit else { return Ok(()) };
-            let sum = self.sum();
-            if sum <= limit {
-                return Ok(());
-            }
-            take_back();
+            limit
+        };
+        for attempt in 0.. {
+            let (sum, limit) = match add_then_look(&add, limit, || self.sum(), &take_back)? {
+                Attempt::Granted => return Ok(()),
+                Attempt::TooMuch { sum, limit } => (sum, limit),
+            };
             if attempt == TRIES || self.never_fits(bytes, limit) {
                 let counted = sum.saturating_sub(bytes);
                 return Err(Refusal { counted, limit, of_group: true });
@@ -116,20 +117,11 @@ impl Drop for Asks<'_> {
     }
 }
 
-/// As [`crate::model::ledger::add_saturating`], in one order with what other members do.
-pub fn add_in_order(total: &AtomicU64, delta: i64) -> bool {
-    let step = |now: u64| match delta >= 0 {
-        true => now.saturating_add(delta as u64),
-        false => now.saturating_sub(delta.unsigned_abs()),
-    };
-    let before = total.fetch_update(SeqCst, SeqCst, |now| Some(step(now))).unwrap_or(0);
-    delta >= 0 || delta.unsigned_abs() <= before
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::budget::Budget;
     use super::*;
+    use std::sync::atomic::Ordering::SeqCst;
     use vramtrace_format::group::{GROUP_WORDS, limit_order};
     use vramtrace_format::member::Member;
 

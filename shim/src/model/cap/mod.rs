@@ -20,6 +20,7 @@
 //! `scripts/bench.sh limits`, `live` and `refusals` measure what all this costs a call.
 
 mod budget;
+mod counting;
 mod group;
 mod group_page;
 mod group_share;
@@ -300,6 +301,11 @@ impl Cap {
     /// The limit that the program lives under, and sees: none where the cap only warns.
     pub fn enforced(&self, device: DeviceId) -> Option<u64> {
         self.limit(device).filter(|_| !self.only_warns())
+    }
+
+    /// What is given of this device must be counted: a limit is enforced, its own or a group's.
+    pub fn must_count(&self, device: DeviceId) -> bool {
+        self.limited(device).is_some() && !self.only_warns()
     }
 
     /// What the group may take of the device, and what it has: where there is a limit, and it is

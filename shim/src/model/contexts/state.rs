@@ -1,7 +1,9 @@
 //! Which contexts live, and what keeps a primary context alive.
 
 use super::{Arrival, Met, Reference, Step, Target};
-use crate::runtime::fixed_hash::HashMap;
+use crate::runtime::fallible::{MakeRoom, TryPush};
+use crate::runtime::fallible_map::Map;
+use crate::runtime::hash_table::NoMemory;
 use vramtrace_format::{ContextId, DeviceId, StackId};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,10 +54,10 @@ struct Primary {
 
 #[derive(Debug, Default)]
 pub struct State {
-    live: HashMap<ContextId, Context>,
-    by_handle: HashMap<u64, ContextId>,
-    primaries: HashMap<DeviceId, Primary>,
-    greens: HashMap<u64, DeviceId>,
+    live: Map<ContextId, Context>,
+    by_handle: Map<u64, ContextId>,
+    primaries: Map<DeviceId, Primary>,
+    greens: Map<u64, DeviceId>,
     last: u16,
 }
 
@@ -71,7 +73,9 @@ impl State {
     }
 
     pub fn retained(&mut self, arrival: Arrival) -> Met {
-        self.primaries.entry(arrival.device).or_default().references += 1;
+        if let Ok(primary) = self.primary(arrival.device) {
+            primary.references += 1;
+        }
         let met = match self.known(arrival.handle) {
             Some(target) => Met { target, new: false },
             None => self.add(arrival, true),
@@ -79,13 +83,23 @@ impl State {
         if let Some(context) = self.live.get_mut(&met.target.context) {
             context.primary = true;
         }
-        self.primaries.entry(arrival.device).or_default().live = Some(met.target.context);
+        if let Ok(primary) = self.primary(arrival.device) {
+            primary.live = Some(met.target.context);
+        }
         met
     }
 
     pub fn green_created(&mut self, green: u64, device: DeviceId) {
-        self.greens.insert(green, device);
-        self.primaries.entry(device).or_default().references += 1;
+        // Without memory for it, its end is unknown: it keeps nothing alive then.
+        if self.greens.insert(green, device).is_ok()
+            && let Ok(primary) = self.primary(device)
+        {
+            primary.references += 1;
+        }
+    }
+
+    fn primary(&mut self, device: DeviceId) -> Result<&mut Primary, NoMemory> {
+        self.primaries.get_or_insert(device, Primary::default())
     }
 
     pub fn attached(&mut self, handle: u64) {
@@ -133,20 +147,23 @@ impl State {
         }
     }
 
+    /// There is room, as it was taken out before; another one may have come to it in the meantime,
+    /// and then it is met anew.
     pub fn put_back(&mut self, ending: Ending) {
         let context = ending.context;
         for handle in std::iter::once(&context.handle).chain(&context.aliases) {
-            self.by_handle.insert(*handle, context.id);
+            let _ = self.by_handle.insert(*handle, context.id);
         }
         if let Some(green) = ending.green {
-            self.greens.insert(green, context.device);
+            let _ = self.greens.insert(green, context.device);
         }
-        if context.primary {
-            let primary = self.primaries.entry(context.device).or_default();
+        if context.primary
+            && let Ok(primary) = self.primary(context.device)
+        {
             primary.references += ending.released;
             primary.live = Some(context.id);
         }
-        self.live.insert(context.id, context);
+        let _ = self.live.insert(context.id, context);
     }
 
     pub fn put_back_reference(&mut self, reference: Reference) {
@@ -154,7 +171,9 @@ impl State {
             Reference::Attached(handle) => self.attached(handle),
             Reference::Green(green, device) => self.green_created(green, device),
             Reference::Primary(device) => {
-                self.primaries.entry(device).or_default().references += 1;
+                if let Ok(primary) = self.primary(device) {
+                    primary.references += 1;
+                }
             }
         }
     }
@@ -185,8 +204,10 @@ impl State {
     }
 
     fn add(&mut self, arrival: Arrival, primary: bool) -> Met {
-        if self.last == u16::MAX {
-            // 65,535 contexts in one process: the rest share "unknown" and are not followed.
+        let has_room = self.by_handle.make_room().and_then(|()| self.live.make_room()).is_ok();
+        if self.last == u16::MAX || !has_room {
+            // 65,535 contexts in one process: the rest share "unknown" and are not followed. So are
+            // those that there is no memory for.
             let target = Target { context: ContextId(0), device: arrival.device };
             return Met { target, new: false };
         }
@@ -204,8 +225,8 @@ impl State {
             aliases: Vec::new(),
         };
         let target = context.target();
-        self.by_handle.insert(arrival.handle, context.id);
-        self.live.insert(context.id, context);
+        let _ = self.by_handle.insert(arrival.handle, context.id);
+        let _ = self.live.insert(context.id, context);
         Met { target, new: true }
     }
 
@@ -217,9 +238,12 @@ impl State {
         }
         let id = self.primaries.get(&arrival.device)?.live?;
         let context = self.live.get_mut(&id)?;
-        context.aliases.push(arrival.handle);
-        self.by_handle.insert(arrival.handle, id);
-        Some(context.target())
+        let target = context.target();
+        // Without memory it is met again each time.
+        if context.aliases.try_push(arrival.handle).is_ok() {
+            let _ = self.by_handle.insert(arrival.handle, id);
+        }
+        Some(target)
     }
 
     /// The context of this handle, if it was made by cuCtxCreate.

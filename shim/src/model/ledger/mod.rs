@@ -25,7 +25,7 @@ pub use checkpoint::Cursor;
 pub use entry::Entry;
 pub use totals::{DEVICES, SiteTotals, Sums, add_saturating, device_at, device_index};
 
-use crate::runtime::hash_table::{NoMemory, spread};
+use crate::runtime::hash_table::{CROWDED, NoMemory, spread};
 use crate::runtime::lock::Lock;
 use shard::{Inner, Shard};
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
@@ -98,6 +98,7 @@ impl Default for Ledger {
 
 impl Ledger {
     pub fn new() -> Ledger {
+        CROWDED.store(true, Relaxed);
         Ledger {
             shards: std::array::from_fn(|_| Shard::default()),
             devices: std::array::from_fn(|_| DeviceTotals::default()),
@@ -185,6 +186,12 @@ impl Ledger {
         self.awaited.came(entry);
         let epoch = self.epoch.load(Relaxed);
         Ok(growth + self.put(at, inner, entry, epoch, 0, false)?)
+    }
+
+    /// For one more allocation, whatever its address. What calls under way need beside it is kept by
+    /// the tables.
+    pub fn make_room(&self) -> Result<(), NoMemory> {
+        self.shards.iter().try_for_each(|shard| shard.lock().make_room())
     }
 
     fn put(

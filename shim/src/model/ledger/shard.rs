@@ -3,7 +3,7 @@
 
 use super::entry::{Entry, EntrySlot};
 use super::totals::{DEVICES, KINDS, KindSum, SiteSlot, device_index};
-use crate::runtime::hash_table::{Slot, Table, pages, prefetch, spread};
+use crate::runtime::hash_table::{NoMemory, Slot, Table, pages, prefetch, spread};
 use crate::runtime::lock::Lock;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Relaxed};
 use vramtrace_format::{DeviceId, Kind, SiteId, StackId};
@@ -142,6 +142,14 @@ impl Inner {
         if let Some(slot) = self.sites.at_mut(index) {
             slot.add(allocations, frees, bytes, epoch);
         }
+    }
+
+    /// For one more entry and its page.
+    pub fn make_room(&mut self) -> Result<(), NoMemory> {
+        if self.entries.make_room()? {
+            self.entry_cursor = 0;
+        }
+        self.pages.make_room().map(|_| ())
     }
 
     /// False: the kernel gave no pages, the entry is not kept.

@@ -1,7 +1,7 @@
 //! The objects and who refers to them.
 
 use crate::runtime::fallible::MakeRoom;
-use crate::runtime::fixed_hash::HashMap;
+use crate::runtime::fallible_map::Map;
 use crate::runtime::hash_table::NoMemory;
 use vramtrace_format::DeviceId;
 
@@ -50,14 +50,14 @@ pub enum Change {
 
 #[derive(Debug)]
 pub struct Objects<P> {
-    live: HashMap<u64, Object<P>>,
+    live: Map<u64, Object<P>>,
     /// Numbers are ours and never reused: the driver reuses its handles.
     next: u64,
 }
 
 impl<P> Default for Objects<P> {
     fn default() -> Self {
-        Objects { live: HashMap::default(), next: 1 }
+        Objects { live: Map::default(), next: 1 }
     }
 }
 
@@ -68,12 +68,14 @@ impl<P> Objects<P> {
     }
 
     /// A new object with one reference. Returns its number.
+    /// Without memory (see [`Objects::make_room`]) nothing is kept behind the number: its bytes stay
+    /// counted.
     pub fn create(&mut self, what: What, device: DeviceId, size: u64) -> u64 {
         let number = self.next;
         self.next += 1;
         let object =
             Object { what, device, size, references: 1, dropping: 0, ended: false, parked: None };
-        self.live.insert(number, object);
+        let _ = self.live.insert(number, object);
         number
     }
 

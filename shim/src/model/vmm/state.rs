@@ -1,7 +1,7 @@
 //! Handles, mappings and ties of one process, kept in step with the objects that they refer to.
 
-use crate::runtime::fallible::MakeRoom;
-use crate::runtime::fixed_hash::HashMap;
+use crate::runtime::fallible::{MakeRoom, TryPush, vec_of};
+use crate::runtime::fallible_map::Map;
 use crate::runtime::hash_table::NoMemory;
 use vramtrace_format::DeviceId;
 
@@ -61,7 +61,7 @@ struct Handle {
 #[derive(Debug)]
 pub struct State<P> {
     objects: Objects<P>,
-    handles: HashMap<u64, Handle>,
+    handles: Map<u64, Handle>,
     mappings: Mappings,
     ties: Ties,
 }
@@ -70,7 +70,7 @@ impl<P> Default for State<P> {
     fn default() -> Self {
         State {
             objects: Objects::default(),
-            handles: HashMap::default(),
+            handles: Map::default(),
             mappings: Mappings::default(),
             ties: Ties::default(),
         }
@@ -100,6 +100,11 @@ impl<P> State<P> {
         self.objects.make_room()
     }
 
+    /// For one more mapping, before the driver is asked.
+    pub fn make_room_to_map(&mut self) -> Result<(), NoMemory> {
+        self.mappings.make_room()
+    }
+
     /// The driver made an object and gave `handle` for it. An object that still had this handle
     /// was released behind our back: it comes back in `Settled`.
     pub fn created(
@@ -111,7 +116,7 @@ impl<P> State<P> {
     ) -> (u64, Settled<P>) {
         let stale = self.forget_handle(handle);
         let object = self.objects.create(what, device, size);
-        self.handles.insert(handle, Handle { object, count: 1 });
+        let _ = self.handles.insert(handle, Handle { object, count: 1 });
         (object, stale)
     }
 
@@ -141,17 +146,22 @@ impl<P> State<P> {
     }
 
     /// The same for all objects mapped in a range, each with its part of the range.
-    pub fn hold_range(&mut self, address: u64, size: u64) -> Vec<(u64, u64, u64)> {
+    pub fn hold_range(
+        &mut self,
+        address: u64,
+        size: u64,
+    ) -> Result<Vec<(u64, u64, u64)>, NoMemory> {
         let end = address.saturating_add(size);
-        let parts = self.mappings.touching(address, size);
-        parts
-            .into_iter()
-            .filter(|part| self.objects.take(part.object))
-            .map(|part| {
+        let State { mappings, objects, .. } = self;
+        let mut held = vec_of(mappings.touching(address, size).count())?;
+        for part in mappings.touching(address, size) {
+            if objects.take(part.object) {
                 let from = part.address.max(address);
-                (part.object, from - address, (part.address + part.size).min(end) - from)
-            })
-            .collect()
+                let size = (part.address + part.size).min(end) - from;
+                held.try_push((part.object, from - address, size))?;
+            }
+        }
+        Ok(held)
     }
 
     /// The call did not come to refer to the object after all.
@@ -170,7 +180,8 @@ impl<P> State<P> {
             }
             _ => {
                 let stale = self.forget_handle(handle);
-                self.handles.insert(handle, Handle { object, count: 1 });
+                // Without memory its release is unknown, and the reference stays.
+                let _ = self.handles.insert(handle, Handle { object, count: 1 });
                 stale
             }
         }
@@ -179,7 +190,8 @@ impl<P> State<P> {
     /// A held reference becomes a mapping's. What was mapped there went behind our back.
     pub fn held_by_mapping(&mut self, mapping: Mapping) -> Settled<P> {
         let stale = self.begin_unmap(mapping.address, mapping.size);
-        self.mappings.put(mapping);
+        // Without memory its unmap is unknown, and the reference stays.
+        let _ = self.mappings.put(mapping);
         self.settle(stale, true)
     }
 
@@ -201,9 +213,9 @@ impl<P> State<P> {
         Some(dropped)
     }
 
-    /// Before cuMemUnmap.
+    /// Before cuMemUnmap. Without memory nothing is taken: the references stay.
     pub fn begin_unmap(&mut self, address: u64, size: u64) -> Dropped {
-        let taken = self.mappings.take(address, size);
+        let Ok(taken) = self.mappings.take(address, size) else { return Dropped::default() };
         // First the new references of what stays, so that no object ends in between.
         for mapping in &taken.rest {
             self.objects.take(mapping.object);
@@ -232,8 +244,9 @@ impl<P> State<P> {
         let mut settled = Settled::default();
         for number in &dropped.references {
             match self.objects.settle(*number, done) {
-                (Change::Gone, Some(object)) => settled.gone.push((*number, object)),
-                (Change::Revived, _) => settled.revived.push(*number),
+                // What there is no memory for stays counted.
+                (Change::Gone, Some(object)) => drop(settled.gone.try_push((*number, object))),
+                (Change::Revived, _) => drop(settled.revived.try_push(*number)),
                 _ => {}
             }
         }
@@ -248,7 +261,9 @@ impl<P> State<P> {
         match undo {
             Undo::Nothing => {}
             Undo::Handle(handle, object) => {
-                self.handles.entry(handle).or_insert(Handle { object, count: 0 }).count += 1;
+                if let Ok(known) = self.handles.get_or_insert(handle, Handle { object, count: 0 }) {
+                    known.count += 1;
+                }
             }
             Undo::Mappings(taken) => {
                 for mapping in &taken.rest {
@@ -256,7 +271,7 @@ impl<P> State<P> {
                     settled.absorb(self.let_go(mapping.object));
                 }
                 self.mappings.put_back(&taken);
-                settled.remapped.extend(taken.whole);
+                absorb(&mut settled.remapped, taken.whole);
             }
             Undo::Ties(owner, ties) => {
                 for tie in ties {
@@ -268,15 +283,12 @@ impl<P> State<P> {
 
     /// A multicast object that is gone holds its memory no more.
     fn untie_gone_owners(&mut self, settled: &mut Settled<P>) {
-        let owners: Vec<u64> = settled
-            .gone
-            .iter()
-            .filter(|(_, object)| object.what == What::Multicast)
-            .map(|(number, _)| *number)
-            .collect();
-        for number in owners {
-            let dropped = self.begin_untie(Owner::Multicast(number), None);
-            settled.absorb(self.settle(dropped, true));
+        for at in 0..settled.gone.len() {
+            let (number, object) = &settled.gone[at];
+            if object.what == What::Multicast {
+                let dropped = self.begin_untie(Owner::Multicast(*number), None);
+                settled.absorb(self.settle(dropped, true));
+            }
         }
     }
 
@@ -291,9 +303,11 @@ impl<P> State<P> {
     }
 
     fn drop_reference(&mut self, object: u64, dropped: &mut Dropped) {
-        dropped.references.push(object);
-        if self.objects.begin_drop(object) == Change::Ends {
-            dropped.ended.push(object);
+        // Without memory it is not taken away: too much is counted then, never too little.
+        let noted = dropped.references.try_push(object);
+        if noted.is_ok() && self.objects.begin_drop(object) == Change::Ends {
+            // Who does not hear of it now does when it is settled.
+            let _ = dropped.ended.try_push(object);
         }
     }
 
@@ -305,8 +319,15 @@ impl<P> State<P> {
 
 impl<P> Settled<P> {
     fn absorb(&mut self, other: Settled<P>) {
-        self.gone.extend(other.gone);
-        self.revived.extend(other.revived);
-        self.remapped.extend(other.remapped);
+        absorb(&mut self.gone, other.gone);
+        absorb(&mut self.revived, other.revived);
+        absorb(&mut self.remapped, other.remapped);
+    }
+}
+
+/// What there is no memory for is told to nobody, and stays counted.
+fn absorb<T>(list: &mut Vec<T>, more: Vec<T>) {
+    for one in more {
+        let _ = list.try_push(one);
     }
 }

@@ -213,5 +213,5 @@ fn a_bind_by_address_holds_each_object_of_the_range() {
         create(&mut s, handle);
         map(&mut s, handle, handle * 10);
     }
-    assert_eq!(s.hold_range(15, 10), [(1, 0, 5), (2, 5, 5)]);
+    assert_eq!(s.hold_range(15, 10).unwrap(), [(1, 0, 5), (2, 5, 5)]);
 }

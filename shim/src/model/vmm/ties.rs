@@ -1,7 +1,8 @@
 //! References that are neither handles nor mappings: memory bound to a multicast object, and tiles
 //! of sparse arrays backed by an object.
 
-use crate::runtime::fixed_hash::HashMap;
+use crate::runtime::fallible::{TryPush, list_of};
+use crate::runtime::fallible_map::Map;
 
 /// Who holds the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,20 +42,30 @@ pub struct Tie {
 
 #[derive(Debug, Default)]
 pub struct Ties {
-    by_owner: HashMap<Owner, Vec<Tie>>,
+    by_owner: Map<Owner, Vec<Tie>>,
 }
 
 impl Ties {
+    /// Without memory the tie is forgotten and its reference stays: too much is counted then, never
+    /// too little.
     pub fn put(&mut self, owner: Owner, tie: Tie) {
-        self.by_owner.entry(owner).or_default().push(tie);
+        if let Ok(ties) = self.by_owner.get_or_insert(owner, Vec::new()) {
+            let _ = ties.try_push(tie);
+        }
     }
 
-    /// Takes out the ties of `owner` that lie in `region`; all of them without one.
+    /// Takes out the ties of `owner` that lie in `region`; all of them without one. None where there
+    /// is no memory for them.
     pub fn take(&mut self, owner: Owner, region: Option<Region>) -> Vec<Tie> {
         let Some(ties) = self.by_owner.get_mut(&owner) else { return Vec::new() };
         let taken = match region {
             None => std::mem::take(ties),
-            Some(region) => ties.extract_if(.., |tie| region.covers(&tie.region)).collect(),
+            Some(region) => {
+                let covered = ties.iter().filter(|tie| region.covers(&tie.region)).copied();
+                let Ok(covered) = list_of(ties.len(), covered) else { return Vec::new() };
+                ties.retain(|tie| !region.covers(&tie.region));
+                covered
+            }
         };
         if ties.is_empty() {
             self.by_owner.remove(&owner);

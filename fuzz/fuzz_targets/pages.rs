@@ -1,0 +1,85 @@
+//! Any bytes as the live page of a process, or as the page of a group: whoever may write them is the
+//! same user, but may be of another version, or have a bug.
+#![no_main]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use libfuzzer_sys::fuzz_target;
+use vramtrace_format::group::{EARLIER_WORDS, GROUP_WORDS, GroupPage, from_earlier, limit_order};
+use vramtrace_format::member::Member;
+use vramtrace_format::name::PageName;
+use vramtrace_format::*;
+
+/// The bytes as a page of that many words, zeros behind them.
+fn page<const N: usize>(bytes: &[u8]) -> Box<[AtomicU64; N]> {
+    let mut words = bytes.chunks(8).map(|chunk| {
+        let mut word = [0; 8];
+        word[..chunk.len()].copy_from_slice(chunk);
+        u64::from_le_bytes(word)
+    });
+    let words: Vec<AtomicU64> =
+        (0..N).map(|_| AtomicU64::new(words.next().unwrap_or(0))).collect();
+    words.into_boxed_slice().try_into().expect("as long")
+}
+
+fn live(bytes: &[u8]) {
+    let words = page::<LIVE_WORDS>(bytes);
+    // With a right beginning, so that what lies behind it is read.
+    let fresh = page::<LIVE_WORDS>(&[]);
+    LivePage::begin(&fresh, &LiveProcess::default());
+    for word in 0..2 {
+        words[word].store(fresh[word].load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+    let page = LivePage::open(&words).expect("its beginning is right");
+    let _ = (page.process(), page.state(), page.group(), page.last_order());
+    let (_, devices) = page.devices();
+    assert!(devices.len() <= LIVE_DEVICES);
+    for ordinal in 0..=u8::MAX {
+        let _ = page.ordered(ordinal);
+    }
+    // A writer goes on over it.
+    page.set_trace("/tmp/a.vtrace");
+    page.set_group("group");
+    assert_eq!((page.process().trace.as_str(), page.group().as_deref()), ("/tmp/a.vtrace", Some("group")));
+    page.update(1, &devices);
+    let mut filed = [0; FILED_WORDS];
+    filed.iter_mut().zip(words.iter()).for_each(|(to, from)| *to = from.load(Ordering::Relaxed));
+    page.take_filed(&filed);
+}
+
+fn group(bytes: &[u8]) {
+    const NAMESPACE: u64 = 7;
+    let words = page::<GROUP_WORDS>(bytes);
+    let fresh = page::<GROUP_WORDS>(&[]);
+    assert!(GroupPage::open(&fresh, NAMESPACE).is_ok());
+    for word in 0..2 {
+        words[word].store(fresh[word].load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+    let page = GroupPage::look(&words).expect("its beginning is right");
+    for (device, _) in page.devices() {
+        let _ = (page.limit(device), page.sum(device), page.settled(0, device));
+    }
+    page.members().count();
+    let me = Member { pid: 1, start_ticks: 2, image: 3 };
+    page.take_out_dead(me, |_| false);
+    // Nobody else lives: there is room.
+    let slot = page.join(me, |member| member == me).expect("room for one");
+    if let Some(device) = page.device(&[1; 16], 0, 1 << 30) {
+        page.bring_limit(slot, device, Some(100));
+        let (at, _) = limit_order(device, Some(50));
+        assert!(at as usize / 8 < GROUP_WORDS);
+        page.begin_ask(slot);
+        page.count(slot, device).fetch_add(5, Ordering::SeqCst);
+        let _ = (page.sum(device), page.settled(slot, device));
+        page.end_ask(slot);
+    }
+    let _ = from_earlier(&self::page::<EARLIER_WORDS>(bytes));
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    live(bytes);
+    group(bytes);
+    if let Ok(name) = std::str::from_utf8(bytes) {
+        let _ = PageName::parse(name);
+    }
+});

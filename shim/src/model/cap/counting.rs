@@ -1,0 +1,54 @@
+//! The steps by which bytes are counted against a limit. `models/` checks them under every order of
+//! their threads' steps: what is granted never passes the limit.
+
+use crate::runtime::atomics::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+
+/// Adds `bytes` if the count stays at or under the limit; else what is counted.
+pub fn take_within(count: &AtomicU64, bytes: u64, limit: u64) -> Result<(), u64> {
+    let mut counted = count.load(Relaxed);
+    loop {
+        let next = counted.checked_add(bytes).filter(|next| *next <= limit).ok_or(counted)?;
+        match count.compare_exchange_weak(counted, next, SeqCst, Relaxed) {
+            Ok(_) => return Ok(()),
+            Err(seen) => counted = seen,
+        }
+    }
+}
+
+/// As [`crate::model::ledger::add_saturating`], in one order with what other members do.
+pub fn add_in_order(total: &AtomicU64, delta: i64) -> bool {
+    let step = |now: u64| match delta >= 0 {
+        true => now.saturating_add(delta as u64),
+        false => now.saturating_sub(delta.unsigned_abs()),
+    };
+    let before = total.fetch_update(SeqCst, SeqCst, |now| Some(step(now))).unwrap_or(0);
+    delta >= 0 || delta.unsigned_abs() <= before
+}
+
+/// What a request of a group's member came to.
+pub enum Attempt {
+    Granted,
+    /// Taken back: all members together count `sum`, and the limit is `limit`.
+    TooMuch {
+        sum: u64,
+        limit: u64,
+    },
+}
+
+/// One request: this member's count first, then a look at all. Of requests that race the last one to
+/// add sees all others, so that what is granted never passes the limit.
+pub fn add_then_look<E>(
+    add: impl FnOnce() -> Result<(), E>,
+    limit: impl FnOnce() -> Option<u64>,
+    sum: impl FnOnce() -> u64,
+    take_back: impl FnOnce(),
+) -> Result<Attempt, E> {
+    add()?;
+    let Some(limit) = limit() else { return Ok(Attempt::Granted) };
+    let sum = sum();
+    if sum <= limit {
+        return Ok(Attempt::Granted);
+    }
+    take_back();
+    Ok(Attempt::TooMuch { sum, limit })
+}

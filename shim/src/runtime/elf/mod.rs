@@ -1,0 +1,289 @@
+//! Symbols by reading the loaded objects' own tables.
+//!
+//! We own `dlsym`, so nothing here may call it: the real one, and the driver's functions behind
+//! our exports of the same names, are found in the GNU hash tables of their objects.
+//!
+//! An object is found by an address in it, by its handle, or in the loader's list. NOT by
+//! `dl_iterate_phdr`: its lock is one that the C library does not renew in a forked child, and a
+//! child whose parent had another thread in there would wait for ever.
+
+mod image;
+mod tables;
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ptr::null_mut;
+use image::Image;
+use tables::{Symbol, Tables};
+
+/// The loader's record of an object; its address is also the object's `dlopen` handle.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct LinkMap {
+    base: usize,
+    path: *const c_char,
+    dynamic: usize,
+    next: *const LinkMap,
+    previous: *const LinkMap,
+}
+
+unsafe extern "C" {
+    fn dladdr1(
+        address: *const c_void,
+        info: *mut libc::Dl_info,
+        extra: *mut *mut LinkMap,
+        flags: c_int,
+    ) -> c_int;
+}
+const RTLD_DL_LINKMAP: c_int = 2;
+
+/// A loaded object. Whoever makes one knows that it stays loaded while it is used.
+#[derive(Clone, Copy)]
+pub struct Object {
+    map: *const LinkMap,
+    tables: Option<Tables>,
+}
+
+/// The object in which an address lies.
+pub fn object_at(address: usize) -> Option<Object> {
+    let mut info = core::mem::MaybeUninit::uninit();
+    let mut map: *mut LinkMap = null_mut();
+    // SAFETY: room for both answers; any address may be asked about.
+    let found =
+        unsafe { dladdr1(address as *const c_void, info.as_mut_ptr(), &mut map, RTLD_DL_LINKMAP) };
+    // SAFETY: a record of the loader's.
+    if found == 0 { None } else { unsafe { Object::linked(map) } }
+}
+
+impl Object {
+    /// # Safety
+    /// A record of the loader's of an object that stays loaded.
+    unsafe fn new(map: *const LinkMap) -> Object {
+        let object = Object { map, tables: None };
+        let LinkMap { base, dynamic, .. } = object.link();
+        // SAFETY: the loader's record says that an object is there.
+        let image = unsafe { Image::of_library(base, dynamic) };
+        let image = image.or_else(|| match object.path().is_empty() {
+            true => Image::of_program(base),
+            false => None,
+        });
+        let tables = image.filter(|_| dynamic != 0);
+        let tables = tables.and_then(|image| Tables::of(image, base, dynamic));
+        Object { map, tables }
+    }
+
+    /// # Safety
+    /// As for [`Object::new`], or NULL.
+    unsafe fn linked(map: *const LinkMap) -> Option<Object> {
+        // SAFETY: as the caller promises.
+        (!map.is_null()).then(|| unsafe { Object::new(map) })
+    }
+
+    /// # Safety
+    /// The handle is one that [`Object::handle`] or `dlopen` gave, of an object that stays loaded.
+    pub unsafe fn of_handle(handle: *mut c_void) -> Object {
+        // SAFETY: as the caller promises.
+        unsafe { Object::new(handle.cast_const().cast()) }
+    }
+
+    /// The loader's record as it is now: it links new objects to the last one.
+    fn link(&self) -> LinkMap {
+        // SAFETY: the object stays loaded, and its record with it.
+        unsafe { self.map.read_volatile() }
+    }
+
+    /// As `dlopen` gives it (without its reference).
+    pub fn handle(&self) -> *mut c_void {
+        self.map.cast_mut().cast()
+    }
+
+    /// What the loader added to the addresses of the file.
+    pub fn base(&self) -> usize {
+        self.link().base
+    }
+
+    /// Address and size of the function or variable that it defines under this name.
+    pub fn symbol(&self, name: &[u8]) -> Option<(usize, usize)> {
+        self.tables?.symbol(name, Symbol::is_in_memory)
+    }
+
+    pub fn contains(&self, address: usize) -> bool {
+        object_at(address).is_some_and(|other| other.map == self.map)
+    }
+
+    /// Path as it was loaded; empty for the program itself.
+    pub fn path(&self) -> &CStr {
+        let path = self.link().path;
+        // SAFETY: the loader's text, which lives as long as the object.
+        if path.is_null() { c"" } else { unsafe { CStr::from_ptr(path) } }
+    }
+
+    pub fn soname(&self) -> Option<&CStr> {
+        self.tables?.soname()
+    }
+
+    /// Whether the path's last part or the soname starts so.
+    pub fn is_named(&self, start: &str) -> bool {
+        let path = self.path().to_bytes();
+        let last = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
+        last.starts_with(start.as_bytes())
+            || self.soname().is_some_and(|name| name.to_bytes().starts_with(start.as_bytes()))
+    }
+
+    /// Addresses in other objects that the loader has put into this one: what it uses of them.
+    pub fn references(&self) -> impl Iterator<Item = usize> {
+        self.tables.into_iter().flat_map(Tables::references)
+    }
+
+    /// Address of the function that it defines under this name.
+    pub fn function(&self, name: &[u8]) -> Option<usize> {
+        Some(self.tables?.symbol(name, Symbol::is_function)?.0)
+    }
+
+    /// Before it in load order.
+    fn previous(&self) -> Option<Object> {
+        // SAFETY: a link of the loader's; only objects of the start are asked, which stay.
+        unsafe { Object::linked(self.link().previous) }
+    }
+
+    /// Behind it in load order.
+    fn next(&self) -> Option<Object> {
+        // SAFETY: as in `previous`.
+        unsafe { Object::linked(self.link().next) }
+    }
+}
+
+/// The loader's list, in load order. The first is the program itself.
+fn first() -> *const LinkMap {
+    #[repr(C)]
+    struct Debug {
+        version: c_int,
+        first: *const LinkMap,
+    }
+    unsafe extern "C" {
+        /// The loader's, for debuggers.
+        static _r_debug: Debug;
+    }
+    // SAFETY: set before the program starts.
+    unsafe { (&raw const _r_debug.first).read_volatile() }
+}
+
+/// The handle of the program itself: the first in the loader's list.
+pub fn first_object() -> usize {
+    first() as usize
+}
+
+/// What the loader added to the addresses of the object with this handle, and the handle of the next
+/// one. `None`: there is no such object.
+///
+/// # Safety
+/// 0, or a handle of an object that is in the loader's list meanwhile.
+pub unsafe fn link(handle: usize) -> Option<(usize, usize)> {
+    let map = handle as *const LinkMap;
+    // SAFETY: as the caller promises; the loader may be writing it.
+    let map = if map.is_null() { return None } else { unsafe { map.read_volatile() } };
+    Some((map.base, map.next as usize))
+}
+
+/// This library itself, from the loader's list of all: no lock, so that a hook may ask.
+fn own() -> Option<Object> {
+    unsafe extern "C" {
+        /// Each object has its own; this is ours.
+        static _DYNAMIC: u64;
+    }
+    let ours = &raw const _DYNAMIC as usize;
+    // SAFETY: links of the loader's; we are among the objects of the start, or at least stay.
+    unsafe {
+        let next = |map: &*const LinkMap| {
+            let next = map.read_volatile().next;
+            (!next.is_null()).then_some(next)
+        };
+        let mut all = std::iter::successors(Some(first()).filter(|map| !map.is_null()), next);
+        let map = all.find(|map| map.read_volatile().dynamic == ours);
+        map.map(|map| Object::new(map)).or_else(|| object_at(own as *const () as usize))
+    }
+}
+
+/// The function of this name in the first object behind us, in load order; failing that, in one
+/// before us.
+///
+/// The loader's list is read as it stands. Only objects of the start are looked at: they stay as
+/// long as the process, and only the last of them is linked to something new later. A sanitizer's
+/// runtime asks us before its own `dl_iterate_phdr` works, so that one is not called.
+pub fn behind_us(name: &[u8]) -> Option<usize> {
+    let own = own()?;
+    let before = std::iter::successors(own.previous(), Object::previous);
+    let mut in_order = behind_object(&own).chain(before);
+    in_order.find_map(|object| object.function(name))
+}
+
+/// The function of this name in the first object of the start behind the one that holds the address.
+pub fn behind(address: usize, name: &[u8]) -> Option<usize> {
+    let object = object_at(address)?;
+    behind_object(&object).find_map(|object| object.function(name))
+}
+
+/// Address and size of the variable of this name in the first object of the start behind us.
+pub fn variable_of_start(name: &[u8]) -> Option<(usize, usize)> {
+    behind_object(&own()?).find_map(|object| object.symbol(name))
+}
+
+/// The C library's own function of this name, also where another object defines one before it.
+pub fn of_c_library(name: &[u8]) -> Option<usize> {
+    let library = behind_object(&own()?).find(|object| object.is_named("libc.so."))?;
+    library.function(name)
+}
+
+/// The objects of the start behind this one, in load order: up to the C library and the loader.
+fn behind_object(object: &Object) -> impl Iterator<Item = Object> + use<> {
+    let (mut library, mut loader) = (false, false);
+    std::iter::successors(object.next(), Object::next).take_while(move |object| {
+        let last = library && loader;
+        library |= object.is_named("libc.so.");
+        loader |= object.is_named("ld-linux");
+        !last
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_what_the_linker_found() {
+        // Not through dlsym: the test binary's own references.
+        let getppid = libc::getppid as *const () as usize;
+        let object = object_at(getppid).unwrap();
+        assert!(object.is_named("libc.so"));
+        assert!(object.contains(libc::getpid as *const () as usize));
+        assert!(!object.contains(object_at as *const () as usize));
+        assert_eq!(object.function(b"getppid"), Some(getppid));
+        assert_eq!(object.function(b"no_such_function_anywhere"), None);
+        assert_eq!(behind_us(b"getppid"), Some(getppid));
+        assert!(own().is_some_and(|own| own.contains(object_at as *const () as usize)));
+        // SAFETY: the C library stays.
+        let again = unsafe { Object::of_handle(object.handle()) };
+        assert_eq!(again.function(b"getppid"), Some(getppid));
+    }
+
+    #[test]
+    fn the_program_and_what_libraries_use_of_others() {
+        let own = own().unwrap();
+        let libc = object_at(libc::getppid as *const () as usize).unwrap();
+        assert!(own.references().any(|address| libc.contains(address)));
+        let loader = std::iter::successors(libc.next(), Object::next)
+            .chain(std::iter::successors(libc.previous(), Object::previous));
+        let mut all = loader.filter(|object| object.function(b"_dl_find_object").is_some());
+        assert!(libc.function(b"_dl_find_object").is_some() || all.next().is_some());
+        let mut program = own;
+        while let Some(before) = program.previous() {
+            program = before;
+        }
+        assert!(program.path().is_empty() && program.tables.is_some());
+    }
+
+    #[test]
+    fn an_address_of_nobody() {
+        assert!(object_at(16).is_none());
+        assert_eq!(behind_us(b"no_such_function_anywhere"), None);
+    }
+}

@@ -1,0 +1,129 @@
+//! What a check of a trace found.
+
+use std::fmt;
+
+use rustc_hash::FxHashSet;
+use vramtrace_format::DeviceId;
+
+use crate::replay::Key;
+
+/// Violations that are kept. More are counted.
+const KEPT: usize = 1000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Rule {
+    /// A free, or the refusal of one, names memory that is not live.
+    FreeWithoutAllocation,
+    /// Memory was allocated at an address that was live.
+    AllocatedTwice,
+    /// An event names an id that has no definition.
+    Undefined,
+    /// The replay's sum differs from what is live, added up.
+    Sum,
+    /// A sum fell below zero.
+    Negative,
+    /// The peak is not the highest sum.
+    Peak,
+    /// Allocations, mappings or blocks overlap.
+    Overlap,
+    /// A block or a mapping lies outside of the memory below it.
+    Outside,
+    /// Blocks and holes do not fill their segment.
+    Segment,
+    /// The recorder's totals differ from the events.
+    Totals,
+    /// A checkpoint differs from the events before it.
+    Checkpoint,
+    /// The recorder itself noted a contradiction.
+    Recorder,
+}
+
+impl Rule {
+    /// For JSON and tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Rule::FreeWithoutAllocation => "free_without_allocation",
+            Rule::AllocatedTwice => "allocated_twice",
+            Rule::Undefined => "undefined",
+            Rule::Sum => "sum",
+            Rule::Negative => "negative",
+            Rule::Peak => "peak",
+            Rule::Overlap => "overlap",
+            Rule::Outside => "outside",
+            Rule::Segment => "segment",
+            Rule::Totals => "totals",
+            Rule::Checkpoint => "checkpoint",
+            Rule::Recorder => "recorder",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Violation {
+    pub rule: Rule,
+    /// Of the event at which it showed, ns since the start.
+    pub time_ns: u64,
+    /// Where that event stands in the file.
+    pub offset: u64,
+    pub device: Option<DeviceId>,
+    /// The address, or the number that stands for it.
+    pub key: Option<Key>,
+    /// What was compared.
+    pub what: String,
+    pub expected: String,
+    pub found: String,
+}
+
+/// What was checked, and what was wrong.
+#[derive(Clone, Debug, Default)]
+pub struct Verification {
+    pub events: u64,
+    /// Times at which all sums and places were checked.
+    pub audits: u64,
+    /// The recorder's totals that were compared.
+    pub totals: u64,
+    /// Checkpoints that were compared.
+    pub checkpoints: u64,
+    /// The first [`KEPT`] of them.
+    pub violations: Vec<Violation>,
+    /// All of them.
+    pub violated: u64,
+    /// Sentences that say what could not be checked.
+    pub unchecked: Vec<String>,
+    /// Differences that were reported: a sum that is wrong stays wrong.
+    reported: FxHashSet<(Rule, Option<DeviceId>, Option<Key>, String)>,
+}
+
+impl Verification {
+    pub fn holds(&self) -> bool {
+        self.violated == 0
+    }
+
+    /// Each rule, device, address and subject counts once.
+    pub(super) fn add(&mut self, violation: Violation) {
+        let Violation { rule, device, key, what, .. } = &violation;
+        if self.reported.len() < KEPT && !self.reported.insert((*rule, *device, *key, what.clone()))
+        {
+            return;
+        }
+        self.violated += 1;
+        if self.violations.len() < KEPT {
+            self.violations.push(violation);
+        }
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{:.9} s", self.time_ns as f64 / 1e9)?;
+        match self.device {
+            Some(DeviceId::UNKNOWN) => f.write_str(", unknown device")?,
+            Some(device) => write!(f, ", device {}", device.0)?,
+            None => {}
+        }
+        if let Some(key) = self.key {
+            write!(f, ", {:?} {:#x}", key.space, key.number)?;
+        }
+        write!(f, ": {}: expected {}, found {}", self.what, self.expected, self.found)
+    }
+}

@@ -1,0 +1,141 @@
+//! `vramtrace verify`: does a trace agree with itself?
+
+use serde::Serialize;
+use vramtrace_reader::analysis::verify::{Verification, Violation, verify};
+use vramtrace_reader::units::{clean, several};
+
+use super::select::{Input, ProcessArgs};
+use crate::console::{json, print};
+use crate::error::{DONE, FOUND, Outcome};
+
+const SCHEMA: &str = "vramtrace.verify/1";
+
+#[derive(clap::Args)]
+#[command(
+    long_about = "Check that a trace agrees with itself: each free has its allocation, addresses do \
+        not overlap, PyTorch's blocks and holes fill their segments, sums equal what is live and \
+        never fall below zero, the peak is their maximum, the recorder's totals and checkpoints \
+        equal the events.\n\n\
+        Exit status 0: all of this holds, one line a trace. 1: each violation on a line, with \
+        time, address, what is expected and what was found. 2: bad input. What a damaged or \
+        bounded trace leaves unchecked is listed, and changes no exit status.",
+    after_help = "Examples:\n  \
+        vramtrace verify                       the newest run here\n  \
+        vramtrace verify train.vtrace --json | jq '.traces[0].violations'"
+)]
+pub struct Args {
+    #[command(flatten)]
+    processes: ProcessArgs,
+    /// How many violations to list of each trace
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    top: usize,
+    /// Print JSON (schema vramtrace.verify/1)
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Serialize)]
+struct Report {
+    schema: &'static str,
+    holds: bool,
+    traces: Vec<TraceFacts>,
+}
+
+#[derive(Serialize)]
+struct TraceFacts {
+    trace: String,
+    holds: bool,
+    events: u64,
+    audits: u64,
+    totals_compared: u64,
+    checkpoints_compared: u64,
+    violated: u64,
+    violations: Vec<ViolationFacts>,
+    unchecked: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct ViolationFacts {
+    rule: &'static str,
+    time_ns: u64,
+    offset: u64,
+    device: Option<u8>,
+    space: Option<String>,
+    address: Option<u64>,
+    what: String,
+    expected: String,
+    found: String,
+}
+
+pub fn run(args: Args) -> Outcome {
+    let inputs = args.processes.open()?.into_inputs();
+    let checked: Vec<(Input, Verification)> = inputs
+        .map(|input| {
+            let found = verify(&input.trace);
+            (input, found)
+        })
+        .collect();
+    let holds = checked.iter().all(|(_, found)| found.holds());
+    match args.json {
+        true => {
+            let traces = checked.iter().map(|(input, found)| facts(input, found)).collect();
+            print(&json(&Report { schema: SCHEMA, holds, traces })?)?;
+        }
+        false => {
+            let texts = checked.iter().map(|(input, found)| text(input, found, args.top));
+            print(&texts.collect::<String>())?;
+        }
+    }
+    Ok(if holds { DONE } else { FOUND })
+}
+
+fn text(input: &Input, found: &Verification, top: usize) -> String {
+    let name = clean(&input.name);
+    let mut lines = vec![match found.violated {
+        0 => format!(
+            "{name}: holds: {}, all sums and addresses checked {}, {} and {} of the recorder \
+             compared",
+            several(found.events, "event"),
+            several(found.audits, "time"),
+            several(found.totals, "total"),
+            several(found.checkpoints, "checkpoint")
+        ),
+        violated => format!("{name}: {}", several(violated, "violation")),
+    }];
+    let shown = found.violations.iter().take(top);
+    lines.extend(shown.map(|violation| format!("    {violation}")));
+    let more = found.violated.saturating_sub(top as u64);
+    if more > 0 {
+        lines.push(format!("    and {more} more; --top {} lists them", found.violated));
+    }
+    lines.extend(found.unchecked.iter().map(|line| format!("    not checked: {line}")));
+    lines.iter().map(|line| clean(line) + "\n").collect()
+}
+
+fn facts(input: &Input, found: &Verification) -> TraceFacts {
+    TraceFacts {
+        trace: input.trace.path().display().to_string(),
+        holds: found.holds(),
+        events: found.events,
+        audits: found.audits,
+        totals_compared: found.totals,
+        checkpoints_compared: found.checkpoints,
+        violated: found.violated,
+        violations: found.violations.iter().map(violation).collect(),
+        unchecked: found.unchecked.clone(),
+    }
+}
+
+fn violation(violation: &Violation) -> ViolationFacts {
+    ViolationFacts {
+        rule: violation.rule.name(),
+        time_ns: violation.time_ns,
+        offset: violation.offset,
+        device: violation.device.map(|device| device.0),
+        space: violation.key.map(|key| format!("{:?}", key.space).to_lowercase()),
+        address: violation.key.map(|key| key.number),
+        what: violation.what.clone(),
+        expected: violation.expected.clone(),
+        found: violation.found.clone(),
+    }
+}

@@ -1,0 +1,105 @@
+//! `vramtrace verify` from outside: exit status and output.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use testkit::trace_builder::{MS, TraceBuilder, training};
+use testkit::{Scratch, repository, vramtrace};
+use vramtrace_format::{Kind, Space};
+
+fn verify(args: &[&str], scratch: &Scratch) -> (i32, String, String) {
+    let run = vramtrace().arg("verify").args(args).current_dir(&scratch.0).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (run.status.code().unwrap(), text(&run.stdout), text(&run.stderr))
+}
+
+#[test]
+fn one_line_for_a_trace_that_holds() {
+    let scratch = Scratch::new();
+    training().write(&scratch.0.join("sound.vtrace"));
+    let (status, out, err) = verify(&["sound.vtrace"], &scratch);
+    assert_eq!((status, err.as_str()), (0, ""));
+    assert!(out.starts_with("sound.vtrace: holds: 11 events"), "{out}");
+    assert_eq!(out.lines().count(), 1);
+}
+
+#[test]
+fn violations_are_listed_with_time_address_expectation_and_finding() {
+    let scratch = Scratch::new();
+    let mut t = TraceBuilder::new();
+    t.alloc(MS, Kind::Device, 0x200_0000, 3 << 20);
+    t.free(2 * MS, Space::Device, 0x220_0000);
+    t.free(3 * MS, Space::Device, 0x240_0000);
+    t.write(&scratch.0.join("broken.trace"));
+    let (status, out, _) = verify(&["broken.trace", "--top", "1"], &scratch);
+    assert_eq!(status, 1);
+    assert_eq!(
+        out,
+        "broken.trace: 2 violations\n    \
+         0.002000000 s, Device 0x2200000: a free: expected live memory, found none\n    \
+         and 1 more; --top 2 lists them\n"
+    );
+    let (status, out, _) = verify(&["broken.trace", "--json"], &scratch);
+    assert_eq!(status, 1);
+    let report: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(report["schema"], "vramtrace.verify/1");
+    let violation = &report["traces"][0]["violations"][1];
+    assert_eq!(violation["rule"], "free_without_allocation");
+    assert_eq!(violation["time_ns"], 3_000_000);
+    assert_eq!(violation["address"], 0x240_0000);
+    assert_eq!(violation["space"], "device");
+}
+
+#[test]
+fn what_cannot_be_checked_is_said_and_is_no_violation() {
+    let scratch = Scratch::new();
+    let mut t = TraceBuilder::new();
+    t.alloc(MS, Kind::Device, 0x200_0000, 3 << 20);
+    t.lose();
+    t.free(2 * MS, Space::Device, 0x220_0000);
+    t.write(&scratch.0.join("bounded.vtrace"));
+    let (status, out, _) = verify(&["bounded.vtrace"], &scratch);
+    assert_eq!(status, 0);
+    assert!(out.contains("\n    not checked: events are missing"), "{out}");
+}
+
+#[test]
+fn bad_input() {
+    let scratch = Scratch::new();
+    std::fs::write(scratch.0.join("text"), "no trace").unwrap();
+    for args in [&["text"][..], &["missing.vtrace"], &["--top", "x"]] {
+        let (status, out, err) = verify(args, &scratch);
+        assert_eq!((status, out.as_str()), (2, ""), "{err}");
+        assert!(err.contains(args[args.len() - 1]), "{err}");
+    }
+}
+
+/// Packed traces in a directory and below it.
+fn packed(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let mut found: Vec<PathBuf> = entries
+        .flat_map(|path| if path.is_dir() { packed(&path) } else { vec![path] })
+        .filter(|path| path.to_string_lossy().ends_with(".vtrace.gz"))
+        .collect();
+    found.sort();
+    found
+}
+
+/// The program of one of them gives figures that are not so.
+#[test]
+fn traces_of_earlier_versions_hold() {
+    let scratch = Scratch::new();
+    scratch.contradicts();
+    let all =
+        [packed(&repository().join("tests/data/golden")), packed(&repository().join("assets"))];
+    assert!(all.iter().all(|found| !found.is_empty()));
+    for path in all.concat() {
+        let mut bytes = Vec::new();
+        let file = std::fs::File::open(&path).unwrap();
+        flate2::read::GzDecoder::new(file).read_to_end(&mut bytes).unwrap();
+        std::fs::write(scratch.0.join("trace"), bytes).unwrap();
+        let contradicts = path.ends_with("golden/pytorch.vtrace.gz");
+        let (status, out, _) = verify(&["trace"], &scratch);
+        assert_eq!(status, i32::from(contradicts), "{}: {out}", path.display());
+    }
+}
