@@ -37,7 +37,7 @@ say "build"
 cargo build --quiet --workspace
 
 say "unit, property and end-to-end tests"
-# Tests that are skipped leave a line here; with CI=true they fail.
+# Tests that are skipped leave a line here; with VRAMTRACE_TEST_NO_SKIP=1 they fail.
 skipped=target/tmp/skipped
 mkdir -p target/tmp
 rm -f "$skipped"
