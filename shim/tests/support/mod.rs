@@ -29,7 +29,7 @@ pub fn shim() -> PathBuf {
 }
 
 /// Says why a test does not run here, as `testkit::skip` does: in the summary of `scripts/test.sh`, and
-/// with `CI=true` as a failure.
+/// with VRAMTRACE_TEST_NO_SKIP as a failure.
 #[track_caller]
 pub fn skip(why: &str) {
     println!("SKIP {why}");
