@@ -80,9 +80,10 @@ proptest! {
         bytes[at..end].fill(0);
         // A window whose first page is gone reads as never written, as one that was punched.
         let gone = (0..4).any(|slot| at as u64 <= slot_offset(slot) && end as u64 >= slot_offset(slot) + 4096);
-        let (_, given, _) = read(&bytes).unwrap();
+        let (_, given, damage) = read(&bytes).unwrap();
         let missing = missing(&given, &written);
         prop_assert!(gone || missing <= len / 16 + 6, "{missing} missing for {len} bytes");
+        prop_assert!(gone || missing == 0 || !damage.is_empty(), "{missing} missing unnoticed");
     }
 
     /// Whatever the bytes are, reading ends and nothing panics.

@@ -16,6 +16,8 @@ pub enum DamageKind {
     Record,
     /// A record whose length is 0, or crosses the line.
     RecordLength,
+    /// Zeros where records were: the file was cut while it was written, and grew again.
+    Zeros,
     /// A piece of a long definition whose other pieces are missing.
     Part,
     /// Definition windows before this place are missing: somebody cut the file while it was written.
@@ -47,6 +49,7 @@ impl fmt::Display for Damage {
             DamageKind::Cut => "file cut off inside a window",
             DamageKind::Record => "record damaged",
             DamageKind::RecordLength => "record with an impossible length",
+            DamageKind::Zeros => "records overwritten with zeros",
             DamageKind::Part => "long record incomplete",
             DamageKind::DefinitionsMissing => {
                 "the file was cut while it was written: definitions are missing"

@@ -40,6 +40,8 @@ pub(crate) struct Scan<'a> {
     offset: u64,
     /// Stop at the first record that is not published yet, instead of passing over it.
     living: bool,
+    /// Every byte of the window was published: zeros are not what the writer left.
+    complete: bool,
     /// Where the check of each record begins.
     check: Check,
 }
@@ -55,11 +57,13 @@ impl<'a> Scan<'a> {
         // Half a word at a cut end is no word.
         let bytes = &bytes[..bytes.len() & !7];
         let at = at.max(WINDOW_HEADER).next_multiple_of(8);
-        Scan { bytes, at, offset: window.offset, living, check: window.header.check() }
+        let complete = window.is_complete(bytes);
+        Scan { bytes, at, offset: window.offset, living, complete, check: window.header.check() }
     }
 
     pub fn empty() -> Scan<'a> {
-        Scan { bytes: &[], at: 0, offset: 0, living: false, check: Check::new() }
+        let check = Check::new();
+        Scan { bytes: &[], at: 0, offset: 0, living: false, complete: false, check }
     }
 
     /// Where the next call goes on, in bytes from the window's start.
@@ -139,6 +143,10 @@ impl<'a> Scan<'a> {
             self.at += 512 * blocks.count();
             let words = self.bytes[self.at..].chunks_exact(8).take_while(|word| **word == [0; 8]);
             self.at += 8 * words.count();
+            if self.complete {
+                let (offset, bytes) = (self.offset + at as u64, (self.at - at) as u64);
+                findings.damage.push(Damage { offset, bytes, kind: DamageKind::Zeros });
+            }
             return true;
         }
         if head.len > 0 && end <= line_end && end > self.bytes.len() {

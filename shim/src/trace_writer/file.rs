@@ -111,6 +111,11 @@ impl File {
         Ok(true)
     }
 
+    /// The last write or an earlier one found the file cut, and nobody asked [`File::mend`] since.
+    pub fn was_cut(&self) -> bool {
+        self.cut.load(Ordering::Relaxed)
+    }
+
     fn look(&self, length: u64) {
         if length < self.length.load(Ordering::Relaxed) {
             self.cut.store(true, Ordering::Relaxed);

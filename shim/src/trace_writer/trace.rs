@@ -432,12 +432,14 @@ impl Trace {
         }
         self.cut.store(true, Ordering::Relaxed);
         self.file.write_bytes(&self.header.to_page(), 0)?;
-        for window in &grid.open {
-            window.written.store(0, Ordering::Relaxed);
-            window.stored.store(0, Ordering::Relaxed);
-            self.store(window)?;
-        }
-        Ok(())
+        grid.open.iter().try_for_each(|window| self.store_again(window))
+    }
+
+    /// All of a window goes into the trace, also what was written before.
+    fn store_again(&self, window: &Window) -> Result<(), Failure> {
+        window.written.store(0, Ordering::Relaxed);
+        window.stored.store(0, Ordering::Relaxed);
+        self.store(window)
     }
 
     #[cold]
@@ -484,6 +486,10 @@ impl Trace {
                 continue;
             }
             self.store(window)?;
+            if self.file.was_cut() {
+                // What was written of it before may be lost, and its memory is about to go.
+                self.store_again(window)?;
+            }
             grid.open.remove(at);
             grid.retired_bytes += window.writer.published() as u64;
             window.release(&mut grid.tail);
