@@ -1,8 +1,8 @@
 """A small training loop to trace.
 
-    vramtrace run -- python examples/train.py
+    vramtrace run python examples/train.py
     vramtrace run --cap 2GiB -- python examples/train.py --batch 4096
-    vramtrace run --simulate -- python examples/train.py
+    vramtrace run --simulate python examples/train.py
 
 With PyTorch and a GPU it trains a small network for real. Without PyTorch it makes the driver
 calls that such a training makes, so that it also runs on the simulated driver.

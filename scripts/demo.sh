@@ -13,4 +13,4 @@ bin=$PWD/target/release
 cd "$where"
 echo "The demo runs in $where"
 echo
-"$bin/vramtrace" demo "$@"
+"$bin/vramtrace" demo --run "$@"

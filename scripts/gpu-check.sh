@@ -3,7 +3,7 @@
 # client that is not installed (torch, CuPy, JAX, numba, Triton, nvcc, a second GPU) is SKIPped by name.
 #
 #   scripts/gpu-check.sh [same] [cap] [cost] [nccl] [stacks] [steps] [tensors] [truth] [whatif] [demo]
-#                        [marks] [leaks] [limits] [oom] [sleep] [roles] [suites]
+#                        [marks] [leaks] [limits] [oom] [sleep] [roles] [per_tensor] [suites]
 #   default: all but suites, which needs the tests of others (scripts/gpu/suites.py)
 #
 # VRAMTRACE_BIN=DIR   where vramtrace and libvramtrace.so are (default target/release)

@@ -6,7 +6,7 @@ use std::fmt::Display;
 /// command that was run ended with.
 pub type Outcome = Result<u8, Failure>;
 
-/// Done, nothing found that the caller asked to be told of.
+/// Done, and the caller asked for no finding that is there.
 pub const DONE: u8 = 0;
 /// The finding asked for was there.
 pub const FOUND: u8 = 1;

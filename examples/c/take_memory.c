@@ -1,7 +1,7 @@
 /* Takes GPU memory in every way that the driver API has, one after the other, and gives it back.
  *
  *   cc -O1 -o take_memory take_memory.c -ldl
- *   vramtrace run -- ./take_memory               (or: vramtrace run --simulate -- ./take_memory)
+ *   vramtrace run ./take_memory               (or: vramtrace run --simulate ./take_memory)
  *   vramtrace report
  *
  * Needs no CUDA headers: what it uses of the driver is declared here.

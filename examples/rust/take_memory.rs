@@ -1,7 +1,7 @@
 //! Takes GPU memory in the common ways of the driver API, and gives it back.
 //!
 //!     cargo build --example take_memory
-//!     vramtrace run -- target/debug/examples/take_memory
+//!     vramtrace run target/debug/examples/take_memory
 //!
 //! What it uses of the driver is declared here: no CUDA headers, no bindings.
 

@@ -1,4 +1,4 @@
-//! Why a file cannot be read at all. What is merely damaged is told by the reader instead
+//! Why a file cannot be read at all. The reader reports what is merely damaged
 //! ([`crate::Damage`]).
 
 use std::fmt;

@@ -20,7 +20,7 @@ impl Escape {
                 "a library was opened with RTLD_DEEPBIND: driver calls that it makes may not be seen"
             }
             Escape::Namespace => {
-                "a library was opened in a name space of its own (dlmopen): driver calls that it \
+                "a library was opened in a separate name space (dlmopen): driver calls that it \
                  makes are not seen"
             }
             Escape::LongJump => {

@@ -17,7 +17,7 @@ pub const MINOR: u16 = 1;
 pub struct Header {
     pub major: u16,
     pub minor: u16,
-    /// Random, so that copies and runs are told apart.
+    /// Random, so that copies of a run and other runs differ.
     pub uuid: [u8; 16],
     pub pid: u32,
     pub parent_pid: u32,

@@ -48,7 +48,7 @@ impl Cause {
 pub struct Figures {
     /// Who refused; `None`: no refused call is known.
     pub by: Option<RefusedBy>,
-    /// Every call is known: where none was refused, the framework met a limit of its own.
+    /// Every call is known: where none was refused, the framework met its own limit.
     pub all_known: bool,
     /// A framework's cache gave up on it; else a call of the driver's got nothing.
     pub of_cache: bool,
@@ -64,7 +64,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Of what the recorder told. `free`: inside the framework's segments.
+    /// Of what the recorder wrote. `free`: inside the framework's segments.
     pub fn of(told: &PostMortem, free: u64) -> Figures {
         let &PostMortem { by, size, counted, limit, driver_free, largest_hole, .. } = told;
         Figures {
@@ -112,7 +112,7 @@ impl Figures {
     }
 }
 
-/// What was left below the limit of whoever refused. `None`: not known.
+/// What was left below the limit that refused. `None`: not known.
 pub fn left(
     by: Option<RefusedBy>,
     counted: u64,

@@ -1,5 +1,5 @@
 //! How a cap is applied, as it is written: `refuse` or `warn`, a soft limit, the name of a group;
-//! and where it is told that a program is out of memory.
+//! and where an out-of-memory is reported.
 //! Parsed here, by the shim and by the command that checks it before a program starts.
 
 use crate::capspec::{self, CapSpec, Limit};
@@ -10,7 +10,7 @@ pub enum Mode {
     /// It gets CUDA_ERROR_OUT_OF_MEMORY.
     #[default]
     Refuse,
-    /// It is counted and told, and goes to the driver.
+    /// It is counted and reported, and goes to the driver.
     Warn,
 }
 
@@ -25,7 +25,7 @@ impl Mode {
     }
 }
 
-/// Where a post-mortem is told: `VRAMTRACE_OOM_REPORT`.
+/// Where a post-mortem is written: `VRAMTRACE_OOM_REPORT`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OomReport {
     #[default]

@@ -20,6 +20,7 @@ marks  phases of torch.cuda.nvtx
 sleep  torch_memory_saver: owners and totals while memory is unmapped and mapped again, and a leak
 leaks  training loops that keep something, and some that do not: the line that is named, the run's
        exit status under --fail-on-leak, and one that is asked while it runs
+per_tensor JAX under --per-tensor: the share of the bytes at its peak that has a Python line
 roles  what blocks are for (weights, gradients, ..), against programs that count it themselves
 suites the tests of PyTorch, CuPy and numba, bare and preloaded; only when named (suites.py says how)
 
@@ -39,6 +40,7 @@ import leaks
 import limits
 import marks
 import oom
+import per_tensor
 import roles
 import sleep
 import stacks
@@ -50,7 +52,7 @@ import whatif
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "programs"
 BIN = Path(sys.argv[1])
-SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost", "stacks", "steps", "tensors", "truth", "whatif", "demo", "marks", "leaks", "oom", "limits", "sleep", "roles"]
+SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost", "stacks", "steps", "tensors", "truth", "whatif", "demo", "marks", "leaks", "oom", "limits", "sleep", "roles", "per_tensor"]
 LOGS = Path(os.environ.get("VRAMTRACE_LOGS") or tempfile.mkdtemp(prefix="vramtrace-gpu-"))
 TRACES = Path(tempfile.mkdtemp(prefix="vramtrace-traces-"))
 MIB = 1 << 20
@@ -383,6 +385,10 @@ def section_whatif():
         print(f"SKIP whatif: no {missing}")
         return
     whatif.section(sys.modules[__name__])
+
+
+def section_per_tensor():
+    per_tensor.section(sys.modules[__name__])
 
 
 def section_suites():

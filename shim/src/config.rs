@@ -300,9 +300,9 @@ impl Config {
         match policy::soft(&text) {
             Ok(soft) => self.cap_warn = Some(soft),
             Err(_) if text.is_empty() => {}
-            Err(why) => {
-                self.complaints.push(format!("VRAMTRACE_CAP_WARN={text}: {why}; nothing is told"))
-            }
+            Err(why) => self
+                .complaints
+                .push(format!("VRAMTRACE_CAP_WARN={text}: {why}; there is no soft limit")),
         }
     }
 

@@ -6,7 +6,7 @@ pub const MIN_BLOCK: u64 = 512;
 /// Requests up to this size are "small".
 pub const SMALL: u64 = 1 << 20;
 pub const SMALL_SEGMENT: u64 = 2 << 20;
-/// From here on a request gets a segment of its own size.
+/// From here on a request gets a segment of exactly its size.
 pub const OWN_SEGMENT: u64 = 10 << 20;
 pub const OWN_SEGMENT_STEP: u64 = 2 << 20;
 

@@ -1,6 +1,6 @@
 //! The names of PyTorch's backward steps, out of the functions that run them.
 //!
-//! Backward runs on threads of PyTorch's own, without Python: who wanted the memory is told by
+//! Backward runs on threads of PyTorch, without Python: what wanted the memory is known from
 //! the node of the autograd graph, `ConvolutionBackward0` or `AccumulateGrad`, of which there is
 //! one for each operation.
 

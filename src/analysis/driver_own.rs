@@ -1,4 +1,4 @@
-//! Who made the driver take memory of its own, by library and line.
+//! Which libraries and lines made the driver take memory for itself.
 
 use std::collections::hash_map::Entry;
 

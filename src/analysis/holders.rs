@@ -5,7 +5,7 @@
 //! whose code asked PyTorch for it: the innermost frame that is neither PyTorch's allocator nor its
 //! dispatch (native code of PyTorch, and the Python lines that only hand a call on). `x + y` in
 //! `train.py` is the program's, a line of `transformers` is that package's, `torch.optim` is
-//! PyTorch's, cuBLAS and NCCL are told apart. A stack that has only PyTorch in it is PyTorch's.
+//! PyTorch's, cuBLAS and NCCL are separate. A stack that has only PyTorch in it is PyTorch's.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::HashMap;
@@ -139,7 +139,7 @@ impl<'s> StackClassifier<'s> {
         FrameRoles { lead, caller, library: self.library_of(frames) }
     }
 
-    /// What the stack of a block says: PyTorch cut it out of its cache, for whoever asked.
+    /// What the stack of a block says: PyTorch cut it out of its cache for the caller.
     pub fn read_block(&self, stack: StackId) -> FrameRoles {
         let asked = self.symbols.indexes(stack).iter().find_map(|index| self.asked(*index));
         FrameRoles { library: asked.or(Some(self.torch)), ..self.roles(stack) }
@@ -235,7 +235,7 @@ impl<'s> StackClassifier<'s> {
         }
     }
 
-    /// What this stack is told apart from others by, by [`GroupBy::Line`].
+    /// What separates this stack from others by [`GroupBy::Line`].
     pub fn line_of(&self, stack: StackId) -> impl Hash + Eq + use<'s> {
         self.line(stack, &self.roles(stack))
     }
@@ -278,7 +278,7 @@ impl<'s> StackClassifier<'s> {
         holdings: &Holdings,
         key: impl Fn(StackId, &FrameRoles) -> K,
     ) -> Vec<Holder> {
-        // Stacks without frames are told apart by why they have none.
+        // Stacks without frames differ by why they have none.
         let why = |stack| match self.symbols.indexes(stack).is_empty() {
             true => Some(self.symbols.why_empty(stack)),
             false => None,

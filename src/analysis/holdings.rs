@@ -351,7 +351,7 @@ fn place_of(device: &DeviceState, peak: Moment) -> Option<Until> {
         return (peak.bytes > 0).then_some(Until::Offset(peak.offset));
     }
     let peak = device.peak;
-    // Without an offset it is told by the recorder's counters alone.
+    // Without an offset only the recorder's counters are known.
     let place = peak.offset.map_or(Until::Time(peak.time_ns), Until::Offset);
     (peak.bytes > 0).then_some(place)
 }

@@ -16,9 +16,9 @@ use crate::live_processes::process::{ControlTarget, TargetError};
 #[derive(clap::Args)]
 #[command(
     long_about = "Change what a running process, or a group of processes, may take.\n\n\
-        It holds from the process's next CUDA call on. Memory that it has stays its own: a limit \
-        below that refuses new requests until enough is freed. You may do so for your own \
-        processes, root for all.",
+        It holds from the next CUDA call of the process on. The process keeps the memory that it \
+        has: a limit below that refuses new requests until enough is freed. A user can change \
+        the limits of their processes; root those of all.",
     after_help = "Examples:\n  \
         vramtrace cap --pid 4711 6GiB\n  \
         vramtrace cap --pid 4711 --device 1 50%\n  \

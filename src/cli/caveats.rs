@@ -1,5 +1,7 @@
 //! What a command says on stderr of traces that do not tell all.
 
+use std::cmp::Ordering;
+
 use vramtrace_reader::analysis::{Knowledge, Moment, Process, knowledge};
 use vramtrace_reader::replay::State;
 use vramtrace_reader::trace::{Definitions, Trace};
@@ -23,6 +25,59 @@ pub fn tell_damage<'t>(traces: impl IntoIterator<Item = &'t Trace>) {
             several(found.ranges.len() as u64, "place"),
             size(found.bytes())
         ));
+    }
+}
+
+/// One line for each version that recorded a trace and is not this command's.
+pub fn tell_versions<'t>(traces: impl IntoIterator<Item = &'t Trace>) {
+    let mut seen = Vec::new();
+    for trace in traces {
+        let recorder = clean(&trace.header().writer);
+        if seen.contains(&recorder) {
+            continue;
+        }
+        if let Some(which) = older(&recorder, THIS) {
+            message(format_args!("{}: {}", name(trace), which.words(&recorder)));
+        }
+        seen.push(recorder);
+    }
+}
+
+/// The version of this command.
+const THIS: &str = env!("CARGO_PKG_VERSION");
+
+/// Which of recorder and command is the older one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Older {
+    Recorder,
+    Command,
+}
+
+impl Older {
+    fn words(self, recorder: &str) -> String {
+        match self {
+            Older::Recorder => format!(
+                "recorded by vramtrace {recorder}, which is older than this command ({THIS}): what \
+                 it did not record yet is missing here"
+            ),
+            Older::Command => format!(
+                "recorded by vramtrace {recorder}; this command ({THIS}) is older: it passes over \
+                 records that it does not know. Read the trace with version {recorder}"
+            ),
+        }
+    }
+}
+
+/// `None`: they are the same, or one is no version.
+fn older(recorder: &str, command: &str) -> Option<Older> {
+    let numbers = |version: &str| -> Option<Vec<u64>> {
+        let release = version.split(['-', '+']).next()?;
+        release.split('.').map(|part| part.parse().ok()).collect()
+    };
+    match numbers(recorder)?.cmp(&numbers(command)?) {
+        Ordering::Less => Some(Older::Recorder),
+        Ordering::Equal => None,
+        Ordering::Greater => Some(Older::Command),
     }
 }
 
@@ -72,4 +127,18 @@ pub fn keep_known(processes: &mut Vec<Process>, traces: &mut Vec<Trace>) -> Resu
     let mut keep = known.iter();
     traces.retain(|_| *keep.next().unwrap_or(&true));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_older_of_two_versions_is_found_by_their_numbers() {
+        assert_eq!(older("0.9.0", "0.10.0"), Some(Older::Recorder));
+        assert_eq!(older("1.0.0", "0.10.7"), Some(Older::Command));
+        assert_eq!(older("0.10.0-dev", "0.10.0"), None);
+        assert_eq!(older("", "0.10.0"), None);
+        assert_eq!(older("unknown", "0.10.0"), None);
+    }
 }

@@ -1,4 +1,4 @@
-//! `vramtrace demo`: a small program with phases, a leak, fragmentation and a refusal is run under
+//! `vramtrace demo`: a recorded run explained; or a small program with phases, a leak, fragmentation and a refusal is run under
 //! the recorder and a cap; then its report, and a timeline to look at.
 
 use std::ffi::{OsStr, OsString};
@@ -24,18 +24,22 @@ const NEEDED: u64 = 5 << 30;
 
 #[derive(clap::Args)]
 #[command(
-    long_about = "Record a small program that trains in phases, leaks, fragments its memory and \
-        meets a cap of 4 GiB; then show its report and write a timeline.\n\n\
-        Runs on the first GPU if there is one with 5 GiB free, else on a simulated one.",
-    after_help = "Examples:\n  vramtrace demo\n  vramtrace demo --recorded"
+    long_about = "Explain a recorded run of PyTorch that was out of memory. The recording comes \
+        with this command; no GPU is needed.\n\n\
+        With --run: record a small program that trains in phases, leaks, fragments its memory and \
+        meets a cap of 4 GiB, print its report and write a timeline. It runs on the first GPU if \
+        5 GiB of it are free, else on a simulated one.",
+    after_help = "Examples:\n  vramtrace demo\n  vramtrace demo --run"
 )]
 pub struct Args {
-    /// Use the simulated GPU even where there is a real one
+    /// Record a small program, in place of reading the recorded run
+    #[arg(long)]
+    run: bool,
+    /// The same on the simulated GPU, even where there is a real one
     #[arg(long)]
     simulate: bool,
-    /// Show a recorded PyTorch run that comes with this command: who held its memory, what was
-    /// lost to fragmentation, what another setting would have reserved
-    #[arg(long, conflicts_with = "simulate")]
+    /// Read the recorded run: what happens without options
+    #[arg(long, hide = true, conflicts_with_all = ["simulate", "run"])]
     recorded: bool,
     /// The directory for the trace and the timeline [default: a new vramtrace-DATE-TIME/]
     #[arg(long, value_name = "DIR")]
@@ -44,7 +48,7 @@ pub struct Args {
 
 /// `execute` runs another command of ours, by its arguments.
 pub fn run(args: Args, execute: &dyn Fn(&[&OsStr]) -> Outcome) -> Outcome {
-    if args.recorded {
+    if args.recorded || !(args.run || args.simulate) {
         return demo_recorded::run(args.out, execute);
     }
     let simulated = match (args.simulate, find_gpu()) {
@@ -104,7 +108,7 @@ pub fn run(args: Args, execute: &dyn Fn(&[&OsStr]) -> Outcome) -> Outcome {
     println!("\nThe trace:      {}", from_here(trace));
     println!("Its timeline:   {}  (open it in https://ui.perfetto.dev)", from_here(&timeline));
     println!("Its leak:       vramtrace leaks {}", from_here(&run));
-    println!("Your program:   vramtrace run --cap 8GiB -- python train.py");
+    println!("Your program:   vramtrace run --cap 8GiB python train.py");
     Ok(DONE)
 }
 

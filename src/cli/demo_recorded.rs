@@ -1,13 +1,10 @@
-//! `vramtrace demo --recorded`: a recorded training run that comes with the command, and what
-//! holders, frag and whatif say of it. Needs no GPU and no PyTorch.
+//! `vramtrace demo`: a recorded training run that comes with the command, and why it was out of
+//! memory. Needs no GPU and no PyTorch.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use vramtrace_reader::trace::Trace;
-
-use crate::console::message;
 use crate::error::{DONE, Failure, Outcome};
 use crate::launch::output::{Output, from_here};
 
@@ -18,30 +15,16 @@ const NAME: &str = "recorded.vtrace";
 pub fn run(out: Option<OsString>, execute: &dyn Fn(&[&OsStr]) -> Outcome) -> Outcome {
     let trace = unpack(out)?;
     let shown = from_here(&trace);
-    let (definitions, _) = Trace::open(&trace).map_err(Failure::new)?.definitions();
-    // The one that ships may have been recorded without.
-    let has_stacks = !definitions.stacks().is_empty();
-    let commands: &[(&str, &[&str])] = &[
-        ("who held the memory at the peak", &["holders", "--top", "8"]),
-        ("what was reserved and could not be used", &["frag"]),
-        ("what other settings would have reserved", &["whatif"]),
-    ];
-    message(format_args!(
-        "the demo reads {shown}, a recorded PyTorch run that comes with this command"
-    ));
-    for (what, command) in commands.iter().filter(|(_, words)| has_stacks || words[0] != "holders")
-    {
-        let words: Vec<&str> = command.iter().copied().chain([shown.as_str()]).collect();
-        println!("\n$ vramtrace {:<50} # {what}", words.join(" "));
-        execute(&words.iter().map(OsStr::new).collect::<Vec<_>>())?;
-    }
-    println!("\nThe trace:      {shown}");
-    println!("Its snapshot:   vramtrace export {shown} --format torch-snapshot");
-    println!("Your program:   vramtrace run -- python train.py");
+    println!("A recorded run: GPT-2 on an H200 under a cap. Why was it out of memory?\n");
+    println!("vramtrace oom --short {shown}");
+    execute(&["oom".as_ref(), "--short".as_ref(), shown.as_ref()])?;
+    println!("\nThe trace:     {shown}");
+    println!("Look further:  vramtrace oom {shown}");
+    println!("Your program:  vramtrace run python train.py");
     Ok(DONE)
 }
 
-/// The trace in a directory of its own, or where it was asked for.
+/// The trace in a new directory, or where it was asked for.
 fn unpack(out: Option<OsString>) -> Result<PathBuf, Failure> {
     let directory = match out {
         Some(directory) => {

@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use vramtrace_format::DeviceId;
-use vramtrace_reader::analysis::diff::{Change, Difference, LineName, PlaceUse, Usage, compare};
+use vramtrace_reader::analysis::diff::{Difference, PlaceUse, Usage, compare};
 use vramtrace_reader::analysis::roles::RoleFinder;
 use vramtrace_reader::analysis::{Holdings, Level, Moment, NamedHoldings, Process, read_all};
+use vramtrace_reader::report::json::diff::facts;
 use vramtrace_reader::report::text::diff::{DiffOptions, markdown, percent, signed, text};
 use vramtrace_reader::symbols::Symbols;
 use vramtrace_reader::trace::Trace;
@@ -18,7 +19,6 @@ use super::{caveats, moment};
 use crate::console::{json, message, print, print_text};
 use crate::error::{DONE, FOUND, Failure, Outcome};
 
-const SCHEMA: &str = "vramtrace.diff/1";
 const BASELINE: &str = "vramtrace.baseline/1";
 
 #[derive(clap::Args)]
@@ -257,92 +257,4 @@ fn failure(difference: &Difference, tolerance: f64) -> Option<String> {
 
 fn percent_of(part: f64) -> String {
     format!("{:.1} %", part * 100.0)
-}
-
-#[derive(Serialize)]
-struct DiffFacts<'d> {
-    schema: &'static str,
-    before: &'d str,
-    after: &'d str,
-    /// Null: none was asked for.
-    tolerance_percent: Option<f64>,
-    passed: bool,
-    reasons: &'d [String],
-    devices: Vec<DeviceFacts<'d>>,
-}
-
-#[derive(Serialize)]
-struct DeviceFacts<'d> {
-    name: &'d str,
-    in_use: ChangeFacts,
-    free_in_cache: ChangeFacts,
-    peak: ChangeFacts,
-    roles: Vec<PartFacts<'d>>,
-    libraries: Vec<PartFacts<'d>>,
-    lines: Vec<LineFacts<'d>>,
-}
-
-#[derive(Serialize)]
-struct ChangeFacts {
-    before_bytes: u64,
-    after_bytes: u64,
-    change_bytes: i64,
-}
-
-#[derive(Serialize)]
-struct PartFacts<'d> {
-    name: &'d str,
-    #[serde(flatten)]
-    change: ChangeFacts,
-}
-
-#[derive(Serialize)]
-struct LineFacts<'d> {
-    #[serde(flatten)]
-    name: &'d LineName,
-    #[serde(flatten)]
-    change: ChangeFacts,
-}
-
-impl From<Change> for ChangeFacts {
-    fn from(change: Change) -> ChangeFacts {
-        ChangeFacts {
-            before_bytes: change.before,
-            after_bytes: change.after,
-            change_bytes: change.bytes(),
-        }
-    }
-}
-
-fn facts<'d>(
-    differences: &'d [Difference],
-    names: &'d [String; 2],
-    tolerance: Option<f64>,
-    reasons: &'d [String],
-) -> DiffFacts<'d> {
-    fn parts(all: &[(String, Change)]) -> Vec<PartFacts<'_>> {
-        all.iter().map(|(name, change)| PartFacts { name, change: (*change).into() }).collect()
-    }
-    let device = |of: &'d Difference| DeviceFacts {
-        name: &of.name,
-        in_use: of.in_use.into(),
-        free_in_cache: of.free_in_cache.into(),
-        peak: of.peak.into(),
-        roles: parts(&of.roles),
-        libraries: parts(&of.libraries),
-        lines: of
-            .lines
-            .iter()
-            .map(|line| LineFacts { name: &line.name, change: line.bytes.into() })
-            .collect(),
-    };
-    DiffFacts {
-        schema: SCHEMA,
-        before: &names[0],
-        after: &names[1],
-        tolerance_percent: tolerance.map(|part| part * 100.0),
-        passed: reasons.is_empty(),
-        reasons,
-        devices: differences.iter().map(device).collect(),
-    }
 }

@@ -1,15 +1,13 @@
-//! `vramtrace doctor`: is everything there, and what would go past us?
+//! `vramtrace doctor`: would a program be recorded here, and if not, why?
 
 use std::ffi::OsString;
 
-use anstream::println;
 use serde_json::{Value, json};
 use vramtrace_format::uuid;
-use vramtrace_reader::units::gib;
 
-use crate::doctor::coverage::Handling;
-use crate::doctor::usage::{self, DriverUsage};
-use crate::doctor::{self, CommandFound, Findings, GENERAL_ESCAPES};
+use super::doctor_text::{self, version};
+use crate::doctor::usage;
+use crate::doctor::{self, CommandFound, Findings};
 use crate::error::{DONE, FOUND, Failure, Outcome};
 use crate::launch::Launch;
 use crate::launch::child::Status;
@@ -18,11 +16,10 @@ use crate::launch::simulate::{self, Simulated};
 
 #[derive(clap::Args)]
 #[command(
-    long_about = "Say whether driver, NVML and recorder are there, which entry points are \
-        followed, and what would go past us. With a command: look at its executable, run it, and \
-        say what it used.\n\n\
-        Exit 1 when something keeps a program from being recorded or capped.",
-    after_help = "Examples:\n  vramtrace doctor\n  vramtrace doctor -- python train.py"
+    long_about = "Check the driver, NVML, the recorder and LD_PRELOAD, and name what to do first. \
+        With a command: examine its executable, run it, and list the calls that it used.\n\n\
+        Exit status 1: something keeps a program from being recorded or capped.",
+    after_help = "Examples:\n  vramtrace doctor\n  vramtrace doctor python train.py"
 )]
 pub struct Args {
     /// Judge this cap too: which devices it meets
@@ -37,14 +34,17 @@ pub struct Args {
         default_missing_value = simulate::DEFAULT
     )]
     simulate: Option<String>,
-    /// List every entry point
+    /// Print all findings; without it they fit one screen
+    #[arg(long)]
+    full: bool,
+    /// With --full: list every entry point
     #[arg(long)]
     all: bool,
     /// As JSON
     #[arg(long)]
     json: bool,
     /// The command to examine and run, and its arguments
-    #[arg(last = true, value_name = "CMD")]
+    #[arg(trailing_var_arg = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
@@ -70,124 +70,15 @@ pub fn run(args: Args) -> Outcome {
     }
     let problems = findings.problems();
     if args.json {
-        println!("{:#}", as_json(&findings, &problems));
+        crate::console::print(&crate::console::json(&as_json(&findings, &problems))?)?;
     } else {
-        print(&findings, &problems, args.all);
+        let text = match args.full || args.all {
+            true => doctor_text::full(&findings, &problems, args.all),
+            false => doctor_text::short(&findings, &problems),
+        };
+        crate::console::print(&text)?;
     }
     Ok(if problems.is_empty() { DONE } else { FOUND })
-}
-
-fn print(findings: &Findings, problems: &[String], all: bool) {
-    match &findings.driver {
-        Ok(driver) => {
-            println!(
-                "driver    CUDA {}, devices: {}",
-                version(driver.version),
-                driver.devices.len()
-            );
-            for device in &driver.devices {
-                println!(
-                    "          {} {} {} {}",
-                    device.ordinal,
-                    device.name,
-                    uuid::text(&device.uuid, false),
-                    gib(device.total_bytes)
-                );
-            }
-        }
-        Err(why) => println!("driver    not there: {why}"),
-    }
-    match &findings.nvml {
-        Ok(nvml) => println!("nvml      driver {}, devices: {}", nvml.driver_version, nvml.devices),
-        Err(why) => println!("nvml      not there: {why}"),
-    }
-    match &findings.shim {
-        Ok(shim) => {
-            let coverage = &shim.coverage;
-            println!("recorder  {}", shim.path.display());
-            println!(
-                "          {} entry points: {} followed, {} noted, {} handed to the driver",
-                coverage.entries.len(),
-                coverage.count(Handling::Followed),
-                coverage.count(Handling::Noted),
-                coverage.count(Handling::Passed)
-            );
-            for (section, followed, of) in coverage.sections() {
-                println!("          {section}: {followed} of {of} followed");
-                let of_section = coverage.entries.iter().filter(|e| e.section == section);
-                for entry in of_section.filter(|_| all) {
-                    println!("            {:<52} {}", entry.name, entry.how.name());
-                }
-            }
-        }
-        Err(why) => println!("recorder  not there: {why}"),
-    }
-    if let Some(cap) = &findings.cap {
-        match &cap.limits {
-            Ok(limits) if limits.is_empty() => println!("cap       {}: meets no device", cap.text),
-            Ok(limits) => {
-                for (ordinal, bytes) in limits {
-                    println!("cap       device {ordinal}: {}", gib(*bytes));
-                }
-            }
-            Err(why) => println!("cap       {why}"),
-        }
-    }
-    if let Some(command) = &findings.command {
-        print_command(command);
-    }
-    println!("escapes   it is a cooperative recorder and cap, no security boundary; not seen:");
-    println!("          static, setuid, musl and cgo-less Go programs; 32-bit ones");
-    for (what, why) in GENERAL_ESCAPES {
-        println!("          {what}: {why}");
-    }
-    match problems {
-        [] => println!("all well"),
-        problems => {
-            println!("problems:");
-            problems.iter().for_each(|problem| println!("  {problem}"));
-        }
-    }
-}
-
-fn print_command(command: &CommandFound) {
-    if let Some(executable) = &command.executable {
-        println!("command   {}", executable.path.display());
-    }
-    let Some(used) = &command.used else { return };
-    println!(
-        "          {}; processes with a trace: {}; {}",
-        status(used.status),
-        used.processes,
-        if used.simulated { "on the simulated driver" } else { "on the real driver" },
-    );
-    for (api, count) in &used.allocations {
-        println!("          {api}: {count} allocations");
-    }
-    for (api, count) in &used.refusals {
-        println!("          {api}: {count} refused");
-    }
-    if used.allocations.is_empty() {
-        println!("          no GPU memory was taken through the driver{}", seen_by(used));
-    }
-    for note in &used.notes {
-        println!("          it was said: {note}");
-    }
-}
-
-fn seen_by(used: &DriverUsage) -> &'static str {
-    if used.with_shim { "" } else { " that we could see" }
-}
-
-fn status(status: Status) -> String {
-    match status {
-        Status::Exited(code) => format!("exit {code}"),
-        Status::Signalled(signal) => format!("ended by signal {signal}"),
-    }
-}
-
-fn version(version: u32) -> String {
-    format!("{}.{}", version / 1000, version % 1000 / 10)
 }
 
 fn as_json(findings: &Findings, problems: &[String]) -> Value {
@@ -237,6 +128,10 @@ fn as_json(findings: &Findings, problems: &[String]) -> Value {
         "nvml": nvml,
         "recorder": recorder,
         "cap": cap,
+        "preload": findings.preload.iter().map(|(path, problem)| json!({
+            "path": path.display().to_string(), "problem": problem,
+        })).collect::<Vec<_>>(),
+        "first": findings.first_step(),
         "command": findings.command.as_ref().map(command_json),
         "problems": problems,
     })

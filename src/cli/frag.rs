@@ -19,10 +19,11 @@ use crate::error::{DONE, Failure, Outcome};
 
 #[derive(clap::Args)]
 #[command(
-    long_about = "How fragmented PyTorch's cache was at one moment: what is reserved and in no \
-        block, how much of that is of use, the segments, and the lines that keep them.\n\n\
-        Free memory is releasable where its segment holds no block. The rest is kept by who \
-        holds a block of its segment; of it, pieces smaller than the usual request are unusable: \
+    long_about = "Measure the fragmentation of PyTorch's cache at one moment: the bytes that are \
+        reserved and in no block, how many of them are usable, the segments, and the lines that \
+        keep them.\n\n\
+        Free memory is releasable where its segment holds no block. The rest is kept by the \
+        holders of blocks in its segment; of it, pieces smaller than the usual request are unusable: \
         half of all bytes that the run asked of the pool (small: blocks up to 1 MiB; large) came \
         in requests at least that large.\n\n\
         Also reads PyTorch memory snapshots (torch.cuda.memory._dump_snapshot), CSVs with the \

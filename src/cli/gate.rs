@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
 use vramtrace_format::size as sizes;
 use vramtrace_reader::analysis::leaks::{Leaks, Suppressions};
 use vramtrace_reader::report::json::damage::WithDamage;
-use vramtrace_reader::report::json::leaks::{self as json, LeakFacts};
+use vramtrace_reader::report::json::leaks as json;
+use vramtrace_reader::report::json::run::{JudgedLeak, PeakFacts, RunReport, SCHEMA};
 use vramtrace_reader::report::text::leaks::{one_liners, process_name};
 use vramtrace_reader::report::wording::{gpu_name, ordinal};
 use vramtrace_reader::trace::load;
@@ -20,9 +20,6 @@ use crate::error::Failure;
 use crate::launch::RunResult;
 use crate::launch::child::Status;
 
-pub const SCHEMA: &str = "vramtrace.run/1";
-/// Leaks that are less sure than this are shown, and fail nothing.
-const SURE: f64 = 0.5;
 /// Reasons shown; all are in the JSON.
 const SHOWN: usize = 10;
 
@@ -42,7 +39,7 @@ pub struct Args {
     /// Exit 1 if a process held more than this of a device
     #[arg(long, value_name = "SIZE", value_parser = sizes::parse)]
     max_peak: Option<u64>,
-    /// For --fail-on-leak: a file with patterns of leaks that are known and wanted
+    /// For --fail-on-leak: a file with patterns of leaks that are known and accepted
     #[arg(long, value_name = "FILE", requires = "fail_on_leak")]
     suppressions: Option<PathBuf>,
     /// Write what was found (schema vramtrace.run/1) to this file
@@ -56,37 +53,6 @@ pub struct Gate {
     rules: Suppressions,
     /// Where the findings go.
     json: Option<Output>,
-}
-
-#[derive(Serialize)]
-struct GateReport {
-    schema: &'static str,
-    /// Nothing of what was asked for was found; the command may have failed by itself.
-    passed: bool,
-    /// How the command ended: one of the two.
-    exit_status: Option<u8>,
-    signal: Option<i32>,
-    reasons: Vec<String>,
-    max_peak_bytes: Option<u64>,
-    peaks: Vec<Peak>,
-    /// As in `vramtrace leaks --json`; with `fails` for those that the run fails on.
-    leaks: Vec<Judged>,
-    unused_suppressions: Vec<json::RuleFacts>,
-}
-
-#[derive(Serialize)]
-struct Peak {
-    pid: u32,
-    rank: Option<u32>,
-    device: Option<u8>,
-    peak_bytes: u64,
-}
-
-#[derive(Serialize)]
-struct Judged {
-    fails: bool,
-    #[serde(flatten)]
-    leak: LeakFacts,
 }
 
 fn of_json(failure: Failure) -> Failure {
@@ -152,7 +118,7 @@ impl Gate {
                 Status::Signalled(signal) => (None, Some(signal)),
             };
             let max_peak_bytes = self.args.max_peak;
-            let found = GateReport {
+            let found = RunReport {
                 schema: SCHEMA,
                 passed,
                 exit_status,
@@ -169,11 +135,11 @@ impl Gate {
         Ok(passed)
     }
 
-    fn peaks(&self, processes: &[Leaks], reasons: &mut Vec<String>) -> Vec<Peak> {
+    fn peaks(&self, processes: &[Leaks], reasons: &mut Vec<String>) -> Vec<PeakFacts> {
         let mut peaks = Vec::new();
         for process in processes {
             for (device, peak_bytes) in &process.peaks {
-                let peak = Peak {
+                let peak = PeakFacts {
                     pid: process.header.pid,
                     rank: process.header.rank,
                     device: ordinal(*device),
@@ -195,18 +161,17 @@ impl Gate {
         peaks
     }
 
-    fn leaks(&self, processes: &[Leaks], reasons: &mut Vec<String>) -> Vec<Judged> {
+    fn leaks(&self, processes: &[Leaks], reasons: &mut Vec<String>) -> Vec<JudgedLeak> {
         let mut all = Vec::new();
         for process in processes {
             let lines = one_liners(process);
             for ((leak, facts), line) in process.leaks.iter().zip(json::facts(process)).zip(lines) {
                 let least = self.args.fail_on_leak;
-                let fails =
-                    least.is_some_and(|least| leak.bytes >= least) && leak.confidence >= SURE;
+                let fails = least.is_some_and(|least| leak.bytes >= least) && leak.is_sure();
                 if fails {
                     reasons.push(format!("{}: {line}", process_name(process)));
                 }
-                all.push(Judged { fails, leak: facts });
+                all.push(JudgedLeak { fails, leak: facts });
             }
         }
         all

@@ -21,14 +21,14 @@ use crate::error::{DONE, Failure, Outcome};
 
 #[derive(clap::Args)]
 #[command(
-    long_about = "Who holds the GPU memory: by the line that wanted it, with the line of the \
-        program's own that led there, and by the library that asked the driver.",
+    long_about = "List who holds GPU memory: the line that asked for it, the line of the program that \
+        led there, and the library that called the driver.",
     after_help = "\
 Examples:
   vramtrace holders                                    the newest run here, at its peak
   vramtrace holders train.vtrace --at end --full       with every frame
   vramtrace holders --level driver                     segments, not what is in them
-  vramtrace holders --by library                       cuBLAS, NCCL, PyTorch told apart
+  vramtrace holders --by library                       cuBLAS, NCCL and PyTorch apart
   vramtrace holders --by role                          weights, gradients, activations
   vramtrace holders --json | jq '.holders[0].frames[0]'"
 )]
@@ -87,7 +87,7 @@ impl Key {
 /// A process with who held its memory, and by role where that was asked for.
 type Named<'p> = (&'p Process, NamedHoldings, Option<HeldByRole>);
 
-/// What a trace without stacks is told by.
+/// What is printed for a trace without stacks.
 pub const NO_STACKS: &str = "this trace has no stacks: recorded with VRAMTRACE_STACKS=none";
 
 /// Fails where no trace has stacks though memory was allocated.

@@ -10,8 +10,8 @@ use crate::error::{DONE, Outcome};
 
 #[derive(clap::Args)]
 #[command(
-    long_about = "Make a trace of what others recorded, so that frag, whatif, holders, report and \
-        the exports work on it.\n\n\
+    long_about = "Convert the recording of another tool into a trace, so that frag, whatif, \
+        holders, report and the exports work on it.\n\n\
         FILE is a PyTorch memory snapshot (torch.cuda.memory._dump_snapshot; torch 2.0 to 2.15), \
         a CSV with the columns action,addr,size,stream, or the log of RMM's logging resource \
         adaptor; plain or gzip. A snapshot is read as data: nothing in it is run.",

@@ -16,8 +16,9 @@ use crate::error::{DONE, Failure, Outcome};
 
 #[derive(clap::Args)]
 #[command(
-    long_about = "Who holds more and more GPU memory. Verdicts, each with its evidence:\n\n  \
-        growing       what a stack never gives back goes up after warm-up, with its rate\n  \
+    long_about = "List the stacks whose GPU memory grows or is never freed. Verdicts, each with \
+        its evidence:\n\n  \
+        growing       the bytes that a stack never frees rise after warm-up, with their rate\n  \
         never_freed   allocated a few times over the run, or left when all else was freed\n  \
         freed_at_end  it grew, and was freed when the process ended\n\n\
         Steady memory, caches that are full, steps that come and go, pools of frameworks, imports \
@@ -44,7 +45,7 @@ pub struct Args {
     /// Leave out leaks of fewer bytes: `1MiB`, `64k`, or plain bytes
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = bytes)]
     min: u64,
-    /// A file with patterns of leaks that are known and wanted
+    /// A file with patterns of leaks that are known and accepted
     #[arg(long, value_name = "FILE")]
     suppressions: Option<PathBuf>,
     /// How many to list of each process

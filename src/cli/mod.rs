@@ -3,20 +3,27 @@
 
 mod cap;
 mod caveats;
+mod completions;
 mod demo;
 mod demo_recorded;
 mod demo_workload;
 mod diff;
 mod doctor;
+mod doctor_text;
+mod enable;
+mod env;
 mod export;
 mod flame;
 mod frag;
 mod gate;
+mod groups;
 mod holders;
 mod import;
 mod leaks;
 mod level;
+mod man;
 mod moment;
+mod newest;
 mod oom;
 mod output;
 mod pack;
@@ -27,13 +34,14 @@ mod run;
 mod run_summary;
 mod select;
 mod tree;
+mod verdict;
 mod verify;
 mod whatif;
 
 use std::ffi::OsStr;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::console;
 use crate::error::Outcome;
@@ -43,67 +51,89 @@ use crate::error::Outcome;
     name = "vramtrace",
     version,
     about = "A flight recorder and circuit breaker for GPU memory",
-    after_help = "Example:\n  vramtrace run --cap 8GiB -- python train.py\n  vramtrace report",
-    subcommand_required = true,
-    arg_required_else_help = true
+    long_about = "A flight recorder and circuit breaker for GPU memory.\n\n\
+        Without a command: the verdict on the newest run in the working directory.",
+    after_help = "\
+Examples:
+  vramtrace run python train.py                 record, and end with a verdict
+  vramtrace run --cap 8GiB python train.py      the same under a limit
+  vramtrace                                     the verdict on the newest run here
+`vramtrace COMMAND --help` explains a command."
 )]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run a command and record its GPU memory
+    /// What does this command do with GPU memory?
     Run(Box<run::Args>),
-    /// See it work: a small program with a leak and a cap, recorded and shown
+    /// What does a verdict look like?
     Demo(demo::Args),
-    /// Write the timeline for Perfetto, chrome://tracing or a spreadsheet, or stacks for profilers
+    /// How is the timeline opened in another tool?
     Export(export::Args),
-    /// Show what grew from one run, or one moment, to another; in CI against a baseline
+    /// What grew between two runs, or two moments?
     Diff(diff::Args),
-    /// Draw a flame graph of who holds the memory
+    /// Who held the memory, as a picture?
     Flame(flame::Args),
-    /// Show the fragmentation of PyTorch's cache: what is free, what is of use, who keeps it
+    /// How much of PyTorch's cache is fragmentation, and who keeps it?
     Frag(frag::Args),
-    /// Say what is there to record with, and what would go past us
+    /// What starts the recorder where no launcher can stand in front?
+    Env(env::Args),
+    /// How does a Python record by itself?
+    Enable(enable::Enable),
+    /// How does it stop that?
+    Disable(enable::Disable),
+    /// Would a program be recorded here, and if not, why?
     Doctor(doctor::Args),
     /// The program of the demo
     #[command(name = demo::WORKLOAD, hide = true)]
     DemoWorkload,
-    /// Show what happened: peak, live memory, refusals, per process and device
+    /// Write the manual pages into a directory
+    #[command(name = man::COMMAND, hide = true)]
+    Man(man::Args),
+    /// What happened: peak, live memory and refusals of each process?
     Report(report::Args),
-    /// Show who holds the memory: by line, function, library or whole stack
+    /// Which lines, functions or libraries held the memory?
     Holders(holders::Args),
-    /// Make a trace of a PyTorch memory snapshot, a CSV of requests or an RMM log
+    /// How is a PyTorch snapshot, a CSV or an RMM log read?
     Import(import::Args),
-    /// Show who holds more and more: leaks, with their rate and what speaks for them
+    /// Which memory grows and is never freed?
     Leaks(leaks::Args),
-    /// Explain why a run was out of memory: what asked, which limit, who held it, what to try
+    /// Why was the run out of memory, and what would have helped?
     Oom(oom::Args),
-    /// Copy a trace with the names of its functions in it, for another machine
+    /// How is a trace read on another machine?
     Pack(pack::Args),
-    /// List your running processes that are recorded or capped
+    /// Which processes use the GPU now, and how much?
     Ps(ps::Args),
-    /// Change what a running process or group may take
+    /// How much may a running process take?
     Cap(cap::Args),
-    /// Show who holds the memory as a tree of calls, from the outermost frame in
+    /// Who held the memory, as a tree of calls?
     Tree(tree::Args),
-    /// Check that a trace agrees with itself: frees, sums, addresses, checkpoints
+    /// Does a trace agree with itself?
     Verify(verify::Args),
-    /// Say what other PyTorch allocator settings would have reserved for a recorded run
+    /// What would other PyTorch allocator settings have reserved?
     Whatif(whatif::Args),
+    /// Which lines complete commands in this shell?
+    Completions(completions::Args),
 }
 
 pub fn main() -> ExitCode {
     vramtrace_reader::report::text::layout::set_width(console::width());
-    match dispatch(Cli::parse()) {
+    let parsed = Cli::from_arg_matches(&command().get_matches());
+    match dispatch(parsed.unwrap_or_else(|error| error.exit())) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
             console::message(&failure.message);
             ExitCode::from(failure.code)
         }
     }
+}
+
+/// The command line, with its commands in groups.
+fn command() -> clap::Command {
+    groups::grouped(Cli::command())
 }
 
 /// Runs a command of ours as if it had been typed.
@@ -114,17 +144,22 @@ fn execute(arguments: &[&OsStr]) -> Outcome {
 
 fn dispatch(cli: Cli) -> Outcome {
     // `vramtrace report | head` ends quietly. `run` goes on: it has a command to wait for.
-    if !matches!(cli.command, Command::Run(_) | Command::DemoWorkload) {
+    if !matches!(cli.command, Some(Command::Run(_) | Command::DemoWorkload)) {
         // SAFETY: plain call; nothing of ours handles this signal.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     }
-    match cli.command {
+    let Some(command) = cli.command else { return newest::run() };
+    match command {
         Command::Run(args) => run::run(*args),
         Command::Demo(args) => demo::run(args, &execute),
         Command::Diff(args) => diff::run(args),
         Command::Doctor(args) => doctor::run(args),
+        Command::Env(args) => env::run(args),
+        Command::Enable(args) => enable::enable(args),
+        Command::Disable(args) => enable::disable(args),
         Command::Export(args) => export::run(args),
         Command::DemoWorkload => demo_workload::run(),
+        Command::Man(args) => man::run(args, self::command()),
         Command::Report(args) => report::run(args),
         Command::Flame(args) => flame::run(args),
         Command::Frag(args) => frag::run(args),
@@ -138,16 +173,15 @@ fn dispatch(cli: Cli) -> Outcome {
         Command::Tree(args) => tree::run(args),
         Command::Verify(args) => verify::run(args),
         Command::Whatif(args) => whatif::run(args),
+        Command::Completions(args) => completions::run(args, self::command()),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     #[test]
     fn the_command_line_is_consistent_and_every_command_shows_an_example() {
-        let mut cli = super::Cli::command();
+        let mut cli = super::command();
         cli.clone().debug_assert();
         for command in cli.get_subcommands_mut() {
             let help = command.render_long_help().to_string();
@@ -157,5 +191,52 @@ mod tests {
                 command.get_name()
             );
         }
+    }
+
+    /// Lines of `sh` blocks that begin with our name, without comments.
+    fn commands(page: &str) -> Vec<String> {
+        // In a block, and in one of a shell.
+        let (mut block, mut inside) = (false, false);
+        let mut found = Vec::new();
+        for line in page.lines() {
+            if line.starts_with("```") {
+                block = !block;
+                inside = block && matches!(line.trim(), "```sh" | "```");
+                continue;
+            }
+            let command = line.split("  #").next().unwrap_or(line).trim();
+            if inside && command.starts_with("vramtrace ") && !command.contains(": ") {
+                found.push(command.to_string());
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn every_command_of_the_documents_is_understood() {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+        let mut folders = vec![root.join("docs"), root.join("examples")];
+        let mut pages = vec![root.join("README.md"), root.join("CONTRIBUTING.md")];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                match path.is_dir() {
+                    true => folders.push(path),
+                    false => pages.push(path),
+                }
+            }
+        }
+        let mut count = 0;
+        for page in pages.iter().filter(|page| page.extension().is_some_and(|end| end == "md")) {
+            for line in commands(&std::fs::read_to_string(page).unwrap()) {
+                let end = line.find(['|', '>', '&', ';']).unwrap_or(line.len());
+                let words =
+                    line[..end].split_whitespace().map(|word| word.replace(['"', '\''], ""));
+                let parsed = super::command().try_get_matches_from(words);
+                assert!(parsed.is_ok(), "{}: {line}: {}", page.display(), parsed.unwrap_err());
+                count += 1;
+            }
+        }
+        assert!(count >= 8, "{count} commands");
     }
 }

@@ -16,20 +16,21 @@ use crate::error::{DONE, Failure, Outcome};
 
 #[derive(clap::Args)]
 #[command(
-    long_about = "Why a run was out of memory: what was asked for and where, which limit it met, \
-        the sum that makes up what was in use, whether fragmentation was to blame, who held the \
+    long_about = "Explain why a run was out of memory: the request and its line, the limit it \
+        met, the parts of the memory in use, whether fragmentation was the cause, who held the \
         memory, what grew before, and what to try.\n\n\
         Out of memory is a request of PyTorch's cache on which PyTorch gave up; of other callers, \
         one that was refused and after which the thread was given nothing, or that was refused \
         again after a second. Other refusals were absorbed (PyTorch empties its cache and asks \
         again) and are counted only. Requests that failed within a second of each other are one.\n\n\
         Exit status: 0 with and without an out-of-memory (`vramtrace report --fail-on refusal` \
-        tells by status), 2 for bad input.",
+        reports by status), 2 for bad input.",
     after_help = "\
 Examples:
   vramtrace oom                                        the newest run here, also while it runs
   vramtrace oom vramtrace-20260101-120000/ --rank 3
   vramtrace oom train.vtrace --at 2                    the second one; `all`: every one in full
+  vramtrace oom --short                                the first lines only
   vramtrace oom snapshot.pickle                        a PyTorch memory snapshot
   vramtrace oom --json | jq '.ooms[-1].post_mortem.advice'"
 )]
@@ -45,6 +46,9 @@ pub struct Args {
     /// How many lines to list of holders and of what grew
     #[arg(long, value_name = "N", default_value_t = 10)]
     top: usize,
+    /// Print the first lines only: what was asked, the limit, the use, the cause, what to try
+    #[arg(long, conflicts_with_all = ["full", "json"])]
+    short: bool,
     /// Show every frame, and files with their whole path
     #[arg(long)]
     full: bool,
@@ -246,11 +250,19 @@ fn as_text(
     let parts = explained.iter().map(|(place, explained)| {
         let read = &processes[place.process];
         let trace = &read.input.trace;
-        let shown =
-            text::OomOptions { top: args.top, full: args.full, running: trace.is_running(), of };
+        let shown = text::OomOptions {
+            top: args.top,
+            full: args.full,
+            short: args.short,
+            running: trace.is_running(),
+            of,
+        };
         text::text(explained, trace.header(), &read.definitions, &given, shown)
     });
     let mut out = parts.collect::<Vec<_>>().join("\n");
+    if args.short && !explained.is_empty() {
+        return out;
+    }
     let all: Vec<ListedOom> = here.iter().map(|place| listed(processes, *place)).collect();
     let shown: Vec<usize> = explained.iter().map(|(place, _)| place.number).collect();
     out.push_str(&text::others(&all, &shown, LISTED));

@@ -38,6 +38,7 @@ pub fn run(args: Args) -> Outcome {
     traces_only(&args.traces, "only a trace has names to pack")?;
     let loaded = load(&args.traces)?;
     loaded.warnings.iter().for_each(message);
+    caveats::tell_versions(&loaded.traces);
     if let Some(running) = loaded.traces.iter().find(|trace| trace.is_running()) {
         return Err(Failure::new(format!(
             "{}: its process still runs (pid {}): pack it when that has ended",
@@ -88,7 +89,7 @@ fn is_one_file(source: Option<&Path>, output: Option<&Path>) -> bool {
 
 /// `train.vtrace` to `train.packed.vtrace`, `run/` to `run.packed`.
 fn packed_name(source: &Path) -> PathBuf {
-    // A name as `.` or `..` has none of its own.
+    // A path such as `.` or `..` has no last name.
     let full = source.canonicalize().unwrap_or_else(|_| source.to_path_buf());
     let (named, path) = match source.file_name() {
         Some(name) => (name, source),

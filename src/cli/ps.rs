@@ -1,8 +1,10 @@
 //! `vramtrace ps`: who runs, and what they hold.
 
-use serde::Serialize;
 use vramtrace_format::live::LiveState;
 use vramtrace_format::uuid;
+use vramtrace_reader::report::json::ps::{
+    GroupDeviceFacts, GroupFacts, LiveDeviceFacts, LiveProcessFacts, PsReport, SCHEMA,
+};
 use vramtrace_reader::report::text::layout::{BAD, PLAIN, Table};
 use vramtrace_reader::units::{clean, count, gib, shorten};
 
@@ -15,71 +17,14 @@ use crate::live_processes::process::{self, LiveProcess};
 #[command(
     long_about = "List your running processes that are recorded or capped, with what they hold of \
         each device, and the groups that share a cap.\n\n\
-        Figures are at most a millisecond older than a process's last CUDA call. Where more is in \
-        use than a cap allows, what must go before more is given stands beside the cap.",
+        Figures are at most a millisecond older than a process's last CUDA call. Where more is \
+        in use than a cap allows, the bytes that must be freed first stand beside the cap.",
     after_help = "Examples:\n  vramtrace ps\n  vramtrace ps --json | jq '.processes[].pid'"
 )]
 pub struct Args {
     /// As JSON, schema vramtrace.ps/1
     #[arg(long)]
     json: bool,
-}
-
-const SCHEMA: &str = "vramtrace.ps/1";
-
-#[derive(Serialize)]
-struct Facts {
-    schema: &'static str,
-    processes: Vec<LiveProcessFacts>,
-    groups: Vec<GroupFacts>,
-}
-
-#[derive(Serialize)]
-struct LiveProcessFacts {
-    pid: u32,
-    command: String,
-    /// Null: it records nothing.
-    trace: Option<String>,
-    group: Option<String>,
-    /// Seconds since its start at which the figures were stored.
-    updated_at_s: f64,
-    devices: Vec<LiveDeviceFacts>,
-}
-
-#[derive(Serialize)]
-struct LiveDeviceFacts {
-    ordinal: Option<u8>,
-    uuid: String,
-    live_bytes: u64,
-    peak_bytes: u64,
-    /// What the cap counts: with contexts, kernels and calls under way.
-    counted_bytes: u64,
-    cap_bytes: Option<u64>,
-    /// Counted above the cap: as much must go before it is given more.
-    must_go_bytes: u64,
-    cap_mode: &'static str,
-    total_bytes: u64,
-    live_allocations: u64,
-    allocations: u64,
-    refused_by_cap: u64,
-    refused_by_driver: u64,
-    would_have_refused: u64,
-}
-
-#[derive(Serialize)]
-struct GroupFacts {
-    name: String,
-    pids: Vec<u32>,
-    devices: Vec<GroupDeviceFacts>,
-}
-
-#[derive(Serialize)]
-struct GroupDeviceFacts {
-    uuid: String,
-    cap_bytes: Option<u64>,
-    must_go_bytes: u64,
-    counted_bytes: u64,
-    total_bytes: u64,
 }
 
 /// What is counted above a cap that is enforced.
@@ -117,8 +62,8 @@ pub fn run(args: Args) -> Outcome {
     Ok(DONE)
 }
 
-fn facts(processes: &[LiveProcess], groups: &[Group]) -> Facts {
-    Facts {
+fn facts(processes: &[LiveProcess], groups: &[Group]) -> PsReport {
+    PsReport {
         schema: SCHEMA,
         processes: processes.iter().map(process_facts).collect(),
         groups: groups.iter().map(group_facts).collect(),

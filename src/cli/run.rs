@@ -12,23 +12,23 @@ use crate::error::{DONE, FOUND, Failure, Outcome};
 use crate::launch::child::Status;
 use crate::launch::output::Output;
 use crate::launch::simulate::{self, Simulated};
-use crate::launch::{Launch, RunResult, elf, signals};
+use crate::launch::{Launch, RunResult, elf, python, signals};
 use crate::live_processes::group;
 
 #[derive(clap::Args)]
 #[command(
     long_about = "Run a command and record its GPU memory.\n\n\
         The command's exit status is passed through, signals are passed on to it. 127: no such \
-        command; 126: it cannot be run; 2: bad input, nothing was run. 1: the command itself ended \
-        with 0, and what --require, --fail-on-leak or --max-peak ask for was not held; a command \
-        that failed keeps its own status, and the reasons are told beside it.",
+        command; 126: it cannot be run; 2: bad input, nothing was run. 1: the command ended with \
+        0, and --require, --fail-on-leak or --max-peak failed; a command that fails keeps its own \
+        status, and the reasons are on stderr.",
     after_help = "Examples:\n  \
-        vramtrace run -- python train.py\n  \
-        vramtrace run --cap 0=8GiB,1=50% --out traces/rank%r.vtrace -- torchrun train.py\n  \
-        vramtrace run --stacks python --stack-depth 200 -- python train.py\n  \
-        vramtrace run --fail-on-leak --max-peak 8GiB --json found.json -- pytest tests/\n  \
-        vramtrace run --job-cap 40GiB -- torchrun --nproc-per-node 2 train.py\n  \
-        vramtrace run --simulate=2x80GiB -- ./uses-the-driver-api"
+        vramtrace run python train.py\n  \
+        vramtrace run --cap 0=8GiB,1=50% --out traces/rank%r.vtrace torchrun train.py\n  \
+        vramtrace run --stacks python --stack-depth 200 python train.py\n  \
+        vramtrace run --fail-on-leak --max-peak 8GiB --json found.json pytest tests/\n  \
+        vramtrace run --job-cap 40GiB torchrun --nproc-per-node 2 train.py\n  \
+        vramtrace run --simulate=2x80GiB ./uses-the-driver-api"
 )]
 pub struct Args {
     /// What each process may take: 8GiB, 50%, 0=8GiB,1=50%, GPU-<uuid>=8GiB
@@ -37,11 +37,12 @@ pub struct Args {
     /// What all processes of the command together may take of each device: 8GiB, 50%, 0=8GiB,1=50%
     #[arg(long, value_name = "SPEC")]
     job_cap: Option<String>,
-    /// What happens to a request that does not fit: refuse, or warn (count, tell and give)
+    /// What happens to a request that does not fit: `refuse` it, or `warn` (count it, print a line,
+    /// grant it)
     /// [env: VRAMTRACE_CAP_MODE]
     #[arg(long, value_name = "MODE")]
     cap_mode: Option<String>,
-    /// Tell when the use passes this soft limit: 80% (of the cap, else of the device) or 6GiB
+    /// Print a line when the use passes this soft limit: 80% (of the cap, else of the device) or 6GiB
     /// [env: VRAMTRACE_CAP_WARN]
     #[arg(long, value_name = "LIMIT")]
     cap_warn: Option<String>,
@@ -62,7 +63,11 @@ pub struct Args {
     /// to record no blocks [env: VRAMTRACE_TENSORS]
     #[arg(long, value_name = "STACKS")]
     tensors: Option<String>,
-    /// Where it is told why the program is out of memory: `stderr`, `file` (beside the trace, with
+    /// Have TensorFlow and JAX take each tensor from the driver, so that each has its line (sets
+    /// TF_GPU_ALLOCATOR and XLA_PYTHON_CLIENT_ALLOCATOR); it costs speed
+    #[arg(long)]
+    per_tensor: bool,
+    /// Where the reason of an out-of-memory is written: `stderr`, `file` (beside the trace, with
     /// the end .oom.txt) or `off` [env: VRAMTRACE_OOM_REPORT]
     #[arg(long, value_name = "WHERE")]
     oom_report: Option<String>,
@@ -80,17 +85,19 @@ pub struct Args {
     require: bool,
     #[command(flatten)]
     gate: gate::Args,
-    /// The command and its arguments
-    #[arg(last = true, required = true, value_name = "CMD")]
+    /// The command and its arguments: all words from the first one that is no option of ours, or
+    /// from `--` on
+    #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
 pub fn run(args: Args) -> Outcome {
     let simulated = args.simulate.as_deref().map(Simulated::new).transpose()?;
-    let executable = elf::examine(&args.command[0]);
+    let command = python::resolved(args.command)?;
+    let executable = elf::examine(&command[0]);
     let escapes = executable.as_ref().map_or(&[][..], |found| &found.escapes);
     for escape in escapes {
-        message(format_args!("{} {}", args.command[0].display(), escape.explanation()));
+        message(format_args!("{} {}", command[0].display(), escape.explanation()));
     }
     let unreachable = escapes.iter().any(|escape| escape.is_whole());
     if let Some(cap) = &args.cap {
@@ -121,12 +128,13 @@ pub fn run(args: Args) -> Outcome {
             OomReport::parse(text).map(drop)
         })?,
     ];
+    let by_tensor = if args.per_tensor { per_tensor() } else { Vec::new() };
     let output = Output::new(out.as_deref())?;
     let gate = Gate::new(args.gate, !output.is_off())?;
     let launch = Launch {
-        command: args.command,
+        command,
         cap: args.cap,
-        settings: settings.into_iter().flatten().collect(),
+        settings: settings.into_iter().flatten().chain(by_tensor).collect(),
         output,
         simulated,
         quiet_stdout: false,
@@ -153,6 +161,34 @@ pub fn run(args: Args) -> Outcome {
     }
     let passed = gate.map_or(Ok(true), |gate| gate.passes(&ended))?;
     finish(&ended, passed && missing.is_none())
+}
+
+/// Variables that make frameworks take each tensor from the driver, in place of a pool that has one
+/// holder.
+const PER_TENSOR: [(&str, &str); 2] =
+    [("TF_GPU_ALLOCATOR", "cuda_malloc_async"), ("XLA_PYTHON_CLIENT_ALLOCATOR", "platform")];
+
+/// Those that are not set already.
+fn per_tensor() -> Vec<(&'static str, OsString)> {
+    message(
+        "--per-tensor: TensorFlow and JAX take each tensor from the driver; every allocation then \
+         costs a call of the driver's, and the program runs slower. RMM has no variable for it: \
+         call rmm.reinitialize(pool_allocator=False) in the program",
+    );
+    let missing = |(name, wanted): &(&'static str, &'static str)| match std::env::var_os(name) {
+        Some(value) if !value.is_empty() => {
+            if value != *wanted {
+                let shown = value.display();
+                message(format_args!(
+                    "--per-tensor: {name}={shown} is set and stays; unset it to see tensors"
+                ));
+            }
+            false
+        }
+        _ => true,
+    };
+    let names = PER_TENSOR.into_iter().filter(missing);
+    names.map(|(name, value)| (name, value.into())).collect()
 }
 
 /// A group of this run's own.

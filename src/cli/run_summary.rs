@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use vramtrace_format::DeviceId;
-use vramtrace_reader::analysis::{self, Moment};
-use vramtrace_reader::replay::{DeviceState, State};
+use vramtrace_reader::analysis::{self, Moment, Process};
+use vramtrace_reader::replay::DeviceState;
+use vramtrace_reader::report::text::verdict::Finding;
 use vramtrace_reader::trace::{self, Trace};
 use vramtrace_reader::units::gib;
 
-use super::caveats;
+use super::{caveats, verdict};
 use crate::console::message;
 use crate::launch::RunResult;
 use crate::launch::child::Status;
@@ -40,26 +41,39 @@ pub fn print(ended: &RunResult) {
         several => message(format_args!("{} in {shown}", count(several.len() as u64, "trace"))),
     }
     match trace::load(&traces) {
-        Ok(loaded) => lines(&figures(loaded.traces), ended.status).iter().for_each(message),
+        Ok(loaded) => {
+            caveats::tell_versions(&loaded.traces);
+            let (all, mut whole, traces) = figures(loaded.traces);
+            lines(&all, ended.status).iter().for_each(message);
+            if let Some(cap) = ended.cap.as_ref().filter(|_| all.len() > 1) {
+                message(format_args!(
+                    "  the cap of {cap} was for each process by itself, not for all together"
+                ));
+            }
+            for line in verdict::lines(&mut whole, &traces, &shown) {
+                message(line);
+            }
+            if whole.is_empty() {
+                let gave_up = all.iter().any(|process| process.out_of_memory);
+                let finding = if gave_up { Finding::OutOfMemory } else { Finding::Nothing };
+                message(verdict::next(finding, &shown));
+            }
+        }
         Err(error) => message(error),
     }
-    if let Some(cap) = ended.cap.as_ref().filter(|_| traces.len() > 1) {
-        message(format_args!(
-            "the cap of {cap} was for each process by itself, not for all together"
-        ));
-    }
-    message(format_args!("see more: vramtrace report {shown}"));
 }
 
 /// One process at its end.
 struct Figures {
-    state: State,
+    devices: BTreeMap<DeviceId, DeviceState>,
+    ended_ns: Option<u64>,
     running: bool,
     out_of_memory: bool,
 }
 
-/// Long traces are read from their latest checkpoint on, so that nobody waits for a summary.
-fn figures(traces: Vec<Trace>) -> Vec<Figures> {
+/// Long traces are read from their latest checkpoint on, so that nobody waits for a summary. With
+/// them the processes that were read whole, each with its trace.
+fn figures(traces: Vec<Trace>) -> (Vec<Figures>, Vec<Process>, Vec<Trace>) {
     let (mut figures, mut whole) = (Vec::new(), Vec::new());
     for trace in traces {
         let recent = || trace.replay_recent(&trace.definitions().0, RECENT);
@@ -68,7 +82,8 @@ fn figures(traces: Vec<Trace>) -> Vec<Figures> {
                 caveats::tell_damage([&trace]);
                 let gave_up = |device: &DeviceState| device.cache.ended_in_oom();
                 let out_of_memory = state.devices.values().any(gave_up);
-                figures.push(Figures { state, running: false, out_of_memory });
+                let (ended_ns, devices) = (state.ended_ns, state.devices);
+                figures.push(Figures { devices, ended_ns, running: false, out_of_memory });
             }
             None => whole.push(trace),
         }
@@ -84,12 +99,13 @@ fn figures(traces: Vec<Trace>) -> Vec<Figures> {
     });
     bar.finish_and_clear();
     caveats::tell_damage(&whole);
-    figures.extend(processes.into_iter().map(|process| Figures {
+    figures.extend(processes.iter().map(|process| Figures {
         running: process.running,
         out_of_memory: !process.ended_out_of_memory().is_empty(),
-        state: process.state,
+        ended_ns: process.state.ended_ns,
+        devices: process.state.devices.clone(),
     }));
-    figures
+    (figures, processes, whole)
 }
 
 /// Peak, what is left, refusals, processes.
@@ -97,7 +113,7 @@ fn lines(processes: &[Figures], status: Status) -> [String; 4] {
     let mut peaks: BTreeMap<DeviceId, u64> = BTreeMap::new();
     let mut live: BTreeMap<DeviceId, u64> = BTreeMap::new();
     let (mut allocations, mut by_cap, mut by_driver) = (0, 0, 0);
-    for (device, state) in processes.iter().flat_map(|process| &process.state.devices) {
+    for (device, state) in processes.iter().flat_map(|process| &process.devices) {
         let peak = peaks.entry(*device).or_default();
         *peak = state.peak.bytes.max(*peak);
         *live.entry(*device).or_default() += state.live_bytes;
@@ -126,7 +142,7 @@ fn ends(processes: &[Figures], status: Status) -> String {
     };
     let mut counts: BTreeMap<(u8, String), usize> = BTreeMap::new();
     for process in processes {
-        let how = match (process.state.ended_ns, failed) {
+        let how = match (process.ended_ns, failed) {
             _ if process.running => (1, "still running".into()),
             _ if process.out_of_memory => (3, "out of memory".into()),
             (Some(_), Some(code)) => (2, format!("exited with status {code}")),

@@ -10,6 +10,7 @@ use vramtrace_format::DeviceId;
 use vramtrace_reader::import;
 use vramtrace_reader::trace::{LoadedTraces, Trace, load};
 
+use super::caveats;
 use crate::console::message;
 use crate::error::Failure;
 
@@ -71,6 +72,7 @@ impl ProcessArgs {
             selected.names.push(path.display().to_string());
             selected.traces.push(imported(&path)?);
         }
+        caveats::tell_versions(&selected.traces);
         self.keep_wanted(&mut selected)?;
         Ok(selected)
     }

@@ -1,14 +1,12 @@
 //! `vramtrace verify`: does a trace agree with itself?
 
-use serde::Serialize;
 use vramtrace_reader::analysis::verify::{Verification, Violation, verify};
+use vramtrace_reader::report::json::verify::{SCHEMA, VerifiedFacts, VerifyReport, ViolationFacts};
 use vramtrace_reader::units::{clean, several};
 
 use super::select::{Input, ProcessArgs};
 use crate::console::{json, print};
 use crate::error::{DONE, FOUND, Outcome};
-
-const SCHEMA: &str = "vramtrace.verify/1";
 
 #[derive(clap::Args)]
 #[command(
@@ -34,39 +32,6 @@ pub struct Args {
     json: bool,
 }
 
-#[derive(Serialize)]
-struct Report {
-    schema: &'static str,
-    holds: bool,
-    traces: Vec<TraceFacts>,
-}
-
-#[derive(Serialize)]
-struct TraceFacts {
-    trace: String,
-    holds: bool,
-    events: u64,
-    audits: u64,
-    totals_compared: u64,
-    checkpoints_compared: u64,
-    violated: u64,
-    violations: Vec<ViolationFacts>,
-    unchecked: Vec<String>,
-}
-
-#[derive(Serialize)]
-struct ViolationFacts {
-    rule: &'static str,
-    time_ns: u64,
-    offset: u64,
-    device: Option<u8>,
-    space: Option<String>,
-    address: Option<u64>,
-    what: String,
-    expected: String,
-    found: String,
-}
-
 pub fn run(args: Args) -> Outcome {
     let inputs = args.processes.open()?.into_inputs();
     let checked: Vec<(Input, Verification)> = inputs
@@ -79,7 +44,7 @@ pub fn run(args: Args) -> Outcome {
     match args.json {
         true => {
             let traces = checked.iter().map(|(input, found)| facts(input, found)).collect();
-            print(&json(&Report { schema: SCHEMA, holds, traces })?)?;
+            print(&json(&VerifyReport { schema: SCHEMA, holds, traces })?)?;
         }
         false => {
             let texts = checked.iter().map(|(input, found)| text(input, found, args.top));
@@ -112,8 +77,8 @@ fn text(input: &Input, found: &Verification, top: usize) -> String {
     lines.iter().map(|line| clean(line) + "\n").collect()
 }
 
-fn facts(input: &Input, found: &Verification) -> TraceFacts {
-    TraceFacts {
+fn facts(input: &Input, found: &Verification) -> VerifiedFacts {
+    VerifiedFacts {
         trace: input.trace.path().display().to_string(),
         holds: found.holds(),
         events: found.events,

@@ -1,4 +1,4 @@
-//! What is there to record with, and what would go past us. The command prints it.
+//! What is there to record with, and what would not be seen. The command prints it.
 
 pub mod coverage;
 pub mod usage;
@@ -34,6 +34,8 @@ pub struct Findings {
     pub nvml: Result<Nvml, String>,
     pub shim: Result<ShimFound, String>,
     pub cap: Option<CapFound>,
+    /// What LD_PRELOAD names already, each with what keeps the loader from taking it.
+    pub preload: Vec<(PathBuf, Option<String>)>,
     pub command: Option<CommandFound>,
 }
 
@@ -80,6 +82,7 @@ pub fn look(cap: Option<&str>, command: Option<&OsStr>) -> Findings {
             used: None,
         }),
         nvml: nvml::ask(),
+        preload: library::preloaded(),
         shim: find_shim(),
         driver,
     }
@@ -137,6 +140,14 @@ impl Findings {
         if let Err(why) = &self.shim {
             problems.push(format!("no recorder: {why}"));
         }
+        for (path, why) in &self.preload {
+            if let Some(why) = why {
+                problems.push(format!(
+                    "LD_PRELOAD names {}: {why}; the loader leaves it out",
+                    path.display()
+                ));
+            }
+        }
         if let Some(cap) = &self.cap {
             if let Err(why) = &cap.limits {
                 problems.push(format!("the cap is not understood: {why}"));
@@ -152,6 +163,45 @@ impl Findings {
             command.problems(&mut problems);
         }
         problems
+    }
+}
+
+impl Findings {
+    /// The one thing to do first.
+    pub fn first_step(&self) -> String {
+        let used = self.command.as_ref().and_then(|command| command.used.as_ref());
+        if self.shim.is_err() {
+            return "install libvramtrace.so beside the command, or name it in VRAMTRACE_LIB"
+                .into();
+        }
+        if let Some((path, _)) = self.preload.iter().find(|(_, why)| why.is_some()) {
+            return format!(
+                "take {} out of LD_PRELOAD; `vramtrace run` names the right library",
+                path.display()
+            );
+        }
+        if let Some(command) = &self.command {
+            match &command.executable {
+                None => return format!("give a command that exists: {}", command.name.display()),
+                Some(executable) if executable.escapes.iter().any(|escape| escape.is_whole()) => {
+                    return "record a dynamic program: the loader reaches no other".into();
+                }
+                Some(_) => {}
+            }
+        }
+        if let Some(cap) = &self.cap
+            && cap.limits.is_err()
+        {
+            return "correct the cap, for example VRAMTRACE_CAP=8GiB".into();
+        }
+        if self.driver.is_err() && !used.is_some_and(|used| used.simulated) {
+            return "install the NVIDIA driver, or try without a GPU: vramtrace demo".into();
+        }
+        if self.problems().is_empty() {
+            "record a program: vramtrace run python train.py".into()
+        } else {
+            "see the problems below".into()
+        }
     }
 }
 

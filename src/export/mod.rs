@@ -35,11 +35,11 @@ pub enum TimelineFormat {
     Csv,
     /// The Trace Event format: chrome://tracing and others.
     Chrome,
-    /// Perfetto's protobuf: https://ui.perfetto.dev.
+    /// Perfetto's protobuf: <https://ui.perfetto.dev>.
     Perfetto,
 }
 
-/// Writes the traces' timeline. `progress` is told bytes read, of how many.
+/// Writes the traces' timeline. `progress` gets bytes read, of how many.
 pub fn export(
     traces: &[Trace],
     format: TimelineFormat,

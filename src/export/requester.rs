@@ -58,7 +58,7 @@ pub(super) fn who_of(
             stack: if whole { frames(stack) } else { String::new() },
         }))
     };
-    // Blocks are told apart: another library may stand for the same stack.
+    // Blocks are separate: another library may stand for the same stack.
     let blocks = definitions.sites().any(|site| site.kind == Some(Kind::Block));
     let levels: &[bool] = if blocks { &[false, true] } else { &[false] };
     let all = stacks.ids().flat_map(|stack| levels.iter().map(move |block| (stack, *block)));

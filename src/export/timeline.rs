@@ -113,7 +113,7 @@ impl Slice {
         format!("{} {}", who.unwrap_or(&self.api), size(self.live.size))
     }
 
-    /// Its share of physical memory; a block has none of its own.
+    /// Its share of physical memory; a block has none.
     pub fn physical(&self) -> Option<u64> {
         (!self.is_block()).then(|| self.live.share())
     }

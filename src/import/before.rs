@@ -34,7 +34,7 @@ impl InitialState {
 
 fn segments(device: &HistoryDevice) -> Spans<Ground> {
     let mut before: Spans<Ground> = Spans::default();
-    // What the history itself says anything about: nothing before it can be told by its end.
+    // What the history itself says anything about: nothing before it follows from its end.
     let mut touched: Spans<()> = Spans::default();
     for entry in &device.entries {
         let range = entry.address..entry.address + entry.size;

@@ -80,7 +80,7 @@ struct Thread<'h> {
     device: &'h HistoryDevice,
     id: DeviceId,
     layout: BlockLayout,
-    /// Where mapped ranges will be cut: each piece is an object of its own.
+    /// Where mapped ranges will be cut: each piece is a separate object.
     cuts: BTreeSet<u64>,
     /// Object number of the mapped piece that starts there.
     objects: BTreeMap<u64, u64>,

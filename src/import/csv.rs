@@ -1,41 +1,33 @@
 //! `action,addr,size,stream`, one line an event in order; alloc sizes are requested bytes. It has
 //! no times.
 
+use super::error::ImportProblem;
 use super::history::{Action, Form, History, HistoryDevice, HistoryEntry, StackIndex, is_place};
+use super::rows::rows;
 
 pub(super) const HEADER: &str = "action,addr,size,stream";
 
-pub(super) fn read(text: &str) -> Result<History, String> {
-    let mut lines = text.lines().enumerate();
-    match lines.next() {
-        Some((_, first)) if first.trim() == HEADER => {}
-        _ => return Err(format!("the first line must be {HEADER}")),
-    }
+pub(super) fn read(text: &str) -> Result<History, ImportProblem> {
     let mut device = HistoryDevice::default();
-    for (index, line) in lines {
-        if line.trim().is_empty() {
-            continue;
-        }
-        let wrong = |what: &str| format!("line {}: {what}: \"{line}\"", index + 1);
-        let fields: Vec<&str> = line.split(',').map(str::trim).collect();
-        let [name, address, size, stream] = fields[..] else {
-            return Err(wrong("four fields are needed"));
-        };
+    for row in rows(text, HEADER)? {
+        let row = row?;
+        let fields = row.fields().ok_or_else(|| row.wrong("four fields are needed"))?;
+        let [name, address, size, stream] = fields;
         let number = |text: &str, name: &str| {
-            text.parse::<u64>().map_err(|_| wrong(&format!("{name} is not a whole number")))
+            text.parse::<u64>().map_err(|_| row.wrong(format!("{name} is not a whole number")))
         };
         let action = match (Action::from_name(name), name) {
             (Some(action), _) => action,
             (None, "snapshot") => continue,
             (None, _) => {
-                return Err(wrong(
+                return Err(row.wrong(
                     "the action is none of alloc, free_requested, free_completed, segment_*, oom",
                 ));
             }
         };
         let (address, size) = (number(address, "addr")?, number(size, "size")?);
         if !matches!(action, Action::OutOfMemory { .. }) && !is_place(address, size) {
-            return Err(wrong("it ends behind all memory"));
+            return Err(row.wrong("it ends behind all memory"));
         }
         device.entries.push(HistoryEntry {
             action,
@@ -48,7 +40,7 @@ pub(super) fn read(text: &str) -> Result<History, String> {
         });
     }
     if !device.entries.iter().any(|entry| entry.action == Action::Alloc) {
-        return Err("holds no allocation".into());
+        return Err(ImportProblem::Empty);
     }
     let mut history = History::new(Form::Csv);
     history.has_times = false;
@@ -91,8 +83,9 @@ mod tests {
             ("alloc,18446744073709551615,2,0", "line 2: it ends behind"),
             ("malloc,1,2,0", "line 2: the action"),
             ("", "holds no allocation"),
+            ("\n  \nalloc,1,2", "line 4: four fields"),
         ] {
-            let error = read(&format!("{HEADER}\n{line}\n")).unwrap_err();
+            let error = read(&format!("{HEADER}\n{line}\n")).unwrap_err().to_string();
             assert!(error.contains(part), "{line}: {error}");
         }
     }

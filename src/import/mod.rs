@@ -6,13 +6,14 @@ mod before;
 mod blocks;
 mod convert;
 mod csv;
+mod error;
 pub mod history;
 mod pickle;
 mod rmm;
+mod rows;
 mod snapshot;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
@@ -21,48 +22,30 @@ use history::History;
 use vramtrace_format::Header;
 
 pub use convert::Converted;
+pub use error::{ImportError, ImportProblem};
 pub use pickle::{PickleError, Value, parse as parse_pickle};
 
-/// Names the file, what is wrong and what would be right.
-#[derive(Debug)]
-pub struct ImportError {
-    path: String,
-    what: String,
-}
-
-impl fmt::Display for ImportError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.path, self.what)
-    }
-}
-
-impl std::error::Error for ImportError {}
-
-const UNKNOWN: &str = "neither a PyTorch memory snapshot (torch.cuda.memory._dump_snapshot), nor a \
-    CSV that begins with action,addr,size,stream, nor an RMM log that begins with \
-    Thread,Time,Action,Pointer,Size,Stream";
-
-/// Reads a file of any of the known forms, told apart by its first bytes.
+/// Reads a file of any of the known forms, recognised by its first bytes.
 pub fn read(path: &Path) -> Result<History, ImportError> {
-    let error = |what: String| ImportError { path: path.display().to_string(), what };
-    let bytes = std::fs::read(path).map_err(|e| error(e.to_string()))?;
-    let bytes = match bytes.starts_with(&[0x1f, 0x8b]) {
-        true => unpack(&bytes).map_err(error)?,
-        false => bytes,
-    };
-    parse(&bytes, path).map_err(error)
+    let history = std::fs::read(path).map_err(ImportProblem::from).and_then(|bytes| {
+        match bytes.starts_with(&[0x1f, 0x8b]) {
+            true => parse(&unpack(&bytes)?, path),
+            false => parse(&bytes, path),
+        }
+    });
+    history.map_err(|problem| ImportError { path: path.display().to_string(), problem })
 }
 
 /// The same of bytes that are there. `path` may name a device.
-pub fn parse(bytes: &[u8], path: &Path) -> Result<History, String> {
+pub fn parse(bytes: &[u8], path: &Path) -> Result<History, ImportProblem> {
     if bytes.first() == Some(&0x80) {
         return snapshot::read(bytes);
     }
     let begins = |header: &str| bytes.starts_with(header.as_bytes());
     if !begins(csv::HEADER) && !begins(rmm::HEADER) {
-        return Err(UNKNOWN.into());
+        return Err(ImportProblem::Unknown);
     }
-    let text = std::str::from_utf8(bytes).map_err(|e| format!("not text: {e}"))?;
+    let text = std::str::from_utf8(bytes)?;
     match begins(csv::HEADER) {
         true => csv::read(text),
         false => rmm::read(text, path),
@@ -74,15 +57,15 @@ const MOST_RATIO: u64 = 200;
 /// So much is granted to the shortest file.
 const SOME_BYTES: u64 = 1 << 20;
 
-fn unpack(packed: &[u8]) -> Result<Vec<u8>, String> {
+fn unpack(packed: &[u8]) -> Result<Vec<u8>, ImportProblem> {
     let most = (packed.len() as u64).saturating_mul(MOST_RATIO).max(SOME_BYTES);
     let mut plain = Vec::new();
     flate2::read::MultiGzDecoder::new(packed)
         .take(most + 1)
         .read_to_end(&mut plain)
-        .map_err(|e| format!("not whole gzip: {e}"))?;
+        .map_err(ImportProblem::Gzip)?;
     if plain.len() as u64 > most {
-        return Err(format!("unpacks to more than {MOST_RATIO} times its size"));
+        return Err(ImportProblem::TooLarge(MOST_RATIO));
     }
     Ok(plain)
 }

@@ -3,30 +3,23 @@
 
 use std::path::Path;
 
+use super::error::ImportProblem;
 use super::history::{Action, Form, History, HistoryDevice, HistoryEntry, StackIndex, is_place};
+use super::rows::rows;
 
 pub(super) const HEADER: &str = "Thread,Time,Action,Pointer,Size,Stream";
 
 const DAY_NS: u64 = 86_400_000_000_000;
 
 /// `path` may name the device: RMM's Python puts `.dev0` into it.
-pub(super) fn read(text: &str, path: &Path) -> Result<History, String> {
-    let mut lines = text.lines().enumerate();
-    match lines.next() {
-        Some((_, first)) if first.trim() == HEADER => {}
-        _ => return Err(format!("the first line must be {HEADER}")),
-    }
+pub(super) fn read(text: &str, path: &Path) -> Result<History, ImportProblem> {
     let mut device = HistoryDevice { ordinal: ordinal(path), ..HistoryDevice::default() };
     let (mut start, mut last, mut days) = (None, 0, 0);
-    for (index, line) in lines {
-        if line.trim().is_empty() {
-            continue;
-        }
-        let wrong = |what: &str| format!("line {}: {what}: \"{line}\"", index + 1);
-        let fields: Vec<&str> = line.split(',').map(str::trim).collect();
-        let [_thread, time, action, pointer, size, stream] = fields[..] else {
-            return Err(wrong("six fields are needed"));
-        };
+    for row in rows(text, HEADER)? {
+        let row = row?;
+        let wrong = |what: &str| row.wrong(what);
+        let fields = row.fields().ok_or_else(|| wrong("six fields are needed"))?;
+        let [_thread, time, action, pointer, size, stream] = fields;
         let clock = nanoseconds(time);
         let clock = clock.ok_or_else(|| wrong("the time is not HH:MM:SS.micros or seconds"))?;
         // The clock of the day: past midnight it begins anew. A little back is another thread.
@@ -73,11 +66,11 @@ pub(super) fn read(text: &str, path: &Path) -> Result<History, String> {
         }
     }
     if !device.entries.iter().any(|entry| entry.action == Action::Alloc) {
-        return Err("holds no allocation".into());
+        return Err(ImportProblem::Empty);
     }
     let mut history = History::new(Form::Rmm);
     history.caveats.push(
-        "the log tells what was asked of RMM, not what RMM took from the driver: reserved is \
+        "the log has what was asked of RMM, not what RMM took from the driver: reserved is \
          what was allocated"
             .into(),
     );
@@ -165,7 +158,8 @@ mod tests {
             ("1,10:00:00.0,allocate,0x1,1,main", "line 2: the stream"),
             ("", "holds no allocation"),
         ] {
-            let error = read(&format!("{HEADER}\n{line}\n"), Path::new("x")).unwrap_err();
+            let error =
+                read(&format!("{HEADER}\n{line}\n"), Path::new("x")).unwrap_err().to_string();
             assert!(error.contains(part), "{line}: {error}");
         }
     }

@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
+use super::error::ImportProblem;
 use super::history::{
     Action, Form, History, HistoryBlock, HistoryDevice, HistoryEntry, HistoryFrame, HistorySegment,
     StackIndex, is_place,
 };
 use super::pickle::{self, Value};
 
-pub(super) fn read(bytes: &[u8]) -> Result<History, String> {
-    let value = pickle::parse(bytes).map_err(|e| e.to_string())?;
+pub(super) fn read(bytes: &[u8]) -> Result<History, ImportProblem> {
+    let value = pickle::parse(bytes)?;
     let mut reader = Reader {
         history: History::new(Form::Snapshot),
         frames: FxHashMap::default(),
@@ -20,7 +21,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<History, String> {
         room: bytes.len() / BYTES_AN_ENTRY,
         timeless: false,
     };
-    reader.read(&value)?;
+    reader.read(&value).map_err(ImportProblem::Snapshot)?;
     Ok(reader.history)
 }
 
@@ -99,7 +100,7 @@ impl Reader {
     }
 
     fn take_room(&mut self) -> Result<(), String> {
-        self.room = self.room.checked_sub(1).ok_or(": the file tells of more than it can hold")?;
+        self.room = self.room.checked_sub(1).ok_or(": the file lists more than it can hold")?;
         Ok(())
     }
 

@@ -38,7 +38,7 @@ fn the_csv_of_a_training_run() {
         (219, 41_169, 0, 0)
     );
     let events = events(&bytes);
-    // What torch said at its peak, and at the end of the run: to the byte, so each block's size is.
+    // What torch reported at its peak, and at the end of the run: to the byte, so each block's size is.
     let Event::CacheState { device, allocated, reserved } = events
         .iter()
         .rev()
@@ -306,7 +306,7 @@ fn wrong_files_are_told_what_is_wrong() {
             "device_traces[0][0]: it ends behind",
         ),
     ] {
-        let error = parse(&bytes, Path::new("x")).unwrap_err();
+        let error = parse(&bytes, Path::new("x")).unwrap_err().to_string();
         assert!(error.contains(part), "{part}: {error}");
     }
 }
@@ -320,7 +320,7 @@ fn lists_that_are_named_a_thousand_times_are_no_bomb() {
     bytes.extend(b"eq\x02");
     bytes.extend(b"h\x02".repeat(200));
     bytes.extend(b"eu.");
-    let error = parse(&bytes, Path::new("x")).unwrap_err();
+    let error = parse(&bytes, Path::new("x")).unwrap_err().to_string();
     assert!(error.contains("more than it can hold") || error.contains("size"), "{error}");
 }
 
@@ -329,7 +329,7 @@ fn gzip_of_zeros_is_refused_early() {
     use std::io::Write;
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     packed.write_all(&vec![0; 64 << 20]).unwrap();
-    let error = unpack(&packed.finish().unwrap()).unwrap_err();
+    let error = unpack(&packed.finish().unwrap()).unwrap_err().to_string();
     assert!(error.contains("more than 200 times"), "{error}");
 }
 

@@ -8,7 +8,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use object::read::elf::{ElfFile64, ProgramHeader};
-use object::{Endianness, Object, ObjectSymbol};
+use object::{Endianness, Object, ObjectSymbol, elf};
 
 /// Why a preloaded library does not reach an executable, or not all of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +94,7 @@ pub fn examine(command: &OsStr) -> Option<Executable> {
 }
 
 /// As execvp does it.
-fn find_in_path(command: &OsStr) -> Option<PathBuf> {
+pub fn find_in_path(command: &OsStr) -> Option<PathBuf> {
     let executable = |path: &PathBuf| {
         fs::metadata(path)
             .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
@@ -129,18 +129,17 @@ fn interpreter_of_script(path: &Path) -> Option<PathBuf> {
 
 /// `None` where the file is no ELF.
 fn escapes(path: &Path) -> Option<Vec<Escape>> {
-    let file = File::open(path).ok()?;
-    let cache = object::ReadCache::new(file);
+    let cache = object::ReadCache::new(File::open(path).ok()?);
     let mut found = Vec::new();
     if gains_rights(path) {
         found.push(Escape::Setuid);
     }
-    let Ok(elf) = ElfFile64::<Endianness, _>::parse(&cache) else {
+    let Ok(file) = ElfFile64::<Endianness, _>::parse(&cache) else {
         let mut magic = [0; 4];
         File::open(path).ok()?.read_exact(&mut magic).ok()?;
         return (magic == *b"\x7fELF").then(|| vec![Escape::OtherMachine]);
     };
-    let same_machine = match elf.architecture() {
+    let same_machine = match file.architecture() {
         object::Architecture::X86_64 => cfg!(target_arch = "x86_64"),
         object::Architecture::Aarch64 => cfg!(target_arch = "aarch64"),
         _ => false,
@@ -148,18 +147,18 @@ fn escapes(path: &Path) -> Option<Vec<Escape>> {
     if !same_machine {
         return Some(vec![Escape::OtherMachine]);
     }
-    let endian = elf.endian();
-    let interpreter = elf.elf_program_headers().iter().find_map(|header| {
-        header.interpreter(endian, elf.data()).ok().flatten().map(<[u8]>::to_vec)
+    let endian = file.endian();
+    let interpreter = file.elf_program_headers().iter().find_map(|header| {
+        header.interpreter(endian, file.data()).ok().flatten().map(<[u8]>::to_vec)
     });
     match interpreter {
-        None if elf.section_by_name(".go.buildinfo").is_some() => found.push(Escape::StaticGo),
+        None if file.section_by_name(".go.buildinfo").is_some() => found.push(Escape::StaticGo),
         None => found.push(Escape::Static),
         Some(loader) if loader.windows(7).any(|part| part == b"ld-musl") => {
             found.push(Escape::Musl);
         }
         Some(_) => {
-            let uses = |name: &str| elf.dynamic_symbols().any(|symbol| symbol.name() == Ok(name));
+            let uses = |name: &str| file.dynamic_symbols().any(|symbol| symbol.name() == Ok(name));
             if uses("__asan_init") {
                 found.push(Escape::AddressSanitizer);
             }
@@ -169,6 +168,40 @@ fn escapes(path: &Path) -> Option<Vec<Escape>> {
         }
     }
     Some(found)
+}
+
+/// What keeps the loader of this machine's programs from taking this library: not there, no
+/// library, or one for another machine.
+pub fn library_problem(path: &Path) -> Option<String> {
+    let mut head = [0; 20];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut head));
+    match read {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Some("there is no such file".to_string());
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+            return Some("it is no library (ELF)".to_string());
+        }
+        Err(error) => return Some(format!("it cannot be read: {error}")),
+        Ok(()) if head[..4] != *b"\x7fELF" => return Some("it is no library (ELF)".to_string()),
+        Ok(()) => {}
+    }
+    let machine = elf::Machine(match elf::DataEncoding(head[5]) {
+        elf::ELFDATA2MSB => u16::from_be_bytes([head[18], head[19]]),
+        _ => u16::from_le_bytes([head[18], head[19]]),
+    });
+    let own = if cfg!(target_arch = "aarch64") { elf::EM_AARCH64 } else { elf::EM_X86_64 };
+    let name = |machine: elf::Machine| match machine {
+        elf::EM_X86_64 => "x86-64".to_string(),
+        elf::EM_AARCH64 => "64-bit Arm (aarch64)".to_string(),
+        elf::EM_386 => "32-bit x86".to_string(),
+        elf::EM_ARM => "32-bit Arm".to_string(),
+        elf::EM_PPC64 => "POWER".to_string(),
+        elf::EM_RISCV => "RISC-V".to_string(),
+        other => format!("machine {}", other.0),
+    };
+    (machine != own || elf::FileClass(head[4]) != elf::ELFCLASS64)
+        .then(|| format!("it is a library for {}; this machine is {}", name(machine), name(own)))
 }
 
 fn gains_rights(path: &Path) -> bool {
@@ -208,6 +241,24 @@ mod tests {
             assert_eq!(found.path.file_name(), Some(OsStr::new("sh")), "{line}");
             assert_eq!(found.script, Some(script));
         }
+    }
+
+    #[test]
+    fn a_library_that_the_loader_would_not_take_is_explained() {
+        let place = tempfile::tempdir().unwrap();
+        let library = place.path().join("libvramtrace.so");
+        let problem = || library_problem(&library).unwrap_or_default();
+        assert_eq!(problem(), "there is no such file");
+        fs::write(&library, "text that is longer than a header").unwrap();
+        assert_eq!(problem(), "it is no library (ELF)");
+        let own = fs::read(std::env::current_exe().unwrap()).unwrap()[..64].to_vec();
+        fs::write(&library, &own).unwrap();
+        assert_eq!(problem(), "");
+        let other = if cfg!(target_arch = "aarch64") { elf::EM_X86_64 } else { elf::EM_AARCH64 };
+        let mut bytes = own;
+        bytes[18..20].copy_from_slice(&other.0.to_le_bytes());
+        fs::write(&library, &bytes).unwrap();
+        assert!(problem().starts_with("it is a library for"), "{}", problem());
     }
 
     #[test]

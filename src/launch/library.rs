@@ -1,12 +1,14 @@
 //! Finding our libraries, and naming one in LD_PRELOAD, where spaces and colons separate and `$`
 //! starts a token of the loader.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CString, OsStr, OsString};
+use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
+use super::elf;
 use crate::error::Failure;
 
 /// The recorder that is preloaded; `VRAMTRACE_LIB` names another one.
@@ -14,8 +16,40 @@ pub const SHIM: &str = "libvramtrace.so";
 /// The simulated driver.
 pub const SIMULATED: &str = "libvramtrace_sim.so";
 
-/// Beside this executable, in `../lib` of it, or in the Python package that it was installed with.
+/// Beside this executable, in `../lib` of it, or in the Python package that it was installed with; one
+/// that the loader can take.
 pub fn find(name: &str) -> Result<PathBuf, Failure> {
+    let library = place_of(name)?;
+    match problem(&library) {
+        None => Ok(library),
+        Some(why) => Err(Failure::new(format!("{}: {why}", library.display()))),
+    }
+}
+
+/// Why the loader would leave a library out, and the program would run without it.
+pub fn problem(library: &Path) -> Option<String> {
+    let noexec = || {
+        is_on_noexec(library).then(|| {
+            "it lies on a file system that is mounted noexec, from which the loader takes no \
+             library: install vramtrace elsewhere, or copy the library and name it in \
+             VRAMTRACE_LIB"
+                .to_string()
+        })
+    };
+    elf::library_problem(library).or_else(noexec)
+}
+
+fn is_on_noexec(path: &Path) -> bool {
+    let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
+    let mut found = MaybeUninit::<libc::statvfs>::uninit();
+    // SAFETY: the path ends in NUL; statvfs fills `found` where it returns 0.
+    unsafe {
+        libc::statvfs(path.as_ptr(), found.as_mut_ptr()) == 0
+            && found.assume_init().f_flag & libc::ST_NOEXEC != 0
+    }
+}
+
+fn place_of(name: &str) -> Result<PathBuf, Failure> {
     let given = (name == SHIM).then(|| std::env::var_os("VRAMTRACE_LIB")).flatten();
     if let Some(given) = given.filter(|path| !path.is_empty()) {
         return Path::new(&given).canonicalize().map_err(|error| {
@@ -115,9 +149,23 @@ impl Preload {
     }
 }
 
-fn can_be_preloaded(path: &Path) -> bool {
+/// LD_PRELOAD can carry its path.
+pub fn can_be_preloaded(path: &Path) -> bool {
     let bytes = path.as_os_str().as_bytes();
     !bytes.iter().any(|byte| byte.is_ascii_whitespace() || b":;$".contains(byte))
+}
+
+/// What LD_PRELOAD names here, each with what keeps the loader from taking it. A name without a
+/// slash is searched on the loader's path: it is not checked.
+pub fn preloaded() -> Vec<(PathBuf, Option<String>)> {
+    let value = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+    let names = value.as_bytes().split(|byte| b": ".contains(byte)).filter(|name| !name.is_empty());
+    let entry = |name: &[u8]| {
+        let path = PathBuf::from(OsStr::from_bytes(name));
+        let why = name.contains(&b'/').then(|| problem(&path)).flatten();
+        (path, why)
+    };
+    names.map(entry).collect()
 }
 
 /// `LD_LIBRARY_PATH` with a directory of ours in front.

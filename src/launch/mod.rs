@@ -7,8 +7,10 @@ pub mod library;
 pub mod monitor;
 pub mod output;
 pub mod processes;
+pub mod python;
 pub mod signals;
 pub mod simulate;
+pub mod start_hook;
 
 use std::ffi::OsString;
 

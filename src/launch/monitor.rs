@@ -139,7 +139,7 @@ impl ProcessMonitor {
             let pid = stat.process.pid;
             message(format_args!(
                 "process {pid} ({}) uses the driver without the shim: neither recorded nor capped \
-                 (`vramtrace doctor -- CMD` says why)",
+                 (`vramtrace doctor CMD` says why)",
                 stat.name
             ));
             self.report.without_shim.push((pid, stat.name.clone()));

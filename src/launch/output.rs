@@ -10,6 +10,7 @@ use std::path::{Component, Path, PathBuf};
 
 use vramtrace_reader::trace::{EXTENSION, is_trace};
 
+use crate::console::message;
 use crate::error::Failure;
 
 /// A file a process: host, pid and start tell them apart.
@@ -53,10 +54,21 @@ impl Output {
         match &mut self.place {
             Place::Off => Ok(()),
             Place::Own(directory) => {
-                let first = directory.clone();
+                let mut first = directory.clone();
                 for number in 2.. {
                     match fs::DirBuilder::new().mode(0o700).create(&*directory) {
                         Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                        Err(error) if cannot_write(&error) && number == 2 => {
+                            let elsewhere = std::env::temp_dir().join(dated_name());
+                            message(format_args!(
+                                "{}: {error}: the trace goes to {} (--out names another place)",
+                                directory.display(),
+                                elsewhere.display()
+                            ));
+                            first.clone_from(&elsewhere);
+                            *directory = elsewhere;
+                            continue;
+                        }
                         Err(error) => return Err(cannot(directory, &error)),
                         Ok(()) => break,
                     }
@@ -285,6 +297,11 @@ fn dated_name() -> String {
 
 fn cannot(path: &Path, error: &std::io::Error) -> Failure {
     Failure::new(format!("{}: {error}; --out names another place", path.display()))
+}
+
+/// The working directory is not ours to write in: of another user, read-only, or of the kernel's.
+fn cannot_write(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem)
 }
 
 /// A path relative to the working directory, where that is shorter.

@@ -73,7 +73,7 @@ impl PageDirectory {
         let wrong = |error| not_opened(path, owner, error);
         let flags = libc::O_RDONLY | libc::O_DIRECTORY;
         let opened = open_at(libc::AT_FDCWD, path, flags).map_err(|error| {
-            // With O_DIRECTORY a link is told as "not a directory".
+            // With O_DIRECTORY a link fails as "not a directory".
             let link = path.symlink_metadata().is_ok_and(|about| about.is_symlink());
             wrong(if link { io::Error::from_raw_os_error(libc::ELOOP) } else { error })
         })?;
@@ -267,7 +267,7 @@ fn open_at(directory: i32, path: &Path, flags: i32) -> io::Result<File> {
     }
 }
 
-/// What nobody but its owner may open is told by its owner.
+/// The owner shows what only the owner may open.
 fn not_opened(path: &Path, owner: u32, error: io::Error) -> PageProblem {
     match path.symlink_metadata() {
         Ok(about) if error.kind() == io::ErrorKind::PermissionDenied && about.uid() != owner => {

@@ -1,5 +1,5 @@
 //! Segments of shared memory in which pages lie: attached to look at, or to store an order. Nobody
-//! can cut one short, so that to touch it is safe whoever owns it.
+//! can cut one short, so that reading it is safe whatever its owner does.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,7 +28,7 @@ fn stat(id: i32) -> io::Result<libc::shmid_ds> {
     }
 }
 
-/// Nobody has it any more. Where that cannot be found out it is said to be there.
+/// Nobody has it any more. Where that cannot be found out, it counts as there.
 pub fn is_gone(id: i32) -> bool {
     match stat(id) {
         Ok(stat) => stat.shm_nattch == 0,
@@ -43,7 +43,7 @@ pub fn is_gone(id: i32) -> bool {
 pub fn facts(id: i32, owner: u32) -> Option<Facts> {
     let stat = stat(id).ok()?;
     let perm = &stat.shm_perm;
-    // Its creator has access too, whoever it was given to.
+    // Its creator has access too, also after it was given away.
     let own = [perm.uid, perm.cuid] == [owner; 2] && perm.mode & 0o077 == 0;
     (own && stat.shm_nattch > 0)
         .then_some(Facts { creator: stat.shm_cpid.max(0) as u32, bytes: stat.shm_segsz })

@@ -121,7 +121,7 @@ fn blocks_on_memory_that_no_call_showed() {
     assert_eq!((cache.allocated, cache.outside, cache.reserved), (3 * MIB, 3 * MIB, 0));
     assert_eq!(state.cache.outside().collect::<Vec<_>>(), [(A + MIB, 3 * MIB)]);
     assert!(state.segments().is_empty());
-    // Its memory is told late.
+    // Its memory is recorded late.
     t.alloc(3 * SECOND, Kind::Device, A, 20 * MIB);
     let state = read(&t).state;
     let cache = sums(&state);

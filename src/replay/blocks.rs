@@ -157,7 +157,7 @@ impl Replay {
         }
     }
 
-    /// Blocks that were told before their memory.
+    /// Blocks that were recorded before their memory.
     pub(super) fn place_again(
         &mut self,
         at: &Stamped,

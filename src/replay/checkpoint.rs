@@ -3,7 +3,7 @@
 //! A checkpoint is written in slices while the program goes on: its entries are the live set at
 //! its beginning, in between stand the events since. A free writes its entry first, so every free
 //! of something that was live at the beginning finds it. An allocation whose call returned before
-//! the beginning and whose record came after it is told twice: by key and time it is one.
+//! the beginning and whose record came after it is listed twice: by key and time it is one.
 
 use vramtrace_format::{Alloc, Counters, DeviceId, Event, Kind, Stamped, ThreadId};
 

@@ -93,7 +93,7 @@ pub struct DeviceState {
     pub group_cap_bytes: Option<u64>,
     pub graph_reserved: u64,
     pub graph_used: u64,
-    /// Blocks of pools that are in use, as the driver said last.
+    /// Blocks of pools that are in use, by the driver's last answer.
     pub pool_used: u64,
     /// Contexts that live, and that ever did.
     pub contexts: u32,
@@ -102,7 +102,7 @@ pub struct DeviceState {
     pub context_bytes: u64,
     /// What cuCtxSetLimit took in contexts that live: local memory of a larger stack, heaps.
     pub limit_bytes: u64,
-    /// What the driver is known to hold of its own, beside its contexts.
+    /// What the driver is known to hold for itself, beside its contexts.
     pub driver_own: DriverOwn,
     pub sample: Option<SampleAt>,
     /// The sample with the highest process figure.
@@ -254,7 +254,7 @@ impl DeviceState {
     }
 
     /// A segment got its first block. If its memory made the peak, the peak's place is here: seen
-    /// from there, the segment would be memory of its own.
+    /// from there, the segment would be other memory.
     pub(super) fn move_peak(&mut self, offset: u64) {
         if self.live_bytes == self.peak.bytes && self.peak.offset.is_some() {
             self.peak.offset = Some(offset);

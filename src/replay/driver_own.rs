@@ -1,4 +1,4 @@
-//! What the driver holds of its own on one device, by what it took it for and by the call after
+//! What the driver holds for itself on one device, by what it took it for and by the call after
 //! which it showed.
 
 use rustc_hash::FxHashMap;

@@ -76,7 +76,7 @@ pub struct Replay {
     /// its slices tell.
     read_back_pools: FxHashSet<PoolId>,
     read_back_graphs: FxHashSet<DeviceId>,
-    /// The running checkpoint has told something of what the driver holds of its own.
+    /// The running checkpoint has listed something that the driver holds for itself.
     driver_own_told: bool,
     /// Highest live bytes seen since history was lost: they may hold what was freed unseen, so
     /// they count only if no checkpoint comes.
@@ -448,7 +448,7 @@ impl Replay {
     }
 
     fn unknown_free(&mut self) {
-        // Before a checkpoint's place, what was freed may never have been told.
+        // Before a checkpoint's place, what was freed may never have been recorded.
         if self.state.certainty == Certainty::Whole {
             self.state.inconsistencies.unknown_frees += 1;
         }

@@ -16,7 +16,7 @@ pub enum AllocCause {
     Allocated,
     /// Named by a checkpoint: made before the part of history that the file still holds.
     Checkpoint,
-    /// Its free was refused by the driver: the death told before did not happen.
+    /// Its free was refused by the driver: the free that was reported before did not happen.
     FreeFailed,
 }
 
@@ -35,18 +35,18 @@ pub enum FreeCause {
 pub trait Observer {
     fn on_alloc(&mut self, _at: &Stamped, _key: Key, _live: &Live, _how: AllocCause) {}
     fn on_free(&mut self, _at: &Stamped, _key: Key, _live: &Live, _how: FreeCause) {}
-    /// A framework's block, by its address: `on_alloc` and `on_free` are not told of it, as it lies in
-    /// memory that they told.
+    /// A framework's block, by its address: `on_alloc` and `on_free` do not get it, as it lies in
+    /// memory that they got.
     fn on_block_alloc(&mut self, _at: &Stamped, _address: u64, _live: &Live, _how: AllocCause) {}
     fn on_block_free(&mut self, _at: &Stamped, _address: u64, _live: &Live, _how: FreeCause) {}
-    /// This memory, told by `on_alloc` before, is a framework's segment or a part of one: from here on
+    /// This memory, which `on_alloc` got before, is a framework's segment or a part of one: from here on
     /// its blocks say what it is for. Before the `on_block_alloc` that made it one. An object that is
-    /// mapped twice may be told twice.
+    /// mapped twice may come twice.
     fn on_segment(&mut self, _at: &Stamped, _key: Key, _live: &Live) {}
     /// A physical object is mapped here. `None`: it is not known (yet: a checkpoint has no order).
     fn on_map(&mut self, _at: &Stamped, _address: u64, _mapping: &Mapping, _object: Option<&Live>) {
     }
-    /// The mapping that began here is gone; `on_block_free` told of the blocks that lay in it.
+    /// The mapping that began here is gone; `on_block_free` got the blocks that lay in it.
     fn on_unmap(&mut self, _at: &Stamped, _address: u64, _mapping: &Mapping) {}
     /// Mapped memory is unmapped and may come back: what lies above it lives on. In place of
     /// `on_unmap`. `by`: the stack of the call.
@@ -79,7 +79,7 @@ pub trait Observer {
     /// Some sum of the device changed by this event. Comes after `on_alloc` and `on_free`.
     fn on_device_change(&mut self, _at: &Stamped, _device: DeviceId, _state: &DeviceState) {}
     /// Events are missing here: what is live is not known until the next checkpoint, which tells
-    /// it anew. Every allocation told so far is forgotten without an `on_free`.
+    /// it anew. Every allocation so far is forgotten without an `on_free`.
     fn on_history_gap(&mut self, _at: &Stamped) {}
     /// After a `reset`: a checkpoint was read whole, and this is what is live.
     fn on_resume(&mut self, _at: &Stamped, _state: &State) {}

@@ -28,7 +28,7 @@ pub(super) fn evidence(found: &Leaks, leak: &Leak) -> Vec<String> {
             "when the process ended it freed the memory of {freed} of {held} stacks that held some, not this"
         )),
         LeakReason::NoneFreed => {
-            lines.push("too few to tell it from a small cache, but none was freed".into());
+            lines.push("too few to rule out a small cache, but none was freed".into());
         }
         LeakReason::Sleeps { sleeps, bytes_a_sleep } => lines.push(format!(
             "it held more at each time that memory was unmapped: {} a sleep, over {}",

@@ -302,7 +302,7 @@ fn torch() -> Process {
 #[test]
 fn a_run_that_ended_out_of_memory_says_why_and_what_helps() {
     let text = shown(&torch());
-    // Its libraries are on no disk, which is told last.
+    // Its libraries are on no disk, which is reported last.
     let (text, _) = text.split_once("\n  ! /usr/lib/libcuda").unwrap();
     expect("torch", text);
 }

@@ -12,7 +12,7 @@ pub struct PredictedDevice<'p> {
     pub prediction: &'p Prediction,
 }
 
-/// How far the replay of the setting in force may be from what was recorded before it is told.
+/// How far the replay of the setting in force may be from what was recorded before a line says so.
 const AGREES: f64 = 0.01;
 
 /// What the trace cannot tell, in words.
@@ -26,14 +26,13 @@ pub(super) fn caveats(recorded: &Recorded, prediction: &Prediction) -> Vec<Strin
         ));
     }
     if !recorded.knows_requests {
-        caveats.push(
-            "the trace tells sizes of blocks, not of requests: good to half a per cent".into(),
-        );
+        caveats
+            .push("the trace has sizes of blocks, not of requests: good to half a per cent".into());
         let rounds = recorded.in_force.conf.as_ref();
         if rounds.is_some_and(|conf| conf.roundup_power2_divisions.iter().any(|n| *n > 1)) {
             caveats.push(
                 "recorded with roundup_power2_divisions: the sizes are rounded up already, and \
-                 other settings would need less than is said here"
+                 other settings would need less than is shown here"
                     .into(),
             );
         }

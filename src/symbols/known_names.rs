@@ -1,4 +1,4 @@
-//! What files have said already: the processes of one run mostly ask the same files for the same
+//! Names that files have given already: the processes of one run mostly ask the same files for the same
 //! addresses, and reading debug information takes most of the time.
 
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! Names for stacks: functions, files, lines, libraries; native and Python frames as one stack.
 //!
 //! Each address and each Python instruction is named once, the addresses of a library in one pass
-//! over its file. What cannot be named is said in [`Symbols::problems`], never guessed.
+//! over its file. What cannot be named is listed in [`Symbols::problems`], never guessed.
 
 pub mod frame;
 pub mod known_names;

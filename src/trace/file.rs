@@ -25,7 +25,7 @@ pub struct Trace {
     data: Vec<Range<u64>>,
     header: Header,
     running: bool,
-    /// What was found broken by whoever read it so far.
+    /// What was found broken in what was read so far.
     damage: Mutex<DamageFound>,
 }
 
@@ -74,7 +74,7 @@ impl Trace {
             return Err(OpenError::NotAFile);
         }
         let map = match meta.len() {
-            // An empty mapping is an error of its own: the reader says it better.
+            // An empty mapping is another error: the reader's message is better.
             0 => None,
             // SAFETY: recorders write to a trace and never make it shorter. Words that change while
             // we read are seen old or new; each record carries its check.

@@ -19,7 +19,7 @@ pub enum TraceError {
     Directory { path: PathBuf, source: std::io::Error },
     #[error(
         "{}: no trace (*.vtrace) in this directory: give a trace file or the directory of a run, \
-         or record one with `vramtrace run -- CMD`",
+         or record one with `vramtrace run CMD`",
         .0.display()
     )]
     NoneInDirectory(PathBuf),
@@ -30,7 +30,7 @@ pub enum TraceError {
     NoneReadable { path: PathBuf, first: String },
     #[error(
         "no trace here: {} holds neither *.vtrace nor a directory with such; give a trace file \
-         or the directory of a run, or record one with `vramtrace run -- CMD`",
+         or the directory of a run, or record one with `vramtrace run CMD`",
         .0.display()
     )]
     NoneHere(PathBuf),
@@ -143,7 +143,7 @@ pub fn is_trace(path: &Path) -> bool {
     is(path) || numbered && path.file_stem().is_some_and(|stem| is(Path::new(stem)))
 }
 
-/// A run: a directory of its own, whatever it is called, or files that lie in the working
+/// A run: a directory for it alone, with any name, or files that lie in the working
 /// directory.
 fn load_newest(here: &Path, loaded: &mut LoadedTraces) -> Result<(), TraceError> {
     let unreadable = |source| TraceError::Directory { path: here.to_path_buf(), source };

@@ -26,6 +26,27 @@ fn every_test_file_is_a_module_of_its_crate() {
 }
 
 #[test]
+fn the_documents_name_every_integration_test() {
+    let text = std::fs::read_to_string(tests().join("../docs/ARCHITECTURE.md")).unwrap();
+    let promises = text.split("## Promises").nth(1).unwrap().split("\n## ").next().unwrap();
+    let mut missing = Vec::new();
+    for name in names(&tests().join("integration")) {
+        for file in names(&tests().join("integration").join(&name)) {
+            // `promises/`: `api_families.rs`, `contexts.rs` names two files of one folder.
+            let whole = promises.contains(&format!("`{name}/{file}`"));
+            let of_folder = promises
+                .split(&format!("`{name}/`:"))
+                .skip(1)
+                .any(|rest| rest.split(['|', '\n']).next().unwrap().contains(&format!("`{file}`")));
+            if file != "main.rs" && !whole && !of_folder {
+                missing.push(format!("{name}/{file}"));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "docs/ARCHITECTURE.md, Promises: no line names {missing:?}");
+}
+
+#[test]
 fn cargo_knows_every_crate_of_tests() {
     let manifest = std::fs::read_to_string(tests().join("../Cargo.toml")).unwrap();
     for name in names(&tests().join("integration")) {

@@ -51,7 +51,7 @@ const NO_LIMIT: u64 = u64::MAX;
 pub enum Unusable {
     /// It is something else, or of another version.
     NotAGroup,
-    /// Its pids are those of another pid namespace (a container): who lives cannot be told.
+    /// Its pids are those of another pid namespace (a container): which of them live is not known.
     OtherNamespace,
 }
 
@@ -304,7 +304,7 @@ pub fn limit_order(device: usize, limit: Option<u64>) -> (u64, u64) {
     (at as u64 * 8, limit.unwrap_or(NO_LIMIT).max(1))
 }
 
-/// What stands in the word when whoever came first has set it.
+/// What stands in the word once the first member has set it.
 fn first(word: &AtomicU64, value: u64) -> u64 {
     word.compare_exchange(0, value, SeqCst, SeqCst).map_or_else(|seen| seen, |_| value)
 }

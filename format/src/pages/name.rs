@@ -2,8 +2,8 @@
 //!
 //! `<pid>.<start ticks>.<pid namespace>.<ipc namespace>.<segment>`, all decimal: the page itself is
 //! a System V segment of shared memory, which nobody can cut short, and it is found by this name
-//! alone. The file's content is a copy of the page for whoever cannot attach the segment. `-` for a
-//! segment: there is none. Namespaces are told by the inode of `/proc/thread-self/ns/...`; 0 = not known.
+//! alone. The file's content is a copy of the page for readers that cannot attach the segment. `-` for a
+//! segment: there is none. Namespaces are known by the inode of `/proc/thread-self/ns/...`; 0 = not known.
 //!
 //! Earlier versions wrote `<pid>.<start ticks>`, where the file is the page.
 

@@ -1,4 +1,4 @@
-//! Reads a trace: what was written whole is given, what is broken is told, nothing panics.
+//! Reads a trace: what was written whole is returned, what is broken is reported, nothing panics.
 
 use std::ops::Range;
 
@@ -74,7 +74,7 @@ impl<'a> TraceReader<'a> {
         definitions.sort_by_key(|window| window.header.sequence);
         let runs = find_runs(&events);
         put_in_order(&mut events);
-        // What is broken is told already.
+        // What is broken is reported already.
         if tag.is_some() && damage.is_empty() {
             damage.extend(missing_definitions(&definitions));
             damage.extend(missing_events(&header, &events, &runs, definitions.len()));
@@ -87,7 +87,7 @@ impl<'a> TraceReader<'a> {
         &self.header
     }
 
-    /// What was broken in the header page and in window headers. Broken records are told by
+    /// What was broken in the header page and in window headers. Broken records are reported by
     /// [`Events::damage`] and [`Definitions::damage`], which meet them.
     pub fn damage(&self) -> &[Damage] {
         &self.damage

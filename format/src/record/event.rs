@@ -120,9 +120,9 @@ events! {
     /// How the cap of a device is applied from here on; written where it is not plain refusal.
     0x27 CapPolicy {
         device: DeviceId = small,
-        /// What would be refused is told and given.
+        /// What would be refused is reported and granted.
         only_warns: bool = small,
-        /// Of the count: passing it is told.
+        /// Of the count: passing it is reported.
         soft: Option<u64> = word_if,
     } => opens_file: false, is_total: true;
 
@@ -148,7 +148,7 @@ events! {
         grown: u64 = word,
     } => opens_file: false, is_total: false;
 
-    /// The driver took memory of its own, or gave it back.
+    /// The driver took memory for itself, or gave it back.
     0x35 Took(took: Took) => opens_file: false, is_total: true;
 
     /// The program marks a phase (NVTX): `name` is the id of a text, 0 where there is none.
@@ -286,7 +286,7 @@ events! {
         counters: Counters = inner,
     } => opens_file: true, is_total: true;
 
-    /// What the driver holds of its own, by the call that made it take it: `took.delta` is the sum.
+    /// What the driver holds for itself, by the call that made it take it: `took.delta` is the sum.
     0x36 CheckpointTook {
         id: u32 = small,
         took: Took = inner,

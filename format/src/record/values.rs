@@ -128,7 +128,7 @@ fields! {
     #[derive(Clone, Copy, Debug, PartialEq)]
     pub struct PostMortem {
         device: DeviceId = small,
-        /// Who refused; `None`: nobody did, the framework gave up by a limit of its own.
+        /// Who refused; `None`: nobody did, the framework gave up at its own limit.
         by: Option<RefusedBy> = small,
         told: Told = small,
         stack: StackId = word,
@@ -224,7 +224,7 @@ fields! {
     }
 }
 
-/// What the driver takes memory of its own for. Beside these stands what contexts took when they
+/// What the driver takes memory for, for itself. Beside these stands what contexts took when they
 /// were made ([`Sample::context_bytes`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]

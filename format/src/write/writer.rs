@@ -86,7 +86,7 @@ impl<'m> WindowWriter<'m> {
         self.room.published()
     }
 
-    /// What the next append will write: a hint, for whoever wants to have it at hand. Nothing may be
+    /// What the next append will write: a hint, to have it in the cache early. Nothing may be
     /// read or written there.
     #[inline]
     pub fn places(&self) -> [*const AtomicU64; 2] {
@@ -181,7 +181,7 @@ impl<'m> WindowWriter<'m> {
         Appended::At { offset: start, bytes: (end - start) as usize, middle: passed }
     }
 
-    /// Anchors first, then notes the time: whoever sees the noted time stands behind the anchor.
+    /// Anchors first, then notes the time: a reader that sees the noted time also sees the anchor.
     #[cold]
     fn note_time(&self, thread: ThreadId, time_ns: u64) {
         let last = self.last_ns.load(Ordering::Relaxed);

@@ -275,7 +275,7 @@ impl Capture {
         if interned.full {
             tell(
                 sink,
-                "too many different stacks: from here on new ones are not told apart".to_string(),
+                "too many different stacks: all further ones are recorded as one".to_string(),
             );
         }
         interned.id

@@ -78,7 +78,7 @@ impl Cache {
         block
     }
 
-    /// Aligned to its pages, so that page borders can be told from addresses alone.
+    /// Aligned to its pages, so that addresses alone give the page borders.
     pub(super) fn address_space(&mut self, pool: u32, size: u64) -> u64 {
         self.new_addresses(size, self.page(pool))
     }

@@ -63,7 +63,7 @@ impl Cache {
         self.totals.driver_frees += 1;
     }
 
-    /// A segment of its own for `wanted` bytes, or the growing of one. The block is in no list.
+    /// A separate segment for `wanted` bytes, or the growing of one. The block is in no list.
     pub(super) fn take_segment(
         &mut self,
         pool: u32,

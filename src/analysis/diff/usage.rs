@@ -44,6 +44,7 @@ pub struct LineUse {
 
 /// A holder by the words that people know it by.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LineName {
     pub library: String,
     /// The last part of its path; empty: not known.

@@ -7,7 +7,7 @@ use super::trend::{FEWEST, Trend, slope, trend};
 
 /// This part of an axis, from its beginning, is warm-up.
 pub const WARM_UP: f64 = 0.2;
-/// Rises from which on a trend is a trend; fewer, with no free at all, are told as never freed.
+/// Rises from which on a trend is a trend; fewer, with no free at all, are reported as never freed.
 const RISES: usize = 6;
 const SPORADIC_RISES: usize = 3;
 /// Least order of the values (Kendall's tau), and the chance that is still taken for accident.
@@ -214,7 +214,7 @@ impl BinnedHistory {
             return Err(KeptReason::Moves);
         }
         let seconds = |bins: usize| bins as f64 * bin_ns as f64 / 1e9;
-        // While it grew: what it does next is not to be told from a pause.
+        // While it grew: what it does next cannot be separated from a pause.
         let bytes_per_second = match &over_time {
             Some(trend) if trend.rises.len() >= SPORADIC_RISES => {
                 let average = risen as f64 / seconds(last - first + 1);

@@ -153,7 +153,7 @@ pub fn judge(
     let mut others: Vec<(LevelOfDevice, Case, KeptReason)> = Vec::new();
     let mut keys: Vec<_> = observer.tracks.keys().copied().collect();
     keys.sort_unstable();
-    // The memory that blocks lie in is told by the blocks.
+    // Blocks stand for the memory that they lie in.
     let segments = segment_stacks(state);
     keys.retain(|(level, device, stack)| {
         *level == Level::Tensor || !segments.contains(&(*device, *stack))
@@ -217,7 +217,7 @@ pub fn judge(
     }
     leaks.sort_by(|a, b| {
         let rank = |leak: &Leak| (leak.verdict, std::cmp::Reverse(leak.bytes));
-        let sure = |leak: &Leak| leak.confidence >= 0.5;
+        let sure = Leak::is_sure;
         sure(b).cmp(&sure(a)).then(rank(a).cmp(&rank(b))).then(a.stack.cmp(&b.stack))
     });
     let mut kept: BTreeMap<(DeviceId, Level, KeptReason), Kept> = BTreeMap::new();

@@ -9,6 +9,8 @@
 
 use std::fmt;
 
+use wildmatch::WildMatch;
+
 use super::verdict::Leaks;
 use crate::symbols::{Frame, base_name};
 
@@ -112,30 +114,9 @@ impl Rule {
     }
 }
 
-/// `*` stands for any characters, `?` for one.
+/// `*` stands for any characters, `?` for one; nothing else is special: C++ names have brackets.
 fn fits(pattern: &str, text: &str) -> bool {
-    let (pattern, text): (Vec<char>, Vec<char>) =
-        (pattern.chars().collect(), text.chars().collect());
-    let (mut p, mut t) = (0, 0);
-    // Where the last star was, and what it has eaten up to.
-    let mut star: Option<(usize, usize)> = None;
-    while t < text.len() {
-        match pattern.get(p) {
-            Some('*') => {
-                star = Some((p, t));
-                p += 1;
-            }
-            Some(c) if *c == '?' || *c == text[t] => (p, t) = (p + 1, t + 1),
-            _ => match star {
-                Some((at, eaten)) => {
-                    star = Some((at, eaten + 1));
-                    (p, t) = (at + 1, eaten + 1);
-                }
-                None => return false,
-            },
-        }
-    }
-    pattern[p..].iter().all(|c| *c == '*')
+    WildMatch::new(pattern).matches(text)
 }
 
 #[cfg(test)]

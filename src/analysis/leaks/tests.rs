@@ -202,9 +202,9 @@ fn seeds() -> u64 {
     std::env::var("VRAMTRACE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(2)
 }
 
-/// Leaks that are told with more certainty than a coin.
+/// Leaks with a confidence above one half.
 fn said(found: &Leaks) -> Vec<(u32, Verdict)> {
-    let sure = found.leaks.iter().filter(|leak| leak.confidence >= 0.5);
+    let sure = found.leaks.iter().filter(|leak| leak.is_sure());
     sure.map(|leak| (leak.stack.0, leak.verdict)).collect()
 }
 

@@ -57,6 +57,16 @@ pub struct Leak {
     pub because: LeakReason,
 }
 
+impl Leak {
+    /// Others are shown as faint signs, and fail no run.
+    pub fn is_sure(&self) -> bool {
+        self.confidence >= SURE
+    }
+}
+
+/// The least confidence of what counts as a leak.
+const SURE: f64 = 0.5;
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum LeakReason {
     Trend,

@@ -49,7 +49,7 @@ const PAGE: u64 = 2 << 20;
 const MANAGED_STEP: u64 = 128 << 20;
 /// Less than this is no help.
 const NOTABLE: u64 = 1 << 20;
-/// Others hold at least this much of a card before it is told: the driver itself takes some.
+/// Others hold at least this much of a card before it is reported: the driver itself takes some.
 const OTHERS: u64 = 1 << 30;
 
 pub fn advice(one: &PostMortem) -> Vec<Advice> {

@@ -30,7 +30,7 @@ pub struct Explained {
     pub grew: Vec<Grown>,
 }
 
-/// The last part of the time before a failure: what grew then is told.
+/// The last part of the time before a failure: what grew then is listed.
 const LAST_PART: u64 = 10;
 
 /// Each of `ooms`, with its number, in the same order. Reads the trace up to the last of them, and

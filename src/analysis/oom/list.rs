@@ -6,7 +6,7 @@
 //! | of another caller | refused, and the thread was given nothing since; or refused again after a second without success |
 //!
 //! All other refusals were absorbed: the caller made room, or asked for less, and went on. Requests
-//! of one device that failed within a second of each other are one burst, told by its last.
+//! of one device that failed within a second of each other are one burst, shown by its last.
 
 use std::collections::BTreeMap;
 
@@ -58,7 +58,7 @@ pub struct Oom {
     /// The program was given memory of the device after it (blocks, at the level of tensors); or,
     /// at the level of the driver, ran on for long without asking for more.
     pub went_on: bool,
-    /// What the recorder found then, if it told.
+    /// What the recorder found then, if it wrote it.
     pub told: Option<PostMortem>,
     /// Other processes on the device: pid, and bytes where NVML knew them.
     pub neighbours: Vec<(u32, Option<u64>)>,
@@ -103,7 +103,7 @@ pub struct OomObserver {
     listings: Vec<Listing>,
 }
 
-/// What the recorder told when it found the program out of memory.
+/// What the recorder wrote when it found the program out of memory.
 #[derive(Clone, Debug)]
 struct Listing {
     time_ns: u64,
@@ -155,7 +155,7 @@ impl OomObserver {
             }
         }
         for listing in self.listings {
-            // It is told within the burst, or when the process ends.
+            // It is written within the burst, or when the process ends.
             let of = |oom: &&mut Oom| {
                 oom.device == listing.told.device && oom.first_ns <= listing.time_ns
             };

@@ -55,7 +55,7 @@ pub struct PostMortem {
     pub device: DeviceState,
     /// It was made from what others recorded: it has no calls of the driver's.
     pub imported: bool,
-    /// PyTorch met a limit of its own, as a memory fraction.
+    /// PyTorch met its own limit, such as a memory fraction.
     pub own_limit: bool,
     /// Events are missing before it: what was live is not known.
     pub live_is_known: bool,
@@ -83,7 +83,7 @@ impl PostMortem {
         room.filter(|room| *room < refused.size)
     }
 
-    /// Free bytes of the card, as the driver said last.
+    /// Free bytes of the card, by the driver's last answer.
     pub fn card_free(&self) -> Option<u64> {
         let told = self.oom.refusal.map(|at| at.refused.driver_free).filter(|free| *free > 0);
         told.or_else(|| self.device.sample.and_then(|at| at.sample.driver_free))
@@ -165,7 +165,7 @@ fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem 
         Some(told) if cache.blocks == 0 => told,
         _ => (cache.allocated, cache.reserved),
     };
-    // What the recorder told of this very request is what it decided by.
+    // What the recorder wrote of this request is what it decided by.
     let of_request =
         |told: &Told| told.size == oom.size && (told.told == ToldBy::Framework) == of_cache;
     let figures = match oom.told.filter(of_request) {

@@ -88,7 +88,7 @@ fn capacity(one: &PostMortem, recorded: &Recorded) -> Option<Capacity> {
     let known = capacities_of(recorded).into_iter().next();
     let with = |free: u64| Some(one.ours().saturating_add(free));
     let Some(refused) = one.oom.refusal.map(|at| at.refused) else {
-        // Its own limit is not told: it allowed what it had at most.
+        // Its own limit is not known: it allowed what it had at most.
         let peak = one.device.cache.peak_reserved.bytes.saturating_sub(one.reserved);
         let allowed = with(peak).map(|bytes| Capacity { bytes, origin: Origin::Asked });
         return if one.own_limit { allowed } else { known };

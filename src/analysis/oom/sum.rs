@@ -18,7 +18,7 @@ pub enum UsedPart {
     Context,
     /// Local memory of a larger stack, heaps (cuCtxSetLimit).
     Limits,
-    /// What the driver took of its own, by the calls after which it showed.
+    /// What the driver took for itself, by the calls after which it showed.
     Driver(Cause),
     /// What NVML shows beyond all that. Negative where it shows less.
     Unattributed,

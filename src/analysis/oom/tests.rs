@@ -101,7 +101,7 @@ fn callers_of_the_driver_are_out_of_memory_when_nothing_follows_for_long() {
     let [oom] = &found.ooms[..] else { panic!("{found:?}") };
     assert_eq!((oom.level, oom.size, oom.requests), (Level::Driver, 64 * MIB, 1));
     assert_eq!((oom.went_on, oom.absorbed, oom.time_ns), (false, 0, 7 * MS));
-    // Refused for longer than a second: told, though it was given in the end.
+    // Refused for longer than a second: reported, though it was given in the end.
     let found = driver(&[0, 400, 1_200], Some(1_300), 1_400);
     let [oom] = &found.ooms[..] else { panic!("{found:?}") };
     assert_eq!((oom.requests, oom.first_ns, oom.time_ns), (3, 0, 1_200 * MS));

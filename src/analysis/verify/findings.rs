@@ -84,7 +84,7 @@ pub struct Verification {
     pub totals: u64,
     /// Checkpoints that were compared.
     pub checkpoints: u64,
-    /// The first [`KEPT`] of them.
+    /// The first `KEPT` of them.
     pub violations: Vec<Violation>,
     /// All of them.
     pub violated: u64,

@@ -1,14 +1,14 @@
 //! Does a trace agree with itself? Every event is replayed, and what must hold of any program's
 //! memory is checked on the way:
 //!
-//! * each free has its allocation, and each id that an event names is defined ([`audit`]);
+//! * each free has its allocation, and each id that an event names is defined (`audit`);
 //! * the sums that the replay keeps up to date equal those added up anew from the live set; they never
-//!   fall below zero, and the peak is their maximum ([`sums`], [`audit`]);
+//!   fall below zero, and the peak is their maximum (`sums`, `audit`);
 //! * allocations, mappings and a cache's blocks do not overlap, mappings lie in objects, and blocks and
-//!   holes tile the segments ([`places`]);
-//! * the totals that the recorder wrote equal the replay's ([`recorded`]);
+//!   holes tile the segments (`places`);
+//! * the totals that the recorder wrote equal the replay's (`recorded`);
 //! * a replay that begins at a checkpoint has, at its end, the state of the whole replay
-//!   ([`checkpoints`]).
+//!   (`checkpoints`).
 //!
 //! Calls of other threads may be under way while the recorder writes totals or a checkpoint: their
 //! effect is then in one and not yet in the other. Where several threads recorded, only what holds all

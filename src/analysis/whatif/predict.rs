@@ -125,7 +125,7 @@ fn misses(setting: &Setting) -> usize {
 }
 
 /// Replays under each of `confs`, on all cores. The setting in force is one of them in any case.
-/// `progress` is told of each that is done.
+/// `progress` is called after each.
 pub fn predict(
     recorded: &Recorded,
     confs: &[(String, Conf)],

@@ -41,7 +41,7 @@ pub struct Written {
     pub late: bool,
 }
 
-/// Writes one process's snapshot. `progress` is told bytes read, of how many.
+/// Writes one process's snapshot. `progress` gets bytes read, of how many.
 pub fn write(trace: &Trace, out: &mut dyn Write, progress: Progress) -> io::Result<Written> {
     let (definitions, _) = trace.definitions();
     let mut scout = SegmentObserver::new(definitions.imported_from().is_some());
@@ -112,7 +112,7 @@ struct Frames<'s> {
     /// By index of the frame.
     frames: FxHashMap<u32, Memo>,
     stacks: FxHashMap<StackId, Memo>,
-    /// What is said of memory of others, by its stack.
+    /// The notes for memory of others, by its stack.
     libraries: FxHashMap<StackId, String>,
 }
 

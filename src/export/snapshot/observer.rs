@@ -17,7 +17,7 @@ use crate::trace::Definitions;
 pub struct SegmentsFound {
     /// Offsets of the events that made memory which blocks were cut from.
     pub segments: FxHashSet<u64>,
-    /// What is told before this offset is the state in which the history begins: before it events
+    /// What comes before this offset is the state in which the history begins: before it events
     /// are missing.
     pub start: u64,
     /// The highest ordinal.
@@ -48,7 +48,7 @@ pub struct SegmentObserver {
     pub found: SegmentsFound,
     /// Of all devices: their addresses differ. Offset of the event that made it.
     memory: Spans<u64>,
-    /// Where blocks begin that a checkpoint told before their memory.
+    /// Where blocks begin that a checkpoint listed before their memory.
     waiting: BTreeSet<u64>,
     /// Nothing but what PyTorch's allocator took is in the trace.
     all_segments: bool,
@@ -131,7 +131,7 @@ fn how_mapped(at: &Stamped) -> AllocCause {
     }
 }
 
-/// Where memory of the driver lies that has an address of its own.
+/// Where driver memory lies that has an address.
 fn place(key: Key, live: &Live) -> Option<Range<u64>> {
     let own = key.space == Space::Device && live.kind != Kind::Imported;
     let end = key.number.checked_add(live.size).filter(|_| own && live.size > 0)?;
@@ -145,9 +145,9 @@ pub struct SnapshotObserver<'w> {
     pub definitions: &'w Definitions,
     pub write: &'w mut dyn FnMut(&Entry) -> io::Result<()>,
     pub layout: Layout,
-    /// Blocks that a checkpoint told before their memory.
+    /// Blocks that a checkpoint listed before their memory.
     waiting: BTreeMap<u64, Block>,
-    /// Mappings that a checkpoint told before their object: object, range, offset of the event.
+    /// Mappings that a checkpoint listed before their object: object, range, offset of the event.
     unplaced: Vec<(u64, Range<u64>, u64)>,
     /// The last event, not written yet: the next may say more of it.
     held: Option<Held>,

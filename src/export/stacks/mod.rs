@@ -19,7 +19,7 @@ pub use samples::{ProcessStacks, StackSample};
 pub enum StackFormat {
     /// A line a stack, frames from the outermost on, and its bytes: what flame graphs are made of.
     Folded,
-    /// https://www.speedscope.app
+    /// <https://www.speedscope.app>
     Speedscope,
     /// `go tool pprof`, gzipped.
     Pprof,

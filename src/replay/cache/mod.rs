@@ -57,7 +57,7 @@ pub struct CacheState {
 }
 
 impl CacheState {
-    /// Has the trace told any block so far?
+    /// Has the trace had any block so far?
     pub fn is_used(&self) -> bool {
         self.ranges.is_some()
     }
@@ -160,7 +160,7 @@ impl CacheState {
         }
     }
 
-    /// Driver memory came. Blocks may have been told before it: a checkpoint has no order.
+    /// Driver memory came. Blocks may have come before it: a checkpoint has no order.
     pub(super) fn came(&mut self, key: Key, live: &Live, all: &LiveSet) -> Vec<(u64, u64)> {
         match allocated(key, live) {
             Some((start, range)) => self.add(start, range, all).1,

@@ -82,7 +82,7 @@ impl Range {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ranges {
     by_start: BTreeMap<u64, Range>,
-    /// Ranges that became segments and were not told yet.
+    /// Ranges that became segments and were not reported yet.
     pub marked: Vec<u64>,
     pub order: BlockOrder,
     /// How many are paused.

@@ -11,7 +11,7 @@ pub struct CachePeak {
     pub offset: u64,
 }
 
-/// The framework's own totals, as it told them last.
+/// The framework's own totals, by its last report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReportedTotals {
     pub time_ns: u64,

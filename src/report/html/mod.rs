@@ -2,7 +2,7 @@
 //!
 //! The page is a program (`web/`, built into `assets/page.html`) and data. The data is a document of
 //! facts, the same that the commands print as JSON, and for each process a stream of columns
-//! ([`columns`]): every block with its beginning, end, size, address and owner. The page sums them up
+//! (`columns`): every block with its beginning, end, size, address and owner. The page sums them up
 //! at any moment by the rules of [`crate::analysis::Holdings`].
 //!
 //! ```text

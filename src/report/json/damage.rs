@@ -4,10 +4,11 @@ use serde::Serialize;
 
 use crate::trace::Trace;
 
-/// Places that are told in full.
+/// Places that are listed in full.
 const TOLD: usize = 10;
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DamageFacts {
     pub trace: String,
     pub places: u64,

@@ -11,6 +11,7 @@ use crate::replay::DeviceState;
 
 /// Of `report --json`: memory that the driver took after calls from one line.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct TakenFacts {
     pub bytes: u64,
     /// As in `driver_bytes`.

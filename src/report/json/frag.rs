@@ -12,6 +12,7 @@ pub const SCHEMA: &str = "vramtrace.frag/1";
 
 /// `vramtrace.frag/1`. Keys may be added, none is renamed or removed.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct FragReport {
     pub schema: &'static str,
     pub devices: Vec<FragFacts>,
@@ -19,6 +20,7 @@ pub struct FragReport {
 
 /// One device of one process.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct FragFacts {
     pub ordinal: u8,
     pub pid: u32,
@@ -59,6 +61,7 @@ pub struct FragFacts {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PoolFacts {
     pub segments: u64,
     pub reserved_bytes: u64,
@@ -70,6 +73,7 @@ pub struct PoolFacts {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SegmentFacts {
     pub address: u64,
     pub bytes: u64,
@@ -81,6 +85,7 @@ pub struct SegmentFacts {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PinFacts {
     /// Its part of the free bytes of the segments that it has blocks in.
     pub pinned_bytes: u64,

@@ -17,6 +17,7 @@ pub const SCHEMA: &str = "vramtrace.holders/1";
 
 /// `vramtrace.holders/1`. Keys may be added, none is renamed or removed.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HoldersReport {
     pub schema: &'static str,
     pub at: MomentFacts,
@@ -32,6 +33,7 @@ pub struct HoldersReport {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct NotKnownFacts {
     pub pid: u32,
     pub device: Option<u8>,
@@ -50,6 +52,7 @@ pub fn not_known(process: &Process, holdings: &Holdings) -> Vec<NotKnownFacts> {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct MomentFacts {
     /// `peak`, `end` or `time`.
     pub label: &'static str,
@@ -78,6 +81,7 @@ impl MomentFacts {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HolderFacts {
     pub bytes: u64,
     pub count: u64,
@@ -108,6 +112,7 @@ pub struct HolderFacts {
     pub rank: Option<u32>,
     /// What it is for; only by role.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(test, schemars(with = "Option<String>"))]
     pub role: Option<Role>,
     /// Why there are no frames.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -12,6 +12,7 @@ pub const SCHEMA: &str = "vramtrace.leaks/1";
 
 /// `vramtrace.leaks/1`. Keys may be added, none is renamed or removed.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LeaksReport {
     pub schema: &'static str,
     /// Of all processes, the certain and the large ones first.
@@ -22,6 +23,7 @@ pub struct LeaksReport {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RuleFacts {
     /// Line of the suppressions file.
     pub line: usize,
@@ -29,6 +31,7 @@ pub struct RuleFacts {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LeakFacts {
     /// `growing`, `never_freed` or `freed_at_end`.
     pub verdict: &'static str,
@@ -63,6 +66,7 @@ pub struct LeakFacts {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LeakProcessFacts {
     pub pid: u32,
     pub rank: Option<u32>,
@@ -83,6 +87,7 @@ pub struct LeakProcessFacts {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct KeptFacts {
     /// `steady`: as after warm-up; `stopped`: grew and stopped; `moves`: comes and goes.
     pub why: &'static str,
@@ -94,6 +99,7 @@ pub struct KeptFacts {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PooledFacts {
     pub library: String,
     pub device: Option<u8>,
@@ -105,6 +111,7 @@ pub struct PooledFacts {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SuppressedFacts {
     /// Line of the suppressions file.
     pub line: usize,

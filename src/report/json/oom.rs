@@ -14,6 +14,7 @@ pub const SCHEMA: &str = "vramtrace.oom/1";
 
 /// `vramtrace.oom/1`. Keys may be added, none is renamed or removed.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct OomsReport {
     pub schema: &'static str,
     /// All of the run, in order.
@@ -22,6 +23,7 @@ pub struct OomsReport {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct OomProcessFacts {
     pub pid: u32,
     pub rank: Option<u32>,
@@ -31,6 +33,7 @@ pub struct OomProcessFacts {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct OomDeviceFacts {
     pub ordinal: Option<u8>,
     pub refusals: u64,
@@ -44,6 +47,7 @@ pub struct OomDeviceFacts {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct OomFacts {
     /// From 1: what `--at` takes.
     pub number: usize,
@@ -78,6 +82,7 @@ pub struct OomFacts {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PostMortemFacts {
     /// `fragmentation`, `cap`, `bad_cap`, `card`, `torch` or `unknown`.
     pub cause: &'static str,
@@ -108,6 +113,7 @@ pub struct PostMortemFacts {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct NeighbourFacts {
     pub pid: u32,
     /// Null: NVML did not know.
@@ -115,6 +121,7 @@ pub struct NeighbourFacts {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PartFacts {
     /// `tensors`, `torch_cache`, `library`, `rounding`, `context`, `limits`, `unattributed`, ...
     pub what: &'static str,
@@ -124,6 +131,7 @@ pub struct PartFacts {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct TorchAtOomFacts {
     pub allocated_bytes: u64,
     pub reserved_bytes: u64,
@@ -137,6 +145,7 @@ pub struct TorchAtOomFacts {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HeldFacts {
     pub bytes: u64,
     pub count: u64,
@@ -151,6 +160,7 @@ pub struct HeldFacts {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct GrownFacts {
     pub bytes: u64,
     pub now_bytes: u64,
@@ -159,6 +169,7 @@ pub struct GrownFacts {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct TriedSettingFacts {
     pub conf: String,
     pub in_force: bool,
@@ -169,6 +180,7 @@ pub struct TriedSettingFacts {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct AdviceFacts {
     /// `correct_cap`, `setting`, `cap`, `memory_fraction`, `card`, `empty_cache`,
     /// `smaller_request` or `other_processes`.

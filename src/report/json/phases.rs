@@ -6,6 +6,7 @@ use crate::analysis::Phase;
 use crate::report::wording::ordinal;
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PhaseFacts {
     /// From the outermost in.
     pub path: Vec<String>,
@@ -16,6 +17,7 @@ pub struct PhaseFacts {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct InPhaseFacts {
     pub device: Option<u8>,
     pub peak_bytes: u64,

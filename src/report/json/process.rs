@@ -17,12 +17,14 @@ use crate::report::wording;
 pub const SCHEMA: &str = "vramtrace.report/2";
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ProcessesReport {
     pub schema: &'static str,
     pub processes: Vec<ProcessFacts>,
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ProcessFacts {
     pub pid: u32,
     pub host: String,
@@ -60,6 +62,7 @@ pub struct ProcessFacts {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RecorderFacts {
     /// In its part of the calls, without the driver's: `timed_s` of `timed_calls`, one call in
     /// `timed_one_of`; null where none was timed.
@@ -74,6 +77,7 @@ pub struct RecorderFacts {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct InconsistencyFacts {
     /// Allocated again while live.
     pub replaced: u64,
@@ -89,12 +93,14 @@ pub struct InconsistencyFacts {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Stopped {
     pub at_s: f64,
     pub reason: String,
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DeviceFacts {
     /// As the process saw it; null for memory whose device is not known.
     pub ordinal: Option<u8>,
@@ -154,6 +160,7 @@ pub struct DeviceFacts {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DeviceHolders {
     pub at_peak: Vec<super::holders::HolderFacts>,
     pub live: Vec<super::holders::HolderFacts>,
@@ -163,13 +170,16 @@ pub struct DeviceHolders {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RoleFacts {
+    #[cfg_attr(test, schemars(with = "String"))]
     pub role: Role,
     pub bytes: u64,
     pub count: u64,
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct KindFacts {
     pub live_bytes: u64,
     /// Of this kind, at its own time.
@@ -179,12 +189,13 @@ pub struct KindFacts {
     pub requested_live_bytes: u64,
     pub live_allocations: u64,
     pub allocations: u64,
-    /// Pools and graphs: of what they reserve, what is in use as the driver said last.
+    /// Pools and graphs: of what they reserve, what is in use by the driver's last answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub used_bytes: Option<u64>,
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LiveAllocationFacts {
     pub size_bytes: u64,
     pub kind: &'static str,
@@ -197,6 +208,7 @@ pub struct LiveAllocationFacts {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RefusalFacts {
     pub at_s: f64,
     pub api: String,
@@ -210,6 +222,7 @@ pub struct RefusalFacts {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HostFacts {
     pub live_bytes: u64,
     pub peak_bytes: u64,
@@ -218,6 +231,7 @@ pub struct HostFacts {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Damage {
     pub places: u64,
     pub bytes: u64,

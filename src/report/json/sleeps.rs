@@ -10,6 +10,7 @@ use crate::symbols::{FREE_CACHE, FREE_CACHE_NAME};
 
 /// Of a device. Absent where nothing slept.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SleepsFacts {
     pub count: u64,
     /// Of very many, every other one.
@@ -21,6 +22,7 @@ pub struct SleepsFacts {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SleepFacts {
     pub number: u64,
     pub began_s: f64,
@@ -35,6 +37,7 @@ pub struct SleepFacts {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct UnmappedFacts {
     pub bytes: u64,
     /// As in `holders`.
@@ -43,6 +46,7 @@ pub struct UnmappedFacts {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct StayedFacts {
     /// `context`, a cause as in `driver_bytes_by`, `pool_reserve`, `graph_reserve`, `blocks` or
     /// `memory`.

@@ -5,8 +5,9 @@ use vramtrace_format::StackId;
 
 use crate::symbols::{Frame, Language, Symbols};
 
-/// Flattened into what is told of a stack.
+/// Flattened into the facts of a stack.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct StackFacts {
     /// Innermost first.
     pub frames: Vec<FrameFacts>,
@@ -17,6 +18,7 @@ pub struct StackFacts {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct FrameFacts {
     pub language: Language,
     pub function: String,

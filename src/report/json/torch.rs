@@ -10,6 +10,7 @@ use crate::report::segments::SegmentCounts;
 
 /// Of `report --json`, a device's. Absent where no blocks were recorded.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct TorchFacts {
     pub allocated_bytes: u64,
     pub reserved_bytes: u64,
@@ -42,6 +43,7 @@ pub struct TorchFacts {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct FatalFacts {
     pub at_s: f64,
     /// The block that was asked for.

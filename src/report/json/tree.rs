@@ -8,6 +8,7 @@ use crate::analysis::tree::Node;
 pub const SCHEMA: &str = "vramtrace.tree/1";
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct TreeReport {
     pub schema: &'static str,
     pub at: MomentFacts,
@@ -15,6 +16,7 @@ pub struct TreeReport {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DeviceTree {
     pub pid: u32,
     pub rank: Option<u32>,
@@ -24,6 +26,7 @@ pub struct DeviceTree {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct NodeFacts {
     pub name: String,
     pub bytes: u64,

@@ -12,6 +12,7 @@ pub const SCHEMA: &str = "vramtrace.whatif/1";
 
 /// `vramtrace.whatif/1`. Keys may be added, none is renamed or removed.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct WhatifReport {
     pub schema: &'static str,
     pub devices: Vec<PredictionFacts>,
@@ -19,6 +20,7 @@ pub struct WhatifReport {
 
 /// One device of one process.
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PredictionFacts {
     pub ordinal: u8,
     pub pid: u32,
@@ -39,6 +41,7 @@ pub struct PredictionFacts {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct OutOfMemoryFacts {
     /// Since the start; in a trace without times a mere order.
     pub at_s: f64,
@@ -46,6 +49,7 @@ pub struct OutOfMemoryFacts {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SettingFacts {
     pub conf: String,
     pub in_force: bool,
@@ -63,6 +67,7 @@ pub struct SettingFacts {
 }
 
 #[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct AtCapacity {
     pub capacity_bytes: u64,
     /// `asked`, `cap` or `card`.

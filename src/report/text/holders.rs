@@ -336,7 +336,7 @@ fn by_library(moments: &[Vec<Holder>], two: Option<[&str; 2]>) -> String {
         };
         let bytes = |holder: Option<&Holder>| size(holder.map_or(0, |holder| holder.bytes));
         table.row([
-            clean(name.unwrap_or("? (the stack does not tell)")),
+            clean(name.unwrap_or("? (the stack does not show it)")),
             bytes(of(0)),
             if two.is_some() { bytes(of(1)) } else { String::new() },
             count(of(0).or(of(1)).map_or(0, |holder| holder.count)),

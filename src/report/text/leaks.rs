@@ -63,7 +63,7 @@ pub fn details(found: &Leaks, top: usize, full: bool) -> String {
 
 fn head(found: &Leaks) -> String {
     let name = process_name(found);
-    let sure = found.leaks.iter().filter(|leak| leak.confidence >= 0.5).count();
+    let sure = found.leaks.iter().filter(|leak| leak.is_sure()).count();
     let (style, verdict) = match (found.leaks.len(), sure) {
         (0, _) => (BOLD, "no leak".to_string()),
         (all, 0) => (WARN, several(all as u64, "faint sign") + " of a leak"),
@@ -107,7 +107,7 @@ fn one(found: &Leaks, classifier: &StackClassifier, leak: &Leak, how: ListingOpt
         Verdict::FreedAtEnd => "FREED ONLY AT THE END",
     };
     let sure = (leak.confidence * 100.0).floor();
-    let style = if leak.confidence >= 0.5 { BAD } else { WARN };
+    let style = if leak.is_sure() { BAD } else { WARN };
     let piece = match leak.level {
         Level::Driver => "allocation",
         Level::Tensor => "block",
@@ -178,7 +178,7 @@ fn besides(found: &Leaks, classifier: &StackClassifier, how: ListingOptions) -> 
         let mut line = format!("{:>12}  {what} by {library} in its pool", size(pooled.bytes));
         if let Some(rate) = pooled.bytes_per_second {
             let hint = pool_hint(&pooled.library)
-                .unwrap_or("a trace with its blocks tells a leak from fragmentation");
+                .unwrap_or("a trace with its blocks separates a leak from fragmentation");
             line = format!("{line}, which GROWS by {}/s: {hint}", size(rate as u64));
         }
         lines.push(line);

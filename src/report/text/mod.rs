@@ -16,6 +16,7 @@ mod sleeps;
 mod sum;
 mod torch;
 pub mod tree;
+pub mod verdict;
 pub mod whatif;
 
 pub use hints::hints;

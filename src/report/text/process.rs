@@ -240,7 +240,7 @@ fn caps(table: &mut Table, device: &DeviceState) {
     if let Some(cap) = device.cap_bytes {
         let counts = match device.cap_only_warns {
             false => "for all that nvidia-smi shows, and managed memory".to_string(),
-            true => "only warns: what does not fit is told, and given".to_string(),
+            true => "only warns: a request that does not fit is reported, and granted".to_string(),
         };
         table.row(["cap".into(), gib(cap), counts]);
     }

@@ -58,6 +58,34 @@ fn what_is_there_is_found() {
 }
 
 #[test]
+fn it_fits_one_screen_and_says_what_to_do_first() {
+    let scratch = Scratch::new();
+    shim();
+    for (devices, first) in
+        [(Some("1x24GiB"), "first     record a program"), (Some("8x80GiB"), "first     record")]
+    {
+        let mut command = vramtrace();
+        command.arg("doctor").current_dir(&scratch.0).env_remove("LD_PRELOAD");
+        command.env_remove("VRAMTRACE_CAP").env("LD_LIBRARY_PATH", sim_dir());
+        let output = command.envs(devices.map(|spec| ("VRAMTRACE_SIM", spec))).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(said.lines().count() < 24, "{said}");
+        assert!(said.lines().all(|line| line.chars().count() <= 80), "{said}");
+        assert!(said.lines().nth(1).unwrap().starts_with(first), "{said}");
+    }
+    let none = vramtrace().args(["doctor", "nothing-of-this-name"]).output().unwrap();
+    let said = String::from_utf8_lossy(&none.stdout).into_owned();
+    assert!(none.status.code() == Some(1) && said.contains("first     give a command"), "{said}");
+    let full = doctor(&scratch, &["--full"]);
+    let full = String::from_utf8_lossy(&full.stdout).into_owned();
+    for part in ["RTLD_DEEPBIND", "followed", "GPU-"] {
+        assert!(full.contains(part), "{part}: {full}");
+    }
+    let all = doctor(&scratch, &["--all"]);
+    assert!(String::from_utf8_lossy(&all.stdout).contains("cuMemAlloc_v2"));
+}
+
+#[test]
 fn a_cap_is_judged_by_the_devices_that_are_there() {
     let scratch = Scratch::new();
     let output = doctor(&scratch, &["--json", "--cap", "0=50%,7=1GiB"]);

@@ -1,9 +1,15 @@
 //! The other commands, from the outside.
 
 mod clients;
+mod command_line;
 mod doctor;
+mod enable;
+mod env;
 mod gate;
 mod pack;
+mod pages;
 mod phases;
+mod places;
 mod run;
+mod schemas;
 mod summary;

@@ -63,8 +63,10 @@ fn the_summary_says_where_what_and_for_whom() {
     assert_eq!(lines[3], "  refused    2 by the cap, 0 by the driver");
     assert_eq!(lines[4], "  processes  2 took GPU memory: 2 out of memory");
     assert!(lines[5].contains("for each process by itself"), "{said}");
-    assert!(lines[6].starts_with("see more: vramtrace report vramtrace-"), "{said}");
-    assert_eq!(lines.len(), 7, "{said}");
+    assert!(lines[6].contains("out of memory on GPU 0"), "{said}");
+    assert!(lines[7].starts_with("  line       client.py:10 held 4.00 MiB"), "{said}");
+    assert!(lines[8].starts_with("  next       vramtrace oom vramtrace-"), "{said}");
+    assert_eq!(lines.len(), 9, "{said}");
 }
 
 #[test]

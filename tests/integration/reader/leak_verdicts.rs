@@ -32,7 +32,7 @@ const PROGRAMS: &[(&str, &str, &[Level], Answer)] = &[
     ("slow", "512 B in every 15th step", BOTH, GROWING),
     ("under-steps", "64 KiB in every 10th step, by the line that makes 100 MiB and frees them in each", BOTH, GROWING),
     ("under-epochs", "8 MiB in each epoch, by the line whose 60 MiB an epoch frees", BOTH, GROWING),
-    ("thread", "in a thread of its own", BOTH, GROWING),
+    ("thread", "in a separate thread", BOTH, GROWING),
     ("one-of-many-sites", "one of twelve call sites of one wrapper", BOTH, Some(("growing", "site_7"))),
     ("many-ways", "one line, reached on 32 ways", BOTH, GROWING),
     ("late", "from the middle of the run on", BOTH, GROWING),

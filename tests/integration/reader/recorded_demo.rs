@@ -1,4 +1,4 @@
-//! `vramtrace demo --recorded`: the recorded run that comes with the command is read without a GPU.
+//! `vramtrace demo`: the recorded run that comes with the command is read without a GPU.
 
 use testkit::{Scratch, vramtrace};
 
@@ -7,22 +7,20 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn the_recorded_demo_shows_what_was_lost_and_what_would_help() {
+fn the_demo_explains_an_out_of_memory_on_one_screen() {
     let scratch = Scratch::new();
-    let run = || {
-        vramtrace()
-            .current_dir(&scratch.0)
-            .args(["demo", "--recorded", "--out", "here"])
-            .output()
-            .unwrap()
-    };
+    let run =
+        || vramtrace().current_dir(&scratch.0).args(["demo", "--out", "here"]).output().unwrap();
     let output = run();
     let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{stderr}");
-    assert!(stderr.contains("reads here/recorded.vtrace"), "{stderr}");
-    for part in
-        ["$ vramtrace frag here/recorded.vtrace", "$ vramtrace whatif", "expandable_segments:True"]
-    {
+    assert!(stdout.lines().count() <= 23, "{stdout}");
+    assert!(stdout.lines().all(|line| line.chars().count() <= 100), "{stdout}");
+    for part in [
+        "\nvramtrace oom --short here/recorded.vtrace",
+        "OUT OF MEMORY",
+        "expandable_segments:True",
+    ] {
         assert!(stdout.contains(part), "{part}: {stdout}");
     }
     assert!(scratch.0.join("here/recorded.vtrace").exists());
@@ -37,7 +35,7 @@ fn the_recorded_demo_shows_what_was_lost_and_what_would_help() {
 #[test]
 fn without_a_place_it_makes_a_directory_as_a_run_does() {
     let scratch = Scratch::new();
-    let output = vramtrace().current_dir(&scratch.0).args(["demo", "--recorded"]).output().unwrap();
+    let output = vramtrace().current_dir(&scratch.0).arg("demo").output().unwrap();
     assert!(output.status.success(), "{}", text(&output.stderr));
     let made: Vec<_> = std::fs::read_dir(&scratch.0).unwrap().flatten().collect();
     assert_eq!(made.len(), 1);

@@ -19,6 +19,8 @@ pub struct OomOptions {
     pub top: usize,
     /// Every frame, files with their whole path.
     pub full: bool,
+    /// The first lines only.
+    pub short: bool,
     /// The process runs.
     pub running: bool,
     /// How many out-of-memories the run had.
@@ -53,11 +55,17 @@ pub fn text(
     if let Some(line) = grew(it, &classifier) {
         lines.add("grew", &line);
     }
-    for (index, line) in wording::before(&it.one).iter().enumerate() {
-        lines.add(if index == 0 { "before" } else { "" }, line);
+    if !shown.short {
+        for (index, line) in wording::before(&it.one).iter().enumerate() {
+            lines.add(if index == 0 { "before" } else { "" }, line);
+        }
     }
-    for (index, advice) in advice(&it.one).iter().enumerate() {
+    let most = if shown.short { 1 } else { usize::MAX };
+    for (index, advice) in advice(&it.one).iter().take(most).enumerate() {
         lines.bold(if index == 0 { "try" } else { "" }, &wording::advice(advice));
+    }
+    if shown.short {
+        return out;
     }
     for (index, command) in more(it, given).iter().enumerate() {
         lines.styled(if index == 0 { "more" } else { "" }, command, DIM);

@@ -10,3 +10,5 @@ mod wording;
 pub use full::{OomOptions, text};
 pub use list::{none, others};
 pub(in crate::report) use short::fatal;
+pub(super) use short::{cause, where_and_limit};
+pub(super) use wording::place;

@@ -16,6 +16,21 @@ pub fn fatal(process: &Process) -> String {
 }
 
 fn one_fatal(fatal: &PostMortem) -> String {
+    let mut out = format!("{}{}\n", paint(BAD, TITLE), where_and_limit(fatal));
+    out.push_str(&format!("{}  {}\n", paint(BOLD, "CAUSE"), cause(fatal)));
+    if let Some(remedy) = &fatal.remedy {
+        out.push_str(&remedies(remedy));
+    }
+    let next = "vramtrace oom | vramtrace frag --at oom | vramtrace whatif";
+    out.push_str(&paint(DIM, &format!("NEXT   {next}")));
+    out.push('\n');
+    out
+}
+
+const TITLE: &str = "OUT OF MEMORY";
+
+/// What follows `out of memory`: ` on GPU 0 at 2.074 s, under your cap of 14.44 GiB`.
+pub fn where_and_limit(fatal: &PostMortem) -> String {
     let refused = fatal.oom.refusal.map(|at| at.refused);
     let limit = match refused {
         Some(refused) if refused.by == RefusedBy::Group => {
@@ -30,9 +45,13 @@ fn one_fatal(fatal: &PostMortem) -> String {
         Some(free) if free > 0 => format!("; the card had {} free", gib(free)),
         _ => String::new(),
     };
-    let (title, at) = (paint(BAD, "OUT OF MEMORY"), seconds(fatal.oom.time_ns));
-    let mut out = format!("{title} on GPU {} at {at}, {limit}{card}\n", fatal.oom.device.0);
-    let cause = match fatal.cause {
+    let at = seconds(fatal.oom.time_ns);
+    format!(" on GPU {} at {at}, {limit}{card}", fatal.oom.device.0)
+}
+
+/// `fragmentation: asked 1.31 GiB; free 1.51 GiB in 106 pinned segments, largest hole 893.22 MiB`.
+pub fn cause(fatal: &PostMortem) -> String {
+    match fatal.cause {
         Cause::BadCap => "VRAMTRACE_CAP cannot be understood: every request is refused".into(),
         Cause::Fragmentation => format!(
             "{}: asked {}; free {} {}",
@@ -50,15 +69,7 @@ fn one_fatal(fatal: &PostMortem) -> String {
             size(fatal.allocated),
             size(fatal.free)
         ),
-    };
-    out.push_str(&format!("{}  {cause}\n", paint(BOLD, "CAUSE")));
-    if let Some(remedy) = &fatal.remedy {
-        out.push_str(&remedies(remedy));
     }
-    let next = "vramtrace oom | vramtrace frag --at oom | vramtrace whatif";
-    out.push_str(&paint(DIM, &format!("NEXT   {next}")));
-    out.push('\n');
-    out
 }
 
 fn remedies(remedy: &Remedy) -> String {

@@ -188,7 +188,7 @@ pub fn meaning(what: &UsedPart) -> &'static str {
         UsedPart::Driver(Cause::Modules) => "code of kernels and libraries, and its variables",
         UsedPart::Driver(Cause::LocalMemory) => "spilled registers, arrays and stacks of kernels",
         UsedPart::Driver(Cause::Sharing) => "peer access, imports, multicast",
-        UsedPart::Driver(_) => "taken by the driver of its own",
+        UsedPart::Driver(_) => "taken by the driver for itself",
         UsedPart::Unattributed => "kernels, heaps, what libraries took",
         UsedPart::Counted => "the cap counts requests under way, steps of managed memory",
     }

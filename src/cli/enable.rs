@@ -1,0 +1,115 @@
+//! `vramtrace enable` and `vramtrace disable`: a start hook in a Python, for programs that no
+//! launcher stands in front of.
+
+use std::path::PathBuf;
+
+use crate::console::message;
+use crate::error::{DONE, Failure, Outcome};
+use crate::launch::library;
+use crate::launch::python::{self, Python};
+use crate::launch::start_hook::StartHook;
+
+#[derive(clap::Args)]
+#[command(
+    long_about = "Write a start hook into the active Python environment. With VRAMTRACE=1 that \
+        Python then starts itself once more with the recorder preloaded: the same process, with \
+        its descriptors and its command line. It is for places that no launcher reaches: \
+        notebooks, IDEs, workers of Ray, services.\n\n\
+        Without VRAMTRACE=1 nothing changes, unless --always writes the switch too: for starters \
+        that drop the environment (ssh, sudo, `srun --export=NONE`, JupyterHub). VRAMTRACE=0 \
+        switches that off for a process.",
+    after_help = "Examples:\n  \
+        vramtrace enable && VRAMTRACE=1 python train.py\n  \
+        vramtrace enable --always\n  \
+        vramtrace disable"
+)]
+pub struct Enable {
+    #[command(flatten)]
+    place: Place,
+    /// Record every start, also without VRAMTRACE=1
+    #[arg(long)]
+    always: bool,
+}
+
+#[derive(clap::Args)]
+#[command(
+    long_about = "Remove the start hook that `vramtrace enable` wrote. Exit status 1: there is none.",
+    after_help = "Examples:\n  vramtrace disable\n  vramtrace disable --user"
+)]
+pub struct Disable {
+    #[command(flatten)]
+    place: Place,
+}
+
+#[derive(clap::Args)]
+struct Place {
+    /// For all programs of this user that run on that Python, outside of environments
+    #[arg(long, conflicts_with = "system")]
+    user: bool,
+    /// For all programs of this machine that run on that Python, outside of environments
+    #[arg(long)]
+    system: bool,
+    /// The interpreter [default: of VIRTUAL_ENV or CONDA_PREFIX, else python3 in PATH]
+    #[arg(long, value_name = "PATH")]
+    python: Option<PathBuf>,
+}
+
+impl Place {
+    fn hook(self) -> Result<(Python, StartHook), Failure> {
+        let executable = self.python.map_or_else(python::active, Ok)?;
+        let python = Python::ask(&executable)?;
+        let shown = python.executable.display();
+        let site = match (self.user, self.system, python.is_environment) {
+            (false, false, true) | (_, true, _) => &python.site,
+            (true, _, false) => &python.user_site,
+            (true, _, true) => {
+                return Err(Failure::new(format!(
+                    "--user: {shown} is of a virtual environment, which does not read the user's \
+                     directory: leave --user out"
+                )));
+            }
+            (false, false, false) => {
+                return Err(Failure::new(format!(
+                    "{shown} is of no virtual environment: activate one, or give --user (all of \
+                     this user's programs on it) or --system (those of everyone on this machine)"
+                )));
+            }
+        };
+        let hook = StartHook::new(site, &python);
+        Ok((python, hook))
+    }
+}
+
+pub fn enable(args: Enable) -> Outcome {
+    let library = library::find(library::SHIM)?;
+    if !library::can_be_preloaded(&library) {
+        return Err(Failure::new(format!(
+            "{}: LD_PRELOAD cannot carry a path with a space, a colon or a dollar sign: install \
+             vramtrace elsewhere",
+            library.display()
+        )));
+    }
+    let (python, hook) = args.place.hook()?;
+    for path in hook.write(&library, args.always)? {
+        message(format_args!("wrote {}", path.display()));
+    }
+    let shown = python.executable.display();
+    message(match args.always {
+        true => format!("{shown} records every program; VRAMTRACE=0 switches it off for one"),
+        false => format!("{shown} records a program that is started with VRAMTRACE=1"),
+    });
+    Ok(DONE)
+}
+
+pub fn disable(args: Disable) -> Outcome {
+    let (python, hook) = args.place.hook()?;
+    let gone = hook.remove()?;
+    if gone.is_empty() {
+        let shown = python.executable.display();
+        return Err(Failure { code: 1, message: format!("{shown} has no hook of ours") });
+    }
+    for path in gone {
+        message(format_args!("removed {}", path.display()));
+    }
+    Ok(DONE)
+}

@@ -1,0 +1,225 @@
+//! `vramtrace env`: what to paste where no launcher can stand in front of a program.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use crate::console::{json, message, print};
+use crate::error::{DONE, Failure, Outcome};
+use crate::launch::library;
+use vramtrace_format::capspec;
+
+#[derive(clap::Args)]
+#[command(
+    long_about = "Print what starts the recorder in a place, to paste as it is: the absolute path \
+        of the library, and the variables that you give. Where to put it stands on stderr.",
+    after_help = "Examples:\n  \
+        eval \"$(vramtrace env)\"\n  \
+        vramtrace env --for slurm --cap 12GiB\n  \
+        vramtrace env --for deepspeed --out /scratch/traces/ >> .deepspeed_env"
+)]
+pub struct Args {
+    /// Where it is pasted
+    #[arg(long = "for", value_enum, value_name = "PLACE", default_value = "sh")]
+    place: Place,
+    /// A cap for each process, as in `vramtrace run --cap`
+    #[arg(long, value_name = "SPEC")]
+    cap: Option<String>,
+    /// Where traces go, as VRAMTRACE_OUT has it [default: the program's working directory]
+    #[arg(long, value_name = "DIR|FILE|PATTERN")]
+    out: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Place {
+    Sh,
+    Docker,
+    Compose,
+    Kubernetes,
+    Slurm,
+    Systemd,
+    Ray,
+    Deepspeed,
+    Mpirun,
+    Torchrun,
+    Jupyter,
+    Vscode,
+}
+
+/// Where containers put their traces, for a volume of the host.
+const IN_CONTAINER: &str = "/vramtrace/";
+/// Where a service does.
+const OF_SERVICE: &str = "/var/lib/vramtrace/";
+
+pub fn run(args: Args) -> Outcome {
+    if let Some(cap) = &args.cap {
+        capspec::parse(cap).map_err(|why| Failure::new(format!("--cap `{cap}`: {why}")))?;
+    }
+    if let Some(bad) = [&args.cap, &args.out].into_iter().flatten().find(|it| it.contains('\n')) {
+        return Err(Failure::new(format!("`{bad}`: a line break cannot stand in a variable")));
+    }
+    let library = library::find(library::SHIM)?;
+    if !library::can_be_preloaded(&library) {
+        return Err(Failure::new(format!(
+            "{}: LD_PRELOAD cannot carry a path with a space, a colon or a dollar sign: install \
+             vramtrace elsewhere",
+            library.display()
+        )));
+    }
+    let text = args.place.text(&library, args.cap.as_deref(), args.out.as_deref())?;
+    message(args.place.hint());
+    print(&text)?;
+    Ok(DONE)
+}
+
+impl Place {
+    /// What to do with it.
+    fn hint(self) -> &'static str {
+        match self {
+            Place::Sh => "for a shell: eval \"$(vramtrace env)\"",
+            Place::Docker => "a command; IMAGE and what follows it are yours",
+            Place::Compose => "for compose.yaml; SERVICE is the name of yours",
+            Place::Kubernetes => {
+                "for a pod; the library must lie at this path on the node (examples/kubernetes \
+                 shows an image that brings it)"
+            }
+            Place::Slurm => "for a batch script, before srun; all nodes must see this path",
+            Place::Systemd => "for `systemctl edit UNIT`, then restart the unit",
+            Place::Ray => "for the driver program; every node must have the library at this path",
+            Place::Deepspeed => "for the file .deepspeed_env in the home or working directory",
+            Place::Mpirun => "a command; the first is Open MPI's, the second MPICH's and Intel's",
+            Place::Torchrun => "a command for each node; its workers inherit the environment",
+            Place::Jupyter => {
+                "for ~/.local/share/jupyter/kernels/vramtrace/kernel.json; the kernel is then in \
+                 the launcher"
+            }
+            Place::Vscode => "for `configurations` in .vscode/launch.json",
+        }
+    }
+
+    fn text(self, library: &Path, cap: Option<&str>, out: Option<&str>) -> Result<String, Failure> {
+        let Some(path) = library.to_str() else {
+            let shown = library.display();
+            return Err(Failure::new(format!(
+                "{shown}: its path is no UTF-8: install it elsewhere"
+            )));
+        };
+        let folder = library.parent().and_then(Path::to_str).unwrap_or("/");
+        let out = out.or(match self {
+            Place::Docker | Place::Compose | Place::Kubernetes => Some(IN_CONTAINER),
+            Place::Systemd => Some(OF_SERVICE),
+            _ => None,
+        });
+        let mut variables = vec![("LD_PRELOAD", path), ("NVTX_INJECTION64_PATH", path)];
+        variables.extend(out.map(|out| ("VRAMTRACE_OUT", out)));
+        variables.extend(cap.map(|cap| ("VRAMTRACE_CAP", cap)));
+        let all = |line: &dyn Fn(&str, &str) -> String| -> String {
+            variables.iter().map(|(name, value)| line(name, value)).collect()
+        };
+        let words = || all(&|name, value| format!("{name}={} ", quoted(value)));
+        let of_json: Map<String, Value> =
+            variables.iter().map(|(name, value)| (name.to_string(), json!(value))).collect();
+        Ok(match self {
+            Place::Sh | Place::Slurm => {
+                let mut text = all(&|name, value| match name {
+                    "LD_PRELOAD" => format!(
+                        "export LD_PRELOAD={}\"${{LD_PRELOAD:+:$LD_PRELOAD}}\"\n",
+                        quoted(value)
+                    ),
+                    _ => format!("export {name}={}\n", quoted(value)),
+                });
+                if self == Place::Slurm {
+                    text.push_str("srun --export=ALL python train.py\n");
+                }
+                text
+            }
+            Place::Docker => {
+                let mut text =
+                    format!("docker run --gpus all \\\n  --volume {folder}:{folder}:ro \\\n");
+                let _ = writeln!(text, "  --volume \"$PWD/vramtrace:{IN_CONTAINER}\" \\");
+                text += &all(&|name, value| format!("  --env {name}={} \\\n", quoted(value)));
+                text + "  IMAGE python train.py\n"
+            }
+            Place::Compose => format!(
+                "services:\n  SERVICE:\n    environment:\n{}    volumes:\n      - {}\n      - {}\n",
+                all(&|name, value| format!("      {name}: {}\n", json!(value))),
+                json!(format!("{folder}:{folder}:ro")),
+                json!(format!("./vramtrace:{IN_CONTAINER}")),
+            ),
+            Place::Kubernetes => format!(
+                "spec:\n  containers:\n    - name: CONTAINER\n      env:\n{}      volumeMounts:\n        \
+                 - {{name: vramtrace, mountPath: {folder}, readOnly: true}}\n        \
+                 - {{name: traces, mountPath: {IN_CONTAINER}}}\n  volumes:\n    \
+                 - {{name: vramtrace, hostPath: {{path: {folder}}}}}\n    \
+                 - {{name: traces, emptyDir: {{}}}}\n",
+                all(&|name, value| format!(
+                    "        - {{name: {name}, value: {}}}\n",
+                    json!(value)
+                )),
+            ),
+            Place::Systemd => {
+                // A percent sign is a specifier there, a dollar sign is none in Environment=.
+                let value = |value: &str| value.replace('\\', "\\\\").replace('"', "\\\"");
+                let line = |name: &str, text: &str| {
+                    format!("Environment=\"{name}={}\"\n", value(text).replace('%', "%%"))
+                };
+                format!("[Service]\n{}StateDirectory=vramtrace\n", all(&line))
+            }
+            Place::Ray => {
+                format!("ray.init(runtime_env={})\n", json!({ "env_vars": of_json }))
+            }
+            Place::Deepspeed => all(&|name, value| format!("{name}={value}\n")),
+            Place::Mpirun => format!(
+                "mpirun {}python train.py\nmpiexec {}python train.py\n",
+                all(&|name, value| format!("-x {name}={} ", quoted(value))),
+                all(&|name, value| format!("-genv {name} {} ", quoted(value))),
+            ),
+            Place::Torchrun => format!("{}torchrun --nproc-per-node 8 train.py\n", words()),
+            Place::Jupyter => json(&json!({
+                "argv": ["python", "-m", "ipykernel_launcher", "-f", "{connection_file}"],
+                "display_name": "Python 3 (vramtrace)",
+                "language": "python",
+                "env": of_json,
+            }))?,
+            Place::Vscode => json(&json!({
+                "name": "Python: this file, recorded by vramtrace",
+                "type": "debugpy",
+                "request": "launch",
+                "program": "${file}",
+                "console": "integratedTerminal",
+                "env": of_json,
+            }))?,
+        })
+    }
+}
+
+/// As one word of a shell.
+fn quoted(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,@%=".contains(c);
+    match !text.is_empty() && text.chars().all(plain) {
+        true => text.to_string(),
+        false => format!("'{}'", text.replace('\'', "'\\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_of_a_shell_stays_one_word() {
+        assert_eq!(quoted("/opt/a-b/lib.so"), "/opt/a-b/lib.so");
+        assert_eq!(quoted("a b"), "'a b'");
+        assert_eq!(quoted("it's"), "'it'\\''s'");
+        assert_eq!(quoted(""), "''");
+    }
+
+    #[test]
+    fn systemd_doubles_percent_signs() {
+        let text = Place::Systemd.text(Path::new("/opt/l.so"), Some("50%"), Some("/t/%p.vtrace"));
+        let text = text.unwrap();
+        assert!(text.contains("Environment=\"VRAMTRACE_OUT=/t/%%p.vtrace\"\n"), "{text}");
+        assert!(text.contains("Environment=\"VRAMTRACE_CAP=50%%\"\n"), "{text}");
+    }
+}

@@ -1,0 +1,45 @@
+//! The verdict on a run: what `vramtrace run` ends with, and `vramtrace` alone prints.
+
+use vramtrace_reader::analysis::Process;
+use vramtrace_reader::analysis::leaks::{self, Suppressions};
+use vramtrace_reader::report::text::verdict::{Finding, Verdict, verdict};
+use vramtrace_reader::trace::Trace;
+
+/// Above this many bytes of traces no leak is looked for: that is another pass over all.
+const LEAKS_MOST: u64 = 64 << 20;
+
+/// Lines to print: the verdict, the line of code, a setting that helps, the next command.
+/// `given`: how the run is named in a command.
+pub fn lines(processes: &mut [Process], traces: &[Trace], given: &str) -> Vec<String> {
+    let looks = traces.iter().map(Trace::len).sum::<u64>() <= LEAKS_MOST;
+    let several = processes.len() > 1;
+    let mut worst: Option<(u64, String, Verdict)> = None;
+    for (process, trace) in processes.iter_mut().zip(traces) {
+        process.find_fatal(trace);
+        process.find_holders(trace);
+        let leaks = (looks && process.fatal.is_empty())
+            .then(|| leaks::find(trace, &Suppressions::default(), 0));
+        let found = verdict(process, leaks.as_ref());
+        // Of equals the one with the highest peak.
+        let peak = process.peak_bytes();
+        let is_worse = |(most, _, worst): &(u64, String, Verdict)| {
+            (found.finding, peak) > (worst.finding, *most)
+        };
+        if worst.as_ref().is_none_or(is_worse) {
+            worst = Some((peak, process.name(), found));
+        }
+    }
+    let Some((_, name, found)) = worst else { return Vec::new() };
+    let of = if several { format!("{name}: ") } else { String::new() };
+    let line = found.line.map(|line| format!("  line       {line}"));
+    let fix = found.fix.map(|fix| format!("  fix        {fix}"));
+    let mut lines = vec![format!("  verdict    {of}{}", found.what)];
+    lines.extend(line.into_iter().chain(fix));
+    lines.push(next(found.finding, given));
+    lines
+}
+
+/// The command that says more.
+pub fn next(finding: Finding, given: &str) -> String {
+    format!("  next       vramtrace {} {given}", finding.command())
+}

@@ -1,0 +1,65 @@
+//! `ps --json`: schema `vramtrace.ps/1`.
+
+use serde::Serialize;
+
+pub const SCHEMA: &str = "vramtrace.ps/1";
+
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct PsReport {
+    pub schema: &'static str,
+    pub processes: Vec<LiveProcessFacts>,
+    pub groups: Vec<GroupFacts>,
+}
+
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct LiveProcessFacts {
+    pub pid: u32,
+    pub command: String,
+    /// Null: it records nothing.
+    pub trace: Option<String>,
+    pub group: Option<String>,
+    /// Seconds since its start at which the figures were stored.
+    pub updated_at_s: f64,
+    pub devices: Vec<LiveDeviceFacts>,
+}
+
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct LiveDeviceFacts {
+    pub ordinal: Option<u8>,
+    pub uuid: String,
+    pub live_bytes: u64,
+    pub peak_bytes: u64,
+    /// What the cap counts: with contexts, kernels and calls under way.
+    pub counted_bytes: u64,
+    pub cap_bytes: Option<u64>,
+    /// Counted above the cap: as much must go before it is given more.
+    pub must_go_bytes: u64,
+    pub cap_mode: &'static str,
+    pub total_bytes: u64,
+    pub live_allocations: u64,
+    pub allocations: u64,
+    pub refused_by_cap: u64,
+    pub refused_by_driver: u64,
+    pub would_have_refused: u64,
+}
+
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct GroupFacts {
+    pub name: String,
+    pub pids: Vec<u32>,
+    pub devices: Vec<GroupDeviceFacts>,
+}
+
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct GroupDeviceFacts {
+    pub uuid: String,
+    pub cap_bytes: Option<u64>,
+    pub must_go_bytes: u64,
+    pub counted_bytes: u64,
+    pub total_bytes: u64,
+}

@@ -1,0 +1,72 @@
+//! JSON Schema of every document that is made here: docs/schemas has them, and this fails where they
+//! are not those of the code. `BLESS=1 cargo test --lib schemas::` writes them.
+
+use std::path::Path;
+
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
+use serde_json::{Value, json};
+
+use super::damage::DamageFacts;
+use super::{diff, frag, holders, leaks, oom, phases, process, ps, run, tree, verify, whatif};
+
+/// A document, and what [`super::damage::WithDamage`] adds to it.
+#[derive(JsonSchema)]
+#[allow(dead_code)]
+struct Damaged<D> {
+    #[serde(flatten)]
+    document: D,
+    /// Only where a trace is damaged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    damage: Option<Vec<DamageFacts>>,
+}
+
+fn schema<D: JsonSchema>(name: &str) -> Value {
+    let settings = SchemaSettings::draft2020_12().for_serialize();
+    let schema = settings.into_generator().into_root_schema_for::<D>();
+    let mut schema = serde_json::to_value(schema).unwrap();
+    schema["title"] = name.into();
+    schema["properties"]["schema"] = json!({ "const": name });
+    schema
+}
+
+fn check(name: &str, schema: &Value, wrong: &mut Vec<String>) {
+    let file = format!("docs/schemas/{}.json", name.replace('/', "-"));
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(&file);
+    let text = format!("{schema:#}\n");
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(&path, &text).unwrap();
+    }
+    if std::fs::read_to_string(&path).unwrap_or_default() != text {
+        wrong.push(file);
+    }
+}
+
+#[test]
+fn the_schemas_are_those_of_the_code() {
+    let mut report = schema::<process::ProcessesReport>(process::SCHEMA);
+    // `--by-phase` adds them to each process.
+    let phases = schema::<Vec<phases::PhaseFacts>>("phases");
+    report["$defs"]["ProcessFacts"]["properties"]["phases"] =
+        json!({ "type": "array", "items": { "$ref": "#/$defs/PhaseFacts" } });
+    for (name, definition) in phases["$defs"].as_object().unwrap() {
+        report["$defs"][name] = definition.clone();
+    }
+    let mut wrong = Vec::new();
+    for (name, schema) in [
+        (process::SCHEMA, report),
+        (holders::SCHEMA, schema::<Damaged<holders::HoldersReport>>(holders::SCHEMA)),
+        (leaks::SCHEMA, schema::<Damaged<leaks::LeaksReport>>(leaks::SCHEMA)),
+        (oom::SCHEMA, schema::<Damaged<oom::OomsReport>>(oom::SCHEMA)),
+        (frag::SCHEMA, schema::<Damaged<frag::FragReport>>(frag::SCHEMA)),
+        (whatif::SCHEMA, schema::<Damaged<whatif::WhatifReport>>(whatif::SCHEMA)),
+        (run::SCHEMA, schema::<Damaged<run::RunReport>>(run::SCHEMA)),
+        (tree::SCHEMA, schema::<Damaged<tree::TreeReport>>(tree::SCHEMA)),
+        (diff::SCHEMA, schema::<diff::DiffReport>(diff::SCHEMA)),
+        (verify::SCHEMA, schema::<verify::VerifyReport>(verify::SCHEMA)),
+        (ps::SCHEMA, schema::<ps::PsReport>(ps::SCHEMA)),
+    ] {
+        check(name, &schema, &mut wrong);
+    }
+    assert!(wrong.is_empty(), "not those of the code: {wrong:?}; look at them, then BLESS=1");
+}

@@ -1,0 +1,132 @@
+//! A process in three lines: the verdict, the line of code behind it, the command to run next.
+
+use super::oom;
+use super::whatif::shell;
+use crate::analysis::leaks::Leaks;
+use crate::analysis::{GroupBy, Holdings, Process, StackClassifier};
+use crate::report::wording::gpu_name;
+use crate::symbols::FREE_CACHE;
+use crate::units::{gib, seconds, several, size};
+
+/// The worse, the greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Finding {
+    Nothing,
+    Fine,
+    Refused,
+    CutOff,
+    Leak,
+    OutOfMemory,
+}
+
+impl Finding {
+    /// The command that explains it.
+    pub fn command(self) -> &'static str {
+        match self {
+            Finding::OutOfMemory => "oom",
+            Finding::Leak => "leaks",
+            Finding::Fine => "holders",
+            Finding::Nothing | Finding::Refused | Finding::CutOff => "report",
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Verdict {
+    pub finding: Finding,
+    pub what: String,
+    /// The line of code that held most, or that leaks.
+    pub line: Option<String>,
+    /// A setting that was replayed and fits.
+    pub fix: Option<String>,
+}
+
+/// Of a process read to its end, after [`Process::find_fatal`] and [`Process::find_holders`].
+/// `leaks`: `None` where they were not looked for.
+pub fn verdict(process: &Process, leaks: Option<&Leaks>) -> Verdict {
+    if let Some(fatal) = process.fatal.first() {
+        let fix = fatal.remedy.as_ref().and_then(|remedy| remedy.fix.as_ref());
+        return Verdict {
+            finding: Finding::OutOfMemory,
+            what: format!("out of memory{}; {}", oom::where_and_limit(fatal), oom::cause(fatal)),
+            line: most(process, &fatal.held, "at the failure"),
+            fix: fix.map(|(conf, spare)| {
+                let conf = shell(conf);
+                format!(
+                    "PYTORCH_CUDA_ALLOC_CONF={conf} (replayed: it fits, {} to spare)",
+                    size(*spare)
+                )
+            }),
+        };
+    }
+    if let Some(verdict) = leaks.and_then(leak) {
+        return verdict;
+    }
+    let at_peak = process.who.as_ref().and_then(|who| most(process, &who.peak, "at the peak"));
+    let (finding, what) = other(process, leaks.is_some());
+    Verdict { finding, what, line: at_peak, fix: None }
+}
+
+fn leak(found: &Leaks) -> Option<Verdict> {
+    let mut sure = found.leaks.iter().filter(|leak| leak.is_sure());
+    let first = sure.next()?;
+    let classifier = StackClassifier::new(&found.symbols, &found.header);
+    let line = oom::place(&classifier, first.stack).map(|place| {
+        let rate = first.growth.as_ref().map(|growth| growth.bytes_per_second as u64);
+        let rate = rate.map_or(String::new(), |rate| format!(", +{}/s", size(rate)));
+        let verdict = first.verdict.name().replace('_', " ");
+        let sure = (first.confidence * 100.0).floor();
+        format!("{place}: {verdict}{rate}, {sure} % sure")
+    });
+    let others = match sure.count() {
+        0 => String::new(),
+        n => format!(", and {}", several(n as u64, "other leak")),
+    };
+    let what = format!("memory leaks on {}: {}{others}", gpu_name(first.device), size(first.bytes));
+    Some(Verdict { finding: Finding::Leak, what, line, fix: None })
+}
+
+fn other(process: &Process, no_leak: bool) -> (Finding, String) {
+    let refusals = process.state.refusals();
+    let Some((id, device)) = process.devices().max_by_key(|(_, device)| device.peak.bytes) else {
+        return (Finding::Nothing, "no GPU memory was used".to_string());
+    };
+    let of = match process.definitions.device(id).map(|defined| defined.total_bytes) {
+        Some(total) if total > 0 => format!(" of {}", gib(total)),
+        _ => String::new(),
+    };
+    let peak = format!("peak {}{of} on {}", gib(device.peak.bytes), gpu_name(id));
+    let live = size(device.live_bytes);
+    if process.running {
+        return (Finding::Fine, format!("still running; {peak} so far, {live} live now"));
+    }
+    if !process.ended_in_order() {
+        let at = seconds(process.ending.last_ns);
+        let what = format!("killed, crashed or left by _exit at {at}, with {live} live; {peak}");
+        return (Finding::CutOff, what);
+    }
+    if refusals > 0 {
+        let refused = several(refusals, "request");
+        let what = format!("{refused} refused, and the program went on; {peak}");
+        return (Finding::Refused, what);
+    }
+    let no_leak = if no_leak { "no leak, " } else { "" };
+    (Finding::Fine, format!("{no_leak}no request refused; {peak}"))
+}
+
+/// The line that held most.
+fn most(process: &Process, held: &Holdings, when: &str) -> Option<String> {
+    let who = process.who.as_ref()?;
+    let classifier = StackClassifier::new(&who.symbols, &process.header);
+    let holders = classifier.holders(held, GroupBy::Line);
+    let named = holders.iter().filter(|holder| holder.stack != FREE_CACHE);
+    let mut placed =
+        named.filter_map(|holder| Some((holder, oom::place(&classifier, holder.stack)?)));
+    let (holder, place) = placed.next()?;
+    let all: u64 = holders
+        .iter()
+        .filter(|other| other.device == holder.device)
+        .fold(0, |sum, other| sum.saturating_add(other.bytes));
+    let share = 100.0 * holder.bytes as f64 / all.max(1) as f64;
+    Some(format!("{place} held {} {when} ({share:.0} %)", size(holder.bytes)))
+}
