@@ -232,6 +232,8 @@ mod tests {
         guard.settle();
         // As large as a test's stack and above it, as a mapping of the main thread's would be.
         let mut stack = vec![0u8; 64 << 10];
+        // SAFETY: the stack outlives its use, which ends before this block; the handler only looks at
+        // this thread's depth.
         unsafe {
             let new = libc::stack_t {
                 ss_sp: stack.as_mut_ptr().cast(),

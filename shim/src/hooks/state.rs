@@ -279,16 +279,12 @@ mod tests {
     fn a_forked_child_has_a_state_of_its_own() {
         let parent: *const Process = current();
         assert!(std::ptr::eq(parent, current()));
-        let child = unsafe { libc::fork() };
-        if child == 0 {
+        let ended = testkit::in_child(|| {
             let none = existing().is_none();
             let own: *const Process = current();
-            let good = none && own != parent && std::ptr::eq(own, current());
-            unsafe { libc::_exit(if good { 0 } else { 1 }) };
-        }
-        let mut status = 0;
-        unsafe { libc::waitpid(child, &mut status, 0) };
-        assert_eq!(status, 0);
+            none && own != parent && std::ptr::eq(own, current())
+        });
+        assert_eq!(ended, Ok(true));
         assert!(std::ptr::eq(parent, existing().unwrap()));
     }
 }

@@ -300,5 +300,5 @@ fn shown(path: &Path) -> String {
 
 /// Another one for each thread that lives.
 fn this_thread() -> usize {
-    errno::place() as usize
+    errno::here().address()
 }

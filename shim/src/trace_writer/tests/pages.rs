@@ -118,7 +118,7 @@ fn pages_of_the_dead_go_and_strangers_stay() {
     std::fs::create_dir(&directory).unwrap();
     std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o700)).unwrap();
     let here = Namespaces::of_this_process();
-    let parent = unsafe { libc::getppid() } as u32;
+    let parent = std::os::unix::process::parent_id();
     let start = Stat::of(parent).unwrap().start_ticks;
     let name = |pid, start_ticks, namespaces, id| {
         let place = Place::Segment { namespaces, id };
