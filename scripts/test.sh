@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what the tests need and runs all of them. Needs Rust; on Debian and Ubuntu it installs
-# gcc and Python's venv when they are missing (as root or by sudo). VRAMTRACE_TEST_FULL=1 runs the
+# gcc, Python's venv, Node.js and Chromium when they are missing (as root or by sudo). VRAMTRACE_TEST_FULL=1 runs the
 # long forms (16 x 100,000 calls near the cap, 200 kills, 10 minutes of fuzzing).
 set -eu
 cd "$(dirname "$0")/.."
@@ -47,6 +47,9 @@ say "the shipped library has no test hooks"
 scripts/check-release.sh
 
 scripts/sanitize.sh loom
+
+say "the page of report --html, in Chromium"
+scripts/web.sh
 
 say "Python clients over the simulated driver"
 scripts/test-clients.sh

@@ -66,7 +66,9 @@ rm -rf "$traces"
 blocks=20000
 [ "${1:-}" = million ] && blocks=1000000
 cargo run --quiet -p vramtrace-testkit --example page_traces -- "$traces" "$blocks"
-gzip -dc assets/recorded.vtrace.gz >"$traces/recorded.vtrace"
+for packed in assets/recorded.vtrace.gz tests/data/roles/*.vtrace.gz; do
+    gzip -dc "$packed" >"$traces/$(basename "$packed" .gz)"
+done
 PAGE_TRACES=$PWD/$traces
 export PAGE_TRACES
 (cd web && node --test --test-reporter=dot tests/page.test.mjs)

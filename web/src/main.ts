@@ -7,6 +7,7 @@ import type { Facts } from "./data/facts.ts";
 import { loadFacts, loadStream } from "./data/load.ts";
 import { Stack, usual } from "./model/groups.ts";
 import { Model } from "./model/model.ts";
+import { byRole } from "./model/moment.ts";
 import { Store, TABS, type Tab } from "./state.ts";
 import { AdviceView } from "./view/advice.ts";
 import { Allocations } from "./view/allocations.ts";
@@ -289,6 +290,7 @@ class App {
       blocks: model.blocks.length,
       memory: model.memory.length,
       at: (ns: number) => model.at(ns),
+      roles: () => byRole(model, page.moment),
       stack: () => ({ names: page.stack.groups.map((group) => group.name), bytes: [...page.stack.at(page.ordinal)] }),
     };
   }

@@ -6,8 +6,12 @@ export type Tab =
   | "who" | "blocks" | "map" | "allocations" | "advice" | "ranks" | "diff" | "facts";
 export const TABS: Tab[] = ["who", "blocks", "map", "allocations", "advice", "ranks", "diff", "facts"];
 
+export type FilterBy = "library" | "holder" | "role";
+/** What a row of the table stands for. */
+export type List = "line" | "role" | "library";
+
 export interface Filter {
-  what: "library" | "holder";
+  what: FilterBy;
   name: string;
 }
 
@@ -25,6 +29,7 @@ export interface State {
   filter: Filter | null;
   search: string;
   sort: string;
+  list: List;
   /** Frames of frameworks are shown. */
   frames: boolean;
   inverted: boolean;
@@ -36,7 +41,7 @@ export interface State {
 export function initial(): State {
   return {
     process: 0, device: -1, by: null, view: null, pin: null, range: null, second: null, tab: "who",
-    filter: null, search: "", sort: "bytes", frames: false, inverted: false, small: 0, theme: null,
+    filter: null, search: "", sort: "bytes", list: "line", frames: false, inverted: false, small: 0, theme: null,
   };
 }
 
@@ -111,10 +116,12 @@ export function parse(hash: string): State {
   const split = filter?.indexOf(":") ?? -1;
   if (filter && split > 0) {
     const what = filter.slice(0, split);
-    if (what === "library" || what === "holder") state.filter = { what, name: filter.slice(split + 1) };
+    if (what === "library" || what === "holder" || what === "role") state.filter = { what, name: filter.slice(split + 1) };
   }
   state.search = get("find") ?? "";
   state.sort = get("sort") ?? "bytes";
+  const list = get("list");
+  if (list === "role" || list === "library") state.list = list;
   state.frames = get("frames") === "all";
   state.inverted = get("flip") === "1";
   state.small = Math.max(0, whole(get("small"), 0) ?? 0);
@@ -140,6 +147,7 @@ export function format(state: State): string {
   if (state.filter) put("filter", `${state.filter.what}:${state.filter.name}`, null);
   put("find", state.search, "");
   put("sort", state.sort, "bytes");
+  put("list", state.list, "line");
   put("frames", state.frames ? "all" : "", "");
   put("flip", state.inverted ? "1" : "", "");
   put("small", state.small, 0);

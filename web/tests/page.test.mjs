@@ -45,13 +45,16 @@ test("out of memory: verdict, fix and holders stand on the first screen", async 
   });
 });
 
-for (const name of ["oom.vtrace", "driver.vtrace", "phases.vtrace", "after.vtrace", "plain.vtrace"]) {
+// The last three are recorded on a GPU: training, gradient accumulation, generation.
+const FIGURES = ["gpt2.vtrace", "accum.vtrace", "gen.vtrace"];
+for (const name of [...FIGURES, "oom.vtrace", "driver.vtrace", "phases.vtrace", "after.vtrace", "plain.vtrace"]) {
   test(`${name}: every figure is the command's at the peak, at the end and in between`, async () => {
     const path = trace(name);
     const facts = json("report", path).processes[0];
     await look(page(`figures-${name}`, [name]), {}, async (tab) => {
       const rows = () =>
         tab.locator(".who-view tbody tr").evaluateAll((all) => all.map((row) => [Number(row.dataset.bytes), Number(row.dataset.count)]).filter(([bytes]) => bytes > 0));
+      const roles = (held) => Object.fromEntries(held.filter(({ bytes }) => bytes > 0).map(({ role, bytes, count }) => [role, [bytes, count]]));
       const sorted = (all) => all.sort((a, b) => b[0] - a[0] || b[1] - a[1]);
       const same = async (at, words) => {
         let expected = [];
@@ -63,6 +66,17 @@ for (const name of ["oom.vtrace", "driver.vtrace", "phases.vtrace", "after.vtrac
           return;
         }
         assert.deepEqual(sorted(await rows()), sorted(expected.filter(([bytes]) => bytes > 0)), `${name} ${words}`);
+        const byRole = json("holders", path, "--by", "role", "--at", at).holders;
+        await tab.evaluate(() => window.vramtrace.store.set({ list: "role", by: "role" }));
+        await settled(tab);
+        const listed = await tab.locator(".who-view tbody tr").evaluateAll((all) => all.map(({ dataset: { name, bytes, count } }) => ({ role: name, bytes: Number(bytes), count: Number(count) })));
+        assert.deepEqual(roles(listed), roles(byRole), `${name} by role ${words}`);
+        const { names, bytes } = await tab.evaluate(() => window.vramtrace.probe().stack());
+        for (const { role, bytes: held } of byRole) {
+          if (role !== "free in cache" && held > 0) assert.equal(bytes[names.indexOf(role)], held, `${name}: ${role} in the stack ${words}`);
+        }
+        await tab.evaluate(() => window.vramtrace.store.set({ list: "line", by: null }));
+        await settled(tab);
       };
       await same("peak", "at the peak");
       const device = facts.devices.find((one) => one.peak_bytes > 0);
@@ -155,6 +169,24 @@ test("brush, pin, second range, keys and the link", async () => {
   });
 });
 
+test("roles: known in a recorded training, stacked, listed and filtered by", async () => {
+  await look(page("roles", ["gpt2.vtrace"]), {}, async (tab) => {
+    await tab.locator(".switches .switch.chosen", { hasText: "role" }).waitFor();
+    const legend = await tab.locator(".legend").innerText();
+    for (const role of ["weights", "gradients", "optimizer state", "activations"]) assert.ok(legend.includes(role), legend);
+    assert.match(await tab.locator(".who-view tbody").innerText(), /optimizer state/);
+    await tab.locator(".who-view .switches .switch", { hasText: "role" }).click();
+    await settled(tab);
+    await tab.locator(".who-view tbody tr", { hasText: "weights" }).click();
+    await settled(tab);
+    await tab.locator(".who-view .switches .switch", { hasText: "line" }).click();
+    await settled(tab);
+    const sum = await tab.locator(".who-view tbody tr").evaluateAll((all) => all.reduce((sum, row) => sum + Number(row.dataset.bytes), 0));
+    const weights = json("holders", trace("gpt2.vtrace"), "--by", "role").holders.find((held) => held.role === "weights");
+    assert.equal(sum, weights.bytes);
+  });
+});
+
 test("filter, search and sort", async () => {
   await look(page("filter", ["oom.vtrace"]), {}, async (tab) => {
     const rows = tab.locator(".who-view tbody tr");
@@ -241,7 +273,7 @@ test("diff: what grew is named, and adds up", async () => {
     const held = (name) => json("holders", trace(name)).holders.reduce((sum, one) => sum + one.bytes, 0);
     const difference = Number(await tab.locator(".diff").getAttribute("data-difference"));
     assert.equal(difference, held("after.vtrace") - held("before.vtrace"));
-    const parts = await tab.locator(".diff .table").nth(1).locator("tbody tr").evaluateAll((rows) => rows.reduce((sum, row) => sum + Number(row.dataset.by), 0));
+    const parts = await tab.locator(".diff .by-line tbody tr").evaluateAll((rows) => rows.reduce((sum, row) => sum + Number(row.dataset.by), 0));
     assert.ok(Math.abs(parts - difference) <= Math.abs(difference) / 100, `${parts} of ${difference}`);
   });
 });

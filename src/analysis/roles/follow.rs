@@ -81,9 +81,7 @@ impl RoleFinder {
         found: &mut dyn FnMut(&Allocation),
     ) {
         let mut follower = Follower::new(&self.classes, |life: &Life, of: &Waiting| {
-            let role = rules::role(life, of.site(), &self.learned);
-            let Waiting { key, live, made_offset, freed, .. } = *of;
-            found(&Allocation { key, live, made_offset, freed, role });
+            found(&self.decide(life, of));
         });
         let all: Vec<Until> = stops.iter().copied().chain([Until::End]).collect();
         trace.visit_observed(definitions, &all, &mut follower, &mut |stop, state| {
@@ -92,6 +90,84 @@ impl RoleFinder {
             }
         });
         follower.finish();
+    }
+
+    /// Follows beside another observer, which hands on what it gets.
+    pub fn observer(&self) -> RoleObserver<'_> {
+        let told = Told { finder: self, list: Vec::new() };
+        RoleObserver { follower: Follower::new(&self.classes, told) }
+    }
+
+    fn decide(&self, life: &Life, of: &Waiting) -> Allocation {
+        let role = rules::role(life, of.site(), &self.learned);
+        let Waiting { key, live, made_offset, freed, .. } = *of;
+        Allocation { key, live, made_offset, freed, role }
+    }
+}
+
+/// Finds roles for an observer that also sees other events: it hands on what it gets, and takes
+/// what is known then.
+pub struct RoleObserver<'f> {
+    follower: Follower<'f, Told<'f>>,
+}
+
+impl RoleObserver<'_> {
+    /// What became known since the last call.
+    pub fn take(&mut self) -> Vec<Allocation> {
+        std::mem::take(&mut self.follower.tell.list)
+    }
+
+    /// The trace has ended: all that is still live becomes known.
+    pub fn end(&mut self) {
+        self.follower.lose();
+    }
+}
+
+impl Observer for RoleObserver<'_> {
+    fn on_alloc(&mut self, at: &Stamped, key: Key, live: &Live, how: AllocCause) {
+        self.follower.on_alloc(at, key, live, how);
+    }
+
+    fn on_free(&mut self, at: &Stamped, key: Key, live: &Live, how: FreeCause) {
+        self.follower.on_free(at, key, live, how);
+    }
+
+    fn on_block_alloc(&mut self, at: &Stamped, address: u64, live: &Live, how: AllocCause) {
+        self.follower.on_block_alloc(at, address, live, how);
+    }
+
+    fn on_block_free(&mut self, at: &Stamped, address: u64, live: &Live, how: FreeCause) {
+        self.follower.on_block_free(at, address, live, how);
+    }
+
+    fn on_segment(&mut self, at: &Stamped, key: Key, live: &Live) {
+        self.follower.on_segment(at, key, live);
+    }
+
+    fn on_history_gap(&mut self, at: &Stamped) {
+        self.follower.on_history_gap(at);
+    }
+}
+
+/// What takes the end of a life.
+trait Ended {
+    fn ended(&mut self, life: &Life, of: &Waiting);
+}
+
+impl<F: FnMut(&Life, &Waiting)> Ended for F {
+    fn ended(&mut self, life: &Life, of: &Waiting) {
+        self(life, of);
+    }
+}
+
+struct Told<'f> {
+    finder: &'f RoleFinder,
+    list: Vec<Allocation>,
+}
+
+impl Ended for Told<'_> {
+    fn ended(&mut self, life: &Life, of: &Waiting) {
+        self.list.push(self.finder.decide(life, of));
     }
 }
 
@@ -125,7 +201,7 @@ struct Follower<'c, F> {
     tell: F,
 }
 
-impl<'c, F: FnMut(&Life, &Waiting)> Follower<'c, F> {
+impl<'c, F: Ended> Follower<'c, F> {
     fn new(classes: &'c StackClasses, tell: F) -> Follower<'c, F> {
         let progress = Progress::default();
         Follower { classes, progress, live: FxHashMap::default(), freed: Vec::new(), tell }
@@ -196,7 +272,7 @@ impl<'c, F: FnMut(&Life, &Waiting)> Follower<'c, F> {
 
     fn end(&mut self, of: &Waiting, end: End) {
         let Waiting { class, older, born, ended, .. } = *of;
-        (self.tell)(&Life { class, born, older, ended, end }, of);
+        self.tell.ended(&Life { class, born, older, ended, end }, of);
     }
 
     /// All that was followed is lost from sight.
@@ -219,7 +295,7 @@ fn block(address: u64) -> Key {
     Key { space: Space::Block, number: address }
 }
 
-impl<F: FnMut(&Life, &Waiting)> Observer for Follower<'_, F> {
+impl<F: Ended> Observer for Follower<'_, F> {
     fn on_alloc(&mut self, at: &Stamped, key: Key, live: &Live, how: AllocCause) {
         self.made(at, key, live, how);
     }

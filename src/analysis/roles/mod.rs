@@ -24,7 +24,7 @@ mod stack_class;
 #[cfg(test)]
 mod tests;
 
-pub use follow::{Allocation, FreedAt, RoleFinder};
+pub use follow::{Allocation, FreedAt, RoleFinder, RoleObserver};
 pub use held::HeldByRole;
 pub use holders::{RoleHolder, holders};
 pub use role::Role;

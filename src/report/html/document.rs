@@ -15,8 +15,10 @@ use super::recorded::Recorded;
 use super::recorder::Recorder;
 use super::redact::Redaction;
 use crate::analysis::Process;
+use crate::analysis::roles::RoleFinder;
 use crate::replay::{AllocCause, Key, Live, Observer, Until};
 use crate::report::json;
+use crate::symbols::Symbols;
 use crate::trace::Trace;
 
 /// The built page: `web/` is its source, `scripts/web.sh` builds it.
@@ -135,7 +137,9 @@ fn section<T>(
 
 fn stream(input: &Input, below: u64, out: &mut dyn Write) -> io::Result<Recorded> {
     let definitions = &input.process.definitions;
-    let mut recorder = Recorder::new(definitions, below, io::BufWriter::new(out));
+    let symbols = Symbols::of_all(definitions, &input.process.header);
+    let roles = RoleFinder::new(input.trace, definitions, &symbols);
+    let mut recorder = Recorder::new(definitions, &roles, below, io::BufWriter::new(out));
     input.trace.replay_until(definitions, Until::End, &mut recorder, &mut |_, _| {});
     let (recorded, mut out) = recorder.finish()?;
     out.flush()?;

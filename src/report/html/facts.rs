@@ -11,6 +11,7 @@ use crate::allocator::Conf;
 use crate::analysis::Process;
 use crate::analysis::frag::{self, FragMoment};
 use crate::analysis::leaks::{self, Suppressions};
+use crate::analysis::roles::Role;
 use crate::analysis::whatif::{GRID, Recorded as RecordedRequests, capacities_of, predict};
 use crate::report::json;
 use crate::report::whatif::PredictedDevice;
@@ -31,6 +32,7 @@ pub struct ProcessPage {
     pub tables: Tables,
     /// Kinds by their numbers.
     pub kinds: Vec<(u8, &'static str)>,
+    /// In the order in which they are stacked.
     pub roles: Vec<&'static str>,
     pub phases: PagePhases,
     pub marks: Vec<PageMark>,
@@ -136,7 +138,7 @@ pub fn process_page(
         verdict: verdict::out_of_memory(process),
         tables: tables(&recorded.owners, &symbols, &process.header),
         kinds: Kind::ALL.into_iter().map(|kind| (kind as u8, kind.name())).collect(),
-        roles: vec!["unknown"],
+        roles: Role::ALL.map(Role::name).into(),
         phases: recorded.phases,
         marks: recorded.marks,
         more_marks: recorded.more_marks,

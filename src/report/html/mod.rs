@@ -19,6 +19,7 @@ mod packer;
 mod phases;
 mod recorded;
 mod recorder;
+mod records;
 mod redact;
 mod sums;
 mod tables;

@@ -6,10 +6,12 @@ use std::io::Write;
 use rustc_hash::FxHashMap;
 use vramtrace_format::{DeviceId, Kind, Mark, Refused, RefusedBy, Space, Stamped};
 
-use super::columns::{Columns, FrameKind, address, bytes, zigzag};
+use super::columns::{FrameKind, zigzag};
 use super::packer::Packer;
 use super::recorded::{MOST_MARKS, Owner, PageMark, Recorded};
+use super::records::{Open, OpenMapping, Records, block};
 use super::sums::{Field, Sums, Values};
+use crate::analysis::roles::{Allocation, Role, RoleFinder, RoleObserver};
 use crate::replay::{
     AllocCause, CacheOomAt, DeviceState, FreeCause, Key, Live, Mapping, Observer, State,
 };
@@ -18,27 +20,9 @@ use crate::trace::{Definitions, Site};
 /// A group of frees that is drawn as one flush: this many segments at least.
 const FLUSH: u64 = 2;
 
-#[derive(Clone, Copy, Debug)]
-struct Open {
-    from: u64,
-    size: u64,
-    share: u64,
-    owner: u32,
-    lane: u64,
-    role: u8,
-    phase: u32,
-    /// From when on it is a framework's segment; 0: it is none.
-    segment: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct OpenMapping {
-    from: u64,
-    size: u64,
-    object: u64,
-    device: DeviceId,
-    segment: u64,
-}
+/// What has ended and waits for its role, by key and time of birth: [`RoleFinder`] tells a role when
+/// the next allocation is made. Two records where the driver refused the free.
+type Ended = FxHashMap<(Key, u64), Vec<(Open, Option<u64>)>>;
 
 /// Segments that the cache gave back one after the other.
 #[derive(Clone, Copy, Debug, Default)]
@@ -52,7 +36,7 @@ struct Flush {
 
 pub struct Recorder<'d, W: Write> {
     definitions: &'d Definitions,
-    columns: Columns<W>,
+    records: Records<W>,
     found: Recorded,
     /// Blocks of fewer bytes are lumped.
     below: u64,
@@ -60,6 +44,8 @@ pub struct Recorder<'d, W: Write> {
     blocks: FxHashMap<u64, Open>,
     memory: FxHashMap<Key, Open>,
     mappings: BTreeMap<u64, OpenMapping>,
+    roles: RoleObserver<'d>,
+    ended: Ended,
     sums: BTreeMap<DeviceId, Sums>,
     lanes: (BTreeMap<DeviceId, Packer>, BTreeMap<DeviceId, Packer>),
     flush: Flush,
@@ -67,21 +53,26 @@ pub struct Recorder<'d, W: Write> {
     ordinal: u64,
     time: u64,
     last_sum: u64,
-    last_end: [u64; 3],
-    last_address: [u64; 3],
 }
 
 impl<'d, W: Write> Recorder<'d, W> {
-    pub fn new(definitions: &'d Definitions, below: u64, out: W) -> Recorder<'d, W> {
+    pub fn new(
+        definitions: &'d Definitions,
+        roles: &'d RoleFinder,
+        below: u64,
+        out: W,
+    ) -> Recorder<'d, W> {
         Recorder {
             definitions,
-            columns: Columns::new(out),
+            records: Records::new(out),
             found: Recorded::default(),
             below,
             known: FxHashMap::default(),
             blocks: FxHashMap::default(),
             memory: FxHashMap::default(),
             mappings: BTreeMap::new(),
+            roles: roles.observer(),
+            ended: Ended::default(),
             sums: BTreeMap::new(),
             lanes: Default::default(),
             flush: Flush::default(),
@@ -89,14 +80,15 @@ impl<'d, W: Write> Recorder<'d, W> {
             ordinal: 0,
             time: 0,
             last_sum: 0,
-            last_end: [0; 3],
-            last_address: [0; 3],
         }
     }
 
     pub fn finish(mut self) -> std::io::Result<(Recorded, W)> {
         self.end_flush();
+        self.roles.end();
+        self.take_roles();
         self.close_all(None);
+        self.write_ended();
         self.found.phases.close(self.ordinal);
         self.found.last = self.ordinal;
         let highest =
@@ -106,7 +98,8 @@ impl<'d, W: Write> Recorder<'d, W> {
         for (device, sums) in &self.sums {
             self.found.peaks.extend(sums.peak.map(|ordinal| (*device, ordinal)));
         }
-        Ok((self.found, self.columns.finish()?))
+        (self.found.blocks, self.found.memory) = (self.records.blocks, self.records.memory);
+        Ok((self.found, self.records.columns.finish()?))
     }
 
     /// The ordinal of this event.
@@ -116,7 +109,7 @@ impl<'d, W: Write> Recorder<'d, W> {
             self.ordinal += 1;
             // Stamps may run back a little.
             let time = (at.time_ns >> 6).max(self.time);
-            self.columns.push(FrameKind::Ticks, &[time - self.time]);
+            self.records.columns.push(FrameKind::Ticks, &[time - self.time]);
             self.time = time;
             if self.flush.segments > 0 && at.time_ns.saturating_sub(self.flush.time_ns) > NEAR {
                 self.end_flush();
@@ -138,82 +131,80 @@ impl<'d, W: Write> Recorder<'d, W> {
     fn open(&mut self, at: &Stamped, live: &Live, lane: u64) -> Open {
         Open {
             from: self.tick(at),
+            time_ns: live.time_ns,
             size: live.size,
             share: live.share(),
             owner: self.owner(live),
             lane,
-            role: 0,
+            role: Role::Unknown,
             phase: self.found.phases.of(live.thread),
             segment: 0,
         }
     }
 
-    /// `end`: `None` where it is live at the end.
-    fn end_of(&mut self, frame: usize, from: u64, end: Option<u64>) -> [u64; 2] {
-        match end {
-            None => [0, from],
-            Some(end) => {
-                let last = std::mem::replace(&mut self.last_end[frame], end);
-                [zigzag(last, end) + 1, end - from]
+    /// Writes it, now or when its role is known.
+    fn end(&mut self, key: Key, open: Open, end: Option<u64>) {
+        // What a segment is for, its blocks say.
+        if open.segment > 0 {
+            return self.records.write(key, open, end);
+        }
+        self.ended.entry((key, open.time_ns)).or_default().push((open, end));
+    }
+
+    /// Takes the roles that became known.
+    fn take_roles(&mut self) {
+        for Allocation { key, live, role, freed, .. } in self.roles.take() {
+            let ended = self.ended.remove(&(key, live.time_ns));
+            for (open, end) in ended.into_iter().flatten() {
+                self.records.write(key, Open { role, ..open }, end);
+            }
+            if freed.is_some() {
+                continue;
+            }
+            let open = match key.space {
+                Space::Block => self.blocks.get_mut(&key.number),
+                _ => self.memory.get_mut(&key),
+            };
+            if let Some(open) = open.filter(|open| open.time_ns == live.time_ns) {
+                open.role = role;
             }
         }
     }
 
-    fn address(&mut self, frame: usize, now: u64) -> u64 {
-        address(std::mem::replace(&mut self.last_address[frame], now), now)
-    }
-
-    fn write_block(&mut self, number: u64, open: Open, end: Option<u64>) {
-        let [since, life] = self.end_of(0, open.from, end);
-        let at = self.address(0, number);
-        let (owner, role, phase) = (open.owner.into(), open.role.into(), open.phase.into());
-        let values = [since, life, bytes(open.size), owner, at, open.lane, role, phase];
-        self.columns.push(FrameKind::Blocks, &values);
-        self.found.blocks += 1;
-    }
-
-    fn write_memory(&mut self, key: Key, open: Open, end: Option<u64>) {
-        let [since, life] = self.end_of(1, open.from, end);
-        // Other spaces have numbers in place of addresses.
-        let number = if key.space == Space::Device { key.number } else { 0 };
-        let at = self.address(1, number);
-        let (owner, role, phase) = (open.owner.into(), open.role.into(), open.phase.into());
-        let segment = match open.segment {
-            0 => 0,
-            from => from - open.from + 1,
-        };
-        let (size, share) = (bytes(open.size), bytes(open.share));
-        let values = [since, life, size, owner, at, open.lane, role, phase, share, segment];
-        self.columns.push(FrameKind::Memory, &values);
-        self.found.memory += 1;
-    }
-
-    fn write_mapping(&mut self, start: u64, open: OpenMapping, end: Option<u64>) {
-        let [since, life] = self.end_of(2, open.from, end);
-        let at = self.address(2, start);
-        let segment = match open.segment {
-            0 => 0,
-            from => from - open.from + 1,
-        };
-        let values = [since, life, bytes(open.size), at, open.device.0.into(), segment];
-        self.columns.push(FrameKind::Mappings, &values);
+    /// What never got a role.
+    fn write_ended(&mut self) {
+        let mut rest: Vec<_> = self.ended.drain().collect();
+        rest.sort_unstable_by_key(|(key, _)| *key);
+        for ((key, _), all) in rest {
+            for (open, end) in all {
+                self.records.write(key, open, end);
+            }
+        }
     }
 
     fn close_all(&mut self, end: Option<u64>) {
         let mut blocks: Vec<(u64, Open)> = self.blocks.drain().collect();
         blocks.sort_unstable_by_key(|(number, open)| (open.from, *number));
         for (number, open) in blocks {
-            self.write_block(number, open, end);
+            self.close(block(number), open, end);
         }
         let mut memory: Vec<(Key, Open)> = self.memory.drain().collect();
         memory.sort_unstable_by_key(|(key, open)| (open.from, *key));
         for (key, open) in memory {
-            self.write_memory(key, open, end);
+            self.close(key, open, end);
         }
         for (start, open) in std::mem::take(&mut self.mappings) {
-            self.write_mapping(start, open, end);
+            self.records.write_mapping(start, open, end);
         }
         self.lanes.0.values_mut().chain(self.lanes.1.values_mut()).for_each(Packer::clear);
+    }
+
+    /// At the trace's end all that is known of a role is known.
+    fn close(&mut self, key: Key, open: Open, end: Option<u64>) {
+        match end {
+            None => self.records.write(key, open, end),
+            Some(_) => self.end(key, open, end),
+        }
     }
 
     fn is_lumped(&self, live: &Live) -> bool {
@@ -275,7 +266,7 @@ impl<'d, W: Write> Recorder<'d, W> {
             self.last_sum = ordinal;
             let which = u64::from(device.0) * 16 + field as u64;
             let before = written[field as usize];
-            self.columns.push(FrameKind::Sums, &[since, which, zigzag(before, value)]);
+            self.records.columns.push(FrameKind::Sums, &[since, which, zigzag(before, value)]);
             self.sums.entry(device).or_default().written[field as usize] = value;
         }
     }
@@ -288,8 +279,8 @@ fn counts(live: &Live) -> bool {
     !live.kind.is_host() && live.kind != Kind::Imported
 }
 
-impl<W: Write> Observer for Recorder<'_, W> {
-    fn on_alloc(&mut self, at: &Stamped, key: Key, live: &Live, _how: AllocCause) {
+impl<W: Write> Recorder<'_, W> {
+    fn memory_made(&mut self, at: &Stamped, key: Key, live: &Live) {
         if !counts(live) {
             return;
         }
@@ -302,7 +293,7 @@ impl<W: Write> Observer for Recorder<'_, W> {
         self.memory.insert(key, open);
     }
 
-    fn on_free(&mut self, at: &Stamped, key: Key, live: &Live, _how: FreeCause) {
+    fn memory_freed(&mut self, at: &Stamped, key: Key, live: &Live) {
         if !counts(live) {
             return;
         }
@@ -322,10 +313,10 @@ impl<W: Write> Observer for Recorder<'_, W> {
             (self.flush.ordinal, self.flush.time_ns) = (end, at.time_ns);
         }
         self.lanes.1.entry(live.device).or_default().give(open.lane, open.share);
-        self.write_memory(key, open, Some(end));
+        self.end(key, open, Some(end));
     }
 
-    fn on_block_alloc(&mut self, at: &Stamped, address: u64, live: &Live, _how: AllocCause) {
+    fn block_made(&mut self, at: &Stamped, address: u64, live: &Live) {
         if self.is_lumped(live) {
             self.lump(live, true);
             return;
@@ -335,17 +326,44 @@ impl<W: Write> Observer for Recorder<'_, W> {
         self.blocks.insert(address, open);
     }
 
-    fn on_block_free(&mut self, at: &Stamped, address: u64, live: &Live, _how: FreeCause) {
+    fn block_freed(&mut self, at: &Stamped, address: u64, live: &Live) {
         let Some(open) = self.blocks.remove(&address) else {
             self.lump(live, false);
             return;
         };
         let end = self.tick(at);
         self.lanes.0.entry(live.device).or_default().give(open.lane, open.size);
-        self.write_block(address, open, Some(end));
+        self.end(block(address), open, Some(end));
+    }
+}
+
+impl<W: Write> Observer for Recorder<'_, W> {
+    fn on_alloc(&mut self, at: &Stamped, key: Key, live: &Live, how: AllocCause) {
+        self.memory_made(at, key, live);
+        self.roles.on_alloc(at, key, live, how);
+        self.take_roles();
     }
 
-    fn on_segment(&mut self, at: &Stamped, key: Key, _live: &Live) {
+    fn on_free(&mut self, at: &Stamped, key: Key, live: &Live, how: FreeCause) {
+        self.memory_freed(at, key, live);
+        self.roles.on_free(at, key, live, how);
+        self.take_roles();
+    }
+
+    fn on_block_alloc(&mut self, at: &Stamped, address: u64, live: &Live, how: AllocCause) {
+        self.block_made(at, address, live);
+        self.roles.on_block_alloc(at, address, live, how);
+        self.take_roles();
+    }
+
+    fn on_block_free(&mut self, at: &Stamped, address: u64, live: &Live, how: FreeCause) {
+        self.block_freed(at, address, live);
+        self.roles.on_block_free(at, address, live, how);
+        self.take_roles();
+    }
+
+    fn on_segment(&mut self, at: &Stamped, key: Key, live: &Live) {
+        self.roles.on_segment(at, key, live);
         let ordinal = self.tick(at);
         if let Some(open) = self.memory.get_mut(&key)
             && open.segment == 0
@@ -371,7 +389,7 @@ impl<W: Write> Observer for Recorder<'_, W> {
     fn on_unmap(&mut self, at: &Stamped, start: u64, _mapping: &Mapping) {
         let end = self.tick(at);
         if let Some(open) = self.mappings.remove(&start) {
-            self.write_mapping(start, open, Some(end));
+            self.records.write_mapping(start, open, Some(end));
         }
     }
 
@@ -410,6 +428,8 @@ impl<W: Write> Observer for Recorder<'_, W> {
         let ordinal = self.tick(at);
         self.end_flush();
         self.close_all(Some(ordinal));
+        self.roles.on_history_gap(at);
+        self.take_roles();
         self.found.phases.close(ordinal);
         for sums in self.sums.values_mut() {
             (sums.lumped, sums.lumped_count) = (0, 0);

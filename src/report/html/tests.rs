@@ -6,7 +6,9 @@ use serde_json::Value;
 use vramtrace_format::{Kind, Space};
 
 use super::*;
+use crate::analysis::roles::RoleFinder;
 use crate::analysis::{Moment, read_all};
+use crate::symbols::Symbols;
 use crate::testing::{MS, TraceBuilder, cached};
 use crate::trace::Trace;
 
@@ -106,8 +108,10 @@ fn small_blocks_are_lumped_where_there_are_too_many() {
     builder.write(file.path());
     let trace = Trace::open(file.path()).unwrap();
     let definitions = trace.definitions().0;
+    let symbols = Symbols::of_all(&definitions, trace.header());
+    let roles = RoleFinder::new(&trace, &definitions, &symbols);
     let read = |below| {
-        let mut recorder = Recorder::new(&definitions, below, Vec::new());
+        let mut recorder = Recorder::new(&definitions, &roles, below, Vec::new());
         trace.replay_until(&definitions, Until::End, &mut recorder, &mut |_, _| {});
         recorder.finish().unwrap()
     };

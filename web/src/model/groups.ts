@@ -2,7 +2,7 @@
 
 import { colour } from "../base/palette.ts";
 import { after, Change, CONTEXT, Field, FREE_CACHE, LUMPED, REST, type Model, type Steps } from "./model.ts";
-import { moment } from "./moment.ts";
+import { eachLive, moment } from "./moment.ts";
 
 export type By = "library" | "role" | "holder" | "phase";
 
@@ -74,6 +74,7 @@ export class Stack {
   /** The names of the groups, those with most bytes at the peak first. */
   private assign(): string[] {
     const { model } = this;
+    if (this.by === "role") return this.assignRoles();
     const at = moment(model, model.peak);
     const bytes = new Map<string, number>();
     const add = (name: string, more: number) => bytes.set(name, (bytes.get(name) ?? 0) + more);
@@ -82,13 +83,12 @@ export class Stack {
       this.by === "library" ? model.library(n) : model.holderLabel(owners[n][3]);
     const phaseName = (phase: number) =>
       phase === 0 ? "outside of phases" : (model.page.phases.names[phase - 1]?.[1] ?? "?");
-    const roleName = (role: number) => model.page.roles[role] ?? "unknown";
     if (this.by === "library" || this.by === "holder") {
       owners.forEach((_, n) => add(nameOf(n), at.bytes[n]));
     } else {
       for (const [list, of] of [[at.blocks, model.blocks], [at.memory, model.memory]] as const) {
         for (const n of list) {
-          add(this.by === "role" ? roleName(of.role[n]) : phaseName(of.phase[n]), of.size[n]);
+          add(phaseName(of.phase[n]), of.size[n]);
         }
       }
     }
@@ -97,12 +97,19 @@ export class Stack {
     if (this.by === "library" || this.by === "holder") {
       const known = new Map(names.map((name, n) => [name, n]));
       this.ofOwner = Uint16Array.from(owners, (_, n) => known.get(nameOf(n)) ?? names.length);
-    } else if (this.by === "role") {
-      this.ofRole = Uint16Array.from({ length: 256 }, (_, n) => place(roleName(n)));
     } else {
       const many = model.page.phases.names.length + 1;
       this.ofPhase = Uint16Array.from({ length: many }, (_, n) => place(phaseName(n)));
     }
+    return names;
+  }
+
+  /** All that occur, in the order of the list: what lives longest is lowest. */
+  private assignRoles(): string[] {
+    const { page, rolesHere } = this.model;
+    const names = page.roles.filter((_, n) => rolesHere[n] > 0);
+    const place = (n: number) => names.indexOf(page.roles[n] ?? "");
+    this.ofRole = Uint16Array.from({ length: 256 }, (_, n) => (place(n) < 0 ? names.length : place(n)));
     return names;
   }
 
@@ -336,13 +343,10 @@ class Cursor {
 
 /** By role where they are known, else by library: the part of the bytes at the peak that is not. */
 export function usual(model: Model): By {
-  const at = moment(model, model.peak);
   let [known, all] = [0, 0];
-  for (const [list, of] of [[at.blocks, model.blocks], [at.memory, model.memory]] as const) {
-    for (const n of list) {
-      all += of.size[n];
-      if ((model.page.roles[of.role[n]] ?? "unknown") !== "unknown") known += of.size[n];
-    }
-  }
+  eachLive(model, moment(model, model.peak), (_, role, bytes) => {
+    all += bytes;
+    if ((model.page.roles[role] ?? "unknown") !== "unknown") known += bytes;
+  });
   return all > 0 && known >= 0.8 * all ? "role" : "library";
 }

@@ -3,7 +3,7 @@ import type { ProcessFacts, ProcessPage } from "../data/facts.ts";
 import { LIVE, type Stream } from "../data/stream.ts";
 import { Stack } from "./groups.ts";
 import { after, Model } from "./model.ts";
-import { holders, moment } from "./moment.ts";
+import { byRole, holders, moment } from "./moment.ts";
 
 const MIB = 2 ** 20;
 
@@ -17,14 +17,14 @@ function made(): Model {
     address: Float64Array.from(rows, (row) => row[3]),
     owner: Uint32Array.from(rows, (row) => row[4]),
     lane: new Float64Array(rows.length),
-    role: new Uint8Array(rows.length),
+    role: Uint8Array.from(rows, (row) => row[6] ?? 1),
     phase: new Uint32Array(rows.length),
   });
   const memory = [[1, LIVE, 20, 4096, 0, 2], [5, LIVE, 6, 4096 + 64 * MIB, 0, 0]];
   const stream: Stream = {
     last: 6,
     time: Float64Array.from([0, 10, 20, 30, 40, 50, 60]),
-    blocks: records([[2, 4, 8, 4096, 1], [3, LIVE, 4, 4096 + 8 * MIB, 2]]),
+    blocks: records([[2, 4, 8, 4096, 1, 0, 0], [3, LIVE, 4, 4096 + 8 * MIB, 2]]),
     memory: {
       ...records(memory),
       share: Float64Array.from(memory, (row) => row[2] * MIB),
@@ -44,7 +44,7 @@ function made(): Model {
     name: "p", owners: [[0, 1, 0, 0, 1], [0, 12, 0, 1, 2], [0, 12, 0, 1, 2]],
     holders: [name("a.py:1", 1), name("b.py:2", 2)], libraries: ["A", "B"],
     phases: { names: [], ranges: [], more: false, moments: [] }, peaks: [[0, 5]], gaps: [[6, 6]],
-    roles: ["unknown"], lumped_below: 0,
+    roles: ["weights", "unknown", "free in cache"], lumped_below: 0,
   } as unknown as ProcessPage;
   return new Model(stream, page, { devices: [] } as unknown as ProcessFacts, 0);
 }
@@ -58,6 +58,15 @@ test("a moment is what the command says", () => {
   expect(bytes(3)).toEqual([["b.py:2 f", 12, 2], ["PyTorch cache (free)", 8, 1]]);
   expect(bytes(5)).toEqual([["PyTorch cache (free)", 16, 1], ["a.py:1 f", 6, 1], ["b.py:2 f", 4, 1]]);
   expect(moment(model, 5).total).toBe(26 * MIB);
+});
+
+test("roles are those of blocks, and free memory of the cache", () => {
+  const model = made();
+  const roles = (ordinal: number) => byRole(model, moment(model, ordinal)).map((of) => [of.role, of.bytes / MIB, of.count]);
+  expect(roles(1)).toEqual([["unknown", 20, 1]]);
+  expect(roles(3)).toEqual([["weights", 8, 1], ["free in cache", 8, 1], ["unknown", 4, 1]]);
+  expect(new Stack(model, "role").groups.slice(0, 2).map((group) => group.name)).toEqual(["weights", "unknown"]);
+  expect(model.hasRoles).toBe(true);
 });
 
 test("the stack is as high as the figure at every moment", () => {

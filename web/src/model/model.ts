@@ -6,6 +6,8 @@ import type { ProcessFacts, ProcessPage } from "../data/facts.ts";
 import { LIVE, type Blocks, type Memory, type Stream } from "../data/stream.ts";
 
 export const FREE_CACHE = "PyTorch cache (free)";
+/** What the command calls it as a role. */
+export const FREE_ROLE = "free in cache";
 export const LUMPED = "small blocks, lumped";
 export const CONTEXT = "CUDA context";
 export const REST = "driver's own and unknown";
@@ -159,6 +161,24 @@ export class Model {
   get hasProcessFigure(): boolean {
     this.processFigure ??= this.sums[Field.Process].value.some((value) => value > 0);
     return this.processFigure;
+  }
+
+  private knownRoles: Uint8Array | null = null;
+
+  /** Of each role: does anything on this device have it? */
+  get rolesHere(): Uint8Array {
+    if (this.knownRoles) return this.knownRoles;
+    const known = new Uint8Array(Math.max(256, this.page.roles.length));
+    for (const of of [this.blocks, this.memory]) {
+      for (let n = 0; n < of.length; n++) if (this.owned[of.owner[n]]) known[of.role[n]] = 1;
+    }
+    this.knownRoles = known;
+    return known;
+  }
+
+  /** Is any role known? */
+  get hasRoles(): boolean {
+    return this.page.roles.some((name, n) => name !== "unknown" && this.rolesHere[n] > 0);
   }
 
   cap(ordinal: number): number | null {

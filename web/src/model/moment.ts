@@ -1,7 +1,7 @@
 // What is live at one moment: by holder, by segment.
 
 import type { Model } from "./model.ts";
-import { after, Field, FREE, SMALL } from "./model.ts";
+import { after, Field, FREE, FREE_ROLE, LUMPED, SMALL } from "./model.ts";
 
 export interface Held {
   holder: number;
@@ -97,6 +97,13 @@ export function moment(model: Model, ordinal: number): Moment {
   return found;
 }
 
+/** All that is live at a moment and is no segment: owner, role, bytes. */
+export function eachLive(model: Model, at: Moment, take: (owner: number, role: number, bytes: number) => void): void {
+  const { blocks, memory } = model;
+  for (const n of at.memory) take(memory.owner[n], memory.role[n], memory.share[n]);
+  for (const n of at.blocks) take(blocks.owner[n], blocks.role[n], blocks.size[n]);
+}
+
 /** Mapped segments: neighbours are one. */
 function mapped(model: Model, ordinal: number, into: Segment[]): void {
   const { mappings } = model.stream;
@@ -113,6 +120,30 @@ function mapped(model: Model, ordinal: number, into: Segment[]): void {
     if (last && last.address + last.bytes === address) last.bytes += bytes;
     else into.push((last = { address, bytes, expandable: true, blocks: [], used: 0 }));
   }
+}
+
+export interface OfRole {
+  role: string;
+  bytes: number;
+  count: number;
+}
+
+/** As `vramtrace holders --by role` lists them: largest first. */
+export function byRole(model: Model, at: Moment): OfRole[] {
+  const { roles } = model.page;
+  const all = roles.map((role): OfRole => ({ role, bytes: 0, count: 0 }));
+  const add = (role: number, bytes: number, count: number) => {
+    const of = all[role] ?? all[all.length - 1];
+    of.bytes += bytes;
+    of.count += count;
+  };
+  eachLive(model, at, (_, role, bytes) => add(role, bytes, 1));
+  if (at.freeBytes > 0) add(roles.indexOf(FREE_ROLE), at.freeBytes, at.freeCount);
+  if (at.lumped > 0) all.push({ role: LUMPED, bytes: at.lumped, count: at.lumpedCount });
+  const order = new Map(all.map((of, n) => [of.role, n]));
+  return all
+    .filter((of) => of.count > 0)
+    .sort((a, b) => b.bytes - a.bytes || (order.get(a.role) ?? 0) - (order.get(b.role) ?? 0));
 }
 
 /** As `vramtrace holders` lists them: largest first. */

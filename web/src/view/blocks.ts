@@ -160,7 +160,7 @@ export class BlocksView implements View {
       made.to[at] = of.end[n] === LIVE ? model.endNs : model.time[of.end[n]];
       made.low[at] = of.lane[n] * 512;
       made.high[at] = made.low[at] + of.size[n];
-      const shown = !wanted || wanted(of.owner[n]);
+      const shown = !wanted || wanted(of.owner[n], of.role[n]);
       const [r, g, b] = shown ? colours[page.stack.groupOf(of, n)] : grey;
       made.colour.set([r, g, b, shown ? 255 : 60], at * 4);
     }
@@ -312,6 +312,7 @@ export class BlocksView implements View {
     }
     tooltip.show(event, [
       { text: `${size(of.size[n])}  ${model.library(of.owner[n])}`, strong: true },
+      { text: model.page.roles[of.role[n]], colour: colour(model.page.roles[of.role[n]] ?? "unknown") },
       { text: `${seconds(model.time[of.start[n]], 6)}, ${live ? "live at the end" : `lived ${duration(model.time[end] - model.time[of.start[n]])}`}` },
       { text: `0x${of.address[n].toString(16)}` },
       ...stack,

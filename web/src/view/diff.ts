@@ -4,7 +4,7 @@ import { el, fill } from "../base/dom.ts";
 import { colour } from "../base/palette.ts";
 import { clean, count, percent, seconds, size } from "../base/units.ts";
 import type { Model } from "../model/model.ts";
-import { holders, moment, type Moment } from "../model/moment.ts";
+import { byRole, holders, moment, type Moment, type OfRole } from "../model/moment.ts";
 import { chart } from "./lines.ts";
 import type { Page, View } from "./page.ts";
 import { curve, highest, stepsOf } from "./ranks.ts";
@@ -15,6 +15,22 @@ export interface Grown {
   before: number;
   now: number;
   counts: [number, number];
+}
+
+/** By role, where the roles of both are known. */
+function compareRoles([before, at]: [Model, Moment], [now, then]: [Model, Moment]): Grown[] {
+  if (!before.hasRoles || !now.hasRoles) return [];
+  const all = new Map<string, Grown>();
+  const add = (of: OfRole, which: 0 | 1) => {
+    const grown = all.get(of.role) ?? { name: of.role, library: of.role, before: 0, now: 0, counts: [0, 0] };
+    if (which) grown.now += of.bytes;
+    else grown.before += of.bytes;
+    grown.counts[which] += of.count;
+    all.set(of.role, grown);
+  };
+  for (const of of byRole(before, at)) add(of, 0);
+  for (const of of byRole(now, then)) add(of, 1);
+  return [...all.values()].sort((a, b) => Math.abs(b.now - b.before) - Math.abs(a.now - a.before));
 }
 
 /** By what people read: ids differ from trace to trace. */
@@ -104,11 +120,13 @@ export class Diff implements View {
       `${sign}${size(difference)}`,
     ];
     const axis = el("div", {});
+    const roles = compareRoles(before, now);
     fill(
       this.node,
       el("h3", { text: most && difference !== 0 ? `${sign}${size(difference)}: mostly ${clean(most.name, 120)} (${most.now >= most.before ? "+" : ""}${size(most.now - most.before)})` : "No difference" }),
       el("p", { text: `${words.join("; ")}. ${difference === 0 ? "" : `${percent(Math.abs(explained), Math.abs(difference))} of it in named lines.`}` }),
       axis,
+      ...(roles.length ? [this.table("by role", roles)] : []),
       this.table("by library", compare(before, now, "library")),
       this.table("by line", lines),
     );
@@ -158,10 +176,10 @@ export class Diff implements View {
     const most = Math.max(1, ...rows.map((one) => Math.abs(one.now - one.before)));
     return el(
       "div",
-      { class: "table" },
+      { class: `table ${title.replace(" ", "-")}` },
       el("h4", { text: title }),
       el("table", {},
-        el("thead", {}, el("tr", {}, ...["difference", "", "before", "now", "blocks", "library", "line"].map((text) => el("th", { text })))),
+        el("thead", {}, el("tr", {}, ...["difference", "", "before", "now", "blocks", ...(title === "by role" ? ["role"] : ["library", "line"])].map((text) => el("th", { text })))),
         el("tbody", {}, ...rows.map((one) => {
           const by = one.now - one.before;
           const bar = el("span", { class: by > 0 ? "grew" : "shrank" });
@@ -175,7 +193,7 @@ export class Diff implements View {
             el("td", { class: "number", text: size(one.now) }),
             el("td", { class: "number", text: `${count(one.counts[0])} → ${count(one.counts[1])}` }),
             el("td", {}, swatch, clean(one.library, 40)),
-            el("td", { class: "text", text: clean(one.name, 180) }));
+            title === "by role" ? null : el("td", { class: "text", text: clean(one.name, 180) }));
           line.dataset.by = String(by);
           return line;
         }))),

@@ -4,7 +4,8 @@ import { el, fit, fitted, theme } from "../base/dom.ts";
 import { colour, ink } from "../base/palette.ts";
 import { clean, percent, size } from "../base/units.ts";
 import { FREE_CACHE, LUMPED } from "../model/model.ts";
-import type { Page } from "./page.ts";
+import { eachLive } from "../model/moment.ts";
+import type { Page, Wanted } from "./page.ts";
 import * as tooltip from "./tooltip.ts";
 
 export interface Node {
@@ -29,6 +30,16 @@ export function packageOf(file: string, library: string): string {
   if (/^libcudnn/.test(name)) return "cuDNN";
   if (/^libnccl/.test(name)) return "NCCL";
   return name || "program";
+}
+
+/** By owner: what is wanted of the pinned moment. */
+function bytesOf(page: Page, wanted: Wanted): Float64Array {
+  const { model } = page;
+  const bytes = new Float64Array(model.page.owners.length);
+  eachLive(model, page.moment, (owner, role, size) => {
+    if (wanted(owner, role)) bytes[owner] += size;
+  });
+  return bytes;
 }
 
 export function tree(page: Page): Node {
@@ -64,8 +75,9 @@ export function tree(page: Page): Node {
       library: packageOf(path, libraries[library - 1] ?? ""),
     };
   });
+  const bytes = wanted ? bytesOf(page, wanted) : at.bytes;
   model.page.owners.forEach((owner, n) => {
-    if (at.bytes[n] <= 0 || (wanted && !wanted(n))) return;
+    if (bytes[n] <= 0) return;
     const path: (typeof named)[number][] = [];
     for (let node = owner[0], steps = 0; node > 0 && steps < 4096; node = nodes[node - 1][0], steps++) {
       const frame = nodes[node - 1][1];
@@ -76,7 +88,7 @@ export function tree(page: Page): Node {
       const name = model.holderName(owner[3]);
       path.push({ name: name || "no frames", detail: "", library: model.library(n) });
     }
-    add(path, at.bytes[n]);
+    add(path, bytes[n]);
   });
   if (!wanted) {
     if (at.freeBytes > 0) add([{ name: FREE_CACHE, detail: "", library: FREE_CACHE }], at.freeBytes);

@@ -5,7 +5,7 @@ import { el, fill, fit, fitted, theme } from "../base/dom.ts";
 import { colour } from "../base/palette.ts";
 import { clean, percent, seconds, several, size } from "../base/units.ts";
 import type { Segment } from "../model/moment.ts";
-import type { Page, View } from "./page.ts";
+import type { Page, View, Wanted } from "./page.ts";
 import * as tooltip from "./tooltip.ts";
 
 const LEFT = 250;
@@ -136,7 +136,7 @@ export class MapView implements View {
     draw: CanvasRenderingContext2D,
     row: Row,
     scale: number,
-    wanted: ((owner: number) => boolean) | undefined,
+    wanted: Wanted | undefined,
   ): void {
     const { model } = this.page;
     const { blocks, memory } = model;
@@ -149,8 +149,8 @@ export class MapView implements View {
     const width = Math.max(1.5, row.bytes * scale);
     draw.fillStyle = theme("hole");
     draw.fillRect(LEFT, y, width, ROW);
-    const block = (from: number, bytes: number, owner: number, group: string) => {
-      draw.globalAlpha = !wanted || wanted(owner) ? 1 : 0.2;
+    const block = (from: number, bytes: number, owner: number, role: number, group: string) => {
+      draw.globalAlpha = !wanted || wanted(owner, role) ? 1 : 0.2;
       draw.fillStyle = group;
       const wide = Math.max(0.5, bytes * scale);
       draw.fillRect(LEFT + from * scale, y, wide > 3 ? wide - 0.6 : wide, ROW);
@@ -160,11 +160,11 @@ export class MapView implements View {
     if (segment) {
       for (const n of segment.blocks) {
         const paint = stack.groups[stack.groupOf(blocks, n)].colour;
-        block(blocks.address[n] - segment.address, blocks.size[n], blocks.owner[n], paint);
+        block(blocks.address[n] - segment.address, blocks.size[n], blocks.owner[n], blocks.role[n], paint);
       }
     } else {
       const n = row.memory;
-      block(0, row.bytes, memory.owner[n], stack.groups[stack.groupOf(memory, n)].colour);
+      block(0, row.bytes, memory.owner[n], memory.role[n], stack.groups[stack.groupOf(memory, n)].colour);
     }
     draw.lineWidth = 1;
     const pinned = segment && segment.blocks.length === 1 && segment.used < segment.bytes / 2;
@@ -209,6 +209,7 @@ export class MapView implements View {
       lines.push(
         { text: size(blocks.size[n]), strong: true },
         { text: clean(model.holderName(holder), 140), colour: colour(library) },
+        { text: model.page.roles[blocks.role[n]] },
         { text: `allocated at ${seconds(model.time[blocks.start[n]], 6)}` },
       );
     } else if (memory >= 0) {

@@ -4,7 +4,10 @@ import type { Facts } from "../data/facts.ts";
 import type { Stack } from "../model/groups.ts";
 import type { Model } from "../model/model.ts";
 import { moment, type Moment } from "../model/moment.ts";
-import type { Store } from "../state.ts";
+import type { FilterBy, Store } from "../state.ts";
+
+/** Is memory of this owner and role wanted? */
+export type Wanted = (owner: number, role: number) => boolean;
 
 export interface Loaded {
   run: number;
@@ -51,10 +54,14 @@ export class Page {
   }
 
   /** Whose memory is shown; undefined: everybody's. */
-  wanted(): ((owner: number) => boolean) | undefined {
+  wanted(): Wanted | undefined {
     const { filter } = this.store.state;
     if (!filter) return undefined;
     const { model } = this;
+    if (filter.what === "role") {
+      const wanted = model.page.roles.map((name) => name === filter.name);
+      return (_, role) => wanted[role];
+    }
     const fits = model.page.owners.map((owner, n) =>
       filter.what === "library"
         ? model.library(n) === filter.name
@@ -68,7 +75,7 @@ export class Page {
   }
 
   /** A click on what is in force takes it back. */
-  filter(what: "library" | "holder", name: string): void {
+  filter(what: FilterBy, name: string): void {
     const { filter } = this.store.state;
     const same = filter?.what === what && filter.name === name;
     this.store.set({ filter: same ? null : { what, name } });

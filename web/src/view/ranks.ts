@@ -4,9 +4,9 @@
 import { el, fill } from "../base/dom.ts";
 import { colour } from "../base/palette.ts";
 import { clean, seconds, size } from "../base/units.ts";
-import { holders, moment } from "../model/moment.ts";
+import { byRole, holders, moment } from "../model/moment.ts";
 import { usual } from "../model/groups.ts";
-import { after, FREE, type Model } from "../model/model.ts";
+import { after, type Model } from "../model/model.ts";
 import { chart } from "./lines.ts";
 import type { Page, View } from "./page.ts";
 
@@ -70,10 +70,7 @@ export function composition(model: Model): Map<string, number> {
     }
     return sums;
   }
-  const role = (index: number) => model.page.roles[index] ?? "unknown";
-  for (const n of at.blocks) add(role(model.blocks.role[n]), model.blocks.size[n]);
-  for (const n of at.memory) add(role(model.memory.role[n]), model.memory.share[n]);
-  if (at.freeBytes > 0) add(model.holderName(FREE), at.freeBytes);
+  for (const of of byRole(model, at)) add(of.role, of.bytes);
   return sums;
 }
 

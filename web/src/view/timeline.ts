@@ -5,6 +5,7 @@ import { el, fill, fit, fitted, oncePerFrame, theme } from "../base/dom.ts";
 import { byteSteps, clean, seconds, size, steps } from "../base/units.ts";
 import { colour, ink } from "../base/palette.ts";
 import type { Stack } from "../model/groups.ts";
+import type { FilterBy } from "../state.ts";
 import { Field, FREE_CACHE } from "../model/model.ts";
 import type { Page, View } from "./page.ts";
 import * as tooltip from "./tooltip.ts";
@@ -377,13 +378,14 @@ export class Timeline implements View {
       ...items.reverse().map(({ group, bytes }) => {
         const swatch = el("span", { class: "swatch" });
         swatch.style.background = group.colour;
-        const filterable = stack.by === "library" || stack.by === "holder";
+        const isRole = stack.by !== "role" || page.model.page.roles.includes(group.name);
+        const filterable = stack.by !== "phase" && isRole;
         return el(
           "button",
           {
             class: page.store.state.filter?.name === group.name ? "key chosen" : "key",
             title: filterable ? "shows only this" : "",
-            on: { click: () => filterable && page.filter(stack.by as "library" | "holder", group.name) },
+            on: { click: () => filterable && page.filter(stack.by as FilterBy, group.name) },
           },
           swatch,
           clean(group.name, 44),
@@ -427,7 +429,7 @@ export class Timeline implements View {
     this.named = key;
     const all: [typeof stack.by, boolean][] = [
       ["library", true],
-      ["role", model.page.roles.length > 1],
+      ["role", model.hasRoles],
       ["holder", true],
       ["phase", model.page.phases.names.length > 0],
     ];

@@ -4,16 +4,22 @@ import { el, fill } from "../base/dom.ts";
 import { colour } from "../base/palette.ts";
 import { clean, count, duration, percent, several, size } from "../base/units.ts";
 import { LIVE } from "../data/stream.ts";
-import { FREE, SMALL } from "../model/model.ts";
+import { FREE, FREE_ROLE, LUMPED, SMALL, type Model } from "../model/model.ts";
+import { eachLive } from "../model/moment.ts";
+import type { Filter, List } from "../state.ts";
 import { Flame } from "./flame.ts";
 import type { Page, View } from "./page.ts";
 
 interface Row {
-  holder: number;
+  /** Of a line; of a role or library its place. */
+  id: number;
   name: string;
-  label: string;
+  /** What a click filters by; null: nothing. */
+  filter: Filter | null;
   library: string;
   caller: string;
+  /** What most of it is for. */
+  role: string;
   bytes: number;
   count: number;
   /** Over the whole run. */
@@ -22,15 +28,30 @@ interface Row {
   lifetime: number;
 }
 
-const COLUMNS: [string, string, (row: Row) => number | string][] = [
+type Column = [string, string, (row: Row) => number | string];
+const FIGURES: Column[] = [
   ["bytes", "bytes", (row) => row.bytes],
   ["count", "blocks", (row) => row.count],
   ["allocations", "allocations", (row) => row.allocations],
   ["churn", "allocated in all", (row) => row.churn],
   ["lifetime", "mean life", (row) => row.lifetime],
-  ["library", "library", (row) => row.library],
-  ["name", "line", (row) => row.name],
 ];
+const ROLE: Column = ["role", "role", (row) => row.role];
+const LIBRARY: Column = ["library", "library", (row) => row.library];
+const LINE: Column = ["name", "line", (row) => row.name];
+
+/** What was allocated over the whole run: how often, bytes, time that it lived. */
+type Churn = Map<string | number, [number, number, number]>;
+
+/** The role of most of it, and its part where others have some. */
+function mostly(sums: Float64Array, roles: string[], bytes: number): string {
+  let most = 0;
+  sums.forEach((sum, n) => {
+    if (sum > sums[most]) most = n;
+  });
+  const part = bytes > 0 && sums[most] < bytes ? ` ${percent(sums[most], bytes)}` : "";
+  return roles[most] + part;
+}
 
 /** Rows that are shown at once. */
 const ROWS = 200;
@@ -41,7 +62,8 @@ export class Who implements View {
   private readonly table = el("div", { class: "table" });
   private readonly find = el("input", { class: "find", label: "Search lines, functions, libraries" });
   private readonly notes = el("span", { class: "dim" });
-  private rows: { device: unknown; churn: Map<number, [number, number, number]> } | null = null;
+  private readonly lists = el("span", { class: "switches" });
+  private kept: { model: Model; list: List; churn: Churn } | null = null;
   private most = ROWS;
 
   constructor(private readonly page: Page) {
@@ -62,6 +84,7 @@ export class Who implements View {
     this.node.append(
       el("div", { class: "bar-row" }, frames, flip, this.find, this.notes),
       this.flame.node,
+      this.lists,
       this.table,
     );
   }
@@ -76,70 +99,98 @@ export class Who implements View {
     this.find.focus();
   }
 
-  /** Allocations of each holder over the whole run: how many, bytes, time. */
-  private churn(): Map<number, [number, number, number]> {
+  /** What a row stands for: the line of a stack, its library, or a role. */
+  private keyOf(list: List, owner: number, role: number): string | number {
     const { model } = this.page;
-    if (this.rows?.device === model) return this.rows.churn;
-    const churn = new Map<number, [number, number, number]>();
-    const sums = model.page.owners.map(() => [0, 0, 0] as [number, number, number]);
+    if (list === "role") return model.page.roles[role] ?? "unknown";
+    return list === "library" ? model.library(owner) : model.page.owners[owner][3];
+  }
+
+  /** Allocations over the whole run: how many, bytes, time. */
+  private churn(list: List): Churn {
+    const { model } = this.page;
+    if (this.kept?.model === model && this.kept.list === list) return this.kept.churn;
+    const churn: Churn = new Map();
+    const roles = Math.max(1, model.page.roles.length);
+    // By owner and role first: there are few of them.
+    const sums = new Float64Array(model.page.owners.length * roles * 3);
     for (const of of [model.blocks, model.memory]) {
       for (let n = 0; n < of.length; n++) {
         const owner = of.owner[n];
         if (!model.owned[owner]) continue;
         const end = of.end[n] === LIVE ? model.last : of.end[n];
-        const sum = sums[owner];
-        sum[0]++;
-        sum[1] += of.size[n];
-        sum[2] += model.time[end] - model.time[of.start[n]];
+        const at = (owner * roles + Math.min(of.role[n], roles - 1)) * 3;
+        sums[at]++;
+        sums[at + 1] += of.size[n];
+        sums[at + 2] += model.time[end] - model.time[of.start[n]];
       }
     }
-    model.page.owners.forEach((owner, n) => {
-      const all = churn.get(owner[3]) ?? [0, 0, 0];
-      churn.set(owner[3], [all[0] + sums[n][0], all[1] + sums[n][1], all[2] + sums[n][2]]);
+    model.page.owners.forEach((_, owner) => {
+      for (let role = 0; role < roles; role++) {
+        const at = (owner * roles + role) * 3;
+        if (sums[at] === 0) continue;
+        const key = this.keyOf(list, owner, role);
+        const all = churn.get(key) ?? [0, 0, 0];
+        churn.set(key, [all[0] + sums[at], all[1] + sums[at + 1], all[2] + sums[at + 2]]);
+      }
     });
-    this.rows = { device: model, churn };
+    this.kept = { model, list, churn };
     return churn;
+  }
+
+  private empty(list: List, key: string | number, library: string): Row {
+    const { model } = this.page;
+    const [allocations, bytes, time] = this.churn(list).get(key) ?? [0, 0, 0];
+    const lifetime = allocations ? time / allocations : 0;
+    const figures = { bytes: 0, count: 0, allocations, churn: bytes, lifetime };
+    if (typeof key === "string") {
+      const filter: Filter = { what: list === "role" ? "role" : "library", name: key };
+      return { id: 0, name: key, filter, library: key, caller: "", role: "", ...figures };
+    }
+    const caller = key >= 0 ? model.page.holders[key].caller : "";
+    const filter: Filter = { what: "holder", name: model.holderLabel(key) };
+    return { id: key, name: model.holderName(key), filter, library, caller, role: "", ...figures };
   }
 
   private all(): Row[] {
     const { page } = this;
     const { model } = page;
-    const churn = this.churn();
+    const { list, filter } = page.store.state;
     const at = page.moment;
-    const held = new Map<number, Row>();
-    const row = (holder: number, library: string): Row => {
-      const known = held.get(holder);
+    const wanted = page.wanted();
+    const held = new Map<string | number, Row>();
+    const row = (key: string | number, library: string): Row => {
+      const known = held.get(key);
       if (known) return known;
-      const [allocations, bytes, time] = churn.get(holder) ?? [0, 0, 0];
-      const made: Row = {
-        holder,
-        name: model.holderName(holder),
-        label: model.holderLabel(holder),
-        library,
-        caller: holder >= 0 ? model.page.holders[holder].caller : "",
-        bytes: 0,
-        count: 0,
-        allocations,
-        churn: bytes,
-        lifetime: allocations ? time / allocations : 0,
-      };
-      held.set(holder, made);
+      const made = this.empty(list, key, library);
+      held.set(key, made);
       return made;
     };
-    model.page.owners.forEach((owner, n) => {
-      if (!model.owned[n]) return;
-      const one = row(owner[3], model.library(n));
-      one.bytes += at.bytes[n];
-      one.count += at.count[n];
+    // Lines that hold nothing now are listed too, for what they allocated.
+    if (list === "line" && filter?.what !== "role") {
+      model.page.owners.forEach((owner, n) => model.owned[n] && row(owner[3], model.library(n)));
+    }
+    const roles = new Map<Row, Float64Array>();
+    eachLive(model, at, (owner, role, bytes) => {
+      if (wanted && !wanted(owner, role)) return;
+      const one = row(this.keyOf(list, owner, role), model.library(owner));
+      one.bytes += bytes;
+      one.count++;
+      let sums = roles.get(one);
+      if (!sums) roles.set(one, (sums = new Float64Array(model.page.roles.length)));
+      sums[role] += bytes;
     });
-    if (at.freeBytes > 0) {
-      const free = row(FREE, "PyTorch");
-      [free.bytes, free.count] = [at.freeBytes, at.freeCount];
-    }
-    if (at.lumped > 0) {
-      const small = row(SMALL, "unknown");
-      [small.bytes, small.count] = [at.lumped, at.lumpedCount];
-    }
+    for (const [one, sums] of roles) one.role = mostly(sums, model.page.roles, one.bytes);
+    const other = (name: string, library: string, id: number, bytes: number, count: number) => {
+      const what = list === "line" ? "holder" : list;
+      if (bytes === 0 || (filter && (filter.what !== what || filter.name !== name))) return;
+      const figures = { bytes, count, allocations: 0, churn: 0, lifetime: 0 };
+      held.set(name, { id, name, filter: { what, name }, library, caller: "", role: "", ...figures });
+    };
+    const free = list === "role" ? FREE_ROLE : model.holderName(FREE);
+    other(free, list === "line" ? "PyTorch" : free, FREE, at.freeBytes, at.freeCount);
+    const small = list === "line" ? model.holderName(SMALL) : LUMPED;
+    other(small, list === "line" ? "unknown" : small, SMALL, at.lumped, at.lumpedCount);
     return [...held.values()];
   }
 
@@ -148,33 +199,92 @@ export class Who implements View {
     const { state } = page.store;
     if (this.find.value !== state.search) this.find.value = state.search;
     this.flame.draw();
+    this.switches();
     const words = state.search.toLowerCase().split(/\s+/).filter(Boolean);
     const fits = (row: Row) => {
-      const text = `${row.name} ${row.caller} ${row.library}`.toLowerCase();
+      const text = `${row.name} ${row.caller} ${row.library} ${row.role}`.toLowerCase();
       const { filter } = state;
-      if (filter && (filter.what === "library" ? row.library : row.label) !== filter.name) return false;
+      if (state.list === "line" && filter?.what === "library" && row.library !== filter.name) return false;
+      if (state.list === "line" && filter?.what === "holder" && row.filter?.name !== filter.name) return false;
       return words.every((word) => text.includes(word));
     };
+    const columns = this.columns();
     const [key, down] = state.sort.startsWith("-") ? [state.sort.slice(1), false] : [state.sort, true];
-    const by = (COLUMNS.find(([name]) => name === key) ?? COLUMNS[0])[2];
+    const by = (columns.find(([name]) => name === key) ?? columns[0])[2];
     const rows = this.all().filter(fits);
     rows.sort((a, b) => {
       const [x, y] = [by(a), by(b)];
       const order = typeof x === "number" && typeof y === "number" ? y - x : String(x).localeCompare(String(y));
-      return (down ? order : -order) || b.bytes - a.bytes || a.holder - b.holder;
+      return (down ? order : -order) || b.bytes - a.bytes || a.id - b.id;
     });
     const bytes = rows.reduce((sum, row) => sum + row.bytes, 0);
-    this.notes.textContent = `${several(rows.length, "line")}, ${size(bytes)}`;
-    this.fillTable(rows, key, down);
+    this.notes.textContent = `${several(rows.length, state.list)}, ${size(bytes)}`.replace("librarys", "libraries");
+    this.fillTable(columns, rows, key, down);
   }
 
-  private fillTable(rows: Row[], key: string, down: boolean): void {
+  private columns(): Column[] {
+    const { list } = this.page.store.state;
+    if (list === "role") return [...FIGURES, ROLE];
+    if (list === "library") return [...FIGURES, LIBRARY];
+    return [...FIGURES, ...(this.page.model.hasRoles ? [ROLE] : []), LIBRARY, LINE];
+  }
+
+  private switches(): void {
+    const { store, model } = this.page;
+    const lists: List[] = model.hasRoles ? ["line", "role", "library"] : ["line", "library"];
+    fill(
+      this.lists,
+      el("span", { class: "dim", text: "table by " }),
+      ...lists.map((list) =>
+        el("button", {
+          class: store.state.list === list ? "switch chosen" : "switch",
+          text: list,
+          on: { click: () => store.set({ list }) },
+        }),
+      ),
+    );
+  }
+
+  private cell(name: string, row: Row): HTMLElement {
     const { page } = this;
-    const total = page.moment.total;
+    const swatch = (of: string) => {
+      const one = el("span", { class: "swatch" });
+      one.style.background = colour(of);
+      return one;
+    };
+    switch (name) {
+      case "bytes":
+        return el("td", { class: "number", text: `${size(row.bytes)}  ${percent(row.bytes, page.moment.total)}` });
+      case "count":
+        return el("td", { class: "number", text: count(row.count) });
+      case "allocations":
+        return el("td", { class: "number", text: count(row.allocations) });
+      case "churn":
+        return el("td", { class: "number", text: size(row.churn) });
+      case "lifetime":
+        return el("td", { class: "number", text: row.allocations ? duration(row.lifetime) : "" });
+      case "role": {
+        const of = page.store.state.list === "role" ? row.name : row.role;
+        return of ? el("td", {}, swatch(of.replace(/ \d.*$/, "")), clean(of, 60)) : el("td", {});
+      }
+      case "library":
+        return el("td", {}, swatch(row.id < 0 ? row.name : row.library), clean(row.library, 40));
+      default:
+        return el(
+          "td",
+          { class: "text" },
+          clean(row.name, 140),
+          row.caller ? el("span", { class: "dim", text: `  from ${clean(row.caller, 100)}` }) : null,
+        );
+    }
+  }
+
+  private fillTable(columns: Column[], rows: Row[], key: string, down: boolean): void {
+    const { page } = this;
     const head = el(
       "tr",
       {},
-      ...COLUMNS.map(([name, title]) =>
+      ...columns.map(([name, title]) =>
         el(
           "th",
           {},
@@ -186,29 +296,18 @@ export class Who implements View {
       ),
     );
     const body = rows.slice(0, this.most).map((row) => {
-      const swatch = el("span", { class: "swatch" });
-      swatch.style.background = colour(row.holder < 0 ? row.name : row.library);
+      const { filter } = row;
       const line = el(
         "tr",
         {
-          class: page.store.state.filter?.name === row.label ? "chosen" : "",
-          on: { click: () => page.filter("holder", row.label) },
+          class: filter && page.store.state.filter?.name === filter.name ? "chosen" : "",
+          on: { click: () => filter && page.filter(filter.what, filter.name) },
         },
-        el("td", { class: "number", text: `${size(row.bytes)}  ${percent(row.bytes, total)}` }),
-        el("td", { class: "number", text: count(row.count) }),
-        el("td", { class: "number", text: count(row.allocations) }),
-        el("td", { class: "number", text: size(row.churn) }),
-        el("td", { class: "number", text: row.allocations ? duration(row.lifetime) : "" }),
-        el("td", {}, swatch, clean(row.library, 40)),
-        el(
-          "td",
-          { class: "text" },
-          clean(row.name, 140),
-          row.caller ? el("span", { class: "dim", text: `  from ${clean(row.caller, 100)}` }) : null,
-        ),
+        ...columns.map(([name]) => this.cell(name, row)),
       );
       line.dataset.bytes = String(row.bytes);
       line.dataset.count = String(row.count);
+      line.dataset.name = row.name;
       return line;
     });
     const more =
