@@ -8,7 +8,7 @@
 //! waits, until NVML has answered after all.
 //!
 //! The thread is made in cuInit and nowhere else: making one takes locks of the C library and calls
-//! malloc, and the driver makes threads of its own there. A forked child has none until its own
+//! malloc, and the driver makes its own threads there. A forked child has none until its own
 //! cuInit: before, nobody is asked in it. The thread takes no signal, and runs nothing of the program's. It does not
 //! keep the process alive: where it is the last one it ends too.
 
@@ -35,7 +35,7 @@ const SPINS: u32 = 400;
 
 type Question = Box<dyn FnOnce() + Send>;
 
-/// Where a question is laid down. A forked child has a desk and a thread of its own.
+/// Where a question is put down. A forked child has its own desk and thread.
 struct Desk {
     process: u32,
     /// FREE, TAKEN or ASKED.

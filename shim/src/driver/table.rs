@@ -217,7 +217,7 @@ macro_rules! table {
                 cuStreamDestroy 2000 (stream: Stream) => stream::destroy;
                 cuStreamEndCapture_ptsz 10000 (stream: Stream, graph: Out<Graph>) => stream::end_capture;
             }
-            "M. May make the driver take memory of its own"
+            "M. May make the driver take memory for itself"
             ActivityGuard in Cuda {
                 cuLaunchKernel 4000 (function: Function, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: Stream, params: *mut *mut c_void, extra: *mut *mut c_void) => launch::kernel;
                 cuLaunchKernel_ptsz 7000 (function: Function, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: Stream, params: *mut *mut c_void, extra: *mut *mut c_void) => launch::kernel;

@@ -73,7 +73,7 @@ macro_rules! export {
         }
     };
     // Launches: a program makes thousands a second, and only the first one of a function matters.
-    // Types cannot be told apart here: the hook's name says where the function stands.
+    // A macro cannot distinguish types: the hook's name says where the function stands.
     ($home:ident $name:ident ( $config:ident: $C:ty, $function:ident: $F:ty $(, $arg:ident: $ty:ty)* ) => launch :: kernel_ex) => {
         export!(of $function, $name ( $config: $C, $function: $F $(, $arg: $ty)* ) => launch::kernel_ex);
     };

@@ -1,4 +1,4 @@
-//! Host memory that the driver pins: no VRAM, a class of its own. No cap counts it.
+//! Host memory that the driver pins: not VRAM. It is a separate class, which no cap counts.
 
 use crate::driver::api::Api;
 use crate::driver::cuda::CUresult;

@@ -1,4 +1,4 @@
-//! How much memory there is, as the program is told: under a cap, the cap's share.
+//! How much memory there is, as the program sees it: under a cap, the cap's share.
 
 use crate::driver::cuda::{CUDA_SUCCESS, CUresult};
 use crate::driver::param::Out;

@@ -1,4 +1,4 @@
-//! Multicast objects: a handle without memory of its own, to which others' memory is bound.
+//! Multicast objects: a handle without memory, to which the memory of other objects is bound.
 #![allow(clippy::too_many_arguments)] // the driver's functions have as many
 
 use super::vmm::{settle, told, untie};

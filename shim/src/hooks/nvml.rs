@@ -1,5 +1,5 @@
-//! NVML's memory info under a cap: the same figures as cuMemGetInfo shows. A process without a
-//! context of its own (a monitor) sees the real ones.
+//! NVML's memory info under a cap: the same figures as cuMemGetInfo shows. A process without its
+//! own context (a monitor) sees the real ones.
 
 use super::info::{Shown, shown};
 use crate::driver::cuda::{CUDA_SUCCESS, CUresult, NvmlDevice, NvmlMemory, NvmlMemory_v2};

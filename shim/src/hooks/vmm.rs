@@ -64,7 +64,7 @@ pub fn create(
             handle.set(old);
             let mut vmm = p.vmm.lock();
             if let Some(dropped) = vmm.begin_release(given) {
-                // Ledger and file have been told already.
+                // Ledger and file have been updated already.
                 let _ = vmm.settle(dropped, true);
             }
             drop(vmm);
@@ -76,7 +76,7 @@ pub fn create(
     )
 }
 
-/// Where an object lies. What is no VRAM is told apart here; a location of a kind that we do not
+/// Where an object lies. What is not VRAM is recognised here; a location of a kind that we do not
 /// know is on the unknown device, never on device 0.
 fn located(location: &CUmemLocation) -> (What, DeviceId) {
     match location.kind {

@@ -1,6 +1,6 @@
 //! NVTX's injection interface. The headers that programs and libraries are built with look, at their first use,
 //! for a library named in NVTX_INJECTION64_PATH, call its `InitializeInjectionNvtx2`, and let it
-//! put functions of its own in place of ones that do nothing. Each binary with such headers does
+//! put its own functions in place of ones that do nothing. Each binary with such headers does
 //! so by itself. Where another tool is named there, we are not called. `vramtrace run` sets the variable
 //! where it is unset; the library itself never changes the environment.
 

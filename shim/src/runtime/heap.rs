@@ -119,7 +119,7 @@ impl Default for Heap {
     }
 }
 
-/// `None`: pages of its own.
+/// `None`: it gets separate pages.
 #[inline]
 fn class(layout: Layout) -> Option<usize> {
     let size = layout.size().max(layout.align()).max(LEAST);
@@ -131,7 +131,7 @@ fn in_pages(size: usize) -> usize {
     size.next_multiple_of(PAGE)
 }
 
-/// Pages of its own in another size. Null: the kernel has no room.
+/// Resizes the pages of a block that has separate ones. Null: the kernel has no room.
 unsafe fn moved(block: *mut u8, old: usize, new: usize) -> *mut u8 {
     if new > old && !(pages_granted(Site::Pages) && block_granted()) {
         return null_mut();
@@ -211,7 +211,7 @@ unsafe impl GlobalAlloc for Heap {
         // SAFETY: as the caller promises.
         let block = unsafe { self.alloc(layout) };
         if !block.is_null() && class(layout).is_some() {
-            // SAFETY: as large as asked for. Pages of its own, and of the reserve, are zero.
+            // SAFETY: as large as asked for. Fresh pages, and those of the reserve, are zero already.
             unsafe { block.write_bytes(0, layout.size()) };
         }
         block

@@ -27,7 +27,7 @@ impl Write for Line {
     }
 }
 
-/// Too long a line is cut. Nothing is said where stderr is closed or cannot take it now.
+/// Too long a line is cut. Nothing is written where stderr is closed or would block.
 pub fn line(what: Arguments) {
     let mut line = Line { bytes: [0; MAX], len: 0 };
     let _ = write!(line, "vramtrace: {what}");

@@ -1,5 +1,5 @@
 //! Memory that processes of one user share: System V segments. Unlike a mapped file nobody can cut
-//! one short, which would kill by SIGBUS whoever touches it.
+//! one short, and a process that touched it then would die by SIGBUS.
 //!
 //! A segment is marked for removal as soon as it is attached: the kernel frees it when the last
 //! process that has it is gone, however that ends, and until then others may attach it by its id.
@@ -72,7 +72,7 @@ impl<const WORDS: usize> Segment<WORDS> {
     }
 
     /// Nobody has this user's segment of this id: it is no more, or it is another by now. Where
-    /// that cannot be found out it is said to be there.
+    /// that cannot be found out the result is false.
     pub fn is_gone(id: i32) -> bool {
         match judged(id, Self::BYTES) {
             Ok(attached) => attached == 0,

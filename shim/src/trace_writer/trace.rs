@@ -75,7 +75,7 @@ impl Window {
 struct Lane {
     kind: WindowKind,
     current: AtomicPtr<Window>,
-    /// Readied by whoever passed the middle of the current one.
+    /// Prepared by the thread that passed the middle of the current one.
     next: AtomicPtr<Window>,
 }
 

@@ -45,7 +45,7 @@ pub struct Interpreter {
     /// Up to 3.11.
     interpreters: Option<Interpreters>,
     is_finalizing: Option<extern "C" fn() -> c_int>,
-    /// Code of the loop, where each Python frame has one of its own (up to 3.10).
+    /// Code of the loop, which runs once for each Python frame (up to 3.10).
     pub loops: Option<Range<usize>>,
 }
 
@@ -112,7 +112,7 @@ impl Python {
         quick.fingerprint(&interpreter.layout, interpreter.code_type, thread, most)
     }
 
-    /// `Err`: the self-test failed (said once).
+    /// `Err`: the self-test failed (returned once).
     #[inline]
     pub fn walk(&self, out: Frames<'_>) -> Result<Found, &'static str> {
         let state = self.state.load(Ordering::Acquire);
