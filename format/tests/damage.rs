@@ -1,4 +1,4 @@
-//! Damaged traces: what is broken is told, what is whole is given, nothing panics.
+//! Damaged traces: what is broken is reported, what is whole is read, nothing panics.
 
 mod common;
 
@@ -117,7 +117,7 @@ proptest! {
         prop_assert!(!damage.is_empty());
     }
 
-    /// In the header page a flip is told, and the events are still there.
+    /// In the header page a flip is reported, and the events are still there.
     #[test]
     fn a_flip_in_the_header_page_is_noticed(at in 0..HEADER_BYTES, bit in 0..8u8) {
         let (mut bytes, written) = full();

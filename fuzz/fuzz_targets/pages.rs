@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use libfuzzer_sys::fuzz_target;
 use vramtrace_format::group::{EARLIER_WORDS, GROUP_WORDS, GroupPage, from_earlier, limit_order};
+use vramtrace_format::live::{FILED_WORDS, LIVE_DEVICES, LIVE_WORDS};
 use vramtrace_format::member::Member;
 use vramtrace_format::name::PageName;
-use vramtrace_format::*;
+use vramtrace_format::{LivePage, LiveProcess};
 
 /// The bytes as a page of that many words, zeros behind them.
 fn page<const N: usize>(bytes: &[u8]) -> Box<[AtomicU64; N]> {

@@ -45,7 +45,7 @@ pub const OF_TESTS: &[&str] = &[
 #[cfg(not(any(debug_assertions, feature = "test-hooks")))]
 pub const OF_TESTS: &[&str] = &[];
 
-/// Variables of others that say how memory is handled: what they were is told in the trace.
+/// Variables of others that say how memory is handled: their values are recorded in the trace.
 pub const SETTINGS: [&str; 11] = [
     "PYTORCH_CUDA_ALLOC_CONF",
     "PYTORCH_ALLOC_CONF",
@@ -230,7 +230,7 @@ impl Config {
         }
     }
 
-    /// Says what was wrong with the environment: once, by whoever made the process state.
+    /// Prints what was wrong with the environment. Called once, by the thread that made the process state.
     pub fn complain(&self) {
         for complaint in &self.complaints {
             log::line(format_args!("{complaint}"));
@@ -320,7 +320,7 @@ impl Config {
         }
     }
 
-    /// The limits. A group without a cap of its own shares the process's.
+    /// The limits. A group without its own cap shares the process's.
     pub fn rules(&self) -> CapRules {
         let mut spec = self.cap.as_ref().ok().cloned().flatten();
         let mut group = self.cap_group.as_ref().ok().cloned().flatten();
@@ -392,7 +392,7 @@ impl Config {
 /// The program runs with rights that its caller does not have (set-uid, file capabilities). The
 /// loader preloads nothing there, unless root has asked for it in /etc/ld.so.preload.
 fn is_privileged() -> bool {
-    // SAFETY: reads what the kernel said at the start.
+    // SAFETY: reads a word that the kernel gave the process at its start.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 

@@ -32,6 +32,7 @@ unsafe extern "C" {
 /// The table: name, since, section, hook.
 fn table() -> Vec<[String; 4]> {
     let path = CString::new(shim().to_str().unwrap()).unwrap();
+    // SAFETY: the built library, which stays open, and its function of that type; its text ends with NUL.
     let text = unsafe {
         let handle = dlopen(path.as_ptr(), 2);
         assert!(!handle.is_null());

@@ -4,6 +4,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 
@@ -63,11 +64,13 @@ fn symbol(name: &str) -> *mut c_void {
     static LIBRARY: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
     let library = *LIBRARY.get_or_init(|| {
         let path = CString::new(library().to_str().unwrap()).unwrap();
+        // SAFETY: the simulated driver, whose initialisers touch only what is its own.
         let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
         assert!(!library.is_null(), "{path:?}: build the library first");
         library as usize
     });
     let name = CString::new(name).unwrap();
+    // SAFETY: a library that stays open, and a C string.
     let found = unsafe { libc::dlsym(library as *mut c_void, name.as_ptr()) };
     assert!(!found.is_null(), "{name:?}");
     found
@@ -76,7 +79,9 @@ fn symbol(name: &str) -> *mut c_void {
 macro_rules! cu {
     ($name:ident($($arg:expr => $type:ty),*)) => {{
         let call: unsafe extern "C" fn($($type),*) -> i32 =
+            // SAFETY: the function of that name; each use states the types that the driver documents.
             unsafe { std::mem::transmute(symbol(stringify!($name))) };
+        // SAFETY: each use passes places of its own that outlive the call, and handles that it was given.
         unsafe { call($($arg),*) }
     }};
 }
@@ -275,14 +280,13 @@ fn map_whole(handle: u64, size: u64) -> u64 {
 
 fn descriptor_opener() {
     start();
-    let path = CString::new(std::env::var("SIM_TEST_FD").unwrap()).unwrap();
-    let fd = unsafe { libc::open(path.as_ptr(), libc::O_RDWR) };
-    assert!(fd >= 0);
+    let path = std::env::var("SIM_TEST_FD").unwrap();
+    let file = std::fs::File::options().read(true).write(true).open(path).unwrap();
     let (before, mut handle) = (used(), 0u64);
     ok!(cuMemImportFromShareableHandle(
-        &mut handle => *mut u64, fd as usize => usize, 1 => i32
+        &mut handle => *mut u64, file.as_raw_fd() as usize => usize, 1 => i32
     ));
-    unsafe { libc::close(fd) };
+    drop(file);
     let address = map_whole(handle, 2 * MIB);
     assert_eq!(used(), before);
     assert_eq!(read(address), [0x33; 8]);
@@ -315,14 +319,17 @@ fn memory_is_shared_by_descriptor() {
 
 fn forker() {
     start();
+    // SAFETY: this process has one thread; the child makes two calls and ends.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let mut pointer = 0u64;
         let fine = cu!(cuMemAlloc_v2(&mut pointer => *mut u64, 64 => usize)) == 3
             && cu!(cuInit(0 => u32)) == 3;
+        // SAFETY: ends the child.
         unsafe { libc::_exit(if fine { 0 } else { 1 }) };
     }
     let mut status = -1;
+    // SAFETY: a child of this process, and room for its status.
     unsafe { libc::waitpid(child, &mut status, 0) };
     assert_eq!(status, 0, "a child has no driver");
     alloc(64);
@@ -335,10 +342,10 @@ fn a_forked_child_has_no_driver() {
 
 fn chooser() {
     ok!(cuInit(0 => u32));
-    let (mut count, mut name) = (0, [0 as c_char; 64]);
+    let (mut count, mut name) = (0, [0u8; 64]);
     ok!(cuDeviceGetCount(&mut count => *mut i32));
-    ok!(cuDeviceGetPCIBusId(name.as_mut_ptr() => *mut c_char, 64 => i32, 0 => i32));
-    let first = unsafe { CStr::from_ptr(name.as_ptr()) }.to_str().unwrap();
+    ok!(cuDeviceGetPCIBusId(name.as_mut_ptr().cast() => *mut c_char, 64 => i32, 0 => i32));
+    let first = CStr::from_bytes_until_nul(&name).unwrap().to_str().unwrap();
     say_and_wait(&format!("{count} {first}"));
 }
 

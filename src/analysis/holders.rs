@@ -240,7 +240,7 @@ impl<'s> StackClassifier<'s> {
         self.line(stack, &self.roles(stack))
     }
 
-    /// The same for memory at either level; stacks without frames are told apart by why.
+    /// The same for memory at either level; stacks without frames are listed by the reason.
     pub fn holder_key(&self, stack: StackId, level: Level) -> impl Hash + Eq + use<'s> {
         let empty = self.symbols.indexes(stack).is_empty();
         let why = empty.then(|| self.symbols.why_empty(stack));

@@ -154,7 +154,7 @@ impl PhaseObserver<'_> {
                 let sums = self.phases[open.phase].devices.entry(live.device).or_default();
                 sums.freed_bytes = sums.freed_bytes.saturating_add(bytes);
             }
-            // Whoever frees it: it was allocated in this range.
+            // Counts whichever thread frees it: it was allocated in this range.
             if is_of(open, live.thread)
                 && live.time_ns >= open.began_ns
                 && let Some(kept) = open.kept.get_mut(&live.device)

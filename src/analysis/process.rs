@@ -68,7 +68,7 @@ pub struct Ending {
     pub ended_ns: Option<u64>,
     /// Recording stopped before the process did.
     pub stopped: Option<Stop>,
-    /// What the recorder said last that it cost.
+    /// What the recorder cost, by its last record of it.
     pub recorder_cost: Option<RecorderCost>,
     /// Time of the last event.
     pub last_ns: u64,

@@ -9,7 +9,6 @@ use libloading::Library;
 
 type CUresult = c_int;
 pub type DevicePointer = u64;
-pub type StreamHandle = *mut c_void;
 pub type ContextHandle = *mut c_void;
 
 pub const OUT_OF_MEMORY: CUresult = 2;
@@ -69,13 +68,15 @@ fn result_name(result: CUresult) -> Option<&'static str> {
 
 /// Declares the functions that we call: a field each, found by name.
 macro_rules! functions {
-    ($($field:ident = $symbol:literal ( $($arg:ty),* );)*) => {
-        struct Functions { $($field: unsafe extern "C" fn($($arg),*) -> CUresult,)* }
+    ($($field:ident = $symbol:literal $unsafe:tt ( $($arg:ty),* );)*) => {
+        struct Functions { $($field: function!($unsafe $($arg),*),)* }
 
         impl Functions {
             /// # Safety
             /// The library is libcuda, or one that declares these functions as it does.
             unsafe fn find(library: &Library) -> Result<Functions, Error> {
+                // SAFETY: these are the types that libcuda documents. The safe ones check every number,
+                // and write only where references lead.
                 unsafe {
                     Ok(Functions {
                         $($field: *library.get($symbol.as_bytes()).map_err(Error::NotFound)?,)*
@@ -96,24 +97,35 @@ macro_rules! functions {
     };
 }
 
-functions! {
-    init = "cuInit" (c_uint);
-    version = "cuDriverGetVersion" (*mut c_int);
-    count = "cuDeviceGetCount" (*mut c_int);
-    device = "cuDeviceGet" (*mut c_int, c_int);
-    name = "cuDeviceGetName" (*mut c_char, c_int, c_int);
-    uuid = "cuDeviceGetUuid_v2" (*mut [u8; 16], c_int);
-    total = "cuDeviceTotalMem_v2" (*mut usize, c_int);
-    retain = "cuDevicePrimaryCtxRetain" (*mut ContextHandle, c_int);
-    release = "cuDevicePrimaryCtxRelease_v2" (c_int);
-    set_current = "cuCtxSetCurrent" (ContextHandle);
-    info = "cuMemGetInfo_v2" (*mut usize, *mut usize);
-    alloc = "cuMemAlloc_v2" (*mut DevicePointer, usize);
-    free = "cuMemFree_v2" (DevicePointer);
-    alloc_async = "cuMemAllocAsync" (*mut DevicePointer, usize, StreamHandle);
-    free_async = "cuMemFreeAsync" (DevicePointer, StreamHandle);
-    stream_wait = "cuStreamSynchronize" (StreamHandle);
+macro_rules! function {
+    (safe $($arg:ty),*) => { extern "C" fn($($arg),*) -> CUresult };
+    (unsafe $($arg:ty),*) => { unsafe extern "C" fn($($arg),*) -> CUresult };
 }
+
+functions! {
+    init = "cuInit" safe (c_uint);
+    version = "cuDriverGetVersion" safe (&mut c_int);
+    count = "cuDeviceGetCount" safe (&mut c_int);
+    device = "cuDeviceGet" safe (&mut c_int, c_int);
+    name = "cuDeviceGetName" unsafe (*mut c_char, c_int, c_int);
+    uuid = "cuDeviceGetUuid_v2" safe (&mut [u8; 16], c_int);
+    total = "cuDeviceTotalMem_v2" safe (&mut usize, c_int);
+    retain = "cuDevicePrimaryCtxRetain" safe (&mut ContextHandle, c_int);
+    release = "cuDevicePrimaryCtxRelease_v2" safe (c_int);
+    set_current = "cuCtxSetCurrent" unsafe (ContextHandle);
+    info = "cuMemGetInfo_v2" safe (&mut usize, &mut usize);
+    alloc = "cuMemAlloc_v2" safe (&mut DevicePointer, usize);
+    free = "cuMemFree_v2" safe (DevicePointer);
+    alloc_async = "cuMemAllocAsync" safe (&mut DevicePointer, usize, DefaultStream);
+    free_async = "cuMemFreeAsync" safe (DevicePointer, DefaultStream);
+    stream_wait = "cuStreamSynchronize" safe (DefaultStream);
+}
+
+/// The only stream that is used: null.
+#[repr(transparent)]
+struct DefaultStream(usize);
+
+const DEFAULT_STREAM: DefaultStream = DefaultStream(0);
 
 pub struct Driver {
     functions: Functions,
@@ -137,8 +149,7 @@ impl Driver {
         // SAFETY: the name says that it is the driver.
         let functions = unsafe { Functions::find(&library)? };
         let driver = Driver { functions, _library: library };
-        // SAFETY: plain call.
-        driver.check(Name::init, unsafe { (driver.functions.init)(0) })?;
+        driver.check(Name::init, (driver.functions.init)(0))?;
         Ok(driver)
     }
 
@@ -152,89 +163,77 @@ impl Driver {
     /// 13000 is CUDA 13.0.
     pub fn version(&self) -> Result<u32, Error> {
         let mut version = 0;
-        // SAFETY: the driver writes one int.
-        self.check(Name::version, unsafe { (self.functions.version)(&mut version) })?;
+        self.check(Name::version, (self.functions.version)(&mut version))?;
         Ok(version as u32)
     }
 
     pub fn devices(&self) -> Result<Vec<GpuDevice>, Error> {
         let mut count = 0;
-        // SAFETY: the driver writes one int.
-        self.check(Name::count, unsafe { (self.functions.count)(&mut count) })?;
+        self.check(Name::count, (self.functions.count)(&mut count))?;
         (0..count).map(|ordinal| self.describe(ordinal)).collect()
     }
 
     fn describe(&self, ordinal: c_int) -> Result<GpuDevice, Error> {
-        let (mut device, mut name, mut uuid, mut total) = (0, [0 as c_char; 128], [0; 16], 0);
+        let (mut device, mut name, mut uuid, mut total) = (0, [0u8; 128], [0; 16], 0);
         let room = name.len() as c_int - 1;
-        // SAFETY: each call writes what its pointer has room for; the name keeps its last NUL.
-        unsafe {
-            self.check(Name::device, (self.functions.device)(&mut device, ordinal))?;
-            self.check(Name::name, (self.functions.name)(name.as_mut_ptr(), room, device))?;
-            self.check(Name::uuid, (self.functions.uuid)(&mut uuid, device))?;
-            self.check(Name::total, (self.functions.total)(&mut total, device))?;
-            Ok(GpuDevice {
-                ordinal: ordinal as u32,
-                name: CStr::from_ptr(name.as_ptr()).to_string_lossy().into_owned(),
-                uuid,
-                total_bytes: total as u64,
-            })
-        }
+        self.check(Name::device, (self.functions.device)(&mut device, ordinal))?;
+        // SAFETY: there is room for so many bytes.
+        let named = unsafe { (self.functions.name)(name.as_mut_ptr().cast(), room, device) };
+        self.check(Name::name, named)?;
+        self.check(Name::uuid, (self.functions.uuid)(&mut uuid, device))?;
+        self.check(Name::total, (self.functions.total)(&mut total, device))?;
+        let name = CStr::from_bytes_until_nul(&name).unwrap_or_default();
+        Ok(GpuDevice {
+            ordinal: ordinal as u32,
+            name: name.to_string_lossy().into_owned(),
+            uuid,
+            total_bytes: total as u64,
+        })
     }
 
     /// Makes the first device's primary context current, until [`Driver::leave`].
     pub fn enter(&self) -> Result<(), Error> {
         let mut context = std::ptr::null_mut();
-        // SAFETY: the driver writes one handle, which is then used as it is.
-        unsafe {
-            self.check(Name::retain, (self.functions.retain)(&mut context, 0))?;
-            self.check(Name::set_current, (self.functions.set_current)(context))
-        }
+        self.check(Name::retain, (self.functions.retain)(&mut context, 0))?;
+        // SAFETY: the handle that the driver has just given.
+        self.check(Name::set_current, unsafe { (self.functions.set_current)(context) })
     }
 
     pub fn leave(&self) -> Result<(), Error> {
-        // SAFETY: plain call.
-        self.check(Name::release, unsafe { (self.functions.release)(0) })
+        self.check(Name::release, (self.functions.release)(0))
     }
 
     /// Free and total bytes, of the current context's device.
     pub fn memory(&self) -> Result<(u64, u64), Error> {
         let (mut free, mut total) = (0, 0);
-        // SAFETY: the driver writes two sizes.
-        self.check(Name::info, unsafe { (self.functions.info)(&mut free, &mut total) })?;
+        self.check(Name::info, (self.functions.info)(&mut free, &mut total))?;
         Ok((free as u64, total as u64))
     }
 
     pub fn alloc(&self, bytes: u64) -> Result<DevicePointer, Error> {
         let mut pointer = 0;
-        // SAFETY: the driver writes one pointer.
-        let result = unsafe { (self.functions.alloc)(&mut pointer, bytes as usize) };
+        let result = (self.functions.alloc)(&mut pointer, bytes as usize);
         self.check(Name::alloc, result).map(|()| pointer)
     }
 
     pub fn free(&self, pointer: DevicePointer) -> Result<(), Error> {
-        // SAFETY: a bad pointer is an error of the driver's.
-        self.check(Name::free, unsafe { (self.functions.free)(pointer) })
+        self.check(Name::free, (self.functions.free)(pointer))
     }
 
     /// From the device's default pool, on the default stream.
     pub fn alloc_async(&self, bytes: u64) -> Result<DevicePointer, Error> {
         let mut pointer = 0;
-        let stream = std::ptr::null_mut();
-        // SAFETY: the driver writes one pointer; a null stream is the default one.
-        let result = unsafe { (self.functions.alloc_async)(&mut pointer, bytes as usize, stream) };
+        let result = (self.functions.alloc_async)(&mut pointer, bytes as usize, DEFAULT_STREAM);
         self.check(Name::alloc_async, result).map(|()| pointer)
     }
 
     pub fn free_async(&self, pointer: DevicePointer) -> Result<(), Error> {
-        // SAFETY: as `free`.
-        let result = unsafe { (self.functions.free_async)(pointer, std::ptr::null_mut()) };
+        let result = (self.functions.free_async)(pointer, DEFAULT_STREAM);
         self.check(Name::free_async, result)
     }
 
     pub fn wait(&self) -> Result<(), Error> {
-        // SAFETY: a null stream is the default one.
-        let result = unsafe { (self.functions.stream_wait)(std::ptr::null_mut()) };
+        let result = (self.functions.stream_wait)(DEFAULT_STREAM);
         self.check(Name::stream_wait, result)
     }
 }

@@ -48,7 +48,7 @@ pub(super) fn read(text: &str) -> Result<History, ImportProblem> {
         |entry: &HistoryEntry| matches!(entry.action, Action::SegmentAlloc | Action::SegmentMap);
     if !device.entries.iter().any(tells_segments) {
         history.caveats.push(
-            "the file names no segments: what was reserved is not known, only what would be".into(),
+            "the file has no segments: what the program reserved is unknown, only the replay shows reserved bytes".into(),
         );
     }
     history.devices.push(device);

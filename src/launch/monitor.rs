@@ -158,7 +158,8 @@ fn is_cudart(name: &str) -> bool {
     name.starts_with("libcudart.so") || name.starts_with("libcudart-")
 }
 
-/// A fork that has not exec'ed yet can have an unreadable or empty environment: ask again later.
+/// Whether this may be a forked child that has not called exec yet. Its environment reads as empty, and
+/// is to be read again later.
 fn is_transient_child(stat: &Stat) -> bool {
     std::fs::read(format!("/proc/{}/environ", stat.process.pid)).is_ok_and(|env| env.is_empty())
 }

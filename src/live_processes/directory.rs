@@ -260,9 +260,10 @@ impl PageFile {
 fn open_at(directory: i32, path: &Path, flags: i32) -> io::Result<File> {
     let name = CString::new(path.as_os_str().as_bytes())?;
     let flags = flags | libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
-    // SAFETY: a C string, and a descriptor that is ours at once.
+    // SAFETY: a C string.
     match unsafe { libc::openat(directory, name.as_ptr(), flags) } {
         -1 => Err(io::Error::last_os_error()),
+        // SAFETY: just opened, and nobody else has it.
         descriptor => Ok(unsafe { File::from_raw_fd(descriptor) }),
     }
 }

@@ -6,6 +6,7 @@ use vramtrace_format::group::{
 use vramtrace_format::member::Member;
 
 use super::directory::PageFile;
+use super::process::user;
 use super::{PageDirectory, PageProblem, segment};
 
 pub struct Group {
@@ -63,11 +64,6 @@ pub fn remove(name: &str) {
     if PageDirectory::open(&path, user()).is_ok() {
         let _ = std::fs::remove_dir_all(path.join(format!("group.{name}")));
     }
-}
-
-fn user() -> u32 {
-    // SAFETY: always succeeds.
-    unsafe { libc::geteuid() }
 }
 
 impl Group {

@@ -69,8 +69,9 @@ fn is_young(pid: u32) -> bool {
     started.is_ok_and(|at| at.elapsed().is_ok_and(|age| age < Duration::from_secs(1)))
 }
 
-fn user() -> u32 {
-    // SAFETY: always succeeds.
+/// The effective user.
+pub fn user() -> u32 {
+    // SAFETY: has no arguments and always succeeds.
     unsafe { libc::geteuid() }
 }
 

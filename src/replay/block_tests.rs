@@ -173,7 +173,7 @@ fn a_checkpoint_tells_blocks_in_any_order() {
     let state = read(&t).state;
     let cache = sums(&state);
     assert_eq!((cache.allocated, cache.outside), (MIB, 0));
-    assert_eq!(cache.reserved, 42 * MIB, "with the page of which no block was told");
+    assert_eq!(cache.reserved, 42 * MIB, "with the page of which no block was reported");
     assert_eq!((cache.allocations, cache.frees), (7, 6));
     assert_eq!(cache.peak_reserved.bytes, 42 * MIB);
 }

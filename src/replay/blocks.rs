@@ -194,6 +194,8 @@ impl Replay {
         }
     }
 
+    /// A block's requested bytes become known; or, once it is freed, it waits for other streams and is
+    /// reusable afterwards.
     pub(super) fn change_block(
         &mut self,
         at: &Stamped,

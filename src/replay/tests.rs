@@ -498,7 +498,7 @@ fn every_cut_and_many_flips_are_read_without_a_panic() {
         flipped[at] ^= 1 << (random() % 8);
         let reading = read_bytes(&flipped, Until::End);
         assert!(reading.state.events <= events);
-        assert!(!reading.damage.ranges.is_empty(), "a flip at {at} is told");
+        assert!(!reading.damage.ranges.is_empty(), "a flip at {at} is reported");
     }
 }
 

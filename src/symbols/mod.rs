@@ -305,7 +305,7 @@ impl<'s> Namer<'s> {
             return *known;
         }
         let frame = match self.definitions.stacks().code(at.code) {
-            // Whoever took the stack has named it.
+            // The tool that took the stack has named it.
             Some(code) if code.minor == Definition::NAMED_NATIVE => Frame {
                 language: Language::Native,
                 function: Arc::clone(&code.name),

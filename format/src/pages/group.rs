@@ -73,7 +73,8 @@ pub struct GroupDevice {
 }
 
 impl<'m> GroupPage<'m> {
-    /// A page, which may be fresh (all zeros).
+    /// Opens a page for the processes of a pid namespace. A fresh page (all zeros) gets the magic number and
+    /// this namespace.
     pub fn open(
         words: &'m [AtomicU64; GROUP_WORDS],
         namespace: u64,

@@ -125,6 +125,6 @@ mod tests {
         assert!(!name(dead, HERE, None).is_stale(Namespaces::default(), |_| true), "not known");
         assert!(!name(dead, Namespaces::default(), None).is_stale(HERE, |_| true), "not known");
         let earlier = PageName { pid: dead, start_ticks: 1, place: Place::File };
-        assert!(!earlier.is_stale(HERE, |_| true), "whose pid that is is not said");
+        assert!(!earlier.is_stale(HERE, |_| true), "it does not say whose pid that is");
     }
 }

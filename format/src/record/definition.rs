@@ -64,7 +64,7 @@ pub enum Definition {
     },
     /// A program or library in memory. Its addresses are `start..end`; an address of the file is
     /// the address in memory less `base`. What was loaded later over the same addresses has a
-    /// definition of its own behind this one: a stack's addresses are those of the modules that
+    /// separate definition behind this one: a stack's addresses are those of the modules that
     /// are defined before the stack.
     Module {
         id: u32,

@@ -13,7 +13,7 @@
 //! | `ticks` | the next word: a time in whole ticks |
 //! | `word_added` | the next word; 0 where an older writer has none |
 //! | `high_added`, then `low` | the halves of the next word; 0 where an older writer has none |
-//! | `inner` | wherever the fields of its own type stand |
+//! | `inner` | where the fields of its type stand |
 //! | `inner_if` | the same, at the end; `None` where the record ends before them |
 
 use super::scalar::Scalar;

@@ -25,7 +25,7 @@ pub fn by_address(
     groups.len().min(joins.len())
 }
 
-/// Up to 3.10: each Python frame has a loop of its own. `cut`: outer frames are missing, native
+/// Up to 3.10: each Python frame has its own loop. `cut`: outer frames are missing, native
 /// ones, Python's.
 pub fn by_loop(
     native: &[native::Frame],

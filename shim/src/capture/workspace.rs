@@ -65,7 +65,7 @@ pub struct Workspaces {
     shared: [AtomicPtr<Place>; SHARED],
 }
 
-// SAFETY: a place is used by whoever has set its flag; a thread's own place by that thread alone.
+// SAFETY: a place is used by the thread that has set its flag; a thread's own place by that thread alone.
 unsafe impl Send for Workspaces {}
 // SAFETY: as above.
 unsafe impl Sync for Workspaces {}
@@ -113,7 +113,7 @@ impl Workspaces {
         }
         (first..first + SHARED).find_map(|at| {
             let place = get(&self.shared[at % SHARED])?;
-            // Lazily: a guard made in vain would clear the flag of whoever has it.
+            // Lazily: a guard made in vain would clear another thread's flag.
             #[allow(clippy::unnecessary_lazy_evaluations)]
             (!place.busy.swap(true, Ordering::Acquire)).then(|| Taken { place })
         })

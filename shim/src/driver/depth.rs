@@ -123,7 +123,7 @@ impl Outermost {
             return false;
         }
         match stack_pages::signal_stack() {
-            // A handler runs on a stack of its own, above a call that waits below.
+            // A handler runs on another stack, above a call that waits below.
             Some(stack) if stack.contains(&sp) => stack.contains(&at) && at < sp,
             // The handler in which the call was made has been left.
             Some(stack) if stack.contains(&at) => true,
@@ -191,7 +191,7 @@ mod tests {
         assert!(enter().is_some());
     }
 
-    /// In a frame of its own; its guard is never dropped, as after a longjmp.
+    /// In a separate frame; its guard is never dropped, as after a longjmp.
     #[inline(never)]
     fn leave_a_guard(deep: usize) -> usize {
         let room = [0u8; 512];
@@ -232,6 +232,8 @@ mod tests {
         guard.settle();
         // As large as a test's stack and above it, as a mapping of the main thread's would be.
         let mut stack = vec![0u8; 64 << 10];
+        // SAFETY: the stack outlives its use, which ends before this block; the handler only looks at
+        // this thread's depth.
         unsafe {
             let new = libc::stack_t {
                 ss_sp: stack.as_mut_ptr().cast(),

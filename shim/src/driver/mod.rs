@@ -8,5 +8,6 @@ pub mod depth;
 pub mod functions;
 pub mod nvml;
 pub mod nvml_thread;
+pub mod param;
 pub mod pointers;
 pub mod table;

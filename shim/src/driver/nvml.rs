@@ -30,7 +30,7 @@ enum Processes {
     V1(List<NvmlProcessInfo_v1>),
 }
 
-/// Each question is asked on a thread of its own: see [`crate::driver::nvml_thread`].
+/// Each question is asked on a separate thread: see [`crate::driver::nvml_thread`].
 pub struct Nvml(Functions);
 
 #[derive(Clone, Copy)]
@@ -153,7 +153,7 @@ impl Functions {
 
     fn name(&self, device: NvmlDevice) -> Option<Vec<u8>> {
         let mut text = [0u8; 96];
-        // SAFETY: room as told; the library ends the text with NUL.
+        // SAFETY: room as stated; the library ends the text with NUL.
         let result = unsafe { self.uuid?(device, text.as_mut_ptr().cast(), text.len() as u32) };
         let end = text.iter().position(|byte| *byte == 0)?;
         #[allow(clippy::disallowed_methods)] // 96 bytes at most

@@ -8,7 +8,7 @@
 //! waits, until NVML has answered after all.
 //!
 //! The thread is made in cuInit and nowhere else: making one takes locks of the C library and calls
-//! malloc, and the driver makes threads of its own there. A forked child has none until its own
+//! malloc, and the driver makes its own threads there. A forked child has none until its own
 //! cuInit: before, nobody is asked in it. The thread takes no signal, and runs nothing of the program's. It does not
 //! keep the process alive: where it is the last one it ends too.
 
@@ -35,9 +35,9 @@ const SPINS: u32 = 400;
 
 type Question = Box<dyn FnOnce() + Send>;
 
-/// Where a question is laid down. A forked child has a desk and a thread of its own.
+/// Where a question is put down. A forked child has its own desk and thread.
 struct Desk {
-    process: libc::pid_t,
+    process: u32,
     /// FREE, TAKEN or ASKED.
     state: AtomicU32,
     question: UnsafeCell<Option<Question>>,
@@ -175,8 +175,7 @@ impl Desk {
 
 /// This process's desk, with its thread.
 fn desk() -> Option<&'static Desk> {
-    // SAFETY: asks the kernel.
-    let process = unsafe { libc::getpid() };
+    let process = std::process::id();
     // SAFETY: never freed.
     unsafe { DESK.load(Ordering::Acquire).as_ref() }.filter(|desk| desk.process == process)
 }
@@ -189,14 +188,13 @@ pub fn is_there() -> bool {
 /// Has the thread made, where this process has none: in cuInit.
 pub fn open() {
     if !is_there() {
-        // SAFETY: asks the kernel.
-        let process = unsafe { libc::getpid() };
+        let process = std::process::id();
         open_desk(DESK.load(Ordering::Acquire), process);
     }
 }
 
 #[cold]
-fn open_desk(known: *mut Desk, process: libc::pid_t) {
+fn open_desk(known: *mut Desk, process: u32) {
     let fresh = Box::into_raw(Box::new(Desk {
         process,
         state: AtomicU32::new(FREE),
@@ -268,16 +266,8 @@ mod tests {
     fn an_answer_that_does_not_come_is_not_waited_for_twice() {
         open();
         assert_eq!(ask(PATIENCE, || 7), Some(7));
-        // SAFETY: the child does nothing but ask.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            let nobody = !is_there() && ask(PATIENCE, || 7).is_none();
-            unsafe { libc::_exit(i32::from(!nobody)) };
-        }
-        let mut status = 0;
-        // SAFETY: our own child.
-        unsafe { libc::waitpid(child, &mut status, 0) };
-        assert_eq!(status, 0, "a child asks nobody, and makes no thread");
+        let ended = testkit::in_child(|| !is_there() && ask(PATIENCE, || 7).is_none());
+        assert_eq!(ended, Ok(true), "a child asks nobody, and makes no thread");
         let (gate, closed) = (Arc::new(AtomicU32::new(0)), Duration::from_millis(20));
         let inner = Arc::clone(&gate);
         let hangs = move || {

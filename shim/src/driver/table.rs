@@ -25,28 +25,28 @@ macro_rules! table {
         $with! {
             "A. Takes device memory"
             Create in Cuda {
-                cuMemAlloc_v2 3020 (dptr: *mut u64, bytesize: usize) => alloc::mem_alloc;
-                cuMemAlloc 2000 (dptr: *mut u32, bytesize: u32) => alloc::mem_alloc_v1;
-                cuMemAllocPitch_v2 3020 (dptr: *mut u64, pitch: *mut usize, width: usize, height: usize, element: u32) => alloc::mem_alloc_pitch;
-                cuMemAllocPitch 2000 (dptr: *mut u32, pitch: *mut u32, width: u32, height: u32, element: u32) => alloc::mem_alloc_pitch_v1;
-                cuMemAllocManaged 6000 (dptr: *mut u64, bytesize: usize, flags: u32) => alloc::mem_alloc_managed;
-                cuMemAllocAsync 11020 (dptr: *mut u64, bytesize: usize, stream: Stream) => ordered::alloc_async;
-                cuMemAllocAsync_ptsz 11020 (dptr: *mut u64, bytesize: usize, stream: Stream) => ordered::alloc_async;
-                cuMemAllocFromPoolAsync 11020 (dptr: *mut u64, bytesize: usize, pool: Pool, stream: Stream) => ordered::alloc_from_pool_async;
-                cuMemAllocFromPoolAsync_ptsz 11020 (dptr: *mut u64, bytesize: usize, pool: Pool, stream: Stream) => ordered::alloc_from_pool_async;
-                cuMemCreate 10020 (handle: *mut u64, size: usize, prop: *const CUmemAllocationProp, flags: u64) => vmm::create;
-                cuArrayCreate_v2 3020 (array: *mut Array, descriptor: *const CUDA_ARRAY_DESCRIPTOR) => array::create_2d;
-                cuArrayCreate 2000 (array: *mut Array, descriptor: *const CUDA_ARRAY_DESCRIPTOR_v1) => array::create_2d_v1;
-                cuArray3DCreate_v2 3020 (array: *mut Array, descriptor: *const CUDA_ARRAY3D_DESCRIPTOR) => array::create_3d;
-                cuArray3DCreate 2000 (array: *mut Array, descriptor: *const CUDA_ARRAY3D_DESCRIPTOR_v1) => array::create_3d_v1;
-                cuMipmappedArrayCreate 5000 (array: *mut MArray, descriptor: *const CUDA_ARRAY3D_DESCRIPTOR, levels: u32) => array::create_mipmapped;
-                cuMulticastCreate 12010 (handle: *mut u64, prop: *const CUmulticastObjectProp) => multicast::create;
+                cuMemAlloc_v2 3020 (dptr: Out<u64>, bytesize: usize) => alloc::mem_alloc;
+                cuMemAlloc 2000 (dptr: Out<u32>, bytesize: u32) => alloc::mem_alloc_v1;
+                cuMemAllocPitch_v2 3020 (dptr: Out<u64>, pitch: Out<usize>, width: usize, height: usize, element: u32) => alloc::mem_alloc_pitch;
+                cuMemAllocPitch 2000 (dptr: Out<u32>, pitch: Out<u32>, width: u32, height: u32, element: u32) => alloc::mem_alloc_pitch_v1;
+                cuMemAllocManaged 6000 (dptr: Out<u64>, bytesize: usize, flags: u32) => alloc::mem_alloc_managed;
+                cuMemAllocAsync 11020 (dptr: Out<u64>, bytesize: usize, stream: Stream) => ordered::alloc_async;
+                cuMemAllocAsync_ptsz 11020 (dptr: Out<u64>, bytesize: usize, stream: Stream) => ordered::alloc_async;
+                cuMemAllocFromPoolAsync 11020 (dptr: Out<u64>, bytesize: usize, pool: Pool, stream: Stream) => ordered::alloc_from_pool_async;
+                cuMemAllocFromPoolAsync_ptsz 11020 (dptr: Out<u64>, bytesize: usize, pool: Pool, stream: Stream) => ordered::alloc_from_pool_async;
+                cuMemCreate 10020 (handle: Out<u64>, size: usize, prop: In<CUmemAllocationProp>, flags: u64) => vmm::create;
+                cuArrayCreate_v2 3020 (array: Out<Array>, descriptor: In<CUDA_ARRAY_DESCRIPTOR>) => array::create_2d;
+                cuArrayCreate 2000 (array: Out<Array>, descriptor: In<CUDA_ARRAY_DESCRIPTOR_v1>) => array::create_2d_v1;
+                cuArray3DCreate_v2 3020 (array: Out<Array>, descriptor: In<CUDA_ARRAY3D_DESCRIPTOR>) => array::create_3d;
+                cuArray3DCreate 2000 (array: Out<Array>, descriptor: In<CUDA_ARRAY3D_DESCRIPTOR_v1>) => array::create_3d_v1;
+                cuMipmappedArrayCreate 5000 (array: Out<MArray>, descriptor: In<CUDA_ARRAY3D_DESCRIPTOR>, levels: u32) => array::create_mipmapped;
+                cuMulticastCreate 12010 (handle: Out<u64>, prop: In<CUmulticastObjectProp>) => multicast::create;
             }
             "B. Pins host memory"
             Host in Cuda {
-                cuMemAllocHost_v2 3020 (pp: *mut *mut c_void, bytesize: usize) => host::alloc_host;
-                cuMemAllocHost 2000 (pp: *mut *mut c_void, bytesize: u32) => host::alloc_host_v1;
-                cuMemHostAlloc 2020 (pp: *mut *mut c_void, bytesize: usize, flags: u32) => host::host_alloc;
+                cuMemAllocHost_v2 3020 (pp: Out<*mut c_void>, bytesize: usize) => host::alloc_host;
+                cuMemAllocHost 2000 (pp: Out<*mut c_void>, bytesize: u32) => host::alloc_host_v1;
+                cuMemHostAlloc 2020 (pp: Out<*mut c_void>, bytesize: usize, flags: u32) => host::host_alloc;
                 cuMemHostRegister_v2 6050 (p: *mut c_void, bytesize: usize, flags: u32) => host::host_register;
                 cuMemHostRegister 4000 (p: *mut c_void, bytesize: usize, flags: u32) => host::host_register;
                 cuMemFreeHost 2000 (p: *mut c_void) => host::free_host;
@@ -65,12 +65,12 @@ macro_rules! table {
             }
             "D. Virtual memory"
             Virtual in Cuda {
-                cuMemAddressReserve 10020 (ptr: *mut u64, size: usize, alignment: usize, addr: u64, flags: u64) => reserve::address_reserve;
+                cuMemAddressReserve 10020 (ptr: Out<u64>, size: usize, alignment: usize, addr: u64, flags: u64) => reserve::address_reserve;
                 cuMemAddressFree 10020 (ptr: u64, size: usize) => reserve::address_free;
                 cuMemMap 10020 (ptr: u64, size: usize, offset: usize, handle: u64, flags: u64) => vmm::map;
-                cuMemMapArrayAsync 11010 (list: *mut CUarrayMapInfo, count: u32, stream: Stream) => sparse::map_array_async;
-                cuMemMapArrayAsync_ptsz 11010 (list: *mut CUarrayMapInfo, count: u32, stream: Stream) => sparse::map_array_async;
-                cuMemRetainAllocationHandle 11000 (handle: *mut u64, addr: *mut c_void) => vmm::retain;
+                cuMemMapArrayAsync 11010 (list: In<CUarrayMapInfo>, count: u32, stream: Stream) => sparse::map_array_async;
+                cuMemMapArrayAsync_ptsz 11010 (list: In<CUarrayMapInfo>, count: u32, stream: Stream) => sparse::map_array_async;
+                cuMemRetainAllocationHandle 11000 (handle: Out<u64>, addr: *mut c_void) => vmm::retain;
                 cuMemGetAllocationGranularity 10020 (granularity: *mut usize, prop: *const CUmemAllocationProp, option: CUmemAllocationGranularity_flags) => pass;
                 cuMemGetAllocationPropertiesFromHandle 10020 (prop: *mut CUmemAllocationProp, handle: u64) => pass;
                 cuMulticastBindMem 12010 (mc: u64, mc_offset: usize, handle: u64, offset: usize, size: usize, flags: u64) => multicast::bind_mem;
@@ -81,54 +81,54 @@ macro_rules! table {
             }
             "E. Imports and exports"
             Share in Cuda {
-                cuIpcGetMemHandle 4010 (handle: *mut CUipcMemHandle, dptr: u64) => ipc::share;
-                cuIpcOpenMemHandle_v2 11000 (dptr: *mut u64, handle: CUipcMemHandle, flags: u32) => ipc::open;
-                cuIpcOpenMemHandle 4010 (dptr: *mut u64, handle: CUipcMemHandle, flags: u32) => ipc::open;
+                cuIpcGetMemHandle 4010 (handle: Out<CUipcMemHandle>, dptr: u64) => ipc::share;
+                cuIpcOpenMemHandle_v2 11000 (dptr: Out<u64>, handle: CUipcMemHandle, flags: u32) => ipc::open;
+                cuIpcOpenMemHandle 4010 (dptr: Out<u64>, handle: CUipcMemHandle, flags: u32) => ipc::open;
                 cuIpcCloseMemHandle 4010 (dptr: u64) => ipc::close;
                 cuMemExportToShareableHandle 10020 (shareable: *mut c_void, handle: u64, kind: CUmemAllocationHandleType, flags: u64) => pass;
-                cuMemImportFromShareableHandle 10020 (handle: *mut u64, os_handle: *mut c_void, kind: CUmemAllocationHandleType) => vmm::import;
+                cuMemImportFromShareableHandle 10020 (handle: Out<u64>, os_handle: *mut c_void, kind: CUmemAllocationHandleType) => vmm::import;
                 cuMemPoolExportToShareableHandle 11020 (shareable: *mut c_void, pool: Pool, kind: CUmemAllocationHandleType, flags: u64) => pass;
                 cuMemPoolImportFromShareableHandle 11020 (pool: *mut Pool, handle: *mut c_void, kind: CUmemAllocationHandleType, flags: u64) => pass;
                 cuMemPoolExportPointer 11020 (data: *mut CUmemPoolPtrExportData, ptr: u64) => pass;
-                cuMemPoolImportPointer 11020 (ptr: *mut u64, pool: Pool, data: *mut CUmemPoolPtrExportData) => ipc::pool_import_pointer;
+                cuMemPoolImportPointer 11020 (ptr: Out<u64>, pool: Pool, data: Out<CUmemPoolPtrExportData>) => ipc::pool_import_pointer;
                 cuImportExternalMemory 10000 (memory: *mut ExtMem, descriptor: *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC) => pass;
-                cuExternalMemoryGetMappedBuffer 10000 (dptr: *mut u64, memory: ExtMem, descriptor: *const CUDA_EXTERNAL_MEMORY_BUFFER_DESC) => ipc::external_buffer;
-                cuExternalMemoryGetMappedMipmappedArray 10000 (array: *mut MArray, memory: ExtMem, descriptor: *const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC) => ipc::external_mipmap;
+                cuExternalMemoryGetMappedBuffer 10000 (dptr: Out<u64>, memory: ExtMem, descriptor: In<CUDA_EXTERNAL_MEMORY_BUFFER_DESC>) => ipc::external_buffer;
+                cuExternalMemoryGetMappedMipmappedArray 10000 (array: Out<MArray>, memory: ExtMem, descriptor: In<CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC>) => ipc::external_mipmap;
                 cuDestroyExternalMemory 10000 (memory: ExtMem) => pass;
                 cuGraphicsMapResources 3000 (count: u32, resources: *mut GfxRes, stream: Stream) => pass;
                 cuGraphicsMapResources_ptsz 7000 (count: u32, resources: *mut GfxRes, stream: Stream) => pass;
-                cuGraphicsUnmapResources 3000 (count: u32, resources: *mut GfxRes, stream: Stream) => graphics::unmap;
-                cuGraphicsUnmapResources_ptsz 7000 (count: u32, resources: *mut GfxRes, stream: Stream) => graphics::unmap;
-                cuGraphicsResourceGetMappedPointer_v2 3020 (dptr: *mut u64, size: *mut usize, resource: GfxRes) => graphics::pointer;
+                cuGraphicsUnmapResources 3000 (count: u32, resources: In<GfxRes>, stream: Stream) => graphics::unmap;
+                cuGraphicsUnmapResources_ptsz 7000 (count: u32, resources: In<GfxRes>, stream: Stream) => graphics::unmap;
+                cuGraphicsResourceGetMappedPointer_v2 3020 (dptr: Out<u64>, size: Out<usize>, resource: GfxRes) => graphics::pointer;
                 cuGraphicsUnregisterResource 3000 (resource: GfxRes) => graphics::unregister;
                 cuMemGetHandleForAddressRange 11070 (handle: *mut c_void, dptr: u64, size: usize, kind: CUmemRangeHandleType, flags: u64) => pass;
             }
             "F. Pools"
             Pools in Cuda {
-                cuMemPoolCreate 11020 (pool: *mut Pool, props: *const CUmemPoolProps) => pool::create;
+                cuMemPoolCreate 11020 (pool: Out<Pool>, props: In<CUmemPoolProps>) => pool::create;
                 cuMemPoolDestroy 11020 (pool: Pool) => pool::destroy;
                 cuMemPoolTrimTo 11020 (pool: Pool, keep: usize) => pool::trim;
                 cuMemPoolSetAttribute 11020 (pool: Pool, attribute: CUmemPool_attribute, value: *mut c_void) => pool::set_attribute;
                 cuMemPoolGetAttribute 11020 (pool: Pool, attribute: CUmemPool_attribute, value: *mut c_void) => pass;
-                cuDeviceGetDefaultMemPool 11020 (pool: *mut Pool, dev: i32) => pool::get_of_device;
-                cuDeviceGetMemPool 11020 (pool: *mut Pool, dev: i32) => pool::get_of_device;
+                cuDeviceGetDefaultMemPool 11020 (pool: Out<Pool>, dev: i32) => pool::get_of_device;
+                cuDeviceGetMemPool 11020 (pool: Out<Pool>, dev: i32) => pool::get_of_device;
                 cuDeviceSetMemPool 11020 (dev: i32, pool: Pool) => pool::set_of_device;
-                cuMemGetDefaultMemPool 13000 (pool: *mut Pool, location: *mut CUmemLocation, kind: CUmemAllocationType) => pool::get_of_location;
-                cuMemGetMemPool 13000 (pool: *mut Pool, location: *mut CUmemLocation, kind: CUmemAllocationType) => pool::get_of_location;
-                cuMemSetMemPool 13000 (location: *mut CUmemLocation, kind: CUmemAllocationType, pool: Pool) => pool::set_of_location;
+                cuMemGetDefaultMemPool 13000 (pool: Out<Pool>, location: In<CUmemLocation>, kind: CUmemAllocationType) => pool::get_of_location;
+                cuMemGetMemPool 13000 (pool: Out<Pool>, location: In<CUmemLocation>, kind: CUmemAllocationType) => pool::get_of_location;
+                cuMemSetMemPool 13000 (location: In<CUmemLocation>, kind: CUmemAllocationType, pool: Pool) => pool::set_of_location;
             }
             "G. Graph memory"
             Graphs in Cuda {
-                cuGraphAddMemAllocNode 11040 (node: *mut Node, graph: Graph, dependencies: *const Node, count: usize, params: *mut CUDA_MEM_ALLOC_NODE_PARAMS) => node::add_mem_alloc_node;
+                cuGraphAddMemAllocNode 11040 (node: Out<Node>, graph: Graph, dependencies: In<Node>, count: usize, params: Out<CUDA_MEM_ALLOC_NODE_PARAMS>) => node::add_mem_alloc_node;
                 cuGraphAddMemFreeNode 11040 (node: *mut Node, graph: Graph, dependencies: *const Node, count: usize, dptr: u64) => pass;
-                cuGraphAddNode 12020 (node: *mut Node, graph: Graph, dependencies: *const Node, count: usize, params: *mut CUgraphNodeParams) => node::add_node;
-                cuGraphAddNode_v2 12030 (node: *mut Node, graph: Graph, dependencies: *const Node, edges: *const CUgraphEdgeData, count: usize, params: *mut CUgraphNodeParams) => node::add_node_with_edges;
-                cuGraphAddNode_v3 13040 (node: *mut Node, graph: Graph, dependencies: *const Node, edges: *const CUgraphEdgeData, count: usize, params: *mut CUgraphNodeParams) => node::add_node_with_edges;
-                cuGraphInstantiate 10000 (exec: *mut GraphExec, graph: Graph, error: *mut Node, log: *mut c_char, size: usize) => graph::instantiate_v2;
-                cuGraphInstantiate_v2 11000 (exec: *mut GraphExec, graph: Graph, error: *mut Node, log: *mut c_char, size: usize) => graph::instantiate_v2;
-                cuGraphInstantiateWithFlags 11040 (exec: *mut GraphExec, graph: Graph, flags: u64) => graph::instantiate_with_flags;
-                cuGraphInstantiateWithParams 12000 (exec: *mut GraphExec, graph: Graph, params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS) => graph::instantiate_with_params;
-                cuGraphInstantiateWithParams_ptsz 12000 (exec: *mut GraphExec, graph: Graph, params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS) => graph::instantiate_with_params;
+                cuGraphAddNode 12020 (node: Out<Node>, graph: Graph, dependencies: In<Node>, count: usize, params: Out<CUgraphNodeParams>) => node::add_node;
+                cuGraphAddNode_v2 12030 (node: Out<Node>, graph: Graph, dependencies: In<Node>, edges: In<CUgraphEdgeData>, count: usize, params: Out<CUgraphNodeParams>) => node::add_node_with_edges;
+                cuGraphAddNode_v3 13040 (node: Out<Node>, graph: Graph, dependencies: In<Node>, edges: In<CUgraphEdgeData>, count: usize, params: Out<CUgraphNodeParams>) => node::add_node_with_edges;
+                cuGraphInstantiate 10000 (exec: Out<GraphExec>, graph: Graph, error: Out<Node>, log: Out<c_char>, size: usize) => graph::instantiate_v2;
+                cuGraphInstantiate_v2 11000 (exec: Out<GraphExec>, graph: Graph, error: Out<Node>, log: Out<c_char>, size: usize) => graph::instantiate_v2;
+                cuGraphInstantiateWithFlags 11040 (exec: Out<GraphExec>, graph: Graph, flags: u64) => graph::instantiate_with_flags;
+                cuGraphInstantiateWithParams 12000 (exec: Out<GraphExec>, graph: Graph, params: Out<CUDA_GRAPH_INSTANTIATE_PARAMS>) => graph::instantiate_with_params;
+                cuGraphInstantiateWithParams_ptsz 12000 (exec: Out<GraphExec>, graph: Graph, params: Out<CUDA_GRAPH_INSTANTIATE_PARAMS>) => graph::instantiate_with_params;
                 cuGraphUpload 11010 (exec: GraphExec, stream: Stream) => graph::upload;
                 cuGraphUpload_ptsz 11010 (exec: GraphExec, stream: Stream) => graph::upload;
                 cuGraphLaunch 10000 (exec: GraphExec, stream: Stream) => graph::launch;
@@ -154,29 +154,29 @@ macro_rules! table {
             }
             "I. Contexts, code and limits"
             Contexts in Cuda {
-                cuDevicePrimaryCtxRetain 7000 (ctx: *mut Ctx, dev: i32) => context::primary_retain;
-                cuCtxCreate 2000 (ctx: *mut Ctx, flags: u32, dev: i32) => context::create;
-                cuCtxCreate_v2 3020 (ctx: *mut Ctx, flags: u32, dev: i32) => context::create;
-                cuCtxCreate_v3 11040 (ctx: *mut Ctx, params: *mut CUexecAffinityParam, count: i32, flags: u32, dev: i32) => context::create_v3;
-                cuCtxCreate_v4 12050 (ctx: *mut Ctx, params: *mut CUctxCreateParams, flags: u32, dev: i32) => context::create_v4;
-                cuCtxAttach 2000 (ctx: *mut Ctx, flags: u32) => context::attach;
-                cuGreenCtxCreate 12040 (ctx: *mut GreenCtx, descriptor: CUdevResourceDesc, dev: i32, flags: u32) => context::green_create;
-                cuModuleLoadData 2000 (module: *mut Module, image: *const c_void) => module::load_data;
-                cuModuleLoadDataEx 2010 (module: *mut Module, image: *const c_void, count: u32, options: *mut CUjit_option, values: *mut *mut c_void) => module::load_data_ex;
-                cuModuleLoad 2000 (module: *mut Module, file: *const c_char) => module::load;
-                cuModuleLoadFatBinary 2000 (module: *mut Module, image: *const c_void) => module::load_data;
-                cuLibraryLoadData 12000 (library: *mut Library, code: *const c_void, jit: *mut CUjit_option, jit_values: *mut *mut c_void, jit_count: u32, options: *mut CUlibraryOption, values: *mut *mut c_void, count: u32) => module::library_load_data;
-                cuLibraryLoadFromFile 12000 (library: *mut Library, file: *const c_char, jit: *mut CUjit_option, jit_values: *mut *mut c_void, jit_count: u32, options: *mut CUlibraryOption, values: *mut *mut c_void, count: u32) => module::library_load_file;
-                cuModuleGetFunction 2000 (function: *mut Function, module: Module, name: *const c_char) => module::get_function;
-                cuModuleGetGlobal_v2 3020 (dptr: *mut u64, bytes: *mut usize, module: Module, name: *const c_char) => module::get_global;
-                cuModuleGetGlobal 2000 (dptr: *mut u32, bytes: *mut u32, module: Module, name: *const c_char) => module::get_global_v1;
-                cuLibraryGetGlobal 12000 (dptr: *mut u64, bytes: *mut usize, library: Library, name: *const c_char) => module::library_get_global;
-                cuLibraryGetManaged 12000 (dptr: *mut u64, bytes: *mut usize, library: Library, name: *const c_char) => module::library_get_global;
-                cuLibraryGetUnifiedFunction 12000 (function: *mut *mut c_void, library: Library, symbol: *const c_char) => module::library_get_unified;
-                cuLibraryGetModule 12000 (module: *mut Module, library: Library) => module::library_get_module;
-                cuLibraryGetKernel 12000 (kernel: *mut Kernel, library: Library, name: *const c_char) => module::library_get_kernel;
-                cuLibraryEnumerateKernels 12040 (kernels: *mut Kernel, room: u32, library: Library) => module::library_enumerate;
-                cuKernelGetFunction 12000 (function: *mut Function, kernel: Kernel) => module::kernel_get_function;
+                cuDevicePrimaryCtxRetain 7000 (ctx: Out<Ctx>, dev: i32) => context::primary_retain;
+                cuCtxCreate 2000 (ctx: Out<Ctx>, flags: u32, dev: i32) => context::create;
+                cuCtxCreate_v2 3020 (ctx: Out<Ctx>, flags: u32, dev: i32) => context::create;
+                cuCtxCreate_v3 11040 (ctx: Out<Ctx>, params: *mut CUexecAffinityParam, count: i32, flags: u32, dev: i32) => context::create_v3;
+                cuCtxCreate_v4 12050 (ctx: Out<Ctx>, params: *mut CUctxCreateParams, flags: u32, dev: i32) => context::create_v4;
+                cuCtxAttach 2000 (ctx: Out<Ctx>, flags: u32) => context::attach;
+                cuGreenCtxCreate 12040 (ctx: Out<GreenCtx>, descriptor: CUdevResourceDesc, dev: i32, flags: u32) => context::green_create;
+                cuModuleLoadData 2000 (module: Out<Module>, image: *const c_void) => module::load_data;
+                cuModuleLoadDataEx 2010 (module: Out<Module>, image: *const c_void, count: u32, options: Out<CUjit_option>, values: Out<*mut c_void>) => module::load_data_ex;
+                cuModuleLoad 2000 (module: Out<Module>, file: In<c_char>) => module::load;
+                cuModuleLoadFatBinary 2000 (module: Out<Module>, image: *const c_void) => module::load_data;
+                cuLibraryLoadData 12000 (library: Out<Library>, code: *const c_void, jit: Out<CUjit_option>, jit_values: Out<*mut c_void>, jit_count: u32, options: Out<CUlibraryOption>, values: Out<*mut c_void>, count: u32) => module::library_load_data;
+                cuLibraryLoadFromFile 12000 (library: Out<Library>, file: In<c_char>, jit: Out<CUjit_option>, jit_values: Out<*mut c_void>, jit_count: u32, options: Out<CUlibraryOption>, values: Out<*mut c_void>, count: u32) => module::library_load_file;
+                cuModuleGetFunction 2000 (function: Out<Function>, module: Module, name: In<c_char>) => module::get_function;
+                cuModuleGetGlobal_v2 3020 (dptr: Out<u64>, bytes: Out<usize>, module: Module, name: In<c_char>) => module::get_global;
+                cuModuleGetGlobal 2000 (dptr: Out<u32>, bytes: Out<u32>, module: Module, name: In<c_char>) => module::get_global_v1;
+                cuLibraryGetGlobal 12000 (dptr: Out<u64>, bytes: Out<usize>, library: Library, name: In<c_char>) => module::library_get_global;
+                cuLibraryGetManaged 12000 (dptr: Out<u64>, bytes: Out<usize>, library: Library, name: In<c_char>) => module::library_get_global;
+                cuLibraryGetUnifiedFunction 12000 (function: Out<*mut c_void>, library: Library, symbol: In<c_char>) => module::library_get_unified;
+                cuLibraryGetModule 12000 (module: Out<Module>, library: Library) => module::library_get_module;
+                cuLibraryGetKernel 12000 (kernel: Out<Kernel>, library: Library, name: In<c_char>) => module::library_get_kernel;
+                cuLibraryEnumerateKernels 12040 (kernels: Out<Kernel>, room: u32, library: Library) => module::library_enumerate;
+                cuKernelGetFunction 12000 (function: Out<Function>, kernel: Kernel) => module::kernel_get_function;
                 cuFuncLoad 12040 (function: Function) => module::func_load;
                 cuCtxEnablePeerAccess 4000 (peer: Ctx, flags: u32) => context::enable_peer_access;
                 cuCtxDisablePeerAccess 4000 (peer: Ctx) => context::disable_peer_access;
@@ -184,10 +184,10 @@ macro_rules! table {
             }
             "J. Reports memory"
             Report in Cuda {
-                cuMemGetInfo_v2 3020 (free: *mut usize, total: *mut usize) => info::mem_get_info;
-                cuMemGetInfo 2000 (free: *mut u32, total: *mut u32) => info::mem_get_info_v1;
-                cuDeviceTotalMem_v2 3020 (bytes: *mut usize, dev: i32) => info::device_total_mem;
-                cuDeviceTotalMem 2000 (bytes: *mut u32, dev: i32) => info::device_total_mem_v1;
+                cuMemGetInfo_v2 3020 (free: Out<usize>, total: Out<usize>) => info::mem_get_info;
+                cuMemGetInfo 2000 (free: Out<u32>, total: Out<u32>) => info::mem_get_info_v1;
+                cuDeviceTotalMem_v2 3020 (bytes: Out<usize>, dev: i32) => info::device_total_mem;
+                cuDeviceTotalMem 2000 (bytes: Out<u32>, dev: i32) => info::device_total_mem_v1;
                 cuMemGetAddressRange_v2 3020 (base: *mut u64, size: *mut usize, dptr: u64) => pass;
                 cuPointerGetAttribute 4000 (data: *mut c_void, attribute: CUpointer_attribute, ptr: u64) => pass;
                 cuPointerGetAttributes 7000 (count: u32, attributes: *mut CUpointer_attribute, data: *mut *mut c_void, ptr: u64) => pass;
@@ -197,8 +197,8 @@ macro_rules! table {
             }
             "K. Resolution and lifecycle"
             Lifecycle in Cuda {
-                cuGetProcAddress 11030 (symbol: *const c_char, pfn: *mut *mut c_void, version: i32, flags: u64) => proc_address::v1;
-                cuGetProcAddress_v2 12000 (symbol: *const c_char, pfn: *mut *mut c_void, version: i32, flags: u64, status: *mut CUdriverProcAddressQueryResult) => proc_address::v2;
+                cuGetProcAddress 11030 (symbol: In<c_char>, pfn: Out<*mut c_void>, version: i32, flags: u64) => proc_address::v1;
+                cuGetProcAddress_v2 12000 (symbol: In<c_char>, pfn: Out<*mut c_void>, version: i32, flags: u64, status: Out<CUdriverProcAddressQueryResult>) => proc_address::v2;
                 cuGetExportTable 3000 (table: *mut *const c_void, id: *const CUuuid) => pass;
                 cuInit 2000 (flags: u32) => context::init;
                 cuDriverGetVersion 2020 (version: *mut i32) => pass;
@@ -206,18 +206,18 @@ macro_rules! table {
                 cuStreamBeginCapture_ptsz 10000 (stream: Stream) => stream::begin_capture_v1;
                 cuStreamBeginCapture_v2 10010 (stream: Stream, mode: CUstreamCaptureMode) => stream::begin_capture;
                 cuStreamBeginCapture_v2_ptsz 10010 (stream: Stream, mode: CUstreamCaptureMode) => stream::begin_capture;
-                cuStreamBeginCaptureToGraph 12030 (stream: Stream, graph: Graph, dependencies: *const Node, edges: *const CUgraphEdgeData, count: usize, mode: CUstreamCaptureMode) => stream::begin_capture_to_graph;
-                cuStreamBeginCaptureToGraph_ptsz 12030 (stream: Stream, graph: Graph, dependencies: *const Node, edges: *const CUgraphEdgeData, count: usize, mode: CUstreamCaptureMode) => stream::begin_capture_to_graph;
-                cuStreamEndCapture 10000 (stream: Stream, graph: *mut Graph) => stream::end_capture;
+                cuStreamBeginCaptureToGraph 12030 (stream: Stream, graph: Graph, dependencies: In<Node>, edges: In<CUgraphEdgeData>, count: usize, mode: CUstreamCaptureMode) => stream::begin_capture_to_graph;
+                cuStreamBeginCaptureToGraph_ptsz 12030 (stream: Stream, graph: Graph, dependencies: In<Node>, edges: In<CUgraphEdgeData>, count: usize, mode: CUstreamCaptureMode) => stream::begin_capture_to_graph;
+                cuStreamEndCapture 10000 (stream: Stream, graph: Out<Graph>) => stream::end_capture;
                 cuStreamSynchronize 2000 (stream: Stream) => stream::synchronize;
                 cuStreamSynchronize_ptsz 7000 (stream: Stream) => stream::synchronize;
                 cuEventSynchronize 2000 (event: Event) => stream::synchronize;
                 cuCtxSynchronize 2000 () => stream::synchronize_context;
                 cuStreamDestroy_v2 4000 (stream: Stream) => stream::destroy;
                 cuStreamDestroy 2000 (stream: Stream) => stream::destroy;
-                cuStreamEndCapture_ptsz 10000 (stream: Stream, graph: *mut Graph) => stream::end_capture;
+                cuStreamEndCapture_ptsz 10000 (stream: Stream, graph: Out<Graph>) => stream::end_capture;
             }
-            "M. May make the driver take memory of its own"
+            "M. May make the driver take memory for itself"
             ActivityGuard in Cuda {
                 cuLaunchKernel 4000 (function: Function, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: Stream, params: *mut *mut c_void, extra: *mut *mut c_void) => launch::kernel;
                 cuLaunchKernel_ptsz 7000 (function: Function, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32, stream: Stream, params: *mut *mut c_void, extra: *mut *mut c_void) => launch::kernel;
@@ -228,10 +228,10 @@ macro_rules! table {
                 cuLaunch 2000 (function: Function) => launch::plain;
                 cuLaunchGrid 2000 (function: Function, width: i32, height: i32) => launch::grid;
                 cuLaunchGridAsync 2000 (function: Function, width: i32, height: i32, stream: Stream) => launch::grid_async;
-                cuStreamCreate 2000 (stream: *mut Stream, flags: u32) => stream::create;
-                cuStreamCreateWithPriority 5050 (stream: *mut Stream, flags: u32, priority: i32) => stream::create_with_priority;
-                cuGreenCtxStreamCreate 12050 (stream: *mut Stream, green: GreenCtx, flags: u32, priority: i32) => stream::create_in_green;
-                cuEventCreate 2000 (event: *mut Event, flags: u32) => stream::create_event;
+                cuStreamCreate 2000 (stream: Out<Stream>, flags: u32) => stream::create;
+                cuStreamCreateWithPriority 5050 (stream: Out<Stream>, flags: u32, priority: i32) => stream::create_with_priority;
+                cuGreenCtxStreamCreate 12050 (stream: Out<Stream>, green: GreenCtx, flags: u32, priority: i32) => stream::create_in_green;
+                cuEventCreate 2000 (event: Out<Event>, flags: u32) => stream::create_event;
                 cuEventDestroy_v2 4000 (event: Event) => stream::destroy_event;
                 cuEventDestroy 2000 (event: Event) => stream::destroy_event;
             }
@@ -245,8 +245,8 @@ macro_rules! table {
             }
             "NVML"
             Nvml in Nvml {
-                nvmlDeviceGetMemoryInfo 0 (device: NvmlDevice, memory: *mut NvmlMemory) => nvml::memory_info;
-                nvmlDeviceGetMemoryInfo_v2 0 (device: NvmlDevice, memory: *mut NvmlMemory_v2) => nvml::memory_info_v2;
+                nvmlDeviceGetMemoryInfo 0 (device: NvmlDevice, memory: Out<NvmlMemory>) => nvml::memory_info;
+                nvmlDeviceGetMemoryInfo_v2 0 (device: NvmlDevice, memory: Out<NvmlMemory_v2>) => nvml::memory_info_v2;
                 nvmlDeviceGetBAR1MemoryInfo 0 (device: NvmlDevice, memory: *mut NvmlMemory) => pass;
                 nvmlDeviceGetComputeRunningProcesses 0 (device: NvmlDevice, count: *mut u32, infos: *mut NvmlProcessInfo_v1) => pass;
                 nvmlDeviceGetComputeRunningProcesses_v2 0 (device: NvmlDevice, count: *mut u32, infos: *mut NvmlProcessInfo) => pass;

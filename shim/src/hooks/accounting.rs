@@ -99,7 +99,7 @@ pub(super) fn refuse_at(
     why: Why,
 ) -> CUresult {
     let look = |refused: &Refused| match is_of_memory(refused) {
-        // Where we have no memory ourselves the device may have some: nothing is said of it.
+        // Where we have no memory ourselves the device may have some: nothing is recorded about it.
         true if !reserve::is_used() => p.oom.look(sources(p), device, refused.by).unwrap_or(0),
         _ => 0,
     };
@@ -146,7 +146,7 @@ fn record_refusal(
     refused.driver_free = driver_free(&refused);
     let record = || p.trace_writer.record(&Event::Refused(refused));
     if by == RefusedBy::Driver && result != CUDA_ERROR_OUT_OF_MEMORY {
-        // A failure, not a refusal of memory: told, not counted.
+        // A failure, not a refusal of memory: recorded, not counted.
         record();
     } else {
         p.ledger.refused(device, by, record);

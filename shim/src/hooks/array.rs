@@ -6,12 +6,14 @@ use crate::driver::api::Api;
 use crate::driver::cuda::*;
 use crate::driver::depth::inside;
 use crate::driver::functions::driver;
+use crate::driver::param::{In, Out};
 use crate::hooks::accounting::{Request, allocate, free};
-use crate::hooks::call::Call;
+use crate::hooks::call::{Call, Function};
 use crate::hooks::state::Process;
 use crate::hooks::target::current_target;
 use crate::model::contexts::Target;
 use core::ffi::c_void;
+use core::ptr::null_mut;
 use vramtrace_format::physical::{PAGE, SMALL, round_up};
 use vramtrace_format::{DeviceId, Kind, Space};
 
@@ -171,7 +173,7 @@ fn create(
     p: &'static Process,
     api: Api,
     kind: Kind,
-    handle: *mut *mut c_void,
+    handle: Out<*mut c_void>,
     shape: Option<Shape>,
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
@@ -181,11 +183,9 @@ fn create(
         Some(shape) if !handle.is_null() => shape.forecast(),
         _ => 0,
     };
-    // SAFETY: not NULL, and the program gave it to be written.
-    let old = (!handle.is_null()).then(|| unsafe { *handle });
+    let old = handle.get();
     let taken = || {
-        // SAFETY: a successful call has written it.
-        let made = unsafe { *handle };
+        let made = handle.get().unwrap_or(null_mut());
         let size = shape.map_or(0, |shape| required(p, kind, made, target, &shape));
         (made as u64, size)
     };
@@ -194,14 +194,12 @@ fn create(
             Kind::Mipmapped => driver().mipmapped_array_destroy,
             _ => driver().array_destroy,
         };
-        // SAFETY: the driver has just given it; the program has not seen it.
-        unsafe {
-            if let Some(destroy) = destroy {
-                inside(|| destroy(key as *mut c_void));
-            }
-            if let Some(old) = old {
-                *handle = old;
-            }
+        if let Some(destroy) = destroy {
+            // SAFETY: the driver has just given this handle; the program has not seen it.
+            inside(|| unsafe { destroy(key as *mut c_void) });
+        }
+        if let Some(old) = old {
+            handle.set(old);
         }
     })
 }
@@ -209,20 +207,15 @@ fn create(
 /// Each version of the call with its descriptor.
 macro_rules! create {
     ($($name:ident: $descriptor:ty;)*) => {$(
-        /// # Safety
-        /// As the driver's function.
-        pub unsafe fn $name(
+        pub fn $name(
             p: &'static Process,
-            call: &Call<unsafe extern "C-unwind" fn(*mut Array, *const $descriptor) -> CUresult>,
-            array: *mut Array,
-            descriptor: *const $descriptor,
+            call: &Call<impl Function>,
+            array: Out<Array>,
+            descriptor: In<$descriptor>,
         ) -> CUresult {
             // SAFETY: the program's own structure.
-            let shape = unsafe { descriptor.as_ref() }.map(Shape::from);
-            // SAFETY: the program's own call, with its arguments.
-            create(p, call.api, Kind::Array, array, shape, || unsafe {
-                call.real(array, descriptor)
-            })
+            let shape = descriptor.get().map(|d| Shape::from(&d));
+            create(p, call.api, Kind::Array, array, shape, || call.forward())
         }
     )*};
 }
@@ -234,38 +227,22 @@ create! {
     create_3d_v1: CUDA_ARRAY3D_DESCRIPTOR_v1;
 }
 
-/// # Safety
-/// As the driver's function.
-#[allow(clippy::type_complexity)]
-pub unsafe fn create_mipmapped(
+pub fn create_mipmapped(
     p: &'static Process,
-    call: &Call<
-        unsafe extern "C-unwind" fn(*mut MArray, *const CUDA_ARRAY3D_DESCRIPTOR, u32) -> CUresult,
-    >,
-    array: *mut MArray,
-    descriptor: *const CUDA_ARRAY3D_DESCRIPTOR,
+    call: &Call<impl Function>,
+    array: Out<MArray>,
+    descriptor: In<CUDA_ARRAY3D_DESCRIPTOR>,
     levels: u32,
 ) -> CUresult {
     // SAFETY: the program's own structure.
-    let shape = unsafe { descriptor.as_ref() }.map(|d| Shape { levels, ..Shape::from(d) });
-    // SAFETY: the program's own call, with its arguments.
-    create(p, call.api, Kind::Mipmapped, array, shape, || unsafe {
-        call.real(array, descriptor, levels)
-    })
+    let shape = descriptor.get().map(|d| Shape { levels, ..Shape::from(&d) });
+    create(p, call.api, Kind::Mipmapped, array, shape, || call.forward())
 }
 
 /// cuArrayDestroy and cuMipmappedArrayDestroy.
-///
-/// # Safety
-/// As the driver's function.
-pub unsafe fn destroy(
-    p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(*mut c_void) -> CUresult>,
-    array: *mut c_void,
-) -> CUresult {
+pub fn destroy(p: &'static Process, call: &Call<impl Function>, array: *mut c_void) -> CUresult {
     untiled(p, call.api, array as u64, || {
-        // SAFETY: the program's own call, with its arguments.
-        free(p, call.api, Space::Array, array as u64, 0, || unsafe { call.real(array) })
+        free(p, call.api, Space::Array, array as u64, 0, || call.forward())
     })
 }
 

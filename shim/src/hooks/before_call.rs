@@ -1,4 +1,4 @@
-//! What is in force, and what is told of it: caps, how they are applied, soft limits.
+//! What is in force, and what is recorded of it: caps, how they are applied, soft limits.
 
 use crate::hooks::limit_events::limits;
 use crate::hooks::refresh::refresh_usage;
@@ -48,7 +48,7 @@ fn apply_orders_now(p: &'static Process, last: u64) {
     p.trace_writer.refresh();
 }
 
-/// Another limit for a device from here on, which is told.
+/// Changes the limit of a device, and records the change.
 pub fn change_limit(p: &'static Process, device: DeviceId, limit: Option<u64>) {
     p.cap.set_limit(device, limit);
     CROWDED.store(true, Ordering::Relaxed);
@@ -66,7 +66,7 @@ fn look(p: &'static Process, id: DeviceId) {
     }
 }
 
-/// At the end of a call in which something happened that is to be told.
+/// At the end of a call in which something happened that is to be reported.
 #[cold]
 pub fn report_news(p: &Process) {
     p.cap.take_news(|device, news| {

@@ -3,20 +3,21 @@
 //! A hook is a function in `hooks/<family>.rs`, named in the table and shaped like this:
 //!
 //! ```ignore
-//! pub unsafe fn mem_alloc(
+//! pub fn mem_alloc(
 //!     p: &'static Process,
-//!     call: &Call<unsafe extern "C-unwind" fn(*mut u64, usize) -> CUresult>,
-//!     dptr: *mut u64,
+//!     call: &Call<impl Function>,
+//!     dptr: Out<u64>,
 //!     bytesize: usize,
 //! ) -> CUresult {
-//!     let result = unsafe { call.real(dptr, bytesize) }; // the driver; at most once
+//!     let result = call.forward(); // the driver; at most once
 //!     ...
 //!     result
 //! }
 //! ```
 //!
-//! The export around it takes care of depth, errno and panics (`run`), and calls
-//! [`after_call::after_call`]. `call.real` remembers what the driver answered, so that a hook that
+//! A [`Call`] holds the real function and the program's arguments: [`Call::forward`] cannot mix them up,
+//! and is safe. The export around the hook takes care of depth, errno and panics (`run`), and calls
+//! [`after_call::after_call`]. `forward` remembers what the driver answered, so that a hook that
 //! panics AFTER the call still gives the program the driver's answer, and one that panics BEFORE it
 //! passes through. (So a hook which lets the driver write into locals
 //! copies them to the program's outputs before it does anything else.)
@@ -32,26 +33,77 @@ use crate::runtime::{clock, errno, panic_boundary, reserve};
 use core::cell::Cell;
 use core::ffi::c_int;
 
-pub struct Call<F: Copy> {
+/// A function of the driver, by its C type.
+pub trait Function: Copy {
+    /// What it is called with.
+    type Arguments: Copy;
+
+    /// # Safety
+    /// As the driver's function with these arguments.
+    unsafe fn call(self, arguments: Self::Arguments) -> CUresult;
+}
+
+/// The program's call of one function of the driver.
+pub struct Call<F: Function> {
     pub api: Api,
     real: F,
+    arguments: F::Arguments,
     answer: Cell<Option<CUresult>>,
     errno: Cell<c_int>,
-    /// Where this thread's errno lies: found once a call.
-    errno_at: *mut c_int,
+    /// This thread's: found once a call.
+    errno_here: errno::Here,
     /// Whether its time is taken, and what of it the driver took.
     timed: Cell<bool>,
     driver_ns: Cell<u64>,
 }
 
-impl<F: Copy> Call<F> {
+impl<F: Function> Call<F> {
+    /// # Safety
+    /// `real` is the driver's function of `api`, and the program called that with these arguments. The
+    /// result is dropped before the program's call returns.
     #[inline]
-    pub(super) fn new(api: Api, real: F) -> Call<F> {
-        let errno_at = errno::place();
-        // SAFETY: this thread's own, as long as it lives.
-        let errno = Cell::new(unsafe { *errno_at });
+    pub(super) unsafe fn new(api: Api, real: F, arguments: F::Arguments) -> Call<F> {
+        let errno_here = errno::here();
+        let errno = Cell::new(errno_here.get());
         let (timed, driver_ns) = (Cell::new(false), Cell::new(0));
-        Call { api, real, answer: Cell::new(None), errno, errno_at, timed, driver_ns }
+        let answer = Cell::new(None);
+        Call { api, real, arguments, answer, errno, errno_here, timed, driver_ns }
+    }
+
+    /// Makes the program's call.
+    #[inline]
+    pub fn forward(&self) -> CUresult {
+        // SAFETY: the program made this call, with these arguments (`new`).
+        unsafe { self.real_with(self.arguments) }
+    }
+
+    /// Makes the program's call with other arguments.
+    ///
+    /// # Safety
+    /// As the driver's function with these arguments.
+    #[inline]
+    pub unsafe fn real_with(&self, arguments: F::Arguments) -> CUresult {
+        // What the hook did before is not to be seen by the driver either.
+        let entered = self.enters_driver();
+        self.restore_errno();
+        // SAFETY: as the caller promises.
+        let result = unsafe { self.real.call(arguments) };
+        self.answer.set(Some(result));
+        self.keep_errno();
+        if entered != 0 {
+            self.left_driver(entered);
+        }
+        result
+    }
+
+    /// Makes the program's call for a hook that did nothing.
+    #[inline]
+    fn through(&self) -> CUresult {
+        self.restore_errno();
+        // SAFETY: the program made this call, with these arguments (`new`).
+        let result = unsafe { self.real.call(self.arguments) };
+        self.keep_errno();
+        result
     }
 
     /// 0: its time is not taken.
@@ -68,20 +120,12 @@ impl<F: Copy> Call<F> {
 
     #[inline]
     fn restore_errno(&self) {
-        // SAFETY: as above; a call stays on its thread.
-        unsafe { *self.errno_at = self.errno.get() }
+        self.errno_here.set(self.errno.get());
     }
 
     #[inline]
     fn keep_errno(&self) {
-        // SAFETY: as above.
-        self.errno.set(unsafe { *self.errno_at })
-    }
-
-    /// The real function itself, for a second use of it that is not the program's call (a look at
-    /// another device, say). Not for the program's call: that is [`Call::real`].
-    pub fn pointer(&self) -> F {
-        self.real
+        self.errno.set(self.errno_here.get());
     }
 
     /// What the driver answered, once it was asked.
@@ -90,32 +134,20 @@ impl<F: Copy> Call<F> {
     }
 }
 
-/// `Call::real` for each number of arguments.
-macro_rules! real {
+macro_rules! function {
     ($( ($($arg:ident: $ty:ident),*) )*) => {$(
-        impl<$($ty),*> Call<unsafe extern "C-unwind" fn($($ty),*) -> CUresult> {
-            /// Makes the program's call.
-            ///
-            /// # Safety
-            /// As the driver's function.
-            #[allow(clippy::too_many_arguments)]
+        impl<$($ty: Copy),*> Function for unsafe extern "C-unwind" fn($($ty),*) -> CUresult {
+            type Arguments = ($($ty,)*);
+
             #[inline]
-            pub unsafe fn real(&self, $($arg: $ty),*) -> CUresult {
-                // What the hook did before is not to be seen by the driver either.
-                let entered = self.enters_driver();
-                self.restore_errno();
-                let result = unsafe { (self.real)($($arg),*) };
-                self.answer.set(Some(result));
-                self.keep_errno();
-                if entered != 0 {
-                    self.left_driver(entered);
-                }
-                result
+            unsafe fn call(self, ($($arg,)*): Self::Arguments) -> CUresult {
+                // SAFETY: as the caller promises.
+                unsafe { self($($arg),*) }
             }
         }
     )*};
 }
-real! {
+function! {
     ()
     (a: A)
     (a: A, b: B)
@@ -130,19 +162,18 @@ real! {
 }
 
 #[cold]
-fn begin_sample<F: Copy>(call: &Call<F>) -> u64 {
+fn begin_sample<F: Function>(call: &Call<F>) -> u64 {
     call.timed.set(true);
     clock::mono_ns()
 }
 
-/// Runs a hook: `body` is the hook, `through` the bare call. Unwinding that is not ours passes: the
+/// Runs a hook: `body` is the hook. Unwinding that is not ours passes: the
 /// depth is lowered on its way, and the program's frames see it as without us.
 #[inline]
-pub(super) fn run<F: Copy>(
+pub(super) fn run<F: Function>(
     call: &Call<F>,
     depth: depth::Guard,
     body: impl FnOnce(&'static Process) -> CUresult,
-    through: impl FnOnce() -> CUresult,
 ) -> CUresult {
     depth.settle();
     let began = match depth.is_sampled() {
@@ -165,22 +196,16 @@ pub(super) fn run<F: Copy>(
         }
         Some(result)
     });
-    let through = || {
-        call.restore_errno();
-        let result = through();
-        call.keep_errno();
-        result
-    };
     let result = match outcome {
         Ok(Some(result)) => result,
-        Ok(None) => through(),
+        Ok(None) => call.through(),
         Err(payload) => {
             state::panicked(call.api, payload);
             let refused = || match state::existing() {
                 Some(_) => None,
                 None => without_state::refusal(call.api),
             };
-            call.answer().or_else(refused).unwrap_or_else(through)
+            call.answer().or_else(refused).unwrap_or_else(|| call.through())
         }
     };
     call.restore_errno();
@@ -205,16 +230,17 @@ mod tests {
         type Real = unsafe extern "C-unwind" fn(i32) -> CUresult;
         let before = REACHED.load(Ordering::Relaxed);
         errno::set(5);
-        let call = Call::new(Api::cuDriverGetVersion, driver as Real);
+        // SAFETY: it can be called with any number, and stands for the driver's.
+        let call = unsafe { Call::new(Api::cuDriverGetVersion, driver as Real, (700,)) };
         let body = |_: &'static Process| {
             if after {
-                unsafe { call.real(700) };
+                call.forward();
             }
             errno::set(6);
             std::panic::resume_unwind(Box::new("a mistake of ours"))
         };
         let guard = depth::enter().unwrap();
-        let answer = run(&call, guard, body, || unsafe { driver(1) });
+        let answer = run(&call, guard, body);
         assert!(depth::enter().is_some(), "the depth is as before");
         (answer, errno::get(), REACHED.load(Ordering::Relaxed) - before)
     }
@@ -222,6 +248,6 @@ mod tests {
     #[test]
     fn a_panic_leaves_the_drivers_answer_and_one_call() {
         assert_eq!(panics(true), (700, 77, 1), "after the call: its answer stands");
-        assert_eq!(panics(false), (1, 77, 1), "before it: passed through");
+        assert_eq!(panics(false), (700, 77, 1), "before it: passed through");
     }
 }

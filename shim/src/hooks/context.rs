@@ -5,10 +5,11 @@ use crate::driver::api::Api;
 use crate::driver::cuda::*;
 use crate::driver::depth::inside;
 use crate::driver::functions::driver;
+use crate::driver::param::Out;
 use crate::hooks::accounting::{Why, refuse_at, site, warn};
 use crate::hooks::attribution;
 use crate::hooks::attribution::nameless;
-use crate::hooks::call::Call;
+use crate::hooks::call::{Call, Function};
 use crate::hooks::nvml_reading::FigureBefore;
 use crate::hooks::nvml_reading::reader::{self, NvmlReader};
 use crate::hooks::refresh::{refresh_before_refusal, refresh_usage};
@@ -24,21 +25,13 @@ use crate::model::ledger::ContextTotals;
 use vramtrace_format::{ContextId, DeviceId, Event, Kind, PoolId};
 
 /// cuInit: a cap that cannot be understood must not become no cap.
-///
-/// # Safety
-/// As cuInit.
-pub unsafe fn init(
-    p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(u32) -> CUresult>,
-    flags: u32,
-) -> CUresult {
+pub fn init(p: &'static Process, call: &Call<impl Function>, _flags: u32) -> CUresult {
     p.cap.join_early();
     if p.cap.is_bad() {
         return CUDA_ERROR_INVALID_VALUE;
     }
     torch_calls::find_library();
-    // SAFETY: the program's own call, with its arguments.
-    let result = unsafe { call.real(flags) };
+    let result = call.forward();
     // Also where nobody wants to know yet: a cap may be ordered later.
     if result == CUDA_SUCCESS {
         reader::open();
@@ -46,60 +39,47 @@ pub unsafe fn init(
     result
 }
 
-/// # Safety
-/// As cuCtxCreate.
-pub unsafe fn create(
+/// cuCtxCreate.
+pub fn create(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(*mut Ctx, u32, i32) -> CUresult>,
-    ctx: *mut Ctx,
-    flags: u32,
+    call: &Call<impl Function>,
+    ctx: Out<Ctx>,
+    _flags: u32,
     device: i32,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    unsafe { created(p, call, ctx, device, || call.real(ctx, flags, device)) }
+    created(p, call, ctx, device)
 }
 
-/// # Safety
-/// As cuCtxCreate_v3.
-pub unsafe fn create_v3(
+/// cuCtxCreate_v3.
+pub fn create_v3(
     p: &'static Process,
-    call: &Call<
-        unsafe extern "C-unwind" fn(*mut Ctx, *mut CUexecAffinityParam, i32, u32, i32) -> CUresult,
-    >,
-    ctx: *mut Ctx,
-    params: *mut CUexecAffinityParam,
-    count: i32,
-    flags: u32,
+    call: &Call<impl Function>,
+    ctx: Out<Ctx>,
+    _params: *mut CUexecAffinityParam,
+    _count: i32,
+    _flags: u32,
     device: i32,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    unsafe { created(p, call, ctx, device, || call.real(ctx, params, count, flags, device)) }
+    created(p, call, ctx, device)
 }
 
-/// # Safety
-/// As cuCtxCreate_v4.
-pub unsafe fn create_v4(
+/// cuCtxCreate_v4.
+pub fn create_v4(
     p: &'static Process,
-    call: &Call<
-        unsafe extern "C-unwind" fn(*mut Ctx, *mut CUctxCreateParams, u32, i32) -> CUresult,
-    >,
-    ctx: *mut Ctx,
-    params: *mut CUctxCreateParams,
-    flags: u32,
+    call: &Call<impl Function>,
+    ctx: Out<Ctx>,
+    _params: *mut CUctxCreateParams,
+    _flags: u32,
     device: i32,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    unsafe { created(p, call, ctx, device, || call.real(ctx, params, flags, device)) }
+    created(p, call, ctx, device)
 }
 
-/// # Safety
-/// `ctx` is what the driver writes the handle to.
-unsafe fn created<F: Copy>(
+fn created(
     p: &'static Process,
-    call: &Call<F>,
-    ctx: *mut Ctx,
+    call: &Call<impl Function>,
+    ctx: Out<Ctx>,
     device: i32,
-    real: impl FnOnce() -> CUresult,
 ) -> CUresult {
     if let Some(refused) = bad_cap(p, call.api, device) {
         return refused;
@@ -110,10 +90,10 @@ unsafe fn created<F: Copy>(
         Target { context: ContextId(0), device: device_id(device) },
         DriverActivity::Context,
     );
-    let result = real();
-    if result == CUDA_SUCCESS && !ctx.is_null() {
-        // SAFETY: the driver has written it, and read what it was given.
-        let handle = unsafe { *ctx } as u64;
+    let result = call.forward();
+    if result == CUDA_SUCCESS
+        && let Some(handle) = ctx.get().map(|ctx| ctx as u64)
+    {
         // A handle that comes again was destroyed behind our back.
         if let Step::Ends(stale) = p.contexts.begin_destroy(handle) {
             let gone = take_all(p, &stale);
@@ -128,12 +108,11 @@ unsafe fn created<F: Copy>(
     result
 }
 
-/// # Safety
-/// As cuDevicePrimaryCtxRetain.
-pub unsafe fn primary_retain(
+/// cuDevicePrimaryCtxRetain.
+pub fn primary_retain(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(*mut Ctx, i32) -> CUresult>,
-    ctx: *mut Ctx,
+    call: &Call<impl Function>,
+    ctx: Out<Ctx>,
     device: i32,
 ) -> CUresult {
     if let Some(refused) = bad_cap(p, call.api, device) {
@@ -150,11 +129,11 @@ pub unsafe fn primary_retain(
             )
         }
     };
-    // SAFETY: the program's own call, with its arguments.
-    let result = unsafe { call.real(ctx, device) };
-    if result == CUDA_SUCCESS && !ctx.is_null() {
-        // SAFETY: the driver has written it, and read what it was given.
-        let arrival = arrival(p, unsafe { *ctx } as u64, id);
+    let result = call.forward();
+    if result == CUDA_SUCCESS
+        && let Some(ctx) = ctx.get()
+    {
+        let arrival = arrival(p, ctx as u64, id);
         let met = p.contexts.retained(arrival, |context| announce(p, context));
         if met.new {
             watch.made(p, call.api, met.target, taking);
@@ -164,96 +143,66 @@ pub unsafe fn primary_retain(
 }
 
 /// A green context holds the primary context, and makes it if nobody did.
-///
-/// # Safety
-/// As cuGreenCtxCreate.
-pub unsafe fn green_create(
+pub fn green_create(
     p: &'static Process,
-    call: &Call<
-        unsafe extern "C-unwind" fn(*mut GreenCtx, CUdevResourceDesc, i32, u32) -> CUresult,
-    >,
-    ctx: *mut GreenCtx,
-    descriptor: CUdevResourceDesc,
+    call: &Call<impl Function>,
+    ctx: Out<GreenCtx>,
+    _descriptor: CUdevResourceDesc,
     device: i32,
-    flags: u32,
+    _flags: u32,
 ) -> CUresult {
     if let Some(refused) = bad_cap(p, call.api, device) {
         return refused;
     }
     let target = Target { context: ContextId(0), device: device_id(device) };
-    // SAFETY: the program's own call, with its arguments.
-    let real = || unsafe { call.real(ctx, descriptor, device, flags) };
+    let real = || call.forward();
     let result = attribution::watched(p, call.api, target, DriverActivity::Context, nameless, real);
-    if result == CUDA_SUCCESS && !ctx.is_null() {
-        // SAFETY: the driver has written it, and read what it was given.
-        p.contexts.green_created(unsafe { *ctx } as u64, device_id(device));
+    if result == CUDA_SUCCESS
+        && let Some(ctx) = ctx.get()
+    {
+        p.contexts.green_created(ctx as u64, device_id(device));
     }
     result
 }
 
-/// # Safety
-/// As cuGreenCtxDestroy.
-pub unsafe fn green_destroy(
-    p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(GreenCtx) -> CUresult>,
-    ctx: GreenCtx,
-) -> CUresult {
+/// cuGreenCtxDestroy.
+pub fn green_destroy(p: &'static Process, call: &Call<impl Function>, ctx: GreenCtx) -> CUresult {
     let step = p.contexts.begin_green_destroy(ctx as u64);
-    // SAFETY: the program's own call, with its arguments.
-    end(p, step, || unsafe { call.real(ctx) })
+    end(p, step, || call.forward())
 }
 
-/// # Safety
-/// As cuCtxDestroy.
-pub unsafe fn destroy(
-    p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(Ctx) -> CUresult>,
-    ctx: Ctx,
-) -> CUresult {
+/// cuCtxDestroy.
+pub fn destroy(p: &'static Process, call: &Call<impl Function>, ctx: Ctx) -> CUresult {
     let step = p.contexts.begin_destroy(ctx as u64);
-    // SAFETY: the program's own call, with its arguments.
-    end(p, step, || unsafe { call.real(ctx) })
+    end(p, step, || call.forward())
 }
 
-/// # Safety
-/// As cuCtxAttach.
-pub unsafe fn attach(
+/// cuCtxAttach.
+pub fn attach(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(*mut Ctx, u32) -> CUresult>,
-    ctx: *mut Ctx,
-    flags: u32,
+    call: &Call<impl Function>,
+    ctx: Out<Ctx>,
+    _flags: u32,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    let result = unsafe { call.real(ctx, flags) };
-    if result == CUDA_SUCCESS && !ctx.is_null() {
-        // SAFETY: the driver has written it, and read what it was given.
-        p.contexts.attached(unsafe { *ctx } as u64);
+    let result = call.forward();
+    if result == CUDA_SUCCESS
+        && let Some(ctx) = ctx.get()
+    {
+        p.contexts.attached(ctx as u64);
     }
     result
 }
 
-/// # Safety
-/// As cuCtxDetach.
-pub unsafe fn detach(
-    p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(Ctx) -> CUresult>,
-    ctx: Ctx,
-) -> CUresult {
+/// cuCtxDetach.
+pub fn detach(p: &'static Process, call: &Call<impl Function>, ctx: Ctx) -> CUresult {
     let step = p.contexts.begin_detach(ctx as u64);
-    // SAFETY: the program's own call, with its arguments.
-    end(p, step, || unsafe { call.real(ctx) })
+    end(p, step, || call.forward())
 }
 
-/// # Safety
-/// As cuDevicePrimaryCtxRelease.
-pub unsafe fn primary_release(
-    p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(i32) -> CUresult>,
-    device: i32,
-) -> CUresult {
+/// cuDevicePrimaryCtxRelease.
+pub fn primary_release(p: &'static Process, call: &Call<impl Function>, device: i32) -> CUresult {
     let step = p.contexts.begin_release(device_id(device));
-    // SAFETY: the program's own call, with its arguments.
-    let result = end(p, step, || unsafe { call.real(device) });
+    let result = end(p, step, || call.forward());
     if result == CUDA_SUCCESS && is_inactive(device) {
         // Retained fewer times than we thought: it is gone all the same.
         if let Step::Ends(ending) = p.contexts.begin_reset(device_id(device)) {
@@ -267,16 +216,10 @@ pub unsafe fn primary_release(
     result
 }
 
-/// # Safety
-/// As cuDevicePrimaryCtxReset.
-pub unsafe fn primary_reset(
-    p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(i32) -> CUresult>,
-    device: i32,
-) -> CUresult {
+/// cuDevicePrimaryCtxReset.
+pub fn primary_reset(p: &'static Process, call: &Call<impl Function>, device: i32) -> CUresult {
     let step = p.contexts.begin_reset(device_id(device));
-    // SAFETY: the program's own call, with its arguments.
-    end(p, step, || unsafe { call.real(device) })
+    end(p, step, || call.forward())
 }
 
 /// No context is made under a cap that cannot be understood.
@@ -293,8 +236,7 @@ fn bad_cap(p: &'static Process, api: Api, device: i32) -> Option<CUresult> {
 fn is_inactive(device: i32) -> bool {
     let (mut flags, mut active) = (0, 1);
     let result = inside(|| match driver().primary_ctx_get_state {
-        // SAFETY: room for both answers.
-        Some(get) => unsafe { get(device, &mut flags, &mut active) },
+        Some(get) => get(device, &mut flags, &mut active),
         None => -1,
     });
     result == CUDA_SUCCESS && active == 0
@@ -347,11 +289,10 @@ fn return_to_cap(p: &'static Process, gone: ContextTotals, device: DeviceId) {
     refresh_usage(p, device);
 }
 
-/// # Safety
-/// As cuCtxSetLimit.
-pub unsafe fn set_limit(
+/// cuCtxSetLimit.
+pub fn set_limit(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(CUlimit, usize) -> CUresult>,
+    call: &Call<impl Function>,
     limit: CUlimit,
     value: usize,
 ) -> CUresult {
@@ -383,8 +324,7 @@ pub unsafe fn set_limit(
     };
     let watch = Measured::start(p, target.device);
     let taking = attribution::TrackedCall::start(p, target, doing);
-    // SAFETY: the program's own call, with its arguments.
-    let result = unsafe { call.real(limit, value) };
+    let result = call.forward();
     if result == CUDA_SUCCESS {
         // From a promise to bytes that the driver took on its own: first more, then less, so that
         // no other thread sees too few.
@@ -413,28 +353,18 @@ fn stack_growth(target: Target, value: u64) -> u64 {
 }
 
 /// Peers' memory is mapped here.
-///
-/// # Safety
-/// As cuCtxEnablePeerAccess.
-pub unsafe fn enable_peer_access(
+pub fn enable_peer_access(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(Ctx, u32) -> CUresult>,
+    call: &Call<impl Function>,
     peer: Ctx,
-    flags: u32,
+    _flags: u32,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    share_with(p, call.api, peer, || unsafe { call.real(peer, flags) })
+    share_with(p, call.api, peer, || call.forward())
 }
 
-/// # Safety
-/// As cuCtxDisablePeerAccess.
-pub unsafe fn disable_peer_access(
-    p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(Ctx) -> CUresult>,
-    peer: Ctx,
-) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    share_with(p, call.api, peer, || unsafe { call.real(peer) })
+/// cuCtxDisablePeerAccess.
+pub fn disable_peer_access(p: &'static Process, call: &Call<impl Function>, peer: Ctx) -> CUresult {
+    share_with(p, call.api, peer, || call.forward())
 }
 
 fn share_with(

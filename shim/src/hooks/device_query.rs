@@ -14,39 +14,35 @@ pub fn ask(id: DeviceId) -> Option<Device> {
         let mut device = 0;
         let mut total = 0;
         let mut name = [0; 256];
-        // SAFETY: each call has room for its answer.
-        unsafe {
-            if driver.device_get?(&mut device, id.0.into()) != 0
-                || driver.device_total_mem?(&mut total, device) != 0
-            {
-                return None;
-            }
-            let gpu = uuid(driver.device_get_uuid, device);
-            // The second version names the slice where the first names the whole GPU.
-            let own = uuid(driver.device_get_uuid_v2, device).or(gpu)?;
-            if let Some(get_name) = driver.device_get_name {
-                get_name(name.as_mut_ptr().cast(), name.len() as i32 - 1, device);
-            }
-            Some(Device {
-                id,
-                uuid: own,
-                name: text(&name),
-                total_bytes: total as u64,
-                mig: gpu.is_some_and(|gpu| gpu != own),
-            })
+        if driver.device_get?(&mut device, id.0.into()) != 0
+            || driver.device_total_mem?(&mut total, device) != 0
+        {
+            return None;
         }
+        let gpu = uuid(driver.device_get_uuid, device);
+        // The second version names the slice where the first names the whole GPU.
+        let own = uuid(driver.device_get_uuid_v2, device).or(gpu)?;
+        if let Some(get_name) = driver.device_get_name {
+            // SAFETY: `name` has room for so many bytes, and one more.
+            unsafe { get_name(name.as_mut_ptr().cast(), name.len() as i32 - 1, device) };
+        }
+        Some(Device {
+            id,
+            uuid: own,
+            name: text(&name),
+            total_bytes: total as u64,
+            mig: gpu.is_some_and(|gpu| gpu != own),
+        })
     })
 }
 
-/// # Safety
 /// `get` is cuDeviceGetUuid or its second version.
-unsafe fn uuid(
-    get: Option<unsafe extern "C-unwind" fn(*mut CUuuid, i32) -> i32>,
+fn uuid(
+    get: Option<extern "C-unwind" fn(&mut CUuuid, i32) -> i32>,
     device: i32,
 ) -> Option<[u8; 16]> {
     let mut uuid = CUuuid { bytes: [0; 16] };
-    // SAFETY: room for the answer.
-    (unsafe { get?(&mut uuid, device) } == 0).then_some(uuid.bytes)
+    (get?(&mut uuid, device) == 0).then_some(uuid.bytes)
 }
 
 fn text(bytes: &[u8]) -> String {

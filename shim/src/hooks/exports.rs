@@ -6,6 +6,7 @@
 use super::call::Call;
 use crate::driver::api::Api;
 use crate::driver::cuda::*;
+use crate::driver::param::{In, Out};
 use crate::driver::table::table;
 use crate::driver::{depth, pointers};
 use crate::hooks::call;
@@ -46,8 +47,7 @@ macro_rules! export {
             use super::*;
             pub unsafe extern "C-unwind" fn called($($arg: $ty,)* caller: usize) {
                 let api = Api::$name;
-                // SAFETY: the hook of this row, with the arguments of the program's call.
-                torch_calls::run(api, |process| unsafe {
+                torch_calls::run(api, |process| {
                     crate::hooks::$($hook)+(process, api, $($arg),*)
                 });
                 if let Some(real) = torch_calls::real(api, caller) {
@@ -73,7 +73,7 @@ macro_rules! export {
         }
     };
     // Launches: a program makes thousands a second, and only the first one of a function matters.
-    // Types cannot be told apart here: the hook's name says where the function stands.
+    // A macro cannot distinguish types: the hook's name says where the function stands.
     ($home:ident $name:ident ( $config:ident: $C:ty, $function:ident: $F:ty $(, $arg:ident: $ty:ty)* ) => launch :: kernel_ex) => {
         export!(of $function, $name ( $config: $C, $function: $F $(, $arg: $ty)* ) => launch::kernel_ex);
     };
@@ -101,14 +101,9 @@ macro_rules! export {
             ) -> CUresult {
                 // SAFETY: the program's own call, with its arguments.
                 let Some(guard) = depth::enter() else { return unsafe { real($($arg),*) } };
-                let call = Call::new(Api::$name, real);
-                call::run(
-                    &call,
-                    guard,
-                    |process| body!(process, &call, ($($arg),*), $($hook)+),
-                    // SAFETY: the program's own call, with its arguments.
-                    || unsafe { real($($arg),*) },
-                )
+                // SAFETY: this is the program's call, and `call` ends with it.
+                let call = unsafe { Call::new(Api::$name, real, ($($arg,)*)) };
+                call::run(&call, guard, |process| body!(process, &call, ($($arg),*), $($hook)+))
             }
             // SAFETY: the program's own call, with its arguments.
             unsafe { first(real, $($arg),*) }
@@ -125,14 +120,9 @@ macro_rules! export {
                 unsafe { core::mem::transmute(real) };
             // SAFETY: the program's own call, with its arguments.
             let Some(guard) = depth::enter() else { return unsafe { real($($arg),*) } };
-            let call = Call::new(Api::$name, real);
-            call::run(
-                &call,
-                guard,
-                |process| body!(process, &call, ($($arg),*), $($hook)+),
-                // SAFETY: the program's own call, with its arguments.
-                || unsafe { real($($arg),*) },
-            )
+            // SAFETY: this is the program's call, and `call` ends with it.
+            let call = unsafe { Call::new(Api::$name, real, ($($arg,)*)) };
+            call::run(&call, guard, |process| body!(process, &call, ($($arg),*), $($hook)+))
         }
     };
 }
@@ -140,22 +130,18 @@ macro_rules! export {
 macro_rules! body {
     ($process:ident, $call:expr, ($($arg:expr),*), pass) => {{
         $process.usage.count($call.api);
-        // SAFETY: the program's own call, with its arguments.
-        unsafe { $call.real($($arg),*) }
+        $call.forward()
     }};
     ($process:ident, $call:expr, ($($arg:expr),*), note) => {{
         $process.usage.note(&$process.trace_writer, $call.api);
-        // SAFETY: the program's own call, with its arguments.
-        unsafe { $call.real($($arg),*) }
+        $call.forward()
     }};
     ($process:ident, $call:expr, ($($arg:expr),*), proc_address::$version:ident) => {{
-        // SAFETY: the hook of this row, with the arguments of the program's call.
-        unsafe { super::proc_address::$version($process, $call, $($arg),*) }
+        super::proc_address::$version($process, $call, $($arg),*)
     }};
     ($process:ident, $call:expr, ($($arg:expr),*), $($hook:tt)+) => {{
         $process.usage.count($call.api);
-        // SAFETY: the hook of this row, with the arguments of the program's call.
-        unsafe { crate::hooks::$($hook)+($process, $call, $($arg),*) }
+        crate::hooks::$($hook)+($process, $call, $($arg),*)
     }};
 }
 

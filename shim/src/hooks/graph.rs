@@ -9,11 +9,12 @@ use super::node::plan_of;
 use crate::driver::api::Api;
 use crate::driver::capture_status::is_capturing;
 use crate::driver::cuda::*;
+use crate::driver::param::Out;
 use crate::hooks::accounting::{Request, Why, refuse};
 use crate::hooks::accounting::{freeing_site, refuse_at, site, warn};
 use crate::hooks::after_call::unfollowed;
 use crate::hooks::attribution::{nameless, watched};
-use crate::hooks::call::Call;
+use crate::hooks::call::{Call, Function};
 use crate::hooks::graph_reserves::{read, record_change, refresh};
 use crate::hooks::refresh::refresh_before_refusal;
 use crate::hooks::state::Process;
@@ -35,7 +36,7 @@ use vramtrace_format::{DeviceId, Event, Kind, PoolId, Space};
 pub(super) fn take_captured(
     p: &'static Process,
     api: Api,
-    dptr: *mut u64,
+    dptr: Out<u64>,
     size: u64,
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
@@ -44,8 +45,9 @@ pub(super) fn take_captured(
         let request = Request::new(api, Kind::Graph, NO_TARGET, size);
         return refuse(p, &request, Why::Driver(result));
     }
-    // SAFETY: the driver has written it and answered success.
-    p.graphs.made_node(unsafe { *dptr }, api as u16, crate::hooks::stacks::stack(p));
+    if let Some(address) = dptr.get() {
+        p.graphs.made_node(address, api as u16, crate::hooks::stacks::stack(p));
+    }
     result
 }
 
@@ -57,7 +59,7 @@ fn instantiate(
     api: Api,
     graph: Graph,
     flags: u64,
-    exec: *mut GraphExec,
+    exec: Out<GraphExec>,
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
     watched(p, api, current_target(p), DriverActivity::Graphs, nameless, || {
@@ -70,7 +72,7 @@ fn instantiate_plan(
     api: Api,
     graph: Graph,
     flags: u64,
-    exec: *mut GraphExec,
+    exec: Out<GraphExec>,
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
     if !p.graphs.any() || graph.is_null() {
@@ -86,75 +88,48 @@ fn instantiate_plan(
         0 => real(),
         _ => with_memory(p, api, &plan, real),
     };
-    if result == 0 && !exec.is_null() {
-        // SAFETY: the driver has written it.
-        p.graphs.instantiated(unsafe { *exec } as u64, plan);
+    if result == 0
+        && let Some(exec) = exec.get()
+    {
+        p.graphs.instantiated(exec as u64, plan);
     }
     result
 }
 
 /// cuGraphInstantiate and _v2.
-///
-/// # Safety
-/// As the driver's function.
-#[allow(clippy::type_complexity)]
-pub unsafe fn instantiate_v2(
+pub fn instantiate_v2(
     p: &'static Process,
-    call: &Call<
-        unsafe extern "C-unwind" fn(
-            *mut GraphExec,
-            Graph,
-            *mut Node,
-            *mut c_char,
-            usize,
-        ) -> CUresult,
-    >,
-    exec: *mut GraphExec,
+    call: &Call<impl Function>,
+    exec: Out<GraphExec>,
     graph: Graph,
-    error: *mut Node,
-    log: *mut c_char,
-    size: usize,
+    _error: Out<Node>,
+    _log: Out<c_char>,
+    _size: usize,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    instantiate(p, call.api, graph, 0, exec, || unsafe { call.real(exec, graph, error, log, size) })
+    instantiate(p, call.api, graph, 0, exec, || call.forward())
 }
 
-/// # Safety
-/// As the driver's function.
-pub unsafe fn instantiate_with_flags(
+pub fn instantiate_with_flags(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(*mut GraphExec, Graph, u64) -> CUresult>,
-    exec: *mut GraphExec,
+    call: &Call<impl Function>,
+    exec: Out<GraphExec>,
     graph: Graph,
     flags: u64,
 ) -> CUresult {
     // The upload flag needs a stream: cuGraphInstantiateWithParams only.
-    // SAFETY: the program's own call, with its arguments.
-    instantiate(p, call.api, graph, flags & !UPLOAD, exec, || unsafe {
-        call.real(exec, graph, flags)
-    })
+    instantiate(p, call.api, graph, flags & !UPLOAD, exec, || call.forward())
 }
 
-/// # Safety
-/// As the driver's function.
-#[allow(clippy::type_complexity)]
-pub unsafe fn instantiate_with_params(
+pub fn instantiate_with_params(
     p: &'static Process,
-    call: &Call<
-        unsafe extern "C-unwind" fn(
-            *mut GraphExec,
-            Graph,
-            *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
-        ) -> CUresult,
-    >,
-    exec: *mut GraphExec,
+    call: &Call<impl Function>,
+    exec: Out<GraphExec>,
     graph: Graph,
-    params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
+    params: Out<CUDA_GRAPH_INSTANTIATE_PARAMS>,
 ) -> CUresult {
     // SAFETY: the program's own structure.
-    let flags = unsafe { params.as_ref() }.map_or(0, |params| params.flags);
-    // SAFETY: the program's own call, with its arguments.
-    instantiate(p, call.api, graph, flags, exec, || unsafe { call.real(exec, graph, params) })
+    let flags = params.get().map_or(0, |params| params.flags);
+    instantiate(p, call.api, graph, flags, exec, || call.forward())
 }
 
 /// A call that may make the driver reserve what the plan needs.
@@ -201,28 +176,22 @@ fn with_memory(
     result
 }
 
-/// # Safety
-/// As the driver's function.
-pub unsafe fn upload(
+pub fn upload(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(GraphExec, Stream) -> CUresult>,
+    call: &Call<impl Function>,
     exec: GraphExec,
-    stream: Stream,
+    _stream: Stream,
 ) -> CUresult {
     let plan = if p.graphs.any() { p.graphs.plan(exec as u64) } else { None };
     watched(p, call.api, current_target(p), DriverActivity::Graphs, nameless, || match plan {
-        // SAFETY: the program's own call, with its arguments.
-        Some(plan) => with_memory(p, call.api, &plan, || unsafe { call.real(exec, stream) }),
-        // SAFETY: the program's own call, with its arguments.
-        None => unsafe { call.real(exec, stream) },
+        Some(plan) => with_memory(p, call.api, &plan, || call.forward()),
+        None => call.forward(),
     })
 }
 
-/// # Safety
-/// As the driver's function.
-pub unsafe fn launch(
+pub fn launch(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(GraphExec, Stream) -> CUresult>,
+    call: &Call<impl Function>,
     exec: GraphExec,
     stream: Stream,
 ) -> CUresult {
@@ -231,11 +200,9 @@ pub unsafe fn launch(
     let launch = || match plan {
         // A launch in a capture is a node of another graph.
         Some(plan) if !p.stream_captures.takes(|| is_capturing(stream, per_thread)) => {
-            // SAFETY: the program's own call, with its arguments.
-            run(p, call.api, &plan, || unsafe { call.real(exec, stream) })
+            run(p, call.api, &plan, || call.forward())
         }
-        // SAFETY: the program's own call, with its arguments.
-        _ => unsafe { call.real(exec, stream) },
+        _ => call.forward(),
     };
     if p.graphs.launched.has(exec as usize) {
         return launch();
@@ -305,17 +272,10 @@ fn free(p: &'static Process, api: Api, address: u64) -> Option<Removed> {
     Some(removed)
 }
 
-/// # Safety
-/// As the driver's function.
-pub unsafe fn exec_destroy(
-    p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(GraphExec) -> CUresult>,
-    exec: GraphExec,
-) -> CUresult {
+pub fn exec_destroy(p: &'static Process, call: &Call<impl Function>, exec: GraphExec) -> CUresult {
     let plan = if p.graphs.any() { p.graphs.ended(exec as u64) } else { None };
     p.graphs.launched.remove(exec as usize);
-    // SAFETY: the program's own call, with its arguments.
-    let real = || unsafe { call.real(exec) };
+    let real = || call.forward();
     let result = watched(p, call.api, current_target(p), DriverActivity::Graphs, nameless, real);
     if let Some(plan) = plan
         && result != 0
@@ -325,15 +285,8 @@ pub unsafe fn exec_destroy(
     result
 }
 
-/// # Safety
-/// As the driver's function.
-pub unsafe fn trim(
-    p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(i32) -> CUresult>,
-    device: i32,
-) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    let result = unsafe { call.real(device) };
+pub fn trim(p: &'static Process, call: &Call<impl Function>, device: i32) -> CUresult {
+    let result = call.forward();
     if let Ok(device) = u8::try_from(device) {
         let device = DeviceId(device);
         p.graphs.memory(device).trimmed();

@@ -21,8 +21,7 @@ pub fn read(device: DeviceId, memory: &Memory) -> Option<(Ticket, Reading)> {
     let ticket = memory.growth.ticket_by_driver();
     let one = |attribute| {
         let mut value = 0u64;
-        // SAFETY: the attribute is a u64.
-        let result = inside(|| unsafe { get(device.0.into(), attribute, (&raw mut value).cast()) });
+        let result = inside(|| get(device.0.into(), attribute, &mut value));
         (result == 0).then_some(value)
     };
     let reserved = one(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT)?;

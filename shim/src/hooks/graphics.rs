@@ -4,8 +4,9 @@
 use super::ipc::{book, size_at};
 use crate::driver::api::Api;
 use crate::driver::cuda::*;
+use crate::driver::param::{In, Out};
 use crate::hooks::accounting::freeing_site;
-use crate::hooks::call::Call;
+use crate::hooks::call::{Call, Function};
 use crate::hooks::state::Process;
 use crate::hooks::target::current_target;
 use crate::runtime::fallible::list_of;
@@ -14,23 +15,18 @@ use vramtrace_format::{Event, Kind, Space};
 
 /// A graphics resource shows its memory when its pointer is asked for, and takes it back when it
 /// is unmapped or unregistered.
-///
-/// # Safety
-/// As cuGraphicsResourceGetMappedPointer.
-pub unsafe fn pointer(
+pub fn pointer(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(*mut u64, *mut usize, GfxRes) -> CUresult>,
-    dptr: *mut u64,
-    size: *mut usize,
+    call: &Call<impl Function>,
+    dptr: Out<u64>,
+    size: Out<usize>,
     resource: GfxRes,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    let result = unsafe { call.real(dptr, size, resource) };
-    if result == CUDA_SUCCESS && !dptr.is_null() {
-        // SAFETY: the driver has written it.
-        let address = unsafe { *dptr };
-        // SAFETY: as above.
-        let bytes = if size.is_null() { size_at(address) } else { unsafe { *size as u64 } };
+    let result = call.forward();
+    if result == CUDA_SUCCESS
+        && let Some(address) = dptr.get()
+    {
+        let bytes = size.get().map_or_else(|| size_at(address), |size| size as u64);
         let target = current_target(p);
         p.mapped_resources.insert(resource as u64, address);
         let known = p.ledger.get(Space::Device, address);
@@ -41,23 +37,21 @@ pub unsafe fn pointer(
     result
 }
 
-/// # Safety
-/// As cuGraphicsUnmapResources.
-pub unsafe fn unmap(
+/// cuGraphicsUnmapResources.
+pub fn unmap(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(u32, *mut GfxRes, Stream) -> CUresult>,
+    call: &Call<impl Function>,
     count: u32,
-    resources: *mut GfxRes,
-    stream: Stream,
+    resources: In<GfxRes>,
+    _stream: Stream,
 ) -> CUresult {
     let named = match resources.is_null() {
         true => 0,
         false => count as usize,
     };
-    // SAFETY: the program's own call, with its arguments.
-    let real = || unsafe { call.real(count, resources, stream) };
-    // SAFETY: the program names so many of them.
-    let list = list_of(named, (0..named).map(|n| unsafe { *resources.add(n) } as u64));
+    let real = || call.forward();
+    let resource = |n: usize| resources.at(n).get().map_or(0, |resource| resource as u64);
+    let list = list_of(named, (0..named).map(resource));
     // Without memory for it, what they show is seen until the process ends; no cap counts it.
     match list {
         Ok(list) => hide(p, call.api, &list, real),
@@ -65,15 +59,9 @@ pub unsafe fn unmap(
     }
 }
 
-/// # Safety
-/// As cuGraphicsUnregisterResource.
-pub unsafe fn unregister(
-    p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(GfxRes) -> CUresult>,
-    resource: GfxRes,
-) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    hide(p, call.api, &[resource as u64], || unsafe { call.real(resource) })
+/// cuGraphicsUnregisterResource.
+pub fn unregister(p: &'static Process, call: &Call<impl Function>, resource: GfxRes) -> CUresult {
+    hide(p, call.api, &[resource as u64], || call.forward())
 }
 
 fn hide(

@@ -1,10 +1,11 @@
-//! Host memory that the driver pins: no VRAM, a class of its own. No cap counts it.
+//! Host memory that the driver pins: not VRAM. It is a separate class, which no cap counts.
 
 use crate::driver::api::Api;
 use crate::driver::cuda::CUresult;
+use crate::driver::param::Out;
 use crate::hooks::accounting::site;
 use crate::hooks::accounting::{Request, Why, free, refuse};
-use crate::hooks::call::Call;
+use crate::hooks::call::{Call, Function};
 use crate::hooks::state::Process;
 use crate::hooks::target::{NO_TARGET, current_target};
 use crate::model::contexts::Target;
@@ -41,79 +42,58 @@ fn pinned(
     result
 }
 
-/// # Safety
-/// A successful call has written it.
-unsafe fn written(pp: *mut *mut c_void) -> u64 {
-    // SAFETY: not null, and the driver has written it.
-    if pp.is_null() { 0 } else { unsafe { *pp as u64 } }
+/// The address that a successful call has written.
+fn written(pp: Out<*mut c_void>) -> u64 {
+    pp.get().map_or(0, |address| address as u64)
 }
 
-/// # Safety
-/// As the driver's function.
-pub unsafe fn alloc_host(
+pub fn alloc_host(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(*mut *mut c_void, usize) -> CUresult>,
-    pp: *mut *mut c_void,
+    call: &Call<impl Function>,
+    pp: Out<*mut c_void>,
     bytesize: usize,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    let result = unsafe { call.real(pp, bytesize) };
-    // SAFETY: the driver has written it.
-    pinned(p, call.api, Kind::HostPinned, bytesize as u64, result, || unsafe { written(pp) })
+    let result = call.forward();
+    pinned(p, call.api, Kind::HostPinned, bytesize as u64, result, || written(pp))
 }
 
-/// # Safety
-/// As the driver's function.
-pub unsafe fn alloc_host_v1(
+pub fn alloc_host_v1(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(*mut *mut c_void, u32) -> CUresult>,
-    pp: *mut *mut c_void,
+    call: &Call<impl Function>,
+    pp: Out<*mut c_void>,
     bytesize: u32,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    let result = unsafe { call.real(pp, bytesize) };
-    // SAFETY: the driver has written it.
-    pinned(p, call.api, Kind::HostPinned, bytesize.into(), result, || unsafe { written(pp) })
+    let result = call.forward();
+    pinned(p, call.api, Kind::HostPinned, bytesize.into(), result, || written(pp))
 }
 
-/// # Safety
-/// As the driver's function.
-pub unsafe fn host_alloc(
+pub fn host_alloc(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(*mut *mut c_void, usize, u32) -> CUresult>,
-    pp: *mut *mut c_void,
+    call: &Call<impl Function>,
+    pp: Out<*mut c_void>,
     bytesize: usize,
-    flags: u32,
+    _flags: u32,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    let result = unsafe { call.real(pp, bytesize, flags) };
-    // SAFETY: the driver has written it.
-    pinned(p, call.api, Kind::HostPinned, bytesize as u64, result, || unsafe { written(pp) })
+    let result = call.forward();
+    pinned(p, call.api, Kind::HostPinned, bytesize as u64, result, || written(pp))
 }
 
-/// # Safety
-/// As the driver's function.
-pub unsafe fn host_register(
+pub fn host_register(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(*mut c_void, usize, u32) -> CUresult>,
+    call: &Call<impl Function>,
     address: *mut c_void,
     bytesize: usize,
-    flags: u32,
+    _flags: u32,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    let result = unsafe { call.real(address, bytesize, flags) };
+    let result = call.forward();
     pinned(p, call.api, Kind::HostRegistered, bytesize as u64, result, || address as u64)
 }
 
 /// cuMemFreeHost and cuMemHostUnregister.
-///
-/// # Safety
-/// As the driver's function.
-pub unsafe fn free_host(
+pub fn free_host(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(*mut c_void) -> CUresult>,
+    call: &Call<impl Function>,
     address: *mut c_void,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    free(p, call.api, Space::Host, address as u64, 0, || unsafe { call.real(address) })
+    free(p, call.api, Space::Host, address as u64, 0, || call.forward())
 }

@@ -1,7 +1,8 @@
-//! How much memory there is, as the program is told: under a cap, the cap's share.
+//! How much memory there is, as the program sees it: under a cap, the cap's share.
 
 use crate::driver::cuda::{CUDA_SUCCESS, CUresult};
-use crate::hooks::call::Call;
+use crate::driver::param::Out;
+use crate::hooks::call::{Call, Function};
 use crate::hooks::refresh::refresh_before_refusal;
 use crate::hooks::state::Process;
 use crate::hooks::target::current_target;
@@ -42,54 +43,46 @@ pub fn shown(p: &'static Process, device: DeviceId, driver: Shown) -> Option<Sho
     Some(own.into_iter().chain(group).fold(driver, under))
 }
 
-/// # Safety
-/// As cuMemGetInfo: each pointer is null or has room.
-pub unsafe fn mem_get_info(
+/// cuMemGetInfo.
+pub fn mem_get_info(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(*mut usize, *mut usize) -> CUresult>,
-    free: *mut usize,
-    total: *mut usize,
+    call: &Call<unsafe extern "C-unwind" fn(Out<usize>, Out<usize>) -> CUresult>,
+    free: Out<usize>,
+    total: Out<usize>,
 ) -> CUresult {
     if !p.cap.is_set() {
-        // SAFETY: the program's own call, with its arguments.
-        return unsafe { call.real(free, total) };
+        return call.forward();
     }
     let (mut real_free, mut real_total) = (0, 0);
-    // SAFETY: the program's own call, with its arguments.
-    let result = unsafe { call.real(&mut real_free, &mut real_total) };
+    // SAFETY: both places outlive the call.
+    let result = unsafe { call.real_with((Out::to(&mut real_free), Out::to(&mut real_total))) };
     if result == CUDA_SUCCESS {
         let driver = Shown { total: real_total as u64, free: real_free as u64 };
         let seen = shown(p, current_target(p).device, driver).unwrap_or(driver);
-        // SAFETY: null, or the program's output, which the driver would have written.
-        unsafe { put(free, seen.free as usize) };
-        // SAFETY: as above.
-        unsafe { put(total, seen.total as usize) };
+        free.set(seen.free as usize);
+        total.set(seen.total as usize);
     }
     result
 }
 
-/// # Safety
-/// As cuMemGetInfo of CUDA 2.0: each pointer is null or has room.
-pub unsafe fn mem_get_info_v1(
+/// cuMemGetInfo of CUDA 2.0.
+pub fn mem_get_info_v1(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(*mut u32, *mut u32) -> CUresult>,
-    free: *mut u32,
-    total: *mut u32,
+    call: &Call<unsafe extern "C-unwind" fn(Out<u32>, Out<u32>) -> CUresult>,
+    free: Out<u32>,
+    total: Out<u32>,
 ) -> CUresult {
     if !p.cap.is_set() {
-        // SAFETY: the program's own call, with its arguments.
-        return unsafe { call.real(free, total) };
+        return call.forward();
     }
     let (mut real_free, mut real_total) = (0, 0);
-    // SAFETY: the program's own call, with its arguments.
-    let result = unsafe { call.real(&mut real_free, &mut real_total) };
+    // SAFETY: both places outlive the call.
+    let result = unsafe { call.real_with((Out::to(&mut real_free), Out::to(&mut real_total))) };
     if result == CUDA_SUCCESS {
         let driver = Shown { total: real_total.into(), free: real_free.into() };
         let seen = shown(p, current_target(p).device, driver).unwrap_or(driver);
-        // SAFETY: null, or the program's output, which the driver would have written.
-        unsafe { put(free, seen.free as u32) };
-        // SAFETY: as above.
-        unsafe { put(total, seen.total as u32) };
+        free.set(seen.free as u32);
+        total.set(seen.total as u32);
     }
     result
 }
@@ -101,47 +94,38 @@ fn total_shown(p: &'static Process, device: i32, total: u64) -> u64 {
     p.cap.enforced(device).into_iter().chain(group).fold(total, u64::min)
 }
 
-/// # Safety
-/// As cuDeviceTotalMem.
-pub unsafe fn device_total_mem(
+/// cuDeviceTotalMem.
+pub fn device_total_mem(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(*mut usize, i32) -> CUresult>,
-    bytes: *mut usize,
+    call: &Call<impl Function>,
+    bytes: Out<usize>,
     device: i32,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    let result = unsafe { call.real(bytes, device) };
-    if result == CUDA_SUCCESS && !bytes.is_null() && p.cap.is_set() {
-        // SAFETY: not null, and the driver has written it.
-        unsafe { *bytes = total_shown(p, device, *bytes as u64) as usize };
+    let result = call.forward();
+    if result == CUDA_SUCCESS
+        && p.cap.is_set()
+        && let Some(real) = bytes.get()
+    {
+        bytes.set(total_shown(p, device, real as u64) as usize);
     }
     result
 }
 
-/// # Safety
-/// As cuDeviceTotalMem of CUDA 2.0.
-pub unsafe fn device_total_mem_v1(
+/// cuDeviceTotalMem of CUDA 2.0.
+pub fn device_total_mem_v1(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(*mut u32, i32) -> CUresult>,
-    bytes: *mut u32,
+    call: &Call<impl Function>,
+    bytes: Out<u32>,
     device: i32,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    let result = unsafe { call.real(bytes, device) };
-    if result == CUDA_SUCCESS && !bytes.is_null() && p.cap.is_set() {
-        // SAFETY: not null, and the driver has written it.
-        unsafe { *bytes = total_shown(p, device, (*bytes).into()) as u32 };
+    let result = call.forward();
+    if result == CUDA_SUCCESS
+        && p.cap.is_set()
+        && let Some(real) = bytes.get()
+    {
+        bytes.set(total_shown(p, device, real.into()) as u32);
     }
     result
-}
-
-/// # Safety
-/// `out` is null or has room.
-unsafe fn put<T>(out: *mut T, value: T) {
-    if !out.is_null() {
-        // SAFETY: not null, so that it is the program's output, as the caller promises.
-        unsafe { out.write(value) };
-    }
 }
 
 #[cfg(test)]

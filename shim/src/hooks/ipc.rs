@@ -5,9 +5,10 @@ use crate::driver::api::Api;
 use crate::driver::cuda::*;
 use crate::driver::depth::inside;
 use crate::driver::functions::driver;
+use crate::driver::param::{In, Out};
 use crate::hooks::accounting::{freeing_site, site};
 use crate::hooks::attribution::sharing;
-use crate::hooks::call::Call;
+use crate::hooks::call::{Call, Function};
 use crate::hooks::state::Process;
 use crate::hooks::target::current_target;
 use crate::model::contexts::Target;
@@ -16,17 +17,13 @@ use vramtrace_format::{DeviceId, Event, Kind, PoolId, Space};
 
 /// Memory of this process made ready for others: a setting that takes its allocation apart would
 /// break them.
-///
-/// # Safety
-/// As cuIpcGetMemHandle.
-pub unsafe fn share(
+pub fn share(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(*mut CUipcMemHandle, u64) -> CUresult>,
-    handle: *mut CUipcMemHandle,
+    call: &Call<impl Function>,
+    _handle: Out<CUipcMemHandle>,
     dptr: u64,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    let result = unsafe { call.real(handle, dptr) };
+    let result = call.forward();
     if result == CUDA_SUCCESS {
         let site = site(p, call.api, None, current_target(p), PoolId(0), 0);
         let stack = crate::hooks::stacks::stack(p);
@@ -36,21 +33,17 @@ pub unsafe fn share(
 }
 
 /// Opens are counted by the driver: the same handle gives the same address again.
-///
-/// # Safety
-/// As cuIpcOpenMemHandle.
-pub unsafe fn open(
+pub fn open(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(*mut u64, CUipcMemHandle, u32) -> CUresult>,
-    dptr: *mut u64,
-    handle: CUipcMemHandle,
-    flags: u32,
+    call: &Call<impl Function>,
+    dptr: Out<u64>,
+    _handle: CUipcMemHandle,
+    _flags: u32,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    let result = sharing(p, call.api, || unsafe { call.real(dptr, handle, flags) });
-    if result == CUDA_SUCCESS && !dptr.is_null() {
-        // SAFETY: the driver has written it, and read what it was given.
-        let address = unsafe { *dptr };
+    let result = sharing(p, call.api, || call.forward());
+    if result == CUDA_SUCCESS
+        && let Some(address) = dptr.get()
+    {
         if again(p, address) {
             return result;
         }
@@ -65,15 +58,9 @@ fn again(p: &'static Process, address: u64) -> bool {
         && p.ledger.add_refs(Space::Device, address, 1).is_some()
 }
 
-/// # Safety
-/// As cuIpcCloseMemHandle.
-pub unsafe fn close(
-    p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(u64) -> CUresult>,
-    dptr: u64,
-) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    release(p, call.api, dptr, || sharing(p, call.api, || unsafe { call.real(dptr) }))
+/// cuIpcCloseMemHandle.
+pub fn close(p: &'static Process, call: &Call<impl Function>, dptr: u64) -> CUresult {
+    release(p, call.api, dptr, || sharing(p, call.api, || call.forward()))
 }
 
 /// Drops one open of an imported address, the last one being its free. An address that is no
@@ -110,22 +97,18 @@ fn release(
     result
 }
 
-/// # Safety
-/// As cuMemPoolImportPointer.
-pub unsafe fn pool_import_pointer(
+/// cuMemPoolImportPointer.
+pub fn pool_import_pointer(
     p: &'static Process,
-    call: &Call<
-        unsafe extern "C-unwind" fn(*mut u64, Pool, *mut CUmemPoolPtrExportData) -> CUresult,
-    >,
-    ptr: *mut u64,
-    pool: Pool,
-    data: *mut CUmemPoolPtrExportData,
+    call: &Call<impl Function>,
+    ptr: Out<u64>,
+    _pool: Pool,
+    _data: Out<CUmemPoolPtrExportData>,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    let result = sharing(p, call.api, || unsafe { call.real(ptr, pool, data) });
-    if result == CUDA_SUCCESS && !ptr.is_null() {
-        // SAFETY: the driver has written it, and read what it was given.
-        let address = unsafe { *ptr };
+    let result = sharing(p, call.api, || call.forward());
+    if result == CUDA_SUCCESS
+        && let Some(address) = ptr.get()
+    {
         let target = Target { device: device_of(address), ..current_target(p) };
         book(p, call.api, Space::Device, address, size_at(address), target);
     }
@@ -133,55 +116,35 @@ pub unsafe fn pool_import_pointer(
 }
 
 /// Freed with cuMemFree; cuDestroyExternalMemory leaves it alone.
-///
-/// # Safety
-/// As cuExternalMemoryGetMappedBuffer.
-pub unsafe fn external_buffer(
+pub fn external_buffer(
     p: &'static Process,
-    call: &Call<
-        unsafe extern "C-unwind" fn(
-            *mut u64,
-            ExtMem,
-            *const CUDA_EXTERNAL_MEMORY_BUFFER_DESC,
-        ) -> CUresult,
-    >,
-    dptr: *mut u64,
-    memory: ExtMem,
-    descriptor: *const CUDA_EXTERNAL_MEMORY_BUFFER_DESC,
+    call: &Call<impl Function>,
+    dptr: Out<u64>,
+    _memory: ExtMem,
+    descriptor: In<CUDA_EXTERNAL_MEMORY_BUFFER_DESC>,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    let result = sharing(p, call.api, || unsafe { call.real(dptr, memory, descriptor) });
-    if result == CUDA_SUCCESS && !dptr.is_null() && !descriptor.is_null() {
-        // SAFETY: the driver has written it, and read what it was given.
-        let (address, size) = unsafe { (*dptr, (*descriptor).size) };
-        book(p, call.api, Space::Device, address, size, current_target(p));
+    let result = sharing(p, call.api, || call.forward());
+    if result == CUDA_SUCCESS
+        && let (Some(address), Some(descriptor)) = (dptr.get(), descriptor.get())
+    {
+        book(p, call.api, Space::Device, address, descriptor.size, current_target(p));
     }
     result
 }
 
 /// Freed with cuMipmappedArrayDestroy. Nobody tells its bytes.
-///
-/// # Safety
-/// As cuExternalMemoryGetMappedMipmappedArray.
-pub unsafe fn external_mipmap(
+pub fn external_mipmap(
     p: &'static Process,
-    call: &Call<
-        unsafe extern "C-unwind" fn(
-            *mut MArray,
-            ExtMem,
-            *const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC,
-        ) -> CUresult,
-    >,
-    array: *mut MArray,
-    memory: ExtMem,
-    descriptor: *const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC,
+    call: &Call<impl Function>,
+    array: Out<MArray>,
+    _memory: ExtMem,
+    _descriptor: In<CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC>,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    let result = sharing(p, call.api, || unsafe { call.real(array, memory, descriptor) });
-    if result == CUDA_SUCCESS && !array.is_null() {
-        // SAFETY: the driver has written it, and read what it was given.
-        let handle = unsafe { *array } as u64;
-        book(p, call.api, Space::Array, handle, 0, current_target(p));
+    let result = sharing(p, call.api, || call.forward());
+    if result == CUDA_SUCCESS
+        && let Some(array) = array.get()
+    {
+        book(p, call.api, Space::Array, array as u64, 0, current_target(p));
     }
     result
 }
@@ -209,10 +172,8 @@ pub(super) fn book(
 /// Bytes of the allocation that holds the address; 0 if the driver does not tell.
 pub(super) fn size_at(address: u64) -> u64 {
     let (mut base, mut size) = (0, 0);
-    let asked = driver().mem_get_address_range.map(|ask| {
-        // SAFETY: room for both answers.
-        inside(|| unsafe { ask(&mut base, &mut size, address) })
-    });
+    let ask = driver().mem_get_address_range;
+    let asked = ask.map(|ask| inside(|| ask(&mut base, &mut size, address)));
     if asked == Some(CUDA_SUCCESS) { size as u64 } else { 0 }
 }
 

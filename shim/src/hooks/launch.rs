@@ -11,7 +11,7 @@ use crate::driver::cuda::*;
 use crate::driver::depth::inside;
 use crate::driver::functions::driver;
 use crate::hooks::attribution::TrackedCall;
-use crate::hooks::call::Call;
+use crate::hooks::call::{self, Call};
 use crate::hooks::state;
 use crate::hooks::state::Process;
 use crate::hooks::target::current_target;
@@ -19,7 +19,7 @@ use crate::hooks::texts;
 use crate::model::attribution::driver_internal::DriverActivity;
 use crate::model::contexts::Target;
 use crate::runtime::fallible::TryPush;
-use core::ffi::{c_char, c_void};
+use core::ffi::{CStr, c_char, c_void};
 use std::ptr::{null, null_mut};
 use vramtrace_format::Cause;
 
@@ -30,18 +30,15 @@ const HEAP_BESIDE: u64 = 2 << 20;
 // `function` is whose first launch it is.
 macro_rules! launches {
     ($( $name:ident ( $($before:ident: $B:ty,)* [function] $(, $after:ident: $A:ty)* ); )*) => {$(
-        /// # Safety
-        /// As the driver's function.
-        #[allow(clippy::too_many_arguments, clippy::type_complexity)]
-        pub unsafe fn $name(
+        #[allow(clippy::too_many_arguments, unused_variables)]
+        pub fn $name(
             p: &'static Process,
-            call: &Call<unsafe extern "C-unwind" fn($($B,)* Function $(, $A)*) -> CUresult>,
+            call: &Call<impl call::Function>,
             $($before: $B,)*
             function: Function
             $(, $after: $A)*
         ) -> CUresult {
-            // SAFETY: the program's own call, with its arguments.
-            first(p, call.api, function, || unsafe { call.real($($before,)* function $(, $after)*) })
+            first(p, call.api, function, || call.forward())
         }
     )*};
 }
@@ -139,18 +136,17 @@ pub(super) fn name_of(p: &'static Process, function: u64) -> u32 {
         };
         ask.map(|ask| ask(&mut name, function as Function))
     });
-    match result {
-        // SAFETY: the driver's text, which lives as long as the function.
-        Some(CUDA_SUCCESS) => unsafe { texts::c_text_id(p, name) },
-        _ => 0,
+    if result != Some(CUDA_SUCCESS) || name.is_null() {
+        return 0;
     }
+    // SAFETY: the driver's text, which lives as long as the function.
+    texts::c_text_id(p, unsafe { CStr::from_ptr(name) })
 }
 
 /// A limit of the current context.
 pub(super) fn limit(which: CUlimit) -> Option<u64> {
     let mut value = 0;
-    // SAFETY: room for the answer.
-    let asked = inside(|| driver().ctx_get_limit.map(|get| unsafe { get(&mut value, which) }));
+    let asked = inside(|| driver().ctx_get_limit.map(|get| get(&mut value, which)));
     (asked == Some(CUDA_SUCCESS)).then_some(value as u64)
 }
 
@@ -159,10 +155,8 @@ pub(super) fn resident_threads(target: Target) -> u64 {
     let ordinal = i32::from(target.device.0);
     let attribute = |which| {
         let mut value = 0;
-        // SAFETY: room for the answer.
-        let result = inside(|| unsafe {
-            driver().device_get_attribute.map(|get| get(&mut value, which, ordinal))
-        });
+        let get = driver().device_get_attribute;
+        let result = inside(|| get.map(|get| get(&mut value, which, ordinal)));
         if result == Some(CUDA_SUCCESS) { u64::try_from(value).unwrap_or(0) } else { 0 }
     };
     attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
@@ -179,8 +173,7 @@ pub fn key(p: &Process, function: usize) -> usize {
 #[cold]
 fn current_context_key() -> usize {
     let mut context: Ctx = null_mut();
-    // SAFETY: room for the answer.
-    let ask = || driver().ctx_get_current.map(|ask| unsafe { ask(&mut context) });
+    let ask = || driver().ctx_get_current.map(|ask| ask(&mut context));
     let _: Option<CUresult> = inside(ask);
     // Handles of functions and contexts lie near each other: turned away.
     (context as usize).rotate_left(32)

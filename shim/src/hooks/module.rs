@@ -5,8 +5,9 @@ use super::launch::name_of;
 use crate::driver::cuda::*;
 use crate::driver::depth::inside;
 use crate::driver::functions::driver;
+use crate::driver::param::{In, Out};
 use crate::hooks::attribution::{nameless, watched};
-use crate::hooks::call::Call;
+use crate::hooks::call::{self, Call};
 use crate::hooks::launch;
 use crate::hooks::state::Process;
 use crate::hooks::target::current_target;
@@ -16,179 +17,150 @@ use core::ffi::{c_char, c_void};
 
 macro_rules! loads {
     ($( $name:ident ( $($arg:ident: $ty:ty),* ) $(named by $text:ident)?; )*) => {$(
-        /// # Safety
-        /// As the driver's function.
-        #[allow(clippy::too_many_arguments, clippy::type_complexity)]
-        pub unsafe fn $name(
+        #[allow(clippy::too_many_arguments, unused_variables)]
+        pub fn $name(
             p: &'static Process,
-            call: &Call<unsafe extern "C-unwind" fn($($ty),*) -> CUresult>,
+            call: &Call<impl call::Function>,
             $($arg: $ty),*
         ) -> CUresult {
             let name = || match call.answer() {
-                // SAFETY: the program's text, which the driver has just read.
-                Some(CUDA_SUCCESS) => unsafe { first_text(p, [$($text)?]) },
+                Some(CUDA_SUCCESS) => first_text(p, [$($text)?]),
                 _ => 0,
             };
-            // SAFETY: the program's own call, with its arguments.
-            let real = || unsafe { call.real($($arg),*) };
+            let real = || call.forward();
             watched(p, call.api, current_target(p), DriverActivity::Loading, name, real)
         }
     )*};
 }
 
-/// # Safety
-/// Texts of the program.
-unsafe fn first_text<const N: usize>(p: &'static Process, texts: [*const c_char; N]) -> u32 {
-    // SAFETY: the program's text, which the driver has read.
-    texts.first().map_or(0, |text| unsafe { texts::c_text_id(p, *text) })
+fn first_text<const N: usize>(p: &'static Process, texts: [In<c_char>; N]) -> u32 {
+    texts.first().and_then(|text| text.text()).map_or(0, |text| texts::c_text_id(p, text))
 }
 
 loads! {
-    load(module: *mut Module, file: *const c_char) named by file;
-    load_data(module: *mut Module, image: *const c_void);
+    load(module: Out<Module>, file: In<c_char>) named by file;
+    load_data(module: Out<Module>, image: *const c_void);
     load_data_ex(
-        module: *mut Module,
+        module: Out<Module>,
         image: *const c_void,
         count: u32,
-        options: *mut CUjit_option,
-        values: *mut *mut c_void
+        options: Out<CUjit_option>,
+        values: Out<*mut c_void>
     );
     library_load_data(
-        library: *mut Library,
+        library: Out<Library>,
         code: *const c_void,
-        jit: *mut CUjit_option,
-        jit_values: *mut *mut c_void,
+        jit: Out<CUjit_option>,
+        jit_values: Out<*mut c_void>,
         jit_count: u32,
-        options: *mut CUlibraryOption,
-        values: *mut *mut c_void,
+        options: Out<CUlibraryOption>,
+        values: Out<*mut c_void>,
         count: u32
     );
     library_load_file(
-        library: *mut Library,
-        file: *const c_char,
-        jit: *mut CUjit_option,
-        jit_values: *mut *mut c_void,
+        library: Out<Library>,
+        file: In<c_char>,
+        jit: Out<CUjit_option>,
+        jit_values: Out<*mut c_void>,
         jit_count: u32,
-        options: *mut CUlibraryOption,
-        values: *mut *mut c_void,
+        options: Out<CUlibraryOption>,
+        values: Out<*mut c_void>,
         count: u32
     ) named by file;
-    get_function(function: *mut Function, module: Module, name: *const c_char) named by name;
-    get_global(dptr: *mut u64, bytes: *mut usize, module: Module, name: *const c_char) named by name;
-    get_global_v1(dptr: *mut u32, bytes: *mut u32, module: Module, name: *const c_char) named by name;
+    get_function(function: Out<Function>, module: Module, name: In<c_char>) named by name;
+    get_global(dptr: Out<u64>, bytes: Out<usize>, module: Module, name: In<c_char>) named by name;
+    get_global_v1(dptr: Out<u32>, bytes: Out<u32>, module: Module, name: In<c_char>) named by name;
     library_get_global(
-        dptr: *mut u64,
-        bytes: *mut usize,
+        dptr: Out<u64>,
+        bytes: Out<usize>,
         library: Library,
-        name: *const c_char
+        name: In<c_char>
     ) named by name;
-    library_get_unified(function: *mut *mut c_void, library: Library, symbol: *const c_char)
+    library_get_unified(function: Out<*mut c_void>, library: Library, symbol: In<c_char>)
         named by symbol;
-    library_get_module(module: *mut Module, library: Library);
+    library_get_module(module: Out<Module>, library: Library);
 }
 
 /// Handles of its functions may come again.
-///
-/// # Safety
-/// As cuModuleUnload.
-pub unsafe fn unload(
-    p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(Module) -> CUresult>,
-    module: Module,
-) -> CUresult {
+pub fn unload(p: &'static Process, call: &Call<impl call::Function>, _module: Module) -> CUresult {
     p.launched_kernels.forget();
-    // SAFETY: the program's own call, with its arguments.
-    let real = || unsafe { call.real(module) };
+    let real = || call.forward();
     watched(p, call.api, current_target(p), DriverActivity::Loading, nameless, real)
 }
 
-/// # Safety
-/// As cuLibraryUnload.
-pub unsafe fn library_unload(
+/// cuLibraryUnload.
+pub fn library_unload(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(Library) -> CUresult>,
+    call: &Call<impl call::Function>,
     library: Library,
 ) -> CUresult {
     p.launched_kernels.library_ended(library as u64);
-    // SAFETY: the program's own call, with its arguments.
-    let real = || unsafe { call.real(library) };
+    let real = || call.forward();
     watched(p, call.api, current_target(p), DriverActivity::Loading, nameless, real)
 }
 
-/// # Safety
-/// As cuFuncLoad.
-pub unsafe fn func_load(
+/// cuFuncLoad.
+pub fn func_load(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(Function) -> CUresult>,
+    call: &Call<impl call::Function>,
     function: Function,
 ) -> CUresult {
     let name = || name_of(p, function as u64);
-    // SAFETY: the program's own call, with its arguments.
-    let real = || unsafe { call.real(function) };
+    let real = || call.forward();
     watched(p, call.api, current_target(p), DriverActivity::Loading, name, real)
 }
 
 /// A handle to a kernel; nothing is loaded.
-///
-/// # Safety
-/// As cuLibraryGetKernel.
-pub unsafe fn library_get_kernel(
+pub fn library_get_kernel(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(*mut Kernel, Library, *const c_char) -> CUresult>,
-    kernel: *mut Kernel,
+    call: &Call<impl call::Function>,
+    kernel: Out<Kernel>,
     library: Library,
-    name: *const c_char,
+    _name: In<c_char>,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    let result = unsafe { call.real(kernel, library, name) };
-    if result == CUDA_SUCCESS && !kernel.is_null() {
-        // SAFETY: the driver has written it.
-        p.launched_kernels.has_kernel(unsafe { *kernel } as u64, library as u64);
+    let result = call.forward();
+    if result == CUDA_SUCCESS
+        && let Some(kernel) = kernel.get()
+    {
+        p.launched_kernels.has_kernel(kernel as u64, library as u64);
     }
     result
 }
 
-/// # Safety
-/// As cuLibraryEnumerateKernels.
-pub unsafe fn library_enumerate(
+/// cuLibraryEnumerateKernels.
+#[allow(clippy::not_unsafe_ptr_arg_deref)] // a handle of the program's call, which has just succeeded
+pub fn library_enumerate(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(*mut Kernel, u32, Library) -> CUresult>,
-    kernels: *mut Kernel,
+    call: &Call<impl call::Function>,
+    kernels: Out<Kernel>,
     room: u32,
     library: Library,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    let result = unsafe { call.real(kernels, room, library) };
+    let result = call.forward();
     let mut count = 0;
-    // SAFETY: room for the answer.
+    // SAFETY: room for the answer; asked only after the driver has taken the same handle.
     let ask = || driver().library_get_kernel_count.map(|ask| unsafe { ask(&mut count, library) });
-    if result == CUDA_SUCCESS && !kernels.is_null() && inside(ask) == Some(CUDA_SUCCESS) {
-        for at in 0..room.min(count) as usize {
-            // SAFETY: the driver has written so many.
-            p.launched_kernels.has_kernel(unsafe { *kernels.add(at) } as u64, library as u64);
+    if result == CUDA_SUCCESS && inside(ask) == Some(CUDA_SUCCESS) {
+        for kernel in (0..room.min(count) as usize).map_while(|at| kernels.at(at).get()) {
+            p.launched_kernels.has_kernel(kernel as u64, library as u64);
         }
     }
     result
 }
 
 /// The kernel's function in the current context: its module is loaded here.
-///
-/// # Safety
-/// As cuKernelGetFunction.
-pub unsafe fn kernel_get_function(
+pub fn kernel_get_function(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(*mut Function, Kernel) -> CUresult>,
-    function: *mut Function,
+    call: &Call<impl call::Function>,
+    function: Out<Function>,
     kernel: Kernel,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    let real = || unsafe { call.real(function, kernel) };
+    let real = || call.forward();
     if p.launched_kernels.was_loaded(launch::key(p, kernel as usize)) {
         return real();
     }
     let name = || match call.answer() {
-        // SAFETY: the driver has written it.
-        Some(CUDA_SUCCESS) => unsafe { function.as_ref() }.map_or(0, |f| name_of(p, *f as u64)),
+        Some(CUDA_SUCCESS) => function.get().map_or(0, |function| name_of(p, function as u64)),
         _ => 0,
     };
     let result = watched(p, call.api, current_target(p), DriverActivity::Loading, name, real);

@@ -1,108 +1,91 @@
-//! Multicast objects: a handle without memory of its own, to which others' memory is bound.
+//! Multicast objects: a handle without memory, to which the memory of other objects is bound.
 #![allow(clippy::too_many_arguments)] // the driver's functions have as many
 
 use super::vmm::{settle, told, untie};
 use crate::driver::api::Api;
 use crate::driver::cuda::*;
+use crate::driver::param::{In, Out};
 use crate::hooks::after_call::unfollowed;
 use crate::hooks::attribution::sharing;
-use crate::hooks::call::Call;
+use crate::hooks::call::{Call, Function};
 use crate::hooks::state::Process;
 use crate::hooks::target::{current_target, device_id};
 use crate::model::vmm::{Dropped, Owner, Region, What};
 use crate::runtime::fallible::{TryPush, vec_of};
 use vramtrace_format::DeviceId;
 
-/// # Safety
-/// As cuMulticastCreate.
-pub unsafe fn create(
+/// cuMulticastCreate.
+pub fn create(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(*mut u64, *const CUmulticastObjectProp) -> CUresult>,
-    handle: *mut u64,
-    prop: *const CUmulticastObjectProp,
+    call: &Call<impl Function>,
+    handle: Out<u64>,
+    _prop: In<CUmulticastObjectProp>,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    let result = sharing(p, call.api, || unsafe { call.real(handle, prop) });
-    if result == CUDA_SUCCESS && !handle.is_null() {
+    let result = sharing(p, call.api, || call.forward());
+    if result == CUDA_SUCCESS
+        && let Some(handle) = handle.get()
+    {
         let mut vmm = p.vmm.lock();
-        // SAFETY: the driver has written it.
-        let handle = unsafe { *handle };
         let (_, stale) = vmm.created(handle, What::Multicast, DeviceId::UNKNOWN, 0);
         told(p, call.api, &mut vmm, stale, result);
     }
     result
 }
 
-/// # Safety
-/// As cuMulticastBindMem.
-pub unsafe fn bind_mem(
+/// cuMulticastBindMem.
+pub fn bind_mem(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(u64, usize, u64, usize, usize, u64) -> CUresult>,
+    call: &Call<impl Function>,
     mc: u64,
     mc_offset: usize,
     handle: u64,
-    offset: usize,
+    _offset: usize,
     size: usize,
-    flags: u64,
+    _flags: u64,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    bind(p, call.api, mc, None, mc_offset, Memory::Handle(handle, size), || unsafe {
-        call.real(mc, mc_offset, handle, offset, size, flags)
-    })
+    bind(p, call.api, mc, None, mc_offset, Memory::Handle(handle, size), || call.forward())
 }
 
-/// # Safety
-/// As cuMulticastBindMem_v2.
-pub unsafe fn bind_mem_v2(
+/// cuMulticastBindMem_v2.
+pub fn bind_mem_v2(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(u64, i32, usize, u64, usize, usize, u64) -> CUresult>,
+    call: &Call<impl Function>,
     mc: u64,
     device: i32,
     mc_offset: usize,
     handle: u64,
-    offset: usize,
+    _offset: usize,
     size: usize,
-    flags: u64,
+    _flags: u64,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    bind(p, call.api, mc, Some(device), mc_offset, Memory::Handle(handle, size), || unsafe {
-        call.real(mc, device, mc_offset, handle, offset, size, flags)
-    })
+    bind(p, call.api, mc, Some(device), mc_offset, Memory::Handle(handle, size), || call.forward())
 }
 
-/// # Safety
-/// As cuMulticastBindAddr.
-pub unsafe fn bind_addr(
+/// cuMulticastBindAddr.
+pub fn bind_addr(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(u64, usize, u64, usize, u64) -> CUresult>,
+    call: &Call<impl Function>,
     mc: u64,
     mc_offset: usize,
     ptr: u64,
     size: usize,
-    flags: u64,
+    _flags: u64,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    bind(p, call.api, mc, None, mc_offset, Memory::Address(ptr, size), || unsafe {
-        call.real(mc, mc_offset, ptr, size, flags)
-    })
+    bind(p, call.api, mc, None, mc_offset, Memory::Address(ptr, size), || call.forward())
 }
 
-/// # Safety
-/// As cuMulticastBindAddr_v2.
-pub unsafe fn bind_addr_v2(
+/// cuMulticastBindAddr_v2.
+pub fn bind_addr_v2(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(u64, i32, usize, u64, usize, u64) -> CUresult>,
+    call: &Call<impl Function>,
     mc: u64,
     device: i32,
     mc_offset: usize,
     ptr: u64,
     size: usize,
-    flags: u64,
+    _flags: u64,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    bind(p, call.api, mc, Some(device), mc_offset, Memory::Address(ptr, size), || unsafe {
-        call.real(mc, device, mc_offset, ptr, size, flags)
-    })
+    bind(p, call.api, mc, Some(device), mc_offset, Memory::Address(ptr, size), || call.forward())
 }
 
 /// What is bound: an object by its handle, or what is mapped at an address.
@@ -157,11 +140,10 @@ fn lane(device: DeviceId) -> u64 {
     device.0.into()
 }
 
-/// # Safety
-/// As cuMulticastUnbind.
-pub unsafe fn unbind(
+/// cuMulticastUnbind.
+pub fn unbind(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(u64, i32, usize, usize) -> CUresult>,
+    call: &Call<impl Function>,
     mc: u64,
     device: i32,
     mc_offset: usize,
@@ -175,8 +157,7 @@ pub unsafe fn unbind(
             None => Dropped::default(),
         }
     };
-    // SAFETY: the program's own call, with its arguments.
-    let result = sharing(p, call.api, || unsafe { call.real(mc, device, mc_offset, size) });
+    let result = sharing(p, call.api, || call.forward());
     settle(p, call.api, dropped, result);
     result
 }

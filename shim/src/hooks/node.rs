@@ -4,8 +4,9 @@ use crate::driver::api::Api;
 use crate::driver::cuda::*;
 use crate::driver::depth::inside;
 use crate::driver::functions::driver;
+use crate::driver::param::{In, Out};
 use crate::hooks::accounting::{Request, Why, refuse};
-use crate::hooks::call::Call;
+use crate::hooks::call::{Call, Function};
 use crate::hooks::state::Process;
 use crate::hooks::target::NO_TARGET;
 use crate::model::contexts::Target;
@@ -36,111 +37,68 @@ fn made_node(
     result
 }
 
-/// # Safety
-/// As the driver's function.
-#[allow(clippy::type_complexity)]
-pub unsafe fn add_mem_alloc_node(
+pub fn add_mem_alloc_node(
     p: &'static Process,
-    call: &Call<
-        unsafe extern "C-unwind" fn(
-            *mut Node,
-            Graph,
-            *const Node,
-            usize,
-            *mut CUDA_MEM_ALLOC_NODE_PARAMS,
-        ) -> CUresult,
-    >,
-    node: *mut Node,
-    graph: Graph,
-    dependencies: *const Node,
-    count: usize,
-    params: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
+    call: &Call<impl Function>,
+    _node: Out<Node>,
+    _graph: Graph,
+    _dependencies: In<Node>,
+    _count: usize,
+    params: Out<CUDA_MEM_ALLOC_NODE_PARAMS>,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    let result = unsafe { call.real(node, graph, dependencies, count, params) };
-    // SAFETY: the driver has read and written it.
-    match unsafe { params.as_ref() } {
-        Some(params) => made_node(p, call.api, params, result),
+    let result = call.forward();
+    match params.get() {
+        Some(params) => made_node(p, call.api, &params, result),
         None => result,
     }
 }
 
 /// After cuGraphAddNode in any version: only a memory node is ours.
-///
-/// # Safety
-/// `params` is what the driver was given.
-unsafe fn made_any_node(
+fn made_any_node(
     p: &'static Process,
     api: Api,
-    params: *mut CUgraphNodeParams,
+    params: Out<CUgraphNodeParams>,
     result: CUresult,
 ) -> CUresult {
-    // SAFETY: the union starts with the parameters of its kind of node.
-    unsafe {
-        match params.as_ref() {
-            Some(params) if params.kind == CU_GRAPH_NODE_TYPE_MEM_ALLOC => {
-                let alloc = (&raw const params.union_).cast::<CUDA_MEM_ALLOC_NODE_PARAMS>();
-                made_node(p, api, &*alloc, result)
-            }
-            _ => result,
+    match params.get() {
+        Some(params) if params.kind == CU_GRAPH_NODE_TYPE_MEM_ALLOC => {
+            const _: () = assert!(size_of::<CUDA_MEM_ALLOC_NODE_PARAMS>() <= 29 * 8);
+            // SAFETY: the union is longer, starts with the parameters of its kind of node, and any bits
+            // are such parameters.
+            let alloc = unsafe { core::mem::transmute_copy(&params.union_) };
+            made_node(p, api, &alloc, result)
         }
+        _ => result,
     }
 }
 
-/// # Safety
-/// As the driver's function.
-#[allow(clippy::type_complexity)]
-pub unsafe fn add_node(
+pub fn add_node(
     p: &'static Process,
-    call: &Call<
-        unsafe extern "C-unwind" fn(
-            *mut Node,
-            Graph,
-            *const Node,
-            usize,
-            *mut CUgraphNodeParams,
-        ) -> CUresult,
-    >,
-    node: *mut Node,
-    graph: Graph,
-    dependencies: *const Node,
-    count: usize,
-    params: *mut CUgraphNodeParams,
+    call: &Call<impl Function>,
+    _node: Out<Node>,
+    _graph: Graph,
+    _dependencies: In<Node>,
+    _count: usize,
+    params: Out<CUgraphNodeParams>,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    let result = unsafe { call.real(node, graph, dependencies, count, params) };
-    // SAFETY: the driver has read the parameters, and written what it gives back.
-    unsafe { made_any_node(p, call.api, params, result) }
+    let result = call.forward();
+    made_any_node(p, call.api, params, result)
 }
 
 /// cuGraphAddNode_v2 and _v3.
-///
-/// # Safety
-/// As the driver's function.
-#[allow(clippy::too_many_arguments, clippy::type_complexity)]
-pub unsafe fn add_node_with_edges(
+#[allow(clippy::too_many_arguments)]
+pub fn add_node_with_edges(
     p: &'static Process,
-    call: &Call<
-        unsafe extern "C-unwind" fn(
-            *mut Node,
-            Graph,
-            *const Node,
-            *const CUgraphEdgeData,
-            usize,
-            *mut CUgraphNodeParams,
-        ) -> CUresult,
-    >,
-    node: *mut Node,
-    graph: Graph,
-    dependencies: *const Node,
-    edges: *const CUgraphEdgeData,
-    count: usize,
-    params: *mut CUgraphNodeParams,
+    call: &Call<impl Function>,
+    _node: Out<Node>,
+    _graph: Graph,
+    _dependencies: In<Node>,
+    _edges: In<CUgraphEdgeData>,
+    _count: usize,
+    params: Out<CUgraphNodeParams>,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    let result = unsafe { call.real(node, graph, dependencies, edges, count, params) };
-    // SAFETY: the driver has read the parameters, and written what it gives back.
-    unsafe { made_any_node(p, call.api, params, result) }
+    let result = call.forward();
+    made_any_node(p, call.api, params, result)
 }
 
 const CU_GRAPH_NODE_TYPE_GRAPH: u32 = 4;

@@ -1,54 +1,43 @@
-//! NVML's memory info under a cap: the same figures as cuMemGetInfo shows. A process without a
-//! context of its own (a monitor) sees the real ones.
+//! NVML's memory info under a cap: the same figures as cuMemGetInfo shows. A process without its
+//! own context (a monitor) sees the real ones.
 
 use super::info::{Shown, shown};
 use crate::driver::cuda::{CUDA_SUCCESS, CUresult, NvmlDevice, NvmlMemory, NvmlMemory_v2};
-use crate::hooks::call::Call;
+use crate::driver::param::Out;
+use crate::hooks::call::{Call, Function};
 use crate::hooks::state::Process;
 
-/// # Safety
-/// As nvmlDeviceGetMemoryInfo.
-pub unsafe fn memory_info(
+/// nvmlDeviceGetMemoryInfo.
+pub fn memory_info(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(NvmlDevice, *mut NvmlMemory) -> CUresult>,
+    call: &Call<impl Function>,
     device: NvmlDevice,
-    memory: *mut NvmlMemory,
+    memory: Out<NvmlMemory>,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    let result = unsafe { call.real(device, memory) };
+    let result = call.forward();
     if result == CUDA_SUCCESS
-        && !memory.is_null()
-        // SAFETY: NVML has written it; the program looks at it after this call.
-        && let memory = unsafe { &mut *memory }
-        && let Some(seen) = seen(p, device, memory.total, memory.free)
+        && let Some(real) = memory.get()
+        && let Some(seen) = seen(p, device, real.total, real.free)
     {
-        memory.total = seen.total;
-        memory.free = seen.free;
-        memory.used = seen.used();
+        memory.set(NvmlMemory { total: seen.total, free: seen.free, used: seen.used() });
     }
     result
 }
 
-/// # Safety
-/// As nvmlDeviceGetMemoryInfo_v2.
-pub unsafe fn memory_info_v2(
+/// nvmlDeviceGetMemoryInfo_v2.
+pub fn memory_info_v2(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(NvmlDevice, *mut NvmlMemory_v2) -> CUresult>,
+    call: &Call<impl Function>,
     device: NvmlDevice,
-    memory: *mut NvmlMemory_v2,
+    memory: Out<NvmlMemory_v2>,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    let result = unsafe { call.real(device, memory) };
+    let result = call.forward();
     if result == CUDA_SUCCESS
-        && !memory.is_null()
-        // SAFETY: NVML has written it; the program looks at it after this call.
-        && let memory = unsafe { &mut *memory }
-        && let Some(seen) = seen(p, device, memory.total, memory.free)
+        && let Some(real) = memory.get()
+        && let Some(seen) = seen(p, device, real.total, real.free)
     {
-        memory.total = seen.total;
-        memory.reserved = 0;
-        memory.free = seen.free;
-        memory.used = seen.used();
+        let (total, free, used) = (seen.total, seen.free, seen.used());
+        memory.set(NvmlMemory_v2 { total, reserved: 0, free, used, ..real });
     }
     result
 }

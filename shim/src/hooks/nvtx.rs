@@ -4,10 +4,10 @@ use crate::driver::depth;
 use crate::hooks::after_call;
 use crate::hooks::mark;
 use crate::hooks::state::{self, Process};
-use crate::interpose::nvtx;
+use crate::interpose::nvtx::{self, Event, Text, Wide};
 use crate::runtime::log;
 use crate::runtime::{errno, panic_boundary};
-use core::ffi::{c_char, c_int};
+use core::ffi::c_int;
 use std::borrow::Cow;
 use vramtrace_format::StopReason;
 
@@ -77,43 +77,34 @@ fn run<R: Default>(hook: impl FnOnce(Option<&'static Process>) -> R) -> R {
     })
 }
 
-/// The text of an event.
-///
-/// # Safety
-/// Null, or attributes as their fields say.
-unsafe fn name_of<'t>(event: Event) -> Cow<'t, str> {
-    // SAFETY: the program's text or attributes, as NVTX documents them.
-    unsafe { nvtx::message(event, mark::LONGEST, mark::registered) }
+fn name_of(event: &Event) -> Cow<'_, str> {
+    event.message(mark::LONGEST, mark::registered)
 }
 
 macro_rules! marks {
     ($( $name:ident ( $($arg:ident: $ty:ty),* ) -> $out:ty = $hook:ident ( $domain:expr, $text:expr ); )*) => { $(
         unsafe extern "C" fn $name($($arg: $ty),*) -> $out {
-            // SAFETY: the program's text or attributes, as NVTX documents them.
-            run(|process| mark::$hook(process, $domain, &unsafe { $text }))
+            run(|process| mark::$hook(process, $domain, &$text))
         }
     )* };
 }
 
-type Text = *const c_char;
-type Wide = *const u32;
-type Event = *const nvtx::Attributes;
 /// A handle that we gave out.
 type Domain = usize;
 
 marks! {
-    mark_ex(event: Event) -> () = moment(0, name_of(event));
-    mark_a(name: Text) -> () = moment(0, nvtx::text(name));
-    mark_w(name: Wide) -> () = moment(0, nvtx::wide(name, mark::LONGEST));
-    start_ex(event: Event) -> u64 = start(0, name_of(event));
-    start_a(name: Text) -> u64 = start(0, nvtx::text(name));
-    start_w(name: Wide) -> u64 = start(0, nvtx::wide(name, mark::LONGEST));
-    push_ex(event: Event) -> c_int = push(0, name_of(event));
-    push_a(name: Text) -> c_int = push(0, nvtx::text(name));
-    push_w(name: Wide) -> c_int = push(0, nvtx::wide(name, mark::LONGEST));
-    domain_mark(domain: Domain, event: Event) -> () = moment(domain, name_of(event));
-    domain_start(domain: Domain, event: Event) -> u64 = start(domain, name_of(event));
-    domain_push(domain: Domain, event: Event) -> c_int = push(domain, name_of(event));
+    mark_ex(event: Event) -> () = moment(0, name_of(&event));
+    mark_a(name: Text) -> () = moment(0, name.read());
+    mark_w(name: Wide) -> () = moment(0, name.read(mark::LONGEST));
+    start_ex(event: Event) -> u64 = start(0, name_of(&event));
+    start_a(name: Text) -> u64 = start(0, name.read());
+    start_w(name: Wide) -> u64 = start(0, name.read(mark::LONGEST));
+    push_ex(event: Event) -> c_int = push(0, name_of(&event));
+    push_a(name: Text) -> c_int = push(0, name.read());
+    push_w(name: Wide) -> c_int = push(0, name.read(mark::LONGEST));
+    domain_mark(domain: Domain, event: Event) -> () = moment(domain, name_of(&event));
+    domain_start(domain: Domain, event: Event) -> u64 = start(domain, name_of(&event));
+    domain_push(domain: Domain, event: Event) -> c_int = push(domain, name_of(&event));
 }
 
 unsafe extern "C" fn end(range: u64) {
@@ -133,21 +124,17 @@ unsafe extern "C" fn domain_pop(domain: Domain) -> c_int {
 }
 
 unsafe extern "C" fn register_a(_domain: Domain, name: Text) -> usize {
-    // SAFETY: the program's text or attributes, as NVTX documents them.
-    run(|_| mark::register(&unsafe { nvtx::text(name) }))
+    run(|_| mark::register(&name.read()))
 }
 
 unsafe extern "C" fn register_w(_domain: Domain, name: Wide) -> usize {
-    // SAFETY: the program's text or attributes, as NVTX documents them.
-    run(|_| mark::register(&unsafe { nvtx::wide(name, mark::LONGEST) }))
+    run(|_| mark::register(&name.read(mark::LONGEST)))
 }
 
 unsafe extern "C" fn create_a(name: Text) -> usize {
-    // SAFETY: the program's text or attributes, as NVTX documents them.
-    run(|_| mark::register(&unsafe { nvtx::text(name) }))
+    run(|_| mark::register(&name.read()))
 }
 
 unsafe extern "C" fn create_w(name: Wide) -> usize {
-    // SAFETY: the program's text or attributes, as NVTX documents them.
-    run(|_| mark::register(&unsafe { nvtx::wide(name, mark::LONGEST) }))
+    run(|_| mark::register(&name.read(mark::LONGEST)))
 }

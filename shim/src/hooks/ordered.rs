@@ -5,9 +5,11 @@ use crate::driver::capture_status::is_capturing;
 use crate::driver::cuda::*;
 use crate::driver::depth::inside;
 use crate::driver::functions::driver;
+use crate::driver::param::Out;
 use crate::hooks::accounting::{Request, Why, allocate, free, refuse};
 use crate::hooks::accounting::{refuse_at, site, warn};
-use crate::hooks::call::Call;
+use crate::hooks::alloc::undo;
+use crate::hooks::call::{Call, Function};
 use crate::hooks::pool::{current_pool, meet};
 use crate::hooks::pool_reserves::{read, record_change, refresh};
 use crate::hooks::refresh::refresh_before_refusal;
@@ -36,32 +38,27 @@ struct Asked {
     stream: Stream,
     /// 0 = the current pool of the stream's device.
     pool: u64,
-    dptr: *mut u64,
+    dptr: Out<u64>,
     size: u64,
 }
 
-/// # Safety
-/// As the driver's function.
-pub unsafe fn alloc_async(
+pub fn alloc_async(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(*mut u64, usize, Stream) -> CUresult>,
-    dptr: *mut u64,
+    call: &Call<impl Function>,
+    dptr: Out<u64>,
     bytesize: usize,
     stream: Stream,
 ) -> CUresult {
     let per_thread = call.api == Api::cuMemAllocAsync_ptsz;
     let size = bytesize as u64;
     let asked = Asked { api: call.api, per_thread, stream, pool: 0, dptr, size };
-    // SAFETY: the program's own call, with its arguments.
-    take_block(p, &asked, || unsafe { call.real(dptr, bytesize, stream) })
+    take_block(p, &asked, || call.forward())
 }
 
-/// # Safety
-/// As the driver's function.
-pub unsafe fn alloc_from_pool_async(
+pub fn alloc_from_pool_async(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(*mut u64, usize, Pool, Stream) -> CUresult>,
-    dptr: *mut u64,
+    call: &Call<impl Function>,
+    dptr: Out<u64>,
     bytesize: usize,
     pool: Pool,
     stream: Stream,
@@ -69,27 +66,22 @@ pub unsafe fn alloc_from_pool_async(
     let per_thread = call.api == Api::cuMemAllocFromPoolAsync_ptsz;
     let (pool_asked, size) = (pool as u64, bytesize as u64);
     let asked = Asked { api: call.api, per_thread, stream, pool: pool_asked, dptr, size };
-    // SAFETY: the program's own call, with its arguments.
-    take_block(p, &asked, || unsafe { call.real(dptr, bytesize, pool, stream) })
+    take_block(p, &asked, || call.forward())
 }
 
-/// # Safety
-/// As the driver's function.
-pub unsafe fn free_async(
+pub fn free_async(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(u64, Stream) -> CUresult>,
+    call: &Call<impl Function>,
     dptr: u64,
     stream: Stream,
 ) -> CUresult {
     let per_thread = call.api == Api::cuMemFreeAsync_ptsz;
     if p.stream_captures.takes(|| is_capturing(stream, per_thread)) {
         // A node that frees when its graph runs.
-        // SAFETY: the program's own call, with its arguments.
-        return unsafe { call.real(dptr, stream) };
+        return call.forward();
     }
     let stream_id = stream_id(stream, per_thread);
-    // SAFETY: the program's own call, with its arguments.
-    free(p, call.api, Space::Device, dptr, stream_id, || unsafe { call.real(dptr, stream) })
+    free(p, call.api, Space::Device, dptr, stream_id, || call.forward())
 }
 
 #[inline]
@@ -180,19 +172,10 @@ fn take_other(
     if kind == Kind::HostPinned {
         request.target.device = DeviceId::UNKNOWN;
     }
-    // SAFETY: not NULL, and the program gave it to be written; the driver has given the address.
-    let old = (!asked.dptr.is_null()).then(|| unsafe { *asked.dptr });
-    // SAFETY: the driver has written it, and read what it was given.
-    let taken = || (unsafe { *asked.dptr }, asked.size);
-    // SAFETY: the driver has written it, and read what it was given.
-    allocate(p, &request, real, taken, |address| unsafe {
-        if let Some(free) = driver().mem_free {
-            inside(|| free(address));
-        }
-        if let Some(old) = old {
-            *asked.dptr = old;
-        }
-    })
+    let old = asked.dptr.get();
+    let taken = || (asked.dptr.get().unwrap_or(0), asked.size);
+    // SAFETY: as `allocate` promises.
+    allocate(p, &request, real, taken, |address| unsafe { undo(address, asked.dptr, old) })
 }
 
 #[cold]
@@ -208,8 +191,8 @@ fn refused_by_driver(
 /// Into ledger and file. Returns the time.
 #[inline]
 fn booked(p: &'static Process, asked: &Asked, route: &StreamTarget) -> u64 {
-    // SAFETY: the driver has written it and answered success.
-    let key = unsafe { *asked.dptr };
+    // The driver has answered success, and so written it.
+    let key = asked.dptr.get().unwrap_or(0);
     let now = p.clock.now_ns();
     let entry = Entry {
         context: route.target.context,

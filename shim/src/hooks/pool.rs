@@ -3,7 +3,8 @@
 use crate::driver::cuda::*;
 use crate::driver::depth::inside;
 use crate::driver::functions::driver;
-use crate::hooks::call::Call;
+use crate::driver::param::{In, Out};
+use crate::hooks::call::{Call, Function};
 use crate::hooks::pool_reserves::{gone, refresh};
 use crate::hooks::state::Process;
 use crate::model::pools::Pool as KnownPool;
@@ -17,8 +18,7 @@ pub(super) fn current_pool(p: &'static Process, device: DeviceId) -> Option<&'st
     }
     let ask = driver().device_get_mem_pool?;
     let mut pool = null_mut();
-    // SAFETY: room for the answer.
-    if inside(|| unsafe { ask(&mut pool, device.0.into()) }) != 0 {
+    if inside(|| ask(&mut pool, device.0.into())) != 0 {
         return None;
     }
     meet(p, pool as u64, device, Kind::Pool, PoolOrigin::Default)
@@ -62,42 +62,30 @@ fn located(location: CUmemLocation, alloc_type: u32) -> (DeviceId, Kind) {
     (device, kind)
 }
 
-/// # Safety
-/// As the driver's function.
-pub unsafe fn create(
+pub fn create(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(*mut Pool, *const CUmemPoolProps) -> CUresult>,
-    pool: *mut Pool,
-    props: *const CUmemPoolProps,
+    call: &Call<impl Function>,
+    pool: Out<Pool>,
+    props: In<CUmemPoolProps>,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    let result = unsafe { call.real(pool, props) };
-    // SAFETY: the driver has read the one and written the other.
+    let result = call.forward();
     if result == 0
-        // SAFETY: the driver has written it, and read what it was given.
-        && let (Some(pool), Some(props)) = unsafe { (pool.as_ref(), props.as_ref()) }
+        && let (Some(pool), Some(props)) = (pool.get(), props.get())
     {
         let (device, kind) = located(props.location, props.alloc_type);
-        meet(p, *pool as u64, device, kind, PoolOrigin::Created);
+        meet(p, pool as u64, device, kind, PoolOrigin::Created);
     }
     result
 }
 
-/// # Safety
-/// As the driver's function.
-pub unsafe fn destroy(
-    p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(Pool) -> CUresult>,
-    pool: Pool,
-) -> CUresult {
+pub fn destroy(p: &'static Process, call: &Call<impl Function>, pool: Pool) -> CUresult {
     let known = p.pools.find(pool as u64);
     if let Some(known) = known {
         refresh(p, known);
     }
     p.stream_targets.forget();
     p.pools.begin_destroy(pool as u64);
-    // SAFETY: the program's own call, with its arguments.
-    let result = unsafe { call.real(pool) };
+    let result = call.forward();
     match known {
         Some(known) if result != 0 => p.pools.put_back(known),
         Some(known) if known.growth.known().1 == 0 => gone(p, known),
@@ -106,16 +94,8 @@ pub unsafe fn destroy(
     result
 }
 
-/// # Safety
-/// As the driver's function.
-pub unsafe fn trim(
-    p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(Pool, usize) -> CUresult>,
-    pool: Pool,
-    keep: usize,
-) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    let result = unsafe { call.real(pool, keep) };
+pub fn trim(p: &'static Process, call: &Call<impl Function>, pool: Pool, _keep: usize) -> CUresult {
+    let result = call.forward();
     if let Some(known) = p.pools.find(pool as u64) {
         refresh(p, known);
     }
@@ -123,18 +103,14 @@ pub unsafe fn trim(
 }
 
 /// A new release threshold may be followed by a release at the next synchronisation.
-///
-/// # Safety
-/// As the driver's function.
-pub unsafe fn set_attribute(
+pub fn set_attribute(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(Pool, CUmemPool_attribute, *mut c_void) -> CUresult>,
+    call: &Call<impl Function>,
     pool: Pool,
-    attribute: CUmemPool_attribute,
-    value: *mut c_void,
+    _attribute: CUmemPool_attribute,
+    _value: *mut c_void,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    let result = unsafe { call.real(pool, attribute, value) };
+    let result = call.forward();
     if let Some(known) = p.pools.find(pool as u64) {
         refresh(p, known);
     }
@@ -142,80 +118,58 @@ pub unsafe fn set_attribute(
 }
 
 /// cuDeviceGetDefaultMemPool and cuDeviceGetMemPool.
-///
-/// # Safety
-/// As the driver's function.
-pub unsafe fn get_of_device(
+pub fn get_of_device(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(*mut Pool, i32) -> CUresult>,
-    pool: *mut Pool,
+    call: &Call<impl Function>,
+    pool: Out<Pool>,
     device: i32,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    let result = unsafe { call.real(pool, device) };
-    // SAFETY: the driver has written it.
+    let result = call.forward();
     if result == 0
-        // SAFETY: the driver has written it, and read what it was given.
-        && let (Some(pool), Ok(device)) = (unsafe { pool.as_ref() }, u8::try_from(device))
+        && let (Some(pool), Ok(device)) = (pool.get(), u8::try_from(device))
     {
-        meet(p, *pool as u64, DeviceId(device), Kind::Pool, PoolOrigin::Default);
+        meet(p, pool as u64, DeviceId(device), Kind::Pool, PoolOrigin::Default);
     }
     result
 }
 
-/// # Safety
-/// As the driver's function.
-pub unsafe fn set_of_device(
+pub fn set_of_device(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(i32, Pool) -> CUresult>,
-    device: i32,
-    pool: Pool,
+    call: &Call<impl Function>,
+    _device: i32,
+    _pool: Pool,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    let result = unsafe { call.real(device, pool) };
+    let result = call.forward();
     p.stream_targets.forget();
     result
 }
 
 /// cuMemGetDefaultMemPool and cuMemGetMemPool.
-///
-/// # Safety
-/// As the driver's function.
-pub unsafe fn get_of_location(
+pub fn get_of_location(
     p: &'static Process,
-    call: &Call<
-        unsafe extern "C-unwind" fn(*mut Pool, *mut CUmemLocation, CUmemAllocationType) -> CUresult,
-    >,
-    pool: *mut Pool,
-    location: *mut CUmemLocation,
+    call: &Call<impl Function>,
+    pool: Out<Pool>,
+    location: In<CUmemLocation>,
     kind: CUmemAllocationType,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    let result = unsafe { call.real(pool, location, kind) };
-    // SAFETY: the driver has read the one and written the other.
+    let result = call.forward();
     if result == 0
-        // SAFETY: the driver has written it, and read what it was given.
-        && let (Some(pool), Some(location)) = unsafe { (pool.as_ref(), location.as_ref()) }
+        && let (Some(pool), Some(location)) = (pool.get(), location.get())
     {
-        let (device, kind) = located(*location, kind);
-        meet(p, *pool as u64, device, kind, PoolOrigin::Default);
+        let (device, kind) = located(location, kind);
+        meet(p, pool as u64, device, kind, PoolOrigin::Default);
     }
     result
 }
 
-/// # Safety
-/// As the driver's function.
-pub unsafe fn set_of_location(
+pub fn set_of_location(
     p: &'static Process,
-    call: &Call<
-        unsafe extern "C-unwind" fn(*mut CUmemLocation, CUmemAllocationType, Pool) -> CUresult,
-    >,
-    location: *mut CUmemLocation,
-    kind: CUmemAllocationType,
-    pool: Pool,
+    call: &Call<impl Function>,
+    _location: In<CUmemLocation>,
+    _kind: CUmemAllocationType,
+    _pool: Pool,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    let result = unsafe { call.real(location, kind, pool) };
+    let result = call.forward();
     p.stream_targets.forget();
     result
 }

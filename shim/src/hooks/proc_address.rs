@@ -6,83 +6,64 @@
 
 use crate::driver::api::Api;
 use crate::driver::cuda::*;
+use crate::driver::param::{In, Out};
 use crate::driver::pointers;
-use crate::hooks::call::Call;
+use crate::hooks::call::{Call, Function};
 use crate::hooks::exports;
 use crate::hooks::state::Process;
-use core::ffi::{CStr, c_char, c_void};
-
-type V1 = unsafe extern "C-unwind" fn(*const c_char, *mut *mut c_void, i32, u64) -> CUresult;
-type V2 = unsafe extern "C-unwind" fn(
-    *const c_char,
-    *mut *mut c_void,
-    i32,
-    u64,
-    *mut CUdriverProcAddressQueryResult,
-) -> CUresult;
+use core::ffi::{c_char, c_void};
 
 /// Asks for the twins whose default stream is the thread's.
 const PER_THREAD: u64 = 2;
 
-/// # Safety
-/// As cuGetProcAddress.
-pub unsafe fn v1(
+/// cuGetProcAddress.
+pub fn v1(
     p: &'static Process,
-    call: &Call<V1>,
-    symbol: *const c_char,
-    pfn: *mut *mut c_void,
-    version: i32,
+    call: &Call<impl Function>,
+    symbol: In<c_char>,
+    pfn: Out<*mut c_void>,
+    _version: i32,
     flags: u64,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    unsafe {
-        let result = call.real(symbol, pfn, version, flags);
-        replace(p, result, symbol, pfn, flags);
-        result
-    }
+    let result = call.forward();
+    replace(p, result, symbol, pfn, flags);
+    result
 }
 
-/// # Safety
-/// As cuGetProcAddress_v2.
-pub unsafe fn v2(
+/// cuGetProcAddress_v2.
+pub fn v2(
     p: &'static Process,
-    call: &Call<V2>,
-    symbol: *const c_char,
-    pfn: *mut *mut c_void,
-    version: i32,
+    call: &Call<impl Function>,
+    symbol: In<c_char>,
+    pfn: Out<*mut c_void>,
+    _version: i32,
     flags: u64,
-    status: *mut CUdriverProcAddressQueryResult,
+    _status: Out<CUdriverProcAddressQueryResult>,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    unsafe {
-        let result = call.real(symbol, pfn, version, flags, status);
-        replace(p, result, symbol, pfn, flags);
-        result
-    }
+    let result = call.forward();
+    replace(p, result, symbol, pfn, flags);
+    result
 }
 
-unsafe fn replace(
+fn replace(
     p: &'static Process,
     result: CUresult,
-    symbol: *const c_char,
-    pfn: *mut *mut c_void,
+    symbol: In<c_char>,
+    pfn: Out<*mut c_void>,
     flags: u64,
 ) {
-    if result != CUDA_SUCCESS || symbol.is_null() || pfn.is_null() {
+    if result != CUDA_SUCCESS {
         return;
     }
-    // SAFETY: the driver has written it.
-    let found = unsafe { *pfn };
+    let (Some(symbol), Some(found)) = (symbol.text(), pfn.get()) else { return };
     if found.is_null() {
         return;
     }
-    // SAFETY: the program's text, which the driver has read.
-    let symbol = unsafe { CStr::from_ptr(symbol) }.to_bytes();
+    let symbol = symbol.to_bytes();
     match pointers::at(found as usize).or_else(|| pointers::adopt_inner(found)) {
         Some(api) => {
             let api = closest(api, found, symbol, flags);
-            // SAFETY: the program's output, which the driver has written.
-            unsafe { *pfn = exports::replacement(api) };
+            pfn.set(exports::replacement(api));
         }
         None if is_like_memory(symbol) => p.usage.unhooked_name(&p.trace_writer, symbol),
         None => {}

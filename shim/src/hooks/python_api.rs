@@ -27,6 +27,7 @@
 //! ```
 
 use crate::driver::depth;
+use crate::driver::param::{In, Out};
 use crate::hooks::state::{self, Process};
 use crate::hooks::{after_call, before_call, mark, python_usage};
 use crate::runtime::{errno, log, own_stack, panic_boundary};
@@ -185,7 +186,7 @@ pub unsafe extern "C" fn vramtrace_python_trace(room: *mut c_char, size: usize) 
 pub unsafe extern "C" fn vramtrace_python_limit(
     number: u32,
     bytes: u64,
-    before: *mut [u64; 2],
+    before: Out<[u64; 2]>,
 ) -> i32 {
     let Some(device) = device(number) else { return 2 };
     run(|process| {
@@ -196,8 +197,7 @@ pub unsafe extern "C" fn vramtrace_python_limit(
         if limit.is_some_and(|limit| limit <= bytes) {
             return 1;
         }
-        // SAFETY: as the caller promises.
-        unsafe { *before = [limit.unwrap_or(NO_CAP), bytes] };
+        before.set([limit.unwrap_or(NO_CAP), bytes]);
         change_limit(process, device, Some(bytes));
         0
     })
@@ -206,13 +206,12 @@ pub unsafe extern "C" fn vramtrace_python_limit(
 /// # Safety
 /// The two words that `vramtrace_python_limit` wrote.
 #[cfg_attr(not(test), unsafe(no_mangle))]
-pub unsafe extern "C" fn vramtrace_python_unlimit(number: u32, before: *const [u64; 2]) {
+pub unsafe extern "C" fn vramtrace_python_unlimit(number: u32, before: In<[u64; 2]>) {
     let Some(device) = device(number) else { return };
     run(|process| {
         let Some(process) = process else { return };
         before_call::apply_orders(process);
-        // SAFETY: as the caller promises.
-        let [limit, lowered] = unsafe { *before };
+        let Some([limit, lowered]) = before.get() else { return };
         if process.cap.limit(device) == Some(lowered) {
             before_call::change_limit(
                 process,
@@ -268,20 +267,20 @@ mod tests {
         let limit = || state::current().cap.limit(DeviceId(number as u8));
         // SAFETY: room for both words, here and below.
         unsafe {
-            assert_eq!(vramtrace_python_limit(64, 1, &mut before), 2);
-            assert_eq!(vramtrace_python_limit(number, 5 << 30, &mut before), 0);
+            assert_eq!(vramtrace_python_limit(64, 1, Out::to(&mut before)), 2);
+            assert_eq!(vramtrace_python_limit(number, 5 << 30, Out::to(&mut before)), 0);
             assert_eq!((limit(), before), (Some(5 << 30), [NO_CAP, 5 << 30]));
             let mut inner = [0; 2];
-            assert_eq!(vramtrace_python_limit(number, 6 << 30, &mut inner), 1);
-            assert_eq!(vramtrace_python_limit(number, 4 << 30, &mut inner), 0);
-            vramtrace_python_unlimit(number, &inner);
+            assert_eq!(vramtrace_python_limit(number, 6 << 30, Out::to(&mut inner)), 1);
+            assert_eq!(vramtrace_python_limit(number, 4 << 30, Out::to(&mut inner)), 0);
+            vramtrace_python_unlimit(number, Out::to(&mut inner).input());
             assert_eq!(limit(), Some(5 << 30));
-            vramtrace_python_unlimit(number, &before);
+            vramtrace_python_unlimit(number, Out::to(&mut before).input());
             assert_eq!(limit(), None);
             // Somebody else's stays.
-            assert_eq!(vramtrace_python_limit(number, 5 << 30, &mut before), 0);
+            assert_eq!(vramtrace_python_limit(number, 5 << 30, Out::to(&mut before)), 0);
             state::current().cap.set_limit(DeviceId(number as u8), Some(3 << 30));
-            vramtrace_python_unlimit(number, &before);
+            vramtrace_python_unlimit(number, Out::to(&mut before).input());
             assert_eq!(limit(), Some(3 << 30));
         }
     }

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! `used` is what a cap counts and nvidia-smi shows, contexts included where they are known; `live` the
-//! allocations. `cache` is what PyTorch says of its own. A name, a place or a figure that is not known is
+//! allocations. `cache` is what PyTorch reports. A name, a place or a figure that is not known is
 //! null. Libraries and sites are those that hold memory now, largest first; free parts of PyTorch's
 //! cache belong to none.
 #![allow(clippy::disallowed_methods)] // an answer that the program asks for, given back with it

@@ -2,29 +2,28 @@
 //! what is unmapped in them may come back ([`vramtrace_format::address_space`]).
 
 use crate::driver::cuda::*;
+use crate::driver::param::Out;
 use crate::hooks::accounting::site;
-use crate::hooks::call::Call;
+use crate::hooks::call::{Call, Function};
 use crate::hooks::stacks::stack;
 use crate::hooks::state::Process;
 use crate::hooks::target::current_target;
 use vramtrace_format::{Event, PoolId};
 
-/// # Safety
-/// As cuMemAddressReserve.
-pub unsafe fn address_reserve(
+/// cuMemAddressReserve.
+pub fn address_reserve(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(*mut u64, usize, usize, u64, u64) -> CUresult>,
-    ptr: *mut u64,
+    call: &Call<impl Function>,
+    ptr: Out<u64>,
     size: usize,
-    alignment: usize,
-    addr: u64,
-    flags: u64,
+    _alignment: usize,
+    _addr: u64,
+    _flags: u64,
 ) -> CUresult {
-    // SAFETY: the program's own call.
-    let result = unsafe { call.real(ptr, size, alignment, addr, flags) };
-    if result == CUDA_SUCCESS && !ptr.is_null() {
-        // SAFETY: the driver has just written there.
-        let address = unsafe { ptr.read() };
+    let result = call.forward();
+    if result == CUDA_SUCCESS
+        && let Some(address) = ptr.get()
+    {
         let size = size as u64;
         let site = site(p, call.api, None, current_target(p), PoolId(0), 0);
         let stack = stack(p);
@@ -36,11 +35,10 @@ pub unsafe fn address_reserve(
     result
 }
 
-/// # Safety
-/// As cuMemAddressFree.
-pub unsafe fn address_free(
+/// cuMemAddressFree.
+pub fn address_free(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(u64, usize) -> CUresult>,
+    call: &Call<impl Function>,
     ptr: u64,
     size: usize,
 ) -> CUresult {
@@ -54,8 +52,7 @@ pub unsafe fn address_free(
         }
         freed
     };
-    // SAFETY: the program's own call.
-    let result = unsafe { call.real(ptr, size) };
+    let result = call.forward();
     match announced {
         Some(freed) if result != CUDA_SUCCESS => {
             let mut vmm = p.vmm.lock();

@@ -1,6 +1,6 @@
 //! A second driver file in the process: a program or a plugin opened another copy by its path.
 //!
-//! The copy has contexts and allocations of its own, and our hooks belong to the first one. So its
+//! The copy has its own contexts and allocations, and our hooks belong to the first one. So its
 //! calls are not followed. The trace and `vramtrace doctor` say so; under a cap, which nobody could
 //! keep there, the functions by which it begins or gives memory are refused.
 

@@ -3,8 +3,9 @@
 use super::vmm::{settle, told, untie};
 use crate::driver::api::Api;
 use crate::driver::cuda::*;
+use crate::driver::param::In;
 use crate::hooks::after_call::unfollowed;
-use crate::hooks::call::Call;
+use crate::hooks::call::{Call, Function};
 use crate::hooks::state::Process;
 use crate::hooks::target::current_target;
 use crate::model::vmm::{Dropped, Owner, Region};
@@ -12,25 +13,19 @@ use crate::runtime::fallible::{TryPush, list_of, vec_of};
 
 /// Tiles of sparse arrays. The list is worked off in stream order later; the references are
 /// booked at the call.
-///
-/// # Safety
-/// As cuMemMapArrayAsync.
-pub unsafe fn map_array_async(
+pub fn map_array_async(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(*mut CUarrayMapInfo, u32, Stream) -> CUresult>,
-    list: *mut CUarrayMapInfo,
+    call: &Call<impl Function>,
+    list: In<CUarrayMapInfo>,
     count: u32,
-    stream: Stream,
+    _stream: Stream,
 ) -> CUresult {
     if list.is_null() {
-        // SAFETY: the program's own call, with its arguments.
-        return unsafe { call.real(list, count, stream) };
+        return call.forward();
     }
-    // SAFETY: the program's own call, with its arguments.
-    let real = || unsafe { call.real(list, count, stream) };
+    let real = || call.forward();
     let number = count as usize;
-    // SAFETY: the program names so many of them, as the driver will read them.
-    let tiles = (0..number).map(|n| Tile::read(unsafe { &(*list.add(n)).words }));
+    let tiles = (0..number).map_while(|n| list.at(n).get()).map(|info| Tile::read(&info.words));
     let room = list_of(number, tiles).and_then(|tiles| Ok((tiles, vec_of::<Step>(number)?)));
     let Ok((tiles, mut steps)) = room else {
         return unfollowed(p, current_target(p).device).unwrap_or_else(real);

@@ -79,7 +79,7 @@ impl Process {
             ($($field:ident: $value:expr,)*) => {
                 // Names every field, or it does not compile.
                 let _all = |Process { config: _, $($field: _),* }: Process| ();
-                // SAFETY: each field is written once, in room of its own.
+                // SAFETY: each field is written once, in its own place.
                 unsafe { $( put(&raw mut (*at).$field, || $value); )* }
             };
         }
@@ -142,7 +142,7 @@ pub fn current() -> &'static Process {
     }
 }
 
-/// As [`current`], but makes none: for whoever only looks.
+/// As [`current`], but makes none: for callers that only read.
 #[inline]
 pub fn existing() -> Option<&'static Process> {
     // SAFETY: null, or the page, which is never unmapped; it holds null, or a state that is never freed.
@@ -165,7 +165,7 @@ fn make_now() -> &'static Process {
             process.config.complain();
             if loader::has_sanitizer_behind_us() {
                 log::line(format_args!(
-                    "AddressSanitizer is behind us: put libasan first in LD_PRELOAD"
+                    "AddressSanitizer is loaded after libvramtrace.so: put libasan first in LD_PRELOAD"
                 ));
             }
             process.trace_writer.start();
@@ -279,16 +279,12 @@ mod tests {
     fn a_forked_child_has_a_state_of_its_own() {
         let parent: *const Process = current();
         assert!(std::ptr::eq(parent, current()));
-        let child = unsafe { libc::fork() };
-        if child == 0 {
+        let ended = testkit::in_child(|| {
             let none = existing().is_none();
             let own: *const Process = current();
-            let good = none && own != parent && std::ptr::eq(own, current());
-            unsafe { libc::_exit(if good { 0 } else { 1 }) };
-        }
-        let mut status = 0;
-        unsafe { libc::waitpid(child, &mut status, 0) };
-        assert_eq!(status, 0);
+            none && own != parent && std::ptr::eq(own, current())
+        });
+        assert_eq!(ended, Ok(true));
         assert!(std::ptr::eq(parent, existing().unwrap()));
     }
 }

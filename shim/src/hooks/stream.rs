@@ -5,8 +5,9 @@ use crate::driver::capture_status::is_capturing;
 use crate::driver::cuda::{
     CUgraphEdgeData, CUresult, CUstreamCaptureMode, Event, Graph, GreenCtx, Node, Stream,
 };
+use crate::driver::param::{In, Out};
 use crate::hooks::attribution::{nameless, watched, watched_seldom};
-use crate::hooks::call::Call;
+use crate::hooks::call::{Call, Function};
 use crate::hooks::state::Process;
 use crate::hooks::target::current_target;
 use crate::model::attribution::driver_internal::DriverActivity;
@@ -19,174 +20,120 @@ fn began(p: &'static Process, result: CUresult) -> CUresult {
     result
 }
 
-/// # Safety
-/// As the driver's function.
-pub unsafe fn begin_capture_v1(
+pub fn begin_capture_v1(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(Stream) -> CUresult>,
-    stream: Stream,
+    call: &Call<impl Function>,
+    _stream: Stream,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    began(p, unsafe { call.real(stream) })
+    began(p, call.forward())
 }
 
-/// # Safety
-/// As the driver's function.
-pub unsafe fn begin_capture(
+pub fn begin_capture(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(Stream, CUstreamCaptureMode) -> CUresult>,
-    stream: Stream,
-    mode: CUstreamCaptureMode,
+    call: &Call<impl Function>,
+    _stream: Stream,
+    _mode: CUstreamCaptureMode,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    began(p, unsafe { call.real(stream, mode) })
+    began(p, call.forward())
 }
 
-/// # Safety
-/// As the driver's function.
-#[allow(clippy::too_many_arguments, clippy::type_complexity)]
-pub unsafe fn begin_capture_to_graph(
+#[allow(clippy::too_many_arguments)]
+pub fn begin_capture_to_graph(
     p: &'static Process,
-    call: &Call<
-        unsafe extern "C-unwind" fn(
-            Stream,
-            Graph,
-            *const Node,
-            *const CUgraphEdgeData,
-            usize,
-            CUstreamCaptureMode,
-        ) -> CUresult,
-    >,
-    stream: Stream,
-    graph: Graph,
-    dependencies: *const Node,
-    edges: *const CUgraphEdgeData,
-    count: usize,
-    mode: CUstreamCaptureMode,
+    call: &Call<impl Function>,
+    _stream: Stream,
+    _graph: Graph,
+    _dependencies: In<Node>,
+    _edges: In<CUgraphEdgeData>,
+    _count: usize,
+    _mode: CUstreamCaptureMode,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    began(p, unsafe { call.real(stream, graph, dependencies, edges, count, mode) })
+    began(p, call.forward())
 }
 
-/// # Safety
-/// As the driver's function.
-pub unsafe fn end_capture(
+pub fn end_capture(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(Stream, *mut Graph) -> CUresult>,
+    call: &Call<impl Function>,
     stream: Stream,
-    graph: *mut Graph,
+    _graph: Out<Graph>,
 ) -> CUresult {
     let per_thread = call.api == Api::cuStreamEndCapture_ptsz;
-    p.stream_captures
-        // SAFETY: the program's own call, with its arguments.
-        .end(|| is_capturing(stream, per_thread), || unsafe { call.real(stream, graph) })
+    p.stream_captures.end(|| is_capturing(stream, per_thread), || call.forward())
 }
 
-/// # Safety
-/// As cuStreamCreate.
-pub unsafe fn create(
+/// cuStreamCreate.
+pub fn create(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(*mut Stream, u32) -> CUresult>,
-    stream: *mut Stream,
-    flags: u32,
+    call: &Call<impl Function>,
+    _stream: Out<Stream>,
+    _flags: u32,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    let real = || unsafe { call.real(stream, flags) };
+    let real = || call.forward();
     watched(p, call.api, current_target(p), DriverActivity::Streams, nameless, real)
 }
 
-/// # Safety
-/// As cuStreamCreateWithPriority.
-pub unsafe fn create_with_priority(
+/// cuStreamCreateWithPriority.
+pub fn create_with_priority(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(*mut Stream, u32, i32) -> CUresult>,
-    stream: *mut Stream,
-    flags: u32,
-    priority: i32,
+    call: &Call<impl Function>,
+    _stream: Out<Stream>,
+    _flags: u32,
+    _priority: i32,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    let real = || unsafe { call.real(stream, flags, priority) };
+    let real = || call.forward();
     watched(p, call.api, current_target(p), DriverActivity::Streams, nameless, real)
 }
 
-/// # Safety
-/// As cuGreenCtxStreamCreate.
-pub unsafe fn create_in_green(
+/// cuGreenCtxStreamCreate.
+pub fn create_in_green(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(*mut Stream, GreenCtx, u32, i32) -> CUresult>,
-    stream: *mut Stream,
-    green: GreenCtx,
-    flags: u32,
-    priority: i32,
+    call: &Call<impl Function>,
+    _stream: Out<Stream>,
+    _green: GreenCtx,
+    _flags: u32,
+    _priority: i32,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    let real = || unsafe { call.real(stream, green, flags, priority) };
+    let real = || call.forward();
     watched(p, call.api, current_target(p), DriverActivity::Streams, nameless, real)
 }
 
-/// # Safety
-/// As cuEventCreate.
-pub unsafe fn create_event(
+/// cuEventCreate.
+pub fn create_event(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(*mut Event, u32) -> CUresult>,
-    event: *mut Event,
-    flags: u32,
+    call: &Call<impl Function>,
+    _event: Out<Event>,
+    _flags: u32,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    let real = || unsafe { call.real(event, flags) };
+    let real = || call.forward();
     watched_seldom(p, call.api, || current_target(p), DriverActivity::Streams, real)
 }
 
-/// # Safety
-/// As cuEventDestroy.
-pub unsafe fn destroy_event(
-    p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(Event) -> CUresult>,
-    event: Event,
-) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    let real = || unsafe { call.real(event) };
+/// cuEventDestroy.
+pub fn destroy_event(p: &'static Process, call: &Call<impl Function>, _event: Event) -> CUresult {
+    let real = || call.forward();
     watched_seldom(p, call.api, || current_target(p), DriverActivity::Streams, real)
 }
 
 /// Its handle may be given to another stream, of another context, as soon as it is gone.
-///
-/// # Safety
-/// As the driver's function.
-pub unsafe fn destroy(
-    p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(Stream) -> CUresult>,
-    stream: Stream,
-) -> CUresult {
+pub fn destroy(p: &'static Process, call: &Call<impl Function>, _stream: Stream) -> CUresult {
     p.stream_targets.forget();
-    // SAFETY: the program's own call, with its arguments.
-    let real = || unsafe { call.real(stream) };
+    let real = || call.forward();
     watched(p, call.api, current_target(p), DriverActivity::Streams, nameless, real)
 }
 
 /// cuStreamSynchronize and cuEventSynchronize: a pool gives back what it holds above its threshold.
-///
-/// # Safety
-/// As the driver's function.
-pub unsafe fn synchronize(
+pub fn synchronize(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(*mut c_void) -> CUresult>,
-    handle: *mut c_void,
+    call: &Call<impl Function>,
+    _handle: *mut c_void,
 ) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    let result = unsafe { call.real(handle) };
+    let result = call.forward();
     crate::hooks::pool_reserves::refresh_after_frees(p);
     result
 }
 
-/// # Safety
-/// As the driver's function.
-pub unsafe fn synchronize_context(
-    p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn() -> CUresult>,
-) -> CUresult {
-    // SAFETY: the program's own call, with its arguments.
-    let result = unsafe { call.real() };
+pub fn synchronize_context(p: &'static Process, call: &Call<impl Function>) -> CUresult {
+    let result = call.forward();
     crate::hooks::pool_reserves::refresh_after_frees(p);
     result
 }

@@ -21,8 +21,7 @@ pub const NO_TARGET: Target = Target { context: ContextId(0), device: DeviceId::
 pub fn current_context() -> u64 {
     let mut context = null_mut();
     let ask = driver().ctx_get_current;
-    // SAFETY: room for the answer.
-    let result = ask.map(|ask| inside(|| unsafe { ask(&mut context) }));
+    let result = ask.map(|ask| inside(|| ask(&mut context)));
     if result == Some(0) { context as u64 } else { 0 }
 }
 
@@ -56,14 +55,13 @@ fn device_of(handle: u64) -> Option<DeviceId> {
     let mut device = -1;
     inside(|| {
         // SAFETY: the handle came from the driver; what is pushed is popped.
-        unsafe {
-            if current_context() == handle {
-                get(&mut device);
-            } else if driver.ctx_push_current?(handle as Ctx) == 0 {
-                get(&mut device);
-                let mut popped = null_mut();
-                driver.ctx_pop_current?(&mut popped);
-            }
+        let push = |push: unsafe extern "C-unwind" fn(Ctx) -> i32| unsafe { push(handle as Ctx) };
+        if current_context() == handle {
+            get(&mut device);
+        } else if push(driver.ctx_push_current?) == 0 {
+            get(&mut device);
+            let mut popped = null_mut();
+            driver.ctx_pop_current?(&mut popped);
         }
         Some(())
     })?;

@@ -41,10 +41,7 @@ fn device(word: u64) -> Option<DeviceId> {
 
 /// A block was allocated (`size` above 0) or freed (below). The totals are the cache's own, after
 /// it.
-///
-/// # Safety
-/// None of its own: as all hooks.
-pub unsafe fn memory(
+pub fn memory(
     p: &'static Process,
     api: Api,
     at: *mut c_void,
@@ -105,10 +102,7 @@ fn freed(p: &'static Process, key: u64) {
 }
 
 /// The cache is out of memory: it has emptied itself, asked the driver again, and gives up.
-///
-/// # Safety
-/// None of its own: as all hooks.
-pub unsafe fn out_of_memory(
+pub fn out_of_memory(
     p: &'static Process,
     api: Api,
     size: i64,

@@ -20,9 +20,8 @@ pub fn run(api: Api, hook: impl FnOnce(&'static Process)) {
     let Some(depth) = depth::enter() else { return };
     depth.settle();
     let began = if depth.is_sampled() { clock::mono_ns() } else { 0 };
-    let errno_at = errno::place();
-    // SAFETY: this thread's own.
-    let kept = unsafe { *errno_at };
+    let errno = errno::here();
+    let kept = errno.get();
     let outcome = panic_boundary::catch(|| {
         process.usage.test_panic(api);
         hook(process);
@@ -34,8 +33,7 @@ pub fn run(api: Api, hook: impl FnOnce(&'static Process)) {
     if let Err(payload) = outcome {
         state::panicked(api, payload);
     }
-    // SAFETY: as above.
-    unsafe { *errno_at = kept };
+    errno.set(kept);
 }
 
 /// The functions, in the order of [`index`].

@@ -8,10 +8,11 @@ use crate::driver::api::Api;
 use crate::driver::cuda::*;
 use crate::driver::depth::inside;
 use crate::driver::functions::driver;
+use crate::driver::param::{In, Out};
 use crate::hooks::accounting::{Request, allocate, freeing_site, refuse_unbooked, site};
 use crate::hooks::after_call::{stop_for_want_of_memory, unfollowed};
 use crate::hooks::attribution::sharing;
-use crate::hooks::call::Call;
+use crate::hooks::call::{Call, Function};
 use crate::hooks::stacks::stack;
 use crate::hooks::state::Process;
 use crate::hooks::target::current_target;
@@ -22,28 +23,22 @@ use crate::model::vmm::{Dropped, Mapping, Owner, Region, Settled, State, What};
 use core::ffi::c_void;
 use vramtrace_format::{DeviceId, Drift, Event, Kind, PoolId, Space, StackId};
 
-/// # Safety
-/// As cuMemCreate.
-pub unsafe fn create(
+/// cuMemCreate.
+pub fn create(
     p: &'static Process,
-    call: &Call<
-        unsafe extern "C-unwind" fn(*mut u64, usize, *const CUmemAllocationProp, u64) -> CUresult,
-    >,
-    handle: *mut u64,
+    call: &Call<impl Function>,
+    handle: Out<u64>,
     size: usize,
-    prop: *const CUmemAllocationProp,
-    flags: u64,
+    prop: In<CUmemAllocationProp>,
+    _flags: u64,
 ) -> CUresult {
-    if handle.is_null() || prop.is_null() {
-        // The driver's to refuse.
-        return unsafe { call.real(handle, size, prop, flags) };
-    }
-    let old = unsafe { handle.read() };
-    let (what, device) = located(unsafe { &(*prop).location });
+    // NULL in either place is the driver's to refuse.
+    let (Some(old), Some(prop)) = (handle.get(), prop.get()) else { return call.forward() };
+    let (what, device) = located(&prop.location);
     let target = Target { device, ..current_target(p) };
-    let real = || unsafe { call.real(handle, size, prop, flags) };
+    let real = || call.forward();
     let booked = || {
-        let handle = unsafe { handle.read() };
+        let handle = handle.get().unwrap_or(0);
         let mut vmm = p.vmm.lock();
         let (object, stale) = vmm.created(handle, what, device, size as u64);
         told(p, call.api, &mut vmm, stale, 0);
@@ -65,10 +60,11 @@ pub unsafe fn create(
         real,
         || (booked(), size),
         |_| {
-            let given = unsafe { handle.replace(old) };
+            let given = handle.get().unwrap_or(0);
+            handle.set(old);
             let mut vmm = p.vmm.lock();
             if let Some(dropped) = vmm.begin_release(given) {
-                // Ledger and file have been told already.
+                // Ledger and file have been updated already.
                 let _ = vmm.settle(dropped, true);
             }
             drop(vmm);
@@ -80,7 +76,7 @@ pub unsafe fn create(
     )
 }
 
-/// Where an object lies. What is no VRAM is told apart here; a location of a kind that we do not
+/// Where an object lies. What is not VRAM is recognised here; a location of a kind that we do not
 /// know is on the unknown device, never on device 0.
 fn located(location: &CUmemLocation) -> (What, DeviceId) {
     match location.kind {
@@ -93,13 +89,8 @@ fn located(location: &CUmemLocation) -> (What, DeviceId) {
     }
 }
 
-/// # Safety
-/// As cuMemRelease.
-pub unsafe fn release(
-    p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(u64) -> CUresult>,
-    handle: u64,
-) -> CUresult {
+/// cuMemRelease.
+pub fn release(p: &'static Process, call: &Call<impl Function>, handle: u64) -> CUresult {
     let dropped = {
         let mut vmm = p.vmm.lock();
         let dropped = vmm.begin_release(handle);
@@ -108,7 +99,7 @@ pub unsafe fn release(
         }
         dropped
     };
-    let result = unsafe { call.real(handle) };
+    let result = call.forward();
     match dropped {
         Some(dropped) => settle(p, call.api, dropped, result),
         None if result == CUDA_SUCCESS => {
@@ -119,18 +110,17 @@ pub unsafe fn release(
     result
 }
 
-/// # Safety
-/// As cuMemMap.
-pub unsafe fn map(
+/// cuMemMap.
+pub fn map(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(u64, usize, usize, u64, u64) -> CUresult>,
+    call: &Call<impl Function>,
     ptr: u64,
     size: usize,
     offset: usize,
     handle: u64,
-    flags: u64,
+    _flags: u64,
 ) -> CUresult {
-    let real = || unsafe { call.real(ptr, size, offset, handle, flags) };
+    let real = || call.forward();
     let held = {
         let mut vmm = p.vmm.lock();
         let object = vmm.by_handle(handle).and_then(|number| vmm.object(number));
@@ -187,14 +177,8 @@ fn import_shows(
     }
 }
 
-/// # Safety
-/// As cuMemUnmap.
-pub unsafe fn unmap(
-    p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(u64, usize) -> CUresult>,
-    ptr: u64,
-    size: usize,
-) -> CUresult {
+/// cuMemUnmap.
+pub fn unmap(p: &'static Process, call: &Call<impl Function>, ptr: u64, size: usize) -> CUresult {
     let by = stack(p);
     let dropped = {
         let mut vmm = p.vmm.lock();
@@ -205,23 +189,22 @@ pub unsafe fn unmap(
         }
         dropped
     };
-    let result = unsafe { call.real(ptr, size) };
+    let result = call.forward();
     settle(p, call.api, dropped, result);
     result
 }
 
-/// # Safety
-/// As cuMemRetainAllocationHandle.
-pub unsafe fn retain(
+/// cuMemRetainAllocationHandle.
+pub fn retain(
     p: &'static Process,
-    call: &Call<unsafe extern "C-unwind" fn(*mut u64, *mut c_void) -> CUresult>,
-    handle: *mut u64,
+    call: &Call<impl Function>,
+    handle: Out<u64>,
     address: *mut c_void,
 ) -> CUresult {
     let held = p.vmm.lock().hold_address(address as u64);
-    let result = unsafe { call.real(handle, address) };
+    let result = call.forward();
     let mut vmm = p.vmm.lock();
-    let given = (result == CUDA_SUCCESS && !handle.is_null()).then(|| unsafe { *handle });
+    let given = if result == CUDA_SUCCESS { handle.get() } else { None };
     let settled = match (held, given) {
         (Some(object), Some(handle)) => vmm.held_by_handle(object, handle),
         (Some(object), None) => vmm.let_go(object),
@@ -236,20 +219,18 @@ pub unsafe fn retain(
     result
 }
 
-/// # Safety
-/// As cuMemImportFromShareableHandle.
-pub unsafe fn import(
+/// cuMemImportFromShareableHandle.
+pub fn import(
     p: &'static Process,
-    call: &Call<
-        unsafe extern "C-unwind" fn(*mut u64, *mut c_void, CUmemAllocationHandleType) -> CUresult,
-    >,
-    handle: *mut u64,
-    os_handle: *mut c_void,
-    kind: CUmemAllocationHandleType,
+    call: &Call<impl Function>,
+    handle: Out<u64>,
+    _os_handle: *mut c_void,
+    _kind: CUmemAllocationHandleType,
 ) -> CUresult {
-    let result = sharing(p, call.api, || unsafe { call.real(handle, os_handle, kind) });
-    if result == CUDA_SUCCESS && !handle.is_null() {
-        let handle = unsafe { *handle };
+    let result = sharing(p, call.api, || call.forward());
+    if result == CUDA_SUCCESS
+        && let Some(handle) = handle.get()
+    {
         let device = device_of(handle).unwrap_or(DeviceId::UNKNOWN);
         p.vmm.lock().imported(handle, device);
     }

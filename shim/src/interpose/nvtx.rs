@@ -1,6 +1,6 @@
 //! NVTX's injection interface. The headers that programs and libraries are built with look, at their first use,
 //! for a library named in NVTX_INJECTION64_PATH, call its `InitializeInjectionNvtx2`, and let it
-//! put functions of its own in place of ones that do nothing. Each binary with such headers does
+//! put its own functions in place of ones that do nothing. Each binary with such headers does
 //! so by itself. Where another tool is named there, we are not called. `vramtrace run` sets the variable
 //! where it is unset; the library itself never changes the environment.
 
@@ -80,54 +80,67 @@ pub unsafe fn install(export_table: ExportTable, modules: &[Module]) -> c_int {
     any
 }
 
-/// # Safety
-/// Null, or a string.
-pub unsafe fn text<'t>(message: *const c_char) -> Cow<'t, str> {
-    if message.is_null() {
-        return Cow::Borrowed("");
-    }
-    // SAFETY: a string, as the caller promises.
-    unsafe { CStr::from_ptr(message) }.to_string_lossy()
-}
+/// A text that the program passes to a function of NVTX: null, or bytes that end with 0, until that
+/// function returns. NVTX makes these, and each `Wide` and `Event`; nothing here does.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub struct Text(*const c_char);
 
-/// # Safety
-/// Null, or a string of 32-bit characters.
-pub unsafe fn wide(message: *const u32, longest: usize) -> Cow<'static, str> {
-    let mut out = String::new();
-    let mut at = message;
-    while !at.is_null() && out.len() < longest {
-        // SAFETY: not behind the 0 that ends the string.
-        match unsafe { at.read() } {
-            0 => break,
-            code => out.push(char::from_u32(code).unwrap_or('?')),
+impl Text {
+    pub fn read(&self) -> Cow<'_, str> {
+        if self.0.is_null() {
+            return Cow::Borrowed("");
         }
-        at = at.wrapping_add(1);
+        // SAFETY: not null, so bytes that end with 0. The result lives no longer than `self`.
+        unsafe { CStr::from_ptr(self.0) }.to_string_lossy()
     }
-    out.into()
 }
 
-/// The text of an event. `registered` has the strings that were registered, by their handle.
-///
-/// # Safety
-/// Null, or attributes as their fields say.
-pub unsafe fn message<'t>(
-    attributes: *const Attributes,
-    longest: usize,
-    registered: impl FnOnce(usize) -> &'static str,
-) -> Cow<'t, str> {
-    let needed = core::mem::offset_of!(Attributes, message) + size_of::<usize>();
-    // SAFETY: null, or attributes that begin with their size.
-    if attributes.is_null() || usize::from(unsafe { (*attributes).size }) < needed {
-        return Cow::Borrowed("");
+/// The same of 32-bit characters.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub struct Wide(*const u32);
+
+impl Wide {
+    pub fn read(&self, longest: usize) -> String {
+        let mut out = String::new();
+        let mut at = self.0;
+        while !at.is_null() && out.len() < longest {
+            // SAFETY: not behind the 0 that ends the text.
+            match unsafe { at.read() } {
+                0 => break,
+                code => out.push(char::from_u32(code).unwrap_or('?')),
+            }
+            at = at.wrapping_add(1);
+        }
+        out
     }
-    // SAFETY: as long as that; the message is the last of our fields.
-    let Attributes { message_type, message, .. } = unsafe { attributes.read() };
-    match message_type {
-        // SAFETY: a string of this type, as the attributes say.
-        ASCII => unsafe { text(message.cast()) },
-        // SAFETY: as above.
-        WIDE => unsafe { wide(message.cast(), longest) },
-        REGISTERED => registered(message as usize).into(),
-        _ => Cow::Borrowed(""),
+}
+
+/// Null, or the attributes of an event, which begin with their size and whose message is what they say.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub struct Event(*const Attributes);
+
+impl Event {
+    /// Its text. `registered` has the texts that were registered, by their handle.
+    pub fn message(
+        &self,
+        longest: usize,
+        registered: impl FnOnce(usize) -> &'static str,
+    ) -> Cow<'_, str> {
+        let needed = core::mem::offset_of!(Attributes, message) + size_of::<usize>();
+        // SAFETY: null, or attributes that begin with their size.
+        if self.0.is_null() || usize::from(unsafe { (*self.0).size }) < needed {
+            return Cow::Borrowed("");
+        }
+        // SAFETY: as long as that; the message is the last of our fields.
+        let Attributes { message_type, message, .. } = unsafe { self.0.read() };
+        match message_type {
+            ASCII => Text(message.cast()).read().into_owned().into(),
+            WIDE => Wide(message.cast()).read(longest).into(),
+            REGISTERED => registered(message as usize).into(),
+            _ => Cow::Borrowed(""),
+        }
     }
 }

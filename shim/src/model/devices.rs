@@ -11,7 +11,7 @@ pub struct Device {
     pub uuid: [u8; 16],
     pub name: String,
     pub total_bytes: u64,
-    /// A slice of a GPU (MIG), with a UUID of its own.
+    /// A slice of a GPU (MIG), with its own UUID.
     pub mig: bool,
 }
 

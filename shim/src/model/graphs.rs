@@ -221,7 +221,7 @@ impl Graphs {
         self.execs.lock().make_room().map(|_| ())
     }
 
-    /// A graph was instantiated; one without memory nodes need not be told.
+    /// Keeps the plan of an instantiated graph. A graph without memory nodes needs none.
     pub fn instantiated(&self, handle: u64, plan: Arc<Plan>) {
         self.ended(handle);
         let slot = KeyedSlot { key: handle, value: PlanReference(Arc::into_raw(plan)) };

@@ -44,7 +44,7 @@ const ROOMY: u32 = (SLOTS / 2) as u32;
 /// Beyond this many there are none any more.
 const FULL: u32 = (SLOTS / 4 * 3) as u32;
 
-/// Free -> (claimed) -> keyed, by whoever defines it -> numbered.
+/// Free -> (claimed) -> keyed, by the thread that defines it -> numbered.
 const FREE: u32 = 0;
 const CLAIMED: u32 = u32::MAX;
 const KEYED: u32 = u32::MAX - 1;

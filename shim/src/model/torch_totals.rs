@@ -1,4 +1,4 @@
-//! What PyTorch's cache says of itself, by device: for the trace, and for whoever explains a
+//! PyTorch's own totals of its cache, by device: for the trace, and for the post-mortem of a
 //! refusal.
 
 use crate::model::ledger::{DEVICES, device_at, device_index};
@@ -18,7 +18,7 @@ pub struct TorchTotals {
 struct DeviceCache {
     allocated: AtomicU64,
     reserved: AtomicU64,
-    /// `due` when they were written last; 0: nothing was said yet.
+    /// `due` when they were written last; 0: there was no report yet.
     told: AtomicU32,
     /// What the last block made here was made by, and the number of that site; 0: none yet.
     site: AtomicU64,
@@ -44,7 +44,7 @@ impl Default for TorchTotals {
 }
 
 impl TorchTotals {
-    /// Takes note of what a call said. True: it is to be written. A device's calls come one at a
+    /// Takes the totals of a call. True: it is to be written. A device's calls come one at a
     /// time.
     #[inline]
     pub fn said(&self, device: DeviceId, figures: CacheTotals) -> bool {
@@ -80,7 +80,7 @@ impl TorchTotals {
         self.due.fetch_add(1, Relaxed);
     }
 
-    /// The last figures; `None`: nothing was said yet.
+    /// The last figures; `None`: there were none yet.
     pub fn of(&self, device: DeviceId) -> Option<CacheTotals> {
         let cache = &self.devices[device_index(device)];
         (cache.told.load(Relaxed) != 0).then(|| CacheTotals {

@@ -63,7 +63,7 @@ pub struct Burst {
     first_ns: u64,
     /// Refusals since something was given.
     run: u64,
-    /// These were told already.
+    /// These were reported already.
     told: bool,
     /// Refusals that the program lived with, since the last post-mortem.
     absorbed: u64,
@@ -150,12 +150,12 @@ impl Burst {
         known
     }
 
-    /// The process ends: the request that it did not live with, if there is one to be told.
+    /// The process ends: the request whose refusal ended it, if there is one to report.
     pub fn at_exit(&self, given: bool) -> Option<Refusal> {
         self.last.filter(|_| !given && !self.told)
     }
 
-    /// These refusals are told now. Those that were absorbed before.
+    /// Marks these refusals as reported. Returns those that were absorbed before.
     pub fn tell(&mut self) -> u64 {
         self.told = true;
         std::mem::take(&mut self.absorbed)
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(burst.at_exit(true), None);
         assert_eq!(burst.at_exit(false), Some(refusal(5 * SECOND)));
         assert_eq!(burst.tell(), 2);
-        assert_eq!(burst.at_exit(false), None, "told");
+        assert_eq!(burst.at_exit(false), None, "reported");
     }
 
     fn card(neighbours: Option<Vec<(u32, Option<u64>)>>) -> CardReading {
@@ -257,7 +257,7 @@ mod tests {
         assert!(!refused(&mut burst, SECOND, true));
         assert!(!refused(&mut burst, 2 * SECOND - 1, false));
         assert!(refused(&mut burst, 2 * SECOND, false));
-        assert!(refused(&mut burst, 2 * SECOND + 1, false), "until it is told");
+        assert!(refused(&mut burst, 2 * SECOND + 1, false), "until it is reported");
         burst.tell();
         assert!(!refused(&mut burst, 9 * SECOND, false));
         assert!(!refused(&mut burst, 10 * SECOND, true), "another burst begins");

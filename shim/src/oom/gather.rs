@@ -14,7 +14,7 @@ use vramtrace_format::{Definition, DeviceId, Header, PostMortem, RefusedBy, Stac
 
 /// Stacks whose lines are named, but for the request's own.
 const HOLDERS_MOST: usize = 4;
-/// Libraries that are told apart.
+/// Libraries that are listed separately.
 const TITLES_MOST: usize = 4;
 
 pub struct Asked {

@@ -75,7 +75,7 @@ struct State {
     /// Who held each device at one of the last refusals.
     kept: Box<[Option<Kept>]>,
     looks: Budget,
-    /// When the last one was told.
+    /// When the last one was reported.
     told_ns: Option<u64>,
 }
 
@@ -90,18 +90,18 @@ impl Default for OomReporter {
 }
 
 impl State {
-    /// Nothing is told so soon after the last.
+    /// Nothing is reported so soon after the last.
     fn is_quiet(&self, now_ns: u64) -> bool {
         self.told_ns.is_some_and(|told| now_ns.saturating_sub(told) < QUIET_NS)
     }
 
-    /// It is told now: what was absorbed before.
+    /// Marks it as reported. Returns what was absorbed before.
     fn tell(&mut self, device: DeviceId, now_ns: u64) -> u64 {
         self.told_ns = Some(now_ns);
         self.bursts[device_index(device)].tell()
     }
 
-    /// What is to be told at the end, and the other processes on the card.
+    /// What is to be reported at the end, and the other processes on the card.
     fn at_exit(&mut self, device: DeviceId, given: bool) -> Option<(Asked, Neighbours)> {
         let burst = &self.bursts[device_index(device)];
         let refusal = burst.at_exit(given)?;
@@ -121,7 +121,7 @@ fn in_format(figures: CacheTotals) -> CacheBytes {
     CacheBytes { allocated: figures.allocated, reserved: figures.reserved }
 }
 
-/// What PyTorch said of its cache last.
+/// PyTorch's last totals of its cache.
 pub fn cache_of(totals: &TorchTotals, device: DeviceId) -> Option<CacheBytes> {
     totals.of(device).map(in_format)
 }
@@ -222,7 +222,7 @@ impl OomReporter {
         tell(p, &asked, neighbours(p, device));
     }
 
-    /// It may be told at the end, when all is freed: who holds the memory now is kept. Looked at
+    /// It may be reported at the end, when all is freed: who holds the memory now is kept. Looked at
     /// once while nothing changes, and seldom enough where it does.
     fn keep(&self, p: Sources, device: DeviceId, refusal: &Refusal) {
         let (index, live) = (device_index(device), refusal.sums.live);
@@ -246,7 +246,7 @@ impl OomReporter {
     }
 
     /// The process ends in order. NVML may be gone by now, and the memory freed: what was seen
-    /// before is told.
+    /// before is reported.
     pub fn at_exit(&self, p: Sources) {
         for device in (0..DEVICES).map(device_at) {
             let given = p.ledger.has_come(device);
@@ -258,7 +258,7 @@ impl OomReporter {
     }
 }
 
-/// What the memory is used for at a refusal, in which it was said how much that is.
+/// What the memory is used for at a refusal, which also gave the bytes.
 fn sums(p: Sources, device: DeviceId, refused: &Refused) -> Sums {
     let mut sums = Sums::now(p, device, refused.cache);
     // A group's figure is of all its members.
@@ -268,7 +268,7 @@ fn sums(p: Sources, device: DeviceId, refused: &Refused) -> Sums {
     sums
 }
 
-/// Into the trace, and to whoever reads.
+/// Into the trace, and to stderr.
 #[cold]
 fn tell(p: Sources, asked: &Asked, neighbours: Vec<(u32, Option<u64>)>) {
     let tell = || {
@@ -305,5 +305,5 @@ fn shown(path: &Path) -> String {
 
 /// Another one for each thread that lives.
 fn this_thread() -> usize {
-    errno::place() as usize
+    errno::here().address()
 }

@@ -34,6 +34,6 @@ pub trait CardReader {
     fn free_bytes(&self, device: &Device) -> Option<u64>;
     /// The other processes on a card and what they have, as far as NVML tells.
     fn neighbours(&self, device: &Device) -> Vec<(u32, Option<u64>)>;
-    /// What the driver holds of its own beside its contexts, at `Cause as usize`.
+    /// What the driver holds for itself beside its contexts, at `Cause as usize`.
     fn driver_internal(&self, device: DeviceId) -> [u64; Cause::COUNT];
 }

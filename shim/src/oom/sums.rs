@@ -6,7 +6,7 @@ use crate::oom::sources::Sources;
 use std::borrow::Cow;
 use vramtrace_format::{CacheBytes, Cause, DeviceId};
 
-/// What the driver takes on its own beside its contexts, in the order in which it is told.
+/// What the driver takes on its own beside its contexts, in the order of the message.
 const CAUSES: [(Cause, &str); 6] = [
     (Cause::Modules, "modules"),
     (Cause::LocalMemory, "local memory"),

@@ -19,7 +19,7 @@ pub struct Findings {
     pub asked_at: Option<String>,
     /// Where the limit comes from.
     pub limit: Limit,
-    /// The parts that make up the use, in the order in which they are told.
+    /// The parts that make up the use, in the order of the message.
     pub parts: Vec<Part>,
     /// Free bytes inside the framework's segments.
     pub free_inside: u64,
@@ -33,7 +33,7 @@ pub struct Findings {
     pub expandable: bool,
     /// Where more is to be read.
     pub trace: Option<String>,
-    /// The refusals that follow are not told for so long; `None`: there are none.
+    /// The refusals that follow are not reported for so long; `None`: there are none.
     pub quiet_s: Option<u64>,
 }
 
@@ -60,7 +60,7 @@ pub struct Holder {
 const LINES: usize = 10;
 /// Longest line, in bytes: names come from files.
 const LINE_MOST: usize = 240;
-/// Libraries that are told by name.
+/// Libraries that are listed by name.
 const PARTS_MOST: usize = 8;
 
 pub fn summary(found: &Findings) -> String {

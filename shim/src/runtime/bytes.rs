@@ -225,7 +225,7 @@ hidden!(
 
 #[cfg(test)]
 mod tests {
-    use core::ffi::{c_char, c_int, c_void};
+    use core::ffi::{CStr, c_char, c_int, c_void};
 
     unsafe extern "C" {
         fn memmove(to: *mut c_void, from: *const c_void, size: usize) -> *mut c_void;
@@ -252,8 +252,10 @@ mod tests {
                 let mut expected = bytes.clone();
                 expected[to..to + size].copy_from_slice(&bytes.clone()[from..from + size]);
                 let at = bytes.as_mut_ptr();
-                let answer = unsafe { memmove(at.add(to).cast(), at.add(from).cast(), size) };
-                assert_eq!(answer, unsafe { at.add(to).cast() });
+                let to_at = at.wrapping_add(to).cast();
+                // SAFETY: both ranges lie inside `bytes`.
+                let answer = unsafe { memmove(to_at, at.add(from).cast(), size) };
+                assert_eq!(answer, to_at);
                 assert!(bytes == expected, "{size} bytes by {shift}");
             }
         }
@@ -263,8 +265,9 @@ mod tests {
     fn bytes_are_filled_and_nothing_beside_them() {
         for size in sizes() {
             let mut bytes = vec![1u8; size + 2];
-            let at = unsafe { bytes.as_mut_ptr().add(1) };
-            assert_eq!(unsafe { memset(at.cast(), 0x3a5, size) }, at.cast());
+            let at = bytes[1..].as_mut_ptr().cast();
+            // SAFETY: `bytes` has one byte more behind these.
+            assert_eq!(unsafe { memset(at, 0x3a5, size) }, at);
             assert_eq!((bytes[0], bytes[size + 1]), (1, 1), "{size}");
             assert!(bytes[1..=size].iter().all(|byte| *byte == 0xa5), "{size}");
         }
@@ -274,6 +277,7 @@ mod tests {
     fn the_first_difference_decides() {
         for size in 0..100 {
             let one = pattern(size);
+            // SAFETY: both have as many bytes.
             let compare = |other: &[u8]| unsafe {
                 memcmp(one.as_ptr().cast(), other.as_ptr().cast(), size).signum()
             };
@@ -292,7 +296,8 @@ mod tests {
 
     #[test]
     fn a_text_ends_at_its_first_zero() {
-        assert_eq!(unsafe { strlen(c"".as_ptr()) }, 0);
-        assert_eq!(unsafe { strlen(c"cuMemAlloc_v2".as_ptr()) }, 13);
+        // SAFETY: a C string.
+        let length = |text: &CStr| unsafe { strlen(text.as_ptr()) };
+        assert_eq!((length(c""), length(c"cuMemAlloc_v2")), (0, 13));
     }
 }

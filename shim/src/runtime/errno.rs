@@ -2,21 +2,42 @@
 
 use core::ffi::c_int;
 
-/// Where this thread's lies.
+/// This thread's errno. It stays on its thread, since a raw pointer is not `Send`.
+#[derive(Clone, Copy)]
+pub struct Here(*mut c_int);
+
+/// Finds it; a second look is cheaper through what this returns.
 #[inline]
-pub fn place() -> *mut c_int {
-    // SAFETY: asks for an address.
-    unsafe { libc::__errno_location() }
+pub fn here() -> Here {
+    // SAFETY: has no arguments, and gives the address of this thread's errno.
+    Here(unsafe { libc::__errno_location() })
+}
+
+impl Here {
+    #[inline]
+    pub fn get(self) -> c_int {
+        // SAFETY: this thread's own, there as long as it runs.
+        unsafe { self.0.read() }
+    }
+
+    #[inline]
+    pub fn set(self, value: c_int) {
+        // SAFETY: this thread's own, there as long as it runs.
+        unsafe { self.0.write(value) }
+    }
+
+    /// The same for all calls of a thread.
+    pub fn address(self) -> usize {
+        self.0 as usize
+    }
 }
 
 #[inline]
 pub fn get() -> c_int {
-    // SAFETY: this thread's own, there as long as it runs.
-    unsafe { place().read() }
+    here().get()
 }
 
 #[inline]
 pub fn set(value: c_int) {
-    // SAFETY: this thread's own, there as long as it runs.
-    unsafe { place().write(value) }
+    here().set(value);
 }

@@ -1,4 +1,4 @@
-//! What happened in the process that may let driver calls go past the library: told once each, in
+//! What happened in the process that may let driver calls go past the library: reported once each, in
 //! the trace and by `vramtrace doctor`.
 
 use core::sync::atomic::{AtomicU8, Ordering};

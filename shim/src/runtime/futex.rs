@@ -3,8 +3,8 @@
 use crate::runtime::atomics::AtomicU32;
 use core::time::Duration;
 
-/// Until the word is not `value`, somebody wakes it, a signal comes, or the time is over. errno is the
-/// program's: entry saves and restores it around each hook.
+/// Sleeps until the word differs from `value`, another thread wakes this one, a signal comes, or
+/// `longest` has passed. It changes errno, which each hook saves and restores.
 #[cold]
 pub fn wait(word: &AtomicU32, value: u32, longest: Duration) {
     let longest = libc::timespec {

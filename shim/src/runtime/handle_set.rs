@@ -1,5 +1,5 @@
 //! A set of handles that a hook has met, to be asked in a few nanoseconds: no lock, no call, two
-//! loads. It may forget; it never knows what it was not told.
+//! loads. It may forget; it never has what was not added.
 
 use crate::runtime::hash_table;
 use std::ptr::null_mut;

@@ -80,7 +80,7 @@ unsafe impl<T: Slot + Send> Send for Table<T> {}
 pub struct NoMemory;
 
 /// Some table may have no room for a value that must come in: at the start, and from when one could
-/// not grow. Whoever has made room sets it to false.
+/// not grow. The thread that has made room sets it to false.
 pub static CROWDED: AtomicBool = AtomicBool::new(true);
 
 const FIRST_CAPACITY: usize = 64;
@@ -145,7 +145,7 @@ impl<T: Slot> Table<T> {
         self.find_by(T::hash(key), |slot| slot.key() == key)
     }
 
-    /// As `find`, for a key that is told in another way.
+    /// As `find`, for a key in another form.
     #[inline]
     pub fn find_by(&self, hash: u64, same: impl Fn(&T) -> bool) -> Option<usize> {
         if self.capacity == 0 {

@@ -119,7 +119,7 @@ impl Default for Heap {
     }
 }
 
-/// `None`: pages of its own.
+/// `None`: it gets separate pages.
 #[inline]
 fn class(layout: Layout) -> Option<usize> {
     let size = layout.size().max(layout.align()).max(LEAST);
@@ -131,7 +131,7 @@ fn in_pages(size: usize) -> usize {
     size.next_multiple_of(PAGE)
 }
 
-/// Pages of its own in another size. Null: the kernel has no room.
+/// Resizes the pages of a block that has separate ones. Null: the kernel has no room.
 unsafe fn moved(block: *mut u8, old: usize, new: usize) -> *mut u8 {
     if new > old && !(pages_granted(Site::Pages) && block_granted()) {
         return null_mut();
@@ -211,7 +211,7 @@ unsafe impl GlobalAlloc for Heap {
         // SAFETY: as the caller promises.
         let block = unsafe { self.alloc(layout) };
         if !block.is_null() && class(layout).is_some() {
-            // SAFETY: as large as asked for. Pages of its own, and of the reserve, are zero.
+            // SAFETY: as large as asked for. Fresh pages, and those of the reserve, are zero already.
             unsafe { block.write_bytes(0, layout.size()) };
         }
         block
@@ -249,60 +249,91 @@ mod tests {
         Layout::from_size_align(size, align).unwrap()
     }
 
+    /// A block of a heap, freed with it.
+    struct Block<'h> {
+        heap: &'h Heap,
+        at: *mut u8,
+        layout: Layout,
+    }
+
+    impl Block<'_> {
+        fn new(heap: &Heap, layout: Layout) -> Block<'_> {
+            // SAFETY: the layout has a size.
+            let at = unsafe { heap.alloc_zeroed(layout) };
+            assert!(!at.is_null());
+            Block { heap, at, layout }
+        }
+
+        fn bytes(&mut self) -> &mut [u8] {
+            // SAFETY: as large as its layout says, and borrowed as this block is. Its bytes are set: it
+            // began as zeros, and what it grew by is fresh pages or was in use before.
+            unsafe { std::slice::from_raw_parts_mut(self.at, self.layout.size()) }
+        }
+
+        fn resize(&mut self, size: usize) {
+            // SAFETY: a block of this heap and layout; the old address is not used again.
+            self.at = unsafe { self.heap.realloc(self.at, self.layout, size) };
+            assert!(!self.at.is_null());
+            self.layout = layout(size, self.layout.align());
+        }
+    }
+
+    impl Drop for Block<'_> {
+        fn drop(&mut self) {
+            // SAFETY: a block of this heap and layout, freed once.
+            unsafe { self.heap.dealloc(self.at, self.layout) };
+        }
+    }
+
     #[test]
     fn blocks_are_apart_aligned_and_used_again() {
         let heap = Heap::new();
         let mut taken = Vec::new();
         for n in 0..400 {
-            let layout = layout(1 + n * 37 % 5000, 1 << (n % 8));
-            let block = unsafe { heap.alloc(layout) };
-            assert!(!block.is_null() && (block as usize).is_multiple_of(layout.align()));
-            unsafe { block.write_bytes(n as u8, layout.size()) };
-            taken.push((block, layout, n as u8));
+            let mut block = Block::new(&heap, layout(1 + n * 37 % 5000, 1 << (n % 8)));
+            assert!((block.at as usize).is_multiple_of(block.layout.align()));
+            block.bytes().fill(n as u8);
+            taken.push((block, n as u8));
         }
-        for &(block, layout, n) in &taken {
-            let bytes = unsafe { std::slice::from_raw_parts(block, layout.size()) };
-            assert!(bytes.iter().all(|byte| *byte == n));
-            unsafe { heap.dealloc(block, layout) };
+        let (last, layout) = (taken[399].0.at, taken[399].0.layout);
+        for (mut block, n) in taken {
+            assert!(block.bytes().iter().all(|byte| *byte == n));
         }
-        let (last, layout, _) = taken[399];
-        assert_eq!(unsafe { heap.alloc_zeroed(layout) }, last);
-        let bytes = unsafe { std::slice::from_raw_parts(last, layout.size()) };
-        assert!(bytes.iter().all(|byte| *byte == 0));
+        // SAFETY: the layout has a size.
+        let mut again = Block { heap: &heap, at: unsafe { heap.alloc_zeroed(layout) }, layout };
+        assert_eq!(again.at, last);
+        assert!(again.bytes().iter().all(|byte| *byte == 0));
     }
 
     #[test]
     fn what_grows_keeps_its_content() {
         let heap = Heap::new();
-        let mut size = 3;
-        let mut block = unsafe { heap.alloc(layout(size, 8)) };
-        unsafe { block.copy_from_nonoverlapping(b"abc".as_ptr(), 3) };
-        while size < 4 << 20 {
-            block = unsafe { heap.realloc(block, layout(size, 8), size * 3) };
-            size *= 3;
+        let mut block = Block::new(&heap, layout(3, 8));
+        block.bytes().copy_from_slice(b"abc");
+        while block.layout.size() < 4 << 20 {
+            block.resize(block.layout.size() * 3);
         }
-        assert_eq!(unsafe { std::slice::from_raw_parts(block, 3) }, b"abc");
-        block = unsafe { heap.realloc(block, layout(size, 8), 3) };
-        assert_eq!(unsafe { std::slice::from_raw_parts(block, 3) }, b"abc");
+        assert_eq!(&block.bytes()[..3], b"abc");
+        block.resize(3);
+        assert_eq!(block.bytes(), b"abc");
     }
 
     #[test]
     fn a_lock_that_the_parent_holds_is_free_in_a_child() {
         let heap = Heap::new();
+        // SAFETY: the layout has a size.
         let block = unsafe { heap.alloc(layout(100, 8)) };
         let held = heap.lists().unwrap().0[class(layout(100, 8)).unwrap()].lock();
-        let child = unsafe { libc::fork() };
-        if child == 0 {
+        let ended = testkit::in_child(|| {
+            // SAFETY: `alarm` only sets a timer; the block is of this heap and layout, and freed once.
             unsafe {
                 libc::alarm(10);
                 let again = heap.alloc(layout(100, 8));
                 heap.dealloc(block, layout(100, 8));
-                libc::_exit(i32::from(again.is_null() || again == block));
+                !again.is_null() && again != block
             }
-        }
-        let mut status = 0;
-        unsafe { libc::waitpid(child, &mut status, 0) };
-        assert_eq!(status, 0);
+        });
+        assert_eq!(ended, Ok(true));
         drop(held);
     }
 }

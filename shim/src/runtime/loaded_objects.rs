@@ -249,8 +249,7 @@ impl LoadedObjects {
 
     /// One writer at a time; in a forked child also in place of one that stayed behind.
     fn write(&self) -> Option<Writer<'_>> {
-        // SAFETY: plain call.
-        let me = unsafe { libc::getpid() };
+        let me = std::process::id() as i32;
         let order = (Ordering::Acquire, Ordering::Relaxed);
         let taken = match self.writer.compare_exchange(0, me, order.0, order.1) {
             Ok(_) => true,
@@ -320,9 +319,9 @@ impl LoadedObjects {
         self.sequence.store(odd, Ordering::Relaxed);
         fence(Ordering::Release);
         let slots = self.slots.load(Ordering::Relaxed);
-        // SAFETY: so many slots, or none.
         change(match slots.is_null() {
             true => &[],
+            // SAFETY: there is room for `count`, and slots that are replaced are never freed.
             false => unsafe { core::slice::from_raw_parts(slots, count) },
         });
         self.sequence.store(odd + 1, Ordering::Release);
@@ -500,7 +499,7 @@ mod tests {
         assert_eq!(all.holding(code), before);
         // Of this process: it is waited for, but not for ever.
         // SAFETY: plain call.
-        all.writer.store(unsafe { libc::getpid() }, Ordering::Relaxed);
+        all.writer.store(std::process::id() as i32, Ordering::Relaxed);
         all.generation.store(0, Ordering::Relaxed);
         assert_eq!(all.holding(code), None);
         all.writer.store(0, Ordering::Relaxed);

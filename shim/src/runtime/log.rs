@@ -27,7 +27,7 @@ impl Write for Line {
     }
 }
 
-/// Too long a line is cut. Nothing is said where stderr is closed or cannot take it now.
+/// Too long a line is cut. Nothing is written where stderr is closed or would block.
 pub fn line(what: Arguments) {
     let mut line = Line { bytes: [0; MAX], len: 0 };
     let _ = write!(line, "vramtrace: {what}");
@@ -44,33 +44,21 @@ pub fn text(lines: &str) {
 mod tests {
     use super::*;
     use std::io::Read;
-    use std::os::fd::FromRawFd;
-
-    /// In a child, so that the test's own stderr stays.
-    fn in_child(run: impl FnOnce()) -> i32 {
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            run();
-            unsafe { libc::_exit(0) };
-        }
-        let mut status = 0;
-        unsafe { libc::waitpid(child, &mut status, 0) };
-        status
-    }
+    use testkit::{in_child, redirect};
 
     #[test]
     fn a_line_is_one_line() {
-        let mut ends = [0; 2];
-        assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
-        let status = in_child(|| {
-            unsafe { libc::dup2(ends[1], 2) };
+        let (mut out, into) = std::io::pipe().unwrap();
+        // In a child, so that the test's own stderr stays.
+        let ended = in_child(|| {
+            redirect(2, &into);
             line(format_args!("VRAMTRACE_MAX={}: no\nsize \x1b[31m", "5"));
             line(format_args!("{:2000}", "é"));
+            true
         });
-        assert_eq!(status, 0);
-        unsafe { libc::close(ends[1]) };
+        assert_eq!(ended, Ok(true));
+        drop(into);
         let mut text = String::new();
-        let mut out = unsafe { std::fs::File::from_raw_fd(ends[0]) };
         out.read_to_string(&mut text).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 2);
@@ -80,46 +68,39 @@ mod tests {
 
     #[test]
     fn nobody_reads_stderr() {
-        let mut ends = [0; 2];
-        assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
-        let status = in_child(|| unsafe {
+        let (out, into) = std::io::pipe().unwrap();
+        drop(out);
+        let ended = in_child(|| {
             // Rust's runtime ignores SIGPIPE in test binaries; a C program does not.
-            libc::signal(libc::SIGPIPE, libc::SIG_DFL);
-            libc::dup2(ends[1], 2);
-            libc::close(ends[0]);
+            // SAFETY: the child has no other thread, and its default action runs no code.
+            unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+            redirect(2, &into);
             line(format_args!("into nowhere"));
-            libc::close(2);
+            // SAFETY: the child's own, which `line` alone uses.
+            unsafe { libc::close(2) };
             line(format_args!("closed"));
+            true
         });
-        unsafe {
-            libc::close(ends[0]);
-            libc::close(ends[1]);
-        }
-        assert_eq!(status, 0, "killed by {}", libc::WTERMSIG(status));
+        assert_eq!(ended, Ok(true));
     }
 
     #[test]
     fn a_signal_of_the_programs_stays_pending() {
-        let mut ends = [0; 2];
-        assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
-        let status = in_child(|| unsafe {
+        let (out, into) = std::io::pipe().unwrap();
+        drop(out);
+        // SAFETY: the child has no other thread; the sets are its own, and begin empty.
+        let ended = in_child(|| unsafe {
             let mut set: libc::sigset_t = std::mem::zeroed();
             libc::sigaddset(&mut set, libc::SIGXFSZ);
             libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
             libc::raise(libc::SIGXFSZ);
             libc::signal(libc::SIGPIPE, libc::SIG_DFL);
-            libc::dup2(ends[1], 2);
-            libc::close(ends[0]);
+            redirect(2, &into);
             line(format_args!("into nowhere"));
             libc::sigpending(&mut set);
             let left = (libc::SIGXFSZ, libc::SIGPIPE);
-            let kept = libc::sigismember(&set, left.0) == 1 && libc::sigismember(&set, left.1) == 0;
-            libc::_exit(i32::from(!kept));
+            libc::sigismember(&set, left.0) == 1 && libc::sigismember(&set, left.1) == 0
         });
-        unsafe {
-            libc::close(ends[0]);
-            libc::close(ends[1]);
-        }
-        assert_eq!(status, 0);
+        assert_eq!(ended, Ok(true));
     }
 }

@@ -162,7 +162,7 @@ impl Mark {
 }
 
 impl Headers {
-    /// By which another library in the same place is told from this one, if it has one.
+    /// By which another library in the same place is distinguished from this one, if it has one.
     pub fn mark(&self) -> Option<Mark> {
         let value = u64::from_ne_bytes(self.build_id.get(..8)?.try_into().ok()?);
         Some(Mark { at: self.build_id.as_ptr() as usize, value })

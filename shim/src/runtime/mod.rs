@@ -1,4 +1,4 @@
-//! What the library needs of its own inside a process that is not its own: memory, locks, the
+//! What the library needs for itself inside another program's process: memory, locks, the
 //! clock, the loader, stderr. Nothing here knows CUDA or the trace.
 
 pub mod atomics;

@@ -35,7 +35,7 @@ static LAST_BYTES: Image = Image(UnsafeCell::new([0; BYTES]));
 #[repr(C, align(4096))]
 struct Image(UnsafeCell<[u8; BYTES]>);
 
-// SAFETY: whoever has taken `LAST` has them.
+// SAFETY: used only by the thread that has taken `LAST`.
 unsafe impl Sync for Image {}
 
 impl Stack {

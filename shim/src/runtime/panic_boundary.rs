@@ -192,9 +192,12 @@ mod tests {
         // On a thread of C's making: std's own frames would catch it.
         extern "C-unwind" fn thread(at: *mut c_void) -> *mut c_void {
             const END_OF_STACK: c_int = 5;
+            // SAFETY: the exception of below, which outlives this thread.
             let came_back = catch(|| unsafe { _Unwind_RaiseException(at) });
             (came_back.ok() == Some(END_OF_STACK)) as usize as *mut c_void
         }
+        // SAFETY: both functions have the same ABI but for unwinding, which `catch` ends. The thread is
+        // joined before `foreign` goes.
         unsafe {
             let start: extern "C" fn(*mut c_void) -> *mut c_void =
                 core::mem::transmute(thread as *const ());

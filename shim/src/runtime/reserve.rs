@@ -56,7 +56,7 @@ impl Reserve {
     }
 }
 
-/// Zero bytes, aligned to their size up to a page. Null: too little is left, or whoever asks can do
+/// Zero bytes, aligned to their size up to a page. Null: too little is left, or the caller can do
 /// without.
 #[cold]
 pub fn take(bytes: usize) -> *mut u8 {

@@ -1,6 +1,7 @@
 //! Places for pages that only this user may change: a cap could be anybody's otherwise, and a store
 //! into a page could wait for a disk.
 
+use crate::runtime::errno;
 use crate::runtime::fallible::TryPush;
 use std::ffi::{CStr, CString};
 use std::fmt;
@@ -72,36 +73,66 @@ impl fmt::Display for Full {
     }
 }
 
+/// An open file or directory of ours, closed with this.
+pub struct Descriptor(i32);
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        // SAFETY: opened by us, and closed once.
+        unsafe { libc::close(self.0) };
+    }
+}
+
+impl Descriptor {
+    pub fn number(&self) -> i32 {
+        self.0
+    }
+
+    /// A file in this directory, of mode 0600 where it is made. Follows no link.
+    pub fn open(&self, name: &CStr, flags: i32) -> Result<Descriptor, Wrong> {
+        let flags = flags | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+        // SAFETY: a C string; the result is ours.
+        match unsafe { libc::openat(self.0, name.as_ptr(), flags, 0o600) } {
+            -1 => Err(not_opened(self.0, name)),
+            file => Ok(Descriptor(file)),
+        }
+    }
+
+    /// Removes a file from this directory.
+    pub fn remove(&self, name: &CStr) -> Result<(), Wrong> {
+        // SAFETY: a C string.
+        match unsafe { libc::unlinkat(self.0, name.as_ptr(), 0) } {
+            0 => Ok(()),
+            _ => Err(errno()),
+        }
+    }
+}
+
 /// Ours, closed to others, no link, in memory; made if need be.
-pub fn directory(path: &[u8]) -> Result<i32, Wrong> {
+pub fn directory(path: &[u8]) -> Result<Descriptor, Wrong> {
     let name = c_string(path)?;
     let descriptor = opened(libc::AT_FDCWD, &name)?;
-    // SAFETY: a struct of our own; the descriptor is closed unless it is returned.
+    judged(&descriptor)?;
+    // SAFETY: a struct of our own, for which zeros are a value.
     unsafe {
         let mut fs: libc::statfs = std::mem::zeroed();
-        let judged = judged(descriptor).and_then(|_| match libc::fstatfs(descriptor, &mut fs) {
+        match libc::fstatfs(descriptor.0, &mut fs) {
             0 if fs.f_type as u64 == TMPFS => Ok(descriptor),
             0 => Err(Wrong::NotInMemory),
             _ => Err(errno()),
-        });
-        if judged.is_err() {
-            libc::close(descriptor);
         }
-        judged
     }
 }
 
 /// A directory that lies in another one, as [`directory`], but for what it lies in.
-pub fn directory_in(directory: i32, name: &CStr) -> Result<i32, Wrong> {
-    let descriptor = opened(directory, name)?;
-    judged(descriptor).map(|_| descriptor).inspect_err(|_| {
-        // SAFETY: a descriptor of our own.
-        unsafe { libc::close(descriptor) };
-    })
+pub fn directory_in(directory: &Descriptor, name: &CStr) -> Result<Descriptor, Wrong> {
+    let descriptor = opened(directory.0, name)?;
+    judged(&descriptor)?;
+    Ok(descriptor)
 }
 
 /// Follows no link at the end.
-fn opened(directory: i32, name: &CStr) -> Result<i32, Wrong> {
+fn opened(directory: i32, name: &CStr) -> Result<Descriptor, Wrong> {
     let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
     // SAFETY: a C string.
     unsafe {
@@ -110,21 +141,21 @@ fn opened(directory: i32, name: &CStr) -> Result<i32, Wrong> {
         match libc::openat(directory, name.as_ptr(), flags) {
             -1 if made != 0 && errno() == Wrong::Errno(libc::ENOENT) => Err(why_not_made),
             -1 => Err(not_opened(directory, name)),
-            descriptor => Ok(descriptor),
+            descriptor => Ok(Descriptor(descriptor)),
         }
     }
 }
 
 /// What lies in an open directory that nobody else reads through this descriptor. Without opendir,
 /// which would call the program's malloc, and by the descriptor, wherever its path leads by now.
-pub fn names(directory: i32) -> Result<Vec<CString>, Wrong> {
+pub fn names(directory: &Descriptor) -> Result<Vec<CString>, Wrong> {
     const LENGTH_AT: usize = 16;
     const NAME_AT: usize = 19;
     let (mut names, mut entries) = (Vec::new(), vec![0u8; 4096]);
     loop {
         let (to, room) = (entries.as_mut_ptr(), entries.len());
         // SAFETY: room for as many bytes.
-        let got = unsafe { libc::syscall(libc::SYS_getdents64, directory, to, room) };
+        let got = unsafe { libc::syscall(libc::SYS_getdents64, directory.0, to, room) };
         let mut rest = match usize::try_from(got) {
             Ok(0) => return Ok(names),
             Ok(got) => &entries[..got],
@@ -142,14 +173,14 @@ pub fn names(directory: i32) -> Result<Vec<CString>, Wrong> {
 }
 
 /// Owner and mode are as they must be.
-pub fn judged(descriptor: i32) -> Result<libc::stat, Wrong> {
+pub fn judged(descriptor: &Descriptor) -> Result<libc::stat, Wrong> {
     // SAFETY: a struct of our own.
     unsafe {
         let mut stat: libc::stat = std::mem::zeroed();
-        if libc::fstat(descriptor, &mut stat) != 0 {
+        if libc::fstat(descriptor.0, &mut stat) != 0 {
             return Err(errno());
         }
-        if stat.st_uid != libc::geteuid() {
+        if stat.st_uid != user() {
             return Err(Wrong::Owner(stat.st_uid));
         }
         match stat.st_mode & 0o077 {
@@ -160,7 +191,7 @@ pub fn judged(descriptor: i32) -> Result<libc::stat, Wrong> {
 }
 
 /// Why an open failed, where errno has just been set by it.
-pub fn not_opened(directory: i32, name: &CStr) -> Wrong {
+fn not_opened(directory: i32, name: &CStr) -> Wrong {
     let why = errno();
     if why != Wrong::Errno(libc::EACCES) {
         return why;
@@ -170,15 +201,20 @@ pub fn not_opened(directory: i32, name: &CStr) -> Wrong {
         let mut stat: libc::stat = std::mem::zeroed();
         let flags = libc::AT_SYMLINK_NOFOLLOW;
         match libc::fstatat(directory, name.as_ptr(), &mut stat, flags) {
-            0 if stat.st_uid != libc::geteuid() => Wrong::Owner(stat.st_uid),
+            0 if stat.st_uid != user() => Wrong::Owner(stat.st_uid),
             _ => why,
         }
     }
 }
 
+/// The effective user.
+pub fn user() -> u32 {
+    // SAFETY: has no arguments and always succeeds.
+    unsafe { libc::geteuid() }
+}
+
 pub fn errno() -> Wrong {
-    // SAFETY: this thread's own.
-    Wrong::Errno(unsafe { *libc::__errno_location() })
+    Wrong::Errno(errno::get())
 }
 
 pub fn c_string(text: &[u8]) -> Result<CString, Wrong> {
@@ -199,11 +235,11 @@ mod tests {
             .iter()
             .for_each(|name| std::fs::write(path.join(name.to_str().unwrap()), "").unwrap());
         let opened = opened(libc::AT_FDCWD, &c_string(path.to_str().unwrap().as_bytes()).unwrap());
-        let mut found = names(opened.unwrap()).unwrap();
+        let mut found = names(&opened.unwrap()).unwrap();
         std::fs::remove_dir_all(&path).unwrap();
         found.sort();
         expected.sort();
         assert_eq!(found, expected);
-        assert!(names(-1).is_err());
+        assert!(names(&Descriptor(-1)).is_err());
     }
 }

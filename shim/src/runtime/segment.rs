@@ -1,5 +1,5 @@
 //! Memory that processes of one user share: System V segments. Unlike a mapped file nobody can cut
-//! one short, which would kill by SIGBUS whoever touches it.
+//! one short, and a process that touched it then would die by SIGBUS.
 //!
 //! A segment is marked for removal as soon as it is attached: the kernel frees it when the last
 //! process that has it is gone, however that ends, and until then others may attach it by its id.
@@ -72,7 +72,7 @@ impl<const WORDS: usize> Segment<WORDS> {
     }
 
     /// Nobody has this user's segment of this id: it is no more, or it is another by now. Where
-    /// that cannot be found out it is said to be there.
+    /// that cannot be found out the result is false.
     pub fn is_gone(id: i32) -> bool {
         match judged(id, Self::BYTES) {
             Ok(attached) => attached == 0,
@@ -105,29 +105,20 @@ fn judged(id: i32, bytes: usize) -> Result<u64, Wrong> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read, Write};
     use std::sync::atomic::Ordering::SeqCst;
+    use testkit::in_child;
 
     type Page = Segment<64>;
 
     /// What it returns, from a child that ends.
-    fn in_child(run: impl FnOnce() -> i32) -> i32 {
-        let mut pipe = [0; 2];
-        // SAFETY: plain calls; the child does nothing but run and end.
-        unsafe {
-            assert_eq!(libc::pipe(pipe.as_mut_ptr()), 0);
-            let child = libc::fork();
-            if child == 0 {
-                let said = run();
-                libc::write(pipe[1], (&raw const said).cast(), 4);
-                libc::_exit(0);
-            }
-            let mut said = 0i32;
-            assert_eq!(libc::read(pipe[0], (&raw mut said).cast(), 4), 4);
-            libc::waitpid(child, std::ptr::null_mut(), 0);
-            libc::close(pipe[0]);
-            libc::close(pipe[1]);
-            said
-        }
+    fn id_of_child(run: impl FnOnce() -> i32) -> i32 {
+        let (mut out, mut into) = std::io::pipe().unwrap();
+        let ended = in_child(|| into.write_all(&run().to_ne_bytes()).is_ok());
+        assert_eq!(ended, Ok(true));
+        let mut id = [0; 4];
+        out.read_exact(&mut id).unwrap();
+        i32::from_ne_bytes(id)
     }
 
     #[test]
@@ -137,19 +128,19 @@ mod tests {
         assert!(!Page::is_gone(ours.id));
         assert_eq!(Page::attach(ours.id).unwrap().words[5].load(SeqCst), 7);
         assert_eq!(Segment::<65>::attach(ours.id).err(), Some(Wrong::OtherSize));
-        let theirs = in_child(|| Page::create().map_or(-1, |segment| segment.id));
+        let theirs = id_of_child(|| Page::create().map_or(-1, |segment| segment.id));
         assert!(theirs >= 0 && Page::is_gone(theirs), "it went with its process");
         assert!(Page::attach(theirs).is_err());
     }
 
     #[test]
     fn what_another_user_made_is_not_ours_though_it_is_given_to_us() {
-        // SAFETY: always succeeds.
-        if unsafe { libc::geteuid() } != 0 {
+        if testkit::user() != 0 {
             eprintln!("SKIP segments of another user: needs root");
             return;
         }
-        let given = in_child(|| unsafe {
+        // SAFETY: the structure is ours, and only the id of the new segment is used.
+        let given = id_of_child(|| unsafe {
             libc::setuid(65534);
             let id = libc::shmget(libc::IPC_PRIVATE, Page::BYTES, libc::IPC_CREAT | 0o600);
             let mut stat: libc::shmid_ds = std::mem::zeroed();
@@ -158,11 +149,13 @@ mod tests {
             libc::shmctl(id, libc::IPC_SET, &mut stat);
             id
         });
+        // SAFETY: makes a segment, and touches no memory.
         let wide = unsafe { libc::shmget(libc::IPC_PRIVATE, Page::BYTES, libc::IPC_CREAT | 0o660) };
         let refused = [given, wide].map(|id| Page::attach(id).err());
         assert_eq!(refused, [Some(Wrong::Owner(65534)), Some(Wrong::Mode(0o660))]);
         assert!(Page::is_gone(given) && Page::is_gone(wide));
         for id in [given, wide] {
+            // SAFETY: a segment of this test, which is attached nowhere.
             unsafe { libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut()) };
         }
     }

@@ -1,5 +1,5 @@
-//! Two sums that threads change at every call and that are read seldom: each thread adds to a cell
-//! of its own, so that no cache line is passed around.
+//! Two sums that threads change at every call and that are read seldom: each thread adds to its own
+//! cell, so that no cache line is passed around.
 //!
 //! The first threads of a process each have a cell to themselves and change it by a load and a
 //! store; the later ones share some cells, by atomic additions.
@@ -40,7 +40,7 @@ fn next_number() -> u32 {
     THREADS.fetch_update(Relaxed, Relaxed, more).unwrap_or(0).saturating_add(1)
 }
 
-/// On a line of its own, and off the line that the processor fetches along with it.
+/// On a separate cache line, and off the line that the processor fetches along with it.
 #[repr(C, align(128))]
 struct Cell {
     sum: AtomicI64,

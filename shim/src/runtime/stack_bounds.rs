@@ -224,6 +224,7 @@ mod tests {
 
     #[test]
     fn the_descriptor_says_what_the_c_library_says() {
+        // SAFETY: room for each answer; the attributes are made before they are read, and destroyed.
         let looked = std::thread::Builder::new().stack_size(300 << 10).spawn(|| unsafe {
             let mut attributes = std::mem::zeroed();
             let (mut low, mut size) = (std::ptr::null_mut(), 0);
@@ -241,6 +242,7 @@ mod tests {
     #[test]
     fn a_stack_of_the_programs_own() {
         let page = crate::runtime::hash_table::pages(3 * 4096).unwrap() as usize;
+        // SAFETY: the last of three fresh pages, to which nothing refers.
         unsafe { libc::mprotect((page + 2 * 4096) as *mut c_void, 4096, libc::PROT_NONE) };
         assert_eq!(mapped_from(page + 100), Some(page + 2 * 4096));
     }

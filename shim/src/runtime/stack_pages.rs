@@ -1,4 +1,4 @@
-//! Which stack an address lies on, as far as it can be told without the C library: the kernel
+//! Which stack an address lies on, as far as it can be found without the C library: the kernel
 //! knows the signal stack, and a gap between two stacks cannot be read.
 
 use core::ffi::c_void;

@@ -68,7 +68,7 @@ impl Descriptor {
 
     /// Runs `work` on a descriptor that is the file's for certain: a fresh number, which the
     /// program cannot know, checked by device and inode. If the program closed ours (or put
-    /// something else under its number) the file is opened again by its path. `work` is also told
+    /// something else under its number) the file is opened again by its path. `work` also gets
     /// the file's length.
     pub fn with<R>(&self, work: impl FnOnce(i32, u64) -> Result<R, Failure>) -> Result<R, Failure> {
         uncancelled(|| self.with_number(work))

@@ -1,5 +1,5 @@
 //! The trace file: made without ever touching one that exists, and reached also when the program
-//! closed our descriptor. It is never mapped: whoever cuts it while the program runs would end the
+//! closed our descriptor. It is never mapped: a process that cuts it while the program runs would end the
 //! program (SIGBUS). Windows reach it by `pwrite`.
 
 use super::descriptor::{Descriptor, allocate, within_limit, write};

@@ -24,8 +24,7 @@ pub struct Identity {
 impl Identity {
     pub fn of_this_process() -> Identity {
         Identity {
-            // SAFETY: always succeeds.
-            pid: unsafe { libc::getpid() } as u32,
+            pid: std::process::id(),
             start_ticks: Stat::of_this_process().map_or(0, |stat| stat.start_ticks),
             host: host(),
             executable: fs::read_link("/proc/thread-self/exe").map(Into::into).unwrap_or_default(),
@@ -43,8 +42,7 @@ impl Identity {
         Header {
             uuid: random(),
             pid: self.pid,
-            // SAFETY: always succeeds.
-            parent_pid: unsafe { libc::getppid() } as u32,
+            parent_pid: std::os::unix::process::parent_id(),
             process_start_ticks: self.start_ticks,
             host: text(self.host.as_bytes()),
             executable: text(self.executable.as_bytes()),

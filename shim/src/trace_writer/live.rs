@@ -8,7 +8,7 @@ use super::identity::Identity;
 use crate::runtime::directory;
 use crate::runtime::faults::{Site, pages_granted};
 use crate::runtime::log;
-use crate::runtime::secure_dir;
+use crate::runtime::secure_dir::{self, Descriptor};
 use crate::runtime::segment::Segment;
 use crate::runtime::uncancelled::uncancelled;
 use std::ffi::{CStr, CString};
@@ -104,24 +104,21 @@ impl PublishedPage {
     fn write_copy(&self) {
         let Ok(directory) = secure_dir::directory(self.directory.as_bytes()) else { return };
         // Does not wait at a FIFO that somebody put there.
-        let flags = libc::O_RDWR | libc::O_CREAT | libc::O_NONBLOCK | libc::O_NOFOLLOW;
-        // SAFETY: descriptors of our own, and room for what is read and written.
+        let flags = libc::O_RDWR | libc::O_CREAT | libc::O_NONBLOCK;
+        let Ok(file) = directory.open(&self.file, flags) else { return };
+        drop(directory);
+        if !is_plain_and_closed(file.number()) {
+            return;
+        }
+        let mut orders = [0u64; FILED_WORDS];
+        let (to, bytes) = (orders.as_mut_ptr().cast(), size_of_val(&orders));
+        // SAFETY: room for as many bytes. The page is as long as that, and of atomics: the kernel may
+        // read them while they change.
         unsafe {
-            let name = self.file.as_ptr();
-            let file = libc::openat(directory, name, flags | libc::O_CLOEXEC, 0o600);
-            libc::close(directory);
-            if file < 0 {
-                return;
+            if libc::pread(file.number(), to, bytes, LIVE_BYTES as libc::off_t) > 0 {
+                self.page.take_filed(&orders);
             }
-            if is_plain_and_closed(file) {
-                let mut orders = [0u64; FILED_WORDS];
-                let (to, bytes) = (orders.as_mut_ptr().cast(), size_of_val(&orders));
-                if libc::pread(file, to, bytes, LIVE_BYTES as libc::off_t) > 0 {
-                    self.page.take_filed(&orders);
-                }
-                libc::pwrite(file, self.words.as_ptr().cast(), LIVE_BYTES, 0);
-            }
-            libc::close(file);
+            libc::pwrite(file.number(), self.words.as_ptr().cast(), LIVE_BYTES, 0);
         }
     }
 
@@ -183,14 +180,13 @@ fn is_plain_and_closed(file: i32) -> bool {
         let mut stat: libc::stat = std::mem::zeroed();
         libc::fstat(file, &mut stat) == 0
             && stat.st_mode & libc::S_IFMT == libc::S_IFREG
-            && (stat.st_nlink, stat.st_uid) == (1, libc::geteuid())
+            && (stat.st_nlink, stat.st_uid) == (1, secure_dir::user())
             && (stat.st_mode & 0o077 == 0 || libc::fchmod(file, 0o600) == 0)
     }
 }
 
 fn places(runtime: Option<&Path>) -> Vec<PathBuf> {
-    // SAFETY: always succeeds.
-    let user = unsafe { libc::geteuid() };
+    let user = secure_dir::user();
     let shared = PathBuf::from(format!("/dev/shm/vramtrace-{user}"));
     let own = runtime.filter(|directory| is_closed_to_others(directory, user));
     #[allow(clippy::disallowed_methods)] // two at most
@@ -210,43 +206,30 @@ fn is_closed_to_others(directory: &Path, user: libc::uid_t) -> bool {
 fn announce(directory: &Path, name: &PageName) -> Result<(), secure_dir::Wrong> {
     let descriptor = secure_dir::directory(directory.as_os_str().as_bytes())?;
     let made =
-        secure_dir::c_string(name.to_string().as_bytes()).and_then(|file| make(descriptor, &file));
+        secure_dir::c_string(name.to_string().as_bytes()).and_then(|file| make(&descriptor, &file));
     if made.is_ok() {
-        remove_stale(descriptor, name);
+        remove_stale(&descriptor, name);
     }
-    // SAFETY: a descriptor of our own.
-    unsafe { libc::close(descriptor) };
     made
 }
 
 /// One that is there was left by a program that this process was before an exec.
-fn make(directory: i32, file: &CStr) -> Result<(), secure_dir::Wrong> {
-    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_CLOEXEC;
-    // SAFETY: a C string, and a descriptor of our own.
-    unsafe {
-        libc::unlinkat(directory, file.as_ptr(), 0);
-        match libc::openat(directory, file.as_ptr(), flags, 0o600) {
-            -1 => Err(secure_dir::errno()),
-            descriptor => {
-                libc::close(descriptor);
-                Ok(())
-            }
-        }
-    }
+fn make(directory: &Descriptor, file: &CStr) -> Result<(), secure_dir::Wrong> {
+    let _ = directory.remove(file);
+    directory.open(file, libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL).map(drop)
 }
 
 /// Pages of processes that are no more, and of what this process was before an exec. Those of other
 /// namespaces stay, unless they are dead for sure.
-fn remove_stale(directory: i32, own: &PageName) {
+fn remove_stale(directory: &Descriptor, own: &PageName) {
     let here = Namespaces::to_look_from();
-    directory::each_name(directory, |file| {
+    directory::each_name(directory.number(), |file| {
         let Some(name) = file.to_str().ok().and_then(PageName::parse) else { return };
         let before_exec = name != *own
             && name.same_pids(here)
             && (name.pid, name.start_ticks) == (own.pid, own.start_ticks);
         if name != *own && (before_exec || name.is_stale(here, Segment::<LIVE_WORDS>::is_gone)) {
-            // SAFETY: a C string and an open directory.
-            unsafe { libc::unlinkat(directory, file.as_ptr(), 0) };
+            let _ = directory.remove(file);
         }
     });
 }

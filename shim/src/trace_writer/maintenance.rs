@@ -34,7 +34,7 @@ pub trait ProcessView {
     /// due, now or at their next call.
     fn others(&self, end: bool, emit: &mut dyn FnMut(&Event));
     fn begin_checkpoint(&self, id: u32, append: &mut dyn FnMut());
-    /// What is few: contexts, mappings, pools, graphs, what the driver holds of its own.
+    /// What is few: contexts, mappings, pools, graphs, what the driver holds for itself.
     fn checkpoint_frame(&self, id: u32, emit: &mut dyn FnMut(&Event));
     fn checkpoint_slice(
         &self,

@@ -415,7 +415,6 @@ impl DefinitionSink for TraceWriter {
 fn driver_version() -> Option<u32> {
     let ask = driver().driver_get_version?;
     let mut version = 0;
-    // SAFETY: the driver's own function; it fills the number.
-    let result = inside(|| unsafe { ask(&mut version) });
+    let result = inside(|| ask(&mut version));
     (result == 0).then_some(version as u32)
 }

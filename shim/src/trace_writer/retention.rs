@@ -172,7 +172,7 @@ impl Retention {
         true
     }
 
-    /// Devices whose peak had to be given up, each told once a peak.
+    /// Devices whose peak had to be given up, each reported once a peak.
     pub fn take_lost(&mut self) -> Vec<DeviceId> {
         std::mem::take(&mut self.lost)
     }

@@ -75,7 +75,7 @@ impl Window {
 struct Lane {
     kind: WindowKind,
     current: AtomicPtr<Window>,
-    /// Readied by whoever passed the middle of the current one.
+    /// Prepared by the thread that passed the middle of the current one.
     next: AtomicPtr<Window>,
 }
 
@@ -135,6 +135,7 @@ pub struct Trace {
 
 // SAFETY: windows are shared through atomics, everything else is behind the lock.
 unsafe impl Send for Trace {}
+// SAFETY: as above.
 unsafe impl Sync for Trace {}
 
 /// What the filesystem may be used for. Tests take some of it away, for filesystems that they have

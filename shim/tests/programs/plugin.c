@@ -1,4 +1,4 @@
-/* A plugin that looks for what is behind itself, and has a malloc of its own. */
+/* A plugin that looks for what is behind itself, and has its own malloc. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stddef.h>

@@ -117,6 +117,7 @@ fn difference(before: &PlaceUse, after: &PlaceUse, name: String) -> Difference {
     }
 }
 
+/// The change of each line, largest first. Lines that stand on one side alone are paired by function.
 fn lines(before: &[LineUse], after: &[LineUse]) -> Vec<LineChange> {
     let mut exact: BTreeMap<LineName, Change> = BTreeMap::new();
     for line in before {

@@ -285,7 +285,7 @@ fn segment_stacks(state: &State) -> FxHashSet<(DeviceId, StackId)> {
     stacks
 }
 
-/// The framework whose pool a driver's allocation is for.
+/// The framework that made this allocation of the driver for its pool, if one did.
 fn pool_of<'r>(classifier: &'r StackClassifier, level: Level, stack: StackId) -> Option<&'r str> {
     let library = classifier.library_name(&classifier.roles(stack))?;
     (level == Level::Driver && POOLS.contains(&library)).then_some(library)

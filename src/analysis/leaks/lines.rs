@@ -37,7 +37,7 @@ impl Judge<'_> {
     }
 
     /// A line that many stacks lead to may leak where none of them holds enough to show it. Lines
-    /// with a leak of one stack are told by that.
+    /// with a leak of one stack are named by that.
     pub(super) fn lines(
         &self,
         classifier: &StackClassifier,

@@ -236,7 +236,7 @@ impl Observer for GrowthObserver {
         self.remove(at, Level::Driver, &Live { stack: owner.unwrap_or(live.stack), ..*live });
     }
 
-    /// What comes back is its owner's, whoever brought it.
+    /// What comes back is its owner's, whatever call mapped it again.
     fn on_sleep(&mut self, at: &Stamped, asleep: &Asleep, by: StackId) {
         self.sleeps.on_sleep(at, asleep, by);
     }

@@ -125,7 +125,7 @@ fn a_burst_is_one() {
     t.refused(9 * SECOND, Kind::Device, 64 * MIB, RefusedBy::Cap, 100 * MIB);
     t.event(9 * SECOND, gave_up(64 * MIB));
     let found = listed(&t);
-    let [burst, last] = &found.ooms[..] else { panic!("{} are told", found.ooms.len()) };
+    let [burst, last] = &found.ooms[..] else { panic!("{} are listed", found.ooms.len()) };
     assert_eq!((burst.requests, burst.refusals, burst.size), (1_000, 1_000, 1_063 * MIB));
     assert_eq!((burst.first_ns, burst.time_ns), (SECOND, SECOND + 999 * MS));
     assert!(burst.went_on && !last.went_on);

@@ -71,7 +71,7 @@ impl RoleFinder {
     }
 
     /// The same, and shows the state at each of several places, by its index. Allocations that are
-    /// live at a place are told after it was shown.
+    /// live at a place are listed after it was shown.
     pub fn visit(
         &self,
         trace: &Trace,
@@ -211,7 +211,7 @@ impl<'c, F: Ended> Follower<'c, F> {
         if live.kind.is_host() || live.kind == Kind::Imported {
             return;
         }
-        // A free that the driver refused: its death was told already.
+        // A free that the driver refused: its end was reported already.
         if how == AllocCause::FreeFailed {
             let back = self.freed.iter().rposition(|of| of.key == key);
             if let Some(back) = back {

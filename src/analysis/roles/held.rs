@@ -88,7 +88,7 @@ impl RoleFinder {
             }
         });
         let mut sums = sums.into_inner();
-        // Segments, at the level of the driver: what they are for is told by their blocks.
+        // Segments, at the level of the driver: their blocks decide what they are for.
         for counted in waiting.into_inner().into_values().flatten() {
             let Counted { stop, device, stack, held } = counted;
             sums[stop].add(device, Role::Unknown, stack, held);

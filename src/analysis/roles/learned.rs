@@ -15,7 +15,7 @@ pub(super) struct Site {
     pub bytes: u64,
 }
 
-/// More sites are not told apart: programs whose sizes vary without end.
+/// More sites are not distinguished: programs whose sizes vary without end.
 const MOST_SITES: usize = 1 << 18;
 
 #[derive(Clone, Debug, Default)]

@@ -68,6 +68,7 @@ pub(super) struct StackClasses {
 }
 
 impl StackClasses {
+    /// Classifies each stack of a trace, by the marks of its frames.
     pub fn new(definitions: &Definitions, symbols: &Symbols) -> StackClasses {
         let marks: Vec<FrameMark> = symbols.frames().iter().map(mark).collect();
         let stacks = definitions.stacks();

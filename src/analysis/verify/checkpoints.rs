@@ -220,6 +220,7 @@ fn described(live: Option<&Live>) -> String {
     }
 }
 
+/// Reports each figure in which two states of the same place differ.
 fn compare_sums(at: &Stamped, first: &State, second: &State, violations: &mut Vec<Violation>) {
     let mut check = |device: DeviceId, what: &str, expected: u64, found: u64| {
         violations.extend(difference(at, device, what, expected, found));

@@ -11,7 +11,7 @@ use super::samples::{ProcessStacks, frame_name};
 use crate::analysis::{Layer, Places, StackClassifier};
 use crate::symbols::{FREE_CACHE, FREE_CACHE_NAME, Frame};
 
-/// Of the libraries that people meet most; light enough for black text, and told apart by people
+/// Of the libraries that people meet most; light enough for black text, and distinguished by people
 /// who do not see red and green.
 const KNOWN: [(&str, [u8; 3]); 7] = [
     ("PyTorch", [240, 176, 94]),
@@ -31,7 +31,7 @@ const OTHERS: [[u8; 3]; 6] = [
     [198, 198, 240],
     [240, 202, 202],
 ];
-/// Less than this is told in KiB.
+/// Less than this is shown in KiB.
 const LITTLE: u64 = 64 << 20;
 const PROGRAM: [u8; 3] = [110, 190, 140];
 const GREY: [u8; 3] = [205, 205, 205];

@@ -85,7 +85,7 @@ impl Value {
     }
 
     /// Which container this is: equal for two values that share one. `None` for what has no
-    /// elements of its own.
+    /// elements.
     pub fn identity(&self) -> Option<usize> {
         match self {
             Value::List(items) => Some(Rc::as_ptr(items) as usize),

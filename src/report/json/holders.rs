@@ -61,7 +61,7 @@ pub struct MomentFacts {
 }
 
 impl MomentFacts {
-    /// `at_ns`: when it was on each device. One time is told where it is one: peaks are of a device
+    /// `at_ns`: when it was on each device. One time is given where it is one: peaks are of a device
     /// each.
     pub fn of(moment: Moment, at_ns: impl IntoIterator<Item = u64>) -> MomentFacts {
         let (label, asked) = match moment {

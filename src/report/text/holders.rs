@@ -149,7 +149,7 @@ pub(super) fn table(
 ) -> String {
     let mut table = Table::new(4, "rrrll");
     let last = if how.by == GroupBy::Library { "the most of it" } else { "" };
-    // The title stands above the bytes: in a column of its own it would make the lines too long.
+    // The title stands above the bytes: in a separate column it would make the lines too long.
     let title = if title.is_empty() { "bytes" } else { title };
     table.head(&[title, "share", "count", "library", last]);
     for holder in holders.iter().take(how.top) {

@@ -134,7 +134,7 @@ impl Table {
     }
 
     /// Makes the columns fit. Where the last one, a text, would have little room, it is given a line
-    /// of its own below the others, and is returned.
+    /// below the others, and is returned.
     fn fit(&self, widths: &mut [usize], most: usize) -> Option<usize> {
         let natural = widths.to_vec();
         self.narrow(widths, most);

@@ -168,7 +168,7 @@ fn warnings(process: &Process) -> String {
     }
     if damage.unknown > 0 {
         let records = several(damage.unknown, "record");
-        lines.push(format!("{records} of a newer vramtrace passed over"));
+        lines.push(format!("{records} of a newer version skipped"));
     }
     let odd = &state.inconsistencies;
     for (n, what) in [

@@ -61,7 +61,8 @@ pub(super) fn of_device(process: &Process, id: DeviceId, shown: ReportOptions) -
     out
 }
 
-/// What stayed, by owner, and how it grows.
+/// The table of memory that stayed mapped during sleeps: bytes by owner at the first and the last sleep,
+/// and how much they grew a sleep.
 fn rests(
     process: &Process,
     id: DeviceId,

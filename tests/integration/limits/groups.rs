@@ -22,8 +22,7 @@ impl Name {
     }
 
     fn page(&self) -> PathBuf {
-        // SAFETY: always succeeds.
-        let user = unsafe { libc::geteuid() };
+        let user = testkit::user();
         Path::new(&format!("/dev/shm/vramtrace-{user}")).join(format!("group.{}", self.0))
     }
 }

@@ -91,8 +91,7 @@ fn a_group_of_another_pid_namespace_is_refused_while_it_lives() {
     let mut after = InteractiveProgram::start(setup);
     assert_eq!((after.result("a 4000"), after.result("a 1000")), (2, 0));
     drop(after);
-    // SAFETY: always succeeds.
-    let user = unsafe { libc::geteuid() };
+    let user = testkit::user();
     let _ = std::fs::remove_dir_all(format!("/dev/shm/vramtrace-{user}/group.{name}"));
 }
 

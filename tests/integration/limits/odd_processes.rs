@@ -30,8 +30,7 @@ fn runs(program: &str, argument: &str) {
     assert_eq!(status, 0, "{argument}: {err}");
     assert_eq!(odd.result("a 1"), 2, "{argument}");
     drop((odd, other));
-    // SAFETY: always succeeds.
-    let user = unsafe { libc::geteuid() };
+    let user = testkit::user();
     let _ = std::fs::remove_dir_all(format!("/dev/shm/vramtrace-{user}/group.{name}"));
 }
 

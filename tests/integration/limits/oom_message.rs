@@ -170,7 +170,7 @@ fn a_refusal_by_a_group_names_it_and_what_others_hold() {
     let name = format!("post-mortem-{}", std::process::id());
     let group = format!("{name}:1400MiB");
     let run = run(torch_asks("too-much").env("VRAMTRACE_CAP_GROUP", &group));
-    let page = format!("/dev/shm/vramtrace-{}/group.{name}", unsafe { libc::geteuid() });
+    let page = format!("/dev/shm/vramtrace-{}/group.{name}", testkit::user());
     let _ = std::fs::remove_file(page);
     let limit = says(&run.stderr, "limit");
     let expected = format!("1.37 GiB by the group {name}, of which others have 0 B (card: 22.69");

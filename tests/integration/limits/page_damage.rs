@@ -62,8 +62,7 @@ fn a_process_lives_and_is_seen_whatever_becomes_of_its_live_page() {
 }
 
 fn group_page(name: &str) -> PathBuf {
-    // SAFETY: always succeeds.
-    let user = unsafe { libc::geteuid() };
+    let user = testkit::user();
     format!("/dev/shm/vramtrace-{user}/group.{name}").into()
 }
 
@@ -191,8 +190,7 @@ fn a_page_of_an_earlier_version_is_read_and_takes_orders() {
     page.set_state(LiveState::Recording);
     page.update(1, &[LiveDevice { live: 7 * MIB, total_bytes: 1 << 30, ..Default::default() }]);
     // Where the command looks for a process without a runtime directory.
-    // SAFETY: always succeeds.
-    let directory = PathBuf::from(format!("/dev/shm/vramtrace-{}", unsafe { libc::geteuid() }));
+    let directory = PathBuf::from(format!("/dev/shm/vramtrace-{}", testkit::user()));
     let _ = fs::create_dir(&directory);
     fs::set_permissions(&directory, PermissionsExt::from_mode(0o700)).unwrap();
     let file = directory.join(format!("{pid}.{start_ticks}"));

@@ -15,8 +15,7 @@ struct User(u32);
 impl User {
     /// `None`: the tests do not run as root.
     fn new(number: u32) -> Option<User> {
-        // SAFETY: always succeeds.
-        if unsafe { libc::geteuid() } != 0 {
+        if testkit::user() != 0 {
             skip("needs root, to be another user");
             return None;
         }

@@ -50,7 +50,7 @@ fn same_as_bare(sanitizer: &str) {
             assert_eq!(ours.traces().len(), usize::from(use_of == "cuda"), "{what}");
             // The order in which AddressSanitizer wants the libraries is the one thing to say.
             let said = ours.stderr.replace(
-                "vramtrace: AddressSanitizer is behind us: put libasan first in LD_PRELOAD\n",
+                "vramtrace: AddressSanitizer is loaded after libvramtrace.so: put libasan first in LD_PRELOAD\n",
                 "",
             );
             assert_eq!(said, bare.stderr, "{what}");

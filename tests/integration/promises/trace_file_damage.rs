@@ -161,8 +161,7 @@ fn a_run_writes_what_a_killed_process_left_into_its_trace() {
 #[test]
 fn the_tail_cannot_be_cut_by_its_owner() {
     const NOBODY: u32 = 65_534;
-    // SAFETY: always succeeds.
-    let root = unsafe { libc::geteuid() } == 0;
+    let root = testkit::user() == 0;
     let setup = Setup::simulated().preload();
     let mut program = InteractiveProgram::start(if root { setup.user(NOBODY) } else { setup });
     assert_eq!(program.result("a 2"), 0);

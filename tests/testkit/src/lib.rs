@@ -12,6 +12,7 @@
 
 pub mod address_model;
 mod binaries;
+mod child;
 mod interactive;
 mod program;
 mod pythons;
@@ -27,6 +28,7 @@ mod trace_bytes;
 mod verify;
 
 pub use binaries::{bin_dir, repository, shim, sim, sim_dir, temporary, vramtrace};
+pub use child::{in_child, redirect, user};
 pub use interactive::InteractiveProgram;
 pub use program::Program;
 pub use pythons::pythons;

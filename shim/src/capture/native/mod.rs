@@ -271,6 +271,7 @@ mod tests {
         let high = bounds::high(from.sp).unwrap();
         let mut frames = [Frame::default(); 256];
         let walked = walker.walk(from, high, &mut frames, |_| ());
+        // SAFETY: room for 256 addresses.
         let count = unsafe { backtrace(theirs.as_mut_ptr(), 256) } as usize;
         let ours = frames[..walked.frames].iter().map(|frame| frame.address).collect();
         // Its first is the address in this function.

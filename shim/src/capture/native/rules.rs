@@ -22,7 +22,7 @@ pub enum UnwindStep {
     Guessed(State),
     /// There is no caller.
     End,
-    /// It cannot be told.
+    /// Unknown.
     Lost,
 }
 

@@ -11,7 +11,7 @@ use gimli::{
 type Bytes = EndianSlice<'static, LittleEndian>;
 
 /// Registers that a row of the tables names (a signal's frame: 17), and rows set aside. On the stack
-/// of whoever calls the driver, so no more than needed.
+/// of the thread that calls the driver, so no more than needed.
 struct Room;
 
 impl UnwindContextStorage<usize> for Room {

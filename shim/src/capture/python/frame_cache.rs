@@ -89,7 +89,7 @@ const NEAR: usize = 24;
 const ONE_STACK: usize = 1 << 16;
 
 impl FrameCache {
-    /// `None`: it cannot be told in this way. `most`: frames that are kept of a stack; a deeper one
+    /// `None`: it cannot be computed in this way. `most`: frames that are kept of a stack; a deeper one
     /// is another matter.
     #[inline]
     pub fn fingerprint(

@@ -10,7 +10,7 @@ pub enum Chain {
     Objects,
     /// 3.11: one loop runs several; `_PyCFrame`s on the C stack tell where each began.
     Entries,
-    /// From 3.12 on: a frame of its own on the C stack marks where a loop began.
+    /// From 3.12 on: a separate frame on the C stack marks where a loop began.
     Markers,
 }
 

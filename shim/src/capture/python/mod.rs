@@ -39,13 +39,13 @@ const OFF: u8 = 2;
 pub struct Interpreter {
     pub layout: Layout,
     code_type: usize,
-    this_thread: unsafe extern "C" fn() -> *mut c_void,
+    this_thread: extern "C" fn() -> *mut c_void,
     /// The one that runs, from 3.12 on: for sub-interpreters.
-    running: Option<unsafe extern "C" fn() -> *mut c_void>,
+    running: Option<extern "C" fn() -> *mut c_void>,
     /// Up to 3.11.
     interpreters: Option<Interpreters>,
-    is_finalizing: Option<unsafe extern "C" fn() -> c_int>,
-    /// Code of the loop, where each Python frame has one of its own (up to 3.10).
+    is_finalizing: Option<extern "C" fn() -> c_int>,
+    /// Code of the loop, which runs once for each Python frame (up to 3.10).
     pub loops: Option<Range<usize>>,
 }
 
@@ -112,7 +112,7 @@ impl Python {
         quick.fingerprint(&interpreter.layout, interpreter.code_type, thread, most)
     }
 
-    /// `Err`: the self-test failed (said once).
+    /// `Err`: the self-test failed (returned once).
     #[inline]
     pub fn walk(&self, out: Frames<'_>) -> Result<Found, &'static str> {
         let state = self.state.load(Ordering::Acquire);
@@ -171,8 +171,9 @@ impl Interpreter {
     fn of(object: &Object) -> Option<Result<Interpreter, String>> {
         let symbol = |name: &str| object.symbol(name.as_bytes());
         let function = |name: &str| {
-            type Function = unsafe extern "C" fn() -> *mut c_void;
-            // SAFETY: the interpreter's own function of this name and type.
+            type Function = extern "C" fn() -> *mut c_void;
+            // SAFETY: the interpreter's own function of this name and type. Those that are asked for
+            // only look at the interpreter's variables, whatever state it is in.
             symbol(name).map(|(at, _)| unsafe { std::mem::transmute::<usize, Function>(at) })
         };
         let this_thread = function("PyGILState_GetThisThreadState")?;
@@ -205,9 +206,8 @@ impl Interpreter {
             .flatten();
         let finalizing = symbol("Py_IsFinalizing").or_else(|| symbol("_Py_IsFinalizing"));
         // SAFETY: as above.
-        let is_finalizing = finalizing.map(|(at, _)| unsafe {
-            std::mem::transmute::<usize, unsafe extern "C" fn() -> c_int>(at)
-        });
+        let is_finalizing = finalizing
+            .map(|(at, _)| unsafe { std::mem::transmute::<usize, extern "C" fn() -> c_int>(at) });
         let loops = symbol("_PyEval_EvalFrameDefault")
             .filter(|_| layout.chain == Chain::Objects)
             .map(|(at, size)| at..at + size);
@@ -226,15 +226,12 @@ impl Interpreter {
     /// freed under them then.
     #[inline]
     fn thread(&self) -> Option<usize> {
-        // SAFETY: these look at the interpreter's own variables and take no lock.
-        let thread = unsafe {
-            if self.is_finalizing.is_some_and(|ask| ask() != 0) {
-                return None;
-            }
-            match self.running.map(|ask| ask()) {
-                Some(running) if !running.is_null() => running,
-                _ => (self.this_thread)(),
-            }
+        if self.is_finalizing.is_some_and(|ask| ask() != 0) {
+            return None;
+        }
+        let thread = match self.running.map(|ask| ask()) {
+            Some(running) if !running.is_null() => running,
+            _ => (self.this_thread)(),
         };
         if let Some(interpreters) = self.interpreters.filter(Interpreters::are_several)
             && let Some(running) = interpreters.running(&self.layout)

@@ -7,7 +7,7 @@ use super::memory::{Careful, Memory};
 use crate::runtime::tls::thread_pointer;
 use std::ffi::c_void;
 
-type Ask = unsafe extern "C" fn() -> *mut c_void;
+type Ask = extern "C" fn() -> *mut c_void;
 
 /// The interpreters, newest first, and the state that holds the interpreters' lock.
 #[derive(Clone, Copy)]
@@ -44,15 +44,13 @@ impl Interpreters {
             memory.word(state + thread_id(layout.minor)) == Some(thread_pointer())
                 && first_frame(&memory, layout, state).is_some_and(|frame| frame != 0)
         };
-        // SAFETY: gives a variable of the runtime.
-        let current = unsafe { (self.current)() } as usize;
+        let current = (self.current)() as usize;
         // Another thread's, or none, where this one has let go of the lock around its call.
         if current != 0 && is_ours(current) {
             return Some(current);
         }
         // Who runs one interpreter from within another has made that one later.
-        // SAFETY: as above.
-        let mut interpreter = unsafe { (self.newest)() } as usize;
+        let mut interpreter = (self.newest)() as usize;
         for _ in 0..MOST {
             if interpreter == 0 {
                 break;

@@ -1,4 +1,4 @@
-//! A call that can make the driver take memory of its own: marked while it is under way, read
+//! A call that can make the driver take memory for itself: marked while it is under way, read
 //! after, and what shows is accounted for who made it.
 
 use crate::hooks::nvml_reading::reader::{DeviceReadings, NvmlReader};
@@ -61,7 +61,7 @@ impl DeviceReadings {
 }
 
 impl NvmlReader {
-    /// Before a call that can make the driver take memory of its own. `None`: nobody wants to
+    /// Before a call that can make the driver take memory for itself. `None`: nobody wants to
     /// know, or nobody could tell.
     pub fn begin(
         &'static self,
@@ -80,7 +80,7 @@ impl NvmlReader {
         Some(ActivityGuard { watched, device, doing })
     }
 
-    /// Whether there is time for a reading after a call; if not, the next one tells, whoever makes
+    /// Whether there is time for a reading after a call; if not, the next reading shows it, after any
     /// it.
     pub fn may_read(&self, p: &Process, taking: &ActivityGuard) -> bool {
         let allowed = GRACE_NS.saturating_add(p.clock.now_ns() / SHARE);
@@ -109,7 +109,7 @@ impl NvmlReader {
             .map_or(0, |watched| watched.read_ns.load(Ordering::Relaxed))
     }
 
-    /// What the driver holds of its own on the device beside its contexts, at `Cause as usize`.
+    /// What the driver holds for itself on the device beside its contexts, at `Cause as usize`.
     /// No lock: the figures may be of two moments while a call is under way.
     pub fn took(&self, device: DeviceId) -> [u64; Cause::COUNT] {
         match self.devices.get(device.0 as usize) {
@@ -118,7 +118,7 @@ impl NvmlReader {
         }
     }
 
-    /// Names what a reading showed, now that it is charged. True: something was told.
+    /// Names what a reading showed, now that it is charged. True: something was recorded.
     pub fn name(
         &self,
         p: &Process,
@@ -173,7 +173,7 @@ impl NvmlReader {
         }
     }
 
-    /// What the driver holds of its own, by who made it take it. `tell` is called under the
+    /// What the driver holds for itself, by the call that made it take it. `tell` is called under the
     /// device's lock, so that nothing is recorded between.
     pub fn each_took(&self, mut tell: impl FnMut(Took)) {
         for (ordinal, watched) in self.devices.iter().enumerate() {

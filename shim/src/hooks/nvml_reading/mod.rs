@@ -2,10 +2,10 @@
 //! loaded kernels, local memory. It is charged to the cap when seen, and sampled into the trace.
 //!
 //! A reading costs about 8 us, so it is taken after a context was made, after a call that can make
-//! the driver take memory of its own ([`activity`]), before a refusal (of many in a row, before some),
+//! the driver take memory for itself ([`activity`]), before a refusal (of many in a row, before some),
 //! and otherwise at most once a millisecond, one device a turn. NVML's calls are legal at any time,
 //! also while a stream is captured. Where NVML is not there or does not know our pid (a container
-//! with pids of its own), only contexts are charged, by what the device's used memory grew when they
+//! with its own pids), only contexts are charged, by what the device's used memory grew when they
 //! were made, and what cuCtxSetLimit takes, by its forecast.
 //!
 //! Readings after calls take 0.1 s in all and then at most 1/1,000 of the process's life, since NVML
@@ -39,7 +39,7 @@ const COST_SHARE_MOVED: u64 = 20;
 const FRESH_NS: u64 = 200_000;
 const FRESH_SHARE: u64 = 10;
 
-/// The figures before a call, so that what it takes can be told.
+/// The figures before a call, so that what it takes can be computed.
 #[derive(Debug)]
 pub struct FigureBefore {
     figure: Figure,
@@ -113,7 +113,7 @@ impl NvmlReader {
         known && age < FRESH_NS.max(took.saturating_mul(FRESH_SHARE))
     }
 
-    /// Before a call that makes the driver take memory of its own.
+    /// Before a call that makes the driver take memory for itself.
     pub fn before(&self, p: &Process, device: &Device) -> FigureBefore {
         let live = p.ledger.live(device.id);
         let (figure, used) = match self.reach(device) {
@@ -185,7 +185,7 @@ impl NvmlReader {
                 let bounds = Bounds::of(0, before, after);
                 (bounds.narrow(known), bounds.meet())
             }
-            // It told before and does not now: the GPU is ill. What was seen stays counted.
+            // NVML answered before and does not now: the GPU is sick. The last figure stays counted.
             Figure::Unavailable if watched.present.load(Ordering::Relaxed) => {
                 (known.max(context_bytes), false)
             }

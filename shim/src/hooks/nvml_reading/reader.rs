@@ -1,4 +1,4 @@
-//! NVML as this process has it, and what it said last of each device.
+//! NVML as this process has it, and its last answer for each device.
 
 use crate::driver::cuda::{NvmlDevice, NvmlMemory};
 use crate::driver::depth::inside;
@@ -43,7 +43,7 @@ pub struct DeviceReadings {
     pub(super) read_took_ns: AtomicU64,
     /// Our pid was found in NVML's lists.
     pub(super) present: AtomicBool,
-    /// What the driver holds of its own.
+    /// What the driver holds for itself.
     pub(super) account: Lock<DriverInternal>,
     /// Its sums, by cause.
     pub(super) took: [AtomicU64; Cause::COUNT],
@@ -72,7 +72,7 @@ impl NvmlReader {
     }
 
     /// The other processes on a device and what they have, as far as NVML tells. None where our own
-    /// is not in its lists: then it cannot be told from the others.
+    /// is not in its lists: then it cannot be distinguished from the others.
     pub fn others_on(&self, device: &Device) -> Vec<(u32, Option<u64>)> {
         let Some((nvml, handle)) = self.reach_open(device) else { return Vec::new() };
         let mut all = inside(|| nvml.processes(handle));
@@ -120,7 +120,7 @@ impl NvmlReader {
 /// Opens NVML: at cuInit and nowhere else, since the loader takes its lock and calls malloc.
 /// Racing threads open it twice, which it counts.
 pub fn open() {
-    // The loader needs room of its own.
+    // The loader needs more stack than is left here.
     if own_stack::is_short_here() {
         return;
     }

@@ -124,7 +124,7 @@ const MOST: usize = 4096;
 
 #[derive(Debug, Default)]
 pub struct DriverInternal {
-    /// Hidden bytes, less those of contexts, up to which it was told who took them, or that nobody
+    /// Hidden bytes, less those of contexts, up to which their call was named, or that nobody
     /// knows.
     settled: u64,
     by_cause: [u64; Cause::COUNT],

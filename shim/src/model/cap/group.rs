@@ -122,8 +122,7 @@ impl Group {
     }
 
     pub fn join(spec: &GroupSpec) -> Result<Group, Why> {
-        // SAFETY: always succeeds.
-        let user = unsafe { libc::geteuid() };
+        let user = secure_dir::user();
         Group::join_in(&format!("/dev/shm/vramtrace-{user}"), spec)
     }
 
@@ -182,7 +181,6 @@ fn pid_is_taken(pid: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::ffi::CString;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     fn scratch(name: &str) -> String {
@@ -260,10 +258,8 @@ mod tests {
         std::fs::write(format!("{open}/group.other"), [1; 100]).unwrap();
         std::fs::set_permissions(format!("{open}/group.other"), closed()).unwrap();
         assert!(why(&open, "other").contains("no group of this version"));
-        // SAFETY: always succeeds.
-        if unsafe { libc::geteuid() } == 0 {
-            let name = CString::new(open.as_str()).unwrap();
-            assert_eq!(unsafe { libc::chown(name.as_ptr(), 65534, 65534) }, 0);
+        if secure_dir::user() == 0 {
+            std::os::unix::fs::chown(&open, Some(65534), Some(65534)).unwrap();
             assert!(why(&open, "a").contains("belongs to user 65534"));
         }
         let _ = std::fs::remove_file(&link);

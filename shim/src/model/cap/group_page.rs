@@ -8,7 +8,7 @@
 use super::group::Why;
 use crate::runtime::clock::real_mono_ns;
 use crate::runtime::secure_dir;
-use crate::runtime::secure_dir::Wrong;
+use crate::runtime::secure_dir::{Descriptor, Wrong};
 use crate::runtime::segment::Segment;
 use std::ffi::CStr;
 use std::time::{Duration, Instant};
@@ -25,7 +25,6 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub fn open(directory: &str, name: &str) -> Result<GroupPage<'static>, Why> {
     let refuse = |what| Why::Directory { path: directory.into(), what };
     let opened = secure_dir::directory(directory.as_bytes()).map_err(refuse)?;
-    let opened = Descriptor(opened);
     let path = format!("{directory}/group.{name}");
     let _one = lock(&opened).ok_or_else(|| Why::Busy { path: directory.into() })?;
     let name = secure_dir::c_string(format!("group.{name}").as_bytes());
@@ -37,15 +36,6 @@ pub fn open(directory: &str, name: &str) -> Result<GroupPage<'static>, Why> {
     }
 }
 
-struct Descriptor(i32);
-
-impl Drop for Descriptor {
-    fn drop(&mut self) {
-        // SAFETY: ours, closed once.
-        unsafe { libc::close(self.0) };
-    }
-}
-
 /// One process at a time finds or makes a group: two that made one each would share nothing.
 struct Locked<'d>(&'d Descriptor);
 
@@ -53,7 +43,7 @@ impl Drop for Locked<'_> {
     fn drop(&mut self) {
         // Not by closing alone: a child forked meanwhile has it open too.
         // SAFETY: an open descriptor.
-        unsafe { libc::flock(self.0.0, libc::LOCK_UN) };
+        unsafe { libc::flock(self.0.number(), libc::LOCK_UN) };
     }
 }
 
@@ -61,7 +51,7 @@ fn lock(directory: &Descriptor) -> Option<Locked<'_>> {
     let started = Instant::now();
     loop {
         // SAFETY: an open descriptor.
-        if unsafe { libc::flock(directory.0, libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+        if unsafe { libc::flock(directory.number(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
             return Some(Locked(directory));
         }
         if started.elapsed() > PATIENCE {
@@ -72,37 +62,31 @@ fn lock(directory: &Descriptor) -> Option<Locked<'_>> {
 }
 
 fn open_place(directory: &Descriptor, name: &CStr, path: &str) -> Result<Descriptor, Why> {
-    let opened = match secure_dir::directory_in(directory.0, name) {
+    let opened = match secure_dir::directory_in(directory, name) {
         Err(Wrong::Errno(libc::ENOTDIR)) => {
             remove_earlier(directory, name, path)?;
-            secure_dir::directory_in(directory.0, name)
+            secure_dir::directory_in(directory, name)
         }
         other => other,
     };
-    opened.map(Descriptor).map_err(|what| Why::File { path: path.into(), what })
+    opened.map_err(|what| Why::File { path: path.into(), what })
 }
 
 /// The page of an earlier version, which was a file, goes if all who were in it are dead.
 fn remove_earlier(directory: &Descriptor, name: &CStr, path: &str) -> Result<(), Why> {
     let wrong = |what| Why::File { path: path.into(), what };
-    let flags = libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
-    // SAFETY: a C string.
-    let file = match unsafe { libc::openat(directory.0, name.as_ptr(), flags) } {
-        -1 => return Err(wrong(secure_dir::not_opened(directory.0, name))),
-        file => Descriptor(file),
-    };
-    let stat = secure_dir::judged(file.0).map_err(wrong)?;
+    let file = directory.open(name, libc::O_RDONLY | libc::O_NONBLOCK).map_err(wrong)?;
+    let stat = secure_dir::judged(&file).map_err(wrong)?;
     if stat.st_mode & libc::S_IFMT != libc::S_IFREG || stat.st_nlink != 1 {
         return Err(wrong(Wrong::NotPlain));
     }
     let read = |at, words: &mut [u64]| {
         // SAFETY: room for as many bytes.
-        unsafe { libc::pread(file.0, words.as_mut_ptr().cast(), words.len() * 8, at) > 0 }
+        unsafe { libc::pread(file.number(), words.as_mut_ptr().cast(), words.len() * 8, at) > 0 }
     };
     match earlier::living_member(read) {
         Ok(None) => {
-            // SAFETY: a C string and an open directory.
-            unsafe { libc::unlinkat(directory.0, name.as_ptr(), 0) };
+            let _ = directory.remove(name);
             Ok(())
         }
         Ok(Some(pid)) => Err(Why::EarlierVersion { path: path.into(), pid }),
@@ -173,7 +157,7 @@ impl Entry {
 impl Place {
     /// The page that those who are in the group have. What is left of a group that is no more goes.
     fn find(&self) -> Result<Option<GroupPage<'static>>, Why> {
-        for file in secure_dir::names(self.directory.0).map_err(|what| self.wrong(what))? {
+        for file in secure_dir::names(&self.directory).map_err(|what| self.wrong(what))? {
             let entry = file.to_str().ok().and_then(Entry::parse).ok_or_else(|| self.no_group())?;
             if entry.ipc_namespace != Namespaces::of_this_process().ipc {
                 return Err(self.other_namespace());
@@ -231,23 +215,12 @@ impl Place {
 
     fn add(&self, name: &str) -> Result<(), Why> {
         let name = secure_dir::c_string(name.as_bytes()).map_err(|what| self.wrong(what))?;
-        let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC;
-        // SAFETY: a C string and an open directory.
-        match unsafe { libc::openat(self.directory.0, name.as_ptr(), flags, 0o600) } {
-            -1 => Err(self.wrong(secure_dir::errno())),
-            file => {
-                drop(Descriptor(file));
-                Ok(())
-            }
-        }
+        let made = self.directory.open(&name, libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL);
+        made.map(drop).map_err(|what| self.wrong(what))
     }
 
     fn remove(&self, file: &CStr) -> Result<(), Why> {
-        // SAFETY: a C string and an open directory.
-        match unsafe { libc::unlinkat(self.directory.0, file.as_ptr(), 0) } {
-            0 => Ok(()),
-            _ => Err(self.wrong(secure_dir::errno())),
-        }
+        self.directory.remove(file).map_err(|what| self.wrong(what))
     }
 
     fn wrong(&self, what: Wrong) -> Why {
@@ -356,7 +329,7 @@ mod tests {
     fn who_finds_it_locked_waits_and_gives_up() {
         let place = Scratch::new("locked");
         drop(open(&place.0, "a"));
-        let directory = Descriptor(secure_dir::directory(place.0.as_bytes()).unwrap());
+        let directory = secure_dir::directory(place.0.as_bytes()).ok().unwrap();
         let locked = lock(&directory).unwrap();
         assert!(matches!(open(&place.0, "a"), Err(Why::Busy { .. })));
         drop(locked);

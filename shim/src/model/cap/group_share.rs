@@ -16,7 +16,7 @@ pub struct GroupShare {
     page: GroupPage<'static>,
     slot: usize,
     device: usize,
-    /// The limit that was told last: `u64::MAX` = none.
+    /// The limit that was reported last: `u64::MAX` = none.
     told: AtomicU64,
     /// A request saw another one.
     changed: AtomicBool,
@@ -47,7 +47,7 @@ impl GroupShare {
     }
 
     /// `add` has this process's bytes counted, within its own limit, and `take_back` undoes it.
-    /// In between all members' counts are looked at: whoever adds last sees all others.
+    /// In between all members' counts are looked at: the member that adds last sees all others.
     pub fn take(
         &self,
         bytes: u64,
@@ -84,13 +84,13 @@ impl GroupShare {
         settled.is_some_and(|settled| settled.saturating_add(bytes) > limit)
     }
 
-    /// A request saw another limit than was told last.
+    /// A request saw another limit than was reported last.
     #[inline]
     pub fn has_changed(&self) -> bool {
         self.changed.load(Relaxed)
     }
 
-    /// The limit, when it is another one than was told last.
+    /// The limit, when it is another one than was reported last.
     pub fn take_change(&self) -> Option<Option<u64>> {
         if !self.changed.swap(false, Relaxed) {
             return None;

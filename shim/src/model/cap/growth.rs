@@ -136,7 +136,7 @@ impl State {
         let charge = self.charged().saturating_sub(charged);
         let delta = self.reserved as i64 - reserved as i64;
         let change = Change { delta, reserved: self.reserved, used: self.used() };
-        // What is given back is told before others can take it, what is taken after it is ours:
+        // What is given back is reported before others can take it, what is taken after it is ours:
         // so the file never shows more than was counted.
         if delta < 0 {
             tell(change);
@@ -271,6 +271,7 @@ impl Growth {
         self.striped.share(state.reserved.saturating_sub(state.used()));
     }
 
+    /// A block of this size was freed: its bytes are not in use any more, and stay reserved.
     #[inline]
     pub fn freed(&self, size: u64) {
         if !self.striped.add(-(block(size) as i64), -(padding(size) as i64)) {
@@ -281,7 +282,7 @@ impl Growth {
     }
 
     /// Whether no block is left or asked for. To be asked after a free that may have been the
-    /// last: of threads that free the last ones at once, one at least is told so.
+    /// last: of threads that free the last ones at once, at least one returns true.
     pub fn is_unused(&self) -> bool {
         fence(Ordering::SeqCst);
         let state = self.lock();
@@ -462,7 +463,7 @@ mod tests {
         pool.observe(Some(&budget), ticket, reading, |_| ());
         assert!(pool.ask(Some(&budget), 1).is_err());
         assert!(pool.ask_again(Some(&budget), 1).is_err());
-        // The driver has freed one, which is not told here yet.
+        // The driver has freed one, which is not reported here yet.
         let ticket = pool.ticket();
         pool.observe(Some(&budget), ticket, Reading { reserved: 32 * MIB, used: size }, |_| ());
         assert!(pool.ask_again(Some(&budget), 1).is_ok());

@@ -23,7 +23,7 @@ fn steps(bytes: u64) -> u64 {
 /// One device's managed memory, as pages.
 ///
 /// A step counts in the budget, its pages are known here. Both change under one lock: a request
-/// must not be granted on a step that another one asked for and did not get; and whoever compares
+/// must not be granted on a step that another one asked for and did not get; and a caller that compares
 /// the two (the observer, with NVML's figure) must not take the rest of a step for allocations, and
 /// so the hidden bytes for fewer than they are.
 #[derive(Default)]
@@ -33,7 +33,7 @@ pub struct Managed {
 }
 
 impl Managed {
-    /// Pages are asked for: `take` is told what they count, and says whether they are granted.
+    /// Pages are asked for: `take` gets what they count, and returns whether they are granted.
     pub fn add<E>(&self, pages: u64, take: impl FnOnce(u64) -> Result<(), E>) -> Result<(), E> {
         let _order = self.changes.lock();
         let before = self.pages.load(Relaxed);
@@ -52,7 +52,7 @@ impl Managed {
         self.pages.store(after, Relaxed);
     }
 
-    /// `look` is told what counts beside the pages: the rest of the last step.
+    /// `look` gets what counts beside the pages: the rest of the last step.
     pub fn beside<T>(&self, look: impl FnOnce(u64) -> T) -> T {
         let _order = self.changes.lock();
         let now = self.pages.load(Relaxed);

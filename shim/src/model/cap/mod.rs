@@ -61,7 +61,7 @@ pub struct DeviceFacts {
 /// `None` when the driver cannot tell yet (not initialised). Must not pass through our hooks.
 pub type Ask = fn(DeviceId) -> Option<DeviceFacts>;
 
-/// What is to be told of a device's limits.
+/// What is to be reported of a device's limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum News {
     SoftLimit(Crossing),
@@ -80,7 +80,7 @@ pub struct Cap {
     order: AtomicU64,
     /// Something is limited, or was once: the figures are looked at more often.
     set: AtomicBool,
-    /// Something is to be told: see [`Cap::take_news`].
+    /// Something is to be reported: see [`Cap::take_news`].
     news: Arc<AtomicBool>,
     warned: AtomicBool,
     devices: [DeviceCap; DEVICES],
@@ -142,7 +142,7 @@ impl Cap {
         self.set.load(Relaxed)
     }
 
-    /// What does not fit is told, and goes to the driver.
+    /// What does not fit is reported, and goes to the driver.
     #[inline]
     pub fn only_warns(&self) -> bool {
         self.rules.mode == Mode::Warn
@@ -226,7 +226,7 @@ impl Cap {
         }
     }
 
-    /// The process's part in the group's budget of a device. `Err`: it can have none, which is told.
+    /// The process's part in the group's budget of a device. `Err`: it can have none, which is reported.
     fn share(
         &self,
         group: &Group,
@@ -320,7 +320,7 @@ impl Cap {
         Some(self.budget(device)?.share()?.limit())
     }
 
-    /// Something may be to be told.
+    /// There may be something to report.
     #[inline]
     pub fn has_news(&self) -> bool {
         self.news.load(Relaxed)

@@ -7,9 +7,9 @@ pub struct SoftLimiter {
     /// `u64::MAX` = none.
     limit: AtomicU64,
     over: AtomicBool,
-    /// The count that crossed it last, up; to be told.
+    /// The count that crossed it last, upwards; to be reported.
     crossed: AtomicU64,
-    /// Crossed since it was told last: up (1), down again (2), both (3).
+    /// Crossed since it was reported last: up (1), down again (2), both (3).
     untold: std::sync::atomic::AtomicU8,
     news: Arc<AtomicBool>,
 }
@@ -17,7 +17,7 @@ pub struct SoftLimiter {
 const UP: u8 = 1;
 const DOWN: u8 = 2;
 
-/// What is to be told of a soft limit.
+/// What is to be reported of a soft limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Crossing {
     pub over: bool,
@@ -74,7 +74,7 @@ impl SoftLimiter {
         self.news.store(true, Relaxed);
     }
 
-    /// Something else of the same budget is to be told.
+    /// Something else of the same budget is to be reported.
     #[cold]
     pub fn something_to_tell(&self) {
         self.news.store(true, Relaxed);

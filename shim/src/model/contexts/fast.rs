@@ -1,5 +1,5 @@
 //! Handle to target without a lock: a small fixed table. Contexts beyond it are found under the
-//! lock by whoever meets them again.
+//! lock by the thread that meets them again.
 
 use super::Target;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -24,7 +24,7 @@ pub struct Target {
     pub device: DeviceId,
 }
 
-/// A context that was told of: already known, or met for the first time.
+/// A context that a call named: already known, or seen for the first time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Met {
     pub target: Target,

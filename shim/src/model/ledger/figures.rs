@@ -18,7 +18,7 @@ impl Ledger {
         totals.watched_peak.swap(totals.live.load(Relaxed), Relaxed)
     }
 
-    /// The peak since [`Ledger::begin_peak`], which gave `before`: whoever watched then goes on.
+    /// The peak since [`Ledger::begin_peak`], which gave `before`: an outer watch goes on.
     pub fn end_peak(&self, device: DeviceId, before: u64) -> u64 {
         self.totals(device).watched_peak.fetch_max(before, Relaxed)
     }

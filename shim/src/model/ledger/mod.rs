@@ -35,7 +35,7 @@ use vramtrace_format::{ContextId, DeviceId, Drift, Event, Kind, RefusedBy, SiteI
 
 const SHARDS: usize = 64;
 /// Shards with a framework's blocks. Few: its own lock lets one call at a time come here for each
-/// device, and each shard has sums of its own for every stack, which checkpoints write.
+/// device, and each shard has its own sums for every stack, which checkpoints write.
 const BLOCK_SHARDS: usize = 4;
 
 /// Where the ledger's own events go (drift, entries of a running checkpoint): the trace writer.
@@ -48,7 +48,7 @@ pub struct Ledger {
     shards: [Shard; SHARDS],
     devices: [DeviceTotals; DEVICES],
     /// By device and shard, a bit for each kind that was summed there: most sums are of nothing,
-    /// and each lies on a page of its own.
+    /// and each lies on a separate page.
     summed: [[AtomicU16; SHARDS]; DEVICES],
     /// The last checkpoint that began; 0 before the first.
     epoch: AtomicU32,

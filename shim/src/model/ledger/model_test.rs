@@ -349,7 +349,7 @@ fn a_page_is_given_back_by_the_last_free_that_returns() {
     assert_eq!(ledger.left(&last), PAGE);
 }
 
-/// A page is booked on the kind of whoever opened it, and of whoever opens it again.
+/// A page is booked on the kind of the block that opened it, and of the one that opens it again.
 #[test]
 fn a_page_that_is_live_again_is_booked_on_the_new_kind() {
     let ledger = Ledger::new();

@@ -73,6 +73,7 @@ struct SumTable(*mut KindSum);
 
 // SAFETY: atomics on pages that live as long as the table.
 unsafe impl Send for SumTable {}
+// SAFETY: as above.
 unsafe impl Sync for SumTable {}
 
 impl Default for SumTable {

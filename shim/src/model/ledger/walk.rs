@@ -1,4 +1,4 @@
-//! Looks at what is live as a whole, for whoever explains a refusal.
+//! Walks all that is live, for the post-mortem of a refusal.
 
 use super::{DEVICES, Entry, Ledger, device_index};
 use crate::runtime::fallible::TryPush;

@@ -28,7 +28,7 @@ pub use vramtrace_format::address_space::Mapping;
 use crate::model::ledger::Removed;
 use crate::runtime::lock::{Guard, Lock};
 
-/// The process's objects. Ledger and file are told while the lock is held, so that they see the
+/// The process's objects. Ledger and file are updated while the lock is held, so that they see the
 /// steps in this order; the driver never is.
 pub struct Vmm(Lock<State<Removed>>);
 

@@ -14,7 +14,7 @@ pub enum What {
     Host,
     /// Another process's memory. Its size is not known before it is mapped.
     Imported,
-    /// A multicast object: a handle that can be mapped, no memory of its own.
+    /// A multicast object: a handle that can be mapped, without memory.
     Multicast,
 }
 
@@ -37,7 +37,7 @@ pub struct Object<P> {
     pub parked: Option<P>,
 }
 
-/// What the last step did to an object, to be told to ledger, file and cap by the caller.
+/// What the last step did to an object, which the caller passes on to ledger, file and cap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     Nothing,

@@ -11,7 +11,7 @@ use super::objects::{Change, Object, Objects, What};
 use super::ties::{Owner, Region, Tie, Ties};
 
 /// References taken away by a call that is still under way. Hand it to [`State::settle`].
-#[must_use = "a drop that is never settled keeps its objects for ever"]
+#[must_use = "pass it to `settle`, or its objects are never removed"]
 #[derive(Debug, Default)]
 pub struct Dropped {
     /// An object's number for each reference.
@@ -346,7 +346,7 @@ impl<P> Settled<P> {
     }
 }
 
-/// What there is no memory for is told to nobody, and stays counted.
+/// What there is no memory for is not reported, and stays counted.
 fn absorb<T>(list: &mut Vec<T>, more: Vec<T>) {
     for one in more {
         let _ = list.try_push(one);

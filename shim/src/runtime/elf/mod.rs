@@ -36,7 +36,7 @@ unsafe extern "C" {
 }
 const RTLD_DL_LINKMAP: c_int = 2;
 
-/// A loaded object. Whoever makes one knows that it stays loaded while it is used.
+/// A loaded object. The code that makes one knows that it stays loaded while it is used.
 #[derive(Clone, Copy)]
 pub struct Object {
     map: *const LinkMap,

@@ -35,6 +35,7 @@ fn the_file_size_limit_ends_recording_and_kills_nobody() {
         let path = scratch.path().to_path_buf();
         let (result, stderr) = stderr_of(|| {
             let limit = libc::rlimit { rlim_cur: 1_500_000, rlim_max: 1_500_000 };
+            // SAFETY: the child has no other thread; the default action runs no code.
             unsafe {
                 libc::signal(libc::SIGXFSZ, libc::SIG_DFL);
                 libc::setrlimit(libc::RLIMIT_FSIZE, &limit);
@@ -60,6 +61,7 @@ fn a_limit_too_small_for_anything_leaves_no_file() {
     let path = scratch.path().to_path_buf();
     let (result, stderr) = stderr_of(|| {
         let limit = libc::rlimit { rlim_cur: 100_000, rlim_max: 100_000 };
+        // SAFETY: as above.
         unsafe {
             libc::signal(libc::SIGXFSZ, libc::SIG_DFL);
             libc::setrlimit(libc::RLIMIT_FSIZE, &limit);
@@ -76,6 +78,7 @@ fn a_limit_too_small_for_anything_leaves_no_file() {
 fn a_full_disk_ends_recording() {
     let scratch = Scratch::new("full");
     let target = std::ffi::CString::new(scratch.path().to_str().unwrap()).unwrap();
+    // SAFETY: C strings.
     let mounted = unsafe {
         libc::mount(
             c"tmpfs".as_ptr(),
@@ -109,11 +112,13 @@ fn a_full_disk_ends_recording() {
             assert_eq!(stopped, Some(StopReason::DiskFull));
         }
     }
+    // SAFETY: a C string.
     unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) };
 }
 
 /// What a daemon does.
 fn close_all() {
+    // SAFETY: what a daemon does is what the recorder must stand; in a child of the test.
     unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
 }
 
@@ -146,9 +151,8 @@ fn a_descriptor_that_became_another_file_is_left_alone() {
             work(recorder, 0);
             close_all();
             let victim = std::fs::File::create(path.join("victim")).unwrap();
-            use std::os::fd::AsRawFd;
             for number in 3..300 {
-                unsafe { libc::dup2(victim.as_raw_fd(), number) };
+                testkit::redirect(number, &victim);
             }
             if gone {
                 std::fs::rename(path.join("trace.vtrace"), path.join("moved")).unwrap();
@@ -192,6 +196,7 @@ fn a_directory_that_cannot_be_written() {
     let path = scratch.path().to_path_buf();
     let (result, stderr) = stderr_of(|| {
         // Root may write anywhere.
+        // SAFETY: changes the user of the child alone.
         unsafe { libc::setresuid(65_534, 65_534, 65_534) };
         let recorder = recorder(&path, "unlimited", |_| ());
         work(recorder, 0);

@@ -19,6 +19,7 @@ fn what_was_appended_survives() {
 fn kill_once(map: bool, microseconds: u64) {
     let scratch = Scratch::new("kill");
     // The journal: how many pairs each thread has appended, in memory that outlives the child.
+    // SAFETY: a fresh page of zeros, longer than the array, which is used until `munmap` below.
     let journal = unsafe {
         let at = libc::mmap(
             std::ptr::null_mut(),
@@ -31,6 +32,7 @@ fn kill_once(map: bool, microseconds: u64) {
         assert_ne!(at, libc::MAP_FAILED);
         &*(at as *const [AtomicU64; THREADS])
     };
+    // SAFETY: the child records on a copy of this memory until it is killed.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let recorder = recorder(scratch.path(), "unlimited", |recorder| recorder.means.map = map);
@@ -48,11 +50,13 @@ fn kill_once(map: bool, microseconds: u64) {
         });
     }
     std::thread::sleep(std::time::Duration::from_micros(microseconds));
+    // SAFETY: our own child, which has not been waited for.
     unsafe {
         libc::kill(child, libc::SIGKILL);
         libc::waitpid(child, std::ptr::null_mut(), 0);
     }
     let appended: Vec<u64> = journal.iter().map(|count| count.load(Ordering::Acquire)).collect();
+    // SAFETY: the mapping of above, whose last use was the line before.
     unsafe { libc::munmap(journal.as_ptr().cast_mut().cast(), 4096) };
     let path = scratch.path().join("trace.vtrace");
     if !path.exists() {

@@ -15,6 +15,7 @@ use crate::trace_writer::maintenance::{Cost, ProcessView};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Mutex;
+use testkit::{in_child, redirect};
 use vramtrace_format::{
     Alloc, ContextId, Counters, DeviceId, Kind, LiveDevice, PoolId, Space, StackId, TraceReader,
 };
@@ -113,34 +114,17 @@ fn site(recorder: &TraceWriter, stream: u64) -> SiteId {
     sites.get(&key, |definition| recorder.try_define(definition))
 }
 
-/// Runs something in a forked child: what it returns is the exit status. The signal that killed
-/// it, where one did.
-fn in_child(run: impl FnOnce() -> bool) -> Result<bool, i32> {
-    // SAFETY: the child only runs the closure and leaves without handlers.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        let good = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).unwrap_or(false);
-        unsafe { libc::_exit(if good { 0 } else { 1 }) };
-    }
-    let mut status = 0;
-    unsafe { libc::waitpid(child, &mut status, 0) };
-    if libc::WIFSIGNALED(status) { Err(libc::WTERMSIG(status)) } else { Ok(status == 0) }
-}
-
 /// What a child wrote on stderr, and how it ended.
 fn stderr_of(run: impl FnOnce() -> bool) -> (Result<bool, i32>, String) {
     use std::io::Read;
-    use std::os::fd::FromRawFd;
-    let mut ends = [0; 2];
-    assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
+    let (mut out, into) = std::io::pipe().unwrap();
     let result = in_child(|| {
-        unsafe { libc::dup2(ends[1], 2) };
+        redirect(2, &into);
         run()
     });
-    unsafe { libc::close(ends[1]) };
+    drop(into);
     let mut text = String::new();
-    // SAFETY: the reading end is this function's own.
-    unsafe { std::fs::File::from_raw_fd(ends[0]) }.read_to_string(&mut text).unwrap();
+    out.read_to_string(&mut text).unwrap();
     (result, text)
 }
 

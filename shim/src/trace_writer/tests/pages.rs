@@ -118,7 +118,7 @@ fn pages_of_the_dead_go_and_strangers_stay() {
     std::fs::create_dir(&directory).unwrap();
     std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o700)).unwrap();
     let here = Namespaces::of_this_process();
-    let parent = unsafe { libc::getppid() } as u32;
+    let parent = std::os::unix::process::parent_id();
     let start = Stat::of(parent).unwrap().start_ticks;
     let name = |pid, start_ticks, namespaces, id| {
         let place = Place::Segment { namespaces, id };
@@ -128,7 +128,7 @@ fn pages_of_the_dead_go_and_strangers_stay() {
     let segment = Segment::<LIVE_WORDS>::create().ok().unwrap().id;
     let stay = [
         name(parent, start, here, Some(segment)),
-        // Whether they live cannot be told from here.
+        // Whether they live cannot be known from here.
         name(dead, 77, elsewhere, None),
         name(dead, 77, elsewhere, Some(segment)),
         name(dead, 77, Namespaces { pid: 1, ipc: 1 }, Some(i32::MAX)),

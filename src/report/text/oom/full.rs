@@ -261,7 +261,7 @@ fn in_use(it: &Explained) -> String {
     }
     let note = match it.sum.managed {
         0 => String::new(),
-        bytes => format!("of it {} managed, which nvidia-smi leaves out", size(bytes)),
+        bytes => format!("{} of it managed memory, which nvidia-smi does not count", size(bytes)),
     };
     table.styled([
         (String::new(), PLAIN),

@@ -227,7 +227,7 @@ fn nor_where_requests_are_refused_and_asked_again() {
 }
 
 #[test]
-fn nor_by_what_rounding_adds() {
+fn the_bytes_that_rounding_adds_stay_within_the_limit() {
     let half = 16 * MIB - 511;
     let model = Model::check(32 * MIB, vec![block_of(half), block_of(half), block_of(1)]);
     assert!(model.granted_again && model.refused);

@@ -1,0 +1,134 @@
+//! Pointers among the arguments of the driver's functions.
+//!
+//! Contract, for every function of the table: a pointer is NULL, or points to a value of its documented
+//! type until the function returns. The function reads that value, and as an output writes it. Where a
+//! count stands beside the pointer, it points to as many values. The types are those of
+//! [`crate::driver::cuda`]: integers, handles and structures of them, so that every bit pattern is a
+//! value.
+//!
+//! [`Out`] and [`In`] have the ABI of a pointer and no public constructor. A hook gets them as arguments
+//! of the program's call, and keeps none after it returns: so reads and writes through them are as sound
+//! as those that the real driver makes with the same pointers. A program that breaks the contract breaks
+//! it for the driver too.
+
+use core::ffi::{CStr, c_char};
+
+/// Where the driver writes a result.
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct Out<T>(*mut T);
+
+/// What the driver reads.
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct In<T>(*const T);
+
+impl<T> Clone for Out<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Out<T> {}
+
+impl<T> Clone for In<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for In<T> {}
+
+impl<T: Copy> Out<T> {
+    /// # Safety
+    /// `place` is used through the result only while its borrow lasts.
+    pub unsafe fn to(place: &mut T) -> Out<T> {
+        Out(place)
+    }
+
+    #[inline]
+    pub fn is_null(self) -> bool {
+        self.0.is_null()
+    }
+
+    /// What lies there: the driver's result after a successful call, before it what the program left
+    /// there. `None` for NULL.
+    #[inline]
+    pub fn get(self) -> Option<T> {
+        In(self.0.cast_const()).get()
+    }
+
+    /// Nothing for NULL.
+    #[inline]
+    pub fn set(self, value: T) {
+        if !self.0.is_null() {
+            // SAFETY: not NULL, so by the contract above a place of a `T`. No alignment is asked for.
+            unsafe { self.0.write_unaligned(value) };
+        }
+    }
+
+    #[cfg(test)]
+    pub fn input(self) -> In<T> {
+        In(self.0)
+    }
+
+    /// Of an array: the place at this index, which the count beside the pointer allows.
+    #[inline]
+    pub fn at(self, index: usize) -> Out<T> {
+        if self.is_null() { self } else { Out(self.0.wrapping_add(index)) }
+    }
+}
+
+impl<T: Copy> In<T> {
+    #[inline]
+    pub fn is_null(self) -> bool {
+        self.0.is_null()
+    }
+
+    /// `None` for NULL.
+    #[inline]
+    pub fn get(self) -> Option<T> {
+        // SAFETY: not NULL, so by the contract above a `T`. No alignment is asked for.
+        (!self.0.is_null()).then(|| unsafe { self.0.read_unaligned() })
+    }
+
+    /// Of an array: the value at this index, which the count beside the pointer allows.
+    #[inline]
+    pub fn at(self, index: usize) -> In<T> {
+        if self.is_null() { self } else { In(self.0.wrapping_add(index)) }
+    }
+}
+
+impl In<c_char> {
+    /// `None` for NULL.
+    #[inline]
+    pub fn text(&self) -> Option<&CStr> {
+        // SAFETY: not NULL, so by the contract above a text that ends with NUL. The result lives no
+        // longer than `self`, and that no longer than the call.
+        (!self.0.is_null()).then(|| unsafe { CStr::from_ptr(self.0) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn null_is_nothing() {
+        let out: Out<u64> = Out(core::ptr::null_mut());
+        out.set(1);
+        assert!(out.is_null() && out.at(3).is_null() && out.get().is_none());
+        let text: In<c_char> = In(core::ptr::null());
+        assert!(text.is_null() && text.at(1).is_null() && text.text().is_none());
+    }
+
+    #[test]
+    fn places_of_any_alignment() {
+        let mut bytes = [0u8; 17];
+        let out: Out<u64> = Out(bytes[1..].as_mut_ptr().cast());
+        out.at(1).set(0x0102);
+        assert_eq!((out.get(), out.at(1).get()), (Some(0), Some(0x0102)));
+        assert_eq!(bytes[9..11], [2, 1]);
+        assert_eq!(In(c"name".as_ptr()).text(), Some(c"name"));
+    }
+}
