@@ -63,6 +63,14 @@ fn events() -> Vec<Event> {
         context_bytes: 3,
     };
     let took = Took { device, cause: Cause::Modules, delta: 2 << 20, site, stack, name: 1 };
+    let holder = SummaryHolder {
+        device,
+        moment: SummaryMoment::Peak,
+        of_framework: false,
+        stack,
+        bytes: 2,
+        count: 1,
+    };
     vec![
         Event::ContextCreated { context, device, stack },
         Event::Cap { device, bytes: Some(1 << 33) },
@@ -129,6 +137,15 @@ fn events() -> Vec<Event> {
         Event::PassedThrough { api: 7 },
         Event::ContextDestroyed { context },
         Event::Stopped { reason: StopReason::DiskFull, errno: 28 },
+        Event::SampledAlloc { rate: 512 << 10, alloc },
+        Event::CheckpointSampled { id, time_ns: 64, rate: 512 << 10, alloc },
+        Event::ErrorAfterRefusal { api: 1, result: -1 },
+        Event::ExitStatus { status: 1 },
+        Event::SummaryBegin { cache_ooms: 0 },
+        Event::SummaryDevice(counters),
+        Event::SummaryKind { device, kind: Kind::Device as u8, at_peak: 2, live: 1 },
+        Event::SummaryHolder(holder),
+        Event::SummaryEnd { records: 3 },
         Event::Ended,
     ]
 }
@@ -233,7 +250,7 @@ fn main() -> io::Result<()> {
     damaged("reader/bad_header", &|b| b[40] ^= 1)?;
     damaged("reader/bad_window", &|b| b[4096 + 20] ^= 1)?;
     damaged("reader/bad_record", &|b| b[4096 + 64 + 30] ^= 1)?;
-    damaged("reader/bad_length", &|b| b[4096 + 64 + 4] = 255)?;
+    damaged("reader/bad_length", &|b| b[4096 + 64 + 4] = 0)?;
     damaged("reader/unfinished", &|b| {
         // Kind and check.
         b[4096 + 64 + 5] = 0;

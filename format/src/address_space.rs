@@ -104,6 +104,9 @@ pub struct AddressSpace {
     mappings: BTreeMap<u64, Mapping>,
     reservations: BTreeMap<u64, Reservation>,
     asleep: BTreeMap<u64, Asleep>,
+    /// Its bytes, by device, for who asks often.
+    asleep_bytes: BTreeMap<DeviceId, u64>,
+    slept: bool,
     /// Bytes of an object that a reservation shows.
     shown: BTreeMap<(u64, u64), u64>,
     placeholders: BTreeSet<u64>,
@@ -209,6 +212,37 @@ impl AddressSpace {
         self.asleep.values()
     }
 
+    /// Bytes of a device that are asleep.
+    pub fn asleep_on(&self, device: DeviceId) -> u64 {
+        self.asleep_bytes.get(&device).copied().unwrap_or(0)
+    }
+
+    /// Was anything ever asleep?
+    pub fn ever_slept(&self) -> bool {
+        self.slept
+    }
+
+    fn keep_asleep(&mut self, piece: Asleep) {
+        self.slept = true;
+        let bytes = self.asleep_bytes.entry(piece.owner.device).or_default();
+        *bytes = bytes.saturating_add(piece.size);
+        if let Some(before) = self.asleep.insert(piece.address, piece) {
+            self.subtract_asleep(&before);
+        }
+    }
+
+    fn drop_asleep(&mut self, address: u64) -> Option<Asleep> {
+        let piece = self.asleep.remove(&address)?;
+        self.subtract_asleep(&piece);
+        Some(piece)
+    }
+
+    fn subtract_asleep(&mut self, piece: &Asleep) {
+        if let Some(bytes) = self.asleep_bytes.get_mut(&piece.owner.device) {
+            *bytes = bytes.saturating_sub(piece.size);
+        }
+    }
+
     /// Was anything ever reserved?
     pub fn was_used(&self) -> bool {
         self.used
@@ -283,7 +317,7 @@ impl AddressSpace {
         let asleep: Vec<Asleep> =
             self.asleep.range(from..to.max(from)).map(|(_, piece)| *piece).collect();
         for piece in &asleep {
-            self.asleep.remove(&piece.address);
+            self.drop_asleep(piece.address);
         }
         let shown: Vec<u64> = self.touching(from, reservation.size).map(|m| m.object).collect();
         for object in shown {
@@ -309,7 +343,7 @@ impl AddressSpace {
             return;
         }
         self.cover(piece.address, piece.size, true);
-        self.asleep.insert(piece.address, piece);
+        self.keep_asleep(piece);
     }
 
     /// Bytes of a mapping or of what is asleep come into, or leave, their reservation.
@@ -390,11 +424,11 @@ impl AddressSpace {
     /// Takes a part out of what is asleep.
     fn wake(&mut self, part: &Asleep) {
         let first = first_touching!(self.asleep, part.address);
-        let Some(whole) = self.asleep.remove(&first) else { return };
+        let Some(whole) = self.drop_asleep(first) else { return };
         self.cover(part.address, part.size, false);
         let rests = [whole.cut(0, part.address), whole.cut(part.end(), u64::MAX)];
         for rest in rests.into_iter().flatten() {
-            self.asleep.insert(rest.address, rest);
+            self.keep_asleep(rest);
         }
     }
 
@@ -429,7 +463,7 @@ impl AddressSpace {
                 let Mapping { address, size, .. } = cut;
                 let piece = Asleep { address, size, owner, was: Some(cut) };
                 self.cover(address, size, true);
-                self.asleep.insert(address, piece);
+                self.keep_asleep(piece);
                 taken.slept.push(piece);
             }
         }

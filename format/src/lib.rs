@@ -83,6 +83,7 @@ pub mod record;
 pub mod secrets;
 pub mod size;
 pub mod stackspec;
+pub mod summary;
 pub mod uuid;
 pub mod window;
 pub mod write;
@@ -92,6 +93,7 @@ pub use header::{HEADER_BYTES, Header};
 pub use ids::{ContextId, DeviceId, PoolId, SiteId, StackId, ThreadId};
 pub use kind::{Kind, Space};
 pub use pages::live::{LiveDevice, LivePage, LiveProcess};
+pub use pages::live_sites::{LIVE_SITES, LiveSite};
 pub use pages::{group, live, member, name};
 pub use read::damage::{Damage, DamageKind};
 pub use read::definitions::Definitions;
@@ -105,7 +107,7 @@ pub use record::definition::{Definition, Join, NativeName, PoolOrigin, PythonFra
 pub use record::event::{Event, Stamped};
 pub use record::values::{
     Alloc, BlockChange, CacheBytes, Cause, Counters, Drift, Mark, PostMortem, Refused, RefusedBy,
-    Sample, StopReason, Told, Took,
+    Sample, StopReason, SummaryHolder, SummaryMoment, Told, Took,
 };
 pub use record::{code, word};
 pub use window::{LINE, SLOT, WindowHeader, WindowKind, slot_offset};

@@ -14,6 +14,10 @@ pub enum Cause {
     BadCap,
     /// Too much for the card.
     Card,
+    /// The card had room, and MPS allows the process less (`CUDA_MPS_PINNED_DEVICE_MEM_LIMIT`).
+    Mps,
+    /// The card had room, and the kernel's device memory cgroup allows less (`dmem.max`).
+    Cgroup,
     /// PyTorch's own limit, as a memory fraction: no call of the driver's was refused.
     Torch,
     /// The trace shows no driver call that was refused, and may lack some.
@@ -28,6 +32,8 @@ impl Cause {
             Cause::Cap => "cap",
             Cause::BadCap => "bad_cap",
             Cause::Card => "card",
+            Cause::Mps => "mps",
+            Cause::Cgroup => "cgroup",
             Cause::Torch => "torch",
             Cause::Unknown => "unknown",
         }
@@ -38,7 +44,36 @@ impl Cause {
         match self {
             Cause::Fragmentation => "fragmentation",
             Cause::BadCap => "VRAMTRACE_CAP cannot be understood",
-            Cause::Cap | Cause::Card | Cause::Torch | Cause::Unknown => "too much",
+            Cause::Cap
+            | Cause::Card
+            | Cause::Mps
+            | Cause::Cgroup
+            | Cause::Torch
+            | Cause::Unknown => "too much",
+        }
+    }
+}
+
+/// A limit of others below the card's own, as the process's surroundings show it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OtherLimit {
+    Mps,
+    Cgroup,
+}
+
+/// The variable that limits a client of MPS.
+pub const MPS_LIMIT: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
+/// The file of the process's cgroup (v2), and the setting that a trace keeps it as.
+pub const CGROUP_LIMIT: &str = "dmem.max";
+
+impl OtherLimit {
+    /// By the settings of a trace, or of the process itself.
+    pub fn of<'s>(setting: impl Fn(&str) -> Option<&'s str>) -> Option<OtherLimit> {
+        let is_set = |name| setting(name).is_some_and(|value| !value.trim().is_empty());
+        match (is_set(MPS_LIMIT), is_set(CGROUP_LIMIT)) {
+            (true, _) => Some(OtherLimit::Mps),
+            (false, true) => Some(OtherLimit::Cgroup),
+            (false, false) => None,
         }
     }
 }
@@ -61,6 +96,8 @@ pub struct Figures {
     pub left: Option<u64>,
     /// By how much the count was over the limit already, see [`over`].
     pub over: u64,
+    /// Whose limit it is where the driver refused what the card had.
+    pub other: Option<OtherLimit>,
 }
 
 impl Figures {
@@ -76,7 +113,13 @@ impl Figures {
             largest_hole,
             left: left(by, counted, limit, driver_free),
             over: over(by, counted, limit),
+            other: None,
         }
+    }
+
+    /// The same in these surroundings.
+    pub fn beside(self, other: Option<OtherLimit>) -> Figures {
+        Figures { other, ..self }
     }
 
     /// What would have had to be free beside: 0 where nothing is known to be missing.
@@ -104,6 +147,14 @@ impl Figures {
         match self.by {
             Some(RefusedBy::BadCap) => Cause::BadCap,
             _ if self.is_fragmentation() => Cause::Fragmentation,
+            // The card had as much: somebody else's limit it was.
+            Some(RefusedBy::Driver) if self.left.is_some_and(|left| left >= self.size) => {
+                match self.other {
+                    Some(OtherLimit::Mps) => Cause::Mps,
+                    Some(OtherLimit::Cgroup) => Cause::Cgroup,
+                    None => Cause::Card,
+                }
+            }
             Some(RefusedBy::Driver) => Cause::Card,
             Some(RefusedBy::Cap | RefusedBy::Group | RefusedBy::Warned) => Cause::Cap,
             None if self.all_known && self.of_cache => Cause::Torch,
@@ -148,6 +199,7 @@ mod tests {
         largest_hole: Some(60),
         left: Some(10),
         over: 0,
+        other: None,
     };
 
     #[test]
@@ -178,6 +230,26 @@ mod tests {
             Cause::Unknown
         );
         assert_eq!(Figures { by: Some(RefusedBy::BadCap), ..KNOWN }.cause(), Cause::BadCap);
+    }
+
+    #[test]
+    fn a_limit_of_others_is_not_the_card() {
+        let refused = Figures { by: Some(RefusedBy::Driver), of_cache: false, ..KNOWN };
+        let cause = |left, other| Figures { left, other, ..refused }.cause();
+        let setting =
+            |known: &'static str| OtherLimit::of(move |name| (name == known).then_some("0=2G"));
+        let (mps, cgroup) = (setting(MPS_LIMIT), setting(CGROUP_LIMIT));
+        assert_eq!(
+            (mps, cgroup, setting("")),
+            (Some(OtherLimit::Mps), Some(OtherLimit::Cgroup), None)
+        );
+        assert_eq!(cause(Some(100), mps), Cause::Mps);
+        assert_eq!(cause(Some(100), cgroup), Cause::Cgroup);
+        assert_eq!(cause(Some(100), None), Cause::Card);
+        assert_eq!(cause(Some(99), mps), Cause::Card, "the card had too little");
+        assert_eq!(cause(None, mps), Cause::Card, "what the card had is not known");
+        let ours = Figures { by: Some(RefusedBy::Cap), ..refused };
+        assert_eq!(Figures { left: Some(100), other: mps, ..ours }.cause(), Cause::Cap);
     }
 
     #[test]

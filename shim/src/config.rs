@@ -2,6 +2,8 @@
 //! its first use of CUDA.
 #![allow(clippy::disallowed_methods)] // once, at the start
 
+mod cgroup;
+
 use crate::runtime::log;
 use std::ffi::{CStr, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -46,7 +48,7 @@ pub const OF_TESTS: &[&str] = &[
 pub const OF_TESTS: &[&str] = &[];
 
 /// Variables of others that say how memory is handled: their values are recorded in the trace.
-pub const SETTINGS: [&str; 11] = [
+pub const SETTINGS: [&str; 12] = [
     "PYTORCH_CUDA_ALLOC_CONF",
     "PYTORCH_ALLOC_CONF",
     "PYTORCH_HIP_ALLOC_CONF",
@@ -58,6 +60,7 @@ pub const SETTINGS: [&str; 11] = [
     "CUPY_GPU_MEMORY_LIMIT",
     "CUDA_MODULE_LOADING",
     "CUDA_VISIBLE_DEVICES",
+    vramtrace_format::oom::MPS_LIMIT,
 ];
 
 /// `VRAMTRACE_MAX` when it is not set.
@@ -156,6 +159,7 @@ pub struct Config {
 impl Config {
     pub fn from_environment() -> Config {
         let mut config = Config::from(environment().into_iter());
+        config.look_at_cgroup();
         if is_privileged() {
             config.write_nothing();
         }
@@ -172,6 +176,13 @@ impl Config {
         }
         self.test_panic = None;
         self.test_clock = false;
+    }
+
+    /// Keeps what the kernel's device memory cgroup allows, where it limits anything.
+    pub fn look_at_cgroup(&mut self) {
+        if let Some(limit) = cgroup::device_memory_limit() {
+            self.settings.push((vramtrace_format::oom::CGROUP_LIMIT.into(), limit));
+        }
     }
 
     /// From (name, value) pairs.

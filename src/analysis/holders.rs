@@ -210,6 +210,16 @@ impl<'s> StackClassifier<'s> {
         Some(&self.titles[roles.library? as usize])
     }
 
+    /// Neither the program itself nor PyTorch asked.
+    pub fn is_of_a_library(&self, roles: &FrameRoles) -> bool {
+        roles.library.is_some_and(|library| library != self.program && library != self.torch)
+    }
+
+    /// Whether PyTorch asked the driver for the memory of this stack.
+    pub fn is_of_torch(&self, stack: StackId) -> bool {
+        self.roles(stack).library == Some(self.torch)
+    }
+
     /// The frame at a place of a stack.
     pub fn frame(&self, stack: StackId, at: Option<usize>) -> Option<&'s Frame> {
         let index = *self.symbols.indexes(stack).get(at?)?;

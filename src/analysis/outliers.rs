@@ -1,7 +1,14 @@
 //! The odd one out among processes that do the same: what to look at first in a run of many ranks.
+//!
+//! A peak stands out by the modified z-score, `0.6745 * |peak - median| / MAD`, where MAD is the
+//! median of the distances from the median: above 3.5 it does not belong to the others (Iglewicz and
+//! Hoaglin). A smooth ramp has no such peak, and neither have processes of which each is another. Of
+//! equal peaks the MAD is 0, so that a distance below 64 MiB or a tenth of the median never counts.
 
-use super::Process;
-
+/// A peak with a score above this stands out ..
+const SCORE: f64 = 3.5;
+/// .. where this is the part of a standard deviation that the MAD of a normal distribution is.
+const MAD_PART: f64 = 0.6745;
 /// Peaks closer to the median than this part of it are alike ..
 const ALIKE_PART: f64 = 0.10;
 /// .. and so are those closer than this many bytes.
@@ -9,45 +16,77 @@ const ALIKE_BYTES: u64 = 64 << 20;
 /// Fewer have no majority.
 const FEWEST: usize = 3;
 
+/// What distinguishes a process from the others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// It used GPU memory.
+    pub used: bool,
+    pub peak: u64,
+    pub refused: bool,
+    /// It ended in order, or runs.
+    pub sound: bool,
+    pub stopped: bool,
+}
+
 /// For each process what makes it differ from the others, `None` for an ordinary one.
-pub fn outliers(processes: &[Process]) -> Vec<Option<String>> {
-    let used: Vec<&Process> = processes.iter().filter(|p| p.devices().next().is_some()).collect();
+pub fn outliers(processes: &[Standing]) -> Vec<Option<String>> {
+    let used: Vec<&Standing> = processes.iter().filter(|process| process.used).collect();
     if used.len() < FEWEST {
         return vec![None; processes.len()];
     }
-    let mut peaks: Vec<u64> = used.iter().map(|process| process.peak_bytes()).collect();
-    peaks.sort_unstable();
-    let median = peaks[peaks.len() / 2];
-    let most = |what: &dyn Fn(&Process) -> bool| {
+    let peaks = used.iter().map(|process| process.peak).collect();
+    let spread = Spread::of(peaks);
+    let most = |what: fn(&Standing) -> bool| {
         2 * used.iter().filter(|process| what(process)).count() > used.len()
     };
-    let refused = |process: &Process| process.state.refusals() > 0;
-    let over = |process: &Process| process.running || process.ended_in_order();
-    let stopped = |process: &Process| process.ending.stopped.is_some();
-    let refused_alone = used.iter().filter(|process| refused(process)).count() == 1;
-    let most_unrefused = most(&|process| !refused(process));
-    let most_over = most(&over);
-    let most_recorded = most(&|process| !stopped(process));
-    let look = |process: &Process| {
-        process.devices().next()?;
+    let refused_alone = used.iter().filter(|process| process.refused).count() == 1;
+    let most_unrefused = most(|process| !process.refused);
+    let most_sound = most(|process| process.sound);
+    let most_recorded = most(|process| !process.stopped);
+    let look = |process: &Standing| {
         let mut reasons = Vec::new();
-        if most_unrefused && refused(process) {
+        if most_unrefused && process.refused {
             reasons.push(if refused_alone { "the only refusals" } else { "refusals" }.to_string());
         }
-        let peak = process.peak_bytes();
-        let apart = peak.abs_diff(median);
-        if apart > ALIKE_BYTES && apart as f64 > median as f64 * ALIKE_PART {
-            reasons.push(peak_reason(peak, median));
+        if spread.stands_out(process.peak) {
+            reasons.push(peak_reason(process.peak, spread.median));
         }
-        if most_over && !over(process) {
+        if most_sound && !process.sound {
             reasons.push("did not end in order".to_string());
         }
-        if most_recorded && stopped(process) {
+        if most_recorded && process.stopped {
             reasons.push("recording stopped".to_string());
         }
-        (!reasons.is_empty()).then(|| reasons.join(", "))
+        (process.used && !reasons.is_empty()).then(|| reasons.join(", "))
     };
     processes.iter().map(look).collect()
+}
+
+/// Where the figures of a group lie, and how far apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Spread {
+    median: u64,
+    mad: u64,
+}
+
+impl Spread {
+    fn of(figures: Vec<u64>) -> Spread {
+        let median = median(figures.clone());
+        Spread { median, mad: self::median(figures.iter().map(|f| f.abs_diff(median)).collect()) }
+    }
+
+    fn stands_out(&self, figure: u64) -> bool {
+        let apart = figure.abs_diff(self.median);
+        apart > ALIKE_BYTES
+            && apart as f64 > self.median as f64 * ALIKE_PART
+            && MAD_PART * apart as f64 > SCORE * self.mad as f64
+    }
+}
+
+/// The upper one of two in the middle. 0 of none.
+pub fn median(mut figures: Vec<u64>) -> u64 {
+    figures.sort_unstable();
+    figures.get(figures.len() / 2).copied().unwrap_or(0)
 }
 
 fn peak_reason(peak: u64, median: u64) -> String {
@@ -57,4 +96,64 @@ fn peak_reason(peak: u64, median: u64) -> String {
     }
     let percent = (peak.abs_diff(median) as f64 / median as f64 * 100.0).round();
     format!("peak {percent:.0} % {side} the median")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    fn odd(peaks: &[u64]) -> Vec<usize> {
+        let standing =
+            |peak: &u64| Standing { used: true, peak: *peak, sound: true, ..Standing::default() };
+        let all: Vec<Standing> = peaks.iter().map(standing).collect();
+        let found = outliers(&all);
+        (0..peaks.len()).filter(|index| found[*index].is_some()).collect()
+    }
+
+    #[test]
+    fn a_ramp_and_unlike_processes_have_no_odd_one() {
+        let ramp: Vec<u64> = (1..=8).map(|n| n * GIB).collect();
+        assert!(odd(&ramp).is_empty());
+        let unlike = [GIB, 2 * GIB, 3 * GIB, 5 * GIB, 8 * GIB];
+        assert!(odd(&unlike).is_empty());
+        assert!(odd(&[GIB, 9 * GIB]).is_empty(), "two have no majority");
+    }
+
+    #[test]
+    fn one_among_alike_stands_out() {
+        assert_eq!(odd(&[8 * GIB, 8 * GIB, 8 * GIB, 10 * GIB]), [3]);
+        let mut noisy: Vec<u64> = (0..64).map(|n| 8 * GIB + n % 7 * (20 << 20)).collect();
+        assert!(odd(&noisy).is_empty());
+        noisy[17] = 11 * GIB;
+        assert_eq!(odd(&noisy), [17]);
+        noisy[17] = 5 * GIB;
+        assert_eq!(odd(&noisy), [17]);
+    }
+
+    #[test]
+    fn small_distances_never_count() {
+        assert!(odd(&[GIB, GIB, GIB, GIB + (60 << 20)]).is_empty(), "below 64 MiB");
+        assert!(odd(&[8 * GIB, 8 * GIB, 8 * GIB, 8 * GIB + GIB / 2]).is_empty(), "below a tenth");
+    }
+
+    #[test]
+    fn what_most_do_not_is_odd() {
+        let sound = Standing { used: true, sound: true, ..Standing::default() };
+        let cut = Standing { sound: false, ..sound };
+        let refused = Standing { refused: true, stopped: true, ..sound };
+        let idle = Standing::default();
+        let found = outliers(&[sound, cut, refused, sound, sound, idle]);
+        let found: Vec<Option<&str>> = found.iter().map(Option::as_deref).collect();
+        let expected = [
+            None,
+            Some("did not end in order"),
+            Some("the only refusals, recording stopped"),
+            None,
+            None,
+            None,
+        ];
+        assert_eq!(found, expected);
+    }
 }

@@ -2,22 +2,21 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use vramtrace_format::{DeviceId, Header, Refused, StackId, Stamped};
 
 use super::curves::CurvesObserver;
 use super::oom::{self, Oom, PostMortem};
+use super::parallel;
 use super::roles::{HeldByRole, RoleFinder};
 use super::sleeps::{self, Rests, Sleeps, SleepsObserver};
-use super::{Curves, Holdings, Level, Moment};
+use super::{Curves, Holdings, Level, Moment, Standing};
 use crate::replay::{
     AllocCause, Asleep, CacheOomAt, DeviceState, Key, Live, Mapping, Observer, RecorderCost, State,
     Stop, Until,
 };
 use crate::symbols::Symbols;
-use crate::trace::{DamageFound, Definitions, Site, Trace};
+use crate::trace::{DamageFound, Definitions, Site, Trace, process_name};
 
 #[derive(Clone, Debug)]
 pub struct Process {
@@ -39,6 +38,8 @@ pub struct Process {
     pub curves: BTreeMap<DeviceId, Curves>,
     /// Every request that got nothing for good, over the whole trace.
     pub ooms: Vec<Oom>,
+    /// Refusals after which another error came, over the whole trace.
+    pub swallowed: Vec<oom::Swallowed>,
     /// The devices on which the run ended out of memory. Filled by [`Process::find_fatal`].
     pub fatal: Vec<PostMortem>,
     /// Memory that was unmapped and mapped again, over the whole trace.
@@ -92,7 +93,7 @@ impl Process {
             last_ns: whole.state.time_ns,
             events: whole.state.events,
         };
-        let ooms = observer.ooms.finish(whole.state.time_ns).ooms;
+        let oom::OomsFound { ooms, swallowed, .. } = observer.ooms.finish(whole.state.time_ns);
         let peaks = whole.state.devices.values().map(|device| &device.peak);
         let peak = peaks.max_by_key(|peak| peak.bytes).map(|peak| (peak.offset, peak.time_ns));
         let allocated = whole.state.devices.values().map(|device| device.cache.peak_allocated);
@@ -125,6 +126,7 @@ impl Process {
             damage,
             curves: observer.curves.devices,
             ooms,
+            swallowed,
             fatal: Vec::new(),
             sleeps: observer.sleeps.finish(),
             rests: BTreeMap::new(),
@@ -158,8 +160,9 @@ impl Process {
         }
         let rests = self.rests.values().flat_map(Rests::stacks);
         let slept = self.sleeps.values().flat_map(Sleeps::stacks);
+        let refused = self.swallowed.iter().map(|one| one.refusal.refused.stack);
         let wanted = peak.stacks().chain(live.stacks()).chain(contexts).chain(fatal).chain(takers);
-        let wanted = wanted.chain(rests).chain(slept);
+        let wanted = wanted.chain(rests).chain(slept).chain(refused);
         let symbols = Symbols::of(&self.definitions, &self.header, wanted);
         let peak_roles = (level == Level::Tensor).then(|| {
             let all = Symbols::of_all(&self.definitions, &self.header);
@@ -181,11 +184,18 @@ impl Process {
         self.devices().map(|(_, device)| device.peak.bytes).fold(0, u64::saturating_add)
     }
 
-    /// `rank 2`, or `pid 4711`.
+    /// What people call it.
     pub fn name(&self) -> String {
-        match self.header.rank {
-            Some(rank) => format!("rank {rank}"),
-            None => format!("pid {}", self.header.pid),
+        process_name(&self.header, &self.trace)
+    }
+
+    pub fn standing(&self) -> Standing {
+        Standing {
+            used: self.devices().next().is_some(),
+            peak: self.peak_bytes(),
+            refused: self.state.refusals() > 0,
+            sound: self.running || self.ended_in_order(),
+            stopped: self.ending.stopped.is_some(),
         }
     }
 
@@ -202,36 +212,9 @@ impl Process {
 
 /// Reads traces on all cores, in the order given. `progress` gets bytes read of all bytes, from
 /// any thread.
-pub fn read_all(
-    traces: &[Trace],
-    moment: Moment,
-    progress: &(dyn Fn(u64, u64) + Sync),
-) -> Vec<Process> {
-    let total = traces.iter().map(Trace::len).sum();
-    let done: Vec<AtomicU64> = traces.iter().map(|_| AtomicU64::new(0)).collect();
-    let results: Vec<Mutex<Option<Process>>> = traces.iter().map(|_| Mutex::new(None)).collect();
-    let next = AtomicUsize::new(0);
-    let work = || {
-        while let Some((index, trace)) =
-            Some(next.fetch_add(1, Relaxed)).and_then(|i| Some((i, traces.get(i)?)))
-        {
-            let process = Process::read_with(trace, moment, &mut |bytes, _| {
-                done[index].store(bytes, Relaxed);
-                progress(done.iter().map(|d| d.load(Relaxed)).sum(), total);
-            });
-            if let Ok(mut slot) = results[index].lock() {
-                *slot = Some(process);
-            }
-        }
-    };
-    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(traces.len());
-    std::thread::scope(|scope| {
-        for _ in 1..workers {
-            scope.spawn(work);
-        }
-        work();
-    });
-    results.into_iter().filter_map(|slot| slot.into_inner().ok().flatten()).collect()
+pub fn read_all(traces: &[Trace], moment: Moment, progress: parallel::Progress) -> Vec<Process> {
+    let all: Vec<&Trace> = traces.iter().collect();
+    parallel::each(&all, progress, |_, trace, progress| Process::read_with(trace, moment, progress))
 }
 
 /// All that is followed while a trace is read whole.
@@ -262,6 +245,14 @@ impl Observer for ProcessObserver {
 
     fn on_block_alloc(&mut self, at: &Stamped, address: u64, live: &Live, how: AllocCause) {
         self.ooms.on_block_alloc(at, address, live, how);
+    }
+
+    fn on_error_after_refusal(&mut self, at: &Stamped, api: u16, result: i32) {
+        self.ooms.on_error_after_refusal(at, api, result);
+    }
+
+    fn on_exit_status(&mut self, at: &Stamped, status: i32) {
+        self.ooms.on_exit_status(at, status);
     }
 
     fn on_history_gap(&mut self, at: &Stamped) {

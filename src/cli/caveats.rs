@@ -1,7 +1,7 @@
 //! What a command says on stderr of traces that do not tell all.
 
 use std::cmp::Ordering;
-
+use std::path::Path;
 use vramtrace_reader::analysis::{Knowledge, Moment, Process, knowledge};
 use vramtrace_reader::replay::State;
 use vramtrace_reader::trace::{Definitions, Trace};
@@ -81,6 +81,36 @@ fn older(recorder: &str, command: &str) -> Option<Older> {
     }
 }
 
+/// One line where traces hold records of a newer recorder, which were passed over.
+pub fn tell_unknown<'t>(traces: impl IntoIterator<Item = &'t Trace>) {
+    let with: Vec<(&Trace, u64)> = traces
+        .into_iter()
+        .map(|trace| (trace, trace.damage().unknown))
+        .filter(|(_, unknown)| *unknown > 0)
+        .collect();
+    let Some((first, _)) = with.first() else { return };
+    let records = several(with.iter().map(|(_, unknown)| unknown).sum(), "record");
+    let others = match with.len() {
+        1 => String::new(),
+        all => format!(" and {} more", several(all as u64 - 1, "trace")),
+    };
+    message(format_args!(
+        "{}{others}: {records} of kinds that this version does not know, passed over: written by \
+         a newer recorder, format {}.{}",
+        name(first),
+        first.header().major,
+        first.header().minor
+    ));
+}
+
+/// What is live at the end may be wrong.
+pub fn tell_unsure(trace: &Path) {
+    message(format_args!(
+        "{}: events before this moment are missing: what is live may be wrong",
+        clean(&trace.to_string_lossy())
+    ));
+}
+
 /// Fails where the trace does not tell what was live at a moment; says so where it may be wrong.
 pub fn need_known(
     trace: &Trace,
@@ -90,10 +120,7 @@ pub fn need_known(
 ) -> Result<(), Failure> {
     match knowledge(trace, definitions, state, moment) {
         Knowledge::Known => {}
-        Knowledge::Unsure => message(format_args!(
-            "{}: events before this moment are missing: what is live may be wrong",
-            name(trace)
-        )),
+        Knowledge::Unsure => tell_unsure(trace.path()),
         Knowledge::NotKnown(why) => {
             return Err(Failure::new(format!(
                 "{}: {why}; give another moment, e.g. --at peak or --at end",

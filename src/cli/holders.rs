@@ -2,17 +2,21 @@
 
 use std::path::PathBuf;
 
+use vramtrace_reader::analysis::ranks::{Holders, merge};
 use vramtrace_reader::analysis::roles::{HeldByRole, RoleFinder};
 use vramtrace_reader::analysis::{
-    GroupBy, Holdings, Level, Moment, NamedHoldings, Process, read_all,
+    GroupBy, Holdings, Level, Moment, NamedHoldings, Process, StackClassifier, read_all,
 };
 use vramtrace_reader::report::json::damage::WithDamage;
 use vramtrace_reader::report::json::holders::{
     HoldersReport, MomentFacts, SCHEMA, facts_by, facts_by_role, not_known,
 };
+use vramtrace_reader::report::json::ranks::{HeldFacts, held_facts};
 use vramtrace_reader::report::text::holders::{ListingOptions, listing, listing_by_role};
+use vramtrace_reader::report::text::merged;
 use vramtrace_reader::symbols::Symbols;
 use vramtrace_reader::trace::Trace;
+use vramtrace_reader::units::{count, size};
 
 use super::select::{DeviceArgs, ProcessArgs};
 use super::{caveats, level, moment};
@@ -50,9 +54,12 @@ pub struct Args {
     /// What makes two allocations one holder
     #[arg(long, value_enum, default_value = "line")]
     by: Key,
-    /// How many to list of each process and device
+    /// How many to list: of a run, or of each process and device
     #[arg(long, value_name = "N", default_value_t = 15)]
     top: usize,
+    /// Every process by itself, also where several have the same holders
+    #[arg(long)]
+    each: bool,
     /// Show every frame
     #[arg(long)]
     full: bool,
@@ -172,6 +179,10 @@ fn text(chosen: &Option<PathBuf>, named: &[Named], args: &Args) -> String {
         full: args.full,
         when: moment::words(args.at),
     };
+    // What memory is for is found in each process by itself.
+    if named.len() > 1 && !args.each && args.by.group().is_some() {
+        return out + &of_run(named, how);
+    }
     for (process, who, roles) in named {
         if named.len() > 1 {
             out.push_str(&format!("{}\n", process.name()));
@@ -186,6 +197,61 @@ fn text(chosen: &Option<PathBuf>, named: &[Named], args: &Args) -> String {
         });
     }
     out
+}
+
+/// The holders of all processes, each once.
+fn of_run(named: &[Named], how: ListingOptions) -> String {
+    let classifiers = classifiers(named);
+    let sources = sources(named, &classifiers, how.by);
+    let all = merge(&sources, how.by);
+    let who: Vec<merged::Named> =
+        named.iter().map(|(process, ..)| (&process.header, process.trace.as_path())).collect();
+    let bytes = all.iter().map(|merged| merged.bytes).fold(0, u64::saturating_add);
+    if all.is_empty() {
+        return format!("no GPU memory was held {}\n", how.when);
+    }
+    let processes = count(named.len() as u64);
+    let each = if how.when.starts_with("at the peak") { ", each device at its own" } else { "" };
+    format!(
+        "{processes} processes, {}{each}: {}\n{}",
+        how.when,
+        size(bytes),
+        merged::table(&sources, &all, &who, ("", bytes), how)
+    )
+}
+
+fn classifiers<'n>(named: &'n [Named<'n>]) -> Vec<StackClassifier<'n>> {
+    named
+        .iter()
+        .map(|(process, who, _)| StackClassifier::new(&who.symbols, &process.header))
+        .collect()
+}
+
+fn sources<'c, 'n>(
+    named: &'n [Named<'n>],
+    classifiers: &'c [StackClassifier<'n>],
+    by: GroupBy,
+) -> Vec<Holders<'c, 'n>> {
+    let mut sources = Vec::new();
+    for (process, ((_, who, _), classifier)) in named.iter().zip(classifiers).enumerate() {
+        let holders = classifier.holders(&who.live, by);
+        sources.push(Holders { process, classifier, holders });
+    }
+    sources
+}
+
+/// Of several processes each holder once.
+fn merged_facts(named: &[Named], by: GroupBy) -> Vec<HeldFacts> {
+    if named.len() < 2 {
+        return Vec::new();
+    }
+    let classifiers = classifiers(named);
+    let sources = sources(named, &classifiers, by);
+    let of = |process: usize| {
+        let header = &named[process].0.header;
+        (header.pid, header.rank)
+    };
+    merge(&sources, by).iter().map(|merged| held_facts(&sources, merged, of)).collect()
 }
 
 fn json(
@@ -212,6 +278,7 @@ fn json(
         at: MomentFacts::of(args.at, times),
         level: level.or(finest).unwrap_or(Level::Driver).name(),
         holders,
+        merged: args.by.group().map_or(Vec::new(), |by| merged_facts(named, by)),
         not_known: named
             .iter()
             .flat_map(|(process, who, _)| not_known(process, &who.live))

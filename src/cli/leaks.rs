@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 
 use vramtrace_format::size;
 use vramtrace_reader::analysis::leaks::{Leaks, Suppressions, find};
+use vramtrace_reader::analysis::parallel;
 use vramtrace_reader::report::json::damage::WithDamage;
 use vramtrace_reader::report::json::leaks::report;
-use vramtrace_reader::report::text::leaks::details;
+use vramtrace_reader::report::text::leaks::{details, of_run};
 use vramtrace_reader::trace::Trace;
 
 use super::caveats;
@@ -51,6 +52,9 @@ pub struct Args {
     /// How many to list of each process
     #[arg(long, value_name = "N", default_value_t = 10)]
     top: usize,
+    /// Every process by itself, also where several have the same leak
+    #[arg(long)]
+    each: bool,
     /// Show every frame
     #[arg(long)]
     full: bool,
@@ -79,7 +83,8 @@ pub fn suppressions(path: Option<&Path>) -> Result<Suppressions, Failure> {
 
 /// Of each trace, in order.
 pub fn find_all(traces: &[Trace], rules: &Suppressions, least: u64) -> Vec<Leaks> {
-    traces.iter().map(|trace| find(trace, rules, least)).collect()
+    let all: Vec<&Trace> = traces.iter().collect();
+    parallel::each(&all, &|_, _| {}, |_, trace, _| find(trace, rules, least))
 }
 
 pub fn run(args: Args) -> Outcome {
@@ -101,7 +106,11 @@ pub fn run(args: Args) -> Outcome {
     if let Some(chosen) = &loaded.chosen {
         out.push_str(&format!("{}\n\n", chosen.display()));
     }
-    for (index, leaks) in found.iter().enumerate() {
+    if found.len() > 1 && !args.each {
+        out.push_str(&of_run(&found, args.top, args.full));
+    }
+    let each = args.each || found.len() == 1;
+    for (index, leaks) in found.iter().filter(|_| each).enumerate() {
         if index > 0 {
             out.push('\n');
         }

@@ -1,5 +1,6 @@
 //! `vramtrace oom`: why a run was out of memory.
 
+use vramtrace_reader::analysis::StackClassifier;
 use vramtrace_reader::analysis::oom::{Explained, Oom, OomsFound, explain, list};
 use vramtrace_reader::replay::State;
 use vramtrace_reader::report::json::damage::WithDamage;
@@ -85,7 +86,8 @@ impl ProcessRead {
     fn new(input: Input) -> ProcessRead {
         let (definitions, _) = input.trace.definitions();
         let (found, end) = list(&input.trace, &definitions);
-        let stacks = found.ooms.iter().map(|oom| oom.stack);
+        let swallowed = found.swallowed.iter().map(|one| one.refusal.refused.stack);
+        let stacks = found.ooms.iter().map(|oom| oom.stack).chain(swallowed);
         let symbols = Symbols::of(&definitions, input.trace.header(), stacks);
         ProcessRead { input, definitions, found, end, symbols }
     }
@@ -203,6 +205,7 @@ fn listed(processes: &[ProcessRead], place: Place) -> ListedOom<'_> {
         number: place.number,
         oom: &read.found.ooms[place.index],
         header: read.input.trace.header(),
+        trace: read.input.trace.path(),
         definitions: &read.definitions,
         symbols: &read.symbols,
     }
@@ -231,11 +234,20 @@ fn as_json(
                 json::process(&read.quiet(false), trace.header(), path, running, &read.found.ooms)
             })
             .collect(),
+        not_reported: processes
+            .iter()
+            .flat_map(|read| {
+                let header = read.input.trace.header();
+                json::not_reported(&read.found.swallowed, &read.symbols, header, &read.definitions)
+            })
+            .collect(),
     };
     let all = WithDamage::new(&all, processes.iter().map(|read| &read.input.trace));
     console::json(&all)
 }
 
+/// Processes without any that have a line of their own.
+const QUIET: usize = 3;
 /// Lines of the list of all.
 const LISTED: usize = 20;
 
@@ -263,16 +275,38 @@ fn as_text(
     if args.short && !explained.is_empty() {
         return out;
     }
+    for read in processes {
+        let classifier = StackClassifier::new(&read.symbols, read.input.trace.header());
+        let who = match processes.len() {
+            1 => String::new(),
+            _ => format!("{} ", read.input.name),
+        };
+        let (all, definitions) = (&read.found.swallowed, &read.definitions);
+        out.push_str(&text::swallowed(&who, all, &classifier, definitions));
+    }
     let all: Vec<ListedOom> = here.iter().map(|place| listed(processes, *place)).collect();
     let shown: Vec<usize> = explained.iter().map(|(place, _)| place.number).collect();
     out.push_str(&text::others(&all, &shown, LISTED));
-    let quiet = processes.iter().filter(|read| read.found.ooms.is_empty());
-    let quiet: Vec<String> =
-        quiet.map(|read| text::none(&read.quiet(processes.len() == 1))).collect();
+    let quiet: Vec<&ProcessRead> =
+        processes.iter().filter(|read| read.found.ooms.is_empty()).collect();
+    let quiet = match quiet.len() {
+        // Each has more to say than fits one line of all.
+        0..=QUIET => {
+            quiet.iter().map(|read| text::none(&read.quiet(processes.len() == 1))).collect()
+        }
+        _ => {
+            let all: Vec<_> = quiet.iter().map(|read| read.quiet(false)).collect();
+            let named = quiet.iter().zip(&all).map(|(read, quiet)| {
+                let trace = &read.input.trace;
+                (trace.header(), trace.path(), quiet)
+            });
+            text::none_of(&named.collect::<Vec<_>>())
+        }
+    };
     if !out.is_empty() && !quiet.is_empty() {
         out.push('\n');
     }
-    out + &quiet.concat()
+    out + &quiet
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
 //! `vramtrace ps`: who runs, and what they hold.
 
+use vramtrace_format::LiveSite;
 use vramtrace_format::live::LiveState;
 use vramtrace_format::uuid;
 use vramtrace_reader::report::json::ps::{
-    GroupDeviceFacts, GroupFacts, LiveDeviceFacts, LiveProcessFacts, PsReport, SCHEMA,
+    GroupDeviceFacts, GroupFacts, LiveDeviceFacts, LiveProcessFacts, PsReport, SCHEMA, SiteFacts,
 };
 use vramtrace_reader::report::text::layout::{BAD, PLAIN, Table};
 use vramtrace_reader::units::{clean, count, gib, shorten};
@@ -86,6 +87,9 @@ fn process_facts(process: &LiveProcess) -> LiveProcessFacts {
         refused_by_cap: device.refused_by_cap,
         refused_by_driver: device.refused_by_driver,
         would_have_refused: device.warned,
+        free_cache_bytes: device.free_cache,
+        resident_bytes: device.resident,
+        paused_bytes: device.paused,
     });
     LiveProcessFacts {
         pid: process.pid,
@@ -94,6 +98,18 @@ fn process_facts(process: &LiveProcess) -> LiveProcessFacts {
         group: process.group.clone(),
         updated_at_s: process.updated_ns as f64 / 1e9,
         devices: devices.collect(),
+        sites: process.sites.iter().map(site_facts).collect(),
+    }
+}
+
+fn site_facts(site: &LiveSite) -> SiteFacts {
+    SiteFacts {
+        device: (site.ordinal != u8::MAX).then_some(site.ordinal),
+        bytes: site.bytes,
+        allocations: site.count,
+        library: (!site.library.is_empty()).then(|| clean(&site.library)),
+        level: if site.of_framework { "tensor" } else { "driver" },
+        stack: site.stack.0,
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use vramtrace_reader::analysis::ranks::{self, Rank};
 use vramtrace_reader::analysis::{Moment, Phase, Process, phases, read_all};
 use vramtrace_reader::replay::DeviceState;
 use vramtrace_reader::report::json;
@@ -76,27 +77,61 @@ impl Finding {
     }
 
     /// What was found, in words. `None`: nothing.
-    fn reason(self, process: &Process) -> Option<String> {
+    fn reason(self, process: &Outcomes) -> Option<String> {
+        let name = &process.name;
+        match self {
+            Finding::Refusal => (process.by_cap > 0 || process.by_driver > 0).then(|| {
+                let all = process.by_cap.saturating_add(process.by_driver);
+                let refused = several(all, "refused request");
+                let (cap, driver) = (process.by_cap, process.by_driver);
+                format!("{name}: {refused}, {cap} by the cap and {driver} by the driver")
+            }),
+            Finding::CutOff => (!process.running && !process.in_order)
+                .then(|| format!("{name} was killed, crashed or left by _exit")),
+            Finding::Live => (process.in_order && process.live > 0).then(|| {
+                let (live, bytes) = (several(process.live, "allocation"), size(process.live_bytes));
+                format!("{name} ended with {live} live, {bytes}")
+            }),
+        }
+    }
+}
+
+/// What findings are made of.
+struct Outcomes {
+    name: String,
+    running: bool,
+    in_order: bool,
+    by_cap: u64,
+    by_driver: u64,
+    live: u64,
+    live_bytes: u64,
+}
+
+impl Outcomes {
+    fn of(process: &Process) -> Outcomes {
         let of = |figure: fn(&DeviceState) -> u64| {
             process.state.devices.values().map(figure).fold(0, u64::saturating_add)
         };
-        let name = process.name();
-        match self {
-            Finding::Refusal => (process.state.refusals() > 0).then(|| {
-                let refused = several(process.state.refusals(), "refused request");
-                let by =
-                    (of(|device| device.refused_by_cap), of(|device| device.refused_by_driver));
-                format!("{name}: {refused}, {} by the cap and {} by the driver", by.0, by.1)
-            }),
-            Finding::CutOff => (!process.running && !process.ended_in_order())
-                .then(|| format!("{name} was killed, crashed or left by _exit")),
-            Finding::Live => {
-                let left = of(|device| device.live_allocations);
-                (process.ended_in_order() && left > 0).then(|| {
-                    let bytes = size(of(|device| device.live_bytes));
-                    format!("{name} ended with {} live, {bytes}", several(left, "allocation"))
-                })
-            }
+        Outcomes {
+            name: process.name(),
+            running: process.running,
+            in_order: process.ended_in_order(),
+            by_cap: of(|device| device.refused_by_cap),
+            by_driver: of(|device| device.refused_by_driver),
+            live: of(|device| device.live_allocations),
+            live_bytes: of(|device| device.live_bytes),
+        }
+    }
+
+    fn of_rank(rank: &Rank) -> Outcomes {
+        Outcomes {
+            name: rank.name(),
+            running: rank.running,
+            in_order: rank.ended_in_order,
+            by_cap: rank.sum(|device| device.refused_by_cap),
+            by_driver: rank.sum(|device| device.refused_by_driver),
+            live: rank.sum(|device| device.live_allocations),
+            live_bytes: rank.sum(|device| device.live_bytes),
         }
     }
 }
@@ -106,18 +141,25 @@ pub fn run(args: Args) -> Outcome {
         return page::run(&args.page, &args.processes);
     }
     let mut found = args.processes.open()?;
+    let ranks = match found.traces.len() {
+        0 | 1 => Vec::new(),
+        _ => read_ranks(&args, &found.traces)?,
+    };
+    // What an overview shows, each process has summed up at its end.
+    if !ranks.is_empty() && !args.json && !args.all && !args.by_phase && args.at.is_none() {
+        let mut out = head(&found);
+        out.push_str(&text::overview(&ranks, args.top));
+        let hints = text::overview_hints(&ranks, &args.processes.given());
+        print_text(&format!("{out}\n{hints}"))?;
+        return Ok(status(&args.fail_on, ranks.iter().map(Outcomes::of_rank).collect()));
+    }
     let moment = args.at.unwrap_or(Moment::End);
-    let bar = progress_bar();
-    let began = Instant::now();
-    let mut processes = read_all(&found.traces, moment, &|done, total| {
-        if began.elapsed() > NOTICEABLE {
-            bar.set_length(total);
-            bar.set_position(done);
-        }
-    });
-    bar.finish_and_clear();
+    let mut processes = with_progress(|progress| read_all(&found.traces, moment, progress));
     caveats::keep_known(&mut processes, &mut found.traces)?;
     caveats::tell_damage(&found.traces);
+    if ranks.is_empty() {
+        caveats::tell_unknown(&found.traces);
+    }
     args.device
         .check(processes.iter().flat_map(|process| process.state.devices.keys().copied()))?;
     for process in &mut processes {
@@ -137,10 +179,30 @@ pub fn run(args: Args) -> Outcome {
         false => Vec::new(),
     };
     match args.json {
-        true => print(&as_json(&processes, &marked, args.top)?)?,
-        false => print_text(&as_text(&args, &found, &processes, &marked, moment))?,
+        true => print(&as_json(&processes, &ranks, &marked, args.top)?)?,
+        false => print_text(&as_text(&args, &found, (&processes, &ranks), &marked, moment))?,
     }
-    let found = args.fail_on.iter().flat_map(|finding| {
+    Ok(status(&args.fail_on, processes.iter().map(Outcomes::of).collect()))
+}
+
+/// The processes of a run, small.
+fn read_ranks(args: &Args, traces: &[Trace]) -> Result<Vec<Rank>, Failure> {
+    let mut ranks = with_progress(|progress| ranks::read(traces, progress));
+    caveats::tell_damage(traces);
+    caveats::tell_unknown(traces);
+    for rank in ranks.iter().filter(|rank| !rank.live_is_known) {
+        caveats::tell_unsure(&rank.trace);
+    }
+    args.device.check(ranks.iter().flat_map(|rank| rank.devices.keys().copied()))?;
+    for rank in &mut ranks {
+        rank.devices.retain(|device, _| args.device.includes(*device));
+    }
+    Ok(ranks)
+}
+
+/// Exit status, with the reasons on stderr.
+fn status(wanted: &[Finding], processes: Vec<Outcomes>) -> u8 {
+    let found = wanted.iter().flat_map(|finding| {
         let reason = |process| Some(format!("{}: {}", finding.option(), finding.reason(process)?));
         processes.iter().filter_map(reason)
     });
@@ -149,7 +211,26 @@ pub fn run(args: Args) -> Outcome {
     if reasons.len() > REASONS {
         message(format_args!("FAILED: and {} reasons more", reasons.len() - REASONS));
     }
-    Ok(if reasons.is_empty() { DONE } else { FOUND })
+    if reasons.is_empty() { DONE } else { FOUND }
+}
+
+/// Reads while a bar shows how far it is.
+fn with_progress<R>(read: impl FnOnce(&(dyn Fn(u64, u64) + Sync)) -> R) -> R {
+    let bar = progress_bar();
+    let began = Instant::now();
+    let read = read(&|done, total| {
+        if began.elapsed() > NOTICEABLE {
+            bar.set_length(total);
+            bar.set_position(done);
+        }
+    });
+    bar.finish_and_clear();
+    read
+}
+
+/// What was chosen where nothing was named.
+fn head(found: &Selected) -> String {
+    found.chosen.as_ref().map_or(String::new(), |chosen| format!("{}\n\n", chosen.display()))
 }
 
 fn marked((process, trace): (&Process, &Trace)) -> Vec<Phase> {
@@ -157,8 +238,16 @@ fn marked((process, trace): (&Process, &Trace)) -> Vec<Phase> {
 }
 
 /// With the phases of each process where they are asked for.
-fn as_json(processes: &[Process], marked: &[Vec<Phase>], top: usize) -> Result<String, Failure> {
+fn as_json(
+    processes: &[Process],
+    ranks: &[Rank],
+    marked: &[Vec<Phase>],
+    top: usize,
+) -> Result<String, Failure> {
     let mut all = serde_json::to_value(json::process::report(processes, top))?;
+    if !ranks.is_empty() {
+        all["run"] = serde_json::to_value(json::ranks::facts(ranks, top))?;
+    }
     for (index, phases) in marked.iter().enumerate() {
         all["processes"][index]["phases"] = serde_json::to_value(json::phases::facts(phases))?;
     }
@@ -168,17 +257,14 @@ fn as_json(processes: &[Process], marked: &[Vec<Phase>], top: usize) -> Result<S
 fn as_text(
     args: &Args,
     found: &Selected,
-    processes: &[Process],
+    (processes, ranks): (&[Process], &[Rank]),
     marked: &[Vec<Phase>],
     moment: Moment,
 ) -> String {
-    let mut out = String::new();
-    if let Some(chosen) = &found.chosen {
-        out.push_str(&format!("{}\n\n", chosen.display()));
-    }
+    let mut out = head(found);
     let several = processes.len() > 1;
     if several {
-        out.push_str(&text::overview(processes));
+        out.push_str(&text::overview(ranks, args.top));
     }
     if !several || args.all {
         for process in processes {
@@ -194,7 +280,10 @@ fn as_text(
         }
         out.push_str(&text::phases::table(phases));
     }
-    let hints = text::hints(processes, several && !args.all, &args.processes.given());
+    let hints = match several && !args.all {
+        true => text::overview_hints(ranks, &args.processes.given()),
+        false => text::hints(processes, &args.processes.given()),
+    };
     if !hints.is_empty() {
         out.push('\n');
         out.push_str(&hints);

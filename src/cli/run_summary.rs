@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use vramtrace_format::DeviceId;
+use vramtrace_reader::analysis::ranks::{self, Card};
 use vramtrace_reader::analysis::{self, Moment, Process};
 use vramtrace_reader::replay::DeviceState;
 use vramtrace_reader::report::text::verdict::Finding;
@@ -43,8 +44,9 @@ pub fn print(ended: &RunResult) {
     match trace::load(&traces) {
         Ok(loaded) => {
             caveats::tell_versions(&loaded.traces);
+            let together = of_cards(&loaded.traces);
             let (all, mut whole, traces) = figures(loaded.traces);
-            lines(&all, ended.status).iter().for_each(message);
+            lines(&all, together, ended.status).iter().for_each(message);
             if let Some(cap) = ended.cap.as_ref().filter(|_| all.len() > 1) {
                 message(format_args!(
                     "  the cap of {cap} was for each process by itself, not for all together"
@@ -61,6 +63,13 @@ pub fn print(ended: &RunResult) {
         }
         Err(error) => message(error),
     }
+}
+
+/// What the processes of each card held together. `None`: there is one process; or a trace is so long
+/// that somebody would wait.
+fn of_cards(traces: &[Trace]) -> Option<Vec<Card>> {
+    let short = traces.len() > 1 && traces.iter().all(|trace| trace.len() <= LONG);
+    short.then(|| ranks::cards(&ranks::read(traces, &|_, _| {})))
 }
 
 /// One process at its end.
@@ -109,7 +118,7 @@ fn figures(traces: Vec<Trace>) -> (Vec<Figures>, Vec<Process>, Vec<Trace>) {
 }
 
 /// Peak, what is left, refusals, processes.
-fn lines(processes: &[Figures], status: Status) -> [String; 4] {
+fn lines(processes: &[Figures], together: Option<Vec<Card>>, status: Status) -> [String; 4] {
     let mut peaks: BTreeMap<DeviceId, u64> = BTreeMap::new();
     let mut live: BTreeMap<DeviceId, u64> = BTreeMap::new();
     let (mut allocations, mut by_cap, mut by_driver) = (0, 0, 0);
@@ -121,13 +130,13 @@ fn lines(processes: &[Figures], status: Status) -> [String; 4] {
         by_cap += state.refused_by_cap;
         by_driver += state.refused_by_driver;
     }
-    let several = processes.len() > 1;
+    let peak = match together.filter(|cards| !cards.is_empty()) {
+        Some(cards) => by_card(&cards),
+        None if processes.len() > 1 => by_device(&peaks) + " (the highest of one process)",
+        None => by_device(&peaks),
+    };
     [
-        format!(
-            "  peak       {}{}",
-            by_device(&peaks),
-            if several { " (the highest of one process)" } else { "" }
-        ),
+        format!("  peak       {peak}"),
         format!("  at the end {} in {}", by_device(&live), count(allocations, "allocation")),
         format!("  refused    {by_cap} by the cap, {by_driver} by the driver"),
         format!("  processes  {} took GPU memory: {}", processes.len(), ends(processes, status)),
@@ -155,17 +164,49 @@ fn ends(processes: &[Figures], status: Status) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
+/// The fullest cards, each with what its processes held at one moment.
+fn by_card(cards: &[Card]) -> String {
+    let one = |card: &Card| {
+        let together = if card.users.len() > 1 { ", all processes together" } else { "" };
+        format!("{}: {}{together}", card_name(card, cards), gib(card.peak_bytes))
+    };
+    let mut parts: Vec<String> = cards.iter().take(NAMED).map(one).collect();
+    if cards.len() > NAMED {
+        parts.push(format!("and {} more", cards.len() - NAMED));
+    }
+    parts.join("; ")
+}
+
+/// Its ordinal, where all processes give it the same one and no other card has it; else its UUID.
+fn card_name(card: &Card, cards: &[Card]) -> String {
+    let ordinals = |card: &Card| card.users.iter().map(|(_, id)| *id).collect::<Vec<_>>();
+    let mine = ordinals(card);
+    let others = || cards.iter().filter(|other| !std::ptr::eq(*other, card)).flat_map(ordinals);
+    match (&mine[..], &card.info) {
+        ([first, rest @ ..], _)
+            if rest.iter().all(|id| id == first) && others().all(|id| id != *first) =>
+        {
+            device_name(*first)
+        }
+        (_, Some(info)) => info.uuid_text(),
+        _ => device_name(DeviceId::UNKNOWN),
+    }
+}
+
+fn device_name(device: DeviceId) -> String {
+    match device {
+        DeviceId::UNKNOWN => "unknown device".into(),
+        DeviceId(ordinal) => format!("device {ordinal}"),
+    }
+}
+
 fn by_device(bytes: &BTreeMap<DeviceId, u64>) -> String {
     if bytes.is_empty() {
         return "nothing".into();
     }
-    let name = |device: DeviceId| match device {
-        DeviceId::UNKNOWN => "unknown device".into(),
-        DeviceId(ordinal) => format!("device {ordinal}"),
-    };
     let named = bytes.iter().take(NAMED);
     let mut parts: Vec<String> =
-        named.map(|(device, bytes)| format!("{}: {}", name(*device), gib(*bytes))).collect();
+        named.map(|(device, bytes)| format!("{}: {}", device_name(*device), gib(*bytes))).collect();
     if bytes.len() > NAMED {
         parts.push(format!("and {} more", bytes.len() - NAMED));
     }

@@ -6,9 +6,9 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
-use vramtrace_format::DeviceId;
+use vramtrace_format::{DeviceId, Header};
 use vramtrace_reader::import;
-use vramtrace_reader::trace::{LoadedTraces, Trace, load};
+use vramtrace_reader::trace::{LoadedTraces, Trace, load, process_name};
 
 use super::caveats;
 use crate::console::message;
@@ -106,7 +106,7 @@ impl ProcessArgs {
         let asked: Vec<String> = rank.into_iter().chain(pid).collect();
         let name = |trace: &Trace| match (trace.header().rank, self.rank.is_some()) {
             (Some(rank), true) => format!("rank {rank}"),
-            _ => format!("pid {}", trace.header().pid),
+            _ => process_name(&Header { rank: None, ..trace.header().clone() }, trace.path()),
         };
         Failure::new(format!(
             "{}: no such process in these traces; there are {}",
@@ -149,10 +149,9 @@ impl Selected {
     fn add(&mut self, loaded: LoadedTraces) {
         loaded.warnings.iter().for_each(message);
         let alone = loaded.traces.len() == 1;
-        let name = |trace: &Trace| match (alone, trace.header().rank) {
-            (true, _) => trace.path().display().to_string(),
-            (false, Some(rank)) => format!("rank {rank}"),
-            (false, None) => format!("pid {}", trace.header().pid),
+        let name = |trace: &Trace| match alone {
+            true => trace.path().display().to_string(),
+            false => process_name(trace.header(), trace.path()),
         };
         self.names.extend(loaded.traces.iter().map(name));
         self.traces.extend(loaded.traces);

@@ -9,7 +9,7 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use vramtrace_format::group::GROUP_WORDS;
-use vramtrace_format::live::LIVE_WORDS;
+use vramtrace_format::live::{BYTES_OF_VERSIONS, LIVE_WORDS};
 use vramtrace_format::member::Namespaces;
 use vramtrace_format::name::{PageName, Place};
 
@@ -135,7 +135,8 @@ impl PageDirectory {
 
     pub fn live_page(&self, listed: &Listed, write: bool) -> Result<PageFile, PageProblem> {
         let segment = listed.name.segment(Namespaces::of_this_process());
-        let page = segment.and_then(|id| self.attach::<LIVE_WORDS>(id, &listed.file, write));
+        let page = segment.and_then(|id| self.attach(id, &listed.file, write));
+        let page = page.filter(|page| page.live_words().is_ok());
         match (page, listed.name.place) {
             (Some(page), _) => Ok(page),
             (None, Place::File) => self.page(&listed.file, write, Memory::File),
@@ -143,10 +144,9 @@ impl PageDirectory {
         }
     }
 
-    fn attach<const WORDS: usize>(&self, id: i32, file: &str, write: bool) -> Option<PageFile> {
+    fn attach(&self, id: i32, file: &str, write: bool) -> Option<PageFile> {
         let segment = Segment::attach(id, self.owner, write)?;
-        let page = PageFile { path: self.path.join(file), memory: Memory::Segment(segment) };
-        page.words::<WORDS>().is_ok().then_some(page)
+        Some(PageFile { path: self.path.join(file), memory: Memory::Segment(segment) })
     }
 
     /// The page of a group. `None`: it has no living member.
@@ -166,7 +166,8 @@ impl PageDirectory {
             if ipc != Namespaces::of_this_process().ipc {
                 return Err(PageProblem::OtherNamespace(path));
             }
-            let page = self.attach::<GROUP_WORDS>(id as i32, &file, true);
+            let page = self.attach(id as i32, &file, true);
+            let page = page.filter(|page| page.words::<GROUP_WORDS>().is_ok());
             if let Some(page) = page.filter(|page| page.word(3) == Some(made)) {
                 return Ok(Some(page));
             }
@@ -212,6 +213,29 @@ impl PageFile {
         };
         let words: Vec<_> = words.into_iter().map(Into::into).collect();
         words.into_boxed_slice().try_into().map_err(|_| PageProblem::Unknown(self.path.clone()))
+    }
+
+    /// A live page of this version or of one before, which was shorter: zeros stand behind it.
+    pub fn live_words(
+        &self,
+    ) -> Result<Box<[std::sync::atomic::AtomicU64; LIVE_WORDS]>, PageProblem> {
+        let mut words = match &self.memory {
+            Memory::Segment(segment) => segment.copy(),
+            Memory::File(file) | Memory::Copy(file) => {
+                let length = file.metadata().map_or(0, |about| about.len() as usize);
+                // Behind the page, orders may stand.
+                let fits = BYTES_OF_VERSIONS.into_iter().rev().find(|bytes| *bytes <= length);
+                self.read(file, fits.ok_or_else(|| self.unknown())? / 8)?
+            }
+        };
+        let version = words.get(1).map_or(0, |word| u64::from_le(*word) as u32 as usize);
+        match version.checked_sub(1).and_then(|at| BYTES_OF_VERSIONS.get(at)) {
+            Some(bytes) if words.len() * 8 >= *bytes => words.truncate(bytes / 8),
+            _ => return Err(self.unknown()),
+        }
+        words.resize(LIVE_WORDS, 0);
+        let words: Vec<_> = words.into_iter().map(Into::into).collect();
+        words.into_boxed_slice().try_into().map_err(|_| self.unknown())
     }
 
     fn read(&self, file: &File, words: usize) -> Result<Vec<u64>, PageProblem> {

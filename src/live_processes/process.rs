@@ -5,9 +5,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use vramtrace_format::live::{LIVE_WORDS, LiveState, order};
+use vramtrace_format::live::{LiveState, order};
 use vramtrace_format::member::Member;
-use vramtrace_format::{LiveDevice, LivePage, proc, secrets};
+use vramtrace_format::{LiveDevice, LivePage, LiveSite, proc, secrets};
 
 use super::directory::{Listed, PageFile};
 use super::{PageDirectory, PageProblem};
@@ -24,6 +24,8 @@ pub struct LiveProcess {
     pub updated_ns: u64,
     pub group: Option<String>,
     pub devices: Vec<LiveDevice>,
+    /// Who holds most, when it was last added up.
+    pub sites: Vec<LiveSite>,
 }
 
 /// All of this user, and what was wrong with pages that are not shown.
@@ -77,11 +79,11 @@ pub fn user() -> u32 {
 
 impl LiveProcess {
     fn read(page: &PageFile, pid: u32) -> Result<LiveProcess, PageProblem> {
-        let mut words = page.words::<LIVE_WORDS>()?;
+        let mut words = page.live_words()?;
         let mut live = LivePage::open(&words).ok_or_else(|| page.unknown())?;
         for _ in 0..20 {
             let updates = live.updates();
-            words = page.words::<LIVE_WORDS>()?;
+            words = page.live_words()?;
             live = LivePage::open(&words).ok_or_else(|| page.unknown())?;
             if updates.is_multiple_of(2) && updates == live.updates() {
                 break;
@@ -97,6 +99,7 @@ impl LiveProcess {
             updated_ns,
             group: live.group(),
             devices,
+            sites: live.sites().1,
         })
     }
 }
@@ -190,6 +193,11 @@ impl ControlTarget {
         if self.page.is_copy() {
             return self.order_by_file(ordinal, cap, number);
         }
+        let words = self.page.live_words()?;
+        let live = LivePage::open(&words).ok_or_else(|| self.page.unknown())?;
+        if !live.takes_orders() {
+            return Err(self.page.unknown());
+        }
         let Some(words) = order(ordinal, cap, number) else { return Ok(false) };
         words.into_iter().try_for_each(|(at, word)| self.page.store(at, word)).map(|()| true)
     }
@@ -201,7 +209,7 @@ impl ControlTarget {
         cap: Option<u64>,
         number: u64,
     ) -> Result<bool, PageProblem> {
-        let words = self.page.words::<LIVE_WORDS>()?;
+        let words = self.page.live_words()?;
         let live = LivePage::open(&words).ok_or_else(|| self.page.unknown())?;
         let Some((at, words)) = live.filed_order(ordinal, cap, number) else { return Ok(false) };
         let places = (at..).step_by(8);
@@ -220,7 +228,7 @@ impl ControlTarget {
         }
         let started = Instant::now();
         loop {
-            let words = self.page.words::<LIVE_WORDS>()?;
+            let words = self.page.live_words()?;
             let live = LivePage::open(&words).ok_or_else(|| self.page.unknown())?;
             if live.ordered(ordinal).is_none() {
                 return Ok(true);

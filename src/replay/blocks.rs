@@ -33,7 +33,7 @@ impl Replay {
             device.move_peak(at.offset);
         }
         let sums = &mut device.cache;
-        sums.add_block(live.size, !placed.known);
+        sums.add_block(live.weigh(live.size), live.weigh(1), !placed.known);
         sums.paused = sums.paused.saturating_add(placed.paused);
         sums.reserve(grown.into());
         sums.pause_reserved(placed.grown_paused.into());
@@ -63,8 +63,8 @@ impl Replay {
         };
         let outside = state.cache.displace(key.number).unwrap_or(0);
         let sums = &mut self.device(live.device).cache;
-        sums.remove_block(live.size, outside, paused);
-        sums.frees = sums.frees.saturating_add(1);
+        sums.remove_block(&live, outside, paused);
+        sums.frees = sums.frees.saturating_add(live.weigh(1));
         observer.on_block_free(at, key.number, &live, how);
         self.tell_changed(at, live.device, observer);
     }

@@ -31,7 +31,10 @@ impl Replay {
         let Certainty::Resuming { checkpoint } = self.state.certainty else { return };
         match at.event {
             Event::CheckpointAlloc { id, time_ns, alloc } if id == checkpoint => {
-                self.checkpoint_alloc(definitions, at, time_ns, &alloc, observer);
+                self.checkpoint_alloc(definitions, at, time_ns, (&alloc, 0), observer);
+            }
+            Event::CheckpointSampled { id, time_ns, rate, alloc } if id == checkpoint => {
+                self.checkpoint_alloc(definitions, at, time_ns, (&alloc, rate), observer);
             }
             Event::CheckpointMap { id, address, size, offset, object, owner, stack }
                 if id == checkpoint && self.state.space.at(address).is_none() =>
@@ -125,11 +128,11 @@ impl Replay {
         definitions: &Definitions,
         at: &Stamped,
         time_ns: u64,
-        alloc: &Alloc,
+        (alloc, rate): (&Alloc, u64),
         observer: &mut impl Observer,
     ) {
         let key = Key { space: alloc.space, number: alloc.key };
-        let live = self.live_of(definitions, at, time_ns, alloc);
+        let live = self.live_of(definitions, at, time_ns, alloc, rate);
         match self.state.live.get(key) {
             // Its call was recorded after the checkpoint began, though the checkpoint's totals
             // count it already: count it once.
@@ -144,19 +147,20 @@ impl Replay {
     }
 
     fn uncount_call(&mut self, live: &Live) {
+        let number = live.weigh(1);
         match self.host(live.kind) {
-            Some(host) => host.allocations = host.allocations.saturating_sub(1),
+            Some(host) => host.allocations = host.allocations.saturating_sub(number),
             None if live.kind == Kind::Block => {
                 let cache = &mut self.device(live.device).cache;
-                cache.allocations = cache.allocations.saturating_sub(1);
+                cache.allocations = cache.allocations.saturating_sub(number);
             }
             None => {
                 let device = self.device(live.device);
                 if live.kind != Kind::Imported {
-                    device.allocations = device.allocations.saturating_sub(1);
+                    device.allocations = device.allocations.saturating_sub(number);
                 }
                 let sums = &mut device.kinds[live.kind as usize];
-                sums.allocations = sums.allocations.saturating_sub(1);
+                sums.allocations = sums.allocations.saturating_sub(number);
             }
         }
     }

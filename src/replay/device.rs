@@ -155,16 +155,19 @@ impl DeviceState {
     /// Takes an allocation into the sums of what is live (not into the counts of calls).
     pub(super) fn add_live(&mut self, key: Key, live: &Live) {
         let counted = live.kind != Kind::Imported;
-        self.live_allocations += u64::from(counted);
+        let (number, size) = (live.weigh(1), live.weigh(live.size));
         if counted {
-            self.requested_bytes = self.requested_bytes.saturating_add(live.size);
+            self.live_allocations = self.live_allocations.saturating_add(number);
+            self.requested_bytes = self.requested_bytes.saturating_add(size);
             self.requested_peak_bytes = self.requested_peak_bytes.max(self.requested_bytes);
         }
         let sums = &mut self.kinds[live.kind as usize];
-        sums.live_allocations += 1;
-        sums.requested_bytes = sums.requested_bytes.saturating_add(live.size);
+        sums.live_allocations = sums.live_allocations.saturating_add(number);
+        sums.requested_bytes = sums.requested_bytes.saturating_add(size);
         match physical(live.kind, live.size) {
-            Physical::Own(bytes) => self.grow(live.kind, bytes),
+            Physical::Own(bytes) => self.grow(live.kind, live.weigh(bytes)),
+            // Those that it stands for lie on pages that are not known.
+            Physical::Shared(_) if live.is_sample() => self.grow(live.kind, live.share()),
             Physical::Shared(_) => {
                 let (first, last) = pages(key.number, live.size);
                 let mut opened = 0;
@@ -178,22 +181,24 @@ impl DeviceState {
             Physical::Reserved => {}
             Physical::None => {
                 let sums = &mut self.kinds[live.kind as usize];
-                sums.live_bytes = sums.live_bytes.saturating_add(live.size);
+                sums.live_bytes = sums.live_bytes.saturating_add(size);
                 sums.peak_bytes = sums.peak_bytes.max(sums.live_bytes);
             }
         }
     }
 
     pub(super) fn remove_live(&mut self, key: Key, live: &Live) {
+        let (number, size) = (live.weigh(1), live.weigh(live.size));
         if live.kind != Kind::Imported {
-            self.live_allocations = self.live_allocations.saturating_sub(1);
-            self.requested_bytes = self.requested_bytes.saturating_sub(live.size);
+            self.live_allocations = self.live_allocations.saturating_sub(number);
+            self.requested_bytes = self.requested_bytes.saturating_sub(size);
         }
         let sums = &mut self.kinds[live.kind as usize];
-        sums.live_allocations = sums.live_allocations.saturating_sub(1);
-        sums.requested_bytes = sums.requested_bytes.saturating_sub(live.size);
+        sums.live_allocations = sums.live_allocations.saturating_sub(number);
+        sums.requested_bytes = sums.requested_bytes.saturating_sub(size);
         match physical(live.kind, live.size) {
-            Physical::Own(bytes) => self.shrink(live.kind, bytes),
+            Physical::Own(bytes) => self.shrink(live.kind, live.weigh(bytes)),
+            Physical::Shared(_) if live.is_sample() => self.shrink(live.kind, live.share()),
             Physical::Shared(_) => {
                 let (first, last) = pages(key.number, live.size);
                 for number in first..=last {
@@ -212,7 +217,7 @@ impl DeviceState {
             Physical::Reserved => {}
             Physical::None => {
                 let sums = &mut self.kinds[live.kind as usize];
-                sums.live_bytes = sums.live_bytes.saturating_sub(live.size);
+                sums.live_bytes = sums.live_bytes.saturating_sub(size);
             }
         }
     }

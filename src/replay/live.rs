@@ -31,18 +31,39 @@ pub struct Live {
     pub device: DeviceId,
     /// How often it was opened: more than 1 only for imports.
     pub references: u32,
+    /// How many allocations it stands for: 1, or more where the recorder took samples.
+    pub weight: f64,
 }
 
 impl Live {
     /// Its own share of physical memory: what "who holds it" tables show.
     pub fn share(&self) -> u64 {
-        physical::share(self.kind, self.size)
+        self.weigh(physical::share(self.kind, self.size))
+    }
+
+    /// A figure of it, for all allocations that it stands for.
+    pub fn weigh(&self, figure: u64) -> u64 {
+        match self.is_sample() {
+            true => (figure as f64 * self.weight).round() as u64,
+            false => figure,
+        }
+    }
+
+    pub fn is_sample(&self) -> bool {
+        self.weight != 1.0
     }
 
     /// Same allocation, seen twice (as itself and in a checkpoint)? File times have 64 ns steps.
     pub fn same_birth(&self, time_ns: u64) -> bool {
         self.time_ns >> 6 == time_ns >> 6
     }
+}
+
+/// How many allocations a recorded one of this size stands for, where one was recorded for each
+/// `rate` bytes on average. 1 for a rate of 0: every one was recorded.
+pub fn sample_weight(size: u64, rate: u64) -> f64 {
+    let part = -(-(size as f64) / rate as f64).exp_m1();
+    if rate == 0 || part <= 0.0 { 1.0 } else { 1.0 / part }
 }
 
 /// Spaces whose entries are memory by themselves.
@@ -122,5 +143,23 @@ impl LiveSet {
             })
             .map(|(key, _)| key)
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_stand_for_as_many_as_their_chance_says() {
+        assert_eq!(sample_weight(512, 0), 1.0);
+        assert_eq!(sample_weight(0, 512), 1.0, "of nothing there is no chance");
+        let rate = 512 << 10;
+        // A size equal to the rate is recorded with 1 - 1/e.
+        assert!((sample_weight(rate, rate) - 1.0 / (1.0 - (-1.0f64).exp())).abs() < 1e-12);
+        // Small ones count for the rate in bytes, large ones for themselves.
+        let bytes = |size: u64| sample_weight(size, rate) * size as f64;
+        assert!((bytes(16) / rate as f64 - 1.0).abs() < 1e-4);
+        assert!((bytes(64 << 20) / (64u64 << 20) as f64 - 1.0).abs() < 1e-12);
     }
 }

@@ -61,6 +61,7 @@ use vramtrace_format::{
 
 use crate::trace::{Definitions, Site};
 use freed::RecentlyFreed;
+use live::sample_weight;
 use mapping::FreedReservations;
 use state::HostSums;
 
@@ -153,7 +154,10 @@ impl Replay {
                 let segment = self.state.cache.segment_of(address);
                 observer.on_share(at, address, stack, segment);
             }
-            Event::Alloc(alloc) => self.alloc(definitions, at, &alloc, observer),
+            Event::Alloc(alloc) => self.alloc(definitions, at, &alloc, 0, observer),
+            Event::SampledAlloc { rate, alloc } => {
+                self.alloc(definitions, at, &alloc, rate, observer);
+            }
             Event::Free { key, space, .. } => {
                 let key = Key { space, number: key };
                 match self.end(at, key, FreeCause::Freed, observer) {
@@ -222,6 +226,7 @@ impl Replay {
             | Event::CheckpointTotals { .. }
             | Event::CheckpointCounters { .. }
             | Event::CheckpointTook { .. }
+            | Event::CheckpointSampled { .. }
             | Event::CheckpointEnd { .. } => self.checkpoint(definitions, at, observer),
             Event::CapPolicy { device, only_warns, soft } => {
                 let device = self.device(device);
@@ -251,6 +256,16 @@ impl Replay {
                 let cost = RecorderCost { calls, ns, one_of, bytes, stacks };
                 self.state.recorder_cost = Some(cost);
             }
+            // They repeat what the events before them say; see `Trace::summary`.
+            Event::SummaryBegin { .. }
+            | Event::SummaryDevice(_)
+            | Event::SummaryKind { .. }
+            | Event::SummaryHolder(_)
+            | Event::SummaryEnd { .. } => {}
+            Event::ErrorAfterRefusal { api, result } => {
+                observer.on_error_after_refusal(at, api, result);
+            }
+            Event::ExitStatus { status } => observer.on_exit_status(at, status),
             Event::Anchor => {}
         }
     }
@@ -284,10 +299,11 @@ impl Replay {
         definitions: &Definitions,
         at: &Stamped,
         alloc: &Alloc,
+        rate: u64,
         observer: &mut impl Observer,
     ) {
         let key = Key { space: alloc.space, number: alloc.key };
-        let live = self.live_of(definitions, at, at.time_ns, alloc);
+        let live = self.live_of(definitions, at, at.time_ns, alloc, rate);
         // One probe of the map: an earlier one at the same key is rare and is put back.
         if let Some(earlier) = self.state.live.insert(key, live) {
             if earlier.same_birth(at.time_ns) && self.state.certainty != Certainty::Whole {
@@ -313,14 +329,15 @@ impl Replay {
 
     /// One allocating call, in the totals.
     fn count_call(&mut self, live: &Live) {
+        let number = live.weigh(1);
         match live.kind {
-            Kind::HostPinned => add(&mut self.state.host_pinned.allocations, 1),
-            Kind::HostRegistered => add(&mut self.state.host_registered.allocations, 1),
-            Kind::Block => add(&mut self.device(live.device).cache.allocations, 1),
+            Kind::HostPinned => add(&mut self.state.host_pinned.allocations, number),
+            Kind::HostRegistered => add(&mut self.state.host_registered.allocations, number),
+            Kind::Block => add(&mut self.device(live.device).cache.allocations, number),
             kind => {
                 let device = self.device(live.device);
-                add(&mut device.allocations, u64::from(kind != Kind::Imported));
-                add(&mut device.kinds[kind as usize].allocations, 1);
+                add(&mut device.allocations, if kind == Kind::Imported { 0 } else { number });
+                add(&mut device.kinds[kind as usize].allocations, number);
             }
         }
     }
@@ -331,6 +348,7 @@ impl Replay {
         at: &Stamped,
         time_ns: u64,
         alloc: &Alloc,
+        rate: u64,
     ) -> Live {
         let site = definitions.site(alloc.site);
         self.state.inconsistencies.unknown_sites += u64::from(site.is_none());
@@ -356,6 +374,7 @@ impl Replay {
             },
             device: site.map_or(DeviceId::UNKNOWN, |site| site.device),
             references: 1,
+            weight: sample_weight(alloc.size, rate),
         }
     }
 
@@ -382,7 +401,7 @@ impl Replay {
         observer: &mut impl Observer,
     ) {
         if let Some(host) = self.host(live.kind) {
-            host.add(live.size);
+            host.add(live.weigh(live.size));
             observer.on_alloc(at, key, &live, how);
             return;
         }
@@ -412,7 +431,7 @@ impl Replay {
             return Some(live);
         }
         if let Some(host) = self.host(live.kind) {
-            host.remove(live.size);
+            host.remove(live.weigh(live.size));
             observer.on_free(at, key, &live, how);
             return Some(live);
         }
@@ -433,7 +452,7 @@ impl Replay {
         }
         let device = self.device(live.device);
         device.remove_live(key, &live);
-        add(&mut device.frees, u64::from(live.kind != Kind::Imported));
+        add(&mut device.frees, if live.kind == Kind::Imported { 0 } else { live.weigh(1) });
         observer.on_free(at, key, &live, how);
         self.tell_changed(at, live.device, observer);
         Some(live)
@@ -465,7 +484,7 @@ impl Replay {
             Some(live) if self.state.live.get(key).is_none() => {
                 if !live.kind.is_host() && live.kind != Kind::Imported {
                     let device = self.device(live.device);
-                    device.frees = device.frees.saturating_sub(1);
+                    device.frees = device.frees.saturating_sub(live.weigh(1));
                 }
                 self.begin(at, key, live, AllocCause::FreeFailed, observer);
             }

@@ -76,6 +76,10 @@ pub trait Observer {
     /// The program marked a phase; `name` is a text of the definitions.
     fn on_mark(&mut self, _at: &Stamped, _name: u32, _mark: Mark) {}
     fn on_refusal(&mut self, _at: &Stamped, _refused: &Refused, _site: Option<&Site>) {}
+    /// The first call that failed after a refusal, not by want of memory.
+    fn on_error_after_refusal(&mut self, _at: &Stamped, _api: u16, _result: i32) {}
+    /// The process ended with this, after a refusal.
+    fn on_exit_status(&mut self, _at: &Stamped, _status: i32) {}
     /// Some sum of the device changed by this event. Comes after `on_alloc` and `on_free`.
     fn on_device_change(&mut self, _at: &Stamped, _device: DeviceId, _state: &DeviceState) {}
     /// Events are missing here: what is live is not known until the next checkpoint, which tells

@@ -4,6 +4,7 @@
 pub mod html;
 pub mod json;
 mod leak_evidence;
+pub mod names;
 pub mod oom;
 mod segments;
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! What the list of a run's out-of-memories names.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use vramtrace_format::{DeviceId, Header};
 
@@ -16,6 +17,7 @@ pub struct ListedOom<'r> {
     pub number: usize,
     pub oom: &'r Oom,
     pub header: &'r Header,
+    pub trace: &'r Path,
     pub definitions: &'r Definitions,
     pub symbols: &'r Symbols,
 }

@@ -8,7 +8,8 @@ use vramtrace_format::{DeviceId, Event, Kind, PoolId, RefusedBy, Space, StopReas
 
 use super::json::process as json;
 use super::text::layout::WIDTH;
-use super::text::{ReportOptions, details, hints, overview};
+use super::text::{ReportOptions, details, overview, overview_hints};
+use crate::analysis::ranks::Rank;
 use crate::analysis::{Moment, Process};
 use crate::testing::{MS, SECOND, TraceBuilder, cached};
 use crate::trace::Trace;
@@ -23,6 +24,13 @@ fn process_at(builder: &TraceBuilder, moment: Moment) -> Process {
     let trace = Trace::open(file.path()).unwrap();
     let process = Process::read(&trace, moment);
     Process { trace: Path::new("run/vramtrace.node7.4711.vtrace").into(), ..process }
+}
+
+fn rank_of(builder: &TraceBuilder) -> Rank {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    builder.write(file.path());
+    let rank = Rank::read(&Trace::open(file.path()).unwrap());
+    Rank { trace: Path::new("run/vramtrace.node7.4711.vtrace").into(), ..rank }
 }
 
 fn plain(text: &str) -> String {
@@ -121,7 +129,7 @@ fn everything_that_limits_the_figures_is_said() {
     expect("limits", &shown(&process));
 }
 
-fn ranks() -> Vec<Process> {
+fn ranks() -> Vec<Rank> {
     (0..4)
         .map(|rank| {
             let mut t = TraceBuilder::new().rank(rank, 4);
@@ -134,7 +142,7 @@ fn ranks() -> Vec<Process> {
                 t.free(3 * SECOND, Space::Device, 16 * PAGE);
                 t.event(3 * SECOND, Event::Ended);
             }
-            process(&t)
+            rank_of(&t)
         })
         .collect()
 }
@@ -142,7 +150,8 @@ fn ranks() -> Vec<Process> {
 #[test]
 fn a_run_of_several_ranks_shows_the_odd_one_out() {
     let processes = ranks();
-    let text = plain(&overview(&processes)) + "\n" + &plain(&hints(&processes, true, " run/"));
+    let text =
+        plain(&overview(&processes, 5)) + "\n" + &plain(&overview_hints(&processes, " run/"));
     expect("ranks", &text);
 }
 
@@ -155,8 +164,8 @@ fn processes_on_several_devices_and_hosts_or_on_none() {
     none.header.pid = 1;
     none.header.host = "node8".into();
     none.event(SECOND, Event::Ended);
-    let processes = [process(&two), process(&none)];
-    expect("devices", &plain(&overview(&processes)));
+    let processes = [rank_of(&two), rank_of(&none)];
+    expect("devices", &plain(&overview(&processes, 5)));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use vramtrace_format::{Cause, DeviceId, PoolId, StopReason};
 
 use crate::replay::{Live, Stop};
-use crate::trace::Definitions;
+use crate::trace::{Definitions, DeviceInfo};
 
 pub fn stop_reason(reason: StopReason) -> &'static str {
     match reason {
@@ -47,7 +47,12 @@ pub fn gpu_name(device: DeviceId) -> String {
 
 /// The name that the driver gives it.
 pub fn device_name(id: DeviceId, definitions: &Definitions) -> String {
-    match definitions.device(id) {
+    described(definitions.device(id), id)
+}
+
+/// The same of a device that the definitions describe, or do not.
+pub fn described(info: Option<&DeviceInfo>, id: DeviceId) -> String {
+    match info {
         Some(device) => device.name.clone(),
         None if id == DeviceId::UNKNOWN => "unknown device".to_string(),
         None => "device without a description".to_string(),

@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use memmap2::{Advice, Mmap};
+use memmap2::{Advice, Mmap, UncheckedAdvice};
 use vramtrace_format::{
     Damage, DamageKind, Error, Events, Header, Stamped, TraceReader, proc, secrets,
 };
@@ -21,6 +21,8 @@ use super::tail::Tail;
 pub struct Trace {
     path: PathBuf,
     map: Option<Mmap>,
+    /// The map is of the file alone: its pages can be read again.
+    of_file: bool,
     /// Where it holds data: the rest was erased.
     data: Vec<Range<u64>>,
     header: Header,
@@ -100,6 +102,7 @@ impl Trace {
             let offset = file.metadata()?.len();
             damage.ranges.push(Damage { offset, bytes: 0, kind: DamageKind::TailMissing });
         }
+        let of_file = tail.is_none();
         let map = match tail {
             Some(tail) => {
                 data = data_ranges(&file)?;
@@ -108,7 +111,19 @@ impl Trace {
             None => map,
         };
         let damage = Mutex::new(damage);
-        Ok(Trace { path: path.to_path_buf(), map, data, header, running, damage })
+        let path = path.to_path_buf();
+        let trace = Trace { path, map, of_file, data, header, running, damage };
+        trace.release();
+        Ok(trace)
+    }
+
+    /// Lets go of the memory that its pages take in this process. They are read again where needed:
+    /// who opens a thousand traces has no thousand of them in memory.
+    pub fn release(&self) {
+        if let (Some(map), true) = (&self.map, self.of_file) {
+            // SAFETY: a shared map of a file, only read. Its pages come back from the file.
+            let _ = unsafe { map.unchecked_advise(UncheckedAdvice::DontNeed) };
+        }
     }
 
     pub fn path(&self) -> &Path {

@@ -6,7 +6,9 @@ mod definitions;
 mod file;
 mod find;
 mod holes;
+mod name;
 mod stacks;
+mod summary;
 mod tail;
 mod write;
 
@@ -16,6 +18,8 @@ pub use definitions::{
 };
 pub use file::{DamageFound, Trace};
 pub use find::{EXTENSION, LoadedTraces, TraceError, is_trace, load};
+pub use name::process_name;
 pub use stacks::{Address, Code, Module, Stack, Stacks};
+pub use summary::{DeviceSummary, EndSummary};
 pub use tail::merge;
 pub use write::{TraceWriter, WriterMemory};

@@ -36,7 +36,7 @@ const FORMAT: Layout = Layout {
             "uuid",
         ],
         &["address_space", "capspec", "physical", "record"],
-        &["header", "oom", "pages", "escape", "policy"],
+        &["header", "oom", "pages", "escape", "policy", "summary"],
         &["layers", "window"],
         &["read", "write"],
     ],

@@ -15,8 +15,13 @@
 //!   16..528  the trace's path (4,096 bytes)
 //!  528..536  the name of the process's group (64 bytes)
 //!  576..640  orders for device 0 to 15: number (0 = none), cap, number of the one obeyed last
+//!        10  call sites in use                      11  when they were stored, ns since start
 //! 768..1280  16 devices of 32 words each
+//! 1280..1792 64 call sites of 8 words each ([`super::live_sites`])
 //! ```
+//!
+//! Version 2 ends behind the devices (12,288 bytes) and has no words 10 and 11. Version 1 is a file of
+//! 8,192 bytes, its devices have 16 words, and it takes no orders. Both are read.
 //!
 //! In the file of a page, behind the copy, come orders of who cannot attach the page itself: for
 //! device 0 to 15 number, cap, check, 0. The process looks there when it copies the page.
@@ -26,9 +31,11 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use crate::uuid;
 
 /// Length of the page, and of its copy in a file.
-pub const LIVE_BYTES: usize = 12288;
+pub const LIVE_BYTES: usize = 16384;
 pub const LIVE_WORDS: usize = LIVE_BYTES / 8;
-pub const LIVE_VERSION: u32 = 2;
+pub const LIVE_VERSION: u32 = 3;
+/// Length of the pages that are read, from version 1 on.
+pub const BYTES_OF_VERSIONS: [usize; 3] = [8192, 12288, LIVE_BYTES];
 /// Devices beyond this many have no place; their figures are in the trace alone.
 pub const LIVE_DEVICES: usize = 16;
 const MAGIC: u64 = u64::from_le_bytes(*b"vtlive\0\0");
@@ -44,7 +51,10 @@ pub const FILED_WORDS: usize = ORDER_WORDS * LIVE_DEVICES;
 const DEVICES_AT: usize = 768;
 const DEVICE_WORDS: usize = 32;
 /// Words of a device that [`LiveDevice`] fills.
-const FIGURES: usize = 17;
+const FIGURES: usize = 20;
+/// The same of versions 1 and 2, and the words of a device of version 1.
+const FIGURES_BEFORE: [usize; 2] = [12, 17];
+const DEVICE_WORDS_1: usize = 16;
 /// Stands for "no cap".
 const NO_CAP: u64 = u64::MAX;
 
@@ -83,6 +93,11 @@ pub struct LiveDevice {
     pub uuid: [u8; 16],
     /// The cap only warns.
     pub only_warns: bool,
+    /// In the segments of a framework's cache, and in no block, by the framework's last report.
+    pub free_cache: u64,
+    /// Of the live bytes, what is on the card, and what is paused (unmapped, its address kept).
+    pub resident: u64,
+    pub paused: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,18 +131,23 @@ impl<'m> LivePage<'m> {
         page
     }
 
-    /// A page written by a process. `None`: it is none, or of another version.
+    /// A page written by a process of this version or of one before; what these lack is zeros.
+    /// `None`: it is none, or of a newer version.
     pub fn open(words: &'m [AtomicU64; LIVE_WORDS]) -> Option<LivePage<'m>> {
         let page = LivePage { words };
         let magic = u64::from_le(words[0].load(Ordering::Acquire));
-        (magic == MAGIC && page.get(1) as u32 == LIVE_VERSION).then_some(page)
+        (magic == MAGIC && (1..=LIVE_VERSION).contains(&page.version())).then_some(page)
     }
 
-    fn get(&self, at: usize) -> u64 {
+    pub fn version(&self) -> u32 {
+        self.get(1) as u32
+    }
+
+    pub(super) fn get(&self, at: usize) -> u64 {
         u64::from_le(self.words[at].load(Ordering::Relaxed))
     }
 
-    fn set(&self, at: usize, value: u64) {
+    pub(super) fn set(&self, at: usize, value: u64) {
         self.words[at].store(value.to_le(), Ordering::Relaxed);
     }
 
@@ -156,6 +176,20 @@ impl<'m> LivePage<'m> {
     /// Stores the figures. By one thread at a time: a call while another is under way does
     /// nothing and says false.
     pub fn update(&self, now_ns: u64, devices: &[LiveDevice]) -> bool {
+        self.store(|page| {
+            let devices = &devices[..devices.len().min(LIVE_DEVICES)];
+            for (index, device) in devices.iter().enumerate() {
+                for (at, word) in device.words().into_iter().enumerate() {
+                    page.set(DEVICES_AT + DEVICE_WORDS * index + at, word);
+                }
+            }
+            page.set(1, u64::from(LIVE_VERSION) | (devices.len() as u64) << 32);
+            page.set(8, now_ns);
+        })
+    }
+
+    /// What is stored together. False: another thread does so just now.
+    pub(super) fn store(&self, store: impl FnOnce(&Self)) -> bool {
         let count = self.get(6);
         if count & 1 != 0
             || self.words[6]
@@ -170,14 +204,7 @@ impl<'m> LivePage<'m> {
             return false;
         }
         fence(Ordering::Release);
-        let devices = &devices[..devices.len().min(LIVE_DEVICES)];
-        for (index, device) in devices.iter().enumerate() {
-            for (at, word) in device.words().into_iter().enumerate() {
-                self.set(DEVICES_AT + DEVICE_WORDS * index + at, word);
-            }
-        }
-        self.set(1, u64::from(LIVE_VERSION) | (devices.len() as u64) << 32);
-        self.set(8, now_ns);
+        store(self);
         self.words[6].store((count + 2).to_le(), Ordering::Release);
         true
     }
@@ -199,10 +226,15 @@ impl<'m> LivePage<'m> {
     /// When the figures were stored (ns since start), and the figures, all of one update where a
     /// few tries find a quiet moment.
     pub fn devices(&self) -> (u64, Vec<LiveDevice>) {
-        let mut found = self.copy_devices();
+        self.quiet(|page| page.copy_devices())
+    }
+
+    /// What belongs together, where a few tries find a quiet moment.
+    pub(super) fn quiet<T>(&self, copy: impl Fn(&Self) -> T) -> T {
+        let mut found = copy(self);
         for _ in 0..100 {
             let before = u64::from_le(self.words[6].load(Ordering::Acquire));
-            found = self.copy_devices();
+            found = copy(self);
             fence(Ordering::Acquire);
             if before & 1 == 0 && before == self.get(6) {
                 break;
@@ -214,12 +246,22 @@ impl<'m> LivePage<'m> {
 
     fn copy_devices(&self) -> (u64, Vec<LiveDevice>) {
         let count = ((self.get(1) >> 32) as usize).min(LIVE_DEVICES);
+        let (length, known) = match self.version() {
+            1 => (DEVICE_WORDS_1, FIGURES_BEFORE[0]),
+            2 => (DEVICE_WORDS, FIGURES_BEFORE[1]),
+            _ => (DEVICE_WORDS, FIGURES),
+        };
         let device = |index| {
             let mut words = [0; FIGURES];
-            for (at, word) in words.iter_mut().enumerate() {
-                *word = self.get(DEVICES_AT + DEVICE_WORDS * index + at);
+            for (at, word) in words.iter_mut().enumerate().take(known) {
+                *word = self.get(DEVICES_AT + length * index + at);
             }
-            LiveDevice::from_words(&words)
+            let device = LiveDevice::from_words(&words);
+            // Before version 3 all that was live was on the card.
+            match self.version() {
+                1 | 2 => LiveDevice { resident: device.live, ..device },
+                _ => device,
+            }
         };
         (self.get(8), (0..count).map(device).collect())
     }
@@ -228,6 +270,11 @@ impl<'m> LivePage<'m> {
     /// even and the same before and after.
     pub fn updates(&self) -> u64 {
         self.get(6)
+    }
+
+    /// Those of version 1 do not.
+    pub fn takes_orders(&self) -> bool {
+        self.version() > 1
     }
 
     /// The number of the last order: another one than before, and there is one to obey.
@@ -270,9 +317,10 @@ impl<'m> LivePage<'m> {
         number: u64,
     ) -> Option<(u64, [u64; 3])> {
         let cap = cap.unwrap_or(NO_CAP);
-        let at = LIVE_BYTES + 8 * ORDER_WORDS * usize::from(ordinal);
+        let bytes = BYTES_OF_VERSIONS.get((self.version() as usize).checked_sub(1)?)?;
+        let at = bytes + 8 * ORDER_WORDS * usize::from(ordinal);
         let words = [number, cap, self.check(ordinal, number, cap)];
-        (usize::from(ordinal) < LIVE_DEVICES).then_some((at as u64, words))
+        (self.takes_orders() && usize::from(ordinal) < LIVE_DEVICES).then_some((at as u64, words))
     }
 
     /// What tells an order from whatever else may have been written there.
@@ -303,7 +351,7 @@ impl<'m> LivePage<'m> {
     pub fn group(&self) -> Option<String> {
         let bytes = (0..GROUP_WORDS).flat_map(|at| self.get(GROUP_AT + at).to_le_bytes());
         let bytes: Vec<u8> = bytes.take_while(|byte| *byte != 0).collect();
-        String::from_utf8(bytes).ok().filter(|name| !name.is_empty())
+        String::from_utf8(bytes).ok().filter(|name| !name.is_empty() && self.takes_orders())
     }
 }
 
@@ -328,6 +376,9 @@ impl LiveDevice {
             low,
             high,
             u64::from(self.only_warns),
+            self.free_cache,
+            self.resident,
+            self.paused,
         ]
     }
 
@@ -349,6 +400,9 @@ impl LiveDevice {
             total_bytes: w[13],
             uuid: uuid::from_words([w[14], w[15]]),
             only_warns: w[16] != 0,
+            free_cache: w[17],
+            resident: w[18],
+            paused: w[19],
         }
     }
 }
@@ -367,77 +421,4 @@ pub fn order(ordinal: u8, cap: Option<u64>, number: u64) -> Option<[(u64, u64); 
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn figures_groups_and_orders_come_back() {
-        let words: Vec<AtomicU64> = (0..LIVE_WORDS).map(|_| AtomicU64::new(0)).collect();
-        let words: Box<[AtomicU64; LIVE_WORDS]> = words.into_boxed_slice().try_into().unwrap();
-        let page = LivePage::begin(&words, &LiveProcess { pid: 7, ..LiveProcess::default() });
-        let device = LiveDevice {
-            ordinal: 3,
-            live: 1,
-            cap: Some(9),
-            warned: 4,
-            total_bytes: 5,
-            uuid: std::array::from_fn(|n| n as u8),
-            only_warns: true,
-            ..LiveDevice::default()
-        };
-        assert!(page.update(77, &[LiveDevice::default(), device]));
-        assert_eq!(page.devices(), (77, vec![LiveDevice::default(), device]));
-        assert_eq!(page.group(), None);
-        page.set_group("two-services");
-        assert_eq!(page.group().as_deref(), Some("two-services"));
-        page.set_group(&"x".repeat(64));
-        assert_eq!(page.group(), Some("x".repeat(64)));
-
-        assert_eq!((page.last_order(), page.ordered(3)), (0, None));
-        let give = |cap, number| {
-            for (at, word) in order(3, cap, number).unwrap() {
-                words[at as usize / 8].store(word, Ordering::Relaxed);
-            }
-        };
-        give(Some(6 << 30), 55);
-        assert_eq!((page.last_order(), page.ordered(3)), (55, Some((55, Some(6 << 30)))));
-        page.obeyed(3, 55);
-        assert_eq!((page.ordered(3), page.ordered(2), page.ordered(99)), (None, None, None));
-        give(None, 56);
-        assert_eq!(page.ordered(3), Some((56, None)));
-        assert_eq!(order(16, None, 1), None);
-    }
-
-    #[test]
-    fn an_order_through_the_file_is_taken_once_and_nothing_else_is() {
-        let words: Vec<AtomicU64> = (0..LIVE_WORDS).map(|_| AtomicU64::new(0)).collect();
-        let words: Box<[AtomicU64; LIVE_WORDS]> = words.into_boxed_slice().try_into().unwrap();
-        let page = LivePage::begin(&words, &LiveProcess { pid: 7, ..LiveProcess::default() });
-        page.set_state(LiveState::Recording);
-        for garbage in [0, 1, u64::MAX, 0xA5A5_A5A5_A5A5_A5A5] {
-            page.take_filed(&[garbage; FILED_WORDS]);
-            assert_eq!(page.last_order(), 0);
-        }
-        let mut file = [0; FILED_WORDS];
-        let mut give = |ordinal, cap, number| {
-            let (at, words) = page.filed_order(ordinal, cap, number).unwrap();
-            let at = (at as usize - LIVE_BYTES) / 8;
-            file[at..at + 3].copy_from_slice(&words);
-            file
-        };
-        page.take_filed(&give(3, Some(77), 50));
-        assert_eq!((page.last_order(), page.ordered(3)), (50, Some((50, Some(77)))));
-        page.obeyed(3, 50);
-        page.take_filed(&give(0, None, 51));
-        assert_eq!((page.ordered(3), page.ordered(0)), (None, Some((51, None))));
-        page.take_filed(&give(0, Some(5), 49));
-        assert_eq!(page.ordered(0), Some((51, None)), "an older one");
-        assert_eq!(page.filed_order(16, None, 1), None);
-        // Of another process, before this one.
-        let other: Vec<AtomicU64> = (0..LIVE_WORDS).map(|_| AtomicU64::new(0)).collect();
-        let other: Box<[AtomicU64; LIVE_WORDS]> = other.into_boxed_slice().try_into().unwrap();
-        let other = LivePage::begin(&other, &LiveProcess { pid: 8, ..LiveProcess::default() });
-        other.take_filed(&give(0, Some(5), 99));
-        assert_eq!(other.last_order(), 0);
-    }
-}
+mod tests;

@@ -2,5 +2,6 @@
 
 pub mod group;
 pub mod live;
+pub mod live_sites;
 pub mod member;
 pub mod name;

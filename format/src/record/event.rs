@@ -8,7 +8,8 @@
 
 use super::event_macro::events;
 use super::values::{
-    Alloc, BlockChange, Counters, Drift, Mark, PostMortem, Refused, Sample, StopReason, Took,
+    Alloc, BlockChange, Counters, Drift, Mark, PostMortem, Refused, Sample, StopReason,
+    SummaryHolder, Took,
 };
 use super::wire::{AnyFields, EVENT_WORDS, Get, Put};
 use crate::ids::{ContextId, DeviceId, PoolId, SiteId, StackId, ThreadId};
@@ -314,6 +315,59 @@ events! {
         what: Drift = small,
         key: u64 = word,
     } => opens_file: false, is_total: false;
+
+    /// The process ends. The records from here to `SummaryEnd` sum up all events before this one,
+    /// so that a reader of many traces need not replay them.
+    0x40 SummaryBegin {
+        /// Requests on which a framework's cache gave up.
+        cache_ooms: u32 = small,
+    } => opens_file: false, is_total: true;
+
+    /// The totals of one device at the end.
+    0x41 SummaryDevice(counters: Counters) => opens_file: false, is_total: true;
+
+    /// Physical bytes of one kind (`Kind as u8`): at the device's peak, and at the end.
+    0x42 SummaryKind {
+        device: DeviceId = small,
+        kind: u8 = small,
+        at_peak: u64 = word,
+        live: u64 = word,
+    } => opens_file: false, is_total: true;
+
+    /// What one stack held of a device: one of the largest at that moment.
+    0x43 SummaryHolder(holder: SummaryHolder) => opens_file: false, is_total: true;
+
+    /// `records` stood between the begin and here. A summary that lacks one is none.
+    0x44 SummaryEnd {
+        records: u32 = small,
+    } => opens_file: false, is_total: true;
+
+    /// An allocation that stands for others: of allocations of this size one in `1/p` is recorded,
+    /// with `p = 1 - exp(-size / rate)`. Readers count it `1/p` times in sums. `rate` is in bytes.
+    0x45 SampledAlloc {
+        rate: u64 = word,
+        alloc: Alloc = inner,
+    } => opens_file: true, is_total: false;
+
+    /// One live sampled allocation of a checkpoint.
+    0x46 CheckpointSampled {
+        id: u32 = small,
+        time_ns: u64 = ticks,
+        rate: u64 = word,
+        alloc: Alloc = inner,
+    } => opens_file: true, is_total: true;
+
+    /// The first call that failed after a refusal, and not by want of memory: a library that does
+    /// not report a refusal leads its caller here.
+    0x47 ErrorAfterRefusal {
+        api: u16 = small,
+        result: i32 = word,
+    } => opens_file: false, is_total: true;
+
+    /// What a process that was refused ended with, where that is not 0.
+    0x48 ExitStatus {
+        status: i32 = small,
+    } => opens_file: false, is_total: true;
 
     /// A driver call that is counted, not followed: pass-through names (family L and unknown
     /// allocation-like ones). Written at most once per name.

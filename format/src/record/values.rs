@@ -317,6 +317,30 @@ fields! {
     }
 }
 
+fields! {
+    /// What one stack held of a device at one of two moments.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct SummaryHolder {
+        device: DeviceId = small,
+        moment: SummaryMoment = small,
+        /// A framework's blocks; else memory of the driver's.
+        of_framework: bool = small,
+        stack: StackId = word,
+        /// Shares of physical memory; of blocks their size.
+        bytes: u64 = word,
+        count: u64 = word,
+    }
+}
+
+numbered_enum! {
+    /// Of which moment a summary's holder is.
+    pub enum SummaryMoment {
+        /// The device's highest peak.
+        Peak = 1,
+        End = 2,
+    }
+}
+
 numbered_enum! {
     pub enum StopReason {
         DiskFull = 1,

@@ -1,8 +1,8 @@
 //! What is done at the end of a call, outside all locks.
 
 use crate::driver::cuda::{CUDA_ERROR_OUT_OF_MEMORY, CUresult};
-use crate::hooks::before_call;
 use crate::hooks::state::Process;
+use crate::hooks::{before_call, live_sites};
 use crate::runtime::{log, own_stack, reserve};
 use std::sync::atomic::{AtomicBool, Ordering};
 use vramtrace_format::{DeviceId, StopReason};
@@ -17,7 +17,7 @@ pub fn after_call(process: &'static Process) {
         before_call::report_news(process);
     }
     if process.trace_writer.is_due() {
-        own_stack::run(|| process.trace_writer.maintain(process, false));
+        own_stack::run(|| maintain(process));
         process.nvml.now_and_then(process);
     }
 }
@@ -59,6 +59,11 @@ pub fn after_block(process: &'static Process) {
         stop_for_want_of_memory(process);
     }
     if process.trace_writer.is_due_after_block() {
-        own_stack::run(|| process.trace_writer.maintain(process, false));
+        own_stack::run(|| maintain(process));
     }
+}
+
+fn maintain(process: &'static Process) {
+    process.trace_writer.maintain(process, false);
+    live_sites::refresh(process);
 }

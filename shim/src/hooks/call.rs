@@ -26,6 +26,7 @@ use crate::driver::api::Api;
 use crate::driver::cuda::CUresult;
 use crate::driver::depth;
 use crate::hooks::after_call;
+use crate::hooks::oom_sources::sources;
 use crate::hooks::state;
 use crate::hooks::state::Process;
 use crate::hooks::without_state;
@@ -189,6 +190,9 @@ pub(super) fn run<F: Function>(
         process.usage.test_panic(call.api);
         crate::hooks::before_call::refresh_if_due(process);
         let result = body(process);
+        if result != 0 {
+            process.oom.1.failed(sources(process), call.api, result);
+        }
         process.usage.record_escapes(&process.trace_writer);
         after_call::after_call(process);
         if began != 0 {

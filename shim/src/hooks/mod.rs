@@ -20,6 +20,7 @@ pub mod info;
 pub mod ipc;
 pub mod launch;
 pub mod limit_events;
+pub mod live_sites;
 pub mod lookups;
 pub mod mark;
 pub mod module;

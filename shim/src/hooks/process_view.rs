@@ -53,6 +53,12 @@ impl ProcessView for Process {
             total_bytes: known.map_or(0, |known| known.total_bytes),
             uuid: known.map_or([0; 16], |known| known.uuid),
             only_warns: self.cap.only_warns(),
+            free_cache: self
+                .torch_totals
+                .of(device)
+                .map_or(0, |cache| cache.reserved.saturating_sub(cache.allocated)),
+            resident: counters.live,
+            paused: self.vmm.lock().asleep_on(device),
         }
     }
 
@@ -67,6 +73,22 @@ impl ProcessView for Process {
         } else {
             self.torch_totals.ask();
         }
+    }
+
+    /// The sums have no owners of memory that was unmapped and mapped again: a replay finds them.
+    fn can_sum_up(&self) -> bool {
+        !self.vmm.lock().ever_slept()
+    }
+
+    fn summary(&self, emit: &mut dyn FnMut(&Event)) {
+        for device in self.devices() {
+            emit(&Event::SummaryDevice(self.counters(device)));
+            self.ledger.summary(device, emit);
+        }
+    }
+
+    fn cache_ooms(&self) -> u32 {
+        self.oom.cache_ooms()
     }
 
     fn begin_checkpoint(&self, id: u32, append: &mut dyn FnMut()) {

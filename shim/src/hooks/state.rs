@@ -9,6 +9,7 @@ use crate::config::Config;
 use crate::driver::api::Api;
 use crate::hooks::cost::HookCost;
 use crate::hooks::device_query;
+use crate::hooks::live_sites::LiveSites;
 use crate::hooks::mark;
 use crate::hooks::nvml_reading::reader::NvmlReader;
 use crate::hooks::usage::EntryPointUsage;
@@ -56,6 +57,7 @@ pub struct Process {
     pub stream_captures: StreamCaptures,
     pub torch_totals: TorchTotals,
     pub oom: OomReporter,
+    pub live_sites: LiveSites,
     pub stream_targets: StreamTargets,
     pub devices: Devices,
     pub contexts: Contexts,
@@ -97,6 +99,7 @@ impl Process {
             stream_captures: StreamCaptures::default(),
             torch_totals: TorchTotals::default(),
             oom: OomReporter::default(),
+            live_sites: LiveSites::default(),
             stream_targets: StreamTargets::default(),
             devices: Devices::default(),
             contexts: Contexts::default(),

@@ -10,6 +10,7 @@ use super::words::{Findings, Holder, Limit};
 use crate::oom::held;
 use crate::oom::sources::Sources;
 use crate::runtime::fallible_map::Map;
+use vramtrace_format::oom::OtherLimit;
 use vramtrace_format::{Definition, DeviceId, Header, PostMortem, RefusedBy, StackId, Told};
 
 /// Stacks whose lines are named, but for the request's own.
@@ -95,6 +96,7 @@ fn find(p: Sources, asked: &Asked, mut names: Names) -> Findings {
         },
         neighbours: Vec::new(),
         expandable: is_expandable(p),
+        other: OtherLimit::of(|name| p.config.setting(name)),
         trace: None,
         quiet_s: None,
     }

@@ -10,6 +10,7 @@
 //! | source lines of stacks | `names` |
 //! | the text | `words` |
 //! | the file, where one is wanted | `file` |
+//! | the next error, and how the process ends | `aftermath` |
 //!
 //! It is written when PyTorch gives up, at the exit if the last request on a device was refused, or at
 //! a refusal a second after the first with nothing given in between. No other follows for 60 s, except
@@ -35,6 +36,7 @@
 //! * **Source lines** of five stacks at most are read again from the trace file (`read/lookup.rs` of
 //!   the format crate), so no interpreter is needed.
 
+mod aftermath;
 mod burst;
 mod file;
 pub mod gather;
@@ -49,10 +51,12 @@ mod words;
 use crate::model::ledger::{DEVICES, device_at, device_index};
 use crate::model::torch_totals::{CacheTotals, TorchTotals};
 use crate::runtime::errno;
+use crate::runtime::fallible::list_of;
 use crate::runtime::lock::Lock;
 use crate::runtime::log;
 use crate::runtime::own_stack;
 use crate::runtime::uncancelled::uncancelled;
+use aftermath::Aftermath;
 use burst::{Burst, CardReading, Refusal};
 use gather::{Asked, Holding};
 use kept::{Budget, Kept};
@@ -68,7 +72,7 @@ const QUIET_NS: u64 = 60 * 1_000_000_000;
 /// Other processes on a card and their bytes.
 type Neighbours = Vec<(u32, Option<u64>)>;
 
-pub struct OomReporter(Lock<State>);
+pub struct OomReporter(Lock<State>, pub Aftermath);
 
 struct State {
     bursts: Box<[Burst]>,
@@ -77,6 +81,8 @@ struct State {
     looks: Budget,
     /// When the last one was reported.
     told_ns: Option<u64>,
+    /// Requests on which a framework's cache gave up.
+    cache_ooms: u32,
 }
 
 impl Default for OomReporter {
@@ -85,7 +91,11 @@ impl Default for OomReporter {
         // Not by way of the stack: it may be small.
         let bursts = (0..DEVICES).map(|_| Burst::default()).collect();
         let kept = (0..DEVICES).map(|_| None).collect();
-        OomReporter(Lock::new(State { bursts, kept, looks: Budget::default(), told_ns: None }))
+        let looks = Budget::default();
+        OomReporter(
+            Lock::new(State { bursts, kept, looks, told_ns: None, cache_ooms: 0 }),
+            Aftermath::default(),
+        )
     }
 }
 
@@ -135,6 +145,19 @@ fn driver_free(p: Sources, device: DeviceId) -> Option<u64> {
     p.devices.known(device).and_then(|device| p.card.free_bytes(device))
 }
 
+/// The libraries that asked for memory by these stacks, for people; empty where it is not known.
+pub fn libraries(p: Sources, stacks: &[StackId]) -> Vec<(StackId, String)> {
+    let mut found = Vec::new();
+    p.trace_writer.look_up(|read| {
+        let mut names = names::Names::new(p, &p.trace_writer.this_process(), read);
+        let mut title =
+            |stack: &StackId| names.library(*stack).map(|it| it.title).unwrap_or_default();
+        let named = stacks.iter().map(|stack| (*stack, title(stack)));
+        found = list_of(stacks.len(), named).unwrap_or_default();
+    });
+    found
+}
+
 impl OomReporter {
     /// Before a refusal is recorded: the driver's free bytes. The card is read for the first refusal
     /// of a burst, so that the next ones cost nothing, and not again within a moment.
@@ -158,6 +181,7 @@ impl OomReporter {
     /// A request for device memory was refused, and recorded as `refused`.
     #[cold]
     pub fn refused(&self, p: Sources, device: DeviceId, refused: &Refused) {
+        self.1.refused(device, refused);
         let now_ns = p.clock.now_ns();
         let refusal = Refusal {
             time_ns: now_ns,
@@ -211,6 +235,7 @@ impl OomReporter {
         p.ledger.await_next(device);
         let (known, told) = {
             let mut state = self.0.lock();
+            state.cache_ooms = state.cache_ooms.saturating_add(1);
             let known = state.bursts[device_index(device)].gave_up(asked, given);
             let now = !state.is_quiet(now_ns);
             (known, now.then(|| state.tell(device, now_ns)))
@@ -220,6 +245,11 @@ impl OomReporter {
         let holding = Holding::Now;
         let asked = Asked { device, told: Told::Framework, refusal, absorbed, holding };
         tell(p, &asked, neighbours(p, device));
+    }
+
+    /// Requests on which a framework's cache gave up.
+    pub fn cache_ooms(&self) -> u32 {
+        self.0.lock().cache_ooms
     }
 
     /// It may be reported at the end, when all is freed: who holds the memory now is kept. Looked at
@@ -255,6 +285,7 @@ impl OomReporter {
                 tell(p, &asked, neighbours);
             }
         }
+        own_stack::run(|| uncancelled(|| self.1.at_exit(p)));
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::sums::Part;
 use std::fmt::Write;
-use vramtrace_format::oom::{Cause, Figures};
+use vramtrace_format::oom::{Cause, Figures, OtherLimit};
 use vramtrace_format::size::Bytes;
 use vramtrace_format::{DeviceId, PostMortem, RefusedBy, Told};
 
@@ -31,6 +31,8 @@ pub struct Findings {
     pub neighbours: Vec<(u32, Option<u64>)>,
     /// The settings of PyTorch's allocator say that segments may grow.
     pub expandable: bool,
+    /// A limit of others that the surroundings show.
+    pub other: Option<OtherLimit>,
     /// Where more is to be read.
     pub trace: Option<String>,
     /// The refusals that follow are not reported for so long; `None`: there are none.
@@ -146,7 +148,11 @@ fn limit(found: &Findings) -> String {
             format!("{} by the group {name}, of which others have {others}{card}", Bytes(limit))
         }
         Some(RefusedBy::Driver) => {
-            let mut text = String::from("the card itself");
+            let mut text = String::from(match figures(found).cause() {
+                Cause::Mps => "MPS, by CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+                Cause::Cgroup => "the kernel's cgroup, by dmem.max",
+                _ => "the card itself",
+            });
             if let Some(free) = driver_free {
                 let _ = write!(text, ": {} free", Bytes(free));
             }
@@ -208,7 +214,7 @@ fn used(parts: &[Part]) -> String {
 }
 
 fn figures(found: &Findings) -> Figures {
-    Figures::of(&found.event, found.free_inside)
+    Figures::of(&found.event, found.free_inside).beside(found.other)
 }
 
 fn why(found: &Findings) -> String {

@@ -81,6 +81,10 @@ impl<K: Eq + Hash, V> Map<K, V> {
         self.0.retain(keep);
     }
 
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         self.0.iter()
     }

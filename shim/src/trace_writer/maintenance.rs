@@ -3,7 +3,7 @@
 
 use super::{RUNNING, SILENT, TOTALS, TraceWriter};
 use crate::model::ledger::Cursor;
-use crate::runtime::{log, thread_slot};
+use crate::runtime::{log, own_stack, thread_slot};
 use crate::trace_writer::trace::Trace;
 use std::sync::atomic::Ordering;
 use vramtrace_format::{Counters, Definition, DeviceId, Event, LiveDevice};
@@ -33,6 +33,12 @@ pub trait ProcessView {
     /// A new window or checkpoint has begun, or the process ends: what others say of memory is
     /// due, now or at their next call.
     fn others(&self, end: bool, emit: &mut dyn FnMut(&Event));
+    /// Whether a summary at the trace's end would be right.
+    fn can_sum_up(&self) -> bool;
+    /// What sums up the trace at its end.
+    fn summary(&self, emit: &mut dyn FnMut(&Event));
+    /// Requests on which a framework's cache gave up.
+    fn cache_ooms(&self) -> u32;
     fn begin_checkpoint(&self, id: u32, append: &mut dyn FnMut());
     /// What is few: contexts, mappings, pools, graphs, what the driver holds for itself.
     fn checkpoint_frame(&self, id: u32, emit: &mut dyn FnMut(&Event));
@@ -237,12 +243,26 @@ impl TraceWriter {
     pub fn end(&self, view: &impl ProcessView) {
         self.maintain(view, true);
         if let Some(trace) = self.trace() {
+            if self.state.load(Ordering::Acquire) == RUNNING && view.can_sum_up() {
+                own_stack::run(|| self.sum_up(view));
+            }
             self.record(&Event::Ended);
             trace.finish();
         }
         if let Some(live) = self.live() {
             live.end();
         }
+    }
+
+    /// The summary at the trace's end.
+    fn sum_up(&self, view: &impl ProcessView) {
+        self.record(&Event::SummaryBegin { cache_ooms: view.cache_ooms() });
+        let mut records = 0;
+        view.summary(&mut |event| {
+            records += 1;
+            self.record(event);
+        });
+        self.record(&Event::SummaryEnd { records });
     }
 
     /// What was recorded goes into the trace.

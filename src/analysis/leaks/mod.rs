@@ -29,6 +29,7 @@ mod growth;
 mod headroom;
 mod judge;
 mod lines;
+mod merged;
 mod observer;
 mod series;
 mod suppress;
@@ -38,6 +39,7 @@ mod trend;
 mod verdict;
 
 pub use growth::{Growth, KeptReason};
+pub use merged::{MergedLeak, merge};
 pub use suppress::{BadRule, Suppressions};
 pub use verdict::{Kept, Leak, LeakReason, Leaks, Pooled, Suppressed, Verdict};
 

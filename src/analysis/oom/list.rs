@@ -15,6 +15,7 @@ use vramtrace_format::{
     DeviceId, Kind, PostMortem, Refused, RefusedBy, SiteId, StackId, Stamped, ThreadId, Told,
 };
 
+use super::swallowed::{Swallowed, SwallowedObserver};
 use crate::analysis::Level;
 use crate::replay::{AllocCause, CacheOomAt, Key, Live, Observer, RefusalAt};
 use crate::trace::Site;
@@ -78,6 +79,8 @@ pub struct OomsFound {
     /// In the order of the file.
     pub ooms: Vec<Oom>,
     pub refusals: BTreeMap<DeviceId, RefusalCounts>,
+    /// Refusals after which another error came, in the order of the file.
+    pub swallowed: Vec<Swallowed>,
 }
 
 /// Refused calls of one thread on one device, to which nothing was given since.
@@ -101,6 +104,7 @@ pub struct OomObserver {
     devices: BTreeMap<DeviceId, Device>,
     ooms: Vec<Oom>,
     listings: Vec<Listing>,
+    swallowed: SwallowedObserver,
 }
 
 /// What the recorder wrote when it found the program out of memory.
@@ -167,7 +171,8 @@ impl OomObserver {
             }
         }
         let refusals = self.devices.into_iter().map(|(id, device)| (id, device.refusals));
-        OomsFound { ooms, refusals: refusals.collect() }
+        let swallowed = self.swallowed.finish();
+        OomsFound { ooms, refusals: refusals.collect(), swallowed }
     }
 
     /// A framework gave up, as the recorder alone tells.
@@ -280,6 +285,15 @@ impl Observer for OomObserver {
         waiting.refusals = waiting.refusals.saturating_add(1);
         waiting.long |= at.time_ns.saturating_sub(waiting.first_ns) >= BURST_NS;
         (waiting.last, waiting.offset) = (last, at.offset);
+        self.swallowed.refused(last);
+    }
+
+    fn on_error_after_refusal(&mut self, at: &Stamped, api: u16, result: i32) {
+        self.swallowed.failed(at, api, result);
+    }
+
+    fn on_exit_status(&mut self, _: &Stamped, status: i32) {
+        self.swallowed.ended(status);
     }
 
     fn on_cache_oom(&mut self, at: &Stamped, device: DeviceId, oom: &CacheOomAt) {

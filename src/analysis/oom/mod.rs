@@ -16,6 +16,7 @@ mod grew;
 mod list;
 mod remedy;
 mod sum;
+mod swallowed;
 #[cfg(test)]
 mod tests;
 
@@ -25,9 +26,10 @@ pub use grew::Grown;
 pub use list::{Oom, OomObserver, OomsFound, RefusalCounts};
 pub use remedy::{Remedy, Tried};
 pub use sum::{UsedPart, UsedSum};
+pub use swallowed::{FailedCall, Swallowed, SwallowedObserver};
 
 pub use vramtrace_format::oom::Cause;
-use vramtrace_format::oom::{self, Figures};
+use vramtrace_format::oom::{self, Figures, OtherLimit};
 use vramtrace_format::{PostMortem as Told, RefusedBy, Told as ToldBy};
 
 use super::{Holdings, Level};
@@ -172,6 +174,7 @@ fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem 
         Some(told) => Figures::of(&told, told.cache.map_or(free, |cache| cache.free())),
         None => known_figures(&oom, own_limit, free, largest_hole),
     };
+    let figures = figures.beside(OtherLimit::of(|name| definitions.setting(name)));
     let card = definitions.device(oom.device);
     PostMortem {
         oom,
@@ -210,6 +213,7 @@ fn known_figures(oom: &Oom, own_limit: bool, free: u64, largest_hole: u64) -> Fi
         largest_hole: Some(largest_hole),
         left,
         over: refused.map_or(0, |it| oom::over(Some(it.by), it.counted, it.limit)),
+        other: None,
     }
 }
 

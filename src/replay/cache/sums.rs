@@ -2,6 +2,8 @@
 
 use vramtrace_format::{StackId, ThreadId};
 
+use crate::replay::live::Live;
+
 /// A highest value, and where it was reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CachePeak {
@@ -105,19 +107,20 @@ impl CacheSums {
         self.ooms > 0 && !self.went_on
     }
 
-    pub(in crate::replay) fn add_block(&mut self, size: u64, outside: bool) {
+    pub(in crate::replay) fn add_block(&mut self, size: u64, number: u64, outside: bool) {
         self.allocated = self.allocated.saturating_add(size);
-        self.blocks = self.blocks.saturating_add(1);
+        self.blocks = self.blocks.saturating_add(number);
         if outside {
             self.outside = self.outside.saturating_add(size);
         }
     }
 
-    pub(in crate::replay) fn remove_block(&mut self, size: u64, outside: u64, paused: u64) {
-        self.allocated = self.allocated.saturating_sub(size);
+    /// `outside`, `paused`: bytes of it that were in no segment, and that had no memory below them.
+    pub(in crate::replay) fn remove_block(&mut self, live: &Live, outside: u64, paused: u64) {
+        self.allocated = self.allocated.saturating_sub(live.weigh(live.size));
         self.paused = self.paused.saturating_sub(paused);
-        self.blocks = self.blocks.saturating_sub(1);
-        self.outside = self.outside.saturating_sub(outside);
+        self.blocks = self.blocks.saturating_sub(live.weigh(1));
+        self.outside = self.outside.saturating_sub(live.weigh(outside));
     }
 
     pub(in crate::replay) fn reserve(&mut self, bytes: i128) {

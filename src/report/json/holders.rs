@@ -4,6 +4,7 @@ use serde::Serialize;
 use vramtrace_format::DeviceId;
 
 use super::is_zero;
+use super::ranks::HeldFacts;
 use super::stack::{FrameFacts, StackFacts, frame_facts, stack_facts, why_no_frames};
 use crate::analysis::roles::{self, HeldByRole, Role, RoleHolder};
 use crate::analysis::{
@@ -25,6 +26,9 @@ pub struct HoldersReport {
     pub level: &'static str,
     /// Largest first.
     pub holders: Vec<HolderFacts>,
+    /// Of several processes: each holder once.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub merged: Vec<HeldFacts>,
     /// Peaks of which the trace has the height alone: their events are missing.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_known: Vec<NotKnownFacts>,

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::stack::{StackFacts, stack_facts, why_no_frames};
 use crate::analysis::StackClassifier;
-use crate::analysis::leaks::{KeptReason, Leak, Leaks, Suppressions};
+use crate::analysis::leaks::{KeptReason, Leak, Leaks, MergedLeak, Suppressions, merge};
 use crate::report::leak_evidence::evidence;
 use crate::report::wording::ordinal;
 
@@ -18,6 +18,9 @@ pub struct LeaksReport {
     /// Of all processes, the certain and the large ones first.
     pub leaks: Vec<LeakFacts>,
     pub processes: Vec<LeakProcessFacts>,
+    /// Of several processes: each leak once.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub merged: Vec<MergedLeakFacts>,
     /// Rules of the suppressions file that fit nothing.
     pub unused_suppressions: Vec<RuleFacts>,
 }
@@ -28,6 +31,62 @@ pub struct RuleFacts {
     /// Line of the suppressions file.
     pub line: usize,
     pub rule: String,
+}
+
+/// One leak of a run.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct MergedLeakFacts {
+    /// Of the surest of them, whose frames are shown.
+    pub verdict: &'static str,
+    pub level: &'static str,
+    pub confidence: f64,
+    #[serde(flatten)]
+    pub stack: StackFacts,
+    pub library: Option<String>,
+    /// Of all processes together.
+    pub bytes: u64,
+    pub in_processes: Vec<LeakOfProcess>,
+}
+
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct LeakOfProcess {
+    pub pid: u32,
+    pub rank: Option<u32>,
+    pub device: Option<u8>,
+    pub bytes: u64,
+}
+
+fn merged_facts(all: &[Leaks]) -> Vec<MergedLeakFacts> {
+    if all.len() < 2 {
+        return Vec::new();
+    }
+    let fact = |merged: MergedLeak| {
+        let (process, leak) = merged.shown;
+        let (found, leak) = (&all[process], &all[process].leaks[leak]);
+        let classifier = StackClassifier::new(&found.symbols, &found.header);
+        let roles = classifier.roles_at(leak.stack, leak.level);
+        let of = |&(process, leak): &(usize, usize)| {
+            let (found, leak) = (&all[process], &all[process].leaks[leak]);
+            LeakOfProcess {
+                pid: found.header.pid,
+                rank: found.header.rank,
+                device: ordinal(leak.device),
+                bytes: leak.bytes,
+            }
+        };
+        MergedLeakFacts {
+            verdict: leak.verdict.name(),
+            level: leak.level.name(),
+            confidence: (leak.confidence * 1000.0).round() / 1000.0,
+            stack: stack_facts(&found.symbols, leak.stack, roles.lead, roles.caller),
+            library: classifier.library_name(&roles).map(str::to_string),
+            bytes: merged.bytes,
+            in_processes: merged.places.iter().map(of).collect(),
+        }
+    };
+    merge(all).into_iter().map(fact).collect()
 }
 
 #[derive(Debug, Serialize)]
@@ -128,7 +187,8 @@ pub fn report(all: &[Leaks], rules: &Suppressions) -> LeaksReport {
     let mut leaks: Vec<LeakFacts> = all.iter().flat_map(facts).collect();
     leaks.sort_by_key(|leak| (leak.confidence < 0.5, std::cmp::Reverse(leak.bytes)));
     let processes = all.iter().map(process_facts).collect();
-    LeaksReport { schema: SCHEMA, leaks, processes, unused_suppressions: unused(rules, all) }
+    let unused_suppressions = unused(rules, all);
+    LeaksReport { schema: SCHEMA, leaks, processes, merged: merged_facts(all), unused_suppressions }
 }
 
 pub fn facts(found: &Leaks) -> Vec<LeakFacts> {

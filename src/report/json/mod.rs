@@ -10,6 +10,7 @@ pub mod oom;
 pub mod phases;
 pub mod process;
 pub mod ps;
+pub mod ranks;
 pub mod run;
 #[cfg(test)]
 mod schemas;

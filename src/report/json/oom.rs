@@ -5,10 +5,12 @@ use vramtrace_format::Header;
 
 use super::stack::{StackFacts, stack_facts, why_no_frames};
 use super::whatif;
-use crate::analysis::oom::{Advice, Explained, Oom, advice};
+use crate::analysis::oom::{Advice, Explained, Oom, Swallowed, advice};
 use crate::analysis::{GroupBy, StackClassifier};
 use crate::report::oom::{ListedOom, ProcessRefusals};
 use crate::report::wording::ordinal;
+use crate::symbols::Symbols;
+use crate::trace::Definitions;
 
 pub const SCHEMA: &str = "vramtrace.oom/1";
 
@@ -20,6 +22,8 @@ pub struct OomsReport {
     /// All of the run, in order.
     pub ooms: Vec<OomFacts>,
     pub processes: Vec<OomProcessFacts>,
+    /// Refusals of libraries that went on without a word, and the error that came next.
+    pub not_reported: Vec<NotReportedFacts>,
 }
 
 #[derive(Debug, Serialize)]
@@ -83,8 +87,62 @@ pub struct OomFacts {
 
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct NotReportedFacts {
+    pub pid: u32,
+    pub rank: Option<u32>,
+    pub device: Option<u8>,
+    pub library: String,
+    pub at_s: f64,
+    pub size_bytes: u64,
+    pub api: String,
+    pub refused_by: &'static str,
+    /// As in `post_mortem`.
+    pub cause: &'static str,
+    pub limit_bytes: Option<u64>,
+    pub card_free_bytes: Option<u64>,
+    /// The call that failed next.
+    pub next_api: String,
+    pub next_result: i32,
+    pub next_at_s: f64,
+    /// Null: 0, or the process did not end in order.
+    pub exit_status: Option<i32>,
+}
+
+pub fn not_reported(
+    all: &[Swallowed],
+    symbols: &Symbols,
+    header: &Header,
+    definitions: &Definitions,
+) -> Vec<NotReportedFacts> {
+    let classifier = StackClassifier::new(symbols, header);
+    let fact = |one: &Swallowed| {
+        let refused = one.refusal.refused;
+        let known = |bytes: u64| Some(bytes).filter(|bytes| *bytes > 0);
+        Some(NotReportedFacts {
+            pid: header.pid,
+            rank: header.rank,
+            device: ordinal(one.refusal.device),
+            library: one.library(&classifier)?.to_string(),
+            at_s: one.refusal.time_ns as f64 / 1e9,
+            size_bytes: refused.size,
+            api: definitions.site_api_name(refused.site),
+            refused_by: refused.by.name(),
+            cause: one.cause(definitions).name(),
+            limit_bytes: known(refused.limit),
+            card_free_bytes: known(refused.driver_free),
+            next_api: definitions.api_name(one.error.api),
+            next_result: one.error.result,
+            next_at_s: one.error.time_ns as f64 / 1e9,
+            exit_status: one.status,
+        })
+    };
+    all.iter().filter_map(fact).collect()
+}
+
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PostMortemFacts {
-    /// `fragmentation`, `cap`, `bad_cap`, `card`, `torch` or `unknown`.
+    /// `fragmentation`, `cap`, `bad_cap`, `card`, `mps`, `cgroup`, `torch` or `unknown`.
     pub cause: &'static str,
     /// Who asked, innermost first.
     #[serde(flatten)]

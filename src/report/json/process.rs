@@ -9,7 +9,7 @@ use serde::Serialize;
 use vramtrace_format::{DeviceId, Kind};
 
 use crate::analysis::roles::{HeldByRole, Role};
-use crate::analysis::{Held, Process, largest, outliers, reconcile};
+use crate::analysis::{Held, Process, Standing, largest, outliers, reconcile};
 use crate::replay::state::HostSums;
 use crate::replay::{DeviceState, RefusalAt};
 use crate::report::wording;
@@ -241,7 +241,8 @@ pub struct Damage {
 
 /// `top`: how many of the largest live allocations and of the last refusals.
 pub fn report(processes: &[Process], top: usize) -> ProcessesReport {
-    let odd = outliers(processes);
+    let standings: Vec<Standing> = processes.iter().map(Process::standing).collect();
+    let odd = outliers(&standings);
     let facts = processes.iter().zip(odd).map(|(process, odd)| process_facts(process, odd, top));
     ProcessesReport { schema: SCHEMA, processes: facts.collect() }
 }

@@ -23,6 +23,23 @@ pub struct LiveProcessFacts {
     /// Seconds since its start at which the figures were stored.
     pub updated_at_s: f64,
     pub devices: Vec<LiveDeviceFacts>,
+    /// The call sites that hold most, the largest first. At most 64; none where the process runs an
+    /// earlier version of the library.
+    pub sites: Vec<SiteFacts>,
+}
+
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct SiteFacts {
+    pub device: Option<u8>,
+    pub bytes: u64,
+    pub allocations: u64,
+    /// The library that called the driver.
+    pub library: Option<String>,
+    /// `driver`, or `tensor`: blocks of PyTorch's cache.
+    pub level: &'static str,
+    /// The stack's id in the trace.
+    pub stack: u32,
 }
 
 #[derive(Debug, Serialize)]
@@ -44,6 +61,11 @@ pub struct LiveDeviceFacts {
     pub refused_by_cap: u64,
     pub refused_by_driver: u64,
     pub would_have_refused: u64,
+    /// In PyTorch's cache, and in no block.
+    pub free_cache_bytes: u64,
+    pub resident_bytes: u64,
+    /// Unmapped, its address kept.
+    pub paused_bytes: u64,
 }
 
 #[derive(Debug, Serialize)]

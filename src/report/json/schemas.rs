@@ -8,7 +8,9 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Value, json};
 
 use super::damage::DamageFacts;
-use super::{diff, frag, holders, leaks, oom, phases, process, ps, run, tree, verify, whatif};
+use super::{
+    diff, frag, holders, leaks, oom, phases, process, ps, ranks, run, tree, verify, whatif,
+};
 
 /// A document, and what [`super::damage::WithDamage`] adds to it.
 #[derive(JsonSchema)]
@@ -50,6 +52,12 @@ fn the_schemas_are_those_of_the_code() {
     report["$defs"]["ProcessFacts"]["properties"]["phases"] =
         json!({ "type": "array", "items": { "$ref": "#/$defs/PhaseFacts" } });
     for (name, definition) in phases["$defs"].as_object().unwrap() {
+        report["$defs"][name] = definition.clone();
+    }
+    // Only where there are several processes.
+    let run = schema::<Option<ranks::RunFacts>>("run");
+    report["properties"]["run"] = json!({ "$ref": "#/$defs/RunFacts" });
+    for (name, definition) in run["$defs"].as_object().unwrap() {
         report["$defs"][name] = definition.clone();
     }
     let mut wrong = Vec::new();

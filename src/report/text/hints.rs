@@ -1,27 +1,42 @@
 //! What to run next.
 
 use super::layout::{DIM, paint};
+use crate::analysis::ranks::Rank;
 use crate::analysis::{Process, outliers};
 
-/// `overview`: only one line each was shown. `given`: the traces as they were named, each after
+/// Of a run of which only an overview was shown. `given`: the traces as they were named, each after
 /// a space.
-pub fn hints(processes: &[Process], overview: bool, given: &str) -> String {
-    let mut lines = Vec::new();
-    if overview {
-        let odd = outliers(processes);
-        let odd = processes.iter().zip(&odd).find(|(_, odd)| odd.is_some());
-        if let Some(process) = odd.map(|(process, _)| process).or(processes.first()) {
-            let header = &process.header;
-            let same = |p: &&Process| p.header.rank == header.rank;
-            let which = match header.rank {
-                Some(rank) if processes.iter().filter(same).count() == 1 => {
-                    format!("--rank {rank}")
-                }
-                _ => format!("--pid {}", header.pid),
-            };
-            lines.push((format!("vramtrace report{given} {which}"), "one process in full"));
+pub fn overview_hints(processes: &[Rank], given: &str) -> String {
+    let standings: Vec<_> = processes.iter().map(Rank::standing).collect();
+    let odd = outliers(&standings);
+    let odd = processes.iter().zip(&odd).find(|(_, odd)| odd.is_some());
+    let Some(process) = odd.map(|(process, _)| process).or(processes.first()) else {
+        return String::new();
+    };
+    let header = &process.header;
+    let same = |p: &&Rank| p.header.rank == header.rank;
+    let one = match header.rank {
+        Some(rank) if processes.iter().filter(same).count() == 1 => {
+            format!("vramtrace report{given} --rank {rank}")
         }
-    } else if processes.iter().any(|process| process.peak_bytes() > 0) {
+        _ if header.pid == 0 => format!("vramtrace report {}", process.trace.display()),
+        _ => format!("vramtrace report{given} --pid {}", header.pid),
+    };
+    lined(vec![
+        (one, "one process in full"),
+        (format!("vramtrace holders{given}"), "who held it at the peaks"),
+        timeline(given),
+    ])
+}
+
+fn timeline(given: &str) -> (String, &'static str) {
+    (format!("vramtrace export{given} --format perfetto -o timeline.pftrace"), "the timeline")
+}
+
+/// `given`: the traces as they were named, each after a space.
+pub fn hints(processes: &[Process], given: &str) -> String {
+    let mut lines = Vec::new();
+    if processes.iter().any(|process| process.peak_bytes() > 0) {
         lines.push((format!("vramtrace report{given} --at peak"), "what was live at the peak"));
     }
     if processes.iter().any(|process| process.who.is_some()) {
@@ -29,9 +44,12 @@ pub fn hints(processes: &[Process], overview: bool, given: &str) -> String {
         lines.push((holders, "who held it at the peak, with every frame"));
     }
     if !processes.is_empty() {
-        let export = format!("vramtrace export{given} --format perfetto -o timeline.pftrace");
-        lines.push((export, "the timeline"));
+        lines.push(timeline(given));
     }
+    lined(lines)
+}
+
+fn lined(lines: Vec<(String, &str)>) -> String {
     let widest = lines.iter().map(|(command, _)| command.chars().count()).max().unwrap_or(0);
     lines
         .into_iter()

@@ -3,17 +3,19 @@
 use super::holders::{ListingOptions, words as frame_words};
 use super::layout::{BAD, BOLD, DIM, PLAIN, WARN, paint};
 use crate::analysis::Level;
-use crate::analysis::leaks::{KeptReason, Leak, Leaks, Verdict};
+use crate::analysis::leaks::{KeptReason, Leak, Leaks, MergedLeak, Verdict, merge};
 use crate::analysis::{GroupBy, StackClassifier, pool_hint};
 use crate::report::leak_evidence::evidence;
+use crate::report::names;
 use crate::report::wording::{self, gpu_name};
+use crate::trace::process_name as process;
 use crate::units::{clean, count, seconds, several, size};
 
 /// `rank 2, pid 4711`.
 pub fn process_name(found: &Leaks) -> String {
     match found.header.rank {
         Some(rank) => format!("rank {rank}, pid {}", found.header.pid),
-        None => format!("pid {}", found.header.pid),
+        None => process(&found.header, &found.trace),
     }
 }
 
@@ -156,15 +158,128 @@ fn one(found: &Leaks, classifier: &StackClassifier, leak: &Leak, how: ListingOpt
     out
 }
 
+/// The leaks of several processes, each once, with the processes that have it.
+pub fn of_run(found: &[Leaks], top: usize, full: bool) -> String {
+    let all = merge(found);
+    let sure = |merged: &&MergedLeak| shown(found, merged).1.confidence >= 0.5;
+    let sure = all.iter().filter(sure).count();
+    let (style, verdict) = match (all.len(), sure) {
+        (0, _) => (BOLD, "no leak".to_string()),
+        (all, 0) => (WARN, several(all as u64, "faint sign") + " of a leak"),
+        (_, sure) => (BAD, several(sure as u64, "leak")),
+    };
+    let processes = format!("{} processes", count(found.len() as u64));
+    let mut out = format!("{}: {}\n", paint(BOLD, &processes), paint(style, &verdict));
+    let unsure = |what: &str, is: fn(&Leaks) -> bool| {
+        let those: Vec<&Leaks> = found.iter().filter(|leaks| is(leaks)).collect();
+        match those.is_empty() {
+            true => String::new(),
+            false => format!("  {} {}: {what}\n", paint(WARN, "!"), named(those.iter().copied())),
+        }
+    };
+    out.push_str(&unsure(
+        "the file's history begins late: what is older counts as there from the beginning",
+        |leaks| leaks.beginning_lost,
+    ));
+    out.push_str(&unsure(
+        "events are missing and no checkpoint follows: this may be wrong",
+        |leaks| !leaks.live_is_known,
+    ));
+    out.push_str(&unsure("no stacks: all allocations of a device are judged as one", |leaks| {
+        leaks.definitions.stacks().is_empty()
+    }));
+    let how = ListingOptions { by: GroupBy::Line, top, full, when: "" };
+    for merged in all.iter().take(top) {
+        let (leaks, leak) = shown(found, merged);
+        let classifier = StackClassifier::new(&leaks.symbols, &leaks.header);
+        out.push_str(&format!("\n{}", one(leaks, &classifier, leak, how)));
+        let those = merged.places.iter().map(|(process, _)| &found[*process]);
+        let who = match merged.places.len() == found.len() {
+            true => format!("in all {}", count(found.len() as u64)),
+            false => format!("in {}", named(those)),
+        };
+        let (least, most) = merged.range(found);
+        let text = match merged.places.len() {
+            1 => who,
+            _ => format!(
+                "{who}: {} together, {} to {} each; shown is that of {}",
+                size(merged.bytes),
+                size(least),
+                size(most),
+                process_name(leaks)
+            ),
+        };
+        out.push_str(&format!("    {}\n", paint(BOLD, &text)));
+    }
+    if all.len() > top {
+        let rest = &all[top..];
+        let bytes = rest.iter().map(|leak| leak.bytes).fold(0, u64::saturating_add);
+        let text = format!("\n  and {} more, {} together", count(rest.len() as u64), size(bytes));
+        out.push_str(&format!("{}\n", paint(DIM, &text)));
+    }
+    out.push_str(&besides_of_run(found));
+    out
+}
+
+fn shown<'f>(found: &'f [Leaks], merged: &MergedLeak) -> (&'f Leaks, &'f Leak) {
+    let (process, leak) = merged.shown;
+    (&found[process], &found[process].leaks[leak])
+}
+
+fn named<'f>(found: impl Iterator<Item = &'f Leaks>) -> String {
+    names::several(found.map(|leaks| (&leaks.header, leaks.trace.as_path())))
+}
+
+/// What several processes hold that is no leak, added up.
+fn besides_of_run(found: &[Leaks]) -> String {
+    let mut kept: Vec<(KeptReason, u64, u64)> = Vec::new();
+    for one in found.iter().flat_map(|leaks| &leaks.kept) {
+        match kept.iter_mut().find(|(why, _, _)| *why == one.why) {
+            Some((_, bytes, stacks)) => {
+                (*bytes, *stacks) = (bytes.saturating_add(one.bytes), *stacks + one.stacks);
+            }
+            None => kept.push((one.why, one.bytes, one.stacks)),
+        }
+    }
+    let mut lines: Vec<String> = kept
+        .into_iter()
+        .map(|(why, bytes, stacks)| {
+            format!("{:>12}  {} ({})", size(bytes), kept_words(why), several(stacks, "stack"))
+        })
+        .collect();
+    let mut pooled: Vec<(&str, bool, u64)> = Vec::new();
+    for one in found.iter().flat_map(|leaks| &leaks.pooled) {
+        let same = |known: &&mut (&str, bool, u64)| known.0 == one.library && known.1 == one.free;
+        match pooled.iter_mut().find(same) {
+            Some((_, _, bytes)) => *bytes = bytes.saturating_add(one.bytes),
+            None => pooled.push((&one.library, one.free, one.bytes)),
+        }
+    }
+    lines.extend(pooled.into_iter().map(|(library, free, bytes)| {
+        let what = if free { "kept free" } else { "kept" };
+        format!("{:>12}  {what} by {} in its pool", size(bytes), clean(library))
+    }));
+    if lines.is_empty() {
+        return String::new();
+    }
+    let title = paint(DIM, "held by all of them together, and no leak:");
+    let lines: String = lines.iter().map(|line| format!("  {line}\n")).collect();
+    format!("\n  {title}\n{lines}")
+}
+
+fn kept_words(why: KeptReason) -> &'static str {
+    match why {
+        KeptReason::Steady => "steady since warm-up",
+        KeptReason::Stopped => "grew, and stopped: a cache that is full",
+        KeptReason::Moves => "comes and goes",
+    }
+}
+
 /// What is held and is no leak, so that nobody looks for it.
 fn besides(found: &Leaks, classifier: &StackClassifier, how: ListingOptions) -> String {
     let mut lines = Vec::new();
     for kept in &found.kept {
-        let why = match kept.why {
-            KeptReason::Steady => "steady since warm-up",
-            KeptReason::Stopped => "grew, and stopped: a cache that is full",
-            KeptReason::Moves => "comes and goes",
-        };
+        let why = kept_words(kept.why);
         let roles = classifier.roles(kept.largest);
         let largest = classifier.frame(kept.largest, roles.lead);
         let largest = largest

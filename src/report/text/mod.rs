@@ -7,6 +7,7 @@ mod hints;
 pub mod holders;
 pub mod layout;
 pub mod leaks;
+pub mod merged;
 pub mod oom;
 mod options;
 mod overview;
@@ -19,7 +20,7 @@ pub mod tree;
 pub mod verdict;
 pub mod whatif;
 
-pub use hints::hints;
+pub use hints::{hints, overview_hints};
 pub use options::ReportOptions;
 pub use overview::overview;
 pub use process::details;

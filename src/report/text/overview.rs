@@ -1,22 +1,53 @@
-//! A run of several processes: one line each, the odd one out marked.
+//! A run of several processes: a line each, the odd one out marked; its cards; who held most.
 
-use super::layout::{BAD, BOLD, PLAIN, Table, WARN, paint};
-use crate::analysis::{Process, outliers};
-use crate::report::wording;
-use crate::units::{count, gib, shorten};
+use super::layout::{BAD, BOLD, DIM, PLAIN, Table, WARN, paint};
+use super::merged;
+use crate::analysis::outliers;
+use crate::analysis::ranks::{Card, Imbalance, Rank, RankDevice, cards, imbalance};
+use crate::report::{names, wording};
+use crate::trace::DeviceInfo;
+use crate::units::{count, gib, several, shorten};
+use vramtrace_format::{DeviceId, SummaryMoment};
 
-pub fn overview(processes: &[Process]) -> String {
-    let odd = outliers(processes);
-    let ranks = processes.iter().any(|process| process.header.rank.is_some());
-    let hosts = processes.iter().any(|p| p.header.host != processes[0].header.host);
-    let longest = processes.iter().map(|process| process.state.time_ns).max().unwrap_or(0);
+/// With more processes than these, only those that say something are listed.
+const LISTED: usize = 64;
+/// Of many: the lowest and the highest peaks.
+const ENDS: usize = 3;
+/// Reasons that are shown.
+const REASONS: usize = 12;
+/// Cards that are listed.
+const CARDS: usize = 8;
+
+/// `top`: how many holders to list.
+pub fn overview(processes: &[Rank], top: usize) -> String {
+    let standings: Vec<_> = processes.iter().map(Rank::standing).collect();
+    let odd = outliers(&standings);
+    let longest = processes.iter().map(|process| process.last_ns).max().unwrap_or(0);
     let mut out = paint(BOLD, &format!("{} processes", count(processes.len() as u64)));
     out.push_str(&format!(", the longest {:.1} s\n\n", longest as f64 / 1e9));
+    out.push_str(&table(processes, &odd));
+    let spread = imbalance(processes);
+    if let Some(spread) = &spread {
+        out.push_str(&format!("\n  {}\n", spread_words(spread, processes)));
+    }
+    out.push_str(&reasons(processes, &odd));
+    out.push_str(&card_table(&cards(processes), processes));
+    for (moment, title) in
+        [(SummaryMoment::Peak, "held at the peaks"), (SummaryMoment::End, "held at the end")]
+    {
+        out.push_str(&merged::of_ranks(processes, moment, title, top));
+    }
+    out
+}
 
+fn table(processes: &[Rank], odd: &[Option<String>]) -> String {
+    let ranks = processes.iter().any(|process| process.header.rank.is_some());
+    let hosts = processes.iter().any(|p| p.header.host != processes[0].header.host);
+    let pids = processes.iter().any(|process| process.header.pid != 0);
     let mut table = Table::new(2, "rrllrrrll");
     table.head(&[
         if ranks { "rank" } else { "" },
-        "pid",
+        if pids { "pid" } else { "" },
         if hosts { "host" } else { "" },
         "device",
         "peak",
@@ -25,63 +56,161 @@ pub fn overview(processes: &[Process]) -> String {
         "ended",
         "",
     ]);
-    for (process, odd) in processes.iter().zip(&odd) {
-        lines(&mut table, process, odd.is_some(), hosts);
+    let shown = listed(processes, odd);
+    for index in &shown {
+        lines(&mut table, &processes[*index], odd[*index].is_some(), hosts);
     }
-    out.push_str(&table.render());
-    for (process, reason) in processes.iter().zip(&odd) {
-        if let Some(reason) = reason {
-            out.push_str(&format!("\n  {}: {reason}\n", paint(BAD, &process.name())));
-        }
+    let mut out = table.render();
+    if shown.len() < processes.len() {
+        let rest = several((processes.len() - shown.len()) as u64, "process").replace("ss", "sses");
+        let text = format!("  and {rest} more between them; `--rank N` shows one, `--all` all\n");
+        out.push_str(&paint(DIM, &text));
     }
     out
 }
 
+/// All where they are few; of many those that are odd, and the lowest and highest.
+fn listed(processes: &[Rank], odd: &[Option<String>]) -> Vec<usize> {
+    if processes.len() <= LISTED {
+        return (0..processes.len()).collect();
+    }
+    let mut by_peak: Vec<usize> = (0..processes.len()).collect();
+    by_peak.sort_by_key(|index| processes[*index].peak_bytes());
+    let ends = by_peak.iter().take(ENDS).chain(by_peak.iter().rev().take(ENDS)).copied();
+    let marked = (0..processes.len()).filter(|index| odd[*index].is_some());
+    let mut shown: Vec<usize> = ends.chain(marked.take(LISTED)).collect();
+    shown.sort_unstable();
+    shown.dedup();
+    shown
+}
+
+/// The same reason once, with all processes that it holds for.
+fn reasons(processes: &[Rank], odd: &[Option<String>]) -> String {
+    let mut all: Vec<(&str, Vec<&Rank>)> = Vec::new();
+    for (process, reason) in processes.iter().zip(odd) {
+        let Some(reason) = reason.as_deref() else { continue };
+        match all.iter_mut().find(|(known, _)| *known == reason) {
+            Some((_, who)) => who.push(process),
+            None => all.push((reason, vec![process])),
+        }
+    }
+    let mut out = String::new();
+    for (reason, who) in all.iter().take(REASONS) {
+        let name = names::several(who.iter().map(|rank| (&rank.header, rank.trace.as_path())));
+        out.push_str(&format!("\n  {}: {reason}\n", paint(BAD, &name)));
+    }
+    if all.len() > REASONS {
+        let text = format!("and {} more", count((all.len() - REASONS) as u64));
+        out.push_str(&format!("\n  {}\n", paint(DIM, &text)));
+    }
+    out
+}
+
+fn spread_words(spread: &Imbalance, processes: &[Rank]) -> String {
+    let one = |(index, bytes): (usize, u64)| {
+        format!("{} ({})", paint(BOLD, &gib(bytes)), processes[index].name())
+    };
+    format!(
+        "peaks from {} to {}, median {};\n  the highest is {:.2} times the mean",
+        one(spread.lowest),
+        one(spread.highest),
+        gib(spread.median),
+        spread.over_mean
+    )
+}
+
+/// The sum of each card's processes.
+fn card_table(cards: &[Card], processes: &[Rank]) -> String {
+    if cards.is_empty() {
+        return String::new();
+    }
+    let first = processes.iter().map(|process| process.header.start_unix_ns).min().unwrap_or(0);
+    let mut table = Table::new(2, "llrrrrr");
+    table.head(&["card", "", "processes", "together", "at", "sum of peaks", "live"]);
+    for card in cards.iter().take(CARDS) {
+        let (uuid, name) = match &card.info {
+            Some(info) => (short_uuid(info, cards), shorten(&info.name, 24)),
+            None => (String::new(), wording::described(None, card.users[0].1)),
+        };
+        let at = card.peak_unix_ns.saturating_sub(first);
+        table.styled([
+            (uuid, PLAIN),
+            (name, PLAIN),
+            (count(card.users.len() as u64), PLAIN),
+            (gib(card.peak_bytes), BOLD),
+            (format!("{:.3} s", at as f64 / 1e9), PLAIN),
+            (gib(card.sum_of_peaks), PLAIN),
+            (gib(card.live_bytes), PLAIN),
+        ]);
+    }
+    let mut out = format!("\n{}", table.render());
+    if let [.., lowest] = &cards[cards.len().min(CARDS)..] {
+        let more = several((cards.len() - CARDS) as u64, "card");
+        let text = format!("  and {more} more, the lowest with {}\n", gib(lowest.peak_bytes));
+        out.push_str(&paint(DIM, &text));
+    }
+    out
+}
+
+/// The beginning of the UUID, which CUDA_VISIBLE_DEVICES takes too; all of it where another card has
+/// the same beginning.
+fn short_uuid(info: &DeviceInfo, cards: &[Card]) -> String {
+    const SHORT: usize = 12;
+    let text = info.uuid_text();
+    let Some(short) = text.get(..SHORT) else { return text };
+    let texts = cards.iter().filter_map(|card| card.info.as_ref()).map(DeviceInfo::uuid_text);
+    match texts.filter(|other| other.starts_with(short)).count() {
+        0 | 1 => short.to_string(),
+        _ => text,
+    }
+}
+
 /// One line for each device that the process used; one for a process that used none.
-fn lines(table: &mut Table, process: &Process, odd: bool, hosts: bool) {
+fn lines(table: &mut Table, process: &Rank, odd: bool, hosts: bool) {
     let header = &process.header;
     let rank = header.rank.map_or(String::new(), |rank| rank.to_string());
     let host = if hosts { header.host.clone() } else { String::new() };
-    let in_oom = !process.ended_out_of_memory().is_empty();
-    let (ended, ended_style) = match (process.ended_in_order(), process.running) {
-        _ if in_oom => ("out of memory", BAD),
+    let (ended, ended_style) = match (process.ended_in_order, process.running) {
+        _ if process.out_of_memory => ("out of memory", BAD),
         (true, _) => ("in order", PLAIN),
         (false, true) => ("running", PLAIN),
+        (false, false) if header.pid == 0 => ("", PLAIN),
         (false, false) => ("cut off", WARN),
     };
+    // What was imported has a name in place of a pid.
+    let pid = match header.pid {
+        0 => shorten(&process.name(), 32),
+        pid => pid.to_string(),
+    };
     let mark = if odd { "<-- the odd one out" } else { "" }.to_string();
-    let mut names = Some((rank, header.pid.to_string(), host, ended.to_string(), mark));
-    for (id, device) in process.devices() {
+    let mut names = Some((rank, pid, host, ended.to_string(), mark));
+    let nothing = [(DeviceId::UNKNOWN, None)];
+    let devices = process.devices.iter().map(|(id, device)| (*id, Some(device)));
+    let devices: Vec<(DeviceId, Option<&RankDevice>)> = match process.devices.is_empty() {
+        true => nothing.into(),
+        false => devices.collect(),
+    };
+    for (id, device) in devices {
         let (rank, pid, host, ended, mark) = names.take().unwrap_or_default();
-        let refused = device.refused();
-        let name = shorten(&wording::device_name(id, &process.definitions), 24);
-        let name = match id == vramtrace_format::DeviceId::UNKNOWN {
-            true => name,
-            false => format!("{} {name}", id.0),
+        let name = match device {
+            None => "no GPU memory used".to_string(),
+            Some(device) => {
+                let name = shorten(&wording::described(device.info.as_ref(), id), 24);
+                if id == DeviceId::UNKNOWN { name } else { format!("{} {name}", id.0) }
+            }
         };
+        let figure =
+            |figure: fn(&RankDevice) -> u64| device.map_or(String::new(), |d| gib(figure(d)));
+        let refused = device.map_or(0, RankDevice::refused);
+        let refused_style = if refused > 0 { BAD } else { PLAIN };
         table.styled([
             (rank, BOLD),
             (pid, PLAIN),
             (host, PLAIN),
             (name, PLAIN),
-            (gib(device.peak.bytes), PLAIN),
-            (gib(device.live_bytes), PLAIN),
-            (count(refused), if refused > 0 { BAD } else { PLAIN }),
-            (ended, ended_style),
-            (mark, BAD),
-        ]);
-    }
-    if let Some((rank, pid, host, ended, mark)) = names {
-        let nothing = "no GPU memory used".to_string();
-        let empty = String::new;
-        table.styled([
-            (rank, BOLD),
-            (pid, PLAIN),
-            (host, PLAIN),
-            (nothing, PLAIN),
-            (empty(), PLAIN),
-            (empty(), PLAIN),
-            (empty(), PLAIN),
+            (figure(|device| device.peak_bytes), PLAIN),
+            (figure(|device| device.live_bytes), PLAIN),
+            (device.map_or(String::new(), |_| count(refused)), refused_style),
             (ended, ended_style),
             (mark, BAD),
         ]);

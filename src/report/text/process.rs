@@ -7,7 +7,7 @@ use vramtrace_format::{DeviceId, Kind};
 use super::layout::{BAD, BOLD, DIM, PLAIN, Table, WARN, WIDTH, paint};
 use super::options::ReportOptions;
 use super::{holders, oom, sleeps, sum, torch};
-use crate::analysis::{Level, Moment, Process, largest};
+use crate::analysis::{Level, Moment, Process, StackClassifier, largest};
 use crate::replay::{Certainty, DeviceState, KindSums, RecorderCost};
 use crate::report::wording;
 use crate::units::{clean, count, gib, seconds, several, shorten, size};
@@ -15,6 +15,10 @@ use crate::units::{clean, count, gib, seconds, several, shorten, size};
 pub fn details(process: &Process, shown: ReportOptions) -> String {
     let mut out = head(process, shown);
     out.push_str(&oom::fatal(process));
+    if let Some(who) = &process.who {
+        let classifier = StackClassifier::new(&who.symbols, &process.header);
+        out.push_str(&oom::swallowed("", &process.swallowed, &classifier, &process.definitions));
+    }
     out.push_str(&warnings(process));
     let mut any = false;
     for (id, device) in process.devices() {

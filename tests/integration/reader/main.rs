@@ -14,6 +14,7 @@ mod printed_text;
 mod recorded_demo;
 mod report;
 mod roles;
+mod run_summaries;
 mod stacks_export;
 mod timeline_export;
 mod verify;

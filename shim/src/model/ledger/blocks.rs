@@ -2,6 +2,7 @@
 //! entry that is in no sum, by fewer steps.
 
 use super::entry::EntrySlot;
+use super::totals::Step;
 use super::{Entry, Ledger, Sink};
 use crate::model::ledger::entry;
 use std::sync::atomic::Ordering::Relaxed;
@@ -23,7 +24,8 @@ impl Ledger {
         self.awaited.came(entry);
         let epoch = self.epoch.load(Relaxed);
         if inner.put(entry, epoch, 0) {
-            inner.site_add((entry.site, entry.stack), 1, 0, entry.size as i64, epoch);
+            let peak = self.totals(entry.device).epoch_for(entry.kind, true);
+            inner.site_add(entry.maker(), Step::Allocated, entry.size, epoch, peak);
         }
         shard.note_place(&inner);
     }
@@ -41,8 +43,10 @@ impl Ledger {
             return self.remove(sink, Space::Block, key).is_some();
         }
         let epoch = self.epoch.load(Relaxed);
-        let Some(made_by) = inner.entries.at(index).map(EntrySlot::made_by) else { return false };
-        inner.site_add(made_by, 0, 1, 0, epoch);
+        let Some(slot) = inner.entries.at(index) else { return false };
+        let (made_by, size) = (slot.made_by(), slot.size());
+        let peak = self.totals(made_by.device).epoch_for(made_by.kind, false);
+        inner.site_add(made_by, Step::Freed, size, epoch, peak);
         inner.drop_at(index);
         true
     }

@@ -1,5 +1,6 @@
 //! One live allocation, as the ledger keeps it: 64 bytes, one cache line.
 
+use super::totals::Maker;
 use crate::runtime::hash_table::{Slot, spread};
 use vramtrace_format::physical::{self, Physical};
 use vramtrace_format::{Alloc, ContextId, DeviceId, Kind, PoolId, SiteId, Space, StackId};
@@ -46,6 +47,10 @@ impl Entry {
     #[inline]
     pub fn physical(&self) -> Physical {
         physical::physical(self.kind, self.size)
+    }
+
+    pub(super) fn maker(&self) -> Maker {
+        Maker { site: self.site, stack: self.stack, device: self.device, kind: self.kind }
     }
 
     pub fn alloc(&self) -> Alloc {
@@ -110,7 +115,7 @@ pub(super) fn hash(space: Space, key: u64) -> u64 {
 
 /// As `Kind::from_u8`, without a search.
 #[inline]
-fn kind(value: u8) -> Kind {
+pub(super) fn kind(value: u8) -> Kind {
     match value {
         2 => Kind::Pitched,
         3 => Kind::Managed,
@@ -166,8 +171,18 @@ impl EntrySlot {
     }
 
     #[inline]
-    pub fn made_by(&self) -> (SiteId, StackId) {
-        (SiteId(self.site), StackId(self.stack))
+    pub fn made_by(&self) -> Maker {
+        Maker {
+            site: SiteId(self.site),
+            stack: StackId(self.stack),
+            device: DeviceId(self.device),
+            kind: kind(self.kind),
+        }
+    }
+
+    #[inline]
+    pub fn size(&self) -> u64 {
+        self.size
     }
 
     pub fn context(&self) -> ContextId {

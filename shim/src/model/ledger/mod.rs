@@ -15,6 +15,7 @@ mod checkpoint;
 mod entry;
 mod figures;
 mod shard;
+mod summary;
 mod totals;
 mod walk;
 
@@ -29,7 +30,7 @@ use crate::runtime::hash_table::{CROWDED, NoMemory, spread};
 use crate::runtime::lock::Lock;
 use shard::{Inner, Shard};
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
-use totals::{DeviceTotals, KINDS, KindSum};
+use totals::{DeviceTotals, KINDS, KindSum, Step};
 use vramtrace_format::physical::{PAGE, Physical, pages};
 use vramtrace_format::{ContextId, DeviceId, Drift, Event, Kind, RefusedBy, SiteId, Space};
 
@@ -207,11 +208,9 @@ impl Ledger {
             return Err(NoMemory);
         }
         let now = self.epoch.load(Relaxed);
-        if again {
-            inner.site_add((entry.site, entry.stack), 0, -1, 0, now);
-        } else {
-            inner.site_add((entry.site, entry.stack), 1, 0, entry.size as i64, now);
-        }
+        let step = if again { Step::Unfreed } else { Step::Allocated };
+        let peak = self.totals(entry.device).epoch_for(entry.kind, true);
+        inner.site_add(entry.maker(), step, entry.size, now, peak);
         if let Some(sum) = self.sum_of(at, entry) {
             match again {
                 true => sum.unfreed(entry.size, now),
@@ -271,7 +270,8 @@ impl Ledger {
             sink.emit(&checkpoint_alloc(running, &entry));
             slot.written = running;
         }
-        inner.site_add((entry.site, entry.stack), 0, 1, 0, epoch);
+        let peak = self.totals(entry.device).epoch_for(entry.kind, false);
+        inner.site_add(entry.maker(), Step::Freed, entry.size, epoch, peak);
         if let Some(sum) = self.sum_of(at, &entry) {
             sum.freed(entry.size, epoch);
         }

@@ -2,11 +2,11 @@
 //! under one short lock.
 
 use super::entry::{Entry, EntrySlot};
-use super::totals::{DEVICES, KINDS, KindSum, SiteSlot, device_index};
+use super::totals::{DEVICES, KINDS, KindSum, Maker, SiteSlot, Step, device_index};
 use crate::runtime::hash_table::{NoMemory, Slot, Table, pages, prefetch, spread};
 use crate::runtime::lock::Lock;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Relaxed};
-use vramtrace_format::{DeviceId, Kind, SiteId, StackId};
+use vramtrace_format::{DeviceId, Kind};
 
 /// A 2 MiB page of addresses that holds small allocations, live ones or such that a call is about
 /// to free: the driver has the page until the last of those calls has returned, whichever thread
@@ -120,17 +120,10 @@ impl Shard {
 impl Inner {
     /// Adds to the sums of a (site, stack); a table that cannot grow loses the figure, not the run.
     #[inline]
-    pub fn site_add(
-        &mut self,
-        (site, stack): (SiteId, StackId),
-        allocations: i64,
-        frees: i64,
-        bytes: i64,
-        epoch: u32,
-    ) {
-        let index = match self.sites.find((site, stack)) {
+    pub fn site_add(&mut self, maker: Maker, step: Step, size: u64, epoch: u32, peak: (u32, bool)) {
+        let index = match self.sites.find((maker.site, maker.stack)) {
             Some(index) => index,
-            None => match self.sites.insert(SiteSlot::new(site, stack, epoch)) {
+            None => match self.sites.insert(SiteSlot::new(maker, epoch)) {
                 Ok((index, grown)) => {
                     if grown {
                         self.site_cursor = 0;
@@ -141,7 +134,7 @@ impl Inner {
             },
         };
         if let Some(slot) = self.sites.at_mut(index) {
-            slot.add(allocations, frees, bytes, epoch);
+            slot.add(step, size, epoch, peak);
         }
     }
 

@@ -3,7 +3,8 @@
 
 use crate::runtime::hash_table::{Slot, spread};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use vramtrace_format::{DeviceId, Kind, SiteId, StackId};
+use vramtrace_format::summary::{AtPeak, Change, is_held};
+use vramtrace_format::{DeviceId, Kind, SiteId, StackId, physical};
 
 /// Devices 0 to 63 and the unknown one.
 pub const DEVICES: usize = 65;
@@ -46,6 +47,11 @@ pub(super) struct DeviceTotals {
     /// The peak since somebody began to watch it.
     pub watched_peak: AtomicU64,
     pub kinds: [AtomicU64; KINDS],
+    /// What a kind was at the peak, if its epoch is that of the peak; else it is unchanged since.
+    kinds_at_peak: [AtomicU64; KINDS],
+    kind_epochs: [AtomicU32; KINDS],
+    /// Counts the peaks, times 2; bit 0: no block came since the last.
+    peaks: AtomicU32,
     pub refused_by_cap: AtomicU64,
     pub refused_by_driver: AtomicU64,
     pub warned: AtomicU64,
@@ -59,18 +65,51 @@ impl DeviceTotals {
         if delta == 0 {
             return true;
         }
-        let kind_ok = add_saturating(&self.kinds[kind as usize], delta);
+        let (index, epoch) = (kind as usize, self.epoch());
+        if self.kind_epochs[index].load(Relaxed) != epoch {
+            self.kinds_at_peak[index].store(self.kinds[index].load(Relaxed), Relaxed);
+            self.kind_epochs[index].store(epoch, Relaxed);
+        }
+        let kind_ok = add_saturating(&self.kinds[index], delta);
         let live_ok = add_saturating(&self.live, delta);
         if delta > 0 {
             let live = self.live.load(Relaxed);
             if live > self.peak.fetch_max(live, Relaxed) {
                 self.peak_time_ns.store(now_ns, Relaxed);
+                self.peaks.store((epoch.wrapping_add(1) << 1) | 1, Relaxed);
             }
             if live > self.watched_peak.load(Relaxed) {
                 self.watched_peak.fetch_max(live, Relaxed);
             }
         }
         kind_ok && live_ok
+    }
+
+    /// How often the peak was reached.
+    #[inline]
+    pub fn epoch(&self) -> u32 {
+        self.peaks.load(Relaxed) >> 1
+    }
+
+    /// The epoch for an allocation or free of this kind, and whether it is the first block since the
+    /// peak.
+    #[inline]
+    pub fn epoch_for(&self, kind: Kind, came: bool) -> (u32, bool) {
+        let peaks = self.peaks.load(Relaxed);
+        let first = came && kind == Kind::Block && peaks & 1 == 1;
+        if first {
+            self.peaks.store(peaks & !1, Relaxed);
+        }
+        (peaks >> 1, first)
+    }
+
+    /// Bytes of a kind at the peak.
+    pub fn kind_at_peak(&self, kind: Kind) -> u64 {
+        let index = kind as usize;
+        match self.kind_epochs[index].load(Relaxed) == self.epoch() {
+            true => self.kinds_at_peak[index].load(Relaxed),
+            false => self.kinds[index].load(Relaxed),
+        }
     }
 }
 
@@ -168,12 +207,31 @@ impl KindSum {
 pub(super) struct SiteSlot {
     site: u32,
     stack: u32,
-    /// 0 = empty slot.
+    /// 0 = empty slot; else 1, the device and the kind, a byte each.
     used: u32,
     epoch: u32,
     pub written: u32,
     now: [u64; 3],
     before: [u64; 3],
+    held: AtPeak,
+}
+
+/// Whose an allocation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Maker {
+    pub site: SiteId,
+    pub stack: StackId,
+    pub device: DeviceId,
+    pub kind: Kind,
+}
+
+/// What happened to an allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Allocated,
+    Freed,
+    /// A free that the driver refused.
+    Unfreed,
 }
 
 /// Since the start: calls, frees, and the requested bytes of all allocations.
@@ -203,27 +261,56 @@ unsafe impl Slot for SiteSlot {
 
 impl SiteSlot {
     /// A slot made while checkpoint `epoch` is the last one: zero in it.
-    pub fn new(site: SiteId, stack: StackId, epoch: u32) -> Self {
+    pub fn new(maker: Maker, epoch: u32) -> Self {
         SiteSlot {
-            site: site.0,
-            stack: stack.0,
-            used: 1,
+            site: maker.site.0,
+            stack: maker.stack.0,
+            used: 1 | u32::from(maker.device.0) << 8 | u32::from(maker.kind as u8) << 16,
             epoch,
             written: 0,
             now: [0; 3],
             before: [0; 3],
+            held: AtPeak::default(),
         }
     }
 
+    /// `peak`: the device's epoch, and whether this is the first block in it.
     #[inline]
-    pub fn add(&mut self, allocations: i64, frees: i64, bytes: i64, epoch: u32) {
+    pub fn add(&mut self, step: Step, size: u64, epoch: u32, peak: (u32, bool)) {
         if self.epoch != epoch {
             self.before = self.now;
             self.epoch = epoch;
         }
+        let (allocations, frees, bytes) = match step {
+            Step::Allocated => (1, 0, size as i64),
+            Step::Freed => (0, 1, 0),
+            Step::Unfreed => (0, -1, 0),
+        };
+        if is_held(self.kind()) {
+            let (bytes, came) = (physical::share(self.kind(), size), step != Step::Freed);
+            self.held.apply(Change { bytes, came, epoch: peak.0, joins_peak: peak.1 });
+        }
         for (word, by) in self.now.iter_mut().zip([allocations, frees, bytes]) {
             *word = word.saturating_add_signed(by);
         }
+    }
+
+    #[inline]
+    fn kind(&self) -> Kind {
+        super::entry::kind((self.used >> 16) as u8)
+    }
+
+    pub fn maker(&self) -> Maker {
+        Maker {
+            site: SiteId(self.site),
+            stack: StackId(self.stack),
+            device: DeviceId((self.used >> 8) as u8),
+            kind: self.kind(),
+        }
+    }
+
+    pub fn held(&self) -> &AtPeak {
+        &self.held
     }
 
     /// As the checkpoint `epoch` began.
@@ -255,10 +342,17 @@ mod tests {
 
     #[test]
     fn a_checkpoint_sees_the_values_of_its_beginning() {
-        let mut slot = SiteSlot::new(SiteId(1), StackId(0), 0);
-        slot.add(1, 0, 100, 0);
-        slot.add(0, 1, 0, 1);
-        slot.add(1, 0, 50, 1);
+        let maker = Maker {
+            site: SiteId(1),
+            stack: StackId(0),
+            device: DeviceId::UNKNOWN,
+            kind: Kind::Array,
+        };
+        let mut slot = SiteSlot::new(maker, 0);
+        assert_eq!(slot.maker(), maker);
+        slot.add(Step::Allocated, 100, 0, (0, false));
+        slot.add(Step::Freed, 100, 1, (0, false));
+        slot.add(Step::Allocated, 50, 1, (0, false));
         assert_eq!(slot.at(1), SiteTotals { allocations: 1, frees: 0, bytes: 100 });
         assert_eq!(slot.at(2), SiteTotals { allocations: 2, frees: 1, bytes: 150 });
         let sum = KindSum::default();

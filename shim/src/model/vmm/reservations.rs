@@ -6,7 +6,7 @@
 
 use super::state::State;
 use vramtrace_format::address_space::{Asleep, Freed, Reservation};
-use vramtrace_format::{SiteId, StackId};
+use vramtrace_format::{DeviceId, SiteId, StackId};
 
 impl<P> State<P> {
     /// The driver reserved addresses.
@@ -42,6 +42,16 @@ impl<P> State<P> {
         self.space.asleep()
     }
 
+    /// Bytes of a device that are asleep.
+    pub fn asleep_on(&self, device: DeviceId) -> u64 {
+        self.space.asleep_on(device)
+    }
+
+    /// Was anything ever asleep?
+    pub fn ever_slept(&self) -> bool {
+        self.space.ever_slept()
+    }
+
     /// Parts of reservations without memory, by address: start and end.
     pub fn unbacked(&self) -> Vec<(u64, u64)> {
         self.space.unbacked()
@@ -52,7 +62,6 @@ impl<P> State<P> {
 mod tests {
     use super::*;
     use crate::model::vmm::{Mapping, What};
-    use vramtrace_format::DeviceId;
 
     #[test]
     fn a_free_is_announced_where_the_driver_can_agree() {
@@ -69,8 +78,10 @@ mod tests {
         let _ = state.settle(dropped, true);
         let owners: Vec<u32> = state.asleep().map(|piece| piece.owner.stack.0).collect();
         assert_eq!(owners, [7]);
+        assert_eq!((state.asleep_on(DeviceId(0)), state.ever_slept()), (20, true));
         let freed = state.begin_free(100, 20).expect("nothing is mapped");
         assert_eq!((state.reservations().count(), state.asleep().count()), (0, 0));
+        assert_eq!(state.asleep_on(DeviceId(0)), 0);
         state.take_back(&freed);
         assert_eq!((state.reservations().count(), state.asleep().count()), (1, 1));
         assert!(state.freed(100) && !state.freed(100));

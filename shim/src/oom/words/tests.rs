@@ -51,6 +51,7 @@ fn fragmented() -> Findings {
         held_before_ns: None,
         neighbours: vec![(99, Some(gib(3.0)))],
         expandable: false,
+        other: None,
         trace: Some("vramtrace-1121-0246/gpu.4711.vtrace".into()),
         quiet_s: Some(60),
     }

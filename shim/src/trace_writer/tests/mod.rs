@@ -174,6 +174,21 @@ impl ProcessView for Fake {
         Cost { calls: 3, ns: 1000, one_of: 64, stacks: 0 }
     }
 
+    fn can_sum_up(&self) -> bool {
+        true
+    }
+
+    fn summary(&self, emit: &mut dyn FnMut(&Event)) {
+        for device in self.devices() {
+            emit(&Event::SummaryDevice(self.counters(device)));
+            self.ledger.summary(device, emit);
+        }
+    }
+
+    fn cache_ooms(&self) -> u32 {
+        0
+    }
+
     fn begin_checkpoint(&self, id: u32, append: &mut dyn FnMut()) {
         self.ledger.begin_checkpoint(id, append);
     }

@@ -1,10 +1,15 @@
 //! All out-of-memories of a run, a line each; and processes that had none.
 
-use vramtrace_format::DeviceId;
+use std::collections::HashSet;
+use std::path::Path;
+
+use vramtrace_format::{DeviceId, Header};
 
 use super::super::layout::{BOLD, DIM, PLAIN, Table, paint};
 use super::wording;
 use crate::analysis::{Level, StackClassifier};
+use crate::replay::DeviceState;
+use crate::report::names;
 use crate::report::oom::{ListedOom, ProcessRefusals};
 use crate::units::{clean, count, seconds, several, size};
 
@@ -17,35 +22,103 @@ pub fn others(all: &[ListedOom], shown: &[usize], most: usize) -> String {
     let title = format!("{} in this run", several(all.len() as u64, "out-of-memory"));
     let title = title.replace("out-of-memorys", "out-of-memories");
     table.head(&["", "at", "", "asked for", "requests", "by", "", ""]);
-    let first = all.len().saturating_sub(most);
-    for one in &all[first..] {
+    let groups = same(all);
+    let first = groups.len().saturating_sub(most);
+    let hidden = groups[..first].iter().map(|group| group.all.len()).sum::<usize>();
+    for group in &groups[first..] {
+        let one = group.all[0];
+        let mark =
+            if group.all.iter().any(|one| shown.contains(&one.number)) { BOLD } else { PLAIN };
+        let requests = group.all.iter().map(|one| one.oom.requests).fold(0, u64::saturating_add);
+        table.styled([
+            (count(one.number as u64), mark),
+            (seconds(one.oom.time_ns), PLAIN),
+            (group.who(), PLAIN),
+            (size(one.oom.size), mark),
+            (count(requests), PLAIN),
+            (group.by.into(), PLAIN),
+            (group.place.clone(), PLAIN),
+            (if one.oom.went_on { "went on" } else { "" }.into(), DIM),
+        ]);
+    }
+    let mut out = format!("\n{}\n{}", paint(BOLD, &title), table.render());
+    if hidden > 0 {
+        let text = format!("  and {} before them (--json has all)", count(hidden as u64));
+        out.push_str(&format!("{}\n", paint(DIM, &text)));
+    }
+    out.push_str(&paint(DIM, "  vramtrace oom --at N shows one of them, --at all all\n"));
+    out
+}
+
+/// The same request of several processes of a run, once.
+struct Same<'r> {
+    by: &'static str,
+    place: String,
+    all: Vec<&'r ListedOom<'r>>,
+}
+
+impl Same<'_> {
+    fn who(&self) -> String {
+        let mut seen = HashSet::new();
+        let traces = self.all.iter().filter(|one| seen.insert(one.trace));
+        let names = names::several(traces.map(|one| (one.header, one.trace)));
+        let device = self.all[0].oom.device;
+        match self.all.iter().all(|one| one.oom.device == device) {
+            true => format!("{names} cuda:{}", device.0),
+            false => names,
+        }
+    }
+}
+
+/// In the order of their first ones. Of one process each stands for itself.
+fn same<'r>(all: &'r [ListedOom<'r>]) -> Vec<Same<'r>> {
+    let mut groups: Vec<Same> = Vec::new();
+    for one in all {
         let classifier = StackClassifier::new(one.symbols, one.header);
-        let rank =
-            one.header.rank.map_or(format!("pid {}", one.header.pid), |n| format!("rank {n}"));
         let by = match (one.oom.refusal, one.oom.level) {
             (Some(refusal), _) => refusal.refused.by.name(),
             (None, Level::Tensor) => "torch",
             (None, Level::Driver) => "?",
         };
-        let mark = if shown.contains(&one.number) { BOLD } else { PLAIN };
-        table.styled([
-            (count(one.number as u64), mark),
-            (seconds(one.oom.time_ns), PLAIN),
-            (format!("{rank} cuda:{}", one.oom.device.0), PLAIN),
-            (size(one.oom.size), mark),
-            (count(one.oom.requests), PLAIN),
-            (by.into(), PLAIN),
-            (wording::place(&classifier, one.oom.stack).unwrap_or_default(), PLAIN),
-            (if one.oom.went_on { "went on" } else { "" }.into(), DIM),
-        ]);
+        let place = wording::place(&classifier, one.oom.stack).unwrap_or_default();
+        let joins = |group: &&mut Same| {
+            let first = group.all[0];
+            (group.by, &group.place) == (by, &place)
+                && (first.oom.size, first.oom.went_on) == (one.oom.size, one.oom.went_on)
+                && group.all.iter().all(|known| known.trace != one.trace)
+        };
+        match groups.iter_mut().find(joins) {
+            Some(group) => group.all.push(one),
+            None => groups.push(Same { by, place, all: vec![one] }),
+        }
     }
-    let mut out = format!("\n{}\n{}", paint(BOLD, &title), table.render());
-    if first > 0 {
-        let text = format!("  and {} before them (--json has all)", count(first as u64));
-        out.push_str(&format!("{}\n", paint(DIM, &text)));
+    groups
+}
+
+/// Processes without any, in one line.
+pub fn none_of(quiet: &[(&Header, &Path, &ProcessRefusals)]) -> String {
+    let name = names::several(quiet.iter().map(|(header, trace, _)| (*header, *trace)));
+    let devices = || quiet.iter().flat_map(|(_, _, quiet)| quiet.end.devices.values());
+    let sum = |figure: fn(&DeviceState) -> u64| devices().map(figure).fold(0, u64::saturating_add);
+    let refused = sum(DeviceState::refused);
+    let mut parts = vec![match refused {
+        0 => "no refusal".to_string(),
+        refused => {
+            let absorbed = quiet.iter().flat_map(|(_, _, quiet)| quiet.refusals.values());
+            let absorbed = absorbed.map(|refusals| refusals.absorbed).fold(0, u64::saturating_add);
+            format!("{}, {} absorbed", several(refused, "refusal"), count(absorbed))
+        }
+    }];
+    let warned = sum(|device| device.warned);
+    if warned > 0 {
+        parts.push(format!("{} passed the cap, which only warns", several(warned, "request")));
     }
-    out.push_str(&paint(DIM, "  vramtrace oom --at N shows one of them, --at all all\n"));
-    out
+    let peaks = || devices().filter(|device| device.was_used()).map(|device| device.peak.bytes);
+    parts.push(match (peaks().min(), peaks().max()) {
+        (Some(least), Some(most)) => format!("peaks of {} to {}", size(least), size(most)),
+        _ => "no GPU memory was used".to_string(),
+    });
+    format!("{}: {}; {}\n", clean(&name), paint(BOLD, "no out-of-memory"), parts.join(", "))
 }
 
 /// One line.

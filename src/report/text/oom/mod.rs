@@ -3,12 +3,14 @@
 mod full;
 mod list;
 mod short;
+mod swallowed;
 #[cfg(test)]
 mod tests;
 mod wording;
 
 pub use full::{OomOptions, text};
-pub use list::{none, others};
+pub use list::{none, none_of, others};
 pub(in crate::report) use short::fatal;
 pub(super) use short::{cause, where_and_limit};
+pub use swallowed::swallowed;
 pub(super) use wording::place;

@@ -37,6 +37,8 @@ pub fn where_and_limit(fatal: &PostMortem) -> String {
             format!("under your group's cap of {}", gib(refused.limit))
         }
         Some(refused) if refused.limit > 0 => format!("under your cap of {}", gib(refused.limit)),
+        Some(_) if fatal.cause == Cause::Mps => "under the limit of MPS".to_string(),
+        Some(_) if fatal.cause == Cause::Cgroup => "under the kernel's cgroup limit".to_string(),
         Some(_) => "on a full card".to_string(),
         None if fatal.own_limit => "under a limit of PyTorch's own".to_string(),
         None => "and the trace shows no refused driver call".to_string(),
@@ -63,12 +65,14 @@ pub fn cause(fatal: &PostMortem) -> String {
         _ if fatal.oom.level == Level::Driver => {
             format!("too much: a call of the driver's asked {}", size(fatal.oom.size))
         }
-        Cause::Cap | Cause::Card | Cause::Torch | Cause::Unknown => format!(
-            "too much: asked {}; {} in tensors, {} free in PyTorch's cache",
-            size(fatal.oom.size),
-            size(fatal.allocated),
-            size(fatal.free)
-        ),
+        Cause::Cap | Cause::Card | Cause::Mps | Cause::Cgroup | Cause::Torch | Cause::Unknown => {
+            format!(
+                "too much: asked {}; {} in tensors, {} free in PyTorch's cache",
+                size(fatal.oom.size),
+                size(fatal.allocated),
+                size(fatal.free)
+            )
+        }
     }
 }
 

@@ -70,6 +70,12 @@ pub fn limit(one: &PostMortem) -> String {
                 gib(refused.counted)
             ),
             RefusedBy::Cap => format!("{} by the cap", gib(refused.limit)),
+            RefusedBy::Driver if one.cause == Why::Mps => {
+                format!("what MPS allows this process ({})", vramtrace_format::oom::MPS_LIMIT)
+            }
+            RefusedBy::Driver if one.cause == Why::Cgroup => {
+                format!("what the kernel's cgroup allows ({})", vramtrace_format::oom::CGROUP_LIMIT)
+            }
             RefusedBy::Driver | RefusedBy::Warned => match one.card_bytes {
                 Some(bytes) => format!("the card: {}", gib(bytes)),
                 None => "the card".to_string(),
@@ -128,7 +134,7 @@ pub fn why(one: &PostMortem) -> String {
                 _ => format!("{found}; in one piece {asked} would fit"),
             };
         }
-        Why::Cap | Why::Card | Why::Torch | Why::Unknown => {}
+        Why::Cap | Why::Card | Why::Mps | Why::Cgroup | Why::Torch | Why::Unknown => {}
     }
     if let Some(card) = one.card_bytes.filter(|card| one.oom.size > *card) {
         return format!("asked {asked}: more than the whole card has ({})", gib(card));

@@ -1,0 +1,251 @@
+//! Writes the traces of a run of many ranks, as the recorder would have left them: for measuring how
+//! long `vramtrace report` takes.
+//!
+//! ```text
+//! cargo run --release --example many_ranks -- DIRECTORY [RANKS [EVENTS [KILLED]]]
+//! ```
+//!
+//! Eight ranks a host, each with its own card. Rank 17 holds half as much again as the others.
+//! The last KILLED ranks have no summary: they were killed.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use vramtrace_format::physical::MIB;
+use vramtrace_format::summary::{AtPeak, Change, keep_largest};
+use vramtrace_format::{
+    Alloc, ContextId, Counters, Definition, DeviceId, Event, Header, Kind, PoolId, PythonFrame,
+    SiteId, Space, StackFlags, StackId, SummaryHolder, SummaryMoment, ThreadId,
+};
+use vramtrace_reader::trace::{TraceWriter, WriterMemory};
+
+const STACKS: u32 = 200;
+const DEVICE: DeviceId = DeviceId(0);
+
+fn main() -> io::Result<()> {
+    let mut arguments = std::env::args().skip(1);
+    let Some(directory) = arguments.next() else {
+        eprintln!("usage: many_ranks DIRECTORY [RANKS [EVENTS [KILLED]]]");
+        std::process::exit(2);
+    };
+    let mut number = |default: u64| match arguments.next() {
+        None => default,
+        Some(text) => text.parse().unwrap_or_else(|_| {
+            eprintln!("many_ranks: {text}: give a whole number");
+            std::process::exit(2);
+        }),
+    };
+    let (ranks, events, killed) = (number(1024), number(200_000), number(0));
+    std::fs::create_dir_all(&directory)?;
+    let memory = WriterMemory::default();
+    for rank in 0..ranks {
+        let path = Path::new(&directory).join(format!("vramtrace.rank{rank}.vtrace"));
+        let rank = Rank { rank, ranks, events, killed: rank + killed >= ranks };
+        rank.write(&memory, File::create_new(path)?)?;
+    }
+    Ok(())
+}
+
+struct Rank {
+    rank: u64,
+    ranks: u64,
+    events: u64,
+    killed: bool,
+}
+
+/// A device's figures, as the ledger of the recorder keeps them.
+#[derive(Default)]
+struct Ledger {
+    counters: Counters,
+    epoch: u32,
+    awaits_block: bool,
+    stacks: HashMap<(StackId, bool), AtPeak>,
+}
+
+impl Ledger {
+    fn change(&mut self, alloc: &Alloc, came: bool, time_ns: u64) {
+        let of_framework = alloc.space == Space::Block;
+        let joins_peak = came && of_framework && std::mem::take(&mut self.awaits_block);
+        let change = Change { bytes: alloc.size, came, epoch: self.epoch, joins_peak };
+        self.stacks.entry((alloc.stack, of_framework)).or_default().apply(change);
+        if of_framework {
+            return;
+        }
+        let all = &mut self.counters;
+        if came {
+            all.live += alloc.size;
+            all.live_allocations += 1;
+            all.allocations += 1;
+        } else {
+            all.live -= alloc.size;
+            all.live_allocations -= 1;
+            all.frees += 1;
+        }
+        if all.live > all.peak {
+            (all.peak, all.peak_time_ns) = (all.live, time_ns);
+            self.epoch += 1;
+            self.awaits_block = true;
+        }
+    }
+
+    fn summary(&self) -> Vec<Event> {
+        let (peak, live) = (self.counters.peak, self.counters.live);
+        let kind = Kind::Device as u8;
+        let mut all = vec![
+            Event::SummaryDevice(self.counters),
+            Event::SummaryKind { device: DEVICE, kind, at_peak: peak, live },
+        ];
+        for moment in [SummaryMoment::Peak, SummaryMoment::End] {
+            for of_framework in [false, true] {
+                let here = self.stacks.iter().filter(|((_, level), _)| *level == of_framework);
+                let mut holders: Vec<SummaryHolder> = here
+                    .map(|((stack, _), held)| {
+                        let [bytes, count] = held.at(moment, self.epoch);
+                        let (device, stack) = (DEVICE, *stack);
+                        SummaryHolder { device, moment, of_framework, stack, bytes, count }
+                    })
+                    .collect();
+                keep_largest(&mut holders);
+                all.extend(holders.into_iter().map(Event::SummaryHolder));
+            }
+        }
+        all
+    }
+}
+
+impl Rank {
+    fn header(&self) -> Header {
+        let mut uuid = [0x52; 16];
+        uuid[..8].copy_from_slice(&self.rank.to_le_bytes());
+        Header {
+            uuid,
+            pid: 10_000 + self.rank as u32,
+            parent_pid: 9_000,
+            process_start_ticks: 99,
+            start_unix_ns: 1_767_225_600_000_000_000 + self.rank * 1_000_000,
+            start_mono_ns: 5,
+            host: format!("node{}", self.rank / 8),
+            rank: Some(self.rank as u32),
+            world_size: Some(self.ranks as u32),
+            executable: "/usr/bin/python3".into(),
+            command: vec!["python3".into(), "train.py".into()],
+            working_directory: "/home/me".into(),
+            writer: "0.1.0".into(),
+            ..Header::default()
+        }
+    }
+
+    fn definitions(&self) -> Vec<Definition> {
+        let mut uuid = [0x47; 16];
+        uuid[..8].copy_from_slice(&self.rank.to_le_bytes());
+        let (context, pool) = (ContextId(1), PoolId(0));
+        let site = |id, kind| Definition::Site {
+            id: SiteId(id),
+            api: 1,
+            kind: Some(kind),
+            device: DEVICE,
+            context,
+            pool,
+            stream: 0,
+        };
+        let mut all = vec![
+            Definition::Api { id: 1, name: "cuMemAlloc_v2".into() },
+            Definition::Device {
+                id: DEVICE,
+                uuid,
+                name: "NVIDIA H200".into(),
+                total_bytes: 141 << 30,
+                mig: false,
+            },
+            Definition::Context { id: context, device: DEVICE, handle: 0xc0, primary: true },
+            site(1, Kind::Device),
+            site(2, Kind::Block),
+        ];
+        for id in 1..=STACKS {
+            all.push(Definition::Code {
+                id,
+                minor: 9,
+                name: format!("Layer{}.forward", id % 40),
+                file: format!("/usr/lib/python3/site-packages/model/layer{}.py", id % 40),
+                first_line: 10 + id as i32,
+                line_table: Vec::new(),
+            });
+        }
+        for id in 1..=STACKS {
+            let frame = |code| PythonFrame { code, last_instruction: 0 };
+            let python = (0..12).map(|depth| frame((id + depth) % STACKS + 1)).collect();
+            let (native, joins) = (Vec::new(), Vec::new());
+            all.push(Definition::Stack {
+                id: StackId(id),
+                flags: StackFlags(0),
+                native,
+                python,
+                joins,
+            });
+        }
+        all
+    }
+
+    /// Segments that stay, and in them blocks that come and go in steps.
+    fn write(&self, memory: &WriterMemory, file: File) -> io::Result<()> {
+        let mut trace = TraceWriter::begin(memory, file, &self.header())?;
+        self.definitions().iter().try_for_each(|definition| trace.define(definition))?;
+        let mut ledger = Ledger::default();
+        let (mut time_ns, mut written) = (1_000_000, 1);
+        let created =
+            Event::ContextCreated { context: ContextId(1), device: DEVICE, stack: StackId(0) };
+        trace.event(ThreadId(1), time_ns, &created)?;
+        let size = if self.rank == 17 { 96 * MIB } else { 64 * MIB };
+        let step = 512u64;
+        let mut put = |trace: &mut TraceWriter, alloc: &Alloc, came: bool| {
+            time_ns += 20_032;
+            written += 1;
+            ledger.change(alloc, came, time_ns);
+            let event = match came {
+                true => Event::Alloc(*alloc),
+                false => Event::Free { key: alloc.key, space: alloc.space, site: SiteId(0) },
+            };
+            trace.event(ThreadId(1), time_ns, &event).map(|()| written)
+        };
+        let segment = |n: u64| Alloc {
+            key: (1 << 40) + n * 128 * MIB,
+            space: Space::Device,
+            size,
+            site: SiteId(1),
+            stack: StackId(1 + (n as u32 * 7) % STACKS),
+        };
+        let block = |n: u64| Alloc {
+            key: segment(n / 32).key + n % 32 * 2 * MIB,
+            space: Space::Block,
+            size: 2 * MIB,
+            site: SiteId(2),
+            stack: StackId(1 + (n as u32 * 13) % STACKS),
+        };
+        for n in 0..step / 32 {
+            put(&mut trace, &segment(n), true)?;
+        }
+        let mut done = 0;
+        while done + 2 * step + 2 < self.events {
+            for n in 0..step {
+                put(&mut trace, &block(n), true)?;
+            }
+            put(&mut trace, &segment(1000), true)?;
+            done = put(&mut trace, &segment(1000), false)?;
+            for n in 0..step {
+                done = put(&mut trace, &block(n), false)?;
+            }
+        }
+        time_ns += 1_000_000;
+        if !self.killed {
+            let summary = ledger.summary();
+            trace.event(ThreadId(1), time_ns, &Event::SummaryBegin { cache_ooms: 0 })?;
+            summary.iter().try_for_each(|event| trace.event(ThreadId(1), time_ns, event))?;
+            let records = summary.len() as u32;
+            trace.event(ThreadId(1), time_ns, &Event::SummaryEnd { records })?;
+            trace.event(ThreadId(1), time_ns, &Event::Ended)?;
+        }
+        trace.finish().map(drop)
+    }
+}

@@ -1,0 +1,127 @@
+//! Pages of this version and of those before, groups, orders.
+
+use super::*;
+
+#[test]
+fn figures_groups_and_orders_come_back() {
+    let words: Vec<AtomicU64> = (0..LIVE_WORDS).map(|_| AtomicU64::new(0)).collect();
+    let words: Box<[AtomicU64; LIVE_WORDS]> = words.into_boxed_slice().try_into().unwrap();
+    let page = LivePage::begin(&words, &LiveProcess { pid: 7, ..LiveProcess::default() });
+    let device = LiveDevice {
+        ordinal: 3,
+        live: 1,
+        cap: Some(9),
+        warned: 4,
+        total_bytes: 5,
+        uuid: std::array::from_fn(|n| n as u8),
+        only_warns: true,
+        ..LiveDevice::default()
+    };
+    assert!(page.update(77, &[LiveDevice::default(), device]));
+    assert_eq!(page.devices(), (77, vec![LiveDevice::default(), device]));
+    assert_eq!(page.group(), None);
+    page.set_group("two-services");
+    assert_eq!(page.group().as_deref(), Some("two-services"));
+    page.set_group(&"x".repeat(64));
+    assert_eq!(page.group(), Some("x".repeat(64)));
+
+    assert_eq!((page.last_order(), page.ordered(3)), (0, None));
+    let give = |cap, number| {
+        for (at, word) in order(3, cap, number).unwrap() {
+            words[at as usize / 8].store(word, Ordering::Relaxed);
+        }
+    };
+    give(Some(6 << 30), 55);
+    assert_eq!((page.last_order(), page.ordered(3)), (55, Some((55, Some(6 << 30)))));
+    page.obeyed(3, 55);
+    assert_eq!((page.ordered(3), page.ordered(2), page.ordered(99)), (None, None, None));
+    give(None, 56);
+    assert_eq!(page.ordered(3), Some((56, None)));
+    assert_eq!(order(16, None, 1), None);
+}
+
+/// Pages as versions 1 and 2 wrote them.
+#[test]
+fn the_pages_of_the_versions_before_are_read() {
+    for (version, length) in [(1u64, 16usize), (2, 32)] {
+        let words: Vec<AtomicU64> = (0..LIVE_WORDS).map(|_| AtomicU64::new(0)).collect();
+        let words: Box<[AtomicU64; LIVE_WORDS]> = words.into_boxed_slice().try_into().unwrap();
+        let set = |at: usize, word: u64| words[at].store(word.to_le(), Ordering::Relaxed);
+        set(0, MAGIC);
+        set(1, version | 2 << 32);
+        set(2, 4711 | 1 << 32);
+        set(8, 99);
+        for (device, ordinal) in [(0, 3), (1, 5)] {
+            let at = 768 + length * device;
+            let figures = [ordinal, 100, 200, 30, 140, u64::MAX, 7, 9, 2, 1, 4, 16];
+            for (word, value) in figures.into_iter().enumerate() {
+                set(at + word, value);
+            }
+            if version == 2 {
+                set(at + 12, 6);
+                set(at + 13, 1 << 30);
+            }
+        }
+        let page = LivePage::open(&words).unwrap();
+        let (at, devices) = page.devices();
+        let wanted = LiveDevice {
+            ordinal: 3,
+            live: 100,
+            peak: 200,
+            reserved: 30,
+            counted: 140,
+            live_allocations: 7,
+            allocations: 9,
+            frees: 2,
+            refused_by_cap: 1,
+            refused_by_driver: 4,
+            events: 16,
+            warned: if version == 2 { 6 } else { 0 },
+            total_bytes: if version == 2 { 1 << 30 } else { 0 },
+            resident: 100,
+            ..LiveDevice::default()
+        };
+        assert_eq!((at, devices.len(), devices[0]), (99, 2, wanted), "version {version}");
+        assert_eq!(devices[1].ordinal, 5);
+        assert_eq!((page.process().pid, page.state()), (4711, Some(LiveState::Recording)));
+        assert!(page.sites().1.is_empty());
+        // Behind the file of its version.
+        let filed = page.filed_order(1, None, 77).map(|(at, _)| at);
+        assert_eq!(filed, (version == 2).then_some(12288 + 32));
+        set(1, 4);
+        assert!(LivePage::open(&words).is_none(), "a newer one");
+    }
+}
+
+#[test]
+fn an_order_through_the_file_is_taken_once_and_nothing_else_is() {
+    let words: Vec<AtomicU64> = (0..LIVE_WORDS).map(|_| AtomicU64::new(0)).collect();
+    let words: Box<[AtomicU64; LIVE_WORDS]> = words.into_boxed_slice().try_into().unwrap();
+    let page = LivePage::begin(&words, &LiveProcess { pid: 7, ..LiveProcess::default() });
+    page.set_state(LiveState::Recording);
+    for garbage in [0, 1, u64::MAX, 0xA5A5_A5A5_A5A5_A5A5] {
+        page.take_filed(&[garbage; FILED_WORDS]);
+        assert_eq!(page.last_order(), 0);
+    }
+    let mut file = [0; FILED_WORDS];
+    let mut give = |ordinal, cap, number| {
+        let (at, words) = page.filed_order(ordinal, cap, number).unwrap();
+        let at = (at as usize - LIVE_BYTES) / 8;
+        file[at..at + 3].copy_from_slice(&words);
+        file
+    };
+    page.take_filed(&give(3, Some(77), 50));
+    assert_eq!((page.last_order(), page.ordered(3)), (50, Some((50, Some(77)))));
+    page.obeyed(3, 50);
+    page.take_filed(&give(0, None, 51));
+    assert_eq!((page.ordered(3), page.ordered(0)), (None, Some((51, None))));
+    page.take_filed(&give(0, Some(5), 49));
+    assert_eq!(page.ordered(0), Some((51, None)), "an older one");
+    assert_eq!(page.filed_order(16, None, 1), None);
+    // Of another process, before this one.
+    let other: Vec<AtomicU64> = (0..LIVE_WORDS).map(|_| AtomicU64::new(0)).collect();
+    let other: Box<[AtomicU64; LIVE_WORDS]> = other.into_boxed_slice().try_into().unwrap();
+    let other = LivePage::begin(&other, &LiveProcess { pid: 8, ..LiveProcess::default() });
+    other.take_filed(&give(0, Some(5), 99));
+    assert_eq!(other.last_order(), 0);
+}

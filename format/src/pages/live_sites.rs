@@ -1,0 +1,128 @@
+//! The call sites of a live page: who holds most now, by stack and library.
+//!
+//! ```text
+//! word 0  stack (low 32) | device (8) | a framework's block (1) << 40
+//!      1  live bytes                  2  live allocations
+//!      4  the library that asked, 32 bytes of UTF-8, zeros behind it; all zeros: not known
+//! ```
+
+use super::live::LivePage;
+use crate::ids::StackId;
+
+/// Call sites of a page, the largest first.
+pub const LIVE_SITES: usize = 64;
+const COUNT: usize = 10;
+const STORED: usize = 11;
+const SITES_AT: usize = 1280;
+const SITE_WORDS: usize = 8;
+const LIBRARY_AT: usize = 4;
+const LIBRARY_BYTES: usize = 32;
+
+/// What one stack holds of a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LiveSite {
+    /// As the process saw it; 255: not known.
+    pub ordinal: u8,
+    /// Blocks of a framework's cache; else memory of the driver's.
+    pub of_framework: bool,
+    /// An id of the process's trace.
+    pub stack: StackId,
+    pub bytes: u64,
+    pub count: u64,
+    /// Who asked, for people: `PyTorch`, `NCCL`. Empty: not known.
+    pub library: String,
+}
+
+impl LivePage<'_> {
+    /// Stores the largest. False: another thread stores just now.
+    pub fn update_sites(&self, now_ns: u64, sites: &[LiveSite]) -> bool {
+        self.store(|page| {
+            let sites = &sites[..sites.len().min(LIVE_SITES)];
+            for (index, site) in sites.iter().enumerate() {
+                let at = SITES_AT + SITE_WORDS * index;
+                let which = u64::from(site.stack.0)
+                    | u64::from(site.ordinal) << 32
+                    | u64::from(site.of_framework) << 40;
+                page.set(at, which);
+                page.set(at + 1, site.bytes);
+                page.set(at + 2, site.count);
+                let mut name = [0; LIBRARY_BYTES];
+                let cut = cut(&site.library);
+                name[..cut.len()].copy_from_slice(cut.as_bytes());
+                for (word, bytes) in name.chunks_exact(8).enumerate() {
+                    let value = bytes.iter().rev().fold(0, |all, b| all << 8 | u64::from(*b));
+                    page.set(at + LIBRARY_AT + word, value);
+                }
+            }
+            page.set(COUNT, sites.len() as u64);
+            page.set(STORED, now_ns);
+        })
+    }
+
+    /// When they were stored (ns since the start), and the call sites that held most then. None of a
+    /// version before 3.
+    pub fn sites(&self) -> (u64, Vec<LiveSite>) {
+        if self.version() < 3 {
+            return (0, Vec::new());
+        }
+        self.quiet(|page| {
+            let count = (page.get(COUNT) as usize).min(LIVE_SITES);
+            (page.get(STORED), (0..count).map(|index| page.site(index)).collect())
+        })
+    }
+
+    fn site(&self, index: usize) -> LiveSite {
+        let at = SITES_AT + SITE_WORDS * index;
+        let which = self.get(at);
+        let words = at + LIBRARY_AT..at + LIBRARY_AT + LIBRARY_BYTES / 8;
+        let name = words.flat_map(|word| self.get(word).to_le_bytes());
+        let name: Vec<u8> = name.take_while(|byte| *byte != 0).collect();
+        LiveSite {
+            ordinal: (which >> 32) as u8,
+            of_framework: which >> 40 & 1 == 1,
+            stack: StackId(which as u32),
+            bytes: self.get(at + 1),
+            count: self.get(at + 2),
+            library: String::from_utf8_lossy(&name).into_owned(),
+        }
+    }
+}
+
+/// As much of a name as fits, in whole characters.
+fn cut(name: &str) -> &str {
+    let end = (0..=LIBRARY_BYTES.min(name.len())).rev().find(|at| name.is_char_boundary(*at));
+    &name[..end.unwrap_or(0)]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+
+    use super::*;
+    use crate::pages::live::{LIVE_WORDS, LiveProcess};
+
+    #[test]
+    fn call_sites_come_back_the_largest_64() {
+        let words: Vec<AtomicU64> = (0..LIVE_WORDS).map(|_| AtomicU64::new(0)).collect();
+        let words: Box<[AtomicU64; LIVE_WORDS]> = words.into_boxed_slice().try_into().unwrap();
+        let page = LivePage::begin(&words, &LiveProcess { pid: 7, ..LiveProcess::default() });
+        assert_eq!(page.sites(), (0, Vec::new()));
+        let site = |n: u32| LiveSite {
+            ordinal: (n % 3) as u8,
+            of_framework: n % 2 == 1,
+            stack: StackId(u32::MAX - n),
+            bytes: u64::MAX - u64::from(n),
+            count: u64::from(n),
+            library: ["PyTorch", "", "libnvshmem_host.so"][n as usize % 3].into(),
+        };
+        let all: Vec<LiveSite> = (0..100).map(site).collect();
+        assert!(page.update_sites(55, &all));
+        assert_eq!(page.sites(), (55, all[..LIVE_SITES].to_vec()));
+        // Two bytes each: the last one would be cut in half.
+        let long = LiveSite { library: format!("x{}", "é".repeat(40)), ..site(1) };
+        assert!(page.update_sites(56, std::slice::from_ref(&long)));
+        let (at, sites) = page.sites();
+        assert_eq!((at, sites[0].library.clone()), (56, format!("x{}", "é".repeat(15))));
+        assert!(page.devices().1.is_empty(), "the devices are apart");
+    }
+}

@@ -1,0 +1,143 @@
+//! The call sites that hold most, for the live page. They are added up after a call, at most every
+//! 100 ms, and so seldom that it takes a hundredth of the time at most.
+
+use crate::hooks::oom_sources::sources;
+use crate::hooks::state::Process;
+use crate::oom;
+use crate::runtime::fallible::{TryPush, list_of};
+use crate::runtime::fallible_map::Map;
+use crate::runtime::lock::Lock;
+use crate::trace_writer::maintenance::ProcessView;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use vramtrace_format::{LIVE_SITES, LiveSite, StackId, SummaryHolder, SummaryMoment};
+
+const EVERY_NS: u64 = 100_000_000;
+/// Of the time, one part in so many.
+const PART: u64 = 100;
+/// Stacks whose library is kept.
+const NAMES_MOST: usize = 1024;
+
+pub struct LiveSites {
+    due_ns: AtomicU64,
+    /// Of stacks that were among the largest.
+    libraries: Lock<Map<StackId, String>>,
+}
+
+impl Default for LiveSites {
+    fn default() -> LiveSites {
+        LiveSites { due_ns: AtomicU64::new(0), libraries: Lock::new(Map::default()) }
+    }
+}
+
+/// Stores them where they are due.
+#[inline]
+pub fn refresh(p: &'static Process) {
+    let now_ns = p.clock.now_ns();
+    let due_ns = p.live_sites.due_ns.load(Relaxed);
+    if now_ns >= due_ns {
+        // One thread at a time.
+        let taken = p.live_sites.due_ns.compare_exchange(due_ns, u64::MAX, Relaxed, Relaxed);
+        if taken.is_ok() {
+            store(p, now_ns);
+        }
+    }
+}
+
+#[cold]
+fn store(p: &'static Process, now_ns: u64) {
+    if let Some(live) = p.trace_writer.live() {
+        live.page().update_sites(now_ns, &largest(p));
+    }
+    let cost_ns = p.clock.now_ns().saturating_sub(now_ns);
+    let due_ns = now_ns.saturating_add(EVERY_NS.max(cost_ns.saturating_mul(PART)));
+    p.live_sites.due_ns.store(due_ns, Relaxed);
+}
+
+fn largest(p: &'static Process) -> Vec<LiveSite> {
+    let mut all: Vec<SummaryHolder> = Vec::new();
+    for device in p.devices() {
+        for of_framework in [false, true] {
+            for holder in p.ledger.holders(device, SummaryMoment::End, of_framework) {
+                let _ = all.try_push(holder);
+            }
+        }
+    }
+    give_back_to_owners(p, &mut all);
+    all.retain(|holder| holder.bytes > 0);
+    all.sort_unstable_by_key(|holder| (std::cmp::Reverse(holder.bytes), holder.stack.0));
+    all.truncate(LIVE_SITES);
+    name(p, &all);
+    let known = p.live_sites.libraries.lock();
+    let site = |holder: &SummaryHolder| LiveSite {
+        ordinal: holder.device.0,
+        of_framework: holder.of_framework,
+        stack: holder.stack,
+        bytes: holder.bytes,
+        count: holder.count,
+        library: known.get(&holder.stack).cloned().unwrap_or_default(),
+    };
+    list_of(all.len(), all.iter().map(site)).unwrap_or_default()
+}
+
+/// Memory that was brought back belongs to who had it before it was unmapped, not to the caller that
+/// brought it back.
+fn give_back_to_owners(p: &'static Process, all: &mut Vec<SummaryHolder>) {
+    let vmm = p.vmm.lock();
+    if !vmm.ever_slept() {
+        return;
+    }
+    let mut seen: Map<u64, ()> = Map::default();
+    for mapping in vmm.mappings() {
+        let Some(woken) = mapping.woken else { continue };
+        let Some(object) = vmm.object(mapping.object) else { continue };
+        // Each object once, as the post-mortem counts it.
+        if seen.insert(mapping.object, ()) != Ok(None) {
+            continue;
+        }
+        let (device, bytes) = (object.device, object.size);
+        let of = |stack| {
+            move |row: &&mut SummaryHolder| {
+                row.device == device && !row.of_framework && row.stack == stack
+            }
+        };
+        // A maker that is not among the largest keeps what nobody sees.
+        if let Some(row) = all.iter_mut().find(of(object.maker)) {
+            row.bytes = row.bytes.saturating_sub(bytes);
+            row.count = row.count.saturating_sub(1);
+        }
+        match all.iter_mut().find(of(woken.owner.stack)) {
+            Some(row) => {
+                row.bytes = row.bytes.saturating_add(bytes);
+                row.count = row.count.saturating_add(1);
+            }
+            None => {
+                let (moment, stack) = (SummaryMoment::End, woken.owner.stack);
+                let of_framework = false;
+                let row = SummaryHolder { device, moment, of_framework, stack, bytes, count: 1 };
+                let _ = all.try_push(row);
+            }
+        }
+    }
+}
+
+/// Finds the libraries of stacks that were not among the largest before.
+fn name(p: &'static Process, holders: &[SummaryHolder]) {
+    let unknown: Vec<StackId> = {
+        let mut known = p.live_sites.libraries.lock();
+        if known.len() > NAMES_MOST {
+            known.clear();
+        }
+        let stacks = holders.iter().map(|holder| holder.stack);
+        let new = stacks.filter(|stack| !known.contains_key(stack));
+        list_of(holders.len(), new).unwrap_or_default()
+    };
+    if unknown.is_empty() {
+        return;
+    }
+    let found = oom::libraries(sources(p), &unknown);
+    let mut known = p.live_sites.libraries.lock();
+    for (stack, library) in found {
+        // Without memory it has no name here.
+        let _ = known.insert(stack, library);
+    }
+}

@@ -1,0 +1,116 @@
+//! What becomes of a program that was refused. Libraries as NVSHMEM and NCCL turn an out-of-memory
+//! into another error, or report nothing: so the next call that fails is kept, and the status that
+//! the process ends with.
+
+use crate::driver::api::Api;
+use crate::oom::names::Names;
+use crate::oom::sources::Sources;
+use crate::runtime::lock::Lock;
+use crate::runtime::log;
+use core::ffi::{c_int, c_void};
+use core::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
+use vramtrace_format::policy::OomReport;
+use vramtrace_format::size::Bytes;
+use vramtrace_format::{DeviceId, Event, Refused, RefusedBy};
+
+/// Not known.
+const NO_STATUS: i32 = i32::MIN;
+/// Results that are answers, not errors: out of memory (its refusal is recorded), not found, not ready.
+const ANSWERS: [i32; 3] = [2, 500, 600];
+
+/// What `exit` was called with, or `main` returned.
+static STATUS: AtomicI32 = AtomicI32::new(NO_STATUS);
+static ASKED: AtomicBool = AtomicBool::new(false);
+
+unsafe extern "C" {
+    fn on_exit(handler: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
+}
+
+extern "C" fn note_status(status: c_int, _: *mut c_void) {
+    STATUS.store(status, Relaxed);
+}
+
+#[derive(Default)]
+pub struct Aftermath {
+    /// A request was refused, and no call failed since.
+    waits: AtomicBool,
+    last: Lock<Last>,
+}
+
+#[derive(Default)]
+struct Last {
+    refused: Option<(DeviceId, Refused)>,
+    /// The call that failed next.
+    error: Option<(Api, i32)>,
+}
+
+impl Aftermath {
+    #[cold]
+    pub fn refused(&self, device: DeviceId, refused: &Refused) {
+        *self.last.lock() = Last { refused: Some((device, *refused)), error: None };
+        self.waits.store(true, Relaxed);
+        if !ASKED.swap(true, Relaxed) {
+            // SAFETY: a function of ours; the library is never unloaded.
+            unsafe { on_exit(note_status, null_mut()) };
+        }
+    }
+
+    /// A call returned this, and it is not 0.
+    #[inline]
+    pub fn failed(&self, p: Sources, api: Api, result: i32) {
+        if self.waits.load(Relaxed) && !ANSWERS.contains(&result) {
+            self.note(p, api, result);
+        }
+    }
+
+    #[cold]
+    fn note(&self, p: Sources, api: Api, result: i32) {
+        if self.waits.swap(false, Relaxed) {
+            self.last.lock().error = Some((api, result));
+            p.trace_writer.record(&Event::ErrorAfterRefusal { api: api as u16, result });
+        }
+    }
+
+    /// The process ends in order.
+    pub fn at_exit(&self, p: Sources) {
+        let Last { refused: Some((device, refused)), error } =
+            std::mem::take(&mut *self.last.lock())
+        else {
+            return;
+        };
+        let status = STATUS.load(Relaxed);
+        if status != NO_STATUS && status != 0 {
+            p.trace_writer.record(&Event::ExitStatus { status });
+        }
+        let Some((api, result)) = error else { return };
+        if p.config.oom_report == OomReport::Off || status == 0 {
+            return;
+        }
+        let mut who = None;
+        p.trace_writer.look_up(|read| {
+            let mut names = Names::new(p, &p.trace_writer.this_process(), read);
+            who = names.library(refused.stack);
+        });
+        // The program itself, and PyTorch, report a refusal.
+        let Some(library) = who.filter(|library| !library.own && !library.is_torch_cache()) else {
+            return;
+        };
+        let whose = match refused.by {
+            RefusedBy::Group => "by the group's cap",
+            RefusedBy::Driver => "by the driver",
+            _ => "by VRAMTRACE_CAP",
+        };
+        let ended = match status {
+            NO_STATUS => String::new(),
+            status => format!("; the process ended with status {status}"),
+        };
+        log::line(format_args!(
+            "{} was refused {} on cuda:{} {whose} and went on; the next error was {} with {result}{ended}",
+            library.title,
+            Bytes(refused.size),
+            device.0,
+            api.name(),
+        ));
+    }
+}

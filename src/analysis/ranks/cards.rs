@@ -1,0 +1,129 @@
+//! The cards of a run: a card is known by its UUID, and what its processes held of it is summed at the
+//! same moment of the clock on the wall.
+
+use std::collections::BTreeMap;
+
+use vramtrace_format::DeviceId;
+
+use super::{Rank, RankDevice};
+use crate::trace::DeviceInfo;
+
+/// One card of a run.
+#[derive(Clone, Debug)]
+pub struct Card {
+    pub info: Option<DeviceInfo>,
+    /// Which processes used it, as what device.
+    pub users: Vec<(usize, DeviceId)>,
+    /// The most that they held together at one moment.
+    pub peak_bytes: u64,
+    /// That moment, by `CLOCK_REALTIME`.
+    pub peak_unix_ns: u64,
+    /// The sum of their own peaks: more, where these are at different times.
+    pub sum_of_peaks: u64,
+    pub live_bytes: u64,
+}
+
+/// What identifies a card. One without a UUID is its process's alone.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum CardKey {
+    Uuid([u8; 16]),
+    OfProcess(usize, DeviceId),
+}
+
+fn by_card(ranks: &[Rank]) -> BTreeMap<CardKey, Vec<(usize, DeviceId)>> {
+    let mut all: BTreeMap<CardKey, Vec<(usize, DeviceId)>> = BTreeMap::new();
+    for (index, rank) in ranks.iter().enumerate() {
+        for (id, device) in &rank.devices {
+            let uuid = device.info.as_ref().map(|info| info.uuid).filter(|uuid| *uuid != [0; 16]);
+            let key = uuid.map_or(CardKey::OfProcess(index, *id), CardKey::Uuid);
+            all.entry(key).or_default().push((index, *id));
+        }
+    }
+    all
+}
+
+/// First and last moment of a process, by `CLOCK_REALTIME`.
+fn span(rank: &Rank) -> (u64, u64) {
+    let start = rank.header.start_unix_ns;
+    (start, start.saturating_add(rank.last_ns))
+}
+
+/// Processes that held memory of a card at the same time as another one, in order.
+pub fn sharing(ranks: &[Rank]) -> Vec<usize> {
+    let mut found = Vec::new();
+    for users in by_card(ranks).values() {
+        let mut spans: Vec<((u64, u64), usize)> = users
+            .iter()
+            .filter(|(index, id)| ranks[*index].devices[id].peak_bytes > 0)
+            .map(|(index, _)| (span(&ranks[*index]), *index))
+            .collect();
+        spans.sort_unstable();
+        // In order of their begin, one overlaps an earlier one if any of those ends later.
+        let mut latest: Option<(u64, usize)> = None;
+        for ((from, to), index) in spans {
+            if let Some((_, other)) = latest.filter(|(end, _)| from <= *end) {
+                found.extend([other, index]);
+            }
+            latest = Some(latest.map_or((to, index), |last| last.max((to, index))));
+        }
+    }
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+/// The cards of a run, the fullest first.
+pub fn cards(ranks: &[Rank]) -> Vec<Card> {
+    let card = |users: Vec<(usize, DeviceId)>| {
+        let used: Vec<(&Rank, &RankDevice)> =
+            users.iter().map(|(index, id)| (&ranks[*index], &ranks[*index].devices[id])).collect();
+        let (peak_bytes, peak_unix_ns) = together(&used);
+        let sum = |figure: fn(&RankDevice) -> u64| {
+            used.iter().map(|(_, device)| figure(device)).fold(0, u64::saturating_add)
+        };
+        Card {
+            info: used.iter().find_map(|(_, device)| device.info.clone()),
+            peak_bytes,
+            peak_unix_ns,
+            sum_of_peaks: sum(|device| device.peak_bytes),
+            live_bytes: sum(|device| device.live_bytes),
+            users,
+        }
+    };
+    let mut all: Vec<Card> = by_card(ranks).into_values().map(card).collect();
+    // In order of UUID where they are as full.
+    all.sort_by_key(|card| std::cmp::Reverse(card.peak_bytes));
+    all
+}
+
+/// The most at one moment, and the moment.
+fn together(used: &[(&Rank, &RankDevice)]) -> (u64, u64) {
+    let mut changes: Vec<(u64, usize, u64)> = Vec::new();
+    for (index, (rank, device)) in used.iter().enumerate() {
+        let (start, end) = span(rank);
+        match &device.steps {
+            Some(steps) => {
+                let points = steps.points().iter();
+                changes
+                    .extend(points.map(|(at, bytes)| (start.saturating_add(*at), index, *bytes)));
+            }
+            None => {
+                // No other process was there meanwhile.
+                changes.push((start.saturating_add(device.peak_ns), index, device.peak_bytes));
+            }
+        }
+        // What it held went with it.
+        changes.push((end.saturating_add(1), index, 0));
+    }
+    changes.sort_by_key(|(at, index, _)| (*at, *index));
+    let mut now = vec![0u64; used.len()];
+    let (mut sum, mut most, mut when) = (0u128, 0u128, 0);
+    for (at, index, bytes) in changes {
+        sum = sum - u128::from(now[index]) + u128::from(bytes);
+        now[index] = bytes;
+        if sum > most {
+            (most, when) = (sum, at);
+        }
+    }
+    (most.min(u64::MAX.into()) as u64, when)
+}

@@ -1,0 +1,92 @@
+//! A process's holders as holdings: blocks in place of the memory that they lie in.
+
+use std::collections::BTreeMap;
+
+use vramtrace_format::summary::keep_largest;
+use vramtrace_format::{DeviceId, SummaryHolder, SummaryMoment};
+
+use super::super::holdings::{Held, Holdings};
+use super::super::{Level, Moment, StackClassifier};
+use super::Rank;
+use crate::replay::State;
+use crate::symbols::FREE_CACHE;
+use crate::trace::{Definitions, Trace};
+
+/// Who held memory at a moment, as far as the process's summary names it: the largest. Where it has
+/// blocks, they stand in place of the memory that their framework took from the driver; what is left
+/// of that is held by [`FREE_CACHE`].
+pub fn holdings(rank: &Rank, classifier: &StackClassifier, moment: SummaryMoment) -> Holdings {
+    let mut all = Holdings::default();
+    for (id, device) in &rank.devices {
+        let at_ns = match moment {
+            SummaryMoment::Peak => device.peak_ns,
+            SummaryMoment::End => rank.last_ns,
+        };
+        all.at_ns.insert(*id, at_ns);
+        add_device(&mut all, rank, classifier, *id, moment);
+    }
+    all
+}
+
+/// The largest of each device where memory slept: what was brought back belongs to who had it before.
+/// Reads the trace again, up to the peaks.
+pub fn by_owner(
+    trace: &Trace,
+    definitions: &Definitions,
+    end: &State,
+) -> BTreeMap<DeviceId, Vec<SummaryHolder>> {
+    let mut all: BTreeMap<DeviceId, Vec<SummaryHolder>> = BTreeMap::new();
+    for moment in [SummaryMoment::Peak, SummaryMoment::End] {
+        for of_framework in [false, true] {
+            let level = if of_framework { Level::Tensor } else { Level::Driver };
+            let asked = match moment {
+                SummaryMoment::Peak => Moment::Peak,
+                SummaryMoment::End => Moment::End,
+            };
+            let found = Holdings::at(trace, definitions, end, asked, level);
+            let sums = if of_framework { found.blocks } else { found.held };
+            let mut here: BTreeMap<DeviceId, Vec<SummaryHolder>> = BTreeMap::new();
+            for ((device, stack), Held { bytes, count, .. }) in sums {
+                if stack != FREE_CACHE {
+                    let holder =
+                        SummaryHolder { device, moment, of_framework, stack, bytes, count };
+                    here.entry(device).or_default().push(holder);
+                }
+            }
+            for (device, mut holders) in here {
+                keep_largest(&mut holders);
+                all.entry(device).or_default().append(&mut holders);
+            }
+        }
+    }
+    all
+}
+
+fn add_device(
+    all: &mut Holdings,
+    rank: &Rank,
+    classifier: &StackClassifier,
+    id: DeviceId,
+    moment: SummaryMoment,
+) {
+    let here = || rank.devices[&id].holders.iter().filter(move |holder| holder.moment == moment);
+    let has_blocks = here().any(|holder| holder.of_framework);
+    let (mut segments, mut blocks) = (0u64, 0u64);
+    for holder in here() {
+        let held = Held { bytes: holder.bytes, count: holder.count, ..Held::default() };
+        let key = (id, holder.stack);
+        if holder.of_framework {
+            blocks = blocks.saturating_add(holder.bytes);
+            all.level = Level::Tensor;
+            all.blocks.entry(key).or_default().add(held);
+        } else if has_blocks && classifier.is_of_torch(holder.stack) {
+            segments = segments.saturating_add(holder.bytes);
+        } else {
+            all.held.entry(key).or_default().add(held);
+        }
+    }
+    if segments > blocks {
+        let free = Held { bytes: segments - blocks, count: 1, ..Held::default() };
+        all.blocks.entry((id, FREE_CACHE)).or_default().add(free);
+    }
+}

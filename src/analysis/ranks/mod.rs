@@ -1,0 +1,271 @@
+//! The processes of a run, each small: what a report of all of them prints. It comes from the summary
+//! that a process wrote at its end, or from a replay by the same rules ([`vramtrace_format::summary`]),
+//! where there is no summary (it was killed, or memory slept), where requests were refused (why, only the events
+//! say), or where processes share a card at the same time (their sums need every moment).
+
+mod cards;
+mod held;
+mod imbalance;
+mod merged;
+mod observer;
+mod steps;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use vramtrace_format::summary::is_held;
+use vramtrace_format::{Counters, DeviceId, Header, Kind, SummaryHolder};
+
+use super::outliers::Standing;
+use super::{oom, parallel};
+use crate::replay::{BytesByKind, DeviceState, Until};
+use crate::symbols::{FREE_CACHE, Symbols};
+use crate::trace::{Definitions, DeviceInfo, EndSummary, Trace, process_name};
+use observer::RankObserver;
+use steps::Steps;
+
+pub use cards::{Card, cards};
+pub use imbalance::{Imbalance, imbalance};
+pub use merged::{Holders, Merged, holders_of, key, merge};
+
+/// One process of a run.
+#[derive(Clone, Debug)]
+pub struct Rank {
+    pub trace: PathBuf,
+    pub header: Header,
+    /// It ran when the trace was opened.
+    pub running: bool,
+    pub ended_in_order: bool,
+    /// The run's last word on a device was a request that got nothing.
+    pub out_of_memory: bool,
+    /// Recording stopped before the process did.
+    pub stopped: bool,
+    /// False: events are missing and no checkpoint says what is live.
+    pub live_is_known: bool,
+    /// Time of the last event.
+    pub last_ns: u64,
+    /// From its summary; else from a replay.
+    pub from_summary: bool,
+    /// Those that it used, the unknown one last.
+    pub devices: BTreeMap<DeviceId, RankDevice>,
+    /// Of the holders.
+    pub symbols: Symbols,
+}
+
+/// What a process did with one device.
+#[derive(Clone, Debug, Default)]
+pub struct RankDevice {
+    /// `None`: the trace does not describe it.
+    pub info: Option<DeviceInfo>,
+    pub peak_bytes: u64,
+    /// Since the start of the trace.
+    pub peak_ns: u64,
+    pub peak_by_kind: BytesByKind,
+    pub live_bytes: u64,
+    pub live_by_kind: BytesByKind,
+    pub live_allocations: u64,
+    pub allocations: u64,
+    pub frees: u64,
+    pub refused_by_cap: u64,
+    pub refused_by_driver: u64,
+    /// The largest at the peak and at the end, at both levels.
+    pub holders: Vec<SummaryHolder>,
+    /// The live bytes at every moment, where they were asked for.
+    steps: Option<Steps>,
+}
+
+impl RankDevice {
+    pub fn refused(&self) -> u64 {
+        self.refused_by_cap.saturating_add(self.refused_by_driver)
+    }
+}
+
+impl Rank {
+    /// What people call it.
+    pub fn name(&self) -> String {
+        process_name(&self.header, &self.trace)
+    }
+
+    /// Sum of the devices' highest peaks.
+    pub fn peak_bytes(&self) -> u64 {
+        self.devices.values().map(|device| device.peak_bytes).fold(0, u64::saturating_add)
+    }
+
+    /// A figure of all its devices.
+    pub fn sum(&self, figure: impl Fn(&RankDevice) -> u64) -> u64 {
+        self.devices.values().map(figure).fold(0, u64::saturating_add)
+    }
+
+    pub fn standing(&self) -> Standing {
+        Standing {
+            used: !self.devices.is_empty(),
+            peak: self.peak_bytes(),
+            refused: self.sum(RankDevice::refused) > 0,
+            sound: self.running || self.ended_in_order,
+            stopped: self.stopped,
+        }
+    }
+
+    /// From its summary where that is enough.
+    pub fn read(trace: &Trace) -> Rank {
+        Rank::read_with(trace, None, &mut |_, _| {})
+    }
+
+    /// From its events, whatever summary there is.
+    pub fn replayed(trace: &Trace) -> Rank {
+        let (definitions, _) = trace.definitions();
+        Rank::of_replay(trace, &definitions, None, &mut |_, _| {})
+    }
+
+    /// `steps`: how many moments of each device to keep.
+    fn read_with(trace: &Trace, steps: Option<usize>, progress: &mut dyn FnMut(u64, u64)) -> Rank {
+        let (definitions, broken) = trace.definitions();
+        let summary = match steps {
+            None if broken.is_empty() => trace.summary().filter(is_enough),
+            _ => None,
+        };
+        match summary {
+            Some(summary) => Rank::of_summary(trace, &definitions, &summary),
+            None => Rank::of_replay(trace, &definitions, steps, progress),
+        }
+    }
+
+    fn of_summary(trace: &Trace, definitions: &Definitions, summary: &EndSummary) -> Rank {
+        let mut rank = Rank::begin(trace);
+        (rank.from_summary, rank.ended_in_order) = (true, true);
+        rank.last_ns = summary.ended_ns;
+        for (id, of_device) in &summary.devices {
+            let (id, counters) = (*id, of_device.counters);
+            let (mut peak_by_kind, mut live_by_kind) =
+                (BytesByKind::default(), BytesByKind::default());
+            for (kind, at_peak, live) in of_device.kinds.iter().copied() {
+                if let Some(slot) = peak_by_kind.get_mut(usize::from(kind)) {
+                    *slot = at_peak;
+                }
+                if let Some(slot) = live_by_kind.get_mut(usize::from(kind)) {
+                    *slot = live;
+                }
+            }
+            let device = RankDevice {
+                info: definitions.device(id).cloned(),
+                peak_bytes: counters.peak,
+                peak_ns: counters.peak_time_ns >> 6 << 6,
+                peak_by_kind,
+                live_bytes: counters.live,
+                live_by_kind,
+                live_allocations: counters.live_allocations,
+                allocations: counters.allocations,
+                frees: counters.frees,
+                refused_by_cap: counters.refused_by_cap,
+                refused_by_driver: counters.refused_by_driver,
+                holders: of_device.holders.clone(),
+                steps: None,
+            };
+            rank.devices.insert(id, device);
+        }
+        rank.name_holders(definitions)
+    }
+
+    fn of_replay(
+        trace: &Trace,
+        definitions: &Definitions,
+        steps: Option<usize>,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Rank {
+        let mut observer = RankObserver::new(steps);
+        let state = trace.replay_until(definitions, Until::End, &mut observer, progress).state;
+        let mut rank = Rank::begin(trace);
+        rank.ended_in_order = state.ended_ns.is_some();
+        rank.stopped = state.stopped.is_some();
+        rank.live_is_known = state.live_is_known();
+        rank.last_ns = state.time_ns;
+        let ooms = observer.ooms.finish(state.time_ns).ooms;
+        rank.out_of_memory = !rank.running && !oom::ended(&ooms).is_empty();
+        let owners = observer.slept.then(|| held::by_owner(trace, definitions, &state));
+        for (id, device) in state.devices.iter().filter(|(_, device)| device.was_used()) {
+            let holders = match &owners {
+                Some(owners) => owners.get(id).cloned().unwrap_or_default(),
+                None => observer.held.holders(*id),
+            };
+            let steps = observer.steps.remove(id);
+            let info = definitions.device(*id).cloned();
+            rank.devices.insert(*id, RankDevice { info, holders, steps, ..of_state(device) });
+        }
+        rank.name_holders(definitions)
+    }
+
+    fn begin(trace: &Trace) -> Rank {
+        Rank {
+            trace: trace.path().to_path_buf(),
+            header: trace.header().clone(),
+            running: trace.is_running(),
+            ended_in_order: false,
+            out_of_memory: false,
+            stopped: false,
+            live_is_known: true,
+            last_ns: 0,
+            from_summary: false,
+            devices: BTreeMap::new(),
+            symbols: Symbols::default(),
+        }
+    }
+
+    fn name_holders(mut self, definitions: &Definitions) -> Rank {
+        let holders = self.devices.values().flat_map(|device| &device.holders);
+        let stacks = holders.map(|holder| holder.stack).chain([FREE_CACHE]);
+        self.symbols = Symbols::of(definitions, &self.header, stacks);
+        self
+    }
+}
+
+fn of_state(device: &DeviceState) -> RankDevice {
+    RankDevice {
+        peak_bytes: device.peak.bytes,
+        peak_ns: device.peak.time_ns,
+        peak_by_kind: held(device.peak.by_kind),
+        live_bytes: device.live_bytes,
+        live_by_kind: held(device.bytes_by_kind()),
+        live_allocations: device.live_allocations,
+        allocations: device.allocations,
+        frees: device.frees,
+        refused_by_cap: device.refused_by_cap,
+        refused_by_driver: device.refused_by_driver,
+        ..RankDevice::default()
+    }
+}
+
+/// Without what is another process's, or the host's.
+fn held(mut kinds: BytesByKind) -> BytesByKind {
+    for kind in Kind::ALL.into_iter().filter(|kind| !is_held(*kind)) {
+        kinds[kind as usize] = 0;
+    }
+    kinds
+}
+
+fn refused(counters: &Counters) -> u64 {
+    counters.refused_by_cap.saturating_add(counters.refused_by_driver)
+}
+
+/// Whether a program that was refused ended by it stands in the events alone.
+fn is_enough(summary: &EndSummary) -> bool {
+    summary.cache_ooms == 0 && summary.devices.values().all(|device| refused(&device.counters) == 0)
+}
+
+/// Reads the processes of a run on all cores, in the order given.
+pub fn read(traces: &[Trace], progress: parallel::Progress) -> Vec<Rank> {
+    let all: Vec<&Trace> = traces.iter().collect();
+    let mut ranks =
+        parallel::each(&all, progress, |_, trace, done| Rank::read_with(trace, None, done));
+    let shared = cards::sharing(&ranks);
+    let again: Vec<&Trace> = shared.iter().map(|index| &traces[*index]).collect();
+    let steps = steps::most_for(again.len());
+    let again = parallel::each(&again, progress, |_, trace, done| {
+        Rank::read_with(trace, Some(steps), done)
+    });
+    for (index, rank) in shared.into_iter().zip(again) {
+        ranks[index] = rank;
+    }
+    ranks
+}

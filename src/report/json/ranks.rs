@@ -1,0 +1,125 @@
+//! `report --json` of several processes: the key `run`, what they are together.
+
+use serde::Serialize;
+use vramtrace_format::SummaryMoment;
+
+use super::stack::{StackFacts, stack_facts};
+use crate::analysis::ranks::{Card, Holders, Merged, Rank, cards, holders_of, imbalance, merge};
+use crate::analysis::{GroupBy, StackClassifier};
+
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct RunFacts {
+    /// The fullest first.
+    pub cards: Vec<CardFacts>,
+    /// Null: fewer than two processes used GPU memory.
+    pub imbalance: Option<ImbalanceFacts>,
+    /// Of all processes at the peaks of their devices.
+    pub held_at_peaks: Vec<HeldFacts>,
+    pub held_at_end: Vec<HeldFacts>,
+}
+
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct CardFacts {
+    /// Null: the traces do not describe it.
+    pub uuid: Option<String>,
+    pub name: Option<String>,
+    /// Places in `processes`.
+    pub processes: Vec<usize>,
+    /// The most that its processes held together at one moment.
+    pub peak_bytes: u64,
+    /// That moment, in seconds since 1970.
+    pub peak_unix_s: f64,
+    pub sum_of_peaks_bytes: u64,
+    pub live_bytes: u64,
+}
+
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ImbalanceFacts {
+    pub lowest_peak_bytes: u64,
+    pub median_peak_bytes: u64,
+    pub highest_peak_bytes: u64,
+    /// Places in `processes`.
+    pub lowest: usize,
+    pub highest: usize,
+    pub highest_over_mean: f64,
+}
+
+/// One holder, whichever process has it.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct HeldFacts {
+    pub bytes: u64,
+    pub count: u64,
+    pub library: Option<String>,
+    #[serde(flatten)]
+    pub stack: StackFacts,
+    pub processes: Vec<HeldByFacts>,
+}
+
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct HeldByFacts {
+    /// Place in `processes`.
+    pub process: usize,
+    pub pid: u32,
+    pub rank: Option<u32>,
+    pub bytes: u64,
+}
+
+pub fn facts(ranks: &[Rank], top: usize) -> RunFacts {
+    let card = |card: Card| CardFacts {
+        uuid: card.info.as_ref().map(|info| info.uuid_text()),
+        name: card.info.as_ref().map(|info| info.name.clone()),
+        processes: card.users.iter().map(|(process, _)| *process).collect(),
+        peak_bytes: card.peak_bytes,
+        peak_unix_s: card.peak_unix_ns as f64 / 1e9,
+        sum_of_peaks_bytes: card.sum_of_peaks,
+        live_bytes: card.live_bytes,
+    };
+    RunFacts {
+        cards: cards(ranks).into_iter().map(card).collect(),
+        imbalance: imbalance(ranks).map(|all| ImbalanceFacts {
+            lowest_peak_bytes: all.lowest.1,
+            median_peak_bytes: all.median,
+            highest_peak_bytes: all.highest.1,
+            lowest: all.lowest.0,
+            highest: all.highest.0,
+            highest_over_mean: (all.over_mean * 1000.0).round() / 1000.0,
+        }),
+        held_at_peaks: held(ranks, SummaryMoment::Peak, top),
+        held_at_end: held(ranks, SummaryMoment::End, top),
+    }
+}
+
+fn held(ranks: &[Rank], moment: SummaryMoment, top: usize) -> Vec<HeldFacts> {
+    let classifiers: Vec<StackClassifier> =
+        ranks.iter().map(|rank| StackClassifier::new(&rank.symbols, &rank.header)).collect();
+    let sources = holders_of(ranks, &classifiers, moment);
+    let all = merge(&sources, GroupBy::Line);
+    let of = |process: usize| (ranks[process].header.pid, ranks[process].header.rank);
+    all.iter().take(top).map(|merged| held_facts(&sources, merged, of)).collect()
+}
+
+/// `of`: pid and rank of a process.
+pub fn held_facts(
+    sources: &[Holders],
+    merged: &Merged,
+    of: impl Fn(usize) -> (u32, Option<u32>),
+) -> HeldFacts {
+    let (source, nth) = merged.largest;
+    let (classifier, holder) = (sources[source].classifier, &sources[source].holders[nth]);
+    let by = |&(process, bytes): &(usize, u64)| {
+        let (pid, rank) = of(process);
+        HeldByFacts { process, pid, rank, bytes }
+    };
+    HeldFacts {
+        bytes: merged.bytes,
+        count: merged.count,
+        library: holder.library.clone(),
+        stack: stack_facts(classifier.symbols, holder.stack, holder.lead, holder.caller),
+        processes: merged.processes.iter().map(by).collect(),
+    }
+}

@@ -1,0 +1,108 @@
+//! The summary that a process writes at its orderly end: what a report of many traces prints, without
+//! a replay. Only a whole one counts, with nothing behind it that changes what it says.
+
+use std::collections::BTreeMap;
+
+use vramtrace_format::reader::Run;
+use vramtrace_format::{Counters, DeviceId, Event, SummaryHolder};
+
+use super::Trace;
+
+/// Event windows at the end in which it is looked for.
+const WINDOWS: usize = 4;
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EndSummary {
+    pub ended_ns: u64,
+    /// Requests on which a framework's cache gave up.
+    pub cache_ooms: u32,
+    pub devices: BTreeMap<DeviceId, DeviceSummary>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DeviceSummary {
+    pub counters: Counters,
+    /// `Kind as u8`, bytes at the peak, bytes at the end.
+    pub kinds: Vec<(u8, u64, u64)>,
+    /// Largest first, by moment and level.
+    pub holders: Vec<SummaryHolder>,
+}
+
+/// What was met of a summary so far.
+#[derive(Default)]
+struct Found {
+    begun: bool,
+    records: u32,
+    whole: bool,
+    ended: bool,
+    summary: EndSummary,
+}
+
+impl Found {
+    fn take(&mut self, time_ns: u64, event: &Event) {
+        if let Event::SummaryBegin { cache_ooms } = *event {
+            *self = Found { begun: true, ..Found::default() };
+            self.summary.cache_ooms = cache_ooms;
+            return;
+        }
+        if !self.begun {
+            return;
+        }
+        let devices = &mut self.summary.devices;
+        match *event {
+            Event::SummaryDevice(counters) => {
+                devices.entry(DeviceId(counters.device)).or_default().counters = counters;
+            }
+            Event::SummaryKind { device, kind, at_peak, live } => {
+                devices.entry(device).or_default().kinds.push((kind, at_peak, live));
+            }
+            Event::SummaryHolder(holder) => {
+                devices.entry(holder.device).or_default().holders.push(holder);
+            }
+            Event::SummaryEnd { records } => {
+                self.whole = records == self.records;
+                return;
+            }
+            Event::Ended => {
+                self.summary.ended_ns = time_ns;
+                self.ended = true;
+                return;
+            }
+            // They change nothing that the summary says.
+            Event::Anchor | Event::Mark { .. } => return,
+            // A thread went on, or an exit handler behind ours.
+            _ => {
+                *self = Found::default();
+                return;
+            }
+        }
+        self.records += 1;
+    }
+}
+
+impl Trace {
+    /// `None`: there is none, it is not whole, or something of the trace is broken or missing, so
+    /// that only a replay is right.
+    pub fn summary(&self) -> Option<EndSummary> {
+        let reader = self.reader().filter(|_| !self.is_running())?;
+        if !reader.damage().is_empty() || self.missing_tail().is_some() {
+            return None;
+        }
+        let run = *reader.runs().last()?;
+        for count in 1..=WINDOWS.min(run.count) {
+            let last = Run { first: run.first + run.count - count, count, ..run };
+            let mut events = reader.events_of(&last);
+            let mut found = Found::default();
+            for at in &mut events {
+                found.take(at.time_ns, &at.event);
+            }
+            if !events.damage().is_empty() || events.unknown() > 0 {
+                return None;
+            }
+            if found.begun {
+                return (found.whole && found.ended).then_some(found.summary);
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,109 @@
+//! A library that is refused and does not report it: the post-mortem and the reader name it, whose
+//! limit it met, and the error that came next.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use testkit::{Program, Run, Setup, repository, vramtrace};
+
+/// The stand-in, under the name of the library that it stands for. Built once.
+fn library() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let directory = testkit::temporary().join(format!("nvshmem-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let library = directory.join("libnvshmem_host.so");
+        let built = Command::new("gcc")
+            .args(["-std=gnu11", "-O1", "-g", "-shared", "-fPIC", "-o"])
+            .arg(&library)
+            .arg(repository().join("tests/programs/nvshmem_stand_in.c"))
+            .arg("-ldl")
+            .output()
+            .unwrap();
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        library
+    })
+}
+
+#[track_caller]
+fn run(setup: Setup, mib: u64) -> Run {
+    let run = Program::c("swallowed").run(setup.arg(library().display()).arg(mib));
+    assert_eq!(run.stdout, "heap: 0\nown: 0\nmapped: failed\n", "{}", run.stderr);
+    assert_eq!(run.status, 3);
+    run
+}
+
+fn reader(run: &Run, arguments: &[&str]) -> String {
+    let trace = run.only_trace();
+    let output = vramtrace().args(arguments).arg(&trace).env("NO_COLOR", "1").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[track_caller]
+fn fact(run: &Run) -> serde_json::Value {
+    let text = reader(run, &["oom", "--json"]);
+    let all: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let found = all["not_reported"].as_array().unwrap();
+    assert_eq!(found.len(), 1, "{all:#}");
+    found[0].clone()
+}
+
+#[test]
+fn a_refusal_by_our_cap_is_named_with_the_error_that_followed() {
+    let run = run(Setup::simulated().cap("2GiB"), 4096);
+    let line = "NVSHMEM was refused 4.00 GiB on cuda:0 by VRAMTRACE_CAP and went on; the next error \
+                was cuMemMap";
+    assert!(run.stderr.contains(line), "{}", run.stderr);
+    assert!(run.stderr.contains("the process ended with status 3"), "{}", run.stderr);
+    let found = fact(&run);
+    assert_eq!(found["library"], "NVSHMEM");
+    assert_eq!((&found["cause"], &found["refused_by"]), (&"cap".into(), &"cap".into()));
+    assert_eq!(found["size_bytes"], 4u64 << 30);
+    assert_eq!(found["limit_bytes"], 2u64 << 30);
+    assert_eq!((&found["api"], &found["next_api"]), (&"cuMemCreate".into(), &"cuMemMap".into()));
+    assert_ne!(found["next_result"], 0);
+    assert_eq!(found["exit_status"], 3);
+    for command in ["oom", "report"] {
+        let text = reader(&run, &[command]);
+        let line = "NVSHMEM was refused 4.00 GiB (cuMemCreate) by the cap of 2.00 GiB, and went on";
+        assert!(text.contains(line), "{command}: {text}");
+        assert!(text.contains("cuMemMap returned"), "{command}: {text}");
+        assert!(text.contains("the process ended with status 3"), "{command}: {text}");
+    }
+}
+
+#[test]
+fn the_card_and_mps_are_distinguished() {
+    // More than the simulated card has.
+    let card = run(Setup::simulated().devices("1x8GiB").preload(), 64 << 10);
+    let found = fact(&card);
+    assert_eq!((&found["cause"], &found["refused_by"]), (&"card".into(), &"driver".into()));
+    // The same where MPS limits the process: the card had too little all the same.
+    let setup = Setup::simulated().devices("1x8GiB").preload();
+    let mps = run(setup.env("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=2G"), 64 << 10);
+    assert_eq!(fact(&mps)["cause"], "card");
+}
+
+#[test]
+fn a_group_is_named() {
+    let name = format!("swallowed-{}", std::process::id());
+    let setup = Setup::simulated().cap("2GiB").env("VRAMTRACE_CAP_GROUP", name);
+    let found = fact(&run(setup, 4096));
+    assert_eq!(found["refused_by"], "group");
+}
+
+#[test]
+fn nothing_is_said_with_the_report_off_and_nothing_without_a_refusal() {
+    let quiet = run(Setup::simulated().cap("2GiB").env("VRAMTRACE_OOM_REPORT", "off"), 4096);
+    assert_eq!(quiet.stderr, "");
+    assert_eq!(fact(&quiet)["exit_status"], 3);
+    let fits = Program::c("swallowed")
+        .run(Setup::simulated().cap("8GiB").arg(library().display()).arg(64))
+        .ok();
+    assert_eq!(
+        (fits.stdout.as_str(), fits.stderr.as_str()),
+        ("heap: 0\nown: 0\nmapped: done\n", "")
+    );
+}

@@ -1,0 +1,93 @@
+//! The summary that a process writes at its end says what a replay says, and a report of a run says
+//! the same by either.
+
+use std::path::Path;
+
+use testkit::{Program, Scratch, Setup, vramtrace};
+use vramtrace_reader::analysis::ranks::Rank;
+use vramtrace_reader::report::text;
+use vramtrace_reader::trace::Trace;
+
+fn plain(text: &str) -> String {
+    anstream::adapter::strip_str(text).to_string()
+}
+
+/// Both overviews of these traces. How many of them summed themselves up.
+#[track_caller]
+fn both_ways(traces: &[std::path::PathBuf]) -> usize {
+    let opened: Vec<Trace> = traces.iter().map(|path| Trace::open(path).unwrap()).collect();
+    let summed: Vec<Rank> = opened.iter().map(Rank::read).collect();
+    let replayed: Vec<Rank> = opened.iter().map(Rank::replayed).collect();
+    for (summed, replayed) in summed.iter().zip(&replayed) {
+        for (id, device) in &summed.devices {
+            let other = &replayed.devices[id];
+            let counts = |d: &vramtrace_reader::analysis::ranks::RankDevice| {
+                let kinds = (d.peak_by_kind, d.live_by_kind);
+                (d.allocations, d.frees, d.live_allocations, d.peak_bytes, d.live_bytes, kinds)
+            };
+            assert_eq!(counts(device), counts(other), "{}", summed.trace.display());
+            assert_eq!(device.holders, other.holders, "{}", summed.trace.display());
+        }
+    }
+    let shown = |ranks: &[Rank]| plain(&text::overview(ranks, 50));
+    assert_eq!(shown(&summed), shown(&replayed));
+    summed.iter().filter(|rank| rank.from_summary).count()
+}
+
+#[test]
+fn programs_of_every_kind_say_the_same_both_ways() {
+    let mut traces = Vec::new();
+    let mut kept: Vec<Scratch> = Vec::new();
+    let mut run = |program: &Program, arguments: &[&str]| {
+        let setup = Setup::simulated().devices("2x24GiB").preload().contradicts();
+        let setup = arguments.iter().fold(setup, |setup, one| setup.arg(one));
+        let run = program.run(setup);
+        traces.extend(run.traces());
+        kept.push(run.scratch);
+    };
+    for program in ["families", "graphs", "vmm", "sharing", "contexts"] {
+        run(&Program::c(program), &[]);
+    }
+    let library = testkit::torch_stand_ins::libraries().join("libc10_cuda.so");
+    for mode in [&["blocks"][..], &["churn", "200"]] {
+        let arguments = [&[library.to_str().unwrap()], mode].concat();
+        run(&Program::c("torch"), &arguments);
+    }
+    assert!(traces.len() >= 4, "{traces:?}");
+    let summed = both_ways(&traces);
+    assert!(summed >= 2, "{summed} of {} say it by themselves", traces.len());
+}
+
+#[test]
+fn a_killed_process_is_replayed() {
+    let mut killed = testkit::InteractiveProgram::start(Setup::simulated().preload());
+    killed.ask("a 64");
+    let traces = killed.traces();
+    killed.kill();
+    assert_eq!(both_ways(&traces), 0);
+}
+
+/// Traces of 1.0 have no summary.
+#[test]
+fn a_run_of_golden_ranks_is_merged() {
+    let ranks = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/golden/ranks");
+    let scratch = Scratch::new();
+    for entry in std::fs::read_dir(&ranks).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap();
+        let file = std::fs::File::open(&path).unwrap();
+        let mut trace = std::fs::File::create(scratch.0.join(name)).unwrap();
+        std::io::copy(&mut flate2::read::GzDecoder::new(file), &mut trace).unwrap();
+    }
+    let traces = scratch.traces();
+    assert!(traces.len() > 1);
+    assert_eq!(both_ways(&traces), 0);
+    let directory = scratch.0.to_str().unwrap();
+    for command in ["report", "holders", "leaks", "oom"] {
+        let output = vramtrace().args([command, directory]).env("NO_COLOR", "1").output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success() && !text.is_empty(), "{command}: {text}");
+        let json = vramtrace().args([command, directory, "--json"]).output().unwrap();
+        assert!(serde_json::from_slice::<serde_json::Value>(&json.stdout).is_ok(), "{command}");
+    }
+}
