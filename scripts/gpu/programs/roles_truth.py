@@ -61,7 +61,7 @@ def tokens(*shape):
 
 def language(ledger, run=None, rounds=1):
     """Training of GPT-2; `rounds` of backward for each step of the optimizer."""
-    model = run or ledger.model
+    model = ledger.model if run is None else run
     for _ in range(STEPS):
         for _ in range(rounds):
             x = tokens(4, 320)
