@@ -419,7 +419,17 @@ mod tests {
         ] {
             let theirs = mapped_modules::holding(address).map(|loaded| loaded.as_entry());
             let ours = all.holding(address);
+            // Of an object with gaps between its segments newer C libraries give the one of code.
+            let within = |theirs: Entry, ours: Entry| {
+                let is_inside = ours.start <= theirs.start && theirs.end <= ours.end;
+                if is_inside {
+                    Entry { start: ours.start, end: ours.end, ..theirs }
+                } else {
+                    theirs
+                }
+            };
             let (ours, theirs) = (ours.map(same), theirs.map(same));
+            let theirs = theirs.map(|theirs| ours.map_or(theirs, |ours| within(theirs, ours)));
             assert_eq!(ours, theirs, "{address:x}");
         }
         // The end of the last page, or of the last byte: both are right.

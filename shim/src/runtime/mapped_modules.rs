@@ -8,6 +8,7 @@
 use crate::runtime::elf::Object;
 use crate::runtime::loaded_objects::{self, Entry};
 use crate::runtime::loader;
+use crate::runtime::stack_pages;
 use std::ffi::c_void;
 use std::ops::Range;
 
@@ -103,11 +104,12 @@ impl Loaded {
         // SAFETY: as the caller promises.
         let base = unsafe { self.object() }.base();
         let mut headers = Headers { base, ..Headers::default() };
-        // SAFETY: the first page of a mapping.
-        let header = unsafe { &*(self.start as *const libc::Elf64_Ehdr) };
-        let table = self.start + header.e_phoff as usize;
+        let Some(first) = self.first_page(base) else { return headers };
+        // SAFETY: the first page of the object, which begins with this header.
+        let header = unsafe { &*(first as *const libc::Elf64_Ehdr) };
+        let table = first + header.e_phoff as usize;
         let length = usize::from(header.e_phnum) * size_of::<libc::Elf64_Phdr>();
-        if header.e_ident[..4] != *b"\x7fELF" || table + length > self.start + 4096 {
+        if table + length > first + 4096 {
             return headers;
         }
         // SAFETY: inside that page.
@@ -129,6 +131,25 @@ impl Loaded {
             }
         }
         headers
+    }
+
+    /// The page with the ELF header. It is at `start`, except where there are gaps between the object's
+    /// segments: newer C libraries (2.41, and older ones with its fixes) then give the segment of code
+    /// alone. lld leaves such gaps.
+    fn first_page(&self, base: usize) -> Option<usize> {
+        // SAFETY: only asked about addresses that can be read.
+        let has_header = |at: usize| unsafe { (at as *const [u8; 4]).read() } == *b"\x7fELF";
+        if has_header(self.start) {
+            return Some(self.start);
+        }
+        // A program that is not relocated has its headers where the kernel says.
+        let first = match base {
+            // SAFETY: reads a word that the kernel gave the process at its start.
+            0 => (unsafe { libc::getauxval(libc::AT_PHDR) }) as usize & !4095,
+            base => base,
+        };
+        let is_before = first < self.start && stack_pages::are_joined(first, first);
+        (is_before && has_header(first)).then_some(first)
     }
 
     /// The sections that unwinding needs.
@@ -204,6 +225,24 @@ pub struct UnwindData {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_header_is_found_from_the_segment_of_code() {
+        let whole = holding(libc::getppid as *const () as usize).unwrap();
+        // SAFETY: the C library stays.
+        let (base, headers) = unsafe { (whole.object().base(), whole.headers()) };
+        let code = libc::getppid as *const () as usize & !4095;
+        let part = Loaded { start: code, end: code + 4096, ..whole };
+        assert_eq!(part.first_page(base), whole.first_page(base));
+        // SAFETY: as above.
+        assert_eq!(unsafe { part.headers() }.build_id, headers.build_id);
+        assert!(part.first_page(code).is_none(), "not before it");
+        // The first page of a program that is linked to fixed addresses.
+        let ours = holding(holding as *const () as usize).unwrap();
+        let last = Loaded { start: ours.end & !4095, ..ours };
+        // SAFETY: this program stays.
+        assert_eq!(last.first_page(0), unsafe { ours.first_page(ours.object().base()) });
+    }
 
     #[test]
     fn our_own_and_the_c_library() {

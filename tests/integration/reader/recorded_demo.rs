@@ -66,7 +66,8 @@ fn every_command_gives_a_line_the_same_library() {
     assert!(output.unwrap().status.success());
     let ask = |arguments: &[&str]| -> Value {
         let output = vramtrace().args(arguments).arg("--json").arg(&recorded).output().unwrap();
-        serde_json::from_slice(&output.stdout).expect(&text(&output.stderr))
+        serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|_| panic!("{}", text(&output.stderr)))
     };
     let frag = ask(&["frag"]);
     let device = &frag["devices"][0];
