@@ -20,6 +20,7 @@ use crate::error::{DONE, FOUND, Failure, Outcome};
 Examples:
   vramtrace report                                     the newest run here, also while it runs
   vramtrace report vramtrace-20260101-120000/ --rank 3
+  vramtrace report train.vtrace --full                 all that is known
   vramtrace report train.vtrace --at peak              what was live when most was
   vramtrace report --by-phase                          by NVTX ranges: peak, allocated, stayed
   vramtrace report --json | jq '.processes[].devices[].peak_bytes'
@@ -37,9 +38,12 @@ pub struct Args {
     /// Show this moment: `peak`, `end` (the default), or seconds since the start
     #[arg(long, value_name = "MOMENT", value_parser = moment::parse)]
     at: Option<Moment>,
-    /// How many of the largest live allocations and of the last refusals to list
-    #[arg(long, value_name = "N", default_value_t = 5)]
-    top: usize,
+    /// All that is known, in place of one screen
+    #[arg(long)]
+    full: bool,
+    /// How many holders, largest allocations and last refusals to list [default: 3; 5 with --full]
+    #[arg(long, value_name = "N")]
+    top: Option<usize>,
     /// Show what memory did in each phase that the program marked (NVTX ranges)
     #[arg(long)]
     by_phase: bool,
@@ -137,7 +141,7 @@ pub fn run(args: Args) -> Outcome {
         false => Vec::new(),
     };
     match args.json {
-        true => print(&as_json(&processes, &marked, args.top)?)?,
+        true => print(&as_json(&processes, &marked, args.top.unwrap_or(5))?)?,
         false => print_text(&as_text(&args, &found, &processes, &marked, moment))?,
     }
     let found = args.fail_on.iter().flat_map(|finding| {
@@ -185,7 +189,9 @@ fn as_text(
             if several {
                 out.push('\n');
             }
-            out.push_str(&text::details(process, ReportOptions { top: args.top, moment }));
+            let top = args.top.unwrap_or(if args.full { 5 } else { 3 });
+            let shown = ReportOptions { top, full: args.full, moment };
+            out.push_str(&text::details(process, shown));
         }
     }
     for (process, phases) in processes.iter().zip(marked) {
@@ -194,7 +200,7 @@ fn as_text(
         }
         out.push_str(&text::phases::table(phases));
     }
-    let hints = text::hints(processes, several && !args.all, &args.processes.given());
+    let hints = text::hints(processes, several && !args.all, args.full, &args.processes.given());
     if !hints.is_empty() {
         out.push('\n');
         out.push_str(&hints);

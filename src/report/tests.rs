@@ -30,7 +30,7 @@ fn plain(text: &str) -> String {
 }
 
 fn shown(process: &Process) -> String {
-    plain(&details(process, ReportOptions { top: 3, moment: Moment::End }))
+    plain(&details(process, ReportOptions { top: 3, full: true, moment: Moment::End }))
 }
 
 /// A run with something of everything.
@@ -80,7 +80,8 @@ fn a_process_in_full() {
 #[test]
 fn the_moment_of_the_peak() {
     let process = process_at(&training(), Moment::Peak);
-    let text = plain(&details(&process, ReportOptions { top: 3, moment: Moment::Peak }));
+    let text =
+        plain(&details(&process, ReportOptions { top: 3, full: true, moment: Moment::Peak }));
     expect("peak", &text);
 }
 
@@ -142,7 +143,8 @@ fn ranks() -> Vec<Process> {
 #[test]
 fn a_run_of_several_ranks_shows_the_odd_one_out() {
     let processes = ranks();
-    let text = plain(&overview(&processes)) + "\n" + &plain(&hints(&processes, true, " run/"));
+    let text =
+        plain(&overview(&processes)) + "\n" + &plain(&hints(&processes, true, false, " run/"));
     expect("ranks", &text);
 }
 

@@ -3,9 +3,9 @@
 use super::layout::{DIM, paint};
 use crate::analysis::{Process, outliers};
 
-/// `overview`: only one line each was shown. `given`: the traces as they were named, each after
+/// `overview`: only one line each was shown. `full`: all was. `given`: the traces as they were named, each after
 /// a space.
-pub fn hints(processes: &[Process], overview: bool, given: &str) -> String {
+pub fn hints(processes: &[Process], overview: bool, full: bool, given: &str) -> String {
     let mut lines = Vec::new();
     if overview {
         let odd = outliers(processes);
@@ -21,7 +21,12 @@ pub fn hints(processes: &[Process], overview: bool, given: &str) -> String {
             };
             lines.push((format!("vramtrace report{given} {which}"), "one process in full"));
         }
-    } else if processes.iter().any(|process| process.peak_bytes() > 0) {
+    }
+    if !overview && !full {
+        let rest = "kinds, refusals, libraries, the sum to nvidia-smi's figure";
+        lines.push((format!("vramtrace report{given} --full"), rest));
+    }
+    if !overview && processes.iter().any(|process| process.peak_bytes() > 0) {
         lines.push((format!("vramtrace report{given} --at peak"), "what was live at the peak"));
     }
     if processes.iter().any(|process| process.who.is_some()) {
