@@ -104,6 +104,9 @@ const PACKAGES: [(&str, &str); 11] = [
     ("triton", "Triton"),
 ];
 
+/// Our own Python package: its decorators and magics run the program's functions.
+const OURS: &str = "vramtrace";
+
 const PLUMBING: [&str; 17] = [
     "libcuda.so",
     "libcudart",
@@ -149,6 +152,7 @@ impl Places {
         if let Some(package) = package(file) {
             return match FRAMEWORKS.contains(&package) {
                 true => Layer::Framework,
+                false if package == OURS => Layer::Plumbing,
                 false => Layer::Package,
             };
         }
@@ -191,7 +195,7 @@ impl Places {
     pub fn native(&self, library: Option<&str>, file: &str) -> Layer {
         let Some(library) = library else { return Layer::Package };
         let name = base_name(library);
-        if is_plumbing(name) {
+        if is_plumbing(name) || is_of_interpreter(library) {
             return Layer::Plumbing;
         }
         // The wrapper through which the demo calls the driver.
@@ -223,7 +227,7 @@ impl Places {
     /// What people call the library at this path. `None`: plumbing.
     pub fn library(&self, path: &str) -> Option<String> {
         let name = base_name(path);
-        if is_plumbing(name) {
+        if is_plumbing(name) || is_of_interpreter(path) {
             return None;
         }
         Some(match title(name) {
@@ -239,6 +243,11 @@ pub fn is_plumbing(name: &str) -> bool {
     PLUMBING.iter().any(|prefix| name.starts_with(prefix))
 }
 
+/// Extension modules that come with Python: `_asyncio` runs other people's code.
+fn is_of_interpreter(library: &str) -> bool {
+    library.contains("/lib-dynload/")
+}
+
 /// What people call a library that is known, by the last part of its path.
 pub fn title(name: &str) -> Option<&'static str> {
     LIBRARIES.iter().find(|(prefix, _)| name.starts_with(prefix)).map(|(_, title)| *title)
@@ -248,6 +257,11 @@ pub fn title(name: &str) -> Option<&'static str> {
 pub fn package_title(package: &str) -> String {
     let known = PACKAGES.iter().find(|(name, _)| *name == package);
     known.map_or(package, |(_, title)| title).to_string()
+}
+
+/// The installed package that a Python source file belongs to, if that may have wanted the memory.
+pub fn package_of_source(file: &str) -> Option<&str> {
+    package(file).filter(|package| *package != OURS)
 }
 
 /// The last part of a path.

@@ -87,7 +87,9 @@ def roles(check):
             process.kill()
             status = "none after 100 s"
         if status:
-            print(f"| {name} | " + check.fail(f"status {status}, see roles-{name}.log") + " | | | | |")
+            lines = (check.LOGS / f"roles-{name}.log").read_text(errors="replace").split("\n")
+            last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+            print(f"| {name} | " + check.fail(f"status {status}, see roles-{name}.log: {last[:200]}") + " | | | | |")
             continue
         moments = json.loads(told.read_text())
         peak = max(range(len(moments)), key=lambda index: moments[index]["total"])

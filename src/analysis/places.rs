@@ -33,7 +33,7 @@ impl Places {
             // Native code outside any library: made at run time.
             let native = frame.language == Language::Native;
             return (!native)
-                .then(|| layers::package(&frame.file))
+                .then(|| layers::package_of_source(&frame.file))
                 .flatten()
                 .map(layers::package_title);
         };

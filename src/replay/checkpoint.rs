@@ -166,8 +166,9 @@ impl Replay {
         device.note_told_peak(counters);
         add(&mut device.allocations, counters.allocations);
         add(&mut device.frees, counters.frees);
-        add(&mut device.refused_by_cap, counters.refused_by_cap);
-        add(&mut device.refused_by_driver, counters.refused_by_driver);
-        add(&mut device.warned, counters.warned);
+        // As of this event, not of the checkpoint's beginning: refusals since then are in them.
+        device.refused_by_cap = counters.refused_by_cap;
+        device.refused_by_driver = counters.refused_by_driver;
+        device.warned = counters.warned;
     }
 }

@@ -324,6 +324,8 @@ fn checkpoint(t: &mut TraceBuilder, begin_ns: u64, totals: Counters) {
     t.event(begin_ns + 4 * MS, Event::CheckpointAlloc { id, time_ns: 4 * MS, alloc: old });
     let pool = PoolId(1);
     t.event(begin_ns + 4 * MS, Event::PoolState { pool, reserved: 64 * MIB, used: 0 });
+    // Counted among the refusals that the checkpoint tells below.
+    t.refused(begin_ns + 4 * MS, Kind::Device, 1, RefusedBy::Cap, 1);
     // Older than the state above.
     t.event(begin_ns + 4 * MS, Event::CheckpointPool { id, pool, reserved: 32 * MIB, used: 0 });
     let (context, device) = (ContextId(1), DeviceId(0));

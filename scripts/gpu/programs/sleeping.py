@@ -39,7 +39,7 @@ def small():
 
 
 def keep(kept):
-    kept.append(empty(leak))  # LEAK
+    kept.append(torch.empty(leak * MIB, dtype=torch.uint8, device="cuda"))  # LEAK
 
 
 outside = empty(64)

@@ -90,6 +90,15 @@ unsafe fn give(text: &[u8], room: *mut c_char, size: usize) -> usize {
     text.len()
 }
 
+/// A device that the process does not use is in no report: its limit is set, and not written.
+fn change_limit(process: &'static Process, device: DeviceId, limit: Option<u64>) {
+    match process.devices.known(device) {
+        Some(_) => before_call::change_limit(process, device, limit),
+        None => process.cap.set_limit(device, limit),
+    }
+    process.trace_writer.refresh();
+}
+
 fn device(number: u32) -> Option<DeviceId> {
     (number < DEVICES).then_some(DeviceId(number as u8))
 }
@@ -189,8 +198,7 @@ pub unsafe extern "C" fn vramtrace_python_limit(
         }
         // SAFETY: as the caller promises.
         unsafe { *before = [limit.unwrap_or(NO_CAP), bytes] };
-        before_call::change_limit(process, device, Some(bytes));
-        process.trace_writer.refresh();
+        change_limit(process, device, Some(bytes));
         0
     })
 }

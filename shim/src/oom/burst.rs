@@ -32,17 +32,33 @@ pub const PATIENCE_NS: u64 = 1_000_000_000;
 /// cache by then.
 const BEFORE_NS: u64 = 1_000_000_000;
 
-/// What the device was like at the first refusal, as NVML told.
+/// A reading of the card is good for the next burst, too, for this time, or for so many times what it
+/// took. A library that is refused, takes less, frees it and asks again makes a burst of each request.
+const FRESH_NS: u64 = 200_000;
+const FRESH_SHARE: u64 = 10;
+
+/// What NVML showed of the card at the first refusal of a burst.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct CardReading {
     pub driver_free: Option<u64>,
-    /// Other processes and their bytes; asked for only where the driver itself refused.
-    pub neighbours: Vec<(u32, Option<u64>)>,
+    /// Other processes and their bytes. `None`: not asked for, as the driver itself did not refuse.
+    pub neighbours: Option<Vec<(u32, Option<u64>)>>,
+    pub began_ns: u64,
+    pub took_ns: u64,
+}
+
+impl CardReading {
+    fn is_fresh(&self, now_ns: u64) -> bool {
+        let age = now_ns.saturating_sub(self.began_ns + self.took_ns);
+        age < FRESH_NS.max(self.took_ns.saturating_mul(FRESH_SHARE))
+    }
 }
 
 #[derive(Debug, Default)]
 pub struct Burst {
-    seen: Option<Seen>,
+    card: Option<CardReading>,
+    /// `card` was read or taken over for this burst.
+    card_is_read: bool,
     last: Option<Refusal>,
     first_ns: u64,
     /// Refusals since something was given.
@@ -59,20 +75,27 @@ impl Burst {
     /// Something was given since the last refusal.
     fn absorb(&mut self) {
         self.absorbed = self.absorbed.saturating_add(self.run);
-        *self = Burst { absorbed: self.absorbed, ..Burst::default() };
+        let card = self.card.take();
+        *self = Burst { absorbed: self.absorbed, card, ..Burst::default() };
     }
 
-    /// Before each refusal. `given`: something was given on the device since the last one. What was
-    /// seen at the first of these; `None`: this is the first.
-    pub fn begin(&mut self, given: bool) -> Option<&Seen> {
+    /// Before each refusal. `given`: something was given on the device since the last one. The
+    /// driver's free bytes as they were read for this burst, or a moment before it. `None`: the card
+    /// must be read, with its other processes where the driver refused (`by_driver`).
+    pub fn begin(&mut self, given: bool, now_ns: u64, by_driver: bool) -> Option<Option<u64>> {
         if given {
             self.absorb();
         }
-        self.seen.as_ref()
+        let known = self.card.as_ref()?;
+        let suffices = known.is_fresh(now_ns) && (known.neighbours.is_some() || !by_driver);
+        self.card_is_read |= suffices;
+        self.card_is_read.then_some(known.driver_free)
     }
 
-    pub fn see(&mut self, seen: Seen) {
-        self.seen = Some(seen);
+    /// Gives the reading that this one replaces.
+    pub fn see(&mut self, card: CardReading) -> Option<CardReading> {
+        self.card_is_read = true;
+        self.card.replace(card)
     }
 
     /// It was looked who holds `live` bytes.
@@ -89,8 +112,10 @@ impl Burst {
         self.told
     }
 
-    pub fn seen(&self) -> Option<&Seen> {
-        self.seen.as_ref()
+    /// The other processes on the card, as they were read for this burst.
+    pub fn neighbours(&self) -> Vec<(u32, Option<u64>)> {
+        let card = self.card.as_ref().filter(|_| self.card_is_read);
+        card.and_then(|card| card.neighbours.clone()).unwrap_or_default()
     }
 
     /// True: the program is refused for too long.
@@ -144,7 +169,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     fn refused(burst: &mut Burst, time_ns: u64, given: bool) -> bool {
-        burst.begin(given);
+        burst.begin(given, time_ns, false);
         burst.refused(refusal(time_ns))
     }
 
@@ -188,15 +213,42 @@ mod tests {
         assert_eq!(burst.at_exit(false), None, "told");
     }
 
+    fn card(neighbours: Option<Vec<(u32, Option<u64>)>>) -> CardReading {
+        CardReading { driver_free: Some(5), neighbours, began_ns: SECOND, took_ns: 9_000 }
+    }
+
     #[test]
-    fn the_device_is_looked_at_once_a_burst() {
+    fn the_card_is_read_once_a_burst() {
         let mut burst = Burst::default();
-        assert_eq!(burst.begin(true), None);
-        let seen = Seen { driver_free: Some(5), neighbours: vec![(7, None)] };
-        burst.see(seen.clone());
-        burst.refused(refusal(1));
-        assert_eq!(burst.begin(false), Some(&seen));
-        assert_eq!(burst.begin(true), None, "another burst");
+        assert_eq!(burst.begin(true, SECOND, true), None);
+        burst.see(card(Some(vec![(7, None)])));
+        burst.refused(refusal(SECOND));
+        assert_eq!(burst.begin(false, 3 * SECOND, true), Some(Some(5)), "of this burst");
+        assert_eq!(burst.neighbours(), [(7, None)]);
+        assert_eq!(burst.begin(true, 3 * SECOND, true), None, "another burst");
+        assert_eq!(burst.neighbours(), [], "they were read long before it");
+    }
+
+    #[test]
+    fn the_next_burst_takes_over_a_fresh_reading() {
+        let soon = SECOND + 9_000 + FRESH_NS;
+        for (neighbours, now_ns, by_driver, known) in [
+            (Some(vec![]), soon - 1, true, true),
+            (Some(vec![]), soon, true, false),
+            (None, soon - 1, false, true),
+            // The driver refuses now: who else is on the card was not asked for.
+            (None, soon - 1, true, false),
+        ] {
+            let mut burst = Burst::default();
+            burst.begin(true, SECOND, by_driver);
+            burst.see(card(neighbours));
+            burst.refused(refusal(SECOND));
+            let free = burst.begin(true, now_ns, by_driver);
+            assert_eq!(free, known.then_some(Some(5)), "{now_ns} {by_driver}");
+        }
+        let mut slow = Burst::default();
+        slow.see(CardReading { took_ns: SECOND, ..card(None) });
+        assert_eq!(slow.begin(true, 11 * SECOND, false), Some(Some(5)), "a reading takes a second");
     }
 
     #[test]

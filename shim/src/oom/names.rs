@@ -4,7 +4,7 @@
 use crate::capture::definitions::DefinitionLocation;
 use crate::oom::sources::Sources;
 use crate::runtime::fallible_map::Map;
-use vramtrace_format::layers::{Layer, Places, base_name, package, package_title};
+use vramtrace_format::layers::{Layer, Places, base_name, package_of_source, package_title};
 use vramtrace_format::{Definition, Header, PythonFrame, StackId, code, lines};
 
 /// Reads a definition again: its place, the kind of record, its number.
@@ -61,7 +61,7 @@ impl<'a> Names<'a> {
         }
         for frame in frames.python.iter().take(DEEP) {
             let Some(code) = self.code(frame.code) else { continue };
-            if let Some(package) = package(&code.file) {
+            if let Some(package) = package_of_source(&code.file) {
                 let title = package_title(package);
                 return Some(Library { path: code.file, title, own: false });
             }

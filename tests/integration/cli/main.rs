@@ -10,6 +10,7 @@ mod pack;
 mod pages;
 mod phases;
 mod places;
+mod python_package;
 mod run;
 mod schemas;
 mod summary;

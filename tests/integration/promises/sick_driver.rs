@@ -26,7 +26,8 @@ fn an_nvml_that_hangs_stops_nobody_and_is_named_once() {
         let ours = as_bare(how("threads").env("VRAMTRACE_SIM_NVML", hangs), |setup| {
             if cap.is_empty() { setup } else { setup.cap(cap) }
         });
-        assert!(began.elapsed() < Duration::from_secs(12), "{hangs} {cap}");
+        // It hangs for ever: one who waits at each reading is not done within a minute.
+        assert!(began.elapsed() < Duration::from_secs(40), "{hangs} {cap}");
         let lines: Vec<&str> = ours.stderr.lines().collect();
         assert_eq!(lines.len(), 1, "{hangs} {cap}: {}", ours.stderr);
         assert!(lines[0].starts_with("vramtrace: NVML does not answer"), "{}", ours.stderr);

@@ -1,5 +1,8 @@
 //! `vramtrace demo`: the recorded run that comes with the command is read without a GPU.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
 use testkit::{Scratch, vramtrace};
 
 fn text(bytes: &[u8]) -> String {
@@ -47,4 +50,50 @@ fn without_a_place_it_makes_a_directory_as_a_run_does() {
 fn a_recording_is_not_simulated() {
     let output = vramtrace().args(["demo", "--recorded", "--simulate"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
+}
+
+/// Who asked, by the innermost frame: function, file and line.
+fn asker(holder: &Value) -> String {
+    let frame = &holder["frames"][0];
+    format!("{} {}:{}", frame["function"], frame["file"], frame["line"])
+}
+
+#[test]
+fn every_command_gives_a_line_the_same_library() {
+    let scratch = Scratch::new();
+    let recorded = scratch.0.join("here/recorded.vtrace");
+    let output = vramtrace().current_dir(&scratch.0).args(["demo", "--out", "here"]).output();
+    assert!(output.unwrap().status.success());
+    let ask = |arguments: &[&str]| -> Value {
+        let output = vramtrace().args(arguments).arg("--json").arg(&recorded).output().unwrap();
+        serde_json::from_slice(&output.stdout).expect(&text(&output.stderr))
+    };
+    let frag = ask(&["frag"]);
+    let device = &frag["devices"][0];
+    let moment = format!("{}s", device["at_s"]);
+    let by_line = ask(&["holders", "--at", &moment, "--top", "1000"]);
+    let by_stack = ask(&["holders", "--at", &moment, "--by", "stack", "--top", "1000"]);
+    let mut libraries: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut of_frag = 0;
+    for (command, holders) in [
+        ("frag", &device["holders"]),
+        ("holders", &by_line["holders"]),
+        ("holders by stack", &by_stack["holders"]),
+    ] {
+        for holder in holders.as_array().unwrap() {
+            // A native frame's file is the object, and one object's function serves many libraries.
+            if holder["frames"][0]["language"] != "python" {
+                continue;
+            }
+            of_frag += u32::from(command == "frag");
+            let library = holder["library"].to_string();
+            libraries.entry(asker(holder)).or_default().insert(library);
+        }
+    }
+    assert!(of_frag > 10, "{device}");
+    let several: Vec<_> = libraries.iter().filter(|(_, names)| names.len() > 1).collect();
+    assert!(several.is_empty(), "{several:#?}");
+    // Of the code that asked, not of the library that PyTorch dispatched to.
+    let gelu = libraries.iter().find(|(asker, _)| asker.contains("NewGELUActivation.forward"));
+    assert_eq!(gelu.unwrap().1, &BTreeSet::from(["\"transformers\"".to_string()]));
 }

@@ -121,7 +121,7 @@ def test_limits_lower_and_come_back(recorded):
             else:
                 raise AssertionError(bad)
         """)
-    run = recorded.vramtrace("report", "out")
+    run = recorded.vramtrace("report", "--by-phase", "out")
     assert "GPU 0" in run.stdout and "GPU 1" not in run.stdout, "devices that are not used are not reported"
 
 

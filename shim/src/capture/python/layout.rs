@@ -110,6 +110,9 @@ const THIRTEEN: Layout =
 const FOURTEEN: Layout =
     Layout { minor: 14, owner: 74, version: 0, bytecode: 208, first_traceable: 192, ..THIRTEEN };
 
+/// Its table of offsets is longer; what is not in it stands where it was.
+const FIFTEEN: Layout = Layout { minor: 15, ..FOURTEEN };
+
 /// Where a frame has what tells it from another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Places {
@@ -136,7 +139,8 @@ impl Layout {
             (3, 12) => TWELVE,
             (3, 13) => THIRTEEN.told(version, runtime)?,
             (3, 14) => FOURTEEN.told(version, runtime)?,
-            _ => return Err(format!("CPython {major}.{minor} is not known (3.8 to 3.14 are)")),
+            (3, 15) => FIFTEEN.told(version, runtime)?,
+            _ => return Err(format!("CPython {major}.{minor} is not known (3.8 to 3.15 are)")),
         };
         Ok(known)
     }
@@ -152,7 +156,8 @@ impl Layout {
         }
         let (thread, frame, code) = match self.minor {
             13 => (152, 224, 272),
-            _ => (176, 248, 312),
+            14 => (176, 248, 312),
+            _ => (176, 312, 376),
         };
         Ok(Layout {
             first: read(thread + 32),
@@ -204,7 +209,7 @@ mod tests {
         }
         assert_eq!(Layout::of(0x030b_07f0, 0).unwrap().chain, Chain::Entries);
         assert_eq!(Layout::of(0x030c_01f0, 0).unwrap().chain, Chain::Markers);
-        for unknown in [0x0207_12f0, 0x0307_10f0, 0x030f_00f0, 0] {
+        for unknown in [0x0207_12f0, 0x0307_10f0, 0x0310_00f0, 0] {
             assert!(Layout::of(unknown, 0).unwrap_err().contains("is not known"));
         }
     }
