@@ -12,3 +12,4 @@ mod page_damage;
 mod reported_memory;
 mod secure_directories;
 mod services;
+mod top;
