@@ -5,7 +5,7 @@ use clap::Command;
 /// Headings, and the commands below each. A command that stands in none is listed under [`OTHER`].
 const GROUPS: [(&str, &[&str]); 5] = [
     ("Record", &["run", "env", "enable", "disable", "demo", "doctor"]),
-    ("Look", &["report", "holders", "tree", "flame", "diff", "ps", "verify"]),
+    ("Look", &["report", "holders", "tree", "flame", "diff", "ps", "top", "verify"]),
     ("Explain", &["oom", "leaks", "frag", "whatif"]),
     ("Limit", &["cap"]),
     ("Share", &["export", "pack", "import"]),

@@ -33,6 +33,8 @@ mod report;
 mod run;
 mod run_summary;
 mod select;
+#[cfg(feature = "top")]
+mod top;
 mod tree;
 mod verdict;
 mod verify;
@@ -107,6 +109,9 @@ enum Command {
     Pack(pack::Args),
     /// Which processes use the GPU now, and how much?
     Ps(ps::Args),
+    /// Which processes use the GPU, and which lines grow, as it happens?
+    #[cfg(feature = "top")]
+    Top(top::Args),
     /// How much may a running process take?
     Cap(cap::Args),
     /// Who held the memory, as a tree of calls?
@@ -169,6 +174,8 @@ fn dispatch(cli: Cli) -> Outcome {
         Command::Oom(args) => oom::run(args),
         Command::Pack(args) => pack::run(args),
         Command::Ps(args) => ps::run(args),
+        #[cfg(feature = "top")]
+        Command::Top(args) => top::run(args),
         Command::Cap(args) => cap::run(args),
         Command::Tree(args) => tree::run(args),
         Command::Verify(args) => verify::run(args),

@@ -21,6 +21,7 @@ use crate::error::{DONE, FOUND, Failure, Outcome};
 Examples:
   vramtrace report                                     the newest run here, also while it runs
   vramtrace report vramtrace-20260101-120000/ --rank 3
+  vramtrace report train.vtrace --full                 all that is known
   vramtrace report train.vtrace --at peak              what was live when most was
   vramtrace report --by-phase                          by NVTX ranges: peak, allocated, stayed
   vramtrace report --json | jq '.processes[].devices[].peak_bytes'
@@ -38,9 +39,12 @@ pub struct Args {
     /// Show this moment: `peak`, `end` (the default), or seconds since the start
     #[arg(long, value_name = "MOMENT", value_parser = moment::parse)]
     at: Option<Moment>,
-    /// How many of the largest live allocations and of the last refusals to list
-    #[arg(long, value_name = "N", default_value_t = 5)]
-    top: usize,
+    /// All that is known, in place of one screen
+    #[arg(long)]
+    full: bool,
+    /// How many holders, largest allocations and last refusals to list [default: 3; 5 with --full]
+    #[arg(long, value_name = "N")]
+    top: Option<usize>,
     /// Show what memory did in each phase that the program marked (NVTX ranges)
     #[arg(long)]
     by_phase: bool,
@@ -148,7 +152,7 @@ pub fn run(args: Args) -> Outcome {
     // What an overview shows, each process has summed up at its end.
     if !ranks.is_empty() && !args.json && !args.all && !args.by_phase && args.at.is_none() {
         let mut out = head(&found);
-        out.push_str(&text::overview(&ranks, args.top));
+        out.push_str(&text::overview(&ranks, args.top.unwrap_or(5)));
         let hints = text::overview_hints(&ranks, &args.processes.given());
         print_text(&format!("{out}\n{hints}"))?;
         return Ok(status(&args.fail_on, ranks.iter().map(Outcomes::of_rank).collect()));
@@ -179,7 +183,7 @@ pub fn run(args: Args) -> Outcome {
         false => Vec::new(),
     };
     match args.json {
-        true => print(&as_json(&processes, &ranks, &marked, args.top)?)?,
+        true => print(&as_json(&processes, &ranks, &marked, args.top.unwrap_or(5))?)?,
         false => print_text(&as_text(&args, &found, (&processes, &ranks), &marked, moment))?,
     }
     Ok(status(&args.fail_on, processes.iter().map(Outcomes::of).collect()))
@@ -264,14 +268,16 @@ fn as_text(
     let mut out = head(found);
     let several = processes.len() > 1;
     if several {
-        out.push_str(&text::overview(ranks, args.top));
+        out.push_str(&text::overview(ranks, args.top.unwrap_or(5)));
     }
     if !several || args.all {
         for process in processes {
             if several {
                 out.push('\n');
             }
-            out.push_str(&text::details(process, ReportOptions { top: args.top, moment }));
+            let top = args.top.unwrap_or(if args.full { 5 } else { 3 });
+            let shown = ReportOptions { top, full: args.full, moment };
+            out.push_str(&text::details(process, shown));
         }
     }
     for (process, phases) in processes.iter().zip(marked) {
@@ -282,7 +288,7 @@ fn as_text(
     }
     let hints = match several && !args.all {
         true => text::overview_hints(ranks, &args.processes.given()),
-        false => text::hints(processes, &args.processes.given()),
+        false => text::hints(processes, args.full, &args.processes.given()),
     };
     if !hints.is_empty() {
         out.push('\n');

@@ -38,7 +38,7 @@ fn plain(text: &str) -> String {
 }
 
 fn shown(process: &Process) -> String {
-    plain(&details(process, ReportOptions { top: 3, moment: Moment::End }))
+    plain(&details(process, ReportOptions { top: 3, full: true, moment: Moment::End }))
 }
 
 /// A run with something of everything.
@@ -88,7 +88,8 @@ fn a_process_in_full() {
 #[test]
 fn the_moment_of_the_peak() {
     let process = process_at(&training(), Moment::Peak);
-    let text = plain(&details(&process, ReportOptions { top: 3, moment: Moment::Peak }));
+    let text =
+        plain(&details(&process, ReportOptions { top: 3, full: true, moment: Moment::Peak }));
     expect("peak", &text);
 }
 

@@ -129,6 +129,65 @@ test("the drawn height is the figure, within a pixel", async () => {
   });
 });
 
+/** Bytes as the page and the command write them. */
+function size(bytes) {
+  const power = bytes < 1024 ? 0 : Math.min(3, Math.floor(Math.log2(bytes) / 10));
+  return power === 0 ? `${bytes} B` : `${(bytes / 1024 ** power).toFixed(2)} ${["B", "KiB", "MiB", "GiB"][power]}`;
+}
+
+test("seven questions: holder, fix and cause without a click; rank, nvidia-smi and leak with one; two steps with two", async () => {
+  const recorded = trace("recorded.vtrace");
+  const said = vramtrace("report", recorded);
+  await look(page("seven", ["recorded.vtrace"]), {}, async (tab) => {
+    // 1. Who held most at the peak? No click.
+    const largest = json("holders", recorded).holders[0];
+    const first = tab.locator(".largest li").first();
+    assert.equal(Number(await first.getAttribute("data-bytes")), largest.bytes);
+    assert.ok((await first.innerText()).includes(largest.name ?? largest.frames[largest.lead].function));
+    // 2. What is the fix? No click.
+    const fix = /^FIX\s+(.*)$/m.exec(said)[1].trim();
+    assert.equal(await tab.locator(".verdict .fix code").innerText(), fix);
+    // 3. What of nvidia-smi's figure is not PyTorch's? One click.
+    await tab.locator("nav .tab", { hasText: "Facts" }).click();
+    await settled(tab);
+    const at = json("report", recorded, "--at", "peak").processes[0].devices[0];
+    const row = tab.locator(".facts tr", { hasText: "nvidia-smi minus PyTorch's reserve" });
+    assert.equal(await row.locator("td").innerText(), size(at.process_bytes - at.torch.reserved_bytes));
+  });
+  // 4. Why do two runs differ? No click.
+  await look(page("seven-diff", ["after.vtrace"], "--against", trace("before.vtrace")), {}, async (tab) => {
+    assert.match(await tab.locator(".verdict").innerText(), /CAUSE\s+\+40\.00 MiB: data\.py:12 load/);
+  });
+  // 5. Which rank stands out? One click.
+  await look(page("seven-ranks", ["ranks"]), {}, async (tab) => {
+    await tab.locator("nav .tab", { hasText: "Ranks" }).click();
+    await tab.locator(".ranks tr.odd").waitFor();
+    assert.match(await tab.locator(".ranks tr.odd").innerText(), /rank 2[^;]*\+700\.00 MiB[^;]*train\.py \+700\.00 MiB\s/);
+    assert.equal(await tab.locator(".ranks tr.odd").count(), 1);
+  });
+  // 6. Which line grows? One click.
+  await look(page("seven-leak", ["leak.vtrace"]), {}, async (tab) => {
+    await tab.locator("nav .tab", { hasText: "Advice" }).click();
+    await settled(tab);
+    assert.match(await tab.locator(".advice .leak").first().innerText(), /data\.py:12 load[\s\S]*growing/);
+  });
+  // 7. What grew between two steps? Two clicks.
+  await look(page("seven-steps", ["phases.vtrace"]), {}, async (tab) => {
+    const box = await tab.locator(".timeline canvas").boundingBox();
+    const click = async (step, shift) => {
+      const x = box.x + 74 + ((box.width - 74 - 12) * (step * 100 + 45)) / 700;
+      const y = box.y + box.height - 22 - 2 * 13 + 10;
+      if (shift) await tab.keyboard.down("Shift");
+      await tab.mouse.click(x, y);
+      if (shift) await tab.keyboard.up("Shift");
+      await settled(tab);
+    };
+    await click(1, false);
+    await click(4, true);
+    assert.match(await tab.locator(".status").innerText(), /second range \+3\.00 MiB/);
+  });
+});
+
 test("brush, pin, second range, keys and the link", async () => {
   await look(page("brush", ["after.vtrace"]), {}, async (tab) => {
     const box = await tab.locator(".timeline canvas").boundingBox();

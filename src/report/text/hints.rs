@@ -33,9 +33,13 @@ fn timeline(given: &str) -> (String, &'static str) {
     (format!("vramtrace export{given} --format perfetto -o timeline.pftrace"), "the timeline")
 }
 
-/// `given`: the traces as they were named, each after a space.
-pub fn hints(processes: &[Process], given: &str) -> String {
+/// `full`: all of the report was shown. `given`: the traces as they were named, each after a space.
+pub fn hints(processes: &[Process], full: bool, given: &str) -> String {
     let mut lines = Vec::new();
+    if !full {
+        let rest = "kinds, refusals, libraries, the sum to nvidia-smi's figure";
+        lines.push((format!("vramtrace report{given} --full"), rest));
+    }
     if processes.iter().any(|process| process.peak_bytes() > 0) {
         lines.push((format!("vramtrace report{given} --at peak"), "what was live at the peak"));
     }

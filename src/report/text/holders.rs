@@ -234,14 +234,13 @@ pub(super) fn words(frame: &Frame, how: ListingOptions) -> String {
     }
 }
 
-/// The part of a report about one device. Empty where the trace has no stacks.
-pub(super) fn of_device(process: &Process, id: DeviceId, shown: ReportOptions) -> String {
-    let Some(who) = &process.who else { return String::new() };
-    let classifier = StackClassifier::new(&who.symbols, &process.header);
-    let mut out = String::new();
-    let how = ListingOptions { by: GroupBy::Line, top: shown.top, full: false, when: "" };
-    let peak = who.peak.at_ns.get(&id).copied();
-    let mut libraries = Vec::new();
+/// Whose memory a report shows, at two moments at most. The first says most.
+fn moments<'p>(
+    process: &'p Process,
+    who: &'p NamedHoldings,
+    id: DeviceId,
+    shown: ReportOptions,
+) -> [(Option<&'static str>, &'p Holdings); 2] {
     let moments = match shown.moment {
         // The moment that is shown is the peak.
         Moment::Peak => [(Some("held at the peak"), &who.peak), (None, &who.live)],
@@ -255,13 +254,62 @@ pub(super) fn of_device(process: &Process, id: DeviceId, shown: ReportOptions) -
             [(Some("held at the peak so far"), &who.peak), (Some("held then"), &who.live)]
         }
     };
-    let fatal = process.fatal.iter().find(|fatal| fatal.oom.device == id);
-    let moments = match fatal {
+    match process.fatal.iter().find(|fatal| fatal.oom.device == id) {
         // What was left after the program gave up tells less.
         Some(fatal) => [(Some("held at the failure"), &fatal.held), moments[0]],
         None => moments,
+    }
+}
+
+/// The same part of a report on one screen: the largest holders, and what the memory is for.
+pub(super) fn in_short(process: &Process, id: DeviceId, shown: ReportOptions) -> String {
+    let Some(who) = &process.who else { return String::new() };
+    let classifier = StackClassifier::new(&who.symbols, &process.header);
+    let how = ListingOptions { by: GroupBy::Line, top: shown.top, full: false, when: "" };
+    let all = moments(process, who, id, shown);
+    // Of an earlier moment what was held then; else of the peak, or of the failure.
+    let (title, holdings) = match (shown.moment, all) {
+        (Moment::At(_), [first, (None, _)]) => first,
+        (Moment::At(_), [_, then]) => then,
+        (_, [first, _]) => first,
     };
-    for (title, holdings) in moments {
+    let Some(title) = title else { return String::new() };
+    let holders = classifier.holders(holdings, GroupBy::Line);
+    let here: Vec<&Holder> = holders.iter().filter(|holder| holder.device == id).collect();
+    if here.is_empty() {
+        return String::new();
+    }
+    let table = table(&classifier, &here, bytes_on(&holders, id), title, how);
+    format!("\n{table}{}", roles_in_short(who, &classifier, id))
+}
+
+/// `at the peak for: activations 50 %, weights 3 %`.
+fn roles_in_short(who: &NamedHoldings, classifier: &StackClassifier, id: DeviceId) -> String {
+    let Some(roles) = &who.peak_roles else { return String::new() };
+    let all = roles::holders(classifier, roles, who.peak.level);
+    let total = roles.bytes_on(id).max(1);
+    let part = |of: &RoleHolder| {
+        let percent = of.holder.bytes as f64 * 100.0 / total as f64;
+        (percent >= 1.0).then(|| format!("{} {percent:.0} %", of.role))
+    };
+    let here = all.iter().filter(|of| of.holder.device == id);
+    let parts: Vec<String> = here.filter_map(part).collect();
+    match parts.is_empty() {
+        true => String::new(),
+        false => format!("    at the peak for: {}\n", parts.join(", ")),
+    }
+}
+
+/// The part of a report about one device. Empty where the trace has no stacks.
+pub(super) fn of_device(process: &Process, id: DeviceId, shown: ReportOptions) -> String {
+    let Some(who) = &process.who else { return String::new() };
+    let classifier = StackClassifier::new(&who.symbols, &process.header);
+    let mut out = String::new();
+    let how = ListingOptions { by: GroupBy::Line, top: shown.top, full: false, when: "" };
+    let peak = who.peak.at_ns.get(&id).copied();
+    let mut libraries = Vec::new();
+    let fatal = process.fatal.iter().find(|fatal| fatal.oom.device == id);
+    for (title, holdings) in moments(process, who, id, shown) {
         let Some(title) = title else { continue };
         let all = classifier.holders(holdings, GroupBy::Line);
         let here: Vec<&Holder> = all.iter().filter(|holder| holder.device == id).collect();

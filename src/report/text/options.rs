@@ -7,6 +7,8 @@ use crate::analysis::Moment;
 pub struct ReportOptions {
     /// How many of the largest live allocations and of the last refusals.
     pub top: usize,
+    /// All that is known; else what fits a screen.
+    pub full: bool,
     /// The moment to which the process was read.
     pub moment: Moment,
 }

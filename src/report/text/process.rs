@@ -27,6 +27,10 @@ pub fn details(process: &Process, shown: ReportOptions) -> String {
         out.push_str(&device_head(process, id));
         out.push_str(&figures(process, device, shown));
         out.push_str(&torch::of_device(process, id, device));
+        if !shown.full {
+            out.push_str(&holders::in_short(process, id, shown));
+            continue;
+        }
         out.push_str(&kinds(device));
         out.push_str(&sum::of_device(process, device, shown));
         out.push_str(&refusals(process, id, device, shown.top));
@@ -37,7 +41,9 @@ pub fn details(process: &Process, shown: ReportOptions) -> String {
     if !any {
         out.push_str("\n  no GPU memory was used\n");
     }
-    out.push_str(&host(process));
+    if shown.full {
+        out.push_str(&host(process));
+    }
     out.push_str(&holders::problems(process));
     out
 }

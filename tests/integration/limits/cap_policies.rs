@@ -30,7 +30,12 @@ fn a_cap_that_only_warns_refuses_nothing_and_tells_all() {
     assert_eq!(refusals.len(), 5);
     assert!(refusals.iter().all(|one| one["result"] == 0 && one["cap_bytes"] == 1024 * MIB));
     let text = |more: &[&str]| {
-        let report = vramtrace().arg("report").args(warned.traces()).args(more).output().unwrap();
+        let report = vramtrace()
+            .args(["report", "--full"])
+            .args(warned.traces())
+            .args(more)
+            .output()
+            .unwrap();
         String::from_utf8_lossy(&report.stdout).into_owned()
     };
     let all = text(&[]);

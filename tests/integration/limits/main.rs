@@ -13,3 +13,4 @@ mod reported_memory;
 mod secure_directories;
 mod services;
 mod swallowed;
+mod top;

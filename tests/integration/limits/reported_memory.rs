@@ -83,7 +83,8 @@ fn what_a_larger_stack_took_is_named() {
     let device = &process["devices"][0];
     assert_eq!(device["unattributed_bytes"], 3960u64 << 20, "{device:#}");
     assert_eq!(device["limit_bytes"], 3960u64 << 20, "{device:#}");
-    let text = testkit::vramtrace().arg("report").arg(run.only_trace()).output().unwrap();
+    let text =
+        testkit::vramtrace().args(["report", "--full"]).arg(run.only_trace()).output().unwrap();
     let text = String::from_utf8_lossy(&text.stdout).into_owned();
     assert!(text.contains("3.87 GiB  local memory"), "{text}");
     assert!(text.contains("0 B  unattributed"), "{text}");

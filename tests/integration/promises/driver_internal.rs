@@ -82,7 +82,8 @@ fn who_made_it_take_memory_is_told() {
     let apis: Vec<&str> = by.iter().map(|taken| taken["api"].as_str().unwrap()).collect();
     assert!(apis.contains(&"cuKernelGetFunction"), "{by:#?}");
     assert!(apis.contains(&"cuStreamCreateWithPriority"), "{by:#?}");
-    let text = testkit::vramtrace().arg("report").arg(run.only_trace()).output().unwrap();
+    let text =
+        testkit::vramtrace().args(["report", "--full"]).arg(run.only_trace()).output().unwrap();
     let text = String::from_utf8_lossy(&text.stdout).into_owned();
     assert!(text.contains("local memory: stacks"), "{text}");
     assert!(text.contains("taken by the driver"), "{text}");

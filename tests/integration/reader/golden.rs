@@ -19,9 +19,9 @@ use testkit::{Scratch, vramtrace};
 const OF_A_TRACE: &[&str] = &[
     "report @",
     "report --json @",
-    "report --all @",
-    "report --at peak --top 20 @",
-    "report --at 0.0005 @",
+    "report --full --all @",
+    "report --full --at peak --top 20 @",
+    "report --full --at 0.0005 @",
     "report --by-phase @",
     "report --by-phase --json @",
     "report --fail-on refusal --fail-on cut-off --fail-on live @",
@@ -69,7 +69,7 @@ const OF_A_CACHE: &[&str] = &[
 /// A trace that is made of another recording carries random numbers: only what is read of it counts.
 const OF_AN_IMPORT: &[&str] = &[
     "import -o imported.vtrace @",
-    "report imported.vtrace",
+    "report --full imported.vtrace",
     "report --json imported.vtrace",
     "holders imported.vtrace",
     "leaks imported.vtrace",

@@ -146,9 +146,10 @@ fn what_lies_around_the_allocations_is_said() {
     t.event(3 * SECOND, Event::Ended);
     let scratch = written(&t);
     for (command, title) in
-        [("holders", "8.00 MiB in 1 allocation"), ("report", "held at the peak")]
+        [("holders", "8.00 MiB in 1 allocation"), ("report --full", "held at the peak")]
     {
-        let shown = text(&scratch, &[command, "t.vtrace"]);
+        let words: Vec<&str> = command.split(' ').chain(["t.vtrace"]).collect();
+        let shown = text(&scratch, &words);
         assert!(shown.contains(title), "{shown}");
         has(&shown, &["and 24.00 MiB around them: rest of pages, reserves of pools"]);
     }
@@ -266,7 +267,7 @@ fn an_allocation_whose_stack_is_not_told_is_its_own_holder() {
 #[test]
 fn report_shows_holders_and_libraries_at_the_peak_and_the_end() {
     let scratch = written(&training());
-    let shown = text(&scratch, &["report", "t.vtrace"]);
+    let shown = text(&scratch, &["report", "t.vtrace", "--full"]);
     has(
         &shown,
         &[
@@ -313,7 +314,7 @@ fn unused_contexts_and_pools_that_hide_their_users_are_told() {
     t.event(6 * SECOND, Event::ContextCreated { context, device: DeviceId(0), stack: StackId(9) });
     t.alloc_by(6 * SECOND, Kind::Device, 11 << 40, 512 * MIB, 10);
     let scratch = written(&t);
-    let shown = text(&scratch, &["report", "t.vtrace"]);
+    let shown = text(&scratch, &["report", "t.vtrace", "--full"]);
     has(&shown, &["context 7 never held an allocation: made at 6.000 s by loader.py:8 worker"]);
     assert!(!shown.contains("context 1 never"), "{shown}");
     assert!(shown.contains("XLA_PYTHON_CLIENT_ALLOCATOR=platform"), "{shown}");

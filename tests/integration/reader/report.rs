@@ -36,6 +36,39 @@ fn pids(output: &Output) -> Vec<u64> {
     processes.iter().map(|process| process["pid"].as_u64().unwrap()).collect()
 }
 
+/// The run that comes with the command, with all that a report may show.
+#[test]
+fn one_screen_unless_all_is_asked_for() {
+    let scratch = testkit::Scratch::new();
+    let packed = concat!(env!("CARGO_MANIFEST_DIR"), "/assets/recorded.vtrace.gz");
+    let mut bytes = Vec::new();
+    let mut unpacked = flate2::read::GzDecoder::new(std::fs::File::open(packed).unwrap());
+    std::io::Read::read_to_end(&mut unpacked, &mut bytes).unwrap();
+    std::fs::write(scratch.0.join("t.vtrace"), bytes).unwrap();
+    let shown = |columns: &str, more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vramtrace"));
+        command.args(["report", "t.vtrace"]).args(more).current_dir(&scratch.0);
+        text(&command.env("COLUMNS", columns).output().unwrap())
+    };
+    for (columns, lines) in [("60", 60), ("80", 50), ("120", 44)] {
+        let short = shown(columns, &[]);
+        assert!(short.lines().count() <= lines, "{columns}: {}\n{short}", short.lines().count());
+        for part in ["OUT OF MEMORY", "FIX ", "peak ", "activations.py", "report t.vtrace --full"] {
+            assert!(short.contains(part), "{part}: {short}");
+        }
+        let full = shown(columns, &["--full"]);
+        for part in ["by kind", "from allocations to", "largest live", "by role", "by library"] {
+            assert!(full.contains(part), "{part}: {full}");
+        }
+        let most: usize = columns.parse().unwrap();
+        for line in short.lines().chain(full.lines()) {
+            assert!(line.chars().count() <= most, "{columns}: {line}");
+        }
+    }
+    let ten = shown("120", &["--top", "10"]);
+    assert!(ten.lines().count() > shown("120", &[]).lines().count(), "{ten}");
+}
+
 fn small(pid: u32, start_s: u64) -> TraceBuilder {
     let mut t = TraceBuilder::new();
     t.header.pid = pid;
@@ -85,7 +118,7 @@ fn a_run_of_ranks_is_told_whole_or_one_rank_of_it() {
     assert_eq!(pids(&report(here.path(), &[".", "--rank", "2", "--json"])), [4713]);
     assert_eq!(pids(&report(here.path(), &[".", "--pid", "4711", "--json"])), [4711]);
     assert_eq!(pids(&report(here.path(), &[".", "--json"])), [4711, 4712, 4713, 4714]);
-    let one = text(&report(here.path(), &[".", "--rank", "3"]));
+    let one = text(&report(here.path(), &[".", "--rank", "3", "--full"]));
     assert!(one.contains("rank 3 of 4") && one.contains("cuMemAlloc_v2"), "{one}");
     let output = report(here.path(), &[".", "--rank", "9"]);
     assert_eq!(output.status.code(), Some(2));

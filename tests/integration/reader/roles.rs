@@ -56,7 +56,9 @@ fn holders_by_role_add_up_to_those_by_line() {
 #[test]
 fn a_report_says_what_the_peak_was_for() {
     let run = recorded("gpt2");
-    let shown = text(&run, &["report", "t.vtrace"]);
+    let short = text(&run, &["report", "t.vtrace"]);
+    assert!(short.contains("at the peak for: activations "), "{short}");
+    let shown = text(&run, &["report", "t.vtrace", "--full"]);
     assert!(shown.contains("by role at the peak"), "{shown}");
     let report = facts(&run, &["report", "t.vtrace", "--json"]);
     let roles = &report["processes"][0]["devices"][0]["holders"]["roles_at_peak"];

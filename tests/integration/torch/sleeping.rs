@@ -220,7 +220,7 @@ fn the_report_tells_what_slept_and_what_stayed() {
     assert_eq!(grown.len(), 1, "{grown:#?}");
     assert_eq!(grown[0]["growth_bytes_per_sleep"], 16 * MIB);
     assert_eq!(grown[0]["lead"]["function"], "growing_line");
-    let text = vramtrace().arg("report").arg(&trace).output().unwrap();
+    let text = vramtrace().args(["report", "--full"]).arg(&trace).output().unwrap();
     let text = String::from_utf8(text.stdout).unwrap();
     for part in ["asleep 20 times", "stayed while asleep", "+16.00 MiB", "put_to_sleep"] {
         assert!(text.contains(part), "{part}: {text}");

@@ -59,12 +59,12 @@ export function median(values: number[]): number {
   return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
 }
 
-/** Bytes at the peak, by role where roles are known, else by library. */
-export function composition(model: Model): Map<string, number> {
+/** Bytes at the peak, by role or by library. */
+export function composition(model: Model, by: "role" | "library"): Map<string, number> {
   const at = moment(model, model.peak);
   const sums = new Map<string, number>();
   const add = (name: string, bytes: number) => sums.set(name, (sums.get(name) ?? 0) + bytes);
-  if (usual(model) === "library") {
+  if (by === "library") {
     for (const held of holders(model, at)) {
       add(held.holder < 0 ? model.holderName(held.holder) : held.library, held.bytes);
     }
@@ -117,7 +117,9 @@ export class Ranks implements View {
     const middle = median(peaks);
     const most = Math.max(...peaks, 1);
     const x = Array.from({ length: POINTS }, (_, n) => (end * (n + 0.5)) / POINTS / 1e9);
-    const parts = all.map((one) => composition(one.model));
+    // The same for all: else parts of one would stand against other parts of another.
+    const by = all.every((one) => usual(one.model) === "role") ? "role" : "library";
+    const parts = all.map((one) => composition(one.model, by));
     const names = [...new Set(parts.flatMap((sums) => [...sums.keys()]))];
     const reports = page.facts.runs[0].report.processes;
     const odd = all.map((one) => reports[one.process].odd);

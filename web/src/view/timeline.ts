@@ -43,7 +43,7 @@ export class Timeline implements View {
   private named = "";
   private high = 1;
   private height = 300;
-  private drag: { from: number; second: boolean; pan: boolean; view: [number, number]; moved: boolean } | null = null;
+  private drag: { from: number; y: number; second: boolean; pan: boolean; view: [number, number]; moved: boolean } | null = null;
   private readonly redraw = oncePerFrame(() => this.draw());
 
   constructor(private readonly page: Page) {
@@ -500,7 +500,7 @@ export class Timeline implements View {
   private down(event: MouseEvent): void {
     if (event.button > 1 || event.offsetX < LEFT) return;
     const pan = event.altKey || event.ctrlKey || event.button === 1;
-    this.drag = { from: event.offsetX, second: event.shiftKey, pan, view: this.page.view, moved: false };
+    this.drag = { from: event.offsetX, y: event.offsetY, second: event.shiftKey, pan, view: this.page.view, moved: false };
     this.canvas.focus();
     event.preventDefault();
   }
@@ -536,8 +536,26 @@ export class Timeline implements View {
       return;
     }
     const x = event.clientX - this.canvas.getBoundingClientRect().left;
+    const phase = this.phaseAt(x, drag.y);
+    if (phase) {
+      page.store.set(drag.second ? { second: phase } : { range: phase });
+      page.pin(stack.highest(model.at(phase[0]), model.at(phase[1])));
+      return;
+    }
     const column = this.columnAt(x);
     if (column) page.store.set({ pin: column.ordinal, range: null, second: null });
+  }
+
+  /** The range in time of the phase that is drawn there: a click on it brushes it. */
+  private phaseAt(x: number, y: number): [number, number] | null {
+    const { model } = this.page;
+    const depth = Math.floor((y - this.plot.bottom - 5) / LANE);
+    if (y < this.plot.bottom + 5 || depth >= this.lanes) return null;
+    const at = this.ns(x);
+    const inside = ([, from, to, of]: [number, number, number, number]) =>
+      of === depth && model.time[from] <= at && at <= model.time[to];
+    const found = model.page.phases.ranges.find(inside);
+    return found ? [model.time[found[1]], model.time[found[2]]] : null;
   }
 
   private wheel(event: WheelEvent): void {

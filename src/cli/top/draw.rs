@@ -1,0 +1,198 @@
+//! Draws the state on a terminal of 60 columns or more.
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line as Text, Span};
+use ratatui::widgets::{Cell, Paragraph, Row as TableRow, Sparkline, Table, TableState};
+use vramtrace_reader::units::{count, gib, shorten, size};
+
+use super::growth::{Line, Lines};
+use super::state::{Card, NOBODY, Row, State, View, card_name, cells};
+
+const DIM: Style = Style::new().fg(Color::DarkGray);
+const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
+const BAD: Style = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
+const GOOD: Style = Style::new().fg(Color::Green);
+const WARN: Style = Style::new().fg(Color::Yellow);
+
+pub fn draw(frame: &mut Frame, state: &State) {
+    let cards = state.cards.len().min(8) as u16 * 2;
+    let [head, cards, _, body, keys] = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Length(cards),
+        Constraint::Length(1),
+        Constraint::Min(3),
+        Constraint::Length(1),
+    ])
+    .areas(frame.area());
+    frame.render_widget(title(state), head);
+    for (card, at) in state.cards.values().zip(0u16..) {
+        if at * 2 + 1 < cards.height {
+            draw_card(frame, card, Rect { y: cards.y + at * 2, height: 2, ..cards });
+        }
+    }
+    match state.view {
+        View::List => processes(frame, state, body),
+        View::Process(pid) => process(frame, state, pid, body),
+    }
+    frame.render_widget(Paragraph::new(help(state)), keys);
+}
+
+fn title(state: &State) -> Paragraph<'static> {
+    let mut parts = vec![Span::styled("vramtrace top", BOLD)];
+    parts.push(Span::raw(format!("   sorted by {}", state.sort.name())));
+    if !state.filter.is_empty() {
+        parts.push(Span::styled(format!("   filter: {}", state.filter), WARN));
+    }
+    if state.is_paused {
+        parts.push(Span::styled("   PAUSED", WARN));
+    }
+    Paragraph::new(Text::from(parts))
+}
+
+/// Figures, and below them the use over time: of the card, or of the caps where they are less.
+fn draw_card(frame: &mut Frame, card: &Card, area: Rect) {
+    let [figures, curve] = Layout::vertical([Constraint::Length(1); 2]).areas(area);
+    let limit = card.cap.filter(|cap| *cap > 0 && *cap < card.total).unwrap_or(card.total).max(1);
+    let part = card.used as f64 * 100.0 / limit as f64;
+    let style = match part {
+        part if part >= 95.0 => BAD,
+        part if part >= 80.0 => WARN,
+        _ => Style::new(),
+    };
+    let mut parts = vec![
+        Span::styled(format!("{}  ", card_name(card)), BOLD),
+        Span::styled(format!("{} ({part:.0} %)", gib(card.used)), style),
+        Span::raw(format!(" of {}", gib(card.total))),
+    ];
+    if let Some(cap) = card.cap.filter(|cap| *cap > 0) {
+        parts.push(Span::raw(format!(", capped at {}", gib(cap))));
+    }
+    if card.refused > 0 {
+        parts.push(Span::styled(format!(", {} refused", count(card.refused)), BAD));
+    }
+    frame.render_widget(Paragraph::new(Text::from(parts)), figures);
+    let width = usize::from(curve.width);
+    let skipped = card.history.len().saturating_sub(width);
+    let shown: Vec<u64> = card.history.iter().skip(skipped).copied().collect();
+    frame.render_widget(Sparkline::default().data(&shown).max(limit).style(style), curve);
+}
+
+/// What a name begins with tells programs apart: a script, a module.
+fn begin(name: &str, most: usize) -> String {
+    match name.chars().count() > most {
+        true => name.chars().take(most.saturating_sub(1)).chain(['…']).collect(),
+        false => name.to_string(),
+    }
+}
+
+fn processes(frame: &mut Frame, state: &State, area: Rect) {
+    let rows = state.rows();
+    if rows.is_empty() {
+        let words = if state.filter.is_empty() { NOBODY } else { "no process fits the filter" };
+        frame.render_widget(Paragraph::new(words).style(DIM), area);
+        return;
+    }
+    let wide = area.width >= 78;
+    let columns = |all: [String; 7]| {
+        let [pid, rank, devices, used, live, cap, refused] = all;
+        // Of a narrow terminal the program's name has the room of the allocated bytes and the devices.
+        match wide {
+            true => vec![pid, rank, devices, used, live, cap, refused],
+            false => vec![pid, rank, used, cap, refused],
+        }
+    };
+    let names = ["pid", "rank", "GPU", "in use", "allocated", "cap", "refused"].map(String::from);
+    let mut head = columns(names);
+    head.push("program".into());
+    let widths: &[u16] = match wide {
+        true => &[8, 4, 5, 11, 11, 11, 7],
+        false => &[8, 4, 11, 11, 7],
+    };
+    let taken: u16 = widths.iter().map(|width| width + 1).sum();
+    let room = area.width.saturating_sub(taken + 2);
+    let line = |row: &&Row| {
+        let name =
+            if row.recorded { row.name.clone() } else { format!("{} (not recorded)", row.name) };
+        let style = if row.refused > 0 { BAD } else { Style::new() };
+        let mut all: Vec<Cell> = columns(cells(row)).into_iter().map(Cell::from).collect();
+        if let Some(refused) = all.last_mut() {
+            *refused = Cell::from(count(row.refused)).style(style);
+        }
+        all.push(Cell::from(begin(&name, room.into())));
+        TableRow::new(all)
+    };
+    let constraints = widths.iter().copied().map(Constraint::Length);
+    let table = Table::new(rows.iter().map(line), constraints.chain([Constraint::Min(10)]))
+        .header(TableRow::new(head).style(DIM))
+        .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED))
+        .highlight_symbol("> ");
+    let chosen = rows.iter().position(|row| Some(row.pid) == state.chosen);
+    frame.render_stateful_widget(table, area, &mut TableState::new().with_selected(chosen));
+}
+
+/// One process: which lines hold memory, and how much more than when it was opened.
+fn process(frame: &mut Frame, state: &State, pid: u32, area: Rect) {
+    let [head, body] = Layout::vertical([Constraint::Length(2), Constraint::Min(1)]).areas(area);
+    let Some(row) = state.row_of(pid) else {
+        frame.render_widget(Paragraph::new(format!("pid {pid} has ended")).style(WARN), area);
+        return;
+    };
+    let rank = row.rank.map_or(String::new(), |rank| format!(", rank {rank}"));
+    let figures = format!(
+        "in use {}, of which allocated {}, refused {}{rank}",
+        gib(row.used),
+        gib(row.live),
+        count(row.refused)
+    );
+    let name = begin(&format!("pid {pid}  {}", row.name), area.width.into());
+    let lines = vec![Text::styled(name, BOLD), Text::raw(figures)];
+    frame.render_widget(Paragraph::new(lines), head);
+    let lines = match &state.lines {
+        Lines::Reading => {
+            return frame.render_widget(Paragraph::new("reading its trace").style(DIM), body);
+        }
+        Lines::None(why) => {
+            return frame.render_widget(Paragraph::new(why.as_str()).style(WARN), body);
+        }
+        Lines::Known(lines) => lines,
+    };
+    let room = usize::from(area.width.saturating_sub(11 + 13 + 8 + 3));
+    let line = |line: &Line| {
+        let (grew, style) = match line.grew {
+            0 => (String::new(), DIM),
+            more @ 1.. => (format!("+{}", size(more as u64)), WARN),
+            less => (format!("-{}", size(less.unsigned_abs())), GOOD),
+        };
+        TableRow::new([
+            Cell::from(size(line.bytes)),
+            Cell::from(grew).style(style),
+            Cell::from(count(line.count)),
+            Cell::from(shorten(&line.name, room)),
+        ])
+    };
+    let widths = [11, 13, 8].map(Constraint::Length).into_iter().chain([Constraint::Min(10)]);
+    let table = Table::new(lines.iter().map(line), widths)
+        .header(TableRow::new(["held", "since opened", "count", "line"]).style(DIM));
+    frame.render_widget(table, body);
+}
+
+fn help(state: &State) -> Text<'static> {
+    if state.is_typing {
+        return Text::from(vec![
+            Span::styled(format!("/{}", state.filter), BOLD),
+            Span::styled("   Enter keeps it, Esc clears it", DIM),
+        ]);
+    }
+    let keys: &[(&str, &str)] = match state.view {
+        View::List => {
+            &[("q", "quit"), ("Enter", "open"), ("s", "sort"), ("/", "filter"), ("p", "pause")]
+        }
+        View::Process(_) => &[("q", "quit"), ("Esc", "back"), ("p", "pause")],
+    };
+    let words = keys.iter().flat_map(|(key, what)| {
+        [Span::styled(*key, BOLD), Span::styled(format!(" {what}   "), DIM)]
+    });
+    Text::from(words.collect::<Vec<_>>())
+}

@@ -1,0 +1,143 @@
+//! Which lines of a running process hold memory, from its growing trace: read again and again on a
+//! thread of its own.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustc_hash::FxHashMap;
+use vramtrace_reader::analysis::{
+    GroupBy, Holdings, Level, Moment, Process, StackClassifier, autograd,
+};
+use vramtrace_reader::symbols::{FREE_CACHE, Symbols};
+use vramtrace_reader::trace::Trace;
+use vramtrace_reader::units::clean;
+
+/// One line of the program.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Line {
+    pub name: String,
+    pub library: String,
+    pub bytes: u64,
+    pub count: u64,
+    /// Since the process was opened here.
+    pub grew: i64,
+}
+
+/// What was read last.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Lines {
+    #[default]
+    Reading,
+    Known(Vec<Line>),
+    /// Why there are none.
+    None(String),
+}
+
+/// Reads until it is dropped.
+pub struct Growth {
+    pub pid: u32,
+    lines: Arc<Mutex<Lines>>,
+    is_left: Arc<AtomicBool>,
+}
+
+/// Between two readings; after a long one, four times as long as it took.
+const REST: Duration = Duration::from_secs(1);
+
+impl Growth {
+    pub fn of(pid: u32, trace: PathBuf) -> Growth {
+        let lines = Arc::new(Mutex::new(Lines::Reading));
+        let is_left = Arc::new(AtomicBool::new(false));
+        let (into, left) = (lines.clone(), is_left.clone());
+        std::thread::spawn(move || {
+            let mut first: Option<FxHashMap<String, u64>> = None;
+            while !left.load(Relaxed) {
+                let began = Instant::now();
+                let mut now = read(&trace);
+                if let Lines::Known(lines) = &mut now {
+                    compare(lines, first.get_or_insert_with(|| by_name(lines)));
+                }
+                *into.lock().unwrap_or_else(PoisonError::into_inner) = now;
+                let until = Instant::now() + REST.max(began.elapsed() * 4);
+                while Instant::now() < until && !left.load(Relaxed) {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+            }
+        });
+        Growth { pid, lines, is_left }
+    }
+
+    pub fn latest(&self) -> Lines {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Drop for Growth {
+    fn drop(&mut self) {
+        self.is_left.store(true, Relaxed);
+    }
+}
+
+fn by_name(lines: &[Line]) -> FxHashMap<String, u64> {
+    lines.iter().map(|line| (line.name.clone(), line.bytes)).collect()
+}
+
+/// With those that were there at first and hold nothing now.
+pub(super) fn compare(lines: &mut Vec<Line>, first: &FxHashMap<String, u64>) {
+    for line in lines.iter_mut() {
+        let before = first.get(&line.name).copied().unwrap_or(0);
+        line.grew =
+            line.bytes.saturating_sub(before) as i64 - before.saturating_sub(line.bytes) as i64;
+    }
+    for (name, before) in first.iter().filter(|(_, before)| **before > 0) {
+        if !lines.iter().any(|line| line.name == *name) {
+            let grew = -(*before as i64);
+            let (name, library) = (name.clone(), String::new());
+            lines.push(Line { name, library, bytes: 0, count: 0, grew });
+        }
+    }
+    lines.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
+}
+
+/// The holders at the end of what is written.
+pub(super) fn read(path: &Path) -> Lines {
+    let trace = match Trace::open(path) {
+        Ok(trace) => trace,
+        Err(error) => return Lines::None(format!("{}: {error}", path.display())),
+    };
+    let process = Process::read(&trace, Moment::End);
+    if process.definitions.stacks().is_empty() {
+        return Lines::None(
+            "the trace has no stacks: VRAMTRACE_STACKS=native,python records them".into(),
+        );
+    }
+    let level = Level::of(&process.state);
+    let holdings = Holdings::of_state(&process.state, level);
+    let symbols = Symbols::of(&process.definitions, &process.header, holdings.stacks());
+    let classifier = StackClassifier::new(&symbols, &process.header);
+    // One line may hold memory of several devices.
+    let mut lines: FxHashMap<String, Line> = FxHashMap::default();
+    for holder in classifier.holders(&holdings, GroupBy::Line) {
+        let name = match classifier.frame(holder.stack, holder.lead) {
+            _ if holder.stack == FREE_CACHE => "PyTorch cache (free)".to_string(),
+            None => "(no frames)".to_string(),
+            Some(frame) => {
+                let function = autograd::spoken(&frame.function);
+                let place = frame.place().map(|place| format!("{place} ")).unwrap_or_default();
+                clean(&format!("{place}{function}"))
+            }
+        };
+        let library = holder.library.clone().unwrap_or_default();
+        let line = lines.entry(name.clone()).or_insert(Line {
+            name,
+            library,
+            bytes: 0,
+            count: 0,
+            grew: 0,
+        });
+        line.bytes = line.bytes.saturating_add(holder.bytes);
+        line.count = line.count.saturating_add(holder.count);
+    }
+    Lines::Known(lines.into_values().collect())
+}

@@ -1,0 +1,205 @@
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{KeyCode, KeyEvent};
+use rustc_hash::FxHashMap;
+use vramtrace_format::LiveDevice;
+use vramtrace_format::live::LiveState;
+
+use super::draw::draw;
+use super::growth::{Line, Lines, compare};
+use super::state::{State, View, script};
+use crate::live_processes::process::LiveProcess;
+
+const GIB: u64 = 1 << 30;
+const MIB: u64 = 1 << 20;
+
+fn device(ordinal: u8, counted: u64, cap: Option<u64>, refused: u64) -> LiveDevice {
+    LiveDevice {
+        ordinal,
+        live: counted,
+        peak: counted + GIB,
+        reserved: 0,
+        counted,
+        cap,
+        live_allocations: 3,
+        allocations: 9,
+        frees: 6,
+        refused_by_cap: refused,
+        refused_by_driver: 0,
+        events: 15,
+        warned: 0,
+        total_bytes: 80 * GIB,
+        uuid: [ordinal; 16],
+        only_warns: false,
+    }
+}
+
+fn process(pid: u32, command: &str, devices: Vec<LiveDevice>) -> LiveProcess {
+    LiveProcess {
+        pid,
+        command: command.into(),
+        state: LiveState::Recording,
+        trace: format!("/nowhere/{pid}.vtrace"),
+        updated_ns: 1,
+        group: None,
+        devices,
+    }
+}
+
+fn three() -> Vec<LiveProcess> {
+    let long = "/opt/venv/bin/python3.11 -u /home/me/experiments/train_llama.py --config configs/7b.yaml --lr 3e-4";
+    vec![
+        process(4711, long, vec![device(0, 12 * GIB, Some(16 * GIB), 0)]),
+        process(4712, "python -m vllm.entrypoints.api_server", vec![device(0, 20 * GIB, None, 3)]),
+        process(99, "/usr/bin/hpl --big", vec![device(1, 512 * MIB, Some(GIB), 0)]),
+    ]
+}
+
+fn state() -> State {
+    let mut state = State::default();
+    for part in 1..=30u64 {
+        let mut processes = three();
+        processes[0].devices[0].counted = part * GIB / 3;
+        state.update(processes);
+    }
+    state.update(three());
+    state
+}
+
+fn screen(state: &State, width: u16) -> Vec<String> {
+    let mut terminal = Terminal::new(TestBackend::new(width, 24)).unwrap();
+    terminal.draw(|frame| draw(frame, state)).unwrap();
+    let buffer = terminal.backend().buffer();
+    let line = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>();
+    (0..24).map(|y| line(y).trim_end().to_string()).collect()
+}
+
+fn press(state: &mut State, keys: &[KeyCode]) {
+    keys.iter().for_each(|key| state.key(KeyEvent::from(*key)));
+}
+
+#[track_caller]
+fn has(lines: &[String], words: &[&str]) {
+    let all = lines.iter().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+    let all: Vec<String> = all.collect();
+    for word in words {
+        assert!(all.iter().any(|line| line.contains(word)), "{word}\n{}", lines.join("\n"));
+    }
+}
+
+#[test]
+fn cards_processes_and_keys_are_shown_at_every_width() {
+    let state = state();
+    for width in [60, 80, 120] {
+        let lines = screen(&state, width);
+        has(
+            &lines,
+            &[
+                "GPU 0 32.00 GiB (40 %) of 80.00 GiB, 3 refused",
+                "GPU 1 0.50 GiB (50 %) of 80.00 GiB, capped at 1.00 GiB",
+                "> 4712",
+                "20.00 GiB",
+                "12.00 GiB",
+                "16.00 GiB",
+                "train_llama",
+                "hpl",
+                "q quit Enter open s sort / filter p pause",
+            ],
+        );
+        // The curve: one cell a figure, the last one at its right end.
+        let curve = lines.iter().find(|line| line.contains('▁') || line.contains('▂')).unwrap();
+        assert!(curve.chars().count() >= 31, "{curve}");
+    }
+    has(&screen(&state, 120), &["pid rank GPU in use allocated cap refused program"]);
+    has(&screen(&state, 60), &["pid rank in use cap refused program"]);
+}
+
+#[test]
+fn keys_choose_sort_filter_pause_and_open() {
+    let mut state = state();
+    assert_eq!(state.chosen, Some(4712), "the largest");
+    press(&mut state, &[KeyCode::Down]);
+    assert_eq!(state.chosen, Some(4711));
+    press(&mut state, &[KeyCode::Down, KeyCode::Down, KeyCode::Down]);
+    assert_eq!(state.chosen, Some(99), "the last stays");
+    press(&mut state, &[KeyCode::Char('s'), KeyCode::Char('s'), KeyCode::Char('s')]);
+    has(&screen(&state, 80), &["sorted by pid"]);
+    let order: Vec<u32> = state.rows().iter().map(|row| row.pid).collect();
+    assert_eq!(order, [99, 4711, 4712]);
+    press(&mut state, &"/llama".chars().map(KeyCode::Char).collect::<Vec<_>>());
+    has(&screen(&state, 80), &["filter: llama", "/llama Enter keeps it"]);
+    press(&mut state, &[KeyCode::Enter]);
+    assert_eq!((state.rows().len(), state.chosen), (1, Some(4711)));
+    press(&mut state, &[KeyCode::Char('p')]);
+    has(&screen(&state, 60), &["PAUSED"]);
+    press(&mut state, &[KeyCode::Enter]);
+    assert_eq!(state.view, View::Process(4711));
+    press(&mut state, &[KeyCode::Esc, KeyCode::Esc]);
+    assert_eq!((state.view, state.filter.as_str()), (View::List, ""));
+    press(&mut state, &[KeyCode::Char('q')]);
+    assert!(state.is_left);
+}
+
+fn line(name: &str, bytes: u64) -> Line {
+    Line { name: name.into(), library: "PyTorch".into(), bytes, count: 2, grew: 0 }
+}
+
+#[test]
+fn an_opened_process_shows_what_grows_and_what_falls() {
+    let mut lines = vec![line("train.py:41 step", 3 * GIB), line("data.py:12 load", GIB)];
+    let before = [("train.py:41 step", GIB), ("data.py:12 load", GIB), ("eval.py:7 run", GIB)];
+    let before: FxHashMap<String, u64> =
+        before.into_iter().map(|(name, bytes)| (name.to_string(), bytes)).collect();
+    compare(&mut lines, &before);
+    let mut state = state();
+    state.view = View::Process(4711);
+    has(&screen(&state, 80), &["reading its trace"]);
+    state.lines = Lines::Known(lines);
+    for width in [60, 80, 120] {
+        has(
+            &screen(&state, width),
+            &[
+                "pid 4711 train_llama.py --config",
+                "held since opened count line",
+                "3.00 GiB +2.00 GiB 2 train.py:41 step",
+                "1.00 GiB 2 data.py:12 load",
+                "0 B -1.00 GiB 0 eval.py:7 run",
+                "q quit Esc back p pause",
+            ],
+        );
+    }
+    state.view = View::Process(1);
+    has(&screen(&state, 80), &["pid 1 has ended"]);
+    state.update(Vec::new());
+    state.view = View::List;
+    has(&screen(&state, 60), &["no recorded process of yours runs"]);
+}
+
+#[test]
+fn programs_are_named_by_their_script() {
+    for (command, name) in [
+        ("/opt/venv/bin/python3 -u /home/me/train.py --lr 3", "train.py --lr 3"),
+        ("python -m torch.distributed.run x.py", "torch.distributed.run x.py"),
+        ("python3.12 -X dev -W error a/b.py", "b.py"),
+        ("python3 -c import torch", "python3 -c import torch"),
+        ("python3", "python3"),
+        ("/usr/bin/hpl --big", "hpl --big"),
+        ("", "(no command)"),
+    ] {
+        assert_eq!(script(command), name);
+    }
+}
+
+#[test]
+fn without_a_terminal_it_is_a_table() {
+    let text = anstream::adapter::strip_str(&state().once()).to_string();
+    let lines: Vec<String> = text.lines().map(String::from).collect();
+    has(
+        &lines,
+        &[
+            "card in use of caps refused",
+            "GPU 0 32.00 GiB 80.00 GiB - 3",
+            "4711 0 12.00 GiB 12.00 GiB 16.00 GiB 0 train_llama.py --config configs/7b.yaml",
+        ],
+    );
+}
