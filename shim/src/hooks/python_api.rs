@@ -214,12 +214,7 @@ pub unsafe extern "C" fn vramtrace_python_unlimit(number: u32, before: *const [u
         // SAFETY: as the caller promises.
         let [limit, lowered] = unsafe { *before };
         if process.cap.limit(device) == Some(lowered) {
-            before_call::change_limit(
-                process,
-                device,
-                Some(limit).filter(|limit| *limit != NO_CAP),
-            );
-            process.trace_writer.refresh();
+            change_limit(process, device, Some(limit).filter(|limit| *limit != NO_CAP));
         }
     });
 }
