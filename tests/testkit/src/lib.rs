@@ -13,6 +13,7 @@
 pub mod address_model;
 mod binaries;
 mod interactive;
+mod machine;
 mod program;
 mod pythons;
 mod reachable;
