@@ -6,8 +6,8 @@
 #   scripts/release.sh --wheel     # the wheel alone
 #
 # Needs Rust and Python with venv. Linked by zig against glibc 2.28, which comes from PyPI with maturin,
-# into a venv under target/. Licences by cargo-about, advisories and licences by cargo-deny; they are
-# installed when they are missing (minutes).
+# into a venv under target/. Known advisories are looked up where cargo-deny is installed, which needs the
+# network.
 set -eu
 cd "$(dirname "$0")/.."
 wheel_only=
@@ -55,18 +55,17 @@ for library in libvramtrace.so libvramtrace_sim.so; do
     $strip --strip-debug -o "python/vramtrace/$library" "$built/$library"
 done
 
+say "licences"
+python3 scripts/release/licenses.py --check
+python3 scripts/release/licenses.py >THIRD-PARTY-LICENSES.txt
 if [ -z "$wheel_only" ]; then
-    for tool in cargo-about cargo-deny; do
-        command -v "$tool" >/dev/null || { say "$tool"; cargo install --quiet --locked "$tool"; }
-    done
-    say "licences and advisories"
-    cargo deny --all-features check --hide-inclusion-graph licenses bans sources
-    # Needs the database of advisories from the network.
-    cargo deny --all-features check --hide-inclusion-graph advisories ||
-        [ -n "${VRAMTRACE_RELEASE_OFFLINE:-}" ]
-    cargo about generate --fail --workspace scripts/release/licenses.hbs >THIRD-PARTY-LICENSES.txt
+    if command -v cargo-deny >/dev/null; then
+        say "advisories"
+        cargo deny --all-features check --hide-inclusion-graph advisories bans sources
+    else
+        echo "SKIP advisories: cargo-deny is not installed (cargo install --locked cargo-deny)" >&2
+    fi
 fi
-[ -s THIRD-PARTY-LICENSES.txt ] || echo "Made by scripts/release.sh." >THIRD-PARTY-LICENSES.txt
 
 say "wheel"
 rm -rf dist

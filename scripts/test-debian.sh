@@ -65,7 +65,7 @@ exec chroot "$1" bash -eu -c '
         bin=venv$name/bin
         "$bin/vramtrace" --version
         "$bin/vramtrace" demo --recorded --out "recorded$name" >demo.txt 2>&1
-        grep -q NewGELUActivation demo.txt
+        grep -q "holds .*activations.py:66" demo.txt
         "$bin/python" check-frames.py "$bin/vramtrace" "$bin/python" frames_situations.py "out$name"
     done'
 INSIDE

@@ -2,18 +2,53 @@
 # The wheel as a user gets it: installed with pip into a fresh venv, used, and removed again. Builds it when
 # there is none in dist/ (scripts/release.sh --wheel). Runs the tests of the Python package with a real
 # pytest and a real Jupyter kernel; SKIPs those, and says so, where they cannot be installed.
+#
+#   scripts/test-wheel.sh
+#   scripts/test-wheel.sh --built    # no wheel: the package with what is in target/release, which it builds
 set -eu
 cd "$(dirname "$0")/.."
+python=${PYTHON:-python3}
+fail() { echo "test-wheel: $*" >&2; exit 1; }
+where=$(mktemp -d "${TMPDIR:-/tmp}/vramtrace-wheel.XXXXXX")
+trap 'rm -rf "$where"' EXIT
+
+package_tests() { # package_tests VENV REPOSITORY
+    echo "== the package, the pytest plugin, Jupyter"
+    if ! "$1/bin/pip" install --quiet --disable-pip-version-check pytest ipykernel nbclient; then
+        echo "SKIP package: pip could not install pytest, ipykernel and nbclient"
+        exit 0
+    fi
+    # A kernel is found by the venv's own kernelspec.
+    PATH=$1/bin:$PATH "$1/bin/python" -m pytest -q -p no:cacheprovider "$2/tests/python/package"
+}
+
+case ${1-} in
+    "") ;;
+    --built)
+        cargo build --release --quiet --workspace
+        "$python" -m venv "$where/venv"
+        site=$("$where/venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+        cp -r python/vramtrace "$site"
+        cp target/release/libvramtrace.so target/release/libvramtrace_sim.so "$site/vramtrace"
+        cp target/release/vramtrace "$where/venv/bin"
+        # What the wheel writes of the package: the plugin is found by it.
+        info=$site/vramtrace-0.dist-info
+        mkdir "$info"
+        printf 'Metadata-Version: 2.1\nName: vramtrace\nVersion: 0\n' >"$info/METADATA"
+        sed -n '/^\[project.entry-points.pytest11\]/,/^$/p' pyproject.toml |
+            sed 's/project.entry-points.//; s/"//g' >"$info/entry_points.txt"
+        package_tests "$where/venv" "$PWD"
+        exit 0
+        ;;
+    *) echo "test-wheel: unknown argument $1; the only one is --built" >&2; exit 2 ;;
+esac
+
 wheel=$(ls dist/vramtrace-*.whl 2>/dev/null | head -1)
 if [ -z "$wheel" ]; then
     scripts/release.sh --wheel
     wheel=$(ls dist/vramtrace-*.whl | head -1)
 fi
 wheel=$PWD/$wheel
-fail() { echo "test-wheel: $*" >&2; exit 1; }
-where=$(mktemp -d "${TMPDIR:-/tmp}/vramtrace-wheel.XXXXXX")
-trap 'rm -rf "$where"' EXIT
-python=${PYTHON:-python3}
 repository=$PWD
 cd "$where"
 
@@ -28,7 +63,7 @@ venv/bin/pip install --quiet --disable-pip-version-check --no-index --no-deps "$
 venv/bin/vramtrace --version
 # First minutes: no GPU, no repository, no compiler is needed.
 (mkdir first && cd first && ../venv/bin/vramtrace demo --recorded >demo.txt 2>demo.err) || fail "vramtrace demo --recorded: $(tail -3 first/demo.err)"
-grep -q NewGELUActivation first/demo.txt || fail "the recorded demo does not name its holders"
+grep -q "holds .*activations.py:66" first/demo.txt || fail "the recorded demo does not name its holders"
 venv/bin/python "$repository/scripts/release/check-frames.py" venv/bin/vramtrace venv/bin/python \
     "$repository/tests/python/frames_situations.py" frames
 # The command by a link, as pipx and uv install it.
@@ -45,12 +80,6 @@ echo "== pip install --target"
 venv/bin/pip install --quiet --disable-pip-version-check --no-index --no-deps --target target "$wheel"
 target/bin/vramtrace run --simulate --out targeted -- "$python" -c 'import ctypes; ctypes.CDLL("libcuda.so.1")'
 
-echo "== the package, the pytest plugin, Jupyter"
 venv/bin/pip install --quiet --disable-pip-version-check --no-index --no-deps "$wheel"
-if ! venv/bin/pip install --quiet --disable-pip-version-check pytest ipykernel nbclient; then
-    echo "SKIP package: pip could not install pytest, ipykernel and nbclient"
-    exit 0
-fi
-# A kernel is found by the venv's own kernelspec.
-PATH=$where/venv/bin:$PATH venv/bin/python -m pytest -q -p no:cacheprovider "$repository/tests/python/package"
+package_tests "$where/venv" "$repository"
 "$repository/scripts/release/measure.sh" venv

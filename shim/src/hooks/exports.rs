@@ -35,14 +35,14 @@ macro_rules! export {
     (Torch $name:ident (
         $a:ident: $A:ty, $b:ident: $B:ty, $c:ident: $C:ty, $d:ident: $D:ty
     ) => $($hook:tt)+) => {
-        export!(with "r8", $name ($a: $A, $b: $B, $c: $C, $d: $D) => $($hook)+);
+        export!(with "r8" "x4", $name ($a: $A, $b: $B, $c: $C, $d: $D) => $($hook)+);
     };
     (Torch $name:ident (
         $a:ident: $A:ty, $b:ident: $B:ty, $c:ident: $C:ty, $d:ident: $D:ty, $e:ident: $E:ty
     ) => $($hook:tt)+) => {
-        export!(with "r9", $name ($a: $A, $b: $B, $c: $C, $d: $D, $e: $E) => $($hook)+);
+        export!(with "r9" "x5", $name ($a: $A, $b: $B, $c: $C, $d: $D, $e: $E) => $($hook)+);
     };
-    (with $register:literal, $name:ident ( $($arg:ident: $ty:ty),* ) => $($hook:tt)+) => {
+    (with $register:literal $register_aarch64:literal, $name:ident ( $($arg:ident: $ty:ty),* ) => $($hook:tt)+) => {
         mod $name {
             use super::*;
             pub unsafe extern "C-unwind" fn called($($arg: $ty,)* caller: usize) {
@@ -62,6 +62,7 @@ macro_rules! export {
         #[cfg_attr(not(test), unsafe(no_mangle))]
         #[unsafe(naked)]
         pub unsafe extern "C-unwind" fn $name($($arg: $ty),*) {
+            #[cfg(target_arch = "x86_64")]
             core::arch::naked_asm!(
                 ".cfi_startproc",
                 "endbr64",
@@ -69,7 +70,17 @@ macro_rules! export {
                 "jmp {called}",
                 ".cfi_endproc",
                 called = sym $name::called,
-            )
+            );
+            #[cfg(target_arch = "aarch64")]
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                // `bti c`
+                "hint 34",
+                concat!("mov ", $register_aarch64, ", x30"),
+                "b {called}",
+                ".cfi_endproc",
+                called = sym $name::called,
+            );
         }
     };
     // Launches: a program makes thousands a second, and only the first one of a function matters.

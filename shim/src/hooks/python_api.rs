@@ -213,12 +213,7 @@ pub unsafe extern "C" fn vramtrace_python_unlimit(number: u32, before: In<[u64; 
         before_call::apply_orders(process);
         let Some([limit, lowered]) = before.get() else { return };
         if process.cap.limit(device) == Some(lowered) {
-            before_call::change_limit(
-                process,
-                device,
-                Some(limit).filter(|limit| *limit != NO_CAP),
-            );
-            process.trace_writer.refresh();
+            change_limit(process, device, Some(limit).filter(|limit| *limit != NO_CAP));
         }
     });
 }

@@ -3,7 +3,7 @@
 
 use core::ffi::c_void;
 
-/// What a filter says, in rax and rdx.
+/// What a filter says, in the two registers of results.
 #[repr(C)]
 pub struct Verdict {
     /// Where to jump, with everything as the caller left it; 0: nowhere.
@@ -15,6 +15,7 @@ pub struct Verdict {
 /// Body of a naked function of up to three arguments. The filter gets the three argument registers
 /// and the caller's return address. When it names a place, that place is jumped to with the stack
 /// and the arguments untouched, so that the real function sees the caller, not us.
+#[cfg(target_arch = "x86_64")]
 macro_rules! trampoline {
     ($filter:path) => {
         core::arch::naked_asm!(
@@ -40,6 +41,42 @@ macro_rules! trampoline {
             "jmp rax",
             "2:",
             "mov rax, rcx",
+            "ret",
+            ".cfi_endproc",
+            filter = sym $filter,
+        )
+    };
+}
+
+#[cfg(target_arch = "aarch64")]
+macro_rules! trampoline {
+    ($filter:path) => {
+        core::arch::naked_asm!(
+            ".cfi_startproc",
+            // `bti c`
+            "hint 34",
+            "stp x29, x30, [sp, -48]!",
+            ".cfi_def_cfa_offset 48",
+            ".cfi_offset x29, -48",
+            ".cfi_offset x30, -40",
+            "mov x29, sp",
+            "stp x0, x1, [sp, 16]",
+            "str x2, [sp, 32]",
+            "mov x3, x30",
+            "bl {filter}",
+            "mov x16, x0",
+            "mov x9, x1",
+            "ldr x2, [sp, 32]",
+            "ldp x0, x1, [sp, 16]",
+            "ldp x29, x30, [sp], 48",
+            ".cfi_def_cfa_offset 0",
+            ".cfi_restore x29",
+            ".cfi_restore x30",
+            "cbz x16, 2f",
+            // By x16 a branch may enter where a call may.
+            "br x16",
+            "2:",
+            "mov x0, x9",
             "ret",
             ".cfi_endproc",
             filter = sym $filter,

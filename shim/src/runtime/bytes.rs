@@ -4,6 +4,21 @@
 //! sanitizer's runtime answers it, and would report our accesses as the program's. So these names
 //! are our own, hidden from all others. No libc function may be called here.
 
+/// A place to which a call may go by a pointer.
+#[cfg(target_arch = "x86_64")]
+macro_rules! entry {
+    () => {
+        "endbr64"
+    };
+}
+/// `bti c`
+#[cfg(target_arch = "aarch64")]
+macro_rules! entry {
+    () => {
+        "hint 34"
+    };
+}
+
 macro_rules! hidden {
     ($name:literal $(= $also:literal)?, $($line:literal),* $(,)?) => {
         core::arch::global_asm!(
@@ -14,7 +29,7 @@ macro_rules! hidden {
             concat!(".globl ", $name), concat!(".hidden ", $name),
             concat!(".type ", $name, ", @function"), concat!($name, ":"),
             ".cfi_startproc",
-            "endbr64",
+            entry!(),
             $($line,)*
             ".cfi_endproc",
             concat!(".size ", $name, ", . - ", $name),
@@ -23,205 +38,10 @@ macro_rules! hidden {
     };
 }
 
-// (rdi: to, rsi: from, rdx: size) -> rax: to. They may overlap: up to 128 bytes all is loaded before
-// anything is stored; above, the direction is chosen.
-hidden!(
-    "memmove" = "memcpy",
-    "mov rax, rdi",
-    "cmp rdx, 16",
-    "jae 20f",
-    "cmp edx, 8",
-    "jae 18f",
-    "cmp edx, 4",
-    "jae 14f",
-    "test edx, edx",
-    "je 17f",
-    // One to three: the first, the middle and the last.
-    "movzx ecx, byte ptr [rsi]",
-    "movzx r8d, byte ptr [rsi + rdx - 1]",
-    "mov r9, rdx",
-    "shr r9, 1",
-    "movzx r10d, byte ptr [rsi + r9]",
-    "mov byte ptr [rdi], cl",
-    "mov byte ptr [rdi + r9], r10b",
-    "mov byte ptr [rdi + rdx - 1], r8b",
-    "17: ret",
-    "14: mov ecx, dword ptr [rsi]",
-    "mov r8d, dword ptr [rsi + rdx - 4]",
-    "mov dword ptr [rdi], ecx",
-    "mov dword ptr [rdi + rdx - 4], r8d",
-    "ret",
-    "18: mov rcx, qword ptr [rsi]",
-    "mov r8, qword ptr [rsi + rdx - 8]",
-    "mov qword ptr [rdi], rcx",
-    "mov qword ptr [rdi + rdx - 8], r8",
-    "ret",
-    "20: cmp rdx, 32",
-    "ja 21f",
-    "movups xmm0, [rsi]",
-    "movups xmm1, [rsi + rdx - 16]",
-    "movups [rdi], xmm0",
-    "movups [rdi + rdx - 16], xmm1",
-    "ret",
-    "21: cmp rdx, 64",
-    "ja 22f",
-    "movups xmm0, [rsi]",
-    "movups xmm1, [rsi + 16]",
-    "movups xmm2, [rsi + rdx - 32]",
-    "movups xmm3, [rsi + rdx - 16]",
-    "movups [rdi], xmm0",
-    "movups [rdi + 16], xmm1",
-    "movups [rdi + rdx - 32], xmm2",
-    "movups [rdi + rdx - 16], xmm3",
-    "ret",
-    "22: cmp rdx, 128",
-    "ja 23f",
-    "movups xmm0, [rsi]",
-    "movups xmm1, [rsi + 16]",
-    "movups xmm2, [rsi + 32]",
-    "movups xmm3, [rsi + 48]",
-    "movups xmm4, [rsi + rdx - 64]",
-    "movups xmm5, [rsi + rdx - 48]",
-    "movups xmm6, [rsi + rdx - 32]",
-    "movups xmm7, [rsi + rdx - 16]",
-    "movups [rdi], xmm0",
-    "movups [rdi + 16], xmm1",
-    "movups [rdi + 32], xmm2",
-    "movups [rdi + 48], xmm3",
-    "movups [rdi + rdx - 64], xmm4",
-    "movups [rdi + rdx - 48], xmm5",
-    "movups [rdi + rdx - 32], xmm6",
-    "movups [rdi + rdx - 16], xmm7",
-    "ret",
-    // Upwards unless the target begins inside the source.
-    "23: mov rcx, rdi",
-    "sub rcx, rsi",
-    "cmp rcx, rdx",
-    "jb 26f",
-    "cmp rdx, 2048",
-    "ja 25f",
-    // The last 32 bytes are loaded first: the loop may overwrite them.
-    "movups xmm4, [rsi + rdx - 32]",
-    "movups xmm5, [rsi + rdx - 16]",
-    "lea r8, [rdi + rdx - 32]",
-    "24: movups xmm0, [rsi]",
-    "movups xmm1, [rsi + 16]",
-    "movups [rdi], xmm0",
-    "movups [rdi + 16], xmm1",
-    "add rsi, 32",
-    "add rdi, 32",
-    "cmp rdi, r8",
-    "jb 24b",
-    "movups [r8], xmm4",
-    "movups [r8 + 16], xmm5",
-    "ret",
-    "25: mov rcx, rdx",
-    "rep movsb",
-    "ret",
-    // Downwards; the first 32 bytes are loaded first.
-    "26: movups xmm4, [rsi]",
-    "movups xmm5, [rsi + 16]",
-    "27: movups xmm0, [rsi + rdx - 16]",
-    "movups xmm1, [rsi + rdx - 32]",
-    "movups [rdi + rdx - 16], xmm0",
-    "movups [rdi + rdx - 32], xmm1",
-    "sub rdx, 32",
-    "cmp rdx, 32",
-    "ja 27b",
-    "movups [rdi], xmm4",
-    "movups [rdi + 16], xmm5",
-    "ret",
-);
-
-// (rdi: to, esi: byte, rdx: size) -> rax: to
-hidden!(
-    "memset",
-    "mov rax, rdi",
-    "movzx esi, sil",
-    "mov rcx, 0x0101010101010101",
-    "imul rsi, rcx",
-    "cmp rdx, 16",
-    "jae 20f",
-    "cmp edx, 8",
-    "jae 18f",
-    "cmp edx, 4",
-    "jae 14f",
-    "test edx, edx",
-    "je 17f",
-    "mov byte ptr [rdi], sil",
-    "mov byte ptr [rdi + rdx - 1], sil",
-    "shr rdx, 1",
-    "mov byte ptr [rdi + rdx], sil",
-    "17: ret",
-    "14: mov dword ptr [rdi], esi",
-    "mov dword ptr [rdi + rdx - 4], esi",
-    "ret",
-    "18: mov qword ptr [rdi], rsi",
-    "mov qword ptr [rdi + rdx - 8], rsi",
-    "ret",
-    "20: cmp rdx, 1024",
-    "ja 25f",
-    "movq xmm0, rsi",
-    "punpcklqdq xmm0, xmm0",
-    "lea r8, [rdi + rdx - 16]",
-    "24: movups [rdi], xmm0",
-    "add rdi, 16",
-    "cmp rdi, r8",
-    "jb 24b",
-    "movups [r8], xmm0",
-    "ret",
-    "25: mov r8, rax",
-    "mov rax, rsi",
-    "mov rcx, rdx",
-    "rep stosb",
-    "mov rax, r8",
-    "ret",
-);
-
-// (rdi, rsi, rdx: size) -> eax: as the first bytes that differ
-hidden!(
-    "memcmp" = "bcmp",
-    "cmp rdx, 8",
-    "jb 25f",
-    "24: mov rax, qword ptr [rdi]",
-    "mov rcx, qword ptr [rsi]",
-    "cmp rax, rcx",
-    "jne 28f",
-    "add rdi, 8",
-    "add rsi, 8",
-    "sub rdx, 8",
-    "cmp rdx, 8",
-    "jae 24b",
-    "25: test rdx, rdx",
-    "je 27f",
-    "26: movzx eax, byte ptr [rdi]",
-    "movzx ecx, byte ptr [rsi]",
-    "sub eax, ecx",
-    "jne 29f",
-    "inc rdi",
-    "inc rsi",
-    "dec rdx",
-    "jne 26b",
-    "27: xor eax, eax",
-    "29: ret",
-    "28: bswap rax",
-    "bswap rcx",
-    "cmp rax, rcx",
-    "sbb eax, eax",
-    "or eax, 1",
-    "ret",
-);
-
-// (rdi: text) -> rax: bytes before its end
-hidden!(
-    "strlen",
-    "xor eax, eax",
-    "24: cmp byte ptr [rdi + rax], 0",
-    "je 25f",
-    "inc rax",
-    "jmp 24b",
-    "25: ret",
-);
+#[cfg(target_arch = "aarch64")]
+mod aarch64;
+#[cfg(target_arch = "x86_64")]
+mod x86_64;
 
 #[cfg(test)]
 mod tests {

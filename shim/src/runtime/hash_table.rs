@@ -91,7 +91,16 @@ const ROOMY: usize = 1 << 14;
 #[inline(always)]
 pub fn prefetch<T>(at: *const T) {
     // SAFETY: a hint.
-    unsafe { core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(at.cast()) };
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(at.cast())
+    };
+    // SAFETY: a hint.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        core::arch::asm!("prfm pstl1keep, [{}]", in(reg) at,
+            options(nostack, readonly, preserves_flags))
+    };
 }
 
 impl<T: Slot> Default for Table<T> {

@@ -93,7 +93,15 @@ fn is_ours(sp: usize) -> bool {
 fn stack_pointer() -> usize {
     let pointer;
     // SAFETY: reads a register.
-    unsafe { core::arch::asm!("mov {}, rsp", out(reg) pointer, options(nomem, nostack)) };
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        core::arch::asm!("mov {}, rsp", out(reg) pointer, options(nomem, nostack))
+    };
+    // SAFETY: reads a register.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        core::arch::asm!("mov {}, sp", out(reg) pointer, options(nomem, nostack))
+    };
     pointer
 }
 
@@ -152,7 +160,9 @@ fn on<R>(stack: &Taken, work: impl FnOnce() -> R) -> Outcome<R> {
     task.outcome.unwrap_or_else(|| Err(Box::new("work on a stack of ours did not end")))
 }
 
-/// Calls `work(data)` with the stack pointer at `top`. An unwinder finds its way through `rbp`.
+/// Calls `work(data)` with the stack pointer at `top`. An unwinder finds its way through the frame
+/// pointer.
+#[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 unsafe extern "C" fn switch(work: extern "C" fn(*mut c_void), data: *mut c_void, top: usize) {
     core::arch::naked_asm!(
@@ -170,6 +180,34 @@ unsafe extern "C" fn switch(work: extern "C" fn(*mut c_void), data: *mut c_void,
         "mov rsp, rbp",
         "pop rbp",
         ".cfi_def_cfa rsp, 8",
+        "ret",
+        ".cfi_endproc",
+    )
+}
+
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+unsafe extern "C" fn switch(work: extern "C" fn(*mut c_void), data: *mut c_void, top: usize) {
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        // `bti c`
+        "hint 34",
+        "stp x29, x30, [sp, -16]!",
+        ".cfi_def_cfa_offset 16",
+        ".cfi_offset x29, -16",
+        ".cfi_offset x30, -8",
+        "mov x29, sp",
+        ".cfi_def_cfa_register x29",
+        "mov x9, x0",
+        "mov x0, x1",
+        "mov sp, x2",
+        "blr x9",
+        "mov sp, x29",
+        ".cfi_def_cfa_register sp",
+        "ldp x29, x30, [sp], 16",
+        ".cfi_def_cfa_offset 0",
+        ".cfi_restore x29",
+        ".cfi_restore x30",
         "ret",
         ".cfi_endproc",
     )

@@ -62,6 +62,7 @@ fn payload(exception: *mut c_void) -> Box<dyn Any + Send> {
 }
 
 /// Calls `work(task)`. Null, or the exception that ended it.
+#[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 unsafe extern "C-unwind" fn shielded(
     work: unsafe extern "C-unwind" fn(*mut c_void),
@@ -88,8 +89,40 @@ unsafe extern "C-unwind" fn shielded(
     )
 }
 
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+unsafe extern "C-unwind" fn shielded(
+    work: unsafe extern "C-unwind" fn(*mut c_void),
+    task: *mut c_void,
+) -> *mut c_void {
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        // Relative to here, four bytes.
+        ".cfi_personality 0x1b, {personality}",
+        // `bti c`
+        "hint 34",
+        "stp x29, x30, [sp, -16]!",
+        ".cfi_def_cfa_offset 16",
+        ".cfi_offset x29, -16",
+        ".cfi_offset x30, -8",
+        "mov x29, sp",
+        "mov x9, x0",
+        "mov x0, x1",
+        "blr x9",
+        "mov x0, xzr",
+        "ldp x29, x30, [sp], 16",
+        ".cfi_def_cfa_offset 0",
+        ".cfi_restore x29",
+        ".cfi_restore x30",
+        "ret",
+        ".cfi_endproc",
+        personality = sym personality,
+    )
+}
+
 /// Where an exception of ours lands: in the frame of `shielded` after its call, with the exception
-/// in rax.
+/// in the register of results.
+#[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 unsafe extern "C" fn landing() {
     core::arch::naked_asm!(
@@ -105,13 +138,33 @@ unsafe extern "C" fn landing() {
     )
 }
 
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+unsafe extern "C" fn landing() {
+    core::arch::naked_asm!(
+        ".cfi_startproc",
+        ".cfi_def_cfa_offset 16",
+        ".cfi_offset x29, -16",
+        ".cfi_offset x30, -8",
+        // `bti j`: the unwinder gets here by a branch.
+        "hint 36",
+        "ldp x29, x30, [sp], 16",
+        ".cfi_def_cfa_offset 0",
+        ".cfi_restore x29",
+        ".cfi_restore x30",
+        "ret",
+        ".cfi_endproc",
+    )
+}
+
 const SEARCH: c_int = 1;
 const HANDLER_FRAME: c_int = 4;
 const FORCED: c_int = 8;
 const HANDLER_FOUND: c_int = 6;
 const INSTALL_CONTEXT: c_int = 7;
 const GO_ON: c_int = 8;
-const RAX: c_int = 0;
+/// DWARF's number of the register of results: rax, x0.
+const RESULT: c_int = 0;
 /// DefinitionLocation in either order by versions of `std`.
 const RUST: [u64; 2] = [u64::from_ne_bytes(*b"MOZ\0RUST"), u64::from_ne_bytes(*b"TSUR\0ZOM")];
 
@@ -134,7 +187,7 @@ unsafe extern "C" fn personality(
     }
     // SAFETY: the unwinder's own context.
     unsafe {
-        _Unwind_SetGR(context, RAX, exception as usize);
+        _Unwind_SetGR(context, RESULT, exception as usize);
         _Unwind_SetIP(context, landing as *const () as usize);
     }
     INSTALL_CONTEXT

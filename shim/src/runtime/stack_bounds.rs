@@ -122,12 +122,12 @@ fn of_thread(sp: usize) -> Option<(usize, usize, usize)> {
 }
 
 /// A thread that was made later: the C library keeps address and size of its stack, with the size
-/// of the guard behind them, in the descriptor to which the thread pointer points, and that lies at
-/// the stack's upper end. The offset differs between versions, the pair is known by what it holds.
+/// of the guard behind them, in the thread's descriptor, which lies at the stack's upper end. The
+/// offset differs between versions, the pair is known by what it holds.
 fn descriptor_pair(sp: usize) -> Option<(usize, usize)> {
     const LARGEST: usize = 1 << 36;
-    let descriptor = thread_pointer();
     let words = descriptor_words()?;
+    let descriptor = descriptor(words * size_of::<usize>());
     // SAFETY: the descriptor is this thread's and has so many words. Other threads may write some.
     let word = |n: usize| unsafe { (descriptor as *const usize).add(n).read_volatile() };
     (0..words.saturating_sub(2)).find_map(|n| {
@@ -138,6 +138,18 @@ fn descriptor_pair(sp: usize) -> Option<(usize, usize)> {
             && descriptor < low.checked_add(size)?;
         fits.then(|| (low + guard(word(n + 2), sp - low), descriptor))
     })
+}
+
+/// The thread pointer points to the descriptor's start.
+#[cfg(target_arch = "x86_64")]
+fn descriptor(_bytes: usize) -> usize {
+    thread_pointer()
+}
+
+/// The thread pointer points behind the descriptor's end.
+#[cfg(target_arch = "aarch64")]
+fn descriptor(bytes: usize) -> usize {
+    thread_pointer() - bytes
 }
 
 /// The pages at the stack's lower end that cannot be touched, as far as that makes sense.

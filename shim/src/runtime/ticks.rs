@@ -1,11 +1,10 @@
-//! CLOCK_MONOTONIC out of the processor's time-stamp counter: read millions of times a second, the
+//! CLOCK_MONOTONIC out of the processor's time-stamp counter (x86-64): read millions of times a second, the
 //! real clock costs as much as everything else at a call.
 //!
 //! Once a millisecond the real clock is read and becomes the new anchor; in between, time is the
 //! anchor plus ticks at the rate of the last interval. A processor without an invariant counter,
 //! or a counter that once strays from the real clock, is not used.
 
-use std::arch::x86_64::{__cpuid, _rdtsc};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// Longest use of an anchor; also how far apart two must lie to give a rate.
@@ -58,8 +57,7 @@ impl Ticks {
             let rate = self.rate.load(Ordering::Relaxed);
             fence(Ordering::Acquire);
             if version & 1 == 0 && self.version.load(Ordering::Relaxed) == version && rate != 0 {
-                // SAFETY: every x86-64 processor has it.
-                let ticks = unsafe { _rdtsc() }.wrapping_sub(tick);
+                let ticks = counter().wrapping_sub(tick);
                 let since = (u128::from(ticks) * u128::from(rate)) >> 32;
                 if since < u128::from(WINDOW_NS) {
                     return ns + since as u64;
@@ -79,11 +77,9 @@ impl Ticks {
             }
             _ => {}
         }
-        // SAFETY: every x86-64 processor has it.
-        let before = unsafe { _rdtsc() };
+        let before = counter();
         let ns = real();
-        // SAFETY: as above.
-        let after = unsafe { _rdtsc() };
+        let after = counter();
         if after.wrapping_sub(before) > INTERRUPTED_TICKS {
             return ns;
         }
@@ -131,10 +127,31 @@ impl Ticks {
     }
 }
 
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn counter() -> u64 {
+    // SAFETY: every x86-64 processor has it.
+    unsafe { std::arch::x86_64::_rdtsc() }
+}
+
 /// Whether the counter runs at one rate in all states of the processor.
+#[cfg(target_arch = "x86_64")]
 fn is_invariant() -> bool {
+    use std::arch::x86_64::__cpuid;
     let leaf = 0x8000_0007;
     __cpuid(0x8000_0000).eax >= leaf && __cpuid(leaf).edx & (1 << 8) != 0
+}
+
+#[cfg(target_arch = "aarch64")]
+#[inline(always)]
+fn counter() -> u64 {
+    0
+}
+
+/// The counter of aarch64 may have steps of 40 ns: the C library's clock is as fast, and exact.
+#[cfg(target_arch = "aarch64")]
+fn is_invariant() -> bool {
+    false
 }
 
 #[cfg(test)]

@@ -28,12 +28,26 @@ macro_rules! thread_block {
         fn $function() -> *mut $type {
             let address: *mut $type;
             // SAFETY: reads the thread pointer and an offset that the linker fixed.
+            #[cfg(target_arch = "x86_64")]
             unsafe {
                 core::arch::asm!(
                     "mov {address}, qword ptr fs:[0]",
                     concat!("add {address}, qword ptr [rip + ", $symbol, "@GOTTPOFF]"),
                     address = out(reg) address,
                     options(nostack, pure, readonly),
+                );
+            }
+            // SAFETY: as above.
+            #[cfg(target_arch = "aarch64")]
+            unsafe {
+                core::arch::asm!(
+                    concat!("adrp {address}, :gottprel:", $symbol),
+                    concat!("ldr {address}, [{address}, :gottprel_lo12:", $symbol, "]"),
+                    "mrs {thread}, tpidr_el0",
+                    "add {address}, {address}, {thread}",
+                    address = out(reg) address,
+                    thread = out(reg) _,
+                    options(nostack, pure, readonly, preserves_flags),
                 );
             }
             address
@@ -47,9 +61,16 @@ pub(crate) use thread_block;
 pub fn thread_pointer() -> usize {
     let pointer;
     // SAFETY: reads the thread pointer.
+    #[cfg(target_arch = "x86_64")]
     unsafe {
         core::arch::asm!("mov {pointer}, qword ptr fs:[0]", pointer = out(reg) pointer,
             options(nostack, pure, readonly));
+    }
+    // SAFETY: as above.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        core::arch::asm!("mrs {pointer}, tpidr_el0", pointer = out(reg) pointer,
+            options(nostack, pure, readonly, preserves_flags));
     }
     pointer
 }

@@ -77,7 +77,7 @@ class Recorded:
     def _run(self, command):
         return subprocess.run(
             command, cwd=str(self.directory), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            universal_newlines=True, timeout=120,
+            universal_newlines=True, timeout=120, env=dict(os.environ, COLUMNS="160"),
         )
 
 

@@ -159,7 +159,8 @@ def test_phases_are_in_the_trace(recorded):
                 raise AssertionError
         """)
     run = recorded.vramtrace("report", "--by-phase", "out")
-    rows = {line.split()[0]: line.split()[1] for line in run.stdout.splitlines() if line.startswith("  ") and line.split()}
+    words = [line.split() for line in run.stdout.splitlines() if line.startswith("  ")]
+    rows = {row[0]: row[1] for row in words if len(row) > 1}
     assert (rows.get("step"), rows.get("later"), rows.get("each")) == ("2", "1", "1"), run.stdout
     assert "forward" in rows and "outer" in rows
 

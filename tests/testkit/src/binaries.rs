@@ -1,5 +1,6 @@
 //! Where the command, the two libraries and temporary files are.
 
+use crate::machine;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -17,7 +18,10 @@ pub fn vramtrace() -> Command {
 /// A library beside the command. Integration tests do not build other packages' cdylibs, so say
 /// what does.
 fn library(name: &str) -> PathBuf {
-    let path = bin_dir().join(name);
+    let path = match machine::target() {
+        None => bin_dir().join(name),
+        Some(target) => bin_dir().join("..").join(target).join("debug").join(name),
+    };
     assert!(path.exists(), "{} is missing: run `cargo build --workspace` first", path.display());
     path
 }

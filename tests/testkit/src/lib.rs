@@ -14,6 +14,7 @@ pub mod address_model;
 mod binaries;
 mod child;
 mod interactive;
+mod machine;
 mod program;
 mod pythons;
 mod reachable;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::{Run, Scratch, Setup, repository, temporary};
+use crate::{Run, Scratch, Setup, machine, repository, temporary};
 
 /// A program under `tests/programs`.
 pub struct Program(pub PathBuf);
@@ -36,7 +36,7 @@ impl Program {
             format!("{source}{}", flags.join("")).chars().filter(|c| c.is_alphanumeric()).collect();
         let out = temporary().join(format!("{name}-{}", std::process::id()));
         if !out.exists() {
-            let built = Command::new(compiler)
+            let built = Command::new(machine::compiler(compiler))
                 .arg("-o")
                 .arg(&out)
                 .arg(&path)
@@ -57,7 +57,7 @@ impl Program {
 
     #[track_caller]
     pub fn run_in(&self, setup: Setup, scratch: Scratch) -> Run {
-        let limit = setup.timeout.unwrap_or(Duration::from_secs(60));
+        let limit = setup.timeout.unwrap_or(Duration::from_secs(60)) * machine::patience();
         let (out, err) = (scratch.0.join("stdout"), scratch.0.join("stderr"));
         let mut child = setup
             .command(&self.0, &scratch)

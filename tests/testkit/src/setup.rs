@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::reachable::reachable_sim_dir;
-use crate::{Scratch, reachable, shim, sim_dir};
+use crate::{Scratch, machine, reachable, shim, sim_dir};
 
 /// How to run a program.
 #[derive(Clone, Default)]
@@ -118,6 +118,7 @@ impl Setup {
             command.env("LD_PRELOAD", file(&shim()));
         }
         command.envs(self.env.iter().map(|(n, v)| (n, v)));
+        let mut command = machine::emulated(command);
         if let Some(user) = self.user {
             std::os::unix::fs::chown(&scratch.0, Some(user), Some(user)).unwrap();
             command.uid(user).gid(user);

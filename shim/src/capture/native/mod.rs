@@ -11,6 +11,10 @@
 //! thread that no longer exists may hold that of `dl_iterate_phdr`. A library that is not the known
 //! one, by its addresses, its record and some of its bytes, makes the walker forget all rules.
 
+#[cfg(target_arch = "aarch64")]
+mod row_aarch64;
+#[cfg(target_arch = "x86_64")]
+mod row_x86_64;
 pub mod rules;
 pub mod tables;
 
@@ -27,10 +31,14 @@ pub struct Registers {
     pub ip: usize,
     pub sp: usize,
     pub bp: usize,
+    /// x30: where the function returns to, if it has not kept that yet.
+    #[cfg(target_arch = "aarch64")]
+    pub link: usize,
 }
 
 impl Registers {
     /// Of the function into which this is inlined; it must not return before the walk has ended.
+    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub fn here() -> Registers {
         let (ip, sp, bp);
@@ -47,6 +55,39 @@ impl Registers {
             );
         }
         Registers { ip, sp, bp }
+    }
+
+    #[cfg(target_arch = "aarch64")]
+    #[inline(always)]
+    pub fn here() -> Registers {
+        let (ip, sp, bp, link);
+        // SAFETY: reads registers.
+        unsafe {
+            core::arch::asm!(
+                "adr {ip}, .",
+                "mov {sp}, sp",
+                "mov {bp}, x29",
+                "mov {link}, x30",
+                ip = out(reg) ip,
+                sp = out(reg) sp,
+                bp = out(reg) bp,
+                link = out(reg) link,
+                options(nostack, nomem, preserves_flags),
+            );
+        }
+        Registers { ip, sp, bp, link }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn state(self) -> State {
+        State::new(self.ip, self.sp, self.bp)
+    }
+
+    #[cfg(target_arch = "aarch64")]
+    #[inline(always)]
+    fn state(self) -> State {
+        State { link: self.link, ..State::new(self.ip, self.sp, self.bp) }
     }
 }
 
@@ -143,7 +184,7 @@ impl Walker {
                 .contains(&address)
                 .then(|| unsafe { (address as *const usize).read_unaligned() })
         };
-        let mut at = State { ip: from.ip, sp: from.sp, bp: from.bp };
+        let mut at = from.state();
         // Where to look a rule up: in the call, which may be the last instruction of its function.
         let mut code = at.ip;
         let mut own = true;
@@ -156,7 +197,7 @@ impl Walker {
             }
             let rule = match self.rules.get(code) {
                 Some(rule) => rule,
-                None => self.learn(code, !in_known.is_empty()),
+                None => self.learn(code, !in_known.is_empty(), at),
             };
             let exact = match rule.step(at, &mut read) {
                 UnwindStep::Caller(caller) => {
@@ -240,9 +281,18 @@ impl Walker {
     /// The rule for an address that has none yet. In code of which nothing is known another
     /// library may come to be: what is found there is not kept.
     #[cold]
-    fn learn(&mut self, code: usize, is_known: bool) -> Rule {
+    fn learn(&mut self, code: usize, is_known: bool, _at: State) -> Rule {
         let tables = self.holding(code).and_then(|known| known.tables.as_ref());
-        let rule = tables.map_or(Rule::FRAME_POINTER, |tables| tables.rule(code));
+        #[allow(unused_mut)]
+        let mut rule = tables.map_or(Rule::FRAME_POINTER, |tables| tables.rule(code));
+        // SAFETY: the frame before was not guessed: it will return to `ip`.
+        #[cfg(target_arch = "aarch64")]
+        if rule == Rule::FRAME_POINTER
+            && !_at.is_vague
+            && let Some(signal) = unsafe { row_aarch64::signal_return(_at.ip) }
+        {
+            rule = signal;
+        }
         if is_known {
             self.rules.put(code, rule);
         }

@@ -1,7 +1,8 @@
 //! How to get from a function to its caller, for one address: learned once, kept in 16 bytes.
 //!
 //! Of all registers three are followed: where the code is, where its stack begins, and the frame
-//! pointer. A rule that needs another one is not known to us, and the stack is cut there.
+//! pointer (rbp, x29); on aarch64 the innermost frame's x30 too. A rule that needs another one is not
+//! known to us, and the stack is cut there.
 
 /// The registers of a frame. `sp` is the lowest address of its stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,6 +10,41 @@ pub struct State {
     pub ip: usize,
     pub sp: usize,
     pub bp: usize,
+    /// x30, where the frame has called nothing yet. 0: not known.
+    #[cfg(target_arch = "aarch64")]
+    pub link: usize,
+    /// `sp` is only a lower bound: the frame before was guessed.
+    #[cfg(target_arch = "aarch64")]
+    pub is_vague: bool,
+}
+
+impl State {
+    /// Of a frame that has made a call.
+    #[inline(always)]
+    pub fn new(ip: usize, sp: usize, bp: usize) -> State {
+        State {
+            ip,
+            sp,
+            bp,
+            #[cfg(target_arch = "aarch64")]
+            link: 0,
+            #[cfg(target_arch = "aarch64")]
+            is_vague: false,
+        }
+    }
+}
+
+/// An address to return to without its signature (pointer authentication).
+#[cfg(target_arch = "aarch64")]
+#[inline(always)]
+fn unsigned(address: usize) -> usize {
+    let plain;
+    // SAFETY: `xpaclri`, which changes x30 alone; older processors do nothing.
+    unsafe {
+        core::arch::asm!("hint 7", inout("x30") address => plain,
+            options(nomem, nostack, preserves_flags));
+    }
+    plain
 }
 
 /// Where a rule leads.
@@ -65,6 +101,7 @@ pub struct Rule {
     code: u64,
     up: i32,
     bp: i16,
+    /// On aarch64 also where the address to return to is, from where the caller's stack begins.
     more: i16,
 }
 
@@ -76,6 +113,10 @@ impl Rule {
     pub const FRAME_POINTER: Rule = Rule::plain(CfaBase::Guess);
     pub const END: Rule = Rule::plain(CfaBase::Nowhere);
     pub const LOST: Rule = Rule::plain(CfaBase::Lost);
+
+    /// As `more`: the address to return to is in x30.
+    #[cfg(target_arch = "aarch64")]
+    pub const IN_LINK: i64 = i16::MIN as i64;
 
     const fn plain(from: CfaBase) -> Rule {
         Rule { code: (from as u64) << ADDRESS, ..NO_RULE }
@@ -115,6 +156,37 @@ impl Rule {
         found.unwrap_or(UnwindStep::Lost)
     }
 
+    /// Where the caller goes on. `sp`: the caller's.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn return_address(
+        &self,
+        at: State,
+        sp: usize,
+        read: &mut impl FnMut(usize) -> Option<usize>,
+    ) -> Option<usize> {
+        if sp <= at.sp { None } else { read(sp - 8) }
+    }
+
+    #[cfg(target_arch = "aarch64")]
+    #[inline(always)]
+    fn return_address(
+        &self,
+        at: State,
+        sp: usize,
+        read: &mut impl FnMut(usize) -> Option<usize>,
+    ) -> Option<usize> {
+        if i64::from(self.more) == Rule::IN_LINK {
+            // A frame may be empty, but only the innermost one.
+            return (sp >= at.sp && at.link != 0).then(|| unsigned(at.link));
+        }
+        let from_vague = at.is_vague && self.from() == CfaBase::Sp as u8;
+        if sp <= at.sp || from_vague {
+            return None;
+        }
+        read(sp.wrapping_add_signed(self.more.into())).map(unsigned)
+    }
+
     /// `sp`: the caller's.
     #[inline(always)]
     fn caller(
@@ -123,10 +195,7 @@ impl Rule {
         sp: usize,
         read: &mut impl FnMut(usize) -> Option<usize>,
     ) -> Option<UnwindStep> {
-        if sp <= at.sp {
-            return None;
-        }
-        let ip = read(sp - 8)?;
+        let ip = self.return_address(at, sp, read)?;
         let saved = self.saved();
         let bp = match saved == SavedRegister::InPlace as u8 {
             true => at.bp,
@@ -139,7 +208,7 @@ impl Rule {
                 read(base.wrapping_add_signed(self.bp.into()))?
             }
         };
-        Some(if ip == 0 { UnwindStep::End } else { UnwindStep::Caller(State { ip, sp, bp }) })
+        Some(if ip == 0 { UnwindStep::End } else { UnwindStep::Caller(State::new(ip, sp, bp)) })
     }
 
     #[inline(never)]
@@ -147,6 +216,10 @@ impl Rule {
         let is = |from: CfaBase| self.from() == from as u8;
         let away = |base: usize, by: i16| base.wrapping_add_signed(by.into());
         let mut word = |base: usize| read(base.wrapping_add_signed(self.up as isize));
+        #[cfg(target_arch = "aarch64")]
+        if at.is_vague && is(CfaBase::Signal) {
+            return UnwindStep::Lost;
+        }
         let found = if is(CfaBase::AtSp) || is(CfaBase::AtBp) {
             let base = if is(CfaBase::AtSp) { at.sp } else { at.bp };
             word(base).and_then(|sp| self.caller(at, away(sp, self.more), read))
@@ -154,17 +227,21 @@ impl Rule {
             word(at.sp).and_then(|sp| {
                 let ip = read(away(at.sp, self.more))?;
                 let bp = read(away(at.sp, self.bp))?;
-                (ip != 0).then_some(UnwindStep::Interrupted(State { ip, sp, bp }))
+                #[allow(unused_mut)]
+                let mut state = State::new(ip, sp, bp);
+                #[cfg(target_arch = "aarch64")]
+                {
+                    // The registers stand in order: x29, x30.
+                    state.link = read(away(at.sp, self.bp) + 8)?;
+                }
+                (ip != 0).then_some(UnwindStep::Interrupted(state))
             })
         } else if is(CfaBase::Guess) {
             // Two words: the caller's frame pointer, and where it goes on.
             match at.bp {
                 0 => Some(UnwindStep::End),
                 bp if bp < at.sp || bp % 8 != 0 => None,
-                bp => read(bp).zip(read(bp + 8)).map(|(saved, ip)| match ip {
-                    0 => UnwindStep::End,
-                    _ => UnwindStep::Guessed(State { ip, sp: bp + 16, bp: saved }),
-                }),
+                bp => read(bp).zip(read(bp + 8)).map(|(saved, ip)| guessed(ip, bp + 16, saved)),
             }
         } else if is(CfaBase::Nowhere) {
             Some(UnwindStep::End)
@@ -173,6 +250,18 @@ impl Rule {
         };
         found.unwrap_or(UnwindStep::Lost)
     }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn guessed(ip: usize, sp: usize, bp: usize) -> UnwindStep {
+    if ip == 0 { UnwindStep::End } else { UnwindStep::Guessed(State::new(ip, sp, bp)) }
+}
+
+/// The two words may lie anywhere in the frame: the stack of the caller begins there or further up.
+#[cfg(target_arch = "aarch64")]
+fn guessed(ip: usize, sp: usize, bp: usize) -> UnwindStep {
+    let caller = State { is_vague: true, ..State::new(unsigned(ip), sp, bp) };
+    if ip == 0 { UnwindStep::End } else { UnwindStep::Guessed(caller) }
 }
 
 const BITS: u32 = 12;
@@ -207,7 +296,7 @@ impl Rules {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
     use super::*;
 
@@ -260,5 +349,61 @@ mod tests {
         assert_eq!(rules.get(0x7fff_1234_5679), None);
         rules.forget();
         assert_eq!(rules.get(0x7fff_1234_5678), None);
+    }
+}
+
+#[cfg(all(test, target_arch = "aarch64"))]
+mod tests_aarch64 {
+    use super::*;
+
+    const AT: State = State { ip: 5, sp: 1000, bp: 1104, link: 0, is_vague: false };
+    const SAVED: (SavedRegister, i64) = (SavedRegister::ByCaller, -48);
+
+    /// Each word of the stack is its address and 10,000.
+    fn step(rule: Option<Rule>, at: State) -> UnwindStep {
+        rule.unwrap().step(at, &mut |at| (1000..2000).contains(&at).then_some(at + 10_000))
+    }
+
+    fn caller(ip: usize, sp: usize, bp: usize) -> UnwindStep {
+        UnwindStep::Caller(State::new(10_000 + ip, sp, bp))
+    }
+
+    #[test]
+    fn the_address_is_anywhere_in_the_frame() {
+        let rule = Rule::new(CfaBase::Sp, 48, -40, SAVED);
+        assert_eq!(step(rule, AT), caller(1008, 1048, 11_000));
+        let rule = Rule::new(CfaBase::Bp, 64, -56, SAVED);
+        assert_eq!(step(rule, AT), caller(1112, 1168, 11_120));
+        assert_eq!(step(Rule::new(CfaBase::Sp, 0, -8, SAVED), AT), UnwindStep::Lost);
+    }
+
+    #[test]
+    fn the_innermost_frame_may_keep_nothing() {
+        let leaf = Rule::new(CfaBase::Sp, 0, Rule::IN_LINK, (SavedRegister::InPlace, 0));
+        let at = State { link: 77, ..AT };
+        assert_eq!(step(leaf, at), UnwindStep::Caller(State::new(77, 1000, 1104)));
+        assert_eq!(step(leaf, AT), UnwindStep::Lost, "not known any more");
+    }
+
+    #[test]
+    fn after_a_guess_the_stack_pointer_is_not_known() {
+        let UnwindStep::Guessed(state) = step(Some(Rule::FRAME_POINTER), AT) else { panic!() };
+        assert_eq!((state.ip, state.sp, state.bp, state.is_vague), (11_112, 1120, 11_104, true));
+        assert_eq!(step(Rule::new(CfaBase::Sp, 48, -40, SAVED), state), UnwindStep::Lost);
+        let near = State { bp: 1200, ..state };
+        let rule = Rule::new(CfaBase::Bp, 64, -56, SAVED);
+        assert_eq!(step(rule, near), caller(1208, 1264, 11_216));
+    }
+
+    #[test]
+    fn a_signal_gives_all_registers_back() {
+        let signal = Rule::new(CfaBase::Signal, 560, 568, (SavedRegister::BySp, 544));
+        let state = State { link: 11_552, ..State::new(11_568, 11_560, 11_544) };
+        assert_eq!(step(signal, AT), UnwindStep::Interrupted(state));
+    }
+
+    #[test]
+    fn signatures_are_taken_away() {
+        assert_eq!(unsigned(0xffff_8000_1234), 0xffff_8000_1234);
     }
 }

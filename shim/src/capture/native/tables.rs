@@ -1,25 +1,28 @@
 //! What a library's tables for unwinding (.eh_frame) say of one address.
 
-use super::rules::{CfaBase, Rule, SavedRegister};
+#[cfg(target_arch = "aarch64")]
+use super::row_aarch64 as row;
+#[cfg(target_arch = "x86_64")]
+use super::row_x86_64 as row;
+use super::rules::Rule;
 use crate::runtime::mapped_modules::UnwindData;
 use gimli::{
-    BaseAddresses, CfaRule, EhFrame, EhFrameHdr, EndianSlice, Expression, LittleEndian, Operation,
-    ParsedEhFrameHdr, Register, RegisterRule, UnwindContext, UnwindContextStorage,
-    UnwindExpression, UnwindSection, UnwindTableRow, X86_64,
+    BaseAddresses, EhFrame, EhFrameHdr, EndianSlice, LittleEndian, ParsedEhFrameHdr, Register,
+    RegisterRule, UnwindContext, UnwindContextStorage, UnwindSection, UnwindTableRow,
 };
 
-type Bytes = EndianSlice<'static, LittleEndian>;
+pub type Bytes = EndianSlice<'static, LittleEndian>;
 
-/// Registers that a row of the tables names (a signal's frame: 17), and rows set aside. On the stack
-/// of the thread that calls the driver, so no more than needed.
-struct Room;
+/// Registers that a row of the tables names (17 in a signal's frame of x86-64, 21 that a function of
+/// aarch64 keeps), and rows set aside. On the stack of whoever calls the driver, so no more than needed.
+pub struct Room;
 
 impl UnwindContextStorage<usize> for Room {
-    type Rules = [(Register, RegisterRule<usize>); 20];
+    type Rules = [(Register, RegisterRule<usize>); 22];
     type Stack = [UnwindTableRow<usize, Self>; 4];
 }
 
-type Row = UnwindTableRow<usize, Room>;
+pub type Row = UnwindTableRow<usize, Room>;
 
 pub struct Tables {
     index: ParsedEhFrameHdr<Bytes>,
@@ -35,7 +38,12 @@ impl Tables {
             .set_eh_frame(data.frames.as_ptr() as u64);
         let index = EhFrameHdr::new(data.index, LittleEndian).parse(&bases, 8).ok()?;
         index.table()?;
-        Some(Tables { index, frames: EhFrame::new(data.frames, LittleEndian), bases })
+        #[allow(unused_mut)]
+        let mut frames = EhFrame::new(data.frames, LittleEndian);
+        // Where return addresses are signed, the tables say so in a way that is aarch64's alone.
+        #[cfg(target_arch = "aarch64")]
+        frames.set_vendor(gimli::Vendor::AArch64);
+        Some(Tables { index, frames, bases })
     }
 
     /// The library must be loaded.
@@ -49,171 +57,10 @@ impl Tables {
         let Some(entry) = entry else { return Rule::FRAME_POINTER };
         let mut context = UnwindContext::<usize, Room>::new_in();
         match entry.unwind_info_for_address(frames, bases, &mut context, code as u64) {
-            Ok(row) => self.of_row(row, code, entry.is_signal_trampoline()).unwrap_or(Rule::LOST),
+            Ok(row) => {
+                row::rule(row, code, entry.is_signal_trampoline(), frames).unwrap_or(Rule::LOST)
+            }
             Err(_) => Rule::LOST,
         }
-    }
-
-    /// `None`: it is of a kind that we do not know.
-    fn of_row(&self, row: &Row, code: usize, is_signal: bool) -> Option<Rule> {
-        let (from, up, more) = match row.cfa() {
-            CfaRule::RegisterAndOffset { register: X86_64::RSP, offset } => {
-                (CfaBase::Sp, *offset, 0)
-            }
-            CfaRule::RegisterAndOffset { register: X86_64::RBP, offset } => {
-                (CfaBase::Bp, *offset, 0)
-            }
-            CfaRule::RegisterAndOffset { .. } => return None,
-            CfaRule::Expression(expression) => match self.value(*expression, code)? {
-                Value::Near(Base::Sp, up) => (CfaBase::Sp, up, 0),
-                Value::Near(Base::Bp, up) => (CfaBase::Bp, up, 0),
-                Value::At(Base::Sp, up, more) => (CfaBase::AtSp, up, more),
-                Value::At(Base::Bp, up, more) => (CfaBase::AtBp, up, more),
-                Value::Number(_) => return None,
-            },
-        };
-        let saved = match row.register(X86_64::RBP) {
-            None | Some(RegisterRule::Undefined | RegisterRule::SameValue) => {
-                (SavedRegister::InPlace, 0)
-            }
-            Some(RegisterRule::Offset(by)) => (SavedRegister::ByCaller, by),
-            Some(RegisterRule::Expression(expression)) => match self.value(expression, code)? {
-                Value::Near(Base::Sp, by) => (SavedRegister::BySp, by),
-                Value::Near(Base::Bp, by) => (SavedRegister::ByBp, by),
-                _ => return None,
-            },
-            _ => return None,
-        };
-        match row.register(X86_64::RA) {
-            Some(RegisterRule::Offset(-8)) => Rule::new(from, up, more, saved),
-            None | Some(RegisterRule::Undefined) => Some(Rule::END),
-            Some(RegisterRule::Expression(expression)) if is_signal => {
-                match (self.value(expression, code)?, from, saved.0) {
-                    (Value::Near(Base::Sp, place), CfaBase::AtSp, SavedRegister::BySp)
-                        if more == 0 =>
-                    {
-                        Rule::new(CfaBase::Signal, up, place, saved)
-                    }
-                    _ => None,
-                }
-            }
-            _ => None,
-        }
-    }
-
-    /// What an expression comes to at this address, whatever the registers hold.
-    fn value(&self, expression: UnwindExpression<usize>, code: usize) -> Option<Value> {
-        let expression = expression.get(&self.frames).ok()?;
-        value(expression, code)
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Base {
-    Sp,
-    Bp,
-}
-
-/// A value as far as it is known beforehand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Value {
-    Number(i64),
-    /// At a distance from a register.
-    Near(Base, i64),
-    /// At a distance (the second) from what the word there (the first) holds.
-    At(Base, i64, i64),
-}
-
-impl Value {
-    fn plus(self, more: i64) -> Option<Value> {
-        Some(match self {
-            Value::Number(number) => Value::Number(number.checked_add(more)?),
-            Value::Near(base, by) => Value::Near(base, by.checked_add(more)?),
-            Value::At(base, by, then) => Value::At(base, by, then.checked_add(more)?),
-        })
-    }
-}
-
-fn value(expression: Expression<Bytes>, code: usize) -> Option<Value> {
-    let encoding = gimli::Encoding { address_size: 8, format: gimli::Format::Dwarf32, version: 4 };
-    let mut operations = expression.operations(encoding);
-    let mut stack = [Value::Number(0); 8];
-    let mut depth = 0;
-    while let Some(operation) = operations.next().ok()? {
-        let mut pop = || {
-            depth = usize::checked_sub(depth, 1)?;
-            Some(stack[depth])
-        };
-        let result = match operation {
-            Operation::RegisterOffset { register: X86_64::RSP, offset, .. } => {
-                Value::Near(Base::Sp, offset)
-            }
-            Operation::RegisterOffset { register: X86_64::RBP, offset, .. } => {
-                Value::Near(Base::Bp, offset)
-            }
-            Operation::RegisterOffset { register: X86_64::RA, offset, .. } => {
-                Value::Number(code as i64).plus(offset)?
-            }
-            Operation::UnsignedConstant { value } => Value::Number(i64::try_from(value).ok()?),
-            Operation::SignedConstant { value } => Value::Number(value),
-            Operation::PlusConstant { value } => pop()?.plus(i64::try_from(value).ok()?)?,
-            Operation::Deref { size: 8, space: false, .. } => match pop()? {
-                Value::Near(base, by) => Value::At(base, by, 0),
-                _ => return None,
-            },
-            Operation::Plus => match (pop()?, pop()?) {
-                (Value::Number(number), other) | (other, Value::Number(number)) => {
-                    other.plus(number)?
-                }
-                _ => return None,
-            },
-            _ => {
-                let (Value::Number(b), Value::Number(a)) = (pop()?, pop()?) else { return None };
-                Value::Number(match operation {
-                    Operation::And => a & b,
-                    Operation::Minus => a.checked_sub(b)?,
-                    Operation::Shl => a.checked_shl(u32::try_from(b).ok()?)?,
-                    Operation::Ge => (a >= b).into(),
-                    Operation::Gt => (a > b).into(),
-                    Operation::Le => (a <= b).into(),
-                    Operation::Lt => (a < b).into(),
-                    _ => return None,
-                })
-            }
-        };
-        *stack.get_mut(depth)? = result;
-        depth += 1;
-    }
-    depth.checked_sub(1).map(|last| stack[last])
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn of(bytes: &'static [u8], code: usize) -> Option<Value> {
-        value(Expression(EndianSlice::new(bytes, LittleEndian)), code)
-    }
-
-    #[test]
-    fn expressions_that_compilers_and_linkers_write() {
-        // rbp - 8, dereferenced: a frame that was aligned.
-        assert_eq!(of(&[0x76, 0x78, 0x06], 0), Some(Value::At(Base::Bp, -8, 0)));
-        // *(rsp + 16) + 8: a stack that was exchanged.
-        assert_eq!(of(&[0x77, 16, 0x06, 0x23, 8], 0), Some(Value::At(Base::Sp, 16, 8)));
-        // A linkage table's: 8 bytes more from the 11th byte of an entry on.
-        let linkage = &[0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22];
-        assert_eq!(of(linkage, 0x1000), Some(Value::Near(Base::Sp, 8)));
-        assert_eq!(of(linkage, 0x100a), Some(Value::Near(Base::Sp, 8)));
-        assert_eq!(of(linkage, 0x100b), Some(Value::Near(Base::Sp, 16)));
-    }
-
-    #[test]
-    fn others_are_not_guessed() {
-        assert_eq!(of(&[0x73, 0], 0), None, "another register");
-        assert_eq!(of(&[0x77, 0, 0x06, 0x06], 0), None, "two steps through memory");
-        assert_eq!(of(&[0x22], 0), None, "nothing to add");
-        assert_eq!(of(&[], 0), None);
-        assert_eq!(of(&[0x30; 40], 0), None, "too deep");
     }
 }

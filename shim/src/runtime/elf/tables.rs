@@ -19,9 +19,11 @@ const DT_RELASZ: u64 = 8;
 const DT_SONAME: u64 = 14;
 const DT_JMPREL: u64 = 23;
 const DT_GNU_HASH: u64 = 0x6fff_fef5;
-const R_X86_64_64: u32 = 1;
-const R_X86_64_GLOB_DAT: u32 = 6;
-const R_X86_64_JUMP_SLOT: u32 = 7;
+/// Relocations by the address of a symbol: anywhere, in the table of data, in that of calls.
+const BY_SYMBOL: [u32; 3] = match cfg!(target_arch = "aarch64") {
+    true => [257, 1025, 1026],
+    false => [1, 6, 7],
+};
 const STT_NOTYPE: u8 = 0;
 const STT_OBJECT: u8 = 1;
 const STT_FUNC: u8 = 2;
@@ -152,7 +154,7 @@ impl Tables {
         entries.filter_map(move |entry| {
             let (at, info) = (u64_at(entry, 0)?, u64_at(entry, 8)?);
             let (kind, symbol) = (info as u32, (info >> 32) as usize);
-            let names_one = matches!(kind, R_X86_64_64 | R_X86_64_GLOB_DAT | R_X86_64_JUMP_SLOT);
+            let names_one = BY_SYMBOL.contains(&kind);
             let foreign = names_one && !self.symbol_at(symbol)?.is_defined();
             foreign.then(|| self.image.word(self.base.wrapping_add(at as usize))).flatten()
         })
