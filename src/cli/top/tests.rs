@@ -31,6 +31,9 @@ fn device(ordinal: u8, counted: u64, cap: Option<u64>, refused: u64) -> LiveDevi
         total_bytes: 80 * GIB,
         uuid: [ordinal; 16],
         only_warns: false,
+        free_cache: 0,
+        resident: counted,
+        paused: 0,
     }
 }
 
@@ -43,6 +46,7 @@ fn process(pid: u32, command: &str, devices: Vec<LiveDevice>) -> LiveProcess {
         updated_ns: 1,
         group: None,
         devices,
+        sites: Vec::new(),
     }
 }
 
