@@ -15,20 +15,27 @@ if ! cargo fuzz --version >/dev/null 2>&1; then
     exit 0
 fi
 read -ra targets <<<"${FUZZ_TARGETS:-reader records import}"
-cargo build --quiet --release --bin vramtrace
-export VRAMTRACE_BIN=$PWD/target/release/vramtrace
+case " ${targets[*]} " in
+    *" commands "*)
+        cargo build --quiet --release --bin vramtrace
+        export VRAMTRACE_BIN=$PWD/target/release/vramtrace
+        ;;
+esac
 share=$((seconds / ${#targets[@]}))
+# An optimised build takes longer than a short run.
+profile=()
+[ "$seconds" -gt 60 ] || profile=(--dev)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 for target in "${targets[@]}"; do
     mkdir "$work/$target"
     # -s none: no sanitizer, so that stable Rust will do; what is fuzzed has no unsafe code.
-    cargo fuzz build -s none "$target"
+    cargo fuzz build "${profile[@]}" -s none "$target"
     echo "== $target: the corpus"
-    cargo fuzz run -s none "$target" "fuzz/corpus/$target" -- -runs=0
+    cargo fuzz run "${profile[@]}" -s none "$target" "fuzz/corpus/$target" -- -runs=0
     if [ "$share" -gt 0 ]; then
         echo "== $target: $share s of new inputs"
-        cargo fuzz run -s none "$target" "$work/$target" "fuzz/corpus/$target" -- \
+        cargo fuzz run "${profile[@]}" -s none "$target" "$work/$target" "fuzz/corpus/$target" -- \
             -max_total_time="$share" -max_len=16384 -print_final_stats=1
     fi
 done
