@@ -58,11 +58,11 @@ fn the_summary_says_where_what_and_for_whom() {
     let lines: Vec<&str> =
         said.lines().map(|line| line.strip_prefix("vramtrace: ").unwrap_or(line)).collect();
     assert!(lines[0].starts_with("2 traces in vramtrace-"), "{said}");
-    // Both at once, or one after the other.
+    // One after the other, both at once, or anything between: each holds up to 64 MiB, then 4.
     let peak = |mib: u32| {
         lines[1] == format!("  peak       device 0: {mib}.00 MiB, all processes together")
     };
-    assert!([64, 72, 80, 128, 136].into_iter().any(peak), "{said}");
+    assert!((64..=136).any(peak), "{said}");
     assert_eq!(lines[2], "  at the end device 0: 8.00 MiB in 2 allocations");
     assert_eq!(lines[3], "  refused    2 by the cap, 0 by the driver");
     assert_eq!(lines[4], "  processes  2 took GPU memory: 2 out of memory");
