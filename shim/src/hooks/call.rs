@@ -191,7 +191,7 @@ pub(super) fn run<F: Function>(
         crate::hooks::before_call::refresh_if_due(process);
         let result = body(process);
         if result != 0 {
-            process.oom.1.failed(sources(process), call.api, result);
+            process.oom.aftermath.failed(sources(process), call.api, result);
         }
         process.usage.record_escapes(&process.trace_writer);
         after_call::after_call(process);

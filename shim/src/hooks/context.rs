@@ -22,6 +22,7 @@ use crate::model::cap::Reservation;
 use crate::model::contexts::{Ending, Step, Target};
 use crate::model::devices::Device;
 use crate::model::ledger::ContextTotals;
+use crate::oom::keep_exit_status;
 use vramtrace_format::{ContextId, DeviceId, Event, Kind, PoolId};
 
 /// cuInit: a cap that cannot be understood must not become no cap.
@@ -35,6 +36,7 @@ pub fn init(p: &'static Process, call: &Call<impl Function>, _flags: u32) -> CUr
     // Also where nobody wants to know yet: a cap may be ordered later.
     if result == CUDA_SUCCESS {
         reader::open();
+        keep_exit_status();
     }
     result
 }

@@ -21,7 +21,7 @@ const ANSWERS: [i32; 3] = [2, 500, 600];
 
 /// What `exit` was called with, or `main` returned.
 static STATUS: AtomicI32 = AtomicI32::new(NO_STATUS);
-static ASKED: AtomicBool = AtomicBool::new(false);
+static IS_KEPT: AtomicBool = AtomicBool::new(false);
 
 unsafe extern "C" {
     fn on_exit(handler: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
@@ -45,15 +45,20 @@ struct Last {
     error: Option<(Api, i32)>,
 }
 
+/// Has the C library give us the status that the process ends with. In cuInit alone: it may call
+/// malloc and takes a lock of the C library, which no refusal may.
+pub fn keep_exit_status() {
+    if !IS_KEPT.swap(true, Relaxed) {
+        // SAFETY: a function of ours; the library is never unloaded.
+        unsafe { on_exit(note_status, null_mut()) };
+    }
+}
+
 impl Aftermath {
     #[cold]
     pub fn refused(&self, device: DeviceId, refused: &Refused) {
         *self.last.lock() = Last { refused: Some((device, *refused)), error: None };
         self.waits.store(true, Relaxed);
-        if !ASKED.swap(true, Relaxed) {
-            // SAFETY: a function of ours; the library is never unloaded.
-            unsafe { on_exit(note_status, null_mut()) };
-        }
     }
 
     /// A call returned this, and it is not 0.

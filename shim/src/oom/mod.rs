@@ -57,6 +57,7 @@ use crate::runtime::log;
 use crate::runtime::own_stack;
 use crate::runtime::uncancelled::uncancelled;
 use aftermath::Aftermath;
+pub use aftermath::keep_exit_status;
 use burst::{Burst, CardReading, Refusal};
 use gather::{Asked, Holding};
 use kept::{Budget, Kept};
@@ -72,7 +73,11 @@ const QUIET_NS: u64 = 60 * 1_000_000_000;
 /// Other processes on a card and their bytes.
 type Neighbours = Vec<(u32, Option<u64>)>;
 
-pub struct OomReporter(Lock<State>, pub Aftermath);
+pub struct OomReporter {
+    state: Lock<State>,
+    /// The error that follows a refusal, and the status of the end.
+    pub aftermath: Aftermath,
+}
 
 struct State {
     bursts: Box<[Burst]>,
@@ -92,10 +97,10 @@ impl Default for OomReporter {
         let bursts = (0..DEVICES).map(|_| Burst::default()).collect();
         let kept = (0..DEVICES).map(|_| None).collect();
         let looks = Budget::default();
-        OomReporter(
-            Lock::new(State { bursts, kept, looks, told_ns: None, cache_ooms: 0 }),
-            Aftermath::default(),
-        )
+        OomReporter {
+            state: Lock::new(State { bursts, kept, looks, told_ns: None, cache_ooms: 0 }),
+            aftermath: Aftermath::default(),
+        }
     }
 }
 
@@ -166,7 +171,7 @@ impl OomReporter {
         p.ledger.await_next(device);
         let (index, by_driver) = (device_index(device), by == RefusedBy::Driver);
         let began_ns = p.clock.now_ns();
-        if let Some(free) = self.0.lock().bursts[index].begin(given, began_ns, by_driver) {
+        if let Some(free) = self.state.lock().bursts[index].begin(given, began_ns, by_driver) {
             return free;
         }
         let driver_free = driver_free(p, device);
@@ -174,14 +179,14 @@ impl OomReporter {
         let took_ns = p.clock.now_ns().saturating_sub(began_ns);
         let card = CardReading { driver_free, neighbours, began_ns, took_ns };
         // What it replaces is freed behind the lock.
-        let _before = self.0.lock().bursts[index].see(card);
+        let _before = self.state.lock().bursts[index].see(card);
         driver_free
     }
 
     /// A request for device memory was refused, and recorded as `refused`.
     #[cold]
     pub fn refused(&self, p: Sources, device: DeviceId, refused: &Refused) {
-        self.1.refused(device, refused);
+        self.aftermath.refused(device, refused);
         let now_ns = p.clock.now_ns();
         let refusal = Refusal {
             time_ns: now_ns,
@@ -196,7 +201,7 @@ impl OomReporter {
             sums: sums(p, device, refused),
         };
         let told = {
-            let mut state = self.0.lock();
+            let mut state = self.state.lock();
             let too_long = state.bursts[device_index(device)].refused(refusal);
             // PyTorch tells by itself when it is out.
             let now = too_long && refused.cache.is_none() && !state.is_quiet(now_ns);
@@ -234,7 +239,7 @@ impl OomReporter {
         let given = p.ledger.has_come(device);
         p.ledger.await_next(device);
         let (known, told) = {
-            let mut state = self.0.lock();
+            let mut state = self.state.lock();
             state.cache_ooms = state.cache_ooms.saturating_add(1);
             let known = state.bursts[device_index(device)].gave_up(asked, given);
             let now = !state.is_quiet(now_ns);
@@ -249,7 +254,7 @@ impl OomReporter {
 
     /// Requests on which a framework's cache gave up.
     pub fn cache_ooms(&self) -> u32 {
-        self.0.lock().cache_ooms
+        self.state.lock().cache_ooms
     }
 
     /// It may be reported at the end, when all is freed: who holds the memory now is kept. Looked at
@@ -257,7 +262,7 @@ impl OomReporter {
     fn keep(&self, p: Sources, device: DeviceId, refusal: &Refusal) {
         let (index, live) = (device_index(device), refusal.sums.live);
         {
-            let state = self.0.lock();
+            let state = self.state.lock();
             let burst = &state.bursts[index];
             if burst.is_told() || burst.is_looked_at(live) || !state.looks.allows(refusal.time_ns) {
                 return;
@@ -268,7 +273,7 @@ impl OomReporter {
         let now_ns = p.clock.now_ns();
         let kept = Kept { time_ns: refusal.time_ns, held };
         let _before = {
-            let mut state = self.0.lock();
+            let mut state = self.state.lock();
             state.looks.spend(now_ns, now_ns.saturating_sub(refusal.time_ns));
             state.bursts[index].look(live);
             state.kept[index].replace(kept)
@@ -280,12 +285,12 @@ impl OomReporter {
     pub fn at_exit(&self, p: Sources) {
         for device in (0..DEVICES).map(device_at) {
             let given = p.ledger.has_come(device);
-            let found = self.0.lock().at_exit(device, given);
+            let found = self.state.lock().at_exit(device, given);
             if let Some((asked, neighbours)) = found {
                 tell(p, &asked, neighbours);
             }
         }
-        own_stack::run(|| uncancelled(|| self.1.at_exit(p)));
+        own_stack::run(|| uncancelled(|| self.aftermath.at_exit(p)));
     }
 }
 
