@@ -25,7 +25,7 @@ pub fn plain_driver() -> PathBuf {
 #[track_caller]
 fn same_as_bare(sanitizer: &str) {
     if !has(&format!("lib{}.so", &sanitizer.replace("thread", "tsan").replace("address", "asan"))) {
-        println!("SKIP: no {sanitizer} sanitizer");
+        testkit::skip(&format!("sanitizers: no {sanitizer} sanitizer"));
         return;
     }
     // The second compiles the same file as C++.
