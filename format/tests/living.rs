@@ -187,6 +187,6 @@ fn a_record_that_was_copied_while_it_was_stored_is_unfinished() {
     let mut dead = reader.events();
     let given: Vec<_> = dead.by_ref().collect();
     let whole = written.iter().enumerate().filter(|(n, _)| !torn.contains(n));
-    assert_eq!(given, whole.map(|(_, stamped)| stamped.clone()).collect::<Vec<_>>());
+    assert_eq!(given, whole.map(|(_, stamped)| *stamped).collect::<Vec<_>>());
     assert_eq!((dead.damage(), dead.unfinished()), (&[][..], 2));
 }

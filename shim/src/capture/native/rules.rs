@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn rare_ones() {
+    fn rules_for_signals_saved_stack_pointers_and_guesses() {
         let through = Rule::new(CfaBase::AtBp, -8, -10_000, (SavedRegister::ByBp, 0));
         assert_eq!(step(through), caller(1088, 1096, 11_104));
         let signal = Rule::new(CfaBase::Signal, 160, 168, (SavedRegister::BySp, 120));
