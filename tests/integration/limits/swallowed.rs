@@ -86,6 +86,46 @@ fn the_card_and_mps_are_distinguished() {
     assert_eq!(fact(&mps)["cause"], "card");
 }
 
+/// The driver refuses what the card has: it is somebody else's limit, as far as the surroundings of the
+/// process show whose.
+#[test]
+fn limits_of_mps_and_of_the_kernel_are_named_where_the_card_had_room() {
+    let refuses = || {
+        let setup = Setup::simulated().devices("1x8GiB").preload();
+        setup.env("VRAMTRACE_SIM_FAULT", "once-2@cuMemCreate:1")
+    };
+    let mps = run(refuses().env("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=1G"), 1024);
+    check(&mps, "mps", "MPS, by CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "MPS");
+    // No limit but the card's own is known.
+    assert_eq!(fact(&run(refuses(), 1024))["cause"], "card");
+    let cgroup = "mount -t tmpfs tmpfs /sys/fs/cgroup && \
+                  echo 'drm/0000:03:00.0/vram0 1073741824' > /sys/fs/cgroup/dmem.max && \
+                  exec \"$0\" \"$@\"";
+    let launcher = ["unshare", "--mount", "--propagation", "private", "sh", "-c", cgroup];
+    let may = Command::new(launcher[0]).args(&launcher[1..]).arg("true").output();
+    if !may.is_ok_and(|ran| ran.status.success()) {
+        testkit::skip("unshare --mount and mount are not permitted");
+        return;
+    }
+    let cgroup = run(refuses().through(&launcher), 1024);
+    check(&cgroup, "cgroup", "the kernel's cgroup, by dmem.max", "cgroup");
+    // Where the card itself had too little, that is what is said.
+    let card = run(Setup::simulated().devices("1x8GiB").preload().through(&launcher), 64 << 10);
+    assert_eq!(fact(&card)["cause"], "card");
+}
+
+#[track_caller]
+fn check(run: &Run, cause: &str, live: &str, word: &str) {
+    assert!(run.stderr.contains(live), "{}", run.stderr);
+    let found = fact(run);
+    assert_eq!((&found["cause"], &found["refused_by"]), (&cause.into(), &"driver".into()));
+    for command in ["oom", "report"] {
+        let text = reader(run, &[command]);
+        let line = text.lines().find(|line| line.contains("NVSHMEM was refused 1.00 GiB"));
+        assert!(line.is_some_and(|line| line.contains(word)), "{command}: {text}");
+    }
+}
+
 #[test]
 fn a_group_is_named() {
     let name = format!("swallowed-{}", std::process::id());
