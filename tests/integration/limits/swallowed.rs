@@ -80,6 +80,7 @@ fn the_card_and_mps_are_distinguished() {
     let card = run(Setup::simulated().devices("1x8GiB").preload(), 64 << 10);
     let found = fact(&card);
     assert_eq!((&found["cause"], &found["refused_by"]), (&"card".into(), &"driver".into()));
+    assert!(card.stderr.contains("on cuda:0 by the card and went on"), "{}", card.stderr);
     // The same where MPS limits the process: the card had too little all the same.
     let setup = Setup::simulated().devices("1x8GiB").preload();
     let mps = run(setup.env("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=2G"), 64 << 10);
@@ -95,7 +96,7 @@ fn limits_of_mps_and_of_the_kernel_are_named_where_the_card_had_room() {
         setup.env("VRAMTRACE_SIM_FAULT", "once-2@cuMemCreate:1")
     };
     let mps = run(refuses().env("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=1G"), 1024);
-    check(&mps, "mps", "MPS, by CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "MPS");
+    check(&mps, "mps", "by MPS (CUDA_MPS_PINNED_DEVICE_MEM_LIMIT) and went on", "by MPS");
     // No limit but the card's own is known.
     assert_eq!(fact(&run(refuses(), 1024))["cause"], "card");
     let cgroup = "mount -t tmpfs tmpfs /sys/fs/cgroup && \
@@ -108,7 +109,12 @@ fn limits_of_mps_and_of_the_kernel_are_named_where_the_card_had_room() {
         return;
     }
     let cgroup = run(refuses().through(&launcher), 1024);
-    check(&cgroup, "cgroup", "the kernel's cgroup, by dmem.max", "cgroup");
+    check(
+        &cgroup,
+        "cgroup",
+        "by the kernel's cgroup (dmem.max) and went on",
+        "by the kernel's cgroup",
+    );
     // Where the card itself had too little, that is what is said.
     let card = run(Setup::simulated().devices("1x8GiB").preload().through(&launcher), 64 << 10);
     assert_eq!(fact(&card)["cause"], "card");
@@ -130,8 +136,13 @@ fn check(run: &Run, cause: &str, live: &str, word: &str) {
 fn a_group_is_named() {
     let name = format!("swallowed-{}", std::process::id());
     let setup = Setup::simulated().cap("2GiB").env("VRAMTRACE_CAP_GROUP", name);
-    let found = fact(&run(setup, 4096));
-    assert_eq!(found["refused_by"], "group");
+    let group = run(setup, 4096);
+    assert_eq!(fact(&group)["refused_by"], "group");
+    assert!(group.stderr.contains("by the group's cap and went on"), "{}", group.stderr);
+    for command in ["oom", "report"] {
+        let text = reader(&group, &[command]);
+        assert!(text.contains("by the group's cap of 2.00 GiB, and went on"), "{command}: {text}");
+    }
 }
 
 #[test]
