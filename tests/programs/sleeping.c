@@ -6,7 +6,8 @@
    MARK lines: word (awake or asleep), CLOCK_MONOTONIC ns, what the stand-in of PyTorch's cache has
    allocated and reserved, and the driver's bytes in use.
 
-   With SLEEPING_WAITS in the environment it says "ready", and reads a line after each mark. */
+   With SLEEPING_WAITS in the environment it says "ready", and reads a line after each mark;
+   after "again" it has the live page written once more. */
 #include "door.h"
 #include <string.h>
 #include <time.h>
@@ -47,8 +48,13 @@ static void refresh_page(void) {
 
 static void wait_for_line(void) {
     char line[100];
-    fflush(stdout);
-    if (!fgets(line, sizeof line, stdin)) exit(1);
+    for (;;) {
+        fflush(stdout);
+        if (!fgets(line, sizeof line, stdin)) exit(1);
+        if (strcmp(line, "again\n")) return;
+        refresh_page();
+        printf("again\n");
+    }
 }
 
 static void mark(const char *word) {
