@@ -1,6 +1,6 @@
 //! Why a request got no memory: one rule, for the recorder's summary and for `vramtrace oom`.
 
-use crate::record::values::{PostMortem, RefusedBy, Told};
+use crate::record::values::{PostMortem, Refused, RefusedBy, Told};
 
 /// Why a request got nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,6 +101,23 @@ pub struct Figures {
 }
 
 impl Figures {
+    /// Of a refusal that a library did not report.
+    pub fn of_refused(refused: &Refused, other: Option<OtherLimit>) -> Figures {
+        let &Refused { by, size, counted, limit, driver_free, .. } = refused;
+        let card_free = Some(driver_free).filter(|free| *free > 0);
+        Figures {
+            by: Some(by),
+            all_known: true,
+            of_cache: false,
+            size,
+            free: 0,
+            largest_hole: None,
+            left: left(Some(by), counted, limit, card_free),
+            over: over(Some(by), counted, limit),
+            other,
+        }
+    }
+
     /// Of what the recorder wrote. `free`: inside the framework's segments.
     pub fn of(post_mortem: &PostMortem, free: u64) -> Figures {
         let &PostMortem { by, size, counted, limit, driver_free, largest_hole, .. } = post_mortem;

@@ -79,6 +79,105 @@ fn a_reader_of_1_0_reads_1_1_and_counts_what_it_skips() {
     assert_eq!((given.unknown(), given.damage().len()), (4, 0));
 }
 
+/// A trace of these events, of which each record's words are changed on the way: its kind, and the
+/// words behind word 1.
+fn relaid(events: &[(u16, u64, Event)], change: impl Fn(u8, &mut Vec<u64>)) -> Vec<u8> {
+    let windows = grid(&[(WindowKind::Events, 1, 0)]);
+    append_all(&windows, events);
+    let mut bytes = file(&windows);
+    let (tag, start) = {
+        let reader = TraceReader::new(&bytes).unwrap();
+        (reader.header().file_tag(), reader.event_windows()[0].offset as usize)
+    };
+    let body: Vec<u64> = bytes[start + 64..]
+        .chunks_exact(8)
+        .map(|word| u64::from_le_bytes(word.try_into().unwrap()))
+        .collect();
+    bytes[start + 64..].fill(0);
+    let (mut from, mut to) = (0, start + 64);
+    while body.get(from).is_some_and(|word| *word != 0) {
+        let head = word::Head::unpack(body[from]);
+        let mut words = body[from..from + usize::from(head.len)].to_vec();
+        from += words.len();
+        let mut rest = words.split_off(2);
+        change(head.kind, &mut rest);
+        words.extend(rest);
+        words[0] = word::Head { len: words.len() as u8, check: 0, ..head }.pack();
+        let check = word::check(word::Check::of_file(tag), &words).sum16(to as u64);
+        words[0] = word::Head { check, ..word::Head::unpack(words[0]) }.pack();
+        for word in words {
+            bytes[to..to + 8].copy_from_slice(&word.to_le_bytes());
+            to += 8;
+        }
+    }
+    bytes
+}
+
+fn read_back(bytes: &[u8]) -> Vec<Event> {
+    let reader = TraceReader::new(bytes).unwrap();
+    let mut given = reader.events();
+    let read = given.by_ref().map(|at| at.event).collect();
+    assert_eq!((given.unknown(), given.damage().len(), reader.damage().len()), (0, 0, 0));
+    read
+}
+
+/// Every kind of event, with fields that are not 0.
+fn all_kinds() -> Vec<(u16, u64, Event)> {
+    let kinds = Event::KINDS.iter().filter(|(_, name)| *name != "Anchor");
+    let event = |(code, _): &(u8, &str)| {
+        // Odd ones: what may be there is.
+        let numbers = (1..).map(|n: u64| n * 6 + u64::from(*code) * 64 + 1);
+        Event::any(*code, numbers).unwrap()
+    };
+    kinds.zip(1..).map(|(kind, n)| (1, n * 640, event(kind))).collect()
+}
+
+/// Newer minors add words at the end of records, of checkpoints too.
+#[test]
+fn words_behind_those_that_are_known_are_passed_over() {
+    let events = all_kinds();
+    let kinds = |events: &[(u16, u64, Event)]| events.iter().map(|at| at.2).collect::<Vec<_>>();
+    assert!(
+        kinds(&events).iter().any(|at| matches!(at, Event::CheckpointMap { .. })),
+        "{events:?}"
+    );
+    assert_eq!(read_back(&relaid(&events, |_, _| ())), kinds(&events), "as they were written");
+    for more in [1, 2] {
+        let longer = relaid(&events, |_, words| {
+            words.extend([u64::MAX, 0x1234_5678].into_iter().take(more));
+        });
+        assert_eq!(read_back(&longer), kinds(&events), "{more} more words each");
+    }
+}
+
+/// A recorder of 1.0 wrote no stacks of mappings, and no owners.
+#[test]
+fn what_a_record_of_1_0_does_not_have_is_0() {
+    const MAP: u8 = 0x16;
+    const UNMAP: u8 = 0x17;
+    const CHECKPOINT_MAP: u8 = 0x2A;
+    let (address, size, offset, object) = (1 << 40, 2 << 20, 4096, 77);
+    let stack = StackId(5);
+    let written = [
+        Event::Map { address, size, offset, object, stack },
+        Event::Unmap { address, size, stack },
+        Event::CheckpointMap { id: 3, address, size, offset, object, owner: StackId(6), stack },
+    ];
+    let events: Vec<(u16, u64, Event)> =
+        written.into_iter().zip(1..).map(|(event, n)| (1, n * 640, event)).collect();
+    let bytes = relaid(&events, |kind, words| {
+        assert!([MAP, UNMAP, CHECKPOINT_MAP].contains(&kind));
+        words.pop();
+    });
+    let stack = StackId(0);
+    let expected = [
+        Event::Map { address, size, offset, object, stack },
+        Event::Unmap { address, size, stack },
+        Event::CheckpointMap { id: 3, address, size, offset, object, owner: stack, stack },
+    ];
+    assert_eq!(read_back(&bytes), expected);
+}
+
 #[test]
 fn a_newer_minor_is_read_and_a_newer_major_is_not() {
     let windows = grid(&[(WindowKind::Events, 1, 0)]);

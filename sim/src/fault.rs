@@ -17,6 +17,8 @@ enum Kind {
     Hang,
     /// From that call on every call of the context answers this.
     Sticky(i32),
+    /// That one call answers this, and nothing else is wrong.
+    Once(i32),
     /// After the program's exit handlers every call answers 4.
     Exit,
 }
@@ -31,7 +33,7 @@ fn fault() -> Option<&'static Fault> {
         let fault = parse(&spec);
         if fault.is_none() {
             eprintln!(
-                "vramtrace-sim: VRAMTRACE_SIM_FAULT={spec}: want hang@CALL:N, CODE@CALL:N or exit"
+                "vramtrace-sim: VRAMTRACE_SIM_FAULT={spec}: want hang@CALL:N, CODE@CALL:N, once-CODE@CALL:N or exit"
             );
         }
         fault
@@ -39,7 +41,7 @@ fn fault() -> Option<&'static Fault> {
     FAULT.get_or_init(read).as_ref()
 }
 
-/// `hang@cuMemAlloc_v2:3`, `700@cuLaunchKernel:1`, `exit`.
+/// `hang@cuMemAlloc_v2:3`, `700@cuLaunchKernel:1`, `once-2@cuMemCreate:1`, `exit`.
 fn parse(spec: &str) -> Option<Fault> {
     let fault = |kind, symbol: &str, at| {
         Some(Fault { kind, symbol: symbol.into(), at, calls: AtomicU32::new(0) })
@@ -49,9 +51,10 @@ fn parse(spec: &str) -> Option<Fault> {
     }
     let (kind, place) = spec.split_once('@')?;
     let (symbol, at) = place.split_once(':')?;
-    let kind = match kind {
-        "hang" => Kind::Hang,
-        code => Kind::Sticky(code.parse().ok()?),
+    let kind = match (kind, kind.strip_prefix("once-")) {
+        ("hang", _) => Kind::Hang,
+        (_, Some(code)) => Kind::Once(code.parse().ok()?),
+        (code, None) => Kind::Sticky(code.parse().ok()?),
     };
     fault(kind, symbol, at.parse().ok()?)
 }
@@ -71,6 +74,7 @@ pub fn strike(symbol: &str) -> Done {
             // SAFETY: waits for a signal, and touches no memory.
             unsafe { libc::pause() };
         },
+        Kind::Once(code) if struck => Err(Error(code)),
         Kind::Sticky(code) => {
             STICKY.fetch_or(struck, Relaxed);
             // What a program resets takes the fault with it.

@@ -14,9 +14,10 @@ fn name(trace: &Trace) -> String {
     clean(&trace.path().to_string_lossy())
 }
 
-/// One line for each trace that is damaged, after what was read of it.
+/// After traces were read: one line for each that is damaged, and one where records were passed over.
 pub fn tell_damage<'t>(traces: impl IntoIterator<Item = &'t Trace>) {
-    for trace in traces {
+    let traces: Vec<&Trace> = traces.into_iter().collect();
+    for trace in &traces {
         let found = trace.damage();
         let Some(first) = found.ranges.first() else { continue };
         message(format_args!(
@@ -26,6 +27,7 @@ pub fn tell_damage<'t>(traces: impl IntoIterator<Item = &'t Trace>) {
             size(found.bytes())
         ));
     }
+    tell_unknown(&traces);
 }
 
 /// One line for each version that recorded a trace and is not this command's.
@@ -82,10 +84,14 @@ fn older(recorder: &str, command: &str) -> Option<Older> {
 }
 
 /// One line where traces hold records of a newer recorder, which were passed over.
-pub fn tell_unknown<'t>(traces: impl IntoIterator<Item = &'t Trace>) {
+fn tell_unknown(traces: &[&Trace]) {
+    let unknown = |trace: &Trace| {
+        let found = trace.damage();
+        found.unknown.saturating_add(found.unknown_definitions)
+    };
     let with: Vec<(&Trace, u64)> = traces
-        .into_iter()
-        .map(|trace| (trace, trace.damage().unknown))
+        .iter()
+        .map(|trace| (*trace, unknown(trace)))
         .filter(|(_, unknown)| *unknown > 0)
         .collect();
     let Some((first, _)) = with.first() else { return };

@@ -151,6 +151,7 @@ pub fn run(args: Args) -> Outcome {
     };
     // What an overview shows, each process has summed up at its end.
     if !ranks.is_empty() && !args.json && !args.all && !args.by_phase && args.at.is_none() {
+        caveats::tell_damage(&found.traces);
         let mut out = head(&found);
         out.push_str(&text::overview(&ranks, args.top.unwrap_or(5)));
         let hints = text::overview_hints(&ranks, &args.processes.given());
@@ -161,9 +162,6 @@ pub fn run(args: Args) -> Outcome {
     let mut processes = with_progress(|progress| read_all(&found.traces, moment, progress));
     caveats::keep_known(&mut processes, &mut found.traces)?;
     caveats::tell_damage(&found.traces);
-    if ranks.is_empty() {
-        caveats::tell_unknown(&found.traces);
-    }
     args.device
         .check(processes.iter().flat_map(|process| process.state.devices.keys().copied()))?;
     for process in &mut processes {
@@ -192,8 +190,6 @@ pub fn run(args: Args) -> Outcome {
 /// The processes of a run, small.
 fn read_ranks(args: &Args, traces: &[Trace]) -> Result<Vec<Rank>, Failure> {
     let mut ranks = with_progress(|progress| ranks::read(traces, progress));
-    caveats::tell_damage(traces);
-    caveats::tell_unknown(traces);
     for rank in ranks.iter().filter(|rank| !rank.live_is_known) {
         caveats::tell_unsure(&rank.trace);
     }

@@ -122,6 +122,9 @@ impl Sink for Chrome<'_> {
         for (name, words) in slice.who.iter().flat_map(|who| who.words()) {
             args[name] = words.into();
         }
+        if let Some(by) = &slice.brought_back_by {
+            args["brought_back_by"] = by.name().into();
+        }
         args["api"] = Value::from(&*slice.api);
         if let Some(role) = slice.role {
             args["role"] = role.name().into();

@@ -18,6 +18,11 @@ pub enum Counter {
     /// Bytes of a framework's blocks, and of the segments that hold them.
     Allocated,
     Reserved,
+    /// Of both, what has no memory below it: it was unmapped and may come back.
+    AllocatedPaused,
+    ReservedPaused,
+    /// All that was unmapped and may come back, also of others than a framework's cache.
+    Paused,
     /// What the driver took on its own, past its contexts.
     DriverOwn(Cause),
     /// Allocations, or blocks, that have no lane: too small, too many.
@@ -26,7 +31,7 @@ pub enum Counter {
 }
 
 impl Counter {
-    pub(super) const COUNT: usize = 20 + Cause::COUNT;
+    pub(super) const COUNT: usize = 23 + Cause::COUNT;
 
     /// Kinds of memory are numbered from 1 to 11.
     pub(super) fn index(self) -> usize {
@@ -41,7 +46,10 @@ impl Counter {
             Counter::Reserved => 17,
             Counter::Small => 18,
             Counter::SmallBlocks => 19,
-            Counter::DriverOwn(cause) => 20 + cause as usize,
+            Counter::AllocatedPaused => 20,
+            Counter::ReservedPaused => 21,
+            Counter::Paused => 22,
+            Counter::DriverOwn(cause) => 23 + cause as usize,
         }
     }
 
@@ -53,6 +61,9 @@ impl Counter {
             Counter::Cap,
             Counter::Allocated,
             Counter::Reserved,
+            Counter::AllocatedPaused,
+            Counter::ReservedPaused,
+            Counter::Paused,
             Counter::Small,
             Counter::SmallBlocks,
         ];
@@ -73,6 +84,9 @@ impl Counter {
             Counter::Cap => "cap",
             Counter::Allocated => "allocated",
             Counter::Reserved => "reserved",
+            Counter::AllocatedPaused => "allocated_paused",
+            Counter::ReservedPaused => "reserved_paused",
+            Counter::Paused => "paused",
             Counter::Small => "small_allocations",
             Counter::SmallBlocks => "small_blocks",
             Counter::DriverOwn(cause) => match cause {

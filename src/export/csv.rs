@@ -7,7 +7,7 @@ use vramtrace_format::DeviceId;
 use super::timeline::{Counter, Refusal, Sink, Slice, SliceEnd, TracedProcess};
 use crate::trace::Definitions;
 
-const COLUMNS: [&str; 22] = [
+const COLUMNS: [&str; 23] = [
     "record",
     "time_s",
     "end_s",
@@ -30,6 +30,7 @@ const COLUMNS: [&str; 22] = [
     "role",
     "line",
     "stack",
+    "brought_back_by",
 ];
 
 pub struct Csv<'o> {
@@ -60,6 +61,7 @@ struct Row {
     role: &'static str,
     line: String,
     stack: String,
+    brought_back_by: String,
 }
 
 impl<'o> Csv<'o> {
@@ -98,6 +100,7 @@ impl<'o> Csv<'o> {
             row.role,
             &row.line,
             &row.stack,
+            &row.brought_back_by,
         ])?;
         Ok(())
     }
@@ -156,6 +159,10 @@ impl Sink for Csv<'_> {
             role: slice.role.map_or("", |role| role.name()),
             line: slice.who.as_ref().map_or(String::new(), |who| who.name().to_string()),
             stack: slice.who.as_ref().map_or(String::new(), |who| who.stack.clone()),
+            brought_back_by: slice
+                .brought_back_by
+                .as_ref()
+                .map_or(String::new(), |who| who.name().to_string()),
             ..Row::default()
         })
     }

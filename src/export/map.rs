@@ -386,6 +386,7 @@ mod tests {
             small: false,
             expandable: false,
             largest_free: 0,
+            paused: 0,
             blocks,
         };
         let gib = 1 << 30;

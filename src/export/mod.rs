@@ -13,6 +13,7 @@ mod csv;
 pub mod formats;
 mod lanes;
 pub mod map;
+mod owners;
 pub mod perfetto;
 mod phases;
 mod processes;

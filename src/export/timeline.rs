@@ -9,12 +9,15 @@ use vramtrace_format::{Cause, DeviceId, Kind, Mark, Refused, SiteId, Space, Stam
 
 pub use super::counter::Counter;
 use super::lanes::{Group, LanePlanner, Lanes, group};
+use super::owners::Owners;
 use super::phases::{Edge, ExportedPhase, Open};
 pub use super::processes::{TracedProcess, processes};
 use super::requester::{ByStack, Requester, who_of};
 use super::roles::KnownRoles;
 use crate::analysis::roles::Role;
-use crate::replay::{AllocCause, DeviceState, FreeCause, Key, Live, Observer, Progress, Until};
+use crate::replay::{
+    AllocCause, DeviceState, FreeCause, Key, Live, Observer, Progress, State, Until,
+};
 use crate::symbols::Symbols;
 use crate::trace::{Definitions, Site};
 use crate::units::size;
@@ -97,6 +100,8 @@ pub struct Slice {
     pub allocated_ns: u64,
     /// Who wanted it; `None` where the trace has no stack of it.
     pub who: Option<Rc<Requester>>,
+    /// Who mapped memory for it again, after it had been unmapped.
+    pub brought_back_by: Option<Rc<Requester>>,
     /// What it is for; `None`: it is a segment of a cache, or not known to the device.
     pub role: Option<Role>,
 }
@@ -184,7 +189,10 @@ pub struct Timeline<'a, 't, S: Sink> {
     small: BTreeMap<Group, u64>,
     roles: KnownRoles,
     /// Roles of what is live.
-    role_of: FxHashMap<Key, Role>,
+    role_of: FxHashMap<Key, (Role, DeviceId)>,
+    /// Of live blocks, bytes without memory below them.
+    paused: FxHashMap<Key, u64>,
+    owners: Owners,
     sums: BTreeMap<DeviceId, RoleSums>,
     drawn_sums: BTreeMap<DeviceId, RoleSums>,
     apis: FxHashMap<SiteId, Rc<str>>,
@@ -224,12 +232,14 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
         }
         Timeline {
             now_ns: process.start_ns,
+            owners: Owners::of(trace, &definitions),
             who: who_of(&definitions, trace, &symbols, sink.whole_stacks()),
             most_lanes: sink.lanes().unwrap_or(u32::MAX),
             least,
             small: BTreeMap::new(),
             roles,
             role_of: FxHashMap::default(),
+            paused: FxHashMap::default(),
             sums: BTreeMap::new(),
             drawn_sums: BTreeMap::new(),
             process,
@@ -365,22 +375,27 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
     fn open(&mut self, at: &Stamped, key: Key, live: &Live, how: AllocCause, drawing: bool) {
         let role = self.roles.get(at, key, live, how);
         if let Some(role) = role {
-            self.role_of.insert(key, role);
+            self.role_of.insert(key, (role, live.device));
             self.sums.entry(live.device).or_default()[role.index()] += role_bytes(live);
         }
         if live.size < self.window.min_size {
             return;
         }
+        let woken = self.owners.get(key, live);
+        let block = live.kind == Kind::Block;
+        let api = self.api(live.site);
+        let who = |stack| self.who.get(&(stack, block)).cloned();
         let slice = Slice {
             device: (!live.kind.is_host()).then_some(live.device),
             lane: 0,
             key,
             live: *live,
-            api: self.api(live.site),
+            api,
             stream: self.definitions.site(live.site).map_or(0, |site| site.stream),
             tid: self.tid(live.thread),
             allocated_ns: self.process.start_ns.saturating_add(live.time_ns),
-            who: self.who.get(&(live.stack, live.kind == Kind::Block)).cloned(),
+            who: who(woken.map_or(live.stack, |woken| woken.owner)),
+            brought_back_by: woken.and_then(|woken| who(woken.by)),
             role,
         };
         self.open.insert(key, slice);
@@ -390,9 +405,10 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
     }
 
     fn shut(&mut self, key: Key, live: &Live, how: FreeCause) {
-        if let Some(role) = self.role_of.remove(&key) {
-            let sum = &mut self.sums.entry(live.device).or_default()[role.index()];
-            *sum = sum.saturating_sub(role_bytes(live));
+        if let Some((role, device)) = self.role_of.remove(&key) {
+            let sum = &mut self.sums.entry(device).or_default()[role.index()];
+            let paused = self.paused.remove(&key).unwrap_or(0);
+            *sum = sum.saturating_sub(role_bytes(live).saturating_sub(paused));
         }
         if let Some(slice) = self.open.remove(&key) {
             let how = match how {
@@ -426,7 +442,7 @@ impl<'a, 't, S: Sink> Timeline<'a, 't, S> {
 
     fn draw_roles(&mut self, id: DeviceId, state: &DeviceState) {
         let Some(sums) = self.sums.get_mut(&id) else { return };
-        sums[Role::FreeCache.index()] = state.cache.reserved.saturating_sub(state.cache.allocated);
+        sums[Role::FreeCache.index()] = state.cache.free_resident();
         let sums = *sums;
         if self.drawing && self.drawn_sums.insert(id, sums) != Some(sums) {
             let now = self.now_ns;
@@ -489,6 +505,17 @@ impl<S: Sink> Observer for Timeline<'_, '_, S> {
         }
     }
 
+    fn on_block_paused(&mut self, at: &Stamped, _device: DeviceId, address: u64, bytes: i64) {
+        let key = block(address);
+        // What has no role is in no sum.
+        let Some((role, device)) = self.role_of.get(&key).copied() else { return };
+        self.advance(at);
+        let sum = &mut self.sums.entry(device).or_default()[role.index()];
+        *sum = sum.saturating_add_signed(bytes.saturating_neg());
+        let paused = self.paused.entry(key).or_default();
+        *paused = paused.saturating_add_signed(bytes);
+    }
+
     fn on_mark(&mut self, at: &Stamped, name: u32, mark: Mark) {
         let drawing = self.advance(at);
         if let Some((what, name, of)) = self.phases.mark(at.thread, name, mark)
@@ -526,6 +553,8 @@ impl<S: Sink> Observer for Timeline<'_, '_, S> {
         if !self.window.driver_only {
             self.count(device, Counter::Allocated, state.cache.allocated);
             self.count(device, Counter::Reserved, state.cache.reserved);
+            self.count(device, Counter::AllocatedPaused, state.cache.paused);
+            self.count(device, Counter::ReservedPaused, state.cache.reserved_paused);
         }
         if let Some(id) = device {
             self.draw_roles(id, state);
@@ -543,10 +572,21 @@ impl<S: Sink> Observer for Timeline<'_, '_, S> {
         }
     }
 
+    fn on_applied(&mut self, at: &Stamped, state: &State) {
+        if !state.space.ever_slept() {
+            return;
+        }
+        self.advance(at);
+        for device in state.devices.keys() {
+            self.count(Some(*device), Counter::Paused, state.space.asleep_on(*device));
+        }
+    }
+
     fn on_history_gap(&mut self, at: &Stamped) {
         self.advance(at);
         self.host_pinned = 0;
         self.role_of.clear();
+        self.paused.clear();
         self.sums.values_mut().for_each(|sums| *sums = RoleSums::default());
         self.close_all(self.now_ns, SliceEnd::Lost);
     }

@@ -8,7 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use vramtrace_format::group::GROUP_WORDS;
+use vramtrace_format::group::{GROUP_WORDS, GroupPage};
 use vramtrace_format::live::{BYTES_OF_VERSIONS, LIVE_WORDS};
 use vramtrace_format::member::Namespaces;
 use vramtrace_format::name::{PageName, Place};
@@ -167,9 +167,12 @@ impl PageDirectory {
                 return Err(PageProblem::OtherNamespace(path));
             }
             let page = self.attach(id as i32, &file, true);
-            let page = page.filter(|page| page.words::<GROUP_WORDS>().is_ok());
+            // Else the id is another's by now.
             if let Some(page) = page.filter(|page| page.word(3) == Some(made)) {
-                return Ok(Some(page));
+                return match page.words::<GROUP_WORDS>() {
+                    Ok(words) if GroupPage::look(&words).is_some() => Ok(Some(page)),
+                    _ => Err(page.unknown()),
+                };
             }
         }
         Ok(None)

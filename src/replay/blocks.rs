@@ -4,7 +4,7 @@ use vramtrace_format::{BlockChange, DeviceId, Space, StackId, Stamped};
 
 use super::cache::{CacheOomAt, Change, ReportedTotals};
 use super::live::{Key, Live};
-use super::mapping::object_key;
+use super::mapping::{object_key, signed};
 use super::observer::{AllocCause, FreeCause, Observer};
 use super::{Certainty, Replay};
 
@@ -43,6 +43,9 @@ impl Replay {
             self.tell_segments(at, observer);
         }
         observer.on_block_alloc(at, key.number, &live, how);
+        if placed.paused > 0 {
+            observer.on_block_paused(at, live.device, key.number, signed(placed.paused));
+        }
         self.tell_changed(at, live.device, observer);
     }
 
@@ -175,6 +178,9 @@ impl Replay {
             sums.paused = sums.paused.saturating_add(placed.paused);
             if placed.known {
                 sums.outside = sums.outside.saturating_sub(*size);
+            }
+            if placed.paused > 0 {
+                observer.on_block_paused(at, device, *address, signed(placed.paused));
             }
         }
         if !waiting.is_empty() {

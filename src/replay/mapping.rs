@@ -32,6 +32,11 @@ fn maker(live: &LiveSet, object: u64) -> Owner {
     Owner { stack, device }
 }
 
+/// A file may claim any number.
+pub(super) fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
 pub(super) fn object_key(object: u64) -> Key {
     Key { space: Space::Vmm, number: object }
 }
@@ -258,6 +263,8 @@ impl Replay {
                 true => sums.paused.saturating_sub(bytes),
                 false => sums.paused.saturating_add(bytes),
             };
+            let change = signed(bytes);
+            observer.on_block_paused(at, device, address, if resident { -change } else { change });
             self.tell_changed(at, device, observer);
         }
     }

@@ -57,6 +57,9 @@ pub trait Observer {
     fn on_sleep_end(&mut self, _at: &Stamped, _asleep: &Asleep) {}
     /// More about a block: after `on_block_alloc` or `on_block_free`. Only in imported traces.
     fn on_block_change(&mut self, _at: &Stamped, _address: u64, _change: BlockChange) {}
+    /// Of a live block, this many bytes lost the memory below them, or have it again (below 0). After
+    /// its `on_block_alloc`; what is paused of a block when it is freed goes with it.
+    fn on_block_paused(&mut self, _at: &Stamped, _device: DeviceId, _address: u64, _bytes: i64) {}
     /// A framework's cache gave up on a request.
     fn on_cache_oom(&mut self, _at: &Stamped, _device: DeviceId, _oom: &CacheOomAt) {}
     /// The recorder found the program really out of memory.

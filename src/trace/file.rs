@@ -38,8 +38,9 @@ pub struct DamageFound {
     pub ranges: Vec<Damage>,
     /// Records that the recorder began and did not finish (it was killed): no damage.
     pub unfinished: u64,
-    /// Records of a newer recorder, passed over.
+    /// Events of a newer recorder, passed over; and definitions.
     pub unknown: u64,
+    pub unknown_definitions: u64,
 }
 
 impl DamageFound {
@@ -49,6 +50,7 @@ impl DamageFound {
             ranges: [reader.damage(), events.damage()].concat(),
             unfinished: events.unfinished(),
             unknown: events.unknown(),
+            unknown_definitions: 0,
         }
     }
 
@@ -63,6 +65,7 @@ impl DamageFound {
         self.ranges.extend(new);
         self.unfinished = self.unfinished.max(found.unfinished);
         self.unknown = self.unknown.max(found.unknown);
+        self.unknown_definitions = self.unknown_definitions.max(found.unknown_definitions);
     }
 }
 
@@ -215,7 +218,8 @@ impl Trace {
         }
         let damage = definitions.damage().to_vec();
         let ranges = [reader.damage(), &damage].concat();
-        self.note_damage(&DamageFound { ranges, ..DamageFound::default() });
+        let unknown_definitions = definitions.unknown();
+        self.note_damage(&DamageFound { ranges, unknown_definitions, ..DamageFound::default() });
         (all, damage)
     }
 }

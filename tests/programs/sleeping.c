@@ -4,7 +4,10 @@
    asleep: the driver's memory, while all else sleeps; or quick: nothing grows, only the end is marked.
 
    MARK lines: word (awake or asleep), CLOCK_MONOTONIC ns, what the stand-in of PyTorch's cache has
-   allocated and reserved, and the driver's bytes in use. */
+   allocated and reserved, and the driver's bytes in use.
+
+   With SLEEPING_WAITS in the environment it says "ready", and reads a line after each mark;
+   after "again" it has the live page written once more. */
 #include "door.h"
 #include <string.h>
 #include <time.h>
@@ -32,13 +35,37 @@ static void pause_ms(int ms) {
 
 static const char *grows = "";
 
+static int waits;
+
+/* Who calls seldom has its figures on the live page at once. */
+static void refresh_page(void) {
+    CUdeviceptr at;
+    MUST(CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t))(&at, 2 * MIB));
+    /* Call sites are added up every 100 ms at most. */
+    pause_ms(200);
+    MUST(CALL(cuMemFree_v2, (CUdeviceptr))(at));
+}
+
+static void wait_for_line(void) {
+    char line[100];
+    for (;;) {
+        fflush(stdout);
+        if (!fgets(line, sizeof line, stdin)) exit(1);
+        if (strcmp(line, "again\n")) return;
+        refresh_page();
+        printf("again\n");
+    }
+}
+
 static void mark(const char *word) {
     struct timespec now;
     /* Many cycles, of which nobody asks: more events. */
     if (!strcmp(grows, "quick") && strcmp(word, "end")) return;
+    if (waits) refresh_page();
     pause_ms(1);
     clock_gettime(CLOCK_MONOTONIC, &now);
     printf("MARK %s %lld %zu %zu %zu\n", word, now.tv_sec * 1000000000ll + now.tv_nsec, allocated(0), reserved(0), taken());
+    if (waits) wait_for_line();
     pause_ms(1);
 }
 
@@ -369,6 +396,8 @@ int main(int count, char **words) {
     if (count < 4) return 2;
     int cycles = atoi(words[3]);
     if (count > 4) grows = words[4];
+    waits = getenv("SLEEPING_WAITS") != NULL;
+    if (waits) printf("ready\n"), fflush(stdout);
     begin(0);
     void *library = dlopen(words[1], RTLD_NOW | RTLD_LOCAL);
     if (!library) {
@@ -388,5 +417,6 @@ int main(int count, char **words) {
     else if (!strcmp(words[2], "kvcached")) kvcached(cycles);
     else if (!strcmp(words[2], "expandable")) expandable(cycles);
     else return 2;
+    printf("bye\n");
     return 0;
 }

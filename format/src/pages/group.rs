@@ -279,6 +279,13 @@ impl<'m> GroupPage<'m> {
     }
 }
 
+/// Are these the first words of the page of a group that was made then, in the layout of another
+/// version? Each version has another digit at the end of word 0, and word 3 stays what it is.
+pub fn is_of_other_version(first: [u64; 4], made: u64) -> bool {
+    let [magic, own] = [first[0], MAGIC].map(u64::to_le_bytes);
+    magic[..7] == own[..7] && magic != own && first[3] == made
+}
+
 /// Words of the file that a group was in version 1.
 pub const EARLIER_WORDS: usize = 9216;
 
@@ -412,6 +419,17 @@ mod tests {
         assert_eq!(page.members().collect::<Vec<_>>(), [member(4)]);
         assert_eq!((page.sum(2), page.limit(2), page.limit(1)), (70, Some(80), Some(90)));
         assert_eq!(page.devices().count(), 3);
+    }
+
+    #[test]
+    fn a_page_of_another_version_is_known_by_its_first_words() {
+        let of = |magic: &[u8; 8], made| {
+            is_of_other_version([u64::from_le_bytes(*magic), 9, 1, made], 77)
+        };
+        assert!(of(b"vtgroup3", 77) && of(b"vtgroup9", 77));
+        assert!(!of(b"vtgroup2", 77), "this version");
+        assert!(!of(b"vtgroup3", 78), "another group");
+        assert!(!of(b"vtlive\0\0", 77));
     }
 
     #[test]

@@ -93,7 +93,8 @@ pub struct LiveDevice {
     pub uuid: [u8; 16],
     /// The cap only warns.
     pub only_warns: bool,
-    /// In the segments of a framework's cache, and in no block, by the framework's last report.
+    /// In the segments of a framework's cache, and in no block, by the framework's last report: what is
+    /// paused of it is included.
     pub free_cache: u64,
     /// Of the live bytes, what is on the card, and what is paused (unmapped, its address kept).
     pub resident: u64,

@@ -9,7 +9,9 @@ use crate::runtime::fallible_map::Map;
 use crate::runtime::lock::Lock;
 use crate::trace_writer::maintenance::ProcessView;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use vramtrace_format::{LIVE_SITES, LiveSite, StackId, SummaryHolder, SummaryMoment};
+use vramtrace_format::{
+    DeviceId, LIVE_SITES, LiveSite, Space, StackId, SummaryHolder, SummaryMoment,
+};
 
 const EVERY_NS: u64 = 100_000_000;
 /// Of the time, one part in so many.
@@ -63,6 +65,7 @@ fn largest(p: &'static Process) -> Vec<LiveSite> {
         }
     }
     give_back_to_owners(p, &mut all);
+    leave_out_paused(p, &mut all);
     all.retain(|holder| holder.bytes > 0);
     all.sort_unstable_by_key(|holder| (std::cmp::Reverse(holder.bytes), holder.stack.0));
     all.truncate(LIVE_SITES);
@@ -117,6 +120,36 @@ fn give_back_to_owners(p: &'static Process, all: &mut Vec<SummaryHolder>) {
                 let _ = all.try_push(row);
             }
         }
+    }
+}
+
+/// Of a framework's blocks what has no memory below it, because that was unmapped, is on no card.
+fn leave_out_paused(p: &'static Process, all: &mut [SummaryHolder]) {
+    let unbacked = {
+        let vmm = p.vmm.lock();
+        if vmm.asleep().next().is_none() {
+            return;
+        }
+        vmm.unbacked()
+    };
+    let mut paused: Map<(DeviceId, StackId), u64> = Map::default();
+    for device in p.devices() {
+        p.ledger.visit(device, |entry| {
+            if entry.space != Space::Block {
+                return;
+            }
+            let bytes = oom::held::overlap(&unbacked, entry.key, entry.size);
+            // Without memory for a sum the block counts whole.
+            if bytes > 0
+                && let Ok(sum) = paused.get_or_insert((device, entry.stack), 0)
+            {
+                *sum = sum.saturating_add(bytes);
+            }
+        });
+    }
+    for row in all.iter_mut().filter(|row| row.of_framework) {
+        let bytes = paused.get(&(row.device, row.stack)).copied().unwrap_or(0);
+        row.bytes = row.bytes.saturating_sub(bytes);
     }
 }
 

@@ -10,6 +10,7 @@ use crate::runtime::log;
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
+use vramtrace_format::oom::{Cause, Figures, OtherLimit};
 use vramtrace_format::policy::OomReport;
 use vramtrace_format::size::Bytes;
 use vramtrace_format::{DeviceId, Event, Refused, RefusedBy};
@@ -101,9 +102,12 @@ impl Aftermath {
         let Some(library) = who.filter(|library| !library.own && !library.is_torch_cache()) else {
             return;
         };
-        let whose = match refused.by {
-            RefusedBy::Group => "by the group's cap",
-            RefusedBy::Driver => "by the driver",
+        let other = OtherLimit::of(|name| p.config.setting(name));
+        let whose = match (refused.by, Figures::of_refused(&refused, other).cause()) {
+            (RefusedBy::Group, _) => "by the group's cap",
+            (_, Cause::Mps) => "by MPS (CUDA_MPS_PINNED_DEVICE_MEM_LIMIT)",
+            (_, Cause::Cgroup) => "by the kernel's cgroup (dmem.max)",
+            (RefusedBy::Driver, _) => "by the card",
             _ => "by VRAMTRACE_CAP",
         };
         let ended = match status {

@@ -106,7 +106,7 @@ pub fn look(p: Sources, device: DeviceId) -> Live {
 }
 
 /// Bytes of `[address, address + size)` in these ranges, which are sorted and apart.
-fn overlap(ranges: &[(u64, u64)], address: u64, size: u64) -> u64 {
+pub fn overlap(ranges: &[(u64, u64)], address: u64, size: u64) -> u64 {
     let end = address.saturating_add(size);
     let first = ranges.partition_point(|(_, to)| *to <= address);
     let touching = ranges[first..].iter().take_while(|(from, _)| *from < end);

@@ -10,7 +10,7 @@
 use crate::runtime::faults::{Site, pages_granted};
 use crate::runtime::secure_dir::{Wrong, errno};
 use libc::{SYS_shmat, SYS_shmctl, SYS_shmdt, SYS_shmget};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 /// A segment that this process has, for good.
 pub struct Segment<const WORDS: usize> {
@@ -70,21 +70,43 @@ impl<const WORDS: usize> Segment<WORDS> {
             }
         }
     }
+}
 
-    /// Nobody has this user's segment of this id: it is no more, or it is another by now. Where
-    /// that cannot be found out the result is false.
-    pub fn is_gone(id: i32) -> bool {
-        match judged(id, Self::BYTES) {
-            Ok(attached) => attached == 0,
-            Err(Wrong::Errno(errno)) => [libc::EINVAL, libc::EIDRM, libc::EACCES].contains(&errno),
-            Err(_) => true,
-        }
+/// Nobody has this user's segment of this id: it is no more, or it is another user's by now. Where
+/// that cannot be found out the result is false. Other versions of this library may have made it in
+/// another size.
+pub fn is_gone(id: i32) -> bool {
+    match stat_of_own(id) {
+        Ok(stat) => stat.shm_nattch == 0,
+        Err(Wrong::Errno(errno)) => [libc::EINVAL, libc::EIDRM, libc::EACCES].contains(&errno),
+        Err(_) => true,
     }
 }
 
-/// How many have it, where owner, mode and size are as they must be. Its creator counts as its
-/// owner too: it may give a segment away and keep access to it.
+/// The first words of this user's segment of this id, whatever its size. `None`: it is gone, too
+/// short, or not this user's alone.
+pub fn first_words<const WORDS: usize>(id: i32) -> Option<[u64; WORDS]> {
+    let segment = Segment::<WORDS>::attached(id).ok()?;
+    // Attached, its id cannot become another's.
+    let long_enough = stat_of_own(id).is_ok_and(|stat| stat.shm_segsz >= WORDS * 8);
+    let words = segment.words;
+    let first = long_enough.then(|| std::array::from_fn(|at| words[at].load(SeqCst)));
+    segment.detach();
+    first
+}
+
+/// How many have it, where owner, mode and size are as they must be.
 fn judged(id: i32, bytes: usize) -> Result<u64, Wrong> {
+    let stat = stat_of_own(id)?;
+    match stat.shm_segsz == bytes {
+        true => Ok(stat.shm_nattch),
+        false => Err(Wrong::OtherSize),
+    }
+}
+
+/// Where owner and mode are as they must be. Its creator counts as its owner too: it may give a
+/// segment away and keep access to it.
+fn stat_of_own(id: i32) -> Result<libc::shmid_ds, Wrong> {
     // SAFETY: a struct of our own; always succeeds.
     let (stat, user) = unsafe {
         let mut stat: libc::shmid_ds = std::mem::zeroed();
@@ -97,8 +119,7 @@ fn judged(id: i32, bytes: usize) -> Result<u64, Wrong> {
     match [perm.cuid, perm.uid].into_iter().find(|owner| *owner != user) {
         Some(owner) => Err(Wrong::Owner(owner)),
         None if perm.mode & 0o077 != 0 => Err(Wrong::Mode((perm.mode & 0o777).into())),
-        None if stat.shm_segsz != bytes => Err(Wrong::OtherSize),
-        None => Ok(stat.shm_nattch),
+        None => Ok(stat),
     }
 }
 
@@ -106,7 +127,6 @@ fn judged(id: i32, bytes: usize) -> Result<u64, Wrong> {
 mod tests {
     use super::*;
     use std::io::{Read, Write};
-    use std::sync::atomic::Ordering::SeqCst;
     use testkit::in_child;
 
     type Page = Segment<64>;
@@ -125,11 +145,14 @@ mod tests {
     fn it_is_shared_while_somebody_has_it_and_gone_then() {
         let ours = Page::create().unwrap();
         ours.words[5].store(7, SeqCst);
-        assert!(!Page::is_gone(ours.id));
+        assert!(!is_gone(ours.id));
         assert_eq!(Page::attach(ours.id).unwrap().words[5].load(SeqCst), 7);
         assert_eq!(Segment::<65>::attach(ours.id).err(), Some(Wrong::OtherSize));
+        ours.words[0].store(5, SeqCst);
+        assert_eq!(first_words::<1>(ours.id), Some([5]));
+        assert_eq!(first_words::<65>(ours.id), None, "it is shorter");
         let theirs = id_of_child(|| Page::create().map_or(-1, |segment| segment.id));
-        assert!(theirs >= 0 && Page::is_gone(theirs), "it went with its process");
+        assert!(theirs >= 0 && is_gone(theirs), "it went with its process");
         assert!(Page::attach(theirs).is_err());
     }
 
@@ -153,7 +176,7 @@ mod tests {
         let wide = unsafe { libc::shmget(libc::IPC_PRIVATE, Page::BYTES, libc::IPC_CREAT | 0o660) };
         let refused = [given, wide].map(|id| Page::attach(id).err());
         assert_eq!(refused, [Some(Wrong::Owner(65534)), Some(Wrong::Mode(0o660))]);
-        assert!(Page::is_gone(given) && Page::is_gone(wide));
+        assert!(is_gone(given) && is_gone(wide));
         for id in [given, wide] {
             // SAFETY: a segment of this test, which is attached nowhere.
             unsafe { libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut()) };

@@ -9,7 +9,7 @@ use crate::runtime::directory;
 use crate::runtime::faults::{Site, pages_granted};
 use crate::runtime::log;
 use crate::runtime::secure_dir::{self, Descriptor};
-use crate::runtime::segment::Segment;
+use crate::runtime::segment::{self, Segment};
 use crate::runtime::uncancelled::uncancelled;
 use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
@@ -228,7 +228,7 @@ fn remove_stale(directory: &Descriptor, own: &PageName) {
         let before_exec = name != *own
             && name.same_pids(here)
             && (name.pid, name.start_ticks) == (own.pid, own.start_ticks);
-        if name != *own && (before_exec || name.is_stale(here, Segment::<LIVE_WORDS>::is_gone)) {
+        if name != *own && (before_exec || name.is_stale(here, segment::is_gone)) {
             let _ = directory.remove(file);
         }
     });

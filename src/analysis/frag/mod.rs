@@ -159,7 +159,9 @@ pub(in crate::analysis) fn pool<'s>(
         pool.allocated = pool.allocated.saturating_add(segment.allocated());
         pool.largest_free = pool.largest_free.max(segment.largest_free);
         if !segment.is_pinned() {
-            pool.releasable = pool.releasable.saturating_add(segment.bytes);
+            // What is asleep went back already.
+            let resident = segment.bytes.saturating_sub(segment.paused);
+            pool.releasable = pool.releasable.saturating_add(resident);
             continue;
         }
         let unusable = segment.holes().map(|(_, bytes)| bytes).filter(|b| *b < usual_request);

@@ -14,6 +14,8 @@ pub struct FragSegment {
     /// A run of mapped pages.
     pub expandable: bool,
     pub largest_free: u64,
+    /// Without memory below them: it was unmapped and may come back.
+    pub paused: u64,
     /// By address.
     pub blocks: Vec<FragBlock>,
 }
@@ -45,6 +47,7 @@ impl FragSegment {
             },
             expandable: segment.backing == Backing::Mapping,
             largest_free: segment.largest_hole(),
+            paused: segment.paused,
             blocks,
         }
     }

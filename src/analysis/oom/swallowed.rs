@@ -2,7 +2,7 @@
 //! meets another error later. The recorder keeps the next call that fails.
 
 use vramtrace_format::oom::{Cause, Figures, OtherLimit};
-use vramtrace_format::{Refused, Stamped, ThreadId};
+use vramtrace_format::{Stamped, ThreadId};
 
 use crate::analysis::StackClassifier;
 use crate::replay::RefusalAt;
@@ -32,20 +32,8 @@ pub struct Swallowed {
 impl Swallowed {
     /// Whose limit it was.
     pub fn cause(&self, definitions: &Definitions) -> Cause {
-        let Refused { by, size, counted, limit, driver_free, .. } = self.refusal.refused;
-        let free = Some(driver_free).filter(|free| *free > 0);
-        let figures = Figures {
-            by: Some(by),
-            all_known: true,
-            of_cache: false,
-            size,
-            free: 0,
-            largest_hole: None,
-            left: vramtrace_format::oom::left(Some(by), counted, limit, free),
-            over: vramtrace_format::oom::over(Some(by), counted, limit),
-            other: OtherLimit::of(|name| definitions.setting(name)),
-        };
-        figures.cause()
+        let other = OtherLimit::of(|name| definitions.setting(name));
+        Figures::of_refused(&self.refusal.refused, other).cause()
     }
 
     /// The library that was refused. `None`: it is the program itself, or PyTorch, which report a

@@ -11,7 +11,7 @@ use super::learned::{Learned, Site};
 use super::life::{End, Life, Progress};
 use super::rules;
 use super::stack_class::{StackClass, StackClasses};
-use crate::replay::{AllocCause, FreeCause, Key, Live, Observer, State, Until};
+use crate::replay::{AllocCause, FreeCause, Key, Live, Mapping, Observer, State, Until};
 use crate::symbols::Symbols;
 use crate::trace::{Definitions, Trace};
 
@@ -142,6 +142,10 @@ impl Observer for RoleObserver<'_> {
 
     fn on_segment(&mut self, at: &Stamped, key: Key, live: &Live) {
         self.follower.on_segment(at, key, live);
+    }
+
+    fn on_wake(&mut self, at: &Stamped, mapping: &Mapping, object: Option<&Live>) {
+        self.follower.on_wake(at, mapping, object);
     }
 
     fn on_history_gap(&mut self, at: &Stamped) {
@@ -315,6 +319,20 @@ impl<F: Ended> Observer for Follower<'_, F> {
     /// Its blocks say what it is for.
     fn on_segment(&mut self, _at: &Stamped, key: Key, _live: &Live) {
         self.live.remove(&key);
+    }
+
+    /// What lay there before it was unmapped says what it is for, not who brought it back.
+    fn on_wake(&mut self, _at: &Stamped, mapping: &Mapping, _object: Option<&Live>) {
+        let key = Key { space: Space::Vmm, number: mapping.object };
+        let (Some(woken), Some(of)) = (mapping.woken, self.live.get_mut(&key)) else { return };
+        let stack = woken.owner.stack;
+        if stack != of.live.stack {
+            of.live.stack = stack;
+            of.class = match stack {
+                StackId(0) => StackClass::Unknown,
+                stack => self.classes.get(stack),
+            };
+        }
     }
 
     fn on_history_gap(&mut self, _at: &Stamped) {

@@ -243,6 +243,10 @@ impl Sink for Perfetto<'_> {
         for (name, words) in slice.who.iter().flat_map(|who| who.words()) {
             debug_annotations.push(self.annotate(name, AnnotationValue::Text(words.into())));
         }
+        if let Some(by) = &slice.brought_back_by {
+            let by = AnnotationValue::Text(by.name().into());
+            debug_annotations.push(self.annotate("brought_back_by", by));
+        }
         let event = TrackEvent {
             track_uuid: Some(track),
             category_iids: vec![self.categories.id(live.kind.name())],

@@ -8,7 +8,9 @@ use rustc_hash::FxHashSet;
 use vramtrace_format::{BlockChange, DeviceId, Event, Kind, PoolId, Space, StackId, Stamped};
 
 use super::layout::{Block, Layout, Memory, MemoryRole};
-use crate::replay::{AllocCause, CacheOomAt, DeviceState, FreeCause, Key, Live, Mapping, Observer};
+use crate::replay::{
+    AllocCause, Asleep, CacheOomAt, DeviceState, FreeCause, Key, Live, Mapping, Observer,
+};
 use crate::spans::Spans;
 use crate::trace::Definitions;
 
@@ -101,6 +103,10 @@ impl Observer for SegmentObserver {
 
     fn on_unmap(&mut self, _at: &Stamped, address: u64, mapping: &Mapping) {
         self.memory.cut(address..address.saturating_add(mapping.size));
+    }
+
+    fn on_sleep_end(&mut self, _at: &Stamped, asleep: &Asleep) {
+        self.memory.cut(asleep.address..asleep.end());
     }
 
     fn on_block_alloc(&mut self, at: &Stamped, address: u64, live: &Live, how: AllocCause) {
@@ -381,6 +387,34 @@ impl Observer for SnapshotObserver<'_> {
     fn on_unmap(&mut self, at: &Stamped, address: u64, mapping: &Mapping) {
         // Of another device, nothing is there.
         self.went(at, address..address.saturating_add(mapping.size));
+    }
+
+    /// PyTorch knows nothing of it: its segments stay. Others' memory goes.
+    fn on_sleep(&mut self, at: &Stamped, asleep: &Asleep, _by: StackId) {
+        let over = self.layout.memory.over(asleep.address..asleep.end());
+        let others: Vec<Range<u64>> = over
+            .filter(|(_, memory)| memory.role == MemoryRole::Other)
+            .map(|(span, _)| span.start.max(asleep.address)..span.end.min(asleep.end()))
+            .collect();
+        for range in others {
+            self.went(at, range);
+        }
+    }
+
+    /// Of the one who had it before.
+    fn on_wake(&mut self, at: &Stamped, mapping: &Mapping, object: Option<&Live>) {
+        let range = mapping.address..mapping.end();
+        let Some(object) = object.filter(|object| object.device == self.device) else { return };
+        let stack = mapping.woken.map_or(object.stack, |woken| woken.owner.stack);
+        let role = MemoryRole::Other;
+        let memory = Memory { stack, role, ..self.memory(at.offset, Some(object), role) };
+        for hole in self.layout.memory.holes(range) {
+            self.came(at, hole, memory, true);
+        }
+    }
+
+    fn on_sleep_end(&mut self, at: &Stamped, asleep: &Asleep) {
+        self.went(at, asleep.address..asleep.end());
     }
 
     fn on_block_alloc(&mut self, at: &Stamped, address: u64, live: &Live, how: AllocCause) {

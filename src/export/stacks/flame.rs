@@ -47,7 +47,7 @@ pub fn write(
     for process in processes {
         let classifier = StackClassifier::new(&process.symbols, &process.header);
         let colours = Colours::of(process);
-        for sample in &process.samples {
+        for sample in process.resident() {
             let mut line = root(process, sample, processes.len() > 1);
             for part in line.split(';') {
                 palette.insert(part, colour(GREY));

@@ -17,7 +17,7 @@ pub fn write(processes: &[ProcessStacks], out: &mut dyn Write) -> io::Result<()>
 pub fn lines(processes: &[ProcessStacks]) -> Vec<String> {
     let mut bytes: BTreeMap<String, u64> = BTreeMap::new();
     for process in processes {
-        for sample in &process.samples {
+        for sample in process.resident() {
             let mut line = root(process, sample, processes.len() > 1);
             for frame in process.symbols.stack(sample.stack).rev() {
                 line.push(';');

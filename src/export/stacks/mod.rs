@@ -44,7 +44,7 @@ pub fn gather(
         let symbols = Symbols::of(&definitions, &header, holdings.stacks());
         let mut samples: Vec<StackSample> = holdings
             .all()
-            .filter(|(_, _, held)| held.bytes > 0)
+            .filter(|(_, _, held)| held.bytes > 0 || held.paused > 0)
             .map(|(device, stack, held)| StackSample { device, stack, held })
             .collect();
         samples.sort_unstable_by_key(|sample| (sample.device, sample.stack));

@@ -117,6 +117,11 @@ pub fn profile(processes: &[ProcessStacks]) -> Profile {
     book.string("");
     let objects = ValueType { r#type: book.string("inuse_objects"), unit: book.string("count") };
     let space = ValueType { r#type: book.string("inuse_space"), unit: book.string("bytes") };
+    // Only where something was unmapped and may come back.
+    let sleeps = processes.iter().flat_map(|process| &process.samples);
+    let sleeps = sleeps.into_iter().any(|sample| sample.held.paused > 0);
+    let paused = || ValueType { r#type: book.string("paused_space"), unit: space.unit };
+    let paused: Option<ValueType> = sleeps.then(paused);
     let (device_key, process_key) = (book.string("device"), book.string("process"));
     let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
     let mut samples = Vec::new();
@@ -129,9 +134,11 @@ pub fn profile(processes: &[ProcessStacks]) -> Profile {
                 location_id.push(book.place(process.symbols.why_empty(sample.stack), "", None, 0));
             }
             let device = book.string(&sample.device_name());
+            let held = sample.held;
+            let values = [held.count, held.bytes].into_iter().chain(paused.map(|_| held.paused));
             samples.push(Sample {
                 location_id,
-                value: vec![number(sample.held.count), number(sample.held.bytes)],
+                value: values.map(number).collect(),
                 label: vec![
                     Label { key: device_key, str: device },
                     Label { key: process_key, str: name },
@@ -141,7 +148,7 @@ pub fn profile(processes: &[ProcessStacks]) -> Profile {
     }
     let starts = processes.iter().map(|process| process.start_unix_ns);
     Profile {
-        sample_type: vec![objects, space],
+        sample_type: [objects, space].into_iter().chain(paused).collect(),
         sample: samples,
         mapping: book.mappings,
         location: book.locations,

@@ -14,7 +14,7 @@ pub struct ProcessStacks {
     pub start_unix_ns: u64,
     pub header: Header,
     pub symbols: Symbols,
-    /// In order of device and stack.
+    /// In order of device and stack, also those that hold nothing but what is paused.
     pub samples: Vec<StackSample>,
     /// Bytes of peaks of which the trace has the height alone.
     pub not_known: u64,
@@ -31,6 +31,13 @@ impl StackSample {
     /// `GPU 0`.
     pub fn device_name(&self) -> String {
         timeline::device_name(Some(self.device))
+    }
+}
+
+impl ProcessStacks {
+    /// Those with memory.
+    pub fn resident(&self) -> impl Iterator<Item = &StackSample> {
+        self.samples.iter().filter(|sample| sample.held.bytes > 0)
     }
 }
 

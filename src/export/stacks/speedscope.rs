@@ -54,7 +54,7 @@ pub fn write(processes: &[ProcessStacks], title: &str, out: &mut dyn Write) -> i
     let mut profiles = Vec::new();
     for process in processes {
         let mut devices: BTreeMap<_, Vec<&StackSample>> = BTreeMap::new();
-        for sample in &process.samples {
+        for sample in process.resident() {
             devices.entry(sample.device).or_default().push(sample);
         }
         for samples in devices.values() {

@@ -21,6 +21,8 @@ mod recorded;
 mod recorder;
 mod records;
 mod redact;
+#[cfg(test)]
+mod sleep_tests;
 mod sums;
 mod tables;
 #[cfg(test)]

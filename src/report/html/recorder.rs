@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use rustc_hash::FxHashMap;
-use vramtrace_format::{DeviceId, Kind, Mark, Refused, RefusedBy, Space, Stamped};
+use vramtrace_format::{DeviceId, Kind, Mark, Refused, RefusedBy, Space, StackId, Stamped};
 
 use super::columns::{FrameKind, zigzag};
 use super::packer::Packer;
@@ -13,7 +13,7 @@ use super::records::{Open, OpenMapping, Records, block};
 use super::sums::{Field, Sums, Values};
 use crate::analysis::roles::{Allocation, Role, RoleFinder, RoleObserver};
 use crate::replay::{
-    AllocCause, CacheOomAt, DeviceState, FreeCause, Key, Live, Mapping, Observer, State,
+    AllocCause, Asleep, CacheOomAt, DeviceState, FreeCause, Key, Live, Mapping, Observer, State,
 };
 use crate::trace::{Definitions, Site};
 
@@ -44,6 +44,8 @@ pub struct Recorder<'d, W: Write> {
     blocks: FxHashMap<u64, Open>,
     memory: FxHashMap<Key, Open>,
     mappings: BTreeMap<u64, OpenMapping>,
+    /// Of blocks that are lumped, bytes without memory below them.
+    lumped_paused: FxHashMap<u64, u64>,
     roles: RoleObserver<'d>,
     ended: Ended,
     sums: BTreeMap<DeviceId, Sums>,
@@ -71,6 +73,7 @@ impl<'d, W: Write> Recorder<'d, W> {
             blocks: FxHashMap::default(),
             memory: FxHashMap::default(),
             mappings: BTreeMap::new(),
+            lumped_paused: FxHashMap::default(),
             roles: roles.observer(),
             ended: Ended::default(),
             sums: BTreeMap::new(),
@@ -119,7 +122,10 @@ impl<'d, W: Write> Recorder<'d, W> {
     }
 
     fn owner(&mut self, live: &Live) -> u32 {
-        let owner = (live.stack, live.kind, live.device);
+        self.owner_of((live.stack, live.kind, live.device))
+    }
+
+    fn owner_of(&mut self, owner: Owner) -> u32 {
         let next = self.found.owners.len() as u32;
         let index = *self.known.entry(owner).or_insert(next);
         if index == next {
@@ -139,11 +145,15 @@ impl<'d, W: Write> Recorder<'d, W> {
             role: Role::Unknown,
             phase: self.found.phases.of(live.thread),
             segment: 0,
+            paused: 0,
         }
     }
 
-    /// Writes it, now or when its role is known.
+    /// Writes it, now or when its role is known. What is all paused is not on the card.
     fn end(&mut self, key: Key, open: Open, end: Option<u64>) {
+        if open.is_paused() {
+            return;
+        }
         // What a segment is for, its blocks say.
         if open.segment > 0 {
             return self.records.write(key, open, end);
@@ -202,6 +212,7 @@ impl<'d, W: Write> Recorder<'d, W> {
     /// At the trace's end all that is known of a role is known.
     fn close(&mut self, key: Key, open: Open, end: Option<u64>) {
         match end {
+            None if open.is_paused() => {}
             None => self.records.write(key, open, end),
             Some(_) => self.end(key, open, end),
         }
@@ -328,12 +339,70 @@ impl<W: Write> Recorder<'_, W> {
 
     fn block_freed(&mut self, at: &Stamped, address: u64, live: &Live) {
         let Some(open) = self.blocks.remove(&address) else {
+            self.pause_lumped(live.device, address, None);
             self.lump(live, false);
             return;
         };
         let end = self.tick(at);
         self.lanes.0.entry(live.device).or_default().give(open.lane, open.size);
         self.end(block(address), open, Some(end));
+    }
+}
+
+/// Memory that is unmapped and may come back. The page shows what is on the card: a block is there
+/// with the bytes that have memory, and not at all while it has none.
+impl<W: Write> Recorder<'_, W> {
+    fn pause(&mut self, at: &Stamped, address: u64, bytes: i64) {
+        let Some(before) = self.blocks.get(&address).copied() else { return };
+        let now = self.tick(at);
+        if before.from < now {
+            self.end(block(address), before, Some(now));
+        }
+        let paused = before.paused.saturating_add_signed(bytes).min(before.size);
+        let from = before.from.max(now);
+        self.blocks.insert(address, Open { from, paused, ..before });
+    }
+
+    /// Of a lumped block. `None`: it is freed, and all of it is to count again.
+    fn pause_lumped(&mut self, device: DeviceId, address: u64, bytes: Option<i64>) {
+        let paused = self.lumped_paused.remove(&address).unwrap_or(0);
+        let now = bytes.map_or(0, |bytes| paused.saturating_add_signed(bytes));
+        if now > 0 {
+            self.lumped_paused.insert(address, now);
+        }
+        let sums = self.sums.entry(device).or_default();
+        sums.lumped = sums.lumped.saturating_add(paused).saturating_sub(now);
+    }
+
+    /// Mappings, or parts of them, end.
+    fn unmap(&mut self, at: &Stamped, start: u64, end: u64) {
+        let now = self.tick(at);
+        let before = self.mappings.range(..start).next_back();
+        let touching = before.into_iter().chain(self.mappings.range(start..end.max(start)));
+        let over = |(from, open): &(&u64, &OpenMapping)| from.saturating_add(open.size) > start;
+        let all: Vec<(u64, OpenMapping)> =
+            touching.filter(over).map(|(from, open)| (*from, *open)).collect();
+        for (from, open) in all {
+            self.mappings.remove(&from);
+            self.records.write_mapping(from, open, Some(now));
+            let to = from.saturating_add(open.size);
+            for (from, to) in [(from, start.min(to)), (end.max(from), to)] {
+                if from < to {
+                    let rest = OpenMapping { from: now, size: to - from, ..open };
+                    let segment = if open.segment > 0 { now } else { 0 };
+                    self.mappings.insert(from, OpenMapping { segment, ..rest });
+                }
+            }
+        }
+    }
+
+    fn map(&mut self, at: &Stamped, start: u64, mapping: &Mapping, object: Option<&Live>) {
+        let from = self.tick(at);
+        let key = Key { space: Space::Vmm, number: mapping.object };
+        let segment = self.memory.get(&key).filter(|open| open.segment > 0).map_or(0, |_| from);
+        let device = object.map_or(DeviceId::UNKNOWN, |live| live.device);
+        let (size, object) = (mapping.size, mapping.object);
+        self.mappings.insert(start, OpenMapping { from, size, object, device, segment });
     }
 }
 
@@ -378,18 +447,34 @@ impl<W: Write> Observer for Recorder<'_, W> {
     }
 
     fn on_map(&mut self, at: &Stamped, start: u64, mapping: &Mapping, object: Option<&Live>) {
-        let from = self.tick(at);
-        let key = Key { space: Space::Vmm, number: mapping.object };
-        let segment = self.memory.get(&key).filter(|open| open.segment > 0).map_or(0, |_| from);
-        let device = object.map_or(DeviceId::UNKNOWN, |live| live.device);
-        let (size, object) = (mapping.size, mapping.object);
-        self.mappings.insert(start, OpenMapping { from, size, object, device, segment });
+        self.map(at, start, mapping, object);
     }
 
-    fn on_unmap(&mut self, at: &Stamped, start: u64, _mapping: &Mapping) {
-        let end = self.tick(at);
-        if let Some(open) = self.mappings.remove(&start) {
-            self.records.write_mapping(start, open, Some(end));
+    fn on_unmap(&mut self, at: &Stamped, start: u64, mapping: &Mapping) {
+        self.unmap(at, start, start.saturating_add(mapping.size));
+    }
+
+    fn on_sleep(&mut self, at: &Stamped, asleep: &Asleep, _by: StackId) {
+        self.unmap(at, asleep.address, asleep.end());
+    }
+
+    /// Of the one who had it before.
+    fn on_wake(&mut self, at: &Stamped, mapping: &Mapping, object: Option<&Live>) {
+        self.map(at, mapping.address, mapping, object);
+        self.roles.on_wake(at, mapping, object);
+        let key = Key { space: Space::Vmm, number: mapping.object };
+        if let (Some(woken), Some(object)) = (mapping.woken, object) {
+            let owner = self.owner_of((woken.owner.stack, object.kind, object.device));
+            if let Some(open) = self.memory.get_mut(&key) {
+                open.owner = owner;
+            }
+        }
+    }
+
+    fn on_block_paused(&mut self, at: &Stamped, device: DeviceId, address: u64, bytes: i64) {
+        match self.blocks.contains_key(&address) {
+            true => self.pause(at, address, bytes),
+            false => self.pause_lumped(device, address, Some(bytes)),
         }
     }
 
@@ -434,6 +519,7 @@ impl<W: Write> Observer for Recorder<'_, W> {
         for sums in self.sums.values_mut() {
             (sums.lumped, sums.lumped_count) = (0, 0);
         }
+        self.lumped_paused.clear();
         self.found.gaps.push((ordinal, ordinal));
     }
 

@@ -21,6 +21,15 @@ pub struct Open {
     pub phase: u32,
     /// From when on it is a framework's segment; 0: it is none.
     pub segment: u64,
+    /// Of a block, bytes without memory below them.
+    pub paused: u64,
+}
+
+impl Open {
+    /// A block of which nothing is on the card.
+    pub fn is_paused(&self) -> bool {
+        self.paused > 0 && self.paused >= self.size
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +75,8 @@ impl<W: Write> Records<W> {
         let [since, life] = self.end_of(0, open.from, end);
         let at = self.address(0, number);
         let (owner, role, phase) = (open.owner.into(), open.role.index() as u64, open.phase.into());
-        let values = [since, life, bytes(open.size), owner, at, open.lane, role, phase];
+        let size = bytes(open.size.saturating_sub(open.paused));
+        let values = [since, life, size, owner, at, open.lane, role, phase];
         self.columns.push(FrameKind::Blocks, &values);
         self.blocks += 1;
     }

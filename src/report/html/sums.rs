@@ -46,7 +46,8 @@ impl Sums {
             (Field::Contexts, state.context_bytes),
             (Field::Managed, state.kind(Kind::Managed).live_bytes),
             (Field::Cap, state.cap_bytes.map_or(0, |cap| cap.saturating_add(1))),
-            (Field::Reserved, state.cache.reserved),
+            // What is on the card, as all that the page shows.
+            (Field::Reserved, state.cache.reserved_resident()),
             (Field::Outside, state.cache.outside),
             (Field::Lumped, self.lumped),
             (Field::LumpedCount, self.lumped_count),

@@ -61,7 +61,7 @@ pub struct LiveDeviceFacts {
     pub refused_by_cap: u64,
     pub refused_by_driver: u64,
     pub would_have_refused: u64,
-    /// In PyTorch's cache, and in no block.
+    /// In PyTorch's cache, and in no block, by its own totals: what is paused of it is included.
     pub free_cache_bytes: u64,
     pub resident_bytes: u64,
     /// Unmapped, its address kept.

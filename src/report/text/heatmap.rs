@@ -131,6 +131,7 @@ mod tests {
         let block = |address, bytes| FragBlock { address, bytes, stack: StackId(1), time_ns: 0 };
         let mut frag = Frag::empty(vramtrace_format::DeviceId(0));
         frag.segments = vec![FragSegment {
+            paused: 0,
             address: 1000,
             bytes: 800,
             small: true,

@@ -62,7 +62,9 @@ fn table(processes: &[Rank], odd: &[Option<String>]) -> String {
     }
     let mut out = table.render();
     if shown.len() < processes.len() {
-        let rest = several((processes.len() - shown.len()) as u64, "process").replace("ss", "sses");
+        let rest = processes.len() - shown.len();
+        let what = if rest == 1 { "process" } else { "processes" };
+        let rest = format!("{} {what}", count(rest as u64));
         let text = format!("  and {rest} more between them; `--rank N` shows one, `--all` all\n");
         out.push_str(&paint(DIM, &text));
     }

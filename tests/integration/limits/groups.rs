@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use testkit::InteractiveProgram;
-use testkit::{Program, Scratch, Setup, report, vramtrace};
+use testkit::{Program, Scratch, Setup, report, skip, vramtrace};
 use vramtrace_format::group::{GROUP_WORDS, GroupPage};
 use vramtrace_format::member::Member;
 
@@ -322,4 +322,69 @@ fn a_job_has_a_budget_of_its_own_that_ends_with_it() {
     let bad = vramtrace().args(["run", "--job-cap", "8", "--", "true"]).output().unwrap();
     assert_eq!(bad.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&bad.stderr).contains("--job-cap `8`"));
+}
+
+/// A copy of the library with another version of the group's page: the version stands in the page's
+/// first word.
+fn library_of_another_version() -> Option<(Scratch, PathBuf)> {
+    let mut library = std::fs::read(testkit::shim()).unwrap();
+    const X86_64: u8 = 62;
+    if library[18] != X86_64 {
+        skip("the page's first word is no part of an instruction on this machine");
+        return None;
+    }
+    let ends: Vec<usize> = (0..library.len() - 7)
+        .filter(|at| library[*at..].starts_with(b"vtgroup2"))
+        .map(|at| at + 7)
+        .collect();
+    assert!(!ends.is_empty(), "the first word of a page stands in the code");
+    ends.into_iter().for_each(|at| library[at] = b'3');
+    let scratch = Scratch::new();
+    let path = scratch.0.join("libvramtrace.so");
+    std::fs::write(&path, library).unwrap();
+    Some((scratch, path))
+}
+
+/// Two budgets of one name would be no budget.
+#[test]
+fn a_library_with_another_layout_is_refused_whichever_comes_first() {
+    let Some((_scratch, other)) = library_of_another_version() else { return };
+    let libraries = [testkit::shim(), other];
+    for [first, later] in [[0, 1], [1, 0]] {
+        let (name, state) = (Name::new("versions"), Scratch::new());
+        let setup = |library: usize| {
+            Setup::simulated()
+                .env("LD_PRELOAD", &libraries[library])
+                .env("VRAMTRACE_CAP_GROUP", format!("{}:4GiB", name.0))
+                .env("VRAMTRACE_SIM_STATE", state.0.join("state"))
+        };
+        let mut one = InteractiveProgram::start(setup(first));
+        assert_eq!((one.result("a 3000"), one.result("a 1000")), (0, 2));
+        let refused = Program::c("interactive").run(setup(later));
+        assert_eq!(refused.status, 98, "{}{}", refused.stdout, refused.stderr);
+        let line = format!(
+            "VRAMTRACE_CAP_GROUP={}: {} is a group of another version of this library, and its \
+             processes run; use another name, or start all processes of the group with one version",
+            name.0,
+            name.page().display()
+        );
+        let said = format!("{}{}", refused.stdout, refused.stderr);
+        assert!(said.contains(&line), "{said}");
+        // The group is as it was, and its limit holds.
+        let mut same = InteractiveProgram::start(setup(first));
+        assert_eq!(same.result("a 1000"), 2);
+        assert_eq!((one.result("f"), same.result("a 1000")), (0, 0));
+        let ps = vramtrace().args(["ps", "--json"]).output().unwrap();
+        let facts: Value = serde_json::from_slice(&ps.stdout).unwrap();
+        let of_name = |group: &&Value| group["name"] == name.0.as_str();
+        let listed = facts["groups"].as_array().unwrap().iter().any(|group| of_name(&group));
+        let wrong = String::from_utf8_lossy(&ps.stderr);
+        assert_eq!(listed, first == 0, "{wrong}");
+        let says = format!("{} is not a page of this version", name.page().display());
+        assert_eq!(wrong.contains(&says), first == 1, "{wrong}");
+        drop((one, same));
+        // Nobody is in it any more: the name is free for either.
+        let mut again = InteractiveProgram::start(setup(later));
+        assert_eq!((again.result("a 3000"), again.result("a 1000")), (0, 2));
+    }
 }

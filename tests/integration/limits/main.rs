@@ -2,6 +2,7 @@
 
 mod cap_policies;
 mod control;
+mod earlier_pages;
 mod groups;
 mod hammer;
 mod namespaces;

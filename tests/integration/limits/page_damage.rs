@@ -6,11 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use testkit::{InteractiveProgram, Program, Scratch, Setup, SharedMemory, skip, vramtrace};
-use vramtrace_format::live::{LIVE_WORDS, LiveState};
-use vramtrace_format::member::Member;
-use vramtrace_format::{LiveDevice, LivePage, LiveProcess};
 
 const MIB: u64 = 1 << 20;
 
@@ -176,41 +172,4 @@ fn a_group_that_finds_no_place_is_refused_with_the_size_of_dev_shm() {
         refused.stdout,
         refused.stderr
     );
-}
-
-/// A process may have been started with an earlier version of the library: its page is a file, which
-/// it has mapped.
-#[test]
-fn a_page_of_an_earlier_version_is_read_and_takes_orders() {
-    let memory = SharedMemory::new();
-    let me = Member::of_this_process().unwrap();
-    let words: Box<[AtomicU64; LIVE_WORDS]> = Box::new([const { AtomicU64::new(0) }; LIVE_WORDS]);
-    let (pid, start_ticks) = (me.pid, me.start_ticks);
-    let page = LivePage::begin(&words, &LiveProcess { pid, start_ticks, ..Default::default() });
-    page.set_state(LiveState::Recording);
-    page.update(1, &[LiveDevice { live: 7 * MIB, total_bytes: 1 << 30, ..Default::default() }]);
-    // Where the command looks for a process without a runtime directory.
-    let directory = PathBuf::from(format!("/dev/shm/vramtrace-{}", testkit::user()));
-    let _ = fs::create_dir(&directory);
-    fs::set_permissions(&directory, PermissionsExt::from_mode(0o700)).unwrap();
-    let file = directory.join(format!("{pid}.{start_ticks}"));
-    let bytes: Vec<u8> =
-        words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect();
-    fs::write(&file, bytes).unwrap();
-    fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).unwrap();
-
-    assert_eq!(SharedMemory::live_bytes(&memory.ps(&[]), pid), Some(7 * MIB));
-    let (status, out, err) =
-        memory.command(&[], &["cap", "--pid", &pid.to_string(), "--device", "0", "512MiB"]);
-    assert_eq!(status, 0, "{err}");
-    assert!(out.contains("next CUDA call"), "{out}");
-    let ordered = fs::read(&file).unwrap();
-    let word = |at: usize| u64::from_ne_bytes(ordered[8 * at..8 * at + 8].try_into().unwrap());
-    assert_eq!((word(577), word(576)), (512 * MIB, word(9)), "device 0's order");
-
-    let dead = directory.join(format!("{pid}.{}", start_ticks - 1));
-    fs::copy(&file, &dead).unwrap();
-    drop(InteractiveProgram::start(Setup::simulated().preload()));
-    let left = [&file, &dead].map(|file| fs::remove_file(file).is_ok());
-    assert_eq!(left, [true; 2], "by its pid alone no process is known to be dead");
 }

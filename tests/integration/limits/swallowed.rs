@@ -80,18 +80,69 @@ fn the_card_and_mps_are_distinguished() {
     let card = run(Setup::simulated().devices("1x8GiB").preload(), 64 << 10);
     let found = fact(&card);
     assert_eq!((&found["cause"], &found["refused_by"]), (&"card".into(), &"driver".into()));
+    assert!(card.stderr.contains("on cuda:0 by the card and went on"), "{}", card.stderr);
     // The same where MPS limits the process: the card had too little all the same.
     let setup = Setup::simulated().devices("1x8GiB").preload();
     let mps = run(setup.env("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=2G"), 64 << 10);
     assert_eq!(fact(&mps)["cause"], "card");
 }
 
+/// The driver refuses what the card has: it is somebody else's limit, as far as the surroundings of the
+/// process show whose.
+#[test]
+fn limits_of_mps_and_of_the_kernel_are_named_where_the_card_had_room() {
+    let refuses = || {
+        let setup = Setup::simulated().devices("1x8GiB").preload();
+        setup.env("VRAMTRACE_SIM_FAULT", "once-2@cuMemCreate:1")
+    };
+    let mps = run(refuses().env("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=1G"), 1024);
+    check(&mps, "mps", "by MPS (CUDA_MPS_PINNED_DEVICE_MEM_LIMIT) and went on", "by MPS");
+    // No limit but the card's own is known.
+    assert_eq!(fact(&run(refuses(), 1024))["cause"], "card");
+    let cgroup = "mount -t tmpfs tmpfs /sys/fs/cgroup && \
+                  echo 'drm/0000:03:00.0/vram0 1073741824' > /sys/fs/cgroup/dmem.max && \
+                  exec \"$0\" \"$@\"";
+    let launcher = ["unshare", "--mount", "--propagation", "private", "sh", "-c", cgroup];
+    let may = Command::new(launcher[0]).args(&launcher[1..]).arg("true").output();
+    if !may.is_ok_and(|ran| ran.status.success()) {
+        testkit::skip("unshare --mount and mount are not permitted");
+        return;
+    }
+    let cgroup = run(refuses().through(&launcher), 1024);
+    check(
+        &cgroup,
+        "cgroup",
+        "by the kernel's cgroup (dmem.max) and went on",
+        "by the kernel's cgroup",
+    );
+    // Where the card itself had too little, that is what is said.
+    let card = run(Setup::simulated().devices("1x8GiB").preload().through(&launcher), 64 << 10);
+    assert_eq!(fact(&card)["cause"], "card");
+}
+
+#[track_caller]
+fn check(run: &Run, cause: &str, live: &str, word: &str) {
+    assert!(run.stderr.contains(live), "{}", run.stderr);
+    let found = fact(run);
+    assert_eq!((&found["cause"], &found["refused_by"]), (&cause.into(), &"driver".into()));
+    for command in ["oom", "report"] {
+        let text = reader(run, &[command]);
+        let line = text.lines().find(|line| line.contains("NVSHMEM was refused 1.00 GiB"));
+        assert!(line.is_some_and(|line| line.contains(word)), "{command}: {text}");
+    }
+}
+
 #[test]
 fn a_group_is_named() {
     let name = format!("swallowed-{}", std::process::id());
     let setup = Setup::simulated().cap("2GiB").env("VRAMTRACE_CAP_GROUP", name);
-    let found = fact(&run(setup, 4096));
-    assert_eq!(found["refused_by"], "group");
+    let group = run(setup, 4096);
+    assert_eq!(fact(&group)["refused_by"], "group");
+    assert!(group.stderr.contains("by the group's cap and went on"), "{}", group.stderr);
+    for command in ["oom", "report"] {
+        let text = reader(&group, &[command]);
+        assert!(text.contains("by the group's cap of 2.00 GiB, and went on"), "{command}: {text}");
+    }
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod import_command;
 mod leak_verdicts;
 mod leaks;
 mod missing;
+mod newer_records;
 mod outputs;
 mod page;
 mod printed_text;

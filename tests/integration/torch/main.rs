@@ -5,5 +5,6 @@ mod blocks;
 mod blocks_export;
 mod frag;
 mod sleeping;
+mod sleeping_commands;
 mod snapshot_export;
 mod whatif;

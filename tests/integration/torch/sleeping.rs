@@ -43,7 +43,7 @@ struct Slept {
     consistent: bool,
 }
 
-fn setup(pattern: &str, cycles: usize, grows: &str) -> Setup {
+pub(super) fn setup(pattern: &str, cycles: usize, grows: &str) -> Setup {
     let library = libraries().join("libc10_cuda.so");
     Setup::simulated().arg(library.display()).arg(pattern).arg(cycles).arg(grows)
 }

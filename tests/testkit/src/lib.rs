@@ -37,6 +37,6 @@ pub use reachable::{reachable, reachable_directory};
 pub use run::{Run, report};
 pub use scratch::Scratch;
 pub use setup::Setup;
-pub use shared_memory::SharedMemory;
+pub use shared_memory::{SharedMemory, SharedSegment};
 pub use skip::skip;
-pub use trace_bytes::trace_bytes;
+pub use trace_bytes::{make_newer, trace_bytes};

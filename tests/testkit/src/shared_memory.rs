@@ -69,3 +69,40 @@ impl Drop for SharedMemory {
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
+
+/// A segment of shared memory, as pages lie in: attached until it is dropped, and then gone.
+pub struct SharedSegment {
+    pub id: i32,
+    at: *mut u64,
+    words: usize,
+}
+
+impl SharedSegment {
+    pub fn new(words: &[u64]) -> SharedSegment {
+        // SAFETY: a segment of our own, attached where the kernel wants, and as long as the words.
+        unsafe {
+            let id = libc::shmget(libc::IPC_PRIVATE, words.len() * 8, libc::IPC_CREAT | 0o600);
+            assert!(id >= 0, "{}", std::io::Error::last_os_error());
+            let at = libc::shmat(id, std::ptr::null(), 0);
+            libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut());
+            assert!(at as isize != -1, "{}", std::io::Error::last_os_error());
+            let at: *mut u64 = at.cast();
+            std::ptr::copy_nonoverlapping(words.as_ptr(), at, words.len());
+            SharedSegment { id, at, words: words.len() }
+        }
+    }
+
+    /// Another process may have stored there.
+    pub fn word(&self, index: usize) -> u64 {
+        assert!(index < self.words);
+        // SAFETY: a word of the segment, which is attached.
+        unsafe { self.at.add(index).read_volatile() }
+    }
+}
+
+impl Drop for SharedSegment {
+    fn drop(&mut self) {
+        // SAFETY: attached by us; no reference outlives us.
+        unsafe { libc::shmdt(self.at.cast()) };
+    }
+}

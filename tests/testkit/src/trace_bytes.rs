@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use vramtrace_format::{TraceReader, slot_offset, tail};
+use vramtrace_format::{TraceReader, slot_offset, tail, word};
 
 /// The bytes of a trace, with the windows of its tail at their places where it has one: that of a
 /// program that lives or was killed.
@@ -18,4 +18,39 @@ pub fn trace_bytes(trace: &Path) -> Vec<u8> {
         bytes[at..at + window.bytes.len()].copy_from_slice(window.bytes);
     }
     bytes
+}
+
+/// The events of these kinds get numbers that no version has: what a reader sees of a newer recorder.
+/// How many there were.
+pub fn make_newer(bytes: &mut [u8], kinds: &[u8]) -> usize {
+    let (tag, windows) = {
+        let reader = TraceReader::new(bytes).unwrap();
+        let windows = reader.event_windows().iter();
+        let windows = windows.map(|window| (window.offset as usize, window.header.bytes()));
+        (reader.header().file_tag(), windows.collect::<Vec<_>>())
+    };
+    let mut changed = 0;
+    for (start, length) in windows {
+        let mut at = start + 64;
+        while at + 8 <= (start + length).min(bytes.len()) {
+            let word =
+                |bytes: &[u8], at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+            let head = word::Head::unpack(word(bytes, at));
+            if head.len == 0 {
+                break;
+            }
+            let end = at + 8 * usize::from(head.len);
+            if kinds.contains(&head.kind) {
+                let mut words: Vec<u64> = (at..end).step_by(8).map(|at| word(bytes, at)).collect();
+                let head = word::Head { kind: 0x7D, check: 0, ..head };
+                words[0] = head.pack();
+                let check = word::check(word::Check::of_file(tag), &words).sum16(at as u64);
+                bytes[at..at + 8]
+                    .copy_from_slice(&word::Head { check, ..head }.pack().to_le_bytes());
+                changed += 1;
+            }
+            at = end;
+        }
+    }
+    changed
 }

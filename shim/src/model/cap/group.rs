@@ -64,6 +64,10 @@ pub enum Why {
         path: String,
         pid: u32,
     },
+    /// Of another version, and its processes live.
+    OtherVersion {
+        path: String,
+    },
     /// Segments of shared memory cannot be had.
     NoSharedMemory {
         errno: i32,
@@ -94,6 +98,11 @@ impl fmt::Display for Why {
                 f,
                 "{path} is a group of an earlier version of this library, and process {pid} is in \
                  it; use another name, or start all its processes with one version"
+            ),
+            Why::OtherVersion { path } => write!(
+                f,
+                "{path} is a group of another version of this library, and its processes run; use \
+                 another name, or start all processes of the group with one version"
             ),
             Why::NoSharedMemory { errno } => write!(
                 f,

@@ -9,10 +9,10 @@ use super::group::Why;
 use crate::runtime::clock::real_mono_ns;
 use crate::runtime::secure_dir;
 use crate::runtime::secure_dir::{Descriptor, Wrong};
-use crate::runtime::segment::Segment;
+use crate::runtime::segment::{self, Segment};
 use std::ffi::CStr;
 use std::time::{Duration, Instant};
-use vramtrace_format::group::{GROUP_WORDS, GroupPage, Unusable};
+use vramtrace_format::group::{self, GROUP_WORDS, GroupPage, Unusable};
 use vramtrace_format::member::{Member, Namespaces};
 
 type Memory = Segment<GROUP_WORDS>;
@@ -175,18 +175,28 @@ impl Place {
         let memory = match Memory::attach(entry.segment) {
             Ok(memory) => memory,
             // The id is free, or it is that of something else by now.
-            Err(Wrong::Errno(libc::EINVAL | libc::EIDRM | libc::EACCES) | Wrong::OtherSize) => {
-                return Ok(None);
-            }
+            Err(Wrong::Errno(libc::EINVAL | libc::EIDRM | libc::EACCES)) => return Ok(None),
+            Err(Wrong::OtherSize) => return self.other_version(entry).map(|()| None),
             Err(Wrong::Errno(errno)) => return Err(Why::NoSharedMemory { errno }),
             Err(what) => return Err(self.wrong(what)),
         };
         let page = GroupPage::look(memory.words);
         if page.is_none_or(|page| page.made(entry.made) != entry.made) {
             memory.detach();
-            return Ok(None);
+            return self.other_version(entry).map(|()| None);
         }
         self.judge(memory).map(Some)
+    }
+
+    /// Fails where the segment is this group's page as another version lays it out: its processes
+    /// live, and a page beside it would be a second budget.
+    fn other_version(&self, entry: &Entry) -> Result<(), Why> {
+        match segment::first_words(entry.segment) {
+            Some(words) if group::is_of_other_version(words, entry.made) => {
+                Err(Why::OtherVersion { path: self.path.clone() })
+            }
+            _ => Ok(()),
+        }
     }
 
     fn make(&self) -> Result<GroupPage<'static>, Why> {
