@@ -43,6 +43,9 @@ impl Replay {
             self.tell_segments(at, observer);
         }
         observer.on_block_alloc(at, key.number, &live, how);
+        if placed.paused > 0 {
+            observer.on_block_paused(at, key.number, live.device, signed(placed.paused));
+        }
         self.tell_changed(at, live.device, observer);
     }
 
@@ -173,6 +176,9 @@ impl Replay {
             sums.reserve(placed.grown.into());
             sums.pause_reserved(placed.grown_paused.into());
             sums.paused = sums.paused.saturating_add(placed.paused);
+            if placed.paused > 0 {
+                observer.on_block_paused(at, *address, device, signed(placed.paused));
+            }
             if placed.known {
                 sums.outside = sums.outside.saturating_sub(*size);
             }
@@ -248,4 +254,9 @@ impl Replay {
         observer.on_cache_oom(at, device, &oom);
         self.tell_changed(at, device, observer);
     }
+}
+
+/// A number of bytes as a change.
+pub(super) fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
 }

@@ -13,6 +13,7 @@ pub use vramtrace_format::address_space::{
 use vramtrace_format::{DeviceId, SiteId, Space, StackId, Stamped};
 
 use super::Replay;
+use super::blocks::signed;
 use super::live::{Key, Live, LiveSet};
 use super::observer::{AllocCause, FreeCause, Observer};
 
@@ -258,6 +259,8 @@ impl Replay {
                 true => sums.paused.saturating_sub(bytes),
                 false => sums.paused.saturating_add(bytes),
             };
+            let change = signed(bytes);
+            observer.on_block_paused(at, address, device, if resident { -change } else { change });
             self.tell_changed(at, device, observer);
         }
     }

@@ -53,6 +53,9 @@ pub trait Observer {
     fn on_sleep(&mut self, _at: &Stamped, _asleep: &Asleep, _by: StackId) {}
     /// What was asleep there has memory again. In place of `on_map`.
     fn on_wake(&mut self, _at: &Stamped, _mapping: &Mapping, _object: Option<&Live>) {}
+    /// Bytes of a live block lost the memory below them, or have memory again where `change` is
+    /// negative. A block that is made without memory gets this after its `on_block_alloc`.
+    fn on_block_paused(&mut self, _at: &Stamped, _address: u64, _device: DeviceId, _change: i64) {}
     /// What was asleep there is gone with its reservation.
     fn on_sleep_end(&mut self, _at: &Stamped, _asleep: &Asleep) {}
     /// More about a block: after `on_block_alloc` or `on_block_free`. Only in imported traces.

@@ -28,7 +28,8 @@ const MARKS: Record<string, [string, string]> = {
   refusal: ["refused", "#cc79a7"],
   warned: ["over the cap, given", "#e69f00"],
   flush: ["segments given back", "#56b4e9"],
-  sleep: ["cache given back whole", "#0072b2"],
+  emptied: ["cache given back whole", "#0072b2"],
+  sleep: ["fell asleep: unmapped, may come back", "#332288"],
 };
 
 export class Timeline implements View {
