@@ -13,8 +13,8 @@ export interface Group {
 
 /** Groups that are named; the others are one. */
 const MOST = 9;
-/** Moments for which the stack is kept. */
-const CHUNKS = 4096;
+/** Moments for which the stack is kept. A picture walks through the changes of a chunk for each pixel. */
+const CHUNKS = 16384;
 
 export class Stack {
   readonly groups: Group[] = [];

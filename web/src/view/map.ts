@@ -8,7 +8,7 @@ import type { Segment } from "../model/moment.ts";
 import type { Page, View, Wanted } from "./page.ts";
 import * as tooltip from "./tooltip.ts";
 
-const LEFT = 250;
+const LEFT = 268;
 const ROW = 15;
 const STEP = 18;
 /** Rows that are drawn at once: a canvas has a largest height. */
