@@ -36,8 +36,8 @@ pub struct Change {
 #[repr(C)]
 pub struct AtPeak {
     now: [u64; 2],
-    peak: [u64; 2],
     epoch: u32,
+    peak: [u64; 2],
 }
 
 impl AtPeak {

@@ -17,6 +17,9 @@ const SPINS: u32 = if cfg!(loom) { 1 } else { 200 };
 /// that it misses wakes up by itself.
 const LONGEST_SLEEP: Duration = Duration::from_micros(200);
 
+/// The lock's words come first, on the cache line of the value's first fields: a thread that waits
+/// for both fetches one.
+#[repr(C)]
 pub struct Lock<T> {
     state: AtomicU32,
     sleepers: AtomicU32,

@@ -78,7 +78,7 @@ const AHEAD: usize = 128 << 10;
 fn grows_to(address: usize) -> bool {
     let at = (address & !(PAGE - 1)) as *mut libc::rlimit;
     // SAFETY: the kernel checks the address.
-    unsafe { libc::getrlimit(libc::RLIMIT_STACK, at) == 0 }
+    unsafe { libc::getrlimit(libc::RLIMIT_CPU, at) == 0 }
 }
 
 fn is_mapped(address: usize) -> bool {

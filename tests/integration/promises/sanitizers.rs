@@ -25,8 +25,7 @@ pub fn plain_driver() -> PathBuf {
 #[track_caller]
 fn same_as_bare(sanitizer: &str) {
     if !has(&format!("lib{}.so", &sanitizer.replace("thread", "tsan").replace("address", "asan"))) {
-        println!("SKIP: no {sanitizer} sanitizer");
-        return;
+        return testkit::skip(&format!("sanitizers: gcc has no {sanitizer} sanitizer"));
     }
     // The second compiles the same file as C++.
     for (compiler, language) in [("gcc", "-DIN_C"), ("g++", "-DIN_CPP")] {
@@ -71,4 +70,20 @@ fn address_sanitizer_programs_run_as_without_us() {
 #[test]
 fn undefined_behaviour_sanitizer_programs_run_as_without_us() {
     same_as_bare("ubsan");
+}
+
+/// Its own handlers of system calls store for the program where the kernel would have said EFAULT.
+#[test]
+fn programs_below_valgrind_run_as_without_us() {
+    let has_valgrind = Command::new("valgrind").arg("--version").output().is_ok();
+    if !has_valgrind {
+        return testkit::skip("sanitizers: no valgrind");
+    }
+    let program = Program::c_with("sanitized", &["-DIN_C"]);
+    let setup = Setup::simulated().arg("cuda").through(&["valgrind", "-q", "--tool=none"]);
+    let (bare, ours) = (program.run(setup.clone()), program.run(setup.preload()));
+    assert_eq!(bare.status, 3, "{}", bare.stderr);
+    let seen = |run: &testkit::Run| (run.status, run.stdout.clone(), run.stderr.clone());
+    assert_eq!(seen(&ours), seen(&bare));
+    assert_eq!(ours.traces().len(), 1);
 }

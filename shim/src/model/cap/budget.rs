@@ -16,13 +16,19 @@ pub struct Budget {
     /// `u64::MAX` = no cap.
     limit: AtomicU64,
     /// Where no group counts it.
-    counted: AtomicU64,
+    counted: Contended,
     /// Null, or what it shares with a group; never freed.
     share: AtomicPtr<GroupShare>,
     soft: SoftLimiter,
     /// Nothing is refused for good: the caller tells, and takes anyway.
     only_warns: bool,
 }
+
+/// Each call of each thread changes it: on a separate cache line, and off the line that the processor
+/// fetches along with it.
+#[derive(Default)]
+#[repr(align(128))]
+struct Contended(AtomicU64);
 
 /// A request that does not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +50,7 @@ impl Budget {
     pub fn new(news: Arc<AtomicBool>, only_warns: bool) -> Budget {
         Budget {
             limit: AtomicU64::new(u64::MAX),
-            counted: AtomicU64::new(0),
+            counted: Contended::default(),
             share: AtomicPtr::new(null_mut()),
             soft: SoftLimiter::new(news),
             only_warns,
@@ -61,7 +67,7 @@ impl Budget {
 
     /// From now on a group counts it too. Called once, before others see this budget used.
     pub fn share_with(&self, share: GroupShare) {
-        share.count().fetch_add(self.counted.swap(0, Relaxed), SeqCst);
+        share.count().fetch_add(self.counted.0.swap(0, Relaxed), SeqCst);
         self.share.store(Box::into_raw(Box::new(share)), Release);
     }
 
@@ -81,7 +87,7 @@ impl Budget {
     /// Bytes taken and bytes promised to calls that are under way.
     pub fn counted(&self) -> u64 {
         match self.share() {
-            None => self.counted.load(Relaxed),
+            None => self.counted.0.load(Relaxed),
             Some(share) => share.count().load(Relaxed),
         }
     }
@@ -93,7 +99,7 @@ impl Budget {
             self.refuse_unfollowed()?;
         }
         match self.share() {
-            None => self.take_own(&self.counted, bytes)?,
+            None => self.take_own(&self.counted.0, bytes)?,
             Some(share) => {
                 let add = || self.take_own(share.count(), bytes);
                 let take_back = || {
@@ -140,7 +146,7 @@ impl Budget {
             return true;
         }
         let good = match self.share() {
-            None => add_saturating(&self.counted, delta),
+            None => add_saturating(&self.counted.0, delta),
             Some(share) => add_in_order(share.count(), delta),
         };
         self.soft.notice(self.counted());

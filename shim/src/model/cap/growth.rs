@@ -14,7 +14,9 @@ use crate::runtime::sharded_counter::ShardedCounter;
 use std::sync::atomic::{Ordering, fence};
 use vramtrace_format::physical::{GRAIN, POOL_STEP, round_up};
 
+/// What each call changes is on two cache lines that the processor fetches together.
 #[derive(Default)]
+#[repr(C, align(128))]
 pub struct Growth {
     state: Lock<State>,
     /// Used bytes, and those of them that rounding added, taken and freed while no cap is in
@@ -24,6 +26,7 @@ pub struct Growth {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(test, derive(Hash))]
+#[repr(C)]
 pub(super) struct State {
     /// As last read back from the driver; charged.
     reserved: u64,
@@ -36,9 +39,6 @@ pub(super) struct State {
     striped_padding: i64,
     /// Bytes of requests that are with the driver now.
     in_flight: u64,
-    /// The most that was in use or in flight since the youngest applied read-back began: so far
-    /// the driver may have grown, unseen, whatever was freed since.
-    most: MostInUse,
     /// Growth that those may cause; charged. It belongs to all of them, so that one that fails
     /// does not take away what another one needs.
     pending: u64,
@@ -48,6 +48,9 @@ pub(super) struct State {
     /// The driver's own figure of used bytes when last read, and what was asked for and taken
     /// since: frees only lower it at the next reading. It lacks the padding.
     driver_used: u64,
+    /// The most that was in use or in flight since the youngest applied read-back began: so far
+    /// the driver may have grown, unseen, whatever was freed since.
+    most: MostInUse,
 }
 
 /// Taken before the driver is asked for the figures: of two threads that read, the one that

@@ -83,7 +83,7 @@ pub struct Cap {
     /// Something is to be reported: see [`Cap::take_news`].
     news: Arc<AtomicBool>,
     warned: AtomicBool,
-    devices: [DeviceCap; DEVICES],
+    devices: Box<[DeviceCap; DEVICES]>,
 }
 
 const DEVICES: usize = 256;
@@ -103,10 +103,27 @@ struct DeviceCap {
     managed: Managed,
 }
 
+impl DeviceCap {
+    fn new(news: Arc<AtomicBool>, only_warns: bool) -> DeviceCap {
+        DeviceCap {
+            budget: Budget::new(news, only_warns),
+            resolved: AtomicBool::new(false),
+            ordered: AtomicBool::new(false),
+            total: AtomicU64::new(0),
+            outside: AtomicU64::new(0),
+            managed: Managed::default(),
+        }
+    }
+}
+
 impl Cap {
+    #[allow(clippy::disallowed_methods)] // once, at the start
     pub fn new(rules: CapRules, ask: Ask) -> Cap {
         let news = Arc::new(AtomicBool::new(false));
         let only_warns = rules.mode == Mode::Warn;
+        // Not by way of the stack: it may be small.
+        let devices: Box<[_]> =
+            (0..DEVICES).map(|_| DeviceCap::new(news.clone(), only_warns)).collect();
         Cap {
             set: AtomicBool::new(
                 rules.spec.is_some() || rules.soft.is_some() || rules.group.is_some(),
@@ -118,14 +135,7 @@ impl Cap {
             rules,
             ask,
             warned: AtomicBool::new(false),
-            devices: std::array::from_fn(|_| DeviceCap {
-                budget: Budget::new(news.clone(), only_warns),
-                resolved: AtomicBool::new(false),
-                ordered: AtomicBool::new(false),
-                total: AtomicU64::new(0),
-                outside: AtomicU64::new(0),
-                managed: Managed::default(),
-            }),
+            devices: devices.try_into().unwrap_or_else(|_| unreachable!("so many were made")),
             news,
         }
     }

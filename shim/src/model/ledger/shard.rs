@@ -12,7 +12,7 @@ use vramtrace_format::{DeviceId, Kind};
 /// to free: the driver has the page until the last of those calls has returned, whichever thread
 /// took the last live one out.
 #[derive(Clone, Copy)]
-#[repr(C)]
+#[repr(C, align(32))]
 pub(super) struct PageSlot {
     /// Address / 2 MiB, plus 1 so that 0 is the empty slot.
     page: u64,
@@ -41,7 +41,8 @@ unsafe impl Slot for PageSlot {
     }
 }
 
-#[repr(align(128))]
+/// What each call changes (the lock, the lengths of the first tables) is on the first cache line.
+#[repr(C, align(128))]
 #[derive(Default)]
 pub(super) struct Shard {
     lock: Lock<Inner>,
@@ -52,6 +53,7 @@ pub(super) struct Shard {
 }
 
 #[derive(Default)]
+#[repr(C)]
 pub(super) struct Inner {
     pub entries: Table<EntrySlot>,
     pages: Table<PageSlot>,

@@ -113,9 +113,9 @@ impl DeviceTotals {
     }
 }
 
-/// Counts of one (device, kind) in one shard. DefinitionLocation under the shard's lock, read without it.
+/// Counts of one (device, kind) in one shard. Changed under the shard's lock, read without it.
 #[derive(Default)]
-#[repr(C)]
+#[repr(C, align(64))]
 pub(super) struct KindSum {
     allocations: AtomicU64,
     frees: AtomicU64,
@@ -201,19 +201,19 @@ impl KindSum {
     }
 }
 
-/// What one (site, stack) did, in one shard.
+/// What one (site, stack) did, in one shard. What each call changes is on one cache line.
 #[derive(Clone, Copy)]
-#[repr(C)]
+#[repr(C, align(64))]
 pub(super) struct SiteSlot {
     site: u32,
     stack: u32,
     /// 0 = empty slot; else 1, the device and the kind, a byte each.
     used: u32,
     epoch: u32,
-    pub written: u32,
     now: [u64; 3],
-    before: [u64; 3],
     held: AtPeak,
+    before: [u64; 3],
+    pub written: u32,
 }
 
 /// Whose an allocation is.
