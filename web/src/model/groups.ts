@@ -258,6 +258,11 @@ export class Stack {
     return -sums[this.free];
   }
 
+  /** The same at the highest moment of a chunk. */
+  usedAtBest(chunk: number): number {
+    return -this.bestSums[chunk * this.width + this.free];
+  }
+
   get length(): number {
     return this.chunk;
   }

@@ -118,10 +118,12 @@ export class Timeline implements View {
       next = model.at(from + ((to - from) * (n + 1)) / many);
       while (chunk < best.length && best[chunk] < first) chunk++;
       let ordinal = -1;
-      let top = -1;
+      let [top, used] = [-1, -Infinity];
       while (chunk < best.length && best[chunk] <= next && best[chunk] > first) {
         const here = model.top(best[chunk]);
-        if (here > top) [top, ordinal] = [here, best[chunk]];
+        // Of equal ones that with the most in blocks.
+        const inBlocks = stack.usedAtBest(chunk);
+        if (here > top || (here === top && inBlocks > used)) [top, used, ordinal] = [here, inBlocks, best[chunk]];
         chunk++;
       }
       const last = this.columns.at(-1);
