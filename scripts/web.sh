@@ -71,7 +71,7 @@ for packed in assets/recorded.vtrace.gz tests/data/roles/*.vtrace.gz; do
 done
 PAGE_TRACES=$PWD/$traces
 export PAGE_TRACES
-(cd web && node --test --test-reporter=dot tests/page.test.mjs)
+(cd web && node --test --test-concurrency=2 --test-reporter=dot tests/figures.test.mjs tests/page.test.mjs)
 if [ "${1:-}" = million ]; then
     VRAMTRACE=$PWD/target/release/vramtrace node web/tests/million.mjs
 fi

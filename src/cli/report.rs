@@ -140,6 +140,13 @@ impl Outcomes {
     }
 }
 
+impl Args {
+    /// Entries of each list.
+    fn entries(&self) -> usize {
+        self.top.unwrap_or(5)
+    }
+}
+
 pub fn run(args: Args) -> Outcome {
     if args.page.html {
         return page::run(&args.page, &args.processes);
@@ -153,7 +160,7 @@ pub fn run(args: Args) -> Outcome {
     if !ranks.is_empty() && !args.json && !args.all && !args.by_phase && args.at.is_none() {
         caveats::tell_damage(&found.traces);
         let mut out = head(&found);
-        out.push_str(&text::overview(&ranks, args.top.unwrap_or(5)));
+        out.push_str(&text::overview(&ranks, args.entries()));
         let hints = text::overview_hints(&ranks, &args.processes.given());
         print_text(&format!("{out}\n{hints}"))?;
         return Ok(status(&args.fail_on, ranks.iter().map(Outcomes::of_rank).collect()));
@@ -181,7 +188,7 @@ pub fn run(args: Args) -> Outcome {
         false => Vec::new(),
     };
     match args.json {
-        true => print(&as_json(&processes, &ranks, &marked, args.top.unwrap_or(5))?)?,
+        true => print(&as_json(&processes, &ranks, &marked, args.entries())?)?,
         false => print_text(&as_text(&args, &found, (&processes, &ranks), &marked, moment))?,
     }
     Ok(status(&args.fail_on, processes.iter().map(Outcomes::of).collect()))
@@ -264,7 +271,7 @@ fn as_text(
     let mut out = head(found);
     let several = processes.len() > 1;
     if several {
-        out.push_str(&text::overview(ranks, args.top.unwrap_or(5)));
+        out.push_str(&text::overview(ranks, args.entries()));
     }
     if !several || args.all {
         for process in processes {

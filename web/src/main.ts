@@ -289,6 +289,7 @@ class App {
       drawn: timeline.probe(page.ordinal),
       blocks: model.blocks.length,
       memory: model.memory.length,
+      painted: () => (this.made.get("blocks") as BlocksView).drawn(),
       at: (ns: number) => model.at(ns),
       roles: () => byRole(model, page.moment),
       stack: () => ({ names: page.stack.groups.map((group) => group.name), bytes: [...page.stack.at(page.ordinal)] }),

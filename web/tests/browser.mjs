@@ -1,5 +1,6 @@
 // What the tests in a real browser share: pages written by the command, opened without a network.
 
+import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { existsSync, mkdirSync } from "node:fs";
 import { dirname, join } from "node:path";
@@ -68,4 +69,19 @@ export async function settled(tab) {
 
 export function probe(tab) {
   return tab.evaluate(() => window.vramtrace.probe());
+}
+
+/** Opens a page, looks, and then nothing may have gone wrong or out. */
+export async function visited(browser, file, options, visit) {
+  const shown = await open(browser, file, options);
+  try {
+    await visit(shown.tab);
+    await settled(shown.tab);
+    assert.deepEqual(shown.errors, []);
+    assert.deepEqual(shown.requests.filter((url) => !url.startsWith("file:") && !url.startsWith("blob:")), []);
+    assert.equal(shown.requests.filter((url) => url.startsWith("file:")).length, 1);
+    assert.equal(await shown.tab.evaluate(() => window.hacked), undefined);
+  } finally {
+    await shown.close();
+  }
 }

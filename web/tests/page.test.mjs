@@ -2,28 +2,14 @@
 
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { json, launch, open, page, pages, probe, settled, trace, vramtrace } from "./browser.mjs";
+import { json, launch, open, page, pages, probe, settled, trace, visited, vramtrace } from "./browser.mjs";
 
 let browser;
 before(async () => {
   browser = await launch();
 });
 after(() => browser.close());
-
-/** Opens a page, looks, and then nothing may have gone wrong or out. */
-async function look(file, options, visit) {
-  const shown = await open(browser, file, options);
-  try {
-    await visit(shown.tab);
-    await settled(shown.tab);
-    assert.deepEqual(shown.errors, []);
-    assert.deepEqual(shown.requests.filter((url) => !url.startsWith("file:") && !url.startsWith("blob:")), []);
-    assert.equal(shown.requests.filter((url) => url.startsWith("file:")).length, 1);
-    assert.equal(await shown.tab.evaluate(() => window.hacked), undefined);
-  } finally {
-    await shown.close();
-  }
-}
+const look = (file, options, visit) => visited(browser, file, options, visit);
 
 const TABS = ["who", "blocks", "map", "allocations", "advice", "ranks", "diff", "facts"];
 
@@ -44,60 +30,6 @@ test("out of memory: verdict, fix and holders stand on the first screen", async 
     assert.equal(await tab.evaluate(() => document.documentElement.scrollWidth <= innerWidth), true);
   });
 });
-
-// The last three are recorded on a GPU: training, gradient accumulation, generation.
-const FIGURES = ["gpt2.vtrace", "accum.vtrace", "gen.vtrace"];
-for (const name of [...FIGURES, "oom.vtrace", "driver.vtrace", "phases.vtrace", "after.vtrace", "plain.vtrace"]) {
-  test(`${name}: every figure is the command's at the peak, at the end and in between`, async () => {
-    const path = trace(name);
-    const facts = json("report", path).processes[0];
-    await look(page(`figures-${name}`, [name]), {}, async (tab) => {
-      const rows = () =>
-        tab.locator(".who-view tbody tr").evaluateAll((all) => all.map((row) => [Number(row.dataset.bytes), Number(row.dataset.count)]).filter(([bytes]) => bytes > 0));
-      const roles = (held) => Object.fromEntries(held.filter(({ bytes }) => bytes > 0).map(({ role, bytes, count }) => [role, [bytes, count]]));
-      const sorted = (all) => all.sort((a, b) => b[0] - a[0] || b[1] - a[1]);
-      const same = async (at, words) => {
-        let expected = [];
-        try {
-          expected = json("holders", path, "--at", at).holders.map((held) => [held.bytes, held.count]);
-        } catch (error) {
-          // A trace without stacks has no holders.
-          assert.match(String(error.stderr), /no stacks/);
-          return;
-        }
-        assert.deepEqual(sorted(await rows()), sorted(expected.filter(([bytes]) => bytes > 0)), `${name} ${words}`);
-        const byRole = json("holders", path, "--by", "role", "--at", at).holders;
-        await tab.evaluate(() => window.vramtrace.store.set({ list: "role", by: "role" }));
-        await settled(tab);
-        const listed = await tab.locator(".who-view tbody tr").evaluateAll((all) => all.map(({ dataset: { name, bytes, count } }) => ({ role: name, bytes: Number(bytes), count: Number(count) })));
-        assert.deepEqual(roles(listed), roles(byRole), `${name} by role ${words}`);
-        const { names, bytes } = await tab.evaluate(() => window.vramtrace.probe().stack());
-        for (const { role, bytes: held } of byRole) {
-          if (role !== "free in cache" && held > 0) assert.equal(bytes[names.indexOf(role)], held, `${name}: ${role} in the stack ${words}`);
-        }
-        await tab.evaluate(() => window.vramtrace.store.set({ list: "line", by: null }));
-        await settled(tab);
-      };
-      await same("peak", "at the peak");
-      const device = facts.devices.find((one) => one.peak_bytes > 0);
-      const { total } = await probe(tab);
-      if (name !== "plain.vtrace") {
-        const sum = json("holders", path).holders.filter((held) => held.device === device.ordinal).reduce((all, held) => all + held.bytes, 0);
-        assert.equal(total, sum);
-      }
-      const status = tab.locator(".timeline .status");
-      for (const part of [0.25, 0.5, 0.9, 1]) {
-        const seconds = (facts.duration_s * part).toFixed(4);
-        await tab.evaluate((ns) => window.vramtrace.store.set({ pin: window.vramtrace.probe().at(ns) }), Math.floor(Number(seconds) * 1e9));
-        await settled(tab);
-        await same(seconds, `at ${seconds}`);
-        const at = json("report", path, "--at", seconds).processes[0].devices.find((one) => one.ordinal === device.ordinal);
-        const shown = Number(await status.getAttribute("data-top"));
-        assert.equal(shown, at.process_bytes ?? at.live_bytes + at.context_bytes, `nvidia-smi's figure at ${seconds}`);
-      }
-    });
-  });
-}
 
 test("the drawn height is the figure, within a pixel", async () => {
   await look(page("height", ["after.vtrace"]), {}, async (tab) => {
@@ -270,6 +202,30 @@ test("filter, search and sort", async () => {
     await tab.locator("nav .filter").click();
     await settled(tab);
     assert.equal(await rows.count(), all);
+  });
+});
+
+test("what sleeps is shown as such, in the table, the blocks and the map", async () => {
+  const path = trace("sleeping.vtrace");
+  const asleep = json("holders", path, "--at", "0.16").holders.reduce((sum, held) => sum + (held.paused_bytes ?? 0), 0);
+  assert.equal(asleep, 64 * 2 ** 20);
+  await look(page("sleeping", ["sleeping.vtrace"]), {}, async (tab) => {
+    await tab.evaluate(() => window.vramtrace.store.set({ pin: window.vramtrace.probe().at(160e6) }));
+    await settled(tab);
+    const shown = await tab.locator(".who-view tbody tr").evaluateAll((rows) => rows.reduce((sum, row) => sum + Number(row.dataset.paused), 0));
+    assert.equal(shown, asleep);
+    assert.match(await tab.locator(".who-view thead").innerText(), /asleep/);
+    const marks = await tab.evaluate(() => window.vramtrace.facts.runs[0].processes[0].marks.map((mark) => [mark.what, mark.bytes / 2 ** 20]));
+    assert.deepEqual(marks, [["sleep", 64], ["sleep", 64]]);
+    await tab.evaluate(() => window.vramtrace.store.set({ tab: "map" }));
+    await settled(tab);
+    // 40 MiB of segments; one of 24 is the program's own.
+    assert.match(await tab.locator(".map").innerText(), /asleep 40\.00 MiB/);
+    await tab.evaluate(() => window.vramtrace.store.set({ tab: "blocks" }));
+    await settled(tab);
+    const { pale, all } = await tab.evaluate(() => window.vramtrace.probe().painted());
+    // Six blocks slept twice, less those that were freed meanwhile; nothing else is pale.
+    assert.ok(pale === 12 && all > 20, `${pale} of ${all}`);
   });
 });
 

@@ -8,6 +8,7 @@ use ratatui::widgets::{Cell, Paragraph, Row as TableRow, Sparkline, Table, Table
 use vramtrace_reader::units::{count, gib, shorten, size};
 
 use super::growth::{Line, Lines};
+use super::inside;
 use super::state::{Card, NOBODY, Row, State, View, card_name, cells};
 
 const DIM: Style = Style::new().fg(Color::DarkGray);
@@ -132,9 +133,28 @@ fn processes(frame: &mut Frame, state: &State, area: Rect) {
     frame.render_stateful_widget(table, area, &mut TableState::new().with_selected(chosen));
 }
 
-/// One process: which lines hold memory, and how much more than when it was opened.
+/// One process: which lines hold memory, and how much more than when it was opened; what it is for; how
+/// full its segments are.
 fn process(frame: &mut Frame, state: &State, pid: u32, area: Rect) {
-    let [head, body] = Layout::vertical([Constraint::Length(2), Constraint::Min(1)]).areas(area);
+    let known = matches!(state.lines, Lines::Known(_));
+    let mut roles = inside::roles(&state.inside, area.width.into());
+    roles.truncate(if known { 4 } else { 0 });
+    let role_rows = roles.len() as u16;
+    // The lines come first: they have half of what is left.
+    let rest = area.height.saturating_sub(2 + role_rows) / 2;
+    let segments = state.inside.segments.len();
+    let map_rows = match segments {
+        0 => 0,
+        many if known && rest >= 4 => rest.min(many as u16 + 1),
+        _ => 0,
+    };
+    let [head, role_area, body, map_area] = Layout::vertical([
+        Constraint::Length(2),
+        Constraint::Length(role_rows),
+        Constraint::Min(1),
+        Constraint::Length(map_rows),
+    ])
+    .areas(area);
     let Some(row) = state.row_of(pid) else {
         frame.render_widget(Paragraph::new(format!("pid {pid} has ended")).style(WARN), area);
         return;
@@ -176,6 +196,20 @@ fn process(frame: &mut Frame, state: &State, pid: u32, area: Rect) {
     let table = Table::new(lines.iter().map(line), widths)
         .header(TableRow::new(["held", "since opened", "count", "line"]).style(DIM));
     frame.render_widget(table, body);
+    frame.render_widget(Paragraph::new(roles), role_area);
+    if map_rows > 1 {
+        let rows = usize::from(map_rows) - 1;
+        let more = segments.saturating_sub(rows) + state.inside.more_segments;
+        let words = match more {
+            0 => "segments, in the colours of roles".to_string(),
+            more => {
+                format!("segments with the most free bytes, in the colours of roles; {more} more")
+            }
+        };
+        let mut all = vec![Text::styled(shorten(&words, map_area.width.into()), DIM)];
+        all.extend(inside::map(&state.inside, rows, map_area.width.into()));
+        frame.render_widget(Paragraph::new(all), map_area);
+    }
 }
 
 fn help(state: &State) -> Text<'static> {

@@ -14,6 +14,8 @@ use vramtrace_reader::symbols::{FREE_CACHE, Symbols};
 use vramtrace_reader::trace::Trace;
 use vramtrace_reader::units::clean;
 
+use super::inside::{self, Inside};
+
 /// One line of the program.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line {
@@ -38,7 +40,7 @@ pub enum Lines {
 /// Reads until it is dropped.
 pub struct Growth {
     pub pid: u32,
-    lines: Arc<Mutex<Lines>>,
+    known: Arc<Mutex<(Lines, Inside)>>,
     is_left: Arc<AtomicBool>,
 }
 
@@ -47,9 +49,9 @@ const REST: Duration = Duration::from_secs(1);
 
 impl Growth {
     pub fn of(pid: u32, trace: PathBuf) -> Growth {
-        let lines = Arc::new(Mutex::new(Lines::Reading));
+        let known = Arc::new(Mutex::new((Lines::Reading, Inside::default())));
         let is_left = Arc::new(AtomicBool::new(false));
-        let (into, left) = (lines.clone(), is_left.clone());
+        let (into, left) = (known.clone(), is_left.clone());
         std::thread::spawn(move || {
             let mut first: Option<FxHashMap<String, u64>> = None;
             while !left.load(Relaxed) {
@@ -58,18 +60,24 @@ impl Growth {
                 if let Lines::Known(lines) = &mut now {
                     compare(lines, first.get_or_insert_with(|| by_name(lines)));
                 }
-                *into.lock().unwrap_or_else(PoisonError::into_inner) = now;
+                // Roles take two more readings.
+                let has_lines = matches!(now, Lines::Known(_));
+                into.lock().unwrap_or_else(PoisonError::into_inner).0 = now;
+                if has_lines && let Ok(trace) = Trace::open(&trace) {
+                    let inside = inside::read(&trace, &trace.definitions().0);
+                    into.lock().unwrap_or_else(PoisonError::into_inner).1 = inside;
+                }
                 let until = Instant::now() + REST.max(began.elapsed() * 4);
                 while Instant::now() < until && !left.load(Relaxed) {
                     std::thread::sleep(Duration::from_millis(50));
                 }
             }
         });
-        Growth { pid, lines, is_left }
+        Growth { pid, known, is_left }
     }
 
-    pub fn latest(&self) -> Lines {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn latest(&self) -> (Lines, Inside) {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 

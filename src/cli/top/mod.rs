@@ -3,6 +3,7 @@
 
 mod draw;
 mod growth;
+mod inside;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -21,7 +22,8 @@ use crate::live_processes::process;
 #[derive(clap::Args)]
 #[command(
     long_about = "Show live what your recorded processes hold: each card with its use over time, each \
-        process with its cap and refusals, and, for the process that is opened, which lines grow.\n\n\
+        process with its cap and refusals, and, for the process that is opened, which lines grow, what \
+        its memory is for, and how full its segments are.\n\n\
         Without a terminal it prints the state once.",
     after_help = "\
 Keys:
@@ -83,7 +85,7 @@ fn live(
         if let Some(growth) = &growth
             && !state.is_paused
         {
-            state.lines = growth.latest();
+            (state.lines, state.inside) = growth.latest();
         }
         terminal.draw(|frame| draw::draw(frame, state))?;
         let rest = interval.saturating_sub(looked.elapsed()).min(Duration::from_millis(200));

@@ -11,6 +11,7 @@ use vramtrace_reader::trace::Trace;
 use vramtrace_reader::units::{clean, count, gib, shorten};
 
 use super::growth::Lines;
+use super::inside::Inside;
 use crate::live_processes::process::LiveProcess;
 
 /// Figures that are kept of each card.
@@ -88,6 +89,7 @@ pub struct State {
     ranks: BTreeMap<String, Option<u32>>,
     pub view: View,
     pub lines: Lines,
+    pub inside: Inside,
     pub chosen: Option<u32>,
     pub sort: Sort,
     pub filter: String,

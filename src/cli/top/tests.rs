@@ -2,11 +2,14 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent};
 use rustc_hash::FxHashMap;
-use vramtrace_format::LiveDevice;
 use vramtrace_format::live::LiveState;
+use vramtrace_format::{Kind, LiveDevice};
+use vramtrace_reader::analysis::roles::Role;
+use vramtrace_reader::trace::Trace;
 
 use super::draw::draw;
 use super::growth::{Line, Lines, compare};
+use super::inside::{self, Block, Inside, Segment};
 use super::state::{State, View, script};
 use crate::live_processes::process::LiveProcess;
 
@@ -177,6 +180,54 @@ fn an_opened_process_shows_what_grows_and_what_falls() {
     state.update(Vec::new());
     state.view = View::List;
     has(&screen(&state, 60), &["no recorded process of yours runs"]);
+}
+
+#[test]
+fn an_opened_process_shows_roles_and_the_map_of_its_blocks() {
+    let mut builder = testkit::trace_builder::TraceBuilder::new();
+    let second = 1_000_000_000;
+    builder.alloc_by(second, Kind::Device, 1 << 40, 20 * MIB, 1);
+    builder.alloc_by(second, Kind::Device, 2 << 40, 32 * MIB, 2);
+    builder.alloc_by(second, Kind::Block, 1 << 40, 5 * MIB, 3);
+    builder.alloc_by(second, Kind::Block, (1 << 40) + 10 * MIB, 10 * MIB, 4);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    builder.write(file.path());
+    let trace = Trace::open(file.path()).unwrap();
+    let mut read = inside::read(&trace, &trace.definitions().0);
+    assert_eq!(read.roles, [(Role::Unknown, 47 * MIB), (Role::FreeCache, 5 * MIB)]);
+    let block = |at, bytes| Block { at: at * MIB, bytes: bytes * MIB, role: Role::Unknown };
+    let blocks = vec![block(0, 5), block(10, 10)];
+    let segment = Segment { address: 1 << 40, bytes: 20 * MIB, asleep: 0, blocks };
+    assert_eq!(read.segments, [segment]);
+    // Of a program that trains.
+    read.segments[0].blocks[0].role = Role::Weights;
+    read.roles = vec![(Role::Activations, 10 * MIB), (Role::Weights, 5 * MIB)];
+    let mut state = state();
+    state.view = View::Process(4711);
+    state.lines = Lines::Known(vec![line("train.py:41 step", 3 * GIB)]);
+    state.inside = read;
+    for width in [60, 80, 120] {
+        let lines = screen(&state, width);
+        has(
+            &lines,
+            &[
+                "█ activations 10.00 MiB █ weights 5.00 MiB",
+                "3.00 GiB 2 train.py:41 step",
+                "segments, in the colours of roles",
+                "0x10000000000 20.00 MiB ██",
+            ],
+        );
+        let row = lines.iter().find(|line| line.contains("0x10000000000")).unwrap();
+        let full = row.chars().filter(|sign| *sign == '█').count();
+        let empty = row.chars().filter(|sign| *sign == '·').count();
+        assert!(full.abs_diff(3 * empty) <= 4 && row.ends_with("75 %"), "{row}");
+    }
+    // What has no memory says so; before anything is read there is no map.
+    state.cards.clear();
+    state.inside.segments[0].asleep = MIB;
+    has(&screen(&state, 80), &["asleep"]);
+    state.inside = Inside::default();
+    assert!(!screen(&state, 80).iter().any(|line| line.contains("segments")));
 }
 
 #[test]

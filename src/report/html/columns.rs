@@ -10,14 +10,18 @@
 //! | kind | columns |
 //! |---|---|
 //! | 1 ticks | time since the last event in units of 64 ns |
-//! | 2 blocks | end since the last record's, life, size, owner, address, lane, role, phase |
+//! | 2 blocks | end since the last record's, life, size, owner, address, lane, role, phase, paused |
 //! | 3 memory | the same; then share and the ordinal from which it is a segment, from its beginning |
-//! | 4 mappings | end, life, size, address, device, ordinal from which it is a segment |
+//! | 4 mappings | end, life, size, address, device, ordinal from which it is a segment, whose it is while it is asleep, and 1 |
 //! | 5 sums | ordinal since the last, device * 16 + field, difference from the field's last value |
+//! | 6 lumped roles | ordinal since the last, device * 64 + role, change of bytes and of count |
 //!
 //! Ends and lives are ordinals. The difference from the last record's end is zigzag-coded, and 1 more;
 //! what is live at the end has 0 there, and its beginning in place of its life. A size is `size / 512 * 2`, or `size * 2 + 1` where 512 does not divide it. An address is
 //! a difference from the last one, in the same way.
+//!
+//! What falls asleep or changes its owner ends, and another record goes on in its place. *Paused* is the
+//! bytes of it without memory, as a size, times 2; and 1 where it goes on from another record.
 
 use std::io::{self, Write};
 
@@ -28,24 +32,27 @@ pub enum FrameKind {
     Memory = 3,
     Mappings = 4,
     Sums = 5,
+    LumpedRoles = 6,
 }
 
 impl FrameKind {
-    const ALL: [FrameKind; 5] = [
+    const ALL: [FrameKind; 6] = [
         FrameKind::Ticks,
         FrameKind::Blocks,
         FrameKind::Memory,
         FrameKind::Mappings,
         FrameKind::Sums,
+        FrameKind::LumpedRoles,
     ];
 
     fn columns(self) -> usize {
         match self {
             FrameKind::Ticks => 1,
-            FrameKind::Blocks => 8,
-            FrameKind::Memory => 10,
-            FrameKind::Mappings => 6,
+            FrameKind::Blocks => 9,
+            FrameKind::Memory => 11,
+            FrameKind::Mappings => 7,
             FrameKind::Sums => 3,
+            FrameKind::LumpedRoles => 4,
         }
     }
 }

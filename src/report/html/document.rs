@@ -128,7 +128,7 @@ fn section<T>(
 ) -> io::Result<T> {
     write!(out, "<script type=\"application/vnd.vramtrace\" id=\"{id}\">")?;
     let encoder = EncoderWriter::new(&mut *out, &STANDARD);
-    let mut deflate = ZlibEncoder::new(encoder, Compression::new(6));
+    let mut deflate = ZlibEncoder::new(encoder, Compression::new(4));
     let result = fill(&mut deflate)?;
     deflate.finish()?.finish()?;
     writeln!(out, "</script>")?;

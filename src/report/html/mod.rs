@@ -15,14 +15,14 @@
 mod columns;
 mod document;
 mod facts;
+mod lumped;
 mod packer;
 mod phases;
 mod recorded;
 mod recorder;
 mod records;
 mod redact;
-#[cfg(test)]
-mod sleep_tests;
+mod sleeping;
 mod sums;
 mod tables;
 #[cfg(test)]

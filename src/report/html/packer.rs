@@ -73,7 +73,7 @@ impl Packer {
 }
 
 /// A file may claim any size: the sum of all stays below what a number holds.
-fn units(bytes: u64) -> u64 {
+pub fn units(bytes: u64) -> u64 {
     bytes.min(1 << 56).div_ceil(UNIT).max(1)
 }
 

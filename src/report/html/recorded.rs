@@ -14,7 +14,7 @@ pub type Owner = (StackId, Kind, DeviceId);
 #[derive(Clone, Debug, Serialize)]
 pub struct PageMark {
     pub ordinal: u64,
-    /// `refusal`, `oom`, `flush`, `sleep`, `warned`.
+    /// `refusal`, `oom`, `flush`, `emptied`, `sleep`, `warned`.
     pub what: &'static str,
     pub device: u8,
     pub bytes: u64,

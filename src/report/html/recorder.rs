@@ -7,9 +7,11 @@ use rustc_hash::FxHashMap;
 use vramtrace_format::{DeviceId, Kind, Mark, Refused, RefusedBy, Space, StackId, Stamped};
 
 use super::columns::{FrameKind, zigzag};
+use super::lumped::Lumped;
 use super::packer::Packer;
 use super::recorded::{MOST_MARKS, Owner, PageMark, Recorded};
-use super::records::{Open, OpenMapping, Records, block};
+use super::records::{Open, Records, block};
+use super::sleeping::Mapped;
 use super::sums::{Field, Sums, Values};
 use crate::analysis::roles::{Allocation, Role, RoleFinder, RoleObserver};
 use crate::replay::{
@@ -24,11 +26,11 @@ const FLUSH: u64 = 2;
 /// the next allocation is made. Two records where the driver refused the free.
 type Ended = FxHashMap<(Key, u64), Vec<(Open, Option<u64>)>>;
 
-/// Segments that the cache gave back one after the other.
+/// Memory that went, one piece after the other.
 #[derive(Clone, Copy, Debug, Default)]
 struct Flush {
     device: u8,
-    segments: u64,
+    pieces: u64,
     bytes: u64,
     ordinal: u64,
     time_ns: u64,
@@ -43,14 +45,17 @@ pub struct Recorder<'d, W: Write> {
     known: FxHashMap<Owner, u32>,
     blocks: FxHashMap<u64, Open>,
     memory: FxHashMap<Key, Open>,
-    mappings: BTreeMap<u64, OpenMapping>,
-    /// Of blocks that are lumped, bytes without memory below them.
-    lumped_paused: FxHashMap<u64, u64>,
+    mapped: Mapped,
+    lumped: Lumped,
+    /// Of blocks that are lumped: the bytes without memory.
+    paused_lumped: FxHashMap<u64, u64>,
     roles: RoleObserver<'d>,
     ended: Ended,
     sums: BTreeMap<DeviceId, Sums>,
     lanes: (BTreeMap<DeviceId, Packer>, BTreeMap<DeviceId, Packer>),
+    /// Segments that the cache gave back, and memory that fell asleep.
     flush: Flush,
+    sleep: Flush,
     offset: Option<u64>,
     ordinal: u64,
     time: u64,
@@ -72,13 +77,15 @@ impl<'d, W: Write> Recorder<'d, W> {
             known: FxHashMap::default(),
             blocks: FxHashMap::default(),
             memory: FxHashMap::default(),
-            mappings: BTreeMap::new(),
-            lumped_paused: FxHashMap::default(),
+            mapped: Mapped::default(),
+            lumped: Lumped::default(),
+            paused_lumped: FxHashMap::default(),
             roles: roles.observer(),
             ended: Ended::default(),
             sums: BTreeMap::new(),
             lanes: Default::default(),
             flush: Flush::default(),
+            sleep: Flush::default(),
             offset: None,
             ordinal: 0,
             time: 0,
@@ -87,11 +94,12 @@ impl<'d, W: Write> Recorder<'d, W> {
     }
 
     pub fn finish(mut self) -> std::io::Result<(Recorded, W)> {
-        self.end_flush();
+        self.end_flushes(None);
         self.roles.end();
         self.take_roles();
         self.close_all(None);
         self.write_ended();
+        std::mem::take(&mut self.lumped).write(&mut self.records);
         self.found.phases.close(self.ordinal);
         self.found.last = self.ordinal;
         let highest =
@@ -114,18 +122,12 @@ impl<'d, W: Write> Recorder<'d, W> {
             let time = (at.time_ns >> 6).max(self.time);
             self.records.columns.push(FrameKind::Ticks, &[time - self.time]);
             self.time = time;
-            if self.flush.segments > 0 && at.time_ns.saturating_sub(self.flush.time_ns) > NEAR {
-                self.end_flush();
-            }
+            self.end_flushes(Some(at.time_ns));
         }
         self.ordinal
     }
 
-    fn owner(&mut self, live: &Live) -> u32 {
-        self.owner_of((live.stack, live.kind, live.device))
-    }
-
-    fn owner_of(&mut self, owner: Owner) -> u32 {
+    fn owner(&mut self, owner: Owner) -> u32 {
         let next = self.found.owners.len() as u32;
         let index = *self.known.entry(owner).or_insert(next);
         if index == next {
@@ -135,25 +137,26 @@ impl<'d, W: Write> Recorder<'d, W> {
     }
 
     fn open(&mut self, at: &Stamped, live: &Live, lane: u64) -> Open {
+        let owner = self.owner((live.stack, live.kind, live.device));
         Open {
             from: self.tick(at),
             time_ns: live.time_ns,
             size: live.size,
             share: live.share(),
-            owner: self.owner(live),
+            owner,
             lane,
             role: Role::Unknown,
             phase: self.found.phases.of(live.thread),
             segment: 0,
             paused: 0,
+            continues: false,
+            maker: owner,
+            slept: false,
         }
     }
 
-    /// Writes it, now or when its role is known. What is all paused is not on the card.
+    /// Writes it, now or when its role is known.
     fn end(&mut self, key: Key, open: Open, end: Option<u64>) {
-        if open.is_paused() {
-            return;
-        }
         // What a segment is for, its blocks say.
         if open.segment > 0 {
             return self.records.write(key, open, end);
@@ -164,12 +167,19 @@ impl<'d, W: Write> Recorder<'d, W> {
     /// Takes the roles that became known.
     fn take_roles(&mut self) {
         for Allocation { key, live, role, freed, .. } in self.roles.take() {
+            if self.is_lumped(&live) {
+                self.lumped.has_role((key, live.time_ns), role);
+                continue;
+            }
             let ended = self.ended.remove(&(key, live.time_ns));
             for (open, end) in ended.into_iter().flatten() {
                 self.records.write(key, Open { role, ..open }, end);
             }
             if freed.is_some() {
                 continue;
+            }
+            for part in self.mapped.parts_of(key) {
+                part.role = role;
             }
             let open = match key.space {
                 Space::Block => self.blocks.get_mut(&key.number),
@@ -203,16 +213,19 @@ impl<'d, W: Write> Recorder<'d, W> {
         for (key, open) in memory {
             self.close(key, open, end);
         }
-        for (start, open) in std::mem::take(&mut self.mappings) {
+        for (key, open) in self.mapped.take_parts() {
+            self.close(key, open, end);
+        }
+        for (start, open) in self.mapped.take_all() {
             self.records.write_mapping(start, open, end);
         }
+        self.paused_lumped.clear();
         self.lanes.0.values_mut().chain(self.lanes.1.values_mut()).for_each(Packer::clear);
     }
 
     /// At the trace's end all that is known of a role is known.
     fn close(&mut self, key: Key, open: Open, end: Option<u64>) {
         match end {
-            None if open.is_paused() => {}
             None => self.records.write(key, open, end),
             Some(_) => self.end(key, open, end),
         }
@@ -222,14 +235,21 @@ impl<'d, W: Write> Recorder<'d, W> {
         live.size < self.below
     }
 
-    fn lump(&mut self, live: &Live, comes: bool) {
+    fn lump(&mut self, key: Key, live: &Live, bytes: u64, comes: bool) {
+        // These events have no ordinals: there are too many.
+        let now = self.ordinal;
+        let of = (key, live.time_ns);
+        match comes {
+            true => self.lumped.made(of, live.device, bytes, now),
+            false => self.lumped.freed(of, now),
+        }
         self.found.lumped += u64::from(comes);
         let sums = self.sums.entry(live.device).or_default();
         let change = |sum: u64, by: u64| match comes {
             true => sum.saturating_add(by),
             false => sum.saturating_sub(by),
         };
-        sums.lumped = change(sums.lumped, live.share());
+        sums.lumped = change(sums.lumped, bytes);
         sums.lumped_count = change(sums.lumped_count, 1);
     }
 
@@ -243,19 +263,36 @@ impl<'d, W: Write> Recorder<'d, W> {
         }
     }
 
+    /// Those of which no piece came for a while at this time; all where there is none.
+    fn end_flushes(&mut self, now: Option<u64>) {
+        let is_over = |flush: &Flush| {
+            flush.pieces > 0 && now.is_none_or(|now| now.saturating_sub(flush.time_ns) > NEAR)
+        };
+        if is_over(&self.flush) {
+            self.end_flush();
+        }
+        if is_over(&self.sleep) {
+            let slept = std::mem::take(&mut self.sleep);
+            self.mark_flush("sleep", slept);
+        }
+    }
+
     fn end_flush(&mut self) {
         let flush = std::mem::take(&mut self.flush);
-        if flush.segments >= FLUSH && self.found.marks.len() < MOST_MARKS {
-            let left = self.sums.get(&DeviceId(flush.device));
-            let left = left.map_or(0, |sums| sums.written[Field::Reserved as usize]);
-            self.found.marks.push(PageMark {
-                ordinal: flush.ordinal,
-                // All of the cache, or a part of it.
-                what: if left < flush.bytes / 10 { "sleep" } else { "flush" },
-                device: flush.device,
-                bytes: flush.bytes,
-                by: None,
-            });
+        if flush.pieces < FLUSH {
+            return;
+        }
+        let left = self.sums.get(&DeviceId(flush.device));
+        let left = left.map_or(0, |sums| sums.written[Field::Reserved as usize]);
+        // All of the cache, or a part of it.
+        self.mark_flush(if left < flush.bytes / 10 { "emptied" } else { "flush" }, flush);
+    }
+
+    fn mark_flush(&mut self, what: &'static str, flush: Flush) {
+        let Flush { device, bytes, ordinal, .. } = flush;
+        match self.found.marks.len() < MOST_MARKS {
+            true => self.found.marks.push(PageMark { ordinal, what, device, bytes, by: None }),
+            false => self.found.more_marks = true,
         }
     }
 
@@ -286,6 +323,19 @@ impl<'d, W: Write> Recorder<'d, W> {
 /// Segments that are given back within this time are one flush.
 const NEAR: u64 = 20_000_000;
 
+impl Flush {
+    fn add(&mut self, device: DeviceId, bytes: u64, ordinal: u64, time_ns: u64) {
+        self.device = device.0;
+        self.pieces += 1;
+        self.bytes = self.bytes.saturating_add(bytes);
+        (self.ordinal, self.time_ns) = (ordinal, time_ns);
+    }
+
+    fn is_of_other(&self, device: DeviceId) -> bool {
+        self.pieces > 0 && self.device != device.0
+    }
+}
+
 fn counts(live: &Live) -> bool {
     !live.kind.is_host() && live.kind != Kind::Imported
 }
@@ -296,7 +346,7 @@ impl<W: Write> Recorder<'_, W> {
             return;
         }
         if self.is_lumped(live) {
-            self.lump(live, true);
+            self.lump(key, live, live.share(), true);
             return;
         }
         let lane = self.lanes.1.entry(live.device).or_default().take(live.share());
@@ -309,27 +359,25 @@ impl<W: Write> Recorder<'_, W> {
             return;
         }
         let Some(open) = self.memory.remove(&key) else {
-            self.lump(live, false);
+            self.lump(key, live, live.share(), false);
             return;
         };
         let end = self.tick(at);
-        if open.segment > 0 {
-            let of_other = self.flush.segments > 0 && self.flush.device != live.device.0;
-            if of_other {
+        if open.segment > 0 && !open.slept {
+            if self.flush.is_of_other(live.device) {
                 self.end_flush();
             }
-            self.flush.device = live.device.0;
-            self.flush.segments += 1;
-            self.flush.bytes = self.flush.bytes.saturating_add(live.share());
-            (self.flush.ordinal, self.flush.time_ns) = (end, at.time_ns);
+            self.flush.add(live.device, live.share(), end, at.time_ns);
         }
-        self.lanes.1.entry(live.device).or_default().give(open.lane, open.share);
-        self.end(key, open, Some(end));
+        for open in [open].into_iter().chain(self.mapped.end_parts(key)) {
+            self.lanes.1.entry(live.device).or_default().give(open.lane, open.share);
+            self.end(key, open, Some(end));
+        }
     }
 
     fn block_made(&mut self, at: &Stamped, address: u64, live: &Live) {
         if self.is_lumped(live) {
-            self.lump(live, true);
+            self.lump(block(address), live, live.share(), true);
             return;
         }
         let lane = self.lanes.0.entry(live.device).or_default().take(live.size);
@@ -339,70 +387,87 @@ impl<W: Write> Recorder<'_, W> {
 
     fn block_freed(&mut self, at: &Stamped, address: u64, live: &Live) {
         let Some(open) = self.blocks.remove(&address) else {
-            self.pause_lumped(live.device, address, None);
-            self.lump(live, false);
+            let paused = self.paused_lumped.remove(&address).unwrap_or(0);
+            self.lump(block(address), live, live.share().saturating_sub(paused), false);
             return;
         };
         let end = self.tick(at);
+        self.mapped.paused.remove(&address);
         self.lanes.0.entry(live.device).or_default().give(open.lane, open.size);
         self.end(block(address), open, Some(end));
     }
-}
 
-/// Memory that is unmapped and may come back. The page shows what is on the card: a block is there
-/// with the bytes that have memory, and not at all while it has none.
-impl<W: Write> Recorder<'_, W> {
-    fn pause(&mut self, at: &Stamped, address: u64, bytes: i64) {
-        let Some(before) = self.blocks.get(&address).copied() else { return };
+    fn block_paused(&mut self, at: &Stamped, address: u64, device: DeviceId, change: i64) {
+        let Some(open) = self.blocks.get(&address).copied() else {
+            let paused = self.paused_lumped.entry(address).or_default();
+            *paused = paused.saturating_add_signed(change);
+            let sums = self.sums.entry(device).or_default();
+            sums.lumped = sums.lumped.saturating_add_signed(-change);
+            return;
+        };
         let now = self.tick(at);
-        if before.from < now {
-            self.end(block(address), before, Some(now));
-        }
-        let paused = before.paused.saturating_add_signed(bytes).min(before.size);
-        let from = before.from.max(now);
-        self.blocks.insert(address, Open { from, paused, ..before });
+        let paused = open.paused.saturating_add_signed(change).min(open.size);
+        match paused {
+            0 => self.mapped.paused.remove(&address),
+            _ => self.mapped.paused.insert(address),
+        };
+        let open = self.go_on(block(address), open, now);
+        self.blocks.insert(address, Open { paused, ..open });
     }
 
-    /// Of a lumped block. `None`: it is freed, and all of it is to count again.
-    fn pause_lumped(&mut self, device: DeviceId, address: u64, bytes: Option<i64>) {
-        let paused = self.lumped_paused.remove(&address).unwrap_or(0);
-        let now = bytes.map_or(0, |bytes| paused.saturating_add_signed(bytes));
-        if now > 0 {
-            self.lumped_paused.insert(address, now);
+    /// Ends a record, if it is not of this moment, for another to go on.
+    fn go_on(&mut self, key: Key, open: Open, now: u64) -> Open {
+        if open.from == now {
+            return open;
         }
-        let sums = self.sums.entry(device).or_default();
-        sums.lumped = sums.lumped.saturating_add(paused).saturating_sub(now);
+        self.end(key, open, Some(now));
+        open.again(now)
     }
 
-    /// Mappings, or parts of them, end.
-    fn unmap(&mut self, at: &Stamped, start: u64, end: u64) {
-        let now = self.tick(at);
-        let before = self.mappings.range(..start).next_back();
-        let touching = before.into_iter().chain(self.mappings.range(start..end.max(start)));
-        let over = |(from, open): &(&u64, &OpenMapping)| from.saturating_add(open.size) > start;
-        let all: Vec<(u64, OpenMapping)> =
-            touching.filter(over).map(|(from, open)| (*from, *open)).collect();
-        for (from, open) in all {
-            self.mappings.remove(&from);
-            self.records.write_mapping(from, open, Some(now));
-            let to = from.saturating_add(open.size);
-            for (from, to) in [(from, start.min(to)), (end.max(from), to)] {
-                if from < to {
-                    let rest = OpenMapping { from: now, size: to - from, ..open };
-                    let segment = if open.segment > 0 { now } else { 0 };
-                    self.mappings.insert(from, OpenMapping { segment, ..rest });
-                }
+    fn put_asleep(&mut self, now: u64, asleep: &Asleep, segment: bool) {
+        let device = asleep.owner.device;
+        let owner = self.owner((asleep.owner.stack, Kind::Vmm, device));
+        self.mapped.put(now, asleep.address, (asleep.size, 0), device, segment, Some(owner));
+    }
+
+    /// Memory came back in an object: its bytes are those of the one who had them before.
+    fn give_back(&mut self, now: u64, mapping: &Mapping) {
+        let key = Key { space: Space::Vmm, number: mapping.object };
+        let (Some(woken), Some(open)) = (mapping.woken, self.memory.get(&key).copied()) else {
+            return;
+        };
+        let (_, kind, device) = self.found.owners[open.owner as usize];
+        let owner = self.owner((woken.owner.stack, kind, device));
+        let open = self.go_on(key, open, now);
+        if mapping.size >= open.share {
+            self.memory.insert(key, Open { owner, ..open });
+            return;
+        }
+        let rest = open.share - mapping.size;
+        self.memory.insert(key, Open { share: rest, ..open });
+        let lane = open.lane + super::packer::units(rest);
+        let part = Open { owner, share: mapping.size, size: mapping.size, lane, ..open };
+        self.mapped.put_part(key, mapping.address, part);
+    }
+
+    /// What was mapped in `[start, end)` is so no more: what had come back there is its maker's again.
+    /// Was it a framework's segment?
+    fn unmapped(&mut self, now: u64, start: u64, end: u64) -> bool {
+        let gone = self.mapped.cut(&mut self.records, now, start, end);
+        for object in gone.objects {
+            let key = Key { space: Space::Vmm, number: object };
+            if let Some(open) = self.memory.get(&key).copied()
+                && open.owner != open.maker
+            {
+                let open = self.go_on(key, open, now);
+                self.memory.insert(key, Open { owner: open.maker, ..open });
             }
         }
-    }
-
-    fn map(&mut self, at: &Stamped, start: u64, mapping: &Mapping, object: Option<&Live>) {
-        let from = self.tick(at);
-        let key = Key { space: Space::Vmm, number: mapping.object };
-        let segment = self.memory.get(&key).filter(|open| open.segment > 0).map_or(0, |_| from);
-        let device = object.map_or(DeviceId::UNKNOWN, |live| live.device);
-        let (size, object) = (mapping.size, mapping.object);
-        self.mappings.insert(start, OpenMapping { from, size, object, device, segment });
+        for (key, open) in self.mapped.parts_in(start, end) {
+            let open = self.go_on(key, open, now);
+            self.mapped.put_part(key, start, Open { owner: open.maker, ..open });
+        }
+        gone.segment
     }
 }
 
@@ -440,42 +505,63 @@ impl<W: Write> Observer for Recorder<'_, W> {
             open.segment = ordinal;
         }
         if key.space == Space::Vmm {
-            let of_object =
-                |open: &&mut OpenMapping| open.object == key.number && open.segment == 0;
-            self.mappings.values_mut().filter(of_object).for_each(|open| open.segment = ordinal);
+            self.mapped.is_segment(key.number, ordinal);
         }
     }
 
     fn on_map(&mut self, at: &Stamped, start: u64, mapping: &Mapping, object: Option<&Live>) {
-        self.map(at, start, mapping, object);
+        let from = self.tick(at);
+        let key = Key { space: Space::Vmm, number: mapping.object };
+        let segment = self.memory.get(&key).is_some_and(|open| open.segment > 0);
+        let device = object.map_or(DeviceId::UNKNOWN, |live| live.device);
+        self.mapped.put(from, start, (mapping.size, mapping.object), device, segment, None);
     }
 
     fn on_unmap(&mut self, at: &Stamped, start: u64, mapping: &Mapping) {
-        self.unmap(at, start, start.saturating_add(mapping.size));
+        let now = self.tick(at);
+        let end = start.saturating_add(mapping.size);
+        let segment = self.unmapped(now, start, end);
+        // Blocks live on above it.
+        let key = Key { space: Space::Vmm, number: mapping.object };
+        let paused = self.mapped.paused.range(start..end).next().is_some();
+        if let Some(owner) = self.memory.get(&key).map(|open| open.owner).filter(|_| paused) {
+            let device = self.found.owners[owner as usize].2;
+            self.mapped.put(now, start, (mapping.size, 0), device, segment, Some(owner));
+        }
     }
 
     fn on_sleep(&mut self, at: &Stamped, asleep: &Asleep, _by: StackId) {
-        self.unmap(at, asleep.address, asleep.end());
-    }
-
-    /// Of the one who had it before.
-    fn on_wake(&mut self, at: &Stamped, mapping: &Mapping, object: Option<&Live>) {
-        self.map(at, mapping.address, mapping, object);
-        self.roles.on_wake(at, mapping, object);
-        let key = Key { space: Space::Vmm, number: mapping.object };
-        if let (Some(woken), Some(object)) = (mapping.woken, object) {
-            let owner = self.owner_of((woken.owner.stack, object.kind, object.device));
+        let now = self.tick(at);
+        let end = asleep.address.saturating_add(asleep.size);
+        let segment = self.unmapped(now, asleep.address, end);
+        if let Some(was) = asleep.was {
+            let key = Key { space: Space::Vmm, number: was.object };
             if let Some(open) = self.memory.get_mut(&key) {
-                open.owner = owner;
+                open.slept = true;
             }
         }
+        self.put_asleep(now, asleep, segment);
+        if self.sleep.is_of_other(asleep.owner.device) {
+            self.end_flushes(None);
+        }
+        self.sleep.add(asleep.owner.device, asleep.size, now, at.time_ns);
     }
 
-    fn on_block_paused(&mut self, at: &Stamped, device: DeviceId, address: u64, bytes: i64) {
-        match self.blocks.contains_key(&address) {
-            true => self.pause(at, address, bytes),
-            false => self.pause_lumped(device, address, Some(bytes)),
-        }
+    fn on_wake(&mut self, at: &Stamped, mapping: &Mapping, object: Option<&Live>) {
+        let now = self.tick(at);
+        let end = mapping.address.saturating_add(mapping.size);
+        self.unmapped(now, mapping.address, end);
+        self.on_map(at, mapping.address, mapping, object);
+        self.give_back(now, mapping);
+    }
+
+    fn on_sleep_end(&mut self, at: &Stamped, asleep: &Asleep) {
+        let now = self.tick(at);
+        self.unmapped(now, asleep.address, asleep.address.saturating_add(asleep.size));
+    }
+
+    fn on_block_paused(&mut self, at: &Stamped, device: DeviceId, address: u64, change: i64) {
+        self.block_paused(at, address, device, change);
     }
 
     fn on_mark(&mut self, at: &Stamped, name: u32, mark: Mark) {
@@ -511,20 +597,25 @@ impl<W: Write> Observer for Recorder<'_, W> {
 
     fn on_history_gap(&mut self, at: &Stamped) {
         let ordinal = self.tick(at);
-        self.end_flush();
+        self.end_flushes(None);
         self.close_all(Some(ordinal));
         self.roles.on_history_gap(at);
         self.take_roles();
         self.found.phases.close(ordinal);
+        self.lumped.end_all(ordinal);
         for sums in self.sums.values_mut() {
             (sums.lumped, sums.lumped_count) = (0, 0);
         }
-        self.lumped_paused.clear();
         self.found.gaps.push((ordinal, ordinal));
     }
 
-    fn on_resume(&mut self, at: &Stamped, _state: &State) {
+    fn on_resume(&mut self, at: &Stamped, state: &State) {
         let ordinal = self.tick(at);
+        // A checkpoint names what is asleep among what is reserved.
+        for asleep in state.space.asleep() {
+            let segment = state.cache.segment_of(asleep.address).is_some();
+            self.put_asleep(ordinal, asleep, segment);
+        }
         if let Some(gap) = self.found.gaps.last_mut() {
             gap.1 = ordinal;
         }

@@ -21,14 +21,21 @@ pub struct Open {
     pub phase: u32,
     /// From when on it is a framework's segment; 0: it is none.
     pub segment: u64,
-    /// Of a block, bytes without memory below them.
+    /// Bytes of a block without memory below them.
     pub paused: u64,
+    /// It goes on from a record that ended.
+    pub continues: bool,
+    /// The owner that made it.
+    pub maker: u32,
+    /// It was unmapped and may come back.
+    pub slept: bool,
 }
 
 impl Open {
-    /// A block of which nothing is on the card.
-    pub fn is_paused(&self) -> bool {
-        self.paused > 0 && self.paused >= self.size
+    /// The same from another moment on.
+    pub fn again(self, from: u64) -> Open {
+        let segment = if self.segment > 0 { from } else { 0 };
+        Open { from, segment, continues: true, ..self }
     }
 }
 
@@ -39,6 +46,8 @@ pub struct OpenMapping {
     pub object: u64,
     pub device: DeviceId,
     pub segment: u64,
+    /// Whose it is while nothing is mapped there.
+    pub asleep: Option<u32>,
 }
 
 pub struct Records<W: Write> {
@@ -75,8 +84,8 @@ impl<W: Write> Records<W> {
         let [since, life] = self.end_of(0, open.from, end);
         let at = self.address(0, number);
         let (owner, role, phase) = (open.owner.into(), open.role.index() as u64, open.phase.into());
-        let size = bytes(open.size.saturating_sub(open.paused));
-        let values = [since, life, size, owner, at, open.lane, role, phase];
+        let paused = paused(&open);
+        let values = [since, life, bytes(open.size), owner, at, open.lane, role, phase, paused];
         self.columns.push(FrameKind::Blocks, &values);
         self.blocks += 1;
     }
@@ -92,7 +101,8 @@ impl<W: Write> Records<W> {
             from => from - open.from + 1,
         };
         let (size, share) = (bytes(open.size), bytes(open.share));
-        let values = [since, life, size, owner, at, open.lane, role, phase, share, segment];
+        let paused = paused(&open);
+        let values = [since, life, size, owner, at, open.lane, role, phase, paused, share, segment];
         self.columns.push(FrameKind::Memory, &values);
         self.memory += 1;
     }
@@ -111,9 +121,14 @@ impl<W: Write> Records<W> {
             0 => 0,
             from => from - open.from + 1,
         };
-        let values = [since, life, bytes(open.size), at, open.device.0.into(), segment];
+        let owner = open.asleep.map_or(0, |owner| u64::from(owner) + 1);
+        let values = [since, life, bytes(open.size), at, open.device.0.into(), segment, owner];
         self.columns.push(FrameKind::Mappings, &values);
     }
+}
+
+fn paused(open: &Open) -> u64 {
+    bytes(open.paused).min(u64::MAX / 2) << 1 | u64::from(open.continues)
 }
 
 /// How a block is named.

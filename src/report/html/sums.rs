@@ -22,9 +22,11 @@ pub enum Field {
     Lumped = 7,
     /// How many they are.
     LumpedCount = 8,
+    /// Bytes of segments that are asleep.
+    Asleep = 9,
 }
 
-pub const FIELDS: usize = 9;
+pub const FIELDS: usize = 10;
 pub type Values = [(Field, u64); FIELDS];
 
 /// Of one device, as they were written last.
@@ -51,6 +53,7 @@ impl Sums {
             (Field::Outside, state.cache.outside),
             (Field::Lumped, self.lumped),
             (Field::LumpedCount, self.lumped_count),
+            (Field::Asleep, state.cache.reserved_paused),
         ]
     }
 }

@@ -2,7 +2,7 @@
 
 use vramtrace_format::{ContextId, DeviceId, StackId};
 
-use super::layout::{BOLD, DIM, PLAIN, Table, WARN, paint};
+use super::layout::{BOLD, DIM, PLAIN, Table, WARN, paint, room};
 use super::options::ReportOptions;
 use crate::analysis::roles::{self, HeldByRole, Role, RoleHolder};
 use crate::analysis::{
@@ -223,7 +223,9 @@ fn around(process: &Process, id: DeviceId, at_ns: u64, bytes: u64) -> String {
 
 /// `train.py:41 main`; `cublasCreate_v2 in libcublas.so.12` where no file is known.
 pub(super) fn words(frame: &Frame, how: ListingOptions) -> String {
-    let function = shorten(&clean(&autograd::spoken(&frame.function)), FUNCTION_WIDTH);
+    // Beside the widest indentation of a frame.
+    let most = FUNCTION_WIDTH.min(room(10));
+    let function = shorten(&clean(&autograd::spoken(&frame.function)), most);
     let place = if how.full { frame.full_place() } else { frame.place() };
     match (place, frame.library_name()) {
         (Some(place), _) => format!("{} {function}", clean(&place)),

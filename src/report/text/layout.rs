@@ -31,6 +31,14 @@ pub fn set_width(columns: Option<usize>) {
     COLUMNS.store(columns.unwrap_or(0), Relaxed);
 }
 
+/// What is left of a line beside so many characters.
+pub fn room(taken: usize) -> usize {
+    match COLUMNS.load(Relaxed) {
+        0 => usize::MAX,
+        columns => columns.saturating_sub(taken),
+    }
+}
+
 /// Text is not shortened below this.
 const LEAST_TEXT: usize = 12;
 /// With less room the last column stands below the others.

@@ -2,7 +2,7 @@
 
 use vramtrace_format::DeviceId;
 
-use super::layout::{PLAIN, Table, WARN, paint};
+use super::layout::{PLAIN, Table, WARN, paint, room};
 use crate::analysis::{Moment, Process};
 use crate::replay::{CacheSums, DeviceState};
 use crate::report::segments::SegmentCounts;
@@ -21,7 +21,9 @@ pub(super) fn of_device(process: &Process, id: DeviceId, device: &DeviceState) -
     table.head(&["PyTorch's cache", "", "now", "highest"]);
     let ended = process.fatal.iter().any(|fatal| fatal.oom.device == id);
     let (allocated, reserved) = process.curves.get(&id).map_or_else(Default::default, |curves| {
-        let (allocated, reserved) = curves.columns(process.ending.last_ns, COLUMNS);
+        // Beside names and figures.
+        let cells = room(55).clamp(5, COLUMNS);
+        let (allocated, reserved) = curves.columns(process.ending.last_ns, cells);
         let most = reserved.iter().chain(&allocated).copied().max().unwrap_or(0);
         (spark(&allocated, most), spark(&reserved, most))
     });

@@ -45,11 +45,12 @@ fn one_screen_unless_all_is_asked_for() {
     let mut unpacked = flate2::read::GzDecoder::new(std::fs::File::open(packed).unwrap());
     std::io::Read::read_to_end(&mut unpacked, &mut bytes).unwrap();
     std::fs::write(scratch.0.join("t.vtrace"), bytes).unwrap();
-    let shown = |columns: &str, more: &[&str]| {
+    let said = |name: &str, columns: &str, more: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_vramtrace"));
-        command.args(["report", "t.vtrace"]).args(more).current_dir(&scratch.0);
+        command.args([name, "t.vtrace"]).args(more).current_dir(&scratch.0);
         text(&command.env("COLUMNS", columns).output().unwrap())
     };
+    let shown = |columns: &str, more: &[&str]| said("report", columns, more);
     for (columns, lines) in [("60", 60), ("80", 50), ("120", 44)] {
         let short = shown(columns, &[]);
         assert!(short.lines().count() <= lines, "{columns}: {}\n{short}", short.lines().count());
@@ -61,7 +62,13 @@ fn one_screen_unless_all_is_asked_for() {
             assert!(full.contains(part), "{part}: {full}");
         }
         let most: usize = columns.parse().unwrap();
-        for line in short.lines().chain(full.lines()) {
+        // Of names that are too long the middle is left out; figures stay whole.
+        assert!(short.contains("13.64 GiB at 2.042 s"), "{short}");
+        let others = match columns {
+            "60" => ["oom", "frag", "whatif"].map(|name| said(name, columns, &[])).concat(),
+            _ => String::new(),
+        };
+        for line in short.lines().chain(full.lines()).chain(others.lines()) {
             assert!(line.chars().count() <= most, "{columns}: {line}");
         }
     }

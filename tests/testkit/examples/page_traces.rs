@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use testkit::trace_builder::{GPT2, MS, SECOND, TORCH, TraceBuilder, cached, training};
-use vramtrace_format::{Alloc, Definition, Event, Kind, Mark, Space, StackId};
+use vramtrace_format::{Alloc, Definition, Event, Kind, Mark, SiteId, Space, StackId};
 
 const MIB: u64 = 1 << 20;
 
@@ -23,6 +23,7 @@ fn main() {
     write("lost.vtrace", &lost());
     write("phases.vtrace", &phases());
     write("leak.vtrace", &leak());
+    write("sleeping.vtrace", &sleeping());
     let mut damaged = steps(3_000, 0).bytes();
     // Amid the events.
     let at = damaged.len() / 2 + (64 << 10);
@@ -219,5 +220,47 @@ fn leak() -> TraceBuilder {
         builder.free(now + 20 * MS, Space::Device, (2 << 40) + n * (1 << 30));
     }
     builder.event(21 * SECOND, Event::Ended);
+    builder
+}
+
+/// A server that sleeps twice: a region of PyTorch's blocks and one of the program's own are unmapped, and
+/// come back in other objects, mapped by another line. A third region stays.
+fn sleeping() -> TraceBuilder {
+    let mut builder = TraceBuilder::new();
+    stacks(&mut builder);
+    builder.context(MS, 0);
+    let regions = [(1u64 << 40, 40 * MIB, 1u32), (2 << 40, 24 * MIB, 2), (3 << 40, 20 * MIB, 4)];
+    let map = |builder: &mut TraceBuilder, now, region: usize, object: u64, stack: u32| {
+        let (address, size, _) = regions[region];
+        builder.alloc_by(now, Kind::Vmm, object, size, stack);
+        let stack = StackId(stack);
+        builder.event(now, Event::Map { address, size, offset: 0, object, stack });
+    };
+    for (n, (address, size, stack)) in regions.into_iter().enumerate() {
+        let (site, by, restored) = (SiteId(0), StackId(stack), false);
+        let reserve = Event::AddressReserve { address, size, site, stack: by, restored };
+        builder.event(2 * MS, reserve);
+        map(&mut builder, 2 * MS, n, n as u64 + 1, stack);
+    }
+    let base = regions[0].0;
+    for n in 0..6u64 {
+        builder.alloc_by((10 + n) * MS, Kind::Block, base + n * 5 * MIB, 4 * MIB, 1 + n as u32 % 3);
+    }
+    builder.alloc_by(20 * MS, Kind::Block, regions[2].0, 8 * MIB, 3);
+    for (sleep, at) in [(0u64, 100 * MS), (1, 300 * MS)] {
+        for (region, (address, size, _)) in (0u64..2).zip(regions) {
+            let object = region + 1 + sleep * 10;
+            builder.event(at, Event::Unmap { address, size, stack: StackId(5) });
+            builder.free(at, Space::Vmm, object);
+        }
+        // One is freed while it has no memory.
+        builder.free(at + 50 * MS, Space::Block, base + sleep * 5 * MIB);
+        for region in 0..2 {
+            map(&mut builder, at + 100 * MS, region, region as u64 + 11 + sleep * 10, 5);
+        }
+        let made = base + sleep * 5 * MIB;
+        builder.alloc_by(at + 120 * MS, Kind::Block, made, 3 * MIB, 2);
+    }
+    builder.event(500 * MS, Event::Ended);
     builder
 }

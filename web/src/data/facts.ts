@@ -74,7 +74,7 @@ export interface HolderName {
 
 export interface Mark {
   ordinal: number;
-  what: "refusal" | "oom" | "flush" | "sleep" | "warned";
+  what: "refusal" | "oom" | "flush" | "emptied" | "sleep" | "warned";
   device: number;
   bytes: number;
   by?: string;

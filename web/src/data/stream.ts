@@ -18,6 +18,10 @@ export interface Blocks extends Records {
   lane: Float64Array;
   role: Uint8Array;
   phase: Uint32Array;
+  /** Bytes that have memory below them: `size`, less what is asleep. */
+  held: Float64Array;
+  /** 1: it goes on from another record: it fell asleep, woke, or is another's now. */
+  continues: Uint8Array;
 }
 
 export interface Memory extends Blocks {
@@ -29,6 +33,18 @@ export interface Memory extends Blocks {
 export interface Mappings extends Records {
   device: Uint8Array;
   segment: Uint32Array;
+  /** Whose it is while nothing is mapped there, and 1; 0: it is mapped. */
+  asleep: Uint32Array;
+}
+
+/** By role, what is lumped: changes in order. */
+export interface LumpedRoles {
+  length: number;
+  ordinal: Uint32Array;
+  device: Uint8Array;
+  role: Uint8Array;
+  bytes: Float64Array;
+  count: Float64Array;
 }
 
 export interface Sums {
@@ -48,9 +64,10 @@ export interface Stream {
   memory: Memory;
   mappings: Mappings;
   sums: Sums;
+  lumped: LumpedRoles;
 }
 
-const COLUMNS = [0, 1, 8, 10, 6, 3];
+const COLUMNS = [0, 1, 9, 11, 7, 3, 4];
 
 /** The number at a place, and where the next one is. */
 let next = 0;
@@ -153,6 +170,8 @@ function blocksOf(length: number): Blocks {
     lane: new Float64Array(length),
     role: new Uint8Array(length),
     phase: new Uint32Array(length),
+    held: new Float64Array(length),
+    continues: new Uint8Array(length),
   };
 }
 
@@ -169,7 +188,12 @@ export function decode(bytes: Uint8Array): Stream {
       share: new Float64Array(many(3)),
       segment: new Uint32Array(many(3)),
     },
-    mappings: { ...records(many(4)), device: new Uint8Array(many(4)), segment: new Uint32Array(many(4)) },
+    mappings: {
+      ...records(many(4)),
+      device: new Uint8Array(many(4)),
+      segment: new Uint32Array(many(4)),
+      asleep: new Uint32Array(many(4)),
+    },
     sums: {
       length: many(5),
       ordinal: new Uint32Array(many(5)),
@@ -177,19 +201,28 @@ export function decode(bytes: Uint8Array): Stream {
       field: new Uint8Array(many(5)),
       value: new Float64Array(many(5)),
     },
+    lumped: {
+      length: many(6),
+      ordinal: new Uint32Array(many(6)),
+      device: new Uint8Array(many(6)),
+      role: new Uint8Array(many(6)),
+      bytes: new Float64Array(many(6)),
+      count: new Float64Array(many(6)),
+    },
   };
-  const at = [0, 0, 0, 0, 0, 0];
-  const end = [0, 0, 0, 0, 0, 0];
-  const address = [0, 0, 0, 0, 0, 0];
+  const at = [0, 0, 0, 0, 0, 0, 0];
+  const end = [0, 0, 0, 0, 0];
+  const address = [0, 0, 0, 0, 0];
   let time = 0;
   let ordinal = 0;
+  let bin = 0;
   const known = new Map<number, number>();
   const most = all.reduce((n, frame) => Math.max(n, frame.records), 0);
-  const columns = Array.from({ length: 10 }, () => new Float64Array(most));
+  const columns = Array.from({ length: 11 }, () => new Float64Array(most));
   for (const frame of all) {
     const { kind, records } = frame;
     frame.columns.forEach((place, n) => column(bytes, place, records, columns[n]));
-    const [a, b, c, d, e, f, g, h, i, j] = columns;
+    const [a, b, c, d, e, f, g, h, i, j, k] = columns;
     const first = at[kind];
     at[kind] += records;
     if (kind === 1) {
@@ -211,13 +244,15 @@ export function decode(bytes: Uint8Array): Stream {
         into.lane[to] = f[n];
         into.role[to] = g[n];
         into.phase[to] = h[n];
+        into.continues[to] = i[n] % 2;
+        into.held[to] = into.size[to] - bytesOf(Math.floor(i[n] / 2));
       }
       end[kind] = last;
       address[kind] = place;
       if (kind === 3) {
         for (let n = 0; n < records; n++) {
-          stream.memory.share[first + n] = bytesOf(i[n]);
-          stream.memory.segment[first + n] = j[n] && j[n] - 1 + stream.memory.start[first + n];
+          stream.memory.share[first + n] = bytesOf(j[n]);
+          stream.memory.segment[first + n] = k[n] && k[n] - 1 + stream.memory.start[first + n];
         }
       }
     } else if (kind === 4) {
@@ -230,6 +265,18 @@ export function decode(bytes: Uint8Array): Stream {
         into.address[to] = address[4];
         into.device[to] = e[n];
         into.segment[to] = f[n] && f[n] - 1 + into.start[to];
+        into.asleep[to] = g[n];
+      }
+    } else if (kind === 6) {
+      const into = stream.lumped;
+      for (let n = 0; n < records; n++) {
+        const to = first + n;
+        bin += a[n];
+        into.ordinal[to] = bin;
+        into.device[to] = Math.floor(b[n] / 64);
+        into.role[to] = b[n] % 64;
+        into.bytes[to] = signed(c[n]);
+        into.count[to] = signed(d[n]);
       }
     } else {
       const into = stream.sums;

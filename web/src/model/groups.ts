@@ -13,8 +13,8 @@ export interface Group {
 
 /** Groups that are named; the others are one. */
 const MOST = 9;
-/** Moments for which the stack is kept. */
-const CHUNKS = 4096;
+/** Moments for which the stack is kept. A picture walks through the changes of a chunk for each pixel. */
+const CHUNKS = 16384;
 
 export class Stack {
   readonly groups: Group[] = [];
@@ -88,7 +88,7 @@ export class Stack {
     } else {
       for (const [list, of] of [[at.blocks, model.blocks], [at.memory, model.memory]] as const) {
         for (const n of list) {
-          add(phaseName(of.phase[n]), of.size[n]);
+          add(phaseName(of.phase[n]), of.held[n]);
         }
       }
     }
@@ -124,12 +124,12 @@ export class Stack {
     const which = changes.which[at];
     switch (changes.what[at]) {
       case Change.BlockStart:
-        sums[this.groupOf(blocks, which)] += blocks.size[which];
-        sums[this.free] -= blocks.size[which];
+        sums[this.groupOf(blocks, which)] += blocks.held[which];
+        sums[this.free] -= blocks.held[which];
         break;
       case Change.BlockEnd:
-        sums[this.groupOf(blocks, which)] -= blocks.size[which];
-        sums[this.free] += blocks.size[which];
+        sums[this.groupOf(blocks, which)] -= blocks.held[which];
+        sums[this.free] += blocks.held[which];
         break;
       case Change.MemoryStart:
         sums[this.groupOf(memory, which)] += memory.share[which];
@@ -209,7 +209,10 @@ export class Stack {
     all[this.free] += model.sums[Field.Outside].of(ordinal);
     if (model.hasBlocks) all[this.free] -= lumped;
     all[this.free] = Math.max(0, all[this.free]);
-    all[this.free + 1] = lumped;
+    if (lumped > 0 && this.ofRole && model.hasLumpedRoles) {
+      const { bytes } = model.lumpedByRole(ordinal);
+      for (let role = 0; role < bytes.length; role++) all[this.ofRole[role]] += bytes[role];
+    } else all[this.free + 1] = lumped;
     all[this.free + 2] = model.sums[Field.Contexts].of(ordinal);
     const top = model.top(ordinal);
     let sum = 0;
@@ -253,6 +256,11 @@ export class Stack {
   /** Bytes of the cache that blocks use, less a constant. */
   used(sums: Float64Array): number {
     return -sums[this.free];
+  }
+
+  /** The same at the highest moment of a chunk. */
+  usedAtBest(chunk: number): number {
+    return -this.bestSums[chunk * this.width + this.free];
   }
 
   get length(): number {

@@ -19,6 +19,8 @@ function made(): Model {
     lane: new Float64Array(rows.length),
     role: Uint8Array.from(rows, (row) => row[6] ?? 1),
     phase: new Uint32Array(rows.length),
+    held: Float64Array.from(rows, (row) => row[2] * MIB),
+    continues: new Uint8Array(rows.length),
   });
   const memory = [[1, LIVE, 20, 4096, 0, 2], [5, LIVE, 6, 4096 + 64 * MIB, 0, 0]];
   const stream: Stream = {
@@ -30,7 +32,8 @@ function made(): Model {
       share: Float64Array.from(memory, (row) => row[2] * MIB),
       segment: Uint32Array.from(memory, (row) => row[5]),
     },
-    mappings: { ...records([]), device: new Uint8Array(0), segment: new Uint32Array(0) },
+    mappings: { ...records([]), device: new Uint8Array(0), segment: new Uint32Array(0), asleep: new Uint32Array(0) },
+    lumped: { length: 0, ordinal: new Uint32Array(0), device: new Uint8Array(0), role: new Uint8Array(0), bytes: new Float64Array(0), count: new Float64Array(0) },
     sums: {
       length: 3,
       ordinal: Uint32Array.from([1, 5, 5]),
@@ -91,4 +94,32 @@ test("moments by time are those of the command", () => {
   expect(model.isKnown(5)).toBe(true);
   expect(model.isKnown(6)).toBe(false);
   expect(after([1, 1, 3], 1)).toBe(2);
+});
+
+test("lumped blocks are in their roles, and their sum is exact", () => {
+  const { stream, page, facts } = made();
+  const sums = {
+    length: 5,
+    ordinal: Uint32Array.from([1, 1, 1, 5, 5]),
+    device: new Uint8Array(5),
+    field: Uint8Array.from([0, 7, 8, 0, 1]),
+    value: Float64Array.from([20 * MIB, 3001, 7, 26 * MIB, 30 * MIB]),
+  };
+  // 2000 of weights and 1000 of unknown near the moment; the weights go at 5.
+  const lumped = {
+    length: 3,
+    ordinal: Uint32Array.from([0, 0, 5]),
+    device: new Uint8Array(3),
+    role: Uint8Array.from([0, 1, 0]),
+    bytes: Float64Array.from([2000, 1000, -2000]),
+    count: Float64Array.from([4, 2, -4]),
+  };
+  const model = new Model({ ...stream, sums, lumped }, page, facts, 0);
+  expect(model.lumpedByRole(3)).toEqual({ bytes: [2001, 1000, 0], count: [5, 2, 0] });
+  expect(model.lumpedByRole(5)).toEqual({ bytes: [0, 3001, 0], count: [0, 7, 0] });
+  const roles = byRole(model, moment(model, 3)).map((of) => [of.role, of.bytes, of.count]);
+  expect(roles).toContainEqual(["weights", 8 * MIB + 2001, 6]);
+  const stack = new Stack(model, "role");
+  const weights = stack.groups.findIndex((group) => group.name === "weights");
+  expect(stack.at(3)[weights]).toBe(8 * MIB + 2001);
 });

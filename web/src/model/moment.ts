@@ -1,13 +1,15 @@
 // What is live at one moment: by holder, by segment.
 
 import type { Model } from "./model.ts";
-import { after, Field, FREE, FREE_ROLE, LUMPED, SMALL } from "./model.ts";
+import { after, Field, FREE, FREE_ROLE, SMALL } from "./model.ts";
 
 export interface Held {
   holder: number;
   library: string;
   bytes: number;
   count: number;
+  /** Held, too, but without memory: it was unmapped and may come back. Not in `bytes`. */
+  paused: number;
 }
 
 export interface Segment {
@@ -17,6 +19,8 @@ export interface Segment {
   /** Indexes of blocks by address. */
   blocks: number[];
   used: number;
+  /** Bytes of it without memory. */
+  asleep: number;
 }
 
 export interface Moment {
@@ -24,12 +28,16 @@ export interface Moment {
   /** By owner. */
   bytes: Float64Array;
   count: Uint32Array;
+  paused: Float64Array;
   /** Indexes of live blocks and of live memory that is no segment. */
   blocks: number[];
   memory: number[];
+  /** Of mappings that are asleep and lie in no segment. */
+  asleep: number[];
   segments: Segment[];
   freeBytes: number;
   freeCount: number;
+  freePaused: number;
   lumped: number;
   lumpedCount: number;
   total: number;
@@ -42,11 +50,14 @@ export function moment(model: Model, ordinal: number): Moment {
     ordinal,
     bytes: new Float64Array(owners),
     count: new Uint32Array(owners),
+    paused: new Float64Array(owners),
     blocks: [],
     memory: [],
+    asleep: [],
     segments: [],
     freeBytes: 0,
     freeCount: 0,
+    freePaused: 0,
     lumped: model.sums[Field.Lumped].of(ordinal),
     lumpedCount: model.sums[Field.LumpedCount].of(ordinal),
     total: 0,
@@ -58,7 +69,7 @@ export function moment(model: Model, ordinal: number): Moment {
       cached += memory.share[n];
       if (memory.address[n] > 0) {
         const [address, bytes] = [memory.address[n], memory.size[n]];
-        found.segments.push({ address, bytes, expandable: false, blocks: [], used: 0 });
+        found.segments.push({ address, bytes, expandable: false, blocks: [], used: 0, asleep: 0 });
       }
       continue;
     }
@@ -66,15 +77,19 @@ export function moment(model: Model, ordinal: number): Moment {
     found.bytes[memory.owner[n]] += memory.share[n];
     found.count[memory.owner[n]]++;
   }
-  mapped(model, ordinal, found.segments);
+  mapped(model, ordinal, found);
   found.segments.sort((a, b) => a.address - b.address);
-  let inBlocks = 0;
+  let [inBlocks, paused] = [0, 0];
   for (let n = 0; n < blocks.length; n++) {
     if (blocks.start[n] > ordinal || blocks.end[n] <= ordinal || !owned[blocks.owner[n]]) continue;
     found.blocks.push(n);
-    found.bytes[blocks.owner[n]] += blocks.size[n];
+    const held = blocks.held[n];
+    found.bytes[blocks.owner[n]] += held;
     found.count[blocks.owner[n]]++;
-    inBlocks += blocks.size[n];
+    inBlocks += held;
+    if (held === blocks.size[n]) continue;
+    found.paused[blocks.owner[n]] += blocks.size[n] - held;
+    paused += blocks.size[n] - held;
   }
   const starts = found.segments.map((segment) => segment.address);
   for (const n of found.blocks) {
@@ -86,12 +101,16 @@ export function moment(model: Model, ordinal: number): Moment {
   }
   for (const segment of found.segments) {
     segment.blocks.sort((a, b) => blocks.address[a] - blocks.address[b]);
-    if (segment.used < segment.bytes) found.freeCount++;
+    // Free bytes with memory, or asleep.
+    let awake = segment.bytes - segment.asleep;
+    for (const n of segment.blocks) awake -= blocks.held[n];
+    if (awake > 0 || segment.bytes - segment.used > Math.max(0, awake)) found.freeCount++;
   }
   const outside = model.sums[Field.Outside].of(ordinal);
   // Lumped blocks lie in segments too: which, is not recorded.
   const lumpedInside = model.hasBlocks ? found.lumped : 0;
   found.freeBytes = Math.max(0, cached - (inBlocks - outside) - lumpedInside);
+  found.freePaused = Math.max(0, model.sums[Field.Asleep].of(ordinal) - paused);
   found.total = found.freeBytes + found.lumped;
   for (const bytes of found.bytes) found.total += bytes;
   return found;
@@ -101,24 +120,35 @@ export function moment(model: Model, ordinal: number): Moment {
 export function eachLive(model: Model, at: Moment, take: (owner: number, role: number, bytes: number) => void): void {
   const { blocks, memory } = model;
   for (const n of at.memory) take(memory.owner[n], memory.role[n], memory.share[n]);
-  for (const n of at.blocks) take(blocks.owner[n], blocks.role[n], blocks.size[n]);
+  for (const n of at.blocks) take(blocks.owner[n], blocks.role[n], blocks.held[n]);
+  const unknown = model.page.roles.indexOf("unknown");
+  for (const n of at.asleep) take(model.stream.mappings.asleep[n] - 1, unknown, 0);
 }
 
-/** Mapped segments: neighbours are one. */
-function mapped(model: Model, ordinal: number, into: Segment[]): void {
+/** Mapped segments, neighbours are one; and what is asleep outside of segments. */
+function mapped(model: Model, ordinal: number, found: Moment): void {
   const { mappings } = model.stream;
   const live: number[] = [];
   for (let n = 0; n < mappings.length; n++) {
     if (mappings.start[n] > ordinal || mappings.end[n] <= ordinal) continue;
     if (mappings.device[n] !== model.device && mappings.device[n] !== 255) continue;
     if (mappings.segment[n] && mappings.segment[n] <= ordinal) live.push(n);
+    else if (mappings.asleep[n]) {
+      const owner = mappings.asleep[n] - 1;
+      found.asleep.push(n);
+      found.count[owner]++;
+      found.paused[owner] += mappings.size[n];
+    }
   }
   live.sort((a, b) => mappings.address[a] - mappings.address[b]);
   let last: Segment | null = null;
   for (const n of live) {
     const [address, bytes] = [mappings.address[n], mappings.size[n]];
-    if (last && last.address + last.bytes === address) last.bytes += bytes;
-    else into.push((last = { address, bytes, expandable: true, blocks: [], used: 0 }));
+    const asleep = mappings.asleep[n] ? bytes : 0;
+    if (last && last.address + last.bytes === address) {
+      last.bytes += bytes;
+      last.asleep += asleep;
+    } else found.segments.push((last = { address, bytes, expandable: true, blocks: [], used: 0, asleep }));
   }
 }
 
@@ -139,7 +169,10 @@ export function byRole(model: Model, at: Moment): OfRole[] {
   };
   eachLive(model, at, (_, role, bytes) => add(role, bytes, 1));
   if (at.freeBytes > 0) add(roles.indexOf(FREE_ROLE), at.freeBytes, at.freeCount);
-  if (at.lumped > 0) all.push({ role: LUMPED, bytes: at.lumped, count: at.lumpedCount });
+  if (at.lumped > 0) {
+    const lumped = model.lumpedByRole(at.ordinal);
+    lumped.bytes.forEach((bytes, role) => add(role, bytes, lumped.count[role]));
+  }
   const order = new Map(all.map((of, n) => [of.role, n]));
   return all
     .filter((of) => of.count > 0)
@@ -155,15 +188,18 @@ export function holders(model: Model, at: Moment): Held[] {
     if (held) {
       held.bytes += at.bytes[n];
       held.count += at.count[n];
+      held.paused += at.paused[n];
     } else {
-      all.set(owner[3], { holder: owner[3], library: model.library(n), bytes: at.bytes[n], count: at.count[n] });
+      const [bytes, count, paused] = [at.bytes[n], at.count[n], at.paused[n]];
+      all.set(owner[3], { holder: owner[3], library: model.library(n), bytes, count, paused });
     }
   });
-  if (at.freeBytes > 0) {
-    all.set(FREE, { holder: FREE, library: "PyTorch", bytes: at.freeBytes, count: at.freeCount });
+  if (at.freeBytes > 0 || at.freePaused > 0) {
+    const [bytes, count, paused] = [at.freeBytes, at.freeCount, at.freePaused];
+    all.set(FREE, { holder: FREE, library: "PyTorch", bytes, count, paused });
   }
   if (at.lumped > 0) {
-    all.set(SMALL, { holder: SMALL, library: "unknown", bytes: at.lumped, count: at.lumpedCount });
+    all.set(SMALL, { holder: SMALL, library: "unknown", bytes: at.lumped, count: at.lumpedCount, paused: 0 });
   }
   return [...all.values()].sort((a, b) => b.bytes - a.bytes || b.count - a.count || a.holder - b.holder);
 }

@@ -56,7 +56,9 @@ export class AdviceView implements View {
       setting.smallest_capacity_bytes === null ? "" : size(setting.smallest_capacity_bytes),
       ...setting.at_capacity.map((at) => (at.fits ? `yes, ${size(at.spare_bytes ?? 0)} to spare` : "no")),
       setting.compatible
-        ? el("code", { text: setting.conf === "default" ? "unset PYTORCH_CUDA_ALLOC_CONF" : `export PYTORCH_CUDA_ALLOC_CONF=${shell(setting.conf)}` })
+        ? setting.conf === "default"
+          ? el("code", { text: "unset PYTORCH_CUDA_ALLOC_CONF" })
+          : el("code", {}, "export PYTORCH_CUDA_ALLOC_CONF=", el("wbr"), shell(setting.conf))
         : el("span", { class: "warning", text: clean(setting.reason ?? "unsafe", 120) }),
     ]);
     return el(

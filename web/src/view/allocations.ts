@@ -38,7 +38,7 @@ export class Allocations implements View {
     const lists = model.hasBlocks ? [model.blocks] : [model.memory];
     for (const of of lists) {
       for (let n = 0; n < of.length; n++) {
-        if (of.start[n] <= from && from > 0) continue;
+        if ((of.start[n] <= from && from > 0) || of.continues[n]) continue;
         if (of.start[n] > to) continue;
         const owner = of.owner[n];
         if (!model.owned[owner] || (wanted && !wanted(owner, of.role[n]))) continue;

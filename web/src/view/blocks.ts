@@ -3,7 +3,7 @@
 
 import { el, fill, fit, oncePerFrame, theme } from "../base/dom.ts";
 import { colour, rgb } from "../base/palette.ts";
-import { byteSteps, clean, count, duration, seconds, size } from "../base/units.ts";
+import { byteSteps, count, duration, seconds, size } from "../base/units.ts";
 import { LIVE, type Blocks } from "../data/stream.ts";
 import { GlPainter } from "./paint_gl.ts";
 import { RasterPainter } from "./paint_raster.ts";
@@ -162,7 +162,9 @@ export class BlocksView implements View {
       made.high[at] = made.low[at] + of.size[n];
       const shown = !wanted || wanted(of.owner[n], of.role[n]);
       const [r, g, b] = shown ? colours[page.stack.groupOf(of, n)] : grey;
-      made.colour.set([r, g, b, shown ? 255 : 60], at * 4);
+      // What is asleep is pale: nothing of the card is below it.
+      const pale = of.size[n] > 0 && of.held[n] === 0;
+      made.colour.set([r, g, b, !shown ? 60 : pale ? 90 : 255], at * 4);
     }
     this.rectangles = made;
     this.painter.forget();
@@ -313,7 +315,8 @@ export class BlocksView implements View {
     tooltip.show(event, [
       { text: `${size(of.size[n])}  ${model.library(of.owner[n])}`, strong: true },
       { text: model.page.roles[of.role[n]], colour: colour(model.page.roles[of.role[n]] ?? "unknown") },
-      { text: `${seconds(model.time[of.start[n]], 6)}, ${live ? "live at the end" : `lived ${duration(model.time[end] - model.time[of.start[n]])}`}` },
+      { text: `${of.continues[n] ? "since " : ""}${seconds(model.time[of.start[n]], 6)}, ${live ? "live at the end" : `lived ${duration(model.time[end] - model.time[of.start[n]])}`}` },
+      ...(of.held[n] < of.size[n] ? [{ text: `asleep: ${size(of.size[n] - of.held[n])} of it unmapped, may come back`, strong: true }] : []),
       { text: `0x${of.address[n].toString(16)}` },
       ...stack,
     ]);
@@ -368,7 +371,11 @@ export class BlocksView implements View {
     if (x >= LEFT) page.pin(page.model.at(ns));
   }
 
-  label(): string {
-    return clean(this.painter.name);
+  /** What tests read: rectangles, and how many of them are pale. */
+  drawn(): { all: number; pale: number } {
+    const { length, colour } = this.rectangles ?? { length: 0, colour: new Uint8Array(0) };
+    let pale = 0;
+    for (let at = 0; at < length; at++) if (colour[at * 4 + 3] === 90) pale++;
+    return { all: length, pale };
   }
 }

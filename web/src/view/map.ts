@@ -8,7 +8,7 @@ import type { Segment } from "../model/moment.ts";
 import type { Page, View, Wanted } from "./page.ts";
 import * as tooltip from "./tooltip.ts";
 
-const LEFT = 250;
+const LEFT = 268;
 const ROW = 15;
 const STEP = 18;
 /** Rows that are drawn at once: a canvas has a largest height. */
@@ -18,6 +18,8 @@ interface Row {
   segment: Segment | null;
   /** Memory that is no segment: index. */
   memory: number;
+  /** What is asleep and in no segment: index of the mapping. */
+  asleep: number;
   address: number;
   bytes: number;
   y: number;
@@ -77,10 +79,14 @@ export class MapView implements View {
     this.sort.textContent = this.bySize ? "sorted by free bytes" : "sorted by address";
     const memory = model.memory;
     const rows: Row[] = at.segments.map((segment) => ({
-      segment, memory: -1, address: segment.address, bytes: segment.bytes, y: 0,
+      segment, memory: -1, asleep: -1, address: segment.address, bytes: segment.bytes, y: 0,
     }));
     for (const n of at.memory) {
-      rows.push({ segment: null, memory: n, address: memory.address[n], bytes: memory.size[n], y: 0 });
+      rows.push({ segment: null, memory: n, asleep: -1, address: memory.address[n], bytes: memory.size[n], y: 0 });
+    }
+    const { mappings } = model.stream;
+    for (const n of at.asleep) {
+      rows.push({ segment: null, memory: -1, asleep: n, address: mappings.address[n], bytes: mappings.size[n], y: 0 });
     }
     if (this.bySize) rows.sort((a, b) => free(b) - free(a) || a.address - b.address);
     else rows.sort((a, b) => a.address - b.address);
@@ -98,7 +104,8 @@ export class MapView implements View {
       this.row(draw, row, this.scaleOf(row, width), wanted);
     });
     this.rows = shown;
-    const releasable = at.segments.filter((segment) => segment.blocks.length === 0);
+    const releasable = at.segments.filter((segment) => segment.blocks.length === 0 && segment.asleep === 0);
+    const asleep = at.segments.reduce((sum, segment) => sum + segment.asleep, 0);
     const bytes = releasable.reduce((sum, segment) => sum + segment.bytes, 0);
     const reserved = at.segments.reduce((sum, segment) => sum + segment.bytes, 0);
     const used = at.segments.reduce((sum, segment) => sum + segment.used, 0);
@@ -108,6 +115,7 @@ export class MapView implements View {
         `at ${seconds(model.time[page.ordinal], 6)}`,
         `${several(at.segments.length, "segment")}, ${size(reserved)}, ${percent(used, reserved)} in blocks`,
         `free ${size(reserved - used)}, of which ${size(bytes)} can be given back (green frame)`,
+        asleep > 0 ? `asleep ${size(asleep)}: unmapped, may come back (pale)` : "",
         rows.length > shown.length ? `${rows.length - shown.length} rows more` : "",
       ]
         .filter(Boolean)
@@ -143,14 +151,14 @@ export class MapView implements View {
     const { segment, y } = row;
     draw.fillStyle = theme("text");
     draw.textAlign = "left";
-    const fillOf = segment ? percent(segment.used, segment.bytes) : "no segment";
+    const fillOf = row.asleep >= 0 ? "asleep" : !segment ? "no segment" : segment.asleep === segment.bytes ? "asleep" : percent(segment.used, segment.bytes);
     const address = row.address > 0 ? `0x${row.address.toString(16)}` : "no address";
     draw.fillText(`${address.padEnd(16)} ${size(row.bytes).padStart(10)} ${fillOf.padStart(8)}`, 4, y + ROW / 2);
     const width = Math.max(1.5, row.bytes * scale);
     draw.fillStyle = theme("hole");
     draw.fillRect(LEFT, y, width, ROW);
-    const block = (from: number, bytes: number, owner: number, role: number, group: string) => {
-      draw.globalAlpha = !wanted || wanted(owner, role) ? 1 : 0.2;
+    const block = (from: number, bytes: number, owner: number, role: number, group: string, asleep: boolean) => {
+      draw.globalAlpha = (!wanted || wanted(owner, role) ? 1 : 0.2) * (asleep ? 0.35 : 1);
       draw.fillStyle = group;
       const wide = Math.max(0.5, bytes * scale);
       draw.fillRect(LEFT + from * scale, y, wide > 3 ? wide - 0.6 : wide, ROW);
@@ -160,14 +168,17 @@ export class MapView implements View {
     if (segment) {
       for (const n of segment.blocks) {
         const paint = stack.groups[stack.groupOf(blocks, n)].colour;
-        block(blocks.address[n] - segment.address, blocks.size[n], blocks.owner[n], blocks.role[n], paint);
+        block(blocks.address[n] - segment.address, blocks.size[n], blocks.owner[n], blocks.role[n], paint, blocks.held[n] === 0);
       }
+    } else if (row.asleep >= 0) {
+      const owner = model.stream.mappings.asleep[row.asleep] - 1;
+      block(0, row.bytes, owner, 255, colour(model.library(owner)), true);
     } else {
       const n = row.memory;
-      block(0, row.bytes, memory.owner[n], memory.role[n], stack.groups[stack.groupOf(memory, n)].colour);
+      block(0, row.bytes, memory.owner[n], memory.role[n], stack.groups[stack.groupOf(memory, n)].colour, false);
     }
     draw.lineWidth = 1;
-    const pinned = segment && segment.blocks.length === 1 && segment.used < segment.bytes / 2;
+    const pinned = segment && segment.asleep === 0 && segment.blocks.length === 1 && segment.used < segment.bytes / 2;
     draw.strokeStyle = segment?.blocks.length === 0 ? "#009e73" : pinned ? "#d55e00" : theme("grid");
     draw.setLineDash(segment?.expandable ? [3, 2] : []);
     draw.strokeRect(LEFT + 0.5, y + 0.5, width, ROW - 1);
@@ -220,12 +231,20 @@ export class MapView implements View {
         { text: clean(model.holderName(owner[3]), 140) },
       );
     }
+    if (found.row.asleep >= 0) {
+      const owner = model.page.owners[model.stream.mappings.asleep[found.row.asleep] - 1];
+      lines.push(
+        { text: `${size(found.row.bytes)} asleep: unmapped, may come back`, strong: true },
+        { text: clean(model.holderName(owner[3]), 140) },
+      );
+    }
     if (segment) {
       lines.push(
         { text: `${segment.expandable ? "expandable segment" : "segment"} 0x${segment.address.toString(16)}` },
         { text: `${size(segment.bytes)}, ${size(segment.bytes - segment.used)} free, ${several(segment.blocks.length, "block")}` },
       );
-      if (segment.blocks.length === 0) lines.push({ text: "holds no block: it can be given back" });
+      if (segment.asleep > 0) lines.push({ text: `${size(segment.asleep)} asleep: unmapped, may come back` });
+      else if (segment.blocks.length === 0) lines.push({ text: "holds no block: it can be given back" });
     }
     tooltip.show(event, lines);
   }

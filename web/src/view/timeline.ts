@@ -3,7 +3,7 @@
 
 import { el, fill, fit, fitted, oncePerFrame, theme } from "../base/dom.ts";
 import { byteSteps, clean, seconds, size, steps } from "../base/units.ts";
-import { colour, ink } from "../base/palette.ts";
+import { colour, ink, rgb } from "../base/palette.ts";
 import type { Stack } from "../model/groups.ts";
 import type { FilterBy } from "../state.ts";
 import { Field, FREE_CACHE } from "../model/model.ts";
@@ -28,7 +28,8 @@ const MARKS: Record<string, [string, string]> = {
   refusal: ["refused", "#cc79a7"],
   warned: ["over the cap, given", "#e69f00"],
   flush: ["segments given back", "#56b4e9"],
-  sleep: ["cache given back whole", "#0072b2"],
+  emptied: ["cache given back whole", "#0072b2"],
+  sleep: ["fell asleep: unmapped, may come back", "#332288"],
 };
 
 export class Timeline implements View {
@@ -37,6 +38,8 @@ export class Timeline implements View {
   private readonly legend = el("div", { class: "legend" });
   private readonly status = el("div", { class: "status dim" });
   private readonly switches = el("div", { class: "switches" });
+  private readonly surface = document.createElement("canvas");
+  private image: ImageData | null = null;
   private columns: Column[] = [];
   private key = "";
   private described = "";
@@ -115,10 +118,12 @@ export class Timeline implements View {
       next = model.at(from + ((to - from) * (n + 1)) / many);
       while (chunk < best.length && best[chunk] < first) chunk++;
       let ordinal = -1;
-      let top = -1;
+      let [top, used] = [-1, -Infinity];
       while (chunk < best.length && best[chunk] <= next && best[chunk] > first) {
         const here = model.top(best[chunk]);
-        if (here > top) [top, ordinal] = [here, best[chunk]];
+        // Of equal ones that with the most in blocks.
+        const inBlocks = stack.usedAtBest(chunk);
+        if (here > top || (here === top && inBlocks > used)) [top, used, ordinal] = [here, inBlocks, best[chunk]];
         chunk++;
       }
       const last = this.columns.at(-1);
@@ -168,31 +173,45 @@ export class Timeline implements View {
     this.buttons();
   }
 
+  /** Filled pixel by pixel: a browser without a GPU takes many times as long for paths of that many points. */
   private areas(draw: CanvasRenderingContext2D, stack: Stack): void {
     const wanted = this.page.store.state.filter;
-    const { bottom } = this.plot;
-    const below = new Float64Array(this.columns.length);
-    stack.groups.forEach((group, n) => {
-      if (!this.columns.some((column) => column.stack[n] > 0)) return;
-      draw.beginPath();
-      const step = this.plot.width / this.columns.length;
-      for (let c = 0; c < this.columns.length; c++) {
-        const y = this.y(below[c] + this.columns[c].stack[n]);
-        draw.lineTo(LEFT + c * step, y);
-        draw.lineTo(LEFT + (c + 1) * step, y);
-      }
-      for (let c = this.columns.length - 1; c >= 0; c--) {
-        const y = below[c] > 0 ? this.y(below[c]) : bottom;
-        draw.lineTo(LEFT + (c + 1) * step, y);
-        draw.lineTo(LEFT + c * step, y);
-        below[c] += this.columns[c].stack[n];
-      }
-      draw.closePath();
-      draw.globalAlpha = wanted && wanted.name !== group.name ? 0.35 : 1;
-      draw.fillStyle = group.colour;
-      draw.fill();
+    const { top, bottom, width } = this.plot;
+    const ratio = window.devicePixelRatio || 1;
+    const [w, h] = [Math.max(1, Math.round(width * ratio)), Math.max(1, Math.round((bottom - top) * ratio))];
+    if (this.image?.width !== w || this.image.height !== h) {
+      this.image = new ImageData(w, h);
+      [this.surface.width, this.surface.height] = [w, h];
+    }
+    const pixels = new Uint32Array(this.image.data.buffer);
+    pixels.fill(0);
+    const colours = stack.groups.map((group) => {
+      const [r, g, b] = rgb(group.colour);
+      const alpha = wanted && wanted.name !== group.name ? 89 : 255;
+      // As bytes in memory: red, green, blue, opacity.
+      return ((alpha << 24) | (b << 16) | (g << 8) | r) >>> 0;
     });
-    draw.globalAlpha = 1;
+    const many = this.columns.length;
+    const scale = h / this.high;
+    for (let c = 0; c < many; c++) {
+      const left = Math.round((c * w) / many);
+      const right = Math.round(((c + 1) * w) / many);
+      const of = this.columns[c].stack;
+      let sum = 0;
+      let low = h;
+      for (let n = 0; n < of.length; n++) {
+        if (of[n] <= 0) continue;
+        sum += of[n];
+        const high = Math.max(0, h - Math.round(sum * scale));
+        for (let y = high; y < low; y++) {
+          const row = y * w;
+          for (let x = left; x < right; x++) pixels[row + x] = colours[n];
+        }
+        low = Math.min(low, high);
+      }
+    }
+    this.surface.getContext("2d")?.putImageData(this.image, 0, 0);
+    draw.drawImage(this.surface, LEFT, top, width, bottom - top);
   }
 
   private axes(draw: CanvasRenderingContext2D): void {
@@ -222,7 +241,10 @@ export class Timeline implements View {
       draw.moveTo(x, bottom);
       draw.lineTo(x, bottom + 4);
       draw.stroke();
-      draw.fillText(seconds(at * 1e9, digits), x, this.height - AXIS + 6);
+      const text = seconds(at * 1e9, digits);
+      // The last one ends with the axis.
+      const half = draw.measureText(text).width / 2;
+      draw.fillText(text, Math.min(x, LEFT + width + RIGHT - half), this.height - AXIS + 6);
     }
   }
 
@@ -256,7 +278,10 @@ export class Timeline implements View {
       const reserved = model.sums[Field.Reserved];
       const free = this.page.stack.groups.findIndex((group) => group.name === FREE_CACHE);
       line((column) => reserved.of(column.ordinal), theme("line-reserved"), [4, 3], 1.2);
-      line((column) => reserved.of(column.ordinal) - column.stack[free], theme("line-allocated"), [], 1);
+      // Blocks that have memory below them.
+      const asleep = model.sums[Field.Asleep];
+      const inBlocks = ({ ordinal, stack }: Column) => reserved.of(ordinal) - asleep.of(ordinal) - stack[free];
+      line(inBlocks, theme("line-allocated"), [], 1);
     }
     line((column) => column.top, theme("text"), [], 1.2);
     line((column) => model.cap(column.ordinal), theme("bad"), [7, 4], 1.6);

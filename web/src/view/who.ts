@@ -22,6 +22,8 @@ interface Row {
   role: string;
   bytes: number;
   count: number;
+  /** Without memory. */
+  paused: number;
   /** Over the whole run. */
   allocations: number;
   churn: number;
@@ -36,6 +38,7 @@ const FIGURES: Column[] = [
   ["churn", "allocated in all", (row) => row.churn],
   ["lifetime", "mean life", (row) => row.lifetime],
 ];
+const PAUSED: Column = ["paused", "asleep", (row) => row.paused];
 const ROLE: Column = ["role", "role", (row) => row.role];
 const LIBRARY: Column = ["library", "library", (row) => row.library];
 const LINE: Column = ["name", "line", (row) => row.name];
@@ -120,15 +123,18 @@ export class Who implements View {
         if (!model.owned[owner]) continue;
         const end = of.end[n] === LIVE ? model.last : of.end[n];
         const at = (owner * roles + Math.min(of.role[n], roles - 1)) * 3;
-        sums[at]++;
-        sums[at + 1] += of.size[n];
+        // What goes on from another record was allocated there.
+        if (!of.continues[n]) {
+          sums[at]++;
+          sums[at + 1] += of.size[n];
+        }
         sums[at + 2] += model.time[end] - model.time[of.start[n]];
       }
     }
     model.page.owners.forEach((_, owner) => {
       for (let role = 0; role < roles; role++) {
         const at = (owner * roles + role) * 3;
-        if (sums[at] === 0) continue;
+        if (sums[at] === 0 && sums[at + 2] === 0) continue;
         const key = this.keyOf(list, owner, role);
         const all = churn.get(key) ?? [0, 0, 0];
         churn.set(key, [all[0] + sums[at], all[1] + sums[at + 1], all[2] + sums[at + 2]]);
@@ -142,7 +148,7 @@ export class Who implements View {
     const { model } = this.page;
     const [allocations, bytes, time] = this.churn(list).get(key) ?? [0, 0, 0];
     const lifetime = allocations ? time / allocations : 0;
-    const figures = { bytes: 0, count: 0, allocations, churn: bytes, lifetime };
+    const figures = { bytes: 0, count: 0, paused: 0, allocations, churn: bytes, lifetime };
     if (typeof key === "string") {
       const filter: Filter = { what: list === "role" ? "role" : "library", name: key };
       return { id: 0, name: key, filter, library: key, caller: "", role: "", ...figures };
@@ -181,14 +187,30 @@ export class Who implements View {
       sums[role] += bytes;
     });
     for (const [one, sums] of roles) one.role = mostly(sums, model.page.roles, one.bytes);
-    const other = (name: string, library: string, id: number, bytes: number, count: number) => {
+    if (list === "line" && filter?.what !== "role") {
+      at.paused.forEach((paused, owner) => {
+        if (paused > 0 && (!wanted || wanted(owner, 0))) row(model.page.owners[owner][3], "").paused += paused;
+      });
+    }
+    const other = (name: string, library: string, id: number, bytes: number, count: number, paused = 0) => {
       const what = list === "line" ? "holder" : list;
-      if (bytes === 0 || (filter && (filter.what !== what || filter.name !== name))) return;
-      const figures = { bytes, count, allocations: 0, churn: 0, lifetime: 0 };
+      if (bytes + paused === 0 || (filter && (filter.what !== what || filter.name !== name))) return;
+      const figures = { bytes, count, paused, allocations: 0, churn: 0, lifetime: 0 };
       held.set(name, { id, name, filter: { what, name }, library, caller: "", role: "", ...figures });
     };
     const free = list === "role" ? FREE_ROLE : model.holderName(FREE);
-    other(free, list === "line" ? "PyTorch" : free, FREE, at.freeBytes, at.freeCount);
+    other(free, list === "line" ? "PyTorch" : free, FREE, at.freeBytes, at.freeCount, list === "line" ? at.freePaused : 0);
+    if (list === "role" && model.hasLumpedRoles) {
+      if (at.lumped === 0) return [...held.values()];
+      const { bytes, count } = model.lumpedByRole(at.ordinal);
+      model.page.roles.forEach((role, n) => {
+        if (bytes[n] === 0 || (wanted && filter?.name !== role)) return;
+        const one = row(role, "");
+        one.bytes += bytes[n];
+        one.count += count[n];
+      });
+      return [...held.values()];
+    }
     const small = list === "line" ? model.holderName(SMALL) : LUMPED;
     other(small, list === "line" ? "unknown" : small, SMALL, at.lumped, at.lumpedCount);
     return [...held.values()];
@@ -226,7 +248,10 @@ export class Who implements View {
     const { list } = this.page.store.state;
     if (list === "role") return [...FIGURES, ROLE];
     if (list === "library") return [...FIGURES, LIBRARY];
-    return [...FIGURES, ...(this.page.model.hasRoles ? [ROLE] : []), LIBRARY, LINE];
+    const { moment } = this.page;
+    const sleeps = moment.freePaused > 0 || moment.paused.some((bytes) => bytes > 0);
+    const figures = sleeps ? [...FIGURES.slice(0, 2), PAUSED, ...FIGURES.slice(2)] : FIGURES;
+    return [...figures, ...(this.page.model.hasRoles ? [ROLE] : []), LIBRARY, LINE];
   }
 
   private switches(): void {
@@ -257,6 +282,8 @@ export class Who implements View {
         return el("td", { class: "number", text: `${size(row.bytes)}  ${percent(row.bytes, page.moment.total)}` });
       case "count":
         return el("td", { class: "number", text: count(row.count) });
+      case "paused":
+        return el("td", { class: "number", text: row.paused ? size(row.paused) : "" });
       case "allocations":
         return el("td", { class: "number", text: count(row.allocations) });
       case "churn":
@@ -307,6 +334,7 @@ export class Who implements View {
       );
       line.dataset.bytes = String(row.bytes);
       line.dataset.count = String(row.count);
+      line.dataset.paused = String(row.paused);
       line.dataset.name = row.name;
       return line;
     });
