@@ -114,11 +114,13 @@ pub struct Rule {
 
 /// On aarch64 the registers of the caller lie at the low end of the frame, in whole words: distances in
 /// words reach over frames of 256 KiB.
-const UNIT: i64 = if cfg!(target_arch = "aarch64") { 8 } else { 1 };
+const UNIT: i64 = 1 << UNIT_BITS;
+const UNIT_BITS: u32 = if cfg!(target_arch = "aarch64") { 3 } else { 0 };
 
 /// `None`: it does not fit.
 fn in_units(by: i64) -> Option<i16> {
-    (by % UNIT == 0).then_some(by / UNIT).and_then(|units| i16::try_from(units).ok())
+    let units = i16::try_from(by >> UNIT_BITS).ok()?;
+    (i64::from(units) << UNIT_BITS == by).then_some(units)
 }
 
 fn away(base: usize, units: i16) -> usize {
