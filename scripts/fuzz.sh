@@ -1,5 +1,9 @@
 #!/usr/bin/env bash
-# Fuzzes the trace reader, what imports others' files, the commands, and the pages in shared memory: the committed corpus, then SECONDS (default 20) of new inputs in all.
+# Fuzzes the trace reader, what imports others' files, the commands, and the pages in shared memory: the
+# committed corpus, then SECONDS (default 20) of new inputs in all.
+#
+#   scripts/fuzz.sh [SECONDS]
+#
 # The corpus is made by: cargo run -p vramtrace-format --example corpus -- fuzz/corpus
 # FUZZ_TARGETS="reader pages" takes others of fuzz/fuzz_targets/ than reader, records and import.
 # Needs cargo-fuzz (`cargo install cargo-fuzz`); without it, says SKIP and ends well.
@@ -17,8 +21,13 @@ fi
 read -ra targets <<<"${FUZZ_TARGETS:-reader records import}"
 case " ${targets[*]} " in
     *" commands "*)
-        cargo build --quiet --release --bin vramtrace
-        export VRAMTRACE_BIN=$PWD/target/release/vramtrace
+        if [ "$seconds" -gt 60 ]; then
+            cargo build --quiet --release --bin vramtrace
+            export VRAMTRACE_BIN=$PWD/target/release/vramtrace
+        else
+            cargo build --quiet --bin vramtrace
+            export VRAMTRACE_BIN=$PWD/target/debug/vramtrace
+        fi
         ;;
 esac
 share=$((seconds / ${#targets[@]}))

@@ -6,8 +6,8 @@
 #   scripts/release.sh --wheel     # the wheel alone
 #
 # Needs Rust and Python with venv. Linked by zig against glibc 2.28, which comes from PyPI with maturin,
-# into a venv under target/. Known advisories are looked up where cargo-deny is installed, which needs the
-# network.
+# into a venv under target/. Licences, sources and known advisories of the crates are checked
+# by scripts/deny.sh, which needs the network.
 set -eu
 cd "$(dirname "$0")/.."
 wheel_only=
@@ -59,12 +59,8 @@ say "licences"
 python3 scripts/release/licenses.py --check
 python3 scripts/release/licenses.py >THIRD-PARTY-LICENSES.txt
 if [ -z "$wheel_only" ]; then
-    if command -v cargo-deny >/dev/null; then
-        say "advisories"
-        cargo deny --all-features check --hide-inclusion-graph advisories bans sources
-    else
-        echo "SKIP advisories: cargo-deny is not installed (cargo install --locked cargo-deny)" >&2
-    fi
+    say "advisories"
+    scripts/deny.sh advisories bans licenses sources
 fi
 
 say "wheel"

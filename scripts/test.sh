@@ -7,15 +7,18 @@ cd "$(dirname "$0")/.."
 
 say() { printf '\n== %s\n' "$*"; }
 
+install() { # install PACKAGE
+    command -v apt-get >/dev/null || return 1
+    as_root=
+    [ "$(id -u)" = 0 ] || as_root=sudo
+    $as_root apt-get install -y -q "$1" >/dev/null 2>&1 || {
+        $as_root apt-get update -q >/dev/null && $as_root apt-get install -y -q "$1" >/dev/null 2>&1
+    }
+}
+
 need() { # need COMMAND PACKAGE
     command -v "$1" >/dev/null && return 0
-    if command -v apt-get >/dev/null; then
-        as_root=
-        [ "$(id -u)" = 0 ] || as_root=sudo
-        $as_root apt-get install -y -q "$2" >/dev/null 2>&1 || {
-            $as_root apt-get update -q >/dev/null && $as_root apt-get install -y -q "$2" >/dev/null
-        }
-    fi
+    install "$2" || true
     command -v "$1" >/dev/null || { echo "test: $1 is needed (package $2)" >&2; exit 2; }
 }
 
@@ -24,6 +27,18 @@ need gcc gcc
 need g++ g++
 need nm binutils
 need python3 python3-venv
+# Without these the tests that use them are skipped.
+for library in libjemalloc.so.2:libjemalloc2 libtcmalloc_minimal.so.4:libtcmalloc-minimal4 \
+    libmimalloc.so.2:libmimalloc2.0; do
+    ldconfig -p | grep -F "${library%:*}" >/dev/null || install "${library#*:}" || true
+done
+venv=target/test-venv
+if [ -x $venv/bin/pip ] || python3 -m venv $venv; then
+    $venv/bin/pip install --quiet --disable-pip-version-check nvidia-nvtx || true
+    for include in "$PWD"/$venv/lib/python3*/site-packages/nvidia/*/include; do
+        [ ! -d "$include/nvtx3" ] || export VRAMTRACE_TEST_NVTX=$include
+    done
+fi
 
 say "format and lints"
 if cargo fmt --version >/dev/null 2>&1; then cargo fmt --all --check; else echo "SKIP cargo fmt: not installed"; fi
@@ -32,6 +47,9 @@ if cargo clippy --version >/dev/null 2>&1; then
 else
     echo "SKIP cargo clippy: not installed"
 fi
+
+say "licences, sources and duplicates of the crates"
+scripts/deny.sh
 
 say "build"
 cargo build --quiet --workspace
@@ -46,7 +64,7 @@ cargo test --quiet --workspace
 say "the shipped library has no test hooks"
 scripts/check-release.sh
 
-scripts/sanitize.sh loom
+scripts/sanitize.sh short
 
 say "the page of report --html, in Chromium"
 scripts/web.sh

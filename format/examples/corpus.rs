@@ -1,12 +1,17 @@
 //! Writes the fuzzer's seeds: `cargo run -p vramtrace-format --example corpus -- fuzz/corpus`.
 //!
 //! `reader/` holds small traces, whole and damaged; `records/` holds the insides of windows. They
-//! are cut behind the last record, so that the fuzzer does not chew on empty windows.
+//! are cut behind the last record, so that the fuzzer does not chew on empty windows. `commands/` holds
+//! the number of a command line, the words of definitions, and the insides of both kinds of windows;
+//! `pages/` a live page, the page of a group, and the name of a page.
 
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use vramtrace_format::group::{GROUP_WORDS, GroupPage};
+use vramtrace_format::live::LIVE_WORDS;
+use vramtrace_format::member::Member;
 use vramtrace_format::*;
 
 /// A window of one slot with what `fill` puts in it, cut behind that.
@@ -218,6 +223,32 @@ fn fill_definitions(writer: &WindowWriter) {
     }
 }
 
+fn bytes_of(words: &[AtomicU64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect()
+}
+
+/// A page of a process that uses one device and belongs to a group.
+fn live_page() -> Vec<u8> {
+    let words: [AtomicU64; LIVE_WORDS] = std::array::from_fn(|_| AtomicU64::new(0));
+    let page = LivePage::begin(&words, &LiveProcess { pid: 7, ..LiveProcess::default() });
+    page.set_trace("/tmp/a.vtrace");
+    page.set_group("group");
+    page.update(1, &[LiveDevice::default()]);
+    bytes_of(&words)
+}
+
+/// A page of one member that holds 5 bytes of one device under a limit.
+fn group_page() -> Vec<u8> {
+    let words: [AtomicU64; GROUP_WORDS] = std::array::from_fn(|_| AtomicU64::new(0));
+    let page = GroupPage::open(&words, 7).expect("a fresh page");
+    let me = Member { pid: 1, start_ticks: 2, image: 3 };
+    let slot = page.join(me, |_| true).expect("the first member");
+    let device = page.device(&[1; 16], 0, 1 << 30).expect("the first device");
+    page.bring_limit(slot, device, Some(100));
+    page.count(slot, device).fetch_add(5, Ordering::SeqCst);
+    bytes_of(&words)
+}
+
 fn main() -> io::Result<()> {
     let root = std::env::args().nth(1).unwrap_or_else(|| "fuzz/corpus".into());
     let write = |name: &str, bytes: &[u8]| {
@@ -234,6 +265,25 @@ fn main() -> io::Result<()> {
     let definitions = window(0, WindowKind::Definitions, tag, fill_definitions);
     write("records/events", &events[64..])?;
     write("records/definitions", &definitions[64..])?;
+
+    // The fuzz target takes the length of the definitions from one byte.
+    let few: Vec<Definition> = self::definitions()
+        .into_iter()
+        .filter(|definition| !matches!(definition, Definition::Text { .. }))
+        .collect();
+    let few = window(0, WindowKind::Definitions, 0, |writer| {
+        for definition in &few {
+            let _ = writer.define(ThreadId(1), 0, &mut Define::new(definition));
+        }
+    });
+    let words = u8::try_from(few[64..].len() / 8).expect("at most 255 words");
+    for command in (0..19).step_by(3) {
+        let seed = [&[command, words], &few[64..], &events[64..]].concat();
+        write(&format!("commands/{command}"), &seed)?;
+    }
+    write("pages/live", &live_page())?;
+    write("pages/group", &group_page())?;
+    write("pages/name", b"7.77.10.20.65540")?;
 
     let whole = trace(&events);
     write("reader/header", &page)?;

@@ -119,12 +119,12 @@ impl Figures {
     }
 
     /// Of what the recorder wrote. `free`: inside the framework's segments.
-    pub fn of(told: &PostMortem, free: u64) -> Figures {
-        let &PostMortem { by, size, counted, limit, driver_free, largest_hole, .. } = told;
+    pub fn of(post_mortem: &PostMortem, free: u64) -> Figures {
+        let &PostMortem { by, size, counted, limit, driver_free, largest_hole, .. } = post_mortem;
         Figures {
             by,
             all_known: true,
-            of_cache: told.told == Told::Framework,
+            of_cache: post_mortem.told == Told::Framework,
             size,
             free,
             largest_hole,
@@ -180,7 +180,7 @@ impl Figures {
     }
 }
 
-/// What was left below the limit that refused. `None`: not known.
+/// The bytes that were free below the limit that refused the request. `None`: not known.
 pub fn left(
     by: Option<RefusedBy>,
     counted: u64,

@@ -51,7 +51,7 @@ impl OomReport {
 /// A soft limit: a size, or a share of the cap (of the device where there is no cap).
 pub fn soft(text: &str) -> Result<Limit, String> {
     match text.contains('=') || text.contains(',') {
-        true => Err("is for all devices alike; write 80% or 6GiB".into()),
+        true => Err("takes one limit for all devices; write 80% or 6GiB".into()),
         false => capspec::limit(text.trim()),
     }
 }

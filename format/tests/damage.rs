@@ -204,7 +204,7 @@ fn limited(slots: u64) -> [u8; HEADER_BYTES] {
 }
 
 #[test]
-fn what_was_cut_off_while_it_was_written_is_told() {
+fn what_was_cut_off_while_it_was_written_is_reported() {
     let (definitions, events) = ((WindowKind::Definitions, 1, 0), (WindowKind::Events, 1, 0));
     let grid = grid(&[definitions, events, definitions, events, definitions, events]);
     for window in &grid {

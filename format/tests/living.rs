@@ -165,3 +165,28 @@ fn the_live_page_tells_its_figures() {
     page.set_trace(&"x".repeat(5000));
     assert_eq!(seen.process().trace, "");
 }
+
+/// A copy of the memory that is made while a record is stored, word by word: the copy has its head
+/// from before, and the rest from after.
+#[test]
+fn a_record_that_was_copied_while_it_was_stored_is_unfinished() {
+    let windows = grid(&[(WindowKind::Events, 1, 0)]);
+    let events: Vec<_> = (1..20).map(|n| (1, n * 64, alloc(n << 9, n))).collect();
+    let written = append_all(&windows, &events);
+    let mut bytes = file(&windows);
+    let torn = [2, written.len() - 2];
+    for record in torn {
+        let at = written[record].offset as usize;
+        bytes[at..at + 8].fill(0);
+        assert_ne!(bytes[at + 8..at + 16], [0; 8]);
+    }
+    let published = slot_offset(0) as usize + 56;
+    let count = u64::from_le_bytes(bytes[published..][..8].try_into().unwrap()) - 64;
+    bytes[published..][..8].copy_from_slice(&count.to_le_bytes());
+    let reader = TraceReader::new(&bytes).unwrap();
+    let mut dead = reader.events();
+    let given: Vec<_> = dead.by_ref().collect();
+    let whole = written.iter().enumerate().filter(|(n, _)| !torn.contains(n));
+    assert_eq!(given, whole.map(|(_, stamped)| *stamped).collect::<Vec<_>>());
+    assert_eq!((dead.damage(), dead.unfinished()), (&[][..], 2));
+}

@@ -204,7 +204,7 @@ fn records_are_whole_and_a_complete_window_has_no_gap() {
     });
 }
 
-/// One closes the window while another appends: what is appended stands in it, or is told that it is
+/// One closes the window while another appends: what is appended stands in it, or learns that it is
 /// full; and exactly one record passes the middle at most.
 #[test]
 fn closing_while_appending() {

@@ -89,7 +89,7 @@ def is_active():
 def trace():
     """The path of this process's trace, which has all that was recorded up to now.
 
-    ``None``: nothing is recorded (yet): there is no recorder, it was told to record nothing, or the
+    ``None``: nothing is recorded (yet): there is no recorder, recording is switched off, or the
     process has not used a GPU.
     """
     recorder = functions()

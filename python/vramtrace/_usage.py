@@ -99,7 +99,7 @@ def usage(sites=10):
         return None
     text = recorder.text(recorder.usage, sites)
     if not text:
-        # From inside a call of the driver, or after an error of the recorder's that it has told.
+        # From inside a call of the driver, or after an error that the recorder has reported.
         return None
     facts = json.loads(text.decode("utf-8", "replace"))
     return Usage(facts["pid"], facts["trace"], [_device(device) for device in facts["devices"]])

@@ -322,7 +322,7 @@ def section_stacks():
         print(f"SKIP stacks: no {missing}")
         return
     trace = TRACES / "gpt2.vtrace"
-    # All frames: the workspace of cuBLAS is a block of PyTorch's, told by its native ones.
+    # All frames: the workspace of cuBLAS is a block of PyTorch's, recognised by its native ones.
     env = environment(trace, VRAMTRACE_TENSORS="full")
     ours = Held("gpt2-train", [sys.executable, str(PROGRAMS / "gpt2_train.py")], env)
     if status := ours.finish():

@@ -67,7 +67,7 @@ def verdicts(check, trace, file):
     return sure
 
 
-def told(check, name, sure, wanted, more, trace):
+def check_verdict(check, name, sure, wanted, more, trace):
     """One line of the table; all that was found where it is not what was wanted."""
     said = "; ".join(f"{leak['verdict']} at line {leak['place']}, {leak['bytes']} B, {leak['confidence']}" for leak in sure) or "-"
     # What a graph keeps alive was made at other lines too.
@@ -87,7 +87,7 @@ def finished(check, program, kept, steps, mark):
     status = 1 if mark else 0
     more = "" if ended.returncode == status else f"--fail-on-leak ended with {ended.returncode}: {ended.stderr[-300:]}"
     sure = verdicts(check, trace, program.name)
-    told(check, f"{kept}, {steps} steps", sure, mark and line_of(mark), more, trace)
+    check_verdict(check, f"{kept}, {steps} steps", sure, mark and line_of(mark), more, trace)
 
 
 def living(check, program):
@@ -100,7 +100,7 @@ def living(check, program):
         child.stdout.readline()
         sure = verdicts(check, trace, program.name)
         more = "" if all(leak["verdict"] == "growing" and leak["exhausted_in_s"] for leak in sure) else "growing, and until when"
-        told(check, "loss, asked while it runs", sure, line_of("loss"), more, trace)
+        check_verdict(check, "loss, asked while it runs", sure, line_of("loss"), more, trace)
     finally:
         child.communicate("\n")
 

@@ -102,9 +102,9 @@ class Talk:
 
 def obeying(check, name, **extra):
     env = check.environment(check.TRACES / f"{name}.vtrace", **extra)
-    told = Talk(check, name, [sys.executable, str(check.PROGRAMS / "obey.py")], env)
-    told.until(lambda line: line == "ready")
-    return told
+    talk = Talk(check, name, [sys.executable, str(check.PROGRAMS / "obey.py")], env)
+    talk.until(lambda line: line == "ready")
+    return talk
 
 
 def fidelity(check):
@@ -146,9 +146,9 @@ def group(check):
     open_ones = {0, 1}
     while open_ones:  # in turns, until both are refused
         open_ones = {n for n in open_ones if both[n].number("take 64") != REFUSED}
-    for told in both:
-        told.number("fill 2")
-    used = [check.smi(told.pid) or 0 for told in both]
+    for talk in both:
+        talk.number("fill 2")
+    used = [check.smi(talk.pid) or 0 for talk in both]
     good = 0.99 * CAP <= sum(used) <= CAP + 4
     parts = " + ".join(map(str, used))
     print(f"| filled in turns | {parts} = {sum(used)} | {100 * sum(used) / CAP:.2f} % | {judged(check, good)} |")
@@ -167,20 +167,20 @@ def group(check):
 
 def latency(check):
     """From a change of the limit to the first answer under it, of a program that asks all the time."""
-    told = obeying(check, "hammer")
-    told.ask("hammer")
+    talk = obeying(check, "hammer")
+    talk.ask("hammer")
     time.sleep(0.2)
-    told.ask("turns")
+    talk.ask("turns")
     lower, raised, said = [], [], []
     for _ in range(15):
         for limit, answer, into in (("100MiB", REFUSED, lower), ("none", 0, raised)):
-            out, began, returned = order(check, "--pid", told.pid, limit)
+            out, began, returned = order(check, "--pid", talk.pid, limit)
             said.append(out)
             time.sleep(0.02)
-            turns = [turn.split("@") for turn in told.ask("turns").split()]
+            turns = [turn.split("@") for turn in talk.ask("turns").split()]
             moment = next((int(at) for result, at in turns if int(result) == answer), None)
             into.append(None if moment is None else ((moment - began) / 1e6, (moment - returned) / 1e6))
-    told.kill()
+    talk.kill()
     print("\n### From `vramtrace cap --pid` to the first answer under the new limit, ms\n")
     print("| change | times | from the command's start: median, highest | from its return: median, highest | verdict |")
     print("|---|---|---|---|---|")
@@ -280,11 +280,11 @@ def warns(check):
         bare, ours = bare.result(), ours.result()
     device = check.the_process(trace, ours.pid)["devices"][0]
     ends = bare.finish(), ours.finish()
-    told = [line for line in (check.LOGS / "warn-ours.log").read_text().splitlines() if line.startswith("vramtrace")]
-    good = ends[0] == ends[1] == 0 and bare.lines == ours.lines and device["would_have_refused"] > 0 and told
+    messages = [line for line in (check.LOGS / "warn-ours.log").read_text().splitlines() if line.startswith("vramtrace")]
+    good = ends[0] == ends[1] == 0 and bare.lines == ours.lines and device["would_have_refused"] > 0 and messages
     print(
         f"status {ends[1]}, {ours.lines} against {bare.lines}; would have refused {device['would_have_refused']}; "
-        f"stderr: {told[:2]} " + judged(check, good and device["refused_by_cap"] == 0)
+        f"stderr: {messages[:2]} " + judged(check, good and device["refused_by_cap"] == 0)
     )
 
 

@@ -20,7 +20,7 @@ RUNS = [
     ("fraction", None, True, ["torch is out of memory", KEEPS, "torch"]),
     ("caught", CAP, True, ["torch is out of memory", KEEPS]),
     ("many", None, True, ["torch is out of memory"]),
-    # Its arrays are freed before the exit is told.
+    # Its arrays are freed before the exit is reported.
     ("cupy", CAP, True, ["out of memory", line_of("cupy.ones"), "\n  holds     3."]),
 ]
 
@@ -63,6 +63,6 @@ def section(check):
             texts.append((how, text.strip(), trace))
     for how, text, trace in texts[:1]:
         print(f"\n{how}, on stderr:\n\n```\n{text}\n```")
-        told = subprocess.run([str(check.BIN / "vramtrace"), "oom", str(trace)], capture_output=True, text=True)
-        verdict = "" if told.returncode == 0 and KEEPS in told.stdout else check.fail("")
-        print(f"\n`vramtrace oom`: status {told.returncode} {verdict}\n\n```\n{(told.stdout + told.stderr).strip()}\n```")
+        shown = subprocess.run([str(check.BIN / "vramtrace"), "oom", str(trace)], capture_output=True, text=True)
+        verdict = "" if shown.returncode == 0 and KEEPS in shown.stdout else check.fail("")
+        print(f"\n`vramtrace oom`: status {shown.returncode} {verdict}\n\n```\n{(shown.stdout + shown.stderr).strip()}\n```")

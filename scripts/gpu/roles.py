@@ -20,11 +20,11 @@ MIB = 1 << 20
 
 
 def start(check, name):
-    trace, told = check.TRACES / f"roles-{name}.vtrace", check.LOGS / f"roles-{name}.json"
+    trace, truth = check.TRACES / f"roles-{name}.vtrace", check.LOGS / f"roles-{name}.json"
     program = check.PROGRAMS / "roles_truth.py"
-    command = [str(check.BIN / "vramtrace"), "run", "--out", str(trace), "--", sys.executable, str(program), name, str(told)]
+    command = [str(check.BIN / "vramtrace"), "run", "--out", str(trace), "--", sys.executable, str(program), name, str(truth)]
     log = open(check.LOGS / f"roles-{name}.log", "w")
-    return trace, told, subprocess.Popen(command, env=dict(os.environ), stdout=log, stderr=subprocess.STDOUT)
+    return trace, truth, subprocess.Popen(command, env=dict(os.environ), stdout=log, stderr=subprocess.STDOUT)
 
 
 def ask(check, *arguments):
@@ -50,11 +50,11 @@ def score(moment, holders):
     rest = sum(ours.get(role, 0) for role in REST) - (in_use - moment["total"])
     right = min(max(rest, 0), moment["rest"])
     wrong = {}
-    for role, told in moment.items():
+    for role, truth in moment.items():
         if role not in ("total", "rest"):
-            right += min(ours.get(role, 0), told)
-            if ours.get(role, 0) != told:
-                wrong[role] = f"{ours.get(role, 0) / MIB:.1f} for {told / MIB:.1f} MiB"
+            right += min(ours.get(role, 0), truth)
+            if ours.get(role, 0) != truth:
+                wrong[role] = f"{ours.get(role, 0) / MIB:.1f} for {truth / MIB:.1f} MiB"
     return right, wrong, ours.get("unknown", 0)
 
 
@@ -80,7 +80,7 @@ def roles(check):
         return
     print("| program | blocks at the peak | right | unknown | differs | weights called a leak |")
     print("|---|---|---|---|---|---|")
-    for name, (trace, told, process) in started.items():
+    for name, (trace, truth, process) in started.items():
         try:
             status = process.wait(timeout=100)
         except subprocess.TimeoutExpired:
@@ -91,7 +91,7 @@ def roles(check):
             last = next((line.strip() for line in reversed(lines) if line.strip()), "")
             print(f"| {name} | " + check.fail(f"status {status}, see roles-{name}.log: {last[:200]}") + " | | | | |")
             continue
-        moments = json.loads(told.read_text())
+        moments = json.loads(truth.read_text())
         peak = max(range(len(moments)), key=lambda index: moments[index]["total"])
         at = seconds_of_marks(check, trace)[peak]
         holders = ask(check, "holders", "--by", "role", "--at", f"{at:.9f}", "--json", trace)["holders"]

@@ -421,7 +421,7 @@ fn check_pattern(pattern: &[u8]) -> Result<(), String> {
                         other.escape_ascii()
                     ));
                 }
-                None => return Err("ends in a lone %; write %% for one".into()),
+                None => return Err("ends in a single %; write %% for a percent sign".into()),
             }
         }
     }

@@ -84,7 +84,7 @@ fn a_weak_reference_without_a_driver_says_no_device() {
     let program = dir.compile("doors", "doors", &["-ldl"]);
     let output = command(program, &dir.0).arg("weak").env("LD_PRELOAD", shim()).output().unwrap();
     if output.stdout.starts_with(b"cuInit 0") {
-        support::skip("doors: this machine has a driver");
+        testkit::skip("doors: this machine has a driver");
         return;
     }
     pretty(&text(&output), "cuInit 100\nnvml 12\nexit status: 0\n");
@@ -173,7 +173,7 @@ fn a_plugin_that_looks_behind_itself_finds_the_driver() {
 #[test]
 fn ctypes_finds_our_functions() {
     let Some(python) = support::on_path("python3") else {
-        support::skip("doors: no python3");
+        testkit::skip("doors: no python3");
         return;
     };
     let dir = Scratch::new();

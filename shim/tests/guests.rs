@@ -31,7 +31,7 @@ fn same(program: PathBuf, arguments: &[&str], prepare: impl Fn(&Scratch)) {
 fn guest(name: &str, arguments: &[&str]) {
     match on_path(name) {
         Some(program) => same(program, arguments, |_| {}),
-        None => support::skip(&format!("guests: no {name}")),
+        None => testkit::skip(&format!("guests: no {name}")),
     }
 }
 
@@ -97,7 +97,7 @@ sys.exit(9)
         match found.iter().find(|python| is(python)) {
             // Its warning about fork among threads depends on how fast the threads leave.
             Some(python) => same(python.clone(), &["-W", "ignore", "-c", script], |_| {}),
-            None => support::skip(&format!("guests: no Python {name}")),
+            None => testkit::skip(&format!("guests: no Python {name}")),
         }
     }
     assert!(!found.is_empty() || on_path("python3").is_none());
@@ -152,7 +152,7 @@ fn a_program_with_address_sanitizer_runs_as_without_us() {
         .arg(&source)
         .output();
     if !built.is_ok_and(|output| output.status.success()) {
-        support::skip("guests: no AddressSanitizer");
+        testkit::skip("guests: no AddressSanitizer");
         return;
     }
     let output = command(dir.0.join("a"), &dir.0)

@@ -194,7 +194,7 @@ fn describe(fd: i32, at: u64, description: &Description) -> bool {
     unsafe { libc::pwrite(fd, from, length, at as i64) == length as isize }
 }
 
-/// Gives an exportable object a file of its own, mapped at its place.
+/// Moves an exportable object into a memory file, which is mapped at the same address. Returns the file.
 pub fn own_file(
     aperture: &Aperture,
     backing: Pointer,

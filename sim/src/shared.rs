@@ -59,23 +59,23 @@ impl Shared {
         let shared = Shared { table, own: AtomicUsize::new(0), capacity };
         let geometry = (devices as u64) << 56 | capacity;
         let table = shared.table();
-        let told = table.magic.compare_exchange(0, MAGIC, SeqCst, SeqCst).unwrap_or_else(|m| m);
+        let found = table.magic.compare_exchange(0, MAGIC, SeqCst, SeqCst).unwrap_or_else(|m| m);
         let path = state.unwrap_or(Path::new("memory"));
-        if told != 0 && told != MAGIC {
+        if found != 0 && found != MAGIC {
             return Err(format!(
                 "VRAMTRACE_SIM_STATE={}: not a state file; name a new file",
                 path.display()
             ));
         }
-        let told =
+        let found =
             table.geometry.compare_exchange(0, geometry, SeqCst, SeqCst).unwrap_or_else(|g| g);
-        if told != 0 && told != geometry {
+        if found != 0 && found != geometry {
             return Err(format!(
                 "VRAMTRACE_SIM: {devices} devices of {capacity} bytes, but {} was made with {} of \
                  {}; give all processes of a run the same value",
                 path.display(),
-                told >> 56,
-                told & ((1 << 56) - 1),
+                found >> 56,
+                found & ((1 << 56) - 1),
             ));
         }
         Ok(shared)

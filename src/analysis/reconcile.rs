@@ -32,7 +32,7 @@ pub struct Reconciled {
     pub driver_bytes: BytesByCause,
     /// The trace says who made the driver take them; in older ones what cuCtxSetLimit took is all
     /// that is known.
-    pub causes_told: bool,
+    pub has_causes: bool,
     pub process_bytes: u64,
 }
 
@@ -50,10 +50,10 @@ pub fn reconcile(device: &DeviceState) -> Option<Reconciled> {
     let at = device.sample?;
     let unattributed_bytes = at.unattributed()?;
     let limit_bytes = device.limit_bytes.min(unattributed_bytes.max(0) as u64);
-    let causes_told = device.driver_own.is_told();
-    let driver_bytes = |told: &BytesByCause| {
-        let mut bytes = *told;
-        if !causes_told {
+    let has_causes = device.driver_own.has_causes();
+    let driver_bytes = |by_cause: &BytesByCause| {
+        let mut bytes = *by_cause;
+        if !has_causes {
             bytes[Cause::LocalMemory as usize] = limit_bytes;
         }
         bytes
@@ -70,7 +70,7 @@ pub fn reconcile(device: &DeviceState) -> Option<Reconciled> {
             unattributed_bytes,
             limit_bytes,
             driver_bytes: driver_bytes(device.driver_own.by_cause()),
-            causes_told,
+            has_causes,
             process_bytes,
         });
     }
@@ -84,7 +84,7 @@ pub fn reconcile(device: &DeviceState) -> Option<Reconciled> {
         // Of contexts that are gone nothing is kept.
         limit_bytes: 0,
         driver_bytes: at.driver_own,
-        causes_told,
+        has_causes,
         process_bytes: at.sample.process_bytes.filter(|bytes| *bytes > 0)?,
     })
 }

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cap_for_devices_that_are_not_there_is_told() {
+    fn a_cap_for_devices_that_are_not_there_is_reported() {
         let id = uuid::text(&[9; 16], false);
         let found = judge_cap(&format!("0=50%,3=1g,{id}=1g"), &[device(0), device(1)]);
         assert_eq!(found.limits, Ok(vec![(0, 12 << 30)]));

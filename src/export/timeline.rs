@@ -562,7 +562,7 @@ impl<S: Sink> Observer for Timeline<'_, '_, S> {
         if let Some(bytes) = state.process_bytes() {
             self.count(device, Counter::Process, bytes);
         }
-        if state.driver_own.is_told() {
+        if state.driver_own.has_causes() {
             for cause in Cause::ALL {
                 self.count(device, Counter::DriverOwn(cause), state.driver_own.of(cause));
             }

@@ -130,10 +130,10 @@ mod tests {
         let history = read(text, Path::new("/x/log.dev3.csv")).unwrap();
         let device = &history.devices[0];
         assert_eq!(device.ordinal, 3);
-        let told: Vec<(Action, u64)> =
+        let entries: Vec<(Action, u64)> =
             device.entries.iter().map(|entry| (entry.action, entry.time_ns)).collect();
         assert_eq!(
-            told,
+            entries,
             [
                 (Action::SegmentAlloc, 0),
                 (Action::Alloc, 0),

@@ -130,14 +130,14 @@ impl Reader {
             let past = block.get("history").and_then(|past| past.items());
             let first = past.unwrap_or_default().into_iter().next();
             let real = first.as_ref().and_then(|first| optional(first, "real_size"));
-            let told = block.get("frames").or(first.and_then(|first| first.get("frames")));
+            let frames = block.get("frames").or(first.and_then(|first| first.get("frames")));
             blocks.push(HistoryBlock {
                 address: start,
                 size,
                 requested: optional(block, "requested_size").or(real).unwrap_or(size).min(size),
                 // Called active_awaiting_free in documents.
                 pending: &*state != "active_allocated",
-                stack: self.stack(told.as_ref()).map_err(wrong)?,
+                stack: self.stack(frames.as_ref()).map_err(wrong)?,
             });
         }
         Ok(HistorySegment {

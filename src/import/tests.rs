@@ -225,7 +225,7 @@ fn expandable_segments_late_versions_and_waiting_blocks() {
     assert_eq!(history.conf.as_deref(), Some(conf), "set in the program");
     let (bytes, converted) = converted(&history, "x.pickle");
     assert_eq!((converted.devices, converted.before, converted.contradictions), (1, 0, 0));
-    let told: Vec<String> = events(&bytes)
+    let found: Vec<String> = events(&bytes)
         .iter()
         .map(|(time, event)| match event {
             Event::Alloc(alloc) => format!("{time} alloc {:?} {}", alloc.space, alloc.size / MIB),
@@ -257,7 +257,7 @@ fn expandable_segments_late_versions_and_waiting_blocks() {
         format!("{} totals 0 20", time(6)),
         format!("{} Ended", time(6)),
     ];
-    assert_eq!(told, expected);
+    assert_eq!(found, expected);
     let reader = TraceReader::new(&bytes).unwrap();
     let mut definitions = crate::trace::Definitions::default();
     reader.definitions().for_each(|definition| definitions.add(definition));
@@ -280,7 +280,7 @@ fn expandable_segments_late_versions_and_waiting_blocks() {
 }
 
 #[test]
-fn wrong_files_are_told_what_is_wrong() {
+fn wrong_files_are_reported_what_is_wrong() {
     let json = |value: serde_json::Value| pickle(&value);
     let block = |size: i64| {
         json(serde_json::json!({"segments": [{

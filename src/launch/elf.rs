@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_static_program_is_told() {
+    fn a_static_program_is_reported() {
         let place = tempfile::tempdir().unwrap();
         let source = place.path().join("static.c");
         fs::write(&source, "int main(void) { return 0; }").unwrap();
@@ -278,7 +278,7 @@ mod tests {
             .args([&program, &source])
             .status();
         if !built.is_ok_and(|status| status.success()) {
-            eprintln!("SKIP: no gcc that links static programs");
+            testkit::skip("static programs: gcc links none");
             return;
         }
         assert_eq!(examine(program.as_os_str()).unwrap().escapes, [Escape::Static]);

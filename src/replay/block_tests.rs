@@ -190,7 +190,7 @@ fn the_frameworks_own_totals_are_compared() {
     t.event(SECOND, told(2 * MIB, 20 * MIB));
     let state = read(&t).state;
     assert_eq!(sums(&state).disagreements, 2);
-    assert_eq!(sums(&state).told.unwrap().allocated, 2 * MIB);
+    assert_eq!(sums(&state).reported_by_torch.unwrap().allocated, 2 * MIB);
 }
 
 #[test]

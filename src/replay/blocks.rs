@@ -225,13 +225,13 @@ impl Replay {
         observer.on_block_change(at, address, change);
     }
 
-    pub(super) fn cache_state(&mut self, device: DeviceId, told: ReportedTotals) {
+    pub(super) fn cache_state(&mut self, device: DeviceId, reported: ReportedTotals) {
         let known =
             self.state.certainty == Certainty::Whole || self.state.certainty == Certainty::Resumed;
         let sums = &mut self.device(device).cache;
         match known {
-            true => sums.take_told(told),
-            false => sums.told = Some(told),
+            true => sums.take_reported(reported),
+            false => sums.reported_by_torch = Some(reported),
         }
     }
 

@@ -167,7 +167,7 @@ impl Replay {
 
     fn take_totals(&mut self, counters: &Counters) {
         let device = self.device(DeviceId(counters.device));
-        device.note_told_peak(counters);
+        device.note_recorded_peak(counters);
         add(&mut device.allocations, counters.allocations);
         add(&mut device.frees, counters.frees);
         // As of this event, not of the checkpoint's beginning: refusals since then are in them.

@@ -238,6 +238,7 @@ impl DeviceState {
         sums.peak_bytes = sums.peak_bytes.max(sums.live_bytes);
     }
 
+    /// Subtracts a freed block from the sums. A sum does not go below zero: each attempt is counted.
     fn shrink(&mut self, kind: Kind, bytes: u64) {
         let sums = &mut self.kinds[kind as usize];
         if sums.live_bytes < bytes || self.live_bytes < bytes {
@@ -267,7 +268,7 @@ impl DeviceState {
     }
 
     /// The recorder's own peak, where events are missing.
-    pub(super) fn note_told_peak(&mut self, counters: &Counters) {
+    pub(super) fn note_recorded_peak(&mut self, counters: &Counters) {
         if counters.peak > self.peak.bytes {
             self.peak = Peak {
                 bytes: counters.peak,

@@ -21,8 +21,8 @@ pub struct Originator {
 pub struct DriverOwn {
     by_cause: BytesByCause,
     makers: FxHashMap<Originator, u64>,
-    /// The recorder tells causes; older ones did not.
-    told: bool,
+    /// The trace has causes; older recorders wrote none.
+    has_causes: bool,
 }
 
 impl DriverOwn {
@@ -34,9 +34,9 @@ impl DriverOwn {
         &self.by_cause
     }
 
-    /// Whether the trace says anything of causes.
-    pub fn is_told(&self) -> bool {
-        self.told
+    /// Whether the trace has causes.
+    pub fn has_causes(&self) -> bool {
+        self.has_causes
     }
 
     /// Who made it take how much, the most first.
@@ -50,7 +50,7 @@ impl DriverOwn {
 
     pub(super) fn apply(&mut self, took: &Took) {
         let Took { cause, delta, site, stack, name, .. } = *took;
-        self.told = true;
+        self.has_causes = true;
         let sum = &mut self.by_cause[cause as usize];
         *sum = sum.saturating_add_signed(delta);
         let maker = self.makers.entry(Originator { cause, site, stack, name }).or_default();

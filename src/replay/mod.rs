@@ -116,13 +116,13 @@ impl Replay {
             return;
         }
         for device in self.state.devices.values_mut() {
-            if let Some(told) = device.counters {
-                device.note_told_peak(&told);
-                device.allocations = device.allocations.max(told.allocations);
-                device.frees = device.frees.max(told.frees);
-                device.refused_by_cap = device.refused_by_cap.max(told.refused_by_cap);
-                device.refused_by_driver = device.refused_by_driver.max(told.refused_by_driver);
-                device.warned = device.warned.max(told.warned);
+            if let Some(counters) = device.counters {
+                device.note_recorded_peak(&counters);
+                device.allocations = device.allocations.max(counters.allocations);
+                device.frees = device.frees.max(counters.frees);
+                device.refused_by_cap = device.refused_by_cap.max(counters.refused_by_cap);
+                device.refused_by_driver = device.refused_by_driver.max(counters.refused_by_driver);
+                device.warned = device.warned.max(counters.warned);
             }
         }
         for (id, peak) in std::mem::take(&mut self.unsure_peaks) {
@@ -212,7 +212,7 @@ impl Replay {
                 }
             }
             Event::Ended => self.state.ended_ns = Some(at.time_ns),
-            Event::Drift { .. } => self.state.inconsistencies.told += 1,
+            Event::Drift { .. } => self.state.inconsistencies.by_recorder += 1,
             Event::PassedThrough { api } => {
                 self.state.passed_through.insert(api);
             }
@@ -248,7 +248,7 @@ impl Replay {
                 self.tell_changed(at, took.device, observer);
             }
             Event::Mark { name, mark } => observer.on_mark(at, name, mark),
-            Event::PostMortem(told) => observer.on_post_mortem(at, &told),
+            Event::PostMortem(found) => observer.on_post_mortem(at, &found),
             Event::Neighbour { device, pid, bytes } => {
                 observer.on_neighbour(at, device, pid, bytes)
             }

@@ -51,9 +51,9 @@ pub trait Observer {
     /// Mapped memory is unmapped and may come back: what lies above it lives on. In place of
     /// `on_unmap`. `by`: the stack of the call.
     fn on_sleep(&mut self, _at: &Stamped, _asleep: &Asleep, _by: StackId) {}
-    /// What was asleep there has memory again. In place of `on_map`.
+    /// Memory is mapped again where a sleeping range lost it. Called instead of `on_map`.
     fn on_wake(&mut self, _at: &Stamped, _mapping: &Mapping, _object: Option<&Live>) {}
-    /// What was asleep there is gone with its reservation.
+    /// The reservation of a sleeping range was freed.
     fn on_sleep_end(&mut self, _at: &Stamped, _asleep: &Asleep) {}
     /// More about a block: after `on_block_alloc` or `on_block_free`. Only in imported traces.
     fn on_block_change(&mut self, _at: &Stamped, _address: u64, _change: BlockChange) {}

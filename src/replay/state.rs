@@ -102,8 +102,8 @@ pub struct Inconsistencies {
     pub unknown_sites: u64,
     /// Blocks that were live when the memory below them was given back.
     pub blocks_without_memory: u64,
-    /// What the recorder itself found odd.
-    pub told: u64,
+    /// Inconsistencies that the recorder found.
+    pub by_recorder: u64,
 }
 
 /// How far the live set can be trusted.

@@ -178,7 +178,7 @@ fn an_address_given_out_again_ends_the_earlier_one() {
     let d = device(&reading);
     assert_eq!((d.live_bytes, d.live_allocations, d.frees), (8 * MIB, 1, 1));
     let odd = reading.state.inconsistencies;
-    assert_eq!((odd.replaced, odd.unknown_frees, odd.told), (1, 1, 1));
+    assert_eq!((odd.replaced, odd.unknown_frees, odd.by_recorder), (1, 1, 1));
 }
 
 #[test]

@@ -202,6 +202,7 @@ impl<'s> Namer<'s> {
         index
     }
 
+    /// Adds the stack that stands for free memory in a framework's cache.
     fn name_free_cache(&mut self) {
         let frame = self.frame(Frame {
             language: Language::Native,

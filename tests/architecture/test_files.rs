@@ -1,4 +1,4 @@
-//! Every file of tests is compiled: cargo is told of the crates by name, and would miss one.
+//! Every file of tests is compiled: cargo gets the crates by name, and would miss one.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -243,7 +243,7 @@ int main(int count, char **words) {
         MUST(ask(&at, 100));
         return 0;
     }
-    if (!strcmp(mode, "again") || !strcmp(mode, "again when told")) {
+    if (!strcmp(mode, "again") || !strcmp(mode, "again on request")) {
         if (ask(&at, number) == 0) return 92;
         fflush(stdout);
         wait_ms(1100);

@@ -146,6 +146,9 @@ impl<'a> Scan<'a> {
             if self.complete {
                 let (offset, bytes) = (self.offset + at as u64, (self.at - at) as u64);
                 findings.damage.push(Damage { offset, bytes, kind: DamageKind::Zeros });
+            } else if let Some(next) = self.after_torn(at) {
+                findings.unfinished += 1;
+                self.at = next;
             }
             return true;
         }
@@ -174,6 +177,27 @@ impl<'a> Scan<'a> {
             self.recover(DamageKind::Record, findings);
         }
         true
+    }
+
+    /// Where reading goes on when the words here, behind zeros from `began` on, are the rest of a record
+    /// without its head: the window was copied while the record was stored. At the next whole record of
+    /// the line (one is enough: behind it nothing may have been written yet), a zero word or the line's
+    /// end. `None`: this is something else, or more than a record.
+    fn after_torn(&self, began: usize) -> Option<usize> {
+        const LONGEST: usize = 128;
+        let at = self.at;
+        if at >= self.bytes.len() || at.is_multiple_of(LINE) || self.whole_at(at).is_some() {
+            return None;
+        }
+        let head = Head::unpack(word(self.bytes, at));
+        if head.kind == 0 && head.check == 0 && head.len > 0 {
+            return None;
+        }
+        let line_end = ((at / LINE + 1) * LINE).min(self.bytes.len());
+        let mut places = (at + 8..line_end).step_by(8);
+        let is_next = |at: &usize| word(self.bytes, *at) == 0 || self.whole_at(*at).is_some();
+        let next = places.find(is_next).unwrap_or(line_end);
+        (next - began <= LONGEST).then_some(next)
     }
 
     /// Goes to the next place where whole records stand.

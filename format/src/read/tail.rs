@@ -76,6 +76,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "megabytes of zeros take Miri minutes")]
     fn windows_of_the_trace_are_found_between_free_and_foreign_ones() {
         let mut tail = vec![0; TAIL_START];
         for (slot, slots, file) in [(9, 1, 7), (4, 1, 8), (70, 4, 7), (80, 2, 7)] {

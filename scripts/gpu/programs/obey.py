@@ -1,4 +1,4 @@
-"""obey.py: does what it is told on stdin, a line each, and prints what came of it. Needs no package.
+"""obey.py: executes the commands on stdin, one a line, and prints the result of each. Needs no package.
 
 take MIB   cuMemAlloc: its CUresult             drop       frees what was taken last: its CUresult
 fill MIB   takes as much at a time until it is   info       free and total, MiB
@@ -58,10 +58,10 @@ def hammer():
             before = result
 
 
-def told():
+def taken_turns():
     global turns
-    told, turns = turns, []
-    return " ".join(told)
+    taken, turns = turns, []
+    return " ".join(taken)
 
 
 must(cu.cuInit(0))
@@ -80,5 +80,5 @@ for line in sys.stdin:
     elif order in ("take", "fill"):
         answer = {"take": take, "fill": fill}[order](int(number))
     else:
-        answer = {"drop": drop, "info": info, "turns": told}[order]()
+        answer = {"drop": drop, "info": info, "turns": taken_turns}[order]()
     print(answer, flush=True)

@@ -1,7 +1,7 @@
 """oom_run.py HOW: ends, or nearly ends, out of memory; says what it saw as RESULT lines.
 
 holds     keeps activations until PyTorch raises, which ends it
-saved     PyTorch empties its cache and goes on: nothing to be told
+saved     PyTorch empties its cache and goes on: there is nothing to report
 fraction  PyTorch's own limit refuses, not the driver
 caught    the program catches the exception and goes on
 many      100,000 live tensors when it happens; the time until the exception is there

@@ -190,7 +190,7 @@ impl Functions {
     }
 
     fn figure(&self, device: NvmlDevice, pid: u32) -> Figure {
-        let (mut told, mut ill) = (false, false);
+        let (mut was_listed, mut ill) = (false, false);
         for list in self.lists.into_iter().flatten() {
             let found = match list {
                 Processes::Now(list) => {
@@ -203,11 +203,11 @@ impl Functions {
             match found {
                 Ok(Some(UNAVAILABLE)) => return Figure::Unavailable,
                 Ok(Some(bytes)) => return Figure::Bytes(bytes),
-                Ok(None) => told = true,
+                Ok(None) => was_listed = true,
                 Err(code) => ill |= !HAS_NO_LIST.contains(&code),
             }
         }
-        if told && !ill { Figure::Absent } else { Figure::Unavailable }
+        if was_listed && !ill { Figure::Absent } else { Figure::Unavailable }
     }
 }
 

@@ -57,7 +57,7 @@ impl TrackedCall {
             return;
         };
         let device = taking.device.id;
-        let mut told = |showed: Attribution| {
+        let mut on_growth = |showed: Attribution| {
             let site = site(p, api, None, target, PoolId(0), 0);
             let maker = |cause, stack, name| Originator {
                 cause,
@@ -80,7 +80,7 @@ impl TrackedCall {
             }
         };
         let began_ns = p.clock.now_ns();
-        let own = AttributedReading { taking, told: &mut told };
+        let own = AttributedReading { taking, on_growth: &mut on_growth };
         // While something is captured the driver is asked no more than it must be.
         let asks = !p.stream_captures.any();
         let reserves = || {

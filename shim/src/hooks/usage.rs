@@ -17,7 +17,7 @@ pub struct EntryPointUsage {
     panicked: AtomicBool,
     /// Names like an allocation's that were looked up and that no line of the table knows.
     unhooked_name: Lock<Vec<Box<[u8]>>>,
-    escapes_told: AtomicU8,
+    escapes_reported: AtomicU8,
 }
 
 /// Numbers of `Definition::Api` from here on are such names.
@@ -36,7 +36,7 @@ impl EntryPointUsage {
             panic_at: AtomicU32::new(panic_at),
             panicked: AtomicBool::new(false),
             unhooked_name: Lock::new(Vec::new()),
-            escapes_told: AtomicU8::new(0),
+            escapes_reported: AtomicU8::new(0),
         }
     }
 
@@ -82,16 +82,16 @@ impl EntryPointUsage {
     #[inline]
     pub fn record_escapes(&self, trace: &TraceWriter) {
         let escapes = escapes();
-        if escapes != 0 && escapes != self.escapes_told.load(Ordering::Relaxed) {
+        if escapes != 0 && escapes != self.escapes_reported.load(Ordering::Relaxed) {
             self.record_new_escapes(trace, escapes);
         }
     }
 
     #[cold]
     fn record_new_escapes(&self, trace: &TraceWriter, escapes: u8) {
-        let told = self.escapes_told.fetch_or(escapes, Ordering::Relaxed);
+        let reported = self.escapes_reported.fetch_or(escapes, Ordering::Relaxed);
         for escape in Escape::ALL {
-            if escapes & !told & escape as u8 != 0 {
+            if escapes & !reported & escape as u8 != 0 {
                 trace.define(&Definition::Note { text: escape.text().into() });
             }
         }

@@ -120,8 +120,8 @@ impl Pools {
         self.at(place as usize - 1)
     }
 
-    /// The pool of a handle. True: met for the first time, the caller defines it. `None`: no ids
-    /// or no pages are left.
+    /// The pool of a handle, which is added when it is new. True: it was added, and the caller writes
+    /// its definition. `None`: no ids or no pages are left.
     pub fn meet(&self, handle: u64, device: DeviceId, kind: Kind) -> Option<(&Pool, bool)> {
         let mut handles = self.handles.lock();
         if let Some(known) = handles.get(handle) {

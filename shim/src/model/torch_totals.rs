@@ -19,7 +19,7 @@ struct DeviceCache {
     allocated: AtomicU64,
     reserved: AtomicU64,
     /// `due` when they were written last; 0: there was no report yet.
-    told: AtomicU32,
+    written: AtomicU32,
     /// What the last block made here was made by, and the number of that site; 0: none yet.
     site: AtomicU64,
 }
@@ -52,10 +52,10 @@ impl TorchTotals {
         cache.allocated.store(figures.allocated, Relaxed);
         cache.reserved.store(figures.reserved, Relaxed);
         let due = self.due.load(Relaxed);
-        if cache.told.load(Relaxed) == due {
+        if cache.written.load(Relaxed) == due {
             return false;
         }
-        cache.told.store(due, Relaxed);
+        cache.written.store(due, Relaxed);
         true
     }
 
@@ -83,7 +83,7 @@ impl TorchTotals {
     /// The last figures; `None`: there were none yet.
     pub fn of(&self, device: DeviceId) -> Option<CacheTotals> {
         let cache = &self.devices[device_index(device)];
-        (cache.told.load(Relaxed) != 0).then(|| CacheTotals {
+        (cache.written.load(Relaxed) != 0).then(|| CacheTotals {
             allocated: cache.allocated.load(Relaxed),
             reserved: cache.reserved.load(Relaxed),
         })

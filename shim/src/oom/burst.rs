@@ -64,7 +64,7 @@ pub struct Burst {
     /// Refusals since something was given.
     run: u64,
     /// These were reported already.
-    told: bool,
+    reported: bool,
     /// Refusals that the program lived with, since the last post-mortem.
     absorbed: u64,
     /// The live bytes when it was looked who holds them, since something was given.
@@ -108,8 +108,8 @@ impl Burst {
         self.looked_at == Some(live)
     }
 
-    pub fn is_told(&self) -> bool {
-        self.told
+    pub fn is_reported(&self) -> bool {
+        self.reported
     }
 
     /// The other processes on the card, as they were read for this burst.
@@ -125,7 +125,7 @@ impl Burst {
         }
         self.run += 1;
         self.last = Some(refusal);
-        !self.told && refusal.time_ns.saturating_sub(self.first_ns) >= PATIENCE_NS
+        !self.reported && refusal.time_ns.saturating_sub(self.first_ns) >= PATIENCE_NS
     }
 
     /// A framework gave up on `asked`: by whom its request was refused is found here, where it was.
@@ -152,12 +152,12 @@ impl Burst {
 
     /// The process ends: the request whose refusal ended it, if there is one to report.
     pub fn at_exit(&self, given: bool) -> Option<Refusal> {
-        self.last.filter(|_| !given && !self.told)
+        self.last.filter(|_| !given && !self.reported)
     }
 
     /// Marks these refusals as reported. Returns those that were absorbed before.
     pub fn tell(&mut self) -> u64 {
-        self.told = true;
+        self.reported = true;
         std::mem::take(&mut self.absorbed)
     }
 }
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_was_not_told_is_told_at_the_exit() {
+    fn one_that_was_not_reported_is_reported_at_the_exit() {
         let mut burst = Burst::default();
         let asked = Refusal { by: None, ..refusal(SECOND) };
         burst.gave_up(asked, true);

@@ -85,7 +85,7 @@ struct State {
     kept: Box<[Option<Kept>]>,
     looks: Budget,
     /// When the last one was reported.
-    told_ns: Option<u64>,
+    reported_ns: Option<u64>,
     /// Requests on which a framework's cache gave up.
     cache_ooms: u32,
 }
@@ -98,7 +98,7 @@ impl Default for OomReporter {
         let kept = (0..DEVICES).map(|_| None).collect();
         let looks = Budget::default();
         OomReporter {
-            state: Lock::new(State { bursts, kept, looks, told_ns: None, cache_ooms: 0 }),
+            state: Lock::new(State { bursts, kept, looks, reported_ns: None, cache_ooms: 0 }),
             aftermath: Aftermath::default(),
         }
     }
@@ -107,12 +107,12 @@ impl Default for OomReporter {
 impl State {
     /// Nothing is reported so soon after the last.
     fn is_quiet(&self, now_ns: u64) -> bool {
-        self.told_ns.is_some_and(|told| now_ns.saturating_sub(told) < QUIET_NS)
+        self.reported_ns.is_some_and(|last| now_ns.saturating_sub(last) < QUIET_NS)
     }
 
     /// Marks it as reported. Returns what was absorbed before.
     fn tell(&mut self, device: DeviceId, now_ns: u64) -> u64 {
-        self.told_ns = Some(now_ns);
+        self.reported_ns = Some(now_ns);
         self.bursts[device_index(device)].tell()
     }
 
@@ -200,14 +200,14 @@ impl OomReporter {
             driver_free: Some(refused.driver_free).filter(|free| *free > 0),
             sums: sums(p, device, refused),
         };
-        let told = {
+        let report = {
             let mut state = self.state.lock();
             let too_long = state.bursts[device_index(device)].refused(refusal);
             // PyTorch tells by itself when it is out.
             let now = too_long && refused.cache.is_none() && !state.is_quiet(now_ns);
             now.then(|| state.tell(device, now_ns))
         };
-        let Some(absorbed) = told else { return self.keep(p, device, &refusal) };
+        let Some(absorbed) = report else { return self.keep(p, device, &refusal) };
         let holding = Holding::Now;
         let asked = Asked { device, told: Told::Again, refusal, absorbed, holding };
         tell(p, &asked, neighbours(p, device));
@@ -238,14 +238,14 @@ impl OomReporter {
         };
         let given = p.ledger.has_come(device);
         p.ledger.await_next(device);
-        let (known, told) = {
+        let (known, report) = {
             let mut state = self.state.lock();
             state.cache_ooms = state.cache_ooms.saturating_add(1);
             let known = state.bursts[device_index(device)].gave_up(asked, given);
             let now = !state.is_quiet(now_ns);
             (known, now.then(|| state.tell(device, now_ns)))
         };
-        let Some(absorbed) = told else { return self.keep(p, device, &known) };
+        let Some(absorbed) = report else { return self.keep(p, device, &known) };
         let refusal = Refusal { driver_free: driver_free(p, device), ..known };
         let holding = Holding::Now;
         let asked = Asked { device, told: Told::Framework, refusal, absorbed, holding };
@@ -264,7 +264,10 @@ impl OomReporter {
         {
             let state = self.state.lock();
             let burst = &state.bursts[index];
-            if burst.is_told() || burst.is_looked_at(live) || !state.looks.allows(refusal.time_ns) {
+            if burst.is_reported()
+                || burst.is_looked_at(live)
+                || !state.looks.allows(refusal.time_ns)
+            {
                 return;
             }
         }

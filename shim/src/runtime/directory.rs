@@ -39,7 +39,7 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     #[test]
-    fn all_names_are_told() {
+    fn all_names_are_reported() {
         let scratch = format!("vramtrace-names-{}", std::process::id());
         let directory = std::env::temp_dir().join(scratch);
         std::fs::create_dir_all(&directory).unwrap();

@@ -76,6 +76,7 @@ mod tests {
     use crate::runtime::faults::tests::NO_PAGES;
 
     #[test]
+    #[cfg_attr(any(miri, sanitized), ignore = "the heap is not the allocator")]
     fn what_cannot_grow_stays_as_it_is() {
         let mut list: Vec<u64> = Vec::new();
         while list.capacity() * size_of::<u64>() < 1 << 17 || list.len() < list.capacity() {

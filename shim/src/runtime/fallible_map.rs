@@ -108,6 +108,7 @@ mod tests {
     use crate::runtime::faults::tests::NO_PAGES;
 
     #[test]
+    #[cfg_attr(any(miri, sanitized), ignore = "the heap is not the allocator")]
     fn without_memory_it_stays_as_it_is_and_what_is_there_can_still_change() {
         let mut map: Map<u64, [u64; 8]> = Map::default();
         let mut next = 0;

@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_has_what_it_was_told() {
+    fn it_has_what_it_was_reported() {
         let seen = HandleSet::default();
         let handle = |n: usize| 0x5555_0000_0000 + n * 16;
         assert!(!seen.has(handle(1)) && !seen.has(0) && !seen.has(1));

@@ -31,8 +31,9 @@ const PAGE: usize = 4096;
 struct Blocks {
     free: *mut Free,
     /// What is left of the last piece.
-    next: usize,
-    end: usize,
+    next: *mut u8,
+    /// Bytes of it.
+    left: usize,
 }
 
 struct Free {
@@ -67,7 +68,10 @@ impl Heap {
         let Ok(fresh) = hash_table::pages(PAGE) else { return self.make_without_pages() };
         // Before Linux 4.14 a child gets the lists as they are.
         // SAFETY: our own page.
-        unsafe { libc::madvise(fresh.cast(), PAGE, libc::MADV_WIPEONFORK) };
+        #[cfg(not(miri))]
+        unsafe {
+            libc::madvise(fresh.cast(), PAGE, libc::MADV_WIPEONFORK)
+        };
         let fresh: *mut Lists = fresh.cast();
         match self.0.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
             // SAFETY: as above.
@@ -142,7 +146,7 @@ unsafe fn moved(block: *mut u8, old: usize, new: usize) -> *mut u8 {
 }
 
 impl Blocks {
-    const NONE: Blocks = Blocks { free: null_mut(), next: 0, end: 0 };
+    const NONE: Blocks = Blocks { free: null_mut(), next: null_mut(), left: 0 };
 
     #[inline]
     fn take(&mut self, size: usize, granted: bool) -> *mut u8 {
@@ -155,14 +159,15 @@ impl Blocks {
         if !granted {
             return reserve::take(size);
         }
-        if self.next == self.end {
+        if self.left == 0 {
             let piece = PIECE.max(16 * size);
             let Ok(pages) = hash_table::pages(piece) else { return reserve::take(size) };
-            (self.next, self.end) = (pages as usize, pages as usize + piece);
+            (self.next, self.left) = (pages, piece);
         }
         let block = self.next;
-        self.next += size;
-        block as *mut u8
+        self.next = block.wrapping_add(size);
+        self.left -= size;
+        block
     }
 
     #[inline]
@@ -319,6 +324,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "Miri has no fork")]
     fn a_lock_that_the_parent_holds_is_free_in_a_child() {
         let heap = Heap::new();
         // SAFETY: the layout has a size.

@@ -226,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_names_of_a_directory_are_told() {
+    fn all_names_of_a_directory_are_reported() {
         let path = std::env::temp_dir().join(format!("vramtrace-names-{}", std::process::id()));
         std::fs::create_dir(&path).unwrap();
         let mut expected: Vec<CString> =

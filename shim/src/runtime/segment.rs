@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn what_another_user_made_is_not_ours_though_it_is_given_to_us() {
         if testkit::user() != 0 {
-            eprintln!("SKIP segments of another user: needs root");
+            testkit::skip("segments of another user: needs root");
             return;
         }
         // SAFETY: the structure is ours, and only the id of the new segment is used.

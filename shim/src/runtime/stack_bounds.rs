@@ -164,9 +164,9 @@ fn descriptor_words() -> Option<usize> {
     let mut bytes = BYTES.load(Ordering::Relaxed);
     if bytes == 0 {
         // libc.so.6 has it from glibc 2.34 on, libpthread.so.0 before.
-        let told = elf::variable_of_start(b"_thread_db_sizeof_pthread");
+        let variable = elf::variable_of_start(b"_thread_db_sizeof_pthread");
         // SAFETY: a constant of the C library's.
-        bytes = told.map_or(NONE, |(at, _)| unsafe { *(at as *const u32) });
+        bytes = variable.map_or(NONE, |(at, _)| unsafe { *(at as *const u32) });
         BYTES.store(bytes, Ordering::Relaxed);
     }
     (bytes != NONE).then_some(bytes as usize / size_of::<usize>())

@@ -7,6 +7,7 @@
 
 /// Defines `fn $function() -> *mut $type`: the calling thread's block of `$bytes` bytes, zero at the
 /// start of the thread, under the linker's name `$symbol`.
+#[cfg(not(miri))]
 macro_rules! thread_block {
     ($(#[$attribute:meta])* fn $function:ident() -> *mut $type:ty = $symbol:literal, $bytes:literal, align $align:literal) => {
         const _: () = assert!(size_of::<$type>() <= $bytes && align_of::<$type>() <= $align);
@@ -54,9 +55,34 @@ macro_rules! thread_block {
         }
     };
 }
+
+/// Miri runs no assembly: there a block is a variable of the standard library.
+#[cfg(miri)]
+macro_rules! thread_block {
+    ($(#[$attribute:meta])* fn $function:ident() -> *mut $type:ty = $symbol:literal, $bytes:literal, align $align:literal) => {
+        const _: () = assert!(size_of::<$type>() <= $bytes && align_of::<$type>() <= $align);
+
+        $(#[$attribute])*
+        fn $function() -> *mut $type {
+            #[repr(align($align))]
+            struct Block(std::cell::UnsafeCell<[u8; $bytes]>);
+            std::thread_local! {
+                static BLOCK: Block = const { Block(std::cell::UnsafeCell::new([0; $bytes])) };
+            }
+            BLOCK.with(|block| block.0.get().cast())
+        }
+    };
+}
 pub(crate) use thread_block;
 
+#[cfg(miri)]
+pub fn thread_pointer() -> usize {
+    std::thread_local! { static HERE: u8 = const { 0 } }
+    HERE.with(|here| (&raw const *here).addr())
+}
+
 /// The thread pointer: another number for each thread that lives.
+#[cfg(not(miri))]
 #[inline(always)]
 pub fn thread_pointer() -> usize {
     let pointer;

@@ -46,8 +46,8 @@ impl PublishedPage {
         let mut wrong = None;
         let directory = places(runtime).into_iter().find(|directory| {
             let announced = announce(directory, &name);
-            let told = announced.map_err(|what| wrong = Some((directory.clone(), what)));
-            told.is_ok()
+            let announced = announced.map_err(|what| wrong = Some((directory.clone(), what)));
+            announced.is_ok()
         });
         if let (None, Some((path, what))) = (&directory, wrong)
             && what.is_somebodys_doing()

@@ -52,7 +52,7 @@ impl TraceWriter {
         self.state.load(Ordering::Acquire) == RUNNING
     }
 
-    /// Opens the file and writes what was kept for it.
+    /// Creates the trace file, and writes the definitions and events that were kept until then.
     fn open(&self, mut pending: Guard<'_, Pending>, now_ns: u64) {
         let identity = self.identify();
         let started = clock::compact_utc(self.start_unix_ns);

@@ -402,16 +402,20 @@ impl Trace {
         }
         let begin = window.begin(published);
         let begin = (begin.as_ptr(), begin.len());
+        let first = window.begin(WINDOW_HEADER);
+        let first = (first.as_ptr(), first.len());
         let from = window.written.load(Ordering::Relaxed).max(WINDOW_HEADER);
         // SAFETY: inside the window's memory; other threads store whole words there.
         unsafe {
             if from == WINDOW_HEADER {
-                self.file.write(&[begin, window.part(from, end)], offset)?;
+                // The kernel may write a part alone, at a kill or on a full disk: until all is there, the
+                // header says that nothing of it is published.
+                self.file.write(&[first, window.part(from, end)], offset)?;
             } else {
                 self.file.write(&[window.part(from, end)], offset + from as u64)?;
-                if end == window.bytes || !self.at_once.load(Ordering::Relaxed) {
-                    self.file.write(&[begin], offset)?;
-                }
+            }
+            if end == window.bytes || !self.at_once.load(Ordering::Relaxed) {
+                self.file.write(&[begin], offset)?;
             }
         }
         window.stored.store(published, Ordering::Relaxed);

@@ -1,7 +1,6 @@
 //! Builds the small C programs and runs commands with and without the preload.
 #![allow(dead_code)] // each test file uses its part
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
@@ -26,18 +25,6 @@ pub fn shim() -> PathBuf {
         place.join("libvramtrace.so")
     });
     path.clone()
-}
-
-/// Says why a test does not run here, as `testkit::skip` does: in the summary of `scripts/test.sh`, and
-/// with VRAMTRACE_TEST_NO_SKIP as a failure.
-#[track_caller]
-pub fn skip(why: &str) {
-    println!("SKIP {why}");
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("skipped");
-    let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
-    file.and_then(|mut file| writeln!(file, "{why}")).expect("a line in target/tmp/skipped");
-    let strict = std::env::var_os("VRAMTRACE_TEST_NO_SKIP").is_some();
-    assert!(!strict, "VRAMTRACE_TEST_NO_SKIP is set, and a test would be skipped: {why}");
 }
 
 /// An empty directory; kept after a failure.

@@ -60,7 +60,7 @@ pub struct Oom {
     /// at the level of the driver, ran on for long without asking for more.
     pub went_on: bool,
     /// What the recorder found then, if it wrote it.
-    pub told: Option<PostMortem>,
+    pub post_mortem: Option<PostMortem>,
     /// Other processes on the device: pid, and bytes where NVML knew them.
     pub neighbours: Vec<(u32, Option<u64>)>,
 }
@@ -111,7 +111,7 @@ pub struct OomObserver {
 #[derive(Clone, Debug)]
 struct Listing {
     time_ns: u64,
-    told: PostMortem,
+    post_mortem: PostMortem,
     neighbours: Vec<(u32, Option<u64>)>,
 }
 
@@ -161,10 +161,10 @@ impl OomObserver {
         for listing in self.listings {
             // It is written within the burst, or when the process ends.
             let of = |oom: &&mut Oom| {
-                oom.device == listing.told.device && oom.first_ns <= listing.time_ns
+                oom.device == listing.post_mortem.device && oom.first_ns <= listing.time_ns
             };
             if let Some(oom) = ooms.iter_mut().rev().find(of) {
-                oom.told = Some(listing.told);
+                oom.post_mortem = Some(listing.post_mortem);
                 if !listing.neighbours.is_empty() {
                     oom.neighbours = listing.neighbours;
                 }
@@ -176,13 +176,13 @@ impl OomObserver {
     }
 
     /// A framework gave up, as the recorder alone tells.
-    fn gave_up(&mut self, at: &Stamped, told: &PostMortem) {
-        let waiting = self.waiting.remove(&(at.thread, told.device));
+    fn gave_up(&mut self, at: &Stamped, post_mortem: &PostMortem) {
+        let waiting = self.waiting.remove(&(at.thread, post_mortem.device));
         let refusals = waiting.map_or(0, |waiting| waiting.refusals);
-        let absorbed = self.absorbed(told.device);
-        let (size, stack) = (told.size, told.stack);
+        let absorbed = self.absorbed(post_mortem.device);
+        let (size, stack) = (post_mortem.size, post_mortem.stack);
         self.ooms.push(Oom {
-            device: told.device,
+            device: post_mortem.device,
             level: Level::Tensor,
             time_ns: at.time_ns,
             offset: at.offset,
@@ -197,7 +197,7 @@ impl OomObserver {
             refusals,
             absorbed,
             went_on: false,
-            told: None,
+            post_mortem: None,
             neighbours: Vec::new(),
         });
     }
@@ -249,7 +249,7 @@ fn refused_for_good(device: DeviceId, waiting: Waiting) -> Oom {
         refusals,
         absorbed,
         went_on: false,
-        told: None,
+        post_mortem: None,
         neighbours: Vec::new(),
     }
 }
@@ -314,28 +314,35 @@ impl Observer for OomObserver {
             refusals: waiting.map_or(0, |waiting| waiting.refusals),
             absorbed: self.absorbed(device),
             went_on: false,
-            told: None,
+            post_mortem: None,
             neighbours: Vec::new(),
         });
     }
 
-    fn on_post_mortem(&mut self, at: &Stamped, told: &PostMortem) {
-        self.listings.push(Listing { time_ns: at.time_ns, told: *told, neighbours: Vec::new() });
-        if told.told == Told::Again {
-            let here = self.waiting.iter_mut().filter(|((_, device), _)| *device == told.device);
+    fn on_post_mortem(&mut self, at: &Stamped, post_mortem: &PostMortem) {
+        self.listings.push(Listing {
+            time_ns: at.time_ns,
+            post_mortem: *post_mortem,
+            neighbours: Vec::new(),
+        });
+        if post_mortem.told == Told::Again {
+            let here =
+                self.waiting.iter_mut().filter(|((_, device), _)| *device == post_mortem.device);
             here.for_each(|(_, waiting)| waiting.long = true);
         }
         let known = |oom: &Oom| {
-            oom.device == told.device && at.time_ns.saturating_sub(oom.time_ns) <= BURST_NS
+            oom.device == post_mortem.device && at.time_ns.saturating_sub(oom.time_ns) <= BURST_NS
         };
-        if told.told == Told::Framework && !self.ooms.iter().rev().any(known) {
+        if post_mortem.told == Told::Framework && !self.ooms.iter().rev().any(known) {
             // Its blocks were not recorded: this is the only word of it.
-            self.gave_up(at, told);
+            self.gave_up(at, post_mortem);
         }
     }
 
     fn on_neighbour(&mut self, _at: &Stamped, device: DeviceId, pid: u32, bytes: Option<u64>) {
-        if let Some(last) = self.listings.last_mut().filter(|last| last.told.device == device) {
+        if let Some(last) =
+            self.listings.last_mut().filter(|last| last.post_mortem.device == device)
+        {
             last.neighbours.push((pid, bytes));
         }
     }

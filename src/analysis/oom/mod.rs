@@ -30,7 +30,7 @@ pub use swallowed::{FailedCall, Swallowed, SwallowedObserver};
 
 pub use vramtrace_format::oom::Cause;
 use vramtrace_format::oom::{self, Figures, OtherLimit};
-use vramtrace_format::{PostMortem as Told, RefusedBy, Told as ToldBy};
+use vramtrace_format::{PostMortem as PostMortemEvent, RefusedBy, Told};
 
 use super::{Holdings, Level};
 use crate::replay::{DeviceState, SegmentAt, State, Until};
@@ -87,8 +87,8 @@ impl PostMortem {
 
     /// Free bytes of the card, by the driver's last answer.
     pub fn card_free(&self) -> Option<u64> {
-        let told = self.oom.refusal.map(|at| at.refused.driver_free).filter(|free| *free > 0);
-        told.or_else(|| self.device.sample.and_then(|at| at.sample.driver_free))
+        let at_refusal = self.oom.refusal.map(|at| at.refused.driver_free).filter(|free| *free > 0);
+        at_refusal.or_else(|| self.device.sample.and_then(|at| at.sample.driver_free))
     }
 
     /// Bytes that nvidia-smi would show for the process; without NVML's figure what is known of.
@@ -160,18 +160,19 @@ fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem 
     // Its own figures, where its blocks were not recorded.
     let cache = &device.cache;
     let by_torch = oom.torch.as_ref().map(|oom| (oom.allocated, oom.reserved));
-    let by_recorder = oom.told.and_then(|told| told.cache);
+    let by_recorder = oom.post_mortem.and_then(|post_mortem| post_mortem.cache);
     let by_refusal = || oom.refusal.and_then(|at| at.refused.cache);
-    let told = by_recorder.or_else(by_refusal).map(|told| (told.allocated, told.reserved));
-    let (allocated, reserved) = match by_torch.or(told) {
-        Some(told) if cache.blocks == 0 => told,
+    let reported = by_recorder.or_else(by_refusal).map(|cache| (cache.allocated, cache.reserved));
+    let (allocated, reserved) = match by_torch.or(reported) {
+        Some(reported) if cache.blocks == 0 => reported,
         _ => (cache.allocated, cache.reserved),
     };
     // What the recorder wrote of this request is what it decided by.
-    let of_request =
-        |told: &Told| told.size == oom.size && (told.told == ToldBy::Framework) == of_cache;
-    let figures = match oom.told.filter(of_request) {
-        Some(told) => Figures::of(&told, told.cache.map_or(free, |cache| cache.free())),
+    let of_request = |found: &PostMortemEvent| {
+        found.size == oom.size && (found.told == Told::Framework) == of_cache
+    };
+    let figures = match oom.post_mortem.filter(of_request) {
+        Some(found) => Figures::of(&found, found.cache.map_or(free, |cache| cache.free())),
         None => known_figures(&oom, own_limit, free, largest_hole),
     };
     let figures = figures.beside(OtherLimit::of(|name| definitions.setting(name)));

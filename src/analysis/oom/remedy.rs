@@ -99,6 +99,6 @@ fn capacity(one: &PostMortem, recorded: &Recorded) -> Option<Capacity> {
         RefusedBy::Driver if refused.driver_free > 0 => (with(refused.driver_free), Origin::Card),
         RefusedBy::Driver | RefusedBy::BadCap | RefusedBy::Warned => (None, Origin::Card),
     };
-    let told = |bytes: u64| Capacity { bytes, origin };
-    bytes.filter(|bytes| *bytes > 0).map(told).or(known)
+    let capacity = |bytes: u64| Capacity { bytes, origin };
+    bytes.filter(|bytes| *bytes > 0).map(capacity).or(known)
 }

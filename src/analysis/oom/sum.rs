@@ -91,9 +91,9 @@ impl UsedSum {
         let named = sum(&parts);
         parts.push((UsedPart::Rounding, number(device.live_bytes).saturating_sub(named)));
         parts.push((UsedPart::Context, number(device.context_bytes)));
-        let told = device.sample.and_then(|at| at.unattributed());
-        let beyond = told.unwrap_or(0).clamp(-(MOST as i64), MOST as i64);
-        // Measured one by one: together they are never more than what shows.
+        let measured = device.sample.and_then(|at| at.unattributed());
+        let beyond = measured.unwrap_or(0).clamp(-(MOST as i64), MOST as i64);
+        // They were measured one at a time. Together they are at most what NVML shows.
         let mut left = beyond.max(0);
         for (what, bytes) in named_by_the_driver(device) {
             let bytes = number(bytes).min(left);
@@ -102,7 +102,7 @@ impl UsedSum {
         }
         parts.push((UsedPart::Unattributed, if beyond < 0 { beyond } else { left }));
         let counted = oom.refusal.map(|at| at.refused).filter(|it| it.by == RefusedBy::Cap);
-        // Below zero all is wrong, and yet it adds up.
+        // The cap counted at least this much: the difference is a part of its own.
         let least = counted.map_or(0, |refused| number(refused.counted));
         let beside = least.saturating_sub(sum(&parts)).max(0);
         parts.push((UsedPart::Counted, beside));
@@ -110,7 +110,7 @@ impl UsedSum {
         UsedSum {
             bytes: sum(&parts).max(0) as u64,
             managed: device.kind(Kind::Managed).live_bytes,
-            knows_process: told.is_some(),
+            knows_process: measured.is_some(),
             parts,
         }
     }
@@ -120,8 +120,8 @@ impl UsedSum {
 fn named_by_the_driver(device: &DeviceState) -> Vec<(UsedPart, u64)> {
     let own = &device.driver_own;
     let causes = Cause::ALL.into_iter().map(|cause| (UsedPart::Driver(cause), own.of(cause)));
-    let told = own.of(Cause::LocalMemory).saturating_add(own.of(Cause::Heap));
-    causes.chain([(UsedPart::Limits, device.limit_bytes.saturating_sub(told))]).collect()
+    let by_cause = own.of(Cause::LocalMemory).saturating_add(own.of(Cause::Heap));
+    causes.chain([(UsedPart::Limits, device.limit_bytes.saturating_sub(by_cause))]).collect()
 }
 
 fn sum(parts: &[(UsedPart, i64)]) -> i64 {

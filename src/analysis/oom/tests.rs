@@ -52,7 +52,7 @@ fn run(blocks: &[u64], by: RefusedBy, goes_on: bool) -> Vec<PostMortem> {
 }
 
 #[test]
-fn the_cause_is_told_from_what_was_free() {
+fn the_cause_is_distinguished_from_what_was_free() {
     let cause = |blocks: &[u64], by| run(blocks, by, false)[0].cause;
     assert_eq!(cause(&[40; 6], RefusedBy::Cap), Cause::Fragmentation);
     assert_eq!(cause(&[40; 6], RefusedBy::Driver), Cause::Fragmentation);

@@ -21,8 +21,8 @@ use crate::trace::{Definitions, Trace};
 pub struct Allocation {
     pub key: Key,
     pub live: Live,
-    /// File offset of the event that made it: places of a trace in their order. 0: a checkpoint
-    /// told it.
+    /// File offset of the event that made it: places of a trace in their order. 0: it comes
+    /// from a checkpoint.
     pub made_offset: u64,
     /// `None`: it is live when the trace ends, or what became of it is missing.
     pub freed: Option<FreedAt>,
@@ -94,8 +94,8 @@ impl RoleFinder {
 
     /// Follows beside another observer, which hands on what it gets.
     pub fn observer(&self) -> RoleObserver<'_> {
-        let told = Told { finder: self, list: Vec::new() };
-        RoleObserver { follower: Follower::new(&self.classes, told) }
+        let followed = Followed { finder: self, list: Vec::new() };
+        RoleObserver { follower: Follower::new(&self.classes, followed) }
     }
 
     fn decide(&self, life: &Life, of: &Waiting) -> Allocation {
@@ -108,7 +108,7 @@ impl RoleFinder {
 /// Finds roles for an observer that also sees other events: it hands on what it gets, and takes
 /// what is known then.
 pub struct RoleObserver<'f> {
-    follower: Follower<'f, Told<'f>>,
+    follower: Follower<'f, Followed<'f>>,
 }
 
 impl RoleObserver<'_> {
@@ -164,12 +164,12 @@ impl<F: FnMut(&Life, &Waiting)> Ended for F {
     }
 }
 
-struct Told<'f> {
+struct Followed<'f> {
     finder: &'f RoleFinder,
     list: Vec<Allocation>,
 }
 
-impl Ended for Told<'_> {
+impl Ended for Followed<'_> {
     fn ended(&mut self, life: &Life, of: &Waiting) {
         self.list.push(self.finder.decide(life, of));
     }

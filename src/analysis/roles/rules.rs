@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_run_died_with_in_backward_is_told_by_its_like_or_by_its_age() {
+    fn what_a_run_died_with_in_backward_is_reported_by_its_like_or_by_its_age() {
         let mut learned = training();
         let mut cut = kept(life(StackClass::Backward, Phase::Backward, (0, 0), Phase::Backward));
         assert_eq!(role(&cut, SITE, &learned), Role::Temporary, "just made");

@@ -59,21 +59,21 @@ fn score(name: &str) -> Vec<(String, u64, u64)> {
         assert_eq!(moment["name"], marked.as_str());
         let all = held.of_device(DeviceId(0));
         let ours = |role: Role| all.get(&role).map_or(0, |held| held.bytes);
-        let told = |role: &str| moment[role].as_u64().unwrap();
-        let of_blocks = told("allocated");
+        let counted = |role: &str| moment[role].as_u64().unwrap();
+        let of_blocks = counted("allocated");
         // Libraries' own memory beside the blocks is workspace too, and not among the figures.
         let held: u64 = all.values().map(|held| held.bytes).sum();
         let beside = held - ours(Role::FreeCache) - of_blocks;
         let rest = [Role::Activations, Role::Temporary, Role::Workspace, Role::Communication];
         let pairs = [
-            (ours(Role::Weights), told("weights")),
-            (ours(Role::Gradients), told("gradients")),
-            (ours(Role::OptimizerState), told("optimizer")),
-            (ours(Role::Input), told("input")),
-            (ours(Role::KvCache), told("kv_cache")),
-            (rest.into_iter().map(ours).sum::<u64>() - beside, told("rest")),
+            (ours(Role::Weights), counted("weights")),
+            (ours(Role::Gradients), counted("gradients")),
+            (ours(Role::OptimizerState), counted("optimizer")),
+            (ours(Role::Input), counted("input")),
+            (ours(Role::KvCache), counted("kv_cache")),
+            (rest.into_iter().map(ours).sum::<u64>() - beside, counted("rest")),
         ];
-        let right: u64 = pairs.iter().map(|(ours, told)| ours.min(told)).sum();
+        let right: u64 = pairs.iter().map(|(ours, counted)| ours.min(counted)).sum();
         (marked.clone(), of_blocks, right)
     };
     moments.iter().zip(held.iter().zip(&marks.found)).map(score).collect()

@@ -240,7 +240,7 @@ impl<'d> Audit<'d> {
             let found = blocks.to_string();
             report(Rule::Outside, "live blocks in memory that was given back", "0", &found);
         }
-        if now.told > before.told
+        if now.by_recorder > before.by_recorder
             && let Event::Drift { what, .. } = at.event
         {
             let found = format!("{what:?}");
@@ -258,7 +258,7 @@ impl<'d> Audit<'d> {
             Event::CheckpointTotals { site, stack, .. } => (site, stack),
             Event::Took(took) | Event::CheckpointTook { took, .. } => (took.site, took.stack),
             Event::ContextCreated { stack, .. } => (SiteId(0), stack),
-            Event::PostMortem(told) => (SiteId(0), told.stack),
+            Event::PostMortem(found) => (SiteId(0), found.stack),
             Event::CacheOom { stack, .. } => (SiteId(0), stack),
             _ => return,
         };

@@ -95,6 +95,7 @@ pub struct Verification {
 }
 
 impl Verification {
+    /// No check found a violation.
     pub fn holds(&self) -> bool {
         self.violated == 0
     }

@@ -81,7 +81,7 @@ fn blocks_become_requests_and_what_is_known_of_them_counts() {
 }
 
 #[test]
-fn an_emptied_cache_is_told_from_a_retry() {
+fn an_emptied_cache_is_distinguished_from_a_retry() {
     let mut t = TraceBuilder::new();
     let give_back = |t: &mut TraceBuilder, at: u64, number: u64| {
         t.free(at, Space::Block, SEGMENT * number);

@@ -195,7 +195,7 @@ fn entry(
         false => pickler.text(""),
     }
     pickler.text("frames");
-    frames.write(pickler, if entry.told { entry.stack } else { StackId(0) })?;
+    frames.write(pickler, if entry.has_stack { entry.stack } else { StackId(0) })?;
     pickler.end_dict();
     Ok(())
 }

@@ -38,8 +38,8 @@ pub struct Entry {
     pub time_ns: u64,
     /// Of what is allocated, mapped or refused.
     pub stack: StackId,
-    /// It is the stack of this event. A trace does not tell who freed.
-    pub told: bool,
+    /// It is the stack of this event. A trace has no stacks of frees.
+    pub has_stack: bool,
     /// Memory of somebody else than PyTorch.
     pub other: bool,
 }
@@ -71,7 +71,7 @@ impl SegmentObserver {
         }
     }
 
-    fn told(&mut self, at: &Stamped, device: DeviceId, how: AllocCause) {
+    fn note(&mut self, at: &Stamped, device: DeviceId, how: AllocCause) {
         if device != DeviceId::UNKNOWN {
             self.found.last_device = self.found.last_device.max(Some(device.0));
         }
@@ -83,7 +83,7 @@ impl SegmentObserver {
 
 impl Observer for SegmentObserver {
     fn on_alloc(&mut self, at: &Stamped, key: Key, live: &Live, how: AllocCause) {
-        self.told(at, live.device, how);
+        self.note(at, live.device, how);
         if let Some(range) = place(key, live) {
             self.came(range, at.offset);
         }
@@ -97,7 +97,7 @@ impl Observer for SegmentObserver {
 
     fn on_map(&mut self, at: &Stamped, address: u64, mapping: &Mapping, object: Option<&Live>) {
         let device = object.map_or(DeviceId::UNKNOWN, |object| object.device);
-        self.told(at, device, how_mapped(at));
+        self.note(at, device, how_mapped(at));
         self.came(address..address.saturating_add(mapping.size), at.offset);
     }
 
@@ -110,7 +110,7 @@ impl Observer for SegmentObserver {
     }
 
     fn on_block_alloc(&mut self, at: &Stamped, address: u64, live: &Live, how: AllocCause) {
-        self.told(at, live.device, how);
+        self.note(at, live.device, how);
         let range = address..address.saturating_add(live.size);
         if !self.memory.holes(range.clone()).is_empty() {
             if self.lost {
@@ -214,7 +214,7 @@ impl<'w> SnapshotObserver<'w> {
             stream: block.stream,
             time_ns,
             stack: block.stack,
-            told: action == "alloc",
+            has_stack: action == "alloc",
             other: false,
         });
     }
@@ -228,7 +228,7 @@ impl<'w> SnapshotObserver<'w> {
             stream: memory.stream,
             time_ns: at,
             stack: memory.stack,
-            told: !action.contains("free") && action != "segment_unmap",
+            has_stack: !action.contains("free") && action != "segment_unmap",
             other: memory.role == MemoryRole::Other,
         });
     }
@@ -500,7 +500,7 @@ impl Observer for SnapshotObserver<'_> {
             stream: 0,
             time_ns: at.time_ns,
             stack: oom.stack,
-            told: true,
+            has_stack: true,
             other: false,
         });
     }

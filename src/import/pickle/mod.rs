@@ -391,7 +391,12 @@ mod tests {
         tuples.push(b'.');
         parse(&tuples).unwrap();
         // A dict and a list of themselves.
-        parse(b"\x80\x02}q\x00K\x01h\x00s]q\x01h\x01a\x86.").unwrap();
+        let both = parse(b"\x80\x02}q\x00K\x01h\x00s]q\x01h\x01a\x86.").unwrap();
+        // Nothing frees these by itself before the command ends.
+        let Value::Tuple(both) = both else { panic!("a tuple") };
+        let [Value::Dict(dict), Value::List(list)] = &both.0[..] else { panic!("two values") };
+        dict.0.borrow_mut().clear();
+        list.0.borrow_mut().clear();
     }
 
     #[test]

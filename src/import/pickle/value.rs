@@ -84,7 +84,7 @@ impl Value {
         }
     }
 
-    /// Which container this is: equal for two values that share one. `None` for what has no
+    /// A number of the container: equal for two values that share it. `None`: the value has no
     /// elements.
     pub fn identity(&self) -> Option<usize> {
         match self {

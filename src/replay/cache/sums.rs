@@ -56,7 +56,7 @@ pub struct CacheSums {
     /// Blocks that were made and freed, as far as the file tells.
     pub allocations: u64,
     pub frees: u64,
-    pub told: Option<ReportedTotals>,
+    pub reported_by_torch: Option<ReportedTotals>,
     /// How often the framework's own totals were others than these.
     pub disagreements: u64,
     /// Requests on which the framework gave up.
@@ -92,7 +92,10 @@ impl CacheSums {
 
     /// Was there ever a block here?
     pub fn is_used(&self) -> bool {
-        self.peak_allocated.bytes > 0 || self.blocks > 0 || self.told.is_some() || self.ooms > 0
+        self.peak_allocated.bytes > 0
+            || self.blocks > 0
+            || self.reported_by_torch.is_some()
+            || self.ooms > 0
     }
 
     /// The part of what was reserved at most that no block ever needed: 1 - peak of allocated /
@@ -145,11 +148,12 @@ impl CacheSums {
         }
     }
 
-    pub(in crate::replay) fn take_told(&mut self, told: ReportedTotals) {
+    pub(in crate::replay) fn take_reported(&mut self, reported_by_torch: ReportedTotals) {
         // Where driver memory is not known, neither is what is reserved.
-        let reserved_differs = self.outside == 0 && told.reserved != self.reserved;
-        self.disagreements += u64::from(told.allocated != self.allocated || reserved_differs);
-        self.told = Some(told);
+        let reserved_differs = self.outside == 0 && reported_by_torch.reserved != self.reserved;
+        self.disagreements +=
+            u64::from(reported_by_torch.allocated != self.allocated || reserved_differs);
+        self.reported_by_torch = Some(reported_by_torch);
     }
 
     /// Forgets what is live; what happened stays.

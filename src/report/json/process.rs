@@ -288,7 +288,7 @@ fn process_facts(process: &Process, odd: Option<String>, top: usize) -> ProcessF
             unknown_restores: state.inconsistencies.unknown_restores,
             unknown_sites: state.inconsistencies.unknown_sites,
             blocks_without_memory: state.inconsistencies.blocks_without_memory,
-            told: state.inconsistencies.told,
+            told: state.inconsistencies.by_recorder,
         },
         damage: Damage {
             places: process.damage.ranges.len() as u64,

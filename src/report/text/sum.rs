@@ -18,7 +18,7 @@ const NAME_WIDTH: usize = 60;
 fn spoken(cause: Cause, sum: &Reconciled) -> String {
     let what = match cause {
         Cause::Modules => "modules: code of kernels, and its variables",
-        Cause::LocalMemory if !sum.causes_told => {
+        Cause::LocalMemory if !sum.has_causes => {
             return "local memory and heaps: larger limits (cuCtxSetLimit)".into();
         }
         Cause::LocalMemory => "local memory: stacks and spilled registers of kernels' threads",
@@ -74,7 +74,7 @@ pub fn of_device(process: &Process, device: &DeviceState, shown: ReportOptions) 
         }
     }
     let rest = sum.unknown_bytes();
-    let what = match sum.causes_told {
+    let what = match sum.has_causes {
         true => "unattributed: no call was seen to make the driver take it",
         false => "unattributed: kernels, heaps, what libraries took past the driver's calls",
     };

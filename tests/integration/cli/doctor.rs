@@ -135,7 +135,7 @@ fn a_command_that_cannot_be_reached_is_a_problem() {
     let mut gcc = Command::new("gcc");
     let built = gcc.args(["-static", "-o", "s", "s.c"]).current_dir(&scratch.0).status();
     if !built.is_ok_and(|status| status.success()) {
-        eprintln!("SKIP: no gcc that links static programs");
+        testkit::skip("static programs: gcc links none");
         return;
     }
     let output = doctor(&scratch, &["--json", "--", "./s"]);
@@ -154,9 +154,9 @@ fn the_demo_shows_its_leak_and_its_refusals() {
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(0), "{said}\n{told}");
-    assert!(told.contains("simulated GPU"), "{told}");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{said}\n{stderr}");
+    assert!(stderr.contains("simulated GPU"), "{stderr}");
     assert!(said.contains("refused"), "{said}");
     let files = || std::fs::read_dir(scratch.0.join("demo")).unwrap().map(|e| e.unwrap().path());
     let trace = files().find(|path| path.extension().is_some_and(|e| e == "vtrace")).unwrap();

@@ -23,7 +23,7 @@ fn gated(scratch: &Scratch, options: &[&str], command: &[&str]) -> (Option<i32>,
 }
 
 #[test]
-fn a_run_fails_on_what_it_was_told_to_fail_on() {
+fn a_run_fails_on_what_it_was_reported_to_fail_on() {
     let program = Program::c("leaks").0;
     let program = program.to_str().unwrap();
     let found = |scratch: &Scratch| -> Value {
@@ -45,7 +45,7 @@ fn a_run_fails_on_what_it_was_told_to_fail_on() {
     let scratch = Scratch::new();
     let (code, said) = gated(&scratch, &leak, &[program, "lru"]);
     assert!(code == Some(0) && found(&scratch)["passed"] == true, "{said}");
-    // The command's own failure is told, not hidden.
+    // The command's exit status is not hidden by ours.
     let scratch = Scratch::new();
     let both = format!("{program} linear; exit 7");
     let (code, said) = gated(&scratch, &leak, &["sh", "-c", &both]);

@@ -13,4 +13,5 @@ mod places;
 mod python_package;
 mod run;
 mod schemas;
+mod shell_blocks;
 mod summary;

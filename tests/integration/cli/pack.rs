@@ -126,7 +126,7 @@ fn names_are_the_same_where_the_library_is_hidden_or_replaced() {
     let frames = all["holders"][0]["frames"].as_array().unwrap();
     let functions: Vec<_> =
         frames.iter().map(|frame| frame["function"].as_str().unwrap()).collect();
-    assert_eq!(functions, ["take_pages", "pool_grow"], "inlined functions are told apart");
+    assert_eq!(functions, ["take_pages", "pool_grow"], "inlined functions have names of their own");
     assert!(frames[1]["file"].as_str().unwrap().ends_with("pool.c") && frames[1]["line"] == 4);
     assert_eq!(holders("t.packed.vtrace"), before);
 

@@ -236,7 +236,7 @@ fn python(lines: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_process_that_lost_the_preload_is_told_and_can_be_an_error() {
+fn a_process_that_lost_the_preload_is_reported_and_can_be_an_error() {
     let scratch = Scratch::new();
     sim();
     let script = python("import ctypes, time; ctypes.CDLL('libcuda.so.1'); time.sleep(1.5)");
@@ -289,7 +289,7 @@ fn a_static_program_cannot_be_required() {
         .current_dir(&scratch.0)
         .status();
     if !built.is_ok_and(|status| status.success()) {
-        eprintln!("SKIP: no gcc that links static programs");
+        testkit::skip("static programs: gcc links none");
         return;
     }
     let ended = run(&scratch, &["--", "./s"]);

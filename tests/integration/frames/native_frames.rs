@@ -63,7 +63,7 @@ fn compare(run: &Run, stacks: &Stacks) -> BTreeMap<String, usize> {
         }
         // What is beyond a stack of its own, a signal's or a fiber's, is not looked for.
         let kept = raw.native.len();
-        assert!(raw.flags.has(StackFlags::NATIVE_CUT) && kept >= 2, "{kept}");
+        assert!(raw.flags.has(StackFlags::NATIVE_CUT) && kept >= 2, "{}: {kept}", one.label);
         let addresses = one.addresses[..kept].to_vec();
         same(&raw.native, &Said { addresses, ..one });
     }

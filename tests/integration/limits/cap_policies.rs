@@ -46,7 +46,7 @@ fn a_cap_that_only_warns_refuses_nothing_and_tells_all() {
 }
 
 #[test]
-fn the_soft_limit_is_told_once_a_crossing() {
+fn the_soft_limit_is_reported_once_a_crossing() {
     let setup = Setup::simulated().cap("4GiB").env("VRAMTRACE_CAP_WARN", "50%");
     let mut process = InteractiveProgram::start(setup);
     assert_eq!(process.result("a 1000"), 0);

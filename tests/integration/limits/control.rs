@@ -95,7 +95,7 @@ fn a_cap_comes_moves_and_goes_while_the_process_runs() {
     let pid = process.pid();
     assert_eq!((process.result("a 1000"), process.result("p 100")), (0, 0));
     assert_eq!(process.ask("i").split(' ').nth(1), Some("24576"));
-    // The process makes no call: it is told so, and holds at the next one.
+    // The process makes no call: `cap` says so, and the limit holds from the next one on.
     let said = cap(&place, pid, "2GiB");
     assert!(said.contains("2.00 GiB of 24.00 GiB") && said.contains("next CUDA call"), "{said}");
     assert_eq!(process.result("a 800"), 2);

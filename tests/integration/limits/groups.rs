@@ -295,7 +295,7 @@ fn a_page_that_could_be_anothers_fails_closed() {
 fn a_job_has_a_budget_of_its_own_that_ends_with_it() {
     let scratch = Scratch::new();
     let process = Program::c("interactive");
-    // Two at once, each told on its own: the second gets what the first leaves.
+    // Two at once, an order for each: the second gets what the first leaves.
     let script = format!(
         "mkfifo go; (echo 'a 900'; cat go) | {0} > first & \
          while ! grep -q 0 first 2>/dev/null; do sleep 0.01; done; \

@@ -162,7 +162,7 @@ fn each_of_several_ooms_can_be_chosen() {
     assert_eq!(text(&scratch, &["t.vtrace", "--at", "all"]).matches("OUT OF MEMORY").count(), 2);
     let all = json(&scratch, &["t.vtrace"]);
     assert_eq!(all["ooms"].as_array().unwrap().len(), 2);
-    assert!(all["ooms"][0].get("post_mortem").is_none(), "only the chosen one is told in full");
+    assert!(all["ooms"][0].get("post_mortem").is_none(), "only the chosen one is printed in full");
     assert_eq!(all["ooms"][1]["post_mortem"]["cause"], "cap");
     assert_eq!(all["ooms"][0]["requests"], 4);
     let all = json(&scratch, &["t.vtrace", "--at", "all"]);
@@ -206,7 +206,7 @@ fn a_run_without_any_says_so_in_one_line() {
 }
 
 #[test]
-fn of_many_ranks_the_first_that_ended_is_told() {
+fn of_many_ranks_the_first_that_ended_is_reported() {
     let scratch = Scratch::new();
     for rank in 0..4u32 {
         let mut t = TraceBuilder::new().rank(rank, 4);
@@ -307,7 +307,7 @@ fn line_of(text: &str) -> u64 {
 }
 
 #[test]
-fn fragmentation_is_told_from_too_much() {
+fn fragmentation_is_distinguished_from_too_much() {
     let Some(run) = trained("fragments") else { return };
     assert!(run.stderr.contains("OutOfMemoryError: 250 MiB"), "{}", run.stderr);
     let all = json(&run.scratch, &[]);
@@ -393,7 +393,7 @@ fn what_the_cache_keeps_from_a_library_is_said() {
 }
 
 #[test]
-fn a_run_that_went_on_and_one_that_was_killed_are_told_apart() {
+fn a_run_that_went_on_and_one_that_was_killed_are_distinguished() {
     let Some(run) = trained("survives") else { return };
     let run = run.ok();
     let shown = text(&run.scratch, &[]);
@@ -414,7 +414,7 @@ fn a_run_that_went_on_and_one_that_was_killed_are_told_apart() {
     let killed = text(&scratch, &[]);
     said(&killed, &["fragmentation", "torch asked for 250.00 MiB"]);
     assert!(!killed.contains("still runs"), "{killed}");
-    // Cut off anywhere: what is there is told, or why it cannot be.
+    // Cut off anywhere: what is there is printed, or the reason why not.
     let trace = &scratch.traces()[0];
     let bytes = testkit::trace_bytes(trace);
     for part in 1..24 {

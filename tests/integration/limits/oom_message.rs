@@ -1,5 +1,5 @@
 //! Ten lines on stderr when a program is really out of memory, and none when it lives with a
-//! refusal. Whatever is told, the program prints and returns what it does without us.
+//! refusal. With or without a message the program prints and returns what it does without us.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -42,11 +42,11 @@ fn events(trace: &Path) -> Vec<Event> {
 
 fn post_mortems(run: &Run) -> Vec<PostMortem> {
     let events = events(&run.only_trace());
-    let told = |event: &Event| match event {
+    let post_mortem = |event: &Event| match event {
         Event::PostMortem(one) => Some(*one),
         _ => None,
     };
-    events.iter().filter_map(told).collect()
+    events.iter().filter_map(post_mortem).collect()
 }
 
 #[track_caller]
@@ -89,12 +89,12 @@ fn fragmentation_is_named_with_its_figures() {
         says(text, "more"),
         format!("vramtrace oom {name}   (quiet for 60 s; VRAMTRACE_OOM_REPORT=off)")
     );
-    let [told] = post_mortems(&run)[..] else { panic!("once") };
-    assert_eq!((told.by, told.told), (Some(RefusedBy::Cap), Told::Framework));
-    assert_eq!((told.size, told.limit), (128 * MIB, 1400 * MIB));
-    assert_eq!(told.largest_hole, Some(30 * MIB));
+    let [found] = post_mortems(&run)[..] else { panic!("once") };
+    assert_eq!((found.by, found.told), (Some(RefusedBy::Cap), Told::Framework));
+    assert_eq!((found.size, found.limit), (128 * MIB, 1400 * MIB));
+    assert_eq!(found.largest_hole, Some(30 * MIB));
     let cache = CacheBytes { allocated: 560 * MIB, reserved: 800 * MIB };
-    assert_eq!(told.cache, Some(cache));
+    assert_eq!(found.cache, Some(cache));
     // Each refusal of the driver call carries the cache's figures too, and what the card had.
     let refusals: Vec<Refused> = events(&trace)
         .into_iter()
@@ -160,8 +160,8 @@ fn without_blocks_no_hole_is_claimed() {
     assert!(run.stderr.contains("torch is out of memory: 128.00 MiB at outofmemory"));
     let why = says(&run.stderr, "why");
     assert!(why.contains("240.00 MiB free inside torch, in pieces;"), "{why}");
-    let [told] = post_mortems(&run)[..] else { panic!("once") };
-    assert_eq!(told.largest_hole, None);
+    let [found] = post_mortems(&run)[..] else { panic!("once") };
+    assert_eq!(found.largest_hole, None);
 }
 
 /// A group's cap, and what its other member has.
@@ -194,15 +194,15 @@ fn a_run_that_torch_saves_prints_nothing() {
 
 /// One that catches the error and goes on reads it once, and then it is quiet.
 #[test]
-fn a_burst_of_refusals_is_told_once() {
+fn a_burst_of_refusals_is_reported_once() {
     let burst = run(torch_asks("burst").arg(200).env("VRAMTRACE_CAP", "1400MiB")).ok();
     assert_eq!(burst.stderr.matches("out of memory").count(), 1, "{}", burst.stderr);
     assert_eq!(post_mortems(&burst).len(), 1);
-    // But the end is told.
+    // But the end is reported.
     let twice = run(torch_asks("twice").env("VRAMTRACE_CAP", "1400MiB"));
-    let told: Vec<(Told, u64)> =
+    let found: Vec<(Told, u64)> =
         post_mortems(&twice).iter().map(|one| (one.told, one.size / MIB)).collect();
-    assert_eq!(told, [(Told::Framework, 900), (Told::Exit, 901)]);
+    assert_eq!(found, [(Told::Framework, 900), (Told::Exit, 901)]);
     assert!(twice.stderr.contains("ended out of memory: last refused 901.00 MiB at"));
     assert!(!twice.stderr.lines().last().unwrap().contains("quiet"), "{}", twice.stderr);
 }
@@ -216,7 +216,7 @@ fn a_program_that_goes_on_prints_nothing() {
 }
 
 #[test]
-fn an_end_by_a_refusal_is_told_at_the_exit() {
+fn an_end_by_a_refusal_is_reported_at_the_exit() {
     let program = program();
     let bare = program.run(asks("exit", 1 << 20));
     let ours = program.run(asks("exit", 1 << 20).preload());
@@ -225,14 +225,14 @@ fn an_end_by_a_refusal_is_told_at_the_exit() {
     assert!(says(&ours.stderr, "limit").starts_with("the card itself: 22."), "{}", ours.stderr);
     assert_eq!(says(&ours.stderr, "used"), "1.09 GiB = context 0.51 + allocations 0.59");
     assert!(says(&ours.stderr, "holds").starts_with("600.00 MiB outofmemory"), "{}", ours.stderr);
-    let [told] = post_mortems(&ours)[..] else { panic!("once") };
-    assert_eq!((told.told, told.by), (Told::Exit, Some(RefusedBy::Driver)));
+    let [found] = post_mortems(&ours)[..] else { panic!("once") };
+    assert_eq!((found.told, found.by), (Told::Exit, Some(RefusedBy::Driver)));
     assert_eq!(ours.only_report()["ended_in_order"], true);
 }
 
-/// Whoever frees all before it exits is told who held it when it was refused.
+/// A program that frees all before it exits gets the holders of the moment of the refusal.
 #[test]
-fn what_is_freed_before_the_exit_is_told_all_the_same() {
+fn what_is_freed_before_the_exit_is_reported_all_the_same() {
     let freed = |more: &[u64], out: &str| {
         let setup = asks("exit-freed", 1 << 20).env("VRAMTRACE_CAP", "1400MiB");
         let setup = more.iter().fold(setup, |setup, word| setup.arg(word));
@@ -245,8 +245,8 @@ fn what_is_freed_before_the_exit_is_told_all_the_same() {
     let holds = says(text, "holds");
     assert!(holds.starts_with("512.00 MiB outofmemory"), "{text}");
     assert!(holds.ends_with("   16 allocations"), "at the refusal itself: {text}");
-    let [told] = post_mortems(&one)[..] else { panic!("once") };
-    assert_eq!((told.told, told.counted), (Told::Exit, (512 + 518) * MIB));
+    let [found] = post_mortems(&one)[..] else { panic!("once") };
+    assert_eq!((found.told, found.counted), (Told::Exit, (512 + 518) * MIB));
     // Of two, the last one: half was freed in between.
     let two = freed(&[8], ".");
     assert_eq!(says(&two.stderr, "used"), "774.00 MiB = context 518.00 + allocations 256.00");
@@ -275,11 +275,11 @@ fn who_held_it_some_time_before_is_said_so() {
 }
 
 #[test]
-fn a_second_of_refusals_alone_is_told() {
+fn a_second_of_refusals_alone_is_reported() {
     let run = run(asks("again", 2000).env("VRAMTRACE_CAP", "1400MiB")).ok();
     assert_eq!(run.stderr.matches("out of memory for a second now: 1.95 GiB").count(), 1);
-    let [told] = post_mortems(&run)[..] else { panic!("once: {}", run.stderr) };
-    assert_eq!(told.told, Told::Again);
+    let [found] = post_mortems(&run)[..] else { panic!("once: {}", run.stderr) };
+    assert_eq!(found.told, Told::Again);
 }
 
 #[test]
@@ -324,7 +324,7 @@ fn the_message_goes_to_a_private_file_or_nowhere_when_asked() {
     assert_eq!(bad.stderr.lines().count(), 1);
 }
 
-/// Without a trace there are no lines, but what is known is told.
+/// Without a trace there are no lines, but what is known is printed.
 #[test]
 fn without_a_trace_the_message_has_figures_and_no_lines() {
     let setup = torch_asks("fragments").env("VRAMTRACE_CAP", "1400MiB").env("VRAMTRACE_OUT", "off");
@@ -352,9 +352,9 @@ fn each_rank_names_the_other_on_its_card() {
             .env("RANK", rank.to_string());
         setup.command(&program.0, &scratch)
     };
-    // Each is refused, and refused again after a second, when it is told.
+    // Each is refused, and refused again after a second, when it is reported.
     let start = |number| {
-        let mut command = rank(number, "again when told");
+        let mut command = rank(number, "again on request");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut line = String::new();
@@ -481,10 +481,10 @@ fn python_lines_are_named_after_the_interpreter_has_ended() {
     };
     assert_eq!((&ours.stdout, ours.status), (&bare.stdout, bare.status));
     // Its own report first: ours comes when the interpreter is gone, and knows the lines still.
-    let told = ours.stderr.strip_prefix(bare.stderr.as_str()).unwrap();
+    let found = ours.stderr.strip_prefix(bare.stderr.as_str()).unwrap();
     assert!(
-        told.contains("ended out of memory: last refused 1.00 TiB at train.py:12 < train.py:31"),
-        "{told}"
+        found.contains("ended out of memory: last refused 1.00 TiB at train.py:12 < train.py:31"),
+        "{found}"
     );
 }
 
@@ -512,6 +512,6 @@ fn what_the_interpreters_end_frees_is_still_named() {
         assert!(holds.ends_with("   5 allocations"), "{text}");
         let freed = events(&ours.only_trace());
         let freed = freed.iter().filter(|event| matches!(event, Event::Free { .. })).count();
-        assert_eq!(freed, 5, "all was freed before it was told");
+        assert_eq!(freed, 5, "all was freed before it was reported");
     }
 }

@@ -1,4 +1,4 @@
-//! What the program is told of the device's memory: the driver's own without a cap, bit for bit;
+//! What the driver's functions report of the device's memory: the driver's own without a cap, bit for bit;
 //! the cap's share under one, the same by every door.
 
 use testkit::{Program, Run, Setup};

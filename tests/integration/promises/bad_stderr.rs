@@ -3,7 +3,7 @@
 
 use testkit::{Program, Run, Setup};
 
-/// A program that is told one line and then, at its end, a post-mortem.
+/// A program that gets one line on stderr and then, at its end, a post-mortem.
 #[track_caller]
 fn same_as_bare(how: &str) -> Run {
     let program = Program::c("families");

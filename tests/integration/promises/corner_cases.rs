@@ -145,11 +145,11 @@ fn what_may_go_past_us_is_said() {
 }
 
 #[test]
-fn a_sanitizer_behind_us_is_told_where_it_belongs() {
+fn a_sanitizer_behind_us_is_reported_where_it_belongs() {
     let asked = std::process::Command::new("gcc").arg("-print-file-name=libasan.so").output();
     let there = asked.is_ok_and(|found| found.stdout.starts_with(b"/"));
     if !there {
-        println!("SKIP: no AddressSanitizer");
+        testkit::skip("corner cases: no AddressSanitizer");
         return;
     }
     let program = Program::c_with("corners", &["-fsanitize=address"]);

@@ -67,7 +67,7 @@ fn each_kind_of_call_is_named() {
 }
 
 #[test]
-fn who_made_it_take_memory_is_told() {
+fn who_made_it_take_memory_is_reported() {
     let run = run("launch deep kernel streams", Setup::simulated().preload());
     let device = device(&run, 0);
     let by = device["driver_bytes_by"].as_array().unwrap();
@@ -145,7 +145,7 @@ fn the_program_sees_no_difference() {
 }
 
 /// Readings of one thread show what others take too: nothing is counted twice or under a name that
-/// is not its own, and at rest all of it has been told.
+/// is not its own, and at rest all of it has been recorded.
 #[test]
 fn threads_that_load_and_allocate_at_once_are_counted_once() {
     for _ in 0..3 {
@@ -161,7 +161,7 @@ fn threads_that_load_and_allocate_at_once_are_counted_once() {
     }
 }
 
-/// Each reading is a wait. 600 of 5 ms would take three seconds: what is not read is told by a later
+/// Each reading is a wait. 600 of 5 ms would take three seconds: what is not read is recorded by a later
 /// reading.
 #[test]
 fn a_slow_nvml_does_not_slow_the_program_down() {

@@ -25,7 +25,7 @@ fn same_as_bare(bare: &Run, ours: &Run, what: &str) {
 #[test]
 fn each_request_of_ours_may_fail() {
     if !cfg!(debug_assertions) {
-        println!("SKIP: built without assertions");
+        testkit::skip("no memory: built without assertions");
         return;
     }
     let bare = families(Setup::simulated());
@@ -77,7 +77,7 @@ fn step(of: u32) -> u32 {
 #[test]
 fn each_block_and_each_mapping_may_fail() {
     if !cfg!(debug_assertions) {
-        println!("SKIP: built without assertions");
+        testkit::skip("no memory: built without assertions");
         return;
     }
     let preloaded = || Setup::simulated().preload();
@@ -89,7 +89,7 @@ fn each_block_and_each_mapping_may_fail() {
 #[test]
 fn each_block_and_each_mapping_may_fail_under_a_cap() {
     if !cfg!(debug_assertions) {
-        println!("SKIP: built without assertions");
+        testkit::skip("no memory: built without assertions");
         return;
     }
     let capped = || Setup::simulated().cap("2GiB");
@@ -101,7 +101,7 @@ fn each_block_and_each_mapping_may_fail_under_a_cap() {
 #[test]
 fn each_place_that_maps_may_fail() {
     if !cfg!(debug_assertions) {
-        println!("SKIP: built without assertions");
+        testkit::skip("no memory: built without assertions");
         return;
     }
     let bare = families(Setup::simulated());
@@ -132,7 +132,7 @@ fn each_place_that_maps_may_fail() {
 #[test]
 fn nothing_that_has_grown_ends_the_program() {
     if !cfg!(debug_assertions) {
-        println!("SKIP: built without assertions");
+        testkit::skip("no memory: built without assertions");
         return;
     }
     const MANY: u32 = 6000;

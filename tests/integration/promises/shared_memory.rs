@@ -43,11 +43,11 @@ fn what_is_borrowed_is_under_no_cap() {
     assert_eq!(capped.stdout, bare.stdout);
 }
 
-/// Who gives memory away is told, with its address: some settings would break it.
+/// The trace names memory that is exported, with its address: some settings would break the export.
 #[test]
-fn what_is_shared_is_told() {
+fn what_is_shared_is_reported() {
     let ours = run(Setup::simulated().preload());
-    let told = ours.traces().into_iter().filter(|trace| {
+    let marked = ours.traces().into_iter().filter(|trace| {
         let bytes = testkit::trace_bytes(trace);
         let reader = TraceReader::new(&bytes).unwrap();
         let events: Vec<Event> = reader.events().map(|stamped| stamped.event).collect();
@@ -69,5 +69,5 @@ fn what_is_shared_is_told() {
         assert!(shared.len() <= 1, "one call");
         !shared.is_empty()
     });
-    assert_eq!(told.count(), 1, "the owner's trace");
+    assert_eq!(marked.count(), 1, "the owner's trace");
 }

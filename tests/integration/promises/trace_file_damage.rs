@@ -64,7 +64,7 @@ fn a_trace_that_is_cut_at_any_moment_spares_the_program() {
 }
 
 #[test]
-fn cut_and_killed_the_rest_is_told() {
+fn cut_and_killed_the_rest_is_reported() {
     let mut program = start();
     assert_eq!(program.result("a 2"), 0);
     some_windows(&mut program);

@@ -101,7 +101,7 @@ fn a_second_driver_gives_no_memory_under_a_cap() {
     }
     let bare = second(&scratch, "version", |setup| setup);
     let ours = second(&scratch, "version", |setup| setup.cap("8GiB"));
-    assert_eq!(ours.stdout, bare.stdout, "its version is told");
+    assert_eq!(ours.stdout, bare.stdout, "its version is printed");
 }
 
 #[test]

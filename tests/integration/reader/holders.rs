@@ -109,7 +109,7 @@ fn holders_are_grouped_by_function_library_and_stack() {
 }
 
 #[test]
-fn who_calls_the_programs_own_function_for_memory_is_told_apart() {
+fn who_calls_the_programs_own_function_for_memory_is_distinguished() {
     let mut t = TraceBuilder::new();
     for (id, name) in [(1, "take"), (2, "weights"), (3, "cache"), (4, "main")] {
         t.code(id, name, "/home/me/serve.py", 10 * id as i32);
@@ -249,7 +249,7 @@ fn a_trace_without_stacks_says_so() {
 }
 
 #[test]
-fn an_allocation_whose_stack_is_not_told_is_its_own_holder() {
+fn an_allocation_whose_stack_is_not_reported_is_its_own_holder() {
     let mut t = training();
     t.alloc(4 * SECOND + 1000, Kind::Device, 9 << 40, 16 * MIB);
     t.alloc_by(4 * SECOND + 2000, Kind::Device, 10 << 40, 8 * MIB, 99);
@@ -298,7 +298,7 @@ fn report_shows_holders_and_libraries_at_the_peak_and_the_end() {
 }
 
 #[test]
-fn unused_contexts_and_pools_that_hide_their_users_are_told() {
+fn unused_contexts_and_pools_that_hide_their_users_are_reported() {
     let mut t = training();
     t.code(9, "worker", "/home/me/loader.py", 8);
     t.module("/v/site-packages/jaxlib/xla_extension.so", 0x6000_0000);

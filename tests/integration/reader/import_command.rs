@@ -27,7 +27,7 @@ fn a_snapshot_is_a_trace_like_any_other() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(text(&output.stderr).contains("154 blocks in 11 segments of 1 device"));
 
-    // Nothing is replaced without being told.
+    // Nothing is replaced without --force.
     let before = std::fs::read(&trace).unwrap();
     let again = run(&import);
     assert_eq!(again.status.code(), Some(2));

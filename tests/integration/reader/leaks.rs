@@ -115,8 +115,8 @@ fn small_ones_and_known_ones_are_left_out() {
     assert!(shown.contains("no leak\n") && shown.contains("suppressed by line 3"), "{shown}");
     std::fs::write(scratch.0.join("known"), "function: no_such\n").unwrap();
     let shown = text(&scratch, &["leaks", "t.vtrace", "--suppressions", "known"]);
-    let told = "line 1 of the suppressions fits no leak: function: no_such\n";
-    assert!(shown.contains("1 leak") && shown.ends_with(told), "{shown}");
+    let warning = "line 1 of the suppressions fits no leak: function: no_such\n";
+    assert!(shown.contains("1 leak") && shown.ends_with(warning), "{shown}");
     std::fs::write(scratch.0.join("known"), "file: train.py\n# old\nlibrary: gone*\n").unwrap();
     let all = none(&["--suppressions", "known"]);
     let old = serde_json::json!([{"line": 3, "rule": "library: gone*"}]);
@@ -124,7 +124,7 @@ fn small_ones_and_known_ones_are_left_out() {
 }
 
 #[test]
-fn bad_input_is_told_with_its_place() {
+fn bad_input_is_reported_with_its_place() {
     let scratch = written(&leaking());
     std::fs::write(scratch.0.join("bad"), "# fine\nlibmine\n").unwrap();
     for (args, wanted) in [
@@ -292,7 +292,7 @@ fn asked(setup: Setup) -> (Value, String) {
 }
 
 #[test]
-fn a_process_that_runs_is_told_of_too() {
+fn a_process_that_runs_is_reported_too() {
     let library = testkit::torch_stand_ins::libraries().join("libc10_cuda.so");
     let driver = Setup::simulated().cap("2GiB").arg("waits");
     for (setup, level) in [(driver.clone(), "driver"), (driver.arg(library.display()), "tensor")] {

@@ -132,7 +132,7 @@ fn a_moment_that_is_not_in_the_file_is_no_moment_without_memory() {
         assert!(said.contains("from 18.000 s on it is known"), "{line}: {said}");
         assert!(said.contains("160.00 MiB on GPU 0 were live then"), "{line}: {said}");
     }
-    // What the file does hold is told as before.
+    // What the file does hold is printed as before.
     let later = run(&scratch, &["report", "t.vtrace", "--json", "--at", "21"]);
     let all: Value = serde_json::from_slice(&later.stdout).unwrap();
     assert_eq!(all["processes"][0]["devices"][0]["live_bytes"], 128 * MIB);
@@ -141,7 +141,7 @@ fn a_moment_that_is_not_in_the_file_is_no_moment_without_memory() {
 }
 
 #[test]
-fn a_peak_of_which_only_the_height_is_known_is_told_so() {
+fn a_peak_of_which_only_the_height_is_known_is_reported_so() {
     let scratch = Scratch::new();
     bounded().write(&scratch.0.join("t.vtrace"));
     let output = run(&scratch, &["holders", "t.vtrace"]);

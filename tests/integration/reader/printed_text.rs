@@ -11,7 +11,7 @@ use vramtrace_format::{Definition, Kind, TraceReader};
 
 const KEY: &str = "hf_AbCdEfGhIjKlMnOpQrStUvWxYz";
 
-fn told(trace: &std::path::Path) -> String {
+fn printed(trace: &std::path::Path) -> String {
     let mut all = String::new();
     for args in [&["report"][..], &["report", "--json"], &["holders"], &["leaks"], &["oom"]] {
         let output = vramtrace().args(args).arg(trace).output().unwrap();
@@ -45,7 +45,7 @@ fn nor_is_one_of_an_older_trace_shown() {
     t.header.command = ["python3", "train.py", "--hf-token", KEY].map(String::from).into();
     t.alloc(SECOND, Kind::Device, 1 << 40, MIB);
     t.write(&scratch.0.join("t.vtrace"));
-    let all = told(&scratch.0.join("t.vtrace"));
+    let all = printed(&scratch.0.join("t.vtrace"));
     assert!(!all.contains(KEY) && all.contains("--hf-token ***"), "{all}");
 
     let (from, to) = (scratch.0.join("t.vtrace"), scratch.0.join("packed.vtrace"));

@@ -93,7 +93,7 @@ fn ranks(directory: &Path) {
 }
 
 #[test]
-fn one_file_is_told_in_words_without_colour_in_a_pipe() {
+fn one_file_is_reported_in_words_without_colour_in_a_pipe() {
     let here = tempfile::tempdir().unwrap();
     small(7, 1).write(&here.path().join("a.vtrace"));
     let output = report(here.path(), &["a.vtrace"]);
@@ -107,7 +107,7 @@ fn one_file_is_told_in_words_without_colour_in_a_pipe() {
 }
 
 #[test]
-fn a_run_of_ranks_is_told_whole_or_one_rank_of_it() {
+fn a_run_of_ranks_is_reported_whole_or_one_rank_of_it() {
     let here = tempfile::tempdir().unwrap();
     ranks(here.path());
     let output = report(here.path(), &["."]);

@@ -63,7 +63,7 @@ fn folded_has_a_line_a_stack_outermost_first() {
 }
 
 #[test]
-fn several_processes_are_told_apart() {
+fn several_processes_are_distinguished() {
     let scratch = Scratch::new();
     for rank in 0..2 {
         training().rank(rank, 2).write(&scratch.0.join(format!("{rank}.vtrace")));

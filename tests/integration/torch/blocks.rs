@@ -88,9 +88,9 @@ fn chained(mode: &str, count: &str) -> Run {
     let bare = program.run(setup(mode).arg(count)).ok();
     let ours = program.run(setup(mode).arg(count).preload()).ok();
     assert_eq!(bare.stdout, ours.stdout);
-    // It may be out of memory, and be told so.
-    let told = ours.stderr.lines().next();
-    assert!(told.is_none_or(|line| line.contains("torch is out of memory:")), "{}", ours.stderr);
+    // It may be out of memory, and get a message.
+    let message = ours.stderr.lines().next();
+    assert!(message.is_none_or(|line| line.contains("torch is out of memory:")), "{}", ours.stderr);
     ours
 }
 
@@ -234,7 +234,7 @@ fn checkpoints_carry_blocks() {
 
 /// Each PyTorch of a process hears of its own blocks, and of no others.
 #[test]
-fn two_torch_libraries_and_renamed_ones_are_told_apart() {
+fn two_torch_libraries_and_renamed_ones_are_distinguished() {
     for other in ["libc10_cuda-4711.so", "libtorch_static.so"] {
         let path = libraries().join(other);
         let run = chained("two", path.to_str().unwrap());

@@ -194,12 +194,12 @@ fn a_trace_that_lost_its_beginning_starts_from_its_checkpoint() {
     t.event(SECOND, Event::Alloc(alloc(segment, Space::Device, 20 * MIB, device)));
     t.lose();
     let at = 100 * SECOND;
-    // Goes on before the checkpoint has told all: a free of what is not known yet.
+    // Goes on before the checkpoint is complete: a free of what is not known yet.
     t.event(at, Event::CheckpointBegin { id: 1 });
-    let told = |alloc| Event::CheckpointAlloc { id: 1, time_ns: SECOND, alloc };
+    let listed = |alloc| Event::CheckpointAlloc { id: 1, time_ns: SECOND, alloc };
     // Blocks before the memory that they lie in.
-    t.event(at, told(alloc(segment, Space::Block, MIB, of_block)));
-    t.event(at, told(alloc(page + MIB, Space::Block, MIB, of_block)));
+    t.event(at, listed(alloc(segment, Space::Block, MIB, of_block)));
+    t.event(at, listed(alloc(page + MIB, Space::Block, MIB, of_block)));
     t.event(at, Event::Alloc(alloc(segment + 3 * MIB, Space::Block, MIB, of_block)));
     t.event(
         at,
@@ -213,8 +213,8 @@ fn a_trace_that_lost_its_beginning_starts_from_its_checkpoint() {
             stack: Default::default(),
         },
     );
-    t.event(at, told(alloc(segment, Space::Device, 20 * MIB, device)));
-    t.event(at, told(alloc(9, Space::Vmm, 20 * MIB, vmm_site)));
+    t.event(at, listed(alloc(segment, Space::Device, 20 * MIB, device)));
+    t.event(at, listed(alloc(9, Space::Vmm, 20 * MIB, vmm_site)));
     t.event(at, Event::CheckpointEnd { id: 1 });
     block(&mut t, at + SECOND, segment + 8 * MIB, MIB, 0);
     t.free(at + 2 * SECOND, Space::Block, segment);

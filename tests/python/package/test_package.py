@@ -24,12 +24,12 @@ def test_without_the_recorder_everything_works(recorded):
         with vramtrace.Peak() as peak:
             pass
         assert (peak.bytes, peak.grown, peak.by_device) == (0, 0, {})
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             with vramtrace.limit("1GiB"):
                 pass
-        assert told[0].category is vramtrace.VramtraceWarning, told
-        assert "vramtrace run" in str(told[0].message)
+        assert caught[0].category is vramtrace.VramtraceWarning, caught
+        assert "vramtrace run" in str(caught[0].message)
         try:
             vramtrace.snapshot("x.vtrace")
         except vramtrace.VramtraceError as error:

@@ -1,4 +1,4 @@
-//! A running `tests/programs/interactive.c`, which does what it is told, line by line; or another program
+//! A running `tests/programs/interactive.c`, which executes commands from stdin, line by line; or another program
 //! that says "ready" and listens.
 
 use crate::{Program, Scratch, Setup};

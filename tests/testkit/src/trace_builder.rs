@@ -334,7 +334,7 @@ pub fn cached() -> TraceBuilder {
     t.stack(7, &[], &[6, 3, 4], &[]);
     t.stack(8, &[0x2000_0010, 0x6000_0010], &[], &[]);
     let segment = |n: u64| (1 << 40) + n * (1 << 32);
-    let told = |allocated: u64, reserved: u64| Event::CacheState {
+    let cache_state = |allocated: u64, reserved: u64| Event::CacheState {
         device: DeviceId(0),
         allocated: allocated * MIB,
         reserved: reserved * MIB,
@@ -362,11 +362,11 @@ pub fn cached() -> TraceBuilder {
     t.free(8 * SECOND, Space::Device, segment(3));
     t.alloc_by(8 * SECOND, Kind::Device, segment(6), 44 * MIB, 1);
     t.alloc_by(8 * SECOND, Kind::Block, segment(6), 44 * MIB, 7);
-    t.event(8 * SECOND, told(134, 164));
+    t.event(8 * SECOND, cache_state(134, 164));
     // Holes of 20, 8 + 10 and 10 + 10 MiB: not one of 40.
     t.free(9 * SECOND, Space::Block, segment(0));
     t.free(9 * SECOND, Space::Block, segment(1) + 22 * MIB);
-    t.event(9 * SECOND, told(106, 164));
+    t.event(9 * SECOND, cache_state(106, 164));
     for _ in 0..2 {
         t.refused(10 * SECOND, Kind::Device, 40 * MIB, RefusedBy::Cap, CAP);
     }
@@ -406,7 +406,7 @@ pub fn counters(device: u8) -> Counters {
     Counters { device, ..Counters::default() }
 }
 
-/// A window being written: its memory, leaked for the test's life, and its writer.
+/// A window being written: its memory, which [`Window::end`] frees, and its writer.
 struct Window {
     words: &'static [AtomicU64],
     writer: WindowWriter<'static>,
@@ -415,7 +415,7 @@ struct Window {
 impl Window {
     fn new(kind: WindowKind, slot: u32, sequence: u64, base: u64, file: &Header) -> Window {
         let words: Vec<AtomicU64> = (0..SLOT / 8).map(|_| AtomicU64::new(0)).collect();
-        let words: &'static [AtomicU64] = words.leak();
+        let words: &'static [AtomicU64] = Box::leak(words.into_boxed_slice());
         let header = WindowHeader {
             kind,
             slots: 1,
@@ -428,7 +428,11 @@ impl Window {
     }
 
     fn end(self, out: &mut Vec<u8>) {
-        self.writer.close();
-        out.extend(self.words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()));
+        let Window { words, writer } = self;
+        writer.close();
+        out.extend(words.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()));
+        // SAFETY: `new` leaked this box, and its only borrower, the writer, is used no more. Atomics may be
+        // changed through a shared reference.
+        drop(unsafe { Box::from_raw(std::ptr::from_ref(words).cast_mut()) });
     }
 }

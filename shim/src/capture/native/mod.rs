@@ -330,6 +330,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(sanitized, ignore = "backtrace() is the sanitizer's, with a frame more")]
     fn as_backtrace_says() {
         let mut walker = Walker::new();
         for depth in [0, 1, 7, 40] {

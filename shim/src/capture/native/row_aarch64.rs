@@ -16,18 +16,34 @@ pub fn rule(row: &Row, _code: usize, _is_signal: bool, _: &EhFrame<Bytes>) -> Op
         _ => return None,
     };
     let saved = match row.register(AArch64::X29) {
-        None | Some(RegisterRule::Undefined | RegisterRule::SameValue) => {
-            (SavedRegister::InPlace, 0)
-        }
-        Some(RegisterRule::Offset(by)) => (SavedRegister::ByCaller, by),
+        None | Some(RegisterRule::Undefined | RegisterRule::SameValue) => None,
+        Some(RegisterRule::Offset(by)) => Some(by),
         _ => return None,
     };
-    match row.register(AArch64::X30) {
-        None | Some(RegisterRule::SameValue) => Rule::new(from, up, Rule::IN_LINK, saved),
-        Some(RegisterRule::Offset(by)) => Rule::new(from, up, by, saved),
-        Some(RegisterRule::Undefined) => Some(Rule::END),
-        _ => None,
-    }
+    let link = match row.register(AArch64::X30) {
+        None | Some(RegisterRule::SameValue) => None,
+        Some(RegisterRule::Offset(by)) => Some(by),
+        Some(RegisterRule::Undefined) => return Some(Rule::END),
+        _ => return None,
+    };
+    near_caller(from, up, saved, link).or_else(|| near_base(from, up, saved, link))
+}
+
+/// Where the registers lie, from where the caller's stack begins.
+fn near_caller(from: CfaBase, up: i64, saved: Option<i64>, link: Option<i64>) -> Option<Rule> {
+    let saved = saved.map_or((SavedRegister::InPlace, 0), |by| (SavedRegister::ByCaller, by));
+    Rule::new(from, up, link.unwrap_or(Rule::IN_LINK), saved)
+}
+
+/// The same from the register that the frame is counted from: in a large frame, whose registers lie at
+/// its low end.
+fn near_base(from: CfaBase, up: i64, saved: Option<i64>, link: Option<i64>) -> Option<Rule> {
+    let (by_base, in_place) = match from {
+        CfaBase::Sp => (SavedRegister::BySp, SavedRegister::InPlaceLinkBySp),
+        _ => (SavedRegister::ByBp, SavedRegister::InPlaceLinkByBp),
+    };
+    let saved = saved.map_or((in_place, 0), |by| (by_base, up + by));
+    Rule::new(from, up, link.map_or(Rule::IN_LINK, |by| up + by), saved)
 }
 
 /// The rule of the code to which a signal's handler returns, where that is the kernel's: it has no

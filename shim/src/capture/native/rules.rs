@@ -90,8 +90,14 @@ pub enum SavedRegister {
     InPlace,
     /// At a distance from where the caller's stack begins.
     ByCaller,
+    /// On aarch64, here and in the next ones, the address to return to is at a distance from that
+    /// register too.
     ByBp,
     BySp,
+    #[cfg(target_arch = "aarch64")]
+    InPlaceLinkByBp,
+    #[cfg(target_arch = "aarch64")]
+    InPlaceLinkBySp,
 }
 
 /// Zero bytes are an empty one.
@@ -100,9 +106,23 @@ pub struct Rule {
     /// The address, and above its 47 bits `CfaBase` and `SavedRegister`.
     code: u64,
     up: i32,
+    /// In units of [`UNIT`], as `more`.
     bp: i16,
-    /// On aarch64 also where the address to return to is, from where the caller's stack begins.
+    /// On aarch64 also where the address to return to is: see [`SavedRegister`].
     more: i16,
+}
+
+/// On aarch64 the registers of the caller lie at the low end of the frame, in whole words: distances in
+/// words reach over frames of 256 KiB.
+const UNIT: i64 = if cfg!(target_arch = "aarch64") { 8 } else { 1 };
+
+/// `None`: it does not fit.
+fn in_units(by: i64) -> Option<i16> {
+    (by % UNIT == 0).then_some(by / UNIT).and_then(|units| i16::try_from(units).ok())
+}
+
+fn away(base: usize, units: i16) -> usize {
+    base.wrapping_add_signed((i64::from(units) * UNIT) as isize)
 }
 
 const ADDRESS: u32 = 48;
@@ -116,7 +136,7 @@ impl Rule {
 
     /// As `more`: the address to return to is in x30.
     #[cfg(target_arch = "aarch64")]
-    pub const IN_LINK: i64 = i16::MIN as i64;
+    pub const IN_LINK: i64 = i16::MIN as i64 * UNIT;
 
     const fn plain(from: CfaBase) -> Rule {
         Rule { code: (from as u64) << ADDRESS, ..NO_RULE }
@@ -130,8 +150,8 @@ impl Rule {
         (saved, bp): (SavedRegister, i64),
     ) -> Option<Rule> {
         let code = (from as u64) << ADDRESS | (saved as u64) << (ADDRESS + 8);
-        let (up, bp) = (i32::try_from(up).ok()?, i16::try_from(bp).ok()?);
-        Some(Rule { code, up, bp, more: i16::try_from(more).ok()? })
+        let up = i32::try_from(up).ok()?;
+        Some(Rule { code, up, bp: in_units(bp)?, more: in_units(more)? })
     }
 
     fn from(&self) -> u8 {
@@ -176,7 +196,7 @@ impl Rule {
         sp: usize,
         read: &mut impl FnMut(usize) -> Option<usize>,
     ) -> Option<usize> {
-        if i64::from(self.more) == Rule::IN_LINK {
+        if i64::from(self.more) * UNIT == Rule::IN_LINK {
             // A frame may be empty, but only the innermost one.
             return (sp >= at.sp && at.link != 0).then(|| unsigned(at.link));
         }
@@ -184,7 +204,14 @@ impl Rule {
         if sp <= at.sp || from_vague {
             return None;
         }
-        read(sp.wrapping_add_signed(self.more.into())).map(unsigned)
+        let base = match self.saved() {
+            saved if saved == SavedRegister::ByBp as u8 => at.bp,
+            saved if saved == SavedRegister::InPlaceLinkByBp as u8 => at.bp,
+            saved if saved == SavedRegister::BySp as u8 => at.sp,
+            saved if saved == SavedRegister::InPlaceLinkBySp as u8 => at.sp,
+            _ => sp,
+        };
+        read(away(base, self.more)).map(unsigned)
     }
 
     /// `sp`: the caller's.
@@ -197,7 +224,12 @@ impl Rule {
     ) -> Option<UnwindStep> {
         let ip = self.return_address(at, sp, read)?;
         let saved = self.saved();
-        let bp = match saved == SavedRegister::InPlace as u8 {
+        #[cfg(target_arch = "x86_64")]
+        let is_in_place = saved == SavedRegister::InPlace as u8;
+        #[cfg(target_arch = "aarch64")]
+        let is_in_place =
+            saved == SavedRegister::InPlace as u8 || saved >= SavedRegister::InPlaceLinkByBp as u8;
+        let bp = match is_in_place {
             true => at.bp,
             false => {
                 let base = match saved {
@@ -205,7 +237,7 @@ impl Rule {
                     saved if saved == SavedRegister::ByBp as u8 => at.bp,
                     _ => at.sp,
                 };
-                read(base.wrapping_add_signed(self.bp.into()))?
+                read(away(base, self.bp))?
             }
         };
         Some(if ip == 0 { UnwindStep::End } else { UnwindStep::Caller(State::new(ip, sp, bp)) })
@@ -214,7 +246,6 @@ impl Rule {
     #[inline(never)]
     fn rare(&self, at: State, read: &mut impl FnMut(usize) -> Option<usize>) -> UnwindStep {
         let is = |from: CfaBase| self.from() == from as u8;
-        let away = |base: usize, by: i16| base.wrapping_add_signed(by.into());
         let mut word = |base: usize| read(base.wrapping_add_signed(self.up as isize));
         #[cfg(target_arch = "aarch64")]
         if at.is_vague && is(CfaBase::Signal) {
@@ -328,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn rare_ones() {
+    fn rules_for_signals_saved_stack_pointers_and_guesses() {
         let through = Rule::new(CfaBase::AtBp, -8, -10_000, (SavedRegister::ByBp, 0));
         assert_eq!(step(through), caller(1088, 1096, 11_104));
         let signal = Rule::new(CfaBase::Signal, 160, 168, (SavedRegister::BySp, 120));

@@ -137,16 +137,16 @@ impl Layout {
             (3, 10) => Layout { minor: 10, instruction: 96, ..FIRST },
             (3, 11) => ELEVEN,
             (3, 12) => TWELVE,
-            (3, 13) => THIRTEEN.told(version, runtime)?,
-            (3, 14) => FOURTEEN.told(version, runtime)?,
-            (3, 15) => FIFTEEN.told(version, runtime)?,
+            (3, 13) => THIRTEEN.with_offsets_of(version, runtime)?,
+            (3, 14) => FOURTEEN.with_offsets_of(version, runtime)?,
+            (3, 15) => FIFTEEN.with_offsets_of(version, runtime)?,
             _ => return Err(format!("CPython {major}.{minor} is not known (3.8 to 3.15 are)")),
         };
         Ok(known)
     }
 
-    /// With what the interpreter says itself.
-    fn told(self, version: u32, runtime: usize) -> Result<Layout, String> {
+    /// With the offsets in the interpreter's own table (`_Py_DebugOffsets`).
+    fn with_offsets_of(self, version: u32, runtime: usize) -> Result<Layout, String> {
         let read = |at: usize| Plain.word(runtime + at).unwrap_or(0);
         if read(0).to_ne_bytes() != *b"xdebugpy" || read(8) as u32 != version {
             return Err("its table of offsets has an unknown form".into());
@@ -172,9 +172,11 @@ impl Layout {
             bytecode: read(code + 72),
             ..self
         })
-        .and_then(|told: Layout| match told.fields().iter().all(|field| *field < 1024) {
-            true => Ok(told),
-            false => Err("its table of offsets is out of range".into()),
+        .and_then(|layout: Layout| {
+            match layout.fields().iter().all(|field| *field < 1024) {
+                true => Ok(layout),
+                false => Err("its table of offsets is out of range".into()),
+            }
         })
     }
 

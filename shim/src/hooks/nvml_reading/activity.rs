@@ -29,10 +29,10 @@ pub struct ActivityGuard {
     pub doing: DriverActivity,
 }
 
-/// Who a reading is made for; `told` books what shows: it may capture the stack and ask the driver.
+/// Who a reading is made for; `on_growth` books what shows: it may capture the stack and ask the driver.
 pub struct AttributedReading<'a> {
     pub taking: &'a ActivityGuard,
-    pub told: &'a mut dyn FnMut(Attribution),
+    pub on_growth: &'a mut dyn FnMut(Attribution),
 }
 
 impl Drop for ActivityGuard {
@@ -146,7 +146,7 @@ impl NvmlReader {
                     account.give_back(bytes, doing.map(DriverActivity::cause), tell);
                 });
             }
-            (_, Some(own)) => (own.told)(showed),
+            (_, Some(own)) => (own.on_growth)(showed),
             (Attribution::BySome(cause, bytes), None) => {
                 self.book(p, device.id, Originator::unnamed(cause), bytes);
             }

@@ -199,9 +199,9 @@ impl NvmlReader {
         drop(last);
         let named = self.name(p, device, watched, exact && young, own);
         last = watched.last.lock();
-        let told = |sample: &Sample| (sample.process_bytes, sample.context_bytes);
+        let figures = |sample: &Sample| (sample.process_bytes, sample.context_bytes);
         let process_bytes = figure.bytes();
-        if !named && last.as_ref().map(told) == Some((process_bytes, context_bytes)) {
+        if !named && last.as_ref().map(figures) == Some((process_bytes, context_bytes)) {
             return;
         }
         let sample = Sample {

@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_at_once_are_told_as_what_they_have_in_common() {
+    fn calls_at_once_are_reported_as_what_they_have_in_common() {
         let loading = NONE.with(DriverActivity::Loading);
         let mut account = DriverInternal::default();
         // A look of somebody's while a call is under way leaves it to the call.
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_is_told_by_the_next_reading() {
+    fn what_waits_is_reported_by_the_next_reading() {
         let mut account = DriverInternal::default();
         account.wait(DriverActivity::Streams);
         assert_eq!(account.settle(2, None, NONE, true), Attribution::BySome(Cause::Streams, 2));
@@ -350,11 +350,15 @@ mod tests {
             account.settle(16, Some(DriverActivity::Loading), NONE, true),
             Attribution::Less(4)
         );
-        let mut told = Vec::new();
-        account.give_back(4, Some(Cause::Modules), |maker, bytes| told.push((maker.name, bytes)));
-        assert_eq!(told, [(4, 4)], "who took exactly so much");
-        account.give_back(100, Some(Cause::Modules), |maker, bytes| told.push((maker.name, bytes)));
-        assert_eq!(told, [(4, 4), (6, 6), (2, 2)]);
+        let mut given_back = Vec::new();
+        account.give_back(4, Some(Cause::Modules), |maker, bytes| {
+            given_back.push((maker.name, bytes))
+        });
+        assert_eq!(given_back, [(4, 4)], "who took exactly so much");
+        account.give_back(100, Some(Cause::Modules), |maker, bytes| {
+            given_back.push((maker.name, bytes))
+        });
+        assert_eq!(given_back, [(4, 4), (6, 6), (2, 2)]);
         assert_eq!((account.of(Cause::Modules), account.named()), (0, 0));
         assert_eq!(account.makers().count(), 0);
     }

@@ -140,7 +140,7 @@ proptest! {
         for (time, step) in steps.iter().enumerate() {
             let time_ns = time as u64 + 1;
             let before = ledger.live(DeviceId(0)) + ledger.live(DeviceId(1)) + ledger.live(DeviceId(2));
-            let mut told = None;
+            let mut change = None;
             match *step {
                 Step::Insert { place, size, kind, device, context } => {
                     let kind = KINDS_TRIED[kind];
@@ -152,7 +152,7 @@ proptest! {
                         time_ns,
                         ..Entry::new(kind, key(place), size, DeviceId(device))
                     };
-                    told = Some(match kind {
+                    change = Some(match kind {
                         Kind::Block => {
                             ledger.insert_block(&log, &entry);
                             0
@@ -180,7 +180,7 @@ proptest! {
                     prop_assert_eq!(gone.map(|gone| gone.entry), expected);
                     let bytes = gone.map_or(0, |gone| gone.bytes);
                     prop_assert_eq!(gone.map_or(0, |gone| ledger.left(&gone)), bytes);
-                    told = Some(-(bytes as i64));
+                    change = Some(-(bytes as i64));
                     if let Some(entry) = expected {
                         totals.entry(entry.site.0).or_default()[1] += 1;
                     }
@@ -199,7 +199,7 @@ proptest! {
                         .map(|(key, entry)| (*key, *entry))
                         .collect();
                     prop_assert_eq!(gone.allocations, dead.len() as u64);
-                    told = Some(-(gone.bytes as i64));
+                    change = Some(-(gone.bytes as i64));
                     for (key, entry) in dead {
                         live.remove(&key);
                         totals.entry(entry.site.0).or_default()[1] += 1;
@@ -228,8 +228,8 @@ proptest! {
                 },
             }
             let after = ledger.live(DeviceId(0)) + ledger.live(DeviceId(1)) + ledger.live(DeviceId(2));
-            if let Some(told) = told {
-                prop_assert_eq!(after as i64 - before as i64, told);
+            if let Some(change) = change {
+                prop_assert_eq!(after as i64 - before as i64, change);
             }
             for device in 0..3 {
                 prop_assert_eq!(ledger.live(DeviceId(device)), physical_of(&live, reserved, device));

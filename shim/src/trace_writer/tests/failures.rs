@@ -89,7 +89,7 @@ fn a_full_disk_ends_recording() {
         )
     };
     if mounted != 0 {
-        eprintln!("SKIP a_full_disk_ends_recording: mounting a tmpfs is not allowed");
+        testkit::skip("full disk: mounting a tmpfs is not permitted");
         return;
     }
     for (name, map) in [("a", true), ("b", false)] {

