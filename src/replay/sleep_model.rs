@@ -80,6 +80,12 @@ impl Machine {
         }
     }
 
+    /// An event after which the model is what the program did.
+    fn happens(&mut self, event: Event) {
+        self.tell(event);
+        self.check(&event);
+    }
+
     fn tell(&mut self, event: Event) {
         self.events += 1;
         let (offset, time_ns) = (self.events, self.events * 1000);
@@ -96,7 +102,7 @@ impl Machine {
         for object in gone {
             self.objects.retain(|(other, ..)| *other != object);
             self.model.ended(object);
-            self.tell(Event::Free { key: object, space: Space::Vmm, site: SiteId(0) });
+            self.happens(Event::Free { key: object, space: Space::Vmm, site: SiteId(0) });
         }
     }
 
@@ -107,7 +113,7 @@ impl Machine {
         self.model.created(object, units);
         let stack = StackId(object as u32);
         let (space, size, site) = (Space::Vmm, units * UNIT, self.sites[0]);
-        self.tell(Event::Alloc(Alloc { key: object, space, size, site, stack }));
+        self.happens(Event::Alloc(Alloc { key: object, space, size, site, stack }));
         object
     }
 
@@ -116,7 +122,7 @@ impl Machine {
         let (address, size) = (self.model.address(at), units * UNIT);
         self.model.map(at, object, offset, units);
         let (offset, stack) = (offset * UNIT, StackId(60));
-        self.tell(Event::Map { address, size, offset, object, stack });
+        self.happens(Event::Map { address, size, offset, object, stack });
     }
 
     fn unmap(&mut self, at: usize, units: usize) {
@@ -129,7 +135,7 @@ impl Machine {
         self.blocks.retain(|block| !goes(block));
         self.model.unmap(at..to);
         let (address, size) = (self.model.address(at), units as u64 * UNIT);
-        self.tell(Event::Unmap { address, size, stack: StackId(50) });
+        self.happens(Event::Unmap { address, size, stack: StackId(50) });
     }
 
     fn step(&mut self, step: Step) {
@@ -149,7 +155,7 @@ impl Machine {
                 self.model.reserve(range.clone());
                 let (address, size) = (self.model.address(range.start), SLOT as u64 * UNIT);
                 let (site, stack, restored) = (SiteId(0), StackId(9), false);
-                self.tell(Event::AddressReserve { address, size, site, stack, restored });
+                self.happens(Event::AddressReserve { address, size, site, stack, restored });
             }
             Step::FreeReservation { slot } => {
                 let range = slot_of(slot);
@@ -160,7 +166,7 @@ impl Machine {
                 self.blocks.retain(|(start, _)| !range.contains(start));
                 self.model.free(&range);
                 let (address, size) = (self.model.address(range.start), SLOT as u64 * UNIT);
-                self.tell(Event::AddressFree { address, size });
+                self.happens(Event::AddressFree { address, size });
             }
             Step::Create { units } => drop(self.create(units)),
             Step::Map { pick, at, offset, units } => {
@@ -235,7 +241,7 @@ impl Machine {
                 self.blocks.push((at, units));
                 let (key, size) = (self.model.address(at), units as u64 * UNIT);
                 let (space, site, stack) = (Space::Block, self.sites[1], StackId(5));
-                self.tell(Event::Alloc(Alloc { key, space, size, site, stack }));
+                self.happens(Event::Alloc(Alloc { key, space, size, site, stack }));
             }
             Step::Free { pick } => {
                 if self.blocks.is_empty() {
@@ -244,7 +250,7 @@ impl Machine {
                 let at = pick % self.blocks.len();
                 let (start, _) = self.blocks.swap_remove(at);
                 let (key, space) = (self.model.address(start), Space::Block);
-                self.tell(Event::Free { key, space, site: SiteId(0) });
+                self.happens(Event::Free { key, space, site: SiteId(0) });
             }
             Step::Refuse { at, units } => {
                 // The driver refuses an unmap in a reservation: what it took out is back.
@@ -266,7 +272,7 @@ impl Machine {
         }
     }
 
-    fn check(&self, step: &Step) {
+    fn check(&self, step: &dyn std::fmt::Debug) {
         let state = self.replay.state();
         self.model.check(&state.space, &format!("{step:?}"));
         let none = DeviceState::default();
