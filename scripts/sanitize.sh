@@ -30,8 +30,7 @@ loom() {
 }
 
 # Of the shim, what needs no assembly, no loader, no fork and no files: Miri has none of these.
-MIRI_SHIM="capture::native::rules runtime::hash_table runtime::heap runtime::lock runtime::handle_set
-    runtime::reserve"
+MIRI_SHIM="capture::native::rules runtime::hash_table runtime::heap runtime::lock"
 
 miri() { # miri PACKAGE FILTER...
     has_nightly miri miri || return 0

@@ -64,7 +64,7 @@ cargo test --quiet --workspace
 say "the shipped library has no test hooks"
 scripts/check-release.sh
 
-scripts/sanitize.sh short
+scripts/sanitize.sh loom
 
 say "the page of report --html, in Chromium"
 scripts/web.sh
