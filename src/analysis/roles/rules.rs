@@ -90,7 +90,7 @@ fn kept_from_forward(life: &Life, site: Site, learned: &Learned) -> Role {
 fn backward(life: &Life, site: Site, learned: &Learned) -> Role {
     // Each backward makes gradients anew, unless the program sets them to zero in place.
     let renewed = learned.gradient_life();
-    if renewed.is_some_and(|most| life.backwards() > KEPT.max(2 * most)) && !life.is_freed() {
+    if renewed.is_some_and(|most| life.backwards() >= KEPT.max(2 * most)) && !life.is_freed() {
         return Role::Workspace;
     }
     if !life.within_phase() {

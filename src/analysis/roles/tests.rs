@@ -103,3 +103,10 @@ fn roles_under_gradient_accumulation_are_those_the_program_counted() {
 fn roles_of_generation_are_those_the_program_counted() {
     is_right("gen");
 }
+
+/// Its functions come from the compiler: the scratch memory of a library stands below a line of
+/// backward, like its gradients.
+#[test]
+fn roles_of_a_compiled_model_are_those_the_program_counted() {
+    is_right("compile");
+}
