@@ -57,8 +57,13 @@ fn table(processes: &[Rank], odd: &[Option<String>]) -> String {
         "",
     ]);
     let shown = listed(processes, odd);
+    let mark = match odd.iter().flatten().count() {
+        0 | 1 => "<-- the odd one out",
+        _ => "<-- stands out",
+    };
     for index in &shown {
-        lines(&mut table, &processes[*index], odd[*index].is_some(), hosts);
+        let mark = if odd[*index].is_some() { mark } else { "" };
+        lines(&mut table, &processes[*index], mark, hosts);
     }
     let mut out = table.render();
     if shown.len() < processes.len() {
@@ -168,7 +173,7 @@ fn short_uuid(info: &DeviceInfo, cards: &[Card]) -> String {
 }
 
 /// One line for each device that the process used; one for a process that used none.
-fn lines(table: &mut Table, process: &Rank, odd: bool, hosts: bool) {
+fn lines(table: &mut Table, process: &Rank, mark: &str, hosts: bool) {
     let header = &process.header;
     let rank = header.rank.map_or(String::new(), |rank| rank.to_string());
     let host = if hosts { header.host.clone() } else { String::new() };
@@ -184,8 +189,7 @@ fn lines(table: &mut Table, process: &Rank, odd: bool, hosts: bool) {
         0 => shorten(&process.name(), 32),
         pid => pid.to_string(),
     };
-    let mark = if odd { "<-- the odd one out" } else { "" }.to_string();
-    let mut names = Some((rank, pid, host, ended.to_string(), mark));
+    let mut names = Some((rank, pid, host, ended.to_string(), mark.to_string()));
     let nothing = [(DeviceId::UNKNOWN, None)];
     let devices = process.devices.iter().map(|(id, device)| (*id, Some(device)));
     let devices: Vec<(DeviceId, Option<&RankDevice>)> = match process.devices.is_empty() {

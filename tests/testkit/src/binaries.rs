@@ -11,8 +11,15 @@ pub fn bin_dir() -> PathBuf {
     test.parent().and_then(Path::parent).unwrap().to_path_buf()
 }
 
+/// The command. It, and what it starts, gets no variable of the tests themselves.
 pub fn vramtrace() -> Command {
-    Command::new(bin_dir().join("vramtrace"))
+    let mut command = Command::new(bin_dir().join("vramtrace"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("VRAMTRACE_") {
+            command.env_remove(name);
+        }
+    }
+    command
 }
 
 /// A library beside the command. Integration tests do not build other packages' cdylibs, so say
