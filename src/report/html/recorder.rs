@@ -548,6 +548,7 @@ impl<W: Write> Observer for Recorder<'_, W> {
     }
 
     fn on_wake(&mut self, at: &Stamped, mapping: &Mapping, object: Option<&Live>) {
+        self.roles.on_wake(at, mapping, object);
         let now = self.tick(at);
         let end = mapping.address.saturating_add(mapping.size);
         self.unmapped(now, mapping.address, end);
