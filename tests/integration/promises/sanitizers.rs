@@ -72,7 +72,8 @@ fn undefined_behaviour_sanitizer_programs_run_as_without_us() {
     same_as_bare("ubsan");
 }
 
-/// Its own handlers of system calls store for the program where the kernel would have said EFAULT.
+/// Valgrind answers some system calls itself. Given an address without memory it crashes, where the
+/// kernel would answer EFAULT.
 #[test]
 fn programs_below_valgrind_run_as_without_us() {
     let has_valgrind = Command::new("valgrind").arg("--version").output().is_ok();
