@@ -163,7 +163,7 @@ impl<'a> Scan<'a> {
         }
         if head.len == 0 || end > line_end {
             self.recover(DamageKind::RecordLength, findings);
-        } else if head.kind == 0 && head.check == 0 {
+        } else if head.is_unfinished() {
             if self.living {
                 return false;
             }
@@ -189,8 +189,7 @@ impl<'a> Scan<'a> {
         if at >= self.bytes.len() || at.is_multiple_of(LINE) || self.whole_at(at).is_some() {
             return None;
         }
-        let head = Head::unpack(word(self.bytes, at));
-        if head.kind == 0 && head.check == 0 && head.len > 0 {
+        if Head::unpack(word(self.bytes, at)).is_unfinished() {
             return None;
         }
         let line_end = ((at / LINE + 1) * LINE).min(self.bytes.len());

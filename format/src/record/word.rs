@@ -30,6 +30,12 @@ pub struct Head {
 }
 
 impl Head {
+    /// Of a record whose place is taken and whose words are not all stored.
+    #[inline]
+    pub const fn is_unfinished(self) -> bool {
+        self.kind == 0 && self.check == 0 && self.len > 0
+    }
+
     #[inline]
     pub const fn pack(self) -> u64 {
         (self.time_lo as u64) << 48
