@@ -14,7 +14,7 @@
 //! last address, so that loads do not depend on each other.
 
 use super::code;
-use super::layout::{Chain, Layout, Places, TWELVE, TYPE};
+use super::layout::{Chain, Layout, Places, TWELVE};
 use super::memory::{Memory, Plain};
 use super::walk::{OWNED_BY_C, has_begun};
 use crate::capture::fingerprint::mix;
@@ -100,6 +100,11 @@ impl FrameCache {
         thread: usize,
         most: usize,
     ) -> Option<Fingerprint> {
+        // There an instruction's address does not tell its offset: the copy of the bytecode that it
+        // stands in may be freed, and another one made at its place.
+        if layout.is_free_threaded() {
+            return None;
+        }
         let look = FrameReader { layout, code_type };
         let most = most.min(MOST);
         let mut frame = Plain.word(thread + layout.first)?;
@@ -256,7 +261,9 @@ impl FrameReader<'_> {
     #[inline(always)]
     fn code(&self, word: usize) -> Option<Option<usize>> {
         let Some(code) = self.layout.object(word) else { return Some(None) };
-        Some((Plain.word(code + TYPE)? == self.code_type).then_some(code))
+        Some(
+            (Plain.word(code + self.layout.objects.object_type)? == self.code_type).then_some(code),
+        )
     }
 
     #[inline(always)]
