@@ -231,7 +231,7 @@ fn find_process<T: Copy>(
             let room = (count as usize).saturating_add(FEW).min(1 << 20);
             let Ok(mut many) = vec_of::<T>(room) else { return Err(INSUFFICIENT_SIZE) };
             let mut count = room as u32;
-            // SAFETY: as above, on the heap.
+            // SAFETY: `many` has room for `count` elements; the library writes the number that it filled in.
             let result = unsafe { list(device, &mut count, many.as_mut_ptr()) };
             if result != SUCCESS {
                 return Err(result);

@@ -61,7 +61,7 @@ struct Answer<T> {
 
 // SAFETY: written once before `there` is set, read after it.
 unsafe impl<T: Send> Send for Answer<T> {}
-// SAFETY: as above.
+// SAFETY: written once before `there` is set, and only read after it.
 unsafe impl<T: Send> Sync for Answer<T> {}
 
 /// `None`: there was no answer in time, or there is no thread to ask.

@@ -206,7 +206,7 @@ impl Interpreter {
             })
             .flatten();
         let finalizing = symbol("Py_IsFinalizing").or_else(|| symbol("_Py_IsFinalizing"));
-        // SAFETY: as above.
+        // SAFETY: the interpreter's function of this name and type, which reads a variable.
         let is_finalizing = finalizing
             .map(|(at, _)| unsafe { std::mem::transmute::<usize, extern "C" fn() -> c_int>(at) });
         let loops = symbol("_PyEval_EvalFrameDefault")
