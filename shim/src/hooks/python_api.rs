@@ -273,7 +273,7 @@ mod tests {
             assert_eq!(limit(), Some(5 << 30));
             vramtrace_python_unlimit(number, Out::to(&mut before).input());
             assert_eq!(limit(), None);
-            // Somebody else's stays.
+            // A limit that was set meanwhile stays.
             assert_eq!(vramtrace_python_limit(number, 5 << 30, Out::to(&mut before)), 0);
             state::current().cap.set_limit(DeviceId(number as u8), Some(3 << 30));
             vramtrace_python_unlimit(number, Out::to(&mut before).input());

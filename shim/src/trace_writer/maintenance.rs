@@ -277,7 +277,7 @@ impl TraceWriter {
         }
         maintenance.cut = true;
         let text = format!(
-            "{}: somebody made the file shorter while it was written; what it held there is lost",
+            "{}: the file was truncated while it was written; records in the lost part are missing",
             trace.path().display()
         );
         if !self.cut_reported.swap(true, Ordering::Relaxed) {
