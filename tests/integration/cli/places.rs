@@ -22,13 +22,13 @@ fn a_library_on_a_noexec_mount_is_named_and_nothing_is_run() {
     let mut shell = Command::new("unshare");
     shell.args(["--mount", "--map-root-user", "sh", "-c", script, "sh"]).arg(shim());
     let output = shell.arg(bin_dir().join("vramtrace")).current_dir(&scratch.0).output().unwrap();
-    let said = text(&output.stderr);
-    if said.contains("unshare") || said.contains("mount:") {
+    let printed = text(&output.stderr);
+    if printed.contains("unshare") || printed.contains("mount:") {
         skip("places: no mount namespace here");
         return;
     }
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("mounted/libvramtrace.so") && said.contains("noexec"), "{said}");
+    assert_eq!(output.status.code(), Some(2), "{printed}");
+    assert!(printed.contains("mounted/libvramtrace.so") && printed.contains("noexec"), "{printed}");
     assert!(!scratch.0.join("ran").exists());
 }
 
@@ -42,9 +42,12 @@ fn where_the_working_directory_cannot_be_written_the_trace_goes_to_tmpdir() {
     run.args(["run", "--simulate", "python3", "-c", TAKE]).current_dir("/sys");
     run.env("TMPDIR", &scratch.0).env("PYTHONPATH", programs).env_remove("LD_PRELOAD");
     let output = run.env_remove("VRAMTRACE_OUT").output().unwrap();
-    let said = text(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    assert!(said.contains("/sys/vramtrace-") && said.contains("the trace goes to"), "{said}");
+    let printed = text(&output.stderr);
+    assert!(output.status.success(), "{printed}");
+    assert!(
+        printed.contains("/sys/vramtrace-") && printed.contains("the trace goes to"),
+        "{printed}"
+    );
     let made: Vec<_> = std::fs::read_dir(&scratch.0).unwrap().flatten().collect();
     let run = made.iter().find(|it| it.file_name().to_string_lossy().starts_with("vramtrace-2"));
     assert_eq!(std::fs::read_dir(run.unwrap().path()).unwrap().count(), 1);
@@ -71,13 +74,13 @@ fn a_preloaded_library_for_another_machine_is_named() {
         let output = doctor.arg("doctor").env(name, value).output().unwrap();
         (output.status.code(), text(&output.stdout))
     };
-    let (code, said) = doctor("LD_PRELOAD", &other);
-    assert_eq!(code, Some(1), "{said}");
-    let flat = said.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(flat.contains("it is a library for") && flat.contains("this machine is"), "{said}");
-    let (code, said) = doctor("VRAMTRACE_LIB", &other);
-    let flat = said.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(code == Some(1) && flat.contains("it is a library for"), "{said}");
+    let (code, printed) = doctor("LD_PRELOAD", &other);
+    assert_eq!(code, Some(1), "{printed}");
+    let flat = printed.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(flat.contains("it is a library for") && flat.contains("this machine is"), "{printed}");
+    let (code, printed) = doctor("VRAMTRACE_LIB", &other);
+    let flat = printed.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(code == Some(1) && flat.contains("it is a library for"), "{printed}");
     let mut run = vramtrace();
     let run = run.args(["run", "true"]).env("VRAMTRACE_LIB", &other).output().unwrap();
     assert_eq!(run.status.code(), Some(2), "{}", text(&run.stderr));
@@ -145,11 +148,11 @@ fn per_tensor_sets_what_is_not_set_and_says_what_it_costs() {
         let output = run.current_dir(&scratch.0).output().unwrap();
         (text(&output.stdout).trim().to_string(), text(&output.stderr))
     };
-    let (set, said) = run(&["--per-tensor"], None);
+    let (set, printed) = run(&["--per-tensor"], None);
     assert_eq!(set, "cuda_malloc_async platform");
-    assert!(said.contains("slower") && said.contains("rmm.reinitialize"), "{said}");
-    let (set, said) = run(&["--per-tensor"], Some("bfc"));
+    assert!(printed.contains("slower") && printed.contains("rmm.reinitialize"), "{printed}");
+    let (set, printed) = run(&["--per-tensor"], Some("bfc"));
     assert_eq!(set, "cuda_malloc_async bfc");
-    assert!(said.contains("XLA_PYTHON_CLIENT_ALLOCATOR=bfc is set and stays"), "{said}");
+    assert!(printed.contains("XLA_PYTHON_CLIENT_ALLOCATOR=bfc is set and stays"), "{printed}");
     assert_eq!(run(&[], None), (String::new(), String::new()));
 }

@@ -18,10 +18,10 @@ pub struct Code {
     pub line_table: Vec<u8>,
 }
 
-/// A number that another code object does not have. Its parts are multiplied side by side: of a
-/// chain each step would wait for the one before.
+/// A number that identifies a code object. Its parts are multiplied independently, so that the
+/// processor need not wait for one product before the next.
 ///
-/// `last`: the file's name that was looked at last in this walk, and its fingerprint.
+/// `last`: the last file name of this walk, and its fingerprint.
 #[inline(always)]
 pub fn identity(
     memory: &impl Memory,
@@ -34,7 +34,7 @@ pub fn identity(
         at => memory.int(code + at)? as u32,
     };
     if version != 0 {
-        // Counted up with every code object that is made; 0 once the numbers are used up.
+        // The interpreter numbers its code objects; 0 once the numbers are used up.
         return Some(pair(code as u64, u64::from(version), 1));
     }
     let file = memory.word(code + layout.file)?;
@@ -50,14 +50,14 @@ pub fn identity(
     Some(fingerprint)
 }
 
-/// Of the table of lines: all of a short one, and some of a long one.
+/// A fingerprint of the line table: of all bytes of a short one, of some bytes of a long one.
 #[inline(always)]
 fn table_print(memory: &impl Memory, objects: &Objects, table: usize) -> Option<u64> {
     const WORDS: usize = 8;
     let size = memory.word(table + objects.bytes_size)?;
     let word = |at: usize| memory.word(table + objects.bytes_data + at).map(|word| word as u64);
     if size < 8 {
-        // The object is never smaller than that; what stands behind the table is not part of it.
+        // The object has at least 8 bytes there; bytes behind the table are masked.
         return Some(pair(word(0)? & ((1 << (8 * size)) - 1), size as u64, 4));
     }
     let step = (size / WORDS).max(8);
@@ -70,7 +70,7 @@ fn table_print(memory: &impl Memory, objects: &Objects, table: usize) -> Option<
     Some(fingerprint)
 }
 
-/// Two numbers to one that depends on all bits of both; another one for each place.
+/// Mixes two numbers into one that depends on all bits of both and on `place`.
 #[inline(always)]
 fn pair(a: u64, b: u64, place: u64) -> u64 {
     let a = a ^ 0x9E37_79B9_7F4A_7C15u64.rotate_left(place as u32);
@@ -79,7 +79,7 @@ fn pair(a: u64, b: u64, place: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-/// Python's own hash of a text, where it is known: that of names is. Else some of its bytes.
+/// Python's cached hash of a string, which strings used as names have. Otherwise some of its bytes.
 #[inline(always)]
 fn text_print(memory: &impl Memory, layout: &Layout, text: usize) -> Option<u64> {
     let length = memory.word(text + layout.objects.text_length)?;
@@ -117,7 +117,7 @@ fn data(memory: &impl Memory, layout: &Layout, text: usize) -> Option<Data> {
 fn text(memory: &impl Memory, layout: &Layout, text: usize) -> Option<String> {
     let length = memory.word(text + layout.objects.text_length)?;
     let Data { at, width } = data(memory, layout, text)?;
-    // Where the layout is right, a zero character stands behind the last.
+    // In the expected layout a zero character follows the last.
     let end = memory.bytes(at.checked_add(length.checked_mul(width)?)?, width, 4)?;
     if end.iter().any(|byte| *byte != 0) {
         return None;
@@ -130,7 +130,7 @@ fn text(memory: &impl Memory, layout: &Layout, text: usize) -> Option<String> {
     Some(bytes.chunks_exact(width).map(character).collect())
 }
 
-/// Reads what the definition needs. `None`: these are not its strings.
+/// Reads the fields that a definition needs. `None`: the object does not have the expected layout.
 pub fn read(memory: &impl Memory, layout: &Layout, code: usize) -> Option<Code> {
     let table = memory.word(code + layout.line_table)?;
     let size = memory.word(table + layout.objects.bytes_size)?;

@@ -1,16 +1,16 @@
-//! Where CPython keeps what we read, by version. Offsets in bytes, of release builds with 8-byte
-//! pointers. From 3.13 on the interpreter says itself (`_Py_DebugOffsets`), which goes before.
+//! Offsets of the CPython fields that are read, by version: in bytes, for release builds with 8-byte
+//! pointers. From 3.13 on the interpreter exports them (`_Py_DebugOffsets`), and those take precedence.
 
 use super::memory::{Memory, Plain};
 
-/// How frames hang together.
+/// How frames are linked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Chain {
-    /// Up to 3.10: frame objects, an interpreter's loop on the C stack for each.
+    /// Up to 3.10: a list of frame objects, each with its own interpreter loop on the C stack.
     Objects,
-    /// 3.11: one loop runs several; `_PyCFrame`s on the C stack tell where each began.
+    /// 3.11: one loop runs several frames; a `_PyCFrame` on the C stack marks the start of each loop.
     Entries,
-    /// From 3.12 on: a separate frame on the C stack marks where a loop began.
+    /// From 3.12 on: an extra frame on the C stack marks the start of each loop.
     Markers,
 }
 
@@ -19,9 +19,9 @@ pub struct Layout {
     /// The Y of 3.Y.
     pub minor: u8,
     pub chain: Chain,
-    /// Of the thread state: the first frame, or with `cframe` the `_PyCFrame`.
+    /// In the thread state: the first frame, or with `cframe` the `_PyCFrame`.
     pub first: usize,
-    /// Of the `_PyCFrame`: the first frame, and the one before.
+    /// In the `_PyCFrame`: the first frame, and the previous `_PyCFrame`.
     pub cframe: Option<(usize, usize)>,
     pub code: usize,
     pub previous: usize,
@@ -30,7 +30,8 @@ pub struct Layout {
     pub file: usize,
     pub name: usize,
     pub first_line: usize,
-    /// Of a code object: a number that no other one has, unless it is 0. 0 here: it has none.
+    /// In a code object: its unique version number, unless that is 0. An offset of 0: this version has
+    /// none.
     pub version: usize,
     pub line_table: usize,
     pub bytecode: usize,
@@ -143,16 +144,29 @@ const THIRTEEN: Layout =
 const FOURTEEN: Layout =
     Layout { minor: 14, owner: 74, version: 0, bytecode: 208, first_traceable: 192, ..THIRTEEN };
 
-/// Its table of offsets is longer; what is not in it stands where it was.
+/// Its table of offsets is longer; fields that are not in it are where 3.14 has them.
 const FIFTEEN: Layout = Layout { minor: 15, ..FOURTEEN };
 
-/// Where a frame has what tells it from another one.
+/// Offsets of the fields that identify a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Places {
     pub code: usize,
     pub previous: usize,
     pub instruction: usize,
     pub owner: usize,
+}
+
+/// Why the frames of an interpreter cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LayoutError {
+    #[error("CPython {major}.{minor} is not known (3.8 to 3.15 are)")]
+    UnknownVersion { major: u32, minor: u32 },
+    #[error("its table of offsets has an unknown form")]
+    UnknownTable,
+    #[error("it is a free-threaded build (of 3.13 and 3.14 these are known)")]
+    FreeThreaded,
+    #[error("its table of offsets is out of range")]
+    OutOfRange,
 }
 
 impl Layout {
@@ -162,8 +176,8 @@ impl Layout {
         Places { code, previous, instruction, owner }
     }
 
-    /// Of this version, `PY_VERSION_HEX`. `runtime`: address of `_PyRuntime`. `Err`: why not.
-    pub fn of(version: u32, runtime: usize) -> Result<Layout, String> {
+    /// The layout of this version (`PY_VERSION_HEX`). `runtime`: address of `_PyRuntime`.
+    pub fn of(version: u32, runtime: usize) -> Result<Layout, LayoutError> {
         let (major, minor) = (version >> 24, version >> 16 & 0xff);
         let known = match (major, minor) {
             (3, 8 | 9) => Layout { minor: minor as u8, ..FIRST },
@@ -173,16 +187,16 @@ impl Layout {
             (3, 13) => THIRTEEN.with_offsets_of(version, runtime)?,
             (3, 14) => FOURTEEN.with_offsets_of(version, runtime)?,
             (3, 15) => FIFTEEN.with_offsets_of(version, runtime)?,
-            _ => return Err(format!("CPython {major}.{minor} is not known (3.8 to 3.15 are)")),
+            _ => return Err(LayoutError::UnknownVersion { major, minor }),
         };
         Ok(known)
     }
 
-    /// With the offsets in the interpreter's own table (`_Py_DebugOffsets`).
-    fn with_offsets_of(self, version: u32, runtime: usize) -> Result<Layout, String> {
+    /// Takes the offsets from the interpreter's own table (`_Py_DebugOffsets`).
+    fn with_offsets_of(self, version: u32, runtime: usize) -> Result<Layout, LayoutError> {
         let read = |at: usize| Plain.word(runtime + at).unwrap_or(0);
         if read(0).to_ne_bytes() != *b"xdebugpy" || read(8) as u32 != version {
-            return Err("its table of offsets has an unknown form".into());
+            return Err(LayoutError::UnknownTable);
         }
         let (thread, frame, code, object, bytes, text) = match self.minor {
             13 => (152, 224, 272, 352, 512, 536),
@@ -228,22 +242,22 @@ impl Layout {
                 ..own
             },
             _ => {
-                return Err("it is a free-threaded build (of 3.13 and 3.14 these are known)".into());
+                return Err(LayoutError::FreeThreaded);
             }
         };
         match layout.fields().all(|field| field < 1024) {
             true => Ok(layout),
-            false => Err("its table of offsets is out of range".into()),
+            false => Err(LayoutError::OutOfRange),
         }
     }
 
-    /// A bit of a frame's word for its code that is no part of the address (from 3.14 on).
+    /// The tag bit in a frame's word for its code object (from 3.14 on).
     #[inline(always)]
     pub fn tag(&self) -> usize {
         usize::from(self.minor >= 14)
     }
 
-    /// The object behind a frame's word for its code; `None`: a small number, and no pointer.
+    /// The address of the code object in a frame's word; `None`: a tagged integer.
     #[inline(always)]
     pub fn object(&self, word: usize) -> Option<usize> {
         (self.minor < 14 || word & 3 != 3).then_some(word & !self.tag())
@@ -281,7 +295,7 @@ mod tests {
         assert_eq!(Layout::of(0x030b_07f0, 0).unwrap().chain, Chain::Entries);
         assert_eq!(Layout::of(0x030c_01f0, 0).unwrap().chain, Chain::Markers);
         for unknown in [0x0207_12f0, 0x0307_10f0, 0x0310_00f0, 0] {
-            assert!(Layout::of(unknown, 0).unwrap_err().contains("is not known"));
+            assert!(Layout::of(unknown, 0).unwrap_err().to_string().contains("is not known"));
         }
     }
 
@@ -334,6 +348,11 @@ mod tests {
         let layout = table(&|_| ()).unwrap();
         assert_eq!((layout.first, layout.file), (80, 112));
         assert!(table(&|table| table[1] = 0x030d_01f0).is_err());
-        assert!(table(&|table| table[(272 + 8) / 8] = 1 << 40).unwrap_err().contains("range"));
+        assert!(
+            table(&|table| table[(272 + 8) / 8] = 1 << 40)
+                .unwrap_err()
+                .to_string()
+                .contains("range")
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! From a thread's state to its Python frames. A thread's own frames change only on that thread,
-//! so that it can read them without the interpreter's lock; nobody else's are ever read.
+//! From a thread's state to its Python frames. A thread's own frames change only on that thread, so
+//! that it can read them without the interpreter's lock. Frames of other threads are never read.
 
 use super::code;
 use super::layout::{Chain, IS_ENTRY, Layout, ThreadBytecode};
@@ -25,7 +25,7 @@ pub struct Group {
     pub entry: usize,
 }
 
-/// Most frames that a walk passes, kept or not.
+/// Most frames that a walk visits, kept or not.
 const MOST: usize = 1 << 16;
 const OWNED_BY_GENERATOR: u8 = 1;
 pub(super) const OWNED_BY_C: u8 = 3;
@@ -42,7 +42,7 @@ pub struct Walked {
     pub cut: bool,
 }
 
-/// `None`: something was not what it must be.
+/// `None`: a value was not as expected.
 #[inline]
 pub fn walk(
     memory: &impl Memory,
@@ -61,7 +61,8 @@ pub fn walk(
     Some(state.walked)
 }
 
-/// Does this frame of an interpreter's (3.11 on) run yet? `last`: where it is, bytes into its code.
+/// Whether this interpreter frame (3.11 on) has begun to run. `last`: byte offset of its last
+/// instruction.
 #[inline(always)]
 pub(super) fn has_begun(
     memory: &impl Memory,
@@ -113,7 +114,7 @@ struct State<'a, M> {
     code_type: usize,
     out: Frames<'a>,
     walked: Walked,
-    /// Where the group under way begins.
+    /// Index at which the current group begins.
     begun: usize,
     /// See [`code::identity`].
     file: (usize, u64),
@@ -219,7 +220,8 @@ impl<M: Memory> State<'_, M> {
         Some(true)
     }
 
-    /// The frames since the last group are run by the loop that holds `entry`. True: enough.
+    /// Ends the current group, whose loop has `entry` in its C stack frame. True: no more frames are
+    /// needed.
     #[inline(always)]
     fn close(&mut self, entry: usize) -> bool {
         if self.walked.frames > self.begun {
@@ -234,8 +236,8 @@ impl<M: Memory> State<'_, M> {
     }
 }
 
-/// Of the frames, for the number of a stack. Each is multiplied for itself, by a number of its
-/// place: in a chain each would wait for the one before.
+/// The fingerprint of frames. Each frame is multiplied independently, by a number of its position, so
+/// that the products need not be computed one after the other.
 #[inline]
 pub fn fingerprint(seed: u64, frames: &[Frame]) -> u64 {
     let place = |at: usize| (at as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
