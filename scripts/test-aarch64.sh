@@ -6,8 +6,10 @@
 #
 # Needs Rust with rustup, and on Debian the packages gcc-aarch64-linux-gnu, g++-aarch64-linux-gnu,
 # libc6-dev-arm64-cross and qemu-user. What an emulator does not show is in docs/PACKAGING.md.
-# VRAMTRACE_AARCH64_PYTHON names a root of that machine with Python 3 in it, as `debootstrap --arch=arm64
-# --foreign --include=python3` makes: the frames of its Python are tested too.
+# VRAMTRACE_AARCH64_PYTHON names a root of that machine with Python 3 in it: the frames of its Python are
+# compared with `traceback` too. This makes one, as root, without running anything in it:
+#   debootstrap --arch=arm64 --foreign --variant=minbase --include=python3 bookworm ROOT
+#   for package in ROOT/var/cache/apt/archives/*.deb; do dpkg-deb -x $package ROOT; done
 set -eu
 cd "$(dirname "$0")/.."
 target=aarch64-unknown-linux-gnu
@@ -50,4 +52,17 @@ grep -q "array in families" "$work/report"
 echo "== native frames of C++, as backtrace() shows them"
 # One at a time: the emulator takes 5 GB for the addresses that the simulated driver reserves.
 VRAMTRACE_TEST_TARGET=$target cargo test --quiet --test frames native_frames::cpp -- --test-threads 1
+python_root=${VRAMTRACE_AARCH64_PYTHON:-}
+if [ -z "$python_root" ]; then
+    echo "SKIP frames of Python: VRAMTRACE_AARCH64_PYTHON names no root with a Python for it"
+else
+    echo "== frames of Python, as traceback shows them"
+    python=$(ls "$python_root"/usr/bin/python3.[0-9] "$python_root"/usr/bin/python3.[0-9][0-9] 2>/dev/null | tail -1)
+    [ -n "$python" ] || { echo "test-aarch64: $python_root/usr/bin has no python3" >&2; exit 2; }
+    printf '#!/bin/sh\nexec qemu-aarch64 -L %s %s "$@"\n' "$python_root" "$python" >"$work/python"
+    chmod +x "$work/python"
+    python3 scripts/release/check-frames.py target/debug/vramtrace "$work/python" tests/python/frames_situations.py \
+        "$work/python-out" qemu-aarch64 -L "$python_root" -E LD_LIBRARY_PATH="$work" -E VRAMTRACE_SIM=1x24GiB \
+        -E LD_PRELOAD="$PWD/$built/libvramtrace.so" -E VRAMTRACE_OUT="$work/python-out/" "$python"
+fi
 echo "test-aarch64: all passed"
