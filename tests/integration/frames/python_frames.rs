@@ -176,6 +176,24 @@ fn python_frames_without_native_ones_are_those_that_python_shows() {
     compare(12, "python");
 }
 
+/// The same functions on many threads at the same time, while others begin and end.
+#[test]
+fn python_stacks_of_threads_are_those_that_python_shows() {
+    let pythons = pythons();
+    if pythons.is_empty() {
+        testkit::skip("frames: no Python 3.8 to 3.13 from pyenv");
+    }
+    for (minor, home) in pythons {
+        let setup = setup().arg(file("frames_threads.py").display());
+        let (said, stacks) = result(&Program(home.join("bin/python3")).run(setup).ok());
+        assert_eq!(said.len(), 4 * 12 * 5 * 2);
+        for one in &said {
+            let size = one["size"].as_u64().unwrap();
+            assert_eq!(ours(&stacks.named(size)), theirs(one), "3.{minor} size {size}");
+        }
+    }
+}
+
 /// In a C program, with its symbols for itself alone.
 #[test]
 fn python_in_a_library_with_hidden_symbols_is_read() {

@@ -13,7 +13,7 @@
 //! was seen last, so that no load waits for another.
 
 use super::code;
-use super::layout::{Chain, Layout, Places, TWELVE, TYPE};
+use super::layout::{Chain, Layout, Places, TWELVE};
 use super::memory::{Memory, Plain};
 use super::walk::{OWNED_BY_C, has_begun};
 use crate::capture::fingerprint::mix;
@@ -99,6 +99,11 @@ impl FrameCache {
         thread: usize,
         most: usize,
     ) -> Option<Fingerprint> {
+        // There an instruction's address does not tell its offset: the copy of the bytecode that it
+        // stands in may be freed, and another one made at its place.
+        if layout.is_free_threaded() {
+            return None;
+        }
         let look = FrameReader { layout, code_type };
         let most = most.min(MOST);
         let mut frame = Plain.word(thread + layout.first)?;
@@ -255,7 +260,9 @@ impl FrameReader<'_> {
     #[inline(always)]
     fn code(&self, word: usize) -> Option<Option<usize>> {
         let Some(code) = self.layout.object(word) else { return Some(None) };
-        Some((Plain.word(code + TYPE)? == self.code_type).then_some(code))
+        Some(
+            (Plain.word(code + self.layout.objects.object_type)? == self.code_type).then_some(code),
+        )
     }
 
     #[inline(always)]
