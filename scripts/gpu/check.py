@@ -22,7 +22,8 @@ leaks  training loops that keep something, and some that do not: the line that i
        exit status under --fail-on-leak, and one that is asked while it runs
 per_tensor JAX under --per-tensor: the share of the bytes at its peak that has a Python line
 wheel  the wheel that VRAMTRACE_WHEEL names, installed by pip: GPT-2 under its command, its Python package
-roles  what blocks are for (weights, gradients, ..), against programs that count it themselves
+roles  what blocks are for (weights, gradients, ..), against programs that count it themselves; with two GPUs
+       also distributed training (DDP)
 suites the tests of PyTorch, CuPy and numba, bare and preloaded; only when named (suites.py says how)
 
 Exit status 1 if any line says FAIL.
