@@ -72,6 +72,8 @@ release() { # release MACHINE
     VRAMTRACE_LIBGCC_S=$("${prefix}gcc" -print-file-name=libgcc_s.so.1)
     export VRAMTRACE_LIBGCC_S
     [ -f "$VRAMTRACE_LIBGCC_S" ] || fail "libgcc_s.so.1 for $machine was not found; install gcc"
+    export VRAMTRACE_STRIP=${prefix}strip
+    command -v "$VRAMTRACE_STRIP" >/dev/null || fail "$VRAMTRACE_STRIP was not found; install binutils"
     # What runs while it is built is linked as usual on this machine.
     unset CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER
     upper=$(echo "$machine" | tr a-z A-Z)
@@ -82,17 +84,12 @@ release() { # release MACHINE
     # shellcheck disable=SC2086 # words
     cargo build --quiet --release $cross --package vramtrace --package vramtrace-shim --package vramtrace-sim
     built=$CARGO_TARGET_DIR/${cross:+$triple/}release
-    strip=${prefix}strip
-    command -v "$strip" >/dev/null || strip=true
-    for library in libvramtrace.so libvramtrace_sim.so; do
-        # Names stay for RUST_BACKTRACE; lines would be three quarters of the size.
-        $strip --strip-debug -o "python/vramtrace/$library" "$built/$library"
-    done
+    cp "$built/libvramtrace.so" "$built/libvramtrace_sim.so" python/vramtrace
 
     say "$machine: wheel"
     # The same command and profile as above: nothing is compiled again.
     # shellcheck disable=SC2086
-    "$tools/bin/maturin" build --quiet --release --strip --skip-auditwheel $cross \
+    "$tools/bin/maturin" build --quiet --release --skip-auditwheel $cross \
         --compatibility manylinux_2_28 --out dist
     python3 scripts/release/symbol-versions.py 2.28 "python/vramtrace/libvramtrace.so" \
         "python/vramtrace/libvramtrace_sim.so" "$built/vramtrace"
@@ -107,7 +104,7 @@ release() { # release MACHINE
     share=dist/$name/share
     mkdir -p "dist/$name/bin" "dist/$name/lib" "$share/man/man1" "$share/bash-completion/completions" \
         "$share/zsh/site-functions" "$share/fish/vendor_completions.d"
-    $strip --strip-debug -o "dist/$name/bin/vramtrace" "$built/vramtrace"
+    cp "$built/vramtrace" "dist/$name/bin"
     cp python/vramtrace/libvramtrace.so python/vramtrace/libvramtrace_sim.so "dist/$name/lib"
     cp README.md LICENSE-MIT LICENSE-APACHE THIRD-PARTY-LICENSES.txt "dist/$name"
     command=$PWD/dist/$name/bin/vramtrace

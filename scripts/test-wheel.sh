@@ -67,6 +67,10 @@ venv/bin/vramtrace --version
 # First minutes: no GPU, no repository, no compiler is needed.
 (mkdir first && cd first && ../venv/bin/vramtrace demo --recorded >demo.txt 2>demo.err) || fail "vramtrace demo --recorded: $(tail -3 first/demo.err)"
 grep -q "holds .*activations.py:66" first/demo.txt || fail "the recorded demo does not name its holders"
+# The command's own functions have names.
+venv/bin/vramtrace demo --simulate --out demo >demo.txt 2>&1 || fail "vramtrace demo --simulate: $(tail -3 demo.txt)"
+venv/bin/vramtrace leaks demo >leaks.txt
+grep -q keep_history leaks.txt || fail "the demo's leak has no name: $(head -5 leaks.txt)"
 venv/bin/python "$repository/scripts/release/check-frames.py" venv/bin/vramtrace venv/bin/python \
     "$repository/tests/python/frames_situations.py" frames
 # The command by a link, as pipx and uv install it.
