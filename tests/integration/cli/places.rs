@@ -133,6 +133,43 @@ fn under_uvx_python_is_the_projects() {
     assert_eq!(text(&output.unwrap().stdout).trim(), "of-the-project");
 }
 
+/// As containers have it: an older driver of the machine, and a newer one of the CUDA toolkit in a directory
+/// that is searched first, by links of three names. (One that opens another, as WSL2's does:
+/// promises/two_drivers.rs.)
+#[test]
+fn a_compatibility_driver_in_front_of_the_machines_is_the_one_that_is_recorded() {
+    let scratch = Scratch::new();
+    shim();
+    let host = scratch.0.join("usr/lib");
+    let compat = scratch.0.join("usr/local/cuda/compat/lib.real");
+    for directory in [&host, &compat] {
+        std::fs::create_dir_all(directory).unwrap();
+        let real = directory.join("libcuda.so.590.44.01");
+        std::fs::copy(sim(), &real).unwrap();
+        symlink("libcuda.so.590.44.01", directory.join("libcuda.so.1")).unwrap();
+        symlink("libcuda.so.1", directory.join("libcuda.so")).unwrap();
+    }
+    symlink(sim(), host.join("libnvidia-ml.so.1")).unwrap();
+    symlink("lib.real", compat.with_file_name("lib")).unwrap();
+    let searched = format!("{}:{}", compat.with_file_name("lib").display(), host.display());
+    let script = format!(
+        "{TAKE}; print([at.split()[-1] for at in open('/proc/self/maps') if 'libcuda' in at][0])"
+    );
+    let mut run = vramtrace();
+    run.args(["run", "--out", "out/", "python3", "-c", &script]).current_dir(&scratch.0);
+    run.env("LD_LIBRARY_PATH", &searched).env("VRAMTRACE_SIM", "1x24GiB").env_remove("LD_PRELOAD");
+    let output = run.env("PYTHONPATH", repository().join("docs/programs")).output().unwrap();
+    let said = text(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let opened = text(&output.stdout);
+    assert!(opened.trim().ends_with("compat/lib.real/libcuda.so.590.44.01"), "{opened}");
+    assert!(said.contains("1 took GPU memory") && said.contains("no request refused"), "{said}");
+    let mut doctor = vramtrace();
+    doctor.args(["doctor"]).env("LD_LIBRARY_PATH", &searched).env("VRAMTRACE_SIM", "1x24GiB");
+    let doctor = doctor.env_remove("LD_PRELOAD").output().unwrap();
+    assert_eq!(doctor.status.code(), Some(0), "{}", text(&doctor.stdout));
+}
+
 #[test]
 fn per_tensor_sets_what_is_not_set_and_says_what_it_costs() {
     let scratch = Scratch::new();

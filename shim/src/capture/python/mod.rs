@@ -9,6 +9,7 @@ pub mod code;
 pub mod frame_cache;
 pub mod layout;
 pub mod memory;
+mod others;
 pub mod several;
 pub mod walk;
 
@@ -177,6 +178,9 @@ impl Interpreter {
             // read variables of the interpreter, in any of its states.
             symbol(name).map(|(at, _)| unsafe { std::mem::transmute::<usize, Function>(at) })
         };
+        if let Some(name) = others::name(object) {
+            return Some(Err(format!("this is {name}, and frames of CPython alone are read")));
+        }
         let this_thread = function("PyGILState_GetThisThreadState")?;
         let (runtime, _) = symbol("_PyRuntime")?;
         let (code_type, _) = symbol("PyCode_Type")?;
