@@ -159,6 +159,8 @@ pub struct Places {
 /// Why the frames of an interpreter cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
+    #[error("this is {0}, and frames of CPython alone are read")]
+    OtherInterpreter(&'static str),
     #[error("CPython {major}.{minor} is not known (3.8 to 3.15 are)")]
     UnknownVersion { major: u32, minor: u32 },
     #[error("its table of offsets has an unknown form")]
