@@ -179,7 +179,7 @@ impl Interpreter {
             symbol(name).map(|(at, _)| unsafe { std::mem::transmute::<usize, Function>(at) })
         };
         if let Some(name) = others::name(object) {
-            return Some(Err(format!("this is {name}, and frames of CPython alone are read")));
+            return Some(Err(LayoutError::OtherInterpreter(name)));
         }
         let this_thread = function("PyGILState_GetThisThreadState")?;
         let (runtime, _) = symbol("_PyRuntime")?;
