@@ -155,11 +155,16 @@ fn process(frame: &mut Frame, state: &State, pid: u32, area: Rect) {
         many if known && rest >= 4 => rest.min(many as u16 + 1),
         _ => 0,
     };
-    let [head, role_area, body, map_area] = Layout::vertical([
+    let line_rows = match &state.lines {
+        Lines::Known(lines) => Constraint::Max(lines.len() as u16 + 2),
+        _ => Constraint::Min(1),
+    };
+    let [head, role_area, body, map_area, _] = Layout::vertical([
         Constraint::Length(2),
         Constraint::Length(role_rows),
-        Constraint::Min(1),
+        line_rows,
         Constraint::Length(map_rows),
+        Constraint::Fill(1),
     ])
     .areas(area);
     let Some(row) = state.row_of(pid) else {
@@ -168,12 +173,12 @@ fn process(frame: &mut Frame, state: &State, pid: u32, area: Rect) {
     };
     let rank = row.rank.map_or(String::new(), |rank| format!(", rank {rank}"));
     let figures = format!(
-        "in use {}, of which allocated {}, refused {}{rank}",
+        "in use {}, of which allocated {}, refused {}",
         gib(row.used),
         gib(row.live),
         count(row.refused)
     );
-    let name = begin(&format!("pid {pid}  {}", row.name), area.width.into());
+    let name = begin(&format!("pid {pid}{rank}  {}", row.name), area.width.into());
     let lines = vec![Text::styled(name, BOLD), Text::raw(figures)];
     frame.render_widget(Paragraph::new(lines), head);
     let lines = match &state.lines {

@@ -249,13 +249,18 @@ fn row(segment: &Segment, width: usize, of_segments: bool) -> Text<'static> {
         false => (format!("{:>11} ", size(segment.address)), 12),
     };
     let cells = width.saturating_sub(taken).clamp(8, 160);
+    // Allocations lie beside each other: a slit shows where one ends.
+    let cell_of = |at: u64| u128::from(at) * cells as u128 / u128::from(segment.bytes.max(1));
+    let ends = segment.blocks.iter().map(|block| cell_of(block.at.saturating_add(block.bytes)));
+    let ends: FxHashSet<u128> = ends.filter(|_| !of_segments).collect();
     let mut parts = vec![Span::styled(label, DIM)];
-    for (used, role) in in_cells(segment, cells) {
+    for ((used, role), cell) in in_cells(segment, cells).into_iter().zip(1u128..) {
         let sign = match used {
             0 => "·",
             1..250 => "░",
             250..750 => "▒",
             750..1000 => "▓",
+            _ if ends.contains(&cell) && cell < cells as u128 => "▉",
             _ => "█",
         };
         let style = if used == 0 { DIM } else { Style::new().fg(colour(role)) };

@@ -136,7 +136,7 @@ export class Ranks implements View {
     const reports = page.facts.runs[0].report.processes;
     const odd = all.map((one) => reports[one.process].odd);
     const grid = el("div", { class: "multiples" });
-    const peakName = all.every((one) => one.model.hasProcessFigure) ? "highest in nvidia-smi" : "peak";
+    const peakName = all.every((one) => one.model.hasProcessFigure) ? "nvidia-smi at the peak" : "peak";
     const rows = all.map((one, n) => {
       const differences = names
         .map((name) => {
