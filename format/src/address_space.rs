@@ -1,25 +1,25 @@
-//! What lies at which device address: reservations, what is mapped in them, and what was unmapped
-//! there and may come back.
+//! The device address space: reservations, mappings, and memory that was unmapped and may be mapped
+//! again ("asleep").
 //!
-//! Allocators that sleep (vLLM, torch_memory_saver, TensorRT-LLM) unmap physical memory and map
-//! other memory at the same address later; nothing else tells of it. Recorder and reader derive it
-//! by these rules alone, so that they agree:
+//! Allocators that sleep (vLLM, torch_memory_saver, TensorRT-LLM) unmap physical memory and map other
+//! memory at the same address later. No call names this, so recorder and reader derive it by the same
+//! rules:
 //!
-//! * A reservation of which every byte is mapped or asleep is **whole**. What is unmapped in a whole
-//!   one falls asleep: it keeps its owner, which is who made the first object there. So does what
-//!   has been asleep before. What else is unmapped in another (a segment that PyTorch expands, say)
-//!   is given back.
-//! * Memory that is mapped over what is asleep wakes it: the owner stays.
-//! * An object of which a reservation shows more bytes than it has is a **placeholder** (kvcached
-//!   maps one zero page wherever nothing is). It backs nothing; unmapping it puts nothing to sleep
-//!   but what had been asleep below it.
-//! * The end of a reservation ends what was asleep in it.
+//! * A reservation of which every byte is mapped or asleep is **whole**. Memory that is unmapped in a
+//!   whole one falls asleep: it keeps its owner, the stack that created the first object there. So does
+//!   memory that has been asleep before. Other memory that is unmapped (in a segment that PyTorch
+//!   expands, for example) is freed.
+//! * Memory that is mapped over a sleeping range wakes it: the owner stays.
+//! * An object of which a reservation shows more bytes than it has is a **placeholder** (kvcached maps
+//!   one zero page wherever nothing is). It backs nothing. When it is unmapped, only ranges that had
+//!   been asleep before are asleep again.
+//! * The end of a reservation ends the sleeping ranges in it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ids::{DeviceId, SiteId, StackId};
 
-/// Who holds bytes.
+/// The owner of bytes: device and stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
     pub stack: StackId,
@@ -30,7 +30,7 @@ pub struct Owner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Woken {
     pub owner: Owner,
-    /// The call that brought them back; 0 = not known.
+    /// The stack that mapped them again; 0 = not known.
     pub by: StackId,
 }
 
@@ -46,13 +46,13 @@ pub struct Mapping {
     pub woken: Option<Woken>,
 }
 
-/// Bytes of a reservation that were unmapped and may come back.
+/// Bytes of a reservation that were unmapped and may be mapped again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asleep {
     pub address: u64,
     pub size: u64,
     pub owner: Owner,
-    /// What was mapped there: if it comes back, nothing has changed.
+    /// The earlier mapping: if exactly it is mapped again, nothing has changed.
     pub was: Option<Mapping>,
 }
 
@@ -66,31 +66,31 @@ pub struct Reservation {
     covered: u64,
 }
 
-/// What an unmap took out, enough to put it back.
+/// The mappings that an unmap removed, so that it can be undone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Taken {
     /// The mappings as they were.
     pub whole: Vec<Mapping>,
-    /// What stayed of those that were only partly covered.
+    /// The remaining parts of those that were only partly covered.
     pub rest: Vec<Mapping>,
-    /// The parts that were taken out, by address: `whole` without `rest`.
+    /// The removed parts, by address: `whole` without `rest`.
     pub cut: Vec<Mapping>,
     /// Those of them that fell asleep.
     pub slept: Vec<Asleep>,
 }
 
-/// What a mapping became.
+/// The effect of a mapping.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Put {
     /// By address; several where it woke bytes of several owners.
     pub pieces: Vec<Mapping>,
     /// What was asleep there.
     pub woke: Vec<Asleep>,
-    /// Its object is a placeholder from here on: other mappings of it back nothing any more.
+    /// Its object has become a placeholder: other mappings of it no longer back anything.
     pub is_placeholder_now: bool,
 }
 
-/// A reservation that ended, enough to put it back.
+/// A reservation that ended, so that this can be undone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Freed {
     pub reservation: Reservation,
@@ -104,7 +104,7 @@ pub struct AddressSpace {
     mappings: BTreeMap<u64, Mapping>,
     reservations: BTreeMap<u64, Reservation>,
     asleep: BTreeMap<u64, Asleep>,
-    /// Its bytes, by device, for who asks often.
+    /// Sleeping bytes by device, kept for quick access.
     asleep_bytes: BTreeMap<DeviceId, u64>,
     slept: bool,
     /// Bytes of an object that a reservation shows.
@@ -284,12 +284,12 @@ impl AddressSpace {
         self.placeholders.contains(&object)
     }
 
-    /// An object is no more.
+    /// Removes an object that has ended.
     pub fn forget_object(&mut self, object: u64) {
         self.placeholders.remove(&object);
     }
 
-    /// Addresses are reserved. Reservations that they overlap went unseen: they come back.
+    /// Adds a reservation. Returns overlapping ones, which were freed by calls that were not seen.
     pub fn reserve(&mut self, address: u64, size: u64, site: SiteId, stack: StackId) -> Vec<Freed> {
         let to = end(address, size);
         let first = first_touching!(self.reservations, address);
@@ -335,7 +335,7 @@ impl AddressSpace {
         }
     }
 
-    /// Bytes of a reservation are asleep: a checkpoint tells them, or a free was refused.
+    /// Adds a sleeping range, from a checkpoint or after a refused free.
     pub fn fall_asleep(&mut self, piece: Asleep) {
         if self.touching(piece.address, piece.size).next().is_some()
             || !self.asleep_in(piece.address, piece.size).is_empty()
@@ -346,7 +346,7 @@ impl AddressSpace {
         self.keep_asleep(piece);
     }
 
-    /// Bytes of a mapping or of what is asleep come into, or leave, their reservation.
+    /// Adds or subtracts bytes of a mapping or of a sleeping range in their reservation.
     fn cover(&mut self, address: u64, size: u64, comes: bool) {
         let Some((_, reservation)) = self.reservations.range_mut(..=address).next_back() else {
             return;
@@ -390,8 +390,8 @@ impl AddressSpace {
         }
     }
 
-    /// An object is mapped; the caller has taken out what was mapped there. `by`: the stack of the
-    /// call. `bytes`: of the object; 0 = not known.
+    /// Maps an object; the caller has removed earlier mappings there. `by`: the stack of the call.
+    /// `bytes`: of the object; 0 = not known.
     pub fn put(&mut self, mapping: Mapping, by: StackId, bytes: u64) -> Put {
         let (from, to) = (mapping.address, mapping.end());
         let mut put = Put::default();
@@ -408,7 +408,7 @@ impl AddressSpace {
             put.pieces.push(Mapping { woken, ..piece });
             put.woke.push(asleep);
         }
-        // Also where it is as long as nothing.
+        // Also if it is empty.
         put.pieces.extend(mapping.cut(at, to));
         for piece in &put.pieces {
             self.insert(*piece);
@@ -421,7 +421,7 @@ impl AddressSpace {
         put
     }
 
-    /// Takes a part out of what is asleep.
+    /// Removes a part from the sleeping ranges.
     fn wake(&mut self, part: &Asleep) {
         let first = first_touching!(self.asleep, part.address);
         let Some(whole) = self.drop_asleep(first) else { return };
@@ -432,14 +432,14 @@ impl AddressSpace {
         }
     }
 
-    /// Takes `[address, address + size)` out; mappings that stick out keep what sticks out.
-    /// `maker`: who made an object.
+    /// Unmaps `[address, address + size)`; the parts of mappings outside of it stay. `maker` returns
+    /// the creator of an object.
     pub fn take(&mut self, address: u64, size: u64, maker: impl Fn(u64) -> Owner) -> Taken {
         let to = end(address, size);
         let mut taken = Taken::default();
         taken.whole.extend(self.touching(address, size));
-        // As they are before this call: it may take a placeholder out first. What was brought back
-        // once may be so again.
+        // As they are before this call, which may remove a placeholder first. Memory that was mapped
+        // again once may be so again.
         let is_whole = |mapping: &Mapping| {
             let reservation = self.reservation_at(mapping.address);
             reservation.is_some_and(|one| one.is_whole() || mapping.woken.is_some())

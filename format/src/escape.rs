@@ -1,5 +1,5 @@
-//! What may let driver calls go past the recorder: remarks (`Definition::Note`) that the recorder
-//! leaves, once each, and that `vramtrace doctor` knows.
+//! Events that may let driver calls bypass the recorder. The recorder writes a remark for each
+//! (`Definition::Note`), once, which `vramtrace doctor` recognises.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]

@@ -1,4 +1,4 @@
-//! What blocks leave of a range of addresses.
+//! The ranges of addresses that blocks do not cover.
 
 use std::ops::Range;
 

@@ -1,6 +1,6 @@
-//! What a source file or a library is to the one who asks who holds memory: plumbing, a
-//! framework's inside, a package, the program's own. By names alone, for the recorder's summary and
-//! for every report.
+//! Classifies source files and libraries for reports of who holds memory: plumbing, inside of a
+//! framework, a package, or the program's own. By names only; used by the recorder's summary and by
+//! every report.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ pub enum Layer {
 #[derive(Clone, Debug, Default)]
 pub struct Places {
     executable: String,
-    /// What people call the program: its script, or its executable.
+    /// The program's common name: its script, or its executable.
     program: String,
     /// With a `/` at the end; none of them is the root.
     directories: Vec<String>,
@@ -30,7 +30,7 @@ pub struct Places {
     inline: bool,
 }
 
-/// Packages whose inside tells nothing about who wanted the memory.
+/// Packages whose inner frames do not show who needed the memory.
 const FRAMEWORKS: [&str; 19] = [
     "torch",
     "torchgen",
@@ -53,7 +53,7 @@ const FRAMEWORKS: [&str; 19] = [
     "pybind11",
 ];
 
-/// Libraries by the beginning of their file name, and what people call them.
+/// Libraries by the beginning of their file name, with their common names.
 const LIBRARIES: [(&str, &str); 32] = [
     ("libcublas", "cuBLAS"),
     ("libcudnn", "cuDNN"),
@@ -224,7 +224,7 @@ impl Places {
         &self.executable
     }
 
-    /// What people call the library at this path. `None`: plumbing.
+    /// The common name of the library at this path. `None`: plumbing.
     pub fn library(&self, path: &str) -> Option<String> {
         let name = base_name(path);
         if is_plumbing(name) || is_of_interpreter(path) {
@@ -248,12 +248,12 @@ fn is_of_interpreter(library: &str) -> bool {
     library.contains("/lib-dynload/")
 }
 
-/// What people call a library that is known, by the last part of its path.
+/// The common name of a known library, by the last part of its path.
 pub fn title(name: &str) -> Option<&'static str> {
     LIBRARIES.iter().find(|(prefix, _)| name.starts_with(prefix)).map(|(_, title)| *title)
 }
 
-/// What people call a Python package.
+/// The common name of a Python package.
 pub fn package_title(package: &str) -> String {
     let known = PACKAGES.iter().find(|(name, _)| *name == package);
     known.map_or(package, |(_, title)| title).to_string()

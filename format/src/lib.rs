@@ -1,9 +1,9 @@
 //! The vramtrace trace file: writer and reader.
 //!
-//! A trace is what one process did with GPU memory: a header page, then windows of records. Many
-//! threads append to a window in memory at once with a few stores each; a kill at any instant leaves
-//! a file that reads; a damaged file gives all that is whole in it. The layout, with drawings, is
-//! in `docs/FORMAT.md`.
+//! A trace records what one process did with GPU memory: a header page, then windows of records. Many
+//! threads append to a window in memory at once, with a few stores each. After a kill at any instant
+//! the file is readable. From a damaged file everything that is intact is read. The layout, with
+//! drawings, is in `docs/FORMAT.md`.
 //!
 //! | to | use |
 //! |---|---|
@@ -17,8 +17,8 @@
 //! windows; `pages/` are shared pages outside the trace. The other modules are plain values and
 //! rules that recorder and reader share.
 //!
-//! The writer works on memory that it is given and knows nothing of files; mapping, writing and
-//! erasing them is the caller's. Nothing here is unsafe, and nothing depends on other crates.
+//! The writer works on memory that the caller provides; the caller also maps, writes and erases files.
+//! The crate has no unsafe code, and depends on `thiserror` only.
 //!
 //! ```
 //! use std::sync::atomic::{AtomicU64, Ordering};

@@ -2,17 +2,17 @@
 
 use crate::record::values::{OomEvidence, PostMortem, Refused, RefusedBy};
 
-/// Why a request got nothing.
+/// The cause of an out-of-memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// The framework's cache had the bytes, alone or with what the limit had left, but not in one
+    /// The framework's cache had enough free bytes, alone or with the rest of the limit, but not in one
     /// piece.
     Fragmentation,
-    /// With all that the cache could give back it would have been too much for the cap.
+    /// The request did not fit under the cap, even if the cache freed everything it could.
     Cap,
-    /// The cap cannot be understood: everything is refused.
+    /// The cap cannot be parsed: every request is refused.
     BadCap,
-    /// Too much for the card.
+    /// The request did not fit on the card.
     Card,
     /// The card had room, and MPS allows the process less (`CUDA_MPS_PINNED_DEVICE_MEM_LIMIT`).
     Mps,
@@ -78,14 +78,14 @@ impl OtherLimit {
     }
 }
 
-/// What is known of such a request.
+/// The figures of such a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Figures {
     /// Who refused; `None`: no refused call is known.
     pub by: Option<RefusedBy>,
-    /// Every call is known: where none was refused, the framework met its own limit.
+    /// The trace has every call: if none was refused, the framework met its own limit.
     pub all_known: bool,
-    /// A framework's cache gave up on it; else a call of the driver's got nothing.
+    /// Whether a framework's cache gave up on it; if not, a driver call was refused.
     pub of_cache: bool,
     pub size: u64,
     /// Free bytes inside the framework's segments, and the longest run of them.
@@ -96,12 +96,12 @@ pub struct Figures {
     pub left: Option<u64>,
     /// By how much the count was over the limit already, see [`over`].
     pub over: u64,
-    /// Whose limit it is where the driver refused what the card had.
+    /// Another limit that may apply if the driver refused although the card had room.
     pub other: Option<OtherLimit>,
 }
 
 impl Figures {
-    /// Of a refusal that a library did not report.
+    /// Figures of a refusal that a library did not report.
     pub fn of_refused(refused: &Refused, other: Option<OtherLimit>) -> Figures {
         let &Refused { by, size, counted, limit, driver_free, .. } = refused;
         let card_free = Some(driver_free).filter(|free| *free > 0);
@@ -118,7 +118,7 @@ impl Figures {
         }
     }
 
-    /// Of what the recorder wrote. `free`: inside the framework's segments.
+    /// Figures of a post-mortem. `free`: bytes inside the framework's segments.
     pub fn of(post_mortem: &PostMortem, free: u64) -> Figures {
         let &PostMortem { by, size, counted, limit, driver_free, largest_hole, .. } = post_mortem;
         Figures {
@@ -139,20 +139,20 @@ impl Figures {
         Figures { other, ..self }
     }
 
-    /// What would have had to be free beside: 0 where nothing is known to be missing.
+    /// Further bytes that would have had to be free; 0 if none are known to be missing.
     pub fn missing(&self) -> u64 {
         let Some(left) = self.left else { return 0 };
         let wanted = self.size.saturating_add(self.over);
         wanted.saturating_sub(self.free).saturating_sub(left)
     }
 
-    /// The free bytes are as many as were asked for.
+    /// Whether there were as many free bytes as requested.
     pub fn is_free_enough(&self) -> bool {
         self.free >= self.size
     }
 
     fn is_fragmentation(&self) -> bool {
-        // More than was asked for can have been left where the request was rounded up.
+        // More than the request can have been left if the framework rounded it up.
         let left = self.left.filter(|left| *left < self.size).unwrap_or(0);
         self.of_cache
             && self.free > 0
@@ -164,7 +164,7 @@ impl Figures {
         match self.by {
             Some(RefusedBy::BadCap) => Cause::BadCap,
             _ if self.is_fragmentation() => Cause::Fragmentation,
-            // The card had as much: somebody else's limit it was.
+            // The card had enough, so another limit refused.
             Some(RefusedBy::Driver) if self.left.is_some_and(|left| left >= self.size) => {
                 match self.other {
                     Some(OtherLimit::Mps) => Cause::Mps,
@@ -193,7 +193,7 @@ pub fn left(
     }
 }
 
-/// By how much a cap was passed already: it was ordered, or met, below what was in use.
+/// By how much the count exceeded the cap already: the cap was set below the bytes in use.
 pub fn over(by: Option<RefusedBy>, counted: u64, limit: u64) -> u64 {
     match by {
         Some(RefusedBy::Cap | RefusedBy::Group | RefusedBy::Warned) => {

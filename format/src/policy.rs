@@ -75,7 +75,7 @@ pub fn soft(text: &str) -> Result<Limit, SoftLimitError> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupSpec {
     pub name: String,
-    /// What the group shares; absent: what `VRAMTRACE_CAP` says.
+    /// The cap that the group shares; absent: that of `VRAMTRACE_CAP`.
     pub cap: Option<CapSpec>,
 }
 

@@ -1,4 +1,4 @@
-//! What /proc/PID/stat says of a process, and when a process is alive.
+//! Reads /proc/PID/stat, and determines whether a process is alive.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! The summary at a trace's end: the rules by which the recorder and a replay make the same one.
+//! The summary at a trace's end: the rules by which recorder and replay compute the same one.
 //!
 //! Of each stack the live bytes are kept, and what they were at the device's highest peak. A peak is
 //! reached often while memory grows, so nothing is copied then. Each peak has a number, the *epoch*,
@@ -19,7 +19,7 @@ pub fn is_held(kind: Kind) -> bool {
     !kind.is_host() && kind != Kind::Imported
 }
 
-/// One change of what a stack holds.
+/// One change of the bytes that a stack holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
     pub bytes: u64,
@@ -58,7 +58,7 @@ impl AtPeak {
         }
     }
 
-    /// All of it is gone at once, in this epoch.
+    /// Everything ends at once, in this epoch.
     pub fn forget(&mut self, epoch: u32) {
         if self.epoch != epoch {
             (self.peak, self.epoch) = (self.now, epoch);

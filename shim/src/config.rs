@@ -1,5 +1,5 @@
-//! What the environment asks for. All `VRAMTRACE_*` variables are read here, once a process, at
-//! its first use of CUDA.
+//! The configuration that the environment gives. All `VRAMTRACE_*` variables are read here, once a
+//! process, at its first use of CUDA.
 #![allow(clippy::disallowed_methods)] // once, at the start
 
 mod cgroup;
@@ -14,7 +14,7 @@ use vramtrace_format::policy::{self, GroupError, GroupSpec, Mode, OomReport};
 use vramtrace_format::size;
 use vramtrace_format::stackspec::{self, Languages, NotADepth, NotLanguages, Tensors};
 
-/// Every variable there is; others get a line with the nearest of these.
+/// All variables. For others a line names the nearest of these.
 pub const KNOWN: [&str; 16] = [
     "VRAMTRACE_OUT",
     "VRAMTRACE_MAX",
@@ -34,7 +34,7 @@ pub const KNOWN: [&str; 16] = [
     "VRAMTRACE_SIM_FAULT",
 ];
 
-/// Whether the variables that let this library fail on purpose are looked at.
+/// Whether the variables for fault injection are read.
 pub const TEST_HOOKS: bool = cfg!(any(debug_assertions, feature = "test-hooks"));
 
 /// Those variables. An optimised library has none of these names in it.
@@ -48,7 +48,7 @@ pub const OF_TESTS: &[&str] = &[
 #[cfg(not(any(debug_assertions, feature = "test-hooks")))]
 pub const OF_TESTS: &[&str] = &[];
 
-/// Variables of others that say how memory is handled: their values are recorded in the trace.
+/// Variables of other software about memory; their values are recorded in the trace.
 pub const SETTINGS: [&str; 12] = [
     "PYTORCH_CUDA_ALLOC_CONF",
     "PYTORCH_ALLOC_CONF",
@@ -66,7 +66,7 @@ pub const SETTINGS: [&str; 12] = [
 
 /// `VRAMTRACE_MAX` when it is not set.
 pub const MAX_DEFAULT: u64 = 2 << 30;
-/// Below this there is no room for checkpoints and a recent past.
+/// A smaller file has no room for checkpoints and recent events.
 pub const MAX_LEAST: u64 = 4 << 20;
 
 /// Where the trace goes.
@@ -97,7 +97,7 @@ impl Default for Stacks {
 }
 
 impl Stacks {
-    /// Any at all.
+    /// Whether any stacks are taken.
     #[inline]
     pub fn wanted(&self) -> bool {
         self.native || self.python
@@ -118,11 +118,11 @@ impl Stacks {
     }
 }
 
-/// The limits that were asked for when the process began.
+/// The limits that were set when the process began.
 #[derive(Clone, Debug, Default)]
 pub struct CapRules {
     pub spec: Option<CapSpec>,
-    /// The cap could not be understood: everything is refused.
+    /// The cap could not be parsed: every request is refused.
     pub bad: bool,
     pub mode: Mode,
     pub soft: Option<Limit>,
@@ -133,7 +133,7 @@ pub struct Config {
     pub out: Out,
     /// Most bytes of the trace on disk; `None` = unlimited.
     pub max: Option<u64>,
-    /// `Err`: there is one that could not be understood (why), and everything must be refused.
+    /// `Err`: it could not be parsed, and every request must be refused.
     pub cap: Result<Option<CapSpec>, CapError>,
     pub cap_mode: Mode,
     /// Soft limit.
@@ -141,15 +141,14 @@ pub struct Config {
     /// `Err`: as of `cap`.
     pub cap_group: Result<Option<GroupSpec>, GroupError>,
     pub stacks: Stacks,
-    /// No stacks but such as `stacks` allows.
+    /// Stacks of PyTorch's blocks; never more than `stacks` allows.
     pub tensors: Tensors,
     pub oom_report: OomReport,
     /// Those of [`SETTINGS`] that are set.
     settings: Vec<(String, String)>,
     /// Name of the entry point whose hook is to panic once: for tests.
     pub test_panic: Option<String>,
-    /// Each look at the clock is a call of `clock_gettime`, which the program may stand in for: for
-    /// tests.
+    /// For tests: every reading of the clock calls `clock_gettime`, which the program may interpose.
     pub test_clock: bool,
     /// `XDG_RUNTIME_DIR`.
     pub runtime_directory: Option<PathBuf>,
@@ -167,8 +166,8 @@ impl Config {
         config
     }
 
-    /// In a set-uid program the environment is another user's: it may limit, but not say where
-    /// files go.
+    /// In a set-uid program the environment is another user's: it may set limits, but not the places of
+    /// files.
     fn write_nothing(&mut self) {
         self.out = Out::Off;
         self.runtime_directory = None;
@@ -179,7 +178,7 @@ impl Config {
         self.test_clock = false;
     }
 
-    /// Keeps what the kernel's device memory cgroup allows, where it limits anything.
+    /// Reads the limit of the kernel's device memory cgroup, if there is one.
     pub fn look_at_cgroup(&mut self) {
         if let Some(limit) = cgroup::device_memory_limit() {
             self.settings.push((vramtrace_format::oom::CGROUP_LIMIT.into(), limit));
@@ -237,7 +236,7 @@ impl Config {
         match name.rsplit('_').next() {
             Some("PANIC") => self.test_panic = value.into_string().ok(),
             Some("CLOCK") => self.test_clock = !value.is_empty(),
-            // Read where pages are asked for: `runtime::hash_table`.
+            // Read in `runtime::faults`.
             _ => {}
         }
     }
@@ -434,8 +433,8 @@ fn check_pattern(pattern: &[u8]) -> Result<(), PatternError> {
     Ok(())
 }
 
-/// The variables that concern us, straight from `environ`: `std::env` would take a lock that a
-/// forked child may find held.
+/// The relevant variables, read from `environ`: `std::env` takes a lock that may be held forever in a
+/// forked child.
 fn environment() -> Vec<(OsString, OsString)> {
     unsafe extern "C" {
         static environ: *const *const libc::c_char;
@@ -459,7 +458,7 @@ fn environment() -> Vec<(OsString, OsString)> {
     found
 }
 
-/// Edits that lead from one name to the other.
+/// The edit distance of two names.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

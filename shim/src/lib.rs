@@ -1,10 +1,11 @@
-//! libvramtrace.so: stands between a CUDA program and its driver.
+//! libvramtrace.so: the library that is interposed between a CUDA program and its driver.
 //!
 //! Rooms import downwards only, in this order: [`hooks`] (what happens at each call, and the state
 //! of the process), [`oom`], [`trace_writer`], [`capture`], [`interpose`], [`model`], [`driver`],
 //! [`config`], [`runtime`].
 
-// In shim/clippy.toml, with what is used instead. Tests, and texts of one message, may do as they like.
+// Listed in shim/clippy.toml, with their replacements. Tests, and code that builds the text of a
+// message, are exempt.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods, clippy::disallowed_types))]
 
 pub mod capture;

@@ -264,7 +264,8 @@ pub fn each_piece(state: &State, level: Level, take: &mut dyn FnMut(Piece)) {
     }
 }
 
-/// Driver memory: its maker's, but for what somebody's bytes came back in.
+/// The owner of driver memory: the stack that allocated it, except for memory that was mapped in place
+/// of unmapped bytes.
 fn pieces_of_memory(owned: &Owned, key: Key, live: &Live, take: &mut dyn FnMut(Piece)) {
     let mut rest = live.share();
     let parts = match key.space {

@@ -80,8 +80,8 @@ struct Figures {
     out_of_memory: bool,
 }
 
-/// Long traces are read from their latest checkpoint on, so that nobody waits for a summary. With
-/// them the processes that were read whole, each with its trace.
+/// Long traces are read from their latest checkpoint on, so that the summary takes no noticeable time.
+/// With them the processes that were read whole, each with its trace.
 fn figures(traces: Vec<Trace>) -> (Vec<Figures>, Vec<Process>, Vec<Trace>) {
     let (mut figures, mut whole) = (Vec::new(), Vec::new());
     for trace in traces {

@@ -297,7 +297,7 @@ fn wrong_files_are_reported_what_is_wrong() {
         (json(serde_json::json!({"segments": 5})), "segments is no list"),
         (json(serde_json::json!({"segments": [{"device": 999}]})), "segments[0]: the device"),
         (json(serde_json::json!({"segments": [{"device": 0}]})), "segments[0]: it has no address"),
-        (block(8192), "segments[0].blocks[0] does not lie"),
+        (block(8192), "segments[0].blocks[0] overlaps"),
         (block(-1), "segments[0].blocks[0]: its size"),
         (entry(serde_json::json!({})), "device_traces[0][0]: it has no action"),
         (entry(serde_json::json!({"action": "alloc"})), "device_traces[0][0]: it has no addr"),

@@ -121,7 +121,7 @@ mod tests {
         assert!(segment.store(56, 7) && !segment.store(64, 7));
         assert_eq!(Segment::attach(id, me, false).unwrap().copy()[7], 7);
         assert_eq!(facts(id, me).unwrap().creator, std::process::id());
-        // SAFETY: as above.
+        // SAFETY: a segment of this test; `stat` has room for its record.
         unsafe {
             let mut stat: libc::shmid_ds = std::mem::zeroed();
             libc::shmctl(id, libc::IPC_STAT, &mut stat);
@@ -129,7 +129,7 @@ mod tests {
             libc::shmctl(id, libc::IPC_SET, &mut stat);
         }
         assert!(facts(id, me).is_none(), "open to others");
-        // SAFETY: as above.
+        // SAFETY: a segment of this test; removing it takes no pointer.
         unsafe { libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut()) };
         assert!(!is_gone(id));
         drop(segment);

@@ -1,4 +1,4 @@
-//! Events of a framework's cache: its blocks, its totals, its giving up.
+//! Events of a framework's cache: its blocks, its totals, and its out-of-memory errors.
 
 use vramtrace_format::{BlockChange, DeviceId, Space, StackId, Stamped};
 
@@ -9,7 +9,7 @@ use super::observer::{AllocCause, FreeCause, Observer};
 use super::{Certainty, Replay};
 
 impl Replay {
-    /// A block that is in the live set: places it in its segment.
+    /// Places a live block in its segment.
     pub(super) fn book_block(
         &mut self,
         at: &Stamped,
@@ -49,7 +49,7 @@ impl Replay {
         self.tell_changed(at, live.device, observer);
     }
 
-    /// A block that left the live set.
+    /// Removes a block from its segment after it left the live set.
     pub(super) fn unbook_block(
         &mut self,
         at: &Stamped,
@@ -72,7 +72,7 @@ impl Replay {
         self.tell_changed(at, live.device, observer);
     }
 
-    /// Driver memory was allocated or is known now.
+    /// Adds driver memory that was allocated, or that a checkpoint lists.
     pub(super) fn memory_came(
         &mut self,
         at: &Stamped,
@@ -86,7 +86,7 @@ impl Replay {
         }
     }
 
-    /// An allocation is gone, and the blocks in it.
+    /// Removes an allocation that has ended, with the blocks in it.
     pub(super) fn allocation_went(
         &mut self,
         at: &Stamped,
@@ -102,7 +102,7 @@ impl Replay {
         self.apply_changes(at, gone.change, observer);
     }
 
-    /// Mapped memory is gone, and the blocks in it.
+    /// Removes mapped memory that was freed, with the blocks in it.
     pub(super) fn mapping_went(
         &mut self,
         at: &Stamped,
@@ -120,7 +120,7 @@ impl Replay {
         self.apply_changes(at, changes, observer);
     }
 
-    /// The blocks that begin in `[start, end)` end.
+    /// Ends the blocks that begin in `[start, end)`.
     pub(super) fn end_blocks(
         &mut self,
         at: &Stamped,
@@ -160,7 +160,7 @@ impl Replay {
         }
     }
 
-    /// Blocks that were recorded before their memory.
+    /// Places blocks that were recorded before their memory.
     pub(super) fn place_again(
         &mut self,
         at: &Stamped,
@@ -200,8 +200,8 @@ impl Replay {
         }
     }
 
-    /// A block's requested bytes become known; or, once it is freed, it waits for other streams and is
-    /// reusable afterwards.
+    /// Applies a change of a block: its requested bytes become known; or, after its free, it waits for
+    /// other streams or becomes reusable.
     pub(super) fn change_block(
         &mut self,
         at: &Stamped,

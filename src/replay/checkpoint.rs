@@ -1,9 +1,10 @@
-//! Taking the state from a checkpoint, where events are missing.
+//! Takes the state from a checkpoint if events are missing.
 //!
-//! A checkpoint is written in slices while the program goes on: its entries are the live set at
-//! its beginning, in between stand the events since. A free writes its entry first, so every free
-//! of something that was live at the beginning finds it. An allocation whose call returned before
-//! the beginning and whose record came after it is listed twice: by key and time it is one.
+//! A checkpoint is written in slices while the program goes on: its entries are the live set at its
+//! beginning, in between stand the events since. A free first writes the entry if it is missing, so
+//! every free of something that was live at the beginning follows its entry. An allocation whose call
+//! returned before the beginning and whose record came after it is listed twice, and is recognised by
+//! key and time.
 
 use vramtrace_format::{Alloc, Counters, DeviceId, Event, Kind, Stamped, ThreadId};
 
@@ -15,7 +16,7 @@ use super::{Replay, add};
 use crate::trace::{Definitions, Site};
 
 impl Replay {
-    /// What checkpoints tell. A whole history needs none of it.
+    /// Applies an event of a checkpoint. Not needed where the history is complete.
     pub(super) fn checkpoint(
         &mut self,
         definitions: &Definitions,
@@ -83,7 +84,7 @@ impl Replay {
                 self.take_totals(&counters);
             }
             Event::CheckpointTook { id, took } if id == checkpoint => {
-                // They stand in one row, between the events: what came before is in them.
+                // They follow each other without other events, and include all changes before them.
                 if !std::mem::replace(&mut self.driver_own_listed, true) {
                     self.state.devices.values_mut().for_each(|device| device.driver_own.forget());
                 }
@@ -99,7 +100,7 @@ impl Replay {
         }
     }
 
-    /// Begins anew at a checkpoint.
+    /// Resets the state at the beginning of a checkpoint.
     fn resume(&mut self, at: &Stamped, checkpoint: u32, observer: &mut impl Observer) {
         self.state.certainty = Certainty::Resuming { checkpoint };
         self.state.history_from_ns = at.time_ns;

@@ -19,7 +19,7 @@ pub struct KindSums {
     pub live_bytes: u64,
     /// Highest `live_bytes` of this kind, at its own time.
     pub peak_bytes: u64,
-    /// What the program asked for and still holds.
+    /// Requested bytes that are live.
     pub requested_bytes: u64,
     pub live_allocations: u64,
     pub allocations: u64,
@@ -30,9 +30,10 @@ pub struct KindSums {
 pub struct Peak {
     pub bytes: u64,
     pub time_ns: u64,
-    /// File offset of the event that reached it, or of the block that the memory was for; `None` where only the recorder's totals tell.
+    /// File offset of the event that reached it, or of the block that the memory was for; `None` where
+    /// it is known from the recorder's totals only.
     pub offset: Option<u64>,
-    /// What it was made of; all zero where only the recorder's totals tell.
+    /// The peak by kind; all zero where it is known from the recorder's totals only.
     pub by_kind: BytesByKind,
 }
 
@@ -47,10 +48,10 @@ pub struct SampleAt {
 }
 
 impl SampleAt {
-    /// What NVML shows beyond allocations and contexts: kernels, heaps, what libraries took past
-    /// us. Negative when NVML shows less than the ledger. `None` without NVML.
+    /// NVML's figure less allocations and contexts: kernels, heaps, memory that bypassed the recorder.
+    /// Negative if NVML shows less than the ledger. `None` without NVML.
     pub fn unattributed(&self) -> Option<i64> {
-        // A file may claim any number.
+        // Damaged files may have any number here.
         let explained = i128::from(self.live_bytes) - i128::from(self.managed_bytes)
             + i128::from(self.sample.context_bytes);
         let rest = i128::from(self.sample.process_bytes?) - explained;
@@ -74,7 +75,7 @@ pub struct DeviceState {
     pub kinds: [KindSums; KIND_SLOTS],
     pub requested_bytes: u64,
     pub requested_peak_bytes: u64,
-    /// Allocations of this process's own: no imports, no host memory.
+    /// Allocations of this process, without imports and host memory.
     pub live_allocations: u64,
     pub allocations: u64,
     /// Explicit ones and those that came with the end of a context.
@@ -82,9 +83,9 @@ pub struct DeviceState {
     pub refused_by_cap: u64,
     pub refused_by_driver: u64,
     pub cap_bytes: Option<u64>,
-    /// The cap tells of what does not fit, and gives it.
+    /// The cap only warns.
     pub cap_only_warns: bool,
-    /// What such a cap would have refused.
+    /// Requests that such a cap would have refused.
     pub warned: u64,
     pub soft_limit: Option<u64>,
     /// Times that the count passed the soft limit.
@@ -102,7 +103,7 @@ pub struct DeviceState {
     pub context_bytes: u64,
     /// What cuCtxSetLimit took in contexts that live: local memory of a larger stack, heaps.
     pub limit_bytes: u64,
-    /// What the driver is known to hold for itself, beside its contexts.
+    /// Bytes that the driver is known to hold for itself, without contexts.
     pub driver_own: DriverOwn,
     pub sample: Option<SampleAt>,
     /// The sample with the highest process figure.
@@ -126,7 +127,7 @@ impl DeviceState {
         self.refused_by_cap.saturating_add(self.refused_by_driver)
     }
 
-    /// Did anything happen here? A cap alone does not count.
+    /// Whether the device was used. A cap alone does not count.
     pub fn was_used(&self) -> bool {
         self.contexts_seen > 0
             || self.allocations > 0
@@ -166,7 +167,7 @@ impl DeviceState {
         sums.requested_bytes = sums.requested_bytes.saturating_add(size);
         match physical(live.kind, live.size) {
             Physical::Own(bytes) => self.grow(live.kind, live.weigh(bytes)),
-            // Those that it stands for lie on pages that are not known.
+            // The pages of the allocations that it stands for are not known.
             Physical::Shared(_) if live.is_sample() => self.grow(live.kind, live.share()),
             Physical::Shared(_) => {
                 let (first, last) = pages(key.number, live.size);
@@ -259,8 +260,8 @@ impl DeviceState {
         }
     }
 
-    /// A segment got its first block. If its memory made the peak, the peak's place is here: seen
-    /// from there, the segment would be other memory.
+    /// A segment got its first block. If the allocation of its memory reached the peak, the peak is
+    /// moved to this event, at which the memory is known to be a segment.
     pub(super) fn move_peak(&mut self, offset: u64) {
         if self.live_bytes == self.peak.bytes && self.peak.offset.is_some() {
             self.peak.offset = Some(offset);
@@ -300,7 +301,7 @@ impl DeviceState {
         }
     }
 
-    /// Forgets what is live; what happened (peaks, counts, samples, the cap) stays.
+    /// Clears what is live; history (peaks, counts, samples, the cap) stays.
     pub(super) fn forget_live(&mut self) {
         self.live_bytes = 0;
         self.requested_bytes = 0;

@@ -1,5 +1,5 @@
-//! What the driver holds for itself on one device, by what it took it for and by the call after
-//! which it showed.
+//! Bytes that the driver holds for itself on one device, by cause and by the call after which they
+//! appeared.
 
 use rustc_hash::FxHashMap;
 use vramtrace_format::{Cause, SiteId, StackId, Took};
@@ -7,7 +7,7 @@ use vramtrace_format::{Cause, SiteId, StackId, Took};
 /// Bytes by cause, at `Cause as usize`.
 pub type BytesByCause = [u64; Cause::COUNT];
 
-/// Who made the driver take memory.
+/// The call that made the driver take memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Originator {
     pub cause: Cause,
@@ -39,7 +39,7 @@ impl DriverOwn {
         self.has_causes
     }
 
-    /// Who made it take how much, the most first.
+    /// Bytes by originator, largest first.
     pub fn makers(&self) -> Vec<(Originator, u64)> {
         let held = self.makers.iter().filter(|(_, bytes)| **bytes > 0);
         let mut makers: Vec<(Originator, u64)> =
@@ -57,7 +57,7 @@ impl DriverOwn {
         *maker = maker.saturating_add_signed(delta);
     }
 
-    /// A checkpoint tells all of it anew.
+    /// Clears all, since a checkpoint lists it again.
     pub(super) fn forget(&mut self) {
         self.by_cause = BytesByCause::default();
         self.makers.clear();

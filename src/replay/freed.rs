@@ -1,5 +1,5 @@
-//! A free is announced before the driver is asked; should the driver refuse it, the allocation
-//! lives on. So the latest ones are kept for a while.
+//! A free is recorded before the driver's call. If the driver refuses it, the allocation is still live.
+//! So the latest frees are kept.
 
 use super::live::{Key, Live};
 

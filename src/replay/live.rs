@@ -6,11 +6,11 @@ use rustc_hash::FxHashMap;
 use vramtrace_format::physical;
 use vramtrace_format::{ContextId, DeviceId, Kind, PoolId, SiteId, Space, StackId, ThreadId};
 
-/// What names an allocation while it lives.
+/// The key of a live allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
     pub space: Space,
-    /// Address, or the number that stands for it in its space.
+    /// Address, or the object's number in its space.
     pub number: u64,
 }
 
@@ -19,11 +19,11 @@ pub struct Key {
 pub struct Live {
     /// Requested bytes.
     pub size: u64,
-    /// When it was made, ns since the start of the trace.
+    /// When it was allocated, ns since the start of the trace.
     pub time_ns: u64,
     pub site: SiteId,
     pub stack: StackId,
-    /// 0 where it is known from a checkpoint alone.
+    /// 0 where it is known from a checkpoint only.
     pub thread: ThreadId,
     pub context: ContextId,
     pub pool: PoolId,
@@ -36,12 +36,12 @@ pub struct Live {
 }
 
 impl Live {
-    /// Its own share of physical memory: what "who holds it" tables show.
+    /// Its share of physical memory, as tables of holders show it.
     pub fn share(&self) -> u64 {
         self.weigh(physical::share(self.kind, self.size))
     }
 
-    /// A figure of it, for all allocations that it stands for.
+    /// A figure, multiplied for all allocations that this one stands for.
     pub fn weigh(&self, figure: u64) -> u64 {
         match self.is_sample() {
             true => (figure as f64 * self.weight).round() as u64,
@@ -53,7 +53,8 @@ impl Live {
         self.weight != 1.0
     }
 
-    /// Same allocation, seen twice (as itself and in a checkpoint)? File times have 64 ns steps.
+    /// Whether both are the same allocation, listed twice (by its event and in a checkpoint). Times in
+    /// the file have steps of 64 ns.
     pub fn same_birth(&self, time_ns: u64) -> bool {
         self.time_ns >> 6 == time_ns >> 6
     }
@@ -129,8 +130,8 @@ impl LiveSet {
         })
     }
 
-    /// What dies with a context: all that belongs to it except VMM objects, pool blocks and graph
-    /// memory. A framework's blocks die with the memory below them.
+    /// Allocations that end with a context: all that belong to it except VMM objects, pool blocks and
+    /// graph memory. A framework's blocks end with the memory below them.
     pub(super) fn owned_by(&self, context: ContextId) -> Vec<Key> {
         if context == ContextId(0) {
             return Vec::new();

@@ -1,9 +1,10 @@
 //! Where physical memory is mapped, which addresses are reserved, and what that means for a
 //! framework's blocks. The rules are those of [`AddressSpace`].
 //!
-//! What is unmapped falls asleep or is given back. Blocks above what is asleep live on, and so does
-//! their segment: the framework knows nothing of it. Nor does it where blocks are live above what is
-//! given back in a reservation: they are paused, too. Elsewhere blocks end with their memory.
+//! Unmapped memory is asleep (it may be mapped again) or freed. Blocks above sleeping memory stay live,
+//! and so does their segment, since the framework does not know that the memory is unmapped. The same
+//! holds for blocks above memory of a reservation that was freed: they are paused. Elsewhere blocks end
+//! with their memory.
 
 use std::collections::VecDeque;
 
@@ -88,7 +89,7 @@ impl Replay {
         self.freed_reservations.0.push_back((freed, blocks));
     }
 
-    /// What lay in a reservation that is gone ends with it.
+    /// Ends what lay in a reservation that was freed.
     fn end_reservation(
         &mut self,
         at: &Stamped,
@@ -116,7 +117,7 @@ impl Replay {
             return;
         }
         if self.state.space.touching(mapping.address, mapping.size).next().is_some() {
-            // It went unseen.
+            // It was unmapped by a call that was not seen.
             self.unmap(at, mapping.address, mapping.size, StackId(0), observer);
         }
         let state = &mut self.state;
@@ -130,7 +131,7 @@ impl Replay {
         for piece in &put.pieces {
             match put.woke.iter().any(|woke| woke.address == piece.address) {
                 true if backs => observer.on_wake(at, piece, object.as_ref()),
-                // What was asleep stays so.
+                // Sleeping memory stays asleep.
                 true => {}
                 false => observer.on_map(at, piece.address, piece, object.as_ref()),
             }
@@ -144,7 +145,7 @@ impl Replay {
         }
     }
 
-    /// A reservation, or what is asleep in one, as a checkpoint tells them.
+    /// Adds a reservation, or sleeping memory in one, that a checkpoint lists.
     pub(super) fn checkpoint_reserve(
         &mut self,
         asleep: bool,
@@ -169,7 +170,7 @@ impl Replay {
         }
     }
 
-    /// A mapping and its owner, as a checkpoint tells them.
+    /// Adds a mapping and its owner that a checkpoint lists.
     pub(super) fn map_of_checkpoint(
         &mut self,
         at: &Stamped,
@@ -178,7 +179,7 @@ impl Replay {
         observer: &mut impl Observer,
     ) {
         if owner != StackId(0) {
-            // As if it had been asleep: what wakes it has its owner.
+            // Treated as if it had been asleep, so that the memory gets its owner.
             let device = maker(&self.state.live, mapping.object).device;
             let owner = Owner { stack: owner, device };
             let (address, size) = (mapping.address, mapping.size);

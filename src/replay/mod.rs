@@ -14,7 +14,7 @@
 //! * [`DeviceState::cache`], a [`CacheSums`]: allocated, reserved, their peaks, out-of-memory,
 //!   refusals that were absorbed, kept at every event;
 //! * [`State::segments`], for a moment: each segment with its blocks and holes;
-//! * [`State::cache`]: blocks outside of known memory, what was asked for, blocks that wait;
+//! * [`State::cache`]: blocks outside of known memory, requested bytes, blocks that wait;
 //! * [`State::space`]: what is mapped, reserved and asleep at which address (`mapping.rs`);
 //! * [`Observer`]: `on_block_alloc`, `on_block_free`, `on_block_change`, `on_segment`, `on_cache_oom`.
 
@@ -100,7 +100,7 @@ impl Replay {
         self.state
     }
 
-    /// Events before the next one are missing.
+    /// Notes that events before the next one are missing.
     pub fn gap(&mut self) {
         if self.state.live_is_known() && self.state.events > 0 {
             self.state.known_until_ns = Some(self.state.time_ns);
@@ -256,7 +256,7 @@ impl Replay {
                 let cost = RecorderCost { calls, ns, one_of, bytes, stacks };
                 self.state.recorder_cost = Some(cost);
             }
-            // They repeat what the events before them say; see `Trace::summary`.
+            // They repeat figures of earlier events; see `Trace::summary`.
             Event::SummaryBegin { .. }
             | Event::SummaryDevice(_)
             | Event::SummaryKind { .. }
@@ -307,7 +307,7 @@ impl Replay {
         // One probe of the map: an earlier one at the same key is rare and is put back.
         if let Some(earlier) = self.state.live.insert(key, live) {
             if earlier.same_birth(at.time_ns) && self.state.certainty != Certainty::Whole {
-                // The checkpoint named it already; its call is recorded only now.
+                // The checkpoint listed it already; its event comes only now.
                 self.state.live.insert(key, Live { thread: at.thread, ..earlier });
                 return;
             }
@@ -367,7 +367,7 @@ impl Replay {
             thread: at.thread,
             context: site.map_or(ContextId(0), |site| site.context),
             pool: site.map_or(PoolId(0), |site| site.pool),
-            // Blocks and memory never take each other's place, whatever a file says.
+            // Blocks and memory never share a key, whatever a damaged file has.
             kind: match site.and_then(|site| site.kind) {
                 Some(kind) if (kind == Kind::Block) == (natural == Kind::Block) => kind,
                 _ => natural,
@@ -488,8 +488,8 @@ impl Replay {
                 }
                 self.begin(at, key, live, AllocCause::FreeFailed, observer);
             }
-            // One reference of several was announced as dropped; or a checkpoint that began in
-            // between put it back already.
+            // One reference of several had been dropped; or a checkpoint that began in between restored
+            // it already.
             Some(_) => {
                 if let Some(live) = self.state.live.get_mut(key)
                     && live.kind == Kind::Imported
@@ -512,7 +512,7 @@ impl Replay {
         let device = site.map_or(DeviceId::UNKNOWN, |site| site.device);
         let sums = self.device(device);
         match refused.by {
-            // Other results are failures, kept beside, not refusals of memory.
+            // Other results are failed calls, not refusals of memory.
             RefusedBy::Driver if refused.result != OUT_OF_MEMORY => {}
             RefusedBy::Driver => add(&mut sums.refused_by_driver, 1),
             RefusedBy::Cap | RefusedBy::BadCap | RefusedBy::Group => {
@@ -540,7 +540,7 @@ impl Replay {
     }
 }
 
-/// A file may claim any number.
+/// Damaged files may have any number here.
 fn add(sum: &mut u64, more: u64) {
     *sum = sum.saturating_add(more);
 }

@@ -1,4 +1,4 @@
-//! What a caller may watch while events are replayed. Every method may be left out.
+//! Callbacks during a replay. Every method has an empty default.
 
 use vramtrace_format::{BlockChange, DeviceId, Mark, PostMortem, Refused, StackId, Stamped};
 
@@ -9,7 +9,7 @@ use super::mapping::{Asleep, Mapping};
 use super::state::State;
 use crate::trace::Site;
 
-/// How an allocation came into the live set.
+/// Why an allocation entered the live set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllocCause {
     /// By its call.
@@ -20,15 +20,15 @@ pub enum AllocCause {
     FreeFailed,
 }
 
-/// How an allocation left the live set.
+/// Why an allocation left the live set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FreeCause {
     Freed,
     /// Its context ended.
     WithContext,
-    /// Its address was given out again: the free went unseen.
+    /// Its address was allocated again: the free was not seen.
     Replaced,
-    /// A block: the memory below it was given back.
+    /// A block whose memory was freed.
     WithMemory,
 }
 
@@ -39,8 +39,8 @@ pub trait Observer {
     /// memory that they got.
     fn on_block_alloc(&mut self, _at: &Stamped, _address: u64, _live: &Live, _how: AllocCause) {}
     fn on_block_free(&mut self, _at: &Stamped, _address: u64, _live: &Live, _how: FreeCause) {}
-    /// This memory, which `on_alloc` got before, is a framework's segment or a part of one: from here on
-    /// its blocks say what it is for. Before the `on_block_alloc` that made it one. An object that is
+    /// This memory, which `on_alloc` got before, is a framework's segment or a part of one: from here
+    /// on its blocks give its use. Before the `on_block_alloc` that made it one. An object that is
     /// mapped twice may come twice.
     fn on_segment(&mut self, _at: &Stamped, _key: Key, _live: &Live) {}
     /// A physical object is mapped here. `None`: it is not known (yet: a checkpoint has no order).
@@ -62,7 +62,7 @@ pub trait Observer {
     fn on_block_paused(&mut self, _at: &Stamped, _device: DeviceId, _address: u64, _bytes: i64) {}
     /// A framework's cache gave up on a request.
     fn on_cache_oom(&mut self, _at: &Stamped, _device: DeviceId, _oom: &CacheOomAt) {}
-    /// The recorder found the program really out of memory.
+    /// The recorder found that the program is out of memory, and did not survive a refusal.
     fn on_post_mortem(&mut self, _at: &Stamped, _post_mortem: &PostMortem) {}
     /// Another process on a device, listed at a post-mortem; its bytes where NVML knows them.
     fn on_neighbour(&mut self, _at: &Stamped, _device: DeviceId, _pid: u32, _bytes: Option<u64>) {}
@@ -85,8 +85,8 @@ pub trait Observer {
     fn on_exit_status(&mut self, _at: &Stamped, _status: i32) {}
     /// Some sum of the device changed by this event. Comes after `on_alloc` and `on_free`.
     fn on_device_change(&mut self, _at: &Stamped, _device: DeviceId, _state: &DeviceState) {}
-    /// Events are missing here: what is live is not known until the next checkpoint, which tells
-    /// it anew. Every allocation so far is forgotten without an `on_free`.
+    /// Events are missing here: what is live is not known until the next checkpoint, which lists it
+    /// again. Every allocation so far is forgotten without an `on_free`.
     fn on_history_gap(&mut self, _at: &Stamped) {}
     /// After a `reset`: a checkpoint was read whole, and this is what is live.
     fn on_resume(&mut self, _at: &Stamped, _state: &State) {}

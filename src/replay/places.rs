@@ -1,4 +1,4 @@
-//! What memory belongs to: pools, graphs and contexts.
+//! Pools, graphs and contexts.
 
 use vramtrace_format::{ContextId, DeviceId, Kind, PoolId, PoolOrigin, Stamped};
 

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use super::live::LiveSet;
 
-/// Blocks by address. Made when it is needed first, and kept from then on: a trace in which nothing
-/// is unmapped pays nothing.
+/// Blocks by address. Built at the first use and kept from then on, so that traces in which nothing is
+/// unmapped do not need it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BlockOrder(Option<BTreeMap<u64, u64>>);
 

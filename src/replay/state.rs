@@ -18,7 +18,7 @@ pub struct ContextState {
     pub device: DeviceId,
     pub created_ns: u64,
     pub stack: StackId,
-    /// What its limits took: the local memory of a larger stack, heaps.
+    /// Bytes that its limits took: local memory of a larger stack, heaps.
     pub limit_bytes: u64,
 }
 
@@ -68,28 +68,28 @@ pub struct Stop {
     pub errno: i32,
 }
 
-/// What the recorder cost up to then.
+/// The recorder's cost so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecorderCost {
-    /// Calls whose time in the hooks was taken, that time without the driver's, and how many calls
-    /// there are to one of them.
+    /// Timed calls, their time in the hooks without the driver's part, and one of how many calls was
+    /// timed.
     pub calls: u64,
     pub ns: u64,
     pub one_of: u64,
-    /// Of records, written so far.
+    /// Bytes of records written so far.
     pub bytes: u64,
-    /// Different ones.
+    /// Distinct stacks.
     pub stacks: u64,
 }
 
 impl RecorderCost {
-    /// Of all calls, as the sample says; 0 where there is none.
+    /// Time in hooks of all calls, estimated from the sample; 0 without one.
     pub fn in_hooks_ns(&self) -> u64 {
         self.ns.saturating_mul(self.one_of)
     }
 }
 
-/// What did not fit together. All zero in a sound trace.
+/// Contradictions in the trace. All zero in a sound one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Inconsistencies {
     /// Allocated again while live: the earlier one was ended.
@@ -179,7 +179,7 @@ impl State {
         self.last_refusals.push_back(refusal);
     }
 
-    /// Forgets what is live; what happened stays.
+    /// Clears what is live; history stays.
     pub(super) fn forget_live(&mut self) {
         self.live.clear();
         self.pools.clear();

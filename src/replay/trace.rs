@@ -19,7 +19,7 @@ pub enum Until {
     Time(u64),
 }
 
-/// What replaying a trace gave.
+/// The result of a replay.
 #[derive(Clone, Debug)]
 pub struct ReplayResult {
     pub state: State,

@@ -1,4 +1,4 @@
-//! A copy of a trace with more definitions behind it.
+//! Copies a trace and appends definitions.
 
 use std::fs::File;
 use std::io;

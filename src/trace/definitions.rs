@@ -1,4 +1,4 @@
-//! What the ids of a trace stand for.
+//! The definitions of a trace: what its ids stand for.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -32,7 +32,7 @@ static int clock_is_ours(void) {
     return known == 2;
 }
 
-/* In place of the C library's, for whoever looks at it in this process. */
+/* Takes the place of the C library's, for all code in this process. */
 int clock_gettime(clockid_t clock, struct timespec *time) {
     if (clock != CLOCK_MONOTONIC || !clock_is_ours()) return syscall(SYS_clock_gettime, clock, time);
     long long now = clock_ns;

@@ -205,7 +205,7 @@ static void storm(void) {
     printf("good children %d\n", good);
 }
 
-/* Libraries opened so that their calls may go past us. */
+/* Libraries opened in ways by which their calls may bypass the recorder. */
 static void escapes(void) {
     CUdeviceptr p = 0;
     printf("opened %d %d\n", dlopen("libm.so.6", RTLD_NOW | RTLD_DEEPBIND) != NULL,

@@ -25,7 +25,7 @@ static CUdeviceptr take(size_t bytes) {
     return address;
 }
 
-/* What is used beside its own: its context, its kernels, and whoever else is charged to it. */
+/* What is used beside its own: its context, its kernels, and what else is charged to it. */
 static size_t beside(size_t *free_bytes, size_t *total) {
     MUST(CALL(cuMemGetInfo_v2, (size_t *, size_t *))(free_bytes, total));
     return *total - *free_bytes - own;

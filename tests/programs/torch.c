@@ -102,7 +102,7 @@ static void forked(void) {
         block(0, base, -512);
         block(0, base + 4096, 1024);
         show("child");
-        /* The driver refuses whoever was forked from its user, but it was asked. */
+        /* The driver refuses a process that was forked from its user, but it was called. */
         SHOW(CALL(cuInit, (unsigned))(0));
         block(0, base, -512);
         block(0, base + 512, 1536);

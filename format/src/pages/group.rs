@@ -1,5 +1,6 @@
-//! The page of a group: what its processes may take of each device together, and what each has.
-//! A segment of shared memory that all of them attach; no lock, no shared total.
+//! The page of a group: the limit that its processes share on each device, and the bytes of each
+//! process. It is a segment of shared memory that all of them attach; it has no lock and no common
+//! total.
 //!
 //! ```text
 //! word     0  magic "vtgroup2"           1  pid namespace, whose pids these are
@@ -15,12 +16,13 @@
 //! `<ipc namespace>.<segment>.<word 3>`. Version 1 was a file of this name, with 16 devices; its
 //! processes cannot open a directory, so that both versions never share a name.
 //!
-//! A member adds to its own count, then sums all: over the limit it takes back. Of requests that
-//! race, the last one to add sees all the others, so what is granted is never over the limit. What
-//! it sees may be a request that is taken back too: it tries again, unless what members have who ask
-//! for nothing is too much already. A killed member leaves its counts; who would be refused looks who is dead and takes them out: it
-//! marks the slot with itself (bit 63), empties it, and frees it. Who dies in that is taken out
-//! likewise. A free slot is all zeros.
+//! A member adds to its own count, then sums all counts; if the sum is over the limit it subtracts its
+//! bytes again. Of requests that race, the last one to add sees all others, so the granted bytes never
+//! exceed the limit. The sum may include a request that is subtracted again later: so a member tries
+//! again, unless members without a request in flight already have too much. A killed member leaves its
+//! counts. A member that is refused first removes members whose process has exited: it stores its own
+//! id with bit 63 in the slot, empties the slot, and frees it. If it is killed meanwhile, it is removed
+//! in the same way. A free slot is all zeros.
 
 use super::member::Member;
 use crate::uuid;
@@ -38,12 +40,12 @@ const DEVICE_WORDS: usize = 8;
 const MEMBERS_AT: usize = 1040;
 const ASKS_AT: usize = 1552;
 const COUNTS_AT: usize = 2048;
-/// In a member's word of requests: one that begins, and is under way.
+/// Added to a member's word of requests: one more begun, and one more in flight.
 const ASK: u64 = 1 << 32 | 1;
 const UNDER_WAY: u64 = (1 << 32) - 1;
-/// In a member's first word: that process empties the slot.
+/// A bit in a member's first word: the process in the word is emptying the slot.
 const EMPTIES: u64 = 1 << 63;
-/// As a limit by command: none, whatever the members came with.
+/// Value of a limit by command: no limit, regardless of the members' own.
 const NO_LIMIT: u64 = u64::MAX;
 
 /// Why a file cannot be the page of a group.
@@ -51,7 +53,8 @@ const NO_LIMIT: u64 = u64::MAX;
 pub enum Unusable {
     /// It is something else, or of another version.
     NotAGroup,
-    /// Its pids are those of another pid namespace (a container): which of them live is not known.
+    /// Its pids are of another pid namespace (a container): whether they are alive cannot be
+    /// determined.
     OtherNamespace,
 }
 
@@ -88,12 +91,12 @@ impl<'m> GroupPage<'m> {
         }
     }
 
-    /// When it was made, by its first member's clock: set once.
+    /// The time of its creation by the first member's clock; set once.
     pub fn made(&self, now: u64) -> u64 {
         first(&self.words[3], now)
     }
 
-    /// A copy of a page, to look at.
+    /// Opens a copy of a page, for reading.
     pub fn look(words: &'m [AtomicU64; GROUP_WORDS]) -> Option<GroupPage<'m>> {
         (words[0].load(SeqCst) == MAGIC).then_some(GroupPage { words })
     }
@@ -115,7 +118,7 @@ impl<'m> GroupPage<'m> {
         &self.words[ASKS_AT + slot]
     }
 
-    /// Around a request: its bytes are in the member's count and may leave it again.
+    /// Called before a request, whose bytes may be added to the member's count and subtracted again.
     pub fn begin_ask(&self, slot: usize) {
         self.asks(slot).fetch_add(ASK, SeqCst);
     }
@@ -124,8 +127,8 @@ impl<'m> GroupPage<'m> {
         self.asks(slot).fetch_sub(1, SeqCst);
     }
 
-    /// What is sure to be taken of a device: the counts of members of whom nobody asks. The caller,
-    /// in `slot`, asks once and has taken its bytes back. `None`: they are at it.
+    /// The sum of the counts of members without a request in flight, which is certain. The caller, in
+    /// `slot`, has one request and has subtracted its bytes. `None`: counts changed meanwhile.
     pub fn settled(&self, slot: usize, device: usize) -> Option<u64> {
         let pass = || {
             let members = self.slots().map(|member| {
@@ -151,7 +154,7 @@ impl<'m> GroupPage<'m> {
         &self.words[DEVICES_AT + DEVICE_WORDS * device + word]
     }
 
-    /// Devices that a member has used: they are taken one after the other.
+    /// Devices that members have used: entries are taken in order.
     fn known(&self) -> impl Iterator<Item = usize> {
         (0..GROUP_DEVICES).take_while(|device| self.device_word(*device, 0).load(SeqCst) != 0)
     }
@@ -162,7 +165,7 @@ impl<'m> GroupPage<'m> {
 
     /// Takes a slot for this process. `None`: all are taken by living ones.
     pub fn join(&self, me: Member, alive: impl Fn(Member) -> bool) -> Option<usize> {
-        // What a program left that was in this process before an exec, also half emptied.
+        // A slot that the program before an exec of this process left, possibly half emptied.
         let mine = |slot: &usize| self.who(*slot).load(SeqCst) & !EMPTIES == me.to_word();
         self.slots().filter(mine).for_each(|slot| self.empty(slot));
         let slot = self.free_slot(me).or_else(|| {
@@ -173,7 +176,7 @@ impl<'m> GroupPage<'m> {
         self.words[2].fetch_max(slot as u64 + 1, SeqCst);
         self.take_out_dead(me, &alive);
         if self.members().all(|other| other.to_word() == me.to_word()) {
-            // The first of a new run: what was ordered in the last one is over.
+            // The first member of a new run: orders of the last run no longer apply.
             self.known().for_each(|device| self.device_word(device, 1).store(0, SeqCst));
         }
         Some(slot)
@@ -187,7 +190,7 @@ impl<'m> GroupPage<'m> {
     fn empty(&self, slot: usize) {
         self.image(slot).store(0, SeqCst);
         self.asks(slot).store(0, SeqCst);
-        // Nobody counts on a device that has no key yet.
+        // A device without a key has no counts yet.
         for device in self.known() {
             self.count(slot, device).store(0, SeqCst);
             self.brought(slot, device).store(0, SeqCst);
@@ -195,12 +198,12 @@ impl<'m> GroupPage<'m> {
         self.who(slot).store(0, SeqCst);
     }
 
-    /// Takes out those that are dead. True: there was one.
+    /// Removes members whose process has exited. True: there was one.
     pub fn take_out_dead(&self, me: Member, alive: impl Fn(Member) -> bool) -> bool {
         let mut any = false;
         for slot in self.slots() {
             let who = self.who(slot).load(SeqCst);
-            // Who empties a slot has no program noted there.
+            // A process that is emptying a slot has no program stored in it.
             let image = if who & EMPTIES == 0 { self.image(slot).load(SeqCst) } else { 0 };
             let member = Member::from_words(who & !EMPTIES, image);
             if who == 0 || who & !EMPTIES == me.to_word() || alive(member) {
@@ -215,7 +218,7 @@ impl<'m> GroupPage<'m> {
         any
     }
 
-    /// Who is in it, dead ones too until somebody takes them out.
+    /// The members, including those that have exited and were not removed yet.
     pub fn members(&self) -> impl Iterator<Item = Member> {
         self.slots().filter_map(move |slot| {
             let who = self.who(slot).load(SeqCst);
@@ -237,12 +240,12 @@ impl<'m> GroupPage<'m> {
         Some(device)
     }
 
-    /// What this member thinks the group may take of the device.
+    /// Stores the group's limit for the device that this member was started with.
     pub fn bring_limit(&self, slot: usize, device: usize, limit: Option<u64>) {
         self.brought(slot, device).store(limit.unwrap_or(0), SeqCst);
     }
 
-    /// What the members may take together: as ordered, else the least that one came with.
+    /// The group's limit: the one set by command, else the lowest that a member was started with.
     pub fn limit(&self, device: usize) -> Option<u64> {
         match self.device_word(device, 1).load(SeqCst) {
             NO_LIMIT => None,
@@ -254,7 +257,7 @@ impl<'m> GroupPage<'m> {
         }
     }
 
-    /// What all members count on the device.
+    /// The sum of all members' counts on the device.
     pub fn sum(&self, device: usize) -> u64 {
         let counts = self.slots().map(|slot| self.count(slot, device).load(SeqCst));
         counts.fold(0, u64::saturating_add)
@@ -279,17 +282,18 @@ impl<'m> GroupPage<'m> {
     }
 }
 
-/// Are these the first words of the page of a group that was made then, in the layout of another
-/// version? Each version has another digit at the end of word 0, and word 3 stays what it is.
+/// Whether these are the first words of the page of the group created at `made`, in the layout of
+/// another version. The last digit of word 0 differs between versions; word 3 has one meaning in all.
 pub fn is_of_other_version(first: [u64; 4], made: u64) -> bool {
     let [magic, own] = [first[0], MAGIC].map(u64::to_le_bytes);
     magic[..7] == own[..7] && magic != own && first[3] == made
 }
 
-/// Words of the file that a group was in version 1.
+/// Words of a group's file in version 1.
 pub const EARLIER_WORDS: usize = 9216;
 
-/// Such a file as a page of this version, to look at. Its limits by command stand at the same bytes.
+/// Converts such a file to a page of this version, for reading. Limits by command are at the same
+/// offsets.
 pub fn from_earlier(words: &[AtomicU64; EARLIER_WORDS]) -> Option<Box<[AtomicU64; GROUP_WORDS]>> {
     let fresh: Vec<AtomicU64> = (0..GROUP_WORDS).map(|_| AtomicU64::new(0)).collect();
     let page: Box<[AtomicU64; GROUP_WORDS]> = fresh.into_boxed_slice().try_into().ok()?;
@@ -306,13 +310,13 @@ pub fn from_earlier(words: &[AtomicU64; EARLIER_WORDS]) -> Option<Box<[AtomicU64
     page[0].compare_exchange(earlier, MAGIC, SeqCst, SeqCst).ok().map(|_| page)
 }
 
-/// Where in the page a limit by command stands, and the word to write there.
+/// The offset of a limit by command in the page, and the word to write there.
 pub fn limit_order(device: usize, limit: Option<u64>) -> (u64, u64) {
     let at = DEVICES_AT + DEVICE_WORDS * device + 1;
     (at as u64 * 8, limit.unwrap_or(NO_LIMIT).max(1))
 }
 
-/// What stands in the word once the first member has set it.
+/// Sets the word if it is 0. Returns its value.
 fn first(word: &AtomicU64, value: u64) -> u64 {
     word.compare_exchange(0, value, SeqCst, SeqCst).map_or_else(|seen| seen, |_| value)
 }

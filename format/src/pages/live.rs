@@ -23,8 +23,8 @@
 //! Version 2 ends behind the devices (12,288 bytes) and has no words 10 and 11. Version 1 is a file of
 //! 8,192 bytes, its devices have 16 words, and it takes no orders. Both are read.
 //!
-//! In the file of a page, behind the copy, come orders of who cannot attach the page itself: for
-//! device 0 to 15 number, cap, check, 0. The process looks there when it copies the page.
+//! In the file of a page, orders of processes that cannot attach the page follow the copy: for device 0
+//! to 15 number, cap, check, 0. The process reads them when it copies the page.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -36,7 +36,7 @@ pub const LIVE_WORDS: usize = LIVE_BYTES / 8;
 pub const LIVE_VERSION: u32 = 3;
 /// Length of the pages that are read, from version 1 on.
 pub const BYTES_OF_VERSIONS: [usize; 3] = [8192, 12288, LIVE_BYTES];
-/// Devices beyond this many have no place; their figures are in the trace alone.
+/// Devices beyond this number are not in the page; their figures are in the trace only.
 pub const LIVE_DEVICES: usize = 16;
 const MAGIC: u64 = u64::from_le_bytes(*b"vtlive\0\0");
 const PATH_AT: usize = 16;
@@ -58,7 +58,7 @@ const DEVICE_WORDS_1: usize = 16;
 /// Stands for "no cap".
 const NO_CAP: u64 = u64::MAX;
 
-/// Who the process is: fixed at the start.
+/// The identity of the process: fixed at the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LiveProcess {
     pub pid: u32,
@@ -87,16 +87,16 @@ pub struct LiveDevice {
     pub refused_by_driver: u64,
     /// Events recorded for the device.
     pub events: u64,
-    /// What a cap that only warns would have refused.
+    /// Requests that a cap which only warns would have refused.
     pub warned: u64,
     pub total_bytes: u64,
     pub uuid: [u8; 16],
     /// The cap only warns.
     pub only_warns: bool,
-    /// In the segments of a framework's cache, and in no block, by the framework's last report: what is
-    /// paused of it is included.
+    /// Free bytes in the segments of a framework's cache by its last report, including paused ones.
     pub free_cache: u64,
-    /// Of the live bytes, what is on the card, and what is paused (unmapped, its address kept).
+    /// Live bytes that are resident, and live bytes that are paused (unmapped, with their addresses
+    /// kept).
     pub resident: u64,
     pub paused: u64,
 }
@@ -132,8 +132,8 @@ impl<'m> LivePage<'m> {
         page
     }
 
-    /// A page written by a process of this version or of one before; what these lack is zeros.
-    /// `None`: it is none, or of a newer version.
+    /// Opens a page that a process of this or an earlier version wrote; fields that it lacks are zeros.
+    /// `None`: it is no page, or of a newer version.
     pub fn open(words: &'m [AtomicU64; LIVE_WORDS]) -> Option<LivePage<'m>> {
         let page = LivePage { words };
         let magic = u64::from_le(words[0].load(Ordering::Acquire));
@@ -174,8 +174,7 @@ impl<'m> LivePage<'m> {
         [Loaded, Recording, NotRecording, Ended].into_iter().find(|s| *s as u32 == state)
     }
 
-    /// Stores the figures. By one thread at a time: a call while another is under way does
-    /// nothing and says false.
+    /// Stores the figures. A call during another one does nothing and returns false.
     pub fn update(&self, now_ns: u64, devices: &[LiveDevice]) -> bool {
         self.store(|page| {
             let devices = &devices[..devices.len().min(LIVE_DEVICES)];
@@ -189,7 +188,7 @@ impl<'m> LivePage<'m> {
         })
     }
 
-    /// What is stored together. False: another thread does so just now.
+    /// Runs `store` as one update. False: another thread is updating.
     pub(super) fn store(&self, store: impl FnOnce(&Self)) -> bool {
         let count = self.get(6);
         if count & 1 != 0
@@ -224,13 +223,13 @@ impl<'m> LivePage<'m> {
         }
     }
 
-    /// When the figures were stored (ns since start), and the figures, all of one update where a
-    /// few tries find a quiet moment.
+    /// The time of the figures (ns since start) and the figures: of one update, unless updates
+    /// interfere at every try.
     pub fn devices(&self) -> (u64, Vec<LiveDevice>) {
         self.quiet(|page| page.copy_devices())
     }
 
-    /// What belongs together, where a few tries find a quiet moment.
+    /// Reads values of one update, unless updates interfere at every try.
     pub(super) fn quiet<T>(&self, copy: impl Fn(&Self) -> T) -> T {
         let mut found = copy(self);
         for _ in 0..100 {
@@ -278,13 +277,13 @@ impl<'m> LivePage<'m> {
         self.version() > 1
     }
 
-    /// The number of the last order: another one than before, and there is one to obey.
+    /// The number of the last order: if it has changed, there is an order to apply.
     #[inline]
     pub fn last_order(&self) -> u64 {
         u64::from_le(self.words[LAST_ORDER].load(Ordering::Acquire))
     }
 
-    /// What was ordered for a device and not obeyed yet: its number, and the cap.
+    /// The order for a device that was not applied yet: its number, and the cap.
     pub fn ordered(&self, ordinal: u8) -> Option<(u64, Option<u64>)> {
         let at = ORDERS_AT + ORDER_WORDS * usize::from(ordinal);
         if usize::from(ordinal) >= LIVE_DEVICES {
@@ -296,8 +295,8 @@ impl<'m> LivePage<'m> {
             .then_some((number, Some(cap).filter(|c| *c != NO_CAP)))
     }
 
-    /// Takes over what was ordered through the file: `words` stand there behind the copy. What is no
-    /// order, or is older than the one that stands in the page, is passed over.
+    /// Applies orders from the file: `words` follow the copy there. Invalid orders, and those older
+    /// than the one in the page, are ignored.
     pub fn take_filed(&self, words: &[u64; FILED_WORDS]) {
         for (ordinal, filed) in words.chunks_exact(ORDER_WORDS).enumerate() {
             let (ordinal, number, cap) = (ordinal as u8, filed[0], filed[1]);
@@ -324,7 +323,7 @@ impl<'m> LivePage<'m> {
         (self.takes_orders() && usize::from(ordinal) < LIVE_DEVICES).then_some((at as u64, words))
     }
 
-    /// What tells an order from whatever else may have been written there.
+    /// The check by which an order is recognised.
     fn check(&self, ordinal: u8, number: u64, cap: u64) -> u64 {
         let words = [MAGIC, self.get(2) & 0xFFFF_FFFF, self.get(3), ordinal.into(), number, cap];
         words.into_iter().fold(0, |check: u64, word| {
@@ -408,9 +407,8 @@ impl LiveDevice {
     }
 }
 
-/// Asks the process for another cap on its device of this ordinal (`None`: none): words to be
-/// stored in the page at these bytes, one after the other. `number` is one that no order
-/// had before, and not 0: the time will do.
+/// Asks the process for another cap on its device of this ordinal (`None`: none): words to be stored in
+/// the page at these bytes, one after the other. `number` must be new and not 0, for example the time.
 pub fn order(ordinal: u8, cap: Option<u64>, number: u64) -> Option<[(u64, u64); 3]> {
     let at = ORDERS_AT + ORDER_WORDS * usize::from(ordinal);
     let place = |word: usize| word as u64 * 8;

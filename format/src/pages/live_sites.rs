@@ -1,4 +1,4 @@
-//! The call sites of a live page: who holds most now, by stack and library.
+//! The call sites of a live page that hold most memory, with their library.
 //!
 //! ```text
 //! word 0  stack (low 32) | device (8) | a framework's block (1) << 40
@@ -18,7 +18,7 @@ const SITE_WORDS: usize = 8;
 const LIBRARY_AT: usize = 4;
 const LIBRARY_BYTES: usize = 32;
 
-/// What one stack holds of a device.
+/// The bytes that one stack holds on a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LiveSite {
     /// As the process saw it; 255: not known.
@@ -29,7 +29,7 @@ pub struct LiveSite {
     pub stack: StackId,
     pub bytes: u64,
     pub count: u64,
-    /// Who asked, for people: `PyTorch`, `NCCL`. Empty: not known.
+    /// The library that made the request: `PyTorch`, `NCCL`. Empty: not known.
     pub library: String,
 }
 

@@ -1,4 +1,4 @@
-//! A process by what names it once and for all: its pid and its start; and the program in it.
+//! The identity of a process: pid and start time; and of the program in it.
 
 use std::fs;
 
@@ -9,13 +9,12 @@ pub struct Member {
     pub pid: u32,
     /// Clock ticks since boot.
     pub start_ticks: u64,
-    /// Where its first stack begins: another program after an exec. 0 = not known.
+    /// The start of its first stack, which changes with an exec. 0 = not known.
     pub image: u64,
 }
 
 impl Member {
-    /// `None`: there is no /proc, or one of another pid namespace, whose pids mean other processes
-    /// to the kernel than to us.
+    /// `None`: there is no /proc, or it is of another pid namespace.
     pub fn of_this_process() -> Option<Member> {
         let own = |stat: &Stat| stat.pid == std::process::id();
         Stat::of_this_process().filter(own).map(Member::from)
@@ -26,7 +25,7 @@ impl Member {
         Stat::of(pid).filter(Stat::is_alive).map(Member::from)
     }
 
-    /// It runs, and it is still the program that it was.
+    /// Whether it runs, and is still the same program.
     pub fn is_alive(&self) -> bool {
         Member::running(self.pid).is_some_and(|now| {
             let same_program = now.image == 0 || self.image == 0 || now.image == self.image;
@@ -50,7 +49,7 @@ impl Member {
     }
 }
 
-/// Where pids, and where segments of shared memory, mean something. 0 = not known.
+/// The namespaces of pids and of System V shared memory. 0 = not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Namespaces {
     pub pid: u64,
@@ -62,8 +61,8 @@ impl Namespaces {
         Namespaces { pid: Namespaces::inode("pid"), ipc: Namespaces::inode("ipc") }
     }
 
-    /// As [`Namespaces::of_this_process`], to look at others from: pids are known only where /proc
-    /// shows those of this namespace.
+    /// As [`Namespaces::of_this_process`], for checking other processes: the pid namespace is known
+    /// only if /proc is of it.
     pub fn to_look_from() -> Namespaces {
         let own = Namespaces::of_this_process();
         if Member::of_this_process().is_some() { own } else { Namespaces { pid: 0, ..own } }

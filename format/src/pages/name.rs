@@ -1,9 +1,9 @@
-//! What the file of a live page is called: whose page it is, and where it lies.
+//! The name of a live page's file, which identifies the process and the shared memory.
 //!
-//! `<pid>.<start ticks>.<pid namespace>.<ipc namespace>.<segment>`, all decimal: the page itself is
-//! a System V segment of shared memory, which nobody can cut short, and it is found by this name
-//! alone. The file's content is a copy of the page for readers that cannot attach the segment. `-` for a
-//! segment: there is none. Namespaces are known by the inode of `/proc/thread-self/ns/...`; 0 = not known.
+//! `<pid>.<start ticks>.<pid namespace>.<ipc namespace>.<segment>`, all decimal: the page itself is a
+//! System V segment of shared memory, which cannot be truncated, and is found by this name only. The
+//! file's content is a copy of the page for readers that cannot attach the segment. `-` for a segment:
+//! there is none. Namespaces are known by the inode of `/proc/thread-self/ns/...`; 0 = not known.
 //!
 //! Earlier versions wrote `<pid>.<start ticks>`, where the file is the page.
 
@@ -26,7 +26,7 @@ pub enum Place {
     File,
     Segment {
         namespaces: Namespaces,
-        /// `None`: no shared memory could be had; the copy is all there is.
+        /// `None`: there is no shared memory, only the copy.
         id: Option<i32>,
     },
 }
@@ -48,7 +48,7 @@ impl PageName {
         fields.next().is_none().then_some(PageName { pid, start_ticks, place })
     }
 
-    /// The segment, if a process in these namespaces can have it.
+    /// The segment, if a process in these namespaces can attach it.
     pub fn segment(&self, from: Namespaces) -> Option<i32> {
         match self.place {
             Place::Segment { namespaces, id } if from.same_ipc(namespaces) => id,
@@ -62,8 +62,8 @@ impl PageName {
         matches!(self.place, Place::Segment { namespaces, .. } if from.same_pids(namespaces))
     }
 
-    /// The owner is dead for sure: its pid is one that we would know, and it is not there; or nobody
-    /// has its segment. `gone` looks for that.
+    /// Whether the owner has certainly exited: its pid would be visible here and is not; or no process
+    /// has its segment attached, which `gone` checks.
     pub fn is_stale(&self, from: Namespaces, gone: impl Fn(i32) -> bool) -> bool {
         if self.same_pids(from) && !proc::is_alive(self.pid, self.start_ticks) {
             return true;

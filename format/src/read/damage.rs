@@ -16,14 +16,14 @@ pub enum DamageKind {
     Record,
     /// A record whose length is 0, or crosses the line.
     RecordLength,
-    /// Zeros where records were: the file was cut while it was written, and grew again.
+    /// Zeros in place of records: the file was truncated while it was written, and grew again.
     Zeros,
     /// A piece of a long definition whose other pieces are missing.
     Part,
-    /// Definition windows before this place are missing: somebody cut the file while it was written.
+    /// Definition windows before this place are missing: the file was truncated while it was written.
     DefinitionsMissing,
-    /// Event windows before this place are missing, and the file had not reached its limit: somebody
-    /// cut it while it was written.
+    /// Event windows before this place are missing, and the file had not reached its limit: it was
+    /// truncated while it was written.
     EventsMissing,
     /// The process was killed, and the tail file is not beside the trace: what was recorded in the
     /// last second may be missing.
@@ -35,7 +35,7 @@ pub enum DamageKind {
 pub struct Damage {
     /// Where it begins, in bytes from the start of the file.
     pub offset: u64,
-    /// How much was passed over before reading went on.
+    /// How many bytes were skipped.
     pub bytes: u64,
     pub kind: DamageKind,
 }

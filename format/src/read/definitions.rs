@@ -24,7 +24,7 @@ pub struct Definitions<'a> {
     windows: &'a [Window],
     next_window: usize,
     scan: Scan<'a>,
-    /// The long ones that are under way, by the file offset of the first part.
+    /// Incomplete long definitions, by the file offset of the first part.
     pending: HashMap<u64, Pending, BuildHasherDefault<DefaultHasher>>,
     findings: Findings,
 }
@@ -57,7 +57,7 @@ impl<'a> Definitions<'a> {
         self.next_window += 1;
     }
 
-    /// Takes one part; the whole when it was the last.
+    /// Adds one part. Returns the definition if it was the last.
     fn part(&mut self, raw: &Raw) -> Option<Definition> {
         let offset = self.scan.offset() + raw.at as u64;
         let (kind, last, index) =

@@ -128,7 +128,7 @@ fields! {
     #[derive(Clone, Copy, Debug, PartialEq)]
     pub struct PostMortem {
         device: DeviceId = small,
-        /// Who refused; `None`: nobody did, the framework gave up at its own limit.
+        /// Who refused; `None`: there was no refusal, the framework gave up at its own limit.
         by: Option<RefusedBy> = small,
         evidence: OomEvidence = small,
         stack: StackId = word,

@@ -9,7 +9,7 @@ use core::ffi::c_char;
 pub enum Home {
     Cuda,
     Nvml,
-    /// PyTorch's libc10.so, which calls us as if we were it.
+    /// PyTorch's libc10.so, whose exported functions are interposed.
     Torch,
 }
 
@@ -87,20 +87,20 @@ impl Api {
         self.line().home
     }
 
-    /// What our export answers when `found` says whether the library is there though the function
-    /// is not in it.
+    /// The result of an export whose real function is missing. `found`: the library is there, without
+    /// the function.
     pub fn missing(self, found: bool) -> CUresult {
         match (self.home(), found) {
             (Home::Cuda, false) => CUDA_ERROR_NO_DEVICE,
             (Home::Cuda, true) => CUDA_ERROR_NOT_SUPPORTED,
             (Home::Nvml, false) => NVML_ERROR_LIBRARY_NOT_FOUND,
             (Home::Nvml, true) => NVML_ERROR_FUNCTION_NOT_FOUND,
-            // These answer nothing.
+            // These functions return nothing.
             (Home::Torch, _) => CUDA_SUCCESS,
         }
     }
 
-    /// Exact names only. Neither allocates nor locks: every dlsym of the process passes here.
+    /// Exact names only. Neither allocates nor locks, since every dlsym of the process calls it.
     pub fn from_name(name: &[u8]) -> Option<Api> {
         let mut slot = hash(name) as usize % SLOTS;
         loop {

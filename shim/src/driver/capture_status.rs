@@ -1,10 +1,10 @@
-//! Whether a stream is being captured, as the driver says.
+//! Queries the driver whether a stream is being captured.
 
 use super::cuda::{CU_STREAM_CAPTURE_STATUS_NONE, Stream};
 use super::depth::inside;
 use super::functions::driver;
 
-/// The legacy stream cannot be captured, so nothing is asked about it.
+/// The legacy stream cannot be captured, so it is not queried.
 #[cold]
 pub(crate) fn is_capturing(stream: Stream, per_thread: bool) -> bool {
     let handle = stream as u64;

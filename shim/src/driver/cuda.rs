@@ -1,7 +1,7 @@
 //! The C types of the driver's and NVML's interface, as far as the table and the hooks need them.
 //!
-//! Our own declarations: only the fields that somebody reads have names, sizes are asserted.
-//! Handles are opaque pointers, enums are their integers.
+//! Declared here: only fields that are read have names, and sizes are asserted. Handles are opaque
+//! pointers, enums are their integers.
 #![allow(non_camel_case_types, non_snake_case, non_upper_case_globals)]
 
 use core::ffi::{c_char, c_void};
@@ -67,7 +67,7 @@ pub type CUstreamCaptureMode = u32;
 pub type CUstreamCaptureStatus = u32;
 pub type CUlogicalEndpointId = u64;
 
-/// Passed on, never looked into.
+/// Passed on, never read.
 pub type CUexecAffinityParam = c_void;
 pub type CUctxCreateParams = c_void;
 pub type CUlaunchConfig = c_void;
@@ -147,14 +147,14 @@ structs! {
         reserved: [u8; 54],
     }
     64 CUmemPoolPtrExportData { reserved: [u8; 64] }
-    /// Travels by value: copied on the stack.
+    /// Passed by value, on the stack.
     64 CUipcMemHandle { reserved: [c_char; 64] }
     120 CUDA_MEM_ALLOC_NODE_PARAMS {
         pool_props: CUmemPoolProps,
         access_descs: *const c_void,
         access_desc_count: usize,
         bytesize: usize,
-        /// DefinitionLocation by the driver.
+        /// Written by the driver.
         dptr: u64,
     }
     /// `union_` starts with a [`CUDA_MEM_ALLOC_NODE_PARAMS`] for a memory node, with the address

@@ -1,9 +1,9 @@
-//! How deep this thread is in our hooks: a hook that is reached from inside the driver (or from
-//! our own calls to it) passes straight through, or one allocation would be counted twice.
+//! The nesting depth of hooks on this thread. A hook that is reached from inside the driver (or from
+//! the recorder's calls to it) only forwards the call; otherwise one allocation would be counted twice.
 //!
-//! A `longjmp` across a driver call (out of a callback, or out of a signal handler) runs no drops,
-//! so the depth would stay raised for ever. The outermost guard is therefore marked in its own
-//! frame, and a later call finds out whether that frame still stands ([`Outermost::is_gone`]).
+//! A `longjmp` across a driver call (out of a callback, or out of a signal handler) runs no
+//! destructors, so the depth would stay raised forever. So the outermost guard has a mark in its stack
+//! frame, and a later call checks whether that frame still exists ([`Outermost::is_gone`]).
 
 use crate::runtime::errno;
 use crate::runtime::escapes::{Escape, escaped};
@@ -27,7 +27,7 @@ thread_block!(fn slot() -> *mut Slot = "vramtrace_depth", 32, align 16);
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Outermost {
-    /// Where its mark lies; 0: not known yet.
+    /// Address of its mark; 0: not known yet.
     at: usize,
     mark: usize,
 }
@@ -36,7 +36,7 @@ struct Outermost {
 pub struct Guard {
     /// 0: not the outermost.
     mark: Cell<usize>,
-    /// It stays on its thread.
+    /// Not `Send`: it stays on its thread.
     _local: PhantomData<*mut ()>,
 }
 
@@ -60,7 +60,7 @@ impl Slot {
         Guard { mark: Cell::new(self.marks), _local: PhantomData }
     }
 
-    /// Whether the frame of the outermost guard is gone. Then nothing is under way on this thread.
+    /// Whether the frame of the outermost guard is gone. Then no call is in progress on this thread.
     #[cold]
     fn left_behind(&mut self) -> bool {
         let (here, kept) = (0u8, errno::get());
@@ -76,7 +76,7 @@ impl Slot {
 }
 
 impl Guard {
-    /// Tells where the guard lies. From here to its drop it is not to be moved.
+    /// Stores the guard's address. It must not be moved from now on.
     #[inline]
     pub fn settle(&self) {
         // SAFETY: this thread's own.
@@ -87,11 +87,11 @@ impl Guard {
     }
 }
 
-/// One guard of a thread in so many is of a sample.
+/// One of this many guards of a thread is timed.
 pub const SAMPLED_ONE_OF: usize = 64;
 
 impl Guard {
-    /// Whether this hook is of the sample whose time is taken.
+    /// Whether this hook is timed.
     #[inline]
     pub fn is_sampled(&self) -> bool {
         self.mark.get().is_multiple_of(SAMPLED_ONE_OF)
@@ -107,7 +107,7 @@ impl Drop for Guard {
         if mark == 0 {
             slot.depth = slot.depth.saturating_sub(1);
         } else if slot.outermost.mark == mark {
-            // A guard that was taken for gone, and was not, lowers nothing.
+            // A guard that was wrongly considered gone lowers nothing.
             slot.depth = 0;
         }
     }
@@ -123,15 +123,15 @@ impl Outermost {
             return false;
         }
         match stack_pages::signal_stack() {
-            // A handler runs on another stack, above a call that waits below.
+            // A signal handler runs on its own stack, on top of a call on the other stack.
             Some(stack) if stack.contains(&sp) => stack.contains(&at) && at < sp,
-            // The handler in which the call was made has been left.
+            // The signal handler that made the call has returned.
             Some(stack) if stack.contains(&at) => true,
             _ => match stack_pages::are_joined(at.min(sp), at.max(sp)) {
                 true if at < sp => true,
                 // SAFETY: the pages from `sp` to there can be read.
                 true => unsafe { (at as *const usize).read_volatile() != mark },
-                // A fiber's stack, say: not to be judged.
+                // Another stack, for example a fiber's: unknown.
                 false => false,
             },
         }

@@ -1,4 +1,4 @@
-//! The driver's functions that we call ourselves, straight at the real ones.
+//! The real functions of the driver that the recorder calls.
 //!
 //! `None` where the driver is too old to have it. A thread that is not inside a hook raises the
 //! guard around them with [`crate::driver::depth::inside`].
@@ -110,7 +110,7 @@ fn resolve() -> &'static Driver {
     if !pointers::find(Home::Cuda) {
         return &NONE;
     }
-    // Of threads that race, one's table stays, and the others' too: nobody frees what may be in use.
+    // Of racing threads one table is used; the others are leaked, since they may be in use.
     let fresh = Box::leak(Box::new(Driver::resolve()));
     let null = core::ptr::null_mut();
     let _ = DRIVER.compare_exchange(null, fresh, Ordering::AcqRel, Ordering::Acquire);

@@ -1,7 +1,7 @@
-//! NVML, as far as we ask it ourselves: what a device gives to this process, and its memory.
+//! The recorder's queries of NVML: this process's bytes on a device, and the device's memory.
 //!
-//! The library is opened through the real dlopen and its functions are found past our own hooks.
-//! It is asked only once a context exists, which took a hundred times longer.
+//! The library is opened by the real dlopen, and its functions are found without the hooks. It is
+//! called only once a context exists; creating that takes a hundred times longer.
 
 use crate::driver::cuda::{NvmlDevice, NvmlMemory, NvmlProcessInfo, NvmlProcessInfo_v1};
 use crate::driver::nvml_thread::{self, PATIENCE, PATIENCE_AT_START, ask};
@@ -12,17 +12,18 @@ use std::ffi::CString;
 
 const SUCCESS: i32 = 0;
 const INSUFFICIENT_SIZE: i32 = 7;
-/// It has no such list here, or not for us: not supported, no permission, function not found. Any
-/// other failure is an illness (a GPU that is lost, say): that we are in no list proves nothing then.
+/// Results by which a list is not available: not supported, no permission, function not found. Any
+/// other failure is an error of the GPU (lost, for example); then this process's absence from the lists
+/// proves nothing.
 const HAS_NO_LIST: [i32; 3] = [3, 4, 13];
-/// NVML's word for "not available".
+/// NVML's value for "not available".
 const UNAVAILABLE: u64 = u64::MAX;
 /// Processes on a device before the list goes to the heap.
 const FEW: usize = 32;
 
 type List<T> = unsafe extern "C-unwind" fn(NvmlDevice, *mut u32, *mut T) -> i32;
 
-/// One of the lists of processes, in the form that the library has.
+/// One of the lists of processes, in the version that the library has.
 #[derive(Clone, Copy)]
 enum Processes {
     /// `_v2` and `_v3`.
@@ -30,7 +31,7 @@ enum Processes {
     V1(List<NvmlProcessInfo_v1>),
 }
 
-/// Each question is asked on a separate thread: see [`crate::driver::nvml_thread`].
+/// Each query runs on a separate thread: see [`crate::driver::nvml_thread`].
 pub struct Nvml(Functions);
 
 #[derive(Clone, Copy)]
@@ -42,13 +43,13 @@ struct Functions {
     lists: [Option<Processes>; 3],
 }
 
-/// What the lists say of this process.
+/// This process in the lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Figure {
     Bytes(u64),
-    /// We are in no list: no memory yet, or our pid has another name there (pid namespaces).
+    /// Not listed: the process has no memory yet, or another pid in NVML's pid namespace.
     Absent,
-    /// NVML does not tell.
+    /// NVML gives no figure.
     Unavailable,
 }
 
@@ -106,8 +107,8 @@ impl Nvml {
         Some(found?? as NvmlDevice)
     }
 
-    /// The UUID text of a handle that the program got. In a child without a thread of ours the
-    /// program's own is the one to ask: it comes from a call of NVML that was answered.
+    /// The UUID text of a handle that the program got. In a forked child without the NVML thread the
+    /// query runs on the program's thread, which has just had an answer from NVML.
     pub(crate) fn name(&self, device: NvmlDevice) -> Option<Vec<u8>> {
         match nvml_thread::is_there() {
             true => self.ask(device, Functions::name)?,
@@ -125,7 +126,7 @@ impl Nvml {
         self.ask(device, Functions::processes).unwrap_or_default()
     }
 
-    /// What the device gives to the process `pid`.
+    /// The bytes that process `pid` has on the device.
     pub fn figure(&self, device: NvmlDevice, pid: u32) -> Figure {
         self.ask(device, move |nvml, device| nvml.figure(device, pid))
             .unwrap_or(Figure::Unavailable)
@@ -142,7 +143,7 @@ impl Nvml {
     }
 }
 
-/// On the thread that may hang.
+/// These run on the thread that may hang.
 impl Functions {
     fn device(&self, uuid: &CStr) -> Option<NvmlDevice> {
         let mut device = null_mut();
@@ -172,13 +173,13 @@ impl Functions {
             let used = Some(used).filter(|used| *used != UNAVAILABLE);
             match all.iter_mut().find(|(known, _)| *known == pid) {
                 Some((_, most)) => *most = used.max(*most),
-                // Without memory for it nobody hears of it.
+                // Without host memory the entry is left out.
                 None => drop(all.try_push((pid, used))),
             }
             None
         };
         for list in self.lists.into_iter().flatten() {
-            // A list that is not given has nobody.
+            // A list that is not available is empty.
             let _ = match list {
                 Processes::Now(list) => {
                     find_process(list, device, |info| note(info.pid, info.used))
@@ -231,7 +232,7 @@ fn find_process<T: Copy>(
             let room = (count as usize).saturating_add(FEW).min(1 << 20);
             let Ok(mut many) = vec_of::<T>(room) else { return Err(INSUFFICIENT_SIZE) };
             let mut count = room as u32;
-            // SAFETY: as above, on the heap.
+            // SAFETY: `many` has room for `count` elements; the library writes the number that it filled in.
             let result = unsafe { list(device, &mut count, many.as_mut_ptr()) };
             if result != SUCCESS {
                 return Err(result);

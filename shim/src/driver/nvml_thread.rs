@@ -1,16 +1,14 @@
-//! The thread that asks NVML.
+//! The thread that calls NVML.
 //!
-//! NVML of a sick GPU may never answer, while the driver calls of the program still do. A call into
-//! the kernel cannot be taken back, so the thread that makes it is lost. A hook must not be the
-//! first to hang: reading only where the program itself waits would not do, as the program's call
-//! has returned by then; a mark "under way" saves all threads but the first. So NVML is asked on a
-//! thread of ours, and the hook waits for the answer for a second at most. From then on nobody
-//! waits, until NVML has answered after all.
+//! NVML of a sick GPU may never answer, while the driver calls of the program still do. Such a call
+//! cannot be cancelled, so the thread that makes it hangs. A hook must not hang where the program would
+//! not. So NVML is called on a separate thread, and the hook waits at most one second for the answer.
+//! After that no hook waits, until NVML has answered.
 //!
 //! The thread is made in cuInit and nowhere else: making one takes locks of the C library and calls
-//! malloc, and the driver makes its own threads there. A forked child has none until its own
-//! cuInit: before, nobody is asked in it. The thread takes no signal, and runs nothing of the program's. It does not
-//! keep the process alive: where it is the last one it ends too.
+//! malloc, and the driver makes its own threads there. A forked child has none until its own cuInit:
+//! until then NVML is not called there. The thread takes no signal, and runs nothing of the program's.
+//! It does not keep the process alive: if it is the last thread it ends too.
 
 use crate::driver::depth::inside;
 use crate::runtime::{futex, log};
@@ -23,25 +21,25 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// For one answer.
+/// Longest wait for one answer.
 pub const PATIENCE: Duration = Duration::from_secs(1);
-/// For NVML's start.
+/// Longest wait for NVML's initialisation.
 pub const PATIENCE_AT_START: Duration = Duration::from_secs(5);
-/// After so long without a question the thread looks whether it is alone.
+/// After this time without a query the thread checks whether it is the last one.
 const IDLE: Duration = Duration::from_secs(1);
 const STACK: usize = 1 << 20;
-/// Looks for the answer before the asking thread sleeps: a few microseconds.
+/// Polls for the answer before the calling thread sleeps: a few microseconds.
 const SPINS: u32 = 400;
 
 type Question = Box<dyn FnOnce() + Send>;
 
-/// Where a question is put down. A forked child has its own desk and thread.
+/// The slot for a query. A forked child has its own slot and thread.
 struct Desk {
     process: u32,
     /// FREE, TAKEN or ASKED.
     state: AtomicU32,
     question: UnsafeCell<Option<Question>>,
-    /// The last question was given up.
+    /// The last query timed out.
     sick: AtomicBool,
 }
 
@@ -49,7 +47,8 @@ const FREE: u32 = 0;
 const TAKEN: u32 = 1;
 const ASKED: u32 = 2;
 
-// SAFETY: the question is touched by who took the desk, and by the thread once it is asked.
+// SAFETY: the query is accessed by the thread that took the slot, and by the NVML thread once the state
+// is ASKED.
 unsafe impl Sync for Desk {}
 
 static DESK: AtomicPtr<Desk> = AtomicPtr::new(null_mut());
@@ -61,10 +60,10 @@ struct Answer<T> {
 
 // SAFETY: written once before `there` is set, read after it.
 unsafe impl<T: Send> Send for Answer<T> {}
-// SAFETY: as above.
+// SAFETY: written once before `there` is set, and only read after it.
 unsafe impl<T: Send> Sync for Answer<T> {}
 
-/// `None`: there was no answer in time, or there is no thread to ask.
+/// Runs a query. `None`: there was no answer in time, or there is no NVML thread.
 pub fn ask<T: Send + 'static>(
     patience: Duration,
     question: impl FnOnce() -> T + Send + 'static,
@@ -83,7 +82,7 @@ pub fn ask<T: Send + 'static>(
         back.there.store(1, Ordering::Release);
         futex::wake_all(&back.there);
     });
-    // SAFETY: the desk is ours.
+    // SAFETY: this thread has taken the slot.
     unsafe { *desk.question.get() = Some(asked) };
     desk.state.store(ASKED, Ordering::Release);
     futex::wake_all(&desk.state);
@@ -91,7 +90,7 @@ pub fn ask<T: Send + 'static>(
         desk.give_up();
         return None;
     }
-    // SAFETY: written, and the thread has no more to do with it.
+    // SAFETY: `there` is set, after which the NVML thread does not access it.
     unsafe { (*answer.value.get()).take() }
 }
 
@@ -114,7 +113,7 @@ fn wait_until(until: Instant, is: impl Fn() -> bool, word: &AtomicU32, value: u3
 }
 
 impl Desk {
-    /// False: somebody else's question is not answered, and nobody waits for it any more.
+    /// Takes the slot. False: another query is still unanswered.
     fn take(&self, until: Instant) -> bool {
         let free = || {
             let order = (Ordering::Acquire, Ordering::Relaxed);
@@ -147,7 +146,7 @@ impl Desk {
         }
     }
 
-    /// The thread's life. It ends when it is the last one.
+    /// The thread's loop. It ends when it is the last thread.
     fn serve(&self) {
         loop {
             while self.state.load(Ordering::Acquire) != ASKED {
@@ -160,10 +159,10 @@ impl Desk {
                     return;
                 }
             }
-            // SAFETY: asked: it is ours now.
+            // SAFETY: the state is ASKED, so this thread may access the query.
             let question = unsafe { (*self.question.get()).take() };
             if let Some(question) = question {
-                // A panic is no answer: who asked gives up after a while.
+                // After a panic there is no answer: the caller times out.
                 let _ = catch_unwind(AssertUnwindSafe(question));
             }
             self.sick.store(false, Ordering::Relaxed);
@@ -173,19 +172,19 @@ impl Desk {
     }
 }
 
-/// This process's desk, with its thread.
+/// This process's slot, if it has an NVML thread.
 fn desk() -> Option<&'static Desk> {
     let process = std::process::id();
     // SAFETY: never freed.
     unsafe { DESK.load(Ordering::Acquire).as_ref() }.filter(|desk| desk.process == process)
 }
 
-/// Whether this process has its thread.
+/// Whether this process has an NVML thread.
 pub fn is_there() -> bool {
     desk().is_some()
 }
 
-/// Has the thread made, where this process has none: in cuInit.
+/// Starts the thread if this process has none. Called in cuInit.
 pub fn open() {
     if !is_there() {
         let process = std::process::id();
@@ -204,7 +203,7 @@ fn open_desk(known: *mut Desk, process: u32) {
     // SAFETY: never freed once it is known.
     let desk = unsafe { &*fresh };
     match DESK.compare_exchange(known, fresh, Ordering::AcqRel, Ordering::Acquire) {
-        // Without a thread nobody answers, and it is ill from the start.
+        // Without a thread there are no answers: marked as not answering from the start.
         Ok(_) if !start(desk) => {
             desk.state.store(ASKED, Ordering::Relaxed);
             desk.sick.store(true, Ordering::Relaxed);
@@ -220,7 +219,7 @@ fn open_desk(known: *mut Desk, process: u32) {
 
 fn start(desk: &'static Desk) -> bool {
     extern "C" fn run(desk: *mut c_void) -> *mut c_void {
-        // SAFETY: the desk of below, which stays.
+        // SAFETY: the slot that `start` passes, which is never freed.
         let desk = unsafe { &*desk.cast::<Desk>() };
         // SAFETY: a name that ends.
         unsafe { libc::prctl(libc::PR_SET_NAME, c"vramtrace-nvml".as_ptr()) };
@@ -248,7 +247,7 @@ fn start(desk: &'static Desk) -> bool {
     }
 }
 
-/// The first thread has ended, and no other one but this is left: the C library ends the process
+/// Whether the main thread has ended and this is the only thread left: the C library ends the process
 /// with its last thread.
 fn is_last_thread() -> bool {
     let Ok(stat) = std::fs::read("/proc/self/stat") else { return false };

@@ -1,8 +1,8 @@
 //! Pointers among the arguments of the driver's functions.
 //!
 //! Contract, for every function of the table: a pointer is NULL, or points to a value of its documented
-//! type until the function returns. The function reads that value, and as an output writes it. Where a
-//! count stands beside the pointer, it points to as many values. The types are those of
+//! type until the function returns. The function reads that value, and as an output writes it. If the
+//! function takes a count for the pointer, it points to as many values. The types are those of
 //! [`crate::driver::cuda`]: integers, handles and structures of them, so that every bit pattern is a
 //! value.
 //!
@@ -51,8 +51,8 @@ impl<T: Copy> Out<T> {
         self.0.is_null()
     }
 
-    /// What lies there: the driver's result after a successful call, before it what the program left
-    /// there. `None` for NULL.
+    /// The value: after a successful call the driver's result, before it the program's value. `None`
+    /// for NULL.
     #[inline]
     pub fn get(self) -> Option<T> {
         In(self.0.cast_const()).get()

@@ -1,4 +1,4 @@
-//! The real functions of libcuda and libnvidia-ml, and the map from a real address to our hook.
+//! The real functions of libcuda and libnvidia-ml, and the map from a real address to its hook.
 //!
 //! Filled from the libraries' own symbol tables, all at once, when a name of the table is first
 //! looked up with success or called. No lock: racing threads store the same values.
@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 static REAL: [AtomicPtr<c_void>; Api::COUNT] = [const { AtomicPtr::new(null_mut()) }; Api::COUNT];
 
-/// Each home's object, once found; it is never unloaded then.
+/// Each library's object, once found; it is never unloaded then.
 static OBJECTS: [AtomicPtr<c_void>; 3] = [const { AtomicPtr::new(null_mut()) }; 3];
 
 impl Home {
@@ -25,7 +25,7 @@ impl Home {
         }
     }
 
-    /// The function without which it is not this library.
+    /// A function by which the library is recognised.
     fn witness(self) -> &'static CStr {
         match self {
             Home::Cuda => c"cuDriverGetVersion",
@@ -34,8 +34,8 @@ impl Home {
         }
     }
 
-    /// A file may serve under both names, and the loader keeps only the first: what counts
-    /// is that it is one of the two by name and defines the function without which there is none.
+    /// One file may have both names, of which the loader keeps the first: so it must have one of the
+    /// two names and define that function.
     pub fn is_in(self, object: &Object) -> bool {
         let named = match self {
             Home::Cuda | Home::Nvml => {
@@ -58,7 +58,7 @@ impl Home {
     }
 }
 
-/// The real function, for our export: opens the library if nobody did.
+/// The real function of an export. Opens the library if it is not open.
 #[inline]
 pub fn function(api: Api) -> Option<*mut c_void> {
     let real = REAL[api as usize].load(Ordering::Relaxed);
@@ -69,12 +69,12 @@ pub fn function(api: Api) -> Option<*mut c_void> {
 fn open(api: Api) -> Option<*mut c_void> {
     let kept = errno::get();
     if !find(api.home()) {
-        // A program that is linked against the library has it already; one that calls our export
-        // without it (a weak reference, a plugin) would otherwise call into nothing.
+        // A program that is linked to the library has it open. One that calls the export without it (a
+        // weak reference, a plugin) would otherwise have no function to call.
         let handle =
             crate::driver::depth::inside(|| loader::dlopen(api.home().library(), libc::RTLD_NOW));
         if !handle.is_null() {
-            // SAFETY: `dlopen` gave it, and nobody gives it back.
+            // SAFETY: `dlopen` returned the handle, and it is never closed.
             adopt(api.home(), unsafe { Object::of_handle(handle) });
         }
     }
@@ -88,8 +88,8 @@ pub fn known(api: Api) -> Option<*mut c_void> {
     (!real.is_null()).then_some(real)
 }
 
-/// Looks for the home's object behind us in the global scope, or loaded under its usual name, and
-/// fills the tables. `false`: it is not there.
+/// Looks for the library after this one in the global scope, or loaded under its usual name, and fills
+/// the tables. `false`: it is not loaded.
 #[cold]
 pub fn find(home: Home) -> bool {
     if home.is_found() {
@@ -102,11 +102,11 @@ pub fn find(home: Home) -> bool {
     }
     loader::clear_error();
     let handle = loader::dlopen(home.library(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
-    // SAFETY: `dlopen` gave it, and nobody gives it back.
+    // SAFETY: `dlopen` returned the handle, and it is never closed.
     !handle.is_null() && adopt(home, unsafe { Object::of_handle(handle) })
 }
 
-/// A look-up found this function: if it is in the home's object, that one is adopted.
+/// A look-up found this function: if it is in the library, the tables are filled from that object.
 pub fn adopt_at(home: Home, found: *mut c_void) -> bool {
     home.is_found() || elf::object_at(found as usize).is_some_and(|object| adopt(home, object))
 }
@@ -128,14 +128,14 @@ fn adopt(home: Home, object: Object) -> bool {
     true
 }
 
-/// Our pointers into it must stay good: it is not to be unloaded any more.
+/// Keeps the object loaded, since pointers into it are stored.
 fn stay(object: &Object) {
     loader::dlopen(object.path(), libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE);
 }
 
-/// The driver handed out this function itself, and it lies in another file: the driver is a small
-/// one that opens the real one (WSL2, compatibility packages). Both are one driver: its functions
-/// get the same hooks, which call the small one where that has the function.
+/// The driver itself returned this function, which is in another file: the driver is a small library
+/// that opens the real one (WSL2, compatibility packages). Both are one driver: functions of the inner
+/// one get the same hooks, which call the outer one where it has the function.
 #[cold]
 pub fn adopt_inner(found: *mut c_void) -> Option<Api> {
     static INNER: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
@@ -170,7 +170,7 @@ pub fn is_of_second_driver(found: *mut c_void) -> Option<Object> {
         .then_some(object)
 }
 
-/// Any function of the home by name, for the calls that we make ourselves.
+/// Any function of the library by name, for the recorder's own calls.
 pub fn by_name(home: Home, name: &str) -> Option<*mut c_void> {
     home.object()?.function(name.as_bytes()).map(|address| address as *mut c_void)
 }
@@ -195,7 +195,7 @@ fn remember(address: usize, api: Api) {
     loop {
         match MAP[slot].compare_exchange(0, word, Ordering::Release, Ordering::Acquire) {
             Ok(_) => return,
-            // Two names for one function: the first stands for both.
+            // Two names of one function: the first is used for both.
             Err(other) if other >> 16 == address as u64 => return,
             Err(_) => slot = (slot + 1) % SLOTS,
         }

@@ -1,4 +1,4 @@
-//! THE table: every entry point that we stand in front of, once.
+//! The table of all interposed entry points.
 //!
 //! A line is
 //!
@@ -8,18 +8,17 @@
 //!
 //! * `name`: the exported symbol, exactly.
 //! * `since`: the version that asks cuGetProcAddress for exactly this variant (3.2 is 3020); 0 for
-//!   NVML, which has no such door.
-//!   PyTorch's functions have none either: they are called by the linker's door alone, and by
-//!   PyTorch (see [`crate::hooks::torch_calls`]).
-//! * `hook`: what happens at the call. `pass` hands it to the driver and does nothing else; `note`
-//!   does so too and leaves one mark in the trace that it was used; `proc_address::..` is the door
-//!   of that name; `launch::..` is reached by the first launch of a function alone, the others go
-//!   straight to the driver; anything else is a function in [`crate::hooks`], shaped as [`crate::hooks::call`] says.
+//!   NVML, which has no such function. PyTorch's functions have none either: they are reached by
+//!   dynamic linking only (see [`crate::hooks::torch_calls`]).
+//! * `hook`: what happens at the call. `pass` forwards it to the driver and does nothing else; `note`
+//!   also records once that it was used; `proc_address::..` handles cuGetProcAddress; `launch::..` is
+//!   called for the first launch of a function only, and others go directly to the driver; anything
+//!   else is a function in [`crate::hooks`], shaped as [`crate::hooks::call`] says.
 //!
-//! From here come the exports, the real pointers, the map from a driver's pointer to our hook,
-//! the list that `doctor` prints and docs/COVERAGE.md. Adding an API function is one line.
+//! It generates the exports, the real pointers, the map from a driver's pointer to its hook, the list
+//! that `doctor` prints and docs/COVERAGE.md. Adding an API function is one line.
 
-/// Hands the whole table to the macro named by the argument.
+/// Passes the whole table to the macro named by the argument.
 macro_rules! table {
     ($with:ident) => {
         $with! {

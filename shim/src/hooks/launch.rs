@@ -129,7 +129,7 @@ fn local_size(p: &'static Process, target: Target, function: Function) -> u64 {
 pub(super) fn name_of(p: &'static Process, function: u64) -> u32 {
     let mut name: *const c_char = null();
     let is_kernel = p.launched_kernels.is_kernel(function);
-    // SAFETY: as in `local_size`.
+    // SAFETY: the program has launched this handle, so it is a live function or kernel; `name` has room.
     let result = inside(|| unsafe {
         let ask = match is_kernel {
             true => driver().kernel_get_name,

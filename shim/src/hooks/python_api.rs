@@ -82,11 +82,11 @@ unsafe fn text<'t>(at: *const c_char, length: usize) -> std::borrow::Cow<'t, str
 /// Copies as much of the text as fits. Returns the length of the whole text.
 ///
 /// # Safety
-/// `room` points to `size` writable bytes.
+/// `room` is null, or points to `size` writable bytes.
 unsafe fn give(text: &[u8], room: *mut c_char, size: usize) -> usize {
     if !room.is_null() {
         let count = text.len().min(size);
-        // SAFETY: as the caller promises.
+        // SAFETY: `room` is not null here, and has `size` bytes, of which at most `count` are written.
         unsafe { core::ptr::copy_nonoverlapping(text.as_ptr(), room.cast(), count) };
     }
     text.len()
@@ -122,7 +122,7 @@ pub extern "C" fn vramtrace_python_state() -> u32 {
 /// `name` is null, or points to `length` bytes.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn vramtrace_python_push(name: *const c_char, length: usize) {
-    // SAFETY: as the caller promises.
+    // SAFETY: `name` is null, or points to `length` bytes (see above).
     run(|process| mark::push(process, 0, &unsafe { text(name, length) }));
 }
 
@@ -135,7 +135,7 @@ pub extern "C" fn vramtrace_python_pop() {
 /// `name` is null, or points to `length` bytes.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn vramtrace_python_start(name: *const c_char, length: usize) -> u64 {
-    // SAFETY: as the caller promises.
+    // SAFETY: `name` is null, or points to `length` bytes (see above).
     run(|process| mark::start(process, 0, &unsafe { text(name, length) }))
 }
 
@@ -148,7 +148,7 @@ pub extern "C" fn vramtrace_python_end(range: u64) {
 /// `name` is null, or points to `length` bytes.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn vramtrace_python_mark(name: *const c_char, length: usize) {
-    // SAFETY: as the caller promises.
+    // SAFETY: `name` is null, or points to `length` bytes (see above).
     run(|process| mark::moment(process, 0, &unsafe { text(name, length) }));
 }
 
@@ -162,7 +162,7 @@ pub unsafe extern "C" fn vramtrace_python_usage(
 ) -> usize {
     run(|process| {
         let usage = python_usage::as_json(process, sites as usize);
-        // SAFETY: as the caller promises.
+        // SAFETY: `room` is null, or has `size` writable bytes (see above).
         unsafe { give(usage.as_bytes(), room, size) }
     })
 }
@@ -176,7 +176,7 @@ pub unsafe extern "C" fn vramtrace_python_trace(room: *mut c_char, size: usize) 
         process.trace_writer.refresh();
         process.trace_writer.write_now(process);
         let Some(path) = process.trace_writer.path() else { return 0 };
-        // SAFETY: as the caller promises.
+        // SAFETY: `room` is null, or has `size` writable bytes (see above).
         unsafe { give(path.as_os_str().as_bytes(), room, size) }
     })
 }
@@ -273,7 +273,7 @@ mod tests {
             assert_eq!(limit(), Some(5 << 30));
             vramtrace_python_unlimit(number, Out::to(&mut before).input());
             assert_eq!(limit(), None);
-            // Somebody else's stays.
+            // A limit that was set meanwhile stays.
             assert_eq!(vramtrace_python_limit(number, 5 << 30, Out::to(&mut before)), 0);
             state::current().cap.set_limit(DeviceId(number as u8), Some(3 << 30));
             vramtrace_python_unlimit(number, Out::to(&mut before).input());

@@ -236,9 +236,9 @@ fn map_page() -> *mut AtomicPtr<Process> {
     (&raw const WORD).cast_mut()
 }
 
-/// No panic of ours prints: `std`'s hook writes pages on stderr. We share `std` with nobody (a cdylib
-/// has its own), so this hook is ours alone. Not a `Once`: a child that is forked while another thread
-/// runs it would wait forever.
+/// Makes panics of this library silent: `std`'s hook writes many lines on stderr. A cdylib has its own
+/// copy of `std`, so the program's panics are not affected. Not a `Once`: a child that is forked while
+/// another thread runs it would wait forever.
 fn silence_panics() {
     static DONE: AtomicBool = AtomicBool::new(false);
     if !cfg!(test) && !DONE.swap(true, Ordering::Relaxed) {

@@ -1,6 +1,5 @@
-//! What becomes of a program that was refused. Libraries as NVSHMEM and NCCL turn an out-of-memory
-//! into another error, or report nothing: so the next call that fails is kept, and the status that
-//! the process ends with.
+//! What happens after a refusal. Libraries such as NVSHMEM and NCCL turn an out-of-memory into another
+//! error, or report nothing. So the next call that fails is kept, and the exit status of the process.
 
 use crate::driver::api::Api;
 use crate::oom::names::Names;
@@ -34,7 +33,7 @@ extern "C" fn note_status(status: c_int, _: *mut c_void) {
 
 #[derive(Default)]
 pub struct Aftermath {
-    /// A request was refused, and no call failed since.
+    /// A request was refused, and no call has failed since.
     waits: AtomicBool,
     last: Lock<Last>,
 }
@@ -42,12 +41,12 @@ pub struct Aftermath {
 #[derive(Default)]
 struct Last {
     refused: Option<(DeviceId, Refused)>,
-    /// The call that failed next.
+    /// The first call that failed after a refusal.
     error: Option<(Api, i32)>,
 }
 
-/// Has the C library give us the status that the process ends with. In cuInit alone: it may call
-/// malloc and takes a lock of the C library, which no refusal may.
+/// Registers a handler by which the C library passes the exit status. Called in cuInit only: it may
+/// call malloc and takes a lock of the C library, which is not permitted during a refusal.
 pub fn keep_exit_status() {
     if !IS_KEPT.swap(true, Relaxed) {
         // SAFETY: a function of ours; the library is never unloaded.
@@ -62,7 +61,7 @@ impl Aftermath {
         self.waits.store(true, Relaxed);
     }
 
-    /// A call returned this, and it is not 0.
+    /// Notes a call that returned an error.
     #[inline]
     pub fn failed(&self, p: Sources, api: Api, result: i32) {
         if self.waits.load(Relaxed) && !ANSWERS.contains(&result) {
@@ -78,7 +77,7 @@ impl Aftermath {
         }
     }
 
-    /// The process ends in order.
+    /// Called when the process exits normally.
     pub fn at_exit(&self, p: Sources) {
         let Last { refused: Some((device, refused)), error } =
             std::mem::take(&mut *self.last.lock())

@@ -1,47 +1,47 @@
-//! One device's refusals since it was last given something: whether the program lives with them.
-//! Arithmetic on times alone.
+//! One device's refusals since its last granted request, to decide whether the program survives them.
+//! Only arithmetic on times.
 
 use super::sums::Sums;
 use vramtrace_format::{RefusedBy, StackId};
 
-/// The last request that got nothing.
+/// The last refused request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Refusal {
     pub time_ns: u64,
-    /// Some number of the thread's.
+    /// A number that identifies the thread.
     pub thread: usize,
-    /// `None`: the framework gave up by itself.
+    /// `None`: the framework gave up without a refusal.
     pub by: Option<RefusedBy>,
     pub size: u64,
-    /// What was asked of the driver for it: a framework asks for whole segments.
+    /// Bytes requested of the driver for it: a framework requests whole segments.
     pub whole: u64,
     pub stack: StackId,
     pub counted: u64,
     /// 0 = none.
     pub limit: u64,
     pub driver_free: Option<u64>,
-    /// What the memory was used for then.
+    /// The use of the memory at that moment.
     pub sums: Sums,
 }
 
-/// A program that is refused again after so long, with nothing given in between, does not live with
-/// it.
+/// A program that is refused again after this time, with nothing granted in between, is out of memory.
 pub const PATIENCE_NS: u64 = 1_000_000_000;
 
-/// How long before a framework gives up its own request to the driver can lie: it has emptied its
-/// cache by then.
+/// How long before a framework gives up its refused request to the driver may have been: it empties its
+/// cache in between.
 const BEFORE_NS: u64 = 1_000_000_000;
 
-/// A reading of the card is good for the next burst, too, for this time, or for so many times what it
-/// took. A library that is refused, takes less, frees it and asks again makes a burst of each request.
+/// A reading of the card also serves the next burst within this time, or within a multiple of its
+/// duration. A library that is refused, allocates less, frees it and tries again makes each request a
+/// burst.
 const FRESH_NS: u64 = 200_000;
 const FRESH_SHARE: u64 = 10;
 
-/// What NVML showed of the card at the first refusal of a burst.
+/// NVML's figures of the card at the first refusal of a burst.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CardReading {
     pub driver_free: Option<u64>,
-    /// Other processes and their bytes. `None`: not asked for, as the driver itself did not refuse.
+    /// Other processes and their bytes. `None`: not read, since it was not the driver that refused.
     pub neighbours: Option<Vec<(u32, Option<u64>)>>,
     pub began_ns: u64,
     pub took_ns: u64,
@@ -57,17 +57,17 @@ impl CardReading {
 #[derive(Debug, Default)]
 pub struct Burst {
     card: Option<CardReading>,
-    /// `card` was read or taken over for this burst.
+    /// Whether `card` was read for this burst, or taken from the one before.
     card_is_read: bool,
     last: Option<Refusal>,
     first_ns: u64,
-    /// Refusals since something was given.
+    /// Refusals since the last granted request.
     run: u64,
     /// These were reported already.
     reported: bool,
-    /// Refusals that the program lived with, since the last post-mortem.
+    /// Refusals that the program survived, since the last post-mortem.
     absorbed: u64,
-    /// The live bytes when it was looked who holds them, since something was given.
+    /// The live bytes at the last walk over the holders, since the last granted request.
     looked_at: Option<u64>,
 }
 
@@ -79,9 +79,9 @@ impl Burst {
         *self = Burst { absorbed: self.absorbed, card, ..Burst::default() };
     }
 
-    /// Before each refusal. `given`: something was given on the device since the last one. The
-    /// driver's free bytes as they were read for this burst, or a moment before it. `None`: the card
-    /// must be read, with its other processes where the driver refused (`by_driver`).
+    /// Called before each refusal. `given`: a request on the device was granted since the last one.
+    /// Returns the driver's free bytes as read for this burst or shortly before it. `None`: the card
+    /// must be read, with its other processes if the driver refused (`by_driver`).
     pub fn begin(&mut self, given: bool, now_ns: u64, by_driver: bool) -> Option<Option<u64>> {
         if given {
             self.absorb();
@@ -92,18 +92,18 @@ impl Burst {
         self.card_is_read.then_some(known.driver_free)
     }
 
-    /// Gives the reading that this one replaces.
+    /// Stores a reading. Returns the one that it replaces.
     pub fn see(&mut self, card: CardReading) -> Option<CardReading> {
         self.card_is_read = true;
         self.card.replace(card)
     }
 
-    /// It was looked who holds `live` bytes.
+    /// Notes a walk over the holders of `live` bytes.
     pub fn look(&mut self, live: u64) {
         self.looked_at = Some(live);
     }
 
-    /// Who held these at the last look still does: nothing was given since, and nothing is gone.
+    /// Whether the holders are the same as at the last walk: nothing was granted or freed since.
     pub fn is_looked_at(&self, live: u64) -> bool {
         self.looked_at == Some(live)
     }
@@ -118,7 +118,7 @@ impl Burst {
         card.and_then(|card| card.neighbours.clone()).unwrap_or_default()
     }
 
-    /// True: the program is refused for too long.
+    /// Notes a refusal. True: the program has been refused for too long.
     pub fn refused(&mut self, refusal: Refusal) -> bool {
         if self.run == 0 {
             self.first_ns = refusal.time_ns;
@@ -128,12 +128,12 @@ impl Burst {
         !self.reported && refusal.time_ns.saturating_sub(self.first_ns) >= PATIENCE_NS
     }
 
-    /// A framework gave up on `asked`: by whom its request was refused is found here, where it was.
+    /// A framework gave up on `asked`. Finds the refusal of its request, if there was one.
     pub fn gave_up(&mut self, asked: Refusal, given: bool) -> Refusal {
         let by_driver = self.last.filter(|last| {
             last.thread == asked.thread
                 && asked.time_ns.saturating_sub(last.time_ns) < BEFORE_NS
-                // Another thread may have been given something meanwhile.
+                // Another thread may have been granted a request meanwhile.
                 && (!given || last.size >= asked.size)
         });
         if by_driver.is_none() && given {
@@ -150,7 +150,7 @@ impl Burst {
         known
     }
 
-    /// The process ends: the request whose refusal ended it, if there is one to report.
+    /// At the process's end: the refusal that is to be reported, if there is one.
     pub fn at_exit(&self, given: bool) -> Option<Refusal> {
         self.last.filter(|_| !given && !self.reported)
     }

@@ -15,7 +15,7 @@ pub fn write(trace: &Path, text: &str) -> io::Result<PathBuf> {
     // SAFETY: fills the struct.
     unsafe {
         let mut limit: libc::rlimit = std::mem::zeroed();
-        // Writing past it is a signal that kills.
+        // Writing beyond the limit raises a signal that ends the program.
         if libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) == 0
             && limit.rlim_cur < text.len() as u64
         {

@@ -1,5 +1,5 @@
 //! The figures of a post-mortem, from the ledger, the cap and the caches: arithmetic on copies. Its
-//! memory is bounded by what is live, and it holds one short lock at a time.
+//! memory is bounded by the number of live allocations, and it holds one lock at a time, briefly.
 #![allow(clippy::disallowed_methods)] // texts of one message, given back with it
 
 use super::burst::Refusal;
@@ -13,7 +13,7 @@ use crate::runtime::fallible_map::Map;
 use vramtrace_format::oom::OtherLimit;
 use vramtrace_format::{Definition, DeviceId, Header, OomEvidence, PostMortem, RefusedBy, StackId};
 
-/// Stacks whose lines are named, but for the request's own.
+/// Stacks whose lines are named, besides the request's own.
 const HOLDERS_MOST: usize = 4;
 /// Libraries that are listed separately.
 const TITLES_MOST: usize = 4;
@@ -23,16 +23,16 @@ pub struct Asked {
     pub evidence: OomEvidence,
     pub refusal: Refusal,
     pub absorbed: u64,
-    /// Who holds it.
+    /// Who holds the memory.
     pub holding: Holding,
 }
 
 pub enum Holding {
-    /// Those who do now.
+    /// The holders now.
     Now,
-    /// As it was at the refusal.
+    /// The holders at the refusal.
     Then(Kept),
-    /// As it was some time before it.
+    /// The holders some time before the refusal.
     Before(Kept),
     Unknown,
 }
@@ -55,7 +55,7 @@ fn find(p: Sources, asked: &Asked, mut names: Names) -> Findings {
     let Refusal { by, size, whole, stack, counted, limit, driver_free, sums, .. } = asked.refusal;
     let (held, libraries) = held(p, asked, &mut names);
     let Held { rows, holes, paused } = held;
-    // Of another moment, the parts would not be those of the sum.
+    // The holders of another moment would not add up to this sum.
     let named = match asked.holding {
         Holding::Before(_) => Vec::new(),
         _ => largest_libraries(&rows, &libraries, sums.cache.is_some()),
@@ -110,7 +110,7 @@ fn held(p: Sources, asked: &Asked, names: &mut Names) -> (Held, Libraries) {
             let of_driver = held.rows.iter().filter(|row| !row.of_framework);
             let libraries = libraries(of_driver.map(|row| row.stack).collect(), names);
             if asked.refusal.sums.cache.is_some() {
-                // Which segments are empty was not known when it was added up.
+                // Empty segments were not recognised when the rows were summed.
                 held.rows.retain(|row| row.of_framework || !of_cache(&libraries, row.stack));
                 held.holes = None;
             }
@@ -124,7 +124,7 @@ fn of_cache(libraries: &Libraries, stack: StackId) -> bool {
     libraries.get(&stack).is_some_and(Library::is_torch_cache)
 }
 
-/// What is held now, and by which libraries the driver's allocations were made. `most`: stacks of
+/// The current holders, and the libraries that made the driver allocations. `most`: stacks of
 /// frameworks' blocks that are kept.
 pub fn held_now(p: Sources, device: DeviceId, names: &mut Names, most: usize) -> (Held, Libraries) {
     let live = held::look(p, device);
@@ -132,7 +132,7 @@ pub fn held_now(p: Sources, device: DeviceId, names: &mut Names, most: usize) ->
     (live.add_up(p, |stack| of_cache(&libraries, stack), most), libraries)
 }
 
-/// By stack, of the allocations that the driver gave.
+/// The library of each stack of driver allocations.
 fn libraries(stacks: Vec<StackId>, names: &mut Names) -> Libraries {
     let named = |stack| Some((stack, names.library(stack)?));
     let mut libraries = Libraries::default();
@@ -173,7 +173,7 @@ fn holders(rows: &[Row], names: &mut Names) -> Vec<Holder> {
     });
     let mut holders: Vec<Holder> = Vec::new();
     for holder in named {
-        // Of one line there may be several stacks.
+        // Several stacks may end at one line: they are added up.
         match holders.iter_mut().find(|known| known.place == holder.place) {
             Some(known) => {
                 known.bytes = known.bytes.saturating_add(holder.bytes);

@@ -1,5 +1,5 @@
-//! Who holds a device's memory: what is live, added up by stack. One short lock is held at a time,
-//! nobody is asked, and what is left of it is bounded.
+//! Who holds a device's memory: live bytes by stack. One lock at a time is held, briefly; the driver is
+//! not called; the size of the result is bounded.
 
 use super::holes::{Holes, Piece, holes};
 use crate::model::ledger::Entry;
@@ -8,37 +8,37 @@ use crate::runtime::fallible::{TryPush, list_of};
 use crate::runtime::fallible_map::Map;
 use vramtrace_format::{DeviceId, Kind, Space, StackId, physical};
 
-/// Blocks more than these are not looked at one by one.
+/// With more blocks than this, blocks are not examined one by one.
 const BLOCKS_MOST: usize = 4 << 20;
 /// Stacks of the driver's allocations that are kept, largest first: a library may be behind each.
 pub const STACKS_MOST: usize = 64;
 /// And those of a framework's blocks.
 pub const OF_BLOCKS_MOST: usize = 8;
 
-/// What is live on the device.
+/// The live allocations of the device.
 #[derive(Default)]
 pub struct Live {
     blocks: Vec<(u64, u64)>,
     /// Parts of reservations without memory, by address: start and end.
     unbacked: Vec<(u64, u64)>,
-    /// What is asleep on the device, by address: start and bytes.
+    /// Unmapped memory of the device that may be mapped again, by address: start and bytes.
     asleep: Vec<(u64, u64)>,
     /// Bytes of blocks without memory.
     paused: u64,
-    /// More than were looked at.
+    /// There are more blocks than are examined.
     too_many: bool,
     by_stack: Map<StackId, (u64, u64)>,
     others: Vec<Other>,
 }
 
-/// An allocation of the driver's.
+/// A driver allocation.
 struct Other {
     key: u64,
     space: Space,
     size: u64,
     physical: u64,
     stack: StackId,
-    /// A framework's blocks lie in it.
+    /// Whether a framework's blocks lie in it.
     held: bool,
 }
 
@@ -46,7 +46,7 @@ struct Other {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
     pub stack: StackId,
-    /// A framework's blocks, not the driver's allocations.
+    /// Whether these are a framework's blocks, not driver allocations.
     pub of_framework: bool,
     pub bytes: u64,
     pub count: u64,
@@ -62,7 +62,7 @@ pub struct Held {
     pub paused: Paused,
 }
 
-/// What a framework takes for its own and has no memory below it: that was unmapped.
+/// A framework's memory that is unmapped now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Paused {
     /// Bytes of blocks.
@@ -99,7 +99,7 @@ pub fn look(p: Sources, device: DeviceId) -> Live {
         }
         Space::Host => {}
         _ if entry.kind == Kind::Imported => {}
-        // What there is no room for is in no part of the sum.
+        // An entry without room in the list is in no part of the sum.
         _ => drop(live.others.try_push(other(entry, &owners))),
     });
     live
@@ -114,7 +114,7 @@ pub fn overlap(ranges: &[(u64, u64)], address: u64, size: u64) -> u64 {
     touching.map(part).sum()
 }
 
-/// `owners`: of objects that brought somebody's bytes back.
+/// `owners`: the original owners of objects that were mapped in place of unmapped ones.
 fn other(entry: &Entry, owners: &Map<u64, StackId>) -> Other {
     let &Entry { key, space, size, stack, .. } = entry;
     let owner = if space == Space::Vmm { owners.get(&key) } else { None };
@@ -131,7 +131,7 @@ impl Live {
         list_of(rows.len(), rows.iter().map(|row| row.stack)).unwrap_or_default()
     }
 
-    /// By stack, what holds no blocks. What there is no memory for is in no row.
+    /// Driver allocations without blocks, by stack. Without host memory for it a row is left out.
     fn rows_of_the_driver(&self) -> Vec<Row> {
         let mut sums: Map<StackId, (u64, u64)> = Map::default();
         for other in self.others.iter().filter(|other| !other.held) {
@@ -142,8 +142,8 @@ impl Live {
         rows(&sums, false)
     }
 
-    /// Adds it up. `of_cache`: memory that this stack asked for is the framework's, though no block
-    /// may be in it. `most`: stacks of blocks that are kept.
+    /// Sums by stack. `of_cache`: whether allocations of a stack are the framework's, even without
+    /// blocks in them. `most`: stacks of blocks that are kept.
     pub fn add_up(mut self, p: Sources, of_cache: impl Fn(StackId) -> bool, most: usize) -> Held {
         let paused = self.paused();
         let holes = self.find_holes(p, of_cache);
@@ -172,7 +172,8 @@ impl Live {
         Paused { blocks: self.paused, segments }
     }
 
-    /// Marks what holds blocks. `None` too where there is no memory to find them.
+    /// Marks allocations that hold blocks, and finds the free space between these. Also `None` without
+    /// host memory.
     fn find_holes(&mut self, p: Sources, of_cache: impl Fn(StackId) -> bool) -> Option<Holes> {
         if self.blocks.is_empty() || self.too_many {
             return None;

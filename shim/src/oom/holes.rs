@@ -1,4 +1,4 @@
-//! What is free inside a framework's segments, and in how long pieces: one pass over sorted copies.
+//! Free bytes inside a framework's segments, and the longest free range: one pass over sorted copies.
 
 use std::ops::Range;
 
@@ -6,15 +6,15 @@ use std::ops::Range;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
     pub range: Range<u64>,
-    /// Mapped pieces side by side are one.
+    /// Adjacent mapped pieces count as one.
     pub mapped: bool,
-    /// The framework's, though no block is in it.
+    /// Belongs to the framework, although no block is in it.
     pub empty: bool,
-    /// Whatever the caller wants to know it by.
+    /// The caller's number for it.
     pub number: usize,
 }
 
-/// What is free in the pieces that blocks lie in.
+/// The free bytes in pieces that contain blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Holes {
     pub free: u64,

@@ -1,17 +1,18 @@
-//! Who held a device's memory at a refusal, kept for an end that may come after all of it is freed.
+//! The holders of a device's memory at a refusal, kept for a report at exit, when the memory is already
+//! freed.
 
 use super::held::Held;
 
-/// Of this much of the time one part is for looking.
+/// Walks may take 1 / ONE_OF of the time.
 const ONE_OF: u64 = 100;
 
-/// How often may be looked: a look takes as long as much is live.
+/// The time budget of walks: the duration of a walk grows with the number of live allocations.
 #[derive(Debug, Default)]
 pub struct Budget {
-    /// Time spent and not earned yet, as it was at `since_ns`.
+    /// Time that was spent beyond the budget, at `since_ns`.
     debt_ns: u64,
     since_ns: u64,
-    /// What the last look took.
+    /// The duration of the last walk.
     took_ns: u64,
 }
 
@@ -20,8 +21,8 @@ impl Budget {
         self.debt_ns.saturating_sub(now_ns.saturating_sub(self.since_ns) / ONE_OF)
     }
 
-    /// Two looks in a row are fine: a library empties its cache after a first refusal, and the
-    /// second one counts.
+    /// Two walks in a row are permitted: a library empties its cache after a first refusal, and the
+    /// second refusal is the one that matters.
     pub fn allows(&self, now_ns: u64) -> bool {
         self.debt(now_ns) <= self.took_ns
     }

@@ -13,13 +13,13 @@
 //! | the next error, and how the process ends | `aftermath` |
 //!
 //! It is written when PyTorch gives up, at the exit if the last request on a device was refused, or at
-//! a refusal a second after the first with nothing given in between. No other follows for 60 s, except
-//! at the exit. The trace gets a `PostMortem` event and a `Neighbour`
-//! for each other process on the card, even where nothing is printed.
+//! a refusal a second after the first with no request granted in between. No other follows for 60 s,
+//! except at the exit. The trace gets a `PostMortem` event and a `Neighbour` for each other process on
+//! the card, even where nothing is printed.
 //!
-//! It runs on the program's thread, often with a framework's lock held and on any stack. It takes
-//! short locks one at a time, keeps its copies on our own heap, and calls nothing but NVML, and that
-//! only if it is open.
+//! It runs on the program's thread, often with a framework's lock held and on any stack. It takes short
+//! locks one at a time, keeps its copies on the recorder's heap, and calls nothing but NVML, if that is
+//! open.
 //!
 //! * **By whom.** The refusal is the last one of the same thread in the second before PyTorch gave
 //!   up. Without one, PyTorch's own memory fraction refused.
@@ -67,7 +67,7 @@ use sums::Sums;
 use vramtrace_format::policy::OomReport;
 use vramtrace_format::{CacheBytes, DeviceId, Event, OomEvidence, Refused, RefusedBy, StackId};
 
-/// Between two post-mortems, but for the one at the end.
+/// Least time between two post-mortems, except for the one at exit.
 const QUIET_NS: u64 = 60 * 1_000_000_000;
 
 /// Other processes on a card and their bytes.
@@ -75,7 +75,7 @@ type Neighbours = Vec<(u32, Option<u64>)>;
 
 pub struct OomReporter {
     state: Lock<State>,
-    /// The error that follows a refusal, and the status of the end.
+    /// The error that follows a refusal, and the exit status.
     pub aftermath: Aftermath,
 }
 
@@ -93,7 +93,7 @@ struct State {
 impl Default for OomReporter {
     #[allow(clippy::disallowed_methods)] // once, at the start
     fn default() -> OomReporter {
-        // Not by way of the stack: it may be small.
+        // Not constructed on the stack, which may be small.
         let bursts = (0..DEVICES).map(|_| Burst::default()).collect();
         let kept = (0..DEVICES).map(|_| None).collect();
         let looks = Budget::default();
@@ -105,7 +105,7 @@ impl Default for OomReporter {
 }
 
 impl State {
-    /// Nothing is reported so soon after the last.
+    /// Whether the last report was too recent for another one.
     fn is_quiet(&self, now_ns: u64) -> bool {
         self.reported_ns.is_some_and(|last| now_ns.saturating_sub(last) < QUIET_NS)
     }
@@ -181,7 +181,7 @@ impl OomReporter {
         let neighbours = by_driver.then(|| neighbours(p, device));
         let took_ns = p.clock.now_ns().saturating_sub(began_ns);
         let card = CardReading { driver_free, neighbours, began_ns, took_ns };
-        // What it replaces is freed behind the lock.
+        // The reading that it replaces is freed after the lock is released.
         let _before = self.state.lock().bursts[index].see(card);
         driver_free
     }
@@ -206,7 +206,7 @@ impl OomReporter {
         let report = {
             let mut state = self.state.lock();
             let too_long = state.bursts[device_index(device)].refused(refusal);
-            // PyTorch tells by itself when it is out.
+            // PyTorch reports its own out-of-memory.
             let now = too_long && refused.cache.is_none() && !state.is_quiet(now_ns);
             now.then(|| state.tell(device, now_ns))
         };
@@ -262,8 +262,8 @@ impl OomReporter {
         self.state.lock().cache_ooms
     }
 
-    /// It may be reported at the end, when all is freed: who holds the memory now is kept. Looked at
-    /// once while nothing changes, and seldom enough where it does.
+    /// Keeps the current holders for a report at exit, when the memory is freed. Walks once while
+    /// nothing changes, and otherwise within the time budget.
     fn keep(&self, p: Sources, device: DeviceId, refusal: &Refusal) {
         let (index, live) = (device_index(device), refusal.sums.live);
         {
@@ -288,8 +288,8 @@ impl OomReporter {
         };
     }
 
-    /// The process ends in order. NVML may be gone by now, and the memory freed: what was seen
-    /// before is reported.
+    /// Called when the process exits normally. NVML may be shut down and the memory freed by now, so
+    /// kept figures are reported.
     pub fn at_exit(&self, p: Sources) {
         for device in (0..DEVICES).map(device_at) {
             let given = p.ledger.has_come(device);
@@ -302,7 +302,7 @@ impl OomReporter {
     }
 }
 
-/// What the memory is used for at a refusal, which also gave the bytes.
+/// The use of the memory at a refusal.
 fn sums(p: Sources, device: DeviceId, refused: &Refused) -> Sums {
     let mut sums = Sums::now(p, device, refused.cache);
     // A group's figure is of all its members.
@@ -312,7 +312,7 @@ fn sums(p: Sources, device: DeviceId, refused: &Refused) -> Sums {
     sums
 }
 
-/// Into the trace, and to stderr.
+/// Writes the post-mortem to the trace and to stderr.
 #[cold]
 fn tell(p: Sources, asked: &Asked, neighbours: Vec<(u32, Option<u64>)>) {
     let tell = || {
@@ -341,14 +341,14 @@ fn tell(p: Sources, asked: &Asked, neighbours: Vec<(u32, Option<u64>)>) {
     own_stack::run(|| uncancelled(tell));
 }
 
-/// As it would be typed.
+/// The path as a user would type it.
 fn shown(path: &Path) -> String {
     let here = std::env::current_dir().ok();
     let relative = here.and_then(|here| path.strip_prefix(here).ok());
     relative.unwrap_or(path).to_string_lossy().into_owned()
 }
 
-/// Another one for each thread that lives.
+/// A number that is unique among live threads.
 fn this_thread() -> usize {
     errno::here().address()
 }

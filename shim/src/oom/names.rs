@@ -1,5 +1,5 @@
-//! Names for a few stacks: what the trace keeps of them is read again from the file. No loader and
-//! no interpreter is asked, so that it can be done wherever the program stands, and at its end.
+//! Names for a few stacks. Their definitions are read again from the trace file, without calling the
+//! loader or the interpreter, so this works at any point of the program, and at its end.
 
 use crate::capture::definitions::DefinitionLocation;
 use crate::oom::sources::Sources;
@@ -7,7 +7,7 @@ use crate::runtime::fallible_map::Map;
 use vramtrace_format::layers::{Layer, Places, base_name, package_of_source, package_title};
 use vramtrace_format::{Definition, Header, PythonFrame, StackId, code, lines};
 
-/// Reads a definition again: its place, the kind of record, its number.
+/// Reads a definition again, by its location, kind of record and id.
 pub type Read<'a> = &'a mut dyn FnMut(DefinitionLocation, u8, u32) -> Option<Definition>;
 
 pub struct Names<'a> {
@@ -30,7 +30,7 @@ struct Frames {
     python: Vec<PythonFrame>,
 }
 
-/// Frames of a stack that are looked at.
+/// Most frames of a stack that are examined.
 const DEEP: usize = 128;
 
 impl<'a> Names<'a> {
@@ -48,8 +48,8 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// The path of the library whose function asked for memory, past runtimes; its name for
-    /// people, where it has one.
+    /// The library that requested the memory: the innermost one that is not a runtime. Its path, and
+    /// its common name if it has one.
     pub fn library(&mut self, stack: StackId) -> Option<Library> {
         let frames = self.frames(stack)?;
         for address in &frames.native {
@@ -153,7 +153,7 @@ pub struct Library {
 }
 
 impl Library {
-    /// PyTorch's cache takes its segments from here.
+    /// Whether it is the library from which PyTorch's cache allocates its segments.
     pub fn is_torch_cache(&self) -> bool {
         base_name(&self.path).starts_with("libc10")
     }

@@ -1,4 +1,4 @@
-//! What a post-mortem reads of the process.
+//! The parts of the process that a post-mortem reads.
 
 use crate::capture::Capture;
 use crate::config::Config;
@@ -28,12 +28,12 @@ pub struct Sources {
     pub card: &'static dyn CardReader,
 }
 
-/// What is known of a card beside the process's own calls.
+/// Figures of a card beyond the process's own calls.
 pub trait CardReader {
-    /// The card's free bytes, all processes together. `None`: NVML is not open, or does not tell.
+    /// The card's free bytes, all processes together. `None`: NVML is not open, or gives none.
     fn free_bytes(&self, device: &Device) -> Option<u64>;
-    /// The other processes on a card and what they have, as far as NVML tells.
+    /// The other processes on a card, with their bytes where NVML gives them.
     fn neighbours(&self, device: &Device) -> Vec<(u32, Option<u64>)>;
-    /// What the driver holds for itself beside its contexts, at `Cause as usize`.
+    /// Bytes that the driver holds for itself, without contexts; indexed by `Cause as usize`.
     fn driver_internal(&self, device: DeviceId) -> [u64; Cause::COUNT];
 }

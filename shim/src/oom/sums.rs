@@ -1,4 +1,4 @@
-//! What a device's memory is used for, in sums alone: cheap enough for every refusal.
+//! The use of a device's memory, from sums only: cheap enough for every refusal.
 #![allow(clippy::disallowed_methods)] // texts of one message, given back with it
 
 use crate::oom::held::Paused;
@@ -6,7 +6,7 @@ use crate::oom::sources::Sources;
 use std::borrow::Cow;
 use vramtrace_format::{CacheBytes, Cause, DeviceId};
 
-/// What the driver takes on its own beside its contexts, in the order of the message.
+/// The driver's own memory besides contexts, in the order of the message.
 const CAUSES: [(Cause, &str); 6] = [
     (Cause::Modules, "modules"),
     (Cause::LocalMemory, "local memory"),
@@ -18,16 +18,16 @@ const CAUSES: [(Cause, &str); 6] = [
 
 pub type Part = (Cow<'static, str>, u64);
 
-/// Of one moment.
+/// The sums at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
-    /// All that counts as this process's.
+    /// Everything that counts as this process's.
     pub used: u64,
     /// Allocations.
     pub live: u64,
     context: u64,
     causes: [u64; CAUSES.len()],
-    /// Taken by the driver by whatever call.
+    /// The driver's own memory of other causes.
     drivers_other: u64,
     /// The framework's own totals, where it says some.
     pub cache: Option<CacheBytes>,
@@ -36,7 +36,7 @@ pub struct Sums {
 impl Sums {
     pub fn now(p: Sources, device: DeviceId, cache: Option<CacheBytes>) -> Sums {
         let mut took = p.card.driver_internal(device);
-        // Where NVML does not know us, the limits' growth is known all the same.
+        // The growth by cuCtxSetLimit is known even without NVML's figure.
         let local = &mut took[Cause::LocalMemory as usize];
         *local = p.contexts.growth_on(device).max(*local);
         let context = p.contexts.bytes_on(device).saturating_add(took[Cause::Context as usize]);
@@ -58,13 +58,13 @@ impl Sums {
         self.cache.map(|cache| cache.free())
     }
 
-    /// The sum that makes up the use. `named`: of the allocations those of libraries that are known,
-    /// beside the framework's. What nothing is known of is called so.
+    /// The parts that add up to the use. `named`: allocations of known libraries, without the
+    /// framework's. The remainder is called unattributed.
     pub fn parts(&self, named: Vec<(String, u64)>, paused: Paused) -> Vec<Part> {
         let mut left = self.live;
         let mut parts: Vec<Part> = Vec::new();
         if let Some(CacheBytes { allocated, reserved }) = self.cache {
-            // What was unmapped below them is no use.
+            // Unmapped memory of blocks is not in use.
             let allocated = allocated.saturating_sub(paused.blocks);
             let reserved = reserved.saturating_sub(paused.segments);
             parts.push(("tensors".into(), allocated));

@@ -1,4 +1,4 @@
-//! The summary in words: ten lines at most, of figures that others have gathered.
+//! The text of the post-mortem, ten lines at most.
 #![allow(clippy::disallowed_methods)] // texts of one message, given back with it
 
 use super::sums::Part;
@@ -7,15 +7,15 @@ use vramtrace_format::oom::{Cause, Figures, OtherLimit};
 use vramtrace_format::size::Bytes;
 use vramtrace_format::{DeviceId, OomEvidence, PostMortem, RefusedBy};
 
-/// What is known at the end.
+/// The figures of a post-mortem.
 #[derive(Clone, Debug)]
 pub struct Findings {
     pub event: PostMortem,
-    /// What would have been asked of the driver for it.
+    /// Bytes that would have been requested of the driver for it.
     pub whole: u64,
     pub rank: Option<u32>,
     pub pid: u32,
-    /// Where it was asked for.
+    /// The source line of the request.
     pub asked_at: Option<String>,
     /// Where the limit comes from.
     pub limit: Limit,
@@ -25,26 +25,26 @@ pub struct Findings {
     pub free_inside: u64,
     /// Who holds most.
     pub holders: Vec<Holder>,
-    /// They did so long before the refusal; `None`: at it.
+    /// How long before the refusal the holders were determined; `None`: at the refusal.
     pub held_before_ns: Option<u64>,
     /// Other processes on the device.
     pub neighbours: Vec<(u32, Option<u64>)>,
-    /// The settings of PyTorch's allocator say that segments may grow.
+    /// Whether expandable segments are set for PyTorch's allocator.
     pub expandable: bool,
-    /// A limit of others that the surroundings show.
+    /// Another limit that the environment sets.
     pub other: Option<OtherLimit>,
-    /// Where more is to be read.
+    /// The trace with the details.
     pub trace: Option<String>,
-    /// The refusals that follow are not reported for so long; `None`: there are none.
+    /// For how long later refusals are not reported; `None`: the process ends.
     pub quiet_s: Option<u64>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Limit {
-    /// As the process was started with.
+    /// Set when the process was started.
     #[default]
     Cap,
-    /// Ordered while it ran.
+    /// Set while it ran.
     Ordered,
     Group(String),
 }
@@ -89,7 +89,7 @@ pub fn summary(found: &Findings) -> String {
     text
 }
 
-/// What names of files hold must not break or colour a line.
+/// Control characters in file names must not break or colour a line.
 fn plain(line: &str) -> String {
     let mut text = String::with_capacity(line.len());
     for character in line.trim_end().chars() {
@@ -191,7 +191,7 @@ fn neighbours(found: &Findings) -> String {
     text
 }
 
-/// CacheTotals of others may be anything.
+/// Totals that a framework reports may have any value: the sum saturates.
 fn sum(bytes: impl Iterator<Item = u64>) -> u64 {
     bytes.fold(0, u64::saturating_add)
 }

@@ -92,11 +92,12 @@ impl Variables {
         // SAFETY: `counters` has the callback's type, and its data is `counts`.
         unsafe { iterate(counters, (&raw mut counts).cast()) };
         let (ever, gone) = counts;
-        let words = bytes / 8;
-        // SAFETY: inside that variable.
-        let word = |n: usize| unsafe { (global as *const u64).add(n).read_volatile() };
+        // SAFETY: the loader's variable, of that size, which holds pointers and so is aligned to words. Atomics,
+        // since the loader may be writing it.
+        let words = unsafe { core::slice::from_raw_parts(global as *const AtomicU64, bytes / 8) };
+        let word = |n: usize| words.get(n).map_or(0, |word| word.load(Ordering::Relaxed));
         // It begins with the first namespace: the first object, and the number of objects.
-        if ever == 0 || words < 2 || word(0) as usize != elf::first_object() {
+        if ever == 0 || words.len() < 2 || word(0) as usize != elf::first_object() {
             return None;
         }
         if u64::from(word(1) as u32) != ever.wrapping_sub(gone) {
@@ -104,7 +105,7 @@ impl Variables {
         }
         // A count of namespaces, two locks or three, the counter. A lock's kind is its fifth number.
         let is_lock = |n: usize| word(n + 2) as u32 == RECURSIVE;
-        (2..words.saturating_sub(3 * MUTEX + 2)).find_map(|n| {
+        (2..words.len().saturating_sub(3 * MUTEX + 2)).find_map(|n| {
             let found = (1..=16).contains(&word(n)) && is_lock(n + 1) && is_lock(n + 1 + MUTEX);
             let counter = [2, 3].map(|locks| n + 1 + locks * MUTEX);
             let counter = counter.into_iter().find(|at| found && word(*at) == ever)?;
@@ -490,7 +491,7 @@ mod tests {
                 })
                 .collect();
             for _ in 0..300 {
-                // SAFETY: as above.
+                // SAFETY: C strings; the handle is closed once.
                 unsafe {
                     let handle = libc::dlopen(c"libBrokenLocale.so.1".as_ptr(), libc::RTLD_NOW);
                     if !handle.is_null() {

@@ -236,7 +236,7 @@ mod tests {
         let code = libc::getppid as *const () as usize & !4095;
         let part = Loaded { start: code, end: code + 4096, ..whole };
         assert_eq!(part.first_page(base), whole.first_page(base));
-        // SAFETY: as above.
+        // SAFETY: a part of the C library, which stays loaded.
         assert_eq!(unsafe { part.headers() }.build_id, headers.build_id);
         assert!(part.first_page(code).is_none(), "not before it");
         // The first page of a program that is linked to fixed addresses.

@@ -30,7 +30,7 @@ pub fn catch<R>(body: impl FnOnce() -> R) -> Result<R, Box<dyn Any + Send>> {
         result: MaybeUninit<R>,
     }
     unsafe extern "C-unwind" fn work<F: FnOnce() -> R, R>(task: *mut c_void) {
-        // SAFETY: the task below, which nobody else touches meanwhile.
+        // SAFETY: the task below, which is not accessed elsewhere meanwhile.
         let task = unsafe { &mut *task.cast::<Task<F, R>>() };
         if let Some(body) = task.body.take() {
             task.result.write(body());

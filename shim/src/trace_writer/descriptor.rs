@@ -1,5 +1,5 @@
-//! An open file of ours in somebody else's process: its descriptor may be closed, or become another
-//! file's, at any time.
+//! An open file in another program's process: the program may close its descriptor, or reuse the number
+//! for another file, at any time.
 
 use super::failure::{Failure, errno};
 use crate::runtime::uncancelled::uncancelled;
@@ -13,7 +13,7 @@ use vramtrace_format::StopReason;
 const DESCRIPTOR_FROM: i32 = 200;
 
 pub struct Descriptor {
-    /// Changes when the program closed it and the file was opened again.
+    /// The descriptor's number. It changes if the program closed it and the file was opened again.
     number: AtomicI32,
     device: u64,
     inode: u64,
@@ -21,7 +21,7 @@ pub struct Descriptor {
     mode: libc::mode_t,
 }
 
-/// What is known of an open file.
+/// Identity, length and mode of an open file.
 struct About {
     device: u64,
     inode: u64,
@@ -29,7 +29,7 @@ struct About {
 }
 
 impl Descriptor {
-    /// A new file of this name; the failure has errno EEXIST where the name is taken.
+    /// Creates a file of this name. The failure has errno EEXIST if the name is taken.
     pub fn create(path: PathBuf, mode: libc::mode_t) -> Result<Descriptor, Failure> {
         let flags =
             libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_CLOEXEC;
@@ -52,7 +52,7 @@ impl Descriptor {
         &self.path
     }
 
-    /// Takes the name away, and closes it. Where the name leads to another file by now, that stays.
+    /// Unlinks and closes the file. If the name leads to another file by now, that one stays.
     pub fn remove(self) {
         let kept = self.number.load(Ordering::Relaxed);
         if let Ok(name) = CString::new(self.path.as_os_str().as_bytes())
@@ -66,10 +66,9 @@ impl Descriptor {
         }
     }
 
-    /// Runs `work` on a descriptor that is the file's for certain: a fresh number, which the
-    /// program cannot know, checked by device and inode. If the program closed ours (or put
-    /// something else under its number) the file is opened again by its path. `work` also gets
-    /// the file's length.
+    /// Runs `work` on a descriptor that is certainly the file's: a duplicate, whose number the program
+    /// cannot know, checked by device and inode. If the program closed the descriptor or reused its
+    /// number, the file is opened again by its path. `work` also gets the file's length.
     pub fn with<R>(&self, work: impl FnOnce(i32, u64) -> Result<R, Failure>) -> Result<R, Failure> {
         uncancelled(|| self.with_number(work))
     }
@@ -89,7 +88,7 @@ impl Descriptor {
             }
             close(fresh);
         } else if matches!(errno(), libc::EMFILE | libc::EINVAL)
-            // No number is free up there: use the kept one itself.
+            // No number above is free: use the descriptor itself.
             && let Some(about) = about(kept).filter(|about| self.is_same_file(about))
         {
             return work(kept, about.length);
@@ -110,12 +109,12 @@ impl Descriptor {
             return Err(lost);
         };
         let number = move_up(low);
-        // The old number is the program's now: it is not closed.
+        // The old number belongs to the program now: it is not closed.
         self.number.store(number, Ordering::Relaxed);
         Ok((number, about.length))
     }
 
-    /// By its name, for writing, whatever its mode says.
+    /// Opens the file by its name for writing, regardless of its mode.
     fn open(&self, name: &CString) -> i32 {
         let flags = libc::O_RDWR | libc::O_NOFOLLOW | libc::O_CLOEXEC;
         // SAFETY: a C string and plain flags.
@@ -166,7 +165,7 @@ fn close(number: i32) {
     unsafe { libc::close(number) };
 }
 
-/// The same file under a number out of the program's way.
+/// Moves the descriptor to a high number, which programs do not use.
 fn move_up(low: i32) -> i32 {
     // SAFETY: on a descriptor that we were just given.
     let high = unsafe { libc::fcntl(low, libc::F_DUPFD_CLOEXEC, DESCRIPTOR_FROM) };
@@ -177,7 +176,7 @@ fn move_up(low: i32) -> i32 {
     high
 }
 
-/// Growing a file past RLIMIT_FSIZE is a SIGXFSZ that kills: look first.
+/// Growing a file beyond RLIMIT_FSIZE raises SIGXFSZ, which would end the program: checked before.
 pub fn within_limit(end: u64) -> Result<(), Failure> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: fills the struct.
@@ -188,10 +187,10 @@ pub fn within_limit(end: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Changes the blocks of a range.
+/// Allocates or frees the blocks of a range.
 pub fn allocate(number: i32, mode: i32, offset: u64, bytes: u64) -> Result<(), Failure> {
     loop {
-        // SAFETY: changes our own file.
+        // SAFETY: takes no pointers; `number` is the recorder's file.
         let done =
             unsafe { libc::fallocate(number, mode, offset as libc::off_t, bytes as libc::off_t) };
         if done == 0 {
@@ -203,15 +202,15 @@ pub fn allocate(number: i32, mode: i32, offset: u64, bytes: u64) -> Result<(), F
     }
 }
 
-/// Writes all parts, one behind the other.
+/// Writes all parts consecutively.
 ///
 /// # Safety
-/// Each part is readable; another thread may be storing there: what is written then is old or new.
+/// Each part is readable. Another thread may be storing there; then old or new bytes are written.
 pub unsafe fn write(number: i32, parts: &[(*const u8, usize)], at: u64) -> Result<(), Failure> {
     let mut at = at;
     for &(mut from, mut bytes) in parts {
         while bytes > 0 {
-            // SAFETY: as the caller says.
+            // SAFETY: `from` and the `bytes` behind it lie in one part, which is readable (see above).
             let wrote = unsafe { libc::pwrite(number, from.cast(), bytes, at as libc::off_t) };
             match wrote {
                 0 => return Err(Failure { reason: StopReason::WriteFailed, errno: libc::EIO }),

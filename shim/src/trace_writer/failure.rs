@@ -10,7 +10,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Of the call that failed last.
+    /// The failure of the last system call, by errno.
     pub fn last(otherwise: StopReason) -> Failure {
         Failure::of(errno(), otherwise)
     }

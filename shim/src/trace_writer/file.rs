@@ -1,5 +1,5 @@
-//! The trace file: made without ever touching one that exists, and reached also when the program
-//! closed our descriptor. It is never mapped: a process that cuts it while the program runs would end the
+//! The trace file. An existing file is never changed, and the file is found again if the program closes
+//! its descriptor. It is never mapped: otherwise another process that truncates it would end the
 //! program (SIGBUS). Windows reach it by `pwrite`.
 
 use super::descriptor::{Descriptor, allocate, within_limit, write};
@@ -14,18 +14,18 @@ const NAMES: u32 = 10_000;
 
 pub struct File {
     descriptor: Descriptor,
-    /// Where it must end: shorter is cut.
+    /// The length that it must have; if it is shorter, it was truncated.
     length: AtomicU64,
-    /// It was shorter when it was written last.
+    /// It was shorter at the last write.
     cut: AtomicBool,
-    /// Blocks can be given to it ahead.
+    /// Whether blocks can be allocated in advance.
     allocates: AtomicBool,
-    /// A range of it can be given back. Tests take it away.
+    /// Whether a range can be punched. Tests turn this off.
     punches: AtomicBool,
 }
 
 impl File {
-    /// A new file of this name, or of the first that is free among those with a number.
+    /// Creates a file of this name, or of the first free name with a number.
     pub fn create(path: &Path, punches: bool) -> Result<File, Failure> {
         for number in 1..=NAMES {
             match Descriptor::create(numbered(path, number), 0o600) {
@@ -49,13 +49,13 @@ impl File {
         self.descriptor.path()
     }
 
-    /// Takes the file away again: nothing was recorded.
+    /// Removes the file, as nothing was recorded.
     pub fn discard(self) {
         self.descriptor.remove();
     }
 
-    /// Makes the file at least so long, with blocks where the filesystem gives them ahead: what is
-    /// written there later finds room.
+    /// Extends the file to at least this length, with blocks if the filesystem can allocate them in
+    /// advance, so that later writes find room.
     pub fn reserve(&self, offset: u64, bytes: u64) -> Result<(), Failure> {
         let end = offset + bytes;
         within_limit(end)?;
@@ -81,14 +81,14 @@ impl File {
     /// Writes all parts, one behind the other.
     ///
     /// # Safety
-    /// As of [`write`].
+    /// The contract of [`write`].
     pub unsafe fn write(&self, parts: &[(*const u8, usize)], offset: u64) -> Result<(), Failure> {
         let bytes: usize = parts.iter().map(|part| part.1).sum();
         let end = offset + bytes as u64;
         within_limit(end)?;
         self.descriptor.with(|number, length| {
             self.look(length);
-            // SAFETY: as the caller says.
+            // SAFETY: the parts are readable (see above).
             unsafe { write(number, parts, offset) }?;
             self.length.fetch_max(end, Ordering::Relaxed);
             Ok(())
@@ -100,8 +100,8 @@ impl File {
         unsafe { self.write(&[(bytes.as_ptr(), bytes.len())], offset) }
     }
 
-    /// Somebody made the file shorter since this was asked last; it has its length again, with
-    /// zeros where it was cut.
+    /// Whether the file was truncated since the last call. It is extended to its length again, with
+    /// zeros.
     pub fn mend(&self) -> Result<bool, Failure> {
         if !self.cut.swap(false, Ordering::Relaxed) {
             return Ok(false);
@@ -111,7 +111,7 @@ impl File {
         Ok(true)
     }
 
-    /// The last write or an earlier one found the file cut, and nobody asked [`File::mend`] since.
+    /// Whether a write found the file truncated since the last [`File::mend`].
     pub fn was_cut(&self) -> bool {
         self.cut.load(Ordering::Relaxed)
     }
@@ -154,7 +154,7 @@ impl File {
         })
     }
 
-    /// Makes a range zeros, and gives its blocks back where the filesystem can.
+    /// Zeroes a range, and frees its blocks if the filesystem can.
     pub fn erase(&self, offset: u64, bytes: u64) -> Result<(), Failure> {
         if self.punches.load(Ordering::Relaxed) {
             let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;

@@ -1,4 +1,4 @@
-//! Who this process is: what file names and the header page say.
+//! The identity of this process, for file names and the header page.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs;
@@ -7,7 +7,7 @@ use vramtrace_format::Header;
 use vramtrace_format::proc::Stat;
 use vramtrace_format::secrets;
 
-/// What identifies the process, cheap to find out.
+/// The data that identify the process.
 #[derive(Clone, Debug)]
 pub struct Identity {
     pub pid: u32,
@@ -89,8 +89,8 @@ fn number(names: &[&str]) -> Option<u32> {
 
 fn variable(name: &str) -> Option<&'static OsStr> {
     let name = CString::new(name).ok()?;
-    // SAFETY: the program may change its environment in another thread; so may any library that
-    // calls getenv. Read at once, when the process state is made and when the trace opens.
+    // SAFETY: the program could change its environment in another thread, a risk of every library that
+    // calls getenv. The value is copied at once.
     unsafe {
         let value = libc::getenv(name.as_ptr());
         (!value.is_null()).then(|| OsStr::from_bytes(std::ffi::CStr::from_ptr(value).to_bytes()))
@@ -103,7 +103,7 @@ fn random() -> [u8; 16] {
     // SAFETY: fills the 16 bytes, without blocking.
     let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), 16, libc::GRND_NONBLOCK) };
     if got != 16 {
-        // Early in a boot. Clock and pid tell files of one machine apart.
+        // Early in a boot there is no randomness. Clock and pid distinguish files of one machine.
         let unique = crate::runtime::clock::unix_ns() ^ u64::from(std::process::id()) << 40;
         bytes[..8].copy_from_slice(&unique.to_le_bytes());
         bytes[8..].copy_from_slice(&crate::runtime::clock::mono_ns().to_le_bytes());

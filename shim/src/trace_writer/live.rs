@@ -1,7 +1,8 @@
 //! The live page: figures of this process for `ps` and `top`, and the sign by which `vramtrace run`
-//! knows that the shim is there. It lies in shared memory that nobody can cut short, and its file
-//! says by its name where that is; see [`vramtrace_format::name`]. What the file holds is a copy,
-//! for who cannot attach the memory. Where none of this can be had the process goes on without.
+//! knows that the shim is there. It lies in shared memory, which cannot be truncated. The name of its
+//! file gives the id of that memory; see [`vramtrace_format::name`]. The file's contents are a copy for
+//! readers that cannot attach the memory. Without shared memory and file the process runs without a
+//! live page.
 
 use super::TraceWriter;
 use super::identity::Identity;
@@ -25,14 +26,14 @@ type Words = [AtomicU64; LIVE_WORDS];
 pub struct PublishedPage {
     words: &'static Words,
     page: LivePage<'static>,
-    /// Where its file lies, and both together.
+    /// The directory of its file, and the file's path.
     directory: CString,
     file: CString,
     path: CString,
 }
 
 impl PublishedPage {
-    /// Announced in the first of the places that can hold its file.
+    /// Creates the page and its file, in the first directory that can hold it.
     pub fn create(
         runtime: Option<&Path>,
         identity: &Identity,
@@ -92,9 +93,9 @@ impl PublishedPage {
         self.page.update(now_ns, devices);
     }
 
-    /// Writes the page to its file, for who cannot attach the memory, and takes over what they have
-    /// ordered there. The file may have been cut short, changed or taken away: it is made anew. A few
-    /// system calls.
+    /// Copies the page to its file, for readers that cannot attach the memory, and applies orders that
+    /// they have stored there. If the file was truncated, changed or removed, it is created again. A
+    /// few system calls.
     pub fn copy(&self) {
         if self.page.state() != Some(LiveState::Ended) && may_write(LIVE_BYTES as u64) {
             uncancelled(|| self.write_copy());
@@ -103,7 +104,7 @@ impl PublishedPage {
 
     fn write_copy(&self) {
         let Ok(directory) = secure_dir::directory(self.directory.as_bytes()) else { return };
-        // Does not wait at a FIFO that somebody put there.
+        // O_NONBLOCK: does not wait if a FIFO was put there.
         let flags = libc::O_RDWR | libc::O_CREAT | libc::O_NONBLOCK;
         let Ok(file) = directory.open(&self.file, flags) else { return };
         drop(directory);
@@ -122,7 +123,8 @@ impl PublishedPage {
         }
     }
 
-    /// The process ends. Its memory stays mapped: late threads may still store there.
+    /// Removes the file at the process's end. The memory stays mapped, since other threads may still
+    /// store there.
     pub fn end(&self) {
         self.page.set_state(LiveState::Ended);
         // SAFETY: a C string; the file is ours by its name.
@@ -130,8 +132,8 @@ impl PublishedPage {
     }
 }
 
-/// Shared, and its id; or, where no memory can be shared, our own: then figures are seen as copied,
-/// and orders come through the file.
+/// The memory of the page, with its id if it is shared. If no memory can be shared it is private: then
+/// readers and orders use the file.
 fn memory() -> Option<(&'static Words, Option<i32>)> {
     match Segment::create() {
         Ok(Segment { words, id }) => Some((words, Some(id))),
@@ -164,7 +166,7 @@ fn live_process(identity: &Identity, recorder: &TraceWriter) -> LiveProcess {
     }
 }
 
-/// Writing that far would not raise SIGXFSZ.
+/// Whether writing this many bytes would not raise SIGXFSZ.
 fn may_write(bytes: u64) -> bool {
     // SAFETY: a struct of our own.
     unsafe {
@@ -173,7 +175,7 @@ fn may_write(bytes: u64) -> bool {
     }
 }
 
-/// A file of one name, and from here on closed to others.
+/// Whether it is a regular file with one name; makes it inaccessible to others.
 fn is_plain_and_closed(file: i32) -> bool {
     // SAFETY: a struct of our own.
     unsafe {
@@ -193,16 +195,17 @@ fn places(runtime: Option<&Path>) -> Vec<PathBuf> {
     own.map(|directory| directory.join("vramtrace")).into_iter().chain([shared]).collect()
 }
 
-/// Whether the runtime directory is what it must be: this user's, writable by nobody else. Root
-/// may have been started with the environment of another user, who could then change what we open
-/// and remove there.
+/// Whether the runtime directory belongs to this user and is writable by no one else. Root may run with
+/// the environment of another user, who could otherwise change the files that are opened and removed
+/// there.
 fn is_closed_to_others(directory: &Path, user: libc::uid_t) -> bool {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata(directory).is_ok_and(|about| about.uid() == user && about.mode() & 0o022 == 0)
 }
 
-/// Makes the page's file, which says by its name where the page is, and takes away those of the
-/// dead. It takes no room: also where the file system is full, or files may have no length.
+/// Creates the page's file, whose name gives the id of the page, and removes those of processes that
+/// have exited. The file is empty, so this works if the file system is full, or under a file size limit
+/// of 0.
 fn announce(directory: &Path, name: &PageName) -> Result<(), secure_dir::Wrong> {
     let descriptor = secure_dir::directory(directory.as_os_str().as_bytes())?;
     let made =
@@ -213,14 +216,14 @@ fn announce(directory: &Path, name: &PageName) -> Result<(), secure_dir::Wrong> 
     made
 }
 
-/// One that is there was left by a program that this process was before an exec.
+/// A file of this name was left by the program that this process ran before an exec.
 fn make(directory: &Descriptor, file: &CStr) -> Result<(), secure_dir::Wrong> {
     let _ = directory.remove(file);
     directory.open(file, libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL).map(drop)
 }
 
-/// Pages of processes that are no more, and of what this process was before an exec. Those of other
-/// namespaces stay, unless they are dead for sure.
+/// Removes pages of processes that have exited, and of this process before an exec. Those of other
+/// namespaces stay, unless their process has certainly exited.
 fn remove_stale(directory: &Descriptor, own: &PageName) {
     let here = Namespaces::to_look_from();
     directory::each_name(directory.number(), |file| {

@@ -1,5 +1,5 @@
-//! What is done now and then at the end of a call, outside all locks: totals at each new window,
-//! checkpoints in slices, the live page, and once a second what was recorded goes into the trace.
+//! Periodic work at the end of a call, outside all locks: totals at each new window, slices of
+//! checkpoints, the live page, and once a second writing windows to the trace.
 
 use super::{RUNNING, SILENT, TOTALS, TraceWriter};
 use crate::model::ledger::Cursor;
@@ -11,36 +11,36 @@ use vramtrace_format::{Counters, Definition, DeviceId, Event, LiveDevice};
 /// The live page's figures are at most this old while calls come.
 const EVERY_NS: u64 = 1_000_000;
 const CREDIT_MOST: u64 = 64;
-/// Between two copies of the live page into its file, and how many may come at once: who calls
-/// seldom is seen exactly there too.
+/// Time between two copies of the live page to its file, and the number of copies that may be made at
+/// once, so that the file is exact for programs with few calls.
 const COPY_EVERY_NS: u64 = 1_000_000_000;
 const COPIES_MOST: u64 = 8;
-/// A copy of the trace without its tail lacks as much, while calls come.
+/// While calls come, a copy of the trace without its tail lacks at most this much.
 const WRITE_EVERY_NS: u64 = 1_000_000_000;
-/// Records of a checkpoint that one call writes: a few microseconds.
+/// Records of a checkpoint that one call writes, which takes a few microseconds.
 const SLICE: usize = 32;
 
-/// What a trace's maintenance needs to know of the process. A trait, so that tests can drive the
-/// trace writer without a driver.
+/// The process state that maintenance reads. A trait, so that tests can run the trace writer without a
+/// driver.
 pub trait ProcessView {
     fn devices(&self) -> Vec<DeviceId>;
     fn counters(&self, device: DeviceId) -> Counters;
     fn live_device(&self, counters: &Counters) -> LiveDevice;
     /// The limits in force for a device, if there are any.
     fn limits(&self, device: DeviceId, emit: &mut dyn FnMut(&Event));
-    /// What the recorder took so far of the program's time and of its different stacks.
+    /// The recorder's cost so far: time, and the number of distinct stacks.
     fn cost(&self) -> Cost;
-    /// A new window or checkpoint has begun, or the process ends: what others say of memory is
-    /// due, now or at their next call.
+    /// A new window or checkpoint has begun, or the process ends: figures of NVML and PyTorch are to be
+    /// recorded, now or at their next call.
     fn others(&self, end: bool, emit: &mut dyn FnMut(&Event));
     /// Whether a summary at the trace's end would be right.
     fn can_sum_up(&self) -> bool;
-    /// What sums up the trace at its end.
+    /// Emits the summary at the trace's end.
     fn summary(&self, emit: &mut dyn FnMut(&Event));
     /// Requests on which a framework's cache gave up.
     fn cache_ooms(&self) -> u32;
     fn begin_checkpoint(&self, id: u32, append: &mut dyn FnMut());
-    /// What is few: contexts, mappings, pools, graphs, what the driver holds for itself.
+    /// The small parts of a checkpoint: contexts, mappings, pools, graphs, the driver's own memory.
     fn checkpoint_frame(&self, id: u32, emit: &mut dyn FnMut(&Event));
     fn checkpoint_slice(
         &self,
@@ -56,35 +56,35 @@ pub struct Cost {
     /// Calls of the sample, and their time without the driver's.
     pub calls: u64,
     pub ns: u64,
-    /// It is of one call in so many.
+    /// One call in this many is timed.
     pub one_of: u64,
     pub stacks: u64,
 }
 
 pub struct Maintenance {
-    /// `None` = the trace may grow without end: then it needs no checkpoints.
+    /// `None` = the trace has no limit: then it needs no checkpoints.
     max: Option<u64>,
     last_id: u32,
     running: Option<Running>,
     /// Bytes of event windows at the start of the last checkpoint.
     since_bytes: u64,
-    /// What the last checkpoint took.
+    /// Bytes of the last checkpoint.
     last_cost: u64,
-    /// Event window in which the totals were noted last.
+    /// The event window in which totals were last recorded.
     noted: Option<u64>,
     /// When the live page's figures are due.
     figures_due_ns: u64,
-    /// When they were stored last, and how often they may be stored at once.
+    /// When they were last stored, and how many more times they may be stored without delay.
     figures_ns: u64,
     credit: u64,
     copies: Copies,
     /// When the next checkpoint is due in a trace that only keeps totals.
     totals_due_ns: u64,
-    /// A checkpoint is due: what came before is lost.
+    /// A checkpoint is due, because earlier parts of the file were lost.
     cut: bool,
 }
 
-/// How often the live page may still be copied; it comes back with time.
+/// How many more times the live page may be copied; replenished over time.
 struct Copies {
     left: u64,
     earned_ns: u64,
@@ -124,8 +124,8 @@ impl Maintenance {
         }
     }
 
-    /// When the figures are due again: at the next call while there is credit, which comes back
-    /// with time. Who calls seldom is shown exactly, who calls a lot about once a millisecond.
+    /// When the figures are due again: at the next call while there is credit, which is replenished
+    /// over time. So programs with few calls are shown exactly, others about once a millisecond.
     fn next_figures(&mut self, now_ns: u64) -> u64 {
         let earned = now_ns.saturating_sub(self.figures_ns) / EVERY_NS;
         self.figures_ns = now_ns;
@@ -137,8 +137,8 @@ impl Maintenance {
         now_ns
     }
 
-    /// Bytes of events between two checkpoints: little enough that what leads to a peak is a
-    /// small part of the limit, and enough that checkpoints are a small part of the trace.
+    /// Bytes of events between two checkpoints: few enough that the events before a peak are a small
+    /// part of the limit, and enough that checkpoints are a small part of the trace.
     fn interval(&self, max: u64) -> u64 {
         (3 * self.last_cost).clamp(max / 16, max / 8)
     }
@@ -148,7 +148,7 @@ impl Maintenance {
 const RECORD_BYTES: u64 = 56;
 
 impl TraceWriter {
-    /// Whether something is due at the end of this call; if not, that a call ended is noted.
+    /// Whether work is due at the end of this call. If not, notes that a call has ended.
     #[inline]
     pub fn is_due(&self) -> bool {
         let due = thread_slot::last_ns() >= self.due_ns.load(Ordering::Relaxed);
@@ -162,9 +162,9 @@ impl TraceWriter {
         false
     }
 
-    /// As `is_due`, at the end of a call about a block, where nobody else may be asked. Blocks change
-    /// none of the live page's figures, so that time alone makes nothing due. What others are asked
-    /// for is left to the next driver call.
+    /// As `is_due`, at the end of a call about a block, in which the driver and NVML may not be called.
+    /// Blocks do not change the live page's figures, so elapsed time alone makes nothing due. Work that
+    /// calls NVML is left to the next driver call.
     #[inline]
     pub fn is_due_after_block(&self) -> bool {
         let due_ns = self.due_ns.load(Ordering::Relaxed);
@@ -181,7 +181,7 @@ impl TraceWriter {
             || thread_slot::last_ns() >= self.write_due_ns.load(Ordering::Relaxed)
     }
 
-    /// `end`: the process ends; what is due later is done now.
+    /// Does the work that is due. `end`: the process ends, so everything is done now.
     #[cold]
     #[allow(clippy::disallowed_methods)] // lists of one for each device at most
     pub fn maintain(&self, view: &impl ProcessView, end: bool) {
@@ -239,7 +239,8 @@ impl TraceWriter {
         self.due_ns.store(if busy { 0 } else { maintenance.figures_due_ns }, Ordering::Relaxed);
     }
 
-    /// The last figures, and the sign of an orderly end. Threads that outlive it may still append.
+    /// Writes the last figures and the record of an orderly end. Other threads may still append after
+    /// it.
     pub fn end(&self, view: &impl ProcessView) {
         self.maintain(view, true);
         if let Some(trace) = self.trace() {
@@ -265,7 +266,7 @@ impl TraceWriter {
         self.record(&Event::SummaryEnd { records });
     }
 
-    /// What was recorded goes into the trace.
+    /// Writes the windows to the trace.
     fn write(&self, maintenance: &mut Maintenance, trace: &Trace, now_ns: u64) {
         self.write_due_ns.store(now_ns + WRITE_EVERY_NS, Ordering::Relaxed);
         if let Err(failure) = trace.flush() {
@@ -276,7 +277,7 @@ impl TraceWriter {
         }
         maintenance.cut = true;
         let text = format!(
-            "{}: somebody made the file shorter while it was written; what it held there is lost",
+            "{}: the file was truncated while it was written; records in the lost part are missing",
             trace.path().display()
         );
         if !self.cut_reported.swap(true, Ordering::Relaxed) {
@@ -285,20 +286,20 @@ impl TraceWriter {
         self.define(&Definition::Note { text });
     }
 
-    /// What was recorded up to here is to be in the file afterwards, with the figures of now.
+    /// Writes everything recorded so far to the file, with the current figures.
     pub fn write_now(&self, view: &impl ProcessView) {
         self.write_due_ns.store(0, Ordering::Relaxed);
         self.maintain(view, false);
     }
 
-    /// The live page is to show what this call does.
+    /// Makes the live page show the effect of this call.
     pub fn refresh(&self) {
         self.stale.store(true, Ordering::Relaxed);
         self.due_ns.store(0, Ordering::Relaxed);
     }
 
-    /// The totals of all devices, and what they say about what must be kept; the caps, so that
-    /// they are in what is left of a punched trace too.
+    /// Records the totals of all devices, and updates which windows must be kept; also records the
+    /// caps, so that a punched trace has them too.
     fn note(&self, view: &impl ProcessView, counters: &[Counters], sequence: u64) {
         for one in counters {
             self.record(&Event::Counters(*one));
@@ -359,8 +360,8 @@ impl TraceWriter {
         }
     }
 
-    /// Where nothing can be punched, each checkpoint takes room for good: they come at doubling
-    /// intervals, and the last room is for the one at the end.
+    /// If nothing can be punched, each checkpoint takes room permanently: they are written at doubling
+    /// intervals, and the last room is reserved for the one at the end.
     fn room_for_totals(&self, maintenance: &mut Maintenance, now_ns: u64, end: bool) -> bool {
         let Some(trace) = self.trace() else { return false };
         maintenance.totals_due_ns = now_ns.saturating_mul(2);

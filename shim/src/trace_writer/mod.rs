@@ -1,8 +1,8 @@
-//! Events into the trace file.
+//! The trace writer: records events in the trace file.
 //!
 //! `record` is the hot path: it reads the clock and stores into the current window of the open
-//! `trace::Trace`. The file opens at the first event that concerns memory or a context;
-//! what is defined before is kept and written then. Any failure ends recording, nothing else.
+//! `trace::Trace`. The file opens at the first event that concerns memory or a context; definitions
+//! before that are kept and written then. Any failure ends recording, and affects nothing else.
 
 mod descriptor;
 mod failure;
@@ -60,18 +60,18 @@ pub struct TraceWriter {
     trace: AtomicPtr<Trace>,
     clock: ProcessClock,
     start_unix_ns: u64,
-    /// The live page's figures are to be stored at the end of this call.
+    /// The live page's figures must be stored at the end of this call.
     stale: AtomicBool,
-    /// A call ended since they were stored last.
+    /// A call has ended since they were last stored.
     behind: AtomicBool,
     /// When [`TraceWriter::maintain`] has something to do; 0: at once.
     due_ns: AtomicU64,
-    /// When what was recorded is to be in the trace, whatever becomes of its tail. Never while there
-    /// is no trace.
+    /// When windows are next to be written to the trace. Never while there is no trace.
     write_due_ns: AtomicU64,
-    /// The line about a cut trace stands on stderr.
+    /// The line about a truncated trace was printed.
     cut_reported: AtomicBool,
-    /// It was called at the end of a block's call; the rest waits for a driver call.
+    /// Maintenance was done at the end of a block's call; the part that calls NVML waits for a driver
+    /// call.
     left_to_ask: AtomicBool,
     threads: AtomicU32,
     pending: Lock<Pending>,
@@ -126,8 +126,7 @@ impl TraceWriter {
         }
     }
 
-    /// The process state is made and will stay: its live page may show it. Called from a hook,
-    /// with no lock held.
+    /// Creates the live page, once the process state is final. Called from a hook, with no lock held.
     pub fn start(&self) {
         self.driver_version.store(driver_version().unwrap_or(0), Ordering::Relaxed);
         let identity = self.identify();
@@ -152,7 +151,7 @@ impl TraceWriter {
         self.record_at(self.clock.now_ns(), event);
     }
 
-    /// For an event whose time also stands elsewhere (in the ledger).
+    /// Records an event with a given time, which is also stored elsewhere (in the ledger).
     #[inline]
     pub fn record_at(&self, time_ns: u64, event: &Event) {
         if self.state.load(Ordering::Acquire) != RUNNING && !self.admits(time_ns, event) {
@@ -161,7 +160,7 @@ impl TraceWriter {
         self.append(time_ns, event);
     }
 
-    /// Begins to fetch where the next event will stand.
+    /// Prefetches the memory of the next event.
     #[inline]
     pub fn prefetch(&self) {
         if let Some(trace) = self.trace() {
@@ -169,7 +168,7 @@ impl TraceWriter {
         }
     }
 
-    /// As `record_at` of an allocation: of many.
+    /// `record_at` for an allocation, in a fast path.
     #[inline]
     pub fn record_alloc(&self, time_ns: u64, alloc: &Alloc) {
         let short = |thread, writer: &WindowWriter| writer.append_alloc(thread, time_ns, alloc);
@@ -178,7 +177,7 @@ impl TraceWriter {
         }
     }
 
-    /// As `record_at` of a block's free: of many.
+    /// `record_at` for a block's free, in a fast path.
     #[inline]
     pub fn record_block_free(&self, time_ns: u64, key: u64) {
         let (space, site) = (Space::Block, SiteId(0));
@@ -246,8 +245,8 @@ impl TraceWriter {
         });
     }
 
-    /// Recording ends here; the cap goes on. Says nothing: the caller knows more.
-    /// False: it has ended before.
+    /// Ends recording; the cap stays in force. Prints nothing, which is left to the caller. False:
+    /// recording had already ended.
     pub fn stop(&self, reason: StopReason, errno: i32) -> bool {
         self.stop_at(reason, errno, self.clock.now_ns())
     }
@@ -295,7 +294,8 @@ impl TraceWriter {
         let turned =
             self.state.compare_exchange(RUNNING, TOTALS, Ordering::AcqRel, Ordering::Acquire);
         if turned.is_err() {
-            // An event that was under way when another thread turned: dropped like all that follow.
+            // Another thread has changed the state meanwhile: this event is dropped like all later
+            // ones.
             return failure.errno != libc::EFBIG;
         }
         let stopped = Event::Stopped { reason: failure.reason, errno: failure.errno };
@@ -310,10 +310,10 @@ impl TraceWriter {
         true
     }
 
-    /// Who this process is, found out anew.
+    /// Determines this process's identity again.
     fn identify(&self) -> &'static Identity {
         let fresh = Box::into_raw(Box::new(Identity::of_this_process()));
-        // What was there is leaked: it may be in use, and there are two at most.
+        // The previous one is leaked, since it may be in use; there are two at most.
         self.identity.store(fresh, Ordering::Release);
         // SAFETY: just made, and never freed.
         unsafe { &*fresh }
@@ -333,14 +333,14 @@ impl TraceWriter {
         unsafe { self.trace.load(Ordering::Acquire).as_ref() }
     }
 
-    /// What others look at; `None` where it could not be made.
+    /// The live page; `None` if it could not be created.
     #[inline]
     pub fn live(&self) -> Option<&'static PublishedPage> {
         // SAFETY: null, or made by `start` and never freed.
         unsafe { self.live.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Whose numbers the threads carry: a forked child's trace writer lies elsewhere.
+    /// Identifies this trace writer in the threads' numbers: a forked child's is at another address.
     #[inline]
     fn owner(&self) -> usize {
         self as *const TraceWriter as usize
@@ -360,7 +360,7 @@ impl TraceWriter {
             return ThreadId(0);
         };
         let id = ThreadId(number);
-        // First: the definition itself asks for the number.
+        // Set first, since writing the definition reads the number.
         thread_slot::set_number(self.owner(), id);
         let (tid, name) = identity::thread();
         self.define(&Definition::Thread { id, tid, name });
@@ -376,7 +376,7 @@ impl Sink for TraceWriter {
 }
 
 impl DefinitionSink for TraceWriter {
-    /// Whether what happens now is written, or will be when the file opens.
+    /// Whether events are written, now or when the file opens.
     #[inline]
     fn is_recording(&self) -> bool {
         self.state.load(Ordering::Relaxed) != SILENT
@@ -386,7 +386,7 @@ impl DefinitionSink for TraceWriter {
     /// recorded.
     fn define_located(&self, definition: &Definition) -> Option<DefinitionLocation> {
         let now_ns = self.clock.now_ns();
-        // Unknown until the first event: a definition has no thread that matters.
+        // The thread has no number before its first event; definitions do not need one.
         let thread = thread_slot::number(self.owner()).unwrap_or_default();
         if self.state.load(Ordering::Acquire) == UNOPENED {
             let mut pending = self.pending.lock();

@@ -41,7 +41,7 @@ pub fn place(out: &Out, identity: &Identity, started: &str) -> io::Result<Option
         && !directory.is_dir()
     {
         if directory.exists() {
-            // A file or a device of a name that stands for a directory.
+            // A file or a device has the name of the directory.
             return Err(io::Error::from_raw_os_error(libc::ENOTDIR));
         }
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
@@ -58,12 +58,13 @@ pub fn numbered(path: &Path, number: u32) -> PathBuf {
     }
 }
 
-/// A name that ends otherwise, or that is nothing but the end, is a directory's.
+/// Whether the name is a file's: it ends in the extension and is longer than that. Others are
+/// directories.
 fn is_file_name(path: &Path) -> bool {
     path.extension() == Some(OsStr::new(EXTENSION))
 }
 
-/// What goes to `/dev/null` is not wanted.
+/// `/dev/null` turns recording off.
 fn is_null_device(path: &Path) -> bool {
     let null = libc::makedev(1, 3);
     let about = std::fs::metadata(path);
@@ -92,7 +93,7 @@ fn expand(pattern: &[u8], identity: &Identity, started: &str) -> OsString {
     OsString::from_vec(text)
 }
 
-/// A host or a program must not lead into another directory.
+/// The name of a host or a program must not lead into another directory.
 fn push_part(text: &mut Vec<u8>, part: &[u8]) {
     text.extend(part.iter().map(|byte| if *byte == b'/' { b'_' } else { *byte }));
 }

@@ -1,4 +1,4 @@
-//! The file opens at the first event that is worth one; what came before is written then.
+//! Opens the file at the first event that concerns memory, and writes what was kept before it.
 
 use super::failure::Failure;
 use super::identity::Identity;
@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 use vramtrace_format::{Definition, Event, Header, StopReason, ThreadId};
 
 impl TraceWriter {
-    /// Everything but `RUNNING`: whether this event goes into the file all the same.
+    /// In every state but `RUNNING`: whether this event is written nevertheless.
     #[cold]
     pub(super) fn admits(&self, time_ns: u64, event: &Event) -> bool {
         match self.state.load(Ordering::Acquire) {

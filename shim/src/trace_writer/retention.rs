@@ -1,8 +1,8 @@
 //! Which windows stay when the trace reaches its limit.
 //!
-//! Kept: definitions; from the last checkpoint but one to the end; and for each device the windows
-//! from the checkpoint before its highest peak up to that peak. The oldest others are erased, and
-//! their place is used again: the file does not grow beyond the limit.
+//! Kept: definitions; from the last checkpoint but one to the end; and for each device the windows from
+//! the checkpoint before its highest peak up to that peak. The oldest others are erased and their slots
+//! reused, so the file does not grow beyond the limit.
 
 use super::failure::Failure;
 use crate::runtime::fallible::{MakeRoom, TryPush};
@@ -15,7 +15,7 @@ struct Placed {
     sequence: u64,
     slot: u32,
     slots: u16,
-    /// Nobody writes there any more.
+    /// No thread writes to it any more.
     complete: bool,
 }
 
@@ -31,7 +31,7 @@ struct Mark {
 struct Peak {
     device: DeviceId,
     bytes: u64,
-    /// When the figure was read last: the peak stands at or after this window.
+    /// The window at the last reading: the peak is in it or later.
     looked: u64,
     from: u64,
     to: u64,
@@ -45,8 +45,8 @@ pub struct Retention {
     /// Bytes of blocks in the file.
     used: u64,
     windows: Vec<Placed>,
-    /// Complete ones and the running one, oldest first; the first is the start of the file, where
-    /// nothing was live.
+    /// Complete checkpoints and the running one, oldest first. The first is the start of the file,
+    /// where nothing was live.
     marks: Vec<Mark>,
     peaks: Vec<Peak>,
     /// Devices whose peak was given up since it was asked last.
@@ -66,7 +66,7 @@ impl Retention {
         }
     }
 
-    /// For one more window, mark and peak: the lists are short, and are asked for together.
+    /// Makes room for one more window, mark and peak.
     pub fn make_list_room(&mut self) -> Result<(), NoMemory> {
         self.windows.make_room()?;
         self.marks.make_room()?;
@@ -78,7 +78,7 @@ impl Retention {
     pub fn placed(&mut self, kind: WindowKind, sequence: u64, slot: u32, slots: u16) {
         self.used += u64::from(slots) * SLOT as u64;
         if kind == WindowKind::Events && self.limit.is_some() {
-            // There is room; without it the window would never be erased.
+            // There is room (see `make_list_room`); otherwise the window would never be erased.
             let placed = Placed { sequence, slot, slots, complete: false };
             let _ = self.windows.try_push(placed);
         }
@@ -93,8 +93,8 @@ impl Retention {
         }
     }
 
-    /// Makes room for a window of so many bytes below the limit; `erase` frees a range of slots.
-    /// The failure has an errno where there is not even room for totals.
+    /// Makes room below the limit for a window of this size; `erase` frees a range of slots. The
+    /// failure has an errno if there is not even room for totals.
     pub fn make_room(
         &mut self,
         bytes: u64,
@@ -118,8 +118,8 @@ impl Retention {
         Ok(())
     }
 
-    /// From here on it goes on with checkpoints alone, in the place of older events: what had to be
-    /// kept was too much.
+    /// Continues with checkpoints only, in place of older events, since the windows that must be kept
+    /// exceed the limit.
     pub fn set_totals_only(&mut self) {
         self.totals_only = true;
     }
@@ -148,7 +148,7 @@ impl Retention {
         complete.next().or(last).map_or(0, |mark| mark.begin)
     }
 
-    /// Peaks may take half of the limit: those of the devices with the lowest ones go first.
+    /// Peaks may take half of the limit; beyond that the lowest peaks are given up first.
     fn shed_peaks(&mut self, limit: u64) {
         loop {
             let tail = self.tail();
@@ -187,7 +187,7 @@ impl Retention {
         if let Some(mark) = self.marks.last_mut() {
             mark.end = Some(sequence);
         }
-        // Older ones are needed by nobody: a new peak begins at one of the last.
+        // Older ones are not needed: a new peak begins at one of the latest.
         let surplus = self.marks.len().saturating_sub(8);
         self.marks.drain(..surplus);
     }
@@ -206,8 +206,8 @@ impl Retention {
         if bytes <= self.peaks[at].bytes {
             return;
         }
-        // It rose somewhere since the last look: replay begins at a checkpoint that was complete
-        // before that look. One window of grace on both sides for threads between ledger and file.
+        // The peak was reached after the last reading, so replay begins at a checkpoint that was
+        // complete before that. One window more on both sides, for threads between ledger and file.
         let from = self
             .marks
             .iter()

@@ -1,4 +1,4 @@
-//! Which slots of the trace's grid are taken: new ones at the end, and those of erased windows.
+//! Allocates slots of the trace's grid: those of erased windows, and new ones at the end.
 
 use crate::runtime::fallible::MakeRoom;
 use crate::runtime::hash_table::NoMemory;
@@ -12,12 +12,13 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// For one more range, before a window is placed or erased.
+    /// Makes room for one more range, before a window is placed or erased.
     pub fn make_room(&mut self) -> Result<(), NoMemory> {
         self.free.make_room()
     }
 
-    /// So many slots in a row: of the shortest free range that has as many, else at the end.
+    /// Takes `count` consecutive slots: from the shortest free range that is long enough, or at the
+    /// end.
     pub fn take(&mut self, count: u16) -> u32 {
         let count = u32::from(count);
         let fits = self.free.iter().enumerate().filter(|(_, range)| range.len() as u32 >= count);

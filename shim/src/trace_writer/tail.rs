@@ -1,9 +1,9 @@
-//! The tail file: memory for the windows that are being filled, which outlives a kill.
+//! The tail file: memory for the windows being filled, which survives a kill of the process.
 //!
-//! Mapped memory of a file that is made shorter is a SIGBUS at the next store. So the trace, which
-//! people handle, is not mapped: this file is. It has a hidden name and a mode that keeps even its
-//! owner from making it shorter by mistake. Its windows are used again as soon as they are in the
-//! trace, and it goes at the orderly end.
+//! If a mapped file is truncated, the next store raises SIGBUS. So the trace, which users handle, is
+//! not mapped, but this file is. It has a hidden name, and a mode that keeps even its owner from
+//! truncating it by mistake. Its memory is reused as soon as a window is in the trace, and it is
+//! removed at an orderly end.
 
 use super::descriptor::{Descriptor, allocate, within_limit, write};
 use super::failure::{Failure, errno};
@@ -40,17 +40,18 @@ struct Range {
 }
 
 impl Tail {
-    /// Beside the trace. `None`: the filesystem has no memory that a store cannot fail in.
+    /// Creates the tail beside the trace. `None`: on this filesystem a store to mapped memory could
+    /// fail.
     pub fn create(trace: &Path, page: &[u8; HEADER_BYTES], tag: u64) -> Option<Tail> {
         let file = trace.file_name().unwrap_or_default();
         let path = trace.with_file_name(OsStr::from_bytes(&name(file.as_bytes(), tag)));
-        // Only reading: nobody can make it shorter by mistake.
+        // Read-only, so that it is not truncated by mistake.
         let descriptor = Descriptor::create(path, 0o400).ok()?;
         let made = descriptor.with(|number, _| {
             let why = Failure { reason: StopReason::MapFailed, errno: libc::EOPNOTSUPP };
             let write_first = is_mappable(number).ok_or(why)?;
             within_limit(HEADER_BYTES as u64)?;
-            // SAFETY: the page is readable. The lock is a sign for others that this process lives.
+            // SAFETY: the page is readable. The lock shows other processes that this one is running.
             unsafe {
                 libc::flock(number, libc::LOCK_EX | libc::LOCK_NB);
                 write(number, &[(page.as_ptr(), page.len())], 0)?;
@@ -84,21 +85,21 @@ impl Tail {
         Ok(range.memory)
     }
 
-    /// Memory of a window that is in the trace: from here on it is none of the tail's.
+    /// Returns the memory of a window that is in the trace: it is no longer part of the tail.
     pub fn give(&mut self, memory: *mut u8, bytes: usize) {
-        // SAFETY: our mapping, aligned to a page. What comes before a kill must come in order: no
-        // window, then other contents.
+        // SAFETY: a mapping of the tail, aligned to a page. The header's first word is cleared before
+        // other contents change, so that a kill in between leaves no window.
         unsafe { &*memory.cast::<AtomicU64>() }.store(0, Ordering::SeqCst);
-        // Without memory for it the range is used no more: the tail grows instead.
+        // Without host memory for the list the range is not reused: the tail grows instead.
         let _ = self.free.try_push(Range { memory, bytes });
     }
 
-    /// The name goes; what is mapped stays.
+    /// Unlinks the file; its mappings stay.
     pub fn remove(self) {
         self.descriptor.remove();
     }
 
-    /// Blocks at the end, mapped and touched: from here on stores to it cannot fail.
+    /// Extends the file with blocks, which are mapped and touched: stores to them cannot fail.
     fn grow(&mut self, bytes: usize) -> Result<*mut u8, Failure> {
         let offset = self.length;
         within_limit(offset + bytes as u64)?;
@@ -134,9 +135,9 @@ fn map(number: i32, offset: u64, bytes: usize) -> Result<*mut u8, Failure> {
     }
 }
 
-/// Mapping is for filesystems where blocks given ahead stay: a store can then not run into a full
-/// disk. Those that copy on write need new blocks for a page that was written back (btrfs, also
-/// below an overlay: it alone tells of no inodes), and a store would be a SIGBUS.
+/// Only filesystems that keep blocks allocated in advance are mapped: there a store cannot fail on a
+/// full disk. Copy-on-write filesystems need new blocks for a page that was written back, and a store
+/// could raise SIGBUS (btrfs, also below an overlay; it is recognised by a count of 0 inodes).
 ///
 /// True: on a disk.
 fn is_mappable(number: i32) -> Option<bool> {
@@ -155,8 +156,8 @@ fn is_mappable(number: i32) -> Option<bool> {
     }
 }
 
-/// Fills a range that was given blocks and that nobody has written: makes its pages in bulk.
-/// Where that does not succeed, they are made one by one when they are touched.
+/// Writes zeros to a range of new blocks, which creates its pages in bulk. If that fails, they are
+/// created one by one when touched.
 fn write_zeros(number: i32, offset: u64, bytes: usize) {
     static ZEROS: [u8; 16 << 10] = [0; 16 << 10];
     let one = libc::iovec { iov_base: ZEROS.as_ptr() as *mut _, iov_len: ZEROS.len() };
@@ -167,7 +168,7 @@ fn write_zeros(number: i32, offset: u64, bytes: usize) {
         let at = (offset + done as u64) as libc::off_t;
         // SAFETY: only reads the zeros, and stays inside the range.
         let wrote = unsafe { libc::pwritev(number, parts.as_ptr(), count as i32, at) };
-        // Whole parts only; a signal's interruption is not worth another try.
+        // Whole parts only. After an interruption by a signal it is not tried again.
         if wrote <= 0 || !(wrote as usize).is_multiple_of(ZEROS.len()) {
             return;
         }
@@ -175,13 +176,13 @@ fn write_zeros(number: i32, offset: u64, bytes: usize) {
     }
 }
 
-/// Touches every page for writing, so that an error shows here and not as a SIGBUS at a store.
+/// Touches every page for writing, so that an error is found here and not as a SIGBUS at a store.
 ///
 /// # Safety
-/// The range is a mapping of ours.
+/// The range is a mapping of the recorder's.
 unsafe fn populate(at: *mut u8, bytes: usize) -> Result<(), Failure> {
     loop {
-        // SAFETY: as the caller says; the contents stay.
+        // SAFETY: the range is a mapping of the recorder's (see above); populating keeps its contents.
         if unsafe { libc::madvise(at.cast(), bytes, libc::MADV_POPULATE_WRITE) } == 0 {
             return Ok(());
         }

@@ -1,9 +1,10 @@
 //! An open trace: its two lanes of windows, and rolling from one window to the next.
 //!
-//! The hot path takes no lock: it appends to its lane's current window, which lies in the tail
-//! file. The thread that passes the middle of a window readies the next one under the lock of the
-//! grid; who finds a window full takes that lock too, and writes it to the trace. Where there is no
-//! tail (a filesystem that cannot be mapped, and after the end), each record is written at once.
+//! The hot path takes no lock: it appends to its lane's current window, which lies in the tail file.
+//! The thread that passes the middle of a window prepares the next one under the lock of the grid. A
+//! thread that finds a window full takes that lock too, and writes the window to the trace. Without a
+//! tail (on a filesystem that cannot be mapped, and after the end), each record is written to the file
+//! at once.
 
 use super::failure::Failure;
 use super::file::File;
@@ -27,17 +28,17 @@ const SMALL_WINDOWS: u64 = 4;
 /// Slots of the later ones.
 const LARGE: u16 = 4;
 
-/// A window and its memory. Never freed: a thread that was about to append when the window became
-/// full finds it full, and nothing else, however late it comes.
+/// A window and its memory. Never freed: a thread that still holds a reference when the window becomes
+/// full can only find it full, however late.
 struct Window {
     writer: WindowWriter<'static>,
     memory: *mut u8,
     bytes: usize,
-    /// The memory is the tail's.
+    /// Whether the memory is the tail's.
     in_tail: bool,
-    /// Bytes at its begin that are in the trace as they will stay.
+    /// Bytes at its beginning that are in the trace in their final form.
     written: AtomicUsize,
-    /// What of it was published when it was written last.
+    /// The published bytes at the last write.
     stored: AtomicUsize,
 }
 
@@ -46,13 +47,13 @@ impl Window {
         slot_offset(u64::from(self.writer.header().slot))
     }
 
-    /// What is in memory from a byte on, for a write.
+    /// A range of the window's memory, for a write.
     fn part(&self, from: usize, end: usize) -> (*const u8, usize) {
         (self.memory.wrapping_add(from), end - from)
     }
 
-    /// The first bytes with this published count: a count that is higher than what follows it would
-    /// promise records that are not there.
+    /// The header with this published count. (A count higher than the records in the file would name
+    /// records that are not there.)
     fn begin(&self, published: usize) -> [u8; WINDOW_HEADER] {
         let mut begin = [0; WINDOW_HEADER];
         // SAFETY: what is copied does not change after the window's begin.
@@ -61,8 +62,8 @@ impl Window {
         begin
     }
 
-    /// Gives its memory back. The window is complete and in the trace: nobody stores into it, and
-    /// later appends do not get beyond its cursor.
+    /// Releases its memory. The window is complete and in the trace: no thread stores into it, and
+    /// later appends fail at its cursor.
     fn release(&self, tail: &mut Option<Tail>) {
         match tail {
             Some(tail) if self.in_tail => tail.give(self.memory, self.bytes),
@@ -90,7 +91,7 @@ impl Lane {
     }
 }
 
-/// What is known of the file's grid; changed under its lock.
+/// The state of the file's grid; changed under its lock.
 struct Grid {
     slots: Slots,
     /// Of the definition windows.
@@ -99,14 +100,14 @@ struct Grid {
     sequences: [u64; 2],
     /// Bytes of records in windows that are complete and in the trace.
     retired_bytes: u64,
-    /// Windows of which not all is in the trace.
+    /// Windows that are not completely in the trace.
     open: Vec<&'static Window>,
     tail: Option<Tail>,
     pub retention: Retention,
 }
 
 impl Grid {
-    /// For one more window, in all lists.
+    /// Makes room for one more window in all lists.
     fn make_room(&mut self) -> Result<(), NoMemory> {
         self.slots.make_room()?;
         self.definitions.make_room()?;
@@ -123,9 +124,9 @@ pub struct Trace {
     events: Lane,
     definitions: Lane,
     grid: Lock<Grid>,
-    /// Each record goes into the file at once: there is no tail that would outlive a kill.
+    /// Each record is written to the file at once, since there is no tail.
     at_once: AtomicBool,
-    /// Somebody cut the file since this was asked last.
+    /// Whether the file was truncated since this was last read.
     cut: AtomicBool,
     /// Slots of later event windows.
     large: u16,
@@ -135,11 +136,10 @@ pub struct Trace {
 
 // SAFETY: windows are shared through atomics, everything else is behind the lock.
 unsafe impl Send for Trace {}
-// SAFETY: as above.
+// SAFETY: windows are shared through atomics, everything else is behind the lock.
 unsafe impl Sync for Trace {}
 
-/// What the filesystem may be used for. Tests take some of it away, for filesystems that they have
-/// not got.
+/// The features of the filesystem that are used. Tests turn some off, to act as other filesystems.
 #[derive(Clone, Copy, Debug)]
 pub struct Means {
     pub map: bool,
@@ -152,7 +152,7 @@ impl Default for Means {
     }
 }
 
-/// What became of an append: whether a new event window began.
+/// The result of an append: whether a new event window has begun.
 pub type Outcome = Result<bool, Failure>;
 
 impl Trace {
@@ -231,7 +231,7 @@ impl Trace {
         HEADER_BYTES as u64 + grid.retired_bytes + open as u64
     }
 
-    /// The limit's bookkeeping, for a while.
+    /// Runs `work` on the data about the limit, under the lock.
     pub fn with_retention<R>(&self, work: impl FnOnce(&mut Retention) -> R) -> R {
         work(&mut self.grid.lock().retention)
     }
@@ -248,8 +248,8 @@ impl Trace {
         self.append(&self.events, now_ns, |writer| writer.append(thread, now_ns, event))
     }
 
-    /// As `event`, for one that `put` appends in its short form, where there is little else to do.
-    /// `None`: nothing was written.
+    /// As `event`, for an event in its short form that `put` appends, in the common case. `None`:
+    /// nothing was written.
     #[inline(always)]
     pub fn short(
         &self,
@@ -269,7 +269,7 @@ impl Trace {
         }
     }
 
-    /// The byte of the file at which it stands.
+    /// Appends a definition. Returns its offset in the file.
     pub fn define(
         &self,
         thread: ThreadId,
@@ -295,7 +295,7 @@ impl Trace {
     {
         let slots = {
             let mut grid = self.grid.lock();
-            // What cannot be written is not found, no more.
+            // A failure here only means that the definition is not found.
             let _ = self.store_open(&mut grid);
             let definitions = grid.definitions.iter().copied();
             list_of(grid.definitions.len(), definitions).unwrap_or_default()
@@ -310,16 +310,16 @@ impl Trace {
         let _ = self.flush();
     }
 
-    /// Writes what was published since the last time: a copy of the trace without its tail then
-    /// lacks only what came later.
+    /// Writes what was published since the last call, so that a copy of the trace without its tail
+    /// lacks only later events.
     pub fn flush(&self) -> Result<(), Failure> {
         let mut grid = self.grid.lock();
         self.retire(&mut grid)?;
         self.store_open(&mut grid)
     }
 
-    /// Everything goes into the trace, and the tail goes. What still comes is written at once. A
-    /// tail of which something could not be written stays.
+    /// Writes everything to the trace and removes the tail. Later records are written at once. If
+    /// something could not be written, the tail stays.
     pub fn finish(&self) {
         self.at_once.store(true, Ordering::Relaxed);
         let mut grid = self.grid.lock();
@@ -332,7 +332,7 @@ impl Trace {
         }
     }
 
-    /// Somebody made the file shorter since this was asked last.
+    /// Whether the file was truncated since the last call.
     pub fn take_cut(&self) -> bool {
         self.cut.swap(false, Ordering::Relaxed)
     }
@@ -361,8 +361,8 @@ impl Trace {
         }
     }
 
-    /// As `append`, where there is no tail: the record goes to memory and from there into the file,
-    /// one writer at a time.
+    /// As `append`, without a tail: the record is stored in memory and then written to the file, one
+    /// thread at a time.
     #[cold]
     fn append_at_once(
         &self,
@@ -390,11 +390,11 @@ impl Trace {
         }
     }
 
-    /// What of a window is not in the trace goes there. What is being stored meanwhile goes there
-    /// again the next time.
+    /// Writes the part of a window that is not in the trace. Records that are being stored meanwhile
+    /// are written again the next time.
     fn store(&self, window: &Window) -> Result<(), Failure> {
         let (writer, offset) = (&window.writer, window.offset());
-        // In this order: what was published by then lies before the end.
+        // In this order: everything published so far lies before the end.
         let published = writer.published();
         let end = writer.reserved();
         if published == window.stored.load(Ordering::Relaxed) || published == WINDOW_HEADER {
@@ -408,8 +408,8 @@ impl Trace {
         // SAFETY: inside the window's memory; other threads store whole words there.
         unsafe {
             if from == WINDOW_HEADER {
-                // The kernel may write a part alone, at a kill or on a full disk: until all is there, the
-                // header says that nothing of it is published.
+                // At a kill or on a full disk the kernel may write a part only: until everything is
+                // written, the header's count does not include it.
                 self.file.write(&[first, window.part(from, end)], offset)?;
             } else {
                 self.file.write(&[window.part(from, end)], offset + from as u64)?;
@@ -430,7 +430,7 @@ impl Trace {
         self.mend(grid)
     }
 
-    /// Where somebody cut the file: what we still have goes there again. The rest is lost.
+    /// After a truncation: writes again what is still in memory. The rest is lost.
     fn mend(&self, grid: &mut Grid) -> Result<(), Failure> {
         if !self.file.mend()? {
             return Ok(());
@@ -440,7 +440,7 @@ impl Trace {
         grid.open.iter().try_for_each(|window| self.store_again(window))
     }
 
-    /// All of a window goes into the trace, also what was written before.
+    /// Writes all of a window to the trace, including what was written before.
     fn store_again(&self, window: &Window) -> Result<(), Failure> {
         window.written.store(0, Ordering::Relaxed);
         window.stored.store(0, Ordering::Relaxed);
@@ -468,7 +468,7 @@ impl Trace {
             return Ok(false);
         }
         self.advance(&mut grid, lane, now_ns)?;
-        // Others append meanwhile.
+        // Other threads append meanwhile.
         self.retire(&mut grid)?;
         Ok(lane.kind == WindowKind::Events)
     }
@@ -492,7 +492,8 @@ impl Trace {
             }
             self.store(window)?;
             if self.file.was_cut() {
-                // What was written of it before may be lost, and its memory is about to go.
+                // Parts written before may be lost by a truncation, and its memory is about to be
+                // released.
                 self.store_again(window)?;
             }
             grid.open.remove(at);
@@ -508,7 +509,7 @@ impl Trace {
         [&self.events, &self.definitions].iter().any(|lane| std::ptr::eq(lane.current(), window))
     }
 
-    /// A new window, and room for it below the limit.
+    /// Creates a new window, and makes room for it below the limit.
     fn prepare(
         &self,
         grid: &mut Guard<'_, Grid>,
@@ -572,8 +573,8 @@ fn new_window(
     Ok(made)
 }
 
-/// The tail's, or private memory where the tail gives none: what lies there is lost at a kill if it
-/// is not yet in the trace. True: the tail's.
+/// Memory of the tail, or private memory if the tail has none, whose contents are lost at a kill unless
+/// they are in the trace. True: the tail's.
 fn window_memory(tail: &mut Option<Tail>, bytes: usize) -> Result<(*mut u8, bool), Failure> {
     if let Some(Ok(memory)) = tail.as_mut().map(|tail| tail.take(bytes)) {
         return Ok((memory, true));

@@ -190,7 +190,7 @@ impl BinnedHistory {
         let (Some(first), Some(last)) = (rises.first().copied(), rises.last().copied()) else {
             return Err(KeptReason::Moves);
         };
-        // Time in which nobody allocates says nothing: the program does something else.
+        // Time without allocations is not evidence: the program does something else.
         let active = length.min((axes.last_alloc_ns / bin_ns) as usize + 1).max(last + 1);
         let time = (rises.as_slice(), warm.min(first), active);
         let events = over_events.as_ref().map(|trend| {

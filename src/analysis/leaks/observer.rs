@@ -186,7 +186,7 @@ impl GrowthObserver {
 }
 
 impl GrowthObserver {
-    /// Driver memory turns out to be somebody else's.
+    /// Driver memory turns out to be a framework's segment.
     fn uncount(&mut self, at: &Stamped, live: &Live) {
         let time = self.since(at.time_ns);
         let place = self.places.entry((Level::Driver, live.device)).or_default();

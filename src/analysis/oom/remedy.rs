@@ -43,7 +43,7 @@ pub(super) fn of(one: &PostMortem, trace: &Trace, definitions: &Definitions) -> 
     let recorded = Recorded::until(trace, definitions, Until::Offset(one.oom.offset));
     let mut recorded = recorded.into_iter().find(|recorded| recorded.device == one.oom.device)?;
     if one.oom.level == Level::Driver {
-        // Somebody else's request: the cache would have had to leave it room.
+        // The request was not the cache's: the cache would have had to leave room for it.
         let beside = one.ours().saturating_sub(one.reserved);
         recorded.log.outside(beside.saturating_add(one.oom.size));
     }

@@ -1,13 +1,13 @@
 //! A framework's cache: blocks cut out of segments.
 //!
-//! The recorder tells blocks (address, size) and driver memory (allocations, mappings) apart from
-//! each other; here they meet. A **segment** is a driver allocation, or a run of adjacent
-//! mappings, that holds a block or has held one. It is one from its first block on: frameworks
-//! ask the driver for memory only when they have a block for it, so that nothing is missing.
+//! The trace has separate events for blocks (address, size) and for driver memory (allocations,
+//! mappings). This module relates them by address. A **segment** is a driver allocation, or a run of
+//! adjacent mappings, that holds a block or has held one. It becomes one with its first block.
+//! Frameworks request driver memory only when they need it for a block, so no segment is missed.
 //!
-//! Kept at every event, in constant time: bytes of blocks and of segments of each device, and
-//! their peaks ([`CacheSums`]). Computed for a wanted moment, in the order of addresses:
-//! [`State::segments`](super::State::segments), with blocks, holes and what pins them.
+//! Kept at every event, in constant time: bytes of blocks and of segments of each device, and their
+//! peaks ([`CacheSums`]). Computed for a requested moment, in the order of addresses:
+//! [`State::segments`](super::State::segments), with blocks and holes.
 
 mod ranges;
 mod refusals;
@@ -37,21 +37,21 @@ pub(super) struct Placed {
     pub grown_paused: u64,
     /// It lies in known memory.
     pub known: bool,
-    /// Of the block, without memory below them.
+    /// Bytes of the block without memory below them.
     pub paused: u64,
 }
 
-/// What is known of a framework's cache beside its live blocks, which are in the live set.
+/// A framework's cache, except for its live blocks, which are in the live set.
 #[derive(Clone, Debug, Default)]
 pub struct CacheState {
-    /// Driver memory in which blocks may lie. Filled from the first block on: a trace without
-    /// blocks pays nothing.
+    /// Driver memory in which blocks may lie. Filled from the first block on, so that traces without
+    /// blocks need no memory for it.
     ranges: Option<Ranges>,
-    /// Blocks of which no driver memory is known: address and size.
+    /// Blocks that lie in no known driver memory: address and size.
     outside: BTreeMap<u64, u64>,
-    /// Freed blocks that wait for other streams; only imported traces tell.
+    /// Freed blocks that wait for other streams; known in imported traces only.
     pub pending: FxHashMap<u64, Live>,
-    /// What was asked for where a block is larger; only imported traces tell.
+    /// Requested bytes of blocks that are larger; known in imported traces only.
     requested: FxHashMap<u64, u64>,
     pub(super) refusals: Refusals,
 }
@@ -62,12 +62,12 @@ impl CacheState {
         self.ranges.is_some()
     }
 
-    /// Of which device the segment is that this address lies in.
+    /// The device of the segment that contains this address.
     pub fn segment_of(&self, address: u64) -> Option<DeviceId> {
         self.ranges.as_ref()?.cached_at(address)
     }
 
-    /// Bytes that were asked for the live or pending block at this address, where the trace tells.
+    /// Requested bytes of the live or pending block at this address, if the trace has them.
     pub fn requested(&self, address: u64) -> Option<u64> {
         self.requested.get(&address).copied()
     }
@@ -82,7 +82,7 @@ impl CacheState {
         }
     }
 
-    /// Before the first block: takes the driver memory that is there already.
+    /// Called before the first block: adds the driver memory that exists already.
     pub(super) fn begin(&mut self, live: &LiveSet, space: &AddressSpace) {
         if self.ranges.is_some() {
             return;
@@ -122,7 +122,7 @@ impl CacheState {
         if over.resident < size
             && let Some(reservation) = space.reservation_at(address)
         {
-            // What is not mapped there has no memory, and is a part of the segment.
+            // Unmapped parts have no memory, but belong to the segment.
             let end = address.saturating_add(size).min(reservation.end());
             let range = Range::new(end, device, Backing::Mapping).inside(reservation.address);
             ranges.cover(address, end, range);
@@ -140,7 +140,7 @@ impl CacheState {
         Placed { grown: over.grown, grown_paused: over.grown_paused, known, paused }
     }
 
-    /// Was the block outside of known memory? Its bytes there.
+    /// Removes a block that was outside of known memory. Returns its bytes.
     pub(super) fn displace(&mut self, address: u64) -> Option<u64> {
         let ranges = self.ranges.as_mut()?;
         ranges.order.remove(address);
@@ -160,7 +160,7 @@ impl CacheState {
         }
     }
 
-    /// Driver memory came. Blocks may have come before it: a checkpoint has no order.
+    /// Adds driver memory. Returns blocks that were recorded before it (a checkpoint has no order).
     pub(super) fn came(&mut self, key: Key, live: &Live, all: &LiveSet) -> Vec<(u64, u64)> {
         match allocated(key, live) {
             Some((start, range)) => self.add(start, range, all).1,
@@ -168,7 +168,8 @@ impl CacheState {
         }
     }
 
-    /// A mapping came. The bytes by which its segment grew, and blocks that had waited for it.
+    /// Adds a mapping. Returns the bytes by which its segment grew, and blocks that were recorded
+    /// before it.
     pub(super) fn was_mapped(
         &mut self,
         mapping: &Mapping,
@@ -196,17 +197,17 @@ impl CacheState {
         (change, waiting)
     }
 
-    /// An allocation that begins here is gone.
+    /// Removes the allocation that begins here.
     pub(super) fn allocation_went(&mut self, start: u64) -> Gone {
         self.ranges.as_mut().map_or_else(Gone::default, |ranges| ranges.remove(start))
     }
 
-    /// Mapped memory in `[start, end)` is gone.
+    /// Removes mapped memory in `[start, end)`.
     pub(super) fn went(&mut self, start: u64, end: u64, live: &LiveSet) -> Vec<Change> {
         self.ranges.as_mut().map_or_else(Vec::new, |ranges| ranges.remove_in(start, end, live))
     }
 
-    /// Mapped memory in `[start, end)` is gone, its segment is not.
+    /// Marks mapped memory in `[start, end)` as unmapped; its segment stays.
     pub(super) fn fell_asleep(&mut self, start: u64, end: u64, live: &LiveSet) -> Vec<Change> {
         self.ranges.as_mut().map_or_else(Vec::new, |ranges| ranges.pause(start, end, live))
     }
@@ -233,7 +234,7 @@ impl CacheState {
         !ranges.order.over(start, end).is_empty()
     }
 
-    /// Could a block begin in `[start, end)`? Quick, and sure if it says no.
+    /// Whether a block may begin in `[start, end)`. Quick; a result of false is certain.
     pub(super) fn may_hold_blocks(&self, start: u64, end: u64) -> bool {
         self.ranges.as_ref().is_some_and(|ranges| ranges.may_hold_blocks(start, end))
     }
@@ -245,7 +246,7 @@ impl CacheState {
         ranges.order.over(start, end)
     }
 
-    /// Where memory became a segment since this was asked last.
+    /// Addresses at which memory became a segment since the last call.
     pub(super) fn take_marked(&mut self) -> Vec<u64> {
         self.ranges.as_mut().map_or_else(Vec::new, |ranges| std::mem::take(&mut ranges.marked))
     }

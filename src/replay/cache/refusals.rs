@@ -1,9 +1,9 @@
 //! Which refusals a framework absorbed.
 //!
-//! A cache whose driver call is refused frees what it can and asks again; its caller never knows.
-//! Thread by thread: a refused call is absorbed when the next block is made in driver memory that
-//! the thread got after the refusal; it is not when the framework gives up, or when the thread
-//! goes on with a block out of older memory (then somebody else's call was refused).
+//! A cache whose driver call is refused frees cached memory and tries again, which its caller does not
+//! notice. This is decided for each thread: a refusal was absorbed if the thread's next block lies in
+//! driver memory that it got after the refusal. It was not if the framework gave up, or if the next
+//! block lies in older memory (then the refused call was not the cache's).
 
 use rustc_hash::FxHashMap;
 use vramtrace_format::{DeviceId, ThreadId};
@@ -32,7 +32,7 @@ impl Refusals {
         waiting.served = false;
     }
 
-    /// The thread got memory from the driver.
+    /// Notes that the thread got memory from the driver.
     pub fn served(&mut self, thread: ThreadId) {
         if self.waiting.is_empty() {
             return;
@@ -42,7 +42,7 @@ impl Refusals {
         }
     }
 
-    /// The thread made a block: how many refusals were absorbed by that.
+    /// Notes a block of the thread. Returns the number of refusals that this absorbed.
     pub fn block_made(&mut self, thread: ThreadId, device: DeviceId) -> u64 {
         if self.waiting.is_empty() {
             return 0;
@@ -53,7 +53,7 @@ impl Refusals {
         }
     }
 
-    /// The framework gave up.
+    /// Notes that the framework gave up.
     pub fn gave_up(&mut self, thread: ThreadId) {
         self.waiting.remove(&thread);
     }

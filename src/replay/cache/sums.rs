@@ -53,11 +53,11 @@ pub struct CacheSums {
     pub peak_reserved: CachePeak,
     /// Of the moments with that reserve the one with most allocated; `bytes` are those.
     pub fullest: CachePeak,
-    /// Blocks that were made and freed, as far as the file tells.
+    /// Blocks allocated and freed, as far as the file has the events.
     pub allocations: u64,
     pub frees: u64,
     pub reported_by_torch: Option<ReportedTotals>,
-    /// How often the framework's own totals were others than these.
+    /// How often the framework's own totals differed from these.
     pub disagreements: u64,
     /// Requests on which the framework gave up.
     pub ooms: u64,

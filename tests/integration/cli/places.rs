@@ -159,11 +159,14 @@ fn a_compatibility_driver_in_front_of_the_machines_is_the_one_that_is_recorded()
     run.args(["run", "--out", "out/", "python3", "-c", &script]).current_dir(&scratch.0);
     run.env("LD_LIBRARY_PATH", &searched).env("VRAMTRACE_SIM", "1x24GiB").env_remove("LD_PRELOAD");
     let output = run.env("PYTHONPATH", repository().join("docs/programs")).output().unwrap();
-    let said = text(&output.stderr);
-    assert!(output.status.success(), "{said}");
+    let printed = text(&output.stderr);
+    assert!(output.status.success(), "{printed}");
     let opened = text(&output.stdout);
     assert!(opened.trim().ends_with("compat/lib.real/libcuda.so.590.44.01"), "{opened}");
-    assert!(said.contains("1 took GPU memory") && said.contains("no request refused"), "{said}");
+    assert!(
+        printed.contains("1 took GPU memory") && printed.contains("no request refused"),
+        "{printed}"
+    );
     let mut doctor = vramtrace();
     doctor.args(["doctor"]).env("LD_LIBRARY_PATH", &searched).env("VRAMTRACE_SIM", "1x24GiB");
     let doctor = doctor.env_remove("LD_PRELOAD").output().unwrap();

@@ -185,9 +185,9 @@ fn python_stacks_of_threads_are_those_that_python_shows() {
     }
     for (minor, home) in pythons {
         let setup = setup().arg(file("frames_threads.py").display());
-        let (said, stacks) = result(&Program(home.join("bin/python3")).run(setup).ok());
-        assert_eq!(said.len(), 4 * 12 * 5 * 2);
-        for one in &said {
+        let (reported, stacks) = result(&Program(home.join("bin/python3")).run(setup).ok());
+        assert_eq!(reported.len(), 4 * 12 * 5 * 2);
+        for one in &reported {
             let size = one["size"].as_u64().unwrap();
             assert_eq!(ours(&stacks.named(size)), theirs(one), "3.{minor} size {size}");
         }

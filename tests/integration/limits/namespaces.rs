@@ -61,7 +61,7 @@ fn processes_of_several_pid_namespaces_leave_each_other_alone() {
     assert_eq!(status, 0, "{err}");
     assert_eq!(first.result("a 2000"), 0);
 
-    // Whoever comes next takes away those of the dead, and only those.
+    // The next process removes the files of processes that have exited, and only those.
     assert_eq!(memory.pages().len(), 3);
     let killed = a.parse().unwrap();
     // SAFETY: a process of the test's own.

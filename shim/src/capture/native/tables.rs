@@ -14,7 +14,8 @@ use gimli::{
 pub type Bytes = EndianSlice<'static, LittleEndian>;
 
 /// Registers that a row of the tables names (17 in a signal's frame of x86-64, 21 that a function of
-/// aarch64 keeps), and rows set aside. On the stack of whoever calls the driver, so no more than needed.
+/// aarch64 keeps), and rows set aside. They are on the stack of the program's thread, so there are no
+/// more than needed.
 pub struct Room;
 
 impl UnwindContextStorage<usize> for Room {

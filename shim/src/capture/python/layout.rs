@@ -159,6 +159,8 @@ pub struct Places {
 /// Why the frames of an interpreter cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
+    #[error("this is {0}, and frames of CPython alone are read")]
+    OtherInterpreter(&'static str),
     #[error("CPython {major}.{minor} is not known (3.8 to 3.15 are)")]
     UnknownVersion { major: u32, minor: u32 },
     #[error("its table of offsets has an unknown form")]
@@ -330,7 +332,7 @@ mod tests {
         assert_eq!((object_type, bytes_data, text_hash, text_kind_bit), (24, 48, 40, 8));
         assert!(of(0x030e_07f0, &|table| table[(312 + 80) / 8] = 1 << 20).is_err());
         assert!(of(0x030e_07f0, &|table| table[(616 + 24) / 8] = 1 << 20).is_err());
-        assert!(of(0x030f_00f0, &|_| ()).unwrap_err().contains("free-threaded"));
+        assert!(of(0x030f_00f0, &|_| ()).unwrap_err().to_string().contains("free-threaded"));
     }
 
     #[test]

@@ -179,7 +179,7 @@ impl Interpreter {
             symbol(name).map(|(at, _)| unsafe { std::mem::transmute::<usize, Function>(at) })
         };
         if let Some(name) = others::name(object) {
-            return Some(Err(format!("this is {name}, and frames of CPython alone are read")));
+            return Some(Err(LayoutError::OtherInterpreter(name)));
         }
         let this_thread = function("PyGILState_GetThisThreadState")?;
         let (runtime, _) = symbol("_PyRuntime")?;
@@ -210,7 +210,7 @@ impl Interpreter {
             })
             .flatten();
         let finalizing = symbol("Py_IsFinalizing").or_else(|| symbol("_Py_IsFinalizing"));
-        // SAFETY: as above.
+        // SAFETY: the interpreter's function of this name and type, which reads a variable.
         let is_finalizing = finalizing
             .map(|(at, _)| unsafe { std::mem::transmute::<usize, extern "C" fn() -> c_int>(at) });
         let loops = symbol("_PyEval_EvalFrameDefault")

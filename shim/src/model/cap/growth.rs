@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn padding_goes_with_its_block_whoever_took_it() {
+    fn padding_goes_with_its_block_whichever_thread_took_it() {
         let (budget, pool) = (capped(32 * MIB), Growth::default());
         let held = |used: u64| pool.lock().used_in_driver() - used;
         pool.took(100);

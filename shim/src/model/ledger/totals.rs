@@ -44,7 +44,7 @@ pub(super) struct DeviceTotals {
     pub live: AtomicU64,
     pub peak: AtomicU64,
     pub peak_time_ns: AtomicU64,
-    /// The peak since somebody began to watch it.
+    /// The peak since the last restart of the watch.
     pub watched_peak: AtomicU64,
     pub kinds: [AtomicU64; KINDS],
     /// The bytes of a kind at the peak, if its epoch is that of the peak; otherwise they have not

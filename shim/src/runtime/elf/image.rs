@@ -114,7 +114,7 @@ impl Image {
         {
             return None;
         }
-        // SAFETY: as for `bytes`; aligned, and read once.
+        // SAFETY: the word lies in a readable segment of an object that stays loaded, and is aligned.
         Some(unsafe { (at as *const usize).read_volatile() })
     }
 }

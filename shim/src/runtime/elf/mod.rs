@@ -36,7 +36,7 @@ unsafe extern "C" {
 }
 const RTLD_DL_LINKMAP: c_int = 2;
 
-/// A loaded object. Whoever creates one must ensure that it stays loaded while it is used.
+/// A loaded object. The code that creates one ensures that it stays loaded while it is used.
 #[derive(Clone, Copy)]
 pub struct Object {
     map: *const LinkMap,

@@ -61,7 +61,7 @@ fn a_limit_too_small_for_anything_leaves_no_file() {
     let path = scratch.path().to_path_buf();
     let (result, stderr) = stderr_of(|| {
         let limit = libc::rlimit { rlim_cur: 100_000, rlim_max: 100_000 };
-        // SAFETY: as above.
+        // SAFETY: changes the limits of this forked child only; `limit` outlives the call.
         unsafe {
             libc::signal(libc::SIGXFSZ, libc::SIG_DFL);
             libc::setrlimit(libc::RLIMIT_FSIZE, &limit);
