@@ -150,8 +150,6 @@ fn outside(life: &Life, site: Site, learned: &Learned) -> Role {
     match life.end {
         End::Freed { .. } => Role::Temporary,
         End::NotSeen if after_forward && learned.trains() => Role::Activations,
-        // There is no model that it could be handed to.
-        End::NotSeen if functional && !learned.trains() => Role::Unknown,
         End::NotSeen => Role::Input,
     }
 }
@@ -259,13 +257,6 @@ mod tests {
         learned.note(&gradient, SITE, Role::Gradients);
         assert_eq!(role(&long, SITE, &learned), Role::Weights);
         assert_eq!(role(&long, SITE, &inference()), Role::Unknown);
-    }
-
-    #[test]
-    fn without_a_model_what_a_program_holds_is_not_known() {
-        let held = kept(life(StackClass::Outside, Phase::Outside, (0, 0), Phase::Outside));
-        assert_eq!(role(&held, SITE, &Learned::default()), Role::Unknown);
-        assert_eq!(role(&held, SITE, &inference()), Role::Input);
     }
 
     #[test]
