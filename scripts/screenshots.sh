@@ -23,9 +23,8 @@ done
 tmux -L vramtrace-picture new-session -d -s top -x 100 -y 14 target/debug/vramtrace top --interval 0.3
 sleep 12
 tmux -L vramtrace-picture capture-pane -e -p -t top >"$live/top.txt"
-tmux -L vramtrace-picture send-keys -t top Enter
-sleep 12
-tmux -L vramtrace-picture capture-pane -e -p -t top >"$live/top-process.txt"
+# The recorded run as it was when it ended, half of it later than it was opened.
+VRAMTRACE_PICTURE=$live/top-process.txt cargo test --quiet --bin vramtrace top::recorded >/dev/null
 
 node web/tests/screenshots.mjs docs/images "$live/top.txt" "$live/top-process.txt"
 for picture in docs/images/*.png; do

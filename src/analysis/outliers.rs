@@ -5,6 +5,8 @@
 //! Hoaglin). A smooth ramp has no such peak, and neither have processes of which each is another. Of
 //! equal peaks the MAD is 0, so that a distance below 64 MiB or a tenth of the median never counts.
 
+use crate::units::size;
+
 /// A peak with a score above this stands out ..
 const SCORE: f64 = 3.5;
 /// .. where this is the part of a standard deviation that the MAD of a normal distribution is.
@@ -89,13 +91,25 @@ pub fn median(mut figures: Vec<u64>) -> u64 {
     figures.get(figures.len() / 2).copied().unwrap_or(0)
 }
 
+/// `peak of allocations +3.00 GiB (1.4 times the median, 8.00 GiB)`.
 fn peak_reason(peak: u64, median: u64) -> String {
-    let side = if peak > median { "above" } else { "below" };
+    let apart = size(peak.abs_diff(median));
+    let sign = if peak > median { '+' } else { '-' };
     if median == 0 {
-        return format!("peak {side} the others'");
+        return format!("peak of allocations {sign}{apart} (the median is 0)");
     }
-    let percent = (peak.abs_diff(median) as f64 / median as f64 * 100.0).round();
-    format!("peak {percent:.0} % {side} the median")
+    let times = times(peak as f64 / median as f64);
+    format!("peak of allocations {sign}{apart} ({times} times the median, {})", size(median))
+}
+
+/// With two digits that count: `12`, `4.2`, `0.35`.
+fn times(part: f64) -> String {
+    let decimals = match part {
+        part if part >= 9.95 => 0,
+        part if part >= 0.995 => 1,
+        _ => 2,
+    };
+    format!("{part:.decimals$}")
 }
 
 #[cfg(test)]
@@ -136,6 +150,20 @@ mod tests {
     fn small_distances_never_count() {
         assert!(odd(&[GIB, GIB, GIB, GIB + (60 << 20)]).is_empty(), "below 64 MiB");
         assert!(odd(&[8 * GIB, 8 * GIB, 8 * GIB, 8 * GIB + GIB / 2]).is_empty(), "below a tenth");
+    }
+
+    #[test]
+    fn a_peak_is_compared_with_the_median_by_bytes_and_as_a_multiple() {
+        for (peak, median, words) in [
+            (42 * GIB, 10 * GIB, "+32.00 GiB (4.2 times the median, 10.00 GiB)"),
+            (11 * GIB, 8 * GIB, "+3.00 GiB (1.4 times the median, 8.00 GiB)"),
+            (8 * GIB, 10 * GIB, "-2.00 GiB (0.80 times the median, 10.00 GiB)"),
+            (300 << 20, 30 * GIB, "-29.71 GiB (0.01 times the median, 30.00 GiB)"),
+            (120 * GIB, 10 * GIB, "+110.00 GiB (12 times the median, 10.00 GiB)"),
+            (GIB, 0, "+1.00 GiB (the median is 0)"),
+        ] {
+            assert_eq!(peak_reason(peak, median), format!("peak of allocations {words}"));
+        }
     }
 
     #[test]

@@ -6,11 +6,11 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use vramtrace_format::DeviceId;
 
+use super::counter::Counter;
 use super::lanes::MOST_LANES;
 use super::phases::{Edge, ExportedPhase};
-use super::timeline::{
-    Counter, Refusal, RoleSums, Sink, Slice, SliceEnd, TracedProcess, device_name,
-};
+use super::processes::TracedProcess;
+use super::sink::{Refusal, RoleSums, Sink, Slice, SliceEnd, device_name};
 use crate::analysis::roles::Role;
 use crate::trace::Definitions;
 use crate::units::size;

@@ -4,7 +4,9 @@ use std::io::{self, Write};
 
 use vramtrace_format::DeviceId;
 
-use super::timeline::{Counter, Refusal, Sink, Slice, SliceEnd, TracedProcess};
+use super::counter::Counter;
+use super::processes::TracedProcess;
+use super::sink::{Refusal, Sink, Slice, SliceEnd};
 use crate::trace::Definitions;
 
 const COLUMNS: [&str; 23] = [

@@ -1,4 +1,4 @@
-//! Timelines: what happened, in the formats of others. A file a format; [`timeline`] feeds them.
+//! Timelines: what happened, in the formats of others. A file a format; `timeline.rs` feeds them.
 //!
 //! Several traces become one file on one clock: 0 is the start of the earliest. Each trace is
 //! read several times, and written as it is read; memory is bounded by what is live at a time, and
@@ -19,16 +19,19 @@ mod phases;
 mod processes;
 mod requester;
 mod roles;
+mod sink;
 pub mod snapshot;
 pub mod stacks;
-pub mod timeline;
+mod timeline;
 
 use std::io::{self, Write};
 
 use crate::replay::Progress;
 use crate::trace::Trace;
-pub use timeline::{Exported, Window};
-use timeline::{Sink, Timeline};
+use processes::processes;
+use sink::Sink;
+pub use sink::{Exported, Window};
+use timeline::Timeline;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimelineFormat {
@@ -64,7 +67,7 @@ fn write(
     let all_bytes: u64 = traces.iter().map(Trace::len).sum();
     let mut before = 0;
     let mut exported = Exported::default();
-    for process in timeline::processes(traces) {
+    for process in processes(traces) {
         let bytes = process.trace.len();
         let mut of_trace = |at: u64, _: u64| progress(before + at, all_bytes);
         Timeline::new(process, window, &mut sink, &mut exported).write(&mut of_trace)?;

@@ -1,6 +1,7 @@
 // The page in a real browser: what is drawn, what is said, what is never asked of a network.
 
 import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
 import { after, before, test } from "node:test";
 import { json, launch, open, page, pages, probe, settled, trace, visited, vramtrace } from "./browser.mjs";
 
@@ -245,6 +246,28 @@ test("hostile names are text", async () => {
     assert.doesNotMatch(words, /[\u202a-\u202e\u0000-\u0008\u001b]/);
     assert.equal(await tab.locator("#app img, #app script, #app b").count(), 0);
     assert.equal(await tab.evaluate(() => document.documentElement.scrollWidth <= innerWidth + 1), true);
+  });
+});
+
+test("names that are no UTF-8 are shown as the command shows them", async () => {
+  const path = trace("invalid.vtrace");
+  const [frame] = json("holders", path).holders[0].frames;
+  assert.match(frame.function, /^broken_\ufffd+\(_function$/);
+  const file = page("invalid", ["invalid.vtrace"]);
+  new TextDecoder("utf-8", { fatal: true }).decode(readFileSync(file));
+  await look(file, {}, async (tab) => {
+    for (const one of TABS) {
+      await tab.evaluate((tab) => window.vramtrace.store.set({ tab }), one);
+      await settled(tab);
+    }
+    assert.equal(await tab.locator("header .command").innerText(), json("report", path).processes[0].command.join(" "));
+    assert.ok((await tab.locator(".largest li").first().innerText()).includes(frame.function));
+    await tab.evaluate(() => window.vramtrace.store.set({ tab: "who" }));
+    await settled(tab);
+    const row = await tab.locator(".who-view tbody tr").first().innerText();
+    assert.ok(row.includes(frame.function) && row.includes(frame.file.split("/").at(-1)), row);
+    const phases = await tab.evaluate(() => window.vramtrace.timeline.page.model.page.phases.names.map((one) => one[1]));
+    assert.match(phases.join(), /^broken_\ufffd+\(_phase$/);
   });
 });
 

@@ -21,7 +21,10 @@ for (const [name, options, part] of [
   await close();
 }
 
-const COLOURS = { 30: "#000", 31: "#d55e00", 32: "#009e73", 33: "#e69f00", 34: "#0072b2", 90: "#8f8f8f", 91: "#d55e00" };
+const COLOURS = {
+  30: "#000", 31: "#d55e00", 32: "#009e73", 33: "#e69f00", 34: "#0072b2", 35: "#cc79a7", 36: "#56b4e9", 90: "#8f8f8f",
+  91: "#d55e00", 92: "#5fd3a4", 93: "#f0e442", 94: "#7fb2d9", 95: "#e5b3cf", 96: "#a5d8f3",
+};
 
 /** Text with escapes for colours as spans. */
 function spans(text) {

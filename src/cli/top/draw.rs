@@ -4,8 +4,8 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line as Text, Span};
-use ratatui::widgets::{Cell, Paragraph, Row as TableRow, Sparkline, Table, TableState};
-use vramtrace_reader::units::{count, gib, shorten, size};
+use ratatui::widgets::{Cell, Paragraph, Row as TableRow, Sparkline, Table, TableState, Wrap};
+use vramtrace_reader::units::{count, gib, size};
 
 use super::growth::{Line, Lines};
 use super::inside;
@@ -62,17 +62,25 @@ fn draw_card(frame: &mut Frame, card: &Card, area: Rect) {
         part if part >= 80.0 => WARN,
         _ => Style::new(),
     };
-    let mut parts = vec![
-        Span::styled(format!("{}  ", card_name(card)), BOLD),
-        Span::styled(format!("{} ({part:.0} %)", gib(card.used)), style),
-        Span::raw(format!(" of {}", gib(card.total))),
+    let name = format!("{}  ", card_name(card));
+    let used = format!("{} ({part:.0} %)", gib(card.used));
+    let cap = card.cap.filter(|cap| *cap > 0);
+    let capped = cap.map_or(String::new(), |cap| format!(", capped at {}", gib(cap)));
+    let refused = match card.refused {
+        0 => String::new(),
+        many => format!(", {} refused", count(many)),
+    };
+    let total = format!(" of {}", gib(card.total));
+    // Where there is no room, what the percents are of is the cap.
+    let long: usize = [&name, &used, &total, &capped, &refused].map(|part| part.len()).iter().sum();
+    let fits = long <= figures.width.into() || cap.is_none();
+    let parts = vec![
+        Span::styled(name, BOLD),
+        Span::styled(used, style),
+        Span::raw(if fits { total } else { String::new() }),
+        Span::raw(capped),
+        Span::styled(refused, BAD),
     ];
-    if let Some(cap) = card.cap.filter(|cap| *cap > 0) {
-        parts.push(Span::raw(format!(", capped at {}", gib(cap))));
-    }
-    if card.refused > 0 {
-        parts.push(Span::styled(format!(", {} refused", count(card.refused)), BAD));
-    }
     frame.render_widget(Paragraph::new(Text::from(parts)), figures);
     let width = usize::from(curve.width);
     let skipped = card.history.len().saturating_sub(width);
@@ -80,7 +88,7 @@ fn draw_card(frame: &mut Frame, card: &Card, area: Rect) {
     frame.render_widget(Sparkline::default().data(&shown).max(limit).style(style), curve);
 }
 
-/// What a name begins with tells programs apart: a script, a module.
+/// What a name begins with says most: a script, a module, a file and its line.
 fn begin(name: &str, most: usize) -> String {
     match name.chars().count() > most {
         true => name.chars().take(most.saturating_sub(1)).chain(['…']).collect(),
@@ -142,17 +150,21 @@ fn process(frame: &mut Frame, state: &State, pid: u32, area: Rect) {
     let role_rows = roles.len() as u16;
     // The lines come first: they have half of what is left.
     let rest = area.height.saturating_sub(2 + role_rows) / 2;
-    let segments = state.inside.segments.len();
-    let map_rows = match segments {
+    let map_rows = match state.inside.rows() {
         0 => 0,
         many if known && rest >= 4 => rest.min(many as u16 + 1),
         _ => 0,
     };
-    let [head, role_area, body, map_area] = Layout::vertical([
+    let line_rows = match &state.lines {
+        Lines::Known(lines) => Constraint::Max(lines.len() as u16 + 2),
+        _ => Constraint::Min(1),
+    };
+    let [head, role_area, body, map_area, _] = Layout::vertical([
         Constraint::Length(2),
         Constraint::Length(role_rows),
-        Constraint::Min(1),
+        line_rows,
         Constraint::Length(map_rows),
+        Constraint::Fill(1),
     ])
     .areas(area);
     let Some(row) = state.row_of(pid) else {
@@ -161,12 +173,12 @@ fn process(frame: &mut Frame, state: &State, pid: u32, area: Rect) {
     };
     let rank = row.rank.map_or(String::new(), |rank| format!(", rank {rank}"));
     let figures = format!(
-        "in use {}, of which allocated {}, refused {}{rank}",
+        "in use {}, of which allocated {}, refused {}",
         gib(row.used),
         gib(row.live),
         count(row.refused)
     );
-    let name = begin(&format!("pid {pid}  {}", row.name), area.width.into());
+    let name = begin(&format!("pid {pid}{rank}  {}", row.name), area.width.into());
     let lines = vec![Text::styled(name, BOLD), Text::raw(figures)];
     frame.render_widget(Paragraph::new(lines), head);
     let lines = match &state.lines {
@@ -174,7 +186,7 @@ fn process(frame: &mut Frame, state: &State, pid: u32, area: Rect) {
             return frame.render_widget(Paragraph::new("reading its trace").style(DIM), body);
         }
         Lines::None(why) => {
-            return frame.render_widget(Paragraph::new(why.as_str()).style(WARN), body);
+            return without_lines(frame, state, pid, why, body);
         }
         Lines::Known(lines) => lines,
     };
@@ -189,7 +201,7 @@ fn process(frame: &mut Frame, state: &State, pid: u32, area: Rect) {
             Cell::from(size(line.bytes)),
             Cell::from(grew).style(style),
             Cell::from(count(line.count)),
-            Cell::from(shorten(&line.name, room)),
+            Cell::from(begin(&line.name, room)),
         ])
     };
     let widths = [11, 13, 8].map(Constraint::Length).into_iter().chain([Constraint::Min(10)]);
@@ -198,18 +210,27 @@ fn process(frame: &mut Frame, state: &State, pid: u32, area: Rect) {
     frame.render_widget(table, body);
     frame.render_widget(Paragraph::new(roles), role_area);
     if map_rows > 1 {
-        let rows = usize::from(map_rows) - 1;
-        let more = segments.saturating_sub(rows) + state.inside.more_segments;
-        let words = match more {
-            0 => "segments, in the colours of roles".to_string(),
-            more => {
-                format!("segments with the most free bytes, in the colours of roles; {more} more")
-            }
-        };
-        let mut all = vec![Text::styled(shorten(&words, map_area.width.into()), DIM)];
-        all.extend(inside::map(&state.inside, rows, map_area.width.into()));
-        frame.render_widget(Paragraph::new(all), map_area);
+        let map = inside::map(&state.inside, map_rows.into(), map_area.width.into());
+        frame.render_widget(Paragraph::new(map), map_area);
     }
+}
+
+/// Where its trace says nothing: why, and what the live page has of it.
+fn without_lines(frame: &mut Frame, state: &State, pid: u32, why: &str, area: Rect) {
+    let [reason, body] = Layout::vertical([Constraint::Length(2), Constraint::Min(0)]).areas(area);
+    let words = Paragraph::new(why).style(WARN).wrap(Wrap { trim: true });
+    frame.render_widget(words, reason);
+    let libraries = state.libraries_of(pid);
+    if libraries.is_empty() {
+        return;
+    }
+    let line = |(name, bytes, many): &(String, u64, u64)| {
+        TableRow::new([size(*bytes), count(*many), name.clone()])
+    };
+    let widths = [Constraint::Length(11), Constraint::Length(8), Constraint::Min(10)];
+    let table = Table::new(libraries.iter().map(line), widths)
+        .header(TableRow::new(["held", "count", "library, by its largest call sites"]).style(DIM));
+    frame.render_widget(table, body);
 }
 
 fn help(state: &State) -> Text<'static> {

@@ -10,6 +10,7 @@ use rustc_hash::FxHashMap;
 use vramtrace_reader::analysis::{
     GroupBy, Holdings, Level, Moment, Process, StackClassifier, autograd,
 };
+use vramtrace_reader::replay::Until;
 use vramtrace_reader::symbols::{FREE_CACHE, Symbols};
 use vramtrace_reader::trace::Trace;
 use vramtrace_reader::units::clean;
@@ -64,7 +65,7 @@ impl Growth {
                 let has_lines = matches!(now, Lines::Known(_));
                 into.lock().unwrap_or_else(PoisonError::into_inner).0 = now;
                 if has_lines && let Ok(trace) = Trace::open(&trace) {
-                    let inside = inside::read(&trace, &trace.definitions().0);
+                    let inside = inside::read(&trace, &trace.definitions().0, Until::End);
                     into.lock().unwrap_or_else(PoisonError::into_inner).1 = inside;
                 }
                 let until = Instant::now() + REST.max(began.elapsed() * 4);
@@ -87,7 +88,7 @@ impl Drop for Growth {
     }
 }
 
-fn by_name(lines: &[Line]) -> FxHashMap<String, u64> {
+pub(super) fn by_name(lines: &[Line]) -> FxHashMap<String, u64> {
     lines.iter().map(|line| (line.name.clone(), line.bytes)).collect()
 }
 
@@ -110,11 +111,14 @@ pub(super) fn compare(lines: &mut Vec<Line>, first: &FxHashMap<String, u64>) {
 
 /// The holders at the end of what is written.
 pub(super) fn read(path: &Path) -> Lines {
-    let trace = match Trace::open(path) {
-        Ok(trace) => trace,
-        Err(error) => return Lines::None(format!("{}: {error}", path.display())),
-    };
-    let process = Process::read(&trace, Moment::End);
+    match Trace::open(path) {
+        Ok(trace) => holders_at(&trace, Moment::End),
+        Err(error) => Lines::None(format!("{}: {error}", path.display())),
+    }
+}
+
+pub(super) fn holders_at(trace: &Trace, moment: Moment) -> Lines {
+    let process = Process::read(trace, moment);
     if process.definitions.stacks().is_empty() {
         return Lines::None(
             "the trace has no stacks: VRAMTRACE_STACKS=native,python records them".into(),

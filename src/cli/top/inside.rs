@@ -1,8 +1,10 @@
 //! What the memory of a process is for, and how full its segments are.
 
+use std::cell::RefCell;
+
 use ratatui::style::{Color, Style};
 use ratatui::text::{Line as Text, Span};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use vramtrace_format::Space;
 use vramtrace_reader::analysis::roles::{Role, RoleFinder};
 use vramtrace_reader::analysis::{Level, What, each_piece};
@@ -11,7 +13,9 @@ use vramtrace_reader::symbols::Symbols;
 use vramtrace_reader::trace::{Definitions, Trace};
 use vramtrace_reader::units::size;
 
-/// At the end of what is written.
+const DIM: Style = Style::new().fg(Color::DarkGray);
+
+/// At one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Inside {
     /// Largest first.
@@ -19,6 +23,8 @@ pub struct Inside {
     /// Of PyTorch's cache, those that keep most free memory first.
     pub segments: Vec<Segment>,
     pub more_segments: usize,
+    /// Where there are no segments: all allocations, end to end in the order of their addresses.
+    pub allocations: Vec<Block>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -32,7 +38,7 @@ pub struct Segment {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Block {
-    /// From the segment's begin on.
+    /// From the segment's begin on, or behind the allocations before it.
     pub at: u64,
     pub bytes: u64,
     pub role: Role,
@@ -50,6 +56,18 @@ impl Segment {
 
 /// Segments that are kept.
 const MOST: usize = 40;
+/// Rows of a map of allocations, at most.
+const ROWS: usize = 8;
+
+impl Inside {
+    /// Rows that its map can have.
+    pub fn rows(&self) -> usize {
+        match self.allocations.is_empty() {
+            true => self.segments.len(),
+            false => ROWS,
+        }
+    }
+}
 
 /// An allocation: its key, and when it was made.
 type Name = (Key, u64);
@@ -59,6 +77,7 @@ type Name = (Key, u64);
 struct Seen {
     pieces: Vec<(Option<Name>, What, u64)>,
     segments: Vec<(Segment, Vec<Name>)>,
+    names: FxHashSet<Name>,
 }
 
 impl Seen {
@@ -67,6 +86,7 @@ impl Seen {
         each_piece(state, Level::of(state), &mut |piece| {
             let name = piece.allocation.map(|(key, live)| (key, live.time_ns));
             seen.pieces.push((name, piece.what, piece.held.bytes));
+            seen.names.extend(name);
         });
         for segment in state.segments() {
             let names = segment.blocks.iter().map(|block| (key(block.address), block.live.time_ns));
@@ -85,17 +105,21 @@ fn key(block: u64) -> Key {
     Key { space: Space::Block, number: block }
 }
 
-pub fn read(trace: &Trace, definitions: &Definitions) -> Inside {
+/// At the end of what is written, or earlier.
+pub fn read(trace: &Trace, definitions: &Definitions, until: Until) -> Inside {
     let symbols = Symbols::of_all(definitions, trace.header());
     let finder = RoleFinder::new(trace, definitions, &symbols);
-    let mut seen = Seen::default();
+    let seen = RefCell::new(Seen::default());
     let mut live: FxHashMap<Name, Role> = FxHashMap::default();
-    let mut show = |_: usize, state: &State| seen = Seen::of(state);
-    finder.visit(trace, definitions, &[Until::End], &mut show, &mut |of| {
-        if of.freed.is_none() {
-            live.insert((of.key, of.live.time_ns), of.role);
+    let mut show = |_: usize, state: &State| *seen.borrow_mut() = Seen::of(state);
+    finder.visit(trace, definitions, &[until], &mut show, &mut |of| {
+        // Those that are live at the moment come after it was shown.
+        let name = (of.key, of.live.time_ns);
+        if seen.borrow().names.contains(&name) {
+            live.insert(name, of.role);
         }
     });
+    let seen = seen.into_inner();
     let role = |name: &Name| live.get(name).copied().unwrap_or(Role::Unknown);
     let mut sums = [0u64; Role::ALL.len()];
     for (name, what, bytes) in &seen.pieces {
@@ -117,8 +141,20 @@ pub fn read(trace: &Trace, definitions: &Definitions) -> Inside {
     }
     segments.sort_by_key(|segment| (std::cmp::Reverse(segment.free()), segment.address));
     let more_segments = segments.len().saturating_sub(MOST);
+    let mut allocations = Vec::new();
+    if segments.is_empty() {
+        let mut named: Vec<(Name, u64)> = Vec::new();
+        let pieces = seen.pieces.iter().filter(|(_, _, bytes)| *bytes > 0);
+        named.extend(pieces.filter_map(|(name, _, bytes)| Some((name.as_ref().copied()?, *bytes))));
+        named.sort_unstable();
+        let mut at = 0u64;
+        for (name, bytes) in &named {
+            allocations.push(Block { at, bytes: *bytes, role: role(name) });
+            at = at.saturating_add(*bytes);
+        }
+    }
     segments.truncate(MOST);
-    Inside { roles, segments, more_segments }
+    Inside { roles, segments, more_segments, allocations }
 }
 
 pub fn colour(role: Role) -> Color {
@@ -157,33 +193,85 @@ pub fn roles(inside: &Inside, width: usize) -> Vec<Text<'static>> {
     lines.into_iter().map(Text::from).collect()
 }
 
-/// Segments as rows of cells: how full each part is, in the colour of what fills most of it.
+/// The map with its heading, in as many rows: how full each part is, in the colour of what fills most of it.
 pub fn map(inside: &Inside, rows: usize, width: usize) -> Vec<Text<'static>> {
-    let dim = Style::new().fg(Color::DarkGray);
-    let shown = &inside.segments[..rows.min(inside.segments.len())];
-    // Address, bytes and the share in blocks beside it.
-    let cells = width.saturating_sub(27 + 7).clamp(8, 160);
-    let row = |segment: &Segment| {
-        let label =
-            format!("{:>14}  {:>10} ", format!("{:#x}", segment.address), size(segment.bytes));
-        let mut parts = vec![Span::styled(label, dim)];
-        for (used, role) in in_cells(segment, cells) {
-            let sign = match used {
-                0 => "·",
-                1..250 => "░",
-                250..750 => "▒",
-                750..1000 => "▓",
-                _ => "█",
-            };
-            let style = if used == 0 { dim } else { Style::new().fg(colour(role)) };
-            parts.push(Span::styled(sign, style));
+    let rows = rows.saturating_sub(1);
+    let (heading, segments) = match inside.allocations.last() {
+        Some(last) => {
+            let bytes = last.at.saturating_add(last.bytes);
+            let row = bytes.div_ceil(rows.max(1) as u64).max(1);
+            let words = format!("allocations by address; a row is {}", size(row));
+            (words, rows_of(&inside.allocations, row))
         }
+        None => {
+            let more = inside.segments.len().saturating_sub(rows) + inside.more_segments;
+            let words = match more {
+                0 => "segments".to_string(),
+                more => format!("segments with the most free bytes; {more} more"),
+            };
+            (words, inside.segments[..rows.min(inside.segments.len())].to_vec())
+        }
+    };
+    let mut all = vec![Text::styled(heading, DIM)];
+    let of_segments = inside.allocations.is_empty();
+    all.extend(segments.iter().map(|segment| row(segment, width, of_segments)));
+    all
+}
+
+/// Allocations, end to end, cut into rows of that many bytes.
+fn rows_of(allocations: &[Block], row: u64) -> Vec<Segment> {
+    let mut rows: Vec<Segment> = Vec::new();
+    for block in allocations {
+        let (mut at, end) = (block.at, block.at.saturating_add(block.bytes));
+        while at < end {
+            let which = at / row;
+            let until = end.min((which + 1).saturating_mul(row));
+            if rows.len() as u64 <= which {
+                let address = which.saturating_mul(row);
+                rows.push(Segment { address, bytes: row, asleep: 0, blocks: Vec::new() });
+            }
+            let piece = Block { at: at % row, bytes: until - at, role: block.role };
+            rows.last_mut().into_iter().for_each(|of| of.blocks.push(piece));
+            at = until;
+        }
+    }
+    rows
+}
+
+/// Address and bytes of a segment, or where a row of allocations begins; what each cell holds; how much of
+/// a segment is used.
+fn row(segment: &Segment, width: usize, of_segments: bool) -> Text<'static> {
+    let (label, taken) = match of_segments {
+        true => {
+            let address = format!("{:#x}", segment.address);
+            (format!("{address:>14}  {:>10} ", size(segment.bytes)), 27 + 7)
+        }
+        false => (format!("{:>11} ", size(segment.address)), 12),
+    };
+    let cells = width.saturating_sub(taken).clamp(8, 160);
+    // Allocations lie beside each other: a slit shows where one ends.
+    let cell_of = |at: u64| u128::from(at) * cells as u128 / u128::from(segment.bytes.max(1));
+    let ends = segment.blocks.iter().map(|block| cell_of(block.at.saturating_add(block.bytes)));
+    let ends: FxHashSet<u128> = ends.filter(|_| !of_segments).collect();
+    let mut parts = vec![Span::styled(label, DIM)];
+    for ((used, role), cell) in in_cells(segment, cells).into_iter().zip(1u128..) {
+        let sign = match used {
+            0 => "·",
+            1..250 => "░",
+            250..750 => "▒",
+            750..1000 => "▓",
+            _ if ends.contains(&cell) && cell < cells as u128 => "▉",
+            _ => "█",
+        };
+        let style = if used == 0 { DIM } else { Style::new().fg(colour(role)) };
+        parts.push(Span::styled(sign, style));
+    }
+    if of_segments {
         let part = u128::from(segment.used()) * 100 / u128::from(segment.bytes.max(1));
         let words = if segment.asleep > 0 { " asleep".into() } else { format!(" {part:>3} %") };
-        parts.push(Span::styled(words, dim));
-        Text::from(parts)
-    };
-    shown.iter().map(row).collect()
+        parts.push(Span::styled(words, DIM));
+    }
+    Text::from(parts)
 }
 
 /// Of each cell the bytes in blocks of 1,000, and what most of them are for.

@@ -4,6 +4,8 @@
 mod draw;
 mod growth;
 mod inside;
+#[cfg(test)]
+mod recorded;
 mod state;
 #[cfg(test)]
 mod tests;

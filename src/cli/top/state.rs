@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use vramtrace_format::LiveDevice;
 use vramtrace_format::live::LiveState;
+use vramtrace_format::{LiveDevice, LiveSite};
 use vramtrace_reader::report::text::layout::{PLAIN, Table};
 use vramtrace_reader::trace::Trace;
 use vramtrace_reader::units::{clean, count, gib, shorten};
@@ -85,6 +85,7 @@ pub struct State {
     pub cards: BTreeMap<[u8; 16], Card>,
     rows: Vec<Row>,
     traces: BTreeMap<u32, String>,
+    sites: BTreeMap<u32, Vec<LiveSite>>,
     /// Of each trace that was looked at.
     ranks: BTreeMap<String, Option<u32>>,
     pub view: View,
@@ -120,6 +121,7 @@ impl State {
                 card.history.pop_front();
             }
         }
+        self.sites = processes.iter().map(|process| (process.pid, process.sites.clone())).collect();
         self.traces.clear();
         for process in processes.iter().filter(|process| !process.trace.is_empty()) {
             self.traces.insert(process.pid, process.trace.clone());
@@ -189,6 +191,21 @@ impl State {
 
     pub fn trace_of(&self, pid: u32) -> Option<PathBuf> {
         self.traces.get(&pid).map(PathBuf::from)
+    }
+
+    /// What the largest call sites of a process hold, by library: name, bytes, allocations.
+    pub fn libraries_of(&self, pid: u32) -> Vec<(String, u64, u64)> {
+        let mut sums: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+        for site in self.sites.get(&pid).into_iter().flatten() {
+            let (bytes, count) = sums.entry(&site.library).or_default();
+            *bytes = bytes.saturating_add(site.bytes);
+            *count = count.saturating_add(site.count);
+        }
+        let name = |library: &str| if library.is_empty() { "?".into() } else { clean(library) };
+        let all = sums.into_iter().map(|(library, (bytes, count))| (name(library), bytes, count));
+        let mut all: Vec<(String, u64, u64)> = all.collect();
+        all.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+        all
     }
 
     pub fn key(&mut self, key: KeyEvent) {

@@ -3,8 +3,9 @@ use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent};
 use rustc_hash::FxHashMap;
 use vramtrace_format::live::LiveState;
-use vramtrace_format::{Kind, LiveDevice};
+use vramtrace_format::{Kind, LiveDevice, LiveSite};
 use vramtrace_reader::analysis::roles::Role;
+use vramtrace_reader::replay::Until;
 use vramtrace_reader::trace::Trace;
 
 use super::draw::draw;
@@ -16,7 +17,7 @@ use crate::live_processes::process::LiveProcess;
 const GIB: u64 = 1 << 30;
 const MIB: u64 = 1 << 20;
 
-fn device(ordinal: u8, counted: u64, cap: Option<u64>, refused: u64) -> LiveDevice {
+pub(super) fn device(ordinal: u8, counted: u64, cap: Option<u64>, refused: u64) -> LiveDevice {
     LiveDevice {
         ordinal,
         live: counted,
@@ -40,7 +41,7 @@ fn device(ordinal: u8, counted: u64, cap: Option<u64>, refused: u64) -> LiveDevi
     }
 }
 
-fn process(pid: u32, command: &str, devices: Vec<LiveDevice>) -> LiveProcess {
+pub(super) fn process(pid: u32, command: &str, devices: Vec<LiveDevice>) -> LiveProcess {
     LiveProcess {
         pid,
         command: command.into(),
@@ -193,7 +194,7 @@ fn an_opened_process_shows_roles_and_the_map_of_its_blocks() {
     let file = tempfile::NamedTempFile::new().unwrap();
     builder.write(file.path());
     let trace = Trace::open(file.path()).unwrap();
-    let mut read = inside::read(&trace, &trace.definitions().0);
+    let mut read = inside::read(&trace, &trace.definitions().0, Until::End);
     assert_eq!(read.roles, [(Role::Unknown, 47 * MIB), (Role::FreeCache, 5 * MIB)]);
     let block = |at, bytes| Block { at: at * MIB, bytes: bytes * MIB, role: Role::Unknown };
     let blocks = vec![block(0, 5), block(10, 10)];
@@ -213,7 +214,7 @@ fn an_opened_process_shows_roles_and_the_map_of_its_blocks() {
             &[
                 "█ activations 10.00 MiB █ weights 5.00 MiB",
                 "3.00 GiB 2 train.py:41 step",
-                "segments, in the colours of roles",
+                "segments",
                 "0x10000000000 20.00 MiB ██",
             ],
         );
@@ -228,6 +229,62 @@ fn an_opened_process_shows_roles_and_the_map_of_its_blocks() {
     has(&screen(&state, 80), &["asleep"]);
     state.inside = Inside::default();
     assert!(!screen(&state, 80).iter().any(|line| line.contains("segments")));
+}
+
+#[test]
+fn without_segments_the_map_is_of_allocations_by_address() {
+    let mut builder = testkit::trace_builder::TraceBuilder::new();
+    builder.alloc_by(1, Kind::Device, 2 << 40, 20 * MIB, 2);
+    builder.alloc_by(2, Kind::Device, 1 << 40, 40 * MIB, 1);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    builder.write(file.path());
+    let trace = Trace::open(file.path()).unwrap();
+    let mut read = inside::read(&trace, &trace.definitions().0, Until::End);
+    let block = |at, bytes| Block { at: at * MIB, bytes: bytes * MIB, role: Role::Unknown };
+    assert_eq!(read.allocations, [block(0, 40), block(40, 20)]);
+    read.allocations[0].role = Role::Weights;
+    read.roles = vec![(Role::Weights, 40 * MIB)];
+    let mut state = state();
+    state.view = View::Process(4711);
+    state.lines = Lines::Known(vec![line("train.py:41 step", 3 * GIB)]);
+    state.inside = read;
+    for width in [60, 80, 160] {
+        let lines = screen(&state, width);
+        let from =
+            lines.iter().position(|line| line.starts_with("allocations by address")).unwrap();
+        let rows: Vec<&String> =
+            lines[from + 1..].iter().filter(|line| line.contains('█')).collect();
+        // All of it is there: full rows, the last as far as there is something.
+        let cells = |row: &str| row.chars().filter(|sign| *sign == '█').count();
+        assert!(
+            rows.len() > 3 && rows.iter().all(|row| cells(row) > usize::from(width) / 2),
+            "{rows:?}"
+        );
+        assert!(rows[0].trim_start().starts_with("0 B"), "{rows:?}");
+    }
+}
+
+#[test]
+fn without_a_trace_the_live_page_says_which_libraries_hold() {
+    let mut all = three();
+    let site = |library: &str, bytes| LiveSite {
+        library: library.into(),
+        bytes,
+        count: 2,
+        ..LiveSite::default()
+    };
+    all[0].sites = vec![site("PyTorch", 3 * GIB), site("NCCL", GIB), site("PyTorch", GIB)];
+    let mut state = State::default();
+    state.update(all);
+    state.view = View::Process(4711);
+    state.lines = Lines::None("/nowhere/4711.vtrace: no such file".into());
+    for width in [60, 80] {
+        let lines = screen(&state, width);
+        has(
+            &lines,
+            &["/nowhere/4711.vtrace: no such file", "4.00 GiB 4 PyTorch", "1.00 GiB 2 NCCL"],
+        );
+    }
 }
 
 #[test]

@@ -13,11 +13,11 @@ use self::proto::{
     AnnotationValue, CounterDescriptor, DebugAnnotation, EventType, InternedData, InternedName,
     NEEDS_STATE, ProcessDescriptor, STATE_CLEARED, TracePacket, TrackDescriptor, TrackEvent, Unit,
 };
+use super::counter::Counter;
 use super::lanes::MOST_LANES;
 use super::phases::{Edge, ExportedPhase};
-use super::timeline::{
-    Counter, Refusal, RoleSums, Sink, Slice, SliceEnd, TracedProcess, device_name,
-};
+use super::processes::TracedProcess;
+use super::sink::{Refusal, RoleSums, Sink, Slice, SliceEnd, device_name};
 use crate::analysis::roles::Role;
 use crate::trace::Definitions;
 use crate::units::size;

@@ -8,7 +8,7 @@ mod speedscope;
 
 use std::io::{self, Write};
 
-use super::timeline;
+use super::processes::{TracedProcess, processes};
 use crate::analysis::{Holdings, Level, Moment, Process};
 use crate::symbols::Symbols;
 use crate::trace::Trace;
@@ -36,7 +36,7 @@ pub fn gather(
     moment: Moment,
     level: Option<Level>,
 ) -> Vec<ProcessStacks> {
-    let one = |(process, read): (timeline::TracedProcess, Process)| {
+    let one = |(process, read): (TracedProcess, Process)| {
         let trace = process.trace;
         let Process { definitions, header, state, .. } = read;
         let level = level.unwrap_or(Level::of(&state));
@@ -57,7 +57,7 @@ pub fn gather(
             not_known: holdings.not_known.values().map(|peak| peak.bytes).sum(),
         }
     };
-    timeline::processes(traces).into_iter().zip(read).map(one).collect()
+    processes(traces).into_iter().zip(read).map(one).collect()
 }
 
 /// Writes them. `title` is what a picture is headed with.

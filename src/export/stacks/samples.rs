@@ -2,7 +2,7 @@
 
 use vramtrace_format::{DeviceId, Header, StackId};
 
-use super::super::timeline;
+use super::super::sink::device_name;
 use crate::analysis::Held;
 use crate::symbols::{Frame, Symbols};
 
@@ -30,7 +30,7 @@ pub struct StackSample {
 impl StackSample {
     /// `GPU 0`.
     pub fn device_name(&self) -> String {
-        timeline::device_name(Some(self.device))
+        device_name(Some(self.device))
     }
 }
 

@@ -4,7 +4,7 @@ use serde::Serialize;
 use vramtrace_format::Header;
 
 use super::is_zero;
-use super::stack::{StackFacts, stack_facts, why_no_frames};
+use super::stack::{StackFacts, spoken_name, stack_facts, why_no_frames};
 use crate::analysis::StackClassifier;
 use crate::analysis::frag::{Frag, FragMoment, FragSegment, Pin, PoolFrag};
 
@@ -99,6 +99,9 @@ pub struct PinFacts {
     /// Of the stack with the most bytes, innermost first.
     #[serde(flatten)]
     pub stack: StackFacts,
+    /// Who it is where no line of the program is known: a step of backward.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// Why there are no frames.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_frames: Option<&'static str>,
@@ -175,6 +178,7 @@ fn pin_facts(classifier: &StackClassifier, pin: &Pin) -> PinFacts {
         blocks: pin.blocks,
         library: classifier.library_name(&roles).map(str::to_string),
         stack: stack_facts(classifier.symbols, pin.stack, roles.lead, roles.caller),
+        name: spoken_name(classifier.symbols, pin.stack, roles.lead),
         no_frames: why_no_frames(classifier.symbols, pin.stack),
     }
 }

@@ -5,10 +5,10 @@ use vramtrace_format::DeviceId;
 
 use super::is_zero;
 use super::ranks::HeldFacts;
-use super::stack::{FrameFacts, StackFacts, frame_facts, stack_facts, why_no_frames};
+use super::stack::{FrameFacts, StackFacts, frame_facts, spoken_name, stack_facts, why_no_frames};
 use crate::analysis::roles::{self, HeldByRole, Role, RoleHolder};
 use crate::analysis::{
-    GroupBy, Holder, Holdings, Moment, NamedHoldings, Process, StackClassifier, autograd, bytes_on,
+    GroupBy, Holder, Holdings, Moment, NamedHoldings, Process, StackClassifier, bytes_on,
 };
 use crate::replay::Peak;
 use crate::report::wording::ordinal;
@@ -197,7 +197,8 @@ fn holder_facts(
 }
 
 fn name(classifier: &StackClassifier, holder: &Holder) -> Option<String> {
-    let function = &classifier.frame(holder.stack, holder.lead)?.function;
-    let free = holder.stack == FREE_CACHE;
-    (free || autograd::node(function).is_some()).then(|| autograd::spoken(function).into_owned())
+    if holder.stack == FREE_CACHE {
+        return Some(classifier.frame(holder.stack, holder.lead)?.function.to_string());
+    }
+    spoken_name(classifier.symbols, holder.stack, holder.lead)
 }

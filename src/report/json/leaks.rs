@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::stack::{StackFacts, stack_facts, why_no_frames};
+use super::stack::{StackFacts, spoken_name, stack_facts, why_no_frames};
 use crate::analysis::StackClassifier;
 use crate::analysis::leaks::{KeptReason, Leak, Leaks, MergedLeak, Suppressions, merge};
 use crate::report::leak_evidence::evidence;
@@ -43,6 +43,9 @@ pub struct MergedLeakFacts {
     pub confidence: f64,
     #[serde(flatten)]
     pub stack: StackFacts,
+    /// Who it is where no line of the program is known: a step of backward.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     pub library: Option<String>,
     /// Of all processes together.
     pub bytes: u64,
@@ -81,6 +84,7 @@ fn merged_facts(all: &[Leaks]) -> Vec<MergedLeakFacts> {
             level: leak.level.name(),
             confidence: (leak.confidence * 1000.0).round() / 1000.0,
             stack: stack_facts(&found.symbols, leak.stack, roles.lead, roles.caller),
+            name: spoken_name(&found.symbols, leak.stack, roles.lead),
             library: classifier.library_name(&roles).map(str::to_string),
             bytes: merged.bytes,
             in_processes: merged.places.iter().map(of).collect(),

@@ -3,6 +3,7 @@
 use serde::Serialize;
 use vramtrace_format::StackId;
 
+use crate::analysis::autograd;
 use crate::symbols::{Frame, Language, Symbols};
 
 /// Flattened into the facts of a stack.
@@ -44,6 +45,13 @@ pub fn stack_facts(
     caller: Option<usize>,
 ) -> StackFacts {
     StackFacts { frames: symbols.stack(stack).map(frame_facts).collect(), lead, caller }
+}
+
+/// For people where no line of the program is known: a step of backward by its node. `lead`: of `stack_facts`.
+pub fn spoken_name(symbols: &Symbols, stack: StackId, lead: Option<usize>) -> Option<String> {
+    let function = &symbols.stack(stack).nth(lead?)?.function;
+    autograd::node(function)?;
+    Some(autograd::spoken(function).into_owned())
 }
 
 /// `None`: there are frames.

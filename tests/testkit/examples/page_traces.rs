@@ -4,7 +4,11 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use testkit::trace_builder::{GPT2, MS, SECOND, TORCH, TraceBuilder, cached, training};
-use vramtrace_format::{Alloc, Definition, Event, Kind, Mark, SiteId, Space, StackId};
+use vramtrace_format::header::seal;
+use vramtrace_format::word::{Check, check};
+use vramtrace_format::{
+    Alloc, Definition, Event, HEADER_BYTES, Kind, Mark, SiteId, Space, StackId, TraceReader,
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -24,6 +28,7 @@ fn main() {
     write("phases.vtrace", &phases());
     write("leak.vtrace", &leak());
     write("sleeping.vtrace", &sleeping());
+    std::fs::write(directory.join("invalid.vtrace"), invalid()).expect("write a trace");
     let mut damaged = steps(3_000, 0).bytes();
     // Amid the events.
     let at = damaged.len() / 2 + (64 << 10);
@@ -157,6 +162,53 @@ fn hostile() -> TraceBuilder {
     builder.event(3 * SECOND, Event::Mark { name: 1, mark: Mark::Start });
     builder.event(9 * SECOND, Event::Ended);
     builder
+}
+
+/// The bytes of a trace whose function, file, phase and command are no UTF-8: 0xff begins no character,
+/// and 0xc3 wants another byte behind it than `(`.
+fn invalid() -> Vec<u8> {
+    const PLACE: &[u8] = b"####";
+    const BROKEN: &[u8] = &[0xff, 0xfe, 0xc3, b'('];
+    let mut builder = TraceBuilder::new();
+    builder.header.command = vec!["python3".into(), "broken_####_command.py".into()];
+    builder.code(1, "broken_####_function", "/home/me/####/broken_####_file.py", 10);
+    builder.stack(1, &[], &[1], &[]);
+    builder.alloc_by(SECOND, Kind::Device, 1 << 40, 20 * MIB, 1);
+    builder.define(Definition::Text { id: 1, text: "broken_####_phase".into() });
+    builder.event(2 * SECOND, Event::Mark { name: 1, mark: Mark::Push });
+    builder.event(3 * SECOND, Event::Mark { name: 0, mark: Mark::Pop });
+    builder.event(9 * SECOND, Event::Ended);
+    let mut bytes = builder.bytes();
+    let places: Vec<usize> =
+        (0..bytes.len() - PLACE.len()).filter(|at| bytes[*at..].starts_with(PLACE)).collect();
+    assert_eq!(places.len(), 5, "command, function, folder, file, phase");
+    let file = Check::of_file(TraceReader::new(&bytes).expect("a trace").header().file_tag());
+    let sum = |bytes: &[u8], start: usize| {
+        let words = bytes[start..start + 8 * usize::from(bytes[start + 4])].chunks_exact(8);
+        let words: Vec<u64> =
+            words.map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes"))).collect();
+        check(file, &words).sum16(start as u64)
+    };
+    // A record begins where a sound one does that reaches so far.
+    let record = |place: usize| {
+        let starts = (HEADER_BYTES..=place / 8 * 8).rev().step_by(8);
+        let mut starts = starts.filter(|start| start + 8 * usize::from(bytes[start + 4]) > place);
+        let is_sound =
+            |start: &usize| sum(&bytes, *start).to_le_bytes() == bytes[*start..start + 2];
+        starts.find(is_sound).expect("a record")
+    };
+    let records: Vec<usize> =
+        places.iter().filter(|place| **place >= HEADER_BYTES).map(|place| record(*place)).collect();
+    for place in places {
+        bytes[place..place + BROKEN.len()].copy_from_slice(BROKEN);
+    }
+    for start in records {
+        let sum = sum(&bytes, start).to_le_bytes();
+        bytes[start..start + 2].copy_from_slice(&sum);
+    }
+    let header: &mut [u8; HEADER_BYTES] = bytes.first_chunk_mut().expect("a header page");
+    seal(header);
+    bytes
 }
 
 fn without_stacks() -> TraceBuilder {

@@ -89,6 +89,7 @@ export interface LeakFacts extends StackFacts {
   exhausted_in_s: number | null;
   confidence: number;
   library: string | null;
+  name?: string;
   evidence: string[];
   shape: number[];
 }
@@ -112,6 +113,8 @@ export interface FragFacts {
     bytes: number;
     blocks: number;
     library: string | null;
+    /** Where no line of the program is known: a step of backward. */
+    name?: string;
     no_frames?: string;
   })[];
 }

@@ -80,7 +80,7 @@ export class AdviceView implements View {
       count(pin.alone),
       size(pin.bytes),
       clean(pin.library ?? "unknown", 40),
-      clean(pin.no_frames ?? lead(pin), 140),
+      clean(pin.no_frames ?? pin.name ?? lead(pin), 140),
     ]);
     const words = [
       `${facts.at === "oom" ? "When it was out of memory" : "When it reserved most"}${when}: reserved ${size(facts.reserved_bytes)}`,
@@ -110,7 +110,7 @@ export class AdviceView implements View {
     const box = el(
       "div",
       { class: "leak" },
-      el("div", {}, el("strong", { text: lead(leak) }), el("span", { class: "dim", text: `  ${clean(leak.library ?? "", 40)}` })),
+      el("div", {}, el("strong", { text: leak.name ? clean(leak.name, 120) : lead(leak) }), el("span", { class: "dim", text: `  ${clean(leak.library ?? "", 40)}` })),
       el("div", { text: words.filter(Boolean).join("; ") }),
       ...leak.evidence.map((text) => el("div", { class: "dim", text: clean(text, 300) })),
       drawn,

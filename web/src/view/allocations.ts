@@ -113,7 +113,7 @@ export class Allocations implements View {
       el(
         "table",
         {},
-        el("thead", {}, el("tr", {}, ...head.map((text) => el("th", { text })))),
+        el("thead", {}, el("tr", {}, ...head.map((text, n) => el("th", { class: n < 5 ? "number" : "", text })))),
         el(
           "tbody",
           {},

@@ -179,7 +179,7 @@ export class Diff implements View {
       { class: `table ${title.replace(" ", "-")}` },
       el("h4", { text: title }),
       el("table", {},
-        el("thead", {}, el("tr", {}, ...["difference", "", "before", "now", "blocks", ...(title === "by role" ? ["role"] : ["library", "line"])].map((text) => el("th", { text })))),
+        el("thead", {}, el("tr", {}, ...["difference", "", "before", "now", "blocks", ...(title === "by role" ? ["role"] : ["library", "line"])].map((text, n) => el("th", { class: n < 5 && n !== 1 ? "number" : "", text })))),
         el("tbody", {}, ...rows.map((one) => {
           const by = one.now - one.before;
           const bar = el("span", { class: by > 0 ? "grew" : "shrank" });

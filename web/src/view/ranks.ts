@@ -74,6 +74,18 @@ export function composition(model: Model, by: "role" | "library"): Map<string, n
   return sums;
 }
 
+/** Outliers that are named in words; the table has all. */
+const NAMED = 4;
+
+/** Which processes stand out, each with its reason. */
+export function standing(all: [string, string | null][]): string {
+  const outside = all.filter((one): one is [string, string] => one[1] !== null);
+  if (!outside.length) return "none stands out";
+  const named = outside.slice(0, NAMED).map(([name, reason]) => `${name} stands out: ${reason}`);
+  if (outside.length > NAMED) named.push(`${outside.length - NAMED} more stand out`);
+  return named.join("; ");
+}
+
 export class Ranks implements View {
   readonly node = el("section", { class: "ranks", label: "Ranks" });
   private models: { name: string; model: Model; process: number }[] | null = null;
@@ -124,6 +136,7 @@ export class Ranks implements View {
     const reports = page.facts.runs[0].report.processes;
     const odd = all.map((one) => reports[one.process].odd);
     const grid = el("div", { class: "multiples" });
+    const peakName = all.every((one) => one.model.hasProcessFigure) ? "nvidia-smi at the peak" : "peak";
     const rows = all.map((one, n) => {
       const differences = names
         .map((name) => {
@@ -147,7 +160,7 @@ export class Ranks implements View {
       this.node,
       el("p", { text: this.words(odd, middle) }),
       el("div", { class: "table" }, el("table", {},
-        el("thead", {}, el("tr", {}, ...["process", "peak", "to the median", "where", "what stands out"].map((text) => el("th", { text })))),
+        el("thead", {}, el("tr", {}, ...["process", peakName, "to the median", "where", "what stands out"].map((text, n) => el("th", { class: n === 1 || n === 2 ? "number" : "", text })))),
         el("tbody", {}, ...rows))),
       ...this.cards(curves, x),
       grid,
@@ -170,9 +183,7 @@ export class Ranks implements View {
   private words(odd: (string | null)[], middle: number): string {
     const all = this.models ?? [];
     if (all.length < 2) return "One process on one device: there is nothing to compare.";
-    const outside = odd.findIndex((text) => text !== null);
-    const what = outside < 0 ? "none stands out" : `${all[outside].name} stands out: ${odd[outside]}`;
-    return clean(`${all.length} processes and devices; the median of the peaks is ${size(middle)}; ${what}.`, 400);
+    return clean(`${all.length} processes and devices; the median of what each had at its peak is ${size(middle)}; ${standing(all.map((one, n) => [one.name, odd[n]]))}.`, 600);
   }
 
   /** Cards that several processes share: the sum. */

@@ -38,6 +38,8 @@ const FIGURES: Column[] = [
   ["churn", "allocated in all", (row) => row.churn],
   ["lifetime", "mean life", (row) => row.lifetime],
 ];
+/** Columns of figures, which stand below each other by their last digit. */
+const NUMBERS = new Set(["bytes", "count", "paused", "allocations", "churn", "lifetime"]);
 const PAUSED: Column = ["paused", "asleep", (row) => row.paused];
 const ROLE: Column = ["role", "role", (row) => row.role];
 const LIBRARY: Column = ["library", "library", (row) => row.library];
@@ -314,7 +316,7 @@ export class Who implements View {
       ...columns.map(([name, title]) =>
         el(
           "th",
-          {},
+          { class: `of-${name}${NUMBERS.has(name) ? " number" : ""}` },
           el("button", {
             text: title + (name === key ? (down ? " ↓" : " ↑") : ""),
             on: { click: () => page.store.set({ sort: name === key && down ? `-${name}` : name }) },
@@ -327,10 +329,14 @@ export class Who implements View {
       const line = el(
         "tr",
         {
-          class: filter && page.store.state.filter?.name === filter.name ? "chosen" : "",
+          class: [filter && page.store.state.filter?.name === filter.name && "chosen", row.bytes + row.paused === 0 && "gone"].filter(Boolean).join(" "),
           on: { click: () => filter && page.filter(filter.what, filter.name) },
         },
-        ...columns.map(([name]) => this.cell(name, row)),
+        ...columns.map(([name]) => {
+          const cell = this.cell(name, row);
+          cell.classList.add(`of-${name}`);
+          return cell;
+        }),
       );
       line.dataset.bytes = String(row.bytes);
       line.dataset.count = String(row.count);
@@ -350,6 +356,7 @@ export class Who implements View {
           },
         },
       });
+    this.table.dataset.list = page.store.state.list;
     fill(this.table, el("table", {}, el("thead", {}, head), el("tbody", {}, ...body)), more);
   }
 }
