@@ -31,15 +31,19 @@ run_suite() { # run_suite ROOT
     for python in "$1"/usr/bin/python3.[0-9] "$1"/usr/bin/python3.[0-9][0-9]; do
         [ -x "$python" ] || continue
         version=$(chroot "$1" "${python#"$1"}" -c 'import platform; print(platform.python_version())')
-        mkdir -p "$1/root/.pyenv/versions/$version"
-        ln -sfn /usr/bin "$1/root/.pyenv/versions/$version/bin"
-        # Its libpython has another name there, and stands elsewhere.
-        ln -sfn "/usr/lib/$(uname -m)-linux-gnu" "$1/root/.pyenv/versions/$version/lib"
+        home=$1/root/.pyenv/versions/$version
+        rm -rf "$home"
+        mkdir -p "$home/lib"
+        ln -s /usr/bin "$home/bin"
+        for library in "/usr/lib/python${version%.*}" "/usr/lib/$(uname -m)-linux-gnu/libpython${version%.*}.so.1.0"; do
+            ln -s "$library" "$home/lib"
+        done
     done
     mkdir -p "$1/repository" "$1/rust/rustup" "$1/rust/cargo" "$1/target"
     unshare --mount --propagation private bash -eu -s "$1" "$PWD" "${RUSTUP_HOME:-$HOME/.rustup}" \
         "${CARGO_HOME:-$HOME/.cargo}" <<'INSIDE'
 mount -t proc proc "$1/proc"
+mount -t sysfs sysfs "$1/sys"
 mount --rbind /dev "$1/dev"
 mount -t tmpfs tmpfs "$1/tmp"
 mount --bind "$2" "$1/repository"

@@ -19,8 +19,10 @@ static void *find(const char *symbol, const char *base, int version) {
         return dlsym(RTLD_NEXT, symbol);
     }
     if (!strcmp(way, "dlsym-of-dlsym")) {
-        void *(*look)(void *, const char *) =
-            (void *(*)(void *, const char *))dlsym(dlopen("libc.so.6", RTLD_NOW), "dlsym");
+        found = dlsym(dlopen("libc.so.6", RTLD_NOW), "dlsym");
+        /* Below glibc 2.34. */
+        if (!found) found = dlsym(dlopen("libdl.so.2", RTLD_NOW), "dlsym");
+        void *(*look)(void *, const char *) = (void *(*)(void *, const char *))found;
         return look(dlopen("libcuda.so.1", RTLD_NOW), symbol);
     }
     if (!strncmp(way, "proc1", 5)) {

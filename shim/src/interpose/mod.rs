@@ -16,4 +16,7 @@ pub mod trampoline;
 #[ctor::ctor(unsafe)]
 fn start() {
     crate::runtime::loader::warm();
+    // Where the C library has no `_dl_find_object`, the first look takes the loader's lock, which nobody lets go of
+    // in a child that was forked while another thread held it.
+    crate::runtime::mapped_modules::can_ask();
 }

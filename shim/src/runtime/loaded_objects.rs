@@ -9,9 +9,12 @@
 //! structure). They are found by their contents, and checked against the counts of `dl_iterate_phdr`
 //! each time that the table is built. Where they are not found, native stacks are off.
 //!
-//! A known limitation: the loader unmaps a library shortly before it removes it from its list. A walk
-//! in between that finds generated code of another thread at those addresses takes it for the library's
-//! code.
+//! The first search for them waits for the lock; it is done at load (`interpose::start`).
+//!
+//! Known limitations: a child that was forked while another thread held the lock has no native stacks,
+//! unless the table was up to date. The loader unmaps a library shortly before it removes it
+//! from its list: a walk in between that finds generated code of another thread at those addresses takes
+//! it for the library's code.
 
 use crate::runtime::elf;
 use crate::runtime::hash_table::pages;

@@ -59,8 +59,9 @@ fn the_summary_says_where_what_and_for_whom() {
         printed.lines().map(|line| line.strip_prefix("vramtrace: ").unwrap_or(line)).collect();
     assert!(lines[0].starts_with("2 traces in vramtrace-"), "{printed}");
     // One after the other, both at once, or anything between: each holds up to 64 MiB, then 4.
-    let peak = |mib: u32| {
-        lines[1] == format!("  peak       device 0: {mib}.00 MiB, all processes together")
+    let peak = |mib: u64| {
+        let size = vramtrace_reader::units::gib(mib << 20);
+        lines[1] == format!("  peak       device 0: {size}, all processes together")
     };
     assert!((64..=136).any(peak), "{printed}");
     assert_eq!(lines[2], "  at the end device 0: 8.00 MiB in 2 allocations");

@@ -66,7 +66,12 @@ fn children_forked_while_threads_are_in_the_loader_run_on() {
     let run = hazard("early", times(60));
     assert_eq!(run.stdout, "0 failed\n");
     assert_eq!(run.traces().len() as u32, times(60), "each child has its own");
-    assert_eq!(stacks_are_whole(&run), 5);
+    // Below glibc 2.35 such a child has no native stacks.
+    let this = libloading::os::unix::Library::this();
+    // SAFETY: the symbol is only looked for.
+    if unsafe { this.get::<*const ()>(b"_dl_find_object") }.is_ok() {
+        assert_eq!(stacks_are_whole(&run), 5);
+    }
 }
 
 fn own_malloc(program: &Program, preload: &[PathBuf]) {
