@@ -178,7 +178,7 @@ pub(super) fn warn(
     }
 }
 
-/// A call that allocates memory of its own size (not a block of a pool, not a node of a graph).
+/// Makes an allocation that is neither a block of a pool nor a node of a graph.
 ///
 /// `real` calls the driver, which writes directly to the program's outputs. `taken` reads the ledger
 /// key and the real size from them. `undo` frees the memory and restores the outputs; it is called if

@@ -127,7 +127,7 @@ impl Shape {
     }
 
     /// Bytes that an array takes on an H200, measured: arrays of up to 1 MiB share pages with others,
-    /// larger ones have pages of their own. The driver gives the requirements of deferred arrays only.
+    /// larger ones have separate pages. The driver gives the requirements of deferred arrays only.
     fn padded(&self) -> u64 {
         match self.bytes() {
             small if small <= SMALL => small,

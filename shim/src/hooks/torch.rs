@@ -5,9 +5,8 @@
 //! come one at a time, and a block's address is not given out again before the call about its free
 //! has returned, so the file has them in their true order.
 //!
-//! * Blocks live in the ledger under a space of their own. Checkpoints carry them. A block that is
-//!   allocated again while it is live ends first; the free of an unknown block is counted and not
-//!   recorded.
+//! * Blocks are in the ledger under a separate space. Checkpoints carry them. A block that is allocated
+//!   again while it is live ends first; the free of an unknown block is counted and not recorded.
 //! * A program makes millions of blocks, so the path touches little code and memory: the site is cached
 //!   for each device, nothing is summed, the live page is updated at the next driver call, and cache
 //!   lines that will be written are prefetched.

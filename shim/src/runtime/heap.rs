@@ -3,10 +3,10 @@
 //! itself allocates device memory.
 //!
 //! Blocks of powers of two, cut from pages of the kernel's and kept in a list for each size; large ones
-//! are pages of their own. A list's lock is held for a few instructions, always inside a hook, and a
-//! hook that interrupts another one on the same thread allocates nothing from here. The lists lie on a
-//! page that a forked child sees empty: a lock that was held in the parent is free there, and blocks
-//! that were free in the parent are lost to it.
+//! are separate pages. A list's lock is held for a few instructions, always inside a hook, and a hook
+//! that interrupts another one on the same thread allocates nothing from here. The lists lie on a page
+//! that a forked child sees empty: a lock that was held in the parent is free there, and blocks that
+//! were free in the parent are lost to it.
 //!
 //! Where the kernel gives no pages, blocks come from a reserve ([`super::reserve`]).
 

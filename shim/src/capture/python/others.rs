@@ -5,7 +5,8 @@ use crate::runtime::elf::Object;
 
 /// Its name, if this library or program is such an interpreter.
 pub fn name(object: &Object) -> Option<&'static str> {
-    // What embeds PyPy starts it by this function. Its copies of CPython's API have names of their own.
+    // Programs that embed PyPy start it by this function. Its copies of CPython's functions have other
+    // names.
     if object.symbol(b"pypy_execute_source").is_some() {
         return Some("PyPy");
     }
