@@ -24,7 +24,7 @@ static unsigned long long blocks;
 static unsigned took[2][1024];
 static int timing;
 
-static void told(void *at, int64_t size) {
+static void report_block(void *at, int64_t size) {
     if (!timing) {
         cache_block(0, at, size);
         return;
@@ -47,14 +47,14 @@ static char *take(int64_t size) {
         segment += (size + 511) / 512 * 512;
         if (segment > end) abort();
     }
-    told(at, size);
+    report_block(at, size);
     blocks++;
     return at;
 }
 
 static void give(char *at, int64_t size) {
     int bin = size / 512 % SIZES;
-    told(at, -size);
+    report_block(at, -size);
     if (bins[bin].count < MOST) bins[bin].free[bins[bin].count++] = at;
 }
 

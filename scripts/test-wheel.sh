@@ -18,8 +18,10 @@ package_tests() { # package_tests VENV REPOSITORY
         echo "SKIP package: pip could not install pytest, ipykernel and nbclient"
         exit 0
     fi
+    "$1/bin/pip" install --quiet --disable-pip-version-check transformers ||
+        echo "SKIP the callback for a real Trainer: pip could not install transformers"
     # A kernel is found by the venv's own kernelspec.
-    PATH=$1/bin:$PATH "$1/bin/python" -m pytest -q -p no:cacheprovider "$2/tests/python/package"
+    PATH=$1/bin:$PATH "$1/bin/python" -m pytest -q -rs -p no:cacheprovider "$2/tests/python/package"
 }
 
 case ${1-} in
@@ -43,10 +45,11 @@ case ${1-} in
     *) echo "test-wheel: unknown argument $1; the only one is --built" >&2; exit 2 ;;
 esac
 
-wheel=$(ls dist/vramtrace-*.whl 2>/dev/null | head -1)
+machine=$(uname -m)
+wheel=$(ls dist/vramtrace-*_"$machine".whl 2>/dev/null | head -1)
 if [ -z "$wheel" ]; then
     scripts/release.sh --wheel
-    wheel=$(ls dist/vramtrace-*.whl | head -1)
+    wheel=$(ls dist/vramtrace-*_"$machine".whl | head -1)
 fi
 wheel=$PWD/$wheel
 repository=$PWD
@@ -64,6 +67,10 @@ venv/bin/vramtrace --version
 # First minutes: no GPU, no repository, no compiler is needed.
 (mkdir first && cd first && ../venv/bin/vramtrace demo --recorded >demo.txt 2>demo.err) || fail "vramtrace demo --recorded: $(tail -3 first/demo.err)"
 grep -q "holds .*activations.py:66" first/demo.txt || fail "the recorded demo does not name its holders"
+# The command's own functions have names.
+venv/bin/vramtrace demo --simulate --out demo >demo.txt 2>&1 || fail "vramtrace demo --simulate: $(tail -3 demo.txt)"
+venv/bin/vramtrace leaks demo >leaks.txt
+grep -q keep_history leaks.txt || fail "the demo's leak has no name: $(head -5 leaks.txt)"
 venv/bin/python "$repository/scripts/release/check-frames.py" venv/bin/vramtrace venv/bin/python \
     "$repository/tests/python/frames_situations.py" frames
 # The command by a link, as pipx and uv install it.
@@ -80,6 +87,38 @@ echo "== pip install --target"
 venv/bin/pip install --quiet --disable-pip-version-check --no-index --no-deps --target target "$wheel"
 target/bin/vramtrace run --simulate --out targeted -- "$python" -c 'import ctypes; ctypes.CDLL("libcuda.so.1")'
 
+echo "== other systems"
+for platform in musllinux_1_2_$machine manylinux_2_27_$machine; do
+    if venv/bin/pip install --quiet --disable-pip-version-check --no-index --no-deps --only-binary :all: \
+        --platform "$platform" --target "$platform" "$wheel" 2>refused.txt; then
+        fail "pip installed the wheel for $platform"
+    fi
+    grep -q "not a supported wheel on this platform" refused.txt || fail "$platform: $(cat refused.txt)"
+done
+
+echo "== uvx, uv run"
+"$python" -m venv uv
+if uv/bin/pip install --quiet --disable-pip-version-check uv; then
+    mkdir -p project/src
+    "$python" -m venv --without-pip project/.venv
+    cp "$repository/docs/programs/gpu.py" "$repository/docs/programs/train.py" project/src
+    # The project's interpreter, not that of the tool's environment.
+    code="import sys; assert sys.prefix == '$where/project/.venv', sys.prefix; import train"
+    uv() ( # uv PROGRAM ARGUMENT... in the project
+        cd project/src
+        program=$1
+        shift
+        env -u VIRTUAL_ENV -u LD_PRELOAD PATH="/usr/bin:/bin" UV_CACHE_DIR="$where/uv-cache" UV_OFFLINE=1 \
+            "$where/uv/bin/$program" "$@" 2>"$where/uv.txt" || fail "$program: $(tail -4 "$where/uv.txt")"
+        grep -q "gpu.py:35 < train.py:10 held 384.00 MiB" "$where/uv.txt" || fail "$program: $(tail -4 "$where/uv.txt")"
+    )
+    uv uvx --from "$wheel" vramtrace run --simulate --out a/ python -c "$code"
+    uv uv run --no-project --python ../.venv/bin/python --with "$wheel" vramtrace run --simulate --out b/ \
+        python train.py
+else
+    echo "SKIP uv: pip could not install it"
+fi
+
 venv/bin/pip install --quiet --disable-pip-version-check --no-index --no-deps "$wheel"
 package_tests "$where/venv" "$repository"
-"$repository/scripts/release/measure.sh" venv
+"$repository/scripts/bench-startup.py" --venv venv --pairs 200

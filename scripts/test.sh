@@ -35,6 +35,7 @@ need g++ g++
 need nm binutils
 need python3 python3-venv
 # Without these the tests that use them are skipped.
+command -v pypy3 >/dev/null || install pypy3 || true
 for library in libjemalloc.so.2:libjemalloc2 libtcmalloc_minimal.so.4:libtcmalloc-minimal4 \
     libmimalloc.so.2:libmimalloc2.0; do
     PATH=$PATH:/sbin ldconfig -p | grep -F "${library%:*}" >/dev/null || install "${library#*:}" || true
@@ -76,6 +77,21 @@ scripts/sanitize.sh short
 
 say "the page of report --html, in Chromium"
 scripts/web.sh
+
+say "aarch64, under an emulator"
+for package in gcc-aarch64-linux-gnu g++-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user; do
+    dpkg -s "$package" >/dev/null 2>&1 || install "$package" || true
+done
+if command -v qemu-aarch64 >/dev/null && command -v aarch64-linux-gnu-g++ >/dev/null &&
+    command -v rustup >/dev/null && rustup target add aarch64-unknown-linux-gnu 2>/dev/null; then
+    scripts/test-aarch64.sh --short
+else
+    echo "SKIP aarch64: no qemu-aarch64, aarch64-linux-gnu-g++ or Rust library for it"
+    echo "aarch64: no emulator, compiler or Rust library for it" >>"$skipped"
+fi
+
+say "the book"
+scripts/book.sh
 
 say "Python clients over the simulated driver"
 scripts/test-clients.sh

@@ -50,7 +50,7 @@ fn events() -> Vec<Event> {
     let post_mortem = PostMortem {
         device,
         by: Some(RefusedBy::Group),
-        told: Told::Framework,
+        evidence: OomEvidence::FrameworkGaveUp,
         size: 1 << 30,
         stack,
         counted: 10,

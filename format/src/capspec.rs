@@ -1,7 +1,7 @@
 //! The cap as it is written: `8GiB`, `50%`, `0=8GiB,1=50%`, `GPU-<uuid>=8GiB`. Parsed here, by the
 //! shim that enforces it and by the command that checks it before a program starts.
 
-use crate::size::{self, Decimal};
+use crate::size::{self, Decimal, SizeError};
 use crate::uuid;
 
 /// What a cap looks like, for messages.
@@ -68,30 +68,73 @@ impl CapSpec {
     }
 }
 
-/// The message names the part that is wrong and what would be right.
-pub fn parse(text: &str) -> Result<CapSpec, String> {
+/// Why a text is no cap. The message names the rule that is wrong and what would be right.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CapError {
+    #[error("the cap is empty; write {}", EXAMPLES)]
+    Empty,
+    #[error("`{rule}` {error}")]
+    Rule { rule: String, error: RuleError },
+}
+
+/// Why a part between commas is no rule. The messages follow the rule: `0%` is zero.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RuleError {
+    #[error("is empty (a comma too many?); write {}", EXAMPLES)]
+    Empty,
+    #[error("names a device that cannot be; ordinals are 0 to 254")]
+    Ordinal,
+    #[error(
+        "has a UUID that is not whole; write it as `nvidia-smi -L` shows it, \
+         GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"
+    )]
+    Uuid,
+    #[error("names no device; write an ordinal (0=8GiB), GPU-<uuid>=8GiB or MIG-<uuid>=8GiB")]
+    NoDevice,
+    #[error("gives a second cap for all devices; name the device: 0=8GiB")]
+    SecondForAll,
+    #[error("names a device a second time; write each device once")]
+    SecondForDevice,
+    #[error(transparent)]
+    Limit(#[from] LimitError),
+}
+
+/// Why a text is neither a size nor a share of the device. The messages follow the text.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LimitError {
+    #[error("is no share; write a number from above 0 to 100, like 50%")]
+    NoShare,
+    #[error("is zero; write a share above 0, like 50%")]
+    ZeroShare,
+    #[error("is more than 100%; write a share up to 100%")]
+    AboveWhole,
+    #[error(transparent)]
+    Size(#[from] SizeError),
+}
+
+pub fn parse(text: &str) -> Result<CapSpec, CapError> {
     if text.trim().is_empty() {
-        return Err(format!("the cap is empty; write {EXAMPLES}"));
+        return Err(CapError::Empty);
     }
     let mut rules: Vec<Rule> = Vec::new();
     for part in text.split(',') {
         let part = part.trim();
-        let rule = rule(part).map_err(|why| format!("`{part}` {why}"))?;
+        let wrong = |error| CapError::Rule { rule: part.into(), error };
+        let rule = rule(part).map_err(wrong)?;
         if rules.iter().any(|earlier| earlier.target == rule.target) {
-            let what = match rule.target {
-                Target::Others => "gives a second cap for all devices; name the device: 0=8GiB",
-                _ => "names a device a second time; write each device once",
-            };
-            return Err(format!("`{part}` {what}"));
+            return Err(wrong(match rule.target {
+                Target::Others => RuleError::SecondForAll,
+                _ => RuleError::SecondForDevice,
+            }));
         }
         rules.push(rule);
     }
     Ok(CapSpec { rules })
 }
 
-fn rule(part: &str) -> Result<Rule, String> {
+fn rule(part: &str) -> Result<Rule, RuleError> {
     if part.is_empty() {
-        return Err(format!("is empty (a comma too many?); write {EXAMPLES}"));
+        return Err(RuleError::Empty);
     }
     match part.split_once('=') {
         Some((device, value)) => {
@@ -101,40 +144,30 @@ fn rule(part: &str) -> Result<Rule, String> {
     }
 }
 
-fn target(text: &str) -> Result<Target, String> {
+fn target(text: &str) -> Result<Target, RuleError> {
     if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
         let ordinal = text.parse().ok().filter(|n| *n < 255);
-        return ordinal
-            .map(Target::Ordinal)
-            .ok_or_else(|| "names a device that cannot be; ordinals are 0 to 254".into());
+        return ordinal.map(Target::Ordinal).ok_or(RuleError::Ordinal);
     }
-    let id = |rest: &str| {
-        uuid::parse(rest).ok_or_else(|| {
-            "has a UUID that is not whole; write it as `nvidia-smi -L` shows it, \
-             GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx"
-                .to_string()
-        })
-    };
+    let id = |rest: &str| uuid::parse(rest).ok_or(RuleError::Uuid);
     match (text.strip_prefix("GPU-"), text.strip_prefix("MIG-")) {
         (Some(rest), _) => id(rest).map(Target::Gpu),
         (_, Some(rest)) => id(rest).map(Target::Mig),
-        _ => Err("names no device; write an ordinal (0=8GiB), GPU-<uuid>=8GiB or \
-                  MIG-<uuid>=8GiB"
-            .into()),
+        _ => Err(RuleError::NoDevice),
     }
 }
 
-pub(crate) fn limit(text: &str) -> Result<Limit, String> {
+pub(crate) fn limit(text: &str) -> Result<Limit, LimitError> {
     let Some(percent) = text.strip_suffix('%') else {
-        return size::parse(text).map(Limit::Bytes);
+        return Ok(Limit::Bytes(size::parse(text)?));
     };
     let share = Decimal::parse(percent.trim_end())
         .and_then(|percent| percent.times(WHOLE / 100))
-        .ok_or("is no share; write a number from above 0 to 100, like 50%")?;
+        .ok_or(LimitError::NoShare)?;
     match share {
-        0 => Err("is zero; write a share above 0, like 50%".into()),
+        0 => Err(LimitError::ZeroShare),
         1..=WHOLE => Ok(Limit::Share(share)),
-        _ => Err("is more than 100%; write a share up to 100%".into()),
+        _ => Err(LimitError::AboveWhole),
     }
 }
 
@@ -195,7 +228,7 @@ mod tests {
             ("1=2=3g", "size"),
             ("8 GiB please", "unit"),
         ] {
-            let message = parse(text).expect_err(text);
+            let message = parse(text).expect_err(text).to_string();
             assert!(message.contains(says), "{text}: {message}");
         }
     }

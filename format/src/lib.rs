@@ -106,8 +106,8 @@ pub use record::define::Define;
 pub use record::definition::{Definition, Join, NativeName, PoolOrigin, PythonFrame, StackFlags};
 pub use record::event::{Event, Stamped};
 pub use record::values::{
-    Alloc, BlockChange, CacheBytes, Cause, Counters, Drift, Mark, PostMortem, Refused, RefusedBy,
-    Sample, StopReason, SummaryHolder, SummaryMoment, Told, Took,
+    Alloc, BlockChange, CacheBytes, Cause, Counters, Drift, Mark, OomEvidence, PostMortem, Refused,
+    RefusedBy, Sample, StopReason, SummaryHolder, SummaryMoment, Took,
 };
 pub use record::{code, word};
 pub use window::{LINE, SLOT, WindowHeader, WindowKind, slot_offset};

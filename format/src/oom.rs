@@ -1,6 +1,6 @@
 //! Why a request got no memory: one rule, for the recorder's summary and for `vramtrace oom`.
 
-use crate::record::values::{PostMortem, Refused, RefusedBy, Told};
+use crate::record::values::{OomEvidence, PostMortem, Refused, RefusedBy};
 
 /// Why a request got nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,7 +124,7 @@ impl Figures {
         Figures {
             by,
             all_known: true,
-            of_cache: post_mortem.told == Told::Framework,
+            of_cache: post_mortem.evidence == OomEvidence::FrameworkGaveUp,
             size,
             free,
             largest_hole,

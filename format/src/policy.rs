@@ -2,7 +2,7 @@
 //! and where an out-of-memory is reported.
 //! Parsed here, by the shim and by the command that checks it before a program starts.
 
-use crate::capspec::{self, CapSpec, Limit};
+use crate::capspec::{self, CapError, CapSpec, Limit, LimitError};
 
 /// What happens to a request that does not fit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,13 +14,17 @@ pub enum Mode {
     Warn,
 }
 
+/// The messages of this file follow the text: `stop` is not refuse or warn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("is not refuse or warn")]
+pub struct NotAMode;
+
 impl Mode {
-    /// The message is complete without the value.
-    pub fn parse(text: &str) -> Result<Mode, String> {
+    pub fn parse(text: &str) -> Result<Mode, NotAMode> {
         match text.trim() {
             "refuse" => Ok(Mode::Refuse),
             "warn" => Ok(Mode::Warn),
-            _ => Err("is not refuse or warn".into()),
+            _ => Err(NotAMode),
         }
     }
 }
@@ -36,23 +40,34 @@ pub enum OomReport {
     Off,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("is not stderr, file or off")]
+pub struct NotAnOomReport;
+
 impl OomReport {
-    /// The message is complete without the value.
-    pub fn parse(text: &str) -> Result<OomReport, String> {
+    pub fn parse(text: &str) -> Result<OomReport, NotAnOomReport> {
         match text.trim() {
             "stderr" => Ok(OomReport::Stderr),
             "file" => Ok(OomReport::File),
             "off" => Ok(OomReport::Off),
-            _ => Err("is not stderr, file or off".into()),
+            _ => Err(NotAnOomReport),
         }
     }
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SoftLimitError {
+    #[error("takes one limit for all devices; write 80% or 6GiB")]
+    Several,
+    #[error(transparent)]
+    Limit(#[from] LimitError),
+}
+
 /// A soft limit: a size, or a share of the cap (of the device where there is no cap).
-pub fn soft(text: &str) -> Result<Limit, String> {
+pub fn soft(text: &str) -> Result<Limit, SoftLimitError> {
     match text.contains('=') || text.contains(',') {
-        true => Err("takes one limit for all devices; write 80% or 6GiB".into()),
-        false => capspec::limit(text.trim()),
+        true => Err(SoftLimitError::Several),
+        false => Ok(capspec::limit(text.trim())?),
     }
 }
 
@@ -67,8 +82,24 @@ pub struct GroupSpec {
 /// Longest name of a group.
 pub const NAME_MOST: usize = 64;
 
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GroupError {
+    #[error(transparent)]
+    Name(#[from] NotAGroupName),
+    #[error(transparent)]
+    Cap(#[from] CapError),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "is no name of a group; write 1 to {} letters, digits, -, _ or . (and, after \
+     a colon, what the group shares: training:8GiB)",
+    NAME_MOST
+)]
+pub struct NotAGroupName;
+
 impl GroupSpec {
-    pub fn parse(text: &str) -> Result<GroupSpec, String> {
+    pub fn parse(text: &str) -> Result<GroupSpec, GroupError> {
         let (name, cap) = match text.split_once(':') {
             Some((name, cap)) => (name, Some(capspec::parse(cap)?)),
             None => (text, None),
@@ -79,15 +110,12 @@ impl GroupSpec {
 }
 
 /// A name that can be part of a file's name.
-pub fn check_name(name: &str) -> Result<(), String> {
+pub fn check_name(name: &str) -> Result<(), NotAGroupName> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-    if name.is_empty() || name.len() > NAME_MOST || !name.bytes().all(plain) {
-        return Err(format!(
-            "is no name of a group; write 1 to {NAME_MOST} letters, digits, -, _ or . (and, after \
-             a colon, what the group shares: training:8GiB)"
-        ));
+    match !name.is_empty() && name.len() <= NAME_MOST && name.bytes().all(plain) {
+        true => Ok(()),
+        false => Err(NotAGroupName),
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -111,15 +139,17 @@ mod tests {
 
     #[test]
     fn what_is_not_says_what_would_be_right() {
-        assert!(Mode::parse("Warn!").unwrap_err().contains("refuse or warn"));
-        assert!(OomReport::parse("stdout").unwrap_err().contains("stderr, file or off"));
-        assert!(soft("0=80%").unwrap_err().contains("80%"));
-        assert!(soft("80").unwrap_err().contains("unit"));
-        assert!(soft("0%").unwrap_err().contains("above 0"));
+        assert!(Mode::parse("Warn!").unwrap_err().to_string().contains("refuse or warn"));
+        assert!(
+            OomReport::parse("stdout").unwrap_err().to_string().contains("stderr, file or off")
+        );
+        assert!(soft("0=80%").unwrap_err().to_string().contains("80%"));
+        assert!(soft("80").unwrap_err().to_string().contains("unit"));
+        assert!(soft("0%").unwrap_err().to_string().contains("above 0"));
         for name in ["", "a/b", "..", "a b", ":8GiB", &"x".repeat(65)] {
             // Two dots are a name of letters and dots; it is never used without a prefix.
             assert_eq!(GroupSpec::parse(name).is_err(), name != "..", "{name}");
         }
-        assert!(GroupSpec::parse("a:8").unwrap_err().contains("8GiB"));
+        assert!(GroupSpec::parse("a:8").unwrap_err().to_string().contains("8GiB"));
     }
 }

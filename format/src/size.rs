@@ -20,24 +20,38 @@ const UNITS: [(&str, u64); 12] = [
     ("t", 1 << 40),
 ];
 
+/// Why a text is no size. The messages follow the text: `8` has no unit.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SizeError {
+    #[error("is no size; write a number with its unit, like {}", EXAMPLES)]
+    NoNumber,
+    #[error("has no unit; write for example {number}GiB or {number}MiB")]
+    NoUnit { number: String },
+    #[error("has an unknown unit; write a size like {}", EXAMPLES)]
+    UnknownUnit,
+    #[error("is zero; write a size like {}", EXAMPLES)]
+    Zero,
+    #[error("is more than 16 EiB")]
+    TooLarge,
+}
+
 /// Bytes of a size with its unit; k, m, g, t and KiB..TiB are binary, KB..TB decimal, in either
-/// case. A bare number is an error, and so is zero. The message is complete without the value.
-pub fn parse(text: &str) -> Result<u64, String> {
+/// case. A bare number is an error, and so is zero.
+pub fn parse(text: &str) -> Result<u64, SizeError> {
     let text = text.trim();
     let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     let (number, unit) = (text[..split].trim_end(), text[split..].to_ascii_lowercase());
-    let decimal = Decimal::parse(number)
-        .ok_or_else(|| format!("is no size; write a number with its unit, like {EXAMPLES}"))?;
+    let decimal = Decimal::parse(number).ok_or(SizeError::NoNumber)?;
     if unit.is_empty() {
-        return Err(format!("has no unit; write for example {number}GiB or {number}MiB"));
+        return Err(SizeError::NoUnit { number: number.into() });
     }
     let Some((_, bytes)) = UNITS.into_iter().find(|(name, _)| *name == unit) else {
-        return Err(format!("has an unknown unit; write a size like {EXAMPLES}"));
+        return Err(SizeError::UnknownUnit);
     };
     match decimal.times(bytes) {
-        Some(0) => Err(format!("is zero; write a size like {EXAMPLES}")),
+        Some(0) => Err(SizeError::Zero),
         Some(bytes) => Ok(bytes),
-        None => Err("is more than 16 EiB".into()),
+        None => Err(SizeError::TooLarge),
     }
 }
 
@@ -125,7 +139,7 @@ mod tests {
             ("8GiB8", "unknown unit"),
             ("८GiB", "8GiB"),
         ] {
-            let message = parse(text).expect_err(text);
+            let message = parse(text).expect_err(text).to_string();
             assert!(message.contains(says), "{text}: {message}");
         }
     }

@@ -11,24 +11,33 @@ pub struct Languages {
     pub python: bool,
 }
 
-/// Languages with commas between, or `none`. `Err`: what is wrong with it.
-pub fn languages(text: &str) -> Result<Languages, String> {
+/// The messages of this file follow the text: `perl` is not native, ...
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("is not native, python, native,python or none")]
+pub struct NotLanguages;
+
+/// Languages with commas between, or `none`.
+pub fn languages(text: &str) -> Result<Languages, NotLanguages> {
     let mut all = Languages { native: false, python: false };
     for word in text.split(',').filter(|_| text != "none") {
         match word {
             "native" => all.native = true,
             "python" => all.python = true,
-            _ => return Err("is not native, python, native,python or none".into()),
+            _ => return Err(NotLanguages),
         }
     }
     Ok(all)
 }
 
-/// Frames of each language, from the innermost out. `Err`: what is wrong with it.
-pub fn depth(text: &str) -> Result<usize, String> {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("is not a number of frames from 1 to {}", DEEPEST)]
+pub struct NotADepth;
+
+/// Frames of each language, from the innermost out.
+pub fn depth(text: &str) -> Result<usize, NotADepth> {
     match text.parse() {
         Ok(depth) if (1..=DEEPEST).contains(&depth) => Ok(depth),
-        _ => Err(format!("is not a number of frames from 1 to {DEEPEST}")),
+        _ => Err(NotADepth),
     }
 }
 
@@ -42,13 +51,16 @@ pub enum Tensors {
     Full,
 }
 
-/// `Err`: what is wrong with it.
-pub fn tensors(text: &str) -> Result<Tensors, String> {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("is not python, full or off")]
+pub struct NotTensors;
+
+pub fn tensors(text: &str) -> Result<Tensors, NotTensors> {
     match text {
         "off" => Ok(Tensors::Off),
         "python" => Ok(Tensors::Python),
         "full" => Ok(Tensors::Full),
-        _ => Err("is not python, full or off".into()),
+        _ => Err(NotTensors),
     }
 }
 
@@ -64,7 +76,10 @@ mod tests {
         assert_eq!(languages("native"), both(true, false));
         assert_eq!(languages("python,native"), both(true, true));
         for wrong in ["", "Python", "python,", "none,python", "native python", "all"] {
-            assert!(languages(wrong).unwrap_err().contains("native,python or none"), "{wrong}");
+            assert!(
+                languages(wrong).unwrap_err().to_string().contains("native,python or none"),
+                "{wrong}"
+            );
         }
     }
 
@@ -73,7 +88,10 @@ mod tests {
         assert_eq!(tensors("python"), Ok(Tensors::Python));
         assert_eq!((tensors("full"), tensors("off")), (Ok(Tensors::Full), Ok(Tensors::Off)));
         for wrong in ["", "none", "native", "Full", "python,full"] {
-            assert!(tensors(wrong).unwrap_err().contains("python, full or off"), "{wrong}");
+            assert!(
+                tensors(wrong).unwrap_err().to_string().contains("python, full or off"),
+                "{wrong}"
+            );
         }
     }
 
@@ -81,7 +99,7 @@ mod tests {
     fn depths_as_written() {
         assert_eq!((depth("1"), depth("1024")), (Ok(1), Ok(1024)));
         for wrong in ["", "0", "1025", "-1", "ten", "1.5"] {
-            assert!(depth(wrong).unwrap_err().contains("1 to 1024"), "{wrong}");
+            assert!(depth(wrong).unwrap_err().to_string().contains("1 to 1024"), "{wrong}");
         }
     }
 }

@@ -186,7 +186,7 @@ fn an_erased_window_is_a_gap_and_no_damage() {
     assert_eq!(reader.events().count(), 3);
 
     let reader_runs = reader.runs().to_vec();
-    // Told where the data is, the reader does not look into the holes.
+    // Given the ranges that hold data, the reader does not look into the holes.
     let junk = slot_offset(3) as usize;
     bytes[junk..junk + 4096].fill(1);
     assert_eq!(TraceReader::new(&bytes).unwrap().damage().len(), 1);

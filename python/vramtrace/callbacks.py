@@ -6,6 +6,8 @@ Lightning:    ``Trainer(..., callbacks=[vramtrace.callbacks.lightning_callback()
 The figures go the way of the loss: to TensorBoard, Weights & Biases or whatever else is set up there.
 """
 
+import sys
+
 from . import usage
 
 
@@ -23,12 +25,28 @@ def trainer_callback(prefix="vram/"):
         raise ImportError("trainer_callback needs transformers: pip install transformers") from None
 
     class VramCallback(TrainerCallback):
+        def on_init_end(self, args, state, control, **named):
+            _go_first(self, sys._getframe(1))
+
+        # Where it was added after that.
+        on_train_begin = on_init_end
+
         def on_log(self, args, state, control, logs=None, **named):
-            # Callbacks that were added later, and the loggers among them, see them too.
             if logs is not None:
                 logs.update(metrics(prefix))
 
     return VramCallback()
+
+
+def _go_first(callback, caller):
+    """Puts the callback in front of the loggers. Each callback sees in the logs what the ones before it have put
+    there, and a trainer adds a user's after its loggers. The list is that of the object that calls; where it has
+    another form, the figures are in the trainer's own output alone."""
+    callbacks = getattr(caller.f_locals.get("self"), "callbacks", None)
+    if isinstance(callbacks, list) and callback in callbacks:
+        # It is being walked: those behind keep their places.
+        callbacks.remove(callback)
+        callbacks.insert(0, callback)
 
 
 def lightning_callback(prefix="vram/"):

@@ -21,7 +21,9 @@ sleep  torch_memory_saver: owners and totals while memory is unmapped and mapped
 leaks  training loops that keep something, and some that do not: the line that is named, the run's
        exit status under --fail-on-leak, and one that is asked while it runs
 per_tensor JAX under --per-tensor: the share of the bytes at its peak that has a Python line
-roles  what blocks are for (weights, gradients, ..), against programs that count it themselves
+wheel  the wheel that VRAMTRACE_WHEEL names, installed by pip: GPT-2 under its command, its Python package
+roles  what blocks are for (weights, gradients, ..), against programs that count it themselves; with two GPUs
+       also distributed training (DDP)
 suites the tests of PyTorch, CuPy and numba, bare and preloaded; only when named (suites.py says how)
 
 Exit status 1 if any line says FAIL.
@@ -47,12 +49,13 @@ import stacks
 import suites
 import tensors
 import truth
+import wheel
 import whatif
 
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "programs"
 BIN = Path(sys.argv[1])
-SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost", "stacks", "steps", "tensors", "truth", "whatif", "demo", "marks", "leaks", "oom", "limits", "sleep", "roles", "per_tensor"]
+SECTIONS = sys.argv[2:] or ["same", "nccl", "cap", "cost", "stacks", "steps", "tensors", "truth", "whatif", "demo", "marks", "leaks", "oom", "limits", "sleep", "roles", "per_tensor", "wheel"]
 LOGS = Path(os.environ.get("VRAMTRACE_LOGS") or tempfile.mkdtemp(prefix="vramtrace-gpu-"))
 TRACES = Path(tempfile.mkdtemp(prefix="vramtrace-traces-"))
 MIB = 1 << 20
@@ -389,6 +392,10 @@ def section_whatif():
 
 def section_per_tensor():
     per_tensor.section(sys.modules[__name__])
+
+
+def section_wheel():
+    wheel.section(sys.modules[__name__])
 
 
 def section_suites():

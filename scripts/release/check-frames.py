@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """The frames of a recorded run against those that Python itself prints.
 
-check-frames.py VRAMTRACE PYTHON SCRIPT OUT: runs tests/python/frames_situations.py under the recorder on
-the simulated driver. Each stack must have the very frames of `traceback`, and native frames too. Where
-the recorder says that it does not know this Python, no stack may have a Python frame.
+check-frames.py VRAMTRACE PYTHON SCRIPT OUT [COMMAND...]: runs tests/python/frames_situations.py under the
+recorder on the simulated driver; COMMAND, which gets the script, does so in another way than `vramtrace run`.
+Each stack must have the very frames of `traceback`, and native frames too. Where the recorder says that it
+does not know this Python, no stack may have a Python frame.
 """
 import json
 import os
@@ -13,9 +14,9 @@ import sys
 
 
 def main():
-    vramtrace, python, script, out = sys.argv[1:]
+    vramtrace, python, script, out, *command = sys.argv[1:]
     run = subprocess.run(
-        [vramtrace, "run", "--simulate", "--out", out, "--", python, script],
+        (command or [vramtrace, "run", "--simulate", "--out", out, "--", python]) + [script],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True,
         env=dict(os.environ, VRAMTRACE_STACK_DEPTH="1000"),
     )

@@ -15,12 +15,18 @@ import sys
 REPOSITORY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 REGISTRY = "registry+https://github.com/rust-lang/crates.io-index"
 RELEASED = {"vramtrace", "vramtrace-shim", "vramtrace-sim"}
+MACHINES = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"]
 
 
 def linked():
-    """Crates that are linked in: by ordinary dependencies, on Linux."""
+    """Crates that are linked in: by ordinary dependencies, on a machine that is released for."""
+    found = {package["id"]: package for machine in MACHINES for package in linked_on(machine)}
+    return sorted(found.values(), key=lambda one: (one["name"], one["version"]))
+
+
+def linked_on(machine):
     out = subprocess.check_output(
-        ["cargo", "metadata", "--format-version", "1", "--locked", "--filter-platform", "x86_64-unknown-linux-gnu"],
+        ["cargo", "metadata", "--format-version", "1", "--locked", "--filter-platform", machine],
         cwd=REPOSITORY,
     )
     metadata = json.loads(out)
@@ -35,7 +41,7 @@ def linked():
         for dependency in nodes[one]["deps"]:
             if any(kind["kind"] is None for kind in dependency["dep_kinds"]):
                 left.append(dependency["pkg"])
-    return sorted((packages[one] for one in reached), key=lambda one: (one["name"], one["version"]))
+    return [packages[one] for one in reached]
 
 
 def allowed():

@@ -6,12 +6,13 @@ mod cgroup;
 
 use crate::runtime::log;
 use std::ffi::{CStr, OsStr, OsString};
+use std::fmt::Display;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
-use vramtrace_format::capspec::{self, CapSpec, Limit};
-use vramtrace_format::policy::{self, GroupSpec, Mode, OomReport};
+use vramtrace_format::capspec::{self, CapError, CapSpec, Limit};
+use vramtrace_format::policy::{self, GroupError, GroupSpec, Mode, OomReport};
 use vramtrace_format::size;
-use vramtrace_format::stackspec::{self, Languages, Tensors};
+use vramtrace_format::stackspec::{self, Languages, NotADepth, NotLanguages, Tensors};
 
 /// Every variable there is; others get a line with the nearest of these.
 pub const KNOWN: [&str; 16] = [
@@ -103,14 +104,14 @@ impl Stacks {
     }
 
     /// `VRAMTRACE_STACKS`: languages with commas between, or `none`.
-    fn set(&mut self, text: &str) -> Result<(), String> {
+    fn set(&mut self, text: &str) -> Result<(), NotLanguages> {
         let Languages { native, python } = stackspec::languages(text)?;
         *self = Stacks { native, python, ..*self };
         Ok(())
     }
 
     /// `VRAMTRACE_STACK_DEPTH`: frames of each language.
-    fn set_depth(&mut self, text: &str) -> Result<(), String> {
+    fn set_depth(&mut self, text: &str) -> Result<(), NotADepth> {
         let depth = stackspec::depth(text)?;
         *self = Stacks { native_depth: depth, python_depth: depth, ..*self };
         Ok(())
@@ -133,12 +134,12 @@ pub struct Config {
     /// Most bytes of the trace on disk; `None` = unlimited.
     pub max: Option<u64>,
     /// `Err`: there is one that could not be understood (why), and everything must be refused.
-    pub cap: Result<Option<CapSpec>, String>,
+    pub cap: Result<Option<CapSpec>, CapError>,
     pub cap_mode: Mode,
     /// Soft limit.
     pub cap_warn: Option<Limit>,
     /// `Err`: as of `cap`.
-    pub cap_group: Result<Option<GroupSpec>, String>,
+    pub cap_group: Result<Option<GroupSpec>, GroupError>,
     pub stacks: Stacks,
     /// No stacks but such as `stacks` allows.
     pub tensors: Tensors,
@@ -288,7 +289,7 @@ impl Config {
             Ok(spec) => self.cap = Ok(Some(spec)),
             Err(why) => {
                 self.complaints.push(format!(
-                    "VRAMTRACE_CAP={text}: {why}; until then no GPU memory is given"
+                    "VRAMTRACE_CAP={text}: {why}; every request for GPU memory is refused"
                 ));
                 self.cap = Err(why);
             }
@@ -326,7 +327,7 @@ impl Config {
         self.settings.push(("VRAMTRACE_CAP_GROUP".into(), text.clone().into_owned()));
         if let Err(why) = &self.cap_group {
             self.complaints.push(format!(
-                "VRAMTRACE_CAP_GROUP={text}: {why}; until then no GPU memory is given"
+                "VRAMTRACE_CAP_GROUP={text}: {why}; every request for GPU memory is refused"
             ));
         }
     }
@@ -344,11 +345,11 @@ impl Config {
         CapRules { spec, bad, mode: self.cap_mode, soft: self.cap_warn, group }
     }
 
-    fn set_stacks(
+    fn set_stacks<E: Display>(
         &mut self,
         name: &OsStr,
         value: &OsStr,
-        set: impl Fn(&mut Stacks, &str) -> Result<(), String>,
+        set: impl Fn(&mut Stacks, &str) -> Result<(), E>,
     ) {
         let text = value.to_string_lossy();
         if !text.is_empty()
@@ -407,21 +408,26 @@ fn is_privileged() -> bool {
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
+#[derive(Debug, thiserror::Error)]
+enum PatternError {
+    #[error(
+        "%{} is unknown; there are %h host, %p pid, %r rank, %e executable, %t start and %%",
+        .0.escape_ascii()
+    )]
+    UnknownCode(u8),
+    #[error("ends in a single %; write %% for a percent sign")]
+    EndsInPercent,
+}
+
 /// The codes of `VRAMTRACE_OUT`.
-fn check_pattern(pattern: &[u8]) -> Result<(), String> {
+fn check_pattern(pattern: &[u8]) -> Result<(), PatternError> {
     let mut bytes = pattern.iter();
     while let Some(byte) = bytes.next() {
         if *byte == b'%' {
             match bytes.next() {
                 Some(b'h' | b'p' | b'r' | b'e' | b't' | b'%') => {}
-                Some(other) => {
-                    return Err(format!(
-                        "%{} is unknown; there are %h host, %p pid, %r rank, %e executable, \
-                         %t start and %%",
-                        other.escape_ascii()
-                    ));
-                }
-                None => return Err("ends in a single %; write %% for a percent sign".into()),
+                Some(other) => return Err(PatternError::UnknownCode(*other)),
+                None => return Err(PatternError::EndsInPercent),
             }
         }
     }

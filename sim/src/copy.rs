@@ -69,9 +69,10 @@ fn flat(to: (Side, Pointer), from: (Side, Pointer), size: usize) -> Done {
     Ok(())
 }
 
-/// Both ranges were checked, or are the program's own memory, which it promises to hold `size` bytes.
+/// The caller has checked device ranges; host ranges are the program's own memory, of which the CUDA
+/// interface requires `size` valid bytes.
 fn move_bytes(from: Pointer, to: Pointer, size: usize) {
-    // SAFETY: as said; they may overlap.
+    // SAFETY: both ranges hold `size` bytes (see above). `copy` permits them to overlap.
     unsafe { std::ptr::copy(from as *const u8, to as *mut u8, size) };
 }
 

@@ -2,7 +2,7 @@
 
 use crate::abi::{GIB, KIB, MIB};
 use crate::error::{Done, Error};
-use crate::shared::{MAX_DEVICES, Shared};
+use crate::shared::{MAX_DEVICES, Shared, StateError};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
@@ -22,20 +22,43 @@ pub struct Devices {
     pub shared: Shared,
 }
 
-/// The devices, or one line that says what is wrong with the environment.
-pub fn devices() -> Result<&'static Devices, &'static str> {
-    static DEVICES: OnceLock<Result<Devices, String>> = OnceLock::new();
+/// There are no devices: see [`devices`].
+#[derive(Clone, Copy, Debug)]
+pub struct NoDevices;
+
+/// A variable of the environment is wrong, or a file that it names.
+#[derive(Debug, thiserror::Error)]
+enum SetupError {
+    #[error(transparent)]
+    Spec(#[from] BadSpec),
+    #[error(transparent)]
+    State(#[from] StateError),
+}
+
+#[derive(Debug, PartialEq, thiserror::Error)]
+#[error(
+    "VRAMTRACE_SIM={spec}: want NxSIZE such as 2x24GiB, with 1 to {} devices of 1GiB to 512GiB \
+     (MiB, GiB, MB, GB; decimals are allowed)",
+    MAX_DEVICES
+)]
+struct BadSpec {
+    spec: String,
+}
+
+/// The devices. What is wrong with the environment is printed, once.
+pub fn devices() -> Result<&'static Devices, NoDevices> {
+    static DEVICES: OnceLock<Result<Devices, SetupError>> = OnceLock::new();
     let made = DEVICES.get_or_init(|| {
         let made = from_environment();
-        if let Err(line) = &made {
-            eprintln!("vramtrace-sim: {line}");
+        if let Err(error) = &made {
+            eprintln!("vramtrace-sim: {error}");
         }
         made
     });
-    made.as_ref().map_err(String::as_str)
+    made.as_ref().map_err(|_| NoDevices)
 }
 
-fn from_environment() -> Result<Devices, String> {
+fn from_environment() -> Result<Devices, SetupError> {
     let spec = std::env::var("VRAMTRACE_SIM").unwrap_or_default();
     let (count, bytes) = parse_spec(&spec)?;
     let visible = match std::env::var("CUDA_VISIBLE_DEVICES") {
@@ -48,16 +71,11 @@ fn from_environment() -> Result<Devices, String> {
 }
 
 /// `NxSIZE`, for example 2x24GiB; empty: 1x24GiB.
-fn parse_spec(spec: &str) -> Result<(usize, u64), String> {
+fn parse_spec(spec: &str) -> Result<(usize, u64), BadSpec> {
     if spec.is_empty() {
         return Ok((1, 24 * GIB));
     }
-    let wrong = || {
-        format!(
-            "VRAMTRACE_SIM={spec}: want NxSIZE such as 2x24GiB, with 1 to {MAX_DEVICES} devices \
-             of 1GiB to 512GiB (MiB, GiB, MB, GB; decimals are allowed)"
-        )
-    };
+    let wrong = || BadSpec { spec: spec.into() };
     let (count, size) = spec.split_once('x').ok_or_else(wrong)?;
     let count: usize = count.trim().parse().map_err(|_| wrong())?;
     let size = size.trim();
@@ -257,7 +275,7 @@ mod tests {
         assert_eq!(parse_spec("2x1.5g"), Ok((2, 1536 * MIB)));
         assert_eq!(parse_spec("1x24GB"), Ok((1, 24_000_000_000 / 4096 * 4096)));
         for wrong in ["24GiB", "0x24GiB", "17x24GiB", "1x24", "1x0GiB", "1x1TiB", "x", "1x-2GiB"] {
-            let line = parse_spec(wrong).unwrap_err();
+            let line = parse_spec(wrong).unwrap_err().to_string();
             assert!(line.contains(wrong) && line.contains("2x24GiB"), "{line}");
         }
     }

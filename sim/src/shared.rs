@@ -7,9 +7,10 @@
 //! start time). Allocations cost atomic adds and no system call.
 
 use std::fs::OpenOptions;
+use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 
 pub const MAX_DEVICES: usize = 16;
@@ -50,11 +51,36 @@ pub struct Shared {
     capacity: u64,
 }
 
+/// Why the file of VRAMTRACE_SIM_STATE cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    #[error("VRAMTRACE_SIM_STATE={}: not a state file; name a new file", .0.display())]
+    NotAState(PathBuf),
+    #[error(
+        "VRAMTRACE_SIM: {devices} devices of {capacity} bytes, but {} was made with {made_devices} of \
+         {made_capacity}; give all processes of a run the same value",
+        .path.display()
+    )]
+    OtherDevices {
+        path: PathBuf,
+        devices: usize,
+        capacity: u64,
+        made_devices: u64,
+        made_capacity: u64,
+    },
+    #[error("VRAMTRACE_SIM_STATE={}: {what}: {error}", .path.display())]
+    File { path: PathBuf, what: &'static str, error: io::Error },
+    #[error("VRAMTRACE_SIM_STATE={}: needs {bytes} bytes, more than RLIMIT_FSIZE allows", .path.display())]
+    TooLong { path: PathBuf, bytes: u64 },
+    #[error("cannot map the state: {0}")]
+    Memory(io::Error),
+}
+
 impl Shared {
-    pub fn open(state: Option<&Path>, devices: usize, capacity: u64) -> Result<Shared, String> {
+    pub fn open(state: Option<&Path>, devices: usize, capacity: u64) -> Result<Shared, StateError> {
         let table = match state {
             Some(path) => map_file(path)?,
-            None => map(-1)?,
+            None => map(-1).map_err(StateError::Memory)?,
         };
         let shared = Shared { table, own: AtomicUsize::new(0), capacity };
         let geometry = (devices as u64) << 56 | capacity;
@@ -62,21 +88,18 @@ impl Shared {
         let found = table.magic.compare_exchange(0, MAGIC, SeqCst, SeqCst).unwrap_or_else(|m| m);
         let path = state.unwrap_or(Path::new("memory"));
         if found != 0 && found != MAGIC {
-            return Err(format!(
-                "VRAMTRACE_SIM_STATE={}: not a state file; name a new file",
-                path.display()
-            ));
+            return Err(StateError::NotAState(path.into()));
         }
         let found =
             table.geometry.compare_exchange(0, geometry, SeqCst, SeqCst).unwrap_or_else(|g| g);
         if found != 0 && found != geometry {
-            return Err(format!(
-                "VRAMTRACE_SIM: {devices} devices of {capacity} bytes, but {} was made with {} of \
-                 {}; give all processes of a run the same value",
-                path.display(),
-                found >> 56,
-                found & ((1 << 56) - 1),
-            ));
+            return Err(StateError::OtherDevices {
+                path: path.into(),
+                devices,
+                capacity,
+                made_devices: found >> 56,
+                made_capacity: found & ((1 << 56) - 1),
+            });
         }
         Ok(shared)
     }
@@ -215,7 +238,7 @@ pub fn start_time(pid: u32) -> Option<u64> {
     fields.get(22 - 3)?.parse().ok()
 }
 
-fn map(fd: i32) -> Result<&'static Table, String> {
+fn map(fd: i32) -> io::Result<&'static Table> {
     let flags = if fd < 0 { libc::MAP_SHARED | libc::MAP_ANONYMOUS } else { libc::MAP_SHARED };
     let length = size_of::<Table>();
     // SAFETY: a new mapping at a place of the kernel's choice.
@@ -230,17 +253,14 @@ fn map(fd: i32) -> Result<&'static Table, String> {
         )
     };
     if at == libc::MAP_FAILED {
-        return Err(format!("cannot map the state: {}", std::io::Error::last_os_error()));
+        return Err(io::Error::last_os_error());
     }
     // SAFETY: mapped for good, aligned, as long as a table; all of its words are atomic and may be zero.
     Ok(unsafe { &*at.cast() })
 }
 
-fn map_file(path: &Path) -> Result<&'static Table, String> {
-    let fail = |what: &str| {
-        let error = std::io::Error::last_os_error();
-        format!("VRAMTRACE_SIM_STATE={}: {what}: {error}", path.display())
-    };
+fn map_file(path: &Path) -> Result<&'static Table, StateError> {
+    let fail = |what| move |error| StateError::File { path: path.into(), what, error };
     let file = OpenOptions::new()
         .read(true)
         .write(true)
@@ -249,27 +269,21 @@ fn map_file(path: &Path) -> Result<&'static Table, String> {
         .mode(0o600)
         .custom_flags(libc::O_CLOEXEC | libc::O_NOFOLLOW)
         .open(path)
-        .map_err(|_| fail("cannot open it"))?;
+        .map_err(fail("cannot open it"))?;
     let length = size_of::<Table>() as u64;
-    let now = file.metadata().map_err(|_| fail("cannot look at it"))?.len();
+    let now = file.metadata().map_err(fail("cannot look at it"))?.len();
     // It is made empty and extended in one step: any other length is some other file's.
     if now != 0 && now != length {
-        return Err(format!(
-            "VRAMTRACE_SIM_STATE={}: not a state file; name a new file",
-            path.display()
-        ));
+        return Err(StateError::NotAState(path.into()));
     }
     // Zeros are a valid empty table.
     if now == 0 {
         if !crate::aperture::may_be_long(length) {
-            return Err(format!(
-                "VRAMTRACE_SIM_STATE={}: needs {length} bytes, more than RLIMIT_FSIZE allows",
-                path.display()
-            ));
+            return Err(StateError::TooLong { path: path.into(), bytes: length });
         }
-        file.set_len(length).map_err(|_| fail("cannot extend it"))?;
+        file.set_len(length).map_err(fail("cannot extend it"))?;
     }
-    map(file.as_raw_fd()).map_err(|_| fail("cannot map it"))
+    map(file.as_raw_fd()).map_err(fail("cannot map it"))
 }
 
 #[cfg(test)]

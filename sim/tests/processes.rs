@@ -125,7 +125,7 @@ fn fill(pointer: u64, value: u8) {
 struct Other {
     child: Child,
     stdin: Option<ChildStdin>,
-    said: String,
+    reply: String,
 }
 
 impl Other {
@@ -139,12 +139,12 @@ impl Other {
             .unwrap();
         let stdin = child.stdin.take();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let said = lines
-            .find_map(|line| line.unwrap().split_once("said: ").map(|(_, said)| said.to_owned()))
+        let reply = lines
+            .find_map(|line| line.unwrap().split_once("reply: ").map(|(_, reply)| reply.to_owned()))
             .expect("the other process says a line");
         // Whatever it says later must find a reader.
         std::thread::spawn(move || lines.for_each(drop));
-        Other { child, stdin, said }
+        Other { child, stdin, reply }
     }
 
     fn end(mut self) {
@@ -154,7 +154,7 @@ impl Other {
 }
 
 fn say_and_wait(line: &str) {
-    println!("said: {line}");
+    println!("reply: {line}");
     std::io::stdout().flush().unwrap();
     let _ = std::io::stdin().lock().read_line(&mut String::new());
 }
@@ -167,9 +167,9 @@ fn state(name: &str) -> (&'static str, String) {
 
 fn run_alone(role: &str, variables: &[(&str, String)]) -> String {
     let other = Other::run(role, variables);
-    let said = other.said.clone();
+    let reply = other.reply.clone();
     other.end();
-    said
+    reply
 }
 
 fn holder() {
@@ -240,7 +240,7 @@ fn importer() {
     let other = Other::run("exporter", &[]);
     start();
     let before = used();
-    let mut words = other.said.split(' ').map(|word| u64::from_str_radix(word, 16).unwrap());
+    let mut words = other.reply.split(' ').map(|word| u64::from_str_radix(word, 16).unwrap());
     let handle = IpcHandle(std::array::from_fn(|_| words.next().unwrap()));
     let (mut pointer, mut again) = (0u64, 0u64);
     ok!(cuIpcOpenMemHandle_v2(&mut pointer => *mut u64, handle => IpcHandle, 1 => u32));

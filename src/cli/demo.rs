@@ -8,7 +8,7 @@ use vramtrace_reader::units::gib;
 
 use super::demo_recorded;
 use crate::console::message;
-use crate::driver::Driver;
+use crate::driver::{self, Driver};
 use crate::error::{DONE, Failure, Outcome};
 use crate::launch::child::Status;
 use crate::launch::output::{Output, from_here};
@@ -112,17 +112,27 @@ pub fn run(args: Args, execute: &dyn Fn(&[&OsStr]) -> Outcome) -> Outcome {
     Ok(DONE)
 }
 
-/// The name of a GPU that the demo can use, or why there is none.
-fn find_gpu() -> Result<String, String> {
-    let driver = Driver::open().map_err(|_| "no GPU is found".to_string())?;
-    let devices = driver.devices().map_err(|error| error.to_string())?;
-    let first = devices.first().ok_or("no GPU is found")?;
-    driver.enter().map_err(|error| error.to_string())?;
+#[derive(Debug, thiserror::Error)]
+enum NoGpu {
+    #[error("no GPU is found")]
+    NotFound,
+    #[error(transparent)]
+    Driver(#[from] driver::Error),
+    #[error("{name} has only {} free", gib(*.free))]
+    Occupied { name: String, free: u64 },
+}
+
+/// The name of a GPU that the demo can use.
+fn find_gpu() -> Result<String, NoGpu> {
+    let driver = Driver::open().map_err(|_| NoGpu::NotFound)?;
+    let devices = driver.devices()?;
+    let first = devices.first().ok_or(NoGpu::NotFound)?;
+    driver.enter()?;
     let memory = driver.memory();
     let _ = driver.leave();
-    let (free, _) = memory.map_err(|error| error.to_string())?;
+    let (free, _) = memory?;
     if free < NEEDED {
-        return Err(format!("{} has only {} free", first.name, gib(free)));
+        return Err(NoGpu::Occupied { name: first.name.clone(), free });
     }
     Ok(first.name.clone())
 }

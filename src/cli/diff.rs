@@ -73,10 +73,14 @@ enum Format {
     Json,
 }
 
-fn tolerance(text: &str) -> Result<f64, String> {
+#[derive(Debug, thiserror::Error)]
+#[error("give a percentage of 0 or more, e.g. 3%")]
+struct NotATolerance;
+
+fn tolerance(text: &str) -> Result<f64, NotATolerance> {
     match text.trim_end_matches('%').trim_end().parse::<f64>() {
         Ok(percent) if percent.is_finite() && percent >= 0.0 => Ok(percent / 100.0),
-        _ => Err("give a percentage of 0 or more, e.g. 3%".to_string()),
+        _ => Err(NotATolerance),
     }
 }
 

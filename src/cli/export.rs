@@ -75,17 +75,25 @@ fn format_parser() -> impl TypedValueParser<Value = ExportFormat> {
     names.try_map(|name| ExportFormat::named(&name).ok_or("no such format"))
 }
 
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("write seconds from the start, like 12.5")]
+struct NotSeconds;
+
 /// Seconds to ns.
-fn seconds(text: &str) -> Result<u64, String> {
+fn seconds(text: &str) -> Result<u64, NotSeconds> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.0..1e9).contains(&seconds) => Ok((seconds * 1e9).round() as u64),
-        _ => Err("write seconds from the start, like 12.5".into()),
+        _ => Err(NotSeconds),
     }
 }
 
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it {0}")]
+struct NotBytes(sizes::SizeError);
+
 /// Bytes, or a size with its unit.
-fn bytes(text: &str) -> Result<u64, String> {
-    text.parse().or_else(|_| sizes::parse(text).map_err(|why| format!("it {why}")))
+fn bytes(text: &str) -> Result<u64, NotBytes> {
+    text.parse().or_else(|_| sizes::parse(text).map_err(NotBytes))
 }
 
 pub fn run(args: Args) -> Outcome {

@@ -59,15 +59,17 @@ pub struct Args {
     force: bool,
 }
 
-fn at(text: &str) -> Result<FragMoment, String> {
+#[derive(Debug, thiserror::Error)]
+#[error("give `peak`, `end`, `oom`, or seconds since the start, e.g. 12.5")]
+struct NotAFragMoment;
+
+fn at(text: &str) -> Result<FragMoment, NotAFragMoment> {
     match moment::parse(text) {
         _ if text == "oom" => Ok(FragMoment::OutOfMemory),
         Ok(Moment::Peak) => Ok(FragMoment::Peak),
         Ok(Moment::End) => Ok(FragMoment::End),
         Ok(Moment::At(time_ns)) => Ok(FragMoment::Time(time_ns)),
-        Ok(Moment::AllocatedPeak) | Err(_) => {
-            Err("give `peak`, `end`, `oom`, or seconds since the start, e.g. 12.5".into())
-        }
+        Ok(Moment::AllocatedPeak) | Err(_) => Err(NotAFragMoment),
     }
 }
 

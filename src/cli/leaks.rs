@@ -64,11 +64,8 @@ pub struct Args {
 }
 
 /// A size, or plain bytes.
-pub fn bytes(text: &str) -> Result<u64, String> {
-    match text.parse() {
-        Ok(bytes) => Ok(bytes),
-        Err(_) => size::parse(text).map_err(|error| error.to_string()),
-    }
+pub fn bytes(text: &str) -> Result<u64, size::SizeError> {
+    text.parse().or_else(|_| size::parse(text))
 }
 
 /// The rules of a suppressions file; none without a file.

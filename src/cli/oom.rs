@@ -64,11 +64,15 @@ enum Which {
     All,
 }
 
-fn which(text: &str) -> Result<Which, String> {
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("give `all`, or a number from 1: `vramtrace oom` lists them")]
+struct NotAnOom;
+
+fn which(text: &str) -> Result<Which, NotAnOom> {
     match (text, text.parse::<usize>()) {
         ("all", _) => Ok(Which::All),
         (_, Ok(number)) if number > 0 => Ok(Which::Number(number)),
-        _ => Err("give `all`, or a number from 1: `vramtrace oom` lists them".to_string()),
+        _ => Err(NotAnOom),
     }
 }
 
@@ -318,7 +322,7 @@ mod tests {
         assert_eq!(which("all"), Ok(Which::All));
         assert_eq!(which("2"), Ok(Which::Number(2)));
         for bad in ["", "0", "-1", "last", "1.5"] {
-            assert!(which(bad).unwrap_err().contains("`all`"), "{bad}");
+            assert!(which(bad).unwrap_err().to_string().contains("`all`"), "{bad}");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! `vramtrace run`: a command with the shim in front.
 
 use std::ffi::OsString;
+use std::fmt::Display;
 
 use vramtrace_format::policy::{self, Mode, OomReport};
 use vramtrace_format::{capspec, stackspec};
@@ -214,11 +215,11 @@ fn job(cap: &str) -> Result<Job, Failure> {
 
 /// What an option asks of the shim, or else the variable: checked before anything runs. An empty
 /// variable counts as not set.
-fn setting(
+fn setting<E: Display>(
     option: &str,
     variable: &'static str,
     given: Option<String>,
-    check: impl Fn(&str) -> Result<(), String>,
+    check: impl Fn(&str) -> Result<(), E>,
 ) -> Result<Option<(&'static str, OsString)>, Failure> {
     let by_variable = || std::env::var_os(variable).filter(|value| !value.is_empty());
     let (name, value) = match given {

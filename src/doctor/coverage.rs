@@ -39,15 +39,23 @@ impl Handling {
     }
 }
 
+#[derive(Debug, thiserror::Error)]
+pub enum CoverageError {
+    #[error("{}", loading(.0))]
+    NotLoaded(libloading::Error),
+    #[error("{}; is it of another version?", loading(.0))]
+    NoFunction(libloading::Error),
+}
+
 /// Asks the library itself. It does nothing by being loaded.
-pub fn of(library: &Path) -> Result<Coverage, String> {
+pub fn of(library: &Path) -> Result<Coverage, CoverageError> {
     // SAFETY: our own library, which has no initialiser that touches anything but itself; the
     // text that it returns is a constant that ends with NUL.
     let text = unsafe {
-        let library = Library::new(library).map_err(|error| loading(&error))?;
+        let library = Library::new(library).map_err(CoverageError::NotLoaded)?;
         let ask = library
             .get::<extern "C" fn() -> *const c_char>(b"vramtrace_coverage")
-            .map_err(|error| format!("{}; is it of another version?", loading(&error)))?;
+            .map_err(CoverageError::NoFunction)?;
         CStr::from_ptr(ask()).to_string_lossy().into_owned()
     };
     Ok(parse(&text))

@@ -28,6 +28,7 @@ pub const GENERAL_ESCAPES: [(&str, &str); 3] = [
     ),
 ];
 
+/// What `doctor` prints. Errors are texts here: they are shown, and nothing depends on their kind.
 #[derive(Debug)]
 pub struct Findings {
     pub driver: Result<DriverFound, String>,
@@ -81,7 +82,7 @@ pub fn look(cap: Option<&str>, command: Option<&OsStr>) -> Findings {
             executable: elf::examine(name),
             used: None,
         }),
-        nvml: nvml::ask(),
+        nvml: nvml::ask().map_err(|error| error.to_string()),
         preload: library::preloaded(),
         shim: find_shim(),
         driver,
@@ -97,14 +98,14 @@ fn find_driver() -> Result<DriverFound, String> {
 
 fn find_shim() -> Result<ShimFound, String> {
     let path = library::find(library::SHIM).map_err(|failure| failure.message)?;
-    let coverage = coverage::of(&path)?;
+    let coverage = coverage::of(&path).map_err(|error| error.to_string())?;
     Ok(ShimFound { path, coverage })
 }
 
 fn judge_cap(text: &str, devices: &[GpuDevice]) -> CapFound {
     let spec = capspec::parse(text);
     let ignored = spec.as_ref().map_or(Vec::new(), |spec| not_visible(spec, devices));
-    let limits = spec.map(|spec| {
+    let limits = spec.map_err(|error| error.to_string()).map(|spec| {
         let limit = |device: &GpuDevice| {
             Some((device.ordinal, spec.limit(device.ordinal, &device.uuid, device.total_bytes)?))
         };

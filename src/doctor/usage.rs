@@ -1,10 +1,10 @@
 //! What a command used, from the traces that it left.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use vramtrace_format::{Event, SiteId};
-use vramtrace_reader::trace::Trace;
+use vramtrace_reader::trace::{OpenError, Trace};
 
 use crate::launch::RunResult;
 use crate::launch::child::Status;
@@ -28,8 +28,15 @@ pub struct DriverUsage {
     pub with_shim: bool,
 }
 
-/// An error names the trace that cannot be read.
-pub fn of(ended: &RunResult, simulated: bool) -> Result<DriverUsage, String> {
+/// A trace that the command left cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {error}", .trace.display())]
+pub struct UnreadableTrace {
+    trace: PathBuf,
+    error: OpenError,
+}
+
+pub fn of(ended: &RunResult, simulated: bool) -> Result<DriverUsage, UnreadableTrace> {
     let traces = ended.output.traces();
     let mut usage = DriverUsage {
         status: ended.status,
@@ -43,13 +50,13 @@ pub fn of(ended: &RunResult, simulated: bool) -> Result<DriverUsage, String> {
         with_shim: ended.observed.with_shim,
     };
     for trace in &traces {
-        add(&mut usage, trace).map_err(|why| format!("{}: {why}", trace.display()))?;
+        add(&mut usage, trace).map_err(|error| UnreadableTrace { trace: trace.clone(), error })?;
     }
     Ok(usage)
 }
 
-fn add(usage: &mut DriverUsage, path: &Path) -> Result<(), String> {
-    let trace = Trace::open(path).map_err(|error| error.to_string())?;
+fn add(usage: &mut DriverUsage, path: &Path) -> Result<(), OpenError> {
+    let trace = Trace::open(path)?;
     let (definitions, _) = trace.definitions();
     usage.notes.extend(definitions.notes().iter().cloned());
     let mut allocations: HashMap<SiteId, u64> = HashMap::new();

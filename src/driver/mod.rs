@@ -15,25 +15,22 @@ pub const OUT_OF_MEMORY: CUresult = 2;
 
 /// A call that the driver answered with something else than success, or a library that is not
 /// there.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum Error {
+    #[error("{}", loading(.0))]
     NotFound(libloading::Error),
+    #[error("{name}: {}", shown(*.result))]
     Call { name: &'static str, result: CUresult },
+    #[error("{name}: NVML error {result}")]
+    Nvml { name: &'static str, result: c_int },
 }
 
-impl std::fmt::Display for Error {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Error::NotFound(error) => write!(f, "{}", loading(error)),
-            Error::Call { name, result } => match result_name(*result) {
-                Some(known) => write!(f, "{name}: {known} ({result})"),
-                None => write!(f, "{name}: error {result}"),
-            },
-        }
+fn shown(result: CUresult) -> String {
+    match result_name(result) {
+        Some(known) => format!("{known} ({result})"),
+        None => format!("error {result}"),
     }
 }
-
-impl std::error::Error for Error {}
 
 /// What the loader says, with its reason.
 pub fn loading(error: &libloading::Error) -> String {

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint};
 
 use libloading::Library;
 
-use super::loading;
+use super::Error;
 
 type Text = unsafe extern "C" fn(*mut c_char, c_uint) -> c_int;
 type Plain = unsafe extern "C" fn() -> c_int;
@@ -17,17 +17,16 @@ pub struct Nvml {
     pub devices: u32,
 }
 
-/// An error is one line that says what is missing.
-pub fn ask() -> Result<Nvml, String> {
+pub fn ask() -> Result<Nvml, Error> {
     // SAFETY: NVML's initialisers are those that nvidia-smi runs.
-    let library = unsafe { Library::new("libnvidia-ml.so.1") }.map_err(|error| loading(&error))?;
-    let check = |what: &str, result: c_int| match result {
+    let library = unsafe { Library::new("libnvidia-ml.so.1") }.map_err(Error::NotFound)?;
+    let check = |name: &'static str, result: c_int| match result {
         0 => Ok(()),
-        code => Err(format!("{what}: NVML error {code}")),
+        result => Err(Error::Nvml { name, result }),
     };
     // SAFETY: the types are those of the library's interface; the text keeps its last NUL.
     unsafe {
-        let find = |error| loading(&error);
+        let find = Error::NotFound;
         let init = library.get::<Plain>(b"nvmlInit_v2").map_err(find)?;
         let version = library.get::<Text>(b"nvmlSystemGetDriverVersion").map_err(find)?;
         let count = library.get::<Count>(b"nvmlDeviceGetCount_v2").map_err(find)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::error::ImportProblem;
+use super::error::{ImportProblem, SnapshotError, SnapshotFault};
 use super::history::{
     Action, Form, History, HistoryBlock, HistoryDevice, HistoryEntry, HistoryFrame, HistorySegment,
     StackIndex, is_place,
@@ -21,16 +21,13 @@ pub(super) fn read(bytes: &[u8]) -> Result<History, ImportProblem> {
         room: bytes.len() / BYTES_AN_ENTRY,
         timeless: false,
     };
-    reader.read(&value).map_err(ImportProblem::Snapshot)?;
+    reader.read(&value)?;
     Ok(reader.history)
 }
 
 /// A list may be named many times: a hostile file could tell of more than memory holds. No entry
 /// or block of a sound file is shorter.
 const BYTES_AN_ENTRY: usize = 8;
-
-const NO_SNAPSHOT: &str = "has neither segments nor device_traces: it is no PyTorch memory \
-    snapshot (torch.cuda.memory._dump_snapshot)";
 
 struct Reader {
     history: History,
@@ -44,10 +41,10 @@ struct Reader {
 }
 
 impl Reader {
-    fn read(&mut self, value: &Value) -> Result<(), String> {
+    fn read(&mut self, value: &Value) -> Result<(), SnapshotError> {
         let list = |key: &str| match value.get(key) {
             None => Ok(Vec::new()),
-            Some(list) => list.items().ok_or_else(|| format!("{key} is no list")),
+            Some(list) => list.items().ok_or_else(|| SnapshotFault::NoList.at(key)),
         };
         // A dump of the segments alone.
         let (segments, traces) = match value {
@@ -57,26 +54,26 @@ impl Reader {
         if value.get("segments").is_none() && value.get("device_traces").is_none() {
             let known = |segment: &Value| segment.get("total_size").is_some();
             if segments.is_empty() || !segments.iter().all(known) {
-                return Err(NO_SNAPSHOT.into());
+                return Err(SnapshotFault::NoSnapshot.into());
             }
         }
         self.history.conf = value.get("allocator_settings").map(|settings| conf(&settings));
         for (index, segment) in segments.iter().enumerate() {
-            let at = |what: String| format!("segments[{index}]{what}");
+            let at = |error: SnapshotError| error.at(&format!("segments[{index}]"));
             let ordinal = segment.get("device").map_or(Some(0), |device| device.int());
             let device = self.device(ordinal).map_err(at)?;
             let segment = self.segment(segment).map_err(at)?;
             self.history.devices[device].segments.push(segment);
         }
         for (ordinal, trace) in traces.iter().enumerate() {
-            let at = |what: String| format!("device_traces[{ordinal}]{what}");
-            let entries = trace.items().ok_or_else(|| at(" is no list".into()))?;
+            let at = |error: SnapshotError| error.at(&format!("device_traces[{ordinal}]"));
+            let entries = trace.items().ok_or_else(|| at(SnapshotFault::NoList.into()))?;
             if entries.is_empty() {
                 continue;
             }
             let device = self.device(i64::try_from(ordinal).ok()).map_err(at)?;
             for (index, entry) in entries.iter().enumerate() {
-                let at = |what: String| at(format!("[{index}]{what}"));
+                let at = |error: SnapshotError| at(error.at(&format!("[{index}]")));
                 if let Some(entry) = self.entry(entry).map_err(at)? {
                     self.history.devices[device].entries.push(entry);
                 }
@@ -88,10 +85,10 @@ impl Reader {
     }
 
     /// Index of the device with this ordinal.
-    fn device(&mut self, ordinal: Option<i64>) -> Result<usize, String> {
+    fn device(&mut self, ordinal: Option<i64>) -> Result<usize, SnapshotError> {
         // 255 stands for a device that is not known.
         let ordinal = ordinal.and_then(|n| u8::try_from(n).ok()).filter(|n| *n < u8::MAX);
-        let ordinal = ordinal.ok_or(": the device is no ordinal from 0 to 254")?;
+        let ordinal = ordinal.ok_or(SnapshotFault::Device)?;
         let devices = &mut self.history.devices;
         Ok(devices.iter().position(|device| device.ordinal == ordinal).unwrap_or_else(|| {
             devices.push(HistoryDevice { ordinal, ..HistoryDevice::default() });
@@ -99,30 +96,30 @@ impl Reader {
         }))
     }
 
-    fn take_room(&mut self) -> Result<(), String> {
-        self.room = self.room.checked_sub(1).ok_or(": the file lists more than it can hold")?;
+    fn take_room(&mut self) -> Result<(), SnapshotError> {
+        self.room = self.room.checked_sub(1).ok_or(SnapshotFault::TooMany)?;
         Ok(())
     }
 
-    fn segment(&mut self, segment: &Value) -> Result<HistorySegment, String> {
+    fn segment(&mut self, segment: &Value) -> Result<HistorySegment, SnapshotError> {
         self.take_room()?;
         let (address, size) = (number(segment, "address")?, number(segment, "total_size")?);
         if !is_place(address, size) {
-            return Err(": it ends behind all memory".into());
+            return Err(SnapshotFault::NoPlace.into());
         }
         let end = address + size;
         let mut blocks = Vec::new();
         let mut at = address;
         let listed = segment.get("blocks").and_then(|blocks| blocks.items());
-        for (index, block) in listed.ok_or(" has no blocks")?.iter().enumerate() {
-            let wrong = |what: String| format!(".blocks[{index}]{what}");
+        for (index, block) in listed.ok_or(SnapshotFault::NoBlocks)?.iter().enumerate() {
+            let wrong = |error: SnapshotError| error.at(&format!(".blocks[{index}]"));
             self.take_room()?;
-            let size = number(block, "size").map_err(wrong)?;
+            let size = number(block, "size").map_err(|fault| wrong(fault.into()))?;
             let start = optional(block, "address").unwrap_or(at);
             let next = start.checked_add(size).filter(|next| start >= at && *next <= end);
-            at = next.ok_or_else(|| wrong(" does not lie behind the one before it".into()))?;
+            at = next.ok_or_else(|| wrong(SnapshotFault::BlockOrder.into()))?;
             let state = block.get("state").and_then(|state| state.text());
-            let state = state.ok_or_else(|| wrong(" has no state".into()))?;
+            let state = state.ok_or_else(|| wrong(SnapshotFault::NoState.into()))?;
             if &*state == "inactive" {
                 continue;
             }
@@ -152,10 +149,10 @@ impl Reader {
     }
 
     /// `None`: it says nothing about memory.
-    fn entry(&mut self, entry: &Value) -> Result<Option<HistoryEntry>, String> {
+    fn entry(&mut self, entry: &Value) -> Result<Option<HistoryEntry>, SnapshotError> {
         self.take_room()?;
         let name = entry.get("action").and_then(|action| action.text());
-        let name = name.ok_or(": it has no action")?;
+        let name = name.ok_or(SnapshotFault::NoAction)?;
         let Some(mut action) = Action::from_name(&name) else { return Ok(None) };
         let mut address = 0;
         if let Action::OutOfMemory { free } = &mut action {
@@ -165,7 +162,7 @@ impl Reader {
         }
         let size = number(entry, "size")?;
         if !matches!(action, Action::OutOfMemory { .. }) && !is_place(address, size) {
-            return Err(": it ends behind all memory".into());
+            return Err(SnapshotFault::NoPlace.into());
         }
         let time_us = optional(entry, "time_us");
         self.timeless |= time_us.is_none();
@@ -181,7 +178,7 @@ impl Reader {
     }
 
     /// Torch 2.12 and later say it of entries too.
-    fn pool(&mut self, id: Option<Value>) -> Result<u16, String> {
+    fn pool(&mut self, id: Option<Value>) -> Result<u16, SnapshotError> {
         let pair = id.and_then(|id| id.items()).unwrap_or_default();
         let number = |at: usize| pair.get(at).and_then(Value::int).unwrap_or(0);
         let id = (number(0), number(1));
@@ -191,13 +188,11 @@ impl Reader {
             pools.len() - 1
         });
         // A search for each: a file of so many pools is made to be slow.
-        u16::try_from(index)
-            .ok()
-            .filter(|index| *index < 4_096)
-            .ok_or_else(|| ": there are more than 4,095 private pools".into())
+        let index = u16::try_from(index).ok().filter(|index| *index < 4_096);
+        Ok(index.ok_or(SnapshotFault::Pools)?)
     }
 
-    fn stack(&mut self, frames: Option<&Value>) -> Result<StackIndex, String> {
+    fn stack(&mut self, frames: Option<&Value>) -> Result<StackIndex, SnapshotError> {
         let Some(list) = frames.filter(|frames| frames.identity().is_some()) else {
             return Ok(StackIndex(0));
         };
@@ -205,7 +200,7 @@ impl Reader {
         if let Some(known) = self.stacks.get(&identity) {
             return Ok(*known);
         }
-        let frames = list.items().ok_or(".frames is no list")?;
+        let frames = list.items().ok_or_else(|| SnapshotFault::NoList.at(".frames"))?;
         let indexes = frames.iter().map(|frame| self.frame(frame)).collect();
         let stack = self.history.stacks.stack(indexes);
         self.stacks.insert(identity, stack);
@@ -280,10 +275,10 @@ fn conf(settings: &Value) -> String {
 }
 
 /// A number that must be there.
-fn number(of: &Value, key: &str) -> Result<u64, String> {
-    let value = of.get(key).ok_or_else(|| format!(": it has no {key}"))?;
+fn number(of: &Value, key: &'static str) -> Result<u64, SnapshotFault> {
+    let value = of.get(key).ok_or(SnapshotFault::NoKey(key))?;
     let number = value.int().and_then(|n| u64::try_from(n).ok());
-    number.ok_or_else(|| format!(": its {key} is no number from 0 up"))
+    number.ok_or(SnapshotFault::NoNumber(key))
 }
 
 /// Handles of streams may have their highest bit set.

@@ -213,8 +213,15 @@ fn pattern(given: &OsStr) -> Result<Place, Failure> {
     Ok(Place::Pattern { pattern, file })
 }
 
+/// What follows a percent sign; nothing where the pattern ends with one.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "%{0} is no code; write %h host, %p pid, %r rank, %e executable, %t start, %% for a percent sign"
+)]
+struct UnknownCode(String);
+
 /// %h host, %p pid, %r rank, %e executable, %t start, %% a percent sign.
-fn check_codes(pattern: &[u8]) -> Result<(), String> {
+fn check_codes(pattern: &[u8]) -> Result<(), UnknownCode> {
     let mut bytes = pattern.iter();
     while let Some(byte) = bytes.next() {
         if *byte == b'%' {
@@ -222,10 +229,7 @@ fn check_codes(pattern: &[u8]) -> Result<(), String> {
                 Some(b'h' | b'p' | b'r' | b'e' | b't' | b'%') => {}
                 other => {
                     let code = other.map_or(String::new(), |byte| char::from(*byte).to_string());
-                    return Err(format!(
-                        "%{code} is no code; write %h host, %p pid, %r rank, %e executable, \
-                         %t start, %% for a percent sign"
-                    ));
+                    return Err(UnknownCode(code));
                 }
             }
         }

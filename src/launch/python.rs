@@ -49,8 +49,8 @@ impl Python {
             .output()
             .map_err(|error| Failure::new(format!("{shown}: {error}; --python names another")))?;
         let answer: Answer = serde_json::from_slice(&output.stdout).map_err(|_| {
-            let said = String::from_utf8_lossy(&output.stderr).trim().to_string();
-            Failure::new(format!("{shown} is no Python 3 that answers: {said}"))
+            let stderr = String::from_utf8_lossy(&output.stderr).trim().to_string();
+            Failure::new(format!("{shown} is no Python 3 that answers: {stderr}"))
         })?;
         Ok(Python {
             executable: executable.to_path_buf(),

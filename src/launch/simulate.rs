@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::fs::symlink;
 
 use tempfile::TempDir;
-use vramtrace_format::size;
+use vramtrace_format::size::{self, SizeError};
 
 use super::library;
 use crate::error::Failure;
@@ -45,14 +45,27 @@ impl Simulated {
     }
 }
 
-fn check(devices: &str) -> Result<(), String> {
-    let right = format!("write count x size, like {DEFAULT} or 2x80GiB");
-    let (count, bytes) = devices.split_once('x').ok_or(format!("is not NxSIZE; {right}"))?;
+/// Why a text names no simulated devices. The messages follow the text.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum DevicesError {
+    #[error("is not NxSIZE; {}", RIGHT)]
+    Form,
+    #[error("`{count}` is no count of devices from 1 to 64; {}", RIGHT)]
+    Count { count: String },
+    #[error("`{text}` {error}")]
+    Size { text: String, error: SizeError },
+}
+
+const RIGHT: &str = "write count x size, like 1x24GiB or 2x80GiB";
+
+fn check(devices: &str) -> Result<(), DevicesError> {
+    let (count, bytes) = devices.split_once('x').ok_or(DevicesError::Form)?;
     match count.parse::<u32>() {
         Ok(1..=64) => {}
-        _ => return Err(format!("`{count}` is no count of devices from 1 to 64; {right}")),
+        _ => return Err(DevicesError::Count { count: count.into() }),
     }
-    size::parse(bytes).map(drop).map_err(|why| format!("`{bytes}` {why}"))
+    let wrong = |error| DevicesError::Size { text: bytes.into(), error };
+    size::parse(bytes).map(drop).map_err(wrong)
 }
 
 #[cfg(test)]
@@ -72,7 +85,7 @@ mod tests {
             ("2x", "like"),
             ("2x24", "unit"),
         ] {
-            let message = check(bad).expect_err(bad);
+            let message = check(bad).expect_err(bad).to_string();
             assert!(message.contains(says), "{bad}: {message}");
         }
     }

@@ -68,7 +68,7 @@ impl Segment {
         unsafe { std::slice::from_raw_parts(self.at, self.words) }
     }
 
-    /// A copy of them all, as whole words.
+    /// Copies all words. Each word is read atomically, the copy as a whole is not.
     pub fn copy(&self) -> Vec<u64> {
         self.words().iter().map(|word| word.load(Ordering::Acquire)).collect()
     }

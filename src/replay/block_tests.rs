@@ -136,10 +136,10 @@ fn a_checkpoint_tells_blocks_in_any_order() {
     let other = t.allocation(Kind::Block, 0, B, MIB);
     let segment = t.allocation(Kind::Device, 0, B, 2 * MIB);
     let id = 1;
-    let told = |alloc| Event::CheckpointAlloc { id, time_ns: SECOND, alloc };
+    let listed = |alloc| Event::CheckpointAlloc { id, time_ns: SECOND, alloc };
     t.event(5 * SECOND, Event::CheckpointBegin { id });
-    t.event(5 * SECOND, told(block));
-    t.event(5 * SECOND, told(other));
+    t.event(5 * SECOND, listed(block));
+    t.event(5 * SECOND, listed(other));
     for page in 0..2 {
         let (address, object) = (A + page * 20 * MIB, page + 1);
         t.event(
@@ -155,7 +155,7 @@ fn a_checkpoint_tells_blocks_in_any_order() {
             },
         );
     }
-    t.event(5 * SECOND, told(segment));
+    t.event(5 * SECOND, listed(segment));
     let allocations = 7;
     t.event(
         5 * SECOND,
@@ -183,11 +183,11 @@ fn the_frameworks_own_totals_are_compared() {
     let mut t = TraceBuilder::new();
     t.alloc(SECOND, Kind::Device, A, 20 * MIB);
     t.alloc(SECOND, Kind::Block, A, MIB);
-    let told = |allocated, reserved| Event::CacheState { device: GPU, allocated, reserved };
-    t.event(SECOND, told(MIB, 20 * MIB));
+    let totals = |allocated, reserved| Event::CacheState { device: GPU, allocated, reserved };
+    t.event(SECOND, totals(MIB, 20 * MIB));
     assert_eq!(sums(&read(&t).state).disagreements, 0);
-    t.event(SECOND, told(MIB, 22 * MIB));
-    t.event(SECOND, told(2 * MIB, 20 * MIB));
+    t.event(SECOND, totals(MIB, 22 * MIB));
+    t.event(SECOND, totals(2 * MIB, 20 * MIB));
     let state = read(&t).state;
     assert_eq!(sums(&state).disagreements, 2);
     assert_eq!(sums(&state).reported_by_torch.unwrap().allocated, 2 * MIB);

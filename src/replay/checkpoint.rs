@@ -61,7 +61,7 @@ impl Replay {
                 if id == checkpoint && !self.state.contexts.contains_key(&context) =>
             {
                 let created = ContextState { device, created_ns: time_ns, stack, limit_bytes: 0 };
-                self.context(context, created);
+                self.add_context(context, created);
             }
             Event::CheckpointTotals { id, site, allocations, frees, .. } if id == checkpoint => {
                 if let Some(Site { kind: Some(kind), device, .. }) = definitions.site(site) {
@@ -84,7 +84,7 @@ impl Replay {
             }
             Event::CheckpointTook { id, took } if id == checkpoint => {
                 // They stand in one row, between the events: what came before is in them.
-                if !std::mem::replace(&mut self.driver_own_told, true) {
+                if !std::mem::replace(&mut self.driver_own_listed, true) {
                     self.state.devices.values_mut().for_each(|device| device.driver_own.forget());
                 }
                 self.device(took.device).driver_own.apply(&took);
@@ -106,8 +106,8 @@ impl Replay {
         self.state.forget_live();
         self.read_back_pools.clear();
         self.read_back_graphs.clear();
-        self.driver_own_told = false;
-        // The checkpoint tells the totals up to here.
+        self.driver_own_listed = false;
+        // The checkpoint lists the totals up to here.
         for device in self.state.devices.values_mut() {
             device.allocations = 0;
             device.frees = 0;

@@ -74,16 +74,16 @@ pub struct Replay {
     freed: RecentlyFreed,
     freed_reservations: FreedReservations,
     /// Pools and graphs that were read back since the running checkpoint began: newer than what
-    /// its slices tell.
+    /// its slices list.
     read_back_pools: FxHashSet<PoolId>,
     read_back_graphs: FxHashSet<DeviceId>,
     /// The running checkpoint has listed something that the driver holds for itself.
-    driver_own_told: bool,
+    driver_own_listed: bool,
     /// Highest live bytes seen since history was lost: they may hold what was freed unseen, so
     /// they count only if no checkpoint comes.
     unsure_peaks: Vec<(DeviceId, Peak)>,
     /// The recorder could not punch: from some place on there are checkpoints and totals only,
-    /// so that each checkpoint tells anew.
+    /// so that each checkpoint replaces the state.
     checkpoints_only: bool,
 }
 
@@ -190,7 +190,7 @@ impl Replay {
             Event::ContextCreated { context, device, stack } => {
                 let created =
                     ContextState { device, created_ns: at.time_ns, stack, limit_bytes: 0 };
-                self.context(context, created);
+                self.add_context(context, created);
             }
             Event::ContextDestroyed { context } => self.end_context(at, context, observer),
             Event::Sample(sample) => {

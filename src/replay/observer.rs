@@ -63,7 +63,7 @@ pub trait Observer {
     /// A framework's cache gave up on a request.
     fn on_cache_oom(&mut self, _at: &Stamped, _device: DeviceId, _oom: &CacheOomAt) {}
     /// The recorder found the program really out of memory.
-    fn on_post_mortem(&mut self, _at: &Stamped, _told: &PostMortem) {}
+    fn on_post_mortem(&mut self, _at: &Stamped, _post_mortem: &PostMortem) {}
     /// Another process on a device, listed at a post-mortem; its bytes where NVML knows them.
     fn on_neighbour(&mut self, _at: &Stamped, _device: DeviceId, _pid: u32, _bytes: Option<u64>) {}
     /// Memory at this address was made ready for other processes. `segment`: of which device's

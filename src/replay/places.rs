@@ -47,7 +47,8 @@ impl Replay {
         self.tell_changed(at, id, observer);
     }
 
-    pub(super) fn context(&mut self, id: ContextId, created: ContextState) {
+    /// Adds a context, and counts it for its device if it is new.
+    pub(super) fn add_context(&mut self, id: ContextId, created: ContextState) {
         if self.state.contexts.insert(id, created).is_none() {
             let device = self.device(created.device);
             device.contexts += 1;

@@ -267,7 +267,7 @@ fn a_checkpoint_tells_what_the_driver_holds() {
     t.event(2 * MS, Event::Took(took(Cause::Modules, 6 * MIB as i64, 1)));
     t.lose();
     t.event(SECOND, Event::CheckpointBegin { id: 1 });
-    // Told by the checkpoint too, which is written after it.
+    // Listed by the checkpoint too, which is written after it.
     t.event(SECOND, Event::Took(took(Cause::Heap, 10 * MIB as i64, 3)));
     for one in [(Cause::Modules, 4, 1), (Cause::Modules, 2, 2), (Cause::Heap, 10, 3)] {
         let took = took(one.0, one.1 * MIB as i64, one.2);

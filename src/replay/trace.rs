@@ -6,7 +6,7 @@ use vramtrace_format::reader::Run;
 use super::{Observer, Replay, State};
 use crate::trace::{DamageFound, Definitions, Trace};
 
-/// Told now and then while a long trace is read: bytes read of how many.
+/// Called from time to time while a long trace is read, with the bytes read and the bytes in all.
 pub type Progress<'p> = &'p mut dyn FnMut(u64, u64);
 
 /// How far to replay.

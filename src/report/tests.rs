@@ -99,7 +99,7 @@ fn a_process_that_took_nothing() {
 }
 
 #[test]
-fn everything_that_limits_the_figures_is_said() {
+fn everything_that_limits_the_figures_is_printed() {
     let mut t = TraceBuilder::new();
     t.header.command = vec!["sh".into(), "-c".into(), "evil \u{1b}[31m\n".into()];
     t.lose();

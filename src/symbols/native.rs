@@ -258,8 +258,8 @@ mod tests {
         // Out of order, twice the same, and one in no function.
         let found = names(&own, &[], &[at, 1, at]).unwrap();
         let name = found[0].last().expect("a name");
-        let said = name.function.as_deref().unwrap();
-        assert!(said.ends_with("native::tests::a_function_of_this_test"), "{said}");
+        let function = name.function.as_deref().unwrap();
+        assert!(function.ends_with("native::tests::a_function_of_this_test"), "{function}");
         assert!(name.file.as_deref().unwrap().ends_with("src/symbols/native.rs"), "{name:?}");
         assert!(name.line.is_some_and(|line| line > 200), "{name:?}");
         assert_eq!(found[2], found[0]);
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn another_build_a_missing_file_and_no_elf_are_said() {
+    fn another_build_a_missing_file_and_no_elf_are_reported() {
         let own = std::env::current_exe().unwrap();
         let error = names(&own, &[1, 2, 3], &[1]).unwrap_err();
         assert!(matches!(&error, Unnamed::Changed { traced, .. } if traced == "010203"), "{error}");
@@ -295,7 +295,7 @@ mod tests {
         let base = u64::from_str_radix(base.split('-').next().unwrap(), 16).unwrap();
         let at = libc::gnu_get_libc_version as *const () as u64 - base + 1;
         let found = names(Path::new(&path), &[], &[at]).unwrap();
-        let said = found[0].last().and_then(|name| name.function.as_deref()).unwrap();
-        assert!(said == "gnu_get_libc_version", "{said}");
+        let function = found[0].last().and_then(|name| name.function.as_deref()).unwrap();
+        assert!(function == "gnu_get_libc_version", "{function}");
     }
 }

@@ -59,7 +59,7 @@ fn header() -> Header {
     }
 }
 
-fn said(symbols: &Symbols, id: u32) -> Vec<String> {
+fn frame_names(symbols: &Symbols, id: u32) -> Vec<String> {
     let words = |frame: &Frame| match frame.place() {
         Some(place) => format!("{} ({place})", frame.function),
         None => frame.function.to_string(),
@@ -85,7 +85,7 @@ fn two_languages_become_one_stack() {
     ]);
     let symbols = Symbols::of_all(&definitions, &header());
     assert_eq!(
-        said(&symbols, 1),
+        frame_names(&symbols, 1),
         ["libtorch_cuda.so+0x10", "Model.forward (model.py:101)", "<module> (train.py:1)"]
     );
     assert!(
@@ -109,8 +109,8 @@ fn an_interpreters_frames_show_where_a_stack_has_no_python() {
         stack(2, &[0x30010, 0x30020], &[], &[]),
     ]);
     let symbols = Symbols::of_all(&definitions, &header());
-    assert_eq!(said(&symbols, 1), ["f (f.py:100)"]);
-    assert_eq!(said(&symbols, 2), ["libpython3.9.so.1.0+0x10", "libpython3.9.so.1.0+0x20"]);
+    assert_eq!(frame_names(&symbols, 1), ["f (f.py:100)"]);
+    assert_eq!(frame_names(&symbols, 2), ["libpython3.9.so.1.0+0x10", "libpython3.9.so.1.0+0x20"]);
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn what_gives_no_names_is_said_once_each() {
     ]);
     let symbols = Symbols::of_all(&definitions, &header());
     let expected = ["liba.so+0x10", "0x99", "code object 5, not in the trace"];
-    assert_eq!(said(&symbols, 1), [&expected[..1], &expected].concat());
+    assert_eq!(frame_names(&symbols, 1), [&expected[..1], &expected].concat());
     assert_eq!(symbols.problems().len(), 1, "{:?}", symbols.problems());
     let problem = &symbols.problems()[0];
     assert!(problem.starts_with("/nowhere/liba.so: is not there any more"), "{problem}");
@@ -141,7 +141,7 @@ fn this_program_changed_since_it_was_traced_is_not_asked() {
     };
     let definitions = definitions(vec![changed, stack(1, &[0x5000], &[], &[])]);
     let symbols = Symbols::of_all(&definitions, &header());
-    assert_eq!(said(&symbols, 1), [format!("{}+0x5000", base_name(own.to_str().unwrap()))]);
+    assert_eq!(frame_names(&symbols, 1), [format!("{}+0x5000", base_name(own.to_str().unwrap()))]);
     let problem = &symbols.problems()[0];
     assert!(problem.contains("another file than the one that was traced"), "{problem}");
 }
@@ -197,7 +197,7 @@ fn a_stack_without_frames_says_why() {
             "its stack is not in the trace",
         ]
     );
-    assert!(said(&symbols, 1).is_empty() && said(&symbols, 4).is_empty());
+    assert!(frame_names(&symbols, 1).is_empty() && frame_names(&symbols, 4).is_empty());
 }
 
 #[test]

@@ -16,7 +16,7 @@ pub use definitions::{
     ContextInfo, Definitions, DeviceInfo, IMPORT, IMPORT_TIMES, NO_TIMES, PoolInfo, Site,
     ThreadInfo,
 };
-pub use file::{DamageFound, Trace};
+pub use file::{DamageFound, OpenError, Trace};
 pub use find::{EXTENSION, LoadedTraces, TraceError, is_trace, load};
 pub use name::process_name;
 pub use stacks::{Address, Code, Module, Stack, Stacks};

@@ -11,10 +11,10 @@
 void c10_memory(void *at, int64_t size, size_t allocated, size_t reserved, uint64_t device) __asm__(MEMORY);
 void c10_out_of_memory(int64_t size, size_t allocated, size_t reserved, uint64_t device) __asm__(OUT_OF_MEMORY);
 
-struct told {
+struct reported {
     uint64_t calls, refused, sum, last_device;
 };
-const struct told *c10_told(void);
+const struct reported *c10_reported(void);
 
 #define CPU 0
 #define CUDA 1

@@ -90,7 +90,7 @@ static void work(void) {
 
 static char printed[1 << 16], wanted[1 << 16];
 
-/* What a child prints, and how it ends. `number` 0: nothing fails. *failed: it said that it got no memory. */
+/* What a child prints, and how it ends. `number` 0: nothing fails. *failed: it printed that it got no memory. */
 static int child(const char *variable, int number, const char *later, char *text, int *failed) {
     int out = memfd_create("out", 0), err = memfd_create("err", 0), status = 0;
     fflush(stdout);
@@ -107,11 +107,11 @@ static int child(const char *variable, int number, const char *later, char *text
     waitpid(pid, &status, 0);
     ssize_t got = pread(out, text, sizeof printed - 1, 0);
     text[got > 0 ? got : 0] = 0;
-    static char said[1 << 14];
-    got = pread(err, said, sizeof said - 1, 0);
-    said[got > 0 ? got : 0] = 0;
-    *failed = strstr(said, "no more memory") || strstr(said, "recording ends") || strstr(said, "without a trace");
-    for (char *line = strtok(said, "\n"); line; line = strtok(NULL, "\n"))
+    static char messages[1 << 14];
+    got = pread(err, messages, sizeof messages - 1, 0);
+    messages[got > 0 ? got : 0] = 0;
+    *failed = strstr(messages, "no more memory") || strstr(messages, "recording ends") || strstr(messages, "without a trace");
+    for (char *line = strtok(messages, "\n"); line; line = strtok(NULL, "\n"))
         if (strncmp(line, "vramtrace: ", 11)) printf("%d%s: stderr: %s\n", number, later, line);
     close(out);
     close(err);

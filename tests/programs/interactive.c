@@ -1,6 +1,6 @@
-/* interactive.c [ORDINAL]: does what it is told on stdin, a line each, and prints what came of it:
+/* interactive.c [ORDINAL]: executes commands from stdin, one a line, and prints the result of each:
 
-     a MIB     cuMemAlloc                p MIB    cuMemAllocAsync on a stream of its own
+     a MIB     cuMemAlloc                p MIB    cuMemAllocAsync on a new stream
      m MIB     cuMemAllocManaged         f        frees what was allocated last
      i         cuMemGetInfo, in MiB      s BYTES  cuCtxSetLimit(stack size)
      l         cuModuleLoadData          h        allocates and frees 1..8 MiB until it is killed

@@ -6,7 +6,7 @@
 #include <time.h>
 
 /* The real one uses much more of libc10.so than these two functions. */
-const struct told *(*const c10_used)(void) = c10_told;
+const struct reported *(*const c10_used)(void) = c10_reported;
 
 static struct {
     pthread_mutex_t lock;
@@ -15,7 +15,7 @@ static struct {
 
 void cache_reserve(int device, int64_t bytes) { caches[device].reserved += bytes; }
 
-/* A segment of which no blocks are told; `take` is the driver's. */
+/* A segment whose blocks are not reported; `take` is the driver's allocation call. */
 void cache_grow(int (*take)(unsigned long long *, size_t), size_t bytes) {
     unsigned long long at;
     if (take(&at, bytes) == 0) cache_reserve(0, (int64_t)bytes);
@@ -40,7 +40,7 @@ void cache_refuse(int device, int64_t size) {
     c10_out_of_memory(size, caches[device].allocated, caches[device].reserved, GARBAGE | DEVICE(CUDA, device));
 }
 
-const struct told *cache_told(void) { return c10_used(); }
+const struct reported *cache_reported(void) { return c10_used(); }
 
 /* Nanoseconds of processor time for each of `count` pairs of one block made and freed. */
 double cache_pairs(int device, char *base, int64_t count) {

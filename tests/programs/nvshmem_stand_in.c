@@ -1,5 +1,5 @@
 /* nvshmem_stand_in.c, built as libnvshmem_host.so: asks the driver for its heap, and reports success
-   whatever the driver said. */
+   whatever the driver returned. */
 #include "door.h"
 #include <string.h>
 

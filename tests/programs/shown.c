@@ -1,4 +1,4 @@
-/* shown.c HOW: what the program is told of the device's memory, by each door that tells it.
+/* shown.c HOW: what each function that reports device memory (CUDA, NVML) returns to the program.
    Prints one line of MiB figures for each moment. */
 #include "door.h"
 #include <string.h>

@@ -16,9 +16,9 @@ static void (*block)(int, void *, int64_t);
 static void (*tell)(uint64_t, void *, int64_t);
 
 static void show(const char *when) {
-    const struct told *told = TORCH(const struct told *, cache_told, (void))();
-    printf("%s: %llu blocks %llu refusals last %llx sum %llx\n", when, (unsigned long long)told->calls,
-           (unsigned long long)told->refused, (unsigned long long)told->last_device, (unsigned long long)told->sum);
+    const struct reported *reported = TORCH(const struct reported *, cache_reported, (void))();
+    printf("%s: %llu blocks %llu refusals last %llx sum %llx\n", when, (unsigned long long)reported->calls,
+           (unsigned long long)reported->refused, (unsigned long long)reported->last_device, (unsigned long long)reported->sum);
     fflush(stdout);
 }
 
@@ -88,8 +88,8 @@ static void threads(int count) {
     segment(1);
     for (size_t n = 0; n < 8; n++) pthread_create(&all[n], NULL, worker, (void *)n);
     for (size_t n = 0; n < 8; n++) pthread_join(all[n], NULL);
-    const struct told *told = TORCH(const struct told *, cache_told, (void))();
-    printf("threads: %llu blocks\n", (unsigned long long)told->calls);
+    const struct reported *reported = TORCH(const struct reported *, cache_reported, (void))();
+    printf("threads: %llu blocks\n", (unsigned long long)reported->calls);
 }
 
 /* A child frees what its parent made, without and with a driver. */
@@ -132,7 +132,7 @@ static void *load(void *path) {
     return dlopen(path, RTLD_NOW);
 }
 
-/* A block is told of while another thread holds the loader's lock: nobody may wait for that. */
+/* A block is reported while another thread holds the loader's lock: the report may not wait for that lock. */
 static void loading(const char *slow) {
     int in[2], out[2];
     char byte, number[16];

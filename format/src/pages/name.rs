@@ -56,8 +56,8 @@ impl PageName {
         }
     }
 
-    /// Whether the pid is one that a process in these namespaces knows. Of earlier versions it is
-    /// not said.
+    /// Whether a process in these namespaces sees the owner under this pid. False for names that
+    /// earlier versions wrote: those do not hold the namespaces.
     pub fn same_pids(&self, from: Namespaces) -> bool {
         matches!(self.place, Place::Segment { namespaces, .. } if from.same_pids(namespaces))
     }

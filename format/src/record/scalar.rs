@@ -12,7 +12,7 @@ pub trait Scalar: Copy {
     /// From the lowest [`Scalar::BITS`] bits; the others are 0. `None`: a newer writer's value.
     fn from_bits(bits: u64) -> Option<Self>;
 
-    /// Some value for each number, and each value for some number: for tests.
+    /// For tests: maps every number to a value, and reaches every value.
     fn any(number: u64) -> Self;
 }
 

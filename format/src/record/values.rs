@@ -130,7 +130,7 @@ fields! {
         device: DeviceId = small,
         /// Who refused; `None`: nobody did, the framework gave up at its own limit.
         by: Option<RefusedBy> = small,
-        told: Told = small,
+        evidence: OomEvidence = small,
         stack: StackId = word,
         /// What was asked for: of the framework where it gave up, else of the driver.
         size: u64 = word,
@@ -149,14 +149,14 @@ fields! {
 }
 
 numbered_enum! {
-    /// By what a program was seen to be really out of memory.
-    pub enum Told {
-        /// Its framework gave up.
-        Framework = 1,
-        /// It ended, and its last request was refused.
-        Exit = 2,
-        /// It was refused again after a second in which nothing was given.
-        Again = 3,
+    /// Why the recorder concludes that the program is out of memory, and not only refused once.
+    pub enum OomEvidence {
+        /// Its framework gave up on a request.
+        FrameworkGaveUp = 1,
+        /// It ended, and its last request had been refused.
+        EndedRefused = 2,
+        /// It was refused again after a second in which no request was granted.
+        StillRefused = 3,
     }
 }
 

@@ -3,10 +3,13 @@
     roles_truth.py PROGRAM OUT.json
 
 After each phase of each step stands an NVTX mark `truth:N`; OUT.json tells for each N the bytes of
-the blocks that hold weights, gradients, optimizer state, input and keys and values, by the addresses
-of their storages, and `rest`: all other blocks.
+the blocks that hold weights, gradients, optimizer state, input, keys and values, and the buckets of
+distributed training, by the addresses of their storages, and `rest`: all other blocks.
+
+The program `ddp` is one rank: it takes RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT from the environment.
 """
 import json
+import os
 import sys
 
 import torch
@@ -17,7 +20,7 @@ DEVICE = "cuda"
 
 class Ledger:
     def __init__(self):
-        self.moments, self.inputs, self.cache = [], [], []
+        self.moments, self.inputs, self.cache, self.buckets = [], [], [], []
         self.model = self.optimizer = None
 
     def held(self, tensors):
@@ -44,6 +47,7 @@ class Ledger:
             "optimizer state": self.held(v for of in state for v in of.values() if torch.is_tensor(v)),
             "input": self.held(self.inputs),
             "KV cache": self.held(self.cache),
+            "communication": self.held(self.buckets),
         }
         moment["rest"] = sum(self.blocks.values())
         self.moments.append(moment)
@@ -59,20 +63,21 @@ def tokens(*shape):
     return torch.randint(0, 50257, shape, device=DEVICE)
 
 
-def language(ledger, run=None, rounds=1):
-    """Training of GPT-2; `rounds` of backward for each step of the optimizer."""
+def language(ledger, run=None, rounds=1, first=0):
+    """Training of GPT-2; `rounds` of backward for each step of the optimizer; counted from step `first` on."""
     model = ledger.model if run is None else run
-    for _ in range(STEPS):
+    for step in range(STEPS):
+        count = ledger.tell if step >= first else lambda: None
         for _ in range(rounds):
             x = tokens(4, 320)
             ledger.inputs = [x]
             loss = model(input_ids=x, labels=x).loss
-            ledger.tell()
+            count()
             loss.backward()
             del loss
-            ledger.tell()
+            count()
         ledger.optimizer.step()
-        ledger.tell()
+        count()
         ledger.optimizer.zero_grad()
 
 
@@ -116,6 +121,33 @@ def run_compile(ledger):
     ledger.model = gpt2(use_cache=False, n_layer=4)
     ledger.optimizer = adamw(ledger.model)
     language(ledger, torch.compile(ledger.model))
+
+
+def run_ddp(ledger):
+    """Training of GPT-2 on each rank's card, with its gradients averaged over the ranks."""
+    import torch.distributed as dist
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+    from torch.nn.parallel import DistributedDataParallel
+
+    rank = int(os.environ["RANK"])
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl")
+    ledger.model = gpt2(use_cache=False)
+    ledger.optimizer = adamw(ledger.model)
+    run = DistributedDataParallel(ledger.model, device_ids=[rank])
+    buckets = {}
+
+    def average(group, bucket):
+        # DDP makes its buckets anew once, in the second step: from the third on these are all of them.
+        if bucket.index() == 0:
+            buckets.clear()
+        buckets[bucket.index()] = bucket.buffer()
+        ledger.buckets = list(buckets.values())
+        return allreduce_hook(group, bucket)
+
+    run.register_comm_hook(None, average)
+    language(ledger, run, first=2)
+    dist.destroy_process_group()
 
 
 def run_resnet50(ledger):

@@ -1,12 +1,12 @@
-//! Which native frame runs which Python frames, by where things lie on the C stack.
+//! Finds which native frame runs which Python frames, by addresses on the C stack.
 
 use super::native;
 use super::python::walk::Group;
 use std::ops::Range;
 use vramtrace_format::Join;
 
-/// From 3.11 on: a group's entry lies inside the loop's function. `high`: where the stack of the
-/// last native frame ends. Returns how many joins there are.
+/// From CPython 3.11 on: the address of a group's entry lies in the stack frame of the interpreter
+/// loop. `high`: the end of the last native frame. Returns the number of joins.
 pub fn by_address(
     native: &[native::Frame],
     high: usize,
@@ -25,8 +25,8 @@ pub fn by_address(
     groups.len().min(joins.len())
 }
 
-/// Up to 3.10: each Python frame has its own loop. `cut`: outer frames are missing, native
-/// ones, Python's.
+/// Up to CPython 3.10: each Python frame runs in its own interpreter loop. `cut`: whether outer frames
+/// are missing, of the native ones and of Python's.
 pub fn by_loop(
     native: &[native::Frame],
     loops: &Range<usize>,

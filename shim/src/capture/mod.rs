@@ -1,6 +1,6 @@
 //! The call stack behind an event: taken on the thread that makes the call, after the driver's call,
-//! with no lock of ours held. Nothing waits, neither for the interpreter's lock nor for the loader's,
-//! and Python is called for the thread's state alone.
+//! with none of the recorder's locks held. A capture waits neither for the interpreter's lock nor for
+//! the loader's. Its only call into Python returns the thread's state.
 //!
 //! | step | where |
 //! |---|---|
@@ -15,7 +15,7 @@
 //! finds its number. Where a library takes the place of another, fingerprints change, and stacks are
 //! written again.
 //!
-//! Where anything is in doubt the stack is 0, or partial with a flag that says so.
+//! Where a stack cannot be determined its id is 0; a partial stack has a flag.
 
 pub mod definitions;
 pub mod fingerprint;
@@ -48,17 +48,17 @@ pub struct Capture {
     workspaces: Workspaces,
     python: Python,
     interner: Lock<StackInterner>,
-    /// How often a library was found at addresses of another one.
+    /// Number of times that a library was found at the addresses of another one.
     replaced: AtomicU32,
-    /// Captures so far without a Python, where native stacks do not show it.
+    /// Captures so far in which no interpreter was found (used where native stacks are off).
     looked: AtomicU32,
-    told_native: AtomicBool,
+    native_off_reported: AtomicBool,
 }
 
-/// A quarter of the trace's limit, or this.
+/// Most bytes of definitions: a quarter of the trace's limit, but no more than this.
 const ROOM_MOST: u64 = 1 << 30;
 
-/// What of a stack is taken, of what is wanted at all.
+/// Which of the enabled frames a capture takes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Enough {
     All,
@@ -82,16 +82,16 @@ impl Capture {
             interner: Lock::new(StackInterner::new(config.max.map_or(ROOM_MOST, |max| max / 4))),
             replaced: AtomicU32::new(0),
             looked: AtomicU32::new(0),
-            told_native: AtomicBool::new(false),
+            native_off_reported: AtomicBool::new(false),
         }
     }
 
-    /// Different stacks so far.
+    /// Number of distinct stacks so far.
     pub fn stacks(&self) -> u64 {
         self.interner.lock().stacks()
     }
 
-    /// The number of the stack of the call that is under way on this thread.
+    /// Captures the stack of this thread's current call and returns its id.
     #[inline]
     pub fn stack(&self, sink: &impl DefinitionSink) -> StackId {
         if !self.wants.wanted() || !sink.is_recording() {
@@ -100,8 +100,8 @@ impl Capture {
         self.take(sink, Enough::All)
     }
 
-    /// The number of the stack of a block that PyTorch is making on this thread: there are many of
-    /// them, and where Python runs its frames say enough.
+    /// The same for a block of PyTorch's cache. There are many of these, so native frames are left out
+    /// where Python frames are found.
     #[inline]
     pub fn block_stack(&self, tensors: Tensors, sink: &impl DefinitionSink) -> StackId {
         if !self.wants.wanted() || !sink.is_recording() {
@@ -116,8 +116,8 @@ impl Capture {
         }
     }
 
-    /// Of Python's frames alone, where this thread had the same ones not long ago. What
-    /// [`Capture::take`] would find, by fewer steps.
+    /// The id of a stack of Python frames that this thread had recently: the same result as
+    /// [`Capture::take`], in fewer steps.
     #[inline]
     fn known_python(&self) -> Option<StackId> {
         if !self.wants.python {
@@ -134,7 +134,7 @@ impl Capture {
         recent.get(self.fingerprint_with(frame_cache.fingerprint, flags, &[]))
     }
 
-    /// Of a stack, from the fingerprint of its Python frames.
+    /// The fingerprint of a stack, from that of its Python frames.
     #[inline(always)]
     fn fingerprint_with(&self, python: u64, flags: StackFlags, native: &[native::Frame]) -> u64 {
         let seed = u64::from(self.replaced.load(Ordering::Acquire)) << 8 | u64::from(flags.0);
@@ -161,8 +161,8 @@ impl Capture {
             &mut *work;
         let mut flags = StackFlags::default();
 
-        // A library that comes back to its place has to be written again; and a new one may look
-        // like the one before it.
+        // A library that is loaded again at its old addresses must be defined again, and a new one may
+        // be mistaken for the one before it.
         let now = (self.replaced.load(Ordering::Acquire), opened());
         if *changes != now {
             walker.forget();
@@ -200,7 +200,7 @@ impl Capture {
             }
         }
 
-        // Most stacks are known by now.
+        // Most stacks are found in this table.
         let mut known = None;
         if let Some(frame_cache) = frame_cache {
             let fingerprint = self.fingerprint_with(frame_cache.fingerprint, flags, frames);
@@ -236,7 +236,7 @@ impl Capture {
         {
             return id;
         }
-        // Only for a new stack: the same frames are joined in the same way.
+        // Joins are computed for new stacks only: equal frames have equal joins.
         let joined = self.join(frames, end, flags, (&walked, groups), joins);
         let stack = Stack { flags, native: frames, python: pythons, joins: &joins[..joined] };
         let id = self.intern(sink, fingerprint, &stack);
@@ -281,7 +281,7 @@ impl Capture {
         interned.id
     }
 
-    /// What is known of the stacks, of code and of libraries.
+    /// The table of stacks, code objects and libraries.
     pub fn interner(&self) -> Guard<'_, StackInterner> {
         self.interner.lock()
     }
@@ -298,9 +298,9 @@ impl Capture {
                 if self.wants.python
                     && let Err(why) = self.python.meet(&object)
                 {
-                    self.give_up(sink, &why);
+                    self.give_up(sink, &why.to_string());
                 }
-                // SAFETY: as above.
+                // SAFETY: one of its functions is on this thread's stack, so it is loaded.
                 self.wants.native && unsafe { self.interner.lock().module(loaded, headers, define) }
             }
         };
@@ -314,14 +314,14 @@ impl Capture {
         if mapped_modules::can_ask() {
             return true;
         }
-        if !self.told_native.swap(true, Ordering::Relaxed) {
+        if !self.native_off_reported.swap(true, Ordering::Relaxed) {
             let why = "native stacks are off: they need glibc 2.28 or later, and its loader as it is known";
             tell(sink, why.to_string());
         }
         false
     }
 
-    /// At the 1st, 2nd, 4th, 8th... time.
+    /// True at the 1st, 2nd, 4th, 8th... call.
     fn shall_look(&self) -> bool {
         (self.looked.fetch_add(1, Ordering::Relaxed) + 1).is_power_of_two()
     }
@@ -333,7 +333,7 @@ impl Capture {
     }
 }
 
-/// On stderr and in the trace.
+/// Prints a line on stderr and writes it to the trace.
 #[cold]
 fn tell(sink: &impl DefinitionSink, text: String) {
     log::line(format_args!("{text}"));

@@ -1,7 +1,7 @@
-//! A stack is written once; everybody else gets its number.
+//! Assigns ids to stacks: each distinct stack is written to the trace once.
 //!
-//! Behind a short lock, and only for stacks that a workspace does not remember. A definition
-//! stands in the file before its number is known to anybody.
+//! Used under a lock that is held briefly, and only for stacks that a thread's workspace does not have.
+//! A definition is written to the file before its id is used.
 
 use super::native;
 use super::python::Interpreter;
@@ -14,10 +14,10 @@ use crate::runtime::hash_table::{KeyedSlot, Table};
 use crate::runtime::mapped_modules::{Headers, Loaded};
 use vramtrace_format::{Definition, Join, PythonFrame, StackFlags, StackId};
 
-/// Most different stacks of a process.
+/// Most distinct stacks of a process.
 const STACKS_MOST: u32 = 1 << 20;
 
-/// One capture, not yet known.
+/// A captured stack whose id is not known yet.
 pub struct Stack<'a> {
     pub flags: StackFlags,
     pub native: &'a [native::Frame],
@@ -27,15 +27,15 @@ pub struct Stack<'a> {
 
 #[derive(Default)]
 pub struct StackInterner {
-    /// By fingerprint: the number.
+    /// The id, by fingerprint.
     stacks: Table<KeyedSlot<u32>>,
     codes: Table<KeyedSlot<u32>>,
-    /// Those that have their addresses now, as far as is known.
+    /// The libraries that are loaded at their addresses now, as far as is known.
     modules: Vec<Known>,
     last_module: u32,
     last_stack: u32,
     last_code: u32,
-    /// Where the definitions of stacks and of code stand, by their number less 1.
+    /// Locations of the definitions of stacks and of code, indexed by id less 1.
     stack_places: Vec<DefinitionLocation>,
     code_places: Vec<DefinitionLocation>,
     /// Room left for definitions.
@@ -50,10 +50,10 @@ struct Known {
     build_id: Vec<u8>,
 }
 
-/// What became of an unknown stack.
+/// The result of looking up a stack.
 pub struct Interned {
     pub id: StackId,
-    /// It is the first for which there was no room.
+    /// This is the first stack for which there was no room.
     pub full: bool,
 }
 
@@ -63,17 +63,17 @@ impl StackInterner {
         StackInterner { room: Some(room), ..StackInterner::default() }
     }
 
-    /// Where the definition of a stack stands.
+    /// The location of a stack's definition.
     pub fn stack_location(&self, id: StackId) -> Option<DefinitionLocation> {
         self.stack_places.get((id.0 as usize).checked_sub(1)?).copied()
     }
 
-    /// Where the definition of a code object stands.
+    /// The location of a code object's definition.
     pub fn code_location(&self, id: u32) -> Option<DefinitionLocation> {
         self.code_places.get((id as usize).checked_sub(1)?).copied()
     }
 
-    /// The library that has this address now: its path, and the address within it.
+    /// The library at this address: its path, and the address relative to it.
     pub fn module_at(&self, address: u64) -> Option<(String, u64)> {
         let holds = |known: &&Known| {
             (known.loaded.start as u64..known.loaded.end as u64).contains(&address)
@@ -86,7 +86,7 @@ impl StackInterner {
         Some((path, address.wrapping_sub(known.base as u64)))
     }
 
-    /// The number of a stack. `define` says nothing when nothing is recorded any more.
+    /// The id of a stack. `define` returns `None` once nothing is recorded any more.
     pub fn stack(
         &mut self,
         fingerprint: u64,
@@ -133,13 +133,13 @@ impl StackInterner {
         let Some(place) = define(&definition) else { return known(StackId(0)) };
         let _ = self.stack_places.try_push(place);
         self.spend(8 * words);
-        // Without memory for the table it is written again the next time.
+        // Without host memory for the table the stack is written again the next time.
         let _ = self.stacks.insert(KeyedSlot { key: fingerprint, value: id.0 });
         self.last_stack = id.0;
         known(id)
     }
 
-    /// Different stacks so far.
+    /// Number of distinct stacks so far.
     pub fn stacks(&self) -> u64 {
         self.last_stack.into()
     }
@@ -148,7 +148,7 @@ impl StackInterner {
         self.room = self.room.map(|room| room.saturating_sub(bytes as u64));
     }
 
-    /// 0 where it cannot be read.
+    /// Returns 0 for code that cannot be read.
     fn code(
         &mut self,
         frame: &walk::Frame,
@@ -177,11 +177,11 @@ impl StackInterner {
         id
     }
 
-    /// A library was met. True: it took addresses of another one, so that stacks with the same
-    /// addresses are other stacks now.
+    /// Notes a loaded library. Returns true if it replaces another one at these addresses: then equal
+    /// addresses no longer mean equal stacks.
     ///
     /// # Safety
-    /// It is loaded now.
+    /// The library is loaded now.
     pub unsafe fn module(
         &mut self,
         loaded: &Loaded,
@@ -190,7 +190,7 @@ impl StackInterner {
     ) -> bool {
         let overlaps =
             |known: &Known| known.loaded.start < loaded.end && loaded.start < known.loaded.end;
-        // SAFETY: as the caller promises.
+        // SAFETY: the library is loaded now (see above).
         let object = unsafe { loaded.object() };
         let path = object.path().to_bytes();
         let same = |known: &Known| {
@@ -214,13 +214,13 @@ impl StackInterner {
         self.write_module(shown, id, base, (loaded.start, loaded.end), define);
         #[allow(clippy::disallowed_methods)]
         let (path, build_id) = (path.to_vec(), headers.build_id.to_vec());
-        // Without memory it is met again.
+        // Without host memory the library is noted again later.
         let known = Known { loaded: *loaded, base: headers.base, path, build_id };
         let _ = self.modules.try_push(known);
         replaces
     }
 
-    /// Code was met that belongs to no library. True: one was in its place before.
+    /// Notes code that belongs to no library. Returns true if a library was at its address before.
     pub fn made(
         &mut self,
         code: usize,
@@ -252,7 +252,7 @@ impl StackInterner {
     }
 }
 
-/// What stands where a path does, for code that was made at run time.
+/// The path that is written for generated code.
 const MADE: &str = "[made at run time]";
 
 /// The loader has no path for the program itself.

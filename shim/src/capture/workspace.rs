@@ -1,7 +1,7 @@
-//! What a capture works with: buffers and caches, on pages of our own. Nothing has to be done when a
-//! thread ends: the first threads have one each, which then is that of the next thread at the same
-//! address; others take a free one of those that are shared, mostly the same, and give it back. A
-//! signal's handler that captures takes a shared one.
+//! Buffers and caches for captures, on pages that the recorder maps itself. The first threads have a
+//! workspace each, others take one of the shared workspaces for the time of a capture. Nothing has to
+//! be freed when a thread ends: its workspace goes to the next thread with the same thread pointer. A
+//! signal handler that captures takes a shared one.
 
 use super::native::Walker;
 use super::python::walk::Group;
@@ -18,17 +18,16 @@ use vramtrace_format::stackspec::DEEPEST;
 use vramtrace_format::{Join, StackId};
 
 const GROUPS: usize = 256;
-/// Stacks that are known without a look into the common table.
+/// Stacks that a workspace remembers, without access to the common table.
 const RECENT: usize = 8192;
-/// Places of one thread each, and how many of them are tried; then those for all.
+/// Workspaces of one thread each, how many of them are tried, and the number of shared ones.
 const OWN: usize = 32;
 const TRIED: usize = 4;
 const SHARED: usize = 32;
 
 pub struct Workspace {
     pub walker: Walker,
-    /// Libraries that took the place of others, and libraries that were opened, when the walker
-    /// last looked.
+    /// At the walker's last check: how many libraries had replaced others, and how many were opened.
     pub changes: (u32, u32),
     pub native: [native::Frame; DEEPEST],
     pub frame_cache: FrameCache,
@@ -54,7 +53,7 @@ impl Recent {
 }
 
 struct Place {
-    /// The thread pointer of the only thread that comes here; 0: nobody yet, or all do.
+    /// The thread pointer of the only thread that uses this workspace; 0: none yet, or it is shared.
     owner: AtomicUsize,
     busy: AtomicBool,
     work: UnsafeCell<Workspace>,
@@ -67,7 +66,8 @@ pub struct Workspaces {
 
 // SAFETY: a place is used by the thread that has set its flag; a thread's own place by that thread alone.
 unsafe impl Send for Workspaces {}
-// SAFETY: as above.
+// SAFETY: a place is used by the thread that has set its flag; a thread's own place by that thread
+// alone.
 unsafe impl Sync for Workspaces {}
 
 impl Default for Workspaces {
@@ -80,7 +80,7 @@ impl Default for Workspaces {
 }
 
 impl Workspaces {
-    /// A free one, for this thread until the guard is dropped.
+    /// Takes a free workspace for this thread until the guard is dropped.
     #[inline]
     pub fn take(&self) -> Option<Taken<'_>> {
         let me = thread_pointer();
@@ -104,7 +104,7 @@ impl Workspaces {
             let order = (Ordering::Acquire, Ordering::Relaxed);
             let found = place.owner.compare_exchange(0, me, order.0, order.1);
             if free(found.unwrap_or_else(|owner| owner)) {
-                // Its only other user would be this thread, further out.
+                // Its only other user can be this thread, in a call that a signal interrupted.
                 match own(place) {
                     Some(taken) => return Some(taken),
                     None => break,
@@ -113,7 +113,7 @@ impl Workspaces {
         }
         (first..first + SHARED).find_map(|at| {
             let place = get(&self.shared[at % SHARED])?;
-            // Lazily: a guard made in vain would clear another thread's flag.
+            // `then`, not `then_some`: dropping an unused guard would clear another thread's flag.
             #[allow(clippy::unnecessary_lazy_evaluations)]
             (!place.busy.swap(true, Ordering::Acquire)).then(|| Taken { place })
         })
@@ -125,7 +125,7 @@ fn home(thread: usize) -> usize {
     (hash_table::spread(thread as u64) >> 32) as usize
 }
 
-/// This thread's own place, if it is not in it already: a signal's handler may have come in between.
+/// This thread's own workspace, unless it is in use: a signal handler may have interrupted a capture.
 #[inline(always)]
 fn own(place: &Place) -> Option<Taken<'_>> {
     if place.busy.load(Ordering::Relaxed) {
@@ -152,7 +152,7 @@ fn make(slot: &AtomicPtr<Place>) -> Option<*mut Place> {
     unsafe { (&raw mut (*(*fresh).work.get()).walker).write(Walker::new()) };
     match slot.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => Some(fresh),
-        // The loser's pages stay: a race at the first use.
+        // The pages of the thread that lost a race at the first use are leaked.
         Err(winner) => Some(winner),
     }
 }
@@ -164,14 +164,14 @@ pub struct Taken<'a> {
 impl Deref for Taken<'_> {
     type Target = Workspace;
     fn deref(&self) -> &Workspace {
-        // SAFETY: the flag is ours.
+        // SAFETY: this guard's thread has set the flag, so no one else uses the workspace.
         unsafe { &*self.place.work.get() }
     }
 }
 
 impl DerefMut for Taken<'_> {
     fn deref_mut(&mut self) -> &mut Workspace {
-        // SAFETY: the flag is ours.
+        // SAFETY: this guard's thread has set the flag, so no one else uses the workspace.
         unsafe { &mut *self.place.work.get() }
     }
 }

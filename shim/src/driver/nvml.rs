@@ -244,6 +244,8 @@ fn find_process<T: Copy>(
     }
 }
 
+/// The address as a function pointer; `None` if it is null.
+///
 /// # Safety
 /// `address` is null or a function of type `F`.
 unsafe fn function<F: Copy>(address: *mut c_void) -> Option<F> {

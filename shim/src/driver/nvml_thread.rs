@@ -137,9 +137,9 @@ impl Desk {
 
     #[cold]
     fn give_up(&self) {
-        static SAID: AtomicBool = AtomicBool::new(false);
+        static REPORTED: AtomicBool = AtomicBool::new(false);
         self.sick.store(true, Ordering::Relaxed);
-        if !SAID.swap(true, Ordering::Relaxed) {
+        if !REPORTED.swap(true, Ordering::Relaxed) {
             log::line(format_args!(
                 "NVML does not answer (is the GPU ill?): until it does, what the driver takes on \
                  its own is counted as it was last seen"

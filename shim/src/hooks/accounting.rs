@@ -1,4 +1,4 @@
-//! The way of every request and every free through cap, driver, ledger and file.
+//! The steps of every allocation and every free: cap, driver, ledger, trace file.
 
 use crate::driver::api::Api;
 use crate::driver::cuda::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY, CUresult};
@@ -25,11 +25,11 @@ use vramtrace_format::{DeviceId, Drift, Event, Kind, PoolId, Refused, RefusedBy,
 pub struct Request {
     pub api: Api,
     pub kind: Kind,
-    /// `kind.space()`, but for pools of other memory than a device's.
+    /// `kind.space()`, except for pools of managed or host memory.
     pub space: Space,
     pub target: Target,
-    /// As near to the ledger's size as can be known before the call; 0 where the driver can only
-    /// refuse.
+    /// Bytes requested, as exactly as they can be known before the call; 0 where the driver is certain
+    /// to refuse the call.
     pub size: u64,
 }
 
@@ -38,7 +38,7 @@ impl Request {
         Request { api, kind, space: kind.space(), target, size }
     }
 
-    /// The most physical bytes that it can take; 0 where none count.
+    /// The most physical bytes that the request can take; 0 for memory that no cap counts.
     fn upper_bound(&self) -> u64 {
         match physical(self.kind, self.size) {
             Physical::Own(bytes) => bytes,
@@ -78,13 +78,13 @@ pub enum Why {
     BadCap,
 }
 
-/// Counts and records a request that got no memory; returns what the program gets.
+/// Counts and records a request that got no memory. Returns the result for the program.
 #[cold]
 pub fn refuse(p: &'static Process, request: &Request, why: Why) -> CUresult {
     let site = request.site(p);
     let Target { device, .. } = request.target;
     match request.kind.is_host() {
-        // What the device has left says nothing of it.
+        // Host memory: the free bytes of the device do not explain the refusal.
         true => record_refusal(p, device, site, request.size, why, |_| 0).result,
         false => refuse_at(p, device, site, request.size, why),
     }
@@ -99,7 +99,8 @@ pub(super) fn refuse_at(
     why: Why,
 ) -> CUresult {
     let look = |refused: &Refused| match is_of_memory(refused) {
-        // Where we have no memory ourselves the device may have some: nothing is recorded about it.
+        // If the recorder itself has no host memory, the refusal need not be of device memory: no
+        // post-mortem.
         true if !reserve::is_used() => p.oom.look(sources(p), device, refused.by).unwrap_or(0),
         _ => 0,
     };
@@ -110,7 +111,7 @@ pub(super) fn refuse_at(
     refused.result
 }
 
-/// The device's memory is what the program did not get.
+/// Whether the request was refused for want of device memory.
 fn is_of_memory(refused: &Refused) -> bool {
     match refused.by {
         RefusedBy::Driver => refused.result == CUDA_ERROR_OUT_OF_MEMORY,
@@ -119,7 +120,7 @@ fn is_of_memory(refused: &Refused) -> bool {
     }
 }
 
-/// `driver_free` tells what the driver has left of the device; 0: nobody knows.
+/// `driver_free` returns the device's free bytes as the driver sees them; 0: not known.
 fn record_refusal(
     p: &'static Process,
     device: DeviceId,
@@ -146,7 +147,7 @@ fn record_refusal(
     refused.driver_free = driver_free(&refused);
     let record = || p.trace_writer.record(&Event::Refused(refused));
     if by == RefusedBy::Driver && result != CUDA_ERROR_OUT_OF_MEMORY {
-        // A failure, not a refusal of memory: recorded, not counted.
+        // Another error than out of memory: it is recorded, and not counted as a refusal.
         record();
     } else {
         p.ledger.refused(device, by, record);
@@ -167,8 +168,8 @@ pub(super) fn warn(
     if p.cap.warns_first() {
         let Refusal { counted, limit, .. } = refusal;
         log::line(format_args!(
-            "cuda:{}: {} more would pass the cap of {} ({} counted); the cap only warns, so they \
-             are given; said once, the trace has all",
+            "cuda:{}: a request of {} exceeds the cap of {} ({} counted); the cap only warns, so the \
+             request is granted; this line is printed once, the trace records every such request",
             device.0,
             Bytes(size),
             Bytes(limit),
@@ -177,11 +178,11 @@ pub(super) fn warn(
     }
 }
 
-/// The program's call for memory that is its own (not a pool's or a graph's).
+/// A call that allocates memory of its own size (not a block of a pool, not a node of a graph).
 ///
-/// `real` asks the driver, which writes straight to the program's outputs. `taken` reads them:
-/// the key, and the size now known. `undo` is for the rare case in which the real size, known
-/// only now, does not fit under the cap: it frees the memory and restores the outputs.
+/// `real` calls the driver, which writes directly to the program's outputs. `taken` reads the ledger
+/// key and the real size from them. `undo` frees the memory and restores the outputs; it is called if
+/// the real size, known only after the call, does not fit under the cap.
 #[inline]
 pub fn allocate(
     p: &'static Process,
@@ -230,7 +231,8 @@ pub fn allocate(
                 reservation.withdrawn();
                 return refuse_unbooked(p, request);
             }
-            // Its free will be unknown: it stays counted.
+            // The allocation is not in the ledger, so its free will not be recognised: its bytes stay
+            // counted.
             return result;
         }
     };
@@ -242,8 +244,8 @@ pub fn allocate(
     result
 }
 
-/// Under a cap what is given must be counted: the ledger's slot is there before the driver is asked,
-/// or the request is refused.
+/// Under a cap every granted byte must be counted. So the ledger makes room for the entry before the
+/// driver is called; if it cannot, the request is refused.
 #[cold]
 fn refuse_without_room(p: &'static Process, request: &Request) -> Option<CUresult> {
     if !p.cap.is_set() {
@@ -253,7 +255,7 @@ fn refuse_without_room(p: &'static Process, request: &Request) -> Option<CUresul
     if !is_counted || !p.cap.must_count(request.target.device) {
         return None;
     }
-    // In this order: a table that cannot grow meanwhile says so again.
+    // Cleared before `make_room`: a table that fails to grow in another thread meanwhile sets it again.
     CROWDED.store(false, Relaxed);
     match p.ledger.make_room() {
         Ok(()) => None,
@@ -265,7 +267,7 @@ fn refuse_without_room(p: &'static Process, request: &Request) -> Option<CUresul
     }
 }
 
-/// The ledger has no room for what the driver gave or would give: it goes back, or is not asked for.
+/// Refuses a request for which the ledger has no room.
 #[cold]
 pub(super) fn refuse_unbooked(p: &'static Process, request: &Request) -> CUresult {
     let device = request.target.device;
@@ -275,8 +277,9 @@ pub(super) fn refuse_unbooked(p: &'static Process, request: &Request) -> CUresul
     refuse(p, request, Why::Cap(Refusal { counted, limit, of_group: false }))
 }
 
-/// Undoes an allocation that took `growth`, which did not fit. Its bytes were never counted; but
-/// small allocations that came meanwhile may lie in its pages, and count on them being so.
+/// Undoes an allocation whose `growth` in bytes did not fit under the cap. Its bytes were not counted
+/// yet. But other threads may meanwhile have placed small allocations in its pages, which were charged
+/// nothing for them: those pages stay charged.
 #[cold]
 fn undo_allocation(
     ledger: &Ledger,
@@ -300,7 +303,7 @@ fn undo_allocation(
 
 #[inline]
 fn promise(p: &'static Process, request: &Request) -> Result<Reservation<'static>, Refusal> {
-    // A request for nothing is the driver's to refuse.
+    // The driver refuses a request for 0 bytes.
     let bytes = if request.size == 0 { 0 } else { request.upper_bound() };
     if bytes == 0 {
         return Ok(Reservation::none());
@@ -312,7 +315,7 @@ fn promise(p: &'static Process, request: &Request) -> Result<Reservation<'static
     }
 }
 
-/// The program's free, by whatever call. It always reaches the driver.
+/// A free, by any entry point. The driver is always called.
 #[inline]
 pub fn free(
     p: &'static Process,
@@ -322,8 +325,8 @@ pub fn free(
     stream: u64,
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
-    // Looked at where it is: it is large, and a copy of what was just stored makes the processor
-    // wait.
+    // Used by reference: the value is large, and copying words that were stored a moment ago stalls the
+    // processor (failed store forwarding).
     let taken = p.ledger.remove(&p.trace_writer, space, key);
     let Some(removed) = &taken else {
         let result = real();
@@ -346,7 +349,7 @@ pub fn free(
     result
 }
 
-/// The driver has freed it: its bytes leave the count.
+/// After the driver has freed the allocation: subtracts its bytes from the cap's count.
 #[inline]
 pub(super) fn commit_free(p: &'static Process, removed: &Removed, now: u64) {
     let entry = &removed.entry;
@@ -361,7 +364,8 @@ pub(super) fn commit_free(p: &'static Process, removed: &Removed, now: u64) {
     }
 }
 
-/// 0 for the natural call on the allocation's own stream.
+/// The site to record for a free. 0 stands for the usual one: the free function that belongs to the
+/// kind, on the allocation's own stream.
 #[inline]
 pub(super) fn freeing_site(p: &'static Process, api: Api, entry: &Entry, stream: u64) -> SiteId {
     let natural = match entry.kind {

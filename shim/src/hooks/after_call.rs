@@ -22,10 +22,11 @@ pub fn after_call(process: &'static Process) {
     }
 }
 
-/// The kernel gives no more pages. What is left is for the cap.
+/// The kernel maps no more pages for this process. Ends the recording; the memory that is left serves
+/// the cap.
 #[cold]
 pub(super) fn stop_for_want_of_memory(process: &Process) {
-    static SAID: AtomicBool = AtomicBool::new(false);
+    static REPORTED: AtomicBool = AtomicBool::new(false);
     let stopped = process.trace_writer.stop(StopReason::MapFailed, libc::ENOMEM);
     let capped = process.cap.is_set() && !process.cap.only_warns();
     let rest = match (stopped, capped) {
@@ -36,7 +37,7 @@ pub(super) fn stop_for_want_of_memory(process: &Process) {
         (false, true) => "under the cap, GPU memory that cannot be counted is refused",
         (false, false) => return,
     };
-    if !SAID.load(Ordering::Relaxed) && !SAID.swap(true, Ordering::Relaxed) {
+    if !REPORTED.load(Ordering::Relaxed) && !REPORTED.swap(true, Ordering::Relaxed) {
         log::line(format_args!(
             "the system gives this process no more memory (its limits: RLIMIT_AS, RLIMIT_DATA, \
              vm.max_map_count, overcommit); {rest}"
@@ -44,15 +45,17 @@ pub(super) fn stop_for_want_of_memory(process: &Process) {
     }
 }
 
-/// We have no memory to follow what the driver would give: under a cap the call is refused with this
-/// answer, else it passes and is not recorded.
+/// The recorder has no host memory to follow what this call would allocate. Under a cap, returns the
+/// result with which the call is refused; otherwise `None`: the call goes to the driver and is not
+/// recorded.
 #[cold]
 pub(super) fn unfollowed(process: &Process, device: DeviceId) -> Option<CUresult> {
     stop_for_want_of_memory(process);
     process.cap.must_count(device).then_some(CUDA_ERROR_OUT_OF_MEMORY)
 }
 
-/// At the end of a call that comes with a lock of the program held: nobody else may be asked.
+/// At the end of a call that PyTorch makes with a lock held. It may not wait for anything, so neither
+/// the driver nor NVML is called.
 #[inline]
 pub fn after_block(process: &'static Process) {
     if reserve::is_used() {

@@ -17,20 +17,22 @@ use vramtrace_format::{Kind, Space};
 /// The driver has just given this address, and the program has not seen it.
 pub(super) unsafe fn undo<T: Copy>(address: u64, output: Out<T>, before: Option<T>) {
     if let Some(free) = driver().mem_free {
-        // SAFETY: as the caller promises; nothing uses the memory.
+        // SAFETY: the driver returned this address a moment ago (see above), so it is live, and no one
+        // uses it.
         inside(|| unsafe { free(address) });
     }
     restore(output, before);
 }
 
-/// A refusal leaves an output as it was. `None`: the output is NULL, which the driver refuses.
+/// Restores the output to its value before the call. `None`: the output is NULL, and the driver refused
+/// the call.
 fn restore<T: Copy>(output: Out<T>, before: Option<T>) {
     if let Some(before) = before {
         output.set(before);
     }
 }
 
-/// Sizes of 0 and NULL outputs are the driver's to refuse: nothing is reserved for them.
+/// Bytes to reserve: 0 where the size is 0 or the output is NULL, since the driver refuses those.
 fn wanted<T: Copy>(output: Out<T>, size: u64) -> u64 {
     if output.is_null() { 0 } else { size }
 }
@@ -49,7 +51,8 @@ pub fn mem_alloc(
         &Request::new(call.api, Kind::Device, target, size),
         || call.forward(),
         || (dptr.get().unwrap_or(0), bytesize as u64),
-        // SAFETY: as `allocate` promises.
+        // SAFETY: `allocate` calls this only with the address that the driver has just returned, before
+        // the program sees it.
         |address| unsafe { undo(address, dptr, old) },
     )
 }
@@ -68,13 +71,14 @@ pub fn mem_alloc_v1(
         &Request::new(call.api, Kind::Device, target, size),
         || call.forward(),
         || (dptr.get().unwrap_or(0).into(), bytesize.into()),
-        // SAFETY: as `allocate` promises.
+        // SAFETY: `allocate` calls this only with the address that the driver has just returned, before
+        // the program sees it.
         |address| unsafe { undo(address, dptr, old) },
     )
 }
 
-/// Rows lie 512 B apart or a multiple of it, as measured; where the real pitch is more, the
-/// request is judged again once it is known.
+/// Bytes by the pitch that was measured: a multiple of 512 B. If the real pitch is larger, the cap is
+/// checked again after the call.
 fn pitched_size(width: u64, height: u64) -> u64 {
     round_up(width, GRAIN).saturating_mul(height)
 }
@@ -101,7 +105,8 @@ pub fn mem_alloc_pitch(
             (dptr.get().unwrap_or(0), row.saturating_mul(height as u64))
         },
         |address| {
-            // SAFETY: as `allocate` promises.
+            // SAFETY: `allocate` calls this only with the address that the driver has just returned,
+            // before the program sees it.
             unsafe { undo(address, dptr, old.0) };
             restore(pitch, old.1);
         },
@@ -130,7 +135,8 @@ pub fn mem_alloc_pitch_v1(
             (dptr.get().unwrap_or(0).into(), row.saturating_mul(height.into()))
         },
         |address| {
-            // SAFETY: as `allocate` promises.
+            // SAFETY: `allocate` calls this only with the address that the driver has just returned,
+            // before the program sees it.
             unsafe { undo(address, dptr, old.0) };
             restore(pitch, old.1);
         },
@@ -152,7 +158,8 @@ pub fn mem_alloc_managed(
         &Request::new(call.api, Kind::Managed, target, size),
         || call.forward(),
         || (dptr.get().unwrap_or(0), bytesize as u64),
-        // SAFETY: as `allocate` promises.
+        // SAFETY: `allocate` calls this only with the address that the driver has just returned, before
+        // the program sees it.
         |address| unsafe { undo(address, dptr, old) },
     )
 }

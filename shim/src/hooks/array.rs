@@ -1,5 +1,5 @@
-//! Arrays and mipmapped arrays. Their size is what the driver says that they require; before the
-//! call it is computed from the descriptor.
+//! Arrays and mipmapped arrays. Their size is the driver's own figure (cuArrayGetMemoryRequirements);
+//! before the call it is estimated from the descriptor.
 
 use super::sparse::untiled;
 use crate::driver::api::Api;
@@ -126,8 +126,8 @@ impl Shape {
         all
     }
 
-    /// What an H200 takes: up to 1 MiB an array shares pages with others, above it has its own.
-    /// Its driver tells requirements of deferred arrays only.
+    /// Bytes that an array takes on an H200, measured: arrays of up to 1 MiB share pages with others,
+    /// larger ones have pages of their own. The driver gives the requirements of deferred arrays only.
     fn padded(&self) -> u64 {
         match self.bytes() {
             small if small <= SMALL => small,
@@ -135,7 +135,7 @@ impl Shape {
         }
     }
 
-    /// What to reserve before the driver is asked: it pads, but seldom past its page.
+    /// Bytes to reserve under the cap before the call. The driver pads, rarely beyond the page.
     fn forecast(&self) -> u64 {
         match self.bytes() {
             0 => 0,
@@ -144,7 +144,7 @@ impl Shape {
     }
 }
 
-/// The driver's own figure, else what the descriptor comes to.
+/// The driver's figure of the bytes; where it gives none, the estimate from the descriptor.
 fn required(
     p: &'static Process,
     kind: Kind,
@@ -178,7 +178,7 @@ fn create(
     real: impl FnOnce() -> CUresult,
 ) -> CUresult {
     let target = current_target(p);
-    // NULL in either place is the driver's to refuse.
+    // The driver refuses NULL in either place.
     let size = match shape {
         Some(shape) if !handle.is_null() => shape.forecast(),
         _ => 0,

@@ -1,4 +1,4 @@
-//! The orderly end of the process.
+//! The process's end by `exit` or by return from `main`.
 //!
 //! A destructor of the library, not `atexit`: the loader runs it after the program's own exit
 //! handlers, which free most of what is left, and it costs nothing before. `_exit`, `abort` and

@@ -15,8 +15,8 @@ use crate::model::attribution::driver_internal::{Attribution, DriverActivity, Or
 use crate::model::contexts::Target;
 use vramtrace_format::{Cause, PoolId, StackId};
 
-/// Events are made by the thousand, and never showed on an H200: a reading after them comes at most
-/// so often.
+/// Least time between two readings after calls that create events: programs create thousands, and on an
+/// H200 none took memory that could be measured.
 const SELDOM_NS: u64 = 100_000_000;
 
 /// A call under way.
@@ -35,7 +35,7 @@ impl TrackedCall {
         TrackedCall(device.and_then(|device| p.nvml.begin(p, device, doing)))
     }
 
-    /// After the call, also where it failed: what it took is taken.
+    /// Ends the tracking after the call. A call that failed may have taken memory too.
     pub fn end(self, p: &'static Process, api: Api, target: Target, name: impl Fn() -> u32) {
         self.end_in_parts(p, api, target, name, |bytes| vec![(self.cause(), bytes)]);
     }
@@ -44,7 +44,7 @@ impl TrackedCall {
         self.0.as_ref().map_or(Cause::Other, |taking| taking.doing.cause())
     }
 
-    /// As `end`: `parts` tells what so many bytes were for, where they are this call's alone.
+    /// As `end`, where only this call can have taken the bytes: `parts` splits them by cause.
     pub fn end_in_parts(
         &self,
         p: &'static Process,
@@ -81,7 +81,7 @@ impl TrackedCall {
         };
         let began_ns = p.clock.now_ns();
         let own = AttributedReading { taking, on_growth: &mut on_growth };
-        // While something is captured the driver is asked no more than it must be.
+        // During a stream capture the driver is called only where necessary.
         let asks = !p.stream_captures.any();
         let reserves = || {
             if asks {
@@ -93,7 +93,8 @@ impl TrackedCall {
     }
 }
 
-/// Makes such a call; `name` is the id of what it was for.
+/// Makes a call that can make the driver take memory. `name` returns the id of the function or library
+/// concerned.
 pub fn watched(
     p: &'static Process,
     api: Api,
@@ -108,8 +109,8 @@ pub fn watched(
     result
 }
 
-/// As `watched`, for calls that come by the thousand: one without a reading is left to the next,
-/// and nobody waits for it.
+/// As `watched`, for calls that programs make by the thousand: most are followed by no reading, and the
+/// next reading includes what they took.
 pub fn watched_seldom(
     p: &'static Process,
     api: Api,
@@ -128,7 +129,7 @@ pub fn watched_seldom(
     watched(p, api, target, doing, || 0, real)
 }
 
-/// A call that brings in, or lets go of, memory of others.
+/// A call that maps or unmaps memory of another process or API.
 pub fn sharing(p: &'static Process, api: Api, real: impl FnOnce() -> CUresult) -> CUresult {
     watched(p, api, current_target(p), DriverActivity::Sharing, nameless, real)
 }

@@ -23,7 +23,8 @@ pub fn refresh_if_due(p: &'static Process) {
     }
 }
 
-/// Before each call: another limit may have been ordered through the live page. Mostly two loads.
+/// Before each call: applies another limit if `vramtrace cap` has stored one in the live page. Two
+/// loads where there is none.
 #[inline]
 pub fn apply_orders(p: &'static Process) {
     if let Some(live) = p.trace_writer.live() {
@@ -43,7 +44,7 @@ fn apply_orders_now(p: &'static Process, last: u64) {
             live.page().obeyed(ordinal, number);
         }
     }
-    // Orders that came meanwhile have another number: they are seen at the next call.
+    // An order that arrived meanwhile has a higher number and is applied by the next call.
     p.cap.order().store(last, Ordering::Relaxed);
     p.trace_writer.refresh();
 }
@@ -56,8 +57,8 @@ pub fn change_limit(p: &'static Process, device: DeviceId, limit: Option<u64>) {
     limits(p, device, &mut |event| p.trace_writer.record(event));
 }
 
-/// Without a trace and a cap nobody looked at what the driver took on its own: the first limit is
-/// to count it. While anything is captured the driver is left alone, and NVML alone is asked.
+/// Reads NVML's figure and the reserves before the first limit takes effect: without a trace and a cap
+/// they were never read. During a stream capture only NVML is read.
 fn look(p: &'static Process, id: DeviceId) {
     match p.devices.known(id) {
         Some(device) if p.stream_captures.any() => p.nvml.read(p, device, || (), None),
@@ -66,7 +67,7 @@ fn look(p: &'static Process, id: DeviceId) {
     }
 }
 
-/// At the end of a call in which something happened that is to be reported.
+/// Reports crossed soft limits and changed group limits, at the end of a call.
 #[cold]
 pub fn report_news(p: &Process) {
     p.cap.take_news(|device, news| {

@@ -40,7 +40,7 @@ pub trait Function: Copy {
     type Arguments: Copy;
 
     /// # Safety
-    /// As the driver's function with these arguments.
+    /// The arguments fulfil the contract of the driver's function.
     unsafe fn call(self, arguments: Self::Arguments) -> CUresult;
 }
 
@@ -53,7 +53,7 @@ pub struct Call<F: Function> {
     errno: Cell<c_int>,
     /// This thread's: found once a call.
     errno_here: errno::Here,
-    /// Whether its time is taken, and what of it the driver took.
+    /// Whether this call is timed, and the time that the driver took.
     timed: Cell<bool>,
     driver_ns: Cell<u64>,
 }
@@ -81,13 +81,13 @@ impl<F: Function> Call<F> {
     /// Makes the program's call with other arguments.
     ///
     /// # Safety
-    /// As the driver's function with these arguments.
+    /// The arguments fulfil the contract of the driver's function.
     #[inline]
     pub unsafe fn real_with(&self, arguments: F::Arguments) -> CUresult {
-        // What the hook did before is not to be seen by the driver either.
+        // The driver must see the program's errno, not that of the hook's own calls.
         let entered = self.enters_driver();
         self.restore_errno();
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller has arguments that fulfil the function's contract.
         let result = unsafe { self.real.call(arguments) };
         self.answer.set(Some(result));
         self.keep_errno();
@@ -97,7 +97,7 @@ impl<F: Function> Call<F> {
         result
     }
 
-    /// Makes the program's call for a hook that did nothing.
+    /// Makes the program's call without a hook.
     #[inline]
     fn through(&self) -> CUresult {
         self.restore_errno();
@@ -107,7 +107,7 @@ impl<F: Function> Call<F> {
         result
     }
 
-    /// 0: its time is not taken.
+    /// The time at which the driver is entered; 0: this call is not timed.
     #[inline]
     fn enters_driver(&self) -> u64 {
         if self.timed.get() { clock::mono_ns() } else { 0 }
@@ -129,7 +129,7 @@ impl<F: Function> Call<F> {
         self.errno.set(self.errno_here.get());
     }
 
-    /// What the driver answered, once it was asked.
+    /// The driver's result, if it was called.
     pub fn answer(&self) -> Option<CUresult> {
         self.answer.get()
     }
@@ -142,7 +142,7 @@ macro_rules! function {
 
             #[inline]
             unsafe fn call(self, ($($arg,)*): Self::Arguments) -> CUresult {
-                // SAFETY: as the caller promises.
+                // SAFETY: the caller has arguments that fulfil the function's contract.
                 unsafe { self($($arg),*) }
             }
         }
@@ -168,8 +168,8 @@ fn begin_sample<F: Function>(call: &Call<F>) -> u64 {
     clock::mono_ns()
 }
 
-/// Runs a hook: `body` is the hook. Unwinding that is not ours passes: the
-/// depth is lowered on its way, and the program's frames see it as without us.
+/// Runs a hook, `body`. An exception or a thread's cancellation that unwinds out of the driver
+/// continues into the program's frames; the depth guard is released on its way.
 #[inline]
 pub(super) fn run<F: Function>(
     call: &Call<F>,
@@ -183,7 +183,7 @@ pub(super) fn run<F: Function>(
     };
     let outcome = panic_boundary::catch(|| {
         let process = state::current();
-        // Nothing can be followed any more, and without a cap nothing need be.
+        // There is no host memory left to record with, and no cap to keep.
         if reserve::is_low() && !process.cap.is_set() {
             return None;
         }

@@ -1,4 +1,5 @@
-//! Contexts: made, retained, reset and destroyed, with what they take and what goes with them.
+//! Contexts: creation, retain, reset and destruction; the memory that they take, and the allocations
+//! that end with them.
 
 use super::launch;
 use crate::driver::api::Api;
@@ -25,7 +26,7 @@ use crate::model::ledger::ContextTotals;
 use crate::oom::keep_exit_status;
 use vramtrace_format::{ContextId, DeviceId, Event, Kind, PoolId};
 
-/// cuInit: a cap that cannot be understood must not become no cap.
+/// cuInit. It fails where the cap cannot be parsed: such a cap must not become no cap.
 pub fn init(p: &'static Process, call: &Call<impl Function>, _flags: u32) -> CUresult {
     p.cap.join_early();
     if p.cap.is_bad() {
@@ -33,7 +34,7 @@ pub fn init(p: &'static Process, call: &Call<impl Function>, _flags: u32) -> CUr
     }
     torch_calls::find_library();
     let result = call.forward();
-    // Also where nobody wants to know yet: a cap may be ordered later.
+    // NVML is opened even without a cap: one may be set later.
     if result == CUDA_SUCCESS {
         reader::open();
         keep_exit_status();
@@ -96,7 +97,8 @@ fn created(
     if result == CUDA_SUCCESS
         && let Some(handle) = ctx.get().map(|ctx| ctx as u64)
     {
-        // A handle that comes again was destroyed behind our back.
+        // The driver returned a handle that the model holds as live: that context was destroyed by a
+        // call that was not seen.
         if let Step::Ends(stale) = p.contexts.begin_destroy(handle) {
             let gone = take_all(p, &stale);
             p.launched_kernels.context_ended(stale.context.id);
@@ -144,7 +146,7 @@ pub fn primary_retain(
     result
 }
 
-/// A green context holds the primary context, and makes it if nobody did.
+/// A green context retains the primary context, and creates it if it does not exist.
 pub fn green_create(
     p: &'static Process,
     call: &Call<impl Function>,
@@ -206,7 +208,7 @@ pub fn primary_release(p: &'static Process, call: &Call<impl Function>, device: 
     let step = p.contexts.begin_release(device_id(device));
     let result = end(p, step, || call.forward());
     if result == CUDA_SUCCESS && is_inactive(device) {
-        // Retained fewer times than we thought: it is gone all the same.
+        // The driver destroyed it although by our count it is still retained.
         if let Step::Ends(ending) = p.contexts.begin_reset(device_id(device)) {
             let (device, context) = (ending.context.device, ending.context.id);
             let gone = take_all(p, &ending);
@@ -234,7 +236,7 @@ fn bad_cap(p: &'static Process, api: Api, device: i32) -> Option<CUresult> {
     Some(refuse_at(p, target.device, site, 0, Why::BadCap))
 }
 
-/// Whether the driver says that the device's primary context does not live.
+/// Whether the driver reports the device's primary context as inactive.
 fn is_inactive(device: i32) -> bool {
     let (mut flags, mut active) = (0, 1);
     let result = inside(|| match driver().primary_ctx_get_state {
@@ -244,11 +246,12 @@ fn is_inactive(device: i32) -> bool {
     result == CUDA_SUCCESS && active == 0
 }
 
-/// Makes the call that `step` was taken for. What belongs to the context is taken out before it:
-/// its addresses may come back in another thread while the call runs.
+/// Makes the call that ends the context, or only releases it, according to `step`. The context's
+/// allocations leave the model before the call: while it runs, another thread may be given their
+/// addresses.
 ///
-/// If the driver refuses after all, the context is put back; its allocations are not, they show
-/// up as unattributed bytes. (A context whose destruction fails is a broken one.)
+/// If the driver refuses, the context is restored in the model. Its allocations are not: they count as
+/// unattributed bytes. (Destruction fails for broken contexts only.)
 fn end(p: &'static Process, step: Step, real: impl FnOnce() -> CUresult) -> CUresult {
     let Step::Ends(ending) = &step else {
         let result = real();
@@ -303,7 +306,7 @@ pub fn set_limit(
         CU_LIMIT_STACK_SIZE => stack_growth(target, value as u64),
         _ => 0,
     };
-    // Asking for nothing is never refused, not even over the cap.
+    // A limit that needs no more memory is never refused, even while the count is over the cap.
     let promise = match growth {
         0 => Ok(Reservation::none()),
         _ => p.cap.reserve(target.device, growth, || refresh_before_refusal(p, target.device)),
@@ -328,16 +331,16 @@ pub fn set_limit(
     let taking = attribution::TrackedCall::start(p, target, doing);
     let result = call.forward();
     if result == CUDA_SUCCESS {
-        // From a promise to bytes that the driver took on its own: first more, then less, so that
-        // no other thread sees too few.
+        // The bytes move from the reservation to the driver's own: charged first, then released, so
+        // that no other thread sees a count that is too low.
         p.cap.charge(target.device, growth as i64);
         drop(promise);
-        // Nobody may tell; then the forecast stands.
+        // Without a measurement the forecast counts.
         let grown = watch.taken(p).unwrap_or(growth);
         p.contexts.add_growth(target.context, grown);
         let value = value as u64;
         if limit == CU_LIMIT_STACK_SIZE {
-            // A kernel may have taken more before, and a smaller stack gives it back.
+            // A kernel may have taken more local memory before, which a smaller stack limit frees.
             let held = p.launched_kernels.local(target.context, || value);
             p.launched_kernels
                 .set_local(target.context, if grown > 0 { held.max(value) } else { value });
@@ -348,13 +351,14 @@ pub fn set_limit(
     result
 }
 
-/// Local memory that a larger stack takes at once: every thread that the device can hold gets it.
+/// Bytes of local memory that a larger stack limit takes at once: the driver allocates it for every
+/// thread that can be resident.
 fn stack_growth(target: Target, value: u64) -> u64 {
     let Some(now) = launch::limit(CU_LIMIT_STACK_SIZE) else { return 0 };
     launch::resident_threads(target).saturating_mul(value.saturating_sub(now))
 }
 
-/// Peers' memory is mapped here.
+/// cuCtxEnablePeerAccess: maps the peer's memory in this context.
 pub fn enable_peer_access(
     p: &'static Process,
     call: &Call<impl Function>,
@@ -398,13 +402,13 @@ impl Measured {
         Measured(device.map(|device| (device, p.nvml.before(p, device))))
     }
 
-    /// `None` where nobody tells.
+    /// `None`: it cannot be measured.
     fn taken(&self, p: &Process) -> Option<u64> {
         let (device, before) = self.0.as_ref()?;
         p.nvml.taken_since(p, device, before)
     }
 
-    /// A context was made during the call: charges and samples what shows now.
+    /// After a context was created: charges and samples the bytes that it took.
     fn made(
         &self,
         p: &'static Process,

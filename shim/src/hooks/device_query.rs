@@ -1,4 +1,4 @@
-//! What the driver says of a device: UUID, name, size.
+//! The driver's attributes of a device: UUID, name, size.
 
 use crate::driver::cuda::CUuuid;
 use crate::driver::depth::inside;
@@ -6,8 +6,8 @@ use crate::driver::functions::driver;
 use crate::model::devices::Device;
 use vramtrace_format::DeviceId;
 
-/// Asks the driver, past the hooks. `None`: it cannot tell yet (before cuInit), or there
-/// is no such device.
+/// Queries the driver without going through the hooks. `None`: before cuInit, or for a device that does
+/// not exist.
 pub fn ask(id: DeviceId) -> Option<Device> {
     inside(|| {
         let driver = driver();

@@ -1,6 +1,6 @@
 //! The exported functions, one for each line of the table. A program reaches them by being linked
-//! against the driver (we stand before it in the search order), or by a pointer that a look-up of
-//! ours handed out. They are the only door to the hooks, so that each call passes once.
+//! against the driver (we stand before it in the search order), or by a pointer that a look-up of ours
+//! handed out. Hooks run only from here, so that each call is handled once.
 #![allow(non_snake_case, clippy::too_many_arguments, clippy::missing_safety_doc)]
 
 use super::call::Call;

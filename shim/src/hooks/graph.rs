@@ -1,9 +1,9 @@
 //! Graph memory: executable graphs, and what the driver reserves for them on a device.
 //!
-//! A node takes nothing when it is made. A launch takes the blocks of its graph's nodes, and frees
-//! those that the graph itself frees; the rest lives on until somebody frees it. The driver's
-//! reservation grows at upload or first launch and stays until it is trimmed: that is what is
-//! physical, and what a cap refuses.
+//! Creating an allocation node takes no memory. A launch allocates the blocks of the graph's nodes and
+//! frees those that the graph itself frees; the others live until they are freed. The driver's
+//! reservation grows at upload or first launch and stays until it is trimmed: that reservation is
+//! physical memory, and it is what a cap limits.
 
 use super::node::plan_of;
 use crate::driver::api::Api;
@@ -31,7 +31,7 @@ use core::ffi::c_char;
 use std::sync::Arc;
 use vramtrace_format::{DeviceId, Event, Kind, PoolId, Space};
 
-/// cuMemAllocAsync on a stream that is being captured: a node, no memory yet.
+/// cuMemAllocAsync on a capturing stream: creates a node, and takes no memory yet.
 #[cold]
 pub(super) fn take_captured(
     p: &'static Process,
@@ -53,7 +53,7 @@ pub(super) fn take_captured(
 
 const UPLOAD: u64 = 2;
 
-/// Instantiates through `real`, which tells the handle. With the upload flag it takes memory too.
+/// Instantiates a graph by `real`. With the upload flag this also takes memory.
 fn instantiate(
     p: &'static Process,
     api: Api,
@@ -81,7 +81,7 @@ fn instantiate_plan(
     let plan = match plan_of(graph, flags) {
         Ok(plan) if plan.is_empty() => return real(),
         Ok(plan) if !reserve::is_low() && p.graphs.make_room().is_ok() => Arc::new(plan),
-        // What its launches take could not be followed.
+        // No host memory: what its launches allocate could not be followed.
         _ => return unfollowed(p, current_target(p).device).unwrap_or_else(real),
     };
     let result = match flags & UPLOAD {
@@ -132,7 +132,7 @@ pub fn instantiate_with_params(
     instantiate(p, call.api, graph, flags, exec, || call.forward())
 }
 
-/// A call that may make the driver reserve what the plan needs.
+/// A call for which the driver may reserve the bytes of the graph's plan.
 fn with_memory(
     p: &'static Process,
     api: Api,
@@ -148,7 +148,8 @@ fn with_memory(
     let limited = p.cap.limited(device).filter(|_| fresh);
     let asked = limited.is_some();
     if let Some(limited) = limited {
-        // What graphs hold free serves this one: the driver's own figure of what is in use.
+        // Reserved memory that no graph uses serves this launch: the driver's figure of used bytes is
+        // needed.
         refresh(p, device);
         if memory.growth.ask_by_driver(budget, bytes).is_err() {
             refresh_before_refusal(p, device);
@@ -214,11 +215,12 @@ pub fn launch(
     result
 }
 
-/// A launch: first its frees of what others took (and, by flag, of what it left last time), then
-/// the driver, then what it took.
+/// A launch. First the ledger removes what the graph frees: blocks of other graphs, and, with the
+/// auto-free flag, its own of the last launch. Then the driver is called, and the ledger adds the new
+/// blocks.
 fn run(p: &'static Process, api: Api, plan: &Plan, real: impl FnOnce() -> CUresult) -> CUresult {
     let left = plan.takes.iter().map(|block| block.address).filter(|_| plan.auto_free);
-    // Where there is no memory for them, what is freed stays counted.
+    // Without host memory for the list, the freed blocks stay counted.
     let mut freed: Vec<Removed> = vec_of(plan.frees.len() + plan.takes.len()).unwrap_or_default();
     for address in plan.foreign_frees().chain(left) {
         if freed.len() < freed.capacity()
@@ -242,7 +244,7 @@ fn run(p: &'static Process, api: Api, plan: &Plan, real: impl FnOnce() -> CUresu
         crate::hooks::accounting::commit_free(p, removed, now);
     }
     for block in &plan.takes {
-        take(p, api, block, now);
+        record_block(p, api, block, now);
         if plan.frees_itself(block.address) {
             free(p, api, block.address);
         }
@@ -250,7 +252,9 @@ fn run(p: &'static Process, api: Api, plan: &Plan, real: impl FnOnce() -> CUresu
     result
 }
 
-fn take(p: &'static Process, api: Api, block: &Block, now: u64) {
+/// Enters a block that a launch allocated in the ledger and the trace. Its owner is the call that created
+/// the node; where that is not known, the launch.
+fn record_block(p: &'static Process, api: Api, block: &Block, now: u64) {
     let target = Target { device: block.device, ..NO_TARGET };
     let made = p.graphs.origin(block.address);
     let origin = made.unwrap_or(Origin { api: api as u16, stack: crate::hooks::stacks::stack(p) });

@@ -30,7 +30,7 @@ pub fn read(device: DeviceId, memory: &Memory) -> Option<(Ticket, Reading)> {
     Some((ticket, Reading { reserved, used }))
 }
 
-/// Reads the device's graph memory afresh; nothing where no graph ever took any.
+/// Reads the device's graph memory from the driver. Does nothing if no graph has taken any yet.
 pub fn refresh(p: &'static Process, device: DeviceId) {
     if !p.graphs.any() || device == DeviceId::UNKNOWN {
         return;

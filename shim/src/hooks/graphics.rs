@@ -52,7 +52,8 @@ pub fn unmap(
     let real = || call.forward();
     let resource = |n: usize| resources.at(n).get().map_or(0, |resource| resource as u64);
     let list = list_of(named, (0..named).map(resource));
-    // Without memory for it, what they show is seen until the process ends; no cap counts it.
+    // Without host memory for the list the mapped memory stays in the ledger until the process ends; no
+    // cap counts it.
     match list {
         Ok(list) => hide(p, call.api, &list, real),
         Err(NoMemory) => real(),

@@ -13,7 +13,7 @@ use crate::model::ledger::Entry;
 use core::ffi::c_void;
 use vramtrace_format::{Event, Kind, Space};
 
-/// The context owns it (its end frees it); no device does.
+/// The context owns pinned memory and frees it at its end. It belongs to no device.
 fn target(p: &'static Process) -> Target {
     Target { device: NO_TARGET.device, ..current_target(p) }
 }
@@ -47,6 +47,7 @@ fn written(pp: Out<*mut c_void>) -> u64 {
     pp.get().map_or(0, |address| address as u64)
 }
 
+/// cuMemAllocHost.
 pub fn alloc_host(
     p: &'static Process,
     call: &Call<impl Function>,

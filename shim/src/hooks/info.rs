@@ -21,7 +21,7 @@ impl Shown {
         self.total - self.free
     }
 
-    /// What is left of the driver's figures under `limit`, of which `counted` is taken.
+    /// The figures that a program sees under `limit`, of which `counted` bytes are in use.
     pub fn under(self, limit: u64, counted: u64) -> Shown {
         let total = self.total.min(limit);
         let free = self.free.min(limit.saturating_sub(counted));
@@ -35,7 +35,8 @@ pub fn shown(p: &'static Process, device: DeviceId, driver: Shown) -> Option<Sho
     if own.is_none() && p.cap.enforced_by_group(device).is_none() {
         return None;
     }
-    // A few microseconds, as the driver's own call: the program is to see what a request would.
+    // Costs a few microseconds, as the driver's own call does. The figures must be those by which the
+    // next request is judged.
     refresh_before_refusal(p, device);
     let own = own.map(|limit| (limit, p.cap.counted(device, p.ledger.live(device))));
     let group = p.cap.enforced_by_group(device);

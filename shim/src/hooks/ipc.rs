@@ -1,5 +1,5 @@
-//! Memory owned elsewhere: another process's, or another API's. In no sum and under no cap; it is
-//! in the one address map, since the same calls free it.
+//! Memory that another process or another API owns. It is in no sum and under no cap. It is in the
+//! ledger, since the same calls free it.
 
 use crate::driver::api::Api;
 use crate::driver::cuda::*;
@@ -15,8 +15,8 @@ use crate::model::contexts::Target;
 use crate::model::ledger::Entry;
 use vramtrace_format::{DeviceId, Event, Kind, PoolId, Space};
 
-/// Memory of this process made ready for others: a setting that takes its allocation apart would
-/// break them.
+/// Memory of this process that is exported to others. It is marked, because an allocator setting that
+/// splits such allocations would break the export.
 pub fn share(
     p: &'static Process,
     call: &Call<impl Function>,
@@ -63,8 +63,8 @@ pub fn close(p: &'static Process, call: &Call<impl Function>, dptr: u64) -> CUre
     release(p, call.api, dptr, || sharing(p, call.api, || call.forward()))
 }
 
-/// Drops one open of an imported address, the last one being its free. An address that is no
-/// import is the driver's to refuse.
+/// Drops one open of an imported address, the last one being its free. The driver refuses an address
+/// that is no import.
 fn release(
     p: &'static Process,
     api: Api,
@@ -132,7 +132,7 @@ pub fn external_buffer(
     result
 }
 
-/// Freed with cuMipmappedArrayDestroy. Nobody tells its bytes.
+/// Freed with cuMipmappedArrayDestroy. Its size is not known.
 pub fn external_mipmap(
     p: &'static Process,
     call: &Call<impl Function>,
@@ -169,7 +169,7 @@ pub(super) fn book(
     p.trace_writer.record_at(entry.time_ns, &Event::Alloc(entry.alloc()));
 }
 
-/// Bytes of the allocation that holds the address; 0 if the driver does not tell.
+/// Bytes of the allocation that contains the address; 0: the driver gives no answer.
 pub(super) fn size_at(address: u64) -> u64 {
     let (mut base, mut size) = (0, 0);
     let ask = driver().mem_get_address_range;

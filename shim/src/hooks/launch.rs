@@ -1,10 +1,10 @@
-//! Launches. Only the first one of a function comes here: it loads the function's code, and takes the
-//! local memory and the heap that it needs. The export passes later ones straight to the driver after
-//! one look-up in a set without locks ([`is_known`]).
+//! Kernel launches. Only a function's first launch is handled here: it loads the function's code and
+//! takes the local memory and the heap that the function needs. The export passes later ones straight
+//! to the driver after one look-up in a set without locks ([`is_known`]).
 //!
-//! What a first launch took is split by what can be computed: local memory is what the function needs
-//! per thread above the most that the context had, times the threads that the device can hold; a heap
-//! is its limit and 2 MiB; the rest is code.
+//! The bytes that a first launch takes are split by cause. Local memory: the function's need per thread
+//! above the context's largest so far, times the threads that can be resident. A heap: its limit and 2
+//! MiB. The rest is code.
 
 use crate::driver::api::Api;
 use crate::driver::cuda::*;
@@ -27,7 +27,7 @@ const CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES: u32 = 3;
 /// What the driver takes for a heap beside its size.
 const HEAP_BESIDE: u64 = 2 << 20;
 
-// `function` is whose first launch it is.
+// `function` is the function that is launched for the first time.
 macro_rules! launches {
     ($( $name:ident ( $($before:ident: $B:ty,)* [function] $(, $after:ident: $A:ty)* ); )*) => {$(
         #[allow(clippy::too_many_arguments, unused_variables)]
@@ -81,8 +81,8 @@ fn first(
     result
 }
 
-/// What a first launch took memory for: local memory by what the function needs above what the
-/// context has; the heap where it is exactly that; the rest is code.
+/// Splits `bytes` that a first launch took by cause: local memory by the function's need above the
+/// context's; the heap where the bytes are exactly its size; the rest is code.
 fn parts(p: &'static Process, target: Target, function: Function, bytes: u64) -> Vec<(Cause, u64)> {
     let mut parts = Vec::new();
     let mut left = bytes;
@@ -106,12 +106,13 @@ fn parts(p: &'static Process, target: Target, function: Function, bytes: u64) ->
     parts
 }
 
-/// Bytes of local memory of one thread; 0 where nobody tells.
+/// Bytes of local memory that one thread of the function needs; 0: not known.
 fn local_size(p: &'static Process, target: Target, function: Function) -> u64 {
     let mut bytes = 0;
     let which = CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES;
     let is_kernel = p.launched_kernels.is_kernel(function as u64);
-    // SAFETY: the program's own handle, which it has just launched, asked as what it is.
+    // SAFETY: the program has launched this handle successfully, so it is a live function, or a live
+    // kernel where it is queried as one.
     let result = inside(|| unsafe {
         match is_kernel {
             true => {
@@ -150,7 +151,7 @@ pub(super) fn limit(which: CUlimit) -> Option<u64> {
     (asked == Some(CUDA_SUCCESS)).then_some(value as u64)
 }
 
-/// Threads that can be on the device at once: all of them have local memory.
+/// Threads that can be resident on the device: the driver holds local memory for each of them.
 pub(super) fn resident_threads(target: Target) -> u64 {
     let ordinal = i32::from(target.device.0);
     let attribute = |which| {
@@ -169,17 +170,18 @@ pub fn key(p: &Process, function: usize) -> usize {
     p.launched_kernels.key(function, current_context_key)
 }
 
-/// The calling thread's context, as a number that keeps handles apart.
+/// The calling thread's context as a number, to be combined with a function's handle.
 #[cold]
 fn current_context_key() -> usize {
     let mut context: Ctx = null_mut();
     let ask = || driver().ctx_get_current.map(|ask| ask(&mut context));
     let _: Option<CUresult> = inside(ask);
-    // Handles of functions and contexts lie near each other: turned away.
+    // Handles of functions and contexts have similar addresses; the rotation keeps sums of them
+    // distinct.
     (context as usize).rotate_left(32)
 }
 
-/// Whether this function was launched before: the whole of what a repeated launch costs.
+/// Whether this function was launched before in this context. A repeated launch runs nothing else.
 #[inline(always)]
 pub fn is_known(function: *mut core::ffi::c_void) -> bool {
     state::existing().is_some_and(|p| p.launched_kernels.was_launched(key(p, function as usize)))

@@ -1,5 +1,5 @@
-//! The call sites that hold most, for the live page. They are added up after a call, at most every
-//! 100 ms, and so seldom that it takes a hundredth of the time at most.
+//! The call sites that hold most memory, for the live page. They are summed after a call, at most every
+//! 100 ms, and take at most 1 % of the time.
 
 use crate::hooks::oom_sources::sources;
 use crate::hooks::state::Process;
@@ -14,7 +14,7 @@ use vramtrace_format::{
 };
 
 const EVERY_NS: u64 = 100_000_000;
-/// Of the time, one part in so many.
+/// The sums may take 1 / PART of the time.
 const PART: u64 = 100;
 /// Stacks whose library is kept.
 const NAMES_MOST: usize = 1024;
@@ -31,7 +31,7 @@ impl Default for LiveSites {
     }
 }
 
-/// Stores them where they are due.
+/// Sums the call sites and stores them in the live page, if that is due.
 #[inline]
 pub fn refresh(p: &'static Process) {
     let now_ns = p.clock.now_ns();
@@ -82,8 +82,8 @@ fn largest(p: &'static Process) -> Vec<LiveSite> {
     list_of(all.len(), all.iter().map(site)).unwrap_or_default()
 }
 
-/// Memory that was brought back belongs to who had it before it was unmapped, not to the caller that
-/// brought it back.
+/// Memory that was unmapped and mapped again counts for the call site that first allocated it, not for
+/// the one that mapped it again.
 fn give_back_to_owners(p: &'static Process, all: &mut Vec<SummaryHolder>) {
     let vmm = p.vmm.lock();
     if !vmm.ever_slept() {
@@ -103,7 +103,7 @@ fn give_back_to_owners(p: &'static Process, all: &mut Vec<SummaryHolder>) {
                 row.device == device && !row.of_framework && row.stack == stack
             }
         };
-        // A maker that is not among the largest keeps what nobody sees.
+        // A maker that is not among the largest call sites is not listed: nothing to correct.
         if let Some(row) = all.iter_mut().find(of(object.maker)) {
             row.bytes = row.bytes.saturating_sub(bytes);
             row.count = row.count.saturating_sub(1);
@@ -123,7 +123,7 @@ fn give_back_to_owners(p: &'static Process, all: &mut Vec<SummaryHolder>) {
     }
 }
 
-/// Of a framework's blocks what has no memory below it, because that was unmapped, is on no card.
+/// Subtracts the bytes of a framework's blocks whose memory is unmapped: they occupy no device memory.
 fn leave_out_paused(p: &'static Process, all: &mut [SummaryHolder]) {
     let unbacked = {
         let vmm = p.vmm.lock();
@@ -139,7 +139,7 @@ fn leave_out_paused(p: &'static Process, all: &mut [SummaryHolder]) {
                 return;
             }
             let bytes = oom::held::overlap(&unbacked, entry.key, entry.size);
-            // Without memory for a sum the block counts whole.
+            // Without host memory for the sum the block counts in full.
             if bytes > 0
                 && let Ok(sum) = paused.get_or_insert((device, entry.stack), 0)
             {

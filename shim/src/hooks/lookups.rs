@@ -50,7 +50,7 @@ impl HookTable for CudaTable {
 }
 
 /// # Safety
-/// As the C library's.
+/// The contract of the C library's function of this name.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 #[unsafe(naked)]
 pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut
 }
 
 /// # Safety
-/// As the C library's.
+/// The contract of the C library's function of this name.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 #[unsafe(naked)]
 pub unsafe extern "C" fn dlvsym(
@@ -80,6 +80,6 @@ extern "C" fn filter_versioned(
     version: *const c_char,
     caller: usize,
 ) -> Verdict {
-    // SAFETY: as above.
+    // SAFETY: the arguments of the program's own look-up.
     unsafe { lookup::resolve::<CudaTable>(handle, name, Some(version), caller) }
 }

@@ -1,5 +1,5 @@
-//! Phases that the program marks: written as they come. What a process marks before it uses a GPU
-//! is kept in a small room, as far as it is still open when the GPU is used first.
+//! Phases that the program marks. They are recorded as they come. Ranges that are opened before the
+//! process uses a GPU are kept in a small table; those still open at the first use are recorded then.
 
 use crate::hooks::state::Process;
 use crate::hooks::texts::text_id;
@@ -41,7 +41,7 @@ pub fn moment(process: Option<&'static Process>, domain: usize, name: &str) {
     }
 }
 
-/// The depth of the range, which nobody needs: 0.
+/// Returns 0 for the range's depth: NVTX's callers do not use it.
 pub fn push(process: Option<&'static Process>, domain: usize, name: &str) -> i32 {
     let name = whole(domain, name);
     match known(process) {
@@ -59,7 +59,7 @@ pub fn pop(process: Option<&'static Process>, _domain: usize) -> i32 {
     0
 }
 
-/// The range's number: its name's where the process has a state.
+/// Returns the range's number: the id of its name, if the process has a state.
 pub fn start(process: Option<&'static Process>, domain: usize, name: &str) -> u64 {
     static NEXT: AtomicUsize = AtomicUsize::new(1);
     let name = whole(domain, name);
@@ -90,7 +90,7 @@ pub fn end(process: Option<&'static Process>, range: u64) {
     write(process, name, Mark::End);
 }
 
-/// Tells what was opened early once there is someone to tell it to.
+/// Records the ranges that were opened early, as soon as the process has a state.
 fn known(process: Option<&'static Process>) -> Option<&'static Process> {
     if let Some(process) = process
         && EARLY_COUNT.load(Ordering::Relaxed) > 0
@@ -103,7 +103,7 @@ fn known(process: Option<&'static Process>) -> Option<&'static Process> {
 struct Early {
     thread: i32,
     name: String,
-    /// Of a range that any thread may end.
+    /// Set for a range that any thread may end.
     number: Option<u64>,
 }
 
@@ -112,7 +112,8 @@ static EARLY_OPEN: Lock<Vec<Early>> = Lock::new(Vec::new());
 /// Early ranges that any thread may end, and their names in the trace.
 static EARLY_NAMES: Lock<Vec<(u64, u32)>> = Lock::new(Vec::new());
 
-/// A lock that is held by a thread that a fork left behind is never given back: nobody waits.
+/// In a forked child the lock may be held by a thread that does not exist there, so it is never waited
+/// for.
 impl Early {
     fn push(name: String, number: Option<u64>) {
         let Some(mut open) = EARLY_OPEN.try_lock() else { return };
@@ -139,7 +140,7 @@ impl Early {
     }
 }
 
-/// This thread's ranges, and those of no thread. The other threads tell theirs themselves.
+/// Records this thread's ranges, and those that belong to no thread. Each other thread records its own.
 pub fn tell_early(process: &'static Process) {
     if EARLY_COUNT.load(Ordering::Relaxed) == 0 {
         return;

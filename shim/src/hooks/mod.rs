@@ -1,4 +1,5 @@
-//! What happens at each call, a file a family. The table names the functions here.
+//! The hooks: what happens at each call, one file for each family of functions. The table in
+//! `driver/table.rs` names them.
 
 pub mod accounting;
 pub mod after_call;

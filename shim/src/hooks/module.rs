@@ -81,7 +81,7 @@ loads! {
     library_get_module(module: Out<Module>, library: Library);
 }
 
-/// Handles of its functions may come again.
+/// cuModuleUnload. The driver may reuse the handles of its functions.
 pub fn unload(p: &'static Process, call: &Call<impl call::Function>, _module: Module) -> CUresult {
     p.launched_kernels.forget();
     let real = || call.forward();
@@ -110,7 +110,7 @@ pub fn func_load(
     watched(p, call.api, current_target(p), DriverActivity::Loading, name, real)
 }
 
-/// A handle to a kernel; nothing is loaded.
+/// cuLibraryGetKernel: returns a handle and loads nothing.
 pub fn library_get_kernel(
     p: &'static Process,
     call: &Call<impl call::Function>,

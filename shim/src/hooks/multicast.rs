@@ -1,7 +1,7 @@
 //! Multicast objects: a handle without memory, to which the memory of other objects is bound.
 #![allow(clippy::too_many_arguments)] // the driver's functions have as many
 
-use super::vmm::{settle, told, untie};
+use super::vmm::{apply_settled, settle, untie};
 use crate::driver::api::Api;
 use crate::driver::cuda::*;
 use crate::driver::param::{In, Out};
@@ -27,7 +27,7 @@ pub fn create(
     {
         let mut vmm = p.vmm.lock();
         let (_, stale) = vmm.created(handle, What::Multicast, DeviceId::UNKNOWN, 0);
-        told(p, call.api, &mut vmm, stale, result);
+        apply_settled(p, call.api, &mut vmm, stale, result);
     }
     result
 }
@@ -94,8 +94,8 @@ enum Memory {
     Address(u64, usize),
 }
 
-/// A bind holds a reference on each object that it covers. Without a device it is that of the
-/// memory.
+/// A bind holds a reference on each object that it covers. `device` is `None` where the call names
+/// none: then it is the device of the memory.
 fn bind(
     p: &'static Process,
     api: Api,
@@ -125,7 +125,7 @@ fn bind(
     for (object, from, size) in held {
         let Some(group) = group else {
             let settled = vmm.let_go(object);
-            told(p, api, &mut vmm, settled, result);
+            apply_settled(p, api, &mut vmm, settled, result);
             continue;
         };
         let own = || vmm.object(object).map_or(DeviceId::UNKNOWN, |object| object.device);

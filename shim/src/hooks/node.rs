@@ -1,4 +1,4 @@
-//! Nodes of graphs that take and free memory: made by hand, and read back from the driver.
+//! Allocation and free nodes of graphs: created by the program's calls, and read back from the driver.
 
 use crate::driver::api::Api;
 use crate::driver::cuda::*;
@@ -21,7 +21,7 @@ fn device_of(props: &CUmemPoolProps) -> DeviceId {
     u8::try_from(props.location.id).map_or(DeviceId::UNKNOWN, DeviceId)
 }
 
-/// After a memory node was asked for by hand.
+/// After cuGraphAddMemAllocNode.
 fn made_node(
     p: &'static Process,
     api: Api,
@@ -53,7 +53,7 @@ pub fn add_mem_alloc_node(
     }
 }
 
-/// After cuGraphAddNode in any version: only a memory node is ours.
+/// After cuGraphAddNode in any version. Only nodes that allocate are handled.
 fn made_any_node(
     p: &'static Process,
     api: Api,
@@ -103,11 +103,11 @@ pub fn add_node_with_edges(
 
 const CU_GRAPH_NODE_TYPE_GRAPH: u32 = 4;
 const AUTO_FREE_ON_LAUNCH: u64 = 1;
-/// Graphs inside graphs; deeper ones than any program makes are not followed.
+/// Depth of nested child graphs; deeper ones are not followed.
 const DEEPEST: u32 = 16;
 
-/// The memory nodes of a graph, asked from the driver: captured ones, made ones, those of child
-/// graphs alike.
+/// The allocation and free nodes of a graph, queried from the driver: captured ones, created ones, and
+/// those of child graphs.
 pub(super) fn plan_of(graph: Graph, flags: u64) -> Result<Plan, NoMemory> {
     let mut plan = Plan::default();
     plan.auto_free = flags & AUTO_FREE_ON_LAUNCH != 0;
@@ -121,7 +121,8 @@ fn collect(graph: Graph, plan: &mut Plan, depth: u32) -> Result<(), NoMemory> {
     let functions = (driver.graph_get_nodes, driver.graph_node_get_type);
     let (Some(get_nodes), Some(get_type)) = functions else { return Ok(()) };
     let mut count = 0;
-    // SAFETY: each call has room for its answer, and a node is asked only for what it is.
+    // SAFETY: each output argument points to room for the answer, and each query is made only of a node
+    // of its type.
     unsafe {
         if get_nodes(graph, null_mut(), &mut count) != 0 {
             return Ok(());

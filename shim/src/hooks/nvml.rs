@@ -42,7 +42,7 @@ pub fn memory_info_v2(
     result
 }
 
-/// `None`: NVML's own figures stand.
+/// `None`: the program gets NVML's own figures.
 fn seen(p: &'static Process, handle: NvmlDevice, total: u64, free: u64) -> Option<Shown> {
     if !p.cap.is_set() || !p.contexts.any() {
         return None;
@@ -51,7 +51,8 @@ fn seen(p: &'static Process, handle: NvmlDevice, total: u64, free: u64) -> Optio
     if !p.contexts.any_on(device.id) {
         return None;
     }
-    // NVML's total has the driver's own reserve in it; the program is shown one total everywhere.
+    // NVML's total includes the driver's own reserve, CUDA's does not. The program gets CUDA's total
+    // from both.
     let total = total.min(device.total_bytes);
     shown(p, device.id, Shown { total, free })
 }

@@ -52,7 +52,7 @@ pub unsafe extern "C" fn InitializeInjectionNvtx2(export_table: nvtx::ExportTabl
     unsafe { nvtx::install(export_table, &modules) }
 }
 
-/// Runs a hook of marks: nothing of ours unwinds into the program, errno stays.
+/// Runs a hook of marks. No panic unwinds into the program, and errno is kept.
 fn run<R: Default>(hook: impl FnOnce(Option<&'static Process>) -> R) -> R {
     let Some(depth) = depth::enter() else { return R::default() };
     depth.settle();
@@ -89,7 +89,7 @@ macro_rules! marks {
     )* };
 }
 
-/// A handle that we gave out.
+/// A handle that `register` returned.
 type Domain = usize;
 
 marks! {

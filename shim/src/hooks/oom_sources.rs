@@ -1,4 +1,4 @@
-//! The process as a post-mortem sees it.
+//! The parts of the process state that a post-mortem reads.
 
 use crate::hooks::nvml_reading::reader::NvmlReader;
 use crate::hooks::state::Process;

@@ -1,4 +1,4 @@
-//! Stream-ordered memory: blocks inside pools.
+//! Stream-ordered allocation (cuMemAllocAsync and kin): blocks inside pools.
 
 use crate::driver::api::Api;
 use crate::driver::capture_status::is_capturing;
@@ -31,7 +31,7 @@ fn stream_id(stream: Stream, per_thread: bool) -> u64 {
     if stream.is_null() && per_thread { LAST_DEFAULT_STREAM } else { stream as u64 }
 }
 
-/// A call for a block: which variant, from where.
+/// A request for a block: the entry point and its arguments.
 struct Asked {
     api: Api,
     per_thread: bool,
@@ -77,7 +77,7 @@ pub fn free_async(
 ) -> CUresult {
     let per_thread = call.api == Api::cuMemFreeAsync_ptsz;
     if p.stream_captures.takes(|| is_capturing(stream, per_thread)) {
-        // A node that frees when its graph runs.
+        // On a capturing stream this creates a free node.
         return call.forward();
     }
     let stream_id = stream_id(stream, per_thread);
@@ -158,7 +158,7 @@ fn capped(
     result
 }
 
-/// Managed or host memory out of a pool of such: each block counts by itself.
+/// A block from a pool of managed or host memory: each block is counted as an allocation.
 #[cold]
 fn take_other(
     p: &'static Process,
@@ -188,10 +188,10 @@ fn refused_by_driver(
     refuse_at(p, route.target.device, route.site, asked.size, Why::Driver(result))
 }
 
-/// Into ledger and file. Returns the time.
+/// Enters the block in the ledger and the file. Returns the time of the event.
 #[inline]
 fn booked(p: &'static Process, asked: &Asked, route: &StreamTarget) -> u64 {
-    // The driver has answered success, and so written it.
+    // The driver returned success, so it has written the address.
     let key = asked.dptr.get().unwrap_or(0);
     let now = p.clock.now_ns();
     let entry = Entry {
@@ -208,7 +208,7 @@ fn booked(p: &'static Process, asked: &Asked, route: &StreamTarget) -> u64 {
     now
 }
 
-/// Where the call goes; known already in the common case.
+/// The context, device and pool of the request; cached for streams that were used before.
 #[inline]
 fn route(p: &'static Process, asked: &Asked) -> StreamTarget {
     let stream = stream_id(asked.stream, asked.per_thread);
@@ -246,7 +246,7 @@ fn find_route(p: &'static Process, asked: &Asked, key: &Key) -> StreamTarget {
     route
 }
 
-/// The context of a created stream; 0 = the driver does not say.
+/// The context of a created stream; 0: the driver gives none.
 fn context_of(stream: Stream, per_thread: bool) -> u64 {
     let driver = driver();
     let ask = match per_thread {

@@ -1,4 +1,4 @@
-//! Pools of stream-ordered memory: made, changed and ended, and what the driver says of them.
+//! Memory pools: creation, attributes and destruction, and their properties as the driver gives them.
 
 use crate::driver::cuda::*;
 use crate::driver::depth::inside;
@@ -43,7 +43,7 @@ pub fn meet(
     Some(pool)
 }
 
-/// Device and kind of what a pool gives out.
+/// Device and kind of a pool's memory.
 fn located(location: CUmemLocation, alloc_type: u32) -> (DeviceId, Kind) {
     const MANAGED: u32 = 2;
     let device = match location.kind {

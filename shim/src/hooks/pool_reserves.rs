@@ -1,4 +1,4 @@
-//! What pools reserve and use, as the driver says.
+//! Reserved and used bytes of pools, read from the driver.
 
 use crate::driver::cuda::*;
 use crate::driver::depth::inside;
@@ -16,7 +16,7 @@ pub fn gone(p: &'static Process, pool: &'static KnownPool) {
     pool.growth.observe(budget, ticket, GONE, |change| record_change(p, pool, change));
 }
 
-/// Reserved bytes changed.
+/// Records that a pool's reserved bytes changed.
 pub fn record_change(p: &'static Process, pool: &'static KnownPool, change: Change) {
     let Change { delta, reserved, used } = change;
     let now = p.clock.now_ns();
@@ -24,7 +24,7 @@ pub fn record_change(p: &'static Process, pool: &'static KnownPool, change: Chan
     p.trace_writer.record_at(now, &Event::PoolState { pool: pool.id(), reserved, used });
 }
 
-/// The driver's figures; `None` where it must not or cannot be asked.
+/// The driver's figures; `None` where the driver may not be called now, or gives none.
 pub fn read(p: &'static Process, pool: &KnownPool) -> Option<(Ticket, Reading)> {
     if p.stream_captures.any() || pool.kind() != Kind::Pool {
         return None;
@@ -51,7 +51,8 @@ pub fn refresh(p: &'static Process, pool: &'static KnownPool) {
     }
 }
 
-/// After a synchronisation: pools in which blocks were freed may have given memory back.
+/// After a synchronisation: reads the pools in which blocks were freed, since they may have released
+/// memory.
 #[inline]
 pub fn refresh_after_frees(p: &'static Process) {
     if p.pools.any_freed() {
@@ -61,14 +62,15 @@ pub fn refresh_after_frees(p: &'static Process) {
     }
 }
 
-/// Before a refusal: a pool may have given memory back.
+/// Before a refusal: reads all pools of the device, since they may have released memory.
 pub fn refresh_all(p: &'static Process, device: DeviceId) {
     for pool in p.pools.all().filter(|pool| pool.device() == device) {
         refresh(p, pool);
     }
 }
 
-/// A block was freed; its pool keeps the memory, gives it back now or later, or ends with it.
+/// A block was freed. Its pool may keep the memory or release it, now or later; a destroyed pool ends
+/// with its last block.
 #[inline]
 pub fn block_freed(p: &'static Process, entry: &Entry, now: u64) {
     let Some(pool) = p.pools.by_id(entry.pool) else { return };

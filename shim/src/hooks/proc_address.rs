@@ -1,8 +1,8 @@
 //! `cuGetProcAddress`: how cudart, PyTorch, NCCL and cuda.bindings get nearly everything.
 //!
-//! The real one is asked, with the caller's own arguments, and the POINTER that it gave is mapped
-//! to our hook: exact for versions and per-thread twins with no table of versions to maintain. Its
-//! result and its symbol status (which may be NULL) stay its own.
+//! The driver's function is called with the program's arguments, and the POINTER that it returns is
+//! replaced by that of our hook. This is exact for versions and per-thread variants without a table of
+//! versions. The result and the symbol status (which may be NULL) are the driver's.
 
 use crate::driver::api::Api;
 use crate::driver::cuda::*;
@@ -13,7 +13,7 @@ use crate::hooks::exports;
 use crate::hooks::state::Process;
 use core::ffi::{c_char, c_void};
 
-/// Asks for the twins whose default stream is the thread's.
+/// The flag for variants whose default stream is per-thread.
 const PER_THREAD: u64 = 2;
 
 /// cuGetProcAddress.
@@ -45,6 +45,7 @@ pub fn v2(
     result
 }
 
+/// Replaces the function pointer that the driver returned by that of the hook, if there is one.
 fn replace(
     p: &'static Process,
     result: CUresult,
@@ -70,8 +71,8 @@ fn replace(
     }
 }
 
-/// Two names may share one function (a driver that folds equal code): the one that was asked for
-/// is the one to name in the trace.
+/// Two names may have one address (where the driver's linker folded identical code). The trace names
+/// the one that was requested.
 fn closest(api: Api, found: *mut c_void, symbol: &[u8], flags: u64) -> Api {
     let per_thread = flags & PER_THREAD != 0;
     let fits = |api: Api, exactly: bool| {
@@ -93,8 +94,8 @@ fn closest(api: Api, found: *mut c_void, symbol: &[u8], flags: u64) -> Api {
         .unwrap_or(api)
 }
 
-/// A name that may take or give back memory though no line of the table has its function: worth a
-/// word from `doctor`.
+/// Whether a name that is not in the table looks like a function that allocates or frees; `doctor`
+/// lists such names.
 fn is_like_memory(symbol: &[u8]) -> bool {
     const WORDS: [&[u8]; 10] = [
         b"Alloc",

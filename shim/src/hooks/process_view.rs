@@ -1,4 +1,4 @@
-//! The process as its trace writer sees it: totals, limits, checkpoints.
+//! The process state that the trace writer reads: totals, limits, checkpoints.
 
 use crate::driver::depth::SAMPLED_ONE_OF;
 use crate::hooks::limit_events;
@@ -75,7 +75,8 @@ impl ProcessView for Process {
         }
     }
 
-    /// The sums have no owners of memory that was unmapped and mapped again: a replay finds them.
+    /// After memory was unmapped and mapped again the ledger's sums lack its owners, so no summary is
+    /// written; the reader replays the trace instead.
     fn can_sum_up(&self) -> bool {
         !self.vmm.lock().ever_slept()
     }
@@ -102,7 +103,7 @@ impl ProcessView for Process {
             emit(&Event::CheckpointContext { id, context, device, time_ns, stack });
         });
         let vmm = self.vmm.lock();
-        // Reservations first: what lies in them belongs to them.
+        // Reservations first, since the mappings that follow lie in them.
         for reservation in vmm.reservations() {
             let (address, size, site, stack) =
                 (reservation.address, reservation.size, reservation.site, reservation.stack);

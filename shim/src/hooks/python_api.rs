@@ -67,21 +67,22 @@ fn run<R: Default>(work: impl FnOnce(Option<&'static Process>) -> R) -> R {
 }
 
 /// # Safety
-/// Null, or so many bytes.
+/// `at` is null, or points to `length` bytes.
 unsafe fn text<'t>(at: *const c_char, length: usize) -> std::borrow::Cow<'t, str> {
     match at.is_null() {
         true => "".into(),
-        // SAFETY: as the caller promises. No more than is kept of a name.
+        // SAFETY: `at` is not null here, and points to `length` bytes; the slice is no longer than a
+        // name that is kept.
         false => String::from_utf8_lossy(unsafe {
             core::slice::from_raw_parts(at.cast(), length.min(mark::LONGEST + 4))
         }),
     }
 }
 
-/// Copies what there is room for; how long it is.
+/// Copies as much of the text as fits. Returns the length of the whole text.
 ///
 /// # Safety
-/// Room for so many bytes.
+/// `room` points to `size` writable bytes.
 unsafe fn give(text: &[u8], room: *mut c_char, size: usize) -> usize {
     if !room.is_null() {
         let count = text.len().min(size);
@@ -91,7 +92,7 @@ unsafe fn give(text: &[u8], room: *mut c_char, size: usize) -> usize {
     text.len()
 }
 
-/// A device that the process does not use is in no report: its limit is set, and not written.
+/// For a device that the process has not used yet the limit is set, and no event is recorded.
 fn change_limit(process: &'static Process, device: DeviceId, limit: Option<u64>) {
     match process.devices.known(device) {
         Some(_) => before_call::change_limit(process, device, limit),
@@ -118,7 +119,7 @@ pub extern "C" fn vramtrace_python_state() -> u32 {
 }
 
 /// # Safety
-/// A name of that length.
+/// `name` is null, or points to `length` bytes.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn vramtrace_python_push(name: *const c_char, length: usize) {
     // SAFETY: as the caller promises.
@@ -131,7 +132,7 @@ pub extern "C" fn vramtrace_python_pop() {
 }
 
 /// # Safety
-/// A name of that length.
+/// `name` is null, or points to `length` bytes.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn vramtrace_python_start(name: *const c_char, length: usize) -> u64 {
     // SAFETY: as the caller promises.
@@ -144,7 +145,7 @@ pub extern "C" fn vramtrace_python_end(range: u64) {
 }
 
 /// # Safety
-/// A name of that length.
+/// `name` is null, or points to `length` bytes.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn vramtrace_python_mark(name: *const c_char, length: usize) {
     // SAFETY: as the caller promises.
@@ -152,7 +153,7 @@ pub unsafe extern "C" fn vramtrace_python_mark(name: *const c_char, length: usiz
 }
 
 /// # Safety
-/// Room for so many bytes, or null.
+/// `room` is null, or points to `size` writable bytes.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn vramtrace_python_usage(
     room: *mut c_char,
@@ -167,7 +168,7 @@ pub unsafe extern "C" fn vramtrace_python_usage(
 }
 
 /// # Safety
-/// Room for so many bytes, or null.
+/// `room` is null, or points to `size` writable bytes.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn vramtrace_python_trace(room: *mut c_char, size: usize) -> usize {
     run(|process| {
@@ -181,7 +182,7 @@ pub unsafe extern "C" fn vramtrace_python_trace(room: *mut c_char, size: usize) 
 }
 
 /// # Safety
-/// Room for the two words.
+/// `before` points to two writable words.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn vramtrace_python_limit(
     number: u32,
@@ -204,7 +205,7 @@ pub unsafe extern "C" fn vramtrace_python_limit(
 }
 
 /// # Safety
-/// The two words that `vramtrace_python_limit` wrote.
+/// `before` points to the two words that `vramtrace_python_limit` wrote.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn vramtrace_python_unlimit(number: u32, before: In<[u64; 2]>) {
     let Some(device) = device(number) else { return };

@@ -24,7 +24,7 @@ use crate::trace_writer::maintenance::ProcessView;
 use std::fmt::Write;
 use vramtrace_format::{Counters, DeviceId, uuid};
 
-/// Stacks of PyTorch's blocks that are looked at.
+/// The most stacks of PyTorch's blocks that are listed.
 const STACKS: usize = 4096;
 
 #[derive(Default)]
@@ -49,7 +49,7 @@ pub fn as_json(process: Option<&'static Process>, sites: usize) -> String {
     out.push_str(",\"devices\":[");
     if let Some(process) = process {
         let mut devices = process.devices();
-        // What belongs to no device has its figures in the trace.
+        // Allocations of the unknown device are in the trace only.
         devices.retain(|device| *device != DeviceId::UNKNOWN);
         for (number, device) in devices.into_iter().enumerate() {
             out.push_str(if number == 0 { "" } else { "," });
@@ -103,7 +103,7 @@ fn write_device(out: &mut String, process: &'static Process, device: DeviceId, s
     out.push_str("]}");
 }
 
-/// By library all of it, by call site the largest.
+/// Sums by library of everything that is live, and the largest call sites.
 fn held(process: &'static Process, device: DeviceId, most: usize) -> Held {
     let p = sources(process);
     let header = process.trace_writer.this_process();
@@ -117,7 +117,7 @@ fn held(process: &'static Process, device: DeviceId, most: usize) -> Held {
 fn named(p: oom::sources::Sources, device: DeviceId, most: usize, mut names: Names) -> Held {
     let (found, _) = held_now(p, device, &mut names, STACKS);
     let mut libraries: Map<Option<String>, (u64, u64)> = Map::default();
-    // Of one line there may be several stacks.
+    // Several stacks may end at one line: they are added up.
     let mut sites: Vec<Site> = Vec::new();
     for row in found.rows {
         let library = names.library(row.stack);

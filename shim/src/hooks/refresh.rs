@@ -1,12 +1,13 @@
-//! Reads afresh what the driver reserves and takes on its own.
+//! Reads the driver's figures again: reserves of pools and graphs, and memory that the driver took for
+//! itself.
 
 use crate::hooks::state::Process;
 use crate::hooks::{graph_reserves, pool_reserves};
 use vramtrace_format::DeviceId;
 
-/// Reads afresh what the driver may have given back or taken on its own: before a refusal, and now
-/// and then under a cap. Pools and graphs are read on both sides of NVML's figure: one that shrank
-/// in between would make hidden bytes look fewer than they are.
+/// Called before a refusal, and from time to time under a cap. Pools and graphs are read before and
+/// after NVML's figure: one that shrinks in between would make the driver's own bytes seem fewer than
+/// they are.
 #[cold]
 pub fn refresh_usage(p: &'static Process, device: DeviceId) {
     let reserves = || refresh_reserves(p, device);
@@ -22,7 +23,7 @@ pub fn refresh_reserves(p: &'static Process, device: DeviceId) {
     graph_reserves::refresh(p, device);
 }
 
-/// As `refresh_usage`, and at who is left of the group.
+/// As `refresh_usage`; also removes group members whose process has exited.
 #[cold]
 pub fn refresh_before_refusal(p: &'static Process, device: DeviceId) {
     p.cap.reap();

@@ -1,5 +1,5 @@
-//! cuMemAddressReserve and cuMemAddressFree: addresses without memory. Nothing is charged for them;
-//! what is unmapped in them may come back ([`vramtrace_format::address_space`]).
+//! cuMemAddressReserve and cuMemAddressFree: addresses without memory. Nothing is charged for them.
+//! Memory that is unmapped in them may be mapped again ([`vramtrace_format::address_space`]).
 
 use crate::driver::cuda::*;
 use crate::driver::param::Out;
@@ -66,7 +66,7 @@ pub fn address_free(
                 restored: true,
             });
         }
-        // The driver knows of no mapping where we do.
+        // The driver freed the range, so mappings that the model still has in it were removed unseen.
         None if result == CUDA_SUCCESS => {
             let mut vmm = p.vmm.lock();
             if vmm.freed(ptr) {

@@ -1,8 +1,8 @@
 //! A second driver file in the process: a program or a plugin opened another copy by its path.
 //!
-//! The copy has its own contexts and allocations, and our hooks belong to the first one. So its
-//! calls are not followed. The trace and `vramtrace doctor` say so; under a cap, which nobody could
-//! keep there, the functions by which it begins or gives memory are refused.
+//! The copy has its own contexts and allocations, and our hooks belong to the first one. So its calls
+//! are not followed, which the trace and `vramtrace doctor` report. Under a cap, which could not be
+//! enforced there, its functions that initialise it or allocate are replaced by one that fails.
 
 use crate::driver::api::Api;
 use crate::driver::cuda::{CUDA_ERROR_NOT_SUPPORTED, CUresult};
@@ -13,7 +13,7 @@ use crate::runtime::escapes::{Escape, escaped};
 use crate::runtime::log;
 use core::ffi::c_void;
 
-/// What a look-up gets that found `found`, which is not the followed driver's.
+/// The result of a look-up that found `found`, a function of another driver file.
 #[cold]
 pub fn replacement(api: Api, found: *mut c_void) -> *mut c_void {
     let Some(object) = pointers::is_of_second_driver(found) else { return found };
@@ -41,7 +41,7 @@ fn is_capped() -> bool {
     }
 }
 
-/// In place of any function: what it is called with stays untouched.
+/// Stands in for any of its functions, and does not read the arguments.
 extern "C" fn refused() -> CUresult {
     CUDA_ERROR_NOT_SUPPORTED
 }

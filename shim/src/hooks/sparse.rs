@@ -1,6 +1,6 @@
 //! Sparse arrays: tiles that physical objects back, each of which is a reference.
 
-use super::vmm::{settle, told, untie};
+use super::vmm::{apply_settled, settle, untie};
 use crate::driver::api::Api;
 use crate::driver::cuda::*;
 use crate::driver::param::In;
@@ -11,8 +11,8 @@ use crate::hooks::target::current_target;
 use crate::model::vmm::{Dropped, Owner, Region};
 use crate::runtime::fallible::{TryPush, list_of, vec_of};
 
-/// Tiles of sparse arrays. The list is worked off in stream order later; the references are
-/// booked at the call.
+/// cuMemMapArrayAsync: maps tiles of sparse arrays. The driver maps them later, in stream order;
+/// references are counted at the call.
 pub fn map_array_async(
     p: &'static Process,
     call: &Call<impl Function>,
@@ -48,14 +48,14 @@ pub fn map_array_async(
             Step::Map(Some(object)) => {
                 let mut vmm = p.vmm.lock();
                 let settled = if result == CUDA_SUCCESS {
-                    // A tile that was backed by something else is so no more.
+                    // The tile loses its previous memory.
                     let before = untie(p, call.api, &mut vmm, tile.array, Some(tile.region));
                     vmm.held_by_tie(tile.array, tile.region, object);
                     vmm.settle(before, true)
                 } else {
                     vmm.let_go(object)
                 };
-                told(p, call.api, &mut vmm, settled, result);
+                apply_settled(p, call.api, &mut vmm, settled, result);
             }
         }
     }
@@ -67,7 +67,7 @@ enum Step {
     Unmap(Dropped),
 }
 
-/// One element of the list, as far as it matters here.
+/// The fields of one list element that are used here.
 struct Tile {
     array: Owner,
     region: Region,
@@ -96,7 +96,7 @@ impl Tile {
     }
 }
 
-/// Destroys an array: with it go its tiles' references.
+/// Destroys an array, and drops the references of its tiles.
 pub(super) fn untiled(
     p: &'static Process,
     api: Api,

@@ -1,15 +1,15 @@
-//! The stack of the call that is under way.
+//! The call stack of the current call.
 
 use crate::hooks::state::Process;
 use vramtrace_format::StackId;
 
-/// Its number; 0 where no stacks are taken.
+/// Captures the stack and returns its id; 0 where stacks are off.
 #[inline]
 pub fn stack(p: &'static Process) -> StackId {
     p.capture.stack(&p.trace_writer)
 }
 
-/// That of a block of PyTorch's cache.
+/// The same for a block of PyTorch's cache.
 #[inline]
 pub fn block_stack(p: &'static Process) -> StackId {
     p.capture.block_stack(p.config.tensors, &p.trace_writer)

@@ -69,7 +69,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// Field by field in its place: as a whole it is larger than the stack of many a thread.
+    /// Initialised field by field in place: the whole structure is larger than the stacks of some
+    /// threads.
     fn boxed() -> Box<Process> {
         let config = Config::from_environment();
         if config.test_panic.as_deref() == Some("state") {
@@ -79,7 +80,7 @@ impl Process {
         let at = process.as_mut_ptr();
         macro_rules! put {
             ($($field:ident: $value:expr,)*) => {
-                // Names every field, or it does not compile.
+                // Fails to compile if a field is missing in the list.
                 let _all = |Process { config: _, $($field: _),* }: Process| ();
                 // SAFETY: each field is written once, in its own place.
                 unsafe { $( put(&raw mut (*at).$field, || $value); )* }
@@ -109,7 +110,7 @@ impl Process {
             nvml: NvmlReader::default(),
             names: Names::default(),
         }
-        // SAFETY: the last one; all are there.
+        // SAFETY: every field was written above, this being the last.
         unsafe {
             (&raw mut (*at).config).write(config);
             process.assume_init()
@@ -120,14 +121,15 @@ impl Process {
 /// Not inlined, so that one value at a time is on the stack.
 ///
 /// # Safety
-/// `at` has room.
+/// `at` is writable, aligned and holds no value yet.
 #[inline(never)]
 unsafe fn put<T>(at: *mut T, make: impl FnOnce() -> T) {
-    // SAFETY: the caller gives room for one, in which there is nothing yet.
+    // SAFETY: `at` is writable and aligned (see above); nothing is overwritten that would have to be
+    // dropped.
     unsafe { at.write(make()) }
 }
 
-/// What the cap's rules are matched with.
+/// UUID and size of a device, which the cap's rules are matched with.
 fn facts(id: vramtrace_format::DeviceId) -> Option<DeviceFacts> {
     let Device { uuid, total_bytes, .. } = device_query::ask(id)?;
     Some(DeviceFacts { uuid, total_bytes })
@@ -136,7 +138,7 @@ fn facts(id: vramtrace_format::DeviceId) -> Option<DeviceFacts> {
 /// The page; made with the first process state. Null before.
 static PAGE: AtomicPtr<AtomicPtr<Process>> = AtomicPtr::new(null_mut());
 
-/// This process's state, made at its first use: at the first call of the driver, not before.
+/// This process's state, created at the first call of the driver.
 #[inline]
 pub fn current() -> &'static Process {
     match existing() {
@@ -145,7 +147,7 @@ pub fn current() -> &'static Process {
     }
 }
 
-/// As [`current`], but makes none: for callers that only read.
+/// The state if there is one. Unlike [`current`] it creates none.
 #[inline]
 pub fn existing() -> Option<&'static Process> {
     // SAFETY: null, or the page, which is never unmapped; it holds null, or a state that is never freed.
@@ -184,7 +186,7 @@ fn make_now() -> &'static Process {
     }
 }
 
-/// What was in force when the process began to use its GPU.
+/// Records the settings in force when the process first uses its GPU.
 fn record_settings(process: &Process) {
     for (name, value) in process.config.settings() {
         let (name, value) = (name.to_string(), value.to_string());
@@ -198,13 +200,13 @@ fn page() -> &'static AtomicPtr<Process> {
         return known;
     }
     let fresh = map_page();
-    // The loser's page stays: one page, once.
+    // The page of the thread that lost the race is leaked: one page, once.
     let raced = PAGE.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire);
     // SAFETY: ours or the winner's, of which neither is unmapped.
     unsafe { &*raced.err().unwrap_or(fresh) }
 }
 
-/// A zeroed page that a child of fork sees zeroed again.
+/// A zeroed page, which the kernel zeroes again in a forked child.
 fn map_page() -> *mut AtomicPtr<Process> {
     let size = 4096;
     if pages_granted(Site::State) {
@@ -223,8 +225,8 @@ fn map_page() -> *mut AtomicPtr<Process> {
             }
         }
     }
-    // No memory, or a kernel before 4.14: a word of ours, emptied by the fork handler
-    // (which raw clone does not run).
+    // Fallback without memory or on a kernel before 4.14: a static word, which a fork handler clears.
+    // (A raw clone does not run fork handlers.)
     static WORD: AtomicPtr<Process> = AtomicPtr::new(null_mut());
     unsafe extern "C" fn forget() {
         WORD.store(null_mut(), Ordering::Release);
@@ -234,9 +236,9 @@ fn map_page() -> *mut AtomicPtr<Process> {
     (&raw const WORD).cast_mut()
 }
 
-/// No panic of ours prints: `std`'s hook writes pages on stderr. We share `std` with nobody (a
-/// cdylib has its own), so this hook is ours alone. No `Once`: a child that was forked while
-/// another thread was in it would wait for ever.
+/// No panic of ours prints: `std`'s hook writes pages on stderr. We share `std` with nobody (a cdylib
+/// has its own), so this hook is ours alone. Not a `Once`: a child that is forked while another thread
+/// runs it would wait forever.
 fn silence_panics() {
     static DONE: AtomicBool = AtomicBool::new(false);
     if !cfg!(test) && !DONE.swap(true, Ordering::Relaxed) {
@@ -244,7 +246,7 @@ fn silence_panics() {
     }
 }
 
-/// A hook of ours panicked: recording ends, the cap stays, the program goes on.
+/// A hook panicked: recording ends, the cap stays in force, the program continues.
 #[cold]
 pub fn panicked(api: Api, payload: Box<dyn Any + Send>) {
     let _ = catch_unwind(AssertUnwindSafe(|| {
@@ -253,7 +255,7 @@ pub fn panicked(api: Api, payload: Box<dyn Any + Send>) {
             .copied()
             .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
             .unwrap_or("no reason given");
-        // While there is no state (it was its making that panicked) one line is enough too.
+        // Without a state (creating it panicked) the line is printed once, too.
         static STATELESS: AtomicBool = AtomicBool::new(false);
         let first = match existing() {
             Some(process) => process.usage.first_panic(),

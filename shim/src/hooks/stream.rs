@@ -1,4 +1,4 @@
-//! Streams and events: made and destroyed; captures that begin and end.
+//! Streams and events: creation and destruction; begin and end of captures.
 
 use crate::driver::api::Api;
 use crate::driver::capture_status::is_capturing;
@@ -114,7 +114,7 @@ pub fn destroy_event(p: &'static Process, call: &Call<impl Function>, _event: Ev
     watched_seldom(p, call.api, || current_target(p), DriverActivity::Streams, real)
 }
 
-/// Its handle may be given to another stream, of another context, as soon as it is gone.
+/// cuStreamDestroy. The driver may reuse the handle for a stream of another context at once.
 pub fn destroy(p: &'static Process, call: &Call<impl Function>, _stream: Stream) -> CUresult {
     p.stream_targets.forget();
     let real = || call.forward();

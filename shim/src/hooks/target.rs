@@ -1,4 +1,4 @@
-//! Which context and device a call is about.
+//! The context and device that a call concerns.
 
 use crate::driver::cuda::Ctx;
 use crate::driver::depth::inside;
@@ -25,14 +25,14 @@ pub fn current_context() -> u64 {
     if result == Some(0) { context as u64 } else { 0 }
 }
 
-/// Where a call without a stream lands: asked each time, since only the driver knows all ways in
-/// which a thread's context changes (it is a few nanoseconds, and these calls take microseconds).
+/// The current context and its device, for calls without a stream. Queried each time, since a thread's
+/// context changes in many ways. The query takes nanoseconds, the calls take microseconds.
 #[inline]
 pub fn current_target(p: &'static Process) -> Target {
     target_of(p, current_context())
 }
 
-/// The context behind a handle, met now if it was not met before.
+/// The context of a handle. It is defined in the trace if it is new.
 #[inline]
 pub fn target_of(p: &'static Process, handle: u64) -> Target {
     match handle {
@@ -48,7 +48,7 @@ fn meet(p: &'static Process, handle: u64) -> Target {
     p.contexts.meet(arrival(p, handle, device), |context| announce(p, context)).target
 }
 
-/// The device of any context: asked with the context current for a moment.
+/// The device of a context. The query needs it to be current, so it is pushed and popped.
 fn device_of(handle: u64) -> Option<DeviceId> {
     let driver = driver();
     let get = driver.ctx_get_device?;
@@ -68,12 +68,12 @@ fn device_of(handle: u64) -> Option<DeviceId> {
     u8::try_from(device).ok().map(DeviceId).filter(|device| *device != DeviceId::UNKNOWN)
 }
 
-/// A CUdevice is the ordinal; anything else is the "unknown" bucket, never device 0.
+/// A CUdevice is the ordinal. Any other value becomes the unknown device, never device 0.
 pub fn device_id(device: i32) -> DeviceId {
     u8::try_from(device).map_or(DeviceId::UNKNOWN, DeviceId)
 }
 
-/// The device, defined in the trace when it is met first.
+/// The device. It is defined in the trace at its first use.
 pub fn meet_device(p: &'static Process, id: DeviceId) -> Option<&'static Device> {
     p.devices.get(id, device_query::ask, |device| {
         p.trace_writer.define(&device.definition());
@@ -86,7 +86,7 @@ pub fn arrival(p: &'static Process, handle: u64, device: DeviceId) -> Arrival {
     Arrival { handle, device, time_ns: p.clock.now_ns(), stack }
 }
 
-/// Defines and records a context that was met for the first time.
+/// Defines and records a context that was not known before.
 pub fn announce(p: &Process, context: &Context) {
     p.trace_writer.define(&Definition::Context {
         id: context.id,

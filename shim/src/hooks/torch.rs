@@ -8,9 +8,9 @@
 //! * Blocks live in the ledger under a space of their own. Checkpoints carry them. A block that is
 //!   allocated again while it is live ends first; the free of an unknown block is counted and not
 //!   recorded.
-//! * Blocks come by the million, so little code and memory is touched: the site is known by device,
-//!   nothing is summed, the live page waits for the next driver call, and the cache lines to be
-//!   written are prefetched.
+//! * A program makes millions of blocks, so the path touches little code and memory: the site is cached
+//!   for each device, nothing is summed, the live page is updated at the next driver call, and cache
+//!   lines that will be written are prefetched.
 //! * The cache's own totals are recorded by the first call after a new window or checkpoint begins:
 //!   only inside a call do they equal the sum of the blocks.
 //! * Stacks are Python frames where Python runs and native ones elsewhere (backward, NCCL); both with
@@ -29,9 +29,9 @@ use std::ffi::c_void;
 use vramtrace_format::stackspec::Tensors;
 use vramtrace_format::{ContextId, DeviceId, Event, Kind, PoolId};
 
-/// PyTorch's `Device`, of which only the low 16 bits are set: the type, and the index, which is
-/// below zero for "the current one". That one is not known here: the driver may not be asked.
-/// `None`: no CUDA device.
+/// PyTorch's `Device`, of which only the low 16 bits are set: the type, and the index, which is below
+/// zero for "the current one". The current device is not known here, as the driver may not be called.
+/// `None`: not a CUDA device, or not known.
 fn device(word: u64) -> Option<DeviceId> {
     const CUDA: u8 = 1;
     let [kind, index, ..] = word.to_le_bytes();
@@ -66,17 +66,17 @@ pub fn memory(
     tell(p, device, allocated as u64, reserved as u64);
 }
 
-/// The totals of the call, written where they are due.
+/// Stores the totals that the call reports, and records them if that is due.
 #[inline]
 fn tell(p: &'static Process, device: DeviceId, allocated: u64, reserved: u64) {
-    if p.torch_totals.said(device, CacheTotals { allocated, reserved }) {
+    if p.torch_totals.update(device, CacheTotals { allocated, reserved }) {
         p.trace_writer.record(&Event::CacheState { device, allocated, reserved });
     }
 }
 
 #[inline]
 fn made(p: &'static Process, api: Api, device: DeviceId, key: u64, size: u64) {
-    // While the stack is looked at.
+    // Loads the line while the stack is captured.
     p.ledger.prefetch_block(key);
     p.trace_writer.prefetch();
     let target = Target { context: ContextId(0), device };
@@ -94,7 +94,7 @@ fn made(p: &'static Process, api: Api, device: DeviceId, key: u64, size: u64) {
 
 #[inline]
 fn freed(p: &'static Process, key: u64) {
-    // From before a fork, or of a cache whose blocks are put back by a graph's checkpoint.
+    // A block from before a fork, or one that PyTorch restored from a graph's checkpoint.
     if !p.ledger.remove_block(&p.trace_writer, key) {
         return p.torch_totals.unknown_free();
     }

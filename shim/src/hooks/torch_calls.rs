@@ -1,6 +1,6 @@
-//! Calls of PyTorch's allocator to its profiler: each block, and each request that it gave up, comes
-//! through functions of libc10.so. The library stands in front of them and hands each call on, so
-//! that the profiler works as before.
+//! PyTorch's allocator reports each block, and each request on which it gave up, to its profiler by
+//! functions of libc10.so. This library interposes these functions and forwards each call, so that the
+//! profiler works as before.
 //!
 //! Such a call comes with a lock of PyTorch's allocator held, so nothing here waits for the loader
 //! or for Python's lock, and nothing calls the driver. NVML is read at the next driver call.
@@ -57,8 +57,8 @@ pub fn real(api: Api, caller: usize) -> Option<usize> {
     FUNCTIONS.real(index(api), caller, || pointers::known(api).map(|real| real as usize))
 }
 
-/// For a C library that does not tell without a lock where an address lies: looks for PyTorch by
-/// its name, at a time when the loader may be asked.
+/// For C libraries in which the owner of an address cannot be found without a lock: finds PyTorch by
+/// its name, at a time when the loader may be called.
 pub fn find_library() {
     if loader::find_object().is_none() {
         depth::inside(|| pointers::find(Home::Torch));

@@ -1,4 +1,4 @@
-//! Which entry points were called, and what may have gone past the library.
+//! Which entry points were called, and which calls may have bypassed the hooks.
 
 use crate::config::{Config, TEST_HOOKS};
 use crate::driver::api::Api;
@@ -15,7 +15,8 @@ pub struct EntryPointUsage {
     /// The number of the entry point whose hook is to panic once (a test); else `NEVER`.
     panic_at: AtomicU32,
     panicked: AtomicBool,
-    /// Names like an allocation's that were looked up and that no line of the table knows.
+    /// Names that look like allocation functions, that the program looked up, and that are not in the
+    /// table.
     unhooked_name: Lock<Vec<Box<[u8]>>>,
     escapes_reported: AtomicU8,
 }
@@ -40,8 +41,8 @@ impl EntryPointUsage {
         }
     }
 
-    /// Marks it as used. A load, not a count: threads must not pass a cache line around at
-    /// every call.
+    /// Marks an entry point as used. It stores only once and does not count, so that threads do not
+    /// contend for a cache line at every call.
     #[inline]
     pub fn count(&self, api: Api) {
         let used = &self.used[api as usize];
@@ -54,7 +55,7 @@ impl EntryPointUsage {
         self.used[api as usize].load(Ordering::Relaxed)
     }
 
-    /// Marks it as used, and leaves one event that it was passed through.
+    /// Marks it as used, and records once that it was passed through.
     pub fn note(&self, trace: &TraceWriter, api: Api) {
         self.count(api);
         if !self.noted[api as usize].swap(true, Ordering::Relaxed) {
@@ -62,7 +63,8 @@ impl EntryPointUsage {
         }
     }
 
-    /// A name that may mean memory went past us: defined once in the trace, for `doctor`.
+    /// Defines a name once in the trace whose function may allocate or free without a hook; `doctor`
+    /// lists it.
     #[cold]
     pub fn unhooked_name(&self, trace: &TraceWriter, name: &[u8]) {
         let mut names = self.unhooked_name.lock();
@@ -78,7 +80,7 @@ impl EntryPointUsage {
         trace.define(&Definition::Api { id, name });
     }
 
-    /// Says in the trace, once each, what happened that may let calls escape.
+    /// Records, once each, what may let calls bypass the hooks.
     #[inline]
     pub fn record_escapes(&self, trace: &TraceWriter) {
         let escapes = escapes();
@@ -97,7 +99,7 @@ impl EntryPointUsage {
         }
     }
 
-    /// Whether this is the first panic of ours: one line is enough.
+    /// True for the first panic of a hook: one line is printed.
     pub fn first_panic(&self) -> bool {
         !self.panicked.swap(true, Ordering::Relaxed)
     }

@@ -1,8 +1,8 @@
 //! cuMemCreate and kin: physical objects, their handles and mappings.
 //!
-//! Each hook removes the object's references before the driver is called and settles them after its
-//! answer ([`crate::model::vmm`]). The end of an object goes to ledger and file while the objects'
-//! lock is held.
+//! Each hook drops the object's references before the driver's call and settles them by its result
+//! ([`crate::model::vmm`]). The end of an object is entered in the ledger and the file while the lock
+//! of the objects is held.
 
 use crate::driver::api::Api;
 use crate::driver::cuda::*;
@@ -32,7 +32,7 @@ pub fn create(
     prop: In<CUmemAllocationProp>,
     _flags: u64,
 ) -> CUresult {
-    // NULL in either place is the driver's to refuse.
+    // The driver refuses NULL in either place.
     let (Some(old), Some(prop)) = (handle.get(), prop.get()) else { return call.forward() };
     let (what, device) = located(&prop.location);
     let target = Target { device, ..current_target(p) };
@@ -41,7 +41,7 @@ pub fn create(
         let handle = handle.get().unwrap_or(0);
         let mut vmm = p.vmm.lock();
         let (object, stale) = vmm.created(handle, what, device, size as u64);
-        told(p, call.api, &mut vmm, stale, 0);
+        apply_settled(p, call.api, &mut vmm, stale, 0);
         object
     };
     let kind = if what == What::Host { Kind::HostPinned } else { Kind::Vmm };
@@ -76,8 +76,8 @@ pub fn create(
     )
 }
 
-/// Where an object lies. What is not VRAM is recognised here; a location of a kind that we do not
-/// know is on the unknown device, never on device 0.
+/// Kind of memory and device of an object. A location of an unknown type is on the unknown device,
+/// never on device 0.
 fn located(location: &CUmemLocation) -> (What, DeviceId) {
     match location.kind {
         CU_MEM_LOCATION_TYPE_DEVICE => (What::Device, device_id(location.id)),
@@ -147,11 +147,11 @@ pub fn map(
     } else {
         vmm.let_go(object)
     };
-    told(p, call.api, &mut vmm, settled, result);
+    apply_settled(p, call.api, &mut vmm, settled, result);
     result
 }
 
-/// What is unmapped later keeps its owner: who made it.
+/// Stores the stack that created the object, so that memory which is unmapped later keeps its owner.
 fn note_maker(p: &'static Process, vmm: &mut State<Removed>, number: u64) {
     if let Some(object) = vmm.object_mut(number)
         && object.maker == StackId(0)
@@ -161,7 +161,7 @@ fn note_maker(p: &'static Process, vmm: &mut State<Removed>, number: u64) {
     }
 }
 
-/// An imported object is booked when it is mapped first: before, nobody tells its size.
+/// An imported object enters the ledger when it is first mapped, since its size is not known before.
 fn import_shows(
     p: &'static Process,
     api: Api,
@@ -208,14 +208,14 @@ pub fn retain(
     let settled = match (held, given) {
         (Some(object), Some(handle)) => vmm.held_by_handle(object, handle),
         (Some(object), None) => vmm.let_go(object),
-        // Mapped past us, but the handle is one that we know.
+        // The mapping was not seen, but the handle is known.
         (None, Some(handle)) => match vmm.hold_handle(handle) {
             Some(object) => vmm.held_by_handle(object, handle),
             None => return result,
         },
         (None, None) => return result,
     };
-    told(p, call.api, &mut vmm, settled, result);
+    apply_settled(p, call.api, &mut vmm, settled, result);
     result
 }
 
@@ -240,7 +240,8 @@ pub fn import(
 fn device_of(handle: u64) -> Option<DeviceId> {
     let ask = driver().mem_get_allocation_properties_from_handle?;
     let mut prop = core::mem::MaybeUninit::<CUmemAllocationProp>::zeroed();
-    // SAFETY: room for the answer, which is plain numbers and pointers.
+    // SAFETY: `prop` has room for the answer. All of its fields are numbers and pointers, for which
+    // zeros are valid.
     let (result, prop) = unsafe { (inside(|| ask(prop.as_mut_ptr(), handle)), prop.assume_init()) };
     (result == CUDA_SUCCESS).then(|| located(&prop.location).1)
 }
@@ -271,7 +272,7 @@ fn insert(p: &'static Process, api: Api, kind: Kind, target: Target, object: u64
     p.trace_writer.record_at(entry.time_ns, &Event::Alloc(entry.alloc()));
 }
 
-/// Before the driver is asked: what this call frees leaves the ledger, and the file says so.
+/// Before the driver's call: removes the objects that it frees from the ledger, and records their end.
 pub(super) fn announce_ends(
     p: &'static Process,
     api: Api,
@@ -296,15 +297,16 @@ fn announce_end(p: &'static Process, api: Api, number: u64) -> Option<Removed> {
     Some(removed)
 }
 
-/// After the driver's answer.
+/// After the driver's call: settles the references that were dropped before it.
 pub(super) fn settle(p: &'static Process, api: Api, dropped: Dropped, result: CUresult) {
     let mut vmm = p.vmm.lock();
     let settled = vmm.settle(dropped, result == CUDA_SUCCESS);
-    told(p, api, &mut vmm, settled, result);
+    apply_settled(p, api, &mut vmm, settled, result);
 }
 
-/// Tells ledger, file and cap what became of objects.
-pub(super) fn told(
+/// Enters in the ledger, the trace and the cap which physical objects were freed, and which exist again
+/// because the driver refused to free them.
+pub(super) fn apply_settled(
     p: &'static Process,
     api: Api,
     vmm: &mut State<Removed>,
@@ -335,7 +337,7 @@ pub(super) fn told(
 }
 
 fn record_map(p: &Process, vmm: &State<Removed>, mapping: &Mapping, by: StackId) {
-    // A multicast object is in no ledger: its mappings show other objects' memory.
+    // A multicast object is not in the ledger: its mappings show memory of other objects.
     if vmm.object(mapping.object).is_some_and(|object| object.what != What::Multicast) {
         p.trace_writer.record(&Event::Map {
             address: mapping.address,

@@ -1,7 +1,7 @@
-//! What a call gets while the process has no state, because its making failed.
+//! The result of a call while the process has no state, because creating it failed.
 //!
-//! Without a cap the call passes through. Where a cap was asked for, nobody counts: a request for
-//! memory is refused, as under a cap that cannot be understood. Each call tries the making again.
+//! Without a cap the call is forwarded. If a cap is set, nothing can be counted, so requests for memory
+//! are refused, as under a cap that cannot be parsed. Each call tries again to create the state.
 
 use crate::driver::api::{Api, Family};
 use crate::driver::cuda::{CUDA_ERROR_INVALID_VALUE, CUresult};
@@ -21,14 +21,14 @@ pub fn is_cap_asked() -> bool {
 }
 
 fn variable(name: &CStr) -> Option<&'static CStr> {
-    // SAFETY: as any library that calls getenv; looked at once.
+    // SAFETY: `getenv` is called with a C string; its result is read at once and not kept.
     unsafe {
         let value = libc::getenv(name.as_ptr());
         (!value.is_null()).then(|| CStr::from_ptr(value))
     }
 }
 
-/// The calls without which there is no memory, and those that take it.
+/// Calls that must precede an allocation (initialisation, contexts), and calls that allocate.
 pub fn begins_or_takes(api: Api) -> bool {
     let begins = ["cuInit", "cuCtxCreate", "cuDevicePrimaryCtxRetain", "cuGraphInstantiate"];
     api.family() == Family::Create || begins.iter().any(|name| api.name().starts_with(name))

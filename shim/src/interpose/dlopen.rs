@@ -1,8 +1,8 @@
-//! `dlopen` and `dlmopen`, ours only to see what will escape us, and that addresses may get new
-//! owners. A library opened with
-//! RTLD_DEEPBIND prefers its own dependencies to our exports, and one in another namespace does
-//! not see us at all. Both jump to the real function, so that the caller's search paths and
-//! namespace are the caller's.
+//! `dlopen` and `dlmopen`. They are interposed to notice libraries whose calls cannot be hooked, and
+//! that addresses may belong to new libraries. A library opened with RTLD_DEEPBIND prefers its own
+//! dependencies to our exports, and one in another namespace does not see our exports at all. Both
+//! functions jump to the real one, so that search paths and namespace are those of the program's
+//! caller.
 
 use crate::interpose::trampoline::{Verdict, trampoline};
 use crate::runtime::escapes::{Escape, escaped};
@@ -38,7 +38,7 @@ extern "C" fn opening_apart(space: c_long, _: *const c_char, flags: c_int) -> Ve
 }
 
 /// # Safety
-/// As the C library's.
+/// The contract of the C library's function of this name.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 #[unsafe(naked)]
 pub unsafe extern "C" fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void {
@@ -46,7 +46,7 @@ pub unsafe extern "C" fn dlopen(name: *const c_char, flags: c_int) -> *mut c_voi
 }
 
 /// # Safety
-/// As the C library's.
+/// The contract of the C library's function of this name.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 #[unsafe(naked)]
 pub unsafe extern "C" fn dlmopen(space: c_long, name: *const c_char, flags: c_int) -> *mut c_void {

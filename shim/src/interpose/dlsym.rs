@@ -1,9 +1,9 @@
-//! What `dlsym` and `dlvsym` answer.
+//! The results of `dlsym` and `dlvsym`.
 //!
-//! Both ask a filter and, when it declines, JUMP to the real function with everything as the
-//! caller left it: the real one sees the caller's return address, on which RTLD_NEXT and
-//! RTLD_DEFAULT depend. A wrapper that CALLS it makes a plugin's `dlsym(RTLD_NEXT, "malloc")` find
-//! the plugin's own malloc, for ever.
+//! Both call a filter and, if it does not handle the name, JUMP to the real function with registers and
+//! stack unchanged: it then sees the caller's return address, on which RTLD_NEXT and RTLD_DEFAULT
+//! depend. With a wrapper that CALLS the real function, a plugin's `dlsym(RTLD_NEXT, "malloc")` would
+//! find the plugin's own malloc and recurse forever.
 //!
 //! The filter neither allocates nor locks for names that are not the table's, and knows exact
 //! names only.
@@ -15,7 +15,7 @@ use crate::runtime::{errno, loader};
 use core::ffi::{CStr, c_char, c_void};
 use core::ptr::null_mut;
 
-/// The functions that look-ups are to find in place of a vendor's, and where the two lie.
+/// The hooks that replace a vendor's functions in look-ups, and the addresses of both.
 pub trait HookTable {
     /// A function of the table.
     type Id: Copy;
@@ -26,10 +26,9 @@ pub trait HookTable {
     fn by_name(name: &[u8]) -> Option<Self::Id>;
     /// The real function, where its library was found.
     fn real(id: Self::Id) -> Option<*mut c_void>;
-    /// The hook for what a look-up of this name found, where it is the vendor's own function;
-    /// anything else as it is.
+    /// The hook, if `found` is the vendor's own function of this name; otherwise `found`.
     fn replacement(id: Self::Id, found: *mut c_void) -> *mut c_void;
-    /// Whether this is a library of the vendor: those look up their own names.
+    /// Whether this is a library of the vendor: these look up their own functions.
     fn is_vendor_library(object: &Object) -> bool;
     /// The exported `dlsym` and `dlvsym` themselves.
     fn exported() -> Exported;
@@ -51,7 +50,7 @@ struct Look<'a> {
 }
 
 impl Look<'_> {
-    /// Jump to the real function.
+    /// The verdict to jump to the real function.
     fn real(&self) -> Verdict {
         let jump = match self.version {
             None => loader::real_dlsym(),
@@ -60,12 +59,13 @@ impl Look<'_> {
         Verdict { jump, answer: null_mut() }
     }
 
-    /// The real look-up from our place; RTLD_NEXT means behind us.
+    /// The real look-up, made from this library: RTLD_NEXT searches the libraries after it.
     fn up(&self, handle: *mut c_void) -> *mut c_void {
         match self.version {
-            // SAFETY: the handle is the program's, of which it must know that it is valid, or ours.
+            // SAFETY: the handle is one of the constants, or the program's, which `dlsym` requires to
+            // be valid.
             None => unsafe { loader::dlsym(handle, self.name) },
-            // SAFETY: as above; the version is the program's C string.
+            // SAFETY: the same handle; the version is the program's C string.
             Some(version) => unsafe { loader::dlvsym(handle, self.name, version) },
         }
     }
@@ -75,7 +75,7 @@ fn answer(answer: *mut c_void) -> Verdict {
     Verdict { jump: 0, answer }
 }
 
-/// Every look-up of the process passes here: two letters decide nearly all.
+/// Every look-up of the process comes here; the name's first two letters decide nearly all of them.
 ///
 /// # Safety
 /// The arguments of a look-up by the program: the name is null or a C string.
@@ -95,7 +95,7 @@ pub unsafe fn resolve<T: HookTable>(
     if start != *b"dl" && !T::may_begin_with(start) {
         return plain.real();
     }
-    // SAFETY: as above.
+    // SAFETY: not null, so the name is a C string (see above).
     named::<T>(&Look { name: unsafe { CStr::from_ptr(name) }, ..plain })
 }
 
@@ -116,14 +116,14 @@ fn named<T: HookTable>(look: &Look) -> Verdict {
     }
 }
 
-/// Somebody looks for `dlsym` itself. Who finds the C library's is to get ours, except another
-/// interposer: behind its own `dlsym` it needs the real one, or the two would call each other.
+/// A look-up of `dlsym` itself. If it would find the C library's, it gets ours; except for another
+/// interposer, which needs the real one behind its own `dlsym`, or the two would call each other.
 fn door(look: &Look, real: usize, ours: usize) -> Verdict {
     if look.handle == libc::RTLD_DEFAULT || loader::is_ours(look.caller) {
         return look.real();
     }
-    // An interposer in front of us, though, has us as the next one, whatever version of the C
-    // library's it asks for.
+    // But an interposer in front of this library has ours as its next one, whatever symbol version it
+    // requests.
     let has_us_behind = || elf::behind(look.caller, look.name.to_bytes()) == Some(ours);
     let has_its_own = |object: &Object| object.function(b"dlsym").is_some() && !has_us_behind();
     // The real search, as if the caller were we.
@@ -139,8 +139,8 @@ fn door(look: &Look, real: usize, ours: usize) -> Verdict {
     answer(if found as usize == real { ours as *mut c_void } else { found })
 }
 
-/// A name of the table: the real look-up first, then our hook for what it found. What is not the
-/// driver's own (a wrapper library's function of the same name) is handed out as it is.
+/// A name of the table: makes the real look-up and replaces its result by our hook. A function that is
+/// not the driver's own (of a wrapper library with the same name) is returned unchanged.
 fn function<T: HookTable>(look: &Look, id: T::Id) -> Verdict {
     if loader::is_ours(look.caller) || is_vendor::<T>(look.caller) {
         return look.real();
@@ -152,7 +152,7 @@ fn function<T: HookTable>(look: &Look, id: T::Id) -> Verdict {
         },
         libc::RTLD_NEXT => beyond_us::<T>(look, id),
         handle => match look.up(handle) {
-            // The program's own handle leads to our export, whether or not there is a driver.
+            // The program's own handle finds our export, whether or not there is a driver.
             found if loader::is_ours(found as usize) => beyond_us::<T>(look, id),
             found => found,
         },
@@ -160,16 +160,16 @@ fn function<T: HookTable>(look: &Look, id: T::Id) -> Verdict {
     answer(if found.is_null() { found } else { T::replacement(id, found) })
 }
 
-/// Whether RTLD_NEXT leads the caller to us by itself: the program does, as we are preloaded.
+/// Whether this library comes after the caller in the search order, so that RTLD_NEXT finds it. That is
+/// so for the program itself, since this library is preloaded.
 fn is_in_front(look: &Look, caller: &Object) -> bool {
     look.handle == libc::RTLD_NEXT && caller.path().is_empty()
 }
 
-/// What the search finds when our own exports are taken away: in the global scope, else in the
-/// caller's own.
+/// What the search would find without our exports: in the global scope, else in the caller's own.
 fn beyond_us<T: HookTable>(look: &Look, id: T::Id) -> *mut c_void {
     let caller = elf::object_at(look.caller);
-    // An interposer that looks for what is behind itself must not find itself.
+    // An interposer that searches for the function behind its own must not find its own.
     let callers_own = |found: *mut c_void| {
         look.handle == libc::RTLD_NEXT
             && caller.is_some_and(|caller| caller.contains(found as usize))
@@ -190,7 +190,7 @@ fn beyond_us<T: HookTable>(look: &Look, id: T::Id) -> *mut c_void {
     }
     match T::real(id) {
         Some(real) if !global.is_null() => real,
-        // So that the error text is there.
+        // Makes a failing look-up, so that `dlerror` has its text.
         _ if global.is_null() => look.up(libc::RTLD_NEXT),
         _ => null_mut(),
     }

@@ -1,10 +1,10 @@
 //! The function that a caller is linked to, where the library exports one of the same name in front
 //! of it.
 //!
-//! It is found without the loader: a lock of the program may be held. The library that calls is
-//! linked to the one that defines the function, so some of the addresses that the loader has put
-//! into the caller lie there. Where a process holds two copies of such a library, each gets its own
-//! calls.
+//! It is found without calling the loader, since the program may hold a lock. The calling library is
+//! linked to the one that defines the function, so some of the addresses that the loader has written
+//! into the caller's tables lie in that library. Where a process holds two copies of such a library,
+//! each gets its own calls.
 
 use crate::runtime::elf::Object;
 use crate::runtime::mapped_modules::{Loaded, holding};
@@ -17,12 +17,12 @@ pub struct LinkedFunctions<const N: usize> {
     used: AtomicUsize,
 }
 
-/// PyTorch: libc10, libc10_cuda and libtorch_cpu call; there is room for a second one.
+/// For PyTorch libc10, libc10_cuda and libtorch_cpu call; there is room for a second copy.
 const CALLERS: usize = 8;
 
-/// What a library that calls is linked to.
+/// A calling library, and the functions that it is linked to.
 struct Caller<const N: usize> {
-    /// 0: free, or not complete yet.
+    /// 0: unused, or being filled in.
     start: AtomicUsize,
     end: AtomicUsize,
     /// In the order of the names; 0: it has none.
@@ -45,7 +45,7 @@ impl<const N: usize> LinkedFunctions<N> {
     }
 
     /// The function that the code at `caller` would have called by this name without the export.
-    /// `by_name`: the one that is known by name alone, where the caller says nothing.
+    /// `by_name`: the function found by its name, for callers that are linked to none.
     #[inline]
     pub fn real(
         &self,
@@ -75,7 +75,7 @@ impl<const N: usize> LinkedFunctions<N> {
     ) -> Option<usize> {
         let Some(library) = holding(caller) else { return by_name() };
         let name = self.names[index].as_bytes();
-        // SAFETY: it has just called.
+        // SAFETY: it has just called this function, so it is loaded.
         let object = unsafe { library.object() };
         let found = defining(&object, name);
         let at = self.used.fetch_add(1, Ordering::Relaxed);
@@ -108,7 +108,7 @@ fn defining(caller: &Object, name: &[u8]) -> Option<Object> {
         }
         let Some(library) = holding(address) else { continue };
         last = Some(library);
-        // SAFETY: the caller is linked to it, and runs.
+        // SAFETY: the caller is linked to it and runs, so it is loaded.
         let object = unsafe { library.object() };
         if defines(&object) {
             return Some(object);

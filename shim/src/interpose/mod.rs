@@ -1,6 +1,6 @@
-//! How calls reach the library: the linker finds our exports, `dlsym` answers with them.
+//! How calls reach this library: the dynamic linker binds to its exports, and `dlsym` returns them.
 
-// A test binary exports nothing, so nobody reaches these there.
+// A test binary exports nothing, so these functions are unused there.
 #![cfg_attr(test, allow(dead_code))]
 
 pub mod dlopen;
@@ -10,8 +10,8 @@ pub mod nvtx;
 pub mod trampoline;
 
 /// Before the program's first instruction, while no thread changes the loader's list, which is read
-/// without its lock. All of it is found at first use too. Nothing else runs at load: a sanitizer's
-/// runtime may not be ready by then.
+/// without its lock. Everything is looked up again at first use if it is missing. Nothing else runs at
+/// load: a sanitizer's runtime may not be ready by then.
 #[cfg(not(test))]
 #[ctor::ctor(unsafe)]
 fn start() {

@@ -7,7 +7,7 @@
 use core::ffi::{CStr, c_char, c_int, c_void};
 use std::borrow::Cow;
 
-/// Of export tables.
+/// Number of the table of callbacks.
 const CALLBACKS: u32 = 1;
 /// Modules of functions: without and with domains.
 pub const CORE: c_int = 1;
@@ -22,7 +22,7 @@ struct Callbacks {
     module_table: Option<unsafe extern "C" fn(c_int, *mut Slots, *mut u32) -> c_int>,
 }
 
-/// The attributes of an event; of what follows the message nothing is needed.
+/// The attributes of an event; fields after the message are left out.
 #[repr(C)]
 pub struct Attributes {
     version: u16,
@@ -106,7 +106,7 @@ impl Wide {
         let mut out = String::new();
         let mut at = self.0;
         while !at.is_null() && out.len() < longest {
-            // SAFETY: not behind the 0 that ends the text.
+            // SAFETY: no further than the 0 that ends the text.
             match unsafe { at.read() } {
                 0 => break,
                 code => out.push(char::from_u32(code).unwrap_or('?')),
@@ -117,7 +117,8 @@ impl Wide {
     }
 }
 
-/// Null, or the attributes of an event, which begin with their size and whose message is what they say.
+/// Null, or the attributes of an event. They begin with their size, and their message is of the type
+/// that they give.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub struct Event(*const Attributes);
@@ -134,7 +135,7 @@ impl Event {
         if self.0.is_null() || usize::from(unsafe { (*self.0).size }) < needed {
             return Cow::Borrowed("");
         }
-        // SAFETY: as long as that; the message is the last of our fields.
+        // SAFETY: the attributes are at least as long as the fields that are read.
         let Attributes { message_type, message, .. } = unsafe { self.0.read() };
         match message_type {
             ASCII => Text(message.cast()).read().into_owned().into(),

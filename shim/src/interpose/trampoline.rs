@@ -1,20 +1,20 @@
-//! How our `dlsym`, `dlvsym`, `dlopen` and `dlmopen` stand in front of the real ones: ask, then
-//! jump.
+//! How `dlsym`, `dlvsym`, `dlopen` and `dlmopen` are interposed: call a filter, then jump to the real
+//! function.
 
 use core::ffi::c_void;
 
-/// What a filter says, in the two registers of results.
+/// A filter's result, in the two result registers.
 #[repr(C)]
 pub struct Verdict {
-    /// Where to jump, with everything as the caller left it; 0: nowhere.
+    /// The address to jump to, with registers and stack unchanged; 0: return `answer`.
     pub jump: usize,
-    /// What to answer if nowhere.
+    /// The result if there is no jump.
     pub answer: *mut c_void,
 }
 
-/// Body of a naked function of up to three arguments. The filter gets the three argument registers
-/// and the caller's return address. When it names a place, that place is jumped to with the stack
-/// and the arguments untouched, so that the real function sees the caller, not us.
+/// Body of a naked function of up to three arguments. The filter gets the three argument registers and
+/// the caller's return address. If it returns an address, the code jumps there with stack and arguments
+/// unchanged, so that the real function sees its caller and not this library.
 #[cfg(target_arch = "x86_64")]
 macro_rules! trampoline {
     ($filter:path) => {

@@ -1,4 +1,4 @@
-//! The devices as this process sees them: ordinal, UUID, name, size.
+//! The devices of this process: ordinal, UUID, name, size.
 
 use std::ffi::CString;
 use std::ptr::null_mut;
@@ -32,7 +32,7 @@ impl Device {
     }
 }
 
-/// Devices that were met, each asked for once.
+/// The devices used so far, each queried once.
 pub struct Devices {
     met: [AtomicPtr<Device>; DeviceId::UNKNOWN.0 as usize],
 }
@@ -44,15 +44,15 @@ impl Default for Devices {
 }
 
 impl Devices {
-    /// The device, if it was met before.
+    /// The device, if it is known.
     pub fn known(&self, id: DeviceId) -> Option<&Device> {
         let met = self.met.get(id.0 as usize)?.load(Ordering::Acquire);
-        // SAFETY: what is stored there lives as long as the process's state.
+        // SAFETY: null, or a device that lives as long as the process's state.
         unsafe { met.as_ref() }
     }
 
-    /// The device. `ask` asks the driver when it is met first; `define` is called once for each,
-    /// before anyone else sees it through [`Devices::known`] in a record of this thread.
+    /// The device. At its first use `ask` queries the driver; `define` is called once for each device,
+    /// before a record of this thread names it.
     pub fn get(
         &self,
         id: DeviceId,
@@ -79,7 +79,7 @@ impl Devices {
         }
     }
 
-    /// The met device that NVML calls by this UUID text.
+    /// The known device with this UUID in NVML's form.
     pub fn by_nvml_name(&self, name: &[u8]) -> Option<&Device> {
         self.all().find(|device| device.nvml_name().as_bytes().eq_ignore_ascii_case(name))
     }

@@ -1,5 +1,5 @@
-//! Memory nodes of graphs: which executable graph takes and frees what when it runs, and what the
-//! driver keeps reserved for graphs on each device.
+//! Memory nodes of graphs: the allocations and frees of each executable graph's launch, and the memory
+//! that the driver reserves for graphs on each device.
 
 use crate::model::cap::Growth;
 use crate::model::ledger::device_index;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use vramtrace_format::{DeviceId, Event, StackId};
 
-/// Memory that a node takes when its graph runs; the address is fixed when the node is made.
+/// Memory that a node allocates when its graph runs. The address is fixed when the node is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
     pub address: u64,
@@ -19,17 +19,17 @@ pub struct Block {
     pub device: DeviceId,
 }
 
-/// What an executable graph does with memory.
+/// The allocations and frees of an executable graph.
 #[derive(Debug, Default)]
 pub struct Plan {
     pub takes: Vec<Block>,
-    /// Addresses that its free nodes name, its own or another graph's.
+    /// Addresses of its free nodes: blocks of its own or of another graph.
     pub frees: Vec<u64>,
     /// See [`Plan::measure`].
     bytes: u64,
-    /// A launch first frees what an earlier launch of it left.
+    /// Whether a launch first frees blocks that an earlier launch left.
     pub auto_free: bool,
-    /// The device's trims when it last got its memory, plus 1; 0 = never.
+    /// The device's number of trims when the graph last got its memory, plus 1; 0 = never.
     resident: AtomicU32,
 }
 
@@ -42,19 +42,19 @@ impl Plan {
         self.frees.contains(&address)
     }
 
-    /// Addresses that it frees and that some other graph, or stream, took.
+    /// Addresses that it frees and that another graph, or a stream, allocated.
     pub fn foreign_frees(&self) -> impl Iterator<Item = u64> + '_ {
         let own = |address: &u64| self.takes.iter().any(|block| block.address == *address);
         self.frees.iter().copied().filter(move |address| !own(address))
     }
 
-    /// The device it takes memory on (a graph's memory is of one device) and how much.
+    /// The device of its memory (a graph's memory is on one device), and its bytes.
     pub fn footprint(&self) -> Option<(DeviceId, u64)> {
         Some((self.takes.first()?.device, self.bytes))
     }
 
-    /// Once all blocks are there: how much they take, which is the union of their addresses, since
-    /// blocks that are never live together share addresses.
+    /// Computes the bytes of all blocks: the union of their addresses, since blocks that are never live
+    /// together share addresses.
     pub fn measure(&mut self) -> Result<(), NoMemory> {
         let range = |block: &Block| (block.address, block.address.saturating_add(block.size));
         let mut ranges = list_of(self.takes.len(), self.takes.iter().map(range))?;
@@ -69,7 +69,8 @@ impl Plan {
         Ok(())
     }
 
-    /// It got its memory, and the device was not trimmed since: a launch takes nothing new.
+    /// Whether the driver still holds its memory: it was allocated, and the device was not trimmed
+    /// since. Then a launch takes no more.
     pub fn is_resident(&self, memory: &Memory) -> bool {
         self.resident.load(Ordering::Relaxed) == memory.trims.load(Ordering::Relaxed) + 1
     }
@@ -104,7 +105,7 @@ impl Memory {
         self.trims.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// True once in a while.
+    /// True from time to time: the caller then reads the figures.
     pub fn is_due(&self, now_ns: u64) -> bool {
         let last = self.looked_ns.load(Ordering::Relaxed);
         now_ns >= last.saturating_add(LOOK_EVERY_NS)
@@ -115,14 +116,14 @@ impl Memory {
     }
 }
 
-/// How a node came to be.
+/// How a node was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
     pub api: u16,
     pub stack: StackId,
 }
 
-/// Where a node came from: the entry point plus 1, and the number of the stack.
+/// The origin of a node: the entry point plus 1, and the id of the stack.
 #[derive(Clone, Copy)]
 struct NodeOrigin {
     stack: u32,
@@ -152,7 +153,7 @@ unsafe impl Value for PlanReference {
 unsafe impl Send for PlanReference {}
 
 pub struct Graphs {
-    /// Some memory node was made in this process: until then graphs cost nothing.
+    /// Whether a memory node was ever created in this process. Until then graphs are not followed.
     used: AtomicBool,
     nodes: Lock<Table<KeyedSlot<NodeOrigin>>>,
     execs: Lock<Table<KeyedSlot<PlanReference>>>,
@@ -181,7 +182,7 @@ impl Graphs {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Writes what graphs hold on each device. What changes later follows as `GraphState`.
+    /// Writes the graph memory of each device. Later changes follow as `GraphState`.
     pub fn checkpoint(&self, id: u32, emit: &mut dyn FnMut(&Event)) {
         for (index, memory) in self.devices.iter().enumerate() {
             let (reserved, used) = (memory.growth.known().0, memory.used());
@@ -196,14 +197,14 @@ impl Graphs {
         &self.devices[device_index(device)]
     }
 
-    /// A memory node was made, by hand or by a capture.
+    /// A memory node was created, by a call or by a capture.
     pub fn made_node(&self, address: u64, api: u16, stack: StackId) {
         let value = NodeOrigin { stack: stack.0, api: u32::from(api) + 1 };
         let slot = KeyedSlot { key: address, value };
         let mut nodes = self.nodes.lock();
         match nodes.get_mut(address) {
             Some(known) => *known = slot,
-            // Without pages its launch is booked with the launch's own site.
+            // Without host memory its blocks are recorded with the site of the launch.
             None => drop(nodes.insert(slot)),
         }
         drop(nodes);
@@ -216,7 +217,7 @@ impl Graphs {
         Some(Origin { api: (slot.value.api - 1) as u16, stack: StackId(slot.value.stack) })
     }
 
-    /// For one more executable graph, before the driver is asked.
+    /// Makes room for one more executable graph, before the driver's call.
     pub fn make_room(&self) -> Result<(), NoMemory> {
         self.execs.lock().make_room().map(|_| ())
     }
@@ -226,7 +227,7 @@ impl Graphs {
         self.ended(handle);
         let slot = KeyedSlot { key: handle, value: PlanReference(Arc::into_raw(plan)) };
         if self.execs.lock().insert(slot).is_err() {
-            // SAFETY: the reference made above, which nobody took.
+            // SAFETY: the reference created above, which the table did not take.
             drop(unsafe { Arc::from_raw(slot.value.0) });
         }
     }
@@ -241,7 +242,7 @@ impl Graphs {
         }
     }
 
-    /// Before an executable graph is destroyed: its handle may be given out again.
+    /// Before an executable graph is destroyed. The driver may reuse its handle.
     pub fn ended(&self, handle: u64) -> Option<Arc<Plan>> {
         let slot = self.execs.lock().remove(handle)?;
         // SAFETY: the table's own reference.

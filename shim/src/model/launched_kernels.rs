@@ -1,5 +1,5 @@
-//! What is known of kernels and functions: which were launched before, which handles are kernels
-//! of a library, how much local memory each context holds.
+//! Kernels and functions: those launched before, handles that are kernels of a library, and the local
+//! memory of each context.
 
 use crate::runtime::fallible_map::Map;
 use crate::runtime::handle_set::HandleSet;
@@ -10,20 +10,21 @@ use vramtrace_format::ContextId;
 #[derive(Default)]
 pub struct LaunchedKernels {
     launched: HandleSet,
-    /// cuKernelGetFunction was called for them.
+    /// Kernels for which cuKernelGetFunction was called.
     loaded: HandleSet,
-    /// More than one context was met: a library's kernel is launched first in each.
+    /// Whether there is more than one context: then a library's kernel has a first launch in each.
     several: AtomicBool,
     contexts: AtomicU32,
-    /// CUkernel -> CUlibrary. A kernel can be launched like a function, and not be asked like one.
+    /// CUkernel -> CUlibrary. A kernel can be launched like a function, but has its own query
+    /// functions.
     kernels: Lock<Map<u64, u64>>,
-    /// Local memory of a thread, in bytes, as high as it was in each context.
+    /// The largest local memory per thread so far, in bytes, for each context.
     local: Lock<Map<ContextId, u64>>,
 }
 
 impl LaunchedKernels {
-    /// `context`: the calling thread's, as a number that keeps its handles apart from those of
-    /// other contexts. It is asked for only where there is more than one.
+    /// `context` returns a number of the calling thread's context, to distinguish launches in several
+    /// contexts. It is called only if there is more than one.
     #[inline(always)]
     pub fn key(&self, function: usize, context: impl FnOnce() -> usize) -> usize {
         if self.several.load(Ordering::Relaxed) { function ^ context() } else { function }
@@ -39,7 +40,7 @@ impl LaunchedKernels {
         self.launched.add(key);
     }
 
-    /// Whether the function of the kernel with this key was asked for before.
+    /// Whether cuKernelGetFunction was called for this kernel before.
     pub fn was_loaded(&self, key: usize) -> bool {
         self.loaded.has(key)
     }
@@ -54,14 +55,14 @@ impl LaunchedKernels {
         }
     }
 
-    /// Handles may be given out again.
+    /// Clears all: the driver may reuse handles.
     pub fn forget(&self) {
         self.launched.forget();
         self.loaded.forget();
     }
 
     pub fn has_kernel(&self, kernel: u64, library: u64) {
-        // Without memory for it, it is a function as any other.
+        // Without host memory for it, the kernel is treated as a function.
         let _ = self.kernels.lock().insert(kernel, library);
     }
 
@@ -74,7 +75,7 @@ impl LaunchedKernels {
         self.forget();
     }
 
-    /// The highest so far; `first`: what a context starts with.
+    /// The largest so far; `first` returns the value at the context's creation.
     pub fn local(&self, context: ContextId, first: impl FnOnce() -> u64) -> u64 {
         if let Some(known) = self.local.lock().get(&context) {
             return *known;
@@ -84,7 +85,7 @@ impl LaunchedKernels {
     }
 
     pub fn set_local(&self, context: ContextId, bytes: u64) {
-        // Without memory for it, it is measured again.
+        // Without host memory for it, it is measured again.
         let _ = self.local.lock().insert(context, bytes);
     }
 

@@ -1,4 +1,4 @@
-//! Graphics resources that are mapped, and the address at which each shows its memory.
+//! Graphics resources that are mapped, and the address of each one's memory.
 
 use crate::runtime::fallible::list_of;
 use crate::runtime::fallible_map::Map;
@@ -9,11 +9,12 @@ pub struct MappedResources(Lock<Map<u64, u64>>);
 
 impl MappedResources {
     pub fn insert(&self, resource: u64, address: u64) {
-        // Without memory what it shows is seen until the process ends.
+        // Without host memory the mapped memory stays in the ledger until the process ends.
         let _ = self.0.lock().insert(resource, address);
     }
 
-    /// Takes out those that are there, as (resource, address). None where there is no memory for them.
+    /// Removes and returns those that are known, as (resource, address). Empty without host memory for
+    /// the list.
     pub fn remove_all(&self, resources: &[u64]) -> Vec<(u64, u64)> {
         let mut mapped = self.0.lock();
         let there = resources.iter().filter_map(|r| Some((*r, *mapped.get(r)?)));

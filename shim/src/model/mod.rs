@@ -1,4 +1,4 @@
-//! What is known of the process's GPU memory. Nothing here calls the driver or names a CUDA type.
+//! The model of the process's GPU memory. Nothing here calls the driver or names a CUDA type.
 
 pub mod attribution;
 pub mod cap;

@@ -1,11 +1,11 @@
-//! Texts that events carry, each known by a number: names of marks, of kernels, of modules.
+//! Texts that events refer to by id: names of marks, of kernels, of modules.
 
 use crate::runtime::fallible::MakeRoom;
 use crate::runtime::fallible_map::Map;
 use crate::runtime::lock::Lock;
 use vramtrace_format::Definition;
 
-/// Different texts of one process; later ones have none.
+/// Most distinct texts of one process; later ones get no id.
 const NAMES: usize = 1 << 14;
 
 #[derive(Default)]

@@ -1,4 +1,5 @@
-//! The memory pools of this process: from the driver's handles to our ids and what each one holds.
+//! The memory pools of this process: maps the driver's handles to ids, and holds the figures of each
+//! pool.
 //!
 //! Handles are reused by the driver, ids are not. A pool stays known after its destruction: its
 //! blocks may outlive it.
@@ -16,14 +17,14 @@ pub struct Pool {
     device: AtomicU32,
     kind: AtomicU32,
     pub growth: Growth,
-    /// Time of the last look at the driver's figures.
+    /// Time of the last reading of the driver's figures.
     looked_ns: AtomicU64,
     destroyed: AtomicBool,
     /// A block was freed since the last synchronisation.
     freed: AtomicBool,
 }
 
-/// How often a pool is looked at while nothing says that it grew.
+/// Least time between two readings of a pool that is not known to have grown.
 const LOOK_EVERY_NS: u64 = 1_000_000;
 
 impl Pool {
@@ -37,7 +38,7 @@ impl Pool {
         DeviceId(self.device.load(Ordering::Relaxed) as u8)
     }
 
-    /// `Pool`, or what the blocks of a pool of other memory are: `Managed`, `HostPinned`.
+    /// `Pool`; for a pool of other memory the kind of its blocks, `Managed` or `HostPinned`.
     pub fn kind(&self) -> Kind {
         Kind::from_u8(self.kind.load(Ordering::Relaxed) as u8).unwrap_or(Kind::Pool)
     }
@@ -48,12 +49,12 @@ impl Pool {
         self.kind.load(Ordering::Relaxed) == Kind::Pool as u32
     }
 
-    /// The driver's handle, while the pool may be asked.
+    /// The driver's handle, while the pool can be queried.
     pub fn handle(&self) -> Option<u64> {
         (!self.destroyed.load(Ordering::Acquire)).then(|| self.handle.load(Ordering::Relaxed))
     }
 
-    /// True once in a while: the caller then looks.
+    /// True from time to time: the caller then reads the figures.
     #[inline]
     pub fn is_due(&self, now_ns: u64) -> bool {
         let last = self.looked_ns.load(Ordering::Relaxed);
@@ -64,16 +65,16 @@ impl Pool {
                 .is_ok()
     }
 
-    /// A block was freed. `Some`: it was the last one of a destroyed pool, which holds nothing now.
+    /// Notes a freed block. `Some`: it was the last one of a destroyed pool, which now holds nothing.
     #[inline]
     pub fn freed(&self, size: u64) -> Option<Reading> {
         self.growth.freed(size);
-        // (A destruction that this look misses looks itself, after the driver's call.)
+        // (If this load misses a concurrent destruction, that call checks the same after the driver's.)
         (self.destroyed.load(Ordering::Acquire) && self.growth.is_unused()).then_some(GONE)
     }
 }
 
-/// What a pool without blocks holds after its destruction.
+/// The figures of a destroyed pool without blocks.
 pub const GONE: Reading = Reading { reserved: 0, used: 0 };
 
 const CHUNK: usize = 64;
@@ -84,7 +85,7 @@ const MOST: usize = CHUNK * CHUNKS - 1;
 pub struct Pools {
     /// By handle: the index of the pool plus 1.
     handles: Lock<Table<KeyedSlot<u32>>>,
-    /// Pages that are never given back: a pool's address is good for ever.
+    /// Pages that are never unmapped, so that a pool's address stays valid.
     chunks: [AtomicPtr<Pool>; CHUNKS],
     count: AtomicU32,
     /// Some pool's `freed` is set.
@@ -103,7 +104,7 @@ impl Default for Pools {
 }
 
 impl Pools {
-    /// The pool behind an id of an entry.
+    /// The pool of an id.
     #[inline]
     pub fn by_id(&self, id: PoolId) -> Option<&Pool> {
         self.at((id.0 as usize).checked_sub(1)?)
@@ -120,8 +121,8 @@ impl Pools {
         self.at(place as usize - 1)
     }
 
-    /// The pool of a handle, which is added when it is new. True: it was added, and the caller writes
-    /// its definition. `None`: no ids or no pages are left.
+    /// The pool of a handle. True: it is new, and the caller must write its definition. `None`: there
+    /// are no more ids or pages.
     pub fn meet(&self, handle: u64, device: DeviceId, kind: Kind) -> Option<(&Pool, bool)> {
         let mut handles = self.handles.lock();
         if let Some(known) = handles.get(handle) {
@@ -146,7 +147,7 @@ impl Pools {
         Some((pool, true))
     }
 
-    /// Before the driver destroys it: the handle may name another pool as soon as it has.
+    /// Before the driver destroys it. Afterwards it may reuse the handle.
     pub fn begin_destroy(&self, handle: u64) -> Option<&Pool> {
         let place = self.handles.lock().remove(handle)?.value;
         let pool = self.at(place as usize - 1)?;
@@ -166,7 +167,8 @@ impl Pools {
         }
     }
 
-    /// A block of the pool was freed. Mostly loads: threads must not pass cache lines around.
+    /// Notes that a block of the pool was freed. Usually only loads, so that threads do not contend for
+    /// cache lines.
     #[inline]
     pub fn freed_one(&self, pool: &Pool) {
         if !pool.freed.load(Ordering::Relaxed) {
@@ -177,7 +179,7 @@ impl Pools {
         }
     }
 
-    /// Some pool had a block freed since [`Pools::take_freed`].
+    /// Whether a block of any pool was freed since [`Pools::take_freed`].
     #[inline]
     pub fn any_freed(&self) -> bool {
         self.freed.load(Ordering::Relaxed)
@@ -189,7 +191,7 @@ impl Pools {
         self.all().filter(|pool| pool.freed.swap(false, Ordering::Acquire))
     }
 
-    /// Writes what each pool holds. What changes later follows in the file as `PoolState`.
+    /// Writes the figures of each pool. Later changes follow in the file as `PoolState`.
     pub fn checkpoint(&self, id: u32, emit: &mut dyn FnMut(&Event)) {
         for pool in self.all() {
             let (reserved, used) = pool.growth.known();
@@ -199,7 +201,7 @@ impl Pools {
         }
     }
 
-    /// All pools that were ever met.
+    /// All pools that were ever used.
     pub fn all(&self) -> impl Iterator<Item = &Pool> {
         let count = self.count.load(Ordering::Acquire) as usize;
         (0..count).filter_map(|index| self.at(index))

@@ -1,7 +1,7 @@
-//! Sites: where and how memory was taken, each known by a small number.
+//! Sites: entry point, kind, device, context, pool and stream of a call, each with a small id.
 //!
-//! A table of fixed size without locks. A number is handed out only after its definition stands
-//! in the file (or among what is written when the file opens).
+//! A lock-free table of fixed size. An id is used only after its definition is in the file (or among
+//! those that are written when the file opens).
 
 use crate::runtime::hash_table;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -22,7 +22,7 @@ pub struct SiteKey {
 impl SiteKey {
     /// All but the stream in one word, never 0.
     fn place(&self) -> u64 {
-        // The API counts from 1 here.
+        // Entry points count from 1 here.
         u64::from(self.api + 1)
             | u64::from(self.context.0) << 16
             | u64::from(self.pool.0) << 32
@@ -36,12 +36,12 @@ impl SiteKey {
     }
 }
 
-/// Slots. Where more than this many different sites are met, later ones lose their stream.
+/// Slots of the table.
 const SLOTS: usize = 1 << 14;
 /// Sites beyond this many lose their stream, so that a program that makes streams in a loop
 /// cannot fill the table.
 const ROOMY: u32 = (SLOTS / 2) as u32;
-/// Beyond this many there are none any more.
+/// Sites beyond this many get no id.
 const FULL: u32 = (SLOTS / 4 * 3) as u32;
 
 /// Free -> (claimed) -> keyed, by the thread that defines it -> numbered.
@@ -53,7 +53,7 @@ const KEYED: u32 = u32::MAX - 1;
 struct Slot {
     place: AtomicU64,
     stream: AtomicU64,
-    /// One of the states above, or the number.
+    /// One of the states above, or the id.
     state: AtomicU32,
 }
 
@@ -64,7 +64,7 @@ pub struct Sites {
 
 // SAFETY: the slots are atomics on pages that are never unmapped.
 unsafe impl Send for Sites {}
-// SAFETY: as above.
+// SAFETY: the index is below SLOTS, and zero pages are free slots; the slots are never unmapped.
 unsafe impl Sync for Sites {}
 
 impl Default for Sites {
@@ -79,8 +79,8 @@ impl Sites {
         Sites { slots: pages.map_or(std::ptr::null(), |at| at.cast()), count: AtomicU32::new(0) }
     }
 
-    /// The number of a site; 0 when the table is full. `define` writes its definition, and says
-    /// false when nothing is recorded any more.
+    /// The id of a site; 0 if the table is full. `define` writes its definition; it returns false once
+    /// nothing is recorded any more.
     #[inline]
     pub fn get(&self, key: &SiteKey, define: impl Fn(&Definition) -> bool) -> SiteId {
         if self.slots.is_null() {
@@ -116,7 +116,8 @@ impl Sites {
         let place = key.place();
         let mut index = from;
         loop {
-            // SAFETY: as above.
+            // SAFETY: the index is below SLOTS, and zero pages are free slots; the slots are never
+            // unmapped.
             let slot = unsafe { &*self.slots.add(index) };
             match slot.state.compare_exchange(FREE, CLAIMED, Ordering::Acquire, Ordering::Acquire) {
                 Ok(_) => {
@@ -125,7 +126,7 @@ impl Sites {
                     slot.state.store(KEYED, Ordering::Release);
                     return self.number(slot, key, define);
                 }
-                // A few stores away from its key.
+                // Another thread is about to store the key.
                 Err(CLAIMED) => std::hint::spin_loop(),
                 Err(state) => {
                     if slot.place.load(Ordering::Relaxed) == place
@@ -140,7 +141,7 @@ impl Sites {
     }
 
     fn number(&self, slot: &Slot, key: &SiteKey, define: impl Fn(&Definition) -> bool) -> SiteId {
-        /// A panic while defining must not leave others waiting for the number.
+        /// Releases waiting threads if defining the site panics.
         struct Settle<'a>(&'a Slot, SiteId);
         impl Drop for Settle<'_> {
             fn drop(&mut self) {
@@ -166,7 +167,7 @@ fn wait(slot: &Slot) -> SiteId {
         if turns < 100 {
             std::hint::spin_loop();
         } else {
-            // SAFETY: gives the processor away; touches nothing.
+            // SAFETY: yields the processor; takes no pointers.
             unsafe { libc::sched_yield() };
         }
     }

@@ -1,6 +1,6 @@
-//! Stream captures in progress. During one, requests on its streams become graph nodes, and calls
-//! that the library would like to make may be illegal: so they are counted, and the driver is asked
-//! about a stream only while one runs.
+//! Stream captures in progress. During one, requests on its streams become graph nodes, and some driver
+//! calls are not permitted. So captures are counted, and a stream's state is queried only while one is
+//! in progress.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -10,7 +10,7 @@ pub struct StreamCaptures {
 }
 
 impl StreamCaptures {
-    /// Some stream of this process is being captured: no driver call of ours but
+    /// Whether a stream of this process is being captured: then the recorder's only driver call is
     /// cuStreamIsCapturing.
     #[inline]
     pub fn any(&self) -> bool {
@@ -21,8 +21,8 @@ impl StreamCaptures {
         self.running.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Calls cuStreamEndCapture through `real`. It may fail and end the capture, or fail and leave
-    /// it: the stream's own state before and after tells.
+    /// Calls cuStreamEndCapture by `real`. A failure may or may not end the capture, so the stream's
+    /// state is compared before and after.
     pub fn end<R>(&self, is_capturing: impl Fn() -> bool, real: impl FnOnce() -> R) -> R {
         let before = is_capturing();
         let result = real();
@@ -33,8 +33,8 @@ impl StreamCaptures {
         result
     }
 
-    /// Whether a request on a stream becomes a node of a graph: asks whether the stream is being
-    /// captured, only while some capture runs.
+    /// Whether a request on a stream becomes a graph node. Queries the stream only while a capture is
+    /// in progress.
     #[inline]
     pub fn takes(&self, is_capturing: impl FnOnce() -> bool) -> bool {
         self.any() && is_capturing()

@@ -1,9 +1,9 @@
-//! Where a stream-ordered request goes: its device, context, pool and site, remembered per thread,
-//! so that the common request asks the driver nothing.
+//! Device, context, pool and site of stream-ordered requests, cached per thread, so that a common
+//! request makes no driver query.
 //!
-//! A created stream belongs to its context for life, so (stream, pool asked for) is enough; the
-//! default streams belong to whatever context is current, so its handle is part of the key. All is
-//! forgotten when a stream, pool or context ends or a device's pool changes.
+//! A created stream belongs to one context, so (stream, requested pool) is the key. The default streams
+//! belong to the current context, so its handle is part of the key. The cache is cleared when a stream,
+//! pool or context ends, or a device's pool changes.
 
 use crate::model::contexts::Target;
 use crate::model::pools::Pool;
@@ -11,7 +11,7 @@ use crate::runtime::tls::thread_block;
 use std::sync::atomic::{AtomicU64, Ordering};
 use vramtrace_format::{ContextId, DeviceId, SiteId};
 
-/// What tells one route from another. `stream`: 0 legacy default, 1 legacy, 2 per-thread default.
+/// The key of a cached route. `stream`: 0 legacy default, 1 legacy, 2 per-thread default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Key {
@@ -31,7 +31,7 @@ pub struct StreamTarget {
     pub site: SiteId,
 }
 
-/// A remembered route: plain words, all zero = none (generations start above 0).
+/// A cached route; all zeros = none (generations start above 0).
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Line {
@@ -60,13 +60,14 @@ fn line(key: &Key) -> *mut Line {
     unsafe { lines().add((hash >> 61) as usize % LINES) }
 }
 
-/// The generation that a remembered route must have.
+/// The generation that a valid cached route has.
 pub struct StreamTargets {
     generation: AtomicU64,
 }
 
 impl Default for StreamTargets {
-    /// A forked child's first generation is none of its parent's, whose lines it inherits.
+    /// A forked child starts with a generation that its parent did not use, since it inherits the
+    /// parent's lines.
     fn default() -> Self {
         let process = u64::from(std::process::id());
         StreamTargets { generation: AtomicU64::new((process << 32) | 1) }
@@ -74,12 +75,12 @@ impl Default for StreamTargets {
 }
 
 impl StreamTargets {
-    /// Handles may have changed their meaning: nothing that is remembered holds.
+    /// Clears the cache: handles may have been reused.
     pub fn forget(&self) {
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// To be read before the driver is asked for what [`StreamTargets::keep`] will remember.
+    /// To be read before the driver queries whose results [`StreamTargets::keep`] stores.
     #[inline]
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)

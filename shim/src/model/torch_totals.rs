@@ -1,5 +1,4 @@
-//! PyTorch's own totals of its cache, by device: for the trace, and for the post-mortem of a
-//! refusal.
+//! PyTorch's totals of its cache for each device, used by the trace and by post-mortems.
 
 use crate::model::ledger::{DEVICES, device_at, device_index};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -7,9 +6,9 @@ use vramtrace_format::{DeviceId, Event, SiteId};
 
 pub struct TorchTotals {
     devices: [DeviceCache; DEVICES],
-    /// Goes up when each device's figures are to be written again.
+    /// Incremented when each device's figures must be written again.
     due: AtomicU32,
-    /// Frees of blocks that were not seen to be made.
+    /// Frees of blocks whose allocation was not seen.
     unknown_frees: AtomicU64,
 }
 
@@ -20,11 +19,11 @@ struct DeviceCache {
     reserved: AtomicU64,
     /// `due` when they were written last; 0: there was no report yet.
     written: AtomicU32,
-    /// What the last block made here was made by, and the number of that site; 0: none yet.
+    /// The entry point of the last block allocated on the device, and the id of that site; 0: none yet.
     site: AtomicU64,
 }
 
-/// A device's figures, in bytes. While the device is in use the two may be of neighbouring calls.
+/// A device's figures, in bytes. While the device is in use, the two may come from adjacent calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheTotals {
     /// In blocks.
@@ -44,10 +43,10 @@ impl Default for TorchTotals {
 }
 
 impl TorchTotals {
-    /// Takes the totals of a call. True: it is to be written. A device's calls come one at a
-    /// time.
+    /// Stores the totals that a call reports. Returns true if they must be written to the trace. The
+    /// caller holds PyTorch's lock of the device, so there is one call at a time for a device.
     #[inline]
-    pub fn said(&self, device: DeviceId, figures: CacheTotals) -> bool {
+    pub fn update(&self, device: DeviceId, figures: CacheTotals) -> bool {
         let cache = &self.devices[device_index(device)];
         cache.allocated.store(figures.allocated, Relaxed);
         cache.reserved.store(figures.reserved, Relaxed);
@@ -59,12 +58,12 @@ impl TorchTotals {
         true
     }
 
-    /// The number of the site of this device's blocks. `find` gives it, and 0 for none.
+    /// The id of the site of this device's blocks. `find` returns it if it is not cached; 0: none.
     #[inline]
     pub fn site(&self, device: DeviceId, api: u16, find: impl FnOnce() -> SiteId) -> SiteId {
         let known = &self.devices[device_index(device)].site;
         let (asked, last) = (u64::from(api) + 1, known.load(Relaxed));
-        // Numbers beyond the table's devices share its last place, and no site.
+        // Ordinals beyond the table share its last entry, whose site is not cached.
         if last >> 32 == asked && device_at(device_index(device)) == device {
             return SiteId(last as u32);
         }
@@ -131,13 +130,13 @@ mod tests {
         let caches = TorchTotals::default();
         let one = |allocated| CacheTotals { allocated, reserved: 2 << 20 };
         assert_eq!(caches.of(DeviceId(1)), None);
-        assert!(caches.said(DeviceId(1), one(512)));
-        assert!(!caches.said(DeviceId(1), one(1024)));
-        assert!(caches.said(DeviceId(0), one(0)));
+        assert!(caches.update(DeviceId(1), one(512)));
+        assert!(!caches.update(DeviceId(1), one(1024)));
+        assert!(caches.update(DeviceId(0), one(0)));
         caches.ask();
         caches.ask();
-        assert!(caches.said(DeviceId(1), one(1536)));
-        assert!(!caches.said(DeviceId(1), one(2048)));
+        assert!(caches.update(DeviceId(1), one(1536)));
+        assert!(!caches.update(DeviceId(1), one(2048)));
         assert_eq!(caches.of(DeviceId(1)), Some(one(2048)));
         assert_eq!(caches.events().count(), 2);
     }

@@ -72,7 +72,7 @@ pub struct Burst {
 }
 
 impl Burst {
-    /// Something was given since the last refusal.
+    /// Ends the burst, because a request was granted: the program has survived these refusals.
     fn absorb(&mut self) {
         self.absorbed = self.absorbed.saturating_add(self.run);
         let card = self.card.take();

@@ -11,7 +11,7 @@ use crate::oom::held;
 use crate::oom::sources::Sources;
 use crate::runtime::fallible_map::Map;
 use vramtrace_format::oom::OtherLimit;
-use vramtrace_format::{Definition, DeviceId, Header, PostMortem, RefusedBy, StackId, Told};
+use vramtrace_format::{Definition, DeviceId, Header, OomEvidence, PostMortem, RefusedBy, StackId};
 
 /// Stacks whose lines are named, but for the request's own.
 const HOLDERS_MOST: usize = 4;
@@ -20,7 +20,7 @@ const TITLES_MOST: usize = 4;
 
 pub struct Asked {
     pub device: DeviceId,
-    pub told: Told,
+    pub evidence: OomEvidence,
     pub refusal: Refusal,
     pub absorbed: u64,
     /// Who holds it.
@@ -58,7 +58,7 @@ fn find(p: Sources, asked: &Asked, mut names: Names) -> Findings {
     // Of another moment, the parts would not be those of the sum.
     let named = match asked.holding {
         Holding::Before(_) => Vec::new(),
-        _ => named(&rows, &libraries, sums.cache.is_some()),
+        _ => largest_libraries(&rows, &libraries, sums.cache.is_some()),
     };
     let asked_at = names.place(stack);
     let holders = holders(&rows, &mut names);
@@ -66,7 +66,7 @@ fn find(p: Sources, asked: &Asked, mut names: Names) -> Findings {
         event: PostMortem {
             device: asked.device,
             by,
-            told: asked.told,
+            evidence: asked.evidence,
             size,
             stack,
             counted,
@@ -142,8 +142,8 @@ fn libraries(stacks: Vec<StackId>, names: &mut Names) -> Libraries {
     libraries
 }
 
-/// The libraries that hold most.
-fn named(rows: &[Row], libraries: &Libraries, of_torch: bool) -> Vec<(String, u64)> {
+/// The libraries that hold most memory, with their bytes, largest first.
+fn largest_libraries(rows: &[Row], libraries: &Libraries, of_torch: bool) -> Vec<(String, u64)> {
     let mut titles: Map<&str, u64> = Map::default();
     for row in rows.iter().filter(|row| !row.of_framework) {
         if let Some(library) = libraries.get(&row.stack).filter(|library| !library.own)
@@ -152,7 +152,7 @@ fn named(rows: &[Row], libraries: &Libraries, of_torch: bool) -> Vec<(String, u6
             *sum = sum.saturating_add(row.bytes);
         }
     }
-    // What a cache keeps empty is its own already.
+    // Free memory of PyTorch's cache is listed as the cache's, not as a library's.
     if of_torch {
         titles.remove("PyTorch");
     }

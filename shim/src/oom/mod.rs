@@ -65,7 +65,7 @@ use sources::Sources;
 use std::path::Path;
 use sums::Sums;
 use vramtrace_format::policy::OomReport;
-use vramtrace_format::{CacheBytes, DeviceId, Event, Refused, RefusedBy, StackId, Told};
+use vramtrace_format::{CacheBytes, DeviceId, Event, OomEvidence, Refused, RefusedBy, StackId};
 
 /// Between two post-mortems, but for the one at the end.
 const QUIET_NS: u64 = 60 * 1_000_000_000;
@@ -128,7 +128,10 @@ impl State {
             None => Holding::Unknown,
         };
         let absorbed = self.tell(device, refusal.time_ns);
-        Some((Asked { device, told: Told::Exit, refusal, absorbed, holding }, neighbours))
+        Some((
+            Asked { device, evidence: OomEvidence::EndedRefused, refusal, absorbed, holding },
+            neighbours,
+        ))
     }
 }
 
@@ -209,7 +212,8 @@ impl OomReporter {
         };
         let Some(absorbed) = report else { return self.keep(p, device, &refusal) };
         let holding = Holding::Now;
-        let asked = Asked { device, told: Told::Again, refusal, absorbed, holding };
+        let asked =
+            Asked { device, evidence: OomEvidence::StillRefused, refusal, absorbed, holding };
         tell(p, &asked, neighbours(p, device));
     }
 
@@ -248,7 +252,8 @@ impl OomReporter {
         let Some(absorbed) = report else { return self.keep(p, device, &known) };
         let refusal = Refusal { driver_free: driver_free(p, device), ..known };
         let holding = Holding::Now;
-        let asked = Asked { device, told: Told::Framework, refusal, absorbed, holding };
+        let asked =
+            Asked { device, evidence: OomEvidence::FrameworkGaveUp, refusal, absorbed, holding };
         tell(p, &asked, neighbours(p, device));
     }
 
@@ -314,7 +319,8 @@ fn tell(p: Sources, asked: &Asked, neighbours: Vec<(u32, Option<u64>)>) {
         let mut found = gather::gather(p, &p.trace_writer.this_process(), asked);
         let trace = p.trace_writer.path();
         found.neighbours = neighbours;
-        found.quiet_s = (asked.told != Told::Exit).then_some(QUIET_NS / 1_000_000_000);
+        found.quiet_s =
+            (asked.evidence != OomEvidence::EndedRefused).then_some(QUIET_NS / 1_000_000_000);
         found.trace = trace.as_deref().map(shown);
         p.trace_writer.record(&Event::PostMortem(found.event));
         for &(pid, bytes) in &found.neighbours {

@@ -5,7 +5,7 @@ use super::sums::Part;
 use std::fmt::Write;
 use vramtrace_format::oom::{Cause, Figures, OtherLimit};
 use vramtrace_format::size::Bytes;
-use vramtrace_format::{DeviceId, PostMortem, RefusedBy, Told};
+use vramtrace_format::{DeviceId, OomEvidence, PostMortem, RefusedBy};
 
 /// What is known at the end.
 #[derive(Clone, Debug)]
@@ -102,7 +102,7 @@ fn plain(line: &str) -> String {
 }
 
 fn is_framework(found: &Findings) -> bool {
-    found.event.told == Told::Framework
+    found.event.evidence == OomEvidence::FrameworkGaveUp
 }
 
 fn head(found: &Findings) -> String {
@@ -116,10 +116,10 @@ fn head(found: &Findings) -> String {
             let _ = write!(text, "cuda:{ordinal} ");
         }
     }
-    let what = match found.event.told {
-        Told::Framework => "torch is out of memory:",
-        Told::Exit => "ended out of memory: last refused",
-        Told::Again => "out of memory for a second now:",
+    let what = match found.event.evidence {
+        OomEvidence::FrameworkGaveUp => "torch is out of memory:",
+        OomEvidence::EndedRefused => "ended out of memory: last refused",
+        OomEvidence::StillRefused => "out of memory for a second now:",
     };
     let _ = write!(text, "pid {}: {what} {}", found.pid, Bytes(found.event.size));
     if let Some(place) = &found.asked_at {

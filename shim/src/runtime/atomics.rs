@@ -1,5 +1,5 @@
-//! The atomics of what `models/` checks under every order of its threads' steps: there the same sources
-//! are compiled over atomics that a model checker controls.
+//! The atomics of the sources that `models/` checks under every interleaving of threads: there the same
+//! sources are compiled with atomics that a model checker controls.
 
 pub use core::hint::spin_loop;
 pub use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};

@@ -1,12 +1,12 @@
 //! Copying, filling and comparing bytes, for this library alone.
 //!
-//! The compiler calls `memcpy` and its like by name, and the name belongs to the process: a
-//! sanitizer's runtime answers it, and would report our accesses as the program's. So these names
-//! are our own, hidden from all others. No libc function may be called here.
+//! The compiler calls `memcpy` and its like by name, and the name belongs to the process: a sanitizer's
+//! runtime defines it, and would report accesses of this library as the program's. So this library
+//! defines these names itself, with hidden visibility. No libc function may be called here.
 
 #![cfg_attr(any(miri, sanitized), allow(unused_macros))]
 
-/// A place to which a call may go by a pointer.
+/// The landing pad of a function that is called by a pointer.
 #[cfg(target_arch = "x86_64")]
 macro_rules! entry {
     () => {

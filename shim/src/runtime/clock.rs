@@ -12,13 +12,13 @@ fn read(clock: libc::clockid_t) -> u64 {
 
 static TICKS: Ticks = Ticks::new();
 
-/// CLOCK_MONOTONIC, some microseconds off at the worst.
+/// CLOCK_MONOTONIC, with an error of a few microseconds at most.
 #[inline]
 pub fn mono_ns() -> u64 {
     TICKS.now(real_mono_ns)
 }
 
-/// From now on every reading is one of the real clock.
+/// Every later reading reads the real clock.
 pub fn always_ask() {
     TICKS.leave();
 }
@@ -47,7 +47,7 @@ impl ProcessClock {
         self.start_ns
     }
 
-    /// Also kept for the thread: see [`thread_slot::last_ns`].
+    /// The time now. It is also stored for the thread: see [`thread_slot::last_ns`].
     #[inline]
     pub fn now_ns(&self) -> u64 {
         let now = mono_ns().saturating_sub(self.start_ns);

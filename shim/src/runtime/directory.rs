@@ -1,16 +1,17 @@
-//! The names in a directory, without `opendir`: that one calls the program's malloc.
+//! The names in a directory, without `opendir`, which would call the program's malloc.
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
 
-/// Of `struct linux_dirent64`: its length, and its name behind that and a byte for the type.
+/// Offset of the length in `struct linux_dirent64`. A byte with the type follows, then the name.
 const LENGTH_AT: usize = 16;
 const NAME_AT: usize = 19;
 
 #[repr(C, align(8))]
 struct Entries([MaybeUninit<u8>; 2048]);
 
-/// Each name in an open directory, from where it stands on; also `.` and `..`.
+/// Calls `tell` for each name in an open directory, from its current position on; also for `.` and
+/// `..`.
 pub fn each_name(directory: i32, mut tell: impl FnMut(&CStr)) {
     let mut room = Entries([MaybeUninit::uninit(); 2048]);
     loop {
@@ -20,7 +21,7 @@ pub fn each_name(directory: i32, mut tell: impl FnMut(&CStr)) {
             libc::syscall(libc::SYS_getdents64, directory, at, room.0.len())
         };
         let Ok(read @ 1..) = usize::try_from(read) else { return };
-        // SAFETY: so much was written.
+        // SAFETY: the kernel wrote `read` bytes.
         let mut rest = unsafe { std::slice::from_raw_parts(room.0.as_ptr().cast::<u8>(), read) };
         while rest.len() > NAME_AT {
             let length = u16::from_le_bytes([rest[LENGTH_AT], rest[LENGTH_AT + 1]]) as usize;

@@ -6,7 +6,7 @@ use core::ffi::c_int;
 #[derive(Clone, Copy)]
 pub struct Here(*mut c_int);
 
-/// Finds it; a second look is cheaper through what this returns.
+/// Finds this thread's errno. Later reads through the result are cheaper.
 #[inline]
 pub fn here() -> Here {
     // SAFETY: has no arguments, and gives the address of this thread's errno.
@@ -26,7 +26,7 @@ impl Here {
         unsafe { self.0.write(value) }
     }
 
-    /// The same for all calls of a thread.
+    /// The address, which is the same for all calls on a thread.
     pub fn address(self) -> usize {
         self.0 as usize
     }

@@ -1,31 +1,31 @@
-//! Growth that may fail, for what can become large: it leaves the reserve ([`super::reserve`]) to
-//! what cannot do without.
+//! Fallible growth, for containers that can become large: they do not use the reserve
+//! ([`super::reserve`]), which is kept for allocations that must succeed.
 
 use crate::runtime::hash_table::NoMemory;
 use crate::runtime::tls::thread_block;
 
 thread_block!(fn refusing() -> *mut u64 = "vramtrace_fallible", 8, align 8);
 
-/// Whether the allocation that is under way on this thread may fail.
+/// Whether the current allocation on this thread may fail.
 #[inline]
 pub fn may_fail() -> bool {
     // SAFETY: this thread's own.
     unsafe { *refusing() != 0 }
 }
 
-/// Has `work` reserve room, which may fail.
+/// Runs `work`, which reserves room; this may fail.
 pub(super) fn attempt<R, E>(work: impl FnOnce() -> Result<R, E>) -> Result<R, NoMemory> {
     // SAFETY: this thread's own. `work` reserves room and does nothing else.
     unsafe { *refusing() += 1 };
     let result = work();
-    // SAFETY: as above.
+    // SAFETY: this thread's own variable.
     unsafe { *refusing() -= 1 };
     result.map_err(|_| NoMemory)
 }
 
-/// A container that can make room for more, or say that it cannot.
+/// A container that can reserve room, or report that it cannot.
 pub trait MakeRoom {
-    /// For one more.
+    /// Reserves room for one more element.
     fn make_room(&mut self) -> Result<(), NoMemory>;
 }
 
@@ -39,7 +39,7 @@ impl<T> MakeRoom for Vec<T> {
     }
 }
 
-/// As `push`.
+/// `push`, which may fail.
 pub trait TryPush<T> {
     fn try_push(&mut self, value: T) -> Result<(), NoMemory>;
 }
@@ -63,7 +63,7 @@ pub fn list_of<T>(most: usize, values: impl Iterator<Item = T>) -> Result<Vec<T>
     Ok(list)
 }
 
-/// As `Vec::with_capacity`.
+/// `Vec::with_capacity`, which may fail.
 pub fn vec_of<T>(capacity: usize) -> Result<Vec<T>, NoMemory> {
     let mut vec = Vec::new();
     attempt(|| vec.try_reserve_exact(capacity))?;

@@ -1,8 +1,8 @@
 //! A hash map whose growth may fail, for what grows with the program's objects.
 //!
-//! It asks the kernel for nothing else either. The default hasher of `std` takes its keys from
-//! `getrandom` and panics where that is denied (a seccomp filter, a container without /dev/urandom).
-//! Our keys are handles and names of the program itself: nobody needs to be kept from guessing.
+//! It makes no other system call. The default hasher of `std` takes its keys from `getrandom` and
+//! panics where that is denied (a seccomp filter, a container without /dev/urandom). The keys are
+//! handles and names of the program itself, so a hash that resists attacks is not needed.
 #![allow(clippy::disallowed_types)]
 
 use crate::runtime::fallible::{MakeRoom, attempt};
@@ -33,7 +33,7 @@ impl<K: Eq + Hash, V> MakeRoom for Map<K, V> {
 }
 
 impl<K: Eq + Hash, V> Map<K, V> {
-    /// The value that was there. Without memory the map stays as it is.
+    /// Returns the previous value. Without host memory the map is unchanged.
     pub fn insert(&mut self, key: K, value: V) -> Result<Option<V>, NoMemory> {
         match self.0.get_mut(&key) {
             Some(there) => Ok(Some(std::mem::replace(there, value))),
@@ -44,7 +44,7 @@ impl<K: Eq + Hash, V> Map<K, V> {
         }
     }
 
-    /// What is there, or `value`.
+    /// The value at the key; inserts `value` if there is none.
     pub fn get_or_insert(&mut self, key: K, value: V) -> Result<&mut V, NoMemory> {
         if !self.0.contains_key(&key) {
             self.make_room()?;

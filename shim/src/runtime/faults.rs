@@ -1,5 +1,5 @@
-//! Requests for memory that fail on demand, so that tests reach each place where the kernel may
-//! refuse. Only in builds for tests (`config::TEST_HOOKS`); elsewhere every request is granted.
+//! Fault injection for host memory, so that tests reach each place where the kernel may refuse it. Only
+//! in builds for tests (`config::TEST_HOOKS`); elsewhere every request is granted.
 //!
 //! | variable | value | what fails |
 //! |---|---|---|
@@ -11,7 +11,7 @@
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Who asks the kernel for pages.
+/// The purpose of a request for pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Site {
     /// Tables, heap, stacks.
@@ -41,7 +41,7 @@ impl Site {
 static PAGES: AtomicUsize = AtomicUsize::new(0);
 static BLOCKS: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether the kernel may be asked for pages.
+/// Whether a request for pages may go to the kernel.
 #[inline]
 pub fn pages_granted(site: Site) -> bool {
     #[cfg(test)]
@@ -52,7 +52,7 @@ pub fn pages_granted(site: Site) -> bool {
         || !fails_now(c"VRAMTRACE_TEST_NO_PAGES", &PAGES, site.name())
 }
 
-/// Whether the heap may give a block without the reserve.
+/// Whether the heap may allocate a block without the reserve.
 #[inline]
 pub fn block_granted() -> bool {
     !cfg!(any(debug_assertions, feature = "test-hooks"))
@@ -79,7 +79,7 @@ fn fails_now(variable: &CStr, requests: &AtomicUsize, site: &[u8]) -> bool {
 #[cfg(test)]
 pub mod tests {
     thread_local! {
-        /// This thread's kernel has no pages left.
+        /// Makes every request for pages on this thread fail.
         pub static NO_PAGES: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
     }
 }

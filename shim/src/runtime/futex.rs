@@ -1,4 +1,4 @@
-//! Waiting for a word to change, and waking who waits.
+//! Waits for a word to change, and wakes waiting threads.
 
 use crate::runtime::atomics::AtomicU32;
 use core::time::Duration;

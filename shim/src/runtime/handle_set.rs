@@ -1,5 +1,5 @@
-//! A set of handles that a hook has met, to be asked in a few nanoseconds: no lock, no call, two
-//! loads. It may forget; it never has what was not added.
+//! A set of handles that hooks have seen. A query takes a few nanoseconds: no lock, no call, two loads.
+//! The set may lose members; it never contains a handle that was not added.
 
 use crate::runtime::hash_table;
 use std::ptr::null_mut;
@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 /// Programs launch some hundred functions.
 const SLOTS: usize = 1 << 14;
-/// Beyond this it begins anew.
+/// At more members than this the set is cleared.
 const FULL: usize = SLOTS / 2;
 const EMPTY: usize = 0;
-/// One was taken out here; probing goes on. No handle is 1.
+/// A removed member; probing continues past it. No handle is 1.
 const REMOVED: usize = 1;
 
-/// A thousand pages of address space, touched as needed; made at the first handle.
+/// Pages are reserved at the first handle, and touched as needed.
 #[derive(Default)]
 pub struct HandleSet {
     slots: AtomicPtr<AtomicUsize>,
@@ -36,7 +36,7 @@ impl HandleSet {
     pub fn has(&self, handle: usize) -> bool {
         let Some(slots) = self.slots() else { return false };
         let mut index = home(handle);
-        // Ends: at most half of the slots are taken, give or take the threads that add at once.
+        // Terminates early: about half of the slots are free.
         for _ in 0..SLOTS {
             match slots[index].load(Ordering::Relaxed) {
                 known if known == handle => return known > REMOVED,
@@ -66,7 +66,7 @@ impl HandleSet {
         }
     }
 
-    /// This handle may be given to something else.
+    /// Removes a handle that the driver may reuse.
     pub fn remove(&self, handle: usize) {
         let Some(slots) = self.slots() else { return };
         let mut index = home(handle);
@@ -81,7 +81,7 @@ impl HandleSet {
         }
     }
 
-    /// Any handle may be given to something else.
+    /// Clears the set: the driver may reuse any handle.
     pub fn forget(&self) {
         if self.used.swap(0, Ordering::Relaxed) == 0 {
             return;

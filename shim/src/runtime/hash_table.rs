@@ -16,7 +16,7 @@ pub unsafe trait Slot: Copy {
     fn hash(key: Self::Key) -> u64;
 }
 
-/// A value that tells a used slot from an empty one.
+/// A value by which a used slot is distinguished from an empty one.
 ///
 /// # Safety
 /// All bytes zero must be a valid value for which `is_none` is true.
@@ -24,21 +24,21 @@ pub unsafe trait Value: Copy {
     fn is_none(&self) -> bool;
 }
 
-// SAFETY: a plain number.
+// SAFETY: an integer, for which zero bytes are valid and mean none.
 unsafe impl Value for u32 {
     fn is_none(&self) -> bool {
         *self == 0
     }
 }
 
-/// The slot of a value that is known by a number: a handle, an address, a fingerprint.
+/// A slot with a number as its key: a handle, an address, a fingerprint.
 #[derive(Clone, Copy)]
 pub struct KeyedSlot<V: Value> {
     pub key: u64,
     pub value: V,
 }
 
-// SAFETY: zero bytes are a number and a value that is none.
+// SAFETY: zero bytes are a valid key, and a value that is none.
 unsafe impl<V: Value> Slot for KeyedSlot<V> {
     type Key = u64;
 
@@ -58,7 +58,7 @@ unsafe impl<V: Value> Slot for KeyedSlot<V> {
     }
 }
 
-/// Spreads a number over 64 bits; the high ones are the good ones.
+/// Hashes a number to 64 bits, of which the high ones are well distributed.
 #[inline]
 pub fn spread(value: u64) -> u64 {
     (value ^ (value >> 29)).wrapping_mul(0x9E37_79B9_7F4A_7C15)
@@ -75,28 +75,28 @@ pub struct Table<T: Slot> {
 // SAFETY: the pages belong to the table alone.
 unsafe impl<T: Slot + Send> Send for Table<T> {}
 
-/// The kernel gave no pages: the table stays as it is.
+/// The kernel gave no pages; the table is unchanged.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NoMemory;
 
-/// Some table may have no room for a value that must come in: at the start, and from when one could
-/// not grow. The thread that has made room sets it to false.
+/// Set while some table may lack room for a value that must be stored: at the start, and after a table
+/// could not grow. The thread that makes room clears it.
 pub static CROWDED: AtomicBool = AtomicBool::new(true);
 
 const FIRST_CAPACITY: usize = 64;
-/// From so many slots on, 3/4 of them are used, else half.
+/// Tables of at least this many slots grow at a load of 3/4, smaller ones at 1/2.
 const ROOMY: usize = 1 << 14;
 
-/// Begins to fetch a cache line that will be written. Any address will do.
+/// Prefetches a cache line that will be written. Any address is permitted.
 #[inline(always)]
 pub fn prefetch<T>(at: *const T) {
     let _ = at;
-    // SAFETY: a hint.
+    // SAFETY: a prefetch accesses no memory that the program can observe, and permits any address.
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     unsafe {
         core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(at.cast())
     };
-    // SAFETY: a hint.
+    // SAFETY: a prefetch accesses no memory that the program can observe, and permits any address.
     #[cfg(target_arch = "aarch64")]
     unsafe {
         core::arch::asm!("prfm pstl1keep, [{}]", in(reg) at,
@@ -123,7 +123,7 @@ impl<T: Slot> Table<T> {
         self.len == 0
     }
 
-    /// Slots to walk with [`Table::at`].
+    /// The number of slots, to be walked with [`Table::at`].
     pub fn capacity(&self) -> usize {
         self.capacity
     }
@@ -140,7 +140,7 @@ impl<T: Slot> Table<T> {
     #[inline]
     pub fn at_mut(&mut self, index: usize) -> Option<&mut T> {
         debug_assert!(index < self.capacity);
-        // SAFETY: as in `at`.
+        // SAFETY: index is below the capacity; zero pages are valid empty slots.
         let slot = unsafe { &mut *self.slots.add(index) };
         (!slot.is_empty()).then_some(slot)
     }
@@ -155,14 +155,14 @@ impl<T: Slot> Table<T> {
         self.find_by(T::hash(key), |slot| slot.key() == key)
     }
 
-    /// As `find`, for a key in another form.
+    /// As `find`, by hash and comparison.
     #[inline]
     pub fn find_by(&self, hash: u64, same: impl Fn(&T) -> bool) -> Option<usize> {
         if self.capacity == 0 {
             return None;
         }
         let mut index = (hash >> 32) as usize & (self.capacity - 1);
-        // Ends: at most 7/8 of the slots are taken.
+        // Terminates: at most 7/8 of the slots are used.
         loop {
             match self.at(index) {
                 None => return None,
@@ -172,7 +172,7 @@ impl<T: Slot> Table<T> {
         }
     }
 
-    /// Where the slots are, and how many.
+    /// Address and number of the slots.
     pub fn place_in_memory(&self) -> (*mut T, usize) {
         (self.slots, self.capacity)
     }
@@ -192,8 +192,8 @@ impl<T: Slot> Table<T> {
         self.insert_with(value.key(), || value)
     }
 
-    /// As `insert`: the value is made in its place. (One that is made elsewhere, field by field,
-    /// and then copied makes the processor wait for the narrow stores.)
+    /// As `insert`, but constructs the value in its slot. (Copying a value that was just written field
+    /// by field stalls the processor: failed store forwarding.)
     #[inline]
     pub fn insert_with(
         &mut self,
@@ -207,7 +207,8 @@ impl<T: Slot> Table<T> {
         Ok((self.place(key, value), grown))
     }
 
-    /// Values up to which it does not grow. A small table has room, so that most lie at home.
+    /// Most values before the table grows. Small tables have a low load, so that most values are in
+    /// their first slot.
     #[inline]
     fn most(&self) -> usize {
         match self.capacity {
@@ -216,8 +217,8 @@ impl<T: Slot> Table<T> {
         }
     }
 
-    /// Room for one more, and what is kept for calls under way stays free. True: it grew, and every
-    /// index from before is void.
+    /// Makes room for one more value, besides the room that is kept for calls in progress. True: the
+    /// table grew, and all earlier indices are invalid.
     pub fn make_room(&mut self) -> Result<bool, NoMemory> {
         match self.len < self.most() {
             true => Ok(false),
@@ -225,8 +226,8 @@ impl<T: Slot> Table<T> {
         }
     }
 
-    /// For a value that must come in: without pages it takes of the last eighth but one. True: it
-    /// grew.
+    /// For a value that must be stored: if the table cannot grow, it is filled up to 7/8. True: the
+    /// table grew.
     #[cold]
     fn grow_or_crowd(&mut self) -> Result<bool, NoMemory> {
         match self.grow() {
@@ -252,15 +253,15 @@ impl<T: Slot> Table<T> {
         index
     }
 
-    /// Takes the value out of slot `index`. Values behind it may move to lower places: `moved`
-    /// hears the lowest place that changed, if any.
+    /// Removes the value from slot `index`. Values behind it may move to lower slots: `moved` is called
+    /// with the lowest slot that changed, if any.
     pub fn remove_at(&mut self, index: usize, moved: impl FnMut(usize)) -> Option<T> {
         let taken = *self.at(index)?;
         self.clear_at(index, moved);
         Some(taken)
     }
 
-    /// As `remove_at`, for a slot that holds a value, which nobody wants.
+    /// As `remove_at`, for a slot that holds a value; the value is discarded.
     #[inline]
     pub fn clear_at(&mut self, index: usize, mut moved: impl FnMut(usize)) {
         let mask = self.capacity - 1;

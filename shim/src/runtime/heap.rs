@@ -1,12 +1,12 @@
-//! Our own memory. The program's malloc is not ours to call from a hook: a signal's handler that
-//! allocates device memory may have come in the middle of it, with its locks held, and programs
-//! bring mallocs that allocate device memory themselves.
+//! The recorder's own heap. A hook may not call the program's malloc: a signal handler that allocates
+//! device memory may have interrupted it with its locks held, and some programs have a malloc that
+//! itself allocates device memory.
 //!
-//! Blocks of powers of two, cut from pages of the kernel's and kept in a list for each size; large
-//! ones are pages of their own. A list's lock is held for a few instructions, always inside a hook,
-//! and a hook that comes on top of another one on the same thread takes nothing from here. The lists
-//! lie on a page that a forked child sees empty: a lock that was held in the parent is free there,
-//! and blocks that were free in the parent are lost to it.
+//! Blocks of powers of two, cut from pages of the kernel's and kept in a list for each size; large ones
+//! are pages of their own. A list's lock is held for a few instructions, always inside a hook, and a
+//! hook that interrupts another one on the same thread allocates nothing from here. The lists lie on a
+//! page that a forked child sees empty: a lock that was held in the parent is free there, and blocks
+//! that were free in the parent are lost to it.
 //!
 //! Where the kernel gives no pages, blocks come from a reserve ([`super::reserve`]).
 
@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 /// Sizes of 16 bytes, 32, and so on to 64 KiB.
 const LEAST: usize = 16;
 const CLASSES: usize = 13;
-/// Blocks up to that much are cut from pieces of so many bytes, larger ones sixteen at a time.
+/// Blocks of up to 1/16 of this are cut from pieces of this many bytes, larger ones sixteen at a time.
 const PIECE: usize = 64 << 10;
 const PAGE: usize = 4096;
 
@@ -42,7 +42,7 @@ struct Free {
 
 struct Lists([Lock<Blocks>; CLASSES]);
 
-// SAFETY: the pointers are to memory of nobody's.
+// SAFETY: the pointers are to free memory that no thread uses.
 unsafe impl Send for Blocks {}
 
 const _: () = assert!(size_of::<Lists>() <= PAGE);
@@ -66,26 +66,26 @@ impl Heap {
     #[cold]
     fn make(&self) -> Option<&Lists> {
         let Ok(fresh) = hash_table::pages(PAGE) else { return self.make_without_pages() };
-        // Before Linux 4.14 a child gets the lists as they are.
-        // SAFETY: our own page.
+        // Before Linux 4.14 a child gets the lists as they are. SAFETY: a page that was mapped here and
+        // is not shared yet.
         #[cfg(not(miri))]
         unsafe {
             libc::madvise(fresh.cast(), PAGE, libc::MADV_WIPEONFORK)
         };
         let fresh: *mut Lists = fresh.cast();
         match self.0.compare_exchange(null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
-            // SAFETY: as above.
+            // SAFETY: made once, never freed; zero bytes are unlocked, empty lists.
             Ok(_) => unsafe { fresh.as_ref() },
             Err(winner) => {
                 hash_table::unmap(fresh.cast(), PAGE);
-                // SAFETY: as above.
+                // SAFETY: made once, never freed; zero bytes are unlocked, empty lists.
                 unsafe { winner.as_ref() }
             }
         }
     }
 }
 
-/// For when there is no page for them: blocks of the reserve must come back to it.
+/// The lists if there is no page for them: blocks of the reserve must return to a list.
 static SPARE: Spare = Spare(Lists([const { Lock::new(Blocks::NONE) }; CLASSES]));
 
 struct Spare(Lists);
@@ -94,8 +94,8 @@ struct Spare(Lists);
 unsafe impl Sync for Spare {}
 
 impl Heap {
-    /// A forked child sees these as they were, so that a handler empties them there. (A raw `clone`
-    /// runs none.)
+    /// A forked child inherits these lists, so that a fork handler clears them there. (A raw `clone`
+    /// runs no handlers.)
     #[cold]
     fn make_without_pages(&self) -> Option<&Lists> {
         unsafe extern "C" fn forget() {
@@ -173,14 +173,14 @@ impl Blocks {
     #[inline]
     fn give(&mut self, block: *mut u8) {
         let block: *mut Free = block.cast();
-        // SAFETY: nobody else's any more, and large enough.
+        // SAFETY: the caller has freed this block; it is large enough for the link.
         unsafe { block.write(Free { next: self.free }) };
         self.free = block;
     }
 }
 
-// SAFETY: blocks are as large and as aligned as asked for: those of a size lie at multiples of it
-// from the start of a page, and nobody asks for more than a page's alignment.
+// SAFETY: blocks have at least the requested size and alignment: those of a size lie at multiples of it
+// from the start of a page, and no alignment above a page's is requested.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let granted = block_granted();
@@ -213,17 +213,20 @@ unsafe impl GlobalAlloc for Heap {
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller fulfils the contract of `GlobalAlloc`, which is that of the function
+        // called.
         let block = unsafe { self.alloc(layout) };
         if !block.is_null() && class(layout).is_some() {
-            // SAFETY: as large as asked for. Fresh pages, and those of the reserve, are zero already.
+            // SAFETY: the block has `layout.size()` bytes. Fresh pages, and those of the reserve, are
+            // zero already.
             unsafe { block.write_bytes(0, layout.size()) };
         }
         block
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller fulfils the contract of `GlobalAlloc`, which is that of the function
+        // called.
         unsafe {
             let wanted = Layout::from_size_align_unchecked(size, layout.align());
             match (class(layout), class(wanted)) {

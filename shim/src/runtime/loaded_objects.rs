@@ -1,17 +1,17 @@
 //! The loaded programs and libraries, where the C library has no `_dl_find_object` (glibc 2.28 to 2.34).
 //!
-//! A table of all of them is read without any lock. It is compared with two counters of the loader at
-//! every look: how many objects were ever loaded, and how many are loaded now. If one differs, the
-//! table is made anew, under the lock that the loader holds for the moments in which it changes its
-//! list. That lock is only tried: a thread that no longer exists may hold it in a forked child.
+//! A table of all of them is read without any lock. Each look-up compares it with two counters of the
+//! loader: objects ever loaded, and objects loaded now. If one differs, the table is rebuilt under the
+//! lock that the loader holds while it changes its list. That lock is only tried, never waited for: in
+//! a forked child a thread that no longer exists may hold it.
 //!
 //! The counters and the lock are variables of the loader that have no names (`_rtld_global` is one
-//! structure). They are found by what they hold, and compared with what `dl_iterate_phdr` says each
-//! time that the table is made. Where they are not found there are no native stacks.
+//! structure). They are found by their contents, and checked against the counts of `dl_iterate_phdr`
+//! each time that the table is built. Where they are not found, native stacks are off.
 //!
-//! What remains: the loader unmaps a library shortly before it takes it off its list. A walk that
-//! meets code made at run time at those addresses, on another thread and between the two, takes it for
-//! the library's.
+//! A known limitation: the loader unmaps a library shortly before it removes it from its list. A walk
+//! in between that finds generated code of another thread at those addresses takes it for the library's
+//! code.
 
 use crate::runtime::elf;
 use crate::runtime::hash_table::pages;
@@ -22,7 +22,7 @@ use core::sync::atomic::{
     AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
 
-/// Where an object lies, as the loader's lists say.
+/// The addresses of an object, from the loader's list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub start: usize,
@@ -32,7 +32,7 @@ pub struct Entry {
     pub eh_frame_hdr: usize,
 }
 
-/// The same, for readers that come while it is written.
+/// The same as atomics, for readers that run while it is written.
 struct Slot([AtomicUsize; 4]);
 
 impl Slot {
@@ -50,7 +50,7 @@ impl Slot {
     }
 }
 
-/// What of the loader's state is read.
+/// The variables of the loader that are read.
 #[derive(Clone, Copy)]
 struct Variables {
     lock: *mut libc::pthread_mutex_t,
@@ -63,13 +63,13 @@ type Iterate = unsafe extern "C" fn(Callback, *mut c_void) -> c_int;
 type Callback = unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int;
 
 impl Variables {
-    /// Changes whenever an object comes or goes; never 0.
+    /// Changes whenever an object is loaded or unloaded; never 0.
     fn generation(&self) -> u64 {
         // SAFETY: variables of the loader, which stay. It writes them in one piece.
         unsafe { (self.ever.read_volatile() << 32) | u64::from(self.loaded.read_volatile()) }
     }
 
-    /// `None`: this loader is another one than those that are known.
+    /// `None`: the loader's variables are not where they are expected.
     fn find() -> Option<Variables> {
         const RECURSIVE: u32 = libc::PTHREAD_MUTEX_RECURSIVE as u32;
         const MUTEX: usize = size_of::<libc::pthread_mutex_t>() / 8;
@@ -77,21 +77,21 @@ impl Variables {
         let iterate = elf::of_c_library(b"dl_iterate_phdr")?;
         // SAFETY: the function of that name.
         let iterate = unsafe { core::mem::transmute::<usize, Iterate>(iterate) };
-        let mut said = (0u64, 0u64);
+        let mut counts = (0u64, 0u64);
         unsafe extern "C" fn counters(
             info: *mut libc::dl_phdr_info,
             size: usize,
-            said: *mut c_void,
+            counts: *mut c_void,
         ) -> c_int {
             if size >= size_of::<libc::dl_phdr_info>() {
-                // SAFETY: the loader's record, of that size; `said` is ours.
-                unsafe { *said.cast::<(u64, u64)>() = ((*info).dlpi_adds, (*info).dlpi_subs) };
+                // SAFETY: the loader's record, of at least that size; `counts` points to the caller's variable.
+                unsafe { *counts.cast::<(u64, u64)>() = ((*info).dlpi_adds, (*info).dlpi_subs) };
             }
             1
         }
-        // SAFETY: with a callback of its type.
-        unsafe { iterate(counters, (&raw mut said).cast()) };
-        let (ever, gone) = said;
+        // SAFETY: `counters` has the callback's type, and its data is `counts`.
+        unsafe { iterate(counters, (&raw mut counts).cast()) };
+        let (ever, gone) = counts;
         let words = bytes / 8;
         // SAFETY: inside that variable.
         let word = |n: usize| unsafe { (global as *const u64).add(n).read_volatile() };
@@ -124,18 +124,18 @@ pub struct LoadedObjects {
     /// [`UNKNOWN`], [`USABLE`] or [`UNUSABLE`].
     state: AtomicU32,
     variables: UnsafeCell<Option<Variables>>,
-    /// The process whose thread makes the table anew; 0: nobody does.
+    /// The process whose thread is rebuilding the table; 0: none.
     writer: AtomicI32,
     /// Odd while the table is written.
     sequence: AtomicU64,
     generation: AtomicU64,
     count: AtomicUsize,
     slots: AtomicPtr<Slot>,
-    /// The writer's alone.
+    /// Used by the writer only.
     room: UnsafeCell<Room>,
 }
 
-/// As many slots as in the table, and plain entries to collect in.
+/// The table's slots, and entries in which the objects are collected.
 struct Room {
     collected: *mut Entry,
     capacity: usize,
@@ -148,10 +148,10 @@ const UNUSABLE: u32 = 2;
 // SAFETY: `variables` is written before `state` says so, and by the writer; `room` is the writer's.
 unsafe impl Sync for LoadedObjects {}
 
-/// Those of this process.
+/// The objects of this process.
 static ALL: LoadedObjects = LoadedObjects::new();
 
-/// The one that holds this address.
+/// The object that contains this address.
 pub fn holding(address: usize) -> Option<Entry> {
     ALL.holding(address)
 }
@@ -161,7 +161,7 @@ pub fn can_ask() -> bool {
     ALL.is_usable()
 }
 
-/// Looks in vain before a walk gives up. The loader changes its list within a microsecond.
+/// Failed attempts before a look-up gives up. The loader changes its list within a microsecond.
 const SPINS: u32 = 300;
 const YIELDS: u32 = 30;
 
@@ -202,7 +202,7 @@ impl LoadedObjects {
         if !self.is_usable() {
             return None;
         }
-        // SAFETY: set before `state` was, and not changed after it.
+        // SAFETY: written before `state` was set, and not changed after that.
         let variables = unsafe { (*self.variables.get()).as_ref() }?;
         for attempt in 0..SPINS + YIELDS {
             if let Some(found) = self.look(address, variables.generation()) {
@@ -236,7 +236,7 @@ impl LoadedObjects {
         if slots.is_null() || self.sequence.load(Ordering::Relaxed) != before {
             return None;
         }
-        // SAFETY: so many slots were there with this sequence.
+        // SAFETY: at this sequence the table had `count` slots.
         let slots = unsafe { core::slice::from_raw_parts(slots, count) };
         let behind = slots.partition_point(|slot| slot.0[0].load(Ordering::Relaxed) <= address);
         let found = slots[..behind].last().map(Slot::get);
@@ -247,7 +247,7 @@ impl LoadedObjects {
         Some(found.filter(|entry| address < entry.end))
     }
 
-    /// One writer at a time; in a forked child also in place of one that stayed behind.
+    /// Becomes the only writer. In a forked child it replaces a writer that exists only in the parent.
     fn write(&self) -> Option<Writer<'_>> {
         let me = std::process::id() as i32;
         let order = (Ordering::Acquire, Ordering::Relaxed);
@@ -256,12 +256,12 @@ impl LoadedObjects {
             Err(other) if other == me => false,
             Err(gone) => self.writer.compare_exchange(gone, me, order.0, order.1).is_ok(),
         };
-        // Lazily: a guard made in vain would clear the flag of the writer under way.
+        // `then`, not `then_some`: dropping an unused guard would clear the flag of the current writer.
         #[allow(clippy::unnecessary_lazy_evaluations)]
         taken.then(|| Writer(self))
     }
 
-    /// Whether the table was made anew.
+    /// Rebuilds the table. Returns whether that succeeded.
     #[cold]
     fn refresh(&self, variables: &Variables) -> bool {
         let Some(_writer) = self.write() else { return false };
@@ -271,23 +271,29 @@ impl LoadedObjects {
         }
         // SAFETY: this is the writer.
         let room = unsafe { &mut *self.room.get() };
-        let mut collected =
-            Collected { room, count: 0, next: elf::first_object(), consistent: true, said: 0 };
-        // SAFETY: with a callback of its type. The lock is recursive.
+        let mut collected = Collected {
+            room,
+            count: 0,
+            next: elf::first_object(),
+            consistent: true,
+            generation: 0,
+        };
+        // SAFETY: `collect` has the callback's type, and its data is the `Collected` above. The lock is
+        // recursive.
         unsafe { (variables.iterate)(collect, (&raw mut collected).cast()) };
-        let Collected { count, consistent, said, .. } = collected;
+        let Collected { count, consistent, generation: reported, .. } = collected;
         let generation = variables.generation();
         // SAFETY: locked above.
         unsafe { libc::pthread_mutex_unlock(variables.lock) };
-        if !consistent || said != generation {
-            // The variables are others than they seemed to be.
+        if !consistent || reported != generation {
+            // The loader's variables were not identified correctly.
             self.state.store(UNUSABLE, Ordering::Release);
             return false;
         }
         if count > room.capacity {
             return self.make_room(room, 2 * count);
         }
-        // SAFETY: so many were written.
+        // SAFETY: `collect` wrote `count` entries.
         let entries = unsafe { core::slice::from_raw_parts_mut(room.collected, count) };
         entries.sort_unstable_by_key(|entry| entry.start);
         self.publish(count, |slots| {
@@ -298,7 +304,8 @@ impl LoadedObjects {
         true
     }
 
-    /// For more entries, so that the next attempt finds it. The old ones stay, for readers under way.
+    /// Makes room for more entries, for the next attempt. The old ones are leaked, since readers may
+    /// use them.
     fn make_room(&self, room: &mut Room, capacity: usize) -> bool {
         let capacity = capacity.max(256);
         let Ok(collected) = pages(capacity * size_of::<Entry>()) else { return false };
@@ -312,9 +319,9 @@ impl LoadedObjects {
         true
     }
 
-    /// The writer changes the table.
+    /// Runs the writer's change of the table, with `sequence` odd meanwhile.
     fn publish(&self, count: usize, change: impl FnOnce(&[Slot])) {
-        // Odd already where a writer stayed behind in another process.
+        // Odd already if the process was forked while a thread was writing.
         let odd = self.sequence.load(Ordering::Relaxed) | 1;
         self.sequence.store(odd, Ordering::Relaxed);
         fence(Ordering::Release);
@@ -338,12 +345,13 @@ impl Drop for Writer<'_> {
 
 struct Collected<'a> {
     room: &'a Room,
-    /// Counted on when there is no room.
+    /// Also counts objects for which there is no room.
     count: usize,
-    /// The loader's record of the object that comes next.
+    /// The loader's record of the next object.
     next: usize,
     consistent: bool,
-    said: u64,
+    /// The generation by the counts that the loader passes to the callback.
+    generation: u64,
 }
 
 unsafe extern "C" fn collect(
@@ -351,9 +359,9 @@ unsafe extern "C" fn collect(
     _: usize,
     collected: *mut c_void,
 ) -> c_int {
-    // SAFETY: the loader's record, and ours.
+    // SAFETY: the loader passes its own record, and the data pointer that it was given.
     let (info, collected) = unsafe { (&*info, &mut *collected.cast::<Collected>()) };
-    collected.said = (info.dlpi_adds << 32) | info.dlpi_adds.wrapping_sub(info.dlpi_subs);
+    collected.generation = (info.dlpi_adds << 32) | info.dlpi_adds.wrapping_sub(info.dlpi_subs);
     let base = info.dlpi_addr as usize;
     // SAFETY: the list's next link, under the loader's lock.
     let Some((link_base, link)) = (unsafe { elf::link(collected.next) }) else {

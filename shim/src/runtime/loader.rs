@@ -1,4 +1,4 @@
-//! The C library's own `dlsym`, `dlvsym` and `dlopen`, behind ours.
+//! The C library's `dlsym`, `dlvsym` and `dlopen`, which this library interposes.
 
 use super::elf;
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -14,15 +14,15 @@ static DLOPEN: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 static FIND_OBJECT: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 static DLMOPEN: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Resolved once, by the first thread that asks; racing ones find the same.
+/// Resolved by the first caller. Racing threads find the same address.
 #[inline]
 fn cached(cache: &AtomicPtr<c_void>, name: &[u8]) -> *mut c_void {
     let known = cache.load(Ordering::Relaxed);
     if known.is_null() { find(cache, name) } else { known }
 }
 
-/// The first object after ours that defines it: another interposer behind us keeps its place in
-/// the chain.
+/// Finds the first object after this library that defines it, so that another interposer keeps its
+/// place in the chain.
 #[cold]
 fn find(cache: &AtomicPtr<c_void>, name: &[u8]) -> *mut c_void {
     let found = elf::behind_us(name).unwrap_or(0) as *mut c_void;
@@ -40,14 +40,16 @@ pub fn real_dlvsym() -> usize {
     cached(&DLVSYM, b"dlvsym") as usize
 }
 
-/// The real look-up. With RTLD_NEXT it means "behind us": the caller that it sees is our code.
+/// The real look-up. RTLD_NEXT searches the objects after this library, since the function sees this
+/// library as its caller.
 ///
 /// # Safety
-/// As dlsym's.
+/// The contract of `dlsym`.
 pub unsafe fn dlsym(handle: *mut c_void, name: &CStr) -> *mut c_void {
     match real_dlsym() {
         0 => core::ptr::null_mut(),
-        // SAFETY: the C library's function of that name; the arguments are as the caller promises.
+        // SAFETY: the C library's function of that name, with arguments that fulfil its contract (see
+        // above).
         real => unsafe { core::mem::transmute::<usize, Dlsym>(real)(handle, name.as_ptr()) },
     }
 }
@@ -55,11 +57,12 @@ pub unsafe fn dlsym(handle: *mut c_void, name: &CStr) -> *mut c_void {
 /// The real look-up with a version.
 ///
 /// # Safety
-/// As dlvsym's.
+/// The contract of `dlvsym`.
 pub unsafe fn dlvsym(handle: *mut c_void, name: &CStr, version: *const c_char) -> *mut c_void {
     match real_dlvsym() {
         0 => core::ptr::null_mut(),
-        // SAFETY: the C library's function of that name; the arguments are as the caller promises.
+        // SAFETY: the C library's function of that name, with arguments that fulfil its contract (see
+        // above).
         real => unsafe {
             core::mem::transmute::<usize, Dlvsym>(real)(handle, name.as_ptr(), version)
         },
@@ -89,14 +92,14 @@ pub fn dlopen(name: &CStr, flags: c_int) -> *mut c_void {
     handle
 }
 
-/// Takes back the error text of a look-up of ours that failed: one that succeeds does.
+/// Clears the error text that a failed look-up left for `dlerror`, by one that succeeds.
 pub fn clear_error() {
     // SAFETY: a handle that is always valid.
     unsafe { dlsym(libc::RTLD_DEFAULT, c"dlsym") };
 }
 
-/// Whether AddressSanitizer's runtime is loaded as a library and comes after us: it wants to be
-/// first. Not by `dlsym`: a look-up that fails calls malloc and takes the program's `dlerror` away.
+/// Whether AddressSanitizer's runtime is loaded as a library after this one; it must be first. Not by
+/// `dlsym`: a failed look-up calls malloc and replaces the program's `dlerror`.
 pub fn has_sanitizer_behind_us() -> bool {
     elf::behind_us(b"__asan_init").is_some()
 }
@@ -118,7 +121,7 @@ pub fn find_object() -> Option<FindObject> {
     (known > NONE).then(|| unsafe { core::mem::transmute::<usize, FindObject>(known) })
 }
 
-/// Finds them all before anybody asks.
+/// Resolves all of them in advance.
 pub fn warm() {
     real_dlsym();
     real_dlvsym();
@@ -127,7 +130,7 @@ pub fn warm() {
     find_object();
 }
 
-/// Whether this address lies in our library.
+/// Whether this address lies in this library.
 pub fn is_ours(address: usize) -> bool {
     static OURS: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
     let mut ours = OURS.load(Ordering::Relaxed);

@@ -1,5 +1,5 @@
-//! A short lock of our own: spin a little, then sleep on a futex. It never allocates and knows
-//! nothing of the program's threads. Never held across a driver call, dlopen or dlsym.
+//! A lock for short critical sections: it spins, then sleeps on a futex. It never allocates. It is
+//! never held across a driver call, dlopen or dlsym.
 
 use crate::runtime::atomics::{AtomicU32, Ordering, spin_loop};
 use crate::runtime::futex;
@@ -13,8 +13,8 @@ const HELD: u32 = 1;
 /// Turns of the spin before the thread sleeps: about a microsecond, longer than any section here.
 const SPINS: u32 = if cfg!(loom) { 1 } else { 200 };
 
-/// The longest sleep. Unlocking is a plain store, with no fence before it looks for sleepers; one
-/// that it misses wakes up by itself.
+/// The longest sleep. Unlocking is a plain store, with no fence before it looks for sleepers; a sleeper
+/// that it misses wakes up after this time.
 const LONGEST_SLEEP: Duration = Duration::from_micros(200);
 
 /// The lock's words come first, on the cache line of the value's first fields: a thread that waits
@@ -28,7 +28,7 @@ pub struct Lock<T> {
 
 // SAFETY: the value is reached only through a guard, of which there is one at a time.
 unsafe impl<T: Send> Sync for Lock<T> {}
-// SAFETY: as above; the lock owns its value.
+// SAFETY: the lock owns its value, so sending the one sends the other.
 unsafe impl<T: Send> Send for Lock<T> {}
 
 impl<T> Lock<T> {
@@ -64,7 +64,7 @@ impl<T> Lock<T> {
         Guard { lock: self }
     }
 
-    /// `None` when another thread holds it.
+    /// `None` if another thread holds the lock.
     #[inline]
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
         self.take().then(|| Guard { lock: self })
@@ -94,7 +94,7 @@ impl<T> Deref for Guard<'_, T> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: the guard is the only way in.
+        // SAFETY: the value is reached only through a guard, and only one exists at a time.
         unsafe { &*self.lock.value.get() }
     }
 }
@@ -102,7 +102,7 @@ impl<T> Deref for Guard<'_, T> {
 impl<T> DerefMut for Guard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: the guard is the only way in.
+        // SAFETY: the value is reached only through a guard, and only one exists at a time.
         unsafe { &mut *self.lock.value.get() }
     }
 }

@@ -19,7 +19,7 @@ impl Write for Line {
             cut -= 1;
         }
         for (to, from) in self.bytes[self.len..].iter_mut().zip(&text.as_bytes()[..cut]) {
-            // What the environment holds must not break or colour the line.
+            // Control characters of the environment must not break or colour the line.
             *to = if from.is_ascii_control() { b'?' } else { *from };
         }
         self.len += cut;
@@ -27,7 +27,7 @@ impl Write for Line {
     }
 }
 
-/// Too long a line is cut. Nothing is written where stderr is closed or would block.
+/// A line that is too long is cut. Nothing is written if stderr is closed or would block.
 pub fn line(what: Arguments) {
     let mut line = Line { bytes: [0; MAX], len: 0 };
     let _ = write!(line, "vramtrace: {what}");
@@ -35,7 +35,7 @@ pub fn line(what: Arguments) {
     stderr::write(&line.bytes[..=line.len]);
 }
 
-/// Several lines, written at once; the caller has put no byte there that is not to be shown.
+/// Several lines, written at once. The caller has already removed control characters.
 pub fn text(lines: &str) {
     stderr::write(lines.as_bytes());
 }

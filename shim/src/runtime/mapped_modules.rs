@@ -1,9 +1,9 @@
-//! Which program or library an address lies in, asked without a lock.
+//! Finds the program or library that contains an address, without a lock.
 //!
-//! `_dl_find_object` waits for nobody: neither for a thread that is inside `dlopen` (and may wait
-//! for a lock of our caller), nor, in a forked child, for one that no longer exists. So it may be
-//! asked anywhere; `dl_iterate_phdr` and `dladdr` may not. Where the C library has none (glibc below
-//! 2.35), [`loaded_objects`] answers as it does.
+//! `_dl_find_object` does not wait: neither for a thread in `dlopen` (which may wait for a lock that
+//! the caller holds), nor, in a forked child, for one that no longer exists. So it can be called
+//! anywhere; `dl_iterate_phdr` and `dladdr` cannot. Where the C library lacks it (glibc below 2.35),
+//! [`loaded_objects`] takes its place.
 
 use crate::runtime::elf::Object;
 use crate::runtime::loaded_objects::{self, Entry};
@@ -12,7 +12,7 @@ use crate::runtime::stack_pages;
 use std::ffi::c_void;
 use std::ops::Range;
 
-/// As the C library fills it.
+/// The C library's structure of this name.
 #[repr(C)]
 struct DlFindObject {
     flags: u64,
@@ -33,7 +33,7 @@ pub struct Loaded {
     eh_frame_hdr: usize,
 }
 
-/// The one that holds this address. `None`: code made at run time, or no address of code.
+/// The object that contains this address. `None`: generated code, or no address of code.
 pub fn holding(address: usize) -> Option<Loaded> {
     let Some(find) = loader::find_object() else {
         let Entry { start, end, link_map, eh_frame_hdr } = loaded_objects::holding(address)?;
@@ -47,38 +47,38 @@ pub fn holding(address: usize) -> Option<Loaded> {
         eh_frame_hdr: 0,
         reserved: [0; 7],
     };
-    // SAFETY: room for the answer; any address may be asked about.
+    // SAFETY: the answer has room; the function accepts any address.
     let answer = unsafe { find(address as *mut c_void, (&raw mut found).cast()) };
     let DlFindObject { map_start: start, map_end: end, link_map, eh_frame_hdr, .. } = found;
     let plausible = answer == 0 && !link_map.is_null() && (start..end).contains(&address);
     plausible.then_some(Loaded { start, end, link_map, eh_frame_hdr })
 }
 
-/// What a walk comes through for the first time.
+/// Code that a walk finds for the first time.
 pub enum Met<'a> {
     Library(&'a Loaded, &'a Headers),
-    /// Code at this address that belongs to no library: it was made at run time.
+    /// Generated code at this address, which belongs to no library.
     Made(usize),
 }
 
-/// Whether this C library can be asked at all.
+/// Whether objects can be looked up with this C library.
 pub fn can_ask() -> bool {
     loader::find_object().is_some() || loaded_objects::can_ask()
 }
 
-/// What is read from its headers, which lie at the start of its mapping.
+/// The values that are read from an object's headers.
 #[derive(Clone, Debug, Default)]
 pub struct Headers {
-    /// What to take from an address to get one of the file.
+    /// The difference between addresses in memory and in the file.
     pub base: usize,
-    /// Lies in the mapping.
+    /// A slice of the mapping.
     pub build_id: &'static [u8],
-    /// Ends of the loaded segments, with their starts.
+    /// The address ranges of the loaded segments.
     segments: Vec<Range<usize>>,
 }
 
 impl Loaded {
-    /// No library is there.
+    /// A range without a library.
     pub fn nobody(start: usize, end: usize) -> Loaded {
         Loaded { start, end, link_map: std::ptr::null_mut(), eh_frame_hdr: 0 }
     }
@@ -89,19 +89,19 @@ impl Loaded {
         Entry { start, end, link_map: link_map as usize, eh_frame_hdr }
     }
 
-    /// Its symbols.
+    /// The object, for look-ups of its symbols.
     ///
     /// # Safety
-    /// It is still loaded: the caller runs in it, or was called from it.
+    /// The library is still loaded: one of its functions is on this thread's stack.
     pub unsafe fn object(&self) -> Object {
-        // SAFETY: the loader's record of a library that is loaded, as the caller promises.
+        // SAFETY: the loader's record of a library that is still loaded (see above).
         unsafe { Object::of_handle(self.link_map) }
     }
 
     /// # Safety
     /// As for [`Loaded::object`].
     pub unsafe fn headers(&self) -> Headers {
-        // SAFETY: as the caller promises.
+        // SAFETY: a library is loaded at this address (see above).
         let base = unsafe { self.object() }.base();
         let mut headers = Headers { base, ..Headers::default() };
         let Some(first) = self.first_page(base) else { return headers };
@@ -137,12 +137,12 @@ impl Loaded {
     /// segments: newer C libraries (2.41, and older ones with its fixes) then give the segment of code
     /// alone. lld leaves such gaps.
     fn first_page(&self, base: usize) -> Option<usize> {
-        // SAFETY: only asked about addresses that can be read.
+        // SAFETY: `has_header` is only called with addresses of mapped pages of the object.
         let has_header = |at: usize| unsafe { (at as *const [u8; 4]).read() } == *b"\x7fELF";
         if has_header(self.start) {
             return Some(self.start);
         }
-        // A program that is not relocated has its headers where the kernel says.
+        // The kernel gives the address of the headers of a program that is not relocated.
         let first = match base {
             // SAFETY: reads a word that the kernel gave the process at its start.
             0 => (unsafe { libc::getauxval(libc::AT_PHDR) }) as usize & !4095,
@@ -152,7 +152,7 @@ impl Loaded {
         (is_before && has_header(first)).then_some(first)
     }
 
-    /// The sections that unwinding needs.
+    /// The unwind sections of the object.
     pub fn unwind_data(&self, headers: &Headers) -> Option<UnwindData> {
         let start = self.eh_frame_hdr;
         let whole = headers.bytes(start, 0)?;
@@ -175,31 +175,33 @@ pub struct Mark {
 
 impl Mark {
     /// # Safety
-    /// A library is loaded in the place of the one that it is a mark of.
+    /// A library is loaded at the addresses of the one that the mark was made of.
     pub unsafe fn is_there(&self) -> bool {
-        // SAFETY: as the caller promises.
+        // SAFETY: a library is loaded at this address (see above).
         unsafe { (self.at as *const u64).read_unaligned() == self.value }
     }
 }
 
 impl Headers {
-    /// By which another library in the same place is distinguished from this one, if it has one.
+    /// The mark that distinguishes this library from another one at the same addresses; `None`: it has
+    /// no build id.
     pub fn mark(&self) -> Option<Mark> {
         let value = u64::from_ne_bytes(self.build_id.get(..8)?.try_into().ok()?);
         Some(Mark { at: self.build_id.as_ptr() as usize, value })
     }
 
-    /// Bytes of a loaded segment; 0 long: all that there are from `start` on.
+    /// Bytes of a loaded segment; a length of 0 means up to its end.
     fn bytes(&self, start: usize, length: usize) -> Option<&'static [u8]> {
         let segment = self.segments.iter().find(|segment| segment.contains(&start))?;
         let most = segment.end - start;
         let length = if length == 0 { most } else { length };
-        // SAFETY: inside a mapped segment of a library that stays while its user looks at it.
+        // SAFETY: inside a mapped segment of a library with a function on this thread's stack, so it
+        // stays loaded meanwhile.
         (length <= most).then(|| unsafe { std::slice::from_raw_parts(start as *const u8, length) })
     }
 }
 
-/// The identity in a segment of notes.
+/// The build id in a note segment.
 fn build_id(mut notes: &[u8]) -> Option<&[u8]> {
     const NT_GNU_BUILD_ID: u32 = 3;
     loop {
@@ -215,7 +217,7 @@ fn build_id(mut notes: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// Where the loader mapped it: not to be read without a look whether the library is still there.
+/// Addresses of the sections. They may be read only while the library is known to be loaded.
 #[derive(Clone, Copy)]
 pub struct UnwindData {
     pub index: &'static [u8],

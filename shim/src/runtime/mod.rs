@@ -1,5 +1,5 @@
-//! What the library needs for itself inside another program's process: memory, locks, the
-//! clock, the loader, stderr. Nothing here knows CUDA or the trace.
+//! Basic services inside another program's process: memory, locks, the clock, the loader, stderr.
+//! Nothing here depends on CUDA or on the trace.
 
 pub mod atomics;
 pub mod bytes;

@@ -1,9 +1,9 @@
-//! Work on a stack of ours, where the program's may be too small for it: threads and fibers have as
-//! little as 16 KiB, and a main thread's stack may not be allowed to grow.
+//! Runs work on a separate stack if the program's may be too small: threads and fibers may have 16 KiB,
+//! and the main thread's stack may not be able to grow.
 //!
-//! Signals that come from outside wait meanwhile: a handler would find less stack than the program
-//! gave it, or jump away from it. Never a call of the driver, of the loader, or of code that is not
-//! ours goes in here. A panic ends at the switch and goes on behind it.
+//! Asynchronous signals are blocked meanwhile: a handler would find less stack than the program
+//! provided, or jump away. Such work must not call the driver, the loader, or other code outside this
+//! library. A panic is caught at the switch and resumed on the original stack.
 
 use crate::runtime::hash_table;
 use crate::runtime::panic_boundary;
@@ -15,11 +15,11 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Unoptimised code keeps every copy.
 const BYTES: usize = if cfg!(debug_assertions) { 512 << 10 } else { 128 << 10 };
-/// Left below this, work goes to a stack of ours.
+/// Work moves to a separate stack if less than this is left.
 const ROOM: usize = if cfg!(debug_assertions) { 256 << 10 } else { 96 << 10 };
 const PAGE: usize = 4096;
 
-/// A stack that one thread has at a time.
+/// A stack that one thread uses at a time.
 struct Stack {
     taken: AtomicBool,
     /// Its lowest address; 0: not made yet.
@@ -28,7 +28,8 @@ struct Stack {
 
 static STACKS: [Stack; 8] = [const { Stack::new() }; 8];
 
-/// For when the kernel gives no pages; zero pages of the library's image until then.
+/// Used if the kernel gives no pages. It is part of the library's image, and takes no memory until
+/// then.
 static LAST: Stack = Stack::new();
 static LAST_BYTES: Image = Image(UnsafeCell::new([0; BYTES]));
 
@@ -47,14 +48,15 @@ impl Stack {
         !self.taken.load(Ordering::Relaxed) && !self.taken.swap(true, Ordering::Acquire)
     }
 
-    /// Has been taken. Its lowest address, with a page below that faults.
+    /// Maps the stack, which the caller has taken. Returns its lowest address, below which a guard page
+    /// lies.
     fn make(&self) -> Option<usize> {
         let known = self.low.load(Ordering::Relaxed);
         if known != 0 {
             return Some(known);
         }
         let low = hash_table::pages(BYTES).ok()?;
-        // SAFETY: our own pages.
+        // SAFETY: pages that were mapped here a moment ago.
         unsafe { libc::mprotect(low.cast(), PAGE, libc::PROT_NONE) };
         self.low.store(low as usize, Ordering::Relaxed);
         Some(low as usize)
@@ -105,12 +107,12 @@ fn stack_pointer() -> usize {
     pointer
 }
 
-/// Whether what must run here, like the loader, has enough of this stack.
+/// Whether this stack has too little room for work that must run on it, such as the loader's.
 pub fn is_short_here() -> bool {
     stack_bounds::is_short(stack_pointer(), 48 << 10)
 }
 
-/// Runs it here, or on a stack of ours where little is left of this one.
+/// Runs `work` on this stack, or on a separate one if little of this one is left.
 #[inline]
 pub fn run<R>(work: impl FnOnce() -> R) -> R {
     match stack_bounds::has_room(stack_pointer(), ROOM) {
@@ -155,13 +157,13 @@ fn on<R>(stack: &Taken, work: impl FnOnce() -> R) -> Outcome<R> {
     }
     let mut task = Task { work: Some(work), outcome: None };
     let enter = entry_of(&task);
-    // SAFETY: the stack is ours until the switch returns; `enter` gets its task.
+    // SAFETY: this thread has taken the stack until the switch returns; `enter` gets the task that it
+    // expects.
     unsafe { switch(enter, (&raw mut task).cast(), stack.1 + BYTES) };
     task.outcome.unwrap_or_else(|| Err(Box::new("work on a stack of ours did not end")))
 }
 
-/// Calls `work(data)` with the stack pointer at `top`. An unwinder finds its way through the frame
-/// pointer.
+/// Calls `work(data)` with the stack pointer at `top`. Unwinders follow the frame pointer.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 unsafe extern "C" fn switch(work: extern "C" fn(*mut c_void), data: *mut c_void, top: usize) {
@@ -213,7 +215,7 @@ unsafe extern "C" fn switch(work: extern "C" fn(*mut c_void), data: *mut c_void,
     )
 }
 
-/// All but those that a fault raises.
+/// Blocks all signals but those that a fault raises. Returns the previous mask.
 fn signals_wait() -> libc::sigset_t {
     const FAULTS: [i32; 7] = [
         libc::SIGSEGV,

@@ -1,13 +1,13 @@
-//! Catches our own panics, and lets every other unwinding pass.
+//! Catches this library's panics, and lets all other unwinding pass.
 //!
 //! A thread that is cancelled inside the driver (`pthread_cancel`, `pthread_exit` from a signal
 //! handler), or a C++ exception out of a callback, unwinds through our frames to the program's.
-//! `catch_unwind` stands in the way of all of them and ends the process. So the frame around a hook
-//! is one of our own with a personality that knows Rust's exceptions only: others run the drops of
-//! our frames (depth, promises) and go on to the caller, as if we were not there.
+//! `catch_unwind` would catch these too, and end the process. So the frame around a hook is written in
+//! assembly with a personality function that catches Rust exceptions only. Others run the destructors
+//! of the hook's frames (depth guard, reservations) and continue to the caller.
 //!
-//! The driver's functions are `extern "C-unwind"` for the same reason. A `longjmp` across a driver
-//! call runs no drops: the thread's depth stays raised, and the rest of its calls pass unseen.
+//! The driver's functions are `extern "C-unwind"` for the same reason. A `longjmp` across a driver call
+//! runs no destructors; the depth guard detects that (`driver/depth.rs`).
 
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
@@ -50,10 +50,11 @@ pub fn catch<R>(body: impl FnOnce() -> R) -> Result<R, Box<dyn Any + Send>> {
     Err(payload(exception))
 }
 
-/// What was thrown. Thrown again, so that `std` takes it up as its own and counts it as caught.
+/// The payload of an exception. The exception is raised again so that `std` catches it and its count of
+/// panics is correct.
 #[cold]
 fn payload(exception: *mut c_void) -> Box<dyn Any + Send> {
-    // SAFETY: an exception of Rust's that nobody has caught for good.
+    // SAFETY: a Rust exception that `std` has not caught yet.
     let again = AssertUnwindSafe(|| unsafe { _Unwind_RaiseException(exception) });
     match catch_unwind(again) {
         Err(payload) => payload,
@@ -61,7 +62,7 @@ fn payload(exception: *mut c_void) -> Box<dyn Any + Send> {
     }
 }
 
-/// Calls `work(task)`. Null, or the exception that ended it.
+/// Calls `work(task)`. Returns null, or the exception that ended it.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 unsafe extern "C-unwind" fn shielded(
@@ -120,8 +121,8 @@ unsafe extern "C-unwind" fn shielded(
     )
 }
 
-/// Where an exception of ours lands: in the frame of `shielded` after its call, with the exception
-/// in the register of results.
+/// The landing pad for a caught exception: in the frame of `shielded` after its call, with the
+/// exception in the result register.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 unsafe extern "C" fn landing() {
@@ -163,12 +164,12 @@ const FORCED: c_int = 8;
 const HANDLER_FOUND: c_int = 6;
 const INSTALL_CONTEXT: c_int = 7;
 const GO_ON: c_int = 8;
-/// DWARF's number of the register of results: rax, x0.
+/// DWARF number of the result register: rax, x0.
 const RESULT: c_int = 0;
-/// DefinitionLocation in either order by versions of `std`.
+/// Rust's exception class; versions of `std` write its bytes in either order.
 const RUST: [u64; 2] = [u64::from_ne_bytes(*b"MOZ\0RUST"), u64::from_ne_bytes(*b"TSUR\0ZOM")];
 
-/// The Itanium C++ ABI's: asked for each frame that is unwound.
+/// The personality function of the Itanium C++ ABI: the unwinder calls it for each frame.
 unsafe extern "C" fn personality(
     _version: c_int,
     actions: c_int,

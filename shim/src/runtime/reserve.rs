@@ -1,8 +1,9 @@
-//! Memory for small things where the kernel gives no more (limits of address space or data, too
-//! many mappings, strict overcommit): part of the library's own image, so that it is certain.
+//! A reserve for small allocations when the kernel gives no more memory (limits of address space or
+//! data, too many mappings, strict overcommit). It is part of the library's image, so it is always
+//! there.
 //!
-//! Its first use ends the recording, see [`is_used`]; when little is left the hooks do no more than
-//! they must, see [`is_low`]. What was taken comes back to the lists of its size at most.
+//! Its first use ends the recording, see [`is_used`]; when little is left the hooks do only what is
+//! necessary, see [`is_low`]. A freed block returns to the free list of its size only.
 
 use crate::runtime::fallible;
 use std::cell::UnsafeCell;
@@ -10,7 +11,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 const BYTES: usize = 2 << 20;
-/// For frees, contexts and whatever else must be followed to the end.
+/// The part for frees, contexts and everything else that must be followed until the process ends.
 const LAST: usize = BYTES / 4;
 
 #[repr(C, align(4096))]
@@ -23,7 +24,7 @@ struct Reserve {
 unsafe impl Sync for Reserve {}
 
 static RESERVE: Reserve = Reserve::new();
-/// Something of ours got no memory.
+/// Some allocation of the recorder has failed.
 static RAN_OUT: AtomicBool = AtomicBool::new(false);
 
 impl Reserve {
@@ -56,8 +57,8 @@ impl Reserve {
     }
 }
 
-/// Zero bytes, aligned to their size up to a page. Null: too little is left, or the caller can do
-/// without.
+/// Returns zeroed bytes, aligned to their size up to a page. Null: too little is left, or the
+/// allocation may fail (see [`super::fallible`]).
 #[cold]
 pub fn take(bytes: usize) -> *mut u8 {
     match fallible::may_fail() {
@@ -69,7 +70,7 @@ pub fn take(bytes: usize) -> *mut u8 {
     }
 }
 
-/// Something that we keep could not grow: the recording ends as if the reserve were used.
+/// A table of the recorder could not grow: recording ends as if the reserve were used.
 #[cold]
 pub fn ran_out() {
     RAN_OUT.store(true, Relaxed);
@@ -80,13 +81,13 @@ pub fn has(block: *const u8) -> bool {
     RESERVE.has(block)
 }
 
-/// The kernel has once refused us memory for something that we keep.
+/// Whether the kernel has ever refused memory for the recorder's tables.
 #[inline]
 pub fn is_used() -> bool {
     RAN_OUT.load(Relaxed)
 }
 
-/// Requests for more memory are better refused, or passed on without us.
+/// Little is left: under a cap requests are refused, otherwise they are forwarded without recording.
 #[inline]
 pub fn is_low() -> bool {
     RESERVE.is_low()

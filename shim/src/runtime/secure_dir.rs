@@ -1,4 +1,4 @@
-//! Places for pages that only this user may change: a cap could be anybody's otherwise, and a store
+//! Directories for pages that only this user may write. Otherwise any user could set a cap, and a store
 //! into a page could wait for a disk.
 
 use crate::runtime::errno;
@@ -9,7 +9,7 @@ use vramtrace_format::size::Bytes;
 
 const TMPFS: u64 = 0x0102_1994;
 
-/// Why a place is not used; after its path, a sentence that says what would be right.
+/// Why a place is not used. The message follows the path and says what would be right.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Wrong {
     Errno(i32),
@@ -17,12 +17,12 @@ pub enum Wrong {
     Mode(u32),
     NotInMemory,
     NotPlain,
-    /// Of shared memory.
+    /// For shared memory.
     OtherSize,
 }
 
 impl Wrong {
-    /// Somebody made it so; it is not just a system without such a place.
+    /// Whether someone has set it up wrongly, and the system does not simply lack it.
     pub fn is_somebodys_doing(&self) -> bool {
         match self {
             Wrong::Errno(errno) => matches!(*errno, libc::ELOOP | libc::ENOTDIR),
@@ -51,7 +51,7 @@ impl fmt::Display for Wrong {
     }
 }
 
-/// `/dev/shm is full (64.00 MiB, 16384 files)`: Docker gives that little.
+/// `/dev/shm is full (64.00 MiB, 16384 files)`, the default size in Docker.
 struct Full;
 
 impl fmt::Display for Full {
@@ -73,7 +73,7 @@ impl fmt::Display for Full {
     }
 }
 
-/// An open file or directory of ours, closed with this.
+/// An open file or directory; dropping this closes it.
 pub struct Descriptor(i32);
 
 impl Drop for Descriptor {
@@ -88,7 +88,7 @@ impl Descriptor {
         self.0
     }
 
-    /// A file in this directory, of mode 0600 where it is made. Follows no link.
+    /// Opens a file in this directory, or creates it with mode 0600. Follows no link.
     pub fn open(&self, name: &CStr, flags: i32) -> Result<Descriptor, Wrong> {
         let flags = flags | libc::O_NOFOLLOW | libc::O_CLOEXEC;
         // SAFETY: a C string; the result is ours.
@@ -108,7 +108,8 @@ impl Descriptor {
     }
 }
 
-/// Ours, closed to others, no link, in memory; made if need be.
+/// Opens a directory that must be this user's, not accessible to others, no link, and in memory.
+/// Creates it if it does not exist.
 pub fn directory(path: &[u8]) -> Result<Descriptor, Wrong> {
     let name = c_string(path)?;
     let descriptor = opened(libc::AT_FDCWD, &name)?;
@@ -124,7 +125,7 @@ pub fn directory(path: &[u8]) -> Result<Descriptor, Wrong> {
     }
 }
 
-/// A directory that lies in another one, as [`directory`], but for what it lies in.
+/// As [`directory`], for a directory inside one that was checked.
 pub fn directory_in(directory: &Descriptor, name: &CStr) -> Result<Descriptor, Wrong> {
     let descriptor = opened(directory.0, name)?;
     judged(&descriptor)?;
@@ -146,8 +147,8 @@ fn opened(directory: i32, name: &CStr) -> Result<Descriptor, Wrong> {
     }
 }
 
-/// What lies in an open directory that nobody else reads through this descriptor. Without opendir,
-/// which would call the program's malloc, and by the descriptor, wherever its path leads by now.
+/// The names in an open directory, whose descriptor no one else reads through. Not by opendir, which
+/// would call the program's malloc; and by the descriptor, since the path may lead elsewhere by now.
 pub fn names(directory: &Descriptor) -> Result<Vec<CString>, Wrong> {
     const LENGTH_AT: usize = 16;
     const NAME_AT: usize = 19;
@@ -172,7 +173,7 @@ pub fn names(directory: &Descriptor) -> Result<Vec<CString>, Wrong> {
     }
 }
 
-/// Owner and mode are as they must be.
+/// Checks owner and mode.
 pub fn judged(descriptor: &Descriptor) -> Result<libc::stat, Wrong> {
     // SAFETY: a struct of our own.
     unsafe {

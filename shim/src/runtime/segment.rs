@@ -1,18 +1,18 @@
-//! Memory that processes of one user share: System V segments. Unlike a mapped file nobody can cut
-//! one short, and a process that touched it then would die by SIGBUS.
+//! Memory that processes of one user share: System V segments. Unlike a mapped file, a segment cannot
+//! be truncated. (A process that touches a truncated mapping dies by SIGBUS.)
 //!
-//! A segment is marked for removal as soon as it is attached: the kernel frees it when the last
-//! process that has it is gone, however that ends, and until then others may attach it by its id.
-//! So an id that nobody has attached is that of a dead owner, whatever pid namespaces lie between.
+//! A segment is marked for removal as soon as it is attached: the kernel frees it when the last process
+//! that has it is gone, however that ends, and until then others may attach it by its id. So if no
+//! process has an id attached, its owner has exited, in whatever pid namespace it was.
 //!
-//! The system is called directly: other libraries watch `shmat` and run code of theirs in it.
+//! System calls are made directly: some libraries interpose `shmat` and run their own code in it.
 
 use crate::runtime::faults::{Site, pages_granted};
 use crate::runtime::secure_dir::{Wrong, errno};
 use libc::{SYS_shmat, SYS_shmctl, SYS_shmdt, SYS_shmget};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-/// A segment that this process has, for good.
+/// A segment that this process keeps attached.
 pub struct Segment<const WORDS: usize> {
     pub id: i32,
     pub words: &'static [AtomicU64; WORDS],
@@ -21,20 +21,20 @@ pub struct Segment<const WORDS: usize> {
 impl<const WORDS: usize> Segment<WORDS> {
     const BYTES: usize = WORDS * 8;
 
-    /// A fresh one, all zeros, for this user alone.
+    /// Creates a segment of zeros, accessible to this user only.
     pub fn create() -> Result<Segment<WORDS>, Wrong> {
         if !pages_granted(Site::Segment) {
             return Err(Wrong::Errno(libc::ENOSPC));
         }
         let flags = libc::IPC_CREAT | 0o600;
-        // SAFETY: a plain call; the segment is nobody's yet.
+        // SAFETY: a system call that takes no pointers.
         let id = unsafe { libc::syscall(SYS_shmget, libc::IPC_PRIVATE, Self::BYTES, flags) };
         if id < 0 {
             return Err(errno());
         }
         let id = id as i32;
         let attached = Segment::attached(id);
-        // SAFETY: ours; attached by now, or of no use.
+        // SAFETY: a system call on the segment just created; it takes no pointers.
         unsafe { libc::syscall(SYS_shmctl, id, libc::IPC_RMID, 0) };
         attached
     }
@@ -42,7 +42,7 @@ impl<const WORDS: usize> Segment<WORDS> {
     /// The segment of this id, if it is this user's, closed to others and of this size.
     pub fn attach(id: i32) -> Result<Segment<WORDS>, Wrong> {
         let segment = Segment::attached(id)?;
-        // Now that it is attached its id cannot become another's.
+        // While it is attached its id cannot be reused.
         match judged(id, Self::BYTES) {
             Ok(_) => Ok(segment),
             Err(wrong) => {
@@ -52,9 +52,9 @@ impl<const WORDS: usize> Segment<WORDS> {
         }
     }
 
-    /// One that is not used after all: nobody may have kept its words.
+    /// Detaches a segment that is not used after all. No reference to its words may exist.
     pub fn detach(self) {
-        // SAFETY: attached, and used no more.
+        // SAFETY: attached at this address, and not used any more.
         unsafe { libc::syscall(SYS_shmdt, self.words.as_ptr()) };
     }
 
@@ -72,8 +72,8 @@ impl<const WORDS: usize> Segment<WORDS> {
     }
 }
 
-/// Nobody has this user's segment of this id: it is no more, or it is another user's by now. Where
-/// that cannot be found out the result is false. Other versions of this library may have made it in
+/// Whether this user's segment of this id no longer exists: it was removed, or the id is another user's
+/// by now. False if that cannot be determined. Other versions of this library may have made it in
 /// another size.
 pub fn is_gone(id: i32) -> bool {
     match stat_of_own(id) {
@@ -87,7 +87,7 @@ pub fn is_gone(id: i32) -> bool {
 /// short, or not this user's alone.
 pub fn first_words<const WORDS: usize>(id: i32) -> Option<[u64; WORDS]> {
     let segment = Segment::<WORDS>::attached(id).ok()?;
-    // Attached, its id cannot become another's.
+    // While it is attached its id cannot be reused.
     let long_enough = stat_of_own(id).is_ok_and(|stat| stat.shm_segsz >= WORDS * 8);
     let words = segment.words;
     let first = long_enough.then(|| std::array::from_fn(|at| words[at].load(SeqCst)));
@@ -95,7 +95,7 @@ pub fn first_words<const WORDS: usize>(id: i32) -> Option<[u64; WORDS]> {
     first
 }
 
-/// How many have it, where owner, mode and size are as they must be.
+/// The number of processes that have it attached, if owner, mode and size are as expected.
 fn judged(id: i32, bytes: usize) -> Result<u64, Wrong> {
     let stat = stat_of_own(id)?;
     match stat.shm_segsz == bytes {
@@ -104,8 +104,8 @@ fn judged(id: i32, bytes: usize) -> Result<u64, Wrong> {
     }
 }
 
-/// Where owner and mode are as they must be. Its creator counts as its owner too: it may give a
-/// segment away and keep access to it.
+/// The kernel's record of a segment, if owner and mode are as expected. The creator must be this user
+/// too: it keeps access to a segment that it gives away.
 fn stat_of_own(id: i32) -> Result<libc::shmid_ds, Wrong> {
     // SAFETY: a struct of our own; always succeeds.
     let (stat, user) = unsafe {

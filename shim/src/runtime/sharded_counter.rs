@@ -1,5 +1,5 @@
-//! Two sums that threads change at every call and that are read seldom: each thread adds to its own
-//! cell, so that no cache line is passed around.
+//! Two sums that threads change at every call and that are read seldom. Each thread adds to its own
+//! cell, so that threads do not contend for a cache line.
 //!
 //! The first threads of a process each have a cell to themselves and change it by a load and a
 //! store; the later ones share some cells, by atomic additions.
@@ -15,8 +15,7 @@ const SHARED: usize = 16;
 const CELLS: usize = OWN + SHARED;
 
 thread_block! {
-    /// This thread's number, from 1; 0 = none yet. A forked child goes on counting where its parent
-    /// was.
+    /// This thread's number, from 1; 0 = none yet. A forked child continues its parent's numbers.
     fn own_number() -> *mut u32 = "vramtrace_stripe", 4, align 4
 }
 
@@ -40,12 +39,12 @@ fn next_number() -> u32 {
     THREADS.fetch_update(Relaxed, Relaxed, more).unwrap_or(0).saturating_add(1)
 }
 
-/// On a separate cache line, and off the line that the processor fetches along with it.
+/// Two cache lines, since the processor fetches lines in pairs.
 #[repr(C, align(128))]
 struct Cell {
     sum: AtomicI64,
     second: AtomicI64,
-    /// Up to here the thread need not look at the others.
+    /// While its first sum is below this, the thread need not read the other cells.
     limit: AtomicI64,
     used: AtomicBool,
 }
@@ -98,8 +97,9 @@ impl ShardedCounter {
         })
     }
 
-    /// Shares `room`, what may still be added to the first sum in all, between the threads that added something:
-    /// while each stays within its limit the sum grew by no more. One caller at a time.
+    /// Divides `room`, the bytes by which the first sum may still grow, between the threads that have
+    /// added something. While each stays within its limit, the sum has grown by no more than `room`.
+    /// One caller at a time.
     ///
     /// A thread that adds at this very moment may use its old share once more.
     pub fn share(&self, room: u64) {

@@ -1,20 +1,21 @@
-//! Values by number, in order; its growth may fail. Rows of a fixed capacity, each with the values
-//! of one range of keys: what comes in moves the rest of a row, and a full row becomes two.
+//! A sorted map from numbers to values; its growth may fail. It consists of rows of a fixed capacity,
+//! each with the values of one range of keys. An insertion moves the rest of a row, and splits a full
+//! row.
 
 use crate::runtime::fallible::{MakeRoom, vec_of};
 use crate::runtime::hash_table::NoMemory;
 use crate::runtime::reserve;
 
-/// Values of a row. Its halves are half full after it was cut.
+/// Values of a row. A split leaves two rows that are half full.
 const ROW: usize = 128;
 
 type Row<V> = Vec<(u64, V)>;
 
 #[derive(Debug)]
 pub struct SortedMap<V> {
-    /// None is empty.
+    /// No row is empty.
     rows: Vec<Row<V>>,
-    /// An empty one.
+    /// An empty row in reserve, so that an insertion after `make_room` cannot fail.
     spare: Option<Row<V>>,
 }
 
@@ -30,7 +31,7 @@ impl<V: Copy> SortedMap<V> {
         self.rows.partition_point(|row| row[0].0 <= key).saturating_sub(1)
     }
 
-    /// The value that was there. Without memory the map stays as it is.
+    /// Returns the previous value. Without host memory the map is unchanged.
     pub fn insert(&mut self, key: u64, value: V) -> Result<Option<V>, NoMemory> {
         if self.rows.is_empty() {
             self.add_row(0)?;
@@ -69,14 +70,14 @@ impl<V: Copy> SortedMap<V> {
         Some(value)
     }
 
-    /// The one with the highest key that is not above this one.
+    /// The value with the highest key at or below `key`.
     pub fn at_or_below(&self, key: u64) -> Option<&V> {
         let row = self.rows.get(self.row_of(key))?;
         let at = row.partition_point(|(known, _)| *known <= key).checked_sub(1)?;
         row.get(at).map(|(_, value)| value)
     }
 
-    /// In order, from this key on.
+    /// Iterates in order, from this key on.
     pub fn from(&self, key: u64) -> impl Iterator<Item = (u64, &V)> {
         let number = self.row_of(key);
         let rows = self.rows.get(number..).unwrap_or_default();
@@ -88,7 +89,7 @@ impl<V: Copy> SortedMap<V> {
         self.rows.iter().flatten().map(|(_, value)| value)
     }
 
-    /// For one more value, whatever its key.
+    /// Makes room for one more value with any key.
     pub fn make_room(&mut self) -> Result<(), NoMemory> {
         self.rows.make_room().inspect_err(|_| reserve::ran_out())?;
         if self.spare.is_none() {
@@ -97,7 +98,7 @@ impl<V: Copy> SortedMap<V> {
         Ok(())
     }
 
-    /// An empty one, which is filled at once.
+    /// Inserts an empty row, which the caller fills at once.
     fn add_row(&mut self, at: usize) -> Result<(), NoMemory> {
         self.make_room()?;
         if let Some(fresh) = self.spare.take() {
@@ -107,7 +108,7 @@ impl<V: Copy> SortedMap<V> {
     }
 }
 
-/// As `Vec::insert`, where there is room.
+/// `Vec::insert` into a list that has room, so that it does not allocate.
 #[allow(clippy::disallowed_methods)]
 fn in_room<T>(list: &mut Vec<T>, at: usize, value: T) {
     debug_assert!(list.len() < list.capacity());

@@ -1,4 +1,4 @@
-//! Where this thread's stack ends.
+//! The bounds of this thread's stack.
 
 use crate::runtime::elf;
 use crate::runtime::tls::{thread_block, thread_pointer};
@@ -13,13 +13,13 @@ struct Known {
     low: usize,
     /// 0: not looked up yet.
     high: usize,
-    /// From here up it can be used. 0: that is not known.
+    /// The stack is known to be usable from this address up. 0: not known.
     sure: usize,
 }
 
 thread_block!(fn known() -> *mut Known = "vramtrace_stack", 24, align 8);
 
-/// Whether so much of this thread's own stack is certainly left below `sp`.
+/// Whether at least `room` bytes of this thread's own stack are certainly left below `sp`.
 #[inline]
 pub fn has_room(sp: usize, room: usize) -> bool {
     // SAFETY: this thread's own.
@@ -28,8 +28,8 @@ pub fn has_room(sp: usize, room: usize) -> bool {
     enough || find_room(sp, room)
 }
 
-/// Whether the stack that this thread began on, here at `sp`, is known to have less than so much
-/// left. Others are not known.
+/// Whether less than `room` bytes are left of the thread's original stack. False for other stacks,
+/// whose bounds are not known.
 pub fn is_short(sp: usize, room: usize) -> bool {
     has_room(sp, room);
     // SAFETY: this thread's own.
@@ -43,7 +43,7 @@ fn find_room(sp: usize, room: usize) -> bool {
     let Known { low, high, .. } = unsafe { *known() };
     if high == 0 {
         look(sp, true);
-        // SAFETY: as above.
+        // SAFETY: this thread's own.
         return unsafe { (*known()).high } != 0 && has_room(sp, room);
     }
     if !(low..high).contains(&sp) || sp - low <= room {
@@ -52,8 +52,8 @@ fn find_room(sp: usize, room: usize) -> bool {
     if of_main_thread(sp).is_none() {
         return false;
     }
-    // The main thread's stack grows as it is touched, if it may. What is there is certain. It is made
-    // to grow by more than is needed, so that this is not asked again at each deeper call.
+    // The main thread's stack grows on access, within limits. Only mapped pages are certain. It is
+    // grown by more than is needed, so that deeper calls need not check again.
     let lowest = sp - room - PAGE;
     let reached = match is_mapped(lowest) {
         true => Some(lowest),
@@ -63,18 +63,17 @@ fn find_room(sp: usize, room: usize) -> bool {
         }),
     };
     if let Some(sure) = reached {
-        // SAFETY: as above.
+        // SAFETY: this thread's own.
         unsafe { (*known()).sure = sure };
     }
     reached.is_some()
 }
 
-/// So much of a stack that has to grow is asked for beyond what is needed.
+/// How much further than needed a stack is grown.
 const AHEAD: usize = 128 << 10;
 
-/// Has the kernel store there, which makes the stack grow as a store of ours would; but where it may
-/// not grow the kernel says so, and ours would be a fault. Nothing is mapped there, so that nothing is
-/// overwritten.
+/// Lets the kernel write to the address, which makes the stack grow. If it cannot grow, the system call
+/// fails, where a store would fault. Nothing is mapped there, so nothing is overwritten.
 fn grows_to(address: usize) -> bool {
     let at = (address & !(PAGE - 1)) as *mut libc::rlimit;
     // SAFETY: the kernel checks the address.
@@ -87,7 +86,7 @@ fn is_mapped(address: usize) -> bool {
 
 const PAGE: usize = 4096;
 
-/// Where the stack on which `sp` lies ends: everything between can be read.
+/// The upper end of the stack on which `sp` lies; all memory in between can be read.
 #[inline]
 pub fn high(sp: usize) -> Option<usize> {
     // SAFETY: this thread's own.
@@ -107,12 +106,12 @@ fn look(sp: usize, first: bool) -> Option<usize> {
             return Some(high);
         }
     }
-    // A stack that the program made: a fiber's, or the one for signals.
+    // A stack that the program allocated: of a fiber, or for signals.
     mapped_from(sp)
 }
 
-/// Of the stack that this thread began on. `pthread_getattr_np` would say it, but it calls malloc,
-/// and for the main thread it reads a file.
+/// The bounds of the thread's original stack. `pthread_getattr_np` gives them, but it calls malloc, and
+/// for the main thread it reads a file.
 fn of_thread(sp: usize) -> Option<(usize, usize, usize)> {
     let (low, high) = match descriptor_pair(sp) {
         Some((low, high)) => return Some((low, high, low)),
@@ -121,9 +120,9 @@ fn of_thread(sp: usize) -> Option<(usize, usize, usize)> {
     Some((low, high, 0))
 }
 
-/// A thread that was made later: the C library keeps address and size of its stack, with the size
-/// of the guard behind them, in the thread's descriptor, which lies at the stack's upper end. The
-/// offset differs between versions, the pair is known by what it holds.
+/// For other threads the C library stores address and size of the stack, followed by the size of the
+/// guard, in the thread's descriptor at the stack's upper end. The offset differs between versions, so
+/// the pair is recognised by its values.
 fn descriptor_pair(sp: usize) -> Option<(usize, usize)> {
     const LARGEST: usize = 1 << 36;
     let words = descriptor_words()?;
@@ -152,12 +151,12 @@ fn descriptor(bytes: usize) -> usize {
     thread_pointer() - bytes
 }
 
-/// The pages at the stack's lower end that cannot be touched, as far as that makes sense.
+/// The size of the guard at the stack's lower end, if the value is plausible.
 fn guard(size: usize, room: usize) -> usize {
     if size.is_multiple_of(4096) && size < room { size } else { 0 }
 }
 
-/// The descriptor's size, as the C library tells debuggers.
+/// The descriptor's size, which the C library exports for debuggers.
 fn descriptor_words() -> Option<usize> {
     const NONE: u32 = u32::MAX;
     static BYTES: AtomicU32 = AtomicU32::new(0);
@@ -174,7 +173,7 @@ fn descriptor_words() -> Option<usize> {
 
 fn of_main_thread(sp: usize) -> Option<(usize, usize)> {
     unsafe extern "C" {
-        /// Where the main thread's stack was when the program began.
+        /// The main thread's stack pointer when the program began.
         static __libc_stack_end: *const c_void;
     }
     const NEAR: usize = 64 << 20;
@@ -194,14 +193,14 @@ fn of_main_thread(sp: usize) -> Option<(usize, usize)> {
     Some((end.saturating_sub(limit.min(NEAR)), end))
 }
 
-/// The end of the mapped pages from `sp` on, as far as is worth looking.
+/// The end of the mapped pages from `sp` on, within a limited distance.
 fn mapped_from(sp: usize) -> Option<usize> {
     let first = sp & !(PAGE - 1);
-    // The page that holds `sp` is there in any case.
+    // The page of `sp` is certainly mapped.
     Some(first + PAGE * mapped_pages::<32>(first).max(1))
 }
 
-/// How many of so many pages from `first` on can be read.
+/// How many of the `PAGES` pages from `first` on can be read.
 fn mapped_pages<const PAGES: usize>(first: usize) -> usize {
     let mut byte = [0u8; PAGES];
     let remote: [libc::iovec; PAGES] = std::array::from_fn(|n| libc::iovec {
@@ -209,7 +208,7 @@ fn mapped_pages<const PAGES: usize>(first: usize) -> usize {
         iov_len: 1,
     });
     let local = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: PAGES };
-    // SAFETY: the kernel reads what it can, and says how much that was.
+    // SAFETY: the kernel copies what it can read into `room`, and returns how much that was.
     let read = unsafe {
         libc::process_vm_readv(libc::getpid(), &local, 1, remote.as_ptr(), PAGES as u64, 0)
     };

@@ -1,14 +1,14 @@
-//! Which stack an address lies on, as far as it can be found without the C library: the kernel
-//! knows the signal stack, and a gap between two stacks cannot be read.
+//! Finds the stack that an address lies on, without the C library: the kernel knows the signal stack,
+//! and the gap between two stacks cannot be read.
 
 use core::ffi::c_void;
 use core::mem::MaybeUninit;
 use core::ops::Range;
 
-/// The stack on which this thread's signal handlers run, if they have one of their own.
+/// This thread's alternate signal stack, if it has one.
 pub fn signal_stack() -> Option<Range<usize>> {
     let mut stack = MaybeUninit::<libc::stack_t>::uninit();
-    // SAFETY: asks only, with room for the answer.
+    // SAFETY: a query with room for the answer; nothing is changed.
     let stack = unsafe {
         match libc::sigaltstack(core::ptr::null(), stack.as_mut_ptr()) {
             0 => stack.assume_init(),
@@ -22,7 +22,7 @@ pub fn signal_stack() -> Option<Range<usize>> {
 /// Whether every page from `low` to `high` can be read, and is not too far away.
 pub fn are_joined(low: usize, high: usize) -> bool {
     const PAGE: usize = 4096;
-    /// Of one question: the most that the kernel takes.
+    /// Most pages of one system call.
     const PAGES: usize = 64;
     const MOST: usize = 32 << 20;
     if high - low > MOST {
@@ -39,7 +39,7 @@ pub fn are_joined(low: usize, high: usize) -> bool {
     true
 }
 
-/// A byte of each page; the kernel says how many it could read.
+/// Lets the kernel read a byte of each page; it returns how many it could read.
 fn can_read(first: usize, count: usize) -> bool {
     const PAGE: usize = 4096;
     const PAGES: usize = 64;

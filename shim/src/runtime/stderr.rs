@@ -1,5 +1,5 @@
-//! Bytes to stderr that never hold the program up: what cannot be written at once is dropped, and
-//! no signal comes of it.
+//! Writes to stderr without delaying the program: what cannot be written at once is dropped, and no
+//! signal is raised.
 //!
 //! The flags of stderr's open file are shared with other processes, so O_NONBLOCK is left as it is.
 
@@ -8,10 +8,10 @@ use crate::runtime::uncancelled::uncancelled;
 use std::ptr::null_mut;
 
 const STDERR: i32 = 2;
-/// So much fits into a pipe that can take anything.
+/// A pipe that poll reports as writable takes this many bytes.
 const PIPE_BUF: usize = 4096;
 
-/// What a write can raise: a reader that went away, the limit of a file's size, a terminal that
+/// Signals that a write can raise: a pipe without a reader, the limit of file sizes, a terminal that
 /// stops background writers.
 const RAISED: [i32; 3] = [libc::SIGPIPE, libc::SIGXFSZ, libc::SIGTTOU];
 
@@ -24,7 +24,7 @@ fn write_now(mut rest: &[u8]) {
     while !rest.is_empty() {
         match usize::try_from(way.write(rest)) {
             Ok(wrote) if wrote > 0 => rest = &rest[wrote.min(rest.len())..],
-            // A signal came first; its handler has run.
+            // Interrupted by a signal whose handler has run: try again.
             Err(_) if secure_dir::errno() == Wrong::Errno(libc::EINTR) => {}
             _ => return,
         }
@@ -33,7 +33,7 @@ fn write_now(mut rest: &[u8]) {
 
 /// How to write without waiting.
 enum Way {
-    /// A file on a disk, where a write does not wait for anybody.
+    /// A regular file, where a write does not wait for a reader.
     File,
     Socket,
     /// A pipe, a terminal, another device.
@@ -73,8 +73,8 @@ impl Way {
     }
 }
 
-/// At once, where the kernel can say so (pipes from Linux 6.5 on). Else by asking first: another
-/// writer that fills it in between is the one case left.
+/// Without waiting, if the kernel supports that (pipes from Linux 6.5 on). Otherwise after poll: then
+/// the write waits only if another writer fills the pipe in between.
 fn stream(bytes: &[u8]) -> isize {
     let part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     // SAFETY: the slice is readable.
@@ -94,8 +94,8 @@ fn stream(bytes: &[u8]) -> isize {
     }
 }
 
-/// Runs it with these signals blocked on this thread. One that it raised is taken back; one that
-/// was pending before is the program's and stays.
+/// Runs `work` with these signals blocked on this thread. A signal that it raised is discarded; one
+/// that was pending before stays pending.
 pub fn unsignalled<R>(work: impl FnOnce() -> R) -> R {
     // SAFETY: plain signal-mask calls on sets of our own; only this thread's mask changes, and it
     // is put back.

@@ -1,18 +1,19 @@
-//! What the trace writer keeps for each thread: its number, and when it recorded last.
+//! The trace writer's data of each thread: its number, and the time of its last event.
 
 use crate::runtime::tls::thread_block;
 use vramtrace_format::ThreadId;
 
 #[repr(C)]
 struct Slot {
-    /// Owner << 16 | number. The owner tells a forked child that the number is its parent's.
+    /// Owner << 16 | number. In a forked child the owner differs, so the parent's number is not used.
     number: u64,
     last_ns: u64,
 }
 
 thread_block!(fn slot() -> *mut Slot = "vramtrace_thread", 16, align 16);
 
-/// This thread's number under this owner (an address: 48 bits), if it has one.
+/// The number that this thread has in the trace of `owner` (the trace writer's address, 48 bits), if it
+/// has one.
 #[inline(always)]
 pub fn number(owner: usize) -> Option<ThreadId> {
     // SAFETY: the slot is this thread's own.
@@ -21,20 +22,20 @@ pub fn number(owner: usize) -> Option<ThreadId> {
 }
 
 pub fn set_number(owner: usize, thread: ThreadId) {
-    // SAFETY: as above.
+    // SAFETY: the slot is this thread's own.
     unsafe { (*slot()).number = (owner as u64) << 16 | u64::from(thread.0) }
 }
 
-/// When this thread last read the trace writer's clock.
+/// The time at which this thread last read the trace writer's clock.
 #[inline(always)]
 pub fn last_ns() -> u64 {
-    // SAFETY: as above.
+    // SAFETY: the slot is this thread's own.
     unsafe { (*slot()).last_ns }
 }
 
 #[inline(always)]
 pub fn set_last_ns(now: u64) {
-    // SAFETY: as above.
+    // SAFETY: the slot is this thread's own.
     unsafe { (*slot()).last_ns = now }
 }
 

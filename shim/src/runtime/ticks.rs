@@ -1,9 +1,9 @@
-//! CLOCK_MONOTONIC out of the processor's time-stamp counter (x86-64): read millions of times a second, the
-//! real clock costs as much as everything else at a call.
+//! CLOCK_MONOTONIC computed from the processor's time-stamp counter (x86-64). For calls made millions
+//! of times a second, reading the real clock would cost as much as all other work.
 //!
-//! Once a millisecond the real clock is read and becomes the new anchor; in between, time is the
-//! anchor plus ticks at the rate of the last interval. A processor without an invariant counter,
-//! or a counter that once strays from the real clock, is not used.
+//! Once a millisecond the real clock is read and becomes the new anchor; in between, time is the anchor
+//! plus ticks at the rate of the last interval. A processor without an invariant counter, or a counter
+//! that once differs too much from the real clock, is not used.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -13,7 +13,7 @@ const WINDOW_NS: u64 = 1_000_000;
 const LONGEST_NS: u64 = 1_000_000_000;
 /// A reading of the real clock that takes longer was interrupted.
 const INTERRUPTED_TICKS: u64 = 20_000;
-/// Further off than this, the counter is not to be trusted.
+/// A counter that is off by more than this is no longer used.
 const ASTRAY_NS: u64 = 20_000;
 
 const UNTRIED: u32 = 0;
@@ -42,7 +42,7 @@ impl Ticks {
         }
     }
 
-    /// The counter is not used any more.
+    /// Stops using the counter.
     pub fn leave(&self) {
         self.state.store(BAD, Ordering::Relaxed);
     }
@@ -91,7 +91,7 @@ impl Ticks {
                 .compare_exchange(version, odd, Ordering::Acquire, Ordering::Relaxed)
                 .is_err()
         {
-            // Another thread is at it.
+            // Another thread is updating the anchor.
             return ns;
         }
         fence(Ordering::Release);
@@ -100,7 +100,7 @@ impl Ticks {
         ns
     }
 
-    /// With the version odd: this thread alone writes.
+    /// Writes the anchor. The version is odd, so no other thread writes.
     fn write(&self, tick: u64, ns: u64) {
         let (old_tick, old_ns) =
             (self.tick.load(Ordering::Relaxed), self.ns.load(Ordering::Relaxed));

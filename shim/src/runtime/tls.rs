@@ -1,9 +1,9 @@
-//! Thread-local storage of a fixed place.
+//! Thread-local storage at a fixed offset.
 //!
 //! `thread_local!` in a cdylib goes through `__tls_get_addr`, which may allocate on a thread's first
-//! touch, and a destructor may run while a hook is under way. A preloaded library is there at
-//! start-up, so a block in the static thread-local area (the initial-exec model) is certain: it is
-//! zero in a new thread, costs two instructions, and needs no destructor.
+//! touch, and its destructors may run during a hook. A preloaded library is loaded at start-up, so it
+//! can have a block in the static thread-local area (the initial-exec model): zero in a new thread,
+//! reached by two instructions, without a destructor.
 
 /// Defines `fn $function() -> *mut $type`: the calling thread's block of `$bytes` bytes, zero at the
 /// start of the thread, under the linker's name `$symbol`.
@@ -38,7 +38,7 @@ macro_rules! thread_block {
                     options(nostack, pure, readonly),
                 );
             }
-            // SAFETY: as above.
+            // SAFETY: reads the thread pointer, and an offset that the linker fixed.
             #[cfg(target_arch = "aarch64")]
             unsafe {
                 core::arch::asm!(
@@ -81,7 +81,7 @@ pub fn thread_pointer() -> usize {
     HERE.with(|here| (&raw const *here).addr())
 }
 
-/// The thread pointer: another number for each thread that lives.
+/// The thread pointer: a unique number for each live thread.
 #[cfg(not(miri))]
 #[inline(always)]
 pub fn thread_pointer() -> usize {
@@ -92,7 +92,7 @@ pub fn thread_pointer() -> usize {
         core::arch::asm!("mov {pointer}, qword ptr fs:[0]", pointer = out(reg) pointer,
             options(nostack, pure, readonly));
     }
-    // SAFETY: as above.
+    // SAFETY: reads the thread pointer, and an offset that the linker fixed.
     #[cfg(target_arch = "aarch64")]
     unsafe {
         core::arch::asm!("mrs {pointer}, tpidr_el0", pointer = out(reg) pointer,

@@ -1,7 +1,8 @@
-//! Work of ours during which this thread is not cancelled.
+//! Runs work during which this thread is not cancelled.
 //!
-//! A file is opened and written at cancellation points: a thread that the program cancels would
-//! end there, with a lock of ours held. The request waits for the program's own next point.
+//! Opening and writing files are cancellation points: a thread that the program cancels would end
+//! there, with a lock of the recorder held. A request to cancel takes effect at the next cancellation
+//! point outside.
 
 use core::ffi::c_int;
 
@@ -10,12 +11,12 @@ unsafe extern "C" {
 }
 const DISABLE: c_int = 1;
 
-/// For what may make a system call that is a cancellation point; a few nanoseconds.
+/// For code that may make a system call that is a cancellation point. Costs a few nanoseconds.
 pub fn uncancelled<R>(work: impl FnOnce() -> R) -> R {
     struct Restore(c_int);
     impl Drop for Restore {
         fn drop(&mut self) {
-            // SAFETY: this thread's own state, as it was.
+            // SAFETY: restores this thread's own state.
             unsafe { pthread_setcancelstate(self.0, core::ptr::null_mut()) };
         }
     }

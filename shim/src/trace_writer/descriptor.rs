@@ -61,7 +61,7 @@ impl Descriptor {
             // SAFETY: a C string; it leads to the file that we made.
             unsafe { libc::unlink(name.as_ptr()) };
         }
-        if about(kept).is_some_and(|about| self.is(&about)) {
+        if about(kept).is_some_and(|about| self.is_same_file(&about)) {
             close(kept);
         }
     }
@@ -82,7 +82,7 @@ impl Descriptor {
         // SAFETY: fails with EBADF on a closed number.
         let fresh = unsafe { libc::fcntl(kept, libc::F_DUPFD_CLOEXEC, DESCRIPTOR_FROM) };
         if fresh >= 0 {
-            if let Some(about) = about(fresh).filter(|about| self.is(about)) {
+            if let Some(about) = about(fresh).filter(|about| self.is_same_file(about)) {
                 let result = work(fresh, about.length);
                 close(fresh);
                 return result;
@@ -90,7 +90,7 @@ impl Descriptor {
             close(fresh);
         } else if matches!(errno(), libc::EMFILE | libc::EINVAL)
             // No number is free up there: use the kept one itself.
-            && let Some(about) = about(kept).filter(|about| self.is(about))
+            && let Some(about) = about(kept).filter(|about| self.is_same_file(about))
         {
             return work(kept, about.length);
         }
@@ -105,7 +105,7 @@ impl Descriptor {
         if low < 0 {
             return Err(lost);
         }
-        let Some(about) = about(low).filter(|about| self.is(about)) else {
+        let Some(about) = about(low).filter(|about| self.is_same_file(about)) else {
             close(low);
             return Err(lost);
         };
@@ -133,7 +133,8 @@ impl Descriptor {
         }
     }
 
-    fn is(&self, about: &About) -> bool {
+    /// Whether a descriptor is open on the trace file.
+    fn is_same_file(&self, about: &About) -> bool {
         (about.device, about.inode) == (self.device, self.inode)
     }
 

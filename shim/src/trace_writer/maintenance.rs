@@ -279,7 +279,7 @@ impl TraceWriter {
             "{}: somebody made the file shorter while it was written; what it held there is lost",
             trace.path().display()
         );
-        if !self.told_cut.swap(true, Ordering::Relaxed) {
+        if !self.cut_reported.swap(true, Ordering::Relaxed) {
             log::line(format_args!("{text}, the program goes on and so does the recording"));
         }
         self.define(&Definition::Note { text });

@@ -70,7 +70,7 @@ pub struct TraceWriter {
     /// is no trace.
     write_due_ns: AtomicU64,
     /// The line about a cut trace stands on stderr.
-    told_cut: AtomicBool,
+    cut_reported: AtomicBool,
     /// It was called at the end of a block's call; the rest waits for a driver call.
     left_to_ask: AtomicBool,
     threads: AtomicU32,
@@ -110,7 +110,7 @@ impl TraceWriter {
             behind: AtomicBool::new(false),
             due_ns: AtomicU64::new(0),
             write_due_ns: AtomicU64::new(u64::MAX),
-            told_cut: AtomicBool::new(false),
+            cut_reported: AtomicBool::new(false),
             left_to_ask: AtomicBool::new(false),
             threads: AtomicU32::new(0),
             pending: Lock::new(Pending::default()),
@@ -278,8 +278,8 @@ impl TraceWriter {
         if failure.reason == StopReason::CannotPunch && self.go_on_with_totals(failure, now_ns) {
             return;
         }
-        let said = failure.reason == StopReason::CannotPunch;
-        if self.stop_at(failure.reason, failure.errno, now_ns) && !said {
+        let reported = failure.reason == StopReason::CannotPunch;
+        if self.stop_at(failure.reason, failure.errno, now_ns) && !reported {
             let path = self.path().unwrap_or_default();
             log::line(format_args!(
                 "{}: {}; recording ends here, the program goes on",

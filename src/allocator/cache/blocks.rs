@@ -72,7 +72,7 @@ impl Blocks {
         self.spare.push(block);
     }
 
-    /// Into the list of its pool that its state belongs to.
+    /// Adds a block to its pool's list of free blocks, or of unmapped ones.
     pub fn offer(&mut self, id: BlockId) {
         let block = *self.at(id);
         let pool = &mut self.pools[block.pool as usize];
@@ -84,7 +84,7 @@ impl Blocks {
         }
     }
 
-    /// Out of that list.
+    /// Removes a block from that list.
     pub fn take(&mut self, id: BlockId) {
         let block = *self.at(id);
         let pool = &mut self.pools[block.pool as usize];

@@ -96,7 +96,7 @@ fn the_moments() {
 }
 
 #[test]
-fn a_punched_beginning_is_said() {
+fn a_punched_beginning_is_reported() {
     let mut t = TraceBuilder::new();
     t.lose();
     let segment = t.allocation(Kind::Device, 0, A, 20 * MIB);

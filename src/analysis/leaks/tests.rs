@@ -203,7 +203,7 @@ fn seeds() -> u64 {
 }
 
 /// Leaks with a confidence above one half.
-fn said(found: &Leaks) -> Vec<(u32, Verdict)> {
+fn sure_verdicts(found: &Leaks) -> Vec<(u32, Verdict)> {
     let sure = found.leaks.iter().filter(|leak| leak.is_sure());
     sure.map(|leak| (leak.stack.0, leak.verdict)).collect()
 }
@@ -219,10 +219,10 @@ fn known_programs_get_known_answers() {
             let mut p = Program::new(seed);
             program(&mut p);
             let found = p.found(false);
-            let said = said(&found);
-            let hit = answer.is_none_or(|answer| said.contains(&answer));
+            let verdicts = sure_verdicts(&found);
+            let hit = answer.is_none_or(|answer| verdicts.contains(&answer));
             hits += u64::from(hit);
-            wrong += said.iter().filter(|one| Some(**one) != answer).count() as u64;
+            wrong += verdicts.iter().filter(|one| Some(**one) != answer).count() as u64;
         }
         if answer.is_some() {
             (real, right) = (real + seeds, right + hits);

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 use vramtrace_format::{
-    DeviceId, Kind, PostMortem, Refused, RefusedBy, SiteId, StackId, Stamped, ThreadId, Told,
+    DeviceId, Kind, OomEvidence, PostMortem, Refused, RefusedBy, SiteId, StackId, Stamped, ThreadId,
 };
 
 use super::swallowed::{Swallowed, SwallowedObserver};
@@ -325,7 +325,7 @@ impl Observer for OomObserver {
             post_mortem: *post_mortem,
             neighbours: Vec::new(),
         });
-        if post_mortem.told == Told::Again {
+        if post_mortem.evidence == OomEvidence::StillRefused {
             let here =
                 self.waiting.iter_mut().filter(|((_, device), _)| *device == post_mortem.device);
             here.for_each(|(_, waiting)| waiting.long = true);
@@ -333,7 +333,9 @@ impl Observer for OomObserver {
         let known = |oom: &Oom| {
             oom.device == post_mortem.device && at.time_ns.saturating_sub(oom.time_ns) <= BURST_NS
         };
-        if post_mortem.told == Told::Framework && !self.ooms.iter().rev().any(known) {
+        if post_mortem.evidence == OomEvidence::FrameworkGaveUp
+            && !self.ooms.iter().rev().any(known)
+        {
             // Its blocks were not recorded: this is the only word of it.
             self.gave_up(at, post_mortem);
         }

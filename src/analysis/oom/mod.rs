@@ -30,7 +30,7 @@ pub use swallowed::{FailedCall, Swallowed, SwallowedObserver};
 
 pub use vramtrace_format::oom::Cause;
 use vramtrace_format::oom::{self, Figures, OtherLimit};
-use vramtrace_format::{PostMortem as PostMortemEvent, RefusedBy, Told};
+use vramtrace_format::{OomEvidence, PostMortem as PostMortemEvent, RefusedBy};
 
 use super::{Holdings, Level};
 use crate::replay::{DeviceState, SegmentAt, State, Until};
@@ -169,7 +169,7 @@ fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem 
     };
     // What the recorder wrote of this request is what it decided by.
     let of_request = |found: &PostMortemEvent| {
-        found.size == oom.size && (found.told == Told::Framework) == of_cache
+        found.size == oom.size && (found.evidence == OomEvidence::FrameworkGaveUp) == of_cache
     };
     let figures = match oom.post_mortem.filter(of_request) {
         Some(found) => Figures::of(&found, found.cache.map_or(free, |cache| cache.free())),

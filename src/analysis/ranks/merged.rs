@@ -74,7 +74,8 @@ pub fn key(classifier: &StackClassifier, stack: StackId, roles: &FrameRoles, by:
     hasher.finish()
 }
 
-/// By line, of each process at a moment. `classifiers`: of the processes, in their order.
+/// The memory that each source line holds at a moment, for each process. `classifiers` has one entry for
+/// each process, in the same order.
 pub fn holders_of<'c, 's>(
     ranks: &[Rank],
     classifiers: &'c [StackClassifier<'s>],

@@ -168,6 +168,7 @@ impl Rank {
         rank.name_holders(definitions)
     }
 
+    /// Reads a rank by replaying its trace, for a trace without a summary at its end.
     fn of_replay(
         trace: &Trace,
         definitions: &Definitions,

@@ -1,4 +1,4 @@
-//! What a replay follows to find what a process's own summary would have said.
+//! Observes a replay to compute the figures that the process's own summary would have held.
 
 use std::collections::BTreeMap;
 

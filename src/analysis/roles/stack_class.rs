@@ -128,7 +128,7 @@ fn of(marks: impl Iterator<Item = FrameMark>) -> StackClass {
             FrameMark::Communication => StackClass::Communication,
             FrameMark::Graph => StackClass::Graph,
         };
-        // Frames further out say what for, until one has said it.
+        // A vague class is replaced by that of a frame further out, until a frame gives a definite one.
         let vague = |class| {
             matches!(class, StackClass::Unknown | StackClass::Outside | StackClass::Constructor)
         };

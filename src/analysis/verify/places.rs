@@ -96,7 +96,7 @@ fn blocks(state: &State, misfits: &mut Vec<Misfit>) {
             device: state.live.get(key).map(|live| live.device),
             key: Some(key),
             what: "the memory of a block",
-            expected: format!("memory of the driver for its {bytes} bytes"),
+            expected: format!("driver memory for all of its {bytes} bytes"),
             found: "none".to_string(),
         });
     }

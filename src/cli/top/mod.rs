@@ -43,10 +43,14 @@ pub struct Args {
     interval: Duration,
 }
 
-fn interval(text: &str) -> Result<Duration, String> {
+#[derive(Debug, thiserror::Error)]
+#[error("a number of seconds from 0.1 to 60 is needed")]
+struct NotAnInterval;
+
+fn interval(text: &str) -> Result<Duration, NotAnInterval> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.1..=60.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err("a number of seconds from 0.1 to 60 is needed".into()),
+        _ => Err(NotAnInterval),
     }
 }
 

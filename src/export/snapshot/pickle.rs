@@ -138,7 +138,7 @@ impl<'o> Pickler<'o> {
         self.bytes.push(SETITEMS);
     }
 
-    /// Then [`Pickler::item`] before each item.
+    /// Begins a list. Call [`Pickler::item`] before each item, and `end_list` after the last.
     pub fn begin_list(&mut self) {
         self.bytes.push(EMPTY_LIST);
         self.lists.push(0);

@@ -150,6 +150,7 @@ impl<'b> Machine<'b> {
             .collect())
     }
 
+    /// Pops `count` items and pushes a tuple of them.
     fn tuple(&mut self, count: usize) -> Result<(), PickleError> {
         let mut items = Vec::with_capacity(count);
         for _ in 0..count {

@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::trace::Trace;
 
 /// Places that are listed in full.
-const TOLD: usize = 10;
+const LISTED: usize = 10;
 
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -38,6 +38,6 @@ fn damage(trace: &Trace) -> Option<DamageFacts> {
         trace: trace.path().display().to_string(),
         places: found.ranges.len() as u64,
         bytes: found.bytes(),
-        first: found.ranges.iter().take(TOLD).map(|range| range.to_string()).collect(),
+        first: found.ranges.iter().take(LISTED).map(|range| range.to_string()).collect(),
     })
 }

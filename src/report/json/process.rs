@@ -88,7 +88,8 @@ pub struct InconsistencyFacts {
     pub unknown_sites: u64,
     /// PyTorch's blocks that were live when the memory below them went for good.
     pub blocks_without_memory: u64,
-    /// What the recorder itself found odd.
+    /// Inconsistencies that the recorder itself reported.
+    // The key is a promise of the schema, so it keeps its name.
     pub told: u64,
 }
 

@@ -85,6 +85,7 @@ impl Table {
         self.rows.push(cells.collect());
     }
 
+    /// Characters of the widest cell of a column.
     fn width(&self, column: usize) -> usize {
         let cells = self.rows.iter().filter_map(|row| row.get(column));
         cells.map(|(text, _)| text.chars().count()).max().unwrap_or(0)

@@ -18,38 +18,56 @@ pub struct TreeOptions {
 pub fn tree(root: &Node, heading: &str, how: TreeOptions) -> String {
     let mut out = format!("{}: {}\n", paint(BOLD, heading), size(root.held.bytes));
     let total = root.held.bytes.max(1);
-    children(root, total, 0, how, &mut out);
+    let print = Print { total, how };
+    print.children(root, 0, &mut out);
     out
 }
 
-/// A frame that has all of its caller's bytes stands below it, no further to the right.
-fn children(node: &Node, total: u64, depth: usize, how: TreeOptions, out: &mut String) {
-    let share = |bytes: u64| bytes as f64 / total as f64;
-    let (shown, small): (Vec<&Node>, Vec<&Node>) =
-        node.children.iter().partition(|child| share(child.held.bytes) >= how.least);
-    let branches = shown.len() + usize::from(!small.is_empty()) > 1;
-    let depth = if branches { depth + 1 } else { depth };
-    for child in shown {
-        line(&child.name, child.held.bytes, share(child.held.bytes), depth, how, out);
-        if depth < how.depth {
-            children(child, total, depth, how, out);
-        }
-    }
-    if !small.is_empty() {
-        let bytes = small.iter().map(|child| child.held.bytes).fold(0, u64::saturating_add);
-        let name = format!("({} smaller)", count(small.len() as u64));
-        line(&name, bytes, share(bytes), depth, how, out);
-    }
+struct Print {
+    total: u64,
+    how: TreeOptions,
 }
 
-fn line(name: &str, bytes: u64, share: f64, depth: usize, how: TreeOptions, out: &mut String) {
-    let figures = format!("{:>11} {:>5.1} %", size(bytes), share * 100.0);
-    // Deep trees leave room for the names.
-    let indent = "  ".repeat(depth.min(how.width.saturating_sub(60) / 2 + 8));
-    let room = how.width.saturating_sub(figures.chars().count() + 1 + indent.len()).max(12);
-    let name = shorten(&clean(name), room);
-    let name = if name.starts_with('(') { paint(DIM, &name) } else { name };
-    out.push_str(&format!("{figures} {indent}{name}\n"));
+impl Print {
+    /// An only child that has all of its caller's bytes stands below it with a mark, without figures and no
+    /// further to the right: it is the same memory.
+    fn children(&self, node: &Node, depth: usize, out: &mut String) {
+        let share = |bytes: u64| bytes as f64 / self.total as f64;
+        let (shown, small): (Vec<&Node>, Vec<&Node>) =
+            node.children.iter().partition(|child| share(child.held.bytes) >= self.how.least);
+        let branches = shown.len() + usize::from(!small.is_empty()) > 1;
+        let depth = if branches { depth + 1 } else { depth };
+        for child in shown {
+            let is_same = !branches && !node.name.is_empty() && child.held.bytes == node.held.bytes;
+            self.line(&child.name, (!is_same).then_some(child.held.bytes), depth, out);
+            if depth < self.how.depth {
+                self.children(child, depth, out);
+            }
+        }
+        if !small.is_empty() {
+            let bytes = small.iter().map(|child| child.held.bytes).fold(0, u64::saturating_add);
+            let name = format!("({} smaller)", count(small.len() as u64));
+            self.line(&name, Some(bytes), depth, out);
+        }
+    }
+
+    /// `bytes`: `None` for those of the line above.
+    fn line(&self, name: &str, bytes: Option<u64>, depth: usize, out: &mut String) {
+        let (figures, mark) = match bytes {
+            Some(bytes) => {
+                let share = bytes as f64 * 100.0 / self.total as f64;
+                (format!("{:>11} {share:>5.1} %", size(bytes)), "")
+            }
+            None => (" ".repeat(19), "└ "),
+        };
+        // Deep trees leave room for the names.
+        let width = self.how.width;
+        let indent = "  ".repeat(depth.min(width.saturating_sub(60) / 2 + 8));
+        let taken = figures.chars().count() + 1 + indent.len() + mark.chars().count();
+        let name = shorten(&clean(name), width.saturating_sub(taken).max(12));
+        let name = if name.starts_with('(') { paint(DIM, &name) } else { name };
+        out.push_str(&format!("{figures} {indent}{mark}{name}\n"));
+    }
 }
 
 #[cfg(test)]
@@ -64,8 +82,9 @@ mod tests {
     #[test]
     fn a_tree_turns_right_only_where_it_branches() {
         let leaf = |name: &str, bytes| node(name, bytes, Vec::new());
+        let only = |name: &str, bytes, child| node(name, bytes, vec![leaf(child, bytes)]);
         let many = (0..3).map(|n| leaf(&format!("small{n}"), 1)).collect::<Vec<_>>();
-        let mut under = vec![leaf("a.py:1 f", 60 << 20), leaf("b.py:2 g", 36 << 20)];
+        let mut under = vec![leaf("a.py:1 f", 60 << 20), only("b.py:2 g", 36 << 20, "c.py:3 h")];
         under.extend(many);
         let bytes = (96 << 20) + 3;
         let root = node(
@@ -75,14 +94,18 @@ mod tests {
         );
         let how = TreeOptions { least: 0.01, depth: 9, width: 60 };
         let plain = anstream::adapter::strip_str(&tree(&root, "GPU 0", how)).to_string();
+        let lines: Vec<&str> = plain.lines().collect();
         assert_eq!(
-            plain,
-            "GPU 0: 96.00 MiB\n  \
-             96.00 MiB 100.0 % main.py:9 <module>\n  \
-             96.00 MiB 100.0 % main.py:5 train\n  \
-             60.00 MiB  62.5 %   a.py:1 f\n  \
-             36.00 MiB  37.5 %   b.py:2 g\n        \
-             3 B   0.0 %   (3 smaller)\n"
+            lines,
+            [
+                "GPU 0: 96.00 MiB",
+                "  96.00 MiB 100.0 % main.py:9 <module>",
+                "                    └ main.py:5 train",
+                "  60.00 MiB  62.5 %   a.py:1 f",
+                "  36.00 MiB  37.5 %   b.py:2 g",
+                "                      └ c.py:3 h",
+                "        3 B   0.0 %   (3 smaller)",
+            ]
         );
     }
 }

@@ -143,8 +143,8 @@ fn a_run_ends_with_verdict_line_and_next_command() {
     }
     let end = |args: &[&str]| {
         let args = [&["run", "--simulate", "--oom-report", "off"], args].concat();
-        let said = text(&ours(&scratch, &args).stderr);
-        let ours = said.lines().filter(|line| line.starts_with("vramtrace: "));
+        let printed = text(&ours(&scratch, &args).stderr);
+        let ours = printed.lines().filter(|line| line.starts_with("vramtrace: "));
         let lines: Vec<String> = ours.map(|line| line["vramtrace: ".len()..].to_string()).collect();
         lines[lines.len() - 3..].to_vec()
     };
@@ -188,9 +188,9 @@ fn a_snapshot_is_read_by_every_command_or_sent_to_import() {
         &["import", "-o", "imported.vtrace"],
     ] {
         let output = ours(&scratch, &[args, &["snapshot.pickle"]].concat());
-        let said = text(&output.stderr);
-        let named = said.contains("vramtrace import") || said.contains("no stacks");
-        assert!(output.status.success() || named, "{args:?}: {said}");
+        let printed = text(&output.stderr);
+        let named = printed.contains("vramtrace import") || printed.contains("no stacks");
+        assert!(output.status.success() || named, "{args:?}: {printed}");
     }
     let packed = ours(&scratch, &["pack", "snapshot.pickle"]);
     assert_eq!(packed.status.code(), Some(2));

@@ -19,8 +19,8 @@ fn doctor(scratch: &Scratch, args: &[&str]) -> Output {
 }
 
 fn json(output: &Output) -> Value {
-    let said = String::from_utf8_lossy(&output.stdout);
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}"))
+    let printed = String::from_utf8_lossy(&output.stdout);
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {printed}"))
 }
 
 fn client(scratch: &Scratch) -> String {
@@ -53,8 +53,8 @@ fn what_is_there_is_found() {
         assert_eq!(how(name), "followed", "{name}");
     }
     let text = doctor(&scratch, &[]);
-    let said = String::from_utf8_lossy(&text.stdout).into_owned();
-    assert!(said.contains("entry points") && said.contains("all well"), "{said}");
+    let printed = String::from_utf8_lossy(&text.stdout).into_owned();
+    assert!(printed.contains("entry points") && printed.contains("all well"), "{printed}");
 }
 
 #[test]
@@ -68,14 +68,17 @@ fn it_fits_one_screen_and_says_what_to_do_first() {
         command.arg("doctor").current_dir(&scratch.0).env_remove("LD_PRELOAD");
         command.env_remove("VRAMTRACE_CAP").env("LD_LIBRARY_PATH", sim_dir());
         let output = command.envs(devices.map(|spec| ("VRAMTRACE_SIM", spec))).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(said.lines().count() < 24, "{said}");
-        assert!(said.lines().all(|line| line.chars().count() <= 80), "{said}");
-        assert!(said.lines().nth(1).unwrap().starts_with(first), "{said}");
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(printed.lines().count() < 24, "{printed}");
+        assert!(printed.lines().all(|line| line.chars().count() <= 80), "{printed}");
+        assert!(printed.lines().nth(1).unwrap().starts_with(first), "{printed}");
     }
     let none = vramtrace().args(["doctor", "nothing-of-this-name"]).output().unwrap();
-    let said = String::from_utf8_lossy(&none.stdout).into_owned();
-    assert!(none.status.code() == Some(1) && said.contains("first     give a command"), "{said}");
+    let printed = String::from_utf8_lossy(&none.stdout).into_owned();
+    assert!(
+        none.status.code() == Some(1) && printed.contains("first     give a command"),
+        "{printed}"
+    );
     let full = doctor(&scratch, &["--full"]);
     let full = String::from_utf8_lossy(&full.stdout).into_owned();
     for part in ["RTLD_DEEPBIND", "followed", "GPU-"] {
@@ -99,7 +102,7 @@ fn a_cap_is_judged_by_the_devices_that_are_there() {
 }
 
 #[test]
-fn a_command_is_run_and_what_it_used_is_said() {
+fn a_command_is_run_and_what_it_used_is_printed() {
     let scratch = Scratch::new();
     let client = client(&scratch);
     let output = doctor(&scratch, &["--json", "--simulate", "--", &client]);
@@ -153,11 +156,11 @@ fn the_demo_shows_its_leak_and_its_refusals() {
         .current_dir(&scratch.0)
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(0), "{said}\n{stderr}");
+    assert_eq!(output.status.code(), Some(0), "{printed}\n{stderr}");
     assert!(stderr.contains("simulated GPU"), "{stderr}");
-    assert!(said.contains("refused"), "{said}");
+    assert!(printed.contains("refused"), "{printed}");
     let files = || std::fs::read_dir(scratch.0.join("demo")).unwrap().map(|e| e.unwrap().path());
     let trace = files().find(|path| path.extension().is_some_and(|e| e == "vtrace")).unwrap();
     assert!(files().any(|path| path.extension().is_some_and(|e| e == "perfetto-trace")));
@@ -175,5 +178,5 @@ fn the_demo_shows_its_leak_and_its_refusals() {
     let [leak] = &leaks["leaks"].as_array().unwrap()[..] else { panic!("{leaks:#}") };
     assert_eq!(leak["verdict"], "growing");
     assert!(leak["frames"].to_string().contains("keep_history"), "{leak:#}");
-    assert!(said.contains("vramtrace leaks demo"), "{said}");
+    assert!(printed.contains("vramtrace leaks demo"), "{printed}");
 }

@@ -146,8 +146,8 @@ fn a_library_that_is_gone_is_one_line_and_the_program_runs() {
     std::fs::remove_file(&copy).unwrap();
     let output = python(&scratch, &["-c", "print('ran')"]).env("VRAMTRACE", "1").output().unwrap();
     assert_eq!((text(&output.stdout).trim(), output.status.code()), ("ran", Some(0)));
-    let said = text(&output.stderr);
-    assert!(said.lines().count() == 1 && said.contains("is gone"), "{said}");
+    let printed = text(&output.stderr);
+    assert!(printed.lines().count() == 1 && printed.contains("is gone"), "{printed}");
 }
 
 #[test]
@@ -162,8 +162,8 @@ fn outside_of_an_environment_it_asks_for_whom() {
     };
     let asked = outside(&["enable"]);
     assert_eq!(asked.status.code(), Some(2));
-    let said = text(&asked.stderr);
-    assert!(said.contains("--user") && said.contains("--system"), "{said}");
+    let printed = text(&asked.stderr);
+    assert!(printed.contains("--user") && printed.contains("--system"), "{printed}");
     let both = outside(&["enable", "--user", "--system"]);
     assert_eq!(both.status.code(), Some(2));
     let user = outside(&["enable", "--user"]);

@@ -31,8 +31,8 @@ fn a_run_fails_on_what_it_was_reported_to_fail_on() {
     };
     let leak = ["--fail-on-leak", "--json", "found.json"];
     let scratch = Scratch::new();
-    let (code, said) = gated(&scratch, &leak, &[program, "linear"]);
-    assert!(code == Some(1) && said.contains("FAILED: pid"), "{code:?} {said}");
+    let (code, printed) = gated(&scratch, &leak, &[program, "linear"]);
+    assert!(code == Some(1) && printed.contains("FAILED: pid"), "{code:?} {printed}");
     let all = found(&scratch);
     assert_eq!((&all["schema"], &all["passed"]), (&"vramtrace.run/1".into(), &false.into()));
     assert_eq!((&all["exit_status"], &all["leaks"][0]["fails"]), (&0.into(), &true.into()));
@@ -40,16 +40,16 @@ fn a_run_fails_on_what_it_was_reported_to_fail_on() {
     assert!(all["reasons"][0].as_str().unwrap().contains("growing"));
     // Too small a leak, none at all, and one that is known.
     let scratch = Scratch::new();
-    let (code, said) = gated(&scratch, &["--fail-on-leak=2GiB"], &[program, "linear"]);
-    assert_eq!(code, Some(0), "{said}");
+    let (code, printed) = gated(&scratch, &["--fail-on-leak=2GiB"], &[program, "linear"]);
+    assert_eq!(code, Some(0), "{printed}");
     let scratch = Scratch::new();
-    let (code, said) = gated(&scratch, &leak, &[program, "lru"]);
-    assert!(code == Some(0) && found(&scratch)["passed"] == true, "{said}");
+    let (code, printed) = gated(&scratch, &leak, &[program, "lru"]);
+    assert!(code == Some(0) && found(&scratch)["passed"] == true, "{printed}");
     // The command's exit status is not hidden by ours.
     let scratch = Scratch::new();
     let both = format!("{program} linear; exit 7");
-    let (code, said) = gated(&scratch, &leak, &["sh", "-c", &both]);
-    assert!(code == Some(7) && said.contains("FAILED: pid"), "{code:?} {said}");
+    let (code, printed) = gated(&scratch, &leak, &["sh", "-c", &both]);
+    assert!(code == Some(7) && printed.contains("FAILED: pid"), "{code:?} {printed}");
     assert_eq!(found(&scratch)["exit_status"], 7);
 }
 
@@ -58,12 +58,12 @@ fn a_run_fails_on_a_peak_and_on_bad_options() {
     let program = Program::c("leaks").0;
     let program = program.to_str().unwrap();
     let scratch = Scratch::new();
-    let (code, said) = gated(&scratch, &["--max-peak", "32MiB"], &[program, "exit"]);
+    let (code, printed) = gated(&scratch, &["--max-peak", "32MiB"], &[program, "exit"]);
     let wanted = "held 116.00 MiB of GPU 0 at its peak, 84.00 MiB more than --max-peak 32.00 MiB";
-    assert!(code == Some(1) && said.contains(wanted), "{code:?} {said}");
+    assert!(code == Some(1) && printed.contains(wanted), "{code:?} {printed}");
     let scratch = Scratch::new();
-    let (code, said) = gated(&scratch, &["--max-peak", "1GiB"], &[program, "exit"]);
-    assert_eq!(code, Some(0), "{said}");
+    let (code, printed) = gated(&scratch, &["--max-peak", "1GiB"], &[program, "exit"]);
+    assert_eq!(code, Some(0), "{printed}");
     for (options, wanted) in [
         (&["--max-peak", "8"][..], "unit"),
         (&["--fail-on-leak", "--suppressions", "no-file"], "no-file"),
@@ -71,15 +71,15 @@ fn a_run_fails_on_a_peak_and_on_bad_options() {
         (&["--json", "no/such/directory"], "--json no/such/directory"),
     ] {
         let scratch = Scratch::new();
-        let (code, said) = gated(&scratch, options, &["touch", "was-run"]);
-        assert!(code == Some(2) && said.contains(wanted), "{options:?} {code:?} {said}");
+        let (code, printed) = gated(&scratch, options, &["touch", "was-run"]);
+        assert!(code == Some(2) && printed.contains(wanted), "{options:?} {code:?} {printed}");
         assert!(!scratch.0.join("was-run").exists());
     }
     let mut off = vramtrace();
     off.args(["run", "--out", "off", "--fail-on-leak", "--", "true"]);
     let output = off.current_dir(&scratch.0).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.code() == Some(2) && said.contains("need a trace"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && printed.contains("need a trace"), "{printed}");
 }
 
 const PYTHON: &str = r#"
@@ -105,8 +105,8 @@ for step in range(300):
 fn a_python_line_is_named() {
     let scratch = Scratch::new();
     std::fs::write(scratch.0.join("train.py"), PYTHON).unwrap();
-    let (code, said) = gated(&scratch, &["--fail-on-leak"], &["python3", "train.py"]);
-    assert_eq!(code, Some(1), "{said}");
+    let (code, printed) = gated(&scratch, &["--fail-on-leak"], &["python3", "train.py"]);
+    assert_eq!(code, Some(1), "{printed}");
     let all = json(&scratch, &["leaks", "traces", "--json"]);
     let leaks = all["leaks"].as_array().unwrap();
     assert_eq!(leaks.len(), 1, "{all:#}");
@@ -131,8 +131,8 @@ fn every_process_of_a_run_is_looked_at() {
     let all = "for n in 1 2 3; do (true; $0 exit) & $0 item; done; wait; sh -c true; ";
     let options = ["--fail-on-leak", "--max-peak", "200MiB", "--json", "found.json"];
     let scratch = Scratch::new();
-    let (code, said) = gated(&scratch, &options, &["sh", "-c", all, program]);
-    assert_eq!(code, Some(0), "{said}");
+    let (code, printed) = gated(&scratch, &options, &["sh", "-c", all, program]);
+    assert_eq!(code, Some(0), "{printed}");
     let fine = found(&scratch);
     assert_eq!((&fine["passed"], &fine["exit_status"]), (&true.into(), &0.into()));
     assert_eq!(
@@ -144,9 +144,12 @@ fn every_process_of_a_run_is_looked_at() {
     std::fs::write(scratch.0.join("known"), "function: leaking_stream\nfunction: gone\n").unwrap();
     let bad = format!("{all} $0 slow; $0 async; $0 warm-up");
     let known = [&options[..], &["--suppressions", "known"]].concat();
-    let (code, said) = gated(&scratch, &known, &["sh", "-c", &bad, program]);
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("line 2 of the suppressions fits no leak: function: gone"), "{said}");
+    let (code, printed) = gated(&scratch, &known, &["sh", "-c", &bad, program]);
+    assert_eq!(code, Some(1), "{printed}");
+    assert!(
+        printed.contains("line 2 of the suppressions fits no leak: function: gone"),
+        "{printed}"
+    );
     let bad = found(&scratch);
     assert_eq!((&bad["passed"], bad["peaks"].as_array().unwrap().len()), (&false.into(), 9));
     let failing: Vec<&Value> =
@@ -155,12 +158,12 @@ fn every_process_of_a_run_is_looked_at() {
     let reasons = bad["reasons"].as_array().unwrap();
     let with = |word: &str| reasons.iter().filter(|r| r.as_str().unwrap().contains(word)).count();
     // The leak of the pool holds too much as well.
-    assert_eq!((with("growing"), with("at its peak"), reasons.len()), (1, 2, 3), "{said}");
+    assert_eq!((with("growing"), with("at its peak"), reasons.len()), (1, 2, 3), "{printed}");
     // A command that a signal ended: the run ends by it too.
     let scratch = Scratch::new();
     let killed = format!("{program} item; kill -9 $$");
-    let (code, said) = gated(&scratch, &options, &["sh", "-c", &killed]);
-    assert_eq!(code, None, "{said}");
+    let (code, printed) = gated(&scratch, &options, &["sh", "-c", &killed]);
+    assert_eq!(code, None, "{printed}");
     assert_eq!(
         (&found(&scratch)["signal"], &found(&scratch)["exit_status"]),
         (&9.into(), &Value::Null)

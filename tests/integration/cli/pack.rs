@@ -19,17 +19,17 @@ fn run(scratch: &Scratch, args: &[&str]) -> Output {
 #[track_caller]
 fn good(scratch: &Scratch, args: &[&str]) -> (String, String) {
     let output = run(scratch, args);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success(), "{said}");
-    (String::from_utf8(output.stdout).unwrap(), said)
+    let printed = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{printed}");
+    (String::from_utf8(output.stdout).unwrap(), printed)
 }
 
 #[track_caller]
 fn bad(scratch: &Scratch, args: &[&str], says: &str) {
     let output = run(scratch, args);
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains(says), "{said}");
+    let printed = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{printed}");
+    assert!(printed.contains(says), "{printed}");
 }
 
 /// A library with an inlined function, and where in its file the two functions are.
@@ -116,9 +116,9 @@ fn names_are_the_same_where_the_library_is_hidden_or_replaced() {
     let scratch = Scratch::new();
     let library = library(&scratch, ID);
     traced(&library).write(&scratch.0.join("t.vtrace"));
-    let (_, said) = good(&scratch, &["pack", "t.vtrace"]);
-    assert!(said.contains("names of 2 native addresses"), "{said}");
-    assert!(said.contains("without names: /nowhere/libgone.so"), "{said}");
+    let (_, printed) = good(&scratch, &["pack", "t.vtrace"]);
+    assert!(printed.contains("names of 2 native addresses"), "{printed}");
+    assert!(printed.contains("without names: /nowhere/libgone.so"), "{printed}");
 
     let holders = |file: &str| good(&scratch, &["holders", file, "--json", "--by", "stack"]).0;
     let before = holders("t.vtrace");
@@ -140,7 +140,11 @@ fn names_are_the_same_where_the_library_is_hidden_or_replaced() {
         let all: Value = serde_json::from_str(json).unwrap();
         all["problems"].as_array().unwrap().len()
     };
-    assert_eq!((problems(&before), problems(&bare)), (1, 2), "only what was not packed is said");
+    assert_eq!(
+        (problems(&before), problems(&bare)),
+        (1, 2),
+        "only what was not packed is reported"
+    );
 
     // Replaced by another build of the same name.
     self::library(&scratch, "ffeeddccbbaa99887766554433221100ffeeddcc");
@@ -148,8 +152,8 @@ fn names_are_the_same_where_the_library_is_hidden_or_replaced() {
     let bare = holders("t.vtrace");
     assert!(bare.contains("another file than the one that was traced"), "{bare}");
     // Packing now packs nothing of it, and says why.
-    let (_, said) = good(&scratch, &["pack", "t.vtrace", "-o", "late.vtrace"]);
-    assert!(said.contains("another file than the one that was traced"), "{said}");
+    let (_, printed) = good(&scratch, &["pack", "t.vtrace", "-o", "late.vtrace"]);
+    assert!(printed.contains("another file than the one that was traced"), "{printed}");
     assert_eq!(holders("late.vtrace"), bare);
     // Found again, the names come, into what is packed too.
     std::fs::rename(&aside, &library.path).unwrap();
@@ -276,10 +280,10 @@ fn a_run_of_several_ranks_is_packed_beside_its_traces() {
 
     // The same trace twice in a directory counts once.
     std::fs::copy(packed.join("r0.vtrace"), run.join("r0.packed.vtrace")).unwrap();
-    let (json, said) = good(&scratch, &["report", "--json", "vramtrace-20260101-120000"]);
+    let (json, printed) = good(&scratch, &["report", "--json", "vramtrace-20260101-120000"]);
     let json: Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["processes"].as_array().unwrap().len(), 2);
-    assert!(said.contains("is a copy"), "{said}");
+    assert!(printed.contains("is a copy"), "{printed}");
 }
 
 #[test]

@@ -22,13 +22,13 @@ fn a_library_on_a_noexec_mount_is_named_and_nothing_is_run() {
     let mut shell = Command::new("unshare");
     shell.args(["--mount", "--map-root-user", "sh", "-c", script, "sh"]).arg(shim());
     let output = shell.arg(bin_dir().join("vramtrace")).current_dir(&scratch.0).output().unwrap();
-    let said = text(&output.stderr);
-    if said.contains("unshare") || said.contains("mount:") {
+    let printed = text(&output.stderr);
+    if printed.contains("unshare") || printed.contains("mount:") {
         skip_here("places: no mount namespace here");
         return;
     }
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains("mounted/libvramtrace.so") && said.contains("noexec"), "{said}");
+    assert_eq!(output.status.code(), Some(2), "{printed}");
+    assert!(printed.contains("mounted/libvramtrace.so") && printed.contains("noexec"), "{printed}");
     assert!(!scratch.0.join("ran").exists());
 }
 
@@ -42,9 +42,12 @@ fn where_the_working_directory_cannot_be_written_the_trace_goes_to_tmpdir() {
     run.args(["run", "--simulate", "python3", "-c", TAKE]).current_dir("/sys");
     run.env("TMPDIR", &scratch.0).env("PYTHONPATH", programs).env_remove("LD_PRELOAD");
     let output = run.env_remove("VRAMTRACE_OUT").output().unwrap();
-    let said = text(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    assert!(said.contains("/sys/vramtrace-") && said.contains("the trace goes to"), "{said}");
+    let printed = text(&output.stderr);
+    assert!(output.status.success(), "{printed}");
+    assert!(
+        printed.contains("/sys/vramtrace-") && printed.contains("the trace goes to"),
+        "{printed}"
+    );
     let made: Vec<_> = std::fs::read_dir(&scratch.0).unwrap().flatten().collect();
     let run = made.iter().find(|it| it.file_name().to_string_lossy().starts_with("vramtrace-2"));
     assert_eq!(std::fs::read_dir(run.unwrap().path()).unwrap().count(), 1);
@@ -71,13 +74,13 @@ fn a_preloaded_library_for_another_machine_is_named() {
         let output = doctor.arg("doctor").env(name, value).output().unwrap();
         (output.status.code(), text(&output.stdout))
     };
-    let (code, said) = doctor("LD_PRELOAD", &other);
-    assert_eq!(code, Some(1), "{said}");
-    let flat = said.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(flat.contains("it is a library for") && flat.contains("this machine is"), "{said}");
-    let (code, said) = doctor("VRAMTRACE_LIB", &other);
-    let flat = said.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(code == Some(1) && flat.contains("it is a library for"), "{said}");
+    let (code, printed) = doctor("LD_PRELOAD", &other);
+    assert_eq!(code, Some(1), "{printed}");
+    let flat = printed.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(flat.contains("it is a library for") && flat.contains("this machine is"), "{printed}");
+    let (code, printed) = doctor("VRAMTRACE_LIB", &other);
+    let flat = printed.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(code == Some(1) && flat.contains("it is a library for"), "{printed}");
     let mut run = vramtrace();
     let run = run.args(["run", "true"]).env("VRAMTRACE_LIB", &other).output().unwrap();
     assert_eq!(run.status.code(), Some(2), "{}", text(&run.stderr));
@@ -130,6 +133,43 @@ fn under_uvx_python_is_the_projects() {
     assert_eq!(text(&output.unwrap().stdout).trim(), "of-the-project");
 }
 
+/// As containers have it: an older driver of the machine, and a newer one of the CUDA toolkit in a directory
+/// that is searched first, by links of three names. (One that opens another, as WSL2's does:
+/// promises/two_drivers.rs.)
+#[test]
+fn a_compatibility_driver_in_front_of_the_machines_is_the_one_that_is_recorded() {
+    let scratch = Scratch::new();
+    shim();
+    let host = scratch.0.join("usr/lib");
+    let compat = scratch.0.join("usr/local/cuda/compat/lib.real");
+    for directory in [&host, &compat] {
+        std::fs::create_dir_all(directory).unwrap();
+        let real = directory.join("libcuda.so.590.44.01");
+        std::fs::copy(sim(), &real).unwrap();
+        symlink("libcuda.so.590.44.01", directory.join("libcuda.so.1")).unwrap();
+        symlink("libcuda.so.1", directory.join("libcuda.so")).unwrap();
+    }
+    symlink(sim(), host.join("libnvidia-ml.so.1")).unwrap();
+    symlink("lib.real", compat.with_file_name("lib")).unwrap();
+    let searched = format!("{}:{}", compat.with_file_name("lib").display(), host.display());
+    let script = format!(
+        "{TAKE}; print([at.split()[-1] for at in open('/proc/self/maps') if 'libcuda' in at][0])"
+    );
+    let mut run = vramtrace();
+    run.args(["run", "--out", "out/", "python3", "-c", &script]).current_dir(&scratch.0);
+    run.env("LD_LIBRARY_PATH", &searched).env("VRAMTRACE_SIM", "1x24GiB").env_remove("LD_PRELOAD");
+    let output = run.env("PYTHONPATH", repository().join("docs/programs")).output().unwrap();
+    let said = text(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let opened = text(&output.stdout);
+    assert!(opened.trim().ends_with("compat/lib.real/libcuda.so.590.44.01"), "{opened}");
+    assert!(said.contains("1 took GPU memory") && said.contains("no request refused"), "{said}");
+    let mut doctor = vramtrace();
+    doctor.args(["doctor"]).env("LD_LIBRARY_PATH", &searched).env("VRAMTRACE_SIM", "1x24GiB");
+    let doctor = doctor.env_remove("LD_PRELOAD").output().unwrap();
+    assert_eq!(doctor.status.code(), Some(0), "{}", text(&doctor.stdout));
+}
+
 #[test]
 fn per_tensor_sets_what_is_not_set_and_says_what_it_costs() {
     let scratch = Scratch::new();
@@ -145,11 +185,11 @@ fn per_tensor_sets_what_is_not_set_and_says_what_it_costs() {
         let output = run.current_dir(&scratch.0).output().unwrap();
         (text(&output.stdout).trim().to_string(), text(&output.stderr))
     };
-    let (set, said) = run(&["--per-tensor"], None);
+    let (set, printed) = run(&["--per-tensor"], None);
     assert_eq!(set, "cuda_malloc_async platform");
-    assert!(said.contains("slower") && said.contains("rmm.reinitialize"), "{said}");
-    let (set, said) = run(&["--per-tensor"], Some("bfc"));
+    assert!(printed.contains("slower") && printed.contains("rmm.reinitialize"), "{printed}");
+    let (set, printed) = run(&["--per-tensor"], Some("bfc"));
     assert_eq!(set, "cuda_malloc_async bfc");
-    assert!(said.contains("XLA_PYTHON_CLIENT_ALLOCATOR=bfc is set and stays"), "{said}");
+    assert!(printed.contains("XLA_PYTHON_CLIENT_ALLOCATOR=bfc is set and stays"), "{printed}");
     assert_eq!(run(&[], None), (String::new(), String::new()));
 }

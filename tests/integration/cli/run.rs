@@ -77,9 +77,9 @@ fn bad_input_is_refused_before_anything_runs() {
         (&["--no-such-option"], "--no-such-option"),
     ] {
         let ended = run(&scratch, &[args, &["--", "touch", "ran"]].concat());
-        let said = text(&ended.stderr);
-        assert_eq!(ended.status.code(), Some(2), "{args:?}: {said}");
-        assert!(said.contains(says), "{args:?}: {said}");
+        let printed = text(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(2), "{args:?}: {printed}");
+        assert!(printed.contains(says), "{args:?}: {printed}");
     }
     assert_eq!(entries(&scratch.0), ["taken.vtrace"]);
     let by_variable =
@@ -178,8 +178,11 @@ fn stacks_and_their_depth_reach_the_command() {
     assert_eq!(seen(&[], "native").0, "native unset");
     assert_eq!(seen(&["--tensors", "off"], "native").0, "native off");
     assert_eq!(seen(&["--stacks", "none"], "no language").0, "none unset", "it is not looked at");
-    let (ran, said) = seen(&[], "no language");
-    assert!(ran.is_empty() && said.contains("VRAMTRACE_STACKS `no language`"), "{ran} {said}");
+    let (ran, printed) = seen(&[], "no language");
+    assert!(
+        ran.is_empty() && printed.contains("VRAMTRACE_STACKS `no language`"),
+        "{ran} {printed}"
+    );
 }
 
 #[test]
@@ -208,8 +211,8 @@ fn an_installation_under_a_path_with_spaces_works() {
         .current_dir(&scratch.0)
         .output()
         .unwrap();
-    let said = text(&ended.stdout);
-    let lines: Vec<&str> = said.lines().collect();
+    let printed = text(&ended.stdout);
+    let lines: Vec<&str> = printed.lines().collect();
     assert_eq!(Path::new(lines[1]), place.join("libvramtrace.so").canonicalize().unwrap());
     assert!(!text(&ended.stderr).contains("cannot be preloaded"), "{}", text(&ended.stderr));
     assert!(!Path::new(lines[0]).exists(), "the link is removed afterwards");
@@ -224,8 +227,8 @@ fn the_simulated_driver_is_in_front_and_gone_afterwards() {
         .env("LD_LIBRARY_PATH", "/opt/lib")
         .output()
         .unwrap();
-    let said = text(&ended.stdout);
-    let lines: Vec<&str> = said.lines().collect();
+    let printed = text(&ended.stdout);
+    let lines: Vec<&str> = printed.lines().collect();
     assert_eq!(lines[0], "2x80GiB");
     assert_eq!(lines[2..], ["libcuda.so.1", "libnvidia-ml.so.1"]);
     assert!(!Path::new(lines[1]).exists());
@@ -243,9 +246,9 @@ fn a_process_that_lost_the_preload_is_reported_and_can_be_an_error() {
     let script: Vec<&str> = script.iter().map(String::as_str).collect();
     for (option, code) in [(&["--simulate"][..], 0), (&["--simulate", "--require"], 1)] {
         let ended = run(&scratch, &[option, &["--"], &script].concat());
-        let said = text(&ended.stderr);
-        assert!(said.contains("without the shim"), "{said}");
-        assert_eq!(ended.status.code(), Some(code), "{said}");
+        let printed = text(&ended.stderr);
+        assert!(printed.contains("without the shim"), "{printed}");
+        assert_eq!(ended.status.code(), Some(code), "{printed}");
     }
 }
 
@@ -273,9 +276,9 @@ fn a_cudart_over_the_simulated_driver_is_explained() {
     let script =
         format!("import ctypes, time; ctypes.CDLL('{}'); time.sleep(1)", library.display());
     let ended = run(&scratch, &["--simulate", "--", "python3", "-c", &script]);
-    let said = text(&ended.stderr);
-    assert_eq!(said.matches("error 103").count(), 1, "{said}");
-    assert!(said.contains("numba-cuda"), "{said}");
+    let printed = text(&ended.stderr);
+    assert_eq!(printed.matches("error 103").count(), 1, "{printed}");
+    assert!(printed.contains("numba-cuda"), "{printed}");
     let bare = run(&scratch, &["--", "python3", "-c", &script]);
     assert!(!text(&bare.stderr).contains("103"));
 }

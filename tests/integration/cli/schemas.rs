@@ -97,6 +97,7 @@ fn every_document_of_the_kept_traces_is_what_its_schema_says() {
     let golden = golden.map(|entry| entry.unwrap().path());
     sources.extend(golden.filter(|path| path.extension().is_some_and(|end| end == "gz")));
     assert!(sources.len() > 20);
+    let mut before: Option<String> = None;
     for source in sources {
         let trace = unpack(&source, &scratch.0);
         let name = trace.file_name().unwrap().to_str().unwrap();
@@ -107,8 +108,17 @@ fn every_document_of_the_kept_traces_is_what_its_schema_says() {
                 checker.check(&format!("{args:?} {name}"), &output.stdout);
             }
         }
+        // With itself, where nothing grew, and with another run.
+        for other in [Some(name), before.as_deref()].into_iter().flatten() {
+            let output = output(&scratch, &["diff", "--format", "json", other, name]);
+            if output.status.code() != Some(2) {
+                checker.check(&format!("diff {other} {name}"), &output.stdout);
+            }
+        }
+        before = Some(name.to_string());
     }
     for (name, least) in [
+        ("vramtrace.diff/1", 40),
         ("vramtrace.report/2", 40),
         ("vramtrace.holders/1", 30),
         ("vramtrace.leaks/1", 20),

@@ -53,24 +53,24 @@ fn the_summary_says_where_what_and_for_whom() {
         .env_remove("VRAMTRACE_OUT")
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(0), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{printed}");
     let lines: Vec<&str> =
-        said.lines().map(|line| line.strip_prefix("vramtrace: ").unwrap_or(line)).collect();
-    assert!(lines[0].starts_with("2 traces in vramtrace-"), "{said}");
+        printed.lines().map(|line| line.strip_prefix("vramtrace: ").unwrap_or(line)).collect();
+    assert!(lines[0].starts_with("2 traces in vramtrace-"), "{printed}");
     // One after the other, both at once, or anything between: each holds up to 64 MiB, then 4.
     let peak = |mib: u32| {
         lines[1] == format!("  peak       device 0: {mib}.00 MiB, all processes together")
     };
-    assert!((64..=136).any(peak), "{said}");
+    assert!((64..=136).any(peak), "{printed}");
     assert_eq!(lines[2], "  at the end device 0: 8.00 MiB in 2 allocations");
     assert_eq!(lines[3], "  refused    2 by the cap, 0 by the driver");
     assert_eq!(lines[4], "  processes  2 took GPU memory: 2 out of memory");
-    assert!(lines[5].contains("for each process by itself"), "{said}");
-    assert!(lines[6].contains("out of memory on GPU 0"), "{said}");
-    assert!(lines[7].starts_with("  line       client.py:10 held 4.00 MiB"), "{said}");
-    assert!(lines[8].starts_with("  next       vramtrace oom vramtrace-"), "{said}");
-    assert_eq!(lines.len(), 9, "{said}");
+    assert!(lines[5].contains("for each process by itself"), "{printed}");
+    assert!(lines[6].contains("out of memory on GPU 0"), "{printed}");
+    assert!(lines[7].starts_with("  line       client.py:10 held 4.00 MiB"), "{printed}");
+    assert!(lines[8].starts_with("  next       vramtrace oom vramtrace-"), "{printed}");
+    assert_eq!(lines.len(), 9, "{printed}");
 }
 
 #[test]
@@ -94,8 +94,8 @@ fn a_run_that_died_did_not_end_in_order() {
             .env_remove("VRAMTRACE_OUT")
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(said.contains(&format!("1 took GPU memory: {how}\n")), "{how}: {said}");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(printed.contains(&format!("1 took GPU memory: {how}\n")), "{how}: {printed}");
     }
 }
 

@@ -29,8 +29,8 @@ fn every_instruction_has_the_line_that_python_says() {
     assert!(!interpreters.is_empty(), "no Python 3.8 or later to compare with: install python3");
     for interpreter in interpreters {
         let output = Command::new(&interpreter).arg(script).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{}: {said}", interpreter.display());
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{}: {printed}", interpreter.display());
         let mut compared = 0;
         for line in String::from_utf8(output.stdout).unwrap().lines() {
             let code: Value = serde_json::from_str(line).unwrap();

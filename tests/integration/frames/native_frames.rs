@@ -12,13 +12,13 @@ use vramtrace_format::StackFlags;
 const PLAIN: [&str; 4] = ["-O2", "-g", "-fomit-frame-pointer", "-fno-optimize-sibling-calls"];
 
 /// What a program printed of one allocation.
-struct Said<'a> {
+struct Printed<'a> {
     size: u64,
     label: &'a str,
     addresses: Vec<u64>,
 }
 
-fn said(run: &Run) -> Vec<Said<'_>> {
+fn printed_allocations(run: &Run) -> Vec<Printed<'_>> {
     let lines = run.stdout.lines().filter(|line| !line.starts_with("at "));
     lines
         .map(|line| {
@@ -26,7 +26,7 @@ fn said(run: &Run) -> Vec<Said<'_>> {
             let (label, addresses) = rest.rsplit_once(' ').unwrap();
             let hex = |text| u64::from_str_radix(text, 16).unwrap();
             let addresses = addresses.split(',').map(hex).collect();
-            Said { size: size.parse().unwrap(), label, addresses }
+            Printed { size: size.parse().unwrap(), label, addresses }
         })
         .collect()
 }
@@ -41,8 +41,8 @@ fn run(program: &Program, setup: Setup) -> (Run, Stacks) {
 
 /// The first address is inside the function that asked both.
 #[track_caller]
-fn same(ours: &[u64], one: &Said) {
-    let Said { size, label, addresses } = one;
+fn same(ours: &[u64], one: &Printed) {
+    let Printed { size, label, addresses } = one;
     assert!(
         !ours.is_empty() && ours[0].abs_diff(addresses[0]) < 2048 && ours[1..] == addresses[1..],
         "{size} {label}\nours   {ours:x?}\ntheirs {addresses:x?}"
@@ -53,7 +53,7 @@ fn same(ours: &[u64], one: &Said) {
 #[track_caller]
 fn compare(run: &Run, stacks: &Stacks) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
-    for one in said(run) {
+    for one in printed_allocations(run) {
         let raw = stacks.raw(one.size);
         *counts.entry(one.label.to_string()).or_default() += 1;
         if !one.label.starts_with("apart:") {
@@ -65,7 +65,7 @@ fn compare(run: &Run, stacks: &Stacks) -> BTreeMap<String, usize> {
         let kept = raw.native.len();
         assert!(raw.flags.has(StackFlags::NATIVE_CUT) && kept >= 2, "{}: {kept}", one.label);
         let addresses = one.addresses[..kept].to_vec();
-        same(&raw.native, &Said { addresses, ..one });
+        same(&raw.native, &Printed { addresses, ..one });
     }
     counts
 }
@@ -78,7 +78,7 @@ fn c(flags: &[&str]) {
     {
         assert!(counts.keys().any(|found| found.contains(label)), "{label}: {counts:?}");
     }
-    let deep = said(&run).into_iter().filter(|one| one.addresses.len() > 50).count();
+    let deep = printed_allocations(&run).into_iter().filter(|one| one.addresses.len() > 50).count();
     assert!(deep >= 10, "{deep} deep stacks");
 }
 
@@ -108,7 +108,8 @@ fn cpp_stacks_with_exceptions_are_whole() {
         for label in ["catch again", "rethrown", "virtual", "constructor of a static"] {
             assert!(counts.contains_key(label), "{label}: {counts:?}");
         }
-        let sorting = said(&run).into_iter().find(|one| one.label == "virtual").unwrap();
+        let sorting =
+            printed_allocations(&run).into_iter().find(|one| one.label == "virtual").unwrap();
         let names: Vec<_> = stacks.named(sorting.size).iter().map(|f| f.function.clone()).collect();
         assert!(names.iter().any(|name| name.contains("Derived::call")), "{names:?}");
     }
@@ -153,7 +154,7 @@ fn stacks_name_the_library_that_was_there_at_the_time() {
 
     let mut compared = 0;
     let mut made = false;
-    for one in said(&run) {
+    for one in printed_allocations(&run) {
         let raw = stacks.raw(one.size);
         if one.label == "made" {
             // Frame pointers lead through it; backtrace() ends at it.

@@ -33,8 +33,8 @@ fn setup() -> Setup {
 /// What the script printed, and the stacks of the trace.
 fn result(run: &Run) -> (Vec<Value>, Stacks) {
     assert_eq!(run.stderr, "");
-    let said = run.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    (said, Stacks::of(&run.only_trace()))
+    let reported = run.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    (reported, Stacks::of(&run.only_trace()))
 }
 
 /// Function, file and line.
@@ -109,10 +109,10 @@ fn compare(minor: u32, languages: &str) {
     for (_, home) in pythons {
         let setup = setup().env("VRAMTRACE_STACKS", languages).arg(script.display());
         let run = Program(home.join("bin/python3")).run(setup).ok();
-        let (said, stacks) = result(&run);
-        assert!(said.len() > 180, "{} situations", said.len());
+        let (reported, stacks) = result(&run);
+        assert!(reported.len() > 180, "{} situations", reported.len());
         let (mut sorts, mut nested, mut loops) = (0, 0, Loops::default());
-        for one in &said {
+        for one in &reported {
             let size = one["size"].as_u64().unwrap();
             let (raw, named) = (stacks.raw(size), stacks.named(size));
             assert_eq!(ours(&named), theirs(one), "3.{minor} size {size}");
@@ -176,6 +176,24 @@ fn python_frames_without_native_ones_are_those_that_python_shows() {
     compare(12, "python");
 }
 
+/// The same functions on many threads at the same time, while others begin and end.
+#[test]
+fn python_stacks_of_threads_are_those_that_python_shows() {
+    let pythons = pythons();
+    if pythons.is_empty() {
+        testkit::skip("frames: no Python 3.8 to 3.13 from pyenv");
+    }
+    for (minor, home) in pythons {
+        let setup = setup().arg(file("frames_threads.py").display());
+        let (said, stacks) = result(&Program(home.join("bin/python3")).run(setup).ok());
+        assert_eq!(said.len(), 4 * 12 * 5 * 2);
+        for one in &said {
+            let size = one["size"].as_u64().unwrap();
+            assert_eq!(ours(&stacks.named(size)), theirs(one), "3.{minor} size {size}");
+        }
+    }
+}
+
 /// In a C program, with its symbols for itself alone.
 #[test]
 fn python_in_a_library_with_hidden_symbols_is_read() {
@@ -188,9 +206,9 @@ fn python_in_a_library_with_hidden_symbols_is_read() {
             continue;
         }
         let setup = setup().arg(library.display()).arg(file("embedded.py").display());
-        let (said, stacks) = result(&program.run(setup.env("PYTHONHOME", home)).ok());
-        assert_eq!(said.len(), 9);
-        for one in &said {
+        let (reported, stacks) = result(&program.run(setup.env("PYTHONHOME", home)).ok());
+        assert_eq!(reported.len(), 9);
+        for one in &reported {
             let size = one["size"].as_u64().unwrap();
             let (raw, named) = (stacks.raw(size), stacks.named(size));
             assert_eq!(ours(&named), theirs(one), "3.{minor} size {size}");
@@ -237,9 +255,9 @@ fn stacks_in_a_subinterpreter_are_its_own() {
     }
     for (minor, home) in pythons {
         let setup = setup().arg(file("subinterpreters.py").display());
-        let (said, stacks) = result(&Program(home.join("bin/python3")).run(setup).ok());
-        assert_eq!(said.len(), 9, "3.{minor}");
-        for one in &said {
+        let (reported, stacks) = result(&Program(home.join("bin/python3")).run(setup).ok());
+        assert_eq!(reported.len(), 9, "3.{minor}");
+        for one in &reported {
             let size = one["size"].as_u64().unwrap();
             assert_eq!(ours(&stacks.named(size)), theirs(one), "3.{minor} size {size}");
         }

@@ -17,9 +17,12 @@ fn a_cap_that_only_warns_refuses_nothing_and_tells_all() {
     for order in ["a 256", "i", "a 1024", "i", "m 200", "p 500", "f", "a 1", "s 4096", "i"] {
         assert_eq!(warned.ask(order), bare.ask(order), "{order}: as without a cap");
     }
-    let said = warned.stderr();
-    assert_eq!(said.matches("only warns").count(), 1, "{said}");
-    assert!(said.contains("cuda:0: 1.00 GiB more would pass the cap of 1.00 GiB"), "{said}");
+    let printed = warned.stderr();
+    assert_eq!(printed.matches("only warns").count(), 1, "{printed}");
+    assert!(
+        printed.contains("cuda:0: a request of 1.00 GiB exceeds the cap of 1.00 GiB"),
+        "{printed}"
+    );
     let process = warned.end();
     let device = device(&process);
     assert_eq!((&device["cap_bytes"], &device["cap_mode"]), (&(1024 * MIB).into(), &"warn".into()));
@@ -93,21 +96,24 @@ fn bad_values_are_said_once_and_nothing_gets_looser() {
         setup.env("VRAMTRACE_CAP_MODE", "allow").env("VRAMTRACE_CAP_WARN", "high"),
     );
     assert_eq!(process.result("a 2048"), 2, "still a cap that refuses");
-    let said = process.stderr();
-    assert_eq!(said.lines().count(), 2, "{said}");
+    let printed = process.stderr();
+    assert_eq!(printed.lines().count(), 2, "{printed}");
     assert!(
-        said.contains("VRAMTRACE_CAP_MODE=allow: is not refuse or warn; using refuse"),
-        "{said}"
+        printed.contains("VRAMTRACE_CAP_MODE=allow: is not refuse or warn; using refuse"),
+        "{printed}"
     );
-    assert!(said.contains("VRAMTRACE_CAP_WARN=high"), "{said}");
+    assert!(printed.contains("VRAMTRACE_CAP_WARN=high"), "{printed}");
     for (option, value, says) in [
         ("--cap-mode", "allow", "refuse or warn"),
         ("--cap-warn", "high", "8GiB"),
         ("--cap-warn", "0=1GiB", "80% or 6GiB"),
     ] {
         let run = vramtrace().args(["run", option, value, "--", "true"]).output().unwrap();
-        let said = String::from_utf8_lossy(&run.stderr);
-        assert_eq!(run.status.code(), Some(2), "{said}");
-        assert!(said.contains(option) && said.contains(value) && said.contains(says), "{said}");
+        let printed = String::from_utf8_lossy(&run.stderr);
+        assert_eq!(run.status.code(), Some(2), "{printed}");
+        assert!(
+            printed.contains(option) && printed.contains(value) && printed.contains(says),
+            "{printed}"
+        );
     }
 }

@@ -34,7 +34,7 @@ fn command(runtime: &Scratch, args: &[&str]) -> (i32, String, String) {
 
 fn ps(runtime: &Scratch) -> Value {
     let (status, out, err) = command(runtime, &["ps", "--json"]);
-    // What is said may be of others' pages: the shared directory is everybody's.
+    // The output may also name pages of other users: all users share this directory.
     assert_eq!(status, 0, "{err}");
     let facts: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(facts["schema"], "vramtrace.ps/1");
@@ -96,14 +96,17 @@ fn a_cap_comes_moves_and_goes_while_the_process_runs() {
     assert_eq!((process.result("a 1000"), process.result("p 100")), (0, 0));
     assert_eq!(process.ask("i").split(' ').nth(1), Some("24576"));
     // The process makes no call: `cap` says so, and the limit holds from the next one on.
-    let said = cap(&place, pid, "2GiB");
-    assert!(said.contains("2.00 GiB of 24.00 GiB") && said.contains("next CUDA call"), "{said}");
+    let printed = cap(&place, pid, "2GiB");
+    assert!(
+        printed.contains("2.00 GiB of 24.00 GiB") && printed.contains("next CUDA call"),
+        "{printed}"
+    );
     assert_eq!(process.result("a 800"), 2);
     assert_eq!(process.ask("i").split(' ').nth(1), Some("2048"));
     assert_eq!(process.result("a 300"), 0);
     // Below what is live: it says what must go, and nothing is given before.
-    let said = cap(&place, pid, "1GiB");
-    assert!(said.contains("must go before it is given more"), "{said}");
+    let printed = cap(&place, pid, "1GiB");
+    assert!(printed.contains("must go before it is given more"), "{printed}");
     assert_eq!((process.result("a 1"), process.result("p 64"), process.result("m 1")), (2, 2, 2));
     let shown = of(&ps(&place), pid)["devices"][0].clone();
     let counted = shown["counted_bytes"].as_u64().unwrap();

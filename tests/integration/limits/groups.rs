@@ -88,9 +88,12 @@ fn two_members_share_what_one_could_take() {
     };
     let args = ["cap", "--group", &name.0, "--device", "7", "2GiB"];
     let other = vramtrace().args(args).output().unwrap();
-    let said = String::from_utf8_lossy(&other.stderr);
-    assert_eq!(other.status.code(), Some(2), "{said}");
-    assert!(said.contains("--device 7: group ") && said.contains("it uses 0 (GPU-"), "{said}");
+    let printed = String::from_utf8_lossy(&other.stderr);
+    assert_eq!(other.status.code(), Some(2), "{printed}");
+    assert!(
+        printed.contains("--device 7: group ") && printed.contains("it uses 0 (GPU-"),
+        "{printed}"
+    );
     assert!(order("2GiB").contains("must go before"));
     let run = vramtrace().arg("ps").output().unwrap();
     let text = String::from_utf8_lossy(&run.stdout).into_owned();
@@ -309,9 +312,9 @@ fn a_job_has_a_budget_of_its_own_that_ends_with_it() {
         .output()
         .unwrap();
     assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
-    let said = |name: &str| std::fs::read_to_string(scratch.0.join(name)).unwrap();
-    assert!(said("first").starts_with("ready\n0\n"), "{}", said("first"));
-    assert_eq!(said("second"), "ready\n2\n0\n");
+    let printed = |name: &str| std::fs::read_to_string(scratch.0.join(name)).unwrap();
+    assert!(printed("first").starts_with("ready\n0\n"), "{}", printed("first"));
+    assert_eq!(printed("second"), "ready\n2\n0\n");
     let left = std::fs::read_dir(Name::new("x").page().parent().unwrap()).unwrap().flatten();
     let run_pages = left.filter(|entry| {
         let name = entry.file_name().into_string().unwrap();
@@ -368,8 +371,8 @@ fn a_library_with_another_layout_is_refused_whichever_comes_first() {
             name.0,
             name.page().display()
         );
-        let said = format!("{}{}", refused.stdout, refused.stderr);
-        assert!(said.contains(&line), "{said}");
+        let printed = format!("{}{}", refused.stdout, refused.stderr);
+        assert!(printed.contains(&line), "{printed}");
         // The group is as it was, and its limit holds.
         let mut same = InteractiveProgram::start(setup(first));
         assert_eq!(same.result("a 1000"), 2);

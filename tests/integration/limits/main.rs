@@ -1,4 +1,4 @@
-//! Caps: of a process, of a group, what they refuse, and what is said when memory runs out.
+//! Caps of a process and of a group: what they refuse, and the messages when memory runs out.
 
 mod cap_policies;
 mod control;

@@ -1,4 +1,4 @@
-//! `vramtrace oom`: what is said of runs that were out of memory, and of those that were not.
+//! `vramtrace oom`: its output for runs that were out of memory, and for runs that were not.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -36,9 +36,9 @@ fn json(scratch: &Scratch, args: &[&str]) -> Value {
     all
 }
 
-/// Wherever its lines are broken.
+/// Asserts that the text contains all of `wanted`, regardless of where its lines are broken.
 #[track_caller]
-fn said(shown: &str, wanted: &[&str]) {
+fn assert_contains(shown: &str, wanted: &[&str]) {
     let flat = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     for part in wanted {
         assert!(flat(shown).contains(&flat(part)), "{part:?} is not there:\n{shown}");
@@ -55,7 +55,7 @@ fn written(builder: &TraceBuilder) -> Scratch {
 fn a_torch_run_says_what_happened_why_and_what_to_do() {
     let scratch = written(&cached());
     let shown = text(&scratch, &["t.vtrace"]);
-    said(
+    assert_contains(
         &shown,
         &[
             "OUT OF MEMORY  cuda:0 pid 4711 at 10.000 s: torch asked for 40.00 MiB at\n               \
@@ -147,7 +147,7 @@ fn three_times() -> TraceBuilder {
 fn each_of_several_ooms_can_be_chosen() {
     let scratch = written(&three_times());
     let shown = text(&scratch, &["t.vtrace"]);
-    said(
+    assert_contains(
         &shown,
         &[
             "OUT OF MEMORY  cuda:0 pid 4711 at 9.000 s: cuMemAlloc_v2 asked for 50.00 MiB",
@@ -157,8 +157,11 @@ fn each_of_several_ooms_can_be_chosen() {
         ],
     );
     let first = text(&scratch, &["t.vtrace", "--at", "1"]);
-    said(&first, &["at 6.000 s", "57.00 MiB", "and the run went on", "(1 of 2)", "the card"]);
-    said(&first, &["4 requests in a row got nothing since 3.000 s"]);
+    assert_contains(
+        &first,
+        &["at 6.000 s", "57.00 MiB", "and the run went on", "(1 of 2)", "the card"],
+    );
+    assert_contains(&first, &["4 requests in a row got nothing since 3.000 s"]);
     assert_eq!(text(&scratch, &["t.vtrace", "--at", "all"]).matches("OUT OF MEMORY").count(), 2);
     let all = json(&scratch, &["t.vtrace"]);
     assert_eq!(all["ooms"].as_array().unwrap().len(), 2);
@@ -199,7 +202,7 @@ fn a_run_without_any_says_so_in_one_line() {
     let mut t = TraceBuilder::new();
     t.alloc(SECOND, Kind::Device, 1 << 40, 100 * MIB);
     t.refused(2 * SECOND, Kind::Device, 2 << 30, RefusedBy::Warned, 1 << 30);
-    said(
+    assert_contains(
         &text(&written(&t), &[]),
         &["no out-of-memory; cuda:0: no refusal, 1 request passed the cap, which only warns, peak"],
     );
@@ -224,7 +227,7 @@ fn of_many_ranks_the_first_that_ended_is_reported() {
     }
     let shown = text(&scratch, &["."]);
     assert!(shown.starts_with("OUT OF MEMORY  rank 2 cuda:0 pid 4713 at 6.000 s"), "{shown}");
-    said(
+    assert_contains(
         &shown,
         &["3 out-of-memories in this run", "rank 1: no out-of-memory; cuda:0: no refusal"],
     );
@@ -241,7 +244,7 @@ fn of_many_ranks_the_first_that_ended_is_reported() {
 fn an_unreadable_cap_is_the_cause_of_all() {
     let mut t = TraceBuilder::new();
     t.refused(SECOND, Kind::Device, 2 * MIB, RefusedBy::BadCap, 0);
-    said(
+    assert_contains(
         &text(&written(&t), &[]),
         &["  limit   VRAMTRACE_CAP cannot be understood", "  try     correct VRAMTRACE_CAP: 8GiB"],
     );
@@ -357,7 +360,7 @@ fn fragmentation_is_distinguished_from_too_much() {
     assert_eq!((part("tensors"), part("torch_cache")), (320 << 20, 480 << 20));
     assert!(part("context") > 0, "{it:#}");
     let shown = text(&run.scratch, &[]);
-    said(
+    assert_contains(
         &shown,
         &["torch asked for 250.00 MiB at", "torch_oom.py:", "fragmentation: 480.00 MiB free"],
     );
@@ -365,15 +368,21 @@ fn fragmentation_is_distinguished_from_too_much() {
     let Some(run) = trained("together") else { return };
     assert_eq!(cause(&run), "fragmentation");
     let shown = text(&run.scratch, &[]);
-    said(&shown, &["320.00 MiB free inside PyTorch", " left; together 330.00 MiB would fit"]);
+    assert_contains(
+        &shown,
+        &["320.00 MiB free inside PyTorch", " left; together 330.00 MiB would fit"],
+    );
     let Some(run) = trained("too-much") else { return };
     assert_eq!(cause(&run), "cap");
     let shown = text(&run.scratch, &[]);
-    said(&shown, &["too much: asked 600.00 MiB", "480.00 MiB in tensors", "a cap of 1."]);
+    assert_contains(
+        &shown,
+        &["too much: asked 600.00 MiB", "480.00 MiB in tensors", "a cap of 1."],
+    );
 }
 
 #[test]
-fn what_the_cache_keeps_from_a_library_is_said() {
+fn memory_that_the_cache_keeps_from_a_library_is_named() {
     let Some(run) = trained("library") else { return };
     let all = json(&run.scratch, &[]);
     let [oom] = &all["ooms"].as_array().unwrap()[..] else { panic!("{all:#}") };
@@ -386,7 +395,7 @@ fn what_the_cache_keeps_from_a_library_is_said() {
     let advice: Vec<&str> =
         it["advice"].as_array().unwrap().iter().map(|a| a["what"].as_str().unwrap()).collect();
     assert!(advice.contains(&"empty_cache"), "{advice:?}");
-    said(
+    assert_contains(
         &text(&run.scratch, &[]),
         &["PyTorch's cache keeps 300.00 MiB that no tensor uses", "torch.cuda.empty_cache()"],
     );
@@ -397,7 +406,7 @@ fn a_run_that_went_on_and_one_that_was_killed_are_distinguished() {
     let Some(run) = trained("survives") else { return };
     let run = run.ok();
     let shown = text(&run.scratch, &[]);
-    said(&shown, &["and the run went on"]);
+    assert_contains(&shown, &["and the run went on"]);
     assert_eq!(json(&run.scratch, &[])["ooms"][0]["went_on"], true);
     // Still running, and killed.
     let Some((program, setup)) = trains("hangs") else { return };
@@ -408,11 +417,11 @@ fn a_run_that_went_on_and_one_that_was_killed_are_distinguished() {
     let mut stdout = std::io::BufReader::new(child.stdout.take().unwrap());
     std::io::BufRead::read_line(&mut stdout, &mut line).unwrap();
     assert!(line.starts_with("OutOfMemoryError"), "{line}");
-    said(&text(&scratch, &[]), &["and the process still runs", "fragmentation"]);
+    assert_contains(&text(&scratch, &[]), &["and the process still runs", "fragmentation"]);
     child.kill().unwrap();
     child.wait().unwrap();
     let killed = text(&scratch, &[]);
-    said(&killed, &["fragmentation", "torch asked for 250.00 MiB"]);
+    assert_contains(&killed, &["fragmentation", "torch asked for 250.00 MiB"]);
     assert!(!killed.contains("still runs"), "{killed}");
     // Cut off anywhere: what is there is printed, or the reason why not.
     let trace = &scratch.traces()[0];
@@ -437,12 +446,15 @@ fn callers_of_the_driver_are_named_without_torch() {
     let mut process = InteractiveProgram::start(capped.clone().env("VRAMTRACE_OOM_REPORT", "off"));
     assert_eq!((process.result("a 300"), process.result("a 600")), (0, 2));
     let running = text(&process.scratch, &[]);
-    said(&running, &["cuMemAlloc_v2 asked for 600.00 MiB", "and the process still runs"]);
+    assert_contains(
+        &running,
+        &["cuMemAlloc_v2 asked for 600.00 MiB", "and the process still runs"],
+    );
     // Somebody else gets his.
     assert_eq!((process.result("a 10"), process.result("m 700")), (0, 2));
     process.end();
     let shown = text(&process.scratch, &[]);
-    said(
+    assert_contains(
         &shown,
         &["cuMemAllocManaged asked for 700.00 MiB", "1 refusal after which", "by the cap"],
     );
@@ -469,7 +481,7 @@ fn callers_of_the_driver_are_named_without_torch() {
     assert_eq!((process.result("a 900"), process.result("a 4000")), (0, 2));
     process.kill();
     let shown = text(&process.scratch, &[]);
-    said(&shown, &["the card: 2.00 GiB", "more than the whole card has"]);
+    assert_contains(&shown, &["the card: 2.00 GiB", "more than the whole card has"]);
     assert_eq!(json(&process.scratch, &[])["ooms"][0]["refused_by"], "driver");
 }
 
@@ -479,7 +491,7 @@ fn a_cap_that_only_warns_ends_nothing() {
     let mut process = InteractiveProgram::start(warned);
     assert_eq!((process.result("a 600"), process.result("a 600")), (0, 0));
     process.end();
-    said(
+    assert_contains(
         &text(&process.scratch, &[]),
         &["no out-of-memory; cuda:0: no refusal, ", "passed the cap, which only warns, peak 1."],
     );
@@ -487,7 +499,7 @@ fn a_cap_that_only_warns_ends_nothing() {
 
 /// The recorder speaks when the program is out of memory; the trace says so of the same runs.
 #[test]
-fn the_trace_says_what_the_recorder_said() {
+fn the_trace_repeats_the_recorders_message() {
     let program = Program::c("out_of_memory");
     let capped = |words: &[&str]| {
         let setup = Setup::simulated().preload().env("VRAMTRACE_CAP", "1400MiB");
@@ -542,17 +554,17 @@ fn the_trace_says_what_the_recorder_said() {
         assert!((used - ours).abs() < 0.011, "{words:?}: {used} against {ours}");
         let shown = text(&run.scratch, &[]);
         if words.contains(&"fraction") {
-            said(&shown, &["below 864.00 MiB by PyTorch's own memory fraction"]);
-            said(&shown, &["set_per_process_memory_fraction"]);
+            assert_contains(&shown, &["below 864.00 MiB by PyTorch's own memory fraction"]);
+            assert_contains(&shown, &["set_per_process_memory_fraction"]);
         }
         if words.contains(&"absorbed-then-out") {
-            said(&shown, &["3 refusals that PyTorch absorbed"]);
+            assert_contains(&shown, &["3 refusals that PyTorch absorbed"]);
         }
     }
 }
 
 #[test]
-fn who_else_is_on_the_card_is_said() {
+fn other_processes_on_the_card_are_listed() {
     let scratch = Scratch::new();
     let state = scratch.0.join("state");
     let card = |words: &[&str]| {
@@ -571,7 +583,7 @@ fn who_else_is_on_the_card_is_said() {
     assert_eq!(neighbour["pid"], other.pid());
     assert!(neighbour["bytes"].as_u64().unwrap() >= 1500 * MIB);
     let shown = text(&run.scratch, &[]);
-    said(
+    assert_contains(
         &shown,
         &[&format!("other processes: pid {} ", other.pid()), "another card: other processes"],
     );

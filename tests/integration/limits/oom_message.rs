@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
 use testkit::{Program, Run, Scratch, Setup};
-use vramtrace_format::{CacheBytes, Event, PostMortem, Refused, RefusedBy, Told, TraceReader};
+use vramtrace_format::{
+    CacheBytes, Event, OomEvidence, PostMortem, Refused, RefusedBy, TraceReader,
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -90,7 +92,7 @@ fn fragmentation_is_named_with_its_figures() {
         format!("vramtrace oom {name}   (quiet for 60 s; VRAMTRACE_OOM_REPORT=off)")
     );
     let [found] = post_mortems(&run)[..] else { panic!("once") };
-    assert_eq!((found.by, found.told), (Some(RefusedBy::Cap), Told::Framework));
+    assert_eq!((found.by, found.evidence), (Some(RefusedBy::Cap), OomEvidence::FrameworkGaveUp));
     assert_eq!((found.size, found.limit), (128 * MIB, 1400 * MIB));
     assert_eq!(found.largest_hole, Some(30 * MIB));
     let cache = CacheBytes { allocated: 560 * MIB, reserved: 800 * MIB };
@@ -200,9 +202,9 @@ fn a_burst_of_refusals_is_reported_once() {
     assert_eq!(post_mortems(&burst).len(), 1);
     // But the end is reported.
     let twice = run(torch_asks("twice").env("VRAMTRACE_CAP", "1400MiB"));
-    let found: Vec<(Told, u64)> =
-        post_mortems(&twice).iter().map(|one| (one.told, one.size / MIB)).collect();
-    assert_eq!(found, [(Told::Framework, 900), (Told::Exit, 901)]);
+    let found: Vec<(OomEvidence, u64)> =
+        post_mortems(&twice).iter().map(|one| (one.evidence, one.size / MIB)).collect();
+    assert_eq!(found, [(OomEvidence::FrameworkGaveUp, 900), (OomEvidence::EndedRefused, 901)]);
     assert!(twice.stderr.contains("ended out of memory: last refused 901.00 MiB at"));
     assert!(!twice.stderr.lines().last().unwrap().contains("quiet"), "{}", twice.stderr);
 }
@@ -226,7 +228,7 @@ fn an_end_by_a_refusal_is_reported_at_the_exit() {
     assert_eq!(says(&ours.stderr, "used"), "1.09 GiB = context 0.51 + allocations 0.59");
     assert!(says(&ours.stderr, "holds").starts_with("600.00 MiB outofmemory"), "{}", ours.stderr);
     let [found] = post_mortems(&ours)[..] else { panic!("once") };
-    assert_eq!((found.told, found.by), (Told::Exit, Some(RefusedBy::Driver)));
+    assert_eq!((found.evidence, found.by), (OomEvidence::EndedRefused, Some(RefusedBy::Driver)));
     assert_eq!(ours.only_report()["ended_in_order"], true);
 }
 
@@ -246,7 +248,7 @@ fn what_is_freed_before_the_exit_is_reported_all_the_same() {
     assert!(holds.starts_with("512.00 MiB outofmemory"), "{text}");
     assert!(holds.ends_with("   16 allocations"), "at the refusal itself: {text}");
     let [found] = post_mortems(&one)[..] else { panic!("once") };
-    assert_eq!((found.told, found.counted), (Told::Exit, (512 + 518) * MIB));
+    assert_eq!((found.evidence, found.counted), (OomEvidence::EndedRefused, (512 + 518) * MIB));
     // Of two, the last one: half was freed in between.
     let two = freed(&[8], ".");
     assert_eq!(says(&two.stderr, "used"), "774.00 MiB = context 518.00 + allocations 256.00");
@@ -259,7 +261,7 @@ fn what_is_freed_before_the_exit_is_reported_all_the_same() {
     assert_eq!(says(&untraced.stderr, "holds"), "256.00 MiB where is not known   8 allocations");
 }
 
-/// One that is refused again and again is looked at seldom: then it is said how old that is.
+/// A program that is refused repeatedly is examined seldom: the message states how old the figures are.
 #[test]
 fn who_held_it_some_time_before_is_said_so() {
     let run = run(asks("probe-then-out", 50));
@@ -279,7 +281,7 @@ fn a_second_of_refusals_alone_is_reported() {
     let run = run(asks("again", 2000).env("VRAMTRACE_CAP", "1400MiB")).ok();
     assert_eq!(run.stderr.matches("out of memory for a second now: 1.95 GiB").count(), 1);
     let [found] = post_mortems(&run)[..] else { panic!("once: {}", run.stderr) };
-    assert_eq!(found.told, Told::Again);
+    assert_eq!(found.evidence, OomEvidence::StillRefused);
 }
 
 #[test]

@@ -144,15 +144,15 @@ fn a_job_is_capped_where_dev_shm_is_full_and_refused_where_it_takes_no_file() {
     };
     let vramtrace = vramtrace().get_program().to_str().unwrap().to_owned();
     let job = [&*vramtrace, "run", "--simulate", "--job-cap", "4GiB", "--out", "t", "--"];
-    let (status, said) = run("size=64k", &job);
-    assert_eq!(status, 0, "{said}");
-    assert!(said.contains("ready\n2\n0\n"), "{said}");
+    let (status, printed) = run("size=64k", &job);
+    assert_eq!(status, 0, "{printed}");
+    assert!(printed.contains("ready\n2\n0\n"), "{printed}");
     // The root of the file system and the file that fills it are two.
-    let (status, said) = run("size=64k,nr_inodes=2", &job);
-    assert_eq!(status, 2, "{said}");
-    assert!(said.contains("--job-cap: /dev/shm/vramtrace-"), "{said}");
-    assert!(said.contains("/dev/shm is full (64.00 KiB, 2 files)"), "{said}");
-    assert!(said.contains("nothing was run") && !said.contains("ready"), "{said}");
+    let (status, printed) = run("size=64k,nr_inodes=2", &job);
+    assert_eq!(status, 2, "{printed}");
+    assert!(printed.contains("--job-cap: /dev/shm/vramtrace-"), "{printed}");
+    assert!(printed.contains("/dev/shm is full (64.00 KiB, 2 files)"), "{printed}");
+    assert!(printed.contains("nothing was run") && !printed.contains("ready"), "{printed}");
 }
 
 #[test]

@@ -70,9 +70,9 @@ impl User {
     fn group_is_refused(&self, place: &Path, shim_says: &str, command_says: &str) {
         let (status, command) = self.command(&["cap", "--group", "job", "1GiB"]);
         assert_eq!(status, 2, "{command}");
-        for (said, says) in [(self.refused(), shim_says), (command, command_says)] {
-            assert!(said.contains(place.to_str().unwrap()), "{said}");
-            assert!(said.contains(says), "{said}");
+        for (printed, says) in [(self.refused(), shim_says), (command, command_says)] {
+            assert!(printed.contains(place.to_str().unwrap()), "{printed}");
+            assert!(printed.contains(says), "{printed}");
         }
     }
 }
@@ -114,7 +114,7 @@ fn a_directory_that_could_be_anothers_is_refused() {
             _ => {}
         }
         user.group_is_refused(&place, says, says);
-        // Without a group the program runs as it would: only its live page is missing, and said.
+        // Without a group the program runs unchanged: only its live page is missing, which a message states.
         let mut process = InteractiveProgram::start(user.setup().cap("2GiB"));
         assert_eq!((process.result("a 100"), process.result("a 4000")), (0, 2), "{case}");
         assert!(
@@ -122,11 +122,11 @@ fn a_directory_that_could_be_anothers_is_refused() {
             "{}",
             process.stderr()
         );
-        let (status, said) = user.command(&["cap", "--pid", &process.pid().to_string(), "1GiB"]);
-        assert_eq!(status, 2, "{said}");
-        assert!(said.contains(says), "{case}: {said}");
-        let (status, said) = user.command(&["ps"]);
-        assert!(status == 0 && said.contains(says), "{case}: {said}");
+        let (status, printed) = user.command(&["cap", "--pid", &process.pid().to_string(), "1GiB"]);
+        assert_eq!(status, 2, "{printed}");
+        assert!(printed.contains(says), "{case}: {printed}");
+        let (status, printed) = user.command(&["ps"]);
+        assert!(status == 0 && printed.contains(says), "{case}: {printed}");
         assert_eq!(process.result("a 1000"), 0, "{case}: nothing changed its cap");
         process.end();
         let left = std::fs::read_dir(&elsewhere.0).unwrap().count();
@@ -178,12 +178,12 @@ fn only_its_user_and_root_may_change_a_process() {
     let mut process = InteractiveProgram::start(user.setup());
     assert_eq!(process.result("a 1000"), 0);
     let pid = process.pid().to_string();
-    let (status, said) = other.command(&["cap", "--pid", &pid, "1GiB"]);
-    assert_eq!(status, 2, "{said}");
-    assert!(said.contains(&format!("belongs to user {}", user.0)), "{said}");
+    let (status, printed) = other.command(&["cap", "--pid", &pid, "1GiB"]);
+    assert_eq!(status, 2, "{printed}");
+    assert!(printed.contains(&format!("belongs to user {}", user.0)), "{printed}");
     assert_eq!(process.result("a 1000"), 0);
-    let (status, said) = user.command(&["cap", "--pid", &pid, "1GiB"]);
-    assert_eq!(status, 0, "{said}");
+    let (status, printed) = user.command(&["cap", "--pid", &pid, "1GiB"]);
+    assert_eq!(status, 0, "{printed}");
     assert_eq!(process.result("a 1"), 2);
     let run = vramtrace().args(["cap", "--pid", &pid, "none"]).output().unwrap();
     assert!(run.status.success(), "root: {}", String::from_utf8_lossy(&run.stderr));

@@ -115,7 +115,7 @@ fn limits_of_mps_and_of_the_kernel_are_named_where_the_card_had_room() {
         "by the kernel's cgroup (dmem.max) and went on",
         "by the kernel's cgroup",
     );
-    // Where the card itself had too little, that is what is said.
+    // Where the card itself had too little memory, the message names the card.
     let card = run(Setup::simulated().devices("1x8GiB").preload().through(&launcher), 64 << 10);
     assert_eq!(fact(&card)["cause"], "card");
 }

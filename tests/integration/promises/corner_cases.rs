@@ -136,7 +136,7 @@ fn an_exit_out_of_a_signal_handler_never_hangs() {
 }
 
 #[test]
-fn what_may_go_past_us_is_said() {
+fn calls_that_may_bypass_the_recorder_are_reported() {
     let run = same_as_bare("escapes");
     assert!(run.stdout.starts_with("opened 1 1\n"), "{}", run.stdout);
     let report = testkit::vramtrace().arg("report").arg(run.only_trace()).output().unwrap();

@@ -13,7 +13,7 @@ fn run(steps: &str, setup: Setup) -> Run {
     Program::c("taken").run(setup).ok()
 }
 
-/// What NVML said after the last step, in bytes.
+/// NVML's figure after the last step, in bytes.
 fn nvml(run: &Run) -> u64 {
     let line = run.stdout.lines().rev().find(|line| line.ends_with(" KiB")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10

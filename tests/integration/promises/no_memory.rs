@@ -120,7 +120,7 @@ fn each_place_that_maps_may_fail() {
         let run = families(Setup::simulated().preload().env(FAIL, site)).ok();
         assert!(run.report()["processes"][0]["ended_in_order"].as_bool().unwrap(), "{site}");
     }
-    // A group without shared memory cannot be shared: nothing is given, and why is said.
+    // Without shared memory there is no group budget: every request is refused, and a message gives the reason.
     let group = Setup::simulated().preload().env("VRAMTRACE_CAP_GROUP", "no-segments");
     let group = families(group.env("VRAMTRACE_CAP", "20GiB").env(FAIL, "segment"));
     assert!(group.stderr.contains("a group needs shared memory"), "{}", group.stderr);

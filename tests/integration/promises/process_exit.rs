@@ -77,7 +77,7 @@ fn a_host_that_closes_every_descriptor_runs_on() {
     let run = unchanged(how("close-all"));
     let process = run.only_report();
     let stopped = &process["stopped"];
-    // Either everything still fitted in windows that were ready, or recording stopped and said so.
+    // Either all records fitted in prepared windows, or recording stopped with a message.
     assert!(stopped.is_null() || run.stderr.starts_with("vramtrace: "), "{stopped} {}", run.stderr);
 }
 
@@ -116,7 +116,7 @@ fn a_full_disk_stops_recording_not_the_program() {
     assert!(unmounted.success());
     assert_eq!((ours.stdout, ours.status), (bare.stdout, bare.status));
     at_most_one_line(&ours.stderr);
-    assert_eq!(ours.stderr.lines().count(), 1, "a stop is said");
+    assert_eq!(ours.stderr.lines().count(), 1, "a stop is reported");
     assert!(report["processes"][0]["stopped"]["reason"].is_string(), "{report:#}");
 }
 
@@ -149,7 +149,7 @@ fn a_file_size_limit_does_not_kill() {
 fn a_panic_in_a_hook_ends_recording_only() {
     for hook in ["cuMemAlloc_v2", "cuMemFree_v2", "cuDevicePrimaryCtxRetain"] {
         let run = unchanged(how("churn").arg(1000).env("VRAMTRACE_TEST_PANIC", hook));
-        assert_eq!(run.stderr.lines().count(), 1, "{hook}: a stop is said: {}", run.stderr);
+        assert_eq!(run.stderr.lines().count(), 1, "{hook}: a stop is reported: {}", run.stderr);
     }
 }
 

@@ -48,11 +48,11 @@ fn same_as_bare(sanitizer: &str) {
             assert_eq!(ours.stdout, bare.stdout, "{what}");
             assert_eq!(ours.traces().len(), usize::from(use_of == "cuda"), "{what}");
             // The order in which AddressSanitizer wants the libraries is the one thing to say.
-            let said = ours.stderr.replace(
+            let printed = ours.stderr.replace(
                 "vramtrace: AddressSanitizer is loaded after libvramtrace.so: put libasan first in LD_PRELOAD\n",
                 "",
             );
-            assert_eq!(said, bare.stderr, "{what}");
+            assert_eq!(printed, bare.stderr, "{what}");
         }
     }
 }

@@ -95,7 +95,7 @@ fn a_program_whose_first_thread_ends_first_ends() {
 
 /// Where a filter forbids threads, NVML is not asked at all, and one line says what that means.
 #[test]
-fn no_thread_to_ask_nvml_changes_nothing_and_is_said() {
+fn a_missing_nvml_thread_changes_nothing_and_is_reported() {
     let source = "../../shim/tests/programs/deny.c";
     let deny = Program::compiled("gcc", source, &["-shared", "-fPIC"]).0.display().to_string();
     let preloads = [testkit::shim().display().to_string(), deny.clone()].join(":");

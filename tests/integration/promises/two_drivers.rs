@@ -77,7 +77,7 @@ fn second(scratch: &Scratch, way: &str, setup: impl FnOnce(Setup) -> Setup) -> R
 }
 
 #[test]
-fn a_second_driver_is_left_alone_and_said() {
+fn a_second_driver_is_not_hooked_and_is_reported() {
     let scratch = Scratch::new();
     for way in ["dlsym", "proc"] {
         let bare = second(&scratch, way, |setup| setup);
@@ -115,7 +115,7 @@ fn doctor_finds_a_second_driver() {
         .current_dir(&scratch.0)
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("problem   a second driver file"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{printed}");
+    assert!(printed.contains("problem   a second driver file"), "{printed}");
 }

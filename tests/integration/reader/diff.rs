@@ -67,10 +67,16 @@ fn a_planted_growth_of_five_percent_fails_with_its_line() {
     let gate = ["diff", "--baseline", "base.json", "--tolerance", "3%", "grown.vtrace"];
     let failed = run(&scratch, &gate);
     assert_eq!(failed.status.code(), Some(1), "{}", stderr(&failed));
-    let said = stderr(&failed);
-    assert!(said.contains("FAILED: GPU 0: memory in use grew by +14.00 MiB, +6.9 %"), "{said}");
-    assert!(said.contains("model.py:77 Attention.forward, called from model.py:41"), "{said}");
-    assert!(said.contains("+12.00 MiB"), "{said}");
+    let printed = stderr(&failed);
+    assert!(
+        printed.contains("FAILED: GPU 0: memory in use grew by +14.00 MiB, +6.9 %"),
+        "{printed}"
+    );
+    assert!(
+        printed.contains("model.py:77 Attention.forward, called from model.py:41"),
+        "{printed}"
+    );
+    assert!(printed.contains("+12.00 MiB"), "{printed}");
     let shown = run(&scratch, &[&gate[..], &["--format", "markdown"]].concat());
     let table = stdout(&shown);
     assert!(table.starts_with("### GPU memory: GPU 0: memory in use grew"), "{table}");
@@ -123,7 +129,7 @@ fn two_moments_of_one_run() {
 fn what_cannot_be_compared_is_named() {
     let scratch = written(&[("a.vtrace", trained(60 * MIB, 0))]);
     std::fs::write(scratch.0.join("other.json"), "{\"schema\": \"x\", \"places\": []}").unwrap();
-    for (args, said) in [
+    for (args, wanted) in [
         (&["diff", "a.vtrace"][..], "with what?"),
         (&["diff", "a.vtrace", "a.vtrace", "--save", "b.json"], "give no second"),
         (&["diff", "--baseline", "gone.json", "a.vtrace"], "gone.json: cannot be read"),
@@ -133,6 +139,6 @@ fn what_cannot_be_compared_is_named() {
     ] {
         let refused = run(&scratch, args);
         assert_eq!(refused.status.code(), Some(2), "{args:?}: {}", stderr(&refused));
-        assert!(stderr(&refused).contains(said), "{args:?}: {}", stderr(&refused));
+        assert!(stderr(&refused).contains(wanted), "{args:?}: {}", stderr(&refused));
     }
 }

@@ -116,15 +116,15 @@ fn a_cap_below_the_use_is_short_of_all_that_is_over_it() {
 }
 
 #[test]
-fn a_finding_that_fails_a_report_is_said() {
+fn a_finding_that_fails_a_report_is_printed() {
     let t = out_of_memory(100 * MIB);
     for (finding, says) in [
         ("refusal", "FAILED: --fail-on refusal: pid 4711: 1 refused request, 1 by the cap"),
         ("live", "FAILED: --fail-on live: pid 4711 ended with 1 allocation live, 20.00 MiB"),
     ] {
         let output = run(&t, &["report", "--fail-on", finding]);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.code() == Some(1) && said.contains(says), "{finding}: {said}");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(1) && printed.contains(says), "{finding}: {printed}");
     }
     let output = run(&t, &["report", "--fail-on", "cut-off"]);
     assert!(output.status.success() && output.stderr.is_empty());

@@ -191,7 +191,7 @@ fn without_temporary_name(line: &str) -> String {
     }
 }
 
-/// What one command said.
+/// The output of one command.
 struct Output {
     command: String,
     /// As it is kept, a line each.
@@ -308,15 +308,15 @@ fn difference(expected: &[&str], output: &Output) -> Option<String> {
     let at = (0..most).find(|at| expected.get(*at) != actual.get(*at))?;
     let of = |lines: &[&str]| lines.get(at).unwrap_or(&"(no such line)").to_string();
     let (was, is) = (of(expected), of(&actual));
-    let mut said = String::new();
+    let mut printed = String::new();
     for line in &actual[at.saturating_sub(3)..at.min(actual.len())] {
-        writeln!(said, "      {line}").unwrap();
+        writeln!(printed, "      {line}").unwrap();
     }
-    writeln!(said, "    - {was}\n    + {is}").unwrap();
+    writeln!(printed, "    - {was}\n    + {is}").unwrap();
     if is.contains(" bytes, ") {
-        said += &part_that_differs(&was, &is, &output.stdout);
+        printed += &part_that_differs(&was, &is, &output.stdout);
     }
-    Some(said)
+    Some(printed)
 }
 
 /// Of output that is kept as hashes: the first part that is another, as it is now.
@@ -329,11 +329,11 @@ fn part_that_differs(was: &str, is: &str, stdout: &[u8]) -> String {
     };
     let parts = parts(stdout);
     let Some(part) = parts.get(at) else { return String::new() };
-    let mut said = format!("    part {} of {} is another; it is now\n", at + 1, parts.len());
+    let mut printed = format!("    part {} of {} is another; it is now\n", at + 1, parts.len());
     for line in String::from_utf8_lossy(part).lines().take(40) {
-        writeln!(said, "      {}", line.chars().take(200).collect::<String>()).unwrap();
+        writeln!(printed, "      {}", line.chars().take(200).collect::<String>()).unwrap();
     }
-    said
+    printed
 }
 
 /// What is not as it was, in words.

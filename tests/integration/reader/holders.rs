@@ -137,7 +137,7 @@ fn who_calls_the_programs_own_function_for_memory_is_distinguished() {
 }
 
 #[test]
-fn what_lies_around_the_allocations_is_said() {
+fn memory_besides_the_allocations_is_listed() {
     let mut t = TraceBuilder::new();
     t.stack(1, &[], &[], &[]);
     t.alloc_by(SECOND, Kind::Pool, 1 << 40, 8 * MIB, 1);
@@ -240,9 +240,9 @@ fn a_trace_without_stacks_says_so() {
     let scratch = written(&t);
     let output = run(&scratch, &["holders", "t.vtrace"]);
     assert_eq!(output.status.code(), Some(2));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("t.vtrace: this trace has no stacks"), "{said}");
-    assert!(said.contains("VRAMTRACE_STACKS=none"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(printed.contains("t.vtrace: this trace has no stacks"), "{printed}");
+    assert!(printed.contains("VRAMTRACE_STACKS=none"), "{printed}");
     let bad = run(&scratch, &["holders", "t.vtrace", "--at", "noon"]);
     assert_eq!(bad.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&bad.stderr).contains("`peak`"));
@@ -386,9 +386,9 @@ fn a_level_that_the_trace_does_not_have_is_an_error() {
         ["holders", "t.vtrace", "--at", "peak-allocated"],
     ] {
         let output = run(&scratch, &args);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.contains("t.vtrace") && said.contains("VRAMTRACE_TENSORS"), "{said}");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{printed}");
+        assert!(printed.contains("t.vtrace") && printed.contains("VRAMTRACE_TENSORS"), "{printed}");
     }
     let driver = text(&scratch, &["holders", "t.vtrace", "--level", "driver"]);
     assert_eq!(driver, text(&scratch, &["holders", "t.vtrace"]));

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde_json::Value;
 use testkit::{Program, Run, Scratch, Setup, vramtrace};
 
-/// What is to be said: a verdict, and the function that it names.
+/// The expected answer: a verdict, and the function that it names.
 type Answer = Option<(&'static str, &'static str)>;
 
 const GROWING: Answer = Some(("growing", "leaking_line"));
@@ -158,7 +158,7 @@ fn are_stacks_taken(found: &Found) -> bool {
 struct Score {
     right: usize,
     real: usize,
-    said: usize,
+    verdicts: usize,
 }
 
 /// The table, and what of it is wrong.
@@ -185,7 +185,7 @@ fn scored(found: &Found) -> (String, String) {
             let hits = sure().filter(right).count().min(1);
             score.real += usize::from(answer.is_some());
             score.right += hits;
-            score.said += sure().count();
+            score.verdicts += sure().count();
             let verdicts: Vec<&str> =
                 sure().map(|leak| leak["verdict"].as_str().unwrap()).collect();
             cells[*level as usize] =
@@ -199,10 +199,10 @@ fn scored(found: &Found) -> (String, String) {
         table += &format!("| {name} | {what} | {leaks} | {} | {} |\n", cells[0], cells[1]);
     }
     for (level, name) in [(Driver, "driver"), (Tensor, "blocks")] {
-        let Score { right, real, said } = scores[&level];
-        let (precision, recall) = (right as f64 / said as f64, right as f64 / real as f64);
+        let Score { right, real, verdicts } = scores[&level];
+        let (precision, recall) = (right as f64 / verdicts as f64, right as f64 / real as f64);
         table += &format!(
-            "\n{name}: {real} programs leak; precision {precision:.2} ({right} of {said} verdicts), \
+            "\n{name}: {real} programs leak; precision {precision:.2} ({right} of {verdicts} verdicts), \
              recall {recall:.2} ({right} of {real})"
         );
     }

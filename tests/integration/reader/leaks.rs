@@ -1,4 +1,4 @@
-//! `vramtrace leaks`: programs with known answers, and what is said of traces.
+//! `vramtrace leaks`: verdicts for programs with known answers, and for traces.
 
 use std::collections::BTreeSet;
 use std::io::BufRead;
@@ -108,8 +108,12 @@ fn small_ones_and_known_ones_are_left_out() {
         let rules = format!("# known\n\n{rule}\n");
         std::fs::write(scratch.0.join("known"), rules).unwrap();
         let all = none(&["--suppressions", "known"]);
-        let said = &all["processes"][0]["suppressed"][0];
-        assert_eq!((said["line"].as_u64(), said["leaks"].as_u64()), (Some(3), Some(1)), "{rule}");
+        let suppressed = &all["processes"][0]["suppressed"][0];
+        assert_eq!(
+            (suppressed["line"].as_u64(), suppressed["leaks"].as_u64()),
+            (Some(3), Some(1)),
+            "{rule}"
+        );
     }
     let shown = text(&scratch, &["leaks", "t.vtrace", "--suppressions", "known"]);
     assert!(shown.contains("no leak\n") && shown.contains("suppressed by line 3"), "{shown}");
@@ -134,8 +138,8 @@ fn bad_input_is_reported_with_its_place() {
         (&["--rank", "3"], "--rank 3: no such process"),
     ] {
         let output = run(&scratch, &[&["leaks", "t.vtrace"], args].concat());
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.code() == Some(2) && said.contains(wanted), "{args:?}: {said}");
+        let printed = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && printed.contains(wanted), "{args:?}: {printed}");
     }
 }
 
@@ -275,7 +279,7 @@ fn singletons_of_a_line_that_steps_use_too_are_no_leak() {
     assert_eq!(all["leaks"].as_array().unwrap().len(), 0, "{all:#}");
 }
 
-/// A leaking program that waits at its end, asked then: what is said for programs and for people.
+/// A leaking program that waits at its end, and is examined then: the JSON document and the text.
 fn asked(setup: Setup) -> (Value, String) {
     let scratch = Scratch::new();
     let setup = setup.env("VRAMTRACE_TEST_CLOCK", "0");

@@ -12,7 +12,7 @@ fn run(scratch: &Scratch, args: &[&str]) -> Output {
     vramtrace().args(args).current_dir(&scratch.0).env("NO_COLOR", "1").output().unwrap()
 }
 
-fn said(output: &Output) -> String {
+fn printed(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -54,10 +54,11 @@ fn every_command_that_reads_tells_of_damage_in_one_line() {
         "pack t.vtrace",
     ] {
         let output = run(&scratch, &line.split(' ').collect::<Vec<_>>());
-        let said = said(&output);
-        assert_eq!(output.status.code(), Some(0), "{line}: {said}");
-        let of_damage = said.lines().filter(|line| line.contains("t.vtrace: damaged in 1 place"));
-        assert_eq!(of_damage.count(), 1, "{line}: {said}");
+        let printed = printed(&output);
+        assert_eq!(output.status.code(), Some(0), "{line}: {printed}");
+        let of_damage =
+            printed.lines().filter(|line| line.contains("t.vtrace: damaged in 1 place"));
+        assert_eq!(of_damage.count(), 1, "{line}: {printed}");
         if line.contains("--json") {
             let all: Value = serde_json::from_slice(&output.stdout).unwrap();
             let damage = match line.starts_with("report") {
@@ -74,7 +75,7 @@ fn a_sound_trace_has_no_damage_in_its_documents() {
     let scratch = Scratch::new();
     cached().write(&scratch.0.join("t.vtrace"));
     let output = run(&scratch, &["holders", "t.vtrace", "--json"]);
-    assert_eq!(said(&output), "");
+    assert_eq!(printed(&output), "");
     let all: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(all.get("damage").is_none() && all.get("not_known").is_none(), "{all:#}");
 }
@@ -125,19 +126,23 @@ fn a_moment_that_is_not_in_the_file_is_no_moment_without_memory() {
         "flame t.vtrace --at 10 -o -",
     ] {
         let output = run(&scratch, &line.split(' ').collect::<Vec<_>>());
-        let said = said(&output);
-        assert_eq!(output.status.code(), Some(2), "{line}: {said}");
+        let printed = printed(&output);
+        assert_eq!(output.status.code(), Some(2), "{line}: {printed}");
         assert!(output.stdout.is_empty(), "{line}");
-        assert!(said.contains("VRAMTRACE_MAX=16.00 MiB"), "{line}: {said}");
-        assert!(said.contains("from 18.000 s on it is known"), "{line}: {said}");
-        assert!(said.contains("160.00 MiB on GPU 0 were live then"), "{line}: {said}");
+        assert!(printed.contains("VRAMTRACE_MAX=16.00 MiB"), "{line}: {printed}");
+        assert!(printed.contains("from 18.000 s on it is known"), "{line}: {printed}");
+        assert!(printed.contains("160.00 MiB on GPU 0 were live then"), "{line}: {printed}");
     }
     // What the file does hold is printed as before.
     let later = run(&scratch, &["report", "t.vtrace", "--json", "--at", "21"]);
     let all: Value = serde_json::from_slice(&later.stdout).unwrap();
     assert_eq!(all["processes"][0]["devices"][0]["live_bytes"], 128 * MIB);
     let empty = run(&scratch, &["export", "t.vtrace", "--format", "csv", "--to", "9", "-o", "-"]);
-    assert!(said(&empty).contains("the file's history begins at 18.000 s"), "{}", said(&empty));
+    assert!(
+        printed(&empty).contains("the file's history begins at 18.000 s"),
+        "{}",
+        printed(&empty)
+    );
 }
 
 #[test]
@@ -152,10 +157,10 @@ fn a_peak_of_which_only_the_height_is_known_is_reported_so() {
     assert_eq!(all["not_known"][0]["bytes"], 200 * MIB);
     let output = run(&scratch, &["flame", "t.vtrace", "-o", "-"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(said(&output).contains("who held it is not known"), "{}", said(&output));
+    assert!(printed(&output).contains("who held it is not known"), "{}", printed(&output));
     let output = run(&scratch, &["report", "t.vtrace", "--at", "peak"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(said(&output).contains("what was live at 12.000 s is not in the file"));
+    assert!(printed(&output).contains("what was live at 12.000 s is not in the file"));
 }
 
 #[test]
@@ -172,7 +177,7 @@ fn between_two_kept_parts_both_ends_are_named() {
     t.event(9 * SECOND, Event::Ended);
     t.write(&scratch.0.join("t.vtrace"));
     let at = |moment: &str| run(&scratch, &["report", "t.vtrace", "--json", "--at", moment]);
-    let refused = said(&at("4"));
+    let refused = printed(&at("4"));
     assert!(refused.contains("all is known up to 1.000 s; from 7.000 s on"), "{refused}");
     for moment in ["1", "7.5", "end"] {
         let all: Value = serde_json::from_slice(&at(moment).stdout).unwrap();
@@ -191,5 +196,9 @@ fn of_several_processes_those_that_are_known_are_shown() {
     let output = run(&scratch, &["report", "a.vtrace", "b.vtrace", "--json", "--at", "2"]);
     let all: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(all["processes"].as_array().unwrap().len(), 1);
-    assert!(said(&output).contains("b.vtrace: what was live at 2.000 s"), "{}", said(&output));
+    assert!(
+        printed(&output).contains("b.vtrace: what was live at 2.000 s"),
+        "{}",
+        printed(&output)
+    );
 }

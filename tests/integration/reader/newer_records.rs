@@ -1,4 +1,4 @@
-//! Traces of a newer recorder: what is not known is passed over, counted, and said by every command.
+//! Traces of a newer recorder: unknown records are skipped and counted, and every command prints their number.
 
 use std::process::Output;
 
@@ -13,8 +13,8 @@ fn kind(name: &str) -> u8 {
 
 fn run(scratch: &Scratch, words: &str) -> Output {
     let output = vramtrace().args(words.split(' ')).current_dir(&scratch.0).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(matches!(output.status.code(), Some(0 | 1)), "{words}: {said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(matches!(output.status.code(), Some(0 | 1)), "{words}: {printed}");
     output
 }
 
@@ -50,19 +50,19 @@ fn every_command_says_how_many_records_it_passed_over() {
         "export --format torch-snapshot -o - a.vtrace",
         "pack -o packed a.vtrace",
     ] {
-        let said = String::from_utf8_lossy(&run(&scratch, words).stderr).into_owned();
+        let printed = String::from_utf8_lossy(&run(&scratch, words).stderr).into_owned();
         let line = format!(
             "a.vtrace: {changed} records of kinds that this version does not know, passed over: \
              written by a newer recorder, format 1."
         );
-        assert_eq!(said.matches(&line).count(), 1, "{words}: {said}");
-        assert!(!said.contains("damaged"), "{words}: {said}");
+        assert_eq!(printed.matches(&line).count(), 1, "{words}: {printed}");
+        assert!(!printed.contains("damaged"), "{words}: {printed}");
     }
     // Of several traces one line.
     for words in ["report a.vtrace b.vtrace", "report --json a.vtrace b.vtrace"] {
-        let said = String::from_utf8_lossy(&run(&scratch, words).stderr).into_owned();
+        let printed = String::from_utf8_lossy(&run(&scratch, words).stderr).into_owned();
         let line = format!("and 1 trace more: {} records of kinds", 2 * changed);
-        assert_eq!(said.matches(&line).count(), 1, "{words}: {said}");
+        assert_eq!(printed.matches(&line).count(), 1, "{words}: {printed}");
     }
     let of_known = run(&scratch, "holders known.vtrace");
     assert!(!String::from_utf8_lossy(&of_known.stderr).contains("passed over"));

@@ -98,7 +98,7 @@ fn stdout_has_several_names_and_the_shell_gives_others() {
             assert_eq!(found.len(), expected.len(), "{words:?} {name}");
         }
         let line = format!(
-            "{}/vramtrace {} -o >(wc -c > count) > said && for n in $(seq 500); do \
+            "{}/vramtrace {} -o >(wc -c > count) > printed && for n in $(seq 500); do \
              [ -s count ] && break; sleep 0.01; done; cat count; echo before > all; \
              {0}/vramtrace {1} -o /dev/stdout >> all",
             bin_dir().display(),
@@ -106,10 +106,10 @@ fn stdout_has_several_names_and_the_shell_gives_others() {
         );
         let shell = Command::new("bash").args(["-c", &line]).current_dir(&scratch.0).output();
         let shell = shell.unwrap();
-        let said = String::from_utf8_lossy(&shell.stderr);
-        assert!(shell.status.success(), "{words:?}: {said}");
+        let printed = String::from_utf8_lossy(&shell.stderr);
+        assert!(shell.status.success(), "{words:?}: {printed}");
         let count = String::from_utf8_lossy(&shell.stdout).trim().to_string();
-        assert_eq!(count, expected.len().to_string(), "{words:?}: {said}");
+        assert_eq!(count, expected.len().to_string(), "{words:?}: {printed}");
         // What was there before stays: the descriptor is not opened anew.
         let all = std::fs::read(scratch.0.join("all")).unwrap();
         assert!(all.starts_with(b"before\n") && all.len() == expected.len() + 7, "{words:?}");
@@ -155,9 +155,9 @@ fn what_is_read_is_never_written_over() {
             }
             for command in commands {
                 let refused = run(&scratch, &[&command[..], &["--force"]].concat());
-                let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-                assert_eq!(refused.status.code(), Some(2), "{command:?}: {said}");
-                assert!(said.contains("is what is read"), "{command:?}: {said}");
+                let printed = String::from_utf8_lossy(&refused.stderr).into_owned();
+                assert_eq!(refused.status.code(), Some(2), "{command:?}: {printed}");
+                assert!(printed.contains("is what is read"), "{command:?}: {printed}");
             }
         }
     }
@@ -178,7 +178,7 @@ fn the_suppressions_of_a_run_are_not_written_over() {
     let args =
         ["run", "--fail-on-leak", "--suppressions", "known", "--json", "known", "--", "true"];
     let refused = run(&scratch, &args);
-    let said = String::from_utf8_lossy(&refused.stderr);
-    assert!(refused.status.code() == Some(2) && said.contains("is what is read"), "{said}");
+    let printed = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.status.code() == Some(2) && printed.contains("is what is read"), "{printed}");
     assert_eq!(std::fs::read(scratch.0.join("known")).unwrap(), b"file: x\n");
 }

@@ -45,12 +45,12 @@ fn one_screen_unless_all_is_asked_for() {
     let mut unpacked = flate2::read::GzDecoder::new(std::fs::File::open(packed).unwrap());
     std::io::Read::read_to_end(&mut unpacked, &mut bytes).unwrap();
     std::fs::write(scratch.0.join("t.vtrace"), bytes).unwrap();
-    let said = |name: &str, columns: &str, more: &[&str]| {
+    let printed = |name: &str, columns: &str, more: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_vramtrace"));
         command.args([name, "t.vtrace"]).args(more).current_dir(&scratch.0);
         text(&command.env("COLUMNS", columns).output().unwrap())
     };
-    let shown = |columns: &str, more: &[&str]| said("report", columns, more);
+    let shown = |columns: &str, more: &[&str]| printed("report", columns, more);
     for (columns, lines) in [("60", 60), ("80", 50), ("120", 44)] {
         let short = shown(columns, &[]);
         assert!(short.lines().count() <= lines, "{columns}: {}\n{short}", short.lines().count());
@@ -65,7 +65,7 @@ fn one_screen_unless_all_is_asked_for() {
         // Of names that are too long the middle is left out; figures stay whole.
         assert!(short.contains("13.64 GiB at 2.042 s"), "{short}");
         let others = match columns {
-            "60" => ["oom", "frag", "whatif"].map(|name| said(name, columns, &[])).concat(),
+            "60" => ["oom", "frag", "whatif"].map(|name| printed(name, columns, &[])).concat(),
             _ => String::new(),
         };
         for line in short.lines().chain(full.lines()).chain(others.lines()) {
@@ -168,7 +168,7 @@ fn wrong_input_says_what_is_wrong_and_what_would_be_right() {
     std::fs::write(path.join("short.vtrace"), "x").unwrap();
     std::fs::write(path.join("empty.vtrace"), "").unwrap();
     std::fs::create_dir(path.join("nothing")).unwrap();
-    for (arguments, said) in [
+    for (arguments, wanted) in [
         (vec!["missing.vtrace"], "missing.vtrace: No such file"),
         (vec!["text.vtrace"], "text.vtrace: not a vramtrace trace"),
         (vec!["short.vtrace"], "short.vtrace: only 1 bytes long"),
@@ -181,7 +181,7 @@ fn wrong_input_says_what_is_wrong_and_what_would_be_right() {
     ] {
         let output = report(path, &arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
-        assert!(errors(&output).contains(said), "{arguments:?}: {}", errors(&output));
+        assert!(errors(&output).contains(wanted), "{arguments:?}: {}", errors(&output));
         assert_eq!(text(&output), "");
     }
     // One good file among broken ones: the good one is shown, the others are named.

@@ -25,9 +25,9 @@ fn exported(scratch: &Scratch, args: &[&str]) -> Vec<u8> {
 #[track_caller]
 fn refused(scratch: &Scratch, args: &[&str], says: &str) {
     let output = run(scratch, args);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    assert!(said.contains(says), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{printed}");
+    assert!(printed.contains(says), "{printed}");
 }
 
 fn written() -> Scratch {
@@ -146,8 +146,8 @@ fn a_flame_graph_stands_alone() {
     let scratch = written();
     let output = run(&scratch, &["flame", "t.vtrace", "-o", "flame.svg"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("flame.svg: 260.00 MiB in 5 stacks, at the peak"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(printed.contains("flame.svg: 260.00 MiB in 5 stacks, at the peak"), "{printed}");
     let svg = std::fs::read_to_string(scratch.0.join("flame.svg")).unwrap();
     assert!(svg.starts_with("<?xml") && svg.trim_end().ends_with("</svg>"));
     for wanted in [
@@ -163,7 +163,7 @@ fn a_flame_graph_stands_alone() {
 }
 
 #[test]
-fn what_cannot_be_written_is_said() {
+fn what_cannot_be_written_is_an_error() {
     let scratch = written();
     let mut bare = TraceBuilder::new();
     bare.alloc(SECOND, Kind::Device, 1 << 40, MIB);

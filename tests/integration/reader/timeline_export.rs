@@ -399,9 +399,9 @@ fn bad_input_is_exit_2_and_leaves_nothing() {
         (&["rank0.vtrace"], "--output"),
     ] {
         let output = export(&scratch, args);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(2), "{args:?}: {said}");
-        assert!(said.contains(says), "{args:?}: {said}");
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {printed}");
+        assert!(printed.contains(says), "{args:?}: {printed}");
     }
     let mut left: Vec<_> =
         std::fs::read_dir(&scratch.0).unwrap().map(|e| e.unwrap().file_name()).collect();

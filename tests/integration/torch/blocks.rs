@@ -304,8 +304,8 @@ fn python_blocks(python: &Path, tensors: &str) -> (Vec<serde_json::Value>, PathB
         .arg(script.display())
         .arg(libraries().join("libc10_cuda.so").display());
     let run = Program(python.to_path_buf()).run(setup).ok();
-    let said = run.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    (said, run.only_trace(), run)
+    let reported = run.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    (reported, run.only_trace(), run)
 }
 
 #[test]
@@ -316,10 +316,10 @@ fn blocks_carry_the_stacks_of_python() {
     }
     for (minor, python) in pythons {
         for tensors in ["python", "full"] {
-            let (said, trace, _run) = python_blocks(&python, tensors);
+            let (reported, trace, _run) = python_blocks(&python, tensors);
             let stacks = stacks(&trace);
-            assert_eq!(said.len(), 10);
-            for one in &said {
+            assert_eq!(reported.len(), 10);
+            for one in &reported {
                 let (flags, native, names) = &stacks[&one["size"].as_u64().unwrap()];
                 let expected: Vec<&str> =
                     one["names"].as_array().unwrap().iter().map(|n| n.as_str().unwrap()).collect();

@@ -81,7 +81,7 @@ fn the_map_is_a_file_that_is_not_replaced_unasked() {
 }
 
 #[test]
-fn what_cannot_be_shown_is_said() {
+fn what_cannot_be_shown_is_an_error() {
     for (arguments, part) in [
         (vec![data("varlen_s1.csv.gz"), "--at".into(), "3".into()], "it has no times"),
         (vec![data("varlen_s1.csv.gz"), "--at".into(), "oom".into()], "ended out of memory"),

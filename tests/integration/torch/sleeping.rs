@@ -58,7 +58,7 @@ fn run_with(setup: Setup) -> Slept {
     let definitions = trace.definitions().0;
     let symbols = Symbols::of_all(&definitions, trace.header());
     let start = trace.header().start_mono_ns;
-    let said: Vec<(String, [u64; 4])> = run
+    let reported: Vec<(String, [u64; 4])> = run
         .stdout
         .lines()
         .filter_map(|line| line.strip_prefix("MARK "))
@@ -68,10 +68,10 @@ fn run_with(setup: Setup) -> Slept {
             (words[0].to_string(), [number(1) - start, number(2), number(3), number(4)])
         })
         .collect();
-    let stops: Vec<Until> = said.iter().map(|(_, [at, ..])| Until::Time(*at)).collect();
-    let mut marks: Vec<Option<Mark>> = vec![None; said.len()];
+    let stops: Vec<Until> = reported.iter().map(|(_, [at, ..])| Until::Time(*at)).collect();
+    let mut marks: Vec<Option<Mark>> = vec![None; reported.len()];
     trace.visit(&definitions, &stops, &mut |stop, state| {
-        let (word, [_, allocated, reserved, taken]) = said[stop].clone();
+        let (word, [_, allocated, reserved, taken]) = reported[stop].clone();
         let device = state.devices.get(&DeviceId(0)).cloned().unwrap_or_default();
         let holdings = Holdings::of_state(state, Level::Driver);
         marks[stop] = Some(Mark {

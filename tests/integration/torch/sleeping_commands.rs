@@ -64,8 +64,8 @@ fn moments(run: &Run) -> Vec<Moment> {
 #[track_caller]
 fn bytes(trace: &Path, arguments: &[&str]) -> Vec<u8> {
     let output = vramtrace().args(arguments).arg(trace).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{arguments:?}: {said}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {printed}");
     output.stdout
 }
 
@@ -244,8 +244,8 @@ fn snapshots_and_what_if_show_what_pytorch_has() {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/torch_snapshot.py");
         let python = |words: &[&str]| {
             let output = std::process::Command::new("python3").args(words).output().unwrap();
-            let said = String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success(), "{pattern}: {said}");
+            let printed = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{pattern}: {printed}");
             String::from_utf8(output.stdout).unwrap()
         };
         python(&[script.to_str().unwrap(), "rules", pickle]);

@@ -1,7 +1,5 @@
 """``import vramtrace`` with and without the recorder."""
 
-import sys
-
 import pytest
 
 
@@ -239,8 +237,49 @@ def test_importing_loads_nothing_large(recorded):
     assert run.stdout.split() == ["vramtrace"], run.stdout
 
 
-@pytest.mark.skipif(sys.version_info < (3, 8), reason="Python 3.8 on")
-def test_callbacks_add_to_the_logs(recorded):
+def test_the_loggers_of_a_trainer_see_the_figures(recorded):
+    pytest.importorskip("transformers")
+    recorded.python("""
+        import driver
+        from transformers.trainer_callback import CallbackHandler, DefaultFlowCallback
+        from transformers.trainer_callback import TrainerCallback, TrainerControl, TrainerState
+        from vramtrace import callbacks
+
+        class Logger(TrainerCallback):
+            def __init__(self):
+                self.began, self.logged = 0, []
+
+            def on_train_begin(self, args, state, control, **named):
+                self.began += 1
+
+            def on_log(self, args, state, control, logs=None, **named):
+                self.logged.append(dict(logs))
+
+        driver.init()
+        kept = driver.alloc(1024)
+        # The loggers stand before a user's own callbacks; some are added later.
+        for late in (False, True):
+            first, last = Logger(), Logger()
+            ours = callbacks.trainer_callback()
+            handler = CallbackHandler([DefaultFlowCallback, first], None, None, None, None)
+            state, control = TrainerState(), TrainerControl()
+            if not late:
+                handler.add_callback(ours)
+            handler.on_init_end(None, state, control)
+            if late:
+                handler.add_callback(ours)
+            handler.add_callback(last)
+            handler.on_train_begin(None, state, control)
+            handler.on_log(None, state, control, {"loss": 1.0})
+            for logger in (first, last):
+                [logged] = logger.logged
+                assert logger.began == 1, "no callback is passed over, none is called twice"
+                assert logged["loss"] == 1.0 and logged["vram/cuda0/live_gib"] == 1.0, (late, logged)
+            assert handler.callbacks.count(ours) == 1 and len(handler.callbacks) == 4
+        """)
+
+
+def test_without_the_trainers_list_the_figures_are_in_its_logs(recorded):
     recorded.write("transformers.py", "class TrainerCallback: pass")
     recorded.python("""
         import driver
@@ -249,7 +288,9 @@ def test_callbacks_add_to_the_logs(recorded):
         driver.init()
         kept = driver.alloc(1024)
         logs = {"loss": 1.0}
-        callbacks.trainer_callback().on_log(None, None, None, logs=logs)
+        callback = callbacks.trainer_callback()
+        callback.on_init_end(None, None, None)
+        callback.on_log(None, None, None, logs=logs)
         assert logs["vram/cuda0/live_gib"] == 1.0 and logs["loss"] == 1.0
         try:
             callbacks.lightning_callback()
@@ -257,4 +298,31 @@ def test_callbacks_add_to_the_logs(recorded):
             assert "pip install lightning" in str(error)
         else:
             raise AssertionError
+        """)
+
+
+@pytest.mark.parametrize("package", ["lightning.pytorch", "pytorch_lightning"])
+def test_the_loggers_of_lightning_see_the_figures(recorded, package):
+    """Over a stand-in: Lightning itself needs PyTorch."""
+    parts = package.split(".")
+    folder = recorded.directory
+    for part in parts:
+        folder = folder / part
+        folder.mkdir()
+        (folder / "__init__.py").write_text("class Callback: pass\n")
+    recorded.python("""
+        import driver
+        from types import SimpleNamespace
+        from vramtrace import callbacks
+
+        driver.init()
+        kept = driver.alloc(512)
+        logged = []
+        logger = SimpleNamespace(log_metrics=lambda metrics, step: logged.append((step, metrics)))
+        trainer = SimpleNamespace(global_step=0, log_every_n_steps=5, loggers=[logger, logger])
+        callback = callbacks.lightning_callback(prefix="gpu/")
+        for trainer.global_step in range(1, 12):
+            callback.on_train_batch_end(trainer, None, None, None, 0)
+        assert [step for step, _ in logged] == [5, 5, 10, 10], logged
+        assert all(metrics["gpu/cuda0/live_gib"] == 0.5 for _, metrics in logged), logged
         """)

@@ -3,10 +3,10 @@
 //! | step | where |
 //! |---|---|
 //! | which library an address lies in | [`crate::runtime::mapped_modules`] |
-//! | what its tables say of an address | [`tables`] |
-//! | the same in 16 bytes, learned once | [`rules`] |
+//! | the unwind tables' row for an address | [`tables`] |
+//! | the same as a rule of 16 bytes, computed once | [`rules`] |
 //!
-//! Libraries are loaded and unloaded unseen (`dlclose` is not hooked). So a walk asks the loader about
+//! Libraries may be unloaded at any time (`dlclose` is not hooked). So a walk asks the loader about
 //! each library that it comes through, by `_dl_find_object`, which takes no lock: in a forked child a
 //! thread that no longer exists may hold that of `dl_iterate_phdr`. A library that is not the known
 //! one, by its addresses, its record and some of its bytes, makes the walker forget all rules.
@@ -31,13 +31,14 @@ pub struct Registers {
     pub ip: usize,
     pub sp: usize,
     pub bp: usize,
-    /// x30: where the function returns to, if it has not kept that yet.
+    /// x30: the return address, if the function has not stored it yet.
     #[cfg(target_arch = "aarch64")]
     pub link: usize,
 }
 
 impl Registers {
-    /// Of the function into which this is inlined; it must not return before the walk has ended.
+    /// The registers of the function into which this is inlined. It must not return before the walk has
+    /// ended.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub fn here() -> Registers {
@@ -98,28 +99,28 @@ pub struct Frame {
     pub low: usize,
 }
 
-/// How a walk ended.
+/// The result of a walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Walked {
     /// Frames found, in the order from the innermost out.
     pub frames: usize,
     /// Outer frames are missing.
     pub cut: bool,
-    /// The stack of the last frame ends here.
+    /// The end of the last frame's stack.
     pub high: usize,
 }
 
 /// Rules for unwinding, and the libraries that they come from: each is added when the first
 /// address in it is met.
 ///
-/// Libraries go, and nobody tells. So every walk asks the loader once for each library that it comes
-/// through whether it is the one that is known; if not, all rules are forgotten. What is on this
-/// thread's stack stays until the walk has ended; of a library that is gone nothing is read.
+/// Libraries can be unloaded without notice. So every walk checks with the loader, once for each
+/// library that it passes, that it is still the known one; if not, all rules are discarded. Libraries
+/// with a function on this thread's stack stay loaded until the walk has ended, and no others are read.
 pub struct Walker {
     rules: Rules,
-    /// In order of address, none over another.
+    /// Sorted by address, without overlap.
     known: Vec<Known>,
-    /// The number of the walk under way.
+    /// The number of the current walk.
     walk: u64,
     ours: Range<usize>,
 }
@@ -128,19 +129,19 @@ struct Known {
     loaded: Loaded,
     mark: Option<Mark>,
     tables: Option<Tables>,
-    /// The last walk that found it in its place.
+    /// The last walk that found the library at its addresses.
     seen: u64,
 }
 
 impl Known {
     fn is_there(&self) -> bool {
         mapped_modules::holding(self.loaded.start) == Some(self.loaded)
-            // SAFETY: there is one in its place.
+            // SAFETY: a library is loaded at these addresses, so they can be read.
             && self.mark.is_none_or(|mark| unsafe { mark.is_there() })
     }
 }
 
-/// No library.
+/// The range of code that belongs to no library.
 const NOWHERE: Range<usize> = 0..0;
 
 impl Default for Walker {
@@ -160,14 +161,14 @@ impl Walker {
         }
     }
 
-    /// Begins anew: every library is met again.
+    /// Discards everything: each library will be looked up again.
     pub fn forget(&mut self) {
         self.rules.forget();
         self.known.clear();
     }
 
-    /// Fills `frames` from the innermost frame outside our own library on. `high`: end of this
-    /// thread's stack. `met` hears of each library that is met for the first time.
+    /// Fills `frames`, beginning with the innermost frame outside this library. `high`: end of this
+    /// thread's stack. `met` is called for each library that is found for the first time.
     #[inline]
     pub fn walk(
         &mut self,
@@ -185,7 +186,8 @@ impl Walker {
                 .then(|| unsafe { (address as *const usize).read_unaligned() })
         };
         let mut at = from.state();
-        // Where to look a rule up: in the call, which may be the last instruction of its function.
+        // The rule is that of the call instruction, which may be the function's last: hence the address
+        // less 1.
         let mut code = at.ip;
         let mut own = true;
         let mut found = 0;
@@ -208,7 +210,8 @@ impl Walker {
                     at = state;
                     true
                 }
-                // In a library a guess must lead to a library; code made at run time calls its like.
+                // A guessed caller of code in a library must be in a library; generated code may be
+                // called by generated code.
                 UnwindStep::Guessed(caller)
                     if in_known.is_empty() || mapped_modules::holding(caller.ip - 1).is_some() =>
                 {
@@ -231,7 +234,7 @@ impl Walker {
         }
     }
 
-    /// The known range that holds an address; empty where there is none.
+    /// The known range that contains an address; empty if there is none.
     #[inline]
     fn know(&mut self, code: usize, met: &mut impl FnMut(Met)) -> Range<usize> {
         let walk = self.walk;
@@ -261,10 +264,10 @@ impl Walker {
         let overlaps =
             |known: &Known| known.loaded.start < range.end && range.start < known.loaded.end;
         if self.known.iter().any(overlaps) {
-            // It took a part of the place of one that is gone.
+            // It overlaps a library that is no longer loaded.
             self.forget();
         }
-        // SAFETY: a function of it is on this thread's stack.
+        // SAFETY: one of its functions is on this thread's stack, so it is loaded.
         let headers = unsafe { loaded.headers() };
         let tables = loaded.unwind_data(&headers).and_then(Tables::of);
         if self.known.make_room().is_err() {
@@ -278,8 +281,8 @@ impl Walker {
         range
     }
 
-    /// The rule for an address that has none yet. In code of which nothing is known another
-    /// library may come to be: what is found there is not kept.
+    /// Computes the rule for an address that has none yet. A rule for code outside known libraries is
+    /// not kept, since a library may be loaded there later.
     #[cold]
     fn learn(&mut self, code: usize, is_known: bool, _at: State) -> Rule {
         let tables = self.holding(code).and_then(|known| known.tables.as_ref());

@@ -1,10 +1,10 @@
-//! Rules out of rows of the tables, for x86-64.
+//! Makes rules of rows of the unwind tables, for x86-64.
 
 use super::rules::{CfaBase, Rule, SavedRegister};
 use super::tables::{Bytes, Row};
 use gimli::{CfaRule, EhFrame, Expression, Operation, RegisterRule, UnwindExpression, X86_64};
 
-/// `None`: it is of a kind that we do not know.
+/// `None`: the row needs something that a rule cannot express.
 pub fn rule(row: &Row, code: usize, is_signal: bool, frames: &EhFrame<Bytes>) -> Option<Rule> {
     let evaluate = |expression: UnwindExpression<usize>| value(expression.get(frames).ok()?, code);
     let (from, up, more) = match row.cfa() {
@@ -52,13 +52,13 @@ enum Base {
     Bp,
 }
 
-/// A value as far as it is known beforehand.
+/// A value as far as it can be computed in advance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Value {
     Number(i64),
-    /// At a distance from a register.
+    /// A register plus a distance.
     Near(Base, i64),
-    /// At a distance (the second) from what the word there (the first) holds.
+    /// The word at a register plus the first distance, plus the second distance.
     At(Base, i64, i64),
 }
 

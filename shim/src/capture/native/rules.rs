@@ -1,8 +1,8 @@
-//! How to get from a function to its caller, for one address: learned once, kept in 16 bytes.
+//! The unwind rule of one code address: how to get from a function to its caller. It is computed once
+//! and kept in 16 bytes.
 //!
-//! Of all registers three are followed: where the code is, where its stack begins, and the frame
-//! pointer (rbp, x29); on aarch64 the innermost frame's x30 too. A rule that needs another one is not
-//! known to us, and the stack is cut there.
+//! Three registers are followed: instruction pointer, stack pointer and frame pointer (rbp, x29); on
+//! aarch64 also the innermost frame's x30. Where a rule needs another register, the stack is cut.
 
 /// The registers of a frame. `sp` is the lowest address of its stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,16 +10,16 @@ pub struct State {
     pub ip: usize,
     pub sp: usize,
     pub bp: usize,
-    /// x30, where the frame has called nothing yet. 0: not known.
+    /// x30, if the frame has made no call yet. 0: not known.
     #[cfg(target_arch = "aarch64")]
     pub link: usize,
-    /// `sp` is only a lower bound: the frame before was guessed.
+    /// `sp` is only a lower bound, because the previous frame was guessed.
     #[cfg(target_arch = "aarch64")]
     pub is_vague: bool,
 }
 
 impl State {
-    /// Of a frame that has made a call.
+    /// The state of a frame that has made a call.
     #[inline(always)]
     pub fn new(ip: usize, sp: usize, bp: usize) -> State {
         State {
@@ -34,7 +34,7 @@ impl State {
     }
 }
 
-/// An address to return to without its signature (pointer authentication).
+/// A return address without its signature (pointer authentication).
 #[cfg(target_arch = "aarch64")]
 #[inline(always)]
 fn unsigned(address: usize) -> usize {
@@ -47,12 +47,12 @@ fn unsigned(address: usize) -> usize {
     plain
 }
 
-/// Where a rule leads.
+/// The result of applying a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnwindStep {
-    /// `ip` is where the caller goes on after the call.
+    /// `ip` is the return address in the caller.
     Caller(State),
-    /// `ip` is the very instruction: a signal came before it.
+    /// `ip` is the next instruction of code that a signal interrupted.
     Interrupted(State),
     /// A caller, if the code keeps a frame pointer.
     Guessed(State),
@@ -62,7 +62,7 @@ pub enum UnwindStep {
     Lost,
 }
 
-/// From where the caller's stack is counted.
+/// The base from which the start of the caller's stack (the CFA) is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum CfaBase {
@@ -75,7 +75,7 @@ pub enum CfaBase {
     /// As `AtSp`, and that is an interrupted frame, whose address is kept at a distance of `more`
     /// from the stack pointer.
     Signal,
-    /// The frame pointer has not moved, if there is one.
+    /// By the frame pointer, assuming that the code keeps one.
     Guess,
     /// There is no caller.
     Nowhere,
@@ -83,15 +83,14 @@ pub enum CfaBase {
     Lost,
 }
 
-/// Where the caller's frame pointer is.
+/// Where the caller's frame pointer is saved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum SavedRegister {
     InPlace,
-    /// At a distance from where the caller's stack begins.
+    /// At a distance from the start of the caller's stack.
     ByCaller,
-    /// On aarch64, here and in the next ones, the address to return to is at a distance from that
-    /// register too.
+    /// On aarch64, here and below, the return address is at a distance from that register too.
     ByBp,
     BySp,
     #[cfg(target_arch = "aarch64")]
@@ -108,7 +107,7 @@ pub struct Rule {
     up: i32,
     /// In units of [`UNIT`], as `more`.
     bp: i16,
-    /// On aarch64 also where the address to return to is: see [`SavedRegister`].
+    /// On aarch64 also the place of the return address: see [`SavedRegister`].
     more: i16,
 }
 
@@ -117,7 +116,7 @@ pub struct Rule {
 const UNIT: i64 = 1 << UNIT_BITS;
 const UNIT_BITS: u32 = if cfg!(target_arch = "aarch64") { 3 } else { 0 };
 
-/// `None`: it does not fit.
+/// `None`: the distance does not fit.
 fn in_units(by: i64) -> Option<i16> {
     let units = i16::try_from(by >> UNIT_BITS).ok()?;
     (i64::from(units) << UNIT_BITS == by).then_some(units)
@@ -131,12 +130,12 @@ const ADDRESS: u32 = 48;
 const NO_RULE: Rule = Rule { code: 0, up: 0, bp: 0, more: 0 };
 
 impl Rule {
-    /// For code without tables.
+    /// The rule for code without unwind tables.
     pub const FRAME_POINTER: Rule = Rule::plain(CfaBase::Guess);
     pub const END: Rule = Rule::plain(CfaBase::Nowhere);
     pub const LOST: Rule = Rule::plain(CfaBase::Lost);
 
-    /// As `more`: the address to return to is in x30.
+    /// Value of `more`: the return address is in x30.
     #[cfg(target_arch = "aarch64")]
     pub const IN_LINK: i64 = i16::MIN as i64 * UNIT;
 
@@ -144,7 +143,7 @@ impl Rule {
         Rule { code: (from as u64) << ADDRESS, ..NO_RULE }
     }
 
-    /// `None`: it does not fit.
+    /// `None`: the distance does not fit.
     pub fn new(
         from: CfaBase,
         up: i64,
@@ -178,7 +177,7 @@ impl Rule {
         found.unwrap_or(UnwindStep::Lost)
     }
 
-    /// Where the caller goes on. `sp`: the caller's.
+    /// The return address. `sp`: the caller's stack pointer.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     fn return_address(
@@ -199,7 +198,7 @@ impl Rule {
         read: &mut impl FnMut(usize) -> Option<usize>,
     ) -> Option<usize> {
         if i64::from(self.more) * UNIT == Rule::IN_LINK {
-            // A frame may be empty, but only the innermost one.
+            // Only the innermost frame may be empty.
             return (sp >= at.sp && at.link != 0).then(|| unsigned(at.link));
         }
         let from_vague = at.is_vague && self.from() == CfaBase::Sp as u8;
@@ -270,7 +269,7 @@ impl Rule {
                 (ip != 0).then_some(UnwindStep::Interrupted(state))
             })
         } else if is(CfaBase::Guess) {
-            // Two words: the caller's frame pointer, and where it goes on.
+            // Two words: the caller's frame pointer, and the return address.
             match at.bp {
                 0 => Some(UnwindStep::End),
                 bp if bp < at.sp || bp % 8 != 0 => None,

@@ -4,7 +4,7 @@
 //! 3.12 on its version is part of the identity. Before, or where it has none, its strings and its
 //! line table are: their contents, since they can be replaced at the same address too.
 
-use super::layout::{BYTES_DATA, BYTES_SIZE, Layout, TEXT_HASH, TEXT_LENGTH, TEXT_STATE};
+use super::layout::{Layout, Objects};
 use super::memory::Memory;
 
 /// Longest texts that are kept, in bytes; of a longer one the beginning.
@@ -18,10 +18,10 @@ pub struct Code {
     pub line_table: Vec<u8>,
 }
 
-/// A number that another code object does not have. Its parts are multiplied side by side: of a
-/// chain each step would wait for the one before.
+/// A number that identifies a code object. Its parts are multiplied independently, so that the
+/// processor need not wait for one product before the next.
 ///
-/// `last`: the file's name that was looked at last in this walk, and its fingerprint.
+/// `last`: the last file name of this walk, and its fingerprint.
 #[inline(always)]
 pub fn identity(
     memory: &impl Memory,
@@ -34,7 +34,7 @@ pub fn identity(
         at => memory.int(code + at)? as u32,
     };
     if version != 0 {
-        // Counted up with every code object that is made; 0 once the numbers are used up.
+        // The interpreter numbers its code objects; 0 once the numbers are used up.
         return Some(pair(code as u64, u64::from(version), 1));
     }
     let file = memory.word(code + layout.file)?;
@@ -46,18 +46,18 @@ pub fn identity(
     }
     fingerprint ^= last.1;
     fingerprint ^= pair(name as u64, text_print(memory, layout, name)?, 3);
-    fingerprint ^= table_print(memory, memory.word(code + layout.line_table)?)?;
+    fingerprint ^= table_print(memory, &layout.objects, memory.word(code + layout.line_table)?)?;
     Some(fingerprint)
 }
 
-/// Of the table of lines: all of a short one, and some of a long one.
+/// A fingerprint of the line table: of all bytes of a short one, of some bytes of a long one.
 #[inline(always)]
-fn table_print(memory: &impl Memory, table: usize) -> Option<u64> {
+fn table_print(memory: &impl Memory, objects: &Objects, table: usize) -> Option<u64> {
     const WORDS: usize = 8;
-    let size = memory.word(table + BYTES_SIZE)?;
-    let word = |at: usize| memory.word(table + BYTES_DATA + at).map(|word| word as u64);
+    let size = memory.word(table + objects.bytes_size)?;
+    let word = |at: usize| memory.word(table + objects.bytes_data + at).map(|word| word as u64);
     if size < 8 {
-        // The object is never smaller than that; what stands behind the table is not part of it.
+        // The object has at least 8 bytes there; bytes behind the table are masked.
         return Some(pair(word(0)? & ((1 << (8 * size)) - 1), size as u64, 4));
     }
     let step = (size / WORDS).max(8);
@@ -70,7 +70,7 @@ fn table_print(memory: &impl Memory, table: usize) -> Option<u64> {
     Some(fingerprint)
 }
 
-/// Two numbers to one that depends on all bits of both; another one for each place.
+/// Mixes two numbers into one that depends on all bits of both and on `place`.
 #[inline(always)]
 fn pair(a: u64, b: u64, place: u64) -> u64 {
     let a = a ^ 0x9E37_79B9_7F4A_7C15u64.rotate_left(place as u32);
@@ -79,11 +79,11 @@ fn pair(a: u64, b: u64, place: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-/// Python's own hash of a text, where it is known: that of names is. Else some of its bytes.
+/// Python's cached hash of a string, which strings used as names have. Otherwise some of its bytes.
 #[inline(always)]
 fn text_print(memory: &impl Memory, layout: &Layout, text: usize) -> Option<u64> {
-    let length = memory.word(text + TEXT_LENGTH)?;
-    let hash = memory.word(text + TEXT_HASH)?;
+    let length = memory.word(text + layout.objects.text_length)?;
+    let hash = memory.word(text + layout.objects.text_hash)?;
     let part = |word: usize| (word as u64).rotate_left(17) ^ length as u64;
     if hash != usize::MAX || length < 8 {
         return Some(part(hash));
@@ -101,12 +101,12 @@ struct Data {
 
 #[inline(always)]
 fn data(memory: &impl Memory, layout: &Layout, text: usize) -> Option<Data> {
-    let state = memory.int(text + TEXT_STATE)?;
-    let width = state as usize >> 2 & 7;
+    let state = memory.int(text + layout.objects.text_state)? >> layout.objects.text_kind_bit;
+    let width = state as usize & 7;
     if !matches!(width, 1 | 2 | 4) {
         return None;
     }
-    let at = match (state >> 5 & 1, state >> 6 & 1) {
+    let at = match (state >> 3 & 1, state >> 4 & 1) {
         (1, 1) => text + layout.ascii,
         (1, _) => text + layout.compact,
         _ => memory.word(text + layout.compact)?,
@@ -115,9 +115,9 @@ fn data(memory: &impl Memory, layout: &Layout, text: usize) -> Option<Data> {
 }
 
 fn text(memory: &impl Memory, layout: &Layout, text: usize) -> Option<String> {
-    let length = memory.word(text + TEXT_LENGTH)?;
+    let length = memory.word(text + layout.objects.text_length)?;
     let Data { at, width } = data(memory, layout, text)?;
-    // Where the layout is right, a zero character stands behind the last.
+    // In the expected layout a zero character follows the last.
     let end = memory.bytes(at.checked_add(length.checked_mul(width)?)?, width, 4)?;
     if end.iter().any(|byte| *byte != 0) {
         return None;
@@ -130,14 +130,14 @@ fn text(memory: &impl Memory, layout: &Layout, text: usize) -> Option<String> {
     Some(bytes.chunks_exact(width).map(character).collect())
 }
 
-/// Reads what the definition needs. `None`: these are not its strings.
+/// Reads the fields that a definition needs. `None`: the object does not have the expected layout.
 pub fn read(memory: &impl Memory, layout: &Layout, code: usize) -> Option<Code> {
     let table = memory.word(code + layout.line_table)?;
-    let size = memory.word(table + BYTES_SIZE)?;
+    let size = memory.word(table + layout.objects.bytes_size)?;
     Some(Code {
         name: text(memory, layout, memory.word(code + layout.name)?)?,
         file: text(memory, layout, memory.word(code + layout.file)?)?,
         first_line: memory.int(code + layout.first_line)?,
-        line_table: memory.bytes(table + BYTES_DATA, size, TABLE_MOST)?,
+        line_table: memory.bytes(table + layout.objects.bytes_data, size, TABLE_MOST)?,
     })
 }

@@ -1,5 +1,6 @@
-//! The same stack again, or nearly: most captures find the outer frames where the last one on this
-//! thread left them. Such frames are compared, not taken apart; a capture costs what is new.
+//! Reuses the frames of the last capture. Most captures on a thread find the outer frames unchanged.
+//! Such frames are compared and not read again, so that the cost of a capture depends on the number of
+//! new frames.
 //!
 //! ```text
 //! last time   <module>  main  train  step  forward  linear        outermost first
@@ -7,34 +8,34 @@
 //!             └──────── the same ────────┘ └── read anew ──┘
 //! ```
 //!
-//! A frame is the same if its address, its code object (as sure as [`code::identity`] is), its
-//! instruction and its owner are; a run of frames only down to the outermost, since a function may
-//! be called again from another line into a frame at the same place. Each frame is searched where it
-//! was seen last, so that no load waits for another.
+//! A frame is unchanged if its address, code object (as identified by [`code::identity`]), instruction
+//! and owner are. Frames are reused only as a run that reaches the outermost one, since a function may
+//! be called again from another line, with its frame at the same address. Each frame is compared at its
+//! last address, so that loads do not depend on each other.
 
 use super::code;
-use super::layout::{Chain, Layout, Places, TWELVE, TYPE};
+use super::layout::{Chain, Layout, Places, TWELVE};
 use super::memory::{Memory, Plain};
 use super::walk::{OWNED_BY_C, has_begun};
 use crate::capture::fingerprint::mix;
 
-/// Most frames of a stack that is remembered; a deeper one is walked each time.
+/// Most frames of a stack that is cached; a deeper stack is walked each time.
 pub const MOST: usize = 192;
 
-/// What is compared of a frame.
+/// The fields of a frame that are compared.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 struct CachedFrame {
     frame: usize,
-    /// The word as it is in the frame: from 3.14 on with tags.
+    /// The frame's word for its code object; from 3.14 on it has tag bits.
     code: usize,
     instruction: usize,
-    /// Where the code object's number is, or a 0.
+    /// Address of the code object's version number, or of a 0.
     version_at: usize,
     /// The code object's number, from 3.12 on; 0: it has none.
     version: u32,
     owner: u8,
-    /// The owner, or none that a frame can have: [`FrameReader::surely_same`] cannot tell it.
+    /// The owner; or a value that no frame has, where [`FrameReader::surely_same`] cannot decide.
     sure_owner: u8,
     kind: CachedKind,
     /// Runs a function.
@@ -47,7 +48,7 @@ static NO_VERSION: u32 = 0;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 enum CachedKind {
-    /// Marks where a loop began.
+    /// Marks the start of an interpreter loop.
     #[default]
     Marker,
     /// Runs no Python code.
@@ -55,7 +56,7 @@ enum CachedKind {
     Code,
 }
 
-/// Of a frame and all outer ones.
+/// The sum of a frame and all outer ones.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sum {
     fingerprint: u64,
@@ -68,9 +69,9 @@ pub struct FrameCache {
     seen: [CachedFrame; MOST],
     len: usize,
     sums: [Sum; MOST],
-    /// Which code object it is; by frame, as `seen`.
+    /// The identity of each frame's code object, in the order of `seen`.
     identities: [u64; MOST],
-    /// What is new in the walk under way, innermost first.
+    /// The new frames of the current walk, innermost first.
     fresh: [(CachedFrame, u64); MOST],
 }
 
@@ -83,14 +84,14 @@ pub struct Fingerprint {
     pub frames: usize,
 }
 
-/// Where frames are searched among the last ones: so many from the innermost that are left.
+/// How many of the remaining cached frames, from the innermost on, are searched.
 const NEAR: usize = 24;
-/// Frames so near to each other lie on one stack: Python's, or C's with the marks on it.
+/// Frames within this distance lie on one stack: Python's, or the C stack with the markers.
 const ONE_STACK: usize = 1 << 16;
 
 impl FrameCache {
-    /// `None`: it cannot be computed in this way. `most`: frames that are kept of a stack; a deeper one
-    /// is another matter.
+    /// `None`: the stack must be walked. `most`: frames that are kept of a stack; deeper ones are
+    /// walked.
     #[inline]
     pub fn fingerprint(
         &mut self,
@@ -99,6 +100,11 @@ impl FrameCache {
         thread: usize,
         most: usize,
     ) -> Option<Fingerprint> {
+        // There an instruction's address does not tell its offset: the copy of the bytecode that it
+        // stands in may be freed, and another one made at its place.
+        if layout.is_free_threaded() {
+            return None;
+        }
         let look = FrameReader { layout, code_type };
         let most = most.min(MOST);
         let mut frame = Plain.word(thread + layout.first)?;
@@ -118,7 +124,7 @@ impl FrameCache {
                     left = found + 1;
                     break;
                 }
-                // Those that are the same lie upon one that is not.
+                // The frames compared so far are called by one that has changed.
                 for at in (down_to..=found).rev() {
                     *self.fresh.get_mut(fresh)? = (self.seen[at], self.identities[at]);
                     fresh += 1;
@@ -153,7 +159,7 @@ impl FrameCache {
         Some(Fingerprint { fingerprint: sum.fingerprint, frames: sum.running as usize })
     }
 
-    /// How far the frames from the one at `found` outwards are the same.
+    /// The run of unchanged frames from the one at `found` outwards.
     #[inline(always)]
     fn run(&self, look: &FrameReader<'_>, found: usize, frame: usize) -> Option<Run> {
         let (mut count, mut frame) = (found + 1, frame);
@@ -163,7 +169,7 @@ impl FrameCache {
             let Some(at) = count.checked_sub(1) else { return Some(Run { down_to: 0, next: 0 }) };
             let seen = &self.seen[at];
             if at < found {
-                // The one before it is the same, down to what it stands on.
+                // The inner frame is unchanged, including its link to this one.
                 frame = seen.frame;
             }
             if !look.same(seen, self.identities[at])? {
@@ -179,9 +185,9 @@ impl FrameCache {
 }
 
 struct Run {
-    /// Index of the outermost of the same ones; one more than where it began: there is none.
+    /// Index of the outermost unchanged frame; one more than the start of the search if there is none.
     down_to: usize,
-    /// The frame behind it; 0: there is none.
+    /// The next outer frame; 0: there is none.
     next: usize,
 }
 
@@ -201,8 +207,8 @@ impl CachedFrame {
 fn surely_same(seen: &[CachedFrame], places: Places) -> usize {
     let Places { code, previous, instruction, owner } = places;
     let Some(outermost) = seen.first() else { return 0 };
-    // SAFETY: a frame of this thread's; where its code is the one that was seen, that is an object
-    // that lives.
+    // SAFETY: a frame of this thread's, which it can read. If its code is the cached one, that code
+    // object is alive, since the frame holds a reference.
     let same = |one: &CachedFrame, outer: usize| unsafe {
         let word = |offset: usize| ((one.frame + offset) as *const usize).read_unaligned();
         let differs = word(code) ^ one.code
@@ -251,11 +257,13 @@ impl FrameReader<'_> {
         }
     }
 
-    /// The code object behind the word of a frame; `None` in it: something else.
+    /// The code object of a frame's word; the inner `None`: it is no code object.
     #[inline(always)]
     fn code(&self, word: usize) -> Option<Option<usize>> {
         let Some(code) = self.layout.object(word) else { return Some(None) };
-        Some((Plain.word(code + TYPE)? == self.code_type).then_some(code))
+        Some(
+            (Plain.word(code + self.layout.objects.object_type)? == self.code_type).then_some(code),
+        )
     }
 
     #[inline(always)]
@@ -266,8 +274,8 @@ impl FrameReader<'_> {
         }
     }
 
-    /// Where the frame is among these, if it is one of the innermost. It may be missed: then it is
-    /// read anew.
+    /// Finds the frame among these, if it is one of the innermost. A frame that is not found is read
+    /// again.
     #[inline(always)]
     fn find(&self, seen: &[CachedFrame], frame: usize) -> Option<usize> {
         for at in (seen.len().saturating_sub(NEAR)..seen.len()).rev() {
@@ -276,7 +284,7 @@ impl FrameReader<'_> {
             if above == 0 {
                 return Some(at);
             }
-            // A frame that lies upon this one is not below it. C's stack grows downwards.
+            // Inner frames lie at higher addresses on Python's stack, and at lower ones on the C stack.
             let upon = if one.kind == CachedKind::Marker { above.wrapping_neg() } else { above };
             if upon < ONE_STACK && self.layout.chain != Chain::Objects {
                 return None;
@@ -285,9 +293,9 @@ impl FrameReader<'_> {
         None
     }
 
-    /// How many of these frames are left after those that are the same for sure, innermost first;
-    /// the innermost one is where it was. Each is looked at where it was seen, once the one upon it
-    /// was found to stand on it: no load waits for the one before.
+    /// Compares these frames from the innermost on, which is at its old address, and returns how many
+    /// remain after those that are certainly unchanged. Each is read at its cached address, so that no
+    /// load depends on the one before.
     #[inline(always)]
     fn surely_same(&self, seen: &[CachedFrame]) -> usize {
         // Offsets that the compiler knows make the loop a third shorter.
@@ -305,7 +313,7 @@ impl FrameReader<'_> {
         surely_same(seen, self.layout.places())
     }
 
-    /// Is this frame, at the address where one was seen, that one?
+    /// Whether the frame at a cached address is still the cached one.
     #[inline(always)]
     fn same(&self, seen: &CachedFrame, identity: u64) -> Option<bool> {
         let frame = seen.frame;
@@ -319,8 +327,8 @@ impl FrameReader<'_> {
         if word != seen.code || self.instruction(frame)? != seen.instruction {
             return Some(false);
         }
-        // What runs here is an object that lives. Where it lies there was a code object with a
-        // number that no other one gets: if the number is still there, so is the object.
+        // The frame's code object is alive. At its address there was a code object with a unique
+        // version number: if the number is unchanged, so is the object.
         if seen.version != 0 {
             return Some(self.version(seen.code & !self.layout.tag())? == seen.version);
         }
@@ -331,7 +339,7 @@ impl FrameReader<'_> {
         Some(code::identity(&Plain, self.layout, code, &mut (0, 0))? == identity)
     }
 
-    /// A frame, which code it runs, and the frame behind it.
+    /// Reads a frame: its fields, the identity of its code object, and the next outer frame.
     #[inline(always)]
     fn read(&self, frame: usize) -> Option<(CachedFrame, u64, usize)> {
         let owner = self.owner(frame)?;
@@ -348,7 +356,7 @@ impl FrameReader<'_> {
         };
         let mut identity = 0;
         if self.is_marker(owner) {
-            // Whatever stands in it.
+            // The owner counts whatever its value is.
             seen.sure_owner = owner;
         } else {
             seen.kind = CachedKind::Other;

@@ -1,16 +1,16 @@
-//! Where CPython keeps what we read, by version. Offsets in bytes, of release builds with 8-byte
-//! pointers. From 3.13 on the interpreter says itself (`_Py_DebugOffsets`), which goes before.
+//! Offsets of the CPython fields that are read, by version: in bytes, for release builds with 8-byte
+//! pointers. From 3.13 on the interpreter exports them (`_Py_DebugOffsets`), and those take precedence.
 
 use super::memory::{Memory, Plain};
 
-/// How frames hang together.
+/// How frames are linked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Chain {
-    /// Up to 3.10: frame objects, an interpreter's loop on the C stack for each.
+    /// Up to 3.10: a list of frame objects, each with its own interpreter loop on the C stack.
     Objects,
-    /// 3.11: one loop runs several; `_PyCFrame`s on the C stack tell where each began.
+    /// 3.11: one loop runs several frames; a `_PyCFrame` on the C stack marks the start of each loop.
     Entries,
-    /// From 3.12 on: a separate frame on the C stack marks where a loop began.
+    /// From 3.12 on: an extra frame on the C stack marks the start of each loop.
     Markers,
 }
 
@@ -19,9 +19,9 @@ pub struct Layout {
     /// The Y of 3.Y.
     pub minor: u8,
     pub chain: Chain,
-    /// Of the thread state: the first frame, or with `cframe` the `_PyCFrame`.
+    /// In the thread state: the first frame, or with `cframe` the `_PyCFrame`.
     pub first: usize,
-    /// Of the `_PyCFrame`: the first frame, and the one before.
+    /// In the `_PyCFrame`: the first frame, and the previous `_PyCFrame`.
     pub cframe: Option<(usize, usize)>,
     pub code: usize,
     pub previous: usize,
@@ -30,7 +30,8 @@ pub struct Layout {
     pub file: usize,
     pub name: usize,
     pub first_line: usize,
-    /// Of a code object: a number that no other one has, unless it is 0. 0 here: it has none.
+    /// In a code object: its unique version number, unless that is 0. An offset of 0: this version has
+    /// none.
     pub version: usize,
     pub line_table: usize,
     pub bytecode: usize,
@@ -38,15 +39,46 @@ pub struct Layout {
     /// Where the text of a string begins: ASCII, and other compact ones.
     pub ascii: usize,
     pub compact: usize,
+    pub objects: Objects,
+    /// Of free-threaded builds from 3.14 on.
+    pub thread_bytecode: Option<ThreadBytecode>,
 }
 
-/// The same in every version.
-pub const TYPE: usize = 8;
-pub const BYTES_SIZE: usize = 16;
-pub const BYTES_DATA: usize = 32;
-pub const TEXT_LENGTH: usize = 16;
-pub const TEXT_HASH: usize = 24;
-pub const TEXT_STATE: usize = 32;
+/// Fields of objects, by the size of the header that all objects have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Objects {
+    pub object_type: usize,
+    pub bytes_size: usize,
+    pub bytes_data: usize,
+    pub text_length: usize,
+    pub text_hash: usize,
+    pub text_state: usize,
+    /// The first bit of a string's state that is its kind; `compact` and `ascii` follow it.
+    pub text_kind_bit: u32,
+}
+
+impl Objects {
+    /// Reference count and type.
+    pub const WITH_GIL: Objects = Objects {
+        object_type: 8,
+        bytes_size: 16,
+        bytes_data: 32,
+        text_length: 16,
+        text_hash: 24,
+        text_state: 32,
+        text_kind_bit: 2,
+    };
+}
+
+/// Free-threaded builds from 3.14 on: each thread runs a copy of the bytecode (`co_tlbc`). The first
+/// copy is that of the code object itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThreadBytecode {
+    /// Of a code object: the address of the array of copies (their number, then their addresses).
+    pub copies: usize,
+    /// Of a frame: which of the copies it runs, 4 bytes.
+    pub index: usize,
+}
 
 const FIRST: Layout = Layout {
     minor: 8,
@@ -66,6 +98,8 @@ const FIRST: Layout = Layout {
     first_traceable: 0,
     ascii: 48,
     compact: 72,
+    objects: Objects::WITH_GIL,
+    thread_bytecode: None,
 };
 
 const ELEVEN: Layout = Layout {
@@ -110,16 +144,31 @@ const THIRTEEN: Layout =
 const FOURTEEN: Layout =
     Layout { minor: 14, owner: 74, version: 0, bytecode: 208, first_traceable: 192, ..THIRTEEN };
 
-/// Its table of offsets is longer; what is not in it stands where it was.
+/// Its table of offsets is longer; fields that are not in it are where 3.14 has them.
 const FIFTEEN: Layout = Layout { minor: 15, ..FOURTEEN };
 
-/// Where a frame has what tells it from another one.
+/// Offsets of the fields that identify a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Places {
     pub code: usize,
     pub previous: usize,
     pub instruction: usize,
     pub owner: usize,
+}
+
+/// Why the frames of an interpreter cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LayoutError {
+    #[error("this is {0}, and frames of CPython alone are read")]
+    OtherInterpreter(&'static str),
+    #[error("CPython {major}.{minor} is not known (3.8 to 3.15 are)")]
+    UnknownVersion { major: u32, minor: u32 },
+    #[error("its table of offsets has an unknown form")]
+    UnknownTable,
+    #[error("it is a free-threaded build (of 3.13 and 3.14 these are known)")]
+    FreeThreaded,
+    #[error("its table of offsets is out of range")]
+    OutOfRange,
 }
 
 impl Layout {
@@ -129,8 +178,8 @@ impl Layout {
         Places { code, previous, instruction, owner }
     }
 
-    /// Of this version, `PY_VERSION_HEX`. `runtime`: address of `_PyRuntime`. `Err`: why not.
-    pub fn of(version: u32, runtime: usize) -> Result<Layout, String> {
+    /// The layout of this version (`PY_VERSION_HEX`). `runtime`: address of `_PyRuntime`.
+    pub fn of(version: u32, runtime: usize) -> Result<Layout, LayoutError> {
         let (major, minor) = (version >> 24, version >> 16 & 0xff);
         let known = match (major, minor) {
             (3, 8 | 9) => Layout { minor: minor as u8, ..FIRST },
@@ -140,26 +189,23 @@ impl Layout {
             (3, 13) => THIRTEEN.with_offsets_of(version, runtime)?,
             (3, 14) => FOURTEEN.with_offsets_of(version, runtime)?,
             (3, 15) => FIFTEEN.with_offsets_of(version, runtime)?,
-            _ => return Err(format!("CPython {major}.{minor} is not known (3.8 to 3.15 are)")),
+            _ => return Err(LayoutError::UnknownVersion { major, minor }),
         };
         Ok(known)
     }
 
-    /// With the offsets in the interpreter's own table (`_Py_DebugOffsets`).
-    fn with_offsets_of(self, version: u32, runtime: usize) -> Result<Layout, String> {
+    /// Takes the offsets from the interpreter's own table (`_Py_DebugOffsets`).
+    fn with_offsets_of(self, version: u32, runtime: usize) -> Result<Layout, LayoutError> {
         let read = |at: usize| Plain.word(runtime + at).unwrap_or(0);
         if read(0).to_ne_bytes() != *b"xdebugpy" || read(8) as u32 != version {
-            return Err("its table of offsets has an unknown form".into());
+            return Err(LayoutError::UnknownTable);
         }
-        if read(16) != 0 {
-            return Err("it is a free-threaded build".into());
-        }
-        let (thread, frame, code) = match self.minor {
-            13 => (152, 224, 272),
-            14 => (176, 248, 312),
-            _ => (176, 312, 376),
+        let (thread, frame, code, object, bytes, text) = match self.minor {
+            13 => (152, 224, 272, 352, 512, 536),
+            14 => (176, 248, 312, 400, 592, 616),
+            _ => (176, 312, 376, 464, 688, 712),
         };
-        Ok(Layout {
+        let own = Layout {
             first: read(thread + 32),
             previous: read(frame + 8),
             code: read(frame + 16),
@@ -171,31 +217,70 @@ impl Layout {
             first_line: read(code + 40),
             bytecode: read(code + 72),
             ..self
-        })
-        .and_then(|layout: Layout| {
-            match layout.fields().iter().all(|field| *field < 1024) {
-                true => Ok(layout),
-                false => Err("its table of offsets is out of range".into()),
+        };
+        let layout = match (read(16), self.minor) {
+            (0, _) => own,
+            (_, 13 | 14) => Layout {
+                // A number of one code object may be another's, made by another thread.
+                version: 0,
+                first_traceable: match self.minor {
+                    13 => own.bytecode.wrapping_sub(16),
+                    _ => own.bytecode.wrapping_sub(24),
+                },
+                ascii: read(text + 24),
+                // The UTF-8 form and its length follow.
+                compact: read(text + 24).wrapping_add(16),
+                objects: Objects {
+                    object_type: read(object + 8),
+                    bytes_size: read(bytes + 8),
+                    bytes_data: read(bytes + 16),
+                    text_state: read(text + 8),
+                    text_length: read(text + 16),
+                    text_hash: read(text + 16).wrapping_add(8),
+                    text_kind_bit: if self.minor == 13 { 2 } else { 8 },
+                },
+                thread_bytecode: (self.minor == 14)
+                    .then(|| ThreadBytecode { copies: read(code + 80), index: read(frame + 56) }),
+                ..own
+            },
+            _ => {
+                return Err(LayoutError::FreeThreaded);
             }
-        })
+        };
+        match layout.fields().all(|field| field < 1024) {
+            true => Ok(layout),
+            false => Err(LayoutError::OutOfRange),
+        }
     }
 
-    /// A bit of a frame's word for its code that is no part of the address (from 3.14 on).
+    /// The tag bit in a frame's word for its code object (from 3.14 on).
     #[inline(always)]
     pub fn tag(&self) -> usize {
         usize::from(self.minor >= 14)
     }
 
-    /// The object behind a frame's word for its code; `None`: a small number, and no pointer.
+    /// The address of the code object in a frame's word; `None`: a tagged integer.
     #[inline(always)]
     pub fn object(&self, word: usize) -> Option<usize> {
         (self.minor < 14 || word & 3 != 3).then_some(word & !self.tag())
     }
 
-    fn fields(&self) -> [usize; 10] {
+    /// A build without the interpreter's lock.
+    pub fn is_free_threaded(&self) -> bool {
+        self.objects != Objects::WITH_GIL
+    }
+
+    fn fields(&self) -> impl Iterator<Item = usize> {
         let Layout { first, previous, code, instruction, owner, .. } = *self;
         let Layout { file, name, line_table, first_line, bytecode, .. } = *self;
+        let Layout { first_traceable, ascii, compact, objects, .. } = *self;
+        let Objects { object_type, bytes_size, bytes_data, text_length, text_state, .. } = objects;
+        let copies = self.thread_bytecode.iter().flat_map(|copy| [copy.copies, copy.index]);
         [first, previous, code, instruction, owner, file, name, line_table, first_line, bytecode]
+            .into_iter()
+            .chain([first_traceable, ascii, compact, object_type, bytes_size, bytes_data])
+            .chain([text_length, text_state])
+            .chain(copies)
     }
 }
 
@@ -212,8 +297,42 @@ mod tests {
         assert_eq!(Layout::of(0x030b_07f0, 0).unwrap().chain, Chain::Entries);
         assert_eq!(Layout::of(0x030c_01f0, 0).unwrap().chain, Chain::Markers);
         for unknown in [0x0207_12f0, 0x0307_10f0, 0x0310_00f0, 0] {
-            assert!(Layout::of(unknown, 0).unwrap_err().contains("is not known"));
+            assert!(Layout::of(unknown, 0).unwrap_err().to_string().contains("is not known"));
         }
+    }
+
+    /// The table of free-threaded 3.14.7, as far as it is read.
+    fn free_threaded(version: u32) -> [u64; 100] {
+        let mut table = [0u64; 100];
+        table[..3].copy_from_slice(&[u64::from_ne_bytes(*b"xdebugpy"), version.into(), 1]);
+        let mut put = |at: usize, fields: &[u64]| {
+            table[at / 8..at / 8 + fields.len()].copy_from_slice(fields);
+        };
+        put(176 + 32, &[72]);
+        put(248 + 8, &[8, 0, 56, 80, 78, 64, 72]);
+        put(312 + 8, &[128, 136, 144, 152, 84, 68, 112, 120, 232, 224]);
+        put(400 + 8, &[24]);
+        put(592 + 8, &[32, 48]);
+        put(616 + 8, &[48, 32, 56]);
+        table
+    }
+
+    #[test]
+    fn free_threaded_builds() {
+        let of = |version: u32, change: &dyn Fn(&mut [u64; 100])| {
+            let mut table = free_threaded(version);
+            change(&mut table);
+            Layout::of(version, std::hint::black_box(&table).as_ptr() as usize)
+        };
+        let layout = of(0x030e_07f0, &|_| ()).unwrap();
+        assert!(layout.is_free_threaded());
+        assert_eq!(layout.thread_bytecode, Some(ThreadBytecode { copies: 224, index: 72 }));
+        assert_eq!((layout.first_traceable, layout.ascii, layout.compact), (208, 56, 72));
+        let Objects { object_type, bytes_data, text_hash, text_kind_bit, .. } = layout.objects;
+        assert_eq!((object_type, bytes_data, text_hash, text_kind_bit), (24, 48, 40, 8));
+        assert!(of(0x030e_07f0, &|table| table[(312 + 80) / 8] = 1 << 20).is_err());
+        assert!(of(0x030e_07f0, &|table| table[(616 + 24) / 8] = 1 << 20).is_err());
+        assert_eq!(of(0x030f_00f0, &|_| ()), Err(LayoutError::FreeThreaded));
     }
 
     #[test]
@@ -230,8 +349,12 @@ mod tests {
         };
         let layout = table(&|_| ()).unwrap();
         assert_eq!((layout.first, layout.file), (80, 112));
-        assert!(table(&|table| table[2] = 1).unwrap_err().contains("free-threaded"));
         assert!(table(&|table| table[1] = 0x030d_01f0).is_err());
-        assert!(table(&|table| table[(272 + 8) / 8] = 1 << 40).unwrap_err().contains("range"));
+        assert!(
+            table(&|table| table[(272 + 8) / 8] = 1 << 40)
+                .unwrap_err()
+                .to_string()
+                .contains("range")
+        );
     }
 }

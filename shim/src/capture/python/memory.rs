@@ -1,5 +1,5 @@
-//! How a walk reads memory: plainly, or, while it is not yet sure of what it reads, through the
-//! kernel, which answers where a plain load would fault.
+//! How a walk reads memory: by plain loads, or, before the self-test has passed, through the kernel,
+//! which returns an error where a load would fault.
 
 use crate::runtime::fallible::list_of;
 use std::ffi::c_void;
@@ -39,11 +39,12 @@ pub struct Plain;
 impl Memory for Plain {
     #[inline(always)]
     fn read<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
-        // Null, and small numbers where a pointer is due.
+        // Null, or a small number where a pointer is expected.
         if at < 4096 {
             return None;
         }
-        // SAFETY: part of an object that this thread's own frames keep alive.
+        // SAFETY: the self-test has passed, so this address lies in an object that this thread's frames
+        // keep alive.
         Some(unsafe { (at as *const [u8; N]).read_unaligned() })
     }
 
@@ -51,7 +52,8 @@ impl Memory for Plain {
         if at < 4096 || length > most {
             return None;
         }
-        // SAFETY: as above.
+        // SAFETY: the self-test has passed, so these bytes lie in an object that this thread's frames
+        // keep alive.
         let bytes = unsafe { std::slice::from_raw_parts(at as *const u8, length) };
         list_of(length, bytes.iter().copied()).ok()
     }
@@ -60,7 +62,7 @@ impl Memory for Plain {
 /// Reads by the kernel.
 pub enum Careful {
     Call,
-    /// /proc/self/mem, where the call is forbidden.
+    /// /proc/self/mem, where process_vm_readv is forbidden.
     File(std::fs::File),
 }
 

@@ -1,20 +1,21 @@
-//! The Python stack of this thread: no call into Python but for the thread's state, no lock of
-//! the interpreter's, no allocation.
+//! Reads the Python stack of this thread. The only call into Python returns the thread's state; no lock
+//! of the interpreter is taken, and nothing is allocated.
 //!
-//! Frames are read at the offsets of the known versions ([`layout`]). The first walk reads through
-//! the kernel, which answers where a load would fault ([`memory`]). If anything is not as it must be,
-//! Python stacks are off, with one line on stderr.
+//! Frames are read at the offsets of the known versions ([`layout`]). The first walk is a self-test: it
+//! reads through the kernel, which returns an error where a load would fault ([`memory`]). If a value
+//! is not as expected, Python stacks are turned off, with one line on stderr.
 
 pub mod code;
 pub mod frame_cache;
 pub mod layout;
 pub mod memory;
+mod others;
 pub mod several;
 pub mod walk;
 
 use crate::capture::python::frame_cache::FrameCache;
 use crate::runtime::elf::Object;
-use layout::{Chain, Layout};
+use layout::{Chain, Layout, LayoutError};
 use memory::{Careful, Memory, Plain};
 use several::Interpreters;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -23,43 +24,44 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 use walk::{Frames, Walked};
 
-/// The interpreter of this process, as soon as it was met.
+/// The interpreter of this process, once it was found.
 #[derive(Default)]
 pub struct Python {
     interpreter: AtomicPtr<Interpreter>,
     state: AtomicU8,
 }
 
-/// Not tested yet: read with care.
+/// Not tested yet: read through the kernel.
 const UNTRIED: u8 = 0;
 const TRUSTED: u8 = 1;
-/// Not what we know: never read again.
+/// Not the expected layout: never read again.
 const OFF: u8 = 2;
 
 pub struct Interpreter {
     pub layout: Layout,
     code_type: usize,
     this_thread: extern "C" fn() -> *mut c_void,
-    /// The one that runs, from 3.12 on: for sub-interpreters.
+    /// Returns the current thread state, from 3.12 on; needed with sub-interpreters.
     running: Option<extern "C" fn() -> *mut c_void>,
-    /// Up to 3.11.
+    /// For sub-interpreters up to 3.11.
     interpreters: Option<Interpreters>,
     is_finalizing: Option<extern "C" fn() -> c_int>,
-    /// Code of the loop, which runs once for each Python frame (up to 3.10).
+    /// Address range of the interpreter loop's code (up to 3.10, where each Python frame has its own
+    /// loop).
     pub loops: Option<Range<usize>>,
 }
 
-/// What a thread's Python stack is.
+/// The result of looking for a thread's Python stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// The thread has no Python.
+    /// The thread runs no Python.
     NoThread,
     Off,
     Frames(Walked),
 }
 
 impl Python {
-    /// Whether this process has shown its Python, or needs none to be looked for.
+    /// Whether the interpreter is known, or Python stacks are off.
     pub fn is_met(&self) -> bool {
         !self.interpreter.load(Ordering::Relaxed).is_null()
             || self.state.load(Ordering::Relaxed) == OFF
@@ -70,10 +72,10 @@ impl Python {
         unsafe { self.interpreter.load(Ordering::Acquire).as_ref() }
     }
 
-    /// A library was met on a stack: it may be the interpreter. `Err`: it is one, but cannot be
-    /// read, and why.
+    /// Looks for the interpreter in a library that was found on a stack. `Err`: it is an interpreter
+    /// whose frames cannot be read; Python stacks are then off.
     #[cold]
-    pub fn meet(&self, object: &Object) -> Result<(), String> {
+    pub fn meet(&self, object: &Object) -> Result<(), LayoutError> {
         if self.is_met() {
             return Ok(());
         }
@@ -96,8 +98,8 @@ impl Python {
         }
     }
 
-    /// The number of this thread's Python stack and how many frames it has, if the last ones that
-    /// were met help to tell. `most`: frames that are kept.
+    /// The fingerprint and depth of this thread's Python stack, if they can be computed from the cached
+    /// frames. `most`: frames that are kept.
     #[inline]
     pub fn fingerprint(
         &self,
@@ -150,7 +152,7 @@ impl Python {
             return off("its frames are not laid out as this version's are");
         };
         if walked.frames == 0 {
-            // Nothing to judge by yet.
+            // No frame to test yet.
             return Ok(Found::Frames(walked));
         }
         for frame in &frames[..walked.frames] {
@@ -168,14 +170,17 @@ impl Python {
 
 impl Interpreter {
     /// `None`: this is no interpreter.
-    fn of(object: &Object) -> Option<Result<Interpreter, String>> {
+    fn of(object: &Object) -> Option<Result<Interpreter, LayoutError>> {
         let symbol = |name: &str| object.symbol(name.as_bytes());
         let function = |name: &str| {
             type Function = extern "C" fn() -> *mut c_void;
-            // SAFETY: the interpreter's own function of this name and type. Those that are asked for
-            // only look at the interpreter's variables, whatever state it is in.
+            // SAFETY: the interpreter's function of this name and type. The functions used here only
+            // read variables of the interpreter, in any of its states.
             symbol(name).map(|(at, _)| unsafe { std::mem::transmute::<usize, Function>(at) })
         };
+        if let Some(name) = others::name(object) {
+            return Some(Err(LayoutError::OtherInterpreter(name)));
+        }
         let this_thread = function("PyGILState_GetThisThreadState")?;
         let (runtime, _) = symbol("_PyRuntime")?;
         let (code_type, _) = symbol("PyCode_Type")?;
@@ -184,7 +189,7 @@ impl Interpreter {
             Some((at, _)) => unsafe { *(at as *const u64) as u32 },
             None => {
                 let text = function("Py_GetVersion")?;
-                // SAFETY: it gives a text that ends, whatever state Python is in.
+                // SAFETY: it returns a C string in any state of the interpreter.
                 let text = unsafe { CStr::from_ptr(text() as *const c_char) };
                 version(text.to_str().ok()?)?
             }
@@ -222,8 +227,8 @@ impl Interpreter {
         }))
     }
 
-    /// This thread's state, if Python has one and is not going down: other threads' states are
-    /// freed under them then.
+    /// This thread's state, if it has one. `None` while Python finalizes: then the states of other
+    /// threads are freed while they run.
     #[inline]
     fn thread(&self) -> Option<usize> {
         if self.is_finalizing.is_some_and(|ask| ask() != 0) {

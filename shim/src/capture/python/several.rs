@@ -16,19 +16,19 @@ pub struct Interpreters {
     pub current: Ask,
 }
 
-/// Of a thread's state; the same from 3.8 to 3.11.
+/// Offset in a thread's state; the same from 3.8 to 3.11.
 const NEXT_STATE: usize = 8;
-/// Of an interpreter.
+/// Offset in an interpreter's state.
 const NEXT_INTERPRETER: usize = 0;
-/// More are not looked through.
+/// Most entries of a list that are searched.
 const MOST: usize = 1000;
 
 impl Interpreters {
-    /// Whether there is another one beside the main one. With one alone it is never freed while a
+    /// Whether there are sub-interpreters. Without them the main interpreter is not freed while a
     /// thread runs Python.
     #[inline]
     pub fn are_several(&self) -> bool {
-        // SAFETY: gives a variable of the runtime; its first field is the next interpreter.
+        // SAFETY: returns the main interpreter's state, whose first field is the next interpreter.
         unsafe {
             let newest = (self.newest)().cast::<usize>();
             !newest.is_null() && newest.add(NEXT_INTERPRETER / size_of::<usize>()).read() != 0
@@ -45,11 +45,12 @@ impl Interpreters {
                 && first_frame(&memory, layout, state).is_some_and(|frame| frame != 0)
         };
         let current = (self.current)() as usize;
-        // Another thread's, or none, where this one has let go of the lock around its call.
+        // The lock's holder is another thread, or none, if this thread released the lock around its
+        // call.
         if current != 0 && is_ours(current) {
             return Some(current);
         }
-        // Who runs one interpreter from within another has made that one later.
+        // An interpreter that is entered from another one was created later: newest first.
         let mut interpreter = (self.newest)() as usize;
         for _ in 0..MOST {
             if interpreter == 0 {
@@ -79,12 +80,12 @@ fn first_frame(memory: &Careful, layout: &Layout, state: usize) -> Option<usize>
     }
 }
 
-/// Of a thread's state: the thread pointer.
+/// Offset of the thread id in a thread's state.
 fn thread_id(minor: u8) -> usize {
     if minor >= 11 { 152 } else { 176 }
 }
 
-/// Of an interpreter: its first thread's state.
+/// Offset of the first thread's state in an interpreter's.
 fn first_state(minor: u8) -> usize {
     if minor >= 11 { 16 } else { 8 }
 }

@@ -1,10 +1,11 @@
-//! From a thread's state to its Python frames. A thread's own frames change only on that thread,
-//! so that it can read them without the interpreter's lock; nobody else's are ever read.
+//! From a thread's state to its Python frames. A thread's own frames change only on that thread, so
+//! that it can read them without the interpreter's lock. Frames of other threads are never read.
 
 use super::code;
-use super::layout::{Chain, IS_ENTRY, Layout, TYPE};
+use super::layout::{Chain, IS_ENTRY, Layout, ThreadBytecode};
 use super::memory::Memory;
 use crate::capture::fingerprint::mix;
+use std::sync::atomic::{Ordering, fence};
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Frame {
@@ -24,7 +25,7 @@ pub struct Group {
     pub entry: usize,
 }
 
-/// Most frames that a walk passes, kept or not.
+/// Most frames that a walk visits, kept or not.
 const MOST: usize = 1 << 16;
 const OWNED_BY_GENERATOR: u8 = 1;
 pub(super) const OWNED_BY_C: u8 = 3;
@@ -41,7 +42,7 @@ pub struct Walked {
     pub cut: bool,
 }
 
-/// `None`: something was not what it must be.
+/// `None`: a value was not as expected.
 #[inline]
 pub fn walk(
     memory: &impl Memory,
@@ -60,7 +61,8 @@ pub fn walk(
     Some(state.walked)
 }
 
-/// Does this frame of an interpreter's (3.11 on) run yet? `last`: where it is, bytes into its code.
+/// Whether this interpreter frame (3.11 on) has begun to run. `last`: byte offset of its last
+/// instruction.
 #[inline(always)]
 pub(super) fn has_begun(
     memory: &impl Memory,
@@ -73,13 +75,46 @@ pub(super) fn has_begun(
     Some(owner == OWNED_BY_GENERATOR || last >= 2 * traceable)
 }
 
+/// Where the bytecode begins that this frame of an interpreter's (3.11 on) runs.
+#[inline(always)]
+fn bytecode(memory: &impl Memory, layout: &Layout, frame: usize, code: usize) -> Option<usize> {
+    match layout.thread_bytecode {
+        None => Some(code + layout.bytecode),
+        Some(place) => thread_bytecode(memory, place, frame, code),
+    }
+}
+
+/// The array of copies grows when another thread first runs this code: then a longer array takes the
+/// place of the old one, which is freed once no thread uses it. A thread that is inside CUDA counts as
+/// one that does not. So the array is read between two reads of its address: if they agree it was not
+/// freed before it was read.
+fn thread_bytecode(
+    memory: &impl Memory,
+    place: ThreadBytecode,
+    frame: usize,
+    code: usize,
+) -> Option<usize> {
+    const TRIES: usize = 4;
+    let index = usize::try_from(memory.int(frame + place.index)?).ok()?;
+    for _ in 0..TRIES {
+        let copies = memory.word(code + place.copies)?;
+        let entry = copies.checked_add(8 * (index + 1))?;
+        let (length, bytecode) = (memory.word(copies)?, memory.word(entry)?);
+        fence(Ordering::Acquire);
+        if memory.word(code + place.copies)? == copies {
+            return (index < length).then_some(bytecode);
+        }
+    }
+    None
+}
+
 struct State<'a, M> {
     memory: &'a M,
     layout: &'a Layout,
     code_type: usize,
     out: Frames<'a>,
     walked: Walked,
-    /// Where the group under way begins.
+    /// Index at which the current group begins.
     begun: usize,
     /// See [`code::identity`].
     file: (usize, u64),
@@ -157,7 +192,8 @@ impl<M: Memory> State<'_, M> {
             return Some(());
         }
         let instruction = self.memory.word(frame + layout.instruction)?;
-        let last = instruction.wrapping_sub(code + layout.bytecode) as isize;
+        let bytecode = bytecode(self.memory, layout, frame, code)?;
+        let last = instruction.wrapping_sub(bytecode) as isize;
         let owner = self.memory.byte(frame + layout.owner)?;
         if !has_begun(self.memory, layout, code, last, owner)? {
             return Some(());
@@ -168,7 +204,7 @@ impl<M: Memory> State<'_, M> {
 
     #[inline(always)]
     fn is_code(&self, code: usize) -> Option<bool> {
-        Some(self.memory.word(code + TYPE)? == self.code_type)
+        Some(self.memory.word(code + self.layout.objects.object_type)? == self.code_type)
     }
 
     /// False: there is no room for more.
@@ -184,7 +220,8 @@ impl<M: Memory> State<'_, M> {
         Some(true)
     }
 
-    /// The frames since the last group are run by the loop that holds `entry`. True: enough.
+    /// Ends the current group, whose loop has `entry` in its C stack frame. True: no more frames are
+    /// needed.
     #[inline(always)]
     fn close(&mut self, entry: usize) -> bool {
         if self.walked.frames > self.begun {
@@ -199,8 +236,8 @@ impl<M: Memory> State<'_, M> {
     }
 }
 
-/// Of the frames, for the number of a stack. Each is multiplied for itself, by a number of its
-/// place: in a chain each would wait for the one before.
+/// The fingerprint of frames. Each frame is multiplied independently, by a number of its position, so
+/// that the products need not be computed one after the other.
 #[inline]
 pub fn fingerprint(seed: u64, frames: &[Frame]) -> u64 {
     let place = |at: usize| (at as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -209,4 +246,59 @@ pub fn fingerprint(seed: u64, frames: &[Frame]) -> u64 {
     };
     let all = frames.iter().enumerate().map(one).fold(0, |all, one| all ^ one);
     mix(seed, all ^ frames.len() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capture::python::memory::Plain;
+    use std::cell::Cell;
+
+    const PLACE: ThreadBytecode = ThreadBytecode { copies: 8, index: 4 };
+
+    fn address<T>(of: &T) -> usize {
+        &raw const *of as usize
+    }
+
+    #[test]
+    fn each_thread_has_a_copy_of_the_bytecode() {
+        let copies = [3usize, 0x1000, 0x2000, 0x3000];
+        let code = [0usize, address(&copies)];
+        for (index, expected) in [(0, Some(0x1000)), (2, Some(0x3000)), (3, None), (-1, None)] {
+            let frame = [0i32, index];
+            assert_eq!(thread_bytecode(&Plain, PLACE, address(&frame), address(&code)), expected);
+        }
+    }
+
+    /// Replaces the array as soon as its length was read, so many times.
+    struct Replacing<'a> {
+        code: &'a [Cell<usize>; 2],
+        arrays: &'a [[usize; 2]],
+        left: Cell<usize>,
+    }
+
+    impl Memory for Replacing<'_> {
+        fn read<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
+            let value = Plain.read(at);
+            if self.arrays.iter().any(|array| address(array) == at) && self.left.get() > 0 {
+                self.left.set(self.left.get() - 1);
+                self.code[1].set(address(&self.arrays[self.left.get()]));
+            }
+            value
+        }
+    }
+
+    #[test]
+    fn an_array_that_is_replaced_is_read_again() {
+        let arrays: Vec<[usize; 2]> = (0..8).map(|n| [1, 0x1000 * (n + 1)]).collect();
+        let frame = [0i32, 0];
+        for (times, expected) in
+            [(0, Some(0x8000)), (1, Some(0x1000)), (3, Some(0x1000)), (4, None)]
+        {
+            let code = [Cell::new(0), Cell::new(address(&arrays[7]))];
+            let memory = Replacing { code: &code, arrays: &arrays, left: Cell::new(times) };
+            let found = thread_bytecode(&memory, PLACE, address(&frame), address(&code));
+            assert_eq!(found, expected, "replaced {times} times");
+        }
+    }
 }

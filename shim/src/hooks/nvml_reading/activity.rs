@@ -1,5 +1,5 @@
-//! A call that can make the driver take memory for itself: marked while it is under way, read
-//! after, and what shows is accounted for who made it.
+//! Calls that can make the driver take memory for itself. Each is marked while it runs; a reading of
+//! NVML's figure follows, and growth is attributed to the call.
 
 use crate::hooks::nvml_reading::reader::{DeviceReadings, NvmlReader};
 use crate::hooks::state::Process;
@@ -9,12 +9,13 @@ use crate::model::devices::Device;
 use std::sync::atomic::Ordering;
 use vramtrace_format::{Cause, ContextId, DeviceId, Event, Took};
 
-/// Readings after calls take at most this, and then one part in so many of the process's life:
-/// where many processes share a GPU, NVML is slow.
+/// Readings after calls may take this long in all, and after that a fixed share of the process's life:
+/// NVML is slow where many processes share a GPU.
 const GRACE_NS: u64 = 100_000_000;
 const SHARE: u64 = 1000;
 
-/// What a context or a limit took is charged by other means too, where NVML does not know us.
+/// Whether a call is measured even without NVML: contexts and limits are then charged by the device's
+/// used bytes, or by a forecast.
 fn always_read(doing: DriverActivity) -> bool {
     matches!(
         doing,
@@ -22,14 +23,15 @@ fn always_read(doing: DriverActivity) -> bool {
     )
 }
 
-/// Such a call, while it is under way.
+/// A call that can make the driver take memory for itself, while it runs.
 pub struct ActivityGuard {
     watched: &'static DeviceReadings,
     pub device: &'static Device,
     pub doing: DriverActivity,
 }
 
-/// Who a reading is made for; `on_growth` books what shows: it may capture the stack and ask the driver.
+/// The call after which a reading is made. `on_growth` attributes the growth: it may capture the stack
+/// and call the driver.
 pub struct AttributedReading<'a> {
     pub taking: &'a ActivityGuard,
     pub on_growth: &'a mut dyn FnMut(Attribution),
@@ -42,7 +44,7 @@ impl Drop for ActivityGuard {
 }
 
 impl ActivityGuard {
-    /// What is under way beside it.
+    /// Other such calls that run at the same time.
     fn others(&self) -> ActivitySet {
         self.watched.under_way(Some(self.doing))
     }
@@ -61,8 +63,8 @@ impl DeviceReadings {
 }
 
 impl NvmlReader {
-    /// Before a call that can make the driver take memory for itself. `None`: nobody wants to
-    /// know, or nobody could tell.
+    /// Before a call that can make the driver take memory for itself. `None`: no one uses the figure,
+    /// or NVML cannot give it.
     pub fn begin(
         &'static self,
         p: &Process,
@@ -80,8 +82,8 @@ impl NvmlReader {
         Some(ActivityGuard { watched, device, doing })
     }
 
-    /// Whether there is time for a reading after a call; if not, the next reading shows it, after any
-    /// it.
+    /// Whether the time budget permits a reading after a call. If not, the next reading includes what
+    /// the call took.
     pub fn may_read(&self, p: &Process, taking: &ActivityGuard) -> bool {
         let allowed = GRACE_NS.saturating_add(p.clock.now_ns() / SHARE);
         if always_read(taking.doing) || self.spent_ns.load(Ordering::Relaxed) <= allowed {
@@ -91,7 +93,8 @@ impl NvmlReader {
         false
     }
 
-    /// A call was made that may show at the next reading; on another device than its own, say.
+    /// Notes a call whose effect may appear only at the next reading of this device, for example on a
+    /// peer device.
     pub fn wait_for(&self, device: DeviceId, doing: DriverActivity) {
         if let Some(watched) = self.devices.get(device.0 as usize) {
             watched.account.lock().wait(doing);
@@ -102,15 +105,15 @@ impl NvmlReader {
         self.spent_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
-    /// When the device was read last.
+    /// The time of the device's last reading.
     pub fn read_ns(&self, device: DeviceId) -> u64 {
         self.devices
             .get(device.0 as usize)
             .map_or(0, |watched| watched.read_ns.load(Ordering::Relaxed))
     }
 
-    /// What the driver holds for itself on the device beside its contexts, at `Cause as usize`.
-    /// No lock: the figures may be of two moments while a call is under way.
+    /// Bytes that the driver holds for itself on the device, without contexts; indexed by `Cause as
+    /// usize`. No lock: the figures may be of two moments while a call is under way.
     pub fn took(&self, device: DeviceId) -> [u64; Cause::COUNT] {
         match self.devices.get(device.0 as usize) {
             Some(watched) => std::array::from_fn(|n| watched.took[n].load(Ordering::Relaxed)),
@@ -118,7 +121,8 @@ impl NvmlReader {
         }
     }
 
-    /// Names what a reading showed, now that it is charged. True: something was recorded.
+    /// Attributes the growth that a reading showed, after it was charged. Returns whether an event was
+    /// recorded.
     pub fn name(
         &self,
         p: &Process,
@@ -134,7 +138,7 @@ impl NvmlReader {
                 Some(own) => own.taking.others(),
                 None => watched.under_way(None),
             };
-            // What contexts took when they were made stands beside it.
+            // Without the bytes that contexts took when they were created.
             let contexts = p.contexts.bytes_on(device.id);
             let hidden = p.cap.outside(device.id).saturating_sub(contexts);
             account.settle(hidden, doing, others, exact)
@@ -166,15 +170,15 @@ impl NvmlReader {
         record(p, device, &maker, bytes.min(i64::MAX as u64) as i64);
     }
 
-    /// A context is gone, and with it what was taken in it.
+    /// A context has ended: removes the bytes that the driver took in it.
     pub fn context_ended(&self, p: &Process, device: DeviceId, context: ContextId) {
         if let Some(watched) = self.devices.get(device.0 as usize) {
             watched.change(p, device, |account, tell| account.context_ended(context, tell));
         }
     }
 
-    /// What the driver holds for itself, by the call that made it take it. `tell` is called under the
-    /// device's lock, so that nothing is recorded between.
+    /// Calls `tell` with the bytes that the driver holds for itself, for each call that made it take
+    /// them. The device's lock is held, so that no change is recorded in between.
     pub fn each_took(&self, mut tell: impl FnMut(Took)) {
         for (ordinal, watched) in self.devices.iter().enumerate() {
             let account = watched.account.lock();
@@ -190,7 +194,7 @@ impl DeviceReadings {
         self.took[cause as usize].store(account.of(cause), Ordering::Relaxed);
     }
 
-    /// Gives back, and records it.
+    /// Subtracts bytes that the driver freed, and records that.
     fn change(
         &self,
         p: &Process,
@@ -208,7 +212,7 @@ fn took(device: DeviceId, maker: &Originator, delta: i64) -> Took {
     Took { device, cause, delta, site, stack, name }
 }
 
-/// Under the account's lock: the file has the changes of a device in their order.
+/// The caller holds the account's lock, so that the file has the changes of a device in their order.
 fn record(p: &Process, device: DeviceId, maker: &Originator, delta: i64) {
     p.trace_writer.record(&Event::Took(took(device, maker, delta)));
 }

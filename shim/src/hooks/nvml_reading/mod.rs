@@ -1,12 +1,12 @@
 //! What the driver takes on its own, seen in NVML's figure for this process: contexts, lazily
 //! loaded kernels, local memory. It is charged to the cap when seen, and sampled into the trace.
 //!
-//! A reading costs about 8 us, so it is taken after a context was made, after a call that can make
-//! the driver take memory for itself ([`activity`]), before a refusal (of many in a row, before some),
-//! and otherwise at most once a millisecond, one device a turn. NVML's calls are legal at any time,
-//! also while a stream is captured. Where NVML is not there or does not know our pid (a container
-//! with its own pids), only contexts are charged, by what the device's used memory grew when they
-//! were made, and what cuCtxSetLimit takes, by its forecast.
+//! A reading costs about 8 us, so it is taken after a context was made, after a call that can make the
+//! driver take memory for itself ([`activity`]), before a refusal (of many in a row, before some), and
+//! otherwise at most once a millisecond, one device a turn. NVML's calls are legal at any time, also
+//! while a stream is captured. Where NVML is not there or does not know our pid (a container with its
+//! own pids), only two things are charged: contexts, by the growth of the device's used bytes during
+//! their creation, and cuCtxSetLimit, by its forecast.
 //!
 //! Readings after calls take 0.1 s in all and then at most 1/1,000 of the process's life, since NVML
 //! is slow where many processes share a GPU ([`activity`]). The next reading shows what an omitted
@@ -34,8 +34,8 @@ const MUCH: u64 = 16 << 20;
 /// changes: where many processes share a GPU, NVML is slow.
 const COST_SHARE: u64 = 200;
 const COST_SHARE_MOVED: u64 = 20;
-/// Before a refusal it is read anew, unless this was done so short a time ago, or so many times
-/// what it takes: a program that asks again and again is not to be slowed down.
+/// Before a refusal the figure is read again, unless the last reading is younger than this, or younger
+/// than ten times a reading's duration: a program that retries in a loop must not be slowed down.
 const FRESH_NS: u64 = 200_000;
 const FRESH_SHARE: u64 = 10;
 
@@ -49,8 +49,8 @@ pub struct FigureBefore {
 }
 
 impl NvmlReader {
-    /// Under a cap, before each call: the device to be read now, if any. What lazy loading took
-    /// since the last call is to be known before a request is granted. Mostly a look at the clock.
+    /// Under a cap, before each call: the device to read now, if any. What lazy loading took since the
+    /// last call must be counted before a request is granted. Usually this only reads the clock.
     #[inline]
     pub fn due<'p>(&self, p: &'p Process) -> Option<&'p Device> {
         // Before the first context there is nothing to see.
@@ -70,8 +70,8 @@ impl NvmlReader {
         self.whose_turn(p)
     }
 
-    /// Without a cap only the trace wants to know. Called about once a millisecond, from the end
-    /// of a hook, outside all locks; reads when much has changed or some time has passed.
+    /// Without a cap readings serve only the trace. Called about once a millisecond, at the end of a
+    /// hook, outside all locks. Reads if the live bytes changed much, or after some time.
     pub fn now_and_then(&self, p: &Process) {
         if p.cap.is_set() || !self.looked.load(Ordering::Relaxed) {
             return;
@@ -98,12 +98,13 @@ impl NvmlReader {
         if count == 0 { None } else { with_context().nth(turn % count) }
     }
 
-    /// Somebody wants to know: a cap, or the trace. Else NVML is not asked.
+    /// Whether a cap or a trace uses the figure. If not, NVML is not called.
     pub fn is_wanted(p: &Process) -> bool {
         p.cap.is_set() || !p.trace_writer.is_silent()
     }
 
-    /// The last reading is good enough to refuse by: nothing was done since that may show.
+    /// Whether the last reading is recent enough for a refusal, and no call since can have changed the
+    /// figure.
     pub fn is_fresh(&self, p: &Process, device: DeviceId) -> bool {
         let Some(watched) = self.devices.get(device.0 as usize) else { return false };
         let read_ns = watched.read_ns.load(Ordering::Relaxed);
@@ -113,7 +114,7 @@ impl NvmlReader {
         known && age < FRESH_NS.max(took.saturating_mul(FRESH_SHARE))
     }
 
-    /// Before a call that makes the driver take memory for itself.
+    /// The figures before a call that can make the driver take memory for itself.
     pub fn before(&self, p: &Process, device: &Device) -> FigureBefore {
         let live = p.ledger.live(device.id);
         let (figure, used) = match self.reach(device) {
@@ -125,7 +126,7 @@ impl NvmlReader {
         FigureBefore { figure, used, live }
     }
 
-    /// After it: the bytes that the driver took. `None` where nobody tells.
+    /// After that call: the bytes that the driver took for itself. `None`: NVML gives no figure.
     pub fn taken_since(&self, p: &Process, device: &Device, before: &FigureBefore) -> Option<u64> {
         let (nvml, handle) = self.reach(device)?;
         let grown = p.ledger.live(device.id).saturating_sub(before.live);
@@ -134,16 +135,17 @@ impl NvmlReader {
         let taken = match (before.figure, figure, before.used, used) {
             (Figure::Bytes(before), Figure::Bytes(after), ..) => after.saturating_sub(before),
             (Figure::Absent, Figure::Bytes(after), ..) => after,
-            // Another process may have taken or freed memory meanwhile: the best there is.
+            // The device's used bytes of all processes: another process may have taken or freed memory
+            // meanwhile, but there is no better figure.
             (_, _, Some(before), Some(after)) => after.saturating_sub(before),
             _ => return None,
         };
         Some(taken.saturating_sub(grown))
     }
 
-    /// Reads the figure of this process now, charges what it shows, names it, and samples it.
-    /// `reserves` reads pools and graphs: before the figure and after it. `own`: the call that the
-    /// reading is made after.
+    /// Reads NVML's figure of this process, charges growth, attributes it, and records a sample.
+    /// `reserves` reads pools and graphs: before the figure and after it. `own`: the call after which
+    /// the reading is made.
     pub fn read(
         &self,
         p: &Process,
@@ -176,16 +178,17 @@ impl NvmlReader {
         let (hidden, exact) = match figure {
             Figure::Bytes(bytes) => {
                 let bounds = Bounds::of(bytes, before, after);
-                // A pool that gave memory back unseen is accounted too high: that must not eat up
-                // what the contexts are known to hold.
+                // The count of a pool that released memory unseen is too high. That must not reduce the
+                // figure below what the contexts are known to hold.
                 (bounds.narrow(known).max(context_bytes), bounds.meet())
             }
-            // Listed before and no more: the last context is gone.
+            // NVML listed this process before and does not now: its last context has ended.
             Figure::Absent if watched.present.load(Ordering::Relaxed) => {
                 let bounds = Bounds::of(0, before, after);
                 (bounds.narrow(known), bounds.meet())
             }
-            // NVML answered before and does not now: the GPU is sick. The last figure stays counted.
+            // NVML gave a figure before and fails now: the GPU is in an error state. The last figure
+            // stays counted.
             Figure::Unavailable if watched.present.load(Ordering::Relaxed) => {
                 (known.max(context_bytes), false)
             }

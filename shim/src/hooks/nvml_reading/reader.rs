@@ -1,4 +1,4 @@
-//! NVML as this process has it, and its last answer for each device.
+//! This process's handle of NVML, and the last reading of each device.
 
 use crate::driver::cuda::{NvmlDevice, NvmlMemory};
 use crate::driver::depth::inside;
@@ -21,7 +21,7 @@ const DEVICES: usize = 64;
 static OPENED: AtomicPtr<Nvml> = AtomicPtr::new(null_mut());
 
 pub struct NvmlReader {
-    /// NVML was asked for; it may not be there.
+    /// Opening NVML was attempted; it may have failed.
     pub(super) looked: AtomicBool,
     /// When the next reading is due under a cap; 0 = now, with or without one.
     pub(super) next_ns: AtomicU64,
@@ -39,7 +39,7 @@ pub struct DeviceReadings {
     /// Time and live bytes of the last reading.
     pub(super) read_ns: AtomicU64,
     pub(super) read_live: AtomicU64,
-    /// What it took.
+    /// How long the last reading took.
     pub(super) read_took_ns: AtomicU64,
     /// Our pid was found in NVML's lists.
     pub(super) present: AtomicBool,
@@ -64,15 +64,14 @@ impl Default for NvmlReader {
 }
 
 impl NvmlReader {
-    /// The device's free and whole bytes, all processes together. Asked now, of NVML alone, and
-    /// only if that is open.
+    /// The device's free and total bytes, of all processes. Queries NVML only, and only if it is open.
     pub fn memory(&self, device: &Device) -> Option<NvmlMemory> {
         let (nvml, handle) = self.reach_open(device)?;
         inside(|| nvml.memory(handle))
     }
 
-    /// The other processes on a device and what they have, as far as NVML tells. None where our own
-    /// is not in its lists: then it cannot be distinguished from the others.
+    /// The other processes on a device, with their bytes where NVML gives them. Empty if this process
+    /// is not in NVML's lists: then it cannot be distinguished from the others.
     pub fn others_on(&self, device: &Device) -> Vec<(u32, Option<u64>)> {
         let Some((nvml, handle)) = self.reach_open(device) else { return Vec::new() };
         let mut all = inside(|| nvml.processes(handle));
@@ -89,7 +88,7 @@ impl NvmlReader {
         open.then(|| self.reach(device)).flatten()
     }
 
-    /// The device that the program means with its own NVML handle.
+    /// The device of an NVML handle of the program.
     pub fn device_of<'d>(&self, devices: &'d Devices, handle: NvmlDevice) -> Option<&'d Device> {
         let name = inside(|| self.nvml()?.name(handle))?;
         devices.by_nvml_name(&name)
@@ -107,7 +106,7 @@ impl NvmlReader {
         Some((nvml, handle))
     }
 
-    /// NVML, if it was opened.
+    /// NVML, if it is open.
     fn nvml(&self) -> Option<&'static Nvml> {
         if !self.looked.load(Ordering::Relaxed) {
             self.looked.store(true, Ordering::Release);
@@ -120,7 +119,7 @@ impl NvmlReader {
 /// Opens NVML: at cuInit and nowhere else, since the loader takes its lock and calls malloc.
 /// Racing threads open it twice, which it counts.
 pub fn open() {
-    // The loader needs more stack than is left here.
+    // Not on a stack with little room left: the loader needs more.
     if own_stack::is_short_here() {
         return;
     }

@@ -1,4 +1,4 @@
-//! What the driver holds for itself on one device, beside its contexts, by cause and by call.
+//! Bytes that the driver holds for itself on one device, without its contexts, by cause and by call.
 //!
 //! Only NVML's figure shows it, and only as one sum. The figure is read after each call that can
 //! make the driver take memory; growth since the last reading is attributed to that call.
@@ -9,8 +9,8 @@
 //! * A call that is not followed (cuCtxSetCurrent) may take memory too. It shows as the next
 //!   followed call's, unless another reading comes between. (Measured: the driver takes such memory
 //!   only inside calls, never between them.)
-//! * Memory that is given back is taken off the same cause first, then off an originator with
-//!   exactly as many bytes, then off the latest. A context's end gives back all that was taken in it.
+//! * Freed memory is subtracted from the same cause first, then from an originator with exactly as many
+//!   bytes, then from the latest. A context's end frees everything that was taken in it.
 
 use crate::runtime::fallible::TryPush;
 use vramtrace_format::{Cause, ContextId, SiteId, StackId};
@@ -46,7 +46,7 @@ impl DriverActivity {
         DriverActivity::OtherLimit,
     ];
 
-    /// What it is for, if nothing more is known.
+    /// The cause, if nothing more is known.
     pub fn cause(self) -> Cause {
         match self {
             DriverActivity::Loading | DriverActivity::Launching => Cause::Modules,
@@ -77,7 +77,7 @@ impl ActivitySet {
         self.0 == 0
     }
 
-    /// What all of them take memory for, if that is one thing. (A launch takes it for several.)
+    /// The cause that all of them share, if there is one. (A launch takes memory for several.)
     fn common(self) -> Cause {
         match DriverActivity::ALL
             .into_iter()
@@ -89,11 +89,11 @@ impl ActivitySet {
     }
 }
 
-/// Who made the driver take so much.
+/// The call that made the driver take memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Originator {
     pub cause: Cause,
-    /// With it the memory goes.
+    /// The context whose end frees the memory.
     pub context: ContextId,
     pub site: SiteId,
     pub stack: StackId,
@@ -107,25 +107,24 @@ impl Originator {
     }
 }
 
-/// What a reading shows.
+/// The result of a reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attribution {
     Nothing,
-    /// More, by the one call that was under way.
+    /// Growth, by the only call in progress.
     ByCall(u64),
-    /// More, by one or several of those that were.
+    /// Growth, by one or several of the calls in progress.
     BySome(Cause, u64),
-    /// Less: so much is to be taken back from who took it.
+    /// A decrease, to be subtracted from originators.
     Less(u64),
 }
 
-/// Makers beyond so many share one line for each cause and context.
+/// Originators beyond this number share one entry for each cause and context.
 const MOST: usize = 4096;
 
 #[derive(Debug, Default)]
 pub struct DriverInternal {
-    /// Hidden bytes, less those of contexts, up to which their call was named, or that nobody
-    /// knows.
+    /// Hidden bytes without those of contexts that are attributed to a call, or known to have none.
     settled: u64,
     by_cause: [u64; Cause::COUNT],
     makers: Vec<(Originator, u64)>,
@@ -146,8 +145,8 @@ impl DriverInternal {
         self.waiting = self.waiting.with(doing);
     }
 
-    /// `hidden`: what a reading shows now. `own`: the call that it was made after; `others`: what
-    /// was under way beside it; `exact`: all that there is did show.
+    /// `hidden`: the bytes that a reading shows now. `own`: the call after which it was made; `others`:
+    /// calls in progress meanwhile; `exact`: whether the reading is exact.
     pub fn settle(
         &mut self,
         hidden: u64,
@@ -157,7 +156,7 @@ impl DriverInternal {
     ) -> Attribution {
         let before = self.settled;
         let involved = self.waiting.and(others);
-        // Somebody else's call will tell of it.
+        // The growth is left to the reading after the other call.
         let wait = own.is_none() && !others.is_empty() && hidden > before;
         if wait {
             return Attribution::Nothing;
@@ -177,7 +176,7 @@ impl DriverInternal {
                 None => Attribution::BySome(involved.common(), grown),
             };
         }
-        // What nobody was named for goes first, unless this call gives its own back.
+        // Unattributed bytes are subtracted first, unless this call frees its own.
         let surplus = self.named().saturating_sub(hidden);
         let given = match own {
             Some(doing) => (before - hidden).min(self.of(doing.cause())).max(surplus),
@@ -197,14 +196,14 @@ impl DriverInternal {
         *sum = sum.saturating_add(bytes);
         match self.makers.iter_mut().find(|(known, _)| same(known, &maker)) {
             Some((_, held)) => *held = held.saturating_add(bytes),
-            // Without memory it is in the sum of its cause alone.
+            // Without host memory it is only in the sum of its cause.
             None => drop(self.makers.try_push((maker, bytes))),
         }
         maker
     }
 
-    /// Takes `bytes` back: of `cause` before others; who took exactly so much before others; the
-    /// latest before others. `tell` hears of each maker that gives some up.
+    /// Subtracts `bytes`: from `cause` first, from an originator with exactly as many bytes first, from
+    /// the latest first. `tell` is called for each originator that changes.
     pub fn give_back(
         &mut self,
         bytes: u64,
@@ -227,7 +226,7 @@ impl DriverInternal {
         }
     }
 
-    /// A context is gone, and all that was taken in it.
+    /// A context has ended: removes everything that was taken in it.
     pub fn context_ended(&mut self, context: ContextId, mut tell: impl FnMut(&Originator, u64)) {
         while let Some(at) = self.makers.iter().position(|(maker, _)| maker.context == context) {
             let (maker, held) = self.makers[at];

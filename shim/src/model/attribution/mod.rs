@@ -1,4 +1,4 @@
-//! Memory that the driver takes beside the program's allocations: how much of it no call explains,
+//! Memory that the driver takes beside the program's allocations: how much is not attributed to a call,
 //! and which call made it grow.
 
 pub mod driver_internal;

@@ -16,7 +16,7 @@ pub struct AccountedBytes {
     pub managed: u64,
 }
 
-/// Between what the hidden bytes are.
+/// Lower and upper bound of the hidden bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     low: u64,
@@ -33,12 +33,12 @@ impl Bounds {
         Bounds { low: low.min(high), high }
     }
 
-    /// Nothing was under way: they are exactly so many.
+    /// Whether the bounds are equal: no call was in progress, and the value is exact.
     pub fn meet(self) -> bool {
         self.low == self.high
     }
 
-    /// What was known, as far as it can still be so.
+    /// The known value, moved into the bounds.
     pub fn narrow(self, hidden: u64) -> u64 {
         hidden.clamp(self.low, self.high)
     }

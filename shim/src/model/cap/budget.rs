@@ -1,5 +1,5 @@
-//! One device's budget: what is taken or promised, against the limit. Lock-free; what a request
-//! may take is added by compare-and-swap, so that no two threads win the same byte.
+//! One device's budget: bytes that are allocated or reserved, and the limit. Lock-free: a request is
+//! added by compare-and-swap, so that two threads are never granted the same byte.
 
 use super::managed::Managed;
 use super::soft::SoftLimiter;
@@ -16,17 +16,17 @@ use std::sync::atomic::{Ordering::Release, Ordering::SeqCst};
 pub struct Budget {
     /// `u64::MAX` = no cap.
     limit: AtomicU64,
-    /// Where no group counts it.
+    /// The count, if the process is in no group.
     counted: Contended,
-    /// Null, or what it shares with a group; never freed.
+    /// Null, or this process's share in a group's budget; never freed.
     share: AtomicPtr<GroupShare>,
     soft: SoftLimiter,
-    /// Nothing is refused for good: the caller tells, and takes anyway.
+    /// Nothing is refused: the caller reports the excess and takes the bytes anyway.
     only_warns: bool,
 }
 
-/// Each call of each thread changes it: on a separate cache line, and off the line that the processor
-/// fetches along with it.
+/// Every thread changes it at every call, so it has two cache lines to itself: the processor fetches
+/// lines in pairs.
 #[derive(Default)]
 #[repr(align(128))]
 struct Contended(AtomicU64);
@@ -38,7 +38,7 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// `news` is set when there is something to tell: the soft limit was crossed.
+    /// `news` is set when something is to be reported: the soft limit was crossed.
     pub fn new(news: Arc<AtomicBool>, only_warns: bool) -> Budget {
         Budget {
             limit: AtomicU64::new(u64::MAX),
@@ -57,7 +57,7 @@ impl Budget {
         self.limit.store(limit.unwrap_or(u64::MAX), Relaxed);
     }
 
-    /// From now on a group counts it too. Called once, before others see this budget used.
+    /// Makes the budget part of a group's. Called once, before the budget is used.
     pub fn share_with(&self, share: GroupShare) {
         share.count().fetch_add(self.counted.0.swap(0, Relaxed), SeqCst);
         self.share.store(Box::into_raw(Box::new(share)), Release);
@@ -76,7 +76,7 @@ impl Budget {
         self.soft.set(limit, self.counted());
     }
 
-    /// Bytes taken and bytes promised to calls that are under way.
+    /// Bytes allocated, and bytes reserved for calls in progress.
     pub fn counted(&self) -> u64 {
         match self.share() {
             None => self.counted.0.load(Relaxed),
@@ -84,8 +84,8 @@ impl Budget {
         }
     }
 
-    /// Takes `bytes` if the count stays at or under the limit. While the count is above it, even
-    /// a request of 0 bytes is refused: the caller asks only for what needs memory.
+    /// Takes `bytes` if the count stays at or under the limit. While the count is above it, even a
+    /// request of 0 bytes is refused; callers make none.
     pub fn try_take(&self, bytes: u64) -> Result<(), Refusal> {
         if reserve::is_low() {
             self.refuse_unfollowed()?;
@@ -108,8 +108,7 @@ impl Budget {
         Ok(())
     }
 
-    /// What is given could not be followed, as we have no memory for it: under a limit it is not
-    /// given.
+    /// Refuses under a limit a request that could not be recorded for want of host memory.
     #[cold]
     fn refuse_unfollowed(&self) -> Result<(), Refusal> {
         let refusal = |limit| Refusal { counted: self.counted(), limit, of_group: false };
@@ -131,7 +130,7 @@ impl Budget {
         self.charge(i64::try_from(bytes).unwrap_or(i64::MAX));
     }
 
-    /// Adds or gives back without asking: what the driver has done already. False: the count
+    /// Adds or subtracts bytes without a check, for what the driver has already done. False: the count
     /// would have gone below zero.
     pub fn charge(&self, delta: i64) -> bool {
         if delta == 0 {
@@ -180,8 +179,8 @@ impl Budget {
     }
 }
 
-/// Bytes promised to a call that is under way. Dropped without `commit` they are given back, but
-/// for what the driver has given already.
+/// Bytes reserved for a call in progress. Dropped without `commit`, they are released, unless the
+/// driver has already allocated.
 #[must_use]
 pub struct Reservation<'a> {
     budget: Option<&'a Budget>,
@@ -193,22 +192,22 @@ pub struct Reservation<'a> {
 }
 
 impl Reservation<'_> {
-    /// For what does not count: nothing to keep or to give back.
+    /// A reservation of nothing, for requests that are not counted.
     pub const fn none() -> Reservation<'static> {
         Reservation { budget: None, bytes: 0, taken: false, managed: None }
     }
 
-    /// The driver answered with success: if this thread does not get to the commit (a panic of
-    /// ours) the promise stays charged. Too much is counted then, never too little.
+    /// The driver has allocated. From now on, if this thread does not reach `commit` (a panic in a
+    /// hook), the reservation stays charged: the count is then too high, never too low.
     #[inline]
     pub fn taken(&mut self) {
         self.taken = true;
     }
 
-    /// Sets the promise to the physical bytes that were really taken. More than was promised must
-    /// fit like a new request; if it does not, the caller must undo the allocation. What was
-    /// promised stays so until the reservation is dropped, or [`Reservation::undone`]: others must
-    /// not get it while the driver has not.
+    /// Sets the reservation to the physical bytes that the driver took. More bytes than were reserved
+    /// must fit like a new request; if they do not, the caller must undo the allocation. The reserved
+    /// bytes stay charged until the reservation is dropped, or [`Reservation::undone`] is called: no
+    /// one else may get them before the driver has them back.
     pub fn commit(&mut self, actual: i64) -> Result<(), Refusal> {
         let Some(budget) = self.budget else { return Ok(()) };
         let promised = i64::try_from(self.bytes).unwrap_or(i64::MAX);
@@ -228,13 +227,13 @@ impl Reservation<'_> {
         Ok(())
     }
 
-    /// The allocation was undone before anything was committed: all goes back.
+    /// The allocation was undone before `commit`: releases all bytes.
     pub fn withdrawn(mut self) {
         self.taken = false;
     }
 
-    /// The allocation was undone after `commit` had refused it. `still`: bytes of what it took that
-    /// the driver has not got back, since others use them, who were counted as taking nothing.
+    /// The allocation was undone after `commit` had refused it. `still`: bytes that the driver did not
+    /// get back, since other allocations, which were charged nothing for them, use the same pages.
     pub fn undone(mut self, still: u64) {
         if still > 0
             && let Some(budget) = self.budget.take()

@@ -1,5 +1,5 @@
-//! The steps by which bytes are counted against a limit. `models/` checks them under every order of
-//! their threads' steps: what is granted never passes the limit.
+//! The steps by which bytes are counted against a limit. `models/` checks every interleaving of
+//! threads: the granted bytes never exceed the limit.
 
 use crate::runtime::atomics::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
@@ -8,11 +8,11 @@ use crate::runtime::atomics::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 pub struct Refusal {
     pub counted: u64,
     pub limit: u64,
-    /// Both are the group's.
+    /// Whether count and limit are the group's.
     pub of_group: bool,
 }
 
-/// Adds `bytes` if the count stays at or under the limit; else what is counted.
+/// Adds `bytes` if the count stays at or under the limit. `Err`: the count.
 pub fn take_within(count: &AtomicU64, bytes: u64, limit: u64) -> Result<(), u64> {
     let mut counted = count.load(Relaxed);
     loop {
@@ -34,7 +34,7 @@ pub fn add_in_order(total: &AtomicU64, delta: i64) -> bool {
     delta >= 0 || delta.unsigned_abs() <= before
 }
 
-/// What a request of a group's member came to.
+/// The result of a request of a group's member.
 pub enum Attempt {
     Granted,
     /// Taken back: all members together count `sum`, and the limit is `limit`.
@@ -44,8 +44,8 @@ pub enum Attempt {
     },
 }
 
-/// One request: this member's count first, then a look at all. Of requests that race the last one to
-/// add sees all others, so that what is granted never passes the limit.
+/// Makes a request: adds to this member's count, then sums all counts. Of requests that race, the last
+/// one to add sees all others, so the granted bytes never exceed the limit.
 pub fn add_then_look<E>(
     add: impl FnOnce() -> Result<(), E>,
     limit: impl FnOnce() -> Option<u64>,

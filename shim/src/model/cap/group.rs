@@ -1,12 +1,11 @@
 //! The group that shares a budget: its page, and this process's place in it.
 //!
-//! The page is found in `/dev/shm/vramtrace-UID`, whatever the environment says: members with
-//! another environment must not find another page. What others could have put there is refused: the
-//! cap would be theirs to change.
+//! The page is always found in `/dev/shm/vramtrace-UID`, so that members with different environments
+//! find the same page. A directory or page that another user could write is refused, since that user
+//! could change the cap.
 //!
-//! Before a refusal, members that are dead are removed: a pid that is gone is found every 20 us at
-//! most; a zombie, a pid that was given out again and another program after an exec, every
-//! millisecond.
+//! Before a refusal, members whose process has exited are removed. Missing pids are looked for every 20
+//! us at most; zombies, reused pids and other programs after an exec every millisecond at most.
 
 use super::group_page;
 use super::{DeviceFacts, GroupShare};
@@ -21,7 +20,7 @@ use vramtrace_format::group::{GROUP_DEVICES, GroupPage};
 use vramtrace_format::member::Member;
 use vramtrace_format::policy::GroupSpec;
 
-/// The process's place, where it is in a group.
+/// The process's membership, if it is in a group.
 pub struct Group(Option<Joined>);
 
 struct Joined {
@@ -29,19 +28,19 @@ struct Joined {
     slot: usize,
     me: Member,
     cap: Option<CapSpec>,
-    /// When members were looked at last, and closely: ns of the monotonic clock.
+    /// When members were last checked, ns of the monotonic clock; and when last checked closely.
     looked_ns: AtomicU64,
     closely_ns: AtomicU64,
 }
 
-/// Between two looks at who is gone, one system call a member: a program that is refused and asks
-/// again and again is not to be slowed down.
+/// Least time between two checks for missing pids, which cost a system call for each member: a program
+/// that retries in a loop must not be slowed down.
 const LOOK_EVERY_NS: u64 = 20_000;
-/// Between two close looks, which read a file a member. Only they find who is not waited for by its
-/// parent (a zombie), and whose pid is another process's by now.
+/// Least time between two close checks, which read a file for each member. Only these find zombies and
+/// reused pids.
 const CLOSELY_EVERY_NS: u64 = 1_000_000;
 
-/// Why a group cannot be joined; complete with what would be right.
+/// Why a group cannot be joined. The message says what would be right.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Why {
     Directory {
@@ -52,7 +51,7 @@ pub enum Why {
         path: String,
         what: Wrong,
     },
-    /// What stands there is no group, or of another version.
+    /// The file is no group, or of another version.
     NotAGroup {
         path: String,
     },
@@ -68,11 +67,11 @@ pub enum Why {
     OtherVersion {
         path: String,
     },
-    /// Segments of shared memory cannot be had.
+    /// The system gives no System V shared memory.
     NoSharedMemory {
         errno: i32,
     },
-    /// Another process has been at it for seconds.
+    /// Another process has held the lock for seconds.
     Busy {
         path: String,
     },
@@ -179,10 +178,10 @@ fn monotonic_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// By some process, or by what is left of one.
+/// Whether a process, or a zombie, has this pid.
 fn pid_is_taken(pid: u32) -> bool {
     let Ok(pid) = i32::try_from(pid) else { return false };
-    // SAFETY: signal 0 is none.
+    // SAFETY: takes no pointers; signal 0 only checks that the pid exists.
     let there = unsafe { libc::kill(pid, 0) } == 0;
     there || secure_dir::errno() != Wrong::Errno(libc::ESRCH)
 }

@@ -1,9 +1,9 @@
-//! Where the page of a group is, found or made: a directory `group.NAME` with one empty file in it,
-//! which says by its name which segment of shared memory the page is.
+//! Finds or creates the page of a group. It is named by a directory `group.NAME` with one empty file in
+//! it, whose name gives the segment of shared memory.
 //!
-//! A directory and an empty file take no room: they can be made where the file system is full, or
-//! files may have no length. Nothing in them can be cut short, and earlier versions, whose page is a
-//! file of this name, refuse a directory.
+//! A directory and an empty file take no room: they can be created when the file system is full, or
+//! under a file size limit of 0. They cannot be truncated, and earlier versions, whose page is a file
+//! of this name, refuse a directory.
 
 use super::group::Why;
 use crate::runtime::clock::real_mono_ns;
@@ -17,11 +17,11 @@ use vramtrace_format::member::{Member, Namespaces};
 
 type Memory = Segment<GROUP_WORDS>;
 
-/// What stands there is looked at, and replaced, in a few system calls. Who needs that long was
-/// stopped meanwhile.
+/// How long to wait for the lock. Its holder makes a few system calls only, so one that holds it for
+/// this long is stopped.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The group's page, made if need be; attached for good.
+/// Attaches the group's page, and creates it if there is none. It is never detached.
 pub fn open(directory: &str, name: &str) -> Result<GroupPage<'static>, Why> {
     let refuse = |what| Why::Directory { path: directory.into(), what };
     let opened = secure_dir::directory(directory.as_bytes()).map_err(refuse)?;
@@ -36,17 +36,20 @@ pub fn open(directory: &str, name: &str) -> Result<GroupPage<'static>, Why> {
     }
 }
 
-/// One process at a time finds or makes a group: two that made one each would share nothing.
+/// The lock on the directory: one process at a time finds or creates a group, or two could create one
+/// each.
 struct Locked<'d>(&'d Descriptor);
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
-        // Not by closing alone: a child forked meanwhile has it open too.
+        // Unlocked explicitly: closing alone does not unlock, if a child forked meanwhile has it open.
         // SAFETY: an open descriptor.
         unsafe { libc::flock(self.0.number(), libc::LOCK_UN) };
     }
 }
 
+/// Locks the directory of group pages against other processes. `None`: another process still held the
+/// lock after [`PATIENCE`].
 fn lock(directory: &Descriptor) -> Option<Locked<'_>> {
     let started = Instant::now();
     loop {
@@ -72,7 +75,7 @@ fn open_place(directory: &Descriptor, name: &CStr, path: &str) -> Result<Descrip
     opened.map_err(|what| Why::File { path: path.into(), what })
 }
 
-/// The page of an earlier version, which was a file, goes if all who were in it are dead.
+/// Removes the page of an earlier version, which was a file, if all of its members have exited.
 fn remove_earlier(directory: &Descriptor, name: &CStr, path: &str) -> Result<(), Why> {
     let wrong = |what| Why::File { path: path.into(), what };
     let file = directory.open(name, libc::O_RDONLY | libc::O_NONBLOCK).map_err(wrong)?;
@@ -95,7 +98,7 @@ fn remove_earlier(directory: &Descriptor, name: &CStr, path: &str) -> Result<(),
     }
 }
 
-/// The file that a group was before.
+/// The layout of a group's file in earlier versions.
 mod earlier {
     use super::Member;
 
@@ -108,7 +111,7 @@ mod earlier {
     const MEMBERS_AT: i64 = 256;
     const MEMBERS: i64 = 256;
 
-    /// The pid of one who lives, if there is one. `read` fills words from a byte on.
+    /// The pid of a live member, if there is one. `read` reads words at a byte offset.
     pub fn living_member(read: impl Fn(i64, &mut [u64]) -> bool) -> Result<Option<u32>, Unknown> {
         let mut head = [0; 2];
         if !read(0, &mut head) || head[0] != MAGIC {
@@ -133,7 +136,7 @@ struct Place {
     path: String,
 }
 
-/// What the file in it is called.
+/// The name of the file in it.
 struct Entry {
     ipc_namespace: u64,
     segment: i32,
@@ -155,7 +158,7 @@ impl Entry {
 }
 
 impl Place {
-    /// The page that those who are in the group have. What is left of a group that is no more goes.
+    /// The page of the group's live members. Removes the remains of a group that has ended.
     fn find(&self) -> Result<Option<GroupPage<'static>>, Why> {
         for file in secure_dir::names(&self.directory).map_err(|what| self.wrong(what))? {
             let entry = file.to_str().ok().and_then(Entry::parse).ok_or_else(|| self.no_group())?;
@@ -170,11 +173,11 @@ impl Place {
         Ok(None)
     }
 
-    /// `None`: nobody has it any more, so that the kernel has freed it.
+    /// `None`: no process has the segment attached, so the kernel has freed it.
     fn attach(&self, entry: &Entry) -> Result<Option<GroupPage<'static>>, Why> {
         let memory = match Memory::attach(entry.segment) {
             Ok(memory) => memory,
-            // The id is free, or it is that of something else by now.
+            // The id is unused, or another segment's by now.
             Err(Wrong::Errno(libc::EINVAL | libc::EIDRM | libc::EACCES)) => return Ok(None),
             Err(Wrong::OtherSize) => return self.other_version(entry).map(|()| None),
             Err(Wrong::Errno(errno)) => return Err(Why::NoSharedMemory { errno }),
@@ -188,8 +191,8 @@ impl Place {
         self.judge(memory).map(Some)
     }
 
-    /// Fails where the segment is this group's page as another version lays it out: its processes
-    /// live, and a page beside it would be a second budget.
+    /// Fails if the segment is this group's page in the layout of another version: its processes live,
+    /// and a second page would be a second budget.
     fn other_version(&self, entry: &Entry) -> Result<(), Why> {
         match segment::first_words(entry.segment) {
             Some(words) if group::is_of_other_version(words, entry.made) => {
@@ -214,7 +217,7 @@ impl Place {
 
     fn judge(&self, memory: Memory) -> Result<GroupPage<'static>, Why> {
         GroupPage::open(memory.words, Member::namespace()).map_err(|why| {
-            // Or a group whose members are all gone would stay as long as we do.
+            // Otherwise a group whose members have all exited would exist as long as this process.
             memory.detach();
             match why {
                 Unusable::NotAGroup => self.no_group(),

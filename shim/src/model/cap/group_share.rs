@@ -16,22 +16,22 @@ pub struct GroupShare {
     slot: usize,
     device: usize,
     /// The limit that was reported last: `u64::MAX` = none.
-    told: AtomicU64,
-    /// A request saw another one.
+    reported_limit: AtomicU64,
+    /// A request saw a limit that differs from `reported_limit`.
     changed: AtomicBool,
 }
 
-/// Two that ask at once may each see the other's request and both take back: they try again, where
-/// the others' requests are what makes it too much.
+/// Two concurrent requests may each see the other's bytes and both take theirs back. So a request is
+/// tried again if it failed only because of other requests in flight.
 const TRIES: u32 = if cfg!(loom) { 1 } else { 6 };
 
 impl GroupShare {
     pub fn new(page: GroupPage<'static>, slot: usize, device: usize) -> GroupShare {
-        let told = AtomicU64::new(page.limit(device).unwrap_or(u64::MAX));
-        GroupShare { page, slot, device, told, changed: AtomicBool::new(false) }
+        let reported_limit = AtomicU64::new(page.limit(device).unwrap_or(u64::MAX));
+        GroupShare { page, slot, device, reported_limit, changed: AtomicBool::new(false) }
     }
 
-    /// Where this process counts.
+    /// This process's count.
     pub fn count(&self) -> &'static AtomicU64 {
         self.page.count(self.slot, self.device)
     }
@@ -40,13 +40,13 @@ impl GroupShare {
         self.page.limit(self.device)
     }
 
-    /// What all members count.
+    /// The sum of all members' counts.
     pub fn sum(&self) -> u64 {
         self.page.sum(self.device)
     }
 
-    /// `add` has this process's bytes counted, within its own limit, and `take_back` undoes it.
-    /// In between all members' counts are looked at: the member that adds last sees all others.
+    /// `add` adds to this process's count, within its own limit; `take_back` undoes that. After `add`
+    /// all members' counts are summed: the member that adds last sees all others.
     pub fn take(
         &self,
         bytes: u64,
@@ -56,7 +56,7 @@ impl GroupShare {
         let _asks = Asks::begin(self);
         let limit = || {
             let limit = self.limit();
-            if limit.unwrap_or(u64::MAX) != self.told.load(Relaxed) {
+            if limit.unwrap_or(u64::MAX) != self.reported_limit.load(Relaxed) {
                 self.changed.store(true, Relaxed);
             }
             limit
@@ -70,7 +70,7 @@ impl GroupShare {
                 let counted = sum.saturating_sub(bytes);
                 return Err(Refusal { counted, limit, of_group: true });
             }
-            // Not the same pause in each process, or they meet again.
+            // The pause differs between processes, so that they do not collide again.
             let pause =
                 if cfg!(loom) { 1 } else { (20u32 << attempt) + (self.slot as u32 * 7) % 32 };
             (0..pause).for_each(|_| spin_loop());
@@ -78,30 +78,30 @@ impl GroupShare {
         Ok(())
     }
 
-    /// Whatever becomes of the requests of others that are under way.
+    /// Whether the request cannot fit, even if all requests in flight of others are taken back.
     fn never_fits(&self, bytes: u64, limit: u64) -> bool {
         let settled = self.page.settled(self.slot, self.device);
         settled.is_some_and(|settled| settled.saturating_add(bytes) > limit)
     }
 
-    /// A request saw another limit than was reported last.
+    /// Whether a request saw a limit that differs from the one reported last.
     #[inline]
     pub fn has_changed(&self) -> bool {
         self.changed.load(Relaxed)
     }
 
-    /// The limit, when it is another one than was reported last.
+    /// The limit, if it differs from the one reported last.
     pub fn take_change(&self) -> Option<Option<u64>> {
         if !self.changed.swap(false, Relaxed) {
             return None;
         }
         let now = self.limit();
         let word = now.unwrap_or(u64::MAX);
-        (self.told.swap(word, Relaxed) != word).then_some(now)
+        (self.reported_limit.swap(word, Relaxed) != word).then_some(now)
     }
 }
 
-/// While a request of this process may be taken back again.
+/// Marks that a request of this process is in flight and may be taken back.
 struct Asks<'s>(&'s GroupShare);
 
 impl<'s> Asks<'s> {

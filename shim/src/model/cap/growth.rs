@@ -1,11 +1,10 @@
-//! Memory that grows in steps behind an allocator of the driver's own: a pool, or the graph memory
-//! of a device. What is charged is what it reserves; a request is forecast to grow it by what it
-//! cannot serve from what it holds.
+//! Memory that an allocator of the driver reserves in steps: a pool, or the graph memory of a device.
+//! Its reserved bytes are charged. A request is expected to grow the reserve by the bytes that the free
+//! part cannot serve.
 //!
-//! Sizes are those asked for. Inside, a block takes a multiple of 512 B, and that is what must fit;
-//! but a pool's figure of used bytes, as the driver tells it, is the sum of the sizes asked for
-//! (measured on an H200, driver 580). Taken for the bytes in use it is too low, and a request that
-//! it lets pass makes the pool grow past the cap.
+//! Sizes are requested sizes. A block occupies a multiple of 512 B, and that must fit. But the driver's
+//! figure of a pool's used bytes is the sum of requested sizes (measured on an H200, driver 580). It is
+//! lower than the occupied bytes: a request judged by it could make the pool grow beyond the cap.
 
 use super::budget::{Budget, Refusal};
 use super::most_in_use::MostInUse;
@@ -14,13 +13,13 @@ use crate::runtime::sharded_counter::ShardedCounter;
 use std::sync::atomic::{Ordering, fence};
 use vramtrace_format::physical::{GRAIN, POOL_STEP, round_up};
 
-/// What each call changes is on two cache lines that the processor fetches together.
+/// The fields that each call changes are on two cache lines, which the processor fetches together.
 #[derive(Default)]
 #[repr(C, align(128))]
 pub struct Growth {
     state: Lock<State>,
-    /// Used bytes, and those of them that rounding added, taken and freed while no cap is in
-    /// force: no lock there. Under a cap there are none, and `State` has all.
+    /// Used bytes, and the part added by rounding, while no cap is in force; changed without a lock.
+    /// Under a cap both are 0, and `State` has everything.
     striped: ShardedCounter,
 }
 
@@ -28,33 +27,33 @@ pub struct Growth {
 #[cfg_attr(test, derive(Hash))]
 #[repr(C)]
 pub(super) struct State {
-    /// As last read back from the driver; charged.
+    /// Reserved bytes as last read from the driver; charged.
     reserved: u64,
-    /// Bytes of live blocks, as the ledger knows them: those taken under a cap, and what was
-    /// taken without one (as read when the lock was taken).
+    /// Occupied bytes of live blocks by the ledger: those allocated under a cap, and those allocated
+    /// without one (as read under the lock).
     booked: u64,
     striped: i64,
-    /// The part of both that rounding added to what was asked for.
+    /// The part of both that rounding added to the requested sizes.
     padding: u64,
     striped_padding: i64,
-    /// Bytes of requests that are with the driver now.
+    /// Bytes of requests in the driver now.
     in_flight: u64,
-    /// Growth that those may cause; charged. It belongs to all of them, so that one that fails
-    /// does not take away what another one needs.
+    /// The growth that those may cause; charged. It is shared by all of them, so that one that fails
+    /// does not release what another one needs.
     pending: u64,
-    /// Read-backs started, and the youngest one applied.
+    /// The number of read-backs started, and the latest one applied.
     asked: u64,
     applied: u64,
-    /// The driver's own figure of used bytes when last read, and what was asked for and taken
-    /// since: frees only lower it at the next reading. It lacks the padding.
+    /// The driver's figure of used bytes at the last reading, plus requests granted since; frees lower
+    /// it only at the next reading. It does not include padding.
     driver_used: u64,
-    /// The most that was in use or in flight since the youngest applied read-back began: so far
-    /// the driver may have grown, unseen, whatever was freed since.
+    /// The most bytes that were in use or in flight since the latest applied read-back began. The
+    /// driver may have grown up to this, whatever was freed since.
     most: MostInUse,
 }
 
-/// Taken before the driver is asked for the figures: of two threads that read, the one that
-/// started later knows more, whichever comes back first.
+/// Taken before the driver's figures are read. Of two readings, the one that started later is more
+/// recent, whichever finishes first.
 #[derive(Clone, Copy, Debug)]
 pub struct Ticket(u64);
 
@@ -65,7 +64,7 @@ pub struct Reading {
     pub used: u64,
 }
 
-/// Reserved bytes that changed, for the ledger and the file.
+/// A change of reserved bytes, for the ledger and the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Change {
     pub delta: i64,
@@ -78,8 +77,8 @@ impl State {
         self.booked.saturating_add_signed(self.striped)
     }
 
-    /// Used bytes as the driver knows them, never too few: of blocks that it has freed already
-    /// the padding may still be in it.
+    /// The driver's used bytes, never too low: padding of blocks that the driver has already freed may
+    /// still be included.
     fn used_in_driver(&self) -> u64 {
         let padding = self.padding.saturating_add_signed(self.striped_padding);
         self.driver_used.saturating_add(padding)
@@ -94,20 +93,19 @@ impl State {
         used.saturating_add(self.in_flight).saturating_add(more)
     }
 
-    /// What it must grow by to hold so much.
+    /// The growth needed to hold `bytes`.
     fn short_of(&self, bytes: u64) -> u64 {
         round_up(bytes.saturating_sub(self.reserved), POOL_STEP)
     }
 
-    /// A request goes to the driver, where `wanted` may then be in use.
+    /// Notes that a request enters the driver, after which `wanted` bytes may be in use.
     fn begin(&mut self, size: u64, wanted: u64) {
         self.in_flight = self.in_flight.saturating_add(size);
         self.most.note(self.asked, wanted);
     }
 
-    /// What requests under way may still need, or have needed already, stays promised, out of what
-    /// was charged before: also when the driver gave reserved memory back in between, and when
-    /// blocks were freed. It never grows beyond that.
+    /// Keeps reserved what requests in flight may still need or have used already, up to what was
+    /// charged before: also if the driver released memory in between, or blocks were freed.
     fn settle(&mut self, charged: i64) {
         let needed = if self.in_flight == 0 { 0 } else { self.short_of(self.most.get()) };
         let left = (charged.max(0) as u64).saturating_sub(self.reserved);
@@ -127,8 +125,8 @@ impl State {
         }
     }
 
-    /// Charges and tells what is different now. Under the lock, so that the file has the changes
-    /// of one allocator in their order.
+    /// Charges and reports the difference. Under the lock, so that the file has the changes of one
+    /// allocator in their order.
     fn tell(
         &self,
         budget: Option<&Budget>,
@@ -139,8 +137,8 @@ impl State {
         let charge = self.charged().saturating_sub(charged);
         let delta = self.reserved as i64 - reserved as i64;
         let change = Change { delta, reserved: self.reserved, used: self.used() };
-        // What is given back is reported before others can take it, what is taken after it is ours:
-        // so the file never shows more than was counted.
+        // A decrease is reported before it is released to others, an increase after it was charged: so
+        // the file never shows more than was counted.
         if delta < 0 {
             tell(change);
             give(budget, charge);
@@ -153,12 +151,12 @@ impl State {
     }
 }
 
-/// Bytes that a request takes inside.
+/// The bytes that a block of this requested size occupies.
 fn block(size: u64) -> u64 {
     round_up(size, GRAIN)
 }
 
-/// The part of them that was not asked for.
+/// The part of them that rounding adds.
 fn padding(size: u64) -> u64 {
     block(size).saturating_sub(size)
 }
@@ -170,14 +168,14 @@ fn give(budget: Option<&Budget>, charge: i64) {
 }
 
 impl Growth {
-    /// Promises the growth that a request of `size` bytes may cause. Must be followed by
+    /// Reserves the growth that a request of `size` bytes may cause. Must be followed by
     /// [`Growth::finish`] with the same size.
     pub fn ask(&self, budget: Option<&Budget>, size: u64) -> Result<(), Refusal> {
         self.ask_from(budget, size, State::used)
     }
 
-    /// As `ask`, after the figures were read again: where the driver knows of fewer used bytes
-    /// than the ledger, the driver is right.
+    /// As `ask`, after the figures were read again: if the driver's used bytes are below the ledger's,
+    /// the driver's are used.
     pub fn ask_again(&self, budget: Option<&Budget>, size: u64) -> Result<(), Refusal> {
         self.ask_from(budget, size, |state: &State| state.used().min(state.used_in_driver()))
     }
@@ -218,8 +216,8 @@ impl Growth {
         Ok(())
     }
 
-    /// The call came back: `got` = with memory. Without a reading (none may be made during a
-    /// capture) a promise that was needed counts as come true. `tell` hears of changed reserved
+    /// The call returned; `got`: with memory. Without a reading (none is permitted during a capture)
+    /// the growth that was reserved counts as happened. `tell` is called with a change of reserved
     /// bytes, under the lock.
     pub fn finish(
         &self,
@@ -250,9 +248,9 @@ impl Growth {
         self.share(&state);
     }
 
-    /// Memory taken with no cap in force. True: the blocks do not fit into what was last seen
-    /// reserved, so the driver should be asked. (Of two threads that take at once, it may be a
-    /// later call that says so.)
+    /// Notes a block that was allocated with no cap in force. True: the blocks do not fit into the
+    /// reserve as last read, so the driver should be read. (Of two threads at once, a later call may
+    /// return it.)
     #[inline]
     pub fn took(&self, size: u64) -> bool {
         match self.striped.add_within(block(size) as i64, padding(size) as i64) {
@@ -269,7 +267,7 @@ impl Growth {
         state.used() > state.reserved
     }
 
-    /// Shares between the threads what is reserved and not used.
+    /// Divides the free part of the reserve between the threads.
     fn share(&self, state: &State) {
         self.striped.share(state.reserved.saturating_sub(state.used()));
     }
@@ -284,8 +282,8 @@ impl Growth {
         }
     }
 
-    /// Whether no block is left or asked for. To be asked after a free that may have been the
-    /// last: of threads that free the last ones at once, at least one returns true.
+    /// Whether no block is live or requested. To be called after a free that may be the last: of
+    /// threads that free the last blocks concurrently, at least one gets true.
     pub fn is_unused(&self) -> bool {
         fence(Ordering::SeqCst);
         let state = self.lock();
@@ -317,7 +315,7 @@ impl Growth {
         Ticket(began)
     }
 
-    /// Figures read back outside a request: after a trim, or now and then.
+    /// Applies figures that were read outside a request: after a trim, or periodically.
     pub fn observe(
         &self,
         budget: Option<&Budget>,
@@ -333,7 +331,7 @@ impl Growth {
         self.share(&state);
     }
 
-    /// (reserved, used) as known; `used` is that of the blocks booked here.
+    /// (reserved, used) as known; `used` is that of the blocks counted here.
     pub fn known(&self) -> (u64, u64) {
         let state = self.lock();
         (state.reserved, state.used())
@@ -363,10 +361,10 @@ mod tests {
         let (budget, pool) = (capped(1 << 30), Growth::default());
         pool.ask(Some(&budget), 1000).unwrap();
         assert_eq!(budget.counted(), 32 * MIB);
-        let mut told = None;
-        pool.finish(Some(&budget), 1000, true, read(&pool, 32 * MIB, 1000), |c| told = Some(c));
+        let mut reported = None;
+        pool.finish(Some(&budget), 1000, true, read(&pool, 32 * MIB, 1000), |c| reported = Some(c));
         let grown = Change { delta: 32 * MIB as i64, reserved: 32 * MIB, used: 1024 };
-        assert_eq!(told, Some(grown));
+        assert_eq!(reported, Some(grown));
         assert_eq!(budget.counted(), 32 * MIB);
         pool.ask(Some(&budget), 100 * MIB).unwrap();
         assert_eq!(budget.counted(), 128 * MIB);

@@ -3,8 +3,8 @@
 use super::budget::Budget;
 use super::growth::{Change, Growth, Reading, Ticket};
 
-/// Made when [`Growth::ask`] granted it. Dropped without [`InFlight::finish`] (the thread was
-/// cancelled inside the driver) it counts as failed: what was promised is not lost.
+/// Created when [`Growth::ask`] grants the request. Dropped without [`InFlight::finish`] (the thread
+/// was cancelled in the driver) it counts as failed, so that the reserved growth is released.
 #[must_use]
 pub struct InFlight<'a> {
     growth: &'a Growth,

@@ -1,4 +1,4 @@
-//! What the driver takes for managed memory: steps of 128 MiB for all of it, whatever the blocks.
+//! Bytes that the driver takes for managed memory: multiples of 128 MiB for all blocks together.
 //!
 //! Measured on an H200 (driver 580), in blocks of 64 MiB, each touched on the device; MiB that
 //! cuMemGetInfo showed as used beside the context:
@@ -7,8 +7,8 @@
 //! |---|---|---|---|---|---|---|
 //! | used | 128 | 128 | 256 | 1,024 | 4,096 | 7,680 |
 //!
-//! Neither NVML's figure for the process nor any allocation call shows the rest of a step. It
-//! belongs to the cap's count alone: the ledger and the report know pages.
+//! Neither NVML's figure of the process nor any allocation call shows the unused rest of a step. Only
+//! the cap counts it: the ledger and the report have pages.
 
 use crate::runtime::lock::Lock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -33,7 +33,7 @@ pub struct Managed {
 }
 
 impl Managed {
-    /// Pages are asked for: `take` gets what they count, and returns whether they are granted.
+    /// Adds pages: `take` is called with the bytes to count, and returns whether they are granted.
     pub fn add<E>(&self, pages: u64, take: impl FnOnce(u64) -> Result<(), E>) -> Result<(), E> {
         let _order = self.changes.lock();
         let before = self.pages.load(Relaxed);
@@ -43,7 +43,7 @@ impl Managed {
         Ok(())
     }
 
-    /// Pages went; `charge` is called with the change of what counts.
+    /// Removes pages; `charge` is called with the change of the counted bytes.
     pub fn remove(&self, pages: u64, charge: impl FnOnce(i64)) {
         let _order = self.changes.lock();
         let before = self.pages.load(Relaxed);
@@ -52,7 +52,7 @@ impl Managed {
         self.pages.store(after, Relaxed);
     }
 
-    /// `look` gets what counts beside the pages: the rest of the last step.
+    /// `look` is called with the bytes that count besides the pages: the rest of the last step.
     pub fn beside<T>(&self, look: impl FnOnce(u64) -> T) -> T {
         let _order = self.changes.lock();
         let now = self.pages.load(Relaxed);

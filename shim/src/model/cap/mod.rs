@@ -1,8 +1,9 @@
-//! What is allowed: the cap of each device and what counts against it.
+//! The cap of each device, and what counts against it.
 //!
-//! The count of a device is the physical bytes of its allocations, what is promised to calls under
-//! way, what its pools and graphs reserve, and what the driver took on its own (context, kernels)
-//! as far as seen. It is kept with and without a cap: one may come while the process runs.
+//! The count of a device is the sum of the physical bytes of its allocations, the bytes reserved for
+//! calls in progress, the reserves of its pools and graphs, and the bytes that the driver took for
+//! itself (context, kernels) as far as known. It is kept without a cap too: one may be set while the
+//! process runs.
 //!
 //! * A request is reserved before the driver's call, by compare-and-swap on an upper bound
 //!   ([`Budget`]), set to the real size after it, and released after the free has returned.
@@ -10,8 +11,8 @@
 //!   request that a pool can serve from its reserve is never refused ([`Growth`]).
 //! * What only NVML's figure shows is charged after the call that takes it. It may lift the count
 //!   over the cap; then every request is refused until the count is below it again.
-//! * An order for another cap stands in the live page. Each hook checks for one first (two loads), so
-//!   a call that begins after `vramtrace cap` has returned obeys it.
+//! * `vramtrace cap` stores an order for another cap in the live page. Each hook checks for one first
+//!   (two loads), so a call that begins after the command has returned obeys it.
 //! * Before a refusal the state is read again (`hooks/refresh.rs`): dead members of the group are
 //!   removed, pools and graphs are read back, and NVML's figure is read unless the last reading is
 //!   0.2 ms old at most, or ten times what a reading takes.
@@ -51,17 +52,17 @@ use std::sync::atomic::{
 use vramtrace_format::policy::Mode;
 use vramtrace_format::{DeviceId, Kind};
 
-/// What the driver says of a device; needed to find its rule in the cap.
+/// The driver's facts of a device that are needed to find its rule in the cap.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceFacts {
     pub uuid: [u8; 16],
     pub total_bytes: u64,
 }
 
-/// `None` when the driver cannot tell yet (not initialised). Must not pass through our hooks.
+/// Queries the driver, without going through the hooks. `None` before the driver is initialised.
 pub type Ask = fn(DeviceId) -> Option<DeviceFacts>;
 
-/// What is to be reported of a device's limits.
+/// An event of a device's limits that is to be reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum News {
     SoftLimit(Crossing),
@@ -71,14 +72,14 @@ pub enum News {
 pub struct Cap {
     rules: CapRules,
     ask: Ask,
-    /// As in the rules, or the group cannot be joined.
+    /// The cap could not be parsed, or the group cannot be joined.
     bad: AtomicBool,
     /// The group, once it is joined.
     group: AtomicPtr<Group>,
     joining: Lock<()>,
-    /// The last order that was obeyed.
+    /// The number of the last order that was applied.
     order: AtomicU64,
-    /// Something is limited, or was once: the figures are looked at more often.
+    /// A limit is set, or was set once: the driver's figures are read more often.
     set: AtomicBool,
     /// Something is to be reported: see [`Cap::take_news`].
     news: Arc<AtomicBool>,
@@ -87,14 +88,14 @@ pub struct Cap {
 }
 
 const DEVICES: usize = 256;
-/// No request of so many bytes is granted by any driver: it does not enter a sum.
+/// No driver grants a request of this size: such a request does not enter a sum.
 const ABSURD: u64 = 1 << 60;
 
 struct DeviceCap {
     budget: Budget,
-    /// The rule was looked up.
+    /// Whether the device's rule was looked up.
     resolved: AtomicBool,
-    /// Another limit was ordered: the rule's is over.
+    /// Whether a limit was set while running, which replaces the rule's.
     ordered: AtomicBool,
     /// 0 = not known yet.
     total: AtomicU64,
@@ -121,7 +122,7 @@ impl Cap {
     pub fn new(rules: CapRules, ask: Ask) -> Cap {
         let news = Arc::new(AtomicBool::new(false));
         let only_warns = rules.mode == Mode::Warn;
-        // Not by way of the stack: it may be small.
+        // Not constructed on the stack, which may be small.
         let devices: Box<[_]> =
             (0..DEVICES).map(|_| DeviceCap::new(news.clone(), only_warns)).collect();
         Cap {
@@ -152,7 +153,7 @@ impl Cap {
         self.set.load(Relaxed)
     }
 
-    /// What does not fit is reported, and goes to the driver.
+    /// Whether a request that does not fit is reported and forwarded to the driver.
     #[inline]
     pub fn only_warns(&self) -> bool {
         self.rules.mode == Mode::Warn
@@ -179,7 +180,7 @@ impl Cap {
     #[cold]
     fn resolve(&self, device: DeviceId, cap: &DeviceCap) {
         let Some(facts) = (self.ask)(device) else { return };
-        // A group is joined once a device; otherwise two threads may both look and find the same.
+        // One thread at a time: a group is joined once for each device.
         let _one = self.joining.lock();
         if cap.resolved.load(Acquire) {
             return;
@@ -227,7 +228,7 @@ impl Cap {
             Err(why) => {
                 if !self.bad.swap(true, Relaxed) {
                     log::line(format_args!(
-                        "VRAMTRACE_CAP_GROUP={}: {why}; until then no GPU memory is given",
+                        "VRAMTRACE_CAP_GROUP={}: {why}; every request for GPU memory is refused",
                         spec.name
                     ));
                 }
@@ -262,7 +263,7 @@ impl Cap {
         self.rules.group.as_ref().map(|group| group.name.as_str())
     }
 
-    /// Takes out the group's members that are dead; their memory is free again.
+    /// Removes members of the group whose process has exited, which frees their share.
     pub fn reap(&self) {
         // SAFETY: null, or never freed.
         if let Some(group) = unsafe { self.group.load(Acquire).as_ref() } {
@@ -270,7 +271,7 @@ impl Cap {
         }
     }
 
-    /// Another limit for a device, from here on.
+    /// Sets another limit for a device.
     pub fn set_limit(&self, device: DeviceId, limit: Option<u64>) {
         self.set.store(true, Relaxed);
         let Some(budget) = self.budget(device) else { return };
@@ -280,18 +281,18 @@ impl Cap {
         self.set_soft(cap);
     }
 
-    /// The device's limit was ordered while the process ran.
+    /// Whether the device's limit was set while the process ran.
     pub fn is_ordered(&self, device: DeviceId) -> bool {
         self.devices[device.0 as usize].ordered.load(Relaxed)
     }
 
-    /// The number of the order that was obeyed last.
+    /// The number of the order that was applied last.
     #[inline]
     pub fn order(&self) -> &AtomicU64 {
         &self.order
     }
 
-    /// The device's budget, where a request may not fit.
+    /// The device's budget, if a limit applies to it.
     #[inline]
     pub fn limited(&self, device: DeviceId) -> Option<&Budget> {
         if !self.is_set() {
@@ -308,29 +309,28 @@ impl Cap {
         self.budget(device).and_then(|budget| budget.soft().limit())
     }
 
-    /// The limit that the program lives under, and sees: none where the cap only warns.
+    /// The limit that is enforced and that the program sees; `None` where the cap only warns.
     pub fn enforced(&self, device: DeviceId) -> Option<u64> {
         self.limit(device).filter(|_| !self.only_warns())
     }
 
-    /// What is given of this device must be counted: a limit is enforced, its own or a group's.
+    /// Whether every granted byte must be counted: a limit is enforced, the process's or a group's.
     pub fn must_count(&self, device: DeviceId) -> bool {
         self.limited(device).is_some() && !self.only_warns()
     }
 
-    /// What the group may take of the device, and what it has: where there is a limit, and it is
-    /// enforced.
+    /// The group's limit for the device and its count, if a limit is enforced.
     pub fn enforced_by_group(&self, device: DeviceId) -> Option<(u64, u64)> {
         let share = self.budget(device)?.share().filter(|_| !self.only_warns())?;
         Some((share.limit()?, share.sum()))
     }
 
-    /// The group's limit for a device, `None` outside: not in a group.
+    /// The group's limit for a device; the outer `None`: the process is in no group.
     pub fn group_limit(&self, device: DeviceId) -> Option<Option<u64>> {
         Some(self.budget(device)?.share()?.limit())
     }
 
-    /// There may be something to report.
+    /// Whether there may be something to report.
     #[inline]
     pub fn has_news(&self) -> bool {
         self.news.load(Relaxed)
@@ -351,8 +351,8 @@ impl Cap {
         }
     }
 
-    /// Promises `bytes` before the driver is asked. Before it refuses it calls `look_again`, which
-    /// reads pools, graphs and the driver's figure for this process afresh.
+    /// Reserves `bytes` before the driver's call. Before a refusal it calls `look_again`, which reads
+    /// pools, graphs and NVML's figure of this process again, and then tries once more.
     #[inline]
     pub fn reserve(
         &self,
@@ -399,7 +399,7 @@ impl Cap {
         (bytes < ABSURD || self.limited(device).is_some()).then_some(budget)
     }
 
-    /// The driver has these physical bytes of `kind` no more.
+    /// The driver has freed these physical bytes of `kind`.
     #[inline]
     pub fn went(&self, device: DeviceId, kind: Kind, bytes: u64) {
         let Some(budget) = self.budget(device) else { return };
@@ -415,8 +415,8 @@ impl Cap {
         }
     }
 
-    /// What is counted for allocations and promised to calls under way, as pages: without what the
-    /// driver took on its own, and without the rest of a step of managed memory.
+    /// Bytes counted for allocations and reserved for calls in progress: without the driver's own
+    /// bytes, and without the rest of a step of managed memory.
     pub fn held(&self, device: DeviceId, live: u64) -> u64 {
         let look = |beside: u64| {
             let counted = self.counted(device, live);
@@ -438,7 +438,7 @@ impl Cap {
         }
     }
 
-    /// What the driver took, or gave back, on its own: context, kernels, unattributed bytes.
+    /// Charges bytes that the driver took or freed for itself: contexts, kernels, unattributed bytes.
     pub fn charge(&self, device: DeviceId, delta: i64) {
         let cap = &self.devices[device.0 as usize];
         add_saturating(&cap.outside, delta);
@@ -453,7 +453,7 @@ impl Cap {
         self.devices[device.0 as usize].outside.load(Relaxed)
     }
 
-    /// All that counts; `live` is the ledger's sum, used for the unknown device.
+    /// The whole count; `live` is the ledger's sum, used for the unknown device.
     pub fn counted(&self, device: DeviceId, live: u64) -> u64 {
         match self.budget(device) {
             Some(budget) => budget.counted(),

@@ -1,8 +1,8 @@
 //! The most bytes that were in use since a read-back of the driver's figures began.
 //!
-//! A read-back shows what the driver had grown to when it began, or later. A request that was under
-//! way then may grow it after that, by what was in use at that moment, and a block that is freed
-//! before the next read-back takes nothing of that away.
+//! A read-back shows what the driver had grown to when it began, or later. A request in progress at
+//! that moment may still grow it afterwards, up to the bytes in use then. A block that is freed before
+//! the next read-back does not undo such growth.
 
 const KEPT: usize = 4;
 
@@ -17,14 +17,14 @@ pub struct MostInUse {
 }
 
 impl MostInUse {
-    /// So much is in use now; `began` is the read-back that has begun last.
+    /// Notes the bytes in use now; `began`: the latest read-back that has begun.
     #[inline]
     pub fn note(&mut self, began: u64, bytes: u64) {
         while self.len > 0 && self.noted[self.len - 1].1 <= bytes {
             self.len -= 1;
         }
         if self.len == KEPT {
-            // Kept for longer than need be: too much is promised then, never too little.
+            // Kept longer than necessary: the reserved bytes are then too high, never too low.
             self.noted[1].1 = self.noted[0].1;
             self.drop_first(1);
         }
@@ -32,7 +32,7 @@ impl MostInUse {
         self.len += 1;
     }
 
-    /// The figures of a read-back are known: what was in use before it began is in them.
+    /// The figures of a read-back were applied; they include what was in use before it began.
     #[inline]
     pub fn forget_before(&mut self, began: u64) {
         let old = (0..self.len).take_while(|at| self.noted[*at].0 < began).count();

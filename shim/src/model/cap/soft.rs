@@ -1,4 +1,4 @@
-//! The soft limit: passing it is news, once, until the count has fallen well below it again.
+//! The soft limit: a crossing is reported once, until the count has fallen 5 % below the limit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -10,7 +10,7 @@ pub struct SoftLimiter {
     /// The count that crossed it last, upwards; to be reported.
     crossed: AtomicU64,
     /// Crossed since it was reported last: up (1), down again (2), both (3).
-    untold: std::sync::atomic::AtomicU8,
+    unreported: std::sync::atomic::AtomicU8,
     news: Arc<AtomicBool>,
 }
 
@@ -25,8 +25,8 @@ pub struct Crossing {
     pub limit: u64,
 }
 
-/// It counts as left when the count is a twentieth below it: a count that swings around the limit
-/// is one crossing, not a thousand.
+/// The count must fall to this before a new crossing is reported, so that a count that oscillates
+/// around the limit is one crossing.
 fn left_at(limit: u64) -> u64 {
     limit - limit / 20
 }
@@ -37,7 +37,7 @@ impl SoftLimiter {
             limit: AtomicU64::new(u64::MAX),
             over: AtomicBool::new(false),
             crossed: AtomicU64::new(0),
-            untold: Default::default(),
+            unreported: Default::default(),
             news,
         }
     }
@@ -51,43 +51,44 @@ impl SoftLimiter {
         self.notice(counted);
     }
 
-    /// The count is this now.
+    /// Notes the current count.
     #[inline]
     pub fn notice(&self, counted: u64) {
         let limit = self.limit.load(Relaxed);
         if counted > limit {
             if !self.over.load(Relaxed) && !self.over.swap(true, Relaxed) {
                 self.crossed.store(counted, Relaxed);
-                self.tell(UP);
+                self.mark(UP);
             }
         } else if self.over.load(Relaxed)
             && (limit == u64::MAX || counted < left_at(limit))
             && self.over.swap(false, Relaxed)
         {
-            self.tell(DOWN);
+            self.mark(DOWN);
         }
     }
 
     #[cold]
-    fn tell(&self, what: u8) {
-        self.untold.fetch_or(what, Relaxed);
+    fn mark(&self, what: u8) {
+        self.unreported.fetch_or(what, Relaxed);
         self.news.store(true, Relaxed);
     }
 
-    /// Something else of the same budget is to be reported.
+    /// Marks that another event of the same budget is to be reported.
     #[cold]
     pub fn something_to_tell(&self) {
         self.news.store(true, Relaxed);
     }
 
-    /// What happened since the last call, in its order; `now` is the count.
+    /// The crossings since the last call, in their order; `now` is the count.
     pub fn take(&self, now: u64) -> impl Iterator<Item = Crossing> {
-        let untold = self.untold.swap(0, Relaxed);
+        let unreported = self.unreported.swap(0, Relaxed);
         let limit = self.limit.load(Relaxed);
         let up = Crossing { over: true, counted: self.crossed.load(Relaxed), limit };
         let down = Crossing { over: false, counted: now, limit };
-        let (up, down) = ((untold & UP != 0).then_some(up), (untold & DOWN != 0).then_some(down));
-        // Both: what holds now came last.
+        let (up, down) =
+            ((unreported & UP != 0).then_some(up), (unreported & DOWN != 0).then_some(down));
+        // Both crossings: the one that matches the current state came last.
         let over = self.over.load(Relaxed);
         let (first, last) = if over { (down, up) } else { (up, down) };
         first.into_iter().chain(last)
@@ -98,7 +99,7 @@ impl SoftLimiter {
 mod tests {
     use super::*;
 
-    fn told(soft: &SoftLimiter, now: u64) -> Vec<(bool, u64)> {
+    fn reported(soft: &SoftLimiter, now: u64) -> Vec<(bool, u64)> {
         soft.take(now).map(|crossing| (crossing.over, crossing.counted)).collect()
     }
 
@@ -112,21 +113,21 @@ mod tests {
         for counted in [1001, 999, 1500, 951, 1001] {
             soft.notice(counted);
         }
-        assert_eq!(told(&soft, 1001), [(true, 1001)]);
-        assert_eq!(told(&soft, 1001), []);
+        assert_eq!(reported(&soft, 1001), [(true, 1001)]);
+        assert_eq!(reported(&soft, 1001), []);
         soft.notice(949);
-        assert_eq!(told(&soft, 949), [(false, 949)]);
+        assert_eq!(reported(&soft, 949), [(false, 949)]);
         soft.notice(2000);
-        assert_eq!(told(&soft, 2000), [(true, 2000)], "again");
+        assert_eq!(reported(&soft, 2000), [(true, 2000)], "again");
     }
 
     #[test]
-    fn a_spike_between_two_looks_is_told() {
+    fn a_spike_between_two_looks_is_reported() {
         let soft = SoftLimiter::new(Arc::default());
         soft.set(Some(100), 0);
         soft.notice(101);
         soft.notice(5);
-        assert_eq!(told(&soft, 5), [(true, 101), (false, 5)]);
+        assert_eq!(reported(&soft, 5), [(true, 101), (false, 5)]);
     }
 
     #[test]
@@ -134,8 +135,8 @@ mod tests {
         let soft = SoftLimiter::new(Arc::default());
         soft.set(Some(100), 200);
         soft.set(Some(300), 200);
-        assert_eq!(told(&soft, 200), [(true, 200), (false, 200)]);
+        assert_eq!(reported(&soft, 200), [(true, 200), (false, 200)]);
         soft.set(None, 200);
-        assert_eq!((told(&soft, 200), soft.limit()), (vec![], None));
+        assert_eq!((reported(&soft, 200), soft.limit()), (vec![], None));
     }
 }

@@ -1,5 +1,5 @@
-//! Handle to target without a lock: a small fixed table. Contexts beyond it are found under the
-//! lock by the thread that meets them again.
+//! Finds a context's target by its handle without a lock, in a small fixed table. Contexts that do not
+//! fit are found under the lock.
 
 use super::Target;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use vramtrace_format::{ContextId, DeviceId};
 /// Programs have one context a device, seldom more than a few.
 const SLOTS: usize = 128;
 const EMPTY: u64 = 0;
-/// No context lives at this address; keeps probing going past a removed one.
+/// The mark of a removed entry, past which probing continues; no context has this handle.
 const REMOVED: u64 = 1;
 
 #[derive(Default)]
@@ -50,8 +50,8 @@ impl Fast {
             let found = slot.handle.load(Ordering::Acquire);
             if found == handle {
                 let target = slot.target.load(Ordering::Acquire);
-                // A slot may be removed and filled anew between the two loads; with another
-                // handle the target is not ours.
+                // The slot may be removed and reused between the two loads. If the handle has changed,
+                // the target is of another context.
                 return (slot.handle.load(Ordering::Acquire) == handle).then(|| unpack(target));
             }
             if found == EMPTY {
@@ -61,7 +61,7 @@ impl Fast {
         None
     }
 
-    /// Under the state's lock. A full table forgets: the caller still has the state.
+    /// Called under the state's lock. A full table drops the entry, which is still in the state.
     pub fn put(&self, handle: u64, target: Target) {
         if handle <= REMOVED {
             return;
@@ -87,7 +87,7 @@ impl Fast {
         }
     }
 
-    /// Under the state's lock.
+    /// Called under the state's lock.
     pub fn remove(&self, handle: u64) {
         if handle <= REMOVED {
             return;

@@ -1,11 +1,11 @@
-//! The contexts of this process: from the driver's handles to our small ids and back to devices.
+//! The contexts of this process: maps the driver's handles to small ids and to devices.
 //!
-//! * `fast`: handle to id without a lock, for the hooks that run a million times a second.
-//! * `state`: who lives, how often a primary context was retained, what each one took.
+//! * `fast`: handle to id without a lock, for hooks that run a million times a second.
+//! * `state`: live contexts, retain counts of primary contexts, and the bytes that each takes.
 //!
-//! Handles are reused by the driver, ids never are. A context is taken out *before* the driver is
-//! asked to destroy it, since its addresses may be given to another thread at once; a call that
-//! fails puts it back.
+//! Handles are reused by the driver, ids never are. A context is removed *before* the driver's call
+//! that destroys it, since its addresses may be given to another thread at once. If the call fails it
+//! is restored.
 
 mod fast;
 mod state;
@@ -17,7 +17,7 @@ use fast::Fast;
 use state::State;
 use vramtrace_format::{ContextId, DeviceId, StackId};
 
-/// A context as the hooks need it.
+/// A context's id and device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
     pub context: ContextId,
@@ -28,7 +28,7 @@ pub struct Target {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Met {
     pub target: Target,
-    /// To be defined and recorded by the caller.
+    /// The caller must define and record it.
     pub new: bool,
 }
 
@@ -43,7 +43,7 @@ impl Default for Contexts {
     }
 }
 
-/// What is known of a context when it is met.
+/// A context as a call returned or named it.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival {
     pub handle: u64,
@@ -59,8 +59,8 @@ impl Contexts {
         self.fast.get(handle)
     }
 
-    /// A context was created by cuCtxCreate, or is met as the current one of a thread. For a new
-    /// one `announce` defines and records it, before its id is handed to anyone.
+    /// Adds a context that cuCtxCreate returned, or that is current on a thread. If it is new,
+    /// `announce` defines and records it before its id is used.
     pub fn meet(&self, arrival: Arrival, announce: impl FnOnce(&Context)) -> Met {
         self.arrive(arrival, State::meet, announce)
     }
@@ -112,7 +112,7 @@ impl Contexts {
         self.end(|state| state.begin_release(device))
     }
 
-    /// Before cuDevicePrimaryCtxReset: its references stay, it itself goes.
+    /// Before cuDevicePrimaryCtxReset, which ends the context and keeps its references.
     pub fn begin_reset(&self, device: DeviceId) -> Step {
         self.end(|state| state.begin_reset(device))
     }
@@ -122,7 +122,7 @@ impl Contexts {
         self.end(|state| state.begin_green_destroy(green))
     }
 
-    /// The driver refused.
+    /// Restores the context after the driver refused the call.
     pub fn put_back(&self, step: Step) {
         let mut state = self.state.lock();
         match step {
@@ -137,26 +137,26 @@ impl Contexts {
         }
     }
 
-    /// What the context took, measured when it was made.
+    /// Stores the bytes that the context itself takes, as measured when it was created.
     pub fn set_bytes(&self, context: ContextId, bytes: u64) {
         if let Some(context) = self.state.lock().get_mut(context) {
             context.bytes = bytes;
         }
     }
 
-    /// What one of its limits took.
+    /// Adds bytes that one of its limits took.
     pub fn add_growth(&self, context: ContextId, bytes: u64) {
         if let Some(context) = self.state.lock().get_mut(context) {
             context.grown = context.grown.saturating_add(bytes);
         }
     }
 
-    /// Sum of what the live contexts of a device took.
+    /// Sum of the bytes that the live contexts of a device take.
     pub fn bytes_on(&self, device: DeviceId) -> u64 {
         self.state.lock().on(device).map(|context| context.bytes).sum()
     }
 
-    /// Sum of what the limits of a device's live contexts took.
+    /// Sum of the bytes that limits of a device's live contexts took.
     pub fn growth_on(&self, device: DeviceId) -> u64 {
         self.state.lock().on(device).map(|context| context.grown).sum()
     }
@@ -191,20 +191,20 @@ impl Contexts {
     }
 }
 
-/// What a call that takes a reference away will do to the context, if it succeeds. Refused calls
-/// hand it to [`Contexts::put_back`].
+/// The effect of a call that releases a reference, if it succeeds. If the call fails, it is passed to
+/// [`Contexts::put_back`].
 #[must_use]
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Not known, or nothing to take.
+    /// An unknown context, or one without a reference to release.
     Unknown,
-    /// Others still refer to it.
+    /// Other references remain.
     LivesOn(Reference),
-    /// It was taken out.
+    /// The context was removed.
     Ends(Box<Ending>),
 }
 
-/// A reference that was taken.
+/// The reference that was released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reference {
     Primary(DeviceId),

@@ -1,4 +1,4 @@
-//! Which contexts live, and what keeps a primary context alive.
+//! The live contexts, and the references that keep primary contexts alive.
 
 use super::{Arrival, Met, Reference, Step, Target};
 use crate::runtime::fallible::{MakeRoom, TryPush};
@@ -14,13 +14,13 @@ pub struct Context {
     pub primary: bool,
     pub time_ns: u64,
     pub stack: StackId,
-    /// Device bytes that it took when it was made; 0 = not known.
+    /// Device bytes that it took when it was created; 0 = not known.
     pub bytes: u64,
-    /// Device bytes that its limits (stack size) took since.
+    /// Device bytes that its limits (stack size) took afterwards.
     pub grown: u64,
-    /// cuCtxAttach on top of its creation.
+    /// The number of cuCtxAttach calls.
     attached: u32,
-    /// Other handles under which it is seen: the plain contexts of its green ones.
+    /// Other handles of it: those of its green contexts as plain contexts.
     aliases: Vec<u64>,
 }
 
@@ -30,11 +30,11 @@ impl Context {
     }
 }
 
-/// A context that was taken out because a call is about to end it.
+/// A context that was removed because a call is about to end it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Ending {
     pub context: Context,
-    /// References that the call takes, to be given back if it fails.
+    /// References that the call releases; restored if it fails.
     released: u32,
     green: Option<u64>,
 }
@@ -90,7 +90,7 @@ impl State {
     }
 
     pub fn green_created(&mut self, green: u64, device: DeviceId) {
-        // Without memory for it, its end is unknown: it keeps nothing alive then.
+        // Without host memory the green context is not followed, and holds no reference.
         if self.greens.insert(green, device).is_ok()
             && let Ok(primary) = self.primary(device)
         {
@@ -147,8 +147,8 @@ impl State {
         }
     }
 
-    /// There is room, as it was taken out before; another one may have come to it in the meantime,
-    /// and then it is met anew.
+    /// There is room, as it was in the table before. If another context has taken its slot meanwhile,
+    /// it is added again when it is next used.
     pub fn put_back(&mut self, ending: Ending) {
         let context = ending.context;
         for handle in std::iter::once(&context.handle).chain(&context.aliases) {
@@ -206,8 +206,8 @@ impl State {
     fn add(&mut self, arrival: Arrival, primary: bool) -> Met {
         let has_room = self.by_handle.make_room().and_then(|()| self.live.make_room()).is_ok();
         if self.last == u16::MAX || !has_room {
-            // 65,535 contexts in one process: the rest share "unknown" and are not followed. So are
-            // those that there is no memory for.
+            // More than 65,535 contexts in one process, or no host memory: the context has the unknown
+            // id and is not followed.
             let target = Target { context: ContextId(0), device: arrival.device };
             return Met { target, new: false };
         }
@@ -230,8 +230,8 @@ impl State {
         Met { target, new: true }
     }
 
-    /// An unknown handle on a device that has green contexts is the plain face of one of them;
-    /// its memory belongs to the primary context.
+    /// An unknown handle on a device with green contexts is that of a green context as a plain one. Its
+    /// memory belongs to the primary context.
     fn as_green(&mut self, arrival: Arrival) -> Option<Target> {
         if !self.greens.values().any(|device| *device == arrival.device) {
             return None;
@@ -239,14 +239,14 @@ impl State {
         let id = self.primaries.get(&arrival.device)?.live?;
         let context = self.live.get_mut(&id)?;
         let target = context.target();
-        // Without memory it is met again each time.
+        // Without host memory the handle is looked up again each time.
         if context.aliases.try_push(arrival.handle).is_ok() {
             let _ = self.by_handle.insert(arrival.handle, id);
         }
         Some(target)
     }
 
-    /// The context of this handle, if it was made by cuCtxCreate.
+    /// The context of this handle, if cuCtxCreate created it.
     fn created_as(&mut self, handle: u64) -> Option<&mut Context> {
         let id = self.by_handle.get(&handle)?;
         self.live.get_mut(id).filter(|context| !context.primary)

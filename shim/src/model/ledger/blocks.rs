@@ -1,5 +1,5 @@
-//! A framework's blocks, made and freed by the million: what `insert` and `remove` would do for an
-//! entry that is in no sum, by fewer steps.
+//! Blocks of a framework's cache, of which programs make millions: the same as `insert` and `remove`
+//! for an entry that is in no sum, in fewer steps.
 
 use super::entry::EntrySlot;
 use super::totals::Step;
@@ -38,7 +38,7 @@ impl Ledger {
         let is_it = |slot: &EntrySlot| slot.is_block(key);
         let Some(index) = inner.entries.find_by(hash, is_it) else { return false };
         if self.running.load(Relaxed) != 0 {
-            // It may have to be written first.
+            // A running checkpoint may have to write the entry first.
             drop(inner);
             return self.remove(sink, Space::Block, key).is_some();
         }
@@ -51,7 +51,7 @@ impl Ledger {
         true
     }
 
-    /// Begins to fetch what the call for this block will need.
+    /// Prefetches the cache lines that the call for this block will need.
     #[inline]
     pub fn prefetch_block(&self, key: u64) {
         self.shard(Space::Block, key).prefetch(entry::hash(Space::Block, key));

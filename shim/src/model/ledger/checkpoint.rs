@@ -1,5 +1,5 @@
-//! Writing the live set and the totals as they were when a checkpoint began, a slice at a time,
-//! while the program goes on allocating.
+//! Writes the live set and the totals as they were when a checkpoint began, in slices, while the
+//! program goes on allocating.
 //!
 //! A checkpoint starts a new epoch. An entry that was inserted in an older epoch belongs to it, and
 //! is written by the slice that reaches it or by its free, whichever comes first. A total is copied
@@ -13,7 +13,7 @@ use super::{Ledger, SHARDS, checkpoint_alloc};
 use std::sync::atomic::Ordering::SeqCst;
 use vramtrace_format::Event;
 
-/// Where a checkpoint stands. One thread at a time works with it.
+/// The progress of a checkpoint. One thread at a time works with it.
 pub struct Cursor {
     pub(super) id: u32,
     shard: usize,

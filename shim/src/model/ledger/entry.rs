@@ -14,7 +14,7 @@ pub struct Entry {
     pub device: DeviceId,
     pub context: ContextId,
     pub pool: PoolId,
-    /// Bytes asked for (real pitch x height; memory requirements for arrays).
+    /// Requested bytes (real pitch x height; memory requirements for arrays).
     pub size: u64,
     /// Raw stream handle of the allocating call (2 = per-thread default), 0 where there is none.
     pub stream: u64,
@@ -64,7 +64,7 @@ impl Entry {
     }
 }
 
-/// An entry in its shard's table, with what a running checkpoint needs to know.
+/// An entry in its shard's table, with the fields that a running checkpoint needs.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(super) struct EntrySlot {
@@ -74,7 +74,7 @@ pub(super) struct EntrySlot {
     time_ns: u64,
     site: u32,
     stack: u32,
-    /// Checkpoint in force when the entry was made: it belongs to every later one.
+    /// The latest checkpoint when the entry was created. The entry belongs to every later one.
     pub epoch: u32,
     /// Last checkpoint that has this entry.
     pub written: u32,

@@ -12,18 +12,18 @@ impl Ledger {
         self.totals(device).live.load(Relaxed)
     }
 
-    /// Begins to watch the peak anew, and gives the one that was watched so far.
+    /// Restarts the watched peak. Returns the value so far.
     pub fn begin_peak(&self, device: DeviceId) -> u64 {
         let totals = self.totals(device);
         totals.watched_peak.swap(totals.live.load(Relaxed), Relaxed)
     }
 
-    /// The peak since [`Ledger::begin_peak`], which gave `before`: an outer watch goes on.
+    /// The peak since [`Ledger::begin_peak`], which returned `before`. An enclosing watch continues.
     pub fn end_peak(&self, device: DeviceId, before: u64) -> u64 {
         self.totals(device).watched_peak.fetch_max(before, Relaxed)
     }
 
-    /// The peak since it was last watched anew.
+    /// The peak since the last restart.
     pub fn watched_peak(&self, device: DeviceId) -> u64 {
         self.totals(device).watched_peak.load(Relaxed)
     }
@@ -49,7 +49,8 @@ impl Ledger {
         all
     }
 
-    /// Looks at all shards: not for every call. `counted` is `live` here; the cap knows the rest.
+    /// Reads all shards, so it is not for every call. `counted` is `live` here; the caller adds the
+    /// cap's figure.
     pub fn counters(&self, device: DeviceId) -> Counters {
         self.with_totals(device, self.sum_up(device, counts))
     }

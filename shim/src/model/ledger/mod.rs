@@ -35,8 +35,8 @@ use vramtrace_format::physical::{PAGE, Physical, pages};
 use vramtrace_format::{ContextId, DeviceId, Drift, Event, Kind, RefusedBy, SiteId, Space};
 
 const SHARDS: usize = 64;
-/// Shards with a framework's blocks. Few: its own lock lets one call at a time come here for each
-/// device, and each shard has its own sums for every stack, which checkpoints write.
+/// Shards of a framework's blocks. A few suffice, since the framework's lock admits one call at a time
+/// for each device; and each shard has its own sums for every stack, which checkpoints write.
 const BLOCK_SHARDS: usize = 4;
 
 /// Where the ledger's own events go (drift, entries of a running checkpoint): the trace writer.
@@ -48,8 +48,8 @@ pub trait Sink {
 pub struct Ledger {
     shards: [Shard; SHARDS],
     devices: [DeviceTotals; DEVICES],
-    /// By device and shard, a bit for each kind that was summed there: most sums are of nothing,
-    /// and each lies on a separate page.
+    /// By device and shard, a bit for each kind that has a sum there. Most sums are empty, and each
+    /// lies on a separate page.
     summed: [[AtomicU16; SHARDS]; DEVICES],
     /// The last checkpoint that began; 0 before the first.
     epoch: AtomicU32,
@@ -61,20 +61,20 @@ pub struct Ledger {
     awaited: walk::Awaited,
 }
 
-/// An entry taken out for a free.
+/// An entry that was removed for a free.
 #[derive(Clone, Copy, Debug)]
 pub struct Removed {
     pub entry: Entry,
-    /// Physical device bytes that are live no more (a slab page counts when its last one goes).
-    /// What the driver gives up with the free, and when, is [`Ledger::left`].
+    /// Physical device bytes that are no longer live (a slab page counts when its last allocation is
+    /// removed). [`Ledger::left`] gives the bytes that the driver frees.
     pub bytes: u64,
     epoch: u32,
     written: u32,
-    /// The last checkpoint when it was taken.
+    /// The latest checkpoint when it was removed.
     seen: u32,
 }
 
-/// What went with a context.
+/// The bytes that ended with a context.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ContextTotals {
     pub allocations: u64,
@@ -85,7 +85,8 @@ pub struct ContextTotals {
 }
 
 impl Removed {
-    /// A checkpoint has this entry: its end must be recorded even if its making was not.
+    /// Whether a checkpoint has this entry: then its end must be recorded even if its allocation was
+    /// not.
     pub fn is_in_checkpoint(&self) -> bool {
         self.written != 0 && self.written == self.seen
     }
@@ -154,15 +155,14 @@ impl Ledger {
         &self.devices[device_index(device)]
     }
 
-    /// As [`Ledger::insert_or_not`]. Where there is no memory for it, nothing is booked. The driver
-    /// has taken its bytes all the same: they are returned, and nobody will give them back. Too much
-    /// is counted then, never too little.
+    /// As [`Ledger::insert_or_not`]. Without host memory nothing is entered, but the bytes that the
+    /// driver took are returned. They stay counted: the count is then too high, never too low.
     pub fn insert(&self, sink: &impl Sink, entry: &Entry) -> i64 {
         self.insert_or_not(sink, entry).unwrap_or_else(|NoMemory| most_taken(entry) as i64)
     }
 
-    /// Books a new allocation. Returns the bytes that the driver took for it (less than zero only
-    /// if an earlier, larger one was still booked at the same key: it ends).
+    /// Enters a new allocation. Returns the bytes that the driver took for it (negative only if a
+    /// larger one was still entered at the same key, which ends).
     pub fn insert_or_not(&self, sink: &impl Sink, entry: &Entry) -> Result<i64, NoMemory> {
         let at = Ledger::shard_at(entry.space, entry.key);
         let shard = &self.shards[at];
@@ -172,7 +172,7 @@ impl Ledger {
             drop(inner);
             if let Some(earlier) = self.remove(sink, entry.space, entry.key) {
                 match entry.space {
-                    // Its cache did not tell of the free, and need not have.
+                    // The framework need not report every free.
                     Space::Block => sink.emit(&Event::Free {
                         key: entry.key,
                         space: entry.space,
@@ -189,8 +189,8 @@ impl Ledger {
         Ok(growth + self.put(at, inner, entry, epoch, 0, false)?)
     }
 
-    /// For one more allocation, whatever its address. What calls under way need beside it is kept by
-    /// the tables.
+    /// Makes room for one more allocation with any address. The tables keep further room for calls in
+    /// progress.
     pub fn make_room(&self) -> Result<(), NoMemory> {
         self.shards.iter().try_for_each(|shard| shard.lock().make_room())
     }
@@ -240,14 +240,14 @@ impl Ledger {
         Ok(taken as i64)
     }
 
-    /// Takes an allocation out, before the driver is asked to free it. The caller records the
-    /// free, asks the driver, and calls [`Ledger::restore`] if the driver refused.
+    /// Removes an allocation before the driver's call that frees it. The caller records the free, calls
+    /// the driver, and calls [`Ledger::restore`] if the driver refused.
     #[inline]
     pub fn remove(&self, sink: &impl Sink, space: Space, key: u64) -> Option<Removed> {
         self.remove_if(sink, space, key, |_| true)
     }
 
-    /// As [`Ledger::remove`], only when `wanted` says so.
+    /// As [`Ledger::remove`], if `wanted` returns true.
     #[inline]
     pub fn remove_if(
         &self,
@@ -286,7 +286,8 @@ impl Ledger {
             }
             Physical::Reserved | Physical::None => 0,
         };
-        // Made where it stays: a copy right after its narrow fields were stored would wait.
+        // Constructed in place: copying it right after its narrow fields were stored would stall
+        // (failed store forwarding).
         Some(Removed {
             entry: slot.entry(),
             bytes,
@@ -296,7 +297,7 @@ impl Ledger {
         })
     }
 
-    /// A small allocation leaves its pages. No lock is held.
+    /// Removes a small allocation from its pages. The caller holds no lock.
     fn pages_gone(&self, sink: &impl Sink, entry: &Entry) -> u64 {
         let (first, last) = pages(entry.key, entry.size);
         (first..=last)
@@ -319,8 +320,8 @@ impl Ledger {
         }
     }
 
-    /// The free of what was taken out has returned. The physical bytes that the driver has no
-    /// more: for a small allocation its page, if no other live or leaving one is in it.
+    /// After the driver's free: the physical bytes that the driver has freed. For a small allocation
+    /// these are its page, if the page holds no other allocation that is live or being freed.
     #[inline]
     pub fn left(&self, removed: &Removed) -> u64 {
         let entry = &removed.entry;
@@ -336,28 +337,28 @@ impl Ledger {
         }
     }
 
-    /// Puts back what a failed free had taken out. Returns the physical bytes that the cap does
-    /// not count yet: 0, as it never gave them back.
+    /// Restores an entry after a failed free. Returns the physical bytes that the cap does not count: 0
+    /// in general, since it still counts them.
     pub fn restore(&self, sink: &impl Sink, removed: &Removed) -> i64 {
         let entry = &removed.entry;
         let at = Ledger::shard_at(entry.space, entry.key);
         let inner = self.shards[at].lock();
         if inner.entries.find((entry.space, entry.key)).is_some() {
-            // The driver gave the address out again: then it was free after all.
+            // The address was allocated again meanwhile, so it was freed after all.
             drop(inner);
             return -(self.left(removed) as i64);
         }
         let epoch = self.epoch.load(Relaxed);
         let mut written = removed.written;
         if epoch != removed.seen && written != epoch {
-            // A checkpoint began in between and has not seen it.
+            // A checkpoint began meanwhile and lacks this entry.
             sink.emit(&checkpoint_alloc(epoch, entry));
             written = epoch;
         }
-        // Without memory for it its free is unknown, and its bytes stay counted.
+        // Without host memory its free will not be recognised, and its bytes stay counted.
         let _ = self.put(at, inner, entry, removed.epoch, written, true);
         if matches!(entry.physical(), Physical::Shared(_)) {
-            // It is live again, and no more about to go.
+            // It is live again, and no longer being freed.
             self.left(removed);
         }
         0
@@ -368,8 +369,8 @@ impl Ledger {
         self.shard(space, key).lock().entries.get((space, key)).map(|slot| slot.entry())
     }
 
-    /// One more (`by` = 1) or one fewer open of an imported address. The references that are left;
-    /// `None` when there is no such entry. The last one is not taken: that is a free.
+    /// Adds (`by` = 1) or removes one open of an imported address. Returns the remaining references;
+    /// `None`: there is no such entry. The last one is not removed here: that is a free.
     pub fn add_refs(&self, space: Space, key: u64, by: i32) -> Option<u32> {
         let mut inner = self.shard(space, key).lock();
         let slot = inner.entries.get_mut((space, key))?;
@@ -378,8 +379,8 @@ impl Ledger {
         Some(refs)
     }
 
-    /// Implicit frees at the end of a context: all that belongs to it, except VMM objects, pool
-    /// blocks and graph memory, which outlive it. The caller records `ContextDestroyed`.
+    /// Removes everything that ends with a context: all of its allocations except VMM objects, pool
+    /// blocks and graph memory. The caller records `ContextDestroyed`.
     pub fn remove_context(&self, sink: &impl Sink, context: ContextId) -> ContextTotals {
         let mut all = ContextTotals::default();
         if context == ContextId(0) {
@@ -400,7 +401,7 @@ impl Ledger {
                     })
                 };
                 let Some((index, entry)) = found else { break };
-                // Removal moves later entries back, into this place at the earliest.
+                // A removal moves later entries back, to this index at the lowest.
                 from = index;
                 let gone = self.remove_if(sink, entry.space, entry.key, |now| {
                     now.context == context && now.time_ns == entry.time_ns
@@ -437,7 +438,7 @@ impl Ledger {
         }
     }
 
-    /// Counts a refusal; `record` writes its event in the same breath.
+    /// Counts a refusal. `record` writes its event under the same lock.
     pub fn refused(&self, device: DeviceId, by: RefusedBy, record: impl FnOnce()) {
         let _order = self.refusals.lock();
         let totals = self.totals(device);
@@ -456,7 +457,7 @@ impl Ledger {
         sink.emit(&Event::Drift { what, key });
     }
 
-    /// Times that the ledger met something that should not be.
+    /// The number of inconsistencies found so far.
     pub fn drifts(&self) -> u64 {
         self.drifts.load(Relaxed)
     }
@@ -474,7 +475,7 @@ impl Ledger {
     }
 }
 
-/// The most that the driver can have taken for it.
+/// The most bytes that the driver can have taken for it.
 fn most_taken(entry: &Entry) -> u64 {
     match entry.physical() {
         Physical::Own(bytes) => bytes,

@@ -1,5 +1,5 @@
-//! A shard: the allocations of some 2 MiB pages of addresses, their slab pages, their sums, all
-//! under one short lock.
+//! A shard: the allocations of some 2 MiB pages of addresses, their slab pages and their sums, under
+//! one lock that is held briefly.
 
 use super::entry::{Entry, EntrySlot};
 use super::totals::{DEVICES, KINDS, KindSum, Maker, SiteSlot, Step, device_index};
@@ -8,18 +8,17 @@ use crate::runtime::lock::Lock;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::Relaxed};
 use vramtrace_format::{DeviceId, Kind};
 
-/// A 2 MiB page of addresses that holds small allocations, live ones or such that a call is about
-/// to free: the driver has the page until the last of those calls has returned, whichever thread
-/// took the last live one out.
+/// A 2 MiB page of addresses with small allocations, live or being freed. The driver holds the page
+/// until the last of those frees has returned.
 #[derive(Clone, Copy)]
 #[repr(C, align(32))]
 pub(super) struct PageSlot {
     /// Address / 2 MiB, plus 1 so that 0 is the empty slot.
     page: u64,
     live: u32,
-    /// Allocations taken out whose free has not returned.
+    /// Allocations that were removed and whose free has not returned.
     leaving: u32,
-    /// Who opened the page: its bytes are booked there until no live one is left.
+    /// The device whose sum has the page's bytes until no allocation in it is live.
     device: u8,
     kind: u8,
 }
@@ -47,7 +46,7 @@ unsafe impl Slot for PageSlot {
 pub(super) struct Shard {
     lock: Lock<Inner>,
     sums: SumTable,
-    /// Where the entries are, or were; and how many slots there are, less one.
+    /// Address of the entries (it may be stale), and the number of slots less one.
     slots: AtomicPtr<EntrySlot>,
     mask: AtomicUsize,
 }
@@ -58,7 +57,7 @@ pub(super) struct Inner {
     pub entries: Table<EntrySlot>,
     pages: Table<PageSlot>,
     pub sites: Table<SiteSlot>,
-    /// Where the running checkpoint goes on, and which one that is.
+    /// The index at which the running checkpoint continues, and its number.
     pub entry_cursor: usize,
     pub site_cursor: usize,
     pub cursor_epoch: u32,
@@ -75,7 +74,7 @@ struct SumTable(*mut KindSum);
 
 // SAFETY: atomics on pages that live as long as the table.
 unsafe impl Send for SumTable {}
-// SAFETY: as above.
+// SAFETY: atomics on pages that live as long as the table.
 unsafe impl Sync for SumTable {}
 
 impl Default for SumTable {
@@ -93,14 +92,14 @@ impl Shard {
         self.lock.lock()
     }
 
-    /// Begins to fetch the slot where an entry with this hash belongs, without the lock.
+    /// Prefetches the slot of an entry with this hash, without the lock.
     #[inline]
     pub fn prefetch(&self, hash: u64) {
         let (slots, mask) = (self.slots.load(Relaxed), self.mask.load(Relaxed));
         prefetch(slots.wrapping_add((hash >> 32) as usize & mask));
     }
 
-    /// Has `prefetch` know where the entries are now.
+    /// Stores the address of the entries for `prefetch`.
     #[inline]
     pub fn note_place(&self, inner: &Inner) {
         let (slots, capacity) = inner.entries.place_in_memory();
@@ -110,7 +109,7 @@ impl Shard {
         }
     }
 
-    /// `None` when the kernel gave no pages at the start: nothing is summed then.
+    /// `None` if the kernel gave no pages at the start: then there are no sums.
     #[inline]
     pub fn sum(&self, device: DeviceId, kind: usize) -> Option<&KindSum> {
         let index = device_index(device) * KINDS + kind;
@@ -140,7 +139,7 @@ impl Inner {
         }
     }
 
-    /// For one more entry and its page.
+    /// Makes room for one more entry and its page.
     pub fn make_room(&mut self) -> Result<(), NoMemory> {
         if self.entries.make_room()? {
             self.entry_cursor = 0;
@@ -172,7 +171,7 @@ impl Inner {
         slot
     }
 
-    /// As `take_at`, for an entry that nobody wants to see.
+    /// As `take_at`, without returning the entry.
     #[inline]
     pub fn drop_at(&mut self, index: usize) {
         let mut lowest = usize::MAX;
@@ -180,11 +179,11 @@ impl Inner {
         self.entry_cursor = self.entry_cursor.min(lowest);
     }
 
-    /// One more small allocation in the page.
+    /// Adds a small allocation to the page.
     pub fn open_page(&mut self, page: u64, device: DeviceId, kind: Kind) -> Opened {
         if let Some(slot) = self.pages.get_mut(page) {
             if slot.live == 0 {
-                // Its bytes were taken off the one who opened it; they are booked anew.
+                // Its bytes were subtracted when the last live one went; they are added again.
                 (slot.device, slot.kind) = (device.0, kind as u8);
             }
             slot.live = slot.live.saturating_add(1);
@@ -192,12 +191,12 @@ impl Inner {
         }
         let (device, kind) = (device.0, kind as u8);
         let slot = PageSlot { page: page + 1, live: 1, leaving: 0, device, kind };
-        // Where it is not kept it cannot be booked, for nobody would take it off again; the driver
-        // has taken it all the same.
+        // Without host memory for the page its bytes are not added, since they would never be
+        // subtracted. The driver has taken the page in any case.
         Opened { booked: self.pages.insert(slot).is_ok(), taken: true }
     }
 
-    /// One less, whose free is under way. The page's owner when no live one is left.
+    /// Removes a small allocation that is being freed. Returns the page's owner if no live one is left.
     pub fn close_page(&mut self, page: u64) -> Option<(DeviceId, Kind)> {
         let slot = self.pages.get_mut(page)?;
         slot.live = slot.live.saturating_sub(1);
@@ -206,7 +205,7 @@ impl Inner {
         (slot.live == 0).then_some(owner)
     }
 
-    /// A free has returned. True: it was the last, the driver has the page no more.
+    /// A free has returned. True: it was the last one, and the driver has freed the page.
     pub fn leave_page(&mut self, page: u64) -> bool {
         let Some(slot) = self.pages.get_mut(page) else { return false };
         slot.leaving = slot.leaving.saturating_sub(1);
@@ -218,10 +217,10 @@ impl Inner {
     }
 }
 
-/// What a small allocation did to its page.
+/// The effect of a small allocation on its page.
 pub(super) struct Opened {
-    /// It is the first live one: the page counts among the live bytes from now on.
+    /// It is the first live one: the page's bytes become live.
     pub booked: bool,
-    /// The driver took the page for it; false while a free of an earlier one is still under way.
+    /// The driver took the page for it; false while the free of an earlier one is in progress.
     pub taken: bool,
 }

@@ -1,5 +1,5 @@
-//! What stacks hold, now and at each device's peak: for the summary at the trace's end and the live
-//! page. One shard's lock at a time.
+//! The bytes that each stack holds, now and at each device's peak, for the summary at the trace's end
+//! and for the live page. Takes one shard's lock at a time.
 
 use super::Ledger;
 use crate::runtime::fallible::list_of;
@@ -47,7 +47,7 @@ impl Ledger {
                 if bytes == 0 {
                     continue;
                 }
-                // Without memory for a sum, its holder is left out.
+                // Without host memory for its sum a holder is left out.
                 if let Ok(sum) = sums.get_or_insert(maker.stack, [0; 2]) {
                     *sum = [sum[0].saturating_add(bytes), sum[1].saturating_add(count)];
                 }

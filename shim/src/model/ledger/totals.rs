@@ -11,7 +11,7 @@ pub const DEVICES: usize = 65;
 /// `Kind as usize` indexes; 0 is not used.
 pub const KINDS: usize = 13;
 
-/// Ordinals beyond 63 share the unknown bucket.
+/// Ordinals above 63 share the index of the unknown device.
 #[inline]
 pub fn device_index(device: DeviceId) -> usize {
     (device.0 as usize).min(DEVICES - 1)
@@ -47,10 +47,11 @@ pub(super) struct DeviceTotals {
     /// The peak since somebody began to watch it.
     pub watched_peak: AtomicU64,
     pub kinds: [AtomicU64; KINDS],
-    /// What a kind was at the peak, if its epoch is that of the peak; else it is unchanged since.
+    /// The bytes of a kind at the peak, if its epoch is that of the peak; otherwise they have not
+    /// changed since.
     kinds_at_peak: [AtomicU64; KINDS],
     kind_epochs: [AtomicU32; KINDS],
-    /// Counts the peaks, times 2; bit 0: no block came since the last.
+    /// Twice the number of peaks; bit 0: no block was allocated since the last.
     peaks: AtomicU32,
     pub refused_by_cap: AtomicU64,
     pub refused_by_driver: AtomicU64,
@@ -164,6 +165,7 @@ impl KindSum {
         bump(&self.requested, size);
     }
 
+    /// Counts a free of `size` requested bytes.
     #[inline]
     pub fn freed(&self, size: u64, epoch: u32) {
         self.keep(epoch);
@@ -201,7 +203,8 @@ impl KindSum {
     }
 }
 
-/// What one (site, stack) did, in one shard. What each call changes is on one cache line.
+/// The sums of one (site, stack), in one shard. The fields that each call changes are on one cache
+/// line.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(super) struct SiteSlot {
@@ -216,7 +219,7 @@ pub(super) struct SiteSlot {
     pub written: u32,
 }
 
-/// Whose an allocation is.
+/// The owner of an allocation: its site and stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Maker {
     pub site: SiteId,
@@ -225,7 +228,7 @@ pub(super) struct Maker {
     pub kind: Kind,
 }
 
-/// What happened to an allocation.
+/// A change of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Allocated,

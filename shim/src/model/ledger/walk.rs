@@ -5,7 +5,7 @@ use crate::runtime::fallible::TryPush;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use vramtrace_format::DeviceId;
 
-/// Devices on which somebody waits for the next allocation. Read at each of them, written seldom.
+/// Devices whose next allocation is to be noted. Read at each allocation, written seldom.
 pub(super) struct Awaited([AtomicBool; DEVICES]);
 
 impl Default for Awaited {
@@ -25,7 +25,7 @@ impl Awaited {
 }
 
 impl Ledger {
-    /// From here on [`Ledger::has_come`] says whether anything was given on the device.
+    /// From now on [`Ledger::has_come`] returns whether anything was allocated on the device since.
     pub fn await_next(&self, device: DeviceId) {
         self.awaited.0[device_index(device)].store(true, Relaxed);
     }
@@ -43,7 +43,7 @@ impl Ledger {
             {
                 let inner = shard.lock();
                 let here = inner.entries.iter().map(|slot| slot.entry());
-                // Without memory for all, what there is room for is visited.
+                // Without host memory for all entries, only some are visited.
                 let mut here = here.filter(|entry| entry.device == device);
                 let _ = here.try_for_each(|entry| copies.try_push(entry));
             }

@@ -1,14 +1,13 @@
 //! Physical memory of the virtual memory management API (cuMemCreate and kin).
 //!
-//! Such memory is reference-counted by the driver: it lives while a handle, a mapping, a multicast
-//! bind or a tile of a sparse array refers to it, and these go in any order. This module repeats
-//! the count. It knows neither driver, ledger nor file; what changes for them is returned as a
-//! [`Change`].
+//! Such memory is reference-counted by the driver: it lives while a handle, a mapping, a multicast bind
+//! or a tile of a sparse array refers to it, and these end in any order. This module keeps the same
+//! count. It does not depend on driver, ledger or file; changes for them are returned as a [`Change`].
 //!
-//! A reference is taken away *before* the driver is asked (`Objects::begin_drop`) and settled
-//! after its answer (`Objects::settle`): else another thread could be given the handle or the
-//! address first. An object is announced as freed when its last reference goes, and its bytes may
-//! be given back to the cap only when no call that took a reference away is still under way.
+//! A reference is dropped *before* the driver's call (`Objects::begin_drop`) and settled after it
+//! (`Objects::settle`); otherwise another thread could be given the handle or the address first. An
+//! object is announced as freed when its last reference is dropped. Its bytes leave the cap's count
+//! only when all calls that dropped a reference have returned.
 
 mod objects;
 mod reservations;
@@ -28,8 +27,8 @@ pub use vramtrace_format::address_space::Mapping;
 use crate::model::ledger::Removed;
 use crate::runtime::lock::{Guard, Lock};
 
-/// The process's objects. Ledger and file are updated while the lock is held, so that they see the
-/// steps in this order; the driver never is.
+/// The process's objects. Ledger and file are updated under the lock, so that they get the changes in
+/// this order. The driver is never called under it.
 pub struct Vmm(Lock<State<Removed>>);
 
 impl Default for Vmm {

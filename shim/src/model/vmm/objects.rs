@@ -1,4 +1,4 @@
-//! The objects and who refers to them.
+//! The physical objects and their reference counts.
 
 use crate::runtime::fallible::MakeRoom;
 use crate::runtime::fallible_map::Map;
@@ -18,42 +18,42 @@ pub enum What {
     Multicast,
 }
 
-/// One physical object. `P` is what the caller wants kept between the announcement of its end and
-/// the driver's answer (the ledger's entry).
+/// One physical object. `P` is the caller's data (the ledger's entry), kept from the announcement of
+/// its end until the driver's result.
 #[derive(Debug)]
 pub struct Object<P> {
     pub what: What,
     pub device: DeviceId,
     /// Bytes; 0 for an import that was not mapped yet.
     pub size: u64,
-    /// The stack that made it; 0 until it is mapped.
+    /// The stack that created it; 0 until it is mapped.
     pub maker: StackId,
-    /// References: handles, mappings, ties and calls under way that may become one of these.
+    /// References: handles, mappings, ties, and calls in progress that may create one of these.
     references: u32,
-    /// Calls under way that took a reference away.
+    /// Calls in progress that dropped a reference.
     dropping: u32,
-    /// Announced as freed; some call may still revive it.
+    /// Announced as freed; a call that fails may still revive it.
     ended: bool,
     pub parked: Option<P>,
 }
 
-/// What the last step did to an object, which the caller passes on to ledger, file and cap.
+/// The effect of a step on an object, which the caller applies to ledger, file and cap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     Nothing,
-    /// The last reference goes with this call: announce the free, before asking the driver.
+    /// The call drops the last reference: the free is announced before the driver's call.
     Ends,
-    /// Announced, and now every call that took a reference has returned: its bytes are free.
-    /// The object is forgotten; its parked payload is handed out.
+    /// Announced, and every call that dropped a reference has returned: its bytes are free. The object
+    /// is removed, and its parked payload returned.
     Gone,
-    /// The driver refused: it lives on. Take the announcement back.
+    /// The driver refused: the object still exists, and the announcement must be undone.
     Revived,
 }
 
 #[derive(Debug)]
 pub struct Objects<P> {
     live: Map<u64, Object<P>>,
-    /// Numbers are ours and never reused: the driver reuses its handles.
+    /// Objects have their own numbers, which are never reused; the driver reuses handles.
     next: u64,
 }
 
@@ -64,14 +64,13 @@ impl<P> Default for Objects<P> {
 }
 
 impl<P> Objects<P> {
-    /// For one more.
+    /// Makes room for one more object.
     pub fn make_room(&mut self) -> Result<(), NoMemory> {
         self.live.make_room()
     }
 
-    /// A new object with one reference. Returns its number.
-    /// Without memory (see [`Objects::make_room`]) nothing is kept behind the number: its bytes stay
-    /// counted.
+    /// A new object with one reference. Returns its number. Without host memory (see
+    /// [`Objects::make_room`]) the object is not stored: its bytes stay counted.
     pub fn create(&mut self, what: What, device: DeviceId, size: u64) -> u64 {
         let number = self.next;
         self.next += 1;
@@ -97,7 +96,8 @@ impl<P> Objects<P> {
         self.live.get_mut(&number)
     }
 
-    pub fn take(&mut self, number: u64) -> bool {
+    /// Adds a reference to an object. False: there is no such object.
+    pub fn add_reference(&mut self, number: u64) -> bool {
         match self.live.get_mut(&number) {
             Some(object) => {
                 object.references += 1;
@@ -107,7 +107,7 @@ impl<P> Objects<P> {
         }
     }
 
-    /// Takes one reference away, before the driver is asked. Each is settled with [`settle`].
+    /// Drops one reference before the driver's call. Each is settled with [`settle`].
     ///
     /// [`settle`]: Objects::settle
     pub fn begin_drop(&mut self, number: u64) -> Change {
@@ -121,8 +121,8 @@ impl<P> Objects<P> {
         Change::Nothing
     }
 
-    /// The driver answered to a call that had taken a reference away. With `Change::Gone` comes
-    /// the object itself.
+    /// Settles a dropped reference after the driver's call. With `Change::Gone` the object itself is
+    /// returned.
     pub fn settle(&mut self, number: u64, done: bool) -> (Change, Option<Object<P>>) {
         let Some(object) = self.live.get_mut(&number) else { return (Change::Nothing, None) };
         object.dropping = object.dropping.saturating_sub(1);

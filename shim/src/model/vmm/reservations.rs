@@ -1,8 +1,8 @@
-//! Reserved addresses: what is unmapped in them may come back.
+//! Reserved addresses. Memory that is unmapped in them may be mapped again.
 //!
-//! A free is announced before the driver is asked, as all frees are: else another thread could be
-//! given the addresses first. The driver refuses it while something is mapped there: then nothing is
-//! announced.
+//! As for all frees, a free is announced before the driver's call; otherwise another thread could be
+//! given the addresses first. It is not announced while something is mapped there, since the driver
+//! then refuses it.
 
 use super::state::State;
 use vramtrace_format::address_space::{Asleep, Freed, Reservation};
@@ -11,7 +11,7 @@ use vramtrace_format::{DeviceId, SiteId, StackId};
 impl<P> State<P> {
     /// The driver reserved addresses.
     pub fn reserve(&mut self, address: u64, size: u64, site: SiteId, stack: StackId) {
-        // What they overlap was freed behind our back.
+        // Reservations that overlap it were freed by calls that were not seen.
         drop(self.space.reserve(address, size, site, stack));
     }
 
@@ -24,12 +24,12 @@ impl<P> State<P> {
         if exact && empty { self.space.free(address) } else { None }
     }
 
-    /// The driver refused it.
+    /// Undoes an announced free that the driver refused.
     pub fn take_back(&mut self, freed: &Freed) {
         self.space.restore(freed);
     }
 
-    /// The driver agreed to a free that was not announced. False: it is of no reservation.
+    /// The driver accepted a free that was not announced. False: the address is of no reservation.
     pub fn freed(&mut self, address: u64) -> bool {
         self.space.free(address).is_some()
     }
@@ -42,12 +42,12 @@ impl<P> State<P> {
         self.space.asleep()
     }
 
-    /// Bytes of a device that are asleep.
+    /// Bytes of a device that are unmapped and may be mapped again (asleep).
     pub fn asleep_on(&self, device: DeviceId) -> u64 {
         self.space.asleep_on(device)
     }
 
-    /// Was anything ever asleep?
+    /// Whether anything was ever asleep.
     pub fn ever_slept(&self) -> bool {
         self.space.ever_slept()
     }

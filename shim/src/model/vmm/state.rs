@@ -1,4 +1,4 @@
-//! Handles, mappings and ties of one process, kept in step with the objects that they refer to.
+//! Handles, mappings and ties of the process, and the references that they hold on objects.
 
 use crate::runtime::fallible::{MakeRoom, TryPush, vec_of};
 use crate::runtime::fallible_map::Map;
@@ -10,7 +10,7 @@ use vramtrace_format::{DeviceId, StackId};
 use super::objects::{Change, Object, Objects, What};
 use super::ties::{Owner, Region, Tie, Ties};
 
-/// References taken away by a call that is still under way. Hand it to [`State::settle`].
+/// References dropped by a call in progress, to be passed to [`State::settle`].
 #[must_use = "pass it to `settle`, or its objects are never removed"]
 #[derive(Debug, Default)]
 pub struct Dropped {
@@ -36,14 +36,14 @@ enum Undo {
     Ties(Owner, Vec<Tie>),
 }
 
-/// What became of a settled drop.
+/// The result of settling dropped references.
 #[derive(Debug)]
 pub struct Settled<P> {
-    /// Objects that are no more. Without a parked payload the end was not announced before.
+    /// Objects that have ended. Without a parked payload the end was not announced before.
     pub gone: Vec<(u64, Object<P>)>,
     /// Announced as freed, but alive.
     pub revived: Vec<u64>,
-    /// Mappings that are back.
+    /// Mappings that were restored.
     pub remapped: Vec<Mapping>,
 }
 
@@ -95,20 +95,20 @@ impl<P> State<P> {
         self.space.mappings()
     }
 
-    /// For one more object and its handle, before the driver is asked.
+    /// Makes room for one more object and its handle, before the driver's call.
     pub fn make_room(&mut self) -> Result<(), NoMemory> {
         self.handles.make_room()?;
         self.objects.make_room()
     }
 
-    /// For one more mapping, before the driver is asked. The address space is a tree, which cannot
-    /// ask for room ahead: it grows from the reserve when it must, and no more when that is low.
+    /// Makes room for one more mapping, before the driver's call. The address space is a tree that
+    /// cannot reserve room in advance: it may grow from the reserve, and fails once that is low.
     pub fn make_room_to_map(&self) -> Result<(), NoMemory> {
         if reserve::is_low() { Err(NoMemory) } else { Ok(()) }
     }
 
-    /// The driver made an object and gave `handle` for it. An object that still had this handle
-    /// was released behind our back: it comes back in `Settled`.
+    /// The driver created an object with `handle`. An object that still has this handle was released by
+    /// a call that was not seen; it is returned in `Settled`.
     pub fn created(
         &mut self,
         handle: u64,
@@ -122,11 +122,11 @@ impl<P> State<P> {
         (object, stale)
     }
 
-    /// An import gave `handle`: a second reference where the handle is known (the same object
-    /// imported again), else a new object. Returns its number.
+    /// An import returned `handle`: a second reference if the handle is known (the same object imported
+    /// again), otherwise a new object. Returns its number.
     pub fn imported(&mut self, handle: u64, device: DeviceId) -> u64 {
         if let Some(known) = self.handles.get_mut(&handle)
-            && self.objects.take(known.object)
+            && self.objects.add_reference(known.object)
         {
             known.count += 1;
             return known.object;
@@ -134,17 +134,17 @@ impl<P> State<P> {
         self.created(handle, What::Imported, device, 0).0
     }
 
-    /// Takes a reference for a call that is about to refer to the handle's object, so that its
-    /// end cannot be announced before the call's answer is booked.
+    /// Adds a reference for a call that is about to refer to the handle's object, so that its end
+    /// cannot be announced before the call's result is known.
     pub fn hold_handle(&mut self, handle: u64) -> Option<u64> {
         let object = self.by_handle(handle)?;
-        self.objects.take(object).then_some(object)
+        self.objects.add_reference(object).then_some(object)
     }
 
     /// The same for the object that is mapped at `address`.
     pub fn hold_address(&mut self, address: u64) -> Option<u64> {
         let object = self.space.at(address)?.object;
-        self.objects.take(object).then_some(object)
+        self.objects.add_reference(object).then_some(object)
     }
 
     /// The same for all objects mapped in a range, each with its part of the range.
@@ -157,7 +157,7 @@ impl<P> State<P> {
         let State { space, objects, .. } = self;
         let mut held = vec_of(space.touching(address, size).count())?;
         for part in space.touching(address, size) {
-            if objects.take(part.object) {
+            if objects.add_reference(part.object) {
                 let from = part.address.max(address);
                 let size = (part.address + part.size).min(end) - from;
                 held.try_push((part.object, from - address, size))?;
@@ -166,14 +166,14 @@ impl<P> State<P> {
         Ok(held)
     }
 
-    /// The call did not come to refer to the object after all.
+    /// Drops the reference of a call that failed.
     pub fn let_go(&mut self, object: u64) -> Settled<P> {
         let mut dropped = Dropped::default();
         self.drop_reference(object, &mut dropped);
         self.settle(dropped, true)
     }
 
-    /// A held reference becomes a handle's: the driver gave `handle` for the object.
+    /// A held reference becomes that of `handle`, which the driver returned for the object.
     pub fn held_by_handle(&mut self, object: u64, handle: u64) -> Settled<P> {
         match self.handles.get_mut(&handle) {
             Some(known) if known.object == object => {
@@ -182,22 +182,22 @@ impl<P> State<P> {
             }
             _ => {
                 let stale = self.forget_handle(handle);
-                // Without memory its release is unknown, and the reference stays.
+                // Without host memory its release will not be recognised, and the reference stays.
                 let _ = self.handles.insert(handle, Handle { object, count: 1 });
                 stale
             }
         }
     }
 
-    /// A held reference becomes a mapping's. What was mapped there went behind our back. `by`: the
-    /// stack of the call.
+    /// A held reference becomes a mapping's. Earlier mappings in the range were removed by calls that
+    /// were not seen. `by`: the stack of the call.
     pub fn held_by_mapping(&mut self, mapping: Mapping, by: StackId) -> Settled<P> {
         let stale = self.begin_unmap(mapping.address, mapping.size);
         let bytes = self.object(mapping.object).map_or(0, |object| object.size);
         let put = self.space.put(mapping, by, bytes);
         // Each piece holds the object.
         for _ in put.pieces.iter().skip(1) {
-            self.objects.take(mapping.object);
+            self.objects.add_reference(mapping.object);
         }
         let mut settled = self.settle(stale, true);
         if put.pieces.is_empty() {
@@ -211,7 +211,7 @@ impl<P> State<P> {
         self.ties.put(owner, Tie { region, object });
     }
 
-    /// Before cuMemRelease. `None`: a handle that we never saw.
+    /// Before cuMemRelease. `None`: the handle is not known.
     pub fn begin_release(&mut self, handle: u64) -> Option<Dropped> {
         let known = self.handles.get_mut(&handle)?;
         let object = known.object;
@@ -224,7 +224,7 @@ impl<P> State<P> {
         Some(dropped)
     }
 
-    /// Before cuMemUnmap. Without memory nothing is taken: the references stay.
+    /// Before cuMemUnmap. Without host memory the references stay.
     pub fn begin_unmap(&mut self, address: u64, size: u64) -> Dropped {
         let objects = &self.objects;
         let maker = |number| {
@@ -234,9 +234,9 @@ impl<P> State<P> {
             address_space::Owner { stack, device }
         };
         let taken = self.space.take(address, size, maker);
-        // First the new references of what stays, so that no object ends in between.
+        // First adds references for the parts that stay, so that no object ends in between.
         for mapping in &taken.rest {
-            self.objects.take(mapping.object);
+            self.objects.add_reference(mapping.object);
         }
         let mut dropped = Dropped::default();
         for mapping in &taken.whole {
@@ -257,12 +257,12 @@ impl<P> State<P> {
         dropped
     }
 
-    /// The driver answered: `done` or refused.
+    /// After the driver's call: `done`, or it was refused.
     pub fn settle(&mut self, dropped: Dropped, done: bool) -> Settled<P> {
         let mut settled = Settled::default();
         for number in &dropped.references {
             match self.objects.settle(*number, done) {
-                // What there is no memory for stays counted.
+                // Without host memory its bytes stay counted.
                 (Change::Gone, Some(object)) => {
                     self.space.forget_object(*number);
                     let _ = settled.gone.try_push((*number, object));
@@ -288,7 +288,7 @@ impl<P> State<P> {
             }
             Undo::Mappings(taken) => {
                 for mapping in &taken.rest {
-                    // Its whole has its reference back by now: this is never the last one.
+                    // The whole mapping has its reference again, so this is never the last one.
                     settled.absorb(self.let_go(mapping.object));
                 }
                 self.space.put_back(&taken);
@@ -302,7 +302,7 @@ impl<P> State<P> {
         }
     }
 
-    /// A multicast object that is gone holds its memory no more.
+    /// A multicast object that has ended no longer holds its memory.
     fn untie_gone_owners(&mut self, settled: &mut Settled<P>) {
         for at in 0..settled.gone.len() {
             let (number, object) = &settled.gone[at];
@@ -324,10 +324,10 @@ impl<P> State<P> {
     }
 
     fn drop_reference(&mut self, object: u64, dropped: &mut Dropped) {
-        // Without memory it is not taken away: too much is counted then, never too little.
+        // Without host memory the reference is not dropped: the count is then too high, never too low.
         let noted = dropped.references.try_push(object);
         if noted.is_ok() && self.objects.begin_drop(object) == Change::Ends {
-            // Who does not hear of it now does when it is settled.
+            // If it is not announced now, it is when it is settled.
             let _ = dropped.ended.try_push(object);
         }
     }
@@ -346,7 +346,7 @@ impl<P> Settled<P> {
     }
 }
 
-/// What there is no memory for is not reported, and stays counted.
+/// Without host memory a change is not reported, and its bytes stay counted.
 fn absorb<T>(list: &mut Vec<T>, more: Vec<T>) {
     for one in more {
         let _ = list.try_push(one);

@@ -4,7 +4,7 @@
 use crate::runtime::fallible::{TryPush, list_of};
 use crate::runtime::fallible_map::Map;
 
-/// Who holds the memory.
+/// The holder of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Owner {
     /// A multicast object, by its number.
@@ -13,8 +13,8 @@ pub enum Owner {
     Array(u64),
 }
 
-/// Which part of the owner is backed: `lane` tells apart what never overlaps (the device of a
-/// multicast bind; level and layer of an array), the box is half-open in up to three dimensions.
+/// The part of the owner that is backed. Regions of different `lane`s never overlap (the device of a
+/// multicast bind; level and layer of an array). The box is half-open in up to three dimensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
     pub lane: u64,
@@ -46,16 +46,16 @@ pub struct Ties {
 }
 
 impl Ties {
-    /// Without memory the tie is forgotten and its reference stays: too much is counted then, never
-    /// too little.
+    /// Without host memory the tie is dropped and its reference stays: the count is then too high,
+    /// never too low.
     pub fn put(&mut self, owner: Owner, tie: Tie) {
         if let Ok(ties) = self.by_owner.get_or_insert(owner, Vec::new()) {
             let _ = ties.try_push(tie);
         }
     }
 
-    /// Takes out the ties of `owner` that lie in `region`; all of them without one. None where there
-    /// is no memory for them.
+    /// Removes and returns the ties of `owner` in `region`, or all of them without one. Empty without
+    /// host memory for the list.
     pub fn take(&mut self, owner: Owner, region: Option<Region>) -> Vec<Tie> {
         let Some(ties) = self.by_owner.get_mut(&owner) else { return Vec::new() };
         let taken = match region {

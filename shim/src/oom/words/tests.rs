@@ -10,7 +10,7 @@ fn fragmented() -> Findings {
         event: PostMortem {
             device: DeviceId(0),
             by: Some(RefusedBy::Cap),
-            told: Told::Framework,
+            evidence: OomEvidence::FrameworkGaveUp,
             size: gib(1.19),
             stack: StackId(7),
             counted: gib(11.89),
@@ -92,7 +92,7 @@ fn the_card_is_full_and_who_else_is_there() {
     let mut found = fragmented();
     found.event = PostMortem {
         by: Some(RefusedBy::Driver),
-        told: Told::Exit,
+        evidence: OomEvidence::EndedRefused,
         limit: 0,
         driver_free: Some(gib(0.5)),
         size: gib(2.0),
@@ -201,7 +201,7 @@ fn a_cap_that_was_lowered_below_the_use_is_short_of_all_that_is_over_it() {
         limit: gib(0.5),
         cache: None,
         largest_hole: None,
-        told: Told::Exit,
+        evidence: OomEvidence::EndedRefused,
         ..found.event
     };
     found.free_inside = 0;

@@ -1,28 +1,28 @@
 //! The memory of a loaded object: every read is checked against the segments that its program headers
-//! name, so that a table that is damaged, or that an unusual linker made, leads nowhere else.
+//! name, so that a damaged or unusual table leads to no read outside of them.
 
 use core::ffi::CStr;
 
-/// Loaded segments that are known. Objects have four or five.
+/// Most loaded segments that are checked against. Objects have four or five.
 const SEGMENTS: usize = 12;
 const PAGE: usize = 4096;
 const HEADER: usize = size_of::<libc::Elf64_Ehdr>();
 const PROGRAM_HEADER: usize = size_of::<libc::Elf64_Phdr>();
 
-/// Where an object's readable segments are.
+/// The readable segments of an object.
 #[derive(Clone, Copy)]
 pub struct Image {
     segments: [(usize, usize); SEGMENTS],
 }
 
 impl Image {
-    /// A library, or a program that is loaded anywhere: its headers lie at its base. `dynamic` is an
-    /// address in it.
+    /// The image of a library, or of a position-independent program: its headers lie at its base.
+    /// `dynamic` is an address in it.
     ///
     /// # Safety
-    /// The loader has an object at this base, and it stays.
+    /// An object is loaded at this base, and stays loaded.
     pub unsafe fn of_library(base: usize, dynamic: usize) -> Option<Image> {
-        // A base that is small beside the object's own addresses (prelinked) is no place of a header.
+        // If the object is prelinked, the base is a small difference and not the address of a header.
         let near = dynamic.checked_sub(base).is_some_and(|distance| distance < 1 << 32);
         if base == 0 || !base.is_multiple_of(PAGE) || !near {
             return None;
@@ -38,7 +38,7 @@ impl Image {
         Some(Image::of_headers(base, first.bytes(table, count.checked_mul(PROGRAM_HEADER)?)?))
     }
 
-    /// The program that was started: the kernel says where its program headers are.
+    /// The image of the program itself, whose program headers the kernel gives (AT_PHDR).
     pub fn of_program(base: usize) -> Option<Image> {
         // SAFETY: reads what the kernel put beside the environment.
         let (table, count) = unsafe {
@@ -84,18 +84,19 @@ impl Image {
         self.segments.iter().find(|(start, end)| (*start..*end).contains(&at)).map(|(_, end)| *end)
     }
 
-    /// Bytes that nobody writes any more.
+    /// Bytes that are not written any more.
     pub fn bytes(&self, at: usize, length: usize) -> Option<&'static [u8]> {
         let end = at.checked_add(length)?;
         if length == 0 {
             return Some(&[]);
         }
-        // SAFETY: inside a readable segment of an object that stays: what made this image promised so.
+        // SAFETY: the range lies in one readable segment, and the object stays loaded (a condition of
+        // `of_library`; the program itself always does).
         (end <= self.end(at)?)
             .then(|| unsafe { core::slice::from_raw_parts(at as *const u8, length) })
     }
 
-    /// A table of so many entries.
+    /// A table of `count` entries of `entry` bytes.
     pub fn table(&self, at: usize, count: usize, entry: usize) -> Option<&'static [u8]> {
         self.bytes(at, count.checked_mul(entry)?)
     }

@@ -1,11 +1,11 @@
 //! Symbols by reading the loaded objects' own tables.
 //!
-//! We own `dlsym`, so nothing here may call it: the real one, and the driver's functions behind
-//! our exports of the same names, are found in the GNU hash tables of their objects.
+//! This library exports `dlsym`, so nothing here may call it. The real one, and the driver's functions
+//! behind the exports of the same names, are found in the GNU hash tables of their objects.
 //!
 //! An object is found by an address in it, by its handle, or in the loader's list. NOT by
-//! `dl_iterate_phdr`: its lock is one that the C library does not renew in a forked child, and a
-//! child whose parent had another thread in there would wait for ever.
+//! `dl_iterate_phdr`: the C library does not reset its lock in a forked child, so a child whose parent
+//! had another thread in that function would wait forever.
 
 mod image;
 mod tables;
@@ -36,7 +36,7 @@ unsafe extern "C" {
 }
 const RTLD_DL_LINKMAP: c_int = 2;
 
-/// A loaded object. The code that makes one knows that it stays loaded while it is used.
+/// A loaded object. Whoever creates one must ensure that it stays loaded while it is used.
 #[derive(Clone, Copy)]
 pub struct Object {
     map: *const LinkMap,
@@ -47,20 +47,20 @@ pub struct Object {
 pub fn object_at(address: usize) -> Option<Object> {
     let mut info = core::mem::MaybeUninit::uninit();
     let mut map: *mut LinkMap = null_mut();
-    // SAFETY: room for both answers; any address may be asked about.
+    // SAFETY: both answers have room; the function accepts any address.
     let found =
         unsafe { dladdr1(address as *const c_void, info.as_mut_ptr(), &mut map, RTLD_DL_LINKMAP) };
-    // SAFETY: a record of the loader's.
+    // SAFETY: the loader returned this record, of an object that contains code or data in use.
     if found == 0 { None } else { unsafe { Object::linked(map) } }
 }
 
 impl Object {
     /// # Safety
-    /// A record of the loader's of an object that stays loaded.
+    /// `map` is the loader's record of an object that stays loaded.
     unsafe fn new(map: *const LinkMap) -> Object {
         let object = Object { map, tables: None };
         let LinkMap { base, dynamic, .. } = object.link();
-        // SAFETY: the loader's record says that an object is there.
+        // SAFETY: the loader's record gives the base of an object, which stays loaded.
         let image = unsafe { Image::of_library(base, dynamic) };
         let image = image.or_else(|| match object.path().is_empty() {
             true => Image::of_program(base),
@@ -74,29 +74,29 @@ impl Object {
     /// # Safety
     /// As for [`Object::new`], or NULL.
     unsafe fn linked(map: *const LinkMap) -> Option<Object> {
-        // SAFETY: as the caller promises.
+        // SAFETY: the record is of an object that stays loaded (see above).
         (!map.is_null()).then(|| unsafe { Object::new(map) })
     }
 
     /// # Safety
     /// The handle is one that [`Object::handle`] or `dlopen` gave, of an object that stays loaded.
     pub unsafe fn of_handle(handle: *mut c_void) -> Object {
-        // SAFETY: as the caller promises.
+        // SAFETY: the record is of an object that stays loaded (see above).
         unsafe { Object::new(handle.cast_const().cast()) }
     }
 
-    /// The loader's record as it is now: it links new objects to the last one.
+    /// The loader's record as it is now: the loader links new objects to it.
     fn link(&self) -> LinkMap {
         // SAFETY: the object stays loaded, and its record with it.
         unsafe { self.map.read_volatile() }
     }
 
-    /// As `dlopen` gives it (without its reference).
+    /// The handle that `dlopen` returns, without its reference.
     pub fn handle(&self) -> *mut c_void {
         self.map.cast_mut().cast()
     }
 
-    /// What the loader added to the addresses of the file.
+    /// The difference between addresses in memory and addresses in the file.
     pub fn base(&self) -> usize {
         self.link().base
     }
@@ -121,7 +121,7 @@ impl Object {
         self.tables?.soname()
     }
 
-    /// Whether the path's last part or the soname starts so.
+    /// Whether the last part of the path, or the soname, begins with `start`.
     pub fn is_named(&self, start: &str) -> bool {
         let path = self.path().to_bytes();
         let last = path.rsplit(|byte| *byte == b'/').next().unwrap_or(path);
@@ -129,7 +129,7 @@ impl Object {
             || self.soname().is_some_and(|name| name.to_bytes().starts_with(start.as_bytes()))
     }
 
-    /// Addresses in other objects that the loader has put into this one: what it uses of them.
+    /// Addresses in other objects that the loader has written into this one's tables.
     pub fn references(&self) -> impl Iterator<Item = usize> {
         self.tables.into_iter().flat_map(Tables::references)
     }
@@ -141,13 +141,15 @@ impl Object {
 
     /// Before it in load order.
     fn previous(&self) -> Option<Object> {
-        // SAFETY: a link of the loader's; only objects of the start are asked, which stay.
+        // SAFETY: a link of the loader's list. Only objects that were loaded at start are visited, and
+        // those stay.
         unsafe { Object::linked(self.link().previous) }
     }
 
     /// Behind it in load order.
     fn next(&self) -> Option<Object> {
-        // SAFETY: as in `previous`.
+        // SAFETY: a link of the loader's list. Only objects that were loaded at start are visited, and
+        // those stay.
         unsafe { Object::linked(self.link().next) }
     }
 }
@@ -172,26 +174,27 @@ pub fn first_object() -> usize {
     first() as usize
 }
 
-/// What the loader added to the addresses of the object with this handle, and the handle of the next
-/// one. `None`: there is no such object.
+/// The base of the object with this handle, and the handle of the next one. `None`: there is no such
+/// object.
 ///
 /// # Safety
-/// 0, or a handle of an object that is in the loader's list meanwhile.
+/// `handle` is 0, or of an object that stays in the loader's list during the call.
 pub unsafe fn link(handle: usize) -> Option<(usize, usize)> {
     let map = handle as *const LinkMap;
-    // SAFETY: as the caller promises; the loader may be writing it.
+    // SAFETY: the record of an object in the loader's list (see above). It is read volatile, since the
+    // loader may be writing it.
     let map = if map.is_null() { return None } else { unsafe { map.read_volatile() } };
     Some((map.base, map.next as usize))
 }
 
-/// This library itself, from the loader's list of all: no lock, so that a hook may ask.
+/// This library itself, found in the loader's list without a lock, so that hooks can call this.
 fn own() -> Option<Object> {
     unsafe extern "C" {
         /// Each object has its own; this is ours.
         static _DYNAMIC: u64;
     }
     let ours = &raw const _DYNAMIC as usize;
-    // SAFETY: links of the loader's; we are among the objects of the start, or at least stay.
+    // SAFETY: links of the loader's list. The walk ends at this library, which is never unloaded.
     unsafe {
         let next = |map: &*const LinkMap| {
             let next = map.read_volatile().next;
@@ -203,12 +206,12 @@ fn own() -> Option<Object> {
     }
 }
 
-/// The function of this name in the first object behind us, in load order; failing that, in one
-/// before us.
+/// The function of this name in the first object after this library in load order; if there is none, in
+/// one before it.
 ///
-/// The loader's list is read as it stands. Only objects of the start are looked at: they stay as
-/// long as the process, and only the last of them is linked to something new later. A sanitizer's
-/// runtime asks us before its own `dl_iterate_phdr` works, so that one is not called.
+/// The loader's list is read without a lock. Only objects that were loaded at start are visited: they
+/// stay loaded, and only the last of them is later linked to a new one. `dl_iterate_phdr` is not
+/// called, because a sanitizer's runtime calls `dlsym` before its own version of that function works.
 pub fn behind_us(name: &[u8]) -> Option<usize> {
     let own = own()?;
     let before = std::iter::successors(own.previous(), Object::previous);
@@ -216,24 +219,27 @@ pub fn behind_us(name: &[u8]) -> Option<usize> {
     in_order.find_map(|object| object.function(name))
 }
 
-/// The function of this name in the first object of the start behind the one that holds the address.
+/// The function of this name in the first object, of those loaded at start, after the one that contains
+/// the address.
 pub fn behind(address: usize, name: &[u8]) -> Option<usize> {
     let object = object_at(address)?;
     behind_object(&object).find_map(|object| object.function(name))
 }
 
-/// Address and size of the variable of this name in the first object of the start behind us.
+/// Address and size of the variable of this name in the first object, of those loaded at start, after
+/// this library.
 pub fn variable_of_start(name: &[u8]) -> Option<(usize, usize)> {
     behind_object(&own()?).find_map(|object| object.symbol(name))
 }
 
-/// The C library's own function of this name, also where another object defines one before it.
+/// The C library's function of this name, even if an object before it defines one.
 pub fn of_c_library(name: &[u8]) -> Option<usize> {
     let library = behind_object(&own()?).find(|object| object.is_named("libc.so."))?;
     library.function(name)
 }
 
-/// The objects of the start behind this one, in load order: up to the C library and the loader.
+/// The objects after this one that were loaded at start, in load order: up to the C library and the
+/// loader.
 fn behind_object(object: &Object) -> impl Iterator<Item = Object> + use<> {
     let (mut library, mut loader) = (false, false);
     std::iter::successors(object.next(), Object::next).take_while(move |object| {

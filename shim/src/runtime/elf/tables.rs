@@ -1,5 +1,4 @@
-//! The tables of a loaded object that a look-up by name needs, and those of the addresses that the
-//! loader put into it.
+//! The tables of a loaded object for look-ups by name, and its relocations.
 
 use super::image::{Image, u16_at, u32_at, u64_at};
 use core::ffi::CStr;
@@ -7,7 +6,7 @@ use core::ffi::CStr;
 const SYMBOL: usize = size_of::<libc::Elf64_Sym>();
 const RELOCATION: usize = size_of::<libc::Elf64_Rela>();
 const DYNAMIC: usize = 16;
-/// Entries of a dynamic section at most. Objects have about 30.
+/// Most entries of a dynamic section that are read. Objects have about 30.
 const ENTRIES: usize = 1024;
 
 const DT_NULL: u64 = 0;
@@ -19,7 +18,7 @@ const DT_RELASZ: u64 = 8;
 const DT_SONAME: u64 = 14;
 const DT_JMPREL: u64 = 23;
 const DT_GNU_HASH: u64 = 0x6fff_fef5;
-/// Relocations by the address of a symbol: anywhere, in the table of data, in that of calls.
+/// Relocation types that store the address of a symbol: absolute, GLOB_DAT, JUMP_SLOT.
 const BY_SYMBOL: [u32; 3] = match cfg!(target_arch = "aarch64") {
     true => [257, 1025, 1026],
     false => [1, 6, 7],
@@ -37,11 +36,11 @@ pub struct Tables {
     symbols: usize,
     strings: usize,
     soname: Option<usize>,
-    /// Address and bytes: of calls, and of all else.
+    /// Address and size in bytes of the relocations of calls, and of all others.
     relocations: [(usize, usize); 2],
 }
 
-/// A symbol as it stands in the file.
+/// An entry of the symbol table, as in the file.
 #[derive(Clone, Copy)]
 pub struct Symbol {
     name: u32,
@@ -56,7 +55,7 @@ impl Symbol {
         self.section != 0
     }
 
-    /// Defined, and code: an indirect function's value is its chooser, not itself.
+    /// Defined, and code. Not an indirect function, whose value is the address of its resolver.
     pub fn is_function(&self) -> bool {
         self.is_defined() && matches!(self.info & 15, STT_NOTYPE | STT_FUNC)
     }
@@ -87,7 +86,7 @@ impl Tables {
                 _ => {}
             }
         }
-        // The loader adds the base to these in place, but not for the vdso.
+        // The loader relocates these addresses in place, except for the vdso.
         let usable = hash != 0 && symbols != 0 && strings != 0 && hash >= base;
         usable.then_some(Tables { image, base, hash, symbols, strings, soname, relocations })
     }
@@ -108,7 +107,7 @@ impl Tables {
         })
     }
 
-    /// Address and size of what is defined under this name.
+    /// Address and size of the symbol that is defined under this name.
     pub fn symbol(&self, name: &[u8], fits: impl Fn(&Symbol) -> bool) -> Option<(usize, usize)> {
         let wanted = hash(name);
         let head = self.image.bytes(self.hash, 16)?;
@@ -144,7 +143,7 @@ impl Tables {
         }
     }
 
-    /// Addresses in other objects that the loader has put into this one.
+    /// Addresses in other objects that the loader has written into this one.
     pub fn references(self) -> impl Iterator<Item = usize> {
         let list = move |(at, bytes): (usize, usize)| {
             self.image.table(at, bytes / RELOCATION, RELOCATION).unwrap_or(&[])

@@ -63,7 +63,7 @@ pub fn cause(fatal: &PostMortem) -> String {
             wording::holes(fatal)
         ),
         _ if fatal.oom.level == Level::Driver => {
-            format!("too much: a call of the driver's asked {}", size(fatal.oom.size))
+            format!("too much: one call asked for {}", size(fatal.oom.size))
         }
         Cause::Cap | Cause::Card | Cause::Mps | Cause::Cgroup | Cause::Torch | Cause::Unknown => {
             format!(

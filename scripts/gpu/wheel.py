@@ -1,0 +1,172 @@
+"""The part `wheel` of the GPU check: the wheel, installed by pip into a fresh venv, as a user gets it.
+
+VRAMTRACE_WHEEL names the wheel. torch and transformers are those of the Python that runs the check: a
+venv of its own sees them by a .pth file, which the wheel itself never brings.
+
+    demo        the recorded run: no GPU is needed for it
+    run         `vramtrace run python gpt2_train.py` in an empty directory: it ends with the verdict
+    lines       the lines that hold memory at the peak are those of the same run under the source build
+    package     `import vramtrace` with the real driver and PyTorch's allocator: usage, Peak, limit, phases
+    pytest      the plugin: a limit that is kept, one that is not, a leak
+    uninstall   nothing is left
+"""
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import time
+from pathlib import Path
+
+import stacks
+
+
+def section(check):
+    """`check`: the module of the check, for what all its parts share."""
+    print("\n### The wheel, installed by pip\n")
+    wheel = os.environ.get("VRAMTRACE_WHEEL")
+    if not wheel:
+        print("SKIP wheel: VRAMTRACE_WHEEL=FILE names no wheel (scripts/release.sh --wheel makes one)")
+        return
+    if not Path(wheel).is_file():
+        print(check.fail(f"VRAMTRACE_WHEEL={wheel}: there is no such file"))
+        return
+    Wheel(check, Path(wheel).resolve()).all()
+
+
+class Wheel:
+    def __init__(self, check, wheel):
+        self.check, self.wheel = check, wheel
+        self.where = check.TRACES / "wheel"
+        self.venv = self.where / "venv"
+        self.work = self.where / "work"
+        self.work.mkdir(parents=True)
+        self.log = open(check.LOGS / "wheel.log", "w")
+
+    def all(self):
+        print("| step | | s |\n|---|---|---|")
+        if not self.step("pip install", self.install):
+            return
+        self.step("vramtrace demo --recorded", self.demo)
+        if missing := self.check.have("torch", "transformers"):
+            print(f"| SKIP run, lines, package, pytest: no {missing} | | |")
+        else:
+            if self.step("vramtrace run python gpt2_train.py", self.run):
+                self.step("lines at the peak, against the source build", self.lines)
+                self.step("vramtrace, alone", self.alone)
+            self.step("import vramtrace, with PyTorch", self.package)
+            if missing := self.check.have("pytest"):
+                print(f"| SKIP pytest: no {missing} | | |")
+            else:
+                self.step("pytest --vramtrace", self.plugin)
+        self.step("pip uninstall", self.uninstall)
+
+    def step(self, name, what):
+        began = time.time()
+        try:
+            said, good = what(), True
+        except (AssertionError, OSError, ValueError, KeyError, subprocess.SubprocessError) as error:
+            said, good = self.check.fail(f"{type(error).__name__}: {error}"[:400].replace("\n", "; ")), False
+        print(f"| {name} | {said} | {time.time() - began:.1f} |", flush=True)
+        return good
+
+    def call(self, *command, wanted=0, env=None):
+        """Runs a command in an empty directory; what it said. Its exit status must be `wanted`."""
+        plain = dict(self.check.environment(), **(env or {}))
+        plain["PATH"] = f"{self.venv}/bin{os.pathsep}{plain['PATH']}"
+        run = subprocess.run(
+            [str(part) for part in command], cwd=self.work, env=plain, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=300,
+        )
+        self.log.write(f"$ {' '.join(map(str, command))}\n{run.stdout}{run.stderr}[{run.returncode}]\n\n")
+        self.log.flush()
+        assert run.returncode == wanted, f"{command[0]}: exit status {run.returncode}: {run.stderr.strip()[-300:]}"
+        return run
+
+    def files(self):
+        return {path for path in self.venv.rglob("*") if "__pycache__" not in path.parts}
+
+    def install(self):
+        # Without pip of its own, which needs a package that some systems split off: the pip of this Python.
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(self.venv)], check=True, timeout=120)
+        site = self.venv / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+        theirs = dict.fromkeys([sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])
+        theirs.update(dict.fromkeys(path for path in sys.path if path.endswith("-packages")))
+        (site / "torch-is-there.pth").write_text("".join(f"{path}\n" for path in theirs))
+        self.before = self.files()
+        self.pip("install", "--no-index", "--no-deps", "--force-reinstall", self.wheel)
+        version = self.call("vramtrace", "--version").stdout.strip()
+        size = self.wheel.stat().st_size
+        assert size <= 10_000_000, f"{size:,} bytes, at most 10 MB"
+        return f"{self.wheel.name}, {size:,} bytes: {version}"
+
+    def pip(self, *arguments):
+        self.call(self.venv / "bin" / "python", "-m", "pip", *arguments, "--quiet", "--disable-pip-version-check")
+
+    def demo(self):
+        said = self.call("vramtrace", "demo", "--recorded", "--out", "demo")
+        lines = said.stdout.splitlines()
+        assert any("activations.py:66" in line for line in lines), "the recorded demo does not name its holder"
+        return f"{len(lines)} lines"
+
+    def run(self):
+        run = self.call("vramtrace", "run", "python", self.check.PROGRAMS / "gpt2_train.py")
+        assert "RESULT loss=" in run.stdout, "the training printed no loss"
+        ours = [line for line in run.stderr.splitlines() if "vramtrace" in line]
+        assert ours, "no verdict"
+        assert any("gpt2_train.py:" in line or ".py:" in line for line in run.stderr.splitlines()), "no line is named"
+        print("".join(f"    {line}\n" for line in run.stderr.splitlines()[-12:]), file=self.log)
+        return "; ".join(line.strip() for line in run.stderr.splitlines()[-4:])[:300].replace("|", "/")
+
+    def lines(self):
+        def holders(binary, trace):
+            found = stacks.holders(binary, trace, "--at", "peak")["holders"]
+            return {self.name(holder): holder["bytes"] for holder in found}
+
+        trace = self.check.TRACES / "wheel-source.vtrace"
+        source = self.check.BIN / "vramtrace"
+        self.call(source, "run", "--out", trace, sys.executable, self.check.PROGRAMS / "gpt2_train.py")
+        theirs = holders(self.check.BIN, trace)
+        [ours] = sorted(self.work.glob("**/*gpt2*.vtrace")) or sorted(self.work.glob("vramtrace*/**/*.vtrace"))[-1:]
+        mine = holders(self.venv / "bin", ours)
+        with_line = sum(size for name, size in mine.items() if ".py:" in name)
+        share = with_line / max(1, sum(mine.values()))
+        different = {name for name in set(mine) | set(theirs) if abs(mine.get(name, 0) - theirs.get(name, 0)) > 1 << 21}
+        assert not different, f"other holders than the source build: {sorted(different)[:4]}"
+        # The rest is made by threads of autograd, which run no Python: its name is a function's.
+        assert share > 0.5, f"{100 * share:.1f} % of the bytes have a line"
+        return f"{len(mine)} holders, the same bytes; {100 * share:.1f} % of them have a line of Python"
+
+    @staticmethod
+    def name(holder):
+        frames = holder["frames"]
+        return " < ".join(
+            stacks.place(frames[holder[end]]) for end in ("lead", "caller") if holder[end] is not None
+        ) or str(holder["library"])
+
+    def alone(self):
+        said = self.call("vramtrace").stdout.splitlines()
+        assert any(".py:" in line for line in said), "no line of the run is named"
+        return f"{len(said)} lines"
+
+    def package(self):
+        run = self.call("vramtrace", "run", "--out", "package", "python", self.check.PROGRAMS / "wheel_use.py")
+        facts = json.loads(run.stdout.splitlines()[-1])
+        return ", ".join(f"{name} {fact}" for name, fact in facts.items()).replace("|", "/")
+
+    def plugin(self):
+        tests = self.work / "test_wheel.py"
+        tests.write_text((self.check.PROGRAMS / "wheel_tests.py").read_text())
+        run = self.call(
+            "vramtrace", "run", "--out", "pytest", "python", "-m", "pytest", "-q", "-p", "no:cacheprovider",
+            "--vramtrace", tests, wanted=1,
+        )
+        assert "2 failed, 2 passed" in run.stdout, run.stdout[-300:]
+        assert "GPU memory by test (vramtrace)" in run.stdout, "no table of the tests"
+        return "a limit and a leak failed, two tests passed"
+
+    def uninstall(self):
+        self.pip("uninstall", "--yes", "vramtrace")
+        left = sorted(str(path.relative_to(self.venv)) for path in self.files() ^ self.before)
+        assert not left, f"left behind: {left[:5]}"
+        return "nothing is left"

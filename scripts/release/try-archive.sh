@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# A released tar.gz as a user gets it: unpacked into an empty directory, its command finds its libraries,
+# reads the recorded run, and records a program on the simulated driver. One for another machine runs under
+# qemu-user where that is installed, and is else said to be untried.
+#
+#   scripts/release/try-archive.sh dist/vramtrace-VERSION-linux-MACHINE.tar.gz
+set -eu
+archive=$(realpath "$1")
+repository=$(cd "$(dirname "$0")/../.." && pwd)
+where=$(mktemp -d)
+trap 'rm -rf "$where"' EXIT
+cd "$where"
+fail() { echo "try-archive: $*" >&2; exit 1; }
+
+tar -xzf "$archive"
+folder=$(basename "$archive" .tar.gz)
+[ "$(ls)" = "$folder" ] || fail "$archive: unpacks to more than $folder"
+for file in bin/vramtrace lib/libvramtrace.so lib/libvramtrace_sim.so LICENSE-MIT LICENSE-APACHE README.md \
+    THIRD-PARTY-LICENSES.txt share/man/man1/vramtrace.1 share/man/man1/vramtrace-run.1 \
+    share/bash-completion/completions/vramtrace share/zsh/site-functions/_vramtrace \
+    share/fish/vendor_completions.d/vramtrace.fish; do
+    [ -s "$folder/$file" ] || fail "$archive: lacks $file"
+done
+machine=${folder##*-}
+run=
+if [ "$machine" != "$(uname -m)" ]; then
+    if ! command -v "qemu-$machine" >/dev/null || [ ! -d "/usr/$machine-linux-gnu/lib" ]; then
+        echo "try-archive: $folder: NOT tried, qemu-$machine or the C library for it is missing" >&2
+        exit 0
+    fi
+    run="qemu-$machine -L /usr/$machine-linux-gnu"
+fi
+# shellcheck disable=SC2086 # words
+vramtrace() { env -u LD_PRELOAD -u VRAMTRACE_OUT $run "$folder/bin/vramtrace" "$@"; }
+version=$(vramtrace --version)
+vramtrace demo --recorded --out recorded >demo.txt || fail "$folder: demo --recorded: $(tail -3 demo.txt)"
+grep -q "holds .*activations.py:66" demo.txt || fail "$folder: the recorded demo does not name its holder"
+vramtrace env >env.txt
+grep -q "$where/$folder/lib/libvramtrace.so" env.txt || fail "$folder: env does not name its own library: $(cat env.txt)"
+if [ -z "$run" ]; then
+    cp "$repository/docs/programs/gpu.py" "$repository/docs/programs/train.py" .
+    vramtrace run --simulate --out out/ python3 train.py 2>run.txt || fail "$folder: $(tail -3 run.txt)"
+    grep -q "gpu.py:35 < train.py:10 held 384.00 MiB" run.txt || fail "$folder: $(tail -3 run.txt)"
+fi
+echo "try-archive: $folder: $version${run:+, under $run}" >&2
