@@ -10,12 +10,13 @@
 # A crash is kept in fuzz/artifacts/ and makes this fail.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/skip.sh
 seconds=${1:-20}
 case $seconds in
     '' | *[!0-9]*) echo "fuzz.sh: '$seconds' is no number of seconds" >&2; exit 2 ;;
 esac
 if ! cargo fuzz --version >/dev/null 2>&1; then
-    echo "SKIP fuzz: cargo-fuzz is not installed (cargo install cargo-fuzz)"
+    skip "fuzz: cargo-fuzz is not installed (cargo install cargo-fuzz)"
     exit 0
 fi
 read -ra targets <<<"${FUZZ_TARGETS:-reader records import}"

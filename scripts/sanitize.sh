@@ -5,9 +5,11 @@
 #   scripts/sanitize.sh [short | all | loom | miri | address | thread]...      default: all
 #
 # short: loom, and Miri over what takes seconds, for each change. Miri and the sanitizers need the nightly
-# toolchain with the components miri and rust-src; without it they say SKIP, and with CI=true install it.
+# toolchain with the components miri and rust-src; without it they say SKIP. With VRAMTRACE_TEST_NO_SKIP=1,
+# as in CI, it is installed, and where that is not possible this fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/skip.sh
 target=$(rustc -vV | sed -n 's/^host: //p')
 
 say() { printf '\n== %s\n' "$*"; }
@@ -16,16 +18,15 @@ has_nightly() { # has_nightly COMPONENT PART
     is_installed() { rustup component list --toolchain nightly --installed 2>/dev/null | grep "^$1" >/dev/null; }
     is_installed "$1" && return 0
     local install="rustup toolchain install nightly --profile minimal --component miri,rust-src"
-    if [ "${CI:-}" = true ]; then
-        $install
+    if [ -n "${VRAMTRACE_TEST_NO_SKIP:-}" ] && $install; then
         return 0
     fi
-    echo "SKIP $2: $install"
+    skip "$2: needs $install"
     return 1
 }
 
 loom() {
-    say "models: the lock, the counts of a budget and of a group, room in a window"
+    say "models: the lock, budgets, the page of a group, stacks and their numbers, room in a window"
     (cd models && cargo test --quiet --release)
 }
 
@@ -48,6 +49,7 @@ sanitizer() { # sanitizer NAME
     # The standard library is built with it too, or races in it would be reported that are none. The shim
     # reads stacks of frames that have returned, on purpose (driver/depth.rs, capture/).
     export ASAN_OPTIONS=detect_stack_use_after_return=0
+    export TSAN_OPTIONS="suppressions=$PWD/scripts/thread-sanitizer.supp"
     RUSTFLAGS="-Zsanitizer=$1 --cfg sanitized" CARGO_TARGET_DIR=target/sanitize-"$1" PROPTEST_CASES=16 \
         cargo +nightly test --quiet -Zbuild-std --target "$target" \
         -p vramtrace-format -p vramtrace -p vramtrace-shim --lib

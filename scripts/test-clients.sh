@@ -4,13 +4,14 @@
 # of memory snapshots, out of the smallest wheel that has it, on what we export.
 set -eu
 cd "$(dirname "$0")/.."
+. scripts/skip.sh
 venv=${VRAMTRACE_TEST_VENV:-target/test-venv}
 python=${PYTHON:-python3}
 if [ ! -x "$venv/bin/python" ]; then
-    "$python" -m venv "$venv" || { echo "SKIP clients: $python -m venv fails"; exit 0; }
+    "$python" -m venv "$venv" || { skip "clients: $python -m venv fails"; exit 0; }
 fi
 if ! "$venv/bin/pip" install --quiet --disable-pip-version-check -r tests/python/requirements.txt; then
-    echo "SKIP clients: pip could not install tests/python/requirements.txt"
+    skip "clients: pip could not install tests/python/requirements.txt"
     exit 0
 fi
 VRAMTRACE_TEST_PYTHON=$PWD/$venv/bin/python cargo test --quiet --test cli clients:: -- --include-ignored
@@ -28,7 +29,7 @@ if [ ! -s "$viz" ]; then
             "$wheels"/torch-*.whl >"$viz.part" && mv "$viz.part" "$viz"
 fi
 if [ ! -s "$viz" ]; then
-    echo "SKIP viewer: pip could not fetch torch 2.11.0"
+    skip "viewer: pip could not fetch torch 2.11.0"
     exit 0
 fi
 VRAMTRACE_TEST_MEMORY_VIZ=$PWD/$viz cargo test --quiet --test torch snapshot_export:: -- --include-ignored

@@ -1,9 +1,16 @@
 #!/usr/bin/env bash
 # Installs what the tests need and runs all of them. Needs Rust; on Debian and Ubuntu it installs
-# gcc, Python's venv, Node.js and Chromium when they are missing (as root or by sudo). VRAMTRACE_TEST_FULL=1 runs the
-# long forms (16 x 100,000 calls near the cap, 200 kills, 10 minutes of fuzzing).
+# gcc, Python's venv, Node.js, Chromium and the programs that tests run when they are missing (as root or by
+# sudo).
+#
+#   VRAMTRACE_TEST_FULL=1     the long forms (16 x 100,000 calls near the cap, 200 kills, 10 minutes of fuzzing)
+#   VRAMTRACE_TEST_NO_SKIP=1  what is skipped because a tool is missing fails, as in CI; more is installed
 set -eu
 cd "$(dirname "$0")/.."
+. scripts/skip.sh
+# What is skipped leaves a line here: scripts/skip.sh, tests/testkit/src/skip.rs.
+skipped=target/tmp/skipped
+rm -f "$skipped"
 
 say() { printf '\n== %s\n' "$*"; }
 
@@ -31,7 +38,12 @@ need python3 python3-venv
 command -v pypy3 >/dev/null || install pypy3 || true
 for library in libjemalloc.so.2:libjemalloc2 libtcmalloc_minimal.so.4:libtcmalloc-minimal4 \
     libmimalloc.so.2:libmimalloc2.0; do
-    ldconfig -p | grep -F "${library%:*}" >/dev/null || install "${library#*:}" || true
+    PATH=$PATH:/sbin ldconfig -p | grep -F "${library%:*}" >/dev/null || install "${library#*:}" || true
+done
+programs="git:git perl:perl valgrind:valgrind gdb:gdb strace:strace ssh:openssh-client"
+[ -z "${VRAMTRACE_TEST_NO_SKIP:-}" ] || programs="$programs java:default-jre-headless"
+for program in $programs; do
+    command -v "${program%:*}" >/dev/null || install "${program#*:}" || true
 done
 venv=target/test-venv
 if [ -x $venv/bin/pip ] || python3 -m venv $venv; then
@@ -42,11 +54,11 @@ if [ -x $venv/bin/pip ] || python3 -m venv $venv; then
 fi
 
 say "format and lints"
-if cargo fmt --version >/dev/null 2>&1; then cargo fmt --all --check; else echo "SKIP cargo fmt: not installed"; fi
+if cargo fmt --version >/dev/null 2>&1; then cargo fmt --all --check; else skip "cargo fmt: not installed"; fi
 if cargo clippy --version >/dev/null 2>&1; then
     cargo clippy --quiet --workspace --all-targets -- -D warnings
 else
-    echo "SKIP cargo clippy: not installed"
+    skip "cargo clippy: not installed"
 fi
 
 say "licences, sources and duplicates of the crates"
@@ -56,16 +68,12 @@ say "build"
 cargo build --quiet --workspace
 
 say "unit, property and end-to-end tests"
-# Tests that are skipped leave a line here; with VRAMTRACE_TEST_NO_SKIP=1 they fail.
-skipped=target/tmp/skipped
-mkdir -p target/tmp
-rm -f "$skipped"
 cargo test --quiet --workspace
 
 say "the shipped library has no test hooks"
 scripts/check-release.sh
 
-scripts/sanitize.sh loom
+scripts/sanitize.sh short
 
 say "the page of report --html, in Chromium"
 scripts/web.sh
@@ -95,7 +103,7 @@ fi
 if [ -n "${VRAMTRACE_TEST_FULL:-}" ]; then scripts/fuzz.sh 600; else scripts/fuzz.sh 20; fi
 
 if [ -s "$skipped" ]; then
-    say "all tests passed, but $(sort -u "$skipped" | wc -l) were skipped for want of"
+    say "all tests passed; skipped, because something is missing here:"
     sort "$skipped" | uniq -c
 else
     say "all tests passed, none was skipped"

@@ -63,7 +63,7 @@ pub fn is_alive(pid: u32, start_ticks: u64) -> bool {
     Stat::of(pid).is_some_and(|stat| stat.start_ticks == start_ticks && stat.is_alive())
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

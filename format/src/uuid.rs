@@ -29,7 +29,7 @@ pub fn from_words([low, high]: [u64; 2]) -> [u8; 16] {
     (u128::from(high) << 64 | u128::from(low)).to_le_bytes()
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

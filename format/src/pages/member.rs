@@ -93,7 +93,7 @@ const START_BITS: u32 = 41;
 const START_MOST: u64 = (1 << START_BITS) - 1;
 const PID_MOST: u32 = (1 << 22) - 1;
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -2,7 +2,7 @@
 
 pub mod atomics;
 
-/// Without a kernel: who would sleep lets the others run.
+/// Without a kernel: a thread that would sleep lets the others run.
 pub mod futex {
     use super::atomics::AtomicU32;
 
@@ -15,3 +15,68 @@ pub mod futex {
 
 #[path = "../../../shim/src/runtime/lock.rs"]
 pub mod lock;
+
+#[path = "../../../shim/src/runtime/fallible.rs"]
+pub mod fallible;
+#[path = "../../../shim/src/runtime/hash_table.rs"]
+pub mod hash_table;
+
+/// Every request for memory is granted.
+pub mod faults {
+    pub enum Site {
+        Pages,
+    }
+
+    pub fn pages_granted(_: Site) -> bool {
+        true
+    }
+}
+
+/// One word for all threads: loom runs one at a time, and switches at atomic operations alone.
+pub mod tls {
+    macro_rules! thread_block {
+        (fn $name:ident() -> *mut u64 = $($rest:tt)*) => {
+            fn $name() -> *mut u64 {
+                static WORD: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+                WORD.as_ptr()
+            }
+        };
+    }
+    pub(crate) use thread_block;
+}
+
+/// Libraries of a process: none is met here.
+pub mod mapped_modules {
+    use std::ffi::CStr;
+
+    #[derive(Clone, Copy)]
+    pub struct Loaded {
+        pub start: usize,
+        pub end: usize,
+    }
+
+    pub struct Object;
+
+    impl Object {
+        pub fn path(&self) -> &'static CStr {
+            c""
+        }
+    }
+
+    impl Loaded {
+        /// # Safety
+        /// As the recorder's.
+        pub unsafe fn object(&self) -> Object {
+            Object
+        }
+
+        pub fn nobody(start: usize, end: usize) -> Loaded {
+            Loaded { start, end }
+        }
+    }
+
+    pub struct Headers {
+        pub base: usize,
+        pub build_id: Vec<u8>,
+    }
+}

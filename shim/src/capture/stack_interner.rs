@@ -263,7 +263,7 @@ fn program() -> String {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use std::cell::RefCell;

@@ -70,7 +70,7 @@ pub fn vec_of<T>(capacity: usize) -> Result<Vec<T>, NoMemory> {
     Ok(vec)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::runtime::faults::tests::NO_PAGES;

@@ -347,7 +347,7 @@ pub fn unmap(at: *mut u8, bytes: usize) {
     unsafe { libc::munmap(at.cast(), bytes) };
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::runtime::faults::tests::NO_PAGES;

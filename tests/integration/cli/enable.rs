@@ -43,7 +43,7 @@ fn python(scratch: &Scratch, args: &[&str]) -> Command {
 fn any() -> Option<PathBuf> {
     let found = pythons().pop().map(|(_, path)| path);
     if found.is_none() {
-        skip("enable: no Python of pyenv");
+        skip("enable: no Python from 3.8 on");
     }
     found
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Output};
 
-use testkit::{Scratch, bin_dir, repository, shim, sim, skip, vramtrace};
+use testkit::{Scratch, bin_dir, repository, shim, sim, skip_here, vramtrace};
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
@@ -24,7 +24,7 @@ fn a_library_on_a_noexec_mount_is_named_and_nothing_is_run() {
     let output = shell.arg(bin_dir().join("vramtrace")).current_dir(&scratch.0).output().unwrap();
     let printed = text(&output.stderr);
     if printed.contains("unshare") || printed.contains("mount:") {
-        skip("places: no mount namespace here");
+        skip_here("places: no mount namespace here");
         return;
     }
     assert_eq!(output.status.code(), Some(2), "{printed}");

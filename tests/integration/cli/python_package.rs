@@ -18,7 +18,7 @@ fn every_python_sees_its_own_figures() {
     );
     let pythons = pythons();
     if pythons.is_empty() {
-        skip("package: no Python from pyenv");
+        skip("package: no Python from 3.8 on");
     }
     for (minor, python) in pythons {
         let setup = Setup::simulated()

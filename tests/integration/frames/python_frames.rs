@@ -103,7 +103,7 @@ fn sorts_are_in_their_place(frames: &[&Frame]) -> usize {
 fn compare(minor: u32, languages: &str) {
     let pythons: Vec<_> = pythons().into_iter().filter(|(found, _)| *found == minor).collect();
     if pythons.is_empty() {
-        testkit::skip(&format!("frames: no Python 3.{minor} from pyenv"));
+        testkit::skip_here(&format!("frames: no Python 3.{minor}"));
     }
     let script = file("frames_situations.py");
     for (_, home) in pythons {
@@ -202,7 +202,7 @@ fn python_in_a_library_with_hidden_symbols_is_read() {
     for (minor, home) in pythons() {
         let library = home.join(format!("lib/libpython3.{minor}.so.1.0"));
         if !library.exists() {
-            testkit::skip(&format!("frames: {} is not there", library.display()));
+            testkit::skip_here(&format!("frames: {} is not there", library.display()));
             continue;
         }
         let setup = setup().arg(library.display()).arg(file("embedded.py").display());
@@ -227,7 +227,7 @@ fn python_in_a_library_with_hidden_symbols_is_read() {
         }
     }
     if compared == 0 {
-        testkit::skip("frames: no libpython from pyenv");
+        testkit::skip_here("frames: no libpython");
     }
 }
 
@@ -251,7 +251,7 @@ fn stacks_in_a_subinterpreter_are_its_own() {
     let has_module = |(minor, _): &(u32, PathBuf)| *minor <= 13;
     let pythons: Vec<_> = pythons().into_iter().filter(has_module).collect();
     if pythons.is_empty() {
-        testkit::skip("frames: no Python 3.8 to 3.13 from pyenv");
+        testkit::skip("frames: no Python from 3.8 to 3.13");
     }
     for (minor, home) in pythons {
         let setup = setup().arg(file("subinterpreters.py").display());

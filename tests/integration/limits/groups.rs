@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use testkit::InteractiveProgram;
-use testkit::{Program, Scratch, Setup, report, skip, vramtrace};
+use testkit::{Program, Scratch, Setup, report, skip_here, vramtrace};
 use vramtrace_format::group::{GROUP_WORDS, GroupPage};
 use vramtrace_format::member::Member;
 
@@ -333,7 +333,7 @@ fn library_of_another_version() -> Option<(Scratch, PathBuf)> {
     let mut library = std::fs::read(testkit::shim()).unwrap();
     const X86_64: u8 = 62;
     if library[18] != X86_64 {
-        skip("the page's first word is no part of an instruction on this machine");
+        skip_here("the page's first word is no part of an instruction on this machine");
         return None;
     }
     let ends: Vec<usize> = (0..library.len() - 7)

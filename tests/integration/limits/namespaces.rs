@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use testkit::{InteractiveProgram, Program, SharedMemory, skip};
+use testkit::{InteractiveProgram, Program, SharedMemory, skip_here};
 
 const MIB: u64 = 1 << 20;
 const PID: [&str; 4] = ["unshare", "--pid", "--fork", "--mount-proc"];
@@ -16,7 +16,7 @@ fn may(launcher: &[&str]) -> bool {
     let ran = Command::new(launcher[0]).args(&launcher[1..]).arg("true").output();
     let may = ran.is_ok_and(|ran| ran.status.success());
     if !may {
-        skip(&format!("{} is not permitted", launcher.join(" ")));
+        skip_here(&format!("{} is not permitted", launcher.join(" ")));
     }
     may
 }

@@ -454,7 +454,7 @@ fn python(script: &str, how: &str, setup: Setup) -> Option<(Run, Run)> {
 #[test]
 fn python_lines_are_named() {
     let Some((bare, ours)) = python("out_of_memory.py", "raises", Setup::simulated()) else {
-        return testkit::skip("lines of Python: no Python from pyenv");
+        return testkit::skip("lines of Python: no Python from 3.8 on");
     };
     assert_eq!((&ours.stdout, ours.status), (&bare.stdout, bare.status));
     assert_eq!(ours.status, 1);
@@ -479,7 +479,7 @@ fn python_lines_are_named() {
 #[test]
 fn python_lines_are_named_after_the_interpreter_has_ended() {
     let Some((bare, ours)) = python("out_of_memory.py", "nothing", Setup::simulated()) else {
-        return testkit::skip("lines of Python: no Python from pyenv");
+        return testkit::skip("lines of Python: no Python from 3.8 on");
     };
     assert_eq!((&ours.stdout, ours.status), (&bare.stdout, bare.status));
     // Its own report first: ours comes when the interpreter is gone, and knows the lines still.
@@ -497,7 +497,7 @@ fn what_the_interpreters_end_frees_is_still_named() {
         [Setup::simulated().env("VRAMTRACE_CAP", "2GiB"), Setup::simulated().devices("1x2GiB")];
     for setup in ways {
         let Some((_, ours)) = python("kept_in_a_list.py", "", setup) else {
-            return testkit::skip("lines of Python: no Python from pyenv");
+            return testkit::skip("lines of Python: no Python from 3.8 on");
         };
         assert_eq!(ours.status, 1);
         let text = &ours.stderr;

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use testkit::{InteractiveProgram, Program, Scratch, Setup, SharedMemory, skip, vramtrace};
+use testkit::{InteractiveProgram, Program, Scratch, Setup, SharedMemory, skip_here, vramtrace};
 
 const MIB: u64 = 1 << 20;
 
@@ -120,7 +120,7 @@ fn may_mount() -> bool {
     let ran = Command::new(words[0]).args(&words[1..]).arg("true").output();
     let may = ran.is_ok_and(|ran| ran.status.success());
     if !may {
-        skip("unshare --mount and mount are not permitted");
+        skip_here("unshare --mount and mount are not permitted");
     }
     may
 }

@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use testkit::InteractiveProgram;
-use testkit::{Program, Scratch, Setup, bin_dir, reachable, skip, vramtrace};
+use testkit::{Program, Scratch, Setup, bin_dir, reachable, skip_here, vramtrace};
 
 /// A user of the test's own, and the directory of its pages, which goes with it.
 struct User(u32);
@@ -16,7 +16,7 @@ impl User {
     /// `None`: the tests do not run as root.
     fn new(number: u32) -> Option<User> {
         if testkit::user() != 0 {
-            skip("needs root, to be another user");
+            skip_here("secure directories: needs root, to be another user");
             return None;
         }
         let user = User(1_000_000_000 + std::process::id() % 4_000_000 * 100 + number);

@@ -105,7 +105,7 @@ fn limits_of_mps_and_of_the_kernel_are_named_where_the_card_had_room() {
     let launcher = ["unshare", "--mount", "--propagation", "private", "sh", "-c", cgroup];
     let may = Command::new(launcher[0]).args(&launcher[1..]).arg("true").output();
     if !may.is_ok_and(|ran| ran.status.success()) {
-        testkit::skip("unshare --mount and mount are not permitted");
+        testkit::skip_here("unshare --mount and mount are not permitted");
         return;
     }
     let cgroup = run(refuses().through(&launcher), 1024);

@@ -104,7 +104,7 @@ fn a_full_disk_stops_recording_not_the_program() {
         .output()
         .is_ok_and(|o| o.status.success());
     if !mounted {
-        return testkit::skip("full disk: mounting a tmpfs needs root");
+        return testkit::skip_here("full disk: mounting a tmpfs needs root");
     }
     let bare = Program::c("endings").run(how("churn").arg(400000));
     let ours = Program::c("endings").run(

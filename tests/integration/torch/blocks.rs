@@ -312,7 +312,7 @@ fn python_blocks(python: &Path, tensors: &str) -> (Vec<serde_json::Value>, PathB
 fn blocks_carry_the_stacks_of_python() {
     let pythons = testkit::pythons();
     if pythons.is_empty() {
-        testkit::skip("stacks of blocks: no Python from pyenv");
+        testkit::skip("stacks of blocks: no Python from 3.8 on");
     }
     for (minor, python) in pythons {
         for tensors in ["python", "full"] {

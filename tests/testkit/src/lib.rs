@@ -38,5 +38,5 @@ pub use run::{Run, report};
 pub use scratch::Scratch;
 pub use setup::Setup;
 pub use shared_memory::{SharedMemory, SharedSegment};
-pub use skip::skip;
+pub use skip::{skip, skip_here};
 pub use trace_bytes::{make_newer, trace_bytes};

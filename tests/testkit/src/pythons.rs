@@ -1,20 +1,41 @@
 //! Pythons that are installed.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-/// Minor versions and paths of the Pythons from 3.8 on that are installed with pyenv.
+/// Minor versions and paths of the Pythons from 3.8 on: those of pyenv, of each version all; and the
+/// system's, where pyenv has none of its version.
 pub fn pythons() -> Vec<(u32, PathBuf)> {
-    let Some(home) = std::env::var_os("HOME") else { return Vec::new() };
-    let versions = Path::new(&home).join(".pyenv/versions");
-    let Ok(entries) = std::fs::read_dir(versions) else { return Vec::new() };
-    let mut found: Vec<_> = entries
-        .flatten()
-        .filter_map(|entry| {
-            let name = entry.file_name().into_string().ok()?;
-            let minor = name.strip_prefix("3.")?.split('.').next()?.parse().ok()?;
-            (minor >= 8).then(|| (minor, entry.path().join("bin/python3")))
-        })
-        .collect();
+    let mut found: Vec<(u32, PathBuf)> = of_pyenv().collect();
     found.sort();
+    found.dedup();
+    let system = Path::new("/usr/bin/python3");
+    if let Some(minor) = minor_version(system).filter(|minor| *minor >= 8)
+        && found.iter().all(|(known, _)| *known != minor)
+    {
+        found.push((minor, system.to_path_buf()));
+        found.sort();
+    }
     found
+}
+
+fn of_pyenv() -> impl Iterator<Item = (u32, PathBuf)> {
+    let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".pyenv"));
+    let named = std::env::var_os("PYENV_ROOT").map(PathBuf::from);
+    let common = ["/opt/pyenv", "/usr/local/pyenv"].map(PathBuf::from);
+    let roots = home.into_iter().chain(named).chain(common);
+    let versions = roots.filter_map(|root| std::fs::read_dir(root.join("versions")).ok());
+    versions.flatten().flatten().filter_map(|version| {
+        let name = version.file_name().into_string().ok()?;
+        let minor = name.strip_prefix("3.")?.split('.').next()?.parse().ok()?;
+        let python = version.path().join("bin/python3");
+        (minor >= 8 && python.is_file()).then_some((minor, python))
+    })
+}
+
+/// Of `Python 3.11.2`, as it says itself.
+fn minor_version(python: &Path) -> Option<u32> {
+    let output = Command::new(python).arg("-V").output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    text.trim().strip_prefix("Python 3.")?.split('.').next()?.parse().ok()
 }

@@ -3,6 +3,7 @@
 
 use super::managed::Managed;
 use super::soft::SoftLimiter;
+pub use crate::model::cap::counting::Refusal;
 use crate::model::cap::counting::{add_in_order, take_within};
 use crate::model::cap::group_share::GroupShare;
 use crate::model::ledger::add_saturating;
@@ -29,15 +30,6 @@ pub struct Budget {
 #[derive(Default)]
 #[repr(align(128))]
 struct Contended(AtomicU64);
-
-/// A request that does not fit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    pub counted: u64,
-    pub limit: u64,
-    /// Whether count and limit are the group's.
-    pub of_group: bool,
-}
 
 impl Default for Budget {
     fn default() -> Self {

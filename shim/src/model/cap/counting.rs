@@ -3,6 +3,15 @@
 
 use crate::runtime::atomics::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
+/// A request that does not fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    pub counted: u64,
+    pub limit: u64,
+    /// Whether count and limit are the group's.
+    pub of_group: bool,
+}
+
 /// Adds `bytes` if the count stays at or under the limit. `Err`: the count.
 pub fn take_within(count: &AtomicU64, bytes: u64, limit: u64) -> Result<(), u64> {
     let mut counted = count.load(Relaxed);

@@ -7,9 +7,8 @@
 //! taken back too: so a request tries again a few times, unless the members without a request in
 //! flight have too much already.
 
-use super::budget::Refusal;
-use super::counting::{Attempt, add_then_look};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use super::counting::{Attempt, Refusal, add_then_look};
+use crate::runtime::atomics::{AtomicBool, AtomicU64, Ordering::Relaxed, spin_loop};
 use vramtrace_format::group::GroupPage;
 
 pub struct GroupShare {
@@ -24,7 +23,7 @@ pub struct GroupShare {
 
 /// Two concurrent requests may each see the other's bytes and both take theirs back. So a request is
 /// tried again if it failed only because of other requests in flight.
-const TRIES: u32 = 6;
+const TRIES: u32 = if cfg!(loom) { 1 } else { 6 };
 
 impl GroupShare {
     pub fn new(page: GroupPage<'static>, slot: usize, device: usize) -> GroupShare {
@@ -72,8 +71,9 @@ impl GroupShare {
                 return Err(Refusal { counted, limit, of_group: true });
             }
             // The pause differs between processes, so that they do not collide again.
-            let pause = (20u32 << attempt) + (self.slot as u32 * 7) % 32;
-            (0..pause).for_each(|_| std::hint::spin_loop());
+            let pause =
+                if cfg!(loom) { 1 } else { (20u32 << attempt) + (self.slot as u32 * 7) % 32 };
+            (0..pause).for_each(|_| spin_loop());
         }
         Ok(())
     }
@@ -117,7 +117,7 @@ impl Drop for Asks<'_> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::super::budget::Budget;
     use super::*;

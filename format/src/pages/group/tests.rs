@@ -1,0 +1,212 @@
+//! Tests of the page of a group. `models/` has those of what its members do at once.
+
+use super::*;
+use std::sync::atomic::AtomicBool;
+
+fn words() -> Box<[AtomicU64; GROUP_WORDS]> {
+    let words: Vec<AtomicU64> = (0..GROUP_WORDS).map(|_| AtomicU64::new(0)).collect();
+    words.into_boxed_slice().try_into().unwrap()
+}
+
+fn member(pid: u32) -> Member {
+    Member { pid, start_ticks: 1000 + u64::from(pid), image: 5 }
+}
+
+const UUID: [u8; 16] = [7; 16];
+
+#[test]
+fn members_share_and_the_least_limit_holds_until_one_is_ordered() {
+    let words = words();
+    let page = GroupPage::open(&words, 9).unwrap();
+    assert_eq!(GroupPage::open(&words, 8).err(), Some(Unusable::OtherNamespace));
+    let (a, b) = (page.join(member(1), |_| true).unwrap(), page.join(member(2), |_| true).unwrap());
+    let device = page.device(&UUID, 3, 100).unwrap();
+    assert_eq!(page.device(&UUID, 0, 100), Some(device), "the same by another ordinal");
+    assert_ne!(page.device(&[8; 16], 0, 100), Some(device));
+    assert_eq!(page.limit(device), None);
+    page.bring_limit(a, device, Some(80));
+    page.bring_limit(b, device, Some(60));
+    page.count(a, device).store(10, SeqCst);
+    page.count(b, device).store(20, SeqCst);
+    assert_eq!((page.limit(device), page.sum(device)), (Some(60), 30));
+    let (at, word) = limit_order(device, Some(90));
+    words[at as usize / 8].store(word, SeqCst);
+    let (_, shown) = page.devices().next().unwrap();
+    assert_eq!((shown.uuid, shown.ordinal, shown.limit, shown.counted), (UUID, 3, Some(90), 30));
+    let (at, word) = limit_order(device, None);
+    words[at as usize / 8].store(word, SeqCst);
+    assert_eq!(page.limit(device), None);
+}
+
+#[test]
+fn the_dead_are_taken_out_once_with_what_they_held_and_brought() {
+    let words = words();
+    let page = GroupPage::open(&words, 9).unwrap();
+    let device = page.device(&UUID, 0, 100).unwrap();
+    let dead = page.join(member(1), |_| true).unwrap();
+    let me = page.join(member(2), |_| true).unwrap();
+    page.count(dead, device).store(70, SeqCst);
+    page.bring_limit(dead, device, Some(1));
+    page.count(me, device).store(5, SeqCst);
+    let alive = |member: Member| member.pid == 2;
+    assert!(page.take_out_dead(member(2), alive));
+    assert!(!page.take_out_dead(member(2), alive));
+    assert_eq!((page.sum(device), page.limit(device)), (5, None));
+    // Its place is free, and a later one starts from nothing.
+    assert_eq!(page.join(member(3), |_| true), Some(dead));
+    assert_eq!(page.sum(device), 5);
+}
+
+#[test]
+fn it_knows_128_devices_and_says_when_there_are_more() {
+    let words = words();
+    let page = GroupPage::open(&words, 9).unwrap();
+    let uuid = |n: usize| std::array::from_fn(|at| if at == 0 { n as u8 } else { 1 });
+    for n in 0..GROUP_DEVICES {
+        assert_eq!(page.device(&uuid(n), n as u8, 100), Some(n));
+    }
+    assert_eq!(page.device(&uuid(200), 0, 100), None);
+    assert_eq!(page.device(&uuid(127), 0, 100), Some(127));
+    let slot = page.join(member(1), |_| true).unwrap();
+    page.count(slot, 127).store(70, SeqCst);
+    assert_eq!((page.devices().count(), page.sum(127), page.sum(126)), (128, 70, 0));
+    assert!(page.take_out_dead(member(2), |_| false));
+    assert_eq!(page.sum(127), 0);
+}
+
+#[test]
+fn a_page_of_version_1_can_be_looked_at() {
+    let words: Box<[AtomicU64; EARLIER_WORDS]> =
+        Box::new(std::array::from_fn(|_| AtomicU64::new(0)));
+    assert!(from_earlier(&words).is_none());
+    let set = |at: usize, word| words[at].store(word, SeqCst);
+    // The second member of the third device holds 70 and brought 80.
+    for (at, word) in [(0, u64::from_le_bytes(*b"vtgroup1")), (1, 9), (2, 2)] {
+        set(at, word);
+    }
+    (0..3).for_each(|device| set(16 + 8 * device, 5));
+    let (at, word) = limit_order(1, Some(90));
+    set(at as usize / 8, word);
+    let count = 1024 + 2 * (2 * 256 + 1);
+    for (at, word) in [(258, member(4).to_word()), (259, 5), (count, 70), (count + 1, 80)] {
+        set(at, word);
+    }
+    let page = from_earlier(&words).unwrap();
+    let page = GroupPage::look(&page).unwrap();
+    assert_eq!(page.members().collect::<Vec<_>>(), [member(4)]);
+    assert_eq!((page.sum(2), page.limit(2), page.limit(1)), (70, Some(80), Some(90)));
+    assert_eq!(page.devices().count(), 3);
+}
+
+#[test]
+fn a_page_of_another_version_is_known_by_its_first_words() {
+    let of =
+        |magic: &[u8; 8], made| is_of_other_version([u64::from_le_bytes(*magic), 9, 1, made], 77);
+    assert!(of(b"vtgroup3", 77) && of(b"vtgroup9", 77));
+    assert!(!of(b"vtgroup2", 77), "this version");
+    assert!(!of(b"vtgroup3", 78), "another group");
+    assert!(!of(b"vtlive\0\0", 77));
+}
+
+#[test]
+fn what_is_settled_leaves_out_who_asks() {
+    let words = words();
+    let page = GroupPage::open(&words, 9).unwrap();
+    let device = page.device(&UUID, 0, 100).unwrap();
+    let [a, b, c] = [1, 2, 3].map(|pid| page.join(member(pid), |_| true).unwrap());
+    for (slot, count) in [(a, 1), (b, 20), (c, 300)] {
+        page.count(slot, device).store(count, SeqCst);
+    }
+    page.begin_ask(a);
+    assert_eq!(page.settled(a, device), Some(321));
+    page.begin_ask(b);
+    assert_eq!(page.settled(a, device), Some(301), "some of the 20 may be taken back");
+    page.end_ask(b);
+    page.begin_ask(a);
+    assert_eq!(page.settled(a, device), Some(320), "another of its threads asks");
+    // Killed while it asked: nobody waits for it any more.
+    page.begin_ask(c);
+    page.end_ask(a);
+    assert!(page.take_out_dead(member(1), |member| member.pid != 3));
+    assert_eq!(page.settled(a, device), Some(21));
+    assert_eq!(page.join(member(4), |_| true), Some(c));
+    assert_eq!(page.settled(a, device), Some(21), "the place comes without them");
+}
+
+#[test]
+fn who_dies_while_it_empties_a_slot_is_followed_by_the_next() {
+    let words = words();
+    let page = GroupPage::open(&words, 9).unwrap();
+    let device = page.device(&UUID, 0, 100).unwrap();
+    let dead = page.join(member(1), |_| true).unwrap();
+    page.join(member(2), |_| true).unwrap();
+    page.count(dead, device).store(70, SeqCst);
+    page.who(dead).store(member(7).to_word() | EMPTIES, SeqCst);
+    assert!(!page.take_out_dead(member(2), |_| true), "7 is at it");
+    assert!(page.take_out_dead(member(2), |member| member.pid == 2));
+    assert_eq!(page.sum(device), 0);
+}
+
+#[test]
+fn an_exec_starts_from_nothing() {
+    let words = words();
+    let page = GroupPage::open(&words, 9).unwrap();
+    let device = page.device(&UUID, 0, 100).unwrap();
+    let before = page.join(member(1), |_| true).unwrap();
+    page.count(before, device).store(70, SeqCst);
+    let again = page.join(Member { image: 6, ..member(1) }, |_| true).unwrap();
+    assert_eq!((again, page.sum(device), page.members().count()), (before, 0, 1));
+}
+
+#[test]
+fn a_new_run_forgets_what_was_ordered_in_the_last() {
+    let words = words();
+    let page = GroupPage::open(&words, 9).unwrap();
+    let device = page.device(&UUID, 0, 100).unwrap();
+    page.join(member(1), |_| true).unwrap();
+    let (at, word) = limit_order(device, Some(90));
+    words[at as usize / 8].store(word, SeqCst);
+    page.join(member(2), |_| true).unwrap();
+    assert_eq!(page.limit(device), Some(90));
+    page.join(member(3), |member| member.pid == 3).unwrap();
+    assert_eq!(page.limit(device), None);
+}
+
+#[test]
+fn a_full_group_lets_nobody_in_but_for_the_dead() {
+    let words = words();
+    let page = GroupPage::open(&words, 9).unwrap();
+    for pid in 1..=GROUP_MEMBERS as u32 {
+        assert!(page.join(member(pid), |_| true).is_some());
+    }
+    assert_eq!(page.join(member(999), |_| true), None);
+    assert!(page.join(member(999), |member| member.pid != 77).is_some());
+    assert!(page.members().all(|member| member.pid != 77));
+}
+
+#[test]
+fn threads_take_out_each_of_the_dead_once() {
+    for _ in 0..50 {
+        let words = words();
+        let page = GroupPage::open(&words, 9).unwrap();
+        for pid in 1..=64 {
+            page.join(member(pid), |_| true).unwrap();
+        }
+        let taken = AtomicU64::new(0);
+        let go = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for pid in 100..104 {
+                let (taken, go) = (&taken, &go);
+                scope.spawn(move || {
+                    while !go.load(SeqCst) {}
+                    let slot = page.join(member(pid), |member| member.pid >= 100).unwrap();
+                    taken.fetch_add(slot as u64 + 1, SeqCst);
+                });
+            }
+            go.store(true, SeqCst);
+        });
+        let mut left: Vec<u32> = page.members().map(|member| member.pid).collect();
+        left.sort_unstable();
+        assert_eq!(left, [100, 101, 102, 103]);
+    }
+}

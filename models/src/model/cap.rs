@@ -1,0 +1,6 @@
+//! A budget's counts.
+
+#[path = "../../../shim/src/model/cap/counting.rs"]
+pub mod counting;
+#[path = "../../../shim/src/model/cap/group_share.rs"]
+pub mod group_share;

@@ -1,0 +1,3 @@
+//! What the recorder's sources find under this name.
+
+pub mod cap;
