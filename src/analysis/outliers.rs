@@ -91,15 +91,15 @@ pub fn median(mut figures: Vec<u64>) -> u64 {
     figures.get(figures.len() / 2).copied().unwrap_or(0)
 }
 
-/// `peak of allocations +3.00 GiB (1.4 times the median, 8.00 GiB)`.
+/// `peak +3.00 GiB (1.4 times the median, 8.00 GiB)`.
 fn peak_reason(peak: u64, median: u64) -> String {
     let apart = size(peak.abs_diff(median));
     let sign = if peak > median { '+' } else { '-' };
     if median == 0 {
-        return format!("peak of allocations {sign}{apart} (the median is 0)");
+        return format!("peak {sign}{apart} (the median is 0)");
     }
     let times = times(peak as f64 / median as f64);
-    format!("peak of allocations {sign}{apart} ({times} times the median, {})", size(median))
+    format!("peak {sign}{apart} ({times} times the median, {})", size(median))
 }
 
 /// With two digits that count: `12`, `4.2`, `0.35`.
@@ -162,7 +162,7 @@ mod tests {
             (120 * GIB, 10 * GIB, "+110.00 GiB (12 times the median, 10.00 GiB)"),
             (GIB, 0, "+1.00 GiB (the median is 0)"),
         ] {
-            assert_eq!(peak_reason(peak, median), format!("peak of allocations {words}"));
+            assert_eq!(peak_reason(peak, median), format!("peak {words}"));
         }
     }
 
