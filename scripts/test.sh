@@ -86,8 +86,7 @@ if command -v qemu-aarch64 >/dev/null && command -v aarch64-linux-gnu-g++ >/dev/
     command -v rustup >/dev/null && rustup target add aarch64-unknown-linux-gnu 2>/dev/null; then
     scripts/test-aarch64.sh --short
 else
-    echo "SKIP aarch64: no qemu-aarch64, aarch64-linux-gnu-g++ or Rust library for it"
-    echo "aarch64: no emulator, compiler or Rust library for it" >>"$skipped"
+    skip "aarch64: no qemu-aarch64, aarch64-linux-gnu-g++ or Rust library for it"
 fi
 
 say "the book"
