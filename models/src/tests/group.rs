@@ -15,7 +15,7 @@ const UUID: [u8; 16] = [7; 16];
 type Words = &'static [AtomicU64; GROUP_WORDS];
 
 fn words() -> Words {
-    let words: Vec<AtomicU64> = (0..GROUP_WORDS).map(|_| AtomicU64::new(0)).collect();
+    let words: Vec<AtomicU64> = (0..GROUP_WORDS).map(|_| AtomicU64::of_group(0)).collect();
     Box::leak(words.into_boxed_slice().try_into().unwrap())
 }
 
