@@ -7,8 +7,7 @@ use std::time::UNIX_EPOCH;
 use super::Trace;
 use super::file::OpenError;
 
-/// How the name of a trace ends.
-pub const EXTENSION: &str = "vtrace";
+pub use vramtrace_format::outspec::EXTENSION;
 
 /// Wrong input: names the place, what is wrong there, and what would be right.
 #[derive(Debug, thiserror::Error)]

@@ -46,6 +46,12 @@ pub fn mono_ns() -> u64 {
     TICKS.now(real_mono_ns)
 }
 
+/// Nanoseconds since `began_ns`, an earlier [`mono_ns`]; 0 where the clock was set back in between: the
+/// counter's error differs from one reading to the next.
+pub fn elapsed_ns(began_ns: u64) -> u64 {
+    mono_ns().saturating_sub(began_ns)
+}
+
 /// Every later reading reads the real clock.
 pub fn always_ask() {
     TICKS.leave();
@@ -118,6 +124,12 @@ mod tests {
         ] {
             assert_eq!(compact_utc(seconds * 1_000_000_000), text);
         }
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_counts_no_time() {
+        assert_eq!(elapsed_ns(mono_ns() + 1_000_000_000), 0);
+        assert!(elapsed_ns(mono_ns() - 1_000_000_000) >= 999_000_000);
     }
 
     #[test]
