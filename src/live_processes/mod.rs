@@ -49,11 +49,7 @@ impl fmt::Display for PageProblem {
                 write!(f, "{} is open to others (mode {mode:o}); chmod go-rwx it", path.display())
             }
             PageProblem::NotPlain(path) => {
-                write!(
-                    f,
-                    "{} is no plain file with one name (hard links are not allowed): remove it",
-                    path.display()
-                )
+                write!(f, "{} is no plain file of one name; remove it", path.display())
             }
             PageProblem::Unknown(path) => {
                 write!(f, "{} is not a page of this version of vramtrace", path.display())
