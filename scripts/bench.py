@@ -63,8 +63,8 @@ def compiled(name, source):
     return program
 
 
-class Told:
-    """tests/programs/interactive.c."""
+class InteractiveProgram:
+    """A running tests/programs/interactive.c: takes one command a line on stdin, answers one line on stdout."""
 
     def __init__(self, program, environment):
         pipe = subprocess.PIPE
@@ -86,7 +86,7 @@ class Told:
 
 def limits():
     """What counting costs without a limit, under a cap, in a group of one and of eight processes."""
-    program, told = compiled("limits", "benches/limits.c"), compiled("told", "tests/programs/interactive.c")
+    program, interactive = compiled("limits", "benches/limits.c"), compiled("interactive", "tests/programs/interactive.c")
     group = f"bench-{os.getpid()}"
     # One simulated device for all, which costs the same in each way.
     quiet = {"VRAMTRACE_OUT": "off", "VRAMTRACE_SIM_STATE": str(work / "state")}
@@ -98,7 +98,7 @@ def limits():
         "alone in a group": env(VRAMTRACE_CAP_GROUP=f"{group}-1:1GiB", **quiet),
         "one of 8 in a group": eight,
     }
-    others = [Told(told, eight) for _ in range(7)]
+    others = [InteractiveProgram(interactive, eight) for _ in range(7)]
     assert all(member.ask("a 100") == "0" for member in others)
     best = {}
     for _ in range(3):
@@ -141,25 +141,25 @@ def launches():
 
 def live():
     """From `vramtrace cap --pid` to the first request under the new limit, of a program that asks all the time."""
-    program, cores = compiled("told", "tests/programs/interactive.c"), os.cpu_count()
+    program, cores = compiled("interactive", "tests/programs/interactive.c"), os.cpu_count()
     print(f"\n| ms, {cores} processors | changes | from the command's start: median, 90 %, highest | from its return: median, 90 %, highest |")
     print("|---|---|---|---|")
     for load in (0, 1, 2 * cores):
-        told = Told(program, env(VRAMTRACE_OUT="off"))
-        others = [Told(program, env(VRAMTRACE_OUT="off")) for _ in range(load)]
+        interactive = InteractiveProgram(program, env(VRAMTRACE_OUT="off"))
+        others = [InteractiveProgram(program, env(VRAMTRACE_OUT="off")) for _ in range(load)]
         assert all(other.ask("h") == "on" for other in others)
-        assert told.ask("t").startswith("0 ")
+        assert interactive.ask("t").startswith("0 ")
         starts, returns = [], []
         for _ in range(50):
             for limit, result in (("100MiB", 2), ("none", 0)):
                 began = time.monotonic_ns()
-                subprocess.run([str(BIN / "vramtrace"), "cap", "--pid", str(told.process.pid), limit], check=True, capture_output=True)
+                subprocess.run([str(BIN / "vramtrace"), "cap", "--pid", str(interactive.process.pid), limit], check=True, capture_output=True)
                 returned = time.monotonic_ns()
-                answer, first, _ = (int(word) for word in told.answer().split())
+                answer, first, _ = (int(word) for word in interactive.answer().split())
                 assert answer == result
                 starts.append((first - began) / 1e6)
                 returns.append((first - returned) / 1e6)
-        for process in [told, *others]:
+        for process in [interactive, *others]:
             process.end()
         cells = [" ".join(f"{sorted(figures)[at]:.2f}" for at in (50, 90, 99)) for figures in (starts, returns)]
         print(f"| beside {load} others as busy | {len(starts)} | {cells[0]} | {cells[1]} |")
@@ -220,10 +220,10 @@ def blocks():
     best = {}
     for _ in range(3):
         for way, environment in ways.items():
-            said = subprocess.run(
+            measured = subprocess.run(
                 [sys.executable, "-c", PAIRS, str(library)], env=environment, capture_output=True, text=True, check=True
             ).stdout
-            best[way] = min(float(said), best.get(way, 1e18))
+            best[way] = min(float(measured), best.get(way, 1e18))
         for trace in work.glob("t.*.vtrace*"):
             trace.unlink()
     print("\n| ns, a PyTorch block made and freed | " + " | ".join(ways) + " | python - bare |")
@@ -245,7 +245,7 @@ def refusals():
     program, library = compiled("out_of_memory", "tests/programs/out_of_memory.c"), torch_libraries()
     out = {"VRAMTRACE_OUT": str(work / "t.%p.vtrace")}
     ways = {"bare": env(preload=False), "by the driver": env(**out), "by the cap": env(VRAMTRACE_CAP="1GiB", **out)}
-    best, told, probed = {}, {}, {}
+    best, totals, probed = {}, {}, {}
     for _ in range(5):
         for way, environment in ways.items():
             run = subprocess.run([str(program), "-", "loop", "1000"], env=environment, capture_output=True, text=True, check=True)
@@ -255,14 +255,14 @@ def refusals():
         for count in (0, 1_000, 100_000):
             run = subprocess.run([str(program), str(library), "many", str(count)], env=env(**out), capture_output=True, text=True, check=True)
             assert "out of memory" in run.stderr
-            told.setdefault(count, []).append(float(run.stdout.split("ns: ")[1]) / 1e6)
+            totals.setdefault(count, []).append(float(run.stdout.split("ns: ")[1]) / 1e6)
         for trace in work.glob("t.*.vtrace*"):
             trace.unlink()
     print("\n| ns, of 1,000 refused requests each | " + " | ".join(ways) + " |\n|---|" + "---|" * len(ways))
     print("| refused | " + " | ".join(f"{best[way]:.0f}" for way in ways) + " |")
     print("| refused, and then given and freed 512 bytes, with 100,000 allocations live; 20,000 times | " + " | ".join(f"{probed[way]:.0f}" for way in ways) + " |")
     print("\n| ms, a post-mortem | lowest of 5 | highest |\n|---|---|---|")
-    for count, figures in told.items():
+    for count, figures in totals.items():
         print(f"| {count:,} blocks are live, of {min(count, 4096):,} stacks | {min(figures):.1f} | {max(figures):.1f} |")
 
 
@@ -280,9 +280,9 @@ def generate():
         command = [sys.executable, str(ROOT / "benches/generate.py"), str(work), "6", str(work_bytes), str(work_bytes)]
         for _ in range(3):
             for way, environment in (("bare", env(preload=False)), ("ours", env(VRAMTRACE_OUT=str(work / "t.%p.vtrace")))):
-                said = json.loads(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
-                row = best.setdefault(way, said)
-                best[way] = {what: min(row[what], said[what]) for what in said}
+                measured = json.loads(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
+                row = best.setdefault(way, measured)
+                best[way] = {what: min(row[what], measured[what]) for what in measured}
             for trace in work.glob("t.*.vtrace*"):
                 trace.unlink()
         bare, ours = best["bare"], best["ours"]

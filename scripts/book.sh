@@ -17,8 +17,8 @@ if ! command -v mdbook >/dev/null && [ ! -x $venv/bin/mdbook ]; then
     fi
 fi
 PATH=$PATH:$PWD/$venv/bin
-said=$(mdbook build docs 2>&1) || { echo "$said" >&2; exit 1; }
-if grep -E "WARN|ERROR" <<<"$said" >&2; then
+output=$(mdbook build docs 2>&1) || { echo "$output" >&2; exit 1; }
+if grep -E "WARN|ERROR" <<<"$output" >&2; then
     echo "book: mdbook has warnings" >&2
     exit 1
 fi

@@ -19,7 +19,7 @@ case ${1-} in
     --short) short=1 ;;
     *) echo "test-aarch64: unknown argument $1; the only one is --short" >&2; exit 2 ;;
 esac
-# The recorder would take it for a misspelt variable of its own.
+# The recorder prints a line for unknown VRAMTRACE_* variables.
 python_root=${VRAMTRACE_AARCH64_PYTHON:-}
 unset VRAMTRACE_AARCH64_PYTHON
 target=aarch64-unknown-linux-gnu

@@ -129,7 +129,7 @@ exec chroot "$1" bash -eu -c '
         grep -q "holds .*activations.py:66" demo.txt
         "$bin/python" check-frames.py "$bin/vramtrace" "$bin/python" frames_situations.py "out$name"
     done
-    # A Python that the system manages refuses pip (PEP 668) until it is told otherwise.
+    # A Python that the system manages refuses pip (PEP 668) without --break-system-packages.
     if ls /usr/lib/python3*/EXTERNALLY-MANAGED >/dev/null 2>&1; then
         if python3 -m pip install -q --no-index ./*.whl 2>refused.txt; then exit 1; fi
         grep -q externally-managed refused.txt

@@ -138,7 +138,7 @@ impl Mapping {
         })
     }
 
-    /// Does it show the same bytes of the same object at the same address?
+    /// Whether both map the same object at the same offset for each address.
     fn shows_the_same(&self, other: &Mapping) -> bool {
         let place = |mapping: &Mapping| mapping.offset.wrapping_sub(mapping.address);
         self.object == other.object && place(self) == place(other)

@@ -1,10 +1,10 @@
-//! The cap as it is written: `8GiB`, `50%`, `0=8GiB,1=50%`, `GPU-<uuid>=8GiB`. Parsed here, by the
-//! shim that enforces it and by the command that checks it before a program starts.
+//! Parses VRAMTRACE_CAP: `8GiB`, `50%`, `0=8GiB,1=50%`, `GPU-<uuid>=8GiB`, for the recorder, which enforces it, and for
+//! the command, which checks it before a program starts.
 
 use crate::size::{self, Decimal, SizeError};
 use crate::uuid;
 
-/// What a cap looks like, for messages.
+/// Examples of caps, for messages.
 pub const EXAMPLES: &str = "8GiB, 50%, 0=8GiB,1=50% or GPU-<uuid>=8GiB";
 
 /// One rule or more; never empty, no target twice.
@@ -68,7 +68,7 @@ impl CapSpec {
     }
 }
 
-/// Why a text is no cap. The message names the rule that is wrong and what would be right.
+/// Why a text is not a cap. The message names the wrong rule and gives a correct example.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CapError {
     #[error("the cap is empty; write {}", EXAMPLES)]

@@ -1,14 +1,14 @@
-//! The header page: who wrote the file, where and when. The first 4,096 bytes, the same for the
-//! whole run but for one flag.
+//! The header page: the first 4,096 bytes of a trace, with process, host, start time and format version. It does not
+//! change during the run, except for one flag.
 
 use crate::error::Error;
 use crate::record::word::Check;
 
 /// Length of the header page.
 pub const HEADER_BYTES: usize = 4096;
-/// The first eight bytes of every trace. The first is no text, the last shows newline mangling.
+/// The first eight bytes of every trace. The first is not ASCII; the last shows whether newlines were converted.
 pub const MAGIC: [u8; 8] = *b"\x8Avtrace\n";
-/// A reader refuses a newer major. A newer minor only adds: what is unknown is skipped.
+/// A reader refuses a newer major version. A newer minor version only adds records, which older readers skip.
 pub const MAJOR: u16 = 1;
 pub const MINOR: u16 = 1;
 
@@ -65,8 +65,7 @@ impl Header {
         u64::from_le_bytes(self.uuid[..8].try_into().unwrap_or_default())
     }
 
-    /// The page as it stands in the file. `major` and `minor` are this crate's, whatever the
-    /// fields say.
+    /// The page as bytes. Writes the version of this crate and ignores the fields `major` and `minor`.
     pub fn to_page(&self) -> [u8; HEADER_BYTES] {
         let mut page = Page([0; HEADER_BYTES]);
         let flag = |bit, value: Option<u32>| if value.is_some() { bit } else { 0 };
@@ -110,8 +109,7 @@ impl Header {
         page.0
     }
 
-    /// Reads a page. The flag says whether its check is right; when it is not, the fields are
-    /// what could still be read.
+    /// Reads a page. The flag is false if the check is wrong; the fields may then be wrong too.
     pub(crate) fn from_page(page: &[u8; HEADER_BYTES]) -> Result<(Header, bool), Error> {
         let page = Page(*page);
         let found: [u8; 8] = page.take(0);

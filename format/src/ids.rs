@@ -1,5 +1,5 @@
-//! Small numbers that stand for bigger things. Every id is defined once, in a
-//! definition window, before the first event that carries it.
+//! Ids of sites, stacks, contexts, pools, devices and threads. Each is defined once, in a definition window, before the
+//! first event that has it.
 
 /// Where and how an allocation was made: API, kind, device, context, stream, pool.
 /// Resolved through [`crate::Definition::Site`]. 0 = unknown / "as the allocation".

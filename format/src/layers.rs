@@ -1,6 +1,5 @@
-//! Classifies source files and libraries for reports of who holds memory: plumbing, inside of a
-//! framework, a package, or the program's own. By names only; used by the recorder's summary and by
-//! every report.
+//! Classifies source files and libraries by name, for reports of holders: plumbing, framework, package or the program's
+//! own code. The recorder's summary and all reports use the same rules.
 
 use std::path::Path;
 
@@ -8,13 +7,13 @@ use crate::header::Header;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Layer {
-    /// The driver, the runtimes of CUDA, C and C++, the interpreter's library.
+    /// The driver, the runtimes of CUDA, C and C++, the library of the Python interpreter.
     Plumbing,
     /// Inside of a framework or library that allocates for others.
     Framework,
-    /// Other packages: what people call and read.
+    /// Other packages.
     Package,
-    /// In the program's own tree.
+    /// Code in the directory of the program or its script.
     Own,
 }
 
@@ -89,7 +88,7 @@ const LIBRARIES: [(&str, &str); 32] = [
     ("libmpi", "MPI"),
 ];
 
-/// Python packages under other names than their own.
+/// Common names of Python packages whose import name differs.
 const PACKAGES: [(&str, &str); 11] = [
     ("torch", "PyTorch"),
     ("functorch", "PyTorch"),

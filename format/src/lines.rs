@@ -3,8 +3,8 @@
 //! Three encodings: pairs of address and line steps up to 3.9 (`co_lnotab`), pairs with an end and
 //! a mark for "no line" in 3.10 (`co_linetable`), and entries of variable length from 3.11 on.
 
-/// The line of the instruction at byte offset `lasti`. `None`: it has none, or the table does not
-/// reach so far. `minor`: of Python 3. Any table is taken; a broken one gives some line or none.
+/// The line of the instruction at byte offset `lasti`. `None`: it has none, or is beyond the table. `minor`: the Y of
+/// Python 3.Y. Never panics; a broken table gives a wrong line or none.
 pub fn line(minor: u8, first_line: i32, table: &[u8], lasti: i32) -> Option<u32> {
     // Not started: the line of the definition.
     let Ok(at) = u64::try_from(lasti) else { return u32::try_from(first_line).ok() };
@@ -85,7 +85,7 @@ fn unsigned(rest: &mut &[u8]) -> u64 {
     let (mut value, mut shift) = (0u64, 0);
     while let Some((&byte, after)) = rest.split_first() {
         *rest = after;
-        // No line number needs more; a broken table may go on for ever.
+        // No line number needs more bits; a broken table might never end.
         if shift < 60 {
             value |= u64::from(byte & 63) << shift;
         }

@@ -39,7 +39,7 @@ impl Cause {
         }
     }
 
-    /// How a sentence about it begins.
+    /// The beginning of a sentence about the cause.
     pub fn words(self) -> &'static str {
         match self {
             Cause::Fragmentation => "fragmentation",
@@ -54,7 +54,7 @@ impl Cause {
     }
 }
 
-/// A limit of others below the card's own, as the process's surroundings show it.
+/// A limit below the size of the card that MPS or a cgroup sets for the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OtherLimit {
     Mps,
@@ -134,7 +134,7 @@ impl Figures {
         }
     }
 
-    /// The same in these surroundings.
+    /// These figures with another limit that may apply.
     pub fn beside(self, other: Option<OtherLimit>) -> Figures {
         Figures { other, ..self }
     }

@@ -1,10 +1,10 @@
-//! Arguments of a command line that look like secrets are not shown: their values are masked when
-//! they are recorded, and once more when a trace is read.
+//! Masks the values of command line arguments that look like secrets, when they are recorded and again when a trace is
+//! read.
 
-/// What stands for a value.
+/// Replaces a masked value.
 pub const MASK: &str = "***";
 
-/// A name of an option or variable that ends in one of these words has a secret for a value.
+/// The value of an option or variable is a secret if its name ends in one of these words.
 const WORDS: [&str; 13] = [
     "password",
     "passwd",
@@ -23,7 +23,7 @@ const WORDS: [&str; 13] = [
 /// Of these words, options with a harmless value are common: `--pad-token '<pad>'`, `--sort-key 2`.
 const AMBIGUOUS: [&str; 2] = ["token", "key"];
 
-/// How keys of well-known services begin.
+/// Prefixes of the keys of well-known services.
 const PREFIXES: [&str; 16] = [
     "hf_",
     "sk-",
@@ -42,7 +42,7 @@ const PREFIXES: [&str; 16] = [
     "xoxa-",
     "xoxs-",
 ];
-/// Shorter ones are no keys.
+/// Least length of a key, bytes.
 const LEAST: usize = 8;
 
 /// The arguments with secret values masked. Masking twice changes nothing.
@@ -93,7 +93,7 @@ fn secret_word(name: &str) -> Option<&'static str> {
     WORDS.into_iter().find(|word| *word == whole || hump.as_deref() == Some(word))
 }
 
-/// Keys by how they begin, and passwords in URLs, wherever in an argument they stand.
+/// Masks keys (by their prefix) and passwords in URLs anywhere in an argument.
 fn within(argument: &str) -> String {
     let mut out = String::with_capacity(argument.len());
     let mut rest = argument;

@@ -1,5 +1,5 @@
-//! Sizes as people write them: `8GiB`, `8g`, `8192m`, `8000MB`, `13.5GiB`. Used wherever a size is
-//! given in a variable or an option, so that all of them read alike.
+//! Parses sizes such as `8GiB`, `8g`, `8192m`, `8000MB`, `13.5GiB`, for all variables and options of recorder and
+//! command.
 
 /// What a size looks like, for messages.
 pub const EXAMPLES: &str = "8GiB, 8g, 8192m (binary) or 8000MB (decimal)";
@@ -20,7 +20,7 @@ const UNITS: [(&str, u64); 12] = [
     ("t", 1 << 40),
 ];
 
-/// Why a text is no size. The messages follow the text: `8` has no unit.
+/// Why a text is not a size. The message is printed after the text: `8` has no unit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SizeError {
     #[error("is no size; write a number with its unit, like {}", EXAMPLES)]

@@ -1,8 +1,7 @@
-//! Which call stacks are taken, as it is written: `native,python`, `python`, `none`; and how deep.
-//! Parsed here, by the shim that takes them and by the command that checks it before a program
-//! starts.
+//! Parses VRAMTRACE_STACKS (`native,python`, `python`, `none`), VRAMTRACE_STACK_DEPTH and VRAMTRACE_TENSORS, for the
+//! recorder and for the command, which checks them before a program starts.
 
-/// Frames of a language at most.
+/// Most frames of one language.
 pub const DEEPEST: usize = 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! The summary at a trace's end: the rules by which recorder and replay compute the same one.
 //!
-//! Of each stack the live bytes are kept, and what they were at the device's highest peak. A peak is
-//! reached often while memory grows, so nothing is copied then. Each peak has a number, the *epoch*,
+//! For each stack, the live bytes now and at the device's highest peak are kept. While memory grows, every allocation is
+//! a new peak, so figures are not copied at a peak. Each peak has a number, the *epoch*,
 //! and a stack's figures are copied at their first change in a new epoch ([`AtPeak`]).
 //!
 //! A framework takes memory for a block that it hands out right after: the first block on a device

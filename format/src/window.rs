@@ -28,7 +28,7 @@ pub enum WindowKind {
     Definitions = 2,
 }
 
-/// What a window's header says. All but the published count is fixed when the window begins.
+/// The header of a window. Everything but the published count is fixed when the window begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowHeader {
     pub kind: WindowKind,
@@ -36,11 +36,11 @@ pub struct WindowHeader {
     pub slots: u16,
     /// Counts the windows of one kind from 0.
     pub sequence: u64,
-    /// Where it stands in the grid.
+    /// First slot of the window in the grid.
     pub slot: u32,
-    /// No record of the window is (much) older; stamps unwrap from here.
+    /// About the time of the oldest record, ns since start: 40-bit stamps are unwrapped from here.
     pub base_time_ns: u64,
-    /// First 8 bytes of the file's uuid: a stray window of another file does not belong.
+    /// First 8 bytes of the file's uuid: windows of other files are recognised and skipped.
     pub file: u64,
 }
 
@@ -57,7 +57,7 @@ impl WindowHeader {
         words
     }
 
-    /// Where the check of each record begins.
+    /// The start value of the checks of this window's records.
     pub fn check(&self) -> Check {
         Check::of_file(self.file)
     }

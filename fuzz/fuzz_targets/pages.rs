@@ -1,5 +1,5 @@
-//! Any bytes as the live page of a process, or as the page of a group: whoever may write them is the
-//! same user, but may be of another version, or have a bug.
+//! Parses arbitrary bytes as the live page of a process and as the page of a group. Only processes of the same user
+//! can write them, but these may be of another version or have a bug.
 #![no_main]
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -101,7 +101,7 @@ class Plugin:
         self.results = {}
 
     def pytest_collection_modifyitems(self, items):
-        # What is wrong with a mark is said before any test runs.
+        # A wrong mark is an error before any test runs.
         for item in items:
             _limit_of(item)
             _allowed_of(item)

@@ -13,7 +13,7 @@ whatif what other allocator settings would have reserved: predicted from one run
        figures against PyTorch's own
 limits caps to the page, also with a stack limit; a group; limits that change while a program runs; a cap that
        only warns; two services on one card
-oom    what is said at the moment of an out-of-memory, and when nothing is
+oom    the message at the moment of an out-of-memory, and that programs which go on print none
 demo   a training run that fragmentation ends under a cap, packed as recorded.vtrace.gz in the logs;
        torch's own viewer on our snapshot of it
 marks  phases of torch.cuda.nvtx

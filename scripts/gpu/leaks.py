@@ -69,10 +69,10 @@ def verdicts(check, trace, file):
 
 def check_verdict(check, name, sure, wanted, more, trace):
     """One line of the table; all that was found where it is not what was wanted."""
-    said = "; ".join(f"{leak['verdict']} at line {leak['place']}, {leak['bytes']} B, {leak['confidence']}" for leak in sure) or "-"
+    printed = "; ".join(f"{leak['verdict']} at line {leak['place']}, {leak['bytes']} B, {leak['confidence']}" for leak in sure) or "-"
     # What a graph keeps alive was made at other lines too.
     right = (wanted in [leak["place"] for leak in sure] if wanted else not sure) and not more
-    print(f"| {name} | {f'line {wanted}' if wanted else '-'} | {said} | " + ("ok |" if right else check.fail(f"{more} |")))
+    print(f"| {name} | {f'line {wanted}' if wanted else '-'} | {printed} | " + ("ok |" if right else check.fail(f"{more} |")))
     if not right:
         shown = subprocess.run([str(check.BIN / "vramtrace"), "leaks", "--full", str(trace)], capture_output=True, text=True)
         print(shown.stdout + shown.stderr)

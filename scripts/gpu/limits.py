@@ -20,7 +20,7 @@ def vramtrace(check, *arguments):
 
 
 def order(check, *arguments):
-    """A change of a limit: what was said, and the moments at which it began and returned, ns."""
+    """A change of a limit: what was printed, and the moments at which it began and returned, ns."""
     began = time.monotonic_ns()
     status, out, err = vramtrace(check, "cap", *arguments)
     if status:
@@ -171,11 +171,11 @@ def latency(check):
     talk.ask("hammer")
     time.sleep(0.2)
     talk.ask("turns")
-    lower, raised, said = [], [], []
+    lower, raised, printed = [], [], []
     for _ in range(15):
         for limit, answer, into in (("100MiB", REFUSED, lower), ("none", 0, raised)):
             out, began, returned = order(check, "--pid", talk.pid, limit)
-            said.append(out)
+            printed.append(out)
             time.sleep(0.02)
             turns = [turn.split("@") for turn in talk.ask("turns").split()]
             moment = next((int(at) for result, at in turns if int(result) == answer), None)

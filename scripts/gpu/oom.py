@@ -1,4 +1,4 @@
-"""The part `oom` of the GPU check: what is said at the moment of an out-of-memory, and what is not."""
+"""The part `oom` of the GPU check: the message at the moment of an out-of-memory, and that programs which go on print none."""
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +13,7 @@ def line_of(words):
 
 
 KEEPS = line_of("hidden = x")
-# (how, cap, whether something is to be said, words of it)
+# (how, cap, whether a message is expected, words of the message)
 RUNS = [
     ("holds", CAP, True, ["torch is out of memory", KEEPS, "4.00 GiB"]),
     ("saved", "1GiB", False, []),
@@ -34,8 +34,8 @@ def run(check, how, env):
 
 def section(check):
     """`check`: the module of the check, for what all its parts share."""
-    print("\n### Out of memory: what is said at that moment\n")
-    print("| program | cap | ends as without us | said | verdict |")
+    print("\n### Out of memory: the message at that moment\n")
+    print("| program | cap | ends as without us | lines printed | verdict |")
     print("|---|---|---|---|---|")
     texts = []
     for how, cap, speaks, words in RUNS:
@@ -44,7 +44,7 @@ def section(check):
             continue
         trace = check.TRACES / f"oom-{how}.vtrace"
         ours, results, took = run(check, how, check.environment(trace, **({"VRAMTRACE_CAP": cap} if cap else {})))
-        said = [line for line in ours.stderr.splitlines() if line.startswith("vramtrace")]
+        printed = [line for line in ours.stderr.splitlines() if line.startswith("vramtrace")]
         at = ours.stderr.find("vramtrace ")
         text = ours.stderr[at:].split("\nTraceback")[0] if at >= 0 else ""
         (check.LOGS / f"oom-{how}.log").write_text(ours.stdout + ours.stderr)
@@ -56,9 +56,9 @@ def section(check):
                 same = check.fail(f"{ours.returncode} {results} against {bare.returncode} {bare_results}")
             if took:
                 same += f"; ms until the exception: {took}, bare {bare_took}"
-        good = bool(said) == speaks and not wrong
-        verdict = "ok" if good else check.fail(f"said {said[:2]}, lacks {wrong}")
-        print(f"| {how} | {cap or '-'} | {same} ({ours.returncode}) | {len(said)} | {verdict} |")
+        good = bool(printed) == speaks and not wrong
+        verdict = "ok" if good else check.fail(f"printed {printed[:2]}, lacks {wrong}")
+        print(f"| {how} | {cap or '-'} | {same} ({ours.returncode}) | {len(printed)} | {verdict} |")
         if speaks:
             texts.append((how, text.strip(), trace))
     for how, text, trace in texts[:1]:

@@ -33,13 +33,13 @@ def agreement(check, program):
     print("|---|---|---|---|---|---|---|")
     for mode in ("native", "expandable"):
         trace = check.TRACES / f"blocks-{mode}.vtrace"
-        said, status, error = lines([*program, mode], check.environment(trace, VRAMTRACE_MAX="unlimited"))
-        if status or "STATS" not in said:
+        printed, status, error = lines([*program, mode], check.environment(trace, VRAMTRACE_MAX="unlimited"))
+        if status or "STATS" not in printed:
             print(f"| {mode} | {check.fail(f'status {status} {error}')} | | | | | |")
             continue
-        made, freed, ooms = (int(word) for word in said["STATS"][0])
+        made, freed, ooms = (int(word) for word in printed["STATS"][0])
         start = blocks.start_ns(trace)
-        marks = [tuple(int(word) for word in words) for words in said["MARK"]]
+        marks = [tuple(int(word) for word in words) for words in printed["MARK"]]
         found, memory = blocks.at_marks(trace, [at - start for at, _, _ in marks])
         allocated = sum(a == b for (_, a, _), (b, _) in zip(marks, found))
         reserved = sum(a == b for (_, _, a), (_, b) in zip(marks, found))
@@ -58,8 +58,8 @@ def profiler(check, program):
     print("| | operators | bytes taken | bytes given back |\n|---|---|---|---|")
     seen = []
     for name, trace in (("bare", None), ("preloaded", check.TRACES / "profile.vtrace")):
-        said, status, error = lines([*program, "profile"], check.environment(trace))
-        facts = dict(word.split("=") for word in said.get("RESULT", [[]])[0])
+        printed, status, error = lines([*program, "profile"], check.environment(trace))
+        facts = dict(word.split("=") for word in printed.get("RESULT", [[]])[0])
         seen.append(facts)
         good = status == 0 and int(facts.get("taken", 0)) > 0 and seen[0] == facts
         print(f"| {name} | {facts.get('events')} | {facts.get('taken')} | {facts.get('freed')} |" + ("" if good else " " + check.fail(f"{status} {error}")))

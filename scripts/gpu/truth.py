@@ -1,6 +1,6 @@
 """What NVML shows for a process, as a sum of names. The goal is 97 % named for training, and 95 %
-for two GPUs with NCCL; what falls short is said, it is no failure of the run. A sum that is not
-NVML's figure is one."""
+for two GPUs with NCCL; a lower share is printed and is no failure of the run. A sum that is not
+NVML's figure is a failure."""
 
 import shutil
 import subprocess

@@ -1,5 +1,5 @@
 """The part `whatif` of the GPU check: one recorded run, what is predicted from it, and what torch
-really reserves under each setting, in a process of its own."""
+really reserves under each setting, in a separate process."""
 import json
 import os
 import subprocess
@@ -27,12 +27,12 @@ def train(check, env):
     """Facts of each line that the program prints, and why there are none."""
     program = [sys.executable, str(check.PROGRAMS / "varlen.py"), STEPS]
     ended = subprocess.run(program, env=env, capture_output=True, text=True)
-    said = {}
+    printed = {}
     for line in ended.stdout.splitlines():
         first, *rest = line.split()
         facts = dict(word.split("=") for word in rest if "=" in word)
-        said[first] = {name: int(value) for name, value in facts.items()} or rest
-    return said, f"status {ended.returncode} {ended.stderr.strip().splitlines()[-1:]}"
+        printed[first] = {name: int(value) for name, value in facts.items()} or rest
+    return printed, f"status {ended.returncode} {ended.stderr.strip().splitlines()[-1:]}"
 
 
 def command(check, *arguments):
@@ -46,8 +46,8 @@ def command(check, *arguments):
 def section(check):
     """`check`: the module of the check, for what all its parts share."""
     trace = check.TRACES / "varlen.vtrace"
-    said, why = train(check, check.environment(trace, VRAMTRACE_MAX="unlimited"))
-    if "STATS" not in said:
+    printed, why = train(check, check.environment(trace, VRAMTRACE_MAX="unlimited"))
+    if "STATS" not in printed:
         print(check.fail(f"the recorded run: {why}"))
         return
     confs = [word for setting in SETTINGS for word in ("--conf", setting)]
@@ -75,7 +75,7 @@ def section(check):
     measured = [reserved for _, reserved in sorted(ranking)]
     right = all(later > 0.99 * earlier for earlier, later in zip(measured, measured[1:]))
     print(f"\nranking: {'right' if right else check.fail('')}; caveats: {predicted['caveats']}")
-    frag(check, trace, said)
+    frag(check, trace, printed)
     caps(check, by_conf["default"]["smallest_capacity_bytes"])
 
 
@@ -87,23 +87,23 @@ def caps(check, smallest):
     print("| cap | predicted | measured | retries | verdict |\n|---|---|---|---|---|")
     for share, fits in ((1.02, True), (0.97, False)):
         cap = int(smallest * share) // (1 << 20)
-        said, why = train(check, check.environment("off") | {"VRAMTRACE_CAP": f"{cap}MiB"})
-        if "STATS" not in said and "OOM" not in said:
+        printed, why = train(check, check.environment("off") | {"VRAMTRACE_CAP": f"{cap}MiB"})
+        if "STATS" not in printed and "OOM" not in printed:
             print(f"| {cap} MiB | | {check.fail(why)} | | |")
             continue
-        good = ("STATS" in said) == fits
-        retries = said.get("STATS", {}).get("retries", "")
+        good = ("STATS" in printed) == fits
+        retries = printed.get("STATS", {}).get("retries", "")
         print(
             f"| {cap} MiB ({share:.2f} of {smallest >> 20}) | {'fits' if fits else 'does not fit'} "
-            f"| {'fits' if 'STATS' in said else 'out of memory'} | {retries} | {'ok' if good else check.fail('')} |"
+            f"| {'fits' if 'STATS' in printed else 'out of memory'} | {retries} | {'ok' if good else check.fail('')} |"
         )
 
 
-def frag(check, trace, said):
+def frag(check, trace, printed):
     print("\n### frag against torch.cuda.memory_snapshot() and memory_stats() of the recorded run\n")
-    at = (int(said["MARK"][0]) - blocks.start_ns(trace)) / 1e9
+    at = (int(printed["MARK"][0]) - blocks.start_ns(trace)) / 1e9
     ours, took = command(check, "frag", trace, "--json", "--at", f"{at:.6f}")
-    theirs, stats = said["SEGMENTS"], said["STATS"]
+    theirs, stats = printed["SEGMENTS"], printed["STATS"]
     print(f"At {at:.3f} s; frag took {took:.2f} s.\n\n| | frag | torch | verdict |\n|---|---|---|---|")
     for name, key, value in (
         ("reserved", "reserved_bytes", theirs["reserved"]),

@@ -1,7 +1,7 @@
 """The part `wheel` of the GPU check: the wheel, installed by pip into a fresh venv, as a user gets it.
 
 VRAMTRACE_WHEEL names the wheel. torch and transformers are those of the Python that runs the check: a
-venv of its own sees them by a .pth file, which the wheel itself never brings.
+separate venv finds them through a .pth file that this script writes; the wheel contains none.
 
     demo        the recorded run: no GPU is needed for it
     run         `vramtrace run python gpt2_train.py` in an empty directory: it ends with the verdict
@@ -64,14 +64,14 @@ class Wheel:
     def step(self, name, what):
         began = time.time()
         try:
-            said, good = what(), True
+            printed, good = what(), True
         except (AssertionError, OSError, ValueError, KeyError, subprocess.SubprocessError) as error:
-            said, good = self.check.fail(f"{type(error).__name__}: {error}"[:400].replace("\n", "; ")), False
-        print(f"| {name} | {said} | {time.time() - began:.1f} |", flush=True)
+            printed, good = self.check.fail(f"{type(error).__name__}: {error}"[:400].replace("\n", "; ")), False
+        print(f"| {name} | {printed} | {time.time() - began:.1f} |", flush=True)
         return good
 
     def call(self, *command, wanted=0, env=None):
-        """Runs a command in an empty directory; what it said. Its exit status must be `wanted`."""
+        """Runs a command in an empty directory; returns what it printed. Its exit status must be `wanted`."""
         plain = dict(self.check.environment(), **(env or {}))
         plain["PATH"] = f"{self.venv}/bin{os.pathsep}{plain['PATH']}"
         run = subprocess.run(
@@ -87,7 +87,7 @@ class Wheel:
         return {path for path in self.venv.rglob("*") if "__pycache__" not in path.parts}
 
     def install(self):
-        # Without pip of its own, which needs a package that some systems split off: the pip of this Python.
+        # Without pip in the venv, which needs a package that some systems split off: the pip of this Python.
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(self.venv)], check=True, timeout=120)
         site = self.venv / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
         theirs = dict.fromkeys([sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])
@@ -104,8 +104,8 @@ class Wheel:
         self.call(self.venv / "bin" / "python", "-m", "pip", *arguments, "--quiet", "--disable-pip-version-check")
 
     def demo(self):
-        said = self.call("vramtrace", "demo", "--recorded", "--out", "demo")
-        lines = said.stdout.splitlines()
+        printed = self.call("vramtrace", "demo", "--recorded", "--out", "demo")
+        lines = printed.stdout.splitlines()
         assert any("activations.py:66" in line for line in lines), "the recorded demo does not name its holder"
         return f"{len(lines)} lines"
 
@@ -145,9 +145,9 @@ class Wheel:
         ) or str(holder["library"])
 
     def alone(self):
-        said = self.call("vramtrace").stdout.splitlines()
-        assert any(".py:" in line for line in said), "no line of the run is named"
-        return f"{len(said)} lines"
+        printed = self.call("vramtrace").stdout.splitlines()
+        assert any(".py:" in line for line in printed), "no line of the run is named"
+        return f"{len(printed)} lines"
 
     def package(self):
         run = self.call("vramtrace", "run", "--out", "package", "python", self.check.PROGRAMS / "wheel_use.py")

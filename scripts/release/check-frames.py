@@ -22,10 +22,10 @@ def main():
     )
     if run.returncode != 0:
         sys.exit("%s: exit status %d\n%s" % (python, run.returncode, run.stderr))
-    said = {}
+    printed = {}
     for line in run.stdout.splitlines():
         one = json.loads(line)
-        said[one["size"]] = [tuple(frame) for frame in one["frames"]]
+        printed[one["size"]] = [tuple(frame) for frame in one["frames"]]
     off = [line for line in run.stderr.splitlines() if "stacks are off" in line]
     pickled = out + "/snapshot.pickle"
     subprocess.run(
@@ -39,7 +39,7 @@ def main():
         frames = [(f["name"], f["filename"], f["line"]) for f in segment["frames"]]
         ours = [f for f in frames if f[1].endswith(".py") or f[1].startswith("<")]
         native += len(frames) > len(ours)
-        theirs = said.pop(segment["total_size"], None)
+        theirs = printed.pop(segment["total_size"], None)
         if theirs is None:
             sys.exit("%s: an allocation of %d bytes that the program did not make" % (python, segment["total_size"]))
         if any("Python stacks" in line for line in off):
@@ -52,8 +52,8 @@ def main():
             )
         checked += 1
     version = subprocess.check_output([python, "--version"], universal_newlines=True).strip()
-    if checked < 180 or said:
-        sys.exit("%s: %d stacks were compared, %d are missing" % (version, checked, len(said)))
+    if checked < 180 or printed:
+        sys.exit("%s: %d stacks were compared, %d are missing" % (version, checked, len(printed)))
     if native != checked:
         sys.exit("%s: %d of %d stacks have no native frames\n%s" % (version, checked - native, checked, off))
     print("%s: %d stacks as Python shows them, all with native frames %s" % (version, checked, off or ""))

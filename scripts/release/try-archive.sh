@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A released tar.gz as a user gets it: unpacked into an empty directory, its command finds its libraries,
 # reads the recorded run, and records a program on the simulated driver. One for another machine runs under
-# qemu-user where that is installed, and is else said to be untried.
+# qemu-user where that is installed; otherwise a line says that it was not tried.
 #
 #   scripts/release/try-archive.sh dist/vramtrace-VERSION-linux-MACHINE.tar.gz
 set -eu

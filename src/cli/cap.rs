@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use vramtrace_format::capspec::{self, Limit, Target as Whose};
+use vramtrace_format::capspec::{self, Limit, Target};
 use vramtrace_format::policy;
 use vramtrace_format::uuid;
 use vramtrace_reader::units::size;
@@ -40,18 +40,19 @@ pub struct Args {
     limit: String,
 }
 
-/// How long an order waits to be seen: a process that makes calls sees it at the next one.
-const PATIENCE: Duration = Duration::from_millis(50);
+/// How long the command waits for the process to apply the limit. A process that makes CUDA calls applies it
+/// at the next one; an idle process does not.
+const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_millis(50);
 
 pub fn run(args: Args) -> Outcome {
     let limit = match args.limit.as_str() {
         "none" => None,
         text => Some(parse(text)?),
     };
-    let device = args.device.as_deref().map(which).transpose()?;
+    let device = args.device.as_deref().map(parse_device).transpose()?;
     match (args.pid, args.group) {
-        (Some(pid), _) => of_process(pid, device.as_ref(), limit),
-        (None, Some(name)) => of_group(&name, device.as_ref(), limit),
+        (Some(pid), _) => set_process_limit(pid, device.as_ref(), limit),
+        (None, Some(name)) => set_group_limit(&name, device.as_ref(), limit),
         (None, None) => Err(Failure::new("name a process (--pid) or a group (--group)")),
     }
 }
@@ -64,10 +65,10 @@ fn parse(text: &str) -> Result<Limit, Failure> {
 /// The value of --device.
 struct DeviceOption<'a> {
     text: &'a str,
-    whose: Whose,
+    whose: Target,
 }
 
-fn which(text: &str) -> Result<DeviceOption<'_>, Failure> {
+fn parse_device(text: &str) -> Result<DeviceOption<'_>, Failure> {
     let whose = capspec::parse(&format!("{text}=1GiB")).map(|spec| spec.rules[0].target);
     match whose {
         Ok(whose) => Ok(DeviceOption { text, whose }),
@@ -77,9 +78,9 @@ fn which(text: &str) -> Result<DeviceOption<'_>, Failure> {
     }
 }
 
-/// A device as its owner knows it.
+/// A device in the page of the process or group.
 struct DeviceUse {
-    /// In the owner's page.
+    /// Index of the device in that page.
     number: usize,
     ordinal: u8,
     uuid: [u8; 16],
@@ -90,21 +91,21 @@ struct DeviceUse {
 impl DeviceUse {
     fn is(&self, named: Option<&DeviceOption>) -> bool {
         match named.map(|named| named.whose) {
-            None | Some(Whose::Others) => self.ordinal != u8::MAX,
-            Some(Whose::Ordinal(ordinal)) => u32::from(self.ordinal) == ordinal,
-            Some(Whose::Gpu(uuid) | Whose::Mig(uuid)) => uuid == self.uuid,
+            None | Some(Target::Others) => self.ordinal != u8::MAX,
+            Some(Target::Ordinal(ordinal)) => u32::from(self.ordinal) == ordinal,
+            Some(Target::Gpu(uuid) | Target::Mig(uuid)) => uuid == self.uuid,
         }
     }
 
-    /// What the new limit means now.
-    fn wording(&self, whose: &str, bytes: Option<u64>) -> String {
+    /// `pid 4711 cuda:0: 6.00 GiB of 80.00 GiB, 2.00 GiB in use`. `bytes`: the new limit; `None`: no limit.
+    fn describe(&self, whose: &str, bytes: Option<u64>) -> String {
         let Some(bytes) = bytes else { return format!("{whose}: no cap") };
         let mut line = format!("{whose}: {} of {}", size(bytes), size(self.total));
         let over = self.counted.saturating_sub(bytes);
         match over {
             0 => line.push_str(&format!(", {} in use", size(self.counted))),
             _ => line.push_str(&format!(
-                "; {} are in use: {} must go before it is given more",
+                "; {} are in use: new requests are refused until {} are freed",
                 size(self.counted),
                 size(over)
             )),
@@ -113,15 +114,16 @@ impl DeviceUse {
     }
 }
 
-/// Those of an owner that are meant: never none.
-fn meant<'d>(
+/// The devices that --device names, or all. An error if there is none. `owner` is for the message.
+fn matching_devices<'d>(
     known: &'d [DeviceUse],
     named: Option<&DeviceOption>,
     owner: &str,
 ) -> Result<Vec<&'d DeviceUse>, Failure> {
-    let meant: Vec<&DeviceUse> = known.iter().filter(|device| device.is(named)).collect();
-    if !meant.is_empty() {
-        return Ok(meant);
+    let matching_devices: Vec<&DeviceUse> =
+        known.iter().filter(|device| device.is(named)).collect();
+    if !matching_devices.is_empty() {
+        return Ok(matching_devices);
     }
     let all = known.iter().filter(|device| device.is(None));
     let all: Vec<String> = all
@@ -131,21 +133,21 @@ fn meant<'d>(
         (Some(DeviceOption { text, .. }), false) => {
             format!("--device {text}: {owner} uses no such device; it uses {}", all.join(", "))
         }
-        _ => format!("{owner} uses no device yet; a limit for one can be set when it does"),
+        _ => format!("{owner} uses no device yet: set the limit after its first CUDA call"),
     }))
 }
 
-fn of_process(pid: u32, named: Option<&DeviceOption>, limit: Option<Limit>) -> Outcome {
+fn set_process_limit(pid: u32, named: Option<&DeviceOption>, limit: Option<Limit>) -> Outcome {
     let target = ControlTarget::find(pid).map_err(|missing| {
         Failure::new(match missing {
             TargetError::NoSuchProcess => format!("--pid {pid}: there is no such process"),
             TargetError::NotYours(owner) => format!(
-                "--pid {pid}: it belongs to user {owner}; its limits are that user's to change, or \
-                 root's"
+                "--pid {pid}: it belongs to user {owner}; only that user and root can change \
+                 its limits"
             ),
             TargetError::NotTraced => format!(
                 "--pid {pid}: it runs without the recorder, or has not used CUDA yet; `vramtrace \
-                 ps` lists those that can be changed"
+                 ps` lists the recorded processes"
             ),
             TargetError::Problem(problem) => problem.to_string(),
         })
@@ -160,7 +162,7 @@ fn of_process(pid: u32, named: Option<&DeviceOption>, limit: Option<Limit>) -> O
     });
     let known: Vec<DeviceUse> = known.collect();
     let mut out = String::new();
-    for device in meant(&known, named, &format!("process {pid}"))? {
+    for device in matching_devices(&known, named, &format!("process {pid}"))? {
         let bytes = limit.map(|limit| limit.bytes(device.total));
         if !target.order(device.ordinal, bytes)? {
             return Err(Failure::new(format!(
@@ -168,20 +170,20 @@ fn of_process(pid: u32, named: Option<&DeviceOption>, limit: Option<Limit>) -> O
                 device.ordinal
             )));
         }
-        let obeyed = target.obeys(device.ordinal, PATIENCE)?;
-        out.push_str(&device.wording(&format!("pid {pid} cuda:{}", device.ordinal), bytes));
-        out.push_str(match (obeyed, target.is_apart()) {
+        let acknowledged = target.obeys(device.ordinal, ACKNOWLEDGE_TIMEOUT)?;
+        out.push_str(&device.describe(&format!("pid {pid} cuda:{}", device.ordinal), bytes));
+        out.push_str(match (acknowledged, target.is_apart()) {
             (true, _) => "\n",
             (false, false) => " (from its next CUDA call on)\n",
-            // Of another ipc namespace, or without shared memory.
-            (false, true) => " (from a CUDA call on that it makes a second from now)\n",
+            // The process is in another ipc namespace or has no shared memory: it polls a file once a second.
+            (false, true) => " (from its first CUDA call in a second or later)\n",
         });
     }
     print(&out)?;
     Ok(DONE)
 }
 
-fn of_group(name: &str, named: Option<&DeviceOption>, limit: Option<Limit>) -> Outcome {
+fn set_group_limit(name: &str, named: Option<&DeviceOption>, limit: Option<Limit>) -> Outcome {
     policy::check_name(name).map_err(|why| Failure::new(format!("--group `{name}` {why}")))?;
     let group = Group::open(name).map_err(|problem| match problem {
         PageProblem::Io(_, error) if error.kind() == std::io::ErrorKind::NotFound => Failure::new(
@@ -201,11 +203,11 @@ fn of_group(name: &str, named: Option<&DeviceOption>, limit: Option<Limit>) -> O
     });
     let known: Vec<DeviceUse> = known.collect();
     let mut out = String::new();
-    for device in meant(&known, named, &format!("group {name}"))? {
+    for device in matching_devices(&known, named, &format!("group {name}"))? {
         let bytes = limit.map(|limit| limit.bytes(device.total));
         group.order(device.number, bytes)?;
         let whose = format!("group {name} {}", uuid::text(&device.uuid, false));
-        out.push_str(&device.wording(&whose, bytes));
+        out.push_str(&device.describe(&whose, bytes));
         out.push('\n');
     }
     print(&out)?;

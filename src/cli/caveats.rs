@@ -1,4 +1,4 @@
-//! What a command says on stderr of traces that do not tell all.
+//! Warnings on stderr about traces that are damaged, incomplete or of another version.
 
 use std::cmp::Ordering;
 use std::path::Path;
@@ -14,24 +14,25 @@ fn name(trace: &Trace) -> String {
     clean(&trace.path().to_string_lossy())
 }
 
-/// After traces were read: one line for each that is damaged, and one where records were passed over.
-pub fn tell_damage<'t>(traces: impl IntoIterator<Item = &'t Trace>) {
+/// Call it after the traces were read: prints one line for each damaged trace, and one for records of unknown
+/// kinds.
+pub fn warn_damage<'t>(traces: impl IntoIterator<Item = &'t Trace>) {
     let traces: Vec<&Trace> = traces.into_iter().collect();
     for trace in &traces {
         let found = trace.damage();
         let Some(first) = found.ranges.first() else { continue };
         message(format_args!(
-            "{}: damaged in {} ({}): what stood there is missing, all else was read; first: {first}",
+            "{}: damaged in {} ({}): records there are missing, all others were read; first: {first}",
             name(trace),
             several(found.ranges.len() as u64, "place"),
             size(found.bytes())
         ));
     }
-    tell_unknown(&traces);
+    warn_unknown_records(&traces);
 }
 
-/// One line for each version that recorded a trace and is not this command's.
-pub fn tell_versions<'t>(traces: impl IntoIterator<Item = &'t Trace>) {
+/// Prints one line for each recorder version that differs from this command's version.
+pub fn warn_versions<'t>(traces: impl IntoIterator<Item = &'t Trace>) {
     let mut seen = Vec::new();
     for trace in traces {
         let recorder = clean(&trace.header().writer);
@@ -59,18 +60,18 @@ impl Older {
     fn words(self, recorder: &str) -> String {
         match self {
             Older::Recorder => format!(
-                "recorded by vramtrace {recorder}, which is older than this command ({THIS}): what \
-                 it did not record yet is missing here"
+                "recorded by vramtrace {recorder}, which is older than this command ({THIS}): events \
+                 that only later versions record are missing"
             ),
             Older::Command => format!(
-                "recorded by vramtrace {recorder}; this command ({THIS}) is older: it passes over \
+                "recorded by vramtrace {recorder}; this command ({THIS}) is older: it skips \
                  records that it does not know. Read the trace with version {recorder}"
             ),
         }
     }
 }
 
-/// `None`: they are the same, or one is no version.
+/// `None`: the versions are equal, or one of them is not a version number.
 fn older(recorder: &str, command: &str) -> Option<Older> {
     let numbers = |version: &str| -> Option<Vec<u64>> {
         let release = version.split(['-', '+']).next()?;
@@ -83,8 +84,8 @@ fn older(recorder: &str, command: &str) -> Option<Older> {
     }
 }
 
-/// One line where traces hold records of a newer recorder, which were passed over.
-fn tell_unknown(traces: &[&Trace]) {
+/// Prints one line if records of a newer format version were skipped.
+fn warn_unknown_records(traces: &[&Trace]) {
     let unknown = |trace: &Trace| {
         let found = trace.damage();
         found.unknown.saturating_add(found.unknown_definitions)
@@ -101,7 +102,7 @@ fn tell_unknown(traces: &[&Trace]) {
         all => format!(" and {} more", several(all as u64 - 1, "trace")),
     };
     message(format_args!(
-        "{}{others}: {records} of kinds that this version does not know, passed over: written by \
+        "{}{others}: {records} of kinds that this version does not know were skipped: written by \
          a newer recorder, format {}.{}",
         name(first),
         first.header().major,
@@ -109,16 +110,16 @@ fn tell_unknown(traces: &[&Trace]) {
     ));
 }
 
-/// What is live at the end may be wrong.
-pub fn tell_unsure(trace: &Path) {
+/// Prints that events before the moment are missing.
+pub fn warn_missing_events(trace: &Path) {
     message(format_args!(
         "{}: events before this moment are missing: what is live may be wrong",
         clean(&trace.to_string_lossy())
     ));
 }
 
-/// Fails where the trace does not tell what was live at a moment; says so where it may be wrong.
-pub fn need_known(
+/// Fails if what was live at the moment is not known; prints a warning if it may be wrong.
+pub fn require_known(
     trace: &Trace,
     definitions: &Definitions,
     state: &State,
@@ -126,7 +127,7 @@ pub fn need_known(
 ) -> Result<(), Failure> {
     match knowledge(trace, definitions, state, moment) {
         Knowledge::Known => {}
-        Knowledge::Unsure => tell_unsure(trace.path()),
+        Knowledge::Unsure => warn_missing_events(trace.path()),
         Knowledge::NotKnown(why) => {
             return Err(Failure::new(format!(
                 "{}: {why}; give another moment, e.g. --at peak or --at end",
@@ -137,12 +138,13 @@ pub fn need_known(
     Ok(())
 }
 
-/// The same for all that was read; of several processes those that are not known are left out.
-pub fn keep_known(processes: &mut Vec<Process>, traces: &mut Vec<Trace>) -> Result<(), Failure> {
+/// [`require_known`] for each process: removes those whose state is not known, with a message. Fails if none is
+/// left.
+pub fn retain_known(processes: &mut Vec<Process>, traces: &mut Vec<Trace>) -> Result<(), Failure> {
     let mut known = Vec::new();
     let mut last = None;
     for (process, trace) in processes.iter().zip(&*traces) {
-        let found = need_known(trace, &process.definitions, &process.state, process.moment);
+        let found = require_known(trace, &process.definitions, &process.state, process.moment);
         known.push(found.is_ok());
         if let Err(failure) = found
             && let Some(earlier) = last.replace(failure)

@@ -1,5 +1,5 @@
-//! `vramtrace demo`: a recorded run explained; or a small program with phases, a leak, fragmentation and a refusal is run under
-//! the recorder and a cap; then its report, and a timeline to look at.
+//! `vramtrace demo`: explains a recorded run. With `--run` it records a small program with phases, a leak,
+//! fragmentation and refused requests under a cap, prints the report and writes a timeline.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -15,11 +15,11 @@ use crate::launch::output::{Output, from_here};
 use crate::launch::simulate::{self, Simulated};
 use crate::launch::{Launch, signals};
 
-/// The hidden command that is the program.
+/// The hidden command that runs the recorded program (`demo_workload.rs`).
 pub const WORKLOAD: &str = "__demo-workload";
-/// What the program may take: a little less than it would like to.
+/// The cap of the program, as `--cap` takes it: less than the program asks for, so that requests are refused.
 pub const CAP: &str = "4GiB";
-/// A GPU with less free memory than this is left alone.
+/// Free bytes that a GPU must have; with fewer the demo uses the simulated GPU.
 const NEEDED: u64 = 5 << 30;
 
 #[derive(clap::Args)]
@@ -46,14 +46,14 @@ pub struct Args {
     out: Option<OsString>,
 }
 
-/// `execute` runs another command of ours, by its arguments.
+/// `execute` runs another vramtrace command, given its arguments.
 pub fn run(args: Args, execute: &dyn Fn(&[&OsStr]) -> Outcome) -> Outcome {
     if args.recorded || !(args.run || args.simulate) {
         return demo_recorded::run(args.out, execute);
     }
     let simulated = match (args.simulate, find_gpu()) {
         (false, Ok(device)) => {
-            message(format_args!("the demo runs on {device}, under a cap of {CAP}"));
+            message(format_args!("the demo runs on {device} under a cap of 4 GiB"));
             None
         }
         (asked, found) => {
@@ -62,7 +62,7 @@ pub fn run(args: Args, execute: &dyn Fn(&[&OsStr]) -> Outcome) -> Outcome {
                 _ => String::new(),
             };
             message(format_args!(
-                "the demo runs on a simulated GPU of 24 GiB{why}, under a cap of {CAP}"
+                "the demo runs on a simulated GPU of 24 GiB{why} under a cap of 4 GiB"
             ));
             Some(Simulated::new(simulate::DEFAULT)?)
         }
@@ -82,7 +82,10 @@ pub fn run(args: Args, execute: &dyn Fn(&[&OsStr]) -> Outcome) -> Outcome {
     match ended.status {
         Status::Exited(DONE) => {}
         Status::Exited(code) => {
-            return Err(Failure { code, message: "the demo's program failed".into() });
+            return Err(Failure {
+                code,
+                message: format!("the demo's program failed with exit status {code}"),
+            });
         }
         Status::Signalled(signal) => {
             signals::die_by(signal);
@@ -95,7 +98,7 @@ pub fn run(args: Args, execute: &dyn Fn(&[&OsStr]) -> Outcome) -> Outcome {
     };
     println!();
     let run = ended.output.shown().unwrap_or_else(|| trace.clone());
-    execute(&["report".as_ref(), from_here(&run).as_ref()])?;
+    execute(&["report".as_ref(), "--no-hints".as_ref(), from_here(&run).as_ref()])?;
     let timeline: PathBuf = trace.with_extension("perfetto-trace");
     execute(&[
         "export".as_ref(),
@@ -106,8 +109,8 @@ pub fn run(args: Args, execute: &dyn Fn(&[&OsStr]) -> Outcome) -> Outcome {
         from_here(&timeline).as_ref(),
     ])?;
     println!("\nThe trace:      {}", from_here(trace));
-    println!("Its timeline:   {}  (open it in https://ui.perfetto.dev)", from_here(&timeline));
-    println!("Its leak:       vramtrace leaks {}", from_here(&run));
+    println!("The timeline:   {}  (open it in https://ui.perfetto.dev)", from_here(&timeline));
+    println!("The leak:       vramtrace leaks {}", from_here(&run));
     println!("Your program:   vramtrace run --cap 8GiB python train.py");
     Ok(DONE)
 }
@@ -122,7 +125,7 @@ enum NoGpu {
     Occupied { name: String, free: u64 },
 }
 
-/// The name of a GPU that the demo can use.
+/// The name of device 0, if it has [`NEEDED`] bytes free.
 fn find_gpu() -> Result<String, NoGpu> {
     let driver = Driver::open().map_err(|_| NoGpu::NotFound)?;
     let devices = driver.devices()?;

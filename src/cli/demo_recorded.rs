@@ -1,12 +1,13 @@
 //! `vramtrace demo`: a recorded training run that comes with the command, and why it was out of
-//! memory. Needs no GPU and no PyTorch.
+//! memory, in 12 lines. Needs no GPU and no PyTorch.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use super::output::Output;
 use crate::error::{DONE, Failure, Outcome};
-use crate::launch::output::{Output, from_here};
+use crate::launch::output::{Output as RunOutput, from_here};
 
 /// A trace, as it was recorded or imported. `scripts/record-demo.sh` makes another one.
 const RECORDED: &[u8] = include_bytes!("../../assets/recorded.vtrace.gz");
@@ -18,13 +19,14 @@ pub fn run(out: Option<OsString>, execute: &dyn Fn(&[&OsStr]) -> Outcome) -> Out
     println!("A recorded run: GPT-2 on an H200 under a cap. Why was it out of memory?\n");
     println!("vramtrace oom --short {shown}");
     execute(&["oom".as_ref(), "--short".as_ref(), shown.as_ref()])?;
-    println!("\nThe trace:     {shown}");
+    println!("\nAs a page:     vramtrace report --html {shown}");
     println!("Look further:  vramtrace oom {shown}");
     println!("Your program:  vramtrace run python train.py");
     Ok(DONE)
 }
 
-/// The trace in a new directory, or where it was asked for.
+/// Writes the trace into `out`, or into a new directory. Returns its path. A file of that name with other
+/// contents is an error: nothing is overwritten.
 fn unpack(out: Option<OsString>) -> Result<PathBuf, Failure> {
     let directory = match out {
         Some(directory) => {
@@ -33,7 +35,7 @@ fn unpack(out: Option<OsString>) -> Result<PathBuf, Failure> {
             PathBuf::from(directory)
         }
         None => {
-            let mut output = Output::new(None)?;
+            let mut output = RunOutput::new(None)?;
             output.create()?;
             output.shown().ok_or_else(|| Failure::new("no directory for the trace"))?
         }
@@ -42,13 +44,15 @@ fn unpack(out: Option<OsString>) -> Result<PathBuf, Failure> {
     let mut bytes = Vec::new();
     flate2::read::GzDecoder::new(RECORDED).read_to_end(&mut bytes)?;
     match std::fs::read(&path) {
-        // Of an earlier demo.
+        // An earlier demo wrote it.
         Ok(there) if there == bytes => {}
         Ok(_) => {
             let shown = path.display();
-            return Err(Failure::new(format!("{shown} exists and is another: give another --out")));
+            return Err(Failure::new(format!(
+                "{shown} exists and is not the recorded run: give another --out"
+            )));
         }
-        Err(_) => super::output::Output::new(&path, false)?.write(|out| out.write_all(&bytes))?,
+        Err(_) => Output::new(&path, false)?.write(|out| out.write_all(&bytes))?,
     }
     Ok(path)
 }
@@ -59,7 +63,7 @@ fn cannot(path: &Path, error: &std::io::Error) -> Failure {
 
 #[cfg(test)]
 mod tests {
-    /// It makes the command larger, and every copy of the project.
+    /// The recording is part of the executable and of the repository.
     #[test]
     fn what_ships_is_small() {
         assert!(super::RECORDED.len() < 1_000_000, "{}", super::RECORDED.len());

@@ -1,4 +1,7 @@
-//! The program of `vramtrace demo`: a small imitation of a training run on the driver API.
+//! The program that `vramtrace demo --run` records: a small imitation of a training run on the CUDA driver API.
+//!
+//! Its functions carry plain symbol names (`export_name`) and are not inlined, so that a report names
+//! `demo_workload.rs:LINE train` and not a path of Rust modules. They stay private to this executable.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, sleep};
@@ -13,6 +16,12 @@ const MIB: u64 = 1 << 20;
 const LAYERS: u64 = 24;
 const STEPS: u64 = 30;
 
+/// Set when `keep_history` must stop.
+static TRAINING_IS_OVER: AtomicBool = AtomicBool::new(false);
+
+// SAFETY: no other symbol of this executable has these names (also below): the linker refuses a second one.
+#[unsafe(export_name = "demo_main")]
+#[inline(never)]
 pub fn run() -> Outcome {
     workload().map_err(|error| Failure { code: 1, message: format!("demo: {error}") })?;
     Ok(DONE)
@@ -21,46 +30,40 @@ pub fn run() -> Outcome {
 fn workload() -> Result<(), Error> {
     let driver = Driver::open()?;
     driver.enter()?;
-    let ended = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let history = scope.spawn(|| keep_history(&driver, &ended));
-        let done = train_and_evaluate(&driver);
-        ended.store(true, Ordering::Release);
-        let leaked = history.join().unwrap_or(0);
-        let scattered = done?;
-        println!("  {scattered} scattered blocks and {leaked} MiB of history were never freed");
-        Ok(())
-    })
+    let history = thread::spawn(keep_history);
+    let trained = train_and_evaluate(&driver);
+    TRAINING_IS_OVER.store(true, Ordering::Release);
+    let leaked = history.join().unwrap_or(0);
+    println!(
+        "           {} scattered blocks and {leaked} MiB of history were never freed",
+        trained?
+    );
+    Ok(())
 }
 
-/// The leak: a piece of history every now and then, from the beginning to the end. MiB of it. Reports name it, also
-/// where the line tables are stripped: inlined, it would have no name there.
+/// The leak: allocates 2 MiB every 20 ms and frees none. Returns the MiB that it allocated.
+#[unsafe(export_name = "keep_history")]
 #[inline(never)]
-fn keep_history(driver: &Driver, ended: &AtomicBool) -> u64 {
+fn keep_history() -> u64 {
     let mut leaked = 0;
+    let Ok(driver) = Driver::open() else { return leaked };
     if driver.enter().is_err() {
         return leaked;
     }
-    while !ended.load(Ordering::Acquire) {
-        // Where the cap is met there is none.
+    while !TRAINING_IS_OVER.load(Ordering::Acquire) {
+        // A request that the cap refuses leaks nothing.
         leaked += driver.alloc(2 * MIB).map_or(0, |_| 2);
         pause(20);
     }
     leaked
 }
 
-/// How many scattered blocks it leaves.
+/// Returns the number of scattered blocks that stay allocated.
+#[unsafe(export_name = "train_and_evaluate")]
 #[inline(never)]
 fn train_and_evaluate(driver: &Driver) -> Result<usize, Error> {
     phase("load", "24 layers of weights and their optimizer states");
-    let mut weights = Vec::new();
-    for layer in 0..LAYERS {
-        // Wider in the middle, as such models are.
-        let bytes = (24 + 8 * (layer % 4)) * MIB;
-        weights.push(driver.alloc(bytes)?);
-        weights.push(driver.alloc(bytes / 2)?);
-        pause(4);
-    }
+    let weights = load_weights(driver)?;
 
     phase("train", "30 steps; activations come and go, a history of losses only grows");
     for step in 0..STEPS {
@@ -68,12 +71,11 @@ fn train_and_evaluate(driver: &Driver) -> Result<usize, Error> {
     }
 
     phase("evaluate", "12,000 small blocks; then every block but one in 32 is freed");
-    let blocks = scatter(driver)?;
+    let blocks = evaluate(driver)?;
 
-    phase("big batch", "asks for more than the cap leaves, and takes a smaller batch instead");
     let batch = big_batch(driver)?;
 
-    phase("end", "the weights go; the scattered blocks and the history stay");
+    phase("end", "the weights are freed; the scattered blocks and the history stay");
     driver.free(batch)?;
     for pointer in weights {
         driver.free(pointer)?;
@@ -82,8 +84,24 @@ fn train_and_evaluate(driver: &Driver) -> Result<usize, Error> {
     Ok(blocks.len())
 }
 
-/// Forward keeps an activation per layer, backward frees them in reverse. They come from the
-/// device's pool.
+#[unsafe(export_name = "load_weights")]
+#[inline(never)]
+fn load_weights(driver: &Driver) -> Result<Vec<DevicePointer>, Error> {
+    let mut weights = Vec::new();
+    for layer in 0..LAYERS {
+        // Layers differ in width, as those of real models do.
+        let bytes = (24 + 8 * (layer % 4)) * MIB;
+        weights.push(driver.alloc(bytes)?);
+        weights.push(driver.alloc(bytes / 2)?);
+        pause(4);
+    }
+    Ok(weights)
+}
+
+/// One step: the forward pass allocates an activation per layer from the device's default pool, the
+/// backward pass frees them in reverse order.
+#[unsafe(export_name = "train")]
+#[inline(never)]
 fn train(driver: &Driver, step: u64) -> Result<(), Error> {
     let mut activations = Vec::new();
     for layer in 0..LAYERS {
@@ -100,8 +118,10 @@ fn train(driver: &Driver, step: u64) -> Result<(), Error> {
     Ok(())
 }
 
-/// What stays keeps whole pages of the driver's busy.
-fn scatter(driver: &Driver) -> Result<Vec<DevicePointer>, Error> {
+/// Fragments memory: each block that stays keeps a whole page of the driver allocated. Returns the blocks that stay.
+#[unsafe(export_name = "evaluate")]
+#[inline(never)]
+fn evaluate(driver: &Driver) -> Result<Vec<DevicePointer>, Error> {
     let mut kept = Vec::new();
     let mut blocks = Vec::new();
     for _ in 0..12_000 {
@@ -118,18 +138,22 @@ fn scatter(driver: &Driver) -> Result<Vec<DevicePointer>, Error> {
     Ok(kept)
 }
 
-/// Halves its request until it is granted, as a careful program does.
+/// Halves its request until it is granted.
+#[unsafe(export_name = "big_batch")]
+#[inline(never)]
 fn big_batch(driver: &Driver) -> Result<DevicePointer, Error> {
     let mut bytes = 4096 * MIB;
+    let mut requests = String::new();
     loop {
+        let request = format!("{} MiB", bytes / MIB);
         match driver.alloc(bytes) {
             Err(error) if error.is_out_of_memory() && bytes > 64 * MIB => {
-                println!("  {} MiB refused", bytes / MIB);
+                requests.push_str(&format!("{request} refused, "));
                 bytes /= 2;
                 pause(30);
             }
             Ok(pointer) => {
-                println!("  {} MiB granted", bytes / MIB);
+                phase("big batch", &format!("{requests}{request} granted"));
                 pause(120);
                 return Ok(pointer);
             }

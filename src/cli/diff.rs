@@ -12,7 +12,7 @@ use vramtrace_reader::report::text::diff::{DiffOptions, markdown, percent, signe
 use vramtrace_reader::symbols::Symbols;
 use vramtrace_reader::trace::Trace;
 
-use super::holders::need_stacks;
+use super::holders::require_stacks;
 use super::output::Output;
 use super::select::{self, DeviceArgs, ProcessArgs, Selected};
 use super::{caveats, moment};
@@ -84,7 +84,7 @@ fn tolerance(text: &str) -> Result<f64, NotATolerance> {
     }
 }
 
-/// A device may grow so much from run to run without notice.
+/// Default of --tolerance with --baseline: 3 %.
 const TOLERANCE: f64 = 0.03;
 
 #[derive(Serialize, Deserialize)]
@@ -100,10 +100,13 @@ pub fn run(args: Args) -> Outcome {
     if args.traces.len() != wanted {
         return Err(Failure::new(match wanted {
             1 => {
-                format!("{}: one trace is compared here; give no second", args.traces[1].display())
+                format!(
+                    "{}: only one trace can be given with --baseline, --save or --vs",
+                    args.traces[1].display()
+                )
             }
             _ => format!(
-                "{}: with what? Give a second trace, --baseline FILE, or --at T1 --vs T2",
+                "{}: nothing to compare with: give a second trace, --baseline FILE, or --at T1 --vs T2",
                 args.traces[0].display()
             ),
         }));
@@ -174,14 +177,14 @@ fn baseline(path: &Path) -> Result<Usage, Failure> {
         .map_err(|error| Failure::new(format!("{shown}: cannot be read: {error}")))?;
     let found: Baseline = serde_json::from_str(&text).map_err(|error| {
         Failure::new(format!(
-            "{shown}: no baseline: {error}; write one with `vramtrace diff --save`"
+            "{shown}: not a baseline file: {error}; write one with `vramtrace diff --save`"
         ))
     })?;
     match found.schema == BASELINE {
         true => Ok(found.usage),
         false => Err(Failure::new(format!(
-            "{shown}: its schema is {:?}, and {BASELINE:?} is wanted; write it anew with `vramtrace \
-             diff --save`",
+            "{shown}: its schema is {:?}, this version reads {BASELINE:?}; write it again with \
+             `vramtrace diff --save`",
             found.schema
         ))),
     }
@@ -193,11 +196,11 @@ fn usage_of(path: &Path, at: Option<Moment>) -> Result<Usage, Failure> {
 
 fn usage(selected: Selected, at: Option<Moment>) -> Result<Usage, Failure> {
     let Selected { mut traces, .. } = selected;
-    need_stacks(&traces)?;
-    super::level::need_blocks(&traces, None, at)?;
+    require_stacks(&traces)?;
+    super::level::require_blocks(&traces, None, at)?;
     let read = at.filter(|at| !at.is_peak()).unwrap_or(Moment::End);
     let mut processes = read_all(&traces, read, &|_, _| {});
-    caveats::keep_known(&mut processes, &mut traces)?;
+    caveats::retain_known(&mut processes, &mut traces)?;
     let mut index = 0;
     let mut places = Vec::new();
     for (process, trace) in processes.iter().zip(&traces) {
@@ -205,7 +208,7 @@ fn usage(selected: Selected, at: Option<Moment>) -> Result<Usage, Failure> {
         index += u32::from(process.header.rank.is_none());
         places.extend(places_of(process, trace, at, mine));
     }
-    caveats::tell_damage(&traces);
+    caveats::warn_damage(&traces);
     Ok(Usage { places })
 }
 

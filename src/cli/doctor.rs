@@ -1,4 +1,4 @@
-//! `vramtrace doctor`: would a program be recorded here, and if not, why?
+//! `vramtrace doctor`: can a program be recorded here, and if not, why? Prints what `crate::doctor` found.
 
 use std::ffi::OsString;
 
@@ -22,7 +22,7 @@ use crate::launch::simulate::{self, Simulated};
     after_help = "Examples:\n  vramtrace doctor\n  vramtrace doctor python train.py"
 )]
 pub struct Args {
-    /// Judge this cap too: which devices it meets
+    /// Check this cap too: list the devices that it applies to
     #[arg(long, value_name = "SPEC", env = "VRAMTRACE_CAP", hide_env_values = true)]
     cap: Option<String>,
     /// Run the command over the simulated driver

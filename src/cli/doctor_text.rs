@@ -1,4 +1,4 @@
-//! What `vramtrace doctor` prints: one screen, or everything.
+//! The text of `vramtrace doctor`: one screen of 24 lines of 80 characters, or everything (--full).
 
 use vramtrace_format::uuid;
 use vramtrace_reader::units::{gib, several};
@@ -11,9 +11,9 @@ use crate::launch::child::Status;
 /// Characters of a line, and lines of a screen; the last one is the shell's prompt.
 const WIDTH: usize = 80;
 const LINES: usize = 23;
-/// Where the text begins, behind its word.
+/// Width of the label column.
 const INDENT: usize = 10;
-/// Devices, problems and entry points of a command that are listed.
+/// How many devices, problems and entry points of a command are listed.
 const DEVICES: usize = 4;
 const PROBLEMS: usize = 3;
 const CALLS: usize = 4;
@@ -29,7 +29,7 @@ macro_rules! line {
 pub fn short(findings: &Findings, problems: &[String]) -> String {
     let mut screen = Screen::default();
     let verdict = match problems.len() {
-        0 => "all well".to_string(),
+        0 => "no problem found".to_string(),
         n => several(n as u64, "problem"),
     };
     screen.add("", &format!("vramtrace {}: {verdict}", env!("CARGO_PKG_VERSION")));
@@ -68,7 +68,7 @@ pub fn short(findings: &Findings, problems: &[String]) -> String {
         );
     }
     for (path, problem) in findings.preload.iter().take(2) {
-        let problem = problem.as_ref().map_or("", |_| " (not loadable)");
+        let problem = problem.as_ref().map_or("", |_| " (cannot be loaded)");
         screen.add("preload", &format!("{}{problem}", path.display()));
     }
     if let Some(cap) = &findings.cap {
@@ -161,13 +161,13 @@ pub fn full(findings: &Findings, problems: &[String], all: bool) -> String {
                 );
             }
         }
-        Err(why) => line!(lines, "driver    not there: {why}"),
+        Err(why) => line!(lines, "driver    not found: {why}"),
     }
     match &findings.nvml {
         Ok(nvml) => {
             line!(lines, "nvml      driver {}, devices: {}", nvml.driver_version, nvml.devices)
         }
-        Err(why) => line!(lines, "nvml      not there: {why}"),
+        Err(why) => line!(lines, "nvml      not found: {why}"),
     }
     match &findings.shim {
         Ok(shim) => {
@@ -175,7 +175,7 @@ pub fn full(findings: &Findings, problems: &[String], all: bool) -> String {
             line!(lines, "recorder  {}", shim.path.display());
             line!(
                 lines,
-                "          {} entry points: {} followed, {} noted, {} handed to the driver",
+                "          {} entry points: {} followed, {} noted, {} passed to the driver",
                 coverage.entries.len(),
                 coverage.count(Handling::Followed),
                 coverage.count(Handling::Noted),
@@ -189,7 +189,7 @@ pub fn full(findings: &Findings, problems: &[String], all: bool) -> String {
                 }
             }
         }
-        Err(why) => line!(lines, "recorder  not there: {why}"),
+        Err(why) => line!(lines, "recorder  not found: {why}"),
     }
     for (path, problem) in &findings.preload {
         let problem = problem.as_ref().map_or(String::new(), |why| format!(": {why}"));
@@ -198,7 +198,7 @@ pub fn full(findings: &Findings, problems: &[String], all: bool) -> String {
     if let Some(cap) = &findings.cap {
         match &cap.limits {
             Ok(limits) if limits.is_empty() => {
-                line!(lines, "cap       {}: meets no device", cap.text)
+                line!(lines, "cap       {}: applies to no device", cap.text)
             }
             Ok(limits) => {
                 for (ordinal, bytes) in limits {
@@ -217,7 +217,7 @@ pub fn full(findings: &Findings, problems: &[String], all: bool) -> String {
         line!(lines, "          {what}: {why}");
     }
     match problems {
-        [] => line!(lines, "all well"),
+        [] => line!(lines, "no problem found"),
         problems => {
             line!(lines, "problems:");
             for problem in problems {

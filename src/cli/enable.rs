@@ -1,5 +1,5 @@
-//! `vramtrace enable` and `vramtrace disable`: a start hook in a Python, for programs that no
-//! launcher stands in front of.
+//! `vramtrace enable` and `vramtrace disable`: write and remove a start hook in a Python environment, for
+//! programs that are not started by `vramtrace run`.
 
 use std::path::PathBuf;
 
@@ -12,12 +12,12 @@ use crate::launch::start_hook::StartHook;
 #[derive(clap::Args)]
 #[command(
     long_about = "Write a start hook into the active Python environment. With VRAMTRACE=1 that \
-        Python then starts itself once more with the recorder preloaded: the same process, with \
-        its descriptors and its command line. It is for places that no launcher reaches: \
-        notebooks, IDEs, workers of Ray, services.\n\n\
-        Without VRAMTRACE=1 nothing changes, unless --always writes the switch too: for starters \
+        Python then executes itself again with the recorder preloaded: the same process, with \
+        its file descriptors and its command line. It is for programs that `vramtrace run` cannot \
+        start: notebooks, IDEs, workers of Ray, services.\n\n\
+        Without VRAMTRACE=1 nothing changes, unless --always is given: for launchers \
         that drop the environment (ssh, sudo, `srun --export=NONE`, JupyterHub). VRAMTRACE=0 \
-        switches that off for a process.",
+        turns it off for a process.",
     after_help = "Examples:\n  \
         vramtrace enable && VRAMTRACE=1 python train.py\n  \
         vramtrace enable --always\n  \
@@ -64,14 +64,14 @@ impl Place {
             (true, _, false) => &python.user_site,
             (true, _, true) => {
                 return Err(Failure::new(format!(
-                    "--user: {shown} is of a virtual environment, which does not read the user's \
-                     directory: leave --user out"
+                    "--user: {shown} belongs to a virtual environment, which does not read the user's \
+                     site directory: omit --user"
                 )));
             }
             (false, false, false) => {
                 return Err(Failure::new(format!(
-                    "{shown} is of no virtual environment: activate one, or give --user (all of \
-                     this user's programs on it) or --system (those of everyone on this machine)"
+                    "{shown} belongs to no virtual environment: activate one, or give --user (all \
+                     programs of this user) or --system (all programs on this machine)"
                 )));
             }
         };
@@ -106,7 +106,10 @@ pub fn disable(args: Disable) -> Outcome {
     let gone = hook.remove()?;
     if gone.is_empty() {
         let shown = python.executable.display();
-        return Err(Failure { code: 1, message: format!("{shown} has no hook of ours") });
+        return Err(Failure {
+            code: 1,
+            message: format!("{shown} has no start hook of vramtrace: nothing was removed"),
+        });
     }
     for path in gone {
         message(format_args!("removed {}", path.display()));

@@ -1,4 +1,5 @@
-//! `vramtrace env`: what to paste where no launcher can stand in front of a program.
+//! `vramtrace env`: prints the variables that start the recorder, in the syntax of a shell, a scheduler or a
+//! configuration file.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -12,8 +13,8 @@ use vramtrace_format::capspec;
 
 #[derive(clap::Args)]
 #[command(
-    long_about = "Print what starts the recorder in a place, to paste as it is: the absolute path \
-        of the library, and the variables that you give. Where to put it stands on stderr.",
+    long_about = "Print the variables that start the recorder, in the syntax of the place where they are \
+        set, with the absolute path of the library. stderr says where to paste the text.",
     after_help = "Examples:\n  \
         eval \"$(vramtrace env)\"\n  \
         vramtrace env --for slurm --cap 12GiB\n  \
@@ -47,9 +48,9 @@ enum Place {
     Vscode,
 }
 
-/// Where containers put their traces, for a volume of the host.
+/// Directory for traces inside a container: the mount point of a host directory.
 const IN_CONTAINER: &str = "/vramtrace/";
-/// Where a service does.
+/// Directory for traces of a systemd service.
 const OF_SERVICE: &str = "/var/lib/vramtrace/";
 
 pub fn run(args: Args) -> Outcome {
@@ -57,7 +58,7 @@ pub fn run(args: Args) -> Outcome {
         capspec::parse(cap).map_err(|why| Failure::new(format!("--cap `{cap}`: {why}")))?;
     }
     if let Some(bad) = [&args.cap, &args.out].into_iter().flatten().find(|it| it.contains('\n')) {
-        return Err(Failure::new(format!("`{bad}`: a line break cannot stand in a variable")));
+        return Err(Failure::new(format!("`{bad}`: a variable cannot hold a line break")));
     }
     let library = library::find(library::SHIM)?;
     if !library::can_be_preloaded(&library) {
@@ -74,17 +75,19 @@ pub fn run(args: Args) -> Outcome {
 }
 
 impl Place {
-    /// What to do with it.
+    /// Where to paste the text, for stderr.
     fn hint(self) -> &'static str {
         match self {
             Place::Sh => "for a shell: eval \"$(vramtrace env)\"",
-            Place::Docker => "a command; IMAGE and what follows it are yours",
-            Place::Compose => "for compose.yaml; SERVICE is the name of yours",
+            Place::Docker => "a command; replace IMAGE and what follows it",
+            Place::Compose => "for compose.yaml; replace SERVICE by the name of your service",
             Place::Kubernetes => {
                 "for a pod; the library must lie at this path on the node (examples/kubernetes \
                  shows an image that brings it)"
             }
-            Place::Slurm => "for a batch script, before srun; all nodes must see this path",
+            Place::Slurm => {
+                "for a batch script, before srun; every node must have the library at this path"
+            }
             Place::Systemd => "for `systemctl edit UNIT`, then restart the unit",
             Place::Ray => "for the driver program; every node must have the library at this path",
             Place::Deepspeed => "for the file .deepspeed_env in the home or working directory",
@@ -102,7 +105,7 @@ impl Place {
         let Some(path) = library.to_str() else {
             let shown = library.display();
             return Err(Failure::new(format!(
-                "{shown}: its path is no UTF-8: install it elsewhere"
+                "{shown}: the path is not UTF-8: install vramtrace elsewhere"
             )));
         };
         let folder = library.parent().and_then(Path::to_str).unwrap_or("/");
@@ -194,7 +197,7 @@ impl Place {
     }
 }
 
-/// As one word of a shell.
+/// Quotes a text so that a POSIX shell reads it as one word.
 fn quoted(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,@%=".contains(c);
     match !text.is_empty() && text.chars().all(plain) {

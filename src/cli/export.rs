@@ -69,7 +69,7 @@ pub struct Args {
     force: bool,
 }
 
-/// Any of the names; the help lists them.
+/// Accepts the names of [`FORMATS`].
 fn format_parser() -> impl TypedValueParser<Value = ExportFormat> {
     let names = PossibleValuesParser::new(FORMATS.map(|format| format.name));
     names.try_map(|name| ExportFormat::named(&name).ok_or("no such format"))
@@ -101,7 +101,7 @@ pub fn run(args: Args) -> Outcome {
         && from > to
     {
         return Err(Failure::new(format!(
-            "--from {} is after --to {}: nothing is between",
+            "--from {} is after --to {}: the interval is empty",
             from as f64 / 1e9,
             to as f64 / 1e9
         )));
@@ -111,11 +111,11 @@ pub fn run(args: Args) -> Outcome {
     }
     let output = Output::new(&output(&args)?, args.force)?;
     let traces = args.processes.open()?.traces;
-    output.spare(paths(&traces))?;
+    output.refuse_inputs(paths(&traces))?;
     let level = args.level.map(Level::from);
     match args.format.writer {
         Writer::Timeline(format) => {
-            level::need_blocks(&traces, level, None)?;
+            level::require_blocks(&traces, level, None)?;
             let driver_only = level == Some(Level::Driver);
             let min_size = args.min_size.unwrap_or(0);
             let window = Window { from_ns: args.from, to_ns: args.to, min_size, driver_only };
@@ -130,7 +130,7 @@ pub fn run(args: Args) -> Outcome {
 }
 
 impl Args {
-    /// Options that are given and not for every format.
+    /// The options on the command line that only some formats have.
     fn given(&self) -> impl Iterator<Item = ExportOption> {
         let given = [
             (ExportOption::From, self.from.is_some()),
@@ -156,14 +156,14 @@ fn output(args: &Args) -> Result<PathBuf, Failure> {
 
 fn timeline(traces: &[Trace], format: TimelineFormat, window: &Window, output: &Output) -> Outcome {
     let exported = output.write(|out| write(traces, format, window, out))?;
-    caveats::tell_damage(traces);
+    caveats::warn_damage(traces);
     let late = traces.iter().map(Trace::history_from_ns).max().unwrap_or(0);
     if exported.allocations + exported.counters + exported.refusals == 0 {
         match late {
-            0 => message("nothing happened in the part that was asked for: the timeline is empty"),
+            0 => message("no event between --from and --to: the timeline is empty"),
             from => message(format_args!(
-                "the timeline is empty: the file's history begins at {}, and of the part that was \
-                 asked for nothing is in it",
+                "the timeline is empty: the history in the file begins at {}, and holds no event \
+                 between --from and --to",
                 seconds_text(from)
             )),
         }
@@ -187,15 +187,15 @@ pub fn stacks(
     device: &DeviceArgs,
     output: &Output,
 ) -> Outcome {
-    holders::need_stacks(traces)?;
-    level::need_blocks(traces, level, Some(at))?;
+    holders::require_stacks(traces)?;
+    level::require_blocks(traces, level, Some(at))?;
     let read = if at.is_peak() { Moment::End } else { at };
     let processes: Vec<Process> = traces.iter().map(|trace| Process::read(trace, read)).collect();
     for (process, trace) in processes.iter().zip(traces) {
-        caveats::need_known(trace, &process.definitions, &process.state, process.moment)?;
+        caveats::require_known(trace, &process.definitions, &process.state, process.moment)?;
     }
     let mut gathered = export::stacks::gather(traces, processes, at, level);
-    caveats::tell_damage(traces);
+    caveats::warn_damage(traces);
     let samples = || gathered.iter().flat_map(|process| &process.samples);
     device.check(samples().map(|sample| sample.device))?;
     for process in &mut gathered {
@@ -212,7 +212,7 @@ pub fn stacks(
     let not_known: u64 = gathered.iter().map(|process| process.not_known).sum();
     if not_known > 0 {
         let what = format!(
-            "{} were held {when}, but the events are not in the file: who held it is not known",
+            "{} were held {when}, but their allocations are not in the file: the holders are not known",
             size(not_known)
         );
         match bytes {
@@ -246,10 +246,10 @@ fn snapshot(traces: &[Trace], output: &Output) -> Outcome {
     };
     let write = |out: &mut dyn Write| export::snapshot::write(trace, out, &mut |_, _| {});
     let written = output.write(write)?;
-    caveats::tell_damage(traces);
+    caveats::warn_damage(traces);
     if written.left_out > 0 {
         message(format_args!(
-            "{} blocks lie in no memory that the trace knows: left out",
+            "{} blocks are left out: the trace has no segment at their addresses",
             written.left_out
         ));
     }

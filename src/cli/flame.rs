@@ -33,7 +33,7 @@ pub struct Args {
     /// Driver memory, or PyTorch's blocks in place of it [default: tensor, where recorded]
     #[arg(long, value_enum)]
     level: Option<level::LevelName>,
-    /// Leave out frames that only hand a call on: torch.nn's calls of modules, wrappers, importlib
+    /// Leave out frames that only forward a call: torch.nn's calls of modules, wrappers, importlib
     #[arg(long)]
     fold: bool,
     /// Replace an existing file
@@ -44,7 +44,7 @@ pub struct Args {
 pub fn run(args: Args) -> Outcome {
     let output = Output::new(&args.output, args.force)?;
     let traces = args.processes.open()?.traces;
-    output.spare(paths(&traces))?;
+    output.refuse_inputs(paths(&traces))?;
     let level = args.level.map(Level::from);
     let format = StackFormat::Flame { fold: args.fold };
     export::stacks(&traces, format, (args.at, level), &args.device, &output)

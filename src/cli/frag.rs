@@ -1,4 +1,4 @@
-//! `vramtrace frag`: how fragmented PyTorch's cache is, and who made it so.
+//! `vramtrace frag`: how fragmented PyTorch's cache is, and which lines cause it.
 
 use std::path::PathBuf;
 
@@ -79,7 +79,7 @@ struct NamedFrag {
     frag: Frag,
 }
 
-/// Of a stream that is no terminal.
+/// Width of the output where stdout is not a terminal.
 const COLUMNS: usize = 100;
 
 pub fn run(args: Args) -> Outcome {
@@ -92,7 +92,7 @@ pub fn run(args: Args) -> Outcome {
     let mut seen = Vec::new();
     let selected = args.processes.open()?;
     if let Some(output) = &output {
-        output.spare(paths(&selected.traces))?;
+        output.refuse_inputs(paths(&selected.traces))?;
     }
     let inputs: Vec<Input> = selected.into_inputs().collect();
     for input in &inputs {
@@ -118,9 +118,11 @@ pub fn run(args: Args) -> Outcome {
     if !seen.is_empty() {
         args.device.check(seen)?;
     }
-    caveats::tell_damage(traces(&inputs));
+    caveats::warn_damage(traces(&inputs));
     if all.is_empty() {
-        return Err(Failure::new(not_there.unwrap_or("there is nothing to show".into())));
+        return Err(Failure::new(
+            not_there.unwrap_or("no trace has memory of PyTorch's cache on this device".into()),
+        ));
     }
     if let Some(output) = &output {
         write_map(&all, args.at, output)?;

@@ -1,4 +1,4 @@
-//! What a run must hold to: `vramtrace run --fail-on-leak --max-peak 8GiB -- pytest ...`.
+//! The limits that make `vramtrace run` exit 1: --fail-on-leak, --max-peak, and their findings as JSON.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +20,7 @@ use crate::error::Failure;
 use crate::launch::RunResult;
 use crate::launch::child::Status;
 
-/// Reasons shown; all are in the JSON.
+/// How many reasons are printed. The JSON has all.
 const SHOWN: usize = 10;
 
 #[derive(clap::Args)]
@@ -47,7 +47,7 @@ pub struct Args {
     json: Option<PathBuf>,
 }
 
-/// Checked options.
+/// The options, checked before the command starts.
 pub struct Gate {
     args: Args,
     rules: Suppressions,
@@ -59,17 +59,17 @@ fn of_json(failure: Failure) -> Failure {
     Failure { message: format!("--json {}", failure.message), ..failure }
 }
 
-/// It replaces the findings of the run before.
+/// The file of --json. An existing file is replaced.
 fn json_output(path: &Path, rules: Option<&Path>) -> Result<Output, Failure> {
     let output = Output::new(path, true).map_err(of_json)?;
-    output.spare(rules).map_err(of_json)?;
-    // Better now than after hours.
+    output.refuse_inputs(rules).map_err(of_json)?;
+    // An output that cannot be written must fail before the run, not after it.
     output.probe().map_err(of_json)?;
     Ok(output)
 }
 
 impl Gate {
-    /// `None`: nothing is asked for. `recorded`: the run leaves traces.
+    /// `None`: no such option is given. `recorded`: the run writes traces.
     pub fn new(args: Args, recorded: bool) -> Result<Option<Gate>, Failure> {
         if args.fail_on_leak.is_none() && args.max_peak.is_none() && args.json.is_none() {
             return Ok(None);
@@ -88,12 +88,12 @@ impl Gate {
         Ok(Some(Gate { args, rules, json }))
     }
 
-    /// Looks at what the run left and says what is wrong. True: nothing is.
+    /// Checks the traces of the run, prints the reasons for failure and writes the JSON. True: no reason.
     pub fn passes(&self, ended: &RunResult) -> Result<bool, Failure> {
         let traces = ended.output.traces();
         let traces = if traces.is_empty() { Vec::new() } else { load(&traces)?.traces };
         let processes = find_all(&traces, &self.rules, 0);
-        caveats::tell_damage(&traces);
+        caveats::warn_damage(&traces);
         let mut reasons = Vec::new();
         let peaks = self.peaks(&processes, &mut reasons);
         let leaks = self.leaks(&processes, &mut reasons);
@@ -104,12 +104,12 @@ impl Gate {
             message(format_args!("FAILED: and {} reasons more", reasons.len() - SHOWN));
         }
         if leaks.iter().any(|leak| leak.fails) {
-            message("what speaks for each leak: `vramtrace leaks` with the trace");
+            message("`vramtrace leaks` with the trace shows the evidence for each leak");
         }
         let unused_suppressions = json::unused(&self.rules, &processes);
         for rule in &unused_suppressions {
             let (line, rule) = (rule.line, &rule.rule);
-            message(format_args!("line {line} of the suppressions fits no leak: {rule}"));
+            message(format_args!("line {line} of the suppressions matches no leak: {rule}"));
         }
         let passed = reasons.is_empty();
         if let Some(output) = &self.json {

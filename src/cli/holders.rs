@@ -1,4 +1,4 @@
-//! `vramtrace holders`: who holds the memory.
+//! `vramtrace holders`: the lines, functions, libraries or roles that hold the memory at a moment.
 
 use std::path::PathBuf;
 
@@ -79,7 +79,7 @@ enum Key {
 }
 
 impl Key {
-    /// `None`: by role, which the stack alone does not tell.
+    /// `None` for `role`, which cannot be found from the stack alone.
     fn group(self) -> Option<GroupBy> {
         match self {
             Key::Line => Some(GroupBy::Line),
@@ -91,14 +91,14 @@ impl Key {
     }
 }
 
-/// A process with who held its memory, and by role where that was asked for.
+/// A process with its holders, and the bytes by role for `--by role`.
 type Named<'p> = (&'p Process, NamedHoldings, Option<HeldByRole>);
 
 /// What is printed for a trace without stacks.
 pub const NO_STACKS: &str = "this trace has no stacks: recorded with VRAMTRACE_STACKS=none";
 
-/// Fails where no trace has stacks though memory was allocated.
-pub fn need_stacks(traces: &[Trace]) -> Result<(), Failure> {
+/// Fails if memory was allocated and no trace has stacks.
+pub fn require_stacks(traces: &[Trace]) -> Result<(), Failure> {
     let mut lacking = None;
     for trace in traces {
         let (definitions, _) = trace.definitions();
@@ -124,13 +124,13 @@ pub fn run(args: Args) -> Outcome {
         return super::diff::moments(&args.processes, &args.device, (args.at, vs), args.top);
     }
     let mut loaded = args.processes.open()?;
-    need_stacks(&loaded.traces)?;
-    // The peaks are looked up from the state at the end.
+    require_stacks(&loaded.traces)?;
+    // A peak is found from the state at the end.
     let level = args.level.map(Level::from);
-    level::need_blocks(&loaded.traces, level, Some(args.at))?;
+    level::require_blocks(&loaded.traces, level, Some(args.at))?;
     let read = if args.at.is_peak() { Moment::End } else { args.at };
     let mut processes = read_all(&loaded.traces, read, &|_, _| {});
-    caveats::keep_known(&mut processes, &mut loaded.traces)?;
+    caveats::retain_known(&mut processes, &mut loaded.traces)?;
     args.device
         .check(processes.iter().flat_map(|process| process.state.devices.keys().copied()))?;
     let named: Vec<Named> = processes
@@ -142,7 +142,7 @@ pub fn run(args: Args) -> Outcome {
             (process, who, roles)
         })
         .collect();
-    caveats::tell_damage(&loaded.traces);
+    caveats::warn_damage(&loaded.traces);
     match args.json {
         true => console::print(&json(&named, &loaded.traces, &args, level)?)?,
         false => console::print_text(&text(&loaded.chosen, &named, &args))?,
@@ -179,7 +179,7 @@ fn text(chosen: &Option<PathBuf>, named: &[Named], args: &Args) -> String {
         full: args.full,
         when: moment::words(args.at),
     };
-    // What memory is for is found in each process by itself.
+    // Roles are found for each process alone and cannot be merged.
     if named.len() > 1 && !args.each && args.by.group().is_some() {
         return out + &of_run(named, how);
     }
@@ -199,7 +199,7 @@ fn text(chosen: &Option<PathBuf>, named: &[Named], args: &Args) -> String {
     out
 }
 
-/// The holders of all processes, each once.
+/// The holders of all processes, merged.
 fn of_run(named: &[Named], how: ListingOptions) -> String {
     let classifiers = classifiers(named);
     let sources = sources(named, &classifiers, how.by);
@@ -240,7 +240,7 @@ fn sources<'c, 'n>(
     sources
 }
 
-/// Of several processes each holder once.
+/// The merged holders of several processes; empty for one process.
 fn merged_facts(named: &[Named], by: GroupBy) -> Vec<HeldFacts> {
     if named.len() < 2 {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! `vramtrace import`: a trace of what others recorded.
+//! `vramtrace import`: converts the recording of another tool into a trace.
 
 use std::path::PathBuf;
 
@@ -32,7 +32,7 @@ pub struct Args {
 
 pub fn run(args: Args) -> Outcome {
     let output = Output::new(&args.output, args.force)?;
-    output.spare([&*args.file])?;
+    output.refuse_inputs([&*args.file])?;
     let history = import::read(&args.file)?;
     let converted =
         output.write_at(|file| import::convert(&history, &args.file, file.try_clone()?))?;
@@ -47,7 +47,7 @@ pub fn run(args: Args) -> Outcome {
     ));
     if converted.before > 0 && history.devices.iter().any(|device| !device.entries.is_empty()) {
         message(format_args!(
-            "the history begins late: {} of its blocks and segments were there before",
+            "the history does not begin at the start: {} blocks and segments existed before it",
             converted.before
         ));
     }

@@ -1,4 +1,4 @@
-//! `vramtrace leaks`: who holds more and more.
+//! `vramtrace leaks`: the stacks whose memory grows or is never freed.
 
 use std::path::{Path, PathBuf};
 
@@ -63,7 +63,7 @@ pub struct Args {
     json: bool,
 }
 
-/// A size, or plain bytes.
+/// Parses bytes: a size with its unit, or a plain number.
 pub fn bytes(text: &str) -> Result<u64, size::SizeError> {
     text.parse().or_else(|_| size::parse(text))
 }
@@ -78,7 +78,7 @@ pub fn suppressions(path: Option<&Path>) -> Result<Suppressions, Failure> {
     Suppressions::parse(&text).map_err(|error| named(&error))
 }
 
-/// Of each trace, in order.
+/// The leaks of each trace, in the order of `traces`. `least`: smaller leaks are left out, bytes.
 pub fn find_all(traces: &[Trace], rules: &Suppressions, least: u64) -> Vec<Leaks> {
     let all: Vec<&Trace> = traces.iter().collect();
     parallel::each(&all, &|_, _| {}, |_, trace, _| find(trace, rules, least))
@@ -92,7 +92,7 @@ pub fn run(args: Args) -> Outcome {
     for leaks in &mut found {
         leaks.retain(|device| args.device.includes(device));
     }
-    caveats::tell_damage(&loaded.traces);
+    caveats::warn_damage(&loaded.traces);
     if args.json {
         let all = report(&found, &rules);
         let all = WithDamage::new(&all, &loaded.traces);
@@ -114,7 +114,7 @@ pub fn run(args: Args) -> Outcome {
         out.push_str(&details(leaks, args.top, args.full));
     }
     for (line, rule) in rules.unused(&found) {
-        out.push_str(&format!("\nline {line} of the suppressions fits no leak: {rule}"));
+        out.push_str(&format!("\nline {line} of the suppressions matches no leak: {rule}"));
     }
     if !out.ends_with('\n') {
         out.push('\n');

@@ -8,7 +8,7 @@ use crate::error::Failure;
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 pub enum LevelName {
-    /// What the driver gave
+    /// Allocations from the driver
     Driver,
     /// Blocks of PyTorch's cache in place of its segments
     Tensor,
@@ -23,8 +23,8 @@ impl From<LevelName> for Level {
     }
 }
 
-/// Fails where blocks are asked for and no trace has any.
-pub fn need_blocks(
+/// Fails if the options need blocks of PyTorch's cache and no trace has any.
+pub fn require_blocks(
     traces: &[Trace],
     level: Option<Level>,
     at: Option<Moment>,

@@ -1,4 +1,5 @@
-//! The manual pages, made from the command line itself: `vramtrace __man DIR`. Packages run it.
+//! `vramtrace __man DIR`: writes the manual pages, generated from the command line definition. Packaging scripts
+//! run it.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +13,7 @@ pub const COMMAND: &str = "__man";
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// An existing directory; pages that are there are replaced
+    /// An existing directory; existing pages are replaced
     directory: PathBuf,
 }
 
@@ -20,14 +21,14 @@ pub struct Args {
 pub fn run(args: Args, command: Command) -> Outcome {
     if !args.directory.is_dir() {
         let shown = args.directory.display();
-        return Err(Failure::new(format!("{shown} is no directory: give one that exists")));
+        return Err(Failure::new(format!("{shown} is not a directory: give one that exists")));
     }
     let mut command = command.disable_help_subcommand(true);
     command.build();
     let visible = command.get_subcommands().filter(|command| !command.is_hide_set());
     for subcommand in visible {
         let name = format!("vramtrace-{}", subcommand.get_name());
-        // The title of a page is a constant of the command.
+        // clap wants a &'static str; the process ends after the last page.
         let name: &'static str = name.leak();
         write(&args.directory, name, subcommand.clone().name(name))?;
     }

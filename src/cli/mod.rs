@@ -1,4 +1,4 @@
-//! The command line: one file a command. Exit status: 0 done, 1 the finding asked for was there,
+//! The command line: one file for each command. Exit status: 0 done, 1 the finding that was asked for is there,
 //! 2 bad input.
 
 mod cap;
@@ -69,25 +69,25 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// What does this command do with GPU memory?
+    /// How does my program use GPU memory, from its start to its end?
     Run(Box<run::Args>),
-    /// What does a verdict look like?
+    /// What does the explanation of an out-of-memory look like?
     Demo(demo::Args),
-    /// How is the timeline opened in another tool?
+    /// How do I open a run in Perfetto, pprof or PyTorch's viewer?
     Export(export::Args),
     /// What grew between two runs, or two moments?
     Diff(diff::Args),
     /// Who held the memory, as a picture?
     Flame(flame::Args),
-    /// How much of PyTorch's cache is fragmentation, and who keeps it?
+    /// How much of PyTorch's cache is fragmented, and by which lines?
     Frag(frag::Args),
-    /// What starts the recorder where no launcher can stand in front?
+    /// Which variables start the recorder under Slurm, Docker, ...?
     Env(env::Args),
-    /// How does a Python record by itself?
+    /// How do I record a Python that Jupyter or an IDE starts?
     Enable(enable::Enable),
-    /// How does it stop that?
+    /// How do I undo `vramtrace enable`?
     Disable(enable::Disable),
-    /// Would a program be recorded here, and if not, why?
+    /// Can a program be recorded here, and if not, why?
     Doctor(doctor::Args),
     /// The program of the demo
     #[command(name = demo::WORKLOAD, hide = true)]
@@ -99,28 +99,28 @@ enum Command {
     Report(report::Args),
     /// Which lines, functions or libraries held the memory?
     Holders(holders::Args),
-    /// How is a PyTorch snapshot, a CSV or an RMM log read?
+    /// How do I read a PyTorch snapshot, a CSV or an RMM log?
     Import(import::Args),
     /// Which memory grows and is never freed?
     Leaks(leaks::Args),
     /// Why was the run out of memory, and what would have helped?
     Oom(oom::Args),
-    /// How is a trace read on another machine?
+    /// How do I make a trace that can be read on another machine?
     Pack(pack::Args),
     /// Which processes use the GPU now, and how much?
     Ps(ps::Args),
-    /// Which processes use the GPU, and which lines grow, as it happens?
+    /// Which processes use the GPU, and which lines grow, shown live?
     #[cfg(feature = "top")]
     Top(top::Args),
-    /// How much may a running process take?
+    /// How do I change the limit of a running process?
     Cap(cap::Args),
     /// Who held the memory, as a tree of calls?
     Tree(tree::Args),
-    /// Does a trace agree with itself?
+    /// Is a trace consistent: do its events, sums and addresses agree?
     Verify(verify::Args),
     /// What would other PyTorch allocator settings have reserved?
     Whatif(whatif::Args),
-    /// Which lines complete commands in this shell?
+    /// How do I complete commands in bash, zsh or fish?
     Completions(completions::Args),
 }
 
@@ -141,16 +141,16 @@ fn command() -> clap::Command {
     groups::grouped(Cli::command())
 }
 
-/// Runs a command of ours as if it had been typed.
+/// Runs a vramtrace command, given its arguments, in this process.
 fn execute(arguments: &[&OsStr]) -> Outcome {
     let program = std::iter::once(OsStr::new("vramtrace"));
     dispatch(Cli::try_parse_from(program.chain(arguments.iter().copied()))?)
 }
 
 fn dispatch(cli: Cli) -> Outcome {
-    // `vramtrace report | head` ends quietly. `run` goes on: it has a command to wait for.
+    // SIGPIPE ends `vramtrace report | head` without a message. `run` ignores it and waits for its command.
     if !matches!(cli.command, Some(Command::Run(_) | Command::DemoWorkload)) {
-        // SAFETY: plain call; nothing of ours handles this signal.
+        // SAFETY: sets the default action; no handler of this process exists for this signal.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     }
     let Some(command) = cli.command else { return newest::run() };

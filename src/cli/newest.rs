@@ -11,7 +11,7 @@ const FIRST: &str = "\
 There is no recorded run in this directory yet. Begin with one of these:
   vramtrace demo                   a recorded out-of-memory, explained; needs no GPU
   vramtrace run python train.py    records your program, and ends with a verdict
-  vramtrace doctor                 what would keep a program from being recorded here
+  vramtrace doctor                 what prevents recording on this machine
 All commands: vramtrace --help
 ";
 
@@ -24,10 +24,10 @@ pub fn run() -> Outcome {
         loaded => loaded?,
     };
     loaded.warnings.iter().for_each(message);
-    caveats::tell_versions(&loaded.traces);
+    caveats::warn_versions(&loaded.traces);
     let mut processes = read_all(&loaded.traces, Moment::End, &|_, _| {});
-    caveats::keep_known(&mut processes, &mut loaded.traces)?;
-    caveats::tell_damage(&loaded.traces);
+    caveats::retain_known(&mut processes, &mut loaded.traces)?;
+    caveats::warn_damage(&loaded.traces);
     let given = loaded.chosen.map(|chosen| chosen.display().to_string()).unwrap_or_default();
     let mut out = format!("{given}\n");
     for line in verdict::lines(&mut processes, &loaded.traces, &given) {

@@ -21,7 +21,7 @@ use crate::error::{DONE, Failure, Outcome};
         met, the parts of the memory in use, whether fragmentation was the cause, who held the \
         memory, what grew before, and what to try.\n\n\
         Out of memory is a request of PyTorch's cache on which PyTorch gave up; of other callers, \
-        one that was refused and after which the thread was given nothing, or that was refused \
+        one that was refused and after which the thread got no memory, or that was refused \
         again after a second. Other refusals were absorbed (PyTorch empties its cache and asks \
         again) and are counted only. Requests that failed within a second of each other are one.\n\n\
         Exit status: 0 with and without an out-of-memory (`vramtrace report --fail-on refusal` \
@@ -76,13 +76,13 @@ fn which(text: &str) -> Result<Which, NotAnOom> {
     }
 }
 
-/// One process, read.
+/// One process with its out-of-memory events.
 struct ProcessRead {
     input: Input,
     definitions: Definitions,
     found: OomsFound,
     end: State,
-    /// Of the requests' stacks.
+    /// Names of the frames of the requests' stacks.
     symbols: Symbols,
 }
 
@@ -96,13 +96,14 @@ impl ProcessRead {
         ProcessRead { input, definitions, found, end, symbols }
     }
 
-    fn quiet(&self, alone: bool) -> ProcessRefusals<'_> {
+    /// Refusals that were no out-of-memory. `alone`: the run has one process, which needs no name.
+    fn absorbed(&self, alone: bool) -> ProcessRefusals<'_> {
         let name = if alone { String::new() } else { self.input.name.clone() };
         ProcessRefusals { name, end: &self.end, refusals: &self.found.refusals }
     }
 }
 
-/// Where an out-of-memory is: the process, and which of its.
+/// An out-of-memory: the index of its process, its index there, and its number in the run.
 #[derive(Clone, Copy)]
 struct Place {
     process: usize,
@@ -118,7 +119,7 @@ pub fn run(args: Args) -> Outcome {
     let here: Vec<Place> = all.iter().filter(of_device).copied().collect();
     let chosen = chosen(&args, &processes, &all, &here)?;
     let explained = explained(&processes, &chosen);
-    caveats::tell_damage(processes.iter().map(|read| &read.input.trace));
+    caveats::warn_damage(processes.iter().map(|read| &read.input.trace));
     match args.json {
         true => print(&as_json(&args, &processes, &here, &explained)?)?,
         false => print_text(&as_text(&args, &processes, &here, &explained, all.len()))?,
@@ -130,7 +131,7 @@ fn oom(processes: &[ProcessRead], place: Place) -> &Oom {
     &processes[place.process].found.ooms[place.index]
 }
 
-/// All of the run, in order of time across its processes.
+/// All out-of-memory events of the run, numbered from 1 in order of time.
 fn numbered(processes: &[ProcessRead]) -> Vec<Place> {
     let mut all: Vec<Place> = processes
         .iter()
@@ -175,7 +176,7 @@ fn chosen(
                 let running = processes[place.process].input.trace.is_running();
                 !running && !oom(processes, **place).went_on
             };
-            // One process's end may bring the others down: the first was the cause.
+            // When one rank ends, the others often fail after it: the first is the cause.
             let first = here.iter().find(ended).map(|place| place.process);
             let last =
                 |process| here.iter().rev().find(|place| place.process == process && ended(place));
@@ -235,7 +236,13 @@ fn as_json(
             .map(|read| {
                 let trace = &read.input.trace;
                 let (path, running) = (trace.path().display().to_string(), trace.is_running());
-                json::process(&read.quiet(false), trace.header(), path, running, &read.found.ooms)
+                json::process(
+                    &read.absorbed(false),
+                    trace.header(),
+                    path,
+                    running,
+                    &read.found.ooms,
+                )
             })
             .collect(),
         not_reported: processes
@@ -250,9 +257,9 @@ fn as_json(
     console::json(&all)
 }
 
-/// Processes without any that have a line of their own.
+/// Up to so many processes without an out-of-memory get one line each; more are summed up.
 const QUIET: usize = 3;
-/// Lines of the list of all.
+/// Lines of the list of all out-of-memory events.
 const LISTED: usize = 20;
 
 fn as_text(
@@ -294,12 +301,11 @@ fn as_text(
     let quiet: Vec<&ProcessRead> =
         processes.iter().filter(|read| read.found.ooms.is_empty()).collect();
     let quiet = match quiet.len() {
-        // Each has more to say than fits one line of all.
         0..=QUIET => {
-            quiet.iter().map(|read| text::none(&read.quiet(processes.len() == 1))).collect()
+            quiet.iter().map(|read| text::none(&read.absorbed(processes.len() == 1))).collect()
         }
         _ => {
-            let all: Vec<_> = quiet.iter().map(|read| read.quiet(false)).collect();
+            let all: Vec<_> = quiet.iter().map(|read| read.absorbed(false)).collect();
             let named = quiet.iter().zip(&all).map(|(read, quiet)| {
                 let trace = &read.input.trace;
                 (trace.header(), trace.path(), quiet)

@@ -1,6 +1,6 @@
-//! Where a command writes. A regular file takes its name when it is whole, so no half file is ever
-//! there. A device, a FIFO and a descriptor of ours (`-`, `/dev/stdout`, what the shell puts for
-//! `>(...)`) are written through and stay what they are. Never over what the command reads.
+//! The output file of a command. A regular file is written under a temporary name and renamed when it is complete,
+//! so that no partial file exists. A device, a FIFO and an open descriptor (`-`, `/dev/stdout`, `>(...)` of a
+//! shell) are written directly. A file that the command reads is never overwritten.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, BufWriter, ErrorKind, Seek, Write};
@@ -12,29 +12,29 @@ use tempfile::NamedTempFile;
 
 use crate::error::Failure;
 
-/// A place to write to, checked.
+/// An output whose path was checked.
 #[derive(Debug)]
 pub struct Output {
-    /// As it was given.
+    /// The path as given on the command line.
     path: PathBuf,
     target: Target,
 }
 
 #[derive(Debug)]
 enum Target {
-    /// A regular file, or a new one, where all links led to.
+    /// A regular file, existing or new, after all symbolic links.
     File(PathBuf),
-    /// Open in this process.
+    /// A descriptor that is open in this process.
     Descriptor(RawFd),
     /// A device or FIFO.
     Device,
 }
 
-/// Links that are followed, as the kernel does.
+/// How many symbolic links are followed: as many as the kernel follows.
 const LINKS: usize = 40;
 
 impl Output {
-    /// `force`: a regular file that is there may be replaced.
+    /// `force`: an existing regular file may be replaced, a block device overwritten. Errors name the path.
     pub fn new(path: &Path, force: bool) -> Result<Output, Failure> {
         let target = target(path).map_err(|error| cannot(path, &error))?;
         let shown = path.display();
@@ -63,26 +63,29 @@ impl Output {
         matches!(self.target, Target::Descriptor(libc::STDOUT_FILENO))
     }
 
-    /// As it was given.
+    /// The path as given on the command line, for messages.
     pub fn shown(&self) -> impl std::fmt::Display {
         self.path.display()
     }
 
-    /// Fails where one of these files, under whatever name, would be written over.
-    pub fn spare<'p>(&self, inputs: impl IntoIterator<Item = &'p Path>) -> Result<(), Failure> {
+    /// Fails if the output is one of these files, also under another name or through a link.
+    pub fn refuse_inputs<'p>(
+        &self,
+        inputs: impl IntoIterator<Item = &'p Path>,
+    ) -> Result<(), Failure> {
         let Some(own) = self.metadata().filter(|meta| meta.is_file()) else { return Ok(()) };
         let same = |meta: Metadata| (meta.dev(), meta.ino()) == (own.dev(), own.ino());
         match inputs.into_iter().find(|input| input.metadata().is_ok_and(same)) {
             None => Ok(()),
             Some(input) => Err(Failure::new(format!(
-                "{} is what is read ({}): give another name",
+                "{} is also an input ({}): give another output name",
                 self.shown(),
                 input.display()
             ))),
         }
     }
 
-    /// Of what will be written, links followed. `None`: it is new.
+    /// Metadata of the target after all links. `None`: it does not exist yet.
     fn metadata(&self) -> Option<Metadata> {
         match &self.target {
             Target::File(at) => at.metadata().ok(),
@@ -91,14 +94,14 @@ impl Output {
         }
     }
 
-    /// Fails now where a write would fail later.
+    /// Opens the file, creating it if need be, to find out now whether it can be written.
     pub fn probe(&self) -> Result<(), Failure> {
         let Target::File(at) = &self.target else { return Ok(()) };
         let opened = OpenOptions::new().create(true).append(true).open(at);
         opened.map(drop).map_err(|error| cannot(&self.path, &error))
     }
 
-    /// Writes from beginning to end.
+    /// Writes sequentially, buffered.
     pub fn write<T>(
         &self,
         write: impl FnOnce(&mut dyn Write) -> io::Result<T>,
@@ -110,18 +113,17 @@ impl Output {
             Ok(written)
         };
         match &self.target {
-            Target::File(at) => whole(at, buffered),
+            Target::File(at) => write_atomically(at, buffered),
             _ => self.opened().and_then(|file| buffered(&file)),
         }
         .map_err(|error| cannot(&self.path, &error))
     }
 
-    /// Writes at any place of an empty file.
+    /// Writes to a seekable file; for a pipe the finished file is copied into it.
     pub fn write_at<T>(&self, write: impl FnOnce(&File) -> io::Result<T>) -> Result<T, Failure> {
         match &self.target {
-            Target::File(at) => whole(at, write),
-            // There is no way back in a pipe.
-            _ => aside(write, || self.opened()),
+            Target::File(at) => write_atomically(at, write),
+            _ => write_by_copy(write, || self.opened()),
         }
         .map_err(|error| cannot(&self.path, &error))
     }
@@ -134,14 +136,14 @@ impl Output {
     }
 }
 
-/// Writes beside the wanted name and takes it at the end.
-fn whole<T>(at: &Path, write: impl FnOnce(&File) -> io::Result<T>) -> io::Result<T> {
+/// Writes a temporary file in the same directory, then renames it to `at`.
+fn write_atomically<T>(at: &Path, write: impl FnOnce(&File) -> io::Result<T>) -> io::Result<T> {
     let there = at.metadata().ok();
     let directory = at.parent().filter(|parent| *parent != Path::new(""));
     let file = match (NamedTempFile::new_in(directory.unwrap_or(Path::new("."))), &there) {
         (Ok(file), _) => file,
-        // A file that may be written in a directory that may not.
-        (Err(_), Some(_)) => return aside(write, || truncated(at)),
+        // The file is writable, its directory is not.
+        (Err(_), Some(_)) => return write_by_copy(write, || truncated(at)),
         (Err(error), None) => return Err(error),
     };
     if let Some(there) = &there {
@@ -154,7 +156,7 @@ fn whole<T>(at: &Path, write: impl FnOnce(&File) -> io::Result<T>) -> io::Result
     };
     match kept {
         Ok(_) => Ok(written),
-        // A file that is mounted by itself cannot be replaced.
+        // A bind-mounted file cannot be replaced by rename.
         Err(kept) if kept.error.kind() == ErrorKind::ResourceBusy => {
             copy(kept.file.as_file(), truncated(at)?)?;
             Ok(written)
@@ -163,8 +165,8 @@ fn whole<T>(at: &Path, write: impl FnOnce(&File) -> io::Result<T>) -> io::Result
     }
 }
 
-/// Writes to a file without a name and copies it.
-fn aside<T>(
+/// Writes to an unnamed temporary file, then copies it into the opened target.
+fn write_by_copy<T>(
     write: impl FnOnce(&File) -> io::Result<T>,
     open: impl FnOnce() -> io::Result<File>,
 ) -> io::Result<T> {
@@ -190,7 +192,7 @@ fn target(path: &Path) -> io::Result<Target> {
     }
     let mut at = path.to_path_buf();
     for _ in 0..LINKS {
-        if let Some(number) = own_descriptor(&at) {
+        if let Some(number) = descriptor_number(&at) {
             return Ok(Target::Descriptor(number));
         }
         match std::fs::read_link(&at) {
@@ -205,8 +207,8 @@ fn target(path: &Path) -> io::Result<Target> {
     })
 }
 
-/// `/proc/self/fd/1` and the like. Opened anew, a file would be written from its beginning.
-fn own_descriptor(path: &Path) -> Option<RawFd> {
+/// The number of a path such as `/proc/self/fd/1`. Opening the path again would write from offset 0.
+fn descriptor_number(path: &Path) -> Option<RawFd> {
     let number = path.file_name()?.to_str()?.parse().ok()?;
     let parent = path.parent()?.canonicalize().ok()?;
     (parent == Path::new("/proc/self/fd").canonicalize().ok()?).then_some(number)
@@ -217,7 +219,7 @@ fn duplicate(number: RawFd) -> io::Result<File> {
     let copy = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) };
     match copy {
         -1 => Err(io::Error::last_os_error()),
-        // SAFETY: fcntl made it just now, for us alone.
+        // SAFETY: fcntl returned a new descriptor; nothing else owns it.
         copy => Ok(unsafe { File::from_raw_fd(copy) }),
     }
 }

@@ -1,4 +1,4 @@
-//! `vramtrace pack`: traces that need nothing of this machine.
+//! `vramtrace pack`: copies traces with the names of native functions, so that another machine can read them.
 
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
@@ -38,10 +38,10 @@ pub fn run(args: Args) -> Outcome {
     traces_only(&args.traces, "only a trace has names to pack")?;
     let loaded = load(&args.traces)?;
     loaded.warnings.iter().for_each(message);
-    caveats::tell_versions(&loaded.traces);
+    caveats::warn_versions(&loaded.traces);
     if let Some(running) = loaded.traces.iter().find(|trace| trace.is_running()) {
         return Err(Failure::new(format!(
-            "{}: its process still runs (pid {}): pack it when that has ended",
+            "{}: its process (pid {}) is still running: pack it after it has ended",
             running.path().display(),
             running.header().pid
         )));
@@ -66,10 +66,10 @@ pub fn run(args: Args) -> Outcome {
     };
     let open = |(trace, to): (_, PathBuf)| {
         let output = Output::new(&to, args.force)?;
-        output.spare(paths(&loaded.traces))?;
+        output.refuse_inputs(paths(&loaded.traces))?;
         Ok((trace, output))
     };
-    // All are checked before the first is written.
+    // All outputs are checked before the first is written.
     let outputs = pairs.into_iter().map(open).collect::<Result<Vec<_>, Failure>>()?;
     for (trace, output) in &outputs {
         pack(trace, output)?;
@@ -77,8 +77,7 @@ pub fn run(args: Args) -> Outcome {
     Ok(DONE)
 }
 
-/// One trace goes into the file that is named; a run's directory stays one where nothing is named, or
-/// a directory.
+/// Whether one trace is written to one file: its source is a file, or the output names no directory.
 fn is_one_file(source: Option<&Path>, output: Option<&Path>) -> bool {
     match (source, output) {
         (Some(source), _) if !source.is_dir() => true,
@@ -130,9 +129,9 @@ fn into_directory<'t>(
 
 fn pack(trace: &Trace, to: &Output) -> Result<(), Failure> {
     let (definitions, _) = trace.definitions();
-    // Read once for what is broken in it.
+    // Damage is known only after all events were read.
     trace.for_each_event(&mut |_| {});
-    caveats::tell_damage([trace]);
+    caveats::warn_damage([trace]);
     let packed = Packed::of(&definitions, trace.header());
     to.write_at(|file| {
         trace.copy_with(&packed.definitions, file)?;
@@ -141,14 +140,14 @@ fn pack(trace: &Trace, to: &Output) -> Result<(), Failure> {
     packed.problems.iter().for_each(|problem| message(format_args!("without names: {problem}")));
     let before = match packed.before {
         0 => String::new(),
-        before => format!(", {before} had theirs"),
+        before => format!(", {before} had names before"),
     };
     let now = packed.addresses;
-    message(format_args!("{}: names of {now} native addresses are in it{before}", to.shown()));
+    message(format_args!("{}: added the names of {now} native addresses{before}", to.shown()));
     Ok(())
 }
 
-/// A new file is its owner's alone.
+/// Gives the new file, which is created 0600, the permissions of the trace.
 fn readable_as(trace: &Trace, file: &File) -> std::io::Result<()> {
     let permissions = std::fs::metadata(trace.path())?.permissions();
     file.set_permissions(permissions)

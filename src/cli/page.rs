@@ -1,4 +1,4 @@
-//! `vramtrace report --html`: a run as one page.
+//! `vramtrace report --html`: writes a run as one HTML file.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ use crate::error::{DONE, Outcome};
 
 #[derive(clap::Args)]
 pub struct PageArgs {
-    /// Write a page to look at in a browser: one file, without a network
+    /// Write one HTML file for a browser; it loads nothing from a network
     #[arg(long, conflicts_with_all = ["json", "at", "by_phase", "fail_on", "ordinal", "all"])]
     pub html: bool,
     /// Where the page goes; `-` is stdout [default: vramtrace.html]
@@ -23,7 +23,7 @@ pub struct PageArgs {
     /// Replace an existing file
     #[arg(long, requires = "html")]
     force: bool,
-    /// Another run, to compare with: traces, a run's directory, or a PyTorch snapshot
+    /// Compare with another run: traces, a run's directory, or a PyTorch snapshot
     #[arg(long, value_name = "TRACE", requires = "html")]
     against: Vec<PathBuf>,
     /// Without directories, command lines and host names
@@ -31,7 +31,7 @@ pub struct PageArgs {
     redact: bool,
 }
 
-/// A run, read to its end.
+/// A run whose traces were read to their end.
 struct Read {
     label: String,
     selected: Selected,
@@ -47,7 +47,7 @@ pub fn run(args: &PageArgs, processes: &ProcessArgs) -> Outcome {
         runs.push(read(label(&args.against), other.open()?));
     }
     for run in &runs {
-        output.spare(paths(&run.selected.traces))?;
+        output.refuse_inputs(paths(&run.selected.traces))?;
     }
     let redaction = args.redact.then(|| Redaction {
         hosts: runs
@@ -67,11 +67,11 @@ pub fn run(args: &PageArgs, processes: &ProcessArgs) -> Outcome {
         .collect();
     output.write(|out| write(&pages, redaction.as_ref(), out))?;
     for run in &runs {
-        caveats::tell_damage(&run.selected.traces);
+        caveats::warn_damage(&run.selected.traces);
     }
     if !output.is_stdout() {
         let bytes = path.metadata().map_or(0, |meta| meta.len());
-        message(format_args!("{}: {}, open it in a browser", output.shown(), size(bytes)));
+        message(format_args!("{}: {}; open it in a browser", output.shown(), size(bytes)));
     }
     Ok(DONE)
 }

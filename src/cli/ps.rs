@@ -1,4 +1,4 @@
-//! `vramtrace ps`: who runs, and what they hold.
+//! `vramtrace ps`: the recorded processes that run now, what they hold of each device, and their groups.
 
 use vramtrace_format::LiveSite;
 use vramtrace_format::live::LiveState;
@@ -28,14 +28,14 @@ pub struct Args {
     json: bool,
 }
 
-/// What is counted above a cap that is enforced.
-fn must_go(counted: u64, cap: Option<u64>) -> u64 {
+/// Bytes in use above the cap; 0 without a cap.
+fn over_cap(counted: u64, cap: Option<u64>) -> u64 {
     cap.map_or(0, |cap| counted.saturating_sub(cap))
 }
 
-/// A cap, and what stands in its way.
+/// The cap, and the bytes that must be freed before a new request is granted.
 fn cap_text(counted: u64, cap: u64) -> String {
-    match must_go(counted, Some(cap)) {
+    match over_cap(counted, Some(cap)) {
         0 => gib(cap),
         over => format!("{}, {} must go", gib(cap), gib(over)),
     }
@@ -47,7 +47,7 @@ pub fn run(args: Args) -> Outcome {
     problems.extend(
         more.into_iter()
             .filter(|new| {
-                // The shared directory is looked at twice.
+                // Both lists read the shared directory and report its problems.
                 let new = new.to_string();
                 !problems.iter().any(|known| known.to_string() == new)
             })
@@ -79,7 +79,7 @@ fn process_facts(process: &LiveProcess) -> LiveProcessFacts {
         peak_bytes: device.peak,
         counted_bytes: device.counted,
         cap_bytes: device.cap,
-        must_go_bytes: must_go(device.counted, device.cap.filter(|_| !device.only_warns)),
+        must_go_bytes: over_cap(device.counted, device.cap.filter(|_| !device.only_warns)),
         cap_mode: if device.only_warns { "warn" } else { "refuse" },
         total_bytes: device.total_bytes,
         live_allocations: device.live_allocations,
@@ -117,7 +117,7 @@ fn group_facts(group: &Group) -> GroupFacts {
     let devices = group.devices.iter().map(|(_, device)| GroupDeviceFacts {
         uuid: uuid::text(&device.uuid, false),
         cap_bytes: device.limit,
-        must_go_bytes: must_go(device.counted, device.limit),
+        must_go_bytes: over_cap(device.counted, device.limit),
         counted_bytes: device.counted,
         total_bytes: device.total_bytes,
     });
@@ -126,7 +126,7 @@ fn group_facts(group: &Group) -> GroupFacts {
 
 fn text(processes: &[LiveProcess], groups: &[Group]) -> String {
     if processes.is_empty() {
-        return "no traced process of yours runs\n".into();
+        return "no recorded process of this user is running\n".into();
     }
     let mut table = Table::new(0, "rlrrrrrl");
     table.head(&["pid", "device", "live", "peak", "counted", "cap", "refused", "command"]);

@@ -1,4 +1,4 @@
-//! `vramtrace report`: what happened, for people or as JSON.
+//! `vramtrace report`: peak, live memory, refusals and holders of each process, as text, JSON or HTML.
 
 use std::time::{Duration, Instant};
 
@@ -51,6 +51,9 @@ pub struct Args {
     /// Facts for programs (schema vramtrace.report/2)
     #[arg(long)]
     json: bool,
+    /// Leave out the commands to run next
+    #[arg(long, hide = true)]
+    no_hints: bool,
     #[command(flatten)]
     page: page::PageArgs,
     /// Exit 1 if this was found
@@ -68,7 +71,7 @@ enum Finding {
     Live,
 }
 
-/// Reasons that are shown.
+/// How many reasons of --fail-on are printed.
 const REASONS: usize = 10;
 
 impl Finding {
@@ -80,7 +83,7 @@ impl Finding {
         }
     }
 
-    /// What was found, in words. `None`: nothing.
+    /// The message for a process with this finding. `None`: the process does not have it.
     fn reason(self, process: &Outcomes) -> Option<String> {
         let name = &process.name;
         match self {
@@ -100,7 +103,7 @@ impl Finding {
     }
 }
 
-/// What findings are made of.
+/// The figures of a process that --fail-on checks.
 struct Outcomes {
     name: String,
     running: bool,
@@ -141,7 +144,7 @@ impl Outcomes {
 }
 
 impl Args {
-    /// Entries of each list.
+    /// Length of each list in the JSON and the overview.
     fn entries(&self) -> usize {
         self.top.unwrap_or(5)
     }
@@ -156,9 +159,9 @@ pub fn run(args: Args) -> Outcome {
         0 | 1 => Vec::new(),
         _ => read_ranks(&args, &found.traces)?,
     };
-    // What an overview shows, each process has summed up at its end.
+    // The overview needs only the summaries that processes wrote at their end.
     if !ranks.is_empty() && !args.json && !args.all && !args.by_phase && args.at.is_none() {
-        caveats::tell_damage(&found.traces);
+        caveats::warn_damage(&found.traces);
         let mut out = head(&found);
         out.push_str(&text::overview(&ranks, args.entries()));
         let hints = text::overview_hints(&ranks, &args.processes.given());
@@ -167,8 +170,8 @@ pub fn run(args: Args) -> Outcome {
     }
     let moment = args.at.unwrap_or(Moment::End);
     let mut processes = with_progress(|progress| read_all(&found.traces, moment, progress));
-    caveats::keep_known(&mut processes, &mut found.traces)?;
-    caveats::tell_damage(&found.traces);
+    caveats::retain_known(&mut processes, &mut found.traces)?;
+    caveats::warn_damage(&found.traces);
     args.device
         .check(processes.iter().flat_map(|process| process.state.devices.keys().copied()))?;
     for process in &mut processes {
@@ -194,11 +197,11 @@ pub fn run(args: Args) -> Outcome {
     Ok(status(&args.fail_on, processes.iter().map(Outcomes::of).collect()))
 }
 
-/// The processes of a run, small.
+/// The processes of a run without their events: figures from their summaries where possible.
 fn read_ranks(args: &Args, traces: &[Trace]) -> Result<Vec<Rank>, Failure> {
     let mut ranks = with_progress(|progress| ranks::read(traces, progress));
     for rank in ranks.iter().filter(|rank| !rank.live_is_known) {
-        caveats::tell_unsure(&rank.trace);
+        caveats::warn_missing_events(&rank.trace);
     }
     args.device.check(ranks.iter().flat_map(|rank| rank.devices.keys().copied()))?;
     for rank in &mut ranks {
@@ -221,7 +224,7 @@ fn status(wanted: &[Finding], processes: Vec<Outcomes>) -> u8 {
     if reasons.is_empty() { DONE } else { FOUND }
 }
 
-/// Reads while a bar shows how far it is.
+/// Runs `read` with a progress bar on stderr. `read` calls its argument with bytes done and bytes in all.
 fn with_progress<R>(read: impl FnOnce(&(dyn Fn(u64, u64) + Sync)) -> R) -> R {
     let bar = progress_bar();
     let began = Instant::now();
@@ -235,7 +238,7 @@ fn with_progress<R>(read: impl FnOnce(&(dyn Fn(u64, u64) + Sync)) -> R) -> R {
     read
 }
 
-/// What was chosen where nothing was named.
+/// The path of the newest run, if no trace was named.
 fn head(found: &Selected) -> String {
     found.chosen.as_ref().map_or(String::new(), |chosen| format!("{}\n\n", chosen.display()))
 }
@@ -244,7 +247,7 @@ fn marked((process, trace): (&Process, &Trace)) -> Vec<Phase> {
     phases(trace, &process.definitions)
 }
 
-/// With the phases of each process where they are asked for.
+/// `marked`: the phases of each process, for --by-phase.
 fn as_json(
     processes: &[Process],
     ranks: &[Rank],
@@ -290,6 +293,7 @@ fn as_text(
         out.push_str(&text::phases::table(phases));
     }
     let hints = match several && !args.all {
+        _ if args.no_hints => String::new(),
         true => text::overview_hints(ranks, &args.processes.given()),
         false => text::hints(processes, args.full, &args.processes.given()),
     };
@@ -300,10 +304,10 @@ fn as_text(
     out
 }
 
-/// Reading that takes longer shows how far it is.
+/// The progress bar appears after this time.
 const NOTICEABLE: Duration = Duration::from_millis(300);
 
-/// Shown only on a terminal.
+/// indicatif draws it only if stderr is a terminal.
 fn progress_bar() -> ProgressBar {
     let bar = ProgressBar::no_length();
     if let Ok(style) =

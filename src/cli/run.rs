@@ -1,4 +1,4 @@
-//! `vramtrace run`: a command with the shim in front.
+//! `vramtrace run`: runs a command with the recorder preloaded, then prints what it found.
 
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -100,7 +100,7 @@ pub fn run(args: Args) -> Outcome {
     for escape in escapes {
         message(format_args!("{} {}", command[0].display(), escape.explanation()));
     }
-    let unreachable = escapes.iter().any(|escape| escape.is_whole());
+    let unreachable = escapes.iter().any(|escape| escape.hides_executable());
     if let Some(cap) = &args.cap {
         let wrong = |why| Failure::new(format!("--cap (or VRAMTRACE_CAP) `{cap}`: {why}"));
         capspec::parse(cap).map_err(wrong)?;
@@ -150,9 +150,9 @@ pub fn run(args: Args) -> Outcome {
     let ended = ended?;
     run_summary::print(&ended);
     let missing = if !ended.observed.without_shim.is_empty() {
-        Some("a process used the driver without the shim")
+        Some("a process used the driver without the recorder")
     } else if unreachable && !ended.observed.with_shim && ended.output.traces().is_empty() {
-        Some("no process of this run could load the shim")
+        Some("no process of this run could load the recorder")
     } else {
         None
     };
@@ -164,16 +164,16 @@ pub fn run(args: Args) -> Outcome {
     finish(&ended, passed && missing.is_none())
 }
 
-/// Variables that make frameworks take each tensor from the driver, in place of a pool that has one
-/// holder.
+/// Variables that make frameworks allocate each tensor from the driver instead of from a pool, which would appear
+/// as one allocation.
 const PER_TENSOR: [(&str, &str); 2] =
     [("TF_GPU_ALLOCATOR", "cuda_malloc_async"), ("XLA_PYTHON_CLIENT_ALLOCATOR", "platform")];
 
-/// Those that are not set already.
+/// The variables of [`PER_TENSOR`] that are not set in the environment.
 fn per_tensor() -> Vec<(&'static str, OsString)> {
     message(
         "--per-tensor: TensorFlow and JAX take each tensor from the driver; every allocation then \
-         costs a call of the driver's, and the program runs slower. RMM has no variable for it: \
+         costs a driver call, and the program runs slower. RMM has no variable for it: \
          call rmm.reinitialize(pool_allocator=False) in the program",
     );
     let missing = |(name, wanted): &(&'static str, &'static str)| match std::env::var_os(name) {
@@ -192,14 +192,14 @@ fn per_tensor() -> Vec<(&'static str, OsString)> {
     names.map(|(name, value)| (name, value.into())).collect()
 }
 
-/// A group of this run's own.
+/// The group of processes of `--job-cap`, used by this run only.
 struct Job {
     name: String,
     variable: OsString,
 }
 
 impl Job {
-    /// A cap that its processes could not share would refuse all that they ask for.
+    /// Checks that processes can share the group's page. Without it every request would be refused.
     fn prepare(&self) -> Result<(), Failure> {
         let wrong = |problem| Failure::new(format!("--job-cap: {problem}; nothing was run"));
         group::prepare(&self.name).map_err(wrong)
@@ -213,8 +213,8 @@ fn job(cap: &str) -> Result<Job, Failure> {
     Ok(Job { name, variable })
 }
 
-/// What an option asks of the shim, or else the variable: checked before anything runs. An empty
-/// variable counts as not set.
+/// The value of an option, else of its variable, checked before the command starts. An empty variable counts as
+/// unset. Returns the variable to set for the command.
 fn setting<E: Display>(
     option: &str,
     variable: &'static str,
@@ -233,7 +233,7 @@ fn setting<E: Display>(
     Ok(Some((variable, value.into())))
 }
 
-/// The command's own end rules; what we found shows where it ended well.
+/// The exit status: the command's, and 1 if the command succeeded and a check failed.
 fn finish(ended: &RunResult, passed: bool) -> Outcome {
     match ended.status {
         Status::Exited(DONE) if !passed => Ok(FOUND),

@@ -1,4 +1,4 @@
-//! What a run left, in a few lines on stderr.
+//! The summary that `vramtrace run` prints on stderr at the end: traces, peak, refusals, verdict.
 
 use std::collections::BTreeMap;
 
@@ -17,11 +17,11 @@ use crate::launch::RunResult;
 use crate::launch::child::Status;
 use crate::launch::output::from_here;
 
-/// Bytes of a trace from which on only its end is read.
+/// Of a trace larger than this only the end is read, bytes.
 const LONG: u64 = 256 << 20;
-/// Bytes at its end in which the latest checkpoint is looked for first.
+/// Size of the part at the end that is searched first for the latest checkpoint, bytes.
 const RECENT: u64 = 16 << 20;
-/// Devices named in a line; more are counted.
+/// How many devices a line names; the rest are counted.
 const NAMED: usize = 8;
 
 pub fn print(ended: &RunResult) {
@@ -43,8 +43,8 @@ pub fn print(ended: &RunResult) {
     }
     match trace::load(&traces) {
         Ok(loaded) => {
-            caveats::tell_versions(&loaded.traces);
-            let together = of_cards(&loaded.traces);
+            caveats::warn_versions(&loaded.traces);
+            let together = card_peaks(&loaded.traces);
             let (all, mut whole, traces) = figures(loaded.traces);
             lines(&all, together, ended.status).iter().for_each(message);
             if let Some(cap) = ended.cap.as_ref().filter(|_| all.len() > 1) {
@@ -65,14 +65,13 @@ pub fn print(ended: &RunResult) {
     }
 }
 
-/// What the processes of each card held together. `None`: there is one process; or a trace is so long
-/// that somebody would wait.
-fn of_cards(traces: &[Trace]) -> Option<Vec<Card>> {
+/// What all processes of a card held together. `None`: there is one process, or a trace is larger than [`LONG`].
+fn card_peaks(traces: &[Trace]) -> Option<Vec<Card>> {
     let short = traces.len() > 1 && traces.iter().all(|trace| trace.len() <= LONG);
     short.then(|| ranks::cards(&ranks::read(traces, &|_, _| {})))
 }
 
-/// One process at its end.
+/// The figures of one process at its end.
 struct Figures {
     devices: BTreeMap<DeviceId, DeviceState>,
     ended_ns: Option<u64>,
@@ -80,15 +79,15 @@ struct Figures {
     out_of_memory: bool,
 }
 
-/// Long traces are read from their latest checkpoint on, so that the summary takes no noticeable time.
-/// With them the processes that were read whole, each with its trace.
+/// Figures of all processes. Traces larger than [`LONG`] are read from their latest checkpoint on, so that the
+/// summary appears at once. Also returns the processes that were read from the beginning, with their traces.
 fn figures(traces: Vec<Trace>) -> (Vec<Figures>, Vec<Process>, Vec<Trace>) {
     let (mut figures, mut whole) = (Vec::new(), Vec::new());
     for trace in traces {
         let recent = || trace.replay_recent(&trace.definitions().0, RECENT);
         match (trace.len() > LONG).then(recent).flatten() {
             Some(state) => {
-                caveats::tell_damage([&trace]);
+                caveats::warn_damage([&trace]);
                 let gave_up = |device: &DeviceState| device.cache.ended_in_oom();
                 let out_of_memory = state.devices.values().any(gave_up);
                 let (ended_ns, devices) = (state.ended_ns, state.devices);
@@ -107,7 +106,7 @@ fn figures(traces: Vec<Trace>) -> (Vec<Figures>, Vec<Process>, Vec<Trace>) {
         bar.set_position(done);
     });
     bar.finish_and_clear();
-    caveats::tell_damage(&whole);
+    caveats::warn_damage(&whole);
     figures.extend(processes.iter().map(|process| Figures {
         running: process.running,
         out_of_memory: !process.ended_out_of_memory().is_empty(),
@@ -117,7 +116,7 @@ fn figures(traces: Vec<Trace>) -> (Vec<Figures>, Vec<Process>, Vec<Trace>) {
     (figures, processes, whole)
 }
 
-/// Peak, what is left, refusals, processes.
+/// The lines `peak`, `at the end`, `refused` and `processes`.
 fn lines(processes: &[Figures], together: Option<Vec<Card>>, status: Status) -> [String; 4] {
     let mut peaks: BTreeMap<DeviceId, u64> = BTreeMap::new();
     let mut live: BTreeMap<DeviceId, u64> = BTreeMap::new();
@@ -143,7 +142,7 @@ fn lines(processes: &[Figures], together: Option<Vec<Card>>, status: Status) -> 
     ]
 }
 
-/// How they ended, the worst last.
+/// `2 ended in order, 1 cut off`: the worst last.
 fn ends(processes: &[Figures], status: Status) -> String {
     let failed = match (processes, status) {
         ([_], Status::Exited(code)) if code != 0 => Some(code),
@@ -164,7 +163,7 @@ fn ends(processes: &[Figures], status: Status) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// The fullest cards, each with what its processes held at one moment.
+/// The cards with the highest peaks: bytes that their processes held at one moment.
 fn by_card(cards: &[Card]) -> String {
     let one = |card: &Card| {
         let together = if card.users.len() > 1 { ", all processes together" } else { "" };
@@ -177,7 +176,7 @@ fn by_card(cards: &[Card]) -> String {
     parts.join("; ")
 }
 
-/// Its ordinal, where all processes give it the same one and no other card has it; else its UUID.
+/// `device 0` if all processes use that ordinal for this card and for no other; else its UUID.
 fn card_name(card: &Card, cards: &[Card]) -> String {
     let ordinals = |card: &Card| card.users.iter().map(|(_, id)| *id).collect::<Vec<_>>();
     let mine = ordinals(card);

@@ -1,5 +1,5 @@
-//! Which recordings a command reads: trace files, directories of runs, and what others recorded;
-//! and of them which processes and which device.
+//! The inputs of a command: trace files, directories of runs and recordings of other tools; --rank, --pid and
+//! --device select from them.
 
 use std::fs::File;
 use std::io::Read;
@@ -34,16 +34,16 @@ pub struct DeviceArgs {
     ordinal: Option<u8>,
 }
 
-/// Opened, in order of rank, then start.
+/// The opened traces, in order of rank, then of start time.
 pub struct Selected {
     pub traces: Vec<Trace>,
-    /// What people call each trace.
+    /// The name of each trace in output: its path, or rank and pid if there are several.
     pub names: Vec<String>,
-    /// What was chosen where nothing was named.
+    /// The newest run, if the command line names no trace.
     pub chosen: Option<PathBuf>,
 }
 
-/// A trace, and what people call it.
+/// A trace and its name in output.
 pub struct Input {
     pub name: String,
     pub trace: Trace,
@@ -55,16 +55,23 @@ pub fn open(traces: &[PathBuf]) -> Result<Selected, Failure> {
 }
 
 impl ProcessArgs {
-    /// All processes of these.
+    /// All processes of these recordings.
     pub fn of(traces: Vec<PathBuf>) -> ProcessArgs {
         ProcessArgs { traces, rank: None, pid: None }
     }
 
-    /// Opens what is meant. What others recorded is made into traces on the way.
+    /// Opens the traces and applies --rank and --pid. Recordings of other tools are converted to traces.
     pub fn open(&self) -> Result<Selected, Failure> {
         let (foreign, own): (Vec<PathBuf>, Vec<PathBuf>) =
-            self.traces.iter().cloned().partition(|path| is_foreign(path));
+            self.traces.iter().cloned().partition(|path| is_other_format(path));
         let mut selected = Selected { traces: Vec::new(), names: Vec::new(), chosen: None };
+        if let Some(missing) = own.iter().find(|path| is_missing(path)) {
+            return Err(Failure::new(format!(
+                "{}: No such file or directory: give a trace (.vtrace), a run's directory, or a \
+                 PyTorch memory snapshot",
+                missing.display()
+            )));
+        }
         if foreign.is_empty() || !own.is_empty() {
             selected.add(load(&own)?);
         }
@@ -72,24 +79,25 @@ impl ProcessArgs {
             selected.names.push(path.display().to_string());
             selected.traces.push(imported(&path)?);
         }
-        caveats::tell_versions(&selected.traces);
-        self.keep_wanted(&mut selected)?;
+        caveats::warn_versions(&selected.traces);
+        self.retain_selected(&mut selected)?;
         Ok(selected)
     }
 
-    /// The recordings as they were given, to repeat in another command.
+    /// The inputs as given, each after a space, for a command to paste.
     pub fn given(&self) -> String {
         self.traces.iter().map(|path| format!(" {}", path.display())).collect()
     }
 
-    fn is_wanted(&self, trace: &Trace) -> bool {
+    fn is_selected(&self, trace: &Trace) -> bool {
         let header = trace.header();
         self.rank.is_none_or(|rank| header.rank == Some(rank))
             && self.pid.is_none_or(|pid| header.pid == pid)
     }
 
-    fn keep_wanted(&self, selected: &mut Selected) -> Result<(), Failure> {
-        let wanted: Vec<bool> = selected.traces.iter().map(|trace| self.is_wanted(trace)).collect();
+    fn retain_selected(&self, selected: &mut Selected) -> Result<(), Failure> {
+        let wanted: Vec<bool> =
+            selected.traces.iter().map(|trace| self.is_selected(trace)).collect();
         if !wanted.contains(&true) {
             return Err(self.no_such_process(&selected.traces));
         }
@@ -125,7 +133,7 @@ impl DeviceArgs {
         self.ordinal.is_none_or(|ordinal| device.0 == ordinal)
     }
 
-    /// Fails where one is asked for that none of these is.
+    /// Fails if --device names none of `there`.
     pub fn check(&self, there: impl IntoIterator<Item = DeviceId>) -> Result<(), Failure> {
         let Some(ordinal) = self.ordinal else { return Ok(()) };
         let mut there: Vec<DeviceId> = there.into_iter().collect();
@@ -163,7 +171,7 @@ impl Selected {
     }
 }
 
-/// Names in a message.
+/// How many names a message lists.
 const LISTED: usize = 16;
 
 fn listed(mut names: Vec<String>) -> String {
@@ -185,9 +193,9 @@ pub fn paths(traces: &[Trace]) -> impl Iterator<Item = &Path> {
     traces.iter().map(Trace::path)
 }
 
-/// A file that is no trace of ours, by its first bytes. One that cannot be read is left to the
-/// reader of traces, who says why.
-fn is_foreign(path: &Path) -> bool {
+/// Whether a file is a pickle, gzip, CSV or RMM log by its first bytes. `false` for a file that cannot be read:
+/// opening it as a trace then reports why.
+fn is_other_format(path: &Path) -> bool {
     // Opening a FIFO would wait for a writer.
     if !path.is_file() {
         return false;
@@ -198,11 +206,15 @@ fn is_foreign(path: &Path) -> bool {
     read.is_ok() && begins.iter().any(|begin| first.starts_with(begin))
 }
 
-/// The file's history as a trace. It is mapped, so its file need not stay.
+fn is_missing(path: &Path) -> bool {
+    path.metadata().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
+}
+
+/// Converts the file to a temporary trace. The trace is mapped, so the temporary file can be removed at once.
 fn imported(path: &Path) -> Result<Trace, Failure> {
     let history = import::read(path)?;
     let failed = |error: &dyn std::fmt::Display| {
-        Failure::new(format!("{}: cannot be made into a trace: {error}", path.display()))
+        Failure::new(format!("{}: cannot be converted to a trace: {error}", path.display()))
     };
     let file = NamedTempFile::new().map_err(|error| failed(&error))?;
     let handle = file.reopen().map_err(|error| failed(&error))?;
@@ -212,12 +224,12 @@ fn imported(path: &Path) -> Result<Trace, Failure> {
     Ok(trace.shown_as(path))
 }
 
-/// Fails for what others recorded, where a command works on trace files themselves.
+/// Fails for recordings of other tools, for commands that need trace files. `why` is part of the message.
 pub fn traces_only(paths: &[PathBuf], why: &str) -> Result<(), Failure> {
-    match paths.iter().find(|path| is_foreign(path)) {
+    match paths.iter().find(|path| is_other_format(path)) {
         None => Ok(()),
         Some(path) => Err(Failure::new(format!(
-            "{}: no trace: {why}; make one of it with `vramtrace import {0} -o TRACE`",
+            "{}: not a trace: {why}; convert it with `vramtrace import {0} -o TRACE`",
             path.display()
         ))),
     }

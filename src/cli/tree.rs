@@ -13,7 +13,7 @@ use vramtrace_reader::symbols::Symbols;
 use vramtrace_reader::trace::Trace;
 use vramtrace_reader::units::seconds;
 
-use super::holders::need_stacks;
+use super::holders::require_stacks;
 use super::select::{DeviceArgs, ProcessArgs};
 use super::{caveats, level, moment};
 use crate::console;
@@ -22,7 +22,7 @@ use crate::error::{DONE, Outcome};
 #[derive(clap::Args)]
 #[command(
     long_about = "Who holds the GPU memory, as a tree of calls: each line with all that is held \
-        below it, from the outermost frame in. Frames that only hand a call on (torch.nn's calls of \
+        below it, from the outermost frame in. Frames that only forward a call (torch.nn's calls of \
         modules, wrappers, importlib) are left out.",
     after_help = "\
 Examples:
@@ -45,13 +45,13 @@ pub struct Args {
     /// What stands above the frames
     #[arg(long, value_enum, default_value = "frame")]
     by: By,
-    /// With frames that only hand a call on
+    /// Keep frames that only forward a call
     #[arg(long)]
     no_fold: bool,
-    /// Sum up what holds less than this many percent
+    /// Merge branches that hold less than this many percent
     #[arg(long, value_name = "PERCENT", default_value_t = 1.0)]
     least: f64,
-    /// Show so many branches below each other
+    /// How many levels of branches to show
     #[arg(long, value_name = "N", default_value_t = 24)]
     depth: usize,
     /// Facts for programs (schema vramtrace.tree/1), all nodes
@@ -68,11 +68,11 @@ enum By {
     Role,
 }
 
-/// Of a stream that is no terminal.
+/// Width of the output where stdout is not a terminal.
 const COLUMNS: usize = 100;
 
-/// A tree with whose it is.
-struct Grown<'p> {
+/// The call tree of one device of one process.
+struct DeviceCallTree<'p> {
     process: &'p Process,
     device: DeviceId,
     at_ns: u64,
@@ -81,20 +81,20 @@ struct Grown<'p> {
 
 pub fn run(args: Args) -> Outcome {
     let mut loaded = args.processes.open()?;
-    need_stacks(&loaded.traces)?;
+    require_stacks(&loaded.traces)?;
     let level = args.level.map(Level::from);
-    level::need_blocks(&loaded.traces, level, Some(args.at))?;
+    level::require_blocks(&loaded.traces, level, Some(args.at))?;
     let read = if args.at.is_peak() { Moment::End } else { args.at };
     let mut processes = read_all(&loaded.traces, read, &|_, _| {});
-    caveats::keep_known(&mut processes, &mut loaded.traces)?;
+    caveats::retain_known(&mut processes, &mut loaded.traces)?;
     args.device
         .check(processes.iter().flat_map(|process| process.state.devices.keys().copied()))?;
-    let all: Vec<Grown> = processes
+    let all: Vec<DeviceCallTree> = processes
         .iter()
         .zip(&loaded.traces)
-        .flat_map(|(process, trace)| grow(process, trace, &args, level))
+        .flat_map(|(process, trace)| device_trees(process, trace, &args, level))
         .collect();
-    caveats::tell_damage(&loaded.traces);
+    caveats::warn_damage(&loaded.traces);
     match args.json {
         true => {
             let report = TreeReport {
@@ -110,12 +110,12 @@ pub fn run(args: Args) -> Outcome {
     Ok(DONE)
 }
 
-fn grow<'p>(
+fn device_trees<'p>(
     process: &'p Process,
     trace: &Trace,
     args: &Args,
     level: Option<Level>,
-) -> Vec<Grown<'p>> {
+) -> Vec<DeviceCallTree<'p>> {
     let level = level.unwrap_or(Level::of(&process.state));
     let definitions = &process.definitions;
     let mut held = Holdings::at(trace, definitions, &process.state, args.at, level);
@@ -136,28 +136,28 @@ fn grow<'p>(
         }
         tree.finish(&gpu_name(device))
     };
-    let grown = |(device, at_ns): (&DeviceId, &u64)| Grown {
+    let device_tree = |(device, at_ns): (&DeviceId, &u64)| DeviceCallTree {
         process,
         device: *device,
         at_ns: *at_ns,
         root: tree_of(*device),
     };
-    held.at_ns.iter().map(grown).filter(|of| of.root.held.bytes > 0).collect()
+    held.at_ns.iter().map(device_tree).filter(|of| of.root.held.bytes > 0).collect()
 }
 
-fn facts(of: &Grown) -> DeviceTree {
+fn facts(of: &DeviceCallTree) -> DeviceTree {
     let header = &of.process.header;
     let (device, root) = (ordinal(of.device), NodeFacts::from(&of.root));
     DeviceTree { pid: header.pid, rank: header.rank, device, root }
 }
 
-fn shown(all: &[Grown], several: bool, args: &Args) -> String {
+fn shown(all: &[DeviceCallTree], several: bool, args: &Args) -> String {
     let how = TreeOptions {
         least: args.least / 100.0,
         depth: args.depth,
         width: console::width().unwrap_or(COLUMNS),
     };
-    let one = |of: &Grown| {
+    let one = |of: &DeviceCallTree| {
         let name = if several { format!("{}, ", of.process.name()) } else { String::new() };
         let when = moment::words(args.at);
         let heading = format!("{name}{}, {when} ({})", of.root.name, seconds(of.at_ns));

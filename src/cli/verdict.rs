@@ -5,22 +5,22 @@ use vramtrace_reader::analysis::leaks::{self, Suppressions};
 use vramtrace_reader::report::text::verdict::{Finding, Verdict, verdict};
 use vramtrace_reader::trace::Trace;
 
-/// Above this many bytes of traces no leak is looked for: that is another pass over all.
+/// With more bytes of traces than this, leaks are not searched: that needs another pass over all events.
 const LEAKS_MOST: u64 = 64 << 20;
 
 /// Lines to print: the verdict, the line of code, a setting that helps, the next command.
 /// `given`: how the run is named in a command.
 pub fn lines(processes: &mut [Process], traces: &[Trace], given: &str) -> Vec<String> {
-    let looks = traces.iter().map(Trace::len).sum::<u64>() <= LEAKS_MOST;
+    let search_leaks = traces.iter().map(Trace::len).sum::<u64>() <= LEAKS_MOST;
     let several = processes.len() > 1;
     let mut worst: Option<(u64, String, Verdict)> = None;
     for (process, trace) in processes.iter_mut().zip(traces) {
         process.find_fatal(trace);
         process.find_holders(trace);
-        let leaks = (looks && process.fatal.is_empty())
+        let leaks = (search_leaks && process.fatal.is_empty())
             .then(|| leaks::find(trace, &Suppressions::default(), 0));
         let found = verdict(process, leaks.as_ref());
-        // Of equals the one with the highest peak.
+        // Of equal findings the process with the highest peak is shown.
         let peak = process.peak_bytes();
         let is_worse = |(most, _, worst): &(u64, String, Verdict)| {
             (found.finding, peak) > (worst.finding, *most)
@@ -39,7 +39,7 @@ pub fn lines(processes: &mut [Process], traces: &[Trace], given: &str) -> Vec<St
     lines
 }
 
-/// The command that says more.
+/// The line with the command to run next.
 pub fn next(finding: Finding, given: &str) -> String {
     format!("  next       vramtrace {} {given}", finding.command())
 }

@@ -1,4 +1,4 @@
-//! `vramtrace verify`: does a trace agree with itself?
+//! `vramtrace verify`: checks that the events, sums, addresses and checkpoints of a trace are consistent.
 
 use vramtrace_reader::analysis::verify::{Verification, Violation, verify};
 use vramtrace_reader::report::json::verify::{SCHEMA, VerifiedFacts, VerifyReport, ViolationFacts};

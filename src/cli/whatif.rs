@@ -109,9 +109,11 @@ pub fn run(args: Args) -> Outcome {
     if !seen.is_empty() {
         args.device.check(seen)?;
     }
-    caveats::tell_damage(traces(&inputs));
+    caveats::warn_damage(traces(&inputs));
     if all.is_empty() {
-        return Err(Failure::new("there is nothing to replay"));
+        return Err(Failure::new(
+            "no trace has requests of PyTorch's cache on this device: nothing to replay",
+        ));
     }
     let devices: Vec<PredictedDevice> = all
         .iter()

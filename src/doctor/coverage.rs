@@ -1,4 +1,4 @@
-//! Which entry points the recorder stands in front of, as it says itself.
+//! The driver entry points that the recorder intercepts, from the table in the library.
 
 use std::ffi::{CStr, c_char};
 use std::path::Path;
@@ -23,9 +23,9 @@ pub struct EntryPoint {
 pub enum Handling {
     /// Recorded, and capped where it takes memory.
     Followed,
-    /// One mark in the trace says that it was used.
+    /// Its first use leaves a mark in the trace.
     Noted,
-    /// Handed to the driver.
+    /// Passed to the driver.
     Passed,
 }
 
@@ -47,7 +47,7 @@ pub enum CoverageError {
     NoFunction(libloading::Error),
 }
 
-/// Asks the library itself. It does nothing by being loaded.
+/// Loads the library and reads its table. Loading it starts no recording.
 pub fn of(library: &Path) -> Result<Coverage, CoverageError> {
     // SAFETY: our own library, which has no initialiser that touches anything but itself; the
     // text that it returns is a constant that ends with NUL.

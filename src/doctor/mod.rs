@@ -1,4 +1,4 @@
-//! What is there to record with, and what would not be seen. The command prints it.
+//! Examines driver, NVML, recorder, LD_PRELOAD, cap and command for `vramtrace doctor`, which prints the findings.
 
 pub mod coverage;
 pub mod usage;
@@ -17,9 +17,9 @@ use crate::launch::library;
 use coverage::Coverage;
 use usage::DriverUsage;
 
-/// Ways past a preloaded library that no look at one executable can tell.
+/// Ways around a preloaded library that cannot be found by examining one executable.
 pub const GENERAL_ESCAPES: [(&str, &str); 3] = [
-    ("dlopen with RTLD_DEEPBIND", "such a plugin binds to the driver before us"),
+    ("dlopen with RTLD_DEEPBIND", "such a plugin binds to the driver directly"),
     ("dlmopen", "a library opened in another namespace of the loader is not seen"),
     (
         "lost environment",
@@ -71,7 +71,7 @@ pub struct CommandFound {
     pub used: Option<DriverUsage>,
 }
 
-/// Everything that can be found without running anything.
+/// Finds everything that needs no run of the command.
 pub fn look(cap: Option<&str>, command: Option<&OsStr>) -> Findings {
     let driver = find_driver();
     let devices = driver.as_ref().map_or(&[][..], |found| &found.devices);
@@ -184,7 +184,9 @@ impl Findings {
         if let Some(command) = &self.command {
             match &command.executable {
                 None => return format!("give a command that exists: {}", command.name.display()),
-                Some(executable) if executable.escapes.iter().any(|escape| escape.is_whole()) => {
+                Some(executable)
+                    if executable.escapes.iter().any(|escape| escape.hides_executable()) =>
+                {
                     return "record a dynamic program: the loader reaches no other".into();
                 }
                 Some(_) => {}

@@ -1,4 +1,4 @@
-//! What a command used, from the traces that it left.
+//! Which driver calls a command used, from its traces.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! The driver as a client sees it: opened by name at run time, so that the command starts without
-//! a GPU. `doctor` asks it, the demo's workload uses it.
+//! A client of the CUDA driver API for `doctor` and the demo. libcuda is opened at run time, so that the command
+//! starts on machines without it.
 
 pub mod nvml;
 
@@ -13,8 +13,7 @@ pub type ContextHandle = *mut c_void;
 
 pub const OUT_OF_MEMORY: CUresult = 2;
 
-/// A call that the driver answered with something else than success, or a library that is not
-/// there.
+/// A driver or NVML call that failed, or a library that could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("{}", loading(.0))]
@@ -32,7 +31,7 @@ fn shown(result: CUresult) -> String {
     }
 }
 
-/// What the loader says, with its reason.
+/// The loader's error message with its reason.
 pub fn loading(error: &libloading::Error) -> String {
     use std::error::Error;
     error.source().map_or_else(|| error.to_string(), |reason| reason.to_string())
@@ -44,7 +43,7 @@ impl Error {
     }
 }
 
-/// Names of the results that people meet.
+/// Names of the common error codes of the driver.
 fn result_name(result: CUresult) -> Option<&'static str> {
     Some(match result {
         1 => "CUDA_ERROR_INVALID_VALUE",
@@ -63,7 +62,7 @@ fn result_name(result: CUresult) -> Option<&'static str> {
     })
 }
 
-/// Declares the functions that we call: a field each, found by name.
+/// Declares the driver functions that are called: one field each, looked up by name.
 macro_rules! functions {
     ($($field:ident = $symbol:literal $unsafe:tt ( $($arg:ty),* );)*) => {
         struct Functions { $($field: function!($unsafe $($arg),*),)* }
@@ -126,7 +125,7 @@ const DEFAULT_STREAM: DefaultStream = DefaultStream(0);
 
 pub struct Driver {
     functions: Functions,
-    /// Where it was found, and what keeps the functions valid.
+    /// Keeps the function pointers valid.
     _library: Library,
 }
 

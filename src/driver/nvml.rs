@@ -10,7 +10,7 @@ type Text = unsafe extern "C" fn(*mut c_char, c_uint) -> c_int;
 type Plain = unsafe extern "C" fn() -> c_int;
 type Count = unsafe extern "C" fn(*mut c_uint) -> c_int;
 
-/// What NVML says of itself.
+/// The driver version and device count that NVML reports.
 #[derive(Clone, Debug)]
 pub struct Nvml {
     pub driver_version: String,

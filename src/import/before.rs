@@ -1,5 +1,5 @@
-//! What was there before a history begins: a ring of entries forgets the oldest. It shows in what
-//! is freed without having been allocated, and in what is there at the end without either.
+//! Reconstructs the memory that existed before a history begins: PyTorch's ring buffer drops the oldest entries. It
+//! is what the history frees without allocating, and what exists at the end without an entry.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use super::history::{Action, HistoryBlock, HistoryDevice, StackIndex};
 use crate::allocator::{Conf, rounding};
 use crate::spans::Spans;
 
-/// Memory that the driver had given.
+/// Attributes of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ground {
     pub stream: u64,
@@ -34,7 +34,7 @@ impl InitialState {
 
 fn segments(device: &HistoryDevice) -> Spans<Ground> {
     let mut before: Spans<Ground> = Spans::default();
-    // What the history itself says anything about: nothing before it follows from its end.
+    // Ranges with entries in the history: the state at the end says nothing about the state before these.
     let mut touched: Spans<()> = Spans::default();
     for entry in &device.entries {
         let range = entry.address..entry.address + entry.size;
@@ -119,8 +119,7 @@ fn blocks(
             }
         }
     }
-    // Those that were freed tell what was asked for: their size is a guess, which ends where the
-    // next one begins, or the segment.
+    // Freed blocks have only their requested bytes: the rounded size is limited by the next block and the segment.
     let mut next = u64::MAX;
     let mut blocks: Vec<(HistoryBlock, Ground)> = Vec::with_capacity(found.len());
     for (address, (mut block, mut ground)) in found.into_iter().rev() {
@@ -138,7 +137,7 @@ fn blocks(
     blocks
 }
 
-/// How far ranges of this stream go on without a hole; looked for as far as `until`.
+/// The end of the adjacent expandable ranges of this stream, searched up to `until`.
 pub fn reach(segments: &Spans<Ground>, from: Range<u64>, stream: u64, until: u64) -> u64 {
     let mut end = from.end;
     while let Some((next, ground)) = segments.at(end).filter(|_| end < until) {

@@ -1,5 +1,5 @@
-//! The sizes of blocks: a history tells what was asked for, and where it was put. The rules of the
-//! allocator and the free room at that place tell the rest.
+//! Computes the sizes of blocks. A history has the requested bytes and the address; the size follows from PyTorch's
+//! rounding and split rules and the free space at the address.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use super::before::{Ground, reach};
 use crate::allocator::{Conf, rounding};
 use crate::spans::Spans;
 
-/// One device's memory while its history goes by.
+/// The memory of one device while its history is replayed.
 #[derive(Debug, Default)]
 pub struct BlockLayout {
     pub segments: Spans<Ground>,
@@ -21,20 +21,20 @@ pub struct BlockLayout {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Placed {
     pub size: u64,
-    /// Freed, but not to be used again yet.
+    /// Freed, and waiting for other streams before reuse.
     pub pending: bool,
 }
 
-/// What is left of a large block is split off if it is more than this.
+/// The remainder of a large block is split off if it is larger than this, bytes (kSmallSize of the allocator).
 const KEPT_WHOLE: u64 = 1 << 20;
 
 impl BlockLayout {
-    /// The driver gave memory. Gives back what it replaces, which should be nothing.
+    /// Adds a segment. Returns the overlapping parts that it replaces; none in a consistent history.
     pub fn grow(&mut self, range: Range<u64>, ground: Ground) -> Vec<(Range<u64>, Ground)> {
         let over: Vec<(Range<u64>, Ground)> = self.segments.over(range.clone()).collect();
         let mut replaced = Vec::new();
         for (segment, ground) in over {
-            // Only what is mapped goes in parts.
+            // Only expandable segments are replaced in parts.
             let part = match ground.expandable {
                 true => segment.start.max(range.start)..segment.end.min(range.end),
                 false => segment,
@@ -46,14 +46,14 @@ impl BlockLayout {
         replaced
     }
 
-    /// The driver took memory back. Gives the parts that were there.
+    /// Removes a range of segments. Returns the removed parts.
     pub fn shrink(&mut self, range: Range<u64>) -> Vec<(Range<u64>, Ground)> {
         let gone = self.segments.cut(range);
         self.reserved -= gone.iter().map(|(part, _)| part.end - part.start).sum::<u64>();
         gone
     }
 
-    /// Where a block of this request ends that was put at this address.
+    /// The size of the block for a request at this address, bytes.
     pub fn size_of(&self, address: u64, requested: u64, conf: &Conf) -> u64 {
         let size = rounding::block_size(conf, requested);
         let next = self.blocks.range(address + 1..).next().map_or(u64::MAX, |(next, _)| *next);
@@ -79,7 +79,7 @@ impl BlockLayout {
         if split { size } else { room }
     }
 
-    /// Puts a block. Gives those that are in its way, which should be none.
+    /// Adds a block. Returns the overlapping blocks that it replaces; none in a consistent history.
     pub fn put(&mut self, address: u64, size: u64) -> Vec<(u64, Placed)> {
         let before = self.blocks.range(..address).next_back();
         let before = before.filter(|(start, block)| *start + block.size > address);
@@ -95,7 +95,7 @@ impl BlockLayout {
         over
     }
 
-    /// It is no longer in use. `None`: it was not.
+    /// Marks a block as freed. `None`: it was not in use.
     pub fn request_free(&mut self, address: u64) -> Option<()> {
         let block = self.blocks.get_mut(&address).filter(|block| !block.pending)?;
         block.pending = true;
@@ -103,7 +103,7 @@ impl BlockLayout {
         Some(())
     }
 
-    /// Its place can be used again. `None`: it was not waiting.
+    /// Removes a freed block. `None`: it was not freed.
     pub fn complete_free(&mut self, address: u64) -> Option<()> {
         self.blocks.get(&address).filter(|block| block.pending)?;
         self.blocks.remove(&address);

@@ -1,4 +1,4 @@
-//! A history as an ordinary trace file: segments as memory of the driver, blocks inside them.
+//! Writes a history as a trace: segments become driver allocations, blocks lie inside them.
 //!
 //! | history | trace |
 //! |---|---|
@@ -29,7 +29,7 @@ use super::history::{Action, History, HistoryDevice, HistoryEntry, StackIndex};
 use crate::allocator::{Conf, rounding};
 use crate::trace::{IMPORT, IMPORT_TIMES, NO_TIMES, TraceWriter, WriterMemory};
 
-/// What was written.
+/// Counts of what was written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Converted {
     pub devices: u64,
@@ -37,11 +37,11 @@ pub struct Converted {
     pub blocks: u64,
     /// Blocks and segments that were there before the history begins.
     pub before: u64,
-    /// Entries that contradict those before them: left out.
+    /// Entries that were left out because they contradict earlier ones.
     pub contradictions: u64,
 }
 
-/// Writes the trace to an empty file. `header` tells of the process; its times are set here.
+/// Writes the trace to an empty file. `header` describes the process; its start time is set here.
 pub fn convert(history: &History, mut header: Header, file: File) -> io::Result<Converted> {
     header.start_unix_ns = history.start_unix_ns.unwrap_or(0);
     let memory = WriterMemory::default();
@@ -53,7 +53,7 @@ pub fn convert(history: &History, mut header: Header, file: File) -> io::Result<
         objects: 0,
         most_objects: (1 << 20)
             + 256 * history.devices.iter().map(|device| device.entries.len() as u64).sum::<u64>(),
-        // Of a history without any frames, stacks tell nothing.
+        // A history without any frame gets no stacks.
         has_stacks: history.stacks.all().any(|(_, frames)| !frames.is_empty()),
         converted: Converted::default(),
     };
@@ -130,7 +130,7 @@ struct Converter<'h, 'm> {
     sites: FxHashMap<(Kind, DeviceId, u64, u16), SiteId>,
     /// Numbers of physical objects given out so far.
     objects: u64,
-    /// A sound file stays far below; another could tell of more pages than disks hold.
+    /// Limit of `objects`, against hostile files whose mappings have too many pages.
     most_objects: u64,
     has_stacks: bool,
     converted: Converted,
@@ -223,7 +223,7 @@ impl Converter<'_, '_> {
         self.trace.event(ThreadId(1), thread.now_ns, &event)
     }
 
-    /// What was there before.
+    /// Writes what existed before the history.
     fn begin(&mut self, thread: &mut Thread) -> io::Result<()> {
         let before = InitialState::of(thread.device, &self.conf);
         self.converted.devices += 1;
@@ -243,7 +243,7 @@ impl Converter<'_, '_> {
         self.totals(thread)
     }
 
-    /// All entries of all devices, each device's in their order.
+    /// Writes the entries of all devices in order of time.
     fn run(&mut self, threads: &mut [Thread]) -> io::Result<()> {
         loop {
             let time =
@@ -291,7 +291,7 @@ impl Converter<'_, '_> {
             Action::Alloc => {
                 let size = thread.layout.size_of(entry.address, entry.size, &self.conf);
                 let mut ground = ground(false);
-                // Only late versions say the pool of an entry.
+                // Entries have no pool before torch 2.12.
                 if let Some((_, of)) = thread.layout.segments.at(entry.address) {
                     ground.pool = of.pool;
                 }
@@ -335,7 +335,7 @@ impl Converter<'_, '_> {
         Ok(())
     }
 
-    /// These parts are the driver's again.
+    /// Writes the frees of removed parts.
     fn shrunk(&mut self, thread: &mut Thread, gone: Vec<(Range<u64>, Ground)>) -> io::Result<()> {
         for (range, ground) in gone {
             let site = SiteId(0);

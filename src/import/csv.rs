@@ -1,5 +1,5 @@
-//! `action,addr,size,stream`, one line an event in order; alloc sizes are requested bytes. It has
-//! no times.
+//! `action,addr,size,stream`, one line for each event, in order. Sizes of `alloc` are requested bytes. It
+//! has no times.
 
 use super::error::ImportProblem;
 use super::history::{Action, Form, History, HistoryDevice, HistoryEntry, StackIndex, is_place};

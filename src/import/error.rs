@@ -1,4 +1,4 @@
-//! What is wrong with a file that was to be imported.
+//! Errors of the import: file, place in it, what is wrong.
 
 use super::pickle::PickleError;
 

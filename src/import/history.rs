@@ -1,5 +1,4 @@
-//! What a file of others tells: what happened on each device, and what was there at its end. The
-//! words are PyTorch's.
+//! A recording of another tool in memory: the events of each device and the state at its end, in PyTorch's terms.
 
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -9,16 +8,16 @@ use std::sync::Arc;
 pub struct History {
     pub form: Form,
     pub devices: Vec<HistoryDevice>,
-    /// The setting string in force. `None`: the file does not tell.
+    /// PYTORCH_CUDA_ALLOC_CONF of the run. `None`: not in the file.
     pub conf: Option<String>,
     pub stacks: HistoryStacks,
     /// Private pools by number; number 0 is the default pool, (0, 0).
     pub pools: Vec<(i64, i64)>,
-    /// [`HistoryEntry::time_ns`] counts from here, ns since 1970. `None`: only from each other.
+    /// Time 0 of [`HistoryEntry::time_ns`], ns since 1970. `None`: unknown.
     pub start_unix_ns: Option<u64>,
     /// Without times, entries are a microsecond apart.
     pub has_times: bool,
-    /// What the file cannot tell, in words for the one who reads a result.
+    /// What the file does not hold, as messages for the user.
     pub caveats: Vec<String>,
 }
 
@@ -33,7 +32,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// As the setting `import` of a trace says it.
+    /// The value of the setting `import` in the trace.
     pub fn name(self) -> &'static str {
         match self {
             Form::Snapshot => "PyTorch memory snapshot",
@@ -55,7 +54,7 @@ pub struct HistoryDevice {
 pub struct HistoryEntry {
     pub action: Action,
     pub address: u64,
-    /// Requested bytes; of a segment its own.
+    /// Requested bytes of a block; size of a segment.
     pub size: u64,
     pub stream: u64,
     /// Index among [`History::pools`].
@@ -104,7 +103,7 @@ pub struct HistorySegment {
     pub pool: u16,
     pub expandable: bool,
     pub stack: StackIndex,
-    /// Those that are not free.
+    /// Blocks in use or pending, in order of address.
     pub blocks: Vec<HistoryBlock>,
 }
 
@@ -118,7 +117,7 @@ pub struct HistoryBlock {
     pub stack: StackIndex,
 }
 
-/// Index among [`HistoryStacks`]. 0: none was taken.
+/// Index in [`HistoryStacks`], from 1. 0: no stack was recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct StackIndex(pub u32);
 
@@ -129,7 +128,7 @@ pub struct HistoryFrame {
     pub line: u32,
 }
 
-/// Each frame and each stack once.
+/// Frames and stacks, each stored once.
 #[derive(Clone, Debug, Default)]
 pub struct HistoryStacks {
     frames: Vec<HistoryFrame>,
@@ -148,7 +147,7 @@ impl HistoryStacks {
         index
     }
 
-    /// Innermost first. One without frames is a stack too: of a thread without Python.
+    /// Adds a stack, innermost frame first. An empty stack is valid: a thread without Python.
     pub fn stack(&mut self, frames: Vec<u32>) -> StackIndex {
         let frames: Arc<[u32]> = frames.into();
         let next = StackIndex(self.stacks.len() as u32 + 1);
@@ -184,10 +183,10 @@ impl History {
     }
 }
 
-/// No address of a GPU is as high.
+/// GPU addresses are below 2^56.
 const END_OF_MEMORY: u64 = 1 << 56;
 
-/// Can memory lie there? `size` may be 0.
+/// Whether the range is valid GPU memory. `size` may be 0.
 pub fn is_place(address: u64, size: u64) -> bool {
     address.checked_add(size).is_some_and(|end| end < END_OF_MEMORY)
 }

@@ -1,6 +1,5 @@
-//! What people already have: PyTorch's memory snapshot (a pickle, plain or gzip), the CSV form
-//! `action,addr,size,stream`, and RMM's log. Read as a [`History`], which becomes an ordinary trace
-//! ([`convert`]). Nothing in a file is trusted.
+//! Reads recordings of other tools: PyTorch memory snapshots (pickle), the CSV `action,addr,size,stream`, and RMM
+//! logs, plain or gzip. Each becomes a [`History`], which [`convert`] writes as a trace. The files are untrusted input.
 
 mod before;
 mod blocks;
@@ -36,7 +35,7 @@ pub fn read(path: &Path) -> Result<History, ImportError> {
     history.map_err(|problem| ImportError { path: path.display().to_string(), problem })
 }
 
-/// The same of bytes that are there. `path` may name a device.
+/// Parses an unpacked file. The name of an RMM log may hold the device (`.dev1`), hence `path`.
 pub fn parse(bytes: &[u8], path: &Path) -> Result<History, ImportProblem> {
     if bytes.first() == Some(&0x80) {
         return snapshot::read(bytes);
@@ -52,9 +51,9 @@ pub fn parse(bytes: &[u8], path: &Path) -> Result<History, ImportProblem> {
     }
 }
 
-/// A few KiB of gzip can hold terabytes of zeros. What is wanted packs 10 to 50 times.
+/// Largest accepted ratio of unpacked to packed bytes, against decompression bombs. Snapshots have 10 to 50.
 const MOST_RATIO: u64 = 200;
-/// So much is granted to the shortest file.
+/// Unpacked bytes that a file of any size may have.
 const SOME_BYTES: u64 = 1 << 20;
 
 fn unpack(packed: &[u8]) -> Result<Vec<u8>, ImportProblem> {
@@ -70,7 +69,7 @@ fn unpack(packed: &[u8]) -> Result<Vec<u8>, ImportProblem> {
     Ok(plain)
 }
 
-/// Writes what a history tells as a trace, into an empty file. `path`: where the history is from.
+/// Writes a history as a trace into an empty file. `path`: the file that the history was read from.
 pub fn convert(history: &History, path: &Path, file: File) -> io::Result<Converted> {
     let mut uuid = [0; 16];
     File::open("/dev/urandom")?.read_exact(&mut uuid)?;
@@ -83,7 +82,7 @@ pub fn convert(history: &History, path: &Path, file: File) -> io::Result<Convert
     convert::convert(history, Header { uuid, command, writer, ..Header::default() }, file)
 }
 
-/// The program, as the outermost frames of most stacks tell it.
+/// The script that ran: the most frequent outermost frame that is a module of a `.py` file.
 fn script(history: &History) -> Option<String> {
     let frames = history.stacks.frames();
     let mut count: BTreeMap<&str, usize> = BTreeMap::new();

@@ -1,5 +1,5 @@
-//! The log of RMM's logging resource adaptor: `Thread,Time,Action,Pointer,Size,Stream`, one line a
-//! call. It tells what was asked of RMM; what RMM took from the driver is not in it.
+//! The log of RMM's logging resource adaptor: `Thread,Time,Action,Pointer,Size,Stream`, one line
+//! for each call. It has the requests to RMM, and not what RMM allocated from the driver.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ pub(super) fn read(text: &str, path: &Path) -> Result<History, ImportProblem> {
         let [_thread, time, action, pointer, size, stream] = fields;
         let clock = nanoseconds(time);
         let clock = clock.ok_or_else(|| wrong("the time is not HH:MM:SS.micros or seconds"))?;
-        // The clock of the day: past midnight it begins anew. A little back is another thread.
+        // A time of day. More than half a day back means midnight; a little back is another thread.
         if last > clock + DAY_NS / 2 {
             days += 1;
         }
@@ -42,7 +42,7 @@ pub(super) fn read(text: &str, path: &Path) -> Result<History, ImportProblem> {
             return Err(wrong("it ends behind all memory"));
         }
         if !failed && (address == 0 || size == 0) {
-            // A request for nothing gets nothing.
+            // A request of 0 bytes allocates nothing.
             continue;
         }
         let entry = HistoryEntry {
@@ -54,7 +54,7 @@ pub(super) fn read(text: &str, path: &Path) -> Result<History, ImportProblem> {
             time_ns: at.saturating_sub(start),
             stack: StackIndex(0),
         };
-        // What RMM took from the driver for it is not known: each allocation stands for itself.
+        // The segments of RMM are not in the log: each allocation gets its own segment.
         let with = |action| HistoryEntry { action, ..entry };
         match action {
             Action::Alloc => device.entries.extend([with(Action::SegmentAlloc), entry]),

@@ -1,10 +1,10 @@
-//! The rows of a CSV that was to be imported.
+//! Reads the rows of a CSV, with line numbers for messages.
 
 use ::csv::{ReaderBuilder, StringRecord, Trim};
 
 use super::error::ImportProblem;
 
-/// One row, and where it stands.
+/// One row, with the text that it is from.
 pub(super) struct Row<'t> {
     text: &'t str,
     fields: StringRecord,
@@ -40,7 +40,7 @@ impl Row<'_> {
         ImportProblem::Row { line: self.line(), what: what.into(), text }
     }
 
-    /// Counted from 1. The reader's own position stands before empty lines.
+    /// Line number from 1. The csv reader's position is before skipped empty lines, which are added here.
     fn line(&self) -> usize {
         let at = self.fields.position().map_or(0, |position| position.byte() as usize);
         let rest = self.text.get(at..).unwrap_or("");

@@ -1,5 +1,5 @@
-//! torch.cuda.memory._snapshot(), of torch 2.0 to 2.15: segments and blocks at the end, and, where
-//! history was recorded, what led there. Keys that a version does not have are done without.
+//! torch.cuda.memory._snapshot(), of torch 2.0 to 2.15: segments and blocks at the end, and the
+//! history before it if one was recorded. Keys that a torch version does not write are optional.
 
 use std::sync::Arc;
 
@@ -25,18 +25,18 @@ pub(super) fn read(bytes: &[u8]) -> Result<History, ImportProblem> {
     Ok(reader.history)
 }
 
-/// A list may be named many times: a hostile file could tell of more than memory holds. No entry
-/// or block of a sound file is shorter.
+/// Least bytes of a file for each entry or block. A pickle can refer to one list many times, so that a small hostile
+/// file could list more entries than memory holds.
 const BYTES_AN_ENTRY: usize = 8;
 
 struct Reader {
     history: History,
-    /// What was read of a container that the file shares, by its identity.
+    /// Frames and stacks that were read, by the identity of their shared container.
     frames: FxHashMap<usize, u32>,
     stacks: FxHashMap<usize, StackIndex>,
-    /// Entries and blocks that may still come.
+    /// How many more entries and blocks are accepted.
     room: usize,
-    /// An entry without its time was met.
+    /// At least one entry has no time.
     timeless: bool,
 }
 
@@ -148,7 +148,7 @@ impl Reader {
         })
     }
 
-    /// `None`: it says nothing about memory.
+    /// `None`: an action that changes no memory.
     fn entry(&mut self, entry: &Value) -> Result<Option<HistoryEntry>, SnapshotError> {
         self.take_room()?;
         let name = entry.get("action").and_then(|action| action.text());
@@ -177,7 +177,7 @@ impl Reader {
         }))
     }
 
-    /// Torch 2.12 and later say it of entries too.
+    /// Index of a private pool by its id. Entries have one from torch 2.12 on.
     fn pool(&mut self, id: Option<Value>) -> Result<u16, SnapshotError> {
         let pair = id.and_then(|id| id.items()).unwrap_or_default();
         let number = |at: usize| pair.get(at).and_then(Value::int).unwrap_or(0);
@@ -187,7 +187,7 @@ impl Reader {
             pools.push(id);
             pools.len() - 1
         });
-        // A search for each: a file of so many pools is made to be slow.
+        // Pools are searched linearly: the limit keeps hostile files fast.
         let index = u16::try_from(index).ok().filter(|index| *index < 4_096);
         Ok(index.ok_or(SnapshotFault::Pools)?)
     }
@@ -241,8 +241,7 @@ impl Reader {
     }
 }
 
-/// The setting string; where it is empty though settings were changed in the program, the string
-/// that would have set them.
+/// PYTORCH_CUDA_ALLOC_CONF; if it is empty and the program changed settings, the equivalent string.
 fn conf(settings: &Value) -> String {
     let text = settings.get("PYTORCH_CUDA_ALLOC_CONF").and_then(|conf| conf.text());
     if let Some(text) = text.filter(|text| !text.is_empty()) {

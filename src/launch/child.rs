@@ -1,5 +1,5 @@
-//! The command itself: started, fed with the signals that we get, looked at now and then, and
-//! waited for. One event loop over three sources.
+//! Starts the command and waits for it. One event loop with three sources: signals to forward, the timer of the
+//! process monitor, the end of the command.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -31,7 +31,7 @@ impl Status {
     }
 }
 
-/// As env(1) does it.
+/// Exit statuses of env(1).
 const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
 
@@ -69,9 +69,9 @@ pub fn run(
     let start = Instant::now();
     let mut looks = 0;
     loop {
-        let next = look_at(looks).saturating_sub(start.elapsed());
+        let next = time_of_look(looks).saturating_sub(start.elapsed());
         select! {
-            recv(signals) -> signal => if let Ok(signal) = signal { pass(signal, pid) },
+            recv(signals) -> signal => if let Ok(signal) = signal { forward(signal, pid) },
             recv(after(next)) -> _ => {
                 monitor.look();
                 looks += 1;
@@ -79,16 +79,17 @@ pub fn run(
             recv(ended) -> _ => break,
         }
     }
-    // Until here the process is a zombie: its pid cannot have gone to someone else.
+    // The process is a zombie until here, so its pid was not reused and `forward` could not signal another process.
     let status = child.wait()?;
     let _ = waiter.join();
-    // What came while it was ending was for it.
+    // Signals that arrived while the command ended must not end this process: they are dropped before the mask is
+    // restored.
     drop(catching);
     Ok((status_of(status), monitor.end()))
 }
 
-/// Short programs are looked at early, long ones about once a second.
-fn look_at(looks: u32) -> Duration {
+/// When the monitor looks for the n-th time, since the start: at 0.1, 0.2, 0.4, 0.8 s, then every second.
+fn time_of_look(looks: u32) -> Duration {
     match looks {
         0..=3 => Duration::from_millis(100 << looks),
         _ => Duration::from_secs(looks as u64 - 3),
@@ -107,8 +108,8 @@ fn wait_without_reaping(pid: libc::pid_t) {
     }
 }
 
-/// The terminal signals the whole foreground group: then the command has it already.
-fn pass(signal: Signal, pid: libc::pid_t) {
+/// Forwards a signal, unless the terminal sent it and the command is in the same group and has it already.
+fn forward(signal: Signal, pid: libc::pid_t) {
     // SAFETY: plain calls; the child is not reaped yet, so the pid is its own.
     unsafe {
         if !(signal.from_kernel && libc::getpgid(pid) == libc::getpgrp()) {
@@ -142,7 +143,7 @@ mod tests {
 
     #[test]
     fn looks_come_early_and_then_once_a_second() {
-        let at: Vec<u128> = (0..7).map(|n| look_at(n).as_millis()).collect();
+        let at: Vec<u128> = (0..7).map(|n| time_of_look(n).as_millis()).collect();
         assert_eq!(at, [100, 200, 400, 800, 1000, 2000, 3000]);
     }
 

@@ -1,4 +1,4 @@
-//! What kind of executable a command is, and whether a preloaded library can reach it.
+//! Examines the executable of a command: can the loader preload a library into it?
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use object::read::elf::{ElfFile64, ProgramHeader};
 use object::{Endianness, Object, ObjectSymbol, elf};
 
-/// Why a preloaded library does not reach an executable, or not all of it.
+/// Why a preloaded library sees nothing of an executable, or not all of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Escape {
     /// No dynamic loader runs.
@@ -30,8 +30,8 @@ pub enum Escape {
 }
 
 impl Escape {
-    /// Nothing of the executable itself is seen.
-    pub fn is_whole(self) -> bool {
+    /// Whether the executable is not recorded at all.
+    pub fn hides_executable(self) -> bool {
         !matches!(self, Escape::AddressSanitizer | Escape::Dlmopen)
     }
 
@@ -50,7 +50,7 @@ impl Escape {
     pub fn explanation(self) -> &'static str {
         match self {
             Escape::Static => {
-                "is a static executable: the loader that would preload us does not run in it \
+                "is a static executable: no loader runs that could preload the recorder \
                  (dynamic programs that it starts are seen)"
             }
             Escape::StaticGo => {
@@ -93,7 +93,7 @@ pub fn examine(command: &OsStr) -> Option<Executable> {
     Some(Executable { escapes: escapes(&found)?, path: found, script: Some(path) })
 }
 
-/// As execvp does it.
+/// Finds an executable as execvp does.
 pub fn find_in_path(command: &OsStr) -> Option<PathBuf> {
     let executable = |path: &PathBuf| {
         fs::metadata(path)
@@ -170,8 +170,7 @@ fn escapes(path: &Path) -> Option<Vec<Escape>> {
     Some(found)
 }
 
-/// What keeps the loader of this machine's programs from taking this library: not there, no
-/// library, or one for another machine.
+/// Why the loader cannot load this library: missing, not ELF, or for another machine. `None`: it can.
 pub fn library_problem(path: &Path) -> Option<String> {
     let mut head = [0; 20];
     let read = File::open(path).and_then(|mut file| file.read_exact(&mut head));

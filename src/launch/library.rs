@@ -1,5 +1,5 @@
-//! Finding our libraries, and naming one in LD_PRELOAD, where spaces and colons separate and `$`
-//! starts a token of the loader.
+//! Finds the libraries of vramtrace, and makes a path that LD_PRELOAD can hold: there spaces and colons separate
+//! entries and `$` begins a token of the loader.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::mem::MaybeUninit;
@@ -16,8 +16,8 @@ pub const SHIM: &str = "libvramtrace.so";
 /// The simulated driver.
 pub const SIMULATED: &str = "libvramtrace_sim.so";
 
-/// Beside this executable, in `../lib` of it, or in the Python package that it was installed with; one
-/// that the loader can take.
+/// Finds a library beside this executable, in `../lib`, or in the Python package of this installation. An error if
+/// the loader cannot load it.
 pub fn find(name: &str) -> Result<PathBuf, Failure> {
     let library = place_of(name)?;
     match problem(&library) {
@@ -26,7 +26,7 @@ pub fn find(name: &str) -> Result<PathBuf, Failure> {
     }
 }
 
-/// Why the loader would leave a library out, and the program would run without it.
+/// Why the loader would skip a library and run the program without it. `None`: it can be loaded.
 pub fn problem(library: &Path) -> Option<String> {
     let noexec = || {
         is_on_noexec(library).then(|| {
@@ -73,8 +73,8 @@ fn place_of(name: &str) -> Result<PathBuf, Failure> {
     })
 }
 
-/// A file of the Python package under this prefix. A prefix may have several Pythons: the package of
-/// this very version goes before others.
+/// A file of the Python package under this prefix. If several Pythons have the package, one of this version is
+/// preferred.
 fn packaged(prefix: &Path, name: &str) -> Option<PathBuf> {
     const RECORD: &str = concat!("vramtrace-", env!("CARGO_PKG_VERSION"), ".dist-info");
     // `pip install --target` puts packages beside bin/.
@@ -91,15 +91,15 @@ fn packaged(prefix: &Path, name: &str) -> Option<PathBuf> {
             places.extend(pythons.iter().map(|python| python.join(packages)));
         }
     }
-    // Stable: those with the record first.
+    // Stable sort: packages of this version first.
     places.sort_by_key(|place| !place.join(RECORD).exists());
     places.iter().find_map(|place| place.join("vramtrace").join(name).canonicalize().ok())
 }
 
-/// A library under a path that LD_PRELOAD can carry.
+/// A library under a path that LD_PRELOAD can hold.
 pub struct Preload {
     path: PathBuf,
-    /// Holds a link to the library when its own path cannot be carried.
+    /// A temporary directory with a link to the library, if its path has characters that LD_PRELOAD cannot hold.
     private: Option<TempDir>,
 }
 
@@ -126,7 +126,7 @@ pub fn preloadable(library: &Path) -> Result<Preload, Failure> {
 }
 
 impl Preload {
-    /// The value of LD_PRELOAD: ours first, then what is there already.
+    /// The value of LD_PRELOAD: the recorder first, then the existing entries.
     pub fn with_existing(&self, existing: Option<OsString>) -> OsString {
         let existing = existing.unwrap_or_default();
         let mut entries = existing.as_bytes().split(|byte| b": ".contains(byte));
@@ -149,14 +149,14 @@ impl Preload {
     }
 }
 
-/// LD_PRELOAD can carry its path.
+/// Whether LD_PRELOAD can hold this path.
 pub fn can_be_preloaded(path: &Path) -> bool {
     let bytes = path.as_os_str().as_bytes();
     !bytes.iter().any(|byte| byte.is_ascii_whitespace() || b":;$".contains(byte))
 }
 
-/// What LD_PRELOAD names here, each with what keeps the loader from taking it. A name without a
-/// slash is searched on the loader's path: it is not checked.
+/// The entries of LD_PRELOAD in this environment, each with the reason why it cannot be loaded. An entry without a
+/// slash is searched by the loader and is not checked.
 pub fn preloaded() -> Vec<(PathBuf, Option<String>)> {
     let value = std::env::var_os("LD_PRELOAD").unwrap_or_default();
     let names = value.as_bytes().split(|byte| b": ".contains(byte)).filter(|name| !name.is_empty());
@@ -168,7 +168,7 @@ pub fn preloaded() -> Vec<(PathBuf, Option<String>)> {
     names.map(entry).collect()
 }
 
-/// `LD_LIBRARY_PATH` with a directory of ours in front.
+/// `LD_LIBRARY_PATH` with `first` in front.
 pub fn library_path(first: &Path, existing: Option<OsString>) -> OsString {
     let mut value = first.as_os_str().to_os_string();
     if let Some(existing) = existing.filter(|existing| existing != OsStr::new("")) {

@@ -1,5 +1,4 @@
-//! Running a program with the shim in front: `vramtrace run`, and the parts of it that `doctor`
-//! and `demo` use.
+//! Runs a program with the recorder preloaded, for `vramtrace run`, `doctor` and `demo`.
 
 pub mod child;
 pub mod elf;
@@ -18,24 +17,24 @@ use crate::error::Failure;
 use output::Output;
 use simulate::Simulated;
 
-/// What to run and how.
+/// A command and how to run it.
 pub struct Launch {
     pub command: Vec<OsString>,
-    /// Checked.
+    /// Value of VRAMTRACE_CAP; already checked.
     pub cap: Option<String>,
-    /// Other variables for the shim, checked.
+    /// Other variables for the recorder; already checked.
     pub settings: Vec<(&'static str, OsString)>,
     pub output: Output,
     pub simulated: Option<Simulated>,
-    /// The command's stdout goes to stderr: ours is for JSON.
+    /// Send the command's stdout to stderr, because stdout is for JSON.
     pub quiet_stdout: bool,
 }
 
-/// What a run was.
+/// The result of a run.
 pub struct RunResult {
     pub status: child::Status,
     pub observed: monitor::MonitorReport,
-    /// `VRAMTRACE_OUT` of the run; where its traces are.
+    /// Where the traces of the run are.
     pub output: Output,
     pub cap: Option<String>,
 }
@@ -51,7 +50,7 @@ impl Launch {
             ("VRAMTRACE_OUT", self.output.variable()),
             ("VRAMTRACE_RUN", self.output.run_marker()),
         ];
-        // Phases: another tool that is named there stays.
+        // NVTX ranges reach the recorder through this variable. A value of another tool is kept.
         let nvtx = std::env::var_os("NVTX_INJECTION64_PATH").filter(|path| !path.is_empty());
         if nvtx.is_none() {
             variables.push(("NVTX_INJECTION64_PATH", library.clone().into_os_string()));
@@ -76,12 +75,12 @@ impl Launch {
                     return Err(failure);
                 }
             };
-        // What a killed process left beside its trace; a reader finds it there too.
+        // A killed process may leave a file beside its trace. Readers find it there if this fails.
         for trace in self.output.traces() {
             let _ = vramtrace_reader::trace::merge(&trace);
         }
         if observed.still_running {
-            // Who outlives the command still needs what its environment points to.
+            // Processes that outlive the command use the files that their environment names.
             preload.keep();
             if let Some(simulated) = self.simulated {
                 simulated.keep();

@@ -1,5 +1,5 @@
-//! Looking at the command and its descendants while they run: who uses the driver without the
-//! shim, and whom the simulated driver cannot serve.
+//! Watches the command and its descendants through /proc: finds processes that use the driver without the
+//! recorder, and CUDA runtime programs under the simulated driver, which they refuse.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
@@ -9,27 +9,27 @@ use super::library::{SHIM, SIMULATED};
 use super::processes::{self, Process, Stat};
 use crate::console::message;
 
-/// What was seen until the command ended.
+/// The result of the monitor when the command ended.
 #[derive(Clone, Debug, Default)]
 pub struct MonitorReport {
-    /// Processes that mapped libcuda without the shim: pid and name.
+    /// Processes that mapped libcuda without the recorder: pid and name.
     pub without_shim: Vec<(i32, String)>,
-    /// Someone had the shim.
+    /// At least one process had loaded the recorder.
     pub with_shim: bool,
-    /// libcudart met the simulated driver, which it refuses.
+    /// A process loaded libcudart under the simulated driver.
     pub cudart_on_simulated: bool,
     /// A descendant outlived the command.
     pub still_running: bool,
 }
 
 pub struct ProcessMonitor {
-    /// `VRAMTRACE_RUN` of this run: by it descendants are known that lost their parents.
+    /// `VRAMTRACE_RUN` of this run: identifies descendants whose parents have ended.
     marker: OsString,
-    /// The shim's true path: VRAMTRACE_LIB may have another file name.
+    /// The path of the recorder, whose file name VRAMTRACE_LIB may change.
     library: PathBuf,
     simulated: bool,
     root: Option<Process>,
-    /// Processes that are not of this run, by a look at their environment.
+    /// Processes whose environment shows that they are not of this run.
     strangers: HashSet<Process>,
     /// Members of this run.
     members: HashMap<Process, Member>,
@@ -38,7 +38,7 @@ pub struct ProcessMonitor {
 
 #[derive(Clone, Copy, Default)]
 struct Member {
-    /// It has a live page, or was reported: no need to look at it again.
+    /// Has a live page or was reported: it is not examined again.
     settled: bool,
 }
 
@@ -55,11 +55,12 @@ impl ProcessMonitor {
         }
     }
 
-    /// The command has this pid.
+    /// Sets the root of the process tree: `pid` of the command.
     pub fn follow(&mut self, pid: i32) {
         self.root = processes::stat(pid).map(|stat| stat.process);
     }
 
+    /// Finds the members of the run and examines the new ones. Call it repeatedly while the command runs.
     pub fn look(&mut self) {
         for stat in self.find_members() {
             let settled = self.members.entry(stat.process).or_default().settled;
@@ -70,7 +71,7 @@ impl ProcessMonitor {
         }
     }
 
-    /// After the command ended: who is left?
+    /// Call it after the command ended: finds descendants that still run.
     pub fn end(mut self) -> MonitorReport {
         let root = self.root;
         self.report.still_running =
@@ -78,7 +79,7 @@ impl ProcessMonitor {
         self.report
     }
 
-    /// Living descendants of the command, and those of them that were orphaned.
+    /// Running descendants of the command, orphaned ones included.
     fn find_members(&mut self) -> Vec<Stat> {
         let Some(root) = self.root else { return Vec::new() };
         let mut all = processes::all();
@@ -87,7 +88,7 @@ impl ProcessMonitor {
         for (index, stat) in all.iter().enumerate() {
             children.entry(stat.parent).or_default().push(index);
         }
-        // A process known once stays a member when its parents are gone.
+        // A known member stays a member after its parents have ended.
         let is_start =
             |stat: &Stat| stat.process == root || self.members.contains_key(&stat.process);
         let mut reached: HashSet<usize> = HashSet::new();
@@ -114,7 +115,7 @@ impl ProcessMonitor {
         members
     }
 
-    /// True when nothing new can be learned from this process.
+    /// True if the process need not be examined again.
     fn examine(&mut self, stat: &Stat) -> bool {
         if processes::has_live_page(stat.process) {
             self.report.with_shim = true;
@@ -138,7 +139,7 @@ impl ProcessMonitor {
         if cuda && !shim {
             let pid = stat.process.pid;
             message(format_args!(
-                "process {pid} ({}) uses the driver without the shim: neither recorded nor capped \
+                "process {pid} ({}) uses the driver without the recorder: neither recorded nor capped \
                  (`vramtrace doctor CMD` says why)",
                 stat.name
             ));

@@ -1,4 +1,4 @@
-//! Where a run's traces go: `--out DIR|FILE|PATTERN`, and which files are this run's afterwards.
+//! The output of a run: `--out DIR|FILE|PATTERN`, and which trace files the run wrote.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -20,7 +20,7 @@ use crate::error::Failure;
 #[derive(Clone, Debug)]
 pub struct Output {
     place: Place,
-    /// What was there before.
+    /// Traces that existed before the run.
     earlier: HashSet<PathBuf>,
 }
 
@@ -28,7 +28,7 @@ pub struct Output {
 enum Place {
     /// Nothing is recorded; a cap still holds.
     Off,
-    /// A directory of this run alone, made for it.
+    /// A new directory for this run.
     Own(PathBuf),
     /// Absolute path of a file, with %-codes or without; or of a directory with %-codes.
     Pattern { pattern: Vec<u8>, file: bool },
@@ -47,8 +47,8 @@ impl Output {
         Ok(output)
     }
 
-    /// Makes the directory, before anything asks for its name. Two runs of one second take `-2`,
-    /// `-3`, ...
+    /// Makes the directory. Call it before [`Output::variable`]: of two runs in one second the second takes `-2`.
+    /// If the working directory is not writable, the directory is made in the temporary directory, with a message.
     pub fn create(&mut self) -> Result<(), Failure> {
         match &mut self.place {
             Place::Off => Ok(()),
@@ -99,7 +99,7 @@ impl Output {
         }
     }
 
-    /// The value of VRAMTRACE_RUN, by which processes of this run know each other.
+    /// The value of VRAMTRACE_RUN: the same in all processes of the run, and different in other runs.
     pub fn run_marker(&self) -> OsString {
         let own = std::process::id();
         match self.fixed_directory() {
@@ -125,17 +125,17 @@ impl Output {
         }
     }
 
-    /// This run's traces.
+    /// The traces that this run wrote so far, sorted.
     pub fn traces(&self) -> Vec<PathBuf> {
         let mut traces = self.all_traces();
         traces.retain(|trace| !self.earlier.contains(trace));
         traces
     }
 
-    /// The run's own directory goes when nothing came into it.
+    /// Removes the run's new directory if it is empty.
     pub fn remove_if_empty(&self) {
         if let Place::Own(directory) = &self.place {
-            // Fails where a trace is in it, as it should.
+            // Fails if the directory holds a trace, which is intended.
             let _ = fs::remove_dir(directory);
         }
     }
@@ -280,7 +280,7 @@ fn cannot(path: &Path, error: &std::io::Error) -> Failure {
     Failure::new(format!("{}: {error}; --out names another place", path.display()))
 }
 
-/// The working directory is not ours to write in: of another user, read-only, or of the kernel's.
+/// Whether the directory is not writable for this user or read-only.
 fn cannot_write(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem)
 }

@@ -1,5 +1,5 @@
-//! What /proc says about a process. Everything may be gone or forbidden at any moment: then it is
-//! `None` or empty.
+//! Reads processes from /proc. A process may end, or its files may be unreadable: the result is then `None` or
+//! empty.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -11,7 +11,7 @@ use vramtrace_format::proc;
 
 use crate::live_processes::process::{has_page, proc_file};
 
-/// A process by the two numbers that name it once and for all.
+/// A process by pid and start time, which together are not reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Process {
     pub pid: i32,
@@ -24,7 +24,7 @@ pub struct Stat {
     pub parent: i32,
     /// The first 15 bytes of its name.
     pub name: String,
-    /// None of its threads runs.
+    /// The process has ended and is not reaped.
     pub zombie: bool,
 }
 
@@ -73,7 +73,7 @@ pub fn mapped_files(pid: i32) -> Vec<PathBuf> {
     files
 }
 
-/// Does it have a live page, where processes of this one's user put them?
+/// Whether the process has a live page in a directory of this user.
 pub fn has_live_page(process: Process) -> bool {
     let Process { pid, start_ticks } = process;
     let runtime = variable(pid, "XDG_RUNTIME_DIR");

@@ -1,4 +1,4 @@
-//! Which Python a command means, and what that Python says of itself.
+//! Finds the Python interpreter of the user's project and asks it for its version and site directories.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -10,12 +10,12 @@ use serde::Deserialize;
 use super::elf;
 use crate::error::Failure;
 
-/// An interpreter, by its own answers.
+/// A Python interpreter and what it printed about itself.
 #[derive(Clone, Debug)]
 pub struct Python {
     pub executable: PathBuf,
     pub version: (u32, u32),
-    /// A virtual or conda environment: what is written into it concerns nobody else.
+    /// A virtual or conda environment: changes in it affect no other environment.
     pub is_environment: bool,
     pub site: PathBuf,
     pub user_site: PathBuf,
@@ -43,14 +43,14 @@ impl Python {
         let shown = executable.display();
         let output = Command::new(executable)
             .args(["-E", "-c", QUESTION])
-            // A hook of an earlier `enable` is not to start it again.
+            // A start hook of an earlier `vramtrace enable` must not re-execute this process.
             .env("VRAMTRACE", "0")
             .stdin(Stdio::null())
             .output()
             .map_err(|error| Failure::new(format!("{shown}: {error}; --python names another")))?;
         let answer: Answer = serde_json::from_slice(&output.stdout).map_err(|_| {
             let stderr = String::from_utf8_lossy(&output.stderr).trim().to_string();
-            Failure::new(format!("{shown} is no Python 3 that answers: {stderr}"))
+            Failure::new(format!("{shown} does not run as Python 3: {stderr}"))
         })?;
         Ok(Python {
             executable: executable.to_path_buf(),
@@ -108,7 +108,7 @@ pub fn instead_of_ours(command: &OsStr) -> Result<Option<PathBuf>, Failure> {
     }
 }
 
-/// Of uv (`uvx`, `uv tool run`) or pipx: made for one tool, and not for a project.
+/// Whether the directory is of an environment that uv (`uvx`, `uv tool run`) or pipx made for a tool.
 fn is_tool_environment(bin: &Path) -> bool {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let of_uv = ["UV_CACHE_DIR", "UV_TOOL_DIR"].into_iter().filter_map(set);
@@ -120,7 +120,7 @@ fn is_tool_environment(bin: &Path) -> bool {
         || parts.windows(2).any(|pair| pair[0] == "pipx" && pair[1] == "venvs")
 }
 
-/// The words of a command, with the project's interpreter where a bare name means it.
+/// The command, with a bare `python` replaced by the project's interpreter (see [`instead_of_ours`]).
 pub fn resolved(mut command: Vec<OsString>) -> Result<Vec<OsString>, Failure> {
     if let Some(first) = command.first_mut()
         && let Some(python) = instead_of_ours(first)?

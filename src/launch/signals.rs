@@ -1,5 +1,5 @@
-//! Signals on their way to the command. They are blocked in every thread of ours and fetched by
-//! one, so that no handler is needed; the command starts with the mask that we were given.
+//! Forwards signals to the command. They are blocked in all threads of this process and one thread fetches them
+//! with sigtimedwait, so that no handler is needed. The command starts with the original signal mask.
 
 use std::mem::MaybeUninit;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use std::thread::JoinHandle;
 use crossbeam_channel::Sender;
 use libc::c_int;
 
-/// Those that someone may send to a running program. SIGTSTP and SIGCONT keep their meaning for
-/// us: a shell stops and continues the whole group.
+/// The signals that are forwarded. SIGTSTP and SIGCONT keep their default action: a shell sends them to the whole
+/// process group.
 const PASSED: [c_int; 8] = [
     libc::SIGHUP,
     libc::SIGINT,
@@ -25,11 +25,11 @@ const PASSED: [c_int; 8] = [
 #[derive(Clone, Copy, Debug)]
 pub struct Signal {
     pub number: c_int,
-    /// From the terminal, which sent it to the whole foreground group.
+    /// Sent by the terminal, to the whole foreground group.
     pub from_kernel: bool,
 }
 
-/// While this lives, signals arrive on the channel.
+/// Signals arrive on the channel until this is dropped, which restores the mask.
 pub struct Signals {
     before: libc::sigset_t,
     stop: Arc<AtomicBool>,
@@ -55,7 +55,7 @@ impl Signals {
         Ok(Signals { before, stop, thread: Some(thread) })
     }
 
-    /// The mask to give to the command.
+    /// The signal mask before [`Signals::catch`], for the command.
     pub fn mask_before(&self) -> libc::sigset_t {
         self.before
     }
@@ -100,8 +100,8 @@ fn fetch(set: &libc::sigset_t, sender: &Sender<Signal>, stop: &AtomicBool) {
     }
 }
 
-/// Ends this process by the signal that ended the command, as if we had never been between.
-/// Returns only where that is not possible.
+/// Ends this process by the signal that ended the command, so that the parent sees the same status. Returns only
+/// if the signal cannot end this process.
 pub fn die_by(signal: c_int) {
     // SAFETY: plain calls; the set is filled before use.
     unsafe {

@@ -1,4 +1,4 @@
-//! `--simulate`: the simulated driver under the real one's names, in front of it.
+//! `--simulate`: puts the simulated driver on LD_LIBRARY_PATH under the file names of the real one.
 
 use std::ffi::OsString;
 use std::os::unix::fs::symlink;
@@ -39,13 +39,13 @@ impl Simulated {
         ]
     }
 
-    /// Leaves the directory for processes that outlive the command.
+    /// Keeps the directory for processes that outlive the command.
     pub fn keep(self) {
         let _ = self.directory.keep();
     }
 }
 
-/// Why a text names no simulated devices. The messages follow the text.
+/// Why the value of --simulate is wrong. The message is printed after the value.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 enum DevicesError {
     #[error("is not NxSIZE; {}", RIGHT)]

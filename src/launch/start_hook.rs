@@ -13,14 +13,14 @@ use crate::error::Failure;
 
 const MODULE: &str = include_str!("start_hook.py");
 const NAME: &str = "vramtrace_start";
-/// Of everything that we wrote.
+/// First line of each file that `vramtrace enable` writes.
 const MARK: &str = "# Written by `vramtrace enable`; `vramtrace disable` removes it.\n";
 
 /// The files of one site directory.
 #[derive(Debug)]
 pub struct StartHook {
     module: PathBuf,
-    /// What the interpreter reads at its start, and its text.
+    /// The `.pth` or `.start` file that the interpreter reads at its start, and its text.
     caller: PathBuf,
     text: String,
 }
@@ -39,7 +39,7 @@ impl StartHook {
         }
     }
 
-    /// The module is there before anything calls it.
+    /// Writes the module first, then the file that calls it. Returns their paths.
     pub fn write(&self, library: &Path, always: bool) -> Result<[&Path; 2], Failure> {
         let Some(library) = library.to_str().filter(|path| !path.contains(['"', '\\', '\n']))
         else {
@@ -60,7 +60,7 @@ impl StartHook {
         Ok([&self.module, &self.caller])
     }
 
-    /// What was removed. The caller goes first.
+    /// Removes the calling file first, then the module. Returns the removed paths.
     pub fn remove(&self) -> Result<Vec<&Path>, Failure> {
         self.check()?;
         let mut gone = Vec::new();
@@ -85,7 +85,7 @@ impl StartHook {
         }
     }
 
-    /// Fails where a file of this name is not ours.
+    /// Fails if a file of this name was not written by `vramtrace enable`.
     fn check(&self) -> Result<(), Failure> {
         for path in [&self.module, &self.caller] {
             match fs::read_to_string(path) {
@@ -104,8 +104,7 @@ impl StartHook {
     }
 }
 
-/// Whole or not at all, for every user of that Python to read; a link that stood there is replaced,
-/// not followed.
+/// Writes a file atomically with mode 0644. An existing link is replaced, not followed.
 fn put(path: &Path, text: &str) -> Result<(), Failure> {
     let directory = path.parent().unwrap_or(Path::new("/"));
     let write = || {

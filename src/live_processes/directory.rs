@@ -1,4 +1,4 @@
-//! A private directory with pages: of one user, closed to others, reached by no link.
+//! The directories of one user that hold pages. Each is checked: owned by the user, mode 0700, no symbolic link.
 
 use std::ffi::CString;
 use std::fs::{DirBuilder, File};
@@ -22,7 +22,7 @@ pub struct PageDirectory {
     owner: u32,
 }
 
-/// One page.
+/// An opened page.
 pub struct PageFile {
     path: PathBuf,
     memory: Memory,
@@ -30,10 +30,9 @@ pub struct PageFile {
 
 enum Memory {
     Segment(Segment),
-    /// Of an earlier version: the page itself. Read and written, never mapped: its owner could cut
-    /// it short under us.
+    /// The page of an earlier version. It is read and written, never mapped: a truncated mapping raises SIGBUS.
     File(File),
-    /// What its process wrote there, once a second at most. So often it looks for orders there.
+    /// A copy that the process writes at most once a second. At the same time it reads orders from it.
     Copy(File),
 }
 
@@ -41,7 +40,7 @@ enum Memory {
 pub struct Listed {
     file: String,
     name: PageName,
-    /// As this process has it.
+    /// In the pid namespace of this process.
     pub pid: u32,
 }
 
@@ -77,11 +76,11 @@ impl PageDirectory {
             let link = path.symlink_metadata().is_ok_and(|about| about.is_symlink());
             wrong(if link { io::Error::from_raw_os_error(libc::ELOOP) } else { error })
         })?;
-        judge(path, &opened, owner)?;
+        check_owner_and_mode(path, &opened, owner)?;
         Ok(PageDirectory { path: path.into(), opened, owner })
     }
 
-    /// As [`PageDirectory::open`], made if need be. In memory, as pages must be.
+    /// Like [`PageDirectory::open`]; makes the directory if it is missing. An error if it is not on a tmpfs.
     pub fn make(path: &Path, owner: u32) -> Result<PageDirectory, PageProblem> {
         let made = DirBuilder::new().mode(0o700).create(path);
         let directory =
@@ -103,7 +102,7 @@ impl PageDirectory {
     }
 
     pub fn names(&self) -> Result<Vec<String>, PageProblem> {
-        // By its descriptor, whatever its path leads to by now.
+        // Read through the checked descriptor: the path may have been replaced since.
         let entries = std::fs::read_dir(format!("/proc/self/fd/{}", self.opened.as_raw_fd()))
             .map_err(|error| PageProblem::Io(self.path.clone(), error))?;
         Ok(entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect())
@@ -120,9 +119,9 @@ impl PageDirectory {
         Ok(self.names()?.into_iter().filter_map(listed).collect())
     }
 
-    /// Of a process in another pid namespace its segment tells.
+    /// The pid of the page's process in this pid namespace, from the segment's creator if namespaces differ.
     fn pid_here(&self, name: &PageName, here: Namespaces) -> Option<u32> {
-        // Its process ended, or became another program.
+        // The process ended or called exec.
         if name.segment(here).is_some_and(segment::is_gone) {
             return None;
         }
@@ -133,6 +132,7 @@ impl PageDirectory {
         Some(creator).filter(|pid| *pid != 0)
     }
 
+    /// Opens a listed page: its segment if it can be attached, else its file. `write`: for storing orders.
     pub fn live_page(&self, listed: &Listed, write: bool) -> Result<PageFile, PageProblem> {
         let segment = listed.name.segment(Namespaces::of_this_process());
         let page = segment.and_then(|id| self.attach(id, &listed.file, write));
@@ -154,7 +154,7 @@ impl PageDirectory {
         let file = format!("group.{name}");
         let path = self.path.join(&file);
         let inner = match self.directory_in(&file) {
-            // The page of an earlier version.
+            // Earlier versions used a file.
             Err(PageProblem::Io(_, error)) if error.raw_os_error() == Some(libc::ENOTDIR) => {
                 return self.page(&file, true, Memory::File).map(Some);
             }
@@ -167,7 +167,7 @@ impl PageDirectory {
                 return Err(PageProblem::OtherNamespace(path));
             }
             let page = self.attach(id as i32, &file, true);
-            // Else the id is another's by now.
+            // With another time the id was reused for another segment.
             if let Some(page) = page.filter(|page| page.word(3) == Some(made)) {
                 return match page.words::<GROUP_WORDS>() {
                     Ok(words) if GroupPage::look(&words).is_some() => Ok(Some(page)),
@@ -183,7 +183,7 @@ impl PageDirectory {
         let flags = libc::O_RDONLY | libc::O_DIRECTORY;
         let opened = open_at(self.opened.as_raw_fd(), Path::new(name), flags)
             .map_err(|error| not_opened(&path, self.owner, error))?;
-        judge(&path, &opened, self.owner)?;
+        check_owner_and_mode(&path, &opened, self.owner)?;
         Ok(PageDirectory { path, opened, owner: self.owner })
     }
 
@@ -197,7 +197,7 @@ impl PageDirectory {
         let flags = if write { libc::O_RDWR } else { libc::O_RDONLY };
         let file = open_at(self.opened.as_raw_fd(), Path::new(name), flags)
             .map_err(|error| not_opened(&path, self.owner, error))?;
-        let about = judge(&path, &file, self.owner)?;
+        let about = check_owner_and_mode(&path, &file, self.owner)?;
         match about.is_file() && about.nlink() == 1 {
             true => Ok(PageFile { path, memory: how(file) }),
             false => Err(PageProblem::NotPlain(path)),
@@ -206,7 +206,7 @@ impl PageDirectory {
 }
 
 impl PageFile {
-    /// All of it, as `WORDS` words.
+    /// Copies the page, `WORDS` words of 8 bytes.
     pub fn words<const WORDS: usize>(
         &self,
     ) -> Result<Box<[std::sync::atomic::AtomicU64; WORDS]>, PageProblem> {
@@ -226,7 +226,7 @@ impl PageFile {
             Memory::Segment(segment) => segment.copy(),
             Memory::File(file) | Memory::Copy(file) => {
                 let length = file.metadata().map_or(0, |about| about.len() as usize);
-                // Behind the page, orders may stand.
+                // Orders may follow the page in the file.
                 let fits = BYTES_OF_VERSIONS.into_iter().rev().find(|bytes| *bytes <= length);
                 self.read(file, fits.ok_or_else(|| self.unknown())? / 8)?
             }
@@ -283,7 +283,7 @@ impl PageFile {
     }
 }
 
-/// Follows no link at the end, and never becomes another program's.
+/// Opens a file relative to a directory. A symbolic link as last part is an error (ELOOP).
 fn open_at(directory: i32, path: &Path, flags: i32) -> io::Result<File> {
     let name = CString::new(path.as_os_str().as_bytes())?;
     let flags = flags | libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK;
@@ -295,7 +295,7 @@ fn open_at(directory: i32, path: &Path, flags: i32) -> io::Result<File> {
     }
 }
 
-/// The owner shows what only the owner may open.
+/// For "permission denied" the error names the owner of the file.
 fn not_opened(path: &Path, owner: u32, error: io::Error) -> PageProblem {
     match path.symlink_metadata() {
         Ok(about) if error.kind() == io::ErrorKind::PermissionDenied && about.uid() != owner => {
@@ -305,7 +305,11 @@ fn not_opened(path: &Path, owner: u32, error: io::Error) -> PageProblem {
     }
 }
 
-fn judge(path: &Path, opened: &File, owner: u32) -> Result<std::fs::Metadata, PageProblem> {
+fn check_owner_and_mode(
+    path: &Path,
+    opened: &File,
+    owner: u32,
+) -> Result<std::fs::Metadata, PageProblem> {
     let about = opened.metadata().map_err(|error| PageProblem::Io(path.into(), error))?;
     match (about.uid(), about.mode() & 0o077) {
         (found, _) if found != owner => Err(PageProblem::Owner(path.into(), found)),

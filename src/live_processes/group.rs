@@ -1,4 +1,4 @@
-//! A group of processes that share a cap: its page.
+//! Groups of processes that share a cap: reads their pages and stores orders for another cap.
 
 use vramtrace_format::group::{
     GROUP_BYTES, GROUP_WORDS, GroupDevice, GroupPage, from_earlier, limit_order,
@@ -12,9 +12,9 @@ use super::{PageDirectory, PageProblem, segment};
 pub struct Group {
     pub name: String,
     page: PageFile,
-    /// With their numbers in the page.
+    /// Devices, each with its index in the page.
     pub devices: Vec<(usize, GroupDevice)>,
-    /// Pids of those that live.
+    /// Pids of the running members.
     pub members: Vec<u32>,
 }
 
@@ -35,7 +35,7 @@ pub fn all() -> (Vec<Group>, Vec<PageProblem>) {
             Ok(None) | Err(PageProblem::OtherNamespace(_)) => {}
             Ok(Some(group)) if group.members.is_empty() => {}
             Ok(Some(group)) => groups.push(group),
-            // It went between the list and the look.
+            // The group was removed after the directory was listed.
             Err(PageProblem::Io(_, error)) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(problem) => problems.push(problem),
         }
@@ -44,13 +44,13 @@ pub fn all() -> (Vec<Group>, Vec<PageProblem>) {
     (groups, problems)
 }
 
-/// A name that no other group has: for the processes of one run.
+/// A unique group name, for the processes of one run.
 pub fn fresh_name() -> String {
     let now = std::time::SystemTime::now().duration_since(std::time::SystemTime::UNIX_EPOCH);
     format!("run-{}-{:x}", std::process::id(), now.unwrap_or_default().as_nanos())
 }
 
-/// Sees to it that processes can share a group of this name, before any of them starts.
+/// Makes the directories of a group and checks that its page can be made, before its processes start.
 pub fn prepare(name: &str) -> Result<(), PageProblem> {
     let path = PageDirectory::shared_path(user());
     PageDirectory::make(&path, user())?;
@@ -58,7 +58,7 @@ pub fn prepare(name: &str) -> Result<(), PageProblem> {
     segment::can_be_made(GROUP_BYTES).map_err(PageProblem::NoSharedMemory)
 }
 
-/// Takes away the page of a run that is over.
+/// Removes the directory of a group. Errors are ignored.
 pub fn remove(name: &str) {
     let path = PageDirectory::shared_path(user());
     if PageDirectory::open(&path, user()).is_ok() {
@@ -85,7 +85,7 @@ impl Group {
         Ok(Some(Group { name: name.into(), page, devices, members }))
     }
 
-    /// Orders another limit for a device, by its number in the page.
+    /// Stores an order for another limit, bytes, of the device with this index; `None` removes the limit.
     pub fn order(&self, number: usize, limit: Option<u64>) -> Result<(), PageProblem> {
         let (at, word) = limit_order(number, limit);
         self.page.store(at, word)

@@ -1,5 +1,5 @@
-//! Traced processes that run now, and the groups that share a cap: what their pages in memory
-//! say, and orders to them.
+//! Recorded processes that run now, and groups that share a cap: reads their pages in shared memory and changes
+//! their caps.
 
 mod directory;
 pub mod group;
@@ -13,15 +13,15 @@ use std::path::PathBuf;
 
 use vramtrace_format::size::Bytes;
 
-/// Why a page is not used.
+/// Why a page cannot be used. The message names the path and what to do.
 #[derive(Debug)]
 pub enum PageProblem {
     Io(PathBuf, std::io::Error),
-    /// It belongs to this user.
+    /// The file belongs to the user with this id.
     Owner(PathBuf, u32),
     Mode(PathBuf, u32),
     NotPlain(PathBuf),
-    /// Another version's, or nothing of ours.
+    /// Not a page of a known version.
     Unknown(PathBuf),
     /// Its segment is of another ipc namespace.
     OtherNamespace(PathBuf),
@@ -42,7 +42,7 @@ impl fmt::Display for PageProblem {
             PageProblem::Io(path, error) => write!(f, "{}: {error}", path.display()),
             PageProblem::Owner(path, owner) => write!(
                 f,
-                "{} belongs to user {owner}; whose processes are meant must own it",
+                "{} belongs to user {owner}: it must belong to the user of the processes",
                 path.display()
             ),
             PageProblem::Mode(path, mode) => {
@@ -56,7 +56,7 @@ impl fmt::Display for PageProblem {
             }
             PageProblem::OtherNamespace(path) => write!(
                 f,
-                "{} is of another container (ipc namespace); run the command there",
+                "{} belongs to another container (ipc namespace): run the command there",
                 path.display()
             ),
             PageProblem::NotInMemory(path) => {
@@ -73,7 +73,7 @@ impl fmt::Display for PageProblem {
 
 impl std::error::Error for PageProblem {}
 
-/// `/dev/shm is full (64.00 MiB, 16384 files)`: Docker gives that little.
+/// `/dev/shm is full (64.00 MiB, 16384 files)`: 64 MiB is the default of Docker.
 struct Full;
 
 impl fmt::Display for Full {

@@ -1,4 +1,4 @@
-//! A traced process that runs: its live page.
+//! Running recorded processes: reads their live pages and stores orders for another cap.
 
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -12,23 +12,23 @@ use vramtrace_format::{LiveDevice, LivePage, LiveSite, proc, secrets};
 use super::directory::{Listed, PageFile};
 use super::{PageDirectory, PageProblem};
 
-/// What a live page says.
+/// The content of a live page.
 #[derive(Clone, Debug)]
 pub struct LiveProcess {
     pub pid: u32,
     pub command: String,
     pub state: LiveState,
-    /// Empty: it records nothing.
+    /// Path of the trace; empty if the process records none.
     pub trace: String,
     /// When the figures were stored, ns since the start.
     pub updated_ns: u64,
     pub group: Option<String>,
     pub devices: Vec<LiveDevice>,
-    /// Who holds most, when it was last added up.
+    /// The call sites that hold most, as of their last update.
     pub sites: Vec<LiveSite>,
 }
 
-/// All of this user, and what was wrong with pages that are not shown.
+/// All recorded processes of this user, and the problems of pages that could not be read.
 pub fn all() -> (Vec<LiveProcess>, Vec<PageProblem>) {
     let (mut found, mut problems) = (Vec::new(), Vec::new());
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
@@ -55,9 +55,9 @@ fn in_directory(
         match directory.live_page(&listed, false).and_then(|page| LiveProcess::read(&page, pid)) {
             Ok(process) if process.state != LiveState::Ended => found.push(process),
             Ok(_) => {}
-            // It is being made.
+            // The process is still writing its page.
             Err(PageProblem::Unknown(_)) if is_young(pid) => {}
-            // It ended between the list and the look.
+            // The process ended after the directory was listed.
             Err(PageProblem::Io(_, error)) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(problem) => problems.push(problem),
         }
@@ -104,8 +104,8 @@ impl LiveProcess {
     }
 }
 
-/// A file of /proc that tells of a process's memory; empty if nobody may see it. The main thread has
-/// none when it ended before the others.
+/// Reads a file of /proc/PID that needs the process's memory (environ, cmdline); empty if it is unreadable. If the
+/// main thread has ended, the file of another thread is read.
 pub fn proc_file(pid: u32, name: &str) -> Vec<u8> {
     let of_process = std::fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
     if !of_process.is_empty() {
@@ -123,13 +123,13 @@ fn command(pid: u32) -> String {
     secrets::mask(words.map(|word| String::from_utf8_lossy(word).into_owned())).join(" ")
 }
 
-/// A process that can be given orders.
+/// A recorded process whose cap can be changed.
 pub struct ControlTarget {
     pid: u32,
     page: PageFile,
 }
 
-/// The page of a process, to write.
+/// The page of a process, opened for writing. `None`: it has none in this directory.
 fn page_of(directory: &PageDirectory, process: &Member) -> Result<Option<PageFile>, PageProblem> {
     let is_its =
         |listed: &Listed| (listed.pid, listed.start_ticks()) == (process.pid, process.start_ticks);
@@ -144,10 +144,10 @@ pub fn has_page(process: &Member, owner: u32, runtime: Option<&Path>) -> bool {
     PageDirectory::all_of(owner, runtime).into_iter().flatten().any(has)
 }
 
-/// Why there is nobody to give orders to.
+/// Why the cap of a process cannot be changed.
 pub enum TargetError {
     NoSuchProcess,
-    /// It is this user's.
+    /// The process belongs to the user with this id.
     NotYours(u32),
     /// It runs without the recorder, or has not used CUDA yet.
     NotTraced,
@@ -155,7 +155,7 @@ pub enum TargetError {
 }
 
 impl ControlTarget {
-    /// Of the same user; or any, for root.
+    /// Finds a process of this user; root finds processes of all users.
     pub fn find(pid: u32) -> Result<ControlTarget, TargetError> {
         let member = Member::running(pid).ok_or(TargetError::NoSuchProcess)?;
         let owner = std::fs::metadata(format!("/proc/{pid}"))
@@ -185,10 +185,10 @@ impl ControlTarget {
         LiveProcess::read(&self.page, self.pid)
     }
 
-    /// Orders another cap for a device. False: no such device can be.
+    /// Stores an order for another cap of a device, bytes; `None` removes the cap. False: the ordinal is too large.
     pub fn order(&self, ordinal: u8, cap: Option<u64>) -> Result<bool, PageProblem> {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        // Never the number of an earlier order, nor 0.
+        // Orders need different numbers; 0 means no order.
         let number = now.as_nanos() as u64 | 1;
         if self.page.is_copy() {
             return self.order_by_file(ordinal, cap, number);
@@ -202,7 +202,7 @@ impl ControlTarget {
         words.into_iter().try_for_each(|(at, word)| self.page.store(at, word)).map(|()| true)
     }
 
-    /// The process takes it over when it copies its page next.
+    /// Stores the order in the page's file. The process reads it when it next writes the file.
     fn order_by_file(
         &self,
         ordinal: u8,
@@ -216,12 +216,12 @@ impl ControlTarget {
         places.zip(words).try_for_each(|(at, word)| self.page.store(at, word)).map(|()| true)
     }
 
-    /// The process shares no memory with us: it looks for orders once a second.
+    /// Whether the process shares no memory with this one: it then reads orders once a second.
     pub fn is_apart(&self) -> bool {
         self.page.is_copy()
     }
 
-    /// Waits a moment for the process to obey. False: it makes no calls just now.
+    /// Waits for the process to apply the order. False: it made no CUDA call within `wait`.
     pub fn obeys(&self, ordinal: u8, wait: Duration) -> Result<bool, PageProblem> {
         if self.is_apart() {
             return Ok(false);

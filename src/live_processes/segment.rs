@@ -1,17 +1,17 @@
-//! Segments of shared memory in which pages lie: attached to look at, or to store an order. Nobody
-//! can cut one short, so that reading it is safe whatever its owner does.
+//! System V shared memory segments that hold live and group pages. They are attached to read figures or to store an
+//! order. A segment cannot be truncated, so reading it cannot raise SIGBUS.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What the system says of a segment.
+/// Attributes of a segment from shmctl(IPC_STAT).
 pub struct Facts {
-    /// The pid of the process that made it, as this pid namespace has it; 0: it has none here.
+    /// Pid of the creator in this pid namespace; 0 if it has none here.
     pub creator: u32,
     bytes: usize,
 }
 
-/// Attached until it is dropped.
+/// An attached segment; dropping it detaches.
 pub struct Segment {
     at: *const AtomicU64,
     words: usize,
@@ -28,7 +28,7 @@ fn stat(id: i32) -> io::Result<libc::shmid_ds> {
     }
 }
 
-/// Nobody has it any more. Where that cannot be found out, it counts as there.
+/// Whether no process has the segment attached. Unknown errors count as attached.
 pub fn is_gone(id: i32) -> bool {
     match stat(id) {
         Ok(stat) => stat.shm_nattch == 0,
@@ -39,11 +39,11 @@ pub fn is_gone(id: i32) -> bool {
     }
 }
 
-/// `None`: nobody has it, or it is not this user's own, or open to others.
+/// `None` if no process has it attached, if `owner` does not own it, or if other users have access.
 pub fn facts(id: i32, owner: u32) -> Option<Facts> {
     let stat = stat(id).ok()?;
     let perm = &stat.shm_perm;
-    // Its creator has access too, also after it was given away.
+    // The creator keeps access after IPC_SET changed the owner, so both are checked.
     let own = [perm.uid, perm.cuid] == [owner; 2] && perm.mode & 0o077 == 0;
     (own && stat.shm_nattch > 0)
         .then_some(Facts { creator: stat.shm_cpid.max(0) as u32, bytes: stat.shm_segsz })
@@ -58,7 +58,7 @@ impl Segment {
             return None;
         }
         let mut segment = Segment { at: at.cast(), words: 0 };
-        // Attached, its id cannot become another's between.
+        // Checked after attaching: from here on the id cannot be reused for another segment.
         segment.words = facts(id, owner)?.bytes / 8;
         Some(segment)
     }
@@ -87,7 +87,7 @@ impl Drop for Segment {
     }
 }
 
-/// Whether this process may make such segments at all, as members of a group must: why not.
+/// Fails if this process cannot make a segment of this size, as members of a group must. `bytes`: its size.
 pub fn can_be_made(bytes: usize) -> Result<(), io::Error> {
     // SAFETY: plain calls; the segment is nobody's, and goes at once.
     unsafe {

@@ -1,4 +1,4 @@
-// The page in a real browser: what is drawn, what is said, what is never asked of a network.
+// The page in a real browser: what is drawn, what is printed, and that nothing is loaded from a network.
 
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
@@ -15,12 +15,12 @@ const look = (file, options, visit) => visited(browser, file, options, visit);
 const TABS = ["who", "blocks", "map", "allocations", "advice", "ranks", "diff", "facts"];
 
 test("out of memory: verdict, fix and holders stand on the first screen", async () => {
-  const said = vramtrace("report", trace("oom.vtrace"));
+  const printed = vramtrace("report", trace("oom.vtrace"));
   await look(page("oom", ["oom.vtrace"]), {}, async (tab) => {
     const words = await tab.locator(".verdict").innerText();
-    const cause = /^CAUSE\s+(.*)$/m.exec(said)[1];
+    const cause = /^CAUSE\s+(.*)$/m.exec(printed)[1];
     assert.ok(words.includes(cause), `${words}\n\n${cause}`);
-    for (const line of said.split("\n").filter((line) => /^(OUT OF MEMORY|FIX)/.test(line))) {
+    for (const line of printed.split("\n").filter((line) => /^(OUT OF MEMORY|FIX)/.test(line))) {
       assert.ok(words.includes(line.replace(/^FIX\s+/, "").trim()), line);
     }
     for (const part of [".verdict", ".largest", ".timeline canvas", "nav"]) {
@@ -70,7 +70,7 @@ function size(bytes) {
 
 test("seven questions: holder, fix and cause without a click; rank, nvidia-smi and leak with one; two steps with two", async () => {
   const recorded = trace("recorded.vtrace");
-  const said = vramtrace("report", recorded);
+  const printed = vramtrace("report", recorded);
   await look(page("seven", ["recorded.vtrace"]), {}, async (tab) => {
     // 1. Who held most at the peak? No click.
     const largest = json("holders", recorded).holders[0];
@@ -78,7 +78,7 @@ test("seven questions: holder, fix and cause without a click; rank, nvidia-smi a
     assert.equal(Number(await first.getAttribute("data-bytes")), largest.bytes);
     assert.ok((await first.innerText()).includes(largest.name ?? largest.frames[largest.lead].function));
     // 2. What is the fix? No click.
-    const fix = /^FIX\s+(.*)$/m.exec(said)[1].trim();
+    const fix = /^FIX\s+(.*)$/m.exec(printed)[1].trim();
     assert.equal(await tab.locator(".verdict .fix code").innerText(), fix);
     // 3. What of nvidia-smi's figure is not PyTorch's? One click.
     await tab.locator("nav .tab", { hasText: "Facts" }).click();
@@ -279,7 +279,7 @@ for (const [name, words] of [
   ["import.csv", /(no stacks|no times)/],
   ["leak.vtrace", /LEAK/],
 ]) {
-  test(`${name} is shown, and what is wrong with it is said`, async () => {
+  test(`${name} is shown, with a line for what is wrong with it`, async () => {
     await look(page(name.replace(".", "-"), [name]), {}, async (tab) => {
       assert.match(await tab.locator(".verdict").innerText(), words);
       for (const one of TABS) {

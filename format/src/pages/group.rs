@@ -173,9 +173,9 @@ impl<'m> GroupPage<'m> {
         Some(slot)
     }
 
-    /// What was ordered in a run whose members are all gone is over. Done before a member of the next
-    /// run is there to be seen: what is ordered from then on stays. Where one comes meanwhile and gets
-    /// an order, the word is another one.
+    /// Clears limits that were set by command in an earlier run whose members have all ended. It runs before this
+    /// member is visible, so that later orders stay. An order that arrives meanwhile changed the word, and the
+    /// compare-and-swap keeps it.
     fn forget_last_run(&self) {
         for device in self.known() {
             let order = self.device_word(device, 1);

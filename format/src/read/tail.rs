@@ -1,5 +1,5 @@
-//! The tail file: the windows of a trace that are still being filled, as the process has them in
-//! memory. It lies beside the trace while the process runs, and after a kill.
+//! The tail file: the memory of the windows that are still being filled. It lies beside the trace while the process
+//! runs, and after a kill.
 
 use crate::window::{SLOT, WINDOW_HEADER, WINDOW_MAGIC, WindowHeader};
 

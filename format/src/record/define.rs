@@ -56,6 +56,7 @@ impl Piece<'_> {
         }
     }
 
+    /// Word `index` of the list; word 0 is its length.
     fn word(&self, index: usize) -> u64 {
         let Some(n) = index.checked_sub(1) else { return self.count() as u64 };
         match self {

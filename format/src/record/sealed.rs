@@ -39,13 +39,13 @@ impl<const N: usize> Record<N> {
         self.words[1] |= bits & SMALL_MASK;
     }
 
-    /// More bits of the last word.
+    /// Sets further bits of the last word.
     #[inline(always)]
     pub(crate) fn add_last(&mut self, bits: u64) {
         self.words[self.len - 1] |= bits;
     }
 
-    /// With room for more.
+    /// The same record in an array of `M` words.
     pub(crate) fn widen<const M: usize>(self) -> Record<M> {
         let mut words = [0; M];
         words[..self.len].copy_from_slice(&self.words[..self.len]);

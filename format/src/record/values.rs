@@ -124,7 +124,7 @@ impl CacheBytes {
 }
 
 fields! {
-    /// What ended, or would end, the program.
+    /// The figures of an out-of-memory that ends the program.
     #[derive(Clone, Copy, Debug, PartialEq)]
     pub struct PostMortem {
         device: DeviceId = small,

@@ -99,7 +99,7 @@ impl Check {
         Check(SEED)
     }
 
-    /// Where the check of each record of a file begins: `file` is its tag.
+    /// The start value of the checks of a file's records. `file`: its tag ([`crate::Header::file_tag`]).
     #[inline(always)]
     pub const fn of_file(file: u64) -> Check {
         Check(SEED ^ file)

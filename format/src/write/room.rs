@@ -9,7 +9,7 @@ const HEADER_WORDS: usize = WINDOW_HEADER / 8;
 /// The word of the header with the bytes that are published.
 const PUBLISHED: usize = 7;
 
-/// The words of a window, its header included, and how many are given out.
+/// The words of a window, its header included, and the number of reserved words.
 #[derive(Debug)]
 pub struct Room<'m> {
     words: &'m [AtomicU64],

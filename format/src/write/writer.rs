@@ -126,14 +126,14 @@ impl<'m> WindowWriter<'m> {
         short.unwrap_or_else(|| self.append_wide(thread, time_ns, event))
     }
 
-    /// As `append`, for an allocation. `None`: it has no short form, nothing was written.
+    /// Appends an allocation in the short form of 32 bytes. `None`: it does not fit, nothing was written.
     #[inline(always)]
     pub fn append_alloc(&self, thread: ThreadId, time_ns: u64, alloc: &Alloc) -> Option<Appended> {
         let mut record = short_alloc(alloc)?;
         Some(self.put(record.seal(self.check, thread.0, time_ns)))
     }
 
-    /// As `append`, for a free. `None`: it has no short form, nothing was written.
+    /// Appends a free in the short form of 16 bytes. `None`: it does not fit, nothing was written.
     #[inline(always)]
     pub fn append_free(
         &self,

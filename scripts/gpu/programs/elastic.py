@@ -32,11 +32,11 @@ def say(what, **facts):
 
 
 steps = ooms = 0
-said, first = 0.0, True
+last_print, first = 0.0, True
 while not done.is_set():
     retries = torch.cuda.memory_stats().get("num_alloc_retries", 0)
-    if time.monotonic() - said > 0.05:
-        said = time.monotonic()
+    if time.monotonic() - last_print > 0.05:
+        last_print = time.monotonic()
         say("AT", ns=time.monotonic_ns(), steps=steps, ooms=ooms, retries=retries, reserved=torch.cuda.memory_reserved())
     try:
         step()

@@ -66,7 +66,7 @@ if how in ("cupy", "jax"):
         while got < limit:
             keep.append(block())
             got += STEP
-    except Exception as error:  # jax has no class of its own for it
+    except Exception as error:  # jax has no exception class for it
         out = type(error).__name__ == "OutOfMemoryError" or "RESOURCE_EXHAUSTED" in str(error)
         verdict = "OutOfMemoryError" if out else type(error).__name__ + ":" + str(error).replace(" ", "_")[:80]
     hold(got=got, verdict=verdict, total=total // MIB)

@@ -56,7 +56,7 @@ if mode == "profile":
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         for batch in (4, 8, 2):
             step(net, optimiser, batch, 64)
-    # The profiler gives operators the bytes that they took; what is freed outside of them has events of its own.
+    # The profiler gives operators the bytes that they took; frees outside of operators have separate events.
     amount = lambda of: getattr(of, "self_device_memory_usage", None) or getattr(of, "self_cuda_memory_usage", 0)
     on_device = [amount(operator) for operator in profiler.key_averages() if amount(operator)]
     taken, freed = (sum(size for size in on_device if size * sign > 0) for sign in (1, -1))

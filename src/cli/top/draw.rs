@@ -9,7 +9,7 @@ use vramtrace_reader::units::{count, gib, size};
 
 use super::growth::{Line, Lines};
 use super::inside;
-use super::state::{Card, NOBODY, Row, State, View, card_name, cells};
+use super::state::{Card, NO_PROCESS, Row, State, View, card_name, cells};
 
 const DIM: Style = Style::new().fg(Color::DarkGray);
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
@@ -52,7 +52,7 @@ fn title(state: &State) -> Paragraph<'static> {
     Paragraph::new(Text::from(parts))
 }
 
-/// Figures, and below them the use over time: of the card, or of the caps where they are less.
+/// Two lines: figures, and bytes in use over time. 100 % is the sum of the caps, or the card if that is less.
 fn draw_card(frame: &mut Frame, card: &Card, area: Rect) {
     let [figures, curve] = Layout::vertical([Constraint::Length(1); 2]).areas(area);
     let limit = card.cap.filter(|cap| *cap > 0 && *cap < card.total).unwrap_or(card.total).max(1);
@@ -71,7 +71,7 @@ fn draw_card(frame: &mut Frame, card: &Card, area: Rect) {
         many => format!(", {} refused", count(many)),
     };
     let total = format!(" of {}", gib(card.total));
-    // Where there is no room, what the percents are of is the cap.
+    // Without room for both, the cap stays: the percentage refers to it.
     let long: usize = [&name, &used, &total, &capped, &refused].map(|part| part.len()).iter().sum();
     let fits = long <= figures.width.into() || cap.is_none();
     let parts = vec![
@@ -88,7 +88,7 @@ fn draw_card(frame: &mut Frame, card: &Card, area: Rect) {
     frame.render_widget(Sparkline::default().data(&shown).max(limit).style(style), curve);
 }
 
-/// What a name begins with says most: a script, a module, a file and its line.
+/// Cuts a name at the end: its beginning (script, file and line) identifies it.
 fn begin(name: &str, most: usize) -> String {
     match name.chars().count() > most {
         true => name.chars().take(most.saturating_sub(1)).chain(['…']).collect(),
@@ -99,7 +99,8 @@ fn begin(name: &str, most: usize) -> String {
 fn processes(frame: &mut Frame, state: &State, area: Rect) {
     let rows = state.rows();
     if rows.is_empty() {
-        let words = if state.filter.is_empty() { NOBODY } else { "no process fits the filter" };
+        let words =
+            if state.filter.is_empty() { NO_PROCESS } else { "no process matches the filter" };
         frame.render_widget(Paragraph::new(words).style(DIM), area);
         return;
     }
@@ -148,7 +149,7 @@ fn process(frame: &mut Frame, state: &State, pid: u32, area: Rect) {
     let mut roles = inside::roles(&state.inside, area.width.into());
     roles.truncate(if known { 4 } else { 0 });
     let role_rows = roles.len() as u16;
-    // The lines come first: they have half of what is left.
+    // Lines get half of the remaining rows, the map the other half.
     let rest = area.height.saturating_sub(2 + role_rows) / 2;
     let map_rows = match state.inside.rows() {
         0 => 0,
@@ -215,7 +216,7 @@ fn process(frame: &mut Frame, state: &State, pid: u32, area: Rect) {
     }
 }
 
-/// Where its trace says nothing: why, and what the live page has of it.
+/// A process without a readable trace: the reason, and the largest call sites of its live page by library.
 fn without_lines(frame: &mut Frame, state: &State, pid: u32, why: &str, area: Rect) {
     let [reason, body] = Layout::vertical([Constraint::Length(2), Constraint::Min(0)]).areas(area);
     let words = Paragraph::new(why).style(WARN).wrap(Wrap { trim: true });

@@ -1,5 +1,4 @@
-//! Which lines of a running process hold memory, from its growing trace: read again and again on a
-//! thread of its own.
+//! The lines of a running process that hold memory: a thread reads its growing trace repeatedly.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -17,18 +16,18 @@ use vramtrace_reader::units::clean;
 
 use super::inside::{self, Inside};
 
-/// One line of the program.
+/// One line of the program, with the live bytes and allocations that it holds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line {
     pub name: String,
     pub library: String,
     pub bytes: u64,
     pub count: u64,
-    /// Since the process was opened here.
+    /// Change of `bytes` since the process was opened in `top`.
     pub grew: i64,
 }
 
-/// What was read last.
+/// The result of the latest reading.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Lines {
     #[default]
@@ -38,18 +37,18 @@ pub enum Lines {
     None(String),
 }
 
-/// Reads until it is dropped.
-pub struct Growth {
+/// A thread that reads the trace until this is dropped.
+pub struct LineReader {
     pub pid: u32,
     known: Arc<Mutex<(Lines, Inside)>>,
     is_left: Arc<AtomicBool>,
 }
 
-/// Between two readings; after a long one, four times as long as it took.
+/// Shortest pause between two readings. After a long reading the pause is four times its duration.
 const REST: Duration = Duration::from_secs(1);
 
-impl Growth {
-    pub fn of(pid: u32, trace: PathBuf) -> Growth {
+impl LineReader {
+    pub fn of(pid: u32, trace: PathBuf) -> LineReader {
         let known = Arc::new(Mutex::new((Lines::Reading, Inside::default())));
         let is_left = Arc::new(AtomicBool::new(false));
         let (into, left) = (known.clone(), is_left.clone());
@@ -61,7 +60,7 @@ impl Growth {
                 if let Lines::Known(lines) = &mut now {
                     compare(lines, first.get_or_insert_with(|| by_name(lines)));
                 }
-                // Roles take two more readings.
+                // Roles need two more passes: the lines are published first.
                 let has_lines = matches!(now, Lines::Known(_));
                 into.lock().unwrap_or_else(PoisonError::into_inner).0 = now;
                 if has_lines && let Ok(trace) = Trace::open(&trace) {
@@ -74,7 +73,7 @@ impl Growth {
                 }
             }
         });
-        Growth { pid, known, is_left }
+        LineReader { pid, known, is_left }
     }
 
     pub fn latest(&self) -> (Lines, Inside) {
@@ -82,7 +81,7 @@ impl Growth {
     }
 }
 
-impl Drop for Growth {
+impl Drop for LineReader {
     fn drop(&mut self) {
         self.is_left.store(true, Relaxed);
     }
@@ -92,7 +91,7 @@ pub(super) fn by_name(lines: &[Line]) -> FxHashMap<String, u64> {
     lines.iter().map(|line| (line.name.clone(), line.bytes)).collect()
 }
 
-/// With those that were there at first and hold nothing now.
+/// Sets `grew` of each line, and adds lines of `first` that hold nothing now. Sorts by bytes.
 pub(super) fn compare(lines: &mut Vec<Line>, first: &FxHashMap<String, u64>) {
     for line in lines.iter_mut() {
         let before = first.get(&line.name).copied().unwrap_or(0);
@@ -109,7 +108,7 @@ pub(super) fn compare(lines: &mut Vec<Line>, first: &FxHashMap<String, u64>) {
     lines.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.name.cmp(&b.name)));
 }
 
-/// The holders at the end of what is written.
+/// The holders at the end of the trace as far as it is written.
 pub(super) fn read(path: &Path) -> Lines {
     match Trace::open(path) {
         Ok(trace) => holders_at(&trace, Moment::End),

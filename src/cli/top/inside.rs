@@ -15,7 +15,7 @@ use vramtrace_reader::units::size;
 
 const DIM: Style = Style::new().fg(Color::DarkGray);
 
-/// At one moment.
+/// Roles and segments of a process at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Inside {
     /// Largest first.
@@ -31,14 +31,14 @@ pub struct Inside {
 pub struct Segment {
     pub address: u64,
     pub bytes: u64,
-    /// Bytes without memory: unmapped, and may come back.
+    /// Bytes that are unmapped now and may be mapped again.
     pub asleep: u64,
     pub blocks: Vec<Block>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Block {
-    /// From the segment's begin on, or behind the allocations before it.
+    /// Offset in the segment; without segments, the sum of the allocations before it. Bytes.
     pub at: u64,
     pub bytes: u64,
     pub role: Role,
@@ -54,13 +54,13 @@ impl Segment {
     }
 }
 
-/// Segments that are kept.
+/// How many segments are kept.
 const MOST: usize = 40;
 /// Rows of a map of allocations, at most.
 const ROWS: usize = 8;
 
 impl Inside {
-    /// Rows that its map can have.
+    /// Rows of the map.
     pub fn rows(&self) -> usize {
         match self.allocations.is_empty() {
             true => self.segments.len(),
@@ -72,7 +72,7 @@ impl Inside {
 /// An allocation: its key, and when it was made.
 type Name = (Key, u64);
 
-/// What is live, with the names of allocations in place of their roles.
+/// What is live at the moment. Roles are found later and looked up by the name of the allocation.
 #[derive(Default)]
 struct Seen {
     pieces: Vec<(Option<Name>, What, u64)>,
@@ -105,7 +105,7 @@ fn key(block: u64) -> Key {
     Key { space: Space::Block, number: block }
 }
 
-/// At the end of what is written, or earlier.
+/// Replays the trace up to `until`.
 pub fn read(trace: &Trace, definitions: &Definitions, until: Until) -> Inside {
     let symbols = Symbols::of_all(definitions, trace.header());
     let finder = RoleFinder::new(trace, definitions, &symbols);
@@ -113,7 +113,7 @@ pub fn read(trace: &Trace, definitions: &Definitions, until: Until) -> Inside {
     let mut live: FxHashMap<Name, Role> = FxHashMap::default();
     let mut show = |_: usize, state: &State| *seen.borrow_mut() = Seen::of(state);
     finder.visit(trace, definitions, &[until], &mut show, &mut |of| {
-        // Those that are live at the moment come after it was shown.
+        // The visitor reports roles after it has shown the moment.
         let name = (of.key, of.live.time_ns);
         if seen.borrow().names.contains(&name) {
             live.insert(name, of.role);
@@ -182,7 +182,7 @@ pub fn roles(inside: &Inside, width: usize) -> Vec<Text<'static>> {
         let long = words.len() + 2;
         if long > room {
             lines.push(Vec::new());
-            // The spaces at the end need no room.
+            // Trailing spaces need no room.
             room = width + 3;
         }
         room = room.saturating_sub(long);
@@ -249,7 +249,7 @@ fn row(segment: &Segment, width: usize, of_segments: bool) -> Text<'static> {
         false => (format!("{:>11} ", size(segment.address)), 12),
     };
     let cells = width.saturating_sub(taken).clamp(8, 160);
-    // Allocations lie beside each other: a slit shows where one ends.
+    // Adjacent allocations need a visible boundary.
     let cell_of = |at: u64| u128::from(at) * cells as u128 / u128::from(segment.bytes.max(1));
     let ends = segment.blocks.iter().map(|block| cell_of(block.at.saturating_add(block.bytes)));
     let ends: FxHashSet<u128> = ends.filter(|_| !of_segments).collect();
@@ -293,7 +293,7 @@ fn in_cells(segment: &Segment, cells: usize) -> Vec<(u64, Role)> {
             }
         }
     }
-    // A sliver is shown, and a hole is never hidden.
+    // A used part of any size is visible, and a free part too.
     let share = |part: u128| match (part * 1000 / bytes) as u64 {
         0 if part > 0 => 1,
         share => share,

@@ -1,5 +1,5 @@
-//! `vramtrace top`: who uses the cards now, and what grows. Reads live pages and growing traces;
-//! it attaches to nothing and asks nothing of the traced programs.
+//! `vramtrace top`: the recorded processes and the lines that grow, live. Reads live pages and growing traces; it
+//! neither attaches to the programs nor sends them anything.
 
 mod draw;
 mod growth;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
-use self::growth::Growth;
+use self::growth::LineReader;
 use self::state::{State, View};
 use crate::console::{message, print_text};
 use crate::error::{DONE, Failure, Outcome};
@@ -71,22 +71,22 @@ pub fn run(args: Args) -> Outcome {
     result.map(|()| DONE)
 }
 
-/// Looks again after each interval, draws after each key, until it is left.
+/// The event loop: updates after each interval, draws after each key, ends when the user quits.
 fn live(
     terminal: &mut ratatui::DefaultTerminal,
     state: &mut State,
     interval: Duration,
 ) -> Result<(), Failure> {
-    let mut growth: Option<Growth> = None;
+    let mut growth: Option<LineReader> = None;
     let mut looked = Instant::now();
     while !state.is_left {
-        // Another process was opened, or none is.
+        // The user opened another process, or went back to the list.
         let wanted = match state.view {
             View::Process(pid) => Some(pid),
             View::List => None,
         };
         if growth.as_ref().map(|growth| growth.pid) != wanted {
-            growth = wanted.and_then(|pid| Some(Growth::of(pid, state.trace_of(pid)?)));
+            growth = wanted.and_then(|pid| Some(LineReader::of(pid, state.trace_of(pid)?)));
         }
         if let Some(growth) = &growth
             && !state.is_paused

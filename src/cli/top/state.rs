@@ -1,4 +1,4 @@
-//! What is shown, and what keys do to it.
+//! The state of `top` and what each key changes in it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use super::growth::Lines;
 use super::inside::Inside;
 use crate::live_processes::process::LiveProcess;
 
-/// Figures that are kept of each card.
+/// How many past values of bytes in use are kept for each card.
 pub const HISTORY: usize = 240;
 
 /// A card, with what the recorded processes of this user hold of it together.
@@ -86,7 +86,7 @@ pub struct State {
     rows: Vec<Row>,
     traces: BTreeMap<u32, String>,
     sites: BTreeMap<u32, Vec<LiveSite>>,
-    /// Of each trace that was looked at.
+    /// Rank by path of the trace; each trace is opened once.
     ranks: BTreeMap<String, Option<u32>>,
     pub view: View,
     pub lines: Lines,
@@ -100,7 +100,7 @@ pub struct State {
 }
 
 impl State {
-    /// Takes over what the live pages say now.
+    /// Replaces all figures by those of the live pages.
     pub fn update(&mut self, processes: Vec<LiveProcess>) {
         for card in self.cards.values_mut() {
             (card.used, card.refused, card.processes) = (0, 0, 0);
@@ -164,7 +164,7 @@ impl State {
         }
     }
 
-    /// Those that are shown, in their order.
+    /// The rows that match the filter, sorted.
     pub fn rows(&self) -> Vec<&Row> {
         let wanted = self.filter.to_lowercase();
         let fits = |row: &&Row| {
@@ -256,7 +256,7 @@ impl State {
         self.chosen = rows.get(next).map(|row| row.pid);
     }
 
-    /// What is chosen is shown.
+    /// Chooses the first row if the filter hides the chosen one.
     fn keep_chosen(&mut self) {
         let rows = self.rows();
         if !rows.iter().any(|row| Some(row.pid) == self.chosen) {
@@ -264,10 +264,10 @@ impl State {
         }
     }
 
-    /// As text, where there is no terminal.
+    /// The state as text, for output that is not a terminal.
     pub fn once(&self) -> String {
         if self.rows.is_empty() {
-            return format!("{NOBODY}\n");
+            return format!("{NO_PROCESS}\n");
         }
         let mut cards = Table::new(0, "lrrrr");
         cards.head(&["card", "in use", "of", "caps", "refused"]);
@@ -288,7 +288,8 @@ impl State {
     }
 }
 
-pub const NOBODY: &str = "no recorded process of yours runs: vramtrace run python train.py";
+pub const NO_PROCESS: &str =
+    "no recorded process of this user is running; start one: vramtrace run python train.py";
 
 /// pid, rank, devices, what the cap counts, what the program allocated of it, cap, refusals.
 pub fn cells(row: &Row) -> [String; 7] {
@@ -313,7 +314,7 @@ fn refused(device: &LiveDevice) -> u64 {
     device.refused_by_cap.saturating_add(device.refused_by_driver)
 }
 
-/// `train.py --lr 3` of `/opt/venv/bin/python3 -u /home/me/train.py --lr 3`: what tells programs apart.
+/// Shortens a command line: `/opt/venv/bin/python3 -u /home/me/train.py --lr 3` gives `train.py --lr 3`.
 pub(super) fn script(command: &str) -> String {
     let base = |word: &str| word.rsplit('/').next().unwrap_or(word).to_string();
     let mut words = command.split(' ').filter(|word| !word.is_empty()).peekable();

@@ -180,7 +180,7 @@ fn an_opened_process_shows_what_grows_and_what_falls() {
     has(&screen(&state, 80), &["pid 1 has ended"]);
     state.update(Vec::new());
     state.view = View::List;
-    has(&screen(&state, 60), &["no recorded process of yours runs"]);
+    has(&screen(&state, 60), &["no recorded process of this user is running"]);
 }
 
 #[test]

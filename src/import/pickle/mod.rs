@@ -1,8 +1,8 @@
-//! A pickle reader that makes data and nothing else: numbers, strings, lists, tuples, dicts. An
-//! opcode that could make an object or call a function is an error. Protocols 2 to 5.
+//! Reads pickles of plain data: numbers, strings, lists, tuples, dicts, protocols 2 to 5. Opcodes that make objects
+//! or call functions are errors.
 //!
-//! Nothing here recurses, and no count in a file is believed before its bytes are there: a hostile
-//! file costs no more than a sound one of its length.
+//! Nothing recurses, and a length in the file is used only after its bytes were read: time and memory are bounded by
+//! the length of the file.
 
 mod value;
 
@@ -26,7 +26,7 @@ pub enum PickleError {
         at: usize,
     },
     Protocol(u8),
-    /// More lists and dicts than data has.
+    /// More containers than a file of this length may have.
     TooMany {
         at: usize,
     },
@@ -69,16 +69,16 @@ struct Machine<'b> {
     at: usize,
     stack: Vec<Slot>,
     memo: HashMap<u32, Value>,
-    /// Equal strings are one.
+    /// Equal strings share one allocation.
     texts: HashMap<&'b str, Rc<str>>,
     /// Lists, tuples and dicts made so far.
     containers: usize,
 }
 
-/// A container takes some hundred bytes of memory and one of the file: a file may have no more than
-/// one for so many of its bytes. Snapshots have one for 20 or more.
+/// A file may have one container for so many of its bytes. An empty container takes one byte in the file and about
+/// 100 in memory; snapshots have one for 20 bytes or more.
 const BYTES_A_CONTAINER: usize = 4;
-/// So many are granted to the shortest file.
+/// Containers that a file of any length may have.
 const SOME_CONTAINERS: usize = 1_000;
 
 impl<'b> Machine<'b> {
@@ -110,6 +110,7 @@ impl<'b> Machine<'b> {
         self.stack.push(Slot::Value(value));
     }
 
+    /// Pushes a new container. An error if the file has too many for its length ([`BYTES_A_CONTAINER`]).
     fn container(&mut self, value: Value) -> Result<(), PickleError> {
         self.containers += 1;
         if self.containers > SOME_CONTAINERS + self.bytes.len() / BYTES_A_CONTAINER {
@@ -137,7 +138,7 @@ impl<'b> Machine<'b> {
         }
     }
 
-    /// All above the last mark, which goes too.
+    /// Pops the values above the last mark, and the mark.
     fn above_mark(&mut self) -> Result<Vec<Value>, PickleError> {
         let mark = self.stack.iter().rposition(|slot| matches!(slot, Slot::Mark));
         let mark = mark.ok_or(self.malformed())?;

@@ -1,5 +1,5 @@
-//! What a pickle holds. Values are shared by reference counts, as pickles share them, so that a
-//! file stays small in memory too.
+//! The values of a pickle. Containers are reference-counted and shared as in the pickle, so that memory stays
+//! proportional to the file.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -10,7 +10,7 @@ pub enum Value {
     None,
     Bool(bool),
     Int(i64),
-    /// An integer beyond 64 bits: kept as "there was one".
+    /// An integer of more than 64 bits; its value is not kept.
     Huge,
     Float(f64),
     Text(Rc<str>),
@@ -29,7 +29,7 @@ pub struct Tuple(pub(super) Vec<Value>);
 #[derive(Debug, Default)]
 pub struct Dict(pub(super) RefCell<Vec<(Value, Value)>>);
 
-/// No dict of a snapshot has more keys: a key is looked for among the last so many.
+/// A key is searched among the last so many of a dict. No dict of a snapshot has more keys.
 const MOST_KEYS: usize = 1_000;
 
 impl Value {
@@ -84,8 +84,7 @@ impl Value {
         }
     }
 
-    /// A number of the container: equal for two values that share it. `None`: the value has no
-    /// elements.
+    /// The address of the container, equal for values that share it. `None`: not a container.
     pub fn identity(&self) -> Option<usize> {
         match self {
             Value::List(items) => Some(Rc::as_ptr(items) as usize),
@@ -96,7 +95,7 @@ impl Value {
     }
 }
 
-// Containers may nest a million deep, which a drop by recursion would not survive.
+// Containers may nest a million levels deep: recursive drops would overflow the stack.
 
 impl Drop for List {
     fn drop(&mut self) {
@@ -117,7 +116,7 @@ impl Drop for Dict {
     }
 }
 
-/// Drops values; what only they held is taken out of it first.
+/// Drops values iteratively: the elements of a container without other references are moved out first.
 fn take_apart(mut pending: Vec<Value>) {
     while let Some(value) = pending.pop() {
         match value {

@@ -173,7 +173,7 @@ fn outside_of_an_environment_it_asks_for_whom() {
     let venv = environment(&scratch, &path);
     let inside = ours(&venv, &["enable", "--user"]);
     assert_eq!(inside.status.code(), Some(2));
-    assert!(text(&inside.stderr).contains("leave --user out"), "{}", text(&inside.stderr));
+    assert!(text(&inside.stderr).contains("omit --user"), "{}", text(&inside.stderr));
     let none = vramtrace().args(["enable", "--python", "/no/python"]).output().unwrap();
     assert_eq!(none.status.code(), Some(2));
 }

@@ -147,7 +147,7 @@ fn every_process_of_a_run_is_looked_at() {
     let (code, printed) = gated(&scratch, &known, &["sh", "-c", &bad, program]);
     assert_eq!(code, Some(1), "{printed}");
     assert!(
-        printed.contains("line 2 of the suppressions fits no leak: function: gone"),
+        printed.contains("line 2 of the suppressions matches no leak: function: gone"),
         "{printed}"
     );
     let bad = found(&scratch);

@@ -227,7 +227,7 @@ fn nothing_is_replaced_unasked() {
     std::fs::create_dir(scratch.0.join("dir")).unwrap();
     bad(&scratch, &["pack", "t.vtrace", "-o", "there.vtrace"], "there.vtrace exists");
     assert_eq!(std::fs::read(scratch.0.join("there.vtrace")).unwrap(), b"keep me");
-    bad(&scratch, &["pack", "t.vtrace", "-o", "t.vtrace", "--force"], "is what is read");
+    bad(&scratch, &["pack", "t.vtrace", "-o", "t.vtrace", "--force"], "is also an input");
     bad(&scratch, &["pack", "t.vtrace", "-o", "dir"], "is a directory");
     bad(&scratch, &["pack", "t.vtrace", "-o", "no/such/place.vtrace"], "no/such/place.vtrace");
     bad(&scratch, &["pack", "none.vtrace"], "none.vtrace");
@@ -359,6 +359,6 @@ fn still_runs(process: &Stat) {
     t.header.process_start_ticks = process.start_ticks;
     t.header.host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim().into();
     t.write(&scratch.0.join("t.vtrace"));
-    bad(&scratch, &["pack", "t.vtrace"], "its process still runs");
+    bad(&scratch, &["pack", "t.vtrace"], "is still running");
     assert!(!Path::new(&scratch.0.join("t.packed.vtrace")).exists());
 }

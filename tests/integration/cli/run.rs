@@ -247,7 +247,7 @@ fn a_process_that_lost_the_preload_is_reported_and_can_be_an_error() {
     for (option, code) in [(&["--simulate"][..], 0), (&["--simulate", "--require"], 1)] {
         let ended = run(&scratch, &[option, &["--"], &script].concat());
         let printed = text(&ended.stderr);
-        assert!(printed.contains("without the shim"), "{printed}");
+        assert!(printed.contains("without the recorder"), "{printed}");
         assert_eq!(ended.status.code(), Some(code), "{printed}");
     }
 }
@@ -259,7 +259,7 @@ fn an_orphan_that_left_the_session_is_still_of_this_run() {
     let body = "import ctypes, time; ctypes.CDLL('libcuda.so.1'); time.sleep(2)";
     let script = format!("(setsid env -u LD_PRELOAD python3 -c \"{body}\" &) ; sleep 1.7");
     let ended = run(&scratch, &["--simulate", "--", "sh", "-c", &script]);
-    assert!(text(&ended.stderr).contains("without the shim"), "{}", text(&ended.stderr));
+    assert!(text(&ended.stderr).contains("without the recorder"), "{}", text(&ended.stderr));
 }
 
 #[test]

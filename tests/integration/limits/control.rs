@@ -106,7 +106,7 @@ fn a_cap_comes_moves_and_goes_while_the_process_runs() {
     assert_eq!(process.result("a 300"), 0);
     // Below what is live: it says what must go, and nothing is given before.
     let printed = cap(&place, pid, "1GiB");
-    assert!(printed.contains("must go before it is given more"), "{printed}");
+    assert!(printed.contains("new requests are refused until"), "{printed}");
     assert_eq!((process.result("a 1"), process.result("p 64"), process.result("m 1")), (2, 2, 2));
     let shown = of(&ps(&place), pid)["devices"][0].clone();
     let counted = shown["counted_bytes"].as_u64().unwrap();

@@ -94,7 +94,7 @@ fn two_members_share_what_one_could_take() {
         printed.contains("--device 7: group ") && printed.contains("it uses 0 (GPU-"),
         "{printed}"
     );
-    assert!(order("2GiB").contains("must go before"));
+    assert!(order("2GiB").contains("new requests are refused until"));
     let run = vramtrace().arg("ps").output().unwrap();
     let text = String::from_utf8_lossy(&run.stdout).into_owned();
     let line = text.lines().find(|line| line.starts_with(&name.0)).unwrap();

@@ -130,8 +130,8 @@ fn what_cannot_be_compared_is_named() {
     let scratch = written(&[("a.vtrace", trained(60 * MIB, 0))]);
     std::fs::write(scratch.0.join("other.json"), "{\"schema\": \"x\", \"places\": []}").unwrap();
     for (args, wanted) in [
-        (&["diff", "a.vtrace"][..], "with what?"),
-        (&["diff", "a.vtrace", "a.vtrace", "--save", "b.json"], "give no second"),
+        (&["diff", "a.vtrace"][..], "nothing to compare with"),
+        (&["diff", "a.vtrace", "a.vtrace", "--save", "b.json"], "only one trace can be given"),
         (&["diff", "--baseline", "gone.json", "a.vtrace"], "gone.json: cannot be read"),
         (&["diff", "--baseline", "other.json", "a.vtrace"], "vramtrace.baseline/1"),
         (&["diff", "--baseline", "a.vtrace", "a.vtrace"], "a.vtrace: "),

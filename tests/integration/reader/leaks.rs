@@ -119,7 +119,7 @@ fn small_ones_and_known_ones_are_left_out() {
     assert!(shown.contains("no leak\n") && shown.contains("suppressed by line 3"), "{shown}");
     std::fs::write(scratch.0.join("known"), "function: no_such\n").unwrap();
     let shown = text(&scratch, &["leaks", "t.vtrace", "--suppressions", "known"]);
-    let warning = "line 1 of the suppressions fits no leak: function: no_such\n";
+    let warning = "line 1 of the suppressions matches no leak: function: no_such\n";
     assert!(shown.contains("1 leak") && shown.ends_with(warning), "{shown}");
     std::fs::write(scratch.0.join("known"), "file: train.py\n# old\nlibrary: gone*\n").unwrap();
     let all = none(&["--suppressions", "known"]);

@@ -139,7 +139,7 @@ fn a_moment_that_is_not_in_the_file_is_no_moment_without_memory() {
     assert_eq!(all["processes"][0]["devices"][0]["live_bytes"], 128 * MIB);
     let empty = run(&scratch, &["export", "t.vtrace", "--format", "csv", "--to", "9", "-o", "-"]);
     assert!(
-        printed(&empty).contains("the file's history begins at 18.000 s"),
+        printed(&empty).contains("the history in the file begins at 18.000 s"),
         "{}",
         printed(&empty)
     );
@@ -157,7 +157,7 @@ fn a_peak_of_which_only_the_height_is_known_is_reported_so() {
     assert_eq!(all["not_known"][0]["bytes"], 200 * MIB);
     let output = run(&scratch, &["flame", "t.vtrace", "-o", "-"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(printed(&output).contains("who held it is not known"), "{}", printed(&output));
+    assert!(printed(&output).contains("the holders are not known"), "{}", printed(&output));
     let output = run(&scratch, &["report", "t.vtrace", "--at", "peak"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(printed(&output).contains("what was live at 12.000 s is not in the file"));

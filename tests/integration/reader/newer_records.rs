@@ -52,7 +52,7 @@ fn every_command_says_how_many_records_it_passed_over() {
     ] {
         let printed = String::from_utf8_lossy(&run(&scratch, words).stderr).into_owned();
         let line = format!(
-            "a.vtrace: {changed} records of kinds that this version does not know, passed over: \
+            "a.vtrace: {changed} records of kinds that this version does not know were skipped: \
              written by a newer recorder, format 1."
         );
         assert_eq!(printed.matches(&line).count(), 1, "{words}: {printed}");
@@ -65,7 +65,7 @@ fn every_command_says_how_many_records_it_passed_over() {
         assert_eq!(printed.matches(&line).count(), 1, "{words}: {printed}");
     }
     let of_known = run(&scratch, "holders known.vtrace");
-    assert!(!String::from_utf8_lossy(&of_known.stderr).contains("passed over"));
+    assert!(!String::from_utf8_lossy(&of_known.stderr).contains("skipped"));
     // All else is as it was.
     assert_eq!(
         run(&scratch, "holders a.vtrace").stdout,

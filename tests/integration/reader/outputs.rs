@@ -157,7 +157,7 @@ fn what_is_read_is_never_written_over() {
                 let refused = run(&scratch, &[&command[..], &["--force"]].concat());
                 let printed = String::from_utf8_lossy(&refused.stderr).into_owned();
                 assert_eq!(refused.status.code(), Some(2), "{command:?}: {printed}");
-                assert!(printed.contains("is what is read"), "{command:?}: {printed}");
+                assert!(printed.contains("is also an input"), "{command:?}: {printed}");
             }
         }
     }
@@ -179,6 +179,6 @@ fn the_suppressions_of_a_run_are_not_written_over() {
         ["run", "--fail-on-leak", "--suppressions", "known", "--json", "known", "--", "true"];
     let refused = run(&scratch, &args);
     let printed = String::from_utf8_lossy(&refused.stderr);
-    assert!(refused.status.code() == Some(2) && printed.contains("is what is read"), "{printed}");
+    assert!(refused.status.code() == Some(2) && printed.contains("is also an input"), "{printed}");
     assert_eq!(std::fs::read(scratch.0.join("known")).unwrap(), b"file: x\n");
 }

@@ -32,7 +32,11 @@ fn the_demo_explains_an_out_of_memory_on_one_screen() {
     scratch.damaged_traces();
     let output = run();
     assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains("exists and is another"), "{}", text(&output.stderr));
+    assert!(
+        text(&output.stderr).contains("exists and is not the recorded run"),
+        "{}",
+        text(&output.stderr)
+    );
     assert_eq!(std::fs::read(scratch.0.join("here/recorded.vtrace")).unwrap(), b"mine");
 }
 

@@ -76,6 +76,18 @@ pub fn cause(fatal: &PostMortem) -> String {
     }
 }
 
+/// How many other settings are listed: a report must fit one screen. `vramtrace oom` lists all.
+const SETTINGS: usize = 1;
+
+/// `expandable_segments:True would need 13.11 GiB and fit`.
+fn setting(Tried { conf, smallest, fits, .. }: &Tried) -> String {
+    let fits = if *fits { "fit" } else { "not fit" };
+    match smallest {
+        Some(bytes) => format!("{conf} would need {} and {fits}", size(*bytes)),
+        None => format!("{conf} would {fits}"),
+    }
+}
+
 fn remedies(remedy: &Remedy) -> String {
     let mut out = String::new();
     let of = match remedy.origin {
@@ -92,28 +104,12 @@ fn remedies(remedy: &Remedy) -> String {
             size(*spare)
         ));
     }
-    let setting = |Tried { conf, smallest, fits, .. }: &Tried| {
-        let needs = smallest.map_or("-".to_string(), size);
-        format!("{conf} {needs} {}", if *fits { "yes" } else { "no" })
-    };
-    // As many as a line holds.
-    let mut line = "WHAT IF  needs:".to_string();
-    for (index, text) in remedy.settings.iter().map(setting).enumerate() {
-        let apart = if index == 0 { " " } else { " | " };
-        if line.chars().count() + apart.len() + text.chars().count() > 100 {
-            break;
-        }
-        line.push_str(apart);
-        line.push_str(&text);
-    }
-    if !remedy.settings.is_empty() {
-        out.push_str(&format!("{line}\n"));
-    }
-    if let Some(bytes) = remedy.as_it_is {
-        out.push_str(&format!(
-            "       the smallest capacity that fits as it is: {}\n",
-            size(bytes)
-        ));
+    let mut lines: Vec<String> = remedy.settings.iter().take(SETTINGS).map(setting).collect();
+    let as_recorded = remedy.as_it_is;
+    lines.extend(as_recorded.map(|bytes| format!("the settings of this run need {}", size(bytes))));
+    for (index, line) in lines.iter().enumerate() {
+        let label = if index == 0 { "WHAT IF" } else { "       " };
+        out.push_str(&format!("{label}  {line}\n"));
     }
     out
 }
