@@ -335,11 +335,11 @@ fn size_legend() -> Vec<(u32, &'static str, String)> {
 
 /// `modeling_gpt2.py:212 forward, called from train.py:41`.
 fn words(classifier: &StackClassifier, stack: StackId) -> String {
-    let roles = classifier.read_block(stack);
+    let roles = classifier.roles_of_block(stack);
     let Some(lead) = classifier.frame(stack, roles.lead) else {
         return classifier.symbols.why_empty(stack).to_string();
     };
-    let function = shorten(&autograd::spoken(&lead.function), 60);
+    let function = shorten(&autograd::display_name(&lead.function), 60);
     let mut words = match lead.place() {
         Some(place) => format!("{place} {function}"),
         None => function,
