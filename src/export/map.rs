@@ -1,5 +1,5 @@
-//! A map of PyTorch's segments as an SVG: their bytes in the order of their addresses, row after
-//! row, blocks in the colour of the line that holds them. Titles tell more where the pointer is.
+//! A map of PyTorch's segments as an SVG: their bytes in the order of their addresses, in rows. A block has
+//! the colour of the line that holds it. A tooltip gives size, line and time of a block.
 
 use std::io::{self, Write};
 
@@ -136,6 +136,7 @@ impl<'f> Map<'f> {
         38.0 + legend + 10.0 + self.rows as f64 * STEP + MARGIN
     }
 
+    /// Draws title, legend and segments, with the upper edge at `top`.
     fn write(&self, top: f64, out: &mut dyn Write) -> io::Result<()> {
         let bold = r#"font-size="13" font-weight="600""#;
         let [first, second] = &self.title;

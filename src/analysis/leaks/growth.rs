@@ -267,6 +267,7 @@ fn spread(rises: &[usize], length: usize) -> f64 {
     ends.map_or(0.0, |(first, last)| last.saturating_sub(*first) as f64 / length as f64)
 }
 
+/// The strength of a trend. `None`: it is too weak, may be accident, or is one jump.
 fn strength(trend: &Trend) -> Option<Strength> {
     if trend.tau < LEAST_TAU || trend.chance > ACCIDENT || trend.largest > JUMP {
         return None;
@@ -282,6 +283,7 @@ fn settled(values: &[u64]) -> u64 {
     values.iter().rev().take(LAST).copied().min().unwrap_or(0)
 }
 
+/// Index of the first bin after warm-up.
 fn after_warm_up(values: &[u64]) -> usize {
     (values.len() as f64 * WARM_UP) as usize
 }

@@ -215,6 +215,7 @@ impl Rank {
         }
     }
 
+    /// Adds the names of the holders' stacks.
     fn name_holders(mut self, definitions: &Definitions) -> Rank {
         let holders = self.devices.values().flat_map(|device| &device.holders);
         let stacks = holders.map(|holder| holder.stack).chain([FREE_CACHE]);

@@ -77,6 +77,7 @@ impl Learned {
         self.gradient_life
     }
 
+    /// Whether the program allocates gradients of this size in backward passes.
     pub fn makes_gradients_of(&self, bytes: u64) -> bool {
         self.gradients.contains_key(&bytes)
     }
