@@ -74,6 +74,7 @@ pub mod kind;
 pub mod layers;
 pub mod lines;
 pub mod oom;
+pub mod outspec;
 pub mod pages;
 pub mod physical;
 pub mod policy;

@@ -9,7 +9,7 @@ use super::Trace;
 use super::file::OpenError;
 
 /// The extension of a trace's file name.
-pub const EXTENSION: &str = "vtrace";
+pub use vramtrace_format::outspec::EXTENSION;
 
 /// Why no trace was found. The message names the path, the problem, and what to give instead.
 #[derive(Debug, thiserror::Error)]

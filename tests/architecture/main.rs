@@ -29,6 +29,7 @@ const FORMAT: Layout = Layout {
             "ids",
             "kind",
             "lines",
+            "outspec",
             "proc",
             "secrets",
             "size",
