@@ -83,6 +83,7 @@ pub mod read;
 pub mod record;
 pub mod secrets;
 pub mod size;
+pub mod stack_order;
 pub mod stackspec;
 pub mod summary;
 pub mod uuid;

@@ -39,7 +39,7 @@ const FORMAT: Layout = Layout {
         &["address_space", "capspec", "physical", "record"],
         &["header", "oom", "pages", "escape", "policy", "summary"],
         &["layers", "window"],
-        &["read", "write"],
+        &["read", "stack_order", "write"],
     ],
     apart: &[],
     largest_cycle: 6,
