@@ -17,15 +17,18 @@ fn read(clock: libc::clockid_t) -> u64 {
 
 type ClockGettime = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> c_int;
 
-/// The C library's. A ThreadSanitizer of gcc 11 or earlier puts its own in front, which takes a second thread that
-/// uses one of this library's stacks for a race.
+/// The function that the loader bound, which may be the program's or a preloaded library's. Under ThreadSanitizer the
+/// C library's: that of gcc 11 and earlier has a function in front of it which reports a race where a second thread
+/// uses one of this library's stacks.
 #[cfg(not(miri))]
 fn clock_gettime() -> ClockGettime {
     static KNOWN: AtomicUsize = AtomicUsize::new(0);
     let mut known = KNOWN.load(Ordering::Relaxed);
     if known == 0 {
         let linked = libc::clock_gettime as *const () as usize;
-        known = elf::of_c_library(b"clock_gettime").unwrap_or(linked);
+        let beneath =
+            elf::of_start(b"__tsan_init").and_then(|_| elf::of_c_library(b"clock_gettime"));
+        known = beneath.unwrap_or(linked);
         KNOWN.store(known, Ordering::Relaxed);
     }
     // SAFETY: the function of that name.
