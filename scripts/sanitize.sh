@@ -29,10 +29,18 @@ has_nightly() { # has_nightly COMPONENT PART
 loom() {
     say "models: the lock, budgets, the page of a group, stacks and their numbers, room in a window"
     (cd models && cargo test --quiet --release)
+    # The workspace's clippy does not come here: models/ is a workspace of its own.
+    if cargo clippy --version >/dev/null 2>&1; then
+        (cd models && cargo clippy --quiet --release --all-targets -- -D warnings)
+    else
+        skip "cargo clippy over models/: not installed"
+    fi
 }
 
 # Of the shim, what needs no assembly, no loader, no fork and no files: Miri has none of these.
 MIRI_SHIM="capture::native::rules runtime::hash_table runtime::heap runtime::lock"
+# Of the format, what threads do at once: the rest has no unsafe code, and takes minutes.
+MIRI_FORMAT_SHORT="pages::group::tests::threads"
 
 miri() { # miri PACKAGE FILTER...
     has_nightly miri miri || return 0
@@ -50,6 +58,7 @@ sanitizer() { # sanitizer NAME
     # The standard library is built with it too, or races in it would be reported that are none. The shim
     # reads stacks of frames that have returned, on purpose (driver/depth.rs, capture/).
     export ASAN_OPTIONS=detect_stack_use_after_return=0
+    export LSAN_OPTIONS="suppressions=$PWD/scripts/leak-sanitizer.supp:print_suppressions=0"
     export TSAN_OPTIONS="suppressions=$PWD/scripts/thread-sanitizer.supp"
     RUSTFLAGS="-Zsanitizer=$1 --cfg sanitized" CARGO_TARGET_DIR=target/sanitize-"$1" PROPTEST_CASES=16 \
         cargo +nightly test --quiet -Zbuild-std --target "$target" \
@@ -59,7 +68,7 @@ sanitizer() { # sanitizer NAME
 [ $# -gt 0 ] || set -- all
 for part in "$@"; do
     case $part in
-        short) loom; miri vramtrace-shim $MIRI_SHIM ;;
+        short) loom; miri vramtrace-shim $MIRI_SHIM; miri vramtrace-format $MIRI_FORMAT_SHORT ;;
         all) loom; miri vramtrace-shim $MIRI_SHIM; miri vramtrace-format; sanitizer address; sanitizer thread ;;
         loom) loom ;;
         miri) miri vramtrace-shim $MIRI_SHIM; miri vramtrace-format ;;

@@ -6,6 +6,7 @@
 #   scripts/test-debian.sh                    # bullseye: glibc 2.31, Python 3.9
 #   scripts/test-debian.sh bullseye bookworm trixie forky
 #   scripts/test-debian.sh --suite bullseye   # instead the end-to-end suite there, with this machine's Rust
+#   scripts/test-debian.sh --suite bullseye -- --test frames native_frames    # a part of it
 #
 # Each Python 3.8 or later in the root is tested, with the wheel in dist/ (scripts/release.sh).
 # --suite puts gcc into a root beside, and builds and runs all tests there: no wheel is needed for it.
@@ -15,7 +16,15 @@ cd "$(dirname "$0")/.."
 roots=${VRAMTRACE_DEBIAN_ROOTS:-$PWD/target/debian}
 suite=
 [ "${1-}" != --suite ] || { suite=-suite; shift; }
-[ $# -gt 0 ] || set -- bullseye
+releases=
+while [ $# -gt 0 ] && [ "$1" != -- ]; do
+    releases="$releases $1"
+    shift
+done
+releases=${releases:-bullseye}
+[ $# = 0 ] || shift
+[ -n "$suite" ] || [ $# = 0 ] || { echo "test-debian: $1: only --suite takes arguments of cargo test" >&2; exit 2; }
+[ $# -gt 0 ] || [ -z "$suite" ] || set -- --workspace
 wheel=$(ls dist/vramtrace-*_"$(uname -m)".whl 2>/dev/null | head -1)
 [ -n "$wheel$suite" ] || { echo "test-debian: there is no wheel in dist/; run scripts/release.sh" >&2; exit 2; }
 [ "$(id -u)" = 0 ] || { echo "test-debian: needs root, for debootstrap and chroot" >&2; exit 2; }
@@ -25,7 +34,7 @@ if ! command -v debootstrap >/dev/null; then
         exit 2
     }
 fi
-run_suite() { # run_suite ROOT
+run_suite() { # run_suite ROOT ARGUMENT... of cargo test
     echo "== $release, the suite: $(chroot "$1" ldd --version | head -1)"
     # The tests find Pythons where pyenv puts them.
     for python in "$1"/usr/bin/python3.[0-9] "$1"/usr/bin/python3.[0-9][0-9]; do
@@ -40,8 +49,10 @@ run_suite() { # run_suite ROOT
         done
     done
     mkdir -p "$1/repository" "$1/rust/rustup" "$1/rust/cargo" "$1/target"
-    unshare --mount --propagation private bash -eu -s "$1" "$PWD" "${RUSTUP_HOME:-$HOME/.rustup}" \
-        "${CARGO_HOME:-$HOME/.cargo}" <<'INSIDE'
+    root=$1
+    shift
+    unshare --mount --propagation private bash -eu -s "$root" "$PWD" "${RUSTUP_HOME:-$HOME/.rustup}" \
+        "${CARGO_HOME:-$HOME/.cargo}" "$@" <<'INSIDE'
 mount -t proc proc "$1/proc"
 mount -t sysfs sysfs "$1/sys"
 mount --rbind /dev "$1/dev"
@@ -49,19 +60,23 @@ mount -t tmpfs tmpfs "$1/tmp"
 mount --bind "$2" "$1/repository"
 mount --bind "$3" "$1/rust/rustup"
 mount --bind "$4" "$1/rust/cargo"
-exec chroot "$1" env -i HOME=/root LANG=C.UTF-8 RUSTUP_HOME=/rust/rustup CARGO_HOME=/rust/cargo CARGO_NET_OFFLINE=true \
+root=$1
+shift 4
+exec chroot "$root" env -i HOME=/root LANG=C.UTF-8 RUSTUP_HOME=/rust/rustup CARGO_HOME=/rust/cargo CARGO_NET_OFFLINE=true \
     CARGO_TARGET_DIR=/target PATH=/rust/cargo/bin:/usr/sbin:/usr/bin:/sbin:/bin bash -eu -c '
     cd /repository
     mkdir -p /target/tmp
     rm -f /target/tmp/skipped
     cargo build --quiet --workspace
-    cargo test --quiet --workspace --no-fail-fast
+    status=0
+    cargo test --quiet --no-fail-fast "$@" || status=1
     echo "skipped:"
-    sort /target/tmp/skipped 2>/dev/null | uniq -c'
+    sort /target/tmp/skipped 2>/dev/null | uniq -c
+    exit $status' suite "$@"
 INSIDE
 }
 
-for release in "$@"; do
+for release in $releases; do
     case $release in
         bullseye | bookworm) more= ;;
         trixie) more= ;;
@@ -86,7 +101,7 @@ for release in "$@"; do
         chroot "$root" apt-get install -y -q --no-install-recommends python3.15-venv >/dev/null 2>&1 || true
     fi
     if [ -n "$suite" ]; then
-        run_suite "$root"
+        run_suite "$root" "$@"
         continue
     fi
     rm -rf "$root/vramtrace-test"

@@ -87,6 +87,9 @@ echo "== pip install --target"
 venv/bin/pip install --quiet --disable-pip-version-check --no-index --no-deps --target target "$wheel"
 target/bin/vramtrace run --simulate --out targeted -- "$python" -c 'import ctypes; ctypes.CDLL("libcuda.so.1")'
 
+echo "== conda's layout"
+(mkdir conda && cd conda && "$repository/scripts/release/try-conda.sh" "$where/venv/bin/pip" "$wheel" "$where/conda/prefix")
+
 echo "== other systems"
 for platform in musllinux_1_2_$machine manylinux_2_27_$machine; do
     if venv/bin/pip install --quiet --disable-pip-version-check --no-index --no-deps --only-binary :all: \

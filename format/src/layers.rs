@@ -106,6 +106,19 @@ const PACKAGES: [(&str, &str); 11] = [
 /// Our own Python package: its decorators and magics run the program's functions.
 const OURS: &str = "vramtrace";
 
+/// Python files of PyTorch that pass calls on, and which of their functions do. An empty list: all.
+const DISPATCH: [(&str, &[&str]); 9] = [
+    ("/torch/nn/modules/module.py", &["_call_impl", "_wrapped_call_impl", "__call__"]),
+    ("/torch/nn/modules/container.py", &["forward"]),
+    ("/torch/_ops.py", &[]),
+    ("/torch/_tensor.py", &["__torch_function__", "wrapped", "backward"]),
+    ("/torch/overrides.py", &[]),
+    ("/torch/utils/_contextlib.py", &[]),
+    ("/torch/utils/_device.py", &[]),
+    ("/torch/autograd/function.py", &["apply"]),
+    ("/torch/_dynamo/eval_frame.py", &[]),
+];
+
 const PLUMBING: [&str; 17] = [
     "libcuda.so",
     "libcudart",
@@ -261,6 +274,14 @@ pub fn package_title(package: &str) -> String {
 /// The installed package that a Python source file belongs to, if that may have wanted the memory.
 pub fn package_of_source(file: &str) -> Option<&str> {
     package(file).filter(|package| *package != OURS)
+}
+
+/// Whether a Python function of PyTorch only passes a call on. `function`: its qualified name.
+pub fn is_dispatch(file: &str, function: &str) -> bool {
+    let name = function.rsplit('.').next().unwrap_or_default();
+    DISPATCH.iter().any(|(path, functions)| {
+        file.ends_with(path) && (functions.is_empty() || functions.contains(&name))
+    })
 }
 
 /// The last part of a path.

@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""Fails if a file needs a symbol of a newer C library: symbol-versions.py 2.28 FILE..."""
+"""Fails if a file needs a symbol of a newer C library: symbol-versions.py 2.28 FILE...
+
+A recorder (libvramtrace.so) is loaded into every process, so it may need no other library than the C library.
+"""
 import re
 import subprocess
 import sys
@@ -14,6 +17,13 @@ def needed(path):
     return {tuple(map(int, v.split("."))) for v in re.findall(r"Name: GLIBC_([0-9.]+)", needs)}
 
 
+def libraries(path):
+    """What the file needs besides the C library and the loader."""
+    text = subprocess.run(["readelf", "--dynamic", "--wide", path], check=True, capture_output=True, text=True).stdout
+    needed = re.findall(r"\(NEEDED\).*\[(.*)\]", text)
+    return [name for name in needed if not name.startswith(("libc.so.", "ld-linux"))]
+
+
 def main():
     most = tuple(map(int, sys.argv[1].split(".")))
     failed = False
@@ -26,6 +36,9 @@ def main():
         if max(found) > most:
             failed = True
             print(f"{path}: needs glibc {text}, newer than {sys.argv[1]}", file=sys.stderr)
+        if path.endswith("libvramtrace.so") and libraries(path):
+            failed = True
+            print(f"{path}: needs {', '.join(libraries(path))}: shim/src/runtime/late_binding.rs", file=sys.stderr)
     sys.exit(failed)
 
 

@@ -10,6 +10,7 @@ use std::fmt::Display;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use vramtrace_format::capspec::{self, CapError, CapSpec, Limit};
+use vramtrace_format::outspec;
 use vramtrace_format::policy::{self, GroupError, GroupSpec, Mode, OomReport};
 use vramtrace_format::size;
 use vramtrace_format::stackspec::{self, Languages, NotADepth, NotLanguages, Tensors};
@@ -249,17 +250,17 @@ impl Config {
     }
 
     fn set_out(&mut self, value: OsString) {
-        if value.is_empty() {
-            return;
-        }
-        if value == "off" {
-            self.out = Out::Off;
-        } else if let Err(why) = check_pattern(value.as_bytes()) {
-            let shown = value.display();
-            self.complaints.push(format!("VRAMTRACE_OUT={shown}: {why}; using the default name"));
-        } else {
-            self.out = Out::Pattern(value);
-        }
+        self.out = match outspec::parse(value.as_bytes()) {
+            Ok(outspec::Out::Default) => return,
+            Ok(outspec::Out::Off) => Out::Off,
+            Ok(outspec::Out::Pattern(_)) => Out::Pattern(value),
+            Err(why) => {
+                let shown = value.display();
+                self.complaints
+                    .push(format!("VRAMTRACE_OUT={shown}: {why}; using the default name"));
+                return;
+            }
+        };
     }
 
     fn set_max(&mut self, value: &OsStr) {
@@ -405,32 +406,6 @@ impl Config {
 fn is_privileged() -> bool {
     // SAFETY: reads a word that the kernel gave the process at its start.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
-}
-
-#[derive(Debug, thiserror::Error)]
-enum PatternError {
-    #[error(
-        "%{} is unknown; there are %h host, %p pid, %r rank, %e executable, %t start and %%",
-        .0.escape_ascii()
-    )]
-    UnknownCode(u8),
-    #[error("ends in a single %; write %% for a percent sign")]
-    EndsInPercent,
-}
-
-/// The codes of `VRAMTRACE_OUT`.
-fn check_pattern(pattern: &[u8]) -> Result<(), PatternError> {
-    let mut bytes = pattern.iter();
-    while let Some(byte) = bytes.next() {
-        if *byte == b'%' {
-            match bytes.next() {
-                Some(b'h' | b'p' | b'r' | b'e' | b't' | b'%') => {}
-                Some(other) => return Err(PatternError::UnknownCode(*other)),
-                None => return Err(PatternError::EndsInPercent),
-            }
-        }
-    }
-    Ok(())
 }
 
 /// The relevant variables, read from `environ`: `std::env` takes a lock that may be held forever in a

@@ -1,23 +1,23 @@
-//! The setting string: `max_split_size_mb:128,expandable_segments:True`.
+//! Parses the setting string of PYTORCH_CUDA_ALLOC_CONF: `max_split_size_mb:128,expandable_segments:True`.
 
 use std::fmt;
 
 const MIB: u64 = 1 << 20;
 
-/// What the replay knows of PYTORCH_CUDA_ALLOC_CONF. Keys that change no placement (threads,
-/// pinned memory, locks) are accepted and have no field.
+/// The settings that change where blocks are placed. Sizes are bytes. Other keys (threads, pinned memory,
+/// locks) are accepted and have no field.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conf {
     pub expandable_segments: bool,
     /// Blocks of this size or more are not split; `u64::MAX` = no limit.
     pub max_split_size: u64,
-    /// How much larger than the request an unsplittable block may be.
+    /// An unsplittable block may be larger than the request by at most this.
     pub max_non_split_rounding: u64,
     pub garbage_collection_threshold: f64,
     pub large_segment_size: u64,
     /// Divisions of each power of two, from below 2 MiB (entry 0) to 32 GiB and more (entry 15).
     pub roundup_power2_divisions: [u32; 16],
-    /// Share of the card that torch may reserve.
+    /// The part of the card's memory that torch may reserve, above 0 and up to 1.
     pub per_process_memory_fraction: Option<f64>,
 }
 
@@ -35,7 +35,7 @@ impl Default for Conf {
     }
 }
 
-/// Names the key, the value and what would be right.
+/// Why a setting string is invalid. The message names the key, the value and the valid values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConfError(String);
 
@@ -47,7 +47,7 @@ impl fmt::Display for ConfError {
 
 impl std::error::Error for ConfError {}
 
-/// Accepted, and without effect on where blocks go.
+/// Keys that are accepted and change no placement.
 const NO_PLACEMENT: [&str; 11] = [
     "pinned_use_background_threads",
     "release_lock_on_cudamalloc",
@@ -63,7 +63,7 @@ const NO_PLACEMENT: [&str; 11] = [
 ];
 
 impl Conf {
-    /// `""` and `default` are torch's defaults.
+    /// Parses a setting string. `""` and `default` give torch's defaults.
     pub fn parse(text: &str) -> Result<Conf, ConfError> {
         let mut conf = Conf::default();
         let text = text.trim();
@@ -144,7 +144,7 @@ fn boolean(key: &str, value: &str) -> Result<bool, ConfError> {
     match value {
         "True" => Ok(true),
         "False" => Ok(false),
-        _ => Err(ConfError(format!("{key}:{value}: only True or False, spelt so"))),
+        _ => Err(ConfError(format!("{key}:{value}: give True or False, with a capital letter"))),
     }
 }
 
@@ -154,7 +154,7 @@ fn megabytes(key: &str, value: &str, above: u64, right: &str) -> Result<u64, Con
         .ok()
         .filter(|&mb| mb > above && mb < 1 << 40)
         .map(|mb| mb * MIB)
-        .ok_or_else(|| ConfError(format!("{key}:{value}: a whole number of MiB, {right}")))
+        .ok_or_else(|| ConfError(format!("{key}:{value}: give a whole number of MiB, {right}")))
 }
 
 fn fraction(key: &str, value: &str) -> Result<f64, ConfError> {
@@ -162,7 +162,7 @@ fn fraction(key: &str, value: &str) -> Result<f64, ConfError> {
         .parse::<f64>()
         .ok()
         .filter(|f| *f > 0.0 && *f <= 1.0)
-        .ok_or_else(|| ConfError(format!("{key}:{value}: a number above 0 and up to 1")))
+        .ok_or_else(|| ConfError(format!("{key}:{value}: give a number above 0 and up to 1")))
 }
 
 /// `4`, or `[256:1,512:2,>:8]` by MiB boundaries that are powers of two.

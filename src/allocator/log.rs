@@ -1,12 +1,12 @@
-//! What a program asked of the allocator, in order, without the answers.
+//! A log of a program's requests to PyTorch's allocator, in order, without the returned addresses.
 //!
-//! Kept small, about three bytes a request, as it is read once for every setting and limit.
+//! It takes about three bytes for each request, because every setting and limit reads it once.
 
 use rustc_hash::FxHashMap;
 
 use super::rounding::{MIN_BLOCK, SMALL, SMALL_SEGMENT};
 
-/// One request. A slot names an allocation while it lives, and another one afterwards.
+/// One request. A slot is the number of a live allocation; it is used again after the free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
     Alloc {
@@ -20,13 +20,13 @@ pub enum Request {
     },
     /// torch.cuda.empty_cache()
     EmptyCache,
-    /// From here on others than PyTorch's cache hold this many bytes of the device.
+    /// From here on, this many bytes of the device are in use outside of PyTorch's cache.
     Outside {
         bytes: u64,
     },
 }
 
-/// A segment that was there when the log begins.
+/// A segment that exists when the log begins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogSegment {
     pub address: u64,
@@ -40,7 +40,7 @@ pub struct LogSegment {
 }
 
 impl LogSegment {
-    /// Is it of a pool for small blocks?
+    /// Whether it belongs to a pool for small blocks.
     pub fn is_small(&self) -> bool {
         match self.blocks.first() {
             Some((_, size)) => *size <= SMALL,
@@ -61,11 +61,11 @@ pub struct Log {
     outside: u64,
     live: FxHashMap<u64, u32>,
     slots: Slots,
-    /// The last request is one that got nothing.
+    /// The last request failed.
     ends_refused: bool,
 }
 
-/// Numbers for what is live, the same on both sides of the log.
+/// Assigns slots, in the same order when the log is written and when it is read.
 #[derive(Clone, Debug, Default)]
 struct Slots {
     spare: Vec<u32>,
@@ -81,7 +81,7 @@ impl Slots {
     }
 }
 
-/// Low bits of a token; the rest is a number.
+/// The low bits of a token. The other bits are a number.
 mod tag {
     pub const ALLOC: u64 = 0;
     /// A size that is no multiple of 512 B.
@@ -94,12 +94,12 @@ mod tag {
     pub const BITS: u32 = 3;
 }
 
-/// More than any device has; larger numbers in a file mean nothing.
+/// More bytes than any device has. Larger numbers come from damaged files.
 const MOST: u64 = 1 << 56;
 
 impl Log {
-    /// What is there when the log begins, before any request. Segments and blocks that overlap
-    /// others, or lie outside, are left out; their number is the answer.
+    /// Sets the segments and blocks that exist before the first request. Those that overlap others, or lie
+    /// outside, are left out. Returns the number of these.
     pub fn begin(&mut self, mut segments: Vec<LogSegment>) -> u64 {
         let mut dropped = 0;
         segments.sort_by_key(|segment| segment.address);
@@ -130,9 +130,10 @@ impl Log {
         dropped
     }
 
+    /// Adds the allocation of a block.
     pub fn alloc(&mut self, address: u64, size: u64, stream: u32, pool: u16) {
         if let Some(lost) = self.live.remove(&address) {
-            // Its free went unseen.
+            // The free of the earlier block at this address is missing.
             self.put_free(lost);
         }
         self.put_alloc(size, stream, pool);
@@ -140,7 +141,7 @@ impl Log {
         self.live.insert(address, slot);
     }
 
-    /// Frees of addresses that the log has not seen allocated are left out. Was it one?
+    /// Adds a free. Returns false, and adds nothing, for an address without a live block.
     pub fn free(&mut self, address: u64) -> bool {
         let slot = self.live.remove(&address);
         if let Some(slot) = slot {
@@ -149,11 +150,13 @@ impl Log {
         slot.is_some()
     }
 
+    /// Adds a call of torch.cuda.empty_cache().
     pub fn empty_cache(&mut self) {
         self.put(tag::EMPTY_CACHE, 0);
         self.requests += 1;
     }
 
+    /// Adds a change of the bytes outside of the cache.
     pub fn outside(&mut self, bytes: u64) {
         if bytes != self.outside {
             self.outside = bytes;
@@ -162,18 +165,18 @@ impl Log {
         }
     }
 
-    /// The run ended with this request, which got nothing.
+    /// Adds the request that failed and ended the run.
     pub fn refused(&mut self, size: u64) {
         self.put_alloc(size, self.lane.0, self.lane.1);
         self.ends_refused = true;
     }
 
-    /// The run ended with a request that got nothing: it is the log's last.
+    /// Whether the run ended with a failed request, the last one of the log.
     pub fn ends_refused(&self) -> bool {
         self.ends_refused
     }
 
-    /// What is there when the log begins.
+    /// The segments that exist when the log begins.
     pub fn start(&self) -> &[LogSegment] {
         &self.start
     }
@@ -220,7 +223,7 @@ impl Log {
         self.requests += 1;
     }
 
-    /// Seven bits a byte, the last one without the high bit.
+    /// Writes a token as LEB128: seven bits in each byte, the high bit set in all but the last.
     fn put(&mut self, tag: u64, number: u64) {
         let mut word = number.min(MOST) << tag::BITS | tag;
         while word >= 0x80 {

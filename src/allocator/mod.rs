@@ -1,23 +1,22 @@
-//! PyTorch's caching allocator as a library: what another `PYTORCH_CUDA_ALLOC_CONF` would have
-//! reserved for the same requests.
+//! A model of PyTorch's caching allocator: the memory that another `PYTORCH_CUDA_ALLOC_CONF` would have
+//! reserved for the same requests. Sizes are bytes.
 //!
-//! * [`Conf`] reads the setting string.
+//! * [`Conf`] parses the setting string.
 //! * [`rounding`] turns a requested size into a block size and a segment size.
-//! * [`Cache`] keeps segments and blocks and decides as the allocator of torch 2.11 does.
-//! * [`replay`] runs a [`Log`] of requests through a `Cache` and says what came of it.
+//! * [`Cache`] has the segments and blocks, and decides as the allocator of torch 2.11 does.
+//! * [`replay`] runs a [`Log`] of requests through a `Cache` and returns peaks and failures.
 //!
 //! Rules, with the names of torch's own settings. "Small" requests are those of 1 MiB or less; they
 //! come from segments of 2 MiB, others below 10 MiB from segments of `large_segment_size_mb` (20),
-//! and larger ones get a segment of their own, rounded up to 2 MiB. A block is never handed to
-//! another stream or pool than the one that it was first taken for. A free block is the best fit by
-//! (size, address). What is left of a block is split off when it is 512 B or more (small, or
-//! expandable segments) or more than 1 MiB (large).
+//! and larger ones get a separate segment, rounded up to 2 MiB. A segment serves only the stream and pool
+//! that it was allocated for. Of the free blocks the best fit by (size, address) is taken. The rest of a
+//! block is split off when it is 512 B or more (small, or expandable segments) or more than 1 MiB (large).
 //!
-//! The limit is a capacity less what others than the cache hold of it at that time. When it is met,
-//! all free segments are released and the request is tried once more (a "retry"); with
-//! `max_split_size_mb`, oversize blocks go first. Then the run ends in out of memory.
-//! `garbage_collection_threshold` works under a memory fraction alone, as in torch. A log may begin
-//! with segments and blocks that are there already; they keep their places.
+//! The limit is a capacity minus the memory outside of the cache at that time. When it is reached, all
+//! free segments are released and the request is tried once more (a "retry"); with `max_split_size_mb`,
+//! oversize blocks are released first. If the retry fails, the run ends out of memory. As in torch,
+//! `garbage_collection_threshold` has an effect only with a memory fraction. A log may begin with
+//! existing segments and blocks; they keep their addresses.
 
 mod cache;
 mod conf;

@@ -1,18 +1,18 @@
-//! Runs a log through the cache under one setting and one capacity.
+//! Replays a log through the cache under one setting and one capacity. Sizes are bytes.
 
 use super::rounding::OWN_SEGMENT_STEP;
 use super::{BlockId, Cache, Conf, Log, Request, Totals};
 
-/// What came of a replay.
+/// The result of a replay.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ReplayOutcome {
     pub peak_reserved: u64,
     pub peak_allocated: u64,
-    /// Highest sum of what is reserved and what others than PyTorch's cache held then.
+    /// Highest sum of the reserved bytes and the bytes outside of the cache.
     pub peak_total: u64,
-    /// Highest sum of what is allocated and what others held: no setting needs less.
+    /// Highest sum of the allocated bytes and the bytes outside of the cache: no setting needs less.
     pub peak_needed: u64,
-    /// cudaMalloc calls, or pages' cuMemCreate runs with expandable segments.
+    /// Calls of cudaMalloc, or mappings of pages with expandable segments.
     pub driver_allocations: u64,
     pub driver_frees: u64,
     /// Times that the cache was emptied to serve a request.
@@ -20,25 +20,27 @@ pub struct ReplayOutcome {
     pub failure: Option<ReplayFailure>,
 }
 
-/// Where a replay ends before its log does.
+/// The request at which a replay ends early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplayFailure {
     /// Index of the request that could not be served.
     pub at: usize,
-    /// Others took what the cache held already: not PyTorch's request failed but theirs.
+    /// The bytes outside of the cache did not fit: no request of PyTorch failed.
     pub outside: bool,
 }
 
 impl ReplayOutcome {
+    /// Whether all requests were served.
     pub fn fits(&self) -> bool {
         self.failure.is_none()
     }
 }
 
-/// `capacity`: the bytes of the card or the cap, for the cache and what is outside of it.
+/// Replays a log. `capacity`: bytes of the card or the cap, for the cache and the memory outside of it;
+/// `None`: no limit.
 pub fn replay(log: &Log, conf: &Conf, capacity: Option<u64>) -> ReplayOutcome {
     let mut cache = Cache::new(conf.clone(), capacity);
-    // By slot: as many as are live at once.
+    // By slot.
     let mut blocks: Vec<BlockId> = cache.adopt(log.start());
     let mut failure = None;
     for (at, request) in log.requests().enumerate() {
@@ -87,11 +89,11 @@ pub fn replay(log: &Log, conf: &Conf, capacity: Option<u64>) -> ReplayOutcome {
     }
 }
 
-/// The least capacity under which the log is served to its end, found by search, as retries make
-/// room that peaks do not show. `free` is the outcome without a limit. To 2 MiB, or a thousandth;
-/// the answer itself fits. `None` for a log that fails without a limit.
+/// The lowest sufficient capacity, to 2 MiB or a thousandth. It is found by search, because retries free
+/// memory that peaks include. `free`: the outcome without a limit. `None`: the log fails without a limit.
 ///
-/// More room is taken to be no worse; where the allocator breaks that, the answer still fits.
+/// The search takes it that a larger capacity is no worse. Where that does not hold, the result is
+/// sufficient, but may not be the lowest.
 pub fn smallest_capacity(log: &Log, conf: &Conf, free: &ReplayOutcome) -> Option<u64> {
     if !free.fits() {
         return None;
@@ -100,7 +102,7 @@ pub fn smallest_capacity(log: &Log, conf: &Conf, free: &ReplayOutcome) -> Option
     let served = |pages: u64| replay(log, conf, Some(pages * OWN_SEGMENT_STEP)).fits();
     let (mut fails, mut fits) = (pages(free.peak_needed).saturating_sub(1), pages(free.peak_total));
     let grain = (fits / 1024).max(1);
-    // Most answers lie near the least that could do, and what fails ends early: steps that grow.
+    // Most results are near the lower bound, and failing replays end early: the steps grow from there.
     let mut step = (fits / 128).max(1);
     while fits - fails > step {
         if served(fails + step) {

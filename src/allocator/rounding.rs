@@ -1,13 +1,16 @@
-//! From a requested size to a block's and a segment's.
+//! The sizes of blocks and segments for a requested size, in bytes, by the rules of torch 2.11.
 
 use super::Conf;
 
+/// The smallest block; block sizes are multiples of it.
 pub const MIN_BLOCK: u64 = 512;
 /// Requests up to this size are "small".
 pub const SMALL: u64 = 1 << 20;
+/// The size of a segment for small blocks.
 pub const SMALL_SEGMENT: u64 = 2 << 20;
-/// From here on a request gets a segment of exactly its size.
+/// A request of this size or more gets a separate segment.
 pub const OWN_SEGMENT: u64 = 10 << 20;
+/// The size of a separate segment is a multiple of this.
 pub const OWN_SEGMENT_STEP: u64 = 2 << 20;
 
 /// Bytes of the block that serves `requested` bytes.
@@ -28,7 +31,7 @@ pub fn block_size(conf: &Conf, requested: u64) -> u64 {
     requested.next_multiple_of(MIN_BLOCK)
 }
 
-/// Bytes that are asked from the driver when no free block serves a block of `size`.
+/// Bytes of the segment that is requested from the driver when no free block fits a block of `size`.
 pub fn segment_size(conf: &Conf, size: u64) -> u64 {
     if size <= SMALL {
         SMALL_SEGMENT

@@ -1,22 +1,21 @@
-//! The names of PyTorch's backward steps, out of the functions that run them.
+//! The nodes of PyTorch's autograd graph, by the C++ functions that run them.
 //!
-//! Backward runs on threads of PyTorch, without Python: what wanted the memory is known from
-//! the node of the autograd graph, `ConvolutionBackward0` or `AccumulateGrad`, of which there is
-//! one for each operation.
+//! Backward runs on threads of PyTorch without Python frames. The node of the graph, such as
+//! `ConvolutionBackward0` or `AccumulateGrad`, then names the operation that requested the memory.
 
 use std::borrow::Cow;
 
 const NAMESPACE: &str = "torch::autograd::";
-/// Classes that run any node.
+/// Classes of the engine that runs all nodes: they name no operation.
 const ENGINE: [&str; 8] =
     ["Engine", "Node", "NodeTask", "GraphTask", "InputBuffer", "ReadyQueue", "python", "impl"];
 
 /// The node's class of a demangled function, without parameters: `MulBackward0` of
-/// `torch::autograd::generated::MulBackward0::apply`. `None`: it is no node's.
+/// `torch::autograd::generated::MulBackward0::apply`. `None`: the function belongs to no node.
 pub fn node(function: &str) -> Option<&str> {
     let rest = function.strip_prefix(NAMESPACE)?;
     let rest = rest.strip_prefix("generated::").unwrap_or(rest);
-    // Written in C++ by users: the class that they wrote is the template's parameter.
+    // A node that a user wrote in C++: the user's class is the template's parameter.
     if let Some(written) = rest.strip_prefix("CppNode<") {
         let class = written.split_once(">::")?.0;
         return Some(class.rsplit("::").next().unwrap_or(class));
@@ -35,8 +34,8 @@ fn is_class(name: &str) -> bool {
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// A function's name for people: a backward step by its node.
-pub fn spoken(function: &str) -> Cow<'_, str> {
+/// The name of a function in reports: `MulBackward0 (backward)` for a node's, else the function.
+pub fn display_name(function: &str) -> Cow<'_, str> {
     match node(function) {
         Some(class) => Cow::Owned(format!("{class} (backward)")),
         None => Cow::Borrowed(function),
@@ -74,13 +73,13 @@ mod tests {
             assert_eq!(node(&function), Some(class), "{function}");
         }
         assert_eq!(
-            spoken("torch::autograd::generated::NativeLayerNormBackward0::apply"),
+            display_name("torch::autograd::generated::NativeLayerNormBackward0::apply"),
             "NativeLayerNormBackward0 (backward)"
         );
     }
 
     #[test]
-    fn what_runs_any_node_is_none() {
+    fn functions_of_the_engine_have_no_node() {
         for symbol in [
             "_ZN5torch8autograd4NodeclEOSt6vectorIN2at6TensorESaIS4_EE",
             "_ZN5torch8autograd6Engine11thread_mainERKSt10shared_ptrINS0_9GraphTaskEE",
@@ -91,7 +90,7 @@ mod tests {
         ] {
             let function = demangle(symbol);
             assert_eq!(node(&function), None, "{function}");
-            assert_eq!(spoken(&function), function);
+            assert_eq!(display_name(&function), function);
         }
         for name in ["", "torch::autograd::", "torch::autograd::CppNode<", "apply"] {
             assert_eq!(node(name), None, "{name}");

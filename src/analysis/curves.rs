@@ -1,4 +1,4 @@
-//! Allocated and reserved bytes of PyTorch's cache over time, small enough for a terminal.
+//! Allocated and reserved bytes of PyTorch's cache over time, in bounded memory, for charts in a terminal.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,12 @@ use vramtrace_format::{DeviceId, Stamped};
 
 use crate::replay::{DeviceState, Observer};
 
-/// Bins are joined in pairs when there are more.
+/// With more bins, pairs of bins become one.
 const MOST_BINS: usize = 1024;
-/// Bins begin as 1 us wide.
+/// The first width of a bin: 1,024 ns.
 const SHIFT: u32 = 10;
 
-/// The highest value of each bin of time. Memory is bounded, whatever the length.
+/// The highest value of each bin of time. Memory is bounded for runs of any length.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Curve {
     bins: Vec<u64>,
@@ -20,6 +20,7 @@ pub struct Curve {
 }
 
 impl Curve {
+    /// Adds a change of the value.
     pub fn push(&mut self, time_ns: u64, value: u64) {
         self.shift = self.shift.max(SHIFT);
         while (time_ns >> self.shift) as usize >= MOST_BINS && self.shift < 63 {
@@ -28,7 +29,7 @@ impl Curve {
             self.shift += 1;
         }
         let bin = ((time_ns >> self.shift) as usize).min(MOST_BINS - 1);
-        // The value before holds up to here; stamps may run back a little.
+        // The previous value holds up to here. Times may decrease a little.
         while self.bins.len() <= bin {
             self.bins.push(self.last);
         }
@@ -46,7 +47,7 @@ impl Curve {
         let value = |column: usize| {
             let bins = bin(column)..bin(column + 1).max(bin(column) + 1);
             let value = |at: usize| self.bins.get(at).copied().unwrap_or(self.last);
-            // What is beyond the last bin is all the same.
+            // All bins after the last one have the same value: one of them is enough.
             let end = bins.end.min(self.bins.len().max(bins.start) + 1);
             (bins.start..end).map(value).max().unwrap_or(0)
         };
@@ -54,16 +55,16 @@ impl Curve {
     }
 }
 
-/// Of one device.
+/// The curves of one device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Curves {
     pub allocated: Curve,
     pub reserved: Curve,
-    /// From the first block on.
+    /// Time of the first block, ns since the start of the trace.
     pub from_ns: u64,
 }
 
-/// Follows all devices while a trace is replayed.
+/// Collects the curves of all devices during a replay.
 #[derive(Clone, Debug, Default)]
 pub struct CurvesObserver {
     pub devices: BTreeMap<DeviceId, Curves>,
@@ -84,7 +85,8 @@ impl Observer for CurvesObserver {
 }
 
 impl Curves {
-    /// Columns from the first block to `to_ns`: allocated, reserved.
+    /// The highest allocated and reserved bytes in each of `columns` equal parts of the time from the
+    /// first block to `to_ns`.
     pub fn columns(&self, to_ns: u64, columns: usize) -> (Vec<u64>, Vec<u64>) {
         let to_ns = to_ns.saturating_sub(self.from_ns);
         (self.allocated.columns(0, to_ns, columns), self.reserved.columns(0, to_ns, columns))

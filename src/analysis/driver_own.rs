@@ -1,4 +1,4 @@
-//! Which libraries and lines made the driver take memory for itself.
+//! Memory that the driver takes for itself, by cause and by the line whose call made it do so.
 
 use std::collections::hash_map::Entry;
 
@@ -15,7 +15,7 @@ use crate::trace::Definitions;
 pub struct TakenBy {
     pub cause: Cause,
     pub bytes: u64,
-    /// Of the call that took the most of it; its stack and name stand for all.
+    /// The call that took the most; reports show its stack and name for all.
     pub site: SiteId,
     pub stack: StackId,
     /// A text of the definitions: kernel, variable or file; 0 = not known.
@@ -23,19 +23,20 @@ pub struct TakenBy {
 }
 
 impl TakenBy {
-    /// The kernel, variable or file that it was for.
+    /// The kernel, variable or file that the memory was taken for.
     pub fn name(&self, definitions: &Definitions) -> Option<String> {
         definitions.text(self.name).map(demangle)
     }
 }
 
-/// Largest first. Without stacks (`reading` is `None`) each call is its own.
+/// Memory that the driver took on a device, by cause and line, largest first. Without a `classifier`
+/// (no stacks were recorded), by cause and call.
 pub fn taken_by(device: &DeviceState, classifier: Option<&StackClassifier>) -> Vec<TakenBy> {
     let mut all: Vec<TakenBy> = Vec::new();
     let mut known: FxHashMap<_, usize> = FxHashMap::default();
     for (maker, bytes) in device.driver_own.makers() {
         let line = classifier.map(|classifier| classifier.line_of(maker.stack));
-        // Calls that nothing is known of are one.
+        // With a line, calls differ by the line; without, by their site.
         let site = if line.is_none() { maker.site } else { SiteId(0) };
         match known.entry((maker.cause, line, site)) {
             Entry::Occupied(at) => {

@@ -1,11 +1,11 @@
-//! Frames that only hand a call on: of frameworks, of their wrappers, of the interpreter. People read
-//! stacks without them.
+//! Frames that only pass a call on: of frameworks, of their wrappers, of the interpreter. Reports hide
+//! them unless all frames are asked for.
 
 use super::autograd;
 use super::places::{Layer, is_dispatch};
 use crate::symbols::{Frame, Language};
 
-/// Functions of packages that wrap others.
+/// Names of functions in packages that wrap other functions.
 const WRAPPERS: [&str; 11] = [
     "wrapper",
     "wrapped",
@@ -20,12 +20,12 @@ const WRAPPERS: [&str; 11] = [
     "_use_grad",
 ];
 
-/// `python`: its stack has Python frames.
+/// Whether a report hides this frame. `python`: the frame's stack has Python frames.
 pub(super) fn folds(frame: &Frame, layer: Layer, python: bool) -> bool {
     match frame.language {
         Language::Native => match layer {
             Layer::Plumbing => true,
-            // The step of backward says more than what ran it.
+            // In a stack without Python, only the backward node names the operation.
             Layer::Framework => python || autograd::node(&frame.function).is_none(),
             Layer::Package | Layer::Own => false,
         },
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_hands_on_is_folded_and_what_asks_is_not() {
+    fn frames_that_pass_a_call_on_are_hidden_and_requesters_are_not() {
         let frame = |language, function: &str, file: &str| Frame {
             language,
             function: function.into(),

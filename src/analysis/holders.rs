@@ -1,11 +1,11 @@
-//! Who holds memory: bytes by line, function, library or stack.
+//! Holders of memory: bytes by line, function, library or stack.
 //!
-//! The library of driver memory is the one that asked the driver: the innermost frame that does not
-//! ask for another (bindings and the CUDA runtime do). The library of a PyTorch block is the one
-//! whose code asked PyTorch for it: the innermost frame that is neither PyTorch's allocator nor its
-//! dispatch (native code of PyTorch, and the Python lines that only hand a call on). `x + y` in
-//! `train.py` is the program's, a line of `transformers` is that package's, `torch.optim` is
-//! PyTorch's, cuBLAS and NCCL are separate. A stack that has only PyTorch in it is PyTorch's.
+//! The library of driver memory is that of the innermost frame that is not plumbing; bindings and the
+//! CUDA runtime are plumbing. The library of a PyTorch block is that of the innermost frame outside of
+//! PyTorch's allocator and dispatch (its native code, and Python lines that only pass a call on).
+//! `x + y` in `train.py` belongs to the program, a line of `transformers` to that package,
+//! `torch.optim` to PyTorch; cuBLAS and NCCL are separate. A block's stack with frames of PyTorch
+//! alone belongs to PyTorch. The recorder applies the same rules (`shim/src/oom/names.rs`).
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::HashMap;
@@ -21,11 +21,10 @@ use super::holdings::{Held, Holdings};
 use super::places::{Layer, Places, is_dispatch};
 use crate::symbols::{FREE_CACHE, Frame, Language, Symbols};
 
-/// What makes two allocations one holder.
+/// What two allocations have in common that belong to one holder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GroupBy {
-    /// The line that wanted the memory, the program's own line that led there, and the library
-    /// that asked the driver.
+    /// The line that requested the memory, the program's line that called it, and the library.
     #[default]
     Line,
     Function,
@@ -33,57 +32,59 @@ pub enum GroupBy {
     Stack,
 }
 
-/// One who holds memory of one device.
+/// Memory of one device that stacks with the same line, function, library or frames hold.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Holder {
     pub device: DeviceId,
     pub bytes: u64,
     pub count: u64,
-    /// Without memory: it was unmapped and may come back. Not in `bytes`.
+    /// Bytes whose memory is unmapped and may be mapped again. Not in `bytes`.
     pub paused: u64,
     /// Of `bytes`, physical memory that is mapped nowhere.
     pub unmapped: u64,
     /// The call that brought memory back after it had been unmapped.
     pub brought_back_by: Option<StackId>,
-    /// Different stacks that are part of it.
+    /// Number of different stacks.
     pub stacks: u64,
-    /// The stack with the most bytes; its frames stand for all.
+    /// The stack with the most bytes. Reports show its frames for all.
     pub stack: StackId,
-    /// Who asked the driver: `cuBLAS`, `PyTorch`, the program. `None`: the stack does not tell.
+    /// The library that requested the memory: `cuBLAS`, `PyTorch`, the program's name. `None`: not
+    /// known from the stack.
     pub library: Option<String>,
-    /// It holds blocks of PyTorch's cache; else memory of the driver's.
+    /// True: blocks of PyTorch's cache. False: driver memory.
     pub of_cache: bool,
-    /// Innermost frame outside of frameworks, as a place in the stack's frames.
+    /// Innermost frame outside of frameworks, as an index into the stack's frames.
     pub lead: Option<usize>,
-    /// Innermost frame of the program's own tree further out.
+    /// Innermost frame of the program's own tree outside of `lead`, as an index into the frames.
     pub caller: Option<usize>,
 }
 
-/// Bytes of all these holders on a device.
+/// Sum of the holders' bytes on a device.
 pub fn bytes_on(holders: &[Holder], device: DeviceId) -> u64 {
     let of_device = holders.iter().filter(|holder| holder.device == device);
     of_device.map(|holder| holder.bytes).fold(0, u64::saturating_add)
 }
 
-/// What the frames of one process's stacks mean.
+/// The layers and libraries of the frames of one process.
 #[derive(Clone, Debug)]
 pub struct StackClassifier<'s> {
     pub symbols: &'s Symbols,
-    /// By frame index.
+    /// By index into the frames.
     layers: Vec<Layer>,
-    /// Index among the titles.
+    /// By index into the frames: an index into `titles`.
     libraries: Vec<Option<u32>>,
-    /// The program itself, among the titles.
+    /// Index of the program's name in `titles`.
     program: u32,
+    /// Names of libraries.
     titles: Vec<String>,
-    /// PyTorch's title.
+    /// Index of PyTorch in `titles`.
     torch: u32,
 }
 
-/// What one stack says.
+/// The frames of one stack that name its holder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FrameRoles {
-    /// Places in the stack's frames.
+    /// Index of the innermost frame outside of frameworks, see [`Holder::lead`].
     pub lead: Option<usize>,
     pub caller: Option<usize>,
     library: Option<u32>,
@@ -108,14 +109,15 @@ impl<'s> StackClassifier<'s> {
         StackClassifier { symbols, layers, libraries, program, titles, torch }
     }
 
+    /// The roles of the frames of a stack of driver memory.
     pub fn roles(&self, stack: StackId) -> FrameRoles {
         let frames = self.symbols.indexes(stack);
         let layer = |at: usize| self.layers[frames[at] as usize];
         let language = |at: usize| self.symbols.frames()[frames[at] as usize].language;
-        // Python lines are what people read; native ones where there are none.
+        // Reports show Python lines; native ones where the stack has no Python frames.
         let python = (0..frames.len()).any(|at| language(at) == Language::Python);
         let read = |at: &usize| !python || language(*at) == Language::Python;
-        // Threads that run backward have no Python: the node of the graph says what for.
+        // Threads that run backward have no Python frames: the node of the graph names the operation.
         let node = |at: &usize| {
             let frame = &self.symbols.frames()[frames[*at] as usize];
             !python && autograd::node(&frame.function).is_some()
@@ -131,7 +133,7 @@ impl<'s> StackClassifier<'s> {
             let frame = &self.symbols.frames()[frames[at] as usize];
             (&frame.file, &frame.function)
         };
-        // Many programs allocate through a function of their own: who called that tells more.
+        // Many programs allocate through a helper function: its caller is shown, too.
         let beyond = lead.map_or(0, |lead| lead + 1);
         let another = |at: &usize| lead.is_none_or(|lead| named(*at) != named(lead));
         let mut own = (beyond..frames.len()).filter(read).filter(|at| layer(*at) == Layer::Own);
@@ -139,21 +141,22 @@ impl<'s> StackClassifier<'s> {
         FrameRoles { lead, caller, library: self.library_of(frames) }
     }
 
-    /// What the stack of a block says: PyTorch cut it out of its cache for the caller.
-    pub fn read_block(&self, stack: StackId) -> FrameRoles {
+    /// The roles of the frames of a block's stack: the library is the one that requested the block
+    /// from PyTorch.
+    pub fn roles_of_block(&self, stack: StackId) -> FrameRoles {
         let asked = self.symbols.indexes(stack).iter().find_map(|index| self.asked(*index));
         FrameRoles { library: asked.or(Some(self.torch)), ..self.roles(stack) }
     }
 
-    /// What the stack of a leak or holder says, of memory at its level.
+    /// The roles of the frames of a stack, for memory at this level.
     pub fn roles_at(&self, stack: StackId, level: Level) -> FrameRoles {
         match level {
             Level::Driver => self.roles(stack),
-            Level::Tensor => self.read_block(stack),
+            Level::Tensor => self.roles_of_block(stack),
         }
     }
 
-    /// The library of a frame whose code asked PyTorch for a block. `None`: it only hands on.
+    /// The library of a frame that may have requested a block. `None`: the frame passes the call on.
     fn asked(&self, index: u32) -> Option<u32> {
         let frame = &self.symbols.frames()[index as usize];
         let own = || (self.layers[index as usize] == Layer::Own).then_some(self.program);
@@ -165,12 +168,12 @@ impl<'s> StackClassifier<'s> {
         (!hands_on).then_some(library)
     }
 
-    /// The innermost frame that does not ask for another. Frames further out may say more exactly
-    /// for whom: the workspace of cuBLAS in PyTorch's own segments.
+    /// The library of the innermost frame that is not plumbing. Where that is PyTorch, a native frame
+    /// further out may name cuBLAS: PyTorch allocates its workspace.
     fn library_of(&self, frames: &[u32]) -> Option<u32> {
         let of = |index: &u32| self.libraries[*index as usize];
         let Some(first) = frames.iter().position(|index| of(index).is_some()) else {
-            // Through bindings alone: the program asked the driver itself.
+            // Only bindings between the program and the driver.
             let own = |index: &u32| self.layers[*index as usize] == Layer::Own;
             return frames.iter().any(own).then_some(self.program);
         };
@@ -186,8 +189,8 @@ impl<'s> StackClassifier<'s> {
         Some(found)
     }
 
-    /// Frames that people read, innermost first, as indexes among [`Symbols::frames`]. `fold`:
-    /// without those that only hand a call on; one is left.
+    /// The frames that a report shows, innermost first, as indexes into [`Symbols::frames`]. `fold`:
+    /// without those that only pass a call on, but at least one.
     pub fn shown_frames(&self, stack: StackId, fold: bool) -> Vec<u32> {
         let all = self.symbols.indexes(stack);
         if !fold {
@@ -206,27 +209,28 @@ impl<'s> StackClassifier<'s> {
         shown
     }
 
+    /// The name of the library that requested the memory. `None`: not known.
     pub fn library_name(&self, roles: &FrameRoles) -> Option<&str> {
         Some(&self.titles[roles.library? as usize])
     }
 
-    /// Neither the program itself nor PyTorch asked.
-    pub fn is_of_a_library(&self, roles: &FrameRoles) -> bool {
+    /// Whether a library other than the program and PyTorch requested the memory.
+    pub fn is_other_library(&self, roles: &FrameRoles) -> bool {
         roles.library.is_some_and(|library| library != self.program && library != self.torch)
     }
 
-    /// Whether PyTorch asked the driver for the memory of this stack.
-    pub fn is_of_torch(&self, stack: StackId) -> bool {
+    /// Whether PyTorch requested the driver memory of this stack.
+    pub fn is_pytorch(&self, stack: StackId) -> bool {
         self.roles(stack).library == Some(self.torch)
     }
 
-    /// The frame at a place of a stack.
+    /// The frame at an index of a stack's frames.
     pub fn frame(&self, stack: StackId, at: Option<usize>) -> Option<&'s Frame> {
         let index = *self.symbols.indexes(stack).get(at?)?;
         self.symbols.frames().get(index as usize)
     }
 
-    /// Largest first.
+    /// The holders of all devices, largest first.
     pub fn holders(&self, holdings: &Holdings, by: GroupBy) -> Vec<Holder> {
         match by {
             GroupBy::Line => self.group(holdings, |stack, roles| self.line(stack, roles)),
@@ -237,7 +241,7 @@ impl<'s> StackClassifier<'s> {
                 };
                 (roles.library, function(roles.lead), function(roles.caller))
             }),
-            // Free memory of a cache is apart from what the library uses.
+            // The free memory of a cache is a separate holder.
             GroupBy::Library => {
                 self.group(holdings, |stack, roles| (roles.library, stack == FREE_CACHE))
             }
@@ -245,19 +249,20 @@ impl<'s> StackClassifier<'s> {
         }
     }
 
-    /// What separates this stack from others by [`GroupBy::Line`].
+    /// The key of a stack of driver memory by [`GroupBy::Line`].
     pub fn line_of(&self, stack: StackId) -> impl Hash + Eq + use<'s> {
         self.line(stack, &self.roles(stack))
     }
 
-    /// The same for memory at either level; stacks without frames are listed by the reason.
+    /// The key of a stack by [`GroupBy::Line`], at either level. Stacks without frames have the reason
+    /// as their key.
     pub fn holder_key(&self, stack: StackId, level: Level) -> impl Hash + Eq + use<'s> {
         let empty = self.symbols.indexes(stack).is_empty();
         let why = empty.then(|| self.symbols.why_empty(stack));
         (why, self.line(stack, &self.roles_at(stack, level)))
     }
 
-    /// What [`GroupBy::Line`] tells holders apart by.
+    /// The key by [`GroupBy::Line`]: library, line and calling line.
     fn line(&self, stack: StackId, roles: &FrameRoles) -> impl Hash + Eq + use<'s> {
         let line = |at| {
             let frame = self.frame(stack, at)?;
@@ -267,8 +272,7 @@ impl<'s> StackClassifier<'s> {
         (roles.library, line(roles.lead), line(roles.caller))
     }
 
-    /// Which stacks are one holder by [`GroupBy::Line`]: the same number for the same one.
-    /// Of blocks.
+    /// Numbers the holders of blocks by [`GroupBy::Line`]: stacks of one holder have the same number.
     pub fn lines(&self, stacks: impl IntoIterator<Item = StackId>) -> FxHashMap<StackId, u32> {
         let mut known = FxHashMap::default();
         let mut lines = FxHashMap::default();
@@ -277,7 +281,7 @@ impl<'s> StackClassifier<'s> {
             let why = empty.then(|| self.symbols.why_empty(stack));
             let next = known.len() as u32;
             let line =
-                *known.entry((why, self.line(stack, &self.read_block(stack)))).or_insert(next);
+                *known.entry((why, self.line(stack, &self.roles_of_block(stack)))).or_insert(next);
             lines.insert(stack, line);
         }
         lines
@@ -288,7 +292,7 @@ impl<'s> StackClassifier<'s> {
         holdings: &Holdings,
         key: impl Fn(StackId, &FrameRoles) -> K,
     ) -> Vec<Holder> {
-        // Stacks without frames differ by why they have none.
+        // Stacks without frames are grouped by the reason why they have none.
         let why = |stack| match self.symbols.indexes(stack).is_empty() {
             true => Some(self.symbols.why_empty(stack)),
             false => None,
@@ -298,7 +302,7 @@ impl<'s> StackClassifier<'s> {
         let driver = holdings.held.iter().map(|of| (of, false));
         let blocks = holdings.blocks.iter().map(|of| (of, true));
         for ((&(device, stack), &held), block) in driver.chain(blocks) {
-            let roles = if block { self.read_block(stack) } else { self.roles(stack) };
+            let roles = if block { self.roles_of_block(stack) } else { self.roles(stack) };
             let group = all.entry((device, why(stack), key(stack, &roles))).or_insert((
                 Held::default(),
                 0,
@@ -309,7 +313,7 @@ impl<'s> StackClassifier<'s> {
             ));
             group.0.add(held);
             group.1 += 1;
-            // Of equal ones the first id: the same in every reading.
+            // Of equal ones the lowest id, so that the output does not depend on the hash order.
             let larger = held.bytes.cmp(&group.2.bytes).then(group.3.cmp(&stack));
             if group.1 == 1 || larger == Ordering::Greater {
                 (group.2, group.3, group.4, group.5) = (held, stack, roles, block);

@@ -1,13 +1,13 @@
 //! Bytes by stack: of a live set, or of each device at its own peak.
 //!
-//! At the level of tensors blocks stand in place of their segments, and the rest of the segments is
-//! one holder, "PyTorch cache (free)". So the sum is that of driver memory at either level. The peak
-//! is the peak of driver memory at either level too; `--at peak-allocated` asks for that of blocks.
+//! At the level of tensors, blocks replace their segments, and the rest of the segments is one holder,
+//! "PyTorch cache (free)". The sum is that of driver memory at either level. The peak is that of
+//! driver memory at either level; `--at peak-allocated` selects the peak of blocks.
 
 use std::collections::BTreeMap;
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use vramtrace_format::{DeviceId, Kind, Space, StackId};
+use vramtrace_format::{DeviceId, Space, StackId};
 
 use super::{Level, Moment};
 use crate::replay::{DeviceState, Key, Live, Peak, SegmentAt, State, Until};
@@ -15,13 +15,15 @@ use crate::spans::Spans;
 use crate::symbols::FREE_CACHE;
 use crate::trace::{Definitions, Trace};
 
+/// Memory that one stack holds on one device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
     /// Shares of physical memory, as [`Live::share`] counts them; of blocks the part of their size
     /// that has memory below it.
     pub bytes: u64,
+    /// Number of allocations.
     pub count: u64,
-    /// Held, too, but without memory: it was unmapped and may come back. Not in `bytes`.
+    /// Bytes whose memory is unmapped and may be mapped again. Not in `bytes`.
     pub paused: u64,
     /// Of `bytes`, physical memory that is mapped nowhere.
     pub unmapped: u64,
@@ -43,9 +45,9 @@ type ByStack = FxHashMap<(DeviceId, StackId), Held>;
 
 /// What each stack held at a moment: a device's memory, without imports.
 ///
-/// No byte is in it twice: at the level of tensors, blocks stand in place of the segments that
-/// hold them, and what is left of the segments is held by [`FREE_CACHE`]. So the sum of a device
-/// is that of its driver memory at either level, plus blocks of which no driver memory is known.
+/// No byte counts twice: at the level of tensors, blocks replace the segments that contain them, and
+/// [`FREE_CACHE`] holds the rest of the segments. The sum of a device is that of its driver memory at
+/// either level, plus blocks whose driver memory was not recorded.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Holdings {
     pub level: Level,
@@ -53,13 +55,14 @@ pub struct Holdings {
     pub held: ByStack,
     /// A framework's blocks, and the rest of its segments.
     pub blocks: ByStack,
-    /// Of which moment a device's figures are, ns since start.
+    /// The moment of each device's figures, ns since the start of the trace.
     pub at_ns: BTreeMap<DeviceId, u64>,
-    /// Devices of whose peak the trace has the height alone: its events are missing.
+    /// Devices with a known peak whose events are missing in the trace: no stacks are known.
     pub not_known: BTreeMap<DeviceId, Peak>,
 }
 
 impl Holdings {
+    /// What each stack holds in a state.
     pub fn of_state(state: &State, level: Level) -> Holdings {
         let mut holdings = Holdings {
             level,
@@ -76,12 +79,12 @@ impl Holdings {
         holdings
     }
 
-    /// Leaves one device's.
+    /// Keeps the holdings of one device.
     pub fn keep(&mut self, device: DeviceId) {
         self.retain(|of| of == device);
     }
 
-    /// Leaves those of some devices.
+    /// Keeps the holdings of some devices.
     pub fn retain(&mut self, wanted: impl Fn(DeviceId) -> bool) {
         self.held.retain(|(of, _), _| wanted(*of));
         self.blocks.retain(|(of, _), _| wanted(*of));
@@ -89,7 +92,7 @@ impl Holdings {
         self.not_known.retain(|of, _| wanted(*of));
     }
 
-    /// At the moment that is asked for; `state` is that of the moment, for peaks that of the end.
+    /// The holdings at a moment. `state`: the state at that moment; for peaks, the state at the end.
     pub fn at(
         trace: &Trace,
         definitions: &Definitions,
@@ -105,8 +108,8 @@ impl Holdings {
         }
     }
 
-    /// Each device at its own peak, as `end`, the state at the end, tells them. Reads the trace
-    /// up to the last of them.
+    /// The holdings of each device at its own peak. `end`: the state at the end, which has the peaks.
+    /// Reads the trace up to the last of them.
     pub fn at_peaks(
         trace: &Trace,
         definitions: &Definitions,
@@ -136,7 +139,7 @@ impl Holdings {
         found
     }
 
-    /// All that is held, at either level.
+    /// Driver memory and blocks.
     pub fn all(&self) -> impl Iterator<Item = (DeviceId, StackId, Held)> {
         self.held.iter().chain(&self.blocks).map(|((device, stack), held)| (*device, *stack, *held))
     }
@@ -145,13 +148,13 @@ impl Holdings {
         self.held.is_empty() && self.blocks.is_empty()
     }
 
-    /// Those of the holders, and of the calls that brought their memory back.
+    /// The stacks of the holders, and of the calls that mapped their memory again.
     pub fn stacks(&self) -> impl Iterator<Item = StackId> {
         self.all().flat_map(|(_, stack, held)| [Some(stack), held.brought_back_by]).flatten()
     }
 }
 
-/// Bytes of a physical object that are another's than its maker's.
+/// Bytes of a physical object that belong to another stack than the one that created it.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     bytes: u64,
@@ -159,12 +162,11 @@ struct Part {
     by: StackId,
 }
 
-/// Whose the bytes of physical objects are, where addresses are reserved.
+/// The owners of the bytes of physical objects, where the trace has reservations.
 #[derive(Default)]
 struct Owned {
     parts: FxHashMap<u64, Vec<Part>>,
-    /// Objects that are mapped somewhere. `None`: the trace does not tell of reservations, so that
-    /// nobody can tell.
+    /// Objects that are mapped somewhere. `None`: not known, the trace has no reservations.
     mapped: Option<FxHashSet<u64>>,
 }
 
@@ -203,7 +205,7 @@ impl Owned {
     }
 }
 
-/// What a [`Piece`] is.
+/// The kind of a [`Piece`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// Driver memory.
@@ -221,11 +223,11 @@ pub struct Piece<'s> {
     pub device: DeviceId,
     pub stack: StackId,
     pub held: Held,
-    /// `None` for the rest of a segment, and for memory that is asleep.
+    /// `None` for the rest of a segment, and for unmapped memory.
     pub allocation: Option<(Key, &'s Live)>,
 }
 
-/// Every part of every device's memory at a moment, without imports: no byte twice.
+/// Calls `take` for every part of every device's memory, without imports. No byte is in two parts.
 pub fn each_piece(state: &State, level: Level, take: &mut dyn FnMut(Piece)) {
     let segments = match level {
         Level::Driver => Vec::new(),
@@ -237,7 +239,7 @@ pub fn each_piece(state: &State, level: Level, take: &mut dyn FnMut(Piece)) {
     }
     if level == Level::Tensor {
         for (address, bytes) in state.cache.outside() {
-            let key = block_key(address);
+            let key = Key::block(address);
             if let Some(live) = state.live.get(key) {
                 take(Piece::of(
                     What::Block,
@@ -249,7 +251,7 @@ pub fn each_piece(state: &State, level: Level, take: &mut dyn FnMut(Piece)) {
         }
     }
     let owned = Owned::of(state);
-    for (key, live) in state.live.iter().filter(|(_, live)| counts(live)) {
+    for (key, live) in state.live.iter().filter(|(_, live)| live.is_device_memory()) {
         if taken.is_empty() || !taken.contains(&key) {
             pieces_of_memory(&owned, key, live, take);
         }
@@ -286,7 +288,7 @@ fn pieces_of_memory(owned: &Owned, key: Key, live: &Live, take: &mut dyn FnMut(P
     }
 }
 
-/// Blocks in place of their segment.
+/// The blocks of a segment, and the rest of it.
 fn pieces_of(
     state: &State,
     segment: &SegmentAt,
@@ -313,7 +315,7 @@ fn pieces_of(
             unmapped: 0,
             brought_back_by: woken.map(|woken| woken.by),
         };
-        let piece = Piece::of(What::Block, block_key(block.address), block.live, held);
+        let piece = Piece::of(What::Block, Key::block(block.address), block.live, held);
         take(Piece { device, ..piece });
         rest = rest.saturating_sub(bytes);
         paused = paused.saturating_sub(block.paused);
@@ -331,11 +333,7 @@ impl<'s> Piece<'s> {
     }
 }
 
-fn block_key(address: u64) -> Key {
-    Key { space: Space::Block, number: address }
-}
-
-/// Where each device has this moment; `end`: the state at the end, which tells the peaks.
+/// The place in the trace of a moment, for each device. `end`: the state at the end, with the peaks.
 pub(super) fn places(end: &State, moment: Moment) -> Vec<(DeviceId, Until)> {
     let place = |device: &DeviceState| match moment {
         Moment::Peak | Moment::AllocatedPeak => place_of(device, moment),
@@ -345,188 +343,17 @@ pub(super) fn places(end: &State, moment: Moment) -> Vec<(DeviceId, Until)> {
     end.devices.iter().filter_map(|(id, device)| Some((*id, place(device)?))).collect()
 }
 
-/// Where a device reached its peak. `None`: it has none.
+/// The place in the trace of a device's peak. `None`: the device held no memory.
 fn place_of(device: &DeviceState, peak: Moment) -> Option<Until> {
     if peak == Moment::AllocatedPeak {
         let peak = device.cache.peak_allocated;
         return (peak.bytes > 0).then_some(Until::Offset(peak.offset));
     }
     let peak = device.peak;
-    // Without an offset only the recorder's counters are known.
+    // Without an offset, the peak comes from the recorder's counters alone.
     let place = peak.offset.map_or(Until::Time(peak.time_ns), Until::Offset);
     (peak.bytes > 0).then_some(place)
 }
 
-fn counts(live: &Live) -> bool {
-    !live.kind.is_host() && live.kind != Kind::Imported
-}
-
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-    use vramtrace_format::Event;
-    use vramtrace_format::physical::MIB;
-
-    use super::*;
-    use crate::testing::{SECOND, TraceBuilder};
-
-    fn with_trace<R>(builder: &TraceBuilder, look: impl FnOnce(&Trace, &Definitions) -> R) -> R {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        builder.write(file.path());
-        let trace = Trace::open(file.path()).unwrap();
-        look(&trace, &trace.definitions().0)
-    }
-
-    fn sum(holdings: &Holdings, device: u8) -> u64 {
-        let here = holdings.all().filter(|(of, _, _)| *of == DeviceId(device));
-        here.map(|(_, _, held)| held.bytes).sum()
-    }
-
-    #[derive(Clone, Copy, Debug)]
-    enum Step {
-        /// Driver memory: an allocation, or mapped objects; with a hole to the next.
-        Memory {
-            slot: u64,
-            mapped: bool,
-            pages: u64,
-            device: u8,
-        },
-        FreeMemory {
-            slot: u64,
-        },
-        Block {
-            slot: u64,
-            at: u64,
-            size: u64,
-        },
-        FreeBlock {
-            slot: u64,
-            at: u64,
-        },
-    }
-
-    fn step() -> impl Strategy<Value = Step> {
-        prop_oneof![
-            2 => (0..8u64, any::<bool>(), 1..4u64, 0..2u8)
-                .prop_map(|(slot, mapped, pages, device)| Step::Memory { slot, mapped, pages, device }),
-            1 => (0..8u64).prop_map(|slot| Step::FreeMemory { slot }),
-            8 => (0..8u64, 0..12u64, 1..5u64)
-                .prop_map(|(slot, at, size)| Step::Block { slot, at, size }),
-            4 => (0..8u64, 0..12u64).prop_map(|(slot, at)| Step::FreeBlock { slot, at }),
-        ]
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig {
-            failure_persistence: None, cases: 64, ..ProptestConfig::default()
-        })]
-
-        /// Whatever blocks there are, also ones that lie across each other or across an end.
-        #[test]
-        fn no_byte_is_counted_twice(steps in proptest::collection::vec(step(), 1..80)) {
-            let mut t = TraceBuilder::new();
-            let mut memory: BTreeMap<u64, (bool, u64, u8, u64)> = BTreeMap::new();
-            let mut object = 0;
-            for (step, n) in steps.into_iter().zip(1..) {
-                let now = n * SECOND;
-                let start = |slot: u64| (1 << 40) + slot * (1 << 32);
-                match step {
-                    Step::Memory { slot, mapped, pages, device } => {
-                        if memory.contains_key(&slot) {
-                            continue;
-                        }
-                        memory.insert(slot, (mapped, pages, device, object));
-                        if !mapped {
-                            let bytes = pages * 4 * MIB;
-                            t.alloc_on(now, Kind::Device, device, start(slot), bytes);
-                            continue;
-                        }
-                        for page in 0..pages {
-                            object += 1;
-                            let (address, size) = (start(slot) + page * 4 * MIB, 4 * MIB);
-                            t.alloc_on(now, Kind::Vmm, device, object, size);
-                            t.event(now, Event::Map { address, size, offset: 0, object, stack: Default::default() });
-                        }
-                    }
-                    Step::FreeMemory { slot } => {
-                        let Some((mapped, pages, _, first)) = memory.remove(&slot) else { continue };
-                        if !mapped {
-                            t.free(now, Space::Device, start(slot));
-                            continue;
-                        }
-                        let (address, size) = (start(slot), pages * 4 * MIB);
-                        t.event(now, Event::Unmap { address, size, stack: Default::default() });
-                        for page in 1..=pages {
-                            t.free(now, Space::Vmm, first + page);
-                        }
-                    }
-                    Step::Block { slot, at, size } => {
-                        // Blocks of the recorder lie in memory, of its device.
-                        let Some((_, pages, device, _)) = memory.get(&slot) else { continue };
-                        if at < pages * 4 {
-                            let address = start(slot) + at * MIB;
-                            t.alloc_on(now, Kind::Block, *device, address, size * MIB);
-                        }
-                    }
-                    Step::FreeBlock { slot, at } => {
-                        t.free(now, Space::Block, start(slot) + at * MIB);
-                    }
-                }
-            }
-            with_trace(&t, |trace, definitions| {
-                let state = trace.replay(definitions, &mut ()).state;
-                let at = |moment, level| Holdings::at(trace, definitions, &state, moment, level);
-                for moment in [Moment::End, Moment::Peak] {
-                    let driver = at(moment, Level::Driver);
-                    let tensor = at(moment, Level::Tensor);
-                    prop_assert!(driver.blocks.is_empty());
-                    prop_assert_eq!(&driver.at_ns, &tensor.at_ns);
-                    for device in 0..2 {
-                        prop_assert_eq!(sum(&tensor, device), sum(&driver, device));
-                        let figures = state.devices.get(&DeviceId(device));
-                        let expected = figures.map_or(0, |device| match moment {
-                            Moment::Peak => device.peak.bytes,
-                            _ => device.live_bytes,
-                        });
-                        prop_assert_eq!(sum(&driver, device), expected);
-                    }
-                }
-                Ok(())
-            })?;
-        }
-    }
-
-    #[test]
-    fn blocks_stand_in_place_of_their_segment_and_the_rest_is_free() {
-        let mut t = TraceBuilder::new();
-        t.alloc_by(SECOND, Kind::Device, 1 << 40, 20 * MIB, 1);
-        t.alloc_by(SECOND, Kind::Device, 2 << 40, 32 * MIB, 2);
-        t.alloc_by(SECOND, Kind::Block, 1 << 40, 4 * MIB, 3);
-        t.alloc_by(SECOND, Kind::Block, (1 << 40) + 4 * MIB, 10 * MIB, 3);
-        t.free(2 * SECOND, Space::Block, 1 << 40);
-        // Of which no driver memory is known.
-        t.alloc_by(3 * SECOND, Kind::Block, 3 << 40, MIB, 4);
-        with_trace(&t, |trace, definitions| {
-            let state = trace.replay(definitions, &mut ()).state;
-            let held = |mib, count| Held { bytes: mib * MIB, count, ..Held::default() };
-            let gpu = |stack: u32| (DeviceId(0), StackId(stack));
-            let end = Holdings::of_state(&state, Level::Tensor);
-            assert_eq!(end.held, [(gpu(2), held(32, 1))].into_iter().collect());
-            let blocks = [
-                (gpu(3), held(10, 1)),
-                (gpu(4), held(1, 1)),
-                ((DeviceId(0), FREE_CACHE), held(10, 1)),
-            ];
-            assert_eq!(end.blocks, blocks.into_iter().collect());
-            let driver = Holdings::of_state(&state, Level::Driver);
-            assert_eq!(driver.held[&gpu(1)], held(20, 1));
-            assert!(driver.blocks.is_empty());
-            // The peak of blocks is not that of driver memory.
-            let level = Level::Tensor;
-            let peak = Holdings::at(trace, definitions, &state, Moment::AllocatedPeak, level);
-            assert_eq!(peak.at_ns[&DeviceId(0)], SECOND);
-            assert_eq!(peak.blocks[&gpu(3)], held(14, 2));
-            assert_eq!(peak.blocks[&(DeviceId(0), FREE_CACHE)], held(6, 1));
-        });
-    }
-}
+mod tests;

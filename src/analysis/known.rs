@@ -1,5 +1,5 @@
-//! Moments of which the trace does not tell what was live: their events were let go to bound the
-//! file, or are broken.
+//! Moments whose live memory is not in the trace: the events before them were erased to bound the file,
+//! or are damaged.
 
 use std::fmt;
 
@@ -10,36 +10,36 @@ use crate::replay::{Observer, State, Until};
 use crate::trace::{Definitions, Trace};
 use crate::units::{seconds, size};
 
-/// Why a moment cannot be shown, and which next to it can.
+/// Why a moment cannot be shown, and the nearest moments that can. Times are ns since the start.
 #[derive(Clone, Debug, PartialEq)]
-pub struct NotKnown {
+pub struct UnknownMoment {
     pub asked_ns: u64,
-    /// Up to here, before the moment, all is known. `None`: nothing before it is.
+    /// The last known time before the moment. `None`: nothing before it is known.
     pub until_ns: Option<u64>,
-    /// The first later moment of which all that is live is known.
-    pub next: Option<KnownAgain>,
-    /// The limit of the file; where there is none, events can only have been damaged.
+    /// The first later moment at which all live memory is known.
+    pub next: Option<ResumePoint>,
+    /// The limit of the file in bytes. `None`: no limit, so the events are damaged.
     pub max_bytes: Option<u64>,
 }
 
-/// The first moment behind missing events.
+/// The first moment after missing events at which all live memory is known: a whole checkpoint.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct KnownAgain {
+pub struct ResumePoint {
     pub time_ns: u64,
-    /// Live bytes then.
+    /// Live bytes of each device at that moment.
     pub live: Vec<(DeviceId, u64)>,
 }
 
-/// What the state of a moment is worth.
+/// Whether the state of a moment is known.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Knowledge {
     Known,
-    /// Events before it are missing and nothing tells anew what is live: it may be wrong.
+    /// Events before it are missing and no checkpoint follows: the state may be wrong.
     Unsure,
-    NotKnown(NotKnown),
+    NotKnown(UnknownMoment),
 }
 
-/// `state`: what was read of the trace for this moment.
+/// Whether `state`, the replay up to this moment, is known to be right.
 pub fn knowledge(
     trace: &Trace,
     definitions: &Definitions,
@@ -51,16 +51,20 @@ pub fn knowledge(
         Moment::At(time_ns) => time_ns,
         Moment::End | Moment::Peak | Moment::AllocatedPeak => return Knowledge::Unsure,
     };
-    let next = known_again(trace, definitions, asked_ns);
+    let next = resume_point_after(trace, definitions, asked_ns);
     if next.is_none() && !state.is_in_gap() {
         return Knowledge::Unsure;
     }
     let max_bytes = trace.header().max_bytes;
-    Knowledge::NotKnown(NotKnown { asked_ns, until_ns: state.known_until_ns, next, max_bytes })
+    Knowledge::NotKnown(UnknownMoment { asked_ns, until_ns: state.known_until_ns, next, max_bytes })
 }
 
-/// Reads the trace once more.
-fn known_again(trace: &Trace, definitions: &Definitions, after_ns: u64) -> Option<KnownAgain> {
+/// The first whole checkpoint at or after a time. Reads the trace once more.
+fn resume_point_after(
+    trace: &Trace,
+    definitions: &Definitions,
+    after_ns: u64,
+) -> Option<ResumePoint> {
     let mut found = FirstResume { after_ns, found: None };
     trace.replay_until(definitions, Until::End, &mut found, &mut |_, _| {});
     found.found
@@ -68,7 +72,7 @@ fn known_again(trace: &Trace, definitions: &Definitions, after_ns: u64) -> Optio
 
 struct FirstResume {
     after_ns: u64,
-    found: Option<KnownAgain>,
+    found: Option<ResumePoint>,
 }
 
 impl Observer for FirstResume {
@@ -76,17 +80,17 @@ impl Observer for FirstResume {
         if at.time_ns >= self.after_ns && self.found.is_none() {
             let devices = state.devices.iter().filter(|(_, device)| device.was_used());
             let live = devices.map(|(id, device)| (*id, device.live_bytes)).collect();
-            self.found = Some(KnownAgain { time_ns: at.time_ns, live });
+            self.found = Some(ResumePoint { time_ns: at.time_ns, live });
         }
     }
 }
 
-impl fmt::Display for NotKnown {
+impl fmt::Display for UnknownMoment {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         write!(f, "what was live at {} is not in the file: its events ", seconds(self.asked_ns))?;
         match self.max_bytes {
             Some(most) => {
-                write!(f, "were let go to bound the file (VRAMTRACE_MAX={})", size(most))?
+                write!(f, "were erased to bound the file (VRAMTRACE_MAX={})", size(most))?
             }
             None => write!(f, "are damaged")?,
         }

@@ -13,16 +13,12 @@ pub struct LargestAllocation {
     pub live: Live,
 }
 
-/// The `count` largest live allocations of a device by requested bytes, largest first; of equal
-/// ones the oldest. Imports are left out: they are another process's.
+/// The `count` largest live allocations of a device by requested bytes, largest first, then oldest
+/// first. Host memory is left out, and so are imports: another process owns their memory.
 pub fn largest(live: &LiveSet, device: DeviceId, count: usize) -> Vec<LargestAllocation> {
-    // Bounded: a live set may have millions.
+    // A live set may have millions of entries: at most `count + 1` are kept.
     let mut heap = BinaryHeap::with_capacity(count + 1);
-    let own = live.iter().filter(|(_, live)| {
-        live.device == device
-            && !live.kind.is_host()
-            && live.kind != vramtrace_format::Kind::Imported
-    });
+    let own = live.iter().filter(|(_, live)| live.device == device && live.is_device_memory());
     for (key, live) in own {
         let rank = (live.size, Reverse(live.time_ns), Reverse(key));
         heap.push(Reverse(rank));

@@ -1,10 +1,10 @@
-//! What an allocation is a piece of.
+//! The level of allocations that a figure counts: driver memory or tensors.
 
 use crate::replay::State;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Level {
-    /// Memory that the driver gave.
+    /// Allocations that the driver made.
     #[default]
     Driver,
     /// Blocks of a framework's cache in place of the driver memory that holds them.
@@ -12,7 +12,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// The name in JSON.
+    /// The name in JSON output.
     pub fn name(self) -> &'static str {
         match self {
             Level::Driver => "driver",
@@ -20,7 +20,7 @@ impl Level {
         }
     }
 
-    /// The finer one where blocks were recorded.
+    /// `Tensor` where blocks of a framework's cache were recorded, else `Driver`.
     pub fn of(state: &State) -> Level {
         match state.cache.is_used() {
             true => Level::Tensor,

@@ -1,5 +1,7 @@
-//! What the facts of a trace mean: whole processes read, the largest allocations, who holds the
-//! memory, the sum that leads to what nvidia-smi shows, the odd one out among ranks.
+//! Analyses of recorded traces. Input: opened traces and their replays ([`crate::replay`]). Output:
+//! plain values that `report/` and `cli/` print: holders of memory, leaks, causes of an
+//! out-of-memory, fragmentation, predictions for other allocator settings, roles, outliers among
+//! ranks, and consistency checks. Sizes are bytes; times are ns since the start of the trace.
 
 pub mod autograd;
 mod curves;
@@ -32,7 +34,7 @@ pub use curves::{Curve, Curves};
 pub use driver_own::{TakenBy, taken_by};
 pub use holders::{FrameRoles, GroupBy, Holder, StackClassifier, bytes_on};
 pub use holdings::{Held, Holdings, Piece, What, each_piece};
-pub use known::{Knowledge, KnownAgain, NotKnown, knowledge};
+pub use known::{Knowledge, ResumePoint, UnknownMoment, knowledge};
 pub use largest::{LargestAllocation, largest};
 pub use level::Level;
 pub use moment::Moment;

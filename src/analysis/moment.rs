@@ -1,20 +1,20 @@
-//! Moments of a run.
+//! The moments of a run that reports can show.
 
-/// Which state of a process is wanted.
+/// The moment whose state is requested.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Moment {
-    /// As far as the trace goes.
+    /// The last event of the trace.
     End,
-    /// Of the highest peak of any of its devices.
+    /// The peak of driver memory.
     Peak,
-    /// When the blocks of a framework's cache had the most bytes on any of its devices.
+    /// The peak of the bytes in blocks of a framework's cache.
     AllocatedPeak,
-    /// This many ns after its start.
+    /// This many ns after the start of the trace.
     At(u64),
 }
 
 impl Moment {
-    /// Devices have this moment each at a time of their own.
+    /// Whether each device reaches this moment at a different time.
     pub fn is_peak(self) -> bool {
         matches!(self, Moment::Peak | Moment::AllocatedPeak)
     }

@@ -1,36 +1,38 @@
-//! The odd one out among processes that do the same: what to look at first in a run of many ranks.
+//! Outliers among the processes of a run: those whose peak, refusals or end differ from the others'.
 //!
-//! A peak stands out by the modified z-score, `0.6745 * |peak - median| / MAD`, where MAD is the
-//! median of the distances from the median: above 3.5 it does not belong to the others (Iglewicz and
-//! Hoaglin). A smooth ramp has no such peak, and neither have processes of which each is another. Of
-//! equal peaks the MAD is 0, so that a distance below 64 MiB or a tenth of the median never counts.
+//! A peak is an outlier if its modified z-score, `0.6745 * |peak - median| / MAD`, is above 3.5
+//! (Iglewicz and Hoaglin). MAD is the median of the distances from the median. A smooth ramp has no
+//! outlier, nor have processes that all differ. The MAD of equal peaks is 0; therefore a distance
+//! below 64 MiB or a tenth of the median never counts.
 
 use crate::units::size;
 
-/// A peak with a score above this stands out ..
+/// The modified z-score above which a peak is an outlier.
 const SCORE: f64 = 3.5;
-/// .. where this is the part of a standard deviation that the MAD of a normal distribution is.
+/// The MAD of a normal distribution, in standard deviations.
 const MAD_PART: f64 = 0.6745;
-/// Peaks closer to the median than this part of it are alike ..
+/// A distance from the median below this part of the median never counts.
 const ALIKE_PART: f64 = 0.10;
-/// .. and so are those closer than this many bytes.
+/// A distance from the median below this many bytes never counts.
 const ALIKE_BYTES: u64 = 64 << 20;
-/// Fewer have no majority.
+/// With fewer processes, there is no majority to compare with.
 const FEWEST: usize = 3;
 
-/// What distinguishes a process from the others.
+/// The properties of a process that are compared with the others'.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Standing {
-    /// It used GPU memory.
+    /// The process used GPU memory.
     pub used: bool,
+    /// Bytes.
     pub peak: u64,
     pub refused: bool,
-    /// It ended in order, or runs.
+    /// The process ended in order, or runs.
     pub sound: bool,
+    /// Recording stopped before the process ended.
     pub stopped: bool,
 }
 
-/// For each process what makes it differ from the others, `None` for an ordinary one.
+/// For each process the reasons why it is an outlier; `None`: it is none.
 pub fn outliers(processes: &[Standing]) -> Vec<Option<String>> {
     let used: Vec<&Standing> = processes.iter().filter(|process| process.used).collect();
     if used.len() < FEWEST {
@@ -64,7 +66,7 @@ pub fn outliers(processes: &[Standing]) -> Vec<Option<String>> {
     processes.iter().map(look).collect()
 }
 
-/// Where the figures of a group lie, and how far apart.
+/// Median and median absolute deviation of some figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Spread {
     median: u64,
@@ -85,7 +87,7 @@ impl Spread {
     }
 }
 
-/// The upper one of two in the middle. 0 of none.
+/// The median; of an even number of figures the upper one of the two in the middle. 0 of none.
 pub fn median(mut figures: Vec<u64>) -> u64 {
     figures.sort_unstable();
     figures.get(figures.len() / 2).copied().unwrap_or(0)
@@ -102,7 +104,7 @@ fn peak_reason(peak: u64, median: u64) -> String {
     format!("peak {sign}{apart} ({times} times the median, {})", size(median))
 }
 
-/// With two digits that count: `12`, `4.2`, `0.35`.
+/// With two significant digits: `12`, `4.2`, `0.35`.
 fn times(part: f64) -> String {
     let decimals = match part {
         part if part >= 9.95 => 0,

@@ -1,15 +1,15 @@
-//! Work on many traces at once.
+//! Reads many traces in parallel.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use crate::trace::Trace;
 
-/// Called with bytes read and all bytes, from any thread.
+/// Called with bytes read and bytes in all, from any thread.
 pub type Progress<'p> = &'p (dyn Fn(u64, u64) + Sync);
 
-/// Does it for each trace on all cores. The results are in the order given. Each trace lets go of
-/// the pages that it was read from, so that memory is that of the largest ones.
+/// Calls `work` for each trace, on all cores. The results have the order of `traces`. The pages of a trace
+/// are released after its turn, so that only the traces that are being read take memory.
 pub fn each<T: Send>(
     traces: &[&Trace],
     progress: Progress,
@@ -24,7 +24,7 @@ pub fn each<T: Send>(
         while let Some((index, trace)) =
             Some(next.fetch_add(1, Relaxed)).and_then(|i| Some((i, *traces.get(i)?)))
         {
-            // It may be read several times: the furthest place counts.
+            // `work` may read a trace several times: the furthest place counts.
             let advance = |bytes: u64| {
                 let before = done[index].fetch_max(bytes, Relaxed);
                 let more = bytes.saturating_sub(before);

@@ -1,35 +1,36 @@
-//! Phases that the program marked (NVTX ranges), and what memory did in them.
+//! Phases that the program marked with NVTX ranges: allocations, frees and peak of each.
 
 use std::collections::BTreeMap;
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use vramtrace_format::{DeviceId, Kind, Mark, Stamped, ThreadId};
+use vramtrace_format::{DeviceId, Mark, Stamped, ThreadId};
 
 use crate::replay::{AllocCause, DeviceState, FreeCause, Key, Live, Observer, Until};
 use crate::trace::{Definitions, Trace};
 
-/// One phase: all ranges of one name that lay in ranges of the same names.
+/// One phase: all ranges with the same name, nested in ranges with the same names.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Phase {
-    /// From the outermost in: `epoch`, `forward`.
+    /// Names of the ranges, outermost first: `epoch`, `forward`.
     pub path: Vec<String>,
-    /// Ranges of it.
+    /// Number of ranges.
     pub times: u64,
-    /// All of them together.
+    /// Sum of the ranges' durations.
     pub duration_ns: u64,
+    /// Begin of the first range, since the start of the trace.
     pub first_ns: u64,
     pub devices: BTreeMap<DeviceId, InPhase>,
 }
 
-/// One device's memory in a phase. Phases of a thread count what this thread did; ranges that any
-/// thread may end count all threads.
+/// The memory of one device in a phase, in bytes. A range of a thread (push and pop) counts the calls of
+/// that thread; a range that any thread may end (start and end) counts those of all threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InPhase {
-    /// Most physical bytes of the device while it lasted.
+    /// The highest live bytes of the device during the phase, of all threads.
     pub peak_bytes: u64,
     pub allocated_bytes: u64,
     pub freed_bytes: u64,
-    /// Of what was allocated in a range, what was live when it ended.
+    /// Bytes that were allocated in a range and live at its end.
     pub stayed_bytes: u64,
 }
 
@@ -43,23 +44,23 @@ struct Open {
     kept: BTreeMap<DeviceId, u64>,
 }
 
-/// More names than this, one in the other, are not followed.
+/// Ranges that are nested deeper are ignored.
 const DEEPEST: usize = 64;
 
 #[derive(Debug)]
 struct PhaseObserver<'d> {
     definitions: &'d Definitions,
     phases: Vec<Phase>,
-    /// By the phase around it and the name.
+    /// Indexes of phases, by the enclosing phase and the name.
     known: FxHashMap<(Option<usize>, u32), usize>,
     open: Vec<Open>,
     live: BTreeMap<DeviceId, u64>,
-    /// Memory of frameworks: its blocks are counted.
+    /// Segments of frameworks: their blocks are counted instead.
     segments: FxHashSet<Key>,
 }
 
-/// All phases of a trace, in the order in which they began first; those within another behind it.
-/// Empty: nothing was marked.
+/// All phases of a trace in the order of their first begin; nested phases follow the enclosing one.
+/// Empty: the program marked no range.
 pub fn phases(trace: &Trace, definitions: &Definitions) -> Vec<Phase> {
     let mut observer = PhaseObserver {
         definitions,
@@ -74,7 +75,7 @@ pub fn phases(trace: &Trace, definitions: &Definitions) -> Vec<Phase> {
         observer.close(open, reading.state.time_ns);
     }
     let mut phases = observer.phases;
-    // A phase comes behind the one around it.
+    // Nested phases follow the enclosing one.
     let firsts: BTreeMap<Vec<String>, u64> =
         phases.iter().map(|phase| (phase.path.clone(), phase.first_ns)).collect();
     phases.sort_by_cached_key(|phase| {
@@ -131,9 +132,9 @@ impl PhaseObserver<'_> {
         }
     }
 
-    fn came(&mut self, at: &Stamped, live: &Live, how: AllocCause) {
-        // Other kinds of coming are of something that was there before.
-        if how != AllocCause::Allocated || !counts(live) {
+    fn count_alloc(&mut self, at: &Stamped, live: &Live, how: AllocCause) {
+        // The other causes add memory that was allocated before.
+        if how != AllocCause::Allocated || !live.is_device_memory() {
             return;
         }
         let bytes = live.share();
@@ -144,8 +145,8 @@ impl PhaseObserver<'_> {
         }
     }
 
-    fn went(&mut self, at: &Stamped, live: &Live) {
-        if !counts(live) {
+    fn count_free(&mut self, at: &Stamped, live: &Live) {
+        if !live.is_device_memory() {
             return;
         }
         let bytes = live.share();
@@ -154,7 +155,7 @@ impl PhaseObserver<'_> {
                 let sums = self.phases[open.phase].devices.entry(live.device).or_default();
                 sums.freed_bytes = sums.freed_bytes.saturating_add(bytes);
             }
-            // Counts whichever thread frees it: it was allocated in this range.
+            // Memory that was allocated in this range, freed by any thread.
             if is_of(open, live.thread)
                 && live.time_ns >= open.began_ns
                 && let Some(kept) = open.kept.get_mut(&live.device)
@@ -169,34 +170,30 @@ fn is_of(open: &Open, thread: ThreadId) -> bool {
     open.thread.is_none_or(|of| of == thread)
 }
 
-fn counts(live: &Live) -> bool {
-    !live.kind.is_host() && live.kind != Kind::Imported
-}
-
 impl Observer for PhaseObserver<'_> {
     fn on_alloc(&mut self, at: &Stamped, _key: Key, live: &Live, how: AllocCause) {
-        self.came(at, live, how);
+        self.count_alloc(at, live, how);
     }
 
     fn on_free(&mut self, at: &Stamped, key: Key, live: &Live, _how: FreeCause) {
         if !self.segments.remove(&key) {
-            self.went(at, live);
+            self.count_free(at, live);
         }
     }
 
     fn on_block_alloc(&mut self, at: &Stamped, _address: u64, live: &Live, how: AllocCause) {
-        self.came(at, live, how);
+        self.count_alloc(at, live, how);
     }
 
     fn on_block_free(&mut self, at: &Stamped, _address: u64, live: &Live, _how: FreeCause) {
-        self.went(at, live);
+        self.count_free(at, live);
     }
 
     fn on_segment(&mut self, _at: &Stamped, key: Key, live: &Live) {
         if !self.segments.insert(key) {
             return;
         }
-        // It was counted when it came, if that was in a range that is open.
+        // Takes back what `count_alloc` added in the ranges that are open.
         for open in self.open.iter_mut().filter(|open| is_of(open, live.thread)) {
             if live.time_ns < open.began_ns {
                 continue;
@@ -227,7 +224,7 @@ impl Observer for PhaseObserver<'_> {
         }
     }
 
-    /// Whether the ranges that were open still are is not known.
+    /// The ends of the open ranges may be among the missing events.
     fn on_history_gap(&mut self, at: &Stamped) {
         while let Some(open) = self.open.pop() {
             self.close(open, at.time_ns);

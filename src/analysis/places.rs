@@ -48,25 +48,9 @@ impl Places {
     }
 }
 
-/// Python files of PyTorch that hand calls on, and which of their functions do; none: all.
-const DISPATCH: [(&str, &[&str]); 9] = [
-    ("/torch/nn/modules/module.py", &["_call_impl", "_wrapped_call_impl", "__call__"]),
-    ("/torch/nn/modules/container.py", &["forward"]),
-    ("/torch/_ops.py", &[]),
-    ("/torch/_tensor.py", &["__torch_function__", "wrapped", "backward"]),
-    ("/torch/overrides.py", &[]),
-    ("/torch/utils/_contextlib.py", &[]),
-    ("/torch/utils/_device.py", &[]),
-    ("/torch/autograd/function.py", &["apply"]),
-    ("/torch/_dynamo/eval_frame.py", &[]),
-];
-
-/// A Python frame of PyTorch that only hands a call on.
+/// A Python frame of PyTorch that only passes a call on.
 pub fn is_dispatch(frame: &Frame) -> bool {
-    let name = frame.function.rsplit('.').next().unwrap_or_default();
-    DISPATCH.iter().any(|(file, functions)| {
-        frame.file.ends_with(file) && (functions.is_empty() || functions.contains(&name))
-    })
+    layers::is_dispatch(&frame.file, &frame.function)
 }
 
 /// What shows the users of a pool that hides them, by the library's name.

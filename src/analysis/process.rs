@@ -1,4 +1,4 @@
-//! One traced process, read to the moment that was asked for.
+//! One traced process, replayed to the requested moment. Input: an opened trace and a [`Moment`].
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use super::curves::CurvesObserver;
 use super::oom::{self, Oom, PostMortem};
 use super::parallel;
 use super::roles::{HeldByRole, RoleFinder};
-use super::sleeps::{self, Rests, Sleeps, SleepsObserver};
+use super::sleeps::{self, ResidentAtSleeps, Sleeps, SleepsObserver};
 use super::{Curves, Holdings, Level, Moment, Standing};
 use crate::replay::{
     AllocCause, Asleep, CacheOomAt, DeviceState, Key, Live, Mapping, Observer, RecorderCost, State,
@@ -21,44 +21,44 @@ use crate::trace::{DamageFound, Definitions, Site, Trace, process_name};
 #[derive(Clone, Debug)]
 pub struct Process {
     pub trace: PathBuf,
-    /// Of the trace, without what was punched out.
+    /// Size of the trace in bytes, without erased parts.
     pub trace_bytes: u64,
     pub header: Header,
-    /// It ran when the trace was opened.
+    /// The process was running when the trace was opened.
     pub running: bool,
     pub definitions: Definitions,
-    /// The moment that was asked for; a peak of which the time alone is known is that time.
+    /// The requested moment. A peak with a known time and missing events becomes [`Moment::At`].
     pub moment: Moment,
-    /// At that moment.
+    /// The state at that moment.
     pub state: State,
-    /// Of the whole trace, whatever moment was asked for.
+    /// How the whole trace ends, for any requested moment.
     pub ending: Ending,
     pub damage: DamageFound,
-    /// Of PyTorch's cache, over the whole trace.
+    /// Bytes of PyTorch's cache over the whole trace.
     pub curves: BTreeMap<DeviceId, Curves>,
-    /// Every request that got nothing for good, over the whole trace.
+    /// Every out-of-memory of the whole trace.
     pub ooms: Vec<Oom>,
-    /// Refusals after which another error came, over the whole trace.
+    /// Refusals that were followed by another error, over the whole trace.
     pub swallowed: Vec<oom::Swallowed>,
     /// The devices on which the run ended out of memory. Filled by [`Process::find_fatal`].
     pub fatal: Vec<PostMortem>,
-    /// Memory that was unmapped and mapped again, over the whole trace.
+    /// Times in which memory was unmapped and mapped again later, over the whole trace.
     pub sleeps: BTreeMap<DeviceId, Sleeps>,
-    /// What stayed meanwhile. Filled by [`Process::find_holders`].
-    pub rests: BTreeMap<DeviceId, Rests>,
+    /// The memory that stayed on the card in these times. Filled by [`Process::find_holders`].
+    pub rests: BTreeMap<DeviceId, ResidentAtSleeps>,
     /// Filled by [`Process::find_holders`].
     pub who: Option<NamedHoldings>,
 }
 
-/// What stacks held memory, with their names.
+/// Bytes by stack at two moments, with the names of the stacks' frames.
 #[derive(Clone, Debug)]
 pub struct NamedHoldings {
     pub symbols: Symbols,
-    /// Of each device at its own highest peak up to the moment that was asked for.
+    /// Each device at its highest peak up to the requested moment.
     pub peak: Holdings,
-    /// At the moment that was asked for.
+    /// At the requested moment.
     pub live: Holdings,
-    /// What `peak` is for, where blocks of a framework's cache were recorded.
+    /// The roles of `peak`, where blocks of a framework's cache were recorded.
     pub peak_roles: Option<HeldByRole>,
 }
 
@@ -69,7 +69,7 @@ pub struct Ending {
     pub ended_ns: Option<u64>,
     /// Recording stopped before the process did.
     pub stopped: Option<Stop>,
-    /// What the recorder cost, by its last record of it.
+    /// The time and memory that the recorder took, by its last record.
     pub recorder_cost: Option<RecorderCost>,
     /// Time of the last event.
     pub last_ns: u64,
@@ -77,6 +77,7 @@ pub struct Ending {
 }
 
 impl Process {
+    /// Replays a trace to its end, and to the requested moment.
     pub fn read(trace: &Trace, moment: Moment) -> Process {
         Process::read_with(trace, moment, &mut |_, _| {})
     }
@@ -99,7 +100,7 @@ impl Process {
         let allocated = whole.state.devices.values().map(|device| device.cache.peak_allocated);
         let allocated = allocated.max_by_key(|peak| peak.bytes).filter(|peak| peak.bytes > 0);
         let moment = match (moment, peak) {
-            // Its events are missing.
+            // The events of the peak are missing: its time is known from the counters alone.
             (Moment::Peak, Some((None, time_ns))) if time_ns > 0 => Moment::At(time_ns),
             _ => moment,
         };
@@ -134,14 +135,13 @@ impl Process {
         }
     }
 
-    /// Finds why the run ended out of memory, if it did. `trace` is the one that the process was
-    /// read from, to its end.
+    /// Fills [`Process::fatal`]. `trace`: the trace that the process was read from.
     pub fn find_fatal(&mut self, trace: &Trace) {
         self.fatal = oom::fatal(trace, &self.definitions, &self.ooms);
     }
 
-    /// Finds who held memory, at the peaks and at the moment that was asked for. `trace` is the
-    /// one that the process was read from. Nothing where it has no stacks.
+    /// Fills [`Process::who`] and [`Process::rests`]. `trace`: the trace that the process was read
+    /// from. Does nothing where the trace has no stacks.
     pub fn find_holders(&mut self, trace: &Trace) {
         if self.definitions.stacks().is_empty() {
             return;
@@ -158,7 +158,7 @@ impl Process {
         if !self.sleeps.is_empty() {
             self.rests = sleeps::rests(trace, &self.definitions, &self.sleeps, level);
         }
-        let rests = self.rests.values().flat_map(Rests::stacks);
+        let rests = self.rests.values().flat_map(ResidentAtSleeps::stacks);
         let slept = self.sleeps.values().flat_map(Sleeps::stacks);
         let refused = self.swallowed.iter().map(|one| one.refusal.refused.stack);
         let wanted = peak.stacks().chain(live.stacks()).chain(contexts).chain(fatal).chain(takers);
@@ -174,7 +174,7 @@ impl Process {
         self.who = Some(NamedHoldings { symbols, peak, live, peak_roles });
     }
 
-    /// Devices on which anything happened, the unknown one last.
+    /// The devices that the process used, the unknown one last.
     pub fn devices(&self) -> impl Iterator<Item = (DeviceId, &DeviceState)> {
         self.state.devices.iter().filter(|(_, state)| state.was_used()).map(|(id, s)| (*id, s))
     }
@@ -184,11 +184,12 @@ impl Process {
         self.devices().map(|(_, device)| device.peak.bytes).fold(0, u64::saturating_add)
     }
 
-    /// What people call it.
+    /// The name of the process in reports.
     pub fn name(&self) -> String {
         process_name(&self.header, &self.trace)
     }
 
+    /// What [`super::outliers()`] compares.
     pub fn standing(&self) -> Standing {
         Standing {
             used: self.devices().next().is_some(),
@@ -199,25 +200,26 @@ impl Process {
         }
     }
 
-    /// The devices on which the run ended out of memory, whatever moment was asked for.
+    /// The last out-of-memory of each device on which the run ended, for any requested moment. Empty
+    /// while the process runs.
     pub fn ended_out_of_memory(&self) -> Vec<Oom> {
         if self.running { Vec::new() } else { oom::ended(&self.ooms) }
     }
 
-    /// Its exit handlers ran.
+    /// The exit handlers of the process ran.
     pub fn ended_in_order(&self) -> bool {
         self.ending.ended_ns.is_some()
     }
 }
 
-/// Reads traces on all cores, in the order given. `progress` gets bytes read of all bytes, from
-/// any thread.
+/// Reads traces on all cores. The results have the order of `traces`. `progress` is called with bytes
+/// read and bytes in all, from any thread.
 pub fn read_all(traces: &[Trace], moment: Moment, progress: parallel::Progress) -> Vec<Process> {
     let all: Vec<&Trace> = traces.iter().collect();
     parallel::each(&all, progress, |_, trace, progress| Process::read_with(trace, moment, progress))
 }
 
-/// All that is followed while a trace is read whole.
+/// The observers of a whole trace.
 #[derive(Default)]
 struct ProcessObserver {
     curves: CurvesObserver,

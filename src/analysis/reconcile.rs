@@ -1,15 +1,15 @@
-//! The sum that leads from allocations to what nvidia-smi shows for the process.
+//! The sum from a process's allocations to the memory that nvidia-smi shows for it.
 
 use vramtrace_format::{Cause, Kind};
 
 use crate::replay::{BytesByCause, DeviceState};
 
-/// Of which moment the sum is.
+/// The moment of the sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Basis {
-    /// Of the last event: NVML's last figure, carried forward by what the ledger saw since.
+    /// The last event: NVML's last figure plus the changes that were recorded since.
     Now,
-    /// Of NVML's last figure: the device's contexts are gone since, and all with them.
+    /// NVML's last figure: the device's contexts were destroyed since.
     LastSample,
 }
 
@@ -17,27 +17,26 @@ pub enum Basis {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reconciled {
     pub basis: Basis,
-    /// When NVML was asked, ns since start.
+    /// Time of NVML's figure, ns since the start of the trace.
     pub sampled_ns: u64,
     pub live_bytes: u64,
     pub managed_bytes: u64,
     pub context_bytes: u64,
-    /// Kernels, heaps, what libraries took past the driver's API. Negative when NVML shows less
-    /// than the ledger.
+    /// Kernels, heaps, and memory that libraries took without the driver's API. Negative where NVML
+    /// shows less than the recorded allocations.
     pub unattributed_bytes: i64,
-    /// The part of it that cuCtxSetLimit took: local memory of a larger stack, heaps. Never more
-    /// than it.
+    /// The part of `unattributed_bytes` that cuCtxSetLimit took: local memory of a larger stack, heaps.
     pub limit_bytes: u64,
-    /// The parts of it that have a name, at `Cause as usize`.
+    /// The parts of `unattributed_bytes` with a known cause, at index `Cause as usize`.
     pub driver_bytes: BytesByCause,
-    /// The trace says who made the driver take them; in older ones what cuCtxSetLimit took is all
-    /// that is known.
+    /// The trace has the causes. Older traces have only what cuCtxSetLimit took.
     pub has_causes: bool,
     pub process_bytes: u64,
 }
 
 impl Reconciled {
-    /// What has no name. Negative when NVML shows less than the names.
+    /// The part of `unattributed_bytes` without a known cause. Negative where NVML shows less than the
+    /// sum of the known causes.
     pub fn unknown_bytes(&self) -> i64 {
         let named = self.driver_bytes.iter().fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
         let rest = i128::from(self.unattributed_bytes) - i128::from(named);
@@ -45,7 +44,7 @@ impl Reconciled {
     }
 }
 
-/// `None` without NVML's figure.
+/// The sum of a device. `None`: the trace has no figure of NVML.
 pub fn reconcile(device: &DeviceState) -> Option<Reconciled> {
     let at = device.sample?;
     let unattributed_bytes = at.unattributed()?;
@@ -81,7 +80,7 @@ pub fn reconcile(device: &DeviceState) -> Option<Reconciled> {
         managed_bytes: at.managed_bytes,
         context_bytes: at.sample.context_bytes,
         unattributed_bytes,
-        // Of contexts that are gone nothing is kept.
+        // The limits of destroyed contexts are not kept.
         limit_bytes: 0,
         driver_bytes: at.driver_own,
         has_causes,

@@ -1,12 +1,13 @@
-//! Times in which a program had unmapped memory that it mapped again later: what went, what stayed
-//! on the card meanwhile, and how that rest grows from one sleep to the next.
+//! Sleeps: times in which memory of a device was unmapped that the program mapped again later. Output:
+//! the memory that was unmapped, the memory that stayed on the card, and how that grows from one sleep
+//! to the next. Sizes are bytes; times are ns since the start of the trace.
 //!
-//! A sleep begins when memory falls asleep and ends when all that fell asleep since is back, or was
-//! freed. What stayed is that of its lowest moment: the last at which the device's driver memory was
-//! at its lowest.
+//! A sleep begins when memory is unmapped whose reservation stays. It ends when all memory that was
+//! unmapped since is mapped again, or its reservation freed. The memory that stayed is that of the
+//! lowest moment: the last one at which the device's driver memory was lowest.
 //!
 //! ```text
-//! events -> SleepsObserver (Sleep, one each) -> rests (the state at each lowest moment) -> Rests
+//! events -> SleepsObserver (Sleep) -> rests (the state at each lowest moment) -> ResidentAtSleeps
 //! ```
 
 use std::collections::BTreeMap;
@@ -20,22 +21,22 @@ use crate::replay::{Asleep, DeviceState, Live, Mapping, Observer, State, Until};
 use crate::symbols::FREE_CACHE;
 use crate::trace::{Definitions, Trace};
 
-/// Sleeps that are kept of a device: of more, every other one is let go, but for the last.
+/// The most sleeps that are kept of a device. With more, every second one is dropped.
 const KEPT: usize = 1024;
-/// Sleeps whose rest is looked at, first and last one among them.
+/// The most sleeps at which the resident memory is read, the first and the last included.
 const LOOKED_AT: usize = 16;
 
 /// One sleep of one device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sleep {
-    /// Counts the device's sleeps from 1.
+    /// Number among the device's sleeps, from 1.
     pub number: u64,
     pub began_ns: u64,
-    /// `None`: what slept is not back.
+    /// `None`: not all memory is mapped again when the trace ends.
     pub ended_ns: Option<u64>,
-    /// Bytes that fell asleep, by the stack that unmapped them; largest first.
+    /// Bytes that were unmapped, by the stack of the call; largest first.
     pub went: Vec<(StackId, u64)>,
-    /// Most bytes that were asleep at once.
+    /// Most bytes that were unmapped at once.
     pub asleep: u64,
     /// Driver memory of the device at the lowest moment.
     pub stayed: u64,
@@ -48,12 +49,12 @@ pub struct Sleep {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sleeps {
     pub all: Vec<Sleep>,
-    /// How many there were: some of very many are not in `all`.
+    /// Number of sleeps, those included that were dropped from `all`.
     pub count: u64,
 }
 
 impl Sleeps {
-    /// Of the calls that unmapped.
+    /// The stacks of the calls that unmapped memory.
     pub fn stacks(&self) -> impl Iterator<Item = StackId> + '_ {
         self.all.iter().flat_map(|sleep| sleep.went.iter().map(|(stack, _)| *stack))
     }
@@ -76,9 +77,9 @@ struct Watched {
 struct Open {
     sleep: Sleep,
     went: FxHashMap<StackId, u64>,
-    /// What was asleep before it.
+    /// Bytes that were unmapped before this sleep.
     before: u64,
-    /// Memory came back. Else it was unmapped to be freed.
+    /// Memory was mapped again. Otherwise it was unmapped to be freed.
     woke: bool,
 }
 
@@ -103,12 +104,12 @@ impl Watched {
         *went = went.saturating_add(bytes);
         let asleep = self.asleep.saturating_sub(open.before);
         if asleep > open.sleep.asleep {
-            // What came meanwhile is a part of the rest.
+            // The lowest moment is that after the last memory was unmapped.
             (open.sleep.asleep, open.sleep.stayed) = (asleep, u64::MAX);
         }
     }
 
-    /// `woke`: it is mapped again; else it is gone with its reservation.
+    /// Unmapped memory was mapped again (`woke`), or its reservation was freed.
     fn is_back(&mut self, at: &Stamped, bytes: u64, woke: bool) {
         self.asleep = self.asleep.saturating_sub(bytes);
         if let Some(open) = &mut self.open {
@@ -194,45 +195,47 @@ impl Observer for SleepsObserver {
     }
 }
 
-/// What stayed on a device while it slept.
+/// Memory that stayed on a device during a sleep, by purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Stayed {
+pub enum ResidentPart {
     Context,
-    /// What the driver took for itself, by cause and by the stack that made it.
+    /// Memory that the driver took for itself, by cause and by the stack of the call.
     Driver(Cause, StackId),
-    /// What pools and graphs reserve beyond what is allocated in them.
+    /// The unused reserves of pools and graphs.
     Reserves(Kind),
-    /// A framework's blocks that no sleep takes, and the free rest of its segments.
+    /// A framework's blocks, and the free part of its segments.
     Blocks(StackId),
     /// Driver memory.
     Memory(StackId),
 }
 
-/// What stayed at some of a device's sleeps.
+/// The resident memory at some of a device's sleeps.
 #[derive(Clone, Debug, Default)]
-pub struct Rests {
-    /// The sleeps that were looked at, as places in [`Sleeps::all`].
+pub struct ResidentAtSleeps {
+    /// The sleeps that were read, as indexes into [`Sleeps::all`].
     pub sleeps: Vec<usize>,
-    /// Of each of them, bytes with memory; and bytes in all, also those that slept.
-    stayed: Vec<FxHashMap<Stayed, (u64, u64)>>,
+    /// For each of them: resident bytes, and bytes in all with those that were unmapped.
+    stayed: Vec<FxHashMap<ResidentPart, (u64, u64)>>,
 }
 
-/// What one line, or one part of the driver's own, kept on the card at each of the sleeps.
+/// The memory that one line, or one part of the driver's own memory, held at each of the sleeps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rest {
-    /// The stack with most bytes stands for all of its line.
-    pub what: Stayed,
-    /// With memory, at each sleep that was looked at.
+    /// For a line, the stack with the most bytes.
+    pub what: ResidentPart,
+    /// Resident bytes at each sleep that was read.
     pub bytes: Vec<u64>,
-    /// With and without memory.
+    /// Resident and unmapped bytes at each sleep that was read.
     pub held: Vec<u64>,
 }
 
 impl Rest {
     pub fn stack(&self) -> Option<StackId> {
         match self.what {
-            Stayed::Driver(_, stack) | Stayed::Blocks(stack) | Stayed::Memory(stack) => Some(stack),
-            Stayed::Context | Stayed::Reserves(_) => None,
+            ResidentPart::Driver(_, stack)
+            | ResidentPart::Blocks(stack)
+            | ResidentPart::Memory(stack) => Some(stack),
+            ResidentPart::Context | ResidentPart::Reserves(_) => None,
         }
     }
 
@@ -240,8 +243,8 @@ impl Rest {
         self.bytes.last().copied().unwrap_or(0)
     }
 
-    /// Bytes by which the rest grew from one sleep to the next, on average. `cycles`: from the first
-    /// sleep that was looked at to the last.
+    /// Average growth of the resident bytes from one sleep to the next. `cycles`: number of sleeps from
+    /// the first one that was read to the last.
     pub fn growth(&self, cycles: u64) -> i64 {
         let ends = self.bytes.first().zip(self.bytes.last());
         let grown = ends.map_or(0, |(first, last)| i128::from(*last) - i128::from(*first));
@@ -250,14 +253,14 @@ impl Rest {
     }
 }
 
-/// Looks at what stayed. Reads the trace once more, up to the last sleep.
+/// The resident memory at the sleeps. Reads the trace once more, up to the last sleep.
 pub fn rests(
     trace: &Trace,
     definitions: &Definitions,
     sleeps: &BTreeMap<DeviceId, Sleeps>,
     level: Level,
-) -> BTreeMap<DeviceId, Rests> {
-    let mut found: BTreeMap<DeviceId, Rests> = BTreeMap::new();
+) -> BTreeMap<DeviceId, ResidentAtSleeps> {
+    let mut found: BTreeMap<DeviceId, ResidentAtSleeps> = BTreeMap::new();
     let mut stops = Vec::new();
     for (device, sleeps) in sleeps {
         for at in evenly(sleeps.all.len()) {
@@ -274,7 +277,7 @@ pub fn rests(
     found
 }
 
-/// Places of so many, the first and the last among them.
+/// At most `LOOKED_AT` evenly spaced indexes below `all`, the first and the last included.
 fn evenly(all: usize) -> Vec<usize> {
     if all <= LOOKED_AT {
         return (0..all).collect();
@@ -282,8 +285,8 @@ fn evenly(all: usize) -> Vec<usize> {
     (0..LOOKED_AT).map(|n| n * (all - 1) / (LOOKED_AT - 1)).collect()
 }
 
-fn stayed(state: &State, id: DeviceId, level: Level) -> FxHashMap<Stayed, (u64, u64)> {
-    let mut all: FxHashMap<Stayed, (u64, u64)> = FxHashMap::default();
+fn stayed(state: &State, id: DeviceId, level: Level) -> FxHashMap<ResidentPart, (u64, u64)> {
+    let mut all: FxHashMap<ResidentPart, (u64, u64)> = FxHashMap::default();
     let mut add = |what, bytes: u64, held: u64| {
         if held > 0 {
             let sums = all.entry(what).or_default();
@@ -291,59 +294,59 @@ fn stayed(state: &State, id: DeviceId, level: Level) -> FxHashMap<Stayed, (u64, 
         }
     };
     let Some(device) = state.devices.get(&id) else { return all };
-    add(Stayed::Context, device.context_bytes, device.context_bytes);
+    add(ResidentPart::Context, device.context_bytes, device.context_bytes);
     for (maker, bytes) in device.driver_own.makers() {
-        add(Stayed::Driver(maker.cause, maker.stack), bytes, bytes);
+        add(ResidentPart::Driver(maker.cause, maker.stack), bytes, bytes);
     }
     for kind in [Kind::Pool, Kind::Graph] {
         let here = state.live.iter().filter(|(_, live)| live.device == id && live.kind == kind);
         let allocated = here.map(|(_, live)| live.share()).fold(0, u64::saturating_add);
         let rest = device.kind(kind).live_bytes.saturating_sub(allocated);
-        add(Stayed::Reserves(kind), rest, rest);
+        add(ResidentPart::Reserves(kind), rest, rest);
     }
     let holdings = Holdings::of_state(state, level);
     let here = |(device, _): &(&(DeviceId, StackId), &Held)| device.0 == id;
     for ((_, stack), held) in holdings.held.iter().filter(here) {
-        add(Stayed::Memory(*stack), held.bytes, held.bytes.saturating_add(held.paused));
+        add(ResidentPart::Memory(*stack), held.bytes, held.bytes.saturating_add(held.paused));
     }
     for ((_, stack), held) in holdings.blocks.iter().filter(here) {
-        add(Stayed::Blocks(*stack), held.bytes, held.bytes.saturating_add(held.paused));
+        add(ResidentPart::Blocks(*stack), held.bytes, held.bytes.saturating_add(held.paused));
     }
     all
 }
 
-impl Rests {
-    /// Stacks that are to be named.
+impl ResidentAtSleeps {
+    /// The stacks of the resident memory.
     pub fn stacks(&self) -> impl Iterator<Item = StackId> + '_ {
-        let of = |what: &Stayed| match what {
-            Stayed::Driver(_, stack) | Stayed::Blocks(stack) | Stayed::Memory(stack) => {
-                Some(*stack)
-            }
-            Stayed::Context | Stayed::Reserves(_) => None,
+        let of = |what: &ResidentPart| match what {
+            ResidentPart::Driver(_, stack)
+            | ResidentPart::Blocks(stack)
+            | ResidentPart::Memory(stack) => Some(*stack),
+            ResidentPart::Context | ResidentPart::Reserves(_) => None,
         };
         self.stayed.iter().flat_map(|stayed| stayed.keys()).filter_map(of)
     }
 
-    /// From the first sleep that was looked at to the last.
+    /// Number of sleeps from the first one that was read to the last.
     pub fn cycles(&self, sleeps: &Sleeps) -> u64 {
         let number = |at: Option<&usize>| at.map_or(0, |at| sleeps.all[*at].number);
         number(self.sleeps.last()).saturating_sub(number(self.sleeps.first()))
     }
 
-    /// By line, those with most at the last sleep first.
+    /// By line, the largest at the last sleep first.
     pub fn by_line(&self, classifier: &StackClassifier) -> Vec<Rest> {
         let mut rests: Vec<(Rest, u64)> = Vec::new();
         let mut known: FxHashMap<_, usize> = FxHashMap::default();
         for (at, stayed) in self.stayed.iter().enumerate() {
-            let mut stayed: Vec<(&Stayed, &(u64, u64))> = stayed.iter().collect();
+            let mut stayed: Vec<(&ResidentPart, &(u64, u64))> = stayed.iter().collect();
             stayed.sort_unstable();
             for (what, (bytes, held)) in stayed {
                 let (kind, stack) = match *what {
-                    Stayed::Context => (0, None),
-                    Stayed::Driver(cause, stack) => (1 + cause as usize, Some(stack)),
-                    Stayed::Reserves(kind) => (100 + kind as usize, None),
-                    Stayed::Blocks(stack) => (200, Some(stack)),
-                    Stayed::Memory(stack) => (201, Some(stack)),
+                    ResidentPart::Context => (0, None),
+                    ResidentPart::Driver(cause, stack) => (1 + cause as usize, Some(stack)),
+                    ResidentPart::Reserves(kind) => (100 + kind as usize, None),
+                    ResidentPart::Blocks(stack) => (200, Some(stack)),
+                    ResidentPart::Memory(stack) => (201, Some(stack)),
                 };
                 let why = stack.filter(|stack| classifier.symbols.indexes(*stack).is_empty());
                 let key = (kind, why, stack.map(|stack| classifier.line_of(stack)));
@@ -368,31 +371,35 @@ impl Rests {
     }
 }
 
-/// What grows from sleep to sleep, and is no rest of a cache.
+/// A line whose memory grows from sleep to sleep.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Growing {
     pub device: DeviceId,
     pub rest: Rest,
-    /// Sleeps over which it grew, and bytes a sleep.
+    /// Number of sleeps over which it grew.
     pub sleeps: u64,
+    /// Average growth.
     pub bytes_a_sleep: u64,
 }
 
-/// Fewer rises than these may be a warm-up.
+/// The fewest rises of growth: fewer may be a warm-up.
 const FEWEST_RISES: usize = 4;
-/// A rise in this part of the steps, and no fall at all.
+/// The least part of the steps from sleep to sleep that must be rises. None may be a fall.
 const MOST_RISE: f64 = 0.75;
 
-/// The lines that hold more at each sleep than at the one before, whether it sleeps or not.
+/// The lines that hold more at each sleep than at the previous one, resident or unmapped.
 pub fn growing(device: DeviceId, rests: &[Rest], numbers: &[u64]) -> Vec<Growing> {
     let grows = |rest: &Rest| {
-        if matches!(rest.what, Stayed::Context | Stayed::Reserves(_) | Stayed::Blocks(FREE_CACHE)) {
+        if matches!(
+            rest.what,
+            ResidentPart::Context | ResidentPart::Reserves(_) | ResidentPart::Blocks(FREE_CACHE)
+        ) {
             return None;
         }
         let steps: Vec<bool> = rest.held.windows(2).map(|pair| pair[1] > pair[0]).collect();
         let rises = steps.iter().filter(|rose| **rose).count();
         let falls = rest.held.windows(2).any(|pair| pair[1] < pair[0]);
-        // It has not stopped: the last sleep of all may be another one.
+        // It must not have stopped; the last sleep may be an exception.
         let last = steps.iter().rev().take(2).any(|rose| *rose);
         let enough = rises >= FEWEST_RISES && rises as f64 >= MOST_RISE * steps.len() as f64;
         if falls || !enough || !last {
@@ -411,7 +418,7 @@ mod tests {
     use super::*;
 
     fn rest(held: &[u64]) -> Rest {
-        Rest { what: Stayed::Memory(StackId(1)), bytes: held.to_vec(), held: held.to_vec() }
+        Rest { what: ResidentPart::Memory(StackId(1)), bytes: held.to_vec(), held: held.to_vec() }
     }
 
     fn is_growing(held: &[u64]) -> bool {
@@ -427,7 +434,7 @@ mod tests {
         assert!(!is_growing(&[16, 32, 48, 48, 48, 48, 48]), "it stopped");
         assert!(!is_growing(&[16, 32, 48, 64, 80, 16, 32]), "it fell");
         assert!(!is_growing(&[16, 16, 16, 16, 16]));
-        let cache = Rest { what: Stayed::Blocks(FREE_CACHE), ..rest(&[1, 2, 3, 4, 5]) };
+        let cache = Rest { what: ResidentPart::Blocks(FREE_CACHE), ..rest(&[1, 2, 3, 4, 5]) };
         assert!(growing(DeviceId(0), &[cache], &[1, 2, 3, 4, 5]).is_empty());
     }
 

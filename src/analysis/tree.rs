@@ -1,4 +1,4 @@
-//! Who holds memory, from the outermost frame in: each node with all that is held below it.
+//! Held memory as a tree of frames, outermost first. The bytes of a node include those of its children.
 
 use std::cmp::Reverse;
 
@@ -11,7 +11,7 @@ use super::roles::{HeldByRole, Role};
 use super::{StackClassifier, autograd};
 use crate::symbols::{FREE_CACHE, FREE_CACHE_NAME};
 
-/// One frame, or what stands above frames: a role, a library.
+/// One frame, role or library.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
     pub name: String,
@@ -20,7 +20,7 @@ pub struct Node {
     pub children: Vec<Node>,
 }
 
-/// What stands at the top.
+/// What the first level of the tree shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Top {
     #[default]
@@ -36,25 +36,25 @@ enum Key {
 }
 
 #[derive(Debug, Default)]
-struct Growing {
+struct Builder {
     held: Held,
-    children: FxHashMap<Key, Growing>,
+    children: FxHashMap<Key, Builder>,
 }
 
-/// A tree of one device. `name` is that of its root.
+/// A tree of one device, under construction.
 pub struct Tree<'c, 's> {
     classifier: &'c StackClassifier<'s>,
     fold: bool,
-    root: Growing,
+    root: Builder,
 }
 
 impl<'c, 's> Tree<'c, 's> {
-    /// `fold`: without frames that only hand a call on.
+    /// An empty tree. `fold`: leave out frames that only pass a call on.
     pub fn new(classifier: &'c StackClassifier<'s>, fold: bool) -> Tree<'c, 's> {
-        Tree { classifier, fold, root: Growing::default() }
+        Tree { classifier, fold, root: Builder::default() }
     }
 
-    /// By library or by frames alone.
+    /// Adds the holdings of a device, below their libraries where `top` says so.
     pub fn add_holdings(&mut self, holdings: &Holdings, device: DeviceId, top: Top) {
         let driver = holdings.held.iter().map(|of| (of, Level::Driver));
         let blocks = holdings.blocks.iter().map(|of| (of, Level::Tensor));
@@ -70,11 +70,12 @@ impl<'c, 's> Tree<'c, 's> {
         }
     }
 
+    /// Adds the holdings of a device, below their roles.
     pub fn add_roles(&mut self, roles: &HeldByRole, device: DeviceId) {
         for ((of, role, stack), held) in &roles.held {
             match (*of == device, role) {
                 (false, _) => {}
-                // It has no frames below it.
+                // The free cache has no frames: it is a node itself.
                 (true, Role::FreeCache) => self.add(None, *stack, *held),
                 (true, role) => self.add(Some(role.name().to_string()), *stack, *held),
             }
@@ -100,18 +101,19 @@ impl<'c, 's> Tree<'c, 's> {
         }
     }
 
+    /// The tree, with `name` as the name of its root.
     pub fn finish(self, name: &str) -> Node {
         let Tree { classifier, root, .. } = self;
-        grown(classifier, name.to_string(), root)
+        build(classifier, name.to_string(), root)
     }
 }
 
-fn grown(classifier: &StackClassifier, name: String, node: Growing) -> Node {
+fn build(classifier: &StackClassifier, name: String, node: Builder) -> Node {
     let named = |key: &Key| match key {
         Key::Text(text) => text.clone(),
         Key::Frame(index) => {
             let frame = &classifier.symbols.frames()[*index as usize];
-            let function = autograd::spoken(&frame.function);
+            let function = autograd::display_name(&frame.function);
             match frame.place() {
                 Some(place) => format!("{place} {function}"),
                 None => function.into_owned(),
@@ -121,7 +123,7 @@ fn grown(classifier: &StackClassifier, name: String, node: Growing) -> Node {
     let mut children: Vec<Node> = node
         .children
         .into_iter()
-        .map(|(key, child)| grown(classifier, named(&key), child))
+        .map(|(key, child)| build(classifier, named(&key), child))
         .collect();
     children
         .sort_by(|a, b| (Reverse(a.held.bytes), &a.name).cmp(&(Reverse(b.held.bytes), &b.name)));

@@ -1,29 +1,31 @@
-//! What timelines count.
+//! The counters of timelines.
 
 use vramtrace_format::{Cause, Kind};
 
 /// What a counter counts, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Counter {
-    /// All allocations of the process on the device, physical.
+    /// Physical bytes of all allocations of the process on the device.
     Live,
-    /// One kind of them. Host memory has no device.
+    /// Bytes of one kind. Host memory has no device.
     Kind(Kind),
     /// Bytes in use inside what the pools, or the graphs, reserved.
     PoolUsed,
     GraphUsed,
-    /// What nvidia-smi shows for the process.
+    /// Bytes that nvidia-smi shows for the process.
     Process,
+    /// The cap in force.
     Cap,
-    /// Bytes of a framework's blocks, and of the segments that hold them.
+    /// Bytes of a framework's blocks.
     Allocated,
+    /// Bytes of the segments that contain blocks.
     Reserved,
-    /// Of both, what has no memory below it: it was unmapped and may come back.
+    /// The unmapped parts of `Allocated` and `Reserved`.
     AllocatedPaused,
     ReservedPaused,
-    /// All that was unmapped and may come back, also of others than a framework's cache.
+    /// All unmapped bytes whose reservation stays, also outside of a framework's cache.
     Paused,
-    /// What the driver took on its own, past its contexts.
+    /// Memory that the driver took for itself, without contexts.
     DriverOwn(Cause),
     /// Allocations, or blocks, that have no lane: too small, too many.
     Small,

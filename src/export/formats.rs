@@ -1,4 +1,4 @@
-//! The formats: each with its name, the end of its files' names, and the options that it takes.
+//! The export formats: names, suffixes of files, and the options that each takes.
 
 use super::TimelineFormat;
 use super::stacks::StackFormat;
@@ -7,28 +7,28 @@ use super::stacks::StackFormat;
 #[derive(Clone, Copy, Debug)]
 pub struct ExportFormat {
     pub name: &'static str,
-    /// As files in this format are called.
+    /// The suffix of files in this format.
     pub suffix: &'static str,
-    /// Where it is written when nothing else is asked for.
+    /// The output file where none is given. `None`: the command line must name one.
     pub default_file: Option<&'static str>,
     pub options: &'static [ExportOption],
-    /// Why it takes no others.
+    /// What the format contains, for the message about an option that it does not take.
     pub nature: &'static str,
     pub writer: Writer,
 }
 
-/// What writes it.
+/// The kind of output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writer {
-    /// What happened over time, of several processes.
+    /// A timeline of several processes.
     Timeline(TimelineFormat),
-    /// Who held the memory at one moment.
+    /// Bytes by stack at one moment.
     Stacks(StackFormat),
-    /// One process as PyTorch itself would have recorded it.
+    /// A memory snapshot of PyTorch, of one process.
     TorchSnapshot,
 }
 
-/// Options that some formats take and others do not.
+/// The options that only some formats take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExportOption {
     From,
@@ -40,7 +40,7 @@ pub enum ExportOption {
 }
 
 impl ExportOption {
-    /// As it is written on the command line.
+    /// The option on the command line.
     pub fn flag(self) -> &'static str {
         match self {
             ExportOption::From => "--from",
@@ -83,6 +83,7 @@ const fn stacks(name: &'static str, suffix: &'static str, format: StackFormat) -
     }
 }
 
+/// All formats.
 pub const FORMATS: [ExportFormat; 7] = [
     timeline("csv", "csv", TimelineFormat::Csv),
     timeline("chrome", "json", TimelineFormat::Chrome),
@@ -101,11 +102,13 @@ pub const FORMATS: [ExportFormat; 7] = [
 ];
 
 impl ExportFormat {
+    /// The format with this name.
     pub fn named(name: &str) -> Option<ExportFormat> {
         FORMATS.into_iter().find(|format| format.name == name)
     }
 
-    /// What is wrong with the first of these options that it does not take.
+    /// The error message for the first of these options that the format does not take. `None`: it takes
+    /// all of them.
     pub fn refuses(&self, given: impl IntoIterator<Item = ExportOption>) -> Option<String> {
         let refused = given.into_iter().find(|option| !self.options.contains(option))?;
         let takers = FORMATS.iter().filter(|format| format.options.contains(&refused));

@@ -1,22 +1,23 @@
-//! Which allocations get a lane of their own. A viewer can show so many lanes, and no more: where more
-//! are live at a time, the small ones are summed up in a counter.
+//! Assigns lanes to allocations. A viewer shows a limited number of lanes: where more allocations are live at
+//! once, the small ones are only in a counter.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use rustc_hash::FxHashMap;
-use vramtrace_format::{DeviceId, Space, Stamped};
+use vramtrace_format::{DeviceId, Stamped};
 
 use crate::replay::{AllocCause, FreeCause, Key, Live, Observer};
 
-/// Of one device; blocks apart from the memory of the driver's.
+/// Device (`None`: host memory), and whether the group has blocks: blocks have separate lanes.
 pub type Group = (Option<DeviceId>, bool);
 
+/// The group of an allocation.
 pub fn group(live: &Live, block: bool) -> Group {
     ((!live.kind.is_host()).then_some(live.device), block)
 }
 
-/// Lanes of one group: the lowest that is free.
+/// The lanes of one group. A slice gets the lowest free one.
 #[derive(Default)]
 pub struct Lanes {
     free: BinaryHeap<Reverse<u32>>,
@@ -24,7 +25,7 @@ pub struct Lanes {
 }
 
 impl Lanes {
-    /// `None`: all of so many are taken.
+    /// Takes a lane. `None`: all `most` lanes are in use.
     pub fn take(&mut self, most: u32) -> Option<u32> {
         if let Some(Reverse(lane)) = self.free.pop() {
             return Some(lane);
@@ -35,18 +36,19 @@ impl Lanes {
         })
     }
 
+    /// Returns a lane.
     pub fn give_back(&mut self, lane: u32) {
         self.free.push(Reverse(lane));
     }
 }
 
-/// What viewers show without scrolling for long.
+/// The most lanes of a group: more need much scrolling in a viewer.
 pub const MOST_LANES: u32 = 64;
 
-/// Sizes by the power of two that they reach.
+/// Size classes: the power of two at or below the size.
 const CLASSES: usize = 64;
 
-/// Follows a trace: how many of each size and above are live at a time.
+/// Counts the allocations of each size class and above that are live at once.
 pub struct LanePlanner {
     min_size: u64,
     groups: BTreeMap<Group, Counts>,
@@ -55,22 +57,22 @@ pub struct LanePlanner {
 
 struct Counts {
     live: [u32; CLASSES],
-    /// Most at a time of this class and those above it.
+    /// Most live at once, of this class and the classes above.
     most: [u32; CLASSES],
 }
 
 impl LanePlanner {
-    /// Smaller ones than `min_size` are not drawn at all.
+    /// Allocations below `min_size` bytes are ignored.
     pub fn new(min_size: u64) -> LanePlanner {
         LanePlanner { min_size, groups: BTreeMap::new(), live: FxHashMap::default() }
     }
 
-    fn made(&mut self, key: Key, live: &Live, block: bool) {
+    fn allocated(&mut self, key: Key, live: &Live, block: bool) {
         if live.size < self.min_size {
             return;
         }
         let (group, class) = (group(live, block), class_of(live.size));
-        self.gone(key);
+        self.freed(key);
         self.live.insert(key, (group, class));
         let none = || Counts { live: [0; CLASSES], most: [0; CLASSES] };
         let counts = self.groups.entry(group).or_insert_with(none);
@@ -82,7 +84,7 @@ impl LanePlanner {
         }
     }
 
-    fn gone(&mut self, key: Key) {
+    fn freed(&mut self, key: Key) {
         if let Some((group, class)) = self.live.remove(&key)
             && let Some(counts) = self.groups.get_mut(&group)
         {
@@ -90,14 +92,14 @@ impl LanePlanner {
         }
     }
 
-    /// The least size of each group that gets a lane.
+    /// The smallest size in bytes that gets a lane, for each group.
     pub fn finish(self, lanes: u32) -> BTreeMap<Group, u64> {
         let least = |counts: &Counts| {
             let fits = |class: &usize| counts.most[*class] <= lanes;
             match (0..CLASSES).find(fits) {
                 Some(0) => 0,
                 Some(class) if counts.most[class] > 0 => 1 << class,
-                // Too many of the largest: as many as there is room for.
+                // Even the largest class has too many: it gets the lanes that there are.
                 found => 1 << found.unwrap_or(CLASSES).saturating_sub(1),
             }
         };
@@ -109,25 +111,21 @@ fn class_of(bytes: u64) -> usize {
     bytes.max(1).ilog2() as usize
 }
 
-fn block(address: u64) -> Key {
-    Key { space: Space::Block, number: address }
-}
-
 impl Observer for LanePlanner {
     fn on_alloc(&mut self, _at: &Stamped, key: Key, live: &Live, _how: AllocCause) {
-        self.made(key, live, false);
+        self.allocated(key, live, false);
     }
 
     fn on_free(&mut self, _at: &Stamped, key: Key, _live: &Live, _how: FreeCause) {
-        self.gone(key);
+        self.freed(key);
     }
 
     fn on_block_alloc(&mut self, _at: &Stamped, address: u64, live: &Live, _how: AllocCause) {
-        self.made(block(address), live, true);
+        self.allocated(Key::block(address), live, true);
     }
 
     fn on_block_free(&mut self, _at: &Stamped, address: u64, _live: &Live, _how: FreeCause) {
-        self.gone(block(address));
+        self.freed(Key::block(address));
     }
 
     fn on_history_gap(&mut self, _at: &Stamped) {

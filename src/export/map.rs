@@ -1,5 +1,5 @@
-//! A map of PyTorch's segments as an SVG: their bytes in the order of their addresses, row after
-//! row, blocks in the colour of the line that holds them. Titles tell more where the pointer is.
+//! A map of PyTorch's segments as an SVG: their bytes in the order of their addresses, in rows. A block has
+//! the colour of the line that holds it. A tooltip gives size, line and time of a block.
 
 use std::io::{self, Write};
 
@@ -136,6 +136,7 @@ impl<'f> Map<'f> {
         38.0 + legend + 10.0 + self.rows as f64 * STEP + MARGIN
     }
 
+    /// Draws title, legend and segments, with the upper edge at `top`.
     fn write(&self, top: f64, out: &mut dyn Write) -> io::Result<()> {
         let bold = r#"font-size="13" font-weight="600""#;
         let [first, second] = &self.title;
@@ -335,11 +336,11 @@ fn size_legend() -> Vec<(u32, &'static str, String)> {
 
 /// `modeling_gpt2.py:212 forward, called from train.py:41`.
 fn words(classifier: &StackClassifier, stack: StackId) -> String {
-    let roles = classifier.read_block(stack);
+    let roles = classifier.roles_of_block(stack);
     let Some(lead) = classifier.frame(stack, roles.lead) else {
         return classifier.symbols.why_empty(stack).to_string();
     };
-    let function = shorten(&autograd::spoken(&lead.function), 60);
+    let function = shorten(&autograd::display_name(&lead.function), 60);
     let mut words = match lead.place() {
         Some(place) => format!("{place} {function}"),
         None => function,

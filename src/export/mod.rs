@@ -1,11 +1,12 @@
-//! Timelines: what happened, in the formats of others. A file a format; `timeline.rs` feeds them.
+//! Exports traces to the formats of other tools. [`export`] writes timelines: `timeline.rs` replays the
+//! traces and calls a [`Sink`], which each format implements in one file.
 //!
-//! Several traces become one file on one clock: 0 is the start of the earliest. Each trace is
-//! read several times, and written as it is read; memory is bounded by what is live at a time, and
-//! nine bytes for each allocation of a trace with blocks: its role.
+//! Several traces become one file on one clock: 0 is the start of the earliest. Each trace is read several
+//! times, and written as it is read. Memory is bounded by the live set, plus nine bytes (offset and role)
+//! for each allocation of a trace with blocks.
 //!
-//! [`stacks`] writes what the stacks held at one moment instead, [`snapshot`] what PyTorch itself
-//! would have recorded.
+//! [`stacks`] writes the memory that stacks held at one moment; [`snapshot`] writes a memory snapshot of
+//! PyTorch.
 
 mod chrome;
 mod counter;
@@ -33,6 +34,7 @@ use sink::Sink;
 pub use sink::{Exported, Window};
 use timeline::Timeline;
 
+/// The formats of timelines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimelineFormat {
     /// Rows of allocations, counters and refusals.
@@ -43,7 +45,7 @@ pub enum TimelineFormat {
     Perfetto,
 }
 
-/// Writes the traces' timeline. `progress` gets bytes read, of how many.
+/// Writes the traces' timeline. `progress` is called with bytes read and bytes in all.
 pub fn export(
     traces: &[Trace],
     format: TimelineFormat,

@@ -1,5 +1,5 @@
-//! Whose physical objects are that were mapped where memory had been unmapped: an allocator that wakes
-//! up makes them, and what lay there before has its owner still.
+//! The owners of physical objects that were mapped in place of unmapped memory. An allocator creates new
+//! objects when it maps its memory again; their owner is the stack that allocated the memory first.
 
 use rustc_hash::FxHashMap;
 use vramtrace_format::{Space, StackId, Stamped};
@@ -7,22 +7,22 @@ use vramtrace_format::{Space, StackId, Stamped};
 use crate::replay::{Key, Live, Mapping, Observer};
 use crate::trace::{Definitions, Trace};
 
-/// The call that all traces with reservations have a site of.
+/// A trace with reservations has a site of this function.
 const RESERVE: &str = "cuMemAddressReserve";
 
-/// Whose an object is, and who brought its memory back.
+/// The stack that first allocated the memory, and the stack that mapped it again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BroughtBack {
     pub owner: StackId,
     pub by: StackId,
 }
 
-/// By key and time of birth.
+/// The owners by key and time of allocation.
 #[derive(Debug, Default)]
 pub struct Owners(FxHashMap<(Key, u64), BroughtBack>);
 
 impl Owners {
-    /// Reads the trace once, unless nothing was ever reserved in it.
+    /// Reads the trace once, unless it has no reservations.
     pub fn of(trace: &Trace, definitions: &Definitions) -> Owners {
         let reserves = definitions.sites().any(|site| definitions.api_name(site.api) == RESERVE);
         let mut finder = OwnerFinder::default();
@@ -32,6 +32,7 @@ impl Owners {
         finder.finish()
     }
 
+    /// The owner of an object. `None`: the stack that created it.
     pub fn get(&self, key: Key, live: &Live) -> Option<BroughtBack> {
         match key.space {
             Space::Vmm => self.0.get(&(key, live.time_ns)).copied(),
@@ -40,17 +41,17 @@ impl Owners {
     }
 }
 
-/// What was woken by an object, by owner and caller: bytes.
+/// Bytes of an object that replaced unmapped memory, by owner and caller.
 type Woken = Vec<(BroughtBack, u64)>;
 
 #[derive(Default)]
 struct OwnerFinder {
-    /// And the object's size.
+    /// The size of each object, and the bytes that replaced unmapped memory.
     objects: FxHashMap<(Key, u64), (u64, Woken)>,
 }
 
 impl OwnerFinder {
-    /// An object is its maker's where less than half of it was another's.
+    /// An object gets another owner if at least half of it replaced that owner's memory.
     fn finish(self) -> Owners {
         let owner = |(of, (size, woken)): ((Key, u64), (u64, Woken))| {
             let (largest, bytes) = woken.into_iter().max_by_key(|(_, bytes)| *bytes)?;

@@ -1,4 +1,4 @@
-//! The phases that a program marked, as a timeline draws them.
+//! The phases that a program marked, for timelines.
 
 use vramtrace_format::{Mark, ThreadId};
 
@@ -7,12 +7,13 @@ use vramtrace_format::{Mark, ThreadId};
 pub struct ExportedPhase<'n> {
     pub what: Edge,
     pub name: &'n str,
-    /// Of its name among the texts.
+    /// The id of its name among the texts of the trace.
     pub id: u32,
-    /// Whose it is: phases of one thread lie in each other. `None`: a range of no thread.
+    /// The thread of a nested phase. `None`: a range that any thread may end.
     pub tid: Option<u32>,
 }
 
+/// What a mark does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edge {
     Begin,
@@ -20,7 +21,7 @@ pub enum Edge {
     Moment,
 }
 
-/// What is open.
+/// The open phases.
 #[derive(Debug, Default)]
 pub struct Open {
     /// Name and thread, in the order in which they began.
@@ -28,8 +29,8 @@ pub struct Open {
 }
 
 impl Open {
-    /// What a mark does: the edge, the name and whose it is. `None`: nothing, an end of something
-    /// that never began here.
+    /// Applies a mark. Returns the edge, the name and the thread. `None`: the end of a phase whose begin is
+    /// not in the trace.
     pub fn mark(
         &mut self,
         thread: ThreadId,
@@ -58,7 +59,7 @@ impl Open {
         &self.ranges
     }
 
-    /// All end, the innermost first.
+    /// Closes all phases and returns them, the innermost first.
     pub fn take(&mut self) -> impl Iterator<Item = (u32, Option<ThreadId>)> + use<> {
         std::mem::take(&mut self.ranges).into_iter().rev()
     }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use crate::trace::Trace;
 
-/// A process with its place among the others.
+/// A process of the export.
 #[derive(Clone)]
 pub struct TracedProcess<'t> {
     pub trace: &'t Trace,
@@ -20,7 +20,7 @@ pub struct TracedProcess<'t> {
 
 /// The processes of an export, on one clock: 0 is the start of the earliest.
 pub fn processes(traces: &[Trace]) -> Vec<TracedProcess<'_>> {
-    // A broken header tells no start: such a trace begins with the others.
+    // A damaged header has no start time: such a trace begins at 0.
     let starts = traces.iter().map(|trace| trace.header().start_unix_ns).filter(|start| *start > 0);
     let base = starts.min().unwrap_or(0);
     let mut taken = HashSet::new();
@@ -37,7 +37,7 @@ pub fn processes(traces: &[Trace]) -> Vec<TracedProcess<'_>> {
     processes
 }
 
-/// Linux gives no pid above this.
+/// The limit of pids on Linux.
 const MOST_PIDS: u32 = 1 << 22;
 
 fn label(trace: &Trace) -> String {

@@ -1,4 +1,4 @@
-//! Who wanted an allocation, in words, for each stack of a trace.
+//! The requesters of memory as text: for each stack of a trace, its line, function, caller and library.
 
 use std::rc::Rc;
 
@@ -10,25 +10,25 @@ use crate::analysis::{StackClassifier, autograd};
 use crate::symbols::Symbols;
 use crate::trace::{Definitions, Trace};
 
-/// Frames of a stack that people want to see, in words.
+/// The frames of a stack that exports show.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Requester {
-    /// Of the innermost frame outside of frameworks.
+    /// The function of the innermost frame outside of frameworks.
     pub function: String,
     /// `modeling.py:212`; empty: not known.
     pub line: String,
     /// The innermost frame of the program's own tree, if it is another; else empty.
     pub called_from: String,
-    /// Who asked the driver: `cuBLAS`; empty: not known.
+    /// The library that requested the memory, such as `cuBLAS`. Empty: not known.
     pub library: String,
-    /// All frames from the outermost in, between semicolons; where it is wanted.
+    /// All frames, outermost first, separated by semicolons; empty unless the format wants them.
     pub stack: String,
 }
 
-/// By stack, and whether it is a block's.
+/// The requester of each stack. The flag: of a block.
 pub(super) type ByStack = FxHashMap<(StackId, bool), Rc<Requester>>;
 
-/// What the stacks of a trace say.
+/// The requesters of all stacks of a trace. `whole`: fill [`Requester::stack`].
 pub(super) fn who_of(
     definitions: &Definitions,
     trace: &Trace,
@@ -45,20 +45,20 @@ pub(super) fn who_of(
         names.collect::<Vec<_>>().join(";")
     };
     let who = |stack, block| {
-        let roles = if block { classifier.read_block(stack) } else { classifier.roles(stack) };
+        let roles = if block { classifier.roles_of_block(stack) } else { classifier.roles(stack) };
         let lead = classifier.frame(stack, roles.lead)?;
         let caller = classifier.frame(stack, roles.caller);
         let caller =
             caller.map(|frame| format!("{} {}", frame.place().unwrap_or_default(), frame.function));
         Some(Rc::new(Requester {
-            function: autograd::spoken(&lead.function).into_owned(),
+            function: autograd::display_name(&lead.function).into_owned(),
             line: lead.place().unwrap_or_default(),
             called_from: caller.unwrap_or_default().trim_start().to_string(),
             library: classifier.library_name(&roles).unwrap_or_default().to_string(),
             stack: if whole { frames(stack) } else { String::new() },
         }))
     };
-    // Blocks are separate: another library may stand for the same stack.
+    // Blocks are separate: the library of the same stack may be another one.
     let blocks = definitions.sites().any(|site| site.kind == Some(Kind::Block));
     let levels: &[bool] = if blocks { &[false, true] } else { &[false] };
     let all = stacks.ids().flat_map(|stack| levels.iter().map(move |block| (stack, *block)));
@@ -66,12 +66,12 @@ pub(super) fn who_of(
 }
 
 impl Requester {
-    /// What people call it: its line, or its function where no line is known.
+    /// Its line, or its function where no line is known.
     pub fn name(&self) -> &str {
         if self.line.is_empty() { &self.function } else { &self.line }
     }
 
-    /// What is known of it: name and words.
+    /// Names and values of the fields that are known.
     pub fn words(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let all = [
             ("function", self.function.as_str()),

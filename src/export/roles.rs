@@ -1,5 +1,5 @@
-//! The role of each allocation from its first moment on: a first reading finds them, as roles show at
-//! the end of a life.
+//! The role of each allocation at its begin. A role is known at the end of an allocation's life only, so a
+//! first pass over the trace finds all roles.
 
 use rustc_hash::FxHashMap;
 use vramtrace_format::Stamped;
@@ -9,17 +9,18 @@ use crate::replay::{AllocCause, Key, Live};
 use crate::symbols::Symbols;
 use crate::trace::{Definitions, Trace};
 
-/// Nine bytes an allocation.
+/// The roles of all allocations, at nine bytes each.
 #[derive(Default)]
 pub struct KnownRoles {
-    /// By the place of the event that made it, in order.
+    /// File offsets of the allocations' events, ascending.
     offsets: Vec<u64>,
     roles: Vec<Role>,
-    /// Made before the events that the file still has: by key and time.
+    /// Allocations without an event in the file, by key and time of allocation.
     older: FxHashMap<(Key, u64), Role>,
 }
 
 impl KnownRoles {
+    /// Reads the trace twice.
     pub fn of(trace: &Trace, definitions: &Definitions, symbols: &Symbols) -> KnownRoles {
         let finder = RoleFinder::new(trace, definitions, symbols);
         let mut all: Vec<(u64, Role)> = Vec::new();
@@ -35,7 +36,7 @@ impl KnownRoles {
         KnownRoles { offsets, roles: all.into_iter().map(|(_, role)| role).collect(), older }
     }
 
-    /// `None`: it is a segment of a cache, or no memory of the device.
+    /// The role of an allocation that begins. `None`: a segment of a cache, or no memory of the device.
     pub fn get(&self, at: &Stamped, key: Key, live: &Live, how: AllocCause) -> Option<Role> {
         if how == AllocCause::Checkpoint {
             return self.older.get(&(key, live.time_ns)).copied();

@@ -1,4 +1,4 @@
-//! What a timeline consists of, and what a format has to draw of it.
+//! The elements of a timeline, and the trait that a format implements. Times are ns on the common clock.
 
 use std::io;
 use std::rc::Rc;
@@ -14,27 +14,27 @@ use crate::replay::{Key, Live};
 use crate::trace::Definitions;
 use crate::units::size;
 
-/// What was written.
+/// Numbers of elements that were written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exported {
     pub allocations: u64,
     pub counters: u64,
     pub refusals: u64,
-    /// Of the allocations: those that are only in counters.
+    /// Allocations that are only in counters.
     pub without_lane: u64,
 }
 
 /// Bytes by role, at [`Role::index`].
 pub type RoleSums = [u64; Role::ALL.len()];
 
-/// What part of the timeline is wanted. Times in ns on the common clock.
+/// The requested part of the timeline.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Window {
     pub from_ns: Option<u64>,
     pub to_ns: Option<u64>,
-    /// Allocations that asked for less are left out; counters count them.
+    /// Allocations of fewer requested bytes are left out; counters include them.
     pub min_size: u64,
-    /// Without the blocks of a framework's cache.
+    /// Leave out the blocks of a framework's cache.
     pub driver_only: bool,
 }
 
@@ -47,15 +47,17 @@ pub fn device_name(device: Option<DeviceId>) -> String {
     }
 }
 
-/// How a slice ends.
+/// The end of a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SliceEnd {
     Freed,
+    /// Its context was destroyed.
     WithContext,
-    /// A block: the memory below it was given back.
+    /// A block whose memory was freed.
     WithMemory,
+    /// Its address was allocated again; the free is missing.
     Replaced,
-    /// Live where the timeline ends.
+    /// Live at the end of the timeline.
     Live,
     /// Events are missing here.
     Lost,
@@ -74,48 +76,49 @@ impl SliceEnd {
     }
 }
 
-/// An allocation's time.
+/// The time from an allocation to its free.
 #[derive(Clone, Debug)]
 pub struct Slice {
     /// `None`: host memory.
     pub device: Option<DeviceId>,
-    /// Slices of one device and lane never overlap; blocks have lanes of their own.
+    /// Slices of one device and lane never overlap. Blocks and driver memory have separate lanes.
     pub lane: u32,
     pub key: Key,
     pub live: Live,
-    /// The entry point that allocated it.
+    /// The function that allocated it.
     pub api: Rc<str>,
     pub stream: u64,
-    /// Of the thread that allocated it; 0 = not known.
+    /// The thread that allocated it; 0: not known.
     pub tid: u32,
-    /// When it was allocated, on the common clock; the slice may begin later.
+    /// Time of the allocation. The slice may begin later.
     pub allocated_ns: u64,
-    /// Who wanted it; `None` where the trace has no stack of it.
+    /// The requester; `None`: the trace has no stack of it.
     pub who: Option<Rc<Requester>>,
-    /// Who mapped memory for it again, after it had been unmapped.
+    /// The call that mapped its memory again after it had been unmapped.
     pub brought_back_by: Option<Rc<Requester>>,
-    /// What it is for; `None`: it is a segment of a cache, or not known to the device.
+    /// The role; `None`: a segment of a cache, or no memory of the device.
     pub role: Option<Role>,
 }
 
 impl Slice {
-    /// Of a framework's cache; else memory that the driver gave.
+    /// Whether it is a block of a framework's cache; else it is driver memory.
     pub fn is_block(&self) -> bool {
         self.live.kind == Kind::Block
     }
 
-    /// `modeling.py:212 12.00 MiB`; by its call where no stack is known.
+    /// `modeling.py:212 12.00 MiB`; with the function that allocated it where no stack is known.
     pub fn name(&self) -> String {
         let who = self.who.as_ref().map(|who| who.name()).filter(|name| !name.is_empty());
         format!("{} {}", who.unwrap_or(&self.api), size(self.live.size))
     }
 
-    /// Its share of physical memory; a block has none.
+    /// Physical bytes; `None` for a block.
     pub fn physical(&self) -> Option<u64> {
         (!self.is_block()).then(|| self.live.share())
     }
 }
 
+/// A refused request.
 #[derive(Clone, Debug)]
 pub struct Refusal {
     pub device: DeviceId,
@@ -131,7 +134,7 @@ impl Refusal {
     }
 }
 
-/// A format. Times are ns on the common clock, and never run back within a process.
+/// A format. Times never decrease within a process.
 pub trait Sink {
     fn process(&mut self, process: &TracedProcess, definitions: &Definitions) -> io::Result<()>;
     /// `device` is `None` for host memory.
@@ -145,20 +148,19 @@ pub trait Sink {
     fn begin(&mut self, at_ns: u64, slice: &Slice) -> io::Result<()>;
     fn end(&mut self, at_ns: u64, slice: &Slice, how: SliceEnd) -> io::Result<()>;
     fn refusal(&mut self, at_ns: u64, refusal: &Refusal) -> io::Result<()>;
-    /// Formats without a place for phases leave them out.
+    /// A format without phases ignores them.
     fn phase(&mut self, _at_ns: u64, _phase: &ExportedPhase) -> io::Result<()> {
         Ok(())
     }
-    /// How many slices of a device may lie above each other, of its blocks the same. `None`: slices
-    /// have no lanes.
+    /// The most lanes of a device, for driver memory and for blocks each. `None`: slices have no lanes.
     fn lanes(&self) -> Option<u32> {
         None
     }
-    /// Are stacks wanted in whole?
+    /// Whether [`Requester::stack`] is filled.
     fn whole_stacks(&self) -> bool {
         false
     }
-    /// What the memory of a device is for, after something changed.
+    /// Bytes by role of a device, after a change.
     fn roles(&mut self, _at_ns: u64, _device: DeviceId, _sums: &RoleSums) -> io::Result<()> {
         Ok(())
     }

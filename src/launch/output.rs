@@ -8,13 +8,13 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Component, Path, PathBuf};
 
-use vramtrace_reader::trace::{EXTENSION, is_trace};
+use vramtrace_format::outspec::{
+    self, DEFAULT_NAME, EXTENSION, Out, Part, is_file, is_null_device,
+};
+use vramtrace_reader::trace::is_trace;
 
 use crate::console::message;
 use crate::error::Failure;
-
-/// Name of a trace in a directory: one file for each process, made unique by host, pid and start time.
-const NAME: &str = "vramtrace.%h.%p.%t.vtrace";
 
 /// Where the traces of one run go.
 #[derive(Clone, Debug)]
@@ -40,8 +40,7 @@ impl Output {
     pub fn new(given: Option<&OsStr>) -> Result<Output, Failure> {
         let place = match given {
             None => Place::Own(std::path::absolute(dated_name())?),
-            Some(given) if given == "off" => Place::Off,
-            Some(given) => pattern(given)?,
+            Some(given) => place(given)?,
         };
         let mut output = Output { place, earlier: HashSet::new() };
         output.earlier = output.all_traces().into_iter().collect();
@@ -91,7 +90,7 @@ impl Output {
     /// The value of VRAMTRACE_OUT.
     pub fn variable(&self) -> OsString {
         match &self.place {
-            Place::Off => "off".into(),
+            Place::Off => outspec::OFF.into(),
             Place::Own(directory) => {
                 OsString::from_vec(inside(&escaped(directory.as_os_str().as_bytes())))
             }
@@ -178,19 +177,33 @@ impl Output {
     }
 }
 
-/// The pattern of a file (its name ends in .vtrace) or of a directory (everything else).
-fn pattern(given: &OsStr) -> Result<Place, Failure> {
+/// As the recorder reads `VRAMTRACE_OUT`; but what cannot be recorded into is refused here.
+fn place(given: &OsStr) -> Result<Place, Failure> {
     let shown = given.display();
-    if given.is_empty() {
-        return Err(Failure::new("--out is empty; give a directory, a file (.vtrace) or `off`"));
+    match outspec::parse(given.as_bytes()) {
+        Ok(Out::Off) => return Ok(Place::Off),
+        Ok(Out::Default) => {
+            return Err(Failure::new(
+                "--out is empty; give a directory, a file (.vtrace) or `off`",
+            ));
+        }
+        Ok(Out::Pattern(_)) => {}
+        Err(why) => return Err(Failure::new(format!("--out {shown}: {why}"))),
     }
-    check_codes(given.as_bytes()).map_err(|why| Failure::new(format!("--out {shown}: {why}")))?;
-    let absolute = std::path::absolute(given)?;
-    let pattern = absolute.as_os_str().as_bytes().to_vec();
-    let ends_as_directory = given.as_bytes().ends_with(b"/");
-    let file = absolute.extension() == Some(OsStr::new(EXTENSION)) && !ends_as_directory;
+    let mut absolute = PathBuf::from(given);
+    if absolute.is_relative() {
+        // The name of the working directory has no codes.
+        let here = escaped(std::env::current_dir()?.as_os_str().as_bytes());
+        absolute = Path::new(OsStr::from_bytes(&here)).join(given);
+    }
+    let absolute = std::path::absolute(absolute)?;
+    let pattern = absolute.into_os_string().into_vec();
+    let file = is_file(given.as_bytes());
     if !has_codes(&pattern) {
         let plain = PathBuf::from(OsString::from_vec(unescaped(&pattern)));
+        if is_null_device(&plain) {
+            return Ok(Place::Off);
+        }
         match fs::symlink_metadata(&plain) {
             Ok(_) if file && plain.is_dir() => {
                 return Err(Failure::new(format!(
@@ -213,39 +226,9 @@ fn pattern(given: &OsStr) -> Result<Place, Failure> {
     Ok(Place::Pattern { pattern, file })
 }
 
-/// The character after a percent sign; empty at the end of the pattern.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "%{0} is no code; write %h host, %p pid, %r rank, %e executable, %t start, %% for a percent sign"
-)]
-struct UnknownCode(String);
-
-/// %h host, %p pid, %r rank, %e executable, %t start, %% a percent sign.
-fn check_codes(pattern: &[u8]) -> Result<(), UnknownCode> {
-    let mut bytes = pattern.iter();
-    while let Some(byte) = bytes.next() {
-        if *byte == b'%' {
-            match bytes.next() {
-                Some(b'h' | b'p' | b'r' | b'e' | b't' | b'%') => {}
-                other => {
-                    let code = other.map_or(String::new(), |byte| char::from(*byte).to_string());
-                    return Err(UnknownCode(code));
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
 /// A code other than `%%`. The pattern was checked.
 fn has_codes(pattern: &[u8]) -> bool {
-    let mut bytes = pattern.iter();
-    while let Some(byte) = bytes.next() {
-        if *byte == b'%' && bytes.next() != Some(&b'%') {
-            return true;
-        }
-    }
-    false
+    outspec::parts(pattern).any(|part| !matches!(part, Ok(Part::Byte(_))))
 }
 
 fn escaped(path: &[u8]) -> Vec<u8> {
@@ -254,16 +237,10 @@ fn escaped(path: &[u8]) -> Vec<u8> {
         .collect()
 }
 
-fn unescaped(path: &[u8]) -> Vec<u8> {
-    let mut plain = Vec::with_capacity(path.len());
-    let mut bytes = path.iter().peekable();
-    while let Some(byte) = bytes.next() {
-        plain.push(*byte);
-        if *byte == b'%' && bytes.peek() == Some(&&b'%') {
-            bytes.next();
-        }
-    }
-    plain
+/// The text of a pattern without codes.
+fn unescaped(pattern: &[u8]) -> Vec<u8> {
+    let byte = |part| if let Ok(Part::Byte(byte)) = part { Some(byte) } else { None };
+    outspec::parts(pattern).filter_map(byte).collect()
 }
 
 fn inside(directory: &[u8]) -> Vec<u8> {
@@ -271,7 +248,7 @@ fn inside(directory: &[u8]) -> Vec<u8> {
     if !pattern.ends_with(b"/") {
         pattern.push(b'/');
     }
-    pattern.extend_from_slice(NAME.as_bytes());
+    pattern.extend_from_slice(DEFAULT_NAME.as_bytes());
     pattern
 }
 
@@ -329,7 +306,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let directory = output(&place.path().join("50%%"));
         let shown = place.path().display();
-        assert_eq!(directory.variable(), *format!("{shown}/50%%/{NAME}"));
+        assert_eq!(directory.variable(), *format!("{shown}/50%%/{DEFAULT_NAME}"));
         assert_eq!(directory.shown(), Some(place.path().join("50%")));
         let file = output(&place.path().join("one.vtrace"));
         assert_eq!(file.variable(), *format!("{shown}/one.vtrace"));
@@ -338,6 +315,9 @@ mod tests {
         assert_eq!(pattern.shown(), Some(place.path().into()));
         let off = output(Path::new("off"));
         assert!(off.is_off() && off.variable() == "off");
+        assert!(output(Path::new("/dev/null")).is_off());
+        let slash = output(&place.path().join("one.vtrace/"));
+        assert_eq!(slash.variable(), *format!("{shown}/one.vtrace/{DEFAULT_NAME}"));
     }
 
     #[test]

@@ -9,8 +9,8 @@ use super::observer::{AllocCause, FreeCause, Observer};
 use super::{Certainty, Replay};
 
 impl Replay {
-    /// Places a live block in its segment.
-    pub(super) fn book_block(
+    /// Adds a live block to its segment and to the sums.
+    pub(super) fn count_block(
         &mut self,
         at: &Stamped,
         key: Key,
@@ -46,11 +46,11 @@ impl Replay {
         if placed.paused > 0 {
             observer.on_block_paused(at, live.device, key.number, signed(placed.paused));
         }
-        self.tell_changed(at, live.device, observer);
+        self.notify_device_change(at, live.device, observer);
     }
 
-    /// Removes a block from its segment after it left the live set.
-    pub(super) fn unbook_block(
+    /// Removes a block, which left the live set, from its segment and from the sums.
+    pub(super) fn uncount_block(
         &mut self,
         at: &Stamped,
         key: Key,
@@ -69,11 +69,11 @@ impl Replay {
         sums.remove_block(&live, outside, paused);
         sums.frees = sums.frees.saturating_add(live.weigh(1));
         observer.on_block_free(at, key.number, &live, how);
-        self.tell_changed(at, live.device, observer);
+        self.notify_device_change(at, live.device, observer);
     }
 
     /// Adds driver memory that was allocated, or that a checkpoint lists.
-    pub(super) fn memory_came(
+    pub(super) fn memory_added(
         &mut self,
         at: &Stamped,
         key: Key,
@@ -87,7 +87,7 @@ impl Replay {
     }
 
     /// Removes an allocation that has ended, with the blocks in it.
-    pub(super) fn allocation_went(
+    pub(super) fn allocation_removed(
         &mut self,
         at: &Stamped,
         start: u64,
@@ -95,7 +95,7 @@ impl Replay {
         how: FreeCause,
         observer: &mut impl Observer,
     ) {
-        let gone = self.state.cache.allocation_went(start);
+        let gone = self.state.cache.allocation_removed(start);
         if gone.blocks {
             self.end_blocks(at, start, end, how, observer);
         }
@@ -156,7 +156,7 @@ impl Replay {
             if reserved > 0 || paused < 0 {
                 self.tell_segments(at, observer);
             }
-            self.tell_changed(at, device, observer);
+            self.notify_device_change(at, device, observer);
         }
     }
 
@@ -252,6 +252,6 @@ impl Replay {
         sums.last_oom = Some(oom);
         sums.went_on = false;
         observer.on_cache_oom(at, device, &oom);
-        self.tell_changed(at, device, observer);
+        self.notify_device_change(at, device, observer);
     }
 }

@@ -89,7 +89,7 @@ impl Replay {
                     self.state.devices.values_mut().for_each(|device| device.driver_own.forget());
                 }
                 self.device(took.device).driver_own.apply(&took);
-                self.tell_changed(at, took.device, observer);
+                self.notify_device_change(at, took.device, observer);
             }
             Event::CheckpointEnd { id } if id == checkpoint => {
                 self.state.certainty = Certainty::Resumed;

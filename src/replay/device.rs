@@ -1,4 +1,4 @@
-//! One device's sums: bytes by kind, shared pages, peak, counts, samples.
+//! The sums of one device: bytes by kind, shared pages, peak, counts, NVML's samples. Sizes are bytes.
 
 use rustc_hash::FxHashMap;
 use vramtrace_format::physical::{PAGE, Physical, pages, physical};
@@ -10,12 +10,13 @@ use super::live::{Key, Live};
 
 /// Kinds are numbered from 1: slot 0 stays empty.
 pub const KIND_SLOTS: usize = 13;
+/// Bytes at index `Kind as usize`.
 pub type BytesByKind = [u64; KIND_SLOTS];
 
 /// The sums of one kind on one device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KindSums {
-    /// Physical bytes; for imports their size.
+    /// Physical bytes; for imports the requested size.
     pub live_bytes: u64,
     /// Highest `live_bytes` of this kind, at its own time.
     pub peak_bytes: u64,
@@ -25,7 +26,7 @@ pub struct KindSums {
     pub allocations: u64,
 }
 
-/// A highest value, and when it was reached.
+/// The highest live bytes of a device, and the time when they were reached first.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Peak {
     pub bytes: u64,
@@ -49,7 +50,7 @@ pub struct SampleAt {
 
 impl SampleAt {
     /// NVML's figure less allocations and contexts: kernels, heaps, memory that bypassed the recorder.
-    /// Negative if NVML shows less than the ledger. `None` without NVML.
+    /// Negative if NVML shows less than the recorded allocations. `None` without NVML.
     pub fn unattributed(&self) -> Option<i64> {
         // Damaged files may have any number here.
         let explained = i128::from(self.live_bytes) - i128::from(self.managed_bytes)
@@ -63,10 +64,11 @@ impl SampleAt {
 struct Page {
     /// Live allocations on it.
     count: u32,
-    /// The kind that opened it: the page counts there.
+    /// The kind of the first allocation on it: the page counts for this kind.
     kind: Kind,
 }
 
+/// The sums of one device after an event.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceState {
     /// Physical bytes of allocations: all kinds but imports.
@@ -78,30 +80,30 @@ pub struct DeviceState {
     /// Allocations of this process, without imports and host memory.
     pub live_allocations: u64,
     pub allocations: u64,
-    /// Explicit ones and those that came with the end of a context.
+    /// By calls, and by the end of a context.
     pub frees: u64,
     pub refused_by_cap: u64,
     pub refused_by_driver: u64,
     pub cap_bytes: Option<u64>,
     /// The cap only warns.
     pub cap_only_warns: bool,
-    /// Requests that such a cap would have refused.
+    /// Requests that a cap that only warns would have refused.
     pub warned: u64,
     pub soft_limit: Option<u64>,
     /// Times that the count passed the soft limit.
     pub soft_crossings: u64,
-    /// What the process's group may take of the device together.
+    /// The cap on the sum of all processes of the group.
     pub group_cap_bytes: Option<u64>,
     pub graph_reserved: u64,
     pub graph_used: u64,
     /// Blocks of pools that are in use, by the driver's last answer.
     pub pool_used: u64,
-    /// Contexts that live, and that ever did.
+    /// Live contexts, and contexts ever created.
     pub contexts: u32,
     pub contexts_seen: u32,
-    /// What contexts took, as measured when they were created.
+    /// Bytes of the live contexts, measured when they were created.
     pub context_bytes: u64,
-    /// What cuCtxSetLimit took in contexts that live: local memory of a larger stack, heaps.
+    /// Bytes that cuCtxSetLimit took in live contexts: local memory of a larger stack, heaps.
     pub limit_bytes: u64,
     /// Bytes that the driver is known to hold for itself, without contexts.
     pub driver_own: DriverOwn,
@@ -112,7 +114,7 @@ pub struct DeviceState {
     pub counters: Option<Counters>,
     /// Sums that would have gone below zero.
     pub underflows: u64,
-    /// A framework's cache: in no sum above.
+    /// The sums of a framework's cache. No sum above includes them.
     pub cache: CacheSums,
     pages: FxHashMap<u64, Page>,
 }
@@ -142,8 +144,8 @@ impl DeviceState {
         self.kinds.map(|sums| sums.live_bytes)
     }
 
-    /// Bytes that NVML would show for the process now: the last sample carried forward by what
-    /// the ledger saw since. `None` without NVML.
+    /// Bytes that NVML would show for the process now: the last sample plus the changes that were recorded
+    /// since. `None` without NVML.
     pub fn process_bytes(&self) -> Option<u64> {
         let unattributed = self.sample?.unattributed()?;
         let managed = self.kind(Kind::Managed).live_bytes;
@@ -153,7 +155,7 @@ impl DeviceState {
         u64::try_from(bytes).ok().filter(|bytes| *bytes > 0)
     }
 
-    /// Takes an allocation into the sums of what is live (not into the counts of calls).
+    /// Adds an allocation to the live sums, not to the counts of calls.
     pub(super) fn add_live(&mut self, key: Key, live: &Live) {
         let counted = live.kind != Kind::Imported;
         let (number, size) = (live.weigh(1), live.weigh(live.size));
@@ -167,7 +169,7 @@ impl DeviceState {
         sums.requested_bytes = sums.requested_bytes.saturating_add(size);
         match physical(live.kind, live.size) {
             Physical::Own(bytes) => self.grow(live.kind, live.weigh(bytes)),
-            // The pages of the allocations that it stands for are not known.
+            // The addresses of the allocations that a sample represents are not known.
             Physical::Shared(_) if live.is_sample() => self.grow(live.kind, live.share()),
             Physical::Shared(_) => {
                 let (first, last) = pages(key.number, live.size);

@@ -1,9 +1,9 @@
-//! A free is recorded before the driver's call. If the driver refuses it, the allocation is still live.
-//! So the latest frees are kept.
+//! The latest frees. The recorder writes a free before it calls the driver. If the driver refuses the
+//! free, the allocation is still live and is restored from here.
 
 use super::live::{Key, Live};
 
-/// Frees between an announcement and its refusal, from all threads, are far fewer.
+/// Far more than the frees of all threads between the record of a free and its refusal.
 const KEPT: usize = 1024;
 
 #[derive(Clone, Debug, Default)]

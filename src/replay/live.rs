@@ -14,6 +14,13 @@ pub struct Key {
     pub number: u64,
 }
 
+impl Key {
+    /// The key of a framework's block at this address.
+    pub fn block(address: u64) -> Key {
+        Key { space: Space::Block, number: address }
+    }
+}
+
 /// One live allocation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Live {
@@ -23,25 +30,31 @@ pub struct Live {
     pub time_ns: u64,
     pub site: SiteId,
     pub stack: StackId,
-    /// 0 where it is known from a checkpoint only.
+    /// The thread that allocated it; 0: not known, listed by a checkpoint.
     pub thread: ThreadId,
     pub context: ContextId,
     pub pool: PoolId,
     pub kind: Kind,
     pub device: DeviceId,
-    /// How often it was opened: more than 1 only for imports.
+    /// Number of references: more than 1 only for imports that were opened several times.
     pub references: u32,
-    /// How many allocations it stands for: 1, or more where the recorder took samples.
+    /// Number of allocations that it represents: 1, or more where the recorder took samples.
     pub weight: f64,
 }
 
 impl Live {
-    /// Its share of physical memory, as tables of holders show it.
+    /// Memory of the device that this process allocated: neither host memory nor an import.
+    pub fn is_device_memory(&self) -> bool {
+        !self.kind.is_host() && self.kind != Kind::Imported
+    }
+
+    /// Physical bytes that count for this allocation in tables of holders. Small allocations share a page:
+    /// each counts with its own part ([`physical::share`]).
     pub fn share(&self) -> u64 {
         self.weigh(physical::share(self.kind, self.size))
     }
 
-    /// A figure, multiplied for all allocations that this one stands for.
+    /// A figure of this allocation, times the number of allocations that it represents.
     pub fn weigh(&self, figure: u64) -> u64 {
         match self.is_sample() {
             true => (figure as f64 * self.weight).round() as u64,
@@ -60,19 +73,19 @@ impl Live {
     }
 }
 
-/// How many allocations a recorded one of this size stands for, where one was recorded for each
-/// `rate` bytes on average. 1 for a rate of 0: every one was recorded.
+/// The number of allocations that a recorded one of `size` bytes represents, where one allocation was
+/// recorded for every `rate` bytes on average. 1 for a rate of 0: all were recorded.
 pub fn sample_weight(size: u64, rate: u64) -> f64 {
     let part = -(-(size as f64) / rate as f64).exp_m1();
     if rate == 0 || part <= 0.0 { 1.0 } else { 1.0 / part }
 }
 
-/// Spaces whose entries are memory by themselves.
+/// All spaces but that of blocks, which are parts of other entries.
 fn memory() -> impl Iterator<Item = Space> {
     Space::ALL.into_iter().filter(|space| *space != Space::Block)
 }
 
-/// One map per space: keys of different spaces never meet.
+/// All live allocations. One map for each space: keys of different spaces may have the same number.
 #[derive(Clone, Debug, Default)]
 pub struct LiveSet {
     spaces: [FxHashMap<u64, Live>; Space::ALL.len()],
@@ -91,7 +104,7 @@ impl LiveSet {
         self.spaces[key.space as usize].insert(key.number, live)
     }
 
-    /// Drops one reference, or all. The second value: it is no longer live.
+    /// Removes one reference, or all. The second value: whether the allocation is no longer live.
     pub(super) fn release(&mut self, key: Key, all: bool) -> Option<(Live, bool)> {
         match self.spaces[key.space as usize].entry(key.number) {
             Entry::Vacant(_) => None,
@@ -107,7 +120,7 @@ impl LiveSet {
         self.spaces.iter_mut().for_each(FxHashMap::clear);
     }
 
-    /// Without blocks.
+    /// Number of allocations, without blocks.
     pub fn len(&self) -> usize {
         memory().map(|space| self.spaces[space as usize].len()).sum()
     }
@@ -121,7 +134,7 @@ impl LiveSet {
         self.spaces[Space::Block as usize].iter().map(|(address, live)| (*address, live))
     }
 
-    /// Memory of the device and of the host, in no order; blocks lie inside it and are not here.
+    /// Memory of the device and of the host, in no order, without blocks.
     pub fn iter(&self) -> impl Iterator<Item = (Key, &Live)> {
         memory().flat_map(|space| {
             self.spaces[space as usize]

@@ -17,15 +17,15 @@ use super::Replay;
 use super::live::{Key, Live, LiveSet};
 use super::observer::{AllocCause, FreeCause, Observer};
 
-/// Reservations whose free may still be refused: between an announcement and its refusal there are
-/// few others.
+/// The number of freed reservations that are kept: the driver may still refuse the free, shortly after its
+/// record.
 const FREED_KEPT: usize = 16;
 
-/// Reservations that were freed last, with the blocks that ended with them.
+/// The latest freed reservations, with the blocks that ended with them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FreedReservations(VecDeque<(Freed, Vec<(Key, Live)>)>);
 
-/// Who made an object.
+/// The stack that created a physical object, and its device.
 fn maker(live: &LiveSet, object: u64) -> Owner {
     let live = live.get(object_key(object));
     let (stack, device) =
@@ -33,7 +33,7 @@ fn maker(live: &LiveSet, object: u64) -> Owner {
     Owner { stack, device }
 }
 
-/// A file may claim any number.
+/// A damaged file may hold any number.
 pub(super) fn signed(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }
@@ -89,7 +89,7 @@ impl Replay {
         self.freed_reservations.0.push_back((freed, blocks));
     }
 
-    /// Ends what lay in a reservation that was freed.
+    /// Ends the blocks in a reservation that was freed. Returns them.
     fn end_reservation(
         &mut self,
         at: &Stamped,
@@ -117,7 +117,7 @@ impl Replay {
             return;
         }
         if self.state.space.touching(mapping.address, mapping.size).next().is_some() {
-            // It was unmapped by a call that was not seen.
+            // The unmap of the earlier mapping is missing.
             self.unmap(at, mapping.address, mapping.size, StackId(0), observer);
         }
         let state = &mut self.state;
@@ -222,7 +222,7 @@ impl Replay {
         }
     }
 
-    /// An object turns out to be a placeholder: what it seemed to back is paused.
+    /// An object is found to be a placeholder, mapped many times: memory that it seemed to back is paused.
     fn backs_nothing(
         &mut self,
         at: &Stamped,
@@ -242,7 +242,7 @@ impl Replay {
         }
     }
 
-    /// Blocks in `[start, end)`, which was paused and is resident, or the other way.
+    /// Updates the blocks in `[start, end)`, which became resident or paused.
     fn became_resident(
         &mut self,
         at: &Stamped,
@@ -266,7 +266,7 @@ impl Replay {
             };
             let change = signed(bytes);
             observer.on_block_paused(at, device, address, if resident { -change } else { change });
-            self.tell_changed(at, device, observer);
+            self.notify_device_change(at, device, observer);
         }
     }
 }

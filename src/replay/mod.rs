@@ -1,23 +1,25 @@
-//! Replays the events of one trace in file order: the state of memory at any moment.
+//! Replays the events of one trace in file order. Output: the state of memory at any moment. Sizes are
+//! bytes; times are ns since the start of the trace.
 //!
-//! Memory used is bounded by the live set. Where events are missing (punched out of a bounded
-//! trace, or damaged), the state is taken from the next checkpoint:
+//! The memory that a replay takes is bounded by the live set. Where events are missing (erased from a
+//! bounded trace, or damaged), the state is read from the next checkpoint:
 //!
 //! ```text
 //!  Whole --gap--> Lost --CheckpointBegin--> Resuming --CheckpointEnd--> Resumed --gap--> Lost ..
 //! ```
 //!
-//! Two levels: driver memory ([`State::live`], [`State::devices`]), and the blocks that a
-//! framework's cache cuts out of it. Blocks are in no sum of driver memory. What there is of them:
+//! There are two levels: driver memory ([`State::live`], [`State::devices`]), and the blocks of a
+//! framework's cache, which are parts of it. No sum of driver memory includes blocks. Blocks are in:
 //!
 //! * [`LiveSet::blocks`]: live blocks, by address; [`LiveSet::iter`] leaves them out;
 //! * [`DeviceState::cache`], a [`CacheSums`]: allocated, reserved, their peaks, out-of-memory,
-//!   refusals that were absorbed, kept at every event;
-//! * [`State::segments`], for a moment: each segment with its blocks and holes;
-//! * [`State::cache`]: blocks outside of known memory, requested bytes, blocks that wait;
-//! * [`State::space`]: what is mapped, reserved and asleep at which address (`mapping.rs`);
+//!   refusals after which the cache served the request; up to date at every event;
+//! * [`State::segments`]: each segment with its blocks and holes, computed on request;
+//! * [`State::cache`]: blocks outside of known memory, and blocks whose memory is not known yet;
+//! * [`State::space`]: mapped, reserved and unmapped address ranges (`mapping.rs`);
 //! * [`Observer`]: `on_block_alloc`, `on_block_free`, `on_block_change`, `on_segment`, `on_cache_oom`.
 
+mod allocations;
 mod blocks;
 pub mod cache;
 mod checkpoint;
@@ -55,39 +57,36 @@ pub use state::{Certainty, ContextState, PoolSums, RecorderCost, RefusalAt, Stat
 pub use trace::{Progress, ReplayResult, Until};
 
 use rustc_hash::FxHashSet;
-use vramtrace_format::{
-    Alloc, ContextId, DeviceId, Event, Kind, PoolId, Refused, RefusedBy, Space, Stamped, StopReason,
-};
+use vramtrace_format::{DeviceId, Event, PoolId, Refused, RefusedBy, Stamped, StopReason};
 
 use crate::trace::{Definitions, Site};
 use freed::RecentlyFreed;
-use live::sample_weight;
 use mapping::FreedReservations;
-use state::HostSums;
 
 /// CUDA_ERROR_OUT_OF_MEMORY.
 const OUT_OF_MEMORY: i32 = 2;
 
+/// A replay under way.
 #[derive(Clone, Debug, Default)]
 pub struct Replay {
     state: State,
     freed: RecentlyFreed,
     freed_reservations: FreedReservations,
-    /// Pools and graphs that were read back since the running checkpoint began: newer than what
-    /// its slices list.
+    /// Pools and graphs with an event since the current checkpoint began: newer than its records.
     read_back_pools: FxHashSet<PoolId>,
     read_back_graphs: FxHashSet<DeviceId>,
-    /// The running checkpoint has listed something that the driver holds for itself.
+    /// The current checkpoint has listed memory that the driver holds for itself.
     driver_own_listed: bool,
-    /// Highest live bytes seen since history was lost: they may hold what was freed unseen, so
-    /// they count only if no checkpoint comes.
+    /// Highest live bytes since events are missing. They may include memory whose free is missing, so
+    /// they count only if no checkpoint follows.
     unsure_peaks: Vec<(DeviceId, Peak)>,
-    /// The recorder could not punch: from some place on there are checkpoints and totals only,
-    /// so that each checkpoint replaces the state.
+    /// The recorder could not erase old events: only checkpoints and totals follow, and each checkpoint
+    /// replaces the state.
     checkpoints_only: bool,
 }
 
 impl Replay {
+    /// The state before the first event.
     pub fn new() -> Replay {
         Replay::default()
     }
@@ -110,7 +109,7 @@ impl Replay {
         self.unsure_peaks.clear();
     }
 
-    /// After the last event: fills from the recorder's own totals what missing events took away.
+    /// After the last event: where events are missing, takes peaks and counts from the recorder's totals.
     pub fn finish(&mut self) {
         if self.state.certainty == Certainty::Whole {
             return;
@@ -133,7 +132,7 @@ impl Replay {
         }
     }
 
-    /// Takes one event. `definitions` must hold those that it refers to.
+    /// Applies one event. `definitions` must contain all ids that it refers to.
     pub fn apply(&mut self, definitions: &Definitions, at: &Stamped, observer: &mut impl Observer) {
         self.state.events += 1;
         self.state.time_ns = self.state.time_ns.max(at.time_ns);
@@ -195,11 +194,11 @@ impl Replay {
             Event::ContextDestroyed { context } => self.end_context(at, context, observer),
             Event::Sample(sample) => {
                 self.device(sample.device).note_sample(sample, at.time_ns);
-                self.tell_changed(at, sample.device, observer);
+                self.notify_device_change(at, sample.device, observer);
             }
             Event::Cap { device, bytes } => {
                 self.device(device).cap_bytes = bytes;
-                self.tell_changed(at, device, observer);
+                self.notify_device_change(at, device, observer);
             }
             Event::Counters(counters) => {
                 self.device(DeviceId(counters.device)).counters = Some(counters);
@@ -245,7 +244,7 @@ impl Replay {
             }
             Event::Took(took) => {
                 self.device(took.device).driver_own.apply(&took);
-                self.tell_changed(at, took.device, observer);
+                self.notify_device_change(at, took.device, observer);
             }
             Event::Mark { name, mark } => observer.on_mark(at, name, mark),
             Event::PostMortem(found) => observer.on_post_mortem(at, &found),
@@ -256,7 +255,7 @@ impl Replay {
                 let cost = RecorderCost { calls, ns, one_of, bytes, stacks };
                 self.state.recorder_cost = Some(cost);
             }
-            // They repeat figures of earlier events; see `Trace::summary`.
+            // A summary repeats figures of earlier events; `Trace::summary` reads it.
             Event::SummaryBegin { .. }
             | Event::SummaryDevice(_)
             | Event::SummaryKind { .. }
@@ -274,8 +273,8 @@ impl Replay {
         self.state.devices.entry(id).or_default()
     }
 
-    /// After a device's sums changed: its peak, and the observer.
-    fn tell_changed(&mut self, at: &Stamped, id: DeviceId, observer: &mut impl Observer) {
+    /// Updates the peak of a device whose sums changed, and calls the observer.
+    fn notify_device_change(&mut self, at: &Stamped, id: DeviceId, observer: &mut impl Observer) {
         let lost = self.state.certainty == Certainty::Lost;
         let device = self.state.devices.entry(id).or_default();
         if !lost {
@@ -292,213 +291,6 @@ impl Replay {
             }
         }
         observer.on_device_change(at, id, &self.state.devices[&id]);
-    }
-
-    fn alloc(
-        &mut self,
-        definitions: &Definitions,
-        at: &Stamped,
-        alloc: &Alloc,
-        rate: u64,
-        observer: &mut impl Observer,
-    ) {
-        let key = Key { space: alloc.space, number: alloc.key };
-        let live = self.live_of(definitions, at, at.time_ns, alloc, rate);
-        // One probe of the map: an earlier one at the same key is rare and is put back.
-        if let Some(earlier) = self.state.live.insert(key, live) {
-            if earlier.same_birth(at.time_ns) && self.state.certainty != Certainty::Whole {
-                // The checkpoint listed it already; its event comes only now.
-                self.state.live.insert(key, Live { thread: at.thread, ..earlier });
-                return;
-            }
-            if earlier.kind == Kind::Imported && live.kind == Kind::Imported {
-                let references = earlier.references.saturating_add(1);
-                self.state.live.insert(key, Live { references, ..earlier });
-                self.count_call(&live);
-                return;
-            }
-            // Where events are missing, its free may be among them.
-            self.state.inconsistencies.replaced += u64::from(self.state.live_is_known());
-            self.state.live.insert(key, earlier);
-            self.end(at, key, FreeCause::Replaced, observer);
-            self.state.live.insert(key, live);
-        }
-        self.count_call(&live);
-        self.book(at, key, live, AllocCause::Allocated, observer);
-    }
-
-    /// One allocating call, in the totals.
-    fn count_call(&mut self, live: &Live) {
-        let number = live.weigh(1);
-        match live.kind {
-            Kind::HostPinned => add(&mut self.state.host_pinned.allocations, number),
-            Kind::HostRegistered => add(&mut self.state.host_registered.allocations, number),
-            Kind::Block => add(&mut self.device(live.device).cache.allocations, number),
-            kind => {
-                let device = self.device(live.device);
-                add(&mut device.allocations, if kind == Kind::Imported { 0 } else { number });
-                add(&mut device.kinds[kind as usize].allocations, number);
-            }
-        }
-    }
-
-    fn live_of(
-        &mut self,
-        definitions: &Definitions,
-        at: &Stamped,
-        time_ns: u64,
-        alloc: &Alloc,
-        rate: u64,
-    ) -> Live {
-        let site = definitions.site(alloc.site);
-        self.state.inconsistencies.unknown_sites += u64::from(site.is_none());
-        let natural = match alloc.space {
-            Space::Device => Kind::Device,
-            Space::Vmm => Kind::Vmm,
-            Space::Array => Kind::Array,
-            Space::Host => Kind::HostPinned,
-            Space::Block => Kind::Block,
-        };
-        Live {
-            size: alloc.size,
-            time_ns,
-            site: alloc.site,
-            stack: alloc.stack,
-            thread: at.thread,
-            context: site.map_or(ContextId(0), |site| site.context),
-            pool: site.map_or(PoolId(0), |site| site.pool),
-            // Blocks and memory never share a key, whatever a damaged file has.
-            kind: match site.and_then(|site| site.kind) {
-                Some(kind) if (kind == Kind::Block) == (natural == Kind::Block) => kind,
-                _ => natural,
-            },
-            device: site.map_or(DeviceId::UNKNOWN, |site| site.device),
-            references: 1,
-            weight: sample_weight(alloc.size, rate),
-        }
-    }
-
-    /// Puts an allocation into the live set and the sums.
-    fn begin(
-        &mut self,
-        at: &Stamped,
-        key: Key,
-        live: Live,
-        how: AllocCause,
-        observer: &mut impl Observer,
-    ) {
-        self.state.live.insert(key, live);
-        self.book(at, key, live, how, observer);
-    }
-
-    /// The sums of an allocation that is in the live set.
-    fn book(
-        &mut self,
-        at: &Stamped,
-        key: Key,
-        live: Live,
-        how: AllocCause,
-        observer: &mut impl Observer,
-    ) {
-        if let Some(host) = self.host(live.kind) {
-            host.add(live.weigh(live.size));
-            observer.on_alloc(at, key, &live, how);
-            return;
-        }
-        if live.kind == Kind::Block {
-            self.book_block(at, key, live, how, observer);
-            return;
-        }
-        if how == AllocCause::Allocated {
-            self.state.cache.refusals.served(at.thread);
-        }
-        self.device(live.device).add_live(key, &live);
-        observer.on_alloc(at, key, &live, how);
-        self.memory_came(at, key, &live, observer);
-        self.tell_changed(at, live.device, observer);
-    }
-
-    /// Takes an allocation out, or one of its references. `None`: it is not live.
-    fn end(
-        &mut self,
-        at: &Stamped,
-        key: Key,
-        how: FreeCause,
-        observer: &mut impl Observer,
-    ) -> Option<Live> {
-        let (live, gone) = self.state.live.release(key, how != FreeCause::Freed)?;
-        if !gone {
-            return Some(live);
-        }
-        if let Some(host) = self.host(live.kind) {
-            host.remove(live.weigh(live.size));
-            observer.on_free(at, key, &live, how);
-            return Some(live);
-        }
-        if live.kind == Kind::Block {
-            self.unbook_block(at, key, live, how, observer);
-            return Some(live);
-        }
-        if key.space == Space::Device {
-            let end = key.number.saturating_add(live.size);
-            let blocks_end = match how {
-                FreeCause::WithContext => FreeCause::WithContext,
-                _ => FreeCause::WithMemory,
-            };
-            self.allocation_went(at, key.number, end, blocks_end, observer);
-        }
-        if key.space == Space::Vmm {
-            self.state.space.forget_object(key.number);
-        }
-        let device = self.device(live.device);
-        device.remove_live(key, &live);
-        add(&mut device.frees, if live.kind == Kind::Imported { 0 } else { live.weigh(1) });
-        observer.on_free(at, key, &live, how);
-        self.tell_changed(at, live.device, observer);
-        Some(live)
-    }
-
-    fn host(&mut self, kind: Kind) -> Option<&mut HostSums> {
-        match kind {
-            Kind::HostPinned => Some(&mut self.state.host_pinned),
-            Kind::HostRegistered => Some(&mut self.state.host_registered),
-            _ => None,
-        }
-    }
-
-    fn unknown_free(&mut self) {
-        // Before a checkpoint's place, what was freed may never have been recorded.
-        if self.state.certainty == Certainty::Whole {
-            self.state.inconsistencies.unknown_frees += 1;
-        }
-    }
-
-    fn unknown_restore(&mut self) {
-        if self.state.certainty == Certainty::Whole {
-            self.state.inconsistencies.unknown_restores += 1;
-        }
-    }
-
-    fn free_failed(&mut self, at: &Stamped, key: Key, observer: &mut impl Observer) {
-        match self.freed.find(key) {
-            Some(live) if self.state.live.get(key).is_none() => {
-                if !live.kind.is_host() && live.kind != Kind::Imported {
-                    let device = self.device(live.device);
-                    device.frees = device.frees.saturating_sub(live.weigh(1));
-                }
-                self.begin(at, key, live, AllocCause::FreeFailed, observer);
-            }
-            // One reference of several had been dropped; or a checkpoint that began in between restored
-            // it already.
-            Some(_) => {
-                if let Some(live) = self.state.live.get_mut(key)
-                    && live.kind == Kind::Imported
-                {
-                    live.references = live.references.saturating_add(1);
-                }
-            }
-            None => self.unknown_restore(),
-        }
     }
 
     fn refuse(
@@ -520,12 +312,7 @@ impl Replay {
             }
             RefusedBy::Warned => add(&mut sums.warned, 1),
         }
-        let got_nothing = match refused.by {
-            RefusedBy::Driver => refused.result == OUT_OF_MEMORY,
-            RefusedBy::Cap | RefusedBy::BadCap | RefusedBy::Group => true,
-            RefusedBy::Warned => false,
-        };
-        if got_nothing {
+        if is_out_of_memory(&refused) {
             self.state.cache.refusals.refused(at.thread, device);
         }
         self.state.keep_refusal(RefusalAt {
@@ -536,11 +323,20 @@ impl Replay {
             refused,
         });
         observer.on_refusal(at, &refused, site.as_ref());
-        self.tell_changed(at, device, observer);
+        self.notify_device_change(at, device, observer);
     }
 }
 
-/// Damaged files may have any number here.
+/// Whether the request failed for lack of memory: not a warning, and no other error of the driver.
+pub fn is_out_of_memory(refused: &Refused) -> bool {
+    match refused.by {
+        RefusedBy::Driver => refused.result == OUT_OF_MEMORY,
+        RefusedBy::Cap | RefusedBy::BadCap | RefusedBy::Group => true,
+        RefusedBy::Warned => false,
+    }
+}
+
+/// Adds without overflow: a damaged file may hold any number.
 fn add(sum: &mut u64, more: u64) {
     *sum = sum.saturating_add(more);
 }

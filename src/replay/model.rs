@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 use vramtrace_format::physical::{GRAIN, MIB, PAGE, round_up};
-use vramtrace_format::{DeviceId, Kind, Space, Stamped, ThreadId};
+use vramtrace_format::{Alloc, ContextId, DeviceId, Kind, Space, Stamped, ThreadId};
 
 use super::*;
 use crate::testing::TraceBuilder;

@@ -12,19 +12,20 @@ use crate::trace::Site;
 /// Why an allocation entered the live set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllocCause {
-    /// By its call.
+    /// A call allocated it.
     Allocated,
-    /// Named by a checkpoint: made before the part of history that the file still holds.
+    /// A checkpoint lists it: the event of its allocation is missing.
     Checkpoint,
-    /// Its free was refused by the driver: the free that was reported before did not happen.
+    /// The driver refused its free: the free that was reported before did not happen.
     FreeFailed,
 }
 
 /// Why an allocation left the live set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FreeCause {
+    /// A call freed it.
     Freed,
-    /// Its context ended.
+    /// Its context was destroyed.
     WithContext,
     /// Its address was allocated again: the free was not seen.
     Replaced,
@@ -32,42 +33,45 @@ pub enum FreeCause {
     WithMemory,
 }
 
+/// Receives what a replay does with each event, in the order of the file.
 pub trait Observer {
     fn on_alloc(&mut self, _at: &Stamped, _key: Key, _live: &Live, _how: AllocCause) {}
     fn on_free(&mut self, _at: &Stamped, _key: Key, _live: &Live, _how: FreeCause) {}
-    /// A framework's block, by its address: `on_alloc` and `on_free` do not get it, as it lies in
-    /// memory that they got.
+    /// A framework's block was allocated. `on_alloc` is not called for blocks: it was called for the
+    /// memory of their segment.
     fn on_block_alloc(&mut self, _at: &Stamped, _address: u64, _live: &Live, _how: AllocCause) {}
+    /// A framework's block was freed. `on_free` is not called for it.
     fn on_block_free(&mut self, _at: &Stamped, _address: u64, _live: &Live, _how: FreeCause) {}
-    /// This memory, which `on_alloc` got before, is a framework's segment or a part of one: from here
-    /// on its blocks give its use. Before the `on_block_alloc` that made it one. An object that is
-    /// mapped twice may come twice.
+    /// The first block was allocated in this memory: it is a framework's segment or a part of one.
+    /// Called after its `on_alloc` and before that block's `on_block_alloc`. Called twice for an object
+    /// that is mapped twice.
     fn on_segment(&mut self, _at: &Stamped, _key: Key, _live: &Live) {}
-    /// A physical object is mapped here. `None`: it is not known (yet: a checkpoint has no order).
+    /// A physical object was mapped. `_object` is `None` where the object is not known, or where a
+    /// checkpoint lists it after its mapping.
     fn on_map(&mut self, _at: &Stamped, _address: u64, _mapping: &Mapping, _object: Option<&Live>) {
     }
-    /// The mapping that began here is gone; `on_block_free` got the blocks that lay in it.
+    /// The mapping at this address was removed. `on_block_free` was called for the blocks in it.
     fn on_unmap(&mut self, _at: &Stamped, _address: u64, _mapping: &Mapping) {}
-    /// Mapped memory is unmapped and may come back: what lies above it lives on. In place of
-    /// `on_unmap`. `by`: the stack of the call.
+    /// Memory was unmapped whose reservation stays: it may be mapped again, and its blocks stay live.
+    /// Called instead of `on_unmap`. `_by`: the stack of the call.
     fn on_sleep(&mut self, _at: &Stamped, _asleep: &Asleep, _by: StackId) {}
-    /// Memory is mapped again where a sleeping range lost it. Called instead of `on_map`.
+    /// Memory was mapped in a range that was unmapped before. Called instead of `on_map`.
     fn on_wake(&mut self, _at: &Stamped, _mapping: &Mapping, _object: Option<&Live>) {}
-    /// The reservation of a sleeping range was freed.
+    /// The reservation of an unmapped range was freed: its memory cannot be mapped again.
     fn on_sleep_end(&mut self, _at: &Stamped, _asleep: &Asleep) {}
     /// More about a block: after `on_block_alloc` or `on_block_free`. Only in imported traces.
     fn on_block_change(&mut self, _at: &Stamped, _address: u64, _change: BlockChange) {}
-    /// Of a live block, this many bytes lost the memory below them, or have it again (below 0). After
-    /// its `on_block_alloc`; what is paused of a block when it is freed goes with it.
+    /// The memory of this many bytes of a live block was unmapped, or mapped again (negative). Not
+    /// called when a block with unmapped bytes is freed.
     fn on_block_paused(&mut self, _at: &Stamped, _device: DeviceId, _address: u64, _bytes: i64) {}
-    /// A framework's cache gave up on a request.
+    /// A framework's cache could not serve a request.
     fn on_cache_oom(&mut self, _at: &Stamped, _device: DeviceId, _oom: &CacheOomAt) {}
     /// The recorder found that the program is out of memory, and did not survive a refusal.
     fn on_post_mortem(&mut self, _at: &Stamped, _post_mortem: &PostMortem) {}
     /// Another process on a device, listed at a post-mortem; its bytes where NVML knows them.
     fn on_neighbour(&mut self, _at: &Stamped, _device: DeviceId, _pid: u32, _bytes: Option<u64>) {}
-    /// Memory at this address was made ready for other processes. `segment`: of which device's
-    /// cache it is, if it lies in a framework's segment.
+    /// Memory at this address was exported for other processes. `_segment`: the device, if the memory
+    /// is in a framework's segment.
     fn on_share(
         &mut self,
         _at: &Stamped,
@@ -78,21 +82,22 @@ pub trait Observer {
     }
     /// The program marked a phase; `name` is a text of the definitions.
     fn on_mark(&mut self, _at: &Stamped, _name: u32, _mark: Mark) {}
+    /// A request for memory was refused, or would have been by a cap that only warns.
     fn on_refusal(&mut self, _at: &Stamped, _refused: &Refused, _site: Option<&Site>) {}
-    /// The first call that failed after a refusal, not by want of memory.
+    /// The first call after a refusal that failed with another error than out of memory.
     fn on_error_after_refusal(&mut self, _at: &Stamped, _api: u16, _result: i32) {}
-    /// The process ended with this, after a refusal.
+    /// The exit status of the process, recorded after a refusal.
     fn on_exit_status(&mut self, _at: &Stamped, _status: i32) {}
-    /// Some sum of the device changed by this event. Comes after `on_alloc` and `on_free`.
+    /// This event changed a sum of the device. Called after `on_alloc` and `on_free`.
     fn on_device_change(&mut self, _at: &Stamped, _device: DeviceId, _state: &DeviceState) {}
     /// Events are missing here: what is live is not known until the next checkpoint, which lists it
     /// again. Every allocation so far is forgotten without an `on_free`.
     fn on_history_gap(&mut self, _at: &Stamped) {}
-    /// After a `reset`: a checkpoint was read whole, and this is what is live.
+    /// The end of the first whole checkpoint after `on_history_gap`: `_state` has all live memory.
     fn on_resume(&mut self, _at: &Stamped, _state: &State) {}
-    /// The event was applied: the state behind it.
+    /// The event was applied. `_state`: the state after it.
     fn on_applied(&mut self, _at: &Stamped, _state: &State) {}
 }
 
-/// Watches nothing.
+/// Ignores all events.
 impl Observer for () {}

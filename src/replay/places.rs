@@ -29,7 +29,7 @@ impl Replay {
         let sums = self.device(device);
         sums.pool_used = sums.pool_used.saturating_sub(before.used).saturating_add(used);
         sums.reserve(Kind::Pool, before.reserved, reserved);
-        self.tell_changed(at, device, observer);
+        self.notify_device_change(at, device, observer);
     }
 
     pub(super) fn graph(
@@ -44,7 +44,7 @@ impl Replay {
         let before = std::mem::replace(&mut device.graph_reserved, reserved);
         device.graph_used = used;
         device.reserve(Kind::Graph, before, reserved);
-        self.tell_changed(at, id, observer);
+        self.notify_device_change(at, id, observer);
     }
 
     /// Adds a context, and counts it for its device if it is new.
@@ -72,7 +72,7 @@ impl Replay {
             if device.contexts == 0 {
                 device.context_bytes = 0;
             }
-            self.tell_changed(at, context.device, observer);
+            self.notify_device_change(at, context.device, observer);
         }
     }
 }

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use testkit::address_model::AddressModel;
 use vramtrace_format::physical::MIB;
-use vramtrace_format::{DeviceId, Event, Kind, SiteId, Space, StackId, Stamped, ThreadId};
+use vramtrace_format::{Alloc, DeviceId, Event, Kind, SiteId, Space, StackId, Stamped, ThreadId};
 
 use super::*;
 use crate::testing::TraceBuilder;

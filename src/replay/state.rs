@@ -10,27 +10,30 @@ use super::device::DeviceState;
 use super::live::LiveSet;
 use super::mapping::AddressSpace;
 
-/// Refusals of which the details are kept, first and last ones each.
+/// The number of first refusals and of last refusals whose details are kept.
 pub const REFUSALS_KEPT: usize = 16;
 
+/// A live context.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ContextState {
     pub device: DeviceId,
     pub created_ns: u64,
     pub stack: StackId,
-    /// Bytes that its limits took: local memory of a larger stack, heaps.
+    /// Bytes that cuCtxSetLimit took in it: local memory of a larger stack, heaps.
     pub limit_bytes: u64,
 }
 
+/// A memory pool, by the driver's figures. Sizes are bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PoolSums {
     pub device: DeviceId,
     pub reserved: u64,
     pub used: u64,
-    /// Another process's pool: its bytes count there.
+    /// Another process created the pool: its bytes count there.
     pub imported: bool,
 }
 
+/// A refused request, with the place of its event.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RefusalAt {
     pub time_ns: u64,
@@ -40,6 +43,7 @@ pub struct RefusalAt {
     pub refused: Refused,
 }
 
+/// Sums of one kind of host memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct HostSums {
     pub live_bytes: u64,
@@ -61,6 +65,7 @@ impl HostSums {
     }
 }
 
+/// The end of the recording before the end of the process.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stop {
     pub time_ns: u64,
@@ -71,10 +76,11 @@ pub struct Stop {
 /// The recorder's cost so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecorderCost {
-    /// Timed calls, their time in the hooks without the driver's part, and one of how many calls was
-    /// timed.
+    /// Number of calls that were timed.
     pub calls: u64,
+    /// Time of these calls in the hooks, without the driver's part.
     pub ns: u64,
+    /// One of this many calls was timed.
     pub one_of: u64,
     /// Bytes of records written so far.
     pub bytes: u64,
@@ -92,44 +98,45 @@ impl RecorderCost {
 /// Contradictions in the trace. All zero in a sound one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Inconsistencies {
-    /// Allocated again while live: the earlier one was ended.
+    /// Allocations at the address of a live one, which counts as freed.
     pub replaced: u64,
-    /// Freed though not live.
+    /// Frees of memory that was not live.
     pub unknown_frees: u64,
-    /// A refused free of something that was not freed just before.
+    /// Refused frees of memory that was not freed just before.
     pub unknown_restores: u64,
-    /// An allocation whose site is not defined: counted as unknown device.
+    /// Allocations whose site is not defined: they count on the unknown device.
     pub unknown_sites: u64,
-    /// Blocks that were live when the memory below them was given back.
+    /// Blocks that were live when their memory was freed.
     pub blocks_without_memory: u64,
     /// Inconsistencies that the recorder found.
     pub by_recorder: u64,
 }
 
-/// How far the live set can be trusted.
+/// Whether the live set is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Certainty {
-    /// Every event since the start was there.
+    /// No event since the start is missing.
     #[default]
     Whole,
-    /// Events are missing and no checkpoint came since.
+    /// Events are missing, and no checkpoint followed.
     Lost,
-    /// A checkpoint is being read: the live set is filling up.
+    /// A checkpoint is being read: the live set is incomplete.
     Resuming { checkpoint: u32 },
-    /// Whole since a checkpoint.
+    /// No event is missing since a checkpoint.
     Resumed,
 }
 
+/// The state of a process's memory after an event.
 #[derive(Clone, Debug, Default)]
 pub struct State {
     pub certainty: Certainty,
     /// Events before this are missing from the file (0: none are).
     pub history_from_ns: u64,
-    /// Up to here the live set was known when events went missing last.
+    /// The last time before the latest missing events at which the live set was known.
     pub known_until_ns: Option<u64>,
-    /// How many events there had been then.
+    /// `events` at the latest missing events.
     pub(super) events_at_gap: u64,
-    /// Latest time seen.
+    /// Time of the latest event.
     pub time_ns: u64,
     pub events: u64,
     pub live: LiveSet,
@@ -148,18 +155,18 @@ pub struct State {
     pub stopped: Option<Stop>,
     /// When the process's exit handlers ran.
     pub ended_ns: Option<u64>,
-    /// APIs that were used and are counted, not followed.
+    /// Ids of the functions that the process called and the recorder only counts.
     pub passed_through: BTreeSet<u16>,
     pub inconsistencies: Inconsistencies,
 }
 
 impl State {
-    /// Is the live set known, as of the last event?
+    /// Whether the live set is known after the last event.
     pub fn live_is_known(&self) -> bool {
         matches!(self.certainty, Certainty::Whole | Certainty::Resumed)
     }
 
-    /// Are the events of this very moment missing?
+    /// Whether the events right before this moment are missing.
     pub fn is_in_gap(&self) -> bool {
         self.certainty == Certainty::Lost && self.events == self.events_at_gap
     }

@@ -2,8 +2,8 @@
 
 use vramtrace_format::physical::{MIB, PAGE};
 use vramtrace_format::{
-    Cause, ContextId, Counters, DeviceId, Drift, Event, Kind, PoolId, RefusedBy, SiteId, Space,
-    StackId, StopReason, Took,
+    Alloc, Cause, ContextId, Counters, DeviceId, Drift, Event, Kind, PoolId, RefusedBy, SiteId,
+    Space, StackId, StopReason, Took,
 };
 
 use super::*;

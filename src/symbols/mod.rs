@@ -5,7 +5,6 @@
 
 pub mod frame;
 pub mod known_names;
-mod merge;
 pub mod native;
 mod outside;
 mod packed;
@@ -22,8 +21,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use vramtrace_format::{Definition, Header, NativeName, PythonFrame, StackFlags, StackId, lines};
 
 use crate::trace::{Address, Definitions, Module, Stack, Stacks};
-use merge::{FrameRole, Which};
 use native::{Name, Unnamed};
+use vramtrace_format::stack_order::{self, FrameRole, Which};
 
 /// Stands for memory of a framework's cache that is in no block: the id of no recorded stack.
 pub const FREE_CACHE: StackId = StackId(u32::MAX);
@@ -123,7 +122,8 @@ struct Wanted {
 
 impl Wanted {
     fn of<'t>(stacks: &Stacks, header: &Header, wanted: impl Iterator<Item = &'t Stack>) -> Wanted {
-        let role = |module: &Module| role_of(&path_of(module, header).to_string_lossy());
+        let role =
+            |module: &Module| FrameRole::of_library(&path_of(module, header).to_string_lossy());
         let roles: Vec<FrameRole> = stacks.modules().iter().map(role).collect();
         let mut all = Wanted { hidden: FxHashMap::default(), modules: BTreeMap::new() };
         let mut seen: FxHashSet<u32> = FxHashSet::default();
@@ -132,7 +132,7 @@ impl Wanted {
                 let Address { module, at } = stacks.addresses()[*index as usize];
                 let role = module.map_or(FrameRole::Shown, |module| roles[module as usize]);
                 // What is hidden needs no name: an interpreter's debug information is large.
-                if merge::is_hidden(role, !stack.python.is_empty()) {
+                if stack_order::is_hidden(role, !stack.python.is_empty()) {
                     all.hidden.insert(*index, role);
                 } else if seen.insert(*index) {
                     all.modules.entry(module).or_default().push((*index, at));
@@ -241,7 +241,7 @@ impl<'s> Namer<'s> {
     fn name_module(&mut self, module: &Module, addresses: &[(u32, u64)]) {
         let stacks = self.definitions.stacks();
         let path = path_of(module, self.header);
-        let role = role_of(&path.to_string_lossy());
+        let role = FrameRole::of_library(&path.to_string_lossy());
         let missing = |(_, at): &&(u32, u64)| stacks.names(module, *at).is_none();
         let asked: Vec<u64> = addresses.iter().filter(missing).map(|(_, at)| *at).collect();
         let found = ask(module, &path, &asked).unwrap_or_else(|why| {
@@ -347,7 +347,7 @@ impl<'s> Namer<'s> {
             .map(|index| place(index).map_or(FrameRole::Shown, |place| place.role))
             .collect();
         let mut frames = Vec::new();
-        for which in merge::shown(&roles, stack.python.len(), &stack.joins) {
+        for which in stack_order::shown(&roles, stack.python.len(), &stack.joins) {
             match which {
                 Which::Native(index) => {
                     let place = self.places.get(&stack.native[index]);
@@ -360,28 +360,6 @@ impl<'s> Namer<'s> {
         frames.truncate(inside);
         let named = Named { flags: stack.flags, frames: frames.into() };
         self.symbols.stacks.insert(id, named);
-    }
-}
-
-/// What the frames of a library are to the one who reads a stack.
-fn role_of(path: &str) -> FrameRole {
-    let name = base_name(path);
-    let starts = |prefix: &str| name.strip_prefix(prefix);
-    // `libpython3.11.so.1.0`, and the program itself: `python`, `python3`, `python3.11`.
-    let version = |rest: &str| rest.chars().all(|c| c.is_ascii_digit() || c == '.');
-    if name == "libvramtrace.so" {
-        FrameRole::Recorder
-    } else if starts("libpython").is_some_and(|rest| rest.contains(".so"))
-        || starts("python").is_some_and(version)
-    {
-        FrameRole::Interpreter
-    } else if ["libc.so", "libc-2", "libpthread", "ld-linux", "ld-musl"]
-        .iter()
-        .any(|prefix| starts(prefix).is_some())
-    {
-        FrameRole::System
-    } else {
-        FrameRole::Shown
     }
 }
 

@@ -227,6 +227,6 @@ fn libraries_by_their_part_in_a_stack() {
         ("/lib64/ld-linux-x86-64.so.2", FrameRole::System),
         ("/opt/libcudart.so.12", FrameRole::Shown),
     ] {
-        assert_eq!(role_of(path), role, "{path}");
+        assert_eq!(FrameRole::of_library(path), role, "{path}");
     }
 }

@@ -1,4 +1,4 @@
-//! One trace file.
+//! One opened trace file: its mapping, header, data ranges and damage.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -16,35 +16,36 @@ use super::Definitions;
 use super::holes::data_ranges;
 use super::tail::Tail;
 
-/// A mapped trace, finished or as far as it had been written when it was opened.
+/// A mapped trace. Of a running process, it has what was written when it was opened.
 #[derive(Debug)]
 pub struct Trace {
     path: PathBuf,
     map: Option<Mmap>,
-    /// The map is of the file alone: its pages can be read again.
+    /// The map has no copies of a tail: its pages can be read from the file again.
     of_file: bool,
-    /// Where it holds data: the rest was erased.
+    /// Byte ranges with data. The rest was erased.
     data: Vec<Range<u64>>,
     header: Header,
     running: bool,
-    /// What was found broken in what was read so far.
+    /// The damage that was found so far.
     damage: Mutex<DamageFound>,
 }
 
-/// Broken parts of a file.
+/// Damaged parts of a file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DamageFound {
-    /// In the order in which they were met.
+    /// In the order in which they were found.
     pub ranges: Vec<Damage>,
-    /// Records that the recorder began and did not finish (it was killed): no damage.
+    /// Records that the recorder had not finished when it was killed. They are no damage.
     pub unfinished: u64,
-    /// Events of a newer recorder, passed over; and definitions.
+    /// Events of a newer recorder, which were skipped.
     pub unknown: u64,
+    /// Definitions of a newer recorder, which were skipped.
     pub unknown_definitions: u64,
 }
 
 impl DamageFound {
-    /// After the events were read, or some of them.
+    /// The damage after all or some of the events were read.
     pub(crate) fn of(reader: &TraceReader, events: &Events) -> DamageFound {
         DamageFound {
             ranges: [reader.damage(), events.damage()].concat(),
@@ -54,11 +55,12 @@ impl DamageFound {
         }
     }
 
+    /// Bytes of all damaged parts.
     pub fn bytes(&self) -> u64 {
         self.ranges.iter().map(|damage| damage.bytes).sum()
     }
 
-    /// The same place counts once, however often it was met.
+    /// Adds damage. Damage at the same place counts once.
     fn add(&mut self, found: &DamageFound) {
         let new = found.ranges.iter().filter(|range| !self.ranges.contains(range));
         let new: Vec<Damage> = new.copied().collect();
@@ -72,7 +74,7 @@ impl DamageFound {
 impl Trace {
     /// Maps the file and reads its header page.
     pub fn open(path: &Path) -> Result<Trace, OpenError> {
-        // A FIFO would wait for a writer.
+        // Without O_NONBLOCK, opening a FIFO waits for a writer.
         let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
         let meta = file.metadata()?;
         if !meta.is_file() {
@@ -86,7 +88,7 @@ impl Trace {
             _ => Some(unsafe { Mmap::map(&file) }?),
         };
         if let Some(map) = &map {
-            // A hint: nothing depends on it.
+            // A hint to the kernel: a failure changes nothing.
             let _ = map.advise(Advice::Sequential);
         }
         let mut data = data_ranges(&file)?;
@@ -94,14 +96,14 @@ impl Trace {
             Ok(reader) => reader.header().clone(),
             Err(error) => Tail::header_beside(path).ok_or(error)?,
         };
-        // Older recorders wrote all of it.
+        // Older recorders wrote the command with its secrets.
         header.command = secrets::mask(header.command);
         let running = is_running(&header);
-        // Before the trace: a window that leaves the tail is in the trace.
+        // The tail is read before the trace's ranges: a window that leaves the tail is in the trace.
         let tail = Tail::of(path, &header);
         let mut damage = DamageFound::default();
         if header.has_tail && tail.is_none() && !running {
-            // Killed, and its tail is not here: its last second may be missing.
+            // The process was killed and its tail is missing: so may be the events of its last second.
             let offset = file.metadata()?.len();
             damage.ranges.push(Damage { offset, bytes: 0, kind: DamageKind::TailMissing });
         }
@@ -120,8 +122,8 @@ impl Trace {
         Ok(trace)
     }
 
-    /// Lets go of the memory that its pages take in this process. They are read again where needed:
-    /// who opens a thousand traces has no thousand of them in memory.
+    /// Releases the memory that the mapped pages take in this process. The kernel reads them again when
+    /// needed, so that a thousand opened traces are not in memory at once.
     pub fn release(&self) {
         if let (Some(map), true) = (&self.map, self.of_file) {
             // SAFETY: a shared map of a file, only read. Its pages come back from the file.
@@ -133,7 +135,7 @@ impl Trace {
         &self.path
     }
 
-    /// Under the name of the file that it was made of.
+    /// The same trace under the name of the file from which it was imported.
     pub fn shown_as(mut self, path: &Path) -> Trace {
         self.path = path.to_path_buf();
         self
@@ -148,7 +150,7 @@ impl Trace {
         self.running
     }
 
-    /// Where it holds data; the rest was erased.
+    /// Byte ranges with data. The rest was erased.
     pub(super) fn data(&self) -> &[Range<u64>] {
         &self.data
     }
@@ -158,7 +160,7 @@ impl Trace {
         self.bytes().len() as u64
     }
 
-    /// Bytes of it that hold data: what the recorder wrote and did not let go.
+    /// Bytes of the file without holes: written and not erased.
     pub fn data_bytes(&self) -> u64 {
         self.data.iter().map(|range| range.end - range.start).sum()
     }
@@ -171,17 +173,17 @@ impl Trace {
         self.map.as_deref().unwrap_or_default()
     }
 
-    /// From when on every event is there. 0: from the start.
+    /// Time from which on no event is missing, ns since the start. 0: none is missing.
     pub fn history_from_ns(&self) -> u64 {
         self.reader().map_or(0, |reader| reader.history_from_ns())
     }
 
-    /// Over the mapped bytes. `None`: the header page was damaged since the trace was opened.
+    /// A reader of the mapped bytes. `None`: the header page was damaged after the trace was opened.
     pub(crate) fn reader(&self) -> Option<TraceReader<'_>> {
         TraceReader::sparse(self.bytes(), &self.data).ok()
     }
 
-    /// Every event, in file order.
+    /// Calls `visit` for every event, in file order.
     pub fn for_each_event(&self, visit: &mut dyn FnMut(&Stamped)) {
         let Some(reader) = self.reader() else { return };
         let mut events =
@@ -192,12 +194,13 @@ impl Trace {
         self.note_damage(&DamageFound::of(&reader, &events));
     }
 
-    /// What was found broken in all that was read of it so far.
+    /// All damage that was found so far.
     pub fn damage(&self) -> DamageFound {
         self.damage.lock().map(|found| found.clone()).unwrap_or_default()
     }
 
-    /// Its last second may be missing: its process was killed, and its tail is not here.
+    /// The damage of a missing tail: the process was killed, and the events of its last second may be
+    /// missing.
     pub(crate) fn missing_tail(&self) -> Option<Damage> {
         self.damage().ranges.into_iter().find(|damage| damage.kind == DamageKind::TailMissing)
     }
@@ -208,7 +211,7 @@ impl Trace {
         }
     }
 
-    /// All definitions, and what of them is broken.
+    /// All definitions, and the damage in them.
     pub fn definitions(&self) -> (Definitions, Vec<Damage>) {
         let mut all = Definitions::default();
         let Some(reader) = self.reader() else { return (all, Vec::new()) };
@@ -235,7 +238,7 @@ pub enum OpenError {
     Format(#[from] Error),
 }
 
-/// Does the process that writes the trace run, here? Pids are reused: its start must match too.
+/// Whether the process of the trace runs on this host. Pids are reused, so its start time must match, too.
 pub(super) fn is_running(header: &Header) -> bool {
     if header.pid == 0 || header.host != host_name() {
         return false;

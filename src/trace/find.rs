@@ -1,4 +1,5 @@
-//! Which traces are meant: files, directories of runs, or the newest run of the working directory.
+//! Finds the traces that a command line names: files, directories of runs, or the newest run in the working
+//! directory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,10 +8,10 @@ use std::time::UNIX_EPOCH;
 use super::Trace;
 use super::file::OpenError;
 
-/// How the name of a trace ends.
-pub const EXTENSION: &str = "vtrace";
+/// The extension of a trace's file name.
+pub use vramtrace_format::outspec::EXTENSION;
 
-/// Wrong input: names the place, what is wrong there, and what would be right.
+/// Why no trace was found. The message names the path, the problem, and what to give instead.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     #[error("{}: {source}", .path.display())]
@@ -36,17 +37,17 @@ pub enum TraceError {
     NoneHere(PathBuf),
 }
 
-/// The traces that were meant, in order of rank, then start.
+/// The traces that were found, in order of rank, then start.
 #[derive(Debug)]
 pub struct LoadedTraces {
     pub traces: Vec<Trace>,
     /// Files of a directory that could not be read.
     pub warnings: Vec<String>,
-    /// What was chosen where nothing was named: the run's directory, or its first file.
+    /// The run that was chosen where no path was given: its directory, or its first file.
     pub chosen: Option<PathBuf>,
 }
 
-/// Opens what `paths` name: trace files, directories of runs. Without any, the newest run in the
+/// Opens the trace files and directories of runs in `paths`. Without a path, opens the newest run in the
 /// working directory, finished or not.
 pub fn load(paths: &[PathBuf]) -> Result<LoadedTraces, TraceError> {
     let mut loaded = LoadedTraces { traces: Vec::new(), warnings: Vec::new(), chosen: None };
@@ -64,7 +65,7 @@ pub fn load(paths: &[PathBuf]) -> Result<LoadedTraces, TraceError> {
         let header = trace.header();
         (header.rank.unwrap_or(u32::MAX), header.start_unix_ns, header.pid)
     });
-    // The same file named twice, by itself and by its directory.
+    // A file may be named twice: by its path and by its directory.
     let mut seen = std::collections::HashSet::new();
     loaded.traces.retain(|trace| {
         let path = trace.path();
@@ -74,7 +75,7 @@ pub fn load(paths: &[PathBuf]) -> Result<LoadedTraces, TraceError> {
     Ok(loaded)
 }
 
-/// Of a trace and its packed copy, the copy: it is longer, and all of the trace is in it.
+/// Of a trace and its packed copy, keeps the copy: the longer file, which contains all of the trace.
 fn leave_out_copies(loaded: &mut LoadedTraces) {
     let identity = |trace: &Trace| {
         let header = trace.header();
@@ -133,7 +134,7 @@ fn traces_in(path: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// `NAME.vtrace`; `NAME.vtrace.2` too, as taken names were numbered before.
+/// Whether the path has the name of a trace: `NAME.vtrace`, or `NAME.vtrace.2` from older recorders.
 pub fn is_trace(path: &Path) -> bool {
     let is = |path: &Path| path.extension().is_some_and(|extension| extension == EXTENSION);
     let numbered = path.extension().is_some_and(|extension| {
@@ -143,8 +144,7 @@ pub fn is_trace(path: &Path) -> bool {
     is(path) || numbered && path.file_stem().is_some_and(|stem| is(Path::new(stem)))
 }
 
-/// A run: a directory for it alone, with any name, or files that lie in the working
-/// directory.
+/// Loads the newest run: that of a subdirectory with any name, or of the files in the directory itself.
 fn load_newest(here: &Path, loaded: &mut LoadedTraces) -> Result<(), TraceError> {
     let unreadable = |source| TraceError::Directory { path: here.to_path_buf(), source };
     let mut newest: Option<(u64, PathBuf)> = None;
@@ -179,7 +179,7 @@ fn load_newest(here: &Path, loaded: &mut LoadedTraces) -> Result<(), TraceError>
     }
 }
 
-/// Paths as a person would type them: without `./`.
+/// A path without a leading `./`, for messages.
 fn relative(here: &Path, path: &Path) -> PathBuf {
     match here == Path::new(".") {
         true => path.strip_prefix(here).unwrap_or(path).to_path_buf(),
@@ -196,8 +196,8 @@ fn newest_start(directory: &Path) -> Option<u64> {
         .max()
 }
 
-/// The newest trace that lies in the directory itself, and before it those of the same run: the
-/// ones that were still written when it began, by its parent, a sibling or another rank.
+/// The newest trace in the directory itself, and the other traces of the same run: those of its parent, of
+/// a sibling or of another rank that were still written when it began.
 fn lone_run(here: &Path) -> std::io::Result<Vec<Trace>> {
     let mut traces: Vec<Trace> = traces_in(here)?
         .iter()

@@ -1,5 +1,5 @@
-//! Where a sparse file holds data. A trace of weeks is nearly all holes: event windows that were
-//! punched out. Reading a mapped hole costs a fault and a page of cache, so they are stepped over.
+//! The data ranges of a sparse file. A trace of weeks consists mostly of holes: erased event windows. They
+//! are skipped, because reading a mapped hole costs a page fault and a page of cache.
 
 use std::fs::File;
 use std::io;
@@ -7,12 +7,12 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 
-/// Holes are looked for in files of which less than this part is on the disk: where there is
-/// little to gain, the file system's word is not needed.
+/// The holes of a file are read where less than 1 / SPARSE of it is on the disk. For other files there is
+/// little to gain.
 const SPARSE: u64 = 2;
 
-/// The ranges that hold data, in ascending order; all of it where the file is not sparse or its
-/// file system cannot tell.
+/// The byte ranges with data, in ascending order. The whole file where it is not sparse, or where its file
+/// system does not support SEEK_HOLE.
 pub fn data_ranges(file: &File) -> io::Result<Vec<Range<u64>>> {
     let meta = file.metadata()?;
     let (len, on_disk) = (meta.len(), meta.blocks() * 512);
@@ -25,7 +25,7 @@ pub fn data_ranges(file: &File) -> io::Result<Vec<Range<u64>>> {
     while at < len {
         let start = match seek(file, at, libc::SEEK_DATA) {
             Ok(start) => start,
-            // No data behind this place.
+            // No data after this offset.
             Err(error) if error.raw_os_error() == Some(libc::ENXIO) => break,
             Err(_) => return whole(),
         };

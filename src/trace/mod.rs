@@ -1,5 +1,5 @@
-//! Trace files: opening one, or all of a run, with their definitions. And writing one that the
-//! recorder did not.
+//! Trace files: finds and opens one, or all of a run, and reads their definitions, their tail and their
+//! summary. Also writes the traces of `vramtrace import`.
 
 mod copy;
 mod definitions;

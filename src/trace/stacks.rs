@@ -1,5 +1,5 @@
-//! The stacks of a trace, as far as ids go: what libraries were where, Python's code objects, and
-//! of each stack its native addresses and Python frames. Names are given by [`crate::symbols`].
+//! The stacks of a trace without names: the modules with their address ranges, Python's code objects, and for
+//! each stack its native addresses and Python frames. [`crate::symbols`] adds the names.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,16 +7,16 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 use vramtrace_format::{Join, NativeName, PythonFrame, StackFlags, StackId};
 
-/// A program or library that was in memory.
+/// A loaded program or library.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Module {
     /// Its number in the trace.
     pub id: u32,
-    /// As the loader knew it.
+    /// The path by which the loader knew it.
     pub path: Arc<str>,
-    /// Empty: it has none.
+    /// GNU build-id. Empty: none.
     pub build_id: Vec<u8>,
-    /// An address in memory less this is an address of the file.
+    /// Subtracted from an address in memory, gives the address in the file.
     pub base: u64,
 }
 
@@ -34,17 +34,18 @@ pub struct Code {
 /// A return address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
-    /// Index among [`Stacks::modules`]. `None`: in no library that is known.
+    /// Index into [`Stacks::modules`]. `None`: not in a known module.
     pub module: Option<u32>,
-    /// In the module's file; in memory where the module is not known.
+    /// Address in the module's file; in memory where the module is not known.
     pub at: u64,
 }
 
+/// One call stack.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stack {
-    /// What it lacks.
+    /// Which parts are missing, and why.
     pub flags: StackFlags,
-    /// Indexes among [`Stacks::addresses`], innermost first.
+    /// Indexes into [`Stacks::addresses`], innermost first.
     pub native: Box<[u32]>,
     /// Innermost first.
     pub python: Box<[PythonFrame]>,
@@ -65,7 +66,8 @@ pub(super) struct Loaded {
 #[derive(Clone, Debug, Default)]
 pub struct Stacks {
     modules: Vec<Module>,
-    /// What is where as of the last definition: start -> (end, module). Ranges never overlap.
+    /// The modules at their addresses after the last definition: start -> (end, index of the module). Ranges
+    /// never overlap.
     layout: BTreeMap<u64, (u64, u32)>,
     codes: FxHashMap<u32, Code>,
     addresses: Vec<Address>,
@@ -76,7 +78,7 @@ pub struct Stacks {
 }
 
 impl Stacks {
-    /// What was in its place before is gone from there for the stacks that come after.
+    /// Adds a module. It replaces earlier modules at its addresses, for the stacks that follow.
     pub(super) fn add_module(&mut self, loaded: Loaded) {
         let index = self.modules.len() as u32;
         let Loaded { id, path, build_id, base, start, end } = loaded;
@@ -125,7 +127,7 @@ impl Stacks {
     }
 
     fn address(&mut self, memory: u64) -> u32 {
-        // A call may be the last instruction of its module: the return address is behind it.
+        // A call may be the last instruction of its module: its return address is then outside of it.
         let call = memory.saturating_sub(1);
         let module = self.layout.range(..=call).next_back();
         let module = module.filter(|(_, (end, _))| call < *end).map(|(_, (_, module))| *module);
@@ -160,7 +162,7 @@ impl Stacks {
         &self.addresses
     }
 
-    /// What a return address is called, where that was packed into the trace. `at`: in the
+    /// The names of a return address, where `vramtrace pack` added them to the trace. `at`: address in the
     /// module's file.
     pub fn names(&self, module: &Module, at: u64) -> Option<&[NativeName]> {
         self.names.get(&(module.id, at)).map(|names| &**names)

@@ -1,5 +1,5 @@
-//! The summary that a process writes at its orderly end: what a report of many traces prints, without
-//! a replay. Only a whole one counts, with nothing behind it that changes what it says.
+//! The summary that a process writes at its orderly end: the figures that a report of many traces prints,
+//! without a replay. A summary is used if it is whole and no event after it changes its figures.
 
 use std::collections::BTreeMap;
 
@@ -8,17 +8,19 @@ use vramtrace_format::{Counters, DeviceId, Event, SummaryHolder};
 
 use super::Trace;
 
-/// Event windows at the end in which it is looked for.
+/// The number of last event windows in which it is searched.
 const WINDOWS: usize = 4;
 
+/// The summary of a process.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EndSummary {
     pub ended_ns: u64,
-    /// Requests on which a framework's cache gave up.
+    /// Requests that a framework's cache could not serve.
     pub cache_ooms: u32,
     pub devices: BTreeMap<DeviceId, DeviceSummary>,
 }
 
+/// The summary of one device.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DeviceSummary {
     pub counters: Counters,
@@ -28,7 +30,7 @@ pub struct DeviceSummary {
     pub holders: Vec<SummaryHolder>,
 }
 
-/// What was met of a summary so far.
+/// The part of a summary that was read so far.
 #[derive(Default)]
 struct Found {
     begun: bool,

@@ -1,5 +1,6 @@
-//! The tail file beside a trace: the windows that its process was filling, when it lives or was
-//! killed. A reader puts them at their places of the trace; `vramtrace run` writes them there.
+//! The tail file beside a trace: the windows that a process was filling. It exists while the process runs,
+//! and after it was killed. A reader copies the windows to their places in the mapped trace; `vramtrace
+//! run` writes them into the file.
 
 use std::fs::{self, File};
 use std::io;
@@ -18,21 +19,20 @@ use vramtrace_format::{
 
 use super::file::is_running;
 
-/// The windows of a tail, as they were at one moment.
+/// Copies of the windows of a tail.
 pub struct Tail {
     header: Header,
     windows: Vec<(WindowHeader, Vec<u8>)>,
 }
 
 impl Tail {
-    /// Of the trace with this header. `None`: it has none, or it is not there.
+    /// The tail of the trace with this header. `None`: it has none, or its file is missing.
     pub fn of(trace: &Path, header: &Header) -> Option<Tail> {
         let path = header.has_tail.then(|| find(trace, header.file_tag())).flatten()?;
         Tail::read(&File::open(path).ok()?, header.file_tag()).ok()
     }
 
-    /// What the header page of a tail says that lies beside the trace, by the trace's name: its own
-    /// was cut off.
+    /// The header page of the tail with the trace's name, for a trace whose own header was cut off.
     pub fn header_beside(trace: &Path) -> Option<Header> {
         let begin = [b".", trace.file_name()?.as_bytes(), b"."].concat();
         let file = File::open(find_in(directory_of(trace), |name| {
@@ -44,12 +44,12 @@ impl Tail {
     fn read(file: &File, tag: u64) -> io::Result<Tail> {
         let header = header_of(file)?;
         let mut windows = copies(file, tag, WindowKind::Events)?;
-        // Later: what an event names is defined before it.
+        // Definitions are copied after events, so that the definitions of all copied events are there.
         windows.extend(copies(file, tag, WindowKind::Definitions)?);
         Ok(Tail { header, windows })
     }
 
-    /// The trace with these windows at their places, and which ranges of it hold data.
+    /// A private map of the trace with these windows at their places. Adds their ranges to `data`.
     pub fn over(&self, trace: &File, data: &mut Vec<Range<u64>>) -> io::Result<Mmap> {
         let length = trace.metadata()?.len();
         let ends = self.ranges().map(|range| range.end);
@@ -79,8 +79,8 @@ impl Tail {
     }
 }
 
-/// Writes the tail of a killed process into its trace, and removes it. Nothing happens where there
-/// is none, or where the process may still write.
+/// Writes the tail of a killed process into its trace, and removes the tail. Does nothing where there is no
+/// tail, or where the process may still write.
 pub fn merge(trace: &Path) -> io::Result<()> {
     let file = File::options().read(true).write(true).open(trace)?;
     let header = header_of(&file).or_else(|error| Tail::header_beside(trace).ok_or(error))?;
@@ -98,13 +98,13 @@ pub fn merge(trace: &Path) -> io::Result<()> {
     fs::remove_file(path)
 }
 
-/// The recorder holds a lock as long as it has the file open.
+/// Whether no recorder has the file open: a recorder holds a lock on its tail.
 fn is_unlocked(tail: &File) -> bool {
     // SAFETY: an open file; the lock goes when it is closed.
     unsafe { libc::flock(tail.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
 }
 
-/// By its name, else by how the name ends: the trace may have been renamed.
+/// Finds the tail by its whole name, else by the end of its name: the trace may have been renamed.
 fn find(trace: &Path, tag: u64) -> Option<PathBuf> {
     let name = trace.file_name()?.as_bytes();
     let directory = directory_of(trace);
@@ -132,7 +132,8 @@ fn header_of(file: &File) -> io::Result<Header> {
     Ok(TraceReader::new(&page).map_err(io::Error::other)?.header().clone())
 }
 
-/// Copies of the windows of a kind. One that its process gave up meanwhile is in the trace.
+/// Copies of the windows of a kind. A window that the process replaced during the copy is left out: it is
+/// in the trace.
 fn copies(file: &File, tag: u64, kind: WindowKind) -> io::Result<Vec<(WindowHeader, Vec<u8>)>> {
     let mut bytes = vec![0; file.metadata()?.len() as usize];
     let mut read = 0;
@@ -154,13 +155,13 @@ fn copies(file: &File, tag: u64, kind: WindowKind) -> io::Result<Vec<(WindowHead
         .collect())
 }
 
-/// So many bytes, those of the file first, that can be changed here without changing the file.
+/// A writable copy of the file's first `bytes` bytes, padded with zeros. Writes do not change the file.
 fn private(file: &File, length: u64, bytes: u64) -> io::Result<MmapMut> {
     if bytes <= length {
         // SAFETY: as of a trace that is only read, see `Trace::open`.
         return unsafe { MmapOptions::new().len(bytes as usize).map_copy(file) };
     }
-    // Longer than the file, which somebody cut: behind its end there would be no memory.
+    // The file was truncated: access beyond its end of a mapping would raise SIGBUS.
     let mut map = MmapMut::map_anon(bytes as usize)?;
     let mut at = 0;
     while at < length as usize {
@@ -173,7 +174,7 @@ fn private(file: &File, length: u64, bytes: u64) -> io::Result<MmapMut> {
     Ok(map)
 }
 
-/// In ascending order, and apart.
+/// Sorts the ranges and joins those that touch or overlap.
 fn join(ranges: &mut Vec<Range<u64>>) {
     ranges.sort_by_key(|range| range.start);
     let mut joined: Vec<Range<u64>> = Vec::with_capacity(ranges.len());

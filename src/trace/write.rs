@@ -1,4 +1,4 @@
-//! Writes a trace file from beginning to end: for what did not come from the recorder.
+//! Writes a trace file from begin to end, for traces that the recorder did not write.
 //!
 //! ```no_run
 //! # use vramtrace_reader::trace::{TraceWriter, WriterMemory};
@@ -35,13 +35,12 @@ impl Default for WriterMemory {
     }
 }
 
-/// Events and definitions may be given in any order: who reads a trace takes the definitions
-/// first.
+/// Writes a trace. Events and definitions may be given in any order: readers take the definitions first.
 #[derive(Debug)]
 pub struct TraceWriter<'m> {
     memory: &'m WriterMemory,
     file: File,
-    /// By which windows name their file.
+    /// The number by which windows refer to their file.
     tag: u64,
     next_slot: u32,
     events: Stream<'m>,
@@ -97,7 +96,7 @@ impl<'m> TraceWriter<'m> {
         }
     }
 
-    /// Writes what is still in memory. The file's length is whole slots.
+    /// Writes the open windows. The file's length is a whole number of slots.
     pub fn finish(mut self) -> io::Result<File> {
         self.close(WindowKind::Definitions)?;
         self.close(WindowKind::Events)?;

@@ -10,50 +10,64 @@ use loom::sync::atomic::fence;
 pub use loom::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 #[derive(Debug)]
-pub struct AtomicU64(loom::sync::atomic::AtomicU64);
-
-fn fenced<T>(order: Ordering, access: impl FnOnce() -> T) -> T {
-    let is_ordered = order == Ordering::SeqCst;
-    if is_ordered {
-        fence(Ordering::SeqCst);
-    }
-    let result = access();
-    if is_ordered {
-        fence(Ordering::SeqCst);
-    }
-    result
+pub struct AtomicU64 {
+    word: loom::sync::atomic::AtomicU64,
+    /// Each store to it must be SeqCst: as loads are additions here, no model would show a weaker one.
+    is_ordered: bool,
 }
 
 impl AtomicU64 {
     pub fn new(value: u64) -> AtomicU64 {
-        AtomicU64(loom::sync::atomic::AtomicU64::new(value))
+        AtomicU64 { word: loom::sync::atomic::AtomicU64::new(value), is_ordered: false }
+    }
+
+    /// A word that members of a group share.
+    pub fn of_group(value: u64) -> AtomicU64 {
+        AtomicU64 { is_ordered: true, ..AtomicU64::new(value) }
+    }
+
+    fn stored<T>(
+        &self,
+        order: Ordering,
+        access: impl FnOnce(&loom::sync::atomic::AtomicU64) -> T,
+    ) -> T {
+        let in_order = order == Ordering::SeqCst;
+        assert!(in_order || !self.is_ordered, "a store of order {order:?} to a group's word");
+        if in_order {
+            fence(Ordering::SeqCst);
+        }
+        let result = access(&self.word);
+        if in_order {
+            fence(Ordering::SeqCst);
+        }
+        result
     }
 
     pub fn load(&self, order: Ordering) -> u64 {
         match order {
             Ordering::SeqCst => self.fetch_add(0, order),
-            _ => self.0.load(order),
+            _ => self.word.load(order),
         }
     }
 
     pub fn store(&self, value: u64, order: Ordering) {
-        fenced(order, || self.0.store(value, order));
+        self.stored(order, |word| word.store(value, order));
     }
 
     pub fn swap(&self, value: u64, order: Ordering) -> u64 {
-        fenced(order, || self.0.swap(value, order))
+        self.stored(order, |word| word.swap(value, order))
     }
 
     pub fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
-        fenced(order, || self.0.fetch_add(value, order))
+        self.stored(order, |word| word.fetch_add(value, order))
     }
 
     pub fn fetch_sub(&self, value: u64, order: Ordering) -> u64 {
-        fenced(order, || self.0.fetch_sub(value, order))
+        self.stored(order, |word| word.fetch_sub(value, order))
     }
 
     pub fn fetch_max(&self, value: u64, order: Ordering) -> u64 {
-        fenced(order, || self.0.fetch_max(value, order))
+        self.stored(order, |word| word.fetch_max(value, order))
     }
 
     pub fn compare_exchange(
@@ -63,7 +77,7 @@ impl AtomicU64 {
         success: Ordering,
         failure: Ordering,
     ) -> Result<u64, u64> {
-        fenced(success, || self.0.compare_exchange(old, new, success, failure))
+        self.stored(success, |word| word.compare_exchange(old, new, success, failure))
     }
 
     pub fn compare_exchange_weak(
@@ -73,7 +87,7 @@ impl AtomicU64 {
         success: Ordering,
         failure: Ordering,
     ) -> Result<u64, u64> {
-        fenced(success, || self.0.compare_exchange_weak(old, new, success, failure))
+        self.stored(success, |word| word.compare_exchange_weak(old, new, success, failure))
     }
 
     pub fn fetch_update(
@@ -82,6 +96,6 @@ impl AtomicU64 {
         fetch: Ordering,
         update: impl FnMut(u64) -> Option<u64>,
     ) -> Result<u64, u64> {
-        fenced(set, || self.0.fetch_update(set, fetch, update))
+        self.stored(set, |word| word.fetch_update(set, fetch, update))
     }
 }

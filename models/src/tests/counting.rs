@@ -36,7 +36,7 @@ fn a_budget_is_never_passed_and_never_lost() {
 fn a_group_grants_no_byte_twice() {
     const LIMIT: u64 = 10;
     loom::model(|| {
-        let counts = Arc::new([Count::new(0), Count::new(0)]);
+        let counts = Arc::new([Count::of_group(0), Count::of_group(0)]);
         let threads: Vec<_> = [(0, 6u64), (1, 7)]
             .into_iter()
             .map(|(member, bytes)| {

@@ -15,7 +15,7 @@ const UUID: [u8; 16] = [7; 16];
 type Words = &'static [AtomicU64; GROUP_WORDS];
 
 fn words() -> Words {
-    let words: Vec<AtomicU64> = (0..GROUP_WORDS).map(|_| AtomicU64::new(0)).collect();
+    let words: Vec<AtomicU64> = (0..GROUP_WORDS).map(|_| AtomicU64::of_group(0)).collect();
     Box::leak(words.into_boxed_slice().try_into().unwrap())
 }
 
@@ -96,6 +96,20 @@ fn what_a_later_request_takes_back_is_never_settled() {
     what_is_taken_back_is_never_settled(true);
 }
 
+/// The same of a whole request, which is refused: member 0 has 5 of 10, and member 1 asks for 7.
+#[test]
+fn what_a_refused_request_takes_back_is_never_settled() {
+    few_switches(2, || {
+        let (_, page) = page_of(&[1, 2]);
+        page.count(0, 0).store(5, SeqCst);
+        page.begin_ask(0);
+        let other = thread::spawn(move || assert!(ask(page, 1, 7).is_err()));
+        let settled = page.settled(0, 0);
+        assert!(matches!(settled, None | Some(5)), "{settled:?}");
+        other.join().unwrap();
+    });
+}
+
 /// Member 1 is dead. Member 2 takes it out while member 3 comes into its place: what 3 counts stays.
 #[track_caller]
 fn a_dead_members_place(who_empties: Option<u32>) {
@@ -111,6 +125,8 @@ fn a_dead_members_place(who_empties: Option<u32>) {
         let alive = |member: Member| matches!(member.pid, 2 | 3);
         let other = thread::spawn(move || page.take_out_dead(member(2), alive));
         let slot = page.join(member(3), alive);
+        let twos = page.members().filter(|member| member.pid == 2).count();
+        assert_eq!(twos, 1, "who empties a place is not its member");
         if let Some(slot) = slot {
             assert_eq!(slot, 0, "the other place is a living member's");
             page.bring_limit(slot, 0, Some(LIMIT));
@@ -150,7 +166,7 @@ fn members_that_come_at_once_forget_what_was_ordered_in_the_last_run() {
         let other = thread::spawn(move || join(1));
         join(2);
         other.join().unwrap();
-        assert_eq!(page.limit(0), Some(LIMIT));
+        assert_eq!((page.limit(0), page.members().count()), (Some(LIMIT), 2));
     });
 }
 
@@ -169,6 +185,23 @@ fn what_is_ordered_when_a_member_is_seen_stays() {
         }
         first.join().unwrap();
         assert_eq!(page.limit(0), is_seen.then_some(4));
+    });
+}
+
+/// The same where another member joins at that time, and may have seen none yet.
+#[test]
+fn what_is_ordered_while_another_member_joins_stays() {
+    few_switches(3, || {
+        let (words, page) = page_of(&[]);
+        let (at, old) = limit_order(0, Some(3));
+        let word = &words[at as usize / 8];
+        word.store(old, SeqCst);
+        let other = thread::spawn(move || page.join(member(1), |_| true).unwrap());
+        page.join(member(2), |_| true).unwrap();
+        // Loom would let an exchange of the other thread stand before a plain store that it follows.
+        word.swap(limit_order(0, Some(4)).1, SeqCst);
+        other.join().unwrap();
+        assert_eq!(page.limit(0), Some(4));
     });
 }
 

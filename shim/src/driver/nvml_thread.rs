@@ -238,10 +238,10 @@ fn start(desk: &'static Desk) -> bool {
         libc::pthread_attr_setdetachstate(attributes, libc::PTHREAD_CREATE_DETACHED);
         let (mut all, mut before) = (core::mem::zeroed(), core::mem::zeroed());
         libc::sigfillset(&mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        libc::sigprocmask(libc::SIG_SETMASK, &all, &mut before);
         let desk = (&raw const *desk).cast_mut().cast();
         let made = inside(|| libc::pthread_create(&mut thread, attributes, run, desk));
-        libc::pthread_sigmask(libc::SIG_SETMASK, &before, null_mut());
+        libc::sigprocmask(libc::SIG_SETMASK, &before, null_mut());
         // The attributes hold no memory, and are left: below glibc 2.32 destroying them calls the program's free().
         made == 0
     }

@@ -115,7 +115,7 @@ impl<F: Function> Call<F> {
 
     #[cold]
     fn left_driver(&self, entered: u64) {
-        let took = clock::mono_ns().saturating_sub(entered);
+        let took = clock::elapsed_ns(entered);
         self.driver_ns.set(self.driver_ns.get() + took);
     }
 
@@ -196,7 +196,7 @@ pub(super) fn run<F: Function>(
         process.usage.record_escapes(&process.trace_writer);
         after_call::after_call(process);
         if began != 0 {
-            process.cost.took(clock::mono_ns() - began, call.driver_ns.get());
+            process.cost.took(clock::elapsed_ns(began), call.driver_ns.get());
         }
         Some(result)
     });

@@ -21,8 +21,8 @@ const NAMES_MOST: usize = 1024;
 
 pub struct LiveSites {
     due_ns: AtomicU64,
-    /// Of stacks that were among the largest.
-    libraries: Lock<Map<StackId, String>>,
+    /// Of stacks that were among the largest. The flag: a framework's blocks.
+    libraries: Lock<Map<(StackId, bool), String>>,
 }
 
 impl Default for LiveSites {
@@ -55,6 +55,11 @@ fn store(p: &'static Process, now_ns: u64) {
     p.live_sites.due_ns.store(due_ns, Relaxed);
 }
 
+/// Blocks and driver memory are separate: another library may be the requester of the same stack.
+fn which(holder: &SummaryHolder) -> (StackId, bool) {
+    (holder.stack, holder.of_framework)
+}
+
 fn largest(p: &'static Process) -> Vec<LiveSite> {
     let mut all: Vec<SummaryHolder> = Vec::new();
     for device in p.devices() {
@@ -77,7 +82,7 @@ fn largest(p: &'static Process) -> Vec<LiveSite> {
         stack: holder.stack,
         bytes: holder.bytes,
         count: holder.count,
-        library: known.get(&holder.stack).cloned().unwrap_or_default(),
+        library: known.get(&which(holder)).cloned().unwrap_or_default(),
     };
     list_of(all.len(), all.iter().map(site)).unwrap_or_default()
 }
@@ -155,12 +160,12 @@ fn leave_out_paused(p: &'static Process, all: &mut [SummaryHolder]) {
 
 /// Finds the libraries of stacks that were not among the largest before.
 fn name(p: &'static Process, holders: &[SummaryHolder]) {
-    let unknown: Vec<StackId> = {
+    let unknown: Vec<(StackId, bool)> = {
         let mut known = p.live_sites.libraries.lock();
         if known.len() > NAMES_MOST {
             known.clear();
         }
-        let stacks = holders.iter().map(|holder| holder.stack);
+        let stacks = holders.iter().map(which);
         let new = stacks.filter(|stack| !known.contains_key(stack));
         list_of(holders.len(), new).unwrap_or_default()
     };

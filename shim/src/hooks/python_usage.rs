@@ -120,11 +120,7 @@ fn named(p: oom::sources::Sources, device: DeviceId, most: usize, mut names: Nam
     // Several stacks may end at one line: they are added up.
     let mut sites: Vec<Site> = Vec::new();
     for row in found.rows {
-        let library = names.library(row.stack);
-        let library = library.map(|library| match library.own {
-            true => "(program)".to_string(),
-            false => library.title,
-        });
+        let library = names.library(row.stack, row.of_framework).map(|library| library.title);
         if let Ok(sum) = libraries.get_or_insert(library.clone(), (0, 0)) {
             *sum = (sum.0.saturating_add(row.bytes), sum.1 + row.count);
         }

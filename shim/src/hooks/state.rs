@@ -173,6 +173,8 @@ fn make_now() -> &'static Process {
                     "AddressSanitizer is loaded after libvramtrace.so: put libasan first in LD_PRELOAD"
                 ));
             }
+            #[cfg(not(any(miri, sanitized)))]
+            crate::runtime::late_binding::bind_loaded();
             process.trace_writer.start();
             record_settings(process);
             mark::tell_early(process);
@@ -232,7 +234,7 @@ fn map_page() -> *mut AtomicPtr<Process> {
         WORD.store(null_mut(), Ordering::Release);
     }
     // SAFETY: a function of this library, which is never unloaded.
-    unsafe { libc::pthread_atfork(None, None, Some(forget)) };
+    unsafe { crate::runtime::forked::in_child(forget) };
     (&raw const WORD).cast_mut()
 }
 

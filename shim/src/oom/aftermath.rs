@@ -95,7 +95,7 @@ impl Aftermath {
         let mut who = None;
         p.trace_writer.look_up(|read| {
             let mut names = Names::new(p, &p.trace_writer.this_process(), read);
-            who = names.library(refused.stack);
+            who = names.library(refused.stack, false);
         });
         // The program itself, and PyTorch, report a refusal.
         let Some(library) = who.filter(|library| !library.own && !library.is_torch_cache()) else {

@@ -134,7 +134,7 @@ pub fn held_now(p: Sources, device: DeviceId, names: &mut Names, most: usize) ->
 
 /// The library of each stack of driver allocations.
 fn libraries(stacks: Vec<StackId>, names: &mut Names) -> Libraries {
-    let named = |stack| Some((stack, names.library(stack)?));
+    let named = |stack| Some((stack, names.library(stack, false)?));
     let mut libraries = Libraries::default();
     for (stack, library) in stacks.into_iter().take(STACKS_MOST).filter_map(named) {
         let _ = libraries.insert(stack, library);

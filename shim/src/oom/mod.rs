@@ -153,14 +153,16 @@ fn driver_free(p: Sources, device: DeviceId) -> Option<u64> {
     p.devices.known(device).and_then(|device| p.card.free_bytes(device))
 }
 
-/// The libraries that asked for memory by these stacks, for people; empty where it is not known.
-pub fn libraries(p: Sources, stacks: &[StackId]) -> Vec<(StackId, String)> {
+/// The names of the libraries that requested memory by these stacks; the flag says that the memory is a
+/// block of PyTorch's cache. An empty name: not known.
+pub fn libraries(p: Sources, stacks: &[(StackId, bool)]) -> Vec<((StackId, bool), String)> {
     let mut found = Vec::new();
     p.trace_writer.look_up(|read| {
         let mut names = names::Names::new(p, &p.trace_writer.this_process(), read);
-        let mut title =
-            |stack: &StackId| names.library(*stack).map(|it| it.title).unwrap_or_default();
-        let named = stacks.iter().map(|stack| (*stack, title(stack)));
+        let mut title = |(stack, block): (StackId, bool)| {
+            names.library(stack, block).map(|it| it.title).unwrap_or_default()
+        };
+        let named = stacks.iter().map(|stack| (*stack, title(*stack)));
         found = list_of(stacks.len(), named).unwrap_or_default();
     });
     found

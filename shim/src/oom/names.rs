@@ -3,9 +3,13 @@
 
 use crate::capture::definitions::DefinitionLocation;
 use crate::oom::sources::Sources;
+use crate::runtime::fallible::{TryPush, list_of};
 use crate::runtime::fallible_map::Map;
-use vramtrace_format::layers::{Layer, Places, base_name, package_of_source, package_title};
-use vramtrace_format::{Definition, Header, PythonFrame, StackId, code, lines};
+use vramtrace_format::layers::{
+    Layer, Places, base_name, is_dispatch, package_of_source, package_title,
+};
+use vramtrace_format::stack_order::{self, FrameRole, Which};
+use vramtrace_format::{Definition, Header, Join, PythonFrame, StackId, code, lines};
 
 /// Reads a definition again, by its location, kind of record and id.
 pub type Read<'a> = &'a mut dyn FnMut(DefinitionLocation, u8, u32) -> Option<Definition>;
@@ -20,6 +24,7 @@ pub struct Names<'a> {
 #[derive(Clone)]
 struct Code {
     file: String,
+    name: String,
     minor: u8,
     first_line: i32,
     line_table: Vec<u8>,
@@ -28,10 +33,22 @@ struct Code {
 struct Frames {
     native: Vec<u64>,
     python: Vec<PythonFrame>,
+    joins: Vec<Join>,
 }
 
-/// Most frames of a stack that are examined.
+/// The origin of one frame.
+struct Origin {
+    layer: Layer,
+    /// `None`: the frame belongs to plumbing, or to Python code outside of any package.
+    library: Option<Library>,
+    /// The frame passes on a request for a block of PyTorch's cache.
+    passes_block_on: bool,
+}
+
+/// Most Python frames of a stack that are examined.
 const DEEP: usize = 128;
+/// The name of PyTorch's libraries and packages in [`vramtrace_format::layers`].
+const TORCH: &str = "PyTorch";
 
 impl<'a> Names<'a> {
     pub fn new(process: Sources, header: &Header, read: Read<'a>) -> Names<'a> {
@@ -41,32 +58,95 @@ impl<'a> Names<'a> {
     fn frames(&mut self, stack: StackId) -> Option<Frames> {
         let place = self.process.capture.interner().stack_location(stack)?;
         match (self.read)(place, code::DEFINE_STACK, stack.0)? {
-            Definition::Stack { id, native, python, .. } if id == stack => {
-                Some(Frames { native, python })
+            Definition::Stack { id, native, python, joins, .. } if id == stack => {
+                Some(Frames { native, python, joins })
             }
             _ => None,
         }
     }
 
-    /// The library that requested the memory: the innermost one that is not a runtime. Its path, and
-    /// its common name if it has one.
-    pub fn library(&mut self, stack: StackId) -> Option<Library> {
+    /// The library that requested memory by this stack. `block`: the memory is a block of PyTorch's
+    /// cache, else memory of the driver. The rules are those of the command's reports
+    /// (`src/analysis/holders.rs`), except that names of native functions are not known here.
+    pub fn library(&mut self, stack: StackId, block: bool) -> Option<Library> {
         let frames = self.frames(stack)?;
-        for address in &frames.native {
-            let Some((path, _)) = self.module(*address) else { continue };
-            if let Some(title) = self.places.library(&path) {
-                let own = path == self.places.executable();
-                return Some(Library { path, title, own });
+        let origins = self.origins(&frames);
+        match block {
+            true => Some(self.block_requester(origins)),
+            false => self.driver_requester(origins),
+        }
+    }
+
+    /// The innermost library that is not plumbing; without one the program, if it has a frame.
+    fn driver_requester(&self, origins: Vec<Origin>) -> Option<Library> {
+        let own = origins.iter().any(|origin| origin.layer == Layer::Own);
+        let innermost = origins.into_iter().find_map(|origin| origin.library);
+        innermost.or_else(|| own.then(|| self.program()))
+    }
+
+    /// The innermost library, or the program, that does not only pass the request on; else PyTorch.
+    fn block_requester(&self, origins: Vec<Origin>) -> Library {
+        let requester = origins.into_iter().filter(|origin| !origin.passes_block_on).find_map(
+            |Origin { layer, library, .. }| {
+                library.or_else(|| (layer == Layer::Own).then(|| self.program()))
+            },
+        );
+        requester.unwrap_or_else(|| Library {
+            path: String::new(),
+            title: TORCH.to_string(),
+            own: false,
+        })
+    }
+
+    fn program(&self) -> Library {
+        let path = self.places.executable().to_string();
+        Library { path, title: self.places.program().to_string(), own: true }
+    }
+
+    /// The shown frames, innermost first.
+    fn origins(&mut self, frames: &Frames) -> Vec<Origin> {
+        let modules = frames.native.iter().map(|address| self.module(*address));
+        let modules = list_of(frames.native.len(), modules).unwrap_or_default();
+        let role = |module: &Option<(String, u64)>| match module {
+            Some((path, _)) => FrameRole::of_library(path),
+            None => FrameRole::Shown,
+        };
+        let roles = list_of(modules.len(), modules.iter().map(role)).unwrap_or_default();
+        let python = frames.python.len().min(DEEP);
+        let mut origins = Vec::new();
+        for which in stack_order::shown(&roles, python, &frames.joins) {
+            let origin = match which {
+                Which::Native(index) => self.native_origin(modules[index].as_ref()),
+                Which::Python(index) => self.python_origin(frames.python[index].code),
+            };
+            if let Some(origin) = origin
+                && origins.try_push(origin).is_err()
+            {
+                break;
             }
         }
-        for frame in frames.python.iter().take(DEEP) {
-            let Some(code) = self.code(frame.code) else { continue };
-            if let Some(package) = package_of_source(&code.file) {
-                let title = package_title(package);
-                return Some(Library { path: code.file, title, own: false });
-            }
-        }
-        None
+        origins
+    }
+
+    fn native_origin(&self, module: Option<&(String, u64)>) -> Option<Origin> {
+        let (path, _) = module?;
+        let layer = self.places.native(Some(path), "");
+        let library = self.places.library(path).map(|title| Library {
+            path: path.clone(),
+            title,
+            own: path == self.places.executable(),
+        });
+        let passes_block_on = library.as_ref().is_some_and(|library| library.title == TORCH);
+        Some(Origin { layer, library, passes_block_on })
+    }
+
+    fn python_origin(&mut self, code: u32) -> Option<Origin> {
+        let code = self.code(code)?;
+        let layer = self.places.python(&code.file);
+        let passes_block_on = is_dispatch(&code.file, &code.name);
+        let title = package_of_source(&code.file).map(package_title);
+        let library = title.map(|title| Library { path: code.file, title, own: false });
+        Some(Origin { layer, library, passes_block_on })
     }
 
     /// `modeling_gpt2.py:1291 < train.py:41`: the innermost line outside of frameworks, and whose
@@ -133,13 +213,14 @@ impl<'a> Names<'a> {
             return known.clone();
         }
         let place = self.process.capture.interner().code_location(id);
-        let found =
-            match place.and_then(|place| (self.read)(place, code::DEFINE_CODE, id)) {
-                Some(Definition::Code {
-                    id: found, minor, file, first_line, line_table, ..
-                }) if found == id => Some(Code { file, minor, first_line, line_table }),
-                _ => None,
-            };
+        let found = match place.and_then(|place| (self.read)(place, code::DEFINE_CODE, id)) {
+            Some(Definition::Code { id: found, minor, name, file, first_line, line_table })
+                if found == id =>
+            {
+                Some(Code { file, name, minor, first_line, line_table })
+            }
+            _ => None,
+        };
         let _ = self.codes.insert(id, found.clone());
         found
     }

@@ -1,13 +1,41 @@
 //! Clocks, read through the vdso: no system call.
 
+#[cfg(not(miri))]
+use super::elf;
 use super::thread_slot;
 use super::ticks::Ticks;
+use core::ffi::c_int;
+#[cfg(not(miri))]
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 fn read(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: fills the timespec; these clocks always exist.
-    unsafe { libc::clock_gettime(clock, &mut time) };
+    unsafe { clock_gettime()(clock, &mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+type ClockGettime = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> c_int;
+
+/// The C library's. A ThreadSanitizer of gcc 11 or earlier puts its own in front, which takes a second thread that
+/// uses one of this library's stacks for a race.
+#[cfg(not(miri))]
+fn clock_gettime() -> ClockGettime {
+    static KNOWN: AtomicUsize = AtomicUsize::new(0);
+    let mut known = KNOWN.load(Ordering::Relaxed);
+    if known == 0 {
+        let linked = libc::clock_gettime as *const () as usize;
+        known = elf::of_c_library(b"clock_gettime").unwrap_or(linked);
+        KNOWN.store(known, Ordering::Relaxed);
+    }
+    // SAFETY: the function of that name.
+    unsafe { core::mem::transmute::<usize, ClockGettime>(known) }
+}
+
+/// Miri reads no tables of the loader.
+#[cfg(miri)]
+fn clock_gettime() -> ClockGettime {
+    libc::clock_gettime
 }
 
 static TICKS: Ticks = Ticks::new();
@@ -16,6 +44,12 @@ static TICKS: Ticks = Ticks::new();
 #[inline]
 pub fn mono_ns() -> u64 {
     TICKS.now(real_mono_ns)
+}
+
+/// Nanoseconds since `began_ns`, an earlier [`mono_ns`]; 0 where the clock was set back in between: the
+/// counter's error differs from one reading to the next.
+pub fn elapsed_ns(began_ns: u64) -> u64 {
+    mono_ns().saturating_sub(began_ns)
 }
 
 /// Every later reading reads the real clock.
@@ -90,6 +124,12 @@ mod tests {
         ] {
             assert_eq!(compact_utc(seconds * 1_000_000_000), text);
         }
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_counts_no_time() {
+        assert_eq!(elapsed_ns(mono_ns() + 1_000_000_000), 0);
+        assert!(elapsed_ns(mono_ns() - 1_000_000_000) >= 999_000_000);
     }
 
     #[test]

@@ -108,7 +108,7 @@ impl Heap {
         match self.0.compare_exchange(null_mut(), spare, order.0, order.1) {
             Ok(_) => {
                 // SAFETY: a function of ours that stays.
-                unsafe { libc::pthread_atfork(None, None, Some(forget)) };
+                unsafe { super::forked::in_child(forget) };
                 Some(&SPARE.0)
             }
             // SAFETY: made once, never freed.

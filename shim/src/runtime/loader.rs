@@ -18,7 +18,32 @@ static DLMOPEN: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 #[inline]
 fn cached(cache: &AtomicPtr<c_void>, name: &[u8]) -> *mut c_void {
     let known = cache.load(Ordering::Relaxed);
-    if known.is_null() { find(cache, name) } else { known }
+    if known.is_null() { find_anywhere(cache, name) } else { known }
+}
+
+/// Before glibc 2.34 these are libdl's. A process may get it after its start: a module of the C library's
+/// name services brings it, and calls this library's `dlopen`.
+#[cold]
+fn find_anywhere(cache: &AtomicPtr<c_void>, name: &[u8]) -> *mut c_void {
+    type Open = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
+    /// The loader's sign for a call of `dlopen`.
+    const DLOPEN: c_int = c_int::MIN;
+    let mut found = find(cache, name);
+    if found.is_null()
+        && let Some(open) = elf::of_c_library(b"__libc_dlopen_mode")
+    {
+        // SAFETY: the C library's own `dlopen`, which these versions have; the handle stays open.
+        unsafe {
+            let open = core::mem::transmute::<usize, Open>(open);
+            let handle = open(c"libdl.so.2".as_ptr(), libc::RTLD_NOW | DLOPEN);
+            if !handle.is_null() {
+                let function = elf::Object::of_handle(handle).function(name);
+                found = function.unwrap_or(0) as *mut c_void;
+                cache.store(found, Ordering::Relaxed);
+            }
+        }
+    }
+    found
 }
 
 /// Finds the first object after this library that defines it, so that another interposer keeps its
@@ -121,12 +146,13 @@ pub fn find_object() -> Option<FindObject> {
     (known > NONE).then(|| unsafe { core::mem::transmute::<usize, FindObject>(known) })
 }
 
-/// Resolves all of them in advance.
+/// Resolves all of them in advance, as far as they are there.
 pub fn warm() {
-    real_dlsym();
-    real_dlvsym();
-    real_dlopen();
-    real_dlmopen();
+    let names: [&[u8]; 5] = [b"dlsym", b"dlvsym", b"dlopen", b"dlmopen", b"_dl_find_object"];
+    let caches = [&DLSYM, &DLVSYM, &DLOPEN, &DLMOPEN, &FIND_OBJECT];
+    for (cache, found) in caches.into_iter().zip(elf::all_behind_us(names)) {
+        cache.store(found.unwrap_or(0) as *mut c_void, Ordering::Relaxed);
+    }
     find_object();
 }
 

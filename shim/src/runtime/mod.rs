@@ -11,10 +11,14 @@ pub mod escapes;
 pub mod fallible;
 pub mod fallible_map;
 pub mod faults;
+pub mod forked;
 pub mod futex;
 pub mod handle_set;
 pub mod hash_table;
 pub mod heap;
+// Miri runs no assembly; a sanitizer has its own functions in front of these.
+#[cfg(not(any(miri, sanitized)))]
+pub mod late_binding;
 pub mod loaded_objects;
 pub mod loader;
 pub mod lock;

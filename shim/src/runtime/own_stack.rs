@@ -234,14 +234,14 @@ fn signals_wait() -> libc::sigset_t {
         for fault in FAULTS {
             libc::sigdelset(&mut all, fault);
         }
-        libc::pthread_sigmask(libc::SIG_BLOCK, &all, &mut before);
+        libc::sigprocmask(libc::SIG_BLOCK, &all, &mut before);
         before
     }
 }
 
 fn signals_come(before: &libc::sigset_t) {
     // SAFETY: the mask as it was.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, null_mut()) };
+    unsafe { libc::sigprocmask(libc::SIG_SETMASK, before, null_mut()) };
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The bounds of this thread's stack.
 
-use crate::runtime::elf;
 use crate::runtime::tls::{thread_block, thread_pointer};
+use crate::runtime::{elf, loader};
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -156,16 +156,22 @@ fn guard(size: usize, room: usize) -> usize {
     if size.is_multiple_of(4096) && size < room { size } else { 0 }
 }
 
-/// The descriptor's size, which the C library exports for debuggers.
+/// The descriptor's size, which the C library exports for debuggers from glibc 2.34 on. Before, it was always
+/// the one below; what is found there is checked.
 fn descriptor_words() -> Option<usize> {
+    const BEFORE: u32 = if cfg!(target_arch = "aarch64") { 1792 } else { 2304 };
     const NONE: u32 = u32::MAX;
     static BYTES: AtomicU32 = AtomicU32::new(0);
     let mut bytes = BYTES.load(Ordering::Relaxed);
     if bytes == 0 {
-        // libc.so.6 has it from glibc 2.34 on, libpthread.so.0 before.
         let variable = elf::variable_of_start(b"_thread_db_sizeof_pthread");
-        // SAFETY: a constant of the C library's.
-        bytes = variable.map_or(NONE, |(at, _)| unsafe { *(at as *const u32) });
+        bytes = match variable {
+            // SAFETY: a constant of the C library's.
+            Some((at, _)) => unsafe { *(at as *const u32) },
+            // glibc 2.35 has this function. It was looked for at load; a search takes more of a small stack.
+            None if loader::find_object().is_none() => BEFORE,
+            None => NONE,
+        };
         BYTES.store(bytes, Ordering::Relaxed);
     }
     (bytes != NONE).then_some(bytes as usize / size_of::<usize>())

@@ -113,13 +113,13 @@ pub fn unsignalled<R>(work: impl FnOnce() -> R) -> R {
             }
         }
         let mut before: libc::sigset_t = std::mem::zeroed();
-        libc::pthread_sigmask(libc::SIG_BLOCK, &blocked, &mut before);
+        libc::sigprocmask(libc::SIG_BLOCK, &blocked, &mut before);
         let result = work();
         let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         while libc::sigtimedwait(&raised, null_mut(), &now) >= 0
             || secure_dir::errno() == Wrong::Errno(libc::EINTR)
         {}
-        libc::pthread_sigmask(libc::SIG_SETMASK, &before, null_mut());
+        libc::sigprocmask(libc::SIG_SETMASK, &before, null_mut());
         result
     }
 }

@@ -7,16 +7,14 @@ use crate::config::Out;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-
-const DEFAULT: &[u8] = b"vramtrace.%h.%p.%t.vtrace";
-const EXTENSION: &str = "vtrace";
+use vramtrace_format::outspec::{self, DEFAULT_NAME, EXTENSION, Part, is_file, is_null_device};
 
 /// The absolute path that the trace should get; `None` = nothing is recorded. Makes directories.
 /// `started` is the text of `%t`.
 pub fn place(out: &Out, identity: &Identity, started: &str) -> io::Result<Option<PathBuf>> {
-    let default = || expand(DEFAULT, identity, started);
+    let default = || expand(DEFAULT_NAME.as_bytes(), identity, started);
     let path = match out {
         Out::Off => return Ok(None),
         Out::Default => PathBuf::from(default()),
@@ -26,7 +24,7 @@ pub fn place(out: &Out, identity: &Identity, started: &str) -> io::Result<Option
             if is_null_device(&path) {
                 return Ok(None);
             }
-            match !path.is_dir() && is_file_name(&path) {
+            match !path.is_dir() && is_file(text.as_bytes()) {
                 true => path,
                 false => path.join(default()),
             }
@@ -58,36 +56,17 @@ pub fn numbered(path: &Path, number: u32) -> PathBuf {
     }
 }
 
-/// Whether the name is a file's: it ends in the extension and is longer than that. Others are
-/// directories.
-fn is_file_name(path: &Path) -> bool {
-    path.extension() == Some(OsStr::new(EXTENSION))
-}
-
-/// `/dev/null` turns recording off.
-fn is_null_device(path: &Path) -> bool {
-    let null = libc::makedev(1, 3);
-    let about = std::fs::metadata(path);
-    about.is_ok_and(|about| about.file_type().is_char_device() && about.rdev() == null)
-}
-
 fn expand(pattern: &[u8], identity: &Identity, started: &str) -> OsString {
     let mut text = Vec::with_capacity(pattern.len() + 64);
-    let mut bytes = pattern.iter();
-    while let Some(byte) = bytes.next() {
-        if *byte != b'%' {
-            text.push(*byte);
-            continue;
-        }
-        match bytes.next() {
-            Some(b'h') => push_part(&mut text, identity.host.as_bytes()),
-            Some(b'p') => push_part(&mut text, identity.pid.to_string().as_bytes()),
-            Some(b'r') => push_part(&mut text, identity.rank.unwrap_or(0).to_string().as_bytes()),
-            Some(b'e') => push_part(&mut text, base_name(&identity.executable)),
-            Some(b't') => push_part(&mut text, started.as_bytes()),
-            Some(b'%') => text.push(b'%'),
-            // Checked when the environment was read.
-            Some(_) | None => {}
+    // Its codes were checked when the environment was read.
+    for part in outspec::parts(pattern).flatten() {
+        match part {
+            Part::Byte(byte) => text.push(byte),
+            Part::Host => push_part(&mut text, identity.host.as_bytes()),
+            Part::Pid => push_part(&mut text, identity.pid.to_string().as_bytes()),
+            Part::Rank => push_part(&mut text, identity.rank.unwrap_or(0).to_string().as_bytes()),
+            Part::Executable => push_part(&mut text, base_name(&identity.executable)),
+            Part::Started => push_part(&mut text, started.as_bytes()),
         }
     }
     OsString::from_vec(text)
@@ -136,6 +115,7 @@ mod tests {
         let default = "vramtrace.node_7.42.T.vtrace";
         assert_eq!(placed(&format!("{shown}")), at(default));
         assert_eq!(placed(&format!("{shown}/new/%r/")), at("new/3").join(default));
+        assert_eq!(placed(&format!("{shown}/a.vtrace/")), at("a.vtrace").join(default));
         for made in ["new", "new/3"] {
             assert_eq!(fs::metadata(at(made)).unwrap().permissions().mode() & 0o777, 0o700);
         }

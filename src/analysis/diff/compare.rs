@@ -1,7 +1,7 @@
-//! One usage against another.
+//! The differences of two usages.
 //!
-//! Lines are the same by file, function and number. What is left over is paired by function: an edit
-//! of the file moves its lines, and is no growth.
+//! Lines with the same file, function and number are compared. The others are compared by function: an
+//! edit of the file changes the numbers of its lines, which is no growth.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -16,39 +16,41 @@ pub struct Change {
 }
 
 impl Change {
+    /// Growth in bytes; negative: it shrank.
     pub fn bytes(self) -> i64 {
         self.after as i64 - self.before as i64
     }
 
-    /// Of what was before; 0.05 is 5 % more.
+    /// Growth divided by the bytes before; 0.05 is 5 % more.
     pub fn part(self) -> f64 {
         self.bytes() as f64 / self.before.max(1) as f64
     }
 }
 
+/// The change of one line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LineChange {
-    /// As it is called after; as before where it is gone.
+    /// The name after the change; where the line holds nothing then, the name before.
     pub name: LineName,
     pub bytes: Change,
 }
 
-/// One device of one process, before and after.
+/// The changes of one device of one process.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
     pub name: String,
     pub peak: Change,
     pub in_use: Change,
     pub free_in_cache: Change,
-    /// What changed most first, as all below.
+    /// The largest change first.
     pub roles: Vec<(String, Change)>,
     pub libraries: Vec<(String, Change)>,
-    /// They add up to the change of what is in use.
+    /// The largest change first. Their sum is the change of `in_use`.
     pub lines: Vec<LineChange>,
 }
 
 impl Difference {
-    /// By which it grew more than the part allowed: a name, and the change.
+    /// The first figure that grew by more than `tolerance` (0.05 is 5 %), with its name.
     pub fn growth(&self, tolerance: f64) -> Option<(&'static str, Change)> {
         let figures = [("memory in use", self.in_use), ("the peak", self.peak)];
         figures.into_iter().find(|(_, change)| change.bytes() > 0 && change.part() > tolerance)
@@ -61,7 +63,7 @@ impl Difference {
     }
 }
 
-/// Each device of the one with its device of the other; what only one has is compared with nothing.
+/// The changes of each device. A device that only one usage has is compared with an empty one.
 pub fn compare(before: &Usage, after: &Usage) -> Vec<Difference> {
     let same = |one: &PlaceUse, other: &PlaceUse| {
         let process = one.rank.is_some() || one.process == other.process;
@@ -117,7 +119,7 @@ fn difference(before: &PlaceUse, after: &PlaceUse, name: String) -> Difference {
     }
 }
 
-/// The change of each line, largest first. Lines that stand on one side alone are paired by function.
+/// The change of each line, largest first. Lines of one side alone are compared by function.
 fn lines(before: &[LineUse], after: &[LineUse]) -> Vec<LineChange> {
     let mut exact: BTreeMap<LineName, Change> = BTreeMap::new();
     for line in before {

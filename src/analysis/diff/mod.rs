@@ -1,8 +1,8 @@
-//! Two runs, or two moments of one: what grew, by role, by library and by line.
+//! Compares two runs, or two moments of one run: the changes by role, by library and by line.
 //!
-//! A run is compared by its [`Usage`]: what its devices held at one moment, by lines that are named by
-//! file, function and number. Names outlive a run, so that a usage is a baseline for runs to come.
-//! What is compared is memory in use: the rest of a framework's segments is shown beside it.
+//! The input is a [`Usage`] of each: the bytes of its devices at one moment, by lines with the names of
+//! file and function. These names are the same in other runs, so a saved usage serves as a baseline.
+//! Memory in use is compared; the free part of a framework's segments is listed separately.
 
 mod compare;
 mod usage;

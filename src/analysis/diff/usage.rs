@@ -1,4 +1,4 @@
-//! What a run held at one moment, by names.
+//! The memory that a run held at one moment, by the names of its lines. Sizes are bytes.
 
 use std::collections::BTreeMap;
 
@@ -9,28 +9,29 @@ use crate::analysis::roles::{HeldByRole, Role};
 use crate::analysis::{GroupBy, Holder, NamedHoldings, Process, StackClassifier, autograd};
 use crate::symbols::{FREE_CACHE, Frame};
 
-/// Of all processes and devices.
+/// The usage of all processes and devices of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
     pub places: Vec<PlaceUse>,
 }
 
-/// One device of one process.
+/// The usage of one device by one process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PlaceUse {
     pub rank: Option<u32>,
-    /// Of processes without a rank: the place among them, in the order in which they began.
+    /// Index of a process without a rank, in the order in which these began.
     pub process: u32,
     pub device: Option<u8>,
-    /// The highest driver memory of the run.
+    /// The peak of driver memory in the run.
     pub peak_bytes: u64,
+    /// The moment of all figures below, since the start of the trace.
     pub at_seconds: f64,
-    /// At the moment: all but free memory of a framework's cache.
+    /// Held memory without the free part of a framework's cache.
     pub in_use_bytes: u64,
     pub free_in_cache_bytes: u64,
-    /// Empty where no blocks of a cache were recorded.
+    /// Bytes by role. Empty where no blocks of a cache were recorded.
     pub roles: BTreeMap<String, u64>,
-    /// Largest first; they add up to the bytes in use.
+    /// Largest first. Their sum is `in_use_bytes`.
     pub lines: Vec<LineUse>,
 }
 
@@ -42,16 +43,16 @@ pub struct LineUse {
     pub count: u64,
 }
 
-/// A holder by the words that people know it by.
+/// The names that identify a line in any run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LineName {
     pub library: String,
-    /// The last part of its path; empty: not known.
+    /// The last part of the path. Empty: not known.
     pub file: String,
     pub line: Option<u32>,
     pub function: String,
-    /// `train.py:41 main`, or empty.
+    /// The program's line that called it, `train.py:41 main`. Empty: none.
     pub called_from: String,
 }
 
@@ -70,7 +71,7 @@ impl LineName {
         format!("{place}{}{caller}", self.function)
     }
 
-    /// The same function of the same library, whatever its lines are now.
+    /// The same name without line numbers.
     pub(super) fn without_lines(&self) -> LineName {
         let caller = self.called_from.split_once(' ').map_or("", |(_, function)| function);
         LineName { line: None, called_from: caller.to_string(), ..self.clone() }
@@ -78,7 +79,8 @@ impl LineName {
 }
 
 impl PlaceUse {
-    /// `who`: what `live` holds is taken. `process_index`: see [`PlaceUse::process`].
+    /// The usage of each device of a process, from the holdings `who.live`. `process_index`: see
+    /// [`PlaceUse::process`].
     pub fn of(
         process: &Process,
         who: &NamedHoldings,
@@ -138,7 +140,7 @@ fn line(classifier: &StackClassifier, holder: &Holder) -> LineUse {
             .unwrap_or_default(),
         line: lead.and_then(|frame| frame.line),
         function: match lead {
-            Some(frame) => autograd::spoken(&frame.function).into_owned(),
+            Some(frame) => autograd::display_name(&frame.function).into_owned(),
             None => classifier.symbols.why_empty(holder.stack).to_string(),
         },
         called_from: caller.map(words).unwrap_or_default(),

@@ -1,14 +1,14 @@
-//! Fragmentation of PyTorch's cache at one moment: what is reserved and in no block, how much of
-//! it is of use, and who keeps it from going back to the driver.
+//! Fragmentation of PyTorch's cache at one moment: the reserved bytes that are in no block, the part of
+//! them that is usable, and the lines whose blocks keep their segments reserved. Sizes are bytes.
 //!
 //! | free memory | is |
 //! |---|---|
-//! | releasable | segments without any block: torch gives them back when a request needs them |
-//! | pinned | the rest of segments that hold a block |
-//! | unusable | of the pinned, the ranges below the pool's usual request |
+//! | releasable | segments without any block: torch frees them when a request needs the memory |
+//! | pinned | the free parts of segments that contain a block |
+//! | unusable | pinned ranges smaller than the pool's usual request |
 //!
 //! The **usual request** of a pool (small: blocks up to 1 MiB; large) is the size at or above which
-//! half of all bytes were asked for, over the whole run.
+//! half of all bytes were requested, over the whole run.
 
 mod moment;
 mod pins;
@@ -33,14 +33,15 @@ use crate::symbols::Symbols;
 #[derive(Clone, Debug)]
 pub struct Frag {
     pub device: DeviceId,
-    /// ns since the start. `None`: the trace has no times.
+    /// The moment, ns since the start of the trace. `None`: the trace has no times.
     pub at_ns: Option<u64>,
-    /// The history begins here: earlier peaks are not known. `None`: it is whole.
+    /// Begin of the history: earlier peaks are not known. `None`: no events are missing.
     pub from_ns: Option<u64>,
     pub reserved: u64,
     pub allocated: u64,
-    /// Of `reserved`, and of `allocated`, without memory: it was unmapped and may come back.
+    /// The unmapped part of `reserved`.
     pub reserved_paused: u64,
+    /// The unmapped part of `allocated`.
     pub paused: u64,
     pub largest_free: u64,
     pub peak_reserved: u64,
@@ -49,17 +50,17 @@ pub struct Frag {
     pub large: PoolFrag,
     /// By address.
     pub segments: Vec<FragSegment>,
-    /// Those that pin most first.
+    /// The lines that pin most first.
     pub pins: Vec<Pin>,
-    /// The last time that the cache gave up, if it did.
+    /// The last request that the cache could not serve.
     pub out_of_memory: Option<CacheOomAt>,
     pub symbols: Symbols,
-    /// Which stacks are of one line.
+    /// The number of each stack's line.
     pub lines: FxHashMap<StackId, u32>,
 }
 
 impl Frag {
-    /// Segments with a block in them, those with most free memory first.
+    /// Segments with a block, those with most free bytes first.
     pub fn pinned_segments(&self) -> Vec<&FragSegment> {
         let mut pinned: Vec<&FragSegment> =
             self.segments.iter().filter(|s| s.is_pinned()).collect();
@@ -67,7 +68,7 @@ impl Frag {
         pinned
     }
 
-    /// All lines with blocks, those that hold most bytes first.
+    /// All lines with blocks, the largest first.
     pub fn largest_lines(&self) -> Vec<u32> {
         let mut bytes: FxHashMap<u32, u64> = FxHashMap::default();
         for block in self.segments.iter().flat_map(|segment| &segment.blocks) {
@@ -81,7 +82,7 @@ impl Frag {
         lines.into_iter().map(|(line, _)| line).collect()
     }
 
-    /// Nothing at all.
+    /// A device without a cache.
     pub fn empty(device: DeviceId) -> Frag {
         Frag {
             device,
@@ -137,7 +138,7 @@ pub struct PoolFrag {
     pub largest_free: u64,
     pub releasable: u64,
     pub unusable: u64,
-    /// Half of all bytes were asked for in requests of this size or more.
+    /// Half of all bytes were requested in requests of this size or more.
     pub usual_request: u64,
 }
 
@@ -159,7 +160,7 @@ pub(in crate::analysis) fn pool<'s>(
         pool.allocated = pool.allocated.saturating_add(segment.allocated());
         pool.largest_free = pool.largest_free.max(segment.largest_free);
         if !segment.is_pinned() {
-            // What is asleep went back already.
+            // Unmapped memory is free already.
             let resident = segment.bytes.saturating_sub(segment.paused);
             pool.releasable = pool.releasable.saturating_add(resident);
             continue;

@@ -1,23 +1,22 @@
-//! Finding the moment in a trace, and what the cache was then.
+//! Finds the requested moment in a trace, and the fragmentation of each cache at it.
 
 use vramtrace_format::{DeviceId, Header, Stamped};
 
 use super::{Frag, FragSegment, Sizes, pins, pool};
-use crate::analysis::{Knowledge, Moment, NotKnown, StackClassifier, knowledge};
+use crate::analysis::{Knowledge, Moment, StackClassifier, UnknownMoment, knowledge};
 use crate::replay::{AllocCause, Live, Observer, SegmentAt, State, Until};
 use crate::symbols::Symbols;
 use crate::trace::{Definitions, Trace};
 
-/// Which moment is wanted.
+/// The requested moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FragMoment {
-    /// When each device's cache reserved its most; of several such moments the one with most in
-    /// blocks.
+    /// The peak of each cache's reserved bytes; of several such moments the one with most allocated bytes.
     Peak,
     End,
-    /// This many ns after the start.
+    /// This many ns after the start of the trace.
     Time(u64),
-    /// When each device's cache last gave up on a request.
+    /// The last request that each cache could not serve.
     OutOfMemory,
 }
 
@@ -29,11 +28,11 @@ pub enum MomentError {
     #[error("no request of PyTorch ended out of memory: give --at peak, --at end or seconds")]
     NoOutOfMemory,
     #[error("{0}; give another moment, e.g. --at peak or --at end")]
-    NotKnown(NotKnown),
+    NotKnown(UnknownMoment),
 }
 
-/// Every device that has blocks. Reads the trace once, and once more up to each moment that is not
-/// the end; memory is bounded by what is live.
+/// The fragmentation of every device with blocks. Reads the trace once, and once more up to each moment
+/// other than the end. Memory is bounded by the live set.
 pub fn find(
     trace: &Trace,
     definitions: &Definitions,

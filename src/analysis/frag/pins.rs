@@ -1,5 +1,5 @@
-//! Who keeps free memory in the cache: a segment goes back to the driver only when nobody holds a
-//! block of it.
+//! The lines whose blocks pin free memory in the cache: PyTorch releases a segment to the driver only when it
+//! contains no block. Sizes are bytes.
 
 use std::cmp::Reverse;
 
@@ -8,19 +8,19 @@ use vramtrace_format::StackId;
 
 use super::segment::FragSegment;
 
-/// One line, and the segments that it holds blocks in.
+/// One line, and the segments that contain its blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pin {
-    /// As [`super::Frag::line`] numbers them.
+    /// The number from [`super::Frag::line`].
     pub line: u32,
-    /// The stack with the most bytes; it stands for all of the line.
+    /// The stack of the line with the most bytes.
     pub stack: StackId,
-    /// Its part of the free memory of those segments: where several hold one, by their bytes.
+    /// Its part of the free bytes of those segments, in proportion to its blocks among all blocks there.
     pub pinned: u64,
     pub segments: u64,
-    /// Of those, held by nobody else.
+    /// Of those segments, the ones without blocks of other lines.
     pub alone: u64,
-    /// What it holds there.
+    /// Bytes of its blocks.
     pub bytes: u64,
     pub blocks: u64,
 }
@@ -35,7 +35,7 @@ struct Sum {
     stacks: FxHashMap<StackId, u64>,
 }
 
-/// Those that pin most first.
+/// The lines that pin memory, the largest first.
 pub(in crate::analysis) fn pins(
     segments: &[FragSegment],
     lines: &FxHashMap<StackId, u32>,
@@ -76,7 +76,7 @@ pub(in crate::analysis) fn pins(
     pins
 }
 
-/// Of equal ones the first id: the same in every reading.
+/// The stack with the most bytes; of equal ones the lowest id, to be independent of the hash order.
 fn largest(stacks: &FxHashMap<StackId, u64>) -> StackId {
     let largest = stacks.iter().max_by_key(|(stack, bytes)| (**bytes, Reverse(**stack)));
     largest.map_or(StackId(0), |(stack, _)| *stack)

@@ -1,4 +1,4 @@
-//! A segment with its blocks and holes.
+//! A segment of PyTorch's cache with its blocks and holes. Sizes are bytes.
 
 use vramtrace_format::StackId;
 use vramtrace_format::holes::holes;
@@ -11,10 +11,10 @@ pub struct FragSegment {
     pub address: u64,
     pub bytes: u64,
     pub small: bool,
-    /// A run of mapped pages.
+    /// It consists of mapped pages (expandable_segments).
     pub expandable: bool,
     pub largest_free: u64,
-    /// Without memory below them: it was unmapped and may come back.
+    /// Unmapped bytes.
     pub paused: u64,
     /// By address.
     pub blocks: Vec<FragBlock>,
@@ -60,7 +60,7 @@ impl FragSegment {
         self.bytes.saturating_sub(self.allocated())
     }
 
-    /// It holds a block: its free memory cannot go back to the driver.
+    /// Whether it contains a block, so that its free memory cannot be released to the driver.
     pub fn is_pinned(&self) -> bool {
         !self.blocks.is_empty()
     }

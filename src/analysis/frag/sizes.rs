@@ -1,22 +1,22 @@
-//! How large the requests of a run were, by bytes.
+//! The distribution of the request sizes of a run, weighted by bytes.
 
 use crate::allocator::rounding;
 
 pub(super) const SMALL_SEGMENT: u64 = rounding::SMALL_SEGMENT;
 
-/// Served from the pool for small blocks?
+/// Whether a request of this size is served from the pool for small blocks.
 pub(super) fn is_small(size: u64) -> bool {
     size <= rounding::SMALL
 }
 
-/// Bits that tell sizes of one power of two apart: steps of an eighth at most.
+/// Each power of two has 2^FINE bins, so that a bin spans an eighth of its size at most.
 const FINE: u32 = 3;
 const BINS: usize = 64 << FINE;
 
 /// A histogram of bytes by size, for each of the two pools.
 #[derive(Clone, Debug)]
 pub struct Sizes {
-    /// Bytes, and the least size.
+    /// Requested bytes, and the smallest size, of each bin.
     bins: [Box<[(u128, u64)]>; 2],
 }
 
@@ -28,6 +28,7 @@ impl Default for Sizes {
 }
 
 impl Sizes {
+    /// Adds one request.
     pub fn add(&mut self, size: u64) {
         let power = size.max(1 << FINE).ilog2();
         let fine = (size >> (power - FINE)) & ((1 << FINE) - 1);
@@ -37,8 +38,8 @@ impl Sizes {
         *least = size.min(*least);
     }
 
-    /// Half of all bytes of the pool were asked for in requests of this size or more, to an
-    /// eighth. 0 where nothing was asked for.
+    /// The size at or above which half of all bytes of the pool were requested, to an eighth. 0 without
+    /// requests.
     pub fn usual(&self, small: bool) -> u64 {
         let bins = &self.bins[usize::from(small)];
         let all: u128 = bins.iter().map(|(bytes, _)| bytes).sum();

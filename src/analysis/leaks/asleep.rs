@@ -8,7 +8,7 @@ use vramtrace_format::{DeviceId, StackId};
 use super::judge::JudgedLeak;
 use super::observer::GrowthObserver;
 use super::verdict::{Leak, LeakReason, Verdict};
-use crate::analysis::sleeps::{self, Growing, Rests, Sleeps, Stayed};
+use crate::analysis::sleeps::{self, Growing, ResidentAtSleeps, ResidentPart, Sleeps};
 use crate::analysis::{Level, StackClassifier};
 use crate::replay::State;
 use crate::trace::{Definitions, Trace};
@@ -17,7 +17,7 @@ use crate::trace::{Definitions, Trace};
 #[derive(Debug, Default)]
 pub struct SleepFindings {
     sleeps: BTreeMap<DeviceId, Sleeps>,
-    rests: BTreeMap<DeviceId, Rests>,
+    rests: BTreeMap<DeviceId, ResidentAtSleeps>,
 }
 
 impl SleepFindings {
@@ -36,11 +36,11 @@ impl SleepFindings {
     }
 
     pub fn stacks(&self) -> impl Iterator<Item = StackId> + '_ {
-        self.rests.values().flat_map(Rests::stacks)
+        self.rests.values().flat_map(ResidentAtSleeps::stacks)
     }
 
     fn growing(&self, classifier: &StackClassifier) -> Vec<Growing> {
-        let of_device = |(device, rests): (&DeviceId, &Rests)| {
+        let of_device = |(device, rests): (&DeviceId, &ResidentAtSleeps)| {
             let sleeps = self.sleeps.get(device)?;
             let numbers: Vec<u64> = rests.sleeps.iter().map(|at| sleeps.all[*at].number).collect();
             Some(sleeps::growing(*device, &rests.by_line(classifier), &numbers))
@@ -59,10 +59,10 @@ impl SleepFindings {
         for growing in self.growing(classifier) {
             let Some(stack) = growing.rest.stack() else { continue };
             let level = match growing.rest.what {
-                Stayed::Blocks(_) => Level::Tensor,
+                ResidentPart::Blocks(_) => Level::Tensor,
                 _ => Level::Driver,
             };
-            let of_driver = matches!(growing.rest.what, Stayed::Driver(..));
+            let of_driver = matches!(growing.rest.what, ResidentPart::Driver(..));
             let because =
                 LeakReason::Sleeps { sleeps: growing.sleeps, bytes_a_sleep: growing.bytes_a_sleep };
             let steps = growing.rest.held.len() as f64;

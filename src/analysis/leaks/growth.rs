@@ -1,60 +1,62 @@
-//! Does what a stack holds grow without end? Judged over time and over activity: a program may
-//! pause for hours, and it may work in bursts.
+//! The growth of what a stack holds, over time and over activity (events): a program may pause for hours,
+//! or work in bursts. Input: the lowest live bytes in each bin. Output: [`Growth`], or why there is none.
 
 use super::observer::{ACTIVITY_SHIFT, TIME_SHIFT};
 use super::series::{self, Series};
 use super::trend::{FEWEST, Trend, slope, trend};
 
-/// This part of an axis, from its beginning, is warm-up.
+/// The first part of an axis, which is warm-up.
 pub const WARM_UP: f64 = 0.2;
-/// Rises from which on a trend is a trend; fewer, with no free at all, are reported as never freed.
+/// The fewest rises of a trend. Fewer, without any free, are reported as never freed.
 const RISES: usize = 6;
 const SPORADIC_RISES: usize = 3;
-/// Least order of the values (Kendall's tau), and the chance that is still taken for accident.
+/// The lowest Kendall's tau of a trend, and its highest p-value.
 const LEAST_TAU: f64 = 0.5;
 const ACCIDENT: f64 = 0.02;
-/// A larger part of the whole in one rise is a jump, not growth.
+/// A rise of more than this part of the whole is a jump, not growth.
 const JUMP: f64 = 0.6;
-/// Of the time after warm-up, rises must spread over this part ...
+/// The least part of the time after warm-up over which rises must be spread.
 const SPREAD: f64 = 0.3;
 const SPORADIC_SPREAD: f64 = 0.5;
-/// Or over this part of the events: one step of training is no more.
+/// Or the least part of the events: one step of training takes no more.
 const SPREAD_OF_EVENTS: f64 = 0.5;
-/// ... and may have ended for this part of it, or for twice the longest pause before.
+/// Growth has stopped if the last rise is further back than this part of the time, and than twice the
+/// longest pause between rises.
 const QUIET: f64 = 0.1;
-/// A step that is under way at the end is not longer than so many bins, or it is seen as one that
-/// comes and goes.
+/// The most bins of a step that the end of the trace interrupts.
 const LAST: usize = 3;
 
-/// The axes on which all stacks of a place are judged.
+/// The lengths of the axes of all stacks of one level and device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Axes {
-    /// ns from the beginning of the watch to where the end's frees begin, and to the end.
+    /// Begin of the frees at the process's end, ns since the begin of the observation.
     pub settled_ns: u64,
+    /// End of the trace, ns since the begin of the observation.
     pub end_ns: u64,
-    /// The place's last allocation, its events up to there, and all of them.
+    /// Time of the last allocation, ns since the begin of the observation.
     pub last_alloc_ns: u64,
+    /// Events up to the last allocation, and all events.
     pub events: u64,
     pub all_events: u64,
 }
 
-/// What a stack, or several, held, bin by bin.
+/// The lowest live bytes of one stack, or of several together, in each bin.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BinnedHistory {
-    /// Lowest bytes in each bin of time up to where the end's frees begin.
+    /// Over time, up to the begin of the frees at the process's end.
     pub time: Vec<u64>,
-    /// And over events.
+    /// Over events.
     pub activity: Vec<u64>,
-    /// The last allocation, ns since the watch began.
+    /// Time of the last allocation, ns since the begin of the observation.
     pub last_alloc_ns: u64,
 }
 
-/// What is known to stay of what is live at the end.
+/// The part of the live bytes at the end that is known to stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Left {
-    /// The process ended in order: what was live then.
+    /// The process ended in order with these live bytes.
     Known(u64),
-    /// This at most: a step may be under way.
+    /// At most these: the end may have interrupted a step.
     AtMost(u64),
 }
 
@@ -67,40 +69,43 @@ impl Left {
     }
 }
 
+/// The strength of a trend, by the number of its rises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strength {
+    /// Six rises or more.
     Growing,
-    /// A few times only; a leak if nothing is ever freed.
+    /// Three to five rises: a leak if nothing is ever freed.
     Sporadic,
 }
 
+/// Growth that was found. Sizes are bytes; see [`Trend`] for `tau` and `straight`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Growth {
     pub strength: Strength,
     pub tau: f64,
     pub straight: f64,
     pub rises: usize,
-    /// Of how many values: bins, or low points where it comes and goes.
+    /// Number of values: bins, or low points where `troughs` is true.
     pub points: usize,
     pub troughs: bool,
-    /// The part of the events after warm-up over which it went up.
+    /// The part of the events after warm-up from the first rise to the last.
     pub spread_of_events: f64,
-    /// Bytes by which the floor went up after warm-up.
+    /// Bytes by which the floor rose after warm-up.
     pub risen: u64,
     pub bytes_per_second: f64,
-    /// The bins of time in which it went up first and last.
+    /// Begin of the bins of time with the first and the last rise.
     pub first_ns: u64,
     pub last_ns: u64,
 }
 
-/// Why something that is held does not grow.
+/// Why held memory does not count as growing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum KeptReason {
-    /// It is what it was at the end of warm-up.
+    /// It is unchanged since the end of warm-up.
     Steady,
     /// It grew and stopped.
     Stopped,
-    /// It rises and falls back, or jumped once.
+    /// It rises and falls, or rose in one jump.
     Moves,
 }
 
@@ -114,10 +119,11 @@ impl Axes {
         1 << self.time_shift()
     }
 
+    /// The bins of a stack.
     pub fn history(&self, time: &Series, activity: &Series, last_alloc_ns: u64) -> BinnedHistory {
         let shift = series::shift_for(self.all_events, ACTIVITY_SHIFT);
         let mut time = time.lowest(self.settled_ns, self.time_shift());
-        // Frees of the end may lie in the last bin.
+        // The last bin may contain frees of the process's end.
         if self.settled_ns < self.end_ns {
             time.pop();
         }
@@ -130,6 +136,7 @@ impl Axes {
 }
 
 impl BinnedHistory {
+    /// Adds the bytes of another stack.
     pub fn add(&mut self, other: &BinnedHistory) {
         self.last_alloc_ns = self.last_alloc_ns.max(other.last_alloc_ns);
         let pairs = [(&mut self.time, &other.time), (&mut self.activity, &other.activity)];
@@ -139,12 +146,12 @@ impl BinnedHistory {
         }
     }
 
-    /// Bytes where the end's frees begin, without a step that was under way there.
+    /// Live bytes before the frees at the process's end, without a step that the end interrupts.
     pub fn settled(&self) -> u64 {
         settled(&self.time).max(settled(&self.activity))
     }
 
-    /// `left`: bytes of which it is known that they stay. `Err`: how it stands instead.
+    /// The growth, or why there is none. `left`: the bytes that are known to stay.
     pub fn growth(&self, axes: &Axes, left: Left) -> Result<Growth, KeptReason> {
         let bin_ns = axes.bin_ns();
         let warm = after_warm_up(&self.time);
@@ -156,7 +163,7 @@ impl BinnedHistory {
         let busy = &self.activity[after_warm_up(&self.activity)..];
         let over_events = trend(busy, left.of(&self.activity));
         let floor_of_events = self::floor(busy, left.of(&self.activity));
-        // What was given back after the last allocation is no growth.
+        // Memory that was freed after the last allocation is no growth.
         let over_events = over_events.filter(|trend| {
             let then = self.time.get((axes.last_alloc_ns / bin_ns) as usize + 1..);
             let lowest = then.and_then(|then| then.iter().min());
@@ -173,7 +180,7 @@ impl BinnedHistory {
             let moves = risen > 0 || window.iter().max() > window.iter().min();
             return Err(if moves { KeptReason::Moves } else { KeptReason::Steady });
         };
-        // Warm-up may be most of the time of a program that works in bursts.
+        // In a program that works in bursts, warm-up may be most of the time.
         let (rises, length) = match &over_time {
             Some(trend) if trend.rises.len() >= SPORADIC_RISES => {
                 (trend.rises.iter().map(|at| warm + at).collect(), self.time.len())
@@ -181,7 +188,7 @@ impl BinnedHistory {
             _ => {
                 let floor = self::floor(&self.time, of_time);
                 let rises = (1..floor.len()).filter(|at| floor[*at] > floor[at - 1]);
-                // It may lie beyond the bins.
+                // The last allocation may be later than the last bin.
                 let last = (self.last_alloc_ns / bin_ns) as usize;
                 let rises: Vec<usize> = rises.chain([last]).collect();
                 (rises, self.time.len().max(last + 1))
@@ -190,7 +197,7 @@ impl BinnedHistory {
         let (Some(first), Some(last)) = (rises.first().copied(), rises.last().copied()) else {
             return Err(KeptReason::Moves);
         };
-        // Time without allocations is not evidence: the program does something else.
+        // Time after the last allocation is no evidence of a stop: the program does something else.
         let active = length.min((axes.last_alloc_ns / bin_ns) as usize + 1).max(last + 1);
         let time = (rises.as_slice(), warm.min(first), active);
         let events = over_events.as_ref().map(|trend| {
@@ -198,12 +205,12 @@ impl BinnedHistory {
             (trend.rises.as_slice(), 0, length)
         });
         let both = || [Some(time), events].into_iter().flatten();
-        // On either axis: a cache may be full before a slow part of the run, or a busy one.
+        // A stop on either axis counts: a cache may be full before a slow or a busy part of the run.
         let full = busy.len() >= FEWEST && floor_of_events.first() == floor_of_events.last();
         if full || both().any(|(rises, from, to)| has_stopped(rises, to - from, to - 1)) {
             return Err(KeptReason::Stopped);
         }
-        // On one of them: what is a moment of the time may be most of the work.
+        // A spread on one axis is enough: a short part of the time may be most of the work.
         let (of_time, of_events) = match strength {
             Strength::Growing => (SPREAD, SPREAD_OF_EVENTS),
             Strength::Sporadic => (SPORADIC_SPREAD, SPORADIC_SPREAD),
@@ -214,7 +221,7 @@ impl BinnedHistory {
             return Err(KeptReason::Moves);
         }
         let seconds = |bins: usize| bins as f64 * bin_ns as f64 / 1e9;
-        // While it grew: what it does next cannot be separated from a pause.
+        // The rate while it grew: after the last rise, a pause and a stop look the same.
         let bytes_per_second = match &over_time {
             Some(trend) if trend.rises.len() >= SPORADIC_RISES => {
                 let average = risen as f64 / seconds(last - first + 1);
@@ -244,7 +251,8 @@ impl BinnedHistory {
     }
 }
 
-/// Rises, the last bin, and of how many: is it longer since the last one than they let expect?
+/// Whether the growth has stopped before the bin `end`, by the pauses between the rises. `length`: number
+/// of bins.
 fn has_stopped(rises: &[usize], length: usize, end: usize) -> bool {
     let Some(last) = rises.last() else { return false };
     let part = |bins: usize| bins as f64 / length as f64;
@@ -253,12 +261,13 @@ fn has_stopped(rises: &[usize], length: usize, end: usize) -> bool {
     part(quiet) > QUIET.max(2.0 * part(pause))
 }
 
-/// The part of so many bins over which they spread.
+/// The part of `length` bins from the first rise to the last.
 fn spread(rises: &[usize], length: usize) -> f64 {
     let ends = rises.first().zip(rises.last());
     ends.map_or(0.0, |(first, last)| last.saturating_sub(*first) as f64 / length as f64)
 }
 
+/// The strength of a trend. `None`: it is too weak, may be accident, or is one jump.
 fn strength(trend: &Trend) -> Option<Strength> {
     if trend.tau < LEAST_TAU || trend.chance > ACCIDENT || trend.largest > JUMP {
         return None;
@@ -274,11 +283,12 @@ fn settled(values: &[u64]) -> u64 {
     values.iter().rev().take(LAST).copied().min().unwrap_or(0)
 }
 
+/// Index of the first bin after warm-up.
 fn after_warm_up(values: &[u64]) -> usize {
     (values.len() as f64 * WARM_UP) as usize
 }
 
-/// The lowest from each place on, `left` at most.
+/// The lowest value from each position on, at most `left`.
 fn floor(values: &[u64], left: u64) -> Vec<u64> {
     let mut floor: Vec<u64> = values.iter().map(|value| left.min(*value)).collect();
     for index in (1..floor.len()).rev() {

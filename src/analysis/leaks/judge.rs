@@ -44,7 +44,7 @@ const TIDY_PART: f64 = 0.8;
 /// Frameworks that keep what they free.
 const POOLS: [&str; 5] = ["PyTorch", "XLA", "TensorFlow", "CuPy", "RMM"];
 
-pub(super) type LevelOfDevice = (Level, DeviceId);
+pub(super) type LevelAndDevice = (Level, DeviceId);
 
 /// One stack's, or one line's, history and sums.
 #[derive(Clone, Debug, Default)]
@@ -116,7 +116,7 @@ impl Case {
 
 /// A leak and what it was judged by.
 pub(super) struct JudgedLeak {
-    pub at: LevelOfDevice,
+    pub at: LevelAndDevice,
     pub case: Case,
     pub leak: Leak,
 }
@@ -132,8 +132,8 @@ pub struct Subject {
 
 pub(super) struct Judge<'a> {
     observer: &'a GrowthObserver,
-    axes: BTreeMap<LevelOfDevice, Axes>,
-    headrooms: BTreeMap<LevelOfDevice, Option<u64>>,
+    axes: BTreeMap<LevelAndDevice, Axes>,
+    headrooms: BTreeMap<LevelAndDevice, Option<u64>>,
     /// The process ended by itself: what it held then is no step under way.
     in_order: bool,
 }
@@ -150,7 +150,7 @@ pub fn judge(
     let judge = Judge::new(observer, state, &definitions, running, from_ns);
     // A stack by itself first.
     let mut found: Vec<JudgedLeak> = Vec::new();
-    let mut others: Vec<(LevelOfDevice, Case, KeptReason)> = Vec::new();
+    let mut others: Vec<(LevelAndDevice, Case, KeptReason)> = Vec::new();
     let mut keys: Vec<_> = observer.tracks.keys().copied().collect();
     keys.sort_unstable();
     // Blocks stand for the memory that they lie in.
@@ -320,7 +320,7 @@ impl<'a> Judge<'a> {
             all_events: place.events,
         };
         let axes = observer.places.iter().map(|(at, place)| (*at, axes(place))).collect();
-        let headroom_of = |at: &LevelOfDevice| {
+        let headroom_of = |at: &LevelAndDevice| {
             let (level, device) = *at;
             // Blocks fill what their framework keeps first.
             let cache = state.devices.get(&device).filter(|_| level == Level::Tensor);
@@ -331,7 +331,7 @@ impl<'a> Judge<'a> {
         Judge { observer, axes, headrooms, in_order: state.ended_ns.is_some() && !running }
     }
 
-    pub(super) fn case(&self, at: LevelOfDevice, case: &Case) -> Result<Leak, KeptReason> {
+    pub(super) fn case(&self, at: LevelAndDevice, case: &Case) -> Result<Leak, KeptReason> {
         let (axes, history) = (&self.axes[&at], &case.history);
         let settled = history.settled();
         let left = if self.in_order { Left::Known(case.bytes) } else { Left::AtMost(case.bytes) };
@@ -389,7 +389,7 @@ impl<'a> Judge<'a> {
 
     fn leak(
         &self,
-        (level, device): LevelOfDevice,
+        (level, device): LevelAndDevice,
         case: &Case,
         verdict: Verdict,
         because: LeakReason,
@@ -422,9 +422,9 @@ impl<'a> Judge<'a> {
         &self,
         classifier: &StackClassifier,
         found: &mut Vec<JudgedLeak>,
-        others: &mut Vec<(LevelOfDevice, Case, KeptReason)>,
+        others: &mut Vec<(LevelAndDevice, Case, KeptReason)>,
     ) {
-        let devices: Vec<LevelOfDevice> =
+        let devices: Vec<LevelAndDevice> =
             self.axes.keys().copied().filter(|(level, _)| *level == Level::Driver).collect();
         let mut gone = Vec::new();
         for at in devices {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use vramtrace_format::StackId;
 
 use super::growth::KeptReason;
-use super::judge::{Case, Judge, JudgedLeak, LevelOfDevice, remove};
+use super::judge::{Case, Judge, JudgedLeak, LevelAndDevice, remove};
 use crate::analysis::StackClassifier;
 
 /// Who holds this many pieces is judged by itself; with fewer, only with others of its line ...
@@ -42,7 +42,7 @@ impl Judge<'_> {
         &self,
         classifier: &StackClassifier,
         found: &mut Vec<JudgedLeak>,
-        others: &mut Vec<(LevelOfDevice, Case, KeptReason)>,
+        others: &mut Vec<(LevelAndDevice, Case, KeptReason)>,
     ) {
         let lead = |stack: StackId| line(classifier, stack, classifier.roles(stack).lead);
         let mut groups: BTreeMap<_, Vec<usize>> = BTreeMap::new();

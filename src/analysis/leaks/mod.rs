@@ -1,27 +1,28 @@
-//! Leaks: stacks that hold more and more. One pass over a trace, memory bounded by the number of
-//! stacks and the live set.
+//! Leaks: stacks whose live bytes grow without end. Input: the events of a trace, in one pass. Output:
+//! [`Leaks`], verdicts by stack and line. Memory is bounded by the number of stacks and the live set.
 //!
-//! The live bytes of each stack are kept as the lowest value in each of some hundred bins, over time
-//! and over activity: a program may pause for hours, load libraries for seconds, or work in bursts.
+//! For each stack the lowest live bytes in each of some hundred bins are kept, over time and over
+//! activity (events), because a program may pause for hours, load libraries for seconds, or work in
+//! bursts.
 //!
 //! * **Growth.** The first fifth is warm-up. Then the floor (the lowest value from each moment on; low
-//!   points, where the value comes and goes) must rise by rank (Mann-Kendall), several times, not
+//!   points, where the value rises and falls) must rise by rank (Mann-Kendall), several times, not
 //!   mostly in one jump, spread over time or events, and until near the last allocation.
-//! * **Not growth.** A stack that rises and stops while others go on is a full cache. What is left at
-//!   the end bounds the growth, so that a step in flight is none. Frees that no allocation follows
-//!   belong to the process's end, if they come at once.
-//! * **Loading weights** grows too. Where nothing is freed, or a device's first and largest user
-//!   allocates pieces of many sizes, growth is a faint sign at most.
+//! * **Not growth.** A stack that stops to rise while others go on is a full cache. Growth is at most
+//!   what is live at the end: a step that the end interrupted is no growth. Frees that no allocation
+//!   follows belong to the process's end, if they take little time.
+//! * **Loading weights** grows, too. Where nothing is freed, or where a device's first and largest user
+//!   allocates many sizes, the confidence is below the limit of a leak.
 //! * **Levels.** Blocks are judged in place of the segments that hold them. Driver memory of a
 //!   framework whose blocks are not recorded is reported as its pool, never as a leak.
-//! * **Sleeps.** A program that unmaps its memory now and then holds as little as it can while it
-//!   sleeps: a line that holds more at each of five sleeps leaks, whatever the bins say.
+//! * **Sleeps.** A program that unmaps its memory at times holds least while it sleeps: a line that holds
+//!   more at each of five sleeps leaks, also without a trend in the bins.
 //! * **Confidence** is tau times the root of straightness, less where rises are few or nothing else is
 //!   ever freed. 0.5 and more counts as a leak in CI. docs/leaks.md has the results for programs with
 //!   known answers.
 //!
 //! ```text
-//! events -> watch (live bytes of each stack, in bins) -> growth (a trend?) -> judge (verdicts)
+//! events -> observer (live bytes of each stack, in bins) -> growth (trend) -> judge (verdicts)
 //! ```
 
 mod asleep;

@@ -1,5 +1,5 @@
-//! Follows the live bytes of each stack while a trace is replayed. Memory is bounded by the number
-//! of stacks and by the live set.
+//! Records the live bytes of each stack during a replay, over time and over events. Memory is bounded by
+//! the number of stacks and by the live set.
 
 use std::collections::BTreeMap;
 
@@ -11,36 +11,37 @@ use crate::analysis::Level;
 use crate::analysis::sleeps::SleepsObserver;
 use crate::replay::{AllocCause, Asleep, DeviceState, FreeCause, Key, Live, Mapping, Observer};
 
-/// Bins of time begin as 4 us wide, of activity as one event.
+/// The first width of bins, as powers of two: 4,096 ns of time, one event of activity.
 pub const TIME_SHIFT: u32 = 12;
 pub const ACTIVITY_SHIFT: u32 = 0;
 
-/// One stack on one device.
+/// The history of one stack on one device.
 #[derive(Clone, Debug)]
 pub struct StackHistory {
     pub bytes: u64,
     pub count: u64,
-    /// Calls that are in the part of history that the file holds.
+    /// Calls whose events are in the file.
     pub allocations: u64,
     pub frees: u64,
     pub first_ns: u64,
     pub last_alloc_ns: u64,
-    /// Most that were live at once.
+    /// Most allocations that were live at once.
     pub highest_count: u64,
-    /// Sizes of its allocations.
+    /// The smallest and the largest allocation, bytes.
     pub smallest: u64,
     pub largest: u64,
-    /// Events of its place before its first one.
+    /// Events of the same level and device before its first one.
     pub first_event: u64,
-    /// What was live before the first free after so many allocations of the process.
+    /// Allocations of the process before the latest frees began, with the bytes and the count that were
+    /// live at that moment.
     held: (u64, u64, u64),
-    /// Live bytes over time, ns since the watch began.
+    /// Live bytes over time, ns since the first observed event.
     pub time: Series,
     /// The same over the events of its device and level.
     pub activity: Series,
 }
 
-/// All stacks of one level on one device together.
+/// The sums of all stacks of one level on one device.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LevelTotals {
     /// Allocations and frees.
@@ -48,16 +49,16 @@ pub struct LevelTotals {
     pub allocations: u64,
     pub frees: u64,
     pub last_alloc_ns: u64,
-    /// `events` and `frees` when the last allocation came.
+    /// `events` and `frees` at the last allocation.
     pub last_alloc_events: u64,
     pub last_alloc_frees: u64,
 }
 
-/// A step ends, the program does something else, the interpreter drops what there is; and a busy
-/// machine lets it wait now and then.
+/// Pauses that do not count as time of the last frees: between the end of a step and the end of the
+/// process, and where other processes use the CPU.
 const PAUSES: usize = 12;
 
-/// Frees that no allocation follows: those of the last step, those of the process's end.
+/// The frees after the last allocation: those of the last step and of the process's end.
 #[derive(Clone, Copy, Debug)]
 pub struct LastFrees {
     first_ns: u64,
@@ -74,7 +75,7 @@ impl LastFrees {
     fn add(&mut self, time_ns: u64) {
         let mut pause = time_ns.saturating_sub(self.last_ns);
         self.last_ns = self.last_ns.max(time_ns);
-        // Longest first: most pauses are not longer than the last one.
+        // Sorted, longest first: most pauses are shorter than all of them.
         if pause <= self.pauses_ns[PAUSES - 1] {
             return;
         }
@@ -85,30 +86,32 @@ impl LastFrees {
         }
     }
 
-    /// What they take without the longest pauses.
+    /// Time from the first to the last of them, without the longest pauses.
     pub fn busy_ns(&self) -> u64 {
         (self.last_ns - self.first_ns).saturating_sub(self.pauses_ns.iter().sum())
     }
 }
 
+/// Collects the histories of all stacks.
 #[derive(Debug, Default)]
 pub struct GrowthObserver {
     pub sleeps: SleepsObserver,
     pub tracks: FxHashMap<(Level, DeviceId, StackId), StackHistory>,
     pub places: BTreeMap<(Level, DeviceId), LevelTotals>,
-    /// Where the watch began: the first allocation, or the checkpoint from which history is known.
+    /// Time of the first observed event: the first allocation, or the checkpoint where the history begins.
     pub from_ns: Option<u64>,
     pub last_ns: u64,
     /// The frees after the last allocation.
     pub last_frees: Option<LastFrees>,
     allocations: u64,
     segments: FxHashSet<Key>,
-    /// Objects in which another's bytes came back, and whose they are: of several the first.
+    /// Physical objects that were mapped in place of unmapped memory, with the stack that allocated that
+    /// memory; of several stacks the first.
     owners: FxHashMap<u64, StackId>,
 }
 
 impl GrowthObserver {
-    /// Time since the watch began.
+    /// Time since the first observed event, ns.
     fn since(&mut self, time_ns: u64) -> u64 {
         self.last_ns = self.last_ns.max(time_ns);
         time_ns.saturating_sub(*self.from_ns.get_or_insert(time_ns))
@@ -137,7 +140,7 @@ impl GrowthObserver {
             });
         let now = track.bytes.saturating_add(share);
         match how {
-            // It was there when the watch began.
+            // It was live before the first observed event.
             AllocCause::Checkpoint => {
                 track.time.lift(share);
                 track.activity.lift(share);
@@ -186,7 +189,7 @@ impl GrowthObserver {
 }
 
 impl GrowthObserver {
-    /// Driver memory turns out to be a framework's segment.
+    /// Takes an allocation back: driver memory that is a framework's segment, or another stack's.
     fn uncount(&mut self, at: &Stamped, live: &Live) {
         let time = self.since(at.time_ns);
         let place = self.places.entry((Level::Driver, live.device)).or_default();
@@ -200,7 +203,7 @@ impl GrowthObserver {
         }
     }
 
-    /// Bytes and pieces of a stack when the process's last allocation was made.
+    /// Live bytes and allocations of a stack at the process's last allocation.
     pub fn held(&self, track: &StackHistory) -> (u64, u64) {
         match track.held {
             (when, bytes, count) if when == self.allocations => (bytes, count),
@@ -209,9 +212,9 @@ impl GrowthObserver {
     }
 }
 
-/// Host memory is no VRAM, imports are another process's, graphs count as their reservation.
+/// Whether an allocation is followed. Graph memory is not: its reservation is counted instead.
 fn counts(live: &Live) -> bool {
-    !live.kind.is_host() && !matches!(live.kind, Kind::Imported | Kind::Graph)
+    live.is_device_memory() && live.kind != Kind::Graph
 }
 
 impl Observer for GrowthObserver {
@@ -236,7 +239,6 @@ impl Observer for GrowthObserver {
         self.remove(at, Level::Driver, &Live { stack: owner.unwrap_or(live.stack), ..*live });
     }
 
-    /// What comes back is its owner's, whatever call mapped it again.
     fn on_sleep(&mut self, at: &Stamped, asleep: &Asleep, by: StackId) {
         self.sleeps.on_sleep(at, asleep, by);
     }
@@ -249,6 +251,7 @@ impl Observer for GrowthObserver {
         self.sleeps.on_device_change(at, device, state);
     }
 
+    /// Memory that is mapped again belongs to the stack that allocated it first.
     fn on_wake(&mut self, at: &Stamped, mapping: &Mapping, object: Option<&Live>) {
         self.sleeps.on_wake(at, mapping, object);
         let key = Key { space: Space::Vmm, number: mapping.object };
@@ -276,7 +279,7 @@ impl Observer for GrowthObserver {
         self.remove(at, Level::Tensor, live);
     }
 
-    /// Of a framework's segment its blocks are followed, not itself.
+    /// The blocks of a framework's segment are followed instead of the segment.
     fn on_segment(&mut self, at: &Stamped, key: Key, live: &Live) {
         if !counts(live) || !self.segments.insert(key) {
             return;

@@ -1,14 +1,14 @@
-//! Does a figure go up? A rank test (Mann-Kendall) on what it never fell below again, so that the
-//! up and down of steps and a single jump are no trend.
+//! The trend of a figure: a rank test (Mann-Kendall) on its floor, the values that it never fell below
+//! again. Values that rise and fall with each step have no trend, nor has a single jump.
 
-/// Values fewer than this say nothing.
+/// With fewer values there is no result.
 pub const FEWEST: usize = 12;
-/// Troughs fewer than this say nothing: a figure that comes and goes may be in its last rise.
+/// With fewer troughs, the test uses all values: the last rise may fall again.
 const FEWEST_TROUGHS: usize = 5;
-/// A fall of this part of the whole range ends a period.
+/// A fall of at least this part of the whole range ends a period.
 const FALL: f64 = 0.25;
 
-/// With fewer troughs: this part of the whole rise must have outlived the last fall.
+/// With too few troughs, at least this part of the whole rise must precede the last fall.
 const KEPT: f64 = 0.25;
 
 /// How a figure moved.
@@ -16,24 +16,24 @@ const KEPT: f64 = 0.25;
 pub struct Trend {
     /// Kendall's tau: 1 = each value above all before it, 0 = no order.
     pub tau: f64,
-    /// Chance of such a tau without a trend, were the values independent.
+    /// Probability of such a tau without a trend, if the values were independent (p-value).
     pub chance: f64,
-    /// Where what was never given back again went up: positions among the values.
+    /// Positions of the values at which the floor rose.
     pub rises: Vec<usize>,
-    /// By how much in all.
+    /// Sum of these rises.
     pub risen: u64,
-    /// The largest rise's part of it.
+    /// The largest rise, as a part of `risen`.
     pub largest: f64,
-    /// What it rose by, of all that it ever went up: 1 = it only went up.
+    /// `risen` as a part of all increases of the figure: 1 = it never fell.
     pub straight: f64,
-    /// It came and went: judged by this many low points. 0: by each value.
+    /// Number of low points that the test used. 0: it used all values.
     pub troughs: usize,
-    /// What it never fell below again: position and value.
+    /// The floor: position and value.
     pub floor: Vec<(usize, u64)>,
 }
 
-/// `cap`: what is known to be left afterwards; what is above it comes and goes. `None`: flat, or
-/// too little to say.
+/// The trend of some values. `cap`: the value that is known to remain afterwards; higher values count as
+/// this one. `None`: all values are equal, or there are too few.
 pub fn trend(values: &[u64], cap: u64) -> Option<Trend> {
     if values.len() < FEWEST {
         return None;
@@ -63,7 +63,7 @@ pub fn trend(values: &[u64], cap: u64) -> Option<Trend> {
     let steps = floor.windows(2).filter(|pair| pair[1].1 > pair[0].1);
     let risen = floor.last()?.1 - floor[0].1;
     if last > 0 {
-        // It fell a few times. What rose since may be given back again, like what rose before.
+        // It fell a few times. The rise since the last fall may be followed by another fall.
         let kept = floor.iter().find(|(at, _)| *at >= last).map_or(0, |(_, low)| low - floor[0].1);
         if (kept as f64) < KEPT * risen as f64 {
             return None;
@@ -85,8 +85,8 @@ pub fn trend(values: &[u64], cap: u64) -> Option<Trend> {
     })
 }
 
-/// The low points between falls of at least `fall` and the rises that end them; the last one even
-/// before such a rise. `None`: it never fell that far.
+/// The low points between a fall of at least `fall` and the next rise of at least `fall`. The last one
+/// needs no rise. `None`: it never fell that far.
 fn troughs(values: &[u64], fall: u64) -> Option<Vec<(usize, u64)>> {
     let mut found = Vec::new();
     let mut high = values[0];
@@ -108,7 +108,7 @@ fn troughs(values: &[u64], fall: u64) -> Option<Vec<(usize, u64)>> {
     (!found.is_empty()).then_some(found)
 }
 
-/// Kendall's tau of the values against their order, and the chance of such a tau by accident.
+/// Kendall's tau of the values against their order, and its p-value.
 fn mann_kendall(values: &[u64]) -> (f64, f64) {
     let n = values.len();
     let mut score = 0i64;
@@ -130,7 +130,7 @@ fn mann_kendall(values: &[u64]) -> (f64, f64) {
     (tau, above(z))
 }
 
-/// The part of a normal distribution above `z`. Error below 2e-7 (Abramowitz and Stegun 26.2.17).
+/// The part of the standard normal distribution above `z`. Error below 2e-7 (Abramowitz and Stegun 26.2.17).
 fn above(z: f64) -> f64 {
     let t = 1.0 / (1.0 + 0.231_641_9 * z.abs());
     let tail = [1.330_274_429, -1.821_255_978, 1.781_477_937, -0.356_563_782, 0.319_381_530];

@@ -1,4 +1,4 @@
-//! What is found: leaks with what speaks for them, and what is held and is no leak.
+//! The result of the search: leaks with their evidence, and held memory that is no leak. Sizes are bytes.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,11 +10,12 @@ use crate::analysis::Level;
 use crate::symbols::Symbols;
 use crate::trace::Definitions;
 
+/// The kind of a leak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Verdict {
-    /// Its live bytes go up and up.
+    /// Its live bytes grow until the end.
     Growing,
-    /// Allocated again and again, or where all else was freed; never freed itself.
+    /// Allocated several times and never freed, or not freed where nearly all other memory was.
     NeverFreed,
     /// It grew, and was freed when the process ended.
     FreedAtEnd,
@@ -31,7 +32,7 @@ impl Verdict {
     }
 }
 
-/// A stack on a device that leaks, with what speaks for it.
+/// A stack on a device that leaks, with the evidence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Leak {
     pub verdict: Verdict,
@@ -39,16 +40,16 @@ pub struct Leak {
     pub device: DeviceId,
     /// The stack that holds the most of it.
     pub stack: StackId,
-    /// Stacks of the same line that make it up together.
+    /// Number of stacks of the same line that are counted together.
     pub stacks: u64,
-    /// Live at the end; for what was freed at the end, live before that.
+    /// Live bytes at the end; for `FreedAtEnd`, before the frees at the end.
     pub bytes: u64,
     pub count: u64,
     pub allocations: u64,
     pub frees: u64,
-    /// 0 to 1.
+    /// From 0 to 1. 0.5 and more counts as a leak.
     pub confidence: f64,
-    /// `None` where it is no trend that speaks for it.
+    /// The trend. `None`: the evidence is another one, see `because`.
     pub growth: Option<Growth>,
     /// Seconds after the end until the cap or the card is full, at this rate alone.
     pub exhausted_in_s: Option<f64>,
@@ -58,7 +59,7 @@ pub struct Leak {
 }
 
 impl Leak {
-    /// Others are shown as faint signs, and fail no run.
+    /// Whether it counts as a leak. Others are listed as faint signs, and fail no run.
     pub fn is_sure(&self) -> bool {
         self.confidence >= SURE
     }
@@ -67,24 +68,20 @@ impl Leak {
 /// The least confidence of what counts as a leak.
 const SURE: f64 = 0.5;
 
+/// The evidence of a leak.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum LeakReason {
+    /// A trend of the live bytes.
     Trend,
     /// A few allocations spread over the run, none freed.
     NoneFreed,
-    /// At each of so many sleeps it held more than at the one before.
-    Sleeps {
-        sleeps: u64,
-        bytes_a_sleep: u64,
-    },
-    /// The process freed this many of so many stacks' memory at its end, not this one's.
-    OthersFreed {
-        freed: u64,
-        held: u64,
-    },
+    /// At each of `sleeps` sleeps it held more than at the previous one.
+    Sleeps { sleeps: u64, bytes_a_sleep: u64 },
+    /// At its end the process freed the memory of `freed` of `held` stacks, and not of this one.
+    OthersFreed { freed: u64, held: u64 },
 }
 
-/// What is held and is no leak.
+/// Held memory that is no leak, by reason.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kept {
     pub device: DeviceId,
@@ -96,19 +93,19 @@ pub struct Kept {
     pub largest: StackId,
 }
 
-/// A framework's pool, where its blocks are not known, or what is free in it.
+/// The pool of a framework whose blocks are not recorded, or the free part of a pool.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pooled {
     pub device: DeviceId,
     pub library: String,
     pub bytes: u64,
-    /// `Some`: it grows; whether by a leak or by fragmentation, only its blocks tell.
+    /// `Some`: it grows. Without its blocks, a leak and fragmentation cannot be told apart.
     pub bytes_per_second: Option<f64>,
-    /// It is what lies free in the pool; its blocks are judged one by one.
+    /// It is the free part of a pool whose blocks are known.
     pub free: bool,
 }
 
-/// Leaks that a rule of the suppressions file fits.
+/// Leaks that match a rule of the suppressions file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Suppressed {
     /// Line of the rule.
@@ -117,28 +114,27 @@ pub struct Suppressed {
     pub bytes: u64,
 }
 
-/// What was found in one trace.
+/// The result for one trace. Times are ns since the start of the trace.
 #[derive(Clone, Debug)]
 pub struct Leaks {
     pub trace: PathBuf,
     pub header: Header,
     pub running: bool,
     pub definitions: Definitions,
-    /// Where the watch began, ns since the trace's start: the first allocation, or the checkpoint
-    /// from which on history is known.
+    /// Begin of the observation: the first allocation, or the checkpoint where the history begins.
     pub from_ns: u64,
     /// Earlier events are not in the file.
     pub beginning_lost: bool,
-    /// False: events are missing and no checkpoint tells what is live.
+    /// False: events are missing and no checkpoint follows.
     pub live_is_known: bool,
-    /// Where warm-up ended.
+    /// End of the warm-up.
     pub warm_ns: u64,
     pub until_ns: u64,
     /// Width of the bins of [`Leak::shape`], ns.
     pub bin_ns: u64,
-    /// The certain and the large ones first.
+    /// Leaks before faint signs, then by verdict, then by bytes.
     pub leaks: Vec<Leak>,
-    /// Most physical bytes of each device.
+    /// The peak of each device.
     pub peaks: BTreeMap<DeviceId, u64>,
     pub kept: Vec<Kept>,
     pub pooled: Vec<Pooled>,
@@ -147,7 +143,7 @@ pub struct Leaks {
 }
 
 impl Leaks {
-    /// Leaves what is of some devices.
+    /// Keeps the results of some devices.
     pub fn retain(&mut self, wanted: impl Fn(DeviceId) -> bool) {
         self.leaks.retain(|leak| wanted(leak.device));
         self.peaks.retain(|device, _| wanted(*device));

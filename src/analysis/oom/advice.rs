@@ -1,4 +1,4 @@
-//! What to try, the likeliest first.
+//! What to try after an out-of-memory, the most promising first.
 
 use vramtrace_format::Kind;
 
@@ -6,20 +6,20 @@ use super::{Cause, PostMortem};
 use crate::analysis::Level;
 use crate::analysis::whatif::{LARGEST_DEVICE, Origin};
 
-/// One thing that would have let the request through, as far as the trace tells.
+/// A change that would have served the request, as far as the trace tells. Sizes are bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Advice {
     /// VRAMTRACE_CAP cannot be understood.
     CorrectCap,
-    /// PYTORCH_CUDA_ALLOC_CONF, under the limit as it was; what it leaves.
+    /// A value of PYTORCH_CUDA_ALLOC_CONF that fits in the same limit, with `spare` bytes left.
     Setting { conf: String, spare: u64, origin: Origin },
-    /// The least cap that would have done.
+    /// The lowest sufficient cap.
     Cap { bytes: u64 },
     /// A larger torch.cuda.set_per_process_memory_fraction.
     Fraction,
-    /// The least capacity of a card, or of this process's part of it.
+    /// The lowest sufficient capacity of the card, or of this process's part of it.
     Card { bytes: u64 },
-    /// Segments of PyTorch's cache that hold nothing: torch.cuda.empty_cache() gives them to others.
+    /// Empty segments of PyTorch's cache: torch.cuda.empty_cache() frees them for other libraries.
     EmptyCache { bytes: u64 },
     /// The largest request that would have been served.
     Smaller { bytes: u64 },
@@ -43,15 +43,16 @@ impl Advice {
     }
 }
 
-/// What PyTorch, and the driver, round large requests up to.
+/// PyTorch and the driver round large requests up to this.
 const PAGE: u64 = 2 << 20;
-/// What the driver takes at once for managed memory.
+/// The driver takes managed memory in steps of this size.
 const MANAGED_STEP: u64 = 128 << 20;
-/// Less than this is no help.
+/// A smaller request than this is not suggested.
 const NOTABLE: u64 = 1 << 20;
-/// Others hold at least this much of a card before it is reported: the driver itself takes some.
+/// The least memory of other processes that is reported: the driver itself takes some.
 const OTHERS: u64 = 1 << 30;
 
+/// The advice for one out-of-memory, the most promising first.
 pub fn advice(one: &PostMortem) -> Vec<Advice> {
     if one.cause == Cause::BadCap {
         return vec![Advice::CorrectCap];
@@ -69,7 +70,7 @@ pub fn advice(one: &PostMortem) -> Vec<Advice> {
     }
     match enough(one) {
         _ if one.own_limit => all.push(Advice::Fraction),
-        // No cap makes room that the card does not have.
+        // A cap above the memory of the card is no help.
         Some(bytes) if one.card_bytes.is_some_and(|card| one.is_capped() && bytes > card) => {}
         Some(bytes) if bytes > LARGEST_DEVICE => {}
         Some(bytes) if one.is_capped() => all.push(Advice::Cap { bytes }),
@@ -87,14 +88,14 @@ pub fn advice(one: &PostMortem) -> Vec<Advice> {
     all
 }
 
-/// The least limit that would have done, as it is.
+/// The lowest sufficient limit with the setting in force.
 fn enough(one: &PostMortem) -> Option<u64> {
     if let Some(bytes) = one.remedy.as_ref().and_then(|remedy| remedy.as_it_is) {
         return Some(bytes);
     }
     let at = one.oom.refusal?;
     let refused = at.refused;
-    // Managed memory comes in steps of all of it together.
+    // The driver rounds the sum of all managed memory.
     let step = if at.kind == Some(Kind::Managed) { MANAGED_STEP } else { PAGE };
     let used = match one.is_capped() {
         true => refused.counted,
@@ -104,7 +105,7 @@ fn enough(one: &PostMortem) -> Option<u64> {
     Some(used.saturating_add(size).div_ceil(PAGE).saturating_mul(PAGE))
 }
 
-/// What other processes hold of the card, where it matters.
+/// Bytes of other processes on the card, where these are the cause.
 fn others(one: &PostMortem) -> Option<u64> {
     let listed =
         one.oom.neighbours.iter().filter_map(|(_, bytes)| *bytes).fold(0, u64::saturating_add);

@@ -12,29 +12,29 @@ use crate::replay::{AllocCause, Live, Observer, State, Until};
 use crate::symbols::{FREE_CACHE, Symbols};
 use crate::trace::{Definitions, Trace};
 
-/// A post-mortem in full.
+/// A post-mortem with names, fragmentation and growth.
 #[derive(Clone, Debug)]
 pub struct Explained {
     pub one: PostMortem,
-    /// Its number among all of the run, from 1.
+    /// Its number among the failures of the run, from 1.
     pub number: usize,
     pub symbols: Symbols,
     pub sum: UsedSum,
-    /// PyTorch's segments of the two pools, and who keeps free memory in them.
+    /// PyTorch's segments of the two pools, and the lines whose blocks pin free memory in them.
     pub small: PoolFrag,
     pub large: PoolFrag,
     pub pins: Vec<Pin>,
-    /// Since when `grew` counts. `None`: the trace does not reach so far back, or has no times.
+    /// Begin of the time in which `grew` is counted. `None`: the trace begins later, or has no times.
     pub grew_from_ns: Option<u64>,
-    /// Those that grew most first.
+    /// The lines that grew, the largest growth first.
     pub grew: Vec<Grown>,
 }
 
-/// The last part of the time before a failure: what grew then is listed.
+/// Growth is listed for the last tenth of the time before a failure.
 const LAST_PART: u64 = 10;
 
-/// Each of `ooms`, with its number, in the same order. Reads the trace up to the last of them, and
-/// once more for each that is replayed for a remedy.
+/// Explains each of `ooms`, given with its number, in the same order. Reads the trace up to the last of
+/// them, and once more for each remedy.
 pub fn explain(trace: &Trace, definitions: &Definitions, ooms: &[(usize, Oom)]) -> Vec<Explained> {
     let timed = definitions.has_times();
     let stops = ooms.iter().flat_map(|(_, oom)| {
@@ -74,7 +74,7 @@ struct Before {
 }
 
 impl Before {
-    /// `None`: what was live then is not known.
+    /// `None`: the live memory at that time is not known.
     fn of(state: &State, oom: &Oom) -> Option<Before> {
         let mut held = Holdings::of_state(state, Level::of(state));
         held.keep(oom.device);
@@ -102,7 +102,7 @@ fn named(
         let of_pool = segments.iter().filter(|segment| segment.small == small);
         frag::pool(of_pool, sizes.usual(small))
     };
-    // Segments without their blocks are in the cache's own sums.
+    // The sums of the cache include its blocks.
     let beside = Holdings { blocks: Default::default(), ..one.held.clone() };
     let libraries = classifier.holders(&beside, GroupBy::Library);
     let libraries = libraries.into_iter().map(|holder| (holder.library, holder.bytes)).collect();
@@ -121,7 +121,7 @@ fn named(
 }
 
 impl Explained {
-    /// Who asked: the stack of the request, if it has frames.
+    /// The stack of the request, if it has frames.
     pub fn stack(&self) -> Option<StackId> {
         let stack = self.one.oom.stack;
         (stack != FREE_CACHE && !self.symbols.indexes(stack).is_empty()).then_some(stack)

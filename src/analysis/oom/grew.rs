@@ -1,4 +1,4 @@
-//! Who came to hold more in the time before a request failed.
+//! The lines whose memory grew in the time before a failure.
 
 use rustc_hash::FxHashMap;
 use vramtrace_format::StackId;
@@ -6,14 +6,14 @@ use vramtrace_format::StackId;
 use crate::analysis::{Holdings, StackClassifier};
 use crate::symbols::FREE_CACHE;
 
-/// One line that holds more than before.
+/// One line that holds more than before, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grown {
-    /// The stack of the line that holds most; its frames stand for all.
+    /// The stack of the line that holds most. Reports show its frames for all.
     pub stack: StackId,
     pub before: u64,
     pub now: u64,
-    /// Of the device's memory or of PyTorch's cache.
+    /// True: blocks of PyTorch's cache. False: driver memory.
     pub block: bool,
 }
 
@@ -23,7 +23,7 @@ impl Grown {
     }
 }
 
-/// Both are of one device. Those that grew most first.
+/// The lines that grew from `before` to `now`, both of one device, the largest growth first.
 pub(super) fn grown(before: &Holdings, now: &Holdings, classifier: &StackClassifier) -> Vec<Grown> {
     let lines = classifier.lines(before.stacks().chain(now.stacks()));
     let mut all: FxHashMap<(u32, bool), (Grown, u64)> = FxHashMap::default();
@@ -39,7 +39,7 @@ pub(super) fn grown(before: &Holdings, now: &Holdings, classifier: &StackClassif
             let (grown, most) = all.entry((*line, block)).or_insert(fresh);
             let side = if after { &mut grown.now } else { &mut grown.before };
             *side = side.saturating_add(held.bytes);
-            // Of equal ones the first id: the same in every reading.
+            // Of equal ones the lowest id, so that the output does not depend on the hash order.
             if after && (held.bytes > *most || (held.bytes == *most && *stack < grown.stack)) {
                 (grown.stack, *most) = (*stack, held.bytes);
             }

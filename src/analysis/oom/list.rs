@@ -1,79 +1,77 @@
-//! Every out-of-memory of a trace, found in one pass.
+//! Finds every out-of-memory of a trace in one pass.
 //!
 //! | request | out of memory when |
 //! |---|---|
-//! | of PyTorch's cache | PyTorch gave up on it (its own event) |
-//! | of another caller | refused, and the thread was given nothing since; or refused again after a second without success |
+//! | to PyTorch's cache | PyTorch raised out of memory (an event) |
+//! | to the driver by others | refused, and the thread got no memory afterwards; or refused again after a second without success |
 //!
-//! All other refusals were absorbed: the caller made room, or asked for less, and went on. Requests
-//! of one device that failed within a second of each other are one burst, shown by its last.
+//! All other refusals were absorbed: the caller freed memory, or requested less, and went on. Failures
+//! of one device within a second of each other are one burst; its last one is listed.
 
 use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 use vramtrace_format::{
-    DeviceId, Kind, OomEvidence, PostMortem, Refused, RefusedBy, SiteId, StackId, Stamped, ThreadId,
+    DeviceId, Kind, OomEvidence, PostMortem, Refused, SiteId, StackId, Stamped, ThreadId,
 };
 
 use super::swallowed::{Swallowed, SwallowedObserver};
 use crate::analysis::Level;
-use crate::replay::{AllocCause, CacheOomAt, Key, Live, Observer, RefusalAt};
+use crate::replay::{AllocCause, CacheOomAt, Key, Live, Observer, RefusalAt, is_out_of_memory};
 use crate::trace::Site;
 
 /// Requests that failed within this time are one burst; a caller that is refused for longer is out
 /// of memory.
 const BURST_NS: u64 = 1_000_000_000;
 
-/// A program that does not survive an error of the driver's is gone by then.
+/// A program that runs this long after a refusal has survived it.
 const LIVED_ON_NS: u64 = 10_000_000_000;
 
-/// CUDA_ERROR_OUT_OF_MEMORY.
-const OUT_OF_MEMORY: i32 = 2;
-
-/// A request that got nothing, for good; the last one of a burst.
+/// A request that failed for lack of memory; the last one of a burst. Sizes are bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Oom {
     pub device: DeviceId,
-    /// `Tensor`: PyTorch gave up on a block. `Driver`: a call of the driver's was refused.
+    /// `Tensor`: PyTorch could not serve a block. `Driver`: a call of the driver was refused.
     pub level: Level,
     pub time_ns: u64,
     /// File offset of its event.
     pub offset: u64,
     pub thread: ThreadId,
-    /// Bytes that were asked for.
+    /// Requested bytes.
     pub size: u64,
     pub stack: StackId,
-    /// The driver's call; 0 at the level of tensors.
+    /// The refused call; 0 at the level of tensors.
     pub site: SiteId,
-    /// The refused call that it came to. `None`: the trace has none.
+    /// The refusal by the driver or a cap. `None`: the trace has none.
     pub refusal: Option<RefusalAt>,
     /// PyTorch's event, at the level of tensors.
     pub torch: Option<CacheOomAt>,
-    /// Requests of the burst, and when the first of them failed.
+    /// Failed requests of the burst.
     pub requests: u64,
+    /// Time of the first of them.
     pub first_ns: u64,
     /// Refused calls of the burst.
     pub refusals: u64,
     /// Refusals of the device that were absorbed before it.
     pub absorbed: u64,
-    /// The program was given memory of the device after it (blocks, at the level of tensors); or,
-    /// at the level of the driver, ran on for long without asking for more.
+    /// The program got memory of the device afterwards (blocks, at the level of tensors); or, at the
+    /// level of the driver, ran for 10 s more.
     pub went_on: bool,
-    /// What the recorder found then, if it wrote it.
+    /// The recorder's post-mortem, if it wrote one.
     pub post_mortem: Option<PostMortem>,
     /// Other processes on the device: pid, and bytes where NVML knew them.
     pub neighbours: Vec<(u32, Option<u64>)>,
 }
 
-/// What a trace says of one device's refusals.
+/// The absorbed refusals of one device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RefusalCounts {
     pub absorbed: u64,
-    /// When the last absorbed one was.
+    /// Time of the last one.
     pub absorbed_ns: u64,
 }
 
-/// What one pass found.
+/// The result of one pass.
 #[derive(Clone, Debug, Default)]
 pub struct OomsFound {
     /// In the order of the file.
@@ -83,23 +81,23 @@ pub struct OomsFound {
     pub swallowed: Vec<Swallowed>,
 }
 
-/// Refused calls of one thread on one device, to which nothing was given since.
+/// Refused calls of one thread on one device that got no memory since.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     refusals: u64,
     first_ns: u64,
     last: RefusalAt,
     offset: u64,
-    /// Refused again after a second.
+    /// Refused again a second or more after the first refusal.
     long: bool,
     absorbed: u64,
 }
 
-/// Watches while a trace is replayed.
+/// Collects the failures during a replay.
 #[derive(Clone, Debug, Default)]
 pub struct OomObserver {
     waiting: FxHashMap<(ThreadId, DeviceId), Waiting>,
-    /// By number: the thread makes blocks of PyTorch's. Then those are what it is given.
+    /// By thread number: the thread allocates blocks of PyTorch, which then count as its memory.
     makes_blocks: Vec<bool>,
     devices: BTreeMap<DeviceId, Device>,
     ooms: Vec<Oom>,
@@ -107,7 +105,7 @@ pub struct OomObserver {
     swallowed: SwallowedObserver,
 }
 
-/// What the recorder wrote when it found the program out of memory.
+/// A post-mortem of the recorder.
 #[derive(Clone, Debug)]
 struct Listing {
     time_ns: u64,
@@ -118,7 +116,7 @@ struct Listing {
 #[derive(Clone, Copy, Debug, Default)]
 struct Device {
     refusals: RefusalCounts,
-    /// Where memory, and a block, was given last.
+    /// File offsets of the last allocation of any memory, and of a block.
     given: u64,
     block: u64,
 }
@@ -159,7 +157,7 @@ impl OomObserver {
             }
         }
         for listing in self.listings {
-            // It is written within the burst, or when the process ends.
+            // The recorder writes it within the burst, or at the end of the process.
             let of = |oom: &&mut Oom| {
                 oom.device == listing.post_mortem.device && oom.first_ns <= listing.time_ns
             };
@@ -175,7 +173,7 @@ impl OomObserver {
         OomsFound { ooms, refusals: refusals.collect(), swallowed }
     }
 
-    /// A framework gave up, as the recorder alone tells.
+    /// PyTorch raised out of memory, known from the recorder's post-mortem alone.
     fn gave_up(&mut self, at: &Stamped, post_mortem: &PostMortem) {
         let waiting = self.waiting.remove(&(at.thread, post_mortem.device));
         let refusals = waiting.map_or(0, |waiting| waiting.refusals);
@@ -210,13 +208,13 @@ impl OomObserver {
         self.devices.get(&id).map_or(0, |device| device.refusals.absorbed)
     }
 
-    /// The thread was given memory.
+    /// The thread got memory.
     fn served(&mut self, at: &Stamped, device: DeviceId) {
         if self.waiting.is_empty() {
             return;
         }
         let Some(waiting) = self.waiting.remove(&(at.thread, device)) else { return };
-        // A cache may need long for making room: its refusals count by its own event.
+        // A cache may take long to free segments: PyTorch's own event decides for its threads.
         if waiting.long && !self.is_cache(at.thread) {
             self.ooms.push(refused_for_good(device, waiting));
             return;
@@ -254,19 +252,10 @@ fn refused_for_good(device: DeviceId, waiting: Waiting) -> Oom {
     }
 }
 
-/// Did the request get nothing, for want of memory?
-fn got_nothing(refused: &Refused) -> bool {
-    match refused.by {
-        RefusedBy::Driver => refused.result == OUT_OF_MEMORY,
-        RefusedBy::Cap | RefusedBy::BadCap | RefusedBy::Group => true,
-        RefusedBy::Warned => false,
-    }
-}
-
 impl Observer for OomObserver {
     fn on_refusal(&mut self, at: &Stamped, refused: &Refused, site: Option<&Site>) {
         let host = site.and_then(|site| site.kind).is_some_and(Kind::is_host);
-        if host || !got_nothing(refused) {
+        if host || !is_out_of_memory(refused) {
             return;
         }
         let device = site.map_or(DeviceId::UNKNOWN, |site| site.device);
@@ -336,7 +325,7 @@ impl Observer for OomObserver {
         if post_mortem.evidence == OomEvidence::FrameworkGaveUp
             && !self.ooms.iter().rev().any(known)
         {
-            // Its blocks were not recorded: this is the only word of it.
+            // Blocks were not recorded, so there is no event of PyTorch.
             self.gave_up(at, post_mortem);
         }
     }
@@ -350,11 +339,11 @@ impl Observer for OomObserver {
     }
 
     fn on_alloc(&mut self, at: &Stamped, _key: Key, live: &Live, how: AllocCause) {
-        if how != AllocCause::Allocated || live.kind.is_host() || live.kind == Kind::Imported {
+        if how != AllocCause::Allocated || !live.is_device_memory() {
             return;
         }
         self.device(live.device).given = at.offset;
-        // Pages that its cache got before one of them was refused are no success.
+        // A cache may get some pages of a segment before the next one is refused: that is no success.
         if !self.is_cache(at.thread) {
             self.served(at, live.device);
         }

@@ -1,14 +1,13 @@
-//! Why a program was out of memory: every such request of a trace, and all that the trace tells of
-//! one of them.
+//! Out-of-memory failures: all of a trace, and the cause, the holders and the remedies of one.
 //!
-//! The recorder applies the same rules when it decides to write a post-mortem, but it cannot know what
-//! comes later (`tests/integration/limits/oom_command.rs` compares the two). The process could have
-//! its cap at most; of a group's cap and of a full card, what was left and what it had. The sum of the
-//! use adds up to the byte; its last part is what only NVML shows, which may be below zero.
+//! The recorder applies the same rules when it decides to write a post-mortem, without the events that
+//! follow (`tests/integration/limits/oom_command.rs` compares the two). The limit of a process is its
+//! cap; under a group's cap or on a full card it is what the process had plus what was left. The parts
+//! of the used memory add up to the byte. The last part is what only NVML shows; it may be negative.
 //!
-//! [`list`] finds them in one pass; [`examine`] goes to their moments; [`PostMortem::find_remedy`]
-//! replays the requests up to one of them under other settings; [`explain`] says who held the memory
-//! and what grew before.
+//! [`list`] finds the failures in one pass. [`examine`] reads the state at each of them.
+//! [`PostMortem::find_remedy`] replays the requests up to one of them under other settings.
+//! [`explain`] names the holders, and the lines that grew before.
 
 mod advice;
 mod explain;
@@ -36,44 +35,46 @@ use super::{Holdings, Level};
 use crate::replay::{DeviceState, SegmentAt, State, Until};
 use crate::trace::{Definitions, Trace};
 
-/// One device when a request got nothing.
+/// The state of one device at an out-of-memory. Sizes are bytes.
 #[derive(Clone, Debug)]
 pub struct PostMortem {
     pub oom: Oom,
     pub cause: Cause,
-    /// By which the cause was found.
+    /// The figures from which the cause follows.
     pub figures: Figures,
-    /// Of PyTorch's cache; its own figures where the trace has no blocks.
+    /// Allocated bytes of PyTorch's cache; PyTorch's own figure where the trace has no blocks.
     pub allocated: u64,
+    /// Reserved bytes of PyTorch's cache, likewise.
     pub reserved: u64,
-    /// Bytes in segments that no block has, and the longest range of them.
+    /// Bytes in segments that are in no block.
     pub free: u64,
+    /// The longest range of them.
     pub largest_hole: u64,
-    /// Segments that hold a block and have room; bytes of those that hold none.
+    /// Number of segments that contain a block and free bytes.
     pub pinned: u64,
+    /// Bytes of the segments without a block.
     pub releasable: u64,
     pub held: Holdings,
     /// The device's sums at that moment.
     pub device: DeviceState,
-    /// It was made from what others recorded: it has no calls of the driver's.
+    /// The trace was imported from another tool: it has no calls of the driver.
     pub imported: bool,
-    /// PyTorch met its own limit, such as a memory fraction.
+    /// PyTorch reached a limit that it sets itself, such as a memory fraction.
     pub own_limit: bool,
-    /// Events are missing before it: what was live is not known.
+    /// False: events are missing before it, and the live memory is not known.
     pub live_is_known: bool,
     /// The history begins here.
     pub history_from_ns: u64,
-    /// Bytes of the card; `None`: the trace does not tell.
+    /// Total memory of the card; `None`: not in the trace.
     pub card_bytes: Option<u64>,
     pub remedy: Option<Remedy>,
 }
 
-/// More blocks than these are not replayed for a remedy: an answer has to be quick.
+/// The most blocks that are replayed for a remedy: with more, the answer would take too long.
 const MOST_BLOCKS: u64 = 2_000_000;
 
 impl PostMortem {
-    /// What the limit, and the card, had left for a request: less than was asked of the driver.
-    /// `None`: the trace does not tell.
+    /// Bytes that the limit and the card had left: less than the request. `None`: not in the trace.
     pub fn room(&self) -> Option<u64> {
         let refused = self.oom.refusal?.refused;
         let under = (refused.limit > 0).then(|| refused.limit.saturating_sub(refused.counted));
@@ -85,25 +86,25 @@ impl PostMortem {
         room.filter(|room| *room < refused.size)
     }
 
-    /// Free bytes of the card, by the driver's last answer.
+    /// Free bytes of the card, by the driver's last figure.
     pub fn card_free(&self) -> Option<u64> {
         let at_refusal = self.oom.refusal.map(|at| at.refused.driver_free).filter(|free| *free > 0);
         at_refusal.or_else(|| self.device.sample.and_then(|at| at.sample.driver_free))
     }
 
-    /// Bytes that nvidia-smi would show for the process; without NVML's figure what is known of.
+    /// Bytes that nvidia-smi would show for the process; without NVML's figure, its recorded memory.
     pub fn ours(&self) -> u64 {
         let known = || self.device.live_bytes.saturating_add(self.device.context_bytes);
         self.device.process_bytes().unwrap_or_else(known)
     }
 
-    /// The limit could have been higher: it is no card's.
+    /// Whether a cap refused the request: a higher one might have served it.
     pub fn is_capped(&self) -> bool {
         let by = self.oom.refusal.map(|at| at.refused.by);
         matches!(by, Some(RefusedBy::Cap | RefusedBy::Group))
     }
 
-    /// What other settings would have done up to the request. `trace` is the one that it is of.
+    /// Fills `remedy` by a replay of the requests up to this one. `trace`: the trace of this failure.
     pub fn find_remedy(&mut self, trace: &Trace, definitions: &Definitions) {
         let cache = &self.device.cache;
         if cache.allocations > 0 && cache.allocations <= MOST_BLOCKS {
@@ -119,7 +120,7 @@ pub fn list(trace: &Trace, definitions: &Definitions) -> (OomsFound, State) {
     (observer.finish(end.time_ns), end)
 }
 
-/// Those with which the run ended, each device's last.
+/// The failures with which the run ended: the last one of each device, if the program did not go on.
 pub fn ended(ooms: &[Oom]) -> Vec<Oom> {
     let last = |(index, oom): &(usize, &Oom)| {
         !oom.went_on && !ooms[index + 1..].iter().any(|later| later.device == oom.device)
@@ -127,7 +128,7 @@ pub fn ended(ooms: &[Oom]) -> Vec<Oom> {
     ooms.iter().enumerate().filter(last).map(|(_, oom)| oom.clone()).collect()
 }
 
-/// The device of each at its moment, in the same order. Reads the trace up to the last of them.
+/// The post-mortem of each failure, in the same order. Reads the trace up to the last of them.
 pub fn examine(trace: &Trace, definitions: &Definitions, ooms: &[Oom]) -> Vec<PostMortem> {
     if ooms.is_empty() {
         return Vec::new();
@@ -152,12 +153,12 @@ fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem 
     let releasable = sum(&|segment| if segment.blocks.is_empty() { segment.bytes } else { 0 });
     let imported = definitions.imported_from().is_some();
     let of_cache = oom.level == Level::Tensor;
-    // All calls are there, and none was refused.
+    // No call is missing, and none was refused.
     let own_limit = of_cache && oom.refusal.is_none() && state.live_is_known() && !imported;
     let mut held = Holdings::of_state(state, Level::of(state));
     held.keep(oom.device);
     let device = state.devices.get(&oom.device).cloned().unwrap_or_default();
-    // Its own figures, where its blocks were not recorded.
+    // PyTorch's own figures, where its blocks were not recorded.
     let cache = &device.cache;
     let by_torch = oom.torch.as_ref().map(|oom| (oom.allocated, oom.reserved));
     let by_recorder = oom.post_mortem.and_then(|post_mortem| post_mortem.cache);
@@ -167,7 +168,7 @@ fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem 
         Some(reported) if cache.blocks == 0 => reported,
         _ => (cache.allocated, cache.reserved),
     };
-    // What the recorder wrote of this request is what it decided by.
+    // The recorder's figures of this request, if it wrote a post-mortem: it took its decision by them.
     let of_request = |found: &PostMortemEvent| {
         found.size == oom.size && (found.evidence == OomEvidence::FrameworkGaveUp) == of_cache
     };
@@ -198,7 +199,7 @@ fn at_failure(state: &State, oom: Oom, definitions: &Definitions) -> PostMortem 
     }
 }
 
-/// As far as the trace's own calls and blocks tell.
+/// The figures from the calls and blocks of the trace.
 fn known_figures(oom: &Oom, own_limit: bool, free: u64, largest_hole: u64) -> Figures {
     let refused = oom.refusal.map(|at| at.refused);
     let left = refused.and_then(|refused| {
@@ -218,8 +219,7 @@ fn known_figures(oom: &Oom, own_limit: bool, free: u64, largest_hole: u64) -> Fi
     }
 }
 
-/// The devices on which the run ended out of memory in PyTorch's cache, with what would have
-/// helped.
+/// The post-mortem of each device on which the run ended out of memory, with remedies.
 pub fn fatal(trace: &Trace, definitions: &Definitions, ooms: &[Oom]) -> Vec<PostMortem> {
     let mut found = examine(trace, definitions, &ended(ooms));
     for one in &mut found {

@@ -1,4 +1,4 @@
-//! What other settings of PyTorch's allocator would have done up to the failed request.
+//! Replays the requests up to an out-of-memory under other settings of PyTorch's allocator.
 
 use vramtrace_format::RefusedBy;
 
@@ -11,39 +11,40 @@ use crate::analysis::whatif::{
 use crate::replay::Until;
 use crate::trace::{Definitions, Trace};
 
-/// What other settings would have done up to the failed request.
+/// The result of the replays. Sizes are bytes.
 #[derive(Clone, Debug)]
 pub struct Remedy {
-    /// Bytes that the process could have: its cap, or its part of the card.
+    /// The limit of the process: its cap, or its part of the card.
     pub capacity: u64,
     pub origin: Origin,
-    /// The best setting that would have fitted, and what it would have left.
+    /// The best setting that fits, and the bytes that it leaves.
     pub fix: Option<(String, u64)>,
-    /// Settings, best first, with the least capacity that would have done.
+    /// All settings, best first.
     pub settings: Vec<Tried>,
-    /// The least capacity that would do with the setting in force.
+    /// The lowest sufficient capacity with the setting in force.
     pub as_it_is: Option<u64>,
-    /// The setting in force, as people write it.
+    /// The text of the setting in force, or `default`.
     pub in_force: String,
 }
 
+/// One setting that was replayed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tried {
     pub conf: String,
     pub in_force: bool,
     pub fits: bool,
-    /// The least capacity that would have done.
+    /// The lowest sufficient capacity.
     pub smallest: Option<u64>,
-    /// Why the recorded calls forbid it.
+    /// Why the recorded calls would fail with it.
     pub forbidden: Option<String>,
 }
 
-/// `None` where the replay cannot tell: no limit is known, or it says that it fitted.
+/// `None`: no limit is known, or the replay fits with the setting in force, unlike the run.
 pub(super) fn of(one: &PostMortem, trace: &Trace, definitions: &Definitions) -> Option<Remedy> {
     let recorded = Recorded::until(trace, definitions, Until::Offset(one.oom.offset));
     let mut recorded = recorded.into_iter().find(|recorded| recorded.device == one.oom.device)?;
     if one.oom.level == Level::Driver {
-        // The request was not the cache's: the cache would have had to leave room for it.
+        // The driver refused another library: the cache would have had to leave memory for it.
         let beside = one.ours().saturating_sub(one.reserved);
         recorded.log.outside(beside.saturating_add(one.oom.size));
     }
@@ -56,7 +57,7 @@ pub(super) fn of(one: &PostMortem, trace: &Trace, definitions: &Definitions) -> 
         .find(|at| fits(*at) && !settings[*at].in_force && settings[*at].forbidden.is_none());
     let in_force = (0..settings.len()).find(|at| settings[*at].in_force);
     if in_force.is_some_and(fits) {
-        // The replay and the run disagree: it has nothing to say.
+        // The replay contradicts the run: its predictions are worthless here.
         return None;
     }
     let spare = |at: usize| {
@@ -83,12 +84,12 @@ pub(super) fn of(one: &PostMortem, trace: &Trace, definitions: &Definitions) -> 
     })
 }
 
-/// What the process could have of the device: others may share the limit, or the card.
+/// The limit of the process, where others share the cap or the card.
 fn capacity(one: &PostMortem, recorded: &Recorded) -> Option<Capacity> {
     let known = capacities_of(recorded).into_iter().next();
     let with = |free: u64| Some(one.ours().saturating_add(free));
     let Some(refused) = one.oom.refusal.map(|at| at.refused) else {
-        // Its own limit is not known: it allowed what it had at most.
+        // PyTorch's own limit is not in the trace: it was at least the peak.
         let peak = one.device.cache.peak_reserved.bytes.saturating_sub(one.reserved);
         let allowed = with(peak).map(|bytes| Capacity { bytes, origin: Origin::Asked });
         return if one.own_limit { allowed } else { known };

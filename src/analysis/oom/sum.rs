@@ -1,28 +1,31 @@
-//! What the memory of a device was in use for, as a sum that adds up to the byte.
+//! The used memory of a device by purpose. The parts add up to the byte.
 
 use vramtrace_format::{Cause, Kind, RefusedBy};
 
 use super::Oom;
 use crate::replay::DeviceState;
 
-/// What a part of the sum is.
+/// The purpose of a part of the sum.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UsedPart {
-    /// Blocks of PyTorch's cache, and what of its segments is in none.
+    /// Blocks of PyTorch's cache.
     Tensors,
+    /// The free part of its segments.
     TorchCache,
-    /// Driver memory that this library asked for. `None`: the stacks do not tell.
+    /// Driver memory that this library requested. `None`: not known from the stacks.
     Library(Option<String>),
-    /// Rest of pages, reserves of pools and graphs.
+    /// Unused parts of pages, and reserves of pools and graphs.
     Rounding,
+    /// Contexts.
     Context,
     /// Local memory of a larger stack, heaps (cuCtxSetLimit).
     Limits,
-    /// What the driver took for itself, by the calls after which it showed.
+    /// Memory that the driver took for itself, by the kind of the call after which it appeared.
     Driver(Cause),
-    /// What NVML shows beyond all that. Negative where it shows less.
+    /// The rest of NVML's figure. Negative where NVML shows less than the other parts.
     Unattributed,
-    /// What the cap counted beside: requests under way, the rest of a step of managed memory.
+    /// What the cap counted in addition: requests of other threads under way, the unused part of a step of
+    /// managed memory.
     Counted,
 }
 
@@ -51,7 +54,7 @@ impl UsedPart {
 }
 
 impl UsedPart {
-    /// The library that it is of, if it is one's.
+    /// The library of a part [`UsedPart::Library`].
     pub fn library(&self) -> Option<&str> {
         match self {
             UsedPart::Library(name) => name.as_deref(),
@@ -60,28 +63,27 @@ impl UsedPart {
     }
 }
 
-/// Of one device at one moment: all that nvidia-smi shows for the process, and managed memory.
+/// One device at one moment: the memory that nvidia-smi shows for the process, and managed memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UsedSum {
     /// The sum of the parts.
     pub bytes: u64,
     pub parts: Vec<(UsedPart, i64)>,
-    /// Managed memory in it: nvidia-smi leaves it out.
+    /// Managed memory in the sum: nvidia-smi does not show it.
     pub managed: u64,
-    /// NVML had a figure: what only shows there is in the sum.
+    /// NVML had a figure: the sum includes what only NVML shows.
     pub knows_process: bool,
 }
 
-/// A file may claim any number: no part is more, so that the sum of all is a number, too.
+/// The largest part: a damaged file may hold any number, and the sum of all parts must not overflow.
 const MOST: u64 = 1 << 50;
 
 impl UsedSum {
-    /// `libraries`: driver memory that is no segment of a cache, by who asked for it.
+    /// `libraries`: driver memory that is no segment of a cache, by the library that requested it.
     pub fn of(device: &DeviceState, oom: &Oom, libraries: Vec<(Option<String>, u64)>) -> UsedSum {
         let number = |bytes: u64| bytes.min(MOST) as i64;
         let cache = &device.cache;
-        // Blocks on memory that no call showed are in no sum of driver memory.
-        // Nor is what was unmapped below them.
+        // No sum of driver memory includes blocks whose memory was not recorded, or is unmapped.
         let tensors = cache.resident().saturating_sub(cache.outside);
         let mut parts = vec![
             (UsedPart::Tensors, number(tensors)),
@@ -93,7 +95,7 @@ impl UsedSum {
         parts.push((UsedPart::Context, number(device.context_bytes)));
         let measured = device.sample.and_then(|at| at.unattributed());
         let beyond = measured.unwrap_or(0).clamp(-(MOST as i64), MOST as i64);
-        // They were measured one at a time. Together they are at most what NVML shows.
+        // Each was measured at another time. Their sum must not exceed what NVML shows now.
         let mut left = beyond.max(0);
         for (what, bytes) in named_by_the_driver(device) {
             let bytes = number(bytes).min(left);
@@ -102,7 +104,7 @@ impl UsedSum {
         }
         parts.push((UsedPart::Unattributed, if beyond < 0 { beyond } else { left }));
         let counted = oom.refusal.map(|at| at.refused).filter(|it| it.by == RefusedBy::Cap);
-        // The cap counted at least this much: the difference is a part of its own.
+        // What the cap counted beyond the parts is a separate part.
         let least = counted.map_or(0, |refused| number(refused.counted));
         let beside = least.saturating_sub(sum(&parts)).max(0);
         parts.push((UsedPart::Counted, beside));
@@ -116,7 +118,7 @@ impl UsedSum {
     }
 }
 
-/// What is known of that which only NVML shows.
+/// The known parts of the memory that only NVML shows.
 fn named_by_the_driver(device: &DeviceState) -> Vec<(UsedPart, u64)> {
     let own = &device.driver_own;
     let causes = Cause::ALL.into_iter().map(|cause| (UsedPart::Driver(cause), own.of(cause)));

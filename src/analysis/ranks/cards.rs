@@ -1,5 +1,5 @@
-//! The cards of a run: a card is known by its UUID, and what its processes held of it is summed at the
-//! same moment of the clock on the wall.
+//! The cards of a run. A UUID identifies a card. The bytes of its processes are summed at the same
+//! moment of `CLOCK_REALTIME`.
 
 use std::collections::BTreeMap;
 
@@ -12,18 +12,18 @@ use crate::trace::DeviceInfo;
 #[derive(Clone, Debug)]
 pub struct Card {
     pub info: Option<DeviceInfo>,
-    /// Which processes used it, as what device.
+    /// The processes that used it, as indexes, and the number of the device in each.
     pub users: Vec<(usize, DeviceId)>,
-    /// The most that they held together at one moment.
+    /// The highest sum of their bytes at one moment.
     pub peak_bytes: u64,
-    /// That moment, by `CLOCK_REALTIME`.
+    /// That moment, ns of `CLOCK_REALTIME`.
     pub peak_unix_ns: u64,
-    /// The sum of their own peaks: more, where these are at different times.
+    /// The sum of the processes' peaks: more than `peak_bytes` where these are at different times.
     pub sum_of_peaks: u64,
     pub live_bytes: u64,
 }
 
-/// What identifies a card. One without a UUID is its process's alone.
+/// What identifies a card. A card without a UUID counts as another one in each process.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum CardKey {
     Uuid([u8; 16]),
@@ -42,13 +42,13 @@ fn by_card(ranks: &[Rank]) -> BTreeMap<CardKey, Vec<(usize, DeviceId)>> {
     all
 }
 
-/// First and last moment of a process, by `CLOCK_REALTIME`.
+/// First and last moment of a process, ns of `CLOCK_REALTIME`.
 fn span(rank: &Rank) -> (u64, u64) {
     let start = rank.header.start_unix_ns;
     (start, start.saturating_add(rank.last_ns))
 }
 
-/// Processes that held memory of a card at the same time as another one, in order.
+/// Indexes of the processes that held memory of a card at the same time as another one, sorted.
 pub fn sharing(ranks: &[Rank]) -> Vec<usize> {
     let mut found = Vec::new();
     for users in by_card(ranks).values() {
@@ -58,7 +58,7 @@ pub fn sharing(ranks: &[Rank]) -> Vec<usize> {
             .map(|(index, _)| (span(&ranks[*index]), *index))
             .collect();
         spans.sort_unstable();
-        // In order of their begin, one overlaps an earlier one if any of those ends later.
+        // Sorted by begin: a span overlaps an earlier one if it begins before the latest end so far.
         let mut latest: Option<(u64, usize)> = None;
         for ((from, to), index) in spans {
             if let Some((_, other)) = latest.filter(|(end, _)| from <= *end) {
@@ -77,7 +77,7 @@ pub fn cards(ranks: &[Rank]) -> Vec<Card> {
     let card = |users: Vec<(usize, DeviceId)>| {
         let used: Vec<(&Rank, &RankDevice)> =
             users.iter().map(|(index, id)| (&ranks[*index], &ranks[*index].devices[id])).collect();
-        let (peak_bytes, peak_unix_ns) = together(&used);
+        let (peak_bytes, peak_unix_ns) = peak_together(&used);
         let sum = |figure: fn(&RankDevice) -> u64| {
             used.iter().map(|(_, device)| figure(device)).fold(0, u64::saturating_add)
         };
@@ -91,13 +91,13 @@ pub fn cards(ranks: &[Rank]) -> Vec<Card> {
         }
     };
     let mut all: Vec<Card> = by_card(ranks).into_values().map(card).collect();
-    // In order of UUID where they are as full.
+    // A stable sort: cards with the same peak stay in the order of their UUIDs.
     all.sort_by_key(|card| std::cmp::Reverse(card.peak_bytes));
     all
 }
 
-/// The most at one moment, and the moment.
-fn together(used: &[(&Rank, &RankDevice)]) -> (u64, u64) {
+/// The highest sum of bytes at one moment, and that moment in ns of `CLOCK_REALTIME`.
+fn peak_together(used: &[(&Rank, &RankDevice)]) -> (u64, u64) {
     let mut changes: Vec<(u64, usize, u64)> = Vec::new();
     for (index, (rank, device)) in used.iter().enumerate() {
         let (start, end) = span(rank);
@@ -108,11 +108,11 @@ fn together(used: &[(&Rank, &RankDevice)]) -> (u64, u64) {
                     .extend(points.map(|(at, bytes)| (start.saturating_add(*at), index, *bytes)));
             }
             None => {
-                // No other process was there meanwhile.
+                // No other process used the card during this one: the peak is enough.
                 changes.push((start.saturating_add(device.peak_ns), index, device.peak_bytes));
             }
         }
-        // What it held went with it.
+        // The driver frees all memory when the process ends.
         changes.push((end.saturating_add(1), index, 0));
     }
     changes.sort_by_key(|(at, index, _)| (*at, *index));

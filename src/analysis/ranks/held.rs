@@ -1,4 +1,4 @@
-//! A process's holders as holdings: blocks in place of the memory that they lie in.
+//! The holders of a process as [`Holdings`]: blocks in place of their segments.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,8 @@ use crate::replay::State;
 use crate::symbols::FREE_CACHE;
 use crate::trace::{Definitions, Trace};
 
-/// Who held memory at a moment, as far as the process's summary names it: the largest. Where it has
-/// blocks, they stand in place of the memory that their framework took from the driver; what is left
-/// of that is held by [`FREE_CACHE`].
+/// The holdings at a moment, of the largest holders that the process's summary names. Blocks replace the
+/// driver memory of their framework; [`FREE_CACHE`] holds the rest of that.
 pub fn holdings(rank: &Rank, classifier: &StackClassifier, moment: SummaryMoment) -> Holdings {
     let mut all = Holdings::default();
     for (id, device) in &rank.devices {
@@ -28,8 +27,8 @@ pub fn holdings(rank: &Rank, classifier: &StackClassifier, moment: SummaryMoment
     all
 }
 
-/// The largest of each device where memory slept: what was brought back belongs to who had it before.
-/// Reads the trace again, up to the peaks.
+/// The largest holders of each device, where memory was unmapped and mapped again: it belongs to the
+/// stack that first allocated it. Reads the trace again, up to the peaks.
 pub fn by_owner(
     trace: &Trace,
     definitions: &Definitions,
@@ -79,7 +78,7 @@ fn add_device(
             blocks = blocks.saturating_add(holder.bytes);
             all.level = Level::Tensor;
             all.blocks.entry(key).or_default().add(held);
-        } else if has_blocks && classifier.is_of_torch(holder.stack) {
+        } else if has_blocks && classifier.is_pytorch(holder.stack) {
             segments = segments.saturating_add(holder.bytes);
         } else {
             all.held.entry(key).or_default().add(held);

@@ -1,17 +1,18 @@
-//! How unlike the peaks of a run's processes are.
+//! How far the peaks of a run's processes differ.
 
 use super::super::outliers::median;
 use super::Rank;
 
+/// The spread of the peaks. Sizes are bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Imbalance {
     /// Processes that used GPU memory.
     pub processes: usize,
-    /// Which one, and its peak.
+    /// Index of the process with the lowest peak, and that peak.
     pub lowest: (usize, u64),
     pub highest: (usize, u64),
     pub median: u64,
-    /// The highest peak over the mean: 1 where all are equal.
+    /// The highest peak divided by the mean: 1 where all are equal.
     pub over_mean: f64,
 }
 
@@ -22,7 +23,7 @@ pub fn imbalance(ranks: &[Rank]) -> Option<Imbalance> {
     if peaks.len() < 2 {
         return None;
     }
-    // Of equal ones the first.
+    // Of equal peaks the first process.
     let lowest = *peaks.iter().min_by_key(|(_, peak)| *peak)?;
     let highest = *peaks.iter().rev().max_by_key(|(_, peak)| *peak)?;
     let sum: u128 = peaks.iter().map(|(_, peak)| u128::from(*peak)).sum();

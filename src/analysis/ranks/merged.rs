@@ -1,5 +1,5 @@
-//! The same holder in several processes, once. Ids of stacks are each trace's own: what the frames say
-//! identifies a holder.
+//! Merges the holders of several processes. The ids of stacks differ between traces: the frames
+//! identify a holder.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -14,7 +14,7 @@ use crate::symbols::FREE_CACHE;
 /// The holders of one process.
 #[derive(Clone, Debug)]
 pub struct Holders<'c, 's> {
-    /// Which process.
+    /// Index of the process.
     pub process: usize,
     pub classifier: &'c StackClassifier<'s>,
     pub holders: Vec<Holder>,
@@ -23,25 +23,25 @@ pub struct Holders<'c, 's> {
 /// One holder of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Merged {
-    /// Of all processes.
+    /// Sums over all processes: bytes, allocations, different stacks.
     pub bytes: u64,
     pub count: u64,
     pub stacks: u64,
-    /// Which processes, and what each holds; in their order.
+    /// Index and bytes of each process that has this holder, in order of the index.
     pub processes: Vec<(usize, u64)>,
-    /// The largest one: among the sources, and there among the holders.
+    /// The largest one: index of its source, and of the holder there.
     pub largest: (usize, usize),
 }
 
 impl Merged {
-    /// The process that holds most, and what it holds; of equal ones the first.
+    /// Index and bytes of the process that holds most; of equal ones the first.
     pub fn most(&self) -> (usize, u64) {
         let all = self.processes.iter().rev();
         all.max_by_key(|(_, bytes)| *bytes).copied().unwrap_or_default()
     }
 }
 
-/// What makes two stacks of different processes the same, by their frames.
+/// A hash of the frames by which two stacks of different processes belong to the same holder.
 pub fn key(classifier: &StackClassifier, stack: StackId, roles: &FrameRoles, by: GroupBy) -> u64 {
     let mut hasher = DefaultHasher::new();
     if classifier.symbols.indexes(stack).is_empty() {
@@ -90,15 +90,15 @@ pub fn holders_of<'c, 's>(
     all
 }
 
-/// Holders of several processes, the largest first. Devices of the same process are joined too: of a
-/// run, which card a rank has is no matter.
+/// Holders of several processes, the largest first. Holders on several devices of one process are
+/// merged, too.
 pub fn merge(sources: &[Holders], by: GroupBy) -> Vec<Merged> {
     let mut places: HashMap<(u64, bool), usize> = HashMap::new();
     let mut all: Vec<Merged> = Vec::new();
     for (at, source) in sources.iter().enumerate() {
         for (index, holder) in source.holders.iter().enumerate() {
             let roles = match holder.of_cache {
-                true => source.classifier.read_block(holder.stack),
+                true => source.classifier.roles_of_block(holder.stack),
                 false => source.classifier.roles(holder.stack),
             };
             let key = key(source.classifier, holder.stack, &roles, by);

@@ -1,7 +1,8 @@
-//! The processes of a run, each small: what a report of all of them prints. It comes from the summary
-//! that a process wrote at its end, or from a replay by the same rules ([`vramtrace_format::summary`]),
-//! where there is no summary (it was killed, or memory slept), where requests were refused (why, only the events
-//! say), or where processes share a card at the same time (their sums need every moment).
+//! The processes of a run, with the figures that a report of all of them prints. A figure comes from the
+//! summary that a process wrote at its end. It comes from a replay by the same rules
+//! ([`vramtrace_format::summary`]) where the trace has no summary (the process was killed, or unmapped
+//! memory), where requests were refused (only the events have the reason), or where processes share a
+//! card at the same time (the sum of the card needs every moment).
 
 mod cards;
 mod held;
@@ -35,10 +36,10 @@ pub use merged::{Holders, Merged, holders_of, key, merge};
 pub struct Rank {
     pub trace: PathBuf,
     pub header: Header,
-    /// It ran when the trace was opened.
+    /// The process was running when the trace was opened.
     pub running: bool,
     pub ended_in_order: bool,
-    /// The run's last word on a device was a request that got nothing.
+    /// The run ended on a device with a request for memory that failed.
     pub out_of_memory: bool,
     /// Recording stopped before the process did.
     pub stopped: bool,
@@ -46,21 +47,21 @@ pub struct Rank {
     pub live_is_known: bool,
     /// Time of the last event.
     pub last_ns: u64,
-    /// From its summary; else from a replay.
+    /// The figures come from the summary; else from a replay.
     pub from_summary: bool,
-    /// Those that it used, the unknown one last.
+    /// The devices that the process used, the unknown one last.
     pub devices: BTreeMap<DeviceId, RankDevice>,
-    /// Of the holders.
+    /// Names of the holders' stacks.
     pub symbols: Symbols,
 }
 
-/// What a process did with one device.
+/// The figures of a process on one device. Sizes are bytes.
 #[derive(Clone, Debug, Default)]
 pub struct RankDevice {
     /// `None`: the trace does not describe it.
     pub info: Option<DeviceInfo>,
     pub peak_bytes: u64,
-    /// Since the start of the trace.
+    /// Time of the peak, ns since the start of the trace.
     pub peak_ns: u64,
     pub peak_by_kind: BytesByKind,
     pub live_bytes: u64,
@@ -70,9 +71,9 @@ pub struct RankDevice {
     pub frees: u64,
     pub refused_by_cap: u64,
     pub refused_by_driver: u64,
-    /// The largest at the peak and at the end, at both levels.
+    /// The largest holders at the peak and at the end, at both levels.
     pub holders: Vec<SummaryHolder>,
-    /// The live bytes at every moment, where they were asked for.
+    /// The live bytes at every moment, where processes share the device.
     steps: Option<Steps>,
 }
 
@@ -83,7 +84,7 @@ impl RankDevice {
 }
 
 impl Rank {
-    /// What people call it.
+    /// The name of the process in reports.
     pub fn name(&self) -> String {
         process_name(&self.header, &self.trace)
     }
@@ -93,11 +94,12 @@ impl Rank {
         self.devices.values().map(|device| device.peak_bytes).fold(0, u64::saturating_add)
     }
 
-    /// A figure of all its devices.
+    /// The sum of a figure over all devices.
     pub fn sum(&self, figure: impl Fn(&RankDevice) -> u64) -> u64 {
         self.devices.values().map(figure).fold(0, u64::saturating_add)
     }
 
+    /// What [`super::outliers()`] compares.
     pub fn standing(&self) -> Standing {
         Standing {
             used: !self.devices.is_empty(),
@@ -108,18 +110,18 @@ impl Rank {
         }
     }
 
-    /// From its summary where that is enough.
+    /// From the summary where it has all figures, else from the events.
     pub fn read(trace: &Trace) -> Rank {
         Rank::read_with(trace, None, &mut |_, _| {})
     }
 
-    /// From its events, whatever summary there is.
+    /// From the events, also where the trace has a summary.
     pub fn replayed(trace: &Trace) -> Rank {
         let (definitions, _) = trace.definitions();
         Rank::of_replay(trace, &definitions, None, &mut |_, _| {})
     }
 
-    /// `steps`: how many moments of each device to keep.
+    /// `steps`: the most moments of each device that are kept; `None`: none.
     fn read_with(trace: &Trace, steps: Option<usize>, progress: &mut dyn FnMut(u64, u64)) -> Rank {
         let (definitions, broken) = trace.definitions();
         let summary = match steps {
@@ -213,6 +215,7 @@ impl Rank {
         }
     }
 
+    /// Adds the names of the holders' stacks.
     fn name_holders(mut self, definitions: &Definitions) -> Rank {
         let holders = self.devices.values().flat_map(|device| &device.holders);
         let stacks = holders.map(|holder| holder.stack).chain([FREE_CACHE]);
@@ -237,7 +240,7 @@ fn of_state(device: &DeviceState) -> RankDevice {
     }
 }
 
-/// Without what is another process's, or the host's.
+/// Sets the kinds to 0 that are host memory or belong to another process.
 fn held(mut kinds: BytesByKind) -> BytesByKind {
     for kind in Kind::ALL.into_iter().filter(|kind| !is_held(*kind)) {
         kinds[kind as usize] = 0;
@@ -249,12 +252,12 @@ fn refused(counters: &Counters) -> u64 {
     counters.refused_by_cap.saturating_add(counters.refused_by_driver)
 }
 
-/// Whether a program that was refused ended by it stands in the events alone.
+/// Whether a summary has all figures. Only the events tell whether refusals ended the program.
 fn is_enough(summary: &EndSummary) -> bool {
     summary.cache_ooms == 0 && summary.devices.values().all(|device| refused(&device.counters) == 0)
 }
 
-/// Reads the processes of a run on all cores, in the order given.
+/// Reads the processes of a run on all cores. The results have the order of `traces`.
 pub fn read(traces: &[Trace], progress: parallel::Progress) -> Vec<Rank> {
     let all: Vec<&Trace> = traces.iter().collect();
     let mut ranks =

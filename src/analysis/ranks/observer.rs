@@ -13,7 +13,7 @@ use crate::replay::{
 };
 use crate::trace::Site;
 
-/// What each stack holds, now and at its device's peak.
+/// Bytes and allocations of each stack, now and at its device's peak.
 #[derive(Default)]
 pub struct HeldAtPeak {
     stacks: FxHashMap<(DeviceId, StackId, bool), AtPeak>,
@@ -24,7 +24,7 @@ pub struct HeldAtPeak {
 struct PeakSoFar {
     bytes: u64,
     epoch: u32,
-    /// No block came since.
+    /// No block was allocated since.
     awaits_block: bool,
 }
 
@@ -52,7 +52,7 @@ impl HeldAtPeak {
         }
     }
 
-    /// The largest of a device.
+    /// The largest holders of a device, at the peak and at the end, at both levels.
     pub fn holders(&self, device: DeviceId) -> Vec<SummaryHolder> {
         let epoch = self.peaks.get(&device).map_or(0, |peak| peak.epoch);
         let mut all = Vec::new();

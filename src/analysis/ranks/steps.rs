@@ -1,22 +1,22 @@
-//! A device's live bytes at every moment of one process, small enough for a run of many.
+//! The live bytes of a device over the time of one process, in bounded memory.
 
-/// Moments that are kept of one process, and of all processes together.
+/// The most moments that are kept of one process, and of all processes together.
 const MOST: usize = 65_536;
 const MOST_TOGETHER: usize = 4 << 20;
 const FEWEST: usize = 1_024;
 
-/// How many moments of each of so many processes.
+/// The most moments to keep of each process.
 pub fn most_for(processes: usize) -> usize {
     (MOST_TOGETHER / processes.max(1)).clamp(FEWEST, MOST)
 }
 
-/// The value from each moment on. Where there are too many, neighbours are joined by the higher
-/// value: a sum of several is never too low.
+/// A value over time, as points. Where there are too many, neighbouring points become one with the higher
+/// value, so that a sum of several is never too low.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Steps {
     most: usize,
     points: Vec<(u64, u64)>,
-    /// Changes that one point stands for, and those that the last one has.
+    /// Changes that one point represents, and those that the last point has so far.
     stride: u32,
     taken: u32,
 }
@@ -26,6 +26,7 @@ impl Steps {
         Steps { most: most.max(2), points: Vec::new(), stride: 1, taken: 0 }
     }
 
+    /// Adds a change. Times are ns and may decrease a little.
     pub fn push(&mut self, time_ns: u64, value: u64) {
         if let Some(last) = self.points.last_mut() {
             if last.1 == value && self.stride == 1 {
@@ -41,12 +42,12 @@ impl Steps {
             self.points = self.points.chunks(2).map(join).collect();
             self.stride = self.stride.saturating_mul(2);
         }
-        // Stamps may run back a little.
         let from = self.points.last().map_or(0, |last| last.0);
         self.points.push((time_ns.max(from), value));
         self.taken = 1;
     }
 
+    /// Time in ns and value of each point, in order of time.
     pub fn points(&self) -> &[(u64, u64)] {
         &self.points
     }

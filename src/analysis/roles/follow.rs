@@ -1,7 +1,8 @@
-//! Follows every allocation of a trace from its call to its free, and tells its role then.
+//! Follows every allocation of a trace to its free, and reports its role then.
 //!
-//! Two readings. The first learns what kind of program it is, the second decides. What waits for a
-//! decision is live, or was freed since the last allocation: memory is bounded by the live set.
+//! There are two passes. The first one collects facts about the program ([`Learned`]), the second one
+//! decides. Undecided allocations are live, or were freed since the last allocation; so memory is
+//! bounded by the live set.
 
 use rustc_hash::FxHashMap;
 use vramtrace_format::{Kind, Space, StackId, Stamped, ThreadId};
@@ -15,16 +16,14 @@ use crate::replay::{AllocCause, FreeCause, Key, Live, Mapping, Observer, State, 
 use crate::symbols::Symbols;
 use crate::trace::{Definitions, Trace};
 
-/// One allocation whose role is known: a block of PyTorch's cache, or memory of the driver's that
-/// is no segment of it.
+/// One allocation with its role: a block of PyTorch's cache, or driver memory that is no segment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Allocation {
     pub key: Key,
     pub live: Live,
-    /// File offset of the event that made it: places of a trace in their order. 0: it comes
-    /// from a checkpoint.
+    /// File offset of the event of its allocation. 0: a checkpoint lists it.
     pub made_offset: u64,
-    /// `None`: it is live when the trace ends, or what became of it is missing.
+    /// `None`: it is live at the end of the trace, or its free is missing.
     pub freed: Option<FreedAt>,
     pub role: Role,
 }
@@ -35,7 +34,7 @@ pub struct FreedAt {
     pub offset: u64,
 }
 
-/// Names and rules for the stacks of one trace.
+/// Finds the roles of one trace's allocations.
 #[derive(Clone, Debug)]
 pub struct RoleFinder {
     classes: StackClasses,
@@ -50,7 +49,7 @@ impl RoleFinder {
         let before = Learned::default();
         let mut follower = Follower::new(&classes, |life: &Life, of: &Waiting| {
             let site = of.site();
-            // Roles that need what is learned here are taken as they are without it.
+            // The first pass decides without the facts that it collects.
             learned.note(life, site, rules::role(life, site, &before));
         });
         trace.replay(definitions, &mut follower);
@@ -59,8 +58,8 @@ impl RoleFinder {
         RoleFinder { classes, learned }
     }
 
-    /// Reads the trace once more and tells every allocation when its life has ended: in the order of
-    /// the frees, and then those that are live at the end, in no order.
+    /// Reads the trace once more and calls `found` for every allocation at its free, then for those that
+    /// are live at the end, in no order.
     pub fn follow(
         &self,
         trace: &Trace,
@@ -70,8 +69,8 @@ impl RoleFinder {
         self.visit(trace, definitions, &[], &mut |_, _| {}, found);
     }
 
-    /// The same, and shows the state at each of several places, by its index. Allocations that are
-    /// live at a place are listed after it was shown.
+    /// Like [`RoleFinder::follow`]. Calls `show` with the index and the state of each stop, before
+    /// `found` is called for the allocations that are live there.
     pub fn visit(
         &self,
         trace: &Trace,
@@ -92,7 +91,7 @@ impl RoleFinder {
         follower.finish();
     }
 
-    /// Follows beside another observer, which hands on what it gets.
+    /// An observer to which another observer forwards its events.
     pub fn observer(&self) -> RoleObserver<'_> {
         let followed = Followed { finder: self, list: Vec::new() };
         RoleObserver { follower: Follower::new(&self.classes, followed) }
@@ -105,21 +104,20 @@ impl RoleFinder {
     }
 }
 
-/// Finds roles for an observer that also sees other events: it hands on what it gets, and takes
-/// what is known then.
+/// Finds roles for another observer, which forwards its events and takes the results.
 pub struct RoleObserver<'f> {
     follower: Follower<'f, Followed<'f>>,
 }
 
 impl RoleObserver<'_> {
-    /// What became known since the last call.
+    /// The allocations whose role became known since the last call.
     pub fn take(&mut self) -> Vec<Allocation> {
-        std::mem::take(&mut self.follower.tell.list)
+        std::mem::take(&mut self.follower.sink.list)
     }
 
-    /// The trace has ended: all that is still live becomes known.
+    /// The trace has ended: the roles of all live allocations become known.
     pub fn end(&mut self) {
-        self.follower.lose();
+        self.follower.end_all();
     }
 }
 
@@ -153,7 +151,7 @@ impl Observer for RoleObserver<'_> {
     }
 }
 
-/// What takes the end of a life.
+/// Receives each allocation at the end of its life.
 trait Ended {
     fn ended(&mut self, life: &Life, of: &Waiting);
 }
@@ -175,7 +173,7 @@ impl Ended for Followed<'_> {
     }
 }
 
-/// One that lives, or was freed since the last allocation.
+/// An allocation that is live, or was freed since the last allocation.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     key: Key,
@@ -185,7 +183,7 @@ struct Waiting {
     older: bool,
     born: Progress,
     freed: Option<FreedAt>,
-    /// Of the free.
+    /// The thread that allocated it freed it.
     same_thread: bool,
     ended: Progress,
 }
@@ -200,22 +198,22 @@ struct Follower<'c, F> {
     classes: &'c StackClasses,
     progress: Progress,
     live: FxHashMap<Key, Waiting>,
-    /// Freed since the last allocation: what comes next says in which phase.
+    /// Freed since the last allocation: the next one gives the phase.
     freed: Vec<Waiting>,
-    tell: F,
+    sink: F,
 }
 
 impl<'c, F: Ended> Follower<'c, F> {
-    fn new(classes: &'c StackClasses, tell: F) -> Follower<'c, F> {
+    fn new(classes: &'c StackClasses, sink: F) -> Follower<'c, F> {
         let progress = Progress::default();
-        Follower { classes, progress, live: FxHashMap::default(), freed: Vec::new(), tell }
+        Follower { classes, progress, live: FxHashMap::default(), freed: Vec::new(), sink }
     }
 
-    fn made(&mut self, at: &Stamped, key: Key, live: &Live, how: AllocCause) {
-        if live.kind.is_host() || live.kind == Kind::Imported {
+    fn allocated(&mut self, at: &Stamped, key: Key, live: &Live, how: AllocCause) {
+        if !live.is_device_memory() {
             return;
         }
-        // A free that the driver refused: its end was reported already.
+        // The driver refused the free: the allocation is live again.
         if how == AllocCause::FreeFailed {
             let back = self.freed.iter().rposition(|of| of.key == key);
             if let Some(back) = back {
@@ -252,21 +250,21 @@ impl<'c, F: Ended> Follower<'c, F> {
         }
     }
 
-    fn gone(&mut self, at: &Stamped, key: Key, how: FreeCause) {
+    fn freed(&mut self, at: &Stamped, key: Key, how: FreeCause) {
         let Some(of) = self.live.remove(&key) else { return };
         let freed = Some(FreedAt { time_ns: at.time_ns, offset: at.offset });
         let same_thread = of.live.thread == at.thread || of.live.thread == ThreadId(0);
         let ended = Waiting { freed, same_thread, ended: self.progress, ..of };
         match how {
             FreeCause::Freed => self.freed.push(ended),
-            // The end of the memory below it says nothing of what it was for.
+            // These ends tell nothing about the purpose of the memory.
             FreeCause::WithContext | FreeCause::Replaced | FreeCause::WithMemory => {
                 self.end(&ended, End::NotSeen);
             }
         }
     }
 
-    /// The allocation that follows some frees is made. `phase`: its own.
+    /// Reports the frees before an allocation. `phase`: the phase of that allocation.
     fn settle(&mut self, phase: Option<super::stack_class::Phase>) {
         let next = Some(phase.unwrap_or(self.progress.phase));
         for of in std::mem::take(&mut self.freed) {
@@ -276,11 +274,11 @@ impl<'c, F: Ended> Follower<'c, F> {
 
     fn end(&mut self, of: &Waiting, end: End) {
         let Waiting { class, older, born, ended, .. } = *of;
-        self.tell.ended(&Life { class, born, older, ended, end }, of);
+        self.sink.ended(&Life { class, born, older, ended, end }, of);
     }
 
-    /// All that was followed is lost from sight.
-    fn lose(&mut self) {
+    /// Reports all allocations: the trace ends here, or events are missing.
+    fn end_all(&mut self) {
         for of in std::mem::take(&mut self.freed) {
             self.end(&of, End::Freed { same_thread: of.same_thread, next: None });
         }
@@ -290,38 +288,35 @@ impl<'c, F: Ended> Follower<'c, F> {
     }
 
     fn finish(mut self) -> Progress {
-        self.lose();
+        self.end_all();
         self.progress
     }
 }
 
-fn block(address: u64) -> Key {
-    Key { space: Space::Block, number: address }
-}
-
 impl<F: Ended> Observer for Follower<'_, F> {
     fn on_alloc(&mut self, at: &Stamped, key: Key, live: &Live, how: AllocCause) {
-        self.made(at, key, live, how);
+        self.allocated(at, key, live, how);
     }
 
     fn on_free(&mut self, at: &Stamped, key: Key, _live: &Live, how: FreeCause) {
-        self.gone(at, key, how);
+        self.freed(at, key, how);
     }
 
     fn on_block_alloc(&mut self, at: &Stamped, address: u64, live: &Live, how: AllocCause) {
-        self.made(at, block(address), live, how);
+        self.allocated(at, Key::block(address), live, how);
     }
 
     fn on_block_free(&mut self, at: &Stamped, address: u64, _live: &Live, how: FreeCause) {
-        self.gone(at, block(address), how);
+        self.freed(at, Key::block(address), how);
     }
 
-    /// Its blocks say what it is for.
+    /// The blocks of a segment have roles, the segment has none.
     fn on_segment(&mut self, _at: &Stamped, key: Key, _live: &Live) {
         self.live.remove(&key);
     }
 
-    /// What lay there before it was unmapped says what it is for, not who brought it back.
+    /// The role follows from the stack that allocated the memory first, not from the call that mapped it
+    /// again.
     fn on_wake(&mut self, _at: &Stamped, mapping: &Mapping, _object: Option<&Live>) {
         let key = Key { space: Space::Vmm, number: mapping.object };
         let (Some(woken), Some(of)) = (mapping.woken, self.live.get_mut(&key)) else { return };
@@ -336,6 +331,6 @@ impl<F: Ended> Observer for Follower<'_, F> {
     }
 
     fn on_history_gap(&mut self, _at: &Stamped) {
-        self.lose();
+        self.end_all();
     }
 }

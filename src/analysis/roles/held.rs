@@ -12,14 +12,14 @@ use crate::analysis::{Level, Moment};
 use crate::replay::{Key, State, Until};
 use crate::trace::{Definitions, Trace};
 
-/// What is held at one moment, by device, role and stack.
+/// The memory held at one moment, by device, role and stack.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HeldByRole {
     pub held: FxHashMap<(DeviceId, Role, StackId), Held>,
 }
 
 impl HeldByRole {
-    /// Those of a device that hold something, in the order of [`Role::ALL`].
+    /// The sums of a device by role, without roles that hold nothing.
     pub fn of_device(&self, device: DeviceId) -> BTreeMap<Role, Held> {
         let mut sums: BTreeMap<Role, Held> = BTreeMap::new();
         for ((of, role, _), held) in &self.held {
@@ -30,22 +30,24 @@ impl HeldByRole {
         sums
     }
 
+    /// Bytes of all roles on a device.
     pub fn bytes_on(&self, device: DeviceId) -> u64 {
         let here = self.held.iter().filter(|((of, _, _), _)| *of == device);
         here.map(|(_, held)| held.bytes).fold(0, u64::saturating_add)
     }
 
+    /// Adds held memory.
     pub fn add(&mut self, device: DeviceId, role: Role, stack: StackId, held: Held) {
         self.held.entry((device, role, stack)).or_default().add(held);
     }
 
-    /// Leaves those of some devices.
+    /// Keeps the memory of some devices.
     pub fn retain(&mut self, wanted: impl Fn(DeviceId) -> bool) {
         self.held.retain(|(of, _, _), _| wanted(*of));
     }
 }
 
-/// One that waits for its role: what is counted for it at a moment.
+/// Memory that is counted at a stop and whose role is not known yet.
 #[derive(Clone, Copy, Debug)]
 struct Counted {
     stop: usize,
@@ -55,8 +57,8 @@ struct Counted {
 }
 
 impl RoleFinder {
-    /// At each of several places of the trace, in the order given. Sums of [`HeldByRole`] are those
-    /// of [`Holdings`](crate::analysis::Holdings) at the same place.
+    /// The held memory at several places of the trace, in the order of `stops`. The sums equal those of
+    /// [`Holdings`](crate::analysis::Holdings) at the same place.
     pub fn at(
         &self,
         trace: &Trace,
@@ -65,7 +67,7 @@ impl RoleFinder {
         level: Level,
     ) -> Vec<HeldByRole> {
         let sums = RefCell::new(vec![HeldByRole::default(); stops.len()]);
-        // By key and time of birth: an address is given out again.
+        // By key and time of allocation: an address may be used again.
         let waiting = RefCell::new(FxHashMap::<(Key, u64), Vec<Counted>>::default());
         let mut show = |stop: usize, state: &State| {
             let (mut sums, mut waiting) = (sums.borrow_mut(), waiting.borrow_mut());
@@ -88,7 +90,7 @@ impl RoleFinder {
             }
         });
         let mut sums = sums.into_inner();
-        // Segments, at the level of the driver: their blocks decide what they are for.
+        // Segments at the level of the driver: their blocks have different roles.
         for counted in waiting.into_inner().into_values().flatten() {
             let Counted { stop, device, stack, held } = counted;
             sums[stop].add(device, Role::Unknown, stack, held);
@@ -96,8 +98,7 @@ impl RoleFinder {
         sums
     }
 
-    /// Each device at the moment that is asked for. `end`: the state at the end of the trace, which
-    /// tells the peaks.
+    /// The held memory of each device at a moment. `end`: the state at the end, which has the peaks.
     pub fn at_moment(
         &self,
         trace: &Trace,

@@ -1,5 +1,5 @@
-//! What a first reading of the trace shows of the program: does it train, and what became of what
-//! each stack made. Memory is bounded by stacks and sizes, not by events.
+//! The result of the first pass over a trace: whether the program trains, and the roles of allocations that
+//! were freed, by stack and size. Memory is bounded by the number of stacks and sizes.
 
 use rustc_hash::FxHashMap;
 use vramtrace_format::StackId;
@@ -8,21 +8,21 @@ use super::Role;
 use super::life::{Life, Progress};
 use super::stack_class::StackClass;
 
-/// Allocations of one stack and size mostly meet the same fate.
+/// Allocations with the same stack and size mostly have the same role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Site {
     pub stack: StackId,
     pub bytes: u64,
 }
 
-/// More sites are not distinguished: programs whose sizes vary without end.
+/// The most sites: in some programs, sizes vary without end.
 const MOST_SITES: usize = 1 << 18;
 
 #[derive(Clone, Debug, Default)]
 struct Fate {
-    /// Allocations whose life was seen to its end, by role.
+    /// Number of freed allocations by role, at [`Role::index`].
     roles: [u32; Role::ALL.len()],
-    /// In how many different forwards something was made that is kept.
+    /// Number of different forward passes that made an allocation which is kept.
     kept_rounds: u32,
     last_kept: u32,
 }
@@ -31,13 +31,14 @@ struct Fate {
 pub(super) struct Learned {
     ended: Progress,
     sites: FxHashMap<Site, Fate>,
-    /// By size: gradients.
+    /// Number of gradients by size.
     gradients: FxHashMap<u64, u32>,
-    /// Most rounds of backward that a gradient lived which was freed.
+    /// The most backward passes that began during the life of a freed gradient.
     gradient_life: Option<u32>,
 }
 
 impl Learned {
+    /// Adds one allocation whose life has ended.
     pub fn note(&mut self, life: &Life, site: Site, role: Role) {
         if role == Role::Gradients && life.class == StackClass::Backward {
             *self.gradients.entry(site.bytes).or_default() += 1;
@@ -63,7 +64,7 @@ impl Learned {
         self.ended = ended;
     }
 
-    /// Does the program run backward?
+    /// Whether the program runs backward passes.
     pub fn trains(&self) -> bool {
         self.ended.backwards > 0
     }
@@ -76,16 +77,17 @@ impl Learned {
         self.gradient_life
     }
 
+    /// Whether the program allocates gradients of this size in backward passes.
     pub fn makes_gradients_of(&self, bytes: u64) -> bool {
         self.gradients.contains_key(&bytes)
     }
 
-    /// Was what is kept of this site made in one forward alone?
+    /// Whether a single forward pass made all kept allocations of this site.
     pub fn is_kept_once(&self, site: Site) -> bool {
         self.sites.get(&site).is_none_or(|fate| fate.kept_rounds <= 1)
     }
 
-    /// What mostly became of this site's allocations.
+    /// The most frequent role of this site's freed allocations.
     pub fn usual(&self, site: Site) -> Option<Role> {
         let fate = self.sites.get(&site)?;
         let most = Role::ALL.into_iter().max_by_key(|role| fate.roles[role.index()])?;

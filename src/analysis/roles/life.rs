@@ -1,23 +1,23 @@
-//! What is known of one allocation's life when it has ended.
+//! The life of one allocation: the phases that ran between its allocation and its end.
 
 use super::stack_class::{Phase, StackClass};
 
-/// How far the program had come, in phases that began.
+/// The progress of the program: the number of phases that have begun, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Progress {
     pub forwards: u32,
     pub backwards: u32,
     pub optimizers: u32,
-    /// Allocations in backward.
+    /// Number of allocations in backward passes.
     pub in_backward: u32,
-    /// The one that runs.
+    /// The current phase.
     pub phase: Phase,
-    /// The last one that was not [`Phase::Outside`].
+    /// The last phase that was not [`Phase::Outside`].
     pub last: Phase,
 }
 
 impl Progress {
-    /// An allocation of this class is made.
+    /// Counts an allocation of this class.
     pub fn step(&mut self, class: StackClass) {
         let Some(phase) = class.phase() else { return };
         if phase != self.phase {
@@ -36,25 +36,25 @@ impl Progress {
     }
 }
 
-/// What outlives this many further rounds is kept for good.
+/// An allocation that outlives this many further passes counts as kept.
 pub(super) const KEPT: u32 = 3;
 
-/// How a life ended.
+/// The end of a life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// By its free. `same_thread`: on the thread that had allocated it. `next`: in which phase the
-    /// next allocation was made; `None`: there was none.
+    /// It was freed. `same_thread`: by the thread that allocated it. `next`: the phase of the next
+    /// allocation; `None`: there was none.
     Freed { same_thread: bool, next: Option<Phase> },
-    /// The trace ends first, or what came next is missing in it.
+    /// It was live at the end of the trace, or before missing events.
     NotSeen,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Life {
     pub class: StackClass,
-    /// When it was made, itself included.
+    /// The progress at its allocation, itself included.
     pub born: Progress,
-    /// It was there before the events that the file still has.
+    /// It was allocated before the events that are in the file.
     pub older: bool,
     pub ended: Progress,
     pub end: End,
@@ -73,7 +73,8 @@ impl Life {
         self.ended.backwards - self.born.backwards
     }
 
-    /// A program that trains may run many forwards for one backward: to validate.
+    /// Whether it counts as kept. A program that trains may run many forward passes for one backward
+    /// pass, to validate: backward passes decide where there are any.
     pub fn is_kept(&self) -> bool {
         match self.backwards() {
             0 => self.forwards() >= KEPT,
@@ -85,13 +86,13 @@ impl Life {
         self.ended.optimizers - self.born.optimizers
     }
 
-    /// It ended in the phase in which it was made, as far as allocations show.
+    /// Whether it ended in the phase of its allocation.
     pub fn within_phase(&self) -> bool {
         let same = self.forwards() == 0 && self.backwards() == 0 && self.optimizers() == 0;
         same && self.ended.phase == self.born.phase
     }
 
-    /// The phase in which it was freed went on after that.
+    /// Whether it was freed in this phase, and the phase continued.
     pub fn freed_amid(&self, phase: Phase) -> bool {
         let went_on = matches!(self.end, End::Freed { next, .. } if next == Some(phase));
         self.ended.phase == phase && went_on

@@ -1,9 +1,9 @@
-//! What memory is for: weights, gradients, optimizer state, activations and so on, without a line
-//! of the program's code. docs/roles.md gives the rules and their reasons.
+//! Roles, the purposes of memory: weights, gradients, optimizer state, activations and so on, found
+//! without changes of the program. docs/roles.md gives the rules and their reasons.
 //!
-//! Three things decide: what the frames of the stack are (`frames.rs`, `stack_class.rs`), in which
-//! phase of a step the allocation was made and freed (`life.rs`), and what became of others of the
-//! same stack and size (`learned.rs`). `rules.rs` puts them together.
+//! A role follows from the frames of the stack (`frames.rs`, `stack_class.rs`), from the phase of a step
+//! in which the allocation was made and freed (`life.rs`), and from the lifetimes of other allocations
+//! with the same stack and size (`learned.rs`). `rules.rs` has the decision.
 //!
 //! ```text
 //! let symbols = Symbols::of_all(&definitions, trace.header());

@@ -1,10 +1,10 @@
-//! What memory is for.
+//! The roles, and their names.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// In the order in which people stack them: what lives longest first.
+/// The purpose of an allocation. Charts stack them in this order, the longest lifetimes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Role {
     Weights,
@@ -22,7 +22,7 @@ pub enum Role {
     GraphMemory,
     /// What the driver takes for a context, for code and its variables.
     Context,
-    /// In a framework's segments, in no block.
+    /// The free part of a framework's segments.
     FreeCache,
     Unknown,
 }
@@ -44,7 +44,7 @@ impl Role {
         Role::Unknown,
     ];
 
-    /// For people, and in JSON, CSV and exports: it does not change between versions.
+    /// The name in reports, JSON, CSV and exports. It does not change between versions.
     pub fn name(self) -> &'static str {
         match self {
             Role::Weights => "weights",
@@ -63,7 +63,7 @@ impl Role {
         }
     }
 
-    /// Its place in [`Role::ALL`].
+    /// Its index in [`Role::ALL`].
     pub fn index(self) -> usize {
         self as usize
     }

@@ -1,13 +1,13 @@
-//! The rules: from the stack's class and the life of an allocation to its role. docs/roles.md
-//! gives the reason of each.
+//! The rules that give the role of an allocation, from the class of its stack and its life. docs/roles.md
+//! has the reasons.
 
 use super::Role;
 use super::learned::{Learned, Site};
 use super::life::{End, KEPT, Life};
 use super::stack_class::{Phase, StackClass};
 
-/// In a backward that the trace's end cuts off, what is older than this many of its allocations is
-/// taken for a gradient: what goes from node to node is freed sooner.
+/// In a backward pass that the end of the trace interrupts, memory that is older than this many of its
+/// allocations counts as a gradient: what one node passes to the next is freed sooner.
 const NODES: u32 = 32;
 
 pub(super) fn role(life: &Life, site: Site, learned: &Learned) -> Role {
@@ -27,7 +27,7 @@ pub(super) fn role(life: &Life, site: Site, learned: &Learned) -> Role {
     }
 }
 
-/// Weights are there when the first forward begins; what helped to load them is not.
+/// Weights are live when the first forward pass begins; temporary memory of loading is not.
 fn load(life: &Life) -> Role {
     match life.is_freed() && life.forwards() == 0 && life.backwards() == 0 {
         true => Role::Temporary,
@@ -46,7 +46,7 @@ fn cache(life: &Life, learned: &Learned) -> Role {
     }
 }
 
-/// What is freed in the forward that made it: scratch where others are kept for backward.
+/// Memory that is freed in the forward pass that made it: temporary in a program that trains.
 fn within_forward(learned: &Learned) -> Role {
     match learned.trains() {
         true => Role::Temporary,
@@ -67,16 +67,16 @@ fn forward(life: &Life, site: Site, learned: &Learned) -> Role {
             _ => Role::Activations,
         };
     }
-    // It was read in the middle of a later forward, and replaced there. What a variable holds until
-    // the next result takes its place is freed behind that forward.
+    // Memory that a later forward pass reads and replaces is freed during that pass. The result that a
+    // variable holds until the next one replaces it is freed after that pass.
     match life.freed_amid(Phase::Forward) && !learned.trains() {
         true => Role::KvCache,
         false => Role::Activations,
     }
 }
 
-/// Libraries make scratch memory at their first use, below a line that makes activations as well.
-/// What is kept again and again is no scratch.
+/// A library allocates its workspace at the first use, below a line that allocates activations as well.
+/// Memory that several passes keep is no workspace.
 fn kept_from_forward(life: &Life, site: Site, learned: &Learned) -> Role {
     if learned.is_kept_once(site) {
         return Role::Workspace;
@@ -88,7 +88,7 @@ fn kept_from_forward(life: &Life, site: Site, learned: &Learned) -> Role {
 }
 
 fn backward(life: &Life, site: Site, learned: &Learned) -> Role {
-    // Each backward makes gradients anew, unless the program sets them to zero in place.
+    // Each backward pass allocates new gradients, unless the program sets them to zero in place.
     let renewed = learned.gradient_life();
     if renewed.is_some_and(|most| life.backwards() >= KEPT.max(2 * most)) && !life.is_freed() {
         return Role::Workspace;
@@ -97,7 +97,7 @@ fn backward(life: &Life, site: Site, learned: &Learned) -> Role {
         return Role::Gradients;
     }
     match life.end {
-        // The program's thread freed it, not the engine's: behind the last node.
+        // The program's thread freed it after the last node; the engine's threads free the rest.
         End::Freed { same_thread: false, .. } => Role::Gradients,
         End::Freed { same_thread: true, .. } => Role::Temporary,
         End::NotSeen => learned.usual(site).unwrap_or({
@@ -123,14 +123,14 @@ fn optimizer(life: &Life, site: Site, learned: &Learned) -> Role {
     learned.usual(site).unwrap_or(by_name)
 }
 
-/// Made by the program's own lines, between the calls of modules.
+/// Memory that the program's own lines allocate, between the calls of modules.
 fn outside(life: &Life, site: Site, learned: &Learned) -> Role {
     if life.older || life.is_kept() {
-        // Parameters without a module: their gradients have their size.
+        // A parameter without a module has the size of a gradient.
         let has_gradient = learned.makes_gradients_of(site.bytes);
         return match (has_gradient, life.class) {
             (true, _) | (_, StackClass::Constructor) => Role::Weights,
-            // What the program makes anew again and again it hands to the model.
+            // Memory that the program allocates repeatedly is input of the model.
             _ if learned.trains() || life.is_freed() => Role::Input,
             _ => learned.usual(site).unwrap_or(Role::Unknown),
         };
@@ -138,7 +138,7 @@ fn outside(life: &Life, site: Site, learned: &Learned) -> Role {
     let after_forward = life.born.last == Phase::Forward;
     let functional = learned.forwards() == 0;
     if life.backwards() > 0 || life.ended.phase == Phase::Backward {
-        // A loss is made behind the forward, and a model without modules makes all here.
+        // The loss is allocated after the forward pass; a model without modules allocates all here.
         return match after_forward || functional {
             true => Role::Activations,
             false => Role::Input,

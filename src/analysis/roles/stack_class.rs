@@ -1,4 +1,4 @@
-//! What a stack says about the purpose of its memory, before anything is known of its lifetime.
+//! The class of a stack: what its frames tell about the purpose of its memory.
 
 use rustc_hash::FxHashMap;
 use vramtrace_format::{StackFlags, StackId};
@@ -9,7 +9,7 @@ use crate::trace::Definitions;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum StackClass {
-    /// No frame that is known, of Python or of a framework.
+    /// No known frame of Python or of a framework.
     #[default]
     Unknown,
     /// Python code outside of modules, of backward and of optimizers.
@@ -18,7 +18,7 @@ pub(super) enum StackClass {
     Constructor,
     Load,
     Forward,
-    /// Named as a cache of keys and values.
+    /// A function or file with the name of a cache of keys and values.
     Cache,
     Backward,
     Accumulate,
@@ -41,7 +41,7 @@ pub(super) enum Phase {
 }
 
 impl StackClass {
-    /// `None`: it happens at any time.
+    /// The phase of an allocation of this class. `None`: it may happen in any phase.
     pub fn phase(self) -> Option<Phase> {
         match self {
             StackClass::Outside | StackClass::Constructor | StackClass::Load => {
@@ -88,7 +88,7 @@ impl StackClasses {
     }
 }
 
-/// Where native stacks were not taken, threads without Python are those that run backward.
+/// Without native frames, a thread without Python frames is one that runs backward.
 fn without_frames(flags: StackFlags) -> Option<StackClass> {
     let no_python =
         flags.has(StackFlags::NO_PYTHON_THREAD) || flags.has(StackFlags::NO_PYTHON_FRAMES);
@@ -145,7 +145,7 @@ fn of(marks: impl Iterator<Item = FrameMark>) -> StackClass {
         | StackClass::Accumulate => found,
         _ if recompute => StackClass::Recompute,
         _ if backward => StackClass::Backward,
-        // A function in place of a module.
+        // A compiled function instead of a module.
         StackClass::Unknown | StackClass::Outside | StackClass::Constructor if compiled => {
             StackClass::Forward
         }

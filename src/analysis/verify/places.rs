@@ -45,7 +45,7 @@ fn overlaps<'s>(
             device,
             key: Some(Key { space, number: address }),
             what,
-            expected: format!("an address from {end:#x} on"),
+            expected: format!("an address at or above {end:#x}"),
             found: format!("{bytes} bytes inside those at {start:#x}"),
         })
     })

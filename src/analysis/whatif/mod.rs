@@ -1,14 +1,14 @@
-//! What other settings of PyTorch's allocator would have done with one recorded run.
+//! Predicts the memory that a recorded run would take under other settings of PyTorch's allocator.
 //!
-//! [`Recorded`] takes the requests out of a trace in one pass; [`predict`] replays them under each
-//! setting and capacity, and ranks what came of it.
+//! [`Recorded`] reads the requests from a trace in one pass. [`predict`] replays them under each setting
+//! and capacity, and ranks the results.
 
 mod predict;
 mod recorded;
 mod sharing;
 
 pub use predict::{
-    Capacity, GRID, Hopeless, LARGEST_DEVICE, Origin, Prediction, Setting, capacities_of, predict,
+    Capacity, GRID, LARGEST_DEVICE, NoFit, Origin, Prediction, Setting, capacities_of, predict,
 };
 pub use recorded::{InForce, Recorded, RecordedOoms, why_no_blocks};
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use super::recorded::Recorded;
 use crate::allocator::{Conf, ReplayOutcome, replay, smallest_capacity};
 
-/// What is tried where nothing is asked for.
+/// The settings that are tried where none are given.
 pub const GRID: [&str; 9] = [
     "default",
     "expandable_segments:True",
@@ -19,42 +19,45 @@ pub const GRID: [&str; 9] = [
     "large_segment_size_mb:64",
 ];
 
-/// Why a capacity is looked at.
+/// The origin of a capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
+    /// The command line.
     Asked,
+    /// The cap in force.
     Cap,
+    /// The memory of the card.
     Card,
 }
 
-/// Bytes of a device, for PyTorch's cache and all else that the trace shows there.
+/// A capacity in bytes, for PyTorch's cache and all other memory of the device in the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
     pub bytes: u64,
     pub origin: Origin,
 }
 
-/// The cap in force and the card, where the trace knows them.
+/// The cap in force and the memory of the card, as far as the trace has them.
 pub fn capacities_of(recorded: &Recorded) -> Vec<Capacity> {
     let cap = recorded.cap_bytes.map(|bytes| Capacity { bytes, origin: Origin::Cap });
     let card = recorded.card_bytes.map(|bytes| Capacity { bytes, origin: Origin::Card });
     cap.into_iter().chain(card).collect()
 }
 
-/// What one setting would have done.
+/// The results of one setting.
 #[derive(Clone, Debug)]
 pub struct Setting {
     pub name: String,
     pub conf: Conf,
     /// The run was recorded under it.
     pub in_force: bool,
-    /// Without a limit.
+    /// The replay without a limit.
     pub free: ReplayOutcome,
-    /// In the order of the prediction's capacities.
+    /// The replays under the prediction's capacities, in their order.
     pub at: Vec<ReplayOutcome>,
-    /// The least capacity that would do.
+    /// The lowest sufficient capacity in bytes.
     pub smallest: Option<u64>,
-    /// Why the recorded calls forbid it.
+    /// Why recorded calls would fail with it.
     pub forbidden: Option<String>,
 }
 
@@ -66,10 +69,10 @@ pub struct Prediction {
 }
 
 impl Prediction {
-    /// The first setting, if it is notably better than the one in force: it fits where that does
-    /// not, or it reserves less. None where no setting helps.
+    /// The best setting, if it is clearly better than the one in force: it fits in more capacities, or
+    /// reserves at least 1.5 % less. `None`: no setting helps.
     pub fn advice(&self) -> Option<&Setting> {
-        if self.hopeless().is_some() {
+        if self.no_fit().is_some() {
             return None;
         }
         let best = self.settings.first().filter(|best| best.forbidden.is_none())?;
@@ -81,12 +84,12 @@ impl Prediction {
         (!best.in_force && (fewer_fail || less)).then_some(best)
     }
 
-    /// Why no setting helps, if so.
-    pub fn hopeless(&self) -> Option<Hopeless> {
+    /// Why no setting fits, if none does.
+    pub fn no_fit(&self) -> Option<NoFit> {
         let usable = || self.settings.iter().filter(|setting| setting.forbidden.is_none());
         let on_none = |setting: &Setting| setting.smallest.is_none_or(|it| it > LARGEST_DEVICE);
         if usable().all(on_none) {
-            return Some(Hopeless::NoCapacity);
+            return Some(NoFit::NoCapacity);
         }
         let capacity = *self.capacities.iter().min_by_key(|capacity| capacity.bytes)?;
         let index = self.capacities.iter().position(|other| *other == capacity)?;
@@ -94,7 +97,7 @@ impl Prediction {
             return None;
         }
         let least = usable().filter_map(|setting| Some((setting.smallest?, &setting.name))).min();
-        Some(Hopeless::Below { capacity, least: least.map(|(bytes, name)| (bytes, name.clone())) })
+        Some(NoFit::Below { capacity, least: least.map(|(bytes, name)| (bytes, name.clone())) })
     }
 
     /// The setting that the run was recorded under.
@@ -103,29 +106,28 @@ impl Prediction {
     }
 }
 
-/// No device has more.
+/// More bytes than any device has.
 pub const LARGEST_DEVICE: u64 = 1 << 42;
 
-/// No setting lets the requests through.
+/// Why no setting fits.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Hopeless {
-    /// Not with any capacity: a request is larger than all that there is.
+pub enum NoFit {
+    /// No device is large enough.
     NoCapacity,
-    /// Not in the smallest capacity that was looked at. `least`: the least that would do, and its
-    /// setting.
+    /// The smallest given capacity is too small. `least`: the lowest sufficient one, and its setting.
     Below { capacity: Capacity, least: Option<(u64, String)> },
 }
 
-/// Below this share of what the setting in force reserves, another one is worth a word: the replay
-/// is good to a per cent.
+/// A setting is better if it reserves less than this part of what the setting in force reserves. The
+/// replay is accurate to one per cent.
 const NOTABLY: f64 = 0.985;
 
 fn misses(setting: &Setting) -> usize {
     setting.at.iter().filter(|outcome| !outcome.fits()).count()
 }
 
-/// Replays under each of `confs`, on all cores. The setting in force is one of them in any case.
-/// `progress` is called after each.
+/// Replays the run under each of `confs` and under the setting in force, on all cores. `progress` is called
+/// after each.
 pub fn predict(
     recorded: &Recorded,
     confs: &[(String, Conf)],
@@ -178,7 +180,7 @@ fn one(recorded: &Recorded, name: &str, conf: &Conf, capacities: &[Capacity]) ->
     let log = &recorded.log;
     let free = replay(log, conf, None);
     let at = capacities.iter().map(|capacity| match capacity.bytes >= free.peak_total {
-        // There is room for all of it: the limit is never met.
+        // The peak fits: the limit is never reached.
         true if conf.per_process_memory_fraction.is_none() => free.clone(),
         _ => replay(log, conf, Some(capacity.bytes)),
     });

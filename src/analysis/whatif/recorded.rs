@@ -1,4 +1,4 @@
-//! The requests of a run, per device, as a trace tells them.
+//! Reads the requests of a run from its trace, for each device.
 
 use std::collections::BTreeMap;
 
@@ -13,73 +13,73 @@ use crate::replay::{
 use crate::symbols::Symbols;
 use crate::trace::{Definitions, IMPORT, Site, Trace};
 
-/// What a trace tells about one device's cache, ready to be replayed.
+/// The requests to one device's cache, with the facts that a prediction needs. Sizes are bytes.
 #[derive(Clone, Debug)]
 pub struct Recorded {
     pub device: DeviceId,
     pub log: Log,
     pub in_force: InForce,
-    /// As recorded.
+    /// The peaks of the run, not of a replay.
     pub peak_reserved: u64,
     pub peak_allocated: u64,
-    /// The history begins here, with segments that were there: ns since the start. `None`: it is
-    /// whole.
+    /// Begin of the history, with existing segments, ns since the start. `None`: no events are missing.
     pub from_ns: Option<u64>,
     pub out_of_memory: RecordedOoms,
-    /// Calls that expandable segments would have made fail: what each of them says, `train.py:41`.
+    /// Lines whose calls would fail with expandable segments: `train.py:41`.
     pub shared_by: Vec<String>,
-    /// How often the cache was emptied without need.
+    /// Times that segments were released without a refusal before: calls of torch.cuda.empty_cache().
     pub emptied: u64,
-    /// The trace tells what was asked for, not only the blocks' sizes.
+    /// The trace has the requested sizes, not only the sizes of the blocks.
     pub knows_requests: bool,
-    /// It tells streams and private pools.
+    /// The trace has streams and private pools.
     pub knows_streams: bool,
-    /// The cap in force at the end, and the card.
+    /// The cap in force at the end.
     pub cap_bytes: Option<u64>,
+    /// The memory of the card.
     pub card_bytes: Option<u64>,
 }
 
 /// The setting that the run was recorded under.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct InForce {
-    /// `None`: the trace does not tell, which is what a run without any looks like, too.
+    /// `None`: the trace has none: it was not set, or not recorded.
     pub text: Option<String>,
-    /// `None`: it cannot be read.
+    /// `None`: the text is invalid.
     pub conf: Option<Conf>,
 }
 
 impl InForce {
     pub fn of(definitions: &Definitions) -> InForce {
-        // Torch reads them in this order.
+        // The order in which torch reads them.
         let names = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"];
         let text = names.iter().find_map(|name| definitions.setting(name));
         let conf = Conf::parse(text.unwrap_or_default()).ok();
         InForce { text: text.map(str::to_string), conf }
     }
 
-    /// As people write it.
+    /// The text, or `default`.
     pub fn name(&self) -> &str {
         self.text.as_deref().filter(|text| !text.trim().is_empty()).unwrap_or("default")
     }
 }
 
-/// Requests that got nothing.
+/// Requests that the cache could not serve.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordedOoms {
     /// The last one, if nothing was allocated after it: it ends the log.
     pub last: Option<CacheOomAt>,
-    /// After which the run went on: they are not in the log.
+    /// Number of those after which the run went on: they are not in the log.
     pub survived: u64,
 }
 
 impl Recorded {
-    /// Of each device that has blocks. Reads the trace once; memory is bounded by what is live and
+    /// The requests of each device with blocks. Reads the trace once. Memory is bounded by the live set, plus
     /// about three bytes for each event of a block.
     pub fn of(trace: &Trace, definitions: &Definitions) -> Vec<Recorded> {
         Recorded::until(trace, definitions, Until::End)
     }
 
-    /// The same, up to a place.
+    /// The requests up to a place in the trace.
     pub fn until(trace: &Trace, definitions: &Definitions, until: Until) -> Vec<Recorded> {
         let mut observer = RequestObserver {
             definitions,
@@ -93,7 +93,7 @@ impl Recorded {
     }
 }
 
-/// Why a run that used PyTorch has no blocks, as far as the trace tells; what would help.
+/// The message for a trace without blocks: the probable reason, and what to do.
 pub fn why_no_blocks(definitions: &Definitions) -> &'static str {
     let conf = InForce::of(definitions);
     if conf.name().contains("cudaMallocAsync") {
@@ -117,7 +117,7 @@ pub fn why_no_blocks(definitions: &Definitions) -> &'static str {
     }
 }
 
-/// What the last event of a block asks for; the next one may say more of it.
+/// The request of the last event of a block. The next event may add to it.
 #[derive(Clone, Copy, Debug)]
 enum Asked {
     Alloc { address: u64, size: u64, stream: u32, pool: u16 },
@@ -129,26 +129,27 @@ struct Builder {
     log: Log,
     from_ns: Option<u64>,
     asked: Option<Asked>,
-    /// File offset of its event, and what others held then.
+    /// File offset of its event, and the bytes outside of the cache at that moment.
     asked_at: u64,
     outside: u64,
     /// Reserved bytes at the last change.
     reserved: u64,
-    /// Segments were given back since the last event of a block; a request was refused before.
+    /// Segments were released since the last event of a block; a request was refused before that.
     released: bool,
     refused: bool,
     emptied: u64,
-    /// After the cache gave up: nothing is in the log until it is known whether the run goes on.
+    /// A request that the cache could not serve, with the requests since. These are added to the log when it
+    /// is known that the run went on.
     oom: Option<(CacheOomAt, Vec<Asked>)>,
     survived: u64,
-    /// By whom segments were made ready for other processes.
+    /// The stacks that exported segments to other processes.
     shared: Vec<StackId>,
     knows_requests: bool,
     knows_streams: bool,
 }
 
 impl Builder {
-    /// Before an event of a block: what came before it is settled.
+    /// Adds the last request to the log, before the next event of a block.
     fn settle(&mut self) {
         if let Some(asked) = self.asked.take() {
             self.log.outside(self.outside);
@@ -191,7 +192,7 @@ impl Builder {
 struct RequestObserver<'d> {
     definitions: &'d Definitions,
     conf: Conf,
-    /// The trace shows nothing but the cache: it was imported.
+    /// The trace was imported and has only the cache.
     alone: bool,
     devices: BTreeMap<DeviceId, Builder>,
     /// Raw handles, by the number that they have here.
@@ -287,7 +288,7 @@ impl RequestObserver<'_> {
     }
 }
 
-/// Bytes of the device that are not the cache's: contexts, kernels, other libraries' allocations.
+/// Bytes of the device outside of the cache: contexts, kernels, allocations of other libraries.
 fn outside(state: &DeviceState) -> u64 {
     let unattributed = state.sample.and_then(|at| at.unattributed()).unwrap_or(0).max(0) as u64;
     let managed = state.kind(Kind::Managed).live_bytes;
@@ -301,7 +302,7 @@ fn outside(state: &DeviceState) -> u64 {
 
 impl Observer for RequestObserver<'_> {
     fn on_block_alloc(&mut self, at: &Stamped, address: u64, live: &Live, how: AllocCause) {
-        // What a checkpoint names is taken when it is read whole.
+        // Blocks of a checkpoint are read at its end, in `on_resume`.
         if how == AllocCause::Checkpoint {
             return;
         }
@@ -361,7 +362,7 @@ impl Observer for RequestObserver<'_> {
         const OUT_OF_MEMORY: i32 = 2;
         if let Some(site) = site.filter(|_| refused.result == OUT_OF_MEMORY) {
             let builder = self.device(site.device);
-            // What went back before was not for this request.
+            // Segments that were released before the refusal were not released for this request.
             if !builder.released {
                 builder.refused = true;
             }
@@ -385,7 +386,7 @@ impl Observer for RequestObserver<'_> {
     }
 
     fn on_resume(&mut self, at: &Stamped, state: &State) {
-        // Requests between a checkpoint's beginning and its end are in what it says.
+        // The state at the end of a checkpoint includes the requests since its begin.
         self.on_history_gap(at);
         let mut segments: BTreeMap<DeviceId, Vec<LogSegment>> = BTreeMap::new();
         for segment in state.segments() {

@@ -1,12 +1,12 @@
-//! Who made a segment ready for other processes. PyTorch's own sharing of tensors works with any
-//! setting; others call cuIpcGetMemHandle, which fails on expandable segments.
+//! The lines that export a segment to other processes. PyTorch's sharing of tensors works with any setting.
+//! Other libraries call cuIpcGetMemHandle, which fails on expandable segments.
 
 use vramtrace_format::{Header, StackId};
 
 use crate::analysis::StackClassifier;
 use crate::symbols::{Frame, Symbols};
 
-/// The line, if it was not PyTorch itself: `train.py:41 share in libfoo.so`.
+/// The exporting line, `train.py:41 (through libfoo.so)`. `None`: PyTorch's own sharing.
 pub(super) fn by_others(symbols: &Symbols, header: &Header, stack: StackId) -> Option<String> {
     if symbols.stack(stack).any(is_own) {
         return None;
@@ -24,7 +24,7 @@ pub(super) fn by_others(symbols: &Symbols, header: &Header, stack: StackId) -> O
     })
 }
 
-/// A frame of torch.multiprocessing, or of the storage's own way to share.
+/// Whether the frame is of torch.multiprocessing, or of the sharing functions of PyTorch's storage.
 fn is_own(frame: &Frame) -> bool {
     frame.file.contains("/torch/multiprocessing/")
         || frame.function.contains("_share_cuda_")

@@ -134,7 +134,7 @@ pub(super) fn holders_at(trace: &Trace, moment: Moment) -> Lines {
             _ if holder.stack == FREE_CACHE => "PyTorch cache (free)".to_string(),
             None => "(no frames)".to_string(),
             Some(frame) => {
-                let function = autograd::spoken(&frame.function);
+                let function = autograd::display_name(&frame.function);
                 let place = frame.place().map(|place| format!("{place} ")).unwrap_or_default();
                 clean(&format!("{place}{function}"))
             }

@@ -14,6 +14,7 @@
 mod layout;
 mod observer;
 mod pickle;
+mod segments;
 
 use std::io::{self, Write};
 
@@ -26,8 +27,9 @@ use crate::replay::{Progress, Until};
 use crate::symbols::Symbols;
 use crate::trace::{Definitions, Trace};
 use layout::{MemoryRole, Whole};
-use observer::{Entry, SegmentObserver, SnapshotObserver};
+use observer::{Entry, SnapshotObserver};
 use pickle::{Memo, Pickler};
+use segments::SegmentObserver;
 
 /// What was written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,150 +1,39 @@
-//! Follows one device through a trace and tells what PyTorch's allocator would have noted.
+//! The second pass: writes the history of one device with the entries that PyTorch's allocator would have
+//! recorded.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 
-use rustc_hash::FxHashSet;
-use vramtrace_format::{BlockChange, DeviceId, Event, Kind, PoolId, Space, StackId, Stamped};
+use vramtrace_format::{BlockChange, DeviceId, PoolId, Space, StackId, Stamped};
 
 use super::layout::{Block, Layout, Memory, MemoryRole};
+use super::segments::{SegmentsFound, how_mapped, place};
 use crate::replay::{
     AllocCause, Asleep, CacheOomAt, DeviceState, FreeCause, Key, Live, Mapping, Observer,
 };
-use crate::spans::Spans;
 use crate::trace::Definitions;
 
-/// What a first reading of the trace found.
-#[derive(Debug, Default)]
-pub struct SegmentsFound {
-    /// Offsets of the events that made memory which blocks were cut from.
-    pub segments: FxHashSet<u64>,
-    /// What comes before this offset is the state in which the history begins: before it events
-    /// are missing.
-    pub start: u64,
-    /// The highest ordinal.
-    pub last_device: Option<u8>,
-}
-
-/// One line of a history.
+/// One entry of a history.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     pub action: &'static str,
-    /// `None`: an out-of-memory, which has what the driver had free instead.
+    /// `None`: an out-of-memory.
     pub address: Option<u64>,
+    /// Free bytes of the driver at an out-of-memory; else 0.
     pub free: u64,
     pub size: u64,
     pub stream: u64,
     pub time_ns: u64,
-    /// Of what is allocated, mapped or refused.
+    /// The stack of the allocation, mapping or refusal.
     pub stack: StackId,
-    /// It is the stack of this event. A trace has no stacks of frees.
+    /// False for frees: a trace has no stacks of frees.
     pub has_stack: bool,
-    /// Memory of somebody else than PyTorch.
+    /// The memory is not PyTorch's.
     pub other: bool,
 }
 
-/// Finds segments and the beginning. A block makes a segment of the memory that it lies in.
-#[derive(Debug, Default)]
-pub struct SegmentObserver {
-    pub found: SegmentsFound,
-    /// Of all devices: their addresses differ. Offset of the event that made it.
-    memory: Spans<u64>,
-    /// Where blocks begin that a checkpoint listed before their memory.
-    waiting: BTreeSet<u64>,
-    /// Nothing but what PyTorch's allocator took is in the trace.
-    all_segments: bool,
-    /// Events are missing before this place.
-    lost: bool,
-}
-
-impl SegmentObserver {
-    /// `all_segments`: nothing but what PyTorch's allocator took is in the trace.
-    pub fn new(all_segments: bool) -> SegmentObserver {
-        SegmentObserver { all_segments, ..SegmentObserver::default() }
-    }
-
-    fn came(&mut self, range: Range<u64>, offset: u64) {
-        self.memory.put(range.clone(), offset);
-        if self.all_segments || self.waiting.range(range).next().is_some() {
-            self.found.segments.insert(offset);
-        }
-    }
-
-    fn note(&mut self, at: &Stamped, device: DeviceId, how: AllocCause) {
-        if device != DeviceId::UNKNOWN {
-            self.found.last_device = self.found.last_device.max(Some(device.0));
-        }
-        if how == AllocCause::Checkpoint && self.lost {
-            self.found.start = self.found.start.max(at.offset);
-        }
-    }
-}
-
-impl Observer for SegmentObserver {
-    fn on_alloc(&mut self, at: &Stamped, key: Key, live: &Live, how: AllocCause) {
-        self.note(at, live.device, how);
-        if let Some(range) = place(key, live) {
-            self.came(range, at.offset);
-        }
-    }
-
-    fn on_free(&mut self, _at: &Stamped, key: Key, live: &Live, _how: FreeCause) {
-        if let Some(range) = place(key, live) {
-            self.memory.cut(range);
-        }
-    }
-
-    fn on_map(&mut self, at: &Stamped, address: u64, mapping: &Mapping, object: Option<&Live>) {
-        let device = object.map_or(DeviceId::UNKNOWN, |object| object.device);
-        self.note(at, device, how_mapped(at));
-        self.came(address..address.saturating_add(mapping.size), at.offset);
-    }
-
-    fn on_unmap(&mut self, _at: &Stamped, address: u64, mapping: &Mapping) {
-        self.memory.cut(address..address.saturating_add(mapping.size));
-    }
-
-    fn on_sleep_end(&mut self, _at: &Stamped, asleep: &Asleep) {
-        self.memory.cut(asleep.address..asleep.end());
-    }
-
-    fn on_block_alloc(&mut self, at: &Stamped, address: u64, live: &Live, how: AllocCause) {
-        self.note(at, live.device, how);
-        let range = address..address.saturating_add(live.size);
-        if !self.memory.holes(range.clone()).is_empty() {
-            if self.lost {
-                self.waiting.insert(address);
-            }
-            return;
-        }
-        let made = self.memory.over(range).map(|(_, offset)| offset);
-        self.found.segments.extend(made);
-    }
-
-    fn on_history_gap(&mut self, at: &Stamped) {
-        self.memory.clear();
-        self.waiting.clear();
-        self.lost = true;
-        self.found.start = at.offset;
-    }
-}
-
-fn how_mapped(at: &Stamped) -> AllocCause {
-    match at.event {
-        Event::CheckpointMap { .. } => AllocCause::Checkpoint,
-        _ => AllocCause::Allocated,
-    }
-}
-
-/// Where driver memory lies that has an address.
-fn place(key: Key, live: &Live) -> Option<Range<u64>> {
-    let own = key.space == Space::Device && live.kind != Kind::Imported;
-    let end = key.number.checked_add(live.size).filter(|_| own && live.size > 0)?;
-    Some(key.number..end)
-}
-
-/// Writes the history of one device, by a callback.
+/// Writes the history of one device through the callback `write`.
 pub struct SnapshotObserver<'w> {
     pub device: DeviceId,
     pub found: &'w SegmentsFound,
@@ -155,11 +44,11 @@ pub struct SnapshotObserver<'w> {
     waiting: BTreeMap<u64, Block>,
     /// Mappings that a checkpoint listed before their object: object, range, offset of the event.
     unplaced: Vec<(u64, Range<u64>, u64)>,
-    /// The last event, not written yet: the next may say more of it.
+    /// The last event, not written yet: the next one may add to it.
     held: Option<Held>,
-    /// What the driver had free when it was last asked.
+    /// Free bytes by the driver's last figure.
     driver_free: u64,
-    /// Blocks in no memory that is known.
+    /// Number of blocks whose memory is not in the trace: they are left out.
     pub left_out: u64,
     pub error: Option<io::Error>,
 }
@@ -233,7 +122,7 @@ impl<'w> SnapshotObserver<'w> {
         });
     }
 
-    /// Writes what was held back.
+    /// Writes the event that was held back.
     fn settle(&mut self) {
         match self.held.take() {
             Some(Held::Alloc { address, time_ns }) => {
@@ -249,15 +138,15 @@ impl<'w> SnapshotObserver<'w> {
         }
     }
 
-    fn tells(&self, at: &Stamped) -> bool {
+    fn is_in_history(&self, at: &Stamped) -> bool {
         at.offset > self.found.start || self.found.start == 0
     }
 
-    /// Blocks that must go before what comes.
+    /// Frees all blocks in a range that other memory takes.
     fn clear(&mut self, at: &Stamped, range: &Range<u64>) {
         for address in self.layout.in_the_way(range) {
             let Some(block) = self.layout.take(address) else { continue };
-            if self.tells(at) {
+            if self.is_in_history(at) {
                 if !block.pending {
                     self.of_block("free_requested", address, &block, at.time_ns);
                 }
@@ -266,14 +155,14 @@ impl<'w> SnapshotObserver<'w> {
         }
     }
 
-    fn came(&mut self, at: &Stamped, range: Range<u64>, memory: Memory, tell: bool) {
+    fn add_memory(&mut self, at: &Stamped, range: Range<u64>, memory: Memory, tell: bool) {
         self.settle();
         let over: Vec<Range<u64>> =
             self.layout.memory.over(range.clone()).map(|(span, _)| span).collect();
         for span in over {
-            self.went(at, span);
+            self.remove_memory(at, span);
         }
-        if tell && self.tells(at) {
+        if tell && self.is_in_history(at) {
             match memory.role {
                 MemoryRole::Page => self.of_memory("segment_map", &range, &memory, at.time_ns),
                 MemoryRole::Segment => self.of_memory("segment_alloc", &range, &memory, at.time_ns),
@@ -298,25 +187,25 @@ impl<'w> SnapshotObserver<'w> {
         }
     }
 
-    fn went(&mut self, at: &Stamped, range: Range<u64>) {
+    fn remove_memory(&mut self, at: &Stamped, range: Range<u64>) {
         self.settle();
-        // A block that stands for driver memory ends as a whole: what stays of it comes again.
+        // An entry of other memory ends as a whole: the parts that stay are added again.
         let partly = |(span, memory): &(Range<u64>, Memory)| {
             let inside = range.start <= span.start && span.end <= range.end;
             memory.role == MemoryRole::Other && !inside
         };
         let whole: Vec<_> = self.layout.memory.over(range.clone()).filter(partly).collect();
         for (span, memory) in whole {
-            self.went(at, span.clone());
+            self.remove_memory(at, span.clone());
             for rest in [span.start..range.start, range.end..span.end] {
                 if !rest.is_empty() {
-                    self.came(at, rest, memory, true);
+                    self.add_memory(at, rest, memory, true);
                 }
             }
         }
         for (part, memory) in self.layout.memory.cut(range) {
             self.clear(at, &part);
-            if !self.tells(at) {
+            if !self.is_in_history(at) {
                 continue;
             }
             match memory.role {
@@ -354,12 +243,12 @@ impl Observer for SnapshotObserver<'_> {
         }
         if let Some(range) = place(key, live) {
             let memory = self.memory(at.offset, Some(live), MemoryRole::Segment);
-            self.came(at, range, memory, how != AllocCause::Checkpoint);
+            self.add_memory(at, range, memory, how != AllocCause::Checkpoint);
         }
         while let Some(index) = self.unplaced_of(key) {
             let (_, range, offset) = self.unplaced.swap_remove(index);
             let memory = self.memory(offset, Some(live), MemoryRole::Page);
-            self.came(at, range, memory, false);
+            self.add_memory(at, range, memory, false);
         }
     }
 
@@ -367,7 +256,7 @@ impl Observer for SnapshotObserver<'_> {
         if live.device == self.device
             && let Some(range) = place(key, live)
         {
-            self.went(at, range);
+            self.remove_memory(at, range);
         }
     }
 
@@ -378,18 +267,18 @@ impl Observer for SnapshotObserver<'_> {
             None => self.unplaced.push((mapping.object, range, at.offset)),
             Some(object) if object.device == self.device => {
                 let memory = self.memory(at.offset, Some(object), MemoryRole::Page);
-                self.came(at, range, memory, how_mapped(at) != AllocCause::Checkpoint);
+                self.add_memory(at, range, memory, how_mapped(at) != AllocCause::Checkpoint);
             }
             Some(_) => {}
         }
     }
 
     fn on_unmap(&mut self, at: &Stamped, address: u64, mapping: &Mapping) {
-        // Of another device, nothing is there.
-        self.went(at, address..address.saturating_add(mapping.size));
+        // The layout has no memory of other devices.
+        self.remove_memory(at, address..address.saturating_add(mapping.size));
     }
 
-    /// PyTorch knows nothing of it: its segments stay. Others' memory goes.
+    /// PyTorch's segments stay when their memory is unmapped. Other memory is removed.
     fn on_sleep(&mut self, at: &Stamped, asleep: &Asleep, _by: StackId) {
         let over = self.layout.memory.over(asleep.address..asleep.end());
         let others: Vec<Range<u64>> = over
@@ -397,11 +286,11 @@ impl Observer for SnapshotObserver<'_> {
             .map(|(span, _)| span.start.max(asleep.address)..span.end.min(asleep.end()))
             .collect();
         for range in others {
-            self.went(at, range);
+            self.remove_memory(at, range);
         }
     }
 
-    /// Of the one who had it before.
+    /// Memory that is mapped again gets the stack that allocated it first.
     fn on_wake(&mut self, at: &Stamped, mapping: &Mapping, object: Option<&Live>) {
         let range = mapping.address..mapping.end();
         let Some(object) = object.filter(|object| object.device == self.device) else { return };
@@ -409,12 +298,12 @@ impl Observer for SnapshotObserver<'_> {
         let role = MemoryRole::Other;
         let memory = Memory { stack, role, ..self.memory(at.offset, Some(object), role) };
         for hole in self.layout.memory.holes(range) {
-            self.came(at, hole, memory, true);
+            self.add_memory(at, hole, memory, true);
         }
     }
 
     fn on_sleep_end(&mut self, at: &Stamped, asleep: &Asleep) {
-        self.went(at, asleep.address..asleep.end());
+        self.remove_memory(at, asleep.address..asleep.end());
     }
 
     fn on_block_alloc(&mut self, at: &Stamped, address: u64, live: &Live, how: AllocCause) {
@@ -432,7 +321,7 @@ impl Observer for SnapshotObserver<'_> {
         };
         let range = address..address.saturating_add(live.size);
         self.clear(at, &range);
-        let tells = how != AllocCause::Checkpoint && self.tells(at);
+        let tells = how != AllocCause::Checkpoint && self.is_in_history(at);
         if !self.layout.holds(&range) {
             match tells {
                 true => self.left_out += 1,
@@ -453,7 +342,7 @@ impl Observer for SnapshotObserver<'_> {
         self.settle();
         self.waiting.remove(&address);
         if let Some(block) = self.layout.take(address)
-            && self.tells(at)
+            && self.is_in_history(at)
         {
             self.held = Some(Held::Free { address, block, time_ns: at.time_ns });
         }
@@ -479,7 +368,7 @@ impl Observer for SnapshotObserver<'_> {
                 self.settle();
                 if self.layout.block(address).is_some_and(|block| block.pending)
                     && let Some(block) = self.layout.take(address)
-                    && self.tells(at)
+                    && self.is_in_history(at)
                 {
                     self.of_block("free_completed", address, &block, at.time_ns);
                 }
@@ -488,7 +377,7 @@ impl Observer for SnapshotObserver<'_> {
     }
 
     fn on_cache_oom(&mut self, at: &Stamped, device: DeviceId, oom: &CacheOomAt) {
-        if device != self.device || !self.tells(at) {
+        if device != self.device || !self.is_in_history(at) {
             return;
         }
         self.settle();

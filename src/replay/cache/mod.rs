@@ -1,4 +1,4 @@
-//! A framework's cache: blocks cut out of segments.
+//! A framework's cache: segments of driver memory, and the blocks in them.
 //!
 //! The trace has separate events for blocks (address, size) and for driver memory (allocations,
 //! mappings). This module relates them by address. A **segment** is a driver allocation, or a run of
@@ -29,15 +29,15 @@ pub(super) use ranges::{Change, Gone};
 use ranges::{Range, Ranges};
 pub(super) use refusals::Refusals;
 
-/// Where a block lies.
+/// The effect of placing a block. Sizes are bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Placed {
     /// Bytes by which the segments of its device grew, and those of them without memory.
     pub grown: u64,
     pub grown_paused: u64,
-    /// It lies in known memory.
+    /// Its memory is known.
     pub known: bool,
-    /// Bytes of the block without memory below them.
+    /// Bytes of the block whose memory is unmapped.
     pub paused: u64,
 }
 
@@ -57,7 +57,7 @@ pub struct CacheState {
 }
 
 impl CacheState {
-    /// Has the trace had any block so far?
+    /// Whether the trace has had a block so far.
     pub fn is_used(&self) -> bool {
         self.ranges.is_some()
     }
@@ -150,7 +150,7 @@ impl CacheState {
         }
     }
 
-    /// Of a block in a reservation, the bytes without memory below them.
+    /// The bytes of a block whose memory is unmapped. 0 for a block outside of reservations.
     pub(super) fn paused_of(&self, address: u64, size: u64) -> u64 {
         match &self.ranges {
             Some(ranges) if ranges.is_reserved(address) => {
@@ -198,7 +198,7 @@ impl CacheState {
     }
 
     /// Removes the allocation that begins here.
-    pub(super) fn allocation_went(&mut self, start: u64) -> Gone {
+    pub(super) fn allocation_removed(&mut self, start: u64) -> Gone {
         self.ranges.as_mut().map_or_else(Gone::default, |ranges| ranges.remove(start))
     }
 
@@ -212,14 +212,14 @@ impl CacheState {
         self.ranges.as_mut().map_or_else(Vec::new, |ranges| ranges.pause(start, end, live))
     }
 
-    /// A reservation, with what was known of its addresses before.
+    /// Adds a reservation. Memory that is known at its addresses belongs to it.
     pub(super) fn reserved(&mut self, address: u64, size: u64) {
         if let Some(ranges) = &mut self.ranges {
             ranges.reserved(address, address.saturating_add(size));
         }
     }
 
-    /// A part of a reservation that has no memory.
+    /// Adds an unmapped part of a reservation.
     pub(super) fn put_asleep(&mut self, piece: &Asleep, reservation: u64) {
         if let Some(ranges) = &mut self.ranges {
             let range = Range::new(piece.end(), piece.owner.device, Backing::Mapping);
@@ -227,7 +227,7 @@ impl CacheState {
         }
     }
 
-    /// Does a live block reach into `[start, end)`?
+    /// Whether a live block overlaps `[start, end)`.
     pub(super) fn holds_blocks(&mut self, start: u64, end: u64, live: &LiveSet) -> bool {
         let Some(ranges) = &mut self.ranges else { return false };
         ranges.order.make(live);
@@ -239,7 +239,7 @@ impl CacheState {
         self.ranges.as_ref().is_some_and(|ranges| ranges.may_hold_blocks(start, end))
     }
 
-    /// Live blocks that reach into `[start, end)`: address and bytes there.
+    /// Live blocks that overlap `[start, end)`: address, and bytes inside it.
     pub(super) fn blocks_over(&mut self, start: u64, end: u64, live: &LiveSet) -> Vec<(u64, u64)> {
         let Some(ranges) = &mut self.ranges else { return Vec::new() };
         ranges.order.make(live);
@@ -283,7 +283,7 @@ fn mapped(mapping: &Mapping, live: &LiveSet, space: &AddressSpace) -> Range {
     range.inside(reservation_of(mapping.address, space))
 }
 
-/// Where the reservation begins; 0: there is none.
+/// The start of the reservation of an address; 0: there is none.
 fn reservation_of(address: u64, space: &AddressSpace) -> u64 {
     space.reservation_at(address).map_or(0, |reservation| reservation.address)
 }

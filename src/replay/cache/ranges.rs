@@ -1,7 +1,7 @@
-//! Driver memory by address, and which of it is a segment.
+//! Driver memory by address, with the ranges that are segments.
 //!
-//! A range that is paused has no memory below it: what was there is unmapped, and the framework does
-//! not know. It is a part of its segment all the same.
+//! The memory of a paused range is unmapped without the framework's knowledge: the range stays a part of
+//! its segment.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,12 @@ use vramtrace_format::DeviceId;
 use super::super::live::LiveSet;
 use super::super::residency::BlockOrder;
 
-/// What gives a segment its memory.
+/// The kind of driver memory of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
     /// One allocation, at the segment's address.
     Allocation,
-    /// Physical objects (cuMemCreate), mapped one behind the other.
+    /// Physical objects (cuMemCreate), mapped to adjacent addresses.
     Mapping,
 }
 
@@ -24,11 +24,11 @@ pub enum Backing {
 pub(in crate::replay) struct Change {
     pub device: DeviceId,
     pub reserved: i128,
-    /// Of segments, without memory below them.
+    /// Change of the paused bytes.
     pub paused: i128,
 }
 
-/// What an allocation that is gone takes with it.
+/// The effect of the end of an allocation.
 #[derive(Debug, Default)]
 pub(in crate::replay) struct Gone {
     pub change: Option<Change>,
@@ -36,13 +36,13 @@ pub(in crate::replay) struct Gone {
     pub blocks: bool,
 }
 
-/// What a block lies over.
+/// The memory that a block covers. Sizes are bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Over {
     /// Bytes that became segments by it, and those of them that are paused.
     pub grown: u64,
     pub grown_paused: u64,
-    /// Of the block, with memory below them.
+    /// Resident bytes of the block.
     pub resident: u64,
 }
 
@@ -51,13 +51,13 @@ pub(super) struct Range {
     pub end: u64,
     pub device: DeviceId,
     pub backing: Backing,
-    /// Where the reservation begins that it lies in; 0: in none.
+    /// Start of its reservation; 0: none.
     pub reservation: u64,
-    /// It holds a block or has held one, or continues what does.
+    /// It is a segment: it contains a block or has done so, or continues such a range.
     pub cached: bool,
-    /// There is memory below it.
+    /// Its memory is mapped.
     pub resident: bool,
-    /// Live blocks that begin here.
+    /// Number of live blocks that begin in it.
     blocks: u32,
 }
 
@@ -82,16 +82,16 @@ impl Range {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ranges {
     by_start: BTreeMap<u64, Range>,
-    /// Ranges that became segments and were not reported yet.
+    /// Starts of the ranges that became segments and were not reported yet.
     pub marked: Vec<u64>,
     pub order: BlockOrder,
-    /// How many are paused.
+    /// Number of paused ranges.
     paused: usize,
 }
 
 impl Ranges {
-    /// Adds memory. A mapping that continues a segment belongs to it: the bytes that it grew by.
-    /// What is paused there is so no more.
+    /// Adds memory. A mapping that continues a segment belongs to it. Paused ranges at its addresses become
+    /// resident. Returns the changes of the segments' bytes.
     pub fn add(&mut self, start: u64, range: Range, live: &LiveSet) -> Vec<Change> {
         if range.backing == Backing::Allocation || self.paused == 0 {
             return self.add_new(start, range).into_iter().collect();
@@ -143,7 +143,7 @@ impl Ranges {
         Some(Change { device, reserved: i128::from(size), paused: 0 })
     }
 
-    /// Adds a part of a reservation without memory, unless something is there.
+    /// Adds an unmapped part of a reservation, unless another range overlaps it.
     pub fn add_paused(&mut self, start: u64, range: Range) {
         let range = Range { resident: false, ..range };
         let near = self.by_start.range(..range.end).next_back();
@@ -153,7 +153,7 @@ impl Ranges {
         }
     }
 
-    /// Covers `[start, end)` of a reservation: what is not known there has no memory.
+    /// Fills the gaps in `[start, end)` of a reservation with paused ranges.
     pub fn cover(&mut self, start: u64, end: u64, range: Range) {
         let mut from = match self.by_start.range(..=start).next_back() {
             Some((_, near)) => near.end.max(start),
@@ -169,7 +169,7 @@ impl Ranges {
         }
     }
 
-    /// A block begins at `address`. False: no memory is known there.
+    /// Counts a block that begins at `address`. False: no memory is known there.
     pub fn begin_block(&mut self, address: u64) -> bool {
         match self.by_start.range_mut(..=address).next_back() {
             Some((_, range)) if address < range.end => {
@@ -180,7 +180,7 @@ impl Ranges {
         }
     }
 
-    /// What the block lies over becomes a segment.
+    /// Makes the ranges that a block covers segments.
     pub fn take_in(&mut self, address: u64, size: u64, device: DeviceId) -> Over {
         let mut over = Over::default();
         let Some((start, range)) = self.by_start.range(..=address).next_back() else { return over };
@@ -205,13 +205,13 @@ impl Ranges {
         over
     }
 
-    /// Does known memory of a reservation lie here?
+    /// Whether the range at this address belongs to a reservation.
     pub fn is_reserved(&self, address: u64) -> bool {
         let near = self.by_start.range(..=address).next_back();
         near.is_some_and(|(_, range)| address < range.end && range.reservation != 0)
     }
 
-    /// Of these bytes, those with memory below them.
+    /// Resident bytes in `[address, address + size)`.
     pub fn resident_in(&self, address: u64, size: u64) -> u64 {
         let end = address.saturating_add(size);
         let first =
@@ -223,7 +223,7 @@ impl Ranges {
         touching.filter(|(_, range)| range.resident).map(part).fold(0, u64::saturating_add)
     }
 
-    /// A block that began here is gone. False: it was in no known memory.
+    /// Removes a block that began here. False: its memory was not known.
     pub fn give_back(&mut self, address: u64) -> bool {
         let Some((_, range)) = self.by_start.range_mut(..=address).next_back() else {
             return false;
@@ -235,13 +235,13 @@ impl Ranges {
         true
     }
 
-    /// Does a range in `[start, end)`, or one that reaches into it, hold blocks?
+    /// Whether a range that overlaps `[start, end)` contains blocks.
     pub fn may_hold_blocks(&self, start: u64, end: u64) -> bool {
         let first = self.by_start.range(..=start).next_back().map_or(start, |(first, _)| *first);
         self.by_start.range(first..end.max(first)).any(|(_, range)| range.blocks > 0)
     }
 
-    /// An allocation is gone.
+    /// Removes an allocation.
     pub fn remove(&mut self, start: u64) -> Gone {
         let Some(range) = self.by_start.remove(&start) else { return Gone::default() };
         self.paused -= usize::from(!range.resident);
@@ -249,13 +249,13 @@ impl Ranges {
         Gone { change: range.change(start, true, paused), blocks: range.blocks > 0 }
     }
 
-    /// Mappings, or parts of them, are gone.
+    /// Removes mappings, or parts of them.
     pub fn remove_in(&mut self, start: u64, end: u64, live: &LiveSet) -> Vec<Change> {
         let inside = self.mappings_in(start, end, live);
         inside.into_iter().filter_map(|(start, _)| self.remove(start).change).collect()
     }
 
-    /// Mappings, or parts of them, have no memory any more.
+    /// Pauses mappings, or parts of them.
     pub fn pause(&mut self, start: u64, end: u64, live: &LiveSet) -> Vec<Change> {
         let mut changes = Vec::new();
         for (start, range) in self.mappings_in(start, end, live) {
@@ -268,7 +268,7 @@ impl Ranges {
         changes
     }
 
-    /// Ranges of mappings in `[start, end)`; what sticks out is split off.
+    /// Ranges of mappings in `[start, end)`, split at both ends.
     fn mappings_in(&mut self, start: u64, end: u64, live: &LiveSet) -> Vec<(u64, Range)> {
         self.split(start, live);
         self.split(end, live);
@@ -279,7 +279,7 @@ impl Ranges {
             .collect()
     }
 
-    /// Makes a range begin at `at`, if a mapping is there.
+    /// Splits the mapping at `at`, if there is one.
     fn split(&mut self, at: u64, live: &LiveSet) {
         let Some((&start, &range)) = self.by_start.range(..at).next_back() else { return };
         if range.end <= at || range.backing != Backing::Mapping {
@@ -293,7 +293,7 @@ impl Ranges {
         self.paused += usize::from(!range.resident);
     }
 
-    /// A reservation begins at `start`: what was known of its addresses belongs to it.
+    /// Adds a reservation: the ranges in it belong to it.
     pub fn reserved(&mut self, start: u64, end: u64) {
         for (_, range) in self.by_start.range_mut(start..end.max(start)) {
             range.reservation = start;
@@ -318,9 +318,9 @@ impl Ranges {
         (range.cached && address < range.end).then_some(range.device)
     }
 
-    /// Makes a range a segment, with the mappings of its size before and behind it: they are its
-    /// pages, though no block was seen in them (the beginning of a trace may be gone). Mappings
-    /// of other sizes may be somebody else's, and so are those of another reservation.
+    /// Makes a range a segment, together with the adjacent mappings of the same size: they are its pages,
+    /// even without a block (the begin of a trace may be erased). Mappings of another size, or of another
+    /// reservation, may belong to another library.
     fn mark(&mut self, start: u64, device: DeviceId, over: &mut Over) {
         let Some(range) = self.by_start.get_mut(&start) else { return };
         (range.cached, range.device) = (true, device);

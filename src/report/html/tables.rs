@@ -67,7 +67,7 @@ pub fn tables(owners: &[Owner], symbols: &Symbols, header: &Header) -> Tables {
     for frame in symbols.frames() {
         let library = frame.library_name().map_or(0, |name| libraries.index(name) + 1);
         tables.frames.push((
-            autograd::spoken(&frame.function).into_owned(),
+            autograd::display_name(&frame.function).into_owned(),
             files.index(&frame.file),
             frame.line.unwrap_or(0),
             library,
@@ -111,7 +111,7 @@ pub fn tables(owners: &[Owner], symbols: &Symbols, header: &Header) -> Tables {
 }
 
 fn spoken(frame: &Frame) -> String {
-    autograd::spoken(&frame.function).into_owned()
+    autograd::display_name(&frame.function).into_owned()
 }
 
 fn named(frame: &Frame) -> String {

@@ -169,7 +169,7 @@ fn segment_facts(segment: &FragSegment) -> SegmentFacts {
 }
 
 fn pin_facts(classifier: &StackClassifier, pin: &Pin) -> PinFacts {
-    let roles = classifier.read_block(pin.stack);
+    let roles = classifier.roles_of_block(pin.stack);
     PinFacts {
         pinned_bytes: pin.pinned,
         segments: pin.segments,

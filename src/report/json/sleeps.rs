@@ -4,7 +4,7 @@ use serde::Serialize;
 use vramtrace_format::{DeviceId, Kind, StackId};
 
 use super::stack::{FrameFacts, frame_facts};
-use crate::analysis::sleeps::{Rest, Sleep, Stayed};
+use crate::analysis::sleeps::{ResidentPart, Rest, Sleep};
 use crate::analysis::{Process, StackClassifier};
 use crate::symbols::{FREE_CACHE, FREE_CACHE_NAME};
 
@@ -112,19 +112,19 @@ fn sleep_facts(sleep: &Sleep, classifier: Option<&StackClassifier>) -> SleepFact
 
 fn stayed_facts(rest: &Rest, classifier: Option<&StackClassifier>, cycles: u64) -> StayedFacts {
     let what = match rest.what {
-        Stayed::Context => "context",
-        Stayed::Driver(cause, _) => cause.name(),
-        Stayed::Reserves(Kind::Graph) => "graph_reserve",
-        Stayed::Reserves(_) => "pool_reserve",
-        Stayed::Blocks(_) => "blocks",
-        Stayed::Memory(_) => "memory",
+        ResidentPart::Context => "context",
+        ResidentPart::Driver(cause, _) => cause.name(),
+        ResidentPart::Reserves(Kind::Graph) => "graph_reserve",
+        ResidentPart::Reserves(_) => "pool_reserve",
+        ResidentPart::Blocks(_) => "blocks",
+        ResidentPart::Memory(_) => "memory",
     };
-    let free = rest.what == Stayed::Blocks(FREE_CACHE);
+    let free = rest.what == ResidentPart::Blocks(FREE_CACHE);
     let stack = rest.stack().filter(|_| !free);
     let (lead, caller) = stack.map_or((None, None), |stack| frames(classifier, stack));
     let library = stack.zip(classifier).and_then(|(stack, classifier)| {
         let roles = match rest.what {
-            Stayed::Blocks(_) => classifier.read_block(stack),
+            ResidentPart::Blocks(_) => classifier.roles_of_block(stack),
             _ => classifier.roles(stack),
         };
         classifier.library_name(&roles).map(str::to_string)

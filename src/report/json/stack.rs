@@ -51,7 +51,7 @@ pub fn stack_facts(
 pub fn spoken_name(symbols: &Symbols, stack: StackId, lead: Option<usize>) -> Option<String> {
     let function = &symbols.stack(stack).nth(lead?)?.function;
     autograd::node(function)?;
-    Some(autograd::spoken(function).into_owned())
+    Some(autograd::display_name(function).into_owned())
 }
 
 /// `None`: there are frames.

@@ -124,7 +124,7 @@ fn holders(frag: &Frag, header: &Header, palette: &Palette, shown: FragOptions) 
         "who keeps segments",
     ]);
     for pin in kept.iter().take(shown.top) {
-        let roles = classifier.read_block(pin.stack);
+        let roles = classifier.roles_of_block(pin.stack);
         let lead = match classifier.frame(pin.stack, roles.lead) {
             Some(frame) => frame_words(frame, how),
             None => classifier.symbols.why_empty(pin.stack).to_string(),

@@ -225,7 +225,7 @@ fn around(process: &Process, id: DeviceId, at_ns: u64, bytes: u64) -> String {
 pub(super) fn words(frame: &Frame, how: ListingOptions) -> String {
     // Beside the widest indentation of a frame.
     let most = FUNCTION_WIDTH.min(room(10));
-    let function = shorten(&clean(&autograd::spoken(&frame.function)), most);
+    let function = shorten(&clean(&autograd::display_name(&frame.function)), most);
     let place = if how.full { frame.full_place() } else { frame.place() };
     match (place, frame.library_name()) {
         (Some(place), _) => format!("{} {function}", clean(&place)),

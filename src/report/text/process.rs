@@ -152,7 +152,7 @@ fn warnings(process: &Process) -> String {
     }
     if state.history_from_ns > 0 {
         lines.push(format!(
-            "the file's history begins at {}: earlier events were let go to bound its size;",
+            "the file's history begins at {}: earlier events were erased to bound its size;",
             seconds(state.history_from_ns)
         ));
         lines.push("  peaks and totals of the device still count from the start".into());

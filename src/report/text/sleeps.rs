@@ -5,7 +5,7 @@ use vramtrace_format::{DeviceId, Kind, StackId};
 use super::holders::{ListingOptions, words};
 use super::layout::{BOLD, DIM, PLAIN, Table, WARN, paint};
 use super::options::ReportOptions;
-use crate::analysis::sleeps::{Rest, Sleep, Stayed};
+use crate::analysis::sleeps::{ResidentPart, Rest, Sleep};
 use crate::analysis::{GroupBy, Process, StackClassifier};
 use crate::report::wording::cause_words;
 use crate::symbols::{FREE_CACHE, FREE_CACHE_NAME};
@@ -109,15 +109,21 @@ fn rests(
 fn names(classifier: &StackClassifier, rest: &Rest, how: ListingOptions) -> (String, String) {
     let library = |roles| clean(classifier.library_name(&roles).unwrap_or("?"));
     match rest.what {
-        Stayed::Context => ("context".into(), String::new()),
-        Stayed::Reserves(Kind::Graph) => ("graphs, reserved beyond them".into(), String::new()),
-        Stayed::Reserves(_) => ("pools, free in them".into(), String::new()),
-        Stayed::Driver(cause, stack) => (cause_words(cause).into(), place(classifier, stack, how)),
-        Stayed::Blocks(FREE_CACHE) => (FREE_CACHE_NAME.into(), String::new()),
-        Stayed::Blocks(stack) => {
-            (library(classifier.read_block(stack)), place(classifier, stack, how))
+        ResidentPart::Context => ("context".into(), String::new()),
+        ResidentPart::Reserves(Kind::Graph) => {
+            ("graphs, reserved beyond them".into(), String::new())
         }
-        Stayed::Memory(stack) => (library(classifier.roles(stack)), place(classifier, stack, how)),
+        ResidentPart::Reserves(_) => ("pools, free in them".into(), String::new()),
+        ResidentPart::Driver(cause, stack) => {
+            (cause_words(cause).into(), place(classifier, stack, how))
+        }
+        ResidentPart::Blocks(FREE_CACHE) => (FREE_CACHE_NAME.into(), String::new()),
+        ResidentPart::Blocks(stack) => {
+            (library(classifier.roles_of_block(stack)), place(classifier, stack, how))
+        }
+        ResidentPart::Memory(stack) => {
+            (library(classifier.roles(stack)), place(classifier, stack, how))
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::layout::{BAD, BOLD, DIM, PLAIN, Table, WARN, paint};
 use crate::allocator::ReplayOutcome;
-use crate::analysis::whatif::{Hopeless, Origin, Prediction};
+use crate::analysis::whatif::{NoFit, Origin, Prediction};
 use crate::report::whatif::{PredictedDevice, caveats};
 use crate::units::{clean, count, gib, seconds, several, size};
 
@@ -37,11 +37,11 @@ pub fn text(name: &str, device: &PredictedDevice) -> String {
         "\n  Live at the peak: {} at the least, whatever the setting.\n",
         gib(least.unwrap_or(0))
     ));
-    if let Some(hopeless) = prediction.hopeless() {
-        out.push_str(&format!("  {}\n", paint(BAD, &no_help(&hopeless))));
+    if let Some(no_fit) = prediction.no_fit() {
+        out.push_str(&format!("  {}\n", paint(BAD, &no_help(&no_fit))));
     }
     match prediction.advice() {
-        None if prediction.hopeless().is_some() => {}
+        None if prediction.no_fit().is_some() => {}
         Some(best) if best.name == "default" => {
             out.push_str("  Try it without a setting: unset PYTORCH_CUDA_ALLOC_CONF\n");
         }
@@ -59,12 +59,10 @@ pub fn text(name: &str, device: &PredictedDevice) -> String {
 }
 
 /// Why no setting is to be tried.
-fn no_help(hopeless: &Hopeless) -> String {
-    match hopeless {
-        Hopeless::NoCapacity => {
-            "No setting helps: the request is larger than any device.".to_string()
-        }
-        Hopeless::Below { capacity, least } => {
+fn no_help(no_fit: &NoFit) -> String {
+    match no_fit {
+        NoFit::NoCapacity => "No setting helps: the request is larger than any device.".to_string(),
+        NoFit::Below { capacity, least } => {
             let least = match least {
                 Some((bytes, name)) => {
                     format!("; the least that would do is {}, with {}", gib(*bytes), clean(name))

@@ -1,7 +1,12 @@
 //! `import vramtrace` from the source tree, under the recorder, in every Python that is installed. The
 //! rest of the package is tested as it is installed: `scripts/test-wheel.sh`.
 
-use testkit::{Program, Setup, pythons, repository, skip};
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+use testkit::{
+    Program, Scratch, Setup, SharedMemory, pythons, repository, skip, torch_stand_ins, vramtrace,
+};
 
 #[test]
 fn every_python_sees_its_own_figures() {
@@ -31,4 +36,86 @@ fn every_python_sees_its_own_figures() {
         assert_eq!(places, expected, "Python 3.{minor}");
         assert_eq!(run.stderr, "", "Python 3.{minor}");
     }
+}
+
+/// A package with lines that request memory, beside the program.
+const KERNELS: &str = r#"
+import ctypes
+
+def take(driver, size):
+    address = ctypes.c_uint64()
+    assert driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size)) == 0
+    return address
+
+def touch(driver):
+    assert driver.cuMemFree_v2(take(driver, 1 << 20)) == 0
+
+def block(torch, address, size):
+    torch.cache_block(0, ctypes.c_void_p(address), ctypes.c_int64(size))
+"#;
+
+#[test]
+fn usage_and_the_live_page_name_the_libraries_of_a_report() {
+    let script = repository().join("tests/python/usage_libraries.py");
+    let packages = Scratch::new();
+    let directory = packages.0.join("lib/python3/site-packages");
+    std::fs::create_dir_all(directory.join("kernels")).unwrap();
+    std::fs::write(directory.join("kernels/__init__.py"), KERNELS).unwrap();
+    let pythons = pythons();
+    if pythons.is_empty() {
+        skip("libraries of usage(): no Python from 3.8 on");
+    }
+    for (minor, python) in pythons {
+        let memory = SharedMemory::new();
+        let setup = memory
+            .setup()
+            .contradicts()
+            .env("PYTHONPATH", repository().join("python"))
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .arg(script.display())
+            .arg(torch_stand_ins::libraries().join("libc10_cuda.so").display())
+            .arg(directory.display())
+            .arg(vramtrace().get_program().to_str().unwrap());
+        let run = Program(python).run(setup).ok();
+        let printed: Value = serde_json::from_str(&run.stdout).unwrap();
+        let words = |what: &str| -> BTreeSet<String> {
+            let words = printed[what].as_array().unwrap().iter();
+            words.map(|word| word.as_str().unwrap().to_string()).collect()
+        };
+        // What `report` names: driver memory and blocks of the same two lines.
+        let trace = run.only_trace();
+        let report = vramtrace().args(["holders", "--json"]).arg(&trace).output().unwrap();
+        let report: Value = serde_json::from_slice(&report.stdout).unwrap();
+        let names = found(&report);
+        assert_eq!(names, ["kernels", "usage_libraries.py"].map(String::from).into(), "{report}");
+        assert_eq!(words("usage"), names, "Python 3.{minor}");
+        let levels = ["driver", "tensor"];
+        let expected: BTreeSet<String> = levels
+            .iter()
+            .flat_map(|level| names.iter().map(move |name| format!("{level} {name}")))
+            .collect();
+        assert_eq!(words("live page"), expected, "Python 3.{minor}");
+    }
+}
+
+/// Every library of a report's holders, but for the free part of PyTorch's cache.
+fn found(report: &Value) -> BTreeSet<String> {
+    let mut all = BTreeSet::new();
+    let mut open = vec![report];
+    while let Some(value) = open.pop() {
+        if let Value::Object(fields) = value
+            && let (Some(Value::String(library)), Some(bytes)) =
+                (fields.get("library"), fields.get("bytes"))
+            && bytes.as_u64().is_some_and(|bytes| bytes > 0)
+            && library != "PyTorch"
+        {
+            all.insert(library.clone());
+        }
+        match value {
+            Value::Object(fields) => open.extend(fields.values()),
+            Value::Array(values) => open.extend(values),
+            _ => {}
+        }
+    }
+    all
 }

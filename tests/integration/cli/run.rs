@@ -68,7 +68,7 @@ fn bad_input_is_refused_before_anything_runs() {
         (&["--simulate=0x24GiB"], "count"),
         (&["--out", "taken.vtrace"], "is a directory"),
         (&["--out", "%x.vtrace"], "%h"),
-        (&["--out", "/dev/null"], "directory"),
+        (&["--out", "/dev/zero"], "directory"),
         (&["--stacks", "java"], "--stacks `java`: is not native, python, native,python or none"),
         (&["--stacks", ""], "--stacks ``: is not native"),
         (&["--stack-depth", "0"], "--stack-depth `0`: is not a number of frames from 1 to 1024"),

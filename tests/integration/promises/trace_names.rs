@@ -99,3 +99,28 @@ fn the_newest_run_is_found_in_a_directory_of_any_name() {
         traces.iter().map(|one| one["trace"].as_str().unwrap().into()).collect();
     assert_eq!(paths, [PathBuf::from("elsewhere").join(&newest[0])]);
 }
+
+#[test]
+fn the_launcher_and_the_recorder_agree_on_what_records_nothing_and_on_directories() {
+    for out in ["off", "/dev/null"] {
+        let scratch = Scratch::new();
+        run_into(&scratch.0, out);
+        let run = record(scratch, out).ok();
+        assert_eq!((run.stderr.as_str(), names(&run.scratch.0)), ("", vec![]), "{out}");
+    }
+    let scratch = Scratch::new();
+    run_into(&scratch.0, "run.vtrace/");
+    let run = record(scratch, "run.vtrace/").ok();
+    assert_eq!(names(&run.scratch.0), ["run.vtrace"]);
+    let traces = names(&run.scratch.0.join("run.vtrace"));
+    assert!(traces.len() == 2 && traces.iter().all(|name| name.starts_with("vramtrace.")));
+}
+
+#[test]
+fn a_percent_sign_in_the_name_of_the_working_directory_is_no_code() {
+    let scratch = Scratch::new();
+    let here = scratch.0.join("50%h");
+    std::fs::create_dir(&here).unwrap();
+    run_into(&here, "run.vtrace");
+    assert_eq!(names(&here), ["run.vtrace"]);
+}

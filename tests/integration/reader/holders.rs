@@ -254,6 +254,7 @@ fn an_allocation_whose_stack_is_not_reported_is_its_own_holder() {
     t.alloc(4 * SECOND + 1000, Kind::Device, 9 << 40, 16 * MIB);
     t.alloc_by(4 * SECOND + 2000, Kind::Device, 10 << 40, 8 * MIB, 99);
     let scratch = written(&t);
+    scratch.contradicts();
     let shown = text(&scratch, &["holders", "t.vtrace", "--at", "end"]);
     has(
         &shown,

@@ -148,8 +148,8 @@ fn pools_imports_and_host_memory_are_no_leaks() {
     let mut t = leaking();
     for step in 0..300 {
         let now = 4 * SECOND + step * 10 * MS;
-        t.alloc_by(now, Kind::Device, (400 + step) << 31, 20 * MIB, 3);
-        t.alloc_by(now, Kind::Imported, (800 + step) << 31, 20 * MIB, 2);
+        t.alloc_by(now, Kind::Device, (1200 + step) << 31, 20 * MIB, 3);
+        t.alloc_by(now, Kind::Imported, (1600 + step) << 31, 20 * MIB, 2);
         t.alloc_by(now, Kind::HostPinned, step + 1, 20 * MIB, 2);
         t.alloc_by(now, Kind::Device, 500 << 30, 100 * MIB, 2);
         t.free(now + MS, Space::Device, 500 << 30);
@@ -386,6 +386,7 @@ fn json_is_as_documented() {
     assert_eq!(keys(&frames(leak)[0]), keys(&same[0]));
     // What has no trend has neither rate nor end.
     let mut t = TraceBuilder::new();
+    (1..8).chain([20]).for_each(|stack| t.stack(stack, &[0x1000 + u64::from(stack)], &[], &[]));
     for number in 0..8u64 {
         t.alloc_by(SECOND, Kind::Device, (number + 1) << 30, 8 * MIB, number as u32);
     }

@@ -1,4 +1,4 @@
-//! Traces that do not tell all: damaged ones, and bounded ones of which events were let go.
+//! Traces that do not tell all: damaged ones, and bounded ones whose events were erased.
 
 use std::process::Output;
 

@@ -29,6 +29,7 @@ fn the_demo_explains_an_out_of_memory_on_one_screen() {
     assert!(scratch.0.join("here/recorded.vtrace").exists());
     assert!(run().status.success(), "once more, in the same place");
     std::fs::write(scratch.0.join("here/recorded.vtrace"), "mine").unwrap();
+    scratch.damaged_traces();
     let output = run();
     assert_eq!(output.status.code(), Some(2));
     assert!(

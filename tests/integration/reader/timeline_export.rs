@@ -388,6 +388,7 @@ fn bad_input_is_exit_2_and_leaves_nothing() {
     let scratch = Scratch::new();
     two_ranks(&scratch);
     std::fs::write(scratch.0.join("text.vtrace"), "no trace at all").unwrap();
+    scratch.damaged_traces();
     for (args, says) in [
         (&["none.vtrace", "-o", "o"][..], "none.vtrace"),
         (&["text.vtrace", "-o", "o"], "text.vtrace"),

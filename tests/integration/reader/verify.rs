@@ -1,6 +1,7 @@
 //! `vramtrace verify` from outside: exit status and output.
 
 use std::io::Read;
+use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
 
 use testkit::trace_builder::{MS, TraceBuilder, training};
@@ -63,6 +64,33 @@ fn what_cannot_be_checked_is_said_and_is_no_violation() {
     assert!(out.contains("\n    not checked: events are missing"), "{out}");
 }
 
+/// What every other test relies on: it fails where a trace that it leaves, in whatever directory, does not
+/// hold or cannot be read, unless it says so.
+#[test]
+fn a_test_fails_by_the_traces_that_it_leaves() {
+    let mut contradicting = TraceBuilder::new();
+    contradicting.free(2 * MS, Space::Device, 0x220_0000);
+    let fails = |write: &dyn Fn(&Path), say: fn(&Scratch)| {
+        let scratch = Scratch::new();
+        let directory = scratch.0.clone();
+        let deep = directory.join("a/b");
+        std::fs::create_dir_all(&deep).unwrap();
+        write(&deep.join("any.vtrace"));
+        say(&scratch);
+        let ended = std::panic::catch_unwind(AssertUnwindSafe(|| drop(scratch)));
+        let _ = std::fs::remove_dir_all(&directory);
+        ended.is_err()
+    };
+    let sound = |path: &Path| training().write(path);
+    let contradicting = |path: &Path| contradicting.write(path);
+    let damaged = |path: &Path| std::fs::write(path, "no trace").unwrap();
+    assert!(!fails(&sound, |_| ()));
+    assert!(fails(&contradicting, |_| ()) && fails(&contradicting, Scratch::damaged_traces));
+    assert!(!fails(&contradicting, Scratch::contradicts));
+    assert!(fails(&damaged, |_| ()) && fails(&damaged, Scratch::contradicts));
+    assert!(!fails(&damaged, Scratch::damaged_traces));
+}
+
 #[test]
 fn bad_input() {
     let scratch = Scratch::new();
@@ -89,7 +117,6 @@ fn packed(directory: &Path) -> Vec<PathBuf> {
 #[test]
 fn traces_of_earlier_versions_hold() {
     let scratch = Scratch::new();
-    scratch.contradicts();
     let all =
         [packed(&repository().join("tests/data/golden")), packed(&repository().join("assets"))];
     assert!(all.iter().all(|found| !found.is_empty()));

@@ -1,14 +1,15 @@
 //! Temporary directories.
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::verify::violations;
+use crate::verify::{Expected, violations};
 use crate::{reachable_directory, temporary};
 
 /// A fresh directory under cargo's own temporary directory; kept after a failure, for the reader.
 /// The traces that are in it at the end must hold (`vramtrace verify`).
-pub struct Scratch(pub PathBuf, AtomicBool);
+pub struct Scratch(pub PathBuf, Cell<Expected>);
 
 impl Scratch {
     pub fn new() -> Scratch {
@@ -30,12 +31,17 @@ impl Scratch {
 
     /// A directory that the test made.
     pub fn at(path: PathBuf) -> Scratch {
-        Scratch(path, AtomicBool::new(true))
+        Scratch(path, Cell::default())
     }
 
     /// Its traces contradict themselves on purpose: the program gave figures that are not so.
     pub fn contradicts(&self) {
-        self.1.store(false, Ordering::Relaxed);
+        self.1.set(Expected { contradicts: true, ..self.1.get() });
+    }
+
+    /// Not all of its traces can be read: the test damaged them, or they are no traces.
+    pub fn damaged_traces(&self) {
+        self.1.set(Expected { damaged: true, ..self.1.get() });
     }
 
     pub fn traces(&self) -> Vec<PathBuf> {
@@ -57,12 +63,11 @@ impl Default for Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
+        // The test fails already: its traces need not hold, and are kept.
         if std::thread::panicking() {
             return;
         }
-        if self.1.load(Ordering::Relaxed)
-            && let Some(violations) = violations(&self.0)
-        {
+        if let Some(violations) = violations(&self.0, self.1.get()) {
             panic!("vramtrace verify: {violations}");
         }
         let _ = std::fs::remove_dir_all(&self.0);

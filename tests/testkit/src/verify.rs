@@ -1,26 +1,27 @@
-//! Every trace that the library records in a test is checked: `vramtrace verify` finds no violation in
-//! it. Traces that a test makes up need not be complete.
+//! `vramtrace verify` on every trace in a test's directory, recorded or made up by the test: it finds no
+//! violation in it.
 
 use std::path::{Path, PathBuf};
 
 use crate::{bin_dir, vramtrace};
 
-/// Longer traces are left out: this is done at the end of every test.
-const MOST_BYTES: u64 = 16 << 20;
+/// What a test knows about its traces.
+#[derive(Clone, Copy, Default)]
+pub struct Expected {
+    /// Not all of them can be read.
+    pub damaged: bool,
+    /// They contradict themselves.
+    pub contradicts: bool,
+}
 
-/// The traces in a directory and in those directly below it.
-fn traces(directory: &Path, below: bool) -> Vec<PathBuf> {
+/// The traces below a directory. Links are not followed.
+fn traces(directory: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         let (path, Ok(kind)) = (entry.path(), entry.file_type()) else { continue };
-        let is_small = || entry.metadata().is_ok_and(|meta| meta.len() <= MOST_BYTES);
-        if kind.is_dir() && below {
-            found.extend(traces(&path, false));
-        } else if kind.is_file()
-            && entry.file_name().as_encoded_bytes().starts_with(b"vramtrace.")
-            && path.extension().is_some_and(|end| end == "vtrace")
-            && is_small()
-        {
+        if kind.is_dir() {
+            found.extend(traces(&path));
+        } else if kind.is_file() && path.extension().is_some_and(|end| end == "vtrace") {
             found.push(path);
         }
     }
@@ -28,19 +29,24 @@ fn traces(directory: &Path, below: bool) -> Vec<PathBuf> {
     found
 }
 
-/// The violations in the traces of a directory. Files that are no traces are not looked at: some
-/// tests damage theirs.
-pub fn violations(directory: &Path) -> Option<String> {
-    // Tests of the format's crate need no command.
-    if !bin_dir().join("vramtrace").exists() {
-        return None;
-    }
-    let found = traces(directory, true).into_iter().filter_map(|trace| {
-        let run = vramtrace().arg("verify").arg(&trace).output().ok()?;
-        // 2: no trace, or nothing of it can be read.
-        (run.status.code() != Some(0) && run.status.code() != Some(2)).then(|| {
+/// The traces below a directory that are not as expected, and why.
+pub fn violations(directory: &Path, expected: Expected) -> Option<String> {
+    let found = traces(directory);
+    assert!(
+        found.is_empty() || bin_dir().join("vramtrace").exists(),
+        "the command checks the traces: run `cargo build --workspace` first"
+    );
+    let found = found.iter().filter_map(|trace| {
+        let run = vramtrace().arg("verify").arg(trace).output().unwrap();
+        let is_expected = match run.status.code() {
+            Some(0) => true,
+            Some(1) => expected.contradicts,
+            Some(2) => expected.damaged,
+            _ => false,
+        };
+        (!is_expected).then(|| {
             let output = [run.stdout, run.stderr].concat();
-            format!("{}: {}", run.status, String::from_utf8_lossy(&output))
+            format!("{}: {}: {}", trace.display(), run.status, String::from_utf8_lossy(&output))
         })
     });
     let all: String = found.collect();

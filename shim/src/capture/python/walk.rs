@@ -98,11 +98,14 @@ fn thread_bytecode(
     let index = usize::try_from(memory.int(frame + place.index)?).ok()?;
     for _ in 0..TRIES {
         let copies = memory.word(code + place.copies)?;
-        let entry = copies.checked_add(8 * (index + 1))?;
-        let (length, bytecode) = (memory.word(copies)?, memory.word(entry)?);
+        // An array of a shorter length may end where memory ends.
+        let bytecode = match index < memory.word(copies)? {
+            true => Some(memory.word(copies.checked_add(8 * (index + 1))?)?),
+            false => None,
+        };
         fence(Ordering::Acquire);
         if memory.word(code + place.copies)? == copies {
-            return (index < length).then_some(bytecode);
+            return bytecode;
         }
     }
     None
@@ -268,6 +271,28 @@ mod tests {
             let frame = [0i32, index];
             assert_eq!(thread_bytecode(&Plain, PLACE, address(&frame), address(&code)), expected);
         }
+    }
+
+    /// Memory in which every read within one object is granted.
+    struct Within<'a>(&'a [usize; 4], &'a [usize; 2], &'a [i32; 2]);
+
+    impl Memory for Within<'_> {
+        fn read<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
+            let within = |start: usize, bytes: usize| start <= at && at + N <= start + bytes;
+            let granted = within(address(self.0), size_of_val(self.0))
+                || within(address(self.1), size_of_val(self.1))
+                || within(address(self.2), size_of_val(self.2));
+            assert!(granted, "a read past the end of its object");
+            Plain.read(at)
+        }
+    }
+
+    #[test]
+    fn a_shorter_array_is_not_read_past_its_end() {
+        let copies = [3usize, 0x1000, 0x2000, 0x3000];
+        let (code, frame) = ([0usize, address(&copies)], [0i32, 3]);
+        let memory = Within(&copies, &code, &frame);
+        assert_eq!(thread_bytecode(&memory, PLACE, address(&frame), address(&code)), None);
     }
 
     /// Replaces the array as soon as its length was read, so many times.

@@ -213,10 +213,24 @@ fn own() -> Option<Object> {
 /// stay loaded, and only the last of them is later linked to a new one. `dl_iterate_phdr` is not
 /// called, because a sanitizer's runtime calls `dlsym` before its own version of that function works.
 pub fn behind_us(name: &[u8]) -> Option<usize> {
-    let own = own()?;
+    let [found] = all_behind_us([name]);
+    found
+}
+
+/// The same for several names, by one walk.
+pub fn all_behind_us<const NAMES: usize>(names: [&[u8]; NAMES]) -> [Option<usize>; NAMES] {
+    let mut found = [None; NAMES];
+    let Some(own) = own() else { return found };
     let before = std::iter::successors(own.previous(), Object::previous);
-    let mut in_order = behind_object(&own).chain(before);
-    in_order.find_map(|object| object.function(name))
+    for object in behind_object(&own).chain(before) {
+        for (found, name) in found.iter_mut().zip(names) {
+            *found = found.or_else(|| object.function(name));
+        }
+        if found.iter().all(Option::is_some) {
+            break;
+        }
+    }
+    found
 }
 
 /// The function of this name in the first object, of those loaded at start, after the one that contains
@@ -224,6 +238,13 @@ pub fn behind_us(name: &[u8]) -> Option<usize> {
 pub fn behind(address: usize, name: &[u8]) -> Option<usize> {
     let object = object_at(address)?;
     behind_object(&object).find_map(|object| object.function(name))
+}
+
+/// The function of this name in the first object, of those loaded at start, the program among them.
+pub fn of_start(name: &[u8]) -> Option<usize> {
+    // SAFETY: the program's own record, which stays.
+    let program = unsafe { Object::linked(first()) }?;
+    std::iter::once(program).chain(behind_object(&program)).find_map(|object| object.function(name))
 }
 
 /// Address and size of the variable of this name in the first object, of those loaded at start, after

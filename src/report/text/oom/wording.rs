@@ -44,7 +44,7 @@ fn short(frame: &Frame) -> String {
         Some(place) => clean(&place),
         // Which library runs a backward step is known.
         None if autograd::node(&frame.function).is_some() => {
-            autograd::spoken(&frame.function).into_owned()
+            autograd::display_name(&frame.function).into_owned()
         }
         None => words(frame, how),
     }

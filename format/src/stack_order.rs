@@ -1,6 +1,8 @@
-//! One stack of two languages from its parts.
+//! The native and the Python frames of one stack as one list. Recorder and reader order and hide the
+//! same frames, so both name the same library for a stack.
 
-use vramtrace_format::Join;
+use crate::layers::base_name;
+use crate::record::definition::Join;
 
 /// A frame by its index in its list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,25 +11,49 @@ pub enum Which {
     Python(usize),
 }
 
-/// What a native frame is to the one who reads a stack.
+/// Which part of the process a native frame belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FrameRole {
     #[default]
     Shown,
     /// Of the recorder itself.
     Recorder,
-    /// Of the Python interpreter: its loop, and what leads from one Python frame to the next.
+    /// Of the Python interpreter: its evaluation loop, and the calls between two Python frames.
     Interpreter,
     /// Of the C library: what starts programs and threads.
     System,
 }
 
-/// All frames, innermost first. A join's Python frames stand before the native frame that runs
-/// them. Those without a known place stand before the joined ones; where none is joined, before
-/// the interpreter's first frame, or else behind all native ones.
+impl FrameRole {
+    /// The role of all frames of the library or executable at this path.
+    pub fn of_library(path: &str) -> FrameRole {
+        let name = base_name(path);
+        let starts = |prefix: &str| name.strip_prefix(prefix);
+        // `libpython3.11.so.1.0`, and the program itself: `python`, `python3`, `python3.11`.
+        let version = |rest: &str| rest.chars().all(|c| c.is_ascii_digit() || c == '.');
+        if name == "libvramtrace.so" {
+            FrameRole::Recorder
+        } else if starts("libpython").is_some_and(|rest| rest.contains(".so"))
+            || starts("python").is_some_and(version)
+        {
+            FrameRole::Interpreter
+        } else if ["libc.so", "libc-2", "libpthread", "ld-linux", "ld-musl"]
+            .iter()
+            .any(|prefix| starts(prefix).is_some())
+        {
+            FrameRole::System
+        } else {
+            FrameRole::Shown
+        }
+    }
+}
+
+/// All frames, innermost first. The Python frames of a join precede the native frame that runs them.
+/// Python frames before the first join precede the joined ones. Without a join, all Python frames
+/// precede the interpreter's first frame, or follow the native frames where there is none.
 pub fn order(native: &[FrameRole], python: usize, joins: &[Join]) -> Vec<Which> {
     let mut out = Vec::with_capacity(native.len() + python);
-    // A damaged file may say anything: places only grow.
+    // A damaged file may hold any join: positions that decrease are raised to the previous one.
     let mut groups: Vec<(usize, usize)> = Vec::with_capacity(joins.len() + 1);
     for join in joins {
         let (last_from, last_at) = groups.last().copied().unwrap_or((0, 0));
@@ -58,8 +84,8 @@ pub fn order(native: &[FrameRole], python: usize, joins: &[Join]) -> Vec<Which> 
     out
 }
 
-/// The same without what tells nothing: the recorder's own frames, the interpreter's between and
-/// around Python frames, and what the system put around the interpreter.
+/// The frames that a report shows, innermost first. Left out are the recorder's frames, the
+/// interpreter's frames of a stack with Python frames, and the C library's frames around those.
 pub fn shown(native: &[FrameRole], python: usize, joins: &[Join]) -> Vec<Which> {
     let mut all = order(native, python, joins);
     let role = |which: &Which| match which {
@@ -78,7 +104,7 @@ pub fn shown(native: &[FrameRole], python: usize, joins: &[Join]) -> Vec<Which> 
     all
 }
 
-/// Is a native frame left out of a stack, wherever it stands? `python`: the stack has frames of it.
+/// Whether a native frame with this role is never shown. `python`: the stack has Python frames.
 pub fn is_hidden(role: FrameRole, python: bool) -> bool {
     role == FrameRole::Recorder || python && role == FrameRole::Interpreter
 }
@@ -96,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn python_frames_stand_before_the_loop_that_runs_them() {
+    fn python_frames_precede_the_loop_that_runs_them() {
         // torch, loop (runs 0 and 1), a C function, loop (runs 2), main
         let roles = [Shown, Interpreter, Shown, Interpreter, Shown];
         let joins = [join(0, 1), join(2, 3)];
@@ -116,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_that_was_cut_off_is_behind_all_native_frames() {
+    fn python_frames_of_a_loop_beyond_the_captured_frames_come_last() {
         let expected = [Native(0), Native(1), Python(0), Python(1)];
         assert_eq!(order(&[Shown, Shown], 2, &[join(0, Join::BEYOND)]), expected);
     }
@@ -136,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tells_nothing_is_left_out() {
+    fn frames_of_recorder_and_interpreter_are_left_out() {
         let roles = [Recorder, Shown, Interpreter, Interpreter, System, System];
         assert_eq!(shown(&roles, 1, &[join(0, 2)]), [Native(1), Python(0)]);
         // Without Python there is no interpreter to hide, and the system's frames stay.
@@ -148,7 +174,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the joins say: each frame once, each language in its order.
+        /// With any joins, each frame occurs once, and each language keeps its order.
         #[test]
         fn no_frame_is_lost_or_doubled(
             native in 0..20usize,

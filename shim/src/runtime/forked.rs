@@ -1,0 +1,24 @@
+//! What runs in a forked child.
+
+use core::ffi::{c_int, c_void};
+use core::ptr::null_mut;
+
+/// Calls `clear` in each child that the process forks from now on, before `fork` returns there. Does nothing
+/// where there is no memory.
+///
+/// # Safety
+/// `clear` may be called in the child of a process with many threads.
+pub unsafe fn in_child(clear: unsafe extern "C" fn()) {
+    type Handler = Option<unsafe extern "C" fn()>;
+    unsafe extern "C" {
+        /// What `pthread_atfork` calls. That is libpthread's own before glibc 2.34.
+        fn __register_atfork(
+            prepare: Handler,
+            parent: Handler,
+            child: Handler,
+            library: *mut c_void,
+        ) -> c_int;
+    }
+    // SAFETY: as the caller says. Without a handle the handler stays to the end, as this library does.
+    unsafe { __register_atfork(None, None, Some(clear), null_mut()) };
+}
