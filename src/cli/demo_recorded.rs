@@ -1,5 +1,5 @@
 //! `vramtrace demo`: a recorded training run that comes with the command, and why it was out of
-//! memory, in 12 lines. Needs no GPU and no PyTorch.
+//! memory, in 12 lines and as a page. Needs no GPU and no PyTorch.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
@@ -19,7 +19,14 @@ pub fn run(out: Option<OsString>, execute: &dyn Fn(&[&OsStr]) -> Outcome) -> Out
     println!("A recorded run: GPT-2 on an H200 under a cap. Why was it out of memory?\n");
     println!("vramtrace oom --short {shown}");
     execute(&["oom".as_ref(), "--short".as_ref(), shown.as_ref()])?;
-    println!("\nAs a page:     vramtrace report --html {shown}");
+    let page = trace.with_extension("html");
+    // A page that is there is an earlier demo's, or another's: nothing is overwritten.
+    if page.symlink_metadata().is_err() {
+        let page = page.as_os_str();
+        let report = ["report", "--no-hints", "--html"].map(OsStr::new);
+        execute(&[&report[..], &["-o".as_ref(), page, shown.as_ref()]].concat())?;
+    }
+    println!("\nAs a page:     {}", from_here(&page));
     println!("Look further:  vramtrace oom {shown}");
     println!("Your program:  vramtrace run python train.py");
     Ok(DONE)

@@ -38,7 +38,8 @@ struct Read {
     processes: Vec<Process>,
 }
 
-pub fn run(args: &PageArgs, processes: &ProcessArgs) -> Outcome {
+/// Writes the page. With `hints` it names the file and its size on stderr.
+pub fn run(args: &PageArgs, processes: &ProcessArgs, hints: bool) -> Outcome {
     let path = args.output.clone().unwrap_or_else(|| PathBuf::from("vramtrace.html"));
     let output = Output::new(&path, args.force)?;
     let mut runs = vec![read(label(&processes.traces), processes.open()?)];
@@ -69,7 +70,7 @@ pub fn run(args: &PageArgs, processes: &ProcessArgs) -> Outcome {
     for run in &runs {
         caveats::warn_damage(&run.selected.traces);
     }
-    if !output.is_stdout() {
+    if hints && !output.is_stdout() {
         let bytes = path.metadata().map_or(0, |meta| meta.len());
         message(format_args!("{}: {}; open it in a browser", output.shown(), size(bytes)));
     }

@@ -51,7 +51,7 @@ pub struct Args {
     /// Facts for programs (schema vramtrace.report/2)
     #[arg(long)]
     json: bool,
-    /// Leave out the commands to run next
+    /// Leave out the commands to run next, and where the page is
     #[arg(long, hide = true)]
     no_hints: bool,
     #[command(flatten)]
@@ -152,7 +152,7 @@ impl Args {
 
 pub fn run(args: Args) -> Outcome {
     if args.page.html {
-        return page::run(&args.page, &args.processes);
+        return page::run(&args.page, &args.processes, !args.no_hints);
     }
     let mut found = args.processes.open()?;
     let ranks = match found.traces.len() {

@@ -27,7 +27,12 @@ fn the_demo_explains_an_out_of_memory_on_one_screen() {
         assert!(stdout.contains(part), "{part}: {stdout}");
     }
     assert!(scratch.0.join("here/recorded.vtrace").exists());
+    assert!(stdout.contains("\nAs a page:     here/recorded.html\n"), "{stdout}");
+    let page = scratch.0.join("here/recorded.html");
+    assert!(std::fs::read_to_string(&page).unwrap().starts_with("<!doctype html>"));
+    std::fs::write(&page, "mine").unwrap();
     assert!(run().status.success(), "once more, in the same place");
+    assert_eq!(std::fs::read(&page).unwrap(), b"mine");
     std::fs::write(scratch.0.join("here/recorded.vtrace"), "mine").unwrap();
     scratch.damaged_traces();
     let output = run();
