@@ -89,10 +89,10 @@ fn the_library_needs_no_newer_glibc_than_documented() {
 fn documentation() -> String {
     let mut text = String::from(
         "# Entry points\n\n\
-         Every function that `libvramtrace.so` stands in front of; written from its table (`shim/src/driver/table.rs`).\n\
-         `since` is the CUDA version that asks `cuGetProcAddress` for exactly this variant. \
-         `pass`: handed to the driver, nothing else. `note`: so too, and the trace says that it was used. \
-         Else: the function in `shim/src/hooks/` that follows it.\n",
+         The functions of the driver, NVML and PyTorch that `libvramtrace.so` intercepts, generated from its table (`shim/src/driver/table.rs`).\n\
+         `since` is the version with which `cuGetProcAddress` is asked for exactly this variant. \
+         `pass`: the call is forwarded to the driver, nothing else. `note`: the same, and the trace records that it was used. \
+         Otherwise: the function in `shim/src/hooks/` that handles the call.\n",
     );
     let mut section = String::new();
     for [name, since, title, hook] in table() {
