@@ -190,7 +190,7 @@ def section_same():
             process, problem = None, str(error)
         status = ours.finish()
         if (status, ours.lines) != (bare_status, bare.lines):
-            verdict = fail(f"{status} {ours.lines} against {bare_status} {bare.lines}")
+            verdict = fail(f"recorded: status {status} {ours.lines}; bare: status {bare_status} {bare.lines}")
         elif bare_status != 0:
             verdict = f"both end {status}"
         else:
@@ -237,7 +237,7 @@ def section_nccl():
         except Exception as error:
             print(f"| rank {rank} | {fail(str(error))} | | | | | | | |")
     status = ours.finish()
-    same = "same" if (status, ours.lines) == (bare_status, bare.lines) else fail(f"{status} {ours.lines} against {bare_status} {bare.lines}")
+    same = "same" if (status, ours.lines) == (bare_status, bare.lines) else fail(f"recorded: status {status} {ours.lines}; bare: status {bare_status} {bare.lines}")
     for rank, (used, process) in measured.items():
         print(row(f"nccl rank {rank}", same, used, process))
     print("\n| traces | by library at the peak of both ranks, MiB | |\n|---|---|---|")

@@ -53,7 +53,7 @@ def section(check):
         if cap is None:
             bare, bare_results, bare_took = run(check, how, check.environment())
             if (bare.returncode, bare_results) != (ours.returncode, results):
-                same = check.fail(f"{ours.returncode} {results} against {bare.returncode} {bare_results}")
+                same = check.fail(f"recorded: status {ours.returncode} {results}; bare: status {bare.returncode} {bare_results}")
             if took:
                 same += f"; ms until the exception: {took}, bare {bare_took}"
         good = bool(printed) == speaks and not wrong
