@@ -1,4 +1,4 @@
-"""Phases on the timeline: NVTX ranges that PyTorch brings along. Nothing of vramtrace is imported.
+"""Phases on the timeline, marked by NVTX ranges with PyTorch's functions. vramtrace is not imported.
 
     vramtrace run --out phases.vtrace -- python phases.py
     vramtrace report --by-phase phases.vtrace

@@ -4,8 +4,8 @@
     vramtrace run --cap 2GiB -- python examples/train.py --batch 4096
     vramtrace run --simulate python examples/train.py
 
-With PyTorch and a GPU it trains a small network for real. Without PyTorch it makes the driver
-calls that such a training makes, so that it also runs on the simulated driver.
+With PyTorch and a GPU it trains a small network. Otherwise it makes the driver calls of such a training, so
+that it also runs on the simulated driver. The program leaks on purpose: it keeps the loss of each step.
 """
 
 import argparse
@@ -23,7 +23,7 @@ def train_with_torch(torch, steps, batch):
         torch.nn.Linear(4096, 10),
     ).to(device)
     optimizer = torch.optim.Adam(model.parameters())
-    history = []  # the leak that everybody writes once: tensors, not numbers
+    history = []  # a common leak: it keeps loss tensors, not numbers
     for step in range(steps):
         inputs = torch.randn(batch, 1024, device=device)
         labels = torch.randint(10, (batch,), device=device)
@@ -38,7 +38,7 @@ def train_with_torch(torch, steps, batch):
 
 
 class Driver:
-    """The few driver calls that a training needs."""
+    """The driver calls that a training needs."""
 
     def __init__(self):
         self.library = ctypes.CDLL("libcuda.so.1")

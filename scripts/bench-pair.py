@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Compares two builds by bench.py: runs them in turns, and prints each figure's medians and their ratio.
+"""Compares two builds with bench.py: runs them alternately, and prints the medians and their ratio.
 
     scripts/bench-pair.py OLD NEW ROUNDS [PART ...]
 
-OLD and NEW are directories with vramtrace, libvramtrace.so and libvramtrace_sim.so. A figure that is
-more than 5 % higher in NEW is marked. Figures of `bare` show how quiet the machine was: their ratio is 1.
+OLD and NEW are directories with vramtrace, libvramtrace.so and libvramtrace_sim.so. PART is a part of
+bench.sh. A figure that is more than 5 % higher in NEW is marked. `bare` runs without the recorder: its ratio
+is near 1 if the machine was quiet.
 """
 import os
 import re
@@ -26,7 +27,7 @@ def figures(text):
         elif header is None:
             header = cells
         elif not set(line) <= set("|-"):
-            # The words that begin a row name it, and the number of threads in the pairs' table.
+            # The first cell names a row; in the table of `pairs` the number of threads belongs to the name.
             names = 2 if len(header) > 1 and header[1] == "threads" else 1
             for column, cell in list(zip(header, cells))[names:]:
                 if NUMBER.match(cell) and "-" not in column and "/" not in column:
@@ -35,11 +36,14 @@ def figures(text):
 
 
 def main():
+    if len(sys.argv) < 4 or not sys.argv[3].isdigit() or int(sys.argv[3]) < 1:
+        print("usage: bench-pair.py OLD NEW ROUNDS [PART ...]; ROUNDS is a number, 1 or more", file=sys.stderr)
+        sys.exit(2)
     old, new, rounds, parts = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]
     bench = Path(__file__).resolve().parent / "bench.py"
     taken = {"old": {}, "new": {}}
     for turn in range(rounds):
-        # Each build is first in every other round.
+        # The order alternates from round to round.
         for name, build in sorted({"old": old, "new": new}.items(), reverse=turn % 2 == 1):
             env = dict(os.environ, VRAMTRACE_BIN=str(build.resolve()))
             text = subprocess.run([sys.executable, str(bench), *parts], env=env, capture_output=True, text=True, check=True).stdout

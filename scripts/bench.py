@@ -1,4 +1,5 @@
-"""See bench.sh."""
+"""The measurements of bench.sh."""
+import atexit
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(os.environ.get("VRAMTRACE_BIN") or ROOT / "target" / "release")
 work = Path(tempfile.mkdtemp(prefix="vramtrace-bench-"))
+atexit.register(shutil.rmtree, work, ignore_errors=True)
 sim = work / "sim"
 sim.mkdir()
 for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
@@ -40,7 +42,7 @@ def pairs():
         "recorded, cap": env(VRAMTRACE_OUT=str(work / "t.%p.vtrace"), VRAMTRACE_CAP="20GiB"),
     }
     best = {}
-    for _ in range(3):  # alternate, so that a busy minute hits all alike
+    for _ in range(3):  # alternate, so that other load affects all alike
         for way, environment in ways.items():
             out = subprocess.run([str(program)], env=environment, capture_output=True, text=True, check=True).stdout
             for line in out.splitlines():
@@ -64,7 +66,7 @@ def compiled(name, source):
 
 
 class InteractiveProgram:
-    """A running tests/programs/interactive.c: takes one command a line on stdin, answers one line on stdout."""
+    """A running tests/programs/interactive.c: reads a command from each line of stdin, and prints one line for it."""
 
     def __init__(self, program, environment):
         pipe = subprocess.PIPE
@@ -85,10 +87,10 @@ class InteractiveProgram:
 
 
 def limits():
-    """What counting costs without a limit, under a cap, in a group of one and of eight processes."""
+    """The cost of counting: without a limit, under a cap, in a group of one and of eight processes."""
     program, interactive = compiled("limits", "benches/limits.c"), compiled("interactive", "tests/programs/interactive.c")
     group = f"bench-{os.getpid()}"
-    # One simulated device for all, which costs the same in each way.
+    # All processes share one simulated device, so that its cost is the same in each variant.
     quiet = {"VRAMTRACE_OUT": "off", "VRAMTRACE_SIM_STATE": str(work / "state")}
     eight = env(VRAMTRACE_CAP_GROUP=f"{group}-8:5600MiB", **quiet)
     ways = {
@@ -118,7 +120,7 @@ def limits():
 
 
 def launches():
-    """A launch that is not the first of its function."""
+    """The time of a repeated launch: one that is not the first of its function."""
     program = compiled("launches", "benches/launches.c")
     ways = {
         "bare": env(preload=False),
@@ -140,7 +142,7 @@ def launches():
 
 
 def live():
-    """From `vramtrace cap --pid` to the first request under the new limit, of a program that asks all the time."""
+    """The time from `vramtrace cap --pid` to the first request under the new limit, in a program that allocates all the time."""
     program, cores = compiled("interactive", "tests/programs/interactive.c"), os.cpu_count()
     print(f"\n| ms, {cores} processors | changes | from the command's start: median, 90 %, highest | from its return: median, 90 %, highest |")
     print("|---|---|---|---|")
@@ -207,7 +209,7 @@ print(pairs(20, 300000))
 
 
 def blocks():
-    """PyTorch's hook, on a stand-in of its libraries: a block made and freed, 20 Python frames deep."""
+    """The cost of PyTorch's hook, with stand-ins for its libraries: a block allocated and freed, 20 Python frames deep."""
     library = torch_libraries()
     out = {"VRAMTRACE_OUT": str(work / "t.%p.vtrace"), "VRAMTRACE_MAX": "64MiB"}
     ways = {
@@ -241,7 +243,7 @@ def torch_libraries():
 
 
 def refusals():
-    """What a refused request costs, 1,000 in a row and in turns with one that is given; and the post-mortem at PyTorch's hook, with what is live."""
+    """The time of a refused request, in a row of 1,000 and alternating with a granted one; and the time of the post-mortem at PyTorch's hook, by the number of live blocks."""
     program, library = compiled("out_of_memory", "tests/programs/out_of_memory.c"), torch_libraries()
     out = {"VRAMTRACE_OUT": str(work / "t.%p.vtrace")}
     ways = {"bare": env(preload=False), "by the driver": env(**out), "by the cap": env(VRAMTRACE_CAP="1GiB", **out)}
@@ -267,7 +269,7 @@ def refusals():
 
 
 def generate():
-    """Text generation as PyTorch's allocator sees it: many sites, 20 Python frames, caches that others use too."""
+    """Text generation as PyTorch's allocator sees it: many call sites, 20 Python frames, and other code that evicts the CPU's caches."""
     include = sysconfig.get_paths()["include"]
     torch_libraries()
     subprocess.run(
@@ -291,7 +293,7 @@ def generate():
 
 
 def idle():
-    """A process that never uses CUDA: best of many, alternating."""
+    """A process that never uses CUDA: the lowest of 200 alternating runs."""
     best = {}
     for _ in range(200):
         for label, environment in (("bare", env(preload=False)), ("preloaded", env())):
@@ -328,6 +330,9 @@ def reading():
 
 
 parts = {"pairs": pairs, "limits": limits, "launches": launches, "live": live, "stacks": stacks, "blocks": blocks, "generate": generate, "refusals": refusals, "idle": idle, "reading": reading}
+for part in sys.argv[1:]:
+    if part not in parts:
+        print(f"bench: unknown part '{part}': must be one of {', '.join(parts)}", file=sys.stderr)
+        sys.exit(2)
 for part in sys.argv[1:] or parts:
     parts[part]()
-subprocess.run(["rm", "-rf", str(work)], check=True)

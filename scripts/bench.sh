@@ -1,13 +1,21 @@
 #!/usr/bin/env bash
-# Ratios measured side by side on the simulated driver: what the recorder adds to a pair of calls, to
-# PyTorch's hook, to dlsym and to a process that never uses CUDA; what limits cost, alone and in a
-# group, and how soon another limit holds; what a repeated launch costs; what a call stack costs, against backtrace(); how fast the
-# reader decodes; bytes an event.
+# Measures the overhead of the recorder on the simulated driver, with and without it in alternating runs.
 #
-#   scripts/bench.sh [pairs] [limits] [launches] [live] [stacks] [blocks] [generate] [refusals] [idle] [reading]      default: all
+#   scripts/bench.sh [PART]...      default: all parts
 #
-# Prints a Markdown table. Needs gcc and python3 with its headers. Figures are of this machine and this minute: only
-# what stands in one table may be compared.
+# pairs      an allocation and its free, on 1 and more threads
+# limits     the same under a cap, alone in a group, and in a group of 8 processes
+# launches   a repeated kernel launch
+# live       the delay until a cap that `vramtrace cap --pid` sets takes effect
+# stacks     a call stack, compared with backtrace()
+# blocks     PyTorch's hook: a block allocated and freed
+# generate   the same with the access pattern of text generation
+# refusals   a refused request, and the post-mortem of an out-of-memory
+# idle       a process that never uses CUDA
+# reading    bytes per event, and the speed of `vramtrace report` and `leaks`
+#
+# Prints Markdown tables. Needs cargo, gcc, and python3 with its headers. Compare only figures of one table:
+# they depend on the machine and its load. Exit status: 0 done, 1 a measurement failed, 2 unknown part.
 set -eu
 cd "$(dirname "$0")/.."
 cargo build --release --workspace --quiet

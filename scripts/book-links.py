@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Whether every link, picture and anchor of a built book leads somewhere: book-links.py FOLDER
+"""Checks that each link, picture and anchor of a built book has a target: book-links.py FOLDER
 
-Links to other hosts are not followed. Exit status: 0 all lead somewhere, 1 not."""
+Links to other hosts are not followed. Exit status: 0 all have a target, 1 one has none, 2 wrong usage."""
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -24,12 +24,13 @@ class Page(HTMLParser):
 
 def main():
     if len(sys.argv) != 2 or not (Path(sys.argv[1]) / "index.html").is_file():
-        sys.exit("usage: book-links.py FOLDER, which mdbook built")
+        print("usage: book-links.py FOLDER; FOLDER is the output of mdbook, with index.html", file=sys.stderr)
+        sys.exit(2)
     book = Path(sys.argv[1]).resolve()
     pages = {path: Page(path) for path in sorted(book.rglob("*.html"))}
     wrong, count = [], 0
     for path, page in pages.items():
-        # The error page stands at any address; all pages in one repeat the others' links.
+        # The error page is served at any address; the print page repeats the links of all pages.
         if path.name in ("404.html", "print.html"):
             continue
         for line, link in page.links:
@@ -42,17 +43,17 @@ def main():
                 target = target / "index.html"
             where = "%s:%d: %s" % (path.relative_to(book), line, link)
             if book not in target.parents:
-                wrong.append(where + ": is outside of the book")
+                wrong.append(where + ": the target is outside the book")
             elif not target.is_file():
-                wrong.append(where + ": there is no such file")
+                wrong.append(where + ": no such file")
             elif parts.fragment and target.suffix == ".html":
                 if unquote(parts.fragment) not in pages[target].anchors:
-                    wrong.append(where + ": there is no such heading")
+                    wrong.append(where + ": no such heading")
     if wrong:
-        sys.exit("links that lead nowhere:\n" + "\n".join(sorted(set(wrong))))
+        sys.exit("broken links:\n" + "\n".join(sorted(set(wrong))))
     if len(pages) < 15 or count < 200:
-        sys.exit("%d pages with %d links: that is not the book" % (len(pages), count))
-    print("book: %d pages, %d links, all lead somewhere" % (len(pages), count))
+        sys.exit("book: %d pages with %d links; the book has at least 15 and 200" % (len(pages), count))
+    print("book: %d pages, %d links, none broken" % (len(pages), count))
 
 
 if __name__ == "__main__":

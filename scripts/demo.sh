@@ -1,8 +1,12 @@
 #!/usr/bin/env bash
-# Builds everything and runs the demo: a small workload under the recorder, then its report.
-# On a machine with an NVIDIA GPU it uses the GPU, else the simulated driver. Needs Rust and gcc.
+# Builds the workspace and runs the demo: a small workload under the recorder, then its report. Uses the
+# NVIDIA GPU, or the simulated driver if there is none. Needs Rust and gcc.
 #
-#   DEMO_PROFILE=dev   runs the build of the tests instead of an optimised one
+#   scripts/demo.sh [OPTION of `vramtrace demo --run`]...
+#
+#   DEMO_PROFILE=dev   uses the debug build instead of the release build
+#
+# Exit status: that of the demo; 2 for a wrong value, or if cargo is missing.
 set -eu
 cd "$(dirname "$0")/.."
 if ! command -v cargo >/dev/null; then
@@ -13,7 +17,7 @@ profile=${DEMO_PROFILE:-release}
 case $profile in
     release) built=release ;;
     dev) built=debug ;;
-    *) echo "demo: DEMO_PROFILE is '$profile': release or dev is right" >&2; exit 2 ;;
+    *) echo "demo: DEMO_PROFILE is '$profile': must be release or dev" >&2; exit 2 ;;
 esac
 cargo build --profile "$profile" --workspace --quiet
 where=$(mktemp -d "${TMPDIR:-/tmp}/vramtrace-demo.XXXXXX")

@@ -1,15 +1,20 @@
 #!/usr/bin/env bash
-# What only a real GPU proves. Needs: an NVIDIA GPU, the built release binaries, python3; each
-# client that is not installed (torch, CuPy, JAX, numba, Triton, nvcc, a second GPU) is SKIPped by name.
+# Runs the checks that need a real GPU, and prints their results as Markdown. Needs an NVIDIA GPU, the
+# release build (cargo build --release --workspace) and python3. A check whose client is missing (torch, CuPy,
+# JAX, numba, Triton, nvcc, a second GPU) prints SKIP and the name of what is missing.
 #
 #   scripts/gpu-check.sh [same] [cap] [cost] [nccl] [stacks] [steps] [tensors] [truth] [whatif] [demo]
 #                        [marks] [leaks] [limits] [oom] [sleep] [roles] [per_tensor] [wheel] [suites]
-#   default: all but suites, which needs the tests of others (scripts/gpu/suites.py)
+#   default: all but suites, which needs the test suites of PyTorch and CuPy (scripts/gpu/suites.py);
+#   scripts/gpu/check.py says what each part checks
 #
-# VRAMTRACE_BIN=DIR   where vramtrace and libvramtrace.so are (default target/release)
-# VRAMTRACE_WHEEL=FILE   the wheel of scripts/release.sh, for `wheel`
-# VRAMTRACE_TMS_WHEEL=FILE   torch_memory_saver's wheel, for `sleep`, where it is not installed
-# VRAMTRACE_LOGS=DIR  where logs and traces go (default a temporary directory)
+# VRAMTRACE_BIN=DIR          directory of vramtrace and libvramtrace.so (default target/release)
+# VRAMTRACE_WHEEL=FILE       the wheel of scripts/release.sh, for `wheel`
+# VRAMTRACE_TMS_WHEEL=FILE   torch_memory_saver's wheel, for `sleep`, if the package is not installed
+# VRAMTRACE_LOGS=DIR         directory for logs and traces (default: a temporary directory, which is kept)
+#
+# Exit status: 0 no FAIL, or SKIP because there is no GPU; 1 a line says FAIL; 2 a file is missing, or an
+# unknown part is named.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 if ! nvidia-smi -L >/dev/null 2>&1; then
@@ -18,6 +23,9 @@ if ! nvidia-smi -L >/dev/null 2>&1; then
 fi
 bin=${VRAMTRACE_BIN:-$here/../target/release}
 for file in vramtrace libvramtrace.so; do
-    [ -e "$bin/$file" ] || { echo "gpu-check: $bin/$file is missing: cargo build --release --workspace"; exit 2; }
+    [ -e "$bin/$file" ] || {
+        echo "gpu-check: $bin/$file does not exist; build it: cargo build --release --workspace" >&2
+        exit 2
+    }
 done
 exec python3 "$here/gpu/check.py" "$(cd "$bin" && pwd)" "$@"

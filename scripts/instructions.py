@@ -1,6 +1,6 @@
-"""See instructions.sh. Each command runs with N and with 2 N operations; the difference is N operations
-without what comes before and behind them. Time is that of a clock that goes on by half a microsecond a
-look: below valgrind real time would bring what is done each millisecond some fifty times too often."""
+"""The measurements of instructions.sh. Each command runs with N and with 2 N operations: the difference is the
+cost of N operations without start-up and end. The clock is simulated and advances 0.5 us at each read: under
+valgrind real time passes about 50 times faster per operation, and periodic work would be counted too often."""
 import os
 import re
 import subprocess
@@ -29,7 +29,7 @@ OUT, CAP, QUIET = "VRAMTRACE_OUT={}", "VRAMTRACE_CAP=20GiB", "VRAMTRACE_OUT=off"
 NONE, NATIVE, BOTH = (f"VRAMTRACE_STACKS={which}" for which in ("none", "native", "native,python"))
 ONLY_PYTHON, SMALL_CAP = "VRAMTRACE_STACKS=python", "VRAMTRACE_CAP=1GiB"
 
-# (what, from: C or Python, operation, count, variables; None: without the recorder)
+# (name, caller: C or Python, operation, count, variables; None: without the recorder)
 OPERATIONS = [
     ("cuMemAlloc + Free: bare", "C", "pair", 2000, None),
     ("  not recorded", "C", "pair", 2000, [QUIET]),
@@ -61,10 +61,10 @@ OPERATIONS = [
     ("  recorded, cap", "C", "launch", 10000, [OUT, CAP]),
 ]
 
-# Stands for a file of the script's own.
+# Placeholder for the path of an output file.
 OUTPUT = "OUTPUT"
 
-# (what, the command, of how many pairs of cuMemAlloc + Free the trace is, and of twice as many)
+# (name, arguments of vramtrace, number of cuMemAlloc + Free pairs in the trace; it runs with twice as many too)
 READING = [
     ("an event in `report`", ["report"], 50_000),
     ("an event in `report --json`", ["report", "--json"], 50_000),
@@ -76,7 +76,7 @@ READING = [
 
 
 class Build:
-    """One directory of binaries, and the simulated driver of the first."""
+    """One directory of binaries. All builds use the simulated driver of the first."""
 
     def __init__(self, number, bins, work):
         self.number, self.bins, self.work = number, bins, work
@@ -119,7 +119,7 @@ class Build:
 
 def counted(command, environment):
     """Instructions of the whole process."""
-    # A file that goes with the call: valgrind replaces what stands at the path, a device too.
+    # A temporary file, not /dev/null: valgrind replaces the file at the path, even a device.
     with tempfile.NamedTemporaryFile() as profile:
         run = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={profile.name}.out", *command]
         ended = subprocess.run(run, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
@@ -131,7 +131,7 @@ def counted(command, environment):
 
 
 def each(measure, row, count):
-    """Of several samples the lowest: what is done now and then by the clock adds to the others."""
+    """The lowest of several samples: periodic work adds to the others."""
     once, twice = (min(measure(row, times) for _ in range(SAMPLES)) for times in (1, 2))
     return (twice - once) / count
 
@@ -176,7 +176,7 @@ def main():
                 [pool.submit(each, build.operation, row, row[3]) for build in builds[: 1 if row[4] is None else None]]
                 for row in OPERATIONS
             ]
-            for build in builds:  # before they are read at the same time
+            for build in builds:  # made before several threads read them
                 for pairs in {times * row[2] for row in READING for times in (1, 2)}:
                     build.trace(pairs)
             reading = [[pool.submit(each, build.reading, row, 2 * row[2]) for build in builds] for row in READING]

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Builds what is released, into dist/: for each machine a wheel and a tar.gz of the command and its
-# libraries; their SHA-256 sums; the licences of all crates in them. Each tar.gz is unpacked and tried.
+# Builds the release into dist/: for each architecture a wheel and a tar.gz of the command and its libraries,
+# their SHA-256 sums, and the licences of all linked crates. Each tar.gz is unpacked and tried.
 #
 #   scripts/release.sh                    # for x86_64 and aarch64
-#   scripts/release.sh aarch64            # for one
-#   scripts/release.sh --wheel            # the wheel for this machine alone
+#   scripts/release.sh aarch64            # for one architecture
+#   scripts/release.sh --wheel            # only the wheel for this machine
 #   scripts/release.sh --wheel aarch64
 #
-# Needs Rust and Python with venv. Linked by zig against glibc 2.28, which comes from PyPI with maturin,
-# into a venv under target/. For another machine than this one it needs its Rust library (rustup gets it)
-# and its libgcc_s.so.1 (package gcc-aarch64-linux-gnu). Licences, sources and known advisories of the
-# crates are checked by scripts/deny.sh, which needs the network.
+# Needs Rust, Python with venv, and a network. zig links against glibc 2.28; zig and maturin are installed
+# from PyPI into a venv under target/. A cross build needs the Rust standard library of the target (rustup
+# installs it) and its libgcc_s.so.1 (package gcc-aarch64-linux-gnu). scripts/deny.sh checks licences, sources
+# and advisories of the crates. Exit status: 0 built, 1 a check failed, 2 wrong usage or a missing tool.
 set -eu
 cd "$(dirname "$0")/.."
 wheel_only=
@@ -19,7 +19,7 @@ for argument in "$@"; do
     case $argument in
         --wheel) wheel_only=1 ;;
         x86_64 | aarch64) machines="$machines $argument" ;;
-        *) echo "release: unknown argument $argument: --wheel, x86_64 or aarch64" >&2; exit 2 ;;
+        *) echo "release: unknown argument '$argument': must be --wheel, x86_64 or aarch64" >&2; exit 2 ;;
     esac
 done
 say() { printf '\n== %s\n' "$*" >&2; }
@@ -28,7 +28,7 @@ fail() { echo "release: $*" >&2; exit 2; }
 here=$(uname -m)
 case $here in
     x86_64 | aarch64) ;;
-    *) fail "it runs on x86_64 and aarch64, and this machine is $here" ;;
+    *) fail "this machine is $here: must be x86_64 or aarch64" ;;
 esac
 [ -n "$machines" ] || machines=$([ -n "$wheel_only" ] && echo "$here" || echo x86_64 aarch64)
 command -v cargo >/dev/null || fail "cargo was not found; install Rust 1.88 or later"
@@ -40,7 +40,7 @@ if ! "$tools/bin/python" -c 'import ziglang' 2>/dev/null || [ ! -x "$tools/bin/m
     "$tools/bin/pip" install --quiet --disable-pip-version-check 'maturin==1.16.*' 'ziglang==0.17.*'
 fi
 export VRAMTRACE_ZIG="$PWD/$tools/bin/python -m ziglang"
-# Directories beside the ordinary one: another linker would make each build do the other's work anew.
+# Not the usual target directory: the other linker would make cargo rebuild everything each time.
 target=${CARGO_TARGET_DIR:-target/dist}
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 
@@ -54,9 +54,6 @@ fi
 
 rm -rf dist
 mkdir dist
-# The same for all machines, written by a command that runs here.
-pages=$(mktemp -d)
-trap 'rm -rf "$pages"' EXIT
 
 release() { # release MACHINE
     machine=$1
@@ -64,17 +61,19 @@ release() { # release MACHINE
     cross= prefix= runs=
     if [ "$machine" != "$here" ]; then
         cross="--target $triple" prefix=$machine-linux-gnu- runs="qemu-$machine -L /usr/$machine-linux-gnu"
-        command -v rustup >/dev/null && rustup target add "$triple" 2>/dev/null
+        if command -v rustup >/dev/null; then
+            rustup target add "$triple" || fail "rustup could not install the target $triple"
+        fi
         command -v "${prefix}gcc" >/dev/null || fail "${prefix}gcc was not found; install gcc-$machine-linux-gnu"
     fi
     export VRAMTRACE_ZIG_TARGET=$machine-linux-gnu.2.28
-    # The one that every program of that machine is linked to.
+    # The libgcc_s.so.1 that every program of the target is linked with.
     VRAMTRACE_LIBGCC_S=$("${prefix}gcc" -print-file-name=libgcc_s.so.1)
     export VRAMTRACE_LIBGCC_S
     [ -f "$VRAMTRACE_LIBGCC_S" ] || fail "libgcc_s.so.1 for $machine was not found; install gcc"
     export VRAMTRACE_STRIP=${prefix}strip
     command -v "$VRAMTRACE_STRIP" >/dev/null || fail "$VRAMTRACE_STRIP was not found; install binutils"
-    # What runs while it is built is linked as usual on this machine.
+    # Build scripts run on this machine: they are linked with its own linker.
     unset CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER
     upper=$(echo "$machine" | tr a-z A-Z)
     export CARGO_TARGET_DIR=$target${cross:+-$machine}
@@ -96,7 +95,7 @@ release() { # release MACHINE
     wheel=$(ls dist/*_"$machine".whl)
     python3 scripts/release/wheel-contents.py "$wheel"
     size=$(stat -c %s "$wheel")
-    [ "$size" -le 10000000 ] || { echo "release: $wheel has $size bytes; at most 10 MB" >&2; exit 1; }
+    [ "$size" -le 10000000 ] || { echo "release: $wheel has $size bytes: must be at most 10,000,000" >&2; exit 1; }
     [ -z "$wheel_only" ] || return 0
 
     say "$machine: tar.gz"
@@ -110,7 +109,7 @@ release() { # release MACHINE
     command=$PWD/dist/$name/bin/vramtrace
     if [ -n "$cross" ] && ! command -v "qemu-$machine" >/dev/null; then
         command=$(ls "$target/release/vramtrace" 2>/dev/null) ||
-            fail "install qemu-user, or name $here too: no command that runs here can write the man pages"
+            fail "nothing on this machine can write the man pages: install qemu-user, or build $here first"
         runs=
     fi
     # shellcheck disable=SC2086

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Checks that the compiler does not make: models of the concurrency under every order of steps (loom), the
-# pure parts under Miri, unit tests of reader and shim under AddressSanitizer and ThreadSanitizer.
+# Checks memory safety and concurrency: model checking with loom, unit tests under Miri, and unit tests of the
+# reader, the format and the shim under AddressSanitizer and ThreadSanitizer.
 #
 #   scripts/sanitize.sh [short | all | loom | miri | address | thread]...      default: all
 #
-# short: loom, and Miri over what takes seconds, for each change. Miri and the sanitizers need the nightly
-# toolchain with the components miri and rust-src; without it they say SKIP. With VRAMTRACE_TEST_NO_SKIP=1,
-# as in CI, it is installed, and where that is not possible this fails.
+# short: loom, and the parts of Miri that take seconds. Miri and the sanitizers need the nightly toolchain
+# with the components miri and rust-src; without it they print SKIP. With VRAMTRACE_TEST_NO_SKIP=1, as in CI,
+# the toolchain is installed, and a failure to install it is an error. Exit status: 0 nothing found, 1 a check
+# failed, 2 wrong usage.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/skip.sh
@@ -27,9 +28,9 @@ has_nightly() { # has_nightly COMPONENT PART
 }
 
 loom() {
-    say "models: the lock, budgets, the page of a group, stacks and their numbers, room in a window"
+    say "loom models: the lock, budgets, the group page, the stack interner, room in a window"
     (cd models && cargo test --quiet --release)
-    # The workspace's clippy does not come here: models/ is a workspace of its own.
+    # `cargo clippy --workspace` does not include models/, which is a separate workspace.
     if cargo clippy --version >/dev/null 2>&1; then
         (cd models && cargo clippy --quiet --release --all-targets -- -D warnings)
     else
@@ -37,9 +38,9 @@ loom() {
     fi
 }
 
-# Of the shim, what needs no assembly, no loader, no fork and no files: Miri has none of these.
+# The tests of the shim that need no assembly, loader, fork or files, which Miri does not support.
 MIRI_SHIM="capture::native::rules runtime::hash_table runtime::heap runtime::lock"
-# Of the format, what threads do at once: the rest has no unsafe code, and takes minutes.
+# The concurrent tests of the format. The rest has no unsafe code, and takes minutes.
 MIRI_FORMAT_SHORT="pages::group::tests::threads"
 
 miri() { # miri PACKAGE FILTER...
@@ -47,7 +48,7 @@ miri() { # miri PACKAGE FILTER...
     local package=$1
     shift
     say "Miri: unit tests of $package${*:+: $*}"
-    # Random inputs are many, and Miri is slow. The file system is used to keep failing inputs.
+    # Few random inputs, because Miri is slow. No isolation: proptest stores failing inputs in files.
     MIRIFLAGS=-Zmiri-disable-isolation PROPTEST_CASES=4 \
         cargo +nightly miri test --quiet -p "$package" --lib -- "$@"
 }
@@ -55,8 +56,8 @@ miri() { # miri PACKAGE FILTER...
 sanitizer() { # sanitizer NAME
     has_nightly rust-src "$1" || return 0
     say "the $1 sanitizer: unit tests of the reader, the format and the shim"
-    # The standard library is built with it too, or races in it would be reported that are none. The shim
-    # reads stacks of frames that have returned, on purpose (driver/depth.rs, capture/).
+    # -Zbuild-std: without an instrumented standard library, ThreadSanitizer reports false races. The shim reads
+    # the stack memory of returned frames on purpose (driver/depth.rs, capture/).
     export ASAN_OPTIONS=detect_stack_use_after_return=0
     export LSAN_OPTIONS="suppressions=$PWD/scripts/leak-sanitizer.supp:print_suppressions=0"
     export TSAN_OPTIONS="suppressions=$PWD/scripts/thread-sanitizer.supp"
@@ -73,7 +74,7 @@ for part in "$@"; do
         loom) loom ;;
         miri) miri vramtrace-shim $MIRI_SHIM; miri vramtrace-format ;;
         address | thread) sanitizer "$part" ;;
-        *) echo "sanitize: '$part' is none of short, all, loom, miri, address, thread" >&2; exit 2 ;;
+        *) echo "sanitize: unknown part '$part': must be short, all, loom, miri, address or thread" >&2; exit 2 ;;
     esac
 done
 say "nothing found"

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Draws the pictures of README.md and docs/ from the recorded run that comes with the command.
-# Needs what scripts/web.sh needs, and tmux and python3.
+# Draws the pictures of README.md and docs/ from assets/recorded.vtrace.gz. Run scripts/web.sh first; also
+# needs tmux and python3. Exit status: 0 done, 1 a step failed, 2 scripts/web.sh has not run.
 set -eu
 cd "$(dirname "$0")/.."
-[ -d web/node_modules ] || { echo "screenshots: run scripts/web.sh first" >&2; exit 2; }
+[ -d web/node_modules ] || { echo "screenshots: web/node_modules does not exist; run scripts/web.sh first" >&2; exit 2; }
 cargo build --quiet
 PAGE_TRACES=$PWD/target/page-traces
 export PAGE_TRACES
 mkdir -p "$PAGE_TRACES" docs/images
 gzip -dc assets/recorded.vtrace.gz >"$PAGE_TRACES/recorded.vtrace"
-# Live: two programs on the simulated driver, looked at in a terminal of 100 columns.
+# `vramtrace top` in a terminal of 100 columns, with two programs on the simulated driver.
 live=$PAGE_TRACES/live
 rm -rf "$live"
 mkdir -p "$live"
@@ -23,12 +23,12 @@ done
 tmux -L vramtrace-picture new-session -d -s top -x 100 -y 14 target/debug/vramtrace top --interval 0.3
 sleep 12
 tmux -L vramtrace-picture capture-pane -e -p -t top >"$live/top.txt"
-# The recorded run as it was when it ended, half of it later than it was opened.
+# `vramtrace top` of the recorded run, at its end (the test top::recorded writes the picture).
 VRAMTRACE_PICTURE=$live/top-process.txt cargo test --quiet --bin vramtrace top::recorded >/dev/null
 
 node web/tests/screenshots.mjs docs/images "$live/top.txt" "$live/top-process.txt"
 for picture in docs/images/*.png; do
     bytes=$(wc -c <"$picture")
-    [ "$bytes" -le 200000 ] || { echo "screenshots: $picture is $bytes bytes: 200,000 at most" >&2; exit 1; }
+    [ "$bytes" -le 200000 ] || { echo "screenshots: $picture has $bytes bytes: must be at most 200,000" >&2; exit 1; }
     echo "$picture: $bytes bytes"
 done

@@ -1,8 +1,7 @@
-# For `source`: what a script does where something that a check needs is missing. The tests do the same
-# (tests/testkit/src/skip.rs).
+# For `source`: skips a check whose tool is missing. tests/testkit/src/skip.rs does the same for tests.
 
-# skip WHY: says it, and notes it for the summary of scripts/test.sh. With VRAMTRACE_TEST_NO_SKIP, as in
-# CI, an error: the script ends here.
+# skip WHY: prints "SKIP WHY", and adds it to the summary of scripts/test.sh. If VRAMTRACE_TEST_NO_SKIP is
+# set, as in CI, a skipped check is an error: the script ends with status 1.
 skip() {
     echo "SKIP $*" >&2
     mkdir -p target/tmp

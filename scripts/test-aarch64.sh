@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# The recorder on aarch64, as far as an emulator shows it: builds the libraries and the command for it,
-# runs unit tests and end-to-end tests under qemu-user over the simulated driver. Minutes.
+# Tests the recorder on aarch64 under qemu-user, with the simulated driver: builds the libraries and the
+# command, records a program that uses all API families, and compares stacks. Takes minutes.
 #
 #   scripts/test-aarch64.sh            # all
-#   scripts/test-aarch64.sh --short    # without what takes an emulator long: as CI does
+#   scripts/test-aarch64.sh --short    # without the native frames of C++, which are slow: as in CI
 #
 # Needs Rust with rustup, and on Debian the packages gcc-aarch64-linux-gnu, g++-aarch64-linux-gnu,
-# libc6-dev-arm64-cross and qemu-user. What an emulator does not show is in docs/PACKAGING.md.
-# VRAMTRACE_AARCH64_PYTHON names a root of that machine with Python 3 in it: the frames of its Python are
-# compared with `traceback` too. This makes one, as root, without running anything in it:
+# libc6-dev-arm64-cross and qemu-user. docs/PACKAGING.md says what an emulator cannot show.
+# VRAMTRACE_AARCH64_PYTHON names an aarch64 root directory with Python 3: the frames of that Python are
+# compared with `traceback` too. These commands make one, as root, without running anything in it:
 #   debootstrap --arch=arm64 --foreign --variant=minbase --include=python3 bookworm ROOT
 #   for package in ROOT/var/cache/apt/archives/*.deb; do dpkg-deb -x $package ROOT; done
 set -eu
@@ -17,7 +17,7 @@ short=
 case ${1-} in
     "") ;;
     --short) short=1 ;;
-    *) echo "test-aarch64: unknown argument $1; the only one is --short" >&2; exit 2 ;;
+    *) echo "test-aarch64: unknown argument '$1': the only option is --short" >&2; exit 2 ;;
 esac
 # The recorder prints a line for unknown VRAMTRACE_* variables.
 python_root=${VRAMTRACE_AARCH64_PYTHON:-}
@@ -26,12 +26,12 @@ target=aarch64-unknown-linux-gnu
 root=/usr/aarch64-linux-gnu
 for tool in aarch64-linux-gnu-gcc aarch64-linux-gnu-g++ qemu-aarch64; do
     command -v "$tool" >/dev/null || {
-        echo "test-aarch64: $tool is needed: apt-get install gcc-aarch64-linux-gnu" \
+        echo "test-aarch64: $tool was not found; install it: apt-get install gcc-aarch64-linux-gnu" \
             "g++-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user" >&2
         exit 2
     }
 done
-rustup target add "$target" 2>/dev/null
+rustup target add "$target" || { echo "test-aarch64: rustup could not install the target $target" >&2; exit 2; }
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L $root"
 
@@ -44,10 +44,12 @@ echo "== the command"
 qemu-aarch64 -L "$root" "$built/vramtrace" --version
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-qemu-aarch64 -L "$root" "$built/vramtrace" demo --recorded --out "$work/recorded" >"$work/demo.txt"
-grep -q "holds .*activations.py:66" "$work/demo.txt"
+# The demo's page takes an emulator over a minute: here the demo is written, and read there.
+target/debug/vramtrace demo --recorded --out "$work/recorded" >/dev/null
+qemu-aarch64 -L "$root" "$built/vramtrace" oom "$work/recorded" >"$work/oom.txt"
+grep -q "holds .*activations.py:66" "$work/oom.txt"
 
-echo "== a program of all API families: the same output with the recorder, and a trace that agrees with itself"
+echo "== a program that uses all API families: the same output with the recorder, and a consistent trace"
 cp "$built/libvramtrace_sim.so" "$work/libcuda.so.1"
 cp "$built/libvramtrace_sim.so" "$work/libnvidia-ml.so.1"
 aarch64-linux-gnu-gcc -O1 -o "$work/families" tests/programs/families.c -ldl -lpthread
@@ -61,11 +63,11 @@ grep -q "array in families" "$work/report"
 
 if [ -z "$short" ]; then
     echo "== native frames of C++, as backtrace() shows them"
-    # One at a time: the emulator takes 5 GB for the addresses that the simulated driver reserves.
+    # One test at a time: the emulator needs 5 GB for the address space that the simulated driver reserves.
     VRAMTRACE_TEST_TARGET=$target cargo test --quiet --test frames native_frames::cpp -- --test-threads 1
 fi
 if [ -z "$python_root" ]; then
-    echo "SKIP frames of Python: VRAMTRACE_AARCH64_PYTHON names no root with a Python for it"
+    echo "SKIP frames of Python: VRAMTRACE_AARCH64_PYTHON is not set"
 else
     echo "== frames of Python, as traceback shows them"
     python=$(ls "$python_root"/usr/bin/python3.[0-9] "$python_root"/usr/bin/python3.[0-9][0-9] 2>/dev/null | tail -1)

@@ -1,7 +1,11 @@
 #!/usr/bin/env bash
-# Real clients from PyPI over the simulated driver, bare and under the preload: cuda-bindings,
-# cuda.core, numba-cuda. SKIPs, and says so, where they cannot be installed. And PyTorch's own viewer
-# of memory snapshots, out of the smallest wheel that has it, on what we export.
+# Tests real clients from PyPI on the simulated driver, with and without the recorder: cuda-bindings, cuda.core,
+# numba-cuda. Tests our export with PyTorch's memory viewer, taken from the smallest wheel that contains it.
+# Prints SKIP if a package cannot be installed (an error with VRAMTRACE_TEST_NO_SKIP).
+#
+#   scripts/test-clients.sh
+#
+# PYTHON names the interpreter (default python3), VRAMTRACE_TEST_VENV the venv (default target/test-venv).
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/skip.sh
@@ -16,7 +20,7 @@ if ! "$venv/bin/pip" install --quiet --disable-pip-version-check -r tests/python
 fi
 VRAMTRACE_TEST_PYTHON=$PWD/$venv/bin/python cargo test --quiet --test cli clients:: -- --include-ignored
 
-# One file, the same in every wheel: the one for macOS has no CUDA libraries in it.
+# The viewer is one file, the same in every wheel. The wheel for macOS has no CUDA libraries.
 viz=target/test-memory-viz/_memory_viz.py
 if [ ! -s "$viz" ]; then
     wheels=$(mktemp -d)

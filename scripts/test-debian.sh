@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# The wheel on other systems: makes a root of each named Debian release with debootstrap (as root; some
-# minutes and 500 MB each, kept for the next time), installs the wheel there with pip, and runs the
-# recorded demo and a program on the simulated driver whose frames must be those that Python shows.
+# Tests the wheel on other Debian releases: makes a root directory of each release with debootstrap (some
+# minutes and 500 MB each; it is kept), installs the wheel in it with pip, runs the recorded demo, and compares
+# the frames of a program on the simulated driver with those of Python's `traceback`.
 #
 #   scripts/test-debian.sh                    # bullseye: glibc 2.31, Python 3.9
 #   scripts/test-debian.sh bullseye bookworm trixie forky
-#   scripts/test-debian.sh --suite bullseye   # instead the end-to-end suite there, with this machine's Rust
-#   scripts/test-debian.sh --suite bullseye -- --test frames native_frames    # a part of it
+#   scripts/test-debian.sh --suite bullseye   # runs `cargo test --workspace` there, with this machine's Rust
+#   scripts/test-debian.sh --suite bullseye -- --test frames native_frames    # a part of the tests
 #
-# Each Python 3.8 or later in the root is tested, with the wheel in dist/ (scripts/release.sh).
-# --suite puts gcc into a root beside, and builds and runs all tests there: no wheel is needed for it.
-# VRAMTRACE_DEBIAN_ROOTS is where the roots are kept (default: target/debian).
+# Needs root, and the wheel in dist/ (scripts/release.sh); --suite needs no wheel. Tests each Python 3.8 or
+# later in the root. --suite uses a separate root, in which it installs gcc.
+# VRAMTRACE_DEBIAN_ROOTS is the directory of the roots (default: target/debian).
+# Exit status: 0 all passed, 1 a test failed, 2 wrong usage or something is missing.
 set -eu
 cd "$(dirname "$0")/.."
 roots=${VRAMTRACE_DEBIAN_ROOTS:-$PWD/target/debian}
@@ -23,20 +24,23 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
 done
 releases=${releases:-bullseye}
 [ $# = 0 ] || shift
-[ -n "$suite" ] || [ $# = 0 ] || { echo "test-debian: $1: only --suite takes arguments of cargo test" >&2; exit 2; }
+[ -n "$suite" ] || [ $# = 0 ] || { echo "test-debian: '$1': arguments of cargo test need --suite" >&2; exit 2; }
 [ $# -gt 0 ] || [ -z "$suite" ] || set -- --workspace
 wheel=$(ls dist/vramtrace-*_"$(uname -m)".whl 2>/dev/null | head -1)
-[ -n "$wheel$suite" ] || { echo "test-debian: there is no wheel in dist/; run scripts/release.sh" >&2; exit 2; }
+[ -n "$wheel$suite" ] || {
+    echo "test-debian: no dist/vramtrace-*_$(uname -m).whl; build it: scripts/release.sh" >&2
+    exit 2
+}
 [ "$(id -u)" = 0 ] || { echo "test-debian: needs root, for debootstrap and chroot" >&2; exit 2; }
 if ! command -v debootstrap >/dev/null; then
     apt-get install -y -q debootstrap >/dev/null || {
-        echo "test-debian: debootstrap is needed (package debootstrap)" >&2
+        echo "test-debian: debootstrap was not found (package debootstrap)" >&2
         exit 2
     }
 fi
-run_suite() { # run_suite ROOT ARGUMENT... of cargo test
+run_suite() { # run_suite ROOT ARGUMENT...: runs `cargo test ARGUMENT...` in the root
     echo "== $release, the suite: $(chroot "$1" ldd --version | head -1)"
-    # The tests find Pythons where pyenv puts them.
+    # The tests look for interpreters in pyenv's directories.
     for python in "$1"/usr/bin/python3.[0-9] "$1"/usr/bin/python3.[0-9][0-9]; do
         [ -x "$python" ] || continue
         version=$(chroot "$1" "${python#"$1"}" -c 'import platform; print(platform.python_version())')
@@ -80,11 +84,14 @@ for release in $releases; do
     case $release in
         bullseye | bookworm) more= ;;
         trixie) more= ;;
-        # Two Pythons; the second where the release has it.
+        # Two Pythons, if the release has the second one.
         forky | sid) more=,python3.14 ;;
-        *) echo "test-debian: unknown release $release: bullseye, bookworm, trixie, forky or sid" >&2; exit 2 ;;
+        *)
+            echo "test-debian: unknown release '$release': must be bullseye, bookworm, trixie, forky or sid" >&2
+            exit 2
+            ;;
     esac
-    # No compiler in the root of the wheel, which shows that it needs none.
+    # The root for the wheel has no compiler: the wheel needs none.
     [ -z "$suite" ] || more=$more,gcc,g++,libc6-dev,procps,python3-dev,libpython3-dev,xz-utils
     root=$roots/$release$suite
     if [ ! -e "$root/usr/bin/python3" ]; then
@@ -97,7 +104,7 @@ for release in $releases; do
             tail -5 "$root.log" >&2
             exit 1
         }
-        # Where there is a newer Python beside the release's own, that is tested too.
+        # A newer Python than the release's default is tested too, if there is one.
         chroot "$root" apt-get install -y -q --no-install-recommends python3.15-venv >/dev/null 2>&1 || true
     fi
     if [ -n "$suite" ]; then
@@ -108,7 +115,7 @@ for release in $releases; do
     mkdir "$root/vramtrace-test"
     cp "$wheel" tests/python/frames_situations.py scripts/release/check-frames.py "$root/vramtrace-test"
     echo "== $release: $(chroot "$root" ldd --version | head -1)"
-    # dlopen's constructors look at /proc.
+    # The library's constructors read /proc.
     unshare --mount --propagation private bash -eu -s "$root" <<'INSIDE'
 mount -t proc proc "$1/proc"
 exec chroot "$1" bash -eu -c '

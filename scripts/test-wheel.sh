@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# The wheel as a user gets it: installed with pip into a fresh venv, used, and removed again. Builds it when
-# there is none in dist/ (scripts/release.sh --wheel). Runs the tests of the Python package with a real
-# pytest and a real Jupyter kernel; SKIPs those, and says so, where they cannot be installed.
+# Tests the wheel as a user installs it: with pip into a new venv, used, and uninstalled. Builds the wheel if
+# dist/ has none (scripts/release.sh --wheel). Runs the tests of the Python package with a real pytest and a
+# real Jupyter kernel; prints SKIP for those that cannot be installed.
 #
 #   scripts/test-wheel.sh
-#   scripts/test-wheel.sh --built    # no wheel: the package with what is in target/release, which it builds
+#   scripts/test-wheel.sh --built    # without a wheel: python/vramtrace with target/release, which it builds
+#
+# PYTHON names the interpreter (default python3). Exit status: 0 all passed, 1 a test failed, 2 wrong usage.
 set -eu
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
@@ -16,11 +18,11 @@ package_tests() { # package_tests VENV REPOSITORY
     echo "== the package, the pytest plugin, Jupyter"
     if ! "$1/bin/pip" install --quiet --disable-pip-version-check pytest ipykernel nbclient; then
         echo "SKIP package: pip could not install pytest, ipykernel and nbclient"
-        exit 0
+        return 0
     fi
     "$1/bin/pip" install --quiet --disable-pip-version-check transformers ||
         echo "SKIP the callback for a real Trainer: pip could not install transformers"
-    # A kernel is found by the venv's own kernelspec.
+    # The venv's bin comes first in PATH, so that Jupyter starts the venv's kernel.
     PATH=$1/bin:$PATH "$1/bin/python" -m pytest -q -rs -p no:cacheprovider "$2/tests/python/package"
 }
 
@@ -33,7 +35,7 @@ case ${1-} in
         cp -r python/vramtrace "$site"
         cp target/release/libvramtrace.so target/release/libvramtrace_sim.so "$site/vramtrace"
         cp target/release/vramtrace "$where/venv/bin"
-        # What the wheel writes of the package: the plugin is found by it.
+        # The metadata that the wheel would install: pytest finds the plugin by its entry point.
         info=$site/vramtrace-0.dist-info
         mkdir "$info"
         printf 'Metadata-Version: 2.1\nName: vramtrace\nVersion: 0\n' >"$info/METADATA"
@@ -42,7 +44,7 @@ case ${1-} in
         package_tests "$where/venv" "$PWD"
         exit 0
         ;;
-    *) echo "test-wheel: unknown argument $1; the only one is --built" >&2; exit 2 ;;
+    *) echo "test-wheel: unknown argument '$1': the only option is --built" >&2; exit 2 ;;
 esac
 
 machine=$(uname -m)
@@ -56,7 +58,7 @@ repository=$PWD
 cd "$where"
 
 size=$(stat -c %s "$wheel")
-[ "$size" -le 10000000 ] || fail "the wheel has $size bytes; at most 10 MB"
+[ "$size" -le 10000000 ] || fail "$wheel has $size bytes: must be at most 10,000,000"
 "$python" "$repository/scripts/release/wheel-contents.py" "$wheel"
 
 echo "== pip install"
@@ -64,16 +66,16 @@ echo "== pip install"
 find venv | sort >before.txt
 venv/bin/pip install --quiet --disable-pip-version-check --no-index --no-deps "$wheel"
 venv/bin/vramtrace --version
-# First minutes: no GPU, no repository, no compiler is needed.
+# The recorded demo needs no GPU, no repository and no compiler.
 (mkdir first && cd first && ../venv/bin/vramtrace demo --recorded >demo.txt 2>demo.err) || fail "vramtrace demo --recorded: $(tail -3 first/demo.err)"
 grep -q "holds .*activations.py:66" first/demo.txt || fail "the recorded demo does not name its holders"
-# The command's own functions have names.
+# The shipped command has symbol names, so that its own frames have names.
 venv/bin/vramtrace demo --simulate --out demo >demo.txt 2>&1 || fail "vramtrace demo --simulate: $(tail -3 demo.txt)"
 venv/bin/vramtrace leaks demo >leaks.txt
-grep -q keep_history leaks.txt || fail "the demo's leak has no name: $(head -5 leaks.txt)"
+grep -q keep_history leaks.txt || fail "the demo's leak does not name keep_history: $(head -5 leaks.txt)"
 venv/bin/python "$repository/scripts/release/check-frames.py" venv/bin/vramtrace venv/bin/python \
     "$repository/tests/python/frames_situations.py" frames
-# The command by a link, as pipx and uv install it.
+# The command through a symbolic link, as pipx and uv install it.
 mkdir links && ln -s "$where/venv/bin/vramtrace" links/vramtrace
 links/vramtrace run --simulate --out linked -- venv/bin/python -c \
     'import ctypes; ctypes.CDLL("libcuda.so.1").cuInit(0); import vramtrace; assert vramtrace.is_active()'
@@ -105,9 +107,9 @@ if uv/bin/pip install --quiet --disable-pip-version-check uv; then
     mkdir -p project/src
     "$python" -m venv --without-pip project/.venv
     cp "$repository/docs/programs/gpu.py" "$repository/docs/programs/train.py" project/src
-    # The project's interpreter, not that of the tool's environment.
+    # `python` must be the project's interpreter, not that of uvx's environment.
     code="import sys; assert sys.prefix == '$where/project/.venv', sys.prefix; import train"
-    uv() ( # uv PROGRAM ARGUMENT... in the project
+    uv() ( # uv PROGRAM ARGUMENT...: runs uv or uvx in the project
         cd project/src
         program=$1
         shift

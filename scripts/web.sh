@@ -1,16 +1,20 @@
 #!/usr/bin/env bash
-# The page that `vramtrace report --html` writes: checks its source, builds it, and tests it in
-# Chromium. Fails where assets/page.html is not what web/ builds.
+# Builds the page of `vramtrace report --html` from web/: checks its source, builds it, and tests it in
+# Chromium. Fails if assets/page.html differs from the build.
 #
-#   scripts/web.sh            all of it
-#   scripts/web.sh build      builds, and takes the result as assets/page.html
-#   scripts/web.sh million    instead of the tests: a page of 1,000,000 blocks by a release build, its size and
-#                             its times as a table. PAGE_TIMES=1: fails where a time is above its limit;
-#                             PAGE_ROUNDS=N: takes them N times (default 3)
+#   scripts/web.sh            checks, builds and tests
+#   scripts/web.sh build      builds, and replaces assets/page.html
+#   scripts/web.sh million    instead of the tests: measures a page of 1,000,000 blocks with a release build, and
+#                             prints its size and times as a table. PAGE_TIMES=1: fails if a time exceeds its
+#                             limit; PAGE_ROUNDS=N: number of measurements (default 3)
 #
-# Needs Node.js 20 or later; on Debian and Ubuntu it installs Node.js and Chromium when they are
-# missing (as root or by sudo).
+# Needs Node.js 20 or later; on Debian and Ubuntu it installs Node.js and Chromium if they are missing (as
+# root or with sudo). Exit status: 0 no error, 1 a check failed, 2 wrong usage or a missing tool.
 set -eu
+case ${1-} in
+    "" | build | million) ;;
+    *) echo "web: unknown argument '$1': must be build or million" >&2; exit 2 ;;
+esac
 cd "$(dirname "$0")/.."
 
 need() { # need COMMAND PACKAGE...
@@ -25,15 +29,15 @@ need() { # need COMMAND PACKAGE...
                 $as_root apt-get install -y -q --no-install-recommends "$@" >/dev/null
         }
     fi
-    command -v "$name" >/dev/null || { echo "web: $name is needed (package $*)" >&2; exit 2; }
+    command -v "$name" >/dev/null || { echo "web: $name was not found (packages: $*)" >&2; exit 2; }
 }
 
 need node nodejs
 need npm npm
 major=$(node --version | sed 's/^v\([0-9]*\).*/\1/')
-[ "$major" -ge 20 ] || { echo "web: Node.js 20 or later is needed, this is $(node --version)" >&2; exit 2; }
+[ "$major" -ge 20 ] || { echo "web: Node.js is $(node --version): must be 20 or later" >&2; exit 2; }
 
-# What is installed is what package-lock.json names.
+# Installs the packages again if package-lock.json has changed since the last time.
 if ! cmp -s web/package-lock.json web/node_modules/.of-lock; then
     (cd web && npm ci --no-audit --no-fund --loglevel=error)
     cp web/package-lock.json web/node_modules/.of-lock
@@ -42,7 +46,7 @@ fi
 build() {
     (cd web && node_modules/.bin/vite build --logLevel warn)
     bytes=$(wc -c <web/dist/index.html)
-    [ "$bytes" -le 300000 ] || { echo "web: the page is $bytes bytes of code: 300,000 at most" >&2; exit 1; }
+    [ "$bytes" -le 300000 ] || { echo "web: the page has $bytes bytes of code: must be at most 300,000" >&2; exit 1; }
 }
 
 if [ "${1:-}" = build ]; then
@@ -58,10 +62,10 @@ if [ "${1:-}" != million ]; then
 fi
 build
 cmp web/dist/index.html assets/page.html || {
-    echo "web: assets/page.html is not what web/ builds: run scripts/web.sh build, and commit it" >&2
+    echo "web: assets/page.html differs from the build of web/: run scripts/web.sh build, and commit it" >&2
     exit 1
 }
-echo "assets/page.html is what web/ builds, $bytes bytes of code"
+echo "assets/page.html is the build of web/, $bytes bytes of code"
 
 need chromium chromium fonts-dejavu-core
 traces=${PAGE_TRACES:-target/page-traces}

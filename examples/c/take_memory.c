@@ -1,11 +1,11 @@
-/* Takes GPU memory in every way that the driver API has, one after the other, and gives it back.
+/* Allocates and frees GPU memory with each kind of allocation in the driver API, one after the other.
  *
  *   cc -O1 -o take_memory take_memory.c -ldl
  *   vramtrace run ./take_memory               (or: vramtrace run --simulate ./take_memory)
  *   vramtrace report
  *
- * Needs no CUDA headers: what it uses of the driver is declared here.
- * Exit: 0 all ways worked or are not supported here, 1 one failed, 2 no GPU.
+ * Needs no CUDA headers: it declares the functions and types that it uses.
+ * Exit status: 0 each kind worked or is not supported here, 1 one failed, 2 no GPU.
  */
 #include <dlfcn.h>
 #include <stddef.h>

@@ -1,12 +1,12 @@
-//! Writes the traces of a run of many ranks, as the recorder would have left them: for measuring how
-//! long `vramtrace report` takes.
+//! Writes the traces of a run of many ranks, as the recorder would, to measure the time of
+//! `vramtrace report`.
 //!
 //! ```text
 //! cargo run --release --example many_ranks -- DIRECTORY [RANKS [EVENTS [KILLED]]]
 //! ```
 //!
-//! Eight ranks a host, each with its own card. Rank 17 holds half as much again as the others.
-//! The last KILLED ranks have no summary: they were killed.
+//! There are eight ranks per host, each with one card. Rank 17 holds 50 % more than the others. The last
+//! KILLED ranks were killed, and have no summary.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -33,7 +33,7 @@ fn main() -> io::Result<()> {
     let mut number = |default: u64| match arguments.next() {
         None => default,
         Some(text) => text.parse().unwrap_or_else(|_| {
-            eprintln!("many_ranks: {text}: give a whole number");
+            eprintln!("many_ranks: '{text}' is not a whole number");
             std::process::exit(2);
         }),
     };
@@ -188,7 +188,7 @@ impl Rank {
         all
     }
 
-    /// Segments that stay, and in them blocks that come and go in steps.
+    /// Writes segments that stay, and blocks in them that are allocated and freed in each step.
     fn write(&self, memory: &WriterMemory, file: File) -> io::Result<()> {
         let mut trace = TraceWriter::begin(memory, file, &self.header())?;
         self.definitions().iter().try_for_each(|definition| trace.define(definition))?;

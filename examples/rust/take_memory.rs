@@ -1,9 +1,10 @@
-//! Takes GPU memory in the common ways of the driver API, and gives it back.
+//! Allocates and frees GPU memory with the common functions of the driver API.
 //!
 //!     cargo build --example take_memory
 //!     vramtrace run target/debug/examples/take_memory
 //!
-//! What it uses of the driver is declared here: no CUDA headers, no bindings.
+//! Declares the functions and types that it uses: no CUDA headers and no bindings are needed. Exit status: 0
+//! done, 1 a call failed, 2 no driver or no usable GPU.
 
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 use std::process::ExitCode;
@@ -72,12 +73,12 @@ struct ArrayDesc {
 
 const FLOAT: c_int = 0x20;
 
-/// What went wrong, by the name of the call.
+/// `Err`: the name of the call that failed, and its result.
 type Taken = Result<(), (&'static str, CUresult)>;
 
 struct Driver(Library);
 
-/// Calls a function of the driver by name; the way ends where it fails.
+/// Calls a function of the driver by name. Returns from the caller if it fails.
 macro_rules! call {
     ($driver:expr, $name:literal ( $($arg:expr => $type:ty),* )) => {{
         // SAFETY: the types are those of the driver's interface, version 11.4 and later.

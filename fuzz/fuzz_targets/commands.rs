@@ -1,8 +1,8 @@
-//! The command line over traces with any records and right checks: each command ends with 0, 1 or 2, and
-//! what is wrong with a trace is found, not stumbled over.
+//! Runs the commands on traces with arbitrary records whose checks are correct: each command must exit with
+//! 0, 1 or 2, without a crash.
 //!
-//! VRAMTRACE_BIN names the command. The first byte of the input chooses what is run, the second where
-//! definitions end and events begin.
+//! VRAMTRACE_BIN is the path of `vramtrace`. The first byte of the input selects the command, the second the
+//! boundary between definitions and events.
 #![no_main]
 
 mod repaired;

@@ -1,4 +1,5 @@
-//! Any bytes as what others recorded: a history or an error, and of a history a trace that reads.
+//! Imports arbitrary bytes as a foreign recording: the result is an error, or a history whose trace can be
+//! read.
 #![no_main]
 
 use std::path::Path;

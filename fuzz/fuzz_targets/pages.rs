@@ -11,21 +11,20 @@ use vramtrace_format::member::Member;
 use vramtrace_format::name::PageName;
 use vramtrace_format::{LivePage, LiveProcess};
 
-/// The bytes as a page of that many words, zeros behind them.
+/// The bytes as a page of that many words, padded with zeros.
 fn page<const N: usize>(bytes: &[u8]) -> Box<[AtomicU64; N]> {
     let mut words = bytes.chunks(8).map(|chunk| {
         let mut word = [0; 8];
         word[..chunk.len()].copy_from_slice(chunk);
         u64::from_le_bytes(word)
     });
-    let words: Vec<AtomicU64> =
-        (0..N).map(|_| AtomicU64::new(words.next().unwrap_or(0))).collect();
+    let words: Vec<AtomicU64> = (0..N).map(|_| AtomicU64::new(words.next().unwrap_or(0))).collect();
     words.into_boxed_slice().try_into().expect("as long")
 }
 
 fn live(bytes: &[u8]) {
     let words = page::<LIVE_WORDS>(bytes);
-    // With a right beginning, so that what lies behind it is read.
+    // With a valid beginning, so that the rest is read.
     let fresh = page::<LIVE_WORDS>(&[]);
     LivePage::begin(&fresh, &LiveProcess::default());
     for word in 0..2 {
@@ -38,10 +37,13 @@ fn live(bytes: &[u8]) {
     for ordinal in 0..=u8::MAX {
         let _ = page.ordered(ordinal);
     }
-    // A writer goes on over it.
+    // A writer continues on this page.
     page.set_trace("/tmp/a.vtrace");
     page.set_group("group");
-    assert_eq!((page.process().trace.as_str(), page.group().as_deref()), ("/tmp/a.vtrace", Some("group")));
+    assert_eq!(
+        (page.process().trace.as_str(), page.group().as_deref()),
+        ("/tmp/a.vtrace", Some("group"))
+    );
     page.update(1, &devices);
     let mut filed = [0; FILED_WORDS];
     filed.iter_mut().zip(words.iter()).for_each(|(to, from)| *to = from.load(Ordering::Relaxed));
@@ -63,7 +65,7 @@ fn group(bytes: &[u8]) {
     page.members().count();
     let me = Member { pid: 1, start_ticks: 2, image: 3 };
     page.take_out_dead(me, |_| false);
-    // Nobody else lives: there is room.
+    // No other member is alive: there is room.
     let slot = page.join(me, |member| member == me).expect("room for one");
     if let Some(device) = page.device(&[1; 16], 0, 1 << 30) {
         page.bring_limit(slot, device, Some(100));

@@ -1,4 +1,4 @@
-//! Any bytes as a trace file: reading ends, and nothing panics.
+//! Reads arbitrary bytes as a trace file: the reader must end, and must not panic.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! Any records with right checks: what only a writer with a bug, or a newer one, would write.
-//! The input is the inside of a window, taken for one of each kind.
+//! Reads arbitrary records whose checks are correct, as a writer with a bug or a newer writer could leave
+//! them. The input is the contents of a window, read as a window of each kind.
 #![no_main]
 
 mod repaired;
@@ -18,11 +18,11 @@ fuzz_target!(|input: &[u8]| {
     let reader = TraceReader::new(&bytes).expect("its header is sound");
     let events: Vec<_> = reader.events().collect();
     assert!(events.is_sorted_by(|a, b| a.offset < b.offset));
-    // Reading on from the middle gives the same rest.
+    // Reading from the middle gives the same remaining records.
     let mut first = reader.events();
     first.by_ref().take(events.len() / 2).for_each(drop);
     assert!(reader.events_from(first.cursor()).eq(events[events.len() / 2..].iter().copied()));
-    // What was read can be written, and reads the same.
+    // The records can be written again, and then read the same.
     let header = WindowHeader {
         kind: WindowKind::Events,
         slots: 2,
@@ -42,7 +42,7 @@ fuzz_target!(|input: &[u8]| {
     let reader = TraceReader::new(&copy).expect("its header is sound");
     let again: Vec<_> = reader.events().map(|stamped| stamped.event).collect();
     let whole = |event: &Event| match *event {
-        // Their times are kept in whole ticks.
+        // Times are stored in whole ticks.
         Event::CheckpointAlloc { id, time_ns, alloc } => {
             Event::CheckpointAlloc { id, time_ns: time_ns & !63, alloc }
         }

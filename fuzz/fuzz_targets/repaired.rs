@@ -1,5 +1,5 @@
-//! Traces of windows with any inside, every check set right: what only a writer with a bug, or a newer
-//! one, would write.
+//! Makes traces of windows with arbitrary contents and correct checks, as a writer with a bug or a newer
+//! writer could leave them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use vramtrace_format::word::{Check, Head, check};
@@ -11,7 +11,7 @@ pub fn words(input: &[u8]) -> Vec<u64> {
     words.filter_map(|bytes| bytes.try_into().ok().map(u64::from_le_bytes)).collect()
 }
 
-/// A window of one slot with this inside, not padded behind it.
+/// A window of one slot with these contents, without padding.
 fn window(kind: WindowKind, slot: u32, inside: &[u64]) -> Vec<u64> {
     let header = WindowHeader { kind, slots: 1, sequence: 0, slot, base_time_ns: 0, file: 0 };
     let window: Vec<_> = (0..SLOT / 8).map(|_| AtomicU64::new(0)).collect();
@@ -36,7 +36,7 @@ fn window(kind: WindowKind, slot: u32, inside: &[u64]) -> Vec<u64> {
     words
 }
 
-/// A trace of these windows, cut behind the last.
+/// A trace of these windows, which ends with the last one.
 pub fn trace(windows: &[(WindowKind, &[u64])]) -> Vec<u8> {
     let mut bytes = Header::default().to_page().to_vec();
     for (slot, (kind, inside)) in windows.iter().enumerate() {

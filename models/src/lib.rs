@@ -1,6 +1,5 @@
-//! Sources of the recorder, compiled over loom's atomics: `cargo test --release` in this directory runs
-//! each model under every order of its threads' steps (within the bounds of the C11 memory model that
-//! loom covers).
+//! Sources of the recorder, compiled with loom's atomics. `cargo test --release` in this directory runs
+//! each model under every interleaving of its threads (as far as loom covers the C11 memory model).
 //!
 //! | model | source |
 //! |---|---|
@@ -10,13 +9,13 @@
 //! | room in a window | `format/src/write/room.rs` |
 //! | stacks and their numbers | `shim/src/capture/stack_interner.rs`, behind that lock, into such windows |
 //!
-//! What these sources import and no model runs (frames of stacks, libraries of a process) stands here as
-//! the types alone.
+//! Imports of these sources that no model runs (frames of stacks, libraries of a process) are replaced by
+//! types without functions.
 
 #[cfg(test)]
 mod tests;
 
-// The sources of the shim name the format so.
+// The shim's sources import the format crate by this name.
 extern crate self as vramtrace_format;
 pub use pages::{group, member};
 pub use plain_format::{Definition, Join, PythonFrame, StackFlags, StackId};
@@ -37,7 +36,7 @@ pub mod proc;
 #[path = "../../format/src/uuid.rs"]
 pub mod uuid;
 
-/// A window of a line: small enough for every order.
+/// A window of one line, small enough to check every interleaving.
 pub mod window {
     pub const LINE: usize = 64 + 32;
     pub const WINDOW_HEADER: usize = 64;

@@ -1,8 +1,8 @@
-"""Who holds GPU memory in this process, under the recorder of vramtrace.
+"""Reports and limits the GPU memory of this process, through the vramtrace recorder.
 
-Everything here works without the recorder too: phases and marks then do nothing, :func:`usage` gives
-``None``, and :func:`limit` warns. The recorder is there when the process was started by
-``vramtrace run`` or with ``LD_PRELOAD`` naming ``libvramtrace.so``.
+The recorder is loaded if the process was started with ``vramtrace run``, or with ``libvramtrace.so`` in
+``LD_PRELOAD``. Without it every function still works: phases and marks do nothing, :func:`usage` returns
+``None``, and :func:`limit` warns.
 """
 
 __all__ = [
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from ._recorder import is_active, snapshot, trace
     from ._usage import Device, Library, Peak, Site, Usage, usage
 
-# Where each name is defined: modules are loaded when they are needed, as ctypes alone takes longer
-# than this one.
+# The module that defines each name. Modules are imported on first use: importing ctypes alone takes
+# longer than importing this module.
 _LAZY = {
     "Device": "_usage",
     "Library": "_usage",
@@ -49,11 +49,11 @@ _LAZY = {
 
 
 class VramtraceError(RuntimeError):
-    """What was asked for cannot be done, and why."""
+    """An operation failed; the message says why."""
 
 
 class VramtraceWarning(UserWarning):
-    """Something has no effect, because the recorder is not there."""
+    """A call has no effect, because the recorder is not loaded."""
 
 
 def __getattr__(name):
@@ -75,7 +75,7 @@ _recorder_module = None
 
 
 def _functions():
-    """The recorder's functions; ``None`` without a recorder."""
+    """The functions that the recorder exports; ``None`` without the recorder."""
     global _recorder_module
     if _recorder_module is None:
         from . import _recorder as module
@@ -85,9 +85,9 @@ def _functions():
 
 
 class phase:
-    """A phase of the program, in the trace: ``report --by-phase`` and timelines show it.
+    """Records a phase of the program in the trace. ``report --by-phase`` and timelines show it.
 
-    A context manager and a decorator, for plain, asynchronous and generator functions::
+    A context manager, and a decorator for plain, asynchronous and generator functions::
 
         with vramtrace.phase("forward"):
             ...
@@ -95,8 +95,8 @@ class phase:
         @vramtrace.phase("step")
         def step(): ...
 
-    Phases of a thread lie in each other. A decorated asynchronous function or generator is a phase of
-    no thread, since it is left and entered again.
+    The phases of one thread nest. The phase of a decorated asynchronous function or generator belongs to
+    no thread, because such a function is suspended and resumed.
     """
 
     __slots__ = ("name",)
@@ -104,7 +104,7 @@ class phase:
     def __init__(self, name: str) -> None:
         if not isinstance(name, str):
             raise TypeError(
-                "the name of a phase is a str, not %s; use @phase(\"name\")" % type(name).__name__
+                "the name of a phase must be a str, not %s; use @phase(\"name\")" % type(name).__name__
             )
         self.name = name
 
@@ -127,9 +127,9 @@ class phase:
 
 
 def mark(name: str) -> None:
-    """A moment of the program, in the trace."""
+    """Records a mark (a named point in time) in the trace."""
     if not isinstance(name, str):
-        raise TypeError("the name of a mark is a str, not %s" % type(name).__name__)
+        raise TypeError("the name of a mark must be a str, not %s" % type(name).__name__)
     functions = _functions()
     if functions is not None:
         text = name.encode("utf-8", "replace")
@@ -137,7 +137,7 @@ def mark(name: str) -> None:
 
 
 def library() -> str:
-    """The absolute path of ``libvramtrace.so`` that came with this package, for ``LD_PRELOAD``."""
+    """The absolute path of this package's ``libvramtrace.so``, for ``LD_PRELOAD``."""
     import os
 
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "libvramtrace.so")

@@ -6,20 +6,20 @@ class VramtraceError(RuntimeError): ...
 class VramtraceWarning(UserWarning): ...
 
 class Library(NamedTuple):
-    """Memory that one library asked for."""
+    """Memory that one library allocated."""
     name: Optional[str]
     bytes: int
     allocations: int
 
 class Site(NamedTuple):
-    """Memory that was asked for at one line of the program."""
+    """Memory that one line of the program allocated."""
     bytes: int
     allocations: int
     library: Optional[str]
     place: Optional[str]
 
 class Device(NamedTuple):
-    """One GPU, as this process uses it. Sizes are bytes."""
+    """This process's use of one GPU. Sizes are in bytes."""
     ordinal: int
     uuid: Optional[str]
     total: Optional[int]
@@ -36,7 +36,7 @@ class Device(NamedTuple):
     sites: List[Site]
 
 class Usage(NamedTuple):
-    """All GPUs that this process uses. ``str()`` of it is a short table."""
+    """All GPUs that this process uses. ``str()`` gives a short table."""
     pid: int
     trace: Optional[str]
     devices: List[Device]
@@ -66,7 +66,7 @@ class limit:
     def __call__(self, function: _F) -> _F: ...
 
 class Peak:
-    """The most memory that allocations took while this was entered, by device."""
+    """The peak of the memory of all allocations inside the ``with`` block, by device."""
     bytes: int
     grown: int
     by_device: "dict[int, int]"

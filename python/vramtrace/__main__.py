@@ -1,11 +1,11 @@
-"""``python -m vramtrace`` is the command."""
+"""``python -m vramtrace`` runs the ``vramtrace`` command."""
 
 import os
 import sys
 
 
 def command():
-    """The command that was installed with this package."""
+    """The path of the command that was installed with this package; ``None`` if it is not found."""
     import sysconfig
 
     schemes = [None, "posix_user"]
@@ -25,7 +25,11 @@ def command():
 def main():
     path = command()
     if path is None:
-        print("vramtrace: the command is not installed beside this package", file=sys.stderr)
+        print(
+            "vramtrace: the command 'vramtrace' was found neither beside this package nor in PATH; "
+            "install the wheel: pip install vramtrace",
+            file=sys.stderr,
+        )
         return 2
     sys.stdout.flush()
     os.execv(path, [path] + sys.argv[1:])

@@ -1,4 +1,4 @@
-"""``%%vram``: what a cell takes of the GPU."""
+"""``%%vram``: the GPU memory that a notebook cell uses."""
 
 from . import Peak, is_active, usage
 from ._recorder import why_not
@@ -17,9 +17,10 @@ def unload(ipython):
 
 
 def vram(line, cell=None):
-    """``%vram``: what this process holds. ``%%vram``: a cell's peak, what it left, and who holds it.
+    """``%vram``: the memory of this process. ``%%vram``: the peak of a cell, the memory that it left, and
+    the call sites that hold memory.
 
-    ``-n SITES``: call sites that are listed (5).
+    ``-n SITES``: the number of call sites to list (default 5).
     """
     sites = _sites(line)
     if sites is None:
@@ -47,7 +48,7 @@ def _run(cell):
     from IPython import get_ipython
 
     shell = get_ipython()
-    # Its error is raised again below, and shown then.
+    # raise_error() below raises the cell's exception again, and IPython prints it then.
     shell.showtraceback = lambda *arguments, **named: None
     try:
         result = shell.run_cell(cell)

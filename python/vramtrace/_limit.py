@@ -5,23 +5,23 @@ import warnings
 
 from . import VramtraceWarning, _recorder, _size
 
-#: Devices that are limited when none is named.
+#: The number of devices, from ordinal 0 on, that are limited if no device is named.
 ALL = 16
 
 
 class limit:
-    """Lowers the cap of this process while it is entered; a context manager and a decorator.
+    """Lowers the memory cap of this process for a part of the program; a context manager and a decorator.
 
-    ``cap`` is ``"8GiB"`` or a number of bytes; ``device`` the CUDA ordinal (default: each device). Never
-    raises a cap: what is lower already stays, and so does what somebody else orders meanwhile. The cap is
-    the whole process's, all its threads included. Memory that the process has stays its own; while that
-    is more than the cap, each request is refused.
+    ``cap`` is a text like ``"8GiB"`` or a number of bytes. ``device`` is a CUDA ordinal (default: the
+    devices 0 to 15). The cap holds for all threads of the process. It is never raised: a lower cap stays,
+    and so does a cap that ``vramtrace cap`` sets meanwhile. Memory that is already allocated is not freed.
+    While it exceeds the cap, each request is refused.
     """
 
     def __init__(self, cap, device=None):
         self.bytes = _size.parse(cap)
         if device is not None and not 0 <= device < 64:
-            raise ValueError("device=%r: a CUDA ordinal is 0 to 63" % (device,))
+            raise ValueError("device=%r: a CUDA ordinal must be 0 to 63" % (device,))
         self.devices = range(ALL) if device is None else (device,)
         self._before = []
 

@@ -1,16 +1,16 @@
-"""The recorder's functions in this process (shim/src/hooks/python_api.rs), and what needs nothing else."""
+"""The functions that the recorder exports (shim/src/hooks/python_api.rs), and their direct users."""
 
 import ctypes
 import os
 
 from . import VramtraceError
 
-#: The version of the contract that this package knows.
+#: The version of the recorder's interface that this package knows.
 KNOWN = 1
 
 
 class Functions:
-    """Those of a recorder that is loaded. None takes the interpreter's lock while it is in the recorder."""
+    """The functions of the loaded recorder. ctypes releases the GIL while one of them runs."""
 
     def __init__(self, library):
         name, size = ctypes.c_char_p, ctypes.c_size_t
@@ -35,14 +35,14 @@ class Functions:
         self.peak_end = function("peak_end", u64, u32, u64)
 
     def text(self, function, *more):
-        """What a function writes into a buffer, as bytes."""
+        """The bytes that a function writes into its buffer."""
         room = 1 << 14
         while True:
             buffer = ctypes.create_string_buffer(room)
             length = function(buffer, room, *more)
             if length <= room:
                 return buffer.raw[:length]
-            # It may have grown meanwhile.
+            # Twice as much: the text may have grown by the next call.
             room = 2 * length
 
 
@@ -51,10 +51,10 @@ _looked = False
 
 
 def functions():
-    """``None``: there is no recorder, or one of another contract."""
+    """The functions of the recorder; ``None`` if it is not loaded, or has another interface version."""
     global _functions, _looked
     if not _looked:
-        # A preloaded library is in the scope of the program.
+        # The symbols of a preloaded library are in the program's global scope.
         library = ctypes.CDLL(None)
         try:
             version = library.vramtrace_python_api
@@ -70,8 +70,8 @@ def functions():
                 from . import VramtraceWarning
 
                 warnings.warn(
-                    "the recorder in this process speaks version %d with Python, this package version "
-                    "%d: install the same version of both" % (found, KNOWN),
+                    "the recorder in this process has version %d of the Python interface, and this package "
+                    "needs version %d: install the same release of both" % (found, KNOWN),
                     VramtraceWarning,
                     stacklevel=3,
                 )
@@ -82,15 +82,15 @@ def functions():
 
 
 def is_active():
-    """Whether the recorder is in this process."""
+    """Whether the recorder is loaded in this process."""
     return functions() is not None
 
 
 def trace():
-    """The path of this process's trace, which has all that was recorded up to now.
+    """The path of this process's trace. The file contains every event up to this call.
 
-    ``None``: nothing is recorded (yet): there is no recorder, recording is switched off, or the
-    process has not used a GPU.
+    ``None`` if there is no trace: the recorder is not loaded, ``VRAMTRACE_OUT=off`` is set, the trace
+    could not be written, or the process has not used a GPU yet.
     """
     recorder = functions()
     if recorder is None:
@@ -99,15 +99,14 @@ def trace():
 
 
 def snapshot(path):
-    """Copies the trace as it is now to a new file, which all commands read; gives its path.
+    """Copies the trace as it is now to the new file ``path``, and returns the path.
 
-    The process goes on recording. For its owner alone; a file that is there is not overwritten.
+    Recording continues. All commands of ``vramtrace`` read the copy. Its mode is 0600. An existing file is
+    not overwritten: ``FileExistsError``.
     """
     source = trace()
     if source is None:
-        raise VramtraceError(
-            "there is no trace to copy: " + why_not()
-        )
+        raise VramtraceError("there is no trace to copy: " + why_not())
     path = os.fspath(path)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with open(source, "rb") as reader:
@@ -117,7 +116,7 @@ def snapshot(path):
                     block = reader.read(1 << 20)
                     if not block:
                         break
-                    # Windows that are still empty are holes.
+                    # The file is sparse: windows without records are holes.
                     if block.count(0) == len(block):
                         writer.seek(len(block), os.SEEK_CUR)
                     else:
@@ -130,12 +129,12 @@ def snapshot(path):
 
 
 def why_not():
-    """Why nothing is recorded."""
+    """The reason why nothing is recorded."""
     recorder = functions()
     if recorder is None:
         return (
-            "the recorder is not in this process; start it with `vramtrace run python ...`, or with "
-            "LD_PRELOAD naming libvramtrace.so"
+            "the recorder is not loaded in this process; start it with `vramtrace run python ...`, or with "
+            "libvramtrace.so in LD_PRELOAD"
         )
     if recorder.state() & 1 == 0:
         return "this process has not used a GPU yet"

@@ -1,4 +1,4 @@
-"""What this process holds now, and the peak of a part of it."""
+"""The GPU memory of this process now, and the peak of a part of the program."""
 
 import json
 from collections import namedtuple
@@ -7,19 +7,20 @@ from . import _recorder
 from ._size import show
 
 Library = namedtuple("Library", "name bytes allocations")
-Library.__doc__ = "Memory that one library asked for; ``name`` is None where it is not known."
+Library.__doc__ = "Memory that one library allocated. ``name`` is None if the library is not known."
 Site = namedtuple("Site", "bytes allocations library place")
-Site.__doc__ = "Memory that was asked for at one line: ``place`` is ``train.py:7``, or None."
+Site.__doc__ = "Memory that one line of the program allocated. ``place`` is a text like ``train.py:7``, or None."
 Device = namedtuple(
     "Device",
     "ordinal uuid total used live peak cap allocations frees refused cache_allocated cache_reserved "
     "libraries sites",
 )
-Device.__doc__ = """One GPU, as this process uses it. Sizes are bytes.
+Device.__doc__ = """This process's use of one GPU. Sizes are in bytes.
 
-``used`` is what a cap counts and nvidia-smi shows, the context included where it is known; ``live`` the
-allocations, ``peak`` the most of them. ``cache_allocated`` and ``cache_reserved`` are what PyTorch says of its
-cache, None without one. ``libraries`` and ``sites`` hold memory now, largest first."""
+``used`` is the figure that a cap limits and that nvidia-smi shows; it includes the CUDA context if its size
+is known. ``live`` is the size of all live allocations, and ``peak`` the maximum of ``live``.
+``cache_allocated`` and ``cache_reserved`` are the figures of PyTorch's caching allocator, or None without
+one. ``libraries`` and ``sites`` list who holds memory now, largest first."""
 
 
 class Usage(namedtuple("Usage", "pid trace devices")):
@@ -40,11 +41,11 @@ class Usage(namedtuple("Usage", "pid trace devices")):
 
     @property
     def peak(self):
-        """The devices' peaks together, which need not be of one moment."""
+        """The sum of the devices' peaks, which can be from different times."""
         return self._sum("peak")
 
     def metrics(self, prefix="vram/"):
-        """A flat dict of numbers, for loggers: GiB, by device and library."""
+        """A flat dict of numbers for loggers: sizes in GiB, and refused requests, by device and library."""
         values = {}
         for device in self.devices:
             of = "%scuda%d/" % (prefix, device.ordinal)
@@ -88,28 +89,29 @@ def _device(facts):
 
 
 def usage(sites=10):
-    """What this process holds now; ``None`` without the recorder.
+    """The GPU memory of this process now; ``None`` without the recorder.
 
-    ``sites``: call sites that are named, for each device. Takes about 0.1 ms for each stack that holds memory.
+    ``sites`` is the maximum number of call sites for each device. A call takes about 0.1 ms for each stack
+    that holds memory.
     """
     if isinstance(sites, bool) or not isinstance(sites, int) or not 0 <= sites < 1 << 31:
-        raise ValueError("sites=%r: a number of call sites, 0 or more" % (sites,))
+        raise ValueError("sites=%r: the number of call sites must be an int, 0 or more" % (sites,))
     recorder = _recorder.functions()
     if recorder is None:
         return None
     text = recorder.text(recorder.usage, sites)
     if not text:
-        # From inside a call of the driver, or after an error that the recorder has reported.
+        # The call came from a callback of the driver, or the recorder failed and printed an error.
         return None
     facts = json.loads(text.decode("utf-8", "replace"))
     return Usage(facts["pid"], facts["trace"], [_device(device) for device in facts["devices"]])
 
 
 class Peak:
-    """The most that allocations took while this was entered: ``bytes``, and by device.
+    """The peak of all live allocations inside the ``with`` block: ``bytes``, and ``by_device``.
 
-    ``grown`` is that less what was there at the beginning. Zero without the recorder. Of several that
-    overlap, each sees its own.
+    ``grown`` is the peak minus what was live at the start. All figures are 0 without the recorder.
+    Overlapping ``Peak`` blocks do not disturb each other. Devices 0 to 15 are measured.
     """
 
     DEVICES = 16

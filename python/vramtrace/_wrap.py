@@ -1,4 +1,4 @@
-"""Functions in phases and under limits."""
+"""Wraps functions in phases and limits."""
 
 import functools
 import inspect
@@ -7,7 +7,7 @@ from . import _functions
 
 
 class _Range:
-    """A phase of no thread."""
+    """A phase that belongs to no thread: any thread may end it."""
 
     def __init__(self, name):
         self.name = name.encode("utf-8", "replace")
@@ -23,15 +23,15 @@ class _Range:
 
 
 def in_phase(phase, function):
-    """``function`` with each of its calls in the phase."""
+    """``function``, with each call recorded as a phase."""
     return within(lambda: phase, lambda: _Range(phase.name), function)
 
 
 def within(plain, across, function):
-    """Each call in a context: ``plain()`` for functions, ``across()`` for those that are left and entered
-    again."""
+    """``function``, with each call inside a context manager: ``plain()`` for ordinary functions, ``across()``
+    for functions that are suspended and resumed."""
     if not callable(function):
-        raise TypeError("%r is no function" % (function,))
+        raise TypeError("%r is not a function" % (function,))
     if inspect.isasyncgenfunction(function):
 
         @functools.wraps(function)

@@ -1,9 +1,9 @@
-"""``usage()`` to the logger of a training framework.
+"""Logs the figures of ``usage()`` through a training framework.
 
 Hugging Face: ``Trainer(..., callbacks=[vramtrace.callbacks.trainer_callback()])``
 Lightning:    ``Trainer(..., callbacks=[vramtrace.callbacks.lightning_callback()])``
 
-The figures go the way of the loss: to TensorBoard, Weights & Biases or whatever else is set up there.
+The figures go where the loss goes: to TensorBoard, Weights & Biases, or any other configured logger.
 """
 
 import sys
@@ -12,13 +12,13 @@ from . import usage
 
 
 def metrics(prefix="vram/"):
-    """What is logged; nothing without the recorder."""
+    """The figures to log; empty without the recorder."""
     now = usage(sites=0)
     return {} if now is None else now.metrics(prefix)
 
 
 def trainer_callback(prefix="vram/"):
-    """A ``TrainerCallback`` that adds the figures to each of the trainer's logs."""
+    """A ``TrainerCallback`` that adds the figures to each log entry of the trainer."""
     try:
         from transformers import TrainerCallback
     except ImportError:
@@ -28,7 +28,7 @@ def trainer_callback(prefix="vram/"):
         def on_init_end(self, args, state, control, **named):
             _go_first(self, sys._getframe(1))
 
-        # Where it was added after that.
+        # A callback that is added after the trainer's construction gets no on_init_end.
         on_train_begin = on_init_end
 
         def on_log(self, args, state, control, logs=None, **named):
@@ -39,18 +39,20 @@ def trainer_callback(prefix="vram/"):
 
 
 def _go_first(callback, caller):
-    """Puts the callback in front of the loggers. Each callback sees in the logs what the ones before it have put
-    there, and a trainer adds a user's after its loggers. The list is that of the object that calls; where it has
-    another form, the figures are in the trainer's own output alone."""
+    """Moves the callback to the front of the trainer's list of callbacks.
+
+    Callbacks run in order and share one dict of logs, and a trainer puts its loggers before a user's
+    callbacks. The list is found in the calling object (``CallbackHandler``). If it is not there, only the
+    trainer's own output has the figures."""
     callbacks = getattr(caller.f_locals.get("self"), "callbacks", None)
     if isinstance(callbacks, list) and callback in callbacks:
-        # It is being walked: those behind keep their places.
+        # The caller iterates over this list: the callbacks after this one keep their positions.
         callbacks.remove(callback)
         callbacks.insert(0, callback)
 
 
 def lightning_callback(prefix="vram/"):
-    """A ``Callback`` that logs the figures at each step at which Lightning logs."""
+    """A ``Callback`` that logs the figures at each step that Lightning logs."""
     try:
         from lightning.pytorch import Callback
     except ImportError:

@@ -1,11 +1,12 @@
-"""pytest: the GPU memory of each test. Off unless ``--vramtrace`` is given.
+"""A pytest plugin that measures the GPU memory of each test. It does nothing without ``--vramtrace``.
 
-``pytest --vramtrace``                      a summary of the tests by their peak
-``@pytest.mark.vram_limit("2GiB")``         fails a test that takes more than this at once
-``@pytest.mark.vram_no_leaks``              fails a test that leaves memory behind; ``allow="1MiB"``
+``pytest --vramtrace``                      prints a summary of the tests by their peak
+``@pytest.mark.vram_limit("2GiB")``         fails a test whose peak exceeds this size
+``@pytest.mark.vram_no_leaks``              fails a test that leaves memory allocated; ``allow="1MiB"``
 
-A peak is what the test's own allocations came to at once, beyond what was there when it began. Run it under
-the recorder: ``vramtrace run pytest --vramtrace``. Without it nothing is measured, and marked tests fail.
+The peak of a test is the peak of the live allocations minus what was live when the test started. Run pytest
+under the recorder: ``vramtrace run pytest --vramtrace``. Without the recorder nothing is measured, and tests
+with these marks fail.
 """
 
 import gc
@@ -23,14 +24,14 @@ def pytest_addoption(parser):
     group.addoption(
         "--vramtrace",
         action="store_true",
-        help="measure the GPU memory of each test; run pytest under `vramtrace run`",
+        help="measure the GPU memory of each test; needs `vramtrace run pytest --vramtrace`",
     )
     group.addoption(
         "--vramtrace-top",
         type=int,
         default=LISTED,
         metavar="N",
-        help="tests that the summary lists, by their peak (default: %d)" % LISTED,
+        help="number of tests that the summary lists, highest peak first (default: %d)" % LISTED,
     )
 
 
@@ -48,7 +49,7 @@ def pytest_configure(config):
 
 
 def _free_what_is_unused():
-    """So that what a test finds and leaves does not depend on garbage and on PyTorch's cache."""
+    """Frees garbage and PyTorch's cache, so that the memory before and after a test can be compared."""
     gc.collect()
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
@@ -85,7 +86,7 @@ def _allowed_of(item):
     if mark is None:
         return None
     if mark.args or set(mark.kwargs) - {"allow"}:
-        raise pytest.UsageError('@pytest.mark.vram_no_leaks takes nothing but allow=, like allow="1MiB"')
+        raise pytest.UsageError('@pytest.mark.vram_no_leaks takes only allow=SIZE, like allow="1MiB"')
     return _size_of("vram_no_leaks", mark.kwargs.get("allow", 0))
 
 
@@ -97,11 +98,11 @@ class Plugin:
         self.config = config
         self.active = is_active()
         self.why = "" if self.active else why_not()
-        #: By test: bytes, and bytes left.
+        #: By test: the peak and what was left, bytes.
         self.results = {}
 
     def pytest_collection_modifyitems(self, items):
-        # A wrong mark is an error before any test runs.
+        # An invalid mark is an error before any test runs.
         for item in items:
             _limit_of(item)
             _allowed_of(item)
@@ -147,7 +148,7 @@ class Plugin:
                 % (_size.show(held), key[0], "  ".join(filter(None, key[1:])) or "(not known)")
                 for held, key in grown[:5]
             ]
-            more = "" if not allowed else ", more than the %s that are allowed" % _size.show(allowed)
+            more = "" if not allowed else ", more than allow= (%s)" % _size.show(allowed)
             self._fail(
                 outcome,
                 "\n".join(["the test left %s of GPU memory behind%s" % (_size.show(left), more)] + lines),

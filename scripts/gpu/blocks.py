@@ -1,7 +1,7 @@
-"""What a trace says of PyTorch's memory, read without any of vramtrace's own code (docs/FORMAT.md):
-blocks, the driver's allocations and mappings, PyTorch's totals as its hook gave them.
+"""An independent reader of PyTorch's memory in a trace, written from docs/FORMAT.md without vramtrace's code:
+blocks, the driver's allocations and mappings, and the totals that PyTorch's hook reported.
 
-    python3 blocks.py TRACE        prints what was live at the end
+    python3 blocks.py TRACE        prints the memory that was live at the end
 """
 import bisect
 import struct
@@ -50,13 +50,13 @@ def records(path):
 
 
 class Memory:
-    """What is live, event by event."""
+    """The live memory, updated event by event."""
 
     def __init__(self):
         self.blocks, self.driver, self.maps = {}, {}, {}
         self.made = self.freed = self.unknown = self.again = 0
         self.allocated = 0
-        # Addresses of the driver's allocations in order; those that have held a block.
+        # Sorted addresses of the driver's allocations; the addresses of those that have held a block.
         self.order, self.segments = [], set()
         self.states = []
         self.wrong_states = []
@@ -103,13 +103,13 @@ class Memory:
             self.ooms += 1
 
     def reserved(self):
-        """Bytes of the allocations that have held a block since they were made, and of all mappings
-        (where PyTorch maps, nobody else does in these programs)."""
+        """Bytes of the allocations that have held a block, and of all mappings (in these programs only PyTorch
+        maps memory)."""
         return sum(self.driver[address] for address in self.segments) + sum(self.maps.values())
 
 
 def at_marks(path, marks):
-    """(allocated, reserved) at each of the times (ns since the start), and the end's `Memory`."""
+    """(allocated, reserved) at each of the times (ns since the start), and the `Memory` at the end."""
     memory, found, marks = Memory(), [], list(marks)
     for record in records(path):
         while marks and record[0] > marks[0]:
@@ -121,7 +121,7 @@ def at_marks(path, marks):
 
 
 def start_ns(path):
-    """The recording's start, CLOCK_MONOTONIC."""
+    """The start of the recording, ns of CLOCK_MONOTONIC."""
     with open(path, "rb") as file:
         return struct.unpack_from("<Q", file.read(64), 56)[0]
 

@@ -1,32 +1,35 @@
-"""The GPU check: runs each client bare and under the preload, and prints Markdown tables.
+"""The GPU check: runs each client without and with the preload, and prints Markdown tables.
 
-same   every client ends as without us, with a trace; ledger + context against NVML
-nccl   the same for an all-reduce over two GPUs
-cap    fill the card under VRAMTRACE_CAP=8GiB until refused; NVML at that moment
-cost   time of an allocation pair, bare against preloaded, 1 and 8 threads
-stacks whom call stacks name as holders of GPT-2 training (nccl: whether NCCL is named)
-steps  time of a step of GPT-2, bare, with us, with torch's own memory history
-tensors PyTorch's blocks: their number and totals against PyTorch's own, its profiler, and what has
-       no name at the peak of a training run (what they cost: steps)
-truth  NVML's figure for the process as a sum of names, per client; what has no name
-whatif what other allocator settings would have reserved: predicted from one run, and measured; frag's
-       figures against PyTorch's own
-limits caps to the page, also with a stack limit; a group; limits that change while a program runs; a cap that
-       only warns; two services on one card
-oom    the message at the moment of an out-of-memory, and that programs which go on print none
-demo   a training run that fragmentation ends under a cap, packed as recorded.vtrace.gz in the logs;
-       torch's own viewer on our snapshot of it
-marks  phases of torch.cuda.nvtx
-sleep  torch_memory_saver: owners and totals while memory is unmapped and mapped again, and a leak
-leaks  training loops that keep something, and some that do not: the line that is named, the run's
-       exit status under --fail-on-leak, and one that is asked while it runs
-per_tensor JAX under --per-tensor: the share of the bytes at its peak that has a Python line
-wheel  the wheel that VRAMTRACE_WHEEL names, installed by pip: GPT-2 under its command, its Python package
-roles  what blocks are for (weights, gradients, ..), against programs that count it themselves; with two GPUs
-       also distributed training (DDP)
-suites the tests of PyTorch, CuPy and numba, bare and preloaded; only when named (suites.py says how)
+    check.py BIN_DIR [PART]...      scripts/gpu-check.sh starts it
 
-Exit status 1 if any line says FAIL.
+same    each client has the same exit status and results under the preload, and a trace; allocations + context
+        compared with NVML
+nccl    the same for an all-reduce over two GPUs
+cap     fills the card under VRAMTRACE_CAP=8GiB until a request is refused; NVML's figure at that time
+cost    time of an allocation and its free, without and with the preload, on 1 and 8 threads
+stacks  GPT-2 training: the holders that call stacks name (nccl: whether NCCL is named)
+steps   time of a step of GPT-2: without the recorder, with it, and with PyTorch's own memory history
+tensors PyTorch's blocks: their number and totals compared with PyTorch's figures and its profiler, and the bytes
+        without a name at the peak of a training run (for their cost see steps)
+truth   NVML's figure for each client as a sum of named parts
+whatif  the reserved memory under other allocator settings, predicted from one run and measured; frag's figures
+        compared with PyTorch's
+limits  caps, also with a stack limit; a group; limits that change while a program runs; a cap that only warns;
+        two services on one card
+oom     the message of an out-of-memory that ends a program; no message if the program continues
+demo    a training run that fragmentation ends under a cap, packed as recorded.vtrace.gz into VRAMTRACE_LOGS;
+        PyTorch's viewer on our snapshot of it
+marks   phases of torch.cuda.nvtx
+sleep   torch_memory_saver: owners and totals while memory is unmapped and mapped again, and a leak
+leaks   training loops with and without a leak: the line that is named, the exit status under --fail-on-leak, and
+        `leaks` on a running program
+per_tensor  JAX under --per-tensor: the share of the bytes at the peak that has a Python line
+wheel   the wheel VRAMTRACE_WHEEL, installed with pip: GPT-2 under its command, and its Python package
+roles   the roles of blocks (weights, gradients, ...) compared with programs that count them; with two GPUs also
+        distributed training (DDP)
+suites  the test suites of PyTorch, CuPy and numba, without and with the preload; only if named (suites.py)
+
+Exit status: 0 no FAIL, 1 a line says FAIL, 2 unknown part.
 """
 import json
 import os
@@ -69,7 +72,7 @@ def fail(text):
 
 
 def smi(pid=None, field="used_memory"):
-    """NVML's figure in MiB for one process, or the card's used memory."""
+    """The memory of one process by nvidia-smi, MiB; without `pid` the used memory of the first card."""
     query = "--query-gpu=memory.used" if pid is None else f"--query-compute-apps=pid,{field}"
     text = subprocess.run(
         ["nvidia-smi", query, "--format=csv,noheader,nounits"], capture_output=True, text=True
@@ -78,7 +81,7 @@ def smi(pid=None, field="used_memory"):
         return int(text.split()[0])
     used = [part.split(",") for part in text.splitlines()]
     mine = [int(amount) for found, amount in used if int(found) == pid]
-    return sum(mine) if mine else None  # a line for each card that it is on
+    return sum(mine) if mine else None  # nvidia-smi prints a line for each card that the process uses
 
 
 def have(*modules):
@@ -97,7 +100,7 @@ def environment(trace=None, **extra):
 
 
 class Held:
-    """A client that ran until it printed HOLD; `finish` lets it end."""
+    """A client that waits after it printed HOLD; `finish` lets it end."""
 
     def __init__(self, name, command, env):
         self.name, self.lines, self.notes = name, [], {}
@@ -151,7 +154,7 @@ def build_c(name, source, *flags):
 
 
 def clients():
-    """(name, command or None, why not)"""
+    """Each client: (name, command; None if it cannot run, the reason)"""
     python = sys.executable
     if shutil.which("nvcc"):
         for kind in ("static", "shared"):
@@ -169,7 +172,7 @@ def clients():
 
 
 def section_same():
-    print("\n### Ends as without us; ledger + context against NVML (MiB)\n")
+    print("\n### The same result as without the recorder; allocations + context compared with NVML (MiB)\n")
     print("| client | result | NVML | allocations | context | managed | unattributed | allocations + context | explained |")
     print("|---|---|---|---|---|---|---|---|---|")
     for name, command, why in clients():
@@ -183,11 +186,11 @@ def section_same():
         used = smi(ours.pid)
         try:
             process = the_process(trace, ours.pid)
-        except Exception as error:  # the table must show every client
+        except Exception as error:  # the table shows every client
             process, problem = None, str(error)
         status = ours.finish()
         if (status, ours.lines) != (bare_status, bare.lines):
-            verdict = fail(f"{status} {ours.lines} against {bare_status} {bare.lines}")
+            verdict = fail(f"recorded: status {status} {ours.lines}; bare: status {bare_status} {bare.lines}")
         elif bare_status != 0:
             verdict = f"both end {status}"
         else:
@@ -234,7 +237,7 @@ def section_nccl():
         except Exception as error:
             print(f"| rank {rank} | {fail(str(error))} | | | | | | | |")
     status = ours.finish()
-    same = "same" if (status, ours.lines) == (bare_status, bare.lines) else fail(f"{status} {ours.lines} against {bare_status} {bare.lines}")
+    same = "same" if (status, ours.lines) == (bare_status, bare.lines) else fail(f"recorded: status {status} {ours.lines}; bare: status {bare_status} {bare.lines}")
     for rank, (used, process) in measured.items():
         print(row(f"nccl rank {rank}", same, used, process))
     print("\n| traces | by library at the peak of both ranks, MiB | |\n|---|---|---|")
@@ -255,10 +258,10 @@ def section_cap():
         trace = TRACES / f"fill-{how}.vtrace"
         ours = Held(f"fill-{how}", [sys.executable, str(PROGRAMS / "fill.py"), how], environment(trace, VRAMTRACE_CAP="8GiB"))
         used = smi(ours.pid)
-        if how == "managed":  # NVML's per-process figure leaves managed memory out: judge by the card
+        if how == "managed":  # NVML's figure for a process excludes managed memory: use the card's
             used = smi() - before
         ours.finish()
-        # Managed memory takes steps of 128 MiB.
+        # The driver takes managed memory in steps of 128 MiB.
         good = used is not None and (0.97 if how == "managed" else 0.99) * cap <= used <= cap
         wanted = "OutOfMemoryError" if how in ("torch", "expandable", "async") else "CUDA_ERROR_OUT_OF_MEMORY"
         if ours.notes.get("verdict") != wanted:
@@ -325,7 +328,7 @@ def section_stacks():
         print(f"SKIP stacks: no {missing}")
         return
     trace = TRACES / "gpt2.vtrace"
-    # All frames: the workspace of cuBLAS is a block of PyTorch's, recognised by its native ones.
+    # Native frames too: cuBLAS's workspace is a block of PyTorch, recognised by its native frames.
     env = environment(trace, VRAMTRACE_TENSORS="full")
     ours = Held("gpt2-train", [sys.executable, str(PROGRAMS / "gpt2_train.py")], env)
     if status := ours.finish():
@@ -409,6 +412,11 @@ def section_demo():
     demo.section(sys.modules[__name__])
 
 
+for section in SECTIONS:
+    if f"section_{section}" not in globals():
+        known = ", ".join(name.removeprefix("section_") for name in globals() if name.startswith("section_"))
+        print(f"gpu-check: unknown part '{section}': must be one of {known}", file=sys.stderr)
+        sys.exit(2)
 print(f"GPU check, {time.strftime('%Y-%m-%d')}, " + subprocess.run(
     ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"], capture_output=True, text=True
 ).stdout.strip().replace("\n", "; "))
@@ -416,7 +424,7 @@ for section in SECTIONS:
     started = time.time()
     try:
         globals()[f"section_{section}"]()
-    except Exception as error:  # one section must not hide the others
+    except Exception as error:  # the other sections still run
         print(fail(f"section {section}: {error!r}"))
     print(f"\n({section}: {time.time() - started:.0f} s)", flush=True)
 shutil.rmtree(TRACES, ignore_errors=True)

@@ -14,11 +14,11 @@ JUDGE = Path(__file__).resolve().parents[2] / "tests" / "python" / "torch_snapsh
 
 
 def section(check):
-    """`check`: the module of the check, for what all its parts share."""
+    """`check`: the module check.py, which holds what all parts share."""
     print("\n### A run that fragmentation ends, recorded under a cap\n")
     place = check.TRACES / "demo"
     place.mkdir()
-    # Nothing of this machine's directories is to be in the file that ships.
+    # A copy in a neutral place: the shipped file must not contain paths of this machine.
     shutil.copy(check.PROGRAMS / "train.py", place / "train.py")
     trace = failing(check, place)
     if trace is None:
@@ -40,14 +40,14 @@ def train(check, place, cap, name):
 
 
 def failing(check, place):
-    """The trace of the run under the highest cap (to 256 MiB) that is too low."""
+    """The trace of the run under the highest cap (within 256 MiB) at which it fails."""
     _, status, peaks = train(check, place, None, "free")
     if status or len(peaks) != 2:
         print(check.fail(f"train.py without a cap: status {status}, see demo-free.log"))
         return None
     allocated, reserved = peaks
     print(f"without a cap: {allocated / GIB:.2f} GiB allocated, {reserved / GIB:.2f} GiB reserved at the peaks")
-    # The context and the libraries come on top of both; more than 2 GiB they are not.
+    # The context and the libraries add to both figures, at most 2 GiB.
     low, high, found = allocated >> 20, (reserved >> 20) + 2048, None
     while high - low > 256:
         cap = (low + high) // 2
@@ -76,7 +76,7 @@ def ship(check, trace):
     small = gzip.compress(packed.read_bytes(), 9, mtime=0)
     (check.LOGS / "recorded.vtrace.gz").write_bytes(small)
     good = len(small) < MOST
-    print(f"recorded.vtrace.gz: {len(small)} bytes {'ok' if good else check.fail('too long to ship: fewer STEPS in train.py')}")
+    print(f"recorded.vtrace.gz: {len(small)} bytes {'ok' if good else check.fail(f'must be less than {MOST:,}: use fewer STEPS in train.py')}")
 
 
 def ours(check, *words):

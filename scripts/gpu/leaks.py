@@ -3,7 +3,7 @@ import json
 import subprocess
 import sys
 
-# A training loop. KEPT marks the line that is to be named.
+# A training loop. KEPT marks the line that `leaks` must name.
 LOOP = """
 import collections, sys, time, torch
 model = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.ReLU(), torch.nn.Linear(512, 1)).cuda()
@@ -37,7 +37,7 @@ if what == "live":
     sys.stdin.readline()
 """
 
-# What is kept, in how many steps, and the mark of the line that is to be named.
+# What is kept, the number of steps, and the mark of the line that `leaks` must name.
 PROGRAMS = (
     ("loss", 600, "loss"),
     ("loss", 60, "loss"),
@@ -58,7 +58,7 @@ def line_of(mark):
 
 
 def verdicts(check, trace, file):
-    """Verdicts above one half, and the lines of the program that they name."""
+    """The verdicts of at least 0.5 confidence, and the lines of the program that they name."""
     answer = subprocess.run([str(check.BIN / "vramtrace"), "leaks", "--json", str(trace)], capture_output=True, text=True)
     sure = [leak for leak in json.loads(answer.stdout)["leaks"] if leak["confidence"] >= 0.5]
     for leak in sure:
@@ -68,9 +68,9 @@ def verdicts(check, trace, file):
 
 
 def check_verdict(check, name, sure, wanted, more, trace):
-    """One line of the table; all that was found where it is not what was wanted."""
+    """Prints a row of the table, and the full output of `leaks` if the result is wrong."""
     printed = "; ".join(f"{leak['verdict']} at line {leak['place']}, {leak['bytes']} B, {leak['confidence']}" for leak in sure) or "-"
-    # What a graph keeps alive was made at other lines too.
+    # A kept tensor keeps its graph alive, which other lines allocated.
     right = (wanted in [leak["place"] for leak in sure] if wanted else not sure) and not more
     print(f"| {name} | {f'line {wanted}' if wanted else '-'} | {printed} | " + ("ok |" if right else check.fail(f"{more} |")))
     if not right:

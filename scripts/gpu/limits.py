@@ -1,5 +1,5 @@
-"""The part `limits` of the GPU check: caps of every client to the page, a stack limit in between, a budget for two
-processes, limits that change while a program runs, a cap that only warns, and two services on one card."""
+"""The part `limits` of the GPU check: caps of every client, a stack limit set meanwhile, a budget for two processes,
+limits that change while a program runs, a cap that only warns, and two services on one card."""
 import json
 import statistics
 import subprocess
@@ -20,11 +20,11 @@ def vramtrace(check, *arguments):
 
 
 def order(check, *arguments):
-    """A change of a limit: what was printed, and the moments at which it began and returned, ns."""
+    """Changes a limit with `vramtrace cap`: its output, and the times at which it started and returned, ns."""
     began = time.monotonic_ns()
     status, out, err = vramtrace(check, "cap", *arguments)
     if status:
-        raise RuntimeError(f"vramtrace cap {arguments}: {err}")
+        raise RuntimeError(f"vramtrace cap {' '.join(map(str, arguments))}: {err}")
     return out, began, time.monotonic_ns()
 
 
@@ -45,7 +45,7 @@ def judged(check, good, why=""):
 
 
 class Talk:
-    """A program that is spoken to line by line; what it says on its own is kept."""
+    """A running program with commands on stdin and answers on stdout; lines that it prints unasked are queued."""
 
     def __init__(self, check, name, command, env):
         self.log = open(check.LOGS / f"{name}.log", "w")
@@ -65,18 +65,18 @@ class Talk:
             self.came.notify_all()
 
     def until(self, right, seconds=60):
-        """The first line from here on that is `right`; those before it are gone."""
+        """The next line for which `right` is true; the lines before it are dropped."""
         end = time.monotonic() + seconds
         with self.came:
             while True:
                 while self.lines:
                     line = self.lines.pop(0)
                     if line is None:
-                        raise RuntimeError(f"{self.log.name}: it ended")
+                        raise RuntimeError(f"{self.log.name}: the program ended")
                     if right(line):
                         return line
                 if not self.came.wait(end - time.monotonic()):
-                    raise RuntimeError(f"{self.log.name}: it says nothing more")
+                    raise RuntimeError(f"{self.log.name}: no such line within {seconds} s")
 
     def ask(self, line):
         self.process.stdin.write(line + "\n")
@@ -128,7 +128,7 @@ def fidelity(check):
         good = used is not None and 0.99 * CAP <= used <= CAP + 2 and saw in ("OutOfMemoryError", "CUDA_ERROR_OUT_OF_MEMORY")
         named = f"{limits} named" if stack else "as it was"
         good = good and (not stack or limits > 0)
-        verdict = judged(check, good, "within 1 % and no page above is right")
+        verdict = judged(check, good, "must be 99 % of the cap to 2 MiB above it")
         return f"| {how} | {named} | {used} | {100 * (used or 0) / CAP:.2f} % | {ours.notes.get('got')} | {saw} | {verdict} |"
 
     with ThreadPoolExecutor(len(ways)) as pool:
@@ -166,7 +166,7 @@ def group(check):
 
 
 def latency(check):
-    """From a change of the limit to the first answer under it, of a program that asks all the time."""
+    """The delay from a change of the limit to the first result under it, in a program that allocates all the time."""
     talk = obeying(check, "hammer")
     talk.ask("hammer")
     time.sleep(0.2)
@@ -190,7 +190,7 @@ def latency(check):
             print(f"| {name} | {len(figures)} | | | {check.fail(f'{len(figures) - len(seen)} were never seen')} |")
             continue
         starts, returns = zip(*seen)
-        verdict = judged(check, max(returns) <= 10, "10 ms are right")
+        verdict = judged(check, max(returns) <= 10, "must be at most 10 ms")
         print(
             f"| {name} | {len(seen)} | {statistics.median(starts):.2f}, {max(starts):.2f} "
             f"| {statistics.median(returns):.2f}, {max(returns):.2f} | {verdict} |"
@@ -210,7 +210,7 @@ def training(check):
     loop = Talk(check, "elastic", [sys.executable, str(check.PROGRAMS / "elastic.py")], env)
 
     def at(steps=0, seconds=30):
-        """How it is once it has made so many steps more."""
+        """The program's figures after `steps` more steps."""
         now = facts(loop.until(lambda line: line.startswith("AT")))
         while steps > 0:
             later = facts(loop.until(lambda line: line.startswith("AT"), seconds))
@@ -322,7 +322,7 @@ def services(check):
             used, notes = check.smi(held.pid) or 0, held.notes
             blocks = int(notes.get("blocks", -1))
             alone = blocks if alone is None else alone
-            # Not one block is another's memory; lazily loaded kernels may move it by one.
+            # Neither service may take blocks from the other; lazily loaded kernels may cost one block.
             good = notes.get("failed") == "no" and abs(blocks - alone) <= 1 and 0.6 * cap < used <= cap + 2
             print(
                 f"| {held.name} | {notes.get('failed')} | {blocks} | {notes.get('growth')} | {notes.get('total')} "
@@ -336,6 +336,6 @@ def section(check):
     for part in (fidelity, group, latency, training, warns, services):
         try:
             part(check)
-        except Exception as error:  # one part must not hide the others
+        except Exception as error:  # the other parts still run
             print(check.fail(f"limits, {part.__name__}: {error!r}"))
         sys.stdout.flush()

@@ -6,7 +6,7 @@ import sys
 
 
 def run(check, name, *command):
-    """A program under `vramtrace run`: its trace, or None after saying why."""
+    """Runs a program under `vramtrace run`: its trace; None if it failed, after a FAIL line."""
     trace = check.TRACES / f"{name}.vtrace"
     command = [str(check.BIN / "vramtrace"), "run", "--out", str(trace), "--", sys.executable, *map(str, command)]
     ended = subprocess.run(command, env=dict(os.environ), capture_output=True, text=True)
@@ -31,4 +31,4 @@ def marks(check):
     times = {phase["path"][-1]: phase["times"] for phase in phases}
     found = {name: times.get(name) for name in ("forward", "backward", "optimizer")}
     right = all(count == 20 for count in found.values())
-    print(f"phases of torch.cuda.nvtx: {found} " + ("ok" if right else check.fail("20 of each were marked")))
+    print(f"phases of torch.cuda.nvtx: {found} " + ("ok" if right else check.fail("must be 20 of each")))

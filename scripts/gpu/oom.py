@@ -1,4 +1,4 @@
-"""The part `oom` of the GPU check: the message at the moment of an out-of-memory, and that programs which go on print none."""
+"""The part `oom` of the GPU check: the message of an out-of-memory, and no message if the program continues."""
 import subprocess
 import sys
 from pathlib import Path
@@ -13,14 +13,14 @@ def line_of(words):
 
 
 KEEPS = line_of("hidden = x")
-# (how, cap, whether a message is expected, words of the message)
+# (argument of oom_run.py, cap, whether a message is expected, words of the message)
 RUNS = [
     ("holds", CAP, True, ["torch is out of memory", KEEPS, "4.00 GiB"]),
     ("saved", "1GiB", False, []),
     ("fraction", None, True, ["torch is out of memory", KEEPS, "torch"]),
     ("caught", CAP, True, ["torch is out of memory", KEEPS]),
     ("many", None, True, ["torch is out of memory"]),
-    # Its arrays are freed before the exit is reported.
+    # CuPy frees its arrays before the recorder reports at exit.
     ("cupy", CAP, True, ["out of memory", line_of("cupy.ones"), "\n  holds     3."]),
 ]
 
@@ -33,7 +33,7 @@ def run(check, how, env):
 
 
 def section(check):
-    """`check`: the module of the check, for what all its parts share."""
+    """`check`: the module check.py, which holds what all parts share."""
     print("\n### Out of memory: the message at that moment\n")
     print("| program | cap | ends as without us | lines printed | verdict |")
     print("|---|---|---|---|---|")
@@ -53,7 +53,7 @@ def section(check):
         if cap is None:
             bare, bare_results, bare_took = run(check, how, check.environment())
             if (bare.returncode, bare_results) != (ours.returncode, results):
-                same = check.fail(f"{ours.returncode} {results} against {bare.returncode} {bare_results}")
+                same = check.fail(f"recorded: status {ours.returncode} {results}; bare: status {bare.returncode} {bare_results}")
             if took:
                 same += f"; ms until the exception: {took}, bare {bare_took}"
         good = bool(printed) == speaks and not wrong

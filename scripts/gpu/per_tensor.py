@@ -8,7 +8,7 @@ WANTED = 0.95
 
 
 def section(check):
-    """`check`: the module of the check, for what all its parts share."""
+    """`check`: the module check.py, which holds what all parts share."""
     print("\n### JAX by tensor: the bytes at the peak that have a Python line\n")
     if check.have("jax"):
         print("SKIP per-tensor: jax is not installed")
@@ -17,7 +17,7 @@ def section(check):
     for options in ([], ["--per-tensor"]):
         share = run(check, options)
         if options and (share is None or share < WANTED):
-            print(check.fail(f"--per-tensor: {share} of the bytes at Python lines, wanted {WANTED}"))
+            print(check.fail(f"--per-tensor: {share} of the bytes have a Python line: must be at least {WANTED}"))
 
 
 def run(check, options):

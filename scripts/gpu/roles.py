@@ -1,11 +1,11 @@
-"""The part `roles` of the GPU check: what blocks are for, against programs that count it themselves."""
+"""The part `roles` of the GPU check: the roles of blocks, compared with programs that count them themselves."""
 import json
 import os
 import socket
 import subprocess
 import sys
 
-# What each program needs beside torch.
+# The modules that each program needs besides torch.
 PROGRAMS = {
     "gpt2": ["transformers"],
     "resnet50": ["torchvision"],
@@ -14,7 +14,7 @@ PROGRAMS = {
     "generation": ["transformers"],
     "compile": ["transformers"],
 }
-# These the program does not tell apart.
+# Roles that the program counts together, as "rest".
 REST = ["activations", "temporary", "workspace", "communication", "graph memory"]
 WANTED = 98.0
 MIB = 1 << 20
@@ -31,7 +31,7 @@ def start(check, name, called=None, **variables):
 
 
 def start_ranks(check):
-    """Distributed training, a process a card."""
+    """Starts distributed training, one process per card."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -53,12 +53,12 @@ def seconds_of_marks(check, trace):
 
 
 def score(moment, holders):
-    """Bytes of blocks whose role is right."""
+    """The bytes with the right role, the roles that differ, and the bytes of unknown role."""
     ours = {}
     for holder in holders:
         ours[holder["role"]] = ours.get(holder["role"], 0) + holder["bytes"]
     in_use = sum(ours.values()) - ours.get("free in cache", 0)
-    # Memory of libraries beside the blocks is not in the program's figures; NCCL's is communication.
+    # Memory that libraries take outside PyTorch's blocks is not in the program's figures; NCCL's is communication.
     beside = in_use - moment["total"]
     rest = sum(ours.get(role, 0) for role in REST) - beside - moment["communication"]
     right = min(max(rest, 0), moment["rest"])
@@ -74,9 +74,8 @@ def score(moment, holders):
     return right, wrong, ours.get("unknown", 0)
 
 
-
 def leaked_weights(check, trace):
-    """Bytes that `leaks` calls a leak and whose stack moves or makes a module's parameters."""
+    """The number of leaks by `leaks` whose stack moves or makes a module's parameters."""
     answer = subprocess.run([str(check.BIN / "vramtrace"), "leaks", "--json", str(trace)], capture_output=True, text=True)
     found = json.loads(answer.stdout)
     text = [leak for leak in found.get("leaks", []) if any(
@@ -90,7 +89,7 @@ def cards():
 
 
 def compare(check, name, trace, truth, process):
-    """The row of one process, when it has ended."""
+    """Waits for a process, and returns its row of the table."""
     try:
         status = process.wait(timeout=100)
     except subprocess.TimeoutExpired:

@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 
 def package(check):
-    """Where torch_memory_saver's package lies: a directory for PYTHONPATH, or None; why not."""
+    """The directory of torch_memory_saver for PYTHONPATH; or None, and the reason."""
     wheel = os.environ.get("VRAMTRACE_TMS_WHEEL")
     if wheel:
         if not os.path.isfile(wheel):
@@ -34,7 +34,7 @@ def package(check):
 
 
 def library(check, where):
-    """The preload library of PyTorch's CUDA version."""
+    """The path of torch_memory_saver's preload library for PyTorch's CUDA version, or None."""
     major = subprocess.run([sys.executable, "-c", "import torch; print(torch.version.cuda.split('.')[0])"], capture_output=True, text=True).stdout.strip()
     for name in (f"torch_memory_saver_hook_mode_preload_cu{major}.abi3.so", "torch_memory_saver_hook_mode_preload.abi3.so"):
         for folder in (where, os.path.join(where, "torch_memory_saver")):
@@ -44,9 +44,9 @@ def library(check, where):
 
 
 def run(check, name, where, preload, cycles, leak):
-    """The trace, and the marks; None after saying why."""
+    """Runs the program: its trace and its marks; no trace if it failed, after a FAIL line."""
     trace = check.TRACES / f"{name}.vtrace"
-    # Names of PyTorch's own functions are not looked at here, and take long.
+    # Python stacks only: looking up the names of PyTorch's native functions takes long.
     env = check.environment(trace, VRAMTRACE_STACKS="python", VRAMTRACE_MAX="unlimited")
     env["LD_PRELOAD"] = ":".join(preload)
     env["PYTHONPATH"] = f"{where}{os.pathsep}{env['PYTHONPATH']}"
@@ -71,7 +71,7 @@ def ask(check, *words):
 
 
 def owners(check, trace, at_ns, level):
-    """Bytes and pieces by stack."""
+    """Bytes and number of allocations by stack and library."""
     found = ask(check, "holders", trace, "--at", f"{at_ns / 1e9:.9f}", "--level", level, "--by", "stack", "--json")["holders"]
     frames = lambda holder: tuple((frame["file"], frame["line"], frame["function"]) for frame in holder["frames"])
     return {(frames(holder), holder["library"]): (holder["bytes"], holder["count"]) for holder in found}
@@ -84,7 +84,7 @@ def verdict(check, good, what, why=""):
 
 
 def cycles_agree(check, name, trace, marks):
-    """Owners after waking, totals at every moment that is awake, and what the report says."""
+    """Checks owners after each wake-up, totals at each mark, and the sleeps in the report."""
     awake = [mark for mark in marks if mark[0] == "awake"]
     asleep = [mark for mark in marks if mark[0] == "asleep"]
     wrong, totals, resident = [], [], []
@@ -99,7 +99,7 @@ def cycles_agree(check, name, trace, marks):
         for number, mark in enumerate(awake[1:], 1):
             after = owners(check, trace, mark[1], level)
             if level == "tensor" and number == len(asleep) // 2 + 1:
-                # One tensor was freed while it slept, and made again at another line.
+                # The program freed one tensor while it was paused, and made it again at another line.
                 before = after
             elif after != before:
                 differ = sorted(set(before.items()) ^ set(after.items()), key=str)
@@ -148,7 +148,7 @@ def section(check):
         return
     ours = str(check.BIN / "libvramtrace.so")
     if "torch_memory_saver" in ours:
-        print("SKIP sleep: our own path contains torch_memory_saver, which it looks for")
+        print("SKIP sleep: the path of libvramtrace.so contains torch_memory_saver, which that package searches LD_PRELOAD for")
         return
     print(f"\n### {CYCLES} sleeps of torch_memory_saver, both orders in LD_PRELOAD\n")
     print("| order | sleeps: program / report | MiB asleep, least | MiB stayed | grows a sleep |\n|---|---|---|---|---|")

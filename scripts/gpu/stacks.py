@@ -1,8 +1,8 @@
-"""What call stacks show, and what they cost, on a real GPU. Parts of check.py.
+"""The parts `stacks` and `steps` of the GPU check: the holders that call stacks name, and the cost of stacks.
 
-names   GPT-2 training: whom `holders` names at the peak, and by which libraries
-steps   time of a step of training and of text generation: bare, with us in several ways, and with
-        torch's own memory history; all programs are there at once and step in turn
+names   GPT-2 training: the holders and libraries at the peak
+steps   time of a step of training and of text generation: without the recorder, with several of its settings,
+        and with PyTorch's own memory history; all programs run at once and step in turn
 """
 import json
 import statistics
@@ -12,8 +12,8 @@ import threading
 
 MIB = 1 << 20
 
-# Name, our variables (None: we are not there), torch's own history. A row whose variable the
-# recorder does not know is left out.
+# Name, variables of the recorder (None: not preloaded), setting of PyTorch's memory history. A row is skipped if
+# the recorder does not know its variable.
 VARIANTS = [
     ("bare", None, None),
     ("bare again: the noise", None, None),
@@ -24,7 +24,7 @@ VARIANTS = [
     ("torch's history, Python frames", None, "python"),
     ("torch's history, all frames", None, "all"),
 ]
-# Steps a turn.
+# Turns, and steps per turn.
 TURNS = {"train": (12, 3), "generate": (12, 1)}
 PATIENCE_S = 170
 
@@ -69,7 +69,7 @@ def names(binary, trace, fail):
         ours += any(file in lead + caller for file in ("gpt2_train.py", "modeling_gpt2.py"))
         print(f"| {holder['bytes'] / MIB:.1f} | {holder['count']} | {holder['library']} | {lead} | {caller} |")
     total = min(len(found["holders"]), 10)
-    # Gradients come to be on a thread that runs no Python.
+    # Autograd allocates gradients on a thread that runs no Python.
     verdict = "ok" if ours * 2 > total else fail("too few")
     print(f"\n{ours} of these {total} name a line of the script or of the model: {verdict}")
     for problem in found["problems"][:5]:
@@ -79,7 +79,7 @@ def names(binary, trace, fail):
 
 
 class Stepper:
-    """A steps.py that waits for its turn."""
+    """A running steps.py that steps on request."""
 
     def __init__(self, name, command, env, log):
         self.name, self.times = name, {}
@@ -127,7 +127,7 @@ def steps(binary, program, environment, traces, logs, fail):
             stepper.ready()
         for what, (turns, times) in TURNS.items():
             for turn in range(turns):
-                # Another one is first each time.
+                # Each turn starts with another program.
                 first = turn % len(steppers)
                 for stepper in steppers[first:] + steppers[:first]:
                     stepper.step(what, times)
@@ -150,7 +150,7 @@ def table(steppers):
     for stepper in steppers:
         cells = []
         for what in TURNS:
-            # A turn against the same turn of the bare one: what disturbs, disturbs both.
+            # Ratios within a turn: other load affects both programs alike.
             ratios = [mine / theirs for mine, theirs in zip(stepper.times[what], bare.times[what])]
             cells += [f"{statistics.median(stepper.times[what]):.1f}", f"{statistics.median(ratios):.3f}"]
         print(f"| {stepper.name} | " + " | ".join(cells) + " |")

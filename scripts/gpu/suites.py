@@ -1,13 +1,13 @@
-"""The part `suites` of the GPU check: the tests of PyTorch, CuPy and numba, bare and preloaded.
+"""The part `suites` of the GPU check: the tests of PyTorch, CuPy and numba, without and with the preload.
 
-All suites run at the same time, and each one twice: bare and preloaded. The outcomes of each test
-must be equal. A test whose outcomes differ runs again alone, both ways: it must differ again to
-count, because some tests of these suites depend on time or on free memory.
+All suites run at the same time, each of them twice: bare and preloaded. The outcomes of each test must be
+equal. A test with different outcomes runs again alone, both ways, and counts only if it differs again:
+some tests of these suites depend on time or on free memory.
 
 VRAMTRACE_SUITE_TORCH=FILE    PyTorch's test/test_cuda.py
 VRAMTRACE_SUITE_CUPY=DIR      CuPy's tests/cupy_tests, or a folder in it
 VRAMTRACE_SUITE_NUMBA=DIR     numba-cuda's tests (default: those of the installed package)
-VRAMTRACE_SUITE_SECONDS=N     time limit for a suite; what finished in both runs is compared (900)
+VRAMTRACE_SUITE_SECONDS=N     time limit for a suite (default 900); tests that finished in both runs are compared
 VRAMTRACE_SUITE_SELECT=EXPR   pytest's -k, for all suites
 """
 import os
@@ -46,7 +46,7 @@ def run(check, name, mode, arguments, seconds):
     work = check.TRACES / f"work-{name}-{mode}"
     work.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "outcomes", "-p", "no:cacheprovider"]
-    # A file that cannot be imported, for want of a package, fails both ways.
+    # A file that cannot be imported because a package is missing fails both ways.
     command += ["-p", "no:randomly", "--no-header", "--tb=line", "--continue-on-collection-errors"]
     if chosen := os.environ.get("VRAMTRACE_SUITE_SELECT"):
         command += ["-k", chosen]
@@ -77,7 +77,7 @@ def suite(check, name, arguments, seconds):
     differ = sorted(test for test in shared if bare[test] != ours[test])
     again = []
     for test in differ[:20]:
-        # A name that pytest prints is one that it takes, relative to where it ran.
+        # By name with -k: the printed path is relative to the directory of the first run.
         (first, _, _), (second, _, _) = both(check, name, [arguments[0].split("::")[0], "-k", test.split("::")[-1]], 120)
         if first.get(test) != second.get(test):
             again.append(f"{test}: {first.get(test)} bare, {second.get(test)} preloaded")
@@ -102,7 +102,7 @@ def suite(check, name, arguments, seconds):
 
 
 def section(check):
-    print("\n### Tests of others, bare and preloaded\n")
+    print("\n### Test suites of PyTorch, CuPy and numba, bare and preloaded\n")
     if check.have("pytest"):
         print("SKIP suites: pytest is not installed")
         return

@@ -1,4 +1,4 @@
-"""The part `tensors` of the GPU check: PyTorch's blocks against what PyTorch itself says."""
+"""The part `tensors` of the GPU check: PyTorch's blocks in the trace compared with PyTorch's own figures."""
 import subprocess
 import sys
 
@@ -7,7 +7,7 @@ import stacks
 
 
 def lines(command, env):
-    """Words of each line by its first word, and the exit status."""
+    """Runs a command: the words of its lines by first word, its exit status, and the last line of stderr."""
     ended = subprocess.run(command, env=env, capture_output=True, text=True)
     found = {}
     for line in ended.stdout.splitlines():
@@ -17,7 +17,7 @@ def lines(command, env):
 
 
 def section(check):
-    """`check`: the module of the check, for what all its parts share."""
+    """`check`: the module check.py, which holds what all parts share."""
     program = [sys.executable, str(check.PROGRAMS / "torch_blocks.py")]
     agreement(check, program)
     profiler(check, program)
@@ -43,7 +43,7 @@ def agreement(check, program):
         found, memory = blocks.at_marks(trace, [at - start for at, _, _ in marks])
         allocated = sum(a == b for (_, a, _), (b, _) in zip(marks, found))
         reserved = sum(a == b for (_, _, a), (_, b) in zip(marks, found))
-        # What comes after STATS is only freed.
+        # After STATS the program only frees memory.
         good = memory.made == made and memory.freed >= freed and memory.unknown == memory.again == 0
         good = good and allocated == reserved == len(marks) and not memory.wrong_states and memory.ooms == ooms
         states = f"{len(memory.states) - len(memory.wrong_states)} of {len(memory.states)}"
@@ -75,7 +75,7 @@ def names(check):
     found = stacks.holders(check.BIN, trace, "--at", "peak")["holders"]
 
     def named(holder):
-        # The line that is shown for it; the allocator's own functions are no names.
+        # The place that `holders` shows. The allocator's own functions do not count as a name.
         lead = holder["lead"]
         return "" if lead is None else stacks.place(holder["frames"][lead])
 

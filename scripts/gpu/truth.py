@@ -1,6 +1,6 @@
-"""What NVML shows for a process, as a sum of names. The goal is 97 % named for training, and 95 %
-for two GPUs with NCCL; a lower share is printed and is no failure of the run. A sum that is not
-NVML's figure is a failure."""
+"""The part `truth` of the GPU check: NVML's figure for a process as a sum of named parts. The goal is 97 % named
+for training, and 95 % for two GPUs with NCCL. A lower share is printed, and is not a failure. A sum that differs
+from NVML's figure is a failure."""
 
 import shutil
 import subprocess
@@ -27,7 +27,7 @@ def sums(process):
 
 def row(check, name, used, process, goal):
     names = sums(process)
-    # What several calls at once took has no name either.
+    # "other" is memory that several concurrent calls took: it has no name either.
     named = sum(names.values()) - names["unknown"] - names["other"]
     if not used:
         share = "NVML does not know this pid"
@@ -35,7 +35,7 @@ def row(check, name, used, process, goal):
         share = f"{100 * named / used:.1f} %"
         if goal and 100 * named / used < goal:
             share += f" (below the goal of {goal} %)"
-        # nvidia-smi cuts to whole MiB, for each device.
+        # nvidia-smi truncates to whole MiB for each device.
         if abs(sum(names.values()) - used) > 2 * len(process["devices"]):
             share += " " + check.fail(f"the names add up to {sum(names.values()):.0f}")
     figures = " | ".join(f"{names[key]:.1f}" for key in NAMES)
@@ -48,7 +48,7 @@ def table_head():
 
 
 def makers(name, process):
-    """Who made the driver take the most of it."""
+    """Rows of the call sites that made the driver take most of its memory."""
     rows = []
     for device in process["devices"]:
         for taken in device["driver_bytes_by"][:6]:
@@ -110,7 +110,7 @@ def section(check):
 
 
 def launches(check):
-    """What a launch of a kernel that was launched before costs."""
+    """The time of a repeated launch of a kernel."""
     print("\nA repeated launch, ns (best of several rounds of 10,000; an empty kernel):\n")
     if not shutil.which("nvcc"):
         print("SKIP launches: no nvcc")

@@ -1,5 +1,5 @@
-"""The part `whatif` of the GPU check: one recorded run, what is predicted from it, and what torch
-really reserves under each setting, in a separate process."""
+"""The part `whatif` of the GPU check: the reserved memory under each allocator setting, predicted from one
+recorded run, and measured in a separate process."""
 import json
 import os
 import subprocess
@@ -19,12 +19,12 @@ SETTINGS = [
     "max_split_size_mb:64",
 ]
 GIB = 1 << 30
-# What a prediction may be off, in per cent.
+# The largest error of a prediction, per cent.
 GOAL = 1.0
 
 
 def train(check, env):
-    """Facts of each line that the program prints, and why there are none."""
+    """Runs the program: the figures of its lines by first word, and its status for a FAIL line."""
     program = [sys.executable, str(check.PROGRAMS / "varlen.py"), STEPS]
     ended = subprocess.run(program, env=env, capture_output=True, text=True)
     printed = {}
@@ -44,7 +44,7 @@ def command(check, *arguments):
 
 
 def section(check):
-    """`check`: the module of the check, for what all its parts share."""
+    """`check`: the module check.py, which holds what all parts share."""
     trace = check.TRACES / "varlen.vtrace"
     printed, why = train(check, check.environment(trace, VRAMTRACE_MAX="unlimited"))
     if "STATS" not in printed:
@@ -53,7 +53,7 @@ def section(check):
     confs = [word for setting in SETTINGS for word in ("--conf", setting)]
     predicted, took = command(check, "whatif", trace, "--json", *confs)
     by_conf = {setting["conf"]: setting for setting in predicted["settings"]}
-    print(f"\n### What-if: predicted from one recorded run of {STEPS} steps, against the setting really set (GiB)\n")
+    print(f"\n### What-if: predicted from one recorded run of {STEPS} steps, and measured with the setting (GiB)\n")
     print(f"The trace has {trace.stat().st_size} bytes; whatif took {took:.2f} s.\n")
     print("| setting | predicted | measured | off | allocated: predicted / measured | driver calls: predicted / measured | verdict |")
     print("|---|---|---|---|---|---|---|")
@@ -80,7 +80,7 @@ def section(check):
 
 
 def caps(check, smallest):
-    print("\n### The smallest cap that fits, tried (default setting)\n")
+    print("\n### Runs under 1.02 and 0.97 of the predicted smallest cap (default setting)\n")
     if smallest is None:
         print(check.fail("none was found"))
         return

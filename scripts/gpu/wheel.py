@@ -1,14 +1,14 @@
-"""The part `wheel` of the GPU check: the wheel, installed by pip into a fresh venv, as a user gets it.
+"""The part `wheel` of the GPU check: the wheel, installed with pip into a new venv, as a user does.
 
-VRAMTRACE_WHEEL names the wheel. torch and transformers are those of the Python that runs the check: a
-separate venv finds them through a .pth file that this script writes; the wheel contains none.
+VRAMTRACE_WHEEL names the wheel. torch and transformers are those of the Python that runs the check: the venv
+finds them through a .pth file that this script writes; the wheel contains none.
 
-    demo        the recorded run: no GPU is needed for it
-    run         `vramtrace run python gpt2_train.py` in an empty directory: it ends with the verdict
-    lines       the lines that hold memory at the peak are those of the same run under the source build
+    demo        the recorded run, which needs no GPU
+    run         `vramtrace run python gpt2_train.py` in an empty directory prints its summary
+    lines       the holders at the peak are those of the same run under the source build
     package     `import vramtrace` with the real driver and PyTorch's allocator: usage, Peak, limit, phases
-    pytest      the plugin: a limit that is kept, one that is not, a leak
-    uninstall   nothing is left
+    pytest      the plugin: a limit that holds, one that is exceeded, a leak
+    uninstall   no file is left
 """
 import json
 import os
@@ -22,7 +22,7 @@ import stacks
 
 
 def section(check):
-    """`check`: the module of the check, for what all its parts share."""
+    """`check`: the module check.py, which holds what all parts share."""
     print("\n### The wheel, installed by pip\n")
     wheel = os.environ.get("VRAMTRACE_WHEEL")
     if not wheel:
@@ -71,7 +71,7 @@ class Wheel:
         return good
 
     def call(self, *command, wanted=0, env=None):
-        """Runs a command in an empty directory; returns what it printed. Its exit status must be `wanted`."""
+        """Runs a command in an empty directory, and returns its output. Its exit status must be `wanted`."""
         plain = dict(self.check.environment(), **(env or {}))
         plain["PATH"] = f"{self.venv}/bin{os.pathsep}{plain['PATH']}"
         run = subprocess.run(
@@ -87,7 +87,7 @@ class Wheel:
         return {path for path in self.venv.rglob("*") if "__pycache__" not in path.parts}
 
     def install(self):
-        # Without pip in the venv, which needs a package that some systems split off: the pip of this Python.
+        # No pip in the venv: some systems package ensurepip separately. This Python's pip is used.
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(self.venv)], check=True, timeout=120)
         site = self.venv / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
         theirs = dict.fromkeys([sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])
@@ -97,7 +97,7 @@ class Wheel:
         self.pip("install", "--no-index", "--no-deps", "--force-reinstall", self.wheel)
         version = self.call("vramtrace", "--version").stdout.strip()
         size = self.wheel.stat().st_size
-        assert size <= 10_000_000, f"{size:,} bytes, at most 10 MB"
+        assert size <= 10_000_000, f"{size:,} bytes: must be at most 10,000,000"
         return f"{self.wheel.name}, {size:,} bytes: {version}"
 
     def pip(self, *arguments):
@@ -133,7 +133,7 @@ class Wheel:
         share = with_line / max(1, sum(mine.values()))
         different = {name for name in set(mine) | set(theirs) if abs(mine.get(name, 0) - theirs.get(name, 0)) > 1 << 21}
         assert not different, f"other holders than the source build: {sorted(different)[:4]}"
-        # The rest is made by threads of autograd, which run no Python: its name is a function's.
+        # Autograd's threads allocate the rest. They run no Python: native functions name it.
         assert share > 0.5, f"{100 * share:.1f} % of the bytes have a line"
         return f"{len(mine)} holders, the same bytes; {100 * share:.1f} % of them have a line of Python"
 

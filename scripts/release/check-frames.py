@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""The frames of a recorded run against those that Python itself prints.
+"""Compares the frames of a recorded run with the frames of Python's own `traceback`.
 
-check-frames.py VRAMTRACE PYTHON SCRIPT OUT [COMMAND...]: runs tests/python/frames_situations.py under the
-recorder on the simulated driver; COMMAND, which gets the script, does so in another way than `vramtrace run`.
-Each stack must have the very frames of `traceback`, and native frames too. Where the recorder says that it
-does not know this Python, no stack may have a Python frame.
+    check-frames.py VRAMTRACE PYTHON SCRIPT OUT [COMMAND...]
+
+Runs SCRIPT (tests/python/frames_situations.py) under the recorder on the simulated driver, with `vramtrace run`
+or, if it is given, with COMMAND and the script as its last argument. Each stack must have exactly the frames
+of `traceback`, and native frames too. If the recorder says that it does not support this Python, no stack may
+have a Python frame. Exit status: 0 equal, 1 different.
 """
 import json
 import os
@@ -41,22 +43,22 @@ def main():
         native += len(frames) > len(ours)
         theirs = printed.pop(segment["total_size"], None)
         if theirs is None:
-            sys.exit("%s: an allocation of %d bytes that the program did not make" % (python, segment["total_size"]))
+            sys.exit("%s: the trace has an allocation of %d bytes, and the program made none" % (python, segment["total_size"]))
         if any("Python stacks" in line for line in off):
             theirs = []
         if ours != theirs:
             at = next((n for n, pair in enumerate(zip(ours, theirs)) if pair[0] != pair[1]), 0)
             sys.exit(
-                "%s: size %d, from frame %d on\n  ours   %s\n  theirs %s"
+                "%s: the allocation of %d bytes: frames differ from number %d on\n  recorded  %s\n  traceback %s"
                 % (python, segment["total_size"], at, ours[at : at + 8], theirs[at : at + 8])
             )
         checked += 1
     version = subprocess.check_output([python, "--version"], universal_newlines=True).strip()
     if checked < 180 or printed:
-        sys.exit("%s: %d stacks were compared, %d are missing" % (version, checked, len(printed)))
+        sys.exit("%s: %d stacks were compared (at least 180 must be), %d are missing" % (version, checked, len(printed)))
     if native != checked:
         sys.exit("%s: %d of %d stacks have no native frames\n%s" % (version, checked - native, checked, off))
-    print("%s: %d stacks as Python shows them, all with native frames %s" % (version, checked, off or ""))
+    print("%s: %d stacks equal to traceback, all with native frames %s" % (version, checked, off or ""))
 
 
 if __name__ == "__main__":

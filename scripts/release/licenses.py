@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The licences of all crates that are linked into what is released.
+"""Checks and prints the licences of all crates that are linked into the release.
 
-licenses.py --check     each licence is one that deny.toml allows, each crate comes from crates.io
-licenses.py             the same, and prints them all with the texts that the crates bring
+licenses.py --check     checks that deny.toml allows each licence, and that each crate is from crates.io
+licenses.py             the same, and prints all licences with the texts in the crates
 
-Needs `cargo metadata` alone. Exit status: 0 all allowed, 1 not.
+Needs only `cargo metadata`. Exit status: 0 all allowed, 1 one is not, 2 wrong usage.
 """
 import json
 import os
@@ -19,7 +19,7 @@ MACHINES = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"]
 
 
 def linked():
-    """Crates that are linked in: by ordinary dependencies, on a machine that is released for."""
+    """The linked crates: ordinary dependencies on any of the released architectures."""
     found = {package["id"]: package for machine in MACHINES for package in linked_on(machine)}
     return sorted(found.values(), key=lambda one: (one["name"], one["version"]))
 
@@ -45,14 +45,14 @@ def linked_on(machine):
 
 
 def allowed():
-    """The list in deny.toml."""
+    """The licences that deny.toml allows."""
     with open(os.path.join(REPOSITORY, "deny.toml")) as file:
         found = re.search(r"^allow = \[(.*?)\]", file.read(), re.S | re.M)
     return set(re.findall(r'"([^"]+)"', found.group(1)))
 
 
 def permits(expression, allow):
-    """Whether an SPDX expression can be met by allowed licences."""
+    """Whether the allowed licences satisfy an SPDX expression."""
     words = re.findall(r"\(|\)|[^\s()/]+|/", expression)
     words = ["OR" if word == "/" else word for word in words]
 
@@ -100,9 +100,10 @@ def texts(package):
 
 def main():
     if sys.argv[1:] not in ([], ["--check"]):
-        sys.exit("licenses: unknown argument %s; the only one is --check" % sys.argv[1])
+        print("usage: licenses.py [--check], not: %s" % " ".join(sys.argv[1:]), file=sys.stderr)
+        sys.exit(2)
     allow, wrong = allowed(), 0
-    # The same text stands once, with the crates that bring it.
+    # Each text is printed once, with the crates that contain it.
     bringing, crates = {}, []
     for package in linked():
         name = "%s %s" % (package["name"], package["version"])
@@ -111,7 +112,7 @@ def main():
         if package["source"] != REGISTRY:
             print("licenses: %s comes from %s, not from crates.io" % (name, package["source"]), file=sys.stderr)
             wrong = 1
-        licence = package["license"] or "none is named"
+        licence = package["license"] or "no licence is named"
         if not permits(licence, allow):
             print("licenses: %s: %s is not allowed by deny.toml" % (name, licence), file=sys.stderr)
             wrong = 1
@@ -121,7 +122,7 @@ def main():
     if sys.argv[1:]:
         print("licenses: %d crates, %s" % (len(crates), "not all allowed" if wrong else "all allowed"))
         sys.exit(wrong)
-    print("Crates that are linked into vramtrace, and their licences\n")
+    print("Crates linked into vramtrace, and their licences\n")
     for name, licence in crates:
         print("%-36s %s" % (name, licence))
     for text, names in sorted(bringing.items(), key=lambda pair: pair[1]):

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Fails if a file needs a symbol of a newer C library: symbol-versions.py 2.28 FILE...
+"""Fails if a file needs a newer C library than VERSION: symbol-versions.py VERSION FILE...
 
-A recorder (libvramtrace.so) is loaded into every process, so it may need no other library than the C library.
+The recorder (libvramtrace.so) is loaded into every process, so it may need no library but the C library.
+Needs readelf. Exit status: 0 all files pass, 1 one does not, 2 wrong usage.
 """
 import re
 import subprocess
@@ -9,7 +10,7 @@ import sys
 
 
 def needed(path):
-    """Versions of the C library that the file's dynamic symbols need."""
+    """The glibc versions that the file's dynamic symbols need."""
     text = subprocess.run(
         ["readelf", "--version-info", "--wide", path], check=True, capture_output=True, text=True
     ).stdout
@@ -18,19 +19,22 @@ def needed(path):
 
 
 def libraries(path):
-    """What the file needs besides the C library and the loader."""
+    """The libraries that the file needs besides the C library and the loader."""
     text = subprocess.run(["readelf", "--dynamic", "--wide", path], check=True, capture_output=True, text=True).stdout
     needed = re.findall(r"\(NEEDED\).*\[(.*)\]", text)
     return [name for name in needed if not name.startswith(("libc.so.", "ld-linux"))]
 
 
 def main():
+    if len(sys.argv) < 3:
+        print("usage: symbol-versions.py VERSION FILE..., like symbol-versions.py 2.28 libvramtrace.so", file=sys.stderr)
+        sys.exit(2)
     most = tuple(map(int, sys.argv[1].split(".")))
     failed = False
     for path in sys.argv[2:]:
         found = needed(path)
         if not found:
-            sys.exit(f"{path}: no versions of the C library were found in it")
+            sys.exit(f"{path}: readelf shows no glibc version: is it a dynamic library or program?")
         text = ".".join(map(str, max(found)))
         print(f"{path}: needs glibc {text}")
         if max(found) > most:
@@ -38,7 +42,7 @@ def main():
             print(f"{path}: needs glibc {text}, newer than {sys.argv[1]}", file=sys.stderr)
         if path.endswith("libvramtrace.so") and libraries(path):
             failed = True
-            print(f"{path}: needs {', '.join(libraries(path))}: shim/src/runtime/late_binding.rs", file=sys.stderr)
+            print(f"{path}: needs {', '.join(libraries(path))}; bind its functions late: shim/src/runtime/late_binding.rs", file=sys.stderr)
     sys.exit(failed)
 
 

@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
-# A released tar.gz as a user gets it: unpacked into an empty directory, its command finds its libraries,
-# reads the recorded run, and records a program on the simulated driver. One for another machine runs under
-# qemu-user where that is installed; otherwise a line says that it was not tried.
+# Tries a released tar.gz as a user does: unpacks it into an empty directory; its command must find its
+# libraries, read the recorded run, and record a program on the simulated driver. An archive for another
+# architecture runs under qemu-user; if that is not installed, a line says that it was not tried.
 #
 #   scripts/release/try-archive.sh dist/vramtrace-VERSION-linux-MACHINE.tar.gz
+#
+# Exit status: 0 it works, or was not tried; 1 it does not; 2 wrong usage.
 set -eu
+[ $# = 1 ] && [ -f "$1" ] || { echo "usage: try-archive.sh FILE.tar.gz, not: $*" >&2; exit 2; }
 archive=$(realpath "$1")
 repository=$(cd "$(dirname "$0")/../.." && pwd)
 where=$(mktemp -d)
@@ -19,13 +22,13 @@ for file in bin/vramtrace lib/libvramtrace.so lib/libvramtrace_sim.so LICENSE-MI
     THIRD-PARTY-LICENSES.txt share/man/man1/vramtrace.1 share/man/man1/vramtrace-run.1 \
     share/bash-completion/completions/vramtrace share/zsh/site-functions/_vramtrace \
     share/fish/vendor_completions.d/vramtrace.fish; do
-    [ -s "$folder/$file" ] || fail "$archive: lacks $file"
+    [ -s "$folder/$file" ] || fail "$archive: $file is missing or empty"
 done
 machine=${folder##*-}
 run=
 if [ "$machine" != "$(uname -m)" ]; then
     if ! command -v "qemu-$machine" >/dev/null || [ ! -d "/usr/$machine-linux-gnu/lib" ]; then
-        echo "try-archive: $folder: NOT tried, qemu-$machine or the C library for it is missing" >&2
+        echo "try-archive: $folder: NOT tried: qemu-$machine or /usr/$machine-linux-gnu/lib is missing" >&2
         exit 0
     fi
     run="qemu-$machine -L /usr/$machine-linux-gnu"

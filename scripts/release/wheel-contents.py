@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What must be in the wheel, and what must not: wheel-contents.py WHEEL"""
+"""Checks the files in a wheel: wheel-contents.py WHEEL. Exit status: 0 as expected, 1 not."""
 import sys
 import zipfile
 
@@ -14,16 +14,16 @@ def main():
     missing = sorted(wanted - set(names))
     if not any(name.endswith(".data/scripts/vramtrace") for name in names):
         missing.append("the command")
-    # A start hook would run in every Python of the environment.
+    # A start hook (.pth) would run in every Python process of the environment.
     hooks = [name for name in names if name.endswith((".pth", ".start"))]
     strange = [
         name for name in names
         if not name.startswith("vramtrace/") and ".dist-info/" not in name and ".data/scripts/" not in name
     ]
     if "py3-none-manylinux_2_28_" not in path:
-        sys.exit("%s: is not tagged py3-none-manylinux_2_28" % path)
+        sys.exit("%s: its tag is not py3-none-manylinux_2_28" % path)
     if missing or hooks or strange:
-        sys.exit("%s: missing %s, start hooks %s, not ours %s" % (path, missing, hooks, strange))
+        sys.exit("%s: missing files %s, start hooks %s, unexpected files %s" % (path, missing, hooks, strange))
 
 
 if __name__ == "__main__":

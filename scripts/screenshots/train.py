@@ -1,7 +1,7 @@
-"""What `vramtrace top` shows in the picture of docs/top.md: allocates as training does, on the simulated driver.
+"""The program in the picture of docs/top.md: allocates like a training loop, on the simulated driver.
 
-train.py SECONDS MIB: every fifth of a second one more activation of MIB, all freed after eight; one block in
-twenty is kept.
+train.py SECONDS MIB: each 0.2 s it allocates an activation of MIB MiB, and after eight it frees them all. Every
+tenth step it also allocates MIB / 2 MiB and keeps it.
 """
 import ctypes
 import sys

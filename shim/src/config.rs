@@ -277,7 +277,7 @@ impl Config {
                 self.max = Some(bytes);
                 return;
             }
-            Ok(_) => "is below the least, 4MiB".to_string(),
+            Ok(_) => "is below the minimum, 4MiB".to_string(),
             Err(why) => format!("{why} or unlimited"),
         };
         self.complaints.push(format!("VRAMTRACE_MAX={text}: {why}; using 2GiB"));
@@ -397,7 +397,7 @@ impl Config {
         let name = name.to_string_lossy();
         let nearest = KNOWN.into_iter().min_by_key(|known| distance(known, &name));
         let nearest = nearest.unwrap_or(KNOWN[0]);
-        self.complaints.push(format!("{name} is no variable of vramtrace; meant {nearest}?"));
+        self.complaints.push(format!("{name} is not a variable of vramtrace; meant {nearest}?"));
     }
 }
 

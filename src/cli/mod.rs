@@ -36,6 +36,7 @@ mod select;
 #[cfg(feature = "top")]
 mod top;
 mod tree;
+mod unknown_option;
 mod verdict;
 mod verify;
 mod whatif;
@@ -126,8 +127,9 @@ enum Command {
 
 pub fn main() -> ExitCode {
     vramtrace_reader::report::text::layout::set_width(console::width());
-    let parsed = Cli::from_arg_matches(&command().get_matches());
-    match dispatch(parsed.unwrap_or_else(|error| error.exit())) {
+    let parsed = command().try_get_matches().and_then(|found| Cli::from_arg_matches(&found));
+    let exit = |error| unknown_option::with_help_of_command(error).exit();
+    match dispatch(parsed.unwrap_or_else(exit)) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
             console::message(&failure.message);

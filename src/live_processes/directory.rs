@@ -354,6 +354,6 @@ mod tests {
         symlink("7.8", inner.join("7.9")).unwrap();
         assert!(page("7.9").contains("is a link"));
         std::fs::hard_link(inner.join("7.8"), inner.join("7.10")).unwrap();
-        assert!(page("7.8").contains("no plain file"));
+        assert!(page("7.8").contains("not a regular file"));
     }
 }

@@ -37,7 +37,7 @@ impl fmt::Display for PageProblem {
                 write!(f, "{} is a link; remove it", path.display())
             }
             PageProblem::Io(path, error) if error.raw_os_error() == Some(libc::ENOSPC) => {
-                write!(f, "{} cannot be made: {}", path.display(), Full)
+                write!(f, "{} cannot be created: {}", path.display(), Full)
             }
             PageProblem::Io(path, error) => write!(f, "{}: {error}", path.display()),
             PageProblem::Owner(path, owner) => write!(
@@ -49,7 +49,11 @@ impl fmt::Display for PageProblem {
                 write!(f, "{} is open to others (mode {mode:o}); chmod go-rwx it", path.display())
             }
             PageProblem::NotPlain(path) => {
-                write!(f, "{} is no plain file of one name; remove it", path.display())
+                write!(
+                    f,
+                    "{} is not a regular file with a single hard link; remove it",
+                    path.display()
+                )
             }
             PageProblem::Unknown(path) => {
                 write!(f, "{} is not a page of this version of vramtrace", path.display())
@@ -60,12 +64,12 @@ impl fmt::Display for PageProblem {
                 path.display()
             ),
             PageProblem::NotInMemory(path) => {
-                write!(f, "{} is not in memory; mount a tmpfs at /dev/shm", path.display())
+                write!(f, "{} is not on a tmpfs; mount a tmpfs at /dev/shm", path.display())
             }
             PageProblem::NoSharedMemory(error) => write!(
                 f,
-                "a group needs shared memory (shmget, shmat): {error}; see kernel.shmmni and \
-                 kernel.shmall, or what forbids these calls"
+                "a group needs System V shared memory (shmget, shmat): {error}; raise kernel.shmmni \
+                 or kernel.shmall, or allow these calls (seccomp)"
             ),
         }
     }
@@ -86,7 +90,7 @@ impl fmt::Display for Full {
         let bytes = Bytes(fs.f_blocks.saturating_mul(fs.f_frsize));
         f.write_str("/dev/shm is full")?;
         match result {
-            0 => write!(f, " ({bytes}, {} files); make it larger", fs.f_files),
+            0 => write!(f, " ({bytes}, {} files); remove files from it, or enlarge it", fs.f_files),
             _ => Ok(()),
         }
     }

@@ -1,3 +1,3 @@
-//! What the recorder's sources find under this name.
+//! Replaces the recorder's module of this name.
 
 pub mod cap;

@@ -1,9 +1,9 @@
-//! Loom's atomics. Loom takes SeqCst of a load, a store or an exchange for AcqRel, and knows SeqCst of
-//! fences alone: here each such access of 64 bits stands between two fences.
+//! Loom's atomics. Loom treats a SeqCst load, store or exchange as AcqRel; it supports SeqCst for fences
+//! only. So each such access of 64 bits is between two fences here.
 //!
-//! Loom looks for other orders by the last access to a location alone: of two loads before a store it
-//! tries the store before the second one only. So a SeqCst load is an addition of 0 here. Where all
-//! accesses are SeqCst, as in the page of a group, that is the same.
+//! Loom searches for other interleavings from the last access to a location only: of two loads before a
+//! store it tries the store before the second load only. So a SeqCst load is an addition of 0 here. If all
+//! accesses are SeqCst, as in the group page, the result is the same.
 
 pub use loom::hint::spin_loop;
 use loom::sync::atomic::fence;

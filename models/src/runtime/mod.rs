@@ -1,8 +1,8 @@
-//! What the recorder's sources find under this name.
+//! Replaces the recorder's module of this name.
 
 pub mod atomics;
 
-/// Without a kernel: a thread that would sleep lets the others run.
+/// A futex without a kernel: a thread that would sleep yields.
 pub mod futex {
     use super::atomics::AtomicU32;
 
@@ -32,7 +32,7 @@ pub mod faults {
     }
 }
 
-/// One word for all threads: loom runs one at a time, and switches at atomic operations alone.
+/// One word for all threads: loom runs one thread at a time, and switches at atomic operations only.
 pub mod tls {
     macro_rules! thread_block {
         (fn $name:ident() -> *mut u64 = $($rest:tt)*) => {
@@ -45,7 +45,7 @@ pub mod tls {
     pub(crate) use thread_block;
 }
 
-/// Libraries of a process: none is met here.
+/// The libraries of a process: there are none here.
 pub mod mapped_modules {
     use std::ffi::CStr;
 

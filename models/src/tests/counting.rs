@@ -31,7 +31,7 @@ fn a_budget_is_never_passed_and_never_lost() {
     });
 }
 
-/// Two members of a group ask at once for what only one of them can have.
+/// Two members of a group request memory at the same time, of which only one can have it.
 #[test]
 fn a_group_grants_no_byte_twice() {
     const LIMIT: u64 = 10;

@@ -1,4 +1,4 @@
-//! The page of a group: members that ask, join and die at once.
+//! The group page: members that request memory, join and die at the same time.
 
 use loom::thread;
 
@@ -27,7 +27,7 @@ fn member(pid: u32) -> Member {
     Member { pid, start_ticks: 1, image: 5 }
 }
 
-/// A page with these members, who share one device.
+/// A page with these members, which share one device.
 fn page_of(members: &[u32]) -> (Words, GroupPage<'static>) {
     let words = words();
     let page = page(words);
@@ -64,7 +64,7 @@ fn members_that_ask_at_once_never_get_more_than_the_limit() {
     });
 }
 
-/// The member in slot 1 asks for what it takes back: that is at no moment settled.
+/// The member in slot 1 makes a request and takes it back: its count is never final in between.
 #[track_caller]
 fn what_is_taken_back_is_never_settled(asked_before: bool) {
     few_switches(3, move || {
@@ -96,7 +96,7 @@ fn what_a_later_request_takes_back_is_never_settled() {
     what_is_taken_back_is_never_settled(true);
 }
 
-/// The same of a whole request, which is refused: member 0 has 5 of 10, and member 1 asks for 7.
+/// The same for a complete request, which is refused: member 0 has 5 of 10, and member 1 requests 7.
 #[test]
 fn what_a_refused_request_takes_back_is_never_settled() {
     few_switches(2, || {
@@ -110,14 +110,14 @@ fn what_a_refused_request_takes_back_is_never_settled() {
     });
 }
 
-/// Member 1 is dead. Member 2 takes it out while member 3 comes into its place: what 3 counts stays.
+/// Member 1 is dead. Member 2 removes it while member 3 takes over its slot: the count of member 3 stays.
 #[track_caller]
 fn a_dead_members_place(who_empties: Option<u32>) {
     few_switches(3, move || {
         let (words, page) = page_of(&[1, 2]);
         page.count(0, 0).store(7, SeqCst);
         if let Some(pid) = who_empties {
-            // It died when it had marked the slot.
+            // It died after it had marked the slot.
             let marked = member(pid).to_word() | 1 << 63;
             let who = words.iter().find(|word| word.load(SeqCst) == member(1).to_word());
             who.unwrap().store(marked, SeqCst);
@@ -152,7 +152,7 @@ fn a_place_is_emptied_where_the_one_who_emptied_it_died() {
     a_dead_members_place(Some(4));
 }
 
-/// An order of an earlier run is left on the page. The first members of the next run come at once.
+/// The page has an order of an earlier run. The first members of the next run join at the same time.
 #[test]
 fn members_that_come_at_once_forget_what_was_ordered_in_the_last_run() {
     few_switches(3, || {
@@ -170,7 +170,7 @@ fn members_that_come_at_once_forget_what_was_ordered_in_the_last_run() {
     });
 }
 
-/// `vramtrace cap` writes an order when it sees a member; it is not taken for one of an earlier run.
+/// `vramtrace cap` writes an order when it sees a member. It is not mistaken for an order of an earlier run.
 #[test]
 fn what_is_ordered_when_a_member_is_seen_stays() {
     few_switches(3, || {
@@ -188,7 +188,7 @@ fn what_is_ordered_when_a_member_is_seen_stays() {
     });
 }
 
-/// The same where another member joins at that time, and may have seen none yet.
+/// The same while another member joins, which may not have seen the order yet.
 #[test]
 fn what_is_ordered_while_another_member_joins_stays() {
     few_switches(3, || {
@@ -198,7 +198,7 @@ fn what_is_ordered_while_another_member_joins_stays() {
         word.store(old, SeqCst);
         let other = thread::spawn(move || page.join(member(1), |_| true).unwrap());
         page.join(member(2), |_| true).unwrap();
-        // Loom would let an exchange of the other thread stand before a plain store that it follows.
+        // Loom could order an exchange of the other thread before a plain store that precedes it.
         word.swap(limit_order(0, Some(4)).1, SeqCst);
         other.join().unwrap();
         assert_eq!(page.limit(0), Some(4));

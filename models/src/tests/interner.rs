@@ -15,24 +15,24 @@ use crate::{Definition, StackFlags, StackId};
 
 type Interner = Arc<Lock<UnsafeCell<StackInterner>>>;
 
-/// As `Capture::intern` of the recorder does it: under the lock, and the definition goes to a window.
+/// The same as the recorder's `Capture::intern`: under the lock, with the definition written to a window.
 fn intern(interner: &Interner, fingerprint: u64, definitions: &Room) -> StackId {
     let frames = [Frame { address: fingerprint as usize, low: 0 }];
-    let stack =
-        Stack { flags: StackFlags::default(), native: &frames, python: &[], joins: &[] };
+    let stack = Stack { flags: StackFlags::default(), native: &frames, python: &[], joins: &[] };
     let define = |definition: &Definition| {
         let Definition::Stack { id, .. } = definition else { unreachable!("stacks alone") };
         let place = definitions.put(&Numbered::new(id.0.into(), 2), padding)?;
         Some(DefinitionLocation::At(8 * place.at as u64))
     };
     let held = interner.lock();
-    // SAFETY: no other thread is in the section: loom reports one that is.
-    let found = held.with_mut(|interner| unsafe { (*interner).stack(fingerprint, &stack, None, define) });
+    // SAFETY: no other thread is in the critical section; loom would report it.
+    let found =
+        held.with_mut(|interner| unsafe { (*interner).stack(fingerprint, &stack, None, define) });
     found.id
 }
 
-/// Each thread takes its stacks and records an event with each number. An event that can be read has its
-/// definition in the file, each stack is defined once, and has one number.
+/// Each thread interns its stacks and records an event with each number. The definition of each event that
+/// can be read is in the file; each stack is defined once, and has one number.
 #[track_caller]
 fn check(stacks: [&'static [u64]; 2], most: usize) {
     few_switches(most, move || {

@@ -5,7 +5,7 @@ use loom::thread;
 
 use crate::runtime::lock::Lock;
 
-/// Two threads in the section at once would be a data race on the cell, which loom reports.
+/// Two threads in the critical section would be a data race on the cell, which loom reports.
 #[test]
 fn a_lock_lets_one_in() {
     loom::model(|| {

@@ -42,8 +42,8 @@ pub fn window(words: usize) -> (&'static [AtomicU64], &'static Room<'static>) {
     (words, Box::leak(Box::new(Room::behind_header(words))))
 }
 
-/// The numbers of the records that stand in a window, each whole. Where `complete`, its words are
-/// covered by records and padding without a gap.
+/// The numbers of the records in a window; each record must be whole. If `complete`, records and padding
+/// must cover its words without a gap.
 pub fn read(words: &[AtomicU64], complete: bool) -> Vec<u64> {
     let word = |at: usize| u64::from_le(words[at].load(Ordering::Acquire));
     let (mut at, mut numbers) = (8, Vec::new());
@@ -63,7 +63,7 @@ pub fn read(words: &[AtomicU64], complete: bool) -> Vec<u64> {
     numbers
 }
 
-/// Two threads append, one of them across the line; the window is read meanwhile and when it is closed.
+/// Two threads append, one of them across the line. The window is read meanwhile, and after it is closed.
 #[test]
 fn records_are_whole_and_a_complete_window_has_no_gap() {
     few_switches(3, || {
@@ -73,7 +73,7 @@ fn records_are_whole_and_a_complete_window_has_no_gap() {
             thread::spawn(move || room.put(&Numbered::new(number, len), padding))
         };
         let (first, second) = (append(1, 3), append(2, 3));
-        // What is read at any moment is whole.
+        // A record that is read meanwhile is whole.
         read(words, false);
         if room.is_complete() {
             read(words, true);
@@ -89,8 +89,8 @@ fn records_are_whole_and_a_complete_window_has_no_gap() {
     });
 }
 
-/// One closes the window while another appends: what is appended stands in it, or learns that it is
-/// full; and exactly one record passes the middle at most.
+/// One thread closes the window while another appends: the record is in the window, or its append reports
+/// that it is full. At most one record passes the middle.
 #[test]
 fn closing_while_appending() {
     loom::model(|| {

@@ -1,4 +1,4 @@
-/* Memory in every way that the CUDA runtime offers; built with the static and the shared cudart. */
+/* Allocates memory with each allocation function of the CUDA runtime; built with the static and the shared cudart. */
 #include <cuda_runtime.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-"""elastic.py: a training loop on batches of random size. It goes on after an out-of-memory, gives PyTorch's cache back
-now and then as long runs do between phases, and says each 50 ms how it is, until a line comes on stdin.
+"""elastic.py: a training loop on batches of random size, until a line comes on stdin. It continues after an
+out-of-memory, empties PyTorch's cache every 20 steps, and prints its figures every 50 ms.
 """
 import random
 import sys

@@ -1,8 +1,8 @@
-"""fill.py HOW: take 64 MiB at a time until refused, then hold.
+"""fill.py HOW: allocates 64 MiB at a time until a request is refused, then holds.
 
 HOW: torch | expandable | async | cupy | jax | vmm | pool | device | pitched | array | graph | managed.
-FILL_STACK: a stack limit in bytes (cuCtxSetLimit), set when 2 GiB are taken.
-Stops by itself at FILL_LIMIT MiB (default 16,384): a cap that does not bite must not fill the card.
+FILL_STACK: a stack limit in bytes (cuCtxSetLimit), set after 2 GiB.
+Stops at FILL_LIMIT MiB (default 16,384), so that it does not fill the card if the cap has no effect.
 """
 import os
 import sys
@@ -14,7 +14,7 @@ if how == "expandable":
     os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
 if how == "async":
     os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "backend:cudaMallocAsync"
-if how == "jax":  # its own pool would size itself, and never ask again
+if how == "jax":  # JAX's default allocator takes its pool once, and never asks again
     os.environ["XLA_PYTHON_CLIENT_ALLOCATOR"] = "platform"
 from hold import hold
 
@@ -24,7 +24,7 @@ got, verdict, keep = 0, "never", []
 
 
 def set_stack(got):
-    """cuCtxSetLimit in the thread's context, once, by whatever client it was made."""
+    """Calls cuCtxSetLimit once, in the thread's current context."""
     global stack
     if stack and got >= 2048:
         import ctypes
@@ -93,7 +93,7 @@ prop.location.id = 0
 
 
 def graph_once():
-    """A graph that allocates 64 MiB and frees nothing, uploaded: its memory is reserved."""
+    """Launches a graph that allocates 64 MiB and does not free it."""
     graph = ok(cu.cuGraphCreate(0))
     node = cu.CUDA_MEM_ALLOC_NODE_PARAMS()
     node.poolProps.allocType = cu.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED

@@ -1,13 +1,13 @@
-"""What every program of the GPU check shares: say a result, hold still while it is measured."""
+"""Shared by the programs of the GPU check: print a result, and wait while the check measures."""
 import sys
 
 
 def result(**facts):
-    """One line that must be the same with and without the preload."""
+    """Prints a line that must be the same with and without the preload."""
     print("RESULT " + " ".join(f"{k}={v}" for k, v in sorted(facts.items())), flush=True)
 
 
 def hold(**notes):
-    """Print HOLD and wait for a line on stdin: memory is at its steady state."""
+    """Prints HOLD, and waits for a line on stdin: the memory is in its steady state."""
     print("HOLD " + " ".join(f"{k}={v}" for k, v in sorted(notes.items())), flush=True)
     sys.stdin.readline()

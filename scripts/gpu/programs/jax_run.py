@@ -1,4 +1,4 @@
-"""jax_run.py [prealloc]: with prealloc JAX takes its share of what it thinks the card has."""
+"""jax_run.py [prealloc]: a small computation; with prealloc JAX preallocates its share of the card's memory."""
 import os
 import sys
 

@@ -1,7 +1,7 @@
-"""kv_service.py SHARE GATE: starts as a server of language models does: measures what is free, loads a model, runs a
-largest batch for nothing, reckons from SHARE of the card how many blocks of its cache it may take, and takes them.
+"""kv_service.py SHARE GATE: starts like an LLM server: measures the free memory, loads a model, profiles its largest
+batch, computes from SHARE of the card how many KV-cache blocks fit, and allocates them.
 
-GATE is a directory: it makes GATE/PID when it is ready to begin, and begins when GATE/go is there.
+GATE is a directory: the program creates GATE/PID when it is ready, and starts when GATE/go exists.
 """
 import os
 import pathlib

@@ -1,4 +1,4 @@
-// What a launch costs that is not the first: prints "launch NS", the best of several rounds.
+// The time of a repeated kernel launch: prints "launch NS", the lowest of 20 rounds.
 #include <cuda_runtime.h>
 #include <stdio.h>
 #include <time.h>

@@ -1,4 +1,4 @@
-"""nccl_run.py: all-reduce over two GPUs, one process a GPU; rank 0 speaks for both."""
+"""nccl_run.py: an all-reduce over two GPUs, one process per GPU; rank 0 prints the result."""
 import os
 import sys
 

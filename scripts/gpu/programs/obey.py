@@ -1,10 +1,12 @@
-"""obey.py: executes the commands on stdin, one a line, and prints the result of each. Needs no package.
+"""obey.py: executes the commands on stdin, one per line, and prints the result of each. Needs no package.
 
-take MIB   cuMemAlloc: its CUresult             drop       frees what was taken last: its CUresult
-fill MIB   takes as much at a time until it is   info       free and total, MiB
-           refused: how often it got it          stack N    cuCtxSetLimit(STACK_SIZE, N bytes): its CUresult
-hammer     takes and frees 2 MiB without end; from then on:
-turns      the moments at which the answer became another one, as RESULT@NS (CLOCK_MONOTONIC), and forgets them
+take MIB   cuMemAlloc; prints its CUresult
+drop       frees the last allocation; prints the CUresult
+fill MIB   allocates MIB at a time until refused; prints the number of allocations
+info       prints the free and total memory, MiB
+stack N    cuCtxSetLimit(STACK_SIZE, N bytes); prints its CUresult
+hammer     allocates and frees 2 MiB without end, on a thread
+turns      prints the times at which the result of hammer changed, as RESULT@NS (CLOCK_MONOTONIC), and clears them
 """
 import ctypes
 import sys

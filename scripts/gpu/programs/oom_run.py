@@ -1,10 +1,10 @@
-"""oom_run.py HOW: ends, or nearly ends, out of memory; says what it saw as RESULT lines.
+"""oom_run.py HOW: runs out of memory, or nearly; prints RESULT lines.
 
-holds     keeps activations until PyTorch raises, which ends it
-saved     PyTorch empties its cache and goes on: there is nothing to report
+holds     keeps activations until PyTorch's exception ends it
+saved     PyTorch empties its cache and retries with success: there is nothing to report
 fraction  PyTorch's own limit refuses, not the driver
-caught    the program catches the exception and goes on
-many      100,000 live tensors when it happens; the time until the exception is there
+caught    the program catches the exception and continues
+many      has 100,000 live tensors at the out-of-memory; prints the time until the exception
 cupy      CuPy's exception ends it
 """
 import sys

@@ -1,6 +1,6 @@
-/* Cost of a cuMemAllocAsync + cuMemFreeAsync pair, 1 and 8 threads with own streams, and of a
-   cuMemAlloc + cuMemFree pair. Prints ns a pair: "PAIR async 1 1234". Links libcuda directly.
-   With an argument: spins for so many ns before each call, to see what any delay does there. */
+/* Time of a cuMemAllocAsync + cuMemFreeAsync pair on 1 and 8 threads, each with its stream, and of a
+   cuMemAlloc + cuMemFree pair. Prints ns per pair: "PAIR async 1 1234". Links libcuda directly.
+   With an argument N: spins for N ns before each call, to show the effect of a delay alone. */
 #include <cuda.h>
 #include <pthread.h>
 #include <stdio.h>

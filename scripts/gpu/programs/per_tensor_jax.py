@@ -1,4 +1,4 @@
-"""A network of JAX, some steps: its tensors are to be seen one by one under --per-tensor."""
+"""Some training steps of a JAX network: --per-tensor must show its tensors one by one."""
 import jax
 import jax.numpy as jnp
 

@@ -2,9 +2,9 @@
 
     roles_truth.py PROGRAM OUT.json
 
-After each phase of each step stands an NVTX mark `truth:N`; OUT.json tells for each N the bytes of
-the blocks that hold weights, gradients, optimizer state, input, keys and values, and the buckets of
-distributed training, by the addresses of their storages, and `rest`: all other blocks.
+An NVTX mark `truth:N` follows each phase of each step. For each N, OUT.json has the bytes of the blocks that
+hold weights, gradients, optimizer state, input, the KV cache, and the buckets of distributed training, by the
+addresses of their storages; and `rest`, the bytes of all other blocks.
 
 The program `ddp` is one rank: it takes RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT from the environment.
 """
@@ -138,7 +138,7 @@ def run_ddp(ledger):
     buckets = {}
 
     def average(group, bucket):
-        # DDP makes its buckets anew once, in the second step: from the third on these are all of them.
+        # DDP rebuilds its buckets once, in the second step: from the third step on they do not change.
         if bucket.index() == 0:
             buckets.clear()
         buckets[bucket.index()] = bucket.buffer()

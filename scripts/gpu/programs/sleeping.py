@@ -1,7 +1,7 @@
-"""sleeping.py CYCLES LEAK: tensors in regions of torch_memory_saver that sleep and wake CYCLES times;
-each cycle keeps LEAK MiB more outside of them.
+"""sleeping.py CYCLES LEAK: pauses and resumes the regions of torch_memory_saver CYCLES times; each cycle keeps
+LEAK MiB more outside the regions.
 
-MARK lines: word (awake or asleep), CLOCK_MONOTONIC ns, bytes allocated and reserved as PyTorch says.
+MARK lines: awake or asleep, ns of CLOCK_MONOTONIC, PyTorch's allocated and reserved bytes.
 """
 import sys
 import time
@@ -16,7 +16,7 @@ cycles, leak = int(sys.argv[1]), int(sys.argv[2])
 def mark(word):
     torch.cuda.synchronize()
     allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
-    # The trace counts in 64 ns: nothing happens on either side of the mark.
+    # The trace has a resolution of 64 ns: no event must be near the mark.
     time.sleep(0.002)
     print(f"MARK {word} {time.monotonic_ns()} {allocated} {reserved}", flush=True)
     time.sleep(0.002)
@@ -48,7 +48,7 @@ with torch_memory_saver.region(tag="weights", enable_cpu_backup=True):
     few = small()
 with torch_memory_saver.region(tag="kv_cache"):
     second = kv_cache()
-    # A segment that holds nothing sleeps, too.
+    # A segment without blocks is paused too.
     gone = empty(100)
 del gone
 kept = []

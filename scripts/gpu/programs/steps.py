@@ -1,8 +1,8 @@
-"""steps.py: GPT-2 steps on demand, timed.
+"""steps.py: runs GPT-2 steps on request, and times them.
 
-Reads "train N" and "generate N" from stdin; answers "TIMES ms ms ...", a figure a step. Says READY
-with the tensor allocations of a step of each kind before. STEPS_HISTORY=python|all switches torch's
-own memory history on; STEPS_DEVICE=cpu, STEPS_TOKENS=N are for trying it out.
+First prints READY with the number of tensor allocations of a step of each kind. Then reads "train N" and
+"generate N" from stdin, and answers "TIMES ms ms ...", one figure per step. STEPS_HISTORY=python|all enables
+PyTorch's memory history. STEPS_DEVICE=cpu and STEPS_TOKENS=N are for a test without a GPU.
 """
 import os
 import sys

@@ -1,7 +1,8 @@
-"""torch_blocks.py native|expandable|profile: uses PyTorch's cache in every way there is.
+"""torch_blocks.py native|expandable|profile: uses PyTorch's caching allocator in many ways.
 
-native, expandable: MARK lines (CLOCK_MONOTONIC ns, bytes allocated, bytes reserved, as PyTorch says,
-at rest) and STATS (blocks allocated and freed). profile: what torch.profiler says of memory.
+native, expandable: prints MARK lines (ns of CLOCK_MONOTONIC, PyTorch's allocated and reserved bytes, while the
+GPU is idle) and STATS (blocks allocated and freed, out-of-memory errors). profile: prints torch.profiler's memory
+figures.
 """
 import os
 import sys
@@ -39,9 +40,9 @@ def step(net, optimiser, batch, side):
 
 def mark():
     torch.cuda.synchronize()
-    # Frees that waited for another stream are reported at the time of the request.
+    # PyTorch reports a free that waits for another stream when memory_allocated() or a request asks for it.
     allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
-    # The trace counts in 64 ns: nothing happens on either side of the mark.
+    # The trace has a resolution of 64 ns: no event must be near the mark.
     time.sleep(0.002)
     print(f"MARK {time.monotonic_ns()} {allocated} {reserved}", flush=True)
     time.sleep(0.002)
@@ -56,7 +57,7 @@ if mode == "profile":
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         for batch in (4, 8, 2):
             step(net, optimiser, batch, 64)
-    # The profiler gives operators the bytes that they took; frees outside of operators have separate events.
+    # The profiler assigns bytes to operators; frees outside operators have separate events.
     amount = lambda of: getattr(of, "self_device_memory_usage", None) or getattr(of, "self_cuda_memory_usage", 0)
     on_device = [amount(operator) for operator in profiler.key_averages() if amount(operator)]
     taken, freed = (sum(size for size in on_device if size * sign > 0) for sign in (1, -1))
@@ -68,7 +69,7 @@ sizes = [(4, 96), (16, 32), (2, 224), (8, 128), (32, 64), (1, 300)]
 for batch, side in sizes * 5:
     step(net, optimiser, batch, side)
     mark()
-# Used on another stream: freed here, reusable only later.
+# Tensors used on another stream: freed here, reusable only later.
 stream = torch.cuda.Stream()
 kept = []
 for n in range(200):

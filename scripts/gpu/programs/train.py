@@ -1,7 +1,7 @@
-"""train.py [STEPS]: GPT-2 small with random weights on batches of random length, as text comes. Its
-tensors are of a new size at each step, which fragments PyTorch's cache.
+"""train.py [STEPS]: trains GPT-2 small with random weights on batches of random length. The size of its tensors
+changes at each step, which fragments PyTorch's cache.
 
-Ends with status 3 where memory runs out, as a program does that catches it and says so.
+Exit status: 0, or 3 if memory runs out (the program catches the exception).
 """
 import sys
 

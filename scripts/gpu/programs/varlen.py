@@ -1,7 +1,7 @@
-"""varlen.py STEPS: GPT-2 small trained on batches of random length and size, the same every time.
+"""varlen.py STEPS: trains GPT-2 small on batches of random length and size, with a fixed seed.
 
-Prints STATS (torch's own counts and peaks), SEGMENTS (what its segments are at that moment) and
-MARK (CLOCK_MONOTONIC of that moment, in ns)."""
+Prints STATS (PyTorch's counts and peaks), SEGMENTS (figures of its segments now) and MARK (the time now, ns of
+CLOCK_MONOTONIC). Prints OOM if memory runs out."""
 import random
 import sys
 import time
@@ -35,7 +35,7 @@ def tell():
         segments=len(segments),
     ))
     print("MARK", time.clock_gettime_ns(time.CLOCK_MONOTONIC), flush=True)
-    # Nothing happens around the mark.
+    # No event must be near the mark.
     time.sleep(0.2)
 
 

@@ -1,4 +1,4 @@
-"""wheel_use.py: the Python package with the real driver and PyTorch's allocator; facts as JSON."""
+"""wheel_use.py: tests the Python package with the real driver and PyTorch's allocator; prints figures as JSON."""
 import importlib.util
 import json
 import tempfile
@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 
 def trainer():
-    """A real Trainer's loggers see the figures; TensorBoard's files have them, where it is installed."""
+    """Checks that the loggers of a real Trainer get the figures, and TensorBoard's files if it is installed."""
     from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
     class Logger(TrainerCallback):

@@ -168,7 +168,7 @@ impl Capture {
             walker.forget();
             *changes = now;
         }
-        let met = |met: Met| self.met(sink, met);
+        let met = |met: Met| self.define_found(sink, met);
 
         let frame_cache = match self.wants.python {
             true => self
@@ -194,7 +194,7 @@ impl Capture {
             }
         } else {
             flags.add(StackFlags::NATIVE_OFF);
-            if self.wants.python && !self.python.is_met() && self.shall_look() {
+            if self.wants.python && !self.python.is_met() && self.is_probe_due() {
                 walker.walk(from, high, native, met);
                 frames = &[];
             }
@@ -286,8 +286,9 @@ impl Capture {
         self.interner.lock()
     }
 
+    /// Defines code that a walk found for the first time.
     #[cold]
-    fn met(&self, sink: &impl DefinitionSink, met: Met) {
+    fn define_found(&self, sink: &impl DefinitionSink, met: Met) {
         let define = |definition: &Definition| sink.define_located(definition);
         let replaced = match met {
             Met::Made(_) if !self.wants.native => false,
@@ -315,14 +316,15 @@ impl Capture {
             return true;
         }
         if !self.native_off_reported.swap(true, Ordering::Relaxed) {
-            let why = "native stacks are off: they need glibc 2.28 or later, and its loader as it is known";
+            let why =
+                "native stacks are off: they need glibc 2.28 or later with a known loader layout";
             tell(sink, why.to_string());
         }
         false
     }
 
     /// True at the 1st, 2nd, 4th, 8th... call.
-    fn shall_look(&self) -> bool {
+    fn is_probe_due(&self) -> bool {
         (self.looked.fetch_add(1, Ordering::Relaxed) + 1).is_power_of_two()
     }
 

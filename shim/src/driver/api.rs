@@ -54,7 +54,7 @@ macro_rules! define {
 
         const ALL: &[Api] = &[ $($( Api::$name, )*)* ];
 
-        /// One line an entry point: name, since, section, hook; tab separated.
+        /// One line per entry point: name, since, section, hook; separated by tabs.
         const COVERAGE: &str = concat!( $($(
             stringify!($name), "\t", $since, "\t", $title, "\t",
             stringify!($hook) $(, "::", stringify!($rest))*, "\n",
@@ -157,8 +157,8 @@ macro_rules! name_bytes {
 }
 table!(name_bytes);
 
-/// The table as text for `vramtrace doctor` and docs/COVERAGE.md: a line an entry point, with
-/// name, since, section and hook separated by tabs; ends with NUL.
+/// The table as text for `vramtrace doctor` and docs/COVERAGE.md: a line per entry point, with name,
+/// since, section and hook separated by tabs; ends with NUL.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub extern "C" fn vramtrace_coverage() -> *const c_char {
     COVERAGE.as_ptr().cast()

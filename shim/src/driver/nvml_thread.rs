@@ -1,6 +1,6 @@
 //! The thread that calls NVML.
 //!
-//! NVML of a sick GPU may never answer, while the driver calls of the program still do. Such a call
+//! NVML of a faulty GPU may never answer, while the driver calls of the program still do. Such a call
 //! cannot be cancelled, so the thread that makes it hangs. A hook must not hang where the program would
 //! not. So NVML is called on a separate thread, and the hook waits at most one second for the answer.
 //! After that no hook waits, until NVML has answered.
@@ -140,8 +140,8 @@ impl Desk {
         self.sick.store(true, Ordering::Relaxed);
         if !REPORTED.swap(true, Ordering::Relaxed) {
             log::line(format_args!(
-                "NVML does not answer (is the GPU ill?): until it does, what the driver takes on \
-                 its own is counted as it was last seen"
+                "NVML does not answer (a faulty GPU?): until it does, the driver's own memory is \
+                 counted at its last known size"
             ));
         }
     }
@@ -208,7 +208,7 @@ fn open_desk(known: *mut Desk, process: u32) {
             desk.state.store(ASKED, Ordering::Relaxed);
             desk.sick.store(true, Ordering::Relaxed);
             log::line(format_args!(
-                "no thread can be made to ask NVML: what the driver takes on its own is not seen"
+                "cannot create the thread that queries NVML: the driver's own memory is not counted"
             ));
         }
         Ok(_) => {}

@@ -58,7 +58,7 @@ impl<T: Copy> Out<T> {
         In(self.0.cast_const()).get()
     }
 
-    /// Nothing for NULL.
+    /// Writes the value. Does nothing for NULL.
     #[inline]
     pub fn set(self, value: T) {
         if !self.0.is_null() {

@@ -2,7 +2,7 @@
 
 use crate::driver::api::Api;
 use crate::driver::cuda::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY, CUresult};
-use crate::hooks::after_call::stop_for_want_of_memory;
+use crate::hooks::after_call::stop_without_host_memory;
 use crate::hooks::oom_sources::sources;
 use crate::hooks::pool_reserves;
 use crate::hooks::refresh::refresh_before_refusal;
@@ -225,11 +225,11 @@ pub fn allocate(
     let growth = match p.ledger.insert_or_not(&p.trace_writer, &entry) {
         Ok(growth) => growth,
         Err(NoMemory) => {
-            stop_for_want_of_memory(p);
+            stop_without_host_memory(p);
             if p.cap.must_count(request.target.device) && request.upper_bound() != 0 {
                 undo(key);
                 reservation.withdrawn();
-                return refuse_unbooked(p, request);
+                return refuse_unrecordable(p, request);
             }
             // The allocation is not in the ledger, so its free will not be recognised: its bytes stay
             // counted.
@@ -261,15 +261,15 @@ fn refuse_without_room(p: &'static Process, request: &Request) -> Option<CUresul
         Ok(()) => None,
         Err(NoMemory) => {
             CROWDED.store(true, Relaxed);
-            stop_for_want_of_memory(p);
-            Some(refuse_unbooked(p, request))
+            stop_without_host_memory(p);
+            Some(refuse_unrecordable(p, request))
         }
     }
 }
 
 /// Refuses a request for which the ledger has no room.
 #[cold]
-pub(super) fn refuse_unbooked(p: &'static Process, request: &Request) -> CUresult {
+pub(super) fn refuse_unrecordable(p: &'static Process, request: &Request) -> CUresult {
     let device = request.target.device;
     let of_group = || p.cap.enforced_by_group(device).map(|(limit, _)| limit);
     let limit = p.cap.enforced(device).or_else(of_group).unwrap_or(0);

@@ -11,7 +11,7 @@ use vramtrace_format::{DeviceId, StopReason};
 #[inline]
 pub fn after_call(process: &'static Process) {
     if reserve::is_used() {
-        stop_for_want_of_memory(process);
+        stop_without_host_memory(process);
     }
     if process.cap.has_news() {
         before_call::report_news(process);
@@ -25,7 +25,7 @@ pub fn after_call(process: &'static Process) {
 /// The kernel maps no more pages for this process. Ends the recording; the memory that is left serves
 /// the cap.
 #[cold]
-pub(super) fn stop_for_want_of_memory(process: &Process) {
+pub(super) fn stop_without_host_memory(process: &Process) {
     static REPORTED: AtomicBool = AtomicBool::new(false);
     let stopped = process.trace_writer.stop(StopReason::MapFailed, libc::ENOMEM);
     let capped = process.cap.is_set() && !process.cap.only_warns();
@@ -39,7 +39,7 @@ pub(super) fn stop_for_want_of_memory(process: &Process) {
     };
     if !REPORTED.load(Ordering::Relaxed) && !REPORTED.swap(true, Ordering::Relaxed) {
         log::line(format_args!(
-            "the system gives this process no more memory (its limits: RLIMIT_AS, RLIMIT_DATA, \
+            "the system refuses host memory to this process (see RLIMIT_AS, RLIMIT_DATA, \
              vm.max_map_count, overcommit); {rest}"
         ));
     }
@@ -50,7 +50,7 @@ pub(super) fn stop_for_want_of_memory(process: &Process) {
 /// recorded.
 #[cold]
 pub(super) fn unfollowed(process: &Process, device: DeviceId) -> Option<CUresult> {
-    stop_for_want_of_memory(process);
+    stop_without_host_memory(process);
     process.cap.must_count(device).then_some(CUDA_ERROR_OUT_OF_MEMORY)
 }
 
@@ -59,7 +59,7 @@ pub(super) fn unfollowed(process: &Process, device: DeviceId) -> Option<CUresult
 #[inline]
 pub fn after_block(process: &'static Process) {
     if reserve::is_used() {
-        stop_for_want_of_memory(process);
+        stop_without_host_memory(process);
     }
     if process.trace_writer.is_due_after_block() {
         own_stack::run(|| maintain(process));

@@ -1,4 +1,4 @@
-//! cuMemAlloc and kin, and the frees that take any device address.
+//! cuMemAlloc and related functions, and the frees that take any device address.
 
 use crate::driver::cuda::CUresult;
 use crate::driver::depth::inside;

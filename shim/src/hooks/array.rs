@@ -1,7 +1,7 @@
 //! Arrays and mipmapped arrays. Their size is the driver's own figure (cuArrayGetMemoryRequirements);
 //! before the call it is estimated from the descriptor.
 
-use super::sparse::untiled;
+use super::sparse::destroy_with_tiles;
 use crate::driver::api::Api;
 use crate::driver::cuda::*;
 use crate::driver::depth::inside;
@@ -20,7 +20,7 @@ use vramtrace_format::{DeviceId, Kind, Space};
 const LAYERED: u32 = 0x1;
 const CUBEMAP: u32 = 0x4;
 
-/// What a descriptor asks for, in any of its versions.
+/// The array that a descriptor requests, from any version of the descriptor.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     width: u64,
@@ -241,7 +241,7 @@ pub fn create_mipmapped(
 
 /// cuArrayDestroy and cuMipmappedArrayDestroy.
 pub fn destroy(p: &'static Process, call: &Call<impl Function>, array: *mut c_void) -> CUresult {
-    untiled(p, call.api, array as u64, || {
+    destroy_with_tiles(p, call.api, array as u64, || {
         free(p, call.api, Space::Array, array as u64, 0, || call.forward())
     })
 }

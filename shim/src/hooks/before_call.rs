@@ -1,4 +1,4 @@
-//! What is in force, and what is recorded of it: caps, how they are applied, soft limits.
+//! Work before each call: reads due figures, applies new caps, and reports limits that were crossed.
 
 use crate::hooks::limit_events::limits;
 use crate::hooks::refresh::refresh_usage;
@@ -11,8 +11,8 @@ use vramtrace_format::live::LIVE_DEVICES;
 use vramtrace_format::size::Bytes;
 use vramtrace_format::{DeviceId, Event};
 
-/// Before each call: see [`crate::hooks::nvml_reading::reader::NvmlReader::due`]. Not while anything is captured: the
-/// driver is asked no more than it must be then.
+/// Before each call: see [`crate::hooks::nvml_reading::reader::NvmlReader::due`]. Not during a stream
+/// capture: the driver is called only where necessary then.
 #[inline]
 pub fn refresh_if_due(p: &'static Process) {
     apply_orders(p);
@@ -35,6 +35,7 @@ pub fn apply_orders(p: &'static Process) {
     }
 }
 
+/// Applies the orders in the live page. `last`: the number of the latest order.
 #[cold]
 fn apply_orders_now(p: &'static Process, last: u64) {
     let Some(live) = p.trace_writer.live() else { return };

@@ -1,6 +1,6 @@
-//! The exported functions, one for each line of the table. A program reaches them by being linked
-//! against the driver (we stand before it in the search order), or by a pointer that a look-up of ours
-//! handed out. Hooks run only from here, so that each call is handled once.
+//! The exported functions, one for each line of the table. A program reaches them by linking against
+//! the driver (this library precedes it in the search order), or by a pointer that a hooked look-up
+//! returned. Hooks run only from here, so that each call is handled once.
 #![allow(non_snake_case, clippy::too_many_arguments, clippy::missing_safety_doc)]
 
 use super::call::Call;
@@ -24,7 +24,7 @@ macro_rules! exports {
     )* } )*) => {
         $($( export!($home $name ( $($arg: $ty),* ) => $hook $(:: $rest)*); )*)*
 
-        /// What is handed out in place of each real function.
+        /// The pointers that look-ups return in place of the real functions.
         pub static HOOKS: [Hook; Api::COUNT] = [ $($( Hook($name as *const ()), )*)* ];
     };
 }
@@ -158,7 +158,7 @@ macro_rules! body {
 
 table!(exports);
 
-/// The function to hand out in place of the real one.
+/// The function that a look-up returns in place of the real one.
 pub fn replacement(api: Api) -> *mut c_void {
     HOOKS[api as usize].0 as *mut c_void
 }

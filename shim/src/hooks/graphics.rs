@@ -13,8 +13,8 @@ use crate::runtime::fallible::list_of;
 use crate::runtime::hash_table::NoMemory;
 use vramtrace_format::{Event, Kind, Space};
 
-/// A graphics resource shows its memory when its pointer is asked for, and takes it back when it
-/// is unmapped or unregistered.
+/// The memory of a graphics resource is visible to the program from the query of its pointer until
+/// the resource is unmapped or unregistered.
 pub fn pointer(
     p: &'static Process,
     call: &Call<impl Function>,
@@ -55,17 +55,18 @@ pub fn unmap(
     // Without host memory for the list the mapped memory stays in the ledger until the process ends; no
     // cap counts it.
     match list {
-        Ok(list) => hide(p, call.api, &list, real),
+        Ok(list) => remove_mapped(p, call.api, &list, real),
         Err(NoMemory) => real(),
     }
 }
 
 /// cuGraphicsUnregisterResource.
 pub fn unregister(p: &'static Process, call: &Call<impl Function>, resource: GfxRes) -> CUresult {
-    hide(p, call.api, &[resource as u64], || call.forward())
+    remove_mapped(p, call.api, &[resource as u64], || call.forward())
 }
 
-fn hide(
+/// Makes the call that unmaps or unregisters resources, and removes their memory from the ledger.
+fn remove_mapped(
     p: &'static Process,
     api: Api,
     resources: &[u64],

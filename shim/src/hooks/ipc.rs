@@ -1,5 +1,5 @@
-//! Memory that another process or another API owns. It is in no sum and under no cap. It is in the
-//! ledger, since the same calls free it.
+//! Memory that another process or another API owns. It counts in no sum and under no cap. The ledger
+//! holds it, since the same calls free it.
 
 use crate::driver::api::Api;
 use crate::driver::cuda::*;

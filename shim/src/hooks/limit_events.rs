@@ -3,14 +3,14 @@
 use crate::hooks::state::Process;
 use vramtrace_format::{DeviceId, Event};
 
-/// Records what is in force for a device that is met first.
+/// Records the limits of a device at its first use.
 pub fn record_cap(p: &Process, device: DeviceId) {
     if p.cap.is_set() {
         limits(p, device, &mut |event| p.trace_writer.record(event));
     }
 }
 
-/// What is in force for a device, as events.
+/// Emits the limits in force for a device.
 pub fn limits(p: &Process, device: DeviceId, emit: &mut dyn FnMut(&Event)) {
     emit(&Event::Cap { device, bytes: p.cap.limit(device) });
     let (only_warns, soft) = (p.cap.only_warns(), p.cap.soft_limit(device));

@@ -69,8 +69,8 @@ fn largest(p: &'static Process) -> Vec<LiveSite> {
             }
         }
     }
-    give_back_to_owners(p, &mut all);
-    leave_out_paused(p, &mut all);
+    credit_original_owners(p, &mut all);
+    subtract_paused(p, &mut all);
     all.retain(|holder| holder.bytes > 0);
     all.sort_unstable_by_key(|holder| (std::cmp::Reverse(holder.bytes), holder.stack.0));
     all.truncate(LIVE_SITES);
@@ -89,7 +89,7 @@ fn largest(p: &'static Process) -> Vec<LiveSite> {
 
 /// Memory that was unmapped and mapped again counts for the call site that first allocated it, not for
 /// the one that mapped it again.
-fn give_back_to_owners(p: &'static Process, all: &mut Vec<SummaryHolder>) {
+fn credit_original_owners(p: &'static Process, all: &mut Vec<SummaryHolder>) {
     let vmm = p.vmm.lock();
     if !vmm.ever_slept() {
         return;
@@ -129,7 +129,7 @@ fn give_back_to_owners(p: &'static Process, all: &mut Vec<SummaryHolder>) {
 }
 
 /// Subtracts the bytes of a framework's blocks whose memory is unmapped: they occupy no device memory.
-fn leave_out_paused(p: &'static Process, all: &mut [SummaryHolder]) {
+fn subtract_paused(p: &'static Process, all: &mut [SummaryHolder]) {
     let unbacked = {
         let vmm = p.vmm.lock();
         if vmm.asleep().next().is_none() {

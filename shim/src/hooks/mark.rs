@@ -95,7 +95,7 @@ fn known(process: Option<&'static Process>) -> Option<&'static Process> {
     if let Some(process) = process
         && EARLY_COUNT.load(Ordering::Relaxed) > 0
     {
-        tell_early(process);
+        record_early_ranges(process);
     }
     process
 }
@@ -141,7 +141,7 @@ impl Early {
 }
 
 /// Records this thread's ranges, and those that belong to no thread. Each other thread records its own.
-pub fn tell_early(process: &'static Process) {
+pub fn record_early_ranges(process: &'static Process) {
     if EARLY_COUNT.load(Ordering::Relaxed) == 0 {
         return;
     }

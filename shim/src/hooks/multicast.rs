@@ -124,7 +124,7 @@ fn bind(
     let group = vmm.by_handle(mc).filter(|_| result == CUDA_SUCCESS);
     for (object, from, size) in held {
         let Some(group) = group else {
-            let settled = vmm.let_go(object);
+            let settled = vmm.drop_hold(object);
             apply_settled(p, api, &mut vmm, settled, result);
             continue;
         };

@@ -69,7 +69,7 @@ fn run<R: Default>(hook: impl FnOnce(Option<&'static Process>) -> R) -> R {
     outcome.unwrap_or_else(|_| {
         if let Some(process) = state::existing().filter(|p| p.usage.first_panic()) {
             log::line(format_args!(
-                "internal error in a mark of NVTX; recording ends here, the program goes on"
+                "internal error in a function of NVTX; recording ends here, the program goes on"
             ));
             process.trace_writer.stop(StopReason::Panic, 0);
         }

@@ -1,4 +1,4 @@
-//! Stream-ordered allocation (cuMemAllocAsync and kin): blocks inside pools.
+//! Stream-ordered allocation (cuMemAllocAsync and related functions): blocks inside pools.
 
 use crate::driver::api::Api;
 use crate::driver::capture_status::is_capturing;
@@ -95,19 +95,20 @@ fn take_block(p: &'static Process, asked: &Asked, real: impl FnOnce() -> CUresul
         return super::graph::take_captured(p, asked.api, asked.dptr, asked.size, real);
     }
     let route = route(p, asked);
-    let Some(pool) = route.pool else { return plain(p, asked, &route, real) };
+    let Some(pool) = route.pool else { return take_unlimited(p, asked, &route, real) };
     if !pool.is_device_memory() {
         return take_other(p, asked, &route, pool.kind(), real);
     }
     match p.cap.limited(pool.device()) {
         Some(budget) if asked.size > 0 && !asked.dptr.is_null() => {
-            capped(p, asked, &route, pool, budget, real)
+            take_under_cap(p, asked, &route, pool, budget, real)
         }
-        _ => plain(p, asked, &route, real),
+        _ => take_unlimited(p, asked, &route, real),
     }
 }
 
-fn plain(
+/// A request for a block of a device's pool that no cap limits.
+fn take_unlimited(
     p: &'static Process,
     asked: &Asked,
     route: &StreamTarget,
@@ -126,7 +127,8 @@ fn plain(
     result
 }
 
-fn capped(
+/// A request for a block of a device's pool under a cap.
+fn take_under_cap(
     p: &'static Process,
     asked: &Asked,
     route: &StreamTarget,

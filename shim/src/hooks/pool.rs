@@ -5,7 +5,7 @@ use crate::driver::depth::inside;
 use crate::driver::functions::driver;
 use crate::driver::param::{In, Out};
 use crate::hooks::call::{Call, Function};
-use crate::hooks::pool_reserves::{gone, refresh};
+use crate::hooks::pool_reserves::{record_pool_end, refresh};
 use crate::hooks::state::Process;
 use crate::model::pools::Pool as KnownPool;
 use core::ffi::c_void;
@@ -88,7 +88,7 @@ pub fn destroy(p: &'static Process, call: &Call<impl Function>, pool: Pool) -> C
     let result = call.forward();
     match known {
         Some(known) if result != 0 => p.pools.put_back(known),
-        Some(known) if known.growth.known().1 == 0 => gone(p, known),
+        Some(known) if known.growth.known().1 == 0 => record_pool_end(p, known),
         _ => {}
     }
     result

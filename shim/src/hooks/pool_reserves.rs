@@ -9,8 +9,9 @@ use crate::model::ledger::Entry;
 use crate::model::pools::{GONE, Pool as KnownPool};
 use vramtrace_format::{DeviceId, Event, Kind};
 
+/// The last block of a destroyed pool was freed: the pool reserves nothing any more.
 #[cold]
-pub fn gone(p: &'static Process, pool: &'static KnownPool) {
+pub fn record_pool_end(p: &'static Process, pool: &'static KnownPool) {
     let ticket = pool.growth.ticket();
     let budget = p.cap.budget(pool.device());
     pool.growth.observe(budget, ticket, GONE, |change| record_change(p, pool, change));
@@ -76,7 +77,7 @@ pub fn block_freed(p: &'static Process, entry: &Entry, now: u64) {
     let Some(pool) = p.pools.by_id(entry.pool) else { return };
     p.pools.freed_one(pool);
     if pool.freed(entry.size).is_some() {
-        gone(p, pool);
+        record_pool_end(p, pool);
     } else if pool.is_due(now) {
         refresh(p, pool);
     }

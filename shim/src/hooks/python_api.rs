@@ -1,29 +1,29 @@
-//! What the Python package `vramtrace` calls: a few exported functions, found by name with ctypes.
+//! The functions that the Python package `vramtrace` calls. It finds them by name with ctypes.
 //!
-//! Contract, version 1 (`vramtrace_python_api`). A function that is there keeps its meaning; new ones
-//! may come with the same version. Texts are UTF-8 with a length, without a NUL. Any thread may call
-//! at any time, with or without the interpreter's lock. No call makes the driver do anything, errno is
-//! kept, and nothing unwinds into the caller. In a call of the driver (from its callbacks) they do
-//! nothing and give 0. A forked child begins anew.
+//! Contract, version 1 (`vramtrace_python_api`). An existing function keeps its meaning; new functions
+//! may be added within a version. Texts are UTF-8 with a length, without a NUL. Any thread may call at
+//! any time, with or without the GIL. No function calls the driver, errno is preserved, and nothing
+//! unwinds into the caller. Inside a driver call (from its callbacks) they do nothing and return 0. A
+//! forked child starts with a new state.
 //!
 //! ```c
 //! uint32_t vramtrace_python_api(void);                        // 1
 //! uint32_t vramtrace_python_state(void);                      // bit 0: the driver was used, bit 1: a trace is written
-//! void     vramtrace_python_push(const char *, size_t);       // a phase of this thread, and its end
-//! void     vramtrace_python_pop(void);
+//! void     vramtrace_python_push(const char *, size_t);       // begins a phase of this thread
+//! void     vramtrace_python_pop(void);                        // ends it
 //! uint64_t vramtrace_python_start(const char *, size_t);      // a phase that any thread may end
 //! void     vramtrace_python_end(uint64_t);
 //! void     vramtrace_python_mark(const char *, size_t);
-//! size_t   vramtrace_python_usage(char *, size_t, uint32_t);  // JSON; how long it is, also if that is more
-//!                                                             // than there is room for; last: call sites to name
-//! size_t   vramtrace_python_trace(char *, size_t);            // the trace's path, likewise; 0: there is none.
-//!                                                             // What was recorded is in the file afterwards
+//! size_t   vramtrace_python_usage(char *, size_t, uint32_t);  // writes JSON with at most that many call sites;
+//!                                                             // returns its length, also if it was cut to the buffer
+//! size_t   vramtrace_python_trace(char *, size_t);            // writes the trace's path, likewise; 0: no trace.
+//!                                                             // The file then has all events so far
 //! int32_t  vramtrace_python_limit(uint32_t device, uint64_t bytes, uint64_t before[2]);
-//!                                 // lowers the cap of this process; 0: done, 1: it is as low already, 2: no such device
+//!                                 // lowers the cap of this process; 0: done, 1: it is already as low, 2: no such device
 //! void     vramtrace_python_unlimit(uint32_t device, const uint64_t before[2]);
-//!                                 // as it was, unless somebody changed it meanwhile
-//! uint64_t vramtrace_python_peak_begin(uint32_t device);      // watches the peak anew; for peak_end
-//! uint64_t vramtrace_python_peak_end(uint32_t device, uint64_t);  // the peak since then; may be nested
+//!                                 // restores the cap, unless it was changed meanwhile
+//! uint64_t vramtrace_python_peak_begin(uint32_t device);      // restarts the watched peak; for peak_end
+//! uint64_t vramtrace_python_peak_end(uint32_t device, uint64_t);  // returns the peak since then; may be nested
 //! ```
 
 use crate::driver::depth;

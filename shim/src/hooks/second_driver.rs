@@ -8,7 +8,7 @@ use crate::driver::api::Api;
 use crate::driver::cuda::{CUDA_ERROR_NOT_SUPPORTED, CUresult};
 use crate::driver::pointers;
 use crate::hooks::state;
-use crate::hooks::without_state::{begins_or_takes, is_cap_asked};
+use crate::hooks::without_state::{initialises_or_allocates, is_cap_requested};
 use crate::runtime::escapes::{Escape, escaped};
 use crate::runtime::log;
 use core::ffi::c_void;
@@ -23,12 +23,13 @@ pub fn replacement(api: Api, found: *mut c_void) -> *mut c_void {
     }
     if first {
         log::line(format_args!(
-            "{}: a second driver in one process, whose memory no cap can count; it gives none",
+            "{}: a second driver in this process, whose memory the cap cannot count: its \
+             allocations are refused",
             object.path().to_string_lossy()
         ));
     }
     let hands_out = matches!(api, Api::cuGetProcAddress | Api::cuGetProcAddress_v2);
-    match hands_out || begins_or_takes(api) {
+    match hands_out || initialises_or_allocates(api) {
         true => refused as *const () as *mut c_void,
         false => found,
     }
@@ -37,7 +38,7 @@ pub fn replacement(api: Api, found: *mut c_void) -> *mut c_void {
 fn is_capped() -> bool {
     match state::existing() {
         Some(process) => process.cap.is_set() && !process.cap.only_warns(),
-        None => is_cap_asked(),
+        None => is_cap_requested(),
     }
 }
 

@@ -53,7 +53,7 @@ pub fn map_array_async(
                     vmm.held_by_tie(tile.array, tile.region, object);
                     vmm.settle(before, true)
                 } else {
-                    vmm.let_go(object)
+                    vmm.drop_hold(object)
                 };
                 apply_settled(p, call.api, &mut vmm, settled, result);
             }
@@ -97,7 +97,7 @@ impl Tile {
 }
 
 /// Destroys an array, and drops the references of its tiles.
-pub(super) fn untiled(
+pub(super) fn destroy_with_tiles(
     p: &'static Process,
     api: Api,
     array: u64,

@@ -168,7 +168,7 @@ fn make_now() -> &'static Process {
             // SAFETY: just made, and from here on never freed.
             let process = unsafe { &*fresh };
             process.config.complain();
-            if loader::has_sanitizer_behind_us() {
+            if loader::has_sanitizer_after_us() {
                 log::line(format_args!(
                     "AddressSanitizer is loaded after libvramtrace.so: put libasan first in LD_PRELOAD"
                 ));
@@ -177,7 +177,7 @@ fn make_now() -> &'static Process {
             crate::runtime::late_binding::bind_loaded();
             process.trace_writer.start();
             record_settings(process);
-            mark::tell_early(process);
+            mark::record_early_ranges(process);
             process
         }
         // SAFETY: nobody else has seen ours; the winner's is never freed.
@@ -264,8 +264,8 @@ pub fn panicked(api: Api, payload: Box<dyn Any + Send>) {
             None => !STATELESS.swap(true, Ordering::Relaxed),
         };
         if first {
-            let rest = match existing().is_none() && without_state::is_cap_asked() {
-                true => "the cap cannot be kept, so no GPU memory is given",
+            let rest = match existing().is_none() && without_state::is_cap_requested() {
+                true => "the cap cannot be enforced, so every request for GPU memory is refused",
                 false => "recording ends here, the program goes on",
             };
             log::line(format_args!("internal error in {}: {why}; {rest}", api.name()));

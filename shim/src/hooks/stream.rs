@@ -13,7 +13,8 @@ use crate::hooks::target::current_target;
 use crate::model::attribution::driver_internal::DriverActivity;
 use core::ffi::c_void;
 
-fn began(p: &'static Process, result: CUresult) -> CUresult {
+/// After a call that begins a capture.
+fn note_begin(p: &'static Process, result: CUresult) -> CUresult {
     if result == 0 {
         p.stream_captures.began();
     }
@@ -25,7 +26,7 @@ pub fn begin_capture_v1(
     call: &Call<impl Function>,
     _stream: Stream,
 ) -> CUresult {
-    began(p, call.forward())
+    note_begin(p, call.forward())
 }
 
 pub fn begin_capture(
@@ -34,7 +35,7 @@ pub fn begin_capture(
     _stream: Stream,
     _mode: CUstreamCaptureMode,
 ) -> CUresult {
-    began(p, call.forward())
+    note_begin(p, call.forward())
 }
 
 #[allow(clippy::too_many_arguments)]
@@ -48,7 +49,7 @@ pub fn begin_capture_to_graph(
     _count: usize,
     _mode: CUstreamCaptureMode,
 ) -> CUresult {
-    began(p, call.forward())
+    note_begin(p, call.forward())
 }
 
 pub fn end_capture(

@@ -1,5 +1,5 @@
-//! PyTorch's blocks: pieces of the segments that its cache has taken from the driver. They are in
-//! no sum and under no cap; their segments are.
+//! PyTorch's blocks: parts of the segments that its caching allocator requested from the driver. Only
+//! the segments count in sums and under the cap, not the blocks.
 //!
 //! Called with PyTorch's lock for the device held: see [`crate::hooks::torch_calls`]. A device's calls
 //! come one at a time, and a block's address is not given out again before the call about its free
@@ -57,9 +57,9 @@ pub fn memory(
     let key = at as u64;
     if key != 0 && size != 0 && p.trace_writer.is_recording() {
         if size > 0 {
-            made(p, api, device, key, size as u64);
+            block_allocated(p, api, device, key, size as u64);
         } else {
-            freed(p, key);
+            block_freed(p, key);
         }
     }
     tell(p, device, allocated as u64, reserved as u64);
@@ -73,8 +73,9 @@ fn tell(p: &'static Process, device: DeviceId, allocated: u64, reserved: u64) {
     }
 }
 
+/// Enters a new block in the ledger, and records it.
 #[inline]
-fn made(p: &'static Process, api: Api, device: DeviceId, key: u64, size: u64) {
+fn block_allocated(p: &'static Process, api: Api, device: DeviceId, key: u64, size: u64) {
     // Loads the line while the stack is captured.
     p.ledger.prefetch_block(key);
     p.trace_writer.prefetch();
@@ -91,8 +92,9 @@ fn made(p: &'static Process, api: Api, device: DeviceId, key: u64, size: u64) {
     p.trace_writer.record_alloc(entry.time_ns, &entry.alloc());
 }
 
+/// Removes a freed block from the ledger, and records its end.
 #[inline]
-fn freed(p: &'static Process, key: u64) {
+fn block_freed(p: &'static Process, key: u64) {
     // A block from before a fork, or one that PyTorch restored from a graph's checkpoint.
     if !p.ledger.remove_block(&p.trace_writer, key) {
         return p.torch_totals.unknown_free();
@@ -100,7 +102,8 @@ fn freed(p: &'static Process, key: u64) {
     p.trace_writer.record_block_free(p.clock.now_ns(), key);
 }
 
-/// The cache is out of memory: it has emptied itself, asked the driver again, and gives up.
+/// The caching allocator is out of memory: it has freed its unused segments, asked the driver again, and
+/// gives up.
 pub fn out_of_memory(
     p: &'static Process,
     api: Api,

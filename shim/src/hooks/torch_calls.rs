@@ -1,9 +1,9 @@
-//! PyTorch's allocator reports each block, and each request on which it gave up, to its profiler by
-//! functions of libc10.so. This library interposes these functions and forwards each call, so that the
+//! The functions of libc10.so by which PyTorch's allocator reports each block, and each request on
+//! which it gave up, to its profiler. This library interposes them and forwards each call, so that the
 //! profiler works as before.
 //!
-//! Such a call comes with a lock of PyTorch's allocator held, so nothing here waits for the loader
-//! or for Python's lock, and nothing calls the driver. NVML is read at the next driver call.
+//! PyTorch calls them with a lock of its allocator held. So nothing here waits for the loader or for
+//! the GIL, and nothing calls the driver. NVML is read at the next driver call.
 
 use crate::driver::api::{Api, Home};
 use crate::driver::depth;

@@ -1,4 +1,5 @@
-//! cuMemCreate and kin: physical objects, their handles and mappings.
+//! Virtual memory management (cuMemCreate and related functions): physical objects, their handles and
+//! mappings.
 //!
 //! Each hook drops the object's references before the driver's call and settles them by its result
 //! ([`crate::model::vmm`]). The end of an object is entered in the ledger and the file while the lock
@@ -9,8 +10,8 @@ use crate::driver::cuda::*;
 use crate::driver::depth::inside;
 use crate::driver::functions::driver;
 use crate::driver::param::{In, Out};
-use crate::hooks::accounting::{Request, allocate, freeing_site, refuse_unbooked, site};
-use crate::hooks::after_call::{stop_for_want_of_memory, unfollowed};
+use crate::hooks::accounting::{Request, allocate, freeing_site, refuse_unrecordable, site};
+use crate::hooks::after_call::{stop_without_host_memory, unfollowed};
 use crate::hooks::attribution::sharing;
 use crate::hooks::call::{Call, Function};
 use crate::hooks::stacks::stack;
@@ -48,9 +49,9 @@ pub fn create(
     let size = size as u64;
     let request = Request { api: call.api, kind, space: Space::Vmm, target, size };
     if p.vmm.lock().make_room().is_err() {
-        stop_for_want_of_memory(p);
+        stop_without_host_memory(p);
         return match p.cap.must_count(device) {
-            true => refuse_unbooked(p, &request),
+            true => refuse_unrecordable(p, &request),
             false => real(),
         };
     }
@@ -139,13 +140,13 @@ pub fn map(
     let by = stack(p);
     let mut vmm = p.vmm.lock();
     let settled = if result == CUDA_SUCCESS {
-        import_shows(p, call.api, target, &mut vmm, &mapping);
+        enter_mapped_import(p, call.api, target, &mut vmm, &mapping);
         note_maker(p, &mut vmm, object);
         let settled = vmm.held_by_mapping(mapping, by);
         record_map(p, &vmm, &mapping, by);
         settled
     } else {
-        vmm.let_go(object)
+        vmm.drop_hold(object)
     };
     apply_settled(p, call.api, &mut vmm, settled, result);
     result
@@ -162,7 +163,7 @@ fn note_maker(p: &'static Process, vmm: &mut State<Removed>, number: u64) {
 }
 
 /// An imported object enters the ledger when it is first mapped, since its size is not known before.
-fn import_shows(
+fn enter_mapped_import(
     p: &'static Process,
     api: Api,
     target: Target,
@@ -207,7 +208,7 @@ pub fn retain(
     let given = if result == CUDA_SUCCESS { handle.get() } else { None };
     let settled = match (held, given) {
         (Some(object), Some(handle)) => vmm.held_by_handle(object, handle),
-        (Some(object), None) => vmm.let_go(object),
+        (Some(object), None) => vmm.drop_hold(object),
         // The mapping was not seen, but the handle is known.
         (None, Some(handle)) => match vmm.hold_handle(handle) {
             Some(object) => vmm.held_by_handle(object, handle),
@@ -246,6 +247,7 @@ fn device_of(handle: u64) -> Option<DeviceId> {
     (result == CUDA_SUCCESS).then(|| located(&prop.location).1)
 }
 
+/// Before the driver's call: drops the references of ties, and announces the objects that end.
 pub(super) fn untie(
     p: &'static Process,
     api: Api,

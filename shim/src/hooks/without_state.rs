@@ -9,11 +9,11 @@ use core::ffi::CStr;
 
 /// `None`: the call passes through.
 pub fn refusal(api: Api) -> Option<CUresult> {
-    (is_cap_asked() && begins_or_takes(api)).then_some(CUDA_ERROR_INVALID_VALUE)
+    (is_cap_requested() && initialises_or_allocates(api)).then_some(CUDA_ERROR_INVALID_VALUE)
 }
 
 /// Whether the environment asks for a cap that refuses. Neither allocates nor panics.
-pub fn is_cap_asked() -> bool {
+pub fn is_cap_requested() -> bool {
     let warns = variable(c"VRAMTRACE_CAP_MODE").is_some_and(|mode| mode == c"warn");
     let group = variable(c"VRAMTRACE_CAP_GROUP").is_some_and(|group| !group.is_empty());
     // An empty VRAMTRACE_CAP is an error, not "no cap".
@@ -29,7 +29,7 @@ fn variable(name: &CStr) -> Option<&'static CStr> {
 }
 
 /// Calls that must precede an allocation (initialisation, contexts), and calls that allocate.
-pub fn begins_or_takes(api: Api) -> bool {
+pub fn initialises_or_allocates(api: Api) -> bool {
     let begins = ["cuInit", "cuCtxCreate", "cuDevicePrimaryCtxRetain", "cuGraphInstantiate"];
     api.family() == Family::Create || begins.iter().any(|name| api.name().starts_with(name))
 }
@@ -41,10 +41,10 @@ mod tests {
     #[test]
     fn frees_and_questions_pass() {
         for api in [Api::cuInit, Api::cuMemAlloc_v2, Api::cuMemCreate, Api::cuCtxCreate_v4] {
-            assert!(begins_or_takes(api), "{api:?}");
+            assert!(initialises_or_allocates(api), "{api:?}");
         }
         for api in [Api::cuMemFree_v2, Api::cuMemRelease, Api::cuMemGetInfo_v2, Api::cuCtxDestroy] {
-            assert!(!begins_or_takes(api), "{api:?}");
+            assert!(!initialises_or_allocates(api), "{api:?}");
         }
     }
 }

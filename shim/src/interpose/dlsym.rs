@@ -60,7 +60,7 @@ impl Look<'_> {
     }
 
     /// The real look-up, made from this library: RTLD_NEXT searches the libraries after it.
-    fn up(&self, handle: *mut c_void) -> *mut c_void {
+    fn real_result(&self, handle: *mut c_void) -> *mut c_void {
         match self.version {
             // SAFETY: the handle is one of the constants, or the program's, which `dlsym` requires to
             // be valid.
@@ -102,8 +102,8 @@ pub unsafe fn resolve<T: HookTable>(
 #[cold]
 fn named<T: HookTable>(look: &Look) -> Verdict {
     match look.name.to_bytes() {
-        b"dlsym" => door(look, loader::real_dlsym(), T::exported().dlsym),
-        b"dlvsym" => door(look, loader::real_dlvsym(), T::exported().dlvsym),
+        b"dlsym" => dlsym_itself(look, loader::real_dlsym(), T::exported().dlsym),
+        b"dlvsym" => dlsym_itself(look, loader::real_dlvsym(), T::exported().dlvsym),
         name => match T::by_name(name) {
             Some(id) => {
                 let kept = errno::get();
@@ -118,24 +118,24 @@ fn named<T: HookTable>(look: &Look) -> Verdict {
 
 /// A look-up of `dlsym` itself. If it would find the C library's, it gets ours; except for another
 /// interposer, which needs the real one behind its own `dlsym`, or the two would call each other.
-fn door(look: &Look, real: usize, ours: usize) -> Verdict {
+fn dlsym_itself(look: &Look, real: usize, ours: usize) -> Verdict {
     if look.handle == libc::RTLD_DEFAULT || loader::is_ours(look.caller) {
         return look.real();
     }
     // But an interposer in front of this library has ours as its next one, whatever symbol version it
     // requests.
-    let has_us_behind = || elf::behind(look.caller, look.name.to_bytes()) == Some(ours);
+    let has_us_behind = || elf::function_after(look.caller, look.name.to_bytes()) == Some(ours);
     let has_its_own = |object: &Object| object.function(b"dlsym").is_some() && !has_us_behind();
     // The real search, as if the caller were we.
     let natural = elf::object_at(look.caller)
-        .is_some_and(|object| has_its_own(&object) || is_in_front(look, &object));
+        .is_some_and(|object| has_its_own(&object) || is_next_after(look, &object));
     if natural {
         return look.real();
     }
     if look.handle == libc::RTLD_NEXT {
         return answer(ours as *mut c_void);
     }
-    let found = look.up(look.handle);
+    let found = look.real_result(look.handle);
     answer(if found as usize == real { ours as *mut c_void } else { found })
 }
 
@@ -146,14 +146,14 @@ fn function<T: HookTable>(look: &Look, id: T::Id) -> Verdict {
         return look.real();
     }
     let found = match look.handle {
-        libc::RTLD_DEFAULT => match look.up(look.handle) {
-            found if loader::is_ours(found as usize) => beyond_us::<T>(look, id),
+        libc::RTLD_DEFAULT => match look.real_result(look.handle) {
+            found if loader::is_ours(found as usize) => without_our_exports::<T>(look, id),
             found => found,
         },
-        libc::RTLD_NEXT => beyond_us::<T>(look, id),
-        handle => match look.up(handle) {
+        libc::RTLD_NEXT => without_our_exports::<T>(look, id),
+        handle => match look.real_result(handle) {
             // The program's own handle finds our export, whether or not there is a driver.
-            found if loader::is_ours(found as usize) => beyond_us::<T>(look, id),
+            found if loader::is_ours(found as usize) => without_our_exports::<T>(look, id),
             found => found,
         },
     };
@@ -162,12 +162,12 @@ fn function<T: HookTable>(look: &Look, id: T::Id) -> Verdict {
 
 /// Whether this library comes after the caller in the search order, so that RTLD_NEXT finds it. That is
 /// so for the program itself, since this library is preloaded.
-fn is_in_front(look: &Look, caller: &Object) -> bool {
+fn is_next_after(look: &Look, caller: &Object) -> bool {
     look.handle == libc::RTLD_NEXT && caller.path().is_empty()
 }
 
 /// What the search would find without our exports: in the global scope, else in the caller's own.
-fn beyond_us<T: HookTable>(look: &Look, id: T::Id) -> *mut c_void {
+fn without_our_exports<T: HookTable>(look: &Look, id: T::Id) -> *mut c_void {
     let caller = elf::object_at(look.caller);
     // An interposer that searches for the function behind its own must not find its own.
     let callers_own = |found: *mut c_void| {
@@ -178,12 +178,12 @@ fn beyond_us<T: HookTable>(look: &Look, id: T::Id) -> *mut c_void {
         true => false,
         false => !loader::is_ours(found as usize) && !callers_own(found),
     };
-    let global = look.up(libc::RTLD_NEXT);
+    let global = look.real_result(libc::RTLD_NEXT);
     if usable(global) {
         return global;
     }
     if let Some(caller) = caller {
-        let own = look.up(caller.handle());
+        let own = look.real_result(caller.handle());
         if usable(own) {
             return own;
         }
@@ -191,7 +191,7 @@ fn beyond_us<T: HookTable>(look: &Look, id: T::Id) -> *mut c_void {
     match T::real(id) {
         Some(real) if !global.is_null() => real,
         // Makes a failing look-up, so that `dlerror` has its text.
-        _ if global.is_null() => look.up(libc::RTLD_NEXT),
+        _ if global.is_null() => look.real_result(libc::RTLD_NEXT),
         _ => null_mut(),
     }
 }

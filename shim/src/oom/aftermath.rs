@@ -1,5 +1,5 @@
-//! What happens after a refusal. Libraries such as NVSHMEM and NCCL turn an out-of-memory into another
-//! error, or report nothing. So the next call that fails is kept, and the exit status of the process.
+//! Records what follows a refusal. Libraries such as NVSHMEM and NCCL turn an out-of-memory into another
+//! error, or report nothing. So the next failed call and the exit status of the process are recorded.
 
 use crate::driver::api::Api;
 use crate::oom::names::Names;
@@ -16,7 +16,8 @@ use vramtrace_format::{DeviceId, Event, Refused, RefusedBy};
 
 /// Not known.
 const NO_STATUS: i32 = i32::MIN;
-/// Results that are answers, not errors: out of memory (its refusal is recorded), not found, not ready.
+/// Results that do not count as the next failed call: out of memory (recorded as a refusal), not found, not
+/// ready.
 const ANSWERS: [i32; 3] = [2, 500, 600];
 
 /// What `exit` was called with, or `main` returned.

@@ -25,11 +25,11 @@
 //!   up. Without one, PyTorch's own memory fraction refused.
 //! * **The hot path** pays one load: a refusal asks the ledger to note the device's next allocation
 //!   or block.
-//! * **Of the refusal, not of the exit.** An interpreter's end frees all before the exit. So each
-//!   refusal keeps the sums, and the holders (72 stacks at most) as far as the walk over live memory
-//!   takes at most 1/100 of the time; two walks in a row are allowed, since a library that is refused
-//!   empties its cache and asks again. Where the walk was omitted, the text says how old the holders
-//!   are, and no library is named in the sum.
+//! * **Figures of the refusal, not of the exit.** An interpreter frees its memory before the exit. So
+//!   each refusal stores the sums, and the holders (at most 72 stacks). Walks over the live memory may
+//!   take 1/100 of the time; two in a row are allowed, since a refused library empties its cache and
+//!   asks again. If the walk was omitted, the text says how old the holders are, and the sum names no
+//!   library.
 //! * **The card.** Its free bytes are read at the first refusal of a burst, so that the next ones pay
 //!   no reading; so are the other processes on it where the driver refused. A burst that begins within
 //!   0.2 ms of a reading (or ten times what it took) uses that one.
@@ -172,8 +172,8 @@ impl OomReporter {
     /// Before a refusal is recorded: the driver's free bytes. The card is read for the first refusal
     /// of a burst, so that the next ones cost nothing, and not again within a moment.
     pub fn look(&self, p: Sources, device: DeviceId, by: RefusedBy) -> Option<u64> {
-        let given = p.ledger.has_come(device);
-        p.ledger.await_next(device);
+        let given = p.ledger.has_allocated(device);
+        p.ledger.await_allocation(device);
         let (index, by_driver) = (device_index(device), by == RefusedBy::Driver);
         let began_ns = p.clock.now_ns();
         if let Some(free) = self.state.lock().bursts[index].begin(given, began_ns, by_driver) {
@@ -242,8 +242,8 @@ impl OomReporter {
             driver_free: None,
             sums: Sums::now(p, device, Some(in_format(figures))),
         };
-        let given = p.ledger.has_come(device);
-        p.ledger.await_next(device);
+        let given = p.ledger.has_allocated(device);
+        p.ledger.await_allocation(device);
         let (known, report) = {
             let mut state = self.state.lock();
             state.cache_ooms = state.cache_ooms.saturating_add(1);
@@ -294,7 +294,7 @@ impl OomReporter {
     /// kept figures are reported.
     pub fn at_exit(&self, p: Sources) {
         for device in (0..DEVICES).map(device_at) {
-            let given = p.ledger.has_come(device);
+            let given = p.ledger.has_allocated(device);
             let found = self.state.lock().at_exit(device, given);
             if let Some((asked, neighbours)) = found {
                 tell(p, &asked, neighbours);
@@ -333,7 +333,10 @@ fn tell(p: Sources, asked: &Asked, neighbours: Vec<(u32, Option<u64>)>) {
             (OomReport::File, Some(trace)) => {
                 let text = words::summary(&found);
                 if let Err(error) = file::write(&trace, &text) {
-                    log::line(format_args!("no file beside {}: {error}", trace.display()));
+                    log::line(format_args!(
+                        "cannot write the post-mortem beside {}: {error}; it follows here",
+                        trace.display()
+                    ));
                     log::text(&text);
                 }
             }

@@ -26,8 +26,8 @@ fn clock_gettime() -> ClockGettime {
     let mut known = KNOWN.load(Ordering::Relaxed);
     if known == 0 {
         let linked = libc::clock_gettime as *const () as usize;
-        let beneath =
-            elf::of_start(b"__tsan_init").and_then(|_| elf::of_c_library(b"clock_gettime"));
+        let beneath = elf::startup_function(b"__tsan_init")
+            .and_then(|_| elf::c_library_function(b"clock_gettime"));
         known = beneath.unwrap_or(linked);
         KNOWN.store(known, Ordering::Relaxed);
     }

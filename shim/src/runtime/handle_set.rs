@@ -13,7 +13,7 @@ const EMPTY: usize = 0;
 /// A removed member; probing continues past it. No handle is 1.
 const REMOVED: usize = 1;
 
-/// Pages are reserved at the first handle, and touched as needed.
+/// The table is mapped at the first handle; the kernel allocates its pages when they are touched.
 #[derive(Default)]
 pub struct HandleSet {
     slots: AtomicPtr<AtomicUsize>,

@@ -216,8 +216,8 @@ extern "C" fn address_of(index: u32) -> Found {
 #[cold]
 fn bind(index: usize) -> usize {
     let Function { name, library, .. } = &FUNCTIONS[index];
-    let address =
-        elf::of_start(name.to_bytes()).or_else(|| in_library(library, name, libc::RTLD_LAZY));
+    let address = elf::startup_function(name.to_bytes())
+        .or_else(|| in_library(library, name, libc::RTLD_LAZY));
     let address = address.unwrap_or(0);
     SLOTS[index].store(address, Ordering::Relaxed);
     address
@@ -241,7 +241,7 @@ pub fn bind_loaded() {
         if slot.load(Ordering::Relaxed) != 0 {
             continue;
         }
-        let mut address = elf::of_start(name.to_bytes());
+        let mut address = elf::startup_function(name.to_bytes());
         if address.is_none() && *library != UNWINDER {
             address = in_library(library, name, libc::RTLD_LAZY | libc::RTLD_NOLOAD);
         }

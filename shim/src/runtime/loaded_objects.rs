@@ -76,8 +76,8 @@ impl Variables {
     fn find() -> Option<Variables> {
         const RECURSIVE: u32 = libc::PTHREAD_MUTEX_RECURSIVE as u32;
         const MUTEX: usize = size_of::<libc::pthread_mutex_t>() / 8;
-        let (global, bytes) = elf::variable_of_start(b"_rtld_global")?;
-        let iterate = elf::of_c_library(b"dl_iterate_phdr")?;
+        let (global, bytes) = elf::startup_variable(b"_rtld_global")?;
+        let iterate = elf::c_library_function(b"dl_iterate_phdr")?;
         // SAFETY: the function of that name.
         let iterate = unsafe { core::mem::transmute::<usize, Iterate>(iterate) };
         let mut counts = (0u64, 0u64);
@@ -160,7 +160,7 @@ pub fn holding(address: usize) -> Option<Entry> {
     ALL.holding(address)
 }
 
-/// Whether this C library's loader is understood.
+/// Whether the loader's variables were found.
 pub fn can_ask() -> bool {
     ALL.is_usable()
 }

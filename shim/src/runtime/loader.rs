@@ -30,7 +30,7 @@ fn find_anywhere(cache: &AtomicPtr<c_void>, name: &[u8]) -> *mut c_void {
     const DLOPEN: c_int = c_int::MIN;
     let mut found = find(cache, name);
     if found.is_null()
-        && let Some(open) = elf::of_c_library(b"__libc_dlopen_mode")
+        && let Some(open) = elf::c_library_function(b"__libc_dlopen_mode")
     {
         // SAFETY: the C library's own `dlopen`, which these versions have; the handle stays open.
         unsafe {
@@ -50,7 +50,7 @@ fn find_anywhere(cache: &AtomicPtr<c_void>, name: &[u8]) -> *mut c_void {
 /// place in the chain.
 #[cold]
 fn find(cache: &AtomicPtr<c_void>, name: &[u8]) -> *mut c_void {
-    let found = elf::behind_us(name).unwrap_or(0) as *mut c_void;
+    let found = elf::function_after_us(name).unwrap_or(0) as *mut c_void;
     cache.store(found, Ordering::Relaxed);
     found
 }
@@ -125,8 +125,8 @@ pub fn clear_error() {
 
 /// Whether AddressSanitizer's runtime is loaded as a library after this one; it must be first. Not by
 /// `dlsym`: a failed look-up calls malloc and replaces the program's `dlerror`.
-pub fn has_sanitizer_behind_us() -> bool {
-    elf::behind_us(b"__asan_init").is_some()
+pub fn has_sanitizer_after_us() -> bool {
+    elf::function_after_us(b"__asan_init").is_some()
 }
 
 pub type FindObject = unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int;
@@ -150,7 +150,7 @@ pub fn find_object() -> Option<FindObject> {
 pub fn warm() {
     let names: [&[u8]; 5] = [b"dlsym", b"dlvsym", b"dlopen", b"dlmopen", b"_dl_find_object"];
     let caches = [&DLSYM, &DLVSYM, &DLOPEN, &DLMOPEN, &FIND_OBJECT];
-    for (cache, found) in caches.into_iter().zip(elf::all_behind_us(names)) {
+    for (cache, found) in caches.into_iter().zip(elf::functions_after_us(names)) {
         cache.store(found.unwrap_or(0) as *mut c_void, Ordering::Relaxed);
     }
     find_object();

@@ -1,5 +1,5 @@
-//! Directories for pages that only this user may write. Otherwise any user could set a cap, and a store
-//! into a page could wait for a disk.
+//! Directories in memory, for pages that only this user may access. In another user's directory that
+//! user could change the cap; in a directory on a disk, a store into a page could wait for the disk.
 
 use crate::runtime::errno;
 use crate::runtime::fallible::TryPush;
@@ -9,21 +9,26 @@ use vramtrace_format::size::Bytes;
 
 const TMPFS: u64 = 0x0102_1994;
 
-/// Why a place is not used. The message follows the path and says what would be right.
+/// Why a directory, file or segment is not used. The message follows its path, and says what would be
+/// right.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Wrong {
     Errno(i32),
+    /// It belongs to this other user.
     Owner(u32),
+    /// Others may access it.
     Mode(u32),
     NotInMemory,
+    /// It is not a regular file, or has more than one hard link.
     NotPlain,
     /// For shared memory.
     OtherSize,
 }
 
 impl Wrong {
-    /// Whether someone has set it up wrongly, and the system does not simply lack it.
-    pub fn is_somebodys_doing(&self) -> bool {
+    /// Whether a user can correct it: the place exists, with wrong properties. If the system lacks the
+    /// place, nothing is reported.
+    pub fn is_correctable(&self) -> bool {
         match self {
             Wrong::Errno(errno) => matches!(*errno, libc::ELOOP | libc::ENOTDIR),
             Wrong::Owner(_) | Wrong::Mode(_) | Wrong::NotPlain => true,
@@ -36,22 +41,24 @@ impl fmt::Display for Wrong {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
             Wrong::Errno(errno @ (libc::ELOOP | libc::ENOTDIR)) => {
-                write!(f, "is a link or no directory (errno {errno}); remove it")
+                write!(f, "is a link, or not a directory (errno {errno}); remove it")
             }
-            Wrong::Errno(libc::ENOSPC) => write!(f, "cannot be made: {}", Full),
+            Wrong::Errno(libc::ENOSPC) => write!(f, "cannot be created: {}", Full),
             Wrong::Errno(errno) => write!(f, "cannot be used: errno {errno}"),
             Wrong::Owner(owner) => {
-                write!(f, "belongs to user {owner}; remove it, or have it removed")
+                write!(f, "belongs to user {owner}, not to you; that user or root must remove it")
             }
             Wrong::Mode(mode) => write!(f, "is open to others (mode {mode:o}); chmod go-rwx it"),
-            Wrong::NotInMemory => write!(f, "is not in memory; mount a tmpfs at /dev/shm"),
-            Wrong::NotPlain => write!(f, "is no plain file of one name; remove it"),
-            Wrong::OtherSize => write!(f, "has another size"),
+            Wrong::NotInMemory => write!(f, "is not on a tmpfs; mount a tmpfs at /dev/shm"),
+            Wrong::NotPlain => {
+                write!(f, "is not a regular file with a single hard link; remove it")
+            }
+            Wrong::OtherSize => write!(f, "has an unexpected size"),
         }
     }
 }
 
-/// `/dev/shm is full (64.00 MiB, 16384 files)`, the default size in Docker.
+/// The text `/dev/shm is full (64.00 MiB, 16384 files)`. 64 MiB is the default size in Docker.
 struct Full;
 
 impl fmt::Display for Full {
@@ -64,7 +71,7 @@ impl fmt::Display for Full {
         match result {
             0 => write!(
                 f,
-                "/dev/shm is full ({}, {} files); remove something there, or make it larger",
+                "/dev/shm is full ({}, {} files); remove files from it, or enlarge it",
                 Bytes(fs.f_blocks.saturating_mul(fs.f_frsize)),
                 fs.f_files
             ),
@@ -93,7 +100,7 @@ impl Descriptor {
         let flags = flags | libc::O_NOFOLLOW | libc::O_CLOEXEC;
         // SAFETY: a C string; the result is ours.
         match unsafe { libc::openat(self.0, name.as_ptr(), flags, 0o600) } {
-            -1 => Err(not_opened(self.0, name)),
+            -1 => Err(open_error(self.0, name)),
             file => Ok(Descriptor(file)),
         }
     }
@@ -113,7 +120,7 @@ impl Descriptor {
 pub fn directory(path: &[u8]) -> Result<Descriptor, Wrong> {
     let name = c_string(path)?;
     let descriptor = opened(libc::AT_FDCWD, &name)?;
-    judged(&descriptor)?;
+    checked_stat(&descriptor)?;
     // SAFETY: a struct of our own, for which zeros are a value.
     unsafe {
         let mut fs: libc::statfs = std::mem::zeroed();
@@ -128,7 +135,7 @@ pub fn directory(path: &[u8]) -> Result<Descriptor, Wrong> {
 /// As [`directory`], for a directory inside one that was checked.
 pub fn directory_in(directory: &Descriptor, name: &CStr) -> Result<Descriptor, Wrong> {
     let descriptor = opened(directory.0, name)?;
-    judged(&descriptor)?;
+    checked_stat(&descriptor)?;
     Ok(descriptor)
 }
 
@@ -141,14 +148,15 @@ fn opened(directory: i32, name: &CStr) -> Result<Descriptor, Wrong> {
         let why_not_made = errno();
         match libc::openat(directory, name.as_ptr(), flags) {
             -1 if made != 0 && errno() == Wrong::Errno(libc::ENOENT) => Err(why_not_made),
-            -1 => Err(not_opened(directory, name)),
+            -1 => Err(open_error(directory, name)),
             descriptor => Ok(Descriptor(descriptor)),
         }
     }
 }
 
-/// The names in an open directory, whose descriptor no one else reads through. Not by opendir, which
-/// would call the program's malloc; and by the descriptor, since the path may lead elsewhere by now.
+/// The names in an open directory. It must not be read elsewhere through this descriptor. `opendir` is
+/// not used, because it would call the program's malloc. The path is not used, because it may lead
+/// elsewhere by now.
 pub fn names(directory: &Descriptor) -> Result<Vec<CString>, Wrong> {
     const LENGTH_AT: usize = 16;
     const NAME_AT: usize = 19;
@@ -173,8 +181,8 @@ pub fn names(directory: &Descriptor) -> Result<Vec<CString>, Wrong> {
     }
 }
 
-/// Checks owner and mode.
-pub fn judged(descriptor: &Descriptor) -> Result<libc::stat, Wrong> {
+/// The attributes of an open file or directory, if owner and mode are right.
+pub fn checked_stat(descriptor: &Descriptor) -> Result<libc::stat, Wrong> {
     // SAFETY: a struct of our own.
     unsafe {
         let mut stat: libc::stat = std::mem::zeroed();
@@ -191,8 +199,8 @@ pub fn judged(descriptor: &Descriptor) -> Result<libc::stat, Wrong> {
     }
 }
 
-/// Why an open failed, where errno has just been set by it.
-fn not_opened(directory: i32, name: &CStr) -> Wrong {
+/// The reason of a failed open. Must be called right after it, while errno is that of the open.
+fn open_error(directory: i32, name: &CStr) -> Wrong {
     let why = errno();
     if why != Wrong::Errno(libc::EACCES) {
         return why;

@@ -43,7 +43,7 @@ impl<const WORDS: usize> Segment<WORDS> {
     pub fn attach(id: i32) -> Result<Segment<WORDS>, Wrong> {
         let segment = Segment::attached(id)?;
         // While it is attached its id cannot be reused.
-        match judged(id, Self::BYTES) {
+        match attach_count(id, Self::BYTES) {
             Ok(_) => Ok(segment),
             Err(wrong) => {
                 segment.detach();
@@ -76,7 +76,7 @@ impl<const WORDS: usize> Segment<WORDS> {
 /// by now. False if that cannot be determined. Other versions of this library may have made it in
 /// another size.
 pub fn is_gone(id: i32) -> bool {
-    match stat_of_own(id) {
+    match own_stat(id) {
         Ok(stat) => stat.shm_nattch == 0,
         Err(Wrong::Errno(errno)) => [libc::EINVAL, libc::EIDRM, libc::EACCES].contains(&errno),
         Err(_) => true,
@@ -88,7 +88,7 @@ pub fn is_gone(id: i32) -> bool {
 pub fn first_words<const WORDS: usize>(id: i32) -> Option<[u64; WORDS]> {
     let segment = Segment::<WORDS>::attached(id).ok()?;
     // While it is attached its id cannot be reused.
-    let long_enough = stat_of_own(id).is_ok_and(|stat| stat.shm_segsz >= WORDS * 8);
+    let long_enough = own_stat(id).is_ok_and(|stat| stat.shm_segsz >= WORDS * 8);
     let words = segment.words;
     let first = long_enough.then(|| std::array::from_fn(|at| words[at].load(SeqCst)));
     segment.detach();
@@ -96,8 +96,8 @@ pub fn first_words<const WORDS: usize>(id: i32) -> Option<[u64; WORDS]> {
 }
 
 /// The number of processes that have it attached, if owner, mode and size are as expected.
-fn judged(id: i32, bytes: usize) -> Result<u64, Wrong> {
-    let stat = stat_of_own(id)?;
+fn attach_count(id: i32, bytes: usize) -> Result<u64, Wrong> {
+    let stat = own_stat(id)?;
     match stat.shm_segsz == bytes {
         true => Ok(stat.shm_nattch),
         false => Err(Wrong::OtherSize),
@@ -106,7 +106,7 @@ fn judged(id: i32, bytes: usize) -> Result<u64, Wrong> {
 
 /// The kernel's record of a segment, if owner and mode are as expected. The creator must be this user
 /// too: it keeps access to a segment that it gives away.
-fn stat_of_own(id: i32) -> Result<libc::shmid_ds, Wrong> {
+fn own_stat(id: i32) -> Result<libc::shmid_ds, Wrong> {
     // SAFETY: a struct of our own; always succeeds.
     let (stat, user) = unsafe {
         let mut stat: libc::shmid_ds = std::mem::zeroed();

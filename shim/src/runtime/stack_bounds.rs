@@ -59,7 +59,7 @@ fn find_room(sp: usize, room: usize) -> bool {
         true => Some(lowest),
         false => [lowest.saturating_sub(AHEAD), lowest].into_iter().find(|at| {
             // Another mapping may lie where the stack could have grown to.
-            *at > low && !is_mapped(*at) && grows_to(*at)
+            *at > low && !is_mapped(*at) && can_grow_to(*at)
         }),
     };
     if let Some(sure) = reached {
@@ -74,7 +74,7 @@ const AHEAD: usize = 128 << 10;
 
 /// Lets the kernel write to the address, which makes the stack grow. If it cannot grow, the system call
 /// fails, where a store would fault. Nothing is mapped there, so nothing is overwritten.
-fn grows_to(address: usize) -> bool {
+fn can_grow_to(address: usize) -> bool {
     let at = (address & !(PAGE - 1)) as *mut libc::rlimit;
     // SAFETY: the kernel checks the address.
     unsafe { libc::getrlimit(libc::RLIMIT_CPU, at) == 0 }
@@ -164,7 +164,7 @@ fn descriptor_words() -> Option<usize> {
     static BYTES: AtomicU32 = AtomicU32::new(0);
     let mut bytes = BYTES.load(Ordering::Relaxed);
     if bytes == 0 {
-        let variable = elf::variable_of_start(b"_thread_db_sizeof_pthread");
+        let variable = elf::startup_variable(b"_thread_db_sizeof_pthread");
         bytes = match variable {
             // SAFETY: a constant of the C library's.
             Some((at, _)) => unsafe { *(at as *const u32) },
@@ -214,7 +214,7 @@ fn mapped_pages<const PAGES: usize>(first: usize) -> usize {
         iov_len: 1,
     });
     let local = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: PAGES };
-    // SAFETY: the kernel copies what it can read into `room`, and returns how much that was.
+    // SAFETY: the kernel copies a byte of each readable page into `byte`, and returns their number.
     let read = unsafe {
         libc::process_vm_readv(libc::getpid(), &local, 1, remote.as_ptr(), PAGES as u64, 0)
     };

@@ -60,7 +60,7 @@ impl File {
         let end = offset + bytes;
         within_limit(end)?;
         self.descriptor.with(|number, length| {
-            self.look(length);
+            self.check_length(length);
             if self.allocates.load(Ordering::Relaxed) {
                 match allocate(number, 0, offset, bytes) {
                     Err(Failure { errno: libc::EOPNOTSUPP | libc::ENOSYS, .. }) => {
@@ -87,7 +87,7 @@ impl File {
         let end = offset + bytes as u64;
         within_limit(end)?;
         self.descriptor.with(|number, length| {
-            self.look(length);
+            self.check_length(length);
             // SAFETY: the parts are readable (see above).
             unsafe { write(number, parts, offset) }?;
             self.length.fetch_max(end, Ordering::Relaxed);
@@ -116,7 +116,8 @@ impl File {
         self.cut.load(Ordering::Relaxed)
     }
 
-    fn look(&self, length: u64) {
+    /// Notes a truncation, by the file's length now.
+    fn check_length(&self, length: u64) {
         if length < self.length.load(Ordering::Relaxed) {
             self.cut.store(true, Ordering::Relaxed);
         }

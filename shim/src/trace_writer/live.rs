@@ -1,5 +1,5 @@
-//! The live page: figures of this process for `ps` and `top`, and the sign by which `vramtrace run`
-//! knows that the shim is there. It lies in shared memory, which cannot be truncated. The name of its
+//! The live page: the figures of this process for `ps` and `top`. `vramtrace run` knows by it that the
+//! shim is loaded. It lies in shared memory, which cannot be truncated. The name of its
 //! file gives the id of that memory; see [`vramtrace_format::name`]. The file's contents are a copy for
 //! readers that cannot attach the memory. Without shared memory and file the process runs without a
 //! live page.
@@ -51,7 +51,7 @@ impl PublishedPage {
             announced.is_ok()
         });
         if let (None, Some((path, what))) = (&directory, wrong)
-            && what.is_somebodys_doing()
+            && what.is_correctable()
         {
             log::line(format_args!(
                 "the directory {} {what}; `vramtrace ps` and `cap` do not see this process",

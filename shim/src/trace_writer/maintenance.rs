@@ -281,7 +281,7 @@ impl TraceWriter {
             trace.path().display()
         );
         if !self.cut_reported.swap(true, Ordering::Relaxed) {
-            log::line(format_args!("{text}, the program goes on and so does the recording"));
+            log::line(format_args!("{text}; the program and the recording go on"));
         }
         self.define(&Definition::Note { text });
     }

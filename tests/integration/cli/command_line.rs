@@ -46,6 +46,27 @@ fn a_command_needs_no_dashes_before_it_and_keeps_its_own_options() {
 }
 
 #[test]
+fn an_unknown_option_is_named_with_the_help_of_its_command() {
+    let scratch = Scratch::new();
+    for (args, option, help) in [
+        (&["--no-such"][..], "--no-such", "vramtrace --help"),
+        (&["--json"], "--json", "vramtrace --help"),
+        (&["report", "--no-such"], "--no-such", "vramtrace report --help"),
+        (&["oom", "--stacks", "a.vtrace"], "--stacks", "vramtrace oom --help"),
+        (&["ps", "--jsn"], "--jsn", "vramtrace ps --help"),
+        (&["run", "--no-such", "true"], "--no-such", "vramtrace run --help"),
+    ] {
+        let output = ours(&scratch, args);
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
+        assert!(error.contains(&format!("unexpected argument '{option}'")), "{args:?}: {error}");
+        assert!(error.contains(&format!("'{help}'")), "{args:?}: {error}");
+        assert!(!error.contains("as a value") && !error.contains("exists\n"), "{args:?}: {error}");
+        assert_eq!(error.contains("similar argument"), option == "--jsn", "{args:?}: {error}");
+    }
+}
+
+#[test]
 fn the_help_lists_commands_in_groups_with_their_questions() {
     let scratch = Scratch::new();
     let help = stdout(&scratch, &["--help"]);

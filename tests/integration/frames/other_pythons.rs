@@ -16,8 +16,7 @@ fn setup() -> Setup {
 fn native_alone(run: &Run, name: &str) {
     let lines: Vec<&str> = run.stderr.lines().collect();
     assert!(lines.len() == 1, "{}", run.stderr);
-    let reason =
-        format!("Python stacks are off: this is {name}, and frames of CPython alone are read");
+    let reason = format!("Python stacks are off: this is {name}; only CPython is supported");
     assert!(lines[0].ends_with(&reason), "{}", lines[0]);
     let stacks = Stacks::of(&run.only_trace());
     let mut count = 0;

@@ -140,13 +140,13 @@ fn a_page_that_could_be_anothers_is_refused() {
     let page = user.page();
     let elsewhere = Scratch::reachable();
     let target = elsewhere.0.join("target");
-    let plain = "no plain file of one name";
+    let plain = "not a regular file with a single hard link";
     for (case, shim, command) in [
         ("wide", "open to others (mode 666)", "open to others (mode 666)"),
         ("root's", "belongs to user 0", "belongs to user 0"),
         ("link", "link", "link"),
         ("two names", plain, plain),
-        ("something else", "no group of this version", "not a page of this version"),
+        ("something else", "not a group page of this version", "not a page of this version"),
     ] {
         user.make();
         match case {

@@ -185,7 +185,7 @@ fn a_panic_before_there_is_a_state_keeps_the_cap() {
         let ours: Vec<&str> =
             run.stderr.lines().filter(|line| line.starts_with("vramtrace: ")).collect();
         assert_eq!(ours.len(), 1, "{}", run.stderr);
-        assert!(ours[0].contains("no GPU memory is given"), "{}", run.stderr);
+        assert!(ours[0].contains("every request for GPU memory is refused"), "{}", run.stderr);
     }
     let warned = Setup::simulated().cap("1GiB").env("VRAMTRACE_CAP_MODE", "warn");
     assert_eq!(Program::c("endings").run(broken(warned)).status, 0);

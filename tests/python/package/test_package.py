@@ -111,7 +111,11 @@ def test_limits_lower_and_come_back(recorded):
             return is_refused(2048)
 
         assert work() and work() and cap() is None
-        for bad, kind in (("8", ValueError), (-1, ValueError), (1.5, TypeError), ("8XB", ValueError)):
+        for bad, kind in (
+            ("8", ValueError), (-1, ValueError), (1.5, TypeError), ("8XB", ValueError),
+            # More than 64 bits.
+            (1 << 64, ValueError), ("16777216TiB", ValueError), ("1.5e308TiB", ValueError),
+        ):
             try:
                 vramtrace.limit(bad)
             except kind as error:

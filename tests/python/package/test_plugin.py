@@ -96,7 +96,7 @@ def test_without_the_recorder_marked_tests_fail(recorded):
 
 def test_bad_marks_stop_the_run(recorded):
     for mark, says in (
-        ('vram_limit("lots")', "no size"),
+        ('vram_limit("lots")', "not a size"),
         ("vram_limit", "takes one size"),
         ("vram_no_leaks(5)", "allow="),
     ):

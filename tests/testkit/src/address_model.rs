@@ -1,5 +1,5 @@
-//! The plainest model of an address space: what is known of each unit of it. Random programs are run
-//! against it, in the recorder and in the reader.
+//! The simplest model of an address space: the state of each of its units. Tests of the recorder and of the
+//! reader compare random programs with it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -9,15 +9,17 @@ use vramtrace_format::address_space::AddressSpace;
 /// One unit of addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unit {
-    /// Object, and which of its units.
+    /// The mapped object, and the index of its unit.
     pub mapped: Option<(u64, u64)>,
-    /// Whose bytes came back here.
+    /// The owner of the memory that was unmapped here and mapped again.
     woken: Option<u64>,
+    /// The owner of the memory that is unmapped here.
     asleep: Option<u64>,
+    /// The last mapping, and its `woken`, while the unit is asleep.
     was: Option<((u64, u64), Option<u64>)>,
 }
 
-/// Objects are made by the stack of their number.
+/// The stack that creates an object has the object's number.
 #[derive(Clone, Debug)]
 pub struct AddressModel {
     pub units: Vec<Unit>,
@@ -25,7 +27,7 @@ pub struct AddressModel {
     /// Units of each object.
     sizes: BTreeMap<u64, u64>,
     placeholders: BTreeSet<u64>,
-    /// Of one unit.
+    /// The size of one unit.
     bytes: u64,
 }
 
@@ -113,19 +115,19 @@ impl AddressModel {
         }
     }
 
-    /// Every unit of the reservation is mapped or asleep.
+    /// Whether every unit of the reservation is mapped or asleep.
     fn is_whole(&self, unit: usize) -> bool {
         let covered = |unit: &Unit| unit.mapped.is_some() || unit.asleep.is_some();
         self.reservation(unit).is_some_and(|range| self.units[range].iter().all(covered))
     }
 
-    /// Is there memory at this unit?
+    /// Whether there is memory at this unit.
     pub fn is_backed(&self, unit: usize) -> bool {
         let mapped = self.units[unit].mapped;
         mapped.is_some_and(|(object, _)| !self.placeholders.contains(&object))
     }
 
-    /// Panics where the address space says another thing of any unit.
+    /// Panics if the address space differs from the model in any unit.
     #[track_caller]
     pub fn check(&self, space: &AddressSpace, what: &str) {
         for (at, unit) in self.units.iter().enumerate() {
@@ -138,10 +140,14 @@ impl AddressModel {
             assert_eq!(shown, unit.mapped, "{what}: unit {at}");
             let woken = mapping.and_then(|mapping| mapping.woken);
             let woken = woken.map(|woken| u64::from(woken.owner.stack.0));
-            assert_eq!(woken, unit.woken, "{what}: who is back in unit {at}");
+            assert_eq!(woken, unit.woken, "{what}: owner of the memory mapped again in unit {at}");
             let asleep = space.asleep_in(address, self.bytes);
             let owners: Vec<u64> = asleep.iter().map(|p| u64::from(p.owner.stack.0)).collect();
-            assert_eq!(owners, Vec::from_iter(unit.asleep), "{what}: who sleeps in unit {at}");
+            assert_eq!(
+                owners,
+                Vec::from_iter(unit.asleep),
+                "{what}: owner of the unmapped memory in unit {at}"
+            );
             let backed = mapping.is_some_and(|mapping| !space.is_placeholder(mapping.object));
             assert_eq!(backed, self.is_backed(at), "{what}: memory of unit {at}");
         }

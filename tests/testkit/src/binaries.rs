@@ -1,4 +1,4 @@
-//! Where the command, the two libraries and temporary files are.
+//! The paths of the command, the two libraries and temporary files.
 
 use crate::machine;
 use std::path::{Path, PathBuf};
@@ -6,12 +6,12 @@ use std::process::Command;
 
 /// Where cargo put the command and the two libraries.
 pub fn bin_dir() -> PathBuf {
-    // Tests run in the folder `deps` beside it.
+    // Test programs are in its subdirectory `deps`.
     let test = std::env::current_exe().unwrap();
     test.parent().and_then(Path::parent).unwrap().to_path_buf()
 }
 
-/// The command. It, and what it starts, gets no variable of the tests themselves.
+/// The command `vramtrace`, without the VRAMTRACE_* variables of the test's environment.
 pub fn vramtrace() -> Command {
     let mut command = Command::new(bin_dir().join("vramtrace"));
     for (name, _) in std::env::vars_os() {
@@ -22,8 +22,8 @@ pub fn vramtrace() -> Command {
     command
 }
 
-/// A library beside the command. Integration tests do not build other packages' cdylibs, so say
-/// what does.
+/// A library beside the command. Integration tests do not build the cdylibs of other packages: the message
+/// says what does.
 fn library(name: &str) -> PathBuf {
     let path = match machine::target() {
         None => bin_dir().join(name),
@@ -48,12 +48,12 @@ pub fn temporary() -> PathBuf {
     directory
 }
 
-/// The top of the repository.
+/// The root directory of the repository.
 pub fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// The directory that puts the simulated driver in front, made once per test process.
+/// The directory for LD_LIBRARY_PATH with the simulated driver, made once per test process.
 pub fn sim_dir() -> PathBuf {
     let dir = temporary().join(format!("sim-{}", std::process::id()));
     if !dir.join("libnvidia-ml.so.1").exists() {

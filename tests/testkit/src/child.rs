@@ -3,8 +3,8 @@
 use std::os::fd::{AsRawFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What `run` returns in a forked child (false where it panics), or the signal that killed the child.
-/// No destructor and no exit handler runs there.
+/// Runs `run` in a forked child. Returns its result (false if it panics), or the signal that killed the
+/// child. No destructor and no exit handler runs there.
 pub fn in_child(run: impl FnOnce() -> bool) -> Result<bool, i32> {
     // SAFETY: the child has a copy of this thread's memory, runs the closure on it and ends.
     let child = unsafe { libc::fork() };
@@ -20,13 +20,13 @@ pub fn in_child(run: impl FnOnce() -> bool) -> Result<bool, i32> {
     if libc::WIFSIGNALED(status) { Err(libc::WTERMSIG(status)) } else { Ok(status == 0) }
 }
 
-/// What is written to the descriptor `number` goes to `to` from here on.
+/// Redirects the descriptor `number` to `to`.
 pub fn redirect(number: RawFd, to: &impl AsRawFd) {
-    // SAFETY: `to` is open. What `number` was before is closed: tests give it up.
+    // SAFETY: `to` is open. The file that `number` referred to is closed: tests do not use it any more.
     assert!(unsafe { libc::dup2(to.as_raw_fd(), number) } >= 0);
 }
 
-/// The effective user.
+/// The effective user id.
 pub fn user() -> u32 {
     // SAFETY: has no arguments and always succeeds.
     unsafe { libc::geteuid() }

@@ -1,5 +1,5 @@
-//! A running `tests/programs/interactive.c`, which executes commands from stdin, line by line; or another program
-//! that says "ready" and listens.
+//! A running `tests/programs/interactive.c`, which executes commands from stdin, line by line; or another
+//! program that prints "ready" and reads commands.
 
 use crate::{Program, Scratch, Setup};
 use std::io::{BufRead, BufReader, Write};
@@ -14,7 +14,7 @@ pub struct InteractiveProgram {
 }
 
 impl InteractiveProgram {
-    /// Runs, and has its context.
+    /// Starts the program, and waits until it has its context.
     #[track_caller]
     pub fn start(setup: Setup) -> InteractiveProgram {
         InteractiveProgram::start_as("interactive", setup)
@@ -43,7 +43,7 @@ impl InteractiveProgram {
         self.child.id()
     }
 
-    /// Without waiting for the answer.
+    /// Sends an order, without waiting for the answer.
     pub fn order(&mut self, order: &str) {
         let orders = self.orders.as_mut().unwrap();
         writeln!(orders, "{order}").unwrap();
@@ -60,7 +60,7 @@ impl InteractiveProgram {
     pub fn ask(&mut self, order: &str) -> String {
         self.order(order);
         let answer = self.answer();
-        assert!(!answer.is_empty(), "it is gone; stderr: {}", self.stderr());
+        assert!(!answer.is_empty(), "the program ended; stderr: {}", self.stderr());
         answer
     }
 
@@ -78,7 +78,7 @@ impl InteractiveProgram {
         self.scratch.traces()
     }
 
-    /// Ends it in order; its report.
+    /// Lets the program end, and returns its report.
     #[track_caller]
     pub fn end(&mut self) -> serde_json::Value {
         self.orders = None;

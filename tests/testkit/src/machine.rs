@@ -1,22 +1,22 @@
-//! Programs of another machine, run by an emulator: `VRAMTRACE_TEST_TARGET=aarch64-unknown-linux-gnu`
-//! (scripts/test-aarch64.sh). What reads their traces stays this machine's.
+//! Runs test programs of another architecture in an emulator: `VRAMTRACE_TEST_TARGET=aarch64-unknown-linux-gnu`
+//! (scripts/test-aarch64.sh). The command that reads their traces is this machine's.
 
 use std::path::Path;
 use std::process::Command;
 
 const TARGET: &str = "aarch64-unknown-linux-gnu";
 const ROOT: &str = "/usr/aarch64-linux-gnu";
-/// The loader of the programs reads these, not that of the emulator.
+/// Variables for the loader of the emulated program, not for that of the emulator.
 const OF_THE_LOADER: [&str; 2] = ["LD_PRELOAD", "LD_LIBRARY_PATH"];
 
-/// The other machine's target, if there is one.
+/// The target of VRAMTRACE_TEST_TARGET, if it is set.
 pub fn target() -> Option<&'static str> {
     let asked = std::env::var("VRAMTRACE_TEST_TARGET").ok()?;
-    assert_eq!(asked, TARGET, "VRAMTRACE_TEST_TARGET: {TARGET} alone is known");
+    assert_eq!(asked, TARGET, "VRAMTRACE_TEST_TARGET: must be {TARGET}");
     Some(TARGET)
 }
 
-/// `gcc` and `g++` for it.
+/// The name of `gcc` or `g++` for the target.
 pub fn compiler(name: &str) -> String {
     match target() {
         Some(_) if name.starts_with('g') => format!("aarch64-linux-gnu-{name}"),
@@ -24,12 +24,12 @@ pub fn compiler(name: &str) -> String {
     }
 }
 
-/// How much longer programs may take.
+/// The factor by which time limits are longer in an emulator.
 pub fn patience() -> u32 {
     if target().is_some() { 10 } else { 1 }
 }
 
-/// The command, if its program is the other machine's, by the emulator.
+/// The command, run in the emulator if its program is for the target.
 pub fn emulated(command: Command) -> Command {
     if target().is_none() || !is_of_target(Path::new(command.get_program())) {
         return command;
@@ -57,7 +57,8 @@ pub fn emulated(command: Command) -> Command {
     emulator
 }
 
-/// By the machine in its header: 183 is aarch64's.
+/// Whether the ELF header names aarch64 (machine 183).
 fn is_of_target(program: &Path) -> bool {
-    std::fs::read(program).is_ok_and(|bytes| bytes.starts_with(b"\x7fELF") && bytes[18] == 183)
+    std::fs::read(program)
+        .is_ok_and(|bytes| bytes.starts_with(b"\x7fELF") && bytes.get(18) == Some(&183))
 }

@@ -1,4 +1,4 @@
-//! Programs that are compiled and run.
+//! Compiles and runs the test programs.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ impl Program {
                 .arg(&out)
                 .arg(&path)
                 .args(flags)
-                // Libraries of their own below glibc 2.34.
+                // Before glibc 2.34 these are separate libraries.
                 .args(["-ldl", "-lpthread"].iter().filter(|_| compiler != "rustc"))
                 .output()
                 .unwrap_or_else(|_| panic!("{compiler} is needed for the end-to-end tests"));
@@ -46,7 +46,7 @@ impl Program {
         Program(out)
     }
 
-    /// Runs to the end (60 s unless the setup says otherwise: a hang is a failure, not a wait).
+    /// Runs the program to its end. Panics after 60 s, or the setup's timeout.
     #[track_caller]
     pub fn run(&self, setup: Setup) -> Run {
         let scratch = setup.scratch();

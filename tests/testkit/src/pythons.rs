@@ -1,10 +1,10 @@
-//! Pythons that are installed.
+//! Finds the installed Pythons.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Minor versions and paths of the Pythons from 3.8 on: those of pyenv, of each version all; and the
-/// system's, where pyenv has none of its version.
+/// Minor versions and paths of the Pythons from 3.8 on: all of pyenv's, and the system's if pyenv has none
+/// of its minor version.
 pub fn pythons() -> Vec<(u32, PathBuf)> {
     let mut found: Vec<(u32, PathBuf)> = of_pyenv().collect();
     found.sort();
@@ -33,7 +33,7 @@ fn of_pyenv() -> impl Iterator<Item = (u32, PathBuf)> {
     })
 }
 
-/// Of `Python 3.11.2`, as it says itself.
+/// The minor version that `python -V` prints: 11 of `Python 3.11.2`.
 fn minor_version(python: &Path) -> Option<u32> {
     let output = Command::new(python).arg("-V").output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;

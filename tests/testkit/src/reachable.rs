@@ -1,5 +1,5 @@
-//! Files where every user can reach them. A clone may lie below a directory that is its owner's
-//! alone, as root's home is: what runs as another user is copied out of it.
+//! Copies of files that every user can access. The repository may be below a private directory, such as
+//! root's home, so programs that run as another user are copied out of it.
 
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::sync::{Mutex, OnceLock};
 
 use crate::sim;
 
-/// A directory of this test process, below one that all can enter and run files in.
+/// A directory of this test process in which every user can run programs.
 pub fn reachable_directory() -> &'static Path {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     MADE.get_or_init(|| {
@@ -26,18 +26,18 @@ fn make(place: &Path) -> Option<PathBuf> {
     clear_ended(place);
     let directory = place.join(format!("{NAME}{}", std::process::id()));
     std::fs::DirBuilder::new().mode(0o755).create(&directory).ok()?;
-    // The umask may have closed it.
+    // The umask may have removed permissions.
     std::fs::set_permissions(&directory, PermissionsExt::from_mode(0o755)).ok()?;
     let program = directory.join("true");
     std::fs::copy("/bin/true", &program).ok()?;
-    // It may be mounted without the right to run files.
+    // It may be mounted with noexec.
     std::process::Command::new(program).status().ok()?;
     Some(directory)
 }
 
 const NAME: &str = "vramtrace-test-";
 
-/// Those of test processes that are gone.
+/// Removes the directories of test processes that have ended.
 fn clear_ended(place: &Path) {
     for entry in std::fs::read_dir(place).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -60,7 +60,7 @@ pub fn reachable(file: &Path) -> PathBuf {
     copy
 }
 
-/// As [`crate::sim_dir`], for every user.
+/// As [`crate::sim_dir`], accessible to every user.
 pub fn reachable_sim_dir() -> PathBuf {
     let copy = reachable(&sim());
     let directory = reachable_directory().join("sim");

@@ -1,10 +1,10 @@
-//! What a program left.
+//! The results of a run.
 
 use std::path::PathBuf;
 
 use crate::{Scratch, vramtrace};
 
-/// What a run printed, how it ended, and what it left.
+/// The output, the exit status and the files of a run.
 pub struct Run {
     pub stdout: String,
     pub stderr: String,
@@ -24,7 +24,7 @@ impl Run {
         traces[0].clone()
     }
 
-    /// `vramtrace report --json` of everything that the run left.
+    /// `vramtrace report --json` of all traces of the run.
     pub fn report(&self) -> serde_json::Value {
         report(&self.traces())
     }
@@ -37,7 +37,7 @@ impl Run {
         processes[0].clone()
     }
 
-    /// What the recorder remarked in its only trace.
+    /// The recorder's notes in the only trace.
     pub fn notes(&self) -> Vec<String> {
         let bytes = std::fs::read(self.only_trace()).unwrap();
         let reader = vramtrace_format::TraceReader::new(&bytes).unwrap();

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::verify::{Expected, violations};
 use crate::{reachable_directory, temporary};
 
-/// A fresh directory under cargo's own temporary directory; kept after a failure, for the reader.
-/// The traces that are in it at the end must hold (`vramtrace verify`).
+/// A new directory under cargo's temporary directory, removed when it is dropped, but kept after a failure.
+/// The traces in it must then pass `vramtrace verify`.
 pub struct Scratch(pub PathBuf, Cell<Expected>);
 
 impl Scratch {
@@ -16,7 +16,7 @@ impl Scratch {
         Scratch::below(&temporary())
     }
 
-    /// Where every user can come; its mode is the caller's.
+    /// A directory below one that every user can enter. The caller sets its mode.
     pub fn reachable() -> Scratch {
         Scratch::below(reachable_directory())
     }
@@ -29,17 +29,17 @@ impl Scratch {
         Scratch::at(dir)
     }
 
-    /// A directory that the test made.
+    /// An existing directory.
     pub fn at(path: PathBuf) -> Scratch {
         Scratch(path, Cell::default())
     }
 
-    /// Its traces contradict themselves on purpose: the program gave figures that are not so.
+    /// Its traces contradict themselves on purpose: the program reported wrong figures.
     pub fn contradicts(&self) {
         self.1.set(Expected { contradicts: true, ..self.1.get() });
     }
 
-    /// Not all of its traces can be read: the test damaged them, or they are no traces.
+    /// Not all of its traces can be read: the test damaged them, or they are not traces.
     pub fn damaged_traces(&self) {
         self.1.set(Expected { damaged: true, ..self.1.get() });
     }
@@ -63,7 +63,7 @@ impl Default for Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // The test fails already: its traces need not hold, and are kept.
+        // The test has failed already: its traces are not verified, and are kept.
         if std::thread::panicking() {
             return;
         }

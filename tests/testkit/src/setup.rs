@@ -1,4 +1,4 @@
-//! How a program is run.
+//! The configuration of a run.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::reachable::reachable_sim_dir;
 use crate::{Scratch, machine, reachable, shim, sim_dir};
 
-/// How to run a program.
+/// The configuration of a run: preload, simulated devices, environment, arguments.
 #[derive(Clone, Default)]
 pub struct Setup {
     preload: bool,
@@ -77,13 +77,13 @@ impl Setup {
         self
     }
 
-    /// The program tells the recorder what is not so: see [`Scratch::contradicts`].
+    /// The program reports wrong figures to the recorder: see [`Scratch::contradicts`].
     pub fn contradicts(mut self) -> Setup {
         self.contradicts = true;
         self
     }
 
-    /// Where a run of this setup has its files.
+    /// A new directory for the files of a run.
     pub fn scratch(&self) -> Scratch {
         let scratch = if self.user.is_some() { Scratch::reachable() } else { Scratch::new() };
         if self.contradicts {

@@ -1,4 +1,4 @@
-//! A directory in memory of a test's own, for `XDG_RUNTIME_DIR`: live pages lie on no other.
+//! A private directory in /dev/shm for `XDG_RUNTIME_DIR`: live pages need a directory in memory.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ impl SharedMemory {
         Setup::simulated().preload().env("XDG_RUNTIME_DIR", &self.0)
     }
 
-    /// Files of live pages.
+    /// The files of live pages.
     pub fn pages(&self) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(self.0.join("vramtrace")).unwrap();
         let mut pages: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
@@ -43,13 +43,13 @@ impl SharedMemory {
         (run.status.code().unwrap(), text(&run.stdout), text(&run.stderr))
     }
 
-    /// What a listed process has of its first device.
+    /// The live bytes of a listed process on its first device.
     pub fn live_bytes(processes: &[Value], pid: u32) -> Option<u64> {
         let process = processes.iter().find(|process| process["pid"] == pid)?;
         process["devices"][0]["live_bytes"].as_u64()
     }
 
-    /// The processes that `vramtrace ps` lists; some may be of other tests.
+    /// The processes that `vramtrace ps` lists; some may belong to other tests.
     pub fn ps(&self, launcher: &[&str]) -> Vec<Value> {
         let (status, out, err) = self.command(launcher, &["ps", "--json"]);
         assert_eq!(status, 0, "{err}");
@@ -70,7 +70,7 @@ impl Drop for SharedMemory {
     }
 }
 
-/// A segment of shared memory, as pages lie in: attached until it is dropped, and then gone.
+/// A segment of shared memory like those of pages. It is attached, and exists, until it is dropped.
 pub struct SharedSegment {
     pub id: i32,
     at: *mut u64,
@@ -92,7 +92,7 @@ impl SharedSegment {
         }
     }
 
-    /// Another process may have stored there.
+    /// A word, which another process may have changed.
     pub fn word(&self, index: usize) -> u64 {
         assert!(index < self.words);
         // SAFETY: a word of the segment, which is attached.

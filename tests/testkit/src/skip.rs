@@ -1,14 +1,13 @@
-//! What a test does where something that it needs is missing. Of a test that passes the test runner
-//! shows no output: each skip also leaves a line in `target/tmp/skipped`, of which `scripts/test.sh`
-//! makes a summary.
+//! Skips tests whose tools are missing. The test runner hides the output of a passing test, so each skip
+//! also adds a line to `target/tmp/skipped`, which `scripts/test.sh` summarises.
 
 use std::fs::OpenOptions;
 use std::io::Write;
 
 use crate::temporary;
 
-/// Says why a test does not run: a program, a library or a variable is missing, which `scripts/test.sh`
-/// installs or sets. With VRAMTRACE_TEST_NO_SKIP, as in CI, this is a failure.
+/// Reports that a test is skipped because a program, a library or a variable is missing that
+/// `scripts/test.sh` installs or sets. With VRAMTRACE_TEST_NO_SKIP, as in CI, the test fails.
 #[track_caller]
 pub fn skip(why: &str) {
     note(why);
@@ -16,10 +15,10 @@ pub fn skip(why: &str) {
     assert!(!strict, "VRAMTRACE_TEST_NO_SKIP is set, and a test would be skipped: {why}");
 }
 
-/// As [`skip`], for what no script installs: a right that this user does not have, another kernel or
-/// processor, an interpreter of another version than the system's. Never a failure.
+/// As [`skip`], for something that no script can install: a permission, another kernel or processor, an
+/// interpreter of another version. Never a failure.
 pub fn skip_here(why: &str) {
-    note(&format!("{why} (not to be had here)"));
+    note(&format!("{why} (not available here)"));
 }
 
 fn note(why: &str) {

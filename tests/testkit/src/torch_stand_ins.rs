@@ -1,4 +1,4 @@
-//! Stand-ins of PyTorch's libraries.
+//! Builds stand-ins for PyTorch's libraries.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use crate::{repository, temporary};
 
-/// Where the stand-ins are built: libc10_cuda.so, which needs libc10.so beside it, and others.
+/// The directory of the stand-ins: libc10_cuda.so, which needs libc10.so beside it, and others.
 pub fn libraries() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     DIRECTORY.get_or_init(|| {
@@ -30,7 +30,7 @@ pub fn libraries() -> &'static Path {
         };
         build("libc10.so", &["libc10"], &[]);
         build("libc10_cuda.so", &["libc10_cuda"], &["-l:libc10.so"]);
-        // As packagers rename it, and all in one.
+        // With the names that packaging tools give, and linked into one library.
         build("libc10-4711.so", &["libc10"], &[]);
         build("libc10_cuda-4711.so", &["libc10_cuda"], &["-l:libc10-4711.so"]);
         build("libtorch_static.so", &["libc10", "libc10_cuda"], &[]);

@@ -1,4 +1,4 @@
-//! Builds trace files in memory, with the recorder's own writer, event by event.
+//! Builds trace files in memory, event by event, with the recorder's writer.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,15 +12,15 @@ use vramtrace_format::{
 pub const MS: u64 = 1_000_000;
 pub const SECOND: u64 = 1_000_000_000;
 
-/// Device 0 and 1, context 1 and 2 on them, pool 1 (default of device 0) and 2 (imported) are
-/// defined from the start; sites as they are used.
+/// Defined from the start: devices 0 and 1 with contexts 1 and 2, pool 1 (default pool of device 0) and
+/// pool 2 (imported). Sites are defined when they are used.
 pub struct TraceBuilder {
     pub header: Header,
     definitions: Vec<Definition>,
     sites: HashMap<(Kind, u8, u16), SiteId>,
-    /// Stretches of events; between two of them windows are missing.
+    /// Sequences of events. Between two of them windows are missing.
     stretches: Vec<Vec<(u64, Event)>>,
-    /// The first stretch does not begin the file.
+    /// Windows are missing before the first sequence.
     beginning_lost: bool,
 }
 
@@ -101,9 +101,9 @@ impl TraceBuilder {
         self.definitions.push(definition);
     }
 
-    /// Windows are missing before what follows.
+    /// Windows are missing before the events that follow.
     pub fn lose(&mut self) {
-        // It came to its limit.
+        // The trace has a limit, which it has reached.
         self.header.max_bytes.get_or_insert(1);
         if self.stretches.last().is_some_and(|stretch| stretch.is_empty()) {
             self.beginning_lost = true;
@@ -152,13 +152,13 @@ impl TraceBuilder {
         self.event(time_ns, Event::Alloc(alloc));
     }
 
-    /// Of this stack, on device 0.
+    /// An allocation with this stack, on device 0.
     pub fn alloc_by(&mut self, time_ns: u64, kind: Kind, key: u64, size: u64, stack: u32) {
         let alloc = self.allocation(kind, 0, key, size);
         self.event(time_ns, Event::Alloc(Alloc { stack: StackId(stack), ..alloc }));
     }
 
-    /// A library of 1 MiB at this address that is on no disk.
+    /// Defines a library of 1 MiB at this address, whose file does not exist.
     pub fn module(&mut self, path: &str, start: u64) {
         self.define(Definition::Module {
             id: start as u32,
@@ -170,7 +170,7 @@ impl TraceBuilder {
         });
     }
 
-    /// A Python 3.9 function of which every instruction is in line `line`.
+    /// Defines a Python 3.9 function whose instructions are all in line `line`.
     pub fn code(&mut self, id: u32, name: &str, file: &str, line: i32) {
         self.define(Definition::Code {
             id,
@@ -182,7 +182,7 @@ impl TraceBuilder {
         });
     }
 
-    /// Native return addresses and ids of code objects, innermost first.
+    /// Defines a stack: native return addresses and ids of code objects, innermost first.
     pub fn stack(&mut self, id: u32, native: &[u64], python: &[u32], joins: &[(u32, u32)]) {
         let frame = |code: &u32| PythonFrame { code: *code, last_instruction: 0 };
         let join = |&(python, native): &(u32, u32)| Join { python, native };
@@ -303,8 +303,8 @@ fn training_stacks() -> TraceBuilder {
     t
 }
 
-/// Five stacks: 1 and 2 of one line of a package, through PyTorch; 3 of cuBLAS, 4 of NCCL, 5 of a
-/// thread without Python.
+/// A training run with five stacks: 1 and 2 from one line of a package, through PyTorch; 3 from cuBLAS, 4
+/// from NCCL, 5 from a thread without Python.
 pub fn training() -> TraceBuilder {
     let mut t = training_stacks();
     t.context(SECOND, 0);
@@ -321,9 +321,9 @@ pub fn training() -> TraceBuilder {
     t
 }
 
-/// A PyTorch run that ends out of memory under a cap of 256 MiB. Blocks of two lines, one of a
-/// backward step without Python, cuBLAS and NCCL beside it; one refusal that the cache absorbed,
-/// and a last request of 40 MiB for which 44 MiB are free in holes of 20 MiB at most.
+/// A PyTorch run that ends out of memory under a cap of 256 MiB. It has blocks of two Python lines and of a
+/// backward step without Python, and allocations of cuBLAS and NCCL; a refusal that PyTorch survived by
+/// emptying its cache, and a last request of 40 MiB, with 44 MiB free in holes of at most 20 MiB.
 pub fn cached() -> TraceBuilder {
     const MIB: u64 = 1 << 20;
     const CAP: u64 = 256 * MIB;
@@ -354,7 +354,7 @@ pub fn cached() -> TraceBuilder {
     t.alloc_by(5 * SECOND, Kind::Device, segment(4), 16 * MIB, 3);
     t.alloc_by(5 * SECOND, Kind::Device, segment(5), 8 * MIB, 4);
     t.sample(6 * SECOND, Some((40 + 160 + 24) * MIB), 40 * MIB);
-    // Absorbed: the cache gives a free segment back, and gets what it needs.
+    // Survived: the cache frees an unused segment, and its request is then granted.
     for at in [0, 20, 22] {
         t.free(7 * SECOND, Space::Block, segment(3) + at * MIB);
     }
@@ -384,7 +384,7 @@ pub fn cached() -> TraceBuilder {
     t
 }
 
-/// The usual call of each kind.
+/// The usual entry point of each kind.
 pub fn api(kind: Kind) -> &'static str {
     match kind {
         Kind::Device => "cuMemAlloc_v2",

@@ -1,11 +1,11 @@
-//! A trace as a reader sees it.
+//! The bytes of a trace as a reader sees them.
 
 use std::path::Path;
 
 use vramtrace_format::{TraceReader, slot_offset, tail, word};
 
-/// The bytes of a trace, with the windows of its tail at their places where it has one: that of a
-/// program that lives or was killed.
+/// The bytes of a trace. If it has a tail file (its program runs, or was killed), the tail's windows are at
+/// their offsets in the trace.
 pub fn trace_bytes(trace: &Path) -> Vec<u8> {
     let mut bytes = std::fs::read(trace).unwrap();
     let tag = TraceReader::new(&bytes).map_or(0, |reader| reader.header().file_tag());
@@ -20,8 +20,7 @@ pub fn trace_bytes(trace: &Path) -> Vec<u8> {
     bytes
 }
 
-/// The events of these kinds get numbers that no version has: what a reader sees of a newer recorder.
-/// How many there were.
+/// Changes events of these kinds to an unknown kind, as a newer recorder would write. Returns their number.
 pub fn make_newer(bytes: &mut [u8], kinds: &[u8]) -> usize {
     let (tag, windows) = {
         let reader = TraceReader::new(bytes).unwrap();

@@ -2,14 +2,14 @@
 //!
 //! | step | where |
 //! |---|---|
-//! | which library an address lies in | [`crate::runtime::mapped_modules`] |
-//! | the unwind tables' row for an address | [`tables`] |
-//! | the same as a rule of 16 bytes, computed once | [`rules`] |
+//! | the library that contains an address | [`crate::runtime::mapped_modules`] |
+//! | the row of the unwind tables for an address | [`tables`] |
+//! | that row as a rule of 16 bytes, computed once | [`rules`] |
 //!
-//! Libraries may be unloaded at any time (`dlclose` is not hooked). So a walk asks the loader about
-//! each library that it comes through, by `_dl_find_object`, which takes no lock: in a forked child a
-//! thread that no longer exists may hold that of `dl_iterate_phdr`. A library that is not the known
-//! one, by its addresses, its record and some of its bytes, makes the walker forget all rules.
+//! Libraries may be unloaded at any time (`dlclose` is not hooked). So a walk queries the loader for
+//! each library that it passes, by `_dl_find_object`, which takes no lock. (`dl_iterate_phdr` takes
+//! one, which a thread that no longer exists may hold in a forked child.) If a library differs from
+//! the known one in its addresses, its link map or some of its bytes, the walker discards all rules.
 
 #[cfg(target_arch = "aarch64")]
 mod row_aarch64;

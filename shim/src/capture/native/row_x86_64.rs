@@ -138,7 +138,7 @@ mod tests {
     fn expressions_that_compilers_and_linkers_write() {
         // rbp - 8, dereferenced: a frame that was aligned.
         assert_eq!(of(&[0x76, 0x78, 0x06], 0), Some(Value::At(Base::Bp, -8, 0)));
-        // *(rsp + 16) + 8: a stack that was exchanged.
+        // *(rsp + 16) + 8: code that switched to another stack.
         assert_eq!(of(&[0x77, 16, 0x06, 0x23, 8], 0), Some(Value::At(Base::Sp, 16, 8)));
         // A linkage table's: 8 bytes more from the 11th byte of an entry on.
         let linkage = &[0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22];

@@ -172,7 +172,7 @@ impl Rule {
                 let base = if from == CfaBase::Sp as u8 { at.sp } else { at.bp };
                 self.caller(at, base.wrapping_add_signed(self.up as isize), read)
             }
-            false => return self.rare(at, read),
+            false => return self.apply_uncommon(at, read),
         };
         found.unwrap_or(UnwindStep::Lost)
     }
@@ -244,8 +244,13 @@ impl Rule {
         Some(if ip == 0 { UnwindStep::End } else { UnwindStep::Caller(State::new(ip, sp, bp)) })
     }
 
+    /// Applies a rule of an uncommon form.
     #[inline(never)]
-    fn rare(&self, at: State, read: &mut impl FnMut(usize) -> Option<usize>) -> UnwindStep {
+    fn apply_uncommon(
+        &self,
+        at: State,
+        read: &mut impl FnMut(usize) -> Option<usize>,
+    ) -> UnwindStep {
         let is = |from: CfaBase| self.from() == from as u8;
         let mut word = |base: usize| read(base.wrapping_add_signed(self.up as isize));
         #[cfg(target_arch = "aarch64")]

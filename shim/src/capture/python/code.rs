@@ -1,13 +1,13 @@
-//! Code objects: which one it is, and what its definition says.
+//! The identity of a code object, and the fields that its definition in the trace needs.
 //!
-//! A code object's address is no identity: it dies, and another function's takes its place. From
-//! 3.12 on its version is part of the identity. Before, or where it has none, its strings and its
-//! line table are: their contents, since they can be replaced at the same address too.
+//! The address does not identify a code object: when it is freed, another one may get its address.
+//! From CPython 3.12 on its version number is part of the identity. Before, or if it has no number, the
+//! contents of its strings and of its line table are (their addresses may be reused too).
 
 use super::layout::{Layout, Objects};
 use super::memory::Memory;
 
-/// Longest texts that are kept, in bytes; of a longer one the beginning.
+/// The maximum length of a text, bytes. A longer one is cut.
 const TEXT_MOST: usize = 4 << 10;
 const TABLE_MOST: usize = 1 << 20;
 
@@ -42,17 +42,18 @@ pub fn identity(
     let line = memory.int(code + layout.first_line)? as u32 as u64;
     let mut fingerprint = pair(code as u64, line << 32, 1);
     if last.0 != file {
-        *last = (file, pair(file as u64, text_print(memory, layout, file)?, 2));
+        *last = (file, pair(file as u64, text_fingerprint(memory, layout, file)?, 2));
     }
     fingerprint ^= last.1;
-    fingerprint ^= pair(name as u64, text_print(memory, layout, name)?, 3);
-    fingerprint ^= table_print(memory, &layout.objects, memory.word(code + layout.line_table)?)?;
+    fingerprint ^= pair(name as u64, text_fingerprint(memory, layout, name)?, 3);
+    fingerprint ^=
+        table_fingerprint(memory, &layout.objects, memory.word(code + layout.line_table)?)?;
     Some(fingerprint)
 }
 
 /// A fingerprint of the line table: of all bytes of a short one, of some bytes of a long one.
 #[inline(always)]
-fn table_print(memory: &impl Memory, objects: &Objects, table: usize) -> Option<u64> {
+fn table_fingerprint(memory: &impl Memory, objects: &Objects, table: usize) -> Option<u64> {
     const WORDS: usize = 8;
     let size = memory.word(table + objects.bytes_size)?;
     let word = |at: usize| memory.word(table + objects.bytes_data + at).map(|word| word as u64);
@@ -81,7 +82,7 @@ fn pair(a: u64, b: u64, place: u64) -> u64 {
 
 /// Python's cached hash of a string, which strings used as names have. Otherwise some of its bytes.
 #[inline(always)]
-fn text_print(memory: &impl Memory, layout: &Layout, text: usize) -> Option<u64> {
+fn text_fingerprint(memory: &impl Memory, layout: &Layout, text: usize) -> Option<u64> {
     let length = memory.word(text + layout.objects.text_length)?;
     let hash = memory.word(text + layout.objects.text_hash)?;
     let part = |word: usize| (word as u64).rotate_left(17) ^ length as u64;

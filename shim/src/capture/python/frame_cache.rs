@@ -244,11 +244,13 @@ impl FrameReader<'_> {
         }
     }
 
+    /// Whether a frame with this owner marks the start of an interpreter loop.
     #[inline(always)]
     fn is_marker(&self, owner: u8) -> bool {
         self.layout.chain == Chain::Markers && owner >= OWNED_BY_C
     }
 
+    /// The frame's last instruction: an offset in frame objects (up to 3.10), otherwise an address.
     #[inline(always)]
     fn instruction(&self, frame: usize) -> Option<usize> {
         match self.layout.chain {

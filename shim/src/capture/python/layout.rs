@@ -159,15 +159,15 @@ pub struct Places {
 /// Why the frames of an interpreter cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
-    #[error("this is {0}, and frames of CPython alone are read")]
+    #[error("this is {0}; only CPython is supported")]
     OtherInterpreter(&'static str),
-    #[error("CPython {major}.{minor} is not known (3.8 to 3.15 are)")]
+    #[error("CPython {major}.{minor} is not supported (3.8 to 3.15 are)")]
     UnknownVersion { major: u32, minor: u32 },
-    #[error("its table of offsets has an unknown form")]
+    #[error("its table of offsets (_Py_DebugOffsets) has an unknown layout")]
     UnknownTable,
-    #[error("it is a free-threaded build (of 3.13 and 3.14 these are known)")]
+    #[error("it is a free-threaded build (only those of 3.13 and 3.14 are supported)")]
     FreeThreaded,
-    #[error("its table of offsets is out of range")]
+    #[error("its table of offsets (_Py_DebugOffsets) has values out of range")]
     OutOfRange,
 }
 

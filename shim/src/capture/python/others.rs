@@ -1,5 +1,5 @@
-//! Interpreters of Python that are not CPython. Their frames are not read: they have none of CPython's
-//! structures, and what looks like one may be another one's.
+//! Python interpreters other than CPython. Their frames are not read: they do not have CPython's
+//! structures, although some export functions with CPython's names.
 
 use crate::runtime::elf::Object;
 

@@ -46,14 +46,15 @@ impl Drop for ActivityGuard {
 impl ActivityGuard {
     /// Other such calls that run at the same time.
     fn others(&self) -> ActivitySet {
-        self.watched.under_way(Some(self.doing))
+        self.watched.calls_in_progress(Some(self.doing))
     }
 }
 
 impl DeviceReadings {
-    fn under_way(&self, but_one: Option<DriverActivity>) -> ActivitySet {
+    /// The kinds of the calls in progress; one call of the kind `except` is not counted.
+    fn calls_in_progress(&self, except: Option<DriverActivity>) -> ActivitySet {
         DriverActivity::ALL.into_iter().fold(ActivitySet::default(), |calls, doing| {
-            let own = u32::from(but_one == Some(doing));
+            let own = u32::from(except == Some(doing));
             match self.active[doing as usize].load(Ordering::Relaxed) > own {
                 true => calls.with(doing),
                 false => calls,
@@ -136,7 +137,7 @@ impl NvmlReader {
             let mut account = watched.account.lock();
             let others = match &own {
                 Some(own) => own.taking.others(),
-                None => watched.under_way(None),
+                None => watched.calls_in_progress(None),
             };
             // Without the bytes that contexts took when they were created.
             let contexts = p.contexts.bytes_on(device.id);

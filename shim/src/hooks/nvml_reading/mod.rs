@@ -117,7 +117,7 @@ impl NvmlReader {
     /// The figures before a call that can make the driver take memory for itself.
     pub fn before(&self, p: &Process, device: &Device) -> FigureBefore {
         let live = p.ledger.live(device.id);
-        let (figure, used) = match self.reach(device) {
+        let (figure, used) = match self.handle_of(device) {
             None => (Figure::Unavailable, None),
             Some((nvml, handle)) => inside(|| {
                 (nvml.figure(handle, pid()), nvml.memory(handle).map(|memory| memory.used))
@@ -128,7 +128,7 @@ impl NvmlReader {
 
     /// After that call: the bytes that the driver took for itself. `None`: NVML gives no figure.
     pub fn taken_since(&self, p: &Process, device: &Device, before: &FigureBefore) -> Option<u64> {
-        let (nvml, handle) = self.reach(device)?;
+        let (nvml, handle) = self.handle_of(device)?;
         let grown = p.ledger.live(device.id).saturating_sub(before.live);
         let (figure, used) =
             inside(|| (nvml.figure(handle, pid()), nvml.memory(handle).map(|memory| memory.used)));
@@ -159,7 +159,7 @@ impl NvmlReader {
         }
         let before = accounted(p, device.id);
         let began_ns = p.clock.now_ns();
-        let figure = match self.reach(device) {
+        let figure = match self.handle_of(device) {
             Some((nvml, handle)) => inside(|| nvml.figure(handle, pid())),
             None => Figure::Unavailable,
         };
@@ -216,7 +216,8 @@ impl NvmlReader {
         };
         *last = Some(sample);
         drop(last);
-        let memory = self.reach(device).and_then(|(nvml, handle)| inside(|| nvml.memory(handle)));
+        let memory =
+            self.handle_of(device).and_then(|(nvml, handle)| inside(|| nvml.memory(handle)));
         p.trace_writer.record(&Event::Sample(Sample {
             driver_free: memory.as_ref().map(|memory| memory.free),
             driver_total: memory.as_ref().map(|memory| memory.total),

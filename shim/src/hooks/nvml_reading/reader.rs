@@ -85,7 +85,7 @@ impl NvmlReader {
 
     fn reach_open(&self, device: &Device) -> Option<(&Nvml, NvmlDevice)> {
         let open = self.looked.load(Ordering::Acquire);
-        open.then(|| self.reach(device)).flatten()
+        open.then(|| self.handle_of(device)).flatten()
     }
 
     /// The device of an NVML handle of the program.
@@ -94,7 +94,8 @@ impl NvmlReader {
         devices.by_nvml_name(&name)
     }
 
-    pub fn reach(&self, device: &Device) -> Option<(&Nvml, NvmlDevice)> {
+    /// NVML and its handle of a device. `None`: NVML is not open, or does not know the device.
+    pub fn handle_of(&self, device: &Device) -> Option<(&Nvml, NvmlDevice)> {
         let nvml = self.nvml()?;
         let watched = self.devices.get(device.id.0 as usize)?;
         let known = watched.handle.load(Ordering::Relaxed);

@@ -301,7 +301,7 @@ mod tests {
     fn calls_at_once_are_reported_as_what_they_have_in_common() {
         let loading = NONE.with(DriverActivity::Loading);
         let mut account = DriverInternal::default();
-        // A look of somebody's while a call is under way leaves it to the call.
+        // A reading by another thread during a call leaves the growth to that call.
         assert_eq!(account.settle(4, None, loading, true), Attribution::Nothing);
         assert_eq!(
             account.settle(4, Some(DriverActivity::Loading), NONE, true),

@@ -4,8 +4,8 @@
 //! find the same page. A directory or page that another user could write is refused, since that user
 //! could change the cap.
 //!
-//! Before a refusal, members whose process has exited are removed. Missing pids are looked for every 20
-//! us at most; zombies, reused pids and other programs after an exec every millisecond at most.
+//! Before a refusal, members whose process has exited are removed. Missing pids are looked for at most
+//! every 20 us; zombies, reused pids and other programs after an exec at most every millisecond.
 
 use super::group_page;
 use super::{DeviceFacts, GroupShare};
@@ -16,7 +16,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use vramtrace_format::DeviceId;
 use vramtrace_format::capspec::CapSpec;
-use vramtrace_format::group::{GROUP_DEVICES, GroupPage};
+use vramtrace_format::group::{GROUP_DEVICES, GROUP_MEMBERS, GroupPage};
 use vramtrace_format::member::Member;
 use vramtrace_format::policy::GroupSpec;
 
@@ -51,19 +51,19 @@ pub enum Why {
         path: String,
         what: Wrong,
     },
-    /// The file is no group, or of another version.
+    /// The file is not a group's, or of another version.
     NotAGroup {
         path: String,
     },
     OtherNamespace {
         path: String,
     },
-    /// Of an earlier version, and this process lives.
+    /// Of an earlier version, and this process still runs.
     EarlierVersion {
         path: String,
         pid: u32,
     },
-    /// Of another version, and its processes live.
+    /// Of another version, and its processes still run.
     OtherVersion {
         path: String,
     },
@@ -86,17 +86,20 @@ impl fmt::Display for Why {
             Why::Directory { path, what } => write!(f, "the directory {path} {what}"),
             Why::File { path, what } => write!(f, "the file {path} {what}"),
             Why::NotAGroup { path } => {
-                write!(f, "{path} is no group of this version; remove it when nobody uses it")
+                write!(
+                    f,
+                    "{path} is not a group page of this version; remove it if no process uses it"
+                )
             }
             Why::OtherNamespace { path } => write!(
                 f,
-                "{path} is a group of another container, whose processes cannot be seen from here; \
-                 use another name, or remove it when nobody uses it"
+                "{path} is a group of another container, whose processes are not visible here; use \
+                 another name, or remove it if no process uses it"
             ),
             Why::EarlierVersion { path, pid } => write!(
                 f,
-                "{path} is a group of an earlier version of this library, and process {pid} is in \
-                 it; use another name, or start all its processes with one version"
+                "{path} is a group of an earlier version of this library, and process {pid} is a \
+                 member; use another name, or start all its processes with one version"
             ),
             Why::OtherVersion { path } => write!(
                 f,
@@ -105,21 +108,27 @@ impl fmt::Display for Why {
             ),
             Why::NoSharedMemory { errno } => write!(
                 f,
-                "a group needs shared memory (shmget, shmat), which is not to be had here: errno \
-                 {errno}; see kernel.shmmni and kernel.shmall, or what forbids these calls"
+                "a group needs System V shared memory (shmget, shmat): errno {errno}; raise \
+                 kernel.shmmni or kernel.shmall, or allow these calls (seccomp)"
             ),
             Why::Busy { path } => {
-                write!(f, "{path} is locked by another process; it may be stopped in the middle")
+                write!(
+                    f,
+                    "{path} is locked by another process, which may be stopped; resume or end it"
+                )
             }
             Why::Devices => write!(
                 f,
-                "the group has {GROUP_DEVICES} other devices; this one gets nothing; use another \
-                 name for a part of them"
+                "the group has {GROUP_DEVICES} other devices, the maximum; every request on this \
+                 one is refused; use another group name for some of them"
             ),
-            Why::Full => write!(f, "the group has 256 living processes; use another name"),
-            Why::NoProc => {
-                write!(f, "the /proc of this pid namespace is needed to tell who lives; mount it")
+            Why::Full => {
+                write!(f, "the group has {GROUP_MEMBERS} processes, the maximum; use another name")
             }
+            Why::NoProc => write!(
+                f,
+                "/proc of this pid namespace is needed to find out which members still run; mount it"
+            ),
         }
     }
 }

@@ -79,7 +79,7 @@ fn open_place(directory: &Descriptor, name: &CStr, path: &str) -> Result<Descrip
 fn remove_earlier(directory: &Descriptor, name: &CStr, path: &str) -> Result<(), Why> {
     let wrong = |what| Why::File { path: path.into(), what };
     let file = directory.open(name, libc::O_RDONLY | libc::O_NONBLOCK).map_err(wrong)?;
-    let stat = secure_dir::judged(&file).map_err(wrong)?;
+    let stat = secure_dir::checked_stat(&file).map_err(wrong)?;
     if stat.st_mode & libc::S_IFMT != libc::S_IFREG || stat.st_nlink != 1 {
         return Err(wrong(Wrong::NotPlain));
     }
@@ -188,7 +188,7 @@ impl Place {
             memory.detach();
             return self.other_version(entry).map(|()| None);
         }
-        self.judge(memory).map(Some)
+        self.checked_page(memory).map(Some)
     }
 
     /// Fails if the segment is this group's page in the layout of another version: its processes live,
@@ -208,14 +208,15 @@ impl Place {
             Why::NoSharedMemory { errno }
         })?;
         let segment = memory.id;
-        let page = self.judge(memory)?;
+        let page = self.checked_page(memory)?;
         let made = page.made(real_mono_ns());
         let ipc_namespace = Namespaces::of_this_process().ipc;
         self.add(&Entry { ipc_namespace, segment, made }.name())?;
         Ok(page)
     }
 
-    fn judge(&self, memory: Memory) -> Result<GroupPage<'static>, Why> {
+    /// The page in this memory, if it is a group page of this version and pid namespace.
+    fn checked_page(&self, memory: Memory) -> Result<GroupPage<'static>, Why> {
         GroupPage::open(memory.words, Member::namespace()).map_err(|why| {
             // Otherwise a group whose members have all exited would exist as long as this process.
             memory.detach();

@@ -141,9 +141,9 @@ impl State {
         // the file never shows more than was counted.
         if delta < 0 {
             tell(change);
-            give(budget, charge);
+            charge_budget(budget, charge);
         } else {
-            give(budget, charge);
+            charge_budget(budget, charge);
             if delta > 0 {
                 tell(change);
             }
@@ -161,7 +161,8 @@ fn padding(size: u64) -> u64 {
     block(size).saturating_sub(size)
 }
 
-fn give(budget: Option<&Budget>, charge: i64) {
+/// Adds to the device's count; does nothing for the unknown device, which has no budget.
+fn charge_budget(budget: Option<&Budget>, charge: i64) {
     if let Some(budget) = budget {
         budget.charge(charge);
     }

@@ -21,7 +21,7 @@ impl Ledger {
             self.insert(sink, entry);
             return;
         }
-        self.awaited.came(entry);
+        self.awaited.note_allocation(entry);
         let epoch = self.epoch.load(Relaxed);
         if inner.put(entry, epoch, 0) {
             let peak = self.totals(entry.device).epoch_for(entry.kind, true);

@@ -184,7 +184,7 @@ impl Ledger {
             }
             inner = shard.lock();
         }
-        self.awaited.came(entry);
+        self.awaited.note_allocation(entry);
         let epoch = self.epoch.load(Relaxed);
         Ok(growth + self.put(at, inner, entry, epoch, 0, false)?)
     }
@@ -464,9 +464,9 @@ impl Ledger {
 
     /// Starts checkpoint `id` (ids grow). `append` writes its `CheckpointBegin`.
     ///
-    /// What is inserted or removed between the append and the new epoch is in the checkpoint, or
-    /// missing from it, as if it had come before: its `Alloc` further down is then known by key
-    /// and time, its `Free` by an unknown key.
+    /// An entry that is inserted or removed between the append and the new epoch counts as inserted or
+    /// removed before the checkpoint, although its event follows `CheckpointBegin`. The reader recognises
+    /// such an `Alloc` by its key and time, and such a `Free` by its unknown key.
     pub fn begin_checkpoint(&self, id: u32, append: impl FnOnce()) {
         let _order = self.refusals.lock();
         append();

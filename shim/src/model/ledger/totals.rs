@@ -92,8 +92,8 @@ impl DeviceTotals {
         self.peaks.load(Relaxed) >> 1
     }
 
-    /// The epoch for an allocation or free of this kind, and whether it is the first block since the
-    /// peak.
+    /// The epoch for an allocation (`came`) or a free of this kind, and whether it is the first block
+    /// that was allocated since the peak.
     #[inline]
     pub fn epoch_for(&self, kind: Kind, came: bool) -> (u32, bool) {
         let peaks = self.peaks.load(Relaxed);

@@ -15,8 +15,9 @@ impl Default for Awaited {
 }
 
 impl Awaited {
+    /// Notes a new allocation.
     #[inline]
-    pub fn came(&self, entry: &Entry) {
+    pub fn note_allocation(&self, entry: &Entry) {
         let awaited = &self.0[device_index(entry.device)];
         if awaited.load(Relaxed) && !entry.kind.is_host() {
             awaited.store(false, Relaxed);
@@ -25,12 +26,12 @@ impl Awaited {
 }
 
 impl Ledger {
-    /// From now on [`Ledger::has_come`] returns whether anything was allocated on the device since.
-    pub fn await_next(&self, device: DeviceId) {
+    /// From now on [`Ledger::has_allocated`] returns whether anything was allocated on the device since.
+    pub fn await_allocation(&self, device: DeviceId) {
         self.awaited.0[device_index(device)].store(true, Relaxed);
     }
 
-    pub fn has_come(&self, device: DeviceId) -> bool {
+    pub fn has_allocated(&self, device: DeviceId) -> bool {
         !self.awaited.0[device_index(device)].load(Relaxed)
     }
 
@@ -68,16 +69,16 @@ mod tests {
         let (here, there) = (DeviceId(0), DeviceId(1));
         let ledger = Box::new(Ledger::new());
         let entry = |kind, device| Entry::new(kind, 512, 512, device);
-        assert!(ledger.has_come(here), "nobody waits");
-        ledger.await_next(here);
+        assert!(ledger.has_allocated(here), "nobody waits");
+        ledger.await_allocation(here);
         ledger.insert(&Nowhere, &entry(Kind::Device, there));
         ledger.insert(&Nowhere, &entry(Kind::HostPinned, here));
-        assert!(!ledger.has_come(here));
+        assert!(!ledger.has_allocated(here));
         ledger.insert_block(&Nowhere, &entry(Kind::Block, here));
-        assert!(ledger.has_come(here));
-        ledger.await_next(here);
+        assert!(ledger.has_allocated(here));
+        ledger.await_allocation(here);
         ledger.insert(&Nowhere, &entry(Kind::Array, here));
-        assert!(ledger.has_come(here));
+        assert!(ledger.has_allocated(here));
     }
 
     #[test]

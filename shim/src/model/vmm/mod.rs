@@ -1,4 +1,4 @@
-//! Physical memory of the virtual memory management API (cuMemCreate and kin).
+//! Physical memory of the virtual memory management API (cuMemCreate and related functions).
 //!
 //! Such memory is reference-counted by the driver: it lives while a handle, a mapping, a multicast bind
 //! or a tile of a sparse array refers to it, and these end in any order. This module keeps the same

@@ -90,7 +90,7 @@ fn run(seed: u64, steps: u32) {
                     let mapping = Mapping::new(at, size * UNIT, 0, object);
                     state.held_by_mapping(mapping, StackId(0))
                 } else {
-                    state.let_go(object)
+                    state.drop_hold(object)
                 }
             }
             4 => {
@@ -112,7 +112,7 @@ fn run(seed: u64, steps: u32) {
                         model.handles.push((handle, object));
                         state.held_by_handle(object, handle)
                     }
-                    _ => state.let_go(object),
+                    _ => state.drop_hold(object),
                 }
             }
             6 | 7 => {
@@ -146,7 +146,7 @@ fn run(seed: u64, steps: u32) {
                 let Some(object) = state.hold_handle(handle) else { continue };
                 let size = state.object(object).map_or(0, |one| one.size);
                 if size < RESERVED * UNIT {
-                    state.let_go(object)
+                    state.drop_hold(object)
                 } else {
                     model.space.map(slot.start, object, 0, RESERVED);
                     let mapping = Mapping::new(slot_at, RESERVED * UNIT, 0, object);

@@ -167,7 +167,7 @@ impl<P> State<P> {
     }
 
     /// Drops the reference of a call that failed.
-    pub fn let_go(&mut self, object: u64) -> Settled<P> {
+    pub fn drop_hold(&mut self, object: u64) -> Settled<P> {
         let mut dropped = Dropped::default();
         self.drop_reference(object, &mut dropped);
         self.settle(dropped, true)
@@ -201,7 +201,7 @@ impl<P> State<P> {
         }
         let mut settled = self.settle(stale, true);
         if put.pieces.is_empty() {
-            settled.absorb(self.let_go(mapping.object));
+            settled.absorb(self.drop_hold(mapping.object));
         }
         settled
     }
@@ -289,7 +289,7 @@ impl<P> State<P> {
             Undo::Mappings(taken) => {
                 for mapping in &taken.rest {
                     // The whole mapping has its reference again, so this is never the last one.
-                    settled.absorb(self.let_go(mapping.object));
+                    settled.absorb(self.drop_hold(mapping.object));
                 }
                 self.space.put_back(&taken);
                 absorb(&mut settled.remapped, taken.whole);

@@ -159,7 +159,7 @@ fn a_failed_map_may_be_what_ends_it() {
     let number = create(&mut s, 1);
     let held = s.hold_handle(1).expect("known");
     assert!(!release(&mut s, 1));
-    let settled = s.let_go(held);
+    let settled = s.drop_hold(held);
     assert_eq!(settled.gone.iter().map(|(n, _)| *n).collect::<Vec<_>>(), [number]);
 }
 

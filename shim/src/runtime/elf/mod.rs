@@ -212,17 +212,17 @@ fn own() -> Option<Object> {
 /// The loader's list is read without a lock. Only objects that were loaded at start are visited: they
 /// stay loaded, and only the last of them is later linked to a new one. `dl_iterate_phdr` is not
 /// called, because a sanitizer's runtime calls `dlsym` before its own version of that function works.
-pub fn behind_us(name: &[u8]) -> Option<usize> {
-    let [found] = all_behind_us([name]);
+pub fn function_after_us(name: &[u8]) -> Option<usize> {
+    let [found] = functions_after_us([name]);
     found
 }
 
 /// The same for several names, by one walk.
-pub fn all_behind_us<const NAMES: usize>(names: [&[u8]; NAMES]) -> [Option<usize>; NAMES] {
+pub fn functions_after_us<const NAMES: usize>(names: [&[u8]; NAMES]) -> [Option<usize>; NAMES] {
     let mut found = [None; NAMES];
     let Some(own) = own() else { return found };
     let before = std::iter::successors(own.previous(), Object::previous);
-    for object in behind_object(&own).chain(before) {
+    for object in objects_after(&own).chain(before) {
         for (found, name) in found.iter_mut().zip(names) {
             *found = found.or_else(|| object.function(name));
         }
@@ -235,33 +235,33 @@ pub fn all_behind_us<const NAMES: usize>(names: [&[u8]; NAMES]) -> [Option<usize
 
 /// The function of this name in the first object, of those loaded at start, after the one that contains
 /// the address.
-pub fn behind(address: usize, name: &[u8]) -> Option<usize> {
+pub fn function_after(address: usize, name: &[u8]) -> Option<usize> {
     let object = object_at(address)?;
-    behind_object(&object).find_map(|object| object.function(name))
+    objects_after(&object).find_map(|object| object.function(name))
 }
 
 /// The function of this name in the first object, of those loaded at start, the program among them.
-pub fn of_start(name: &[u8]) -> Option<usize> {
+pub fn startup_function(name: &[u8]) -> Option<usize> {
     // SAFETY: the program's own record, which stays.
     let program = unsafe { Object::linked(first()) }?;
-    std::iter::once(program).chain(behind_object(&program)).find_map(|object| object.function(name))
+    std::iter::once(program).chain(objects_after(&program)).find_map(|object| object.function(name))
 }
 
 /// Address and size of the variable of this name in the first object, of those loaded at start, after
 /// this library.
-pub fn variable_of_start(name: &[u8]) -> Option<(usize, usize)> {
-    behind_object(&own()?).find_map(|object| object.symbol(name))
+pub fn startup_variable(name: &[u8]) -> Option<(usize, usize)> {
+    objects_after(&own()?).find_map(|object| object.symbol(name))
 }
 
 /// The C library's function of this name, even if an object before it defines one.
-pub fn of_c_library(name: &[u8]) -> Option<usize> {
-    let library = behind_object(&own()?).find(|object| object.is_named("libc.so."))?;
+pub fn c_library_function(name: &[u8]) -> Option<usize> {
+    let library = objects_after(&own()?).find(|object| object.is_named("libc.so."))?;
     library.function(name)
 }
 
 /// The objects after this one that were loaded at start, in load order: up to the C library and the
 /// loader.
-fn behind_object(object: &Object) -> impl Iterator<Item = Object> + use<> {
+fn objects_after(object: &Object) -> impl Iterator<Item = Object> + use<> {
     let (mut library, mut loader) = (false, false);
     std::iter::successors(object.next(), Object::next).take_while(move |object| {
         let last = library && loader;
@@ -285,7 +285,7 @@ mod tests {
         assert!(!object.contains(object_at as *const () as usize));
         assert_eq!(object.function(b"getppid"), Some(getppid));
         assert_eq!(object.function(b"no_such_function_anywhere"), None);
-        assert_eq!(behind_us(b"getppid"), Some(getppid));
+        assert_eq!(function_after_us(b"getppid"), Some(getppid));
         assert!(own().is_some_and(|own| own.contains(object_at as *const () as usize)));
         // SAFETY: the C library stays.
         let again = unsafe { Object::of_handle(object.handle()) };
@@ -311,6 +311,6 @@ mod tests {
     #[test]
     fn an_address_of_nobody() {
         assert!(object_at(16).is_none());
-        assert_eq!(behind_us(b"no_such_function_anywhere"), None);
+        assert_eq!(function_after_us(b"no_such_function_anywhere"), None);
     }
 }

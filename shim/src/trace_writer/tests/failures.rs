@@ -1,4 +1,5 @@
-//! What the world does to the file. The program goes on, with one line on stderr.
+//! Failures of the file: a full disk, limits, truncation, removal. The program goes on, with one line on
+//! stderr.
 
 use super::*;
 use crate::driver::api::Api;
@@ -119,7 +120,7 @@ fn a_full_disk_ends_recording() {
     unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) };
 }
 
-/// What a daemon does.
+/// Closes all descriptors, as a daemon does at its start.
 fn close_all() {
     // SAFETY: what a daemon does is what the recorder must stand; in a child of the test.
     unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };

@@ -90,7 +90,7 @@ fn a_page_from_the_first_use_to_the_end() {
     assert_eq!(page.process().trace, trace.to_str().unwrap());
     let (_, devices) = page.devices();
     assert_eq!((devices[0].live, devices[0].peak), (2 << 20, 6 << 20));
-    // Who calls seldom is seen exactly in the copy too, whatever others have done to it.
+    // For a program with few calls the copy is exact too, even if the file was overwritten.
     assert_eq!(copied(&file).devices(), page.devices());
     std::fs::write(&file, [0xFF; 20_000]).unwrap();
     std::fs::set_permissions(&file, PermissionsExt::from_mode(0o666)).unwrap();
