@@ -1,4 +1,4 @@
-//! The Trace Event format: JSON that chrome://tracing, Perfetto, Speedscope and others open.
+//! The Trace Event format: JSON that chrome://tracing and Perfetto open.
 
 use std::io::{self, Write};
 

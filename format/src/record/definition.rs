@@ -46,7 +46,7 @@ pub enum Definition {
         pool: PoolId,
         stream: u64,
     },
-    /// A string for marks and notes.
+    /// A string that others name by its id: the text of a mark, the name of a function or of a file.
     Text {
         id: u32,
         text: String,
@@ -58,7 +58,7 @@ pub enum Definition {
         name: String,
         value: String,
     },
-    /// One line that the shim also put on stderr.
+    /// A remark of the recorder in one line. Most are printed on stderr too.
     Note {
         text: String,
     },

@@ -208,7 +208,7 @@ fn grew(it: &Explained, classifier: &StackClassifier) -> Option<String> {
         .unwrap_or_else(|| classifier.symbols.why_empty(most.stack).to_string());
     let others = match it.grew.len() - 1 {
         0 => String::new(),
-        n => format!(", and {} more lines", count(n as u64)),
+        n => format!(", and {}", several(n as u64, "more line")),
     };
     let (ago, bytes) = (age(since), size(most.bytes()));
     Some(format!("in the last {ago}: {place} by {bytes}{others}"))
