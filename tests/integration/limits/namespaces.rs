@@ -147,9 +147,9 @@ fn without_shared_memory_figures_are_seen_and_a_group_is_refused() {
     let group = memory.setup().env("VRAMTRACE_CAP_GROUP", "job:4GiB").through(&NO_SEGMENTS);
     let refused = Program::c("interactive").run(group);
     assert_eq!(refused.status, 98, "{}", refused.stderr);
-    assert!(refused.stderr.contains("a group needs shared memory"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("a group needs System V shared memory"), "{}", refused.stderr);
     let job = ["run", "--simulate", "--job-cap", "4GiB", "--out", "off", "--", "echo", "ran"];
     let (status, out, err) = memory.command(&NO_SEGMENTS, &job);
     assert_eq!((status, &*out), (2, ""), "{err}");
-    assert!(err.contains("--job-cap: a group needs shared memory"), "{err}");
+    assert!(err.contains("--job-cap: a group needs System V shared memory"), "{err}");
 }

@@ -123,7 +123,7 @@ fn each_place_that_maps_may_fail() {
     // Without shared memory there is no group budget: every request is refused, and a message gives the reason.
     let group = Setup::simulated().preload().env("VRAMTRACE_CAP_GROUP", "no-segments");
     let group = families(group.env("VRAMTRACE_CAP", "20GiB").env(FAIL, "segment"));
-    assert!(group.stderr.contains("a group needs shared memory"), "{}", group.stderr);
+    assert!(group.stderr.contains("a group needs System V shared memory"), "{}", group.stderr);
     assert!(!group.stdout.contains("range"), "nothing was given: {}", group.stdout);
 }
 

@@ -297,7 +297,7 @@ mod tests {
         assert_eq!(Layout::of(0x030b_07f0, 0).unwrap().chain, Chain::Entries);
         assert_eq!(Layout::of(0x030c_01f0, 0).unwrap().chain, Chain::Markers);
         for unknown in [0x0207_12f0, 0x0307_10f0, 0x0310_00f0, 0] {
-            assert!(Layout::of(unknown, 0).unwrap_err().to_string().contains("is not known"));
+            assert!(Layout::of(unknown, 0).unwrap_err().to_string().contains("is not supported"));
         }
     }
 

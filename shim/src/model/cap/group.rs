@@ -263,7 +263,7 @@ mod tests {
         let closed = || PermissionsExt::from_mode(0o600);
         std::fs::set_permissions(format!("{open}/group.once"), closed()).unwrap();
         std::fs::hard_link(format!("{open}/group.once"), format!("{open}/group.twice")).unwrap();
-        assert!(why(&open, "twice").contains("one name"));
+        assert!(why(&open, "twice").contains("single hard link"));
         std::fs::create_dir(format!("{open}/group.entered")).unwrap();
         let wide = PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(format!("{open}/group.entered"), wide).unwrap();
@@ -274,7 +274,7 @@ mod tests {
         assert!(why(&open, "wide").contains("mode 644"));
         std::fs::write(format!("{open}/group.other"), [1; 100]).unwrap();
         std::fs::set_permissions(format!("{open}/group.other"), closed()).unwrap();
-        assert!(why(&open, "other").contains("no group of this version"));
+        assert!(why(&open, "other").contains("not a group page of this version"));
         if secure_dir::user() == 0 {
             std::os::unix::fs::chown(&open, Some(65534), Some(65534)).unwrap();
             assert!(why(&open, "a").contains("belongs to user 65534"));
