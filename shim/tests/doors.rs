@@ -20,8 +20,11 @@ fn through(door: &str) -> String {
 
 #[track_caller]
 fn expect(door: &str, lines: &[&str]) {
-    let expected = format!("{}\nexit status: 0\n", lines.join("\n"));
-    pretty(&through(door), &expected);
+    pretty(&through(door), &output_of(lines));
+}
+
+fn output_of(lines: &[&str]) -> String {
+    format!("{}\nexit status: 0\n", lines.join("\n"))
 }
 
 #[track_caller]
@@ -63,9 +66,11 @@ fn lookups_in_the_global_scope_find_our_functions() {
 
 #[test]
 fn nothing_is_found_where_there_is_no_driver() {
-    expect(
-        "none",
-        &[
+    // One function with two names: which one dladdr finds differs.
+    let got = through("none").replace("libc.so.6:__libc_malloc", "libc.so.6:malloc");
+    pretty(
+        &got,
+        &output_of(&[
             "default nothing (error)",
             "next nothing (error)",
             "program nothing (error)",
@@ -74,7 +79,7 @@ fn nothing_is_found_where_there_is_no_driver() {
             "close by nothing (error)",
             "malloc libc.so.6:malloc",
             "libm nothing",
-        ],
+        ]),
     );
 }
 
@@ -96,7 +101,10 @@ fn dlsym_found_through_dlsym_finds_our_functions() {
     for line in got.lines().filter(|line| line.contains("cuMemAlloc") || line.starts_with("old")) {
         assert!(line.ends_with("libvramtrace.so:cuMemAlloc_v2"), "{got}");
     }
-    assert!(got.contains("libc.so.6 libvramtrace.so:cuMemAlloc_v2"), "{got}");
+    // Before glibc 2.34 dlsym is in libdl.so.2.
+    let libc =
+        if testkit::glibc_minor() < 34 { "has none" } else { "libvramtrace.so:cuMemAlloc_v2" };
+    assert!(got.contains(&format!("libc.so.6 {libc}\n")), "{got}");
     assert!(got.contains("next libvramtrace.so:cuMemAlloc_v2"), "{got}");
     assert!(got.ends_with("exit status: 0\n"), "{got}");
 }

@@ -100,10 +100,7 @@ fn a_missing_nvml_thread_changes_nothing_and_is_reported() {
     let deny = Program::compiled("gcc", source, &["-shared", "-fPIC"]).0.display().to_string();
     let preloads = [testkit::shim().display().to_string(), deny.clone()].join(":");
     // Threads are made by clone3 from glibc 2.34 on.
-    // SAFETY: a text of the C library, which stays.
-    let version = unsafe { std::ffi::CStr::from_ptr(libc::gnu_get_libc_version()) };
-    let minor: u32 = version.to_str().unwrap()[2..].split('.').next().unwrap().parse().unwrap();
-    let call = if minor < 34 { libc::SYS_clone } else { libc::SYS_clone3 };
+    let call = if testkit::glibc_minor() < 34 { libc::SYS_clone } else { libc::SYS_clone3 };
     let filtered = |preload: &str| {
         let setup = Setup::simulated().arg("sticky").env("LD_PRELOAD", preload);
         let setup = setup.env("DENY_CALL", call.to_string());

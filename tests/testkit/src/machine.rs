@@ -62,3 +62,11 @@ fn is_of_target(program: &Path) -> bool {
     std::fs::read(program)
         .is_ok_and(|bytes| bytes.starts_with(b"\x7fELF") && bytes.get(18) == Some(&183))
 }
+
+/// 36 with glibc 2.36. From 34 on, libpthread and libdl are part of the C library.
+pub fn glibc_minor() -> u32 {
+    // SAFETY: a text of the C library, which stays.
+    let version = unsafe { std::ffi::CStr::from_ptr(libc::gnu_get_libc_version()) };
+    let minor = version.to_str().unwrap().split('.').nth(1).unwrap();
+    minor.parse().unwrap()
+}
