@@ -14,11 +14,10 @@ pub fn shim() -> PathBuf {
         let test = std::env::current_exe().unwrap();
         let place = test.parent().and_then(Path::parent).unwrap();
         let mut cargo = Command::new(env!("CARGO"));
-        cargo
-            .args(["build", "-q", "-p", "vramtrace-shim"])
-            .env("CARGO_TARGET_DIR", place.join(".."));
+        // The whole workspace: one package alone has other features, and would be compiled once more.
+        cargo.args(["build", "-q", "--workspace"]).env("CARGO_TARGET_DIR", place.join(".."));
         if place.ends_with("release") {
-            cargo.args(["--release", "--features", "test-hooks"]);
+            cargo.args(["--release", "--features", "vramtrace-shim/test-hooks"]);
         }
         let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
