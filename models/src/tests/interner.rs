@@ -64,6 +64,7 @@ fn check(stacks: [&'static [u64]; 2], most: usize) {
         assert!(numbers.iter().map(|(fingerprint, _)| *fingerprint).eq(fingerprints));
         let mut ids: Vec<u64> = numbers.iter().map(|(_, id)| u64::from(*id)).collect();
         ids.sort_unstable();
+        assert!(ids.is_sorted_by(|one, next| one < next), "different stacks have one number: {ids:?}");
         assert_eq!(read(defined, false), ids, "each once, in the order of their numbers");
     });
 }

@@ -130,7 +130,7 @@ impl Outermost {
             _ => match stack_pages::are_joined(at.min(sp), at.max(sp)) {
                 true if at < sp => true,
                 // SAFETY: the pages from `sp` to there can be read.
-                true => unsafe { (at as *const usize).read_volatile() != mark },
+                true => unsafe { stack_pages::word_of_ended_frame(at) != mark },
                 // Another stack, for example a fiber's: unknown.
                 false => false,
             },

@@ -19,6 +19,30 @@ pub fn signal_stack() -> Option<Range<usize>> {
     (stack.ss_flags & libc::SS_DISABLE == 0).then(|| start..start + stack.ss_size)
 }
 
+/// A word of this stack, whose frame may have ended.
+///
+/// # Safety
+/// The page of `at` can be read, and `at` is aligned.
+#[inline]
+pub unsafe fn word_of_ended_frame(at: usize) -> usize {
+    #[cfg(not(sanitized))]
+    // SAFETY: the caller's contract. Only this thread writes to the stack.
+    unsafe {
+        (at as *const usize).read_volatile()
+    }
+    // AddressSanitizer would report what a load of such a word is: it does not see this one.
+    #[cfg(sanitized)]
+    // SAFETY: the caller's contract; a load, nothing else.
+    unsafe {
+        let word;
+        #[cfg(target_arch = "x86_64")]
+        core::arch::asm!("mov {}, [{}]", out(reg) word, in(reg) at, options(nostack, readonly, preserves_flags));
+        #[cfg(target_arch = "aarch64")]
+        core::arch::asm!("ldr {}, [{}]", out(reg) word, in(reg) at, options(nostack, readonly, preserves_flags));
+        word
+    }
+}
+
 /// Whether every page from `low` to `high` can be read, and is not too far away.
 pub fn are_joined(low: usize, high: usize) -> bool {
     const PAGE: usize = 4096;
