@@ -214,6 +214,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(sanitized, ignore = "a sanitizer's frames are larger, with other contents")]
     fn a_frame_that_is_gone_is_noticed_from_above_and_from_below() {
         leave_a_guard(8);
         assert!(enter().is_some(), "from above");

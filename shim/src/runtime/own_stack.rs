@@ -247,9 +247,14 @@ fn signals_come(before: &libc::sigset_t) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::{Mutex, PoisonError};
+
+    /// Each test counts the stacks in use.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
     #[test]
-    fn work_is_done_elsewhere_and_its_panic_comes_back() {
+    fn work_is_done_elsewhere() {
+        let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let here = stack_pointer();
         let there = run_elsewhere(|| {
             assert!(is_ours(stack_pointer()));
@@ -259,6 +264,13 @@ mod tests {
             stack_pointer()
         });
         assert!(there.abs_diff(here) > PAGE && is_ours(there) && !is_ours(here));
+        assert!(STACKS.iter().all(|stack| !stack.taken.load(Ordering::Relaxed)));
+    }
+
+    #[test]
+    #[cfg_attr(sanitized, ignore = "AddressSanitizer does not follow a change of the stack")]
+    fn a_panic_on_the_other_stack_comes_back() {
+        let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let panicked =
             std::panic::catch_unwind(|| run_elsewhere(|| std::panic::resume_unwind(Box::new(7u8))));
         assert_eq!(panicked.unwrap_err().downcast_ref::<u8>(), Some(&7));
@@ -267,6 +279,7 @@ mod tests {
 
     #[test]
     fn where_there_is_room_nothing_is_switched() {
+        let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let far = std::thread::Builder::new().stack_size(2 << 20);
         let here = far.spawn(|| run(stack_pointer)).unwrap().join().unwrap();
         assert!(!is_ours(here));
