@@ -394,10 +394,16 @@ impl Config {
     }
 
     fn unknown(&mut self, name: &OsStr) {
+        /// A name that differs by more is not proposed.
+        const MOST_EDITS: usize = 4;
         let name = name.to_string_lossy();
-        let nearest = KNOWN.into_iter().min_by_key(|known| distance(known, &name));
-        let nearest = nearest.unwrap_or(KNOWN[0]);
-        self.complaints.push(format!("{name} is not a variable of vramtrace; meant {nearest}?"));
+        let nearest = KNOWN.into_iter().map(|known| (distance(known, &name), known)).min();
+        self.complaints.push(match nearest {
+            Some((edits, known)) if edits <= MOST_EDITS => {
+                format!("{name} is not a variable of vramtrace; meant {known}?")
+            }
+            _ => format!("{name} is not a variable of vramtrace; docs/ENV.md lists them"),
+        });
     }
 }
 

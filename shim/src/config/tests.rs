@@ -116,3 +116,16 @@ fn the_real_environment_is_found() {
     let ours = found.iter().filter(|(name, _)| name.as_bytes().starts_with(b"VRAMTRACE_"));
     assert_eq!(ours.count(), expected);
 }
+
+#[test]
+fn an_unknown_variable_is_named_and_a_near_name_is_proposed() {
+    let complaints = |name| config(&[(name, "1")]).complaints;
+    assert_eq!(
+        complaints("VRAMTRACE_CAPP"),
+        ["VRAMTRACE_CAPP is not a variable of vramtrace; meant VRAMTRACE_CAP?"]
+    );
+    assert_eq!(
+        complaints("VRAMTRACE_COLOUR_OF_LINES"),
+        ["VRAMTRACE_COLOUR_OF_LINES is not a variable of vramtrace; docs/ENV.md lists them"]
+    );
+}
