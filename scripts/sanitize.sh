@@ -58,7 +58,8 @@ sanitizer() { # sanitizer NAME
     say "the $1 sanitizer: unit tests of the reader, the format and the shim"
     # -Zbuild-std: without an instrumented standard library, ThreadSanitizer reports false races. The shim reads
     # the stack memory of returned frames on purpose (driver/depth.rs, capture/).
-    export ASAN_OPTIONS=detect_stack_use_after_return=0
+    # Without frame pointers the fast unwinder loses the functions that the list of intended leaks names.
+    export ASAN_OPTIONS=detect_stack_use_after_return=0:fast_unwind_on_malloc=0
     export LSAN_OPTIONS="suppressions=$PWD/scripts/leak-sanitizer.supp:print_suppressions=0"
     export TSAN_OPTIONS="suppressions=$PWD/scripts/thread-sanitizer.supp"
     RUSTFLAGS="-Zsanitizer=$1 --cfg sanitized" CARGO_TARGET_DIR=target/sanitize-"$1" PROPTEST_CASES=16 \
