@@ -54,17 +54,22 @@ miri() { # miri PACKAGE FILTER...
 }
 
 sanitizer() { # sanitizer NAME
-    has_nightly rust-src "$1" || return 0
-    say "the $1 sanitizer: unit tests of the reader, the format and the shim"
+    local name=$1
+    has_nightly rust-src "$name" || return 0
+    say "the $name sanitizer: unit tests of the reader, the format and the shim"
     # -Zbuild-std: without an instrumented standard library, ThreadSanitizer reports false races. The shim reads
     # the stack memory of returned frames on purpose (driver/depth.rs, capture/).
-    # Without frame pointers the fast unwinder loses the functions that the list of intended leaks names.
-    export ASAN_OPTIONS=detect_stack_use_after_return=0:fast_unwind_on_malloc=0
     export LSAN_OPTIONS="suppressions=$PWD/scripts/leak-sanitizer.supp:print_suppressions=0"
     export TSAN_OPTIONS="suppressions=$PWD/scripts/thread-sanitizer.supp"
-    RUSTFLAGS="-Zsanitizer=$1 --cfg sanitized" CARGO_TARGET_DIR=target/sanitize-"$1" PROPTEST_CASES=16 \
-        cargo +nightly test --quiet -Zbuild-std --target "$target" \
-        -p vramtrace-format -p vramtrace -p vramtrace-shim --lib
+    unit_tests() { # unit_tests ASAN_OPTIONS PACKAGE...
+        RUSTFLAGS="-Zsanitizer=$name --cfg sanitized" CARGO_TARGET_DIR=target/sanitize-"$name" PROPTEST_CASES=16 \
+            ASAN_OPTIONS=detect_stack_use_after_return=0:$1 \
+            cargo +nightly test --quiet -Zbuild-std --target "$target" "${@:2}" --lib
+    }
+    unit_tests fast_unwind_on_malloc=1 -p vramtrace-format -p vramtrace
+    # The fast unwinder, which needs frame pointers, loses the functions that the list of intended leaks
+    # names. The slow one makes the reader's tests several times slower.
+    unit_tests fast_unwind_on_malloc=0 -p vramtrace-shim
 }
 
 [ $# -gt 0 ] || set -- all
