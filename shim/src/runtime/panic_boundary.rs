@@ -248,7 +248,7 @@ mod tests {
             const END_OF_STACK: c_int = 5;
             // SAFETY: the exception of below, which outlives this thread.
             let came_back = catch(|| unsafe { _Unwind_RaiseException(at) }).ok();
-            // On aarch64, libgcc before GCC 14 loses the result: the function restores x0 when it returns.
+            // On aarch64, the function of libgcc 12 loses its result: it restores x0 when it returns.
             let is_lost = cfg!(target_arch = "aarch64") && came_back.is_some();
             (is_lost || came_back == Some(END_OF_STACK)) as usize as *mut c_void
         }
