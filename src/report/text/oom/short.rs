@@ -1,4 +1,5 @@
-//! The short form, before all else in a report of a run that ended out of memory.
+//! The short form of a post-mortem, in `vramtrace report` below the head of a process that ended out
+//! of memory.
 
 use vramtrace_format::RefusedBy;
 
@@ -10,11 +11,12 @@ use crate::analysis::whatif::Origin;
 use crate::analysis::{Level, Process};
 use crate::units::{gib, seconds, size};
 
-/// Empty for other runs.
+/// The short post-mortems of a process; empty if it did not end out of memory.
 pub fn fatal(process: &Process) -> String {
     process.fatal.iter().map(|one| format!("\n{}", one_fatal(one))).collect()
 }
 
+/// Title, cause, fix and further commands.
 fn one_fatal(fatal: &PostMortem) -> String {
     let mut out = format!("{}{}\n", paint(BAD, TITLE), where_and_limit(fatal));
     out.push_str(&format!("{}  {}\n", paint(BOLD, "CAUSE"), cause(fatal)));
@@ -76,7 +78,7 @@ pub fn cause(fatal: &PostMortem) -> String {
     }
 }
 
-/// How many other settings are listed: a report must fit one screen. `vramtrace oom` lists all.
+/// The most settings that are listed: a report must fit one screen. `vramtrace oom` lists all.
 const SETTINGS: usize = 1;
 
 /// `expandable_segments:True would need 13.11 GiB and fit`.
@@ -88,6 +90,7 @@ fn setting(Tried { conf, smallest, fits, .. }: &Tried) -> String {
     }
 }
 
+/// The setting that fixes it, and what other settings would need.
 fn remedies(remedy: &Remedy) -> String {
     let mut out = String::new();
     let of = match remedy.origin {

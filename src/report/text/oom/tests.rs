@@ -1,4 +1,4 @@
-//! The sentences and the tables.
+//! Figures that are printed as a sum.
 
 use proptest::prelude::*;
 use vramtrace_format::physical::{GIB, MIB};
@@ -8,7 +8,7 @@ use super::wording::hundredths;
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// What is printed adds up to what is printed, and none is off by a hundredth or more.
+    /// The printed parts add up to the printed sum, and each is off by less than a hundredth.
     #[test]
     fn printed_parts_add_up(parts in proptest::collection::vec(-100_000_000i64..1 << 44, 0..12)) {
         for unit in [GIB, MIB] {
