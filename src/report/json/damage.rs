@@ -28,12 +28,12 @@ pub struct WithDamage<'d, D: Serialize> {
 impl<'d, D: Serialize> WithDamage<'d, D> {
     /// To be called after the traces were read: reading them finds the damage.
     pub fn new<'t>(document: &'d D, traces: impl IntoIterator<Item = &'t Trace>) -> Self {
-        WithDamage { document, damage: traces.into_iter().filter_map(damage).collect() }
+        WithDamage { document, damage: traces.into_iter().filter_map(damage_facts).collect() }
     }
 }
 
-/// `None`: the trace is not damaged.
-fn damage(trace: &Trace) -> Option<DamageFacts> {
+/// The damage of one trace. `None`: it is not damaged.
+fn damage_facts(trace: &Trace) -> Option<DamageFacts> {
     let found = trace.damage();
     (!found.ranges.is_empty()).then(|| DamageFacts {
         trace: trace.path().display().to_string(),

@@ -25,12 +25,14 @@ pub(super) struct Palette {
 }
 
 impl Palette {
+    /// Assigns the colours to the lines of code that hold the most bytes.
     pub fn of(frag: &Frag) -> Palette {
         let largest = frag.largest_lines().into_iter().take(COLOURS.len());
         let by_line = largest.enumerate().map(|(index, line)| (line, index)).collect();
         Palette { by_line }
     }
 
+    /// The style of a line of code. `None`: the line is not known.
     pub fn style(&self, line: Option<u32>) -> Style {
         let colour = line.and_then(|line| self.by_line.get(&line));
         colour.map_or(Style::new(), |index| COLOURS[*index].on_default())
@@ -103,7 +105,8 @@ fn in_cells(segment: &FragSegment, frag: &Frag, cells: usize) -> Vec<Cell> {
     let bytes = u128::from(segment.bytes.max(1));
     let mut used = vec![0u128; cells];
     let mut largest = vec![(0u128, None); cells];
-    for block in &segment.blocks {
+    // A damaged trace may have blocks of 0 bytes.
+    for block in segment.blocks.iter().filter(|block| block.bytes > 0) {
         // Positions are in units of 1 / `cells` of a byte. A cell is exactly `bytes` units long, so
         // nothing is rounded.
         let start = u128::from(block.address - segment.address) * count;
@@ -144,7 +147,13 @@ mod tests {
             small: true,
             expandable: false,
             largest_free: 0,
-            blocks: vec![block(1000, 100), block(1150, 50), block(1290, 20), block(1799, 1)],
+            blocks: vec![
+                block(1000, 0),
+                block(1000, 100),
+                block(1150, 50),
+                block(1290, 20),
+                block(1799, 1),
+            ],
         }];
         let signs: String =
             in_cells(&frag.segments[0], &frag, 8).iter().map(|cell| cell.sign()).collect();

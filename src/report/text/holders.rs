@@ -321,7 +321,7 @@ pub(super) fn of_device(process: &Process, id: DeviceId, shown: ReportOptions) -
         if !here.is_empty() {
             let bytes = bytes_on(&all, id);
             out.push_str(&format!("\n{}", table(&classifier, &here, bytes, title, how)));
-            out.push_str(&around(
+            out.push_str(&overhead(
                 process,
                 id,
                 holdings.at_ns.get(&id).copied().unwrap_or(0),

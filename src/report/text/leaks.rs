@@ -168,7 +168,7 @@ fn leak_section(
 /// The leaks of several processes. A leak that several have is printed once, with their names.
 pub fn of_run(found: &[Leaks], top: usize, full: bool) -> String {
     let all = merge(found);
-    let sure = |merged: &&MergedLeak| shown(found, merged).1.confidence >= 0.5;
+    let sure = |merged: &&MergedLeak| shown(found, merged).1.is_sure();
     let sure = all.iter().filter(sure).count();
     let (style, verdict) = match (all.len(), sure) {
         (0, _) => (BOLD, "no leak".to_string()),

@@ -136,6 +136,7 @@ impl<W: Write> Observer for Recorder<'_, W> {
     }
 
     fn on_history_gap(&mut self, at: &Stamped) {
+        // Frees may be among the missing events: nothing is known to be live after the gap.
         let ordinal = self.tick(at);
         self.end_flushes(None);
         self.close_all(Some(ordinal));

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use vramtrace_format::{DeviceId, Header};
+use vramtrace_format::Header;
 
 use super::super::layout::{BOLD, DIM, PLAIN, Table, paint};
 use super::wording;
@@ -68,7 +68,7 @@ impl FailureGroup<'_> {
         let names = names::several(traces.map(|one| (one.header, one.trace)));
         let device = self.all[0].oom.device;
         match self.all.iter().all(|one| one.oom.device == device) {
-            true => format!("{names} cuda:{}", device.0),
+            true => format!("{names} {}", wording::cuda_name(device)),
             false => names,
         }
     }
@@ -152,11 +152,7 @@ pub fn none(quiet: &ProcessRefusals) -> String {
                 parts.push(format!("{passed} passed the cap, which only warns"));
             }
             parts.push(wording::peak(device));
-            let which = match *id {
-                DeviceId::UNKNOWN => "unknown device".to_string(),
-                id => format!("cuda:{}", id.0),
-            };
-            format!("{which}: {}", parts.join(", "))
+            format!("{}: {}", wording::cuda_name(*id), parts.join(", "))
         })
         .collect();
     let rest = match devices.is_empty() {

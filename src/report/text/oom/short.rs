@@ -9,6 +9,7 @@ use super::wording;
 use crate::analysis::oom::{Cause, PostMortem, Remedy, Tried};
 use crate::analysis::whatif::Origin;
 use crate::analysis::{Level, Process};
+use crate::report::wording::gpu_name;
 use crate::units::{gib, seconds, size};
 
 /// The short post-mortems of a process; empty if it did not end out of memory.
@@ -50,7 +51,7 @@ pub fn where_and_limit(fatal: &PostMortem) -> String {
         _ => String::new(),
     };
     let at = seconds(fatal.oom.time_ns);
-    format!(" on GPU {} at {at}, {limit}{card}", fatal.oom.device.0)
+    format!(" on {} at {at}, {limit}{card}", gpu_name(fatal.oom.device))
 }
 
 /// `fragmentation: asked 1.31 GiB; free 1.51 GiB in 106 pinned segments, largest hole 893.22 MiB`.

@@ -2,6 +2,7 @@
 //! another API function returned later.
 
 use super::super::layout::{BAD, BOLD, DIM, paint};
+use super::wording::cuda_name;
 use crate::analysis::StackClassifier;
 use crate::analysis::oom::{Cause, Swallowed};
 use crate::report::wording::cuda_result;
@@ -25,12 +26,12 @@ pub fn swallowed(
         let what = format!("{library} was refused {}", size(refused.size));
         let by = refused_by(one, definitions);
         let at = seconds(refusal.time_ns);
-        let device = refusal.device.0;
+        let device = cuda_name(refusal.device);
         let ended = one
             .status
             .map_or(String::new(), |status| format!("; the process ended with status {status}"));
         Some(format!(
-            "{title}  {who}cuda:{device} at {at}: {} ({call}) {by}, and went on\n  {}      {} \
+            "{title}  {who}{device} at {at}: {} ({call}) {by}, and went on\n  {}      {} \
              returned {} at {}{ended}\n",
             paint(BOLD, &what),
             paint(DIM, "next"),

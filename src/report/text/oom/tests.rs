@@ -1,9 +1,10 @@
-//! Figures that are printed as a sum.
+//! Figures that are printed as a sum, and names of devices.
 
 use proptest::prelude::*;
+use vramtrace_format::DeviceId;
 use vramtrace_format::physical::{GIB, MIB};
 
-use super::wording::hundredths;
+use super::wording::{cuda_name, hundredths};
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
@@ -22,6 +23,11 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn an_unknown_device_has_no_ordinal() {
+    assert_eq!([DeviceId(3), DeviceId::UNKNOWN].map(cuda_name), ["cuda:3", "unknown device"]);
 }
 
 #[test]

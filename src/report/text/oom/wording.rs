@@ -11,20 +11,20 @@ use crate::analysis::{GroupBy, Level, StackClassifier, autograd};
 use crate::replay::DeviceState;
 use crate::report::wording::cause_words;
 use crate::symbols::Frame;
-use crate::units::{clean, count, gib, several, size};
+use crate::units::{clean, gib, several, size};
 
 /// `rank 3 cuda:3 pid 4711`.
 pub fn process(header: &Header, one: &PostMortem) -> String {
     let rank = header.rank.map_or(String::new(), |rank| format!("rank {rank} "));
     let pid = if header.pid > 0 { format!(" pid {}", header.pid) } else { String::new() };
-    format!("{rank}{}{pid}", device(one))
+    format!("{rank}{}{pid}", cuda_name(one.oom.device))
 }
 
-/// `cuda:3`.
-pub fn device(one: &PostMortem) -> String {
-    match one.oom.device == DeviceId::UNKNOWN {
-        true => "unknown device".to_string(),
-        false => format!("cuda:{}", one.oom.device.0),
+/// `cuda:3`, `unknown device`.
+pub fn cuda_name(device: DeviceId) -> String {
+    match device {
+        DeviceId::UNKNOWN => "unknown device".to_string(),
+        id => format!("cuda:{}", id.0),
     }
 }
 
@@ -43,7 +43,7 @@ fn short(frame: &Frame) -> String {
     let how = ListingOptions { by: GroupBy::Line, top: 0, full: false, when: "" };
     match frame.place().filter(|_| frame.line.is_some()) {
         Some(place) => clean(&place),
-        // Which library runs a backward step is known.
+        // Without the library: a node of the autograd graph is always PyTorch's.
         None if autograd::node(&frame.function).is_some() => {
             autograd::display_name(&frame.function).into_owned()
         }
@@ -281,13 +281,12 @@ pub fn before(one: &PostMortem) -> Vec<String> {
     }
     if oom.requests > 1 {
         let since = crate::units::seconds(oom.first_ns);
-        all.push(format!("{} in a row got nothing since {since}", count_requests(oom.requests)));
+        all.push(format!(
+            "{} in a row got nothing since {since}",
+            several(oom.requests, "request")
+        ));
     }
     all
-}
-
-fn count_requests(n: u64) -> String {
-    format!("{} requests", count(n))
 }
 
 /// `peak 13.77 GiB of a cap of 14.44 GiB`.
