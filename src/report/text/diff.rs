@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn the_sum_of_lines_left_out_does_not_overflow() {
-        let bytes = Change { before: 0, after: u64::MAX };
+        let bytes = Change { before: 0, after: i64::MAX as u64 };
         let line = LineChange { name: LineName::default(), bytes };
         let text = rest(&[&line, &line, &line], 0).unwrap();
         assert_eq!(text, format!("and 3 more, {} together", signed(i64::MAX)));
